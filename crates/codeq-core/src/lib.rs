@@ -1,0 +1,2 @@
+//! codeQ rules.
+pub mod kv;
