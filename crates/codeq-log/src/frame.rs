@@ -1,0 +1,148 @@
+//! The frame, as bytes: one commit group, checked as a whole.
+//!
+//! Pure: slices in, slices out. Where a frame lies and whether it belongs to the chain is the
+//! reader's business.
+
+use crate::FrameIndex;
+use crate::bytes::{u32_at, u64_at};
+
+/// The bytes in front of a frame's records.
+pub const FRAME_HEADER_BYTES: u64 = 40;
+
+/// The bytes in front of each record.
+pub const RECORD_HEADER_BYTES: u64 = 6;
+
+/// The checksum comes first and covers all that follows, the length included.
+const CRC_BYTES: usize = 4;
+const HEADER: usize = FRAME_HEADER_BYTES as usize;
+const RECORD_HEADER: usize = RECORD_HEADER_BYTES as usize;
+
+/// Where the tag stands in a frame; the search for strays looks for it first.
+pub(crate) const TAG_OFFSET: u64 = 8;
+
+/// The length of the frame that these records make.
+pub fn frame_len(records: &[(u16, &[u8])]) -> u64 {
+    let records: u64 = records
+        .iter()
+        .map(|(_, bytes)| RECORD_HEADER_BYTES + bytes.len() as u64)
+        .sum();
+    FRAME_HEADER_BYTES + records
+}
+
+/// The place in the chain that the next frame takes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Link {
+    /// The index that the next frame has.
+    pub(crate) next: FrameIndex,
+    /// The checksum of the frame before it; 0 in front of a log's first frame.
+    pub(crate) prev: u32,
+}
+
+/// What a frame says about itself.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct FrameHeader {
+    pub(crate) crc: u32,
+    /// The length of the records in bytes.
+    pub(crate) payload: u32,
+    /// Which use of which segment of which log this is; see [`crate::segment::tag`].
+    pub(crate) tag: u64,
+    pub(crate) index: FrameIndex,
+    /// The highest frame known to be synced when this one was written.
+    pub(crate) synced: FrameIndex,
+    /// The checksum of the previous frame.
+    pub(crate) prev: u32,
+    pub(crate) records: u32,
+}
+
+impl FrameHeader {
+    /// Reads a header; says nothing about whether the frame is valid.
+    pub(crate) fn decode(bytes: &[u8]) -> Option<Self> {
+        Some(Self {
+            crc: u32_at(bytes, 0)?,
+            payload: u32_at(bytes, 4)?,
+            tag: u64_at(bytes, 8)?,
+            index: u64_at(bytes, 16)?,
+            synced: u64_at(bytes, 24)?,
+            prev: u32_at(bytes, 32)?,
+            records: u32_at(bytes, 36)?,
+        })
+    }
+
+    /// The length of the whole frame.
+    pub(crate) fn frame_len(&self) -> u64 {
+        FRAME_HEADER_BYTES + u64::from(self.payload)
+    }
+}
+
+/// Whether the bytes of a whole frame have the checksum they start with.
+pub(crate) fn is_intact(frame: &[u8]) -> bool {
+    match frame.split_first_chunk::<CRC_BYTES>() {
+        Some((crc, rest)) => u32::from_le_bytes(*crc) == crc32c::crc32c(rest),
+        None => false,
+    }
+}
+
+/// Writes a frame into `buf`, replacing what was there, and returns its checksum.
+///
+/// The caller has checked [`frame_len`] against [`crate::MAX_FRAME_BYTES`], so that the lengths fit
+/// their fields.
+pub(crate) fn encode(
+    buf: &mut Vec<u8>,
+    tag: u64,
+    link: Link,
+    synced: FrameIndex,
+    records: &[(u16, &[u8])],
+) -> u32 {
+    let len = frame_len(records);
+    buf.clear();
+    buf.reserve(len as usize);
+    buf.extend_from_slice(&[0; CRC_BYTES]);
+    buf.extend_from_slice(&((len - FRAME_HEADER_BYTES) as u32).to_le_bytes());
+    buf.extend_from_slice(&tag.to_le_bytes());
+    buf.extend_from_slice(&link.next.to_le_bytes());
+    buf.extend_from_slice(&synced.to_le_bytes());
+    buf.extend_from_slice(&link.prev.to_le_bytes());
+    buf.extend_from_slice(&(records.len() as u32).to_le_bytes());
+    for (shard, bytes) in records {
+        buf.extend_from_slice(&shard.to_le_bytes());
+        buf.extend_from_slice(&(bytes.len() as u32).to_le_bytes());
+        buf.extend_from_slice(bytes);
+    }
+    let mut crc = 0;
+    if let Some((slot, rest)) = buf.split_first_chunk_mut::<CRC_BYTES>() {
+        crc = crc32c::crc32c(rest);
+        *slot = crc.to_le_bytes();
+    }
+    crc
+}
+
+/// The records of an intact frame.
+pub(crate) struct Records<'a> {
+    rest: &'a [u8],
+    left: u32,
+}
+
+impl<'a> Records<'a> {
+    /// Starts at the first record of a whole frame.
+    pub(crate) fn new(header: &FrameHeader, frame: &'a [u8]) -> Self {
+        Self {
+            rest: frame.get(HEADER..).unwrap_or_default(),
+            left: header.records,
+        }
+    }
+
+    /// The next record; `None` after the last one, and where the bytes do not hold one.
+    pub(crate) fn next(&mut self) -> Option<(u16, &'a [u8])> {
+        self.left = self.left.checked_sub(1)?;
+        let (head, rest) = self.rest.split_at_checked(RECORD_HEADER)?;
+        let shard = u16::from_le_bytes(*head.first_chunk()?);
+        let (bytes, rest) = rest.split_at_checked(u32_at(head, 2)? as usize)?;
+        self.rest = rest;
+        Some((shard, bytes))
+    }
+
+    /// Whether the records ended where the frame does, and as many as it says.
+    pub(crate) fn is_complete(&self) -> bool {
+        self.left == 0 && self.rest.is_empty()
+    }
+}

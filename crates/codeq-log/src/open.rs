@@ -1,0 +1,201 @@
+//! Starting a log: making one, and opening one after whatever happened to the process before.
+//!
+//! Everything that recovery changes on the disk is here: it cuts a torn tail and makes sure that
+//! what was read is durable before anyone builds on it.
+
+use std::collections::VecDeque;
+use std::path::Path;
+use std::sync::atomic::AtomicBool;
+use std::sync::{Arc, Weak};
+
+use codeq_disk::{Disk, SharedDisk};
+
+use crate::frame::Link;
+use crate::log::{Held, Log};
+use crate::reader::Frames;
+use crate::recover::{self, Found, Recovery, Role};
+use crate::segment::{self, Segment, SegmentHeader, write_zeros};
+use crate::watermark::{self, Watermark};
+use crate::{FrameIndex, LogError, MIN_SEGMENT_BYTES, Options};
+
+/// What a new log starts from.
+#[derive(Debug, Clone, Copy)]
+pub struct NewLog {
+    /// The index of its first frame: 1, or one more than the last frame in a restored backup.
+    pub first_index: FrameIndex,
+    /// A random number. It tells the files of this log from those of any other.
+    pub log_id: u64,
+}
+
+impl Log {
+    /// Makes a log in a directory that holds none, and opens it.
+    ///
+    /// A creation that was interrupted can simply be repeated.
+    pub fn create(
+        disk: SharedDisk,
+        dir: &Path,
+        options: Options,
+        new: NewLog,
+    ) -> Result<Log, LogError> {
+        check(&options)?;
+        let marked = disk
+            .exists(&watermark::path(dir))
+            .map_err(LogError::io("look for", dir))?;
+        if marked || recover::holds_frames(&*disk, dir)? {
+            return Err(LogError::AlreadyExists {
+                dir: dir.to_owned(),
+            });
+        }
+        disk.create_dir_all(dir)
+            .map_err(LogError::io("create", dir))?;
+        clear(&*disk, dir)?;
+
+        // The watermark comes last: a log exists from the moment that it has one.
+        let first_index = new.first_index.max(1);
+        let start = Some(Link {
+            next: first_index,
+            prev: 0,
+        });
+        let header = SegmentHeader {
+            log_id: new.log_id,
+            epoch: 1,
+            start,
+        };
+        Segment::make(&*disk, dir, header, options.segment_bytes, None)
+            .map_err(LogError::io("create a segment in", dir))?;
+        disk.sync_dir(dir).map_err(LogError::io("sync", dir))?;
+        Watermark::create(&*disk, dir, new.log_id, first_index - 1)?;
+        Log::open(disk, dir, options)
+    }
+
+    /// Opens a log: reads and checks all of its frames, cuts a torn tail, and makes what is left
+    /// durable. If it refuses, nothing was changed.
+    ///
+    /// The directory's own entry is made durable too, those of its ancestors are the caller's
+    /// business.
+    pub fn open(disk: SharedDisk, dir: &Path, options: Options) -> Result<Log, LogError> {
+        check(&options)?;
+        let found = recover::recover(&*disk, dir)?;
+        make_durable(&*disk, dir, &found)?;
+        let mut watermark = Watermark::open(&*disk, dir, found.mark)?;
+        let last = found.link.next.saturating_sub(1);
+        watermark.write(last)?;
+
+        let (mut held, mut prepared, mut retired) = (Vec::new(), VecDeque::new(), Vec::new());
+        let (mut end, mut next_epoch) = (0, found.next_epoch);
+        for (
+            position,
+            Found {
+                segment,
+                role,
+                end: segment_end,
+                ..
+            },
+        ) in found.segments.into_iter().enumerate()
+        {
+            next_epoch = next_epoch.max(segment.epoch.saturating_add(1));
+            match role {
+                Role::Used { first } => {
+                    held.push(Held { segment, first });
+                    end = segment_end;
+                }
+                // A segment of another length would make `Log::room` a guess.
+                Role::Unused
+                    if position > found.current && segment.len == options.segment_bytes =>
+                {
+                    prepared.push_back(segment);
+                }
+                Role::Unused | Role::Broken => retired.push(segment.epoch),
+            }
+        }
+        Ok(Log {
+            disk,
+            dir: dir.to_owned(),
+            options,
+            log_id: found.mark.log_id,
+            held,
+            end,
+            link: found.link,
+            synced: last,
+            watermark,
+            prepared,
+            retired,
+            next_epoch,
+            buf: Vec::new(),
+            poisoned: Arc::new(AtomicBool::new(false)),
+            job: Weak::new(),
+            making: None,
+        })
+    }
+}
+
+fn check(options: &Options) -> Result<(), LogError> {
+    if options.segment_bytes < MIN_SEGMENT_BYTES {
+        let (found, least) = (options.segment_bytes, MIN_SEGMENT_BYTES);
+        return Err(LogError::SegmentTooSmall { found, least });
+    }
+    Ok(())
+}
+
+/// Removes what an interrupted creation left.
+fn clear(disk: &dyn Disk, dir: &Path) -> Result<(), LogError> {
+    for name in disk.list(dir).map_err(LogError::io("list", dir))? {
+        if let Some((epoch, kind)) = segment::parse_name(&name) {
+            let path = segment::path(dir, epoch, kind);
+            disk.remove(&path).map_err(LogError::io("remove", &path))?;
+        }
+    }
+    Ok(())
+}
+
+/// Brings the disk to the state that the recovery has decided on.
+fn make_durable(disk: &dyn Disk, dir: &Path, found: &Recovery) -> Result<(), LogError> {
+    // The process before may have died between a rename and its sync, or while it created the log;
+    // a frame that is synced into a file without a durable name is lost with the name.
+    disk.sync_dir(dir).map_err(LogError::io("sync", dir))?;
+    if let Some(parent) = dir.parent().filter(|parent| !parent.as_os_str().is_empty()) {
+        disk.sync_dir(parent)
+            .map_err(LogError::io("sync", parent))?;
+    }
+    for torn in found
+        .segments
+        .iter()
+        .filter(|found| found.torn_end > found.end)
+    {
+        // Without this the remains could become valid again, should a frame be written that equals
+        // the lost one.
+        let cut = || {
+            write_zeros(&*torn.segment.file, torn.end, torn.torn_end)?;
+            torn.segment.file.sync_data()
+        };
+        cut().map_err(LogError::io("cut", &torn.segment.path))?;
+    }
+    match found.segments.get(found.current) {
+        Some(current) if found.link.next.saturating_sub(1) > found.synced => {
+            rewrite_tail(current, found)
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Writes the frames again that are not known to be synced, and syncs them.
+///
+/// They were read, but maybe from memory: if the sync of the process before failed, the system
+/// considers these pages clean and a mere sync would succeed without writing them. Only the last
+/// segment can hold such frames, because a segment is synced before the next one is begun.
+fn rewrite_tail(current: &Found, found: &Recovery) -> Result<(), LogError> {
+    let segment = &current.segment;
+    let tag = segment::tag(found.mark.log_id, segment.epoch);
+    let rewrite = || {
+        let mut frames = Frames::new(segment, tag, None);
+        let mut at = frames.offset();
+        while let Some((header, frame)) = frames.next()? {
+            if header.index > found.synced {
+                segment.file.write_all_at(frame, at)?;
+            }
+            at = frames.offset();
+        }
+        segment.file.sync_data()
+    };
+    rewrite().map_err(LogError::io("make durable", &segment.path))
+}

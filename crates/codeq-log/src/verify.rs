@@ -1,0 +1,78 @@
+//! A look at a log that changes nothing, for `fsck` and for the curious.
+
+use std::path::{Path, PathBuf};
+
+use codeq_disk::Disk;
+
+use crate::recover::{self, Role};
+use crate::{FrameIndex, LogError};
+
+/// What [`verify`] found in a sound log.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LogReport {
+    /// The number that the log was created with.
+    pub log_id: u64,
+    /// The oldest frame; one more than `last_index` if the log is empty.
+    pub first_index: FrameIndex,
+    /// The newest frame.
+    pub last_index: FrameIndex,
+    /// The last frame that the watermark knows to be synced.
+    pub watermark: FrameIndex,
+    /// Remains of unsynced frames, which opening the log would cut.
+    pub torn_bytes: u64,
+    /// The segments, oldest first.
+    pub segments: Vec<SegmentReport>,
+}
+
+/// One segment of a [`LogReport`].
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SegmentReport {
+    /// The file.
+    pub file: PathBuf,
+    /// How often segment files had been put to use when this one was.
+    pub epoch: u64,
+    /// The length of the file in bytes.
+    pub len: u64,
+    /// The bytes in use, header included.
+    pub used: u64,
+    /// The index of its first frame; `None` in one that is prepared or left over.
+    pub first_index: Option<FrameIndex>,
+}
+
+/// Checks a log as [`crate::Log::open`] does, and changes nothing. The errors are those of opening.
+///
+/// Of a log that is being written meanwhile it may see a torn tail that is none.
+pub fn verify(disk: &dyn Disk, dir: &Path) -> Result<LogReport, LogError> {
+    let found = recover::recover(disk, dir)?;
+    let last_index = found.link.next.saturating_sub(1);
+    let torn_bytes = found
+        .segments
+        .iter()
+        .map(|s| s.torn_end.saturating_sub(s.end))
+        .sum();
+    let segments: Vec<_> = found
+        .segments
+        .into_iter()
+        .map(|found| SegmentReport {
+            file: found.segment.path,
+            epoch: found.segment.epoch,
+            len: found.segment.len,
+            used: found.end,
+            first_index: match found.role {
+                Role::Used { first } => Some(first),
+                Role::Unused | Role::Broken => None,
+            },
+        })
+        .collect();
+    Ok(LogReport {
+        log_id: found.mark.log_id,
+        first_index: segments
+            .iter()
+            .find_map(|s| s.first_index)
+            .unwrap_or(found.link.next),
+        last_index,
+        watermark: found.mark.index,
+        torn_bytes,
+        segments,
+    })
+}
