@@ -1,0 +1,30 @@
+//! Abandon: a worker gives a task back, to be claimed again at once.
+
+use crate::command::Abandon;
+use crate::history::Event;
+use crate::kv::{Kv, KvError};
+use crate::lease::Retry;
+use crate::reply::{Reply, Returned};
+use crate::step::{Cause, Step};
+
+impl<K: Kv> Step<'_, K> {
+    pub(crate) fn abandon(&mut self, command: &Abandon) -> Result<Reply, KvError> {
+        let was = match self.owned(&command.tenant, command.id, &command.worker)? {
+            Ok(row) => row,
+            Err(rejection) => return Ok(Reply::Rejected(rejection)),
+        };
+        let seq = command.id.seq();
+        if command.penalty {
+            let cause = Cause::by(Event::Abandoned, &command.worker);
+            let returned = self.fail_attempt(seq, &was, None, Retry::After(0), cause)?;
+            return Ok(Reply::Returned(returned));
+        }
+        let cause = Cause::by(Event::Released, &command.worker);
+        if was.cancel_requested {
+            self.finish_cancelled(seq, was.clone(), &was, cause)?;
+            return Ok(Reply::Returned(Returned::Cancelled));
+        }
+        self.requeue(seq, was.clone(), &was, 0, cause)?;
+        Ok(Reply::Returned(Returned::Requeued { delay: 0 }))
+    }
+}

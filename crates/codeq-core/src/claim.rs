@@ -1,0 +1,115 @@
+//! Claim: a worker takes the tasks that are first in line.
+
+use std::sync::Arc;
+
+use crate::command::{Claim, Selector};
+use crate::history::Event;
+use crate::id::split_mix64;
+use crate::keys::{self, QueueId};
+use crate::kv::{Kv, KvError, Table};
+use crate::limits::{CLAIM_COMMANDS_MAX, CLAIM_MAX, CLAIM_REPAIR_MAX, LEASE_MS_MAX, LEASE_MS_MIN};
+use crate::names::{check_command, check_tenant, check_worker};
+use crate::place::Place;
+use crate::reply::{Rejection, Reply};
+use crate::rows::{Lease, TaskRow};
+use crate::step::{Cause, Step};
+use crate::view::Task;
+
+impl<K: Kv> Step<'_, K> {
+    pub(crate) fn claim(&mut self, command: &Claim) -> Result<Reply, KvError> {
+        if let Err(rejection) = check(command) {
+            return Ok(Reply::Rejected(rejection));
+        }
+        // What is due is claimable now, whether or not the sweep has come round to it.
+        let seed = split_mix64(self.now ^ self.state.meta.next_seq);
+        self.make_due(CLAIM_REPAIR_MAX, seed)?;
+        let named = match &command.from {
+            Selector::Any => None,
+            Selector::Commands(commands) => Some(self.queues_named(&command.tenant, commands)),
+        };
+        let mut tasks = Vec::new();
+        while tasks.len() < command.count as usize {
+            let queue = match &named {
+                None => self.first_of_tenant(&command.tenant),
+                Some(queues) => self.first_of(queues),
+            };
+            let Some(queue) = queue else { break };
+            tasks.push(self.take_head(queue, command)?);
+        }
+        Ok(Reply::Claimed(tasks))
+    }
+
+    fn queues_named(&self, tenant: &str, commands: &[Arc<str>]) -> Vec<QueueId> {
+        commands
+            .iter()
+            .filter_map(|command| self.state.queue_id(tenant, command))
+            .collect()
+    }
+
+    /// Highest priority over all the queues, then the oldest: the heads sort that way.
+    fn first_of(&self, queues: &[QueueId]) -> Option<QueueId> {
+        let head = |id: &QueueId| Some((self.state.queues.get(id)?.head?, *id));
+        queues.iter().filter_map(head).min().map(|(_, id)| id)
+    }
+
+    fn first_of_tenant(&self, tenant: &str) -> Option<QueueId> {
+        self.state
+            .tenants
+            .get(tenant)?
+            .heads
+            .first()
+            .map(|(_, id)| *id)
+    }
+
+    fn take_head(&mut self, queue: QueueId, command: &Claim) -> Result<Task, KvError> {
+        let (_, (_, seq)) = self.queue(queue)?.next().ok_or_else(|| missing(queue, 0))?;
+        let was = TaskRow::load(self.kv, keys::task(seq))?.ok_or_else(|| missing(queue, seq))?;
+        let mut row = was.clone();
+        row.place = Place::InProgress;
+        row.fence += 1;
+        row.lease = Some(Lease {
+            worker: Arc::clone(&command.worker),
+            until: self.now.saturating_add(command.lease),
+        });
+        self.relocate(
+            seq,
+            &mut row,
+            &was,
+            Cause::by(Event::Claimed, &command.worker),
+        )?;
+        self.view(seq, &row)
+    }
+}
+
+fn check(command: &Claim) -> Result<(), Rejection> {
+    check_tenant(&command.tenant)?;
+    check_worker(&command.worker)?;
+    if !(LEASE_MS_MIN..=LEASE_MS_MAX).contains(&command.lease) {
+        return Err(Rejection::InvalidLease {
+            min: LEASE_MS_MIN,
+            max: LEASE_MS_MAX,
+        });
+    }
+    if !(1..=CLAIM_MAX).contains(&(command.count as usize)) {
+        return Err(Rejection::InvalidCount { max: CLAIM_MAX });
+    }
+    if let Selector::Commands(commands) = &command.from {
+        if commands.len() > CLAIM_COMMANDS_MAX {
+            return Err(Rejection::TooManyCommands {
+                max: CLAIM_COMMANDS_MAX,
+            });
+        }
+        commands
+            .iter()
+            .try_for_each(|command| check_command(command))?;
+    }
+    Ok(())
+}
+
+fn missing(queue: QueueId, seq: u64) -> KvError {
+    KvError::Corrupt {
+        table: Table::Pending,
+        key: keys::pending(queue, 0, seq),
+        reason: "a waiting task does not exist".to_owned(),
+    }
+}

@@ -1,0 +1,57 @@
+//! Cleanup: an operator removes finished tasks before their retention ends.
+
+use crate::command::Cleanup;
+use crate::keys::QueueId;
+use crate::kv::{Kv, KvError};
+use crate::limits::BULK_MAX;
+use crate::place::Place;
+use crate::reply::{Bulk, Reply};
+use crate::rows::{OutboxRow, TaskRow};
+use crate::step::Step;
+
+impl<K: Kv> Step<'_, K> {
+    pub(crate) fn cleanup(&mut self, command: &Cleanup) -> Result<Reply, KvError> {
+        let queues: Vec<QueueId> = self
+            .state
+            .queues_of(&command.tenant)
+            .map(|(id, _)| id)
+            .collect();
+        let limit = command.limit.min(BULK_MAX) as usize;
+        let old = |row: &TaskRow| {
+            row.finish
+                .as_ref()
+                .is_some_and(|end| end.at < command.before)
+        };
+        let (mut done, mut last) = (0, 0);
+        for queue in queues {
+            for place in [Place::Completed, Place::Failed, Place::Dead] {
+                let left = limit - done;
+                if left == 0 {
+                    break;
+                }
+                let (rows, seen) = self.listed(queue, place, 0, left, old)?;
+                last = last.max(seen);
+                for (seq, row) in rows {
+                    if !self.awaits_callback(seq, &row)? {
+                        self.remove(seq, &row)?;
+                        done += 1;
+                    }
+                }
+            }
+        }
+        Ok(Reply::Bulk(Bulk {
+            done: done as u64,
+            remaining: 0,
+            last,
+        }))
+    }
+
+    /// Whether the task's callback is still to be delivered: such a task is not removed.
+    pub(crate) fn awaits_callback(&self, seq: u64, row: &TaskRow) -> Result<bool, KvError> {
+        if !row.has_webhook {
+            return Ok(false);
+        }
+        let outbox = OutboxRow::load(self.kv, crate::keys::task(seq))?;
+        Ok(outbox.is_some_and(|outbox| outbox.next_at.is_some()))
+    }
+}

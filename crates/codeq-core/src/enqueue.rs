@@ -1,0 +1,219 @@
+//! Enqueue: tasks come into being.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use bytes::Bytes;
+
+use crate::command::{Enqueue, Millis, NewTask};
+use crate::history::{Event, History};
+use crate::id::TaskId;
+use crate::idempotency::{Known, fingerprint, key_hash};
+use crate::keys::{self, QueueId};
+use crate::kv::{Kv, KvError, Table};
+use crate::limits::{
+    ATTEMPTS_MAX, BATCH_MAX, DELAY_MS_MAX, IDEMPOTENCY_KEY_BYTES_MAX, PAYLOAD_BYTES_MAX,
+    PRIORITY_MAX, TRACE_PARENT_BYTES_MAX, TRACE_STATE_BYTES_MAX, WEBHOOK_BYTES_MAX,
+};
+use crate::names::{check_command, check_tenant};
+use crate::place::Place;
+use crate::reply::{Enqueued, Rejection, Reply};
+use crate::rows::{BodyRow, IdempotencyRow, TaskRow};
+use crate::step::{Cause, Step};
+use crate::view::Task;
+
+impl<K: Kv> Step<'_, K> {
+    pub(crate) fn enqueue(&mut self, command: &Enqueue) -> Result<Reply, KvError> {
+        if command.tasks.is_empty() || command.tasks.len() > BATCH_MAX {
+            return Ok(Reply::Rejected(Rejection::InvalidBatch { max: BATCH_MAX }));
+        }
+        if let Err(rejection) = check_tenant(&command.tenant) {
+            return Ok(Reply::Rejected(rejection));
+        }
+        if command.atomic
+            && let Some(rejection) = self.first_refused(command)?
+        {
+            return Ok(Reply::Rejected(rejection));
+        }
+        let mut outcomes = Vec::with_capacity(command.tasks.len());
+        for task in &command.tasks {
+            outcomes.push(self.enqueue_one(command, task)?);
+        }
+        Ok(Reply::Enqueued(outcomes))
+    }
+
+    fn enqueue_one(&mut self, command: &Enqueue, task: &NewTask) -> Result<Enqueued, KvError> {
+        if let Err(rejection) = check(task, self.now) {
+            return Ok(Enqueued::Rejected(rejection));
+        }
+        if let Some(key) = &task.idempotency_key {
+            match self.known(&command.tenant, key, task)? {
+                Known::No => {}
+                Known::Yes(task) => return Ok(Enqueued::Repeated(task)),
+                Known::OtherWork => return Ok(Enqueued::Rejected(Rejection::IdempotencyConflict)),
+            }
+        }
+        let queue = match self.queue_or_new(&command.tenant, &task.command) {
+            Ok(queue) => queue,
+            Err(rejection) => return Ok(Enqueued::Rejected(rejection)),
+        };
+        let created = self.create(queue, task, None, command.seed)?;
+        if let Some(key) = &task.idempotency_key {
+            let row = IdempotencyRow {
+                id: created.id,
+                created_at: self.now,
+                fingerprint: fingerprint(&task.command, &task.payload),
+                gone: None,
+            };
+            self.kv.put(
+                Table::Idempotency,
+                key_hash(&command.tenant, key),
+                row.encode(),
+            );
+        }
+        Ok(Enqueued::Created(Box::new(created)))
+    }
+
+    /// What an atomic batch fails on, if anything, without changing anything.
+    fn first_refused(&self, command: &Enqueue) -> Result<Option<Rejection>, KvError> {
+        let tenant = self.state.tenants.get(&command.tenant);
+        let mut new_queues = BTreeMap::new();
+        let mut keys_here = BTreeMap::new();
+        for (index, task) in command.tasks.iter().enumerate() {
+            let refused = |reason| {
+                Some(Rejection::InBatch {
+                    index,
+                    reason: Box::new(reason),
+                })
+            };
+            if let Err(rejection) = check(task, self.now) {
+                return Ok(refused(rejection));
+            }
+            if let Some(key) = &task.idempotency_key {
+                let print = fingerprint(&task.command, &task.payload);
+                let conflict = match self.known(&command.tenant, key, task)? {
+                    Known::OtherWork => true,
+                    Known::Yes(_) => false,
+                    Known::No => *keys_here.entry(key).or_insert(print) != print,
+                };
+                if conflict {
+                    return Ok(refused(Rejection::IdempotencyConflict));
+                }
+            }
+            let name = crate::names::queue_name(&task.command);
+            let known = tenant.is_some_and(|tenant| tenant.queues.contains_key(&*name));
+            if !known {
+                new_queues.insert(name, ());
+            }
+            let queues = tenant.map_or(0, |tenant| tenant.queues.len()) + new_queues.len();
+            let max = crate::limits::QUEUES_PER_TENANT_MAX;
+            if queues > max {
+                return Ok(refused(Rejection::TooManyQueues { max }));
+            }
+        }
+        Ok(None)
+    }
+
+    /// Makes a task that has passed every check.
+    pub(crate) fn create(
+        &mut self,
+        queue: QueueId,
+        task: &NewTask,
+        origin: Option<TaskId>,
+        seed: u64,
+    ) -> Result<Task, KvError> {
+        let seq = self.take_seq();
+        let id = TaskId::mint(seq, seed, self.state.shard, self.state.shards);
+        let topic = self.queue(queue)?.row.topic.as_ref();
+        let wanted = task.priority.clamp(0, i32::from(PRIORITY_MAX)) as u8;
+        let visible_at = visible_at(task, self.now);
+        let mut row = TaskRow {
+            salt: id.salt(),
+            queue,
+            place: Place::Pending,
+            priority: topic.map_or(wanted, |topic| topic.policy.tier(wanted)),
+            attempts: 0,
+            max_attempts: {
+                let ceiling = topic.and_then(|topic| topic.policy.max_attempts);
+                let default = ceiling.unwrap_or(self.state.meta.settings.max_attempts);
+                let wanted = task.max_attempts.filter(|n| *n > 0).unwrap_or(default);
+                wanted.min(ceiling.unwrap_or(ATTEMPTS_MAX))
+            },
+            fence: 0,
+            order: 0,
+            size: task.payload.len() as u32,
+            created_at: self.now,
+            updated_at: self.now,
+            visible_at: 0,
+            lease: None,
+            cancel_requested: false,
+            error: None,
+            finish: None,
+            has_webhook: task.webhook.is_some(),
+            has_key: task.idempotency_key.is_some(),
+            history: History::default(),
+        };
+        let body = BodyRow {
+            command: &task.command,
+            webhook: task.webhook.as_deref(),
+            idempotency_key: task.idempotency_key.as_deref(),
+            trace_parent: trace(&task.trace_parent, TRACE_PARENT_BYTES_MAX),
+            trace_state: trace(&task.trace_state, TRACE_STATE_BYTES_MAX),
+            origin,
+            payload: &task.payload,
+        };
+        self.kv.insert(Table::Body, keys::task(seq), body.encode());
+        let place = if visible_at > self.now {
+            row.visible_at = visible_at;
+            Place::Delayed
+        } else {
+            Place::Pending
+        };
+        self.settle(seq, &mut row, place, Cause::server(Event::Created))?;
+        let payload = Bytes::clone(&task.payload);
+        Ok(Task::from_parts(
+            seq,
+            &row,
+            &self.queue(queue)?.row,
+            &body,
+            payload,
+        ))
+    }
+}
+
+/// Checks all that does not depend on the state.
+fn check(task: &NewTask, now: Millis) -> Result<(), Rejection> {
+    check_command(&task.command)?;
+    if task.payload.is_empty() || task.payload.len() > PAYLOAD_BYTES_MAX {
+        return Err(Rejection::InvalidPayload {
+            max: PAYLOAD_BYTES_MAX,
+        });
+    }
+    if let Some(url) = &task.webhook
+        && (url.is_empty() || url.len() > WEBHOOK_BYTES_MAX || url.chars().any(char::is_control))
+    {
+        return Err(Rejection::InvalidWebhook);
+    }
+    if let Some(key) = &task.idempotency_key
+        && !(1..=IDEMPOTENCY_KEY_BYTES_MAX).contains(&key.len())
+    {
+        return Err(Rejection::InvalidIdempotencyKey {
+            max: IDEMPOTENCY_KEY_BYTES_MAX,
+        });
+    }
+    if visible_at(task, now).saturating_sub(now) > DELAY_MS_MAX {
+        return Err(Rejection::InvalidDelay { max: DELAY_MS_MAX });
+    }
+    Ok(())
+}
+
+fn visible_at(task: &NewTask, now: Millis) -> Millis {
+    task.run_at
+        .unwrap_or_else(|| now.saturating_add(task.delay.unwrap_or(0)))
+}
+
+/// A trace context that is too long is not one: it is left out, the task is not refused.
+fn trace(text: &Option<Arc<str>>, max: usize) -> Option<&str> {
+    text.as_deref()
+        .filter(|text| !text.is_empty() && text.len() <= max)
+}

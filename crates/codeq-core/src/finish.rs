@@ -1,0 +1,157 @@
+//! How tasks end: one result, one move, the callback in the same step.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+
+use crate::command::{Artifact, NewTask};
+use crate::effect::Effect;
+use crate::keys::{self, TimerKind};
+use crate::kv::{Kv, KvError, Table};
+use crate::lease::{CANCELLED, MAX_ATTEMPTS};
+use crate::place::Place;
+use crate::rows::{Finish, OutboxRow, TaskRow};
+use crate::step::{Cause, Step};
+
+/// What a task leaves behind.
+#[derive(Default)]
+pub(crate) struct Ending {
+    pub worker: Option<Arc<str>>,
+    pub result: Option<Bytes>,
+    pub error: Option<Arc<str>>,
+    pub artifacts: Vec<Artifact>,
+}
+
+impl<K: Kv> Step<'_, K> {
+    /// Ends a task in a terminal place.
+    pub(crate) fn finish(
+        &mut self,
+        seq: u64,
+        mut row: TaskRow,
+        was: &TaskRow,
+        place: Place,
+        ending: Ending,
+        cause: Cause<'_>,
+    ) -> Result<TaskRow, KvError> {
+        let policy = self
+            .queue(row.queue)?
+            .row
+            .topic
+            .as_ref()
+            .map(|topic| topic.policy.retention);
+        let retention = policy
+            .filter(|ms| *ms > 0)
+            .unwrap_or(self.state.meta.settings.retention);
+        row.place = place;
+        row.lease = None;
+        row.visible_at = 0;
+        row.finish = Some(Finish {
+            at: self.now,
+            expires_at: self.now.saturating_add(retention),
+            worker: ending.worker,
+            result: ending.result,
+            error: ending.error,
+            artifacts: ending.artifacts,
+        });
+        self.relocate(seq, &mut row, was, cause)?;
+        if row.has_webhook {
+            let outbox = OutboxRow {
+                id: row.id(seq),
+                attempts: 0,
+                next_at: Some(self.now),
+                last_status: None,
+                last_error: None,
+            };
+            self.kv.put(Table::Outbox, keys::task(seq), outbox.encode());
+            self.state
+                .timers
+                .arm(self.kv, TimerKind::Callback, self.now, seq, Bytes::new());
+            self.effects.push(Effect::CallbackDue { seq });
+        }
+        Ok(row)
+    }
+
+    /// Ends a task whose attempts are spent; the queue's policy may want a copy of it worked elsewhere.
+    pub(crate) fn dead_letter(
+        &mut self,
+        seq: u64,
+        row: TaskRow,
+        was: &TaskRow,
+        cause: Cause<'_>,
+    ) -> Result<(), KvError> {
+        let error = row.error.clone().unwrap_or_else(|| Arc::from(MAX_ATTEMPTS));
+        let row = TaskRow {
+            error: Some(Arc::clone(&error)),
+            ..row
+        };
+        let ending = Ending {
+            error: Some(error),
+            ..Ending::default()
+        };
+        let row = self.finish(seq, row, was, Place::Dead, ending, cause)?;
+        let queue = &self.queue(row.queue)?.row;
+        let topic = queue
+            .topic
+            .as_ref()
+            .and_then(|topic| topic.policy.dead_letter_topic.clone());
+        let Some(command) = topic else { return Ok(()) };
+        let tenant = Arc::clone(&queue.tenant);
+        let dead = self.view(seq, &row)?;
+        let copy = NewTask {
+            command: Arc::clone(&command),
+            payload: dead.payload,
+            priority: i32::from(dead.priority),
+            trace_parent: dead.trace_parent,
+            trace_state: dead.trace_state,
+            ..NewTask::default()
+        };
+        // A tenant at its limit of queues keeps the dead letter itself; only the copy has nowhere to go.
+        if let Ok(queue) = self.queue_or_new(&tenant, &command) {
+            self.create(queue, &copy, Some(dead.id), dead.id.salt())?;
+        }
+        Ok(())
+    }
+
+    /// Ends a task that its producer no longer wants.
+    pub(crate) fn finish_cancelled(
+        &mut self,
+        seq: u64,
+        row: TaskRow,
+        was: &TaskRow,
+        cause: Cause<'_>,
+    ) -> Result<TaskRow, KvError> {
+        let error: Arc<str> = Arc::from(CANCELLED);
+        let row = TaskRow {
+            error: Some(Arc::clone(&error)),
+            ..row
+        };
+        let ending = Ending {
+            error: Some(error),
+            ..Ending::default()
+        };
+        self.finish(seq, row, was, Place::Failed, ending, cause)
+    }
+
+    /// Removes a finished task with its result, its key and its callback.
+    pub(crate) fn remove(&mut self, seq: u64, row: &TaskRow) -> Result<(), KvError> {
+        self.release_key(seq, row)?;
+        self.drop_callback(seq, row)?;
+        self.evict(seq, row)
+    }
+
+    /// Forgets the callback of a task that is no longer finished, or no longer there.
+    pub(crate) fn drop_callback(&mut self, seq: u64, row: &TaskRow) -> Result<(), KvError> {
+        if !row.has_webhook {
+            return Ok(());
+        }
+        if let Some(outbox) = OutboxRow::load(self.kv, keys::task(seq))? {
+            if let Some(at) = outbox.next_at {
+                self.state
+                    .timers
+                    .disarm(self.kv, TimerKind::Callback, at, seq);
+            }
+            self.kv.delete(Table::Outbox, keys::task(seq));
+        }
+        Ok(())
+    }
+}

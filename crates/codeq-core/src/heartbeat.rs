@@ -1,0 +1,36 @@
+//! Heartbeat: a worker keeps its lease.
+
+use crate::command::Heartbeat;
+use crate::kv::{Kv, KvError};
+use crate::limits::{LEASE_MS_MAX, LEASE_MS_MIN};
+use crate::reply::{Rejection, Reply};
+use crate::step::Step;
+
+impl<K: Kv> Step<'_, K> {
+    pub(crate) fn heartbeat(&mut self, command: &Heartbeat) -> Result<Reply, KvError> {
+        let mut row = match self.owned(&command.tenant, command.id, &command.worker)? {
+            Ok(row) => row,
+            Err(rejection) => return Ok(Reply::Rejected(rejection)),
+        };
+        if !(LEASE_MS_MIN..=LEASE_MS_MAX).contains(&command.extend) {
+            let rejection = Rejection::InvalidLease {
+                min: LEASE_MS_MIN,
+                max: LEASE_MS_MAX,
+            };
+            return Ok(Reply::Rejected(rejection));
+        }
+        let seq = command.id.seq();
+        let until = self.now.saturating_add(command.extend);
+        if let Some(lease) = &mut row.lease {
+            self.state.leases.remove(&(lease.until, seq));
+            self.state.leases.insert((until, seq));
+            lease.until = until;
+        }
+        row.updated_at = self.now;
+        self.save(seq, &row);
+        Ok(Reply::Extended {
+            lease_until: until,
+            cancel_requested: row.cancel_requested,
+        })
+    }
+}

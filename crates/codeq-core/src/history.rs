@@ -1,0 +1,159 @@
+//! A task's history: every transition, kept in its row, bounded.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use serde::{Deserialize, Serialize};
+
+use crate::command::Millis;
+use crate::limits::{HISTORY_MAX, HISTORY_REASON_BYTES_MAX};
+use crate::place::Place;
+
+/// What moved a task. The order is part of the on-disk format: add at the end.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub enum Event {
+    /// A producer made it.
+    Created,
+    /// A worker took it.
+    Claimed,
+    /// Its worker finished it.
+    Submitted,
+    /// Its worker gave it back as failed.
+    Nacked,
+    /// Its worker gave it back and lost an attempt.
+    Abandoned,
+    /// Its worker gave it back without losing an attempt.
+    Released,
+    /// Its lease ended.
+    LeaseExpired,
+    /// Its delay ended.
+    Due,
+    /// Somebody asked its worker to stop.
+    CancelRequested,
+    /// It was cancelled.
+    Cancelled,
+    /// It came back from the dead letters.
+    Replayed,
+    /// It was removed: retention, cleanup or purge.
+    Removed,
+}
+
+/// One transition.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Entry {
+    /// When.
+    pub at: Millis,
+    /// What.
+    pub event: Event,
+    /// Where the task went.
+    pub to: Place,
+    /// Who did it; none for the server itself.
+    pub who: Option<Arc<str>>,
+    /// Why.
+    pub why: Option<Arc<str>>,
+}
+
+/// The transitions of one task, oldest first, in encoded form: a transition is appended without decoding
+/// the ones before.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct History {
+    entries: Bytes,
+    len: u16,
+    dropped: u32,
+}
+
+impl History {
+    /// Adds a transition. Past the bound the second-oldest gives way; the first stays for ever.
+    pub(crate) fn push(&mut self, entry: &Entry) {
+        let entry = Entry {
+            why: entry.why.as_deref().map(shorten),
+            ..entry.clone()
+        };
+        if self.len >= HISTORY_MAX {
+            let mut entries = self.entries();
+            if entries.len() > 1 {
+                entries.remove(1);
+            }
+            self.entries = Bytes::new();
+            self.len = 0;
+            self.dropped = self.dropped.saturating_add(1);
+            entries.iter().for_each(|old| self.append(old));
+        }
+        self.append(&entry);
+    }
+
+    fn append(&mut self, entry: &Entry) {
+        let mut buffer = Vec::with_capacity(self.entries.len() + 48);
+        buffer.extend_from_slice(&self.entries);
+        // Encoding into memory cannot fail for these types; if it ever did, the entry is left out.
+        if let Ok(done) = postcard::to_extend(entry, buffer) {
+            self.entries = Bytes::from(done);
+            self.len = self.len.saturating_add(1);
+        }
+    }
+
+    /// The transitions, oldest first.
+    pub fn entries(&self) -> Vec<Entry> {
+        let mut entries = Vec::with_capacity(usize::from(self.len));
+        let mut rest: &[u8] = &self.entries;
+        while !rest.is_empty() {
+            match postcard::take_from_bytes(rest) {
+                Ok((entry, tail)) => {
+                    entries.push(entry);
+                    rest = tail;
+                }
+                Err(_) => break,
+            }
+        }
+        entries
+    }
+
+    /// How many transitions gave way to newer ones, after the first.
+    pub fn dropped(&self) -> u32 {
+        self.dropped
+    }
+}
+
+fn shorten(text: &str) -> Arc<str> {
+    crate::names::cut(text, HISTORY_REASON_BYTES_MAX).into()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn entry(at: Millis) -> Entry {
+        Entry {
+            at,
+            event: Event::Claimed,
+            to: Place::InProgress,
+            who: Some("w".into()),
+            why: None,
+        }
+    }
+
+    #[test]
+    fn keeps_the_first_and_the_latest() {
+        let mut history = History::default();
+        for at in 0..200 {
+            history.push(&entry(at));
+        }
+        let entries = history.entries();
+        assert_eq!(entries.len(), usize::from(HISTORY_MAX));
+        assert_eq!(entries[0].at, 0);
+        assert_eq!(entries[1].at, 200 - u64::from(HISTORY_MAX) + 1);
+        assert_eq!(entries.last().map(|e| e.at), Some(199));
+        assert_eq!(history.dropped(), 200 - u32::from(HISTORY_MAX));
+    }
+
+    #[test]
+    fn long_reasons_are_cut() {
+        let mut history = History::default();
+        history.push(&Entry {
+            why: Some("é".repeat(1_000).into()),
+            ..entry(1)
+        });
+        let why = history.entries()[0].why.clone().unwrap();
+        assert!(why.len() <= HISTORY_REASON_BYTES_MAX && why.chars().all(|c| c == 'é'));
+    }
+}

@@ -1,0 +1,131 @@
+//! Idempotency keys: one task per (tenant, key), for as long as the task lives and at least a day.
+
+use bytes::Bytes;
+use sha2::{Digest, Sha256};
+
+use crate::command::NewTask;
+use crate::keys::{self, TimerKind};
+use crate::kv::{Key, Kv, KvError, Table};
+use crate::limits::IDEMPOTENCY_MS_MIN;
+use crate::names::queue_name;
+use crate::place::Place;
+use crate::rows::{BodyRow, IdempotencyRow, TaskRow};
+use crate::step::Step;
+use crate::view::Task;
+
+/// Whether a key was used before.
+pub(crate) enum Known {
+    No,
+    Yes(Box<Task>),
+    OtherWork,
+}
+
+impl<K: Kv> Step<'_, K> {
+    /// Looks a key up. Lookup and insert happen in one command, so nothing can come between.
+    pub(crate) fn known(&self, tenant: &str, key: &str, task: &NewTask) -> Result<Known, KvError> {
+        let Some(row) = IdempotencyRow::load(self.kv, key_hash(tenant, key))? else {
+            return Ok(Known::No);
+        };
+        if row.fingerprint != fingerprint(&task.command, &task.payload) {
+            return Ok(Known::OtherWork);
+        }
+        let seq = row.id.seq();
+        let view = match self.find(tenant, row.id)? {
+            Some(task_row) => self.view(seq, &task_row)?,
+            None => gone(&row, tenant, task),
+        };
+        Ok(Known::Yes(Box::new(view)))
+    }
+
+    /// Lets go of the key of a task that is being removed; a young key stays until its day is over.
+    pub(crate) fn release_key(&mut self, seq: u64, row: &TaskRow) -> Result<(), KvError> {
+        if !row.has_key {
+            return Ok(());
+        }
+        let Some(bytes) = self.kv.get(Table::Body, keys::task(seq))? else {
+            return Ok(());
+        };
+        let body = BodyRow::decode(seq, &bytes)?;
+        let tenant = &self.queue(row.queue)?.row.tenant;
+        let Some(hash) = body.idempotency_key.map(|key| key_hash(tenant, key)) else {
+            return Ok(());
+        };
+        let until = row.created_at.saturating_add(IDEMPOTENCY_MS_MIN);
+        if until <= self.now {
+            self.kv.delete(Table::Idempotency, hash);
+        } else if let Some(mut known) = IdempotencyRow::load(self.kv, hash)? {
+            known.gone = Some(row.place);
+            self.kv.put(Table::Idempotency, hash, known.encode());
+            let value = Bytes::copy_from_slice(&hash.to_le_bytes());
+            self.state
+                .timers
+                .arm(self.kv, TimerKind::Idempotency, until, seq, value);
+        }
+        Ok(())
+    }
+}
+
+/// The task of a key that outlived it: what is known is that it was the same work, and how it ended.
+fn gone(row: &IdempotencyRow, tenant: &str, task: &NewTask) -> Task {
+    Task {
+        id: row.id,
+        tenant: tenant.into(),
+        command: task.command.clone(),
+        payload: task.payload.clone(),
+        priority: 0,
+        webhook: None,
+        trace_parent: None,
+        trace_state: None,
+        origin: None,
+        place: row.gone.unwrap_or(Place::Completed),
+        worker: None,
+        lease_until: None,
+        fence: 0,
+        attempts: 0,
+        max_attempts: 0,
+        error: None,
+        cancel_requested: false,
+        created_at: row.created_at,
+        updated_at: row.created_at,
+        visible_at: None,
+    }
+}
+
+/// The row key of an idempotency key. The tenant's length comes first, so that no two pairs run together.
+pub(crate) fn key_hash(tenant: &str, key: &str) -> Key {
+    hash([tenant.as_bytes(), key.as_bytes()])
+}
+
+/// What makes two enqueues the same work.
+pub(crate) fn fingerprint(command: &str, payload: &[u8]) -> u128 {
+    hash([queue_name(command).as_bytes(), payload])
+}
+
+fn hash(parts: [&[u8]; 2]) -> u128 {
+    let mut hasher = Sha256::new();
+    for part in parts {
+        hasher.update((part.len() as u64).to_le_bytes());
+        hasher.update(part);
+    }
+    let digest: [u8; 32] = hasher.finalize().into();
+    digest
+        .first_chunk::<16>()
+        .map_or(0, |half| u128::from_le_bytes(*half))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tenant_and_key_do_not_run_together() {
+        assert_ne!(key_hash("a", "bc"), key_hash("ab", "c"));
+        assert_ne!(key_hash("", "a"), key_hash("a", ""));
+    }
+
+    #[test]
+    fn the_same_queue_is_the_same_work() {
+        assert_eq!(fingerprint("Work", b"1"), fingerprint("work", b"1"));
+        assert_ne!(fingerprint("work", b"1"), fingerprint("work", b"1 "));
+    }
+}

@@ -1,0 +1,131 @@
+//! The only place that builds and reads row keys.
+//!
+//! A key is one 128-bit number whose fields are numbers too, most significant first, so that the order of
+//! the keys is the order that the rules need. Names never enter a key.
+
+use crate::kv::Key;
+use crate::limits::PRIORITY_MAX;
+use crate::place::Place;
+
+/// A queue's number in its shard.
+pub type QueueId = u32;
+
+const LOW: u32 = 64;
+
+/// Key of a task's rows in `Body`, `Task` and `Outbox`.
+pub fn task(seq: u64) -> Key {
+    Key::from(seq)
+}
+
+/// The task number of a key in `Body`, `Task`, `Outbox`, and the last field of `Index` and `Timer` keys.
+pub fn seq_of(key: Key) -> u64 {
+    key as u64
+}
+
+/// Key in `Pending`: higher priorities sort first.
+pub fn pending(queue: QueueId, priority: u8, order: u64) -> Key {
+    let inverse = PRIORITY_MAX.saturating_sub(priority);
+    (Key::from(queue) << (LOW + 8)) | (Key::from(inverse) << LOW) | Key::from(order)
+}
+
+/// Queue, priority and order of a key in `Pending`.
+pub fn pending_parts(key: Key) -> (QueueId, u8, u64) {
+    let priority = PRIORITY_MAX.saturating_sub((key >> LOW) as u8);
+    ((key >> (LOW + 8)) as QueueId, priority, key as u64)
+}
+
+/// Key in `Index`.
+pub fn index(queue: QueueId, place: Place, seq: u64) -> Key {
+    (Key::from(queue) << (LOW + 8)) | (Key::from(place.index_code()) << LOW) | Key::from(seq)
+}
+
+/// Queue, index code and task number of a key in `Index`.
+pub fn index_parts(key: Key) -> (QueueId, u8, u64) {
+    (
+        (key >> (LOW + 8)) as QueueId,
+        (key >> LOW) as u8,
+        key as u64,
+    )
+}
+
+/// What a timer is for. The numbers are part of the on-disk format.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+#[repr(u8)]
+pub enum TimerKind {
+    /// A delayed task becomes claimable.
+    Delayed = 0,
+    /// A finished task is removed.
+    Retention = 1,
+    /// An idempotency key that outlived its task is removed.
+    Idempotency = 2,
+    /// A result callback is due.
+    Callback = 3,
+}
+
+impl TimerKind {
+    /// Every kind.
+    pub const ALL: [TimerKind; 4] = [
+        TimerKind::Delayed,
+        TimerKind::Retention,
+        TimerKind::Idempotency,
+        TimerKind::Callback,
+    ];
+}
+
+const DEADLINE_BITS: u32 = 56;
+const DEADLINE_MAX: u64 = (1 << DEADLINE_BITS) - 1;
+
+/// Key in `Timer`. Deadlines are cut at 2^56 ms, two million years from the epoch.
+pub fn timer(kind: TimerKind, deadline: u64, seq: u64) -> Key {
+    (Key::from(kind as u8) << (LOW + DEADLINE_BITS))
+        | (Key::from(deadline.min(DEADLINE_MAX)) << LOW)
+        | Key::from(seq)
+}
+
+/// Kind number, deadline and task number of a key in `Timer`.
+pub fn timer_parts(key: Key) -> (u8, u64, u64) {
+    (
+        (key >> (LOW + DEADLINE_BITS)) as u8,
+        (key >> LOW) as u64 & DEADLINE_MAX,
+        key as u64,
+    )
+}
+
+/// Key of a queue's row.
+pub fn queue(id: QueueId) -> Key {
+    Key::from(id)
+}
+
+/// Key of the single row in `Meta`.
+pub const META: Key = 0;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn fields_come_back() {
+        assert_eq!(
+            pending_parts(pending(u32::MAX, 9, u64::MAX)),
+            (u32::MAX, 9, u64::MAX)
+        );
+        assert_eq!(pending_parts(pending(7, 0, 3)), (7, 0, 3));
+        assert_eq!(
+            index_parts(index(9, Place::Dead, 12)),
+            (9, Place::Dead.index_code(), 12)
+        );
+        assert_eq!(timer_parts(timer(TimerKind::Callback, 99, 5)), (3, 99, 5));
+        assert_eq!(
+            timer_parts(timer(TimerKind::Delayed, u64::MAX, 5)),
+            (0, DEADLINE_MAX, 5)
+        );
+    }
+
+    #[test]
+    fn order_is_the_order_of_the_fields() {
+        assert!(pending(1, 9, 5) < pending(1, 8, 1));
+        assert!(pending(1, 0, u64::MAX) < pending(2, 9, 0));
+        assert!(timer(TimerKind::Delayed, 5, 9) < timer(TimerKind::Delayed, 6, 0));
+        assert!(timer(TimerKind::Delayed, u64::MAX, 9) < timer(TimerKind::Retention, 0, 0));
+    }
+}

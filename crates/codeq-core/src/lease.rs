@@ -1,0 +1,133 @@
+//! What every command of a worker checks first, and what happens when an attempt fails.
+
+use std::sync::Arc;
+
+use crate::command::Millis;
+use crate::history::Event;
+use crate::id::TaskId;
+use crate::kv::{Kv, KvError};
+use crate::limits::ERROR_BYTES_MAX;
+use crate::names::cut;
+use crate::place::Place;
+use crate::reply::{Rejection, Returned};
+use crate::rows::TaskRow;
+use crate::step::{Cause, Step};
+
+/// The error of a task whose lease ended.
+pub(crate) const LEASE_EXPIRED: &str = "LEASE_EXPIRED";
+/// The error of a task whose attempts ran out without anybody saying why.
+pub(crate) const MAX_ATTEMPTS: &str = "MAX_ATTEMPTS";
+/// The error of a cancelled task.
+pub(crate) const CANCELLED: &str = "CANCELLED";
+
+/// When a failed task is tried again.
+pub(crate) enum Retry {
+    /// By the backoff policy, with this randomness.
+    Backoff(u64),
+    /// After this pause.
+    After(Millis),
+}
+
+impl<K: Kv> Step<'_, K> {
+    /// The task, if it exists in the tenant, is in progress, and the worker owns its lease; checked in this
+    /// order. A lease that has ended is ended here, before anybody can act on it.
+    pub(crate) fn owned(
+        &mut self,
+        tenant: &str,
+        id: TaskId,
+        worker: &str,
+    ) -> Result<Result<TaskRow, Rejection>, KvError> {
+        let Some(row) = self.find(tenant, id)? else {
+            return Ok(Err(Rejection::NotFound));
+        };
+        let Some(lease) = row
+            .lease
+            .as_ref()
+            .filter(|_| row.place == Place::InProgress)
+        else {
+            return Ok(Err(Rejection::NotInProgress));
+        };
+        if lease.until < self.now {
+            self.expire(id.seq(), &row, self.now ^ id.salt())?;
+            return Ok(Err(Rejection::NotInProgress));
+        }
+        if *lease.worker != *worker {
+            return Ok(Err(Rejection::NotOwner));
+        }
+        Ok(Ok(row))
+    }
+
+    /// Ends a lease whose time is over.
+    pub(crate) fn expire(&mut self, seq: u64, was: &TaskRow, seed: u64) -> Result<(), KvError> {
+        let error = Some(Arc::from(LEASE_EXPIRED));
+        let cause = Cause::server(Event::LeaseExpired);
+        self.fail_attempt(seq, was, error, Retry::Backoff(seed), cause)?;
+        Ok(())
+    }
+
+    /// Counts a failed execution and sends the task where it belongs now: back, to the dead letters, or,
+    /// if somebody has asked for that meanwhile, to its end.
+    pub(crate) fn fail_attempt(
+        &mut self,
+        seq: u64,
+        was: &TaskRow,
+        error: Option<Arc<str>>,
+        retry: Retry,
+        cause: Cause<'_>,
+    ) -> Result<Returned, KvError> {
+        let mut row = was.clone();
+        row.lease = None;
+        row.attempts += 1;
+        if let Some(error) = error.or_else(|| cause.why.clone()) {
+            row.error = Some(shorten(error));
+        }
+        if row.cancel_requested {
+            self.finish_cancelled(seq, row, was, cause)?;
+            return Ok(Returned::Cancelled);
+        }
+        if row.attempts >= row.max_attempts {
+            self.dead_letter(seq, row, was, cause)?;
+            return Ok(Returned::Dead);
+        }
+        let backoff = self.state.meta.settings.backoff;
+        let delay = match retry {
+            Retry::Backoff(seed) => backoff.pause(row.attempts, seed),
+            Retry::After(delay) => delay.min(backoff.max),
+        };
+        self.requeue(seq, row, was, delay, cause)?;
+        Ok(Returned::Requeued { delay })
+    }
+
+    /// Puts a task back into its queue, claimable after `delay`.
+    pub(crate) fn requeue(
+        &mut self,
+        seq: u64,
+        mut row: TaskRow,
+        was: &TaskRow,
+        delay: Millis,
+        cause: Cause<'_>,
+    ) -> Result<TaskRow, KvError> {
+        row.lease = None;
+        row.finish = None;
+        row.visible_at = if delay == 0 {
+            0
+        } else {
+            self.now.saturating_add(delay)
+        };
+        row.place = if delay == 0 {
+            Place::Pending
+        } else {
+            Place::Delayed
+        };
+        self.relocate(seq, &mut row, was, cause)?;
+        Ok(row)
+    }
+}
+
+pub(crate) fn shorten(text: Arc<str>) -> Arc<str> {
+    if text.len() <= ERROR_BYTES_MAX {
+        text
+    } else {
+        cut(&text, ERROR_BYTES_MAX).into()
+    }
+}

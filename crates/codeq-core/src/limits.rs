@@ -1,0 +1,99 @@
+//! Every bound of the rules, by name and in one place.
+//!
+//! A bound that is not here does not exist; a number elsewhere that limits something is a mistake.
+
+/// Longest command name in bytes.
+pub const COMMAND_BYTES_MAX: usize = 128;
+/// Longest tenant name in bytes.
+pub const TENANT_BYTES_MAX: usize = 256;
+/// Longest worker identity in bytes.
+pub const WORKER_BYTES_MAX: usize = 256;
+/// Longest idempotency key in bytes.
+pub const IDEMPOTENCY_KEY_BYTES_MAX: usize = 256;
+/// Longest webhook URL in bytes.
+pub const WEBHOOK_BYTES_MAX: usize = 2_048;
+/// Longest `traceparent` in bytes; a longer one is not a trace context.
+pub const TRACE_PARENT_BYTES_MAX: usize = 128;
+/// Longest `tracestate` in bytes (the W3C minimum that must be carried is 512).
+pub const TRACE_STATE_BYTES_MAX: usize = 512;
+/// Largest payload in bytes.
+pub const PAYLOAD_BYTES_MAX: usize = 1 << 20;
+/// Largest result in bytes.
+pub const RESULT_BYTES_MAX: usize = 1 << 20;
+/// Longest error or reason that is kept; a longer one is cut at a character boundary.
+pub const ERROR_BYTES_MAX: usize = 4_096;
+/// Most artifacts of one result.
+pub const ARTIFACTS_MAX: usize = 64;
+/// Longest name or URL of an artifact in bytes.
+pub const ARTIFACT_FIELD_BYTES_MAX: usize = 2_048;
+
+/// Highest priority.
+pub const PRIORITY_MAX: u8 = 9;
+/// Number of priorities.
+pub const PRIORITIES: usize = PRIORITY_MAX as usize + 1;
+
+/// Attempts of a task that does not say.
+pub const ATTEMPTS_DEFAULT: u32 = 5;
+/// Most attempts of a task.
+pub const ATTEMPTS_MAX: u32 = 1_000;
+
+/// Shortest lease in milliseconds.
+pub const LEASE_MS_MIN: u64 = 1_000;
+/// Longest lease in milliseconds: twelve hours.
+pub const LEASE_MS_MAX: u64 = 43_200_000;
+/// Farthest a task may be put into the future, in milliseconds: ten years.
+pub const DELAY_MS_MAX: u64 = 10 * 366 * 86_400_000;
+/// Longest retention in milliseconds (`2^31 - 1` seconds).
+pub const RETENTION_MS_MAX: u64 = 2_147_483_647_000;
+/// An idempotency key lives at least this long after its task was made.
+pub const IDEMPOTENCY_MS_MIN: u64 = 86_400_000;
+
+/// Most tasks in one enqueue.
+pub const BATCH_MAX: usize = 1_000;
+/// Most tasks that one claim hands out.
+pub const CLAIM_MAX: usize = 1_000;
+/// Most command names in one claim.
+pub const CLAIM_COMMANDS_MAX: usize = 1_000;
+/// Most queues of one tenant in one shard.
+pub const QUEUES_PER_TENANT_MAX: usize = 10_000;
+
+/// Most tasks that one sweep moves: about a millisecond of work, so that a sweep never stalls a claim.
+pub const SWEEP_MAX: u32 = 512;
+/// Most due tasks that a claim repairs before it looks at the queue.
+pub const CLAIM_REPAIR_MAX: u32 = 16;
+/// Most tasks that one replay, purge or cleanup touches.
+pub const BULK_MAX: u32 = 1_000;
+/// Most rows that a bulk operation reads in search of the tasks that it wants.
+pub const BULK_SCAN_MAX: usize = 10_000;
+
+/// Transitions kept in a task's history; older ones (but the first) give way.
+pub const HISTORY_MAX: u16 = 64;
+/// Longest reason kept in the history, in bytes.
+pub const HISTORY_REASON_BYTES_MAX: usize = 256;
+
+/// Tasks of one priority of one queue whose order is held in memory.
+pub const WINDOW_MAX: usize = 1_024;
+/// The same once all windows together hold [`WINDOW_TOTAL`] tasks.
+pub const WINDOW_MIN: usize = 16;
+/// Tasks in all windows of a shard, above which windows are filled to [`WINDOW_MIN`] only.
+pub const WINDOW_TOTAL: usize = 1 << 20;
+
+/// Delivery attempts of a result callback before it is kept as failed.
+pub const CALLBACK_ATTEMPTS_MAX: u32 = 100;
+/// Retention waits this long at a time for a callback that is still to be delivered.
+pub const CALLBACK_RETENTION_STEP_MS: u64 = 60_000;
+
+/// Topic policy: most priority tiers.
+pub const TOPIC_TIERS_MAX: usize = 10;
+/// Topic policy: largest tier number.
+pub const TOPIC_TIER_MAX: u8 = 10;
+/// Topic policy: most attempts.
+pub const TOPIC_ATTEMPTS_MAX: u32 = 100;
+/// Topic policy: most consumers.
+pub const TOPIC_CONSUMERS_MAX: u32 = 10_000;
+/// Topic names and references: longest DNS label.
+pub const TOPIC_NAME_BYTES_MAX: usize = 63;
+/// Most tasks on one page of a list.
+pub const LIST_MAX: usize = 1_000;
+/// Most rows that one page reads in search of the tasks that its filter wants.
+pub const LIST_SCAN_MAX: usize = 10_000;

@@ -1,0 +1,84 @@
+//! Names that come from outside: what is allowed, and which queue a command means.
+
+use std::borrow::Cow;
+
+use crate::limits::{COMMAND_BYTES_MAX, TENANT_BYTES_MAX, WORKER_BYTES_MAX};
+use crate::reply::Rejection;
+
+/// Checks a tenant's name: any text of bounded length. It never enters a key, so any character is safe.
+pub fn check_tenant(tenant: &str) -> Result<(), Rejection> {
+    if is_name(tenant, TENANT_BYTES_MAX) {
+        Ok(())
+    } else {
+        Err(Rejection::InvalidTenant)
+    }
+}
+
+/// Checks a command's name.
+pub fn check_command(command: &str) -> Result<(), Rejection> {
+    if is_name(command, COMMAND_BYTES_MAX) {
+        Ok(())
+    } else {
+        Err(Rejection::InvalidCommand)
+    }
+}
+
+/// Checks a worker's identity.
+pub fn check_worker(worker: &str) -> Result<(), Rejection> {
+    if is_name(worker, WORKER_BYTES_MAX) {
+        Ok(())
+    } else {
+        Err(Rejection::InvalidWorker)
+    }
+}
+
+/// The queue that a command means: its ASCII-lowercase form.
+pub fn queue_name(command: &str) -> Cow<'_, str> {
+    if command.bytes().any(|b| b.is_ascii_uppercase()) {
+        Cow::Owned(command.to_ascii_lowercase())
+    } else {
+        Cow::Borrowed(command)
+    }
+}
+
+/// The text, cut at a character boundary to at most `max` bytes.
+pub fn cut(text: &str, max: usize) -> &str {
+    text.get(..text.floor_char_boundary(max)).unwrap_or(text)
+}
+
+fn is_name(text: &str, max: usize) -> bool {
+    (1..=max).contains(&text.len()) && !text.chars().any(char::is_control)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names() {
+        for good in ["a", "GENERATE_MASTER", "a/b", "ünï", "..", &"x".repeat(128)] {
+            assert_eq!(check_command(good), Ok(()), "{good}");
+        }
+        for bad in ["", "a\nb", "a\0", "\u{7f}", "\u{85}", &"x".repeat(129)] {
+            assert_eq!(
+                check_command(bad),
+                Err(Rejection::InvalidCommand),
+                "{bad:?}"
+            );
+        }
+    }
+
+    #[test]
+    fn queues_ignore_ascii_case_only() {
+        assert_eq!(queue_name("Generate_MASTER"), "generate_master");
+        assert_eq!(queue_name("Ü"), "Ü");
+        assert!(matches!(queue_name("plain"), Cow::Borrowed(_)));
+    }
+
+    #[test]
+    fn cuts_between_characters() {
+        assert_eq!(cut("aé", 2), "a");
+        assert_eq!(cut("aé", 3), "aé");
+        assert_eq!(cut("", 3), "");
+    }
+}

@@ -1,0 +1,54 @@
+//! Purge: an operator empties a queue or its dead letters.
+
+use crate::command::{Purge, PurgeTarget};
+use crate::history::Event;
+use crate::kv::{Kv, KvError};
+use crate::limits::BULK_MAX;
+use crate::place::Place;
+use crate::reply::{Bulk, Reply};
+use crate::step::{Cause, Step};
+
+impl<K: Kv> Step<'_, K> {
+    pub(crate) fn purge(&mut self, command: &Purge) -> Result<Reply, KvError> {
+        let Some(queue) = self.state.queue_id(&command.tenant, &command.command) else {
+            return Ok(Reply::Bulk(Bulk {
+                done: 0,
+                remaining: 0,
+                last: 0,
+            }));
+        };
+        let limit = command.limit.min(BULK_MAX) as usize;
+        let place = match command.target {
+            PurgeTarget::Dead => Place::Dead,
+            PurgeTarget::Waiting => Place::Pending,
+        };
+        let (rows, last) = self.listed(queue, place, 0, limit, |_| true)?;
+        let done = rows.len() as u64;
+        for (seq, was) in rows {
+            match command.target {
+                PurgeTarget::Dead => self.remove(seq, &was)?,
+                PurgeTarget::Waiting => {
+                    let why = Some("purge".into());
+                    let cause = Cause {
+                        event: Event::Cancelled,
+                        who: Some(&command.by),
+                        why,
+                    };
+                    self.finish_cancelled(seq, was.clone(), &was, cause)?;
+                }
+            }
+        }
+        let remaining = self
+            .state
+            .queue_row(queue)
+            .map_or(0, |row| match command.target {
+                PurgeTarget::Dead => row.counts.dead,
+                PurgeTarget::Waiting => row.counts.ready() + row.counts.delayed,
+            });
+        Ok(Reply::Bulk(Bulk {
+            done,
+            remaining,
+            last,
+        }))
+    }
+}

@@ -1,0 +1,401 @@
+//! Reading: tasks, results, histories, lists and counters. Nothing here changes anything.
+
+use std::collections::BinaryHeap;
+use std::sync::Arc;
+
+use bytes::Bytes;
+
+use crate::command::Millis;
+use crate::history::History;
+use crate::id::TaskId;
+use crate::keys::{self, QueueId, TimerKind};
+use crate::kv::{Direction, Key, KvError, KvRead, Table};
+use crate::limits::{LIST_MAX, LIST_SCAN_MAX};
+use crate::place::{Place, Status};
+use crate::rows::{Counts, OutboxRow, QueueRow, TaskRow};
+use crate::state::State;
+use crate::topic::Topic;
+use crate::view::{ResultRecord, Task};
+
+/// What to list: the tasks of a tenant, newest first.
+#[derive(Debug, Clone, Default)]
+pub struct ListQuery {
+    /// Whose tasks.
+    pub tenant: Arc<str>,
+    /// Only tasks of this command.
+    pub command: Option<Arc<str>>,
+    /// Only tasks of this status.
+    pub status: Option<Status>,
+    /// Only dead letters.
+    pub dead_only: bool,
+    /// Only tasks that this worker runs or finished.
+    pub worker: Option<Arc<str>>,
+    /// Only tasks made at this moment or later.
+    pub created_from: Option<Millis>,
+    /// Only tasks made before this moment.
+    pub created_before: Option<Millis>,
+    /// Only tasks whose last error contains this.
+    pub error_contains: Option<Arc<str>>,
+    /// Only tasks with a smaller number: where the page before ended.
+    pub below: Option<u64>,
+    /// At most so many.
+    pub limit: usize,
+}
+
+/// A page of a list.
+#[derive(Debug, Clone, Default)]
+pub struct Page {
+    /// The tasks, newest first.
+    pub items: Vec<Task>,
+    /// Pass as `below` to go on; none on the last page. A page may be short, even empty, and still go on:
+    /// a filter that matches little is searched a bounded number of rows at a time.
+    pub next: Option<u64>,
+}
+
+/// A queue's numbers.
+#[derive(Debug, Clone)]
+pub struct QueueStats {
+    /// Whose.
+    pub tenant: Arc<str>,
+    /// The queue's name.
+    pub name: Arc<str>,
+    /// How many tasks are where.
+    pub counts: Counts,
+    /// Whether claims are stopped.
+    pub paused: bool,
+    /// Its policy.
+    pub topic: Option<Topic>,
+    /// When the task that is claimed next was made.
+    pub head_created_at: Option<Millis>,
+}
+
+/// A callback that is due or failed.
+#[derive(Debug, Clone)]
+pub struct PendingCallback {
+    /// The finished task.
+    pub task: Task,
+    /// Its result.
+    pub result: ResultRecord,
+    /// The state of the delivery.
+    pub outbox: OutboxRow,
+}
+
+/// Reads of one shard, as of the latest applied command.
+pub struct Reader<'a, K: KvRead + ?Sized> {
+    /// The shard's state.
+    pub state: &'a State,
+    /// The shard's rows.
+    pub kv: &'a K,
+}
+
+impl<K: KvRead + ?Sized> Reader<'_, K> {
+    /// A task.
+    pub fn task(&self, tenant: &str, id: TaskId) -> Result<Option<Task>, KvError> {
+        let Some((row, queue)) = self.find(tenant, id)? else {
+            return Ok(None);
+        };
+        Task::from_rows(self.kv, id.seq(), &row, queue).map(Some)
+    }
+
+    /// A task and its result, if it has one.
+    pub fn result(
+        &self,
+        tenant: &str,
+        id: TaskId,
+    ) -> Result<Option<(Task, Option<ResultRecord>)>, KvError> {
+        let Some((row, queue)) = self.find(tenant, id)? else {
+            return Ok(None);
+        };
+        let task = Task::from_rows(self.kv, id.seq(), &row, queue)?;
+        Ok(Some((task, ResultRecord::from_row(id.seq(), &row))))
+    }
+
+    /// A task's history.
+    pub fn history(&self, tenant: &str, id: TaskId) -> Result<Option<History>, KvError> {
+        Ok(self.find(tenant, id)?.map(|(row, _)| row.history))
+    }
+
+    /// A queue's numbers.
+    pub fn queue(&self, tenant: &str, command: &str) -> Result<Option<QueueStats>, KvError> {
+        let Some(id) = self.state.queue_id(tenant, command) else {
+            return Ok(None);
+        };
+        self.stats(id)
+    }
+
+    /// The numbers of all queues of a tenant, in the order of their names.
+    pub fn queues(&self, tenant: &str) -> Result<Vec<QueueStats>, KvError> {
+        let ids: Vec<QueueId> = self.state.queues_of(tenant).map(|(id, _)| id).collect();
+        ids.into_iter()
+            .filter_map(|id| self.stats(id).transpose())
+            .collect()
+    }
+
+    /// A page of a list.
+    pub fn list(&self, query: &ListQuery) -> Result<Page, KvError> {
+        let limit = query.limit.clamp(1, LIST_MAX);
+        let mut streams = self.streams(query)?;
+        let mut heap = BinaryHeap::new();
+        for (at, stream) in streams.iter_mut().enumerate() {
+            if let Some(seq) = stream.next(self.kv)? {
+                heap.push((seq, at));
+            }
+        }
+        let mut page = Page::default();
+        let mut read = 0;
+        while let Some((seq, at)) = heap.pop() {
+            if page.items.len() == limit || read == LIST_SCAN_MAX {
+                page.next = Some(seq.saturating_add(1));
+                break;
+            }
+            read += 1;
+            if let Some(stream) = streams.get_mut(at)
+                && let Some(next) = stream.next(self.kv)?
+            {
+                heap.push((next, at));
+            }
+            let Some(row) = TaskRow::load(self.kv, keys::task(seq))? else {
+                continue;
+            };
+            // Numbers grow with time, so everything further down is older still.
+            if query.created_from.is_some_and(|from| row.created_at < from) {
+                break;
+            }
+            if matches(query, &row)
+                && let Some(queue) = self.state.queue_row(row.queue)
+            {
+                page.items.push(Task::from_rows(self.kv, seq, &row, queue)?);
+            }
+        }
+        Ok(page)
+    }
+
+    /// At most `limit` callbacks that are due at `now`, longest due first.
+    pub fn callbacks_due(
+        &self,
+        now: Millis,
+        limit: usize,
+    ) -> Result<Vec<PendingCallback>, KvError> {
+        let mut rows = Vec::new();
+        let from = keys::timer(TimerKind::Callback, 0, 0);
+        let to = keys::timer(TimerKind::Callback, now, u64::MAX);
+        self.kv.scan(
+            Table::Timer,
+            from,
+            to,
+            Direction::Forward,
+            limit.min(LIST_MAX),
+            &mut rows,
+        )?;
+        let due = rows
+            .iter()
+            .map(|(key, _)| self.pending_callback(keys::seq_of(*key)));
+        due.filter_map(Result::transpose).collect()
+    }
+
+    /// At most `limit` callbacks, due or failed, of tasks with a number above `after`.
+    pub fn callbacks(&self, after: u64, limit: usize) -> Result<Vec<PendingCallback>, KvError> {
+        let mut rows = Vec::new();
+        let from = keys::task(after.saturating_add(1));
+        let limit = limit.min(LIST_MAX);
+        self.kv.scan(
+            Table::Outbox,
+            from,
+            Key::MAX,
+            Direction::Forward,
+            limit,
+            &mut rows,
+        )?;
+        let all = rows
+            .iter()
+            .map(|(key, _)| self.pending_callback(keys::seq_of(*key)));
+        all.filter_map(Result::transpose).collect()
+    }
+
+    fn pending_callback(&self, seq: u64) -> Result<Option<PendingCallback>, KvError> {
+        let key = keys::task(seq);
+        let (Some(outbox), Some(row)) =
+            (OutboxRow::load(self.kv, key)?, TaskRow::load(self.kv, key)?)
+        else {
+            return Ok(None);
+        };
+        let (Some(queue), Some(result)) = (
+            self.state.queue_row(row.queue),
+            ResultRecord::from_row(seq, &row),
+        ) else {
+            return Ok(None);
+        };
+        let task = Task::from_rows(self.kv, seq, &row, queue)?;
+        Ok(Some(PendingCallback {
+            task,
+            result,
+            outbox,
+        }))
+    }
+
+    fn find(&self, tenant: &str, id: TaskId) -> Result<Option<(TaskRow, &QueueRow)>, KvError> {
+        let Some(row) = TaskRow::load(self.kv, keys::task(id.seq()))? else {
+            return Ok(None);
+        };
+        let queue = self.state.queue_row(row.queue);
+        let ours = |queue: &&QueueRow| *queue.tenant == *tenant && row.salt == id.salt();
+        Ok(queue.filter(ours).map(|queue| (row, queue)))
+    }
+
+    fn stats(&self, id: QueueId) -> Result<Option<QueueStats>, KvError> {
+        let Some(queue) = self.state.queues.get(&id) else {
+            return Ok(None);
+        };
+        let head = match queue.next() {
+            Some((_, (_, seq))) => TaskRow::load(self.kv, keys::task(seq))?,
+            None => None,
+        };
+        Ok(Some(QueueStats {
+            tenant: Arc::clone(&queue.row.tenant),
+            name: Arc::clone(&queue.row.name),
+            counts: queue.row.counts,
+            paused: queue.row.paused,
+            topic: queue.row.topic.clone(),
+            head_created_at: head.map(|row| row.created_at),
+        }))
+    }
+
+    /// One stream of descending task numbers for every list that the query touches.
+    fn streams(&self, query: &ListQuery) -> Result<Vec<Stream>, KvError> {
+        const ALL: [Place; 5] = [
+            Place::Pending,
+            Place::InProgress,
+            Place::Completed,
+            Place::Failed,
+            Place::Dead,
+        ];
+        let places: &[Place] = match (query.dead_only, query.status) {
+            (true, _) => &[Place::Dead],
+            (false, Some(status)) => status.lists(),
+            (false, None) => &ALL,
+        };
+        let mut below = query.below.unwrap_or(u64::MAX);
+        if let Some(before) = query.created_before {
+            below = below.min(self.first_created_at(before)?);
+        }
+        let queues: Vec<QueueId> = match &query.command {
+            Some(command) => self
+                .state
+                .queue_id(&query.tenant, command)
+                .into_iter()
+                .collect(),
+            None => self
+                .state
+                .queues_of(&query.tenant)
+                .map(|(id, _)| id)
+                .collect(),
+        };
+        let mut streams = Vec::new();
+        for queue in queues {
+            let Some(row) = self.state.queue_row(queue) else {
+                continue;
+            };
+            let filled = places
+                .iter()
+                .filter(|place| count_of(&row.counts, **place) > 0);
+            streams.extend(filled.map(|place| Stream::new(queue, *place, below)));
+        }
+        Ok(streams)
+    }
+
+    /// The smallest task number that was made at `moment` or later, or one past the last.
+    fn first_created_at(&self, moment: Millis) -> Result<u64, KvError> {
+        let (mut low, mut high) = (0, self.state.meta.next_seq);
+        while low < high {
+            let middle = low + (high - low) / 2;
+            let mut rows = Vec::new();
+            let (from, to) = (keys::task(middle), keys::task(high.saturating_sub(1)));
+            self.kv
+                .scan(Table::Task, from, to, Direction::Forward, 1, &mut rows)?;
+            match rows.first() {
+                Some((key, value)) if TaskRow::decode(*key, value)?.created_at < moment => {
+                    low = keys::seq_of(*key).saturating_add(1);
+                }
+                _ => high = middle,
+            }
+        }
+        Ok(low)
+    }
+}
+
+fn matches(query: &ListQuery, row: &TaskRow) -> bool {
+    let worker = || {
+        let lease = row.lease.as_ref().map(|lease| &lease.worker);
+        lease.or(row
+            .finish
+            .as_ref()
+            .and_then(|finish| finish.worker.as_ref()))
+    };
+    query
+        .worker
+        .as_ref()
+        .is_none_or(|wanted| worker() == Some(wanted))
+        && query.error_contains.as_deref().is_none_or(|part| {
+            row.error
+                .as_deref()
+                .is_some_and(|error| error.contains(part))
+        })
+}
+
+fn count_of(counts: &Counts, place: Place) -> u64 {
+    match place {
+        Place::Pending | Place::Delayed => counts.ready() + counts.delayed,
+        Place::InProgress => counts.in_progress,
+        Place::Completed => counts.completed,
+        Place::Failed => counts.failed,
+        Place::Dead => counts.dead,
+    }
+}
+
+/// One list, read downwards a few rows at a time.
+struct Stream {
+    queue: QueueId,
+    place: Place,
+    below: u64,
+    buffer: Vec<(Key, Bytes)>,
+    at: usize,
+}
+
+impl Stream {
+    fn new(queue: QueueId, place: Place, below: u64) -> Stream {
+        Stream {
+            queue,
+            place,
+            below,
+            buffer: Vec::new(),
+            at: 0,
+        }
+    }
+
+    fn next<K: KvRead + ?Sized>(&mut self, kv: &K) -> Result<Option<u64>, KvError> {
+        const CHUNK: usize = 32;
+        if self.at == self.buffer.len() {
+            let Some(highest) = self.below.checked_sub(1) else {
+                return Ok(None);
+            };
+            self.buffer.clear();
+            self.at = 0;
+            let from = keys::index(self.queue, self.place, 0);
+            let to = keys::index(self.queue, self.place, highest);
+            kv.scan(
+                Table::Index,
+                from,
+                to,
+                Direction::Reverse,
+                CHUNK,
+                &mut self.buffer,
+            )?;
+        }
+        let Some((key, _)) = self.buffer.get(self.at) else {
+            return Ok(None);
+        };
+        self.at += 1;
+        self.below = keys::seq_of(*key);
+        Ok(Some(self.below))
+    }
+}

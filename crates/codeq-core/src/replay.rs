@@ -1,0 +1,128 @@
+//! Replay: dead-lettered tasks get a second life.
+
+use std::sync::Arc;
+
+use crate::command::{Replay, ReplayTarget};
+use crate::history::Event;
+use crate::keys::{self, QueueId};
+use crate::kv::{Kv, KvError};
+use crate::limits::BULK_MAX;
+use crate::place::Place;
+use crate::reply::{Bulk, Rejection, Reply};
+use crate::rows::TaskRow;
+use crate::step::{Cause, Step};
+
+impl<K: Kv> Step<'_, K> {
+    pub(crate) fn replay(&mut self, command: &Replay) -> Result<Reply, KvError> {
+        match &command.target {
+            ReplayTarget::One(id) => {
+                let seq = id.seq();
+                let Some(was) = self.find(&command.tenant, *id)? else {
+                    return Ok(Reply::Rejected(Rejection::NotFound));
+                };
+                if was.place != Place::Dead {
+                    return Ok(Reply::Rejected(Rejection::NotDead));
+                }
+                let row = self.revive(seq, &was, &command.by)?;
+                Ok(Reply::Replayed(Box::new(self.view(seq, &row)?)))
+            }
+            ReplayTarget::Queue {
+                command: name,
+                error_contains,
+                after,
+                limit,
+            } => {
+                let Some(queue) = self.state.queue_id(&command.tenant, name) else {
+                    return Ok(Reply::Bulk(Bulk {
+                        done: 0,
+                        remaining: 0,
+                        last: *after,
+                    }));
+                };
+                let wanted = |row: &TaskRow| match error_contains {
+                    Some(part) => row
+                        .error
+                        .as_ref()
+                        .is_some_and(|text| text.contains(&**part)),
+                    None => true,
+                };
+                self.revive_some(queue, *after, (*limit).min(BULK_MAX), wanted, &command.by)
+            }
+        }
+    }
+
+    fn revive_some(
+        &mut self,
+        queue: QueueId,
+        after: u64,
+        limit: u32,
+        wanted: impl Fn(&TaskRow) -> bool,
+        by: &Arc<str>,
+    ) -> Result<Reply, KvError> {
+        let mut done = 0;
+        let (rows, last) = self.listed(queue, Place::Dead, after, limit as usize, wanted)?;
+        for (seq, was) in rows {
+            self.revive(seq, &was, by)?;
+            done += 1;
+        }
+        let remaining = self.queue(queue)?.row.counts.dead;
+        Ok(Reply::Bulk(Bulk {
+            done,
+            remaining,
+            last,
+        }))
+    }
+
+    fn revive(&mut self, seq: u64, was: &TaskRow, by: &Arc<str>) -> Result<TaskRow, KvError> {
+        self.drop_callback(seq, was)?;
+        let row = TaskRow {
+            attempts: 0,
+            cancel_requested: false,
+            ..was.clone()
+        };
+        self.requeue(seq, row, was, 0, Cause::by(Event::Replayed, by))
+    }
+
+    /// At most `limit` tasks of one list that are wanted, in the order of their numbers, and the number of
+    /// the last one that was looked at. Reads a bounded number of rows.
+    pub(crate) fn listed(
+        &self,
+        queue: QueueId,
+        place: Place,
+        after: u64,
+        limit: usize,
+        wanted: impl Fn(&TaskRow) -> bool,
+    ) -> Result<(Vec<(u64, TaskRow)>, u64), KvError> {
+        use crate::kv::{Direction, Table};
+        use crate::limits::BULK_SCAN_MAX;
+        let (mut found, mut last, mut read) = (Vec::new(), after, 0);
+        let mut keys_read = Vec::new();
+        while found.len() < limit && read < BULK_SCAN_MAX {
+            keys_read.clear();
+            let from = keys::index(queue, place, last.saturating_add(1));
+            let to = keys::index(queue, place, u64::MAX);
+            let chunk = (limit - found.len()).min(BULK_SCAN_MAX - read);
+            self.kv.scan(
+                Table::Index,
+                from,
+                to,
+                Direction::Forward,
+                chunk,
+                &mut keys_read,
+            )?;
+            for (key, _) in &keys_read {
+                last = keys::seq_of(*key);
+                if let Some(row) = TaskRow::load(self.kv, keys::task(last))?
+                    && wanted(&row)
+                {
+                    found.push((last, row));
+                }
+            }
+            read += keys_read.len();
+            if keys_read.len() < chunk {
+                break;
+            }
+        }
+        Ok((found, last))
+    }
+}

@@ -1,0 +1,266 @@
+//! The durable rows. Every field here is on disk; what is only in memory is in `queue` and `state`.
+//!
+//! The order of fields is the format: see `codec` for the rule for changing it.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use serde::{Deserialize, Serialize};
+
+use crate::codec::{decode_row, encode_row, strip_version};
+use crate::command::{Artifact, Millis};
+use crate::history::History;
+use crate::id::TaskId;
+use crate::keys::{self, QueueId};
+use crate::kv::{Key, KvError, KvRead, Table};
+use crate::limits::PRIORITIES;
+use crate::place::Place;
+use crate::settings::Settings;
+use crate::topic::Topic;
+
+/// The changing part of a task.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct TaskRow {
+    /// The random bits of its id.
+    pub salt: u64,
+    /// Its queue.
+    pub queue: QueueId,
+    /// Where it is: the truth.
+    pub place: Place,
+    /// 0..=9.
+    pub priority: u8,
+    /// Failed executions so far.
+    pub attempts: u32,
+    /// The ceiling of `attempts`.
+    pub max_attempts: u32,
+    /// Grows with every claim.
+    pub fence: u64,
+    /// Its position in the queue, while pending.
+    pub order: u64,
+    /// Bytes of its payload.
+    pub size: u32,
+    /// When it was made.
+    pub created_at: Millis,
+    /// When it last changed.
+    pub updated_at: Millis,
+    /// When it becomes claimable, while delayed; otherwise 0.
+    pub visible_at: Millis,
+    /// Its lease, while in progress.
+    pub lease: Option<Lease>,
+    /// Its worker is asked to stop.
+    pub cancel_requested: bool,
+    /// Its last failure.
+    pub error: Option<Arc<str>>,
+    /// How it ended, once it is finished.
+    pub finish: Option<Finish>,
+    /// It has a webhook.
+    pub has_webhook: bool,
+    /// It was made with an idempotency key.
+    pub has_key: bool,
+    /// What happened to it.
+    pub history: History,
+}
+
+/// Who runs a task, and until when.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Lease {
+    /// The owner.
+    pub worker: Arc<str>,
+    /// The last moment of the lease: it has ended once time is past this.
+    pub until: Millis,
+}
+
+/// How a task ended: its one result.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Finish {
+    /// When.
+    pub at: Millis,
+    /// When retention removes it.
+    pub expires_at: Millis,
+    /// Who submitted it; none if the server ended it.
+    pub worker: Option<Arc<str>>,
+    /// The result of a completed task.
+    pub result: Option<Bytes>,
+    /// The error of a failed one.
+    pub error: Option<Arc<str>>,
+    /// Its outputs.
+    pub artifacts: Vec<Artifact>,
+}
+
+/// What the producer sent, written once. Borrowed on read: a claim must not copy the payload.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct BodyRow<'a> {
+    /// The command as sent.
+    pub command: &'a str,
+    /// The webhook.
+    pub webhook: Option<&'a str>,
+    /// The idempotency key.
+    pub idempotency_key: Option<&'a str>,
+    /// W3C trace context.
+    pub trace_parent: Option<&'a str>,
+    /// W3C trace context.
+    pub trace_state: Option<&'a str>,
+    /// The task whose dead letter this is.
+    pub origin: Option<TaskId>,
+    /// The payload.
+    #[serde(borrow)]
+    pub payload: &'a [u8],
+}
+
+/// A queue: one tenant's tasks of one command.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct QueueRow {
+    /// Whose.
+    pub tenant: Arc<str>,
+    /// The command in ASCII lower case.
+    pub name: Arc<str>,
+    /// Claims are stopped.
+    pub paused: bool,
+    /// The policy.
+    pub topic: Option<Topic>,
+    /// How many tasks are where.
+    pub counts: Counts,
+}
+
+/// How many tasks of a queue are where.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct Counts {
+    /// Claimable (or paused) tasks by priority.
+    pub pending: [u64; PRIORITIES],
+    /// Waiting for their time.
+    pub delayed: u64,
+    /// Leased.
+    pub in_progress: u64,
+    /// Finished well and not yet removed.
+    pub completed: u64,
+    /// Finished badly and not yet removed.
+    pub failed: u64,
+    /// Dead-lettered and not yet removed.
+    pub dead: u64,
+    /// Payload bytes of the tasks that are not finished.
+    pub live_bytes: u64,
+}
+
+/// The task that an idempotency key made.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct IdempotencyRow {
+    /// Its id.
+    pub id: TaskId,
+    /// When it was made.
+    pub created_at: Millis,
+    /// Hash of its command and payload.
+    pub fingerprint: u128,
+    /// Once the task is gone: how it ended.
+    pub gone: Option<Place>,
+}
+
+/// A result callback that is not delivered yet.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct OutboxRow {
+    /// The finished task.
+    pub id: TaskId,
+    /// Deliveries tried.
+    pub attempts: u32,
+    /// When it is tried next; none once its attempts are spent.
+    pub next_at: Option<Millis>,
+    /// The receiver's last HTTP status.
+    pub last_status: Option<u16>,
+    /// What went wrong last.
+    pub last_error: Option<Arc<str>>,
+}
+
+/// The shard's own row.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct MetaRow {
+    /// The next task or order number.
+    pub next_seq: u64,
+    /// The next queue number.
+    pub next_queue: QueueId,
+    /// The moment of the last group.
+    pub now: Millis,
+    /// The settings in force.
+    pub settings: Settings,
+}
+
+impl Counts {
+    /// Claimable tasks of all priorities.
+    pub fn ready(&self) -> u64 {
+        self.pending.iter().sum()
+    }
+
+    /// All tasks.
+    pub fn total(&self) -> u64 {
+        self.ready() + self.delayed + self.in_progress + self.completed + self.failed + self.dead
+    }
+
+    /// The counter of a place.
+    pub fn slot(&mut self, place: Place, priority: u8) -> &mut u64 {
+        match place {
+            Place::Pending => {
+                let index = usize::from(priority).min(PRIORITIES - 1);
+                &mut self.pending[index]
+            }
+            Place::Delayed => &mut self.delayed,
+            Place::InProgress => &mut self.in_progress,
+            Place::Completed => &mut self.completed,
+            Place::Failed => &mut self.failed,
+            Place::Dead => &mut self.dead,
+        }
+    }
+}
+
+macro_rules! plain_row {
+    ($row:ty, $table:expr, $capacity:expr) => {
+        impl $row {
+            /// Encodes the row.
+            pub fn encode(&self) -> Bytes {
+                encode_row(self, $capacity)
+            }
+
+            /// Decodes the row that lies at `key`.
+            pub fn decode(key: Key, bytes: &[u8]) -> Result<Self, KvError> {
+                decode_row($table, key, bytes)
+            }
+
+            /// Reads the row at `key`.
+            pub fn load<K: KvRead + ?Sized>(kv: &K, key: Key) -> Result<Option<Self>, KvError> {
+                kv.get($table, key)?
+                    .map(|bytes| Self::decode(key, &bytes))
+                    .transpose()
+            }
+        }
+    };
+}
+
+plain_row!(TaskRow, Table::Task, 192);
+plain_row!(QueueRow, Table::Queue, 128);
+plain_row!(IdempotencyRow, Table::Idempotency, 64);
+plain_row!(OutboxRow, Table::Outbox, 64);
+plain_row!(MetaRow, Table::Meta, 64);
+
+impl TaskRow {
+    /// The task's id, given its number.
+    pub fn id(&self, seq: u64) -> TaskId {
+        TaskId::new(seq, self.salt)
+    }
+}
+
+impl<'a> BodyRow<'a> {
+    /// Encodes the row.
+    pub fn encode(&self) -> Bytes {
+        let names = self.command.len() + self.webhook.map_or(0, str::len);
+        encode_row(self, self.payload.len() + names + 64)
+    }
+
+    /// Decodes the row of task number `seq`.
+    pub fn decode(seq: u64, bytes: &'a [u8]) -> Result<BodyRow<'a>, KvError> {
+        strip_version(bytes)
+            .map_err(|error| error.to_string())
+            .and_then(|body| postcard::from_bytes(body).map_err(|_| "does not decode".to_owned()))
+            .map_err(|reason| KvError::Corrupt {
+                table: Table::Body,
+                key: keys::task(seq),
+                reason,
+            })
+    }
+}

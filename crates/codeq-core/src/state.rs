@@ -1,0 +1,284 @@
+//! A shard's state in memory: what the rows mean, held ready for the next command.
+//!
+//! Everything here can be rebuilt from the rows ([`State::load`]). The queues' counters are the exception
+//! in timing only: they are kept here and written to their rows by [`State::write_back`], which the engine
+//! calls before each checkpoint.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use crate::command::{Command, Millis};
+use crate::effect::Effect;
+use crate::keys::{self, QueueId, TimerKind};
+use crate::kv::{Direction, Key, Kv, KvError, KvRead, Table};
+use crate::names::queue_name;
+use crate::place::Place;
+use crate::queue::{Head, Queue};
+use crate::reply::Reply;
+use crate::rows::{MetaRow, QueueRow, TaskRow};
+use crate::settings::Settings;
+use crate::step::Step;
+use crate::timers::Timers;
+
+/// What applying a command gave.
+#[derive(Debug)]
+pub struct Applied {
+    /// The answer.
+    pub reply: Reply,
+    /// Whether anything changed. What changed nothing need not be logged.
+    pub changed: bool,
+}
+
+/// One tenant's queues.
+#[derive(Debug, Default)]
+pub(crate) struct Tenant {
+    pub queues: BTreeMap<Arc<str>, QueueId>,
+    /// The heads of the queues that can be claimed from, first to be claimed first.
+    pub heads: BTreeSet<(Head, QueueId)>,
+}
+
+/// The state of one shard.
+#[derive(Debug)]
+pub struct State {
+    pub(crate) shard: u16,
+    pub(crate) shards: u16,
+    pub(crate) meta: MetaRow,
+    pub(crate) tenants: BTreeMap<Arc<str>, Tenant>,
+    pub(crate) queues: BTreeMap<QueueId, Queue>,
+    /// Running leases by their end. The rows hold the rest.
+    pub(crate) leases: BTreeSet<(Millis, u64)>,
+    pub(crate) timers: Timers,
+    /// Queues whose row in the store is out of date.
+    pub(crate) dirty: Vec<QueueId>,
+    /// Entries in the windows of all queues.
+    pub(crate) windowed: usize,
+}
+
+impl State {
+    /// The state that the rows describe; empty tables give an empty shard.
+    pub fn load<K: KvRead + ?Sized>(kv: &K, shard: u16, shards: u16) -> Result<State, KvError> {
+        let meta = MetaRow::load(kv, keys::META)?.unwrap_or_else(|| MetaRow {
+            next_seq: 1,
+            next_queue: 1,
+            now: 0,
+            settings: Settings::default(),
+        });
+        let mut state = State {
+            shard,
+            shards,
+            meta,
+            tenants: BTreeMap::new(),
+            queues: BTreeMap::new(),
+            leases: BTreeSet::new(),
+            timers: Timers::load(kv)?,
+            dirty: Vec::new(),
+            windowed: 0,
+        };
+        for_each(kv, Table::Queue, 0, Key::MAX, |key, value| {
+            let row = QueueRow::decode(key, value)?;
+            state.load_queue(kv, key as QueueId, row)
+        })?;
+        Ok(state)
+    }
+
+    fn load_queue<K: KvRead + ?Sized>(
+        &mut self,
+        kv: &K,
+        id: QueueId,
+        row: QueueRow,
+    ) -> Result<(), KvError> {
+        let from = keys::index(id, Place::InProgress, 0);
+        let to = keys::index(id, Place::InProgress, u64::MAX);
+        for_each(kv, Table::Index, from, to, |key, _| {
+            let seq = keys::seq_of(key);
+            let task = TaskRow::load(kv, keys::task(seq))?;
+            let until = task.and_then(|row| row.lease).map(|lease| lease.until);
+            let until = until.ok_or_else(|| KvError::Corrupt {
+                table: Table::Index,
+                key,
+                reason: "in progress without a lease".to_owned(),
+            })?;
+            self.leases.insert((until, seq));
+            Ok(())
+        })?;
+        let tenant = self.tenants.entry(Arc::clone(&row.tenant)).or_default();
+        tenant.queues.insert(Arc::clone(&row.name), id);
+        let mut queue = Queue::new(row);
+        self.windowed += queue.refill(id, kv, window_max(self.windowed))?;
+        queue.head = queue.next().map(|(head, _)| head);
+        if let Some(head) = queue.head {
+            tenant.heads.insert((head, id));
+        }
+        self.queues.insert(id, queue);
+        Ok(())
+    }
+
+    /// Applies one command at the moment `now`. An error means that the store could not be read: the
+    /// state may be half changed and must not be used any more.
+    pub fn apply<K: Kv>(
+        &mut self,
+        kv: &mut K,
+        now: Millis,
+        command: &Command,
+        effects: &mut Vec<Effect>,
+    ) -> Result<Applied, KvError> {
+        let now = self.meta.now.max(now);
+        let mut step = Step {
+            state: self,
+            kv,
+            now,
+            effects,
+            changed: false,
+        };
+        let reply = match command {
+            Command::Configure(settings) => step.configure(settings),
+            Command::Enqueue(command) => step.enqueue(command)?,
+            Command::Claim(command) => step.claim(command)?,
+            Command::Heartbeat(command) => step.heartbeat(command)?,
+            Command::Submit(command) => step.submit(command)?,
+            Command::Nack(command) => step.nack(command)?,
+            Command::Abandon(command) => step.abandon(command)?,
+            Command::Cancel(command) => step.cancel(command)?,
+            Command::Replay(command) => step.replay(command)?,
+            Command::Purge(command) => step.purge(command)?,
+            Command::Pause(command) => step.pause(command)?,
+            Command::PutTopic(command) => step.put_topic(command)?,
+            Command::DeleteTopic(command) => step.delete_topic(command)?,
+            Command::Cleanup(command) => step.cleanup(command)?,
+            Command::Sweep(command) => step.sweep(command)?,
+            Command::Callback(command) => step.callback(command)?,
+        };
+        let changed = step.changed;
+        if changed {
+            self.meta.now = now;
+        }
+        Ok(Applied { reply, changed })
+    }
+
+    /// Writes the counters and the shard's own row into the tables, so that they are complete.
+    pub fn write_back<K: Kv>(&mut self, kv: &mut K) {
+        for id in std::mem::take(&mut self.dirty) {
+            if let Some(queue) = self.queues.get_mut(&id) {
+                queue.dirty = false;
+                kv.put(Table::Queue, keys::queue(id), queue.row.encode());
+            }
+        }
+        kv.put(Table::Meta, keys::META, self.meta.encode());
+    }
+
+    /// When the next sweep has something to do.
+    pub fn next_deadline(&self) -> Option<Millis> {
+        let lease = self
+            .leases
+            .first()
+            .map(|(until, _)| until.saturating_add(1));
+        [
+            TimerKind::Delayed,
+            TimerKind::Retention,
+            TimerKind::Idempotency,
+        ]
+        .into_iter()
+        .filter_map(|kind| self.timers.next(kind))
+        .chain(lease)
+        .min()
+    }
+
+    /// When the next result callback is due, or a moment before it.
+    pub fn next_callback(&self) -> Option<Millis> {
+        self.timers.next(TimerKind::Callback)
+    }
+
+    /// The moment of the latest command that changed something. Time never runs backwards from here.
+    pub fn now(&self) -> Millis {
+        self.meta.now
+    }
+
+    /// The settings in force.
+    pub fn settings(&self) -> &Settings {
+        &self.meta.settings
+    }
+
+    /// The queue of a command, if it exists.
+    pub fn queue_id(&self, tenant: &str, command: &str) -> Option<QueueId> {
+        self.tenants
+            .get(tenant)?
+            .queues
+            .get(&*queue_name(command))
+            .copied()
+    }
+
+    /// The row of a queue, as of the latest command.
+    pub fn queue_row(&self, id: QueueId) -> Option<&QueueRow> {
+        self.queues.get(&id).map(|queue| &queue.row)
+    }
+
+    /// Whether a task of the queue could be claimed now.
+    pub fn is_claimable(&self, id: QueueId) -> bool {
+        self.queues
+            .get(&id)
+            .is_some_and(|queue| queue.head.is_some())
+    }
+
+    /// The queues of a tenant in the order of their names.
+    pub fn queues_of(&self, tenant: &str) -> impl Iterator<Item = (QueueId, &QueueRow)> {
+        let ids = self
+            .tenants
+            .get(tenant)
+            .into_iter()
+            .flat_map(|tenant| tenant.queues.values());
+        ids.filter_map(|id| Some((*id, self.queue_row(*id)?)))
+    }
+
+    /// All queues in the order of their numbers.
+    pub fn queues(&self) -> impl Iterator<Item = (QueueId, &QueueRow)> {
+        self.queues.iter().map(|(id, queue)| (*id, &queue.row))
+    }
+
+    /// The names of the tenants that have queues, in order.
+    pub fn tenants(&self) -> impl Iterator<Item = &Arc<str>> {
+        self.tenants.keys()
+    }
+
+    /// Leases that have not ended, as far as the latest command knows.
+    pub fn leases(&self) -> usize {
+        self.leases.len()
+    }
+
+    /// The shard's own row.
+    pub fn meta(&self) -> &MetaRow {
+        &self.meta
+    }
+}
+
+/// How long a window may become, given how many entries all windows hold.
+pub(crate) fn window_max(windowed: usize) -> usize {
+    if windowed < crate::limits::WINDOW_TOTAL {
+        crate::limits::WINDOW_MAX
+    } else {
+        crate::limits::WINDOW_MIN
+    }
+}
+
+/// Visits the rows of a range in order, reading a bounded number at a time.
+pub fn for_each<K: KvRead + ?Sized>(
+    kv: &K,
+    table: Table,
+    from: Key,
+    to: Key,
+    mut visit: impl FnMut(Key, &[u8]) -> Result<(), KvError>,
+) -> Result<(), KvError> {
+    const CHUNK: usize = 1_024;
+    let mut next = from;
+    let mut rows = Vec::with_capacity(CHUNK);
+    loop {
+        rows.clear();
+        kv.scan(table, next, to, Direction::Forward, CHUNK, &mut rows)?;
+        for (key, value) in &rows {
+            visit(*key, value)?;
+        }
+        match rows.last() {
+            Some((last, _)) if rows.len() == CHUNK && *last < to => next = last + 1,
+            _ => return Ok(()),
+        }
+    }
+}

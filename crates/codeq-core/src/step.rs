@@ -1,0 +1,370 @@
+//! One command being applied: the moves that all commands are made of.
+//!
+//! A task changes place only here, in [`Step::relocate`], which keeps the order, the lists, the timers, the
+//! leases and the counters in step with the row. Commands say *what* happens; this file keeps *where* true.
+
+use std::borrow::Cow;
+use std::sync::Arc;
+
+use bytes::Bytes;
+
+use crate::command::Millis;
+use crate::effect::Effect;
+use crate::history::{Entry, Event};
+use crate::id::TaskId;
+use crate::keys::{self, QueueId, TimerKind};
+use crate::kv::{Kv, KvError, Table};
+use crate::limits::QUEUES_PER_TENANT_MAX;
+use crate::names::{check_command, check_tenant, queue_name};
+use crate::place::Place;
+use crate::queue::Queue;
+use crate::reply::Rejection;
+use crate::rows::{Counts, QueueRow, TaskRow};
+use crate::state::{State, window_max};
+use crate::view::Task;
+
+/// One command being applied.
+pub(crate) struct Step<'a, K: Kv> {
+    pub state: &'a mut State,
+    pub kv: &'a mut K,
+    pub now: Millis,
+    pub effects: &'a mut Vec<Effect>,
+    /// Something durable changed.
+    pub changed: bool,
+}
+
+/// What moved a task, for its history.
+pub(crate) struct Cause<'a> {
+    pub event: Event,
+    pub who: Option<&'a Arc<str>>,
+    pub why: Option<Arc<str>>,
+}
+
+impl<'a> Cause<'a> {
+    pub fn by(event: Event, who: &'a Arc<str>) -> Cause<'a> {
+        Cause {
+            event,
+            who: Some(who),
+            why: None,
+        }
+    }
+
+    pub fn server(event: Event) -> Cause<'static> {
+        Cause {
+            event,
+            who: None,
+            why: None,
+        }
+    }
+}
+
+impl<K: Kv> Step<'_, K> {
+    /// The next number for a task or for a place in the order.
+    pub fn take_seq(&mut self) -> u64 {
+        let seq = self.state.meta.next_seq;
+        self.state.meta.next_seq += 1;
+        seq
+    }
+
+    /// The task of that id in that tenant.
+    pub fn find(&self, tenant: &str, id: TaskId) -> Result<Option<TaskRow>, KvError> {
+        let Some(row) = TaskRow::load(self.kv, keys::task(id.seq()))? else {
+            return Ok(None);
+        };
+        let queue = self.queue(row.queue)?;
+        let ours = row.salt == id.salt() && *queue.row.tenant == *tenant;
+        Ok(ours.then_some(row))
+    }
+
+    /// The queue of that number, which a row names.
+    pub fn queue(&self, id: QueueId) -> Result<&Queue, KvError> {
+        self.state.queues.get(&id).ok_or_else(|| no_queue(id))
+    }
+
+    /// The same, about to be changed.
+    pub fn queue_mut(&mut self, id: QueueId) -> Result<&mut Queue, KvError> {
+        self.changed = true;
+        let queue = self.state.queues.get_mut(&id).ok_or_else(|| no_queue(id))?;
+        if !queue.dirty {
+            queue.dirty = true;
+            self.state.dirty.push(id);
+        }
+        Ok(queue)
+    }
+
+    /// The queue of a command, made if it does not exist.
+    pub fn queue_or_new(&mut self, tenant: &Arc<str>, command: &str) -> Result<QueueId, Rejection> {
+        check_tenant(tenant)?;
+        check_command(command)?;
+        let name = queue_name(command);
+        if let Some(known) = self.state.tenants.get(tenant) {
+            if let Some(id) = known.queues.get(&*name) {
+                return Ok(*id);
+            }
+            if known.queues.len() >= QUEUES_PER_TENANT_MAX {
+                return Err(Rejection::TooManyQueues {
+                    max: QUEUES_PER_TENANT_MAX,
+                });
+            }
+        }
+        let id = self.state.meta.next_queue;
+        self.state.meta.next_queue += 1;
+        let name: Arc<str> = match name {
+            Cow::Borrowed(text) => Arc::from(text),
+            Cow::Owned(text) => Arc::from(text),
+        };
+        let row = QueueRow {
+            tenant: Arc::clone(tenant),
+            name: Arc::clone(&name),
+            paused: false,
+            topic: None,
+            counts: Counts::default(),
+        };
+        self.state
+            .tenants
+            .entry(Arc::clone(tenant))
+            .or_default()
+            .queues
+            .insert(name, id);
+        let mut queue = Queue::new(row);
+        queue.dirty = true;
+        self.state.queues.insert(id, queue);
+        self.state.dirty.push(id);
+        self.changed = true;
+        Ok(id)
+    }
+
+    /// Forgets a queue that holds nothing and that nobody has set anything for.
+    pub fn forget_if_unused(&mut self, id: QueueId) {
+        let Some(queue) = self.state.queues.get(&id) else {
+            return;
+        };
+        if queue.row.counts.total() > 0 || queue.row.topic.is_some() || queue.row.paused {
+            return;
+        }
+        let row = &queue.row;
+        if let Some(tenant) = self.state.tenants.get_mut(&row.tenant) {
+            tenant.queues.remove(&row.name);
+            if tenant.queues.is_empty() {
+                self.state.tenants.remove(&row.tenant);
+            }
+        }
+        self.state.queues.remove(&id);
+        self.kv.delete(Table::Queue, keys::queue(id));
+        self.changed = true;
+    }
+
+    /// Puts a new task into its first place.
+    pub fn settle(
+        &mut self,
+        seq: u64,
+        row: &mut TaskRow,
+        place: Place,
+        cause: Cause<'_>,
+    ) -> Result<(), KvError> {
+        row.place = place;
+        self.enter(seq, row, true)?;
+        self.kv.insert(
+            Table::Index,
+            keys::index(row.queue, place, seq),
+            Bytes::new(),
+        );
+        self.note(seq, row, None, cause);
+        self.kv.insert(Table::Task, keys::task(seq), row.encode());
+        self.reindex_head(row.queue)
+    }
+
+    /// Moves a task from its place to another and saves its row. Fields that belong to the new place
+    /// (lease, finish, visible time) are set by the caller before; those of the old place are still in `was`.
+    pub fn relocate(
+        &mut self,
+        seq: u64,
+        row: &mut TaskRow,
+        was: &TaskRow,
+        cause: Cause<'_>,
+    ) -> Result<(), KvError> {
+        self.leave(seq, was)?;
+        row.updated_at = self.now;
+        self.enter(seq, row, false)?;
+        if was.place.index_code() != row.place.index_code() {
+            self.kv
+                .delete(Table::Index, keys::index(row.queue, was.place, seq));
+            let key = keys::index(row.queue, row.place, seq);
+            // A task completes or fails once, and is claimed for the first time once.
+            let first = matches!(row.place, Place::Completed | Place::Failed)
+                || (row.place == Place::InProgress && row.fence == 1);
+            if first {
+                self.kv.insert(Table::Index, key, Bytes::new());
+            } else {
+                self.kv.put(Table::Index, key, Bytes::new());
+            }
+        }
+        self.note(seq, row, Some(was.place), cause);
+        self.save(seq, row);
+        self.reindex_head(row.queue)
+    }
+
+    /// Saves a row whose place did not change.
+    pub fn save(&mut self, seq: u64, row: &TaskRow) {
+        self.changed = true;
+        self.kv.put(Table::Task, keys::task(seq), row.encode());
+    }
+
+    /// Takes a task out of its place: order, timer, lease and counters, but not its list.
+    fn leave(&mut self, seq: u64, row: &TaskRow) -> Result<(), KvError> {
+        match row.place {
+            Place::Pending => {
+                let key = keys::pending(row.queue, row.priority, row.order);
+                self.kv.delete(Table::Pending, key);
+                let queue = self.queue_mut(row.queue)?;
+                if queue.remove(row.priority, row.order) {
+                    self.state.windowed -= 1;
+                }
+            }
+            Place::Delayed => {
+                self.state
+                    .timers
+                    .disarm(self.kv, TimerKind::Delayed, row.visible_at, seq);
+            }
+            Place::InProgress => {
+                if let Some(lease) = &row.lease {
+                    self.state.leases.remove(&(lease.until, seq));
+                }
+            }
+            Place::Completed | Place::Failed | Place::Dead => {
+                if let Some(finish) = &row.finish {
+                    let deadline = finish.expires_at;
+                    self.state
+                        .timers
+                        .disarm(self.kv, TimerKind::Retention, deadline, seq);
+                }
+            }
+        }
+        let queue = self.queue_mut(row.queue)?;
+        let slot = queue.row.counts.slot(row.place, row.priority);
+        *slot = slot.saturating_sub(1);
+        if !row.place.is_terminal() {
+            let bytes = &mut queue.row.counts.live_bytes;
+            *bytes = bytes.saturating_sub(u64::from(row.size));
+        }
+        Ok(())
+    }
+
+    /// Puts a task into the place that its row names: order, timer, lease and counters, but not its list.
+    fn enter(&mut self, seq: u64, row: &mut TaskRow, new: bool) -> Result<(), KvError> {
+        match row.place {
+            Place::Pending => {
+                // Back of the queue: a fresh order, which for a new task is its own number.
+                row.order = if new { seq } else { self.take_seq() };
+                let key = keys::pending(row.queue, row.priority, row.order);
+                let value = match row.order == seq {
+                    true => Bytes::new(),
+                    false => Bytes::copy_from_slice(&seq.to_le_bytes()),
+                };
+                self.kv.insert(Table::Pending, key, value);
+                let max = window_max(self.state.windowed);
+                let (priority, waiting) = (row.priority, (row.order, seq));
+                if self.queue_mut(row.queue)?.push(priority, waiting, max) {
+                    self.state.windowed += 1;
+                }
+            }
+            Place::Delayed => {
+                let at = row.visible_at;
+                self.state
+                    .timers
+                    .arm(self.kv, TimerKind::Delayed, at, seq, Bytes::new());
+            }
+            Place::InProgress => {
+                if let Some(lease) = &row.lease {
+                    self.state.leases.insert((lease.until, seq));
+                }
+            }
+            Place::Completed | Place::Failed | Place::Dead => {
+                if let Some(finish) = &row.finish {
+                    let at = finish.expires_at;
+                    self.state
+                        .timers
+                        .arm(self.kv, TimerKind::Retention, at, seq, Bytes::new());
+                }
+            }
+        }
+        let queue = self.queue_mut(row.queue)?;
+        *queue.row.counts.slot(row.place, row.priority) += 1;
+        if !row.place.is_terminal() {
+            queue.row.counts.live_bytes += u64::from(row.size);
+        }
+        Ok(())
+    }
+
+    /// Removes a finished task from its place and its list.
+    pub fn evict(&mut self, seq: u64, row: &TaskRow) -> Result<(), KvError> {
+        self.leave(seq, row)?;
+        self.kv
+            .delete(Table::Index, keys::index(row.queue, row.place, seq));
+        self.kv.delete(Table::Task, keys::task(seq));
+        self.kv.delete(Table::Body, keys::task(seq));
+        self.effects.push(Effect::Moved {
+            seq,
+            queue: row.queue,
+            from: Some(row.place),
+            to: None,
+            event: Event::Removed,
+        });
+        self.forget_if_unused(row.queue);
+        Ok(())
+    }
+
+    /// Records a transition in the task's history and tells the engine.
+    fn note(&mut self, seq: u64, row: &mut TaskRow, from: Option<Place>, cause: Cause<'_>) {
+        row.history.push(&Entry {
+            at: self.now,
+            event: cause.event,
+            to: row.place,
+            who: cause.who.cloned(),
+            why: cause.why,
+        });
+        self.effects.push(Effect::Moved {
+            seq,
+            queue: row.queue,
+            from,
+            to: Some(row.place),
+            event: cause.event,
+        });
+    }
+
+    /// Brings the tenant's list of heads up to date after a queue changed.
+    pub fn reindex_head(&mut self, id: QueueId) -> Result<(), KvError> {
+        let queue = self.state.queues.get_mut(&id).ok_or_else(|| no_queue(id))?;
+        self.state.windowed += queue.refill(id, self.kv, window_max(self.state.windowed))?;
+        let head = queue.next().map(|(head, _)| head);
+        if head == queue.head {
+            return Ok(());
+        }
+        let was = std::mem::replace(&mut queue.head, head);
+        if let Some(tenant) = self.state.tenants.get_mut(&queue.row.tenant) {
+            if let Some(was) = was {
+                tenant.heads.remove(&(was, id));
+            }
+            if let Some(head) = head {
+                tenant.heads.insert((head, id));
+            }
+        }
+        if was.is_none() {
+            self.effects.push(Effect::Ready { queue: id });
+        }
+        Ok(())
+    }
+
+    /// The task as the outside sees it.
+    pub fn view(&self, seq: u64, row: &TaskRow) -> Result<Task, KvError> {
+        Task::from_rows(self.kv, seq, row, &self.queue(row.queue)?.row)
+    }
+}
+
+fn no_queue(id: QueueId) -> KvError {
+    KvError::Corrupt {
+        table: Table::Queue,
+        key: keys::queue(id),
+        reason: "a task names a queue that does not exist".to_owned(),
+    }
+}

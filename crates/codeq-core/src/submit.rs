@@ -1,0 +1,110 @@
+//! Submit: a worker ends its task. Result, place, lease and callback are one step.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+
+use crate::command::{Outcome, Submit};
+use crate::finish::Ending;
+use crate::history::Event;
+use crate::kv::{Kv, KvError};
+use crate::lease::shorten;
+use crate::limits::{ARTIFACT_FIELD_BYTES_MAX, ARTIFACTS_MAX, RESULT_BYTES_MAX};
+use crate::place::Place;
+use crate::reply::{Rejection, Reply};
+use crate::rows::TaskRow;
+use crate::step::{Cause, Step};
+use crate::view::ResultRecord;
+
+impl<K: Kv> Step<'_, K> {
+    pub(crate) fn submit(&mut self, command: &Submit) -> Result<Reply, KvError> {
+        let seq = command.id.seq();
+        if let Some(row) = self.find(&command.tenant, command.id)?
+            && repeats(&row, command)
+            && let Some(record) = ResultRecord::from_row(seq, &row)
+        {
+            return Ok(Reply::Submitted(Box::new(record)));
+        }
+        let was = match self.owned(&command.tenant, command.id, &command.worker)? {
+            Ok(row) => row,
+            Err(rejection) => return Ok(Reply::Rejected(rejection)),
+        };
+        if let Err(rejection) = check(command) {
+            return Ok(Reply::Rejected(rejection));
+        }
+        let mut row = was.clone();
+        let place = place_of(&command.outcome);
+        let ending = ending_of(command);
+        if let Some(error) = &ending.error {
+            row.error = Some(Arc::clone(error));
+        }
+        let cause = Cause {
+            event: Event::Submitted,
+            who: Some(&command.worker),
+            why: ending.error.clone(),
+        };
+        let row = self.finish(seq, row, &was, place, ending, cause)?;
+        Ok(match ResultRecord::from_row(seq, &row) {
+            Some(record) => Reply::Submitted(Box::new(record)),
+            None => Reply::Rejected(Rejection::NotInProgress),
+        })
+    }
+}
+
+/// Whether this is the submit that ended the task, sent again because its answer was lost.
+fn repeats(row: &TaskRow, command: &Submit) -> bool {
+    let Some(finish) = &row.finish else {
+        return false;
+    };
+    let ending = ending_of(command);
+    row.place == place_of(&command.outcome)
+        && finish.worker == ending.worker
+        && finish.result == ending.result
+        && finish.error == ending.error
+        && finish.artifacts == ending.artifacts
+}
+
+fn place_of(outcome: &Outcome) -> Place {
+    match outcome {
+        Outcome::Completed(_) => Place::Completed,
+        Outcome::Failed(_) => Place::Failed,
+    }
+}
+
+fn ending_of(command: &Submit) -> Ending {
+    let (result, error) = match &command.outcome {
+        Outcome::Completed(result) if result.is_empty() => (Some(Bytes::from_static(b"{}")), None),
+        Outcome::Completed(result) => (Some(result.clone()), None),
+        Outcome::Failed(error) => (None, Some(shorten(Arc::clone(error)))),
+    };
+    let worker = Some(Arc::clone(&command.worker));
+    Ending {
+        worker,
+        result,
+        error,
+        artifacts: command.artifacts.clone(),
+    }
+}
+
+fn check(command: &Submit) -> Result<(), Rejection> {
+    match &command.outcome {
+        Outcome::Failed(error) if error.is_empty() => return Err(Rejection::ErrorRequired),
+        Outcome::Completed(result) if result.len() > RESULT_BYTES_MAX => {
+            return Err(Rejection::InvalidResult {
+                max: RESULT_BYTES_MAX,
+            });
+        }
+        _ => {}
+    }
+    let field = |text: &str| (1..=ARTIFACT_FIELD_BYTES_MAX).contains(&text.len());
+    let fine = command.artifacts.len() <= ARTIFACTS_MAX
+        && command
+            .artifacts
+            .iter()
+            .all(|artifact| field(&artifact.name) && field(&artifact.url));
+    if fine {
+        Ok(())
+    } else {
+        Err(Rejection::InvalidArtifacts)
+    }
+}

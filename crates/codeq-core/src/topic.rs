@@ -1,0 +1,229 @@
+//! Topic policies: what an operator lays down for one queue.
+
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+
+use crate::command::{DeleteTopic, Millis, PutTopic};
+use crate::kv::{Kv, KvError};
+use crate::limits::{
+    PRIORITY_MAX, RETENTION_MS_MAX, TOPIC_ATTEMPTS_MAX, TOPIC_CONSUMERS_MAX, TOPIC_NAME_BYTES_MAX,
+    TOPIC_TIER_MAX, TOPIC_TIERS_MAX,
+};
+use crate::reply::{Rejection, Reply};
+use crate::step::Step;
+
+/// The settings of one queue. Absent ones leave the shard's defaults in force.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct Policy {
+    /// The priorities that tasks of the queue may have; empty means all.
+    pub priority_tiers: Vec<u8>,
+    /// Default and ceiling of the attempts of new tasks.
+    pub max_attempts: Option<u32>,
+    /// A task that is dead-lettered is also enqueued under this command.
+    pub dead_letter_topic: Option<Arc<str>>,
+    /// Retention of finished tasks in milliseconds; 0 means the shard's.
+    pub retention: Millis,
+    /// At most so many tasks in progress at once; 0 means no limit.
+    pub max_consumers: u32,
+}
+
+/// A queue's policy with its version.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Topic {
+    /// The policy.
+    pub policy: Policy,
+    /// 1, and one more with every change.
+    pub version: u64,
+    /// When it was first written.
+    pub created_at: Millis,
+    /// When it was last changed.
+    pub updated_at: Millis,
+}
+
+impl Policy {
+    /// Checks every field; `name` is the queue that the policy is for.
+    pub fn check(&self, name: &str) -> Result<(), Rejection> {
+        let mut tiers = self.priority_tiers.clone();
+        tiers.sort_unstable();
+        tiers.dedup();
+        let field = if tiers.len() != self.priority_tiers.len()
+            || tiers.len() > TOPIC_TIERS_MAX
+            || tiers.iter().any(|tier| *tier > TOPIC_TIER_MAX)
+        {
+            "priorityTiers"
+        } else if self
+            .max_attempts
+            .is_some_and(|n| !(1..=TOPIC_ATTEMPTS_MAX).contains(&n))
+        {
+            "maxAttempts"
+        } else if self
+            .dead_letter_topic
+            .as_deref()
+            .is_some_and(|to| !is_dns_label(to) || to == name)
+        {
+            "deadLetterTopicRef"
+        } else if self.retention > RETENTION_MS_MAX {
+            "retentionSeconds"
+        } else if self.max_consumers > TOPIC_CONSUMERS_MAX {
+            "maxConsumers"
+        } else {
+            return Ok(());
+        };
+        Err(Rejection::InvalidTopic { field })
+    }
+
+    /// The priority that a task gets which asks for `wanted`: the nearest tier not above it, or else the
+    /// lowest tier.
+    pub fn tier(&self, wanted: u8) -> u8 {
+        let not_above = self
+            .priority_tiers
+            .iter()
+            .copied()
+            .filter(|tier| *tier <= wanted)
+            .max();
+        let lowest = self.priority_tiers.iter().copied().min();
+        not_above.or(lowest).unwrap_or(wanted).min(PRIORITY_MAX)
+    }
+}
+
+/// Whether a text is a DNS label in lower case.
+pub fn is_dns_label(text: &str) -> bool {
+    let inner = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit();
+    let bytes = text.as_bytes();
+    (1..=TOPIC_NAME_BYTES_MAX).contains(&bytes.len())
+        && bytes.iter().all(|b| inner(*b) || *b == b'-')
+        && bytes.first().is_some_and(|b| inner(*b))
+        && bytes.last().is_some_and(|b| inner(*b))
+}
+
+impl<K: Kv> Step<'_, K> {
+    pub(crate) fn put_topic(&mut self, command: &PutTopic) -> Result<Reply, KvError> {
+        if !is_dns_label(&command.name) {
+            return Ok(Reply::Rejected(Rejection::InvalidTopicName));
+        }
+        if let Err(rejection) = command.policy.check(&command.name) {
+            return Ok(Reply::Rejected(rejection));
+        }
+        let id = match self.queue_or_new(&command.tenant, &command.name) {
+            Ok(id) => id,
+            Err(rejection) => return Ok(Reply::Rejected(rejection)),
+        };
+        let now = self.now;
+        let queue = self.queue_mut(id)?;
+        let created = queue.row.topic.is_none();
+        let topic = match queue.row.topic.take() {
+            Some(topic) if topic.policy == command.policy => topic,
+            Some(topic) => Topic {
+                policy: command.policy.clone(),
+                version: topic.version + 1,
+                updated_at: now,
+                ..topic
+            },
+            None => Topic {
+                policy: command.policy.clone(),
+                version: 1,
+                created_at: now,
+                updated_at: now,
+            },
+        };
+        queue.row.topic = Some(topic.clone());
+        self.reindex_head(id)?;
+        Ok(Reply::Topic {
+            topic: Box::new(topic),
+            created,
+        })
+    }
+
+    pub(crate) fn delete_topic(&mut self, command: &DeleteTopic) -> Result<Reply, KvError> {
+        let Some(id) = self.state.queue_id(&command.tenant, &command.name) else {
+            return Ok(Reply::Rejected(Rejection::NotFound));
+        };
+        let queue = self.queue_mut(id)?;
+        if queue.row.topic.take().is_none() {
+            return Ok(Reply::Rejected(Rejection::NotFound));
+        }
+        self.reindex_head(id)?;
+        self.forget_if_unused(id);
+        Ok(Reply::Done)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tiers_lower_to_the_nearest_or_raise_to_the_lowest() {
+        let policy = Policy {
+            priority_tiers: vec![3, 7, 10],
+            ..Policy::default()
+        };
+        let got: Vec<u8> = (0..=9).map(|p| policy.tier(p)).collect();
+        assert_eq!(got, [3, 3, 3, 3, 3, 3, 3, 7, 7, 7]);
+        let only_ten = Policy {
+            priority_tiers: vec![10],
+            ..Policy::default()
+        };
+        assert_eq!(only_ten.tier(2), 9);
+        assert_eq!(Policy::default().tier(4), 4);
+    }
+
+    #[test]
+    fn bad_fields_are_named() {
+        let base = Policy::default();
+        let field = |policy: Policy| match policy.check("a") {
+            Err(Rejection::InvalidTopic { field }) => field,
+            other => panic!("{other:?}"),
+        };
+        assert_eq!(
+            field(Policy {
+                priority_tiers: vec![1, 1],
+                ..base.clone()
+            }),
+            "priorityTiers"
+        );
+        assert_eq!(
+            field(Policy {
+                priority_tiers: vec![11],
+                ..base.clone()
+            }),
+            "priorityTiers"
+        );
+        assert_eq!(
+            field(Policy {
+                max_attempts: Some(0),
+                ..base.clone()
+            }),
+            "maxAttempts"
+        );
+        assert_eq!(
+            field(Policy {
+                max_attempts: Some(101),
+                ..base.clone()
+            }),
+            "maxAttempts"
+        );
+        let to = |text: &str| Policy {
+            dead_letter_topic: Some(text.into()),
+            ..base.clone()
+        };
+        assert_eq!(field(to("a")), "deadLetterTopicRef");
+        assert_eq!(field(to("A-b")), "deadLetterTopicRef");
+        assert_eq!(
+            field(Policy {
+                max_consumers: 10_001,
+                ..base
+            }),
+            "maxConsumers"
+        );
+    }
+
+    #[test]
+    fn dns_labels() {
+        assert!(is_dns_label("a") && is_dns_label("a-1"));
+        for bad in ["", "-a", "a-", "A", "a_b", &"a".repeat(64)] {
+            assert!(!is_dns_label(bad), "{bad}");
+        }
+    }
+}
