@@ -63,6 +63,7 @@ impl TaskId {
         }
     }
 
+    #[allow(clippy::indexing_slicing, reason = "a hex digit is below 16")]
     fn write_text(self, out: &mut [u8; 36]) {
         const HEX: &[u8; 16] = b"0123456789abcdef";
         let bytes = self.0.to_be_bytes();

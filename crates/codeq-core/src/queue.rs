@@ -156,6 +156,7 @@ impl Queue {
             })
     }
 
+    #[allow(clippy::indexing_slicing, reason = "the index is clamped to the array")]
     fn lane(&mut self, priority: u8) -> &mut Lane {
         &mut self.lanes[usize::from(priority).min(PRIORITIES - 1)]
     }

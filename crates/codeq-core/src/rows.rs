@@ -194,6 +194,7 @@ impl Counts {
     }
 
     /// The counter of a place.
+    #[allow(clippy::indexing_slicing, reason = "the index is clamped to the array")]
     pub fn slot(&mut self, place: Place, priority: u8) -> &mut u64 {
         match place {
             Place::Pending => {

@@ -100,6 +100,10 @@ impl Timers {
         Ok(())
     }
 
+    #[allow(
+        clippy::indexing_slicing,
+        reason = "the array has an entry for every kind"
+    )]
     fn cursor(&mut self, kind: TimerKind) -> &mut Cursor {
         &mut self.cursors[kind as usize]
     }
