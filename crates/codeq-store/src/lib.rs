@@ -1,1 +1,56 @@
-//! placeholder
+//! The rows of a shard on disk.
+//!
+//! A [`Store`] keeps recent writes in sorted memory and the rest in one redb file. The file only changes
+//! by checkpoints, which run beside the commit path; between two of them the log is what is durable.
+//! This crate knows tables, keys and bytes. It knows nothing of tasks, of the log's format or of time,
+//! and no type of the library under it is visible from outside.
+//!
+//! Reading order: [`Store`], then `memtable` and `scan` (what reads see), `flush` and `write` (a
+//! checkpoint), `file` and `backend` (the library and its disk), `rewrite` (space and backups).
+
+mod backend;
+mod check;
+mod error;
+mod file;
+mod flush;
+mod mem;
+mod memtable;
+mod overlay;
+mod per_table;
+mod rewrite;
+mod row;
+mod scan;
+mod store;
+mod write;
+
+pub use check::{CheckReport, check};
+pub use error::StoreError;
+pub use flush::{FlushJob, Flushed};
+pub use mem::MemStore;
+pub use rewrite::SnapshotJob;
+pub use store::Store;
+
+/// The bounds of a store.
+#[derive(Debug, Clone)]
+pub struct Options {
+    /// The most memory that cached pages take, half of it at most for pages that a checkpoint has
+    /// changed and not written yet.
+    pub cache_bytes: usize,
+    /// While a checkpoint is written the file is synced after this many bytes, so that no sync is long.
+    pub sync_every: u64,
+    /// Unused space below this is not worth a rewrite.
+    pub rewrite_slack: u64,
+    /// How many bytes one step of a rewrite copies.
+    pub rewrite_step: u64,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Options {
+            cache_bytes: 64 << 20,
+            sync_every: 4 << 20,
+            rewrite_slack: 64 << 20,
+            rewrite_step: 64 << 20,
+        }
+    }
+}

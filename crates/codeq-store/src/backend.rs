@@ -1,0 +1,157 @@
+//! The B-tree library's view of a file, over the disk boundary.
+//!
+//! Two duties beyond passing calls on. **Pacing**: a checkpoint writes tens of megabytes, and one large
+//! sync at its end would hold up the log's syncs on the same device; so the file is synced every few
+//! megabytes while it is written. **Fail-stop**: after the first failed write nothing reaches the file
+//! any more, so it stays at its last checkpoint, while reads of that checkpoint go on. (The library
+//! itself refuses every read after a failed write, which would stop a shard for a full disk.)
+
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use codeq_disk::DiskFile;
+use parking_lot::{Mutex, RwLock};
+
+use crate::overlay::Overlay;
+
+/// The file under a B-tree, shared by the library (through [`Backend`]) and the store.
+pub(crate) struct PagedFile {
+    file: Box<dyn DiskFile>,
+    /// Set for good by the first failed write, or by [`PagedFile::detach`].
+    detached: AtomicBool,
+    overlay: RwLock<Overlay>,
+    failure: Mutex<Option<io::Error>>,
+    sync_every: u64,
+    unsynced: AtomicU64,
+    /// The end of the highest byte that may be allocated on the disk.
+    high_water: AtomicU64,
+}
+
+impl PagedFile {
+    /// Wraps a file that is synced after each `sync_every` bytes.
+    pub(crate) fn new(file: Box<dyn DiskFile>, sync_every: u64) -> io::Result<Arc<Self>> {
+        let len = file.len()?;
+        Ok(Arc::new(PagedFile {
+            file,
+            detached: AtomicBool::new(false),
+            overlay: RwLock::new(Overlay::default()),
+            failure: Mutex::new(None),
+            sync_every,
+            unsynced: AtomicU64::new(0),
+            high_water: AtomicU64::new(len),
+        }))
+    }
+
+    /// From here on nothing is written to the file; reads show the writes as if they had been made.
+    pub(crate) fn detach(&self) -> io::Result<()> {
+        let mut overlay = self.overlay.write();
+        if !self.detached.load(Ordering::Acquire) {
+            *overlay = Overlay::over(self.file.len()?);
+            self.detached.store(true, Ordering::Release);
+        }
+        Ok(())
+    }
+
+    /// Whether the file takes no writes any more.
+    pub(crate) fn is_detached(&self) -> bool {
+        self.detached.load(Ordering::Acquire)
+    }
+
+    /// Why the file was detached, if a write failed and nobody has asked before.
+    pub(crate) fn take_failure(&self) -> Option<io::Error> {
+        self.failure.lock().take()
+    }
+
+    /// About how many bytes the file takes on the disk. The library grows files by doubling, as holes;
+    /// those that were never written cost nothing and are not counted.
+    pub(crate) fn disk_bytes(&self) -> u64 {
+        let len = self.file.len().unwrap_or(u64::MAX);
+        self.high_water.load(Ordering::Relaxed).min(len)
+    }
+
+    /// Remembers the first failure and stops writing.
+    fn fail(&self, error: io::Error) -> io::Result<()> {
+        self.detach()?;
+        self.failure.lock().get_or_insert(error);
+        Ok(())
+    }
+
+    fn try_write(&self, offset: u64, data: &[u8]) -> io::Result<()> {
+        self.file.write_all_at(data, offset)?;
+        let len = data.len() as u64;
+        self.high_water.fetch_max(offset + len, Ordering::Relaxed);
+        if self.unsynced.fetch_add(len, Ordering::Relaxed) + len >= self.sync_every {
+            self.try_sync()?;
+        }
+        Ok(())
+    }
+
+    fn try_sync(&self) -> io::Result<()> {
+        self.unsynced.store(0, Ordering::Relaxed);
+        // A sync that fails for want of space has lost pages that the kernel had accepted; unlike a
+        // refused write it must not look as if it could be tried again.
+        self.file
+            .sync_data()
+            .map_err(|error| io::Error::other(format!("sync failed: {error}")))
+    }
+}
+
+/// What the library owns.
+pub(crate) struct Backend(pub(crate) Arc<PagedFile>);
+
+impl std::fmt::Debug for Backend {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Backend").finish_non_exhaustive()
+    }
+}
+
+impl redb::StorageBackend for Backend {
+    fn len(&self) -> io::Result<u64> {
+        if self.0.is_detached() {
+            Ok(self.0.overlay.read().len())
+        } else {
+            self.0.file.len()
+        }
+    }
+
+    fn read(&self, offset: u64, out: &mut [u8]) -> io::Result<()> {
+        let file = self.0.file.as_ref();
+        if self.0.is_detached() {
+            self.0.overlay.read().read(file, offset, out)
+        } else {
+            file.read_exact_at(out, offset)
+        }
+    }
+
+    fn set_len(&self, len: u64) -> io::Result<()> {
+        if !self.0.is_detached() {
+            match self.0.file.set_len(len) {
+                Ok(()) => return Ok(()),
+                Err(error) => self.0.fail(error)?,
+            }
+        }
+        self.0.overlay.write().set_len(len);
+        Ok(())
+    }
+
+    fn sync_data(&self) -> io::Result<()> {
+        if self.0.is_detached() {
+            return Ok(());
+        }
+        self.0.try_sync().or_else(|error| self.0.fail(error))
+    }
+
+    fn write(&self, offset: u64, data: &[u8]) -> io::Result<()> {
+        if !self.0.is_detached() {
+            match self.0.try_write(offset, data) {
+                Ok(()) => return Ok(()),
+                Err(error) => self.0.fail(error)?,
+            }
+        }
+        self.0
+            .overlay
+            .write()
+            .write(self.0.file.as_ref(), offset, data)
+    }
+}

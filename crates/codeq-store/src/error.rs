@@ -1,0 +1,84 @@
+//! What can go wrong with a store, split by what the caller does about it.
+
+use std::io;
+use std::path::{Path, PathBuf};
+
+/// Why a store could not be opened, written or copied.
+#[derive(Debug, thiserror::Error)]
+pub enum StoreError {
+    /// The disk is full. Nothing is lost: the rows stay in memory and in the log, the file stays at its
+    /// last checkpoint, and the flush can be tried again when there is room.
+    #[error("no space left for store {path}: free some space, the checkpoint is tried again")]
+    Full {
+        /// The store's file.
+        path: PathBuf,
+    },
+    /// The disk failed. After a failed sync nobody knows what is on the disk, so this is not retried:
+    /// the process stops and recovers from the log.
+    #[error("store {path}: {source}")]
+    Io {
+        /// The store's file.
+        path: PathBuf,
+        /// What the operating system said.
+        #[source]
+        source: io::Error,
+    },
+    /// The file is not a healthy store.
+    #[error(
+        "store {path} is damaged ({reason}): restore it from a backup or rebuild it from the log; \
+         the file has been left as it is"
+    )]
+    Corrupt {
+        /// The store's file.
+        path: PathBuf,
+        /// What was wrong with it.
+        reason: String,
+    },
+    /// The file was written by a newer release.
+    #[error(
+        "store {path} has format version {found}, this release reads up to {supported}: \
+         start it with the newer release that wrote it"
+    )]
+    TooNew {
+        /// The store's file.
+        path: PathBuf,
+        /// The version in the file.
+        found: u64,
+        /// The newest version that this release knows.
+        supported: u64,
+    },
+}
+
+impl StoreError {
+    /// Whether the same operation can succeed later without anything being lost in between.
+    pub fn is_retryable(&self) -> bool {
+        matches!(self, StoreError::Full { .. })
+    }
+
+    pub(crate) fn io(path: &Path, source: io::Error) -> Self {
+        match source.kind() {
+            io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => StoreError::Full {
+                path: path.to_owned(),
+            },
+            _ => StoreError::Io {
+                path: path.to_owned(),
+                source,
+            },
+        }
+    }
+
+    pub(crate) fn corrupt(path: &Path, reason: impl ToString) -> Self {
+        StoreError::Corrupt {
+            path: path.to_owned(),
+            reason: reason.to_string(),
+        }
+    }
+
+    /// Sorts an error of the B-tree library into ours.
+    pub(crate) fn redb(path: &Path, error: impl Into<redb::Error>) -> Self {
+        match error.into() {
+            redb::Error::Io(source) => Self::io(path, source),
+            other => Self::corrupt(path, other),
+        }
+    }
+}

@@ -1,0 +1,175 @@
+//! The work of a checkpoint, done beside the commit path.
+//!
+//! A job owns all it needs, so it runs in another thread, or inline in a simulator. Its outcome has to be
+//! handed back to the store that gave it out.
+
+use std::sync::Arc;
+
+use codeq_disk::SharedDisk;
+
+use crate::Options;
+use crate::error::StoreError;
+use crate::file::{Checkpoint, Durability, StoreFile, View, publish};
+use crate::memtable::Memtable;
+use crate::rewrite::Rewrite;
+use crate::write::Writer;
+
+/// Rows that no longer change and wait for their checkpoint.
+#[derive(Clone)]
+pub(crate) struct Frozen {
+    pub(crate) rows: Arc<Memtable>,
+    pub(crate) position: u64,
+}
+
+/// What a job does.
+pub(crate) enum Work {
+    /// Writes frozen rows into the file.
+    Flush(Frozen),
+    /// Moves the copy into a smaller file on by one step.
+    Rewrite,
+}
+
+/// A piece of work for the store's file: see [`crate::Store::freeze`].
+pub struct FlushJob {
+    pub(crate) disk: SharedDisk,
+    pub(crate) options: Options,
+    pub(crate) work: Work,
+    pub(crate) state: FileState,
+    pub(crate) rewrite: Option<Rewrite>,
+}
+
+/// The last checkpoint of the file.
+#[derive(Clone)]
+pub(crate) struct FileState {
+    pub(crate) view: Arc<View>,
+    pub(crate) checkpoint: Checkpoint,
+    /// The disk bytes that a rewrite needed for 1000 bytes of rows. Rows whose size is just above a
+    /// power of two take nearly twice their bytes in any file; without this they would be rewritten
+    /// for ever.
+    pub(crate) packing: u64,
+}
+
+impl FileState {
+    /// Opens the store under `path` and reads its checkpoint.
+    pub(crate) fn open(
+        disk: &SharedDisk,
+        path: &std::path::Path,
+        options: &Options,
+    ) -> Result<FileState, StoreError> {
+        let file = Arc::new(StoreFile::open(disk, path, options)?);
+        let checkpoint = file.checkpoint()?;
+        Ok(FileState {
+            view: View::newest(&file)?,
+            checkpoint,
+            packing: 1000,
+        })
+    }
+
+    /// The file, through which the checkpoint is read and the next one is written.
+    pub(crate) fn file(&self) -> &Arc<StoreFile> {
+        self.view.file()
+    }
+
+    /// Whether more than half of the file, and more than `slack` bytes, hold nothing.
+    pub(crate) fn is_sparse(&self, slack: u64) -> bool {
+        let used = self.file().paged.disk_bytes();
+        let packed = self.checkpoint.live_bytes / 1000 * self.packing.max(1000);
+        let free = used.saturating_sub(packed);
+        free > slack && free > used / 2
+    }
+}
+
+/// The outcome of a [`FlushJob`].
+///
+/// After [`crate::Store::flushed`] has taken what it needs, this holds the spent rows and the old view.
+/// Freeing them takes tens of milliseconds, so drop it off the commit path.
+pub struct Flushed {
+    pub(crate) outcome: Result<(), StoreError>,
+    pub(crate) state: FileState,
+    pub(crate) rewrite: Option<Rewrite>,
+    /// The rows that are in the file now.
+    pub(crate) flushed: Option<Frozen>,
+}
+
+impl FlushJob {
+    /// Does the work. Never panics and never blocks the store; a failure is part of the outcome.
+    pub fn run(mut self) -> Flushed {
+        let outcome = self.reopen_if_detached().and_then(|()| match &self.work {
+            Work::Flush(frozen) => {
+                let frozen = frozen.clone();
+                self.flush(&frozen)
+            }
+            Work::Rewrite => self.rewrite_step(),
+        });
+        let flushed = match self.work {
+            Work::Flush(frozen) if outcome.is_ok() => Some(frozen),
+            _ => None,
+        };
+        Flushed {
+            outcome,
+            state: self.state,
+            rewrite: self.rewrite,
+            flushed,
+        }
+    }
+
+    /// A file that failed, or that was replaced, takes no writes any more; the one under its name does.
+    fn reopen_if_detached(&mut self) -> Result<(), StoreError> {
+        if self.state.file().paged.is_detached() {
+            self.rewrite = None;
+            let path = self.state.file().path.clone();
+            self.state = FileState::open(&self.disk, &path, &self.options)?;
+        }
+        Ok(())
+    }
+
+    fn flush(&mut self, frozen: &Frozen) -> Result<(), StoreError> {
+        let before = self.state.checkpoint;
+        let file = self.state.file();
+        let checkpoint = file.transact(Durability::Checkpoint, |transaction| {
+            let mut writer = Writer::new(transaction);
+            writer.apply(&frozen.rows, None, || file.paged.is_detached())?;
+            let live_bytes = writer.live_bytes(before.live_bytes);
+            let checkpoint = Checkpoint {
+                position: frozen.position,
+                live_bytes,
+            };
+            checkpoint.save(transaction)?;
+            Ok(checkpoint)
+        })?;
+        self.state.checkpoint = checkpoint;
+        self.state.view = View::newest(self.state.file())?;
+        // The checkpoint stands whatever becomes of the copy.
+        if let Some(mut rewrite) = self.rewrite.take()
+            && rewrite.apply(&frozen.rows).is_ok()
+        {
+            self.rewrite = Some(rewrite);
+        }
+        Ok(())
+    }
+
+    fn rewrite_step(&mut self) -> Result<(), StoreError> {
+        let path = self.state.file().path.clone();
+        let mut rewrite = match self.rewrite.take() {
+            Some(rewrite) => rewrite,
+            None => Rewrite::begin(&self.disk, &path, &self.options)?,
+        };
+        rewrite.step(&self.state.view, self.options.rewrite_step)?;
+        if !rewrite.is_complete() {
+            self.rewrite = Some(rewrite);
+            return Ok(());
+        }
+        let checkpoint = rewrite.finish(self.state.checkpoint.position)?;
+        // Once the new file may bear the name, a write to the old one would be lost.
+        self.state
+            .file()
+            .paged
+            .detach()
+            .map_err(|error| StoreError::io(&path, error))?;
+        publish(&self.disk, &path)?;
+        self.state = FileState::open(&self.disk, &path, &self.options)?;
+        let used = self.state.file().paged.disk_bytes();
+        self.state.packing = used / (checkpoint.live_bytes / 1000).max(1);
+        Ok(())
+    }
+}

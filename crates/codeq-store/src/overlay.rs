@@ -1,0 +1,111 @@
+//! Writes that are kept in memory instead of reaching a file.
+//!
+//! A store whose disk has failed, or that is only being checked, must not change its file any more, but
+//! the B-tree library goes on writing (it rolls back, it closes). Those writes land here.
+
+use std::collections::BTreeMap;
+use std::io;
+
+use codeq_disk::DiskFile;
+
+/// The library's page size, so that nearly every write replaces whole blocks.
+const BLOCK: usize = 4096;
+
+/// Blocks written over a file that stays as it is.
+#[derive(Debug, Default)]
+pub(crate) struct Overlay {
+    blocks: BTreeMap<u64, Vec<u8>>,
+    /// The length that the file would have.
+    len: u64,
+    /// The bytes of the file below this offset still show through; above it are zeros.
+    visible: u64,
+}
+
+impl Overlay {
+    /// Lies over a file of `len` bytes and changes nothing yet.
+    pub(crate) fn over(len: u64) -> Self {
+        Overlay {
+            blocks: BTreeMap::new(),
+            len,
+            visible: len,
+        }
+    }
+
+    pub(crate) fn len(&self) -> u64 {
+        self.len
+    }
+
+    pub(crate) fn set_len(&mut self, len: u64) {
+        self.len = len;
+        self.visible = self.visible.min(len);
+        // A block that is cut in the middle keeps its tail: the library never reads past the length
+        // and always writes whole pages when it grows again.
+        self.blocks.retain(|start, _| *start < len);
+    }
+
+    pub(crate) fn read(&self, file: &dyn DiskFile, offset: u64, out: &mut [u8]) -> io::Result<()> {
+        let mut at = offset;
+        let mut rest = out;
+        while !rest.is_empty() {
+            let start = at - at % BLOCK as u64;
+            let skip = (at - start) as usize;
+            let (part, tail) = rest.split_at_mut(rest.len().min(BLOCK - skip));
+            match self
+                .blocks
+                .get(&start)
+                .and_then(|block| block.get(skip..skip + part.len()))
+            {
+                Some(bytes) => part.copy_from_slice(bytes),
+                None => self.read_below(file, at, part)?,
+            }
+            at += part.len() as u64;
+            rest = tail;
+        }
+        Ok(())
+    }
+
+    pub(crate) fn write(
+        &mut self,
+        file: &dyn DiskFile,
+        offset: u64,
+        data: &[u8],
+    ) -> io::Result<()> {
+        let mut at = offset;
+        let mut rest = data;
+        while !rest.is_empty() {
+            let start = at - at % BLOCK as u64;
+            let skip = (at - start) as usize;
+            let (part, tail) = rest.split_at(rest.len().min(BLOCK - skip));
+            let mut block = match self.blocks.remove(&start) {
+                Some(block) => block,
+                None => {
+                    let mut block = vec![0; BLOCK];
+                    if part.len() < BLOCK {
+                        self.read_below(file, start, &mut block)?;
+                    }
+                    block
+                }
+            };
+            if let Some(place) = block.get_mut(skip..skip + part.len()) {
+                place.copy_from_slice(part);
+            }
+            self.blocks.insert(start, block);
+            at += part.len() as u64;
+            rest = tail;
+        }
+        self.len = self.len.max(at);
+        Ok(())
+    }
+
+    /// The file's own bytes, with zeros where it no longer shows through.
+    fn read_below(&self, file: &dyn DiskFile, offset: u64, out: &mut [u8]) -> io::Result<()> {
+        let shown = (self.visible.saturating_sub(offset)).min(out.len() as u64) as usize;
+        let (from_file, zeros) = out.split_at_mut(shown);
+        zeros.fill(0);
+        if from_file.is_empty() {
+            Ok(())
+        } else {
+            file.read_exact_at(from_file, offset)
+        }
+    }
+}

@@ -1,0 +1,70 @@
+//! The store against its contract: one suite for every kind of store, and what only a file can get wrong.
+
+mod conformance;
+mod crash;
+mod differential;
+mod fixture;
+mod full_disk;
+mod opening;
+mod sim_disk;
+mod space;
+
+use std::path::Path;
+
+use bytes::Bytes;
+use codeq_core::kv::{Direction, Key, KvRead, Table};
+use codeq_store::{Options, Store};
+
+use crate::sim_disk::SimDisk;
+
+/// The store's name on a simulated disk.
+const PATH: &str = "/shard/store";
+
+fn path() -> &'static Path {
+    Path::new(PATH)
+}
+
+/// Small bounds, so that small tests reach them.
+fn options() -> Options {
+    Options {
+        cache_bytes: 1 << 20,
+        sync_every: 64 << 10,
+        rewrite_slack: 64 << 10,
+        rewrite_step: 16 << 10,
+    }
+}
+
+fn create(disk: &SimDisk) -> Store {
+    Store::create(disk.shared(), path(), options()).unwrap()
+}
+
+fn open(disk: &SimDisk) -> Store {
+    Store::open(disk.shared(), path(), options()).unwrap()
+}
+
+/// A whole checkpoint, in line.
+fn checkpoint(store: &mut Store, position: u64) {
+    let mut flushed = store.freeze(position).unwrap().run();
+    store.flushed(&mut flushed).unwrap();
+}
+
+fn value(text: impl AsRef<str>) -> Bytes {
+    Bytes::copy_from_slice(text.as_ref().as_bytes())
+}
+
+/// Every row of a table.
+fn rows(store: &impl KvRead, table: Table) -> Vec<(Key, Bytes)> {
+    let mut out = Vec::new();
+    store
+        .scan(table, 0, Key::MAX, Direction::Forward, usize::MAX, &mut out)
+        .unwrap();
+    out
+}
+
+/// Every row of every table.
+fn contents(store: &impl KvRead) -> Vec<Vec<(Key, Bytes)>> {
+    Table::ALL
+        .into_iter()
+        .map(|table| rows(store, table))
+        .collect()
+}

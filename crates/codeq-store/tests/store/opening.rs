@@ -1,0 +1,140 @@
+//! Opening after a clean end, after a kill, and what is refused.
+
+use codeq_core::kv::{Kv, KvRead, Table};
+use codeq_disk::{RealDisk, SharedDisk};
+use codeq_store::{Options, Store, StoreError, check};
+use std::path::Path;
+use std::sync::Arc;
+
+use crate::sim_disk::SimDisk;
+use crate::{checkpoint, contents, create, open, options, path, value};
+
+/// Any walk over the whole file is a repair, and the store refuses to open if the library asks for one;
+/// so opening at all proves that there was none, whatever the clock of a busy machine says.
+#[test]
+fn opening_after_a_kill_needs_no_repair() {
+    let dir = tempfile::tempdir().unwrap();
+    let disk: SharedDisk = Arc::new(RealDisk);
+    let path = dir.path().join("store");
+    let mut store = Store::create(Arc::clone(&disk), &path, Options::default()).unwrap();
+    for round in 0..3u128 {
+        for key in 0..100_000 {
+            store.insert(
+                Table::Body,
+                round << 64 | key,
+                value("a body of some length"),
+            );
+        }
+        checkpoint(&mut store, round as u64 + 1);
+        // The file of a running store, as a kill would leave it.
+        let killed = dir.path().join(format!("killed-{round}"));
+        std::fs::copy(&path, &killed).unwrap();
+        let reopened = Store::open(Arc::clone(&disk), &killed, Options::default()).unwrap();
+        assert_eq!(reopened.position(), round as u64 + 1);
+        let last = reopened.get(Table::Body, round << 64 | 99_999).unwrap();
+        assert_eq!(last, Some(value("a body of some length")));
+    }
+}
+
+#[test]
+fn a_store_is_not_made_twice() {
+    let disk = SimDisk::new();
+    drop(create(&disk));
+    let again = Store::create(disk.shared(), path(), options());
+    assert!(matches!(again, Err(StoreError::Io { .. })));
+}
+
+#[test]
+fn what_is_no_store_is_refused() {
+    for bytes in [
+        vec![],
+        vec![0; 100],
+        vec![0; 8192],
+        b"not a store ".repeat(4096),
+    ] {
+        let disk = SimDisk::new();
+        disk.put_file(path(), bytes.clone());
+        let error = Store::open(disk.shared(), path(), options()).err().unwrap();
+        assert!(
+            matches!(error, StoreError::Corrupt { .. } | StoreError::Io { .. }),
+            "{error}"
+        );
+        assert_eq!(disk.bytes(path()), bytes, "the evidence is untouched");
+    }
+    let missing = Store::open(SimDisk::new().shared(), path(), options())
+        .err()
+        .unwrap();
+    assert!(missing.to_string().contains(crate::PATH), "{missing}");
+}
+
+/// One flipped bit anywhere is found by the check; a running store never panics over it, and never
+/// serves a row that is not what was written.
+#[test]
+fn a_flipped_bit_is_found() {
+    let disk = SimDisk::new();
+    let mut store = create(&disk);
+    for key in 0..300 {
+        store.insert(Table::Body, key, value(format!("body {key} ").repeat(20)));
+        store.insert(Table::Index, key, value(""));
+    }
+    checkpoint(&mut store, 1);
+    let expected = contents(&store);
+    drop(store);
+    let good = disk.bytes(path());
+    std::panic::set_hook(Box::new(|_| {}));
+    let mut found = 0;
+    let mut harmless = 0;
+    for place in (0..good.len()).step_by(211) {
+        let mut bytes = good.clone();
+        bytes[place] ^= 1 << (place % 8);
+        let disk = SimDisk::new();
+        disk.put_file(path(), bytes.clone());
+        match check(&disk.shared(), path()) {
+            Err(_) => found += 1,
+            // Unused bytes of a page or of the file: nothing that anybody reads.
+            Ok(_) => {
+                harmless += 1;
+                assert_eq!(contents(&open(&disk)), expected, "byte {place}");
+                continue;
+            }
+        }
+        assert_eq!(disk.bytes(path()), bytes, "a check changes nothing");
+        if let Ok(store) = Store::open(disk.shared(), path(), options()) {
+            for (row, key) in (0..300).zip(0..) {
+                if let Ok(Some(body)) = store.get(Table::Body, key) {
+                    assert_eq!(body, expected[0][row].1, "byte {place}");
+                }
+            }
+        }
+    }
+    let _ = std::panic::take_hook();
+    assert!(found > 50, "{found} found, {harmless} harmless");
+}
+
+#[test]
+fn a_snapshot_is_a_store_of_its_checkpoint() {
+    let disk = SimDisk::new();
+    let mut store = create(&disk);
+    for key in 0..500 {
+        store.insert(Table::Task, key, value(format!("task {key}")));
+    }
+    checkpoint(&mut store, 42);
+    let expected = contents(&store);
+    let copy = Path::new("/backup/store");
+    let job = store.snapshot_to(disk.shared(), copy);
+    // The store goes on, even past the next checkpoint, before the copy runs.
+    store.delete(Table::Task, 3);
+    checkpoint(&mut store, 43);
+    let position = std::thread::spawn(move || job.run())
+        .join()
+        .unwrap()
+        .unwrap();
+    assert_eq!(position, 42);
+    assert_eq!(check(&disk.shared(), copy).unwrap().position, 42);
+    let copy = Store::open(disk.shared(), copy, options()).unwrap();
+    assert_eq!(copy.position(), 42);
+    assert_eq!(contents(&copy), expected);
+    assert_eq!(store.get(Table::Task, 3).unwrap(), None);
+    drop(store);
+    assert_eq!(open(&disk).position(), 43);
+}
