@@ -24,8 +24,7 @@ pub(crate) struct PagedFile {
     failure: Mutex<Option<io::Error>>,
     sync_every: u64,
     unsynced: AtomicU64,
-    /// The end of the highest byte that may be allocated on the disk.
-    high_water: AtomicU64,
+    written: Mutex<WrittenBlocks>,
 }
 
 impl PagedFile {
@@ -39,7 +38,7 @@ impl PagedFile {
             failure: Mutex::new(None),
             sync_every,
             unsynced: AtomicU64::new(0),
-            high_water: AtomicU64::new(len),
+            written: Mutex::new(WrittenBlocks::of_file(len)),
         }))
     }
 
@@ -63,11 +62,9 @@ impl PagedFile {
         self.failure.lock().take()
     }
 
-    /// About how many bytes the file takes on the disk. The library grows files by doubling, as holes;
-    /// those that were never written cost nothing and are not counted.
+    /// About how many bytes the file takes on the disk.
     pub(crate) fn disk_bytes(&self) -> u64 {
-        let len = self.file.len().unwrap_or(u64::MAX);
-        self.high_water.load(Ordering::Relaxed).min(len)
+        self.written.lock().count * BLOCK
     }
 
     /// Remembers the first failure and stops writing.
@@ -80,7 +77,7 @@ impl PagedFile {
     fn try_write(&self, offset: u64, data: &[u8]) -> io::Result<()> {
         self.file.write_all_at(data, offset)?;
         let len = data.len() as u64;
-        self.high_water.fetch_max(offset + len, Ordering::Relaxed);
+        self.written.lock().mark(offset, len);
         if self.unsynced.fetch_add(len, Ordering::Relaxed) + len >= self.sync_every {
             self.try_sync()?;
         }
@@ -94,6 +91,55 @@ impl PagedFile {
         self.file
             .sync_data()
             .map_err(|error| io::Error::other(format!("sync failed: {error}")))
+    }
+}
+
+/// Which blocks of the file were ever written. The library grows a file by doubling it, as a hole, and
+/// spreads its pages over the new half; what was never written takes no space on the disk.
+///
+/// One bit for 4 KiB: 32 KiB of memory for each GiB. A file that is opened counts as written throughout.
+#[derive(Default)]
+struct WrittenBlocks {
+    bits: Vec<u64>,
+    count: u64,
+}
+
+const BLOCK: u64 = 4096;
+
+impl WrittenBlocks {
+    fn of_file(len: u64) -> Self {
+        let mut blocks = WrittenBlocks::default();
+        blocks.mark(0, len);
+        blocks
+    }
+
+    fn mark(&mut self, offset: u64, len: u64) {
+        for block in offset / BLOCK..(offset + len).div_ceil(BLOCK) {
+            let word = (block / 64) as usize;
+            if self.bits.len() <= word {
+                self.bits.resize(word + 1, 0);
+            }
+            if let Some(bits) = self.bits.get_mut(word) {
+                let bit = 1 << (block % 64);
+                self.count += u64::from(*bits & bit == 0);
+                *bits |= bit;
+            }
+        }
+    }
+
+    fn cut(&mut self, len: u64) {
+        let end = len.div_ceil(BLOCK);
+        self.bits.truncate(end.div_ceil(64) as usize);
+        if end % 64 != 0
+            && let Some(last) = self.bits.get_mut((end / 64) as usize)
+        {
+            *last &= (1 << (end % 64)) - 1;
+        }
+        self.count = self
+            .bits
+            .iter()
+            .map(|bits| u64::from(bits.count_ones()))
+            .sum();
     }
 }
 
@@ -127,7 +173,10 @@ impl redb::StorageBackend for Backend {
     fn set_len(&self, len: u64) -> io::Result<()> {
         if !self.0.is_detached() {
             match self.0.file.set_len(len) {
-                Ok(()) => return Ok(()),
+                Ok(()) => {
+                    self.0.written.lock().cut(len);
+                    return Ok(());
+                }
                 Err(error) => self.0.fail(error)?,
             }
         }
@@ -153,5 +202,23 @@ impl redb::StorageBackend for Backend {
             .overlay
             .write()
             .write(self.0.file.as_ref(), offset, data)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn written_blocks_are_counted_once_and_cut_with_the_file() {
+        let mut blocks = WrittenBlocks::of_file(10 * BLOCK);
+        blocks.mark(9 * BLOCK, 2 * BLOCK);
+        assert_eq!(blocks.count, 11);
+        blocks.mark(1000 * BLOCK, 1);
+        assert_eq!(blocks.count, 12);
+        blocks.cut(5 * BLOCK);
+        assert_eq!(blocks.count, 5);
+        blocks.cut(1000 * BLOCK);
+        assert_eq!(blocks.count, 5);
     }
 }

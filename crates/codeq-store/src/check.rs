@@ -7,7 +7,7 @@ use codeq_disk::SharedDisk;
 
 use crate::Options;
 use crate::error::StoreError;
-use crate::file::{StoreFile, View, guarded};
+use crate::file::{StoreFile, View};
 
 /// What a check has seen.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -26,7 +26,7 @@ pub struct CheckReport {
 pub fn check(disk: &SharedDisk, path: &Path) -> Result<CheckReport, StoreError> {
     let mut file = StoreFile::open_unchanged(disk, path, &Options::default())?;
     let checkpoint = file.checkpoint()?;
-    if !guarded(path, || Ok(file.db.check_integrity()?))? {
+    if !file.verify_pages()? {
         return Err(StoreError::corrupt(
             path,
             "pages or their allocation do not verify",

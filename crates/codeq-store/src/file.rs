@@ -73,8 +73,17 @@ pub(crate) enum Durability {
 /// An open redb file. Dropping it closes it in an orderly way, unless it has been detached.
 pub(crate) struct StoreFile {
     pub(crate) path: PathBuf,
-    pub(crate) db: redb::Database,
     pub(crate) paged: Arc<PagedFile>,
+    /// Taken out only to be dropped.
+    db: Option<redb::Database>,
+}
+
+impl Drop for StoreFile {
+    fn drop(&mut self) {
+        // A panic over a malformed page poisons the library's locks, and closing then panics again.
+        let db = self.db.take();
+        let _ = catch_unwind(AssertUnwindSafe(|| drop(db)));
+    }
 }
 
 impl StoreFile {
@@ -154,15 +163,27 @@ impl StoreFile {
         }
         Ok(StoreFile {
             path: path.to_owned(),
-            db,
+            db: Some(db),
             paged,
+        })
+    }
+
+    fn db(&self) -> Result<&redb::Database, redb::Error> {
+        self.db.as_ref().ok_or(redb::Error::DatabaseClosed)
+    }
+
+    /// Whether every page and the allocation of pages verify. Reads the whole file.
+    pub(crate) fn verify_pages(&mut self) -> Result<bool, StoreError> {
+        guarded(&self.path, || {
+            let db = self.db.as_mut().ok_or(redb::Error::DatabaseClosed)?;
+            Ok(db.check_integrity()?)
         })
     }
 
     /// The numbers of the last durable checkpoint; refuses a format that this release does not know.
     pub(crate) fn checkpoint(&self) -> Result<Checkpoint, StoreError> {
         let numbers = guarded(&self.path, || {
-            let numbers = self.db.begin_read()?.open_table(NUMBERS)?;
+            let numbers = self.db()?.begin_read()?.open_table(NUMBERS)?;
             let read = |name| Ok::<_, redb::Error>(numbers.get(name)?.map(|number| number.value()));
             Ok([read("format")?, read("position")?, read("live_bytes")?])
         })?;
@@ -188,7 +209,7 @@ impl StoreFile {
         work: impl FnOnce(&redb::WriteTransaction) -> Result<T, redb::Error>,
     ) -> Result<T, StoreError> {
         let result = guarded(&self.path, || {
-            let mut transaction = self.db.begin_write()?;
+            let mut transaction = self.db()?.begin_write()?;
             match durability {
                 // Quick repair implies two-phase commit: the rows are synced before the header points
                 // at them, and opening after a crash reads the allocator's state, not the whole file.
@@ -232,7 +253,7 @@ impl View {
     /// The newest checkpoint in the file.
     pub(crate) fn newest(file: &Arc<StoreFile>) -> Result<Arc<View>, StoreError> {
         let tables = guarded(&file.path, || {
-            let transaction = file.db.begin_read()?;
+            let transaction = file.db()?.begin_read()?;
             PerTable::try_new(|table| {
                 let rows = transaction.open_table(definition(table))?;
                 // An empty table is not worth a look for each read.
@@ -338,10 +359,7 @@ fn read_error(error: redb::StorageError) -> KvError {
 
 /// Runs `work` on the library. It trusts page contents in places, and panics on some that are
 /// malformed; a damaged file must be an error that names the file, not the end of the thread.
-pub(crate) fn guarded<T>(
-    path: &Path,
-    work: impl FnOnce() -> Result<T, redb::Error>,
-) -> Result<T, StoreError> {
+fn guarded<T>(path: &Path, work: impl FnOnce() -> Result<T, redb::Error>) -> Result<T, StoreError> {
     match catch_unwind(AssertUnwindSafe(work)) {
         Ok(result) => result.map_err(|error| StoreError::redb(path, error)),
         Err(_) => Err(StoreError::corrupt(path, "a page is malformed")),

@@ -105,8 +105,8 @@ impl Rewrite {
             checkpoint.save(transaction)
         })?;
         // Closing trims the file to its contents.
-        let StoreFile { path, db, paged } = self.file;
-        drop(db);
+        let (path, paged) = (self.file.path.clone(), Arc::clone(&self.file.paged));
+        drop(self.file);
         match paged.take_failure() {
             Some(error) => Err(StoreError::io(&path, error)),
             None => Ok(checkpoint),
