@@ -1,1 +1,3 @@
-//! placeholder
+//! The seeded simulator and the checkers.
+pub mod disk;
+pub mod rng;

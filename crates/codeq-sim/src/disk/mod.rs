@@ -1,0 +1,352 @@
+//! A disk in memory that loses what was not synced, tears pages, fails, fills up and is slow.
+//!
+//! What survives a power cut is decided per 4 KiB page, from the seed, the number of the crash, the name
+//! of the file and the position of the page, and from nothing else: not from the order of writes, so that
+//! a library which writes its pages in some order of its own does not change the outcome of a seed.
+//!
+//! Names are as fragile as bytes: a file created, renamed or removed is durably so only after the
+//! directory was synced. One thread at a time uses it; the lock is there because the boundary asks for it.
+
+mod file;
+mod names;
+
+use std::collections::BTreeMap;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use codeq_disk::{Disk, DiskFile, SharedDisk};
+use parking_lot::Mutex;
+
+use crate::rng::{mix, text_hash};
+use file::Contents;
+pub use file::{PAGE, SECTOR};
+use names::Names;
+
+/// What a file is for; faults are planned by this.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Class {
+    /// Part of the log: segments and the watermark.
+    Log,
+    /// Anything else: the rows.
+    Store,
+}
+
+impl Class {
+    /// The class of a path, by the names that the log gives to its files.
+    pub fn of(path: &Path) -> Class {
+        let name = path.file_name().map(|name| name.to_string_lossy());
+        let name = name.unwrap_or_default();
+        let log = [".seg", ".spare"]
+            .iter()
+            .any(|suffix| name.ends_with(suffix))
+            || name.starts_with("watermark")
+            || (name.ends_with(".new") && name.len() == 20);
+        if log { Class::Log } else { Class::Store }
+    }
+}
+
+/// What goes wrong, and when. Counts start when the plan is set.
+#[derive(Debug, Clone, Default)]
+pub struct Faults {
+    /// The n-th write (1 for the next) to a file of the class fails.
+    pub fail_write: Option<(Class, u64)>,
+    /// The n-th sync (1 for the next) of a file of the class fails, and what it should have made durable
+    /// stays undecided.
+    pub fail_sync: Option<(Class, u64)>,
+    /// The power goes at the n-th sync of anything: it and everything after it fails.
+    pub cut_at_sync: Option<u64>,
+    /// New pages beyond so many bytes in all files are refused.
+    pub capacity: Option<u64>,
+    /// What a sync costs in virtual milliseconds.
+    pub sync_cost: u64,
+    /// Syncs of this class say yes and do nothing. Only for planted bugs.
+    pub lying_sync: Option<Class>,
+}
+
+#[derive(Default)]
+struct Inner {
+    seed: u64,
+    crashes: u64,
+    names: Names,
+    files: BTreeMap<u64, Contents>,
+    next_file: u64,
+    faults: Faults,
+    writes: BTreeMap<Class, u64>,
+    syncs: BTreeMap<Class, u64>,
+    all_syncs: u64,
+    /// After a cut nothing works until the crash is over.
+    dead: bool,
+    /// Handles from before a crash are void.
+    generation: u64,
+    cost: u64,
+    total_syncs: u64,
+}
+
+/// The simulated disk. Clones are the same disk.
+#[derive(Clone, Default)]
+pub struct SimDisk(Arc<Mutex<Inner>>);
+
+impl SimDisk {
+    /// An empty disk whose crashes are decided by `seed`.
+    pub fn new(seed: u64) -> SimDisk {
+        let disk = SimDisk::default();
+        disk.0.lock().seed = seed;
+        disk
+    }
+
+    /// The disk as the engine takes it.
+    pub fn shared(&self) -> SharedDisk {
+        Arc::new(self.clone())
+    }
+
+    /// Sets what goes wrong from here on, and clears what was planned before.
+    pub fn plan(&self, faults: Faults) {
+        let mut inner = self.0.lock();
+        inner.faults = faults;
+        inner.writes.clear();
+        inner.syncs.clear();
+        inner.all_syncs = 0;
+    }
+
+    /// The power goes: open handles are void, unsynced bytes and names survive as the seed decides. The
+    /// disk then works again, without faults.
+    pub fn power_cut(&self) {
+        let mut inner = self.0.lock();
+        inner.crashes += 1;
+        let salt = mix(&[inner.seed, inner.crashes]);
+        inner.names.power_cut(salt);
+        let kept: BTreeMap<u64, PathBuf> = inner
+            .names
+            .files()
+            .map(|(path, file)| (file, path.to_owned()))
+            .collect();
+        inner.files.retain(|file, _| kept.contains_key(file));
+        for (file, path) in kept {
+            if let Some(contents) = inner.files.get_mut(&file) {
+                contents.power_cut(mix(&[salt, text_hash(&path.to_string_lossy())]));
+            }
+        }
+        inner.revive();
+    }
+
+    /// The process dies: open handles are void, the operating system keeps all that was written. The disk
+    /// then works again, without faults.
+    pub fn kill(&self) {
+        let mut inner = self.0.lock();
+        inner.crashes += 1;
+        inner.revive();
+    }
+
+    /// Whether a planned cut has happened: nothing works until [`SimDisk::power_cut`].
+    pub fn is_dead(&self) -> bool {
+        self.0.lock().dead
+    }
+
+    /// The virtual milliseconds that the disk has taken since this was last asked.
+    pub fn take_cost(&self) -> u64 {
+        std::mem::take(&mut self.0.lock().cost)
+    }
+
+    /// Bytes of all pages that were ever written, as a file system would count them.
+    pub fn used(&self) -> u64 {
+        self.0.lock().used()
+    }
+
+    /// Syncs of files and directories so far.
+    pub fn syncs(&self) -> u64 {
+        self.0.lock().total_syncs
+    }
+
+    /// The current bytes of a file.
+    pub fn bytes(&self, path: &Path) -> io::Result<Vec<u8>> {
+        let file = self.open(path)?;
+        let mut bytes = vec![0; file.len()? as usize];
+        file.read_exact_at(&mut bytes, 0)?;
+        Ok(bytes)
+    }
+}
+
+impl Inner {
+    fn revive(&mut self) {
+        self.faults = Faults::default();
+        self.dead = false;
+        self.generation += 1;
+    }
+
+    fn used(&self) -> u64 {
+        self.files.values().map(Contents::allocated).sum()
+    }
+
+    fn alive(&self) -> io::Result<()> {
+        if self.dead {
+            return Err(io::Error::other("simulated power cut"));
+        }
+        Ok(())
+    }
+
+    fn before_sync(&mut self) -> io::Result<()> {
+        self.alive()?;
+        self.total_syncs += 1;
+        self.all_syncs += 1;
+        self.cost += self.faults.sync_cost;
+        if self.faults.cut_at_sync == Some(self.all_syncs) {
+            self.dead = true;
+        }
+        self.alive()
+    }
+}
+
+fn count(counts: &mut BTreeMap<Class, u64>, class: Class) -> (Class, u64) {
+    let slot = counts.entry(class).or_default();
+    *slot += 1;
+    (class, *slot)
+}
+
+fn not_found(path: &Path) -> io::Error {
+    io::Error::new(io::ErrorKind::NotFound, path.display().to_string())
+}
+
+impl Disk for SimDisk {
+    fn open(&self, path: &Path) -> io::Result<Box<dyn DiskFile>> {
+        let inner = self.0.lock();
+        inner.alive()?;
+        let file = inner.names.file(path).ok_or_else(|| not_found(path))?;
+        Ok(self.handle(&inner, file, path))
+    }
+
+    fn create(&self, path: &Path) -> io::Result<Box<dyn DiskFile>> {
+        let mut inner = self.0.lock();
+        inner.alive()?;
+        let file = inner.next_file;
+        inner.names.create(path, file)?;
+        inner.next_file += 1;
+        inner.files.insert(file, Contents::default());
+        Ok(self.handle(&inner, file, path))
+    }
+
+    fn exists(&self, path: &Path) -> io::Result<bool> {
+        let inner = self.0.lock();
+        inner.alive()?;
+        Ok(inner.names.exists(path))
+    }
+
+    fn list(&self, dir: &Path) -> io::Result<Vec<String>> {
+        let inner = self.0.lock();
+        inner.alive()?;
+        inner.names.list(dir)
+    }
+
+    fn create_dir_all(&self, dir: &Path) -> io::Result<()> {
+        let mut inner = self.0.lock();
+        inner.alive()?;
+        inner.names.create_dir_all(dir);
+        Ok(())
+    }
+
+    fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
+        let mut inner = self.0.lock();
+        inner.alive()?;
+        inner.names.rename(from, to)
+    }
+
+    fn remove(&self, path: &Path) -> io::Result<()> {
+        let mut inner = self.0.lock();
+        inner.alive()?;
+        inner.names.remove(path)
+    }
+
+    fn sync_dir(&self, dir: &Path) -> io::Result<()> {
+        let mut inner = self.0.lock();
+        inner.before_sync()?;
+        inner.names.sync_dir(dir)
+    }
+}
+
+impl SimDisk {
+    fn handle(&self, inner: &Inner, file: u64, path: &Path) -> Box<dyn DiskFile> {
+        Box::new(Handle {
+            disk: self.clone(),
+            generation: inner.generation,
+            file,
+            class: Class::of(path),
+        })
+    }
+}
+
+struct Handle {
+    disk: SimDisk,
+    generation: u64,
+    file: u64,
+    class: Class,
+}
+
+impl Handle {
+    fn with<T>(
+        &self,
+        act: impl FnOnce(&mut Inner, &mut Contents) -> io::Result<T>,
+    ) -> io::Result<T> {
+        let mut inner = self.disk.0.lock();
+        inner.alive()?;
+        let void = || io::Error::other("the handle is from before a crash");
+        if inner.generation != self.generation {
+            return Err(void());
+        }
+        let mut contents = inner.files.remove(&self.file).ok_or_else(void)?;
+        let outcome = act(&mut inner, &mut contents);
+        inner.files.insert(self.file, contents);
+        outcome
+    }
+}
+
+impl DiskFile for Handle {
+    fn read_exact_at(&self, buf: &mut [u8], offset: u64) -> io::Result<()> {
+        self.with(|_, contents| contents.read(buf, offset))
+    }
+
+    fn write_all_at(&self, data: &[u8], offset: u64) -> io::Result<()> {
+        self.with(|inner, contents| {
+            let turn = count(&mut inner.writes, self.class);
+            if inner.faults.fail_write == Some(turn) {
+                return Err(io::Error::other("simulated write error"));
+            }
+            if let Some(capacity) = inner.faults.capacity {
+                let used = inner.used() + contents.allocated();
+                let grown = contents.new_pages(offset, data.len() as u64) * PAGE;
+                if grown > 0 && used + grown > capacity {
+                    return Err(io::ErrorKind::StorageFull.into());
+                }
+            }
+            contents.write(data, offset);
+            Ok(())
+        })
+    }
+
+    fn sync_data(&self) -> io::Result<()> {
+        self.with(|inner, contents| {
+            inner.before_sync()?;
+            let turn = count(&mut inner.syncs, self.class);
+            if inner.faults.fail_sync == Some(turn) {
+                return Err(io::Error::other("simulated sync error"));
+            }
+            if inner.faults.lying_sync != Some(self.class) {
+                contents.sync();
+            }
+            Ok(())
+        })
+    }
+
+    fn set_len(&self, len: u64) -> io::Result<()> {
+        self.with(|_, contents| {
+            contents.set_len(len);
+            Ok(())
+        })
+    }
+
+    fn len(&self) -> io::Result<u64> {
+        self.with(|_, contents| Ok(contents.len()))
+    }
+}
+
+#[cfg(test)]
+mod tests;
