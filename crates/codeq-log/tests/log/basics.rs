@@ -231,6 +231,27 @@ fn segments_may_change_their_length_between_runs() {
 }
 
 #[test]
+fn prepared_segments_of_another_length_are_no_room() {
+    let disk = MemDisk::default();
+    let mut log = Log::create(shared(&disk), &dir(), SMALL, NEW).unwrap();
+    feed(&mut log, 1..=20);
+    drop(log);
+    let longer = Options {
+        segment_bytes: 4096,
+    };
+    let mut log = Log::open(shared(&disk), &dir(), longer).unwrap();
+    assert!(log.room() < SMALL.segment_bytes);
+    let body = [7; 2000];
+    assert!(matches!(
+        log.append(&[(0, &body)]),
+        Err(LogError::NoSegment { .. })
+    ));
+    prepare(&mut log);
+    assert!(log.room() >= 4096 - SEGMENT_HEADER_BYTES);
+    log.append(&[(0, &body)]).unwrap();
+}
+
+#[test]
 fn room_is_never_promised_in_vain() {
     let disk = MemDisk::default();
     let mut log = Log::create(shared(&disk), &dir(), SMALL, NEW).unwrap();

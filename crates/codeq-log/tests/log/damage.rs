@@ -128,6 +128,46 @@ fn swapped_frames_of_equal_length_are_refused() {
 }
 
 #[test]
+fn a_frame_of_another_history_is_refused() {
+    // The same log, torn apart and continued in two ways: frame 5 of one does not follow frame 4 of
+    // the other, though index, place and checksum are right.
+    let start = fed_image(3);
+    let continued = |byte: u8| {
+        let disk = MemDisk::from_image(&start);
+        let mut log = Log::open(shared(&disk), &dir(), SMALL).unwrap();
+        for _ in 0..2 {
+            log.append(&[(0, &[byte; 50])]).unwrap();
+            log.sync().unwrap();
+        }
+        disk.image()
+    };
+    let (mut image, other) = (continued(1), continued(2));
+    let path = segments(&image)[0].clone();
+    let (at, end) = frame_offsets(&image[&path], 5)[4];
+    image.get_mut(&path).unwrap()[at..end].copy_from_slice(&other[&path][at..end]);
+    assert!(open_or_untouched(&image).is_err());
+}
+
+#[test]
+fn a_wiped_segment_is_refused() {
+    let disk = MemDisk::default();
+    let mut log = Log::create(shared(&disk), &dir(), SMALL, NEW).unwrap();
+    feed(&mut log, 1..=40);
+    log.purge(15);
+    prepare(&mut log);
+    drop(log);
+    let image = disk.image();
+    for path in used_segments(&image) {
+        for from in [0, 64] {
+            let mut image = image.clone();
+            image.get_mut(&path).unwrap()[from..].fill(0);
+            let result = open_or_untouched(&image);
+            assert!(result.is_err(), "{} from {from}", path.display());
+        }
+    }
+}
+
+#[test]
 fn a_missing_segment_is_refused() {
     let image = fed_image(40);
     let used = used_segments(&image);

@@ -88,6 +88,14 @@ impl State {
     }
 }
 
+impl NameOp {
+    fn path(&self) -> &Path {
+        match self {
+            NameOp::Set(path, _) | NameOp::Rename(path, ..) | NameOp::Remove(path) => path,
+        }
+    }
+}
+
 type Names = BTreeMap<PathBuf, usize>;
 
 fn apply(names: &mut Names, op: &NameOp) {
@@ -305,13 +313,17 @@ impl Disk for MemDisk {
         Ok(())
     }
 
-    fn sync_dir(&self, _dir: &Path) -> io::Result<()> {
+    fn sync_dir(&self, dir: &Path) -> io::Result<()> {
         let mut state = self.state();
         if state.strikes(Op::SyncDir) {
             return Err(eio());
         }
         for op in std::mem::take(&mut state.unsynced_names) {
-            apply(&mut state.durable_names, &op);
+            if op.path().parent() == Some(dir) {
+                apply(&mut state.durable_names, &op);
+            } else {
+                state.unsynced_names.push(op);
+            }
         }
         Ok(())
     }
@@ -348,12 +360,14 @@ impl DiskFile for MemFile {
             let used: usize = state
                 .names
                 .values()
-                .map(|i| state.inodes[*i].current.len())
+                .map(|inode| state.inodes[*inode].current.len())
                 .sum();
-            let grows = (offset as usize + data.len())
-                .saturating_sub(state.inodes[self.inode].current.len());
-            if grows > 0 && used + grows > capacity {
-                return Err(io::ErrorKind::StorageFull.into());
+            let len = state.inodes[self.inode].current.len();
+            let fits = (len + capacity.saturating_sub(used)).saturating_sub(offset as usize);
+            if fits < data.len() {
+                // What fits is written, as far as it goes.
+                data = &data[..fits];
+                result = Err(io::ErrorKind::StorageFull.into());
             }
         }
         let inode = &mut state.inodes[self.inode];

@@ -1,6 +1,6 @@
 //! The watermark: what it protects, and what it survives.
 
-use codeq_log::{LogError, verify};
+use codeq_log::{Log, LogError, verify};
 
 use crate::disk::{Image, MemDisk};
 use crate::support::*;
@@ -60,10 +60,7 @@ fn one_damaged_slot_is_made_good_by_the_other() {
             mark(&mut image)[slot + byte] ^= 0x10;
             let disk = MemDisk::from_image(&image);
             assert!(verify(&disk, &dir()).unwrap().watermark >= 13);
-            assert_fed(
-                &codeq_log::Log::open(shared(&disk), &dir(), SMALL).unwrap(),
-                14,
-            );
+            assert_fed(&Log::open(shared(&disk), &dir(), SMALL).unwrap(), 14);
             assert_eq!(verify(&disk, &dir()).unwrap().watermark, 14);
             // Both slots stand again, or the next sync would have been the second fault.
             assert_fed(&open(&disk.image()).unwrap(), 14);
@@ -84,6 +81,27 @@ fn one_damaged_slot_is_made_good_by_the_other() {
 }
 
 #[test]
+fn the_older_slot_is_written_next() {
+    let slots = |disk: &MemDisk| {
+        let bytes = mark(&mut disk.image()).clone();
+        let mut slots = [bytes[20], bytes[4096 + 20]];
+        slots.sort_unstable();
+        slots
+    };
+    for count in [13, 14] {
+        let disk = MemDisk::from_image(&fed_image(count));
+        let mut log = Log::open(shared(&disk), &dir(), SMALL).unwrap();
+        feed(&mut log, count + 1..=count + 3);
+        let last = count as u8 + 3;
+        assert_eq!(slots(&disk), [last - 1, last]);
+        append(&mut log, &frame(count + 4)).unwrap();
+        drop(log);
+        drop(Log::open(shared(&disk), &dir(), SMALL).unwrap());
+        assert_eq!(slots(&disk), [last, last + 1]);
+    }
+}
+
+#[test]
 fn without_a_watermark_nothing_opens() {
     let image = fed_image(14);
     let mut zeros = image.clone();
@@ -98,7 +116,7 @@ fn without_a_watermark_nothing_opens() {
         };
         assert!(matches!(error, LogError::NoWatermark { .. }), "{error}");
         let disk = MemDisk::from_image(&image);
-        let created = codeq_log::Log::create(shared(&disk), &dir(), SMALL, NEW);
+        let created = Log::create(shared(&disk), &dir(), SMALL, NEW);
         assert!(matches!(created, Err(LogError::AlreadyExists { .. })));
         assert_eq!(disk.image(), image);
     }
@@ -108,7 +126,7 @@ fn without_a_watermark_nothing_opens() {
 fn a_watermark_of_another_log_is_refused() {
     let disk = MemDisk::default();
     let other = codeq_log::NewLog { log_id: 5, ..NEW };
-    drop(codeq_log::Log::create(shared(&disk), &dir(), SMALL, other).unwrap());
+    drop(Log::create(shared(&disk), &dir(), SMALL, other).unwrap());
     let other = mark(&mut disk.image()).clone();
     let mut image = fed_image(14);
     let own = mark(&mut image).clone();
