@@ -1,1 +1,36 @@
-//! placeholder
+//! Order and durability: from a proposed command to an answer that can be relied on.
+//!
+//! ```text
+//! propose ─> inbox ─> shard thread: apply, add to the open group ─> commit thread: write, sync ─> answers
+//!                         │                                                           └─> effects
+//!                         └─ now and then: freeze ─> checkpoint thread: write the store
+//! ```
+//!
+//! The parts that decide anything ([`shard::Shard`], [`group::Group`], [`recover::Node`]) start no thread
+//! and read no clock; the simulator runs them on a disk of its own. The threads are thin loops around them.
+
+pub mod backup;
+pub mod clock;
+pub mod error;
+pub mod group;
+pub mod layout;
+pub mod options;
+pub mod read;
+pub mod recover;
+pub mod request;
+pub mod route;
+pub mod shard;
+
+mod background;
+mod claim;
+mod commit;
+mod engine;
+mod inbox;
+mod parked;
+mod queues;
+mod result_waiters;
+mod worker;
+
+pub use engine::{Engine, EngineStats};
+pub use error::{EngineError, OpenError};
+pub use options::{Durability, Options};

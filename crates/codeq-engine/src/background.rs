@@ -1,0 +1,69 @@
+//! Work beside the commit path: preparing log segments, writing checkpoints, freeing memory.
+
+use std::sync::{Arc, Weak, mpsc};
+use std::thread::{Builder, JoinHandle};
+
+use codeq_log::PrepareJob;
+use codeq_store::{FlushJob, Flushed};
+
+use crate::commit::Pipeline;
+use crate::inbox::{Inbox, Notice};
+
+/// Hands work to the background threads. They end when every handle is gone.
+#[derive(Clone)]
+pub struct Background {
+    prepare: mpsc::Sender<PrepareJob>,
+    store: mpsc::Sender<StoreWork>,
+}
+
+enum StoreWork {
+    Flush(FlushJob, Arc<Inbox>),
+    Free(Box<Flushed>),
+}
+
+impl Background {
+    /// Starts the threads. Segments have their own, so that a long checkpoint cannot keep the log waiting.
+    pub fn start(pipeline: Weak<Pipeline>) -> std::io::Result<(Background, [JoinHandle<()>; 2])> {
+        let (prepare, prepare_jobs) = mpsc::channel::<PrepareJob>();
+        let (store, store_jobs) = mpsc::channel::<StoreWork>();
+        let segments = Builder::new()
+            .name("codeq-segments".into())
+            .spawn(move || {
+                for job in prepare_jobs {
+                    let prepared = job.run();
+                    if let Some(pipeline) = pipeline.upgrade() {
+                        pipeline.prepared(prepared);
+                    }
+                }
+            })?;
+        let checkpoints = Builder::new()
+            .name("codeq-checkpoint".into())
+            .spawn(move || {
+                for work in store_jobs {
+                    match work {
+                        StoreWork::Flush(job, inbox) => {
+                            inbox.notify(Notice::Flushed(Box::new(job.run())));
+                        }
+                        StoreWork::Free(flushed) => drop(flushed),
+                    }
+                }
+            })?;
+        Ok((Background { prepare, store }, [segments, checkpoints]))
+    }
+
+    /// Prepares a log segment.
+    pub fn prepare(&self, job: PrepareJob) {
+        // The thread is gone only when the engine is.
+        let _ = self.prepare.send(job);
+    }
+
+    /// Writes a checkpoint and tells the shard.
+    pub fn flush(&self, job: FlushJob, inbox: Arc<Inbox>) {
+        let _ = self.store.send(StoreWork::Flush(job, inbox));
+    }
+
+    /// Frees what a checkpoint left behind.
+    pub fn free(&self, flushed: Box<Flushed>) {
+        let _ = self.store.send(StoreWork::Free(flushed));
+    }
+}

@@ -1,0 +1,345 @@
+//! The engine: a handle that any number of threads and tasks share.
+
+use std::fs::{File, TryLockError};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::thread::{Builder, JoinHandle};
+use std::time::{Duration, Instant};
+
+use codeq_core::command::{Command, Millis};
+use codeq_core::id::split_mix64;
+use codeq_core::reply::Reply;
+use codeq_disk::{RealDisk, SharedDisk};
+use parking_lot::{Mutex, RwLock};
+use tokio::sync::{oneshot, watch};
+
+use crate::background::Background;
+use crate::clock::{Clock, LogClock, SystemClock};
+use crate::commit::{Committer, Lane, Pipeline};
+use crate::error::{EngineError, OpenError};
+use crate::group::Group;
+use crate::inbox::{Inbox, Notice};
+use crate::layout;
+use crate::options::Options;
+use crate::recover::Node;
+use crate::request::{Answer, Request};
+use crate::result_waiters::ResultWaiters;
+use crate::shard::ShardData;
+use crate::worker::{Checkpoint, Worker};
+
+/// A running engine.
+pub struct Engine {
+    pub(crate) shards: Vec<ShardHandle>,
+    pub(crate) pipeline: Arc<Pipeline>,
+    pub(crate) dir: PathBuf,
+    pub(crate) disk: SharedDisk,
+    pub(crate) options: Options,
+    pub(crate) clock: Arc<dyn Clock>,
+    /// Where the next claim over several shards begins.
+    pub(crate) turn: AtomicU64,
+    threads: Mutex<Vec<JoinHandle<()>>>,
+    /// Held until the engine is gone, so that no other process opens the directory.
+    _lock: File,
+}
+
+/// What the outside needs of a shard.
+pub(crate) struct ShardHandle {
+    pub inbox: Arc<Inbox>,
+    pub data: Arc<RwLock<ShardData>>,
+    pub durable: watch::Receiver<u64>,
+}
+
+/// The engine's own numbers.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct EngineStats {
+    /// Syncs of the log since the start.
+    pub syncs: u64,
+    /// Bytes of records appended to the log since the start.
+    pub log_bytes: u64,
+    /// Bytes that the log can still take before it needs a new segment.
+    pub log_room: u64,
+    /// Requests that wait in all inboxes.
+    pub queued: usize,
+    /// Memory of rows that no checkpoint has written yet.
+    pub memtable_bytes: usize,
+    /// Bytes of all rows as of the last checkpoints.
+    pub live_bytes: u64,
+    /// Bytes that the stores take on the disk.
+    pub store_bytes: u64,
+}
+
+impl Engine {
+    /// Opens a data directory, or makes it, and starts.
+    pub fn open(dir: &Path, options: Options) -> Result<Engine, OpenError> {
+        let seed = entropy();
+        Engine::open_with(Arc::new(RealDisk), dir, options, SystemClock::new(), seed)
+    }
+
+    /// The same on another disk or clock. `dir` must exist on the real disk too: the lock lies there.
+    pub fn open_with(
+        disk: SharedDisk,
+        dir: &Path,
+        options: Options,
+        clock: Arc<dyn Clock>,
+        seed: u64,
+    ) -> Result<Engine, OpenError> {
+        let lock = lock(dir)?;
+        let node = Node::open(&disk, dir, &options, split_mix64(seed))?;
+        let engine = start(node, disk, dir, options, clock, seed, lock)
+            .map_err(OpenError::io("start threads for", dir))?;
+        let settings = engine.options.settings.clone();
+        let differs = |shard: &ShardHandle| *shard.data.read().state.settings() != settings;
+        if engine.shards.iter().any(differs) {
+            let configured = engine.submit_all(Command::Configure(settings));
+            for answer in configured? {
+                answer
+                    .blocking_recv()
+                    .map_err(|_| engine.pipeline.error())??;
+            }
+        }
+        Ok(engine)
+    }
+
+    /// Proposes a command and waits for its answer, which comes when what it says is durable. Claims that
+    /// wait and commands that concern several shards have their own methods.
+    pub async fn propose(&self, command: Command) -> Answer {
+        let shard = self.shard_of(&command)?;
+        let answer = self.submit(shard, command)?;
+        answer.await.unwrap_or_else(|_| Err(self.pipeline.error()))
+    }
+
+    /// The same, blocking the calling thread.
+    pub fn propose_blocking(&self, command: Command) -> Answer {
+        let shard = self.shard_of(&command)?;
+        let answer = self.submit(shard, command)?;
+        answer
+            .blocking_recv()
+            .unwrap_or_else(|_| Err(self.pipeline.error()))
+    }
+
+    /// Number of shards.
+    pub fn shards(&self) -> u16 {
+        self.shards.len() as u16
+    }
+
+    /// The moment by the wall clock.
+    pub fn wall(&self) -> Millis {
+        self.clock.wall()
+    }
+
+    /// Why the engine has stopped by itself, if it has.
+    pub fn failure(&self) -> Option<EngineError> {
+        self.pipeline.has_failed().then(|| self.pipeline.error())
+    }
+
+    /// The engine's own numbers.
+    pub fn stats(&self) -> EngineStats {
+        let mut stats = EngineStats {
+            syncs: self.pipeline.syncs.load(Ordering::Relaxed),
+            log_bytes: self.pipeline.appended.load(Ordering::Relaxed),
+            log_room: self.pipeline.room.load(Ordering::Relaxed),
+            ..EngineStats::default()
+        };
+        for shard in &self.shards {
+            stats.queued += shard.inbox.len();
+            let data = shard.data.read();
+            stats.memtable_bytes += data.store.active_bytes() + data.store.frozen_bytes();
+            stats.live_bytes += data.store.live_bytes();
+            stats.store_bytes += data.store.disk_bytes();
+        }
+        stats
+    }
+
+    /// Brings every store up to everything acknowledged so far.
+    pub fn checkpoint(&self) -> Result<(), EngineError> {
+        let mut waits = Vec::new();
+        for shard in &self.shards {
+            let (done, wait) = oneshot::channel();
+            shard.inbox.notify(Notice::Checkpoint(done));
+            waits.push(wait);
+        }
+        for wait in waits {
+            wait.blocking_recv().map_err(|_| self.pipeline.error())??;
+        }
+        Ok(())
+    }
+
+    /// Answers the claims that wait and lets no new one wait: the first step of a shutdown.
+    pub fn drain(&self) {
+        self.shards
+            .iter()
+            .for_each(|shard| shard.inbox.notify(Notice::Drain));
+    }
+
+    /// Finishes what was proposed, leaves a checkpoint and ends the threads. Later proposals are refused.
+    pub fn shutdown(&self) {
+        let mut threads = self.threads.lock();
+        if threads.is_empty() {
+            return;
+        }
+        self.shards
+            .iter()
+            .for_each(|shard| shard.inbox.notify(Notice::Stop));
+        // The shards end first, in the order of the list; the commit thread serves them to the last.
+        let last = threads.len().saturating_sub(3);
+        for thread in threads.drain(..last) {
+            let _ = thread.join();
+        }
+        self.pipeline.stop();
+        for thread in threads.drain(..) {
+            let _ = thread.join();
+        }
+    }
+
+    pub(crate) fn shard_of(&self, command: &Command) -> Result<u16, EngineError> {
+        match crate::route::route(command, self.shards())? {
+            crate::route::Route::One(shard) => Ok(shard),
+            crate::route::Route::All => Ok(0),
+        }
+    }
+
+    pub(crate) fn submit(
+        &self,
+        shard: u16,
+        command: Command,
+    ) -> Result<oneshot::Receiver<Answer>, EngineError> {
+        let (sender, receiver) = oneshot::channel();
+        self.push(shard, Request::new(command, sender))?;
+        Ok(receiver)
+    }
+
+    pub(crate) fn push(&self, shard: u16, request: Request) -> Result<(), EngineError> {
+        let handle = self
+            .shards
+            .get(usize::from(shard))
+            .ok_or(EngineError::Closed)?;
+        handle.inbox.push(std::iter::once(request))
+    }
+
+    pub(crate) fn submit_all(
+        &self,
+        command: Command,
+    ) -> Result<Vec<oneshot::Receiver<Answer>>, EngineError> {
+        (0..self.shards())
+            .map(|shard| self.submit(shard, command.clone()))
+            .collect()
+    }
+
+    pub(crate) async fn ask_all(&self, command: Command) -> Result<Vec<Reply>, EngineError> {
+        let mut replies = Vec::new();
+        for answer in self.submit_all(command)? {
+            replies.push(
+                answer
+                    .await
+                    .unwrap_or_else(|_| Err(self.pipeline.error()))?,
+            );
+        }
+        Ok(replies)
+    }
+}
+
+impl Drop for Engine {
+    fn drop(&mut self) {
+        self.shutdown();
+    }
+}
+
+/// Takes the directory for this process.
+pub(crate) fn lock(dir: &Path) -> Result<File, OpenError> {
+    std::fs::create_dir_all(dir).map_err(OpenError::io("create", dir))?;
+    let path = layout::lock_path(dir);
+    let mut options = File::options();
+    let file = options.create(true).truncate(false).write(true).open(&path);
+    let file = file.map_err(OpenError::io("open", &path))?;
+    match file.try_lock() {
+        Ok(()) => Ok(file),
+        Err(TryLockError::WouldBlock) => Err(OpenError::InUse(dir.to_owned())),
+        Err(TryLockError::Error(source)) => Err(OpenError::io("lock", &path)(source)),
+    }
+}
+
+fn start(
+    node: Node,
+    disk: SharedDisk,
+    dir: &Path,
+    options: Options,
+    clock: Arc<dyn Clock>,
+    seed: u64,
+    lock: File,
+) -> std::io::Result<Engine> {
+    let Node { log, shards, .. } = node;
+    let (mut lanes, mut handles, mut positions) = (Vec::new(), Vec::new(), Vec::new());
+    for shard in &shards {
+        let (durable, watched) = watch::channel(0);
+        let inbox = Arc::new(Inbox::default());
+        let lane_inbox = Arc::clone(&inbox);
+        lanes.push(Lane {
+            inbox: lane_inbox,
+            durable,
+            waiters: ResultWaiters::default(),
+        });
+        let data = Arc::clone(shard.data());
+        // The checkpoint before the last is not known after a restart, so nothing is purged by it.
+        positions.push([data.read().store.position(), 0]);
+        handles.push(ShardHandle {
+            inbox,
+            data,
+            durable: watched,
+        });
+    }
+    let pipeline = Pipeline::new(lanes, positions, log.room());
+    let (background, background_threads) = Background::start(Arc::downgrade(&pipeline))?;
+    let mut threads = Vec::new();
+    for (shard, handle) in shards.into_iter().zip(&handles) {
+        let number = shard.number;
+        let last = handle.data.read().state.now();
+        let worker = Worker {
+            shard,
+            inbox: Arc::clone(&handle.inbox),
+            pipeline: Arc::clone(&pipeline),
+            background: background.clone(),
+            clock: LogClock::new(Arc::clone(&clock), last),
+            options: options.clone(),
+            checkpoint: Checkpoint::default(),
+            seed: split_mix64(seed ^ u64::from(number)),
+            stopping: false,
+        };
+        let name = format!("codeq-shard-{number}");
+        threads.push(Builder::new().name(name).spawn(move || worker.run())?);
+    }
+    let committer = Committer {
+        groups: handles.iter().map(|_| Group::default()).collect(),
+        log,
+        pipeline: Arc::clone(&pipeline),
+        durability: options.durability,
+        background,
+        expected: 0,
+        released: Instant::now(),
+        sync_time: Duration::from_micros(200),
+        retry_at: None,
+    };
+    threads.push(
+        Builder::new()
+            .name("codeq-commit".into())
+            .spawn(move || committer.run())?,
+    );
+    threads.extend(background_threads);
+    Ok(Engine {
+        shards: handles,
+        pipeline,
+        dir: dir.to_owned(),
+        disk,
+        options,
+        clock,
+        turn: AtomicU64::new(seed),
+        threads: Mutex::new(threads),
+        _lock: lock,
+    })
+}
+
+/// A number that differs from start to start: the hasher's keys are drawn from the operating system.
+pub(crate) fn entropy() -> u64 {
+    use std::hash::{BuildHasher, RandomState};
+    RandomState::new().hash_one(std::process::id())
+}

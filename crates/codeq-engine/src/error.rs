@@ -1,0 +1,125 @@
+//! Why the engine did not do what it was asked.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use codeq_core::codec::DecodeError;
+use codeq_core::kv::KvError;
+use codeq_log::LogError;
+use codeq_store::StoreError;
+
+/// Why a proposal or a read got no answer. Rejections by the rules are answers, not errors.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum EngineError {
+    /// More work is queued than the engine holds. Nothing was done; try again later.
+    #[error("overloaded: the engine's queue is full")]
+    Overloaded,
+    /// The disk has no room for more. Nothing was done; reads go on, and writes do once there is space.
+    #[error("the disk is full: writes are refused until there is space")]
+    DiskFull,
+    /// The engine stopped after a failed write or read. Whether the operation took place is unknown.
+    #[error("the engine has stopped: {0}")]
+    Failed(Arc<str>),
+    /// The engine is shut down.
+    #[error("the engine is shut down")]
+    Closed,
+    /// An atomic batch whose idempotency keys live in different shards.
+    #[error("an atomic batch must lie in one shard: its idempotency keys do not")]
+    AtomicSpansShards,
+    /// `maxConsumers` cannot be divided over the shards.
+    #[error("maxConsumers must be 0 or at least the number of shards ({shards})")]
+    TooFewConsumers {
+        /// The number of shards.
+        shards: u16,
+    },
+}
+
+/// Why a data directory was not opened, backed up or restored. Nothing was changed by an open that failed.
+#[derive(Debug, thiserror::Error)]
+pub enum OpenError {
+    /// Another process has it.
+    #[error("{} is in use by another process: stop it first, or use another directory", .0.display())]
+    InUse(PathBuf),
+    /// Not one of ours.
+    #[error("{} is not a codeQ data directory: {reason}", dir.display())]
+    Foreign {
+        /// The directory.
+        dir: PathBuf,
+        /// How that was seen.
+        reason: String,
+    },
+    /// Written by a newer version.
+    #[error(
+        "{} has format version {found}, this version of codeq reads up to {supported}: run the \
+         version that wrote it, or a later one",
+        dir.display()
+    )]
+    TooNew {
+        /// The directory.
+        dir: PathBuf,
+        /// Its version.
+        found: u32,
+        /// Ours.
+        supported: u32,
+    },
+    /// Ids are bound to the number of shards.
+    #[error(
+        "{} has {found} shard(s) but {wanted} were asked for: the number of shards is fixed when a \
+         directory is made; leave it out, or export into a new directory",
+        dir.display()
+    )]
+    Shards {
+        /// The directory.
+        dir: PathBuf,
+        /// What it was made with.
+        found: u16,
+        /// What was asked for.
+        wanted: u16,
+    },
+    /// The operating system refused.
+    #[error("cannot {action} {}: {source}", path.display())]
+    Io {
+        /// What was tried.
+        action: &'static str,
+        /// On what.
+        path: PathBuf,
+        /// The system's answer.
+        source: std::io::Error,
+    },
+    /// The log could not be opened.
+    #[error(transparent)]
+    Log(#[from] LogError),
+    /// A store could not be opened.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    /// The rows do not make sense.
+    #[error(transparent)]
+    Rows(#[from] KvError),
+    /// A record of the log does not decode.
+    #[error("log frame {index}, shard {shard}: {source}")]
+    Record {
+        /// The frame.
+        index: u64,
+        /// The shard.
+        shard: u16,
+        /// What was wrong.
+        source: DecodeError,
+    },
+    /// The operation needs a running engine.
+    #[error(transparent)]
+    Engine(#[from] EngineError),
+}
+
+impl OpenError {
+    pub(crate) fn io(
+        action: &'static str,
+        path: &std::path::Path,
+    ) -> impl FnOnce(std::io::Error) -> OpenError {
+        let path = path.to_owned();
+        move |source| OpenError::Io {
+            action,
+            path,
+            source,
+        }
+    }
+}

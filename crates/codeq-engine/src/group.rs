@@ -1,0 +1,132 @@
+//! A group: what a shard has applied and the log has not made durable yet.
+
+use std::ops::Range;
+
+use codeq_core::codec;
+use codeq_core::command::{Command, Millis};
+use codeq_core::effect::Effect;
+use codeq_core::reply::Reply;
+
+use crate::error::EngineError;
+use crate::request::{Answer, ReplyTo};
+
+/// Commands that share one sync, with the answers that wait for it.
+#[derive(Default)]
+pub struct Group {
+    /// The records for the log: one for each moment at which commands were applied.
+    bytes: Vec<u8>,
+    records: Vec<Range<usize>>,
+    answers: Vec<(ReplyTo, Answer)>,
+    /// What follows once the group is durable.
+    pub effects: Vec<Effect>,
+    /// The number of the last batch in the group; see `Shard`.
+    pub batch: u64,
+    /// Commands in the group that changed something.
+    pub commands: usize,
+}
+
+impl Group {
+    /// Starts a record: the commands that follow are applied at `now`.
+    pub fn begin(&mut self, now: Millis) {
+        let start = self.bytes.len();
+        codec::begin_group(now, &mut self.bytes);
+        self.records.push(start..self.bytes.len());
+    }
+
+    /// Adds a command that changed something to the record.
+    pub fn push(&mut self, command: &Command) {
+        codec::push_command(command, &mut self.bytes);
+        self.commands += 1;
+    }
+
+    /// Ends the record; one without commands is taken back.
+    pub fn end(&mut self) {
+        const EMPTY: usize = 9;
+        let end = self.bytes.len();
+        if let Some(record) = self.records.last_mut() {
+            record.end = end;
+            if record.len() <= EMPTY {
+                self.bytes.truncate(record.start);
+                self.records.pop();
+            }
+        }
+    }
+
+    /// Keeps an answer until the group is durable.
+    pub fn answer(&mut self, to: ReplyTo, answer: Answer) {
+        self.answers.push((to, answer));
+    }
+
+    /// Adds a later group of the same shard to this one, and leaves that one empty.
+    pub fn absorb(&mut self, later: &mut Group) {
+        let shift = self.bytes.len();
+        self.bytes.extend_from_slice(&later.bytes);
+        let shifted = later
+            .records
+            .iter()
+            .map(|range| range.start + shift..range.end + shift);
+        self.records.extend(shifted);
+        self.answers.append(&mut later.answers);
+        self.effects.append(&mut later.effects);
+        self.batch = later.batch;
+        self.commands += later.commands;
+        later.clear();
+    }
+
+    /// Whether there is nothing to log and nobody to answer.
+    pub fn is_empty(&self) -> bool {
+        self.records.is_empty() && self.answers.is_empty() && self.effects.is_empty()
+    }
+
+    /// Whether there is something to log.
+    pub fn has_records(&self) -> bool {
+        !self.records.is_empty()
+    }
+
+    /// Bytes for the log.
+    pub fn len(&self) -> usize {
+        self.bytes.len()
+    }
+
+    /// Answers that wait.
+    pub fn answers(&self) -> usize {
+        self.answers.len()
+    }
+
+    /// The records for the log.
+    pub fn records(&self) -> impl Iterator<Item = &[u8]> {
+        self.records
+            .iter()
+            .filter_map(|range| self.bytes.get(range.clone()))
+    }
+
+    /// Sends the answers: the group is durable. Returns claims that nobody waited for any more.
+    pub fn release(&mut self) -> Vec<Reply> {
+        let mut unclaimed = Vec::new();
+        for (to, answer) in self.answers.drain(..) {
+            if let Err(Ok(reply @ Reply::Claimed(_))) = to.send(answer) {
+                unclaimed.push(reply);
+            }
+        }
+        unclaimed
+    }
+
+    /// Tells everybody who waits that the outcome is unknown: the group could not be made durable.
+    pub fn fail(&mut self, error: &EngineError) {
+        for (to, _) in self.answers.drain(..) {
+            // Whoever is gone does not need to know.
+            let _ = to.send(Err(error.clone()));
+        }
+    }
+
+    /// Makes the group fit for new commands, keeping its memory.
+    pub fn clear(&mut self) {
+        const KEEP: usize = 4 << 20;
+        self.bytes.clear();
+        self.bytes.shrink_to(KEEP);
+        self.records.clear();
+        self.answers.clear();
+        self.effects.clear();
+        self.commands = 0;
+    }
+}

@@ -1,0 +1,136 @@
+//! A shard's inbox: bounded, many senders, one reader that takes all there is at once.
+
+use std::collections::VecDeque;
+use std::time::{Duration, Instant};
+
+use codeq_store::Flushed;
+use parking_lot::{Condvar, Mutex};
+
+use crate::error::EngineError;
+use crate::options::{INBOX_BYTES_MAX, INBOX_MAX};
+use crate::request::Request;
+use tokio::sync::oneshot;
+
+/// What reaches a shard's thread besides requests.
+pub enum Notice {
+    /// A checkpoint job is done.
+    Flushed(Box<Flushed>),
+    /// Make a checkpoint now, and say when everything acknowledged before is in the store.
+    Checkpoint(oneshot::Sender<Result<(), EngineError>>),
+    /// Stop handing out tasks: the server is about to stop.
+    Drain,
+    /// Finish what is there, then end.
+    Stop,
+}
+
+/// A shard's inbox.
+#[derive(Default)]
+pub struct Inbox {
+    queue: Mutex<Queue>,
+    filled: Condvar,
+}
+
+#[derive(Default)]
+struct Queue {
+    requests: VecDeque<Request>,
+    bytes: usize,
+    notices: VecDeque<Notice>,
+    waiting: bool,
+    closed: Option<EngineError>,
+}
+
+impl Inbox {
+    /// Adds requests, all or none.
+    pub fn push(
+        &self,
+        requests: impl ExactSizeIterator<Item = Request>,
+    ) -> Result<(), EngineError> {
+        let mut queue = self.queue.lock();
+        if let Some(error) = &queue.closed {
+            return Err(error.clone());
+        }
+        if queue.requests.len() + requests.len() > INBOX_MAX || queue.bytes > INBOX_BYTES_MAX {
+            return Err(EngineError::Overloaded);
+        }
+        for request in requests {
+            queue.bytes += request.bytes();
+            queue.requests.push_back(request);
+        }
+        self.wake(queue);
+        Ok(())
+    }
+
+    /// Adds a notice. Notices are few and never refused.
+    pub fn notify(&self, notice: Notice) {
+        let mut queue = self.queue.lock();
+        queue.notices.push_back(notice);
+        self.wake(queue);
+    }
+
+    /// Takes at most `max` requests and all notices. Waits for some until `deadline`, for ever if none.
+    pub fn take(
+        &self,
+        max: usize,
+        deadline: Option<Instant>,
+        requests: &mut Vec<Request>,
+        notices: &mut Vec<Notice>,
+    ) {
+        let mut queue = self.queue.lock();
+        while queue.requests.is_empty() && queue.notices.is_empty() {
+            queue.waiting = true;
+            let timed_out = match deadline {
+                Some(deadline) => self.filled.wait_until(&mut queue, deadline).timed_out(),
+                None => {
+                    self.filled.wait(&mut queue);
+                    false
+                }
+            };
+            queue.waiting = false;
+            if timed_out {
+                return;
+            }
+        }
+        notices.extend(queue.notices.drain(..));
+        let count = queue.requests.len().min(max);
+        requests.extend(queue.requests.drain(..count));
+        let taken: usize = requests.iter().map(Request::bytes).sum();
+        queue.bytes = queue.bytes.saturating_sub(taken);
+    }
+
+    /// Refuses everything from now on and answers what waits with the same error.
+    pub fn close(&self, error: &EngineError) {
+        let mut queue = self.queue.lock();
+        queue.closed.get_or_insert_with(|| error.clone());
+        queue.bytes = 0;
+        let requests = std::mem::take(&mut queue.requests);
+        let notices = std::mem::take(&mut queue.notices);
+        drop(queue);
+        for request in requests {
+            // Whoever is gone does not need to know.
+            let _ = request.reply.send(Err(error.clone()));
+        }
+        for notice in notices {
+            if let Notice::Checkpoint(done) = notice {
+                let _ = done.send(Err(error.clone()));
+            }
+        }
+    }
+
+    /// Requests that wait.
+    pub fn len(&self) -> usize {
+        self.queue.lock().requests.len()
+    }
+
+    fn wake(&self, queue: parking_lot::MutexGuard<'_, Queue>) {
+        let waiting = queue.waiting;
+        drop(queue);
+        if waiting {
+            self.filled.notify_one();
+        }
+    }
+}
+
+/// The moment that lies `wait` ahead; none for one that never comes.
+pub fn after(wait: Option<Duration>) -> Option<Instant> {
+    wait.and_then(|wait| Instant::now().checked_add(wait))
+}

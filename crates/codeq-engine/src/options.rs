@@ -1,0 +1,68 @@
+//! What can be chosen about an engine, and its bounds by name.
+
+use std::time::Duration;
+
+use codeq_core::settings::Settings;
+
+/// Most commands that wait in a shard's inbox; one more is answered *overloaded*.
+pub const INBOX_MAX: usize = 16_384;
+/// Most bytes of commands that wait in a shard's inbox.
+pub const INBOX_BYTES_MAX: usize = 64 << 20;
+/// Most commands applied under one lock: keeps readers waiting for less than a millisecond.
+pub const BATCH_MAX: usize = 256;
+/// A group that has grown to this is not added to before the log has taken it.
+pub const GROUP_BYTES_MAX: usize = 1 << 20;
+/// Most commands in a group.
+pub const GROUP_MAX: usize = 4_096;
+/// Most claims that wait in a shard for a task.
+pub const PARKED_MAX: usize = 100_000;
+/// Most shards.
+pub const SHARDS_MAX: u16 = 64;
+/// Bytes that the log must still take before a command is applied: what is under way in every shard,
+/// with room to spare. Below this the disk counts as full.
+pub const LOG_RESERVE: u64 = 8 << 20;
+/// How long the engine waits before it tries again to get space on a full disk.
+pub const FULL_DISK_RETRY: Duration = Duration::from_secs(1);
+
+/// When an operation is acknowledged.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Durability {
+    /// After `fdatasync`: survives a power cut.
+    #[default]
+    Fsync,
+    /// After the write reached the operating system: survives a crash of the process only.
+    Os,
+}
+
+/// What can be chosen about an engine.
+#[derive(Debug, Clone)]
+pub struct Options {
+    /// Number of shards of a new directory; an existing one must agree. None takes what is there, or 1.
+    pub shards: Option<u16>,
+    /// When an operation is acknowledged.
+    pub durability: Durability,
+    /// The rules' defaults.
+    pub settings: Settings,
+    /// Length of a log segment.
+    pub segment_bytes: u64,
+    /// A shard is checkpointed when its unwritten rows take this much memory…
+    pub memtable_bytes: usize,
+    /// …or when the log has grown by this much since its last checkpoint.
+    pub checkpoint_log_bytes: u64,
+    /// The store's bounds.
+    pub store: codeq_store::Options,
+}
+
+impl Default for Options {
+    fn default() -> Options {
+        Options {
+            shards: None,
+            durability: Durability::Fsync,
+            settings: Settings::default(),
+            segment_bytes: 64 << 20,
+            memtable_bytes: 32 << 20,
+            checkpoint_log_bytes: 128 << 20,
+            store: codeq_store::Options::default(),
+        }
+    }
+}

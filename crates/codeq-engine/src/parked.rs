@@ -1,0 +1,152 @@
+//! Claims that found nothing and wait. A new task wakes exactly one of them, the longest waiting.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::sync::Arc;
+
+use codeq_core::command::{Millis, Selector};
+use codeq_core::names::queue_name;
+
+use crate::request::ParkedClaim;
+
+/// The number of a parked claim: smaller has waited longer.
+pub type ParkId = u64;
+
+/// The parked claims of a shard.
+#[derive(Default)]
+pub struct Parked {
+    next: ParkId,
+    claims: BTreeMap<ParkId, ParkedClaim>,
+    /// Who waits for which queue, longest first. A claim for several commands stands in several lines.
+    by_queue: BTreeMap<(Arc<str>, Arc<str>), VecDeque<ParkId>>,
+    /// Who waits for any queue of a tenant.
+    by_tenant: BTreeMap<Arc<str>, VecDeque<ParkId>>,
+    deadlines: BTreeSet<(Millis, ParkId)>,
+}
+
+impl Parked {
+    /// How many wait.
+    pub fn len(&self) -> usize {
+        self.claims.len()
+    }
+
+    /// Whether nobody waits.
+    pub fn is_empty(&self) -> bool {
+        self.claims.is_empty()
+    }
+
+    /// Adds a claim to the end of its lines.
+    pub fn park(&mut self, claim: ParkedClaim) {
+        let id = self.next;
+        self.next += 1;
+        self.put(id, claim);
+    }
+
+    /// Puts a claim back that was taken and not served. It keeps its place in line.
+    pub fn put(&mut self, id: ParkId, parked: ParkedClaim) {
+        let tenant = Arc::clone(&parked.claim.tenant);
+        match &parked.claim.from {
+            Selector::Any => enter(self.by_tenant.entry(tenant).or_default(), id),
+            Selector::Commands(commands) => {
+                for command in commands {
+                    let key = (Arc::clone(&tenant), Arc::from(&*queue_name(command)));
+                    enter(self.by_queue.entry(key).or_default(), id);
+                }
+            }
+        }
+        self.deadlines.insert((parked.deadline, id));
+        self.claims.insert(id, parked);
+    }
+
+    /// Takes the claim that has waited longest for this queue and whose client is still there.
+    pub fn take(&mut self, tenant: &Arc<str>, queue: &Arc<str>) -> Option<(ParkId, ParkedClaim)> {
+        loop {
+            let key = (Arc::clone(tenant), Arc::clone(queue));
+            let named = self
+                .by_queue
+                .get(&key)
+                .and_then(|line| line.front().copied());
+            let any = self
+                .by_tenant
+                .get(tenant)
+                .and_then(|line| line.front().copied());
+            let id = named.into_iter().chain(any).min()?;
+            let parked = self.remove(id)?;
+            if !parked.reply.is_closed() {
+                return Some((id, parked));
+            }
+        }
+    }
+
+    /// Takes a claim whose wait is over.
+    pub fn take_due(&mut self, now: Millis) -> Option<ParkedClaim> {
+        let (deadline, id) = self.deadlines.first().copied()?;
+        if deadline <= now {
+            self.remove(id)
+        } else {
+            None
+        }
+    }
+
+    /// When the next wait is over.
+    pub fn next_deadline(&self) -> Option<Millis> {
+        self.deadlines.first().map(|(deadline, _)| *deadline)
+    }
+
+    /// Takes all, at shutdown.
+    pub fn take_all(&mut self) -> Vec<ParkedClaim> {
+        let all = std::mem::take(self);
+        self.next = all.next;
+        all.claims.into_values().collect()
+    }
+
+    /// Lets go of claims whose clients are gone. Walks over all of them: for when there are many.
+    pub fn forget_closed(&mut self) {
+        let closed =
+            |(id, parked): (&ParkId, &ParkedClaim)| parked.reply.is_closed().then_some(*id);
+        let gone: Vec<ParkId> = self.claims.iter().filter_map(closed).collect();
+        for id in gone {
+            self.remove(id);
+        }
+    }
+
+    fn remove(&mut self, id: ParkId) -> Option<ParkedClaim> {
+        let parked = self.claims.remove(&id)?;
+        self.deadlines.remove(&(parked.deadline, id));
+        let tenant = &parked.claim.tenant;
+        match &parked.claim.from {
+            Selector::Any => {
+                if let Some(line) = self.by_tenant.get_mut(tenant) {
+                    leave(line, id);
+                    if line.is_empty() {
+                        self.by_tenant.remove(tenant);
+                    }
+                }
+            }
+            Selector::Commands(commands) => {
+                for command in commands {
+                    let key = (Arc::clone(tenant), Arc::from(&*queue_name(command)));
+                    if let Some(line) = self.by_queue.get_mut(&key) {
+                        leave(line, id);
+                        if line.is_empty() {
+                            self.by_queue.remove(&key);
+                        }
+                    }
+                }
+            }
+        }
+        Some(parked)
+    }
+}
+
+/// Lines are sorted by number, so a claim that comes back finds its place.
+fn enter(line: &mut VecDeque<ParkId>, id: ParkId) {
+    if let Err(at) = line.binary_search(&id) {
+        line.insert(at, id);
+    }
+}
+
+fn leave(line: &mut VecDeque<ParkId>, id: ParkId) {
+    if let Ok(at) = line.binary_search(&id) {
+        line.remove(at);
+    }
+}

@@ -1,0 +1,81 @@
+//! Which shard a command belongs to.
+//!
+//! A task's shard is decided by its id; the id is minted so that it falls on the shard that the enqueue
+//! chose. An enqueue with an idempotency key goes to the shard of the key, so that lookup and insert are
+//! one step; one into a strictly ordered queue goes to the shard of the queue; any other goes anywhere.
+
+use codeq_core::command::{Command, Enqueue, NewTask, ReplayTarget};
+use codeq_core::id::fnv1a64;
+use codeq_core::names::queue_name;
+
+use crate::error::EngineError;
+
+/// Where a command goes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Route {
+    /// To one shard.
+    One(u16),
+    /// To every shard, one after the other.
+    All,
+}
+
+/// The shard of a command, or all of them.
+pub fn route(command: &Command, shards: u16) -> Result<Route, EngineError> {
+    if shards <= 1 {
+        return Ok(Route::One(0));
+    }
+    Ok(match command {
+        Command::Enqueue(enqueue) => Route::One(enqueue_shard(enqueue, shards)?),
+        Command::Heartbeat(command) => Route::One(command.id.shard(shards)),
+        Command::Submit(command) => Route::One(command.id.shard(shards)),
+        Command::Nack(command) => Route::One(command.id.shard(shards)),
+        Command::Abandon(command) => Route::One(command.id.shard(shards)),
+        Command::Cancel(command) => Route::One(command.id.shard(shards)),
+        Command::Callback(command) => Route::One(command.id.shard(shards)),
+        Command::Replay(command) => match &command.target {
+            ReplayTarget::One(id) => Route::One(id.shard(shards)),
+            ReplayTarget::Queue { .. } => Route::All,
+        },
+        Command::Configure(_)
+        | Command::Claim(_)
+        | Command::Purge(_)
+        | Command::Pause(_)
+        | Command::PutTopic(_)
+        | Command::DeleteTopic(_)
+        | Command::Cleanup(_)
+        | Command::Sweep(_) => Route::All,
+    })
+}
+
+/// The shard of a single task that is to be made.
+pub fn task_shard(tenant: &str, task: &NewTask, strict: bool, seed: u64, shards: u16) -> u16 {
+    let hash = match &task.idempotency_key {
+        Some(key) => hash(tenant, key),
+        None if strict => hash(tenant, &queue_name(&task.command)),
+        None => seed,
+    };
+    (hash % u64::from(shards.max(1))) as u16
+}
+
+fn enqueue_shard(enqueue: &Enqueue, shards: u16) -> Result<u16, EngineError> {
+    let mut keyed = enqueue
+        .tasks
+        .iter()
+        .filter(|task| task.idempotency_key.is_some());
+    let shard_of = |task| task_shard(&enqueue.tenant, task, false, enqueue.seed, shards);
+    let Some(first) = keyed.next().map(shard_of) else {
+        return Ok((enqueue.seed % u64::from(shards)) as u16);
+    };
+    if keyed.all(|task| shard_of(task) == first) {
+        Ok(first)
+    } else {
+        Err(EngineError::AtomicSpansShards)
+    }
+}
+
+fn hash(tenant: &str, name: &str) -> u64 {
+    let mut bytes = (tenant.len() as u64).to_le_bytes().to_vec();
+    bytes.extend_from_slice(tenant.as_bytes());
+    bytes.extend_from_slice(name.as_bytes());
+    fnv1a64(&bytes)
+}

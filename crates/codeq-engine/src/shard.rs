@@ -1,0 +1,260 @@
+//! A shard: the rules on their store, and the claims that wait.
+//!
+//! Nothing here starts a thread, reads a clock or touches the log: commands come in with their moment and
+//! go into a [`Group`]. The threads around it are in `worker` and `commit`; the simulator drives a shard
+//! directly.
+
+use std::sync::Arc;
+
+use codeq_core::command::{Command, Millis, Sweep};
+use codeq_core::effect::Effect;
+use codeq_core::id::split_mix64;
+use codeq_core::kv::KvError;
+use codeq_core::limits::SWEEP_MAX;
+use codeq_core::reply::Reply;
+use codeq_core::state::State;
+use codeq_store::{FlushJob, Flushed, Store, StoreError};
+use parking_lot::RwLock;
+
+use crate::error::EngineError;
+use crate::group::Group;
+use crate::options::PARKED_MAX;
+use crate::parked::Parked;
+use crate::request::{ParkedClaim, Request};
+
+/// What readers share with the shard's writer.
+pub struct ShardData {
+    /// The rules' state.
+    pub state: State,
+    /// Its rows.
+    pub store: Store,
+    /// The number of the last batch that was applied. What a reader sees is durable once this batch is.
+    pub batch: u64,
+}
+
+/// One shard.
+pub struct Shard {
+    /// Its number.
+    pub number: u16,
+    data: Arc<RwLock<ShardData>>,
+    parked: Parked,
+    /// The commands that have been applied since the last group was taken.
+    pub group: Group,
+    effects: Vec<Effect>,
+    draining: bool,
+}
+
+impl Shard {
+    /// A shard on its recovered state.
+    pub fn new(number: u16, state: State, store: Store) -> Shard {
+        let data = Arc::new(RwLock::new(ShardData {
+            state,
+            store,
+            batch: 0,
+        }));
+        Shard {
+            number,
+            data,
+            parked: Parked::default(),
+            group: Group::default(),
+            effects: Vec::new(),
+            draining: false,
+        }
+    }
+
+    /// What readers share.
+    pub fn data(&self) -> &Arc<RwLock<ShardData>> {
+        &self.data
+    }
+
+    /// Applies requests at one moment, wakes the claims that can be served now, and adds all that changed
+    /// to the group. An error means that the shard must stop.
+    pub fn apply(
+        &mut self,
+        now: Millis,
+        requests: impl IntoIterator<Item = Request>,
+    ) -> Result<(), KvError> {
+        let data = Arc::clone(&self.data);
+        let mut data = data.write();
+        data.batch += 1;
+        self.group.batch = data.batch;
+        self.group.begin(now);
+        for request in requests {
+            self.apply_one(&mut data, now, request)?;
+        }
+        self.group.end();
+        Ok(())
+    }
+
+    /// Does what is due: bounded work, to be repeated as long as something is.
+    pub fn sweep(&mut self, now: Millis, seed: u64) -> Result<(), KvError> {
+        while let Some(parked) = self.parked.take_due(now) {
+            self.group
+                .answer(parked.reply, Ok(Reply::Claimed(Vec::new())));
+        }
+        if self
+            .data
+            .read()
+            .state
+            .next_deadline()
+            .is_some_and(|at| at <= now)
+        {
+            let sweep = Sweep {
+                limit: SWEEP_MAX,
+                seed: split_mix64(seed),
+            };
+            self.apply(now, [Request::detached(Command::Sweep(sweep))])?;
+        }
+        Ok(())
+    }
+
+    /// When [`Shard::sweep`] has something to do next.
+    pub fn next_deadline(&self) -> Option<Millis> {
+        let due = self.data.read().state.next_deadline();
+        due.into_iter().chain(self.parked.next_deadline()).min()
+    }
+
+    /// Claims that wait for a task.
+    pub fn parked(&self) -> usize {
+        self.parked.len()
+    }
+
+    /// Answers the claims that wait, and from now on those that would.
+    pub fn drain(&mut self) {
+        self.draining = true;
+        for parked in self.parked.take_all() {
+            self.group
+                .answer(parked.reply, Ok(Reply::Claimed(Vec::new())));
+        }
+    }
+
+    /// Tells everybody who waits here that the engine has stopped.
+    pub fn fail(&mut self, error: &EngineError) {
+        self.group.fail(error);
+        for parked in self.parked.take_all() {
+            // Whoever is gone does not need to know.
+            let _ = parked.reply.send(Err(error.clone()));
+        }
+    }
+
+    /// Starts a checkpoint at `position`, the last log frame that holds anything of this shard. Everything
+    /// that was applied must be durable.
+    pub fn freeze(&mut self, position: u64) -> Option<FlushJob> {
+        let mut data = self.data.write();
+        let ShardData { state, store, .. } = &mut *data;
+        if store.frozen_bytes() > 0 {
+            return store.retry_flush();
+        }
+        state.write_back(store);
+        store.freeze(position)
+    }
+
+    /// Takes back what a checkpoint job did.
+    pub fn flushed(&mut self, flushed: &mut Flushed) -> Result<(), StoreError> {
+        self.data.write().store.flushed(flushed)
+    }
+
+    fn apply_one(
+        &mut self,
+        data: &mut ShardData,
+        now: Millis,
+        request: Request,
+    ) -> Result<(), KvError> {
+        let Request {
+            command,
+            reply,
+            wait,
+        } = request;
+        let mut effects = std::mem::take(&mut self.effects);
+        let applied = data
+            .state
+            .apply(&mut data.store, now, &command, &mut effects)?;
+        if applied.changed {
+            self.group.push(&command);
+        }
+        match (applied.reply, command) {
+            (Reply::Claimed(tasks), Command::Claim(claim)) if tasks.is_empty() && wait > 0 => {
+                let deadline = now.saturating_add(wait);
+                self.park(ParkedClaim {
+                    claim,
+                    reply,
+                    deadline,
+                });
+            }
+            (reply_value, _) => self.group.answer(reply, Ok(reply_value)),
+        }
+        self.serve_parked(data, now, &mut effects)?;
+        self.group.effects.append(&mut effects);
+        self.effects = effects;
+        Ok(())
+    }
+
+    fn park(&mut self, claim: ParkedClaim) {
+        if self.parked.len() >= PARKED_MAX {
+            self.parked.forget_closed();
+        }
+        if self.draining {
+            self.group
+                .answer(claim.reply, Ok(Reply::Claimed(Vec::new())));
+        } else if self.parked.len() >= PARKED_MAX {
+            self.group.answer(claim.reply, Err(EngineError::Overloaded));
+        } else {
+            self.parked.park(claim);
+        }
+    }
+
+    /// Hands tasks of queues that became claimable to the claims that wait for them, in the same group: the
+    /// worker hears of the task when the task and its lease are durable, after one sync.
+    fn serve_parked(
+        &mut self,
+        data: &mut ShardData,
+        now: Millis,
+        effects: &mut Vec<Effect>,
+    ) -> Result<(), KvError> {
+        if self.parked.is_empty() {
+            return Ok(());
+        }
+        let mut at = 0;
+        while let Some(effect) = effects.get(at).copied() {
+            at += 1;
+            let Effect::Ready { queue } = effect else {
+                continue;
+            };
+            while data.state.is_claimable(queue) {
+                let Some(row) = data.state.queue_row(queue) else {
+                    break;
+                };
+                let (tenant, name) = (Arc::clone(&row.tenant), Arc::clone(&row.name));
+                let Some((id, parked)) = self.parked.take(&tenant, &name) else {
+                    break;
+                };
+                let ParkedClaim {
+                    claim,
+                    reply,
+                    deadline,
+                } = parked;
+                let Some(reply) = reply.take() else { continue };
+                let command = Command::Claim(claim);
+                let applied = data.state.apply(&mut data.store, now, &command, effects)?;
+                if applied.changed {
+                    self.group.push(&command);
+                }
+                match (applied.reply, command) {
+                    (Reply::Claimed(tasks), Command::Claim(claim)) if tasks.is_empty() => {
+                        self.parked.put(
+                            id,
+                            ParkedClaim {
+                                claim,
+                                reply,
+                                deadline,
+                            },
+                        );
+                        break;
+                    }
+                    (answer, _) => self.group.answer(reply, Ok(answer)),
+                }
+            }
+        }
+        Ok(())
+    }
+}

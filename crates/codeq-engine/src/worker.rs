@@ -1,0 +1,275 @@
+//! A shard's thread: takes requests, applies them, offers the group to the log, and keeps time.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+use codeq_core::command::Millis;
+use codeq_core::id::split_mix64;
+use codeq_core::kv::KvError;
+use codeq_store::{Flushed, StoreError};
+use tokio::sync::oneshot;
+
+use crate::background::Background;
+use crate::clock::LogClock;
+use crate::commit::Pipeline;
+use crate::error::EngineError;
+use crate::inbox::{Inbox, Notice, after};
+use crate::options::{BATCH_MAX, FULL_DISK_RETRY, LOG_RESERVE, Options};
+use crate::request::Request;
+use crate::shard::Shard;
+
+/// A shard's thread.
+pub struct Worker {
+    pub shard: Shard,
+    pub inbox: Arc<Inbox>,
+    pub pipeline: Arc<Pipeline>,
+    pub background: Background,
+    pub clock: LogClock,
+    pub options: Options,
+    pub checkpoint: Checkpoint,
+    pub seed: u64,
+    pub stopping: bool,
+}
+
+/// Where the shard's checkpoint stands.
+#[derive(Default)]
+pub struct Checkpoint {
+    /// A job is under way.
+    pub running: bool,
+    /// The last frame that the running job covers.
+    pub position: u64,
+    /// What the log had appended when the last one began.
+    pub log_bytes: u64,
+    /// The disk was full: try again at this moment.
+    pub retry_at: Option<Instant>,
+    /// Those who wait for one that has not begun yet.
+    pub wanted: Vec<oneshot::Sender<Result<(), EngineError>>>,
+    /// Those who wait for the running one.
+    pub awaited: Vec<oneshot::Sender<Result<(), EngineError>>>,
+}
+
+/// Something stops the shard.
+enum Stop {
+    Failed(EngineError),
+    Closed,
+}
+
+impl From<KvError> for Stop {
+    fn from(error: KvError) -> Stop {
+        Stop::Failed(EngineError::Failed(error.to_string().into()))
+    }
+}
+
+impl From<EngineError> for Stop {
+    fn from(error: EngineError) -> Stop {
+        Stop::Failed(error)
+    }
+}
+
+impl Worker {
+    /// Runs until it is stopped or something fails.
+    pub fn run(mut self) {
+        let mut requests = Vec::with_capacity(BATCH_MAX);
+        let mut notices = Vec::new();
+        loop {
+            match self.turn(&mut requests, &mut notices) {
+                Ok(()) => {}
+                Err(Stop::Closed) => {
+                    self.shard.fail(&EngineError::Closed);
+                    return;
+                }
+                Err(Stop::Failed(error)) => {
+                    self.pipeline.fail(&error);
+                    self.shard.fail(&error);
+                    self.settle(Err(error));
+                    return;
+                }
+            }
+        }
+    }
+
+    fn turn(&mut self, requests: &mut Vec<Request>, notices: &mut Vec<Notice>) -> Result<(), Stop> {
+        let wake_at = self.wake_at();
+        self.inbox.take(BATCH_MAX, wake_at, requests, notices);
+        for notice in notices.drain(..) {
+            self.notice(notice)?;
+        }
+        if self.pipeline.has_failed() {
+            return Err(self.pipeline.error().into());
+        }
+        if self.is_full() {
+            for request in requests.drain(..) {
+                // Whoever is gone does not need to know.
+                let _ = request.reply.send(Err(EngineError::DiskFull));
+            }
+        } else {
+            let now = self.clock.now();
+            if !requests.is_empty() {
+                self.shard.apply(now, requests.drain(..))?;
+            }
+            self.seed = split_mix64(self.seed);
+            self.shard.sweep(now, self.seed)?;
+        }
+        if !self.shard.group.is_empty() {
+            self.pipeline
+                .offer(self.shard.number, &mut self.shard.group)?;
+        }
+        self.checkpoint_if_due()?;
+        if self.stopping && self.inbox.len() == 0 {
+            return self.finish();
+        }
+        Ok(())
+    }
+
+    fn notice(&mut self, notice: Notice) -> Result<(), Stop> {
+        match notice {
+            Notice::Flushed(flushed) => self.flushed(flushed)?,
+            Notice::Checkpoint(done) => self.checkpoint.wanted.push(done),
+            Notice::Drain => self.shard.drain(),
+            Notice::Stop => {
+                self.shard.drain();
+                self.stopping = true;
+            }
+        }
+        Ok(())
+    }
+
+    /// When there is something to do though nobody asks.
+    fn wake_at(&mut self) -> Option<Instant> {
+        if self.stopping {
+            return Some(Instant::now());
+        }
+        let retry = self.checkpoint.retry_at;
+        let deadline = self.shard.next_deadline().filter(|_| !self.is_full());
+        let due = deadline.map(|at| {
+            let now: Millis = self.clock.now();
+            Duration::from_millis(at.saturating_sub(now))
+        });
+        let due = after(due);
+        let full = after(self.is_full().then_some(FULL_DISK_RETRY));
+        due.into_iter().chain(retry).chain(full).min()
+    }
+
+    /// Whether a command could be applied that can then not be logged or checkpointed.
+    fn is_full(&self) -> bool {
+        if self.pipeline.room.load(Ordering::Acquire)
+            < LOG_RESERVE.min(self.options.segment_bytes / 4)
+        {
+            return true;
+        }
+        let waiting = self.checkpoint.retry_at.is_some();
+        waiting && self.memory() > self.options.memtable_bytes.saturating_mul(4)
+    }
+
+    fn memory(&self) -> usize {
+        self.shard.data().read().store.active_bytes()
+    }
+
+    fn checkpoint_if_due(&mut self) -> Result<(), Stop> {
+        if self.checkpoint.running {
+            // A checkpoint that cannot keep up must slow the writers down, not fill the memory.
+            let limit = self.options.memtable_bytes.saturating_mul(4);
+            while self.checkpoint.running && self.memory() > limit {
+                let mut notices = Vec::new();
+                self.inbox.take(
+                    0,
+                    after(Some(Duration::from_millis(10))),
+                    &mut Vec::new(),
+                    &mut notices,
+                );
+                for notice in notices {
+                    self.notice(notice)?;
+                }
+            }
+            return Ok(());
+        }
+        if self
+            .checkpoint
+            .retry_at
+            .is_some_and(|at| Instant::now() < at)
+        {
+            return Ok(());
+        }
+        let appended = self.pipeline.appended.load(Ordering::Relaxed);
+        let grown = appended.saturating_sub(self.checkpoint.log_bytes);
+        let due = self.memory() >= self.options.memtable_bytes
+            || grown >= self.options.checkpoint_log_bytes
+            || self.checkpoint.retry_at.is_some()
+            || !self.checkpoint.wanted.is_empty();
+        if !due {
+            return Ok(());
+        }
+        self.begin_checkpoint()
+    }
+
+    fn begin_checkpoint(&mut self) -> Result<(), Stop> {
+        let position = self.pipeline.barrier()?;
+        let frozen = self.shard.data().read().store.frozen_bytes() > 0;
+        let Some(job) = self.shard.freeze(position) else {
+            return Ok(());
+        };
+        if !frozen {
+            // A retry writes what was frozen before; those who wait now need the one after.
+            self.checkpoint.position = position;
+            self.checkpoint.awaited.append(&mut self.checkpoint.wanted);
+        }
+        self.checkpoint.running = true;
+        self.checkpoint.retry_at = None;
+        self.checkpoint.log_bytes = self.pipeline.appended.load(Ordering::Relaxed);
+        self.background.flush(job, Arc::clone(&self.inbox));
+        Ok(())
+    }
+
+    fn flushed(&mut self, mut flushed: Box<Flushed>) -> Result<(), Stop> {
+        let outcome = self.shard.flushed(&mut flushed);
+        self.background.free(flushed);
+        self.checkpoint.running = false;
+        match outcome {
+            Ok(()) => {
+                let position = self.shard.data().read().store.position();
+                self.pipeline.checkpointed(self.shard.number, position);
+                self.settle(Ok(()));
+                if let Some(job) = self.shard.data().write().store.maintain() {
+                    self.checkpoint.running = true;
+                    self.background.flush(job, Arc::clone(&self.inbox));
+                }
+                Ok(())
+            }
+            Err(error @ StoreError::Full { .. }) => {
+                self.checkpoint.retry_at = after(Some(FULL_DISK_RETRY));
+                let _ = error;
+                self.settle(Err(EngineError::DiskFull));
+                Ok(())
+            }
+            Err(error) => Err(Stop::Failed(EngineError::Failed(error.to_string().into()))),
+        }
+    }
+
+    fn settle(&mut self, outcome: Result<(), EngineError>) {
+        for done in self.checkpoint.awaited.drain(..) {
+            // Whoever is gone does not need to know.
+            let _ = done.send(outcome.clone());
+        }
+        if outcome.is_err() {
+            for done in self.checkpoint.wanted.drain(..) {
+                let _ = done.send(outcome.clone());
+            }
+        }
+    }
+
+    /// The last turn: everything is offered, so wait until it is durable, and leave a checkpoint behind
+    /// so that the next start is quick.
+    fn finish(&mut self) -> Result<(), Stop> {
+        let position = self.pipeline.barrier()?;
+        if !self.checkpoint.running
+            && let Some(job) = self.shard.freeze(position)
+        {
+            // The log has everything: a checkpoint that fails here costs the next start some time only.
+            let _ = self.shard.flushed(&mut job.run());
+        }
+        self.settle(Ok(()));
+        self.inbox.close(&EngineError::Closed);
+        Err(Stop::Closed)
+    }
+}
