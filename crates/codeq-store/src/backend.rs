@@ -130,7 +130,7 @@ impl WrittenBlocks {
     fn cut(&mut self, len: u64) {
         let end = len.div_ceil(BLOCK);
         self.bits.truncate(end.div_ceil(64) as usize);
-        if end % 64 != 0
+        if !end.is_multiple_of(64)
             && let Some(last) = self.bits.get_mut((end / 64) as usize)
         {
             *last &= (1 << (end % 64)) - 1;

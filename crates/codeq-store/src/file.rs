@@ -74,15 +74,15 @@ pub(crate) enum Durability {
 pub(crate) struct StoreFile {
     pub(crate) path: PathBuf,
     pub(crate) paged: Arc<PagedFile>,
-    /// Taken out only to be dropped.
+    /// `None` only when the file has been closed.
     db: Option<redb::Database>,
 }
 
 impl Drop for StoreFile {
     fn drop(&mut self) {
-        // A panic over a malformed page poisons the library's locks, and closing then panics again.
-        let db = self.db.take();
-        let _ = catch_unwind(AssertUnwindSafe(|| drop(db)));
+        // Guarded: a panic over a malformed page poisons the library's locks, and closing panics again.
+        // The last checkpoint is durable whether or not the closing succeeds.
+        let _ = self.close();
     }
 }
 
@@ -100,13 +100,23 @@ impl StoreFile {
         Self::start(file, path, options, false)
     }
 
-    /// Opens the store at `path`; `Some` only if its format is one that we read.
+    /// Opens the store at `path` and reads its checkpoint.
     pub(crate) fn open(
         disk: &SharedDisk,
         path: &Path,
         options: &Options,
-    ) -> Result<StoreFile, StoreError> {
-        Self::existing(disk, path, options, false)
+    ) -> Result<(StoreFile, Checkpoint), StoreError> {
+        let file = Self::existing(disk, path, options, false)?;
+        match file.checkpoint() {
+            Ok(checkpoint) => Ok((file, checkpoint)),
+            Err(error) => {
+                // A file that we do not understand is not even closed in our way.
+                file.paged
+                    .detach()
+                    .map_err(|error| StoreError::io(path, error))?;
+                Err(error)
+            }
+        }
     }
 
     /// Opens the store at `path` so that nothing in the file is changed.
@@ -166,6 +176,19 @@ impl StoreFile {
             db: Some(db),
             paged,
         })
+    }
+
+    /// Closes the file, which trims it to its contents. Nothing can be done with it afterwards.
+    pub(crate) fn close(&mut self) -> Result<(), StoreError> {
+        let db = self.db.take();
+        guarded(&self.path, || {
+            drop(db);
+            Ok(())
+        })?;
+        match self.paged.take_failure() {
+            Some(error) => Err(StoreError::io(&self.path, error)),
+            None => Ok(()),
+        }
     }
 
     fn db(&self) -> Result<&redb::Database, redb::Error> {
@@ -400,4 +423,37 @@ pub(crate) fn publish(disk: &SharedDisk, path: &Path) -> Result<(), StoreError> 
     disk.rename(&passing_name(path), path)
         .and_then(|()| disk.sync_dir(dir))
         .map_err(|error| StoreError::io(path, error))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use codeq_disk::RealDisk;
+
+    #[test]
+    fn a_newer_format_is_refused_and_left_alone() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("store");
+        let disk: SharedDisk = Arc::new(RealDisk);
+        let file = StoreFile::build(&disk, &path, &Options::default()).unwrap();
+        file.transact(Durability::Checkpoint, |transaction| {
+            Checkpoint::default().save(transaction)?;
+            transaction
+                .open_table(NUMBERS)?
+                .insert("format", FORMAT + 1)?;
+            Ok(())
+        })
+        .unwrap();
+        drop(file);
+        let error = StoreFile::open(&disk, &path, &Options::default())
+            .err()
+            .unwrap();
+        assert!(matches!(error, StoreError::TooNew { found, .. } if found == FORMAT + 1));
+        assert!(
+            error
+                .to_string()
+                .contains("start it with the newer release"),
+            "{error}"
+        );
+    }
 }

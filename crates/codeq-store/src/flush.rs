@@ -56,8 +56,8 @@ impl FileState {
         path: &std::path::Path,
         options: &Options,
     ) -> Result<FileState, StoreError> {
-        let file = Arc::new(StoreFile::open(disk, path, options)?);
-        let checkpoint = file.checkpoint()?;
+        let (file, checkpoint) = StoreFile::open(disk, path, options)?;
+        let file = Arc::new(file);
         Ok(FileState {
             view: View::newest(&file)?,
             checkpoint,

@@ -37,6 +37,9 @@ pub struct Options {
     /// changed and not written yet.
     pub cache_bytes: usize,
     /// While a checkpoint is written the file is synced after this many bytes, so that no sync is long.
+    /// With checkpoints back to back on the log's device, a log sync's p99 was 1.05 times the one
+    /// without checkpoints at 1 MiB, 1.3 times at 4, 3.4 times at 16, and 3.6 times with a single sync
+    /// at the end (p99.9 then 5 times); a checkpoint of 64 MiB took 0.5 s instead of 0.4.
     pub sync_every: u64,
     /// Unused space below this is not worth a rewrite.
     pub rewrite_slack: u64,
@@ -48,7 +51,7 @@ impl Default for Options {
     fn default() -> Self {
         Options {
             cache_bytes: 64 << 20,
-            sync_every: 4 << 20,
+            sync_every: 1 << 20,
             rewrite_slack: 64 << 20,
             rewrite_step: 64 << 20,
         }

@@ -29,6 +29,19 @@ pub(crate) struct Rewrite {
     /// The rows before this one have been copied; `None` when all have.
     next: Option<(Table, Key)>,
     live_bytes: u64,
+    disk: SharedDisk,
+    finished: bool,
+}
+
+impl Drop for Rewrite {
+    fn drop(&mut self) {
+        // A copy that nobody will finish must not keep its space, least of all on a full disk. If
+        // this fails, the next start removes it.
+        if !self.finished {
+            let _ = self.file.paged.detach();
+            let _ = self.disk.remove(&self.file.path);
+        }
+    }
 }
 
 impl Rewrite {
@@ -44,17 +57,20 @@ impl Rewrite {
             ..options.clone()
         };
         let file = StoreFile::build(disk, &passing_name(path), &options)?;
-        file.transact(Durability::None, |transaction| {
+        let rewrite = Rewrite {
+            file,
+            next: Table::ALL.first().map(|table| (*table, 0)),
+            live_bytes: 0,
+            disk: Arc::clone(disk),
+            finished: false,
+        };
+        rewrite.file.transact(Durability::None, |transaction| {
             for table in Table::ALL {
                 transaction.open_table(definition(table))?;
             }
             Ok(())
         })?;
-        Ok(Rewrite {
-            file,
-            next: Table::ALL.first().map(|table| (*table, 0)),
-            live_bytes: 0,
-        })
+        Ok(rewrite)
     }
 
     /// Whether every row has been copied.
@@ -96,7 +112,7 @@ impl Rewrite {
     }
 
     /// Makes the copy durable under its passing name.
-    pub(crate) fn finish(self, position: u64) -> Result<Checkpoint, StoreError> {
+    pub(crate) fn finish(mut self, position: u64) -> Result<Checkpoint, StoreError> {
         let checkpoint = Checkpoint {
             position,
             live_bytes: self.live_bytes,
@@ -104,13 +120,9 @@ impl Rewrite {
         self.file.transact(Durability::Checkpoint, |transaction| {
             checkpoint.save(transaction)
         })?;
-        // Closing trims the file to its contents.
-        let (path, paged) = (self.file.path.clone(), Arc::clone(&self.file.paged));
-        drop(self.file);
-        match paged.take_failure() {
-            Some(error) => Err(StoreError::io(&path, error)),
-            None => Ok(checkpoint),
-        }
+        self.file.close()?;
+        self.finished = true;
+        Ok(checkpoint)
     }
 }
 

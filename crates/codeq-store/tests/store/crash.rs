@@ -32,7 +32,8 @@ fn change_everything(store: &mut Store) {
 }
 
 /// Runs `work` with a power cut after each number of changes, and checks what is left each time.
-fn at_every_moment(work: impl Fn(&mut Store), verify: impl Fn(&Store)) -> u64 {
+/// Returns the number of moments, and of the files that were renamed when there was no cut.
+fn at_every_moment(work: impl Fn(&mut Store), verify: impl Fn(&Store)) -> (u64, u64) {
     let mut moments = 0;
     loop {
         let (disk, mut store) = filled();
@@ -51,7 +52,7 @@ fn at_every_moment(work: impl Fn(&mut Store), verify: impl Fn(&Store)) -> u64 {
             verify(&reopened);
         }
         if !was_cut {
-            return moments;
+            return (moments, disk.renames());
         }
         moments += 1;
     }
@@ -63,7 +64,7 @@ fn a_checkpoint_is_there_or_not_wherever_the_power_fails() {
     let before = contents(&store);
     change_everything(&mut store);
     let after = contents(&store);
-    let moments = at_every_moment(
+    let (moments, _) = at_every_moment(
         |store| {
             change_everything(store);
             let mut flushed = store.freeze(2).unwrap().run();
@@ -88,7 +89,7 @@ fn a_rewrite_loses_nothing_wherever_the_power_fails() {
     store.delete(Table::Body, 160);
     let during = contents(&store);
     let before = contents(&filled().1);
-    at_every_moment(
+    let (_, renames) = at_every_moment(
         |store| {
             change_everything(store);
             let mut flushed = store.freeze(2).unwrap().run();
@@ -117,6 +118,7 @@ fn a_rewrite_loses_nothing_wherever_the_power_fails() {
             other => panic!("position {other}"),
         },
     );
+    assert_eq!(renames, 2, "the store is made, and rewritten");
 }
 
 #[test]

@@ -75,7 +75,8 @@ fn a_rewrite_without_room_is_given_up() {
     }
     checkpoint(&mut store, 2);
     let expected = contents(&store);
-    let capacity = Some(disk.used() + 100_000);
+    let used = disk.used();
+    let capacity = Some(used + 100_000);
     disk.set_faults(Faults {
         capacity,
         ..Faults::default()
@@ -91,6 +92,7 @@ fn a_rewrite_without_room_is_given_up() {
     };
     assert!(error.is_retryable(), "{error}");
     assert_eq!(contents(&store), expected);
+    assert_eq!(disk.used(), used, "the unfinished copy keeps no space");
     disk.set_faults(Faults::default());
     store.insert(Table::Body, 30_000, value("after"));
     checkpoint(&mut store, 3);

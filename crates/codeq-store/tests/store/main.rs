@@ -1,5 +1,13 @@
 //! The store against its contract: one suite for every kind of store, and what only a file can get wrong.
 
+// Helpers of tests are tests too, but the lint only knows functions marked as such.
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::indexing_slicing
+)]
+
 mod conformance;
 mod crash;
 mod differential;
@@ -16,6 +24,17 @@ use codeq_core::kv::{Direction, Key, KvRead, Table};
 use codeq_store::{Options, Store};
 
 use crate::sim_disk::SimDisk;
+
+/// The engine keeps a store under a lock with readers beside it, and runs jobs in other threads.
+#[test]
+fn stores_and_jobs_cross_threads() {
+    fn shared<T: Send + Sync>() {}
+    fn sent<T: Send>() {}
+    shared::<Store>();
+    sent::<codeq_store::FlushJob>();
+    sent::<codeq_store::Flushed>();
+    sent::<codeq_store::SnapshotJob>();
+}
 
 /// The store's name on a simulated disk.
 const PATH: &str = "/shard/store";

@@ -33,6 +33,7 @@ struct State {
     durable_names: BTreeMap<PathBuf, Shared>,
     faults: Faults,
     changes: u64,
+    renames: u64,
 }
 
 /// What is wrong with the disk.
@@ -65,6 +66,11 @@ impl SimDisk {
     /// How many changes (writes, syncs, renames, …) have been asked for.
     pub fn changes(&self) -> u64 {
         self.0.lock().unwrap().changes
+    }
+
+    /// How many files have been renamed.
+    pub fn renames(&self) -> u64 {
+        self.0.lock().unwrap().renames
     }
 
     /// The space taken by all files.
@@ -153,7 +159,7 @@ impl Coin {
     }
 
     pub fn flip(&mut self) -> bool {
-        self.next() % 2 == 0
+        self.next().is_multiple_of(2)
     }
 }
 
@@ -202,6 +208,7 @@ impl Disk for SimDisk {
         let mut state = self.0.lock().unwrap();
         let file = state.names.remove(from).ok_or(ErrorKind::NotFound)?;
         state.names.insert(to.to_owned(), file);
+        state.renames += 1;
         Ok(())
     }
 
