@@ -5,7 +5,9 @@ use std::path::{Path, PathBuf};
 
 use crate::FrameIndex;
 
-/// Why the log did not do what it was asked. Whatever the error of an open, nothing was changed.
+/// Why the log did not do what it was asked.
+///
+/// A log that is refused for what its files hold has not been touched.
 #[derive(Debug, thiserror::Error)]
 pub enum LogError {
     /// The operating system refused. After a failed write or sync the log is poisoned.

@@ -18,6 +18,37 @@
 //! that one process at a time has the directory. It reads no clock, starts no thread, and touches
 //! files through [`codeq_disk::Disk`] only.
 //!
+//! ```
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! # let tmp = tempfile::tempdir()?;
+//! # let dir = tmp.path().join("log");
+//! # let log_id = 4;
+//! use codeq_log::{Log, LogError, NewLog, Options};
+//!
+//! let disk = std::sync::Arc::new(codeq_disk::RealDisk);
+//! let options = Options { segment_bytes: 1024 * 1024 };
+//! let mut log = match Log::open(disk.clone(), &dir, options) {
+//!     Err(LogError::NotFound { .. }) => {
+//!         Log::create(disk, &dir, options, NewLog { first_index: 1, log_id })?
+//!     }
+//!     other => other?,
+//! };
+//! // Usually on another thread.
+//! while let Some(job) = log.wanted() {
+//!     log.provide(job.run()?);
+//! }
+//! let index = log.append(&[(0, b"one"), (3, b"two")])?;
+//! log.sync()?;
+//! // Now, and not before, clients may be told.
+//!
+//! log.replay(index, |_, shard, record| {
+//!     println!("shard {shard}: {} bytes", record.len());
+//!     Ok::<_, LogError>(())
+//! })?;
+//! # Ok(())
+//! # }
+//! ```
+//!
 //! The bytes are described in `FORMAT.md` beside this crate's sources.
 
 mod bytes;

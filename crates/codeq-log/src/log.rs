@@ -4,6 +4,7 @@
 //! the next one is begun, and the watermark follows the sync.
 
 use std::collections::VecDeque;
+use std::fmt;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
@@ -50,6 +51,17 @@ pub struct Log {
     pub(crate) job: Weak<()>,
     /// The epoch of the segment that the job under way is to make.
     pub(crate) making: Option<u64>,
+}
+
+impl fmt::Debug for Log {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Log")
+            .field("dir", &self.dir)
+            .field("first_index", &self.first_index())
+            .field("last_index", &self.last_index())
+            .field("synced_index", &self.synced)
+            .finish_non_exhaustive()
+    }
 }
 
 impl Log {

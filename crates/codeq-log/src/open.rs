@@ -157,11 +157,7 @@ fn make_durable(disk: &dyn Disk, dir: &Path, found: &Recovery) -> Result<(), Log
         disk.sync_dir(parent)
             .map_err(LogError::io("sync", parent))?;
     }
-    for torn in found
-        .segments
-        .iter()
-        .filter(|found| found.torn_end > found.end)
-    {
+    for torn in found.torn() {
         // Without this the remains could become valid again, should a frame be written that equals
         // the lost one.
         let cut = || {

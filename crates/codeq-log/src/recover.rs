@@ -51,6 +51,17 @@ pub(crate) struct Recovery {
     pub(crate) next_epoch: u64,
 }
 
+impl Recovery {
+    /// The segments with remains of unsynced frames. None before the current one can have any: it
+    /// was synced before the next one was begun.
+    pub(crate) fn torn(&self) -> impl Iterator<Item = &Found> {
+        self.segments
+            .iter()
+            .skip(self.current)
+            .filter(|found| found.torn_end > found.end)
+    }
+}
+
 /// Reads and judges a log's directory.
 pub(crate) fn recover(disk: &dyn Disk, dir: &Path) -> Result<Recovery, LogError> {
     let (epochs, next_epoch) = list(disk, dir)?;

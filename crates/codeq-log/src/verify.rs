@@ -45,11 +45,7 @@ pub struct SegmentReport {
 pub fn verify(disk: &dyn Disk, dir: &Path) -> Result<LogReport, LogError> {
     let found = recover::recover(disk, dir)?;
     let last_index = found.link.next.saturating_sub(1);
-    let torn_bytes = found
-        .segments
-        .iter()
-        .map(|s| s.torn_end.saturating_sub(s.end))
-        .sum();
+    let torn_bytes = found.torn().map(|torn| torn.torn_end - torn.end).sum();
     let segments: Vec<_> = found
         .segments
         .into_iter()

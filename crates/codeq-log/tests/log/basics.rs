@@ -296,9 +296,36 @@ fn one_job_at_a_time_and_a_lost_one_is_made_good() {
 }
 
 #[test]
-fn the_log_moves_between_threads() {
+fn segments_are_prepared_on_another_thread_while_the_log_is_written() {
+    let tmp = tempfile::tempdir().unwrap();
+    let mut log = Log::create(real(), tmp.path(), SMALL, NEW).unwrap();
+    let mut job = None;
+    for n in 1..=200 {
+        loop {
+            if job.is_none() {
+                job = log
+                    .wanted()
+                    .map(|job| std::thread::spawn(move || job.run().unwrap()));
+            }
+            let enough = log.room() >= len(&frame(n));
+            if let Some(done) = job.take_if(|job| !enough || job.is_finished()) {
+                log.provide(done.join().unwrap());
+            }
+            if enough {
+                break;
+            }
+        }
+        append(&mut log, &frame(n)).unwrap();
+        log.sync().unwrap();
+        log.purge(n.saturating_sub(20));
+    }
+    drop(job.map(|job| job.join()));
+    drop(log);
+    assert_fed(&Log::open(real(), tmp.path(), SMALL).unwrap(), 200);
+}
+
+/// The owner may be another thread than the one that opened the log.
+const _: fn() = || {
     fn assert_send<T: Send>() {}
     assert_send::<Log>();
-    assert_send::<codeq_log::PrepareJob>();
-    assert_send::<codeq_log::Prepared>();
-}
+};

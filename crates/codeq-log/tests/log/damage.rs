@@ -84,6 +84,39 @@ fn a_zeroed_page_is_refused() {
 }
 
 #[test]
+fn a_later_frame_is_found_wherever_it_lies() {
+    // Frames 1 and 2 are damaged and the watermark is old: only frame 3 can tell. It is put around
+    // the place where the search goes from one piece of the file to the next.
+    const PIECE: usize = 1024 * 1024;
+    let options = codeq_log::Options {
+        segment_bytes: 3 * PIECE as u64,
+    };
+    for back in 0..60 {
+        let disk = MemDisk::default();
+        let mut log = Log::create(shared(&disk), &dir(), options, NEW).unwrap();
+        let old_mark = disk.image()[&dir().join("watermark")].clone();
+        let filler = vec![3; PIECE - 2 * 46 - 10 - back];
+        for body in [&[1; 10][..], &filler, &[2; 10]] {
+            log.append(&[(0, body)]).unwrap();
+            log.sync().unwrap();
+        }
+        drop(log);
+        let mut image = disk.image();
+        let path = segments(&image)[0].clone();
+        let bytes = image.get_mut(&path).unwrap();
+        let offsets = frame_offsets(bytes, 3);
+        assert_eq!(offsets[2].0, 64 + PIECE - back);
+        bytes[offsets[0].0 + 50] ^= 1;
+        bytes[offsets[1].0 + 50] ^= 1;
+        image.insert(dir().join("watermark"), old_mark);
+        assert!(
+            matches!(open_or_untouched(&image), Err(LogError::Corrupt { .. })),
+            "{back}"
+        );
+    }
+}
+
+#[test]
 fn swapped_blocks_are_refused() {
     let image = fed_image(30);
     let used = used_segments(&image);
