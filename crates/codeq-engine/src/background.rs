@@ -17,7 +17,7 @@ pub struct Background {
 }
 
 enum StoreWork {
-    Flush(FlushJob, Arc<Inbox>),
+    Flush(Box<FlushJob>, Arc<Inbox>),
     Free(Box<Flushed>),
 }
 
@@ -59,7 +59,7 @@ impl Background {
 
     /// Writes a checkpoint and tells the shard.
     pub fn flush(&self, job: FlushJob, inbox: Arc<Inbox>) {
-        let _ = self.store.send(StoreWork::Flush(job, inbox));
+        let _ = self.store.send(StoreWork::Flush(Box::new(job), inbox));
     }
 
     /// Frees what a checkpoint left behind.

@@ -1,7 +1,7 @@
 //! The engine: a handle that any number of threads and tasks share.
 
 use std::fs::{File, TryLockError};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread::{Builder, JoinHandle};
@@ -32,7 +32,6 @@ use crate::worker::{Checkpoint, Worker};
 pub struct Engine {
     pub(crate) shards: Vec<ShardHandle>,
     pub(crate) pipeline: Arc<Pipeline>,
-    pub(crate) dir: PathBuf,
     pub(crate) disk: SharedDisk,
     pub(crate) options: Options,
     pub(crate) clock: Arc<dyn Clock>,
@@ -328,7 +327,6 @@ fn start(
     Ok(Engine {
         shards: handles,
         pipeline,
-        dir: dir.to_owned(),
         disk,
         options,
         clock,

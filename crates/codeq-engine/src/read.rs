@@ -190,7 +190,7 @@ fn merge(pages: Vec<codeq_core::read::Page>, below: &[u64], limit: usize) -> Lis
         }
         items.extend(page.items.into_iter().map(|task| (shard, task)));
     }
-    items.sort_by(|(_, a), (_, b)| (b.created_at, b.id).cmp(&(a.created_at, a.id)));
+    items.sort_by_key(|(_, task)| std::cmp::Reverse((task.created_at, task.id)));
     let cut = items.split_off(items.len().min(limit.max(1)));
     for (shard, task) in cut.iter().rev() {
         more = true;
