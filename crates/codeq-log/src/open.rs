@@ -82,29 +82,17 @@ impl Log {
         watermark.write(last)?;
 
         let (mut held, mut prepared, mut retired) = (Vec::new(), VecDeque::new(), Vec::new());
-        let (mut end, mut next_epoch) = (0, found.next_epoch);
-        for (
-            position,
-            Found {
-                segment,
-                role,
-                end: segment_end,
-                ..
-            },
-        ) in found.segments.into_iter().enumerate()
-        {
-            next_epoch = next_epoch.max(segment.epoch.saturating_add(1));
-            match role {
+        let mut end = 0;
+        for (position, each) in found.segments.into_iter().enumerate() {
+            let segment = each.segment;
+            // A segment of another length would make `Log::room` a guess.
+            let fits = position > found.current && segment.len == options.segment_bytes;
+            match each.role {
                 Role::Used { first } => {
                     held.push(Held { segment, first });
-                    end = segment_end;
+                    end = each.end;
                 }
-                // A segment of another length would make `Log::room` a guess.
-                Role::Unused
-                    if position > found.current && segment.len == options.segment_bytes =>
-                {
-                    prepared.push_back(segment);
-                }
+                Role::Unused if fits => prepared.push_back(segment),
                 Role::Unused | Role::Broken => retired.push(segment.epoch),
             }
         }
@@ -120,7 +108,7 @@ impl Log {
             watermark,
             prepared,
             retired,
-            next_epoch,
+            next_epoch: found.next_epoch,
             buf: Vec::new(),
             poisoned: Arc::new(AtomicBool::new(false)),
             job: Weak::new(),

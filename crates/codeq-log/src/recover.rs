@@ -179,11 +179,8 @@ impl Walk {
         };
         self.check_header(&segment, &header)?;
 
-        let starts_log = self.link.is_none() && header.start.is_some();
-        if starts_log {
-            self.link = header.start;
-        }
-        let before = self.link;
+        let start = header.start.filter(|_| self.link.is_none());
+        self.link = self.link.or(start);
         let mut first = None;
         let mut frames = Frames::new(&segment, tag, self.link);
         while let Some((frame, _)) = frames.next().map_err(LogError::io("read", &segment.path))? {
@@ -206,7 +203,7 @@ impl Walk {
             find_strays(&segment, tag, end).map_err(LogError::io("read", &segment.path))?;
         let begun = torn_end(&segment, tag, end).map_err(LogError::io("read", &segment.path))?;
         self.stray_synced = self.stray_synced.max(strays.synced);
-        let first = first.or(before.filter(|_| starts_log).map(|link| link.next));
+        let first = first.or(start.map(|link| link.next));
         let role = first.map_or(Role::Unused, |first| Role::Used { first });
         Ok(Found {
             segment,
@@ -245,28 +242,22 @@ impl Walk {
         next_epoch: u64,
     ) -> Result<Recovery, LogError> {
         let used = |found: &Found| matches!(found.role, Role::Used { .. });
-        let (Some(current), Some(link)) = (segments.iter().rposition(used), self.link) else {
+        let current = segments.iter().enumerate().rfind(|(_, found)| used(found));
+        let (Some((current, ending)), Some(link)) = (current, self.link) else {
             return Err(corrupt(dir, 0, "all segments are missing"));
         };
-        let (path, end) = segments
-            .get(current)
-            .map(|found| (found.segment.path.clone(), found.end))
-            .unwrap_or_default();
+        let file = ending.segment.path.clone();
         if self.stray_synced >= link.next {
             let what = format!(
                 "frame {} is missing or damaged, but later ones know that it was synced",
                 link.next
             );
-            return Err(LogError::Corrupt {
-                file: path,
-                offset: end,
-                what,
-            });
+            return Err(corrupt(&file, ending.end, &what));
         }
         let last = link.next.saturating_sub(1);
         if last < mark.index {
             return Err(LogError::ShorterThanAcknowledged {
-                file: path,
+                file,
                 last,
                 acknowledged: mark.index,
             });
