@@ -82,7 +82,7 @@ impl FileState {
 /// The outcome of a [`FlushJob`].
 ///
 /// After [`crate::Store::flushed`] has taken what it needs, this holds the spent rows and the old view.
-/// Freeing them takes tens of milliseconds, so drop it off the commit path.
+/// Freeing hundreds of thousands of rows takes milliseconds, so drop it off the commit path.
 pub struct Flushed {
     pub(crate) outcome: Result<(), StoreError>,
     pub(crate) state: FileState,

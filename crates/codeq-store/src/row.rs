@@ -1,7 +1,7 @@
 //! How a row lies in the file: its value, then four bytes of CRC32C over key and value.
 //!
 //! The B-tree library checks its pages only when it repairs or verifies a whole file, so a bit that rots
-//! under a running server would otherwise be served as data. The sum costs about 30 ns a row.
+//! under a running server would otherwise be served as data. The sums take 2 % of the CPU of a flush.
 
 use codeq_core::kv::Key;
 

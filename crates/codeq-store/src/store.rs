@@ -23,7 +23,7 @@ use crate::scan;
 /// go of them. Reads see every write at once, before, during and after that.
 ///
 /// A scan steps over the tombstones of all rows that were deleted in its range since the last two
-/// checkpoints (about 0.1 µs each). Whoever takes rows from the head of a range again and again should
+/// checkpoints. Whoever takes rows from the head of a range again and again should
 /// remember where the head is.
 pub struct Store {
     disk: SharedDisk,
