@@ -85,7 +85,7 @@ impl Engine {
     ) -> Result<Engine, OpenError> {
         let lock = lock(dir)?;
         let node = Node::open(&disk, dir, &options, split_mix64(seed))?;
-        let engine = start(node, disk, dir, options, clock, seed, lock)
+        let engine = start(node, disk, options, clock, seed, lock)
             .map_err(OpenError::io("start threads for", dir))?;
         let settings = engine.options.settings.clone();
         let differs = |shard: &ShardHandle| *shard.data.read().state.settings() != settings;
@@ -261,7 +261,6 @@ pub(crate) fn lock(dir: &Path) -> Result<File, OpenError> {
 fn start(
     node: Node,
     disk: SharedDisk,
-    dir: &Path,
     options: Options,
     clock: Arc<dyn Clock>,
     seed: u64,

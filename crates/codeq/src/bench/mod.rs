@@ -1,0 +1,24 @@
+//! `codeq bench`: speed, measured by the same binary on the machine at hand.
+
+mod bare;
+mod cycle;
+mod engine;
+mod process;
+
+use clap::Subcommand;
+
+/// What to measure.
+#[derive(Subcommand)]
+pub enum Bench {
+    /// The engine without a network: full cycles (enqueue, claim, submit) against the bare disk.
+    Engine(engine::Args),
+}
+
+impl Bench {
+    /// Runs the benchmark.
+    pub fn run(self) -> anyhow::Result<()> {
+        match self {
+            Bench::Engine(args) => engine::run(&args),
+        }
+    }
+}

@@ -1,0 +1,64 @@
+//! What a process has used: CPU time, memory, bytes written.
+
+use std::time::Duration;
+
+/// A reading of this process's counters.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Usage {
+    /// CPU time of all threads, user and system.
+    pub cpu: Duration,
+    /// Bytes handed to the disk, as the kernel counts them.
+    pub written: u64,
+}
+
+impl Usage {
+    /// Reads the counters now.
+    pub fn now() -> Usage {
+        let stat = std::fs::read_to_string("/proc/self/stat").unwrap_or_default();
+        // After the command's closing bracket: field 14 and 15 of the line are user and system ticks.
+        let rest = stat.rsplit_once(')').map_or("", |(_, rest)| rest);
+        let field = |n: usize| {
+            rest.split_whitespace()
+                .nth(n)
+                .and_then(|text| text.parse::<u64>().ok())
+        };
+        let ticks = field(11).unwrap_or(0) + field(12).unwrap_or(0);
+        const TICKS_PER_SECOND: u64 = 100;
+        let cpu = Duration::from_millis(ticks * 1_000 / TICKS_PER_SECOND);
+        let io = std::fs::read_to_string("/proc/self/io").unwrap_or_default();
+        let line = io
+            .lines()
+            .find_map(|line| line.strip_prefix("write_bytes: "));
+        let written = line.and_then(|text| text.trim().parse().ok()).unwrap_or(0);
+        Usage { cpu, written }
+    }
+}
+
+/// Resident memory in bytes.
+pub fn rss() -> u64 {
+    status_kib("VmRSS:") * 1_024
+}
+
+/// The most resident memory so far, in bytes.
+pub fn peak_rss() -> u64 {
+    status_kib("VmHWM:") * 1_024
+}
+
+fn status_kib(name: &str) -> u64 {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let line = status.lines().find_map(|line| line.strip_prefix(name));
+    line.and_then(|rest| rest.split_whitespace().next()?.parse().ok())
+        .unwrap_or(0)
+}
+
+/// CPU model and core count, for the record.
+pub fn machine() -> String {
+    let info = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+    let model = info
+        .lines()
+        .find_map(|line| line.strip_prefix("model name")?.split_once(": "));
+    let model = model.map_or("unknown CPU", |(_, model)| model);
+    let cores = std::thread::available_parallelism().map_or(0, usize::from);
+    let kernel = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
+    format!("{cores} x {model}, Linux {}", kernel.trim())
+}
