@@ -7,6 +7,7 @@ use crate::effect::Effect;
 use crate::keys::{self, TimerKind};
 use crate::kv::{Kv, KvError, Table};
 use crate::lease::shorten;
+use crate::limits::CALLBACK_RETRY_AFTER_MS_MAX;
 use crate::reply::{Rejection, Reply};
 use crate::rows::OutboxRow;
 use crate::settings::Settings;
@@ -24,7 +25,7 @@ impl<K: Kv> Step<'_, K> {
         if let Some(at) = outbox.next_at.take() {
             self.state
                 .timers
-                .disarm(self.kv, TimerKind::Callback, at, seq);
+                .disarm(self.kv, TimerKind::Callback, at, seq)?;
         }
         self.changed = true;
         let settings = &self.state.meta.settings;
@@ -38,11 +39,12 @@ impl<K: Kv> Step<'_, K> {
                 error,
                 retry_after,
             } => {
-                outbox.attempts += 1;
+                outbox.attempts = outbox.attempts.saturating_add(1);
                 outbox.last_status = *status;
                 outbox.last_error = Some(shorten(error.clone()));
                 if outbox.attempts < settings.callback_attempts {
-                    let pause = pause(settings, outbox.attempts).max(retry_after.unwrap_or(0));
+                    let asked = retry_after.unwrap_or(0).min(CALLBACK_RETRY_AFTER_MS_MAX);
+                    let pause = pause(settings, outbox.attempts).max(asked);
                     outbox.next_at = Some(self.now.saturating_add(pause));
                 }
             }

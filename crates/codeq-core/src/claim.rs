@@ -1,5 +1,7 @@
 //! Claim: a worker takes the tasks that are first in line.
 
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
 use std::sync::Arc;
 
 use crate::command::{Claim, Selector};
@@ -10,6 +12,7 @@ use crate::kv::{Kv, KvError, Table};
 use crate::limits::{CLAIM_COMMANDS_MAX, CLAIM_MAX, CLAIM_REPAIR_MAX, LEASE_MS_MAX, LEASE_MS_MIN};
 use crate::names::{check_command, check_tenant, check_worker};
 use crate::place::Place;
+use crate::queue::Head;
 use crate::reply::{Rejection, Reply};
 use crate::rows::{Lease, TaskRow};
 use crate::step::{Cause, Step};
@@ -23,33 +26,47 @@ impl<K: Kv> Step<'_, K> {
         // What is due is claimable now, whether or not the sweep has come round to it.
         let seed = split_mix64(self.now ^ self.state.meta.next_seq);
         self.make_due(CLAIM_REPAIR_MAX, seed)?;
-        let named = match &command.from {
-            Selector::Any => None,
-            Selector::Commands(commands) => Some(self.queues_named(&command.tenant, commands)),
-        };
         let mut tasks = Vec::new();
-        while tasks.len() < command.count as usize {
-            let queue = match &named {
-                None => self.first_of_tenant(&command.tenant),
-                Some(queues) => self.first_of(queues),
-            };
-            let Some(queue) = queue else { break };
-            tasks.push(self.take_head(queue, command)?);
+        match &command.from {
+            Selector::Any => {
+                while tasks.len() < command.count as usize
+                    && let Some(queue) = self.first_of_tenant(&command.tenant)
+                {
+                    tasks.push(self.take_head(queue, command)?);
+                }
+            }
+            Selector::Commands(commands) => {
+                let mut heads = self.heads_named(&command.tenant, commands);
+                while tasks.len() < command.count as usize
+                    && let Some(Reverse((head, queue))) = heads.pop()
+                {
+                    // A command that was named twice has a head that is gone by now.
+                    if self.head_of(queue) == Some(head) {
+                        tasks.push(self.take_head(queue, command)?);
+                        heads.extend(self.head_of(queue).map(|head| Reverse((head, queue))));
+                    }
+                }
+            }
         }
         Ok(Reply::Claimed(tasks))
     }
 
-    fn queues_named(&self, tenant: &str, commands: &[Arc<str>]) -> Vec<QueueId> {
-        commands
-            .iter()
-            .filter_map(|command| self.state.queue_id(tenant, command))
-            .collect()
+    /// Highest priority over all the queues, then the oldest: the heads sort that way. A heap, because the
+    /// most names times the most tasks of a claim would be a million looks.
+    fn heads_named(
+        &self,
+        tenant: &str,
+        commands: &[Arc<str>],
+    ) -> BinaryHeap<Reverse<(Head, QueueId)>> {
+        let heads = commands.iter().filter_map(|command| {
+            let queue = self.state.queue_id(tenant, command)?;
+            Some(Reverse((self.head_of(queue)?, queue)))
+        });
+        heads.collect()
     }
 
-    /// Highest priority over all the queues, then the oldest: the heads sort that way.
-    fn first_of(&self, queues: &[QueueId]) -> Option<QueueId> {
-        let head = |id: &QueueId| Some((self.state.queues.get(id)?.head?, *id));
-        queues.iter().filter_map(head).min().map(|(_, id)| id)
+    fn head_of(&self, queue: QueueId) -> Option<Head> {
+        self.state.queues.get(&queue)?.head
     }
 
     fn first_of_tenant(&self, tenant: &str) -> Option<QueueId> {

@@ -1,10 +1,11 @@
 //! Cleanup: an operator removes finished tasks before their retention ends.
 
-use crate::command::Cleanup;
+use crate::command::{Cleanup, Millis};
 use crate::keys::QueueId;
 use crate::kv::{Kv, KvError};
 use crate::limits::BULK_MAX;
 use crate::place::Place;
+use crate::replay::Look;
 use crate::reply::{Bulk, Reply};
 use crate::rows::{OutboxRow, TaskRow};
 use crate::step::Step;
@@ -17,11 +18,6 @@ impl<K: Kv> Step<'_, K> {
             .map(|(id, _)| id)
             .collect();
         let limit = command.limit.min(BULK_MAX) as usize;
-        let old = |row: &TaskRow| {
-            row.finish
-                .as_ref()
-                .is_some_and(|end| end.at < command.before)
-        };
         let (mut done, mut last) = (0, 0);
         for queue in queues {
             for place in [Place::Completed, Place::Failed, Place::Dead] {
@@ -29,13 +25,12 @@ impl<K: Kv> Step<'_, K> {
                 if left == 0 {
                     break;
                 }
+                let old = |seq, row: &TaskRow| self.is_old(seq, row, command.before);
                 let (rows, seen) = self.listed(queue, place, 0, left, old)?;
                 last = last.max(seen);
+                done += rows.len();
                 for (seq, row) in rows {
-                    if !self.awaits_callback(seq, &row)? {
-                        self.remove(seq, &row)?;
-                        done += 1;
-                    }
+                    self.remove(seq, &row)?;
                 }
             }
         }
@@ -44,6 +39,15 @@ impl<K: Kv> Step<'_, K> {
             remaining: 0,
             last,
         }))
+    }
+
+    /// Lists are in the order of making, and a task that was made later has not finished before.
+    fn is_old(&self, seq: u64, row: &TaskRow, before: Millis) -> Result<Look, KvError> {
+        if row.created_at >= before {
+            return Ok(Look::Stop);
+        }
+        let over = row.finish.as_ref().is_some_and(|end| end.at < before);
+        Ok(Look::take_if(over && !self.awaits_callback(seq, row)?))
     }
 
     /// Whether the task's callback is still to be delivered: such a task is not removed.

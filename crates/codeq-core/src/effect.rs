@@ -10,7 +10,8 @@ use crate::place::Place;
 /// Something happened that somebody outside may wait for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Effect {
-    /// A queue has a task that can be claimed and had another head, or none, before.
+    /// A queue has a task that can be claimed and had none before. Sent once: whoever is woken and finds more
+    /// than he takes wakes the next.
     Ready {
         /// The queue.
         queue: QueueId,

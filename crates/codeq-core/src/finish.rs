@@ -148,7 +148,7 @@ impl<K: Kv> Step<'_, K> {
             if let Some(at) = outbox.next_at {
                 self.state
                     .timers
-                    .disarm(self.kv, TimerKind::Callback, at, seq);
+                    .disarm(self.kv, TimerKind::Callback, at, seq)?;
             }
             self.kv.delete(Table::Outbox, keys::task(seq));
         }

@@ -6,7 +6,7 @@ use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 
 use crate::command::Millis;
-use crate::limits::{HISTORY_MAX, HISTORY_REASON_BYTES_MAX};
+use crate::limits::{HISTORY_MAX, HISTORY_REASON_BYTES_MAX, WORKER_BYTES_MAX};
 use crate::place::Place;
 
 /// What moved a task. The order is part of the on-disk format: add at the end.
@@ -64,10 +64,11 @@ pub struct History {
 
 impl History {
     /// Adds a transition. Past the bound the second-oldest gives way; the first stays for ever.
-    pub(crate) fn push(&mut self, entry: &Entry) {
+    pub(crate) fn push(&mut self, entry: Entry) {
         let entry = Entry {
-            why: entry.why.as_deref().map(shorten),
-            ..entry.clone()
+            who: entry.who.map(|who| shorten(who, WORKER_BYTES_MAX)),
+            why: entry.why.map(|why| shorten(why, HISTORY_REASON_BYTES_MAX)),
+            ..entry
         };
         if self.len >= HISTORY_MAX {
             let mut entries = self.entries();
@@ -114,8 +115,12 @@ impl History {
     }
 }
 
-fn shorten(text: &str) -> Arc<str> {
-    crate::names::cut(text, HISTORY_REASON_BYTES_MAX).into()
+fn shorten(text: Arc<str>, max: usize) -> Arc<str> {
+    if text.len() <= max {
+        text
+    } else {
+        crate::names::cut(&text, max).into()
+    }
 }
 
 #[cfg(test)]
@@ -136,7 +141,7 @@ mod tests {
     fn keeps_the_first_and_the_latest() {
         let mut history = History::default();
         for at in 0..200 {
-            history.push(&entry(at));
+            history.push(entry(at));
         }
         let entries = history.entries();
         assert_eq!(entries.len(), usize::from(HISTORY_MAX));
@@ -149,7 +154,7 @@ mod tests {
     #[test]
     fn long_reasons_are_cut() {
         let mut history = History::default();
-        history.push(&Entry {
+        history.push(Entry {
             why: Some("é".repeat(1_000).into()),
             ..entry(1)
         });

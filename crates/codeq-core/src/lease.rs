@@ -37,9 +37,19 @@ impl<K: Kv> Step<'_, K> {
         id: TaskId,
         worker: &str,
     ) -> Result<Result<TaskRow, Rejection>, KvError> {
-        let Some(row) = self.find(tenant, id)? else {
-            return Ok(Err(Rejection::NotFound));
-        };
+        match self.find(tenant, id)? {
+            Some(row) => self.owned_row(id, row, worker),
+            None => Ok(Err(Rejection::NotFound)),
+        }
+    }
+
+    /// The same for a task that was found already.
+    pub(crate) fn owned_row(
+        &mut self,
+        id: TaskId,
+        row: TaskRow,
+        worker: &str,
+    ) -> Result<Result<TaskRow, Rejection>, KvError> {
         let Some(lease) = row
             .lease
             .as_ref()

@@ -5,7 +5,8 @@ use std::borrow::Cow;
 use crate::limits::{COMMAND_BYTES_MAX, TENANT_BYTES_MAX, WORKER_BYTES_MAX};
 use crate::reply::Rejection;
 
-/// Checks a tenant's name: any text of bounded length. It never enters a key, so any character is safe.
+/// Checks a tenant's name. It never enters a key, so no name can run into another; control characters are
+/// refused for the sake of those who read logs.
 pub fn check_tenant(tenant: &str) -> Result<(), Rejection> {
     if is_name(tenant, TENANT_BYTES_MAX) {
         Ok(())

@@ -5,7 +5,9 @@ use crate::history::Event;
 use crate::kv::{Kv, KvError};
 use crate::limits::BULK_MAX;
 use crate::place::Place;
+use crate::replay::Look;
 use crate::reply::{Bulk, Reply};
+use crate::rows::TaskRow;
 use crate::step::{Cause, Step};
 
 impl<K: Kv> Step<'_, K> {
@@ -22,7 +24,12 @@ impl<K: Kv> Step<'_, K> {
             PurgeTarget::Dead => Place::Dead,
             PurgeTarget::Waiting => Place::Pending,
         };
-        let (rows, last) = self.listed(queue, place, 0, limit, |_| true)?;
+        // A callback that is still to be delivered needs its task: that one stays until it is.
+        let wanted = |seq, row: &TaskRow| {
+            let kept = place == Place::Dead && self.awaits_callback(seq, row)?;
+            Ok(Look::take_if(!kept))
+        };
+        let (rows, last) = self.listed(queue, place, 0, limit, wanted)?;
         let done = rows.len() as u64;
         for (seq, was) in rows {
             match command.target {

@@ -5,12 +5,29 @@ use std::sync::Arc;
 use crate::command::{Replay, ReplayTarget};
 use crate::history::Event;
 use crate::keys::{self, QueueId};
-use crate::kv::{Kv, KvError};
-use crate::limits::BULK_MAX;
+use crate::kv::{Direction, Kv, KvError, Table};
+use crate::limits::{BULK_MAX, BULK_SCAN_MAX};
 use crate::place::Place;
 use crate::reply::{Bulk, Rejection, Reply};
 use crate::rows::TaskRow;
 use crate::step::{Cause, Step};
+
+/// What a bulk operation does about a task that it comes to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Look {
+    /// Touches it.
+    Take,
+    /// Leaves it.
+    Skip,
+    /// Looks no further: no later task is wanted either.
+    Stop,
+}
+
+impl Look {
+    pub fn take_if(wanted: bool) -> Look {
+        if wanted { Look::Take } else { Look::Skip }
+    }
+}
 
 impl<K: Kv> Step<'_, K> {
     pub(crate) fn replay(&mut self, command: &Replay) -> Result<Reply, KvError> {
@@ -39,12 +56,10 @@ impl<K: Kv> Step<'_, K> {
                         last: *after,
                     }));
                 };
-                let wanted = |row: &TaskRow| match error_contains {
-                    Some(part) => row
-                        .error
-                        .as_ref()
-                        .is_some_and(|text| text.contains(&**part)),
-                    None => true,
+                let wanted = |_, row: &TaskRow| {
+                    let error = row.error.as_deref().unwrap_or_default();
+                    let part = error_contains.as_deref();
+                    Ok(Look::take_if(part.is_none_or(|part| error.contains(part))))
                 };
                 self.revive_some(queue, *after, (*limit).min(BULK_MAX), wanted, &command.by)
             }
@@ -56,7 +71,7 @@ impl<K: Kv> Step<'_, K> {
         queue: QueueId,
         after: u64,
         limit: u32,
-        wanted: impl Fn(&TaskRow) -> bool,
+        wanted: impl Fn(u64, &TaskRow) -> Result<Look, KvError>,
         by: &Arc<str>,
     ) -> Result<Reply, KvError> {
         let mut done = 0;
@@ -84,42 +99,49 @@ impl<K: Kv> Step<'_, K> {
     }
 
     /// At most `limit` tasks of one list that are wanted, in the order of their numbers, and the number of
-    /// the last one that was looked at. Reads a bounded number of rows.
+    /// the last one that was looked at. Reads a bounded number of rows, a page at a time.
     pub(crate) fn listed(
         &self,
         queue: QueueId,
         place: Place,
         after: u64,
         limit: usize,
-        wanted: impl Fn(&TaskRow) -> bool,
+        wanted: impl Fn(u64, &TaskRow) -> Result<Look, KvError>,
     ) -> Result<(Vec<(u64, TaskRow)>, u64), KvError> {
-        use crate::kv::{Direction, Table};
-        use crate::limits::BULK_SCAN_MAX;
+        const PAGE: usize = 256;
         let (mut found, mut last, mut read) = (Vec::new(), after, 0);
         let mut keys_read = Vec::new();
         while found.len() < limit && read < BULK_SCAN_MAX {
             keys_read.clear();
             let from = keys::index(queue, place, last.saturating_add(1));
             let to = keys::index(queue, place, u64::MAX);
-            let chunk = (limit - found.len()).min(BULK_SCAN_MAX - read);
             self.kv.scan(
                 Table::Index,
                 from,
                 to,
                 Direction::Forward,
-                chunk,
+                PAGE,
                 &mut keys_read,
             )?;
             for (key, _) in &keys_read {
-                last = keys::seq_of(*key);
-                if let Some(row) = TaskRow::load(self.kv, keys::task(last))?
-                    && wanted(&row)
-                {
-                    found.push((last, row));
+                let seq = keys::seq_of(*key);
+                let Some(row) = TaskRow::load(self.kv, keys::task(seq))? else {
+                    continue;
+                };
+                let look = wanted(seq, &row)?;
+                if look == Look::Stop {
+                    return Ok((found, last));
+                }
+                last = seq;
+                if look == Look::Take {
+                    found.push((seq, row));
+                }
+                if found.len() == limit {
+                    return Ok((found, last));
                 }
             }
             read += keys_read.len();
-            if keys_read.len() < chunk {
+            if keys_read.len() < PAGE {
                 break;
             }
         }

@@ -7,7 +7,9 @@ use serde::{Deserialize, Serialize};
 
 use crate::backoff::Backoff;
 use crate::command::Millis;
-use crate::limits::{ATTEMPTS_DEFAULT, ATTEMPTS_MAX, CALLBACK_ATTEMPTS_MAX, RETENTION_MS_MAX};
+use crate::limits::{
+    ATTEMPTS_DEFAULT, ATTEMPTS_MAX, CALLBACK_ATTEMPTS_MAX, DELAY_MS_MAX, RETENTION_MS_MAX,
+};
 use crate::reply::Rejection;
 
 /// The shard's defaults.
@@ -49,8 +51,12 @@ impl Settings {
             "retention"
         } else if !(1..=CALLBACK_ATTEMPTS_MAX).contains(&self.callback_attempts) {
             "callback_attempts"
+        } else if self.callback_max > DELAY_MS_MAX {
+            "callback_max"
         } else if self.callback_base > self.callback_max {
             "callback_base"
+        } else if self.backoff.max > DELAY_MS_MAX {
+            "backoff.max"
         } else if self.backoff.base > self.backoff.max {
             "backoff.base"
         } else {

@@ -183,7 +183,7 @@ impl State {
         .min()
     }
 
-    /// When the next result callback is due, or a moment before it.
+    /// When the next result callback is due.
     pub fn next_callback(&self) -> Option<Millis> {
         self.timers.next(TimerKind::Callback)
     }

@@ -66,6 +66,18 @@ impl<K: Kv> Step<'_, K> {
         seq
     }
 
+    /// A number for a queue. Queues come and go with the commands that producers think up, so the numbers
+    /// may come round; one that is in use is passed over.
+    fn take_queue_id(&mut self) -> QueueId {
+        loop {
+            let id = self.state.meta.next_queue;
+            self.state.meta.next_queue = id.wrapping_add(1);
+            if !self.state.queues.contains_key(&id) {
+                return id;
+            }
+        }
+    }
+
     /// The task of that id in that tenant.
     pub fn find(&self, tenant: &str, id: TaskId) -> Result<Option<TaskRow>, KvError> {
         let Some(row) = TaskRow::load(self.kv, keys::task(id.seq()))? else {
@@ -107,8 +119,7 @@ impl<K: Kv> Step<'_, K> {
                 });
             }
         }
-        let id = self.state.meta.next_queue;
-        self.state.meta.next_queue += 1;
+        let id = self.take_queue_id();
         let name: Arc<str> = match name {
             Cow::Borrowed(text) => Arc::from(text),
             Cow::Owned(text) => Arc::from(text),
@@ -224,7 +235,7 @@ impl<K: Kv> Step<'_, K> {
             Place::Delayed => {
                 self.state
                     .timers
-                    .disarm(self.kv, TimerKind::Delayed, row.visible_at, seq);
+                    .disarm(self.kv, TimerKind::Delayed, row.visible_at, seq)?;
             }
             Place::InProgress => {
                 if let Some(lease) = &row.lease {
@@ -236,7 +247,7 @@ impl<K: Kv> Step<'_, K> {
                     let deadline = finish.expires_at;
                     self.state
                         .timers
-                        .disarm(self.kv, TimerKind::Retention, deadline, seq);
+                        .disarm(self.kv, TimerKind::Retention, deadline, seq)?;
                 }
             }
         }
@@ -316,7 +327,7 @@ impl<K: Kv> Step<'_, K> {
 
     /// Records a transition in the task's history and tells the engine.
     fn note(&mut self, seq: u64, row: &mut TaskRow, from: Option<Place>, cause: Cause<'_>) {
-        row.history.push(&Entry {
+        row.history.push(Entry {
             at: self.now,
             event: cause.event,
             to: row.place,

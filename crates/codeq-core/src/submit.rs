@@ -19,13 +19,15 @@ use crate::view::ResultRecord;
 impl<K: Kv> Step<'_, K> {
     pub(crate) fn submit(&mut self, command: &Submit) -> Result<Reply, KvError> {
         let seq = command.id.seq();
-        if let Some(row) = self.find(&command.tenant, command.id)?
-            && repeats(&row, command)
+        let Some(row) = self.find(&command.tenant, command.id)? else {
+            return Ok(Reply::Rejected(Rejection::NotFound));
+        };
+        if repeats(&row, command)
             && let Some(record) = ResultRecord::from_row(seq, &row)
         {
             return Ok(Reply::Submitted(Box::new(record)));
         }
-        let was = match self.owned(&command.tenant, command.id, &command.worker)? {
+        let was = match self.owned_row(command.id, row, &command.worker)? {
             Ok(row) => row,
             Err(rejection) => return Ok(Reply::Rejected(rejection)),
         };

@@ -60,19 +60,20 @@ impl<K: Kv> Step<'_, K> {
             .state
             .timers
             .due(self.kv, TimerKind::Retention, self.now, limit as usize)?;
-        let mut removed = due.len() as u32;
+        let left = (limit as usize).saturating_sub(due.len());
+        let mut removed = 0;
         for (key, _) in due {
             let seq = keys::seq_of(key);
             let Some(row) = TaskRow::load(self.kv, keys::task(seq))? else {
                 continue;
             };
             if self.awaits_callback(seq, &row)? {
-                self.keep_longer(seq, row);
+                self.keep_longer(seq, row)?;
             } else {
                 self.remove(seq, &row)?;
+                removed += 1;
             }
         }
-        let left = (limit - removed) as usize;
         let due = self
             .state
             .timers
@@ -90,10 +91,10 @@ impl<K: Kv> Step<'_, K> {
     }
 
     /// A callback that is still to be delivered needs the task's rows: they stay a while longer.
-    fn keep_longer(&mut self, seq: u64, mut row: TaskRow) {
+    fn keep_longer(&mut self, seq: u64, mut row: TaskRow) -> Result<(), KvError> {
         if let Some(finish) = &mut row.finish {
             let timers = &mut self.state.timers;
-            timers.disarm(self.kv, TimerKind::Retention, finish.expires_at, seq);
+            timers.disarm(self.kv, TimerKind::Retention, finish.expires_at, seq)?;
             finish.expires_at = self.now.saturating_add(CALLBACK_RETENTION_STEP_MS);
             timers.arm(
                 self.kv,
@@ -104,5 +105,6 @@ impl<K: Kv> Step<'_, K> {
             );
         }
         self.save(seq, &row);
+        Ok(())
     }
 }

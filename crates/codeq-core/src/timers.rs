@@ -6,10 +6,11 @@ use crate::command::Millis;
 use crate::keys::{self, TimerKind};
 use crate::kv::{Direction, Key, Kv, KvError, KvRead, Table};
 
-/// For each kind of timer, the earliest deadline and a key below which no timer is left.
+/// For each kind of timer, the first one and a key below which none is left.
 ///
 /// Without the second, every look at the head would walk over the rows that were deleted since the last
-/// checkpoint. Both are hints: too early costs a look, too late never happens.
+/// checkpoint. The first is exact: somebody sleeps until its deadline, and a deadline that was disarmed
+/// would wake him for nothing, over and over if nobody takes it away.
 #[derive(Debug, Default)]
 pub(crate) struct Timers {
     cursors: [Cursor; TimerKind::ALL.len()],
@@ -17,12 +18,12 @@ pub(crate) struct Timers {
 
 #[derive(Debug, Default, Clone, Copy)]
 struct Cursor {
-    next: Option<Millis>,
+    first: Option<Key>,
     low: Key,
 }
 
 impl Timers {
-    /// Finds the earliest deadline of every kind.
+    /// Finds the first timer of every kind.
     pub fn load<K: KvRead + ?Sized>(kv: &K) -> Result<Timers, KvError> {
         let mut timers = Timers::default();
         for kind in TimerKind::ALL {
@@ -43,19 +44,29 @@ impl Timers {
         let key = keys::timer(kind, deadline, seq);
         kv.put(Table::Timer, key, value);
         let cursor = self.cursor(kind);
-        cursor.next = Some(cursor.next.map_or(deadline, |next| next.min(deadline)));
+        cursor.first = Some(cursor.first.map_or(key, |first| first.min(key)));
         cursor.low = cursor.low.min(key);
     }
 
-    pub fn disarm<K: Kv>(&mut self, kv: &mut K, kind: TimerKind, deadline: Millis, seq: u64) {
-        kv.delete(Table::Timer, keys::timer(kind, deadline, seq));
+    pub fn disarm<K: Kv>(
+        &mut self,
+        kv: &mut K,
+        kind: TimerKind,
+        deadline: Millis,
+        seq: u64,
+    ) -> Result<(), KvError> {
+        let key = keys::timer(kind, deadline, seq);
+        kv.delete(Table::Timer, key);
+        if self.cursor(kind).first == Some(key) {
+            self.peek(kv, kind)?;
+        }
+        Ok(())
     }
 
-    /// The earliest deadline of a kind, or a moment before it.
+    /// The earliest deadline of a kind.
     pub fn next(&self, kind: TimerKind) -> Option<Millis> {
-        self.cursors
-            .get(kind as usize)
-            .and_then(|cursor| cursor.next)
+        let first = self.cursors.get(kind as usize)?.first?;
+        Some(keys::timer_parts(first).1)
     }
 
     /// At most `limit` timers of a kind whose deadline is not after `now`, earliest first. The caller
@@ -76,11 +87,8 @@ impl Timers {
         kv.scan(Table::Timer, from, to, Direction::Forward, limit, &mut rows)?;
         if let Some((last, _)) = rows.last() {
             self.cursor(kind).low = last.saturating_add(1);
+            self.peek(kv, kind)?;
         }
-        if rows.len() < limit {
-            self.cursor(kind).low = to.saturating_add(1);
-        }
-        self.peek(kv, kind)?;
         Ok(rows)
     }
 
@@ -96,7 +104,8 @@ impl Timers {
             1,
             &mut rows,
         )?;
-        cursor.next = rows.first().map(|(key, _)| keys::timer_parts(*key).1);
+        cursor.first = rows.first().map(|(key, _)| *key);
+        cursor.low = cursor.first.unwrap_or(end.saturating_add(1));
         Ok(())
     }
 

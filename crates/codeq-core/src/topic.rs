@@ -109,25 +109,19 @@ impl<K: Kv> Step<'_, K> {
             Ok(id) => id,
             Err(rejection) => return Ok(Reply::Rejected(rejection)),
         };
-        let now = self.now;
-        let queue = self.queue_mut(id)?;
-        let created = queue.row.topic.is_none();
-        let topic = match queue.row.topic.take() {
-            Some(topic) if topic.policy == command.policy => topic,
-            Some(topic) => Topic {
-                policy: command.policy.clone(),
-                version: topic.version + 1,
-                updated_at: now,
-                ..topic
-            },
-            None => Topic {
-                policy: command.policy.clone(),
-                version: 1,
-                created_at: now,
-                updated_at: now,
-            },
+        let known = self.queue(id)?.row.topic.as_ref();
+        let created = known.is_none();
+        if let Some(topic) = known.filter(|topic| topic.policy == command.policy) {
+            let topic = Box::new(topic.clone());
+            return Ok(Reply::Topic { topic, created });
+        }
+        let topic = Topic {
+            policy: command.policy.clone(),
+            version: known.map_or(1, |topic| topic.version + 1),
+            created_at: known.map_or(self.now, |topic| topic.created_at),
+            updated_at: self.now,
         };
-        queue.row.topic = Some(topic.clone());
+        self.queue_mut(id)?.row.topic = Some(topic.clone());
         self.reindex_head(id)?;
         Ok(Reply::Topic {
             topic: Box::new(topic),
@@ -139,10 +133,10 @@ impl<K: Kv> Step<'_, K> {
         let Some(id) = self.state.queue_id(&command.tenant, &command.name) else {
             return Ok(Reply::Rejected(Rejection::NotFound));
         };
-        let queue = self.queue_mut(id)?;
-        if queue.row.topic.take().is_none() {
+        if self.queue(id)?.row.topic.is_none() {
             return Ok(Reply::Rejected(Rejection::NotFound));
         }
+        self.queue_mut(id)?.row.topic = None;
         self.reindex_head(id)?;
         self.forget_if_unused(id);
         Ok(Reply::Done)

@@ -1,0 +1,349 @@
+//! The rules against the model: random commands, every reply and the whole state compared after each.
+
+use bytes::Bytes;
+use codeq_core::backoff::{Backoff, Growth};
+use codeq_core::command::*;
+use codeq_core::id::TaskId;
+use codeq_core::read::ListQuery;
+use codeq_core::reply::{Bulk, Reply};
+use codeq_core::settings::Settings;
+use codeq_core::topic::Policy;
+use proptest::prelude::*;
+use proptest::test_runner::{Config, RngAlgorithm, TestRng, TestRunner};
+
+use crate::harness::*;
+use crate::model::Model;
+
+const TENANTS: [&str; 2] = ["a", "ab"];
+const COMMANDS: [&str; 3] = ["x", "y", "z"];
+const WORKERS: [&str; 3] = ["w1", "w2", "w3"];
+const STEPS: [Millis; 10] = [0, 0, 0, 1, 500, 1_000, 5_000, 5_001, HOUR, DAY];
+
+/// A command in the making: numbers that are read as choices, so that they shrink.
+#[derive(Debug, Clone)]
+pub struct Act {
+    time: usize,
+    verb: u8,
+    pick: usize,
+    a: usize,
+    b: usize,
+    reload: bool,
+}
+
+pub fn acts(length: usize) -> impl Strategy<Value = Vec<Act>> {
+    let act = (
+        0..STEPS.len(),
+        0..100u8,
+        any::<u16>(),
+        any::<u16>(),
+        any::<u16>(),
+        0..20u8,
+    )
+        .prop_map(|(time, verb, pick, a, b, reload)| Act {
+            time,
+            verb,
+            pick: usize::from(pick),
+            a: usize::from(a),
+            b: usize::from(b),
+            reload: reload == 0,
+        });
+    proptest::collection::vec(act, 1..length)
+}
+
+/// The shard, the model, and the ids that were ever seen.
+pub struct Pair {
+    h: Harness,
+    model: Model,
+    ids: Vec<TaskId>,
+    pub log: Vec<(Millis, Command)>,
+}
+
+impl Pair {
+    pub fn new(growth: Growth) -> Pair {
+        let mut pair = Pair {
+            h: Harness::new(),
+            model: Model::default(),
+            ids: vec![TaskId::new(1, 1)],
+            log: Vec::new(),
+        };
+        pair.apply(Command::Configure(Settings {
+            max_attempts: 3,
+            backoff: Backoff {
+                growth,
+                base: 1_000,
+                max: 5_000,
+            },
+            retention: HOUR,
+            callback_attempts: 3,
+            ..Settings::default()
+        }));
+        pair
+    }
+
+    pub fn act(&mut self, act: &Act) {
+        self.h.pass(STEPS[act.time]);
+        if act.reload {
+            self.h.reload();
+        }
+        let command = self.command(act);
+        // More than a claim repairs at once is a matter of bounds, not of rules.
+        if matches!(command, Command::Claim(_)) && self.model.due(self.h.now) > 16 {
+            self.apply(Command::Sweep(Sweep {
+                limit: 512,
+                seed: 1,
+            }));
+        }
+        self.apply(command);
+    }
+
+    fn apply(&mut self, command: Command) {
+        let told = self.h.apply(command.clone());
+        let mut wanted = self.model.apply(self.h.now, &command, &told);
+        let mut got = told;
+        if let (Command::Cleanup(_), Reply::Bulk(bulk)) = (&command, &mut got) {
+            // Where a cleanup stopped is nobody's business.
+            *bulk = Bulk { last: 0, ..*bulk };
+        }
+        if let (Command::Purge(_), Reply::Bulk(a), Reply::Bulk(b)) =
+            (&command, &mut got, &mut wanted)
+        {
+            (a.last, b.last) = (0, 0);
+        }
+        assert_eq!(got, wanted, "reply to {command:?}");
+        self.log.push((self.h.now, command));
+        self.compare();
+    }
+
+    fn compare(&mut self) {
+        for tenant in TENANTS {
+            let query = ListQuery {
+                tenant: text(tenant),
+                limit: 1_000,
+                ..ListQuery::default()
+            };
+            let items = self.h.list(query).items;
+            assert_eq!(items, self.model.list(tenant, &items), "tasks of {tenant}");
+            let queues = self.h.reader().queues(tenant).expect("reads");
+            let queues: Vec<_> = queues
+                .into_iter()
+                .map(|q| {
+                    let c = q.counts;
+                    let counts = [c.ready(), c.delayed, c.in_progress, c.dead];
+                    (q.name.to_string(), counts, q.paused)
+                })
+                .collect();
+            assert_eq!(queues, self.model.queues(tenant), "queues of {tenant}");
+        }
+        let mut posts = self.h.callbacks().into_iter();
+        for known in &self.model.tasks {
+            let result = self
+                .h
+                .reader()
+                .result(&known.task.tenant, known.task.id)
+                .expect("reads");
+            assert_eq!(result.and_then(|(_, result)| result), known.end);
+            if let Some(post) = &known.post {
+                let got = posts.next().expect("a callback");
+                assert_eq!(got.task.id, known.task.id);
+                assert_eq!(
+                    (got.outbox.attempts, got.outbox.next_at),
+                    (post.tried, post.next_at)
+                );
+            }
+            if !self.ids.contains(&known.task.id) {
+                self.ids.push(known.task.id);
+            }
+        }
+        assert!(posts.next().is_none(), "a callback too many");
+    }
+
+    fn command(&self, act: &Act) -> Command {
+        let Act {
+            verb, pick, a, b, ..
+        } = *act;
+        // Mostly the newest tasks, and mostly by those whom they concern.
+        let id = self.ids[self.ids.len() - 1 - pick % self.ids.len().min(12)];
+        let of = self.model.tasks.iter().find(|known| known.task.id == id);
+        let right = !pick.is_multiple_of(7);
+        let tenant = match of.filter(|_| right) {
+            Some(known) => known.task.tenant.clone(),
+            None => text(TENANTS[a % 2]),
+        };
+        let worker = match of
+            .and_then(|known| known.task.worker.clone())
+            .filter(|_| right)
+        {
+            Some(worker) => worker,
+            None => text(WORKERS[b % 3]),
+        };
+        let name = text(COMMANDS[b % 3]);
+        match verb {
+            0..=24 => Command::Enqueue(Enqueue {
+                tenant: text(TENANTS[pick % 2]),
+                tasks: (0..1 + a % 3)
+                    .map(|i| new_task(a / 3 + i * 7, b + i))
+                    .collect(),
+                atomic: a.is_multiple_of(2),
+                seed: b as u64,
+            }),
+            25..=44 => Command::Claim(Claim {
+                tenant: text(TENANTS[pick % 2]),
+                worker: text(WORKERS[a % 3]),
+                from: match b % 4 {
+                    0 => Selector::Any,
+                    n => Selector::Commands(COMMANDS[..n].iter().rev().map(|c| text(c)).collect()),
+                },
+                lease: [1_000, 5_000, 60_000][b % 3],
+                count: 1 + (a % 4) as u32,
+            }),
+            45..=48 => Command::Heartbeat(Heartbeat {
+                tenant,
+                id,
+                worker,
+                extend: 5_000,
+            }),
+            49..=58 => Command::Submit(Submit {
+                tenant,
+                id,
+                worker,
+                outcome: match a % 3 {
+                    0 => Outcome::Failed(text("no")),
+                    n => Outcome::Completed(Bytes::from(format!("{{\"n\":{n}}}"))),
+                },
+                artifacts: Vec::new(),
+            }),
+            59..=68 => Command::Nack(Nack {
+                tenant,
+                id,
+                worker,
+                delay: some(a, [0, 1, 700, 9_000][b % 4]),
+                reason: some(b, text(["slow", "broken"][a % 2])),
+                seed: a as u64,
+            }),
+            69..=72 => Command::Abandon(Abandon {
+                tenant,
+                id,
+                worker,
+                penalty: a.is_multiple_of(2),
+            }),
+            73..=76 => Command::Cancel(Cancel {
+                tenant,
+                id,
+                by: text("p"),
+            }),
+            77..=80 => Command::Replay(Replay {
+                tenant,
+                target: match a % 2 {
+                    0 => ReplayTarget::One(id),
+                    _ => ReplayTarget::Queue {
+                        command: name,
+                        error_contains: some(a / 2, text("slow")),
+                        after: if b.is_multiple_of(4) { id.seq() } else { 0 },
+                        limit: (b % 5) as u32,
+                    },
+                },
+                by: text("admin"),
+            }),
+            81..=82 => Command::Purge(Purge {
+                tenant,
+                command: name,
+                target: [PurgeTarget::Dead, PurgeTarget::Waiting][a % 2],
+                limit: (a % 4) as u32,
+                by: text("admin"),
+            }),
+            83..=85 => Command::Pause(Pause {
+                tenant,
+                command: name,
+                paused: a.is_multiple_of(3),
+            }),
+            86..=87 => Command::PutTopic(PutTopic {
+                tenant,
+                name: name.clone(),
+                policy: Policy {
+                    priority_tiers: [vec![], vec![3, 0], vec![10]][a % 3].clone(),
+                    max_attempts: some(a / 3, 2),
+                    dead_letter_topic: some(a / 5, text(COMMANDS[(b + 1) % 3])),
+                    retention: [0, 0, 5_000][a / 7 % 3],
+                    max_consumers: [0, 0, 1, 2][a / 11 % 4],
+                },
+            }),
+            88 => Command::DeleteTopic(DeleteTopic { tenant, name }),
+            89..=90 => Command::Cleanup(Cleanup {
+                tenant,
+                before: self.h.now - [0, 1_000, HOUR][a % 3].min(self.h.now),
+                limit: (b % 6) as u32,
+            }),
+            91..=95 => Command::Sweep(Sweep {
+                limit: [1, 3, 100][a % 3],
+                seed: b as u64,
+            }),
+            _ => Command::Callback(Callback {
+                tenant,
+                id,
+                delivery: match a % 4 {
+                    0 => Delivery::Delivered,
+                    1 => Delivery::Resend,
+                    _ => Delivery::Failed {
+                        status: Some(500),
+                        error: text("bad"),
+                        retry_after: some(b, 10_000),
+                    },
+                },
+            }),
+        }
+    }
+}
+
+fn some<V>(n: usize, value: V) -> Option<V> {
+    n.is_multiple_of(3).then_some(value)
+}
+
+fn new_task(a: usize, b: usize) -> NewTask {
+    let some = |n: usize| n.is_multiple_of(4);
+    NewTask {
+        command: text(["x", "y", "z", "X"][b % 4]),
+        payload: Bytes::from(format!("{{\"n\":{}}}", a % 2)),
+        priority: [0, 0, 5, 99][a / 2 % 4],
+        max_attempts: some(a / 3).then_some([1, 2, 50][b % 3]),
+        webhook: some(a / 5).then(|| text("https://example.com")),
+        idempotency_key: some(a / 7).then(|| text(["k1", "k2"][b % 2])),
+        delay: some(a / 11).then_some([0, 1, 700, HOUR][b % 4]),
+        ..NewTask::default()
+    }
+}
+
+pub fn runner(cases: u32, seed: u8) -> TestRunner {
+    let rng = TestRng::from_seed(RngAlgorithm::ChaCha, &[seed; 32]);
+    let config = Config {
+        cases,
+        failure_persistence: None,
+        max_shrink_iters: 20_000,
+        ..Config::default()
+    };
+    TestRunner::new_with_rng(config, rng)
+}
+
+fn compare_with_model(growth: Growth, seed: u8) {
+    let result = runner(60, seed).run(&acts(150), |acts| {
+        let mut pair = Pair::new(growth);
+        acts.iter().for_each(|act| pair.act(act));
+        pair.h.finish();
+        Ok(())
+    });
+    result.unwrap_or_else(|failure| panic!("{failure}"));
+}
+
+#[test]
+fn the_rules_do_what_the_model_does_with_fixed_backoff() {
+    compare_with_model(Growth::Fixed, 1);
+}
+
+#[test]
+fn the_rules_do_what_the_model_does_with_linear_backoff() {
+    compare_with_model(Growth::Linear, 2);
+}
+
+#[test]
+fn the_rules_do_what_the_model_does_with_exponential_backoff() {
+    compare_with_model(Growth::Exponential, 3);
+}

@@ -1,0 +1,29 @@
+//! The rules, verb by verb. `harness` checks the structure of the rows after every command; `differential`
+//! compares the rules with the naive `model`.
+
+mod abandon;
+mod callback;
+mod cancel;
+mod claim;
+mod cleanup;
+mod determinism;
+mod differential;
+mod enqueue;
+mod harness;
+mod heartbeat;
+mod history;
+mod idempotency;
+mod mem;
+mod model;
+mod nack;
+mod pause;
+mod purge;
+mod read;
+mod recovery;
+mod replay;
+mod retention;
+mod structure;
+mod submit;
+mod sweep;
+mod tenancy;
+mod topic;

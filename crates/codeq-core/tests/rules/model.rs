@@ -1,0 +1,853 @@
+//! The contract once more, as plainly as possible: one list of tasks, searched from end to end.
+//!
+//! The model is told each command with the reply that the rules gave, and says what the reply should have
+//! been. It learns ids from replies, and nothing else. Two limits: the backoff must be one without jitter
+//! (the pause after a lease that ended is in no reply), and at most sixteen tasks may come due between two
+//! commands (the rules bound the repair that a claim does).
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use codeq_core::backoff::Growth;
+use codeq_core::command::*;
+use codeq_core::id::TaskId;
+use codeq_core::place::Place;
+use codeq_core::reply::{Bulk, Enqueued, Rejection, Reply, Returned, Swept};
+use codeq_core::settings::Settings;
+use codeq_core::topic::{Policy, Topic};
+use codeq_core::view::{ResultRecord, Task};
+
+const DAY: Millis = 24 * 60 * 60 * 1_000;
+
+/// A callback that is not delivered.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Post {
+    pub tried: u32,
+    pub next_at: Option<Millis>,
+}
+
+/// A task and all that is known about it.
+#[derive(Debug, Clone)]
+pub struct Known {
+    pub task: Task,
+    /// The id is only known once a reply has shown it.
+    named: bool,
+    queue: String,
+    key: Option<Arc<str>>,
+    /// Position among all that wait.
+    turn: u64,
+    /// How it ended, by whose hand, and when it may go.
+    pub end: Option<ResultRecord>,
+    ended_by: Option<Arc<str>>,
+    goes_at: Millis,
+    pub post: Option<Post>,
+}
+
+/// A key whose task is gone.
+#[derive(Debug, Clone)]
+struct OldKey {
+    tenant: Arc<str>,
+    key: Arc<str>,
+    command: String,
+    payload: Bytes,
+    id: TaskId,
+    place: Place,
+    made_at: Millis,
+}
+
+/// What was laid down for a queue.
+#[derive(Debug, Clone, Default)]
+struct Rule {
+    tenant: Arc<str>,
+    queue: String,
+    paused: bool,
+    topic: Option<Topic>,
+}
+
+/// The model of a shard.
+#[derive(Debug, Default)]
+pub struct Model {
+    settings: Settings,
+    now: Millis,
+    turn: u64,
+    /// Oldest first.
+    pub tasks: Vec<Known>,
+    old_keys: Vec<OldKey>,
+    rules: Vec<Rule>,
+}
+
+impl Model {
+    /// What the reply should be; `told` is the one that was given.
+    pub fn apply(&mut self, now: Millis, command: &Command, told: &Reply) -> Reply {
+        self.now = self.now.max(now);
+        match command {
+            Command::Configure(settings) => {
+                self.settings = settings.clone();
+                Reply::Done
+            }
+            Command::Enqueue(c) => self.enqueue(c, told),
+            Command::Claim(c) => self.claim(c, told),
+            Command::Heartbeat(c) => match self.owned(&c.tenant, c.id, &c.worker) {
+                Err(why) => Reply::Rejected(why),
+                Ok(at) => {
+                    let until = self.now + c.extend;
+                    let task = &mut self.tasks[at].task;
+                    task.lease_until = Some(until);
+                    task.updated_at = self.now;
+                    Reply::Extended {
+                        lease_until: until,
+                        cancel_requested: task.cancel_requested,
+                    }
+                }
+            },
+            Command::Submit(c) => self.submit(c),
+            Command::Nack(c) => match self.owned(&c.tenant, c.id, &c.worker) {
+                Err(why) => Reply::Rejected(why),
+                Ok(at) => Reply::Returned(self.fail(at, c.reason.clone(), c.delay)),
+            },
+            Command::Abandon(c) => match self.owned(&c.tenant, c.id, &c.worker) {
+                Err(why) => Reply::Rejected(why),
+                Ok(at) if c.penalty => Reply::Returned(self.fail(at, None, Some(0))),
+                Ok(at) if self.tasks[at].task.cancel_requested => {
+                    self.end_cancelled(at);
+                    Reply::Returned(Returned::Cancelled)
+                }
+                Ok(at) => {
+                    self.wait(at, 0);
+                    Reply::Returned(Returned::Requeued { delay: 0 })
+                }
+            },
+            Command::Cancel(c) => self.cancel(c),
+            Command::Replay(c) => self.replay(c),
+            Command::Purge(c) => self.purge(c),
+            Command::Pause(c) => {
+                let queue = c.command.to_ascii_lowercase();
+                if !c.paused && !self.queue_exists(&c.tenant, &queue) {
+                    return Reply::Rejected(Rejection::NotFound);
+                }
+                self.rule(&c.tenant, &queue).paused = c.paused;
+                Reply::Done
+            }
+            Command::PutTopic(c) => {
+                let now = self.now;
+                let rule = self.rule(&c.tenant, &c.name);
+                let (version, created_at, updated_at) = match &rule.topic {
+                    None => (1, now, now),
+                    Some(t) if t.policy == c.policy => (t.version, t.created_at, t.updated_at),
+                    Some(t) => (t.version + 1, t.created_at, now),
+                };
+                let created = rule.topic.is_none();
+                let topic = Topic {
+                    policy: c.policy.clone(),
+                    version,
+                    created_at,
+                    updated_at,
+                };
+                rule.topic = Some(topic.clone());
+                Reply::Topic {
+                    topic: Box::new(topic),
+                    created,
+                }
+            }
+            Command::DeleteTopic(c) => match self.rule(&c.tenant, &c.name).topic.take() {
+                Some(_) => Reply::Done,
+                None => Reply::Rejected(Rejection::NotFound),
+            },
+            Command::Cleanup(c) => {
+                let mut done = 0;
+                let mut at = 0;
+                // Queue by queue in the order of names, then by kind of end, then oldest first.
+                let mut old: Vec<(String, Place, usize)> = Vec::new();
+                for (at, known) in self.tasks.iter().enumerate() {
+                    let over = known
+                        .end
+                        .as_ref()
+                        .is_some_and(|end| end.completed_at < c.before);
+                    if *known.task.tenant == *c.tenant && over && !known.awaits_post() {
+                        old.push((known.queue.clone(), known.task.place, at));
+                    }
+                }
+                old.sort();
+                old.truncate(c.limit as usize);
+                let mut gone: Vec<usize> = old.into_iter().map(|(_, _, at)| at).collect();
+                gone.sort_unstable();
+                for place in gone {
+                    self.remove(place - at);
+                    at += 1;
+                    done += 1;
+                }
+                Reply::Bulk(Bulk {
+                    done,
+                    remaining: 0,
+                    last: 0,
+                })
+            }
+            Command::Sweep(c) => Reply::Swept(self.sweep(c.limit)),
+            Command::Callback(c) => self.callback(c),
+        }
+    }
+
+    /// The tasks of a tenant, newest first. `told` names those whose ids were not known yet.
+    pub fn list(&mut self, tenant: &str, told: &[Task]) -> Vec<Task> {
+        let mut told = told.iter();
+        let theirs = self
+            .tasks
+            .iter_mut()
+            .rev()
+            .filter(|k| *k.task.tenant == *tenant);
+        theirs
+            .map(|known| known.shown(told.next().map(|t| t.id)))
+            .collect()
+    }
+
+    /// The queues of a tenant in the order of names: ready, delayed, in progress, dead, paused.
+    pub fn queues(&self, tenant: &str) -> Vec<(String, [u64; 4], bool)> {
+        let ruled = self.rules.iter().filter(|r| r.paused || r.topic.is_some());
+        let ruled = ruled
+            .filter(|r| *r.tenant == *tenant)
+            .map(|r| r.queue.clone());
+        let used = self.tasks.iter().filter(|k| *k.task.tenant == *tenant);
+        let mut names: Vec<String> = used.map(|k| k.queue.clone()).chain(ruled).collect();
+        names.sort();
+        names.dedup();
+        let numbers = |name: String| {
+            let places = [
+                Place::Pending,
+                Place::Delayed,
+                Place::InProgress,
+                Place::Dead,
+            ];
+            let counts = places.map(|place| self.count(tenant, &name, place));
+            let paused = self.ruled(tenant, &name).is_some_and(|rule| rule.paused);
+            (name, counts, paused)
+        };
+        names.into_iter().map(numbers).collect()
+    }
+
+    /// How many tasks are due, or nearly: the driver keeps this small.
+    pub fn due(&self, now: Millis) -> usize {
+        let due = |known: &&Known| {
+            known.task.lease_until.is_some_and(|until| until < now)
+                || known.task.visible_at.is_some_and(|at| at <= now)
+        };
+        self.tasks.iter().filter(due).count()
+    }
+
+    fn count(&self, tenant: &str, queue: &str, place: Place) -> u64 {
+        let here = |known: &&Known| {
+            *known.task.tenant == *tenant && known.queue == queue && known.task.place == place
+        };
+        self.tasks.iter().filter(here).count() as u64
+    }
+
+    fn queue_exists(&self, tenant: &str, queue: &str) -> bool {
+        self.queues(tenant).iter().any(|(name, ..)| name == queue)
+    }
+
+    fn ruled(&self, tenant: &str, queue: &str) -> Option<&Rule> {
+        self.rules
+            .iter()
+            .find(|r| *r.tenant == *tenant && r.queue == queue)
+    }
+
+    fn rule(&mut self, tenant: &Arc<str>, queue: &str) -> &mut Rule {
+        if self.ruled(tenant, queue).is_none() {
+            self.rules.push(Rule {
+                tenant: tenant.clone(),
+                queue: queue.to_owned(),
+                ..Rule::default()
+            });
+        }
+        let found = self
+            .rules
+            .iter_mut()
+            .find(|r| r.tenant == *tenant && r.queue == queue);
+        found.expect("was added")
+    }
+
+    fn policy(&self, tenant: &str, queue: &str) -> Policy {
+        let topic = self
+            .ruled(tenant, queue)
+            .and_then(|rule| rule.topic.as_ref());
+        topic.map(|topic| topic.policy.clone()).unwrap_or_default()
+    }
+
+    fn find(&self, tenant: &str, id: TaskId) -> Option<usize> {
+        let it =
+            |known: &Known| known.named && known.task.id == id && *known.task.tenant == *tenant;
+        self.tasks.iter().position(it)
+    }
+
+    fn enqueue(&mut self, c: &Enqueue, told: &Reply) -> Reply {
+        let conflict = |model: &Model, at: usize| {
+            let task = &c.tasks[at];
+            let Some(key) = &task.idempotency_key else {
+                return false;
+            };
+            let earlier = c.tasks[..at]
+                .iter()
+                .find(|t| t.idempotency_key.as_ref() == Some(key));
+            let same = |t: &NewTask| same_work(&t.command, &t.payload, task);
+            match model.keyed(&c.tenant, key) {
+                Some((command, payload, _)) => !same_work(&command, &payload, task),
+                None => earlier.is_some_and(|t| !same(t)),
+            }
+        };
+        if c.atomic
+            && let Some(index) = (0..c.tasks.len()).find(|at| conflict(self, *at))
+        {
+            let reason = Box::new(Rejection::IdempotencyConflict);
+            return Reply::Rejected(Rejection::InBatch { index, reason });
+        }
+        let mut replies = Vec::new();
+        for (at, new) in c.tasks.iter().enumerate() {
+            let known = new
+                .idempotency_key
+                .as_ref()
+                .and_then(|key| self.keyed(&c.tenant, key));
+            replies.push(match known {
+                Some((command, payload, _)) if !same_work(&command, &payload, new) => {
+                    Enqueued::Rejected(Rejection::IdempotencyConflict)
+                }
+                Some((.., task)) => {
+                    let mut task = task;
+                    // Of a task that is gone only what was sent again is known.
+                    if self.find(&c.tenant, task.id).is_none() {
+                        (task.command, task.payload) = (new.command.clone(), new.payload.clone());
+                    }
+                    Enqueued::Repeated(Box::new(task))
+                }
+                None => {
+                    let id = match told {
+                        Reply::Enqueued(told) => match told.get(at) {
+                            Some(Enqueued::Created(task)) => Some(task.id),
+                            _ => None,
+                        },
+                        _ => None,
+                    };
+                    let at = self.create(&c.tenant, new, None);
+                    Enqueued::Created(Box::new(self.tasks[at].shown(id)))
+                }
+            });
+        }
+        Reply::Enqueued(replies)
+    }
+
+    /// The work and the task of a key.
+    fn keyed(&self, tenant: &str, key: &str) -> Option<(String, Bytes, Task)> {
+        let live = self
+            .tasks
+            .iter()
+            .find(|known| *known.task.tenant == *tenant && known.key.as_deref() == Some(key));
+        if let Some(known) = live {
+            return Some((
+                known.queue.clone(),
+                known.task.payload.clone(),
+                known.task.clone(),
+            ));
+        }
+        let old = self
+            .old_keys
+            .iter()
+            .find(|o| *o.tenant == *tenant && *o.key == *key)?;
+        let mut task = blank(&old.tenant, old.id, old.made_at);
+        task.place = old.place;
+        Some((old.command.clone(), old.payload.clone(), task))
+    }
+
+    fn create(&mut self, tenant: &Arc<str>, new: &NewTask, origin: Option<TaskId>) -> usize {
+        let queue = new.command.to_ascii_lowercase();
+        let policy = self.policy(tenant, &queue);
+        let mut priority = new.priority.clamp(0, 9) as u8;
+        if !policy.priority_tiers.is_empty() {
+            let mut tiers = policy.priority_tiers.clone();
+            tiers.sort_unstable();
+            let not_above = tiers.iter().rev().find(|tier| **tier <= priority);
+            priority = (*not_above.unwrap_or(&tiers[0])).min(9);
+        }
+        let default = policy.max_attempts.unwrap_or(self.settings.max_attempts);
+        let ceiling = policy.max_attempts.unwrap_or(1_000);
+        let from = new.run_at.unwrap_or(self.now + new.delay.unwrap_or(0));
+        self.turn += 1;
+        let mut task = blank(tenant, TaskId::new(0, 0), self.now);
+        task.command = new.command.clone();
+        task.payload = new.payload.clone();
+        task.priority = priority;
+        task.webhook = new.webhook.clone();
+        task.origin = origin;
+        task.max_attempts = new.max_attempts.unwrap_or(default).min(ceiling);
+        if from > self.now {
+            (task.place, task.visible_at) = (Place::Delayed, Some(from));
+        } else {
+            task.place = Place::Pending;
+        }
+        self.tasks.push(Known {
+            task,
+            named: false,
+            queue,
+            key: new.idempotency_key.clone(),
+            turn: self.turn,
+            end: None,
+            ended_by: None,
+            goes_at: 0,
+            post: None,
+        });
+        self.tasks.len() - 1
+    }
+
+    fn claim(&mut self, c: &Claim, told: &Reply) -> Reply {
+        self.come_due(u32::MAX);
+        let mut told = match told {
+            Reply::Claimed(tasks) => tasks.iter(),
+            _ => [].iter(),
+        };
+        let mut taken = Vec::new();
+        while taken.len() < c.count as usize {
+            let wanted = |known: &Known| {
+                let named = match &c.from {
+                    Selector::Any => true,
+                    Selector::Commands(all) => all
+                        .iter()
+                        .any(|name| name.eq_ignore_ascii_case(&known.queue)),
+                };
+                let rule = self.ruled(&c.tenant, &known.queue);
+                let limit = u64::from(self.policy(&c.tenant, &known.queue).max_consumers);
+                let running = self.count(&c.tenant, &known.queue, Place::InProgress);
+                known.task.tenant == c.tenant
+                    && known.task.place == Place::Pending
+                    && named
+                    && !rule.is_some_and(|rule| rule.paused)
+                    && (limit == 0 || running < limit)
+            };
+            let best = (0..self.tasks.len())
+                .filter(|at| wanted(&self.tasks[*at]))
+                .max_by_key(|at| {
+                    let known = &self.tasks[*at];
+                    (known.task.priority, std::cmp::Reverse(known.turn))
+                });
+            let Some(at) = best else { break };
+            let known = &mut self.tasks[at];
+            known.task.place = Place::InProgress;
+            known.task.worker = Some(c.worker.clone());
+            known.task.lease_until = Some(self.now + c.lease);
+            known.task.fence += 1;
+            known.task.updated_at = self.now;
+            taken.push(known.shown(told.next().map(|task| task.id)));
+        }
+        Reply::Claimed(taken)
+    }
+
+    /// 404, 409, 403, in this order; a lease that is over is ended first.
+    fn owned(&mut self, tenant: &str, id: TaskId, worker: &str) -> Result<usize, Rejection> {
+        let at = self.find(tenant, id).ok_or(Rejection::NotFound)?;
+        self.end_lease_if_over(at);
+        let task = &self.tasks[at].task;
+        match &task.worker {
+            _ if task.place != Place::InProgress => Err(Rejection::NotInProgress),
+            Some(owner) if **owner == *worker => Ok(at),
+            _ => Err(Rejection::NotOwner),
+        }
+    }
+
+    fn end_lease_if_over(&mut self, at: usize) -> bool {
+        let over = self.tasks[at]
+            .task
+            .lease_until
+            .is_some_and(|until| self.now > until);
+        if over {
+            self.fail(at, Some("LEASE_EXPIRED".into()), None);
+        }
+        over
+    }
+
+    fn submit(&mut self, c: &Submit) -> Reply {
+        let (place, result, error) = match &c.outcome {
+            Outcome::Completed(result) => (Place::Completed, Some(result.clone()), None),
+            Outcome::Failed(error) => (Place::Failed, None, Some(error.clone())),
+        };
+        if let Some(at) = self.find(&c.tenant, c.id) {
+            let known = &self.tasks[at];
+            if let Some(end) = &known.end
+                && known.ended_by.as_ref() == Some(&c.worker)
+                && (known.task.place, &end.result, &end.error) == (place, &result, &error)
+            {
+                return Reply::Submitted(Box::new(end.clone()));
+            }
+        }
+        match self.owned(&c.tenant, c.id, &c.worker) {
+            Err(why) => Reply::Rejected(why),
+            Ok(at) => {
+                if error.is_some() {
+                    self.tasks[at].task.error = error.clone();
+                }
+                self.tasks[at].ended_by = Some(c.worker.clone());
+                self.end(at, place, result, error);
+                Reply::Submitted(Box::new(self.tasks[at].end.clone().expect("ended")))
+            }
+        }
+    }
+
+    /// An execution failed.
+    fn fail(&mut self, at: usize, error: Option<Arc<str>>, delay: Option<Millis>) -> Returned {
+        let backoff = self.settings.backoff;
+        let task = &mut self.tasks[at].task;
+        task.attempts += 1;
+        if error.is_some() {
+            task.error = error;
+        }
+        if task.cancel_requested {
+            self.end_cancelled(at);
+            return Returned::Cancelled;
+        }
+        if task.attempts >= task.max_attempts {
+            let error = task.error.clone().unwrap_or_else(|| "MAX_ATTEMPTS".into());
+            task.error = Some(error.clone());
+            self.end(at, Place::Dead, None, Some(error));
+            let dead = self.tasks[at].task.clone();
+            let to = self
+                .policy(&dead.tenant, &self.tasks[at].queue.clone())
+                .dead_letter_topic;
+            if let Some(to) = to {
+                let copy = NewTask {
+                    command: to,
+                    payload: dead.payload,
+                    priority: i32::from(dead.priority),
+                    ..NewTask::default()
+                };
+                self.create(&dead.tenant, &copy, Some(dead.id));
+            }
+            return Returned::Dead;
+        }
+        let attempts = u64::from(task.attempts);
+        let delay = delay.unwrap_or_else(|| match backoff.growth {
+            Growth::Fixed => backoff.base,
+            Growth::Linear => backoff.base * attempts,
+            Growth::Exponential => (1..attempts).fold(backoff.base, |pause, _| pause * 2),
+            other => panic!("the model cannot foretell {other:?}"),
+        });
+        let delay = delay.min(backoff.max);
+        self.wait(at, delay);
+        Returned::Requeued { delay }
+    }
+
+    /// The task waits again: at the back, or for its time.
+    fn wait(&mut self, at: usize, delay: Millis) {
+        self.turn += 1;
+        let known = &mut self.tasks[at];
+        known.turn = self.turn;
+        known.end = None;
+        known.ended_by = None;
+        known.post = None;
+        let task = &mut known.task;
+        (task.worker, task.lease_until) = (None, None);
+        task.visible_at = (delay > 0).then_some(self.now + delay);
+        task.place = if delay > 0 {
+            Place::Delayed
+        } else {
+            Place::Pending
+        };
+        task.updated_at = self.now;
+    }
+
+    fn end(&mut self, at: usize, place: Place, result: Option<Bytes>, error: Option<Arc<str>>) {
+        let own = self
+            .policy(&self.tasks[at].task.tenant, &self.tasks[at].queue)
+            .retention;
+        let retention = if own > 0 {
+            own
+        } else {
+            self.settings.retention
+        };
+        let known = &mut self.tasks[at];
+        let task = &mut known.task;
+        (task.worker, task.lease_until, task.visible_at) = (None, None, None);
+        task.place = place;
+        task.updated_at = self.now;
+        known.goes_at = self.now + retention;
+        known.end = Some(ResultRecord {
+            id: task.id,
+            status: place.status(),
+            result,
+            error,
+            artifacts: Vec::new(),
+            completed_at: self.now,
+        });
+        known.post = task.webhook.is_some().then_some(Post {
+            tried: 0,
+            next_at: Some(self.now),
+        });
+    }
+
+    fn end_cancelled(&mut self, at: usize) {
+        let error: Arc<str> = "CANCELLED".into();
+        self.tasks[at].task.error = Some(error.clone());
+        self.end(at, Place::Failed, None, Some(error));
+    }
+
+    fn cancel(&mut self, c: &Cancel) -> Reply {
+        let Some(at) = self.find(&c.tenant, c.id) else {
+            return Reply::Rejected(Rejection::NotFound);
+        };
+        self.end_lease_if_over(at);
+        let now = self.now;
+        let task = &mut self.tasks[at].task;
+        match task.place {
+            Place::Pending | Place::Delayed => {
+                self.end_cancelled(at);
+                Reply::Cancelled(Box::new(self.tasks[at].task.clone()))
+            }
+            Place::InProgress => {
+                if !task.cancel_requested {
+                    (task.cancel_requested, task.updated_at) = (true, now);
+                }
+                Reply::CancelRequested(Box::new(task.clone()))
+            }
+            _ => Reply::Rejected(Rejection::Finished),
+        }
+    }
+
+    fn replay(&mut self, c: &Replay) -> Reply {
+        let revive = |model: &mut Model, at: usize| {
+            model.tasks[at].task.attempts = 0;
+            model.wait(at, 0);
+        };
+        let (command, part, after, limit) = match &c.target {
+            ReplayTarget::One(id) => {
+                return match self.find(&c.tenant, *id) {
+                    None => Reply::Rejected(Rejection::NotFound),
+                    Some(at) if self.tasks[at].task.place != Place::Dead => {
+                        Reply::Rejected(Rejection::NotDead)
+                    }
+                    Some(at) => {
+                        revive(self, at);
+                        Reply::Replayed(Box::new(self.tasks[at].task.clone()))
+                    }
+                };
+            }
+            ReplayTarget::Queue {
+                command,
+                error_contains,
+                after,
+                limit,
+            } => (command.to_ascii_lowercase(), error_contains, *after, *limit),
+        };
+        let (mut done, mut last) = (0, after);
+        for at in 0..self.tasks.len() {
+            let known = &self.tasks[at];
+            let seq = known.task.id.seq();
+            let listed = known.task.tenant == c.tenant
+                && known.queue == command
+                && known.task.place == Place::Dead
+                && seq > after;
+            if !listed || done == u64::from(limit) {
+                continue;
+            }
+            last = seq;
+            let error = known.task.error.as_deref().unwrap_or("");
+            if part.as_ref().is_none_or(|part| error.contains(&**part)) {
+                revive(self, at);
+                done += 1;
+            }
+        }
+        let remaining = self.count(&c.tenant, &command, Place::Dead);
+        Reply::Bulk(Bulk {
+            done,
+            remaining,
+            last,
+        })
+    }
+
+    fn purge(&mut self, c: &Purge) -> Reply {
+        let queue = c.command.to_ascii_lowercase();
+        let (mut done, mut last, mut at) = (0, 0, 0);
+        while at < self.tasks.len() && done < u64::from(c.limit) {
+            let known = &self.tasks[at];
+            let seq = known.task.id.seq();
+            let here = known.task.tenant == c.tenant && known.queue == queue;
+            match (c.target, known.task.place) {
+                (PurgeTarget::Dead, Place::Dead) if here => {
+                    last = seq;
+                    if !known.awaits_post() {
+                        self.remove(at);
+                        done += 1;
+                        continue;
+                    }
+                }
+                (PurgeTarget::Waiting, Place::Pending | Place::Delayed) if here => {
+                    last = seq;
+                    self.end_cancelled(at);
+                    done += 1;
+                }
+                _ => {}
+            }
+            at += 1;
+        }
+        let places: &[Place] = match c.target {
+            PurgeTarget::Dead => &[Place::Dead],
+            PurgeTarget::Waiting => &[Place::Pending, Place::Delayed],
+        };
+        let counts = places
+            .iter()
+            .map(|place| self.count(&c.tenant, &queue, *place));
+        Reply::Bulk(Bulk {
+            done,
+            remaining: counts.sum(),
+            last,
+        })
+    }
+
+    /// A task goes, with its result and its callback; its key stays out its day.
+    fn remove(&mut self, at: usize) {
+        let known = self.tasks.remove(at);
+        let task = known.task;
+        if let Some(key) = known.key
+            && task.created_at + DAY > self.now
+        {
+            self.old_keys.push(OldKey {
+                tenant: task.tenant,
+                key,
+                command: known.queue,
+                payload: task.payload,
+                id: task.id,
+                place: task.place,
+                made_at: task.created_at,
+            });
+        }
+    }
+
+    fn come_due(&mut self, limit: u32) -> Swept {
+        let mut swept = Swept::default();
+        let over = |known: &Known, now| known.task.lease_until.filter(|until| *until < now);
+        while swept.expired < limit
+            && let Some(at) = self.earliest(over)
+        {
+            self.end_lease_if_over(at);
+            swept.expired += 1;
+        }
+        let due = |known: &Known, now| known.task.visible_at.filter(|at| *at <= now);
+        while swept.expired + swept.promoted < limit
+            && let Some(at) = self.earliest(due)
+        {
+            self.wait(at, 0);
+            swept.promoted += 1;
+        }
+        swept
+    }
+
+    /// The task with the earliest moment of a kind; of several the oldest.
+    fn earliest(&self, moment: impl Fn(&Known, Millis) -> Option<Millis>) -> Option<usize> {
+        let all = self.tasks.iter().enumerate();
+        let some = all.filter_map(|(at, known)| Some((moment(known, self.now)?, at)));
+        some.min().map(|(_, at)| at)
+    }
+
+    fn sweep(&mut self, limit: u32) -> Swept {
+        let mut swept = self.come_due(limit);
+        let mut left = limit - swept.expired - swept.promoted;
+        let old = |known: &Known, now| {
+            known
+                .end
+                .as_ref()
+                .map(|_| known.goes_at)
+                .filter(|goes| *goes <= now)
+        };
+        while left > 0
+            && let Some(at) = self.earliest(old)
+        {
+            left -= 1;
+            if self.tasks[at].awaits_post() {
+                self.tasks[at].goes_at = self.now + 60_000;
+            } else {
+                self.remove(at);
+                swept.removed += 1;
+            }
+        }
+        self.old_keys.sort_by_key(|old| (old.made_at, old.id.seq()));
+        while left > 0
+            && self
+                .old_keys
+                .first()
+                .is_some_and(|old| old.made_at + DAY <= self.now)
+        {
+            self.old_keys.remove(0);
+            left -= 1;
+            swept.removed += 1;
+        }
+        swept
+    }
+
+    fn callback(&mut self, c: &Callback) -> Reply {
+        let Some(at) = self.find(&c.tenant, c.id) else {
+            return Reply::Rejected(Rejection::NotFound);
+        };
+        let settings = self.settings.clone();
+        let Some(post) = &mut self.tasks[at].post else {
+            return Reply::Rejected(Rejection::NoCallback);
+        };
+        match &c.delivery {
+            Delivery::Delivered => self.tasks[at].post = None,
+            Delivery::Resend => {
+                *post = Post {
+                    tried: 0,
+                    next_at: Some(self.now),
+                }
+            }
+            Delivery::Failed { retry_after, .. } => {
+                post.tried += 1;
+                let pause = (1..post.tried).fold(settings.callback_base, |pause, _| pause * 2);
+                let pause = pause
+                    .min(settings.callback_max)
+                    .max(retry_after.unwrap_or(0));
+                let again = post.tried < settings.callback_attempts;
+                post.next_at = again.then_some(self.now + pause);
+            }
+        }
+        Reply::Done
+    }
+}
+
+impl Known {
+    fn awaits_post(&self) -> bool {
+        self.post
+            .as_ref()
+            .is_some_and(|post| post.next_at.is_some())
+    }
+
+    /// The task as a reply shows it, which may be the first time that its id is seen.
+    fn shown(&mut self, id: Option<TaskId>) -> Task {
+        if let Some(id) = id.filter(|_| !self.named) {
+            self.named = true;
+            self.task.id = id;
+        }
+        self.task.clone()
+    }
+}
+
+fn same_work(command: &str, payload: &Bytes, task: &NewTask) -> bool {
+    command.eq_ignore_ascii_case(&task.command) && *payload == task.payload
+}
+
+fn blank(tenant: &Arc<str>, id: TaskId, made_at: Millis) -> Task {
+    Task {
+        id,
+        tenant: tenant.clone(),
+        command: "".into(),
+        payload: Bytes::new(),
+        priority: 0,
+        webhook: None,
+        trace_parent: None,
+        trace_state: None,
+        origin: None,
+        place: Place::Pending,
+        worker: None,
+        lease_until: None,
+        fence: 0,
+        attempts: 0,
+        max_attempts: 0,
+        error: None,
+        cancel_requested: false,
+        created_at: made_at,
+        updated_at: made_at,
+        visible_at: None,
+    }
+}

@@ -1,0 +1,152 @@
+use codeq_core::command::ReplayTarget;
+use codeq_core::history::Event;
+use codeq_core::limits::BULK_MAX;
+use codeq_core::place::Place;
+use codeq_core::reply::{Bulk, Rejection, Reply};
+
+use crate::harness::*;
+
+#[test]
+fn one_comes_back_with_fresh_attempts() {
+    let mut h = Harness::new();
+    let dead = h.dead(hooked("a"));
+    let waiting = h.add(task("a"));
+    h.pass(5);
+    let Reply::Replayed(task) = h.replay(dead.id) else {
+        panic!("not replayed")
+    };
+    assert_eq!(
+        (task.place, task.attempts, task.max_attempts),
+        (Place::Pending, 0, 1)
+    );
+    assert_eq!(
+        task.error.as_deref(),
+        Some("boom"),
+        "the last failure is kept"
+    );
+    assert_eq!(h.result(dead.id), None, "its result is gone");
+    assert_eq!(
+        h.callbacks().len(),
+        0,
+        "and so is the callback that told of it"
+    );
+    let order: Vec<_> = h
+        .claims(&["a"], 9)
+        .into_iter()
+        .map(|t| (t.id, t.fence))
+        .collect();
+    assert_eq!(
+        order,
+        [(waiting.id, 1), (dead.id, 2)],
+        "at the back, with a higher fence"
+    );
+    let history = h.reader().history(T, dead.id).unwrap().unwrap().entries();
+    let replayed = history
+        .iter()
+        .find(|e| e.event == Event::Replayed)
+        .expect("recorded");
+    assert_eq!(replayed.who.as_deref(), Some("admin"));
+    h.complete(dead.id);
+    assert_eq!(h.callbacks().len(), 1);
+    assert_eq!(h.replay(dead.id), refused(Rejection::NotDead));
+    h.finish();
+}
+
+#[test]
+fn retention_forgets_about_a_task_that_came_back() {
+    let mut h = Harness::new();
+    let dead = h.dead(task("a"));
+    h.replay(dead.id);
+    h.pass(40 * DAY);
+    assert_eq!(h.sweep(10).removed, 0);
+    assert_eq!(h.claim("a").map(|t| t.id), Some(dead.id));
+    h.finish();
+}
+
+#[test]
+fn only_what_is_dead_in_the_own_tenant() {
+    let mut h = Harness::new();
+    let dead = h.dead(task("a"));
+    let other = h.replay_as("x", ReplayTarget::One(dead.id));
+    assert_eq!(other, refused(Rejection::NotFound));
+    let waiting = h.add(task("a"));
+    assert_eq!(h.replay(waiting.id), refused(Rejection::NotDead));
+    let run = h.running(task("b"));
+    assert_eq!(h.replay(run.id), refused(Rejection::NotDead));
+    let target = ReplayTarget::Queue {
+        command: text("a"),
+        error_contains: None,
+        after: 0,
+        limit: 10,
+    };
+    let none = Bulk {
+        done: 0,
+        remaining: 0,
+        last: 0,
+    };
+    assert_eq!(h.replay_as("x", target), Reply::Bulk(none));
+    assert_eq!(
+        h.replay_queue("unknown", None, 3, 10),
+        Bulk { last: 3, ..none }
+    );
+    assert_eq!(h.get(dead.id).place, Place::Dead);
+}
+
+#[test]
+fn a_queue_a_bounded_number_at_a_time() {
+    let mut h = Harness::new();
+    let dead: Vec<_> = (0..7).map(|_| h.dead(task("a"))).collect();
+    let mut after = 0;
+    for (done, remaining, last) in [(3, 4, 2), (3, 1, 5), (1, 0, 6), (0, 0, 6)] {
+        let bulk = h.replay_queue("A", None, after, 3);
+        assert_eq!((bulk.done, bulk.remaining), (done, remaining));
+        assert_eq!(bulk.last, dead[last].id.seq());
+        after = bulk.last;
+    }
+    let order: Vec<_> = h.claims(&["a"], 9).into_iter().map(|t| t.id).collect();
+    assert_eq!(
+        order,
+        dead.iter().map(|t| t.id).collect::<Vec<_>>(),
+        "oldest first"
+    );
+    h.finish();
+}
+
+#[test]
+fn by_filter_and_from_a_place() {
+    let mut h = Harness::new();
+    let mut dead = Vec::new();
+    for error in ["timeout a", "other", "timeout b", "other", "timeout c"] {
+        let run = h.running(tries("a", 1));
+        h.nack(run.id, None, Some(error));
+        dead.push(run.id);
+    }
+    let bulk = h.replay_queue("a", Some("timeout"), 0, 2);
+    assert_eq!(
+        (bulk.done, bulk.remaining, bulk.last),
+        (2, 3, dead[2].seq())
+    );
+    let bulk = h.replay_queue("a", Some("timeout"), bulk.last, 2);
+    assert_eq!(
+        (bulk.done, bulk.remaining, bulk.last),
+        (1, 2, dead[4].seq())
+    );
+    let bulk = h.replay_queue("a", None, dead[1].seq(), 10);
+    assert_eq!((bulk.done, bulk.remaining), (1, 1));
+    assert_eq!(h.get(dead[1]).place, Place::Dead);
+    assert_eq!(h.replay_queue("a", None, u64::MAX, 10).done, 0);
+    assert_eq!(h.replay_queue("a", None, 0, 0).done, 0);
+    h.finish();
+}
+
+#[test]
+fn no_call_does_more_than_its_bound() {
+    let mut h = Harness::new();
+    h.every = 2_000;
+    for _ in 0..BULK_MAX + 1 {
+        h.dead(task("a"));
+    }
+    let bulk = h.replay_queue("a", None, 0, u32::MAX);
+    assert_eq!((bulk.done, bulk.remaining), (u64::from(BULK_MAX), 1));
+    h.finish();
+}

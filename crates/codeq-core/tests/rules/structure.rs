@@ -1,0 +1,207 @@
+//! What must hold between the rows, and between the rows and the state in memory, after every command.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use codeq_core::digest::digest;
+use codeq_core::keys::{self, QueueId, TimerKind};
+use codeq_core::kv::{Key, Kv, KvRead, Table};
+use codeq_core::limits::IDEMPOTENCY_MS_MIN;
+use codeq_core::place::Place;
+use codeq_core::rows::{BodyRow, Counts, IdempotencyRow, OutboxRow, TaskRow};
+use codeq_core::state::State;
+
+use crate::mem::Mem;
+
+/// What the tables should hold, given the task rows.
+#[derive(Default)]
+struct Expected {
+    pending: BTreeMap<Key, u64>,
+    index: BTreeSet<Key>,
+    timers: BTreeSet<Key>,
+    leases: Vec<u64>,
+    counts: BTreeMap<QueueId, Counts>,
+    with_key: BTreeSet<u64>,
+}
+
+pub fn check(kv: &Mem, state: &State) {
+    let mut expected = Expected::default();
+    for (key, value) in kv.rows(Table::Task) {
+        let row = TaskRow::decode(key, value).expect("task row");
+        check_task(kv, state, keys::seq_of(key), &row, &mut expected);
+    }
+    let body: BTreeSet<Key> = kv.keys(Table::Body);
+    assert_eq!(
+        body,
+        kv.keys(Table::Task),
+        "a body for every task, and no other"
+    );
+    let pending: BTreeMap<Key, u64> = kv
+        .rows(Table::Pending)
+        .map(|(key, value)| {
+            let order = keys::pending_parts(key).2;
+            let seq = value[..].try_into().map_or(order, u64::from_le_bytes);
+            (key, seq)
+        })
+        .collect();
+    assert_eq!(pending, expected.pending, "pending rows");
+    assert_eq!(kv.keys(Table::Index), expected.index, "index rows");
+    assert_eq!(state.leases(), expected.leases.len(), "lease set");
+    check_outbox(kv, &mut expected);
+    check_keys(kv, &mut expected);
+    assert_eq!(kv.keys(Table::Timer), expected.timers, "timers");
+    for (id, row) in state.queues() {
+        let counts = expected.counts.remove(&id).unwrap_or_default();
+        assert_eq!(
+            row.counts, counts,
+            "counters of {} / {}",
+            row.tenant, row.name
+        );
+        let unused = counts.total() == 0 && row.topic.is_none() && !row.paused;
+        assert!(!unused, "{} / {} should be forgotten", row.tenant, row.name);
+    }
+    assert!(expected.counts.is_empty(), "tasks without a queue");
+    check_deadlines(state, &expected);
+    check_reload(kv, state);
+}
+
+fn check_task(kv: &Mem, state: &State, seq: u64, row: &TaskRow, expected: &mut Expected) {
+    let bytes = kv.get(Table::Body, keys::task(seq)).expect("reads");
+    let bytes = bytes.expect("a task has a body");
+    let body = BodyRow::decode(seq, &bytes).expect("body row");
+    let queue = state.queue_row(row.queue).expect("a task has a queue");
+    assert_eq!(*body.command.to_ascii_lowercase(), *queue.name);
+    assert_eq!(body.payload.len(), row.size as usize);
+    assert_eq!(body.idempotency_key.is_some(), row.has_key);
+    assert_eq!(body.webhook.is_some(), row.has_webhook);
+    assert_eq!(row.lease.is_some(), row.place == Place::InProgress);
+    assert_eq!(row.finish.is_some(), row.place.is_terminal());
+    assert_eq!(row.visible_at != 0, row.place == Place::Delayed);
+    assert!(row.place != Place::Dead || row.attempts >= row.max_attempts);
+    assert!(row.place.is_terminal() || row.attempts < row.max_attempts);
+    assert!(!row.cancel_requested || !matches!(row.place, Place::Pending | Place::Delayed));
+    if let Some(finish) = &row.finish {
+        assert_eq!(finish.result.is_some(), row.place == Place::Completed);
+        assert_eq!(finish.error.is_some(), row.place != Place::Completed);
+    }
+    if row.has_key {
+        expected.with_key.insert(seq);
+    }
+    expected
+        .index
+        .insert(keys::index(row.queue, row.place, seq));
+    let counts = expected.counts.entry(row.queue).or_default();
+    *counts.slot(row.place, row.priority) += 1;
+    if !row.place.is_terminal() {
+        counts.live_bytes += u64::from(row.size);
+    }
+    match row.place {
+        Place::Pending => {
+            let key = keys::pending(row.queue, row.priority, row.order);
+            expected.pending.insert(key, seq);
+        }
+        Place::Delayed => {
+            let key = keys::timer(TimerKind::Delayed, row.visible_at, seq);
+            expected.timers.insert(key);
+        }
+        Place::InProgress => expected.leases.extend(row.lease.as_ref().map(|l| l.until)),
+        Place::Completed | Place::Failed | Place::Dead => {
+            let at = row.finish.as_ref().map_or(0, |finish| finish.expires_at);
+            expected
+                .timers
+                .insert(keys::timer(TimerKind::Retention, at, seq));
+        }
+    }
+}
+
+/// Callbacks belong to finished tasks that have a webhook, and to nobody else.
+fn check_outbox(kv: &Mem, expected: &mut Expected) {
+    for (key, value) in kv.rows(Table::Outbox) {
+        let outbox = OutboxRow::decode(key, value).expect("outbox row");
+        let task = TaskRow::load(kv, key)
+            .expect("reads")
+            .expect("callback without a task");
+        assert!(
+            task.has_webhook && task.place.is_terminal(),
+            "callback of a live task"
+        );
+        assert_eq!(outbox.id, task.id(keys::seq_of(key)));
+        if let Some(at) = outbox.next_at {
+            let timer = keys::timer(TimerKind::Callback, at, keys::seq_of(key));
+            expected.timers.insert(timer);
+        }
+    }
+}
+
+/// A key belongs to a task, or to a task that is gone, and then has a timer.
+fn check_keys(kv: &Mem, expected: &mut Expected) {
+    let mut owners = BTreeSet::new();
+    for (key, value) in kv.rows(Table::Idempotency) {
+        let row = IdempotencyRow::decode(key, value).expect("idempotency row");
+        let seq = row.id.seq();
+        let task = TaskRow::load(kv, keys::task(seq)).expect("reads");
+        match row.gone {
+            None => {
+                assert_eq!(task.expect("the key's task").id(seq), row.id);
+                assert!(owners.insert(seq), "two keys of one task");
+            }
+            Some(_) => {
+                assert!(task.is_none(), "gone, and yet there");
+                let until = row.created_at + IDEMPOTENCY_MS_MIN;
+                let timer = keys::timer(TimerKind::Idempotency, until, seq);
+                expected.timers.insert(timer);
+                let value = kv
+                    .get(Table::Timer, timer)
+                    .expect("reads")
+                    .expect("a timer");
+                assert_eq!(value[..], key.to_le_bytes(), "the timer names the key");
+            }
+        }
+    }
+    assert_eq!(
+        owners, expected.with_key,
+        "a key row for every task with a key"
+    );
+}
+
+/// The engine sleeps until these moments: too late loses a deadline, too early makes it spin.
+fn check_deadlines(state: &State, expected: &Expected) {
+    let first = |callback: bool| {
+        let parts = expected.timers.iter().map(|key| keys::timer_parts(*key));
+        let wanted =
+            parts.filter(move |(kind, ..)| (*kind == TimerKind::Callback as u8) == callback);
+        wanted.map(|(_, deadline, _)| deadline)
+    };
+    let leases = expected.leases.iter().map(|until| until.saturating_add(1));
+    assert_eq!(
+        state.next_deadline(),
+        first(false).chain(leases).min(),
+        "next deadline"
+    );
+    assert_eq!(state.next_callback(), first(true).min(), "next callback");
+}
+
+/// A restart gives the same state.
+fn check_reload(kv: &Mem, state: &State) {
+    let mut rows = Mem::clone(kv);
+    // The counters live in memory between checkpoints: put them where a checkpoint would.
+    for (id, row) in state.queues() {
+        rows.put(Table::Queue, keys::queue(id), row.encode());
+    }
+    let live: BTreeSet<Key> = state.queues().map(|(id, _)| keys::queue(id)).collect();
+    assert_eq!(rows.keys(Table::Queue), live, "a forgotten queue has a row");
+    rows.put(Table::Meta, keys::META, state.meta().encode());
+    let loaded = State::load(&rows, 0, 1).expect("loads");
+    assert_eq!(
+        digest(&loaded, &rows).expect("digest"),
+        digest(state, kv).expect("digest")
+    );
+    assert_eq!(loaded.leases(), state.leases());
+    assert_eq!(loaded.next_deadline(), state.next_deadline());
+    for (id, _) in state.queues() {
+        assert_eq!(
+            loaded.is_claimable(id),
+            state.is_claimable(id),
+            "head of queue {id}"
+        );
+    }
+}

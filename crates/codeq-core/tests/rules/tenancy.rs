@@ -1,0 +1,97 @@
+//! Nothing crosses from one tenant to another, whatever their names.
+
+use bytes::Bytes;
+use codeq_core::command::{Outcome, ReplayTarget, Selector};
+use codeq_core::read::ListQuery;
+use codeq_core::reply::{Enqueued, Rejection, Reply};
+use codeq_core::topic::Policy;
+
+use crate::harness::*;
+
+#[test]
+fn names_do_not_run_together() {
+    let long = "ü".repeat(128);
+    let names = [
+        "a",
+        "ab",
+        "A",
+        "a:b",
+        "a/../b",
+        "💥",
+        " ",
+        "codeq:q:a",
+        &long,
+    ];
+    let mut h = Harness::new();
+    let made: Vec<_> = names
+        .iter()
+        .map(|name| h.add_for(name, keyed("b", "key")))
+        .collect();
+    for (name, made) in names.iter().zip(&made) {
+        assert_eq!(*made.tenant, **name);
+        let repeat = h.offer(name, keyed("b", "key"));
+        assert!(matches!(repeat, Enqueued::Repeated(task) if task.id == made.id));
+        assert_eq!(h.claim_any(name).map(|t| t.id), Some(made.id));
+        assert_eq!(h.claim_any(name), None);
+    }
+    h.finish();
+}
+
+#[test]
+fn names_that_are_none_are_refused() {
+    let mut h = Harness::new();
+    for name in ["", "a\0b", &"t".repeat(257)] {
+        let reply = h.enqueue_all(name, vec![task("a")], false);
+        assert_eq!(reply, refused(Rejection::InvalidTenant));
+        let reply = h.claim_as(name, W, Selector::Any, 1);
+        assert_eq!(reply, refused(Rejection::InvalidTenant));
+    }
+    h.add_for(&"t".repeat(256), task("a"));
+}
+
+#[test]
+fn no_verb_reaches_another_tenants_task() {
+    let mut h = Harness::new();
+    let waiting = h.add(task("wait"));
+    let run = h.running(task("run"));
+    let dead = h.dead(task("dead"));
+    let not_found = || refused(Rejection::NotFound);
+    let before = h.digest();
+    for id in [waiting.id, run.id, dead.id] {
+        for other in ["x", "", "tenan", "tenant ", "TENANT"] {
+            assert_eq!(h.find(other, id), None);
+            assert_eq!(h.reader().result(other, id).unwrap(), None);
+            assert_eq!(h.reader().history(other, id).unwrap(), None);
+            assert_eq!(h.heartbeat_as(other, W, id, LEASE), not_found());
+            let outcome = Outcome::Completed(Bytes::from_static(b"{}"));
+            assert_eq!(h.submit_as(other, W, id, outcome), not_found());
+            assert_eq!(h.nack_as(other, W, id, None), not_found());
+            assert_eq!(h.abandon_as(other, W, id, true), not_found());
+            assert_eq!(h.cancel_as(other, id), not_found());
+            assert_eq!(h.replay_as(other, ReplayTarget::One(id)), not_found());
+        }
+    }
+    assert_eq!(h.delete_topic("x", "wait"), not_found());
+    assert_eq!(h.digest(), before);
+    h.put_topic_as("x", "wait", Policy::default());
+    assert_eq!(h.stats("wait").and_then(|s| s.topic), None);
+    let query = ListQuery {
+        tenant: text("x"),
+        limit: 10,
+        ..ListQuery::default()
+    };
+    assert!(h.list(query).items.is_empty());
+    assert!(
+        matches!(h.claim_as("x", W, Selector::Any, 9), Reply::Claimed(tasks) if tasks.is_empty())
+    );
+    h.finish();
+}
+
+#[test]
+fn a_guessed_number_is_not_an_id() {
+    let mut h = Harness::new();
+    let made = h.add(task("a"));
+    let guess = codeq_core::id::TaskId::new(made.id.seq(), 0);
+    assert_eq!(h.find(T, guess), None);
+    assert_eq!(h.cancel(guess), refused(Rejection::NotFound));
+}
