@@ -60,8 +60,6 @@ pub struct Faults {
     pub capacity: Option<u64>,
     /// What a sync costs in virtual milliseconds.
     pub sync_cost: u64,
-    /// Syncs of this class say yes and do nothing. Only for planted bugs.
-    pub lying_sync: Option<Class>,
 }
 
 #[derive(Default)]
@@ -72,6 +70,7 @@ struct Inner {
     files: BTreeMap<u64, Contents>,
     next_file: u64,
     faults: Faults,
+    lying: Option<Class>,
     writes: BTreeMap<Class, u64>,
     syncs: BTreeMap<Class, u64>,
     all_syncs: u64,
@@ -107,6 +106,11 @@ impl SimDisk {
         inner.writes.clear();
         inner.syncs.clear();
         inner.all_syncs = 0;
+    }
+
+    /// From here on syncs of this class say yes and do nothing. Only for planted bugs.
+    pub fn lie(&self, class: Class) {
+        self.0.lock().lying = Some(class);
     }
 
     /// The power goes: open handles are void, unsynced bytes and names survive as the seed decides. The
@@ -329,7 +333,7 @@ impl DiskFile for Handle {
             if inner.faults.fail_sync == Some(turn) {
                 return Err(io::Error::other("simulated sync error"));
             }
-            if inner.faults.lying_sync != Some(self.class) {
+            if inner.lying != Some(self.class) {
                 contents.sync();
             }
             Ok(())

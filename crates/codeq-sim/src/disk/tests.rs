@@ -193,10 +193,7 @@ fn faults_come_when_planned_and_by_class() {
 fn a_lying_sync_makes_nothing_durable() {
     let lost = (0..20).any(|seed| {
         let (disk, file) = disk(seed);
-        disk.plan(Faults {
-            lying_sync: Some(Class::Store),
-            ..Faults::default()
-        });
+        disk.lie(Class::Store);
         file.write_all_at(b"x", 0).unwrap();
         file.sync_data().unwrap();
         disk.power_cut();

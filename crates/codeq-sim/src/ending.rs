@@ -1,0 +1,189 @@
+//! The end of a run: everything is healed, what clients know is judged, and what is left must finish.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use codeq_core::command::{Claim, Command, Outcome, Pause, Selector, Submit};
+use codeq_core::digest::digest;
+use codeq_core::kv::KvError;
+use codeq_core::place::Place;
+use codeq_core::read::Reader;
+use codeq_core::rows::OutboxRow;
+use codeq_core::view::{ResultRecord, Task};
+use codeq_core::{keys, rows::TaskRow};
+
+use crate::disk::Faults;
+use crate::invariants::Violation;
+use crate::ledger::{Final, Listed};
+use crate::notes;
+use crate::server::{Server, Stopped};
+use crate::simulator::Run;
+use crate::workload::Ask;
+
+/// The last tasks are worked off in at most so many rounds.
+const ROUNDS_MAX: usize = 400;
+
+impl Run {
+    /// Heals, judges, works off.
+    pub(crate) fn finish(&mut self) {
+        self.disk.plan(Faults::default());
+        if self.server.is_none() {
+            self.judge();
+            return;
+        }
+        if self.disk.is_dead() || self.turn_all().and_then(|()| self.turn_all()).is_err() {
+            self.crash_and_restart(self.disk.is_dead());
+            let _ = self.turn_all();
+        }
+        self.check_rows("at the end");
+        self.ledger.end = self.listing().ok();
+        self.judge();
+        if self.report.violations.is_empty() {
+            self.ledger.end = None;
+            if let Err(Stopped(text)) = self.work_off() {
+                let text = format!("healed, the server stopped: {text}");
+                self.report.violations.push(Violation::new(1, text));
+            }
+            self.judge();
+            // A last restart must find the same.
+            self.crash_and_restart(false);
+        }
+        for number in 0..self.server.as_ref().map_or(0, Server::shards) {
+            let sum = self.server.as_ref().and_then(|server| {
+                let data = server.node.shards.get(number)?.data().read();
+                digest(&data.state, &data.store).ok()
+            });
+            let head = sum.and_then(|sum| sum.first_chunk::<8>().copied());
+            self.trace(head.map_or(0, u64::from_le_bytes));
+        }
+    }
+
+    /// Everything that the server holds.
+    fn listing(&mut self) -> Result<Final, KvError> {
+        let mut end = Final { retention: self.retention, ..Final::default() };
+        let Some(server) = &mut self.server else {
+            return Ok(end);
+        };
+        end.at = server.now(0);
+        for shard in &server.node.shards {
+            let data = shard.data().read();
+            let mut rows = Vec::new();
+            codeq_core::state::for_each(
+                &data.store,
+                codeq_core::kv::Table::Task,
+                0,
+                u128::MAX,
+                |key, value| {
+                    rows.push((keys::seq_of(key), TaskRow::decode(key, value)?));
+                    Ok(())
+                },
+            )?;
+            for (seq, row) in rows {
+                let Some(queue) = data.state.queue_row(row.queue) else {
+                    continue; // Named by the check of the rows.
+                };
+                let task = Task::from_rows(&data.store, seq, &row, queue)?;
+                let callback = OutboxRow::load(&data.store, keys::task(seq))?.is_some();
+                let result = ResultRecord::from_row(seq, &row);
+                end.tasks.push(Listed {
+                    task: notes::seen(&task),
+                    dead: row.place == Place::Dead,
+                    result: result.map(|record| notes::record_digest(&record)),
+                    callback,
+                });
+            }
+        }
+        Ok(end)
+    }
+
+    /// Every task that is left is claimed and finished, however long it has to wait for its time.
+    fn work_off(&mut self) -> Result<(), Stopped> {
+        for ask in self.resume() {
+            self.invoke(ask);
+        }
+        self.turn_all()?;
+        for _ in 0..ROUNDS_MAX {
+            let left = self.unfinished();
+            if left.is_empty() {
+                return Ok(());
+            }
+            let held = self.workload.held.len();
+            for (tenant, ready) in left {
+                if ready {
+                    let claim = Claim {
+                        tenant,
+                        worker: "finisher".into(),
+                        from: Selector::Any,
+                        lease: 3_600_000,
+                        count: 100,
+                    };
+                    for _ in 0..self.plan.shards {
+                        self.invoke(Ask { command: Command::Claim(claim.clone()), wait: 0 });
+                    }
+                }
+            }
+            self.turn_all()?;
+            for held in self.workload.held.split_off(held.min(self.workload.held.len())) {
+                let submit = Submit {
+                    tenant: held.tenant,
+                    id: held.id,
+                    worker: held.worker,
+                    outcome: Outcome::Completed(Bytes::from_static(b"{\"end\":true}")),
+                    artifacts: Vec::new(),
+                };
+                self.invoke(Ask { command: Command::Submit(submit), wait: 0 });
+            }
+            self.turn_all()?;
+            self.wait_for_deadline();
+            self.turn_all()?;
+        }
+        let left = self.unfinished();
+        if !left.is_empty() {
+            let text = format!("healed, after {ROUNDS_MAX} rounds these tenants have live tasks: {left:?}");
+            self.report.violations.push(Violation::new(1, text));
+        }
+        Ok(())
+    }
+
+    fn wait_for_deadline(&mut self) {
+        if let Some(server) = &mut self.server {
+            let now = server.now(0);
+            let wait = server.next_deadline().map_or(0, |at| at.saturating_sub(now));
+            self.clock.advance(wait.max(1));
+            self.report.simulated += wait.max(1);
+        }
+    }
+
+    fn resume(&self) -> Vec<Ask> {
+        let mut asks = Vec::new();
+        let shards = self.server.iter().flat_map(|server| &server.node.shards);
+        for shard in shards {
+            let data = shard.data().read();
+            for (_, row) in data.state.queues().filter(|(_, row)| row.paused) {
+                let (tenant, command) = (Arc::clone(&row.tenant), Arc::clone(&row.name));
+                let pause = Pause { tenant, command, paused: false };
+                asks.push(Ask { command: Command::Pause(pause), wait: 0 });
+            }
+        }
+        asks
+    }
+
+    /// Tenants with tasks that are not finished, and whether some can be claimed.
+    fn unfinished(&self) -> Vec<(Arc<str>, bool)> {
+        let mut left: Vec<(Arc<str>, bool)> = Vec::new();
+        let shards = self.server.iter().flat_map(|server| &server.node.shards);
+        for shard in shards {
+            let data = shard.data().read();
+            let reader = Reader { state: &data.state, kv: &data.store };
+            for (id, row) in reader.state.queues() {
+                let counts = &row.counts;
+                if counts.ready() + counts.delayed + counts.in_progress > 0 {
+                    left.push((Arc::clone(&row.tenant), data.state.is_claimable(id)));
+                }
+            }
+        }
+        left.sort();
+        left.dedup();
+        left
+    }
+}

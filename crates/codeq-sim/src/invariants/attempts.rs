@@ -1,0 +1,119 @@
+//! Invariant 7: attempts grow by one, and dead-letter comes exactly at the ceiling.
+
+use codeq_core::place::Place;
+
+use super::{Claimed, Histories, Rows, Story, Verb, Violation};
+use crate::ledger::{Back, Outcome};
+
+/// Over the rows: a task that can still run has attempts left, a dead letter has none.
+pub fn check(rows: &Rows, found: &mut Vec<Violation>) {
+    for (seq, row) in &rows.tasks {
+        let spent = row.attempts >= row.max_attempts;
+        let wrong = match row.place {
+            Place::Pending | Place::Delayed | Place::InProgress => spent,
+            Place::Dead => !spent,
+            Place::Completed | Place::Failed => row.attempts > row.max_attempts,
+        };
+        if wrong {
+            let text = format!(
+                "{} is {:?} after {} of {} attempts",
+                rows.name(*seq),
+                row.place,
+                row.attempts,
+                row.max_attempts
+            );
+            found.push(Violation::new(7, text));
+        }
+    }
+}
+
+/// Over the history.
+pub fn check_history(histories: &Histories, found: &mut Vec<Violation>) {
+    for (id, story) in &histories.stories {
+        let mut say = |text: String| found.push(Violation::new(7, format!("task {id}: {text}")));
+        let ceiling = story.created.as_ref().map(|created| created.seen.max_attempts);
+        let claims = story.by_fence();
+        for claim in &claims {
+            let max = ceiling.unwrap_or(claim.seen.max_attempts);
+            if claim.seen.attempts >= max {
+                say(format!("it was claimed after {} of {max} attempts", claim.seen.attempts));
+            }
+        }
+        for pair in claims.windows(2) {
+            if let [first, second] = pair
+                && let Some(text) = wrong_step(histories, story, first, second)
+            {
+                say(text);
+            }
+        }
+        for deed in &story.deeds {
+            let Some((_, back)) = deed.returned() else {
+                continue;
+            };
+            let Some(claim) = holder(&claims, deed.invoked, &deed.worker) else {
+                continue;
+            };
+            let max = ceiling.unwrap_or(claim.seen.max_attempts);
+            let spends = deed.verb != Verb::Abandon(false);
+            let after = claim.seen.attempts + u32::from(spends);
+            let right = match back {
+                Back::Dead => spends && after >= max,
+                Back::Requeued(_) => after < max,
+                Back::Cancelled => true,
+            };
+            if !right {
+                say(format!("{:?} after {after} of {max} attempts gave {back:?}", deed.verb));
+            }
+        }
+        if let Some(listed) = histories.listed.get(id)
+            && let Some(max) = ceiling
+        {
+            let spent = listed.task.attempts >= max;
+            let live = matches!(listed.task.status.as_str(), "PENDING" | "IN_PROGRESS");
+            if (listed.dead && listed.task.attempts != max) || (live && spent) {
+                say(format!(
+                    "at the end it is {} (dead-lettered: {}) after {} of {max} attempts",
+                    listed.task.status, listed.dead, listed.task.attempts
+                ));
+            }
+        }
+    }
+}
+
+/// The claim under which a worker acted at that tick, if that is certain.
+fn holder<'a>(claims: &[&'a Claimed], tick: u64, worker: &str) -> Option<&'a Claimed> {
+    let last = claims.iter().rev().find(|claim| claim.invoked < tick)?;
+    (last.worker == worker && last.done < tick).then_some(last)
+}
+
+/// Two claims in a row (by their fences) between which the attempts did not change as they had to.
+fn wrong_step(
+    histories: &Histories,
+    story: &Story,
+    first: &Claimed,
+    second: &Claimed,
+) -> Option<String> {
+    let (low, high) = (first.seen.fence?, second.seen.fence?);
+    if high != low + 1 {
+        return None; // Somebody claimed it in between without hearing of it.
+    }
+    let between = || {
+        story
+            .deeds
+            .iter()
+            .filter(|deed| deed.may_fall_in(first.invoked, second.done))
+    };
+    let replayed = between().any(|deed| deed.verb == Verb::Replay)
+        || histories.bulk_between(&first.seen, Verb::Replay, first.invoked, second.done);
+    let released = |certain: bool| {
+        between().any(|deed| {
+            deed.verb == Verb::Abandon(false)
+                && (!certain || (deed.outcome != Outcome::Unknown && deed.worker == first.worker))
+        })
+    };
+    let (before, after) = (first.seen.attempts, second.seen.attempts);
+    let fine = (after == before + 1 && !released(true))
+        || (after == before && released(false))
+        || (after == 0 && replayed);
+    (!fine).then(|| format!("attempts went from {before} to {after} between fences {low} and {high}"))
+}

@@ -1,0 +1,38 @@
+//! Invariant 12: counters equal a recount.
+
+use std::collections::BTreeMap;
+
+use codeq_core::rows::Counts;
+
+use super::{Rows, Violation};
+
+/// Over the rows.
+pub fn check(rows: &Rows, found: &mut Vec<Violation>) {
+    let mut recount: BTreeMap<u32, Counts> =
+        rows.queues.keys().map(|id| (*id, Counts::default())).collect();
+    for row in rows.tasks.values() {
+        let counts = recount.entry(row.queue).or_default();
+        *counts.slot(row.place, row.priority) += 1;
+        if !row.place.is_terminal() {
+            counts.live_bytes += u64::from(row.size);
+        }
+    }
+    for (id, counts) in recount {
+        let Some(queue) = rows.queues.get(&id) else {
+            continue; // Named by `one_place`.
+        };
+        if queue.counts != counts {
+            let text = format!(
+                "queue {} of tenant {} counts {:?}, a recount gives {counts:?}",
+                queue.name, queue.tenant, queue.counts
+            );
+            found.push(Violation::new(12, text));
+        }
+    }
+    for (seq, row) in &rows.tasks {
+        if rows.bodies.get(seq).is_some_and(|body| body.size != row.size as usize) {
+            let text = format!("{} counts {} payload bytes", rows.name(*seq), row.size);
+            found.push(Violation::new(12, text));
+        }
+    }
+}

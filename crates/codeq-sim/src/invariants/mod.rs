@@ -1,0 +1,105 @@
+//! The invariants of the contract, one file each.
+//!
+//! Two kinds of checkers, in the same file where an invariant has both: *structural* ones hold the rows of
+//! a shard against each other ([`check_all`]: for `fsck`, the simulator and crash tests), and ones over the
+//! *history* that clients have written down ([`check_history`]). Neither kind knows how the rules work;
+//! they know what has to be true.
+
+use std::fmt;
+
+use codeq_core::State;
+use codeq_core::kv::{KvError, KvRead};
+
+use crate::ledger::Ledger;
+
+mod rows;
+mod story;
+
+pub mod no_task_lost;
+pub mod one_live_lease;
+pub mod one_place;
+pub mod fifo;
+pub mod terminal_is_terminal;
+pub mod one_task_per_key;
+pub mod attempts;
+pub mod never_early;
+pub mod retention;
+pub mod tenants_apart;
+pub mod callbacks;
+pub mod counters;
+pub mod fences_grow;
+pub mod replicas_equal;
+
+pub use rows::Rows;
+pub use story::{Claimed, Deed, Histories, Story, Verb};
+
+/// Something that must not be.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Violation {
+    /// The number of the invariant in the contract.
+    pub invariant: u8,
+    /// What was seen, naming the task and the rule.
+    pub text: String,
+}
+
+impl Violation {
+    /// A violation of the invariant of that number.
+    pub fn new(invariant: u8, text: impl Into<String>) -> Violation {
+        Violation {
+            invariant,
+            text: text.into(),
+        }
+    }
+}
+
+impl fmt::Display for Violation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "invariant {}: {}", self.invariant, self.text)
+    }
+}
+
+/// Checks the rows of one shard, and the state in memory against them.
+///
+/// Reads every row: for `fsck`, tests and the simulator. An error means that the rows could not be read.
+pub fn check_all<K: KvRead + ?Sized>(state: &State, kv: &K) -> Result<Vec<Violation>, KvError> {
+    let rows = Rows::read(state, kv)?;
+    let mut found = Vec::new();
+    for check in [
+        one_live_lease::check,
+        one_place::check,
+        fifo::check,
+        terminal_is_terminal::check,
+        one_task_per_key::check,
+        attempts::check,
+        never_early::check,
+        retention::check,
+        callbacks::check,
+        counters::check,
+        fences_grow::check,
+    ] {
+        check(&rows, &mut found);
+    }
+    Ok(found)
+}
+
+/// Checks what clients know.
+pub fn check_history(ledger: &Ledger) -> Vec<Violation> {
+    let histories = Histories::of(ledger);
+    let mut found = Vec::new();
+    for check in [
+        no_task_lost::check_history,
+        one_live_lease::check_history,
+        fifo::check_history,
+        terminal_is_terminal::check_history,
+        one_task_per_key::check_history,
+        attempts::check_history,
+        never_early::check_history,
+        retention::check_history,
+        tenants_apart::check_history,
+        callbacks::check_history,
+        fences_grow::check_history,
+    ] {
+        check(&histories, &mut found);
+    }
+    found
+}

@@ -1,0 +1,98 @@
+//! Invariant 3: a task is in exactly one place.
+//!
+//! Rows and lists are one-to-one: every task has a body, a queue, one entry in one list, and exactly the
+//! order entry, timer or lease that its place calls for; nothing points to a task that is not there.
+
+use codeq_core::keys::{self, TimerKind};
+use codeq_core::place::Place;
+use codeq_core::rows::TaskRow;
+
+use super::{Rows, Violation};
+
+/// Over the rows.
+pub fn check(rows: &Rows, found: &mut Vec<Violation>) {
+    let mut say = |text: String| found.push(Violation::new(3, text));
+    for (seq, row) in &rows.tasks {
+        let name = rows.name(*seq);
+        let expect = expected(*seq, row);
+        if !rows.bodies.contains_key(seq) {
+            say(format!("{name} has no body"));
+        }
+        if !rows.queues.contains_key(&row.queue) {
+            say(format!("{name} is in queue {}, which does not exist", row.queue));
+        }
+        if *seq >= rows.next_seq || row.order >= rows.next_seq {
+            say(format!("{name} has a number that was not given out yet"));
+        }
+        if !rows.index.contains(&keys::index(row.queue, row.place, *seq)) {
+            say(format!("{name} is {:?} but not in that list", row.place));
+        }
+        if let Some(key) = expect.pending
+            && rows.pending.get(&key) != Some(seq)
+        {
+            say(format!("{name} is pending but not in the order"));
+        }
+        for (kind, key) in &expect.timers {
+            if !rows.timers.contains_key(key) {
+                say(format!("{name} is {:?} but has no {kind:?} timer", row.place));
+            }
+        }
+        if (row.place == Place::InProgress) != row.lease.is_some() {
+            say(format!("{name} is {:?} with lease {:?}", row.place, row.lease));
+        }
+        if row.place.is_terminal() != row.finish.is_some() {
+            say(format!("{name} is {:?} and its result says otherwise", row.place));
+        }
+        if (row.place == Place::Delayed) != (row.visible_at != 0) {
+            say(format!("{name} is {:?}, visible at {}", row.place, row.visible_at));
+        }
+    }
+    for seq in rows.bodies.keys().filter(|seq| !rows.tasks.contains_key(seq)) {
+        say(format!("a body is left of task number {seq}"));
+    }
+    for key in &rows.index {
+        let (queue, code, seq) = keys::index_parts(*key);
+        let right = rows
+            .tasks
+            .get(&seq)
+            .is_some_and(|row| row.queue == queue && row.place.index_code() == code);
+        if !right {
+            say(format!("{} is in list {code} of queue {queue}", rows.name(seq)));
+        }
+    }
+    for (key, seq) in &rows.pending {
+        let task = rows.tasks.get(seq);
+        if task.and_then(|row| expected(*seq, row).pending) != Some(*key) {
+            say(format!("{} is in the order at {key:#x}", rows.name(*seq)));
+        }
+    }
+    for kind in [TimerKind::Delayed, TimerKind::Retention] {
+        for (key, deadline, seq, _) in rows.timers_of(kind) {
+            let task = rows.tasks.get(&seq);
+            let right = task.is_some_and(|row| expected(seq, row).timers.contains(&(kind, key)));
+            if !right {
+                say(format!("{} has a {kind:?} timer at {deadline}", rows.name(seq)));
+            }
+        }
+    }
+}
+
+struct Expected {
+    pending: Option<u128>,
+    timers: Vec<(TimerKind, u128)>,
+}
+
+fn expected(seq: u64, row: &TaskRow) -> Expected {
+    let pending = (row.place == Place::Pending)
+        .then(|| keys::pending(row.queue, row.priority, row.order));
+    let mut timers = Vec::new();
+    if row.place == Place::Delayed {
+        let key = keys::timer(TimerKind::Delayed, row.visible_at, seq);
+        timers.push((TimerKind::Delayed, key));
+    }
+    if let Some(finish) = &row.finish {
+        let key = keys::timer(TimerKind::Retention, finish.expires_at, seq);
+        timers.push((TimerKind::Retention, key));
+    }
+    Expected { pending, timers }
+}

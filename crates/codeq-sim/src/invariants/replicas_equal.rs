@@ -1,0 +1,68 @@
+//! Invariant 14: replicas at the same log index are equal.
+//!
+//! A shard that was restarted, a shard that never was, and a copy in memory are all replicas: whatever the
+//! way that the rows went, the same log gives the same digest.
+
+use codeq_core::State;
+use codeq_core::digest::digest;
+use codeq_core::kv::{Key, KvError, KvRead, Table};
+use codeq_core::state::for_each;
+
+use super::Violation;
+
+/// Compares two shards that applied the same commands, and names the first row in which they differ.
+pub fn check<A: KvRead + ?Sized, B: KvRead + ?Sized>(
+    what: &str,
+    ours: (&State, &A),
+    theirs: (&State, &B),
+) -> Result<Option<Violation>, KvError> {
+    if digest(ours.0, ours.1)? == digest(theirs.0, theirs.1)? {
+        return Ok(None);
+    }
+    let place = first_difference(ours, theirs)?;
+    let text = format!("{what}: the same log gave another state; {place}");
+    Ok(Some(Violation::new(14, text)))
+}
+
+fn first_difference<A: KvRead + ?Sized, B: KvRead + ?Sized>(
+    ours: (&State, &A),
+    theirs: (&State, &B),
+) -> Result<String, KvError> {
+    if ours.0.meta() != theirs.0.meta() {
+        let (left, right) = (ours.0.meta(), theirs.0.meta());
+        return Ok(format!("the shard's row is {left:?}, expected {right:?}"));
+    }
+    let queues = |state: &State| -> Vec<_> {
+        state.queues().map(|(id, row)| (id, row.clone())).collect()
+    };
+    let (left, right) = (queues(ours.0), queues(theirs.0));
+    if let Some(at) = (0..left.len().max(right.len())).find(|at| left.get(*at) != right.get(*at)) {
+        let (left, right) = (left.get(at), right.get(at));
+        return Ok(format!("a queue is {left:?}, expected {right:?}"));
+    }
+    for table in Table::ALL {
+        if matches!(table, Table::Queue | Table::Meta) {
+            continue; // Compared above: in the tables they may be older.
+        }
+        let (left, right) = (rows(ours.1, table)?, rows(theirs.1, table)?);
+        if let Some(at) = (0..left.len().max(right.len())).find(|at| left.get(*at) != right.get(*at))
+        {
+            let name = |row: Option<&(Key, Vec<u8>)>| match row {
+                Some((key, value)) => format!("{key:#x} with {} bytes", value.len()),
+                None => "nothing".to_owned(),
+            };
+            let (left, right) = (name(left.get(at)), name(right.get(at)));
+            return Ok(format!("table {table:?} holds {left}, expected {right}"));
+        }
+    }
+    Ok("the rows are equal one by one".to_owned())
+}
+
+fn rows<K: KvRead + ?Sized>(kv: &K, table: Table) -> Result<Vec<(Key, Vec<u8>)>, KvError> {
+    let mut all = Vec::new();
+    for_each(kv, table, 0, Key::MAX, |key, value| {
+        all.push((key, value.to_vec()));
+        Ok(())
+    })?;
+    Ok(all)
+}

@@ -1,0 +1,81 @@
+//! Invariant 9: retention never removes a live task.
+
+use codeq_core::keys::TimerKind;
+
+use super::{Histories, Rows, Story, Verb, Violation};
+use crate::ledger::Answer;
+
+/// Over the rows: only finished tasks have a retention timer, it is not before their end, and the state in
+/// memory wakes up for the earliest deadline of every kind.
+pub fn check(rows: &Rows, found: &mut Vec<Violation>) {
+    let mut say = |text: String| found.push(Violation::new(9, text));
+    for (_, deadline, seq, _) in rows.timers_of(TimerKind::Retention) {
+        let Some(row) = rows.tasks.get(&seq) else {
+            continue; // Named by `one_place`.
+        };
+        if !row.place.is_terminal() {
+            say(format!("{} is {:?} and would be removed", rows.name(seq), row.place));
+        }
+        if row.finish.as_ref().is_some_and(|finish| finish.at > deadline) {
+            say(format!("{} would be removed before it ended", rows.name(seq)));
+        }
+    }
+    let kinds = [TimerKind::Delayed, TimerKind::Retention, TimerKind::Idempotency];
+    for kind in kinds {
+        let first = rows.timers_of(kind).map(|(_, deadline, _, _)| deadline).min();
+        if let Some(first) = first
+            && rows.next_deadline.is_none_or(|next| next > first)
+        {
+            say(format!(
+                "a {kind:?} timer is due at {first}, the next sweep is at {:?}",
+                rows.next_deadline
+            ));
+        }
+    }
+}
+
+/// Over the history: a task that is gone was finished for as long as the shortest retention, or somebody
+/// asked for its removal.
+pub fn check_history(histories: &Histories, found: &mut Vec<Violation>) {
+    let Some(end) = &histories.end else { return };
+    for (id, story) in &histories.stories {
+        let Some(created) = &story.created else {
+            continue;
+        };
+        if histories.listed.contains_key(id) || removal_asked_for(histories, story) {
+            continue;
+        }
+        let alive = last_sign_of_life(story).max(created.at);
+        if end.at < alive.saturating_add(end.retention) {
+            let text = format!(
+                "task {id} of tenant {} is gone at {}, but was alive at {alive}, less than the retention \
+                 of {} ms before",
+                created.tenant, end.at, end.retention
+            );
+            found.push(Violation::new(9, text));
+        }
+    }
+}
+
+/// Whether somebody may have removed the task by hand.
+pub(super) fn removal_asked_for(histories: &Histories, story: &Story) -> bool {
+    let Some(created) = &story.created else {
+        return false;
+    };
+    let cleaned = histories
+        .cleanups
+        .iter()
+        .any(|(tenant, asked)| *tenant == created.tenant && *asked > created.invoked);
+    cleaned
+        || histories.bulk_between(&created.seen, Verb::PurgeDead, created.invoked, u64::MAX)
+}
+
+/// The latest moment of the server's clock at which the task was certainly not finished.
+fn last_sign_of_life(story: &Story) -> u64 {
+    let claimed = story.claims.iter().map(|claim| claim.at);
+    let extended = story.deeds.iter().filter_map(|deed| match deed.acked()? {
+        (at, Answer::Extended(_)) => Some(at),
+        _ => None,
+    });
+    claimed.chain(extended).max().unwrap_or(0)
+}

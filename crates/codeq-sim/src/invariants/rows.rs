@@ -1,0 +1,150 @@
+//! All rows of a shard in memory, decoded once for all structural checkers.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use bytes::Bytes;
+use codeq_core::State;
+use codeq_core::command::Millis;
+use codeq_core::keys::{self, QueueId};
+use codeq_core::kv::{Key, KvError, KvRead, Table};
+use codeq_core::rows::{BodyRow, IdempotencyRow, OutboxRow, QueueRow, TaskRow};
+use codeq_core::state::for_each;
+
+/// The rows of one shard, and what its state in memory says.
+pub struct Rows {
+    /// The changing parts of the tasks.
+    pub tasks: BTreeMap<u64, TaskRow>,
+    /// What the producers sent, as far as checkers need it.
+    pub bodies: BTreeMap<u64, Body>,
+    /// The order of the waiting tasks: key and task number.
+    pub pending: BTreeMap<Key, u64>,
+    /// The lists.
+    pub index: BTreeSet<Key>,
+    /// The deadlines, with their values.
+    pub timers: BTreeMap<Key, Bytes>,
+    /// The idempotency keys by their hash.
+    pub idempotency: BTreeMap<Key, IdempotencyRow>,
+    /// The callbacks that are kept.
+    pub outbox: BTreeMap<u64, OutboxRow>,
+    /// The queues, as the state in memory has them.
+    pub queues: BTreeMap<QueueId, QueueRow>,
+    /// The queues that the state in memory would serve a claim from.
+    pub claimable: BTreeSet<QueueId>,
+    /// The leases that the state in memory knows.
+    pub leases: usize,
+    /// When the state in memory wants to sweep next.
+    pub next_deadline: Option<Millis>,
+    /// When the state in memory wants to deliver next.
+    pub next_callback: Option<Millis>,
+    /// The next task number.
+    pub next_seq: u64,
+    /// The shard's clock.
+    pub now: Millis,
+}
+
+/// The parts of a body that checkers need.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Body {
+    /// The command as sent.
+    pub command: String,
+    /// It names a webhook.
+    pub webhook: bool,
+    /// The idempotency key.
+    pub key: Option<String>,
+    /// The length of the payload.
+    pub size: usize,
+}
+
+impl Rows {
+    /// Reads everything.
+    pub fn read<K: KvRead + ?Sized>(state: &State, kv: &K) -> Result<Rows, KvError> {
+        let mut rows = Rows {
+            tasks: BTreeMap::new(),
+            bodies: BTreeMap::new(),
+            pending: BTreeMap::new(),
+            index: BTreeSet::new(),
+            timers: BTreeMap::new(),
+            idempotency: BTreeMap::new(),
+            outbox: BTreeMap::new(),
+            queues: state.queues().map(|(id, row)| (id, row.clone())).collect(),
+            claimable: BTreeSet::new(),
+            leases: state.leases(),
+            next_deadline: state.next_deadline(),
+            next_callback: state.next_callback(),
+            next_seq: state.meta().next_seq,
+            now: state.now(),
+        };
+        rows.claimable = rows
+            .queues
+            .keys()
+            .copied()
+            .filter(|id| state.is_claimable(*id))
+            .collect();
+        each(kv, Table::Task, |key, value| {
+            rows.tasks.insert(keys::seq_of(key), TaskRow::decode(key, value)?);
+            Ok(())
+        })?;
+        each(kv, Table::Body, |key, value| {
+            let seq = keys::seq_of(key);
+            let body = BodyRow::decode(seq, value)?;
+            let body = Body {
+                command: body.command.to_owned(),
+                webhook: body.webhook.is_some(),
+                key: body.idempotency_key.map(str::to_owned),
+                size: body.payload.len(),
+            };
+            rows.bodies.insert(seq, body);
+            Ok(())
+        })?;
+        each(kv, Table::Pending, |key, value| {
+            let (_, _, order) = keys::pending_parts(key);
+            let seq = value.try_into().map_or(order, u64::from_le_bytes);
+            rows.pending.insert(key, seq);
+            Ok(())
+        })?;
+        each(kv, Table::Index, |key, _| {
+            rows.index.insert(key);
+            Ok(())
+        })?;
+        each(kv, Table::Timer, |key, value| {
+            rows.timers.insert(key, Bytes::copy_from_slice(value));
+            Ok(())
+        })?;
+        each(kv, Table::Idempotency, |key, value| {
+            rows.idempotency.insert(key, IdempotencyRow::decode(key, value)?);
+            Ok(())
+        })?;
+        each(kv, Table::Outbox, |key, value| {
+            rows.outbox.insert(keys::seq_of(key), OutboxRow::decode(key, value)?);
+            Ok(())
+        })?;
+        Ok(rows)
+    }
+
+    /// A task by the name that a person can look it up with.
+    pub fn name(&self, seq: u64) -> String {
+        match self.tasks.get(&seq) {
+            Some(row) => format!("task {} (number {seq})", row.id(seq)),
+            None => format!("task number {seq}, which does not exist,"),
+        }
+    }
+
+    /// The timers of a kind: deadline and number.
+    pub fn timers_of(
+        &self,
+        kind: keys::TimerKind,
+    ) -> impl Iterator<Item = (Key, Millis, u64, &Bytes)> {
+        self.timers.iter().filter_map(move |(key, value)| {
+            let (code, deadline, seq) = keys::timer_parts(*key);
+            (code == kind as u8).then_some((*key, deadline, seq, value))
+        })
+    }
+}
+
+fn each<K: KvRead + ?Sized>(
+    kv: &K,
+    table: Table,
+    visit: impl FnMut(Key, &[u8]) -> Result<(), KvError>,
+) -> Result<(), KvError> {
+    for_each(kv, table, 0, Key::MAX, visit)
+}

@@ -1,0 +1,213 @@
+//! What goes wrong in a run, how it goes on after that, and how time passes.
+
+use codeq_core::command::Millis;
+use codeq_engine::Durability;
+
+use crate::disk::{Class, Faults};
+use crate::invariants::Violation;
+use crate::server::{Server, Stopped};
+use crate::simulator::{Run, mark_all};
+
+/// A crash in the middle of a restart, at most so often in a row.
+const RESTARTS_MAX: u64 = 4;
+/// Deadlines that are met one by one when much time passes at once.
+const DEADLINES_MAX: usize = 40;
+
+impl Run {
+    /// Maybe something goes wrong now.
+    pub(crate) fn mishap(&mut self) {
+        if self.fault_left > 0 {
+            self.fault_left -= 1;
+            if self.fault_left == 0 {
+                self.disk.plan(Faults::default());
+            }
+        }
+        let mishaps = self.plan.mishaps.clone();
+        if self.rng.chance(mishaps.kill) {
+            self.crash_and_restart(false);
+        }
+        if self.rng.chance(mishaps.power_cut) {
+            if self.rng.chance(50) {
+                self.crash_and_restart(true);
+            } else {
+                let at = self.rng.between(1, 6);
+                self.fault(Faults { cut_at_sync: Some(at), ..Faults::default() });
+            }
+        }
+        if self.rng.chance(mishaps.io_error) {
+            let class = if self.rng.chance(50) { Class::Log } else { Class::Store };
+            let turn = Some((class, self.rng.between(1, 8)));
+            let faults = match self.rng.chance(50) {
+                true => Faults { fail_write: turn, ..Faults::default() },
+                false => Faults { fail_sync: turn, ..Faults::default() },
+            };
+            self.fault(faults);
+        }
+        if self.rng.chance(mishaps.full) {
+            let capacity = Some(self.disk.used() + self.rng.below(256 << 10));
+            self.fault(Faults { capacity, ..Faults::default() });
+        }
+        if self.rng.chance(mishaps.slow) {
+            let sync_cost = self.rng.between(1, 3_000);
+            self.fault(Faults { sync_cost, ..Faults::default() });
+        }
+        if self.rng.chance(mishaps.jump) {
+            let by = self.rng.between(0, 7_200_000) as i64 - 3_600_000;
+            self.clock.jump(by);
+        }
+    }
+
+    fn fault(&mut self, faults: Faults) {
+        self.fault_left = self.rng.between(1, 12);
+        self.disk.plan(faults);
+    }
+
+    /// The process dies, with the power or without, and is started again; maybe more than once.
+    pub(crate) fn crash_and_restart(&mut self, power_cut: bool) {
+        let mut power_cut = power_cut;
+        for attempt in 0.. {
+            self.crash(power_cut);
+            let may_cut = self.plan.durability == Durability::Fsync && attempt < RESTARTS_MAX;
+            if may_cut && self.rng.chance(20) {
+                let at = self.rng.between(1, 12);
+                self.disk.plan(Faults { cut_at_sync: Some(at), ..Faults::default() });
+            }
+            let rng = self.rng.fork("server");
+            let opened = Server::open(&self.disk, &self.clock, &self.engine, rng);
+            self.rng.next();
+            let died = self.disk.is_dead();
+            match opened {
+                Ok(server) if !died => {
+                    self.disk.plan(Faults::default());
+                    self.server = Some(server);
+                    break;
+                }
+                Err(error) if !died => {
+                    let text = format!("after a crash the server does not start: {error}");
+                    self.report.violations.push(Violation::new(1, text));
+                    return;
+                }
+                _ => power_cut = true,
+            }
+        }
+        self.check_restart();
+    }
+
+    fn crash(&mut self, power_cut: bool) {
+        self.collect();
+        self.report.crashes += 1;
+        self.fault_left = 0;
+        // The disk first: a process that dies writes nothing more, whatever its destructors want.
+        if power_cut {
+            self.disk.power_cut();
+        } else {
+            self.disk.kill();
+        }
+        self.server = None;
+        self.lose_flights();
+        self.saboteur.crashed();
+    }
+
+    fn check_restart(&mut self) {
+        let Some(server) = &self.server else { return };
+        let last = server.node.log.last_index();
+        self.trace(last);
+        match self.model.recovered(last) {
+            Ok(None) => self.check_rows("after a restart"),
+            Ok(Some(violation)) => {
+                self.report.violations.push(violation);
+                // The model and the server have parted for good.
+                self.server = None;
+            }
+            Err(error) => {
+                let text = format!("the log does not apply: {error}");
+                self.report.violations.push(Violation::new(14, text));
+                self.server = None;
+            }
+        }
+    }
+
+    /// Time passes between two steps.
+    pub(crate) fn pass_time(&mut self) -> Result<(), Stopped> {
+        let total = self.plan.pace.iter().sum();
+        let mut draw = self.rng.below(total);
+        let mut kind = 0;
+        for weight in self.plan.pace {
+            if draw < weight {
+                break;
+            }
+            draw -= weight;
+            kind += 1;
+        }
+        let by = match kind {
+            0 => 0,
+            1 => self.rng.between(1, 50),
+            2 => self.rng.between(1, 30_000),
+            3 => self.to_a_deadline(),
+            4 => self.rng.between(60_000, 1_800_000),
+            _ => self.rng.between(3_600_000, 21_600_000),
+        };
+        let outcome = match by > 1_000 && self.rng.chance(70) {
+            true => self.pass_awake(by),
+            false => {
+                self.advance(by);
+                Ok(())
+            }
+        };
+        self.look_for_callbacks();
+        outcome
+    }
+
+    fn advance(&mut self, by: Millis) {
+        self.clock.advance(by);
+        self.report.simulated += by;
+    }
+
+    /// How long it is to a moment at which something ends: that moment, the one before, or the one after.
+    fn to_a_deadline(&mut self) -> Millis {
+        let Some(server) = &mut self.server else { return 0 };
+        let now = server.now(0);
+        let mut moments: Vec<Millis> = server.next_deadline().into_iter().collect();
+        moments.extend(self.workload.lease_ends());
+        moments.retain(|moment| *moment > now);
+        moments.sort_unstable();
+        moments.truncate(4);
+        let moment = self.rng.pick(&moments).copied().unwrap_or(now);
+        (moment + self.rng.between(0, 2)).saturating_sub(now + 1)
+    }
+
+    /// Much time passes, and the server wakes up for every deadline on the way.
+    fn pass_awake(&mut self, by: Millis) -> Result<(), Stopped> {
+        let mut left = by;
+        for _ in 0..DEADLINES_MAX {
+            let Some(server) = &mut self.server else { break };
+            let now = server.now(0);
+            let wait = server.next_deadline().map_or(left, |at| at.saturating_sub(now).max(1));
+            if wait >= left {
+                break;
+            }
+            left -= wait;
+            self.advance(wait);
+            self.turn_all()?;
+        }
+        self.advance(left);
+        Ok(())
+    }
+
+    /// Every shard has its turn, and everything is answered.
+    pub(crate) fn turn_all(&mut self) -> Result<(), Stopped> {
+        let shards = self.server.as_ref().map_or(0, Server::shards);
+        for number in 0..shards {
+            if let Some(server) = &mut self.server {
+                let at = server.turn(number, &mut self.saboteur)?;
+                mark_all(self, number, at);
+            }
+        }
+        if let Some(server) = &mut self.server {
+            server.prepare();
+            server.commit(&mut self.model)?;
+        }
+        self.collect();
+        Ok(())
+    }
+}

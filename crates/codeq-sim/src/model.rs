@@ -1,0 +1,103 @@
+//! The reference: the rules on a plain map, fed with what the log certainly holds, in its order.
+//!
+//! It never restarts, has no disk and no checkpoint. A server that was killed, cut off and recovered any
+//! number of times must be equal to it, row by row.
+
+use std::collections::BTreeMap;
+
+use codeq_core::State;
+use codeq_core::codec::read_group;
+use codeq_core::kv::KvError;
+use codeq_store::MemStore;
+
+use codeq_engine::shard::Shard;
+
+use crate::invariants::{Violation, replicas_equal};
+
+/// The records of one frame of the log, with their shards.
+pub type Frame = Vec<(u16, Vec<u8>)>;
+
+/// The shards as they must be.
+pub struct Model {
+    shards: Vec<(State, MemStore)>,
+    /// The last frame that was applied.
+    applied: u64,
+    /// Frames that were handed to the log and are not certain yet.
+    pending: BTreeMap<u64, Frame>,
+}
+
+impl Model {
+    /// Empty shards.
+    pub fn new(shards: u16) -> Result<Model, KvError> {
+        let empty = |shard| -> Result<_, KvError> {
+            let store = MemStore::new();
+            Ok((State::load(&store, shard, shards)?, store))
+        };
+        Ok(Model {
+            shards: (0..shards).map(empty).collect::<Result<_, _>>()?,
+            applied: 0,
+            pending: BTreeMap::new(),
+        })
+    }
+
+    /// A frame is about to be handed to the log.
+    pub fn offered(&mut self, index: u64, frame: Frame) {
+        self.pending.insert(index, frame);
+    }
+
+    /// Answers up to this frame have been sent: it must never be lost.
+    pub fn certain(&mut self, index: u64) -> Result<(), KvError> {
+        while self.applied < index {
+            self.applied += 1;
+            for (shard, bytes) in self.pending.remove(&self.applied).unwrap_or_default() {
+                let Some((state, store)) = self.shards.get_mut(usize::from(shard)) else {
+                    continue;
+                };
+                let (now, commands) = read_group(&bytes).map_err(|error| KvError::Read(error.to_string()))?;
+                for command in &commands {
+                    state.apply(store, now, command, &mut Vec::new())?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// A restart found the log to end at this frame: everything up to it is certain, the rest never was.
+    pub fn recovered(&mut self, last: u64) -> Result<Option<Violation>, KvError> {
+        let offered = self.pending.keys().next_back().copied().unwrap_or(self.applied);
+        if last < self.applied {
+            let text = format!(
+                "frame {} was acknowledged, but the log ends at frame {last} after a restart",
+                self.applied
+            );
+            return Ok(Some(Violation::new(1, text)));
+        }
+        if last > offered {
+            let text = format!("the log holds frame {last}, but only {offered} were written");
+            return Ok(Some(Violation::new(14, text)));
+        }
+        self.certain(last)?;
+        self.pending.clear();
+        Ok(None)
+    }
+
+    /// The last frame that is certain.
+    pub fn applied(&self) -> u64 {
+        self.applied
+    }
+
+    /// Holds the shards against the reference. They must have applied exactly what is certain.
+    pub fn compare(&self, what: &str, shards: &[Shard]) -> Result<Vec<Violation>, KvError> {
+        let mut found = Vec::new();
+        for (shard, (state, store)) in shards.iter().zip(&self.shards) {
+            let data = shard.data().read();
+            let what = format!("{what}, shard {}", shard.number);
+            found.extend(replicas_equal::check(
+                &what,
+                (&data.state, &data.store),
+                (state, store),
+            )?);
+        }
+        Ok(found)
+    }
+}

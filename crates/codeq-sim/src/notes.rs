@@ -1,0 +1,146 @@
+//! From commands and replies to ledger lines: what a client writes down.
+
+use codeq_core::command::{Command, Delivery, Outcome as Ending, PurgeTarget, ReplayTarget};
+use codeq_core::id::TaskId;
+use codeq_core::names::queue_name;
+use codeq_core::reply::{Enqueued, Reply, Returned};
+use codeq_core::view::{ResultRecord, Task};
+
+use crate::ledger::{Answer, Back, Delivered, Digest, Made, NotBefore, Op, Queue, Ref, Seen, Wanted, digest};
+
+/// What a command asks for.
+pub fn op(command: &Command) -> Op {
+    let task = |tenant: &str, worker: &str, id: TaskId| Ref {
+        tenant: tenant.to_owned(),
+        worker: worker.to_owned(),
+        id,
+    };
+    let queue = |tenant: &str, command: &str| Queue {
+        tenant: tenant.to_owned(),
+        command: queue_name(command).into_owned(),
+    };
+    match command {
+        Command::Enqueue(c) => Op::Enqueue {
+            tenant: c.tenant.to_string(),
+            tasks: c
+                .tasks
+                .iter()
+                .map(|task| Wanted {
+                    command: task.command.to_string(),
+                    payload: digest(&task.payload),
+                    key: task.idempotency_key.as_deref().map(str::to_owned),
+                    webhook: task.webhook.is_some(),
+                    max_attempts: task.max_attempts,
+                    not_before: match (task.run_at, task.delay) {
+                        (Some(at), _) => Some(NotBefore::At(at)),
+                        (None, Some(delay)) => Some(NotBefore::After(delay)),
+                        (None, None) => None,
+                    },
+                })
+                .collect(),
+        },
+        Command::Claim(c) => Op::Claim {
+            tenant: c.tenant.to_string(),
+            worker: c.worker.to_string(),
+            commands: match &c.from {
+                codeq_core::command::Selector::Any => None,
+                codeq_core::command::Selector::Commands(names) => {
+                    Some(names.iter().map(ToString::to_string).collect())
+                }
+            },
+        },
+        Command::Heartbeat(c) => Op::Heartbeat(task(&c.tenant, &c.worker, c.id)),
+        Command::Submit(c) => {
+            Op::Submit(task(&c.tenant, &c.worker, c.id), outcome_digest(&c.outcome))
+        }
+        Command::Nack(c) => Op::Nack(task(&c.tenant, &c.worker, c.id)),
+        Command::Abandon(c) => Op::Abandon(task(&c.tenant, &c.worker, c.id), c.penalty),
+        Command::Cancel(c) => Op::Cancel(task(&c.tenant, &c.by, c.id)),
+        Command::Replay(c) => match &c.target {
+            ReplayTarget::One(id) => Op::ReplayOne(task(&c.tenant, &c.by, *id)),
+            ReplayTarget::Queue { command, .. } => Op::ReplayQueue(queue(&c.tenant, command)),
+        },
+        Command::Purge(c) => match c.target {
+            PurgeTarget::Dead => Op::PurgeDead(queue(&c.tenant, &c.command)),
+            PurgeTarget::Waiting => Op::PurgeWaiting(queue(&c.tenant, &c.command)),
+        },
+        Command::Cleanup(c) => Op::Cleanup {
+            tenant: c.tenant.to_string(),
+        },
+        Command::Callback(c) => {
+            let how = match c.delivery {
+                Delivery::Delivered => Delivered::Yes,
+                Delivery::Failed { .. } => Delivered::No,
+                Delivery::Resend => Delivered::Resend,
+            };
+            Op::Callback(task(&c.tenant, "sender", c.id), how)
+        }
+        Command::Pause(_) => Op::Other("pause".to_owned()),
+        Command::PutTopic(_) | Command::DeleteTopic(_) => Op::Other("topic".to_owned()),
+        Command::Configure(_) => Op::Other("configure".to_owned()),
+        Command::Sweep(_) => Op::Other("sweep".to_owned()),
+    }
+}
+
+/// What a reply says; a refusal gives its code.
+pub fn answer(reply: &Reply) -> Result<Answer, String> {
+    Ok(match reply {
+        Reply::Enqueued(made) => Answer::Enqueued(
+            made.iter()
+                .map(|one| match one {
+                    Enqueued::Created(task) => Made::Created(seen(task)),
+                    Enqueued::Repeated(task) => Made::Repeated(seen(task)),
+                    Enqueued::Rejected(why) => Made::Refused(why.code().to_owned()),
+                })
+                .collect(),
+        ),
+        Reply::Claimed(tasks) => Answer::Claimed(tasks.iter().map(seen).collect()),
+        Reply::Extended { lease_until, .. } => Answer::Extended(*lease_until),
+        Reply::Submitted(record) => Answer::Result(record_digest(record)),
+        Reply::Returned(back) => Answer::Returned(match back {
+            Returned::Requeued { delay } => Back::Requeued(*delay),
+            Returned::Dead => Back::Dead,
+            Returned::Cancelled => Back::Cancelled,
+        }),
+        Reply::Cancelled(task) | Reply::CancelRequested(task) | Reply::Replayed(task) => {
+            Answer::Task(seen(task))
+        }
+        Reply::Rejected(why) => return Err(why.code().to_owned()),
+        Reply::Done | Reply::Bulk(_) | Reply::Topic { .. } | Reply::Swept(_) => Answer::Done,
+    })
+}
+
+/// A task as a client sees it.
+pub fn seen(task: &Task) -> Seen {
+    Seen {
+        id: task.id,
+        tenant: task.tenant.to_string(),
+        command: task.command.to_string(),
+        payload: digest(&task.payload),
+        priority: task.priority,
+        status: task.place.status().as_str().to_owned(),
+        worker: task.worker.as_deref().map(str::to_owned),
+        lease_until: task.lease_until,
+        fence: Some(task.fence),
+        attempts: task.attempts,
+        max_attempts: task.max_attempts,
+        visible_at: task.visible_at,
+    }
+}
+
+/// The digest of a stored result.
+pub fn record_digest(record: &ResultRecord) -> Digest {
+    match (&record.result, &record.error) {
+        (Some(result), _) => digest(result),
+        (None, Some(error)) => !digest(error.as_bytes()),
+        (None, None) => 0,
+    }
+}
+
+fn outcome_digest(outcome: &Ending) -> Digest {
+    match outcome {
+        Ending::Completed(result) if result.is_empty() => digest(b"{}"),
+        Ending::Completed(result) => digest(result),
+        Ending::Failed(error) => !digest(error.as_bytes()),
+    }
+}

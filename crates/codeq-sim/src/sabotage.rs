@@ -1,0 +1,395 @@
+//! Planted bugs: each one breaks a promise, and the checkers have to notice.
+//!
+//! None of them is in the code that ships. They sit between the simulator and the engine's parts: commands
+//! are changed before they are applied, answers are given too early, the disk lies. What the log then
+//! holds is consistent in itself, so that no bug gives itself away by a crash of the program.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use codeq_core::State;
+use codeq_core::command::{Abandon, Claim, Cleanup, Command, Enqueue, Millis, Nack, Outcome, Selector, Submit};
+use codeq_core::id::TaskId;
+use codeq_core::keys::{self, QueueId};
+use codeq_core::kv::{Direction, Key, KvError, KvRead, Table};
+use codeq_core::place::{Place, Status};
+use codeq_core::reply::{Enqueued, Reply};
+use codeq_core::rows::TaskRow;
+use codeq_core::state::for_each;
+use codeq_core::view::ResultRecord;
+use codeq_engine::request::Request;
+use codeq_engine::shard::Shard;
+use codeq_store::Store;
+
+/// A planted bug.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Sabotage {
+    /// Answers leave before the log is synced.
+    AckBeforeSync,
+    /// The disk says that it has synced the log and has not.
+    LyingSync,
+    /// A checkpoint holds rows whose commands are not in the log yet.
+    CheckpointBeforeSync,
+    /// Whoever knows a task's id may act on it.
+    NoOwnerCheck,
+    /// A lease ends at its last millisecond, not after it.
+    EarlyExpiry,
+    /// Two enqueues with one key look it up before either has written it.
+    KeyOutsideStep,
+    /// A submit is acknowledged with its result; the task's state follows in a second write.
+    TwoWrites,
+    /// The dead letter comes after one attempt too many.
+    LateDeadLetter,
+    /// A new task takes its place in the order ahead of one that was acknowledged before.
+    OrderBeforeCommit,
+    /// The second task in line is handed out first.
+    HeadSkipped,
+    /// A claim that finds nothing looks at another tenant's queues.
+    CrossTenant,
+    /// The callback is not written with the terminal state.
+    ForgottenCallback,
+    /// A heartbeat is acknowledged and kept nowhere.
+    HeartbeatNotKept,
+    /// Delays are kept in whole seconds.
+    DelayInSeconds,
+    /// Finished tasks are removed at once.
+    EarlyRetention,
+}
+
+impl Sabotage {
+    /// All of them.
+    pub const ALL: [Sabotage; 15] = [
+        Sabotage::AckBeforeSync,
+        Sabotage::LyingSync,
+        Sabotage::CheckpointBeforeSync,
+        Sabotage::NoOwnerCheck,
+        Sabotage::EarlyExpiry,
+        Sabotage::KeyOutsideStep,
+        Sabotage::TwoWrites,
+        Sabotage::LateDeadLetter,
+        Sabotage::OrderBeforeCommit,
+        Sabotage::HeadSkipped,
+        Sabotage::CrossTenant,
+        Sabotage::ForgottenCallback,
+        Sabotage::HeartbeatNotKept,
+        Sabotage::DelayInSeconds,
+        Sabotage::EarlyRetention,
+    ];
+}
+
+/// Plants at most one bug in one run.
+#[derive(Debug, Default)]
+pub struct Saboteur {
+    bug: Option<Sabotage>,
+    keys: BTreeSet<(Arc<str>, Arc<str>)>,
+    /// By shard: the second halves of submits.
+    halves: Vec<(u16, Submit)>,
+    raised: BTreeSet<Arc<str>>,
+}
+
+const GHOST: &str = "ghost";
+
+impl Saboteur {
+    /// Plants a bug, or none.
+    pub fn new(bug: Option<Sabotage>) -> Saboteur {
+        Saboteur {
+            bug,
+            ..Saboteur::default()
+        }
+    }
+
+    /// Whether the bug is this one.
+    pub fn is(&self, bug: Sabotage) -> bool {
+        self.bug == Some(bug)
+    }
+
+    /// Whether checkpoints do not wait for the log.
+    pub fn checkpoints_early(&self) -> bool {
+        self.is(Sabotage::CheckpointBeforeSync)
+    }
+
+    /// The process died: what the bug held in memory is gone.
+    pub fn crashed(&mut self) {
+        self.halves.clear();
+    }
+
+    /// Changes what a shard is about to apply.
+    pub fn before_apply(
+        &mut self,
+        shard: &mut Shard,
+        now: Millis,
+        requests: Vec<Request>,
+    ) -> Result<Vec<Request>, KvError> {
+        let Some(bug) = self.bug else {
+            return Ok(requests);
+        };
+        let data = Arc::clone(shard.data());
+        let data = data.read();
+        let (state, store) = (&data.state, &data.store);
+        let mut out = Vec::new();
+        if bug == Sabotage::EarlyExpiry {
+            out.extend(end_leases(state, store, now)?);
+        }
+        if bug == Sabotage::EarlyRetention {
+            let tenants: Vec<Arc<str>> = state.tenants().cloned().collect();
+            out.extend(tenants.into_iter().map(|tenant| {
+                let cleanup = Cleanup { tenant, before: now, limit: 10 };
+                Request::detached(Command::Cleanup(cleanup))
+            }));
+        }
+        let number = shard.number;
+        let due = self.halves.extract_if(.., |(of, _)| *of == number);
+        out.extend(due.map(|(_, submit)| Request::detached(Command::Submit(submit))));
+        let mut turn_keys = BTreeSet::new();
+        for request in requests {
+            self.change(bug, (state, store), shard, now, request, &mut turn_keys, &mut out)?;
+        }
+        self.keys.append(&mut turn_keys);
+        Ok(out)
+    }
+
+    #[allow(clippy::too_many_arguments, reason = "one bug after the other looks at one request")]
+    fn change(
+        &mut self,
+        bug: Sabotage,
+        (state, store): (&State, &Store),
+        shard: &mut Shard,
+        now: Millis,
+        mut request: Request,
+        turn_keys: &mut BTreeSet<(Arc<str>, Arc<str>)>,
+        out: &mut Vec<Request>,
+    ) -> Result<(), KvError> {
+        match (bug, &mut request.command) {
+            (Sabotage::NoOwnerCheck, command) => {
+                if let Some((id, worker)) = worker_of(command)
+                    && let Some(lease) = row(store, id)?.and_then(|row| row.lease)
+                {
+                    *worker = lease.worker;
+                }
+            }
+            (Sabotage::KeyOutsideStep, Command::Enqueue(enqueue)) => {
+                for task in &mut enqueue.tasks {
+                    let Some(key) = &task.idempotency_key else { continue };
+                    let scope = (Arc::clone(&enqueue.tenant), Arc::clone(key));
+                    if !self.keys.contains(&scope) && !turn_keys.insert(scope) {
+                        task.idempotency_key = None;
+                    }
+                }
+            }
+            (Sabotage::TwoWrites, Command::Submit(submit)) => {
+                let live = row(store, submit.id)?.is_some_and(|row| {
+                    row.lease.is_some_and(|lease| lease.until >= now && lease.worker == submit.worker)
+                });
+                if live {
+                    self.halves.push((shard.number, submit.clone()));
+                    let record = record_of(submit, now);
+                    shard.group.answer(request.reply, Ok(Reply::Submitted(Box::new(record))));
+                    return Ok(());
+                }
+            }
+            (Sabotage::LateDeadLetter, Command::Enqueue(enqueue)) => {
+                for task in &mut enqueue.tasks {
+                    let queue = state.queue_id(&enqueue.tenant, &task.command);
+                    let plain = queue
+                        .and_then(|queue| state.queue_row(queue))
+                        .is_none_or(|row| row.topic.is_none());
+                    if let Some(max) = task.max_attempts.as_mut().filter(|_| plain) {
+                        *max += 1;
+                        self.raised.insert(String::from_utf8_lossy(&task.payload).into());
+                    }
+                }
+            }
+            (Sabotage::OrderBeforeCommit, Command::Enqueue(enqueue)) => {
+                let ghosts = push_back(state, store, enqueue)?;
+                out.push(request);
+                out.extend(ghosts);
+                return Ok(());
+            }
+            (Sabotage::HeadSkipped, Command::Claim(claim)) => {
+                let (before, after) = skip_head(state, store, claim)?;
+                out.extend(before);
+                out.push(request);
+                out.extend(after);
+                return Ok(());
+            }
+            (Sabotage::CrossTenant, Command::Claim(claim)) => {
+                let empty = |tenant: &str| {
+                    !state.queues_of(tenant).any(|(queue, _)| state.is_claimable(queue))
+                };
+                if empty(&claim.tenant)
+                    && let Some(other) = state.tenants().find(|tenant| !empty(tenant))
+                {
+                    claim.tenant = Arc::clone(other);
+                }
+            }
+            (Sabotage::ForgottenCallback, Command::Enqueue(enqueue)) => {
+                enqueue.tasks.iter_mut().for_each(|task| task.webhook = None);
+            }
+            (Sabotage::HeartbeatNotKept, Command::Heartbeat(beat)) => {
+                let live = row(store, beat.id)?.is_some_and(|row| {
+                    row.lease.is_some_and(|lease| lease.until >= now && lease.worker == beat.worker)
+                });
+                if live {
+                    let lease_until = now + beat.extend;
+                    let reply = Reply::Extended { lease_until, cancel_requested: false };
+                    shard.group.answer(request.reply, Ok(reply));
+                    return Ok(());
+                }
+            }
+            (Sabotage::DelayInSeconds, Command::Enqueue(enqueue)) => {
+                for task in &mut enqueue.tasks {
+                    let at = task.run_at.or(task.delay.map(|delay| now + delay));
+                    if let Some(at) = at {
+                        task.run_at = Some(at / 1_000 * 1_000);
+                    }
+                }
+            }
+            _ => {}
+        }
+        out.push(request);
+        Ok(())
+    }
+
+    /// Changes an answer on its way to the client.
+    pub fn after_release(&self, reply: &mut Reply) {
+        if let (Some(Sabotage::LateDeadLetter), Reply::Enqueued(made)) = (self.bug, reply) {
+            for one in made {
+                if let Enqueued::Created(task) = one
+                    && self.raised.contains(&*String::from_utf8_lossy(&task.payload))
+                {
+                    task.max_attempts = task.max_attempts.saturating_sub(1);
+                }
+            }
+        }
+    }
+}
+
+fn row(store: &Store, id: TaskId) -> Result<Option<TaskRow>, KvError> {
+    let row = TaskRow::load(store, keys::task(id.seq()))?;
+    Ok(row.filter(|row| row.id(id.seq()) == id && row.place == Place::InProgress))
+}
+
+fn worker_of(command: &mut Command) -> Option<(TaskId, &mut Arc<str>)> {
+    match command {
+        Command::Heartbeat(c) => Some((c.id, &mut c.worker)),
+        Command::Submit(c) => Some((c.id, &mut c.worker)),
+        Command::Nack(c) => Some((c.id, &mut c.worker)),
+        Command::Abandon(c) => Some((c.id, &mut c.worker)),
+        _ => None,
+    }
+}
+
+fn record_of(submit: &Submit, now: Millis) -> ResultRecord {
+    let (result, error) = match &submit.outcome {
+        Outcome::Completed(result) if result.is_empty() => {
+            (Some(bytes::Bytes::from_static(b"{}")), None)
+        }
+        Outcome::Completed(result) => (Some(result.clone()), None),
+        Outcome::Failed(error) => (None, Some(Arc::clone(error))),
+    };
+    ResultRecord {
+        id: submit.id,
+        status: if result.is_some() { Status::Completed } else { Status::Failed },
+        result,
+        error,
+        artifacts: submit.artifacts.clone(),
+        completed_at: now,
+    }
+}
+
+/// Ends the leases whose last millisecond this is.
+fn end_leases(state: &State, store: &Store, now: Millis) -> Result<Vec<Request>, KvError> {
+    let mut ended = Vec::new();
+    if state.next_deadline().is_none_or(|next| next > now + 1) {
+        return Ok(ended);
+    }
+    for_each(store, Table::Task, 0, Key::MAX, |key, value| {
+        let row = TaskRow::decode(key, value)?;
+        if let Some(lease) = row.lease.as_ref().filter(|lease| lease.until == now)
+            && let Some(queue) = state.queue_row(row.queue)
+        {
+            let nack = Nack {
+                tenant: Arc::clone(&queue.tenant),
+                id: row.id(keys::seq_of(key)),
+                worker: Arc::clone(&lease.worker),
+                delay: None,
+                reason: Some("LEASE_EXPIRED".into()),
+                seed: now,
+            };
+            ended.push(Request::detached(Command::Nack(nack)));
+        }
+        Ok(())
+    })?;
+    Ok(ended)
+}
+
+/// The first tasks in line of a queue.
+fn heads(store: &Store, queue: QueueId, count: usize) -> Result<Vec<TaskId>, KvError> {
+    let (from, to) = (keys::pending(queue, 9, 0), keys::pending(queue, 0, u64::MAX));
+    let mut rows = Vec::new();
+    store.scan(Table::Pending, from, to, Direction::Forward, count, &mut rows)?;
+    let mut ids = Vec::new();
+    for (key, value) in rows {
+        let (_, _, order) = keys::pending_parts(key);
+        let seq = value[..].try_into().map_or(order, u64::from_le_bytes);
+        if let Some(row) = TaskRow::load(store, keys::task(seq))? {
+            ids.push(row.id(seq));
+        }
+    }
+    Ok(ids)
+}
+
+fn ghost_claim(tenant: &Arc<str>, command: &Arc<str>) -> Request {
+    Request::detached(Command::Claim(Claim {
+        tenant: Arc::clone(tenant),
+        worker: GHOST.into(),
+        from: Selector::Commands(vec![Arc::clone(command)]),
+        lease: 60_000,
+        count: 1,
+    }))
+}
+
+fn ghost_release(tenant: &Arc<str>, id: TaskId) -> Request {
+    let (tenant, worker) = (Arc::clone(tenant), GHOST.into());
+    Request::detached(Command::Abandon(Abandon { tenant, id, worker, penalty: false }))
+}
+
+/// After this enqueue the task that was first in its queue stands behind the new one.
+fn push_back(state: &State, store: &Store, enqueue: &Enqueue) -> Result<Vec<Request>, KvError> {
+    let (Some(task), tenant) = (enqueue.tasks.first(), &enqueue.tenant) else {
+        return Ok(Vec::new());
+    };
+    let queue = state.queue_id(tenant, &task.command).filter(|queue| state.is_claimable(*queue));
+    let Some(queue) = queue else {
+        return Ok(Vec::new());
+    };
+    let Some(head) = heads(store, queue, 1)?.first().copied() else {
+        return Ok(Vec::new());
+    };
+    Ok(vec![ghost_claim(tenant, &task.command), ghost_release(tenant, head)])
+}
+
+/// Around this claim the task that is first in line steps aside.
+fn skip_head(
+    state: &State,
+    store: &Store,
+    claim: &Claim,
+) -> Result<(Option<Request>, Option<Request>), KvError> {
+    let Selector::Commands(commands) = &claim.from else {
+        return Ok((None, None));
+    };
+    let [command] = &commands[..] else {
+        return Ok((None, None));
+    };
+    let queue = state.queue_id(&claim.tenant, command).filter(|queue| state.is_claimable(*queue));
+    let Some(queue) = queue else {
+        return Ok((None, None));
+    };
+    match heads(store, queue, 2)?[..] {
+        [first, _] => Ok((
+            Some(ghost_claim(&claim.tenant, command)),
+            Some(ghost_release(&claim.tenant, first)),
+        )),
+        _ => Ok((None, None)),
+    }
+}

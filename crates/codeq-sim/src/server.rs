@@ -1,0 +1,326 @@
+//! A server without threads: the engine's parts, moved by hand.
+//!
+//! The order of things is the engine's: apply, append, sync, answer; the next commands may be applied
+//! while a group waits for its sync; checkpoints and segments are made beside that. When each part moves
+//! is the simulator's choice.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use codeq_core::command::{Abandon, Command, Millis};
+use codeq_core::reply::Reply;
+use codeq_engine::clock::{Clock, LogClock};
+use codeq_engine::group::Group;
+use codeq_engine::recover::Node;
+use codeq_engine::request::Request;
+use codeq_engine::{Durability, EngineError, OpenError, Options};
+use codeq_store::{FlushJob, StoreError};
+use parking_lot::Mutex;
+
+use crate::disk::SimDisk;
+use crate::model::Model;
+use crate::rng::Rng;
+use crate::sabotage::Saboteur;
+
+/// The directory that the server lives in.
+pub const DIR: &str = "/data";
+
+/// Virtual time: a wall clock that may jump, and one that only goes forward.
+#[derive(Debug, Default)]
+pub struct SimClock(Mutex<(Millis, Duration)>);
+
+impl SimClock {
+    /// A clock that shows `wall`.
+    pub fn new(wall: Millis) -> Arc<SimClock> {
+        Arc::new(SimClock(Mutex::new((wall, Duration::ZERO))))
+    }
+
+    /// Time passes.
+    pub fn advance(&self, by: Millis) {
+        let mut now = self.0.lock();
+        now.0 = now.0.saturating_add(by);
+        now.1 += Duration::from_millis(by);
+    }
+
+    /// Somebody sets the wall clock.
+    pub fn jump(&self, by: i64) {
+        let mut now = self.0.lock();
+        now.0 = now.0.saturating_add_signed(by);
+    }
+}
+
+impl Clock for SimClock {
+    fn wall(&self) -> Millis {
+        self.0.lock().0
+    }
+
+    fn monotonic(&self) -> Duration {
+        self.0.lock().1
+    }
+}
+
+/// The server has stopped and must be started again.
+#[derive(Debug, thiserror::Error)]
+#[error("stopped: {0}")]
+pub struct Stopped(pub String);
+
+/// For `map_err`: the server stops with the error's text.
+pub fn stop(error: impl std::fmt::Display) -> Stopped {
+    Stopped(error.to_string())
+}
+
+/// A server, open on its directory.
+pub struct Server {
+    /// The engine's parts.
+    pub node: Node,
+    options: Options,
+    clocks: Vec<LogClock>,
+    inbox: Vec<Vec<Request>>,
+    /// Applied and not yet handed to the log.
+    open: Vec<Group>,
+    /// Handed to the log and not yet answered.
+    written: Vec<Group>,
+    is_written: bool,
+    /// Checkpoint positions: the latest and the one before.
+    positions: Vec<[u64; 2]>,
+    jobs: Vec<Option<FlushJob>>,
+    /// A checkpoint found the disk full and has to be tried again.
+    retry: Vec<bool>,
+    rng: Rng,
+}
+
+impl Server {
+    /// Starts on what the disk holds.
+    pub fn open(
+        disk: &SimDisk,
+        clock: &Arc<SimClock>,
+        options: &Options,
+        rng: Rng,
+    ) -> Result<Server, OpenError> {
+        let node = Node::open(&disk.shared(), Path::new(DIR), options, 0x51_6d)?;
+        let count = node.shards.len();
+        let clocks = node.shards.iter().map(|shard| {
+            let last = shard.data().read().state.now();
+            LogClock::new(Arc::clone(clock) as Arc<dyn Clock>, last)
+        });
+        let positions = node.shards.iter().map(|shard| {
+            let position = shard.data().read().store.position();
+            [position, position]
+        });
+        Ok(Server {
+            clocks: clocks.collect(),
+            positions: positions.collect(),
+            node,
+            options: options.clone(),
+            inbox: (0..count).map(|_| Vec::new()).collect(),
+            open: (0..count).map(|_| Group::default()).collect(),
+            written: (0..count).map(|_| Group::default()).collect(),
+            is_written: false,
+            jobs: (0..count).map(|_| None).collect(),
+            retry: vec![false; count],
+            rng,
+        })
+    }
+
+    /// The number of shards.
+    pub fn shards(&self) -> usize {
+        self.node.shards.len()
+    }
+
+    /// A request arrives.
+    pub fn push(&mut self, shard: u16, request: Request) {
+        if let Some(inbox) = self.inbox.get_mut(usize::from(shard)) {
+            inbox.push(request);
+        }
+    }
+
+    /// The moment on a shard's clock.
+    pub fn now(&mut self, shard: usize) -> Millis {
+        self.clocks.get_mut(shard).map_or(0, LogClock::now)
+    }
+
+    /// When some shard has something to do.
+    pub fn next_deadline(&self) -> Option<Millis> {
+        self.node.shards.iter().filter_map(|shard| shard.next_deadline()).min()
+    }
+
+    /// Whether nothing is under way: the state is exactly what the log holds.
+    pub fn is_quiet(&self) -> bool {
+        !self.is_written && self.open.iter().all(|group| !group.has_records())
+    }
+
+    /// A shard applies what has arrived and does what is due. Returns the moment.
+    pub fn turn(&mut self, number: usize, saboteur: &mut Saboteur) -> Result<Millis, Stopped> {
+        let now = self.now(number);
+        let full = self.is_full(number);
+        let (Some(inbox), Some(shard), Some(open)) = (
+            self.inbox.get_mut(number),
+            self.node.shards.get_mut(number),
+            self.open.get_mut(number),
+        ) else {
+            return Ok(now);
+        };
+        let requests = std::mem::take(inbox);
+        if full {
+            for request in requests {
+                // Whoever is gone does not need to know.
+                let _ = request.reply.send(Err(EngineError::DiskFull));
+            }
+            return Ok(now);
+        }
+        let requests = saboteur.before_apply(shard, now, requests).map_err(stop)?;
+        if !requests.is_empty() {
+            shard.apply(now, requests).map_err(stop)?;
+        }
+        shard.sweep(now, self.rng.next()).map_err(stop)?;
+        open.absorb(&mut shard.group);
+        Ok(now)
+    }
+
+    fn is_full(&self, number: usize) -> bool {
+        let reserve = codeq_engine::options::LOG_RESERVE.min(self.options.segment_bytes / 4);
+        let memory = self
+            .node
+            .shards
+            .get(number)
+            .map_or(0, |shard| shard.data().read().store.active_bytes());
+        let waiting = self.retry.get(number).copied().unwrap_or_default();
+        self.node.log.room() < reserve || (waiting && memory > self.options.memtable_bytes * 4)
+    }
+
+    /// Hands what was applied to the log, as one frame. With [`Durability::Os`] that is all it takes.
+    pub fn append(&mut self, model: &mut Model, early: bool) -> Result<(), Stopped> {
+        if self.is_written {
+            self.sync(model)?;
+        }
+        std::mem::swap(&mut self.open, &mut self.written);
+        self.is_written = true;
+        let mut records: Vec<(u16, &[u8])> = Vec::new();
+        for (shard, group) in (0..).zip(&self.written) {
+            records.extend(group.records().map(|record| (shard, record)));
+        }
+        if !records.is_empty() {
+            let copy = records.iter().map(|(shard, bytes)| (*shard, bytes.to_vec()));
+            model.offered(self.node.log.last_index() + 1, copy.collect());
+            self.node.log.append(&records).map_err(stop)?;
+        }
+        if self.options.durability == Durability::Os || early {
+            self.release(model)?;
+        }
+        Ok(())
+    }
+
+    /// Makes the frame durable and sends the answers.
+    pub fn sync(&mut self, model: &mut Model) -> Result<(), Stopped> {
+        if !self.is_written {
+            return Ok(());
+        }
+        if self.options.durability == Durability::Fsync {
+            self.node.log.sync().map_err(stop)?;
+        }
+        self.release(model)
+    }
+
+    fn release(&mut self, model: &mut Model) -> Result<(), Stopped> {
+        self.is_written = false;
+        model.certain(self.node.log.last_index()).map_err(stop)?;
+        for (inbox, group) in self.inbox.iter_mut().zip(&mut self.written) {
+            for reply in group.release() {
+                give_back(inbox, reply);
+            }
+            group.clear();
+        }
+        Ok(())
+    }
+
+    /// Everything that was applied becomes durable and is answered.
+    pub fn commit(&mut self, model: &mut Model) -> Result<(), Stopped> {
+        self.sync(model)?;
+        self.append(model, false)?;
+        self.sync(model)
+    }
+
+    /// Prepares log segments, if any are wanted. A full disk is no failure.
+    pub fn prepare(&mut self) {
+        while let Some(job) = self.node.log.wanted() {
+            match job.run() {
+                Ok(prepared) => self.node.log.provide(prepared),
+                Err(_) => return,
+            }
+        }
+    }
+
+    /// Whether a shard holds so much in memory that it has to be checkpointed.
+    pub fn wants_checkpoint(&self, number: usize) -> bool {
+        let due = self.node.shards.get(number).is_some_and(|shard| {
+            shard.data().read().store.active_bytes() >= self.options.memtable_bytes
+        });
+        due || self.retry.get(number).copied().unwrap_or_default()
+    }
+
+    /// Starts a checkpoint of a shard, unless one is under way. The saboteur may skip the wait for the log.
+    pub fn begin_checkpoint(
+        &mut self,
+        number: usize,
+        model: &mut Model,
+        saboteur: &Saboteur,
+    ) -> Result<(), Stopped> {
+        if self.jobs.get(number).is_none_or(Option::is_some) {
+            return Ok(());
+        }
+        let position = if saboteur.checkpoints_early() {
+            self.node.log.last_index()
+        } else {
+            self.commit(model)?;
+            self.node.log.sync().map_err(stop)?;
+            self.node.log.synced_index()
+        };
+        if let (Some(shard), Some(job)) = (self.node.shards.get_mut(number), self.jobs.get_mut(number)) {
+            *job = shard.freeze(position);
+        }
+        Ok(())
+    }
+
+    /// Runs the job of a shard, if there is one.
+    pub fn run_job(&mut self, number: usize) -> Result<(), Stopped> {
+        let job = self.jobs.get_mut(number).and_then(Option::take);
+        let (Some(job), Some(shard)) = (job, self.node.shards.get_mut(number)) else {
+            return Ok(());
+        };
+        match shard.flushed(&mut job.run()) {
+            Ok(()) => {}
+            Err(StoreError::Full { .. }) => {
+                self.retry.iter_mut().skip(number).take(1).for_each(|retry| *retry = true);
+                return Ok(());
+            }
+            Err(error) => return Err(stop(error)),
+        }
+        self.retry.iter_mut().skip(number).take(1).for_each(|retry| *retry = false);
+        let mut data = shard.data().write();
+        let position = data.store.position();
+        if let Some(slot) = self.positions.get_mut(number)
+            && slot[0] != position
+        {
+            *slot = [position, slot[0]];
+        }
+        if let Some(job) = self.jobs.get_mut(number) {
+            *job = data.store.maintain();
+        }
+        drop(data);
+        if let Some(oldest) = self.positions.iter().map(|[_, before]| *before).min() {
+            self.node.log.purge(oldest);
+        }
+        Ok(())
+    }
+}
+
+/// Tasks that were leased to a client that had gone by the time the lease was durable go back at once.
+fn give_back(inbox: &mut Vec<Request>, reply: Reply) {
+    let Reply::Claimed(tasks) = reply else { return };
+    for task in tasks {
+        let Some(worker) = task.worker else { continue };
+        let abandon = Abandon { tenant: task.tenant, id: task.id, worker, penalty: false };
+        inbox.push(Request::detached(Command::Abandon(abandon)));
+    }
+}

@@ -1,0 +1,414 @@
+//! Clients and workers: what they know, and what they ask for next.
+//!
+//! They know only what answers have told them. Some stop in the middle, some come back after their lease
+//! has ended, some try what they must not.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use codeq_core::command::{
+    Abandon, Callback, Cancel, Claim, Cleanup, Command, Delivery, DeleteTopic, Enqueue, Heartbeat,
+    Millis, Nack, NewTask, Outcome, Pause, Purge, PurgeTarget, PutTopic, Replay, ReplayTarget,
+    Selector, Submit,
+};
+use codeq_core::id::TaskId;
+use codeq_core::limits::{LEASE_MS_MAX, LEASE_MS_MIN};
+use codeq_core::topic::Policy;
+
+use crate::plan::{Act, Plan, settings};
+use crate::rng::Rng;
+
+/// How many tasks of each kind the clients remember.
+const MEMORY: usize = 64;
+
+/// A request, and how long it waits if it is a claim that finds nothing.
+#[derive(Debug, Clone)]
+pub struct Ask {
+    /// The command.
+    pub command: Command,
+    /// How long a claim waits.
+    pub wait: Millis,
+}
+
+/// A lease that a worker holds, or believes to hold.
+#[derive(Debug, Clone)]
+pub struct Held {
+    /// Whose task.
+    pub tenant: Arc<str>,
+    /// Who holds it.
+    pub worker: Arc<str>,
+    /// The task.
+    pub id: TaskId,
+    /// Until when, as far as the worker knows.
+    pub until: Millis,
+}
+
+/// The clients of one run.
+pub struct Workload {
+    plan: Plan,
+    rng: Rng,
+    /// Leases that workers hold.
+    pub held: Vec<Held>,
+    /// Leases whose workers will come back too late.
+    zombies: Vec<Held>,
+    known: VecDeque<(Arc<str>, TaskId)>,
+    dead: VecDeque<(Arc<str>, TaskId)>,
+    submitted: VecDeque<Submit>,
+    /// Callbacks that a sender has taken from the outbox.
+    pub callbacks: VecDeque<(Arc<str>, TaskId)>,
+    sent: u64,
+}
+
+impl Workload {
+    /// The clients of a plan.
+    pub fn new(plan: &Plan, seed: u64) -> Workload {
+        Workload {
+            plan: plan.clone(),
+            rng: Rng::new(seed).fork("workload"),
+            held: Vec::new(),
+            zombies: Vec::new(),
+            known: VecDeque::new(),
+            dead: VecDeque::new(),
+            submitted: VecDeque::new(),
+            callbacks: VecDeque::new(),
+            sent: 0,
+        }
+    }
+
+    /// What somebody asks for next, at the moment `now` of the server's clock.
+    pub fn next(&mut self, now: Millis) -> Ask {
+        let total = self.plan.weights.iter().map(|(_, weight)| weight).sum();
+        let mut draw = self.rng.below(total);
+        let act = self.plan.weights.iter().find(|(_, weight)| {
+            let hit = draw < *weight;
+            draw = draw.saturating_sub(*weight);
+            hit
+        });
+        let act = act.map_or(Act::Enqueue, |(act, _)| *act);
+        let wait = match act {
+            Act::ClaimWait => self.rng.between(1, 20_000),
+            _ => 0,
+        };
+        // An act on something that is not there becomes an enqueue.
+        let command = self.command(act, now).unwrap_or_else(|| self.enqueue(1, now));
+        Ask { command, wait }
+    }
+
+    fn command(&mut self, act: Act, now: Millis) -> Option<Command> {
+        Some(match act {
+            Act::Enqueue => self.enqueue(1, now),
+            Act::EnqueueBatch => {
+                let count = self.rng.between(1, 6);
+                self.enqueue(count, now)
+            }
+            Act::EnqueueLater => self.enqueue_later(now),
+            Act::EnqueueKeyed => self.enqueue_keyed(),
+            Act::Claim | Act::ClaimWide | Act::ClaimWait => self.claim(act),
+            Act::Heartbeat => {
+                let Held { tenant, worker, id, .. } = self.lease(false)?;
+                let extend = self.rng.between(LEASE_MS_MIN, self.plan.lease.max(LEASE_MS_MIN));
+                Command::Heartbeat(Heartbeat { tenant, id, worker, extend })
+            }
+            Act::Submit => self.submit()?,
+            Act::SubmitAgain => {
+                let at = self.rng.below(self.submitted.len() as u64) as usize;
+                let mut submit = self.submitted.get(at)?.clone();
+                if self.rng.chance(20) {
+                    submit.outcome = Outcome::Completed(Bytes::from_static(b"{\"other\":1}"));
+                }
+                Command::Submit(submit)
+            }
+            Act::Nack => {
+                let Held { tenant, worker, id, .. } = self.lease(true)?;
+                let delay = match self.rng.below(3) {
+                    0 => None,
+                    1 => Some(0),
+                    _ => Some(self.rng.between(1, 60_000)),
+                };
+                let reason = self.rng.chance(50).then(|| Arc::from("boom"));
+                let seed = self.rng.next();
+                Command::Nack(Nack { tenant, id, worker, delay, reason, seed })
+            }
+            Act::Abandon => {
+                let Held { tenant, worker, id, .. } = self.lease(true)?;
+                let penalty = self.rng.chance(50);
+                Command::Abandon(Abandon { tenant, id, worker, penalty })
+            }
+            Act::Cancel => {
+                let (tenant, id) = self.known_task()?;
+                Command::Cancel(Cancel { tenant, id, by: "producer".into() })
+            }
+            Act::Replay => self.replay()?,
+            Act::Purge => {
+                let target = match self.rng.chance(50) {
+                    true => PurgeTarget::Dead,
+                    false => PurgeTarget::Waiting,
+                };
+                let (tenant, command) = (self.tenant(), self.kind());
+                let limit = self.rng.between(1, 10) as u32;
+                let by = "operator".into();
+                Command::Purge(Purge { tenant, command, target, limit, by })
+            }
+            Act::Pause => {
+                let (tenant, command) = (self.tenant(), self.kind());
+                Command::Pause(Pause { tenant, command, paused: self.rng.chance(35) })
+            }
+            Act::Topic => self.topic(),
+            Act::Cleanup => {
+                let before = now.saturating_sub(self.rng.below(60_000));
+                Command::Cleanup(Cleanup { tenant: self.tenant(), before, limit: 10 })
+            }
+            Act::Callback => self.callback()?,
+            Act::Trespass => self.trespass()?,
+            Act::Configure => Command::Configure(settings(&mut self.rng)),
+        })
+    }
+
+    fn tenant(&mut self) -> Arc<str> {
+        self.rng.pick(&self.plan.tenants).cloned().unwrap_or_else(|| "a".into())
+    }
+
+    fn kind(&mut self) -> Arc<str> {
+        self.rng.pick(&self.plan.commands).cloned().unwrap_or_else(|| "work".into())
+    }
+
+    fn worker(&mut self) -> Arc<str> {
+        self.rng.pick(&self.plan.workers).cloned().unwrap_or_else(|| "w1".into())
+    }
+
+    /// A task that is unlike any other: its payload names it.
+    fn new_task(&mut self, tenant: &str) -> NewTask {
+        self.sent += 1;
+        let size = self.rng.below(self.plan.payload) as usize;
+        let text = format!("{{\"of\":\"{tenant}\",\"n\":{},\"pad\":\"{}\"}}", self.sent, "x".repeat(size));
+        NewTask {
+            command: self.kind(),
+            payload: Bytes::from(text),
+            priority: match self.rng.below(3) {
+                0 => self.rng.between(0, 9) as i32,
+                1 => 5,
+                _ => 0,
+            },
+            max_attempts: self.rng.chance(50).then(|| self.rng.between(1, 4) as u32),
+            webhook: self.rng.chance(self.plan.webhooks).then(|| Arc::from("https://example.com/done")),
+            ..NewTask::default()
+        }
+    }
+
+    fn enqueue(&mut self, count: u64, _now: Millis) -> Command {
+        let tenant = self.tenant();
+        let mut tasks: Vec<NewTask> = (0..count).map(|_| self.new_task(&tenant)).collect();
+        let atomic = count > 1 && self.rng.chance(50);
+        if atomic && self.rng.chance(20)
+            && let Some(last) = tasks.last_mut()
+        {
+            last.payload = Bytes::new();
+        }
+        let seed = self.rng.next();
+        Command::Enqueue(Enqueue { tenant, tasks, atomic, seed })
+    }
+
+    fn enqueue_later(&mut self, now: Millis) -> Command {
+        let tenant = self.tenant();
+        let mut task = self.new_task(&tenant);
+        let far = match self.rng.below(3) {
+            0 => self.rng.between(1, 20),
+            1 => self.rng.between(1, 20_000),
+            _ => self.rng.between(1, 7_200_000),
+        };
+        if self.rng.chance(50) {
+            task.delay = Some(far);
+        } else {
+            task.run_at = Some(now + far);
+        }
+        let seed = self.rng.next();
+        Command::Enqueue(Enqueue { tenant, tasks: vec![task], atomic: false, seed })
+    }
+
+    /// One of a few keys; mostly with the work that always goes with it.
+    fn enqueue_keyed(&mut self) -> Command {
+        let tenant = self.tenant();
+        let key = self.rng.below(self.plan.keys);
+        let mut task = self.new_task(&tenant);
+        if self.rng.chance(90) {
+            let kinds = self.plan.commands.len() as u64;
+            let kind = self.plan.commands.get((key % kinds.max(1)) as usize);
+            task.command = kind.cloned().unwrap_or_else(|| "work".into());
+            task.payload = Bytes::from(format!("{{\"of\":\"{tenant}\",\"key\":{key}}}"));
+        }
+        task.idempotency_key = Some(format!("key-{key}").into());
+        let seed = self.rng.next();
+        Command::Enqueue(Enqueue { tenant, tasks: vec![task], atomic: false, seed })
+    }
+
+    fn claim(&mut self, act: Act) -> Command {
+        let from = match act {
+            Act::ClaimWide if self.rng.chance(50) => Selector::Any,
+            Act::ClaimWide => Selector::Commands(self.plan.commands.clone()),
+            _ => Selector::Commands(vec![self.kind()]),
+        };
+        let (tenant, worker) = (self.tenant(), self.worker());
+        let lease = self.rng.between(LEASE_MS_MIN, self.plan.lease).min(LEASE_MS_MAX);
+        let count = match self.rng.below(3) {
+            0 => self.rng.between(1, 10) as u32,
+            _ => 1,
+        };
+        Command::Claim(Claim { tenant, worker, from, lease, count })
+    }
+
+    /// A lease that its worker acts on; with `last` the worker then lets go of it.
+    fn lease(&mut self, last: bool) -> Option<Held> {
+        if !self.zombies.is_empty() && self.rng.chance(self.plan.zombie) {
+            let at = self.rng.below(self.zombies.len() as u64) as usize;
+            return Some(self.zombies.swap_remove(at));
+        }
+        let at = self.rng.below(self.held.len() as u64) as usize;
+        let held = self.held.get(at)?.clone();
+        if last && self.rng.chance(90) {
+            self.held.swap_remove(at);
+        }
+        Some(held)
+    }
+
+    fn submit(&mut self) -> Option<Command> {
+        let Held { tenant, worker, id, .. } = self.lease(true)?;
+        let outcome = match self.rng.below(10) {
+            0 => Outcome::Failed("no good".into()),
+            1 => Outcome::Completed(Bytes::new()),
+            _ => Outcome::Completed(Bytes::from(format!("{{\"by\":\"{worker}\",\"n\":{}}}", self.rng.next()))),
+        };
+        let submit = Submit { tenant, id, worker, outcome, artifacts: Vec::new() };
+        remember(&mut self.submitted, submit.clone());
+        Some(Command::Submit(submit))
+    }
+
+    fn known_task(&mut self) -> Option<(Arc<str>, TaskId)> {
+        let at = self.rng.below(self.known.len() as u64) as usize;
+        self.known.get(at).cloned()
+    }
+
+    fn replay(&mut self) -> Option<Command> {
+        let by: Arc<str> = "operator".into();
+        if self.rng.chance(70) {
+            let at = self.rng.below(self.dead.len() as u64) as usize;
+            let (tenant, id) = self.dead.get(at)?.clone();
+            let target = ReplayTarget::One(id);
+            return Some(Command::Replay(Replay { tenant, target, by }));
+        }
+        let target = ReplayTarget::Queue {
+            command: self.kind(),
+            error_contains: self.rng.chance(30).then(|| "boom".into()),
+            after: 0,
+            limit: self.rng.between(1, 10) as u32,
+        };
+        Some(Command::Replay(Replay { tenant: self.tenant(), target, by }))
+    }
+
+    fn topic(&mut self) -> Command {
+        let (tenant, name) = (self.tenant(), self.kind());
+        if self.rng.chance(30) {
+            return Command::DeleteTopic(DeleteTopic { tenant, name });
+        }
+        let policy = Policy {
+            priority_tiers: if self.rng.chance(30) { vec![2, 7] } else { Vec::new() },
+            max_attempts: self.rng.chance(30).then_some(2),
+            dead_letter_topic: self.rng.chance(30).then(|| "mail-dead".into()),
+            retention: if self.rng.chance(30) { 5_000 } else { 0 },
+            max_consumers: if self.rng.chance(30) { self.rng.between(1, 3) as u32 } else { 0 },
+        };
+        Command::PutTopic(PutTopic { tenant, name, policy })
+    }
+
+    fn callback(&mut self) -> Option<Command> {
+        let (tenant, id) = match self.callbacks.pop_front() {
+            Some(due) => due,
+            None if self.rng.chance(20) => self.known_task()?,
+            None => return None,
+        };
+        let delivery = match self.rng.below(10) {
+            0..=5 => Delivery::Delivered,
+            6 => Delivery::Resend,
+            _ => Delivery::Failed {
+                status: Some(503),
+                error: "unavailable".into(),
+                retry_after: self.rng.chance(20).then_some(30_000),
+            },
+        };
+        Some(Command::Callback(Callback { tenant, id, delivery }))
+    }
+
+    /// Something that the server has to refuse.
+    fn trespass(&mut self) -> Option<Command> {
+        let at = self.rng.below(self.held.len() as u64) as usize;
+        let held = self.held.get(at)?.clone();
+        let mut other = held.clone();
+        if self.rng.chance(50) {
+            other.worker = "intruder".into();
+        } else {
+            let foreign = self.plan.tenants.iter().find(|tenant| **tenant != held.tenant);
+            other.tenant = foreign.cloned().unwrap_or_else(|| "nobody".into());
+        }
+        let Held { tenant, worker, id, .. } = other;
+        Some(match self.rng.below(4) {
+            0 => Command::Heartbeat(Heartbeat { tenant, id, worker, extend: LEASE_MS_MAX }),
+            1 => {
+                let outcome = Outcome::Completed(Bytes::from_static(b"{\"stolen\":true}"));
+                Command::Submit(Submit { tenant, id, worker, outcome, artifacts: Vec::new() })
+            }
+            2 => Command::Nack(Nack { tenant, id, worker, delay: Some(0), reason: None, seed: 1 }),
+            _ => Command::Abandon(Abandon { tenant, id, worker, penalty: false }),
+        })
+    }
+
+    /// A client was told that its task exists.
+    pub fn created(&mut self, tenant: &Arc<str>, id: TaskId) {
+        remember(&mut self.known, (Arc::clone(tenant), id));
+    }
+
+    /// A worker was handed a task. It may never be heard of again, or come back too late.
+    pub fn claimed(&mut self, held: Held) {
+        remember(&mut self.known, (Arc::clone(&held.tenant), held.id));
+        if self.rng.chance(self.plan.worker_crash) {
+            if self.rng.chance(50) {
+                self.zombies.push(held);
+            }
+            return;
+        }
+        if self.rng.chance(self.plan.zombie) {
+            self.zombies.push(held.clone());
+        }
+        self.held.push(held);
+    }
+
+    /// A worker was told a new end of its lease.
+    pub fn extended(&mut self, id: TaskId, until: Millis) {
+        for held in self.held.iter_mut().filter(|held| held.id == id) {
+            held.until = until;
+        }
+    }
+
+    /// A worker was told that its task went to the dead letters.
+    pub fn died(&mut self, tenant: &Arc<str>, id: TaskId) {
+        remember(&mut self.dead, (Arc::clone(tenant), id));
+    }
+
+    /// A worker was told that it has lost the task.
+    pub fn refused(&mut self, id: TaskId) {
+        if self.rng.chance(80) {
+            self.held.retain(|held| held.id != id);
+        }
+    }
+
+    /// The ends of the leases that workers know of: moments at which something interesting happens.
+    pub fn lease_ends(&self) -> impl Iterator<Item = Millis> {
+        self.held.iter().chain(&self.zombies).map(|held| held.until)
+    }
+}
+
+fn remember<T>(list: &mut VecDeque<T>, item: T) {
+    if list.len() >= MEMORY {
+        list.pop_front();
+    }
+    list.push_back(item);
+}
