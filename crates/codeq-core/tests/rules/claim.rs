@@ -1,7 +1,8 @@
 use codeq_core::command::{Claim, Command, Selector};
+use codeq_core::id::TaskId;
 use codeq_core::limits::*;
 use codeq_core::place::{Place, Status};
-use codeq_core::reply::{Rejection, Reply};
+use codeq_core::reply::{Enqueued, Rejection, Reply};
 use codeq_core::view::Task;
 
 use crate::harness::*;
@@ -277,5 +278,70 @@ fn a_tail_that_is_cancelled_away_leaves_nothing_behind() {
     assert_eq!(h.claim("a"), None);
     let fresh = h.add(task("a"));
     assert_eq!(h.claim("a").map(|t| t.id), Some(fresh.id));
+    h.finish();
+}
+
+/// Windows, tails, holes and requeues in three priorities, against three plain lists.
+#[test]
+fn a_long_queue_under_random_use_keeps_its_order() {
+    let mut h = Harness::new();
+    h.every = 97;
+    let mut lists: [Vec<TaskId>; 3] = Default::default();
+    let mut running: Vec<(usize, TaskId)> = Vec::new();
+    let mut draw = 1;
+    let mut random = |below: usize| {
+        draw = codeq_core::id::split_mix64(draw);
+        (draw >> 32) as usize % below
+    };
+    for round in 0..400 {
+        // It grows for a while, then shrinks, so that windows fill, overflow and run dry.
+        let grows = round % 100 < 50;
+        match random(if grows { 5 } else { 9 }) {
+            0..2 => {
+                let priority = random(3);
+                let tasks = vec![urgent("a", priority as i32); 1 + random(600)];
+                let Reply::Enqueued(items) = h.enqueue_all(T, tasks, true) else {
+                    panic!("refused")
+                };
+                lists[priority].extend(items.into_iter().map(|item| match item {
+                    Enqueued::Created(task) => task.id,
+                    other => panic!("{other:?}"),
+                }));
+            }
+            2 => {
+                for _ in 0..random(60) {
+                    let priority = random(3);
+                    let waiting = lists[priority].len();
+                    if waiting > 0 {
+                        let id = lists[priority].remove(random(waiting));
+                        assert!(matches!(h.cancel(id), Reply::Cancelled(_)));
+                    }
+                }
+            }
+            3 => {
+                for _ in 0..random(60).min(running.len()) {
+                    let (priority, id) = running.swap_remove(random(running.len()));
+                    h.abandon(id, false);
+                    lists[priority].push(id);
+                }
+            }
+            4 if round % 3 == 0 => h.reload(),
+            _ => {
+                let count = 1 + random(700);
+                let got: Vec<_> = h
+                    .claims(&["a"], count as u32)
+                    .iter()
+                    .map(|t| t.id)
+                    .collect();
+                let mut wanted = Vec::new();
+                for priority in (0..3).rev() {
+                    let many = lists[priority].len().min(count - wanted.len());
+                    wanted.extend(lists[priority].drain(..many).map(|id| (priority, id)));
+                }
+                assert_eq!(got, wanted.iter().map(|(_, id)| *id).collect::<Vec<_>>());
+                running.extend(wanted);
+            }
+        }
+    }
     h.finish();
 }

@@ -1,10 +1,13 @@
 use bytes::Bytes;
+use codeq_core::State;
 use codeq_core::command::NewTask;
 use codeq_core::effect::Effect;
-use codeq_core::kv::Table;
+use codeq_core::keys::META;
+use codeq_core::kv::{Kv, Table};
 use codeq_core::limits::*;
 use codeq_core::place::{Place, Status};
 use codeq_core::reply::{Enqueued, Rejection, Reply};
+use codeq_core::rows::MetaRow;
 use codeq_core::settings::Settings;
 
 use crate::harness::*;
@@ -269,4 +272,23 @@ fn ids_are_unique_and_unguessable_from_one_seed() {
         })
         .collect();
     assert_eq!(ids.len(), 100);
+}
+
+#[test]
+fn queue_numbers_come_round() {
+    let mut h = Harness::new();
+    h.add(task("a"));
+    h.state.write_back(&mut h.kv);
+    let last = MetaRow {
+        next_queue: u32::MAX,
+        ..h.state.meta().clone()
+    };
+    h.kv.put(Table::Meta, META, last.encode());
+    h.state = State::load(&h.kv, 0, 1).expect("loads");
+    for name in ["b", "c", "d"] {
+        h.add(task(name));
+    }
+    let ids: Vec<_> = h.state.queues().map(|(id, _)| id).collect();
+    assert_eq!(ids, [0, 1, 2, u32::MAX], "the one in use is passed over");
+    assert_eq!(h.claims(&["a", "b", "c", "d"], 9).len(), 4);
 }

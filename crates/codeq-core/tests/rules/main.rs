@@ -1,6 +1,14 @@
 //! The rules, verb by verb. `harness` checks the structure of the rows after every command; `differential`
 //! compares the rules with the naive `model`.
 
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    reason = "a test that fails should stop where it fails"
+)]
+
 mod abandon;
 mod callback;
 mod cancel;

@@ -11,7 +11,7 @@ fn everything_is_where_it_was() {
     let run = h.running(hooked("a"));
     let delayed = h.add(late("a", LEASE));
     let pending = h.add(keyed("b", "k"));
-    let dead = h.dead(task("b"));
+    let dead = h.dead(task("c"));
     let before = (h.digest(), h.state.next_deadline());
     h.reload();
     assert_eq!((h.digest(), h.state.next_deadline()), before);
@@ -121,6 +121,6 @@ impl Harness {
         let running = rows
             .filter(|(_, place, _)| *place == code)
             .map(|(_, _, seq)| seq);
-        running.last().expect("one runs")
+        running.max().expect("one runs")
     }
 }
