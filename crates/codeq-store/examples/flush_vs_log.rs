@@ -48,9 +48,8 @@ fn main() -> Result<()> {
     for _ in 0..rounds {
         let (latencies, _) = round(&log, seconds, fill_until)?;
         without.push(latencies);
-        let (latencies, times) = round(&log, seconds, |stop| {
-            flush_until(&mut store, &mut next, stop)
-        })?;
+        let (latencies, times) =
+            round(&log, seconds, |stop| flush_until(&mut store, &mut next, stop))?;
         println!("{} flushes, median {:.2} s", times.len(), median(times));
         with.push(latencies);
     }
@@ -142,10 +141,7 @@ fn report(name: &str, rounds: &[Vec<f64>]) {
     let at = |share: f64| {
         let pick = |round: &Vec<f64>| {
             let place = (round.len() as f64 * share) as usize;
-            round
-                .get(place.min(round.len().saturating_sub(1)))
-                .copied()
-                .unwrap_or_default()
+            round.get(place.min(round.len().saturating_sub(1))).copied().unwrap_or_default()
         };
         median(rounds.iter().map(pick).collect())
     };

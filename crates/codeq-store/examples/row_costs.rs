@@ -36,18 +36,9 @@ fn main() -> Result<()> {
         frozen = frozen.max(store.active_bytes());
         checkpoint(&mut store, position, batch, &mut flush)?;
     }
-    println!(
-        "memtable        {:>8.0} ns CPU a task (4 inserts)",
-        write.each()
-    );
-    println!(
-        "flush inserts   {:>8.0} ns CPU a task (4 rows)",
-        flush.each()
-    );
-    println!(
-        "memtable size   {:>8.1} MiB counted at {batch} tasks",
-        mib(frozen as u64)
-    );
+    println!("memtable        {:>8.0} ns CPU a task (4 inserts)", write.each());
+    println!("flush inserts   {:>8.0} ns CPU a task (4 rows)", flush.each());
+    println!("memtable size   {:>8.1} MiB counted at {batch} tasks", mib(frozen as u64));
     println!(
         "file            {:>8.1} MiB, {:.1} live",
         mib(store.disk_bytes()),
@@ -77,14 +68,7 @@ fn main() -> Result<()> {
         for i in 0..50_000u64 {
             out.clear();
             let from = Key::from(tasks - 1 - i % 20_000);
-            let _ = store.scan(
-                Table::Pending,
-                from,
-                Key::MAX,
-                Direction::Forward,
-                1,
-                &mut out,
-            );
+            let _ = store.scan(Table::Pending, from, Key::MAX, Direction::Forward, 1, &mut out);
         }
     });
     println!("scan, one row   {:>8.0} ns CPU", scan.each());
@@ -93,10 +77,7 @@ fn main() -> Result<()> {
     drop(store);
     let start = Instant::now();
     let mut store = Store::open(Arc::new(RealDisk), &path, Options::default())?;
-    println!(
-        "open            {:>8.1} ms",
-        start.elapsed().as_secs_f64() * 1e3
-    );
+    println!("open            {:>8.1} ms", start.elapsed().as_secs_f64() * 1e3);
 
     let mut delete = Cost::default();
     for position in 1..=tasks / batch {
@@ -105,10 +86,7 @@ fn main() -> Result<()> {
         }
         checkpoint(&mut store, position + tasks / batch, batch, &mut delete)?;
     }
-    println!(
-        "flush deletes   {:>8.0} ns CPU a task (4 rows, in order)",
-        delete.each()
-    );
+    println!("flush deletes   {:>8.0} ns CPU a task (4 rows, in order)", delete.each());
 
     let start = Instant::now();
     let mut steps = 0;
@@ -173,17 +151,13 @@ impl Cost {
 
 fn thread_cpu() -> u64 {
     let stat = std::fs::read_to_string("/proc/thread-self/schedstat").unwrap_or_default();
-    stat.split(' ')
-        .next()
-        .and_then(|nanos| nanos.parse().ok())
-        .unwrap_or_default()
+    stat.split(' ').next().and_then(|nanos| nanos.parse().ok()).unwrap_or_default()
 }
 
 fn memory() -> Result<String> {
     let status = std::fs::read_to_string("/proc/self/status")?;
-    let lines = status
-        .lines()
-        .filter(|line| line.starts_with("VmHWM") || line.starts_with("VmRSS"));
+    let lines =
+        status.lines().filter(|line| line.starts_with("VmHWM") || line.starts_with("VmRSS"));
     Ok(lines
         .map(|line| line.split_whitespace().collect::<Vec<_>>().join(" "))
         .collect::<Vec<_>>()

@@ -88,9 +88,7 @@ impl PagedFile {
         self.unsynced.store(0, Ordering::Relaxed);
         // A sync that fails for want of space has lost pages that the kernel had accepted; unlike a
         // refused write it must not look as if it could be tried again.
-        self.file
-            .sync_data()
-            .map_err(|error| io::Error::other(format!("sync failed: {error}")))
+        self.file.sync_data().map_err(|error| io::Error::other(format!("sync failed: {error}")))
     }
 }
 
@@ -135,11 +133,7 @@ impl WrittenBlocks {
         {
             *last &= (1 << (end % 64)) - 1;
         }
-        self.count = self
-            .bits
-            .iter()
-            .map(|bits| u64::from(bits.count_ones()))
-            .sum();
+        self.count = self.bits.iter().map(|bits| u64::from(bits.count_ones())).sum();
     }
 }
 
@@ -154,11 +148,7 @@ impl std::fmt::Debug for Backend {
 
 impl redb::StorageBackend for Backend {
     fn len(&self) -> io::Result<u64> {
-        if self.0.is_detached() {
-            Ok(self.0.overlay.read().len())
-        } else {
-            self.0.file.len()
-        }
+        if self.0.is_detached() { Ok(self.0.overlay.read().len()) } else { self.0.file.len() }
     }
 
     fn read(&self, offset: u64, out: &mut [u8]) -> io::Result<()> {
@@ -198,10 +188,7 @@ impl redb::StorageBackend for Backend {
                 Err(error) => self.0.fail(error)?,
             }
         }
-        self.0
-            .overlay
-            .write()
-            .write(self.0.file.as_ref(), offset, data)
+        self.0.overlay.write().write(self.0.file.as_ref(), offset, data)
     }
 }
 

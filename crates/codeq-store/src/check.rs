@@ -27,17 +27,10 @@ pub fn check(disk: &SharedDisk, path: &Path) -> Result<CheckReport, StoreError> 
     let mut file = StoreFile::open_unchanged(disk, path, &Options::default())?;
     let checkpoint = file.checkpoint()?;
     if !file.verify_pages()? {
-        return Err(StoreError::corrupt(
-            path,
-            "pages or their allocation do not verify",
-        ));
+        return Err(StoreError::corrupt(path, "pages or their allocation do not verify"));
     }
     let view = View::newest(&std::sync::Arc::new(file))?;
-    let mut report = CheckReport {
-        position: checkpoint.position,
-        rows: Vec::new(),
-        live_bytes: 0,
-    };
+    let mut report = CheckReport { position: checkpoint.position, rows: Vec::new(), live_bytes: 0 };
     let damaged = |error: KvError| StoreError::corrupt(path, error);
     for table in Table::ALL {
         let mut count = 0;

@@ -57,21 +57,15 @@ impl StoreError {
 
     pub(crate) fn io(path: &Path, source: io::Error) -> Self {
         match source.kind() {
-            io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => StoreError::Full {
-                path: path.to_owned(),
-            },
-            _ => StoreError::Io {
-                path: path.to_owned(),
-                source,
-            },
+            io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => {
+                StoreError::Full { path: path.to_owned() }
+            }
+            _ => StoreError::Io { path: path.to_owned(), source },
         }
     }
 
     pub(crate) fn corrupt(path: &Path, reason: impl ToString) -> Self {
-        StoreError::Corrupt {
-            path: path.to_owned(),
-            reason: reason.to_string(),
-        }
+        StoreError::Corrupt { path: path.to_owned(), reason: reason.to_string() }
     }
 
     /// Sorts an error of the B-tree library into ours.

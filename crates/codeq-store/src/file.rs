@@ -94,9 +94,7 @@ impl StoreFile {
         path: &Path,
         options: &Options,
     ) -> Result<StoreFile, StoreError> {
-        let file = disk
-            .create(path)
-            .map_err(|error| StoreError::io(path, error))?;
+        let file = disk.create(path).map_err(|error| StoreError::io(path, error))?;
         Self::start(file, path, options, false)
     }
 
@@ -111,9 +109,7 @@ impl StoreFile {
             Ok(checkpoint) => Ok((file, checkpoint)),
             Err(error) => {
                 // A file that we do not understand is not even closed in our way.
-                file.paged
-                    .detach()
-                    .map_err(|error| StoreError::io(path, error))?;
+                file.paged.detach().map_err(|error| StoreError::io(path, error))?;
                 Err(error)
             }
         }
@@ -134,14 +130,9 @@ impl StoreFile {
         options: &Options,
         unchanged: bool,
     ) -> Result<StoreFile, StoreError> {
-        let file = disk
-            .open(path)
-            .map_err(|error| StoreError::io(path, error))?;
+        let file = disk.open(path).map_err(|error| StoreError::io(path, error))?;
         // The library would quietly make a new database out of an empty file.
-        if file
-            .is_empty()
-            .map_err(|error| StoreError::io(path, error))?
-        {
+        if file.is_empty().map_err(|error| StoreError::io(path, error))? {
             return Err(StoreError::corrupt(path, "the file is empty"));
         }
         Self::start(file, path, options, unchanged)
@@ -171,11 +162,7 @@ impl StoreFile {
         if let Some(error) = paged.take_failure() {
             return Err(StoreError::io(path, error));
         }
-        Ok(StoreFile {
-            path: path.to_owned(),
-            db: Some(db),
-            paged,
-        })
+        Ok(StoreFile { path: path.to_owned(), db: Some(db), paged })
     }
 
     /// Closes the file, which trims it to its contents. Nothing can be done with it afterwards.
@@ -211,15 +198,12 @@ impl StoreFile {
             Ok([read("format")?, read("position")?, read("live_bytes")?])
         })?;
         match numbers {
-            [Some(found), _, _] if found > FORMAT => Err(StoreError::TooNew {
-                path: self.path.clone(),
-                found,
-                supported: FORMAT,
-            }),
-            [Some(1..=FORMAT), Some(position), Some(live_bytes)] => Ok(Checkpoint {
-                position,
-                live_bytes,
-            }),
+            [Some(found), _, _] if found > FORMAT => {
+                Err(StoreError::TooNew { path: self.path.clone(), found, supported: FORMAT })
+            }
+            [Some(1..=FORMAT), Some(position), Some(live_bytes)] => {
+                Ok(Checkpoint { position, live_bytes })
+            }
             _ => Err(StoreError::corrupt(&self.path, "no checkpoint in the file")),
         }
     }
@@ -283,10 +267,7 @@ impl View {
                 Ok::<_, redb::Error>(if rows.is_empty()? { None } else { Some(rows) })
             })
         })?;
-        Ok(Arc::new(View {
-            tables,
-            file: Arc::clone(file),
-        }))
+        Ok(Arc::new(View { tables, file: Arc::clone(file) }))
     }
 
     /// The file that the rows are in.
@@ -336,11 +317,7 @@ impl<'a> Rows<'a> {
         })?;
         let Some(next) = next else { return Ok(None) };
         let (key, stored) = next.map_err(read_error)?;
-        Ok(Some(Row {
-            table: self.table,
-            key: key.value(),
-            stored,
-        }))
+        Ok(Some(Row { table: self.table, key: key.value(), stored }))
     }
 }
 
@@ -405,11 +382,7 @@ pub(crate) fn passing_name(path: &Path) -> PathBuf {
 pub(crate) fn remove_leftover(disk: &SharedDisk, path: &Path) -> Result<(), StoreError> {
     let leftover = passing_name(path);
     let remove = || -> std::io::Result<()> {
-        if disk.exists(&leftover)? {
-            disk.remove(&leftover)
-        } else {
-            Ok(())
-        }
+        if disk.exists(&leftover)? { disk.remove(&leftover) } else { Ok(()) }
     };
     remove().map_err(|error| StoreError::io(&leftover, error))
 }
@@ -438,22 +411,13 @@ mod tests {
         let file = StoreFile::build(&disk, &path, &Options::default()).unwrap();
         file.transact(Durability::Checkpoint, |transaction| {
             Checkpoint::default().save(transaction)?;
-            transaction
-                .open_table(NUMBERS)?
-                .insert("format", FORMAT + 1)?;
+            transaction.open_table(NUMBERS)?.insert("format", FORMAT + 1)?;
             Ok(())
         })
         .unwrap();
         drop(file);
-        let error = StoreFile::open(&disk, &path, &Options::default())
-            .err()
-            .unwrap();
+        let error = StoreFile::open(&disk, &path, &Options::default()).err().unwrap();
         assert!(matches!(error, StoreError::TooNew { found, .. } if found == FORMAT + 1));
-        assert!(
-            error
-                .to_string()
-                .contains("start it with the newer release"),
-            "{error}"
-        );
+        assert!(error.to_string().contains("start it with the newer release"), "{error}");
     }
 }

@@ -58,11 +58,7 @@ impl FileState {
     ) -> Result<FileState, StoreError> {
         let (file, checkpoint) = StoreFile::open(disk, path, options)?;
         let file = Arc::new(file);
-        Ok(FileState {
-            view: View::newest(&file)?,
-            checkpoint,
-            packing: 1000,
-        })
+        Ok(FileState { view: View::newest(&file)?, checkpoint, packing: 1000 })
     }
 
     /// The file, through which the checkpoint is read and the next one is written.
@@ -105,12 +101,7 @@ impl FlushJob {
             Work::Flush(frozen) if outcome.is_ok() => Some(frozen),
             _ => None,
         };
-        Flushed {
-            outcome,
-            state: self.state,
-            rewrite: self.rewrite,
-            flushed,
-        }
+        Flushed { outcome, state: self.state, rewrite: self.rewrite, flushed }
     }
 
     /// A file that failed, or that was replaced, takes no writes any more; the one under its name does.
@@ -130,10 +121,7 @@ impl FlushJob {
             let mut writer = Writer::new(transaction);
             writer.apply(&frozen.rows, None, || file.paged.is_detached())?;
             let live_bytes = writer.live_bytes(before.live_bytes);
-            let checkpoint = Checkpoint {
-                position: frozen.position,
-                live_bytes,
-            };
+            let checkpoint = Checkpoint { position: frozen.position, live_bytes };
             checkpoint.save(transaction)?;
             Ok(checkpoint)
         })?;
@@ -161,11 +149,7 @@ impl FlushJob {
         }
         let checkpoint = rewrite.finish(self.state.checkpoint.position)?;
         // Once the new file may bear the name, a write to the old one would be lost.
-        self.state
-            .file()
-            .paged
-            .detach()
-            .map_err(|error| StoreError::io(&path, error))?;
+        self.state.file().paged.detach().map_err(|error| StoreError::io(&path, error))?;
         publish(&self.disk, &path)?;
         self.state = FileState::open(&self.disk, &path, &self.options)?;
         let used = self.state.file().paged.disk_bytes();

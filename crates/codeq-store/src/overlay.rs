@@ -24,11 +24,7 @@ pub(crate) struct Overlay {
 impl Overlay {
     /// Lies over a file of `len` bytes and changes nothing yet.
     pub(crate) fn over(len: u64) -> Self {
-        Overlay {
-            blocks: BTreeMap::new(),
-            len,
-            visible: len,
-        }
+        Overlay { blocks: BTreeMap::new(), len, visible: len }
     }
 
     pub(crate) fn len(&self) -> u64 {
@@ -50,11 +46,7 @@ impl Overlay {
             let start = at - at % BLOCK as u64;
             let skip = (at - start) as usize;
             let (part, tail) = rest.split_at_mut(rest.len().min(BLOCK - skip));
-            match self
-                .blocks
-                .get(&start)
-                .and_then(|block| block.get(skip..skip + part.len()))
-            {
+            match self.blocks.get(&start).and_then(|block| block.get(skip..skip + part.len())) {
                 Some(bytes) => part.copy_from_slice(bytes),
                 None => self.read_below(file, at, part)?,
             }
@@ -102,10 +94,6 @@ impl Overlay {
         let shown = (self.visible.saturating_sub(offset)).min(out.len() as u64) as usize;
         let (from_file, zeros) = out.split_at_mut(shown);
         zeros.fill(0);
-        if from_file.is_empty() {
-            Ok(())
-        } else {
-            file.read_exact_at(from_file, offset)
-        }
+        if from_file.is_empty() { Ok(()) } else { file.read_exact_at(from_file, offset) }
     }
 }

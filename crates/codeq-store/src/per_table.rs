@@ -15,9 +15,7 @@ impl<T: Default> Default for PerTable<T> {
 impl<T> PerTable<T> {
     /// Makes the values in the order of the tables; the first failure ends it.
     pub(crate) fn try_new<E>(make: impl FnMut(Table) -> Result<T, E>) -> Result<Self, E> {
-        Ok(PerTable(
-            Table::ALL.into_iter().map(make).collect::<Result<_, E>>()?,
-        ))
+        Ok(PerTable(Table::ALL.into_iter().map(make).collect::<Result<_, E>>()?))
     }
 }
 

@@ -52,10 +52,8 @@ impl Rewrite {
         options: &Options,
     ) -> Result<Rewrite, StoreError> {
         remove_leftover(disk, path)?;
-        let options = Options {
-            cache_bytes: BUILD_CACHE.min(options.cache_bytes),
-            ..options.clone()
-        };
+        let options =
+            Options { cache_bytes: BUILD_CACHE.min(options.cache_bytes), ..options.clone() };
         let file = StoreFile::build(disk, &passing_name(path), &options)?;
         let rewrite = Rewrite {
             file,
@@ -113,13 +111,8 @@ impl Rewrite {
 
     /// Makes the copy durable under its passing name.
     pub(crate) fn finish(mut self, position: u64) -> Result<Checkpoint, StoreError> {
-        let checkpoint = Checkpoint {
-            position,
-            live_bytes: self.live_bytes,
-        };
-        self.file.transact(Durability::Checkpoint, |transaction| {
-            checkpoint.save(transaction)
-        })?;
+        let checkpoint = Checkpoint { position, live_bytes: self.live_bytes };
+        self.file.transact(Durability::Checkpoint, |transaction| checkpoint.save(transaction))?;
         self.file.close()?;
         self.finished = true;
         Ok(checkpoint)

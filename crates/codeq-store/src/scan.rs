@@ -59,7 +59,5 @@ fn take<'a>(
     slots: &mut Peekable<impl Iterator<Item = (&'a Key, &'a Slot)>>,
     key: Key,
 ) -> Option<&'a Slot> {
-    slots
-        .next_if(|(next, _)| **next == key)
-        .map(|(_, slot)| slot)
+    slots.next_if(|(next, _)| **next == key).map(|(_, slot)| slot)
 }

@@ -40,10 +40,7 @@ pub struct Store {
 impl Store {
     /// Makes an empty store at `path`, which must not exist, and opens it.
     pub fn create(disk: SharedDisk, path: &Path, options: Options) -> Result<Store, StoreError> {
-        if disk
-            .exists(path)
-            .map_err(|error| StoreError::io(path, error))?
-        {
+        if disk.exists(path).map_err(|error| StoreError::io(path, error))? {
             let exists = std::io::ErrorKind::AlreadyExists.into();
             return Err(StoreError::io(path, exists));
         }
@@ -198,10 +195,7 @@ impl KvRead for Store {
             return Ok(());
         }
         let newer: Range<'_, Key, Slot> = self.active.range(table, from, to);
-        let older = self
-            .frozen_rows()
-            .map(|rows| rows.range(table, from, to))
-            .into_iter();
+        let older = self.frozen_rows().map(|rows| rows.range(table, from, to)).into_iter();
         let rows = self.state.view.range(table, from, to)?;
         match direction {
             Direction::Forward => scan::merge(newer, older.flatten(), rows, direction, limit, out),

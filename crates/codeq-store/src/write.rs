@@ -37,12 +37,7 @@ pub(crate) struct Writer<'txn> {
 
 impl<'txn> Writer<'txn> {
     pub(crate) fn new(transaction: &'txn redb::WriteTransaction) -> Self {
-        Writer {
-            transaction,
-            stored: Vec::new(),
-            added: 0,
-            removed: 0,
-        }
+        Writer { transaction, stored: Vec::new(), added: 0, removed: 0 }
     }
 
     /// The live bytes after the writes, given those before.
@@ -64,10 +59,7 @@ impl<'txn> Writer<'txn> {
                 Some((last, key)) if table == last => key - 1,
                 _ => Key::MAX,
             };
-            let mut rows = rows
-                .range(table, 0, to)
-                .map(|(key, slot)| (*key, slot))
-                .peekable();
+            let mut rows = rows.range(table, 0, to).map(|(key, slot)| (*key, slot)).peekable();
             if rows.peek().is_none() {
                 continue;
             }
@@ -156,11 +148,7 @@ impl<'txn> Writer<'txn> {
         }
         let mut rest = keys.as_slice();
         while !rest.is_empty() {
-            let dense = if rest.len() < DENSE_RUN {
-                0
-            } else {
-                dense_prefix(target, rest)?
-            };
+            let dense = if rest.len() < DENSE_RUN { 0 } else { dense_prefix(target, rest)? };
             if dense >= DENSE_RUN {
                 let (run, tail) = rest.split_at(dense);
                 self.delete_dense(target, run)?;

@@ -31,13 +31,7 @@ impl Interrupted {
     fn new(between: Between) -> Self {
         let disk = SimDisk::new();
         let store = Some(create(&disk));
-        Interrupted {
-            disk,
-            store,
-            job: None,
-            between,
-            position: 0,
-        }
+        Interrupted { disk, store, job: None, between, position: 0 }
     }
 
     fn store(&self) -> &Store {
@@ -103,12 +97,7 @@ impl Kv for Interrupted {
 
 fn every_store(test: impl Fn(&mut dyn Kv)) {
     test(&mut MemStore::new());
-    for between in [
-        Between::Nothing,
-        Between::LateFlush,
-        Between::Flush,
-        Between::Reopen,
-    ] {
+    for between in [Between::Nothing, Between::LateFlush, Between::Flush, Between::Reopen] {
         test(&mut Interrupted::new(between));
     }
 }
@@ -121,9 +110,7 @@ fn scan(
     limit: usize,
 ) -> Vec<(Key, Bytes)> {
     let mut out = Vec::new();
-    store
-        .scan(Table::Task, from, to, direction, limit, &mut out)
-        .unwrap();
+    store.scan(Table::Task, from, to, direction, limit, &mut out).unwrap();
     out
 }
 
@@ -160,10 +147,7 @@ fn deleting_what_is_not_there_does_nothing() {
     every_store(|store| {
         store.delete(Table::Task, 9);
         store.put(Table::Task, 10, value("ten"));
-        assert_eq!(
-            scan(store, 0, Key::MAX, Direction::Forward, 9),
-            [(10, value("ten"))]
-        );
+        assert_eq!(scan(store, 0, Key::MAX, Direction::Forward, 9), [(10, value("ten"))]);
     });
 }
 
@@ -174,14 +158,8 @@ fn tables_do_not_see_each_other() {
             store.put(table, 3, value(format!("{table:?}")));
         }
         store.delete(Table::Queue, 3);
-        for table in Table::ALL
-            .into_iter()
-            .filter(|table| *table != Table::Queue)
-        {
-            assert_eq!(
-                store.get(table, 3).unwrap(),
-                Some(value(format!("{table:?}")))
-            );
+        for table in Table::ALL.into_iter().filter(|table| *table != Table::Queue) {
+            assert_eq!(store.get(table, 3).unwrap(), Some(value(format!("{table:?}"))));
         }
         assert_eq!(store.get(Table::Queue, 3).unwrap(), None);
     });
@@ -195,27 +173,16 @@ fn a_scan_is_ordered_bounded_and_appends() {
         }
         store.delete(Table::Task, 7);
         let keys = |rows: Vec<(Key, Bytes)>| rows.iter().map(|(key, _)| *key).collect::<Vec<_>>();
-        assert_eq!(
-            keys(scan(store, 0, Key::MAX, Direction::Forward, 99)),
-            [3, 5, 9, 11]
-        );
-        assert_eq!(
-            keys(scan(store, 0, Key::MAX, Direction::Reverse, 99)),
-            [11, 9, 5, 3]
-        );
+        assert_eq!(keys(scan(store, 0, Key::MAX, Direction::Forward, 99)), [3, 5, 9, 11]);
+        assert_eq!(keys(scan(store, 0, Key::MAX, Direction::Reverse, 99)), [11, 9, 5, 3]);
         assert_eq!(keys(scan(store, 5, 9, Direction::Forward, 99)), [5, 9]);
         assert_eq!(keys(scan(store, 5, 9, Direction::Reverse, 1)), [9]);
         assert_eq!(keys(scan(store, 4, 10, Direction::Forward, 1)), [5]);
         assert_eq!(keys(scan(store, 6, 8, Direction::Forward, 99)), [0; 0]);
         assert_eq!(keys(scan(store, 9, 5, Direction::Forward, 99)), [0; 0]);
-        assert_eq!(
-            keys(scan(store, 0, Key::MAX, Direction::Forward, 0)),
-            [0; 0]
-        );
+        assert_eq!(keys(scan(store, 0, Key::MAX, Direction::Forward, 0)), [0; 0]);
         let mut out = vec![(0, value("kept"))];
-        store
-            .scan(Table::Task, 3, 3, Direction::Forward, 9, &mut out)
-            .unwrap();
+        store.scan(Table::Task, 3, 3, Direction::Forward, 9, &mut out).unwrap();
         assert_eq!(out, [(0, value("kept")), (3, value("3"))]);
     });
 }
@@ -234,9 +201,7 @@ fn keys_and_values_keep_every_bit() {
             assert_eq!(store.get(Table::Body, key).unwrap(), Some(value));
         }
         let mut out = Vec::new();
-        store
-            .scan(Table::Body, 0, Key::MAX, Direction::Forward, 9, &mut out)
-            .unwrap();
+        store.scan(Table::Body, 0, Key::MAX, Direction::Forward, 9, &mut out).unwrap();
         let keys: Vec<Key> = out.iter().map(|(key, _)| *key).collect();
         assert_eq!(keys, [0, Key::from(u64::MAX) + 1, 1 << 127, Key::MAX]);
     });
@@ -248,7 +213,11 @@ fn reads_are_right_at_every_moment_of_a_checkpoint() {
     let mut store = create(&disk);
     store.insert(Table::Task, 1, value("old"));
     store.insert(Table::Task, 2, value("gone"));
+    store.insert(Table::Task, 5, value("gone twice"));
     checkpoint(&mut store, 1);
+    store.delete(Table::Task, 5);
+    store.put(Table::Task, 5, value("back"));
+    store.delete(Table::Task, 5);
     store.put(Table::Task, 1, value("new"));
     store.delete(Table::Task, 2);
     store.insert(Table::Task, 3, value("three"));
@@ -259,11 +228,7 @@ fn reads_are_right_at_every_moment_of_a_checkpoint() {
     assert_eq!(rows(&store, Table::Task), expected);
     assert!(store.freeze(3).is_none(), "one checkpoint at a time");
     let mut flushed = job.run();
-    assert_eq!(
-        rows(&store, Table::Task),
-        expected,
-        "durable, but not taken back yet"
-    );
+    assert_eq!(rows(&store, Table::Task), expected, "durable, but not taken back yet");
     store.flushed(&mut flushed).unwrap();
     drop(flushed);
     assert_eq!(rows(&store, Table::Task), expected);

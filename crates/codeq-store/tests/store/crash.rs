@@ -38,10 +38,7 @@ fn at_every_moment(work: impl Fn(&mut Store), verify: impl Fn(&Store)) -> (u64, 
     loop {
         let (disk, mut store) = filled();
         let power_cut_after = Some(disk.changes() + moments);
-        disk.set_faults(Faults {
-            power_cut_after,
-            ..Faults::default()
-        });
+        disk.set_faults(Faults { power_cut_after, ..Faults::default() });
         work(&mut store);
         let was_cut = Some(disk.changes()) > power_cut_after;
         for seed in [moments, moments + 1_000_003] {
@@ -126,10 +123,7 @@ fn creating_a_store_leaves_a_store_or_nothing() {
     let mut moments = 0;
     loop {
         let disk = SimDisk::new();
-        disk.set_faults(Faults {
-            power_cut_after: Some(moments),
-            ..Faults::default()
-        });
+        disk.set_faults(Faults { power_cut_after: Some(moments), ..Faults::default() });
         let created = Store::create(disk.shared(), path(), crate::options()).is_ok();
         let left = disk.after_power_cut(moments * 7 + 1);
         if codeq_disk::Disk::exists(&left, path()).unwrap() {

@@ -29,7 +29,8 @@ fn table() -> impl Strategy<Value = Table> {
 }
 
 fn step() -> impl Strategy<Value = Step> {
-    let key = 0..96u128;
+    // Few keys, so that one history deletes, writes and deletes the same row again.
+    let key = 0..24u128;
     prop_oneof![
         8 => (table(), key.clone(), any::<u16>()).prop_map(|(t, k, v)| Step::Put(t, k, v)),
         8 => table().prop_map(Step::Insert),
@@ -109,18 +110,10 @@ impl Twins {
                 }
             }
             Step::Scan(table, from, to, reverse, limit) => {
-                let direction = if reverse {
-                    Direction::Reverse
-                } else {
-                    Direction::Forward
-                };
+                let direction = if reverse { Direction::Reverse } else { Direction::Forward };
                 let (mut found, mut expected) = (Vec::new(), Vec::new());
-                self.store
-                    .scan(table, from, to, direction, limit, &mut found)
-                    .unwrap();
-                self.model
-                    .scan(table, from, to, direction, limit, &mut expected)
-                    .unwrap();
+                self.store.scan(table, from, to, direction, limit, &mut found).unwrap();
+                self.model.scan(table, from, to, direction, limit, &mut expected).unwrap();
                 assert_eq!(found, expected);
                 assert_eq!(
                     self.store.get(table, from).unwrap(),

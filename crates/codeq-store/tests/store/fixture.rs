@@ -27,27 +27,19 @@ fn version_1_opens() {
     assert_eq!(report.position, 77);
     let mut store = Store::open(disk, &copy, options()).unwrap();
     for table in Table::ALL {
-        let expected: Vec<_> = (1..=3)
-            .map(|n| (row_key(table, n), row_value(table, n)))
-            .collect();
+        let expected: Vec<_> = (1..=3).map(|n| (row_key(table, n), row_value(table, n))).collect();
         assert_eq!(rows(&store, table), expected);
     }
     store.delete(Table::Body, row_key(Table::Body, 2));
     checkpoint(&mut store, 78);
-    assert_eq!(
-        store.get(Table::Body, row_key(Table::Body, 2)).unwrap(),
-        None
-    );
+    assert_eq!(store.get(Table::Body, row_key(Table::Body, 2)).unwrap(), None);
 }
 
 #[test]
 #[ignore = "writes the fixture of the newest format version into the source tree"]
 fn write_fixture() {
     let path = fixture(1);
-    assert!(
-        !path.exists(),
-        "a fixture is written once; raise the version instead"
-    );
+    assert!(!path.exists(), "a fixture is written once; raise the version instead");
     let mut store = Store::create(Arc::new(RealDisk), &path, options()).unwrap();
     for table in Table::ALL {
         for n in 1..=3 {

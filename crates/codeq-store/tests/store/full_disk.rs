@@ -1,10 +1,10 @@
 //! A disk without room, and one that fails.
 
 use codeq_core::kv::{Kv, KvRead, Table};
-use codeq_store::{Store, StoreError, check};
+use codeq_store::{Options, Store, StoreError, check};
 
 use crate::sim_disk::{Faults, SimDisk};
-use crate::{checkpoint, contents, create, open, path, value};
+use crate::{checkpoint, contents, create, open, options, path, value};
 
 /// A store larger than its cache, so that reads have to reach the file.
 fn filled(disk: &SimDisk) -> Store {
@@ -32,16 +32,10 @@ fn a_full_disk_stops_the_checkpoint_and_nothing_else() {
     // From hardly any room to nearly enough.
     for extra in [0, 40_000, 400_000, 1_000_000] {
         let capacity = Some(disk.used() + extra);
-        disk.set_faults(Faults {
-            capacity,
-            ..Faults::default()
-        });
+        disk.set_faults(Faults { capacity, ..Faults::default() });
         let job = store.freeze(2).or_else(|| store.retry_flush()).unwrap();
         let outcome = store.flushed(&mut job.run());
-        assert!(
-            matches!(outcome, Err(StoreError::Full { .. })),
-            "{outcome:?} with {extra}"
-        );
+        assert!(matches!(outcome, Err(StoreError::Full { .. })), "{outcome:?} with {extra}");
         assert_eq!(contents(&store), expected, "reads go on");
         assert_eq!(store.position(), 1);
         assert!(store.freeze(3).is_none(), "the old checkpoint comes first");
@@ -58,10 +52,7 @@ fn a_full_disk_stops_the_checkpoint_and_nothing_else() {
     checkpoint(&mut store, 3);
     drop(store);
     let store = open(&disk);
-    assert_eq!(
-        store.get(Table::Body, 11_999).unwrap(),
-        Some(value("more 11999 ".repeat(30)))
-    );
+    assert_eq!(store.get(Table::Body, 11_999).unwrap(), Some(value("more 11999 ".repeat(30))));
     assert_eq!(store.get(Table::Body, 17).unwrap(), None);
     assert!(store.get(Table::Body, 20_000).unwrap().is_some());
 }
@@ -77,10 +68,7 @@ fn a_rewrite_without_room_is_given_up() {
     let expected = contents(&store);
     let used = disk.used();
     let capacity = Some(used + 100_000);
-    disk.set_faults(Faults {
-        capacity,
-        ..Faults::default()
-    });
+    disk.set_faults(Faults { capacity, ..Faults::default() });
     let mut steps = 0;
     let error = loop {
         let job = store.maintain().unwrap();
@@ -101,16 +89,18 @@ fn a_rewrite_without_room_is_given_up() {
 
 #[test]
 fn a_failed_sync_is_final_but_reads_go_on() {
-    let disk = SimDisk::new();
-    let mut store = filled(&disk);
-    write_more(&mut store);
-    let expected = contents(&store);
-    disk.set_faults(Faults {
-        sync_fails: true,
-        ..Faults::default()
-    });
-    let job = store.freeze(2).unwrap();
-    let error = store.flushed(&mut job.run()).unwrap_err();
-    assert!(!error.is_retryable(), "{error}");
-    assert_eq!(contents(&store), expected);
+    // The syncs on the way, and only the one of the commit itself.
+    for sync_every in [options().sync_every, u64::MAX] {
+        let disk = SimDisk::new();
+        drop(filled(&disk));
+        let options = Options { sync_every, ..options() };
+        let mut store = Store::open(disk.shared(), path(), options).unwrap();
+        write_more(&mut store);
+        let expected = contents(&store);
+        disk.set_faults(Faults { sync_fails: true, ..Faults::default() });
+        let job = store.freeze(2).unwrap();
+        let error = store.flushed(&mut job.run()).unwrap_err();
+        assert!(!error.is_retryable(), "{error}");
+        assert_eq!(contents(&store), expected);
+    }
 }

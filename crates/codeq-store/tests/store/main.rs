@@ -1,12 +1,7 @@
 //! The store against its contract: one suite for every kind of store, and what only a file can get wrong.
 
 // Helpers of tests are tests too, but the lint only knows functions marked as such.
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::panic,
-    clippy::indexing_slicing
-)]
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
 
 mod conformance;
 mod crash;
@@ -74,16 +69,11 @@ fn value(text: impl AsRef<str>) -> Bytes {
 /// Every row of a table.
 fn rows(store: &impl KvRead, table: Table) -> Vec<(Key, Bytes)> {
     let mut out = Vec::new();
-    store
-        .scan(table, 0, Key::MAX, Direction::Forward, usize::MAX, &mut out)
-        .unwrap();
+    store.scan(table, 0, Key::MAX, Direction::Forward, usize::MAX, &mut out).unwrap();
     out
 }
 
 /// Every row of every table.
 fn contents(store: &impl KvRead) -> Vec<Vec<(Key, Bytes)>> {
-    Table::ALL
-        .into_iter()
-        .map(|table| rows(store, table))
-        .collect()
+    Table::ALL.into_iter().map(|table| rows(store, table)).collect()
 }

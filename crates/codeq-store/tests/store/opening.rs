@@ -19,11 +19,7 @@ fn opening_after_a_kill_needs_no_repair() {
     let mut store = Store::create(Arc::clone(&disk), &path, Options::default()).unwrap();
     for round in 0..3u128 {
         for key in 0..100_000 {
-            store.insert(
-                Table::Body,
-                round << 64 | key,
-                value("a body of some length"),
-            );
+            store.insert(Table::Body, round << 64 | key, value("a body of some length"));
         }
         checkpoint(&mut store, round as u64 + 1);
         // The file of a running store, as a kill would leave it.
@@ -46,24 +42,14 @@ fn a_store_is_not_made_twice() {
 
 #[test]
 fn what_is_no_store_is_refused() {
-    for bytes in [
-        vec![],
-        vec![0; 100],
-        vec![0; 8192],
-        b"not a store ".repeat(4096),
-    ] {
+    for bytes in [vec![], vec![0; 100], vec![0; 8192], b"not a store ".repeat(4096)] {
         let disk = SimDisk::new();
         disk.put_file(path(), bytes.clone());
         let error = Store::open(disk.shared(), path(), options()).err().unwrap();
-        assert!(
-            matches!(error, StoreError::Corrupt { .. } | StoreError::Io { .. }),
-            "{error}"
-        );
+        assert!(matches!(error, StoreError::Corrupt { .. } | StoreError::Io { .. }), "{error}");
         assert_eq!(disk.bytes(path()), bytes, "the evidence is untouched");
     }
-    let missing = Store::open(SimDisk::new().shared(), path(), options())
-        .err()
-        .unwrap();
+    let missing = Store::open(SimDisk::new().shared(), path(), options()).err().unwrap();
     assert!(missing.to_string().contains(crate::PATH), "{missing}");
 }
 
@@ -123,10 +109,7 @@ fn a_snapshot_is_a_store_of_its_checkpoint() {
     // The store goes on, even past the next checkpoint, before the copy runs.
     store.delete(Table::Task, 3);
     checkpoint(&mut store, 43);
-    let position = std::thread::spawn(move || job.run())
-        .join()
-        .unwrap()
-        .unwrap();
+    let position = std::thread::spawn(move || job.run()).join().unwrap().unwrap();
     assert_eq!(position, 42);
     assert_eq!(check(&disk.shared(), copy).unwrap().position, 42);
     let copy = Store::open(disk.shared(), copy, options()).unwrap();

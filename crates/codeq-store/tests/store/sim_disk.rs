@@ -76,27 +76,15 @@ impl SimDisk {
     /// The space taken by all files.
     pub fn used(&self) -> u64 {
         let state = self.0.lock().unwrap();
-        state
-            .names
-            .values()
-            .map(|file| file.lock().unwrap().blocks.len() as u64 * BLOCK)
-            .sum()
+        state.names.values().map(|file| file.lock().unwrap().blocks.len() as u64 * BLOCK).sum()
     }
 
     pub fn bytes(&self, path: &Path) -> Vec<u8> {
-        self.0.lock().unwrap().names[path]
-            .lock()
-            .unwrap()
-            .now
-            .clone()
+        self.0.lock().unwrap().names[path].lock().unwrap().now.clone()
     }
 
     pub fn put_file(&self, path: &Path, bytes: Vec<u8>) {
-        let contents = Contents {
-            now: bytes.clone(),
-            durable: bytes,
-            ..Contents::default()
-        };
+        let contents = Contents { now: bytes.clone(), durable: bytes, ..Contents::default() };
         let file = Arc::new(Mutex::new(contents));
         let mut state = self.0.lock().unwrap();
         state.names.insert(path.to_owned(), Arc::clone(&file));
@@ -108,11 +96,7 @@ impl SimDisk {
         let mut coin = Coin(seed);
         let state = self.0.lock().unwrap();
         // An unsynced rename or creation may have reached the disk all the same.
-        let names = if coin.flip() {
-            &state.names
-        } else {
-            &state.durable_names
-        };
+        let names = if coin.flip() { &state.names } else { &state.durable_names };
         let left = SimDisk::new();
         for (path, file) in names {
             let file = file.lock().unwrap();
@@ -151,10 +135,7 @@ pub struct Coin(pub u64);
 
 impl Coin {
     pub fn next(&mut self) -> u64 {
-        self.0 = self
-            .0
-            .wrapping_mul(6364136223846793005)
-            .wrapping_add(1442695040888963407);
+        self.0 = self.0.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
         self.0 >> 33
     }
 
@@ -167,10 +148,7 @@ impl Disk for SimDisk {
     fn open(&self, path: &Path) -> io::Result<Box<dyn DiskFile>> {
         let state = self.0.lock().unwrap();
         let file = state.names.get(path).ok_or(ErrorKind::NotFound)?;
-        Ok(Box::new(SimFile {
-            disk: self.clone(),
-            contents: Arc::clone(file),
-        }))
+        Ok(Box::new(SimFile { disk: self.clone(), contents: Arc::clone(file) }))
     }
 
     fn create(&self, path: &Path) -> io::Result<Box<dyn DiskFile>> {
@@ -181,10 +159,7 @@ impl Disk for SimDisk {
         }
         let contents = Shared::default();
         state.names.insert(path.to_owned(), Arc::clone(&contents));
-        Ok(Box::new(SimFile {
-            disk: self.clone(),
-            contents,
-        }))
+        Ok(Box::new(SimFile { disk: self.clone(), contents }))
     }
 
     fn exists(&self, path: &Path) -> io::Result<bool> {
@@ -194,9 +169,7 @@ impl Disk for SimDisk {
     fn list(&self, dir: &Path) -> io::Result<Vec<String>> {
         let state = self.0.lock().unwrap();
         let inside = state.names.keys().filter(|path| path.parent() == Some(dir));
-        Ok(inside
-            .map(|path| path.file_name().unwrap().to_string_lossy().into_owned())
-            .collect())
+        Ok(inside.map(|path| path.file_name().unwrap().to_string_lossy().into_owned()).collect())
     }
 
     fn create_dir_all(&self, _dir: &Path) -> io::Result<()> {
@@ -214,12 +187,7 @@ impl Disk for SimDisk {
 
     fn remove(&self, path: &Path) -> io::Result<()> {
         self.change()?;
-        self.0
-            .lock()
-            .unwrap()
-            .names
-            .remove(path)
-            .ok_or(ErrorKind::NotFound)?;
+        self.0.lock().unwrap().names.remove(path).ok_or(ErrorKind::NotFound)?;
         Ok(())
     }
 
@@ -240,10 +208,7 @@ impl DiskFile for SimFile {
     fn read_exact_at(&self, buf: &mut [u8], offset: u64) -> io::Result<()> {
         let file = self.contents.lock().unwrap();
         let from = offset as usize;
-        let bytes = file
-            .now
-            .get(from..from + buf.len())
-            .ok_or(ErrorKind::UnexpectedEof)?;
+        let bytes = file.now.get(from..from + buf.len()).ok_or(ErrorKind::UnexpectedEof)?;
         buf.copy_from_slice(bytes);
         Ok(())
     }
@@ -254,10 +219,7 @@ impl DiskFile for SimFile {
         if let Some(capacity) = faults.capacity {
             let used = self.disk.used();
             let file = self.contents.lock().unwrap();
-            let new = blocks
-                .clone()
-                .filter(|block| !file.blocks.contains(block))
-                .count() as u64;
+            let new = blocks.clone().filter(|block| !file.blocks.contains(block)).count() as u64;
             if new > 0 && used + new * BLOCK > capacity {
                 return Err(ErrorKind::StorageFull.into());
             }

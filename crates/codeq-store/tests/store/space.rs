@@ -3,7 +3,7 @@
 use codeq_core::kv::{Kv, Table};
 
 use crate::sim_disk::SimDisk;
-use crate::{checkpoint, contents, create, open, value};
+use crate::{checkpoint, contents, create, open, rows, value};
 
 #[test]
 fn the_file_shrinks_to_less_than_twice_its_rows() {
@@ -28,11 +28,7 @@ fn the_file_shrinks_to_less_than_twice_its_rows() {
         steps += 1;
         // Checkpoints go on between the steps.
         position += 1;
-        store.insert(
-            Table::Body,
-            100_000 - u128::from(position),
-            value("written meanwhile"),
-        );
+        store.insert(Table::Body, 100_000 - u128::from(position), value("written meanwhile"));
         store.delete(Table::Body, u128::from(position) * 10);
         checkpoint(&mut store, position);
         assert!(steps < 200, "the rewrite never ends");
@@ -40,14 +36,40 @@ fn the_file_shrinks_to_less_than_twice_its_rows() {
     assert!(steps > 5, "steps are bounded");
     let expected = contents(&store);
     let (used, live) = (disk.used(), store.live_bytes());
-    assert!(
-        used < full / 4 && used < 2 * live,
-        "{used} bytes for {live}, {full} before"
-    );
+    assert!(used < full / 4 && used < 2 * live, "{used} bytes for {live}, {full} before");
     drop(store);
     let store = open(&disk);
     assert_eq!(store.position(), position);
     assert_eq!(contents(&store), expected);
+}
+
+#[test]
+fn a_rewrite_takes_in_changes_at_its_own_edge() {
+    let disk = SimDisk::new();
+    let mut store = create(&disk);
+    for key in 0..2000 {
+        store.insert(Table::Body, key, value("body ".repeat(40)));
+    }
+    checkpoint(&mut store, 1);
+    for key in (0..2000).filter(|key| key % 10 != 0) {
+        store.delete(Table::Body, key);
+    }
+    checkpoint(&mut store, 2);
+    let mut position = 2;
+    while disk.renames() == 1 {
+        position += 1;
+        let job = store.maintain().unwrap();
+        store.flushed(&mut job.run()).unwrap();
+        // Every row changes, so also the one at which the next step begins.
+        for (key, _) in rows(&store, Table::Body) {
+            store.put(Table::Body, key, value(format!("changed {position} ").repeat(20)));
+        }
+        checkpoint(&mut store, position);
+    }
+    let expected = contents(&store);
+    assert!(position > 4, "the rewrite took several steps");
+    drop(store);
+    assert_eq!(contents(&open(&disk)), expected);
 }
 
 #[test]
