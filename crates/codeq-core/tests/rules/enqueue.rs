@@ -132,6 +132,7 @@ fn run_at_wins_over_delay() {
     assert_eq!(h.add(both(h.now)).place, Place::Pending);
     assert_eq!(h.add(both(0)).place, Place::Pending);
     assert_eq!(h.add(late("a", 0)).place, Place::Pending);
+    assert_eq!(h.add(late("a", 1)).place, Place::Delayed);
 }
 
 #[test]
