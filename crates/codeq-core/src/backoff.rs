@@ -33,11 +33,7 @@ pub struct Backoff {
 
 impl Default for Backoff {
     fn default() -> Backoff {
-        Backoff {
-            growth: Growth::ExponentialFullJitter,
-            base: 5_000,
-            max: 900_000,
-        }
+        Backoff { growth: Growth::ExponentialFullJitter, base: 5_000, max: 900_000 }
     }
 }
 
@@ -52,10 +48,7 @@ impl Backoff {
         };
         match self.growth {
             Growth::Fixed => self.base.min(self.max),
-            Growth::Linear => self
-                .base
-                .saturating_mul(Millis::from(attempts))
-                .min(self.max),
+            Growth::Linear => self.base.saturating_mul(Millis::from(attempts)).min(self.max),
             Growth::Exponential => exponential,
             Growth::ExponentialEqualJitter => {
                 let half = exponential / 2;
@@ -86,14 +79,8 @@ mod tests {
 
     #[test]
     fn grows_as_named() {
-        let at = |growth, attempts| {
-            Backoff {
-                growth,
-                base: 5_000,
-                max: 900_000,
-            }
-            .pause(attempts, 9)
-        };
+        let at =
+            |growth, attempts| Backoff { growth, base: 5_000, max: 900_000 }.pause(attempts, 9);
         assert_eq!(at(Growth::Fixed, 7), 5_000);
         assert_eq!(at(Growth::Linear, 3), 15_000);
         assert_eq!(at(Growth::Exponential, 1), 5_000);

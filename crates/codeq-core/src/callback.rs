@@ -23,9 +23,7 @@ impl<K: Kv> Step<'_, K> {
             return Ok(Reply::Rejected(Rejection::NoCallback));
         };
         if let Some(at) = outbox.next_at.take() {
-            self.state
-                .timers
-                .disarm(self.kv, TimerKind::Callback, at, seq)?;
+            self.state.timers.disarm(self.kv, TimerKind::Callback, at, seq)?;
         }
         self.changed = true;
         let settings = &self.state.meta.settings;
@@ -34,11 +32,7 @@ impl<K: Kv> Step<'_, K> {
                 self.kv.delete(Table::Outbox, keys::task(seq));
                 return Ok(Reply::Done);
             }
-            Delivery::Failed {
-                status,
-                error,
-                retry_after,
-            } => {
+            Delivery::Failed { status, error, retry_after } => {
                 outbox.attempts = outbox.attempts.saturating_add(1);
                 outbox.last_status = *status;
                 outbox.last_error = Some(shorten(error.clone()));
@@ -54,9 +48,7 @@ impl<K: Kv> Step<'_, K> {
             }
         }
         if let Some(at) = outbox.next_at {
-            self.state
-                .timers
-                .arm(self.kv, TimerKind::Callback, at, seq, Bytes::new());
+            self.state.timers.arm(self.kv, TimerKind::Callback, at, seq, Bytes::new());
             self.effects.push(Effect::CallbackDue { seq });
         }
         self.kv.put(Table::Outbox, keys::task(seq), outbox.encode());
@@ -66,8 +58,5 @@ impl<K: Kv> Step<'_, K> {
 
 fn pause(settings: &Settings, attempts: u32) -> Millis {
     let doublings = attempts.saturating_sub(1).min(32);
-    settings
-        .callback_base
-        .saturating_mul(1 << doublings)
-        .min(settings.callback_max)
+    settings.callback_base.saturating_mul(1 << doublings).min(settings.callback_max)
 }

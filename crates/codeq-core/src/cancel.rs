@@ -15,11 +15,7 @@ impl<K: Kv> Step<'_, K> {
         let Some(mut was) = self.find(&command.tenant, command.id)? else {
             return Ok(Reply::Rejected(Rejection::NotFound));
         };
-        if was
-            .lease
-            .as_ref()
-            .is_some_and(|lease| lease.until < self.now)
-        {
+        if was.lease.as_ref().is_some_and(|lease| lease.until < self.now) {
             self.expire(seq, &was, self.now ^ command.id.salt())?;
             match TaskRow::load(self.kv, keys::task(seq))? {
                 Some(row) => was = row,

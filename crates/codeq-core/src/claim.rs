@@ -70,12 +70,7 @@ impl<K: Kv> Step<'_, K> {
     }
 
     fn first_of_tenant(&self, tenant: &str) -> Option<QueueId> {
-        self.state
-            .tenants
-            .get(tenant)?
-            .heads
-            .first()
-            .map(|(_, id)| *id)
+        self.state.tenants.get(tenant)?.heads.first().map(|(_, id)| *id)
     }
 
     fn take_head(&mut self, queue: QueueId, command: &Claim) -> Result<Task, KvError> {
@@ -88,12 +83,7 @@ impl<K: Kv> Step<'_, K> {
             worker: Arc::clone(&command.worker),
             until: self.now.saturating_add(command.lease),
         });
-        self.relocate(
-            seq,
-            &mut row,
-            &was,
-            Cause::by(Event::Claimed, &command.worker),
-        )?;
+        self.relocate(seq, &mut row, &was, Cause::by(Event::Claimed, &command.worker))?;
         self.view(seq, &row)
     }
 }
@@ -102,23 +92,16 @@ fn check(command: &Claim) -> Result<(), Rejection> {
     check_tenant(&command.tenant)?;
     check_worker(&command.worker)?;
     if !(LEASE_MS_MIN..=LEASE_MS_MAX).contains(&command.lease) {
-        return Err(Rejection::InvalidLease {
-            min: LEASE_MS_MIN,
-            max: LEASE_MS_MAX,
-        });
+        return Err(Rejection::InvalidLease { min: LEASE_MS_MIN, max: LEASE_MS_MAX });
     }
     if !(1..=CLAIM_MAX).contains(&(command.count as usize)) {
         return Err(Rejection::InvalidCount { max: CLAIM_MAX });
     }
     if let Selector::Commands(commands) = &command.from {
         if commands.len() > CLAIM_COMMANDS_MAX {
-            return Err(Rejection::TooManyCommands {
-                max: CLAIM_COMMANDS_MAX,
-            });
+            return Err(Rejection::TooManyCommands { max: CLAIM_COMMANDS_MAX });
         }
-        commands
-            .iter()
-            .try_for_each(|command| check_command(command))?;
+        commands.iter().try_for_each(|command| check_command(command))?;
     }
     Ok(())
 }

@@ -12,11 +12,8 @@ use crate::step::Step;
 
 impl<K: Kv> Step<'_, K> {
     pub(crate) fn cleanup(&mut self, command: &Cleanup) -> Result<Reply, KvError> {
-        let queues: Vec<QueueId> = self
-            .state
-            .queues_of(&command.tenant)
-            .map(|(id, _)| id)
-            .collect();
+        let queues: Vec<QueueId> =
+            self.state.queues_of(&command.tenant).map(|(id, _)| id).collect();
         let limit = command.limit.min(BULK_MAX) as usize;
         let (mut done, mut last) = (0, 0);
         for queue in queues {
@@ -34,11 +31,7 @@ impl<K: Kv> Step<'_, K> {
                 }
             }
         }
-        Ok(Reply::Bulk(Bulk {
-            done: done as u64,
-            remaining: 0,
-            last,
-        }))
+        Ok(Reply::Bulk(Bulk { done: done as u64, remaining: 0, last }))
     }
 
     /// Lists are in the order of making, and a task that was made later has not finished before.

@@ -36,11 +36,7 @@ pub(crate) fn decode<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, DecodeError
     let body = strip_version(bytes)?;
     let (value, rest) =
         postcard::take_from_bytes(body).map_err(|_| DecodeError::Malformed("does not decode"))?;
-    if rest.is_empty() {
-        Ok(value)
-    } else {
-        Err(DecodeError::Malformed("trailing bytes"))
-    }
+    if rest.is_empty() { Ok(value) } else { Err(DecodeError::Malformed("trailing bytes")) }
 }
 
 pub(crate) fn strip_version(bytes: &[u8]) -> Result<&[u8], DecodeError> {
@@ -56,11 +52,7 @@ pub(crate) fn decode_row<T: DeserializeOwned>(
     key: Key,
     bytes: &[u8],
 ) -> Result<T, KvError> {
-    decode(bytes).map_err(|error| KvError::Corrupt {
-        table,
-        key,
-        reason: error.to_string(),
-    })
+    decode(bytes).map_err(|error| KvError::Corrupt { table, key, reason: error.to_string() })
 }
 
 /// Starts a group: what one shard applied at one moment. `buffer` is the record's future content.
@@ -85,9 +77,8 @@ pub fn push_command(command: &Command, buffer: &mut Vec<u8>) {
 /// Reads a group back: its moment, and its commands in order.
 pub fn read_group(bytes: &[u8]) -> Result<(Millis, Vec<Command>), DecodeError> {
     let body = strip_version(bytes)?;
-    let (now, mut rest) = body
-        .split_first_chunk::<8>()
-        .ok_or(DecodeError::Malformed("group without time"))?;
+    let (now, mut rest) =
+        body.split_first_chunk::<8>().ok_or(DecodeError::Malformed("group without time"))?;
     let mut commands = Vec::new();
     while !rest.is_empty() {
         let (length, tail) = rest
@@ -111,14 +102,11 @@ mod tests {
 
     #[test]
     fn groups_come_back() {
-        let commands: Vec<Command> = (0..3)
-            .map(|seed| Command::Sweep(Sweep { limit: 1, seed }))
-            .collect();
+        let commands: Vec<Command> =
+            (0..3).map(|seed| Command::Sweep(Sweep { limit: 1, seed })).collect();
         let mut bytes = Vec::new();
         begin_group(42, &mut bytes);
-        commands
-            .iter()
-            .for_each(|command| push_command(command, &mut bytes));
+        commands.iter().for_each(|command| push_command(command, &mut bytes));
         assert_eq!(read_group(&bytes), Ok((42, commands)));
     }
 
@@ -126,13 +114,7 @@ mod tests {
     fn no_cut_group_decodes_to_something_else() {
         let mut bytes = Vec::new();
         begin_group(42, &mut bytes);
-        push_command(
-            &Command::Sweep(Sweep {
-                limit: 1,
-                seed: u64::MAX,
-            }),
-            &mut bytes,
-        );
+        push_command(&Command::Sweep(Sweep { limit: 1, seed: u64::MAX }), &mut bytes);
         // Nine bytes are a whole (empty) group; every other cut is an error.
         for cut in (0..bytes.len()).filter(|cut| *cut != 9) {
             assert!(read_group(&bytes[..cut]).is_err(), "cut at {cut}");

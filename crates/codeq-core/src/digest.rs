@@ -19,9 +19,9 @@ pub fn digest<K: KvRead + ?Sized>(state: &State, kv: &K) -> Result<[u8; 32], KvE
     for table in Table::ALL {
         match table {
             // These live in memory between checkpoints; the rows in the tables may be older.
-            Table::Queue => state
-                .queues()
-                .for_each(|(id, row)| feed(table, keys::queue(id), &row.encode())),
+            Table::Queue => {
+                state.queues().for_each(|(id, row)| feed(table, keys::queue(id), &row.encode()))
+            }
             Table::Meta => feed(table, keys::META, &state.meta().encode()),
             _ => for_each(kv, table, 0, Key::MAX, |key, value| {
                 feed(table, key, value);

@@ -65,11 +65,7 @@ impl<K: Kv> Step<'_, K> {
                 fingerprint: fingerprint(&task.command, &task.payload),
                 gone: None,
             };
-            self.kv.put(
-                Table::Idempotency,
-                key_hash(&command.tenant, key),
-                row.encode(),
-            );
+            self.kv.put(Table::Idempotency, key_hash(&command.tenant, key), row.encode());
         }
         Ok(Enqueued::Created(Box::new(created)))
     }
@@ -80,12 +76,7 @@ impl<K: Kv> Step<'_, K> {
         let mut new_queues = BTreeMap::new();
         let mut keys_here = BTreeMap::new();
         for (index, task) in command.tasks.iter().enumerate() {
-            let refused = |reason| {
-                Some(Rejection::InBatch {
-                    index,
-                    reason: Box::new(reason),
-                })
-            };
+            let refused = |reason| Some(Rejection::InBatch { index, reason: Box::new(reason) });
             if let Err(rejection) = check(task, self.now) {
                 return Ok(refused(rejection));
             }
@@ -171,13 +162,7 @@ impl<K: Kv> Step<'_, K> {
         };
         self.settle(seq, &mut row, place, Cause::server(Event::Created))?;
         let payload = Bytes::clone(&task.payload);
-        Ok(Task::from_parts(
-            seq,
-            &row,
-            &self.queue(queue)?.row,
-            &body,
-            payload,
-        ))
+        Ok(Task::from_parts(seq, &row, &self.queue(queue)?.row, &body, payload))
     }
 }
 
@@ -185,9 +170,7 @@ impl<K: Kv> Step<'_, K> {
 fn check(task: &NewTask, now: Millis) -> Result<(), Rejection> {
     check_command(&task.command)?;
     if task.payload.is_empty() || task.payload.len() > PAYLOAD_BYTES_MAX {
-        return Err(Rejection::InvalidPayload {
-            max: PAYLOAD_BYTES_MAX,
-        });
+        return Err(Rejection::InvalidPayload { max: PAYLOAD_BYTES_MAX });
     }
     if let Some(url) = &task.webhook
         && (url.is_empty() || url.len() > WEBHOOK_BYTES_MAX || url.chars().any(char::is_control))
@@ -197,9 +180,7 @@ fn check(task: &NewTask, now: Millis) -> Result<(), Rejection> {
     if let Some(key) = &task.idempotency_key
         && !(1..=IDEMPOTENCY_KEY_BYTES_MAX).contains(&key.len())
     {
-        return Err(Rejection::InvalidIdempotencyKey {
-            max: IDEMPOTENCY_KEY_BYTES_MAX,
-        });
+        return Err(Rejection::InvalidIdempotencyKey { max: IDEMPOTENCY_KEY_BYTES_MAX });
     }
     if visible_at(task, now).saturating_sub(now) > DELAY_MS_MAX {
         return Err(Rejection::InvalidDelay { max: DELAY_MS_MAX });
@@ -208,12 +189,10 @@ fn check(task: &NewTask, now: Millis) -> Result<(), Rejection> {
 }
 
 fn visible_at(task: &NewTask, now: Millis) -> Millis {
-    task.run_at
-        .unwrap_or_else(|| now.saturating_add(task.delay.unwrap_or(0)))
+    task.run_at.unwrap_or_else(|| now.saturating_add(task.delay.unwrap_or(0)))
 }
 
 /// A trace context that is too long is not one: it is left out, the task is not refused.
 fn trace(text: &Option<Arc<str>>, max: usize) -> Option<&str> {
-    text.as_deref()
-        .filter(|text| !text.is_empty() && text.len() <= max)
+    text.as_deref().filter(|text| !text.is_empty() && text.len() <= max)
 }

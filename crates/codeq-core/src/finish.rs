@@ -33,15 +33,8 @@ impl<K: Kv> Step<'_, K> {
         ending: Ending,
         cause: Cause<'_>,
     ) -> Result<TaskRow, KvError> {
-        let policy = self
-            .queue(row.queue)?
-            .row
-            .topic
-            .as_ref()
-            .map(|topic| topic.policy.retention);
-        let retention = policy
-            .filter(|ms| *ms > 0)
-            .unwrap_or(self.state.meta.settings.retention);
+        let policy = self.queue(row.queue)?.row.topic.as_ref().map(|topic| topic.policy.retention);
+        let retention = policy.filter(|ms| *ms > 0).unwrap_or(self.state.meta.settings.retention);
         row.place = place;
         row.lease = None;
         row.visible_at = 0;
@@ -63,9 +56,7 @@ impl<K: Kv> Step<'_, K> {
                 last_error: None,
             };
             self.kv.put(Table::Outbox, keys::task(seq), outbox.encode());
-            self.state
-                .timers
-                .arm(self.kv, TimerKind::Callback, self.now, seq, Bytes::new());
+            self.state.timers.arm(self.kv, TimerKind::Callback, self.now, seq, Bytes::new());
             self.effects.push(Effect::CallbackDue { seq });
         }
         Ok(row)
@@ -80,20 +71,11 @@ impl<K: Kv> Step<'_, K> {
         cause: Cause<'_>,
     ) -> Result<(), KvError> {
         let error = row.error.clone().unwrap_or_else(|| Arc::from(MAX_ATTEMPTS));
-        let row = TaskRow {
-            error: Some(Arc::clone(&error)),
-            ..row
-        };
-        let ending = Ending {
-            error: Some(error),
-            ..Ending::default()
-        };
+        let row = TaskRow { error: Some(Arc::clone(&error)), ..row };
+        let ending = Ending { error: Some(error), ..Ending::default() };
         let row = self.finish(seq, row, was, Place::Dead, ending, cause)?;
         let queue = &self.queue(row.queue)?.row;
-        let topic = queue
-            .topic
-            .as_ref()
-            .and_then(|topic| topic.policy.dead_letter_topic.clone());
+        let topic = queue.topic.as_ref().and_then(|topic| topic.policy.dead_letter_topic.clone());
         let Some(command) = topic else { return Ok(()) };
         let tenant = Arc::clone(&queue.tenant);
         let dead = self.view(seq, &row)?;
@@ -121,14 +103,8 @@ impl<K: Kv> Step<'_, K> {
         cause: Cause<'_>,
     ) -> Result<TaskRow, KvError> {
         let error: Arc<str> = Arc::from(CANCELLED);
-        let row = TaskRow {
-            error: Some(Arc::clone(&error)),
-            ..row
-        };
-        let ending = Ending {
-            error: Some(error),
-            ..Ending::default()
-        };
+        let row = TaskRow { error: Some(Arc::clone(&error)), ..row };
+        let ending = Ending { error: Some(error), ..Ending::default() };
         self.finish(seq, row, was, Place::Failed, ending, cause)
     }
 
@@ -146,9 +122,7 @@ impl<K: Kv> Step<'_, K> {
         }
         if let Some(outbox) = OutboxRow::load(self.kv, keys::task(seq))? {
             if let Some(at) = outbox.next_at {
-                self.state
-                    .timers
-                    .disarm(self.kv, TimerKind::Callback, at, seq)?;
+                self.state.timers.disarm(self.kv, TimerKind::Callback, at, seq)?;
             }
             self.kv.delete(Table::Outbox, keys::task(seq));
         }

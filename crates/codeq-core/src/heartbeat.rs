@@ -13,10 +13,7 @@ impl<K: Kv> Step<'_, K> {
             Err(rejection) => return Ok(Reply::Rejected(rejection)),
         };
         if !(LEASE_MS_MIN..=LEASE_MS_MAX).contains(&command.extend) {
-            let rejection = Rejection::InvalidLease {
-                min: LEASE_MS_MIN,
-                max: LEASE_MS_MAX,
-            };
+            let rejection = Rejection::InvalidLease { min: LEASE_MS_MIN, max: LEASE_MS_MAX };
             return Ok(Reply::Rejected(rejection));
         }
         let seq = command.id.seq();
@@ -28,9 +25,6 @@ impl<K: Kv> Step<'_, K> {
         }
         row.updated_at = self.now;
         self.save(seq, &row);
-        Ok(Reply::Extended {
-            lease_until: until,
-            cancel_requested: row.cancel_requested,
-        })
+        Ok(Reply::Extended { lease_until: until, cancel_requested: row.cancel_requested })
     }
 }

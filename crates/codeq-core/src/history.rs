@@ -116,11 +116,7 @@ impl History {
 }
 
 fn shorten(text: Arc<str>, max: usize) -> Arc<str> {
-    if text.len() <= max {
-        text
-    } else {
-        crate::names::cut(&text, max).into()
-    }
+    if text.len() <= max { text } else { crate::names::cut(&text, max).into() }
 }
 
 #[cfg(test)]
@@ -128,13 +124,7 @@ mod tests {
     use super::*;
 
     fn entry(at: Millis) -> Entry {
-        Entry {
-            at,
-            event: Event::Claimed,
-            to: Place::InProgress,
-            who: Some("w".into()),
-            why: None,
-        }
+        Entry { at, event: Event::Claimed, to: Place::InProgress, who: Some("w".into()), why: None }
     }
 
     #[test]
@@ -154,10 +144,7 @@ mod tests {
     #[test]
     fn long_reasons_are_cut() {
         let mut history = History::default();
-        history.push(Entry {
-            why: Some("é".repeat(1_000).into()),
-            ..entry(1)
-        });
+        history.push(Entry { why: Some("é".repeat(1_000).into()), ..entry(1) });
         let why = history.entries()[0].why.clone().unwrap();
         assert!(why.len() <= HISTORY_REASON_BYTES_MAX && why.chars().all(|c| c == 'é'));
     }

@@ -117,11 +117,7 @@ impl FromStr for TaskId {
         }
         let id = TaskId(value);
         // Only what we minted comes back: version 8 and the standard variant.
-        if id == TaskId::new(id.seq(), id.salt()) {
-            Ok(id)
-        } else {
-            Err(InvalidTaskId)
-        }
+        if id == TaskId::new(id.seq(), id.salt()) { Ok(id) } else { Err(InvalidTaskId) }
     }
 }
 

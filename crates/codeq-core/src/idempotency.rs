@@ -57,9 +57,7 @@ impl<K: Kv> Step<'_, K> {
             known.gone = Some(row.place);
             self.kv.put(Table::Idempotency, hash, known.encode());
             let value = Bytes::copy_from_slice(&hash.to_le_bytes());
-            self.state
-                .timers
-                .arm(self.kv, TimerKind::Idempotency, until, seq, value);
+            self.state.timers.arm(self.kv, TimerKind::Idempotency, until, seq, value);
         }
         Ok(())
     }
@@ -108,9 +106,7 @@ fn hash(parts: [&[u8]; 2]) -> u128 {
         hasher.update(part);
     }
     let digest: [u8; 32] = hasher.finalize().into();
-    digest
-        .first_chunk::<16>()
-        .map_or(0, |half| u128::from_le_bytes(*half))
+    digest.first_chunk::<16>().map_or(0, |half| u128::from_le_bytes(*half))
 }
 
 #[cfg(test)]

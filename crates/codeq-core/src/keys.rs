@@ -41,11 +41,7 @@ pub fn index(queue: QueueId, place: Place, seq: u64) -> Key {
 
 /// Queue, index code and task number of a key in `Index`.
 pub fn index_parts(key: Key) -> (QueueId, u8, u64) {
-    (
-        (key >> (LOW + 8)) as QueueId,
-        (key >> LOW) as u8,
-        key as u64,
-    )
+    ((key >> (LOW + 8)) as QueueId, (key >> LOW) as u8, key as u64)
 }
 
 /// What a timer is for. The numbers are part of the on-disk format.
@@ -64,12 +60,8 @@ pub enum TimerKind {
 
 impl TimerKind {
     /// Every kind.
-    pub const ALL: [TimerKind; 4] = [
-        TimerKind::Delayed,
-        TimerKind::Retention,
-        TimerKind::Idempotency,
-        TimerKind::Callback,
-    ];
+    pub const ALL: [TimerKind; 4] =
+        [TimerKind::Delayed, TimerKind::Retention, TimerKind::Idempotency, TimerKind::Callback];
 }
 
 const DEADLINE_BITS: u32 = 56;
@@ -84,11 +76,7 @@ pub fn timer(kind: TimerKind, deadline: u64, seq: u64) -> Key {
 
 /// Kind number, deadline and task number of a key in `Timer`.
 pub fn timer_parts(key: Key) -> (u8, u64, u64) {
-    (
-        (key >> (LOW + DEADLINE_BITS)) as u8,
-        (key >> LOW) as u64 & DEADLINE_MAX,
-        key as u64,
-    )
+    ((key >> (LOW + DEADLINE_BITS)) as u8, (key >> LOW) as u64 & DEADLINE_MAX, key as u64)
 }
 
 /// Key of a queue's row.
@@ -105,20 +93,11 @@ mod tests {
 
     #[test]
     fn fields_come_back() {
-        assert_eq!(
-            pending_parts(pending(u32::MAX, 9, u64::MAX)),
-            (u32::MAX, 9, u64::MAX)
-        );
+        assert_eq!(pending_parts(pending(u32::MAX, 9, u64::MAX)), (u32::MAX, 9, u64::MAX));
         assert_eq!(pending_parts(pending(7, 0, 3)), (7, 0, 3));
-        assert_eq!(
-            index_parts(index(9, Place::Dead, 12)),
-            (9, Place::Dead.index_code(), 12)
-        );
+        assert_eq!(index_parts(index(9, Place::Dead, 12)), (9, Place::Dead.index_code(), 12));
         assert_eq!(timer_parts(timer(TimerKind::Callback, 99, 5)), (3, 99, 5));
-        assert_eq!(
-            timer_parts(timer(TimerKind::Delayed, u64::MAX, 5)),
-            (0, DEADLINE_MAX, 5)
-        );
+        assert_eq!(timer_parts(timer(TimerKind::Delayed, u64::MAX, 5)), (0, DEADLINE_MAX, 5));
     }
 
     #[test]

@@ -50,11 +50,7 @@ impl<K: Kv> Step<'_, K> {
         row: TaskRow,
         worker: &str,
     ) -> Result<Result<TaskRow, Rejection>, KvError> {
-        let Some(lease) = row
-            .lease
-            .as_ref()
-            .filter(|_| row.place == Place::InProgress)
-        else {
+        let Some(lease) = row.lease.as_ref().filter(|_| row.place == Place::InProgress) else {
             return Ok(Err(Rejection::NotInProgress));
         };
         if lease.until < self.now {
@@ -119,25 +115,13 @@ impl<K: Kv> Step<'_, K> {
     ) -> Result<TaskRow, KvError> {
         row.lease = None;
         row.finish = None;
-        row.visible_at = if delay == 0 {
-            0
-        } else {
-            self.now.saturating_add(delay)
-        };
-        row.place = if delay == 0 {
-            Place::Pending
-        } else {
-            Place::Delayed
-        };
+        row.visible_at = if delay == 0 { 0 } else { self.now.saturating_add(delay) };
+        row.place = if delay == 0 { Place::Pending } else { Place::Delayed };
         self.relocate(seq, &mut row, was, cause)?;
         Ok(row)
     }
 }
 
 pub(crate) fn shorten(text: Arc<str>) -> Arc<str> {
-    if text.len() <= ERROR_BYTES_MAX {
-        text
-    } else {
-        cut(&text, ERROR_BYTES_MAX).into()
-    }
+    if text.len() <= ERROR_BYTES_MAX { text } else { cut(&text, ERROR_BYTES_MAX).into() }
 }

@@ -13,20 +13,12 @@ impl<K: Kv> Step<'_, K> {
             Ok(row) => row,
             Err(rejection) => return Ok(Reply::Rejected(rejection)),
         };
-        let reason = command
-            .reason
-            .clone()
-            .filter(|reason| !reason.is_empty())
-            .map(shorten);
+        let reason = command.reason.clone().filter(|reason| !reason.is_empty()).map(shorten);
         let retry = match command.delay {
             Some(delay) => Retry::After(delay),
             None => Retry::Backoff(command.seed),
         };
-        let cause = Cause {
-            event: Event::Nacked,
-            who: Some(&command.worker),
-            why: reason.clone(),
-        };
+        let cause = Cause { event: Event::Nacked, who: Some(&command.worker), why: reason.clone() };
         let returned = self.fail_attempt(command.id.seq(), &was, reason, retry, cause)?;
         Ok(Reply::Returned(returned))
     }

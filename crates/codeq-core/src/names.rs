@@ -8,29 +8,17 @@ use crate::reply::Rejection;
 /// Checks a tenant's name. It never enters a key, so no name can run into another; control characters are
 /// refused for the sake of those who read logs.
 pub fn check_tenant(tenant: &str) -> Result<(), Rejection> {
-    if is_name(tenant, TENANT_BYTES_MAX) {
-        Ok(())
-    } else {
-        Err(Rejection::InvalidTenant)
-    }
+    if is_name(tenant, TENANT_BYTES_MAX) { Ok(()) } else { Err(Rejection::InvalidTenant) }
 }
 
 /// Checks a command's name.
 pub fn check_command(command: &str) -> Result<(), Rejection> {
-    if is_name(command, COMMAND_BYTES_MAX) {
-        Ok(())
-    } else {
-        Err(Rejection::InvalidCommand)
-    }
+    if is_name(command, COMMAND_BYTES_MAX) { Ok(()) } else { Err(Rejection::InvalidCommand) }
 }
 
 /// Checks a worker's identity.
 pub fn check_worker(worker: &str) -> Result<(), Rejection> {
-    if is_name(worker, WORKER_BYTES_MAX) {
-        Ok(())
-    } else {
-        Err(Rejection::InvalidWorker)
-    }
+    if is_name(worker, WORKER_BYTES_MAX) { Ok(()) } else { Err(Rejection::InvalidWorker) }
 }
 
 /// The queue that a command means: its ASCII-lowercase form.
@@ -61,11 +49,7 @@ mod tests {
             assert_eq!(check_command(good), Ok(()), "{good}");
         }
         for bad in ["", "a\nb", "a\0", "\u{7f}", "\u{85}", &"x".repeat(129)] {
-            assert_eq!(
-                check_command(bad),
-                Err(Rejection::InvalidCommand),
-                "{bad:?}"
-            );
+            assert_eq!(check_command(bad), Err(Rejection::InvalidCommand), "{bad:?}");
         }
     }
 

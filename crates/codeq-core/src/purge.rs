@@ -13,11 +13,7 @@ use crate::step::{Cause, Step};
 impl<K: Kv> Step<'_, K> {
     pub(crate) fn purge(&mut self, command: &Purge) -> Result<Reply, KvError> {
         let Some(queue) = self.state.queue_id(&command.tenant, &command.command) else {
-            return Ok(Reply::Bulk(Bulk {
-                done: 0,
-                remaining: 0,
-                last: 0,
-            }));
+            return Ok(Reply::Bulk(Bulk { done: 0, remaining: 0, last: 0 }));
         };
         let limit = command.limit.min(BULK_MAX) as usize;
         let place = match command.target {
@@ -36,26 +32,15 @@ impl<K: Kv> Step<'_, K> {
                 PurgeTarget::Dead => self.remove(seq, &was)?,
                 PurgeTarget::Waiting => {
                     let why = Some("purge".into());
-                    let cause = Cause {
-                        event: Event::Cancelled,
-                        who: Some(&command.by),
-                        why,
-                    };
+                    let cause = Cause { event: Event::Cancelled, who: Some(&command.by), why };
                     self.finish_cancelled(seq, was.clone(), &was, cause)?;
                 }
             }
         }
-        let remaining = self
-            .state
-            .queue_row(queue)
-            .map_or(0, |row| match command.target {
-                PurgeTarget::Dead => row.counts.dead,
-                PurgeTarget::Waiting => row.counts.ready() + row.counts.delayed,
-            });
-        Ok(Reply::Bulk(Bulk {
-            done,
-            remaining,
-            last,
-        }))
+        let remaining = self.state.queue_row(queue).map_or(0, |row| match command.target {
+            PurgeTarget::Dead => row.counts.dead,
+            PurgeTarget::Waiting => row.counts.ready() + row.counts.delayed,
+        });
+        Ok(Reply::Bulk(Bulk { done, remaining, last }))
     }
 }

@@ -51,12 +51,7 @@ impl Queue {
         for (lane, count) in lanes.iter_mut().zip(row.counts.pending) {
             lane.tail = count;
         }
-        Queue {
-            row,
-            dirty: false,
-            head: None,
-            lanes,
-        }
+        Queue { row, dirty: false, head: None, lanes }
     }
 
     /// Adds a task at the back of its priority. Returns whether it entered the window.
@@ -75,10 +70,7 @@ impl Queue {
     /// Removes a task, wherever in the lane it is. Returns whether it was in the window.
     pub fn remove(&mut self, priority: u8, order: u64) -> bool {
         let lane = self.lane(priority);
-        match lane
-            .window
-            .binary_search_by_key(&order, |waiting| waiting.0)
-        {
+        match lane.window.binary_search_by_key(&order, |waiting| waiting.0) {
             Ok(at) => {
                 lane.window.remove(at);
                 true
@@ -105,21 +97,10 @@ impl Queue {
             let mut rows = Vec::new();
             let from = keys::pending(id, priority, lane.reached.saturating_add(1));
             let to = keys::pending(id, priority, u64::MAX);
-            kv.scan(
-                Table::Pending,
-                from,
-                to,
-                Direction::Forward,
-                window_max,
-                &mut rows,
-            )?;
+            kv.scan(Table::Pending, from, to, Direction::Forward, window_max, &mut rows)?;
             if rows.is_empty() {
                 let reason = format!("{} tasks are counted but not found", lane.tail);
-                return Err(KvError::Corrupt {
-                    table: Table::Pending,
-                    key: from,
-                    reason,
-                });
+                return Err(KvError::Corrupt { table: Table::Pending, key: from, reason });
             }
             for (key, value) in &rows {
                 let waiting = waiting_of(*key, value);
@@ -134,26 +115,16 @@ impl Queue {
 
     /// The task that is claimed next, if the queue may be claimed from.
     pub fn next(&self) -> Option<(Head, Waiting)> {
-        let limit = self
-            .row
-            .topic
-            .as_ref()
-            .map_or(0, |topic| topic.policy.max_consumers);
+        let limit = self.row.topic.as_ref().map_or(0, |topic| topic.policy.max_consumers);
         let full = limit != 0 && self.row.counts.in_progress >= u64::from(limit);
         if self.row.paused || full {
             return None;
         }
-        (0..=PRIORITY_MAX)
-            .zip(&self.lanes)
-            .rev()
-            .find_map(|(priority, lane)| {
-                let waiting = *lane.window.front()?;
-                let head = Head {
-                    inverse_priority: PRIORITY_MAX - priority,
-                    order: waiting.0,
-                };
-                Some((head, waiting))
-            })
+        (0..=PRIORITY_MAX).zip(&self.lanes).rev().find_map(|(priority, lane)| {
+            let waiting = *lane.window.front()?;
+            let head = Head { inverse_priority: PRIORITY_MAX - priority, order: waiting.0 };
+            Some((head, waiting))
+        })
     }
 
     #[allow(clippy::indexing_slicing, reason = "the index is clamped to the array")]

@@ -126,9 +126,7 @@ impl<K: KvRead + ?Sized> Reader<'_, K> {
     /// The numbers of all queues of a tenant, in the order of their names.
     pub fn queues(&self, tenant: &str) -> Result<Vec<QueueStats>, KvError> {
         let ids: Vec<QueueId> = self.state.queues_of(tenant).map(|(id, _)| id).collect();
-        ids.into_iter()
-            .filter_map(|id| self.stats(id).transpose())
-            .collect()
+        ids.into_iter().filter_map(|id| self.stats(id).transpose()).collect()
     }
 
     /// A page of a list.
@@ -179,17 +177,8 @@ impl<K: KvRead + ?Sized> Reader<'_, K> {
         let mut rows = Vec::new();
         let from = keys::timer(TimerKind::Callback, 0, 0);
         let to = keys::timer(TimerKind::Callback, now, u64::MAX);
-        self.kv.scan(
-            Table::Timer,
-            from,
-            to,
-            Direction::Forward,
-            limit.min(LIST_MAX),
-            &mut rows,
-        )?;
-        let due = rows
-            .iter()
-            .map(|(key, _)| self.pending_callback(keys::seq_of(*key)));
+        self.kv.scan(Table::Timer, from, to, Direction::Forward, limit.min(LIST_MAX), &mut rows)?;
+        let due = rows.iter().map(|(key, _)| self.pending_callback(keys::seq_of(*key)));
         due.filter_map(Result::transpose).collect()
     }
 
@@ -198,17 +187,8 @@ impl<K: KvRead + ?Sized> Reader<'_, K> {
         let mut rows = Vec::new();
         let from = keys::task(after.saturating_add(1));
         let limit = limit.min(LIST_MAX);
-        self.kv.scan(
-            Table::Outbox,
-            from,
-            Key::MAX,
-            Direction::Forward,
-            limit,
-            &mut rows,
-        )?;
-        let all = rows
-            .iter()
-            .map(|(key, _)| self.pending_callback(keys::seq_of(*key)));
+        self.kv.scan(Table::Outbox, from, Key::MAX, Direction::Forward, limit, &mut rows)?;
+        let all = rows.iter().map(|(key, _)| self.pending_callback(keys::seq_of(*key)));
         all.filter_map(Result::transpose).collect()
     }
 
@@ -219,18 +199,13 @@ impl<K: KvRead + ?Sized> Reader<'_, K> {
         else {
             return Ok(None);
         };
-        let (Some(queue), Some(result)) = (
-            self.state.queue_row(row.queue),
-            ResultRecord::from_row(seq, &row),
-        ) else {
+        let (Some(queue), Some(result)) =
+            (self.state.queue_row(row.queue), ResultRecord::from_row(seq, &row))
+        else {
             return Ok(None);
         };
         let task = Task::from_rows(self.kv, seq, &row, queue)?;
-        Ok(Some(PendingCallback {
-            task,
-            result,
-            outbox,
-        }))
+        Ok(Some(PendingCallback { task, result, outbox }))
     }
 
     fn find(&self, tenant: &str, id: TaskId) -> Result<Option<(TaskRow, &QueueRow)>, KvError> {
@@ -262,13 +237,8 @@ impl<K: KvRead + ?Sized> Reader<'_, K> {
 
     /// One stream of descending task numbers for every list that the query touches.
     fn streams(&self, query: &ListQuery) -> Result<Vec<Stream>, KvError> {
-        const ALL: [Place; 5] = [
-            Place::Pending,
-            Place::InProgress,
-            Place::Completed,
-            Place::Failed,
-            Place::Dead,
-        ];
+        const ALL: [Place; 5] =
+            [Place::Pending, Place::InProgress, Place::Completed, Place::Failed, Place::Dead];
         let places: &[Place] = match (query.dead_only, query.status) {
             (true, _) => &[Place::Dead],
             (false, Some(status)) => status.lists(),
@@ -279,25 +249,15 @@ impl<K: KvRead + ?Sized> Reader<'_, K> {
             below = below.min(self.first_created_at(before)?);
         }
         let queues: Vec<QueueId> = match &query.command {
-            Some(command) => self
-                .state
-                .queue_id(&query.tenant, command)
-                .into_iter()
-                .collect(),
-            None => self
-                .state
-                .queues_of(&query.tenant)
-                .map(|(id, _)| id)
-                .collect(),
+            Some(command) => self.state.queue_id(&query.tenant, command).into_iter().collect(),
+            None => self.state.queues_of(&query.tenant).map(|(id, _)| id).collect(),
         };
         let mut streams = Vec::new();
         for queue in queues {
             let Some(row) = self.state.queue_row(queue) else {
                 continue;
             };
-            let filled = places
-                .iter()
-                .filter(|place| count_of(&row.counts, **place) > 0);
+            let filled = places.iter().filter(|place| count_of(&row.counts, **place) > 0);
             streams.extend(filled.map(|place| Stream::new(queue, *place, below)));
         }
         Ok(streams)
@@ -310,8 +270,7 @@ impl<K: KvRead + ?Sized> Reader<'_, K> {
             let middle = low + (high - low) / 2;
             let mut rows = Vec::new();
             let (from, to) = (keys::task(middle), keys::task(high.saturating_sub(1)));
-            self.kv
-                .scan(Table::Task, from, to, Direction::Forward, 1, &mut rows)?;
+            self.kv.scan(Table::Task, from, to, Direction::Forward, 1, &mut rows)?;
             match rows.first() {
                 Some((key, value)) if TaskRow::decode(*key, value)?.created_at < moment => {
                     low = keys::seq_of(*key).saturating_add(1);
@@ -326,20 +285,13 @@ impl<K: KvRead + ?Sized> Reader<'_, K> {
 fn matches(query: &ListQuery, row: &TaskRow) -> bool {
     let worker = || {
         let lease = row.lease.as_ref().map(|lease| &lease.worker);
-        lease.or(row
-            .finish
-            .as_ref()
-            .and_then(|finish| finish.worker.as_ref()))
+        lease.or(row.finish.as_ref().and_then(|finish| finish.worker.as_ref()))
     };
-    query
-        .worker
-        .as_ref()
-        .is_none_or(|wanted| worker() == Some(wanted))
-        && query.error_contains.as_deref().is_none_or(|part| {
-            row.error
-                .as_deref()
-                .is_some_and(|error| error.contains(part))
-        })
+    query.worker.as_ref().is_none_or(|wanted| worker() == Some(wanted))
+        && query
+            .error_contains
+            .as_deref()
+            .is_none_or(|part| row.error.as_deref().is_some_and(|error| error.contains(part)))
 }
 
 fn count_of(counts: &Counts, place: Place) -> u64 {
@@ -363,13 +315,7 @@ struct Stream {
 
 impl Stream {
     fn new(queue: QueueId, place: Place, below: u64) -> Stream {
-        Stream {
-            queue,
-            place,
-            below,
-            buffer: Vec::new(),
-            at: 0,
-        }
+        Stream { queue, place, below, buffer: Vec::new(), at: 0 }
     }
 
     fn next<K: KvRead + ?Sized>(&mut self, kv: &K) -> Result<Option<u64>, KvError> {
@@ -382,14 +328,7 @@ impl Stream {
             self.at = 0;
             let from = keys::index(self.queue, self.place, 0);
             let to = keys::index(self.queue, self.place, highest);
-            kv.scan(
-                Table::Index,
-                from,
-                to,
-                Direction::Reverse,
-                CHUNK,
-                &mut self.buffer,
-            )?;
+            kv.scan(Table::Index, from, to, Direction::Reverse, CHUNK, &mut self.buffer)?;
         }
         let Some((key, _)) = self.buffer.get(self.at) else {
             return Ok(None);

@@ -43,18 +43,9 @@ impl<K: Kv> Step<'_, K> {
                 let row = self.revive(seq, &was, &command.by)?;
                 Ok(Reply::Replayed(Box::new(self.view(seq, &row)?)))
             }
-            ReplayTarget::Queue {
-                command: name,
-                error_contains,
-                after,
-                limit,
-            } => {
+            ReplayTarget::Queue { command: name, error_contains, after, limit } => {
                 let Some(queue) = self.state.queue_id(&command.tenant, name) else {
-                    return Ok(Reply::Bulk(Bulk {
-                        done: 0,
-                        remaining: 0,
-                        last: *after,
-                    }));
+                    return Ok(Reply::Bulk(Bulk { done: 0, remaining: 0, last: *after }));
                 };
                 let wanted = |_, row: &TaskRow| {
                     let error = row.error.as_deref().unwrap_or_default();
@@ -81,20 +72,12 @@ impl<K: Kv> Step<'_, K> {
             done += 1;
         }
         let remaining = self.queue(queue)?.row.counts.dead;
-        Ok(Reply::Bulk(Bulk {
-            done,
-            remaining,
-            last,
-        }))
+        Ok(Reply::Bulk(Bulk { done, remaining, last }))
     }
 
     fn revive(&mut self, seq: u64, was: &TaskRow, by: &Arc<str>) -> Result<TaskRow, KvError> {
         self.drop_callback(seq, was)?;
-        let row = TaskRow {
-            attempts: 0,
-            cancel_requested: false,
-            ..was.clone()
-        };
+        let row = TaskRow { attempts: 0, cancel_requested: false, ..was.clone() };
         self.requeue(seq, row, was, 0, Cause::by(Event::Replayed, by))
     }
 
@@ -115,14 +98,7 @@ impl<K: Kv> Step<'_, K> {
             keys_read.clear();
             let from = keys::index(queue, place, last.saturating_add(1));
             let to = keys::index(queue, place, u64::MAX);
-            self.kv.scan(
-                Table::Index,
-                from,
-                to,
-                Direction::Forward,
-                PAGE,
-                &mut keys_read,
-            )?;
+            self.kv.scan(Table::Index, from, to, Direction::Forward, PAGE, &mut keys_read)?;
             for (key, _) in &keys_read {
                 let seq = keys::seq_of(*key);
                 let Some(row) = TaskRow::load(self.kv, keys::task(seq))? else {

@@ -225,9 +225,7 @@ macro_rules! plain_row {
 
             /// Reads the row at `key`.
             pub fn load<K: KvRead + ?Sized>(kv: &K, key: Key) -> Result<Option<Self>, KvError> {
-                kv.get($table, key)?
-                    .map(|bytes| Self::decode(key, &bytes))
-                    .transpose()
+                kv.get($table, key)?.map(|bytes| Self::decode(key, &bytes)).transpose()
             }
         }
     };
@@ -258,10 +256,6 @@ impl<'a> BodyRow<'a> {
         strip_version(bytes)
             .map_err(|error| error.to_string())
             .and_then(|body| postcard::from_bytes(body).map_err(|_| "does not decode".to_owned()))
-            .map_err(|reason| KvError::Corrupt {
-                table: Table::Body,
-                key: keys::task(seq),
-                reason,
-            })
+            .map_err(|reason| KvError::Corrupt { table: Table::Body, key: keys::task(seq), reason })
     }
 }

@@ -123,13 +123,7 @@ impl State {
         effects: &mut Vec<Effect>,
     ) -> Result<Applied, KvError> {
         let now = self.meta.now.max(now);
-        let mut step = Step {
-            state: self,
-            kv,
-            now,
-            effects,
-            changed: false,
-        };
+        let mut step = Step { state: self, kv, now, effects, changed: false };
         let reply = match command {
             Command::Configure(settings) => step.configure(settings),
             Command::Enqueue(command) => step.enqueue(command)?,
@@ -168,19 +162,12 @@ impl State {
 
     /// When the next sweep has something to do.
     pub fn next_deadline(&self) -> Option<Millis> {
-        let lease = self
-            .leases
-            .first()
-            .map(|(until, _)| until.saturating_add(1));
-        [
-            TimerKind::Delayed,
-            TimerKind::Retention,
-            TimerKind::Idempotency,
-        ]
-        .into_iter()
-        .filter_map(|kind| self.timers.next(kind))
-        .chain(lease)
-        .min()
+        let lease = self.leases.first().map(|(until, _)| until.saturating_add(1));
+        [TimerKind::Delayed, TimerKind::Retention, TimerKind::Idempotency]
+            .into_iter()
+            .filter_map(|kind| self.timers.next(kind))
+            .chain(lease)
+            .min()
     }
 
     /// When the next result callback is due.
@@ -200,11 +187,7 @@ impl State {
 
     /// The queue of a command, if it exists.
     pub fn queue_id(&self, tenant: &str, command: &str) -> Option<QueueId> {
-        self.tenants
-            .get(tenant)?
-            .queues
-            .get(&*queue_name(command))
-            .copied()
+        self.tenants.get(tenant)?.queues.get(&*queue_name(command)).copied()
     }
 
     /// The row of a queue, as of the latest command.
@@ -214,18 +197,12 @@ impl State {
 
     /// Whether a task of the queue could be claimed now.
     pub fn is_claimable(&self, id: QueueId) -> bool {
-        self.queues
-            .get(&id)
-            .is_some_and(|queue| queue.head.is_some())
+        self.queues.get(&id).is_some_and(|queue| queue.head.is_some())
     }
 
     /// The queues of a tenant in the order of their names.
     pub fn queues_of(&self, tenant: &str) -> impl Iterator<Item = (QueueId, &QueueRow)> {
-        let ids = self
-            .tenants
-            .get(tenant)
-            .into_iter()
-            .flat_map(|tenant| tenant.queues.values());
+        let ids = self.tenants.get(tenant).into_iter().flat_map(|tenant| tenant.queues.values());
         ids.filter_map(|id| Some((*id, self.queue_row(*id)?)))
     }
 

@@ -42,19 +42,11 @@ pub(crate) struct Cause<'a> {
 
 impl<'a> Cause<'a> {
     pub fn by(event: Event, who: &'a Arc<str>) -> Cause<'a> {
-        Cause {
-            event,
-            who: Some(who),
-            why: None,
-        }
+        Cause { event, who: Some(who), why: None }
     }
 
     pub fn server(event: Event) -> Cause<'static> {
-        Cause {
-            event,
-            who: None,
-            why: None,
-        }
+        Cause { event, who: None, why: None }
     }
 }
 
@@ -114,9 +106,7 @@ impl<K: Kv> Step<'_, K> {
                 return Ok(*id);
             }
             if known.queues.len() >= QUEUES_PER_TENANT_MAX {
-                return Err(Rejection::TooManyQueues {
-                    max: QUEUES_PER_TENANT_MAX,
-                });
+                return Err(Rejection::TooManyQueues { max: QUEUES_PER_TENANT_MAX });
             }
         }
         let id = self.take_queue_id();
@@ -131,12 +121,7 @@ impl<K: Kv> Step<'_, K> {
             topic: None,
             counts: Counts::default(),
         };
-        self.state
-            .tenants
-            .entry(Arc::clone(tenant))
-            .or_default()
-            .queues
-            .insert(name, id);
+        self.state.tenants.entry(Arc::clone(tenant)).or_default().queues.insert(name, id);
         let mut queue = Queue::new(row);
         queue.dirty = true;
         self.state.queues.insert(id, queue);
@@ -175,11 +160,7 @@ impl<K: Kv> Step<'_, K> {
     ) -> Result<(), KvError> {
         row.place = place;
         self.enter(seq, row, true)?;
-        self.kv.insert(
-            Table::Index,
-            keys::index(row.queue, place, seq),
-            Bytes::new(),
-        );
+        self.kv.insert(Table::Index, keys::index(row.queue, place, seq), Bytes::new());
         self.note(seq, row, None, cause);
         self.kv.insert(Table::Task, keys::task(seq), row.encode());
         self.reindex_head(row.queue)
@@ -198,8 +179,7 @@ impl<K: Kv> Step<'_, K> {
         row.updated_at = self.now;
         self.enter(seq, row, false)?;
         if was.place.index_code() != row.place.index_code() {
-            self.kv
-                .delete(Table::Index, keys::index(row.queue, was.place, seq));
+            self.kv.delete(Table::Index, keys::index(row.queue, was.place, seq));
             let key = keys::index(row.queue, row.place, seq);
             // A task completes or fails once, and is claimed for the first time once.
             let first = matches!(row.place, Place::Completed | Place::Failed)
@@ -233,9 +213,7 @@ impl<K: Kv> Step<'_, K> {
                 }
             }
             Place::Delayed => {
-                self.state
-                    .timers
-                    .disarm(self.kv, TimerKind::Delayed, row.visible_at, seq)?;
+                self.state.timers.disarm(self.kv, TimerKind::Delayed, row.visible_at, seq)?;
             }
             Place::InProgress => {
                 if let Some(lease) = &row.lease {
@@ -245,9 +223,7 @@ impl<K: Kv> Step<'_, K> {
             Place::Completed | Place::Failed | Place::Dead => {
                 if let Some(finish) = &row.finish {
                     let deadline = finish.expires_at;
-                    self.state
-                        .timers
-                        .disarm(self.kv, TimerKind::Retention, deadline, seq)?;
+                    self.state.timers.disarm(self.kv, TimerKind::Retention, deadline, seq)?;
                 }
             }
         }
@@ -281,9 +257,7 @@ impl<K: Kv> Step<'_, K> {
             }
             Place::Delayed => {
                 let at = row.visible_at;
-                self.state
-                    .timers
-                    .arm(self.kv, TimerKind::Delayed, at, seq, Bytes::new());
+                self.state.timers.arm(self.kv, TimerKind::Delayed, at, seq, Bytes::new());
             }
             Place::InProgress => {
                 if let Some(lease) = &row.lease {
@@ -293,9 +267,7 @@ impl<K: Kv> Step<'_, K> {
             Place::Completed | Place::Failed | Place::Dead => {
                 if let Some(finish) = &row.finish {
                     let at = finish.expires_at;
-                    self.state
-                        .timers
-                        .arm(self.kv, TimerKind::Retention, at, seq, Bytes::new());
+                    self.state.timers.arm(self.kv, TimerKind::Retention, at, seq, Bytes::new());
                 }
             }
         }
@@ -310,8 +282,7 @@ impl<K: Kv> Step<'_, K> {
     /// Removes a finished task from its place and its list.
     pub fn evict(&mut self, seq: u64, row: &TaskRow) -> Result<(), KvError> {
         self.leave(seq, row)?;
-        self.kv
-            .delete(Table::Index, keys::index(row.queue, row.place, seq));
+        self.kv.delete(Table::Index, keys::index(row.queue, row.place, seq));
         self.kv.delete(Table::Task, keys::task(seq));
         self.kv.delete(Table::Body, keys::task(seq));
         self.effects.push(Effect::Moved {

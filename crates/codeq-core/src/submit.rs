@@ -80,33 +80,19 @@ fn ending_of(command: &Submit) -> Ending {
         Outcome::Failed(error) => (None, Some(shorten(Arc::clone(error)))),
     };
     let worker = Some(Arc::clone(&command.worker));
-    Ending {
-        worker,
-        result,
-        error,
-        artifacts: command.artifacts.clone(),
-    }
+    Ending { worker, result, error, artifacts: command.artifacts.clone() }
 }
 
 fn check(command: &Submit) -> Result<(), Rejection> {
     match &command.outcome {
         Outcome::Failed(error) if error.is_empty() => return Err(Rejection::ErrorRequired),
         Outcome::Completed(result) if result.len() > RESULT_BYTES_MAX => {
-            return Err(Rejection::InvalidResult {
-                max: RESULT_BYTES_MAX,
-            });
+            return Err(Rejection::InvalidResult { max: RESULT_BYTES_MAX });
         }
         _ => {}
     }
     let field = |text: &str| (1..=ARTIFACT_FIELD_BYTES_MAX).contains(&text.len());
     let fine = command.artifacts.len() <= ARTIFACTS_MAX
-        && command
-            .artifacts
-            .iter()
-            .all(|artifact| field(&artifact.name) && field(&artifact.url));
-    if fine {
-        Ok(())
-    } else {
-        Err(Rejection::InvalidArtifacts)
-    }
+        && command.artifacts.iter().all(|artifact| field(&artifact.name) && field(&artifact.url));
+    if fine { Ok(()) } else { Err(Rejection::InvalidArtifacts) }
 }

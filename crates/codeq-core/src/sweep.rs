@@ -38,10 +38,7 @@ impl<K: Kv> Step<'_, K> {
             }
         }
         let left = (limit - swept.expired) as usize;
-        let due = self
-            .state
-            .timers
-            .due(self.kv, TimerKind::Delayed, self.now, left)?;
+        let due = self.state.timers.due(self.kv, TimerKind::Delayed, self.now, left)?;
         for (key, _) in due {
             let seq = keys::seq_of(key);
             let Some(was) = TaskRow::load(self.kv, keys::task(seq))? else {
@@ -56,10 +53,7 @@ impl<K: Kv> Step<'_, K> {
 
     /// Removes what retention no longer keeps, at most `limit` tasks and keys.
     fn remove_old(&mut self, limit: u32) -> Result<u32, KvError> {
-        let due = self
-            .state
-            .timers
-            .due(self.kv, TimerKind::Retention, self.now, limit as usize)?;
+        let due = self.state.timers.due(self.kv, TimerKind::Retention, self.now, limit as usize)?;
         let left = (limit as usize).saturating_sub(due.len());
         let mut removed = 0;
         for (key, _) in due {
@@ -74,15 +68,11 @@ impl<K: Kv> Step<'_, K> {
                 removed += 1;
             }
         }
-        let due = self
-            .state
-            .timers
-            .due(self.kv, TimerKind::Idempotency, self.now, left)?;
+        let due = self.state.timers.due(self.kv, TimerKind::Idempotency, self.now, left)?;
         for (key, value) in due {
             self.kv.delete(Table::Timer, key);
             if let Ok(hash) = <[u8; 16]>::try_from(&value[..]) {
-                self.kv
-                    .delete(Table::Idempotency, u128::from_le_bytes(hash));
+                self.kv.delete(Table::Idempotency, u128::from_le_bytes(hash));
             }
             self.changed = true;
             removed += 1;
@@ -96,13 +86,7 @@ impl<K: Kv> Step<'_, K> {
             let timers = &mut self.state.timers;
             timers.disarm(self.kv, TimerKind::Retention, finish.expires_at, seq)?;
             finish.expires_at = self.now.saturating_add(CALLBACK_RETENTION_STEP_MS);
-            timers.arm(
-                self.kv,
-                TimerKind::Retention,
-                finish.expires_at,
-                seq,
-                Bytes::new(),
-            );
+            timers.arm(self.kv, TimerKind::Retention, finish.expires_at, seq, Bytes::new());
         }
         self.save(seq, &row);
         Ok(())

@@ -96,23 +96,13 @@ impl Timers {
         let cursor = self.cursor(kind);
         let end = keys::timer(kind, Millis::MAX, u64::MAX);
         let mut rows = Vec::new();
-        kv.scan(
-            Table::Timer,
-            cursor.low,
-            end,
-            Direction::Forward,
-            1,
-            &mut rows,
-        )?;
+        kv.scan(Table::Timer, cursor.low, end, Direction::Forward, 1, &mut rows)?;
         cursor.first = rows.first().map(|(key, _)| *key);
         cursor.low = cursor.first.unwrap_or(end.saturating_add(1));
         Ok(())
     }
 
-    #[allow(
-        clippy::indexing_slicing,
-        reason = "the array has an entry for every kind"
-    )]
+    #[allow(clippy::indexing_slicing, reason = "the array has an entry for every kind")]
     fn cursor(&mut self, kind: TimerKind) -> &mut Cursor {
         &mut self.cursors[kind as usize]
     }

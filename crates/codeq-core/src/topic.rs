@@ -52,10 +52,7 @@ impl Policy {
             || tiers.iter().any(|tier| *tier > TOPIC_TIER_MAX)
         {
             "priorityTiers"
-        } else if self
-            .max_attempts
-            .is_some_and(|n| !(1..=TOPIC_ATTEMPTS_MAX).contains(&n))
-        {
+        } else if self.max_attempts.is_some_and(|n| !(1..=TOPIC_ATTEMPTS_MAX).contains(&n)) {
             "maxAttempts"
         } else if self
             .dead_letter_topic
@@ -76,12 +73,7 @@ impl Policy {
     /// The priority that a task gets which asks for `wanted`: the nearest tier not above it, or else the
     /// lowest tier.
     pub fn tier(&self, wanted: u8) -> u8 {
-        let not_above = self
-            .priority_tiers
-            .iter()
-            .copied()
-            .filter(|tier| *tier <= wanted)
-            .max();
+        let not_above = self.priority_tiers.iter().copied().filter(|tier| *tier <= wanted).max();
         let lowest = self.priority_tiers.iter().copied().min();
         not_above.or(lowest).unwrap_or(wanted).min(PRIORITY_MAX)
     }
@@ -123,10 +115,7 @@ impl<K: Kv> Step<'_, K> {
         };
         self.queue_mut(id)?.row.topic = Some(topic.clone());
         self.reindex_head(id)?;
-        Ok(Reply::Topic {
-            topic: Box::new(topic),
-            created,
-        })
+        Ok(Reply::Topic { topic: Box::new(topic), created })
     }
 
     pub(crate) fn delete_topic(&mut self, command: &DeleteTopic) -> Result<Reply, KvError> {
@@ -149,16 +138,10 @@ mod tests {
 
     #[test]
     fn tiers_lower_to_the_nearest_or_raise_to_the_lowest() {
-        let policy = Policy {
-            priority_tiers: vec![3, 7, 10],
-            ..Policy::default()
-        };
+        let policy = Policy { priority_tiers: vec![3, 7, 10], ..Policy::default() };
         let got: Vec<u8> = (0..=9).map(|p| policy.tier(p)).collect();
         assert_eq!(got, [3, 3, 3, 3, 3, 3, 3, 7, 7, 7]);
-        let only_ten = Policy {
-            priority_tiers: vec![10],
-            ..Policy::default()
-        };
+        let only_ten = Policy { priority_tiers: vec![10], ..Policy::default() };
         assert_eq!(only_ten.tier(2), 9);
         assert_eq!(Policy::default().tier(4), 4);
     }
@@ -170,47 +153,14 @@ mod tests {
             Err(Rejection::InvalidTopic { field }) => field,
             other => panic!("{other:?}"),
         };
-        assert_eq!(
-            field(Policy {
-                priority_tiers: vec![1, 1],
-                ..base.clone()
-            }),
-            "priorityTiers"
-        );
-        assert_eq!(
-            field(Policy {
-                priority_tiers: vec![11],
-                ..base.clone()
-            }),
-            "priorityTiers"
-        );
-        assert_eq!(
-            field(Policy {
-                max_attempts: Some(0),
-                ..base.clone()
-            }),
-            "maxAttempts"
-        );
-        assert_eq!(
-            field(Policy {
-                max_attempts: Some(101),
-                ..base.clone()
-            }),
-            "maxAttempts"
-        );
-        let to = |text: &str| Policy {
-            dead_letter_topic: Some(text.into()),
-            ..base.clone()
-        };
+        assert_eq!(field(Policy { priority_tiers: vec![1, 1], ..base.clone() }), "priorityTiers");
+        assert_eq!(field(Policy { priority_tiers: vec![11], ..base.clone() }), "priorityTiers");
+        assert_eq!(field(Policy { max_attempts: Some(0), ..base.clone() }), "maxAttempts");
+        assert_eq!(field(Policy { max_attempts: Some(101), ..base.clone() }), "maxAttempts");
+        let to = |text: &str| Policy { dead_letter_topic: Some(text.into()), ..base.clone() };
         assert_eq!(field(to("a")), "deadLetterTopicRef");
         assert_eq!(field(to("A-b")), "deadLetterTopicRef");
-        assert_eq!(
-            field(Policy {
-                max_consumers: 10_001,
-                ..base
-            }),
-            "maxConsumers"
-        );
+        assert_eq!(field(Policy { max_consumers: 10_001, ..base }), "maxConsumers");
     }
 
     #[test]

@@ -81,13 +81,11 @@ impl Task {
         row: &TaskRow,
         queue: &QueueRow,
     ) -> Result<Task, KvError> {
-        let bytes = kv
-            .get(Table::Body, keys::task(seq))?
-            .ok_or_else(|| KvError::Corrupt {
-                table: Table::Body,
-                key: keys::task(seq),
-                reason: "task without body".to_owned(),
-            })?;
+        let bytes = kv.get(Table::Body, keys::task(seq))?.ok_or_else(|| KvError::Corrupt {
+            table: Table::Body,
+            key: keys::task(seq),
+            reason: "task without body".to_owned(),
+        })?;
         let body = BodyRow::decode(seq, &bytes)?;
         let payload = bytes.slice_ref(body.payload);
         Ok(Task::from_parts(seq, row, queue, &body, payload))

@@ -10,16 +10,10 @@ fn costs_an_attempt_and_is_claimable_at_once() {
     let run = h.running(tries("a", 2));
     assert_eq!(h.abandon(run.id, true), requeued(0));
     let back = h.get(run.id);
-    assert_eq!(
-        (back.place, back.attempts, back.worker),
-        (Place::Pending, 1, None)
-    );
+    assert_eq!((back.place, back.attempts, back.worker), (Place::Pending, 1, None));
     assert!(h.claim("a").is_some());
     assert_eq!(h.abandon(run.id, true), Reply::Returned(Returned::Dead));
-    assert_eq!(
-        h.result(run.id).and_then(|r| r.error).as_deref(),
-        Some("MAX_ATTEMPTS")
-    );
+    assert_eq!(h.result(run.id).and_then(|r| r.error).as_deref(), Some("MAX_ATTEMPTS"));
     h.finish();
 }
 
@@ -32,13 +26,7 @@ fn without_penalty_costs_nothing_however_often() {
         assert_eq!(h.claim("a").map(|t| t.attempts), Some(0));
     }
     let history = h.reader().history(T, run.id).unwrap().unwrap().entries();
-    assert_eq!(
-        history
-            .iter()
-            .filter(|e| e.event == Event::Released)
-            .count(),
-        5
-    );
+    assert_eq!(history.iter().filter(|e| e.event == Event::Released).count(), 5);
     h.finish();
 }
 
@@ -60,18 +48,9 @@ fn checks_in_order() {
     let waiting = h.add(task("b"));
     let run = h.running(task("a"));
     for penalty in [true, false] {
-        assert_eq!(
-            h.abandon_as("x", W, run.id, penalty),
-            refused(Rejection::NotFound)
-        );
-        assert_eq!(
-            h.abandon_as(T, "x", waiting.id, penalty),
-            refused(Rejection::NotInProgress)
-        );
-        assert_eq!(
-            h.abandon_as(T, "x", run.id, penalty),
-            refused(Rejection::NotOwner)
-        );
+        assert_eq!(h.abandon_as("x", W, run.id, penalty), refused(Rejection::NotFound));
+        assert_eq!(h.abandon_as(T, "x", waiting.id, penalty), refused(Rejection::NotInProgress));
+        assert_eq!(h.abandon_as(T, "x", run.id, penalty), refused(Rejection::NotOwner));
     }
     h.pass(LEASE + 1);
     assert_eq!(h.abandon(run.id, false), refused(Rejection::NotInProgress));

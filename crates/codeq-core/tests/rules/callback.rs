@@ -6,11 +6,7 @@ use codeq_core::reply::{Rejection, Reply};
 use crate::harness::*;
 
 fn failed(retry_after: Option<u64>) -> Delivery {
-    Delivery::Failed {
-        status: Some(503),
-        error: text("busy"),
-        retry_after,
-    }
+    Delivery::Failed { status: Some(503), error: text("busy"), retry_after }
 }
 
 #[test]
@@ -39,19 +35,13 @@ fn every_end_is_told() {
     ];
     for (at, end) in ends.into_iter().enumerate() {
         let mut h = Harness::new();
-        let run = h.running(codeq_core::command::NewTask {
-            max_attempts: Some(1),
-            ..hooked("a")
-        });
+        let run = h.running(codeq_core::command::NewTask { max_attempts: Some(1), ..hooked("a") });
         assert_eq!(h.callbacks().len(), 0);
         end(&mut h, run.id);
         assert!(h.get(run.id).place.is_terminal(), "end {at}");
         assert_eq!(h.callbacks_due(), [run.id], "end {at}");
         assert_eq!(h.state.next_callback(), Some(h.now));
-        assert!(
-            h.effects
-                .contains(&Effect::CallbackDue { seq: run.id.seq() })
-        );
+        assert!(h.effects.contains(&Effect::CallbackDue { seq: run.id.seq() }));
         h.reload();
         let pending = h.callbacks();
         assert_eq!(pending.len(), 1, "a restart does not forget");
@@ -65,14 +55,8 @@ fn nobody_asked_nobody_is_told() {
     let mut h = Harness::new();
     let done = h.done(task("a"));
     assert_eq!(h.callbacks().len(), 0);
-    assert_eq!(
-        h.callback(done.id, Delivery::Delivered),
-        refused(Rejection::NoCallback)
-    );
-    assert_eq!(
-        h.callback(done.id, Delivery::Resend),
-        refused(Rejection::NoCallback)
-    );
+    assert_eq!(h.callback(done.id, Delivery::Delivered), refused(Rejection::NoCallback));
+    assert_eq!(h.callback(done.id, Delivery::Resend), refused(Rejection::NoCallback));
 }
 
 #[test]
@@ -81,10 +65,7 @@ fn a_delivery_ends_it() {
     let done = h.done(hooked("a"));
     assert_eq!(h.callback(done.id, Delivery::Delivered), Reply::Done);
     assert_eq!((h.callbacks().len(), h.state.next_callback()), (0, None));
-    assert_eq!(
-        h.callback(done.id, Delivery::Delivered),
-        refused(Rejection::NoCallback)
-    );
+    assert_eq!(h.callback(done.id, Delivery::Delivered), refused(Rejection::NoCallback));
     h.finish();
 }
 
@@ -106,20 +87,13 @@ fn five_attempts_with_doubling_pauses() {
     assert_eq!(h.callbacks_due(), [], "no further attempt");
     let kept = h.callbacks();
     let outbox = &kept[0].outbox;
-    assert_eq!(
-        (outbox.attempts, outbox.next_at, outbox.last_status),
-        (5, None, Some(503))
-    );
+    assert_eq!((outbox.attempts, outbox.next_at, outbox.last_status), (5, None, Some(503)));
     assert_eq!(outbox.last_error.as_deref(), Some("busy"));
     // A report that comes late changes no schedule.
     h.callback(done.id, failed(None));
     assert_eq!(h.state.next_callback(), None);
     assert_eq!(h.callback(done.id, Delivery::Resend), Reply::Done);
-    assert_eq!(
-        h.callbacks_due(),
-        [done.id],
-        "sent again, with fresh attempts"
-    );
+    assert_eq!(h.callbacks_due(), [done.id], "sent again, with fresh attempts");
     h.callback(done.id, failed(None));
     assert_eq!(h.state.next_callback(), Some(h.now + 2_000));
     h.callback(done.id, Delivery::Delivered);
@@ -137,10 +111,7 @@ fn pauses_are_capped() {
     for attempt in 1..=99 {
         h.callback(done.id, failed(None));
         let pause = h.state.next_callback().expect("another attempt") - h.now;
-        assert!(
-            pause <= 60_000 && (attempt < 6 || pause == 60_000),
-            "{attempt}: {pause}"
-        );
+        assert!(pause <= 60_000 && (attempt < 6 || pause == 60_000), "{attempt}: {pause}");
     }
     h.callback(done.id, failed(None));
     assert_eq!(h.state.next_callback(), None);
@@ -155,10 +126,7 @@ fn the_receiver_may_ask_for_a_pause_but_not_for_ever() {
     h.callback(done.id, failed(Some(1)));
     assert_eq!(h.state.next_callback(), Some(h.now + 4_000));
     h.callback(done.id, failed(Some(u64::MAX)));
-    assert_eq!(
-        h.state.next_callback(),
-        Some(h.now + CALLBACK_RETRY_AFTER_MS_MAX)
-    );
+    assert_eq!(h.state.next_callback(), Some(h.now + CALLBACK_RETRY_AFTER_MS_MAX));
     h.finish();
 }
 
@@ -182,15 +150,9 @@ fn another_tenants_callback_is_not_there() {
     let mut h = Harness::new();
     let done = h.done(hooked("a"));
     for delivery in [Delivery::Delivered, Delivery::Resend, failed(None)] {
-        assert_eq!(
-            h.callback_as("x", done.id, delivery),
-            refused(Rejection::NotFound)
-        );
+        assert_eq!(h.callback_as("x", done.id, delivery), refused(Rejection::NotFound));
     }
     assert_eq!(h.callbacks_due(), [done.id]);
     let gone = codeq_core::id::TaskId::new(done.id.seq(), done.id.salt() ^ 1);
-    assert_eq!(
-        h.callback(gone, Delivery::Delivered),
-        refused(Rejection::NotFound)
-    );
+    assert_eq!(h.callback(gone, Delivery::Delivered), refused(Rejection::NotFound));
 }

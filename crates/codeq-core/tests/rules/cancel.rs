@@ -11,18 +11,10 @@ fn a_waiting_task_ends_at_once() {
     let mut h = Harness::new();
     for new in [hooked("a"), late("a", 9_000)] {
         let made = h.add(new);
-        let Reply::Cancelled(task) = h.cancel(made.id) else {
-            panic!("not cancelled")
-        };
-        assert_eq!(
-            (task.place, task.error.as_deref()),
-            (Place::Failed, Some("CANCELLED"))
-        );
+        let Reply::Cancelled(task) = h.cancel(made.id) else { panic!("not cancelled") };
+        assert_eq!((task.place, task.error.as_deref()), (Place::Failed, Some("CANCELLED")));
         assert_eq!((task.visible_at, *task), (None, h.get(made.id)));
-        assert_eq!(
-            h.result(made.id).and_then(|r| r.error).as_deref(),
-            Some("CANCELLED")
-        );
+        assert_eq!(h.result(made.id).and_then(|r| r.error).as_deref(), Some("CANCELLED"));
         assert_eq!(h.cancel(made.id), refused(Rejection::Finished));
         h.pass(HOUR);
         assert_eq!(h.claim("a"), None);
@@ -34,22 +26,14 @@ fn a_waiting_task_ends_at_once() {
 fn a_running_task_is_asked_once() {
     let mut h = Harness::new();
     let run = h.running(task("a"));
-    let Reply::CancelRequested(task) = h.cancel(run.id) else {
-        panic!("not requested")
-    };
+    let Reply::CancelRequested(task) = h.cancel(run.id) else { panic!("not requested") };
     assert!(task.cancel_requested && task.place == Place::InProgress);
     h.pass(1);
     let before = h.digest();
     assert!(matches!(h.cancel(run.id), Reply::CancelRequested(_)));
     assert_eq!(h.digest(), before, "a second request changes nothing");
     let history = h.reader().history(T, run.id).unwrap().unwrap().entries();
-    assert_eq!(
-        history
-            .iter()
-            .filter(|e| e.event == Event::CancelRequested)
-            .count(),
-        1
-    );
+    assert_eq!(history.iter().filter(|e| e.event == Event::CancelRequested).count(), 1);
     h.finish();
 }
 
@@ -57,18 +41,9 @@ fn a_running_task_is_asked_once() {
 fn a_requested_cancel_ends_the_task_whatever_its_worker_does() {
     type Act = fn(&mut Harness, codeq_core::id::TaskId) -> Reply;
     let acts: [(Act, Reply); 4] = [
-        (
-            |h, id| h.nack(id, Some(0), Some("x")),
-            Reply::Returned(Returned::Cancelled),
-        ),
-        (
-            |h, id| h.abandon(id, true),
-            Reply::Returned(Returned::Cancelled),
-        ),
-        (
-            |h, id| h.abandon(id, false),
-            Reply::Returned(Returned::Cancelled),
-        ),
+        (|h, id| h.nack(id, Some(0), Some("x")), Reply::Returned(Returned::Cancelled)),
+        (|h, id| h.abandon(id, true), Reply::Returned(Returned::Cancelled)),
+        (|h, id| h.abandon(id, false), Reply::Returned(Returned::Cancelled)),
         (
             |h, id| {
                 h.pass(LEASE + 1);
@@ -83,10 +58,7 @@ fn a_requested_cancel_ends_the_task_whatever_its_worker_does() {
         h.cancel(run.id);
         assert_eq!(act(&mut h, run.id), reply);
         let task = h.get(run.id);
-        assert_eq!(
-            (task.place, task.error.as_deref()),
-            (Place::Failed, Some("CANCELLED"))
-        );
+        assert_eq!((task.place, task.error.as_deref()), (Place::Failed, Some("CANCELLED")));
         assert_eq!(h.callbacks().len(), 1, "its producer hears of it");
         h.pass(HOUR);
         assert_eq!(h.claim("a"), None);

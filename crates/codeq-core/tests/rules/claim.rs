@@ -18,16 +18,10 @@ fn a_claimed_task_is_leased() {
     h.pass(10);
     let taken = h.claim("a").expect("one");
     assert_eq!(taken, h.get(made.id));
-    assert_eq!(
-        (taken.place, taken.place.status()),
-        (Place::InProgress, Status::InProgress)
-    );
+    assert_eq!((taken.place, taken.place.status()), (Place::InProgress, Status::InProgress));
     assert_eq!(taken.worker.as_deref(), Some(W));
     assert_eq!(taken.lease_until, Some(h.now + LEASE));
-    assert_eq!(
-        (taken.fence, taken.attempts, taken.updated_at),
-        (1, 0, h.now)
-    );
+    assert_eq!((taken.fence, taken.attempts, taken.updated_at), (1, 0, h.now));
     assert_eq!(h.claim("a"), None, "at most one lease");
     h.finish();
 }
@@ -35,10 +29,8 @@ fn a_claimed_task_is_leased() {
 #[test]
 fn first_in_first_out_within_a_priority() {
     let mut h = Harness::new();
-    let made: Vec<Task> = [1, 9, 0, 9, 1, 0]
-        .into_iter()
-        .map(|priority| h.add(urgent("a", priority)))
-        .collect();
+    let made: Vec<Task> =
+        [1, 9, 0, 9, 1, 0].into_iter().map(|priority| h.add(urgent("a", priority))).collect();
     let taken = h.claims(&["a"], 10);
     let wanted = [1, 3, 0, 4, 2, 5].map(|at: usize| made[at].id.seq());
     assert_eq!(ids(&taken), wanted);
@@ -122,11 +114,7 @@ fn a_claim_repairs_what_is_due() {
     let expired = h.running(tries("a", 1));
     let delayed = h.add(late("a", LEASE));
     h.pass(LEASE + 1);
-    assert_eq!(
-        h.claim("a").map(|t| t.id),
-        Some(delayed.id),
-        "without any sweep"
-    );
+    assert_eq!(h.claim("a").map(|t| t.id), Some(delayed.id), "without any sweep");
     assert_eq!(h.get(expired.id).place, Place::Dead);
     h.finish();
 }
@@ -158,44 +146,26 @@ fn what_is_out_of_bounds_is_refused() {
         other => panic!("{other:?}"),
     };
     for lease in [0, 999, 43_200_001, u64::MAX] {
-        let bad = Claim {
-            lease,
-            ..good.clone()
-        };
+        let bad = Claim { lease, ..good.clone() };
         let (min, max) = (LEASE_MS_MIN, LEASE_MS_MAX);
         assert_eq!(refusal(bad), Rejection::InvalidLease { min, max });
     }
     for worker in ["", "a\0", &"w".repeat(257)] {
-        let bad = Claim {
-            worker: text(worker),
-            ..good.clone()
-        };
+        let bad = Claim { worker: text(worker), ..good.clone() };
         assert_eq!(refusal(bad), Rejection::InvalidWorker);
     }
     for tenant in ["", &"t".repeat(257)] {
-        let bad = Claim {
-            tenant: text(tenant),
-            ..good.clone()
-        };
+        let bad = Claim { tenant: text(tenant), ..good.clone() };
         assert_eq!(refusal(bad), Rejection::InvalidTenant);
     }
-    let bad = Claim {
-        from: Selector::Commands(vec![text("a"), text("")]),
-        ..good.clone()
-    };
+    let bad = Claim { from: Selector::Commands(vec![text("a"), text("")]), ..good.clone() };
     assert_eq!(refusal(bad), Rejection::InvalidCommand);
     let max = CLAIM_COMMANDS_MAX;
-    let bad = Claim {
-        from: Selector::Commands(vec![text("a"); max + 1]),
-        ..good.clone()
-    };
+    let bad = Claim { from: Selector::Commands(vec![text("a"); max + 1]), ..good.clone() };
     assert_eq!(refusal(bad), Rejection::TooManyCommands { max });
     for lease in [LEASE_MS_MIN, LEASE_MS_MAX] {
         h.add(task("a"));
-        let fine = Claim {
-            lease,
-            ..good.clone()
-        };
+        let fine = Claim { lease, ..good.clone() };
         assert!(matches!(h.apply(Command::Claim(fine)), Reply::Claimed(tasks) if tasks.len() == 1));
     }
 }
@@ -206,16 +176,7 @@ fn a_long_queue_keeps_its_order() {
     h.every = 700;
     let made: Vec<Task> = (0..3 * WINDOW_MAX).map(|_| h.add(task("a"))).collect();
     // Holes at the head, in the window, at its edge, and in the tail.
-    let holes = [
-        0,
-        1,
-        500,
-        WINDOW_MAX - 1,
-        WINDOW_MAX,
-        WINDOW_MAX + 1,
-        2_000,
-        3 * WINDOW_MAX - 1,
-    ];
+    let holes = [0, 1, 500, WINDOW_MAX - 1, WINDOW_MAX, WINDOW_MAX + 1, 2_000, 3 * WINDOW_MAX - 1];
     for at in holes {
         assert!(matches!(h.cancel(made[at].id), Reply::Cancelled(_)));
     }
@@ -328,11 +289,7 @@ fn a_long_queue_under_random_use_keeps_its_order() {
             4 if round % 3 == 0 => h.reload(),
             _ => {
                 let count = 1 + random(700);
-                let got: Vec<_> = h
-                    .claims(&["a"], count as u32)
-                    .iter()
-                    .map(|t| t.id)
-                    .collect();
+                let got: Vec<_> = h.claims(&["a"], count as u32).iter().map(|t| t.id).collect();
                 let mut wanted = Vec::new();
                 for priority in (0..3).rev() {
                     let many = lists[priority].len().min(count - wanted.len());

@@ -26,11 +26,7 @@ fn removes_what_finished_before() {
     for id in [later.id, live.id, delayed.id, run.id] {
         assert!(h.find(T, id).is_some());
     }
-    assert_eq!(
-        h.cleanup(T, u64::MAX, 100),
-        1,
-        "live tasks are never removed"
-    );
+    assert_eq!(h.cleanup(T, u64::MAX, 100), 1, "live tasks are never removed");
     h.finish();
 }
 
@@ -61,11 +57,7 @@ fn a_callback_that_is_still_due_keeps_its_task() {
     let called = h.done(hooked("a"));
     let plain = h.done(task("a"));
     h.pass(1);
-    assert_eq!(
-        h.cleanup(T, h.now, 1),
-        1,
-        "it does not stand in the way of others"
-    );
+    assert_eq!(h.cleanup(T, h.now, 1), 1, "it does not stand in the way of others");
     assert_eq!(h.find(T, plain.id), None);
     assert_eq!(h.get(called.id).place, Place::Completed);
     h.callback(called.id, Delivery::Delivered);
@@ -82,9 +74,6 @@ fn a_task_that_took_long_is_found_behind_one_that_did_not() {
     h.pass(10);
     h.complete(slow.id);
     assert_eq!(h.cleanup(T, h.now, 10), 1);
-    assert_eq!(
-        (h.find(T, quick.id), h.get(slow.id).place),
-        (None, Place::Completed)
-    );
+    assert_eq!((h.find(T, quick.id), h.get(slow.id).place), (None, Place::Completed));
     h.finish();
 }

@@ -26,9 +26,7 @@ fn two_shards_that_read_the_same_log_are_equal() {
                 command = read_group(&group).expect("decodes").1.remove(0);
             }
             let mut effects = Vec::new();
-            let applied = state
-                .apply(&mut kv, *now, &command, &mut effects)
-                .expect("applies");
+            let applied = state.apply(&mut kv, *now, &command, &mut effects).expect("applies");
             seen.push((format!("{:?}", applied.reply), effects, applied.changed));
         }
         (digest(&state, &kv).expect("digest"), seen)
@@ -44,10 +42,7 @@ fn two_shards_that_read_the_same_log_are_equal() {
 
 #[test]
 fn settings_lie_in_the_log() {
-    let mut h = Harness::with(Settings {
-        max_attempts: 2,
-        ..Settings::default()
-    });
+    let mut h = Harness::with(Settings { max_attempts: 2, ..Settings::default() });
     h.add(task("a"));
     h.apply(Command::Configure(Settings::default()));
     assert_eq!(h.add(task("a")).max_attempts, 5);
@@ -63,68 +58,16 @@ fn settings_lie_in_the_log() {
 fn bad_settings_are_refused() {
     use codeq_core::reply::Rejection;
     let good = Settings::default();
-    let backoff = |base, max| Backoff {
-        growth: Growth::Fixed,
-        base,
-        max,
-    };
+    let backoff = |base, max| Backoff { growth: Growth::Fixed, base, max };
     let bad = [
-        (
-            "max_attempts",
-            Settings {
-                max_attempts: 0,
-                ..good.clone()
-            },
-        ),
-        (
-            "max_attempts",
-            Settings {
-                max_attempts: 1_001,
-                ..good.clone()
-            },
-        ),
-        (
-            "retention",
-            Settings {
-                retention: u64::MAX,
-                ..good.clone()
-            },
-        ),
-        (
-            "callback_attempts",
-            Settings {
-                callback_attempts: 0,
-                ..good.clone()
-            },
-        ),
-        (
-            "callback_base",
-            Settings {
-                callback_base: 60_001,
-                ..good.clone()
-            },
-        ),
-        (
-            "callback_max",
-            Settings {
-                callback_max: u64::MAX,
-                ..good.clone()
-            },
-        ),
-        (
-            "backoff.base",
-            Settings {
-                backoff: backoff(2, 1),
-                ..good.clone()
-            },
-        ),
-        (
-            "backoff.max",
-            Settings {
-                backoff: backoff(2, u64::MAX),
-                ..good
-            },
-        ),
+        ("max_attempts", Settings { max_attempts: 0, ..good.clone() }),
+        ("max_attempts", Settings { max_attempts: 1_001, ..good.clone() }),
+        ("retention", Settings { retention: u64::MAX, ..good.clone() }),
+        ("callback_attempts", Settings { callback_attempts: 0, ..good.clone() }),
+        ("callback_base", Settings { callback_base: 60_001, ..good.clone() }),
+        ("callback_max", Settings { callback_max: u64::MAX, ..good.clone() }),
+        ("backoff.base", Settings { backoff: backoff(2, 1), ..good.clone() }),
+        ("backoff.max", Settings { backoff: backoff(2, u64::MAX), ..good }),
     ];
     let mut h = Harness::new();
     for (field, settings) in bad {

@@ -34,14 +34,7 @@ pub struct Act {
 }
 
 pub fn acts(length: usize) -> impl Strategy<Value = Vec<Act>> {
-    let act = (
-        0..STEPS.len(),
-        0..100u8,
-        any::<u16>(),
-        any::<u16>(),
-        any::<u16>(),
-        0..20u8,
-    )
+    let act = (0..STEPS.len(), 0..100u8, any::<u16>(), any::<u16>(), any::<u16>(), 0..20u8)
         .prop_map(|(time, verb, pick, a, b, reload)| Act {
             time,
             verb,
@@ -74,11 +67,7 @@ impl Pair {
         };
         pair.apply(Command::Configure(Settings {
             max_attempts: 3,
-            backoff: Backoff {
-                growth,
-                base: 1_000,
-                max: 5_000,
-            },
+            backoff: Backoff { growth, base: 1_000, max: 5_000 },
             retention: HOUR,
             callback_attempts: 3,
             ..Settings::default()
@@ -94,10 +83,7 @@ impl Pair {
         let command = self.command(act);
         // More than a claim repairs at once is a matter of bounds, not of rules.
         if matches!(command, Command::Claim(_)) && self.model.due(self.h.now) > 16 {
-            self.apply(Command::Sweep(Sweep {
-                limit: 512,
-                seed: 1,
-            }));
+            self.apply(Command::Sweep(Sweep { limit: 512, seed: 1 }));
         }
         self.apply(command);
     }
@@ -162,11 +148,7 @@ impl Pair {
 
     fn compare(&mut self) {
         for tenant in TENANTS {
-            let query = ListQuery {
-                tenant: text(tenant),
-                limit: 1_000,
-                ..ListQuery::default()
-            };
+            let query = ListQuery { tenant: text(tenant), limit: 1_000, ..ListQuery::default() };
             let items = self.h.list(query).items;
             assert_eq!(items, self.model.list(tenant, &items), "tasks of {tenant}");
             let queues = self.h.reader().queues(tenant).expect("reads");
@@ -182,19 +164,12 @@ impl Pair {
         }
         let mut posts = self.h.callbacks().into_iter();
         for known in &self.model.tasks {
-            let result = self
-                .h
-                .reader()
-                .result(&known.task.tenant, known.task.id)
-                .expect("reads");
+            let result = self.h.reader().result(&known.task.tenant, known.task.id).expect("reads");
             assert_eq!(result.and_then(|(_, result)| result), known.end);
             if let Some(post) = &known.post {
                 let got = posts.next().expect("a callback");
                 assert_eq!(got.task.id, known.task.id);
-                assert_eq!(
-                    (got.outbox.attempts, got.outbox.next_at),
-                    (post.tried, post.next_at)
-                );
+                assert_eq!((got.outbox.attempts, got.outbox.next_at), (post.tried, post.next_at));
             }
             if !self.ids.contains(&known.task.id) {
                 self.ids.push(known.task.id);
@@ -204,21 +179,28 @@ impl Pair {
     }
 
     fn command(&self, act: &Act) -> Command {
-        let Act {
-            verb, pick, a, b, ..
-        } = *act;
+        let Act { verb, pick, a, b, .. } = *act;
         // Mostly the newest tasks, and mostly by those whom they concern.
-        let id = self.ids[self.ids.len() - 1 - pick % self.ids.len().min(12)];
+        let newest = self.ids[self.ids.len() - 1 - pick % self.ids.len().min(12)];
+        let running: Vec<TaskId> = self
+            .model
+            .tasks
+            .iter()
+            .map(|k| &k.task)
+            .filter(|t| t.worker.is_some())
+            .map(|t| t.id)
+            .collect();
+        let id = match verb {
+            45..=76 if !running.is_empty() && b % 4 > 0 => running[pick % running.len()],
+            _ => newest,
+        };
         let of = self.model.tasks.iter().find(|known| known.task.id == id);
         let right = !pick.is_multiple_of(7);
         let tenant = match of.filter(|_| right) {
             Some(known) => known.task.tenant.clone(),
             None => text(TENANTS[a % 2]),
         };
-        let worker = match of
-            .and_then(|known| known.task.worker.clone())
-            .filter(|_| right)
-        {
+        let worker = match of.and_then(|known| known.task.worker.clone()).filter(|_| right) {
             Some(worker) => worker,
             None => text(WORKERS[b % 3]),
         };
@@ -226,9 +208,7 @@ impl Pair {
         match verb {
             0..=24 => Command::Enqueue(Enqueue {
                 tenant: text(TENANTS[pick % 2]),
-                tasks: (0..1 + a % 3)
-                    .map(|i| new_task(a / 3 + i * 7, b + i))
-                    .collect(),
+                tasks: (0..1 + a % 3).map(|i| new_task(a / 3 + i * 7, b + i)).collect(),
                 atomic: a.is_multiple_of(2),
                 seed: b as u64,
             }),
@@ -242,12 +222,7 @@ impl Pair {
                 lease: [1_000, 5_000, 60_000][b % 3],
                 count: 1 + (a % 4) as u32,
             }),
-            45..=48 => Command::Heartbeat(Heartbeat {
-                tenant,
-                id,
-                worker,
-                extend: 5_000,
-            }),
+            45..=48 => Command::Heartbeat(Heartbeat { tenant, id, worker, extend: 5_000 }),
             49..=58 => Command::Submit(Submit {
                 tenant,
                 id,
@@ -266,17 +241,10 @@ impl Pair {
                 reason: some(b, text(["slow", "broken"][a % 2])),
                 seed: a as u64,
             }),
-            69..=72 => Command::Abandon(Abandon {
-                tenant,
-                id,
-                worker,
-                penalty: a.is_multiple_of(2),
-            }),
-            73..=76 => Command::Cancel(Cancel {
-                tenant,
-                id,
-                by: text("p"),
-            }),
+            69..=72 => {
+                Command::Abandon(Abandon { tenant, id, worker, penalty: a.is_multiple_of(2) })
+            }
+            73..=76 => Command::Cancel(Cancel { tenant, id, by: text("p") }),
             77..=80 => Command::Replay(Replay {
                 tenant,
                 target: match a % 2 {
@@ -297,11 +265,7 @@ impl Pair {
                 limit: (a % 4) as u32,
                 by: text("admin"),
             }),
-            83..=85 => Command::Pause(Pause {
-                tenant,
-                command: name,
-                paused: a.is_multiple_of(3),
-            }),
+            83..=85 => Command::Pause(Pause { tenant, command: name, paused: a.is_multiple_of(3) }),
             86..=87 => Command::PutTopic(PutTopic {
                 tenant,
                 name: name.clone(),
@@ -319,10 +283,7 @@ impl Pair {
                 before: self.h.now - [0, 1_000, HOUR][a % 3].min(self.h.now),
                 limit: (b % 6) as u32,
             }),
-            91..=95 => Command::Sweep(Sweep {
-                limit: [1, 3, 100][a % 3],
-                seed: b as u64,
-            }),
+            91..=95 => Command::Sweep(Sweep { limit: [1, 3, 100][a % 3], seed: b as u64 }),
             _ => Command::Callback(Callback {
                 tenant,
                 id,
@@ -360,12 +321,8 @@ fn new_task(a: usize, b: usize) -> NewTask {
 
 pub fn runner(cases: u32, seed: u8) -> TestRunner {
     let rng = TestRng::from_seed(RngAlgorithm::ChaCha, &[seed; 32]);
-    let config = Config {
-        cases,
-        failure_persistence: None,
-        max_shrink_iters: 20_000,
-        ..Config::default()
-    };
+    let config =
+        Config { cases, failure_persistence: None, max_shrink_iters: 20_000, ..Config::default() };
     TestRunner::new_with_rng(config, rng)
 }
 

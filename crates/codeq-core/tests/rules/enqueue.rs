@@ -27,28 +27,13 @@ fn a_task_is_what_was_sent() {
     };
     let made = h.add(sent.clone());
     assert_eq!(made, h.get(made.id));
-    assert_eq!(
-        (&made.command, &made.payload),
-        (&sent.command, &sent.payload)
-    );
+    assert_eq!((&made.command, &made.payload), (&sent.command, &sent.payload));
     assert_eq!((made.priority, made.max_attempts, made.attempts), (4, 3, 0));
     assert_eq!(made.webhook, sent.webhook);
-    assert_eq!(
-        (made.trace_parent, made.trace_state),
-        (sent.trace_parent, sent.trace_state)
-    );
-    assert_eq!(
-        (made.place, made.created_at, made.updated_at),
-        (Place::Pending, h.now, h.now)
-    );
-    assert_eq!(
-        (made.place.status(), made.place.location()),
-        (Status::Pending, "PENDING_LIST")
-    );
-    assert_eq!(
-        (made.visible_at, made.worker, made.origin),
-        (None, None, None)
-    );
+    assert_eq!((made.trace_parent, made.trace_state), (sent.trace_parent, sent.trace_state));
+    assert_eq!((made.place, made.created_at, made.updated_at), (Place::Pending, h.now, h.now));
+    assert_eq!((made.place.status(), made.place.location()), (Status::Pending, "PENDING_LIST"));
+    assert_eq!((made.visible_at, made.worker, made.origin), (None, None, None));
     h.finish();
 }
 
@@ -59,10 +44,7 @@ fn one_queue_whatever_the_case() {
     let lower = h.add(task("work"));
     assert_eq!(h.stats("Work").map(|s| s.counts.ready()), Some(2));
     let taken = h.claims(&["wOrK"], 5);
-    assert_eq!(
-        taken.iter().map(|t| t.id).collect::<Vec<_>>(),
-        [upper.id, lower.id]
-    );
+    assert_eq!(taken.iter().map(|t| t.id).collect::<Vec<_>>(), [upper.id, lower.id]);
     assert_eq!((&*taken[0].command, &*taken[1].command), ("WORK", "work"));
     // Only ASCII: these are two queues.
     h.add(task("ä"));
@@ -73,14 +55,7 @@ fn one_queue_whatever_the_case() {
 #[test]
 fn priority_is_clamped() {
     let mut h = Harness::new();
-    for (sent, kept) in [
-        (i32::MIN, 0),
-        (-1, 0),
-        (0, 0),
-        (9, 9),
-        (10, 9),
-        (i32::MAX, 9),
-    ] {
+    for (sent, kept) in [(i32::MIN, 0), (-1, 0), (0, 0), (9, 9), (10, 9), (i32::MAX, 9)] {
         assert_eq!(h.add(urgent("a", sent)).priority, kept, "{sent}");
     }
     h.finish();
@@ -93,24 +68,15 @@ fn attempts_have_a_default_and_a_bound() {
     assert_eq!(h.add(tries("a", 0)).max_attempts, 5);
     assert_eq!(h.add(tries("a", 1_000)).max_attempts, 1_000);
     assert_eq!(h.add(tries("a", u32::MAX)).max_attempts, 1_000);
-    let mut h = Harness::with(Settings {
-        max_attempts: 9,
-        ..Settings::default()
-    });
+    let mut h = Harness::with(Settings { max_attempts: 9, ..Settings::default() });
     assert_eq!(h.add(task("a")).max_attempts, 9);
 }
 
 #[test]
 fn a_delayed_task_is_never_early() {
     let mut h = Harness::new();
-    let made = h.add(NewTask {
-        priority: 9,
-        ..late("a", 1_500)
-    });
-    assert_eq!(
-        (made.place, made.visible_at),
-        (Place::Delayed, Some(h.now + 1_500))
-    );
+    let made = h.add(NewTask { priority: 9, ..late("a", 1_500) });
+    assert_eq!((made.place, made.visible_at), (Place::Delayed, Some(h.now + 1_500)));
     assert_eq!(made.place.location(), "DELAYED_ZSET");
     h.pass(1_499);
     assert_eq!(h.claim("a"), None);
@@ -124,10 +90,7 @@ fn a_delayed_task_is_never_early() {
 #[test]
 fn run_at_wins_over_delay() {
     let mut h = Harness::new();
-    let both = |run_at| NewTask {
-        run_at: Some(run_at),
-        ..late("a", 60_000)
-    };
+    let both = |run_at| NewTask { run_at: Some(run_at), ..late("a", 60_000) };
     assert_eq!(h.add(both(h.now + 5)).visible_at, Some(h.now + 5));
     assert_eq!(h.add(both(h.now)).place, Place::Pending);
     assert_eq!(h.add(both(0)).place, Place::Pending);
@@ -138,47 +101,26 @@ fn run_at_wins_over_delay() {
 #[test]
 fn what_is_out_of_bounds_is_refused() {
     let mut h = Harness::new();
-    let payload = |length| NewTask {
-        payload: Bytes::from(vec![b'1'; length]),
-        ..task("a")
-    };
+    let payload = |length| NewTask { payload: Bytes::from(vec![b'1'; length]), ..task("a") };
     let max = PAYLOAD_BYTES_MAX;
     assert_eq!(h.refuse(payload(0)), Rejection::InvalidPayload { max });
-    assert_eq!(
-        h.refuse(payload(max + 1)),
-        Rejection::InvalidPayload { max }
-    );
+    assert_eq!(h.refuse(payload(max + 1)), Rejection::InvalidPayload { max });
     assert_eq!(h.add(payload(max)).payload.len(), max);
     for command in ["", "a\nb", &"x".repeat(129)] {
         assert_eq!(h.refuse(task(command)), Rejection::InvalidCommand);
     }
     for url in ["", "http://a\nb", &"x".repeat(2_049)] {
-        let bad = NewTask {
-            webhook: Some(text(url)),
-            ..task("a")
-        };
+        let bad = NewTask { webhook: Some(text(url)), ..task("a") };
         assert_eq!(h.refuse(bad), Rejection::InvalidWebhook);
     }
     let max = IDEMPOTENCY_KEY_BYTES_MAX;
     for key in ["", &"k".repeat(257)] {
-        assert_eq!(
-            h.refuse(keyed("a", key)),
-            Rejection::InvalidIdempotencyKey { max }
-        );
+        assert_eq!(h.refuse(keyed("a", key)), Rejection::InvalidIdempotencyKey { max });
     }
     let max = DELAY_MS_MAX;
-    assert_eq!(
-        h.refuse(late("a", max + 1)),
-        Rejection::InvalidDelay { max }
-    );
-    assert_eq!(
-        h.refuse(late("a", u64::MAX)),
-        Rejection::InvalidDelay { max }
-    );
-    let far = NewTask {
-        run_at: Some(u64::MAX),
-        ..task("a")
-    };
+    assert_eq!(h.refuse(late("a", max + 1)), Rejection::InvalidDelay { max });
+    assert_eq!(h.refuse(late("a", u64::MAX)), Rejection::InvalidDelay { max });
+    let far = NewTask { run_at: Some(u64::MAX), ..task("a") };
     assert_eq!(h.refuse(far), Rejection::InvalidDelay { max });
     assert_eq!(h.add(late("a", max)).place, Place::Delayed);
     let max = BATCH_MAX;
@@ -204,9 +146,7 @@ fn a_trace_that_is_too_long_is_left_out() {
 fn items_of_a_batch_stand_for_themselves() {
     let mut h = Harness::new();
     let reply = h.enqueue_all(T, vec![task("a"), task(""), task("b")], false);
-    let Reply::Enqueued(items) = reply else {
-        panic!("{reply:?}")
-    };
+    let Reply::Enqueued(items) = reply else { panic!("{reply:?}") };
     assert!(matches!(items[0], Enqueued::Created(_)) && matches!(items[2], Enqueued::Created(_)));
     assert_eq!(items[1], Enqueued::Rejected(Rejection::InvalidCommand));
     assert_eq!(h.rows(Table::Task), 2);
@@ -262,9 +202,7 @@ fn a_queue_that_was_empty_is_announced_once() {
 #[test]
 fn ids_are_unique_and_unguessable_from_one_seed() {
     let mut h = Harness::new();
-    let Reply::Enqueued(items) = h.enqueue_all(T, vec![task("a"); 100], false) else {
-        panic!()
-    };
+    let Reply::Enqueued(items) = h.enqueue_all(T, vec![task("a"); 100], false) else { panic!() };
     let ids: std::collections::BTreeSet<_> = items
         .iter()
         .map(|item| match item {
@@ -280,10 +218,7 @@ fn queue_numbers_come_round() {
     let mut h = Harness::new();
     h.add(task("a"));
     h.state.write_back(&mut h.kv);
-    let last = MetaRow {
-        next_queue: u32::MAX,
-        ..h.state.meta().clone()
-    };
+    let last = MetaRow { next_queue: u32::MAX, ..h.state.meta().clone() };
     h.kv.put(Table::Meta, META, last.encode());
     h.state = State::load(&h.kv, 0, 1).expect("loads");
     for name in ["b", "c", "d"] {

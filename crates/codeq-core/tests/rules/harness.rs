@@ -45,46 +45,27 @@ pub fn text(text: &str) -> Arc<str> {
 }
 
 pub fn task(command: &str) -> NewTask {
-    NewTask {
-        command: text(command),
-        payload: Bytes::from_static(b"{}"),
-        ..NewTask::default()
-    }
+    NewTask { command: text(command), payload: Bytes::from_static(b"{}"), ..NewTask::default() }
 }
 
 pub fn keyed(command: &str, key: &str) -> NewTask {
-    NewTask {
-        idempotency_key: Some(text(key)),
-        ..task(command)
-    }
+    NewTask { idempotency_key: Some(text(key)), ..task(command) }
 }
 
 pub fn hooked(command: &str) -> NewTask {
-    NewTask {
-        webhook: Some(text("https://example.com/hook")),
-        ..task(command)
-    }
+    NewTask { webhook: Some(text("https://example.com/hook")), ..task(command) }
 }
 
 pub fn tries(command: &str, max_attempts: u32) -> NewTask {
-    NewTask {
-        max_attempts: Some(max_attempts),
-        ..task(command)
-    }
+    NewTask { max_attempts: Some(max_attempts), ..task(command) }
 }
 
 pub fn urgent(command: &str, priority: i32) -> NewTask {
-    NewTask {
-        priority,
-        ..task(command)
-    }
+    NewTask { priority, ..task(command) }
 }
 
 pub fn late(command: &str, delay: Millis) -> NewTask {
-    NewTask {
-        delay: Some(delay),
-        ..task(command)
-    }
+    NewTask { delay: Some(delay), ..task(command) }
 }
 
 impl Harness {
@@ -126,20 +107,13 @@ impl Harness {
         }
         if let Some(before) = before {
             if !applied.changed {
-                assert_eq!(
-                    self.digest(),
-                    before,
-                    "changed without saying so: {command:?}"
-                );
+                assert_eq!(self.digest(), before, "changed without saying so: {command:?}");
                 assert_eq!(self.effects, [], "effects of nothing: {command:?}");
             }
             if let Reply::Rejected(why) = &applied.reply {
                 // A lease that is found to be over is ended even so.
                 let ended = matches!(why, Rejection::NotInProgress | Rejection::Finished);
-                assert!(
-                    !applied.changed || ended,
-                    "refused and yet changed: {command:?}"
-                );
+                assert!(!applied.changed || ended, "refused and yet changed: {command:?}");
             }
             structure::check(&self.kv, &self.state);
         }
@@ -169,16 +143,10 @@ impl Harness {
         for group in &self.log {
             let (now, commands) = read_group(group).expect("decodes");
             for command in commands {
-                replica
-                    .apply(&mut kv, now, &command, &mut Vec::new())
-                    .expect("applies");
+                replica.apply(&mut kv, now, &command, &mut Vec::new()).expect("applies");
             }
         }
-        assert_eq!(
-            digest(&replica, &kv).expect("digest"),
-            self.digest(),
-            "replay differs"
-        );
+        assert_eq!(digest(&replica, &kv).expect("digest"), self.digest(), "replay differs");
         let tenants: Vec<Arc<str>> = self.state.tenants().cloned().collect();
         self.state.write_back(&mut self.kv);
         let mut rows = self.kv.clone();
@@ -192,9 +160,7 @@ impl Harness {
                     lease: LEASE,
                     count: 1_000,
                 });
-                let ours = self
-                    .state
-                    .apply(&mut self.kv, self.now, &claim, &mut Vec::new());
+                let ours = self.state.apply(&mut self.kv, self.now, &claim, &mut Vec::new());
                 let theirs = restarted.apply(&mut rows, self.now, &claim, &mut Vec::new());
                 assert_eq!(ours.expect("applies").reply, theirs.expect("applies").reply);
             }
@@ -210,12 +176,7 @@ impl Harness {
 
     pub fn enqueue_all(&mut self, tenant: &str, tasks: Vec<NewTask>, atomic: bool) -> Reply {
         let seed = self.seed();
-        self.apply(Command::Enqueue(Enqueue {
-            tenant: text(tenant),
-            tasks,
-            atomic,
-            seed,
-        }))
+        self.apply(Command::Enqueue(Enqueue { tenant: text(tenant), tasks, atomic, seed }))
     }
 
     pub fn offer(&mut self, tenant: &str, task: NewTask) -> Enqueued {
@@ -282,14 +243,8 @@ impl Harness {
 
     /// A task that is dead-lettered.
     pub fn dead(&mut self, task: NewTask) -> Task {
-        let task = self.running(NewTask {
-            max_attempts: Some(1),
-            ..task
-        });
-        assert_eq!(
-            self.nack(task.id, None, Some("boom")),
-            Reply::Returned(Returned::Dead)
-        );
+        let task = self.running(NewTask { max_attempts: Some(1), ..task });
+        assert_eq!(self.nack(task.id, None, Some("boom")), Reply::Returned(Returned::Dead));
         self.get(task.id)
     }
 
@@ -382,11 +337,7 @@ impl Harness {
     }
 
     pub fn cancel_as(&mut self, tenant: &str, id: TaskId) -> Reply {
-        self.apply(Command::Cancel(Cancel {
-            tenant: text(tenant),
-            id,
-            by: text("producer"),
-        }))
+        self.apply(Command::Cancel(Cancel { tenant: text(tenant), id, by: text("producer") }))
     }
 
     pub fn cancel(&mut self, id: TaskId) -> Reply {
@@ -394,11 +345,7 @@ impl Harness {
     }
 
     pub fn replay_as(&mut self, tenant: &str, target: ReplayTarget) -> Reply {
-        self.apply(Command::Replay(Replay {
-            tenant: text(tenant),
-            target,
-            by: text("admin"),
-        }))
+        self.apply(Command::Replay(Replay { tenant: text(tenant), target, by: text("admin") }))
     }
 
     pub fn replay(&mut self, id: TaskId) -> Reply {
@@ -438,11 +385,7 @@ impl Harness {
     }
 
     pub fn pause_as(&mut self, tenant: &str, command: &str, paused: bool) -> Reply {
-        self.apply(Command::Pause(Pause {
-            tenant: text(tenant),
-            command: text(command),
-            paused,
-        }))
+        self.apply(Command::Pause(Pause { tenant: text(tenant), command: text(command), paused }))
     }
 
     pub fn pause(&mut self, command: &str, paused: bool) -> Reply {
@@ -450,11 +393,7 @@ impl Harness {
     }
 
     pub fn put_topic_as(&mut self, tenant: &str, name: &str, policy: Policy) -> Reply {
-        self.apply(Command::PutTopic(PutTopic {
-            tenant: text(tenant),
-            name: text(name),
-            policy,
-        }))
+        self.apply(Command::PutTopic(PutTopic { tenant: text(tenant), name: text(name), policy }))
     }
 
     pub fn put_topic(&mut self, name: &str, policy: Policy) -> (Topic, bool) {
@@ -465,18 +404,11 @@ impl Harness {
     }
 
     pub fn delete_topic(&mut self, tenant: &str, name: &str) -> Reply {
-        self.apply(Command::DeleteTopic(DeleteTopic {
-            tenant: text(tenant),
-            name: text(name),
-        }))
+        self.apply(Command::DeleteTopic(DeleteTopic { tenant: text(tenant), name: text(name) }))
     }
 
     pub fn cleanup(&mut self, tenant: &str, before: Millis, limit: u32) -> u64 {
-        let reply = self.apply(Command::Cleanup(Cleanup {
-            tenant: text(tenant),
-            before,
-            limit,
-        }));
+        let reply = self.apply(Command::Cleanup(Cleanup { tenant: text(tenant), before, limit }));
         bulk(reply).done
     }
 
@@ -489,11 +421,7 @@ impl Harness {
     }
 
     pub fn callback_as(&mut self, tenant: &str, id: TaskId, delivery: Delivery) -> Reply {
-        self.apply(Command::Callback(Callback {
-            tenant: text(tenant),
-            id,
-            delivery,
-        }))
+        self.apply(Command::Callback(Callback { tenant: text(tenant), id, delivery }))
     }
 
     pub fn callback(&mut self, id: TaskId, delivery: Delivery) -> Reply {
@@ -503,10 +431,7 @@ impl Harness {
     // Reads.
 
     pub fn reader(&self) -> Reader<'_, Mem> {
-        Reader {
-            state: &self.state,
-            kv: &self.kv,
-        }
+        Reader { state: &self.state, kv: &self.kv }
     }
 
     pub fn find(&self, tenant: &str, id: TaskId) -> Option<Task> {
@@ -518,10 +443,7 @@ impl Harness {
     }
 
     pub fn result(&self, id: TaskId) -> Option<ResultRecord> {
-        self.reader()
-            .result(T, id)
-            .expect("reads")
-            .and_then(|(_, result)| result)
+        self.reader().result(T, id).expect("reads").and_then(|(_, result)| result)
     }
 
     pub fn callbacks(&self) -> Vec<PendingCallback> {

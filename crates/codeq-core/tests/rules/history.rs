@@ -5,21 +5,14 @@ use codeq_core::place::Place;
 use crate::harness::*;
 
 fn entries(h: &Harness, id: codeq_core::id::TaskId) -> Vec<Entry> {
-    h.reader()
-        .history(T, id)
-        .unwrap()
-        .expect("the task exists")
-        .entries()
+    h.reader().history(T, id).unwrap().expect("the task exists").entries()
 }
 
 #[test]
 fn tells_every_move() {
     let mut h = Harness::new();
     let start = h.now;
-    let made = h.add(codeq_core::command::NewTask {
-        max_attempts: Some(2),
-        ..late("a", 10)
-    });
+    let made = h.add(codeq_core::command::NewTask { max_attempts: Some(2), ..late("a", 10) });
     h.pass(10);
     h.claim("a");
     h.nack(made.id, Some(5), Some("boom"));
@@ -47,13 +40,7 @@ fn tells_every_move() {
         (end, Event::LeaseExpired, Place::Dead, None, None),
         (end, Event::Replayed, Place::Pending, who("admin"), None),
         (end, Event::Claimed, Place::InProgress, who(W), None),
-        (
-            end,
-            Event::CancelRequested,
-            Place::InProgress,
-            who("producer"),
-            None,
-        ),
+        (end, Event::CancelRequested, Place::InProgress, who("producer"), None),
         (end, Event::Submitted, Place::Completed, who(W), None),
     ];
     assert_eq!(told, wanted);
@@ -71,11 +58,7 @@ fn is_bounded() {
     }
     let history = h.reader().history(T, run.id).unwrap().unwrap();
     assert_eq!(history.entries().len(), usize::from(HISTORY_MAX));
-    assert_eq!(
-        history.entries()[0].event,
-        Event::Created,
-        "the first stays"
-    );
+    assert_eq!(history.entries()[0].event, Event::Created, "the first stays");
     assert_eq!(history.dropped(), 402 - u32::from(HISTORY_MAX));
     h.finish();
 }
@@ -85,26 +68,15 @@ fn long_words_are_cut() {
     let mut h = Harness::new();
     let run = h.running(tries("a", 9));
     h.nack(run.id, Some(0), Some(&"é".repeat(9_000)));
-    let why = entries(&h, run.id)
-        .pop()
-        .and_then(|e| e.why)
-        .expect("a reason");
+    let why = entries(&h, run.id).pop().and_then(|e| e.why).expect("a reason");
     assert!(why.len() <= HISTORY_REASON_BYTES_MAX);
     let made = h.add(task("b"));
-    h.apply(codeq_core::command::Command::Cancel(
-        codeq_core::command::Cancel {
-            tenant: text(T),
-            id: made.id,
-            by: text(&"x".repeat(100_000)),
-        },
-    ));
-    let who = entries(&h, made.id)
-        .pop()
-        .and_then(|e| e.who)
-        .expect("somebody");
-    assert!(
-        who.len() <= WORKER_BYTES_MAX,
-        "rows do not grow with a token's subject"
-    );
+    h.apply(codeq_core::command::Command::Cancel(codeq_core::command::Cancel {
+        tenant: text(T),
+        id: made.id,
+        by: text(&"x".repeat(100_000)),
+    }));
+    let who = entries(&h, made.id).pop().and_then(|e| e.who).expect("somebody");
+    assert!(who.len() <= WORKER_BYTES_MAX, "rows do not grow with a token's subject");
     h.finish();
 }

@@ -8,10 +8,7 @@ use codeq_core::settings::Settings;
 use crate::harness::*;
 
 fn other_work(key: &str) -> NewTask {
-    NewTask {
-        payload: Bytes::from_static(b"{ }"),
-        ..keyed("a", key)
-    }
+    NewTask { payload: Bytes::from_static(b"{ }"), ..keyed("a", key) }
 }
 
 #[test]
@@ -19,22 +16,13 @@ fn a_repeat_gives_the_first_task() {
     let mut h = Harness::new();
     let first = h.add(keyed("a", "k"));
     h.pass(5);
-    assert_eq!(
-        h.offer(T, keyed("A", "k")),
-        Enqueued::Repeated(Box::new(first.clone()))
-    );
+    assert_eq!(h.offer(T, keyed("A", "k")), Enqueued::Repeated(Box::new(first.clone())));
     assert_eq!(h.rows(Table::Task), 1);
     let taken = h.claim("a").expect("one");
-    assert_eq!(
-        h.offer(T, keyed("a", "k")),
-        Enqueued::Repeated(Box::new(taken))
-    );
+    assert_eq!(h.offer(T, keyed("a", "k")), Enqueued::Repeated(Box::new(taken)));
     h.complete(first.id);
     let done = h.get(first.id);
-    assert_eq!(
-        h.offer(T, keyed("a", "k")),
-        Enqueued::Repeated(Box::new(done))
-    );
+    assert_eq!(h.offer(T, keyed("a", "k")), Enqueued::Repeated(Box::new(done)));
     h.finish();
 }
 
@@ -63,9 +51,7 @@ fn repeats_inside_a_batch() {
     for atomic in [false, true] {
         let mut h = Harness::new();
         let reply = h.enqueue_all(T, vec![keyed("a", "k"), keyed("a", "k")], atomic);
-        let Reply::Enqueued(items) = reply else {
-            panic!("{reply:?}")
-        };
+        let Reply::Enqueued(items) = reply else { panic!("{reply:?}") };
         let (Enqueued::Created(first), Enqueued::Repeated(second)) = (&items[0], &items[1]) else {
             panic!("{items:?}")
         };
@@ -86,18 +72,13 @@ fn repeats_inside_a_batch() {
 
 #[test]
 fn a_key_outlives_its_task_to_the_end_of_its_day() {
-    let mut h = Harness::with(Settings {
-        retention: HOUR,
-        ..Settings::default()
-    });
+    let mut h = Harness::with(Settings { retention: HOUR, ..Settings::default() });
     let first = h.done(keyed("a", "k"));
     let made_at = first.created_at;
     h.pass(HOUR);
     assert_eq!(h.sweep(10).removed, 1);
     assert_eq!(h.find(T, first.id), None);
-    let Enqueued::Repeated(repeat) = h.offer(T, keyed("a", "k")) else {
-        panic!("made twice")
-    };
+    let Enqueued::Repeated(repeat) = h.offer(T, keyed("a", "k")) else { panic!("made twice") };
     assert_eq!((repeat.id, repeat.place), (first.id, Place::Completed));
     assert_eq!(h.refuse(other_work("k")), Rejection::IdempotencyConflict);
     h.reload();
@@ -117,19 +98,13 @@ fn a_key_lives_as_long_as_its_task() {
     let first = h.add(keyed("a", "k"));
     h.pass(30 * DAY);
     h.sweep(100);
-    let Enqueued::Repeated(repeat) = h.offer(T, keyed("a", "k")) else {
-        panic!("made twice")
-    };
+    let Enqueued::Repeated(repeat) = h.offer(T, keyed("a", "k")) else { panic!("made twice") };
     assert_eq!(repeat.id, first.id);
     h.claim("a").expect("the first");
     h.complete(first.id);
     h.pass(DAY);
     assert_eq!(h.sweep(100).removed, 1);
-    assert_eq!(
-        h.rows(Table::Idempotency),
-        0,
-        "an old key goes with its task"
-    );
+    assert_eq!(h.rows(Table::Idempotency), 0, "an old key goes with its task");
     h.finish();
 }
 
@@ -141,13 +116,8 @@ fn purge_and_cleanup_leave_the_young_key() {
     let done = h.done(keyed("a", "k2"));
     h.pass(1);
     assert_eq!(h.cleanup(T, h.now, 10), 1);
-    for (key, id, place) in [
-        ("k1", dead.id, Place::Dead),
-        ("k2", done.id, Place::Completed),
-    ] {
-        let Enqueued::Repeated(repeat) = h.offer(T, keyed("a", key)) else {
-            panic!("made twice")
-        };
+    for (key, id, place) in [("k1", dead.id, Place::Dead), ("k2", done.id, Place::Completed)] {
+        let Enqueued::Repeated(repeat) = h.offer(T, keyed("a", key)) else { panic!("made twice") };
         assert_eq!((repeat.id, repeat.place), (id, place));
     }
     h.pass(DAY);

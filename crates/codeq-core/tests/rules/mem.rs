@@ -45,9 +45,7 @@ impl KvRead for Mem {
         let Some(rows) = self.tables.get(&table).filter(|_| from <= to) else {
             return Ok(());
         };
-        let range = rows
-            .range(from..=to)
-            .map(|(key, value)| (*key, value.clone()));
+        let range = rows.range(from..=to).map(|(key, value)| (*key, value.clone()));
         match direction {
             Direction::Forward => out.extend(range.take(limit)),
             Direction::Reverse => out.extend(range.rev().take(limit)),
@@ -64,10 +62,7 @@ impl Kv for Mem {
     }
 
     fn insert(&mut self, table: Table, key: Key, value: Bytes) {
-        assert!(
-            self.ever.insert((table, key)),
-            "{table:?} {key:#x} is not new"
-        );
+        assert!(self.ever.insert((table, key)), "{table:?} {key:#x} is not new");
         self.put(table, key, value);
     }
 

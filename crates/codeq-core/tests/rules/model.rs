@@ -94,10 +94,7 @@ impl Model {
                     let task = &mut self.tasks[at].task;
                     task.lease_until = Some(until);
                     task.updated_at = self.now;
-                    Reply::Extended {
-                        lease_until: until,
-                        cancel_requested: task.cancel_requested,
-                    }
+                    Reply::Extended { lease_until: until, cancel_requested: task.cancel_requested }
                 }
             },
             Command::Submit(c) => self.submit(c),
@@ -137,17 +134,9 @@ impl Model {
                     Some(t) => (t.version + 1, t.created_at, now),
                 };
                 let created = rule.topic.is_none();
-                let topic = Topic {
-                    policy: c.policy.clone(),
-                    version,
-                    created_at,
-                    updated_at,
-                };
+                let topic = Topic { policy: c.policy.clone(), version, created_at, updated_at };
                 rule.topic = Some(topic.clone());
-                Reply::Topic {
-                    topic: Box::new(topic),
-                    created,
-                }
+                Reply::Topic { topic: Box::new(topic), created }
             }
             Command::DeleteTopic(c) => match self.rule(&c.tenant, &c.name).topic.take() {
                 Some(_) => Reply::Done,
@@ -159,10 +148,7 @@ impl Model {
                 // Queue by queue in the order of names, then by kind of end, then oldest first.
                 let mut old: Vec<(String, Place, usize)> = Vec::new();
                 for (at, known) in self.tasks.iter().enumerate() {
-                    let over = known
-                        .end
-                        .as_ref()
-                        .is_some_and(|end| end.completed_at < c.before);
+                    let over = known.end.as_ref().is_some_and(|end| end.completed_at < c.before);
                     if *known.task.tenant == *c.tenant && over && !known.awaits_post() {
                         old.push((known.queue.clone(), known.task.place, at));
                     }
@@ -176,11 +162,7 @@ impl Model {
                     at += 1;
                     done += 1;
                 }
-                Reply::Bulk(Bulk {
-                    done,
-                    remaining: 0,
-                    last: 0,
-                })
+                Reply::Bulk(Bulk { done, remaining: 0, last: 0 })
             }
             Command::Sweep(c) => Reply::Swept(self.sweep(c.limit)),
             Command::Callback(c) => self.callback(c),
@@ -190,33 +172,20 @@ impl Model {
     /// The tasks of a tenant, newest first. `told` names those whose ids were not known yet.
     pub fn list(&mut self, tenant: &str, told: &[Task]) -> Vec<Task> {
         let mut told = told.iter();
-        let theirs = self
-            .tasks
-            .iter_mut()
-            .rev()
-            .filter(|k| *k.task.tenant == *tenant);
-        theirs
-            .map(|known| known.shown(told.next().map(|t| t.id)))
-            .collect()
+        let theirs = self.tasks.iter_mut().rev().filter(|k| *k.task.tenant == *tenant);
+        theirs.map(|known| known.shown(told.next().map(|t| t.id))).collect()
     }
 
     /// The queues of a tenant in the order of names: ready, delayed, in progress, dead, paused.
     pub fn queues(&self, tenant: &str) -> Vec<(String, [u64; 4], bool)> {
         let ruled = self.rules.iter().filter(|r| r.paused || r.topic.is_some());
-        let ruled = ruled
-            .filter(|r| *r.tenant == *tenant)
-            .map(|r| r.queue.clone());
+        let ruled = ruled.filter(|r| *r.tenant == *tenant).map(|r| r.queue.clone());
         let used = self.tasks.iter().filter(|k| *k.task.tenant == *tenant);
         let mut names: Vec<String> = used.map(|k| k.queue.clone()).chain(ruled).collect();
         names.sort();
         names.dedup();
         let numbers = |name: String| {
-            let places = [
-                Place::Pending,
-                Place::Delayed,
-                Place::InProgress,
-                Place::Dead,
-            ];
+            let places = [Place::Pending, Place::Delayed, Place::InProgress, Place::Dead];
             let counts = places.map(|place| self.count(tenant, &name, place));
             let paused = self.ruled(tenant, &name).is_some_and(|rule| rule.paused);
             (name, counts, paused)
@@ -245,9 +214,7 @@ impl Model {
     }
 
     fn ruled(&self, tenant: &str, queue: &str) -> Option<&Rule> {
-        self.rules
-            .iter()
-            .find(|r| *r.tenant == *tenant && r.queue == queue)
+        self.rules.iter().find(|r| *r.tenant == *tenant && r.queue == queue)
     }
 
     fn rule(&mut self, tenant: &Arc<str>, queue: &str) -> &mut Rule {
@@ -258,17 +225,12 @@ impl Model {
                 ..Rule::default()
             });
         }
-        let found = self
-            .rules
-            .iter_mut()
-            .find(|r| r.tenant == *tenant && r.queue == queue);
+        let found = self.rules.iter_mut().find(|r| r.tenant == *tenant && r.queue == queue);
         found.expect("was added")
     }
 
     fn policy(&self, tenant: &str, queue: &str) -> Policy {
-        let topic = self
-            .ruled(tenant, queue)
-            .and_then(|rule| rule.topic.as_ref());
+        let topic = self.ruled(tenant, queue).and_then(|rule| rule.topic.as_ref());
         topic.map(|topic| topic.policy.clone()).unwrap_or_default()
     }
 
@@ -284,9 +246,7 @@ impl Model {
             let Some(key) = &task.idempotency_key else {
                 return false;
             };
-            let earlier = c.tasks[..at]
-                .iter()
-                .find(|t| t.idempotency_key.as_ref() == Some(key));
+            let earlier = c.tasks[..at].iter().find(|t| t.idempotency_key.as_ref() == Some(key));
             let same = |t: &NewTask| same_work(&t.command, &t.payload, task);
             match model.keyed(&c.tenant, key) {
                 Some((command, payload, _)) => !same_work(&command, &payload, task),
@@ -301,10 +261,7 @@ impl Model {
         }
         let mut replies = Vec::new();
         for (at, new) in c.tasks.iter().enumerate() {
-            let known = new
-                .idempotency_key
-                .as_ref()
-                .and_then(|key| self.keyed(&c.tenant, key));
+            let known = new.idempotency_key.as_ref().and_then(|key| self.keyed(&c.tenant, key));
             replies.push(match known {
                 Some((command, payload, _)) if !same_work(&command, &payload, new) => {
                     Enqueued::Rejected(Rejection::IdempotencyConflict)
@@ -340,16 +297,9 @@ impl Model {
             .iter()
             .find(|known| *known.task.tenant == *tenant && known.key.as_deref() == Some(key));
         if let Some(known) = live {
-            return Some((
-                known.queue.clone(),
-                known.task.payload.clone(),
-                known.task.clone(),
-            ));
+            return Some((known.queue.clone(), known.task.payload.clone(), known.task.clone()));
         }
-        let old = self
-            .old_keys
-            .iter()
-            .find(|o| *o.tenant == *tenant && *o.key == *key)?;
+        let old = self.old_keys.iter().find(|o| *o.tenant == *tenant && *o.key == *key)?;
         let mut task = blank(&old.tenant, old.id, old.made_at);
         task.place = old.place;
         Some((old.command.clone(), old.payload.clone(), task))
@@ -406,9 +356,9 @@ impl Model {
             let wanted = |known: &Known| {
                 let named = match &c.from {
                     Selector::Any => true,
-                    Selector::Commands(all) => all
-                        .iter()
-                        .any(|name| name.eq_ignore_ascii_case(&known.queue)),
+                    Selector::Commands(all) => {
+                        all.iter().any(|name| name.eq_ignore_ascii_case(&known.queue))
+                    }
                 };
                 let rule = self.ruled(&c.tenant, &known.queue);
                 let limit = u64::from(self.policy(&c.tenant, &known.queue).max_consumers);
@@ -419,9 +369,8 @@ impl Model {
                     && !rule.is_some_and(|rule| rule.paused)
                     && (limit == 0 || running < limit)
             };
-            let best = (0..self.tasks.len())
-                .filter(|at| wanted(&self.tasks[*at]))
-                .max_by_key(|at| {
+            let best =
+                (0..self.tasks.len()).filter(|at| wanted(&self.tasks[*at])).max_by_key(|at| {
                     let known = &self.tasks[*at];
                     (known.task.priority, std::cmp::Reverse(known.turn))
                 });
@@ -450,10 +399,7 @@ impl Model {
     }
 
     fn end_lease_if_over(&mut self, at: usize) -> bool {
-        let over = self.tasks[at]
-            .task
-            .lease_until
-            .is_some_and(|until| self.now > until);
+        let over = self.tasks[at].task.lease_until.is_some_and(|until| self.now > until);
         if over {
             self.fail(at, Some("LEASE_EXPIRED".into()), None);
         }
@@ -504,9 +450,7 @@ impl Model {
             task.error = Some(error.clone());
             self.end(at, Place::Dead, None, Some(error));
             let dead = self.tasks[at].task.clone();
-            let to = self
-                .policy(&dead.tenant, &self.tasks[at].queue.clone())
-                .dead_letter_topic;
+            let to = self.policy(&dead.tenant, &self.tasks[at].queue.clone()).dead_letter_topic;
             if let Some(to) = to {
                 let copy = NewTask {
                     command: to,
@@ -541,23 +485,13 @@ impl Model {
         let task = &mut known.task;
         (task.worker, task.lease_until) = (None, None);
         task.visible_at = (delay > 0).then_some(self.now + delay);
-        task.place = if delay > 0 {
-            Place::Delayed
-        } else {
-            Place::Pending
-        };
+        task.place = if delay > 0 { Place::Delayed } else { Place::Pending };
         task.updated_at = self.now;
     }
 
     fn end(&mut self, at: usize, place: Place, result: Option<Bytes>, error: Option<Arc<str>>) {
-        let own = self
-            .policy(&self.tasks[at].task.tenant, &self.tasks[at].queue)
-            .retention;
-        let retention = if own > 0 {
-            own
-        } else {
-            self.settings.retention
-        };
+        let own = self.policy(&self.tasks[at].task.tenant, &self.tasks[at].queue).retention;
+        let retention = if own > 0 { own } else { self.settings.retention };
         let known = &mut self.tasks[at];
         let task = &mut known.task;
         (task.worker, task.lease_until, task.visible_at) = (None, None, None);
@@ -572,10 +506,7 @@ impl Model {
             artifacts: Vec::new(),
             completed_at: self.now,
         });
-        known.post = task.webhook.is_some().then_some(Post {
-            tried: 0,
-            next_at: Some(self.now),
-        });
+        known.post = task.webhook.is_some().then_some(Post { tried: 0, next_at: Some(self.now) });
     }
 
     fn end_cancelled(&mut self, at: usize) {
@@ -624,12 +555,9 @@ impl Model {
                     }
                 };
             }
-            ReplayTarget::Queue {
-                command,
-                error_contains,
-                after,
-                limit,
-            } => (command.to_ascii_lowercase(), error_contains, *after, *limit),
+            ReplayTarget::Queue { command, error_contains, after, limit } => {
+                (command.to_ascii_lowercase(), error_contains, *after, *limit)
+            }
         };
         let (mut done, mut last) = (0, after);
         for at in 0..self.tasks.len() {
@@ -650,11 +578,7 @@ impl Model {
             }
         }
         let remaining = self.count(&c.tenant, &command, Place::Dead);
-        Reply::Bulk(Bulk {
-            done,
-            remaining,
-            last,
-        })
+        Reply::Bulk(Bulk { done, remaining, last })
     }
 
     fn purge(&mut self, c: &Purge) -> Reply {
@@ -686,14 +610,8 @@ impl Model {
             PurgeTarget::Dead => &[Place::Dead],
             PurgeTarget::Waiting => &[Place::Pending, Place::Delayed],
         };
-        let counts = places
-            .iter()
-            .map(|place| self.count(&c.tenant, &queue, *place));
-        Reply::Bulk(Bulk {
-            done,
-            remaining: counts.sum(),
-            last,
-        })
+        let counts = places.iter().map(|place| self.count(&c.tenant, &queue, *place));
+        Reply::Bulk(Bulk { done, remaining: counts.sum(), last })
     }
 
     /// A task goes, with its result and its callback; its key stays out its day.
@@ -745,11 +663,7 @@ impl Model {
         let mut swept = self.come_due(limit);
         let mut left = limit - swept.expired - swept.promoted;
         let old = |known: &Known, now| {
-            known
-                .end
-                .as_ref()
-                .map(|_| known.goes_at)
-                .filter(|goes| *goes <= now)
+            known.end.as_ref().map(|_| known.goes_at).filter(|goes| *goes <= now)
         };
         while left > 0
             && let Some(at) = self.earliest(old)
@@ -763,12 +677,7 @@ impl Model {
             }
         }
         self.old_keys.sort_by_key(|old| (old.made_at, old.id.seq()));
-        while left > 0
-            && self
-                .old_keys
-                .first()
-                .is_some_and(|old| old.made_at + DAY <= self.now)
-        {
+        while left > 0 && self.old_keys.first().is_some_and(|old| old.made_at + DAY <= self.now) {
             self.old_keys.remove(0);
             left -= 1;
             swept.removed += 1;
@@ -786,18 +695,11 @@ impl Model {
         };
         match &c.delivery {
             Delivery::Delivered => self.tasks[at].post = None,
-            Delivery::Resend => {
-                *post = Post {
-                    tried: 0,
-                    next_at: Some(self.now),
-                }
-            }
+            Delivery::Resend => *post = Post { tried: 0, next_at: Some(self.now) },
             Delivery::Failed { retry_after, .. } => {
                 post.tried += 1;
                 let pause = (1..post.tried).fold(settings.callback_base, |pause, _| pause * 2);
-                let pause = pause
-                    .min(settings.callback_max)
-                    .max(retry_after.unwrap_or(0));
+                let pause = pause.min(settings.callback_max).max(retry_after.unwrap_or(0));
                 let again = post.tried < settings.callback_attempts;
                 post.next_at = again.then_some(self.now + pause);
             }
@@ -808,9 +710,7 @@ impl Model {
 
 impl Known {
     fn awaits_post(&self) -> bool {
-        self.post
-            .as_ref()
-            .is_some_and(|post| post.next_at.is_some())
+        self.post.as_ref().is_some_and(|post| post.next_at.is_some())
     }
 
     /// The task as a reply shows it, which may be the first time that its id is seen.

@@ -15,15 +15,9 @@ fn stops_claims_and_nothing_else() {
     h.complete(first.id);
     h.reload();
     assert_eq!(h.claim("a"), None, "also after a restart");
-    assert_eq!(
-        h.stats("a").map(|s| (s.paused, s.counts.ready())),
-        Some((true, 1))
-    );
+    assert_eq!(h.stats("a").map(|s| (s.paused, s.counts.ready())), Some((true, 1)));
     assert_eq!(h.pause("a", false), Reply::Done);
-    assert!(
-        h.effects.iter().any(|e| matches!(e, Effect::Ready { .. })),
-        "waiters are woken"
-    );
+    assert!(h.effects.iter().any(|e| matches!(e, Effect::Ready { .. })), "waiters are woken");
     assert_eq!(h.claim("a").map(|t| t.id), Some(second.id));
     h.finish();
 }

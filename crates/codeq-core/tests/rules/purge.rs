@@ -32,16 +32,10 @@ fn waiting_tasks_end_as_cancelled() {
     assert_eq!((bulk.done, bulk.remaining), (1, 0));
     for id in [pending.id, delayed.id] {
         let task = h.get(id);
-        assert_eq!(
-            (task.place, task.error.as_deref()),
-            (Place::Failed, Some("CANCELLED"))
-        );
+        assert_eq!((task.place, task.error.as_deref()), (Place::Failed, Some("CANCELLED")));
         let history = h.reader().history(T, id).unwrap().unwrap().entries();
         let last = history.last().expect("recorded");
-        assert_eq!(
-            (last.who.as_deref(), last.why.as_deref()),
-            (Some("admin"), Some("purge"))
-        );
+        assert_eq!((last.who.as_deref(), last.why.as_deref()), (Some("admin"), Some("purge")));
     }
     assert_eq!(h.callbacks_due(), [pending.id]);
     assert_eq!(h.get(run.id).place, Place::InProgress, "what runs goes on");
@@ -54,11 +48,7 @@ fn a_callback_that_is_still_due_keeps_its_dead_letter() {
     let dead = h.dead(hooked("a"));
     let plain = h.dead(task("a"));
     let bulk = h.purge_as(T, "a", PurgeTarget::Dead, 1);
-    assert_eq!(
-        (bulk.done, bulk.remaining),
-        (1, 1),
-        "it does not stand in the way of others"
-    );
+    assert_eq!((bulk.done, bulk.remaining), (1, 1), "it does not stand in the way of others");
     assert_eq!(h.find(T, plain.id), None);
     assert_eq!(h.callbacks_due(), [dead.id], "never forgotten");
     h.callback(dead.id, Delivery::Delivered);

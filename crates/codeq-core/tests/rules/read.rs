@@ -6,11 +6,7 @@ use codeq_core::view::Task;
 use crate::harness::*;
 
 fn all() -> ListQuery {
-    ListQuery {
-        tenant: text(T),
-        limit: 100,
-        ..ListQuery::default()
-    }
+    ListQuery { tenant: text(T), limit: 100, ..ListQuery::default() }
 }
 
 fn ids(h: &Harness, query: ListQuery) -> Vec<TaskId> {
@@ -33,10 +29,7 @@ fn zoo(h: &mut Harness) -> Vec<Task> {
     let delayed = h.add(late("a", HOUR));
     h.pass(10);
     let pending = h.add(task("b"));
-    [done, dead, failed, running, delayed, pending]
-        .iter()
-        .map(|task| h.get(task.id))
-        .collect()
+    [done, dead, failed, running, delayed, pending].iter().map(|task| h.get(task.id)).collect()
 }
 
 #[test]
@@ -45,10 +38,7 @@ fn newest_first_over_all_queues_and_places() {
     let zoo = zoo(&mut h);
     let places: Vec<Place> = zoo.iter().map(|task| task.place).collect();
     use Place::*;
-    assert_eq!(
-        places,
-        [Completed, Dead, Failed, InProgress, Delayed, Pending]
-    );
+    assert_eq!(places, [Completed, Dead, Failed, InProgress, Delayed, Pending]);
     let newest: Vec<_> = zoo.iter().rev().cloned().collect();
     assert_eq!(h.list(all()).items, newest);
     h.finish();
@@ -59,30 +49,18 @@ fn by_command_status_and_dead_letter() {
     let mut h = Harness::new();
     let zoo = zoo(&mut h);
     let pick = |at: &[usize]| at.iter().map(|at| zoo[*at].id).collect::<Vec<_>>();
-    let command = |name| ListQuery {
-        command: Some(text(name)),
-        ..all()
-    };
+    let command = |name| ListQuery { command: Some(text(name)), ..all() };
     assert_eq!(ids(&h, command("A")), pick(&[4, 2, 0]));
     assert_eq!(ids(&h, command("b")), pick(&[5, 3, 1]));
     assert_eq!(ids(&h, command("unknown")), []);
-    let status = |status| ListQuery {
-        status: Some(status),
-        ..all()
-    };
+    let status = |status| ListQuery { status: Some(status), ..all() };
     assert_eq!(ids(&h, status(Status::Pending)), pick(&[5, 4]));
     assert_eq!(ids(&h, status(Status::InProgress)), pick(&[3]));
     assert_eq!(ids(&h, status(Status::Completed)), pick(&[0]));
     assert_eq!(ids(&h, status(Status::Failed)), pick(&[2, 1]));
-    let both = ListQuery {
-        command: Some(text("b")),
-        ..status(Status::Failed)
-    };
+    let both = ListQuery { command: Some(text("b")), ..status(Status::Failed) };
     assert_eq!(ids(&h, both), pick(&[1]));
-    let dead = ListQuery {
-        dead_only: true,
-        ..all()
-    };
+    let dead = ListQuery { dead_only: true, ..all() };
     assert_eq!(ids(&h, dead), pick(&[1]));
 }
 
@@ -91,15 +69,9 @@ fn by_worker_error_and_time() {
     let mut h = Harness::new();
     let zoo = zoo(&mut h);
     let pick = |at: &[usize]| at.iter().map(|at| zoo[*at].id).collect::<Vec<_>>();
-    let worker = ListQuery {
-        worker: Some(text(W)),
-        ..all()
-    };
+    let worker = ListQuery { worker: Some(text(W)), ..all() };
     assert_eq!(ids(&h, worker), pick(&[3, 0]));
-    let error = |part| ListQuery {
-        error_contains: Some(text(part)),
-        ..all()
-    };
+    let error = |part| ListQuery { error_contains: Some(text(part)), ..all() };
     assert_eq!(ids(&h, error("oo")), pick(&[1]));
     assert_eq!(ids(&h, error("CANCEL")), pick(&[2]));
     let created = |from: usize, before: usize| ListQuery {
@@ -109,15 +81,9 @@ fn by_worker_error_and_time() {
     };
     assert_eq!(ids(&h, created(1, 4)), pick(&[3, 2, 1]));
     assert_eq!(ids(&h, created(3, 3)), []);
-    let before_all = ListQuery {
-        created_before: Some(zoo[0].created_at),
-        ..all()
-    };
+    let before_all = ListQuery { created_before: Some(zoo[0].created_at), ..all() };
     assert_eq!(ids(&h, before_all), []);
-    let from_later = ListQuery {
-        created_from: Some(h.now + 1),
-        ..all()
-    };
+    let from_later = ListQuery { created_from: Some(h.now + 1), ..all() };
     assert_eq!(ids(&h, from_later), []);
 }
 
@@ -136,10 +102,7 @@ fn ranges_of_time_survive_holes() {
     h.cleanup(T, h.now, 1_000);
     for (at, task) in kept.iter().enumerate() {
         for (edge, count) in [(0, at), (1, at + 1)] {
-            let query = ListQuery {
-                created_before: Some(task.created_at + edge),
-                ..all()
-            };
+            let query = ListQuery { created_before: Some(task.created_at + edge), ..all() };
             let wanted: Vec<_> = kept[..count].iter().rev().map(|t| t.id).collect();
             assert_eq!(ids(&h, query), wanted);
         }
@@ -162,11 +125,7 @@ fn pages_neither_skip_nor_repeat() {
     for limit in [1, 3, 7, 49, 50] {
         let (mut got, mut below) = (Vec::new(), Some(wanted[0].seq() + 1));
         while below.is_some() {
-            let page = h.list(ListQuery {
-                limit,
-                below,
-                ..all()
-            });
+            let page = h.list(ListQuery { limit, below, ..all() });
             assert!(page.items.len() <= limit);
             got.extend(page.items.iter().map(|t| t.id));
             below = page.next;
@@ -184,17 +143,11 @@ fn a_filter_that_matches_nothing_is_searched_in_bounded_pages() {
     for _ in 0..11 {
         h.enqueue_all(T, vec![task("a"); 1_000], false);
     }
-    let nobody = ListQuery {
-        worker: Some(text("nobody")),
-        ..all()
-    };
+    let nobody = ListQuery { worker: Some(text("nobody")), ..all() };
     let page = h.list(nobody.clone());
     let below = page.next.expect("a page that goes on");
     assert!(page.items.is_empty());
-    let page = h.list(ListQuery {
-        below: Some(below),
-        ..nobody
-    });
+    let page = h.list(ListQuery { below: Some(below), ..nobody });
     assert_eq!((page.items.len(), page.next), (0, None));
 }
 
@@ -208,28 +161,11 @@ fn numbers_of_a_queue() {
     h.dead(urgent("a", 9));
     let stats = h.stats("a").expect("a queue");
     let counts = stats.counts;
-    assert_eq!(
-        (
-            counts.ready(),
-            counts.delayed,
-            counts.in_progress,
-            counts.dead
-        ),
-        (2, 1, 0, 1)
-    );
-    assert_eq!(
-        (counts.pending[1], counts.pending[2], counts.live_bytes),
-        (1, 1, 6)
-    );
+    assert_eq!((counts.ready(), counts.delayed, counts.in_progress, counts.dead), (2, 1, 0, 1));
+    assert_eq!((counts.pending[1], counts.pending[2], counts.live_bytes), (1, 1, 6));
     assert_eq!((&*stats.name, stats.head_created_at), ("a", Some(first)));
     h.add(task("b"));
     h.add_for("x", task("c"));
-    let names: Vec<_> = h
-        .reader()
-        .queues(T)
-        .unwrap()
-        .into_iter()
-        .map(|s| s.name)
-        .collect();
+    let names: Vec<_> = h.reader().queues(T).unwrap().into_iter().map(|s| s.name).collect();
     assert_eq!(names, [text("a"), text("b")]);
 }

@@ -15,18 +15,9 @@ fn everything_is_where_it_was() {
     let before = (h.digest(), h.state.next_deadline());
     h.reload();
     assert_eq!((h.digest(), h.state.next_deadline()), before);
-    assert_eq!(
-        h.claims(&["a", "b"], 9)
-            .iter()
-            .map(|t| t.id)
-            .collect::<Vec<_>>(),
-        [pending.id]
-    );
+    assert_eq!(h.claims(&["a", "b"], 9).iter().map(|t| t.id).collect::<Vec<_>>(), [pending.id]);
     h.pass(LEASE);
-    assert!(matches!(
-        h.heartbeat(run.id, LEASE),
-        codeq_core::reply::Reply::Extended { .. }
-    ));
+    assert!(matches!(h.heartbeat(run.id, LEASE), codeq_core::reply::Reply::Extended { .. }));
     assert_eq!(h.claim("a").map(|t| t.id), Some(delayed.id));
     h.pass(DAY);
     h.sweep(100);
@@ -38,9 +29,7 @@ fn everything_is_where_it_was() {
 fn a_window_after_a_restart_is_the_head_of_the_queue() {
     let mut h = Harness::new();
     h.every = 1_000;
-    let made: Vec<_> = (0..2 * WINDOW_MAX + 7)
-        .map(|_| h.add(task("a")).id)
-        .collect();
+    let made: Vec<_> = (0..2 * WINDOW_MAX + 7).map(|_| h.add(task("a")).id).collect();
     let mut got = Vec::new();
     while got.len() < made.len() {
         h.reload();
@@ -67,28 +56,14 @@ fn damage_is_an_error_not_a_guess() {
     // A queue that counts a task which is not there.
     let mut h = fresh();
     let pending = h.kv.keys(Table::Pending);
-    pending
-        .iter()
-        .for_each(|key| h.kv.delete(Table::Pending, *key));
+    pending.iter().for_each(|key| h.kv.delete(Table::Pending, *key));
     let error = State::load(&h.kv, 0, 1).expect_err("damaged");
-    assert!(matches!(
-        error,
-        KvError::Corrupt {
-            table: Table::Pending,
-            ..
-        }
-    ));
+    assert!(matches!(error, KvError::Corrupt { table: Table::Pending, .. }));
     // A lease without its task.
     let mut h = fresh();
     let leased = keys::task(h.list_running());
     h.kv.delete(Table::Task, leased);
-    assert!(matches!(
-        State::load(&h.kv, 0, 1),
-        Err(KvError::Corrupt {
-            table: Table::Index,
-            ..
-        })
-    ));
+    assert!(matches!(State::load(&h.kv, 0, 1), Err(KvError::Corrupt { table: Table::Index, .. })));
     // A row that does not decode.
     for table in [Table::Queue, Table::Meta, Table::Task] {
         let mut h = fresh();
@@ -96,10 +71,7 @@ fn damage_is_an_error_not_a_guess() {
             let row = h.kv.get(table, key).expect("reads").expect("there");
             h.kv.put(table, key, row.slice(..row.len() - 1));
         }
-        assert!(
-            matches!(State::load(&h.kv, 0, 1), Err(KvError::Corrupt { .. })),
-            "{table:?}"
-        );
+        assert!(matches!(State::load(&h.kv, 0, 1), Err(KvError::Corrupt { .. })), "{table:?}");
     }
     // A row of a later version.
     let mut h = fresh();
@@ -112,15 +84,9 @@ fn damage_is_an_error_not_a_guess() {
 
 impl Harness {
     fn list_running(&self) -> u64 {
-        let rows = self
-            .kv
-            .keys(Table::Index)
-            .into_iter()
-            .map(keys::index_parts);
+        let rows = self.kv.keys(Table::Index).into_iter().map(keys::index_parts);
         let code = codeq_core::place::Place::InProgress.index_code();
-        let running = rows
-            .filter(|(_, place, _)| *place == code)
-            .map(|(_, _, seq)| seq);
+        let running = rows.filter(|(_, place, _)| *place == code).map(|(_, _, seq)| seq);
         running.max().expect("one runs")
     }
 }

@@ -12,39 +12,15 @@ fn one_comes_back_with_fresh_attempts() {
     let dead = h.dead(hooked("a"));
     let waiting = h.add(task("a"));
     h.pass(5);
-    let Reply::Replayed(task) = h.replay(dead.id) else {
-        panic!("not replayed")
-    };
-    assert_eq!(
-        (task.place, task.attempts, task.max_attempts),
-        (Place::Pending, 0, 1)
-    );
-    assert_eq!(
-        task.error.as_deref(),
-        Some("boom"),
-        "the last failure is kept"
-    );
+    let Reply::Replayed(task) = h.replay(dead.id) else { panic!("not replayed") };
+    assert_eq!((task.place, task.attempts, task.max_attempts), (Place::Pending, 0, 1));
+    assert_eq!(task.error.as_deref(), Some("boom"), "the last failure is kept");
     assert_eq!(h.result(dead.id), None, "its result is gone");
-    assert_eq!(
-        h.callbacks().len(),
-        0,
-        "and so is the callback that told of it"
-    );
-    let order: Vec<_> = h
-        .claims(&["a"], 9)
-        .into_iter()
-        .map(|t| (t.id, t.fence))
-        .collect();
-    assert_eq!(
-        order,
-        [(waiting.id, 1), (dead.id, 2)],
-        "at the back, with a higher fence"
-    );
+    assert_eq!(h.callbacks().len(), 0, "and so is the callback that told of it");
+    let order: Vec<_> = h.claims(&["a"], 9).into_iter().map(|t| (t.id, t.fence)).collect();
+    assert_eq!(order, [(waiting.id, 1), (dead.id, 2)], "at the back, with a higher fence");
     let history = h.reader().history(T, dead.id).unwrap().unwrap().entries();
-    let replayed = history
-        .iter()
-        .find(|e| e.event == Event::Replayed)
-        .expect("recorded");
+    let replayed = history.iter().find(|e| e.event == Event::Replayed).expect("recorded");
     assert_eq!(replayed.who.as_deref(), Some("admin"));
     h.complete(dead.id);
     assert_eq!(h.callbacks().len(), 1);
@@ -73,22 +49,11 @@ fn only_what_is_dead_in_the_own_tenant() {
     assert_eq!(h.replay(waiting.id), refused(Rejection::NotDead));
     let run = h.running(task("b"));
     assert_eq!(h.replay(run.id), refused(Rejection::NotDead));
-    let target = ReplayTarget::Queue {
-        command: text("a"),
-        error_contains: None,
-        after: 0,
-        limit: 10,
-    };
-    let none = Bulk {
-        done: 0,
-        remaining: 0,
-        last: 0,
-    };
+    let target =
+        ReplayTarget::Queue { command: text("a"), error_contains: None, after: 0, limit: 10 };
+    let none = Bulk { done: 0, remaining: 0, last: 0 };
     assert_eq!(h.replay_as("x", target), Reply::Bulk(none));
-    assert_eq!(
-        h.replay_queue("unknown", None, 3, 10),
-        Bulk { last: 3, ..none }
-    );
+    assert_eq!(h.replay_queue("unknown", None, 3, 10), Bulk { last: 3, ..none });
     assert_eq!(h.get(dead.id).place, Place::Dead);
 }
 
@@ -104,11 +69,7 @@ fn a_queue_a_bounded_number_at_a_time() {
         after = bulk.last;
     }
     let order: Vec<_> = h.claims(&["a"], 9).into_iter().map(|t| t.id).collect();
-    assert_eq!(
-        order,
-        dead.iter().map(|t| t.id).collect::<Vec<_>>(),
-        "oldest first"
-    );
+    assert_eq!(order, dead.iter().map(|t| t.id).collect::<Vec<_>>(), "oldest first");
     h.finish();
 }
 
@@ -122,15 +83,9 @@ fn by_filter_and_from_a_place() {
         dead.push(run.id);
     }
     let bulk = h.replay_queue("a", Some("timeout"), 0, 2);
-    assert_eq!(
-        (bulk.done, bulk.remaining, bulk.last),
-        (2, 3, dead[2].seq())
-    );
+    assert_eq!((bulk.done, bulk.remaining, bulk.last), (2, 3, dead[2].seq()));
     let bulk = h.replay_queue("a", Some("timeout"), bulk.last, 2);
-    assert_eq!(
-        (bulk.done, bulk.remaining, bulk.last),
-        (1, 2, dead[4].seq())
-    );
+    assert_eq!((bulk.done, bulk.remaining, bulk.last), (1, 2, dead[4].seq()));
     let bulk = h.replay_queue("a", None, dead[1].seq(), 10);
     assert_eq!((bulk.done, bulk.remaining), (1, 1));
     assert_eq!(h.get(dead[1]).place, Place::Dead);

@@ -15,13 +15,7 @@ fn counts_from_the_terminal_moment() {
     assert_eq!(h.sweep(10).removed, 0);
     h.pass(1);
     assert_eq!(h.sweep(10).removed, 1);
-    for table in [
-        Table::Task,
-        Table::Body,
-        Table::Index,
-        Table::Timer,
-        Table::Queue,
-    ] {
+    for table in [Table::Task, Table::Body, Table::Index, Table::Timer, Table::Queue] {
         assert_eq!(h.rows(table), 0, "{table:?}");
     }
     assert_eq!(h.state.queues().count(), 0, "an unused queue is forgotten");
@@ -55,10 +49,7 @@ fn live_tasks_stay_however_old() {
 
 #[test]
 fn waits_for_a_callback_that_is_still_due() {
-    let mut h = Harness::with(Settings {
-        retention: 1_000,
-        ..Settings::default()
-    });
+    let mut h = Harness::with(Settings { retention: 1_000, ..Settings::default() });
     let done = h.done(hooked("a"));
     let mut removed = 0;
     for _ in 0..5 {
@@ -70,25 +61,15 @@ fn waits_for_a_callback_that_is_still_due() {
     h.callback(done.id, Delivery::Delivered);
     h.pass(60_000);
     assert_eq!(h.sweep(10).removed, 1);
-    assert_eq!(
-        h.rows(Table::Outbox) + h.rows(Table::Task) + h.rows(Table::Timer),
-        0
-    );
+    assert_eq!(h.rows(Table::Outbox) + h.rows(Table::Task) + h.rows(Table::Timer), 0);
     h.finish();
 }
 
 #[test]
 fn a_callback_that_failed_goes_with_its_task() {
-    let mut h = Harness::with(Settings {
-        callback_attempts: 1,
-        ..Settings::default()
-    });
+    let mut h = Harness::with(Settings { callback_attempts: 1, ..Settings::default() });
     let done = h.done(hooked("a"));
-    let failed = Delivery::Failed {
-        status: None,
-        error: text("refused"),
-        retry_after: None,
-    };
+    let failed = Delivery::Failed { status: None, error: text("refused"), retry_after: None };
     h.callback(done.id, failed);
     h.pass(DAY);
     assert_eq!(h.sweep(10).removed, 1);

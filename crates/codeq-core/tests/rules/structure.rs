@@ -30,11 +30,7 @@ pub fn check(kv: &Mem, state: &State) {
         check_task(kv, state, keys::seq_of(key), &row, &mut expected);
     }
     let body: BTreeSet<Key> = kv.keys(Table::Body);
-    assert_eq!(
-        body,
-        kv.keys(Table::Task),
-        "a body for every task, and no other"
-    );
+    assert_eq!(body, kv.keys(Table::Task), "a body for every task, and no other");
     let pending: BTreeMap<Key, u64> = kv
         .rows(Table::Pending)
         .map(|(key, value)| {
@@ -51,11 +47,7 @@ pub fn check(kv: &Mem, state: &State) {
     assert_eq!(kv.keys(Table::Timer), expected.timers, "timers");
     for (id, row) in state.queues() {
         let counts = expected.counts.remove(&id).unwrap_or_default();
-        assert_eq!(
-            row.counts, counts,
-            "counters of {} / {}",
-            row.tenant, row.name
-        );
+        assert_eq!(row.counts, counts, "counters of {} / {}", row.tenant, row.name);
         let unused = counts.total() == 0 && row.topic.is_none() && !row.paused;
         assert!(!unused, "{} / {} should be forgotten", row.tenant, row.name);
     }
@@ -86,9 +78,7 @@ fn check_task(kv: &Mem, state: &State, seq: u64, row: &TaskRow, expected: &mut E
     if row.has_key {
         expected.with_key.insert(seq);
     }
-    expected
-        .index
-        .insert(keys::index(row.queue, row.place, seq));
+    expected.index.insert(keys::index(row.queue, row.place, seq));
     let counts = expected.counts.entry(row.queue).or_default();
     *counts.slot(row.place, row.priority) += 1;
     if !row.place.is_terminal() {
@@ -106,9 +96,7 @@ fn check_task(kv: &Mem, state: &State, seq: u64, row: &TaskRow, expected: &mut E
         Place::InProgress => expected.leases.extend(row.lease.as_ref().map(|l| l.until)),
         Place::Completed | Place::Failed | Place::Dead => {
             let at = row.finish.as_ref().map_or(0, |finish| finish.expires_at);
-            expected
-                .timers
-                .insert(keys::timer(TimerKind::Retention, at, seq));
+            expected.timers.insert(keys::timer(TimerKind::Retention, at, seq));
         }
     }
 }
@@ -117,13 +105,8 @@ fn check_task(kv: &Mem, state: &State, seq: u64, row: &TaskRow, expected: &mut E
 fn check_outbox(kv: &Mem, expected: &mut Expected) {
     for (key, value) in kv.rows(Table::Outbox) {
         let outbox = OutboxRow::decode(key, value).expect("outbox row");
-        let task = TaskRow::load(kv, key)
-            .expect("reads")
-            .expect("callback without a task");
-        assert!(
-            task.has_webhook && task.place.is_terminal(),
-            "callback of a live task"
-        );
+        let task = TaskRow::load(kv, key).expect("reads").expect("callback without a task");
+        assert!(task.has_webhook && task.place.is_terminal(), "callback of a live task");
         assert_eq!(outbox.id, task.id(keys::seq_of(key)));
         if let Some(at) = outbox.next_at {
             let timer = keys::timer(TimerKind::Callback, at, keys::seq_of(key));
@@ -149,18 +132,12 @@ fn check_keys(kv: &Mem, expected: &mut Expected) {
                 let until = row.created_at + IDEMPOTENCY_MS_MIN;
                 let timer = keys::timer(TimerKind::Idempotency, until, seq);
                 expected.timers.insert(timer);
-                let value = kv
-                    .get(Table::Timer, timer)
-                    .expect("reads")
-                    .expect("a timer");
+                let value = kv.get(Table::Timer, timer).expect("reads").expect("a timer");
                 assert_eq!(value[..], key.to_le_bytes(), "the timer names the key");
             }
         }
     }
-    assert_eq!(
-        owners, expected.with_key,
-        "a key row for every task with a key"
-    );
+    assert_eq!(owners, expected.with_key, "a key row for every task with a key");
 }
 
 /// The engine sleeps until these moments: too late loses a deadline, too early makes it spin.
@@ -172,11 +149,7 @@ fn check_deadlines(state: &State, expected: &Expected) {
         wanted.map(|(_, deadline, _)| deadline)
     };
     let leases = expected.leases.iter().map(|until| until.saturating_add(1));
-    assert_eq!(
-        state.next_deadline(),
-        first(false).chain(leases).min(),
-        "next deadline"
-    );
+    assert_eq!(state.next_deadline(), first(false).chain(leases).min(), "next deadline");
     assert_eq!(state.next_callback(), first(true).min(), "next callback");
 }
 
@@ -191,17 +164,10 @@ fn check_reload(kv: &Mem, state: &State) {
     assert_eq!(rows.keys(Table::Queue), live, "a forgotten queue has a row");
     rows.put(Table::Meta, keys::META, state.meta().encode());
     let loaded = State::load(&rows, 0, 1).expect("loads");
-    assert_eq!(
-        digest(&loaded, &rows).expect("digest"),
-        digest(state, kv).expect("digest")
-    );
+    assert_eq!(digest(&loaded, &rows).expect("digest"), digest(state, kv).expect("digest"));
     assert_eq!(loaded.leases(), state.leases());
     assert_eq!(loaded.next_deadline(), state.next_deadline());
     for (id, _) in state.queues() {
-        assert_eq!(
-            loaded.is_claimable(id),
-            state.is_claimable(id),
-            "head of queue {id}"
-        );
+        assert_eq!(loaded.is_claimable(id), state.is_claimable(id), "head of queue {id}");
     }
 }

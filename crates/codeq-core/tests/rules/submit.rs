@@ -22,25 +22,12 @@ fn completed_is_terminal_with_one_result() {
     let reply = h.submit(run.id, completed(b"{\"n\":9007199254740993}"));
     let record = h.result(run.id).expect("a result");
     assert_eq!(reply, Reply::Submitted(Box::new(record.clone())));
-    assert_eq!(
-        (record.status, record.completed_at),
-        (Status::Completed, h.now)
-    );
-    assert_eq!(
-        record.result.as_deref(),
-        Some(&b"{\"n\":9007199254740993}"[..])
-    );
+    assert_eq!((record.status, record.completed_at), (Status::Completed, h.now));
+    assert_eq!(record.result.as_deref(), Some(&b"{\"n\":9007199254740993}"[..]));
     let done = h.get(run.id);
-    assert_eq!(
-        (done.place, done.worker, done.lease_until),
-        (Place::Completed, None, None)
-    );
+    assert_eq!((done.place, done.worker, done.lease_until), (Place::Completed, None, None));
     assert_eq!(done.place.location(), "NONE");
-    assert_eq!(
-        h.stats("a")
-            .map(|s| (s.counts.completed, s.counts.in_progress)),
-        Some((1, 0))
-    );
+    assert_eq!(h.stats("a").map(|s| (s.counts.completed, s.counts.in_progress)), Some((1, 0)));
     h.finish();
 }
 
@@ -48,19 +35,13 @@ fn completed_is_terminal_with_one_result() {
 fn failed_is_terminal_too() {
     let mut h = Harness::new();
     let run = h.running(task("a"));
-    assert!(matches!(
-        h.submit(run.id, failed("broken")),
-        Reply::Submitted(_)
-    ));
+    assert!(matches!(h.submit(run.id, failed("broken")), Reply::Submitted(_)));
     let (task, record) = (h.get(run.id), h.result(run.id).expect("a result"));
     assert_eq!(
         (task.place, task.error.as_deref(), task.attempts),
         (Place::Failed, Some("broken"), 0)
     );
-    assert_eq!(
-        (record.status, record.error.as_deref()),
-        (Status::Failed, Some("broken"))
-    );
+    assert_eq!((record.status, record.error.as_deref()), (Status::Failed, Some("broken")));
     assert_eq!(h.replay(run.id), refused(Rejection::NotDead));
     h.finish();
 }
@@ -70,14 +51,8 @@ fn no_result_counts_as_an_empty_object() {
     let mut h = Harness::new();
     let run = h.running(task("a"));
     h.submit(run.id, completed(b""));
-    assert_eq!(
-        h.result(run.id).and_then(|r| r.result).as_deref(),
-        Some(&b"{}"[..])
-    );
-    assert!(
-        matches!(h.submit(run.id, completed(b"{}")), Reply::Submitted(_)),
-        "the same outcome"
-    );
+    assert_eq!(h.result(run.id).and_then(|r| r.result).as_deref(), Some(&b"{}"[..]));
+    assert!(matches!(h.submit(run.id, completed(b"{}")), Reply::Submitted(_)), "the same outcome");
 }
 
 #[test]
@@ -94,10 +69,7 @@ fn a_repeat_is_answered_and_changes_nothing() {
             assert_eq!(h.submit(run.id, other), refused(Rejection::NotInProgress));
         }
         let same = completed(b"{\"a\":1}");
-        assert_eq!(
-            h.submit_as(T, "x", run.id, same),
-            refused(Rejection::NotInProgress)
-        );
+        assert_eq!(h.submit_as(T, "x", run.id, same), refused(Rejection::NotInProgress));
         assert_eq!(h.digest(), before);
     }
     h.finish();
@@ -107,10 +79,7 @@ fn a_repeat_is_answered_and_changes_nothing() {
 fn artifacts_are_part_of_the_outcome() {
     let mut h = Harness::new();
     let run = h.running(task("a"));
-    let artifact = |name: &str, url: &str| Artifact {
-        name: text(name),
-        url: text(url),
-    };
+    let artifact = |name: &str, url: &str| Artifact { name: text(name), url: text(url) };
     let mut submit = |artifacts: Vec<Artifact>| {
         h.apply(Command::Submit(Submit {
             tenant: text(T),
@@ -121,12 +90,7 @@ fn artifacts_are_part_of_the_outcome() {
         }))
     };
     let long = "x".repeat(ARTIFACT_FIELD_BYTES_MAX + 1);
-    for bad in [
-        artifact("", "u"),
-        artifact("n", ""),
-        artifact(&long, "u"),
-        artifact("n", &long),
-    ] {
+    for bad in [artifact("", "u"), artifact("n", ""), artifact(&long, "u"), artifact("n", &long)] {
         assert_eq!(submit(vec![bad]), refused(Rejection::InvalidArtifacts));
     }
     let many = vec![artifact("n", "u"); ARTIFACTS_MAX + 1];
@@ -134,11 +98,7 @@ fn artifacts_are_part_of_the_outcome() {
     let fine = vec![artifact("n", "u"); ARTIFACTS_MAX];
     assert!(matches!(submit(fine.clone()), Reply::Submitted(r) if r.artifacts == fine));
     assert!(matches!(submit(fine), Reply::Submitted(_)));
-    assert_eq!(
-        submit(vec![]),
-        refused(Rejection::NotInProgress),
-        "another outcome"
-    );
+    assert_eq!(submit(vec![]), refused(Rejection::NotInProgress), "another outcome");
 }
 
 #[test]
@@ -147,25 +107,13 @@ fn checks_in_order() {
     let waiting = h.add(task("b"));
     let run = h.running(task("a"));
     let empty = || failed("");
-    assert_eq!(
-        h.submit_as("x", W, run.id, empty()),
-        refused(Rejection::NotFound)
-    );
-    assert_eq!(
-        h.submit_as(T, "x", waiting.id, empty()),
-        refused(Rejection::NotInProgress)
-    );
-    assert_eq!(
-        h.submit_as(T, "x", run.id, empty()),
-        refused(Rejection::NotOwner)
-    );
+    assert_eq!(h.submit_as("x", W, run.id, empty()), refused(Rejection::NotFound));
+    assert_eq!(h.submit_as(T, "x", waiting.id, empty()), refused(Rejection::NotInProgress));
+    assert_eq!(h.submit_as(T, "x", run.id, empty()), refused(Rejection::NotOwner));
     assert_eq!(h.submit(run.id, empty()), refused(Rejection::ErrorRequired));
     let max = RESULT_BYTES_MAX;
     let large = Outcome::Completed(Bytes::from(vec![b' '; max + 1]));
-    assert_eq!(
-        h.submit(run.id, large),
-        refused(Rejection::InvalidResult { max })
-    );
+    assert_eq!(h.submit(run.id, large), refused(Rejection::InvalidResult { max }));
     let full = Outcome::Completed(Bytes::from(vec![b' '; max]));
     assert!(matches!(h.submit(run.id, full), Reply::Submitted(_)));
 }
@@ -175,15 +123,9 @@ fn the_lease_decides_to_the_millisecond() {
     let mut h = Harness::new();
     let (one, two) = (h.running(task("a")), h.running(task("b")));
     h.pass(LEASE);
-    assert!(matches!(
-        h.submit(one.id, completed(b"{}")),
-        Reply::Submitted(_)
-    ));
+    assert!(matches!(h.submit(one.id, completed(b"{}")), Reply::Submitted(_)));
     h.pass(1);
-    assert_eq!(
-        h.submit(two.id, completed(b"{}")),
-        refused(Rejection::NotInProgress)
-    );
+    assert_eq!(h.submit(two.id, completed(b"{}")), refused(Rejection::NotInProgress));
     assert_eq!((h.get(two.id).attempts, h.result(two.id)), (1, None));
     h.finish();
 }
@@ -196,11 +138,7 @@ fn a_long_error_is_cut() {
     let first = h.submit(run.id, outcome.clone());
     let error = h.get(run.id).error.expect("an error");
     assert!(error.len() <= ERROR_BYTES_MAX && error.chars().all(|c| c == 'é'));
-    assert_eq!(
-        h.submit(run.id, outcome),
-        first,
-        "and is still the same outcome"
-    );
+    assert_eq!(h.submit(run.id, outcome), first, "and is still the same outcome");
 }
 
 #[test]
@@ -212,9 +150,6 @@ fn a_stale_worker_cannot_finish_a_task_that_moved_on() {
     h.pass(HOUR);
     let again = h.claim_as(T, "other", codeq_core::command::Selector::Any, 1);
     assert!(matches!(again, Reply::Claimed(tasks) if tasks[0].id == run.id && tasks[0].fence == 2));
-    assert_eq!(
-        h.submit(run.id, completed(b"{}")),
-        refused(Rejection::NotOwner)
-    );
+    assert_eq!(h.submit(run.id, completed(b"{}")), refused(Rejection::NotOwner));
     h.finish();
 }

@@ -16,10 +16,7 @@ fn a_lease_is_live_to_its_last_millisecond() {
     h.pass(1);
     assert_eq!(h.sweep(10).expired, 1);
     let back = h.get(run.id);
-    assert_eq!(
-        (back.attempts, back.error.as_deref()),
-        (1, Some("LEASE_EXPIRED"))
-    );
+    assert_eq!((back.attempts, back.error.as_deref()), (1, Some("LEASE_EXPIRED")));
     h.finish();
 }
 
@@ -52,10 +49,7 @@ fn due_tasks_come_in_the_order_of_their_moments() {
 
 #[test]
 fn work_is_bounded_and_resumed() {
-    let mut h = Harness::with(Settings {
-        retention: LEASE,
-        ..Settings::default()
-    });
+    let mut h = Harness::with(Settings { retention: LEASE, ..Settings::default() });
     for _ in 0..3 {
         h.done(task("done"));
         h.running(tries("run", 1));
@@ -64,20 +58,11 @@ fn work_is_bounded_and_resumed() {
         h.add(late("late", LEASE));
     }
     h.pass(LEASE + 1);
-    let sweeps: Vec<_> = (0..5)
-        .map(|_| h.sweep(2))
-        .map(|s| (s.expired, s.promoted, s.removed))
-        .collect();
-    assert_eq!(
-        sweeps,
-        [(2, 0, 0), (1, 1, 0), (0, 2, 0), (0, 0, 2), (0, 0, 1)]
-    );
+    let sweeps: Vec<_> =
+        (0..5).map(|_| h.sweep(2)).map(|s| (s.expired, s.promoted, s.removed)).collect();
+    assert_eq!(sweeps, [(2, 0, 0), (1, 1, 0), (0, 2, 0), (0, 0, 2), (0, 0, 1)]);
     assert_eq!(h.sweep(0), Swept::default());
-    assert_eq!(
-        h.state.next_deadline(),
-        Some(h.now + LEASE),
-        "the dead letters are next"
-    );
+    assert_eq!(h.state.next_deadline(), Some(h.now + LEASE), "the dead letters are next");
     h.finish();
 }
 
@@ -117,10 +102,7 @@ fn time_never_runs_backwards() {
     let moment = h.now;
     h.now -= 5_000;
     let taken = h.claim("a").expect("one");
-    assert_eq!(
-        (taken.updated_at, taken.lease_until),
-        (moment, Some(moment + LEASE))
-    );
+    assert_eq!((taken.updated_at, taken.lease_until), (moment, Some(moment + LEASE)));
     assert_eq!((h.state.now(), made.created_at), (moment, moment));
 }
 

@@ -11,22 +11,9 @@ use crate::harness::*;
 #[test]
 fn names_do_not_run_together() {
     let long = "ü".repeat(128);
-    let names = [
-        "a",
-        "ab",
-        "A",
-        "a:b",
-        "a/../b",
-        "💥",
-        " ",
-        "codeq:q:a",
-        &long,
-    ];
+    let names = ["a", "ab", "A", "a:b", "a/../b", "💥", " ", "codeq:q:a", &long];
     let mut h = Harness::new();
-    let made: Vec<_> = names
-        .iter()
-        .map(|name| h.add_for(name, keyed("b", "key")))
-        .collect();
+    let made: Vec<_> = names.iter().map(|name| h.add_for(name, keyed("b", "key"))).collect();
     for (name, made) in names.iter().zip(&made) {
         assert_eq!(*made.tenant, **name);
         let repeat = h.offer(name, keyed("b", "key"));
@@ -75,11 +62,7 @@ fn no_verb_reaches_another_tenants_task() {
     assert_eq!(h.digest(), before);
     h.put_topic_as("x", "wait", Policy::default());
     assert_eq!(h.stats("wait").and_then(|s| s.topic), None);
-    let query = ListQuery {
-        tenant: text("x"),
-        limit: 10,
-        ..ListQuery::default()
-    };
+    let query = ListQuery { tenant: text("x"), limit: 10, ..ListQuery::default() };
     assert!(h.list(query).items.is_empty());
     assert!(
         matches!(h.claim_as("x", W, Selector::Any, 9), Reply::Claimed(tasks) if tasks.is_empty())

@@ -12,10 +12,7 @@ fn policy() -> Policy {
 #[test]
 fn versions_count_changes() {
     let mut h = Harness::new();
-    let two = Policy {
-        max_attempts: Some(2),
-        ..policy()
-    };
+    let two = Policy { max_attempts: Some(2), ..policy() };
     let (first, created) = h.put_topic("a", policy());
     assert_eq!((first.version, created, first.created_at), (1, true, h.now));
     h.pass(5);
@@ -24,10 +21,7 @@ fn versions_count_changes() {
     assert_eq!(h.digest(), before, "an identical write changes nothing");
     let (changed, created) = h.put_topic("a", two.clone());
     assert_eq!((changed.version, created), (2, false));
-    assert_eq!(
-        (changed.created_at, changed.updated_at),
-        (first.created_at, h.now)
-    );
+    assert_eq!((changed.created_at, changed.updated_at), (first.created_at, h.now));
     h.reload();
     assert_eq!(h.stats("a").and_then(|s| s.topic), Some(changed));
     assert_eq!(h.delete_topic(T, "a"), Reply::Done);
@@ -53,46 +47,22 @@ fn a_policy_that_is_gone_leaves_no_trace() {
 fn bad_names_and_values_are_refused() {
     let mut h = Harness::new();
     for name in ["", "A", "a_b", "-a", "a-", &"a".repeat(64)] {
-        assert_eq!(
-            h.put_topic_as(T, name, policy()),
-            refused(Rejection::InvalidTopicName)
-        );
+        assert_eq!(h.put_topic_as(T, name, policy()), refused(Rejection::InvalidTopicName));
     }
-    let bad = Policy {
-        max_attempts: Some(0),
-        ..policy()
-    };
+    let bad = Policy { max_attempts: Some(0), ..policy() };
     let field = "maxAttempts";
-    assert_eq!(
-        h.put_topic_as(T, "a", bad),
-        refused(Rejection::InvalidTopic { field })
-    );
-    let bad = Policy {
-        retention: u64::MAX,
-        ..policy()
-    };
+    assert_eq!(h.put_topic_as(T, "a", bad), refused(Rejection::InvalidTopic { field }));
+    let bad = Policy { retention: u64::MAX, ..policy() };
     let field = "retentionSeconds";
-    assert_eq!(
-        h.put_topic_as(T, "a", bad),
-        refused(Rejection::InvalidTopic { field })
-    );
-    assert_eq!(
-        h.put_topic_as("", "a", policy()),
-        refused(Rejection::InvalidTenant)
-    );
+    assert_eq!(h.put_topic_as(T, "a", bad), refused(Rejection::InvalidTopic { field }));
+    assert_eq!(h.put_topic_as("", "a", policy()), refused(Rejection::InvalidTenant));
     h.finish();
 }
 
 #[test]
 fn attempts_default_and_ceiling() {
     let mut h = Harness::new();
-    h.put_topic(
-        "a",
-        Policy {
-            max_attempts: Some(3),
-            ..policy()
-        },
-    );
+    h.put_topic("a", Policy { max_attempts: Some(3), ..policy() });
     assert_eq!(h.add(task("a")).max_attempts, 3);
     assert_eq!(h.add(tries("A", 2)).max_attempts, 2);
     assert_eq!(h.add(tries("a", 50)).max_attempts, 3);
@@ -103,16 +73,8 @@ fn attempts_default_and_ceiling() {
 #[test]
 fn tiers_move_priorities() {
     let mut h = Harness::new();
-    h.put_topic(
-        "a",
-        Policy {
-            priority_tiers: vec![7, 3],
-            ..policy()
-        },
-    );
-    let got: Vec<u8> = [-5, 0, 3, 6, 7, 99]
-        .map(|p| h.add(urgent("a", p)).priority)
-        .to_vec();
+    h.put_topic("a", Policy { priority_tiers: vec![7, 3], ..policy() });
+    let got: Vec<u8> = [-5, 0, 3, 6, 7, 99].map(|p| h.add(urgent("a", p)).priority).to_vec();
     assert_eq!(got, [3, 3, 3, 3, 7, 7]);
     h.finish();
 }
@@ -120,10 +82,7 @@ fn tiers_move_priorities() {
 #[test]
 fn at_most_so_many_run_at_once() {
     let mut h = Harness::new();
-    let limit = |max_consumers| Policy {
-        max_consumers,
-        ..policy()
-    };
+    let limit = |max_consumers| Policy { max_consumers, ..policy() };
     h.put_topic("a", limit(2));
     for _ in 0..5 {
         h.add(task("a"));
@@ -151,13 +110,7 @@ fn at_most_so_many_run_at_once() {
 #[test]
 fn retention_of_its_own() {
     let mut h = Harness::new();
-    h.put_topic(
-        "a",
-        Policy {
-            retention: 5_000,
-            ..policy()
-        },
-    );
+    h.put_topic("a", Policy { retention: 5_000, ..policy() });
     let short = h.done(task("a"));
     let long = h.done(task("b"));
     h.pass(4_999);
@@ -169,34 +122,21 @@ fn retention_of_its_own() {
     let usual = h.done(task("a"));
     h.pass(DAY - 1);
     h.sweep(10);
-    assert_eq!(
-        (h.find(T, usual.id).is_some(), h.find(T, long.id)),
-        (true, None)
-    );
+    assert_eq!((h.find(T, usual.id).is_some(), h.find(T, long.id)), (true, None));
     h.finish();
 }
 
 #[test]
 fn a_dead_letter_is_worked_elsewhere() {
     let mut h = Harness::new();
-    let to = Policy {
-        dead_letter_topic: Some(text("a-dead")),
-        ..policy()
-    };
+    let to = Policy { dead_letter_topic: Some(text("a-dead")), ..policy() };
     h.put_topic("a", to);
-    let traced = NewTask {
-        trace_parent: Some(text("00-a-b-01")),
-        priority: 4,
-        ..hooked("a")
-    };
+    let traced = NewTask { trace_parent: Some(text("00-a-b-01")), priority: 4, ..hooked("a") };
     let by_nack = h.dead(traced);
     let copy = h.claim("a-dead").expect("a copy");
     assert_eq!(copy.origin, Some(by_nack.id));
     assert_eq!((&copy.payload, copy.priority), (&by_nack.payload, 4));
-    assert_eq!(
-        (copy.attempts, copy.max_attempts, copy.webhook),
-        (0, 5, None)
-    );
+    assert_eq!((copy.attempts, copy.max_attempts, copy.webhook), (0, 5, None));
     assert_eq!(copy.trace_parent.as_deref(), Some("00-a-b-01"));
     assert_eq!(h.get(by_nack.id).place, Place::Dead, "the original stays");
     // Every way to the dead letters.
@@ -209,10 +149,6 @@ fn a_dead_letter_is_worked_elsewhere() {
     assert_eq!(origins, [Some(by_abandon.id), Some(by_expiry.id)]);
     let cancelled = h.add(task("a"));
     h.cancel(cancelled.id);
-    assert_eq!(
-        h.claim("a-dead"),
-        None,
-        "a cancelled task is not a dead letter"
-    );
+    assert_eq!(h.claim("a-dead"), None, "a cancelled task is not a dead letter");
     h.finish();
 }
