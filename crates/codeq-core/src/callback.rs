@@ -15,11 +15,14 @@ use crate::step::Step;
 
 impl<K: Kv> Step<'_, K> {
     pub(crate) fn callback(&mut self, command: &Callback) -> Result<Reply, KvError> {
-        if self.find(&command.tenant, command.id)?.is_none() {
+        let Some(row) = self.find(&command.tenant, command.id)? else {
             return Ok(Reply::Rejected(Rejection::NotFound));
-        }
+        };
         let seq = command.id.seq();
-        let Some(mut outbox) = OutboxRow::load(self.kv, keys::task(seq))? else {
+        let ended_at = row.finish.map(|finish| finish.at);
+        let meant = command.completed_at.is_none_or(|at| ended_at == Some(at));
+        let outbox = OutboxRow::load(self.kv, keys::task(seq))?;
+        let Some(mut outbox) = outbox.filter(|_| meant) else {
             return Ok(Reply::Rejected(Rejection::NoCallback));
         };
         if let Some(at) = outbox.next_at.take() {

@@ -9,7 +9,9 @@ use crate::history::Event;
 use crate::id::split_mix64;
 use crate::keys::{self, QueueId};
 use crate::kv::{Kv, KvError, Table};
-use crate::limits::{CLAIM_COMMANDS_MAX, CLAIM_MAX, CLAIM_REPAIR_MAX, LEASE_MS_MAX, LEASE_MS_MIN};
+use crate::limits::{
+    CLAIM_BYTES_MAX, CLAIM_COMMANDS_MAX, CLAIM_MAX, CLAIM_REPAIR_MAX, LEASE_MS_MAX, LEASE_MS_MIN,
+};
 use crate::names::{check_command, check_tenant, check_worker};
 use crate::place::Place;
 use crate::queue::Head;
@@ -27,22 +29,29 @@ impl<K: Kv> Step<'_, K> {
         let seed = split_mix64(self.now ^ self.state.meta.next_seq);
         self.make_due(CLAIM_REPAIR_MAX, seed)?;
         let mut tasks = Vec::new();
+        let mut bytes = 0;
         match &command.from {
             Selector::Any => {
                 while tasks.len() < command.count as usize
+                    && bytes < CLAIM_BYTES_MAX
                     && let Some(queue) = self.first_of_tenant(&command.tenant)
                 {
-                    tasks.push(self.take_head(queue, command)?);
+                    let task = self.take_head(queue, command)?;
+                    bytes += task.payload.len();
+                    tasks.push(task);
                 }
             }
             Selector::Commands(commands) => {
                 let mut heads = self.heads_named(&command.tenant, commands);
                 while tasks.len() < command.count as usize
+                    && bytes < CLAIM_BYTES_MAX
                     && let Some(Reverse((head, queue))) = heads.pop()
                 {
                     // A command that was named twice has a head that is gone by now.
                     if self.head_of(queue) == Some(head) {
-                        tasks.push(self.take_head(queue, command)?);
+                        let task = self.take_head(queue, command)?;
+                        bytes += task.payload.len();
+                        tasks.push(task);
                         heads.extend(self.head_of(queue).map(|head| Reverse((head, queue))));
                     }
                 }

@@ -332,6 +332,9 @@ pub struct Callback {
     pub tenant: Arc<str>,
     /// Which task.
     pub id: TaskId,
+    /// Which of its ends; none means the latest. A task that was replayed can end again, and a late report
+    /// about the callback of its first end must not be taken for one about the second.
+    pub completed_at: Option<Millis>,
     /// What became of it.
     pub delivery: Delivery,
 }

@@ -52,6 +52,8 @@ pub const IDEMPOTENCY_MS_MIN: u64 = 86_400_000;
 pub const BATCH_MAX: usize = 1_000;
 /// Most tasks that one claim hands out.
 pub const CLAIM_MAX: usize = 1_000;
+/// A claim takes no further task once those that it has carry this many payload bytes.
+pub const CLAIM_BYTES_MAX: usize = 8 << 20;
 /// Most command names in one claim.
 pub const CLAIM_COMMANDS_MAX: usize = 1_000;
 /// Most queues of one tenant in one shard.

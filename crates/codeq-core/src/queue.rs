@@ -127,6 +127,11 @@ impl Queue {
         })
     }
 
+    /// The first task of every priority that has one.
+    pub fn fronts(&self) -> impl Iterator<Item = u64> {
+        self.lanes.iter().filter_map(|lane| lane.window.front().map(|waiting| waiting.1))
+    }
+
     #[allow(clippy::indexing_slicing, reason = "the index is clamped to the array")]
     fn lane(&mut self, priority: u8) -> &mut Lane {
         &mut self.lanes[usize::from(priority).min(PRIORITIES - 1)]

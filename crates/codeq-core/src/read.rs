@@ -65,8 +65,8 @@ pub struct QueueStats {
     pub paused: bool,
     /// Its policy.
     pub topic: Option<Topic>,
-    /// When the task that is claimed next was made.
-    pub head_created_at: Option<Millis>,
+    /// When the oldest of the tasks that are first of their priority was made.
+    pub oldest_ready_at: Option<Millis>,
 }
 
 /// A callback that is due or failed.
@@ -221,17 +221,18 @@ impl<K: KvRead + ?Sized> Reader<'_, K> {
         let Some(queue) = self.state.queues.get(&id) else {
             return Ok(None);
         };
-        let head = match queue.next() {
-            Some((_, (_, seq))) => TaskRow::load(self.kv, keys::task(seq))?,
-            None => None,
-        };
+        let mut oldest_ready_at = None;
+        for seq in queue.fronts() {
+            let created = TaskRow::load(self.kv, keys::task(seq))?.map(|row| row.created_at);
+            oldest_ready_at = oldest_ready_at.into_iter().chain(created).min();
+        }
         Ok(Some(QueueStats {
             tenant: Arc::clone(&queue.row.tenant),
             name: Arc::clone(&queue.row.name),
             counts: queue.row.counts,
             paused: queue.row.paused,
             topic: queue.row.topic.clone(),
-            head_created_at: head.map(|row| row.created_at),
+            oldest_ready_at,
         }))
     }
 

@@ -26,28 +26,24 @@ impl Background {
     pub fn start(pipeline: Weak<Pipeline>) -> std::io::Result<(Background, [JoinHandle<()>; 2])> {
         let (prepare, prepare_jobs) = mpsc::channel::<PrepareJob>();
         let (store, store_jobs) = mpsc::channel::<StoreWork>();
-        let segments = Builder::new()
-            .name("codeq-segments".into())
-            .spawn(move || {
-                for job in prepare_jobs {
-                    let prepared = job.run();
-                    if let Some(pipeline) = pipeline.upgrade() {
-                        pipeline.prepared(prepared);
-                    }
+        let segments = Builder::new().name("codeq-segments".into()).spawn(move || {
+            for job in prepare_jobs {
+                let prepared = job.run();
+                if let Some(pipeline) = pipeline.upgrade() {
+                    pipeline.prepared(prepared);
                 }
-            })?;
-        let checkpoints = Builder::new()
-            .name("codeq-checkpoint".into())
-            .spawn(move || {
-                for work in store_jobs {
-                    match work {
-                        StoreWork::Flush(job, inbox) => {
-                            inbox.notify(Notice::Flushed(Box::new(job.run())));
-                        }
-                        StoreWork::Free(flushed) => drop(flushed),
+            }
+        })?;
+        let checkpoints = Builder::new().name("codeq-checkpoint".into()).spawn(move || {
+            for work in store_jobs {
+                match work {
+                    StoreWork::Flush(job, inbox) => {
+                        inbox.notify(Notice::Flushed(Box::new(job.run())));
                     }
+                    StoreWork::Free(flushed) => drop(flushed),
                 }
-            })?;
+            }
+        })?;
         Ok((Background { prepare, store }, [segments, checkpoints]))
     }
 

@@ -22,19 +22,11 @@ impl Engine {
         let mut last = 0;
         for (number, shard) in (0..).zip(&self.shards) {
             let dir = layout::shard_dir(target, number);
-            self.disk
-                .create_dir_all(&dir)
-                .map_err(OpenError::io("create", &dir))?;
+            self.disk.create_dir_all(&dir).map_err(OpenError::io("create", &dir))?;
             let path = layout::store_path(target, number);
-            let job = shard
-                .data
-                .read()
-                .store
-                .snapshot_to(Arc::clone(&self.disk), &path);
+            let job = shard.data.read().store.snapshot_to(Arc::clone(&self.disk), &path);
             last = last.max(job.run()?);
-            self.disk
-                .sync_dir(&dir)
-                .map_err(OpenError::io("sync", &dir))?;
+            self.disk.sync_dir(&dir).map_err(OpenError::io("sync", &dir))?;
         }
         let segment_bytes = self.options.segment_bytes;
         complete(&self.disk, target, self.shards(), last, segment_bytes)
@@ -56,14 +48,9 @@ pub fn restore(backup: &Path, dir: &Path, segment_bytes: u64) -> Result<(), Open
         let from = layout::store_path(backup, number);
         codeq_store::check(&disk, &from)?;
         let sub = layout::shard_dir(dir, number);
-        disk.create_dir_all(&sub)
-            .map_err(OpenError::io("create", &sub))?;
+        disk.create_dir_all(&sub).map_err(OpenError::io("create", &sub))?;
         let store = codeq_store::Store::open(disk.clone(), &from, Default::default())?;
-        last = last.max(
-            store
-                .snapshot_to(disk.clone(), &layout::store_path(dir, number))
-                .run()?,
-        );
+        last = last.max(store.snapshot_to(disk.clone(), &layout::store_path(dir, number)).run()?);
         disk.sync_dir(&sub).map_err(OpenError::io("sync", &sub))?;
     }
     let log = codeq_log::verify(&*disk, &layout::log_dir(backup))?;
@@ -78,13 +65,9 @@ pub fn restore(backup: &Path, dir: &Path, segment_bytes: u64) -> Result<(), Open
 }
 
 fn empty_target(disk: &dyn codeq_disk::Disk, target: &Path) -> Result<(), OpenError> {
-    disk.create_dir_all(target)
-        .map_err(OpenError::io("create", target))?;
+    disk.create_dir_all(target).map_err(OpenError::io("create", target))?;
     let names = disk.list(target).map_err(OpenError::io("list", target))?;
-    match names
-        .iter()
-        .find(|name| *name != "LOCK" && *name != "lost+found")
-    {
+    match names.iter().find(|name| *name != "LOCK" && *name != "lost+found") {
         Some(name) => Err(OpenError::Foreign {
             dir: target.to_owned(),
             reason: format!("it holds '{name}'; choose an empty directory"),
@@ -101,21 +84,9 @@ fn complete(
     last: u64,
     segment_bytes: u64,
 ) -> Result<(), OpenError> {
-    let new = NewLog {
-        first_index: last.saturating_add(1),
-        log_id: entropy(),
-    };
+    let new = NewLog { first_index: last.saturating_add(1), log_id: entropy() };
     let options = codeq_log::Options { segment_bytes };
-    drop(Log::create(
-        disk.clone(),
-        &layout::log_dir(dir),
-        options,
-        new,
-    )?);
+    drop(Log::create(disk.clone(), &layout::log_dir(dir), options, new)?);
     disk.sync_dir(dir).map_err(OpenError::io("sync", dir))?;
-    Manifest {
-        shards,
-        log_id: new.log_id,
-    }
-    .save(&**disk, dir)
+    Manifest { shards, log_id: new.log_id }.save(&**disk, dir)
 }

@@ -17,14 +17,7 @@ impl Engine {
         let (sender, answer) = oneshot::channel();
         if let [_] = self.shards.as_slice() {
             let reply = ReplyTo::One(sender);
-            self.push(
-                0,
-                Request {
-                    command: Command::Claim(claim),
-                    reply,
-                    wait,
-                },
-            )?;
+            self.push(0, Request { command: Command::Claim(claim), reply, wait })?;
             return self.answer(answer).await;
         }
         for shard in self.round() {
@@ -40,14 +33,7 @@ impl Engine {
         let first = FirstReply::new(sender);
         for shard in self.round() {
             let reply = ReplyTo::First(first.clone());
-            self.push(
-                shard,
-                Request {
-                    command: Command::Claim(claim.clone()),
-                    reply,
-                    wait,
-                },
-            )?;
+            self.push(shard, Request { command: Command::Claim(claim.clone()), reply, wait })?;
         }
         drop(first);
         self.answer(answer).await
@@ -61,8 +47,6 @@ impl Engine {
     }
 
     pub(crate) async fn answer(&self, answer: oneshot::Receiver<Answer>) -> Answer {
-        answer
-            .await
-            .unwrap_or_else(|_| Err(self.failure().unwrap_or(EngineError::Closed)))
+        answer.await.unwrap_or_else(|_| Err(self.failure().unwrap_or(EngineError::Closed)))
     }
 }

@@ -24,17 +24,13 @@ pub struct SystemClock {
 impl SystemClock {
     /// Starts counting.
     pub fn new() -> Arc<SystemClock> {
-        Arc::new(SystemClock {
-            start: Instant::now(),
-        })
+        Arc::new(SystemClock { start: Instant::now() })
     }
 }
 
 impl Clock for SystemClock {
     fn wall(&self) -> Millis {
-        let since = SystemTime::now()
-            .duration_since(UNIX_EPOCH)
-            .unwrap_or_default();
+        let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         since.as_millis() as Millis
     }
 

@@ -30,6 +30,10 @@ pub struct Pipeline {
     taken: Condvar,
     /// Bytes that the log can still take.
     pub room: AtomicU64,
+    /// Bytes set aside for commands that are not in the log yet.
+    reserved: AtomicU64,
+    /// The last attempt to make room failed.
+    full: AtomicBool,
     /// Bytes appended to the log since it was opened.
     pub appended: AtomicU64,
     /// Syncs since the log was opened.
@@ -76,6 +80,8 @@ impl Pipeline {
             work: Condvar::new(),
             taken: Condvar::new(),
             room: AtomicU64::new(room),
+            reserved: AtomicU64::new(0),
+            full: AtomicBool::new(false),
             appended: AtomicU64::new(0),
             syncs: AtomicU64::new(0),
             failed: AtomicBool::new(false),
@@ -94,7 +100,8 @@ impl Pipeline {
             let Some(open) = state.open.get_mut(usize::from(shard)) else {
                 return Err(EngineError::Closed);
             };
-            if open.len() < GROUP_BYTES_MAX && open.answers() < GROUP_MAX {
+            let fits = open.len() + group.len() <= GROUP_BYTES_MAX && open.answers() < GROUP_MAX;
+            if fits || open.is_empty() {
                 if open.is_empty() {
                     std::mem::swap(open, group);
                 } else {
@@ -109,6 +116,33 @@ impl Pipeline {
             }
             self.taken.wait(&mut state);
         }
+    }
+
+    /// Sets bytes of the log aside for commands that are about to be applied, so that what is applied can
+    /// be logged. Waits for a segment that is being prepared; false if the disk is full.
+    pub fn reserve(&self, bytes: u64) -> bool {
+        loop {
+            let reserved = self.reserved.fetch_add(bytes, Ordering::AcqRel).saturating_add(bytes);
+            if self.room.load(Ordering::Acquire) >= reserved {
+                return true;
+            }
+            self.reserved.fetch_sub(bytes, Ordering::AcqRel);
+            if self.is_full() || self.has_failed() {
+                return false;
+            }
+            let mut state = self.state.lock();
+            self.taken.wait_for(&mut state, Duration::from_millis(10));
+        }
+    }
+
+    /// Gives back what was set aside and turned out not to be needed.
+    pub fn unreserve(&self, bytes: u64) {
+        self.reserved.fetch_sub(bytes, Ordering::AcqRel);
+    }
+
+    /// Whether the log could not get the room that it needs.
+    pub fn is_full(&self) -> bool {
+        self.full.load(Ordering::Acquire)
     }
 
     /// Waits until everything offered so far is on disk; gives the last frame's number.
@@ -168,6 +202,8 @@ impl Pipeline {
         drop(state);
         for lane in &self.lanes {
             lane.inbox.close(error);
+            // Readers that wait for a batch that will never be durable look again, and see the failure.
+            lane.durable.send_replace(u64::MAX);
             lane.waiters.fail(error);
         }
         self.work.notify_all();
@@ -181,11 +217,7 @@ impl Pipeline {
 
     /// Why the engine stopped.
     pub fn error(&self) -> EngineError {
-        self.state
-            .lock()
-            .error
-            .clone()
-            .unwrap_or(EngineError::Closed)
+        self.state.lock().error.clone().unwrap_or(EngineError::Closed)
     }
 }
 
@@ -294,16 +326,22 @@ impl Committer {
     }
 
     fn commit(&mut self) -> Result<(), LogError> {
-        let mut records: Vec<(u16, &[u8])> = Vec::new();
+        let mut bytes = 0;
+        // The groups of all shards go into one frame, unless that would be too long.
+        let mut frame: Vec<(u16, &[u8])> = Vec::new();
         for (shard, group) in (0..).zip(&self.groups) {
-            records.extend(group.records().map(|record| (shard, record)));
+            if !frame.is_empty() && bytes + group.len() > GROUP_BYTES_MAX {
+                self.log.append(&frame)?;
+                frame.clear();
+            }
+            frame.extend(group.records().map(|record| (shard, record)));
+            bytes += group.len();
         }
-        if !records.is_empty() {
-            let bytes: usize = records.iter().map(|(_, record)| record.len()).sum();
-            self.log.append(&records)?;
-            self.pipeline
-                .appended
-                .fetch_add(bytes as u64, Ordering::Relaxed);
+        if !frame.is_empty() {
+            self.log.append(&frame)?;
+        }
+        if bytes > 0 {
+            self.pipeline.appended.fetch_add(bytes as u64, Ordering::Relaxed);
             if self.durability == Durability::Fsync {
                 let start = Instant::now();
                 self.log.sync()?;
@@ -312,6 +350,8 @@ impl Committer {
             }
             self.pipeline.room.store(self.log.room(), Ordering::Release);
         }
+        let reserved = self.groups.iter().map(|group| group.reserved).sum();
+        self.pipeline.unreserve(reserved);
         self.release();
         Ok(())
     }
@@ -323,7 +363,12 @@ impl Committer {
             if group.is_empty() {
                 continue;
             }
-            lane.durable.send_replace(group.batch);
+            // A group of nothing but claims that waited in vain has the number of an older batch.
+            lane.durable.send_if_modified(|reached| {
+                let higher = group.batch > *reached;
+                *reached = (*reached).max(group.batch);
+                higher
+            });
             let unclaimed = group.release();
             lane.waiters.committed(&group.effects);
             group.clear();
@@ -362,11 +407,13 @@ impl Committer {
     }
 
     fn provide(&mut self, prepared: std::io::Result<Prepared>) {
+        self.pipeline.full.store(prepared.is_err(), Ordering::Release);
         match prepared {
             Ok(prepared) => self.log.provide(prepared),
             Err(_) => self.retry_at = Instant::now().checked_add(FULL_DISK_RETRY),
         }
         self.pipeline.room.store(self.log.room(), Ordering::Release);
+        self.pipeline.taken.notify_all();
     }
 
     fn fail(&mut self, error: &LogError) {
@@ -389,12 +436,7 @@ fn give_back(lane: &Lane, reply: Reply) {
     let Reply::Claimed(tasks) = reply else { return };
     for task in tasks {
         let Some(worker) = task.worker else { continue };
-        let abandon = Abandon {
-            tenant: task.tenant,
-            id: task.id,
-            worker,
-            penalty: false,
-        };
+        let abandon = Abandon { tenant: task.tenant, id: task.id, worker, penalty: false };
         let request = Request::detached(Command::Abandon(abandon));
         // If the inbox is full the lease simply runs out.
         let _ = lane.inbox.push(std::iter::once(request));

@@ -3,7 +3,7 @@
 use std::fs::{File, TryLockError};
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::thread::{Builder, JoinHandle};
 use std::time::{Duration, Instant};
 
@@ -47,6 +47,7 @@ pub(crate) struct ShardHandle {
     pub inbox: Arc<Inbox>,
     pub data: Arc<RwLock<ShardData>>,
     pub durable: watch::Receiver<u64>,
+    pub parked: Arc<AtomicUsize>,
 }
 
 /// The engine's own numbers.
@@ -92,9 +93,7 @@ impl Engine {
         if engine.shards.iter().any(differs) {
             let configured = engine.submit_all(Command::Configure(settings));
             for answer in configured? {
-                answer
-                    .blocking_recv()
-                    .map_err(|_| engine.pipeline.error())??;
+                answer.blocking_recv().map_err(|_| engine.pipeline.error())??;
             }
         }
         Ok(engine)
@@ -112,9 +111,7 @@ impl Engine {
     pub fn propose_blocking(&self, command: Command) -> Answer {
         let shard = self.shard_of(&command)?;
         let answer = self.submit(shard, command)?;
-        answer
-            .blocking_recv()
-            .unwrap_or_else(|_| Err(self.pipeline.error()))
+        answer.blocking_recv().unwrap_or_else(|_| Err(self.pipeline.error()))
     }
 
     /// Number of shards.
@@ -150,6 +147,16 @@ impl Engine {
         stats
     }
 
+    /// Claims that wait for a task, in all shards: one that waits in three shards counts three times.
+    pub fn parked_claims(&self) -> usize {
+        self.shards.iter().map(|shard| shard.parked.load(Ordering::Acquire)).sum()
+    }
+
+    /// Clients that wait for a task to finish.
+    pub fn result_waiters(&self) -> usize {
+        self.pipeline.lanes.iter().map(|lane| lane.waiters.len()).sum()
+    }
+
     /// Brings every store up to everything acknowledged so far.
     pub fn checkpoint(&self) -> Result<(), EngineError> {
         let mut waits = Vec::new();
@@ -166,9 +173,7 @@ impl Engine {
 
     /// Answers the claims that wait and lets no new one wait: the first step of a shutdown.
     pub fn drain(&self) {
-        self.shards
-            .iter()
-            .for_each(|shard| shard.inbox.notify(Notice::Drain));
+        self.shards.iter().for_each(|shard| shard.inbox.notify(Notice::Drain));
     }
 
     /// Finishes what was proposed, leaves a checkpoint and ends the threads. Later proposals are refused.
@@ -177,9 +182,7 @@ impl Engine {
         if threads.is_empty() {
             return;
         }
-        self.shards
-            .iter()
-            .for_each(|shard| shard.inbox.notify(Notice::Stop));
+        self.shards.iter().for_each(|shard| shard.inbox.notify(Notice::Stop));
         // The shards end first, in the order of the list; the commit thread serves them to the last.
         let last = threads.len().saturating_sub(3);
         for thread in threads.drain(..last) {
@@ -209,10 +212,11 @@ impl Engine {
     }
 
     pub(crate) fn push(&self, shard: u16, request: Request) -> Result<(), EngineError> {
-        let handle = self
-            .shards
-            .get(usize::from(shard))
-            .ok_or(EngineError::Closed)?;
+        let handle = self.shards.get(usize::from(shard)).ok_or(EngineError::Closed)?;
+        let (bytes, max) = (request.bytes(), self.options.command_bytes_max());
+        if bytes > max {
+            return Err(EngineError::TooLarge { bytes, max });
+        }
         handle.inbox.push(std::iter::once(request))
     }
 
@@ -220,19 +224,13 @@ impl Engine {
         &self,
         command: Command,
     ) -> Result<Vec<oneshot::Receiver<Answer>>, EngineError> {
-        (0..self.shards())
-            .map(|shard| self.submit(shard, command.clone()))
-            .collect()
+        (0..self.shards()).map(|shard| self.submit(shard, command.clone())).collect()
     }
 
     pub(crate) async fn ask_all(&self, command: Command) -> Result<Vec<Reply>, EngineError> {
         let mut replies = Vec::new();
         for answer in self.submit_all(command)? {
-            replies.push(
-                answer
-                    .await
-                    .unwrap_or_else(|_| Err(self.pipeline.error()))?,
-            );
+            replies.push(answer.await.unwrap_or_else(|_| Err(self.pipeline.error()))?);
         }
         Ok(replies)
     }
@@ -272,19 +270,12 @@ fn start(
         let (durable, watched) = watch::channel(0);
         let inbox = Arc::new(Inbox::default());
         let lane_inbox = Arc::clone(&inbox);
-        lanes.push(Lane {
-            inbox: lane_inbox,
-            durable,
-            waiters: ResultWaiters::default(),
-        });
+        lanes.push(Lane { inbox: lane_inbox, durable, waiters: ResultWaiters::default() });
         let data = Arc::clone(shard.data());
         // The checkpoint before the last is not known after a restart, so nothing is purged by it.
         positions.push([data.read().store.position(), 0]);
-        handles.push(ShardHandle {
-            inbox,
-            data,
-            durable: watched,
-        });
+        let parked = Arc::clone(shard.parked());
+        handles.push(ShardHandle { inbox, data, durable: watched, parked });
     }
     let pipeline = Pipeline::new(lanes, positions, log.room());
     let (background, background_threads) = Background::start(Arc::downgrade(&pipeline))?;
@@ -317,11 +308,7 @@ fn start(
         sync_time: Duration::from_micros(200),
         retry_at: None,
     };
-    threads.push(
-        Builder::new()
-            .name("codeq-commit".into())
-            .spawn(move || committer.run())?,
-    );
+    threads.push(Builder::new().name("codeq-commit".into()).spawn(move || committer.run())?);
     threads.extend(background_threads);
     Ok(Engine {
         shards: handles,

@@ -14,6 +14,14 @@ pub enum EngineError {
     /// More work is queued than the engine holds. Nothing was done; try again later.
     #[error("overloaded: the engine's queue is full")]
     Overloaded,
+    /// The command is larger than the log takes at once. Nothing was done.
+    #[error("the command takes {bytes} bytes, at most {max} are possible: send less at a time")]
+    TooLarge {
+        /// Its size.
+        bytes: usize,
+        /// The bound.
+        max: usize,
+    },
     /// The disk has no room for more. Nothing was done; reads go on, and writes do once there is space.
     #[error("the disk is full: writes are refused until there is space")]
     DiskFull,
@@ -116,10 +124,6 @@ impl OpenError {
         path: &std::path::Path,
     ) -> impl FnOnce(std::io::Error) -> OpenError {
         let path = path.to_owned();
-        move |source| OpenError::Io {
-            action,
-            path,
-            source,
-        }
+        move |source| OpenError::Io { action, path, source }
     }
 }

@@ -23,6 +23,8 @@ pub struct Group {
     pub batch: u64,
     /// Commands in the group that changed something.
     pub commands: usize,
+    /// Bytes of the log that are set aside for the group.
+    pub reserved: u64,
 }
 
 impl Group {
@@ -61,15 +63,13 @@ impl Group {
     pub fn absorb(&mut self, later: &mut Group) {
         let shift = self.bytes.len();
         self.bytes.extend_from_slice(&later.bytes);
-        let shifted = later
-            .records
-            .iter()
-            .map(|range| range.start + shift..range.end + shift);
+        let shifted = later.records.iter().map(|range| range.start + shift..range.end + shift);
         self.records.extend(shifted);
         self.answers.append(&mut later.answers);
         self.effects.append(&mut later.effects);
-        self.batch = later.batch;
+        self.batch = self.batch.max(later.batch);
         self.commands += later.commands;
+        self.reserved += later.reserved;
         later.clear();
     }
 
@@ -95,9 +95,7 @@ impl Group {
 
     /// The records for the log.
     pub fn records(&self) -> impl Iterator<Item = &[u8]> {
-        self.records
-            .iter()
-            .filter_map(|range| self.bytes.get(range.clone()))
+        self.records.iter().filter_map(|range| self.bytes.get(range.clone()))
     }
 
     /// Sends the answers: the group is durable. Returns claims that nobody waited for any more.
@@ -128,5 +126,6 @@ impl Group {
         self.answers.clear();
         self.effects.clear();
         self.commands = 0;
+        self.reserved = 0;
     }
 }

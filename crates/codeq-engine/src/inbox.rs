@@ -67,10 +67,11 @@ impl Inbox {
         self.wake(queue);
     }
 
-    /// Takes at most `max` requests and all notices. Waits for some until `deadline`, for ever if none.
+    /// Takes at most `max` requests of `max_bytes` together (but one, if it is larger) and all notices. Waits for some until `deadline`, for ever if none.
     pub fn take(
         &self,
         max: usize,
+        max_bytes: usize,
         deadline: Option<Instant>,
         requests: &mut Vec<Request>,
         notices: &mut Vec<Notice>,
@@ -91,9 +92,16 @@ impl Inbox {
             }
         }
         notices.extend(queue.notices.drain(..));
-        let count = queue.requests.len().min(max);
-        requests.extend(queue.requests.drain(..count));
-        let taken: usize = requests.iter().map(Request::bytes).sum();
+        let mut taken = 0;
+        while requests.len() < max && taken < max_bytes {
+            // The first request may be large; no further one may make the batch so.
+            let next = queue.requests.front().map_or(0, Request::bytes);
+            if next == 0 || (taken > 0 && taken + next > max_bytes) {
+                break;
+            }
+            requests.extend(queue.requests.pop_front());
+            taken += next;
+        }
         queue.bytes = queue.bytes.saturating_sub(taken);
     }
 

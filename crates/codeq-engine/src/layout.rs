@@ -56,17 +56,12 @@ impl Manifest {
     /// Reads the manifest; none if there is none.
     pub fn load(disk: &dyn Disk, dir: &Path) -> Result<Option<Manifest>, OpenError> {
         let path = manifest_path(dir);
-        if !disk
-            .exists(&path)
-            .map_err(OpenError::io("look for", &path))?
-        {
+        if !disk.exists(&path).map_err(OpenError::io("look for", &path))? {
             return Ok(None);
         }
         let text = read(disk, &path).map_err(OpenError::io("read", &path))?;
-        let field = |name: &str| {
-            text.lines()
-                .find_map(|line| line.strip_prefix(name)?.strip_prefix(": "))
-        };
+        let field =
+            |name: &str| text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(": "));
         let foreign = |reason: &str| OpenError::Foreign {
             dir: dir.to_owned(),
             reason: format!("its MANIFEST {reason}"),
@@ -75,15 +70,9 @@ impl Manifest {
         let format: u32 = format.ok_or_else(|| foreign("does not say its format"))?;
         if format > FORMAT {
             let dir = dir.to_owned();
-            return Err(OpenError::TooNew {
-                dir,
-                found: format,
-                supported: FORMAT,
-            });
+            return Err(OpenError::TooNew { dir, found: format, supported: FORMAT });
         }
-        let shards = field("shards")
-            .and_then(|text| text.parse().ok())
-            .filter(|n| *n > 0);
+        let shards = field("shards").and_then(|text| text.parse().ok()).filter(|n| *n > 0);
         let log_id = field("log-id").and_then(|text| text.parse().ok());
         match (shards, log_id) {
             (Some(shards), Some(log_id)) => Ok(Some(Manifest { shards, log_id })),

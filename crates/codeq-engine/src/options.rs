@@ -8,6 +8,8 @@ use codeq_core::settings::Settings;
 pub const INBOX_MAX: usize = 16_384;
 /// Most bytes of commands that wait in a shard's inbox.
 pub const INBOX_BYTES_MAX: usize = 64 << 20;
+/// Bytes of commands applied under one lock, unless a single command has more.
+pub const BATCH_BYTES_MAX: usize = 1 << 20;
 /// Most commands applied under one lock: keeps readers waiting for less than a millisecond.
 pub const BATCH_MAX: usize = 256;
 /// A group that has grown to this is not added to before the log has taken it.
@@ -18,9 +20,6 @@ pub const GROUP_MAX: usize = 4_096;
 pub const PARKED_MAX: usize = 100_000;
 /// Most shards.
 pub const SHARDS_MAX: u16 = 64;
-/// Bytes that the log must still take before a command is applied: what is under way in every shard,
-/// with room to spare. Below this the disk counts as full.
-pub const LOG_RESERVE: u64 = 8 << 20;
 /// How long the engine waits before it tries again to get space on a full disk.
 pub const FULL_DISK_RETRY: Duration = Duration::from_secs(1);
 
@@ -51,6 +50,18 @@ pub struct Options {
     pub checkpoint_log_bytes: u64,
     /// The store's bounds.
     pub store: codeq_store::Options,
+}
+
+impl Options {
+    pub(crate) fn log(&self) -> codeq_log::Options {
+        codeq_log::Options { segment_bytes: self.segment_bytes }
+    }
+
+    /// The largest command, in bytes: half of the largest frame, so that it never has to be refused by the
+    /// log once it is applied, whatever stands in the same group.
+    pub fn command_bytes_max(&self) -> usize {
+        (self.log().max_frame_bytes() / 2) as usize
+    }
 }
 
 impl Default for Options {

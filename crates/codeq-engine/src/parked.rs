@@ -61,14 +61,8 @@ impl Parked {
     pub fn take(&mut self, tenant: &Arc<str>, queue: &Arc<str>) -> Option<(ParkId, ParkedClaim)> {
         loop {
             let key = (Arc::clone(tenant), Arc::clone(queue));
-            let named = self
-                .by_queue
-                .get(&key)
-                .and_then(|line| line.front().copied());
-            let any = self
-                .by_tenant
-                .get(tenant)
-                .and_then(|line| line.front().copied());
+            let named = self.by_queue.get(&key).and_then(|line| line.front().copied());
+            let any = self.by_tenant.get(tenant).and_then(|line| line.front().copied());
             let id = named.into_iter().chain(any).min()?;
             let parked = self.remove(id)?;
             if !parked.reply.is_closed() {
@@ -80,11 +74,7 @@ impl Parked {
     /// Takes a claim whose wait is over.
     pub fn take_due(&mut self, now: Millis) -> Option<ParkedClaim> {
         let (deadline, id) = self.deadlines.first().copied()?;
-        if deadline <= now {
-            self.remove(id)
-        } else {
-            None
-        }
+        if deadline <= now { self.remove(id) } else { None }
     }
 
     /// When the next wait is over.

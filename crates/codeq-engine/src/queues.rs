@@ -62,11 +62,7 @@ impl Engine {
     }
 
     async fn bulk(&self, command: Command) -> Answer {
-        let mut sum = Bulk {
-            done: 0,
-            remaining: 0,
-            last: 0,
-        };
+        let mut sum = Bulk { done: 0, remaining: 0, last: 0 };
         for reply in self.ask_all(command).await? {
             match reply {
                 Reply::Bulk(bulk) => {
@@ -83,12 +79,7 @@ impl Engine {
     /// The answer of the first shard that does not refuse, or else the refusal.
     async fn same_everywhere(&self, command: Command) -> Answer {
         let replies = self.ask_all(command).await?;
-        let accepted = replies
-            .iter()
-            .find(|reply| !matches!(reply, Reply::Rejected(_)));
-        accepted
-            .or(replies.first())
-            .cloned()
-            .ok_or(EngineError::Closed)
+        let accepted = replies.iter().find(|reply| !matches!(reply, Reply::Rejected(_)));
+        accepted.or(replies.first()).cloned().ok_or(EngineError::Closed)
     }
 }

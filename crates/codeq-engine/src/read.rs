@@ -25,8 +25,7 @@ pub struct ListPage {
 impl Engine {
     /// A task.
     pub async fn task(&self, tenant: &str, id: TaskId) -> Result<Option<Task>, EngineError> {
-        self.read(id.shard(self.shards()), |reader| reader.task(tenant, id))
-            .await
+        self.read(id.shard(self.shards()), |reader| reader.task(tenant, id)).await
     }
 
     /// A task and its result, if it has one.
@@ -35,8 +34,7 @@ impl Engine {
         tenant: &str,
         id: TaskId,
     ) -> Result<Option<(Task, Option<ResultRecord>)>, EngineError> {
-        self.read(id.shard(self.shards()), |reader| reader.result(tenant, id))
-            .await
+        self.read(id.shard(self.shards()), |reader| reader.result(tenant, id)).await
     }
 
     /// Waits until a task is finished or the engine stops. Register before looking: a task that finishes in
@@ -52,8 +50,7 @@ impl Engine {
 
     /// A task's history.
     pub async fn history(&self, tenant: &str, id: TaskId) -> Result<Option<History>, EngineError> {
-        self.read(id.shard(self.shards()), |reader| reader.history(tenant, id))
-            .await
+        self.read(id.shard(self.shards()), |reader| reader.history(tenant, id)).await
     }
 
     /// A page of a list. `below` is the `next` of the page before, or empty.
@@ -61,10 +58,7 @@ impl Engine {
         let mut pages = Vec::new();
         for shard in 0..self.shards() {
             let below = below.get(usize::from(shard)).copied();
-            let query = ListQuery {
-                below: below.or(query.below),
-                ..query.clone()
-            };
+            let query = ListQuery { below: below.or(query.below), ..query.clone() };
             pages.push(self.read(shard, |reader| reader.list(&query)).await?);
         }
         Ok(merge(pages, below, query.limit))
@@ -78,10 +72,7 @@ impl Engine {
     ) -> Result<Option<QueueStats>, EngineError> {
         let mut sum: Option<QueueStats> = None;
         for shard in 0..self.shards() {
-            if let Some(stats) = self
-                .read(shard, |reader| reader.queue(tenant, command))
-                .await?
-            {
+            if let Some(stats) = self.read(shard, |reader| reader.queue(tenant, command)).await? {
                 match &mut sum {
                     Some(sum) => add(sum, &stats),
                     None => sum = Some(stats),
@@ -114,8 +105,7 @@ impl Engine {
         now: Millis,
         limit: usize,
     ) -> Result<Vec<PendingCallback>, EngineError> {
-        self.read(shard, |reader| reader.callbacks_due(now, limit))
-            .await
+        self.read(shard, |reader| reader.callbacks_due(now, limit)).await
     }
 
     /// Reads from one shard what is true after the latest applied command, and waits until that is durable.
@@ -124,16 +114,10 @@ impl Engine {
         shard: u16,
         look: impl FnOnce(&Reader<'_, Store>) -> Result<T, KvError>,
     ) -> Result<T, EngineError> {
-        let handle = self
-            .shards
-            .get(usize::from(shard))
-            .ok_or(EngineError::Closed)?;
+        let handle = self.shards.get(usize::from(shard)).ok_or(EngineError::Closed)?;
         let (value, batch) = {
             let data = handle.data.read();
-            let reader = Reader {
-                state: &data.state,
-                kv: &data.store,
-            };
+            let reader = Reader { state: &data.state, kv: &data.store };
             let value = look(&reader);
             (value, data.batch)
         };
@@ -167,11 +151,7 @@ fn add(sum: &mut QueueStats, stats: &QueueStats) {
     to.dead += from.dead;
     to.live_bytes += from.live_bytes;
     sum.paused |= stats.paused;
-    sum.head_created_at = sum
-        .head_created_at
-        .into_iter()
-        .chain(stats.head_created_at)
-        .min();
+    sum.oldest_ready_at = sum.oldest_ready_at.into_iter().chain(stats.oldest_ready_at).min();
     if let (Some(to), Some(from)) = (&mut sum.topic, &stats.topic) {
         to.policy.max_consumers += from.policy.max_consumers;
     }
@@ -199,8 +179,5 @@ fn merge(pages: Vec<codeq_core::read::Page>, below: &[u64], limit: usize) -> Lis
         }
     }
     let items = items.into_iter().map(|(_, task)| task).collect();
-    ListPage {
-        items,
-        next: if more { next } else { Vec::new() },
-    }
+    ListPage { items, next: if more { next } else { Vec::new() } }
 }

@@ -41,7 +41,7 @@ impl Node {
             let (dir, found) = (dir.to_owned(), manifest.shards);
             return Err(OpenError::Shards { dir, found, wanted });
         }
-        let log = Log::open(disk.clone(), &layout::log_dir(dir), log_options(options))?;
+        let log = Log::open(disk.clone(), &layout::log_dir(dir), options.log())?;
         let mut loaded = Vec::new();
         for shard in 0..manifest.shards {
             let path = layout::store_path(dir, shard);
@@ -52,17 +52,7 @@ impl Node {
         replay(&log, &mut loaded, options)?;
         let shards = (0..).zip(loaded);
         let shards = shards.map(|(number, (state, store))| Shard::new(number, state, store));
-        Ok(Node {
-            log,
-            shards: shards.collect(),
-            manifest,
-        })
-    }
-}
-
-fn log_options(options: &Options) -> codeq_log::Options {
-    codeq_log::Options {
-        segment_bytes: options.segment_bytes,
+        Ok(Node { log, shards: shards.collect(), manifest })
     }
 }
 
@@ -75,40 +65,23 @@ fn create(
     let shards = options.shards.unwrap_or(1);
     if !(1..=SHARDS_MAX).contains(&shards) {
         let reason = format!("{shards} shards asked for, 1 to {SHARDS_MAX} are possible");
-        return Err(OpenError::Foreign {
-            dir: dir.to_owned(),
-            reason,
-        });
+        return Err(OpenError::Foreign { dir: dir.to_owned(), reason });
     }
-    disk.create_dir_all(dir)
-        .map_err(OpenError::io("create", dir))?;
+    disk.create_dir_all(dir).map_err(OpenError::io("create", dir))?;
     clear_interrupted(&**disk, dir)?;
     for shard in 0..shards {
         let path = layout::shard_dir(dir, shard);
-        disk.create_dir_all(&path)
-            .map_err(OpenError::io("create", &path))?;
-        let store = Store::create(
-            disk.clone(),
-            &layout::store_path(dir, shard),
-            options.store.clone(),
-        )?;
+        disk.create_dir_all(&path).map_err(OpenError::io("create", &path))?;
+        let store =
+            Store::create(disk.clone(), &layout::store_path(dir, shard), options.store.clone())?;
         drop(store);
         disk.sync_dir(&path).map_err(OpenError::io("sync", &path))?;
     }
-    let new = NewLog {
-        first_index: 1,
-        log_id,
-    };
-    drop(Log::create(
-        disk.clone(),
-        &layout::log_dir(dir),
-        log_options(options),
-        new,
-    )?);
+    let new = NewLog { first_index: 1, log_id };
+    drop(Log::create(disk.clone(), &layout::log_dir(dir), options.log(), new)?);
     disk.sync_dir(dir).map_err(OpenError::io("sync", dir))?;
     if let Some(parent) = dir.parent().filter(|parent| !parent.as_os_str().is_empty()) {
-        disk.sync_dir(parent)
-            .map_err(OpenError::io("sync", parent))?;
+        disk.sync_dir(parent).map_err(OpenError::io("sync", parent))?;
     }
     let manifest = Manifest { shards, log_id };
     manifest.save(&**disk, dir)?;
@@ -118,18 +91,14 @@ fn create(
 /// A directory without a manifest is either somebody else's, or what an interrupted creation left. The
 /// latter holds an empty log at most and is cleared; anything else is left alone.
 fn clear_interrupted(disk: &dyn Disk, dir: &Path) -> Result<(), OpenError> {
-    let foreign = |reason: &str| OpenError::Foreign {
-        dir: dir.to_owned(),
-        reason: reason.to_owned(),
-    };
+    let foreign =
+        |reason: &str| OpenError::Foreign { dir: dir.to_owned(), reason: reason.to_owned() };
     let names = disk.list(dir).map_err(OpenError::io("list", dir))?;
     for name in &names {
         let ours = matches!(&**name, "LOCK" | "log" | "MANIFEST.new") || name.starts_with("shard-");
         // Some filesystems put this into their root.
         if !ours && name != "lost+found" {
-            return Err(foreign(&format!(
-                "it holds '{name}'; choose an empty directory"
-            )));
+            return Err(foreign(&format!("it holds '{name}'; choose an empty directory")));
         }
     }
     let log = layout::log_dir(dir);
@@ -143,10 +112,7 @@ fn clear_interrupted(disk: &dyn Disk, dir: &Path) -> Result<(), OpenError> {
             _ => {}
         }
     }
-    for name in names
-        .iter()
-        .filter(|name| *name == "log" || name.starts_with("shard-"))
-    {
+    for name in names.iter().filter(|name| *name == "log" || name.starts_with("shard-")) {
         let sub = dir.join(name);
         for file in disk.list(&sub).map_err(OpenError::io("list", &sub))? {
             let file = sub.join(file);
@@ -177,10 +143,7 @@ fn replay(log: &Log, shards: &mut [(State, Store)], options: &Options) -> Result
         }
         let Some((state, store)) = shards.get_mut(usize::from(number)) else {
             let reason = format!("its log names shard {number}, which it does not have");
-            return Err(OpenError::Foreign {
-                dir: Default::default(),
-                reason,
-            });
+            return Err(OpenError::Foreign { dir: Default::default(), reason });
         };
         if index <= store.position() {
             return Ok(());

@@ -37,6 +37,11 @@ impl ResultWaiters {
         Ok(woken)
     }
 
+    /// How many wait.
+    pub fn len(&self) -> usize {
+        self.count.load(Ordering::Acquire)
+    }
+
     /// Wakes those whose task finished.
     pub fn committed(&self, effects: &[Effect]) {
         if self.count.load(Ordering::Acquire) == 0 {
@@ -44,11 +49,7 @@ impl ResultWaiters {
         }
         let mut by_task = self.by_task.lock();
         for effect in effects {
-            if let Effect::Moved {
-                seq,
-                to: Some(place),
-                ..
-            } = effect
+            if let Effect::Moved { seq, to: Some(place), .. } = effect
                 && place.is_terminal()
             {
                 // Dropping the sender wakes the receiver.
@@ -65,7 +66,6 @@ impl ResultWaiters {
     }
 
     fn recount(&self, by_task: &BTreeMap<u64, Vec<oneshot::Sender<()>>>) {
-        self.count
-            .store(by_task.values().map(Vec::len).sum(), Ordering::Release);
+        self.count.store(by_task.values().map(Vec::len).sum(), Ordering::Release);
     }
 }

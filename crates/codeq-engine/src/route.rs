@@ -58,10 +58,7 @@ pub fn task_shard(tenant: &str, task: &NewTask, strict: bool, seed: u64, shards:
 }
 
 fn enqueue_shard(enqueue: &Enqueue, shards: u16) -> Result<u16, EngineError> {
-    let mut keyed = enqueue
-        .tasks
-        .iter()
-        .filter(|task| task.idempotency_key.is_some());
+    let mut keyed = enqueue.tasks.iter().filter(|task| task.idempotency_key.is_some());
     let shard_of = |task| task_shard(&enqueue.tenant, task, false, enqueue.seed, shards);
     let Some(first) = keyed.next().map(shard_of) else {
         return Ok((enqueue.seed % u64::from(shards)) as u16);

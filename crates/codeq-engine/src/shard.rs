@@ -5,6 +5,7 @@
 //! directly.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use codeq_core::command::{Command, Millis, Sweep};
 use codeq_core::effect::Effect;
@@ -42,16 +43,13 @@ pub struct Shard {
     pub group: Group,
     effects: Vec<Effect>,
     draining: bool,
+    parked_count: Arc<AtomicUsize>,
 }
 
 impl Shard {
     /// A shard on its recovered state.
     pub fn new(number: u16, state: State, store: Store) -> Shard {
-        let data = Arc::new(RwLock::new(ShardData {
-            state,
-            store,
-            batch: 0,
-        }));
+        let data = Arc::new(RwLock::new(ShardData { state, store, batch: 0 }));
         Shard {
             number,
             data,
@@ -59,6 +57,7 @@ impl Shard {
             group: Group::default(),
             effects: Vec::new(),
             draining: false,
+            parked_count: Arc::default(),
         }
     }
 
@@ -76,33 +75,33 @@ impl Shard {
     ) -> Result<(), KvError> {
         let data = Arc::clone(&self.data);
         let mut data = data.write();
-        data.batch += 1;
-        self.group.batch = data.batch;
         self.group.begin(now);
         for request in requests {
             self.apply_one(&mut data, now, request)?;
         }
         self.group.end();
+        // A batch that changed nothing and answers nobody, such as a claim that now waits, is never
+        // offered to the log: readers must not wait for it.
+        if !self.group.is_empty() {
+            data.batch += 1;
+            self.group.batch = data.batch;
+        }
+        self.count_parked();
         Ok(())
+    }
+
+    fn count_parked(&self) {
+        self.parked_count.store(self.parked.len(), Ordering::Release);
     }
 
     /// Does what is due: bounded work, to be repeated as long as something is.
     pub fn sweep(&mut self, now: Millis, seed: u64) -> Result<(), KvError> {
         while let Some(parked) = self.parked.take_due(now) {
-            self.group
-                .answer(parked.reply, Ok(Reply::Claimed(Vec::new())));
+            self.group.answer(parked.reply, Ok(Reply::Claimed(Vec::new())));
         }
-        if self
-            .data
-            .read()
-            .state
-            .next_deadline()
-            .is_some_and(|at| at <= now)
-        {
-            let sweep = Sweep {
-                limit: SWEEP_MAX,
-                seed: split_mix64(seed),
-            };
+        self.count_parked();
+        if self.data.read().state.next_deadline().is_some_and(|at| at <= now) {
+            let sweep = Sweep { limit: SWEEP_MAX, seed: split_mix64(seed) };
             self.apply(now, [Request::detached(Command::Sweep(sweep))])?;
         }
         Ok(())
@@ -114,18 +113,18 @@ impl Shard {
         due.into_iter().chain(self.parked.next_deadline()).min()
     }
 
-    /// Claims that wait for a task.
-    pub fn parked(&self) -> usize {
-        self.parked.len()
+    /// How many claims wait for a task.
+    pub fn parked(&self) -> &Arc<AtomicUsize> {
+        &self.parked_count
     }
 
     /// Answers the claims that wait, and from now on those that would.
     pub fn drain(&mut self) {
         self.draining = true;
         for parked in self.parked.take_all() {
-            self.group
-                .answer(parked.reply, Ok(Reply::Claimed(Vec::new())));
+            self.group.answer(parked.reply, Ok(Reply::Claimed(Vec::new())));
         }
+        self.count_parked();
     }
 
     /// Tells everybody who waits here that the engine has stopped.
@@ -160,26 +159,16 @@ impl Shard {
         now: Millis,
         request: Request,
     ) -> Result<(), KvError> {
-        let Request {
-            command,
-            reply,
-            wait,
-        } = request;
+        let Request { command, reply, wait } = request;
         let mut effects = std::mem::take(&mut self.effects);
-        let applied = data
-            .state
-            .apply(&mut data.store, now, &command, &mut effects)?;
+        let applied = data.state.apply(&mut data.store, now, &command, &mut effects)?;
         if applied.changed {
             self.group.push(&command);
         }
         match (applied.reply, command) {
             (Reply::Claimed(tasks), Command::Claim(claim)) if tasks.is_empty() && wait > 0 => {
                 let deadline = now.saturating_add(wait);
-                self.park(ParkedClaim {
-                    claim,
-                    reply,
-                    deadline,
-                });
+                self.park(ParkedClaim { claim, reply, deadline });
             }
             (reply_value, _) => self.group.answer(reply, Ok(reply_value)),
         }
@@ -194,8 +183,7 @@ impl Shard {
             self.parked.forget_closed();
         }
         if self.draining {
-            self.group
-                .answer(claim.reply, Ok(Reply::Claimed(Vec::new())));
+            self.group.answer(claim.reply, Ok(Reply::Claimed(Vec::new())));
         } else if self.parked.len() >= PARKED_MAX {
             self.group.answer(claim.reply, Err(EngineError::Overloaded));
         } else {
@@ -228,11 +216,7 @@ impl Shard {
                 let Some((id, parked)) = self.parked.take(&tenant, &name) else {
                     break;
                 };
-                let ParkedClaim {
-                    claim,
-                    reply,
-                    deadline,
-                } = parked;
+                let ParkedClaim { claim, reply, deadline } = parked;
                 let Some(reply) = reply.take() else { continue };
                 let command = Command::Claim(claim);
                 let applied = data.state.apply(&mut data.store, now, &command, effects)?;
@@ -241,14 +225,7 @@ impl Shard {
                 }
                 match (applied.reply, command) {
                     (Reply::Claimed(tasks), Command::Claim(claim)) if tasks.is_empty() => {
-                        self.parked.put(
-                            id,
-                            ParkedClaim {
-                                claim,
-                                reply,
-                                deadline,
-                            },
-                        );
+                        self.parked.put(id, ParkedClaim { claim, reply, deadline });
                         break;
                     }
                     (answer, _) => self.group.answer(reply, Ok(answer)),

@@ -15,9 +15,14 @@ use crate::clock::LogClock;
 use crate::commit::Pipeline;
 use crate::error::EngineError;
 use crate::inbox::{Inbox, Notice, after};
-use crate::options::{BATCH_MAX, FULL_DISK_RETRY, LOG_RESERVE, Options};
+use crate::options::{BATCH_BYTES_MAX, BATCH_MAX, FULL_DISK_RETRY, Options};
 use crate::request::Request;
 use crate::shard::Shard;
+
+/// Bytes of the log set aside at most for claims that wait and are served by a batch.
+const RESERVE_PARKED: usize = 65_536;
+/// Bytes of the log set aside with every batch, for what the shard adds by itself.
+const RESERVE_SLACK: usize = 4_096;
 
 /// A shard's thread.
 pub struct Worker {
@@ -91,34 +96,50 @@ impl Worker {
 
     fn turn(&mut self, requests: &mut Vec<Request>, notices: &mut Vec<Notice>) -> Result<(), Stop> {
         let wake_at = self.wake_at();
-        self.inbox.take(BATCH_MAX, wake_at, requests, notices);
+        let max_bytes = BATCH_BYTES_MAX.min(self.options.command_bytes_max() / 4);
+        self.inbox.take(BATCH_MAX, max_bytes, wake_at, requests, notices);
         for notice in notices.drain(..) {
             self.notice(notice)?;
         }
         if self.pipeline.has_failed() {
             return Err(self.pipeline.error().into());
         }
-        if self.is_full() {
-            for request in requests.drain(..) {
-                // Whoever is gone does not need to know.
-                let _ = request.reply.send(Err(EngineError::DiskFull));
-            }
+        self.apply(requests)?;
+        if self.shard.group.is_empty() {
+            let reserved = std::mem::take(&mut self.shard.group.reserved);
+            self.pipeline.unreserve(reserved);
         } else {
-            let now = self.clock.now();
-            if !requests.is_empty() {
-                self.shard.apply(now, requests.drain(..))?;
-            }
-            self.seed = split_mix64(self.seed);
-            self.shard.sweep(now, self.seed)?;
-        }
-        if !self.shard.group.is_empty() {
-            self.pipeline
-                .offer(self.shard.number, &mut self.shard.group)?;
+            self.pipeline.offer(self.shard.number, &mut self.shard.group)?;
         }
         self.checkpoint_if_due()?;
         if self.stopping && self.inbox.len() == 0 {
             return self.finish();
         }
+        Ok(())
+    }
+
+    fn apply(&mut self, requests: &mut Vec<Request>) -> Result<(), Stop> {
+        let now = self.clock.now();
+        let due = self.shard.next_deadline().is_some_and(|at| at <= now);
+        if requests.is_empty() && !due {
+            return Ok(());
+        }
+        // More than what is asked for: claims that wait may be served with the tasks, and are logged too.
+        let asked: usize = requests.iter().map(Request::bytes).sum();
+        let bytes = (asked + asked.min(RESERVE_PARKED) + RESERVE_SLACK) as u64;
+        if self.memory_is_full() || !self.pipeline.reserve(bytes) {
+            for request in requests.drain(..) {
+                // Whoever is gone does not need to know.
+                let _ = request.reply.send(Err(EngineError::DiskFull));
+            }
+            return Ok(());
+        }
+        self.shard.group.reserved += bytes;
+        if !requests.is_empty() {
+            self.shard.apply(now, requests.drain(..))?;
+        }
+        self.seed = split_mix64(self.seed);
+        self.shard.sweep(now, self.seed)?;
         Ok(())
     }
 
@@ -151,15 +172,14 @@ impl Worker {
         due.into_iter().chain(retry).chain(full).min()
     }
 
-    /// Whether a command could be applied that can then not be logged or checkpointed.
-    fn is_full(&self) -> bool {
-        if self.pipeline.room.load(Ordering::Acquire)
-            < LOG_RESERVE.min(self.options.segment_bytes / 4)
-        {
-            return true;
-        }
+    /// Whether rows that no checkpoint can write have filled the memory that they may take.
+    fn memory_is_full(&self) -> bool {
         let waiting = self.checkpoint.retry_at.is_some();
         waiting && self.memory() > self.options.memtable_bytes.saturating_mul(4)
+    }
+
+    fn is_full(&self) -> bool {
+        self.memory_is_full() || self.pipeline.is_full()
     }
 
     fn memory(&self) -> usize {
@@ -174,6 +194,7 @@ impl Worker {
                 let mut notices = Vec::new();
                 self.inbox.take(
                     0,
+                    0,
                     after(Some(Duration::from_millis(10))),
                     &mut Vec::new(),
                     &mut notices,
@@ -184,11 +205,7 @@ impl Worker {
             }
             return Ok(());
         }
-        if self
-            .checkpoint
-            .retry_at
-            .is_some_and(|at| Instant::now() < at)
-        {
+        if self.checkpoint.retry_at.is_some_and(|at| Instant::now() < at) {
             return Ok(());
         }
         let appended = self.pipeline.appended.load(Ordering::Relaxed);

@@ -141,10 +141,6 @@ pub enum LogError {
 impl LogError {
     /// For `map_err`: an operating system error with what was tried and where.
     pub(crate) fn io(action: &'static str, file: &Path) -> impl FnOnce(io::Error) -> LogError {
-        move |source| LogError::Io {
-            action,
-            file: file.to_owned(),
-            source,
-        }
+        move |source| LogError::Io { action, file: file.to_owned(), source }
     }
 }

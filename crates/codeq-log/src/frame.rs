@@ -22,10 +22,8 @@ pub(crate) const TAG_OFFSET: u64 = 8;
 
 /// The length of the frame that these records make.
 pub fn frame_len(records: &[(u16, &[u8])]) -> u64 {
-    let records: u64 = records
-        .iter()
-        .map(|(_, bytes)| RECORD_HEADER_BYTES + bytes.len() as u64)
-        .sum();
+    let records: u64 =
+        records.iter().map(|(_, bytes)| RECORD_HEADER_BYTES + bytes.len() as u64).sum();
     FRAME_HEADER_BYTES + records
 }
 
@@ -125,10 +123,7 @@ pub(crate) struct Records<'a> {
 impl<'a> Records<'a> {
     /// Starts at the first record of a whole frame.
     pub(crate) fn new(header: &FrameHeader, frame: &'a [u8]) -> Self {
-        Self {
-            rest: frame.get(HEADER..).unwrap_or_default(),
-            left: header.records,
-        }
+        Self { rest: frame.get(HEADER..).unwrap_or_default(), left: header.records }
     }
 
     /// The next record; `None` after the last one, and where the bytes do not hold one.

@@ -76,7 +76,7 @@ pub type FrameIndex = u64;
 
 /// The longest frame, header included. Bounds the memory of a reader and the time of one write; the
 /// groups that the engine forms are far smaller.
-pub const MAX_FRAME_BYTES: u64 = 8 * 1024 * 1024;
+pub const MAX_FRAME_BYTES: u64 = 32 * 1024 * 1024;
 
 /// Segments that stand ready behind the current one. Two, so that one is still there while the
 /// next is written: at a full disk this is also the room for the commands that free space.
@@ -98,9 +98,7 @@ pub struct Options {
 
 impl Default for Options {
     fn default() -> Self {
-        Self {
-            segment_bytes: 64 * 1024 * 1024,
-        }
+        Self { segment_bytes: 64 * 1024 * 1024 }
     }
 }
 

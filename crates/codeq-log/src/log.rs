@@ -98,18 +98,12 @@ impl Log {
             return 0;
         }
         let current = self.current_room();
-        let each = self
-            .options
-            .segment_bytes
-            .saturating_sub(SEGMENT_HEADER_BYTES);
+        let each = self.options.segment_bytes.saturating_sub(SEGMENT_HEADER_BYTES);
         // Every segment that is left for the next one may waste nearly a whole frame at its end. The
         // last one is filled from its start, so that it counts in full whatever came before.
         let ready = self.prepared.len() as u64;
         let wasted = ready.saturating_mul(self.options.max_frame_bytes());
-        let all = each
-            .saturating_mul(ready)
-            .saturating_add(current)
-            .saturating_sub(wasted);
+        let all = each.saturating_mul(ready).saturating_add(current).saturating_sub(wasted);
         let last = if ready > 0 { each } else { 0 };
         all.max(current).max(last)
     }
@@ -140,10 +134,7 @@ impl Log {
         }
         let index = self.link.next;
         self.end += len;
-        self.link = Link {
-            next: index.saturating_add(1),
-            prev: crc,
-        };
+        self.link = Link { next: index.saturating_add(1), prev: crc };
         Ok(index)
     }
 
@@ -179,12 +170,7 @@ impl Log {
         if from > self.link.next {
             return Err(LogError::BeyondEnd { from, last }.into());
         }
-        let ends = self
-            .held
-            .iter()
-            .skip(1)
-            .map(|next| next.first)
-            .chain([self.link.next]);
+        let ends = self.held.iter().skip(1).map(|next| next.first).chain([self.link.next]);
         for (held, end) in self.held.iter().zip(ends).filter(|(_, end)| from < *end) {
             let path = &held.segment.path;
             let tag = segment::tag(self.log_id, held.segment.epoch);
@@ -193,11 +179,7 @@ impl Log {
                 let at = frames.offset();
                 let corrupt = |what: &str| {
                     let what = format!("{what} in frame {index}");
-                    E::from(LogError::Corrupt {
-                        file: path.clone(),
-                        offset: at,
-                        what,
-                    })
+                    E::from(LogError::Corrupt { file: path.clone(), offset: at, what })
                 };
                 let (header, frame) = frames
                     .next()
@@ -226,14 +208,8 @@ impl Log {
     /// nothing durable yet: the log must not lose its beginning to a crash.
     pub fn purge(&mut self, up_to: FrameIndex) {
         let end = up_to.saturating_add(1).min(self.synced);
-        let count = self
-            .held
-            .iter()
-            .skip(1)
-            .take_while(|next| next.first <= end)
-            .count();
-        self.retired
-            .extend(self.held.drain(..count).map(|held| held.segment.epoch));
+        let count = self.held.iter().skip(1).take_while(|next| next.first <= end).count();
+        self.retired.extend(self.held.drain(..count).map(|held| held.segment.epoch));
     }
 
     /// Work to be done for the log, if there is any and none is under way.
@@ -254,11 +230,7 @@ impl Log {
             return None;
         }
         let (log_id, start) = (self.log_id, None);
-        let make = self.making.map(|epoch| SegmentHeader {
-            log_id,
-            epoch,
-            start,
-        });
+        let make = self.making.map(|epoch| SegmentHeader { log_id, epoch, start });
         let token = Arc::new(());
         self.job = Arc::downgrade(&token);
         Some(PrepareJob {
@@ -274,17 +246,14 @@ impl Log {
 
     /// Takes over what a job has prepared.
     pub fn provide(&mut self, prepared: Prepared) {
-        self.retired
-            .retain(|epoch| !prepared.retired.contains(epoch));
+        self.retired.retain(|epoch| !prepared.retired.contains(epoch));
         self.prepared.extend(prepared.segment);
         self.making = None;
     }
 
     /// The bytes left in the current segment.
     fn current_room(&self) -> u64 {
-        self.held
-            .last()
-            .map_or(0, |held| held.segment.len.saturating_sub(self.end))
+        self.held.last().map_or(0, |held| held.segment.len.saturating_sub(self.end))
     }
 
     /// Leaves the current segment, durable, for the next prepared one.
@@ -293,32 +262,23 @@ impl Log {
             return Err(LogError::NoSegment { needed });
         }
         self.sync()?;
-        self.held
-            .extend(self.prepared.pop_front().map(|segment| Held {
-                segment,
-                first: self.link.next,
-            }));
+        self.held.extend(
+            self.prepared.pop_front().map(|segment| Held { segment, first: self.link.next }),
+        );
         self.end = SEGMENT_HEADER_BYTES;
         Ok(())
     }
 
     fn sync_current(&mut self) -> Result<(), LogError> {
         if let Some(held) = self.held.last() {
-            held.segment
-                .file
-                .sync_data()
-                .map_err(LogError::io("sync", &held.segment.path))?;
+            held.segment.file.sync_data().map_err(LogError::io("sync", &held.segment.path))?;
         }
         self.synced = self.last_index();
         self.watermark.write(self.synced)
     }
 
     fn check_poison(&self) -> Result<(), LogError> {
-        if self.poisoned.load(Ordering::Acquire) {
-            Err(LogError::Poisoned)
-        } else {
-            Ok(())
-        }
+        if self.poisoned.load(Ordering::Acquire) { Err(LogError::Poisoned) } else { Ok(()) }
     }
 
     fn poison(&self) {

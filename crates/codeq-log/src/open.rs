@@ -38,29 +38,17 @@ impl Log {
         new: NewLog,
     ) -> Result<Log, LogError> {
         check(&options)?;
-        let marked = disk
-            .exists(&watermark::path(dir))
-            .map_err(LogError::io("look for", dir))?;
+        let marked = disk.exists(&watermark::path(dir)).map_err(LogError::io("look for", dir))?;
         if marked || recover::holds_frames(&*disk, dir)? {
-            return Err(LogError::AlreadyExists {
-                dir: dir.to_owned(),
-            });
+            return Err(LogError::AlreadyExists { dir: dir.to_owned() });
         }
-        disk.create_dir_all(dir)
-            .map_err(LogError::io("create", dir))?;
+        disk.create_dir_all(dir).map_err(LogError::io("create", dir))?;
         clear(&*disk, dir)?;
 
         // The watermark comes last: a log exists from the moment that it has one.
         let first_index = new.first_index.max(1);
-        let start = Some(Link {
-            next: first_index,
-            prev: 0,
-        });
-        let header = SegmentHeader {
-            log_id: new.log_id,
-            epoch: 1,
-            start,
-        };
+        let start = Some(Link { next: first_index, prev: 0 });
+        let header = SegmentHeader { log_id: new.log_id, epoch: 1, start };
         Segment::make(&*disk, dir, header, options.segment_bytes, None)
             .map_err(LogError::io("create a segment in", dir))?;
         disk.sync_dir(dir).map_err(LogError::io("sync", dir))?;
@@ -142,8 +130,7 @@ fn make_durable(disk: &dyn Disk, dir: &Path, found: &Recovery) -> Result<(), Log
     // a frame that is synced into a file without a durable name is lost with the name.
     disk.sync_dir(dir).map_err(LogError::io("sync", dir))?;
     if let Some(parent) = dir.parent().filter(|parent| !parent.as_os_str().is_empty()) {
-        disk.sync_dir(parent)
-            .map_err(LogError::io("sync", parent))?;
+        disk.sync_dir(parent).map_err(LogError::io("sync", parent))?;
     }
     for torn in found.torn() {
         // Without this the remains could become valid again, should a frame be written that equals

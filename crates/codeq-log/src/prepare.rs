@@ -51,20 +51,10 @@ impl PrepareJob {
         let spare = self.tidy()?;
         let mut made = None;
         if let Some(header) = self.make {
-            made = Some(Segment::make(
-                &*self.disk,
-                &self.dir,
-                header,
-                self.segment_bytes,
-                spare,
-            )?);
+            made = Some(Segment::make(&*self.disk, &self.dir, header, self.segment_bytes, spare)?);
             self.sync_dir()?;
         }
-        Ok(Prepared {
-            retired: self.retired,
-            segment: made,
-            _token: self.token,
-        })
+        Ok(Prepared { retired: self.retired, segment: made, _token: self.token })
     }
 
     /// Takes a segment out of the log.
@@ -75,8 +65,7 @@ impl PrepareJob {
         let path = segment::path(&self.dir, epoch, Kind::Segment);
         // An earlier job may have come this far.
         if self.disk.exists(&path)? {
-            self.disk
-                .rename(&path, &segment::path(&self.dir, epoch, Kind::Spare))?;
+            self.disk.rename(&path, &segment::path(&self.dir, epoch, Kind::Spare))?;
         }
         self.sync_dir()
     }
@@ -106,8 +95,6 @@ impl PrepareJob {
     }
 
     fn sync_dir(&self) -> io::Result<()> {
-        self.disk
-            .sync_dir(&self.dir)
-            .inspect_err(|_| self.poisoned.store(true, Ordering::Release))
+        self.disk.sync_dir(&self.dir).inspect_err(|_| self.poisoned.store(true, Ordering::Release))
     }
 }

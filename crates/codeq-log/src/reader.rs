@@ -23,19 +23,12 @@ struct Window<'a> {
 
 impl<'a> Window<'a> {
     fn new(segment: &'a Segment) -> Self {
-        Self {
-            file: &*segment.file,
-            len: segment.len,
-            start: 0,
-            bytes: Vec::new(),
-        }
+        Self { file: &*segment.file, len: segment.len, start: 0, bytes: Vec::new() }
     }
 
     /// The `count` bytes at `offset`; `None` where the file ends before.
     fn at(&mut self, offset: u64, count: u64) -> io::Result<Option<&[u8]>> {
-        Ok(self
-            .rest(offset, count)?
-            .and_then(|bytes| bytes.get(..count as usize)))
+        Ok(self.rest(offset, count)?.and_then(|bytes| bytes.get(..count as usize)))
     }
 
     /// At least `least` bytes from `offset` on, and all that are in memory anyway; `None` where the
@@ -56,9 +49,7 @@ impl<'a> Window<'a> {
 
     /// The intact frame at `offset` that has the tag, if there is one.
     fn frame(&mut self, offset: u64, tag: u64) -> io::Result<Option<(FrameHeader, &[u8])>> {
-        let Some(header) = self
-            .at(offset, FRAME_HEADER_BYTES)?
-            .and_then(FrameHeader::decode)
+        let Some(header) = self.at(offset, FRAME_HEADER_BYTES)?.and_then(FrameHeader::decode)
         else {
             return Ok(None);
         };
@@ -69,9 +60,7 @@ impl<'a> Window<'a> {
             return Ok(None);
         }
         let frame = self.at(offset, header.frame_len())?;
-        Ok(frame
-            .filter(|frame| frame::is_intact(frame))
-            .map(|frame| (header, frame)))
+        Ok(frame.filter(|frame| frame::is_intact(frame)).map(|frame| (header, frame)))
     }
 }
 
@@ -87,12 +76,7 @@ impl<'a> Frames<'a> {
     /// Starts at the segment's first frame, which has to continue from `link`; without a link any
     /// first frame will do.
     pub(crate) fn new(segment: &'a Segment, tag: u64, link: Option<Link>) -> Self {
-        Self {
-            window: Window::new(segment),
-            tag,
-            offset: SEGMENT_HEADER_BYTES,
-            link,
-        }
+        Self { window: Window::new(segment), tag, offset: SEGMENT_HEADER_BYTES, link }
     }
 
     /// The next frame; `None` where no intact frame continues the chain.
@@ -100,18 +84,12 @@ impl<'a> Frames<'a> {
         let Some((header, frame)) = self.window.frame(self.offset, self.tag)? else {
             return Ok(None);
         };
-        let here = Link {
-            next: header.index,
-            prev: header.prev,
-        };
+        let here = Link { next: header.index, prev: header.prev };
         if self.link.is_some_and(|link| link != here) {
             return Ok(None);
         }
         self.offset += header.frame_len();
-        self.link = Some(Link {
-            next: header.index.saturating_add(1),
-            prev: header.crc,
-        });
+        self.link = Some(Link { next: header.index.saturating_add(1), prev: header.crc });
         Ok(Some((header, frame)))
     }
 
@@ -147,10 +125,7 @@ pub(crate) fn find_strays(segment: &Segment, tag: u64, from: u64) -> io::Result<
         let count = bytes.len() as u64;
         let pattern = tag.to_le_bytes();
         let tail = bytes.get(TAG_OFFSET as usize..).unwrap_or_default();
-        match tail
-            .windows(pattern.len())
-            .position(|eight| eight == pattern)
-        {
+        match tail.windows(pattern.len()).position(|eight| eight == pattern) {
             Some(skip) => {
                 at += skip as u64;
                 if let Some((header, _)) = window.frame(at, tag)? {
@@ -172,9 +147,7 @@ pub(crate) fn find_strays(segment: &Segment, tag: u64, from: u64) -> io::Result<
 /// the rest is not.
 pub(crate) fn torn_end(segment: &Segment, tag: u64, offset: u64) -> io::Result<Option<u64>> {
     let mut window = Window::new(segment);
-    let header = window
-        .at(offset, FRAME_HEADER_BYTES)?
-        .and_then(FrameHeader::decode);
+    let header = window.at(offset, FRAME_HEADER_BYTES)?.and_then(FrameHeader::decode);
     Ok(header
         .filter(|header| header.tag == tag)
         .map(|header| (offset + header.frame_len()).min(segment.len)))

@@ -55,10 +55,7 @@ impl Recovery {
     /// The segments with remains of unsynced frames. None before the current one can have any: it
     /// was synced before the next one was begun.
     pub(crate) fn torn(&self) -> impl Iterator<Item = &Found> {
-        self.segments
-            .iter()
-            .skip(self.current)
-            .filter(|found| found.torn_end > found.end)
+        self.segments.iter().skip(self.current).filter(|found| found.torn_end > found.end)
     }
 }
 
@@ -68,24 +65,14 @@ pub(crate) fn recover(disk: &dyn Disk, dir: &Path) -> Result<Recovery, LogError>
     let mark = match watermark::read(disk, dir)? {
         Some(mark) => mark,
         None if holds_frames(disk, dir)? => {
-            return Err(LogError::NoWatermark {
-                file: watermark::path(dir),
-                what: "missing",
-            });
+            return Err(LogError::NoWatermark { file: watermark::path(dir), what: "missing" });
         }
         None => {
-            return Err(LogError::NotFound {
-                dir: dir.to_owned(),
-            });
+            return Err(LogError::NotFound { dir: dir.to_owned() });
         }
     };
 
-    let mut walk = Walk {
-        log_id: mark.log_id,
-        link: None,
-        known: mark.index,
-        stray_synced: 0,
-    };
+    let mut walk = Walk { log_id: mark.log_id, link: None, known: mark.index, stray_synced: 0 };
     let mut segments = Vec::with_capacity(epochs.len());
     for epoch in epochs {
         let (segment, header) = Segment::open(disk, dir, epoch)?;
@@ -120,20 +107,10 @@ fn list(disk: &dyn Disk, dir: &Path) -> Result<(Vec<u64>, u64), LogError> {
         return Ok((Vec::new(), 1));
     }
     let names = disk.list(dir).map_err(LogError::io("list", dir))?;
-    let files: Vec<_> = names
-        .iter()
-        .filter_map(|name| segment::parse_name(name))
-        .collect();
-    let next_epoch = files
-        .iter()
-        .map(|(epoch, _)| epoch.saturating_add(1))
-        .max()
-        .unwrap_or(1);
-    let mut epochs: Vec<_> = files
-        .iter()
-        .filter(|(_, kind)| *kind == Kind::Segment)
-        .map(|(epoch, _)| *epoch)
-        .collect();
+    let files: Vec<_> = names.iter().filter_map(|name| segment::parse_name(name)).collect();
+    let next_epoch = files.iter().map(|(epoch, _)| epoch.saturating_add(1)).max().unwrap_or(1);
+    let mut epochs: Vec<_> =
+        files.iter().filter(|(_, kind)| *kind == Kind::Segment).map(|(epoch, _)| *epoch).collect();
     epochs.sort_unstable();
     Ok((epochs, next_epoch))
 }
@@ -163,19 +140,10 @@ impl Walk {
             let strays =
                 find_strays(&segment, tag, 0).map_err(LogError::io("read", &segment.path))?;
             if strays.end > 0 || self.link.is_none() {
-                return Err(corrupt(
-                    &segment.path,
-                    0,
-                    "the header of a segment in use is damaged",
-                ));
+                return Err(corrupt(&segment.path, 0, "the header of a segment in use is damaged"));
             }
             let end = SEGMENT_HEADER_BYTES.min(segment.len);
-            return Ok(Found {
-                segment,
-                role: Role::Broken,
-                end,
-                torn_end: end,
-            });
+            return Ok(Found { segment, role: Role::Broken, end, torn_end: end });
         };
         self.check_header(&segment, &header)?;
 
@@ -192,11 +160,7 @@ impl Walk {
 
         if self.link.is_none() {
             // What came before was purged, which waits until the first frame here is durable.
-            return Err(corrupt(
-                &segment.path,
-                end,
-                "the oldest frame of the log is damaged",
-            ));
+            return Err(corrupt(&segment.path, end, "the oldest frame of the log is damaged"));
         }
 
         let strays =
@@ -205,32 +169,18 @@ impl Walk {
         self.stray_synced = self.stray_synced.max(strays.synced);
         let first = first.or(start.map(|link| link.next));
         let role = first.map_or(Role::Unused, |first| Role::Used { first });
-        Ok(Found {
-            segment,
-            role,
-            end,
-            torn_end: end.max(strays.end).max(begun.unwrap_or(0)),
-        })
+        Ok(Found { segment, role, end, torn_end: end.max(strays.end).max(begun.unwrap_or(0)) })
     }
 
     fn check_header(&self, segment: &Segment, header: &SegmentHeader) -> Result<(), LogError> {
         let what = if header.log_id != self.log_id {
-            format!(
-                "it is of log {:016x}, this is log {:016x}",
-                header.log_id, self.log_id
-            )
+            format!("it is of log {:016x}, this is log {:016x}", header.log_id, self.log_id)
         } else if header.epoch != segment.epoch {
-            format!(
-                "it is a copy of segment {:016x} under another name",
-                header.epoch
-            )
+            format!("it is a copy of segment {:016x} under another name", header.epoch)
         } else {
             return Ok(());
         };
-        Err(LogError::Foreign {
-            file: segment.path.clone(),
-            what,
-        })
+        Err(LogError::Foreign { file: segment.path.clone(), what })
     }
 
     /// Decides, with everything seen, whether the log may be opened.
@@ -256,27 +206,12 @@ impl Walk {
         }
         let last = link.next.saturating_sub(1);
         if last < mark.index {
-            return Err(LogError::ShorterThanAcknowledged {
-                file,
-                last,
-                acknowledged: mark.index,
-            });
+            return Err(LogError::ShorterThanAcknowledged { file, last, acknowledged: mark.index });
         }
-        Ok(Recovery {
-            mark,
-            segments,
-            current,
-            link,
-            synced: self.known,
-            next_epoch,
-        })
+        Ok(Recovery { mark, segments, current, link, synced: self.known, next_epoch })
     }
 }
 
 fn corrupt(file: &Path, offset: u64, what: &str) -> LogError {
-    LogError::Corrupt {
-        file: PathBuf::from(file),
-        offset,
-        what: what.to_owned(),
-    }
+    LogError::Corrupt { file: PathBuf::from(file), offset, what: what.to_owned() }
 }

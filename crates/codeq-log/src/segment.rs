@@ -38,35 +38,21 @@ pub(crate) enum Kind {
     New,
 }
 
-const KINDS: [(Kind, &str); 3] = [
-    (Kind::Segment, ".seg"),
-    (Kind::Spare, ".spare"),
-    (Kind::New, ".new"),
-];
+const KINDS: [(Kind, &str); 3] =
+    [(Kind::Segment, ".seg"), (Kind::Spare, ".spare"), (Kind::New, ".new")];
 
 /// The path of a segment's file. Sorted names are sorted epochs.
 pub(crate) fn path(dir: &Path, epoch: u64, kind: Kind) -> PathBuf {
-    let suffix = KINDS
-        .iter()
-        .find(|(k, _)| *k == kind)
-        .map_or("", |(_, suffix)| suffix);
+    let suffix = KINDS.iter().find(|(k, _)| *k == kind).map_or("", |(_, suffix)| suffix);
     dir.join(format!("{epoch:016x}{suffix}"))
 }
 
 /// What a name says; `None` for files that are not ours.
 pub(crate) fn parse_name(name: &str) -> Option<(u64, Kind)> {
-    let (kind, digits) = KINDS
-        .iter()
-        .find_map(|(kind, suffix)| Some((*kind, name.strip_suffix(suffix)?)))?;
-    let ours = digits.len() == 16
-        && digits
-            .bytes()
-            .all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f'));
-    ours.then(|| {
-        u64::from_str_radix(digits, 16)
-            .ok()
-            .map(|epoch| (epoch, kind))
-    })?
+    let (kind, digits) =
+        KINDS.iter().find_map(|(kind, suffix)| Some((*kind, name.strip_suffix(suffix)?)))?;
+    let ours = digits.len() == 16 && digits.bytes().all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f'));
+    ours.then(|| u64::from_str_radix(digits, 16).ok().map(|epoch| (epoch, kind)))?
 }
 
 /// What marks the frames of one use of one segment of one log.
@@ -113,15 +99,8 @@ impl SegmentHeader {
             let whole = covered.starts_with(&MAGIC)
                 && crc32c::crc32c(covered) == u32_at(bytes, CRC_OFFSET)?;
             let next: FrameIndex = u64_at(bytes, 32)?;
-            let start = (next > 0).then_some(Link {
-                next,
-                prev: u32_at(bytes, 40)?,
-            });
-            let header = Self {
-                log_id: u64_at(bytes, 16)?,
-                epoch: u64_at(bytes, 24)?,
-                start,
-            };
+            let start = (next > 0).then_some(Link { next, prev: u32_at(bytes, 40)? });
+            let header = Self { log_id: u64_at(bytes, 16)?, epoch: u64_at(bytes, 24)?, start };
             whole.then_some((u32_at(bytes, 8)?, header))
         };
         match fields() {
@@ -158,19 +137,10 @@ impl Segment {
         let mut header = None;
         if len >= SEGMENT_HEADER_BYTES {
             let mut bytes = [0; HEADER];
-            file.read_exact_at(&mut bytes, 0)
-                .map_err(LogError::io("read", &path))?;
+            file.read_exact_at(&mut bytes, 0).map_err(LogError::io("read", &path))?;
             header = SegmentHeader::decode(&bytes, &path)?;
         }
-        Ok((
-            Self {
-                epoch,
-                path,
-                file,
-                len,
-            },
-            header,
-        ))
+        Ok((Self { epoch, path, file, len }, header))
     }
 
     /// Makes a segment under its final name, out of a spare file or of new zeros. Durable, name
@@ -182,9 +152,7 @@ impl Segment {
         len: u64,
         spare: Option<PathBuf>,
     ) -> io::Result<Self> {
-        let unfinished = spare
-            .clone()
-            .unwrap_or_else(|| path(dir, header.epoch, Kind::New));
+        let unfinished = spare.clone().unwrap_or_else(|| path(dir, header.epoch, Kind::New));
         let file = match spare {
             Some(spare) => disk.open(&spare)?,
             None => disk.create(&unfinished)?,
@@ -202,12 +170,7 @@ impl Segment {
             let _ = disk.remove(&unfinished);
             return Err(error);
         }
-        Ok(Self {
-            epoch: header.epoch,
-            path,
-            file,
-            len,
-        })
+        Ok(Self { epoch: header.epoch, path, file, len })
     }
 }
 

@@ -62,10 +62,7 @@ pub fn verify(disk: &dyn Disk, dir: &Path) -> Result<LogReport, LogError> {
         .collect();
     Ok(LogReport {
         log_id: found.mark.log_id,
-        first_index: segments
-            .iter()
-            .find_map(|s| s.first_index)
-            .unwrap_or(found.link.next),
+        first_index: segments.iter().find_map(|s| s.first_index).unwrap_or(found.link.next),
         last_index,
         watermark: found.mark.index,
         torn_bytes,

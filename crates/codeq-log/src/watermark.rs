@@ -75,12 +75,7 @@ impl Watermark {
     pub(crate) fn open(disk: &dyn Disk, dir: &Path, mark: Mark) -> Result<Self, LogError> {
         let path = path(dir);
         let file = disk.open(&path).map_err(LogError::io("open", &path))?;
-        Ok(Self {
-            path,
-            file,
-            log_id: mark.log_id,
-            next_slot: mark.next_slot,
-        })
+        Ok(Self { path, file, log_id: mark.log_id, next_slot: mark.next_slot })
     }
 
     /// Says that the log is durable up to `index`. Never ahead of the sync that made it true.
@@ -96,10 +91,7 @@ impl Watermark {
 /// Reads the watermark; `None` if there is no such file.
 pub(crate) fn read(disk: &dyn Disk, dir: &Path) -> Result<Option<Mark>, LogError> {
     let path = path(dir);
-    if !disk
-        .exists(&path)
-        .map_err(LogError::io("look for", &path))?
-    {
+    if !disk.exists(&path).map_err(LogError::io("look for", &path))? {
         return Ok(None);
     }
     let file = disk.open(&path).map_err(LogError::io("open", &path))?;
@@ -109,35 +101,21 @@ pub(crate) fn read(disk: &dyn Disk, dir: &Path) -> Result<Option<Mark>, LogError
         if len < slot * SLOT_STEP + SLOT as u64 {
             return Ok(None);
         }
-        file.read_exact_at(&mut bytes, slot * SLOT_STEP)
-            .map_err(LogError::io("read", &path))?;
+        file.read_exact_at(&mut bytes, slot * SLOT_STEP).map_err(LogError::io("read", &path))?;
         decode(&bytes, &path)
     };
     match (slot(0)?, slot(1)?) {
         // Both are valid from the creation on and only one is written at a time: this is damage.
-        (None, None) => Err(LogError::NoWatermark {
-            file: path,
-            what: "damaged in both slots",
-        }),
-        (Some((log_id, index)), None) => Ok(Some(Mark {
-            log_id,
-            index,
-            next_slot: 1,
-        })),
-        (None, Some((log_id, index))) => Ok(Some(Mark {
-            log_id,
-            index,
-            next_slot: 0,
-        })),
+        (None, None) => Err(LogError::NoWatermark { file: path, what: "damaged in both slots" }),
+        (Some((log_id, index)), None) => Ok(Some(Mark { log_id, index, next_slot: 1 })),
+        (None, Some((log_id, index))) => Ok(Some(Mark { log_id, index, next_slot: 0 })),
         (Some((id, _)), Some((other, _))) if id != other => Err(LogError::Foreign {
             file: path,
             what: format!("its slots name the logs {id:016x} and {other:016x}"),
         }),
-        (Some((log_id, a)), Some((_, b))) => Ok(Some(Mark {
-            log_id,
-            index: a.max(b),
-            next_slot: u64::from(a > b),
-        })),
+        (Some((log_id, a)), Some((_, b))) => {
+            Ok(Some(Mark { log_id, index: a.max(b), next_slot: u64::from(a > b) }))
+        }
     }
 }
 
@@ -168,10 +146,8 @@ fn decode(bytes: &[u8; SLOT], file: &Path) -> Result<Option<(u64, FrameIndex)>, 
     match fields() {
         None => Ok(None),
         Some((FORMAT_VERSION, log_id, index)) => Ok(Some((log_id, index))),
-        Some((found, ..)) => Err(LogError::NewerFormat {
-            file: file.to_owned(),
-            found,
-            supported: FORMAT_VERSION,
-        }),
+        Some((found, ..)) => {
+            Err(LogError::NewerFormat { file: file.to_owned(), found, supported: FORMAT_VERSION })
+        }
     }
 }

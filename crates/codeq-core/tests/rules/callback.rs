@@ -1,4 +1,4 @@
-use codeq_core::command::{Delivery, Outcome};
+use codeq_core::command::{Callback, Command, Delivery, NewTask, Outcome};
 use codeq_core::effect::Effect;
 use codeq_core::limits::CALLBACK_RETRY_AFTER_MS_MAX;
 use codeq_core::reply::{Rejection, Reply};
@@ -155,4 +155,25 @@ fn another_tenants_callback_is_not_there() {
     assert_eq!(h.callbacks_due(), [done.id]);
     let gone = codeq_core::id::TaskId::new(done.id.seq(), done.id.salt() ^ 1);
     assert_eq!(h.callback(gone, Delivery::Delivered), refused(Rejection::NotFound));
+}
+
+#[test]
+fn a_late_report_about_an_earlier_end_does_not_touch_the_callback_of_the_next() {
+    let mut h = Harness::new();
+    let dead = h.dead(NewTask { max_attempts: Some(1), ..hooked("a") });
+    let first = h.result(dead.id).unwrap().completed_at;
+    h.replay(dead.id);
+    h.pass(5);
+    let again = h.claim("a").unwrap();
+    h.complete(again.id);
+    let second = h.result(dead.id).unwrap().completed_at;
+    let report = |completed_at| {
+        let (tenant, id) = (again.tenant.clone(), again.id);
+        let completed_at = Some(completed_at);
+        Command::Callback(Callback { tenant, id, completed_at, delivery: Delivery::Delivered })
+    };
+    assert_eq!(h.apply(report(first)), refused(Rejection::NoCallback));
+    assert_eq!(h.callbacks_due(), [dead.id]);
+    assert_eq!(h.apply(report(second)), Reply::Done);
+    assert_eq!(h.callbacks().len(), 0);
 }

@@ -287,6 +287,7 @@ impl Pair {
             _ => Command::Callback(Callback {
                 tenant,
                 id,
+                completed_at: None,
                 delivery: match a % 4 {
                     0 => Delivery::Delivered,
                     1 => Delivery::Resend,

@@ -421,7 +421,12 @@ impl Harness {
     }
 
     pub fn callback_as(&mut self, tenant: &str, id: TaskId, delivery: Delivery) -> Reply {
-        self.apply(Command::Callback(Callback { tenant: text(tenant), id, delivery }))
+        self.apply(Command::Callback(Callback {
+            tenant: text(tenant),
+            id,
+            completed_at: None,
+            delivery,
+        }))
     }
 
     pub fn callback(&mut self, id: TaskId, delivery: Delivery) -> Reply {

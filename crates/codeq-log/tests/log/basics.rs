@@ -13,10 +13,7 @@ fn records_come_back_in_order_after_a_reopen() {
     let tmp = tempfile::tempdir().unwrap();
     let dir = tmp.path().join("log");
     let mut log = Log::create(real(), &dir, SMALL, NEW).unwrap();
-    assert_eq!(
-        (log.first_index(), log.last_index(), log.synced_index()),
-        (1, 0, 0)
-    );
+    assert_eq!((log.first_index(), log.last_index(), log.synced_index()), (1, 0, 0));
     assert_eq!(log.append(&[(1, b"a"), (2, b""), (1, b"bc")]).unwrap(), 1);
     assert_eq!(log.append(&[]).unwrap(), 2);
     assert_eq!(log.append(&[(65535, b"d")]).unwrap(), 3);
@@ -50,16 +47,9 @@ fn many_frames_rotate_through_segments_on_a_real_disk() {
     assert_fed(&log, 90);
     drop(log);
     let report = verify(&*real(), tmp.path()).unwrap();
-    assert_eq!(
-        (report.first_index, report.last_index, report.watermark),
-        (1, 90, 90)
-    );
+    assert_eq!((report.first_index, report.last_index, report.watermark), (1, 90, 90));
     assert_eq!(report.torn_bytes, 0);
-    let unused = report
-        .segments
-        .iter()
-        .filter(|s| s.first_index.is_none())
-        .count();
+    let unused = report.segments.iter().filter(|s| s.first_index.is_none()).count();
     assert_eq!(unused, PREPARED_SEGMENTS);
 }
 
@@ -82,10 +72,7 @@ fn purged_segments_are_recycled_and_their_old_frames_stay_gone() {
     }
     assert!(log.first_index() > 370, "{}", log.first_index());
     // 10 frames are at most 3 segments; then the watermark and what is kept in store.
-    assert!(
-        most_files <= 3 + 1 + PREPARED_SEGMENTS + MAX_SPARE_SEGMENTS,
-        "{most_files}"
-    );
+    assert!(most_files <= 3 + 1 + PREPARED_SEGMENTS + MAX_SPARE_SEGMENTS, "{most_files}");
 }
 
 #[test]
@@ -147,10 +134,7 @@ fn purge_waits_until_the_next_segment_is_durable() {
 #[test]
 fn a_log_can_start_anywhere() {
     let disk = MemDisk::default();
-    let new = NewLog {
-        first_index: 1000,
-        ..NEW
-    };
+    let new = NewLog { first_index: 1000, ..NEW };
     let mut log = Log::create(shared(&disk), &dir(), SMALL, new).unwrap();
     assert_eq!((log.first_index(), log.last_index()), (1000, 999));
     let log2 = open(&disk.image()).unwrap();
@@ -159,10 +143,7 @@ fn a_log_can_start_anywhere() {
     assert_fed(&open(&disk.image()).unwrap(), 1030);
     assert!(matches!(
         log.replay(1032, |_, _, _| Ok::<_, LogError>(())),
-        Err(LogError::BeyondEnd {
-            from: 1032,
-            last: 1030
-        })
+        Err(LogError::BeyondEnd { from: 1032, last: 1030 })
     ));
 }
 
@@ -170,24 +151,15 @@ fn a_log_can_start_anywhere() {
 fn a_log_is_not_created_over_another_nor_opened_where_none_is() {
     let tmp = tempfile::tempdir().unwrap();
     let absent = tmp.path().join("absent");
-    assert!(matches!(
-        Log::open(real(), &absent, SMALL),
-        Err(LogError::NotFound { .. })
-    ));
-    assert!(matches!(
-        Log::open(real(), tmp.path(), SMALL),
-        Err(LogError::NotFound { .. })
-    ));
+    assert!(matches!(Log::open(real(), &absent, SMALL), Err(LogError::NotFound { .. })));
+    assert!(matches!(Log::open(real(), tmp.path(), SMALL), Err(LogError::NotFound { .. })));
     drop(Log::create(real(), tmp.path(), SMALL, NEW).unwrap());
     assert!(matches!(
         Log::create(real(), tmp.path(), SMALL, NEW),
         Err(LogError::AlreadyExists { .. })
     ));
     let tiny = Options { segment_bytes: 100 };
-    assert!(matches!(
-        Log::open(real(), tmp.path(), tiny),
-        Err(LogError::SegmentTooSmall { .. })
-    ));
+    assert!(matches!(Log::open(real(), tmp.path(), tiny), Err(LogError::SegmentTooSmall { .. })));
 }
 
 #[test]
@@ -197,16 +169,10 @@ fn the_longest_frame_fits_and_a_longer_one_is_refused() {
     let overhead = SEGMENT_HEADER_BYTES + FRAME_HEADER_BYTES + RECORD_HEADER_BYTES;
     let longest = vec![7; (SMALL.segment_bytes - overhead) as usize];
     let longer = [longest.as_slice(), &[0]].concat();
-    assert!(matches!(
-        log.append(&[(0, &longer)]),
-        Err(LogError::FrameTooLarge { .. })
-    ));
+    assert!(matches!(log.append(&[(0, &longer)]), Err(LogError::FrameTooLarge { .. })));
     log.append(&[(0, &longest)]).unwrap();
     assert_eq!(log.room(), 0);
-    assert!(matches!(
-        log.append(&[]),
-        Err(LogError::NoSegment { needed: 40 })
-    ));
+    assert!(matches!(log.append(&[]), Err(LogError::NoSegment { needed: 40 })));
     prepare(&mut log);
     assert_eq!(log.append(&[(0, &longest)]).unwrap(), 2);
     assert_eq!(log.synced_index(), 1);
@@ -236,16 +202,11 @@ fn prepared_segments_of_another_length_are_no_room() {
     let mut log = Log::create(shared(&disk), &dir(), SMALL, NEW).unwrap();
     feed(&mut log, 1..=20);
     drop(log);
-    let longer = Options {
-        segment_bytes: 4096,
-    };
+    let longer = Options { segment_bytes: 4096 };
     let mut log = Log::open(shared(&disk), &dir(), longer).unwrap();
     assert!(log.room() < SMALL.segment_bytes);
     let body = [7; 2000];
-    assert!(matches!(
-        log.append(&[(0, &body)]),
-        Err(LogError::NoSegment { .. })
-    ));
+    assert!(matches!(log.append(&[(0, &body)]), Err(LogError::NoSegment { .. })));
     prepare(&mut log);
     assert!(log.room() >= 4096 - SEGMENT_HEADER_BYTES);
     log.append(&[(0, &body)]).unwrap();
@@ -303,9 +264,7 @@ fn segments_are_prepared_on_another_thread_while_the_log_is_written() {
     for n in 1..=200 {
         loop {
             if job.is_none() {
-                job = log
-                    .wanted()
-                    .map(|job| std::thread::spawn(move || job.run().unwrap()));
+                job = log.wanted().map(|job| std::thread::spawn(move || job.run().unwrap()));
             }
             let enough = log.room() >= len(&frame(n));
             if let Some(done) = job.take_if(|job| !enough || job.is_finished()) {

@@ -51,10 +51,7 @@ fn assert_survives(disk: &MemDisk, acknowledged: u64, what: &str) {
     };
     let last = log.last_index();
     assert!(last >= acknowledged, "{what}: {last} of {acknowledged}");
-    assert!(
-        log.first_index() <= acknowledged.saturating_sub(7).max(1),
-        "{what}"
-    );
+    assert!(log.first_index() <= acknowledged.saturating_sub(7).max(1), "{what}");
     assert_fed(&log, last);
     feed(&mut log, last + 1..=last + 15);
     drop(log);
@@ -77,11 +74,7 @@ fn any_one_operation_failing_costs_nothing_acknowledged() {
         let mut runs = 0;
         for left in 0.. {
             let disk = MemDisk::default();
-            disk.light(Fuse {
-                op: Some(op),
-                left,
-                dead: false,
-            });
+            disk.light(Fuse { op: Some(op), left, dead: false });
             let (acknowledged, error) = live(&disk);
             if !disk.extinguish() {
                 break;
@@ -99,11 +92,7 @@ fn any_one_operation_failing_costs_nothing_acknowledged() {
 fn the_process_dying_at_any_operation_costs_nothing_acknowledged() {
     for left in 0.. {
         let disk = MemDisk::default();
-        disk.light(Fuse {
-            op: None,
-            left,
-            dead: true,
-        });
+        disk.light(Fuse { op: None, left, dead: true });
         let (acknowledged, _) = live(&disk);
         if !disk.extinguish() {
             break;
@@ -111,11 +100,7 @@ fn the_process_dying_at_any_operation_costs_nothing_acknowledged() {
         for seed in 0..12 {
             // A power cut consumes what was pending, so each one needs its own run.
             let disk = MemDisk::default();
-            disk.light(Fuse {
-                op: None,
-                left,
-                dead: true,
-            });
+            disk.light(Fuse { op: None, left, dead: true });
             assert_eq!(live(&disk).0, acknowledged);
             disk.extinguish();
             let what = format!("operation {left}, power cut {seed}");
@@ -132,18 +117,11 @@ fn after_a_failed_write_or_sync_nothing_more_is_written() {
         let mut log = Log::create(shared(&disk), &dir(), SMALL, NEW).unwrap();
         feed(&mut log, 1..=5);
         append(&mut log, &frame(6)).unwrap();
-        disk.light(Fuse {
-            op: Some(op),
-            left: 0,
-            dead: false,
-        });
+        disk.light(Fuse { op: Some(op), left: 0, dead: false });
         assert!(matches!(log.sync(), Err(LogError::Io { .. })), "{op:?}");
         let image = disk.image();
         assert!(matches!(log.sync(), Err(LogError::Poisoned)));
-        assert!(matches!(
-            append(&mut log, &frame(7)),
-            Err(LogError::Poisoned)
-        ));
+        assert!(matches!(append(&mut log, &frame(7)), Err(LogError::Poisoned)));
         assert!(log.wanted().is_none());
         assert_eq!(log.room(), 0);
         assert_eq!(disk.image(), image);
@@ -152,19 +130,9 @@ fn after_a_failed_write_or_sync_nothing_more_is_written() {
     let disk = MemDisk::default();
     let mut log = Log::create(shared(&disk), &dir(), SMALL, NEW).unwrap();
     feed(&mut log, 1..=5);
-    disk.light(Fuse {
-        op: Some(Op::Write),
-        left: 0,
-        dead: false,
-    });
-    assert!(matches!(
-        append(&mut log, &frame(6)),
-        Err(LogError::Io { .. })
-    ));
-    assert!(matches!(
-        append(&mut log, &frame(6)),
-        Err(LogError::Poisoned)
-    ));
+    disk.light(Fuse { op: Some(Op::Write), left: 0, dead: false });
+    assert!(matches!(append(&mut log, &frame(6)), Err(LogError::Io { .. })));
+    assert!(matches!(append(&mut log, &frame(6)), Err(LogError::Poisoned)));
     assert_fed(&open(&disk.image()).unwrap(), 5);
 }
 
@@ -172,16 +140,9 @@ fn after_a_failed_write_or_sync_nothing_more_is_written() {
 fn a_directory_that_cannot_be_synced_poisons_the_log() {
     let disk = MemDisk::default();
     let mut log = Log::create(shared(&disk), &dir(), SMALL, NEW).unwrap();
-    disk.light(Fuse {
-        op: Some(Op::SyncDir),
-        left: 0,
-        dead: false,
-    });
+    disk.light(Fuse { op: Some(Op::SyncDir), left: 0, dead: false });
     assert!(log.wanted().unwrap().run().is_err());
-    assert!(matches!(
-        append(&mut log, &frame(1)),
-        Err(LogError::Poisoned)
-    ));
+    assert!(matches!(append(&mut log, &frame(1)), Err(LogError::Poisoned)));
 }
 
 #[test]
@@ -193,11 +154,7 @@ fn frames_whose_sync_failed_are_written_again_when_the_log_opens() {
     feed(&mut log, 1..=5);
     append(&mut log, &frame(6)).unwrap();
     append(&mut log, &frame(7)).unwrap();
-    disk.light(Fuse {
-        op: Some(Op::Sync),
-        left: 0,
-        dead: false,
-    });
+    disk.light(Fuse { op: Some(Op::Sync), left: 0, dead: false });
     assert!(log.sync().is_err());
     drop(log);
     assert_fed(&Log::open(shared(&disk), &dir(), SMALL).unwrap(), 7);

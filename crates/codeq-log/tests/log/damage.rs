@@ -64,9 +64,7 @@ fn nor_after_a_purge() {
 
 #[test]
 fn a_zeroed_page_is_refused() {
-    let options = codeq_log::Options {
-        segment_bytes: 64 * 1024,
-    };
+    let options = codeq_log::Options { segment_bytes: 64 * 1024 };
     let disk = MemDisk::default();
     let mut log = Log::create(shared(&disk), &dir(), options, NEW).unwrap();
     feed(&mut log, 1..=300);
@@ -76,10 +74,7 @@ fn a_zeroed_page_is_refused() {
     for page in 0..4 {
         let mut image = image.clone();
         image.get_mut(path).unwrap()[page * 4096..(page + 1) * 4096].fill(0);
-        assert!(
-            matches!(open_or_untouched(&image), Err(LogError::Corrupt { .. })),
-            "page {page}"
-        );
+        assert!(matches!(open_or_untouched(&image), Err(LogError::Corrupt { .. })), "page {page}");
     }
 }
 
@@ -88,9 +83,7 @@ fn a_later_frame_is_found_wherever_it_lies() {
     // Frames 1 and 2 are damaged and the watermark is old: only frame 3 can tell. It is put around
     // the place where the search goes from one piece of the file to the next.
     const PIECE: usize = 1024 * 1024;
-    let options = codeq_log::Options {
-        segment_bytes: 3 * PIECE as u64,
-    };
+    let options = codeq_log::Options { segment_bytes: 3 * PIECE as u64 };
     for back in 0..60 {
         let disk = MemDisk::default();
         let mut log = Log::create(shared(&disk), &dir(), options, NEW).unwrap();
@@ -109,10 +102,7 @@ fn a_later_frame_is_found_wherever_it_lies() {
         bytes[offsets[0].0 + 50] ^= 1;
         bytes[offsets[1].0 + 50] ^= 1;
         image.insert(dir().join("watermark"), old_mark);
-        assert!(
-            matches!(open_or_untouched(&image), Err(LogError::Corrupt { .. })),
-            "{back}"
-        );
+        assert!(matches!(open_or_untouched(&image), Err(LogError::Corrupt { .. })), "{back}");
     }
 }
 
@@ -154,10 +144,7 @@ fn swapped_frames_of_equal_length_are_refused() {
     for i in 0..96 {
         bytes.swap(at + 96 + i, at + 192 + i);
     }
-    assert!(matches!(
-        open_or_untouched(&image),
-        Err(LogError::Corrupt { .. })
-    ));
+    assert!(matches!(open_or_untouched(&image), Err(LogError::Corrupt { .. })));
 }
 
 #[test]
@@ -209,35 +196,22 @@ fn a_missing_segment_is_refused() {
         let mut image = image.clone();
         image.remove(path);
         let result = open_or_untouched(&image);
-        assert!(
-            matches!(result, Err(LogError::Corrupt { .. })),
-            "{}",
-            path.display()
-        );
+        assert!(matches!(result, Err(LogError::Corrupt { .. })), "{}", path.display());
     }
     let mut without_last = image.clone();
     without_last.remove(&used[used.len() - 1]);
     assert!(matches!(
         open_or_untouched(&without_last),
-        Err(LogError::ShorterThanAcknowledged {
-            acknowledged: 40,
-            ..
-        })
+        Err(LogError::ShorterThanAcknowledged { acknowledged: 40, .. })
     ));
     // The oldest one may have been purged; whoever still needs it is told when reading.
     let mut without_first = image.clone();
     without_first.remove(&used[0]);
     let log = open(&without_first).unwrap();
-    assert!(matches!(
-        log.replay(1, |_, _, _| Ok::<_, LogError>(())),
-        Err(LogError::Purged { .. })
-    ));
+    assert!(matches!(log.replay(1, |_, _, _| Ok::<_, LogError>(())), Err(LogError::Purged { .. })));
     let mut without_any = image;
     without_any.retain(|path, _| path.extension().is_none_or(|e| e != "seg"));
-    assert!(matches!(
-        open_or_untouched(&without_any),
-        Err(LogError::Corrupt { .. })
-    ));
+    assert!(matches!(open_or_untouched(&without_any), Err(LogError::Corrupt { .. })));
 }
 
 #[test]
@@ -247,32 +221,20 @@ fn a_copied_or_foreign_segment_is_refused() {
     for (from, to) in [(0, 1), (1, 0), (1, 2), (2, 1)] {
         let mut image = image.clone();
         image.insert(used[to].clone(), image[&used[from]].clone());
-        assert!(matches!(
-            open_or_untouched(&image),
-            Err(LogError::Foreign { .. })
-        ));
+        assert!(matches!(open_or_untouched(&image), Err(LogError::Foreign { .. })));
     }
     let mut more = image.clone();
     more.insert(dir().join("00000000000000ff.seg"), image[&used[1]].clone());
-    assert!(matches!(
-        open_or_untouched(&more),
-        Err(LogError::Foreign { .. })
-    ));
+    assert!(matches!(open_or_untouched(&more), Err(LogError::Foreign { .. })));
 
     let disk = MemDisk::default();
     let other = codeq_log::NewLog { log_id: 5, ..NEW };
-    feed(
-        &mut Log::create(shared(&disk), &dir(), SMALL, other).unwrap(),
-        1..=40,
-    );
+    feed(&mut Log::create(shared(&disk), &dir(), SMALL, other).unwrap(), 1..=40);
     let other = disk.image();
     for path in &used {
         let mut image = image.clone();
         image.insert(path.clone(), other[path].clone());
-        assert!(matches!(
-            open_or_untouched(&image),
-            Err(LogError::Foreign { .. })
-        ));
+        assert!(matches!(open_or_untouched(&image), Err(LogError::Foreign { .. })));
     }
     // Files that are not the log's are nobody's business.
     let mut beside = image.clone();
@@ -291,21 +253,9 @@ fn a_newer_format_is_refused_with_advice() {
         let crc_at = if path.ends_with("watermark") { 28 } else { 60 };
         let crc = crc32c::crc32c(&bytes[..crc_at]);
         bytes[crc_at..crc_at + 4].copy_from_slice(&crc.to_le_bytes());
-        let Err(error) = open_or_untouched(&image) else {
-            panic!("{}", path.display())
-        };
-        assert!(matches!(
-            error,
-            LogError::NewerFormat {
-                found: 2,
-                supported: 1,
-                ..
-            }
-        ));
-        assert!(
-            error.to_string().contains("run the version that wrote it"),
-            "{error}"
-        );
+        let Err(error) = open_or_untouched(&image) else { panic!("{}", path.display()) };
+        assert!(matches!(error, LogError::NewerFormat { found: 2, supported: 1, .. }));
+        assert!(error.to_string().contains("run the version that wrote it"), "{error}");
     }
 }
 
@@ -325,9 +275,7 @@ fn a_damaged_header_matters_in_a_used_segment_only() {
                 prepare(&mut log);
                 assert_fed(&log, 60);
             }
-            Err(LogError::Corrupt {
-                file, offset: 0, ..
-            }) => assert_eq!(file, path),
+            Err(LogError::Corrupt { file, offset: 0, .. }) => assert_eq!(file, path),
             Err(error) => panic!("{error}"),
         }
     }
@@ -341,15 +289,9 @@ fn the_message_of_a_corruption_names_file_and_offset() {
     let mut image = image.clone();
     image.get_mut(path).unwrap()[at + 41] ^= 4;
     let message = open(&image).err().unwrap().to_string();
-    assert!(
-        message.contains("0000000000000001.seg is corrupt at byte"),
-        "{message}"
-    );
+    assert!(message.contains("0000000000000001.seg is corrupt at byte"), "{message}");
     assert!(message.contains(&at.to_string()), "{message}");
-    assert!(
-        message.contains("nothing was changed: restore"),
-        "{message}"
-    );
+    assert!(message.contains("nothing was changed: restore"), "{message}");
 }
 
 #[test]

@@ -26,14 +26,7 @@ pub enum Op {
     Sync,
 }
 
-pub const OPS: [Op; 6] = [
-    Op::Create,
-    Op::Rename,
-    Op::Remove,
-    Op::SyncDir,
-    Op::Write,
-    Op::Sync,
-];
+pub const OPS: [Op; 6] = [Op::Create, Op::Rename, Op::Remove, Op::SyncDir, Op::Write, Op::Sync];
 
 /// A failure to come.
 #[derive(Debug, Clone, Copy)]
@@ -167,11 +160,7 @@ impl MemDisk {
     /// What a process sees now.
     pub fn image(&self) -> Image {
         let state = self.state();
-        state
-            .names
-            .iter()
-            .map(|(p, i)| (p.clone(), state.inodes[*i].current.clone()))
-            .collect()
+        state.names.iter().map(|(p, i)| (p.clone(), state.inodes[*i].current.clone())).collect()
     }
 
     /// The disk after a power cut: what was synced, and a random part of the rest.
@@ -223,11 +212,7 @@ impl MemDisk {
 
     pub fn used(&self) -> usize {
         let state = self.state();
-        state
-            .names
-            .values()
-            .map(|inode| state.inodes[*inode].current.len())
-            .sum()
+        state.names.values().map(|inode| state.inodes[*inode].current.len()).sum()
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -235,21 +220,13 @@ impl MemDisk {
     }
 
     fn file(&self, inode: usize) -> Box<dyn DiskFile> {
-        Box::new(MemFile {
-            disk: self.clone(),
-            inode,
-        })
+        Box::new(MemFile { disk: self.clone(), inode })
     }
 }
 
 impl Disk for MemDisk {
     fn open(&self, path: &Path) -> io::Result<Box<dyn DiskFile>> {
-        let inode = self
-            .state()
-            .names
-            .get(path)
-            .copied()
-            .ok_or(io::ErrorKind::NotFound)?;
+        let inode = self.state().names.get(path).copied().ok_or(io::ErrorKind::NotFound)?;
         Ok(self.file(inode))
     }
 
@@ -264,9 +241,7 @@ impl Disk for MemDisk {
         let inode = state.inodes.len();
         state.inodes.push(Inode::default());
         state.names.insert(path.to_owned(), inode);
-        state
-            .unsynced_names
-            .push(NameOp::Set(path.to_owned(), inode));
+        state.unsynced_names.push(NameOp::Set(path.to_owned(), inode));
         drop(state);
         Ok(self.file(inode))
     }
@@ -277,13 +252,8 @@ impl Disk for MemDisk {
 
     fn list(&self, dir: &Path) -> io::Result<Vec<String>> {
         let state = self.state();
-        let inside = state
-            .names
-            .keys()
-            .filter_map(|name| name.strip_prefix(dir).ok());
-        Ok(inside
-            .map(|name| name.to_string_lossy().into_owned())
-            .collect())
+        let inside = state.names.keys().filter_map(|name| name.strip_prefix(dir).ok());
+        Ok(inside.map(|name| name.to_string_lossy().into_owned()).collect())
     }
 
     fn create_dir_all(&self, _dir: &Path) -> io::Result<()> {
@@ -297,9 +267,7 @@ impl Disk for MemDisk {
         }
         let inode = state.names.remove(from).ok_or(io::ErrorKind::NotFound)?;
         state.names.insert(to.to_owned(), inode);
-        state
-            .unsynced_names
-            .push(NameOp::Rename(from.to_owned(), to.to_owned(), inode));
+        state.unsynced_names.push(NameOp::Rename(from.to_owned(), to.to_owned(), inode));
         Ok(())
     }
 
@@ -339,9 +307,7 @@ impl DiskFile for MemFile {
         let state = self.disk.state();
         let bytes = &state.inodes[self.inode].current;
         let from = offset as usize;
-        let part = bytes
-            .get(from..from + buf.len())
-            .ok_or(io::ErrorKind::UnexpectedEof)?;
+        let part = bytes.get(from..from + buf.len()).ok_or(io::ErrorKind::UnexpectedEof)?;
         buf.copy_from_slice(part);
         Ok(())
     }
@@ -357,11 +323,8 @@ impl DiskFile for MemFile {
             data = &data[..if dead { 0 } else { data.len() / 2 }];
         }
         if let Some(capacity) = state.capacity {
-            let used: usize = state
-                .names
-                .values()
-                .map(|inode| state.inodes[*inode].current.len())
-                .sum();
+            let used: usize =
+                state.names.values().map(|inode| state.inodes[*inode].current.len()).sum();
             let len = state.inodes[self.inode].current.len();
             let fits = (len + capacity.saturating_sub(used)).saturating_sub(offset as usize);
             if fits < data.len() {
@@ -388,11 +351,7 @@ impl DiskFile for MemFile {
             }
             return Err(eio());
         }
-        let Inode {
-            durable,
-            current,
-            unsynced,
-        } = inode;
+        let Inode { durable, current, unsynced } = inode;
         durable.resize(current.len(), 0);
         for (offset, data) in std::mem::take(unsynced) {
             put(durable, offset, &data);

@@ -10,9 +10,7 @@ use codeq_log::{Log, Options, verify};
 
 use crate::support::*;
 
-const OPTIONS: Options = Options {
-    segment_bytes: 1024,
-};
+const OPTIONS: Options = Options { segment_bytes: 1024 };
 
 fn fixture() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/v1")
@@ -29,11 +27,7 @@ fn write_fixture(dir: &Path) {
     append(&mut log, &frame(42)).unwrap();
     drop(log);
     let report = verify(&*real(), dir).unwrap();
-    let current = report
-        .segments
-        .iter()
-        .rfind(|s| s.first_index.is_some())
-        .unwrap();
+    let current = report.segments.iter().rfind(|s| s.first_index.is_some()).unwrap();
     let mut bytes = std::fs::read(&current.file).unwrap();
     bytes[current.used as usize - 8..].fill(0);
     std::fs::write(&current.file, bytes).unwrap();
@@ -50,10 +44,7 @@ fn fixture_of_version_1_opens() {
         std::fs::copy(entry.path(), tmp.path().join(entry.file_name())).unwrap();
     }
     let report = verify(&*real(), tmp.path()).unwrap();
-    assert_eq!(
-        (report.last_index, report.watermark, report.log_id),
-        (41, 40, NEW.log_id)
-    );
+    assert_eq!((report.last_index, report.watermark, report.log_id), (41, 40, NEW.log_id));
     assert!(report.torn_bytes > 0);
     let mut log = Log::open(real(), tmp.path(), OPTIONS).unwrap();
     assert!(log.first_index() > 1 && log.first_index() <= 16);

@@ -19,11 +19,7 @@ fn a_full_disk_leaves_the_log_usable_and_its_room_right() {
             let before = disk.used();
             let error = job.run().err().expect("no space");
             assert_eq!(error.kind(), std::io::ErrorKind::StorageFull);
-            assert_eq!(
-                disk.used(),
-                before,
-                "the failed segment gave its space back"
-            );
+            assert_eq!(disk.used(), before, "the failed segment gave its space back");
             assert_eq!(log.room(), room);
         }
         match append(&mut log, &frame) {

@@ -44,14 +44,7 @@ impl Model {
     fn new() -> Self {
         let disk = MemDisk::default();
         let log = Log::create(shared(&disk), &dir(), SMALL, NEW).unwrap();
-        Self {
-            disk,
-            log,
-            frames: Vec::new(),
-            synced: 0,
-            purged: 0,
-            written: 0,
-        }
+        Self { disk, log, frames: Vec::new(), synced: 0, purged: 0, written: 0 }
     }
 
     /// Takes one step; an error only from a disk that is dying.
@@ -99,11 +92,7 @@ impl Model {
         self.disk = disk;
         let (first, last) = (self.log.first_index(), self.log.last_index());
         assert!(last >= self.synced, "{last} of {}", self.synced);
-        assert!(
-            first <= self.purged + 1,
-            "{first} but purged {}",
-            self.purged
-        );
+        assert!(first <= self.purged + 1, "{first} but purged {}", self.purged);
         let read = read(&self.log, first);
         assert_eq!(read.len() as u64, last + 1 - first);
         // The append that failed may have made it after all; it is not in the list then.
@@ -114,8 +103,7 @@ impl Model {
             self.frames[first as usize - 1..known as usize]
         );
         self.frames.truncate(last as usize);
-        self.frames
-            .extend(read.into_iter().skip((known + 1 - first) as usize));
+        self.frames.extend(read.into_iter().skip((known + 1 - first) as usize));
         self.synced = last;
     }
 }

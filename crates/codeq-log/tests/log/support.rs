@@ -8,13 +8,8 @@ use codeq_log::{Log, LogError, NewLog, Options, frame_len};
 
 use crate::disk::{Image, MemDisk};
 
-pub const SMALL: Options = Options {
-    segment_bytes: 1024,
-};
-pub const NEW: NewLog = NewLog {
-    first_index: 1,
-    log_id: 0x1dea_f00d_5eed_c0de,
-};
+pub const SMALL: Options = Options { segment_bytes: 1024 };
+pub const NEW: NewLog = NewLog { first_index: 1, log_id: 0x1dea_f00d_5eed_c0de };
 
 /// The records of one frame.
 pub type Frame = Vec<(u16, Vec<u8>)>;
@@ -39,10 +34,7 @@ pub fn frame(n: u64) -> Frame {
 }
 
 pub fn borrow(frame: &Frame) -> Vec<(u16, &[u8])> {
-    frame
-        .iter()
-        .map(|(shard, bytes)| (*shard, bytes.as_slice()))
-        .collect()
+    frame.iter().map(|(shard, bytes)| (*shard, bytes.as_slice())).collect()
 }
 
 pub fn append(log: &mut Log, frame: &Frame) -> Result<u64, LogError> {
@@ -88,10 +80,7 @@ pub fn read(log: &Log, from: u64) -> Vec<Frame> {
 pub fn assert_fed(log: &Log, last: u64) {
     assert_eq!(log.last_index(), last);
     let first = log.first_index();
-    assert_eq!(
-        read(log, first),
-        (first..=last).map(frame).collect::<Vec<_>>()
-    );
+    assert_eq!(read(log, first), (first..=last).map(frame).collect::<Vec<_>>());
 }
 
 /// A closed log in memory with `count` synced frames.
@@ -119,23 +108,14 @@ pub fn open_or_untouched(image: &Image) -> Result<Log, LogError> {
 
 /// The segments of an image, oldest first.
 pub fn segments(image: &Image) -> Vec<PathBuf> {
-    image
-        .keys()
-        .filter(|path| path.extension().is_some_and(|e| e == "seg"))
-        .cloned()
-        .collect()
+    image.keys().filter(|path| path.extension().is_some_and(|e| e == "seg")).cloned().collect()
 }
 
 /// The segments that hold frames.
 pub fn used_segments(image: &Image) -> Vec<PathBuf> {
     let disk = MemDisk::from_image(image);
     let report = codeq_log::verify(&disk, &dir()).unwrap();
-    report
-        .segments
-        .into_iter()
-        .filter(|s| s.first_index.is_some())
-        .map(|s| s.file)
-        .collect()
+    report.segments.into_iter().filter(|s| s.first_index.is_some()).map(|s| s.file).collect()
 }
 
 /// Where the frames of a segment lie, from its own lengths.
@@ -151,9 +131,5 @@ pub fn frame_offsets(segment: &[u8], frames: usize) -> Vec<(usize, usize)> {
 }
 
 pub fn names(disk: &dyn Disk, dir: &Path, ends: &str) -> usize {
-    disk.list(dir)
-        .unwrap()
-        .iter()
-        .filter(|name| name.ends_with(ends))
-        .count()
+    disk.list(dir).unwrap().iter().filter(|name| name.ends_with(ends)).count()
 }

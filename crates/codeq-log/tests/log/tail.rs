@@ -6,9 +6,7 @@ use crate::disk::{Image, MemDisk};
 use crate::support::*;
 
 /// Room for all frames of a test in one segment: a rotation would sync.
-const ROOMY: Options = Options {
-    segment_bytes: 4096,
-};
+const ROOMY: Options = Options { segment_bytes: 4096 };
 
 /// A log of `count` frames of which the first `synced` are known to be synced, and nothing says
 /// more: as a power cut would have it, with the watermark not yet on the disk.
@@ -112,10 +110,7 @@ fn a_later_sync_turns_the_same_damage_into_corruption() {
     for (n, (at, _)) in offsets.iter().enumerate() {
         let mut image = image.clone();
         // Without the watermark's help: it is as old as a power cut may leave it.
-        image.insert(
-            dir().join("watermark"),
-            fed_image(0)[&dir().join("watermark")].clone(),
-        );
+        image.insert(dir().join("watermark"), fed_image(0)[&dir().join("watermark")].clone());
         image.get_mut(&path).unwrap()[at + 20] ^= 1;
         let result = open_or_untouched(&image);
         assert_eq!(result.is_err(), n < 6, "frame {}", n + 1);
@@ -158,10 +153,7 @@ fn verify_changes_nothing() {
     image.get_mut(&path).unwrap()[end - 1] ^= 1;
     let disk = MemDisk::from_image(&image);
     let report = verify(&disk, &dir()).unwrap();
-    assert_eq!(
-        (report.first_index, report.last_index, report.watermark),
-        (1, 6, 4)
-    );
+    assert_eq!((report.first_index, report.last_index, report.watermark), (1, 6, 4));
     let last = frame_offsets(&image[&path], 8)[7].1;
     assert_eq!(report.torn_bytes, (last - at) as u64);
     assert_eq!(disk.image(), image);

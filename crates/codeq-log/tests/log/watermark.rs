@@ -13,11 +13,7 @@ fn mark(image: &mut Image) -> &mut Vec<u8> {
 fn without_last_frames(image: &Image, count: usize) -> Image {
     let mut image = image.clone();
     let report = verify(&MemDisk::from_image(&image), &dir()).unwrap();
-    let last = report
-        .segments
-        .iter()
-        .rfind(|s| s.first_index.is_some())
-        .unwrap();
+    let last = report.segments.iter().rfind(|s| s.first_index.is_some()).unwrap();
     let frames = (report.last_index + 1 - last.first_index.unwrap()) as usize;
     let bytes = image.get_mut(&last.file).unwrap();
     let (at, _) = frame_offsets(bytes, frames)[frames - count];
@@ -28,25 +24,10 @@ fn without_last_frames(image: &Image, count: usize) -> Image {
 #[test]
 fn a_log_shorter_than_acknowledged_is_refused_with_the_numbers() {
     let image = without_last_frames(&fed_image(14), 1);
-    let Err(error) = open_or_untouched(&image) else {
-        panic!("opened")
-    };
-    assert!(matches!(
-        error,
-        LogError::ShorterThanAcknowledged {
-            last: 13,
-            acknowledged: 14,
-            ..
-        }
-    ));
+    let Err(error) = open_or_untouched(&image) else { panic!("opened") };
+    assert!(matches!(error, LogError::ShorterThanAcknowledged { last: 13, acknowledged: 14, .. }));
     let message = error.to_string();
-    for part in [
-        "frame 13",
-        "frame 14",
-        ".seg",
-        "restore",
-        "nothing was changed",
-    ] {
+    for part in ["frame 13", "frame 14", ".seg", "restore", "nothing was changed"] {
         assert!(message.contains(part), "{message}");
     }
 }
@@ -72,11 +53,7 @@ fn one_damaged_slot_is_made_good_by_the_other() {
     mark(&mut image)[newest] ^= 1;
     assert!(matches!(
         open_or_untouched(&image),
-        Err(LogError::ShorterThanAcknowledged {
-            last: 12,
-            acknowledged: 13,
-            ..
-        })
+        Err(LogError::ShorterThanAcknowledged { last: 12, acknowledged: 13, .. })
     ));
 }
 
@@ -111,9 +88,7 @@ fn without_a_watermark_nothing_opens() {
     let mut absent = image.clone();
     absent.remove(&dir().join("watermark"));
     for image in [zeros, short, absent] {
-        let Err(error) = open_or_untouched(&image) else {
-            panic!("opened")
-        };
+        let Err(error) = open_or_untouched(&image) else { panic!("opened") };
         assert!(matches!(error, LogError::NoWatermark { .. }), "{error}");
         let disk = MemDisk::from_image(&image);
         let created = Log::create(shared(&disk), &dir(), SMALL, NEW);
@@ -131,15 +106,9 @@ fn a_watermark_of_another_log_is_refused() {
     let mut image = fed_image(14);
     let own = mark(&mut image).clone();
     *mark(&mut image) = other.clone();
-    assert!(matches!(
-        open_or_untouched(&image),
-        Err(LogError::Foreign { .. })
-    ));
+    assert!(matches!(open_or_untouched(&image), Err(LogError::Foreign { .. })));
     mark(&mut image)[..4096].copy_from_slice(&own[..4096]);
-    assert!(matches!(
-        open_or_untouched(&image),
-        Err(LogError::Foreign { .. })
-    ));
+    assert!(matches!(open_or_untouched(&image), Err(LogError::Foreign { .. })));
 }
 
 #[test]

@@ -19,12 +19,7 @@ impl Bare {
     /// Writes the file once, so that appending to it allocates no blocks.
     pub fn new(dir: &Path) -> anyhow::Result<Bare> {
         let path = dir.join("bare");
-        let file = File::options()
-            .read(true)
-            .write(true)
-            .create(true)
-            .truncate(true)
-            .open(&path);
+        let file = File::options().read(true).write(true).create(true).truncate(true).open(&path);
         let file = file.with_context(|| format!("cannot create {}", path.display()))?;
         let zeros = vec![0; 1 << 20];
         for offset in (0..FILE_BYTES).step_by(zeros.len()) {

@@ -54,12 +54,7 @@ impl Load {
             ..NewTask::default()
         };
         let tasks = vec![task; count];
-        let enqueue = Enqueue {
-            tenant: self.tenant.clone(),
-            tasks,
-            atomic: false,
-            seed,
-        };
+        let enqueue = Enqueue { tenant: self.tenant.clone(), tasks, atomic: false, seed };
         match self.engine.propose(Command::Enqueue(enqueue)).await? {
             Reply::Enqueued(tasks) if tasks.iter().all(|t| matches!(t, Enqueued::Created(_))) => {
                 Ok(())
@@ -107,13 +102,9 @@ impl Load {
         self.submit(id).await?;
         let mut latencies = latencies.lock();
         for took in [enqueued - start, claimed - enqueued, claimed.elapsed()] {
-            latencies
-                .operations
-                .saturating_record(took.as_micros() as u64);
+            latencies.operations.saturating_record(took.as_micros() as u64);
         }
-        latencies
-            .full
-            .saturating_record(due.elapsed().as_micros() as u64);
+        latencies.full.saturating_record(due.elapsed().as_micros() as u64);
         latencies.cycles += 1;
         Ok(())
     }
@@ -138,10 +129,7 @@ impl Load {
             let latencies: Latencies = Arc::new(Mutex::new(Measured::new()?));
             let client = |n: usize| {
                 let seed = split_mix64(n as u64);
-                tokio::spawn(
-                    self.clone()
-                        .client(seed, start + time, Arc::clone(&latencies)),
-                )
+                tokio::spawn(self.clone().client(seed, start + time, Arc::clone(&latencies)))
             };
             let tasks: Vec<_> = (0..clients).map(client).collect();
             for task in tasks {
@@ -183,21 +171,13 @@ type Latencies = Arc<Mutex<Measured>>;
 
 fn finish(latencies: Latencies, start: Instant) -> anyhow::Result<Measured> {
     let measured = Arc::into_inner(latencies).context("a client is still running")?;
-    Ok(Measured {
-        elapsed: start.elapsed(),
-        ..measured.into_inner()
-    })
+    Ok(Measured { elapsed: start.elapsed(), ..measured.into_inner() })
 }
 
 impl Measured {
     fn new() -> anyhow::Result<Measured> {
         let (operations, full) = (histogram()?, histogram()?);
-        Ok(Measured {
-            cycles: 0,
-            elapsed: Duration::ZERO,
-            operations,
-            full,
-        })
+        Ok(Measured { cycles: 0, elapsed: Duration::ZERO, operations, full })
     }
 
     /// Full cycles per second.
@@ -208,9 +188,7 @@ impl Measured {
 
 /// One thread for all clients: the load must leave the machine to the engine.
 pub fn runtime() -> anyhow::Result<tokio::runtime::Runtime> {
-    Ok(tokio::runtime::Builder::new_current_thread()
-        .enable_time()
-        .build()?)
+    Ok(tokio::runtime::Builder::new_current_thread().enable_time().build()?)
 }
 
 fn histogram() -> anyhow::Result<Histogram<u64>> {

@@ -135,22 +135,14 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
             Durability::Os => "os",
         };
         let (payload, shards) = (args.payload, args.shards);
-        let report = Report {
-            machine: machine(),
-            payload,
-            shards,
-            durability,
-            rows,
-        };
+        let report = Report { machine: machine(), payload, shards, durability, rows };
         println!("{}", serde_json::to_string_pretty(&report)?);
     }
     Ok(())
 }
 
 fn measure(args: &Args, in_flight: usize) -> anyhow::Result<Row> {
-    let dir = tempfile::Builder::new()
-        .prefix("codeq-bench-")
-        .tempdir_in(&args.dir)?;
+    let dir = tempfile::Builder::new().prefix("codeq-bench-").tempdir_in(&args.dir)?;
     let mut bare = Bare::new(dir.path())?;
     let mut options = Options {
         shards: Some(args.shards),
@@ -158,10 +150,7 @@ fn measure(args: &Args, in_flight: usize) -> anyhow::Result<Row> {
             Durability::Fsync => codeq_engine::Durability::Fsync,
             Durability::Os => codeq_engine::Durability::Os,
         },
-        settings: Settings {
-            retention: args.retention_ms,
-            ..Settings::default()
-        },
+        settings: Settings { retention: args.retention_ms, ..Settings::default() },
         ..Options::default()
     };
     if let Some(mib) = args.memtable_mib {
@@ -191,9 +180,7 @@ fn measure(args: &Args, in_flight: usize) -> anyhow::Result<Row> {
     }
     drop(load);
     engine.shutdown();
-    let Measured {
-        operations, full, ..
-    } = &measured;
+    let Measured { operations, full, .. } = &measured;
     let mib = |bytes: u64| bytes as f64 / f64::from(1 << 20);
     Ok(Row {
         in_flight,

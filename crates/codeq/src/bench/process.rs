@@ -17,18 +17,13 @@ impl Usage {
         let stat = std::fs::read_to_string("/proc/self/stat").unwrap_or_default();
         // After the command's closing bracket: field 14 and 15 of the line are user and system ticks.
         let rest = stat.rsplit_once(')').map_or("", |(_, rest)| rest);
-        let field = |n: usize| {
-            rest.split_whitespace()
-                .nth(n)
-                .and_then(|text| text.parse::<u64>().ok())
-        };
+        let field =
+            |n: usize| rest.split_whitespace().nth(n).and_then(|text| text.parse::<u64>().ok());
         let ticks = field(11).unwrap_or(0) + field(12).unwrap_or(0);
         const TICKS_PER_SECOND: u64 = 100;
         let cpu = Duration::from_millis(ticks * 1_000 / TICKS_PER_SECOND);
         let io = std::fs::read_to_string("/proc/self/io").unwrap_or_default();
-        let line = io
-            .lines()
-            .find_map(|line| line.strip_prefix("write_bytes: "));
+        let line = io.lines().find_map(|line| line.strip_prefix("write_bytes: "));
         let written = line.and_then(|text| text.trim().parse().ok()).unwrap_or(0);
         Usage { cpu, written }
     }
@@ -47,16 +42,13 @@ pub fn peak_rss() -> u64 {
 fn status_kib(name: &str) -> u64 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let line = status.lines().find_map(|line| line.strip_prefix(name));
-    line.and_then(|rest| rest.split_whitespace().next()?.parse().ok())
-        .unwrap_or(0)
+    line.and_then(|rest| rest.split_whitespace().next()?.parse().ok()).unwrap_or(0)
 }
 
 /// CPU model and core count, for the record.
 pub fn machine() -> String {
     let info = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
-    let model = info
-        .lines()
-        .find_map(|line| line.strip_prefix("model name")?.split_once(": "));
+    let model = info.lines().find_map(|line| line.strip_prefix("model name")?.split_once(": "));
     let model = model.map_or("unknown CPU", |(_, model)| model);
     let cores = std::thread::available_parallelism().map_or(0, usize::from);
     let kernel = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();

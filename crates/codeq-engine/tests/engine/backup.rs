@@ -1,0 +1,46 @@
+//! Online backup and restore.
+
+use codeq_engine::backup::restore;
+
+use crate::harness::{TENANT, block, open, put, take};
+
+#[test]
+fn a_backup_under_load_restores_to_everything_acknowledged_before_it() {
+    let dir = tempfile::tempdir().unwrap();
+    let engine = open(&dir.path().join("data"));
+    let ids: Vec<_> = (0..500).map(|n| put(&engine, "q", &n.to_string()).id).collect();
+    take(&engine, "q", 3);
+    std::thread::scope(|scope| {
+        scope.spawn(|| (0..200).for_each(|n| drop(put(&engine, "later", &n.to_string()))));
+        engine.backup(&dir.path().join("backup")).unwrap();
+    });
+    let refused = engine.backup(&dir.path().join("backup")).unwrap_err();
+    assert!(refused.to_string().contains("choose an empty directory"), "{refused}");
+    drop(engine);
+
+    restore(&dir.path().join("backup"), &dir.path().join("restored"), 256 << 10).unwrap();
+    let engine = open(&dir.path().join("restored"));
+    for id in &ids {
+        assert!(block(engine.task(TENANT, *id)).unwrap().is_some());
+    }
+    let stats = block(engine.queue(TENANT, "q")).unwrap().unwrap();
+    assert_eq!((stats.counts.ready(), stats.counts.in_progress), (497, 3));
+    let next = take(&engine, "q", 1).remove(0);
+    assert_eq!(next.id, ids[3]);
+    // It is a directory of its own: it goes on.
+    put(&engine, "q", "1");
+    drop(engine);
+    let engine = open(&dir.path().join("restored"));
+    let stats = block(engine.queue(TENANT, "q")).unwrap().unwrap();
+    assert_eq!(stats.counts.ready(), 497);
+}
+
+#[test]
+fn half_a_backup_is_not_restored() {
+    let dir = tempfile::tempdir().unwrap();
+    let engine = open(&dir.path().join("data"));
+    engine.backup(&dir.path().join("backup")).unwrap();
+    std::fs::remove_file(dir.path().join("backup/MANIFEST")).unwrap();
+    let refused = restore(&dir.path().join("backup"), &dir.path().join("to"), 256 << 10);
+    assert!(refused.unwrap_err().to_string().contains("not a complete backup"));
+}

@@ -1,0 +1,110 @@
+//! Claims that wait: one wake-up per task, in order, without polling.
+
+use std::sync::Arc;
+
+use codeq_core::command::{Claim, Selector};
+
+use crate::harness::{
+    TENANT, block, claim, enqueue, eventually_async, new_task, open, parked, put, take,
+};
+
+#[test]
+fn a_task_wakes_exactly_one_of_many_waiting_claims_the_longest_waiting_first() {
+    let dir = tempfile::tempdir().unwrap();
+    let engine = Arc::new(open(dir.path()));
+    block(async {
+        let mut waiting = Vec::new();
+        for n in 0..100 {
+            waiting.push(parked(&engine, claim("q", 1), 60_000));
+            // Each one is in line before the next comes.
+            let engine = &engine;
+            while engine.parked_claims() <= n {
+                tokio::task::yield_now().await;
+            }
+        }
+        for n in 0..3 {
+            let command = enqueue(vec![new_task("q", &n.to_string())], n);
+            engine.propose(command).await.unwrap();
+            let tasks = waiting.remove(0).await.unwrap();
+            assert_eq!(tasks.len(), 1);
+            assert_eq!(tasks[0].payload, n.to_string());
+        }
+        assert_eq!(engine.parked_claims(), 97);
+        engine.drain();
+        for claim in waiting {
+            assert!(claim.await.unwrap().is_empty());
+        }
+    });
+}
+
+#[test]
+fn a_claim_for_any_queue_and_one_for_a_queue_that_does_not_exist_yet_are_woken() {
+    let dir = tempfile::tempdir().unwrap();
+    let engine = Arc::new(open(dir.path()));
+    block(async {
+        let any = Claim { from: Selector::Any, ..claim("", 1) };
+        let any = parked(&engine, any, 60_000);
+        let named = parked(&engine, claim("Later", 1), 60_000);
+        eventually_async("both wait", || engine.parked_claims() == 2).await;
+        engine.propose(enqueue(vec![new_task("x", "1")], 1)).await.unwrap();
+        assert_eq!(any.await.unwrap().len(), 1);
+        engine.propose(enqueue(vec![new_task("LATER", "2")], 2)).await.unwrap();
+        assert_eq!(named.await.unwrap().len(), 1);
+    });
+}
+
+#[test]
+fn a_wait_ends_and_a_delayed_task_wakes() {
+    let dir = tempfile::tempdir().unwrap();
+    let engine = Arc::new(open(dir.path()));
+    block(async {
+        let nothing = engine.claim(claim("q", 1), 30).await.unwrap();
+        assert!(crate::harness::claimed(nothing).is_empty());
+        let waiting = parked(&engine, claim("q", 1), 60_000);
+        let mut task = new_task("q", "1");
+        task.delay = Some(50);
+        let made = crate::harness::created(engine.propose(enqueue(vec![task], 1)).await.unwrap());
+        let visible_at = made[0].visible_at.unwrap();
+        let got = waiting.await.unwrap();
+        assert_eq!(got[0].id, made[0].id);
+        assert!(got[0].updated_at >= visible_at, "handed out early");
+    });
+}
+
+#[test]
+fn a_task_claimed_for_a_client_that_has_gone_comes_back_without_penalty() {
+    let dir = tempfile::tempdir().unwrap();
+    let engine = Arc::new(open(dir.path()));
+    block(async {
+        let gone = parked(&engine, claim("q", 1), 60_000);
+        eventually_async("it waits", || engine.parked_claims() == 1).await;
+        gone.abort();
+        assert!(gone.await.unwrap_err().is_cancelled());
+        engine.propose(enqueue(vec![new_task("q", "1")], 1)).await.unwrap();
+        let reply = engine.claim(claim("q", 1), 60_000).await.unwrap();
+        let task = crate::harness::claimed(reply).remove(0);
+        assert_eq!(task.attempts, 0);
+    });
+}
+
+#[test]
+fn who_waits_for_a_result_is_woken_by_it() {
+    let dir = tempfile::tempdir().unwrap();
+    let engine = Arc::new(open(dir.path()));
+    let task = put(&engine, "q", "1");
+    block(async {
+        let waiter = Arc::clone(&engine);
+        let waiting = tokio::spawn(async move { waiter.finished(task.id).await });
+        eventually_async("somebody waits", || engine.result_waiters() == 1).await;
+        let worker = Arc::clone(&engine);
+        std::thread::spawn(move || {
+            let got = take(&worker, "q", 1).remove(0);
+            crate::harness::submit(&worker, got.id, "{}").unwrap();
+        })
+        .join()
+        .unwrap();
+        waiting.await.unwrap().unwrap();
+        let (_, result) = engine.result(TENANT, task.id).await.unwrap().unwrap();
+        assert!(result.is_some());
+    });
+}

@@ -1,0 +1,127 @@
+//! Several shards behind one engine.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use codeq_core::command::{Command, Enqueue, Pause, PutTopic};
+use codeq_core::read::ListQuery;
+use codeq_core::reply::Reply;
+use codeq_core::topic::Policy;
+use codeq_engine::{Engine, EngineError, Options};
+
+use crate::harness::{
+    TENANT, block, claim, created, enqueue, eventually_async, new_task, parked, small, take,
+};
+
+fn open(dir: &std::path::Path) -> Engine {
+    Engine::open(dir, Options { shards: Some(3), ..small() }).unwrap()
+}
+
+fn fill(engine: &Engine, count: u64) -> BTreeSet<u16> {
+    let mut used = BTreeSet::new();
+    for seed in 0..count {
+        let reply = engine.propose_blocking(enqueue(vec![new_task("q", &seed.to_string())], seed));
+        used.insert(created(reply.unwrap())[0].id.shard(3));
+    }
+    used
+}
+
+#[test]
+fn tasks_are_spread_found_listed_and_claimed_over_all_shards() {
+    let dir = tempfile::tempdir().unwrap();
+    let engine = open(dir.path());
+    assert_eq!(fill(&engine, 60), BTreeSet::from([0, 1, 2]));
+    let query = ListQuery { tenant: TENANT.into(), limit: 7, ..ListQuery::default() };
+    let (mut seen, mut below) = (Vec::new(), Vec::new());
+    loop {
+        let page = block(engine.list(&query, &below)).unwrap();
+        seen.extend(page.items.iter().map(|task| (task.created_at, task.id)));
+        if page.next.is_empty() {
+            break;
+        }
+        below = page.next;
+    }
+    assert_eq!(seen.len(), 60);
+    assert_eq!(seen.iter().collect::<BTreeSet<_>>().len(), 60);
+    assert!(seen.is_sorted_by(|a, b| a.0 >= b.0), "newest first");
+    let mut claimed = BTreeSet::new();
+    loop {
+        let tasks = take(&engine, "q", 10);
+        if tasks.is_empty() {
+            break;
+        }
+        claimed.extend(tasks.iter().map(|task| task.id));
+    }
+    assert_eq!(claimed.len(), 60);
+    drop(engine);
+    let engine = open(dir.path());
+    let stats = block(engine.queue(TENANT, "q")).unwrap().unwrap();
+    assert_eq!(stats.counts.in_progress, 60);
+}
+
+#[test]
+fn a_waiting_claim_is_served_by_whichever_shard_gets_the_task() {
+    let dir = tempfile::tempdir().unwrap();
+    let engine = Arc::new(open(dir.path()));
+    block(async {
+        for seed in 0..6 {
+            let waiting = parked(&engine, claim("q", 1), 60_000);
+            eventually_async("it waits everywhere", || engine.parked_claims() >= 3).await;
+            engine.propose(enqueue(vec![new_task("q", "1")], seed)).await.unwrap();
+            assert_eq!(waiting.await.unwrap().len(), 1);
+        }
+    });
+    let stats = block(engine.queue(TENANT, "q")).unwrap().unwrap();
+    assert_eq!((stats.counts.ready(), stats.counts.in_progress), (0, 6));
+}
+
+#[test]
+fn a_key_names_one_task_whatever_the_seed() {
+    let dir = tempfile::tempdir().unwrap();
+    let engine = open(dir.path());
+    let mut ids = BTreeSet::new();
+    for seed in 0..30 {
+        let mut task = new_task("q", "1");
+        task.idempotency_key = Some("order-1".into());
+        let reply = engine.propose_blocking(enqueue(vec![task], seed)).unwrap();
+        ids.insert(created(reply)[0].id);
+    }
+    assert_eq!(ids.len(), 1);
+    let keyed = |key: &str| {
+        let mut task = new_task("q", "1");
+        task.idempotency_key = Some(key.into());
+        task
+    };
+    let tasks = (0..16).map(|n| keyed(&n.to_string())).collect();
+    let batch = Enqueue { tenant: TENANT.into(), tasks, atomic: true, seed: 1 };
+    let refused = engine.propose_blocking(Command::Enqueue(batch));
+    assert_eq!(refused, Err(EngineError::AtomicSpansShards));
+}
+
+#[test]
+fn pause_and_max_consumers_hold_over_all_shards() {
+    let dir = tempfile::tempdir().unwrap();
+    let engine = open(dir.path());
+    fill(&engine, 60);
+    let pause = |paused| Pause { tenant: TENANT.into(), command: "q".into(), paused };
+    assert_eq!(block(engine.pause(pause(true))), Ok(Reply::Done));
+    assert!(take(&engine, "q", 10).is_empty());
+    assert_eq!(block(engine.pause(pause(false))), Ok(Reply::Done));
+    let topic = |max_consumers| PutTopic {
+        tenant: TENANT.into(),
+        name: "q".into(),
+        policy: Policy { max_consumers, ..Policy::default() },
+    };
+    let refused = block(engine.put_topic(topic(2)));
+    assert_eq!(refused, Err(EngineError::TooFewConsumers { shards: 3 }));
+    block(engine.put_topic(topic(7))).unwrap();
+    let mut held = 0;
+    loop {
+        let tasks = take(&engine, "q", 10);
+        if tasks.is_empty() {
+            break;
+        }
+        held += tasks.len();
+    }
+    assert_eq!(held, 7);
+}
