@@ -17,12 +17,7 @@ pub struct Campaign {
 
 impl Default for Campaign {
     fn default() -> Campaign {
-        Campaign {
-            first: 1,
-            seeds: 500,
-            options: Options::default(),
-            stop_at_failure: true,
-        }
+        Campaign { first: 1, seeds: 500, options: Options::default(), stop_at_failure: true }
     }
 }
 

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
-use codeq_core::command::{Claim, Command, Outcome, Pause, Selector, Submit};
+use codeq_core::command::{Claim, Command, DeleteTopic, Millis, Outcome, Pause, Selector, Submit};
 use codeq_core::digest::digest;
 use codeq_core::kv::KvError;
 use codeq_core::place::Place;
@@ -14,7 +14,7 @@ use codeq_core::{keys, rows::TaskRow};
 
 use crate::disk::Faults;
 use crate::invariants::Violation;
-use crate::ledger::{Final, Listed};
+use crate::ledger::{Final, Listed, Seen};
 use crate::notes;
 use crate::server::{Server, Stopped};
 use crate::simulator::Run;
@@ -22,6 +22,8 @@ use crate::workload::Ask;
 
 /// The last tasks are worked off in at most so many rounds.
 const ROUNDS_MAX: usize = 400;
+/// The shortest round. Callbacks that nobody delivers have a deadline every minute, for ever.
+const ROUND_MIN: Millis = 1_800_000;
 
 impl Run {
     /// Heals, judges, works off.
@@ -61,6 +63,7 @@ impl Run {
     /// Everything that the server holds.
     fn listing(&mut self) -> Result<Final, KvError> {
         let mut end = Final { retention: self.retention, ..Final::default() };
+        let fence = !self.saboteur.hides_fences();
         let Some(server) = &mut self.server else {
             return Ok(end);
         };
@@ -86,7 +89,7 @@ impl Run {
                 let callback = OutboxRow::load(&data.store, keys::task(seq))?.is_some();
                 let result = ResultRecord::from_row(seq, &row);
                 end.tasks.push(Listed {
-                    task: notes::seen(&task),
+                    task: Seen { fence: fence.then_some(task.fence), ..notes::seen(&task) },
                     dead: row.place == Place::Dead,
                     result: result.map(|record| notes::record_digest(&record)),
                     callback,
@@ -98,6 +101,14 @@ impl Run {
 
     /// Every task that is left is claimed and finished, however long it has to wait for its time.
     fn work_off(&mut self) -> Result<(), Stopped> {
+        // A disk that was full left checkpoints undone, and a server without room takes no commands.
+        if let Some(server) = &mut self.server {
+            for number in 0..server.shards() {
+                server.run_job(number)?;
+                server.begin_checkpoint(number, &mut self.model, &self.saboteur)?;
+                server.run_job(number)?;
+            }
+        }
         for ask in self.resume() {
             self.invoke(ask);
         }
@@ -139,7 +150,9 @@ impl Run {
         }
         let left = self.unfinished();
         if !left.is_empty() {
-            let text = format!("healed, after {ROUNDS_MAX} rounds these tenants have live tasks: {left:?}");
+            let text = format!(
+                "healed, after {ROUNDS_MAX} rounds these tenants have live tasks: {left:?}"
+            );
             self.report.violations.push(Violation::new(1, text));
         }
         Ok(())
@@ -149,20 +162,28 @@ impl Run {
         if let Some(server) = &mut self.server {
             let now = server.now(0);
             let wait = server.next_deadline().map_or(0, |at| at.saturating_sub(now));
-            self.clock.advance(wait.max(1));
-            self.report.simulated += wait.max(1);
+            let wait = wait.max(ROUND_MIN);
+            self.clock.advance(wait);
+            self.report.simulated += wait;
         }
     }
 
+    /// What lifts everything that keeps tasks from being claimed.
     fn resume(&self) -> Vec<Ask> {
         let mut asks = Vec::new();
         let shards = self.server.iter().flat_map(|server| &server.node.shards);
         for shard in shards {
             let data = shard.data().read();
-            for (_, row) in data.state.queues().filter(|(_, row)| row.paused) {
-                let (tenant, command) = (Arc::clone(&row.tenant), Arc::clone(&row.name));
-                let pause = Pause { tenant, command, paused: false };
-                asks.push(Ask { command: Command::Pause(pause), wait: 0 });
+            for (_, row) in data.state.queues() {
+                let (tenant, name) = (Arc::clone(&row.tenant), Arc::clone(&row.name));
+                let mut ask = |command| asks.push(Ask { command, wait: 0 });
+                if row.topic.is_some() {
+                    let (tenant, name) = (Arc::clone(&tenant), Arc::clone(&name));
+                    ask(Command::DeleteTopic(DeleteTopic { tenant, name }));
+                }
+                if row.paused {
+                    ask(Command::Pause(Pause { tenant, command: name, paused: false }));
+                }
             }
         }
         asks

@@ -295,16 +295,31 @@ impl Line {
     }
 }
 
+impl Answer {
+    /// Leaves out the fences, as an interface does that does not show them.
+    pub fn without_fences(mut self) -> Answer {
+        match &mut self {
+            Answer::Enqueued(made) => made.iter_mut().for_each(|made| {
+                if let Made::Created(seen) | Made::Repeated(seen) = made {
+                    seen.fence = None;
+                }
+            }),
+            Answer::Claimed(tasks) => tasks.iter_mut().for_each(|seen| seen.fence = None),
+            Answer::Task(seen) => seen.fence = None,
+            Answer::Done | Answer::Extended(_) | Answer::Result(_) | Answer::Returned(_) => {}
+        }
+        self
+    }
+}
+
 impl Ledger {
     /// Reads lines back; a last line that was cut short (its writer died) is left out.
     pub fn parse(text: &str) -> Result<Ledger, BadLine> {
         let mut lines = Vec::new();
         let whole = text.rfind('\n').map_or("", |end| text.get(..end).unwrap_or(""));
         for (number, line) in (1..).zip(whole.lines()) {
-            let line = serde_json::from_str(line).map_err(|error| BadLine {
-                number,
-                reason: error.to_string(),
-            })?;
+            let line = serde_json::from_str(line)
+                .map_err(|error| BadLine { number, reason: error.to_string() })?;
             lines.push(line);
         }
         Ok(Ledger { lines, end: None })
@@ -334,17 +349,10 @@ mod tests {
             invoked: 1,
             done: 2,
             op: Op::Submit(
-                Ref {
-                    tenant: "t".into(),
-                    worker: "w".into(),
-                    id: TaskId::new(7, 9),
-                },
+                Ref { tenant: "t".into(), worker: "w".into(), id: TaskId::new(7, 9) },
                 digest(b"{}"),
             ),
-            outcome: Outcome::Refused {
-                at: 5,
-                code: "not_owner".into(),
-            },
+            outcome: Outcome::Refused { at: 5, code: "not_owner".into() },
         };
         let text = format!("{0}\n{0}\n{1}", line.to_text(), &line.to_text()[..10]);
         let ledger = Ledger::parse(&text).unwrap();

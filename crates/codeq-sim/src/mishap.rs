@@ -74,7 +74,7 @@ impl Run {
             }
             let rng = self.rng.fork("server");
             let opened = Server::open(&self.disk, &self.clock, &self.engine, rng);
-            self.rng.next();
+            self.rng.draw();
             let died = self.disk.is_dead();
             match opened {
                 Ok(server) if !died => {
@@ -143,7 +143,7 @@ impl Run {
             0 => 0,
             1 => self.rng.between(1, 50),
             2 => self.rng.between(1, 30_000),
-            3 => self.to_a_deadline(),
+            3 => self.until_a_deadline(),
             4 => self.rng.between(60_000, 1_800_000),
             _ => self.rng.between(3_600_000, 21_600_000),
         };
@@ -164,7 +164,7 @@ impl Run {
     }
 
     /// How long it is to a moment at which something ends: that moment, the one before, or the one after.
-    fn to_a_deadline(&mut self) -> Millis {
+    fn until_a_deadline(&mut self) -> Millis {
         let Some(server) = &mut self.server else { return 0 };
         let now = server.now(0);
         let mut moments: Vec<Millis> = server.next_deadline().into_iter().collect();

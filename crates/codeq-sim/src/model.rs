@@ -53,7 +53,8 @@ impl Model {
                 let Some((state, store)) = self.shards.get_mut(usize::from(shard)) else {
                     continue;
                 };
-                let (now, commands) = read_group(&bytes).map_err(|error| KvError::Read(error.to_string()))?;
+                let (now, commands) =
+                    read_group(&bytes).map_err(|error| KvError::Read(error.to_string()))?;
                 for command in &commands {
                     state.apply(store, now, command, &mut Vec::new())?;
                 }
@@ -92,11 +93,7 @@ impl Model {
         for (shard, (state, store)) in shards.iter().zip(&self.shards) {
             let data = shard.data().read();
             let what = format!("{what}, shard {}", shard.number);
-            found.extend(replicas_equal::check(
-                &what,
-                (&data.state, &data.store),
-                (state, store),
-            )?);
+            found.extend(replicas_equal::check(&what, (&data.state, &data.store), (state, store))?);
         }
         Ok(found)
     }

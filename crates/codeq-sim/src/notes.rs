@@ -6,7 +6,9 @@ use codeq_core::names::queue_name;
 use codeq_core::reply::{Enqueued, Reply, Returned};
 use codeq_core::view::{ResultRecord, Task};
 
-use crate::ledger::{Answer, Back, Delivered, Digest, Made, NotBefore, Op, Queue, Ref, Seen, Wanted, digest};
+use crate::ledger::{
+    Answer, Back, Delivered, Digest, Made, NotBefore, Op, Queue, Ref, Seen, Wanted, digest,
+};
 
 /// What a command asks for.
 pub fn op(command: &Command) -> Op {
@@ -64,9 +66,7 @@ pub fn op(command: &Command) -> Op {
             PurgeTarget::Dead => Op::PurgeDead(queue(&c.tenant, &c.command)),
             PurgeTarget::Waiting => Op::PurgeWaiting(queue(&c.tenant, &c.command)),
         },
-        Command::Cleanup(c) => Op::Cleanup {
-            tenant: c.tenant.to_string(),
-        },
+        Command::Cleanup(c) => Op::Cleanup { tenant: c.tenant.to_string() },
         Command::Callback(c) => {
             let how = match c.delivery {
                 Delivery::Delivered => Delivered::Yes,

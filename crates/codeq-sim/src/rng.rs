@@ -18,14 +18,14 @@ impl Rng {
     }
 
     /// The next 64 bits.
-    pub fn next(&mut self) -> u64 {
+    pub fn draw(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         split_mix64(self.0)
     }
 
     /// A number in `0..bound`; 0 if the bound is 0.
     pub fn below(&mut self, bound: u64) -> u64 {
-        ((u128::from(self.next()) * u128::from(bound)) >> 64) as u64
+        ((u128::from(self.draw()) * u128::from(bound)) >> 64) as u64
     }
 
     /// A number in `low..=high`.
@@ -47,9 +47,7 @@ impl Rng {
 
 /// One number out of several, in which every bit counts.
 pub fn mix(parts: &[u64]) -> u64 {
-    parts.iter().fold(0x51_6d_70_1e, |sum, part| {
-        split_mix64(sum ^ part.rotate_left(17))
-    })
+    parts.iter().fold(0x51_6d_70_1e, |sum, part| split_mix64(sum ^ part.rotate_left(17)))
 }
 
 /// A text as a number.
@@ -65,7 +63,7 @@ mod tests {
     fn the_same_seed_gives_the_same_draws() {
         let draws = |seed| {
             let mut rng = Rng::new(seed);
-            (0..100).map(|_| rng.next()).collect::<Vec<_>>()
+            (0..100).map(|_| rng.draw()).collect::<Vec<_>>()
         };
         assert_eq!(draws(1), draws(1));
         assert_ne!(draws(1), draws(2));

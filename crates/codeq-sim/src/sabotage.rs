@@ -8,7 +8,9 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use codeq_core::State;
-use codeq_core::command::{Abandon, Claim, Cleanup, Command, Enqueue, Millis, Nack, Outcome, Selector, Submit};
+use codeq_core::command::{
+    Abandon, Claim, Cleanup, Command, Enqueue, Millis, Nack, Outcome, Selector, Submit,
+};
 use codeq_core::id::TaskId;
 use codeq_core::keys::{self, QueueId};
 use codeq_core::kv::{Direction, Key, KvError, KvRead, Table};
@@ -77,10 +79,30 @@ impl Sabotage {
     ];
 }
 
+impl Sabotage {
+    /// The invariants that it breaks: one of them has to notice.
+    pub fn breaks(self) -> &'static [u8] {
+        match self {
+            Sabotage::AckBeforeSync | Sabotage::LyingSync => &[1],
+            Sabotage::CheckpointBeforeSync => &[1, 14],
+            Sabotage::NoOwnerCheck | Sabotage::EarlyExpiry | Sabotage::HeartbeatNotKept => &[2],
+            Sabotage::KeyOutsideStep => &[6],
+            Sabotage::TwoWrites => &[1, 5],
+            Sabotage::LateDeadLetter => &[7],
+            Sabotage::OrderBeforeCommit | Sabotage::HeadSkipped => &[4],
+            Sabotage::CrossTenant => &[10],
+            Sabotage::ForgottenCallback => &[11],
+            Sabotage::DelayInSeconds => &[8],
+            Sabotage::EarlyRetention => &[9],
+        }
+    }
+}
+
 /// Plants at most one bug in one run.
 #[derive(Debug, Default)]
 pub struct Saboteur {
     bug: Option<Sabotage>,
+    without_fences: bool,
     keys: BTreeSet<(Arc<str>, Arc<str>)>,
     /// By shard: the second halves of submits.
     halves: Vec<(u16, Submit)>,
@@ -90,17 +112,22 @@ pub struct Saboteur {
 const GHOST: &str = "ghost";
 
 impl Saboteur {
-    /// Plants a bug, or none.
-    pub fn new(bug: Option<Sabotage>) -> Saboteur {
-        Saboteur {
-            bug,
-            ..Saboteur::default()
-        }
+    /// Plants a bug, or none; answers may leave out the fences either way.
+    pub fn new(bug: Option<Sabotage>, without_fences: bool) -> Saboteur {
+        Saboteur { bug, without_fences, ..Saboteur::default() }
     }
 
     /// Whether the bug is this one.
     pub fn is(&self, bug: Sabotage) -> bool {
         self.bug == Some(bug)
+    }
+
+    /// Whether answers leave out the fences: the bugs of the order claim tasks behind everybody's back, and
+    /// the fences would tell before the order does.
+    pub fn hides_fences(&self) -> bool {
+        self.without_fences
+            || self.is(Sabotage::OrderBeforeCommit)
+            || self.is(Sabotage::HeadSkipped)
     }
 
     /// Whether checkpoints do not wait for the log.
@@ -159,6 +186,7 @@ impl Saboteur {
         turn_keys: &mut BTreeSet<(Arc<str>, Arc<str>)>,
         out: &mut Vec<Request>,
     ) -> Result<(), KvError> {
+        let first = out.is_empty() && state.next_deadline().is_none_or(|next| next > now);
         match (bug, &mut request.command) {
             (Sabotage::NoOwnerCheck, command) => {
                 if let Some((id, worker)) = worker_of(command)
@@ -178,7 +206,8 @@ impl Saboteur {
             }
             (Sabotage::TwoWrites, Command::Submit(submit)) => {
                 let live = row(store, submit.id)?.is_some_and(|row| {
-                    row.lease.is_some_and(|lease| lease.until >= now && lease.worker == submit.worker)
+                    row.lease
+                        .is_some_and(|lease| lease.until >= now && lease.worker == submit.worker)
                 });
                 if live {
                     self.halves.push((shard.number, submit.clone()));
@@ -199,13 +228,14 @@ impl Saboteur {
                     }
                 }
             }
-            (Sabotage::OrderBeforeCommit, Command::Enqueue(enqueue)) => {
+            // Only as the first of a turn: what the rows show is then what the claim will find.
+            (Sabotage::OrderBeforeCommit, Command::Enqueue(enqueue)) if first => {
                 let ghosts = push_back(state, store, enqueue)?;
                 out.push(request);
                 out.extend(ghosts);
                 return Ok(());
             }
-            (Sabotage::HeadSkipped, Command::Claim(claim)) => {
+            (Sabotage::HeadSkipped, Command::Claim(claim)) if first => {
                 let (before, after) = skip_head(state, store, claim)?;
                 out.extend(before);
                 out.push(request);

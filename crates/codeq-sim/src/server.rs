@@ -9,11 +9,16 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use codeq_core::command::{Abandon, Command, Millis};
+use codeq_core::keys;
+use codeq_core::kv::KvError;
 use codeq_core::reply::Reply;
+use codeq_core::rows::TaskRow;
+use codeq_core::view::Task;
 use codeq_engine::clock::{Clock, LogClock};
 use codeq_engine::group::Group;
 use codeq_engine::recover::Node;
 use codeq_engine::request::Request;
+use codeq_engine::shard::Shard;
 use codeq_engine::{Durability, EngineError, OpenError, Options};
 use codeq_store::{FlushJob, StoreError};
 use parking_lot::Mutex;
@@ -77,6 +82,8 @@ pub struct Server {
     options: Options,
     clocks: Vec<LogClock>,
     inbox: Vec<Vec<Request>>,
+    /// Leases whose clients had gone, to be given back.
+    unclaimed: Vec<Vec<Task>>,
     /// Applied and not yet handed to the log.
     open: Vec<Group>,
     /// Handed to the log and not yet answered.
@@ -114,6 +121,7 @@ impl Server {
             node,
             options: options.clone(),
             inbox: (0..count).map(|_| Vec::new()).collect(),
+            unclaimed: (0..count).map(|_| Vec::new()).collect(),
             open: (0..count).map(|_| Group::default()).collect(),
             written: (0..count).map(|_| Group::default()).collect(),
             is_written: false,
@@ -154,8 +162,9 @@ impl Server {
     pub fn turn(&mut self, number: usize, saboteur: &mut Saboteur) -> Result<Millis, Stopped> {
         let now = self.now(number);
         let full = self.is_full(number);
-        let (Some(inbox), Some(shard), Some(open)) = (
+        let (Some(inbox), Some(unclaimed), Some(shard), Some(open)) = (
             self.inbox.get_mut(number),
+            self.unclaimed.get_mut(number),
             self.node.shards.get_mut(number),
             self.open.get_mut(number),
         ) else {
@@ -169,17 +178,22 @@ impl Server {
             }
             return Ok(now);
         }
+        let back = give_back(shard, &std::mem::take(unclaimed)).map_err(stop)?;
+        if !back.is_empty() {
+            shard.apply(now, back).map_err(stop)?;
+        }
         let requests = saboteur.before_apply(shard, now, requests).map_err(stop)?;
         if !requests.is_empty() {
             shard.apply(now, requests).map_err(stop)?;
         }
-        shard.sweep(now, self.rng.next()).map_err(stop)?;
+        shard.sweep(now, self.rng.draw()).map_err(stop)?;
         open.absorb(&mut shard.group);
         Ok(now)
     }
 
     fn is_full(&self, number: usize) -> bool {
-        let reserve = codeq_engine::options::LOG_RESERVE.min(self.options.segment_bytes / 4);
+        // More than one round of requests takes in the log, whatever they are.
+        let reserve = self.options.segment_bytes / 4;
         let memory = self
             .node
             .shards
@@ -225,9 +239,11 @@ impl Server {
     fn release(&mut self, model: &mut Model) -> Result<(), Stopped> {
         self.is_written = false;
         model.certain(self.node.log.last_index()).map_err(stop)?;
-        for (inbox, group) in self.inbox.iter_mut().zip(&mut self.written) {
+        for (unclaimed, group) in self.unclaimed.iter_mut().zip(&mut self.written) {
             for reply in group.release() {
-                give_back(inbox, reply);
+                if let Reply::Claimed(tasks) = reply {
+                    unclaimed.extend(tasks);
+                }
             }
             group.clear();
         }
@@ -276,7 +292,9 @@ impl Server {
             self.node.log.sync().map_err(stop)?;
             self.node.log.synced_index()
         };
-        if let (Some(shard), Some(job)) = (self.node.shards.get_mut(number), self.jobs.get_mut(number)) {
+        if let (Some(shard), Some(job)) =
+            (self.node.shards.get_mut(number), self.jobs.get_mut(number))
+        {
             *job = shard.freeze(position);
         }
         Ok(())
@@ -315,12 +333,19 @@ impl Server {
     }
 }
 
-/// Tasks that were leased to a client that had gone by the time the lease was durable go back at once.
-fn give_back(inbox: &mut Vec<Request>, reply: Reply) {
-    let Reply::Claimed(tasks) = reply else { return };
-    for task in tasks {
-        let Some(worker) = task.worker else { continue };
-        let abandon = Abandon { tenant: task.tenant, id: task.id, worker, penalty: false };
-        inbox.push(Request::detached(Command::Abandon(abandon)));
+/// The commands that return tasks which were leased to a client that had gone by the time the lease was
+/// durable. By its fence: the worker may have got the same task again since.
+fn give_back(shard: &Shard, unclaimed: &[Task]) -> Result<Vec<Request>, KvError> {
+    let data = shard.data().read();
+    let mut requests = Vec::new();
+    for task in unclaimed {
+        let row = TaskRow::load(&data.store, keys::task(task.id.seq()))?;
+        let held = row.is_some_and(|row| row.lease.is_some() && row.fence == task.fence);
+        if let Some(worker) = task.worker.clone().filter(|_| held) {
+            let (tenant, id) = (Arc::clone(&task.tenant), task.id);
+            let abandon = Abandon { tenant, id, worker, penalty: false };
+            requests.push(Request::detached(Command::Abandon(abandon)));
+        }
     }
+    Ok(requests)
 }

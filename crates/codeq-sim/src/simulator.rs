@@ -32,6 +32,10 @@ pub struct Options {
     pub sabotage: Option<Sabotage>,
     /// Rounds of requests; none means what the seed says.
     pub steps: Option<u64>,
+    /// Clients are not shown the fences of their claims, as over an interface that leaves them out.
+    pub without_fences: bool,
+    /// Return the ledger with the report.
+    pub keep_ledger: bool,
 }
 
 /// What came of a run.
@@ -55,6 +59,8 @@ pub struct Report {
     pub checkpoints: u64,
     /// What must not be. Empty if all is well.
     pub violations: Vec<Violation>,
+    /// All that clients know; for a closer look at a failing seed.
+    pub ledger: Vec<String>,
 }
 
 impl Report {
@@ -76,7 +82,8 @@ pub fn run(seed: u64, options: &Options) -> Report {
     let mut run = match Run::new(seed, options) {
         Ok(run) => run,
         Err(Stopped(text)) => {
-            let violations = vec![Violation::new(1, format!("a new directory did not open: {text}"))];
+            let violations =
+                vec![Violation::new(1, format!("a new directory did not open: {text}"))];
             return Report { seed, violations, ..Report::default() };
         }
     };
@@ -88,6 +95,9 @@ pub fn run(seed: u64, options: &Options) -> Report {
         }
     }
     run.finish();
+    if options.keep_ledger {
+        run.report.ledger = run.ledger.lines.iter().map(Line::to_text).collect();
+    }
     run.report
 }
 
@@ -152,7 +162,7 @@ impl Run {
             clock,
             server: Some(server),
             model: Model::new(plan.shards).map_err(stop)?,
-            saboteur: Saboteur::new(options.sabotage),
+            saboteur: Saboteur::new(options.sabotage, options.without_fences),
             workload: Workload::new(&plan, seed),
             flights: Vec::new(),
             ledger: Ledger::default(),
@@ -184,11 +194,12 @@ impl Run {
             Ok(()) => {}
             Err(_) => {
                 let cut = self.disk.is_dead()
-                    || (self.rng.chance(50) && self.plan.durability == codeq_engine::Durability::Fsync);
+                    || (self.rng.chance(50)
+                        && self.plan.durability == codeq_engine::Durability::Fsync);
                 self.crash_and_restart(cut);
             }
         }
-        if step % CHECK_EVERY == 0 {
+        if step.is_multiple_of(CHECK_EVERY) {
             self.check_rows("while running");
         }
         if let Err(Stopped(_)) = self.pass_time() {
@@ -275,6 +286,9 @@ impl Run {
     fn send_to_first(&mut self, ask: &Ask) {
         let (sender, answer) = oneshot::channel();
         let first = FirstReply::new(sender);
+        // One shard's answer arrives; the others may lease a task for a moment and take it back.
+        let (_, unheard) = oneshot::channel();
+        self.take_off(u16::MAX, ask.command.clone(), unheard);
         self.take_off(u16::MAX, ask.command.clone(), answer);
         if let Some(server) = &mut self.server {
             for shard in 0..self.plan.shards {
@@ -323,6 +337,9 @@ impl Run {
             shard = task.id.shard(self.plan.shards);
         }
         let outcome = match notes::answer(&reply) {
+            Ok(answer) if self.saboteur.hides_fences() => {
+                Outcome::Acked { at, shard, answer: answer.without_fences() }
+            }
             Ok(answer) => Outcome::Acked { at, shard, answer },
             Err(code) => Outcome::Refused { at, code },
         };

@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use codeq_core::command::{
-    Abandon, Callback, Cancel, Claim, Cleanup, Command, Delivery, DeleteTopic, Enqueue, Heartbeat,
+    Abandon, Callback, Cancel, Claim, Cleanup, Command, DeleteTopic, Delivery, Enqueue, Heartbeat,
     Millis, Nack, NewTask, Outcome, Pause, Purge, PurgeTarget, PutTopic, Replay, ReplayTarget,
     Selector, Submit,
 };
@@ -127,7 +127,7 @@ impl Workload {
                     _ => Some(self.rng.between(1, 60_000)),
                 };
                 let reason = self.rng.chance(50).then(|| Arc::from("boom"));
-                let seed = self.rng.next();
+                let seed = self.rng.draw();
                 Command::Nack(Nack { tenant, id, worker, delay, reason, seed })
             }
             Act::Abandon => {
@@ -181,7 +181,8 @@ impl Workload {
     fn new_task(&mut self, tenant: &str) -> NewTask {
         self.sent += 1;
         let size = self.rng.below(self.plan.payload) as usize;
-        let text = format!("{{\"of\":\"{tenant}\",\"n\":{},\"pad\":\"{}\"}}", self.sent, "x".repeat(size));
+        let text =
+            format!("{{\"of\":\"{tenant}\",\"n\":{},\"pad\":\"{}\"}}", self.sent, "x".repeat(size));
         NewTask {
             command: self.kind(),
             payload: Bytes::from(text),
@@ -191,7 +192,10 @@ impl Workload {
                 _ => 0,
             },
             max_attempts: self.rng.chance(50).then(|| self.rng.between(1, 4) as u32),
-            webhook: self.rng.chance(self.plan.webhooks).then(|| Arc::from("https://example.com/done")),
+            webhook: self
+                .rng
+                .chance(self.plan.webhooks)
+                .then(|| Arc::from("https://example.com/done")),
             ..NewTask::default()
         }
     }
@@ -200,12 +204,13 @@ impl Workload {
         let tenant = self.tenant();
         let mut tasks: Vec<NewTask> = (0..count).map(|_| self.new_task(&tenant)).collect();
         let atomic = count > 1 && self.rng.chance(50);
-        if atomic && self.rng.chance(20)
+        if atomic
+            && self.rng.chance(20)
             && let Some(last) = tasks.last_mut()
         {
             last.payload = Bytes::new();
         }
-        let seed = self.rng.next();
+        let seed = self.rng.draw();
         Command::Enqueue(Enqueue { tenant, tasks, atomic, seed })
     }
 
@@ -222,7 +227,7 @@ impl Workload {
         } else {
             task.run_at = Some(now + far);
         }
-        let seed = self.rng.next();
+        let seed = self.rng.draw();
         Command::Enqueue(Enqueue { tenant, tasks: vec![task], atomic: false, seed })
     }
 
@@ -238,7 +243,7 @@ impl Workload {
             task.payload = Bytes::from(format!("{{\"of\":\"{tenant}\",\"key\":{key}}}"));
         }
         task.idempotency_key = Some(format!("key-{key}").into());
-        let seed = self.rng.next();
+        let seed = self.rng.draw();
         Command::Enqueue(Enqueue { tenant, tasks: vec![task], atomic: false, seed })
     }
 
@@ -276,7 +281,10 @@ impl Workload {
         let outcome = match self.rng.below(10) {
             0 => Outcome::Failed("no good".into()),
             1 => Outcome::Completed(Bytes::new()),
-            _ => Outcome::Completed(Bytes::from(format!("{{\"by\":\"{worker}\",\"n\":{}}}", self.rng.next()))),
+            _ => Outcome::Completed(Bytes::from(format!(
+                "{{\"by\":\"{worker}\",\"n\":{}}}",
+                self.rng.draw()
+            ))),
         };
         let submit = Submit { tenant, id, worker, outcome, artifacts: Vec::new() };
         remember(&mut self.submitted, submit.clone());
@@ -335,7 +343,7 @@ impl Workload {
                 retry_after: self.rng.chance(20).then_some(30_000),
             },
         };
-        Some(Command::Callback(Callback { tenant, id, delivery }))
+        Some(Command::Callback(Callback { tenant, id, completed_at: None, delivery }))
     }
 
     /// Something that the server has to refuse.

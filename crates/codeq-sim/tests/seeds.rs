@@ -1,6 +1,6 @@
 //! The gate's share of the campaign: seeds that must pass, and a seed that must repeat itself.
 
-use codeq_sim::{Campaign, Options, run, run_campaign};
+use codeq_sim::{Campaign, Options, Summary, run, run_campaign};
 
 /// Enough for every kind of plan; the long campaign is `codeq sim`.
 const SEEDS: u64 = 120;
@@ -13,13 +13,8 @@ fn the_same_seed_is_the_same_run() {
     }
 }
 
-#[test]
-fn seeds_pass() {
-    let campaign = Campaign {
-        seeds: SEEDS,
-        stop_at_failure: false,
-        ..Campaign::default()
-    };
+fn campaign(seeds: u64, options: Options) -> Summary {
+    let campaign = Campaign { seeds, options, stop_at_failure: false, ..Campaign::default() };
     let summary = run_campaign(&campaign, |_, _| {});
     for failure in &summary.failures {
         for violation in &failure.violations {
@@ -38,7 +33,19 @@ fn seeds_pass() {
         summary.simulated / 3_600_000
     );
     assert!(summary.failures.is_empty());
+    summary
+}
+
+#[test]
+fn seeds_pass() {
+    let summary = campaign(SEEDS, Options::default());
     // A campaign in which little happens proves little.
     assert!(summary.crashes > SEEDS && summary.unknown > SEEDS && summary.checkpoints > SEEDS);
     assert!(summary.acked * 2 > summary.ops);
+}
+
+#[test]
+fn seeds_pass_without_fences() {
+    let options = Options { without_fences: true, ..Options::default() };
+    campaign(SEEDS / 4, options);
 }

@@ -50,9 +50,7 @@ impl Contents {
     }
 
     pub(super) fn new_pages(&self, offset: u64, len: u64) -> u64 {
-        pieces(offset, len)
-            .filter(|(page, _, _)| !self.pages.contains_key(page))
-            .count() as u64
+        pieces(offset, len).filter(|(page, _, _)| !self.pages.contains_key(page)).count() as u64
     }
 
     pub(super) fn read(&self, buf: &mut [u8], offset: u64) -> io::Result<()> {
@@ -62,11 +60,7 @@ impl Contents {
         let mut rest = buf;
         for (number, from, count) in pieces(offset, rest.len() as u64) {
             let (out, tail) = rest.split_at_mut(count);
-            match self
-                .pages
-                .get(&number)
-                .and_then(|page| page.get(from..from + count))
-            {
+            match self.pages.get(&number).and_then(|page| page.get(from..from + count)) {
                 Some(bytes) => out.copy_from_slice(bytes),
                 None => out.fill(0),
             }
@@ -80,10 +74,7 @@ impl Contents {
         for (number, from, count) in pieces(offset, data.len() as u64) {
             let (bytes, tail) = rest.split_at(count);
             self.remember(number);
-            let page = self
-                .pages
-                .entry(number)
-                .or_insert_with(|| Box::new([0; PAGE as usize]));
+            let page = self.pages.entry(number).or_insert_with(|| Box::new([0; PAGE as usize]));
             if let Some(out) = page.get_mut(from..from + count) {
                 out.copy_from_slice(bytes);
             }
@@ -94,11 +85,8 @@ impl Contents {
 
     pub(super) fn set_len(&mut self, len: u64) {
         if len < self.len {
-            let gone: Vec<u64> = self
-                .pages
-                .range(len.div_ceil(PAGE)..)
-                .map(|(number, _)| *number)
-                .collect();
+            let gone: Vec<u64> =
+                self.pages.range(len.div_ceil(PAGE)..).map(|(number, _)| *number).collect();
             for number in gone {
                 self.remember(number);
                 self.pages.remove(&number);
@@ -106,10 +94,8 @@ impl Contents {
             let inside = (len % PAGE) as usize;
             if inside > 0 && self.pages.contains_key(&(len / PAGE)) {
                 self.remember(len / PAGE);
-                if let Some(tail) = self
-                    .pages
-                    .get_mut(&(len / PAGE))
-                    .and_then(|page| page.get_mut(inside..))
+                if let Some(tail) =
+                    self.pages.get_mut(&(len / PAGE)).and_then(|page| page.get_mut(inside..))
                 {
                     tail.fill(0);
                 }
@@ -120,9 +106,7 @@ impl Contents {
 
     fn remember(&mut self, number: u64) {
         let pages = &self.pages;
-        self.undo
-            .entry(number)
-            .or_insert_with(|| pages.get(&number).cloned());
+        self.undo.entry(number).or_insert_with(|| pages.get(&number).cloned());
     }
 
     pub(super) fn sync(&mut self) {
@@ -150,15 +134,8 @@ impl Contents {
     /// Some sectors of the page are old, some new.
     fn tear(&mut self, number: u64, before: Option<Page>, draw: u64) {
         let old = before.unwrap_or_else(|| Box::new([0; PAGE as usize]));
-        let page = self
-            .pages
-            .entry(number)
-            .or_insert_with(|| Box::new([0; PAGE as usize]));
-        for (sector, (new, old)) in page
-            .chunks_mut(SECTOR)
-            .zip(old.chunks(SECTOR))
-            .enumerate()
-        {
+        let page = self.pages.entry(number).or_insert_with(|| Box::new([0; PAGE as usize]));
+        for (sector, (new, old)) in page.chunks_mut(SECTOR).zip(old.chunks(SECTOR)).enumerate() {
             if (draw >> (16 + sector)) & 1 == 0 {
                 new.copy_from_slice(old);
             }

@@ -37,9 +37,7 @@ impl Class {
     pub fn of(path: &Path) -> Class {
         let name = path.file_name().map(|name| name.to_string_lossy());
         let name = name.unwrap_or_default();
-        let log = [".seg", ".spare"]
-            .iter()
-            .any(|suffix| name.ends_with(suffix))
+        let log = [".seg", ".spare"].iter().any(|suffix| name.ends_with(suffix))
             || name.starts_with("watermark")
             || (name.ends_with(".new") && name.len() == 20);
         if log { Class::Log } else { Class::Store }
@@ -120,11 +118,8 @@ impl SimDisk {
         inner.crashes += 1;
         let salt = mix(&[inner.seed, inner.crashes]);
         inner.names.power_cut(salt);
-        let kept: BTreeMap<u64, PathBuf> = inner
-            .names
-            .files()
-            .map(|(path, file)| (file, path.to_owned()))
-            .collect();
+        let kept: BTreeMap<u64, PathBuf> =
+            inner.names.files().map(|(path, file)| (file, path.to_owned())).collect();
         inner.files.retain(|file, _| kept.contains_key(file));
         for (file, path) in kept {
             if let Some(contents) = inner.files.get_mut(&file) {

@@ -122,10 +122,8 @@ impl Names {
     }
 
     pub(super) fn create_dir_all(&mut self, dir: &Path) {
-        let mut missing: Vec<&Path> = dir
-            .ancestors()
-            .filter(|dir| !self.now.has_dir(dir))
-            .collect();
+        let mut missing: Vec<&Path> =
+            dir.ancestors().filter(|dir| !self.now.has_dir(dir)).collect();
         missing.reverse();
         let missing: Vec<PathBuf> = missing.into_iter().map(Path::to_owned).collect();
         missing.into_iter().for_each(|dir| self.change(Change::Dir(dir)));

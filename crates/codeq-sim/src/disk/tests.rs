@@ -47,10 +47,7 @@ fn unsynced_pages_are_old_new_or_torn_each_on_its_own() {
         let pages: Vec<&[u8]> = bytes.chunks(PAGE as usize).collect();
         assert_eq!(pages.len(), 4);
         let is = |fill: u8| move |page: &&&[u8]| page.iter().all(|byte| *byte == fill);
-        let (olds, news) = (
-            pages.iter().filter(is(1)).count(),
-            pages.iter().filter(is(2)).count(),
-        );
+        let (olds, news) = (pages.iter().filter(is(1)).count(), pages.iter().filter(is(2)).count());
         old += olds;
         new += news;
         torn += 4 - olds - news;
@@ -169,19 +166,12 @@ fn faults_come_when_planned_and_by_class() {
     assert!(file.sync_data().is_err());
     file.sync_data().unwrap();
 
-    disk.plan(Faults {
-        capacity: Some(disk.used()),
-        ..Faults::default()
-    });
+    disk.plan(Faults { capacity: Some(disk.used()), ..Faults::default() });
     seg.write_all_at(b"inside", 0).unwrap();
     let full = file.write_all_at(&page(1), 8 * PAGE).unwrap_err();
     assert_eq!(full.kind(), io::ErrorKind::StorageFull);
 
-    disk.plan(Faults {
-        cut_at_sync: Some(1),
-        sync_cost: 7,
-        ..Faults::default()
-    });
+    disk.plan(Faults { cut_at_sync: Some(1), sync_cost: 7, ..Faults::default() });
     assert!(seg.sync_data().is_err() && disk.is_dead());
     assert!(disk.open(&path("a")).is_err() && file.len().is_err());
     assert_eq!((disk.take_cost(), disk.take_cost()), (7, 0));

@@ -2,8 +2,8 @@
 
 use codeq_core::place::Place;
 
-use super::{Claimed, Histories, Rows, Story, Verb, Violation};
-use crate::ledger::{Back, Outcome};
+use super::{Claimed, Deed, Histories, Rows, Story, Verb, Violation};
+use crate::ledger::Back;
 
 /// Over the rows: a task that can still run has attempts left, a dead letter has none.
 pub fn check(rows: &Rows, found: &mut Vec<Violation>) {
@@ -50,7 +50,7 @@ pub fn check_history(histories: &Histories, found: &mut Vec<Violation>) {
             let Some((_, back)) = deed.returned() else {
                 continue;
             };
-            let Some(claim) = holder(&claims, deed.invoked, &deed.worker) else {
+            let Some(claim) = holder(histories, story, &claims, deed) else {
                 continue;
             };
             let max = ceiling.unwrap_or(claim.seen.max_attempts);
@@ -80,10 +80,22 @@ pub fn check_history(histories: &Histories, found: &mut Vec<Violation>) {
     }
 }
 
-/// The claim under which a worker acted at that tick, if that is certain.
-fn holder<'a>(claims: &[&'a Claimed], tick: u64, worker: &str) -> Option<&'a Claimed> {
-    let last = claims.iter().rev().find(|claim| claim.invoked < tick)?;
-    (last.worker == worker && last.done < tick).then_some(last)
+/// The claim under which a worker acted, if that is certain.
+fn holder<'a>(
+    histories: &Histories,
+    story: &Story,
+    claims: &[&'a Claimed],
+    deed: &Deed,
+) -> Option<&'a Claimed> {
+    let last = claims.iter().rev().find(|claim| claim.invoked < deed.done)?;
+    let ended = story.deeds.iter().any(|other| {
+        other.ends_lease()
+            && other.invoked != deed.invoked
+            && other.may_fall_in(last.done, deed.done)
+    });
+    let unseen = histories.lost_claim(&deed.tenant, Some(&deed.worker), deed.done);
+    let certain = last.worker == deed.worker && last.done < deed.invoked && !ended && !unseen;
+    certain.then_some(last)
 }
 
 /// Two claims in a row (by their fences) between which the attempts did not change as they had to.
@@ -97,23 +109,19 @@ fn wrong_step(
     if high != low + 1 {
         return None; // Somebody claimed it in between without hearing of it.
     }
-    let between = || {
-        story
-            .deeds
-            .iter()
-            .filter(|deed| deed.may_fall_in(first.invoked, second.done))
-    };
+    let between = || story.deeds.iter().filter(|deed| deed.may_fall_in(first.invoked, second.done));
     let replayed = between().any(|deed| deed.verb == Verb::Replay)
         || histories.bulk_between(&first.seen, Verb::Replay, first.invoked, second.done);
     let released = |certain: bool| {
         between().any(|deed| {
             deed.verb == Verb::Abandon(false)
-                && (!certain || (deed.outcome != Outcome::Unknown && deed.worker == first.worker))
+                && (!certain || (deed.invoked > first.done && deed.done < second.invoked))
         })
     };
     let (before, after) = (first.seen.attempts, second.seen.attempts);
     let fine = (after == before + 1 && !released(true))
         || (after == before && released(false))
         || (after == 0 && replayed);
-    (!fine).then(|| format!("attempts went from {before} to {after} between fences {low} and {high}"))
+    (!fine)
+        .then(|| format!("attempts went from {before} to {after} between fences {low} and {high}"))
 }

@@ -53,18 +53,20 @@ pub fn check_history(histories: &Histories, found: &mut Vec<Violation>) {
         let Some(listed) = histories.listed.get(id) else {
             continue; // Whether it may be gone is `retention`'s question.
         };
-        let terminal = story
+        // Later submits only repeat the first; a dead letter may have been replayed and died again.
+        let submitted = story
             .deeds
             .iter()
-            .filter(|deed| {
-                deed.acked().is_some()
-                    && match deed.verb {
-                        Verb::Submit(_) => true,
-                        _ => deed.returned().is_some_and(|(_, back)| back == Back::Dead),
-                    }
-            })
+            .filter(|deed| matches!(deed.verb, Verb::Submit(_)) && deed.acked().is_some())
+            .map(|deed| deed.invoked)
+            .min();
+        let died = story
+            .deeds
+            .iter()
+            .filter(|deed| deed.returned().is_some_and(|(_, back)| back == Back::Dead))
             .map(|deed| deed.invoked)
             .max();
+        let terminal = submitted.or(died);
         let finished = listed.dead || matches!(listed.task.status.as_str(), "COMPLETED" | "FAILED");
         if !finished || listed.callback {
             continue;

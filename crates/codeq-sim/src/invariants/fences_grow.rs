@@ -9,12 +9,9 @@ use super::{Histories, Rows, Violation};
 /// history shows.
 pub fn check(rows: &Rows, found: &mut Vec<Violation>) {
     for (seq, row) in &rows.tasks {
-        let claims = row
-            .history
-            .entries()
-            .iter()
-            .filter(|entry| entry.event == Event::Claimed)
-            .count() as u64;
+        let claims =
+            row.history.entries().iter().filter(|entry| entry.event == Event::Claimed).count()
+                as u64;
         let exact = row.history.dropped() == 0;
         let wrong = if exact { claims != row.fence } else { claims > row.fence };
         if wrong || (row.place == Place::InProgress && row.fence == 0) {

@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 
 use codeq_core::names::queue_name;
 
-use super::{Histories, Rows, Story, Verb, Violation};
-use crate::ledger::Back;
+use super::{Claimed, Histories, Rows, Story, Verb, Violation};
+use crate::ledger::{Back, Seen};
 
 /// Over the rows: the order of a task that was never given back is its number, no order is used twice, and
 /// the state in memory serves a queue exactly if it has a waiting task and may be claimed from.
@@ -83,7 +83,9 @@ pub fn check_history(histories: &Histories, found: &mut Vec<Violation>) {
     }
     for ((tenant, command, shard), waits) in &queues {
         for later in waits {
-            let Some(claim) = later.claim else { continue };
+            // A claim at the same time as the start may have come before it.
+            let claim = later.claim.filter(|(invoked, _)| *invoked > later.from.1);
+            let Some(claim) = claim else { continue };
             for earlier in waits {
                 if !overtaken(histories, earlier, later, claim) {
                     continue;
@@ -100,14 +102,20 @@ pub fn check_history(histories: &Histories, found: &mut Vec<Violation>) {
 }
 
 /// Whether `earlier` certainly waited, ahead of `later`, during the whole of the claim that took `later`.
-fn overtaken(histories: &Histories, earlier: &Wait<'_>, later: &Wait<'_>, claim: (u64, u64)) -> bool {
+fn overtaken(
+    histories: &Histories,
+    earlier: &Wait<'_>,
+    later: &Wait<'_>,
+    claim: (u64, u64),
+) -> bool {
     let (invoked, done) = claim;
     let ahead = if earlier.priority == later.priority {
         earlier.from.1 < later.from.0
     } else {
         earlier.priority > later.priority && earlier.from.1 < invoked
     };
-    if !ahead || earlier.from.1 >= invoked || earlier.claim.is_some_and(|(begun, _)| begun <= done) {
+    if !ahead || earlier.from.1 >= invoked || earlier.claim.is_some_and(|(begun, _)| begun <= done)
+    {
         return false;
     }
     // Nobody may have taken it out of the queue in another way, or taken it without our knowledge.
@@ -116,10 +124,26 @@ fn overtaken(histories: &Histories, earlier: &Wait<'_>, later: &Wait<'_>, claim:
         return false;
     };
     let purged = histories.bulk_between(seen, Verb::PurgeWaiting, earlier.from.0, done);
-    let lost = histories.lost_claims.iter().any(|lost| {
-        lost.tenant == seen.tenant && lost.invoked < done
-    });
-    !removed && !purged && !lost
+    !removed && !purged && !taken_unseen(histories, earlier, seen, done)
+}
+
+/// Whether a claim that nobody was told of may have taken the task while it waited. Its fence tells; where
+/// fences are not shown, any claim without an answer counts.
+fn taken_unseen(histories: &Histories, wait: &Wait<'_>, seen: &Seen, done: u64) -> bool {
+    let fence = |claim: &&Claimed| claim.seen.fence;
+    let before = wait.story.claims.iter().filter(|claim| claim.done <= wait.from.1);
+    let known = before.filter_map(|claim| fence(&claim)).max().unwrap_or(0);
+    let next = match wait.claim {
+        Some((invoked, _)) => {
+            let mut after = wait.story.claims.iter().filter(|claim| claim.invoked == invoked);
+            after.find_map(|claim| fence(&claim)).map(|fence| fence.saturating_sub(1))
+        }
+        None => histories.listed.get(&seen.id).and_then(|listed| listed.task.fence),
+    };
+    match next {
+        Some(next) => next != known,
+        None => seen.fence.is_some() || histories.lost_claim(&seen.tenant, None, done),
+    }
 }
 
 /// The moments (as pairs of ticks) at which the task certainly entered the queue as claimable.

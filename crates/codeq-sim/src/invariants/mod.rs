@@ -15,20 +15,20 @@ use crate::ledger::Ledger;
 mod rows;
 mod story;
 
-pub mod no_task_lost;
-pub mod one_live_lease;
-pub mod one_place;
-pub mod fifo;
-pub mod terminal_is_terminal;
-pub mod one_task_per_key;
 pub mod attempts;
-pub mod never_early;
-pub mod retention;
-pub mod tenants_apart;
 pub mod callbacks;
 pub mod counters;
 pub mod fences_grow;
+pub mod fifo;
+pub mod never_early;
+pub mod no_task_lost;
+pub mod one_live_lease;
+pub mod one_place;
+pub mod one_task_per_key;
 pub mod replicas_equal;
+pub mod retention;
+pub mod tenants_apart;
+pub mod terminal_is_terminal;
 
 pub use rows::Rows;
 pub use story::{Claimed, Deed, Histories, Story, Verb};
@@ -45,10 +45,7 @@ pub struct Violation {
 impl Violation {
     /// A violation of the invariant of that number.
     pub fn new(invariant: u8, text: impl Into<String>) -> Violation {
-        Violation {
-            invariant,
-            text: text.into(),
-        }
+        Violation { invariant, text: text.into() }
     }
 }
 

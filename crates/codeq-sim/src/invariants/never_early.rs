@@ -41,10 +41,8 @@ pub fn check_history(histories: &Histories, found: &mut Vec<Violation>) {
                 continue;
             };
             let moment = at.saturating_add(delay);
-            let early = story
-                .claims
-                .iter()
-                .find(|claim| claim.invoked > deed.done && claim.at < moment);
+            let early =
+                story.claims.iter().find(|claim| claim.invoked > deed.done && claim.at < moment);
             // Nothing shortens the wait of a live task; only a replay comes round it.
             let replayed = histories
                 .stories

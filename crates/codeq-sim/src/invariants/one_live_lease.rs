@@ -9,10 +9,8 @@ use crate::ledger::{Answer, Outcome};
 /// Over the rows: the leases in memory are the tasks in progress, and the state wakes up for the first end.
 pub fn check(rows: &Rows, found: &mut Vec<Violation>) {
     let running = rows.tasks.values().filter(|row| row.place == Place::InProgress);
-    let ends: Vec<Millis> = running
-        .filter_map(|row| row.lease.as_ref())
-        .map(|lease| lease.until)
-        .collect();
+    let ends: Vec<Millis> =
+        running.filter_map(|row| row.lease.as_ref()).map(|lease| lease.until).collect();
     if ends.len() != rows.leases {
         let text = format!("{} tasks have a lease, {} leases are known", ends.len(), rows.leases);
         found.push(Violation::new(2, text));
@@ -20,7 +18,8 @@ pub fn check(rows: &Rows, found: &mut Vec<Violation>) {
     if let Some(first) = ends.iter().min()
         && rows.next_deadline.is_none_or(|next| next > first.saturating_add(1))
     {
-        let text = format!("a lease ends at {first}, the next sweep is at {:?}", rows.next_deadline);
+        let text =
+            format!("a lease ends at {first}, the next sweep is at {:?}", rows.next_deadline);
         found.push(Violation::new(2, text));
     }
 }
@@ -38,13 +37,15 @@ pub fn check_history(histories: &Histories, found: &mut Vec<Violation>) {
         }
         for claim in &claims {
             for deed in &story.deeds {
-                if let Some(text) = taken_away(story, claim, deed) {
+                if let Some(text) = taken_away(histories, story, claim, deed) {
                     found.push(Violation::new(2, format!("task {id}: {text}")));
                 }
             }
         }
         for deed in &story.deeds {
-            if let Some(text) = stranger(histories, story, deed).or_else(|| late(story, deed)) {
+            if let Some(text) =
+                stranger(histories, story, deed).or_else(|| late(histories, story, deed))
+            {
                 found.push(Violation::new(2, format!("task {id}: {text}")));
             }
         }
@@ -53,11 +54,16 @@ pub fn check_history(histories: &Histories, found: &mut Vec<Violation>) {
 
 /// Two claims whose leases overlap, with nobody having given the task back in between.
 fn overlap(story: &Story, first: &Claimed, second: &Claimed) -> Option<String> {
+    if let (Some(low), Some(high)) = (first.seen.fence, second.seen.fence)
+        && high > low + 1
+    {
+        return None; // Somebody held it in between without hearing of it, and may have extended that.
+    }
     let given_back = story
         .deeds
         .iter()
         .any(|deed| deed.ends_lease() && deed.may_fall_in(first.invoked, second.done));
-    let until = least_end(story, first, second.done)?;
+    let until = least_end(story, first, (second.invoked, second.done))?;
     (!given_back && second.at <= until).then(|| {
         format!(
             "{} claimed it at {} while {} held it until {until}",
@@ -67,7 +73,12 @@ fn overlap(story: &Story, first: &Claimed, second: &Claimed) -> Option<String> {
 }
 
 /// The owner is refused although its lease had not ended and nobody had given the task back.
-fn taken_away(story: &Story, claim: &Claimed, deed: &Deed) -> Option<String> {
+fn taken_away(
+    histories: &Histories,
+    story: &Story,
+    claim: &Claimed,
+    deed: &Deed,
+) -> Option<String> {
     let Outcome::Refused { at, code } = &deed.outcome else {
         return None;
     };
@@ -84,14 +95,12 @@ fn taken_away(story: &Story, claim: &Claimed, deed: &Deed) -> Option<String> {
         .deeds
         .iter()
         .any(|other| other.ends_lease() && other.may_fall_in(claim.invoked, deed.done));
-    let until = least_end(story, claim, deed.done)?;
-    // A superseding claim is `overlap`'s case.
-    (!superseded && !given_back && *at <= until).then(|| {
-        format!(
-            "{} held it until {until} and was refused at {at} ({code})",
-            claim.worker
-        )
-    })
+    let until = least_end(story, claim, (deed.invoked, deed.done))?;
+    // A heartbeat may have been for a lease that nobody heard of. A claim that came in between is the case
+    // of `overlap`.
+    let unseen = histories.lost_claim(&claim.tenant, Some(&claim.worker), deed.done);
+    (!superseded && !given_back && !unseen && *at <= until)
+        .then(|| format!("{} held it until {until} and was refused at {at} ({code})", claim.worker))
 }
 
 /// Somebody acted on the task who certainly did not hold it.
@@ -119,8 +128,11 @@ fn stranger(histories: &Histories, story: &Story, deed: &Deed) -> Option<String>
 }
 
 /// The owner acted on the task after its lease had certainly ended.
-fn late(story: &Story, deed: &Deed) -> Option<String> {
+fn late(histories: &Histories, story: &Story, deed: &Deed) -> Option<String> {
     let (at, _) = deed.acked()?;
+    if histories.lost_claim(&deed.tenant, Some(&deed.worker), deed.done) {
+        return None;
+    }
     if !(deed.ends_lease() || deed.verb == Verb::Heartbeat) || is_repeat(story, deed) {
         return None;
     }
@@ -131,12 +143,13 @@ fn late(story: &Story, deed: &Deed) -> Option<String> {
     if beats.clone().any(|beat| beat.outcome == Outcome::Unknown) {
         return None;
     }
-    let beaten = beats
-        .filter(|beat| beat.invoked < deed.invoked)
-        .filter_map(extended_to);
+    let beaten = beats.filter(|beat| beat.invoked < deed.invoked).filter_map(extended_to);
     let until = ends.chain(beaten).max()?;
     (at > until).then(|| {
-        format!("{} was let to {:?} at {at}, after its lease ended at {until}", deed.worker, deed.verb)
+        format!(
+            "{} was let to {:?} at {at}, after its lease ended at {until}",
+            deed.worker, deed.verb
+        )
     })
 }
 
@@ -158,20 +171,23 @@ fn extended_to(beat: &Deed) -> Option<Millis> {
     }
 }
 
-/// The earliest moment at which the lease can have ended by itself, given what was known before `tick`.
-/// None if a heartbeat of unknown outcome leaves it open: a heartbeat may also shorten a lease.
-fn least_end(story: &Story, claim: &Claimed, tick: u64) -> Option<Millis> {
-    let mut ends = vec![(claim.done, claim.invoked, claim.seen.lease_until?)];
+/// The earliest moment at which the lease can have ended by itself, before something that happened between
+/// the ticks `before`. None if a heartbeat of unknown outcome leaves it open: a heartbeat may also shorten
+/// a lease.
+fn least_end(story: &Story, claim: &Claimed, before: (u64, u64)) -> Option<Millis> {
+    let mut ends = vec![(claim.done, claim.seen.lease_until?)];
+    let mut settled = claim.invoked;
     let beats = story.deeds.iter().filter(|deed| {
-        deed.verb == Verb::Heartbeat && deed.may_fall_in(claim.invoked, tick)
+        deed.verb == Verb::Heartbeat
+            && deed.worker == claim.worker
+            && deed.may_fall_in(claim.invoked, before.1)
     });
     for beat in beats {
-        ends.push((beat.done, beat.invoked, extended_to(beat)?));
+        ends.push((beat.done, extended_to(beat)?));
+        // Only one that is certainly of this lease, and certainly before, can have replaced others.
+        if beat.invoked > claim.done && beat.done < before.0 {
+            settled = settled.max(beat.invoked);
+        }
     }
-    let latest_begin = ends.iter().map(|(_, invoked, _)| *invoked).max()?;
-    // What was over before another one began no longer counts; the others may have come in any order.
-    ends.iter()
-        .filter(|(done, _, _)| *done >= latest_begin)
-        .map(|(_, _, until)| *until)
-        .min()
+    ends.iter().filter(|(done, _)| *done >= settled).map(|(_, until)| *until).min()
 }

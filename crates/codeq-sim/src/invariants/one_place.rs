@@ -83,8 +83,8 @@ struct Expected {
 }
 
 fn expected(seq: u64, row: &TaskRow) -> Expected {
-    let pending = (row.place == Place::Pending)
-        .then(|| keys::pending(row.queue, row.priority, row.order));
+    let pending =
+        (row.place == Place::Pending).then(|| keys::pending(row.queue, row.priority, row.order));
     let mut timers = Vec::new();
     if row.place == Place::Delayed {
         let key = keys::timer(TimerKind::Delayed, row.visible_at, seq);

@@ -32,9 +32,8 @@ fn first_difference<A: KvRead + ?Sized, B: KvRead + ?Sized>(
         let (left, right) = (ours.0.meta(), theirs.0.meta());
         return Ok(format!("the shard's row is {left:?}, expected {right:?}"));
     }
-    let queues = |state: &State| -> Vec<_> {
-        state.queues().map(|(id, row)| (id, row.clone())).collect()
-    };
+    let queues =
+        |state: &State| -> Vec<_> { state.queues().map(|(id, row)| (id, row.clone())).collect() };
     let (left, right) = (queues(ours.0), queues(theirs.0));
     if let Some(at) = (0..left.len().max(right.len())).find(|at| left.get(*at) != right.get(*at)) {
         let (left, right) = (left.get(at), right.get(at));
@@ -45,7 +44,8 @@ fn first_difference<A: KvRead + ?Sized, B: KvRead + ?Sized>(
             continue; // Compared above: in the tables they may be older.
         }
         let (left, right) = (rows(ours.1, table)?, rows(theirs.1, table)?);
-        if let Some(at) = (0..left.len().max(right.len())).find(|at| left.get(*at) != right.get(*at))
+        if let Some(at) =
+            (0..left.len().max(right.len())).find(|at| left.get(*at) != right.get(*at))
         {
             let name = |row: Option<&(Key, Vec<u8>)>| match row {
                 Some((key, value)) => format!("{key:#x} with {} bytes", value.len()),

@@ -66,8 +66,7 @@ pub(super) fn removal_asked_for(histories: &Histories, story: &Story) -> bool {
         .cleanups
         .iter()
         .any(|(tenant, asked)| *tenant == created.tenant && *asked > created.invoked);
-    cleaned
-        || histories.bulk_between(&created.seen, Verb::PurgeDead, created.invoked, u64::MAX)
+    cleaned || histories.bulk_between(&created.seen, Verb::PurgeDead, created.invoked, u64::MAX)
 }
 
 /// The latest moment of the server's clock at which the task was certainly not finished.

@@ -74,12 +74,7 @@ impl Rows {
             next_seq: state.meta().next_seq,
             now: state.now(),
         };
-        rows.claimable = rows
-            .queues
-            .keys()
-            .copied()
-            .filter(|id| state.is_claimable(*id))
-            .collect();
+        rows.claimable = rows.queues.keys().copied().filter(|id| state.is_claimable(*id)).collect();
         each(kv, Table::Task, |key, value| {
             rows.tasks.insert(keys::seq_of(key), TaskRow::decode(key, value)?);
             Ok(())

@@ -192,10 +192,7 @@ impl Deed {
 impl Histories {
     /// Reads a ledger.
     pub fn of(ledger: &Ledger) -> Histories {
-        let mut histories = Histories {
-            end: ledger.end.clone(),
-            ..Histories::default()
-        };
+        let mut histories = Histories { end: ledger.end.clone(), ..Histories::default() };
         for line in &ledger.lines {
             histories.add(line);
         }

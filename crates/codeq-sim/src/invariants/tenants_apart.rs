@@ -15,7 +15,8 @@ pub fn check_history(histories: &Histories, found: &mut Vec<Violation>) {
             say(format!("tenant {} was shown another task than it made", created.tenant));
         }
         for claim in &story.claims {
-            if owner.is_some_and(|owner| owner != claim.tenant) || claim.seen.tenant != claim.tenant {
+            if owner.is_some_and(|owner| owner != claim.tenant) || claim.seen.tenant != claim.tenant
+            {
                 say(format!(
                     "{} of tenant {} claimed it, it belongs to {}",
                     claim.worker,

@@ -17,7 +17,8 @@ pub fn check(rows: &Rows, found: &mut Vec<Violation>) {
             (Some(_), _) => true,
         };
         if wrong {
-            let text = format!("{} is {:?} with result {:?}", rows.name(*seq), row.place, row.finish);
+            let text =
+                format!("{} is {:?} with result {:?}", rows.name(*seq), row.place, row.finish);
             found.push(Violation::new(5, text));
         }
     }
