@@ -1,0 +1,149 @@
+//! A client: asks the engine one thing at a time and writes the ledger around it.
+
+use std::io;
+use std::path::Path;
+
+use codeq_core::command::{Claim, Command, Millis};
+use codeq_core::read::ListQuery;
+use codeq_core::reply::{Enqueued, Reply};
+use codeq_core::view::{ResultRecord, Task};
+use codeq_engine::{Engine, EngineError};
+use codeq_sim::ledger::{Listed, Outcome};
+use codeq_sim::notes;
+use tokio::runtime::Runtime;
+
+use crate::ledger::Writer;
+
+/// A client with its file.
+pub struct Client<'a> {
+    engine: &'a Engine,
+    ledger: Writer,
+    runtime: Runtime,
+}
+
+/// Why a client stops.
+#[derive(Debug)]
+pub enum Stop {
+    /// The engine has failed or closed.
+    Engine(EngineError),
+    /// The ledger cannot be written: the run says nothing.
+    Ledger(io::Error),
+}
+
+impl From<io::Error> for Stop {
+    fn from(error: io::Error) -> Stop {
+        Stop::Ledger(error)
+    }
+}
+
+impl<'a> Client<'a> {
+    /// The client of that number, writing into `dir`.
+    pub fn new(engine: &'a Engine, dir: &Path, number: usize) -> io::Result<Client<'a>> {
+        Ok(Client { engine, ledger: Writer::create(dir, number)?, runtime: runtime()? })
+    }
+
+    /// Proposes a command. A refusal for lack of room gives none.
+    pub fn ask(&mut self, command: &Command) -> Result<Option<Reply>, Stop> {
+        self.ledger.asked(notes::op(command))?;
+        let asked_at = self.engine.wall();
+        let answer = self.engine.propose_blocking(command.clone());
+        self.note(command, asked_at, answer)
+    }
+
+    /// Claims, waiting for a task.
+    pub fn claim(&mut self, claim: &Claim, wait: Millis) -> Result<Vec<Task>, Stop> {
+        let command = Command::Claim(claim.clone());
+        self.ledger.asked(notes::op(&command))?;
+        let asked_at = self.engine.wall();
+        let answer = self.runtime.block_on(self.engine.claim(claim.clone(), wait));
+        match self.note(&command, asked_at, answer)? {
+            Some(Reply::Claimed(tasks)) => Ok(tasks),
+            _ => Ok(Vec::new()),
+        }
+    }
+
+    /// Looks at a page of the newest tasks: what a read shows must never be lost either.
+    pub fn look(&mut self, tenant: &str, limit: usize) -> Result<(), Stop> {
+        let query = ListQuery { tenant: tenant.into(), limit, ..ListQuery::default() };
+        let page = self.runtime.block_on(self.engine.list(&query, &[]));
+        let tasks = page.map_err(Stop::Engine)?.items;
+        // The result came to be at the latest with what the list showed only if the list says so.
+        let tasks = tasks.iter().map(|task| listed(task, None)).collect();
+        Ok(self.ledger.read(tasks)?)
+    }
+
+    fn note(
+        &mut self,
+        command: &Command,
+        asked_at: Millis,
+        answer: Result<Reply, EngineError>,
+    ) -> Result<Option<Reply>, Stop> {
+        let refused = |code: String| Outcome::Refused { at: asked_at, code };
+        let (outcome, result) = match answer {
+            Ok(reply) => {
+                let (at, shard) = when_and_where(command, &reply, asked_at, self.engine.shards());
+                let outcome = match notes::answer(&reply) {
+                    Ok(answer) => Outcome::Acked { at, shard, answer },
+                    Err(code) => refused(code),
+                };
+                (outcome, Ok(Some(reply)))
+            }
+            Err(
+                error @ (EngineError::Overloaded
+                | EngineError::DiskFull
+                | EngineError::AtomicSpansShards
+                | EngineError::TooFewConsumers { .. }),
+            ) => (refused(error.to_string()), Ok(None)),
+            Err(error) => (Outcome::Unknown, Err(Stop::Engine(error))),
+        };
+        self.ledger.heard(outcome)?;
+        result
+    }
+}
+
+/// A runtime for the engine's reads and claims.
+pub fn runtime() -> io::Result<Runtime> {
+    tokio::runtime::Builder::new_current_thread().enable_time().build()
+}
+
+/// A task as the ledger holds it.
+pub fn listed(task: &Task, result: Option<&ResultRecord>) -> Listed {
+    Listed {
+        task: notes::seen(task),
+        dead: task.place == codeq_core::place::Place::Dead,
+        result: result.map(notes::record_digest),
+        callback: false,
+    }
+}
+
+/// The server's clock and the shard of an answer. Where the answer does not tell the time, the moment of
+/// asking stands in: it is not later.
+fn when_and_where(
+    command: &Command,
+    reply: &Reply,
+    asked_at: Millis,
+    shards: u16,
+) -> (Millis, u16) {
+    let of = |task: &Task| (task.updated_at, task.id.shard(shards));
+    let by_id = |id: codeq_core::id::TaskId| (asked_at, id.shard(shards));
+    match (reply, command) {
+        (Reply::Enqueued(made), _) => made
+            .iter()
+            .find_map(|made| match made {
+                Enqueued::Created(task) => Some(of(task)),
+                _ => None,
+            })
+            .unwrap_or((asked_at, 0)),
+        (Reply::Claimed(tasks), _) => tasks.first().map_or((asked_at, 0), of),
+        (Reply::Cancelled(task) | Reply::CancelRequested(task) | Reply::Replayed(task), _) => {
+            of(task)
+        }
+        (Reply::Submitted(record), _) => (record.completed_at, record.id.shard(shards)),
+        (Reply::Extended { lease_until, .. }, Command::Heartbeat(beat)) => {
+            (lease_until.saturating_sub(beat.extend), beat.id.shard(shards))
+        }
+        (_, Command::Nack(command)) => by_id(command.id),
+        (_, Command::Abandon(command)) => by_id(command.id),
+        _ => (asked_at, 0),
+    }
+}

@@ -1,0 +1,100 @@
+//! The kill loop: kill -9 at a random moment, in a fifth of the cycles again during the start.
+
+use std::path::PathBuf;
+
+use anyhow::Context;
+use clap::Args;
+
+use crate::campaign::{Campaign, stop_flag};
+use crate::setup::{Durable, Setup};
+
+/// A kill campaign.
+#[derive(Debug, Args)]
+pub struct Kill {
+    /// Cycles.
+    #[arg(long, default_value_t = 100)]
+    pub cycles: u64,
+    /// The seed of sizes and moments.
+    #[arg(long, default_value_t = 1)]
+    pub seed: u64,
+    /// The longest time before a kill, in milliseconds.
+    #[arg(long, default_value_t = 1_500)]
+    pub max_ms: u64,
+    /// Where the data directory is made.
+    #[arg(long, default_value = "/tmp")]
+    pub data_root: PathBuf,
+    /// Where the ledger is made: another filesystem than the data's.
+    #[arg(long, default_value = "/dev/shm")]
+    pub ledger_root: PathBuf,
+    /// When operations are acknowledged; a killed process loses nothing either way.
+    #[arg(long, value_enum, default_value = "fsync")]
+    pub durability: Durable,
+}
+
+/// Runs the campaign; says what it came to.
+pub fn run(kill: &Kill) -> anyhow::Result<String> {
+    let data = tempfile::tempdir_in(&kill.data_root).context("make the data directory")?;
+    let ledger = tempfile::tempdir_in(&kill.ledger_root).context("make the ledger's directory")?;
+    let setup = new_setup(&data.path().join("data"), ledger.path(), kill.durability);
+    let mut campaign = Campaign::new(setup, kill.seed, kill.cycles, stop_flag()?);
+    let outcome = cycles(&mut campaign, kill);
+    println!("{}", campaign.summary("kill", kill.seed));
+    match outcome {
+        Ok(()) => Ok(campaign.summary("kill", kill.seed)),
+        Err(error) => {
+            let (data, ledger) = (data.keep(), ledger.keep());
+            Err(error.context(format!(
+                "replay: codeq-crash kill --cycles {} --seed {} --max-ms {}; kept: {} {}",
+                kill.cycles,
+                kill.seed,
+                kill.max_ms,
+                data.display(),
+                ledger.display()
+            )))
+        }
+    }
+}
+
+/// A setup whose sizes are still to be drawn.
+pub fn new_setup(
+    data_dir: &std::path::Path,
+    ledger_dir: &std::path::Path,
+    durability: Durable,
+) -> Setup {
+    Setup {
+        data_dir: data_dir.to_owned(),
+        ledger_dir: ledger_dir.to_owned(),
+        cycle: 0,
+        seed: 0,
+        shards: None,
+        memtable_bytes: 0,
+        segment_bytes: 0,
+        checkpoint_log_bytes: 0,
+        durability,
+        start_only: false,
+    }
+}
+
+fn cycles(campaign: &mut Campaign, kill: &Kill) -> anyhow::Result<()> {
+    for _ in 0..kill.cycles {
+        if campaign.stopped() {
+            break;
+        }
+        campaign.next_cycle()?;
+        let mut driver = campaign.start_driver(false)?;
+        campaign.wait_until_open(&mut driver)?;
+        campaign.pause(10, kill.max_ms.max(10));
+        driver.check()?;
+        driver.kill()?;
+        campaign.tally.crashes += 1;
+        while campaign.rng.chance(20) {
+            let mut driver = campaign.start_driver(true)?;
+            campaign.pause(0, 60);
+            driver.check()?;
+            driver.kill()?;
+            campaign.tally.crashes += 1;
+        }
+        campaign.verify(None)?;
+    }
+    Ok(())
+}

@@ -1,0 +1,29 @@
+//! Crash tests of the engine on a real disk: what was acknowledged is still there, whatever happened.
+//!
+//! ```text
+//! kill, power ─> driver (a process: engine, clients, ledger) ─✂─> verify (a process: engine, book)
+//! sweep       ─> damaged copies of a directory: everything, or a refusal
+//! fault, full ─> a disk whose N-th operation fails, or that is full
+//! ```
+//!
+//! Reading order: `ledger` (what clients write down), `book` (what follows from it), `judge` (whether it is
+//! so), `driver`, `verify`, then the loops.
+
+pub mod book;
+pub mod campaign;
+pub mod client;
+pub mod driver;
+pub mod fault;
+pub mod faulty;
+pub mod full;
+pub mod held_clock;
+pub mod judge;
+pub mod kill;
+pub mod ledger;
+pub mod mount;
+pub mod power;
+pub mod setup;
+pub mod small;
+pub mod sweep;
+pub mod sys;
+pub mod verify;

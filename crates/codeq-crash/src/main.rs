@@ -1,0 +1,86 @@
+//! The command line of the crash tests.
+
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+use codeq_crash::fault::Fault;
+use codeq_crash::full::Full;
+use codeq_crash::kill::Kill;
+use codeq_crash::mount::NotPermitted;
+use codeq_crash::power::{Power, SKIPPED};
+use codeq_crash::setup::Setup;
+use codeq_crash::sweep::Sweep;
+use codeq_crash::verify::Verify;
+use codeq_crash::{driver, fault, full, kill, power, sweep, verify};
+
+/// Crash tests of codeQ's engine.
+#[derive(Parser)]
+#[command(name = "codeq-crash")]
+struct Cli {
+    #[command(subcommand)]
+    task: Task,
+}
+
+#[derive(Subcommand)]
+enum Task {
+    /// Run an engine and its clients until the process is killed.
+    Driver(Setup),
+    /// Hold a directory against the ledger.
+    Verify(Verify),
+    /// Kill -9 at random moments.
+    Kill(Kill),
+    /// Cut the power of a loop-mounted filesystem at random moments.
+    Power(Power),
+    /// Damage copies of a directory.
+    Sweep(Sweep),
+    /// Let every disk operation fail in turn.
+    Fault(Fault),
+    /// Fill a small filesystem.
+    Full(Full),
+}
+
+fn main() -> ExitCode {
+    match run(Cli::parse().task) {
+        Ok(code) => code,
+        Err(error) if error.is::<NotPermitted>() => {
+            eprintln!("skipped: {error:#}");
+            ExitCode::from(SKIPPED)
+        }
+        Err(error) => {
+            eprintln!("{error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(task: Task) -> anyhow::Result<ExitCode> {
+    match task {
+        Task::Driver(setup) => driver::run(&setup)?,
+        Task::Verify(what) => {
+            let (report, engine) = verify::run(&what)?;
+            println!("{}", serde_json::to_string(&report)?);
+            if what.clean {
+                drop(engine);
+            } else {
+                // A crash of its own: nothing is flushed on the way out.
+                std::process::exit(i32::from(!report.violations.is_empty()));
+            }
+        }
+        Task::Kill(what) => {
+            kill::run(&what)?;
+        }
+        Task::Power(what) => {
+            power::run(&what)?;
+        }
+        Task::Sweep(what) => {
+            sweep::run(&what)?;
+        }
+        Task::Fault(what) => {
+            fault::run(&what)?;
+        }
+        Task::Full(what) => {
+            full::run(&what)?;
+        }
+    }
+    Ok(ExitCode::SUCCESS)
+}

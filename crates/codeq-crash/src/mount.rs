@@ -1,0 +1,103 @@
+//! An ext4 filesystem in a file, mounted through a loop device, whose power can be cut.
+
+use std::fs::File;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context, bail};
+use tempfile::TempDir;
+
+use crate::sys::cut_power;
+
+/// A mounted image. It is unmounted and removed when this is dropped.
+pub struct LoopMount {
+    dir: TempDir,
+    mounted: bool,
+}
+
+/// Mounting is not permitted here, or a tool is missing: nothing was tested.
+#[derive(Debug)]
+pub struct NotPermitted(pub String);
+
+impl std::fmt::Display for NotPermitted {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "loop mounts are not possible here: {}", self.0)
+    }
+}
+
+impl std::error::Error for NotPermitted {}
+
+impl LoopMount {
+    /// Makes an image of that size under `root` and mounts it.
+    pub fn create(root: &Path, bytes: u64) -> anyhow::Result<LoopMount> {
+        let dir = tempfile::tempdir_in(root).context("make a directory for the image")?;
+        let mut mount = LoopMount { dir, mounted: false };
+        File::create(mount.image())?.set_len(bytes)?;
+        let image = mount.image().display().to_string();
+        std::fs::create_dir(mount.path())?;
+        // No lazy initialisation: the kernel would go on writing to the image in the background.
+        let options = "lazy_itable_init=0,lazy_journal_init=0";
+        let format = ["-q", "-F", "-m", "0", "-E", options, &image];
+        command("mkfs.ext4", &format).map_err(not_permitted)?;
+        mount.mount().map_err(not_permitted)?;
+        Ok(mount)
+    }
+
+    /// Where it is mounted.
+    pub fn path(&self) -> PathBuf {
+        self.dir.path().join("mnt")
+    }
+
+    fn image(&self) -> PathBuf {
+        self.dir.path().join("image")
+    }
+
+    /// Mounts it.
+    pub fn mount(&mut self) -> anyhow::Result<()> {
+        let (image, point) = (self.image(), self.path());
+        let (image, point) = (image.display().to_string(), point.display().to_string());
+        command("mount", &["-t", "ext4", "-o", "loop", &image, &point])?;
+        self.mounted = true;
+        Ok(())
+    }
+
+    /// Unmounts it; the loop device goes with it.
+    pub fn unmount(&mut self) -> anyhow::Result<()> {
+        if self.mounted {
+            command("umount", &[&self.path().display().to_string()])?;
+            self.mounted = false;
+        }
+        Ok(())
+    }
+
+    /// From now on nothing reaches the image any more, whatever a sync says.
+    pub fn cut_power(&self) -> anyhow::Result<()> {
+        cut_power(&self.path()).context("cut the power")
+    }
+}
+
+impl Drop for LoopMount {
+    fn drop(&mut self) {
+        if self.mounted {
+            // Lazily, if somebody still holds it: the loop device goes when they do.
+            let path = self.path().display().to_string();
+            if command("umount", &[&path]).is_err() {
+                let _ = command("umount", &["-l", &path]);
+            }
+        }
+    }
+}
+
+fn command(program: &str, args: &[&str]) -> anyhow::Result<()> {
+    let output = Command::new(program).args(args).output();
+    let output = output.with_context(|| format!("start {program}"))?;
+    if !output.status.success() {
+        let text = String::from_utf8_lossy(&output.stderr);
+        bail!("{program}: {}", text.trim());
+    }
+    Ok(())
+}
+
+fn not_permitted(error: anyhow::Error) -> anyhow::Error {
+    NotPermitted(format!("{error:#}")).into()
+}

@@ -1,0 +1,146 @@
+//! What a run is made of: the engine's options, drawn anew for every cycle, and the tasks' contents.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use clap::{Args, ValueEnum};
+use codeq_core::backoff::{Backoff, Growth};
+use codeq_core::settings::Settings;
+use codeq_engine::{Durability, Options};
+use codeq_sim::rng::{Rng, text_hash};
+
+/// The tenants of every run.
+pub const TENANTS: [&str; 2] = ["red", "blue"];
+/// The commands of every run; two of them are one queue.
+pub const COMMANDS: [&str; 4] = ["resize", "Resize", "index", "mail"];
+/// Where webhooks would go; nobody delivers them.
+pub const WEBHOOK: &str = "https://receiver.example/hook";
+/// Leases of the workers, short so that those of killed workers end within a few cycles.
+pub const LEASE_MS: (u64, u64) = (1_000, 2_000);
+
+/// When the engine acknowledges.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum Durable {
+    /// After the sync.
+    Fsync,
+    /// After the write: a power cut loses acknowledged work, and the harness must see it.
+    Os,
+}
+
+/// The engine of one run, as options of a child process.
+#[derive(Debug, Clone, Args)]
+pub struct Setup {
+    /// The data directory.
+    #[arg(long)]
+    pub data_dir: PathBuf,
+    /// The directory of the ledger, on another filesystem.
+    #[arg(long)]
+    pub ledger_dir: PathBuf,
+    /// The cycle: names the clients' files and their tasks.
+    #[arg(long, default_value_t = 0)]
+    pub cycle: u64,
+    /// The seed of the clients.
+    #[arg(long, default_value_t = 1)]
+    pub seed: u64,
+    /// Shards of a new directory.
+    #[arg(long)]
+    pub shards: Option<u16>,
+    /// Memory of a shard's rows before a checkpoint.
+    #[arg(long, default_value_t = 1 << 20)]
+    pub memtable_bytes: usize,
+    /// Length of a log segment.
+    #[arg(long, default_value_t = 1 << 20)]
+    pub segment_bytes: u64,
+    /// Growth of the log before a checkpoint.
+    #[arg(long, default_value_t = 4 << 20)]
+    pub checkpoint_log_bytes: u64,
+    /// When an operation is acknowledged.
+    #[arg(long, value_enum, default_value = "fsync")]
+    pub durability: Durable,
+    /// Open the engine and do nothing: for a crash during the start.
+    #[arg(long)]
+    pub start_only: bool,
+}
+
+impl Setup {
+    /// Draws the parts that change from cycle to cycle; sizes are spread evenly over their magnitudes.
+    pub fn draw(&mut self, rng: &mut Rng) {
+        let mut size = |low: u64, high: u64| low << rng.below(u64::from((high / low).ilog2()) + 1);
+        self.memtable_bytes = size(64 << 10, 8 << 20) as usize;
+        self.segment_bytes = size(256 << 10, 16 << 20);
+        self.checkpoint_log_bytes = size(256 << 10, 16 << 20);
+        self.seed = rng.next();
+    }
+
+    /// The same as arguments.
+    pub fn to_args(&self) -> Vec<String> {
+        let mut args = Vec::new();
+        let mut add = |name: &str, value: String| args.extend([format!("--{name}"), value]);
+        add("data-dir", self.data_dir.display().to_string());
+        add("ledger-dir", self.ledger_dir.display().to_string());
+        add("cycle", self.cycle.to_string());
+        add("seed", self.seed.to_string());
+        if let Some(shards) = self.shards {
+            add("shards", shards.to_string());
+        }
+        add("memtable-bytes", self.memtable_bytes.to_string());
+        add("segment-bytes", self.segment_bytes.to_string());
+        add("checkpoint-log-bytes", self.checkpoint_log_bytes.to_string());
+        let durability = match self.durability {
+            Durable::Fsync => "fsync",
+            Durable::Os => "os",
+        };
+        add("durability", durability.to_owned());
+        args.extend(self.start_only.then(|| "--start-only".to_owned()));
+        args
+    }
+
+    /// The engine's options.
+    pub fn options(&self) -> Options {
+        Options {
+            shards: self.shards,
+            durability: match self.durability {
+                Durable::Fsync => Durability::Fsync,
+                Durable::Os => Durability::Os,
+            },
+            settings: settings(),
+            segment_bytes: self.segment_bytes,
+            memtable_bytes: self.memtable_bytes,
+            checkpoint_log_bytes: self.checkpoint_log_bytes,
+            ..Options::default()
+        }
+    }
+
+    /// Where the clients of this cycle write.
+    pub fn cycle_dir(&self) -> PathBuf {
+        self.ledger_dir.join(format!("cycle-{:05}", self.cycle))
+    }
+}
+
+/// Rules with pauses short enough for a drain.
+pub fn settings() -> Settings {
+    Settings {
+        backoff: Backoff { growth: Growth::ExponentialFullJitter, base: 20, max: 200 },
+        ..Settings::default()
+    }
+}
+
+/// The payload that goes with a label: the same label has the same payload everywhere, so that whoever
+/// knows the label of an idempotency key can repeat the enqueue. Most are short, some are large.
+pub fn payload(label: &str) -> Bytes {
+    let draw = text_hash(label);
+    let length = match draw % 100 {
+        0 => 40_000 + (draw >> 8) % 100_000,
+        1..=5 => 2_000 + (draw >> 8) % 20_000,
+        _ => (draw >> 8) % 400,
+    };
+    let pad = "x".repeat(length as usize);
+    Bytes::from(format!("{{\"label\":\"{label}\",\"pad\":\"{pad}\"}}"))
+}
+
+/// The command that goes with a label.
+pub fn command(label: &str) -> Arc<str> {
+    let at = (text_hash(label) >> 40) as usize % COMMANDS.len();
+    Arc::from(COMMANDS.get(at).copied().unwrap_or("index"))
+}

@@ -1,0 +1,268 @@
+//! Damaged files: every open of one either refuses or shows everything that was acknowledged.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use anyhow::{Context, bail};
+use clap::Args;
+use codeq_disk::{RealDisk, SharedDisk};
+use codeq_engine::{Engine, layout};
+use codeq_sim::rng::Rng;
+
+use crate::small::{Contents, SmallClient, copy_dir, missing, options};
+
+/// Frames at the end of the log in which every byte is a place to cut.
+const LAST_FRAMES: usize = 3;
+
+/// A sweep.
+#[derive(Debug, Args)]
+pub struct Sweep {
+    /// Bits to flip in the log and in the store, each; 0 means every bit of the log.
+    #[arg(long, default_value_t = 2_000)]
+    pub flips: u64,
+    /// The seed of the bits.
+    #[arg(long, default_value_t = 1)]
+    pub seed: u64,
+    /// Where the copies are made.
+    #[arg(long, default_value = "/dev/shm")]
+    pub root: PathBuf,
+}
+
+/// What became of the damaged copies.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct Tally {
+    /// Copies that were opened.
+    pub tried: u64,
+    /// Refused to open.
+    pub refused: u64,
+    /// Opened and showed everything.
+    pub whole: u64,
+    /// Opened; a read then failed, or the engine stopped.
+    pub failed_later: u64,
+    /// Opened and showed less, but the store's check reports the damage.
+    pub only_check_sees: u64,
+    /// Opened and showed less, and nothing reports it.
+    pub silent: Vec<String>,
+}
+
+/// A directory as a crash leaves it, and what was acknowledged by then.
+pub struct Image {
+    dir: tempfile::TempDir,
+    /// What was acknowledged.
+    pub acked: Contents,
+    /// Contents and used bytes of the newest segment before each of the last frames, oldest first.
+    pub steps: Vec<(Contents, u64)>,
+}
+
+/// What opening a copy came to.
+enum Opened {
+    Refused,
+    FailedLater,
+    Shows(Contents),
+}
+
+/// Runs all sweeps; says what they came to.
+pub fn run(sweep: &Sweep) -> anyhow::Result<String> {
+    let image = Image::make(&sweep.root)?;
+    let cuts = truncations(&image)?;
+    let log = log_flips(&image, sweep.flips, sweep.seed)?;
+    let store = store_flips(&image, sweep.flips.max(1), sweep.seed)?;
+    let text = format!("sweep: cuts={cuts} log={log:?} store={store:?} seed={}", sweep.seed);
+    println!("{text}");
+    if !(log.silent.is_empty() && store.silent.is_empty()) {
+        bail!(
+            "damage went unnoticed; replay: codeq-crash sweep --flips {} --seed {}",
+            sweep.flips,
+            sweep.seed
+        );
+    }
+    Ok(text)
+}
+
+impl Image {
+    /// Works for a while, with a checkpoint in the middle, and takes a copy while the engine runs.
+    pub fn make(root: &Path) -> anyhow::Result<Image> {
+        let dir = tempfile::tempdir_in(root)?;
+        let live = dir.path().join("live");
+        let engine = Engine::open(&live, options()).context("make the image")?;
+        let mut client = SmallClient::new(0)?;
+        for round in 0..120 {
+            client.enqueue(&engine)?;
+            if round % 3 == 0 {
+                client.finish_one(&engine)?;
+            }
+            if round == 60 {
+                engine.checkpoint()?;
+            }
+        }
+        let mut steps = Vec::new();
+        for step in 0..=LAST_FRAMES {
+            let copy = dir.path().join(format!("step-{step}"));
+            copy_dir(&live, &copy)?;
+            steps.push((client.acked.clone(), newest_segment(&copy)?.1));
+            if step < LAST_FRAMES {
+                client.enqueue(&engine)?;
+            }
+        }
+        Ok(Image { dir, acked: client.acked, steps })
+    }
+
+    /// The directory as it was before the last frames (0), …, or after them.
+    pub fn step(&self, step: usize) -> PathBuf {
+        self.dir.path().join(format!("step-{step}"))
+    }
+
+    /// The directory at the end.
+    pub fn path(&self) -> PathBuf {
+        self.step(LAST_FRAMES)
+    }
+
+    /// Opens a copy after `damage` has been done to it.
+    fn open_damaged(
+        &self,
+        damage: impl FnOnce(&Path) -> anyhow::Result<()>,
+    ) -> anyhow::Result<Opened> {
+        let copy = self.dir.path().join("copy");
+        if copy.exists() {
+            fs::remove_dir_all(&copy)?;
+        }
+        copy_dir(&self.path(), &copy)?;
+        damage(&copy)?;
+        let Ok(engine) = Engine::open(&copy, options()) else {
+            return Ok(Opened::Refused);
+        };
+        Ok(match SmallClient::new(0)?.contents(&engine) {
+            Ok(contents) => Opened::Shows(contents),
+            Err(_) => Opened::FailedLater,
+        })
+    }
+}
+
+/// Cuts the newest segment at every byte of its last frames. With the watermark of the end, a cut that loses
+/// a frame must be refused; with that of before, as a power cut leaves it, exactly the whole frames count.
+pub fn truncations(image: &Image) -> anyhow::Result<u64> {
+    let segment = newest_segment(&image.path())?.0;
+    let (first, last) = match (image.steps.first(), image.steps.last()) {
+        (Some((_, first)), Some((_, last))) if first < last => (*first, *last),
+        _ => bail!("the last frames are not in one segment"),
+    };
+    let mut cuts = 0;
+    for at in first..last {
+        let cut = |copy: &Path| -> anyhow::Result<()> {
+            let file = fs::File::options().write(true).open(copy.join("log").join(&segment))?;
+            Ok(file.set_len(at)?)
+        };
+        match image.open_damaged(cut)? {
+            Opened::Refused => {}
+            _ => bail!("cut at byte {at}, below the watermark: it opened"),
+        }
+        let lagging = image.open_damaged(|copy| {
+            cut(copy)?;
+            fs::copy(image.step(0).join("log/watermark"), copy.join("log/watermark"))?;
+            Ok(())
+        })?;
+        let whole = image.steps.iter().rev().find(|(_, used)| *used <= at);
+        let expected = whole.map(|(contents, _)| contents);
+        match lagging {
+            Opened::Shows(contents) if Some(&contents) == expected => {}
+            Opened::Shows(contents) => bail!(
+                "cut at byte {at}: {} tasks, {:?} expected",
+                contents.len(),
+                expected.map(Contents::len)
+            ),
+            _ => bail!("cut at byte {at}, above the watermark: it did not open"),
+        }
+        cuts += 1;
+    }
+    Ok(cuts)
+}
+
+/// Flips single bits in the used part of the log's files.
+pub fn log_flips(image: &Image, flips: u64, seed: u64) -> anyhow::Result<Tally> {
+    let dir = layout::log_dir(&image.path());
+    let report = codeq_log::verify(&RealDisk, &dir)?;
+    let mut files: Vec<(PathBuf, u64)> = Vec::new();
+    for segment in report.segments.iter().filter(|segment| segment.first_index.is_some()) {
+        let name = segment.file.file_name().context("a segment without a name")?;
+        files.push((Path::new("log").join(name), segment.used));
+    }
+    files.push((PathBuf::from("log/watermark"), fs::metadata(dir.join("watermark"))?.len()));
+    flip_all(image, &files, flips, seed, |_| false)
+}
+
+/// Flips single bits in the store. The store's own check has the last word on what an open did not notice.
+pub fn store_flips(image: &Image, flips: u64, seed: u64) -> anyhow::Result<Tally> {
+    let path = layout::store_path(&image.path(), 0);
+    let name = PathBuf::from("shard-000/store");
+    let files = [(name, fs::metadata(&path)?.len())];
+    flip_all(image, &files, flips, seed, |flipped| {
+        let disk: SharedDisk = Arc::new(RealDisk);
+        codeq_store::check(&disk, flipped).is_err()
+    })
+}
+
+fn flip_all(
+    image: &Image,
+    files: &[(PathBuf, u64)],
+    flips: u64,
+    seed: u64,
+    reported: impl Fn(&Path) -> bool,
+) -> anyhow::Result<Tally> {
+    let bits: u64 = files.iter().map(|(_, len)| len * 8).sum();
+    let mut rng = Rng::new(seed).fork("flips");
+    let mut tally = Tally::default();
+    for number in 0..if flips == 0 { bits } else { flips } {
+        let mut bit = if flips == 0 { number } else { rng.below(bits) };
+        let Some((name, _)) = files.iter().find(|(_, len)| {
+            let here = bit < len * 8;
+            if !here {
+                bit -= len * 8;
+            }
+            here
+        }) else {
+            break;
+        };
+        tally.tried += 1;
+        match image.open_damaged(|copy| flip(&copy.join(name), bit))? {
+            Opened::Refused => tally.refused += 1,
+            Opened::FailedLater => tally.failed_later += 1,
+            Opened::Shows(contents) => {
+                let lost = missing(&image.acked, &contents);
+                if lost.is_empty() {
+                    tally.whole += 1;
+                    continue;
+                }
+                // Opening has changed the copy: the check gets one of its own.
+                let fresh = image.dir.path().join("fresh");
+                fs::copy(image.path().join(name), &fresh)?;
+                flip(&fresh, bit)?;
+                if reported(&fresh) {
+                    tally.only_check_sees += 1;
+                } else {
+                    let text = format!("{} bit {bit}: {}", name.display(), lost.join("; "));
+                    tally.silent.push(text);
+                }
+            }
+        }
+    }
+    Ok(tally)
+}
+
+fn flip(path: &Path, bit: u64) -> anyhow::Result<()> {
+    use std::os::unix::fs::FileExt;
+    let file = fs::File::options().read(true).write(true).open(path)?;
+    let mut byte = [0];
+    file.read_exact_at(&mut byte, bit / 8)?;
+    file.write_all_at(&[byte[0] ^ (1 << (bit % 8))], bit / 8)?;
+    Ok(())
+}
+
+/// The name of the segment that is written to, and the bytes in use.
+fn newest_segment(dir: &Path) -> anyhow::Result<(PathBuf, u64)> {
+    let report = codeq_log::verify(&RealDisk, &layout::log_dir(dir))?;
+    let used = report.segments.iter().filter(|segment| segment.first_index.is_some());
+    let newest = used.last().context("the log has no segment")?;
+    let name = newest.file.file_name().context("a segment without a name")?;
+    Ok((PathBuf::from(name), newest.used))
+}

@@ -1,0 +1,310 @@
+//! Opens a directory after a crash and holds it against the ledger.
+//!
+//! What is known is kept in the book beside the ledger, so that each cycle adds its own part only. The
+//! process ends without shutting the engine down, unless it is told to: the next crash then finds no
+//! checkpoint that a clean end would have left.
+
+use std::fs;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, bail};
+use bytes::Bytes;
+use clap::Args;
+use codeq_core::command::{
+    Callback, Claim, Cleanup, Command, Delivery, Enqueue, Millis, NewTask, Outcome, Selector,
+    Submit,
+};
+use codeq_core::reply::Reply;
+use codeq_disk::RealDisk;
+use codeq_engine::Engine;
+use codeq_engine::clock::Clock;
+use codeq_sim::ledger::digest;
+use codeq_sim::rng::Rng;
+use serde::{Deserialize, Serialize};
+use tokio::runtime::Runtime;
+
+use crate::book::Book;
+use crate::client::{Client, Stop, runtime};
+use crate::held_clock::HeldClock;
+use crate::judge::{check_structure, judge, list_all};
+use crate::ledger;
+use crate::setup::{Setup, TENANTS, command, payload};
+
+/// Keys that are tried again in each verification.
+const KEYS_TRIED: usize = 200;
+/// Longest that a drain may take: the last leases end after two seconds, pauses after a fifth of one.
+const DRAIN_LIMIT: Duration = Duration::from_secs(120);
+/// Clients of a drain.
+const DRAINERS: usize = 16;
+
+/// What to verify.
+#[derive(Debug, Clone, Args)]
+pub struct Verify {
+    /// The engine.
+    #[command(flatten)]
+    pub setup: Setup,
+    /// When the power was cut: what was heard at this moment or later counts as unknown.
+    #[arg(long)]
+    pub cut: Option<u64>,
+    /// Finish everything, recount, and remove it.
+    #[arg(long)]
+    pub drain: bool,
+    /// Shut the engine down at the end.
+    #[arg(long)]
+    pub clean: bool,
+}
+
+/// What a verification found.
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+pub struct Report {
+    /// What is wrong.
+    pub violations: Vec<String>,
+    /// Operations acknowledged so far.
+    pub acked: u64,
+    /// Operations so far whose outcome nobody heard.
+    pub unknown: u64,
+    /// Tasks that the engine held.
+    pub tasks: usize,
+    /// How long opening took.
+    pub open_ms: u64,
+    /// How long the first write took after that.
+    pub first_write_ms: u64,
+}
+
+/// Verifies. The engine is given back so that the caller decides how it ends.
+pub fn run(verify: &Verify) -> anyhow::Result<(Report, Engine)> {
+    let setup = &verify.setup;
+    let runtime = runtime()?;
+    let book_path = setup.ledger_dir.join("book");
+    let mut book = match fs::read(&book_path) {
+        Ok(bytes) => postcard::from_bytes(&bytes).context("the book does not parse")?,
+        Err(_) => Book::default(),
+    };
+    let clock = HeldClock::new();
+    let start = Instant::now();
+    let shared: Arc<dyn Clock> = clock.clone();
+    let disk = Arc::new(RealDisk);
+    let engine = Engine::open_with(disk, &setup.data_dir, setup.options(), shared, setup.seed)
+        .context("verify: the engine does not open")?;
+    let mut report = Report { open_ms: start.elapsed().as_millis() as u64, ..Report::default() };
+    book.add(&ledger::load(&setup.cycle_dir(), verify.cut)?);
+    let now = settled(&engine, &runtime)?;
+    let shown = list_all(&engine, &runtime)?;
+    report.tasks = shown.len();
+    report.violations = judge(&mut book, &shown, now);
+    report.violations.extend(check_structure(&engine, &runtime, &shown)?);
+    drop(shown);
+    clock.release();
+    let start = Instant::now();
+    let dir = setup.cycle_dir().join("verify");
+    write_again(&engine, setup, &book, dir.clone(), &mut report, start)?;
+    book.add(&ledger::load(&dir, None)?);
+    report.violations.append(&mut book.wrong);
+    if verify.drain {
+        drain(&engine, &runtime, setup, &mut book, &mut report)?;
+    }
+    (report.acked, report.unknown) = (book.acked, book.unknown);
+    fs::write(&book_path, postcard::to_allocvec(&book)?)?;
+    Ok((report, engine))
+}
+
+/// Waits until the shards have done all that was due when the clock was stopped.
+fn settled(engine: &Engine, runtime: &Runtime) -> anyhow::Result<Millis> {
+    let limit = Instant::now() + Duration::from_secs(60);
+    let mut now = engine.wall();
+    for shard in 0..engine.shards() {
+        loop {
+            let (due, at) = runtime
+                .block_on(engine.read(shard, |r| Ok((r.state.next_deadline(), r.state.now()))))?;
+            now = now.max(at);
+            if due.is_none_or(|due| due > now) {
+                break;
+            }
+            if Instant::now() > limit {
+                bail!("shard {shard} does not get through what is due at {due:?}, it is {now}");
+            }
+            std::thread::yield_now();
+        }
+    }
+    Ok(now)
+}
+
+/// The first writes after the crash: a new task, and keys that must give the task that they gave before.
+fn write_again(
+    engine: &Engine,
+    setup: &Setup,
+    book: &Book,
+    dir: PathBuf,
+    report: &mut Report,
+    start: Instant,
+) -> anyhow::Result<()> {
+    let mut client = Client::new(engine, &dir, 0)?;
+    let mut rng = Rng::new(setup.seed).fork("keys");
+    let probe = format!("probe-{}", setup.cycle);
+    ask(&mut client, &enqueue(TENANTS[0], &probe, None, rng.next()))?;
+    report.first_write_ms = start.elapsed().as_millis() as u64;
+    let usual: Vec<_> = book
+        .keys
+        .iter()
+        .filter(|((_, key), id)| {
+            let own = |payload| payload == digest(&self::payload(key));
+            book.tasks.get(id).is_some_and(|known| own(known.payload))
+        })
+        .collect();
+    for _ in 0..KEYS_TRIED.min(usual.len()) {
+        let Some(((tenant, key), _)) = rng.pick(&usual) else {
+            break;
+        };
+        // A key that gives another task than before is noticed when the ledger is read.
+        ask(&mut client, &enqueue(tenant, key, Some(key), rng.next()))?;
+    }
+    Ok(())
+}
+
+fn enqueue(tenant: &str, label: &str, key: Option<&str>, seed: u64) -> Command {
+    Command::Enqueue(Enqueue {
+        tenant: tenant.into(),
+        tasks: vec![NewTask {
+            command: command(label),
+            payload: payload(label),
+            idempotency_key: key.map(Arc::from),
+            ..NewTask::default()
+        }],
+        atomic: true,
+        seed,
+    })
+}
+
+fn ask(client: &mut Client<'_>, command: &Command) -> anyhow::Result<Option<Reply>> {
+    client.ask(command).map_err(stopped)
+}
+
+fn stopped(stop: Stop) -> anyhow::Error {
+    match stop {
+        Stop::Engine(error) => anyhow::anyhow!("the engine stopped: {error}"),
+        Stop::Ledger(error) => anyhow::anyhow!("the ledger cannot be written: {error}"),
+    }
+}
+
+/// Finishes every task, checks that all of them have ended, and removes them.
+fn drain(
+    engine: &Engine,
+    runtime: &Runtime,
+    setup: &Setup,
+    book: &mut Book,
+    report: &mut Report,
+) -> anyhow::Result<()> {
+    let dir = setup.cycle_dir().join("drain");
+    let done = AtomicBool::new(false);
+    let limit = Instant::now() + DRAIN_LIMIT;
+    std::thread::scope(|scope| {
+        let clients: Vec<_> = (0..DRAINERS)
+            .map(|number| {
+                let (done, dir) = (&done, &dir);
+                scope.spawn(move || finish_all(engine, dir, number, done, limit))
+            })
+            .collect();
+        clients.into_iter().try_for_each(|client| match client.join() {
+            Ok(result) => result.map_err(stopped),
+            Err(_) => bail!("a draining client panicked"),
+        })
+    })?;
+    book.add(&ledger::load(&dir, None)?);
+    let shown = list_all(engine, runtime)?;
+    let found = &mut report.violations;
+    found.extend(judge(book, &shown, engine.wall()));
+    found.extend(check_structure(engine, runtime, &shown)?);
+    for one in shown.iter().filter(|one| !one.task.place.is_terminal()) {
+        let (id, place) = (one.task.id, one.task.place);
+        found.push(format!("task {id} is {place:?} after a full drain"));
+    }
+    remove_all(engine, runtime)?;
+    let left = list_all(engine, runtime)?;
+    if !left.is_empty() {
+        found.push(format!("{} tasks are left after a full cleanup", left.len()));
+    }
+    found.extend(check_structure(engine, runtime, &left)?);
+    book.close();
+    Ok(())
+}
+
+fn finish_all(
+    engine: &Engine,
+    dir: &std::path::Path,
+    number: usize,
+    done: &AtomicBool,
+    limit: Instant,
+) -> Result<(), Stop> {
+    let mut client = Client::new(engine, dir, number)?;
+    let runtime = runtime()?;
+    let worker: Arc<str> = Arc::from(format!("drainer-{number}"));
+    let tenant = TENANTS.get(number % TENANTS.len()).copied();
+    while !done.load(Ordering::Relaxed) && Instant::now() < limit {
+        let claim = Claim {
+            tenant: tenant.unwrap_or_default().into(),
+            worker: worker.clone(),
+            from: Selector::Any,
+            lease: 30_000,
+            count: 32,
+        };
+        let tasks = client.claim(&claim, 50)?;
+        if tasks.is_empty() && number == 0 && live(engine, &runtime).map_err(Stop::Engine)? == 0 {
+            done.store(true, Ordering::Relaxed);
+        }
+        for task in tasks {
+            client.ask(&Command::Submit(Submit {
+                tenant: task.tenant,
+                id: task.id,
+                worker: worker.clone(),
+                outcome: Outcome::Completed(Bytes::from_static(b"{\"drained\":true}")),
+                artifacts: Vec::new(),
+            }))?;
+        }
+    }
+    Ok(())
+}
+
+fn live(engine: &Engine, runtime: &Runtime) -> Result<u64, codeq_engine::EngineError> {
+    let mut live = 0;
+    for tenant in TENANTS {
+        for queue in runtime.block_on(engine.queues(tenant))? {
+            let counts = queue.counts;
+            live += counts.pending.iter().sum::<u64>() + counts.delayed + counts.in_progress;
+        }
+    }
+    Ok(live)
+}
+
+/// Delivers the callbacks and removes all finished tasks.
+fn remove_all(engine: &Engine, runtime: &Runtime) -> anyhow::Result<()> {
+    for shard in 0..engine.shards() {
+        loop {
+            let due = runtime.block_on(engine.callbacks_due(shard, Millis::MAX, 500))?;
+            if due.is_empty() {
+                break;
+            }
+            for callback in due {
+                engine.propose_blocking(Command::Callback(Callback {
+                    tenant: callback.task.tenant,
+                    id: callback.task.id,
+                    completed_at: None,
+                    delivery: Delivery::Delivered,
+                }))?;
+            }
+        }
+    }
+    for tenant in TENANTS {
+        loop {
+            let cleanup = Cleanup { tenant: tenant.into(), before: Millis::MAX, limit: 1_000 };
+            match runtime.block_on(engine.cleanup(cleanup))? {
+                Reply::Bulk(bulk) if bulk.done > 0 => {}
+                Reply::Bulk(_) => break,
+                other => bail!("cleanup: {other:?}"),
+            }
+        }
+    }
+    Ok(())
+}

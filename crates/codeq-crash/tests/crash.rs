@@ -1,0 +1,93 @@
+//! Short forms of the campaigns; the long ones are run from the command line.
+
+use std::path::Path;
+use std::process::{Command, Output};
+
+use codeq_crash::faulty::{EIO, ENOSPC};
+use codeq_crash::mount::NotPermitted;
+use codeq_crash::power::SKIPPED;
+use codeq_crash::{fault, full, sweep};
+
+const MEMORY: &str = "/dev/shm";
+
+fn campaign(args: &[&str]) -> Output {
+    let output = Command::new(env!("CARGO_BIN_EXE_codeq-crash")).args(args).output().unwrap();
+    print!("{}", String::from_utf8_lossy(&output.stdout));
+    eprint!("{}", String::from_utf8_lossy(&output.stderr));
+    output
+}
+
+fn skipped(output: &Output) -> bool {
+    let skipped = output.status.code() == Some(i32::from(SKIPPED));
+    if skipped {
+        println!("SKIPPED: no loop mounts here, no power was cut");
+    }
+    skipped
+}
+
+#[test]
+fn killed_processes_lose_nothing() {
+    let args = ["kill", "--cycles", "8", "--seed", "3", "--max-ms", "500"];
+    assert!(campaign(&args).status.success());
+}
+
+#[test]
+fn power_cuts_lose_nothing_that_was_synced() {
+    let args = ["power", "--cycles", "6", "--seed", "5", "--max-ms", "400"];
+    let output = campaign(&args);
+    assert!(skipped(&output) || output.status.success());
+}
+
+/// Without syncs the same harness must find losses at once: it sees what it is there to see.
+#[test]
+fn power_cuts_without_syncs_are_found_out() {
+    let args = ["power", "--cycles", "6", "--seed", "5", "--max-ms", "400", "--durability", "os"];
+    let output = campaign(&args);
+    if !skipped(&output) {
+        assert_eq!(output.status.code(), Some(1));
+        assert!(String::from_utf8_lossy(&output.stderr).contains("violations"));
+    }
+}
+
+#[test]
+fn a_cut_log_is_refused_or_holds_every_whole_frame() {
+    let image = sweep::Image::make(Path::new(MEMORY)).unwrap();
+    assert!(sweep::truncations(&image).unwrap() > 100);
+}
+
+#[test]
+fn a_flipped_bit_never_costs_an_acknowledged_task() {
+    let image = sweep::Image::make(Path::new(MEMORY)).unwrap();
+    let log = sweep::log_flips(&image, 300, 1).unwrap();
+    assert!(log.silent.is_empty() && log.only_check_sees == 0 && log.refused > 0, "{log:?}");
+    let store = sweep::store_flips(&image, 150, 1).unwrap();
+    assert!(store.silent.is_empty(), "{store:?}");
+    println!("log {log:?}, store {store:?}");
+}
+
+#[test]
+fn any_disk_operation_may_fail() {
+    for errno in [EIO, ENOSPC] {
+        let tally = fault::sweep(Path::new(MEMORY), errno, 3).unwrap();
+        assert!(tally.runs > 20 && tally.stopped > 0, "{tally:?}");
+    }
+}
+
+#[test]
+fn no_proposal_of_a_group_whose_sync_failed_is_acknowledged() {
+    assert_eq!(fault::crowd(Path::new(MEMORY)).unwrap(), 64);
+}
+
+#[test]
+fn a_full_disk_refuses_writes_and_recovers() {
+    full::run_pretended(Path::new(MEMORY)).unwrap();
+}
+
+#[test]
+fn a_full_filesystem_refuses_writes_and_recovers() {
+    match full::run(&full::Full { image_root: "/tmp".into() }) {
+        Ok(text) => println!("{text}"),
+        Err(error) if error.is::<NotPermitted>() => println!("SKIPPED: {error}"),
+        Err(error) => panic!("{error:#}"),
+    }
+}
