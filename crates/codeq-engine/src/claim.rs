@@ -17,7 +17,7 @@ impl Engine {
         let (sender, answer) = oneshot::channel();
         if let [_] = self.shards.as_slice() {
             let reply = ReplyTo::One(sender);
-            self.push(0, Request { command: Command::Claim(claim), reply, wait })?;
+            self.push(0, Request::with(Command::Claim(claim), reply, wait))?;
             return self.answer(answer).await;
         }
         for shard in self.round() {
@@ -33,7 +33,7 @@ impl Engine {
         let first = FirstReply::new(sender);
         for shard in self.round() {
             let reply = ReplyTo::First(first.clone());
-            self.push(shard, Request { command: Command::Claim(claim.clone()), reply, wait })?;
+            self.push(shard, Request::with(Command::Claim(claim.clone()), reply, wait))?;
         }
         drop(first);
         self.answer(answer).await

@@ -17,7 +17,7 @@ use crate::background::Background;
 use crate::error::EngineError;
 use crate::group::Group;
 use crate::inbox::Inbox;
-use crate::options::{Durability, FULL_DISK_RETRY, GROUP_BYTES_MAX, GROUP_MAX};
+use crate::options::{Durability, FULL_DISK_RETRY, GROUP_MAX};
 use crate::request::Request;
 use crate::result_waiters::ResultWaiters;
 
@@ -28,6 +28,8 @@ pub struct Pipeline {
     work: Condvar,
     /// Wakes shards that wait for the log.
     taken: Condvar,
+    /// Bytes up to which groups are put together.
+    group_bytes: usize,
     /// Bytes that the log can still take.
     pub room: AtomicU64,
     /// Bytes set aside for commands that are not in the log yet.
@@ -64,7 +66,12 @@ struct State {
 }
 
 impl Pipeline {
-    pub fn new(lanes: Vec<Lane>, positions: Vec<[u64; 2]>, room: u64) -> Arc<Pipeline> {
+    pub fn new(
+        lanes: Vec<Lane>,
+        positions: Vec<[u64; 2]>,
+        room: u64,
+        group_bytes: usize,
+    ) -> Arc<Pipeline> {
         let state = State {
             open: lanes.iter().map(|_| Group::default()).collect(),
             positions,
@@ -79,6 +86,7 @@ impl Pipeline {
             state: Mutex::new(state),
             work: Condvar::new(),
             taken: Condvar::new(),
+            group_bytes,
             room: AtomicU64::new(room),
             reserved: AtomicU64::new(0),
             full: AtomicBool::new(false),
@@ -100,7 +108,7 @@ impl Pipeline {
             let Some(open) = state.open.get_mut(usize::from(shard)) else {
                 return Err(EngineError::Closed);
             };
-            let fits = open.len() + group.len() <= GROUP_BYTES_MAX && open.answers() < GROUP_MAX;
+            let fits = open.len() + group.len() <= self.group_bytes && open.answers() < GROUP_MAX;
             if fits || open.is_empty() {
                 if open.is_empty() {
                     std::mem::swap(open, group);
@@ -326,15 +334,17 @@ impl Committer {
     }
 
     fn commit(&mut self) -> Result<(), LogError> {
-        let mut bytes = 0;
+        let (mut bytes, mut frame_bytes) = (0, 0);
         // The groups of all shards go into one frame, unless that would be too long.
         let mut frame: Vec<(u16, &[u8])> = Vec::new();
         for (shard, group) in (0..).zip(&self.groups) {
-            if !frame.is_empty() && bytes + group.len() > GROUP_BYTES_MAX {
+            if !frame.is_empty() && frame_bytes + group.len() > self.pipeline.group_bytes {
                 self.log.append(&frame)?;
                 frame.clear();
+                frame_bytes = 0;
             }
             frame.extend(group.records().map(|record| (shard, record)));
+            frame_bytes += group.len();
             bytes += group.len();
         }
         if !frame.is_empty() {
@@ -344,7 +354,10 @@ impl Committer {
             self.pipeline.appended.fetch_add(bytes as u64, Ordering::Relaxed);
             if self.durability == Durability::Fsync {
                 let start = Instant::now();
-                self.log.sync()?;
+                self.be_patient(true);
+                let synced = self.log.sync();
+                self.be_patient(false);
+                synced?;
                 self.sync_time = (self.sync_time * 7 + start.elapsed()) / 8;
                 self.pipeline.syncs.fetch_add(1, Ordering::Relaxed);
             }
@@ -354,6 +367,10 @@ impl Committer {
         self.pipeline.unreserve(reserved);
         self.release();
         Ok(())
+    }
+
+    fn be_patient(&self, patient: bool) {
+        self.pipeline.lanes.iter().for_each(|lane| lane.inbox.set_patient(patient));
     }
 
     fn release(&mut self) {
@@ -418,10 +435,11 @@ impl Committer {
 
     fn fail(&mut self, error: &LogError) {
         let error = EngineError::Failed(error.to_string().into());
+        // The engine has failed before anybody hears of it: who asks then is told why.
+        self.pipeline.fail(&error);
         for group in &mut self.groups {
             group.fail(&error);
         }
-        self.pipeline.fail(&error);
     }
 }
 

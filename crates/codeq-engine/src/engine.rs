@@ -277,7 +277,7 @@ fn start(
         let parked = Arc::clone(shard.parked());
         handles.push(ShardHandle { inbox, data, durable: watched, parked });
     }
-    let pipeline = Pipeline::new(lanes, positions, log.room());
+    let pipeline = Pipeline::new(lanes, positions, log.room(), options.group_bytes_max());
     let (background, background_threads) = Background::start(Arc::downgrade(&pipeline))?;
     let mut threads = Vec::new();
     for (shard, handle) in shards.into_iter().zip(&handles) {

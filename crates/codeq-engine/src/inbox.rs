@@ -7,7 +7,7 @@ use codeq_store::Flushed;
 use parking_lot::{Condvar, Mutex};
 
 use crate::error::EngineError;
-use crate::options::{INBOX_BYTES_MAX, INBOX_MAX};
+use crate::options::{INBOX_BYTES_MAX, INBOX_MAX, PATIENCE_MAX};
 use crate::request::Request;
 use tokio::sync::oneshot;
 
@@ -36,6 +36,8 @@ struct Queue {
     bytes: usize,
     notices: VecDeque<Notice>,
     waiting: bool,
+    /// The log is at work: nothing is gained by applying a single request at once.
+    patient: bool,
     closed: Option<EngineError>,
 }
 
@@ -56,8 +58,20 @@ impl Inbox {
             queue.bytes += request.bytes();
             queue.requests.push_back(request);
         }
-        self.wake(queue);
+        if !queue.patient || queue.requests.len() >= PATIENCE_MAX {
+            self.wake(queue);
+        }
         Ok(())
+    }
+
+    /// Says that the log has begun or ended a sync. While it is at work, requests gather before they wake
+    /// the shard: that saves it most of its wake-ups, and what has gathered at the end is applied then.
+    pub fn set_patient(&self, patient: bool) {
+        let mut queue = self.queue.lock();
+        queue.patient = patient;
+        if !patient && !queue.requests.is_empty() {
+            self.wake(queue);
+        }
     }
 
     /// Adds a notice. Notices are few and never refused.

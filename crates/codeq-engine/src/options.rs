@@ -6,6 +6,8 @@ use codeq_core::settings::Settings;
 
 /// Most commands that wait in a shard's inbox; one more is answered *overloaded*.
 pub const INBOX_MAX: usize = 16_384;
+/// So many requests wake a shard even while the log is at work.
+pub const PATIENCE_MAX: usize = 64;
 /// Most bytes of commands that wait in a shard's inbox.
 pub const INBOX_BYTES_MAX: usize = 64 << 20;
 /// Bytes of commands applied under one lock, unless a single command has more.
@@ -61,6 +63,12 @@ impl Options {
     /// log once it is applied, whatever stands in the same group.
     pub fn command_bytes_max(&self) -> usize {
         (self.log().max_frame_bytes() / 2) as usize
+    }
+
+    /// The bytes up to which groups are put together: with short segments less than [`GROUP_BYTES_MAX`],
+    /// because a frame has to fit into one.
+    pub(crate) fn group_bytes_max(&self) -> usize {
+        GROUP_BYTES_MAX.min(self.command_bytes_max())
     }
 }
 

@@ -74,80 +74,89 @@ pub struct Request {
     pub reply: ReplyTo,
     /// For a claim that finds nothing: wait for a task this long.
     pub wait: Millis,
+    bytes: usize,
 }
 
 impl Request {
     /// A command whose answer goes to `sender`.
     pub fn new(command: Command, sender: oneshot::Sender<Answer>) -> Request {
-        Request { command, reply: ReplyTo::One(sender), wait: 0 }
+        Request::with(command, ReplyTo::One(sender), 0)
+    }
+
+    /// A command whose answer goes to `reply`; a claim that finds nothing waits for `wait`.
+    pub fn with(command: Command, reply: ReplyTo, wait: Millis) -> Request {
+        let bytes = bytes(&command);
+        Request { command, reply, wait, bytes }
     }
 
     /// A command of the engine itself.
     pub fn detached(command: Command) -> Request {
-        Request { command, reply: ReplyTo::Nobody, wait: 0 }
+        Request::with(command, ReplyTo::Nobody, 0)
     }
 
     /// About how many bytes it takes, waiting and in the log; never less than the latter.
     pub fn bytes(&self) -> usize {
-        const BASE: usize = 256;
-        let text = |text: &Option<Arc<str>>| text.as_ref().map_or(0, |text| text.len());
-        BASE + match &self.command {
-            Command::Enqueue(Enqueue { tenant, tasks, .. }) => {
-                let task = |task: &NewTask| {
-                    let names = task.command.len() + text(&task.webhook);
-                    let trace = text(&task.trace_parent) + text(&task.trace_state);
-                    BASE + task.payload.len() + names + trace + text(&task.idempotency_key)
-                };
-                tenant.len() + tasks.iter().map(task).sum::<usize>()
-            }
-            Command::Claim(Claim { tenant, worker, from, .. }) => {
-                let names = match from {
-                    Selector::Any => 0,
-                    Selector::Commands(commands) => {
-                        commands.iter().map(|name| name.len() + 8).sum()
-                    }
-                };
-                tenant.len() + worker.len() + names
-            }
-            Command::Submit(Submit { tenant, worker, outcome, artifacts, .. }) => {
-                let outcome = match outcome {
-                    Outcome::Completed(result) => result.len(),
-                    Outcome::Failed(error) => error.len(),
-                };
-                let artifact = |artifact: &Artifact| artifact.name.len() + artifact.url.len() + 16;
-                let artifacts = artifacts.iter().map(artifact).sum::<usize>();
-                tenant.len() + worker.len() + outcome + artifacts
-            }
-            Command::Nack(nack) => nack.tenant.len() + nack.worker.len() + text(&nack.reason),
-            Command::Heartbeat(heartbeat) => heartbeat.tenant.len() + heartbeat.worker.len(),
-            Command::Abandon(abandon) => abandon.tenant.len() + abandon.worker.len(),
-            Command::Cancel(cancel) => cancel.tenant.len() + cancel.by.len(),
-            Command::Replay(replay) => {
-                let target = match &replay.target {
-                    ReplayTarget::One(_) => 0,
-                    ReplayTarget::Queue { command, error_contains, .. } => {
-                        command.len() + text(error_contains)
-                    }
-                };
-                replay.tenant.len() + replay.by.len() + target
-            }
-            Command::Purge(purge) => purge.tenant.len() + purge.command.len() + purge.by.len(),
-            Command::Pause(pause) => pause.tenant.len() + pause.command.len(),
-            Command::PutTopic(put) => {
-                let reference = text(&put.policy.dead_letter_topic);
-                put.tenant.len() + put.name.len() + put.policy.priority_tiers.len() + reference
-            }
-            Command::DeleteTopic(delete) => delete.tenant.len() + delete.name.len(),
-            Command::Cleanup(cleanup) => cleanup.tenant.len(),
-            Command::Callback(callback) => {
-                let error = match &callback.delivery {
-                    Delivery::Failed { error, .. } => error.len(),
-                    Delivery::Delivered | Delivery::Resend => 0,
-                };
-                callback.tenant.len() + error
-            }
-            Command::Configure(_) | Command::Sweep(_) => 0,
+        self.bytes
+    }
+}
+
+fn bytes(command: &Command) -> usize {
+    const BASE: usize = 256;
+    let text = |text: &Option<Arc<str>>| text.as_ref().map_or(0, |text| text.len());
+    BASE + match command {
+        Command::Enqueue(Enqueue { tenant, tasks, .. }) => {
+            let task = |task: &NewTask| {
+                let names = task.command.len() + text(&task.webhook);
+                let trace = text(&task.trace_parent) + text(&task.trace_state);
+                BASE + task.payload.len() + names + trace + text(&task.idempotency_key)
+            };
+            tenant.len() + tasks.iter().map(task).sum::<usize>()
         }
+        Command::Claim(Claim { tenant, worker, from, .. }) => {
+            let names = match from {
+                Selector::Any => 0,
+                Selector::Commands(commands) => commands.iter().map(|name| name.len() + 8).sum(),
+            };
+            tenant.len() + worker.len() + names
+        }
+        Command::Submit(Submit { tenant, worker, outcome, artifacts, .. }) => {
+            let outcome = match outcome {
+                Outcome::Completed(result) => result.len(),
+                Outcome::Failed(error) => error.len(),
+            };
+            let artifact = |artifact: &Artifact| artifact.name.len() + artifact.url.len() + 16;
+            let artifacts = artifacts.iter().map(artifact).sum::<usize>();
+            tenant.len() + worker.len() + outcome + artifacts
+        }
+        Command::Nack(nack) => nack.tenant.len() + nack.worker.len() + text(&nack.reason),
+        Command::Heartbeat(heartbeat) => heartbeat.tenant.len() + heartbeat.worker.len(),
+        Command::Abandon(abandon) => abandon.tenant.len() + abandon.worker.len(),
+        Command::Cancel(cancel) => cancel.tenant.len() + cancel.by.len(),
+        Command::Replay(replay) => {
+            let target = match &replay.target {
+                ReplayTarget::One(_) => 0,
+                ReplayTarget::Queue { command, error_contains, .. } => {
+                    command.len() + text(error_contains)
+                }
+            };
+            replay.tenant.len() + replay.by.len() + target
+        }
+        Command::Purge(purge) => purge.tenant.len() + purge.command.len() + purge.by.len(),
+        Command::Pause(pause) => pause.tenant.len() + pause.command.len(),
+        Command::PutTopic(put) => {
+            let reference = text(&put.policy.dead_letter_topic);
+            put.tenant.len() + put.name.len() + put.policy.priority_tiers.len() + reference
+        }
+        Command::DeleteTopic(delete) => delete.tenant.len() + delete.name.len(),
+        Command::Cleanup(cleanup) => cleanup.tenant.len(),
+        Command::Callback(callback) => {
+            let error = match &callback.delivery {
+                Delivery::Failed { error, .. } => error.len(),
+                Delivery::Delivered | Delivery::Resend => 0,
+            };
+            callback.tenant.len() + error
+        }
+        Command::Configure(_) | Command::Sweep(_) => 0,
     }
 }
 

@@ -159,7 +159,7 @@ impl Shard {
         now: Millis,
         request: Request,
     ) -> Result<(), KvError> {
-        let Request { command, reply, wait } = request;
+        let Request { command, reply, wait, .. } = request;
         let mut effects = std::mem::take(&mut self.effects);
         let applied = data.state.apply(&mut data.store, now, &command, &mut effects)?;
         if applied.changed {

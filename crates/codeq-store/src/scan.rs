@@ -11,8 +11,8 @@ use crate::memtable::Slot;
 /// Appends to `out` at most `limit` rows. The iterators run in the direction of the scan; where keys
 /// meet, `newer` wins over `older`, and both over the rows of the file.
 pub(crate) fn merge<'a>(
-    newer: impl Iterator<Item = (&'a Key, &'a Slot)>,
-    older: impl Iterator<Item = (&'a Key, &'a Slot)>,
+    newer: impl Iterator<Item = (Key, &'a Slot)>,
+    older: impl Iterator<Item = (Key, &'a Slot)>,
     mut rows: Rows<'_>,
     direction: Direction,
     limit: usize,
@@ -51,13 +51,13 @@ pub(crate) fn merge<'a>(
     Ok(())
 }
 
-fn peek_key<'a>(slots: &mut Peekable<impl Iterator<Item = (&'a Key, &'a Slot)>>) -> Option<Key> {
-    slots.peek().map(|(key, _)| **key)
+fn peek_key<'a>(slots: &mut Peekable<impl Iterator<Item = (Key, &'a Slot)>>) -> Option<Key> {
+    slots.peek().map(|(key, _)| *key)
 }
 
 fn take<'a>(
-    slots: &mut Peekable<impl Iterator<Item = (&'a Key, &'a Slot)>>,
+    slots: &mut Peekable<impl Iterator<Item = (Key, &'a Slot)>>,
     key: Key,
 ) -> Option<&'a Slot> {
-    slots.next_if(|(next, _)| **next == key).map(|(_, slot)| slot)
+    slots.next_if(|(next, _)| *next == key).map(|(_, slot)| slot)
 }

@@ -1,6 +1,5 @@
 //! The store of one shard: two memtables over a file.
 
-use std::collections::btree_map::Range;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -12,7 +11,7 @@ use crate::Options;
 use crate::error::StoreError;
 use crate::file::remove_leftover;
 use crate::flush::{FileState, FlushJob, Flushed, Frozen, Work};
-use crate::memtable::{Memtable, Slot};
+use crate::memtable::Memtable;
 use crate::rewrite::{self, Rewrite, SnapshotJob};
 use crate::scan;
 
@@ -194,7 +193,7 @@ impl KvRead for Store {
         if from > to || limit == 0 {
             return Ok(());
         }
-        let newer: Range<'_, Key, Slot> = self.active.range(table, from, to);
+        let newer = self.active.range(table, from, to);
         let older = self.frozen_rows().map(|rows| rows.range(table, from, to)).into_iter();
         let rows = self.state.view.range(table, from, to)?;
         match direction {

@@ -59,7 +59,7 @@ impl<'txn> Writer<'txn> {
                 Some((last, key)) if table == last => key - 1,
                 _ => Key::MAX,
             };
-            let mut rows = rows.range(table, 0, to).map(|(key, slot)| (*key, slot)).peekable();
+            let mut rows = rows.range(table, 0, to).peekable();
             if rows.peek().is_none() {
                 continue;
             }

@@ -46,11 +46,21 @@ impl Load {
     }
 
     /// Enqueues `count` tasks in one command.
-    pub async fn enqueue(&self, count: usize, delay: Option<u64>, seed: u64) -> anyhow::Result<()> {
+    pub async fn enqueue(&self, count: usize, seed: u64) -> anyhow::Result<()> {
+        self.enqueue_at(count, None, seed).await
+    }
+
+    /// The same, not claimable before `run_at`.
+    pub async fn enqueue_at(
+        &self,
+        count: usize,
+        run_at: Option<u64>,
+        seed: u64,
+    ) -> anyhow::Result<()> {
         let task = NewTask {
             command: self.command.clone(),
             payload: self.payload.clone(),
-            delay,
+            run_at,
             ..NewTask::default()
         };
         let tasks = vec![task; count];
@@ -95,7 +105,7 @@ impl Load {
 
     async fn cycle(&self, seed: u64, due: Instant, latencies: &Latencies) -> anyhow::Result<()> {
         let start = Instant::now();
-        self.enqueue(1, None, seed).await?;
+        self.enqueue(1, seed).await?;
         let enqueued = Instant::now();
         let id = self.claim(1).await?.pop().context("no task to claim")?;
         let claimed = Instant::now();

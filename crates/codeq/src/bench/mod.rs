@@ -4,6 +4,7 @@ mod bare;
 mod cycle;
 mod engine;
 mod process;
+mod scenarios;
 
 use clap::Subcommand;
 
@@ -12,6 +13,8 @@ use clap::Subcommand;
 pub enum Bench {
     /// The engine without a network: full cycles (enqueue, claim, submit) against the bare disk.
     Engine(engine::Args),
+    /// Long queues, long runs, many timers, checkpoints.
+    Scenarios(scenarios::Args),
 }
 
 impl Bench {
@@ -19,6 +22,7 @@ impl Bench {
     pub fn run(self) -> anyhow::Result<()> {
         match self {
             Bench::Engine(args) => engine::run(&args),
+            Bench::Scenarios(args) => scenarios::run(&args),
         }
     }
 }
