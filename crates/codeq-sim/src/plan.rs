@@ -144,6 +144,8 @@ pub struct Plan {
     pub pace: [u64; 6],
     /// What goes wrong.
     pub mishaps: Mishaps,
+    /// Hundreds of tasks that wait from the start: more than the rules keep in memory.
+    pub preload: u64,
 }
 
 impl Plan {
@@ -184,6 +186,7 @@ impl Plan {
                 rng.between(0, 3),
             ],
             mishaps: mishaps(rng, durability),
+            preload: if rng.chance(5) { rng.between(11, 22) } else { 0 },
         }
     }
 }

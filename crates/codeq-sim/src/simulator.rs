@@ -88,6 +88,7 @@ pub fn run(seed: u64, options: &Options) -> Report {
         }
     };
     let steps = options.steps.unwrap_or(run.plan.steps);
+    run.preload();
     for step in 0..steps {
         run.step(step);
         if run.report.violations.len() >= VIOLATIONS_MAX {
@@ -176,6 +177,18 @@ impl Run {
         };
         run.invoke(Ask { command: Command::Configure(run.plan.settings.clone()), wait: 0 });
         Ok(run)
+    }
+
+    /// Long queues from the start, if the plan has them.
+    fn preload(&mut self) {
+        for _ in 0..self.plan.preload {
+            let ask = self.workload.hundred();
+            self.invoke(ask);
+            if let Err(Stopped(text)) = self.turn_all() {
+                let text = format!("nothing is wrong, and yet the server stopped: {text}");
+                self.report.violations.push(Violation::new(1, text));
+            }
+        }
     }
 
     fn step(&mut self, step: u64) {
@@ -274,8 +287,7 @@ impl Run {
 
     fn send(&mut self, shard: u16, ask: Ask) {
         let (sender, answer) = oneshot::channel();
-        let mut request = Request::new(ask.command.clone(), sender);
-        request.wait = ask.wait;
+        let request = Request::with(ask.command.clone(), ReplyTo::One(sender), ask.wait);
         self.take_off(shard, ask.command, answer);
         if let Some(server) = &mut self.server {
             server.push(shard, request);
@@ -293,7 +305,7 @@ impl Run {
         if let Some(server) = &mut self.server {
             for shard in 0..self.plan.shards {
                 let reply = ReplyTo::First(first.clone());
-                server.push(shard, Request { command: ask.command.clone(), reply, wait: ask.wait });
+                server.push(shard, Request::with(ask.command.clone(), reply, ask.wait));
             }
         }
     }

@@ -95,6 +95,24 @@ impl Workload {
         Ask { command, wait }
     }
 
+    /// A hundred tasks for one queue and one priority.
+    pub fn hundred(&mut self) -> Ask {
+        let tenant = self.tenant();
+        let command = self.plan.commands.first().cloned();
+        let task = |workload: &mut Workload| {
+            workload.sent += 1;
+            NewTask {
+                command: command.clone().unwrap_or_else(|| "work".into()),
+                payload: Bytes::from(format!("{{\"of\":\"{tenant}\",\"n\":{}}}", workload.sent)),
+                ..NewTask::default()
+            }
+        };
+        let tasks = (0..100).map(|_| task(self)).collect();
+        let seed = self.rng.draw();
+        let enqueue = Enqueue { tenant: Arc::clone(&tenant), tasks, atomic: false, seed };
+        Ask { command: Command::Enqueue(enqueue), wait: 0 }
+    }
+
     fn command(&mut self, act: Act, now: Millis) -> Option<Command> {
         Some(match act {
             Act::Enqueue => self.enqueue(1, now),

@@ -3,7 +3,7 @@
 use codeq_sim::{Campaign, Options, Summary, run, run_campaign};
 
 /// Enough for every kind of plan; the long campaign is `codeq sim`.
-const SEEDS: u64 = 120;
+const SEEDS: u64 = 80;
 
 #[test]
 fn the_same_seed_is_the_same_run() {

@@ -11,7 +11,7 @@ pub fn check(rows: &Rows, found: &mut Vec<Violation>) {
         let spent = row.attempts >= row.max_attempts;
         let wrong = match row.place {
             Place::Pending | Place::Delayed | Place::InProgress => spent,
-            Place::Dead => !spent,
+            Place::Dead => row.attempts != row.max_attempts,
             Place::Completed | Place::Failed => row.attempts > row.max_attempts,
         };
         if wrong {
