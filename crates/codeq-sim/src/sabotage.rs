@@ -230,9 +230,10 @@ impl Saboteur {
             }
             // Only as the first of a turn: what the rows show is then what the claim will find.
             (Sabotage::OrderBeforeCommit, Command::Enqueue(enqueue)) if first => {
-                let ghosts = push_back(state, store, enqueue)?;
+                let (before, after) = push_back(state, store, enqueue)?;
+                out.extend(before);
                 out.push(request);
-                out.extend(ghosts);
+                out.extend(after);
                 return Ok(());
             }
             (Sabotage::HeadSkipped, Command::Claim(claim)) if first => {
@@ -384,27 +385,29 @@ fn ghost_release(tenant: &Arc<str>, id: TaskId) -> Request {
     Request::detached(Command::Abandon(Abandon { tenant, id, worker, penalty: false }))
 }
 
-/// After this enqueue the task that was first in its queue stands behind the new one.
-fn push_back(state: &State, store: &Store, enqueue: &Enqueue) -> Result<Vec<Request>, KvError> {
-    let (Some(task), tenant) = (enqueue.tasks.first(), &enqueue.tenant) else {
-        return Ok(Vec::new());
+/// Requests of the ghost before and after one of a client.
+type Around = (Option<Request>, Option<Request>);
+
+/// Around this enqueue the task that was first in its queue steps aside, and stands behind the new one.
+fn push_back(state: &State, store: &Store, enqueue: &Enqueue) -> Result<Around, KvError> {
+    let command = enqueue.tasks.first().map(|task| &task.command);
+    let queue = command
+        .and_then(|command| state.queue_id(&enqueue.tenant, command))
+        .filter(|queue| state.is_claimable(*queue));
+    let (Some(command), Some(queue)) = (command, queue) else {
+        return Ok((None, None));
     };
-    let queue = state.queue_id(tenant, &task.command).filter(|queue| state.is_claimable(*queue));
-    let Some(queue) = queue else {
-        return Ok(Vec::new());
-    };
-    let Some(head) = heads(store, queue, 1)?.first().copied() else {
-        return Ok(Vec::new());
-    };
-    Ok(vec![ghost_claim(tenant, &task.command), ghost_release(tenant, head)])
+    Ok(match heads(store, queue, 1)?[..] {
+        [head] => (
+            Some(ghost_claim(&enqueue.tenant, command)),
+            Some(ghost_release(&enqueue.tenant, head)),
+        ),
+        _ => (None, None),
+    })
 }
 
 /// Around this claim the task that is first in line steps aside.
-fn skip_head(
-    state: &State,
-    store: &Store,
-    claim: &Claim,
-) -> Result<(Option<Request>, Option<Request>), KvError> {
+fn skip_head(state: &State, store: &Store, claim: &Claim) -> Result<Around, KvError> {
     let Selector::Commands(commands) = &claim.from else {
         return Ok((None, None));
     };
