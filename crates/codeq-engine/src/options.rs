@@ -70,12 +70,6 @@ impl Options {
     pub(crate) fn group_bytes_max(&self) -> usize {
         GROUP_BYTES_MAX.min(self.command_bytes_max())
     }
-
-    /// The bytes up to which groups are put together: with short segments less than [`GROUP_BYTES_MAX`],
-    /// because a frame has to fit into one.
-    pub(crate) fn group_bytes_max(&self) -> usize {
-        GROUP_BYTES_MAX.min(self.command_bytes_max())
-    }
 }
 
 impl Default for Options {
