@@ -1,6 +1,12 @@
 //! The `codeq` binary.
 
+mod backup;
 mod bench;
+mod fsck;
+mod restore;
+mod sim;
+
+use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 
@@ -9,21 +15,50 @@ static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 /// A durable, multi-tenant task queue in one binary.
 #[derive(Parser)]
-#[command(version, about, max_term_width = 100)]
+#[command(version, about, max_term_width = 100, after_help = EXAMPLES)]
 struct Cli {
     #[command(subcommand)]
     command: Command,
 }
+
+const EXAMPLES: &str = "\
+Examples:
+  codeq bench engine --seconds 1 --in-flight 1,64
+  codeq fsck /var/lib/codeq
+  codeq backup /var/lib/codeq /backup/2026-01-31
+  codeq sim --seeds 1..101
+
+Every command has its own --help.";
 
 #[derive(Subcommand)]
 enum Command {
     /// Measure this machine.
     #[command(subcommand)]
     Bench(bench::Bench),
+    /// Verify a data directory, changing nothing.
+    Fsck(fsck::Args),
+    /// Copy a data directory that is not in use.
+    Backup(backup::Args),
+    /// Make a data directory from a backup.
+    Restore(restore::Args),
+    /// Run the simulator: seeded clients, crashes and disk faults, with every promise checked.
+    Sim(sim::Args),
 }
 
-fn main() -> anyhow::Result<()> {
-    match Cli::parse().command {
+fn main() -> ExitCode {
+    let done = match Cli::parse().command {
         Command::Bench(bench) => bench.run(),
+        Command::Backup(args) => backup::run(&args),
+        Command::Restore(args) => restore::run(&args),
+        // These two say more by their exit code.
+        Command::Fsck(args) => return fsck::run(&args),
+        Command::Sim(args) => return sim::run(&args),
+    };
+    match done {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("codeq: {error:#}");
+            ExitCode::FAILURE
+        }
     }
 }

@@ -1,0 +1,249 @@
+//! `codeq fsck`: is this data directory sound? Looks at everything and changes nothing.
+//!
+//! First the files: manifest, log, stores. Then what opening would make of them: the engine's own recovery
+//! runs on a [`ScratchDisk`], whose writes stay in memory, and the simulator's checkers judge the rows.
+
+mod report;
+mod scratch;
+
+use std::fs::{File, TryLockError};
+use std::io;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::sync::Arc;
+
+use anyhow::Context;
+use clap::Parser;
+use codeq_disk::SharedDisk;
+use codeq_engine::layout::{self, Manifest};
+use codeq_engine::recover::Node;
+use codeq_engine::{OpenError, Options};
+use codeq_log::{LogError, LogReport};
+use codeq_sim::invariants::check_all;
+use codeq_store::{CheckReport, StoreError};
+
+use report::Report;
+pub use scratch::ScratchDisk;
+
+/// Options of `codeq fsck`.
+#[derive(Parser)]
+#[command(after_help = "\
+Nothing in the directory is changed. It must not be in use; a copy or a backup can be checked anywhere.
+
+The rows of one shard at a time are held in memory, without their payloads; --files-only needs little.
+
+Exit code: 0 sound, 1 problems found, 2 could not be checked (no such directory, in use, newer format).
+
+Example:
+  codeq fsck /var/lib/codeq")]
+pub struct Args {
+    /// The data directory.
+    dir: PathBuf,
+    /// Check the files only, not whether the rows make sense together.
+    #[arg(long)]
+    files_only: bool,
+}
+
+/// The directory cannot be checked here and now, whatever its state.
+const NOT_CHECKED: u8 = 2;
+
+/// Checks and prints.
+pub fn run(args: &Args) -> ExitCode {
+    let mut report = Report::default();
+    match check(args, &mut report) {
+        Ok(()) => report.finish(),
+        Err(error) => {
+            eprintln!("codeq fsck: {error:#}");
+            ExitCode::from(NOT_CHECKED)
+        }
+    }
+}
+
+/// An error means that the directory could not be checked; what is wrong with it goes into the report.
+fn check(args: &Args, report: &mut Report) -> anyhow::Result<()> {
+    let dir = args.dir.as_path();
+    let metadata = dir.metadata().with_context(|| format!("cannot open {}", dir.display()))?;
+    anyhow::ensure!(metadata.is_dir(), "{} is not a directory", dir.display());
+    let _lock = share(dir)?;
+    let disk: SharedDisk = Arc::new(ScratchDisk::default());
+    let Some(manifest) = check_manifest(&disk, dir, report)? else {
+        return Ok(());
+    };
+    let log = check_log(&disk, dir, manifest, report)?;
+    for shard in 0..manifest.shards {
+        let store = check_store(&disk, dir, shard, report)?;
+        if let (Some(log), Some(store)) = (&log, &store) {
+            check_position(log, store, shard, report);
+        }
+    }
+    if args.files_only {
+        report.note("the rows were not checked");
+    } else if report.is_sound() {
+        check_rows(&disk, dir, report)?;
+    } else {
+        report.note("the rows were not checked: the files have to be sound first");
+    }
+    Ok(())
+}
+
+/// Keeps the directory from being opened while it is checked, without writing to it.
+pub fn share(dir: &Path) -> Result<Option<File>, OpenError> {
+    let path = layout::lock_path(dir);
+    let io_error = |action, source| OpenError::Io { action, path: path.clone(), source };
+    match File::open(&path) {
+        Ok(file) => match file.try_lock_shared() {
+            Ok(()) => Ok(Some(file)),
+            Err(TryLockError::WouldBlock) => Err(OpenError::InUse(dir.to_owned())),
+            Err(TryLockError::Error(source)) => Err(io_error("lock", source)),
+        },
+        // Whoever has the directory open has made this file.
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(source) => Err(io_error("open", source)),
+    }
+}
+
+fn check_manifest(
+    disk: &SharedDisk,
+    dir: &Path,
+    report: &mut Report,
+) -> anyhow::Result<Option<Manifest>> {
+    match Manifest::load(&**disk, dir) {
+        Ok(Some(manifest)) => {
+            let Manifest { shards, log_id } = manifest;
+            report.fine("manifest", format!("{shards} shard(s), log id {log_id:016x}"));
+            Ok(Some(manifest))
+        }
+        Ok(None) => {
+            let log = codeq_log::verify(&**disk, &layout::log_dir(dir));
+            let held = log.is_ok_and(|log| log.last_index >= log.first_index);
+            anyhow::ensure!(held, "{} is not a codeQ data directory: no MANIFEST", dir.display());
+            let text = "MANIFEST is missing but the log is not empty: restore from a backup";
+            report.problem("manifest", text);
+            Ok(None)
+        }
+        Err(error @ OpenError::Foreign { .. }) => {
+            report.problem("manifest", error);
+            Ok(None)
+        }
+        Err(error) => Err(error.into()),
+    }
+}
+
+fn check_log(
+    disk: &SharedDisk,
+    dir: &Path,
+    manifest: Manifest,
+    report: &mut Report,
+) -> anyhow::Result<Option<LogReport>> {
+    let log = match codeq_log::verify(&**disk, &layout::log_dir(dir)) {
+        Ok(log) => log,
+        Err(error @ LogError::NewerFormat { .. }) => return Err(error.into()),
+        Err(LogError::Io { action, file, source }) if is_refusal(&source) => {
+            return Err(LogError::Io { action, file, source }.into());
+        }
+        Err(error) => {
+            report.problem("log", error);
+            return Ok(None);
+        }
+    };
+    let frames = match log.last_index {
+        last if last < log.first_index => format!("empty, the next frame is {}", log.first_index),
+        last => format!("frames {} to {last}", log.first_index),
+    };
+    let (segments, synced) = (log.segments.len(), log.watermark);
+    report.fine("log", format!("{frames}, synced up to {synced}, {segments} segment(s)"));
+    if log.log_id != manifest.log_id {
+        let (found, told) = (log.log_id, manifest.log_id);
+        let text = format!("its id is {found:016x}, the manifest says {told:016x}");
+        report.problem("log", text);
+    }
+    if log.torn_bytes > 0 {
+        report.note(format!(
+            "the log ends with {} bytes of a write that a crash interrupted; nobody was told that it \
+             succeeded, and the next start removes them",
+            log.torn_bytes
+        ));
+    }
+    Ok(Some(log))
+}
+
+fn check_store(
+    disk: &SharedDisk,
+    dir: &Path,
+    shard: u16,
+    report: &mut Report,
+) -> anyhow::Result<Option<CheckReport>> {
+    let part = format!("shard {shard}");
+    match codeq_store::check(disk, &layout::store_path(dir, shard)) {
+        Ok(store) => {
+            let rows: u64 = store.rows.iter().map(|(_, count)| count).sum();
+            let (bytes, position) = (store.live_bytes, store.position);
+            report.fine(&part, format!("store up to frame {position}, {rows} rows, {bytes} bytes"));
+            Ok(Some(store))
+        }
+        Err(error @ StoreError::TooNew { .. }) => Err(error.into()),
+        Err(StoreError::Io { path, source }) if is_refusal(&source) => {
+            Err(StoreError::Io { path, source }.into())
+        }
+        Err(error) => {
+            report.problem(&part, error);
+            Ok(None)
+        }
+    }
+}
+
+/// The store must end where the log can go on.
+fn check_position(log: &LogReport, store: &CheckReport, shard: u16, report: &mut Report) {
+    let (position, first, last) = (store.position, log.first_index, log.last_index);
+    let part = format!("shard {shard}");
+    if position > last {
+        let text = format!("its store is at frame {position}, but the log ends at frame {last}");
+        report.problem(&part, text);
+    } else if position.saturating_add(1) < first {
+        let text = format!("its store is at frame {position}, but the log starts at frame {first}");
+        report.problem(&part, text);
+    }
+}
+
+/// Opens the directory as a server would, in memory, and holds the rows against the invariants.
+fn check_rows(disk: &SharedDisk, dir: &Path, report: &mut Report) -> anyhow::Result<()> {
+    let node = match open_in_memory(disk, dir) {
+        Ok(node) => node,
+        Err(error) => {
+            report.problem("opening", error);
+            return Ok(());
+        }
+    };
+    for shard in &node.shards {
+        let data = shard.data().read();
+        let part = format!("shard {}", shard.number);
+        match check_all(&data.state, &data.store) {
+            Ok(violations) if violations.is_empty() => {
+                let tasks: u64 = data.state.queues().map(|(_, row)| row.counts.total()).sum();
+                let queues = data.state.queues().count();
+                let frames = node.log.last_index().saturating_sub(data.store.position());
+                let text = format!(
+                    "{tasks} task(s) in {queues} queue(s), after {frames} frame(s) of the log"
+                );
+                report.fine(&part, text);
+            }
+            Ok(violations) => {
+                violations.iter().for_each(|violation| report.problem(&part, violation));
+            }
+            Err(error) => report.problem(&part, error),
+        }
+    }
+    Ok(())
+}
+
+/// What opening the directory would give. What recovery writes goes to the scratch disk.
+pub fn open_in_memory(disk: &SharedDisk, dir: &Path) -> Result<Node, OpenError> {
+    // No checkpoint on the way: it would only move rows from one place in memory to another.
+    let options = Options { memtable_bytes: usize::MAX, ..Options::default() };
+    Node::open(disk, dir, &options, 0)
+}
+
+/// The system does not let us look: that says nothing about the directory.
+fn is_refusal(error: &io::Error) -> bool {
+    error.kind() == io::ErrorKind::PermissionDenied
+}

@@ -1,0 +1,183 @@
+//! `codeq sim`: the simulator, from the command line.
+
+use std::io::{IsTerminal, Write};
+use std::ops::Range;
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
+
+use clap::Parser;
+use codeq_sim::{Campaign, Options, Report, Summary, run_campaign};
+
+/// Options of `codeq sim`.
+#[derive(Parser)]
+#[command(after_help = "\
+A seed decides everything about a run: the clients, the clock, the crashes, the disk's faults. The same
+seed of the same program is the same run, so that a failure is repeated by its seed alone.
+
+Exit code: 0 all runs hold, 1 a run found a violation (its seed is printed), 2 usage.
+
+Examples:
+  codeq sim --seed 42
+  codeq sim --seeds 1..501 --hours 100")]
+pub struct Args {
+    /// Run this seed only.
+    #[arg(long, conflicts_with_all = ["seeds", "hours"])]
+    seed: Option<u64>,
+    /// Run these seeds: the first one and the one after the last.
+    #[arg(long, value_name = "A..B", value_parser = range, default_value = "1..101")]
+    seeds: Range<u64>,
+    /// Go on with further seeds until so many hours have been simulated.
+    #[arg(long, value_name = "H")]
+    hours: Option<u64>,
+    /// Rounds of requests in each run, instead of what the seed says.
+    #[arg(long)]
+    steps: Option<u64>,
+    /// Do not show clients the fences of their claims.
+    #[arg(long)]
+    without_fences: bool,
+    /// Do not stop at the first seed that finds something.
+    #[arg(long)]
+    keep_going: bool,
+    /// Print all that the clients of a failing run know.
+    #[arg(long)]
+    ledger: bool,
+}
+
+/// Seeds between two looks at the hours that were simulated.
+const CHUNK: u64 = 20;
+/// How often a line of progress is printed where it cannot be overwritten.
+const PROGRESS: Duration = Duration::from_secs(30);
+
+/// Simulates and prints.
+pub fn run(args: &Args) -> ExitCode {
+    let started = Instant::now();
+    let seeds = args.seed.map_or(args.seeds.clone(), |seed| seed..seed.saturating_add(1));
+    let mut progress = Progress { shown: started, terminal: std::io::stderr().is_terminal() };
+    let mut total = campaign(args, seeds.clone(), &mut progress);
+    let mut next = seeds.end;
+    let hours = args.hours.unwrap_or(0);
+    while hours_of(&total) < hours as f64 && (args.keep_going || total.failures.is_empty()) {
+        let sum = campaign(args, next..next.saturating_add(CHUNK), &mut progress);
+        next = next.saturating_add(CHUNK);
+        add(&mut total, sum);
+    }
+    progress.clear();
+    print(args, &total, started.elapsed())
+}
+
+fn campaign(args: &Args, seeds: Range<u64>, progress: &mut Progress) -> Summary {
+    let options = Options {
+        steps: args.steps,
+        without_fences: args.without_fences,
+        keep_ledger: args.ledger,
+        ..Options::default()
+    };
+    let campaign = Campaign {
+        first: seeds.start,
+        seeds: seeds.end.saturating_sub(seeds.start),
+        options,
+        stop_at_failure: !args.keep_going,
+    };
+    run_campaign(&campaign, |report, summary| progress.show(report, summary))
+}
+
+fn print(args: &Args, total: &Summary, took: Duration) -> ExitCode {
+    for report in &total.failures {
+        report.ledger.iter().for_each(|line| println!("{line}"));
+        for violation in &report.violations {
+            println!("seed {}: {violation}", report.seed);
+        }
+        println!("repeat with: {}", replay_command(args, report));
+    }
+    println!(
+        "{} run(s), {} operations ({} acknowledged, {} without an answer), {} crashes, {} checkpoints, \
+         {:.1} hours simulated in {:.1} s, {} failure(s)",
+        total.runs,
+        total.ops,
+        total.acked,
+        total.unknown,
+        total.crashes,
+        total.checkpoints,
+        hours_of(total),
+        took.as_secs_f64(),
+        total.failures.len()
+    );
+    if total.failures.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+/// The command that repeats a run, with the options that it depends on.
+fn replay_command(args: &Args, report: &Report) -> String {
+    let mut command = report.replay_command();
+    if let Some(steps) = args.steps {
+        command.push_str(&format!(" --steps {steps}"));
+    }
+    if args.without_fences {
+        command.push_str(" --without-fences");
+    }
+    command
+}
+
+fn hours_of(summary: &Summary) -> f64 {
+    summary.simulated as f64 / 3_600_000.0
+}
+
+fn add(total: &mut Summary, more: Summary) {
+    total.runs += more.runs;
+    total.ops += more.ops;
+    total.acked += more.acked;
+    total.unknown += more.unknown;
+    total.crashes += more.crashes;
+    total.checkpoints += more.checkpoints;
+    total.simulated += more.simulated;
+    total.failures.extend(more.failures);
+}
+
+/// A line on the standard error that says how far it is.
+struct Progress {
+    shown: Instant,
+    terminal: bool,
+}
+
+impl Progress {
+    fn show(&mut self, report: &Report, sum: &Summary) {
+        let every = if self.terminal { Duration::from_millis(200) } else { PROGRESS };
+        if self.shown.elapsed() < every {
+            return;
+        }
+        self.shown = Instant::now();
+        let (lead, end) = if self.terminal { ("\r\x1b[K", "") } else { ("", "\n") };
+        eprint!("{lead}seed {}: {} operations, {} crashes{end}", report.seed, sum.ops, sum.crashes);
+        // Nobody may be reading.
+        let _ = std::io::stderr().flush();
+    }
+
+    fn clear(&self) {
+        if self.terminal {
+            eprint!("\r\x1b[K");
+        }
+    }
+}
+
+fn range(text: &str) -> Result<Range<u64>, String> {
+    let number = |text: &str| text.trim().parse::<u64>().map_err(|error| error.to_string());
+    let (from, to) = text.split_once("..").ok_or("two numbers with '..' between them")?;
+    let range = match to.strip_prefix('=') {
+        Some(last) => number(from)?..number(last)?.saturating_add(1),
+        None => number(from)?..number(to)?,
+    };
+    if range.is_empty() { Err("there is no seed in it".to_owned()) } else { Ok(range) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ranges_are_read_as_in_rust() {
+        assert_eq!(range("1..501"), Ok(1..501));
+        assert_eq!(range("7..=9"), Ok(7..10));
+        for wrong in ["", "5", "5..5", "9..1", "a..b", "1..-1"] {
+            assert!(range(wrong).is_err(), "{wrong}");
+        }
+    }
+}

@@ -1,0 +1,81 @@
+//! `codeq backup` and `codeq restore`.
+
+use codeq_engine::{Engine, Options};
+
+use crate::harness::{RETENTION, codeq, contents, crashed, filled, options, put, ready, text};
+
+#[test]
+fn a_backup_restores_to_the_same_tasks() {
+    let tmp = tempfile::tempdir().unwrap();
+    let at = |name: &str| tmp.path().join(name);
+    filled(&at("data"), 2);
+    let made = codeq(&["backup", text(&at("data")), text(&at("backup"))]);
+    assert_eq!(made.code, 0, "{}", made.err);
+    assert!(made.out.contains("2 shard(s)"), "{}", made.out);
+    let restored = codeq(&["restore", text(&at("backup")), text(&at("restored"))]);
+    assert_eq!(restored.code, 0, "{}", restored.err);
+    for name in ["data", "backup", "restored"] {
+        let checked = codeq(&["fsck", text(&at(name))]);
+        assert_eq!(checked.code, 0, "{name}: {}{}", checked.out, checked.err);
+    }
+    let engine = Engine::open(&at("restored"), options()).unwrap();
+    assert_eq!(ready(&engine), (59, 1));
+    put(&engine, 61);
+    assert_eq!(ready(&engine), (60, 1));
+}
+
+#[test]
+fn a_backup_of_a_crashed_directory_holds_what_the_log_holds() {
+    let tmp = tempfile::tempdir().unwrap();
+    let at = |name: &str| tmp.path().join(name);
+    crashed(&at("data"), 1);
+    let made = codeq(&["backup", text(&at("data")), text(&at("backup"))]);
+    assert_eq!(made.code, 0, "{}", made.err);
+    let engine = Engine::open(&at("backup"), options()).unwrap();
+    assert_eq!(ready(&engine), (60, 0));
+}
+
+#[test]
+fn a_backup_keeps_the_settings() {
+    let tmp = tempfile::tempdir().unwrap();
+    let at = |name: &str| tmp.path().join(name);
+    filled(&at("data"), 1);
+    assert_eq!(codeq(&["backup", text(&at("data")), text(&at("backup"))]).code, 0);
+    for name in ["data", "backup"] {
+        let disk: codeq_disk::SharedDisk = std::sync::Arc::new(codeq_disk::RealDisk);
+        let opened = codeq_engine::recover::Node::open(&disk, &at(name), &Options::default(), 1);
+        let node = opened.unwrap();
+        let settings = node.shards[0].data().read().state.settings().clone();
+        assert_eq!(settings.retention, RETENTION, "{name}");
+    }
+}
+
+#[test]
+fn what_cannot_be_done_is_said_and_left_alone() {
+    let tmp = tempfile::tempdir().unwrap();
+    let at = |name: &str| tmp.path().join(name);
+    filled(&at("data"), 1);
+    std::fs::create_dir(at("taken")).unwrap();
+    std::fs::write(at("taken").join("file"), "mine").unwrap();
+    let before = contents(&at("taken"));
+
+    let missing = codeq(&["backup", text(&at("missing")), text(&at("backup"))]);
+    assert!(
+        missing.code == 1 && missing.err.contains("not a codeQ data directory"),
+        "{}",
+        missing.err
+    );
+    assert!(!at("missing").exists() && !at("backup").exists());
+    for args in [["backup", "data", "taken"], ["restore", "data", "taken"]] {
+        let said = codeq(&[args[0], text(&at(args[1])), text(&at(args[2]))]);
+        assert!(said.code == 1 && said.err.contains("choose an empty directory"), "{}", said.err);
+    }
+    assert_eq!(contents(&at("taken")), before);
+
+    let engine = Engine::open(&at("data"), options()).unwrap();
+    let used = codeq(&["backup", text(&at("data")), text(&at("backup"))]);
+    assert!(used.code == 1 && used.err.contains("in use"), "{}", used.err);
+    drop(engine);
+    let none = codeq(&["restore", text(&at("taken")), text(&at("new"))]);
+    assert!(none.code == 1 && none.err.contains("not a complete backup"), "{}", none.err);
+}

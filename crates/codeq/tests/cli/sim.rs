@@ -1,0 +1,38 @@
+//! `codeq sim`.
+
+use crate::harness::codeq;
+
+#[test]
+fn a_seed_repeats_itself() {
+    let run = || codeq(&["sim", "--seed", "3", "--steps", "60"]);
+    let (first, second) = (run(), run());
+    assert_eq!(first.code, 0, "{}{}", first.out, first.err);
+    // All but the time that it took.
+    let counted = |out: &str| out.split(" hours simulated").next().map(str::to_owned);
+    assert_eq!(counted(&first.out), counted(&second.out));
+    assert!(first.out.starts_with("1 run(s), "), "{}", first.out);
+}
+
+#[test]
+fn seeds_run_in_a_row_and_hours_ask_for_more() {
+    let some = codeq(&["sim", "--seeds", "5..8", "--steps", "20"]);
+    assert!(some.code == 0 && some.out.starts_with("3 run(s), "), "{}{}", some.out, some.err);
+    let more = codeq(&["sim", "--seeds", "5..8", "--steps", "20", "--hours", "1"]);
+    let runs: u64 = more.out.split(' ').next().unwrap().parse().unwrap();
+    let hours = more.out.split(" hours simulated").next().unwrap().rsplit(' ').next().unwrap();
+    let hours: f64 = hours.parse().unwrap();
+    assert!(more.code == 0 && runs >= 3 && hours >= 1.0, "{}", more.out);
+}
+
+#[test]
+fn nonsense_is_refused() {
+    let nonsense: [&[&str]; 4] = [
+        &["sim", "--seed", "x"],
+        &["sim", "--seeds", "9..1"],
+        &["sim", "--seed", "1", "--seeds", "1..3"],
+        &["sim", "--seed", "1", "--hours", "3"],
+    ];
+    for args in nonsense {
+        assert_eq!(codeq(args).code, 2, "{args:?}");
+    }
+}

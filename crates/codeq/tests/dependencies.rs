@@ -1,0 +1,200 @@
+//! Rules about what codeQ is built from: versions with known faults are kept out, and so is whatever would
+//! make the rules impure. Reads `Cargo.lock`, the manifests and `clippy.toml`; needs no network.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
+
+/// The oldest version of a crate that may be used, and the fault that the ones before have. A crate that
+/// is not used costs nothing here; one that is added later is held to its minimum from the first day.
+const MINIMUM: &[(&str, &str, &str)] = &[
+    ("bytes", "1.11.1", "RUSTSEC-2026-0007"),
+    ("crossbeam-epoch", "0.9.20", "RUSTSEC-2026-0204"),
+    ("fjall", "3.1.13", "swallowed journal errors, acknowledged batches dropped on reopen"),
+    ("h2", "0.4.18", "RUSTSEC-2026-0258 and what its fix broke"),
+    ("hickory-proto", "0.26.1", "RUSTSEC-2026-0118, RUSTSEC-2026-0119"),
+    ("hickory-resolver", "0.26.1", "RUSTSEC-2026-0118, RUSTSEC-2026-0119"),
+    ("hyper", "1.11.0", "busy loop on a half-closed peer; header handling"),
+    ("idna", "1.0.0", "RUSTSEC-2024-0421"),
+    ("jsonwebtoken", "10.3.0", "CVE-2026-25537: claims of a wrong type count as absent"),
+    ("lru", "0.18.2", "RUSTSEC-2026-0253"),
+    ("lsm-tree", "3.1.10", "clear() corrupts"),
+    ("lz4_flex", "0.11.6", "RUSTSEC-2026-0041"),
+    ("memmap2", "0.9.11", "RUSTSEC-2026-0186"),
+    ("openraft", "0.9.25", "commits without a quorum"),
+    ("protobuf", "3.7.2", "RUSTSEC-2024-0437"),
+    ("rand", "0.9.3", "RUSTSEC-2026-0097"),
+    ("ring", "0.17.12", "RUSTSEC-2025-0009"),
+    ("rustls", "0.23.18", "RUSTSEC-2024-0336, RUSTSEC-2024-0399"),
+    ("rustls-webpki", "0.103.13", "RUSTSEC-2026-0049, -0098, -0099, -0104"),
+    ("slab", "0.4.11", "RUSTSEC-2025-0047"),
+    ("time", "0.3.47", "RUSTSEC-2026-0009"),
+    ("tokio", "1.44.2", "RUSTSEC-2025-0023"),
+    ("tonic", "0.14.3", "decompression ignores the size limit"),
+    ("tracing-subscriber", "0.3.20", "RUSTSEC-2025-0055"),
+    ("url", "2.5.4", "RUSTSEC-2024-0421"),
+];
+
+/// Faulty versions inside a range that is otherwise fine: crate, from, up to and without, fault.
+const EXCEPT: &[(&str, &str, &str, &str)] = &[
+    ("lz4_flex", "0.12.0", "0.12.1", "RUSTSEC-2026-0041"),
+    ("openraft", "0.10.0-0", "0.10.0-alpha.34", "commits without a quorum, stalls"),
+];
+
+/// Never, in any version. `deny.toml` says the same with reasons.
+const BANNED: &[&str] = &["bincode", "native-tls", "openssl", "openssl-sys", "rsa"];
+
+/// What the rules must not be able to reach: threads, clocks, files, the network, randomness.
+const IMPURE: &[&str] =
+    &["tokio", "rand", "rand_core", "getrandom", "fastrand", "redb", "mio", "parking_lot"];
+
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
+}
+
+fn read(path: &str) -> String {
+    std::fs::read_to_string(root().join(path)).unwrap_or_else(|error| panic!("{path}: {error}"))
+}
+
+struct Package {
+    name: String,
+    version: String,
+    source: Option<String>,
+    dependencies: Vec<String>,
+}
+
+/// The packages of `Cargo.lock`. The file is written by cargo: one field a line.
+fn packages() -> Vec<Package> {
+    let lock = read("Cargo.lock");
+    let packages: Vec<Package> = lock.split("[[package]]").skip(1).map(package).collect();
+    assert!(packages.len() > 20, "Cargo.lock was not understood");
+    packages
+}
+
+fn package(text: &str) -> Package {
+    let field = |name: &str| {
+        let prefix = format!("{name} = \"");
+        let value = text.lines().find_map(|line| line.strip_prefix(&prefix)?.strip_suffix('"'));
+        value.map(str::to_owned)
+    };
+    let dependencies = text.lines().filter_map(|line| {
+        let entry = line.strip_prefix(" \"")?.strip_suffix("\",")?;
+        Some(entry.split(' ').next().unwrap_or(entry).to_owned())
+    });
+    Package {
+        name: field("name").unwrap(),
+        version: field("version").unwrap(),
+        source: field("source"),
+        dependencies: dependencies.collect(),
+    }
+}
+
+/// A version that compares as the rules of semantic versioning say, as far as they are used here: numbers
+/// by value, and a pre-release before its release.
+type Version = (Vec<u64>, bool, Vec<u64>);
+
+fn version(text: &str) -> Version {
+    let text = text.split('+').next().unwrap_or(text);
+    let (release, pre) = text.split_once('-').map_or((text, None), |(a, b)| (a, Some(b)));
+    let numbers =
+        |text: &str| -> Vec<u64> { text.split('.').filter_map(|part| part.parse().ok()).collect() };
+    (numbers(release), pre.is_none(), pre.map(numbers).unwrap_or_default())
+}
+
+/// Why the version must not be used.
+fn fault(name: &str, found: &str) -> Option<&'static str> {
+    let is_old =
+        |(of, least, _): &&(&str, &str, &str)| *of == name && version(found) < version(least);
+    let is_except = |(of, from, to, _): &&(&str, &str, &str, &str)| {
+        *of == name && (version(from)..version(to)).contains(&version(found))
+    };
+    let old = MINIMUM.iter().find(is_old).map(|(_, _, fault)| *fault);
+    old.or_else(|| EXCEPT.iter().find(is_except).map(|(_, _, _, fault)| *fault))
+}
+
+#[test]
+fn no_dependency_is_older_than_its_minimum() {
+    for Package { name, version, .. } in packages() {
+        if let Some(fault) = fault(&name, &version) {
+            panic!("{name} {version} must not be used: {fault}");
+        }
+    }
+}
+
+#[test]
+fn minimums_are_compared_by_number() {
+    for (name, found, fine) in [
+        ("bytes", "1.9.0", false),
+        ("bytes", "1.11.0", false),
+        ("bytes", "1.11.1", true),
+        ("bytes", "1.12.1", true),
+        ("h2", "0.4.9", false),
+        ("openraft", "0.9.24", false),
+        ("openraft", "0.9.25", true),
+        ("openraft", "0.10.0-alpha.9", false),
+        ("openraft", "0.10.0-alpha.34", true),
+        ("openraft", "0.10.0", true),
+        ("lz4_flex", "0.11.6", true),
+        ("lz4_flex", "0.12.0", false),
+        ("lz4_flex", "0.12.1", true),
+        ("wasi", "0.11.1+wasi-snapshot-preview1", true),
+    ] {
+        assert_eq!(fault(name, found).is_none(), fine, "{name} {found}");
+    }
+}
+
+#[test]
+fn banned_crates_are_absent_and_everything_is_from_the_registry() {
+    let deny = read("deny.toml");
+    for name in BANNED {
+        assert!(deny.contains(&format!("\"{name}\"")), "deny.toml does not ban {name}");
+    }
+    for Package { name, source, .. } in packages() {
+        assert!(!BANNED.contains(&name.as_str()), "{name} is banned");
+        let registry = "registry+https://github.com/rust-lang/crates.io-index";
+        let own = name == "codeq" || name.starts_with("codeq-");
+        assert_eq!(source.as_deref(), if own { None } else { Some(registry) }, "{name}");
+    }
+}
+
+/// The dependencies of the rules as they are built, tests left out: what `Cargo.lock` says of those that the
+/// manifest names.
+fn reachable_from_core() -> BTreeSet<String> {
+    let manifest = read("crates/codeq-core/Cargo.toml");
+    let section = manifest.split("[dependencies]").nth(1).unwrap();
+    let section = section.split("\n[").next().unwrap();
+    let named = section.lines().filter_map(|line| line.split(['.', ' ', '=']).next());
+    let mut open: Vec<String> = named.filter(|name| !name.is_empty()).map(str::to_owned).collect();
+    assert!(open.contains(&"serde".to_owned()), "the manifest was not understood");
+    let graph: BTreeMap<String, Vec<String>> =
+        packages().into_iter().map(|package| (package.name, package.dependencies)).collect();
+    let mut reached = BTreeSet::new();
+    while let Some(name) = open.pop() {
+        if reached.insert(name.clone()) {
+            open.extend(graph.get(&name).into_iter().flatten().cloned());
+        }
+    }
+    reached
+}
+
+#[test]
+fn the_rules_depend_on_nothing_impure() {
+    let reached = reachable_from_core();
+    for name in IMPURE {
+        assert!(!reached.contains(*name), "codeq-core depends on {name}");
+    }
+    assert!(!reached.iter().any(|name| name.starts_with("codeq")), "arrows go down only");
+}
+
+#[test]
+fn clippy_forbids_clocks_and_hash_order_in_the_rules() {
+    let config = read("crates/codeq-core/clippy.toml");
+    for path in [
+        "std::time::SystemTime::now",
+        "std::time::Instant::now",
+        "std::collections::HashMap",
+        "std::collections::HashSet",
+        "std::thread::spawn",
+    ] {
+        assert!(config.contains(&format!("path = \"{path}\"")), "{path} is allowed");
+    }
+}
