@@ -1,2 +1,79 @@
-test:
-	cargo test --workspace --locked
+# `make test` is the gate; `make verify` is what a change should pass as well; the rest takes longer.
+# Nothing here reads from the terminal.
+
+CARGO ?= cargo
+# The disk that is measured. A directory on it: temporary ones are made inside and removed.
+BENCH_DIR ?= target/bench
+# Seeds and simulated hours of the simulator's campaign, cycles of the crash campaigns, and where their
+# data and ledgers lie (two filesystems, so that a power cut takes only one of them).
+SIM_SEEDS ?= 1..501
+SIM_HOURS ?= 100
+KILLS ?= 100
+CUTS ?= 60
+
+# A debug build without optional features: a few minutes less, and fast enough for a check.
+DENY_VERSION := 0.20.2
+DENY := $(shell command -v cargo-deny || echo target/tools/bin/cargo-deny)
+
+.PHONY: all test verify bench campaign advisories clean prepare
+
+all:
+	$(CARGO) build --release --locked --bin codeq
+
+# Every test of the workspace: units, properties, conformance, simulator, crashes, command line, examples.
+test: prepare
+	$(CARGO) test --workspace --locked
+
+# What tests need beside Rust: a C compiler for the allocator, and tools for an ext4 in a file whose power
+# can be cut. Missing packages are installed where that is possible; power-cut tests that cannot run say so.
+prepare:
+	@command -v $(CARGO) >/dev/null || { echo "Rust 1.95 or later is needed: https://rustup.rs" >&2; exit 1; }
+	@PATH="$$PATH:/usr/sbin:/sbin"; missing=; \
+	command -v cc >/dev/null || missing="$$missing gcc libc6-dev"; \
+	command -v mkfs.ext4 >/dev/null || missing="$$missing e2fsprogs"; \
+	command -v mount >/dev/null || missing="$$missing mount"; \
+	command -v losetup >/dev/null || missing="$$missing util-linux mount"; \
+	if [ -n "$$missing" ]; then \
+		if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
+			export DEBIAN_FRONTEND=noninteractive; \
+			{ apt-get update -q && apt-get install -q -y --no-install-recommends $$missing; } </dev/null \
+				|| echo "could not install:$$missing" >&2; \
+		else \
+			echo "not installed:$$missing" >&2; \
+		fi; \
+	fi
+
+# Form, lints, documentation, dependencies. Read-only.
+verify: $(DENY)
+	$(CARGO) fmt --all --check
+	$(CARGO) clippy --workspace --all-targets --locked -- -D warnings
+	.ci/clippy-bans
+	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --workspace --no-deps --document-private-items --locked
+	$(DENY) --offline --locked check bans licenses sources
+	$(CARGO) test --locked -p codeq --test dependencies
+
+# Known vulnerabilities. Not part of `verify`: the database is fetched from GitHub, which not every machine
+# reaches, and it changes without the tree changing. Minimum versions that matter are held by
+# crates/codeq/tests/dependencies.rs, offline.
+advisories: $(DENY)
+	$(DENY) --locked check advisories
+
+target/tools/bin/cargo-deny:
+	$(CARGO) install --locked --debug --no-default-features --root target/tools cargo-deny@$(DENY_VERSION)
+
+# The commands behind docs/performance.md.
+bench:
+	mkdir -p $(BENCH_DIR)
+	$(CARGO) build --release --locked --bin codeq
+	$(CARGO) run --release --locked -- bench engine --dir $(BENCH_DIR)
+	$(CARGO) run --release --locked -- bench scenarios --dir $(BENCH_DIR)
+
+# Hours of simulated time and real crashes. Power cuts need root and loop devices.
+campaign: prepare
+	$(CARGO) build --release --locked -p codeq -p codeq-crash
+	$(CARGO) run --release --locked -p codeq -- sim --seeds $(SIM_SEEDS) --hours $(SIM_HOURS)
+	$(CARGO) run --release --locked -p codeq-crash -- kill --cycles $(KILLS)
+	$(CARGO) run --release --locked -p codeq-crash -- power --cycles $(CUTS)
+
+clean:
+	$(CARGO) clean
