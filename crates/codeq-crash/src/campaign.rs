@@ -50,7 +50,7 @@ impl Campaign {
     /// A campaign that writes its ledger into `ledger_dir`.
     pub fn new(mut setup: Setup, seed: u64, cycles: u64, stop: Arc<AtomicBool>) -> Campaign {
         let mut rng = Rng::new(seed);
-        setup.shards = Some([1, 1, 2, 4][rng.below(4) as usize & 3]);
+        setup.shards = rng.pick(&[1, 1, 2, 4]).copied();
         Campaign { setup, rng, tally: Tally::default(), stop, last_cycle: cycles }
     }
 

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use anyhow::Context;
+use anyhow::{Context, bail};
 use bytes::Bytes;
 use codeq_core::command::{
     Abandon, Cancel, Claim, Command, Enqueue, Heartbeat, Nack, NewTask, Outcome, Selector, Submit,
@@ -61,14 +61,14 @@ pub fn run(setup: &Setup) -> anyhow::Result<()> {
                 })
             })
             .collect();
-        for client in clients {
-            match client.join() {
-                Ok(Err(Stop::Engine(error))) => anyhow::bail!("driver: {error}"),
-                Ok(Err(Stop::Ledger(error))) => anyhow::bail!("driver: ledger: {error}"),
-                Ok(Ok(())) | Err(_) => anyhow::bail!("driver: a client ended"),
+        // They work until the end comes: the first one that stops says why the run is over.
+        let ended = clients.into_iter().map(|client| client.join());
+        for ended in ended {
+            if let Ok(Err(stop)) = ended {
+                bail!("driver: {stop:?}");
             }
         }
-        Ok(())
+        bail!("driver: the clients ended")
     })
 }
 
@@ -107,7 +107,7 @@ fn produce(
                     tenant: tenant.into(),
                     tasks,
                     atomic: rng.chance(50),
-                    seed: rng.next(),
+                    seed: rng.draw(),
                 });
                 if let Some(Reply::Enqueued(made)) = client.ask(&command)? {
                     remember(shared, tenant, &made, &mut rng);
@@ -202,17 +202,17 @@ fn act(client: &mut Client<'_>, claim: &Claim, task: &Task, rng: &mut Rng) -> Re
             worker,
             delay: rng.chance(50).then(|| rng.below(100)),
             reason: rng.chance(50).then(|| "no luck".into()),
-            seed: rng.next(),
+            seed: rng.draw(),
         }),
         20..=29 => Command::Abandon(Abandon { tenant, id, worker, penalty: rng.chance(50) }),
         draw => {
             let outcome = if draw < 40 {
-                Outcome::Failed(Arc::from(format!("failed {:x}", rng.next())))
+                Outcome::Failed(Arc::from(format!("failed {:x}", rng.draw())))
             } else {
                 let pad = "r".repeat(rng.below(200) as usize);
                 Outcome::Completed(Bytes::from(format!(
                     "{{\"r\":{},\"pad\":\"{pad}\"}}",
-                    rng.next()
+                    rng.draw()
                 )))
             };
             Command::Submit(Submit { tenant, id, worker, outcome, artifacts: Vec::new() })

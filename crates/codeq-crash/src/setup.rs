@@ -70,7 +70,7 @@ impl Setup {
         self.memtable_bytes = size(64 << 10, 8 << 20) as usize;
         self.segment_bytes = size(256 << 10, 16 << 20);
         self.checkpoint_log_bytes = size(256 << 10, 16 << 20);
-        self.seed = rng.next();
+        self.seed = rng.draw();
     }
 
     /// The same as arguments.

@@ -262,7 +262,7 @@ fn flip(path: &Path, bit: u64) -> anyhow::Result<()> {
 fn newest_segment(dir: &Path) -> anyhow::Result<(PathBuf, u64)> {
     let report = codeq_log::verify(&RealDisk, &layout::log_dir(dir))?;
     let used = report.segments.iter().filter(|segment| segment.first_index.is_some());
-    let newest = used.last().context("the log has no segment")?;
+    let newest = used.max_by_key(|segment| segment.epoch).context("the log has no segment")?;
     let name = newest.file.file_name().context("a segment without a name")?;
     Ok((PathBuf::from(name), newest.used))
 }

@@ -144,7 +144,7 @@ fn write_again(
     let mut client = Client::new(engine, &dir, 0)?;
     let mut rng = Rng::new(setup.seed).fork("keys");
     let probe = format!("probe-{}", setup.cycle);
-    ask(&mut client, &enqueue(TENANTS[0], &probe, None, rng.next()))?;
+    ask(&mut client, &enqueue(TENANTS[0], &probe, None, rng.draw()))?;
     report.first_write_ms = start.elapsed().as_millis() as u64;
     let usual: Vec<_> = book
         .keys
@@ -159,7 +159,7 @@ fn write_again(
             break;
         };
         // A key that gives another task than before is noticed when the ledger is read.
-        ask(&mut client, &enqueue(tenant, key, Some(key), rng.next()))?;
+        ask(&mut client, &enqueue(tenant, key, Some(key), rng.draw()))?;
     }
     Ok(())
 }

@@ -1,4 +1,5 @@
 //! Short forms of the campaigns; the long ones are run from the command line.
+#![allow(clippy::unwrap_used, reason = "a helper of tests may fail like a test")]
 
 use std::path::Path;
 use std::process::{Command, Output};
