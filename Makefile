@@ -6,7 +6,7 @@ CARGO ?= cargo
 BENCH_DIR ?= target/bench
 # Seeds and simulated hours of the simulator's campaign, cycles of the crash campaigns, and where their
 # data and ledgers lie (two filesystems, so that a power cut takes only one of them).
-SIM_SEEDS ?= 1..501
+SIM_SEEDS ?= 1..2001
 SIM_HOURS ?= 100
 KILLS ?= 100
 CUTS ?= 60

@@ -8,7 +8,7 @@ use codeq_core::reply::Reply;
 use codeq_engine::{Engine, Options};
 
 fn main() -> Result<(), Box<dyn Error>> {
-    first_task(Path::new("first-task.data"))
+    first_task(Path::new("target/first-task"))
 }
 
 /// Enqueues a task, claims it, and submits its result. Every answer means: it is on the disk.
