@@ -1,8 +1,12 @@
 //! `codeq fsck`: what it finds, and that it changes nothing.
 
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
+use codeq_core::kv::{Direction, Key, Kv, KvRead, Table};
+use codeq_disk::RealDisk;
 use codeq_engine::Engine;
+use codeq_store::Store;
 
 use crate::harness::{Said, codeq, contents, copy, crashed, filled, options, put, text};
 
@@ -134,6 +138,23 @@ fn a_store_that_knows_more_than_the_log_is_a_problem() {
     drop(engine);
     std::fs::copy(dir.join("shard-000/store"), old.join("shard-000/store")).unwrap();
     expect(&fsck(&old), 1, "but the log ends at frame");
+}
+
+#[test]
+fn rows_that_contradict_each_other_are_a_problem_in_files_that_are_sound() {
+    let tmp = tempfile::tempdir().unwrap();
+    let dir = tmp.path().join("data");
+    filled(&dir, 1);
+    let path = dir.join("shard-000/store");
+    let mut store = Store::open(Arc::new(RealDisk), &path, Default::default()).unwrap();
+    let mut rows = Vec::new();
+    store.scan(Table::Index, 0, Key::MAX, Direction::Forward, 1, &mut rows).unwrap();
+    store.delete(Table::Index, rows[0].0);
+    let mut flushed = store.freeze(store.position()).unwrap().run();
+    store.flushed(&mut flushed).unwrap();
+    drop((store, flushed));
+    expect(&fsck(&dir), 1, "invariant 3: task ");
+    expect(&codeq(&["fsck", "--files-only", text(&dir)]), 0, "the rows were not checked");
 }
 
 #[test]
