@@ -49,6 +49,7 @@ verify: $(DENY)
 	$(CARGO) clippy --workspace --all-targets --locked -- -D warnings
 	.ci/clippy-bans
 	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --workspace --no-deps --document-private-items --locked
+	$(CARGO) fetch --locked
 	$(DENY) --offline --locked check bans licenses sources
 	$(CARGO) test --locked -p codeq --test dependencies
 
