@@ -71,7 +71,6 @@ bench:
 
 # Hours of simulated time and real crashes. Power cuts need root and loop devices.
 campaign: prepare
-	$(CARGO) build --release --locked -p codeq -p codeq-crash
 	$(CARGO) run --release --locked -p codeq -- sim --seeds $(SIM_SEEDS) --hours $(SIM_HOURS)
 	$(CARGO) run --release --locked -p codeq-crash -- kill --cycles $(KILLS)
 	$(CARGO) run --release --locked -p codeq-crash -- power --cycles $(CUTS)
