@@ -4,7 +4,7 @@ use crate::command::Abandon;
 use crate::history::Event;
 use crate::kv::{Kv, KvError};
 use crate::lease::Retry;
-use crate::reply::{Reply, Returned};
+use crate::reply::{Rejection, Reply, Returned};
 use crate::step::{Cause, Step};
 
 impl<K: Kv> Step<'_, K> {
@@ -13,6 +13,9 @@ impl<K: Kv> Step<'_, K> {
             Ok(row) => row,
             Err(rejection) => return Ok(Reply::Rejected(rejection)),
         };
+        if command.fence.is_some_and(|fence| fence != was.fence) {
+            return Ok(Reply::Rejected(Rejection::NotOwner));
+        }
         let seq = command.id.seq();
         if command.penalty {
             let cause = Cause::by(Event::Abandoned, &command.worker);

@@ -190,6 +190,8 @@ pub struct Abandon {
     pub worker: Arc<str>,
     /// Whether this spends an attempt. A worker that shuts down cleanly says no.
     pub penalty: bool,
+    /// Only if the lease is still the one with this fence; none means whichever the worker has.
+    pub fence: Option<u64>,
 }
 
 /// Cancels a task.

@@ -204,7 +204,9 @@ fn act(client: &mut Client<'_>, claim: &Claim, task: &Task, rng: &mut Rng) -> Re
             reason: rng.chance(50).then(|| "no luck".into()),
             seed: rng.draw(),
         }),
-        20..=29 => Command::Abandon(Abandon { tenant, id, worker, penalty: rng.chance(50) }),
+        20..=29 => {
+            Command::Abandon(Abandon { tenant, id, worker, penalty: rng.chance(50), fence: None })
+        }
         draw => {
             let outcome = if draw < 40 {
                 Outcome::Failed(Arc::from(format!("failed {:x}", rng.draw())))

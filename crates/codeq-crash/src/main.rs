@@ -9,7 +9,7 @@ use codeq_crash::kill::Kill;
 use codeq_crash::mount::NotPermitted;
 use codeq_crash::power::{Power, SKIPPED};
 use codeq_crash::setup::Setup;
-use codeq_crash::sweep::Sweep;
+use codeq_crash::sweep::{Look, REFUSED, Sweep};
 use codeq_crash::verify::Verify;
 use codeq_crash::{driver, fault, full, kill, power, sweep, verify};
 
@@ -33,6 +33,9 @@ enum Task {
     Power(Power),
     /// Damage copies of a directory.
     Sweep(Sweep),
+    /// Open a directory of a sweep and print what it shows.
+    #[command(hide = true)]
+    Look(Look),
     /// Let every disk operation fail in turn.
     Fault(Fault),
     /// Fill a small filesystem.
@@ -74,6 +77,11 @@ fn run(task: Task) -> anyhow::Result<ExitCode> {
         }
         Task::Sweep(what) => {
             sweep::run(&what)?;
+        }
+        Task::Look(what) => {
+            if !sweep::look(&what)? {
+                return Ok(ExitCode::from(REFUSED));
+            }
         }
         Task::Fault(what) => {
             fault::run(&what)?;

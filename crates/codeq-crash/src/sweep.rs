@@ -2,12 +2,14 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::sync::Arc;
 
 use anyhow::{Context, bail};
 use clap::Args;
 use codeq_disk::{RealDisk, SharedDisk};
 use codeq_engine::{Engine, layout};
+use codeq_sim::ledger::Digest;
 use codeq_sim::rng::Rng;
 
 use crate::small::{Contents, SmallClient, copy_dir, missing, options};
@@ -38,7 +40,7 @@ pub struct Tally {
     pub refused: u64,
     /// Opened and showed everything.
     pub whole: u64,
-    /// Opened; a read then failed, or the engine stopped.
+    /// Opened; then a read failed, or the process went down.
     pub failed_later: u64,
     /// Opened and showed less, but the store's check reports the damage.
     pub only_check_sees: u64,
@@ -60,6 +62,53 @@ enum Opened {
     Refused,
     FailedLater,
     Shows(Contents),
+}
+
+/// Opens a directory, prints what it shows, and shuts it down: what a process of its own does, since a
+/// damaged store can take its process with it.
+#[derive(Debug, Args)]
+pub struct Look {
+    /// The directory.
+    #[arg(long)]
+    pub data_dir: PathBuf,
+}
+
+/// Looks; says whether the directory was opened.
+pub fn look(look: &Look) -> anyhow::Result<bool> {
+    let Ok(engine) = Engine::open(&look.data_dir, options()) else {
+        return Ok(false);
+    };
+    let contents = SmallClient::new(0)?.contents(&engine)?;
+    let rows: Vec<_> = contents.iter().map(|(id, known)| (id.to_string(), known)).collect();
+    println!("{}", serde_json::to_string(&rows)?);
+    Ok(true)
+}
+
+/// The exit code of a look at a directory that refused to open.
+pub const REFUSED: u8 = 3;
+
+fn look_here(dir: &Path) -> anyhow::Result<Opened> {
+    let Ok(engine) = Engine::open(dir, options()) else {
+        return Ok(Opened::Refused);
+    };
+    Ok(match SmallClient::new(0)?.contents(&engine) {
+        Ok(contents) => Opened::Shows(contents),
+        Err(_) => Opened::FailedLater,
+    })
+}
+
+fn look_apart(dir: &Path) -> anyhow::Result<Opened> {
+    let mut command = Command::new(std::env::current_exe()?);
+    let output = command.arg("look").arg("--data-dir").arg(dir).output()?;
+    if output.status.code() == Some(i32::from(REFUSED)) {
+        return Ok(Opened::Refused);
+    }
+    if !output.status.success() {
+        return Ok(Opened::FailedLater);
+    }
+    let rows: Vec<(String, (Digest, Option<Digest>))> = serde_json::from_slice(&output.stdout)?;
+    let parsed = rows.into_iter().map(|(id, known)| Ok((id.parse()?, known)));
+    Ok(Opened::Shows(parsed.collect::<anyhow::Result<_>>()?))
 }
 
 /// Runs all sweeps; says what they came to.
@@ -122,6 +171,7 @@ impl Image {
     fn open_damaged(
         &self,
         damage: impl FnOnce(&Path) -> anyhow::Result<()>,
+        look: impl FnOnce(&Path) -> anyhow::Result<Opened>,
     ) -> anyhow::Result<Opened> {
         let copy = self.dir.path().join("copy");
         if copy.exists() {
@@ -129,13 +179,7 @@ impl Image {
         }
         copy_dir(&self.path(), &copy)?;
         damage(&copy)?;
-        let Ok(engine) = Engine::open(&copy, options()) else {
-            return Ok(Opened::Refused);
-        };
-        Ok(match SmallClient::new(0)?.contents(&engine) {
-            Ok(contents) => Opened::Shows(contents),
-            Err(_) => Opened::FailedLater,
-        })
+        look(&copy)
     }
 }
 
@@ -153,15 +197,18 @@ pub fn truncations(image: &Image) -> anyhow::Result<u64> {
             let file = fs::File::options().write(true).open(copy.join("log").join(&segment))?;
             Ok(file.set_len(at)?)
         };
-        match image.open_damaged(cut)? {
+        match image.open_damaged(cut, look_here)? {
             Opened::Refused => {}
             _ => bail!("cut at byte {at}, below the watermark: it opened"),
         }
-        let lagging = image.open_damaged(|copy| {
-            cut(copy)?;
-            fs::copy(image.step(0).join("log/watermark"), copy.join("log/watermark"))?;
-            Ok(())
-        })?;
+        let lagging = image.open_damaged(
+            |copy| {
+                cut(copy)?;
+                fs::copy(image.step(0).join("log/watermark"), copy.join("log/watermark"))?;
+                Ok(())
+            },
+            look_here,
+        )?;
         let whole = image.steps.iter().rev().find(|(_, used)| *used <= at);
         let expected = whole.map(|(contents, _)| contents);
         match lagging {
@@ -188,7 +235,7 @@ pub fn log_flips(image: &Image, flips: u64, seed: u64) -> anyhow::Result<Tally> 
         files.push((Path::new("log").join(name), segment.used));
     }
     files.push((PathBuf::from("log/watermark"), fs::metadata(dir.join("watermark"))?.len()));
-    flip_all(image, &files, flips, seed, |_| false)
+    flip_all(image, &files, flips, seed, look_here, |_| false)
 }
 
 /// Flips single bits in the store. The store's own check has the last word on what an open did not notice.
@@ -196,7 +243,7 @@ pub fn store_flips(image: &Image, flips: u64, seed: u64) -> anyhow::Result<Tally
     let path = layout::store_path(&image.path(), 0);
     let name = PathBuf::from("shard-000/store");
     let files = [(name, fs::metadata(&path)?.len())];
-    flip_all(image, &files, flips, seed, |flipped| {
+    flip_all(image, &files, flips, seed, look_apart, |flipped| {
         let disk: SharedDisk = Arc::new(RealDisk);
         codeq_store::check(&disk, flipped).is_err()
     })
@@ -207,6 +254,7 @@ fn flip_all(
     files: &[(PathBuf, u64)],
     flips: u64,
     seed: u64,
+    look: fn(&Path) -> anyhow::Result<Opened>,
     reported: impl Fn(&Path) -> bool,
 ) -> anyhow::Result<Tally> {
     let bits: u64 = files.iter().map(|(_, len)| len * 8).sum();
@@ -224,7 +272,7 @@ fn flip_all(
             break;
         };
         tally.tried += 1;
-        match image.open_damaged(|copy| flip(&copy.join(name), bit))? {
+        match image.open_damaged(|copy| flip(&copy.join(name), bit), look)? {
             Opened::Refused => tally.refused += 1,
             Opened::FailedLater => tally.failed_later += 1,
             Opened::Shows(contents) => {

@@ -1,13 +1,13 @@
 //! Work beside the commit path: preparing log segments, writing checkpoints, freeing memory.
 
-use std::sync::{Arc, Weak, mpsc};
+use std::sync::{Arc, OnceLock, Weak, mpsc};
 use std::thread::{Builder, JoinHandle};
 
 use codeq_log::PrepareJob;
 use codeq_store::{FlushJob, Flushed};
 
-use crate::commit::Pipeline;
 use crate::inbox::{Inbox, Notice};
+use crate::pipeline::Pipeline;
 
 /// Hands work to the background threads. They end when every handle is gone.
 #[derive(Clone)]
@@ -22,14 +22,16 @@ enum StoreWork {
 }
 
 impl Background {
-    /// Starts the threads. Segments have their own, so that a long checkpoint cannot keep the log waiting.
-    pub fn start(pipeline: Weak<Pipeline>) -> std::io::Result<(Background, [JoinHandle<()>; 2])> {
+    /// Starts the threads; `pipeline` is told of prepared segments once it exists. Segments have their own, so that a long checkpoint cannot keep the log waiting.
+    pub fn start(
+        pipeline: Arc<OnceLock<Weak<Pipeline>>>,
+    ) -> std::io::Result<(Background, [JoinHandle<()>; 2])> {
         let (prepare, prepare_jobs) = mpsc::channel::<PrepareJob>();
         let (store, store_jobs) = mpsc::channel::<StoreWork>();
         let segments = Builder::new().name("codeq-segments".into()).spawn(move || {
             for job in prepare_jobs {
                 let prepared = job.run();
-                if let Some(pipeline) = pipeline.upgrade() {
+                if let Some(pipeline) = pipeline.get().and_then(Weak::upgrade) {
                     pipeline.prepared(prepared);
                 }
             }

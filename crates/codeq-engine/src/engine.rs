@@ -2,10 +2,9 @@
 
 use std::fs::{File, TryLockError};
 use std::path::Path;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::thread::{Builder, JoinHandle};
-use std::time::{Duration, Instant};
 
 use codeq_core::command::{Command, Millis};
 use codeq_core::id::split_mix64;
@@ -16,12 +15,12 @@ use tokio::sync::{oneshot, watch};
 
 use crate::background::Background;
 use crate::clock::{Clock, LogClock, SystemClock};
-use crate::commit::{Committer, Lane, Pipeline};
+use crate::commit::Committer;
 use crate::error::{EngineError, OpenError};
-use crate::group::Group;
 use crate::inbox::{Inbox, Notice};
 use crate::layout;
 use crate::options::Options;
+use crate::pipeline::{Lane, Pipeline};
 use crate::recover::Node;
 use crate::request::{Answer, Request};
 use crate::result_waiters::ResultWaiters;
@@ -134,7 +133,7 @@ impl Engine {
         let mut stats = EngineStats {
             syncs: self.pipeline.syncs.load(Ordering::Relaxed),
             log_bytes: self.pipeline.appended.load(Ordering::Relaxed),
-            log_room: self.pipeline.room.load(Ordering::Relaxed),
+            log_room: self.pipeline.room(),
             ..EngineStats::default()
         };
         for shard in &self.shards {
@@ -277,8 +276,12 @@ fn start(
         let parked = Arc::clone(shard.parked());
         handles.push(ShardHandle { inbox, data, durable: watched, parked });
     }
-    let pipeline = Pipeline::new(lanes, positions, log.room(), options.group_bytes_max());
-    let (background, background_threads) = Background::start(Arc::downgrade(&pipeline))?;
+    // The background tells the pipeline of segments, the pipeline hands work to the background.
+    let told = Arc::new(OnceLock::new());
+    let (background, background_threads) = Background::start(Arc::clone(&told))?;
+    let committer = Committer::new(log, lanes.len(), &options, background.clone());
+    let pipeline = Arc::new(Pipeline::new(lanes, positions, committer, options.group_bytes_max()));
+    told.get_or_init(|| Arc::downgrade(&pipeline));
     let mut threads = Vec::new();
     for (shard, handle) in shards.into_iter().zip(&handles) {
         let number = shard.number;
@@ -297,18 +300,8 @@ fn start(
         let name = format!("codeq-shard-{number}");
         threads.push(Builder::new().name(name).spawn(move || worker.run())?);
     }
-    let committer = Committer {
-        groups: handles.iter().map(|_| Group::default()).collect(),
-        log,
-        pipeline: Arc::clone(&pipeline),
-        durability: options.durability,
-        background,
-        expected: 0,
-        released: Instant::now(),
-        sync_time: Duration::from_micros(200),
-        retry_at: None,
-    };
-    threads.push(Builder::new().name("codeq-commit".into()).spawn(move || committer.run())?);
+    let commit = Arc::clone(&pipeline);
+    threads.push(Builder::new().name("codeq-commit".into()).spawn(move || commit.run())?);
     threads.extend(background_threads);
     Ok(Engine {
         shards: handles,

@@ -3,12 +3,13 @@
 use std::ops::Range;
 
 use codeq_core::codec;
-use codeq_core::command::{Command, Millis};
+use codeq_core::command::{Abandon, Command, Millis};
 use codeq_core::effect::Effect;
 use codeq_core::reply::Reply;
+use codeq_core::view::Task;
 
 use crate::error::EngineError;
-use crate::request::{Answer, ReplyTo};
+use crate::request::{Answer, ReplyTo, Request};
 
 /// Commands that share one sync, with the answers that wait for it.
 #[derive(Default)]
@@ -98,15 +99,16 @@ impl Group {
         self.records.iter().filter_map(|range| self.bytes.get(range.clone()))
     }
 
-    /// Sends the answers: the group is durable. Returns claims that nobody waited for any more.
-    pub fn release(&mut self) -> Vec<Reply> {
-        let mut unclaimed = Vec::new();
+    /// Sends the answers: the group is durable. Returns what is to be proposed in turn: tasks that were
+    /// leased to a client that has gone meanwhile go back at once.
+    pub fn release(&mut self) -> Vec<Request> {
+        let mut unheard = Vec::new();
         for (to, answer) in self.answers.drain(..) {
-            if let Err(Ok(reply @ Reply::Claimed(_))) = to.send(answer) {
-                unclaimed.push(reply);
+            if let Err(Ok(Reply::Claimed(tasks))) = to.send(answer) {
+                unheard.extend(tasks.into_iter().filter_map(give_back));
             }
         }
-        unclaimed
+        unheard
     }
 
     /// Tells everybody who waits that the outcome is unknown: the group could not be made durable.
@@ -128,4 +130,11 @@ impl Group {
         self.commands = 0;
         self.reserved = 0;
     }
+}
+
+fn give_back(task: Task) -> Option<Request> {
+    // By its fence: the same worker may lose this lease and claim the task again before this is applied.
+    let (worker, fence) = (task.worker?, Some(task.fence));
+    let abandon = Abandon { tenant: task.tenant, id: task.id, worker, penalty: false, fence };
+    Some(Request::detached(Command::Abandon(abandon)))
 }

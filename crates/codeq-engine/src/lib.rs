@@ -27,6 +27,7 @@ mod commit;
 mod engine;
 mod inbox;
 mod parked;
+mod pipeline;
 mod queues;
 mod result_waiters;
 mod worker;

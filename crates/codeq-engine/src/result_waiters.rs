@@ -60,7 +60,7 @@ impl ResultWaiters {
     }
 
     /// Wakes everybody: the engine has stopped.
-    pub fn fail(&self, _error: &EngineError) {
+    pub fn wake_all(&self) {
         self.by_task.lock().clear();
         self.count.store(0, Ordering::Release);
     }

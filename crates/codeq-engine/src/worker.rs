@@ -12,10 +12,10 @@ use tokio::sync::oneshot;
 
 use crate::background::Background;
 use crate::clock::LogClock;
-use crate::commit::Pipeline;
 use crate::error::EngineError;
 use crate::inbox::{Inbox, Notice, after};
 use crate::options::{BATCH_BYTES_MAX, BATCH_MAX, FULL_DISK_RETRY, Options};
+use crate::pipeline::Pipeline;
 use crate::request::Request;
 use crate::shard::Shard;
 
@@ -109,7 +109,8 @@ impl Worker {
             let reserved = std::mem::take(&mut self.shard.group.reserved);
             self.pipeline.unreserve(reserved);
         } else {
-            self.pipeline.offer(self.shard.number, &mut self.shard.group)?;
+            let alone = self.inbox.len() == 0;
+            self.pipeline.offer(self.shard.number, &mut self.shard.group, alone)?;
         }
         self.checkpoint_if_due()?;
         if self.stopping && self.inbox.len() == 0 {
@@ -175,7 +176,7 @@ impl Worker {
     /// Whether rows that no checkpoint can write have filled the memory that they may take.
     fn memory_is_full(&self) -> bool {
         let waiting = self.checkpoint.retry_at.is_some();
-        waiting && self.memory() > self.options.memtable_bytes.saturating_mul(4)
+        waiting && self.memory() > self.options.memtable_bytes.saturating_mul(2)
     }
 
     fn is_full(&self) -> bool {
@@ -189,7 +190,7 @@ impl Worker {
     fn checkpoint_if_due(&mut self) -> Result<(), Stop> {
         if self.checkpoint.running {
             // A checkpoint that cannot keep up must slow the writers down, not fill the memory.
-            let limit = self.options.memtable_bytes.saturating_mul(4);
+            let limit = self.options.memtable_bytes.saturating_mul(2);
             while self.checkpoint.running && self.memory() > limit {
                 let mut notices = Vec::new();
                 self.inbox.take(

@@ -382,7 +382,7 @@ fn ghost_claim(tenant: &Arc<str>, command: &Arc<str>) -> Request {
 
 fn ghost_release(tenant: &Arc<str>, id: TaskId) -> Request {
     let (tenant, worker) = (Arc::clone(tenant), GHOST.into());
-    Request::detached(Command::Abandon(Abandon { tenant, id, worker, penalty: false }))
+    Request::detached(Command::Abandon(Abandon { tenant, id, worker, penalty: false, fence: None }))
 }
 
 /// Requests of the ghost before and after one of a client.

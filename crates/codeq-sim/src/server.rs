@@ -8,17 +8,11 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use codeq_core::command::{Abandon, Command, Millis};
-use codeq_core::keys;
-use codeq_core::kv::KvError;
-use codeq_core::reply::Reply;
-use codeq_core::rows::TaskRow;
-use codeq_core::view::Task;
+use codeq_core::command::Millis;
 use codeq_engine::clock::{Clock, LogClock};
 use codeq_engine::group::Group;
 use codeq_engine::recover::Node;
 use codeq_engine::request::Request;
-use codeq_engine::shard::Shard;
 use codeq_engine::{Durability, EngineError, OpenError, Options};
 use codeq_store::{FlushJob, StoreError};
 use parking_lot::Mutex;
@@ -82,8 +76,8 @@ pub struct Server {
     options: Options,
     clocks: Vec<LogClock>,
     inbox: Vec<Vec<Request>>,
-    /// Leases whose clients had gone, to be given back.
-    unclaimed: Vec<Vec<Task>>,
+    /// What gives leases back whose clients had gone.
+    unheard: Vec<Vec<Request>>,
     /// Applied and not yet handed to the log.
     open: Vec<Group>,
     /// Handed to the log and not yet answered.
@@ -121,7 +115,7 @@ impl Server {
             node,
             options: options.clone(),
             inbox: (0..count).map(|_| Vec::new()).collect(),
-            unclaimed: (0..count).map(|_| Vec::new()).collect(),
+            unheard: (0..count).map(|_| Vec::new()).collect(),
             open: (0..count).map(|_| Group::default()).collect(),
             written: (0..count).map(|_| Group::default()).collect(),
             is_written: false,
@@ -162,9 +156,9 @@ impl Server {
     pub fn turn(&mut self, number: usize, saboteur: &mut Saboteur) -> Result<Millis, Stopped> {
         let now = self.now(number);
         let full = self.is_full(number);
-        let (Some(inbox), Some(unclaimed), Some(shard), Some(open)) = (
+        let (Some(inbox), Some(unheard), Some(shard), Some(open)) = (
             self.inbox.get_mut(number),
-            self.unclaimed.get_mut(number),
+            self.unheard.get_mut(number),
             self.node.shards.get_mut(number),
             self.open.get_mut(number),
         ) else {
@@ -178,7 +172,7 @@ impl Server {
             }
             return Ok(now);
         }
-        let back = give_back(shard, &std::mem::take(unclaimed)).map_err(stop)?;
+        let back = std::mem::take(unheard);
         if !back.is_empty() {
             shard.apply(now, back).map_err(stop)?;
         }
@@ -239,12 +233,8 @@ impl Server {
     fn release(&mut self, model: &mut Model) -> Result<(), Stopped> {
         self.is_written = false;
         model.certain(self.node.log.last_index()).map_err(stop)?;
-        for (unclaimed, group) in self.unclaimed.iter_mut().zip(&mut self.written) {
-            for reply in group.release() {
-                if let Reply::Claimed(tasks) = reply {
-                    unclaimed.extend(tasks);
-                }
-            }
+        for (unheard, group) in self.unheard.iter_mut().zip(&mut self.written) {
+            unheard.extend(group.release());
             group.clear();
         }
         Ok(())
@@ -331,21 +321,4 @@ impl Server {
         }
         Ok(())
     }
-}
-
-/// The commands that return tasks which were leased to a client that had gone by the time the lease was
-/// durable. By its fence: the worker may have got the same task again since.
-fn give_back(shard: &Shard, unclaimed: &[Task]) -> Result<Vec<Request>, KvError> {
-    let data = shard.data().read();
-    let mut requests = Vec::new();
-    for task in unclaimed {
-        let row = TaskRow::load(&data.store, keys::task(task.id.seq()))?;
-        let held = row.is_some_and(|row| row.lease.is_some() && row.fence == task.fence);
-        if let Some(worker) = task.worker.clone().filter(|_| held) {
-            let (tenant, id) = (Arc::clone(&task.tenant), task.id);
-            let abandon = Abandon { tenant, id, worker, penalty: false };
-            requests.push(Request::detached(Command::Abandon(abandon)));
-        }
-    }
-    Ok(requests)
 }

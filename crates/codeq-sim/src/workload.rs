@@ -151,7 +151,7 @@ impl Workload {
             Act::Abandon => {
                 let Held { tenant, worker, id, .. } = self.lease(true)?;
                 let penalty = self.rng.chance(50);
-                Command::Abandon(Abandon { tenant, id, worker, penalty })
+                Command::Abandon(Abandon { tenant, id, worker, penalty, fence: None })
             }
             Act::Cancel => {
                 let (tenant, id) = self.known_task()?;
@@ -383,7 +383,7 @@ impl Workload {
                 Command::Submit(Submit { tenant, id, worker, outcome, artifacts: Vec::new() })
             }
             2 => Command::Nack(Nack { tenant, id, worker, delay: Some(0), reason: None, seed: 1 }),
-            _ => Command::Abandon(Abandon { tenant, id, worker, penalty: false }),
+            _ => Command::Abandon(Abandon { tenant, id, worker, penalty: false, fence: None }),
         })
     }
 

@@ -72,7 +72,7 @@ fn shard() -> Shard {
     for _ in 0..2 {
         let (tenant, worker) = ("a".into(), "w".into());
         let id = shard.claim().id;
-        shard.apply(Command::Abandon(Abandon { tenant, id, worker, penalty: true }));
+        shard.apply(Command::Abandon(Abandon { tenant, id, worker, penalty: true, fence: None }));
     }
     let (tenant, worker) = ("a".into(), "w".into());
     let id = shard.claim().id;

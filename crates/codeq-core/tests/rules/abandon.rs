@@ -1,3 +1,4 @@
+use codeq_core::command::{Abandon, Command};
 use codeq_core::history::Event;
 use codeq_core::place::Place;
 use codeq_core::reply::{Rejection, Reply, Returned};
@@ -56,4 +57,23 @@ fn checks_in_order() {
     assert_eq!(h.abandon(run.id, false), refused(Rejection::NotInProgress));
     assert_eq!(h.get(run.id).attempts, 1, "the lease ended: that costs one");
     h.finish();
+}
+
+#[test]
+fn a_fence_names_the_lease_that_is_given_back() {
+    let mut h = Harness::new();
+    let first = h.running(task("a"));
+    h.abandon(first.id, false);
+    let second = h.claim("a").unwrap();
+    assert_eq!((second.id, second.fence), (first.id, first.fence + 1));
+    let late = |fence| {
+        let (tenant, worker) = (second.tenant.clone(), second.worker.clone().unwrap());
+        let fence = Some(fence);
+        let abandon = Abandon { tenant, id: first.id, worker, penalty: false, fence };
+        Command::Abandon(abandon)
+    };
+    assert_eq!(h.apply(late(first.fence)), refused(Rejection::NotOwner));
+    assert_eq!(h.get(first.id).place, Place::InProgress);
+    let back = Reply::Returned(Returned::Requeued { delay: 0 });
+    assert_eq!(h.apply(late(second.fence)), back);
 }

@@ -241,9 +241,13 @@ impl Pair {
                 reason: some(b, text(["slow", "broken"][a % 2])),
                 seed: a as u64,
             }),
-            69..=72 => {
-                Command::Abandon(Abandon { tenant, id, worker, penalty: a.is_multiple_of(2) })
-            }
+            69..=72 => Command::Abandon(Abandon {
+                tenant,
+                id,
+                worker,
+                penalty: a.is_multiple_of(2),
+                fence: None,
+            }),
             73..=76 => Command::Cancel(Cancel { tenant, id, by: text("p") }),
             77..=80 => Command::Replay(Replay {
                 tenant,

@@ -329,6 +329,7 @@ impl Harness {
             id,
             worker: text(worker),
             penalty,
+            fence: None,
         }))
     }
 

@@ -1,0 +1,304 @@
+//! What the shards and the commit thread share: the open groups, and the state of the log.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use codeq_log::Prepared;
+use parking_lot::{Condvar, Mutex};
+use tokio::sync::{oneshot, watch};
+
+use crate::commit::{Committer, Turn};
+use crate::error::EngineError;
+use crate::group::Group;
+use crate::inbox::Inbox;
+use crate::options::GROUP_MAX;
+use crate::result_waiters::ResultWaiters;
+
+/// The way from the shards to the log.
+pub struct Pipeline {
+    pub(crate) state: Mutex<State>,
+    /// The log and what belongs to committing: for the commit thread, or for a shard that is alone.
+    committer: Mutex<Committer>,
+    /// Wakes the commit thread.
+    work: Condvar,
+    /// Wakes shards that wait for the log.
+    taken: Condvar,
+    /// Bytes that the log can still take.
+    room: AtomicU64,
+    /// Bytes set aside for commands that are not in the log yet.
+    reserved: AtomicU64,
+    /// The last attempt to make room failed.
+    full: AtomicBool,
+    failed: AtomicBool,
+    /// Bytes appended to the log since it was opened.
+    pub appended: AtomicU64,
+    /// Syncs since the log was opened.
+    pub syncs: AtomicU64,
+    pub lanes: Vec<Lane>,
+    group_bytes_max: usize,
+}
+
+/// The commit side of one shard.
+pub struct Lane {
+    pub inbox: Arc<Inbox>,
+    /// The last batch that is durable.
+    pub durable: watch::Sender<u64>,
+    pub waiters: ResultWaiters,
+}
+
+/// What waits for the commit thread.
+pub struct State {
+    /// By shard: applied and not yet taken.
+    pub open: Vec<Group>,
+    /// By shard: checkpoint positions, the latest and the one before.
+    pub positions: Vec<[u64; 2]>,
+    pub barriers: Vec<oneshot::Sender<u64>>,
+    pub prepared: Option<std::io::Result<Prepared>>,
+    pub purge: bool,
+    pub stop: bool,
+    pub error: Option<EngineError>,
+    idle: bool,
+}
+
+impl State {
+    fn has_work(&self) -> bool {
+        self.open.iter().any(|group| !group.is_empty())
+            || !self.barriers.is_empty()
+            || self.prepared.is_some()
+            || self.purge
+            || self.stop
+            || self.error.is_some()
+    }
+}
+
+impl Pipeline {
+    pub fn new(
+        lanes: Vec<Lane>,
+        positions: Vec<[u64; 2]>,
+        committer: Committer,
+        group_bytes_max: usize,
+    ) -> Pipeline {
+        let state = State {
+            open: lanes.iter().map(|_| Group::default()).collect(),
+            positions,
+            barriers: Vec::new(),
+            prepared: None,
+            purge: false,
+            stop: false,
+            error: None,
+            idle: false,
+        };
+        Pipeline {
+            state: Mutex::new(state),
+            room: AtomicU64::new(committer.log.room()),
+            committer: Mutex::new(committer),
+            work: Condvar::new(),
+            taken: Condvar::new(),
+            reserved: AtomicU64::new(0),
+            full: AtomicBool::new(false),
+            failed: AtomicBool::new(false),
+            appended: AtomicU64::new(0),
+            syncs: AtomicU64::new(0),
+            lanes,
+            group_bytes_max,
+        }
+    }
+
+    /// The commit thread.
+    pub fn run(&self) {
+        let mut retry_at = None;
+        loop {
+            self.wait_for_work(retry_at);
+            let mut committer = self.committer.lock();
+            if committer.turn(self) == Turn::Stop {
+                committer.close(self);
+                return;
+            }
+            retry_at = committer.retry_at;
+        }
+    }
+
+    fn wait_for_work(&self, until: Option<Instant>) {
+        let mut state = self.state.lock();
+        while !state.has_work() {
+            state.idle = true;
+            let timed_out = match until {
+                Some(until) => self.work.wait_until(&mut state, until).timed_out(),
+                None => {
+                    self.work.wait(&mut state);
+                    false
+                }
+            };
+            state.idle = false;
+            if timed_out {
+                return;
+            }
+        }
+    }
+
+    /// Hands a shard's group over and leaves an empty one. It joins what the log has not taken yet; if that
+    /// is full already, the shard waits here. `alone` says that nothing else waits to be applied: then, if
+    /// the log is idle and there is one client only, the calling thread commits the group itself, which
+    /// saves that client the way through another thread.
+    pub fn offer(&self, shard: u16, group: &mut Group, alone: bool) -> Result<(), EngineError> {
+        let single = alone && group.answers() <= 1;
+        let mut state = self.state.lock();
+        loop {
+            if let Some(error) = &state.error {
+                return Err(error.clone());
+            }
+            let Some(open) = state.open.get_mut(usize::from(shard)) else {
+                return Err(EngineError::Closed);
+            };
+            let fits =
+                open.len() + group.len() <= self.group_bytes_max && open.answers() < GROUP_MAX;
+            if fits || open.is_empty() {
+                if open.is_empty() {
+                    std::mem::swap(open, group);
+                } else {
+                    open.absorb(group);
+                }
+                break;
+            }
+            self.taken.wait(&mut state);
+        }
+        let idle = state.idle;
+        drop(state);
+        if single
+            && let Some(mut committer) = self.committer.try_lock()
+            && committer.last_was_single()
+        {
+            committer.turn(self);
+            drop(committer);
+            // A turn does one thing; if it was not this group, the commit thread does the rest.
+            if !self.state.lock().has_work() {
+                return Ok(());
+            }
+        }
+        if idle {
+            self.work.notify_one();
+        }
+        Ok(())
+    }
+
+    /// Lets shards go on that wait for the log.
+    pub fn notify_taken(&self) {
+        self.taken.notify_all();
+    }
+
+    /// Sets bytes of the log aside for commands that are about to be applied, so that what is applied can
+    /// be logged. Waits for a segment that is being prepared; false if the disk is full.
+    pub fn reserve(&self, bytes: u64) -> bool {
+        loop {
+            let reserved = self.reserved.fetch_add(bytes, Ordering::AcqRel).saturating_add(bytes);
+            if self.room.load(Ordering::Acquire) >= reserved {
+                return true;
+            }
+            self.reserved.fetch_sub(bytes, Ordering::AcqRel);
+            if self.is_full() || self.has_failed() {
+                return false;
+            }
+            let mut state = self.state.lock();
+            self.taken.wait_for(&mut state, Duration::from_millis(10));
+        }
+    }
+
+    /// Gives back what was set aside: it is in the log, or turned out not to be needed.
+    pub fn unreserve(&self, bytes: u64) {
+        self.reserved.fetch_sub(bytes, Ordering::AcqRel);
+    }
+
+    /// Says what room the log has, and whether it could not get more.
+    pub fn set_room(&self, room: u64, full: Option<bool>) {
+        if let Some(full) = full {
+            self.full.store(full, Ordering::Release);
+        }
+        self.room.store(room, Ordering::Release);
+    }
+
+    /// Bytes that the log can still take.
+    pub fn room(&self) -> u64 {
+        self.room.load(Ordering::Acquire)
+    }
+
+    /// Whether the log could not get the room that it needs.
+    pub fn is_full(&self) -> bool {
+        self.full.load(Ordering::Acquire)
+    }
+
+    /// Waits until everything offered so far is on disk; gives the last frame's number.
+    pub fn barrier(&self) -> Result<u64, EngineError> {
+        let (done, wait) = oneshot::channel();
+        self.tell(|state| state.barriers.push(done))?;
+        wait.blocking_recv().map_err(|_| self.error())
+    }
+
+    /// Says that a shard's store is complete up to a frame. Older frames go, but for those of one
+    /// checkpoint more.
+    pub fn checkpointed(&self, shard: u16, position: u64) {
+        // After a failure nothing is purged any more.
+        let _ = self.tell(|state| {
+            if let Some(positions) = state.positions.get_mut(usize::from(shard))
+                && positions[0] != position
+            {
+                *positions = [position, positions[0]];
+            }
+            state.purge = true;
+        });
+    }
+
+    /// Gives the log the outcome of a preparation.
+    pub fn prepared(&self, prepared: std::io::Result<Prepared>) {
+        // After a failure no segment is needed any more.
+        let _ = self.tell(|state| state.prepared = Some(prepared));
+    }
+
+    /// Ends the commit thread once everything offered is durable.
+    pub fn stop(&self) {
+        // After a failure it has ended.
+        let _ = self.tell(|state| state.stop = true);
+    }
+
+    fn tell(&self, change: impl FnOnce(&mut State)) -> Result<(), EngineError> {
+        let mut state = self.state.lock();
+        if let Some(error) = &state.error {
+            return Err(error.clone());
+        }
+        change(&mut state);
+        drop(state);
+        self.work.notify_one();
+        Ok(())
+    }
+
+    /// Stops the engine: nothing is acknowledged any more.
+    pub fn fail(&self, error: &EngineError) {
+        let mut state = self.state.lock();
+        state.error.get_or_insert_with(|| error.clone());
+        self.failed.store(true, Ordering::Release);
+        for group in &mut state.open {
+            group.fail(error);
+            group.clear();
+        }
+        state.barriers.clear();
+        drop(state);
+        for lane in &self.lanes {
+            lane.inbox.close(error);
+            // Readers that wait for a batch that will never be durable look again, and see the failure.
+            lane.durable.send_replace(u64::MAX);
+            lane.waiters.wake_all();
+        }
+        self.work.notify_all();
+        self.taken.notify_all();
+    }
+
+    /// Whether the engine has stopped after a failure.
+    pub fn has_failed(&self) -> bool {
+        self.failed.load(Ordering::Acquire)
+    }
+
+    /// Why the engine stopped.
+    pub fn error(&self) -> EngineError {
+        self.state.lock().error.clone().unwrap_or(EngineError::Closed)
+    }
+}
