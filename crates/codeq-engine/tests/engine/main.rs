@@ -1,5 +1,13 @@
 //! The engine on a real disk, with its threads.
 
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    reason = "helpers of tests"
+)]
+
 mod backup;
 mod claims;
 mod faults;
