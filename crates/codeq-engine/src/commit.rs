@@ -192,7 +192,13 @@ impl Committer {
             if group.is_empty() {
                 continue;
             }
-            lane.durable.send_replace(group.batch);
+            // A group of nothing but claims that waited in vain has the number of an older batch, and after
+            // a failure the number is the highest there is: it only ever grows.
+            lane.durable.send_if_modified(|reached| {
+                let higher = group.batch > *reached;
+                *reached = (*reached).max(group.batch);
+                higher
+            });
             let unheard = group.release();
             lane.waiters.committed(&group.effects);
             group.clear();

@@ -29,7 +29,7 @@ pub struct ShardData {
     pub state: State,
     /// Its rows.
     pub store: Store,
-    /// The number of the last batch that was applied. What a reader sees is durable once this batch is.
+    /// The number of the last batch that changed something. What a reader sees is durable once it is.
     pub batch: u64,
 }
 
@@ -75,14 +75,15 @@ impl Shard {
     ) -> Result<(), KvError> {
         let data = Arc::clone(&self.data);
         let mut data = data.write();
+        let before = self.group.commands;
         self.group.begin(now);
         for request in requests {
             self.apply_one(&mut data, now, request)?;
         }
         self.group.end();
-        // A batch that changed nothing and answers nobody, such as a claim that now waits, is never
-        // offered to the log: readers must not wait for it.
-        if !self.group.is_empty() {
+        // A batch that changed nothing, such as a claim that now waits, is not one: readers must not wait
+        // for it, because nobody would make it durable.
+        if self.group.commands > before {
             data.batch += 1;
             self.group.batch = data.batch;
         }

@@ -108,3 +108,27 @@ fn who_waits_for_a_result_is_woken_by_it() {
         assert!(result.is_some());
     });
 }
+
+/// What a reader sees is durable already: neither a claim that waits nor one that has waited in vain may
+/// keep it waiting.
+#[test]
+fn claims_without_a_task_keep_no_reader_waiting() {
+    let dir = tempfile::tempdir().unwrap();
+    let engine = Arc::new(open(dir.path()));
+    let limit = std::time::Duration::from_secs(20);
+    block(async {
+        for n in 0..20 {
+            for _ in 0..3 {
+                engine.propose(enqueue(vec![new_task("q", "1")], n)).await.unwrap();
+            }
+            let reply = engine.claim(claim("empty", 1), 1).await.unwrap();
+            assert!(crate::harness::claimed(reply).is_empty());
+            tokio::time::timeout(limit, engine.queues(TENANT)).await.unwrap().unwrap();
+        }
+        let waiting = parked(&engine, claim("empty", 1), 60_000);
+        eventually_async("it waits", || engine.parked_claims() == 1).await;
+        tokio::time::timeout(limit, engine.queues(TENANT)).await.unwrap().unwrap();
+        engine.drain();
+        assert!(waiting.await.unwrap().is_empty());
+    });
+}
