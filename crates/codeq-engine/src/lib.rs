@@ -25,6 +25,7 @@ mod background;
 mod claim;
 mod commit;
 mod engine;
+mod enqueue;
 mod inbox;
 mod parked;
 mod pipeline;

@@ -2,11 +2,10 @@
 //!
 //! A task's shard is decided by its id; the id is minted so that it falls on the shard that the enqueue
 //! chose. An enqueue with an idempotency key goes to the shard of the key, so that lookup and insert are
-//! one step; one into a strictly ordered queue goes to the shard of the queue; any other goes anywhere.
+//! one step; any other goes anywhere.
 
 use codeq_core::command::{Command, Enqueue, NewTask, ReplayTarget};
 use codeq_core::id::fnv1a64;
-use codeq_core::names::queue_name;
 
 use crate::error::EngineError;
 
@@ -47,22 +46,17 @@ pub fn route(command: &Command, shards: u16) -> Result<Route, EngineError> {
     })
 }
 
-/// The shard of a single task that is to be made.
-pub fn task_shard(tenant: &str, task: &NewTask, strict: bool, seed: u64, shards: u16) -> u16 {
-    let hash = match &task.idempotency_key {
-        Some(key) => hash(tenant, key),
-        None if strict => hash(tenant, &queue_name(&task.command)),
-        None => seed,
-    };
+/// The shard of a task that is to be made: that of its key, or else wherever the randomness sends it.
+pub fn task_shard(tenant: &str, task: &NewTask, seed: u64, shards: u16) -> u16 {
+    let hash = task.idempotency_key.as_ref().map_or(seed, |key| hash(tenant, key));
     (hash % u64::from(shards.max(1))) as u16
 }
 
+/// The one shard of an enqueue: that of its keys, if it has any.
 fn enqueue_shard(enqueue: &Enqueue, shards: u16) -> Result<u16, EngineError> {
     let mut keyed = enqueue.tasks.iter().filter(|task| task.idempotency_key.is_some());
-    let shard_of = |task| task_shard(&enqueue.tenant, task, false, enqueue.seed, shards);
-    let Some(first) = keyed.next().map(shard_of) else {
-        return Ok((enqueue.seed % u64::from(shards)) as u16);
-    };
+    let shard_of = |task| task_shard(&enqueue.tenant, task, enqueue.seed, shards);
+    let first = keyed.next().or(enqueue.tasks.first()).map_or(0, shard_of);
     if keyed.all(|task| shard_of(task) == first) {
         Ok(first)
     } else {

@@ -96,6 +96,13 @@ fn a_key_names_one_task_whatever_the_seed() {
     let batch = Enqueue { tenant: TENANT.into(), tasks, atomic: true, seed: 1 };
     let refused = engine.propose_blocking(Command::Enqueue(batch));
     assert_eq!(refused, Err(EngineError::AtomicSpansShards));
+    let tasks: Vec<_> = (0..16).map(|n| keyed(&format!("{n}"))).collect();
+    let batch = |tasks| Enqueue { tenant: TENANT.into(), tasks, atomic: false, seed: 1 };
+    let first = created(block(engine.enqueue(batch(tasks.clone()))).unwrap());
+    let used: BTreeSet<u16> = first.iter().map(|task| task.id.shard(3)).collect();
+    assert_eq!(used.len(), 3);
+    let again = created(block(engine.enqueue(batch(tasks))).unwrap());
+    assert!(first.iter().map(|task| task.id).eq(again.iter().map(|task| task.id)), "in order");
 }
 
 #[test]
