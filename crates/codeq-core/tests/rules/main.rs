@@ -17,6 +17,7 @@ mod cleanup;
 mod determinism;
 mod differential;
 mod enqueue;
+mod format;
 mod harness;
 mod heartbeat;
 mod history;
