@@ -59,8 +59,10 @@ pub struct Image {
 
 /// What opening a copy came to.
 enum Opened {
-    Refused,
-    FailedLater,
+    /// With this reason.
+    Refused(String),
+    /// With this error.
+    FailedLater(String),
     Shows(Contents),
 }
 
@@ -88,12 +90,13 @@ pub fn look(look: &Look) -> anyhow::Result<bool> {
 pub const REFUSED: u8 = 3;
 
 fn look_here(dir: &Path) -> anyhow::Result<Opened> {
-    let Ok(engine) = Engine::open(dir, options()) else {
-        return Ok(Opened::Refused);
+    let engine = match Engine::open(dir, options()) {
+        Ok(engine) => engine,
+        Err(error) => return Ok(Opened::Refused(error.to_string())),
     };
     Ok(match SmallClient::new(0)?.contents(&engine) {
         Ok(contents) => Opened::Shows(contents),
-        Err(_) => Opened::FailedLater,
+        Err(error) => Opened::FailedLater(error.to_string()),
     })
 }
 
@@ -101,10 +104,10 @@ fn look_apart(dir: &Path) -> anyhow::Result<Opened> {
     let mut command = Command::new(std::env::current_exe()?);
     let output = command.arg("look").arg("--data-dir").arg(dir).output()?;
     if output.status.code() == Some(i32::from(REFUSED)) {
-        return Ok(Opened::Refused);
+        return Ok(Opened::Refused(String::new()));
     }
     if !output.status.success() {
-        return Ok(Opened::FailedLater);
+        return Ok(Opened::FailedLater(String::new()));
     }
     let rows: Vec<(String, (Digest, Option<Digest>))> = serde_json::from_slice(&output.stdout)?;
     let parsed = rows.into_iter().map(|(id, known)| Ok((id.parse()?, known)));
@@ -198,7 +201,7 @@ pub fn truncations(image: &Image) -> anyhow::Result<u64> {
             Ok(file.set_len(at)?)
         };
         match image.open_damaged(cut, look_here)? {
-            Opened::Refused => {}
+            Opened::Refused(_) => {}
             _ => bail!("cut at byte {at}, below the watermark: it opened"),
         }
         let lagging = image.open_damaged(
@@ -218,7 +221,9 @@ pub fn truncations(image: &Image) -> anyhow::Result<u64> {
                 contents.len(),
                 expected.map(Contents::len)
             ),
-            _ => bail!("cut at byte {at}, above the watermark: it did not open"),
+            Opened::Refused(reason) | Opened::FailedLater(reason) => {
+                bail!("cut at byte {at}, above the watermark: it did not open: {reason}")
+            }
         }
         cuts += 1;
     }
@@ -273,8 +278,8 @@ fn flip_all(
         };
         tally.tried += 1;
         match image.open_damaged(|copy| flip(&copy.join(name), bit), look)? {
-            Opened::Refused => tally.refused += 1,
-            Opened::FailedLater => tally.failed_later += 1,
+            Opened::Refused(_) => tally.refused += 1,
+            Opened::FailedLater(_) => tally.failed_later += 1,
             Opened::Shows(contents) => {
                 let lost = missing(&image.acked, &contents);
                 if lost.is_empty() {

@@ -72,7 +72,6 @@ impl Committer {
 
     /// Does what there is to do.
     pub fn turn(&mut self, pipeline: &Pipeline) -> Turn {
-        self.want_segment();
         self.linger(pipeline);
         let done = match self.take(pipeline) {
             Taken::Groups => self.commit(pipeline),
@@ -81,7 +80,10 @@ impl Committer {
             Taken::Stop => return Turn::Stop,
         };
         match done {
-            Ok(()) => Turn::Next,
+            Ok(()) => {
+                self.want_segment();
+                Turn::Next
+            }
             Err(error) => {
                 self.fail(pipeline, &error);
                 Turn::Stop
@@ -218,7 +220,9 @@ impl Committer {
         Ok(())
     }
 
-    fn want_segment(&mut self) {
+    /// Has the next segment prepared, if one is needed. After every turn, and once before the first: a shard
+    /// may be waiting for the room, and then nothing else would come.
+    pub fn want_segment(&mut self) {
         if self.retry_at.is_some_and(|at| Instant::now() < at) {
             return;
         }

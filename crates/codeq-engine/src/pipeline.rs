@@ -107,6 +107,7 @@ impl Pipeline {
 
     /// The commit thread.
     pub fn run(&self) {
+        self.committer.lock().want_segment();
         let mut retry_at = None;
         loop {
             self.wait_for_work(retry_at);

@@ -120,3 +120,19 @@ fn a_lost_manifest_does_not_cost_the_data() {
     let error = Engine::open(dir.path(), small()).err().unwrap();
     assert!(error.to_string().contains("MANIFEST is missing"), "{error}");
 }
+
+#[test]
+fn an_engine_that_starts_on_a_nearly_full_segment_gets_the_next_one() {
+    let dir = tempfile::tempdir().unwrap();
+    let payload = format!("\"{}\"", "x".repeat(3_000));
+    // Every start is at another place in a segment; the first command of some does not fit any more.
+    for start in 0..40 {
+        let engine = open(dir.path());
+        for n in 0..(3 + start % 5) {
+            put(&engine, "q", &format!("[{n},{payload}]"));
+        }
+    }
+    let engine = open(dir.path());
+    let stats = block(engine.queue(TENANT, "q")).unwrap().unwrap();
+    assert_eq!(stats.counts.ready(), (0..40).map(|start| 3 + start % 5).sum::<u64>());
+}
