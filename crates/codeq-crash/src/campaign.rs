@@ -19,6 +19,9 @@ const DRAIN_EVERY: u64 = 10;
 /// Violations that are printed; the rest is counted.
 const PRINTED: usize = 20;
 
+/// Longest that a verification may take, a drain included: an engine that answers nobody is a failure too.
+const VERIFY_LIMIT: Duration = Duration::from_secs(240);
+
 /// What a campaign came to.
 #[derive(Debug, Default)]
 pub struct Tally {
@@ -112,13 +115,15 @@ impl Campaign {
         command.args(cut.map(|cut| format!("--cut={cut}")));
         command.args(drain.then_some("--drain"));
         command.args(verify.clean.then_some("--clean"));
-        let output = command.stdin(Stdio::null()).output().context("verify")?;
-        let report: Report = match serde_json::from_slice(&output.stdout) {
-            Ok(report) => report,
-            Err(_) => {
-                let text = String::from_utf8_lossy(&output.stderr);
+        let (out, err) = (self.setup.ledger_dir.join("out"), self.setup.ledger_dir.join("err"));
+        command.stdin(Stdio::null()).stdout(File::create(&out)?).stderr(File::create(&err)?);
+        let ended = wait(&mut command.spawn().context("start verify")?, VERIFY_LIMIT)?;
+        let report: Report = match serde_json::from_str(&fs::read_to_string(&out)?) {
+            Ok(report) if ended => report,
+            _ => {
                 self.tally.violations += 1;
-                bail!("cycle {cycle}: {}", text.trim());
+                let ended = if ended { "" } else { "the verification does not come to an end " };
+                bail!("cycle {cycle}: {ended}{}", tail(&err));
             }
         };
         let sum = &mut self.tally.report;
@@ -200,6 +205,20 @@ impl Drop for Driver {
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
+}
+
+/// Waits for a child; false if it had to be killed.
+fn wait(child: &mut Child, limit: Duration) -> anyhow::Result<bool> {
+    let limit = Instant::now() + limit;
+    while child.try_wait()?.is_none() {
+        if Instant::now() > limit {
+            child.kill()?;
+            child.wait()?;
+            return Ok(false);
+        }
+        std::thread::sleep(Duration::from_millis(2));
+    }
+    Ok(true)
 }
 
 fn tail(path: &Path) -> String {
