@@ -15,6 +15,9 @@ use super::process::{Usage, machine, peak_rss, rss};
 
 /// Options of `codeq bench engine`.
 #[derive(Parser)]
+#[command(
+    after_help = "Example: codeq bench engine --in-flight 1,64,256 --seconds 2 --dir /var/lib/codeq"
+)]
 pub struct Args {
     /// Cycles in flight; several values give several rows.
     #[arg(long, value_delimiter = ',', default_value = "1,16,64,256,1024,4096")]
@@ -34,6 +37,9 @@ pub struct Args {
     /// Seconds per row.
     #[arg(long, default_value_t = 5.0)]
     seconds: f64,
+    /// Runs per row; the row is the run with the median rate.
+    #[arg(long, default_value_t = 3)]
+    rounds: usize,
     /// Keep finished tasks this long, in milliseconds. A short time makes their removal part of the measurement.
     #[arg(long, default_value_t = 86_400_000)]
     retention_ms: u64,
@@ -108,7 +114,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
         );
     }
     for in_flight in &args.in_flight {
-        let row = measure(args, *in_flight)?;
+        let row = median(args, *in_flight)?;
         if header {
             println!(
                 "{:>9} {:>10.0} {:>10.0} {:>6.2} {:>8} {:>8} {:>8} {:>8} {:>8} {:>7.1} {:>7.0} {:>7.1} {:>7.0}",
@@ -139,6 +145,14 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
         println!("{}", serde_json::to_string_pretty(&report)?);
     }
     Ok(())
+}
+
+fn median(args: &Args, in_flight: usize) -> anyhow::Result<Row> {
+    let rounds = args.rounds.max(1);
+    let rows: anyhow::Result<Vec<Row>> = (0..rounds).map(|_| measure(args, in_flight)).collect();
+    let mut rows = rows?;
+    rows.sort_by(|a, b| a.cycles_per_second.total_cmp(&b.cycles_per_second));
+    Ok(rows.swap_remove(rounds / 2))
 }
 
 fn measure(args: &Args, in_flight: usize) -> anyhow::Result<Row> {

@@ -20,6 +20,9 @@ const MIB: f64 = 1_048_576.0;
 
 /// Options of `codeq bench scenarios`.
 #[derive(Parser)]
+#[command(
+    after_help = "Example: codeq bench scenarios backlog --backlog 1000000 --dir /var/lib/codeq"
+)]
 pub struct Args {
     /// Which ones; all if none is named.
     #[arg(value_enum)]
