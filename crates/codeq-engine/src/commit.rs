@@ -15,6 +15,9 @@ use crate::group::Group;
 use crate::options::{Durability, FULL_DISK_RETRY, Options};
 use crate::pipeline::Pipeline;
 
+/// So many clients count as few: waiting for them costs less than their wake-ups.
+const FEW_CLIENTS: usize = 64;
+
 /// The log, and what belongs to committing.
 pub struct Committer {
     pub log: Log,
@@ -137,7 +140,9 @@ impl Committer {
         if self.expected < 2 || self.durability == Durability::Os {
             return;
         }
-        let limit = self.sync_time / 3;
+        // Many clients keep both sides busy anyway; few would leave them idle.
+        let few = self.expected <= FEW_CLIENTS;
+        let limit = if few { self.sync_time } else { self.sync_time / 3 };
         while self.released.elapsed() < limit {
             let here: usize = pipeline.state.lock().open.iter().map(Group::answers).sum();
             if here >= self.expected {
@@ -175,13 +180,14 @@ impl Committer {
     }
 
     fn sync(&mut self, pipeline: &Pipeline) -> Result<(), LogError> {
-        let be_patient = |patient| {
-            pipeline.lanes.iter().for_each(|lane| lane.inbox.set_patient(patient));
-        };
         let start = Instant::now();
-        be_patient(true);
+        for lane in &pipeline.lanes {
+            lane.inbox.set_patient(true, false);
+        }
         let synced = self.log.sync();
-        be_patient(false);
+        for (lane, group) in pipeline.lanes.iter().zip(&self.groups) {
+            lane.inbox.set_patient(false, (2..=FEW_CLIENTS).contains(&group.answers()));
+        }
         self.sync_time = (self.sync_time * 7 + start.elapsed()) / 8;
         pipeline.syncs.fetch_add(1, Ordering::Relaxed);
         synced

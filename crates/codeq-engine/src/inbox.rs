@@ -23,8 +23,8 @@ pub enum Notice {
     Stop,
 }
 
-/// How long a shard looks out for a client that comes back.
-const SPIN: Duration = Duration::from_micros(40);
+/// How long a shard looks out for clients that come back.
+const LOOK_OUT: Duration = Duration::from_micros(80);
 
 /// A shard's inbox.
 #[derive(Default)]
@@ -41,8 +41,8 @@ struct Queue {
     waiting: bool,
     /// The log is at work: nothing is gained by applying a single request at once.
     patient: bool,
-    /// The last time there was a single request: it is likely to be so again.
-    sequential: bool,
+    /// A few clients are being answered and are likely to come back at once.
+    expectant: bool,
     closed: Option<EngineError>,
 }
 
@@ -71,10 +71,14 @@ impl Inbox {
 
     /// Says that the log has begun or ended a sync. While it is at work, requests gather before they wake
     /// the shard: that saves it most of its wake-ups, and what has gathered at the end is applied then.
-    pub fn set_patient(&self, patient: bool) {
+    ///
+    /// `few` says that a few clients are about to be answered: the shard is woken to look out for them while
+    /// they are woken themselves.
+    pub fn set_patient(&self, patient: bool, few: bool) {
         let mut queue = self.queue.lock();
         queue.patient = patient;
-        if !patient && !queue.requests.is_empty() {
+        queue.expectant |= few;
+        if !patient && (few || !queue.requests.is_empty()) {
             self.wake(queue);
         }
     }
@@ -86,7 +90,8 @@ impl Inbox {
         self.wake(queue);
     }
 
-    /// Takes at most `max` requests of `max_bytes` together (but one, if it is larger) and all notices. Waits for some until `deadline`, for ever if none.
+    /// Takes at most `max` requests of `max_bytes` together (but one, if it is larger) and all notices. Waits
+    /// for some until `deadline`, for ever if none.
     pub fn take(
         &self,
         max: usize,
@@ -96,11 +101,12 @@ impl Inbox {
         notices: &mut Vec<Notice>,
     ) {
         let mut queue = self.queue.lock();
-        if queue.sequential {
-            drop(queue);
-            queue = self.spin();
-        }
         while queue.requests.is_empty() && queue.notices.is_empty() {
+            if std::mem::take(&mut queue.expectant) {
+                drop(queue);
+                queue = self.look_out();
+                continue;
+            }
             queue.waiting = true;
             let timed_out = match deadline {
                 Some(deadline) => self.filled.wait_until(&mut queue, deadline).timed_out(),
@@ -111,7 +117,6 @@ impl Inbox {
             };
             queue.waiting = false;
             if timed_out {
-                queue.sequential = false;
                 return;
             }
         }
@@ -127,17 +132,17 @@ impl Inbox {
             taken += next;
         }
         queue.bytes = queue.bytes.saturating_sub(taken);
-        queue.sequential = requests.len() == 1 && queue.requests.is_empty();
+        queue.expectant = requests.len() == 1 && queue.requests.is_empty();
     }
 
-    /// A client that does one thing after the other comes back a moment after its answer. Looking out for
-    /// it that long saves it a wake-up, which on an idle machine takes as long as a fifth of a sync.
-    fn spin(&self) -> parking_lot::MutexGuard<'_, Queue> {
+    /// Clients come back a moment after their answer. Looking out for them that long saves a wake-up, which
+    /// on an idle machine takes as long as a third of a sync.
+    fn look_out(&self) -> parking_lot::MutexGuard<'_, Queue> {
         let start = Instant::now();
         loop {
             let queue = self.queue.lock();
             let arrived = !queue.requests.is_empty() || !queue.notices.is_empty();
-            if arrived || start.elapsed() > SPIN {
+            if arrived || start.elapsed() > LOOK_OUT {
                 return queue;
             }
             drop(queue);
