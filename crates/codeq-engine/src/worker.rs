@@ -121,7 +121,7 @@ impl Worker {
 
     fn apply(&mut self, requests: &mut Vec<Request>) -> Result<(), Stop> {
         let now = self.clock.now();
-        let due = self.shard.next_deadline().is_some_and(|at| at <= now);
+        let due = !self.holds_back() && self.shard.next_deadline().is_some_and(|at| at <= now);
         if requests.is_empty() && !due {
             return Ok(());
         }
@@ -139,9 +139,17 @@ impl Worker {
         if !requests.is_empty() {
             self.shard.apply(now, requests.drain(..))?;
         }
-        self.seed = split_mix64(self.seed);
-        self.shard.sweep(now, self.seed)?;
+        if due {
+            self.seed = split_mix64(self.seed);
+            self.shard.sweep(now, self.seed)?;
+        }
         Ok(())
+    }
+
+    /// Whether sweeps wait for a checkpoint: a million tasks that come due together would otherwise fill the
+    /// memory that the clients' commands need, and stall them.
+    fn holds_back(&self) -> bool {
+        self.checkpoint.running && self.memory() >= self.options.memtable_bytes
     }
 
     fn notice(&mut self, notice: Notice) -> Result<(), Stop> {
@@ -163,7 +171,9 @@ impl Worker {
             return Some(Instant::now());
         }
         let retry = self.checkpoint.retry_at;
-        let deadline = self.shard.next_deadline().filter(|_| !self.is_full());
+        // A checkpoint that ends is a notice: it wakes the shard by itself.
+        let waits = self.is_full() || self.holds_back();
+        let deadline = self.shard.next_deadline().filter(|_| !waits);
         let due = deadline.map(|at| {
             let now: Millis = self.clock.now();
             Duration::from_millis(at.saturating_sub(now))
