@@ -129,9 +129,11 @@ impl Worker {
         let asked: usize = requests.iter().map(Request::bytes).sum();
         let bytes = (asked + asked.min(RESERVE_PARKED) + RESERVE_SLACK) as u64;
         if self.memory_is_full() || !self.pipeline.reserve(bytes) {
+            let failed = self.pipeline.has_failed().then(|| self.pipeline.error());
+            let error = failed.unwrap_or(EngineError::DiskFull);
             for request in requests.drain(..) {
                 // Whoever is gone does not need to know.
-                let _ = request.reply.send(Err(EngineError::DiskFull));
+                let _ = request.reply.send(Err(error.clone()));
             }
             return Ok(());
         }
