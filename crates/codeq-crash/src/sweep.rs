@@ -8,7 +8,7 @@ use std::sync::Arc;
 use anyhow::{Context, bail};
 use clap::Args;
 use codeq_disk::{RealDisk, SharedDisk};
-use codeq_engine::{Engine, layout};
+use codeq_engine::{Engine, Options, layout};
 use codeq_sim::ledger::Digest;
 use codeq_sim::rng::Rng;
 
