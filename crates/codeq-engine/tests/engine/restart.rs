@@ -103,11 +103,6 @@ fn foreign_newer_and_differently_sharded_directories_are_refused_untouched() {
     std::fs::write(&manifest, text.replace("codeq-format: 1", "codeq-format: 2")).unwrap();
     let error = Engine::open(dir.path(), small()).err().unwrap();
     assert!(matches!(error, OpenError::TooNew { found: 2, supported: 1, .. }), "{error}");
-
-    std::fs::remove_file(&manifest).unwrap();
-    let engine = Engine::open(dir.path(), small());
-    // The settings that every engine logs at its first start are in the log: it is not empty.
-    drop(engine);
 }
 
 #[test]
