@@ -3,12 +3,16 @@
 //! Effects are hints for the engine: wake somebody, count something, start a delivery. Nothing durable
 //! depends on them; what must survive is in the rows.
 
+use std::sync::Arc;
+
+use crate::command::Millis;
 use crate::history::Event;
+use crate::id::TaskId;
 use crate::keys::QueueId;
 use crate::place::Place;
 
 /// Something happened that somebody outside may wait for.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Effect {
     /// A queue has a task that can be claimed and had none before. Sent once: whoever is woken and finds more
     /// than he takes wakes the next.
@@ -17,21 +21,36 @@ pub enum Effect {
         queue: QueueId,
     },
     /// A task moved.
-    Moved {
-        /// Its number.
-        seq: u64,
-        /// Its queue.
-        queue: QueueId,
-        /// Where it was; none for a new task.
-        from: Option<Place>,
-        /// Where it is; none for a task that is gone.
-        to: Option<Place>,
-        /// What moved it.
-        event: Event,
-    },
+    Moved(Move),
     /// A result callback became due.
     CallbackDue {
         /// The number of the finished task.
         seq: u64,
     },
+}
+
+/// A transition of a task.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Move {
+    /// Counts the transitions of the shard, for ever: the same transition has the same number whenever it is
+    /// seen, also after a restart.
+    pub number: u64,
+    /// The task.
+    pub id: TaskId,
+    /// Whose.
+    pub tenant: Arc<str>,
+    /// The name of its queue.
+    pub queue: Arc<str>,
+    /// Where it was; none for a new task.
+    pub from: Option<Place>,
+    /// Where it is; none for a task that is gone.
+    pub to: Option<Place>,
+    /// What moved it.
+    pub event: Event,
+    /// When.
+    pub at: Millis,
+    /// When the task was made.
+    pub created_at: Millis,
+    /// Its failed executions.
+    pub attempts: u32,
 }

@@ -180,6 +180,8 @@ pub struct MetaRow {
     pub now: Millis,
     /// The settings in force.
     pub settings: Settings,
+    /// Transitions of tasks so far: the number of the next one.
+    pub moves: u64,
 }
 
 impl Counts {

@@ -62,6 +62,7 @@ impl State {
             next_queue: 1,
             now: 0,
             settings: Settings::default(),
+            moves: 1,
         });
         let mut state = State {
             shard,

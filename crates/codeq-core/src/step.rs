@@ -9,7 +9,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 
 use crate::command::Millis;
-use crate::effect::Effect;
+use crate::effect::{Effect, Move};
 use crate::history::{Entry, Event};
 use crate::id::TaskId;
 use crate::keys::{self, QueueId, TimerKind};
@@ -161,7 +161,7 @@ impl<K: Kv> Step<'_, K> {
         row.place = place;
         self.enter(seq, row, true)?;
         self.kv.insert(Table::Index, keys::index(row.queue, place, seq), Bytes::new());
-        self.note(seq, row, None, cause);
+        self.note(seq, row, None, cause)?;
         self.kv.insert(Table::Task, keys::task(seq), row.encode());
         self.reindex_head(row.queue)
     }
@@ -190,7 +190,7 @@ impl<K: Kv> Step<'_, K> {
                 self.kv.put(Table::Index, key, Bytes::new());
             }
         }
-        self.note(seq, row, Some(was.place), cause);
+        self.note(seq, row, Some(was.place), cause)?;
         self.save(seq, row);
         self.reindex_head(row.queue)
     }
@@ -285,19 +285,19 @@ impl<K: Kv> Step<'_, K> {
         self.kv.delete(Table::Index, keys::index(row.queue, row.place, seq));
         self.kv.delete(Table::Task, keys::task(seq));
         self.kv.delete(Table::Body, keys::task(seq));
-        self.effects.push(Effect::Moved {
-            seq,
-            queue: row.queue,
-            from: Some(row.place),
-            to: None,
-            event: Event::Removed,
-        });
+        self.tell(seq, row, Some(row.place), None, Event::Removed)?;
         self.forget_if_unused(row.queue);
         Ok(())
     }
 
     /// Records a transition in the task's history and tells the engine.
-    fn note(&mut self, seq: u64, row: &mut TaskRow, from: Option<Place>, cause: Cause<'_>) {
+    fn note(
+        &mut self,
+        seq: u64,
+        row: &mut TaskRow,
+        from: Option<Place>,
+        cause: Cause<'_>,
+    ) -> Result<(), KvError> {
         row.history.push(Entry {
             at: self.now,
             event: cause.event,
@@ -305,13 +305,34 @@ impl<K: Kv> Step<'_, K> {
             who: cause.who.cloned(),
             why: cause.why,
         });
-        self.effects.push(Effect::Moved {
-            seq,
-            queue: row.queue,
+        self.tell(seq, row, from, Some(row.place), cause.event)
+    }
+
+    fn tell(
+        &mut self,
+        seq: u64,
+        row: &TaskRow,
+        from: Option<Place>,
+        to: Option<Place>,
+        event: Event,
+    ) -> Result<(), KvError> {
+        let queue = &self.queue(row.queue)?.row;
+        let (tenant, queue) = (Arc::clone(&queue.tenant), Arc::clone(&queue.name));
+        let number = self.state.meta.moves;
+        self.state.meta.moves += 1;
+        self.effects.push(Effect::Moved(Move {
+            number,
+            id: row.id(seq),
+            tenant,
+            queue,
             from,
-            to: Some(row.place),
-            event: cause.event,
-        });
+            to,
+            event,
+            at: self.now,
+            created_at: row.created_at,
+            attempts: row.attempts,
+        }));
+        Ok(())
     }
 
     /// Brings the tenant's list of heads up to date after a queue changed.

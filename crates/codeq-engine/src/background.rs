@@ -2,11 +2,13 @@
 
 use std::sync::{Arc, OnceLock, Weak, mpsc};
 use std::thread::{Builder, JoinHandle};
+use std::time::Instant;
 
 use codeq_log::PrepareJob;
 use codeq_store::{FlushJob, Flushed};
 
 use crate::inbox::{Inbox, Notice};
+use crate::observer::SharedObserver;
 use crate::pipeline::Pipeline;
 
 /// Hands work to the background threads. They end when every handle is gone.
@@ -22,9 +24,11 @@ enum StoreWork {
 }
 
 impl Background {
-    /// Starts the threads; `pipeline` is told of prepared segments once it exists. Segments have their own, so that a long checkpoint cannot keep the log waiting.
+    /// Starts the threads; `pipeline` is told of prepared segments once it exists. Segments have their own
+    /// thread, so that a long checkpoint cannot keep the log waiting.
     pub fn start(
         pipeline: Arc<OnceLock<Weak<Pipeline>>>,
+        observer: SharedObserver,
     ) -> std::io::Result<(Background, [JoinHandle<()>; 2])> {
         let (prepare, prepare_jobs) = mpsc::channel::<PrepareJob>();
         let (store, store_jobs) = mpsc::channel::<StoreWork>();
@@ -40,7 +44,12 @@ impl Background {
             for work in store_jobs {
                 match work {
                     StoreWork::Flush(job, inbox) => {
-                        inbox.notify(Notice::Flushed(Box::new(job.run())));
+                        let start = Instant::now();
+                        let flushed = job.run();
+                        if let Some(observer) = &observer.0 {
+                            observer.checkpointed(start.elapsed(), flushed.is_done());
+                        }
+                        inbox.notify(Notice::Flushed(Box::new(flushed)));
                     }
                     StoreWork::Free(flushed) => drop(flushed),
                 }

@@ -12,6 +12,7 @@ use tokio::sync::oneshot;
 use crate::background::Background;
 use crate::error::EngineError;
 use crate::group::Group;
+use crate::observer::SharedObserver;
 use crate::options::{Durability, FULL_DISK_RETRY, Options};
 use crate::pipeline::Pipeline;
 
@@ -23,6 +24,7 @@ pub struct Committer {
     pub log: Log,
     durability: Durability,
     group_bytes_max: usize,
+    observer: SharedObserver,
     /// Until the end: the background threads run as long as somebody could hand them work.
     background: Option<Background>,
     /// By shard: the groups being committed; emptied, then swapped for the open ones.
@@ -59,6 +61,7 @@ impl Committer {
             log,
             durability: options.durability,
             group_bytes_max: options.group_bytes_max(),
+            observer: options.observer.clone(),
             background: Some(background),
             groups: (0..shards).map(|_| Group::default()).collect(),
             expected: 0,
@@ -188,7 +191,11 @@ impl Committer {
         for (lane, group) in pipeline.lanes.iter().zip(&self.groups) {
             lane.inbox.set_patient(false, (2..=FEW_CLIENTS).contains(&group.answers()));
         }
-        self.sync_time = (self.sync_time * 7 + start.elapsed()) / 8;
+        let took = start.elapsed();
+        self.sync_time = (self.sync_time * 7 + took) / 8;
+        if let Some(observer) = &self.observer.0 {
+            observer.synced(took, self.groups.iter().map(|group| group.commands).sum());
+        }
         pipeline.syncs.fetch_add(1, Ordering::Relaxed);
         synced
     }
@@ -196,7 +203,7 @@ impl Committer {
     fn release(&mut self, pipeline: &Pipeline) {
         self.expected = self.groups.iter().map(Group::answers).sum();
         self.released = Instant::now();
-        for (lane, group) in pipeline.lanes.iter().zip(&mut self.groups) {
+        for ((shard, lane), group) in (0..).zip(&pipeline.lanes).zip(&mut self.groups) {
             if group.is_empty() {
                 continue;
             }
@@ -209,6 +216,9 @@ impl Committer {
             });
             let unheard = group.release();
             lane.waiters.committed(&group.effects);
+            if let Some(observer) = &self.observer.0 {
+                observer.committed(shard, &group.effects);
+            }
             group.clear();
             for request in unheard {
                 // If the inbox is full the lease simply runs out.

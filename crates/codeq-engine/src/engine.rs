@@ -278,7 +278,8 @@ fn start(
     }
     // The background tells the pipeline of segments, the pipeline hands work to the background.
     let told = Arc::new(OnceLock::new());
-    let (background, background_threads) = Background::start(Arc::clone(&told))?;
+    let (background, background_threads) =
+        Background::start(Arc::clone(&told), options.observer.clone())?;
     let committer = Committer::new(log, lanes.len(), &options, background.clone());
     let pipeline = Arc::new(Pipeline::new(lanes, positions, committer, options.group_bytes_max()));
     told.get_or_init(|| Arc::downgrade(&pipeline));

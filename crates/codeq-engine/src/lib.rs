@@ -14,6 +14,7 @@ pub mod clock;
 pub mod error;
 pub mod group;
 pub mod layout;
+pub mod observer;
 pub mod options;
 pub mod read;
 pub mod recover;
@@ -35,4 +36,5 @@ mod worker;
 
 pub use engine::{Engine, EngineStats};
 pub use error::{EngineError, OpenError};
+pub use observer::{Observer, SharedObserver};
 pub use options::{Durability, Options};

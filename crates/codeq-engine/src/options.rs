@@ -4,6 +4,8 @@ use std::time::Duration;
 
 use codeq_core::settings::Settings;
 
+use crate::observer::SharedObserver;
+
 /// Most commands that wait in a shard's inbox; one more is answered *overloaded*.
 pub const INBOX_MAX: usize = 16_384;
 /// So many requests wake a shard even while the log is at work.
@@ -52,6 +54,8 @@ pub struct Options {
     pub checkpoint_log_bytes: u64,
     /// The store's bounds.
     pub store: codeq_store::Options,
+    /// Who is told what happened.
+    pub observer: SharedObserver,
 }
 
 impl Options {
@@ -82,6 +86,7 @@ impl Default for Options {
             memtable_bytes: 32 << 20,
             checkpoint_log_bytes: 128 << 20,
             store: codeq_store::Options::default(),
+            observer: SharedObserver::default(),
         }
     }
 }

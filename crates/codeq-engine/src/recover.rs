@@ -153,9 +153,12 @@ fn replay(log: &Log, shards: &mut [(State, Store)], options: &Options) -> Result
             shard: number,
             source,
         })?;
+        effects.clear();
         for command in &commands {
-            effects.clear();
             state.apply(store, now, command, &mut effects)?;
+        }
+        if let Some(observer) = &options.observer.0 {
+            observer.recovered(number, &effects);
         }
         Ok(())
     })

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use codeq_core::effect::Effect;
+use codeq_core::effect::{Effect, Move};
 use parking_lot::Mutex;
 use tokio::sync::oneshot;
 
@@ -49,11 +49,11 @@ impl ResultWaiters {
         }
         let mut by_task = self.by_task.lock();
         for effect in effects {
-            if let Effect::Moved { seq, to: Some(place), .. } = effect
+            if let Effect::Moved(Move { id, to: Some(place), .. }) = effect
                 && place.is_terminal()
             {
                 // Dropping the sender wakes the receiver.
-                by_task.remove(seq);
+                by_task.remove(&id.seq());
             }
         }
         self.recount(&by_task);

@@ -204,9 +204,9 @@ impl Shard {
             return Ok(());
         }
         let mut at = 0;
-        while let Some(effect) = effects.get(at).copied() {
+        while let Some(effect) = effects.get(at) {
             at += 1;
-            let Effect::Ready { queue } = effect else {
+            let Effect::Ready { queue } = *effect else {
                 continue;
             };
             while data.state.is_claimable(queue) {

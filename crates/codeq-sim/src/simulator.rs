@@ -149,6 +149,7 @@ impl Run {
                 rewrite_slack: 256 << 10,
                 rewrite_step: 64 << 10,
             },
+            observer: codeq_engine::SharedObserver::default(),
         };
         let disk = SimDisk::new(seed);
         if options.sabotage == Some(Sabotage::LyingSync) {

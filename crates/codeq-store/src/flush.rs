@@ -87,6 +87,13 @@ pub struct Flushed {
     pub(crate) flushed: Option<Frozen>,
 }
 
+impl Flushed {
+    /// Whether the rows are in the file.
+    pub fn is_done(&self) -> bool {
+        self.outcome.is_ok()
+    }
+}
+
 impl FlushJob {
     /// Does the work. Never panics and never blocks the store; a failure is part of the outcome.
     pub fn run(mut self) -> Flushed {

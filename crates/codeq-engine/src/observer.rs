@@ -1,0 +1,39 @@
+//! Hearing of what the engine has done.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use codeq_core::effect::Effect;
+
+/// Is told what happened, on the engine's own threads: it must be quick and must not wait.
+pub trait Observer: Send + Sync + 'static {
+    /// What followed from commands that are durable now, in order.
+    fn committed(&self, shard: u16, effects: &[Effect]);
+
+    /// The same, seen again while the log was read at start: it happened in an earlier run. Only what came
+    /// after the last checkpoint is seen.
+    fn recovered(&self, shard: u16, effects: &[Effect]) {
+        let _ = (shard, effects);
+    }
+
+    /// The log was synced once for so many commands.
+    fn synced(&self, took: Duration, commands: usize) {
+        let _ = (took, commands);
+    }
+
+    /// A checkpoint was written, or could not be.
+    fn checkpointed(&self, took: Duration, done: bool) {
+        let _ = (took, done);
+    }
+}
+
+/// An observer that engines share, or none.
+#[derive(Clone, Default)]
+pub struct SharedObserver(pub Option<Arc<dyn Observer>>);
+
+impl fmt::Debug for SharedObserver {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(if self.0.is_some() { "Some(observer)" } else { "None" })
+    }
+}

@@ -1,0 +1,121 @@
+//! Who is calling: from a bearer token to a [`Principal`].
+//!
+//! Producer tokens and worker tokens have separate validators; each is a list of ways (JWT, static tokens)
+//! tried in turn. What a principal may do is asked of the principal; which route needs what is `service`'s
+//! business.
+
+use std::sync::Arc;
+
+pub use authenticator::Authenticator;
+
+mod authenticator;
+
+/// Which validator a route asks for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Role {
+    /// Enqueues and cancels.
+    Producer,
+    /// Claims and finishes.
+    Worker,
+    /// Either will do.
+    Any,
+}
+
+/// An authenticated caller.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Principal {
+    /// Whose data the caller sees.
+    pub tenant: Arc<str>,
+    /// The token's `sub`; the identity of a worker.
+    pub subject: Arc<str>,
+    /// The token passed a producer's validator.
+    pub producer: bool,
+    /// The token passed a worker's validator, or may act as a worker.
+    pub worker: bool,
+    /// What a worker may call.
+    pub scopes: Scopes,
+    /// What a worker may claim.
+    pub event_types: EventTypes,
+    /// May administer its tenant.
+    pub admin: bool,
+    /// Sees all tenants.
+    pub operator: bool,
+    /// The token's `workerGroup`.
+    pub worker_group: Option<Arc<str>>,
+    /// When the token ends, in Unix seconds.
+    pub expires_at: Option<u64>,
+}
+
+/// Worker scopes of a token.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Scopes(u8);
+
+/// One worker scope.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Scope {
+    /// `codeq:claim`
+    Claim = 1,
+    /// `codeq:heartbeat`
+    Heartbeat = 2,
+    /// `codeq:abandon`
+    Abandon = 4,
+    /// `codeq:nack`
+    Nack = 8,
+    /// `codeq:result`
+    Result = 16,
+    /// `codeq:subscribe`
+    Subscribe = 32,
+}
+
+impl Scopes {
+    /// Every worker scope.
+    pub const ALL: Scopes = Scopes(63);
+
+    /// Whether the scope is there.
+    pub fn has(self, scope: Scope) -> bool {
+        self.0 & scope as u8 != 0
+    }
+
+    /// With one scope more.
+    #[must_use]
+    pub fn with(self, scope: Scope) -> Scopes {
+        Scopes(self.0 | scope as u8)
+    }
+}
+
+/// Commands that a worker may claim.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum EventTypes {
+    /// `*`
+    Any,
+    /// These, compared without regard to ASCII case.
+    Only(Vec<Arc<str>>),
+}
+
+impl EventTypes {
+    /// Whether the command is among them.
+    pub fn allows(&self, command: &str) -> bool {
+        match self {
+            EventTypes::Any => true,
+            EventTypes::Only(names) => names.iter().any(|name| name.eq_ignore_ascii_case(command)),
+        }
+    }
+}
+
+/// Why a caller was not let in. The texts go to clients and say nothing that helps to forge a token.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum AuthError {
+    /// No `Authorization: Bearer` header.
+    #[error("missing bearer token")]
+    Missing,
+    /// Not a token that any validator accepts: 401. The reason is for the log.
+    #[error("invalid token")]
+    Invalid(&'static str),
+    /// A good token that may not do this: 403.
+    #[error("{0}")]
+    Forbidden(&'static str),
+    /// The keys cannot be had and none are known: 503.
+    #[error("identity provider unavailable")]
+    Unavailable,
+}

@@ -1,0 +1,1 @@
+//! Transitions of tasks as a stream.

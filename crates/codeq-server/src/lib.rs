@@ -1,0 +1,22 @@
+//! codeQ on the network.
+//!
+//! ```text
+//! net/ (sockets, TLS, time limits) ─> http/ (parse, call, shape) ─> service/ (permission, limits, defaults)
+//!                                        auth/ (token -> principal)     └─> codeq-engine
+//! ```
+//!
+//! `service` is the one layer that every protocol calls. Wire types stop in `http`; the engine's types stop
+//! in `service`. There is no global state: any number of servers run in one process.
+
+pub mod auth;
+pub mod config;
+pub mod events;
+pub mod http;
+pub mod limits;
+pub mod net;
+pub mod observe;
+pub mod server;
+pub mod service;
+
+pub use config::Config;
+pub use server::{Server, StartError};

@@ -1,0 +1,1 @@
+//! What a tenant may do and hold.
