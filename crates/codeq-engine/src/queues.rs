@@ -61,6 +61,31 @@ impl Engine {
         }
     }
 
+    /// Replays `limit` tasks of a queue in each shard, going on where each one stopped. `after` is what the
+    /// call before returned, or empty.
+    pub async fn replay_from(
+        &self,
+        command: Replay,
+        after: &[u64],
+    ) -> Result<(Bulk, Vec<u64>), EngineError> {
+        let mut sum = Bulk { done: 0, remaining: 0, last: 0 };
+        let mut reached = Vec::new();
+        for shard in 0..self.shards() {
+            let mut share = command.clone();
+            if let ReplayTarget::Queue { after: from, .. } = &mut share.target {
+                *from = after.get(usize::from(shard)).copied().unwrap_or(0);
+            }
+            let answer = self.submit(shard, Command::Replay(share))?;
+            if let Reply::Bulk(bulk) = self.answer(answer).await? {
+                sum.done += bulk.done;
+                sum.remaining += bulk.remaining;
+                sum.last = sum.last.max(bulk.last);
+                reached.push(bulk.last);
+            }
+        }
+        Ok((sum, reached))
+    }
+
     async fn bulk(&self, command: Command) -> Answer {
         let mut sum = Bulk { done: 0, remaining: 0, last: 0 };
         for reply in self.ask_all(command).await? {

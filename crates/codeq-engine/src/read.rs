@@ -1,5 +1,6 @@
 //! Reads: from the shard's rows, answered when what they show is durable.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use codeq_core::command::Millis;
@@ -20,6 +21,15 @@ pub struct ListPage {
     pub items: Vec<Task>,
     /// Where each shard goes on; empty on the last page.
     pub next: Vec<u64>,
+}
+
+/// What a tenant has in the queues: tasks that are not finished.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Held {
+    /// How many.
+    pub tasks: u64,
+    /// Their bytes.
+    pub bytes: u64,
 }
 
 impl Engine {
@@ -96,6 +106,35 @@ impl Engine {
             }
         }
         Ok(sums.into_values().collect())
+    }
+
+    /// What a tenant has in the queues, over all shards.
+    pub async fn held(&self, tenant: &str) -> Result<Held, EngineError> {
+        let mut held = Held::default();
+        for shard in 0..self.shards() {
+            let sum = |reader: &Reader<'_, Store>| {
+                let counts = reader.state.queues_of(tenant).map(|(_, queue)| queue.counts);
+                Ok(counts.fold((0, 0), |(tasks, bytes), counts| {
+                    let live = counts.ready() + counts.delayed + counts.in_progress;
+                    (tasks + live, bytes + counts.live_bytes)
+                }))
+            };
+            let (tasks, bytes) = self.read(shard, sum).await?;
+            held.tasks += tasks;
+            held.bytes += bytes;
+        }
+        Ok(held)
+    }
+
+    /// The tenants that have queues, in order.
+    pub async fn tenants(&self) -> Result<Vec<Arc<str>>, EngineError> {
+        let mut tenants = std::collections::BTreeSet::new();
+        for shard in 0..self.shards() {
+            let names = |reader: &Reader<'_, Store>| Ok(reader.state.tenants().cloned().collect());
+            let names: Vec<Arc<str>> = self.read(shard, names).await?;
+            tenants.extend(names);
+        }
+        Ok(tenants.into_iter().collect())
     }
 
     /// At most `limit` callbacks of a shard that are due at `now`.

@@ -1,11 +1,37 @@
 //! A running server: engine, service, listeners, and their end.
 
 use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
 
+use codeq_core::effect::Effect;
+use codeq_engine::{Engine, Observer, OpenError, SharedObserver};
+use tokio::net::TcpListener;
+use tokio::sync::watch;
+use tokio::task::JoinHandle;
+
+use crate::auth::Authenticator;
 use crate::config::Config;
+use crate::events::EventBus;
+use crate::http::wire::Times;
+use crate::http::{App, Edge, router};
+use crate::limits::RateLimiter;
+use crate::net::{self, NetLimits, NetStats, TlsError, TlsFiles};
+use crate::observe::Metrics;
+use crate::service::Service;
 
 /// A running server.
-pub struct Server {}
+pub struct Server {
+    app: Arc<App>,
+    http_addr: SocketAddr,
+    metrics_addr: Option<SocketAddr>,
+    /// No new claims wait, those that do are answered; probes say so.
+    draining: watch::Sender<bool>,
+    /// The listeners close.
+    stopping: watch::Sender<bool>,
+    listeners: Vec<JoinHandle<()>>,
+    ready_after: Duration,
+}
 
 /// Why a server did not start.
 #[derive(Debug, thiserror::Error)]
@@ -13,19 +39,167 @@ pub enum StartError {
     /// The configuration does not allow it.
     #[error("{0}")]
     Config(String),
+    /// The data could not be opened.
+    #[error(transparent)]
+    Open(#[from] OpenError),
+    /// The certificate or its key is no good.
+    #[error(transparent)]
+    Tls(#[from] TlsError),
+    /// The address is not to be had.
+    #[error("cannot listen on {addr}: {source}")]
+    Listen {
+        /// Which address.
+        addr: SocketAddr,
+        /// The system's answer.
+        source: std::io::Error,
+    },
+    /// Something else of the operating system's.
+    #[error("cannot start: {0}")]
+    Io(#[from] std::io::Error),
+}
+
+/// Everybody who wants to know what the engine did.
+struct Observers {
+    events: Arc<EventBus>,
+    metrics: Arc<Metrics>,
+}
+
+impl Observer for Observers {
+    fn committed(&self, shard: u16, effects: &[Effect]) {
+        self.metrics.committed(shard, effects);
+        self.events.committed(shard, effects);
+    }
+
+    fn recovered(&self, shard: u16, effects: &[Effect]) {
+        self.metrics.recovered(shard, effects);
+        self.events.recovered(shard, effects);
+    }
+
+    fn synced(&self, took: Duration, commands: usize) {
+        self.metrics.synced(took, commands);
+    }
+
+    fn checkpointed(&self, took: Duration, done: bool) {
+        self.metrics.checkpointed(took, done);
+    }
 }
 
 impl Server {
-    /// Opens the data, binds the listeners and serves.
-    pub async fn start(_config: Config) -> Result<Server, StartError> {
-        Ok(Server {})
+    /// Opens the data, binds the listeners and serves. The configuration must have been checked.
+    pub async fn start(config: Config) -> Result<Server, StartError> {
+        let start = Instant::now();
+        let auth = Authenticator::new(&config).map_err(StartError::Config)?;
+        let unknown = || StartError::Config(format!("unknown timezone '{}'", config.timezone));
+        let times = Times::new(&config.timezone).ok_or_else(unknown)?;
+        let tls = match (&config.tls.cert_file, &config.tls.key_file) {
+            (Some(cert), Some(key)) => Some(TlsFiles::load(cert, key)?),
+            _ => None,
+        };
+        // The addresses before the data: a second server by mistake touches nothing.
+        let listener = bind(config.http_addr).await?;
+        let http_addr = listener.local_addr()?;
+        let metrics_listener = match config.metrics.addr {
+            Some(addr) => Some(bind(addr).await?),
+            None => None,
+        };
+        let metrics = Metrics::new();
+        let (engine, events) = open(&config, &metrics).await?;
+        let (draining, drained) = watch::channel(false);
+        let app = Arc::new(App {
+            service: Service::new(engine, events, &config, drained),
+            auth,
+            limiter: RateLimiter::new(&config.rate_limit),
+            metrics,
+            net: Arc::new(NetStats::default()),
+            times,
+            edge: Edge::new(&config),
+        });
+        let (stopping, stop) = watch::channel(false);
+        let limits = NetLimits {
+            max_connections: config.http.max_connections,
+            header_timeout: Duration::from_secs(config.http.header_timeout_seconds),
+            idle_timeout: Duration::from_secs(config.http.idle_timeout_seconds),
+        };
+        let grace = Duration::from_secs(config.shutdown_grace_seconds);
+        let serve = |listener, app, tls, stats| {
+            tokio::spawn(net::serve(listener, app, tls, limits.clone(), stats, stop.clone(), grace))
+        };
+        let mut listeners = Vec::new();
+        let mut metrics_addr = None;
+        if let Some(listener) = metrics_listener {
+            metrics_addr = Some(listener.local_addr()?);
+            // Whoever reaches the port of its own may read them.
+            let edge = Edge { metrics_public: true, ..app.edge.clone() };
+            let router = crate::http::metrics_router(Arc::clone(&app), edge);
+            listeners.push(serve(listener, router, None, Arc::new(NetStats::default())));
+        }
+        let net = Arc::clone(&app.net);
+        listeners.push(serve(listener, router(Arc::clone(&app)), tls, net));
+        let ready_after = start.elapsed();
+        Ok(Server { app, http_addr, metrics_addr, draining, stopping, listeners, ready_after })
     }
 
     /// Where HTTP is served.
     pub fn http_addr(&self) -> SocketAddr {
-        SocketAddr::from(([127, 0, 0, 1], 0))
+        self.http_addr
     }
 
-    /// Drains and stops: no new claims, requests in flight are answered, a checkpoint is left.
-    pub async fn stop(self) {}
+    /// Where metrics have a port of their own.
+    pub fn metrics_addr(&self) -> Option<SocketAddr> {
+        self.metrics_addr
+    }
+
+    /// How long the start took.
+    pub fn ready_after(&self) -> Duration {
+        self.ready_after
+    }
+
+    /// Why the engine has stopped by itself, if it has.
+    pub fn failure(&self) -> Option<String> {
+        self.app.service.engine.failure().map(|error| error.to_string())
+    }
+
+    /// Drains and stops: not ready any more, no new claims, those that wait are answered, requests in flight
+    /// finish, a checkpoint is left.
+    pub async fn stop(self) {
+        let Server { app, draining, stopping, listeners, .. } = self;
+        draining.send_replace(true);
+        app.service.engine.drain();
+        stopping.send_replace(true);
+        for listener in listeners {
+            if let Err(error) = listener.await {
+                tracing::error!(target: "codeq::server", %error, "a listener ended badly");
+            }
+        }
+        let engine = Arc::clone(&app.service.engine);
+        drop(app);
+        // Ends threads and writes a checkpoint: not a thing to do on a thread of the runtime.
+        let closed = tokio::task::spawn_blocking(move || engine.shutdown()).await;
+        if let Err(error) = closed {
+            tracing::error!(target: "codeq::server", %error, "the engine did not close");
+        }
+    }
+}
+
+async fn bind(addr: SocketAddr) -> Result<TcpListener, StartError> {
+    TcpListener::bind(addr).await.map_err(|source| StartError::Listen { addr, source })
+}
+
+async fn open(
+    config: &Config,
+    metrics: &Arc<Metrics>,
+) -> Result<(Arc<Engine>, Arc<EventBus>), StartError> {
+    let events = EventBus::new(codeq_engine::options::SHARDS_MAX);
+    let observers = Observers { events: Arc::clone(&events), metrics: Arc::clone(metrics) };
+    let mut options = config.engine_options();
+    options.observer = SharedObserver(Some(Arc::new(observers)));
+    let dir = config.data_dir.clone();
+    let engine = tokio::task::spawn_blocking(move || Engine::open(&dir, options)).await;
+    let engine = Arc::new(engine.map_err(std::io::Error::other)??);
+    for shard in 0..engine.shards() {
+        let next = engine.read(shard, |reader| Ok(reader.state.meta().moves)).await;
+        events.resume(shard, next.map_err(OpenError::from)?);
+    }
+    events.limit_to(engine.shards());
+    Ok((engine, events))
 }

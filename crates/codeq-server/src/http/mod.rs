@@ -1,1 +1,142 @@
-//! HTTP/JSON.
+//! HTTP/JSON: parse, call, shape.
+//!
+//! [`routes::ROUTES`] is the one list of what is served: for each route who may call it, how large its body
+//! may be, and the function that answers. [`endpoint::run`] does for all of them what is the same for all:
+//! request id, token, rate, body, limits, log line, metrics.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::Router;
+use axum::extract::Request;
+use axum::http::StatusCode;
+use axum::routing::{MethodFilter, MethodRouter, on};
+
+use crate::auth::Authenticator;
+use crate::config::Config;
+use crate::limits::RateLimiter;
+use crate::net::NetStats;
+use crate::observe::Metrics;
+use crate::service::Service;
+
+pub mod answer;
+pub mod call;
+pub mod endpoint;
+pub mod json;
+pub mod problem;
+pub mod routes;
+pub mod wire;
+
+mod abandon;
+mod cancel;
+mod claim;
+mod cleanup;
+mod dead_letters;
+mod docs;
+mod enqueue;
+mod events;
+mod heartbeat;
+mod nack;
+mod probes;
+mod queues;
+mod submit;
+mod tasks;
+mod topics;
+
+use problem::Problem;
+use routes::{ROUTES, Route, Verb};
+use wire::Times;
+
+/// What every request needs.
+pub struct App {
+    /// The service layer.
+    pub service: Service,
+    /// Tokens.
+    pub auth: Authenticator,
+    /// Rates.
+    pub limiter: RateLimiter,
+    /// Counting.
+    pub metrics: Arc<Metrics>,
+    /// The listener's numbers.
+    pub net: Arc<NetStats>,
+    /// How moments are written.
+    pub times: Times,
+    /// The edge's bounds.
+    pub edge: Edge,
+}
+
+/// Bounds of the edge.
+#[derive(Debug, Clone)]
+pub struct Edge {
+    /// Largest body.
+    pub body_max: usize,
+    /// Largest body of a batch.
+    pub batch_body_max: usize,
+    /// Time for a body.
+    pub body_timeout: Duration,
+    /// `/metrics` answers everybody, not only loopback.
+    pub metrics_public: bool,
+}
+
+impl Edge {
+    /// From the configuration.
+    pub fn new(config: &Config) -> Edge {
+        Edge {
+            body_max: config.http.max_body_bytes,
+            batch_body_max: config.http.max_batch_body_bytes,
+            body_timeout: Duration::from_secs(config.http.body_timeout_seconds),
+            metrics_public: config.metrics.public,
+        }
+    }
+}
+
+/// Serves every route of the list.
+pub fn router(app: Arc<App>) -> Router {
+    let mut router = Router::new();
+    let mut paths: Vec<&str> = ROUTES.iter().map(|route| route.path).collect();
+    paths.sort_unstable();
+    paths.dedup();
+    for path in paths {
+        let mut methods = MethodRouter::new();
+        for route in ROUTES.iter().filter(|route| route.path == path) {
+            let app = Arc::clone(&app);
+            let serve = move |request: Request| endpoint::run(Arc::clone(&app), route, request);
+            methods = methods.merge(on(filter(route), serve));
+        }
+        let app = Arc::clone(&app);
+        methods = methods.fallback(move |request: Request| {
+            let problem = Problem::edge(
+                StatusCode::METHOD_NOT_ALLOWED,
+                "method_not_allowed",
+                "method not allowed",
+            );
+            endpoint::refuse(Arc::clone(&app), request, problem)
+        });
+        router = router.route(path, methods);
+    }
+    router.fallback(move |request: Request| {
+        let problem = Problem::edge(StatusCode::NOT_FOUND, "no_such_route", "not found");
+        endpoint::refuse(Arc::clone(&app), request, problem)
+    })
+}
+
+/// Serves the metrics alone, on a port of their own.
+pub fn metrics_router(app: Arc<App>) -> Router {
+    let routes = ROUTES.iter().filter(|route| route.path == METRICS_PATH);
+    let mut router = Router::new();
+    for route in routes {
+        let app = Arc::clone(&app);
+        let serve = move |request: Request| endpoint::run(Arc::clone(&app), route, request);
+        router = router.route(route.path, on(filter(route), serve));
+    }
+    router
+}
+
+fn filter(route: &Route) -> MethodFilter {
+    match route.verb {
+        Verb::Get => MethodFilter::GET,
+        Verb::Post => MethodFilter::POST,
+        Verb::Put => MethodFilter::PUT,
+        Verb::Delete => MethodFilter::DELETE,
+    }
+}

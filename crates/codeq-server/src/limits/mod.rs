@@ -1,1 +1,152 @@
-//! What a tenant may do and hold.
+//! How often a tenant may ask: one token bucket for each tenant and scope.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use tokio::time::Instant;
+
+use crate::config::{RateLimit, RateLimits};
+
+/// Most buckets at once. Buckets that are full again say nothing and are dropped first.
+pub const BUCKETS_MAX: usize = 100_000;
+
+/// Which bucket a request draws from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum LimitScope {
+    /// Routes of producers, and reads by them.
+    Producer,
+    /// Routes of workers, and reads by them.
+    Worker,
+    /// Routes of admins.
+    Admin,
+}
+
+impl LimitScope {
+    /// Its name in settings, answers and metrics.
+    pub fn name(self) -> &'static str {
+        match self {
+            LimitScope::Producer => "producer",
+            LimitScope::Worker => "worker",
+            LimitScope::Admin => "admin",
+        }
+    }
+}
+
+/// What the bucket says.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Allowance {
+    /// Whether the request may go on.
+    pub allowed: bool,
+    /// The bucket's rate and size.
+    pub limit: RateLimit,
+    /// Requests that could follow at once.
+    pub remaining: u32,
+    /// Seconds until a request is allowed, or until the bucket is full; rounded up.
+    pub reset_seconds: u64,
+}
+
+/// The buckets of all tenants.
+pub struct RateLimiter {
+    limits: RateLimits,
+    start: Instant,
+    buckets: Mutex<HashMap<(LimitScope, Arc<str>), Duration>>,
+}
+
+impl RateLimiter {
+    /// With the limits of the configuration; a scope without one is never limited.
+    pub fn new(limits: &RateLimits) -> RateLimiter {
+        let (limits, buckets) = (limits.clone(), Mutex::default());
+        RateLimiter { limits, start: Instant::now(), buckets }
+    }
+
+    /// Takes a token, if the scope has a limit. The clock is monotonic: no jump of the wall clock helps.
+    pub fn take(&self, tenant: &Arc<str>, scope: LimitScope) -> Option<Allowance> {
+        let limit = match scope {
+            LimitScope::Producer => self.limits.producer,
+            LimitScope::Worker => self.limits.worker,
+            LimitScope::Admin => self.limits.admin,
+        }?;
+        let now = self.start.elapsed();
+        let mut buckets = self.buckets.lock();
+        let key = (scope, Arc::clone(tenant));
+        if buckets.len() >= BUCKETS_MAX && !buckets.contains_key(&key) {
+            buckets.retain(|_, full_at| *full_at > now);
+            if buckets.len() >= BUCKETS_MAX {
+                // More tenants than that at once, all of them busy: forget one rather than grow.
+                let any = buckets.keys().next().cloned();
+                any.and_then(|any| buckets.remove(&any));
+            }
+        }
+        let full_at = buckets.entry(key).or_default();
+        Some(draw(full_at, now, limit))
+    }
+}
+
+/// Draws one token from the bucket that will be full at `full_at`.
+fn draw(full_at: &mut Duration, now: Duration, limit: RateLimit) -> Allowance {
+    let one = Duration::from_secs(60) / limit.requests_per_minute.max(1);
+    let burst = limit.burst.max(1);
+    let capacity = one.saturating_mul(burst);
+    let after = (*full_at).max(now) + one;
+    let allowed = after <= now + capacity;
+    if allowed {
+        *full_at = after;
+    }
+    let missing = full_at.saturating_sub(now);
+    let left = capacity.saturating_sub(missing).as_nanos() / one.as_nanos().max(1);
+    let wait = if allowed { missing } else { after.saturating_sub(now + capacity) };
+    Allowance {
+        allowed,
+        limit,
+        remaining: u32::try_from(left).unwrap_or(u32::MAX),
+        reset_seconds: wait.as_secs() + u64::from(wait.subsec_nanos() > 0),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LIMIT: RateLimit = RateLimit { requests_per_minute: 60, burst: 3 };
+
+    #[test]
+    fn a_burst_then_the_rate() {
+        let mut bucket = Duration::ZERO;
+        let mut at = |ms: u64| draw(&mut bucket, Duration::from_millis(ms), LIMIT);
+        let took: Vec<_> = (0..4).map(|_| at(10_000)).map(|a| (a.allowed, a.remaining)).collect();
+        assert_eq!(took, [(true, 2), (true, 1), (true, 0), (false, 0)]);
+        assert_eq!(at(10_200).reset_seconds, 1);
+        assert!(!at(10_999).allowed);
+        assert!(at(11_000).allowed);
+        assert!(!at(11_000).allowed);
+        assert!(at(60_000).allowed);
+        assert_eq!(at(60_000).remaining, 1);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn tenants_and_scopes_have_their_own() {
+        let limits = RateLimits { producer: Some(LIMIT), admin: Some(LIMIT), worker: None };
+        let limiter = RateLimiter::new(&limits);
+        let (a, b): (Arc<str>, Arc<str>) = ("a".into(), "b".into());
+        for _ in 0..3 {
+            assert!(limiter.take(&a, LimitScope::Producer).unwrap().allowed);
+        }
+        assert!(!limiter.take(&a, LimitScope::Producer).unwrap().allowed);
+        assert!(limiter.take(&a, LimitScope::Admin).unwrap().allowed);
+        assert!(limiter.take(&b, LimitScope::Producer).unwrap().allowed);
+        assert_eq!(limiter.take(&a, LimitScope::Worker), None);
+        tokio::time::advance(Duration::from_secs(1)).await;
+        assert!(limiter.take(&a, LimitScope::Producer).unwrap().allowed);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn buckets_are_bounded() {
+        let limiter = RateLimiter::new(&RateLimits { producer: Some(LIMIT), ..Default::default() });
+        for n in 0..BUCKETS_MAX + 10 {
+            limiter.take(&n.to_string().into(), LimitScope::Producer);
+        }
+        assert!(limiter.buckets.lock().len() <= BUCKETS_MAX);
+    }
+}

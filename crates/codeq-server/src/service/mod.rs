@@ -1,1 +1,107 @@
-//! The service layer.
+//! What the server does for its clients, whatever protocol they speak: permission, limits, defaults; then
+//! one command to the engine, with its randomness drawn here.
+//!
+//! One file per verb. Nothing here knows of HTTP or gRPC.
+
+use std::sync::Arc;
+
+use codeq_core::command::Millis;
+use codeq_core::id::TaskId;
+use codeq_engine::Engine;
+use tokio::sync::watch;
+
+use crate::config::{Config, TenantLimits};
+use crate::events::EventBus;
+
+pub use error::{Kind, ServiceError};
+
+pub mod abandon;
+pub mod cancel;
+pub mod claim;
+pub mod cleanup;
+pub mod cursor;
+pub mod dead_letters;
+pub mod enqueue;
+pub mod error;
+pub mod filter;
+pub mod heartbeat;
+pub mod nack;
+pub mod permission;
+pub mod queues;
+pub mod submit;
+pub mod tasks;
+pub mod topics;
+
+/// The service layer of one server.
+pub struct Service {
+    /// Order and durability.
+    pub engine: Arc<Engine>,
+    /// Transitions as they become durable.
+    pub events: Arc<EventBus>,
+    pub(crate) defaults: Defaults,
+    /// Turns true when the server begins to stop: whoever waits is answered.
+    pub(crate) draining: watch::Receiver<bool>,
+}
+
+/// What requests may leave out, and how much they may ask for.
+#[derive(Debug, Clone)]
+pub(crate) struct Defaults {
+    pub lease: Millis,
+    pub batch_max: usize,
+    pub claim_max: usize,
+    pub tenant: TenantLimits,
+}
+
+impl Service {
+    /// On a running engine.
+    pub fn new(
+        engine: Arc<Engine>,
+        events: Arc<EventBus>,
+        config: &Config,
+        draining: watch::Receiver<bool>,
+    ) -> Service {
+        let defaults = Defaults {
+            lease: seconds(config.default_lease_seconds),
+            batch_max: config.max_batch_size,
+            claim_max: config.max_claim_batch_size,
+            tenant: config.tenant_limits.clone(),
+        };
+        Service { engine, events, defaults, draining }
+    }
+
+    /// Whether the server is about to stop.
+    pub fn is_draining(&self) -> bool {
+        *self.draining.borrow()
+    }
+
+    /// Returns when the server begins to stop.
+    pub(crate) async fn drained(&self) {
+        let mut draining = self.draining.clone();
+        // The sender lives as long as the server does.
+        let _ = draining.wait_for(|stop| *stop).await;
+    }
+
+    /// The length of a lease that a client asks for: none and zero mean the default.
+    pub(crate) fn lease(&self, wanted: Option<i64>) -> Result<Millis, ServiceError> {
+        match wanted {
+            None | Some(0) => Ok(self.defaults.lease),
+            Some(n) if n > 0 => Ok(seconds(n.unsigned_abs())),
+            Some(_) => Err(ServiceError::invalid("invalid_lease", "invalid lease (1 to 43200 s)")),
+        }
+    }
+}
+
+/// Seconds as milliseconds, without overflow.
+pub(crate) fn seconds(n: u64) -> Millis {
+    n.saturating_mul(1_000)
+}
+
+/// Randomness for one command.
+pub(crate) fn seed() -> u64 {
+    rand::random()
+}
+
+/// The id in a path or body. One that is not an id names no task.
+pub(crate) fn task_id(text: &str, missing: &'static str) -> Result<TaskId, ServiceError> {
+    text.parse().map_err(|_| ServiceError::not_found(missing))
+}

@@ -1,0 +1,40 @@
+//! Building answers.
+
+use axum::body::Body;
+use axum::http::{HeaderValue, StatusCode, header};
+use axum::response::Response;
+use serde::Serialize;
+
+/// The content type of answers.
+pub const JSON: HeaderValue = HeaderValue::from_static("application/json");
+/// The content type of errors.
+pub const PROBLEM: HeaderValue = HeaderValue::from_static("application/problem+json");
+
+/// An answer with a JSON body.
+pub fn json(status: StatusCode, body: &impl Serialize) -> Response {
+    json_as(status, body, JSON)
+}
+
+/// An answer with a JSON body of another media type.
+pub fn json_as(status: StatusCode, body: &impl Serialize, media: HeaderValue) -> Response {
+    match serde_json::to_vec(body) {
+        Ok(bytes) => bytes_as(status, bytes, media),
+        // Our bodies are plain structs, which always can be written; an empty 500 if one ever cannot.
+        Err(_) => status_only(StatusCode::INTERNAL_SERVER_ERROR),
+    }
+}
+
+/// An answer with these bytes.
+pub fn bytes_as(status: StatusCode, bytes: impl Into<Body>, media: HeaderValue) -> Response {
+    let mut response = Response::new(bytes.into());
+    *response.status_mut() = status;
+    response.headers_mut().insert(header::CONTENT_TYPE, media);
+    response
+}
+
+/// An answer without a body.
+pub fn status_only(status: StatusCode) -> Response {
+    let mut response = Response::new(Body::empty());
+    *response.status_mut() = status;
+    response
+}

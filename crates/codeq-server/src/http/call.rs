@@ -1,0 +1,111 @@
+//! A request on its way to its handler.
+
+use std::borrow::Cow;
+use std::sync::Arc;
+
+use axum::http::HeaderMap;
+use axum::response::Response;
+use bytes::Bytes;
+use futures_util::future::BoxFuture;
+
+use super::App;
+use super::problem::Problem;
+use super::wire::{ResultBody, TaskBody, Times};
+use crate::auth::{EventTypes, Principal, Scopes};
+use crate::service::{Service, ServiceError};
+use codeq_core::view::{ResultRecord, Task};
+
+/// What a handler answers.
+pub type Answer = Result<Response, Problem>;
+/// A handler.
+pub type Handler = fn(Call) -> BoxFuture<'static, Answer>;
+
+/// A request that may be answered: its caller is known and allowed, its body is here.
+pub struct Call {
+    /// What every request needs.
+    pub app: Arc<App>,
+    /// Who is calling; nobody on open routes.
+    pub caller: Principal,
+    /// The variable part of the path, decoded; empty if it has none.
+    pub name: String,
+    /// The query as it came.
+    pub query: String,
+    /// The headers.
+    pub headers: HeaderMap,
+    /// The body; empty if the route has none.
+    pub body: Bytes,
+    /// Where the request comes from.
+    pub peer: Option<std::net::IpAddr>,
+}
+
+impl Call {
+    /// The service layer.
+    pub fn service(&self) -> &Service {
+        &self.app.service
+    }
+
+    /// How moments are written.
+    pub fn times(&self) -> &Times {
+        &self.app.times
+    }
+
+    /// A task for the client.
+    pub fn task<'a>(&self, task: &'a Task) -> TaskBody<'a> {
+        TaskBody::new(task, &self.app.times)
+    }
+
+    /// A result for the client.
+    pub fn result<'a>(&self, record: &'a ResultRecord) -> ResultBody<'a> {
+        ResultBody::new(record, &self.app.times)
+    }
+
+    /// A parameter of the query: the first of that name, decoded. Empty counts as absent.
+    pub fn param(&self, name: &str) -> Option<Cow<'_, str>> {
+        let mut pairs = url::form_urlencoded::parse(self.query.as_bytes());
+        pairs.find(|(key, _)| key == name).map(|(_, value)| value).filter(|value| !value.is_empty())
+    }
+
+    /// A whole number in the query.
+    pub fn number(&self, name: &'static str) -> Result<Option<u64>, ServiceError> {
+        let Some(text) = self.param(name) else {
+            return Ok(None);
+        };
+        let number = text.parse().map(Some);
+        number.map_err(|_| {
+            ServiceError::invalid("invalid_parameter", format!("invalid '{name}'")).field(name)
+        })
+    }
+
+    /// A yes or no in the query; absent is no.
+    pub fn flag(&self, name: &'static str) -> Result<bool, ServiceError> {
+        match self.param(name).as_deref() {
+            None | Some("false" | "0") => Ok(false),
+            Some("true" | "1") => Ok(true),
+            Some(_) => {
+                let text = format!("invalid '{name}' (true or false)");
+                Err(ServiceError::invalid("invalid_parameter", text).field(name))
+            }
+        }
+    }
+
+    /// A header as text, if it is there and is text.
+    pub fn header(&self, name: &str) -> Option<&str> {
+        self.headers.get(name).and_then(|value| value.to_str().ok())
+    }
+}
+
+/// The caller of an open route.
+pub fn nobody() -> Principal {
+    Principal {
+        tenant: "".into(),
+        subject: "".into(),
+        producer: false,
+        worker: false,
+        scopes: Scopes::default(),
+        event_types: EventTypes::Only(Vec::new()),
+        admin: false,
+        operator: false,
+        worker_group: None,
+        expires_at: None,
+    }
+}

@@ -1,0 +1,14 @@
+//! `POST /tasks/{id}/cancel`.
+
+use axum::http::StatusCode;
+
+use super::answer;
+use super::call::{Answer, Call};
+use crate::service::cancel::Cancelled;
+
+pub async fn cancel(call: Call) -> Answer {
+    Ok(match call.service().cancel(&call.caller, &call.name).await? {
+        Cancelled::Done(task) => answer::json(StatusCode::OK, &call.task(&task)),
+        Cancelled::Requested(task) => answer::json(StatusCode::ACCEPTED, &call.task(&task)),
+    })
+}

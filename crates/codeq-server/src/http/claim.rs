@@ -1,0 +1,57 @@
+//! `POST /tasks/claim` and `POST /tasks/claim/batch`.
+
+use std::sync::Arc;
+
+use axum::http::StatusCode;
+use serde::{Deserialize, Serialize};
+
+use super::call::{Answer, Call};
+use super::endpoint::no_content;
+use super::wire::TaskBody;
+use super::{answer, json};
+use crate::service::ServiceError;
+use crate::service::claim::ClaimRequest;
+
+#[derive(Deserialize, Default)]
+#[serde(rename_all = "camelCase")]
+struct Request {
+    commands: Option<Vec<Arc<str>>>,
+    lease_seconds: Option<i64>,
+    wait_seconds: Option<i64>,
+    count: Option<i64>,
+}
+
+#[derive(Serialize)]
+struct Claimed<'a> {
+    tasks: Vec<TaskBody<'a>>,
+}
+
+impl Request {
+    fn claim(self, count: u32) -> Result<ClaimRequest, ServiceError> {
+        let Ok(wait_seconds) = u64::try_from(self.wait_seconds.unwrap_or(0)) else {
+            return Err(ServiceError::invalid("invalid_wait", "invalid 'waitSeconds' (0 to 30)"));
+        };
+        let commands = self.commands.unwrap_or_default();
+        Ok(ClaimRequest { commands, lease_seconds: self.lease_seconds, wait_seconds, count })
+    }
+}
+
+pub async fn one(call: Call) -> Answer {
+    let request: Request = json::parse_or_default(&call.body)?;
+    let tasks = call.service().claim(&call.caller, request.claim(1)?).await?;
+    Ok(match tasks.first() {
+        Some(task) => answer::json(StatusCode::OK, &call.task(task)),
+        None => no_content(),
+    })
+}
+
+pub async fn batch(call: Call) -> Answer {
+    let request: Request = json::parse(&call.body)?;
+    let count = call.service().check_claim_count(request.count.unwrap_or(0))?;
+    let tasks = call.service().claim(&call.caller, request.claim(count)?).await?;
+    if tasks.is_empty() {
+        return Ok(no_content());
+    }
+    let tasks = tasks.iter().map(|task| call.task(task)).collect();
+    Ok(answer::json(StatusCode::OK, &Claimed { tasks }))
+}

@@ -1,0 +1,240 @@
+//! What is the same for every request.
+
+use std::panic::AssertUnwindSafe;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use axum::body::Body;
+use axum::extract::{FromRequestParts, RawPathParams, Request};
+use axum::http::request::Parts;
+use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
+use axum::response::Response;
+use bytes::Bytes;
+use futures_util::FutureExt;
+use http_body_util::{BodyExt, LengthLimitError, Limited};
+
+use super::call::{Call, nobody};
+use super::problem::Problem;
+use super::routes::{Access, BodyLimit, Route};
+use super::{App, answer};
+use crate::auth::{Principal, Role, bearer_token};
+use crate::limits::{Allowance, LimitScope};
+use crate::net::Peer;
+use crate::service::{Kind, ServiceError};
+
+const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
+const RATE_LIMIT: HeaderName = HeaderName::from_static("ratelimit");
+const RATE_LIMIT_POLICY: HeaderName = HeaderName::from_static("ratelimit-policy");
+
+/// A request as far as it is known, for the answer's headers and the log line.
+struct Seen {
+    request_id: String,
+    method: String,
+    path: &'static str,
+    operation: &'static str,
+    start: Instant,
+    tenant: Option<Arc<str>>,
+    subject: Option<Arc<str>>,
+    code: &'static str,
+    allowance: Option<(LimitScope, Allowance)>,
+}
+
+impl Seen {
+    fn new(request: &Request, path: &'static str, operation: &'static str) -> Seen {
+        Seen {
+            request_id: request_id(request.headers()),
+            method: request.method().as_str().to_owned(),
+            path,
+            operation,
+            start: Instant::now(),
+            tenant: None,
+            subject: None,
+            code: "",
+            allowance: None,
+        }
+    }
+}
+
+/// Answers a request to a route.
+pub async fn run(app: Arc<App>, route: &'static Route, request: Request) -> Response {
+    let mut seen = Seen::new(&request, route.path, route.operation);
+    let served = AssertUnwindSafe(serve(&app, route, request, &mut seen)).catch_unwind().await;
+    let answer = served.unwrap_or_else(|_| {
+        tracing::error!(target: "codeq::http", operation = route.operation, "a handler panicked");
+        Err(ServiceError::new(Kind::Internal, "internal", "internal error").into())
+    });
+    finish(&app, seen, answer)
+}
+
+/// Answers a request that no route takes.
+pub async fn refuse(app: Arc<App>, request: Request, problem: Problem) -> Response {
+    let seen = Seen::new(&request, "", "none");
+    finish(&app, seen, Err(problem))
+}
+
+async fn serve(
+    app: &Arc<App>,
+    route: &'static Route,
+    request: Request,
+    seen: &mut Seen,
+) -> Result<Response, Problem> {
+    let (mut parts, body) = request.into_parts();
+    let caller = admit(app, route, &parts.headers, seen).await?;
+    let name = path_param(&mut parts).await?;
+    let body = match route.body {
+        BodyLimit::None => Bytes::new(),
+        BodyLimit::Small => read(app, &parts, body, app.edge.body_max).await?,
+        BodyLimit::Batch => read(app, &parts, body, app.edge.batch_body_max).await?,
+    };
+    let call = Call {
+        app: Arc::clone(app),
+        caller,
+        name,
+        query: parts.uri.query().unwrap_or_default().to_owned(),
+        peer: parts.extensions.get::<Peer>().map(|peer| peer.0.ip()),
+        headers: parts.headers,
+        body,
+    };
+    (route.handler)(call).await
+}
+
+/// Who is calling, if they may, and not too often.
+async fn admit(
+    app: &App,
+    route: &Route,
+    headers: &HeaderMap,
+    seen: &mut Seen,
+) -> Result<Principal, Problem> {
+    let role = match route.access {
+        Access::Open => return Ok(nobody()),
+        Access::Any | Access::Admin => Role::Any,
+        Access::Producer => Role::Producer,
+        Access::Worker(_) => Role::Worker,
+    };
+    let caller = app.auth.authenticate(bearer_token(headers)?, role).await?;
+    seen.tenant = Some(Arc::clone(&caller.tenant));
+    seen.subject = Some(Arc::clone(&caller.subject));
+    match route.access {
+        Access::Worker(scope) => caller.needs(scope)?,
+        Access::Admin => caller.needs_admin()?,
+        _ => {}
+    }
+    let scope = match route.access {
+        Access::Admin => LimitScope::Admin,
+        Access::Worker(_) => LimitScope::Worker,
+        _ if caller.producer => LimitScope::Producer,
+        _ => LimitScope::Worker,
+    };
+    if let Some(allowance) = app.limiter.take(&caller.tenant, scope) {
+        seen.allowance = Some((scope, allowance));
+        if !allowance.allowed {
+            app.metrics.rate_limited(scope.name(), route.operation);
+            let refused = ServiceError::new(Kind::TooMany, "rate_limited", "rate limit exceeded");
+            let retry_after = Some(allowance.reset_seconds.max(1));
+            return Err(ServiceError { retry_after, scope: Some(scope.name()), ..refused }.into());
+        }
+    }
+    Ok(caller)
+}
+
+/// The one variable part of the path, decoded.
+async fn path_param(parts: &mut Parts) -> Result<String, Problem> {
+    let Ok(params) = RawPathParams::from_request_parts(parts, &()).await else {
+        return Err(Problem::edge(StatusCode::BAD_REQUEST, "invalid_path", "invalid path"));
+    };
+    Ok(params.iter().next().map(|(_, value)| value.to_owned()).unwrap_or_default())
+}
+
+async fn read(app: &App, parts: &Parts, body: Body, max: usize) -> Result<Bytes, Problem> {
+    let too_large =
+        || Problem::edge(StatusCode::PAYLOAD_TOO_LARGE, "body_too_large", "body too large");
+    let length = parts.headers.get(header::CONTENT_LENGTH);
+    let length = length.and_then(|text| text.to_str().ok()).and_then(|text| text.parse().ok());
+    if length.is_some_and(|length: u64| length > max as u64) {
+        return Err(too_large());
+    }
+    if parts.headers.get(header::CONTENT_ENCODING).is_some_and(|coding| coding != "identity") {
+        let status = StatusCode::UNSUPPORTED_MEDIA_TYPE;
+        return Err(Problem::edge(status, "unsupported_encoding", "content encoding not supported"));
+    }
+    match tokio::time::timeout(app.edge.body_timeout, Limited::new(body, max).collect()).await {
+        Ok(Ok(body)) => Ok(body.to_bytes()),
+        Ok(Err(error)) if error.is::<LengthLimitError>() => Err(too_large()),
+        Ok(Err(_)) => Err(ServiceError::invalid_body().into()),
+        Err(_) => {
+            let status = StatusCode::REQUEST_TIMEOUT;
+            let mut problem = Problem::edge(status, "body_timeout", "the body took too long");
+            // What is left of the body must not be taken for a request.
+            problem.header = Some((header::CONNECTION, HeaderValue::from_static("close")));
+            Err(problem)
+        }
+    }
+}
+
+fn finish(app: &App, mut seen: Seen, answer: Result<Response, Problem>) -> Response {
+    let mut response = answer.unwrap_or_else(|problem| {
+        seen.code = problem.error.code;
+        problem.into_response(&seen.request_id, seen.operation)
+    });
+    let headers = response.headers_mut();
+    if let Ok(id) = HeaderValue::from_str(&seen.request_id) {
+        headers.insert(REQUEST_ID, id);
+    }
+    headers.insert(header::X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
+    headers.entry(header::CACHE_CONTROL).or_insert(HeaderValue::from_static("no-store"));
+    if let Some((scope, allowance)) = seen.allowance {
+        rate_headers(headers, scope, allowance);
+    }
+    let took = seen.start.elapsed();
+    let status = response.status();
+    app.metrics.answered(seen.operation, &seen.method, status.as_u16(), took);
+    log(&seen, status, took);
+    response
+}
+
+fn rate_headers(headers: &mut HeaderMap, scope: LimitScope, allowance: Allowance) {
+    let name = scope.name();
+    let policy = format!("\"{name}\";q={};w=60", allowance.limit.requests_per_minute);
+    let state = format!("\"{name}\";r={};t={}", allowance.remaining, allowance.reset_seconds);
+    for (header, text) in [(RATE_LIMIT_POLICY, policy), (RATE_LIMIT, state)] {
+        if let Ok(value) = HeaderValue::from_str(&text) {
+            headers.insert(header, value);
+        }
+    }
+}
+
+fn log(seen: &Seen, status: StatusCode, took: Duration) {
+    let took_ms = took.as_secs_f64() * 1_000.0;
+    let (tenant, subject) = (seen.tenant.as_deref(), seen.subject.as_deref());
+    tracing::info!(
+        target: "codeq::http",
+        request_id = %seen.request_id,
+        method = %seen.method,
+        path = seen.path,
+        operation = seen.operation,
+        status = status.as_u16(),
+        took_ms,
+        tenant,
+        subject,
+        code = seen.code,
+        "request"
+    );
+}
+
+/// The client's request id if it is sane, or a new one.
+fn request_id(headers: &HeaderMap) -> String {
+    const LONGEST: usize = 128;
+    let theirs = headers.get(REQUEST_ID).and_then(|id| id.to_str().ok());
+    let sane = |id: &&str| {
+        (1..=LONGEST).contains(&id.len()) && id.bytes().all(|byte| byte.is_ascii_graphic())
+    };
+    match theirs.filter(sane) {
+        Some(id) => id.to_owned(),
+        None => format!("{:032x}", rand::random::<u128>()),
+    }
+}
+
+/// An answer without a body.
+pub fn no_content() -> Response {
+    answer::status_only(StatusCode::NO_CONTENT)
+}

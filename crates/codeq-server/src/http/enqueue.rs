@@ -1,0 +1,179 @@
+//! `POST /tasks` and `POST /tasks/batch`.
+
+use axum::http::{HeaderValue, StatusCode};
+use axum::response::Response;
+use bytes::Bytes;
+use codeq_core::command::NewTask;
+use serde::{Deserialize, Serialize};
+use serde_json::value::RawValue;
+
+use super::call::{Answer, Call};
+use super::wire::TaskBody;
+use super::{answer, json};
+use crate::service::enqueue::{Made, is_webhook};
+use crate::service::filter::moment;
+use crate::service::{ServiceError, seconds};
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct TaskRequest<'a> {
+    #[serde(default)]
+    command: String,
+    #[serde(borrow)]
+    payload: Option<&'a RawValue>,
+    priority: Option<i64>,
+    max_attempts: Option<i64>,
+    webhook: Option<String>,
+    idempotency_key: Option<String>,
+    run_at: Option<String>,
+    delay_seconds: Option<i64>,
+}
+
+#[derive(Deserialize)]
+struct BatchRequest<'a> {
+    #[serde(borrow)]
+    tasks: Vec<&'a RawValue>,
+}
+
+#[derive(Serialize)]
+struct BatchAnswer<'a> {
+    results: Vec<Item<'a>>,
+}
+
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+enum Item<'a> {
+    Task(TaskBody<'a>),
+    Error(String),
+}
+
+pub async fn one(call: Call) -> Answer {
+    let request: TaskRequest<'_> = json::parse(&call.body)?;
+    let mut task = new_task(&call, request)?;
+    if let Some(key) = header_key(&call)? {
+        match &task.idempotency_key {
+            Some(other) if **other != *key => {
+                let text = "Idempotency-Key and idempotencyKey disagree";
+                return Err(ServiceError::invalid("invalid_idempotency_key", text).into());
+            }
+            _ => task.idempotency_key = Some(key.into()),
+        }
+    }
+    let made = call.service().enqueue(&call.caller, task).await?;
+    let mut response = answer::json(StatusCode::ACCEPTED, &call.task(&made.task));
+    mark_repeated(&mut response, made.repeated);
+    Ok(response)
+}
+
+pub async fn batch(call: Call) -> Answer {
+    let request: BatchRequest<'_> = json::parse(&call.body)?;
+    let atomic = call.flag("atomic")?;
+    call.service().check_batch(request.tasks.len())?;
+    let key = header_key(&call)?;
+    // What cannot even be read is answered in its place; the rest goes on.
+    let mut tasks = Vec::with_capacity(request.tasks.len());
+    let mut outcomes = Vec::with_capacity(request.tasks.len());
+    for (index, text) in request.tasks.iter().enumerate() {
+        let parsed = serde_json::from_str(text.get()).map_err(|_| ServiceError::invalid_body());
+        match parsed.and_then(|request| new_task(&call, request)) {
+            Ok(mut task) => {
+                // A key for the whole batch makes one for every task that has none.
+                if let (None, Some(key)) = (&task.idempotency_key, &key) {
+                    task.idempotency_key = Some(format!("{key}/{index}").into());
+                }
+                tasks.push(task);
+                outcomes.push(None);
+            }
+            Err(error) if atomic => {
+                let text = format!("item {index}: {error}");
+                return Err(ServiceError { error: text.into(), ..error }.into());
+            }
+            Err(error) => outcomes.push(Some(error)),
+        }
+    }
+    let made = if tasks.is_empty() {
+        Vec::new()
+    } else {
+        call.service().enqueue_batch(&call.caller, tasks, atomic).await?
+    };
+    let mut made = made.into_iter();
+    let outcomes: Vec<Result<Made, ServiceError>> = outcomes
+        .into_iter()
+        .filter_map(|refused| refused.map(Err).or_else(|| made.next()))
+        .collect();
+    let repeated = outcomes.iter().all(|outcome| matches!(outcome, Ok(made) if made.repeated));
+    let results = outcomes.iter().map(|outcome| match outcome {
+        Ok(made) => Item::Task(call.task(&made.task)),
+        Err(error) => Item::Error(error.to_string()),
+    });
+    let mut response =
+        answer::json(StatusCode::OK, &BatchAnswer { results: results.collect() });
+    mark_repeated(&mut response, repeated);
+    Ok(response)
+}
+
+fn mark_repeated(response: &mut Response, repeated: bool) {
+    if repeated {
+        response.headers_mut().insert("idempotent-replayed", HeaderValue::from_static("true"));
+    }
+}
+
+fn new_task(call: &Call, request: TaskRequest<'_>) -> Result<NewTask, ServiceError> {
+    let payload = match request.payload.map(RawValue::get) {
+        None | Some("null") => return Err(ServiceError::invalid_body()),
+        Some(text) => Bytes::copy_from_slice(text.as_bytes()),
+    };
+    let webhook = request.webhook.filter(|text| !text.is_empty());
+    if webhook.as_deref().is_some_and(|text| !is_webhook(text)) {
+        return Err(ServiceError::invalid("invalid_webhook", "invalid webhook url"));
+    }
+    let run_at = match request.run_at.as_deref().filter(|text| !text.is_empty()) {
+        None => None,
+        Some(text) => Some(moment(text).ok_or_else(|| {
+            ServiceError::invalid("invalid_run_at", "invalid 'runAt' (use RFC3339)")
+        })?),
+    };
+    let delay = match request.delay_seconds.map(u64::try_from) {
+        None => None,
+        Some(Ok(delay)) => Some(seconds(delay)),
+        Some(Err(_)) => {
+            let text = "invalid 'delaySeconds' (must be >= 0)";
+            return Err(ServiceError::invalid("invalid_delay", text));
+        }
+    };
+    let max_attempts = match request.max_attempts {
+        None | Some(0) => None,
+        Some(n) if n > 0 => Some(u32::try_from(n).unwrap_or(u32::MAX)),
+        Some(_) => {
+            let text = "invalid 'maxAttempts' (must be >= 0)";
+            return Err(ServiceError::invalid("invalid_max_attempts", text));
+        }
+    };
+    let key = request.idempotency_key.filter(|key| !key.is_empty());
+    Ok(NewTask {
+        command: request.command.into(),
+        payload,
+        priority: request.priority.unwrap_or(0).clamp(0, 9) as i32,
+        max_attempts,
+        webhook: webhook.map(Into::into),
+        idempotency_key: key.map(Into::into),
+        run_at,
+        delay,
+        trace_parent: call.header("traceparent").map(Into::into),
+        trace_state: call.header("tracestate").map(Into::into),
+    })
+}
+
+/// The `Idempotency-Key` header: a structured string in quotes, or the bare text that many clients send.
+fn header_key(call: &Call) -> Result<Option<String>, ServiceError> {
+    let Some(value) = call.headers.get("idempotency-key") else {
+        return Ok(None);
+    };
+    let text = value.to_str().ok().map(str::trim).filter(|text| !text.is_empty());
+    let Some(text) = text else {
+        let text = "invalid Idempotency-Key header";
+        return Err(ServiceError::invalid("invalid_idempotency_key", text));
+    };
+    let quoted = text.strip_prefix('"').and_then(|rest| rest.strip_suffix('"'));
+    Ok(Some(quoted.unwrap_or(text).to_owned()))
+}

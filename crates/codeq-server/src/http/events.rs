@@ -1,0 +1,149 @@
+//! `GET /events`: transitions of the caller's tasks as server-sent events.
+
+use std::fmt::Write;
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::body::Body;
+use axum::http::{HeaderValue, StatusCode};
+use bytes::Bytes;
+use codeq_core::effect::Move;
+use serde::Serialize;
+
+use super::call::{Answer, Call};
+use super::tasks::event_text;
+use super::wire::{Times, status_text};
+use super::{App, answer};
+use crate::events::{Heard, Position, Reader};
+use crate::service::{Kind, ServiceError};
+
+/// A comment that keeps proxies from closing a quiet stream.
+const KEEP_ALIVE: Duration = Duration::from_secs(15);
+/// Tokens are good for so long after their end, as everywhere.
+const SKEW_SECONDS: u64 = 60;
+
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct EventBody<'a> {
+    task_id: String,
+    command: &'a str,
+    event: &'static str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    from: Option<&'static str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    to: Option<&'static str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    status: Option<&'static str>,
+    attempts: u32,
+    at: String,
+}
+
+struct Stream {
+    app: Arc<App>,
+    reader: Reader,
+    command: Option<String>,
+    ends: tokio::time::Instant,
+    first: Option<String>,
+}
+
+pub async fn stream(call: Call) -> Answer {
+    let from = match call.header("last-event-id").map(str::trim).filter(|id| !id.is_empty()) {
+        None => None,
+        Some(id) => Some(position(id).ok_or_else(|| {
+            ServiceError::invalid("invalid_event_id", "invalid Last-Event-ID")
+        })?),
+    };
+    let Some((reader, missed)) = call.service().events.listen(&call.caller.tenant, from) else {
+        let refused =
+            ServiceError::new(Kind::Unavailable, "too_many_streams", "too many event streams");
+        return Err(ServiceError { retry_after: Some(5), ..refused }.into());
+    };
+    let first = if missed { missed_event(reader.position()) } else { String::new() };
+    let stream = Stream {
+        ends: token_end(&call),
+        command: call.param("command").map(|text| text.to_ascii_lowercase()),
+        app: Arc::clone(&call.app),
+        reader,
+        // Something at once, so that the client knows that it is connected.
+        first: Some(format!("retry: 1000\n: connected\n\n{first}")),
+    };
+    let body = futures_util::stream::unfold(stream, |mut stream| async move {
+        let text = stream.next().await?;
+        Some((Ok::<_, std::convert::Infallible>(Bytes::from(text)), stream))
+    });
+    let media = HeaderValue::from_static("text/event-stream");
+    let mut response = answer::bytes_as(StatusCode::OK, Body::from_stream(body), media);
+    response.headers_mut().insert("x-accel-buffering", HeaderValue::from_static("no"));
+    Ok(response)
+}
+
+impl Stream {
+    async fn next(&mut self) -> Option<String> {
+        if let Some(first) = self.first.take() {
+            return Some(first);
+        }
+        loop {
+            let heard = tokio::select! {
+                heard = self.reader.next() => heard?,
+                () = tokio::time::sleep(KEEP_ALIVE) => return Some(": quiet\n\n".to_owned()),
+                () = tokio::time::sleep_until(self.ends) => return None,
+                () = self.app.service.drained() => return None,
+            };
+            match heard {
+                Heard::Missed(position) => return Some(missed_event(&position)),
+                Heard::Move(moved, position) => {
+                    let wanted = self.command.as_ref().is_none_or(|name| **name == *moved.queue);
+                    if wanted {
+                        return Some(event(&moved, &position, &self.app.times));
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// When the stream ends because its token does.
+fn token_end(call: &Call) -> tokio::time::Instant {
+    /// Long enough for any stream.
+    const YEAR: u64 = 366 * 86_400;
+    let now = call.service().engine.wall() / 1_000;
+    let left = call.caller.expires_at.map(|end| (end + SKEW_SECONDS).saturating_sub(now));
+    tokio::time::Instant::now() + Duration::from_secs(left.unwrap_or(YEAR).min(YEAR))
+}
+
+fn event(moved: &Move, position: &Position, times: &Times) -> String {
+    let body = EventBody {
+        task_id: moved.id.to_string(),
+        command: &moved.queue,
+        event: event_text(moved.event),
+        from: moved.from.map(|place| place.location()),
+        to: moved.to.map(|place| place.location()),
+        status: moved.to.map(|place| status_text(place.status())),
+        attempts: moved.attempts,
+        at: times.text(moved.at),
+    };
+    // JSON on one line: no field of it can begin a line of its own.
+    let data = serde_json::to_string(&body).unwrap_or_default();
+    format!("id: {}\nevent: task\ndata: {data}\n\n", id_text(position))
+}
+
+fn missed_event(position: &Position) -> String {
+    let text = "transitions before this one are no longer kept: list the tasks anew";
+    format!("id: {}\nevent: missed\ndata: {{\"detail\":\"{text}\"}}\n\n", id_text(position))
+}
+
+fn id_text(position: &Position) -> String {
+    let mut text = String::new();
+    for (at, number) in position.iter().enumerate() {
+        let separator = if at == 0 { "" } else { "-" };
+        // Writing to a string does not fail.
+        let _ = write!(text, "{separator}{number}");
+    }
+    text
+}
+
+fn position(id: &str) -> Option<Position> {
+    const SHARDS: usize = codeq_engine::options::SHARDS_MAX as usize;
+    let numbers: Option<Position> = id.split('-').take(SHARDS + 1).map(|n| n.parse().ok()).collect();
+    numbers.filter(|numbers| numbers.len() <= SHARDS)
+}

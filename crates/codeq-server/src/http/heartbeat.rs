@@ -1,0 +1,32 @@
+//! `POST /tasks/{id}/heartbeat`.
+
+use axum::http::StatusCode;
+use serde::{Deserialize, Serialize};
+
+use super::call::{Answer, Call};
+use super::{answer, json};
+
+#[derive(Deserialize, Default)]
+#[serde(rename_all = "camelCase")]
+struct Request {
+    extend_seconds: Option<i64>,
+}
+
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Extended {
+    ok: bool,
+    lease_until: String,
+    cancel_requested: bool,
+}
+
+pub async fn heartbeat(call: Call) -> Answer {
+    let request: Request = json::parse_or_default(&call.body)?;
+    let done = call.service().heartbeat(&call.caller, &call.name, request.extend_seconds).await?;
+    let body = Extended {
+        ok: true,
+        lease_until: call.times().text(done.lease_until),
+        cancel_requested: done.cancel_requested,
+    };
+    Ok(answer::json(StatusCode::OK, &body))
+}

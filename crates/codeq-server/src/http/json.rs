@@ -1,0 +1,57 @@
+//! JSON from outside.
+
+use serde::de::DeserializeOwned;
+use serde::Deserialize;
+
+use crate::service::ServiceError;
+
+/// Deepest nesting of a body. The parser of raw values has no limit of its own.
+pub const DEPTH_MAX: usize = 100;
+
+/// Reads a body that must be there.
+pub fn parse<'a, T: Deserialize<'a>>(body: &'a [u8]) -> Result<T, ServiceError> {
+    check_depth(body)?;
+    serde_json::from_slice(body).map_err(|_| ServiceError::invalid_body())
+}
+
+/// Reads a body that may be empty, where every field is optional.
+pub fn parse_or_default<T: DeserializeOwned + Default>(body: &[u8]) -> Result<T, ServiceError> {
+    if body.trim_ascii().is_empty() { Ok(T::default()) } else { parse(body) }
+}
+
+/// Refuses nesting deeper than [`DEPTH_MAX`], in one pass over the bytes.
+fn check_depth(body: &[u8]) -> Result<(), ServiceError> {
+    let (mut depth, mut in_string, mut escaped) = (0_usize, false, false);
+    for byte in body {
+        match byte {
+            _ if escaped => escaped = false,
+            b'\\' if in_string => escaped = true,
+            b'"' => in_string = !in_string,
+            b'[' | b'{' if !in_string => {
+                depth += 1;
+                if depth > DEPTH_MAX {
+                    return Err(ServiceError::invalid("too_deep", "invalid body"));
+                }
+            }
+            b']' | b'}' if !in_string => depth = depth.saturating_sub(1),
+            _ => {}
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn depth_counts_outside_of_strings_only() {
+        let nested = |n: usize| format!("{}1{}", "[".repeat(n), "]".repeat(n));
+        assert!(check_depth(nested(DEPTH_MAX).as_bytes()).is_ok());
+        assert!(check_depth(nested(DEPTH_MAX + 1).as_bytes()).is_err());
+        assert!(check_depth("[".repeat(1_000_000).as_bytes()).is_err());
+        let text = format!(r#"{{"a":"{}\"{}"}}"#, "[".repeat(500), "{".repeat(500));
+        assert!(check_depth(text.as_bytes()).is_ok());
+        assert!(check_depth(format!("[{}]", "[],".repeat(10_000)).as_bytes()).is_ok());
+    }
+}

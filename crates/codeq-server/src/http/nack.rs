@@ -1,0 +1,48 @@
+//! `POST /tasks/{id}/nack`.
+
+use std::sync::Arc;
+
+use axum::http::StatusCode;
+use codeq_core::reply::Returned;
+use serde::{Deserialize, Serialize};
+
+use super::call::{Answer, Call};
+use super::{answer, json};
+use crate::service::ServiceError;
+
+#[derive(Deserialize, Default)]
+#[serde(rename_all = "camelCase")]
+struct Request {
+    delay_seconds: Option<i64>,
+    reason: Option<Arc<str>>,
+}
+
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Nacked {
+    status: &'static str,
+    delay_seconds: u64,
+}
+
+pub async fn nack(call: Call) -> Answer {
+    let request: Request = json::parse_or_default(&call.body)?;
+    let Ok(delay) = request.delay_seconds.map(u64::try_from).transpose() else {
+        let text = "invalid 'delaySeconds' (must be >= 0)";
+        return Err(ServiceError::invalid("invalid_delay", text).into());
+    };
+    let done = call.service().nack(&call.caller, &call.name, delay, request.reason).await?;
+    let delay_seconds = match done {
+        Returned::Requeued { delay } => delay.div_ceil(1_000),
+        Returned::Dead | Returned::Cancelled => 0,
+    };
+    Ok(answer::json(StatusCode::OK, &Nacked { status: place(done), delay_seconds }))
+}
+
+/// Where a task went that was given back.
+pub fn place(returned: Returned) -> &'static str {
+    match returned {
+        Returned::Requeued { .. } => "requeued",
+        Returned::Dead => "dlq",
+        Returned::Cancelled => "cancelled",
+    }
+}

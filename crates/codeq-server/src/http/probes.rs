@@ -1,0 +1,62 @@
+//! Probes, metrics, and where this node stands.
+
+use axum::http::{HeaderValue, StatusCode};
+use serde::Serialize;
+
+use super::answer;
+use super::call::{Answer, Call};
+use super::problem::Problem;
+
+const TEXT: HeaderValue = HeaderValue::from_static("text/plain; charset=utf-8");
+
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct RaftStatus {
+    enabled: bool,
+    num_groups: u16,
+    groups: [(); 0],
+}
+
+pub async fn live(_call: Call) -> Answer {
+    Ok(answer::bytes_as(StatusCode::OK, "ok\n", TEXT))
+}
+
+pub async fn ready(call: Call) -> Answer {
+    let checks = [
+        ("store", call.service().engine.failure().is_none()),
+        ("serving", !call.service().is_draining()),
+    ];
+    let ready = checks.iter().all(|(_, good)| *good);
+    let status = if ready { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
+    let verbose = url::form_urlencoded::parse(call.query.as_bytes()).any(|(key, _)| key == "verbose");
+    let mut text = String::new();
+    if verbose {
+        for (name, good) in checks {
+            text.push_str(if good { "[+] " } else { "[-] " });
+            text.push_str(name);
+            text.push('\n');
+        }
+    }
+    text.push_str(if ready { "ok\n" } else { "not ready\n" });
+    let mut response = answer::bytes_as(status, text, TEXT);
+    if !ready {
+        response.headers_mut().insert(axum::http::header::RETRY_AFTER, HeaderValue::from(1));
+    }
+    Ok(response)
+}
+
+pub async fn metrics(call: Call) -> Answer {
+    let near = call.peer.is_some_and(|peer| peer.to_canonical().is_loopback());
+    if !near && !call.app.edge.metrics_public {
+        // As if there were none: what is not offered need not be known.
+        return Err(Problem::edge(StatusCode::NOT_FOUND, "no_such_route", "not found"));
+    }
+    let text = call.app.metrics.render(&call.service().engine, &call.app.net).await;
+    Ok(answer::bytes_as(StatusCode::OK, text, TEXT))
+}
+
+/// This node is alone: there are no groups.
+pub async fn raft(_call: Call) -> Answer {
+    let body = RaftStatus { enabled: false, num_groups: 0, groups: [] };
+    Ok(answer::json(StatusCode::OK, &body))
+}

@@ -1,0 +1,121 @@
+//! Errors on the wire: `application/problem+json` (RFC 9457).
+
+use axum::http::{HeaderName, HeaderValue, StatusCode, header};
+use axum::response::Response;
+use serde::Serialize;
+
+use super::answer::{self, PROBLEM};
+use crate::auth::AuthError;
+use crate::service::{Kind, ServiceError};
+
+/// A refusal of the edge itself, or one of the service layer.
+#[derive(Debug, Clone)]
+pub struct Problem {
+    /// The status.
+    pub status: StatusCode,
+    /// The short text, the slug, and so on.
+    pub error: ServiceError,
+    /// For 405: what would be allowed is added by the router.
+    pub header: Option<(HeaderName, HeaderValue)>,
+}
+
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Body<'a> {
+    r#type: String,
+    title: &'a str,
+    status: u16,
+    detail: &'a str,
+    error: &'a str,
+    code: &'a str,
+    request_id: &'a str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    field: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    scope: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    operation: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    retry_after_seconds: Option<u64>,
+}
+
+impl Problem {
+    /// A refusal of the edge itself.
+    pub fn edge(status: StatusCode, code: &'static str, error: &'static str) -> Problem {
+        // The class is for other protocols; the status is decided here.
+        Problem { status, error: ServiceError::invalid(code, error), header: None }
+    }
+
+    /// The answer.
+    pub fn into_response(self, request_id: &str, operation: &'static str) -> Response {
+        let Problem { status, error, header } = self;
+        let limited = status == StatusCode::TOO_MANY_REQUESTS;
+        let body = Body {
+            r#type: format!("/docs#{}", error.code),
+            title: status.canonical_reason().unwrap_or("Error"),
+            status: status.as_u16(),
+            detail: &error.error,
+            error: &error.error,
+            code: error.code,
+            request_id,
+            field: error.field,
+            scope: error.scope,
+            operation: limited.then_some(operation),
+            retry_after_seconds: error.retry_after,
+        };
+        let mut response = answer::json_as(status, &body, PROBLEM);
+        let headers = response.headers_mut();
+        if let Some(seconds) = error.retry_after {
+            headers.insert(header::RETRY_AFTER, HeaderValue::from(seconds));
+        }
+        if status == StatusCode::UNAUTHORIZED {
+            let challenge = if error.code == "missing_token" {
+                HeaderValue::from_static("Bearer realm=\"codeq\"")
+            } else {
+                HeaderValue::from_static("Bearer realm=\"codeq\", error=\"invalid_token\"")
+            };
+            headers.insert(header::WWW_AUTHENTICATE, challenge);
+        }
+        if let Some((name, value)) = header {
+            headers.insert(name, value);
+        }
+        response
+    }
+}
+
+impl From<ServiceError> for Problem {
+    fn from(error: ServiceError) -> Problem {
+        let status = match error.kind {
+            Kind::Invalid => StatusCode::BAD_REQUEST,
+            Kind::Unauthenticated => StatusCode::UNAUTHORIZED,
+            Kind::Forbidden => StatusCode::FORBIDDEN,
+            Kind::NotFound => StatusCode::NOT_FOUND,
+            Kind::Conflict => StatusCode::CONFLICT,
+            Kind::TooLarge => StatusCode::PAYLOAD_TOO_LARGE,
+            Kind::Unprocessable => StatusCode::UNPROCESSABLE_ENTITY,
+            Kind::TooMany => StatusCode::TOO_MANY_REQUESTS,
+            Kind::Unavailable => StatusCode::SERVICE_UNAVAILABLE,
+            Kind::Internal => StatusCode::INTERNAL_SERVER_ERROR,
+        };
+        Problem { status, error, header: None }
+    }
+}
+
+impl From<AuthError> for Problem {
+    fn from(error: AuthError) -> Problem {
+        let text = error.to_string();
+        match error {
+            AuthError::Missing => {
+                ServiceError::new(Kind::Unauthenticated, "missing_token", text).into()
+            }
+            AuthError::Invalid(_) => {
+                ServiceError::new(Kind::Unauthenticated, "invalid_token", text).into()
+            }
+            AuthError::Forbidden(_) => ServiceError::new(Kind::Forbidden, "forbidden", text).into(),
+            AuthError::Unavailable => {
+                let refused = ServiceError::new(Kind::Unavailable, "identity_unavailable", text);
+                ServiceError { retry_after: Some(5), ..refused }.into()
+            }
+        }
+    }
+}

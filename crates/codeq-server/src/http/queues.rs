@@ -1,0 +1,146 @@
+//! `/admin/queues`.
+
+use std::collections::BTreeMap;
+
+use axum::http::StatusCode;
+use codeq_core::names::queue_name;
+use codeq_core::read::QueueStats;
+use serde::{Deserialize, Serialize};
+
+use super::call::{Answer, Call};
+use super::{answer, json};
+use crate::service::ServiceError;
+
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct QueueBody<'a> {
+    command: &'a str,
+    ready: u64,
+    delayed: u64,
+    in_progress: u64,
+    dlq: u64,
+}
+
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct QueueItem<'a> {
+    tenant_id: &'a str,
+    #[serde(flatten)]
+    counts: QueueBody<'a>,
+    completed: u64,
+    failed: u64,
+    bytes: u64,
+    paused: bool,
+    oldest_ready_seconds: f64,
+}
+
+#[derive(Serialize)]
+struct QueueList<'a> {
+    items: Vec<QueueItem<'a>>,
+}
+
+#[derive(Deserialize, Default)]
+pub struct BulkRequest {
+    pub limit: Option<u32>,
+}
+
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Purged {
+    purged: u64,
+    remaining: u64,
+}
+
+#[derive(Serialize)]
+struct Paused<'a> {
+    command: &'a str,
+    paused: bool,
+}
+
+pub async fn list(call: Call) -> Answer {
+    let all_tenants = call.flag("allTenants")?;
+    let queues = call.service().queues(&call.caller, all_tenants).await?;
+    match call.param("format").as_deref() {
+        None => Ok(answer::json(StatusCode::OK, &flat(&queues))),
+        Some("list") => {
+            let now = call.service().engine.wall();
+            let items = queues.iter().map(|queue| item(queue, now)).collect();
+            Ok(answer::json(StatusCode::OK, &QueueList { items }))
+        }
+        Some(_) => {
+            let text = "invalid 'format' (list, or absent)";
+            Err(ServiceError::invalid("invalid_parameter", text).field("format").into())
+        }
+    }
+}
+
+pub async fn get(call: Call) -> Answer {
+    let queue = call.service().queue(&call.caller, &call.name).await?;
+    let body = match &queue {
+        Some(queue) => body(&call.name, queue),
+        None => QueueBody { command: &call.name, ready: 0, delayed: 0, in_progress: 0, dlq: 0 },
+    };
+    Ok(answer::json(StatusCode::OK, &body))
+}
+
+pub async fn pause(call: Call) -> Answer {
+    set_paused(call, true).await
+}
+
+pub async fn resume(call: Call) -> Answer {
+    set_paused(call, false).await
+}
+
+async fn set_paused(call: Call, paused: bool) -> Answer {
+    call.service().pause(&call.caller, &call.name, paused).await?;
+    Ok(answer::json(StatusCode::OK, &Paused { command: &call.name, paused }))
+}
+
+pub async fn purge(call: Call) -> Answer {
+    let request: BulkRequest = json::parse_or_default(&call.body)?;
+    let done = call.service().purge(&call.caller, &call.name, request.limit).await?;
+    Ok(answer::json(StatusCode::OK, &Purged { purged: done.done, remaining: done.remaining }))
+}
+
+/// codeQ's flat map: one entry for every list that is not empty.
+fn flat(queues: &[QueueStats]) -> BTreeMap<String, u64> {
+    let mut map = BTreeMap::new();
+    for queue in queues {
+        let prefix = format!("codeq:q:{}:{}", queue.name, queue.tenant);
+        let counts = &queue.counts;
+        let pending = counts.pending.iter().enumerate();
+        let pending = pending.map(|(priority, n)| (format!("{prefix}:pending:{priority}"), *n));
+        let others = [
+            ("inprog", counts.in_progress),
+            ("delayed", counts.delayed),
+            ("dlq", counts.dead),
+        ];
+        let others = others.map(|(name, n)| (format!("{prefix}:{name}"), n));
+        map.extend(pending.chain(others).filter(|(_, n)| *n > 0));
+    }
+    map
+}
+
+fn body<'a>(command: &'a str, queue: &QueueStats) -> QueueBody<'a> {
+    QueueBody {
+        command,
+        ready: queue.counts.ready(),
+        delayed: queue.counts.delayed,
+        in_progress: queue.counts.in_progress,
+        dlq: queue.counts.dead,
+    }
+}
+
+fn item(queue: &QueueStats, now: u64) -> QueueItem<'_> {
+    debug_assert_eq!(queue_name(&queue.name), *queue.name);
+    let age = queue.oldest_ready_at.map_or(0, |at| now.saturating_sub(at));
+    QueueItem {
+        tenant_id: &queue.tenant,
+        counts: body(&queue.name, queue),
+        completed: queue.counts.completed,
+        failed: queue.counts.failed,
+        bytes: queue.counts.live_bytes,
+        paused: queue.paused,
+        oldest_ready_seconds: age as f64 / 1_000.0,
+    }
+}

@@ -1,0 +1,115 @@
+//! What is served, to whom.
+
+use super::call::Handler;
+use super::{
+    abandon, cancel, claim, cleanup, dead_letters, docs, enqueue, events, heartbeat, nack, probes,
+    queues, submit, tasks, topics,
+};
+use crate::auth::Scope;
+
+/// One route.
+pub struct Route {
+    /// The method.
+    pub verb: Verb,
+    /// The path, with its variable part in braces.
+    pub path: &'static str,
+    /// Its name in the OpenAPI document, in metrics and in logs.
+    pub operation: &'static str,
+    /// Who may call it.
+    pub access: Access,
+    /// How large its body may be.
+    pub body: BodyLimit,
+    /// The function that answers.
+    pub handler: Handler,
+}
+
+/// A method.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Verb {
+    /// Reads.
+    Get,
+    /// Does.
+    Post,
+    /// Writes.
+    Put,
+    /// Removes.
+    Delete,
+}
+
+/// Who may call a route.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Access {
+    /// Everybody, without a token.
+    Open,
+    /// Whoever has a good token, within its tenant.
+    Any,
+    /// Producers.
+    Producer,
+    /// Workers with this scope.
+    Worker(Scope),
+    /// Admins of the tenant.
+    Admin,
+}
+
+/// How large a body may be.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum BodyLimit {
+    /// It is not read.
+    None,
+    /// The ordinary limit.
+    Small,
+    /// The limit of batches.
+    Batch,
+}
+
+macro_rules! routes {
+    ($($verb:ident $path:literal $operation:literal $access:expr, $body:ident, $handler:path;)*) => {
+        &[$(Route {
+            verb: Verb::$verb,
+            path: $path,
+            operation: $operation,
+            access: $access,
+            body: BodyLimit::$body,
+            handler: |call| Box::pin($handler(call)),
+        }),*]
+    };
+}
+
+/// Every route of the server.
+pub static ROUTES: &[Route] = routes! {
+    Post "/v1/codeq/tasks" "enqueueTask" Access::Producer, Small, enqueue::one;
+    Post "/v1/codeq/tasks/batch" "enqueueTasks" Access::Producer, Batch, enqueue::batch;
+    Get "/v1/codeq/tasks" "listTasks" Access::Any, None, tasks::list;
+    Post "/v1/codeq/tasks/claim" "claimTask" Access::Worker(Scope::Claim), Small, claim::one;
+    Post "/v1/codeq/tasks/claim/batch" "claimTasks" Access::Worker(Scope::Claim), Small, claim::batch;
+    Post "/v1/codeq/tasks/batch/results" "submitResults" Access::Worker(Scope::Result), Batch, submit::batch;
+    Get "/v1/codeq/tasks/{id}" "getTask" Access::Any, None, tasks::get;
+    Get "/v1/codeq/tasks/{id}/result" "getResult" Access::Any, None, tasks::result;
+    Get "/v1/codeq/tasks/{id}/history" "getHistory" Access::Any, None, tasks::history;
+    Post "/v1/codeq/tasks/{id}/heartbeat" "heartbeatTask" Access::Worker(Scope::Heartbeat), Small, heartbeat::heartbeat;
+    Post "/v1/codeq/tasks/{id}/abandon" "abandonTask" Access::Worker(Scope::Abandon), Small, abandon::abandon;
+    Post "/v1/codeq/tasks/{id}/nack" "nackTask" Access::Worker(Scope::Nack), Small, nack::nack;
+    Post "/v1/codeq/tasks/{id}/result" "submitResult" Access::Worker(Scope::Result), Batch, submit::one;
+    Post "/v1/codeq/tasks/{id}/cancel" "cancelTask" Access::Producer, Small, cancel::cancel;
+    Post "/v1/codeq/tasks/{id}/replay" "replayTask" Access::Admin, Small, dead_letters::replay_one;
+    Get "/v1/codeq/events" "streamEvents" Access::Any, None, events::stream;
+    Get "/v1/codeq/raft/status" "raftStatus" Access::Any, None, probes::raft;
+    Get "/v1/codeq/admin/queues" "listQueues" Access::Admin, None, queues::list;
+    Get "/v1/codeq/admin/queues/{command}" "getQueue" Access::Admin, None, queues::get;
+    Post "/v1/codeq/admin/queues/{command}/pause" "pauseQueue" Access::Admin, Small, queues::pause;
+    Post "/v1/codeq/admin/queues/{command}/resume" "resumeQueue" Access::Admin, Small, queues::resume;
+    Post "/v1/codeq/admin/queues/{command}/purge" "purgeQueue" Access::Admin, Small, queues::purge;
+    Get "/v1/codeq/admin/dlq/{command}" "listDeadLetters" Access::Admin, None, dead_letters::list;
+    Post "/v1/codeq/admin/dlq/{command}/replay" "replayDeadLetters" Access::Admin, Small, dead_letters::replay;
+    Post "/v1/codeq/admin/dlq/{command}/purge" "purgeDeadLetters" Access::Admin, Small, dead_letters::purge;
+    Post "/v1/codeq/admin/tasks/cleanup" "cleanupTasks" Access::Admin, Small, cleanup::cleanup;
+    Put "/v1/codeq/admin/topics/{name}" "putTopic" Access::Admin, Small, topics::put;
+    Get "/v1/codeq/admin/topics/{name}" "getTopic" Access::Admin, None, topics::get;
+    Delete "/v1/codeq/admin/topics/{name}" "deleteTopic" Access::Admin, None, topics::delete;
+    Get "/livez" "livez" Access::Open, None, probes::live;
+    Get "/readyz" "readyz" Access::Open, None, probes::ready;
+    Get "/healthz" "healthz" Access::Open, None, probes::ready;
+    Get "/metrics" "metrics" Access::Open, None, probes::metrics;
+    Get "/openapi.json" "openapi" Access::Open, None, docs::openapi;
+    Get "/docs" "docs" Access::Open, None, docs::page;
+};

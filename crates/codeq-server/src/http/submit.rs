@@ -1,0 +1,108 @@
+//! `POST /tasks/{id}/result` and `POST /tasks/batch/results`.
+
+use std::sync::Arc;
+
+use axum::http::StatusCode;
+use bytes::Bytes;
+use codeq_core::command::Artifact;
+use serde::{Deserialize, Serialize};
+use serde_json::value::RawValue;
+
+use super::call::{Answer, Call};
+use super::wire::ResultBody;
+use super::{answer, json};
+use crate::service::ServiceError;
+use crate::service::submit::SubmitRequest;
+
+#[derive(Deserialize)]
+struct Request<'a> {
+    status: Option<String>,
+    #[serde(borrow)]
+    result: Option<&'a RawValue>,
+    error: Option<Arc<str>>,
+    artifacts: Option<Vec<ArtifactRequest>>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct ArtifactRequest {
+    name: Option<Arc<str>>,
+    url: Option<Arc<str>>,
+}
+
+#[derive(Deserialize)]
+struct BatchRequest<'a> {
+    #[serde(borrow)]
+    results: Vec<&'a RawValue>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct ItemId {
+    task_id: String,
+}
+
+#[derive(Serialize)]
+struct BatchAnswer<'a> {
+    results: Vec<Item<'a>>,
+}
+
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Item<'a> {
+    task_id: &'a str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    result: Option<ResultBody<'a>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    error: Option<String>,
+}
+
+pub async fn one(call: Call) -> Answer {
+    let request = submit_request(json::parse(&call.body)?);
+    let record = call.service().submit(&call.caller, &call.name, request).await?;
+    Ok(answer::json(StatusCode::OK, &call.result(&record)))
+}
+
+pub async fn batch(call: Call) -> Answer {
+    let request: BatchRequest<'_> = json::parse(&call.body)?;
+    let mut requests = Vec::with_capacity(request.results.len());
+    for text in &request.results {
+        // An item without a task cannot even be answered for: that is a bad batch.
+        let parsed = serde_json::from_str::<ItemId>(text.get())
+            .and_then(|item| Ok((item.task_id, serde_json::from_str(text.get())?)));
+        let (id, request) = parsed.map_err(|_| ServiceError::invalid_body())?;
+        requests.push((id, submit_request(request)));
+    }
+    let done = call.service().submit_batch(&call.caller, requests).await?;
+    let results = done.iter().map(|(task_id, outcome)| match outcome {
+        Ok(record) => Item { task_id, result: Some(call.result(record)), error: None },
+        Err(error) => Item { task_id, result: None, error: Some(error.to_string()) },
+    });
+    Ok(answer::json(StatusCode::OK, &BatchAnswer { results: results.collect() }))
+}
+
+fn submit_request(request: Request<'_>) -> SubmitRequest {
+    let mut flaw = None;
+    let result = request.result.map(RawValue::get).filter(|text| *text != "null");
+    if result.is_some_and(|text| !text.starts_with('{')) {
+        let text = "invalid result (must be an object)";
+        flaw = Some(ServiceError::invalid("invalid_result", text));
+    }
+    let mut artifacts = Vec::new();
+    for artifact in request.artifacts.unwrap_or_default() {
+        match (artifact.name, artifact.url) {
+            (Some(name), Some(url)) => artifacts.push(Artifact { name, url }),
+            _ => {
+                let text = "invalid artifacts (each needs a name and a url)";
+                flaw = Some(ServiceError::invalid("invalid_artifacts", text));
+            }
+        }
+    }
+    SubmitRequest {
+        status: request.status.unwrap_or_default(),
+        result: result.map(|text| Bytes::copy_from_slice(text.as_bytes())),
+        error: request.error,
+        artifacts,
+        flaw,
+    }
+}

@@ -1,0 +1,152 @@
+//! `GET /tasks`, `/tasks/{id}`, `/tasks/{id}/result`, `/tasks/{id}/history`.
+
+use axum::http::StatusCode;
+use codeq_core::history::{Entry, Event};
+use codeq_core::limits::LIST_MAX;
+use codeq_core::read::ListQuery;
+use serde::Serialize;
+
+use super::answer;
+use super::call::{Answer, Call};
+use super::wire::{ResultBody, TaskBody, status_of, status_text};
+use crate::service::tasks::{PAGE_DEFAULT, TaskPage};
+use crate::service::{ServiceError, filter};
+
+#[derive(Serialize)]
+struct Finished<'a> {
+    task: TaskBody<'a>,
+    result: ResultBody<'a>,
+}
+
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Page<'a> {
+    items: Vec<TaskBody<'a>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    next_cursor: Option<&'a str>,
+}
+
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct HistoryBody<'a> {
+    task_id: &'a str,
+    items: Vec<EntryBody<'a>>,
+    #[serde(skip_serializing_if = "is_zero")]
+    dropped: u32,
+}
+
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct EntryBody<'a> {
+    at: String,
+    event: &'static str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    from: Option<&'static str>,
+    to: &'static str,
+    status: &'static str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    who: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    why: Option<&'a str>,
+}
+
+pub async fn get(call: Call) -> Answer {
+    let task = call.service().task(&call.caller, &call.name).await?;
+    Ok(answer::json(StatusCode::OK, &call.task(&task)))
+}
+
+pub async fn result(call: Call) -> Answer {
+    let wait = call.number("waitSeconds")?.unwrap_or(0);
+    let (task, record) = call.service().result(&call.caller, &call.name, wait).await?;
+    let body = Finished { task: call.task(&task), result: call.result(&record) };
+    Ok(answer::json(StatusCode::OK, &body))
+}
+
+pub async fn history(call: Call) -> Answer {
+    let history = call.service().history(&call.caller, &call.name).await?;
+    let entries = history.entries();
+    let before = std::iter::once(None).chain(entries.iter().map(|entry| Some(entry.to.location())));
+    // Where entries gave way after the first, the second does not follow from it.
+    let gap = if history.dropped() > 0 { 1 } else { 0 };
+    let items = entries.iter().zip(before).enumerate().map(|(index, (entry, from))| {
+        let from = from.filter(|_| gap == 0 || index != gap);
+        entry_body(&call, entry, from)
+    });
+    let body =
+        HistoryBody { task_id: &call.name, items: items.collect(), dropped: history.dropped() };
+    Ok(answer::json(StatusCode::OK, &body))
+}
+
+fn entry_body<'a>(call: &Call, entry: &'a Entry, from: Option<&'static str>) -> EntryBody<'a> {
+    EntryBody {
+        at: call.times().text(entry.at),
+        event: event_text(entry.event),
+        from,
+        to: entry.to.location(),
+        status: status_text(entry.to.status()),
+        who: entry.who.as_deref(),
+        why: entry.why.as_deref(),
+    }
+}
+
+pub async fn list(call: Call) -> Answer {
+    let mut query = ListQuery {
+        command: call.param("command").map(|text| text.as_ref().into()),
+        limit: page_limit(&call)?,
+        ..ListQuery::default()
+    };
+    if let Some(text) = call.param("status") {
+        let unknown = || {
+            let text = "invalid 'status' (PENDING, IN_PROGRESS, COMPLETED or FAILED)";
+            ServiceError::invalid("invalid_parameter", text).field("status")
+        };
+        query.status = Some(status_of(&text).ok_or_else(unknown)?);
+    }
+    page(call, query).await
+}
+
+/// A page of the list that the query describes, narrowed by `filter`, from `cursor` on.
+pub async fn page(call: Call, mut query: ListQuery) -> Answer {
+    if let Some(text) = call.param("filter") {
+        filter::apply(&text, &mut query)?;
+    }
+    let cursor = call.param("cursor");
+    let TaskPage { items, next } =
+        call.service().list(&call.caller, query, cursor.as_deref()).await?;
+    let items = items.iter().map(|task| call.task(task)).collect();
+    Ok(answer::json(StatusCode::OK, &Page { items, next_cursor: next.as_deref() }))
+}
+
+/// How many tasks a page may have.
+pub fn page_limit(call: &Call) -> Result<usize, ServiceError> {
+    match call.number("limit")? {
+        None => Ok(PAGE_DEFAULT),
+        Some(limit) if (1..=LIST_MAX as u64).contains(&limit) => Ok(limit as usize),
+        Some(_) => {
+            let text = format!("invalid 'limit' (1 to {LIST_MAX})");
+            Err(ServiceError::invalid("invalid_limit", text).field("limit"))
+        }
+    }
+}
+
+/// The client's word for what moved a task.
+pub fn event_text(event: Event) -> &'static str {
+    match event {
+        Event::Created => "created",
+        Event::Claimed => "claimed",
+        Event::Submitted => "submitted",
+        Event::Nacked => "nacked",
+        Event::Abandoned => "abandoned",
+        Event::Released => "released",
+        Event::LeaseExpired => "lease_expired",
+        Event::Due => "due",
+        Event::CancelRequested => "cancel_requested",
+        Event::Cancelled => "cancelled",
+        Event::Replayed => "replayed",
+        Event::Removed => "removed",
+    }
+}
+
+fn is_zero(n: &u32) -> bool {
+    *n == 0
+}

@@ -1,0 +1,110 @@
+//! `/admin/topics/{name}`.
+
+use axum::http::StatusCode;
+use codeq_core::topic::{Policy, Topic};
+use serde::{Deserialize, Serialize};
+
+use super::call::{Answer, Call};
+use super::endpoint::no_content;
+use super::{answer, json};
+use crate::service::{Kind, ServiceError};
+
+/// Values are checked one by one, so that the answer can name the field.
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+struct PolicyRequest {
+    priority_tiers: Option<Vec<i64>>,
+    max_attempts: Option<i64>,
+    dead_letter_topic_ref: Option<String>,
+    retention_seconds: Option<i64>,
+    max_consumers: Option<i64>,
+}
+
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct PolicyBody<'a> {
+    #[serde(skip_serializing_if = "<[u8]>::is_empty")]
+    priority_tiers: &'a [u8],
+    #[serde(skip_serializing_if = "Option::is_none")]
+    max_attempts: Option<u32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    dead_letter_topic_ref: Option<&'a str>,
+    retention_seconds: u64,
+    max_consumers: u32,
+}
+
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct TopicBody<'a> {
+    topic_id: String,
+    tenant_id: &'a str,
+    topic_name: &'a str,
+    policy: PolicyBody<'a>,
+    version: u64,
+    created_at: String,
+    updated_at: String,
+}
+
+pub async fn put(call: Call) -> Answer {
+    let policy = policy(json::parse(&call.body)?)?;
+    let done = call.service().put_topic(&call.caller, &call.name, policy).await?;
+    let status = if done.created { StatusCode::CREATED } else { StatusCode::OK };
+    Ok(answer::json(status, &body(&call, &done.topic)))
+}
+
+pub async fn get(call: Call) -> Answer {
+    let topic = call.service().topic(&call.caller, &call.name).await?;
+    Ok(answer::json(StatusCode::OK, &body(&call, &topic)))
+}
+
+pub async fn delete(call: Call) -> Answer {
+    if call.param("deletionPolicy").as_deref() != Some("Delete") {
+        let text = "deletionPolicy=Delete required";
+        return Err(ServiceError::invalid("invalid_parameter", text).field("deletionPolicy").into());
+    }
+    call.service().delete_topic(&call.caller, &call.name).await?;
+    Ok(no_content())
+}
+
+fn policy(request: PolicyRequest) -> Result<Policy, ServiceError> {
+    let tiers = request.priority_tiers;
+    if tiers.as_ref().is_some_and(Vec::is_empty) {
+        return Err(bad("priorityTiers"));
+    }
+    let tiers = tiers.unwrap_or_default().into_iter().map(u8::try_from);
+    Ok(Policy {
+        priority_tiers: tiers.collect::<Result<_, _>>().map_err(|_| bad("priorityTiers"))?,
+        max_attempts: number(request.max_attempts, "maxAttempts")?,
+        dead_letter_topic: request.dead_letter_topic_ref.map(Into::into),
+        retention: number(request.retention_seconds, "retentionSeconds")?
+            .map_or(0, |n: u32| u64::from(n) * 1_000),
+        max_consumers: number(request.max_consumers, "maxConsumers")?.unwrap_or(0),
+    })
+}
+
+fn number(value: Option<i64>, field: &'static str) -> Result<Option<u32>, ServiceError> {
+    value.map(u32::try_from).transpose().map_err(|_| bad(field))
+}
+
+fn bad(field: &'static str) -> ServiceError {
+    let text = format!("invalid topic policy: {field}");
+    ServiceError::new(Kind::Unprocessable, "invalid_topic_policy", text).field(field)
+}
+
+fn body<'a>(call: &'a Call, topic: &'a Topic) -> TopicBody<'a> {
+    TopicBody {
+        topic_id: format!("{}.{}", call.caller.tenant, call.name),
+        tenant_id: &call.caller.tenant,
+        topic_name: &call.name,
+        policy: PolicyBody {
+            priority_tiers: &topic.policy.priority_tiers,
+            max_attempts: topic.policy.max_attempts,
+            dead_letter_topic_ref: topic.policy.dead_letter_topic.as_deref(),
+            retention_seconds: topic.policy.retention / 1_000,
+            max_consumers: topic.policy.max_consumers,
+        },
+        version: topic.version,
+        created_at: call.times().text(topic.created_at),
+        updated_at: call.times().text(topic.updated_at),
+    }
+}

@@ -1,0 +1,181 @@
+//! Tasks and results as clients see them.
+
+use std::borrow::Cow;
+
+use codeq_core::command::Millis;
+use codeq_core::place::{Place, Status};
+use codeq_core::view::{ResultRecord, Task};
+use jiff::tz::TimeZone;
+use serde::Serialize;
+use serde_json::value::RawValue;
+
+/// Writes moments in the configured time zone.
+#[derive(Debug, Clone)]
+pub struct Times(TimeZone);
+
+impl Times {
+    /// For an IANA time zone. None if there is no such zone.
+    pub fn new(zone: &str) -> Option<Times> {
+        if zone == "UTC" {
+            return Some(Times(TimeZone::UTC));
+        }
+        TimeZone::get(zone).ok().map(Times)
+    }
+
+    /// A moment in RFC 3339, to the millisecond.
+    pub fn text(&self, at: Millis) -> String {
+        let moment = i64::try_from(at).ok().and_then(|at| jiff::Timestamp::from_millisecond(at).ok());
+        let moment = moment.unwrap_or(jiff::Timestamp::MAX);
+        if self.0 == TimeZone::UTC {
+            return format!("{moment:.3}");
+        }
+        moment.to_zoned(self.0.clone()).strftime("%Y-%m-%dT%H:%M:%S%.3f%:z").to_string()
+    }
+}
+
+/// The client's word for a status.
+pub fn status_text(status: Status) -> &'static str {
+    match status {
+        Status::Pending => "PENDING",
+        Status::InProgress => "IN_PROGRESS",
+        Status::Completed => "COMPLETED",
+        Status::Failed => "FAILED",
+    }
+}
+
+/// The status that a client's word means.
+pub fn status_of(text: &str) -> Option<Status> {
+    const ALL: [Status; 4] =
+        [Status::Pending, Status::InProgress, Status::Completed, Status::Failed];
+    ALL.into_iter().find(|status| status_text(*status).eq_ignore_ascii_case(text))
+}
+
+/// A task. Empty texts, zeros and absent values are left out.
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct TaskBody<'a> {
+    id: String,
+    command: &'a str,
+    payload: Cow<'a, str>,
+    #[serde(skip_serializing_if = "is_zero")]
+    priority: u32,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    webhook: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    trace_parent: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    trace_state: Option<&'a str>,
+    status: &'static str,
+    last_known_location: &'static str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    worker_id: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    lease_until: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    fence: Option<u64>,
+    #[serde(skip_serializing_if = "is_zero")]
+    attempts: u32,
+    #[serde(skip_serializing_if = "is_zero")]
+    max_attempts: u32,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    error: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    result_key: Option<String>,
+    tenant_id: &'a str,
+    created_at: String,
+    updated_at: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    visible_at: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    origin_task_id: Option<String>,
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    cancel_requested: bool,
+}
+
+impl<'a> TaskBody<'a> {
+    /// The task for a client.
+    pub fn new(task: &'a Task, times: &Times) -> TaskBody<'a> {
+        let running = task.place == Place::InProgress;
+        let id = task.id.to_string();
+        TaskBody {
+            result_key: task.place.is_terminal().then(|| format!("codeq/results/{id}")),
+            id,
+            command: &task.command,
+            payload: String::from_utf8_lossy(&task.payload),
+            priority: u32::from(task.priority),
+            webhook: task.webhook.as_deref(),
+            trace_parent: task.trace_parent.as_deref(),
+            trace_state: task.trace_state.as_deref(),
+            status: status_text(task.place.status()),
+            last_known_location: task.place.location(),
+            worker_id: task.worker.as_deref(),
+            lease_until: task.lease_until.map(|at| times.text(at)),
+            fence: running.then_some(task.fence),
+            attempts: task.attempts,
+            max_attempts: task.max_attempts,
+            error: task.error.as_deref().filter(|text| !text.is_empty()),
+            tenant_id: &task.tenant,
+            created_at: times.text(task.created_at),
+            updated_at: times.text(task.updated_at),
+            visible_at: task.visible_at.map(|at| times.text(at)),
+            origin_task_id: task.origin.map(|id| id.to_string()),
+            cancel_requested: task.cancel_requested && running,
+        }
+    }
+}
+
+/// A result.
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct ResultBody<'a> {
+    task_id: String,
+    status: &'static str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    result: Option<&'a RawValue>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    error: Option<&'a str>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    artifacts: Vec<ArtifactBody<'a>>,
+    completed_at: String,
+}
+
+#[derive(Serialize)]
+struct ArtifactBody<'a> {
+    name: &'a str,
+    url: &'a str,
+}
+
+impl<'a> ResultBody<'a> {
+    /// The result for a client, its JSON as the worker sent it.
+    pub fn new(record: &'a ResultRecord, times: &Times) -> ResultBody<'a> {
+        let artifacts = record.artifacts.iter();
+        ResultBody {
+            task_id: record.id.to_string(),
+            status: status_text(record.status),
+            result: record.result.as_deref().and_then(|text| serde_json::from_slice(text).ok()),
+            error: record.error.as_deref(),
+            artifacts: artifacts.map(|a| ArtifactBody { name: &a.name, url: &a.url }).collect(),
+            completed_at: times.text(record.completed_at),
+        }
+    }
+}
+
+fn is_zero(n: &u32) -> bool {
+    *n == 0
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn moments() {
+        let utc = Times::new("UTC").unwrap();
+        assert_eq!(utc.text(1_700_000_000_007), "2023-11-14T22:13:20.007Z");
+        assert_eq!(utc.text(0), "1970-01-01T00:00:00.000Z");
+        let sao_paulo = Times::new("America/Sao_Paulo").unwrap();
+        assert_eq!(sao_paulo.text(1_700_000_000_007), "2023-11-14T19:13:20.007-03:00");
+        assert!(Times::new("Nowhere/Else").is_none());
+        assert!(!utc.text(u64::MAX).is_empty());
+    }
+}

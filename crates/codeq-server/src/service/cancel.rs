@@ -1,0 +1,36 @@
+//! Cancel: a producer takes its task back.
+
+use codeq_core::command::{Cancel, Command};
+use codeq_core::reply::Reply;
+use codeq_core::view::Task;
+
+use super::{Service, ServiceError, task_id};
+use crate::auth::Principal;
+
+/// How far a cancellation came.
+pub enum Cancelled {
+    /// Nobody ran the task: it is finished.
+    Done(Box<Task>),
+    /// Its worker will be told.
+    Requested(Box<Task>),
+}
+
+impl Service {
+    /// Finishes a task that nobody runs, or asks its worker to stop.
+    pub async fn cancel(&self, caller: &Principal, id: &str) -> Result<Cancelled, ServiceError> {
+        let cancel = Cancel {
+            tenant: caller.tenant.clone(),
+            id: task_id(id, "not found")?,
+            by: caller.subject.clone(),
+        };
+        match self.engine.propose(Command::Cancel(cancel)).await? {
+            Reply::Cancelled(task) => Ok(Cancelled::Done(task)),
+            Reply::CancelRequested(task) => Ok(Cancelled::Requested(task)),
+            Reply::Rejected(codeq_core::reply::Rejection::NotFound) => {
+                Err(ServiceError::not_found("not found"))
+            }
+            Reply::Rejected(rejection) => Err(rejection.into()),
+            _ => Err(ServiceError::unexpected()),
+        }
+    }
+}

@@ -1,0 +1,77 @@
+//! Claim: a worker asks for work.
+
+use std::sync::Arc;
+
+use codeq_core::command::{Claim, Selector};
+use codeq_core::reply::Reply;
+use codeq_core::view::Task;
+
+use super::{Service, ServiceError, seconds};
+use crate::auth::{EventTypes, Principal, Scope};
+
+/// Longest wait for a task, in seconds.
+pub const CLAIM_WAIT_MAX: u64 = 30;
+
+/// What a worker asks for.
+#[derive(Debug, Clone, Default)]
+pub struct ClaimRequest {
+    /// Commands; empty means all that the token allows.
+    pub commands: Vec<Arc<str>>,
+    /// Length of the lease in seconds; none and zero mean the default.
+    pub lease_seconds: Option<i64>,
+    /// How long to wait for a task in seconds; longer than [`CLAIM_WAIT_MAX`] counts as that.
+    pub wait_seconds: u64,
+    /// At most so many tasks.
+    pub count: u32,
+}
+
+impl Service {
+    /// Leases tasks to the caller, waiting for the first one if there is none. Dropping the future gives
+    /// back what nobody will hear of.
+    pub async fn claim(
+        &self,
+        caller: &Principal,
+        request: ClaimRequest,
+    ) -> Result<Vec<Task>, ServiceError> {
+        caller.needs(Scope::Claim)?;
+        let claim = Claim {
+            tenant: caller.tenant.clone(),
+            worker: caller.subject.clone(),
+            lease: self.lease(request.lease_seconds)?,
+            count: request.count,
+            from: selector(caller, request.commands)?,
+        };
+        let wait = seconds(request.wait_seconds.min(CLAIM_WAIT_MAX));
+        match self.engine.claim(claim, wait).await? {
+            Reply::Claimed(tasks) => Ok(tasks),
+            Reply::Rejected(rejection) => Err(rejection.into()),
+            _ => Err(ServiceError::unexpected()),
+        }
+    }
+
+    /// Whether a claim of so many tasks is allowed.
+    pub fn check_claim_count(&self, count: i64) -> Result<u32, ServiceError> {
+        let max = self.defaults.claim_max;
+        match u32::try_from(count) {
+            Ok(0) | Err(_) if count <= 0 => Err(ServiceError::invalid_body()),
+            Ok(count) if count as usize <= max => Ok(count),
+            _ => {
+                let text = format!("count exceeds maximum of {max}");
+                Err(ServiceError::invalid("invalid_count", text))
+            }
+        }
+    }
+}
+
+fn selector(caller: &Principal, wanted: Vec<Arc<str>>) -> Result<Selector, ServiceError> {
+    let refused = || ServiceError::forbidden("event type not allowed");
+    if wanted.iter().any(|command| !caller.event_types.allows(command)) {
+        return Err(refused());
+    }
+    match (&caller.event_types, wanted.is_empty()) {
+        (_, false) => Ok(Selector::Commands(wanted)),
+        (EventTypes::Any, true) => Ok(Selector::Any),
+        (EventTypes::Only(allowed), true) if allowed.is_empty() => Err(refused()),
+        (EventTypes::Only(allowed), true) => Ok(Selector::Commands(allowed.clone())),
+    }
+}

@@ -1,0 +1,41 @@
+//! Heartbeat: a worker keeps its lease.
+
+use codeq_core::command::{Command, Heartbeat, Millis};
+use codeq_core::reply::Reply;
+
+use super::{Service, ServiceError, task_id};
+use crate::auth::{Principal, Scope};
+
+/// A lease that was extended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Extended {
+    /// Its new end.
+    pub lease_until: Millis,
+    /// The producer wants the work to stop.
+    pub cancel_requested: bool,
+}
+
+impl Service {
+    /// Sets the end of the caller's lease to now + `extend_seconds`.
+    pub async fn heartbeat(
+        &self,
+        caller: &Principal,
+        id: &str,
+        extend_seconds: Option<i64>,
+    ) -> Result<Extended, ServiceError> {
+        caller.needs(Scope::Heartbeat)?;
+        let heartbeat = Heartbeat {
+            tenant: caller.tenant.clone(),
+            id: task_id(id, "not-found")?,
+            worker: caller.subject.clone(),
+            extend: self.lease(extend_seconds)?,
+        };
+        match self.engine.propose(Command::Heartbeat(heartbeat)).await? {
+            Reply::Extended { lease_until, cancel_requested } => {
+                Ok(Extended { lease_until, cancel_requested })
+            }
+            Reply::Rejected(rejection) => Err(rejection.into()),
+            _ => Err(ServiceError::unexpected()),
+        }
+    }
+}

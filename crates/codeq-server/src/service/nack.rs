@@ -1,0 +1,40 @@
+//! Nack: a worker gives a task back as failed, to be tried again.
+
+use std::sync::Arc;
+
+use codeq_core::command::{Command, Nack};
+use codeq_core::reply::{Reply, Returned};
+
+use super::{Service, ServiceError, seconds, seed, task_id};
+use crate::auth::{Principal, Scope};
+
+impl Service {
+    /// Gives a task back. `delay_seconds` is used as given, zero included; none means the backoff policy.
+    pub async fn nack(
+        &self,
+        caller: &Principal,
+        id: &str,
+        delay_seconds: Option<u64>,
+        reason: Option<Arc<str>>,
+    ) -> Result<Returned, ServiceError> {
+        caller.needs(Scope::Nack)?;
+        let nack = Nack {
+            tenant: caller.tenant.clone(),
+            id: task_id(id, "not-found")?,
+            worker: caller.subject.clone(),
+            delay: delay_seconds.map(seconds),
+            reason,
+            seed: seed(),
+        };
+        returned(self.engine.propose(Command::Nack(nack)).await?)
+    }
+}
+
+/// Where a task went that was given back.
+pub(super) fn returned(reply: Reply) -> Result<Returned, ServiceError> {
+    match reply {
+        Reply::Returned(returned) => Ok(returned),
+        Reply::Rejected(rejection) => Err(rejection.into()),
+        _ => Err(ServiceError::unexpected()),
+    }
+}

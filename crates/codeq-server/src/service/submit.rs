@@ -1,0 +1,110 @@
+//! Submit: a worker ends a task.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use codeq_core::command::{Artifact, Command, Outcome, Submit};
+use codeq_core::id::TaskId;
+use codeq_core::place::Place;
+use codeq_core::reply::{Rejection, Reply};
+use codeq_core::view::ResultRecord;
+
+use super::{Service, ServiceError, task_id};
+use crate::auth::{Principal, Scope};
+
+/// How a worker says that a task ended.
+#[derive(Debug, Clone, Default)]
+pub struct SubmitRequest {
+    /// `COMPLETED` or `FAILED`.
+    pub status: String,
+    /// A JSON object as text; none counts as `{}`.
+    pub result: Option<Bytes>,
+    /// Required with `FAILED`.
+    pub error: Option<Arc<str>>,
+    /// Outputs that lie elsewhere.
+    pub artifacts: Vec<Artifact>,
+    /// What is wrong with the request beyond its status; told only to the owner of the task.
+    pub flaw: Option<ServiceError>,
+}
+
+impl Service {
+    /// Ends a task, once. The same submit again answers the same.
+    pub async fn submit(
+        &self,
+        caller: &Principal,
+        id: &str,
+        request: SubmitRequest,
+    ) -> Result<ResultRecord, ServiceError> {
+        caller.needs(Scope::Result)?;
+        let id = task_id(id, "task not found")?;
+        let outcome = match outcome(&request) {
+            Ok(outcome) => outcome,
+            Err(flaw) => return Err(self.refusal(caller, id, flaw).await?),
+        };
+        let submit = Submit {
+            tenant: caller.tenant.clone(),
+            id,
+            worker: caller.subject.clone(),
+            outcome,
+            artifacts: request.artifacts,
+        };
+        match self.engine.propose(Command::Submit(submit)).await? {
+            Reply::Submitted(record) => Ok(*record),
+            Reply::Rejected(Rejection::NotFound) => {
+                Err(ServiceError::not_found("task not found"))
+            }
+            Reply::Rejected(rejection) => Err(rejection.into()),
+            _ => Err(ServiceError::unexpected()),
+        }
+    }
+
+    /// Ends up to the configured number of tasks; each stands for itself. They share a commit.
+    pub async fn submit_batch(
+        &self,
+        caller: &Principal,
+        requests: Vec<(String, SubmitRequest)>,
+    ) -> Result<Vec<(String, Result<ResultRecord, ServiceError>)>, ServiceError> {
+        self.check_batch(requests.len())?;
+        let submits = requests.into_iter().map(|(id, request)| async move {
+            let done = self.submit(caller, &id, request).await;
+            (id, done)
+        });
+        Ok(futures_util::future::join_all(submits).await)
+    }
+
+    /// What to tell about a submit that is wrong in itself: first whether the task is the caller's at all.
+    async fn refusal(
+        &self,
+        caller: &Principal,
+        id: TaskId,
+        flaw: ServiceError,
+    ) -> Result<ServiceError, ServiceError> {
+        let Some(task) = self.engine.task(&caller.tenant, id).await? else {
+            return Ok(ServiceError::not_found("task not found"));
+        };
+        Ok(if task.place != Place::InProgress {
+            Rejection::NotInProgress.into()
+        } else if task.worker.as_ref() != Some(&caller.subject) {
+            Rejection::NotOwner.into()
+        } else {
+            flaw
+        })
+    }
+}
+
+fn outcome(request: &SubmitRequest) -> Result<Outcome, ServiceError> {
+    let outcome = match &*request.status {
+        "COMPLETED" => {
+            Outcome::Completed(request.result.clone().unwrap_or(Bytes::from_static(b"{}")))
+        }
+        "FAILED" => match &request.error {
+            Some(error) if !error.is_empty() => Outcome::Failed(error.clone()),
+            _ => return Err(Rejection::ErrorRequired.into()),
+        },
+        _ => return Err(ServiceError::invalid("invalid_status", "invalid status")),
+    };
+    match &request.flaw {
+        Some(flaw) => Err(flaw.clone()),
+        None => Ok(outcome),
+    }
+}

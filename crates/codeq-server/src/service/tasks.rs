@@ -1,0 +1,92 @@
+//! Reading tasks: one, its result, its history, and lists.
+
+use std::time::Duration;
+
+use codeq_core::history::History;
+use codeq_core::read::ListQuery;
+use codeq_core::view::{ResultRecord, Task};
+use codeq_engine::read::ListPage;
+
+use super::cursor;
+use super::{Service, ServiceError, task_id};
+use crate::auth::Principal;
+
+/// Longest wait for a result, in seconds.
+pub const RESULT_WAIT_MAX: u64 = 60;
+/// Tasks on a page of a list that does not say.
+pub const PAGE_DEFAULT: usize = 50;
+
+/// A page of a list.
+pub struct TaskPage {
+    /// The tasks, newest first.
+    pub items: Vec<Task>,
+    /// Where the next page begins; none on the last one.
+    pub next: Option<String>,
+}
+
+impl Service {
+    /// A task of the caller's tenant.
+    pub async fn task(&self, caller: &Principal, id: &str) -> Result<Task, ServiceError> {
+        let task = self.engine.task(&caller.tenant, task_id(id, "not found")?).await?;
+        task.ok_or_else(|| ServiceError::not_found("not found"))
+    }
+
+    /// A task's transitions.
+    pub async fn history(&self, caller: &Principal, id: &str) -> Result<History, ServiceError> {
+        let history = self.engine.history(&caller.tenant, task_id(id, "not found")?).await?;
+        history.ok_or_else(|| ServiceError::not_found("not found"))
+    }
+
+    /// A finished task with its result, waiting for it up to `wait_seconds`.
+    pub async fn result(
+        &self,
+        caller: &Principal,
+        id: &str,
+        wait_seconds: u64,
+    ) -> Result<(Task, ResultRecord), ServiceError> {
+        let id = task_id(id, "task not found")?;
+        let look = || async {
+            match self.engine.result(&caller.tenant, id).await? {
+                None => Err(ServiceError::not_found("task not found")),
+                Some((task, result)) => Ok(result.map(|result| (task, result))),
+            }
+        };
+        let missing = || ServiceError::not_found("result not found");
+        let wait = Duration::from_secs(wait_seconds.min(RESULT_WAIT_MAX));
+        if wait.is_zero() {
+            return look().await?.ok_or_else(missing);
+        }
+        let mut finished = std::pin::pin!(self.engine.finished(id));
+        // In this order: a task that finishes between the look and the wait is not missed.
+        tokio::select! {
+            biased;
+            woken = &mut finished => woken?,
+            found = look() => match found? {
+                Some(found) => return Ok(found),
+                None => tokio::select! {
+                    woken = &mut finished => woken?,
+                    () = tokio::time::sleep(wait) => {}
+                    () = self.drained() => {}
+                },
+            },
+        }
+        look().await?.ok_or_else(missing)
+    }
+
+    /// A page of the caller's tasks, newest first.
+    pub async fn list(
+        &self,
+        caller: &Principal,
+        query: ListQuery,
+        after: Option<&str>,
+    ) -> Result<TaskPage, ServiceError> {
+        let query = ListQuery { tenant: caller.tenant.clone(), ..query };
+        let below = match after {
+            Some(text) => cursor::decode(text, &query, self.engine.shards())?,
+            None => Vec::new(),
+        };
+        let ListPage { items, next } = self.engine.list(&query, &below).await?;
+        let next = (!next.is_empty()).then(|| cursor::encode(&next, &query));
+        Ok(TaskPage { items, next })
+    }
+}

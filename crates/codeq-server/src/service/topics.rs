@@ -1,0 +1,56 @@
+//! Topic policies.
+
+use codeq_core::command::{DeleteTopic, PutTopic};
+use codeq_core::reply::{Rejection, Reply};
+use codeq_core::topic::{Policy, Topic, is_dns_label};
+
+use super::{Service, ServiceError};
+use crate::auth::Principal;
+
+/// A policy that was written.
+pub struct TopicWritten {
+    /// The topic as it is now.
+    pub topic: Topic,
+    /// Whether there was none before.
+    pub created: bool,
+}
+
+impl Service {
+    /// Creates or changes a policy.
+    pub async fn put_topic(
+        &self,
+        caller: &Principal,
+        name: &str,
+        policy: Policy,
+    ) -> Result<TopicWritten, ServiceError> {
+        let (tenant, name) = (caller.tenant.clone(), name.into());
+        match self.engine.put_topic(PutTopic { tenant, name, policy }).await? {
+            Reply::Topic { topic, created } => Ok(TopicWritten { topic: *topic, created }),
+            Reply::Rejected(rejection) => Err(rejection.into()),
+            _ => Err(ServiceError::unexpected()),
+        }
+    }
+
+    /// A policy.
+    pub async fn topic(&self, caller: &Principal, name: &str) -> Result<Topic, ServiceError> {
+        if !is_dns_label(name) {
+            return Err(Rejection::InvalidTopicName.into());
+        }
+        let queue = self.engine.queue(&caller.tenant, name).await?;
+        let topic = queue.and_then(|queue| queue.topic);
+        topic.ok_or_else(|| ServiceError::not_found("topic not found"))
+    }
+
+    /// Removes a policy; the queue and its tasks stay.
+    pub async fn delete_topic(&self, caller: &Principal, name: &str) -> Result<(), ServiceError> {
+        if !is_dns_label(name) {
+            return Err(Rejection::InvalidTopicName.into());
+        }
+        let (tenant, name) = (caller.tenant.clone(), name.into());
+        match self.engine.delete_topic(DeleteTopic { tenant, name }).await? {
+            Reply::Rejected(Rejection::NotFound) => Err(ServiceError::not_found("topic not found")),
+            Reply::Rejected(rejection) => Err(rejection.into()),
+            _ => Ok(()),
+        }
+    }
+}
