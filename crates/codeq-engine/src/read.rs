@@ -8,6 +8,7 @@ use codeq_core::history::History;
 use codeq_core::id::TaskId;
 use codeq_core::kv::KvError;
 use codeq_core::read::{ListQuery, PendingCallback, QueueStats, Reader};
+use codeq_core::state::State;
 use codeq_core::view::{ResultRecord, Task};
 use codeq_store::Store;
 
@@ -170,6 +171,13 @@ impl Engine {
             return Err(error);
         }
         Ok(value)
+    }
+
+    /// Looks at a shard's state as of the latest applied command, durable or not: for gauges. The shard
+    /// stands still meanwhile, so look briefly. None if there is no such shard.
+    pub fn peek<T>(&self, shard: u16, look: impl FnOnce(&State) -> T) -> Option<T> {
+        let handle = self.shards.get(usize::from(shard))?;
+        Some(look(&handle.data.read().state))
     }
 
     /// How long until `moment`, by the wall clock.

@@ -7,8 +7,20 @@
 use std::sync::Arc;
 
 pub use authenticator::Authenticator;
+pub use bearer::{TOKEN_BYTES_MAX, bearer_token};
 
 mod authenticator;
+mod bearer;
+mod claims;
+mod fetch;
+mod grants;
+mod jwk;
+mod jwt;
+mod key_cache;
+mod static_tokens;
+
+#[cfg(test)]
+mod tests;
 
 /// Which validator a route asks for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -1,15 +1,31 @@
 //! Sockets: the accept loop, TLS, time limits, draining. Knows nothing of tasks.
+//!
+//! ```text
+//! accept ─> connection: TLS handshake ─> h1 or h2 ─> hyper ─> router
+//!              socket   write stalls                    pulse   is a request in flight, since when not
+//!              wire     strict h1 framing               stream  h2 responses nobody takes
+//! ```
+//!
+//! Every wait on a client has a limit, except the one that is wanted: a request in flight may wait
+//! for its answer as long as the handler likes.
 
-use std::sync::Arc;
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicU64, AtomicUsize};
 use std::time::Duration;
 
-use axum::Router;
-use tokio::net::TcpListener;
-use tokio::sync::watch;
+pub use accept::serve;
+pub use tls::{TlsError, TlsFiles};
 
-pub use tls::TlsFiles;
-
+mod accept;
+mod connection;
+mod framing;
+mod protocol;
+mod pulse;
+mod service;
+mod socket;
+mod stream;
 mod tls;
+mod wire;
 
 /// Bounds of a listener.
 #[derive(Debug, Clone)]
@@ -18,35 +34,31 @@ pub struct NetLimits {
     pub max_connections: usize,
     /// Time for a request's head, and for the TLS handshake.
     pub header_timeout: Duration,
-    /// A connection without a request is closed after this.
+    /// A connection without a request is closed after this. A client that takes nothing of its
+    /// response is closed after this too, or after 30 seconds if that is shorter.
     pub idle_timeout: Duration,
+}
+
+impl NetLimits {
+    /// Longest time in which a client takes no byte of a response.
+    fn write_timeout(&self) -> Duration {
+        self.idle_timeout.min(Duration::from_secs(30))
+    }
 }
 
 /// How a listener is doing; shared with metrics.
 #[derive(Debug, Default)]
 pub struct NetStats {
     /// Connections that are open.
-    pub open: std::sync::atomic::AtomicUsize,
+    pub open: AtomicUsize,
     /// Connections accepted.
-    pub accepted: std::sync::atomic::AtomicU64,
+    pub accepted: AtomicU64,
     /// Connections refused because there were too many.
-    pub refused: std::sync::atomic::AtomicU64,
+    pub refused: AtomicU64,
     /// TLS handshakes that failed or took too long.
-    pub handshake_failures: std::sync::atomic::AtomicU64,
+    pub handshake_failures: AtomicU64,
 }
 
 /// Where a connection comes from: a request extension.
 #[derive(Debug, Clone, Copy)]
-pub struct Peer(pub std::net::SocketAddr);
-
-/// Serves `app` until `stop` turns true; then lets requests in flight finish, for `grace` at most.
-pub async fn serve(
-    _listener: TcpListener,
-    _app: Router,
-    _tls: Option<TlsFiles>,
-    _limits: NetLimits,
-    _stats: Arc<NetStats>,
-    _stop: watch::Receiver<bool>,
-    _grace: Duration,
-) {
-}
+pub struct Peer(pub SocketAddr);

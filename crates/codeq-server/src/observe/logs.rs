@@ -1,12 +1,83 @@
-//! Log lines and spans.
+//! Where log lines and spans go.
 
+use std::time::Duration;
+
+use opentelemetry::trace::TracerProvider;
+use opentelemetry_sdk::trace::SdkTracerProvider;
+use tracing::{Metadata, Subscriber};
+use tracing_subscriber::filter::{EnvFilter, FilterExt, FilterFn, LevelFilter, filter_fn};
+use tracing_subscriber::fmt::MakeWriter;
+use tracing_subscriber::layer::{Layer, SubscriberExt};
+
+use super::line::Line;
+use super::{export, trace};
 use crate::config::Config;
+
+/// How long the end of the process waits for spans to be sent.
+const FLUSH_MAX: Duration = Duration::from_secs(5);
 
 /// Installs the process's subscriber: log lines to stderr and, if configured, spans to an OTLP collector.
 /// Once per process; the guard flushes spans when it is dropped.
-pub fn init_logs(_config: &Config) -> Result<LogGuard, String> {
-    Ok(LogGuard {})
+pub fn init_logs(config: &Config) -> Result<LogGuard, String> {
+    let (subscriber, guard) = subscriber(config, std::io::stderr)?;
+    tracing::subscriber::set_global_default(subscriber)
+        .map_err(|_| "logs are set up already".to_owned())?;
+    Ok(guard)
 }
 
-/// Flushes what is not written yet.
-pub struct LogGuard {}
+/// What [`init_logs`] installs, with lines going to `writer`.
+pub fn subscriber<W>(
+    config: &Config,
+    writer: W,
+) -> Result<(impl Subscriber + Send + Sync + use<W>, LogGuard), String>
+where
+    W: for<'w> MakeWriter<'w> + Send + Sync + 'static,
+{
+    let level = EnvFilter::builder()
+        .parse(&config.log_level)
+        .map_err(|error| format!("invalid logLevel: {error}"))?;
+    // Lines do not show spans. Without a collector nobody wants them, and then making one costs nothing.
+    let events = filter_fn(|meta: &Metadata<'_>| !is_trace(meta));
+    let lines = tracing_subscriber::fmt::layer()
+        .event_format(Line(config.log_format))
+        .with_ansi(false)
+        .with_writer(writer)
+        .with_filter(level.and(events.with_max_level_hint(LevelFilter::TRACE)));
+    let provider = export::provider(&config.tracing)?;
+    let spans = provider.as_ref().map(|provider| {
+        tracing_opentelemetry::layer()
+            .with_tracer(provider.tracer("codeq"))
+            .with_location(false)
+            .with_threads(false)
+            .with_target(false)
+            .with_tracked_inactivity(false)
+            .with_filter(spans_only())
+    });
+    let subscriber = tracing_subscriber::registry().with(lines).with(spans);
+    Ok((subscriber, LogGuard { provider }))
+}
+
+/// The spans of [`trace`], whatever the level of the log lines is.
+fn spans_only() -> FilterFn {
+    let filter: fn(&Metadata<'_>) -> bool = is_trace;
+    FilterFn::new(filter).with_max_level_hint(LevelFilter::INFO)
+}
+
+fn is_trace(meta: &Metadata<'_>) -> bool {
+    meta.is_span() && meta.target() == trace::TARGET
+}
+
+/// Sends what is not sent yet when it is dropped, for a few seconds at most.
+#[derive(Debug)]
+pub struct LogGuard {
+    provider: Option<SdkTracerProvider>,
+}
+
+impl Drop for LogGuard {
+    fn drop(&mut self) {
+        if let Some(provider) = &self.provider {
+            // What cannot be sent by now is lost; the exporter has said so.
+            let _ = provider.shutdown_with_timeout(FLUSH_MAX);
+        }
+    }
+}

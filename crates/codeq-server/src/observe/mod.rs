@@ -1,7 +1,20 @@
 //! Seeing it: metrics, traces, logs. Nothing here changes what the server does.
+//!
+//! ```text
+//! engine ─ Observer ─> Metrics <─ http (answered, rate_limited)      render ─> OpenMetrics text
+//! tracing events ─> logs (line) ─> stderr        trace spans ─> export ─> OTLP collector
+//! ```
 
-pub use logs::init_logs;
-pub use metrics::Metrics;
+pub use commands::{COMMANDS_MAX, OTHER};
+pub use logs::{LogGuard, init_logs, subscriber};
+pub use metrics::{METRICS_CONTENT_TYPE, Metrics};
 
+pub mod trace;
+
+mod commands;
+mod export;
+mod line;
 mod logs;
 mod metrics;
+mod process;
+mod scrape;

@@ -1,0 +1,122 @@
+//! JSON Web Tokens of one issuer.
+//!
+//! The library checks signatures; the rest is checked here, because its way with claims (wrong types that
+//! count as absent, a clock that cannot be set) is looser than ours. Nothing that a token's header points
+//! to (`jku`, `x5u`, `jwk`, `x5c`) is ever looked at.
+
+use std::sync::Arc;
+
+use base64::Engine;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use jsonwebtoken::Algorithm;
+use serde::Deserialize;
+use serde::de::{DeserializeOwned, IgnoredAny};
+
+use crate::auth::claims::{Claims, present};
+use crate::auth::grants::Kind;
+use crate::auth::jwk::KID_BYTES_MAX;
+use crate::auth::key_cache::KeyCache;
+use crate::auth::{AuthError, Principal};
+
+/// A token taken apart. Nothing in it is to be believed yet.
+pub(super) struct Jwt<'a> {
+    algorithm: Algorithm,
+    kid: Option<String>,
+    claims: Claims,
+    message: &'a str,
+    signature: &'a str,
+}
+
+#[derive(Deserialize)]
+struct Header {
+    alg: String,
+    #[serde(default, deserialize_with = "present")]
+    kid: Option<String>,
+    #[serde(default, deserialize_with = "present")]
+    typ: Option<String>,
+    #[serde(default, deserialize_with = "present")]
+    crit: Option<IgnoredAny>,
+    #[serde(default, deserialize_with = "present")]
+    b64: Option<IgnoredAny>,
+}
+
+impl<'a> Jwt<'a> {
+    /// Takes a token apart, if it is one that could pass.
+    pub fn parse(token: &'a str) -> Result<Jwt<'a>, &'static str> {
+        let (message, signature) = token.rsplit_once('.').ok_or("not a jwt")?;
+        let (header, claims) = message.split_once('.').ok_or("not a jwt")?;
+        let header: Header = decode(header).ok_or("jwt header does not parse")?;
+        if header.crit.is_some() || header.b64.is_some() {
+            return Err("jwt header has extensions that are not understood");
+        }
+        let algorithm = accepted_algorithm(&header.alg).ok_or("jwt algorithm is not accepted")?;
+        if !header.typ.as_deref().is_none_or(is_accepted_type) {
+            return Err("jwt is of another type");
+        }
+        if header.kid.as_ref().is_some_and(|kid| kid.len() > KID_BYTES_MAX) {
+            return Err("kid is too long");
+        }
+        let claims = decode(claims).ok_or("jwt claims do not parse")?;
+        Ok(Jwt { algorithm, kid: header.kid, claims, message, signature })
+    }
+}
+
+fn decode<T: DeserializeOwned>(part: &str) -> Option<T> {
+    let json = URL_SAFE_NO_PAD.decode(part).ok()?;
+    // serde would also read a struct from an array.
+    json.trim_ascii_start().starts_with(b"{").then_some(())?;
+    serde_json::from_slice(&json).ok()
+}
+
+fn accepted_algorithm(name: &str) -> Option<Algorithm> {
+    Some(match name {
+        "RS256" => Algorithm::RS256,
+        "RS384" => Algorithm::RS384,
+        "RS512" => Algorithm::RS512,
+        "PS256" => Algorithm::PS256,
+        "ES256" => Algorithm::ES256,
+        "ES384" => Algorithm::ES384,
+        "EdDSA" => Algorithm::EdDSA,
+        _ => return None,
+    })
+}
+
+/// Tokens made for something else (a logout, a proof of possession) say so here (RFC 8725, 3.11).
+fn is_accepted_type(typ: &str) -> bool {
+    ["JWT", "at+jwt", "application/at+jwt"].iter().any(|ours| typ.eq_ignore_ascii_case(ours))
+}
+
+/// Accepts tokens of one issuer for one audience.
+pub(super) struct JwtValidator {
+    issuer: String,
+    audience: String,
+    keys: Arc<KeyCache>,
+}
+
+impl JwtValidator {
+    /// A validator that takes its keys from `keys`.
+    pub fn new(issuer: String, audience: String, keys: Arc<KeyCache>) -> JwtValidator {
+        JwtValidator { issuer, audience, keys }
+    }
+
+    /// Whether tokens with this `iss` are this validator's business.
+    pub fn is_for(&self, jwt: &Jwt<'_>) -> bool {
+        jwt.claims.is_of(&self.issuer)
+    }
+
+    /// Checks everything. What costs least comes first, so that a token that cannot pass causes no fetch.
+    pub async fn validate(
+        &self,
+        jwt: &Jwt<'_>,
+        kind: Kind,
+        now: u64,
+    ) -> Result<Principal, AuthError> {
+        if !self.is_for(jwt) {
+            return Err(AuthError::Invalid("iss is another"));
+        }
+        jwt.claims.check(&self.audience, now).map_err(AuthError::Invalid)?;
+        let key = self.keys.key(jwt.kid.as_deref()).await?;
+        key.verify(jwt.algorithm, jwt.message, jwt.signature).map_err(AuthError::Invalid)?;
+        jwt.claims.principal(kind)
+    }
+}

@@ -1,0 +1,1 @@
+//! Tokens against a provider.

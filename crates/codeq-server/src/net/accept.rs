@@ -1,0 +1,119 @@
+//! The accept loop: who may connect, and the drain at the end.
+
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use axum::Router;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
+use tokio::task::{JoinError, JoinSet};
+use tokio::time::{sleep, timeout};
+
+use super::connection::{self, Shared};
+use super::{NetLimits, NetStats, Peer, TlsFiles};
+
+/// Pause after an accept that failed for want of resources: descriptors come free meanwhile.
+const PAUSE: Duration = Duration::from_millis(50);
+
+/// Serves `app` until `stop` turns true; then lets requests in flight finish, for `grace` at most.
+///
+/// Returns when every connection is closed. A `stop` whose sender is gone counts as true.
+pub async fn serve(
+    listener: TcpListener,
+    app: Router,
+    tls: Option<TlsFiles>,
+    limits: NetLimits,
+    stats: Arc<NetStats>,
+    mut stop: watch::Receiver<bool>,
+    grace: Duration,
+) {
+    let slots = Arc::new(Semaphore::new(limits.max_connections.min(Semaphore::MAX_PERMITS)));
+    let mut tasks = JoinSet::new();
+    if let Some(files) = &tls {
+        tasks.spawn(files.clone().watch(stop.clone()));
+    }
+    let shared = Arc::new(Shared::new(app, tls, limits, stop.clone()));
+    loop {
+        tokio::select! {
+            biased;
+            _ = stop.wait_for(|stop| *stop) => break,
+            Some(done) = tasks.join_next() => absorb(done),
+            accepted = accept(&listener) => {
+                let (stream, peer) = accepted;
+                if let Some(slot) = Slot::take(&slots, &stats) {
+                    tasks.spawn(connection::run(stream, peer, Arc::clone(&shared), slot));
+                }
+            }
+        }
+    }
+    drop(listener);
+    drain(tasks, grace).await;
+}
+
+/// The next connection. Errors are waited out here: none of them may end the loop.
+async fn accept(listener: &TcpListener) -> (TcpStream, Peer) {
+    loop {
+        match listener.accept().await {
+            Ok((stream, peer)) => return (stream, Peer(peer)),
+            Err(error) if is_of_the_client(&error) => {}
+            Err(error) => {
+                tracing::warn!(%error, "cannot accept connections, trying again");
+                sleep(PAUSE).await;
+            }
+        }
+    }
+}
+
+/// The client went away before it was accepted: nothing to wait for.
+fn is_of_the_client(error: &io::Error) -> bool {
+    use io::ErrorKind::{ConnectionAborted, ConnectionRefused, ConnectionReset, Interrupted};
+    matches!(error.kind(), ConnectionAborted | ConnectionRefused | ConnectionReset | Interrupted)
+}
+
+async fn drain(mut tasks: JoinSet<()>, grace: Duration) {
+    let all = async {
+        while let Some(done) = tasks.join_next().await {
+            absorb(done);
+        }
+    };
+    if timeout(grace, all).await.is_err() {
+        tracing::warn!(connections = tasks.len(), "requests did not finish in time: dropped");
+        tasks.shutdown().await;
+    }
+}
+
+/// A panic ends its own connection, nothing else.
+fn absorb(done: Result<(), JoinError>) {
+    if let Err(error) = done
+        && error.is_panic()
+    {
+        tracing::error!(%error, "a connection's task panicked");
+    }
+}
+
+/// A place among the connections, given back when dropped.
+pub(super) struct Slot {
+    _permit: OwnedSemaphorePermit,
+    pub(super) stats: Arc<NetStats>,
+}
+
+impl Slot {
+    /// `None` when all are taken; then the connection is counted as refused.
+    fn take(slots: &Arc<Semaphore>, stats: &Arc<NetStats>) -> Option<Self> {
+        let Ok(permit) = Arc::clone(slots).try_acquire_owned() else {
+            stats.refused.fetch_add(1, Ordering::Relaxed);
+            return None;
+        };
+        stats.accepted.fetch_add(1, Ordering::Relaxed);
+        stats.open.fetch_add(1, Ordering::Relaxed);
+        Some(Self { _permit: permit, stats: Arc::clone(stats) })
+    }
+}
+
+impl Drop for Slot {
+    fn drop(&mut self) {
+        self.stats.open.fetch_sub(1, Ordering::Relaxed);
+    }
+}

@@ -1,0 +1,175 @@
+//! One connection from accept to close.
+
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use axum::Router;
+use bytes::Bytes;
+use hyper::server::conn::{http1, http2};
+use hyper_util::rt::TokioIo;
+use hyper_util::server::graceful::GracefulConnection;
+use tokio::net::TcpStream;
+use tokio::sync::watch;
+use tokio::time::{Instant, timeout, timeout_at};
+use tokio_rustls::TlsAcceptor;
+
+use super::accept::Slot;
+use super::pulse::Pulse;
+use super::service::Tracked;
+use super::socket::{Socket, Transport};
+use super::stream::StreamExecutor;
+use super::wire::Wire;
+use super::{NetLimits, NetStats, Peer, TlsFiles, protocol};
+
+/// How long, and for how many bytes, a closed connection is read on. To close with bytes unread
+/// makes the kernel send a reset, and that can destroy the answer (say, 413) on its way.
+const LINGER: Duration = Duration::from_secs(1);
+const LINGER_BYTES: usize = 1024 * 1024;
+
+/// What the connections of a listener have in common.
+pub(super) struct Shared {
+    app: Router,
+    tls: Option<TlsAcceptor>,
+    limits: NetLimits,
+    stop: watch::Receiver<bool>,
+    h1: http1::Builder,
+    h2: http2::Builder<StreamExecutor>,
+}
+
+impl Shared {
+    pub(super) fn new(
+        app: Router,
+        tls: Option<TlsFiles>,
+        limits: NetLimits,
+        stop: watch::Receiver<bool>,
+    ) -> Self {
+        let tls = tls.map(|files| TlsAcceptor::from(files.config()));
+        let h2 = protocol::h2(&limits);
+        Self { app, tls, limits, stop, h1: protocol::h1(), h2 }
+    }
+}
+
+/// Serves one connection. The slot is given back last, after the socket is closed.
+pub(super) async fn run(stream: TcpStream, peer: Peer, shared: Arc<Shared>, slot: Slot) {
+    let mut stop = shared.stop.clone();
+    let opened = tokio::select! {
+        biased;
+        opened = open(stream, &shared, &slot.stats) => opened,
+        // No request has begun: nothing to wait for.
+        _ = stop.wait_for(|stop| *stop) => None,
+    };
+    drop(stop);
+    if let Some(opened) = opened {
+        opened.serve(peer, &shared).await;
+    }
+}
+
+/// A connection whose protocol is known.
+struct Opened {
+    transport: Transport,
+    h2: bool,
+    prefix: Bytes,
+    born: Instant,
+}
+
+/// Handshake and the first bytes, all within the time for a head.
+async fn open(stream: TcpStream, shared: &Shared, stats: &NetStats) -> Option<Opened> {
+    let born = Instant::now();
+    let deadline = born + shared.limits.header_timeout;
+    // Answers are written whole: to wait for more to send only delays them.
+    stream.set_nodelay(true).ok()?;
+    let socket = Socket::new(stream, shared.limits.write_timeout());
+    let mut transport = match &shared.tls {
+        None => Transport::Plain(socket),
+        Some(acceptor) => match timeout_at(deadline, acceptor.accept(socket)).await {
+            Ok(Ok(stream)) => Transport::Tls(Box::new(stream)),
+            _ => {
+                stats.handshake_failures.fetch_add(1, Ordering::Relaxed);
+                return None;
+            }
+        },
+    };
+    let (looks_like_h2, prefix) =
+        timeout_at(deadline, protocol::detect(&mut transport)).await.ok()?.ok()?;
+    let h2 = agreed(&transport).unwrap_or(looks_like_h2);
+    Some(Opened { transport, h2, prefix, born })
+}
+
+/// What the handshake settled: true for HTTP/2, `None` if it settled nothing.
+fn agreed(transport: &Transport) -> Option<bool> {
+    match transport {
+        Transport::Plain(_) => None,
+        Transport::Tls(stream) => Some(stream.get_ref().1.alpn_protocol()? == b"h2"),
+    }
+}
+
+impl Opened {
+    async fn serve(self, peer: Peer, shared: &Shared) {
+        let pulse = Pulse::new(self.born, &shared.limits, self.h2);
+        let service = Tracked { app: shared.app.clone(), peer, pulse: Arc::clone(&pulse) };
+        let stop = shared.stop.clone();
+        // Boxed: a connection of one kind should not carry the size of the other.
+        if self.h2 {
+            let io = TokioIo::new(Wire::h2(self.transport, self.prefix, Arc::clone(&pulse)));
+            let mut conn = Box::new(shared.h2.serve_connection(io, service));
+            drive(Pin::new(conn.as_mut()), &pulse, stop).await;
+        } else {
+            let io = TokioIo::new(Wire::h1(self.transport, self.prefix, Arc::clone(&pulse)));
+            let mut conn = Box::new(shared.h1.serve_connection(io, service));
+            if drive(Pin::new(conn.as_mut()), &pulse, stop).await == End::Protocol {
+                let wire = conn.into_parts().io.into_inner();
+                Box::pin(linger(wire)).await;
+            }
+        }
+    }
+}
+
+/// Why a connection is over.
+#[derive(PartialEq)]
+enum End {
+    /// Hyper is done with it.
+    Protocol,
+    /// It ran out of time, or the server drains.
+    Server,
+}
+
+/// Runs a connection until it is done or out of time, and tells it when the server stops.
+async fn drive<C>(mut conn: Pin<&mut C>, pulse: &Pulse, mut stop: watch::Receiver<bool>) -> End
+where
+    C: GracefulConnection,
+    C::Error: std::fmt::Display,
+{
+    let mut draining = false;
+    loop {
+        tokio::select! {
+            biased;
+            done = conn.as_mut() => {
+                if let Err(error) = done {
+                    tracing::debug!(%error, "a connection ended with an error");
+                }
+                return if draining { End::Server } else { End::Protocol };
+            }
+            _ = stop.wait_for(|stop| *stop), if !draining => {
+                draining = true;
+                conn.as_mut().graceful_shutdown();
+            }
+            () = pulse.expired() => {
+                if !pulse.is_h2() || pulse.is_closing() {
+                    return End::Server;
+                }
+                // The client may be about to send: tell it first.
+                pulse.begin_close();
+                conn.as_mut().graceful_shutdown();
+            }
+        }
+    }
+}
+
+/// Lets the client read the last answer before the socket goes.
+async fn linger(mut wire: Wire) {
+    if !wire.ended {
+        let _ = timeout(LINGER, wire.transport.discard(LINGER_BYTES)).await;
+    }
+}

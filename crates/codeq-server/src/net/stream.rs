@@ -1,0 +1,85 @@
+//! HTTP/2 responses that nobody takes.
+//!
+//! A client that gives no window stalls one stream while the socket stays writable, so the socket's
+//! own limit does not see it. Hyper runs every stream as a task of its own through an executor:
+//! this one gives up on a stream that waits for its client too long, which resets that stream alone.
+
+use std::cell::Cell;
+use std::future::{Future, poll_fn};
+use std::pin::{Pin, pin};
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use hyper::rt::Executor;
+use tokio::time::{Instant, Sleep, sleep_until};
+
+tokio::task_local! {
+    static STATE: Cell<State>;
+}
+
+#[derive(Clone, Copy)]
+enum State {
+    /// The handler, or its body, has nothing to send yet.
+    Handler,
+    /// Something was handed out, and hyper has not come back for more.
+    Client(Instant),
+}
+
+/// The response's head or a piece of its body was given to hyper.
+pub(super) fn handed_out() {
+    set(|| State::Client(Instant::now()));
+}
+
+/// Hyper asked for more, and there is none yet.
+pub(super) fn waiting_for_the_handler() {
+    set(|| State::Handler);
+}
+
+/// Outside of an HTTP/2 stream there is no state, and nothing to do.
+fn set(state: impl FnOnce() -> State) {
+    let _ = STATE.try_with(|cell| cell.set(state()));
+}
+
+/// Runs HTTP/2 streams, each with a limit on how long its client may take nothing.
+#[derive(Clone)]
+pub(super) struct StreamExecutor {
+    pub(super) patience: Duration,
+}
+
+impl<F> Executor<F> for StreamExecutor
+where
+    F: Future + Send + 'static,
+{
+    fn execute(&self, future: F) {
+        tokio::spawn(STATE.scope(Cell::new(State::Handler), patient(future, self.patience)));
+    }
+}
+
+async fn patient<F: Future>(future: F, patience: Duration) {
+    let mut future = pin!(future);
+    let mut stall = None;
+    poll_fn(|cx| {
+        if future.as_mut().poll(cx).is_ready() {
+            return Poll::Ready(());
+        }
+        poll_stall(&mut stall, patience, cx)
+    })
+    .await;
+}
+
+fn poll_stall(
+    stall: &mut Option<Pin<Box<Sleep>>>,
+    patience: Duration,
+    cx: &mut Context<'_>,
+) -> Poll<()> {
+    let State::Client(since) = STATE.with(Cell::get) else {
+        *stall = None;
+        return Poll::Pending;
+    };
+    let deadline = since + patience;
+    let timer = stall.get_or_insert_with(|| Box::pin(sleep_until(deadline)));
+    if timer.deadline() != deadline {
+        timer.as_mut().reset(deadline);
+    }
+    timer.as_mut().poll(cx).map(|()| tracing::debug!("a client takes nothing of a stream: reset"))
+}

@@ -1,0 +1,107 @@
+//! What hyper reads from and writes to: the transport, plus what the rest must know of its bytes.
+
+use std::io::{self, IoSlice};
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use bytes::{Buf, Bytes};
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+
+use super::framing::Framing;
+use super::pulse::Pulse;
+use super::socket::Transport;
+
+/// A transport whose bytes are told to the pulse and, for HTTP/1, checked.
+pub(super) struct Wire {
+    pub(super) transport: Transport,
+    /// Bytes read to tell the protocol; hyper gets them first.
+    prefix: Bytes,
+    /// `None` for HTTP/2, whose framing is not ambiguous.
+    framing: Option<Framing>,
+    pulse: Arc<Pulse>,
+    /// The client has said that it sends no more.
+    pub(super) ended: bool,
+}
+
+impl Wire {
+    pub(super) fn h1(transport: Transport, prefix: Bytes, pulse: Arc<Pulse>) -> Self {
+        Self { transport, prefix, framing: Some(Framing::default()), pulse, ended: false }
+    }
+
+    pub(super) fn h2(transport: Transport, prefix: Bytes, pulse: Arc<Pulse>) -> Self {
+        Self { transport, prefix, framing: None, pulse, ended: false }
+    }
+
+    /// Reads the prefix and what has arrived after it: hyper then mostly sees a head in one piece.
+    fn fill(&mut self, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        if self.prefix.is_empty() {
+            return Pin::new(&mut self.transport).poll_read(cx, buf);
+        }
+        let n = self.prefix.len().min(buf.remaining());
+        buf.put_slice(&self.prefix.split_to(n));
+        if !self.prefix.has_remaining() && buf.remaining() > 0 {
+            // An error or the end shows again at the next read.
+            let _ = Pin::new(&mut self.transport).poll_read(cx, buf);
+        }
+        Poll::Ready(Ok(()))
+    }
+}
+
+impl AsyncRead for Wire {
+    fn poll_read(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        let this = self.get_mut();
+        let before = buf.filled().len();
+        let outcome = this.fill(cx, buf);
+        let fresh = buf.filled_mut().get_mut(before..).unwrap_or_default();
+        if let Poll::Ready(Ok(())) = outcome {
+            if fresh.is_empty() {
+                this.ended = true;
+            } else {
+                this.pulse.bytes_in();
+            }
+        }
+        if let Some(framing) = &mut this.framing {
+            framing.check(fresh);
+        }
+        outcome
+    }
+}
+
+impl AsyncWrite for Wire {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        let outcome = Pin::new(&mut self.transport).poll_write(cx, buf);
+        self.pulse.bytes_out(&outcome);
+        outcome
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bufs: &[IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        let outcome = Pin::new(&mut self.transport).poll_write_vectored(cx, bufs);
+        self.pulse.bytes_out(&outcome);
+        outcome
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.transport.is_write_vectored()
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.transport).poll_flush(cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.transport).poll_shutdown(cx)
+    }
+}

@@ -1,0 +1,181 @@
+//! Sending spans to an OpenTelemetry collector: OTLP over HTTP, protobuf, in batches.
+
+use std::future::{Future, ready};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use opentelemetry::KeyValue;
+use opentelemetry_otlp::{Protocol, WithExportConfig, WithHttpConfig};
+use opentelemetry_sdk::Resource;
+use opentelemetry_sdk::error::OTelSdkResult;
+use opentelemetry_sdk::trace::{
+    BatchConfigBuilder, BatchSpanProcessor, Sampler, SdkTracerProvider, SpanData, SpanExporter,
+};
+use tokio::runtime::Runtime;
+use url::Url;
+
+use crate::config::TracingConfig;
+
+/// Spans that wait to be sent; more are dropped.
+const QUEUE_MAX: usize = 8_192;
+/// Spans in one request.
+const BATCH_MAX: usize = 512;
+/// A span waits at most this long for others.
+const BATCH_DELAY: Duration = Duration::from_secs(2);
+/// Time for one request.
+const EXPORT_TIMEOUT: Duration = Duration::from_secs(4);
+
+/// The source of spans, or none if no collector is configured.
+pub fn provider(config: &TracingConfig) -> Result<Option<SdkTracerProvider>, String> {
+    let Some(endpoint) = &config.otlp_endpoint else {
+        return Ok(None);
+    };
+    if !(0.0..=1.0).contains(&config.sample_ratio) {
+        return Err("tracing.sampleRatio must be from 0 to 1".to_owned());
+    }
+    let exporter = Exporter::new(&traces_url(endpoint)?)?;
+    let batches = BatchConfigBuilder::default()
+        .with_max_queue_size(QUEUE_MAX)
+        .with_max_export_batch_size(BATCH_MAX)
+        .with_scheduled_delay(BATCH_DELAY)
+        .build();
+    let processor = BatchSpanProcessor::builder(exporter).with_batch_config(batches).build();
+    let resource = Resource::builder()
+        .with_service_name(config.service_name.clone())
+        .with_attribute(KeyValue::new("service.version", env!("CARGO_PKG_VERSION")))
+        .build();
+    let sampler = Sampler::ParentBased(Box::new(Sampler::TraceIdRatioBased(config.sample_ratio)));
+    let builder = SdkTracerProvider::builder().with_span_processor(processor);
+    Ok(Some(builder.with_sampler(sampler).with_resource(resource).build()))
+}
+
+/// The collector's address with the path that the specification appends. Credentials belong into
+/// `OTEL_EXPORTER_OTLP_HEADERS`: a URL finds its way into error texts.
+fn traces_url(endpoint: &str) -> Result<Url, String> {
+    let bad = |why: &str| format!("tracing.otlpEndpoint {why}");
+    let mut url = Url::parse(endpoint).map_err(|error| bad(&format!("is not a URL: {error}")))?;
+    if !matches!(url.scheme(), "http" | "https") {
+        return Err(bad("must be http or https"));
+    }
+    if !url.username().is_empty() || url.password().is_some() {
+        return Err(bad("must not hold credentials"));
+    }
+    if url.query().is_some() || url.fragment().is_some() {
+        return Err(bad("must not have a query or a fragment"));
+    }
+    url.path_segments_mut()
+        .map_err(|()| bad("cannot have a path"))?
+        .pop_if_empty()
+        .extend(["v1", "traces"]);
+    Ok(url)
+}
+
+/// The OTLP exporter with a runtime of its own: batches are sent on a thread that has none, and must still
+/// be sent when the server's runtime is gone.
+#[derive(Debug)]
+struct Exporter {
+    otlp: opentelemetry_otlp::SpanExporter,
+    /// Always there until the drop.
+    runtime: Option<Runtime>,
+    failing: AtomicBool,
+}
+
+impl Exporter {
+    fn new(url: &Url) -> Result<Exporter, String> {
+        let failed = |error: &dyn std::fmt::Display| format!("cannot export traces: {error}");
+        // No idle connections: nobody drives them between two batches.
+        let client = reqwest::Client::builder()
+            .timeout(EXPORT_TIMEOUT)
+            .pool_max_idle_per_host(0)
+            .redirect(reqwest::redirect::Policy::none())
+            .build()
+            .map_err(|error| failed(&error))?;
+        let otlp = opentelemetry_otlp::SpanExporter::builder()
+            .with_http()
+            .with_http_client(client)
+            .with_protocol(Protocol::HttpBinary)
+            .with_endpoint(url.as_str())
+            .with_timeout(EXPORT_TIMEOUT)
+            .build()
+            .map_err(|error| failed(&error))?;
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+        let runtime = Some(runtime.map_err(|error| failed(&error))?);
+        Ok(Exporter { otlp, runtime, failing: AtomicBool::new(false) })
+    }
+
+    /// Says when it begins to fail and when it works again, not at every batch.
+    fn tell(&self, result: &OTelSdkResult) {
+        match (self.failing.swap(result.is_err(), Ordering::Relaxed), result) {
+            (false, Err(error)) => {
+                tracing::warn!(target: "codeq::trace", %error, "spans cannot be sent and are lost");
+            }
+            (true, Ok(())) => tracing::info!(target: "codeq::trace", "spans are sent again"),
+            _ => {}
+        }
+    }
+}
+
+impl SpanExporter for Exporter {
+    fn export(&self, batch: Vec<SpanData>) -> impl Future<Output = OTelSdkResult> + Send {
+        let result = match &self.runtime {
+            Some(runtime) => runtime.block_on(self.otlp.export(batch)),
+            None => Ok(()),
+        };
+        self.tell(&result);
+        ready(result)
+    }
+
+    fn shutdown_with_timeout(&self, timeout: Duration) -> OTelSdkResult {
+        self.otlp.shutdown_with_timeout(timeout)
+    }
+
+    fn set_resource(&mut self, resource: &Resource) {
+        self.otlp.set_resource(resource);
+    }
+}
+
+impl Drop for Exporter {
+    fn drop(&mut self) {
+        if let Some(runtime) = self.runtime.take() {
+            // Does not wait for a name look-up that hangs.
+            runtime.shutdown_background();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn appends_the_path() {
+        for (endpoint, url) in [
+            ("http://localhost:4318", "http://localhost:4318/v1/traces"),
+            ("http://localhost:4318/", "http://localhost:4318/v1/traces"),
+            ("https://c.example/otlp/", "https://c.example/otlp/v1/traces"),
+        ] {
+            assert_eq!(traces_url(endpoint).unwrap().as_str(), url);
+        }
+    }
+
+    #[test]
+    fn refuses_what_is_no_address_and_repeats_no_secret() {
+        for bad in [
+            "localhost:4318",
+            "ftp://x",
+            "",
+            "http://user:secret@x",
+            "http://x/?token=secret",
+            "http://x/#secret",
+        ] {
+            let error = traces_url(bad).unwrap_err();
+            assert!(!error.contains("secret"), "{error}");
+        }
+        let config = TracingConfig {
+            otlp_endpoint: Some("http://127.0.0.1:1".to_owned()),
+            sample_ratio: f64::NAN,
+            ..TracingConfig::default()
+        };
+        assert!(provider(&config).is_err());
+    }
+}

@@ -1,0 +1,215 @@
+//! How a log line looks: JSON for machines, text for people.
+//!
+//! One event is one line, whatever its fields hold: clients choose command names, subjects and request ids,
+//! so characters that end a line, steer a terminal or turn the direction of text are escaped.
+
+use std::fmt::{self, Write};
+
+use opentelemetry::Context;
+use opentelemetry::trace::TraceContextExt;
+use tracing::field::{Field, Visit};
+use tracing::{Event, Subscriber};
+use tracing_subscriber::fmt::format::Writer;
+use tracing_subscriber::fmt::{FmtContext, FormatEvent, FormatFields};
+use tracing_subscriber::registry::LookupSpan;
+
+use crate::config::LogFormat;
+
+/// Longest value of a field in bytes; the rest is cut off.
+const VALUE_BYTES_MAX: usize = 4_096;
+/// Names that the line itself uses; a field of such a name gets a prefix.
+const RESERVED: [&str; 6] = ["timestamp", "level", "target", "message", "trace_id", "span_id"];
+
+/// Writes events as lines.
+#[derive(Debug, Clone, Copy)]
+pub struct Line(pub LogFormat);
+
+impl<S, N> FormatEvent<S, N> for Line
+where
+    S: Subscriber + for<'a> LookupSpan<'a>,
+    N: for<'a> FormatFields<'a> + 'static,
+{
+    fn format_event(
+        &self,
+        _context: &FmtContext<'_, S, N>,
+        mut writer: Writer<'_>,
+        event: &Event<'_>,
+    ) -> fmt::Result {
+        let mut fields = Fields::new(self.0);
+        event.record(&mut fields);
+        fields.trace();
+        let (at, meta) = (jiff::Timestamp::now(), event.metadata());
+        let (level, target) = (meta.level(), meta.target());
+        let Fields { message, rest, .. } = fields;
+        match self.0 {
+            LogFormat::Json => writeln!(
+                writer,
+                r#"{{"timestamp":"{at:.6}","level":"{level}","target":"{target}","message":"{message}"{rest}}}"#
+            ),
+            LogFormat::Text => writeln!(writer, "{at:.6} {level:>5} {target}: {message}{rest}"),
+        }
+    }
+}
+
+/// The fields of one event, written down.
+struct Fields {
+    format: LogFormat,
+    message: String,
+    rest: String,
+    scratch: String,
+}
+
+impl Fields {
+    fn new(format: LogFormat) -> Fields {
+        let (message, rest, scratch) = (String::new(), String::new(), String::new());
+        Fields { format, message, rest, scratch }
+    }
+
+    /// The ids of the span that the event happened in, so that lines and traces find each other.
+    fn trace(&mut self) {
+        let ids = Context::map_current(|context| {
+            let span = context.span();
+            let ids = span.span_context();
+            ids.is_valid().then(|| (ids.trace_id().to_string(), ids.span_id().to_string()))
+        });
+        if let Some((trace, span)) = ids {
+            self.name("trace_id");
+            self.text(&trace);
+            self.name("span_id");
+            self.text(&span);
+        }
+    }
+
+    fn key(&mut self, field: &Field) {
+        let name = field.name();
+        let name = name.strip_prefix("r#").unwrap_or(name);
+        if RESERVED.contains(&name) {
+            self.name(&format!("field_{name}"));
+        } else {
+            self.name(name);
+        }
+    }
+
+    fn name(&mut self, name: &str) {
+        match self.format {
+            LogFormat::Json => {
+                self.rest.push_str(",\"");
+                escape(&mut self.rest, name);
+                self.rest.push_str("\":");
+            }
+            LogFormat::Text => {
+                self.rest.push(' ');
+                self.rest.push_str(name);
+                self.rest.push('=');
+            }
+        }
+    }
+
+    fn text(&mut self, value: &str) {
+        let bare = self.format == LogFormat::Text
+            && !value.is_empty()
+            && value.chars().all(|c| c.is_alphanumeric() || "-_.:/+@*".contains(c));
+        if bare {
+            self.rest.push_str(codeq_core::names::cut(value, VALUE_BYTES_MAX));
+        } else {
+            self.rest.push('"');
+            escape(&mut self.rest, value);
+            self.rest.push('"');
+        }
+    }
+
+    fn plain(&mut self, field: &Field, value: impl fmt::Display) {
+        self.key(field);
+        // Writing into a string does not fail.
+        let _ = write!(self.rest, "{value}");
+    }
+}
+
+impl Visit for Fields {
+    fn record_str(&mut self, field: &Field, value: &str) {
+        if field.name() == "message" {
+            escape(&mut self.message, value);
+        } else {
+            self.key(field);
+            self.text(value);
+        }
+    }
+
+    fn record_debug(&mut self, field: &Field, value: &dyn fmt::Debug) {
+        let mut scratch = std::mem::take(&mut self.scratch);
+        scratch.clear();
+        // A value whose formatting fails is shown as far as it came.
+        let _ = write!(scratch, "{value:?}");
+        self.record_str(field, &scratch);
+        self.scratch = scratch;
+    }
+
+    fn record_u64(&mut self, field: &Field, value: u64) {
+        self.plain(field, value);
+    }
+
+    fn record_i64(&mut self, field: &Field, value: i64) {
+        self.plain(field, value);
+    }
+
+    fn record_bool(&mut self, field: &Field, value: bool) {
+        self.plain(field, value);
+    }
+
+    fn record_f64(&mut self, field: &Field, value: f64) {
+        if value.is_finite() {
+            self.plain(field, value);
+        } else {
+            self.key(field);
+            self.text(&value.to_string());
+        }
+    }
+}
+
+/// Writes text as it may stand between the quotes of a JSON string, and on a terminal.
+fn escape(to: &mut String, text: &str) {
+    let cut = codeq_core::names::cut(text, VALUE_BYTES_MAX);
+    for c in cut.chars() {
+        match c {
+            '"' => to.push_str("\\\""),
+            '\\' => to.push_str("\\\\"),
+            '\n' => to.push_str("\\n"),
+            '\r' => to.push_str("\\r"),
+            '\t' => to.push_str("\\t"),
+            c if is_unsafe(c) => {
+                // Writing into a string does not fail.
+                let _ = write!(to, "\\u{:04x}", u32::from(c));
+            }
+            c => to.push(c),
+        }
+    }
+    if cut.len() < text.len() {
+        to.push('…');
+    }
+}
+
+/// Control characters, line and paragraph separators, and marks that turn the direction of text.
+fn is_unsafe(c: char) -> bool {
+    c.is_control()
+        || matches!(c, '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn escapes_what_forges_lines() {
+        let mut to = String::new();
+        escape(&mut to, "a\n\"b\"\\\u{1b}[31m\u{9b}0m\u{2028}\u{202e}é");
+        assert_eq!(to, r#"a\n\"b\"\\\u001b[31m\u009b0m\u2028\u202eé"#);
+    }
+
+    #[test]
+    fn long_values_are_cut_between_characters() {
+        let mut to = String::new();
+        escape(&mut to, &"é".repeat(VALUE_BYTES_MAX));
+        assert_eq!(to.chars().count(), VALUE_BYTES_MAX / 2 + 1);
+        assert!(to.ends_with("é…"));
+    }
+}

@@ -1,0 +1,69 @@
+//! What the operating system says of this process. Where there is no `/proc`, nothing.
+
+use std::fs;
+
+/// The kernel counts CPU time for `/proc` in hundredths of a second on every machine that codeQ runs on.
+const TICKS_PER_SECOND: f64 = 100.0;
+
+/// Numbers of this process.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub struct Process {
+    /// Memory in use.
+    pub resident_bytes: Option<u64>,
+    /// CPU time used, in user and kernel mode.
+    pub cpu_seconds: Option<f64>,
+    /// Files and sockets that are open.
+    pub open_fds: Option<u64>,
+}
+
+impl Process {
+    /// The numbers now.
+    pub fn now() -> Process {
+        let read = |path| fs::read_to_string(path).unwrap_or_default();
+        Process {
+            resident_bytes: resident(&read("/proc/self/status")),
+            cpu_seconds: cpu(&read("/proc/self/stat")),
+            // One of them is the directory that is being read.
+            open_fds: fs::read_dir("/proc/self/fd")
+                .ok()
+                .map(|fds| (fds.count() as u64).saturating_sub(1)),
+        }
+    }
+}
+
+/// `status` gives kibibytes; `statm` gives pages, whose size is not known without asking the C library.
+fn resident(status: &str) -> Option<u64> {
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"))?;
+    let kibibytes: u64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
+    kibibytes.checked_mul(1_024)
+}
+
+/// The process's own name stands in parentheses before the numbers and may hold anything.
+fn cpu(stat: &str) -> Option<f64> {
+    let (_, numbers) = stat.rsplit_once(')')?;
+    let mut ticks = numbers.split_whitespace().skip(11).map(str::parse::<u64>);
+    let (user, system) = (ticks.next()?.ok()?, ticks.next()?.ok()?);
+    Some(user.saturating_add(system) as f64 / TICKS_PER_SECOND)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn reads_what_the_kernel_writes() {
+        assert_eq!(resident("VmPeak:\t 9 kB\nVmRSS:\t    1024 kB\n"), Some(1 << 20));
+        assert_eq!(resident("VmRSS: much\n"), None);
+        let stat = "7 (a) b) 1) S 1 2 3 4 5 6 7 8 9 10 250 50 0 0 20";
+        assert_eq!(cpu(stat), Some(3.0));
+        assert_eq!(cpu("7 (a) S 1"), None);
+    }
+
+    #[test]
+    fn this_process_has_numbers() {
+        let now = Process::now();
+        assert!(now.resident_bytes.is_some_and(|bytes| bytes > 100_000), "{now:?}");
+        assert!(now.cpu_seconds.is_some(), "{now:?}");
+        assert!(now.open_fds.is_some_and(|fds| fds >= 3), "{now:?}");
+    }
+}

@@ -1,0 +1,236 @@
+//! What is read at the moment of a scrape: the engine's numbers, queue depths, sockets, the process.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use codeq_core::rows::{Counts, QueueRow};
+use codeq_core::state::State;
+use codeq_engine::Engine;
+use prometheus_client::encoding::{EncodeMetric, MetricEncoder};
+use prometheus_client::metrics::MetricType;
+use prometheus_client::metrics::counter::ConstCounter;
+use prometheus_client::metrics::gauge::ConstGauge;
+use prometheus_client::registry::{Registry, Unit};
+
+use super::commands::{COMMANDS_MAX, Commands, OTHER};
+use super::process::Process;
+use crate::net::NetStats;
+
+/// No tenant more is looked at under one lock once so many queues were: the shard waits that long.
+const QUEUES_PER_LOOK: usize = 1_000;
+
+/// Adds what is true now of engine, sockets and process.
+pub fn register(registry: &mut Registry, engine: &Engine, net: &NetStats) {
+    of_engine(registry, engine);
+    of_net(registry, net);
+    of_process(registry, Process::now());
+}
+
+fn of_engine(registry: &mut Registry, engine: &Engine) {
+    let stats = engine.stats();
+    let count = ConstCounter::new;
+    let gauge = ConstGauge::<u64>::new;
+    registry.register("log_syncs", "Syncs of the log", count(stats.syncs));
+    let help = "Bytes of records appended to the log";
+    registry.register_with_unit("log", help, Unit::Bytes, count(stats.log_bytes));
+    let help = "Bytes that the stores take on the disk";
+    registry.register_with_unit("store", help, Unit::Bytes, gauge(stats.store_bytes));
+    let help = "Bytes of all rows as of the last checkpoints";
+    registry.register_with_unit("store_live", help, Unit::Bytes, gauge(stats.live_bytes));
+    let help = "Memory of rows that no checkpoint has written yet";
+    let memtable = gauge(stats.memtable_bytes as u64);
+    registry.register_with_unit("memtable", help, Unit::Bytes, memtable);
+    let queued = gauge(stats.queued as u64);
+    registry.register("engine_queued", "Requests that wait in all inboxes", queued);
+    let waiting = gauge(engine.parked_claims() as u64);
+    registry.register("claims_waiting", "Claims that wait for a task, in all shards", waiting);
+    let waiting = gauge(engine.result_waiters() as u64);
+    registry.register("result_waiters", "Clients that wait for a task to finish", waiting);
+}
+
+fn of_net(registry: &mut Registry, net: &NetStats) {
+    let open = ConstGauge::<u64>::new(net.open.load(Ordering::Relaxed) as u64);
+    registry.register("http_connections", "Connections that are open", open);
+    let counters = [
+        ("http_connections_accepted", "Connections accepted", &net.accepted),
+        ("http_connections_refused", "Connections refused: too many", &net.refused),
+        ("http_handshake_failures", "TLS handshakes that failed", &net.handshake_failures),
+    ];
+    for (name, help, counter) in counters {
+        registry.register(name, help, ConstCounter::new(counter.load(Ordering::Relaxed)));
+    }
+}
+
+fn of_process(registry: &mut Registry, process: Process) {
+    if let Some(bytes) = process.resident_bytes {
+        let gauge = ConstGauge::<u64>::new(bytes);
+        registry.register_with_unit("process_resident_memory", "Memory in use", Unit::Bytes, gauge);
+    }
+    if let Some(seconds) = process.cpu_seconds {
+        let counter = ConstCounter::new(seconds);
+        registry.register_with_unit("process_cpu", "CPU time used", Unit::Seconds, counter);
+    }
+    if let Some(fds) = process.open_fds {
+        let gauge = ConstGauge::<u64>::new(fds);
+        registry.register("process_open_fds", "Files and sockets that are open", gauge);
+    }
+}
+
+/// Where the tasks of a command are, over all tenants.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+struct Depth {
+    ready: u64,
+    delayed: u64,
+    in_progress: u64,
+    dead: u64,
+}
+
+impl Depth {
+    fn of(counts: &Counts) -> Depth {
+        Depth {
+            ready: counts.ready(),
+            delayed: counts.delayed,
+            in_progress: counts.in_progress,
+            dead: counts.dead,
+        }
+    }
+
+    fn add(&mut self, more: Depth) {
+        self.ready += more.ready;
+        self.delayed += more.delayed;
+        self.in_progress += more.in_progress;
+        self.dead += more.dead;
+    }
+
+    /// By codeQ's names of the places.
+    fn by_queue(self) -> [(&'static str, u64); 4] {
+        [
+            ("ready", self.ready),
+            ("delayed", self.delayed),
+            ("in_progress", self.in_progress),
+            ("dlq", self.dead),
+        ]
+    }
+}
+
+/// Queue depths by command. Bounded like the commands: what has no label value of its own is summed up.
+#[derive(Debug, Default)]
+pub struct Depths {
+    by_command: HashMap<Arc<str>, Depth>,
+    other: Depth,
+}
+
+impl Depths {
+    /// Adds up the queues of all tenants and shards, a bounded number under one lock.
+    pub async fn gather(engine: &Engine, commands: &Commands) -> Depths {
+        let mut depths = Depths::default();
+        depths.by_command.extend(commands.names().into_iter().map(|name| (name, Depth::default())));
+        for shard in 0..engine.shards() {
+            let tenants: Vec<Arc<str>> =
+                engine.peek(shard, |state| state.tenants().cloned().collect()).unwrap_or_default();
+            let mut rest = tenants.as_slice();
+            while !rest.is_empty() {
+                let looked = engine.peek(shard, |state| depths.look(state, rest));
+                rest = rest.get(looked.unwrap_or(rest.len())..).unwrap_or_default();
+                tokio::task::yield_now().await;
+            }
+        }
+        depths.settle(commands);
+        depths
+    }
+
+    /// Adds the queues of the first tenants. Returns of how many.
+    fn look(&mut self, state: &State, tenants: &[Arc<str>]) -> usize {
+        let mut seen = 0;
+        for (at, tenant) in tenants.iter().enumerate() {
+            if seen >= QUEUES_PER_LOOK {
+                return at;
+            }
+            for (_, row) in state.queues_of(tenant) {
+                seen += 1;
+                self.add(row);
+            }
+        }
+        tenants.len()
+    }
+
+    fn add(&mut self, row: &QueueRow) {
+        let depth = Depth::of(&row.counts);
+        // A queue without tasks does not spend a label value.
+        if depth == Depth::default() {
+            return;
+        }
+        let room = self.by_command.len() < COMMANDS_MAX && *row.name != *OTHER;
+        match self.by_command.get_mut(&row.name) {
+            Some(sum) => sum.add(depth),
+            None if room => {
+                self.by_command.insert(Arc::clone(&row.name), depth);
+            }
+            None => self.other.add(depth),
+        }
+    }
+
+    /// The same commands must have a label value here and in the counters, which may have grown meanwhile.
+    fn settle(&mut self, commands: &Commands) {
+        for name in commands.admit(self.by_command.keys()) {
+            if let Some(depth) = self.by_command.remove(&name) {
+                self.other.add(depth);
+            }
+        }
+    }
+
+    /// Adds the two gauges.
+    pub fn register(self, registry: &mut Registry) {
+        let mut depths: Vec<_> = self.by_command.into_iter().collect();
+        if self.other != Depth::default() {
+            depths.push((OTHER.into(), self.other));
+        }
+        depths.sort_by(|(one, _), (two, _)| one.cmp(two));
+        let depths: Arc<[_]> = depths.into();
+        if depths.is_empty() {
+            return;
+        }
+        let all = ByQueue(Arc::clone(&depths));
+        registry.register("queue_depth", "Tasks of a command, by where they are", all);
+        registry.register("dlq_depth", "Dead-lettered tasks of a command", Dead(depths));
+    }
+}
+
+type Sorted = Arc<[(Arc<str>, Depth)]>;
+
+#[derive(Debug)]
+struct ByQueue(Sorted);
+
+impl EncodeMetric for ByQueue {
+    fn encode(&self, mut encoder: MetricEncoder<'_>) -> fmt::Result {
+        for (command, depth) in self.0.iter() {
+            for (queue, count) in depth.by_queue() {
+                let labels = [("command", &**command), ("queue", queue)];
+                encoder.encode_family(&labels)?.encode_gauge(&count)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn metric_type(&self) -> MetricType {
+        MetricType::Gauge
+    }
+}
+
+#[derive(Debug)]
+struct Dead(Sorted);
+
+impl EncodeMetric for Dead {
+    fn encode(&self, mut encoder: MetricEncoder<'_>) -> fmt::Result {
+        for (command, depth) in self.0.iter() {
+            encoder.encode_family(&[("command", &**command)])?.encode_gauge(&depth.dead)?;
+        }
+        Ok(())
+    }
+
+    fn metric_type(&self) -> MetricType {
+        MetricType::Gauge
+    }
+}
