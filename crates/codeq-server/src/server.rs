@@ -14,7 +14,7 @@ use crate::auth::Authenticator;
 use crate::config::Config;
 use crate::events::EventBus;
 use crate::http::wire::Times;
-use crate::http::{App, Edge, router};
+use crate::http::{App, Edge, metrics_router, router};
 use crate::limits::RateLimiter;
 use crate::net::{self, NetLimits, NetStats, TlsError, TlsFiles};
 use crate::observe::Metrics;
@@ -128,9 +128,7 @@ impl Server {
         let mut metrics_addr = None;
         if let Some(listener) = metrics_listener {
             metrics_addr = Some(listener.local_addr()?);
-            // Whoever reaches the port of its own may read them.
-            let edge = Edge { metrics_public: true, ..app.edge.clone() };
-            let router = crate::http::metrics_router(Arc::clone(&app), edge);
+            let router = metrics_router(Arc::clone(&app));
             listeners.push(serve(listener, router, None, Arc::new(NetStats::default())));
         }
         let net = Arc::clone(&app.net);

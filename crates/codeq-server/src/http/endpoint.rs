@@ -155,7 +155,11 @@ async fn read(app: &App, parts: &Parts, body: Body, max: usize) -> Result<Bytes,
     }
     if parts.headers.get(header::CONTENT_ENCODING).is_some_and(|coding| coding != "identity") {
         let status = StatusCode::UNSUPPORTED_MEDIA_TYPE;
-        return Err(Problem::edge(status, "unsupported_encoding", "content encoding not supported"));
+        return Err(Problem::edge(
+            status,
+            "unsupported_encoding",
+            "content encoding not supported",
+        ));
     }
     match tokio::time::timeout(app.edge.body_timeout, Limited::new(body, max).collect()).await {
         Ok(Ok(body)) => Ok(body.to_bytes()),

@@ -106,8 +106,7 @@ pub async fn batch(call: Call) -> Answer {
         Ok(made) => Item::Task(call.task(&made.task)),
         Err(error) => Item::Error(error.to_string()),
     });
-    let mut response =
-        answer::json(StatusCode::OK, &BatchAnswer { results: results.collect() });
+    let mut response = answer::json(StatusCode::OK, &BatchAnswer { results: results.collect() });
     mark_repeated(&mut response, repeated);
     Ok(response)
 }

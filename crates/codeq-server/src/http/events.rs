@@ -47,12 +47,13 @@ struct Stream {
 }
 
 pub async fn stream(call: Call) -> Answer {
-    let from = match call.header("last-event-id").map(str::trim).filter(|id| !id.is_empty()) {
-        None => None,
-        Some(id) => Some(position(id).ok_or_else(|| {
-            ServiceError::invalid("invalid_event_id", "invalid Last-Event-ID")
-        })?),
-    };
+    let from =
+        match call.header("last-event-id").map(str::trim).filter(|id| !id.is_empty()) {
+            None => None,
+            Some(id) => Some(position(id).ok_or_else(|| {
+                ServiceError::invalid("invalid_event_id", "invalid Last-Event-ID")
+            })?),
+        };
     let Some((reader, missed)) = call.service().events.listen(&call.caller.tenant, from) else {
         let refused =
             ServiceError::new(Kind::Unavailable, "too_many_streams", "too many event streams");
@@ -144,6 +145,7 @@ fn id_text(position: &Position) -> String {
 
 fn position(id: &str) -> Option<Position> {
     const SHARDS: usize = codeq_engine::options::SHARDS_MAX as usize;
-    let numbers: Option<Position> = id.split('-').take(SHARDS + 1).map(|n| n.parse().ok()).collect();
+    let numbers: Option<Position> =
+        id.split('-').take(SHARDS + 1).map(|n| n.parse().ok()).collect();
     numbers.filter(|numbers| numbers.len() <= SHARDS)
 }

@@ -1,7 +1,7 @@
 //! JSON from outside.
 
-use serde::de::DeserializeOwned;
 use serde::Deserialize;
+use serde::de::DeserializeOwned;
 
 use crate::service::ServiceError;
 

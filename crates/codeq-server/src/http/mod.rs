@@ -120,16 +120,11 @@ pub fn router(app: Arc<App>) -> Router {
     })
 }
 
-/// Serves the metrics alone, on a port of their own.
+/// Serves the metrics alone, on a port of their own, to whoever reaches it.
 pub fn metrics_router(app: Arc<App>) -> Router {
-    let routes = ROUTES.iter().filter(|route| route.path == METRICS_PATH);
-    let mut router = Router::new();
-    for route in routes {
-        let app = Arc::clone(&app);
-        let serve = move |request: Request| endpoint::run(Arc::clone(&app), route, request);
-        router = router.route(route.path, on(filter(route), serve));
-    }
-    router
+    let route = &routes::METRICS_ALONE;
+    let serve = move |request: Request| endpoint::run(Arc::clone(&app), route, request);
+    Router::new().route(route.path, on(filter(route), serve))
 }
 
 fn filter(route: &Route) -> MethodFilter {

@@ -28,7 +28,8 @@ pub async fn ready(call: Call) -> Answer {
     ];
     let ready = checks.iter().all(|(_, good)| *good);
     let status = if ready { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
-    let verbose = url::form_urlencoded::parse(call.query.as_bytes()).any(|(key, _)| key == "verbose");
+    let verbose =
+        url::form_urlencoded::parse(call.query.as_bytes()).any(|(key, _)| key == "verbose");
     let mut text = String::new();
     if verbose {
         for (name, good) in checks {
@@ -51,6 +52,11 @@ pub async fn metrics(call: Call) -> Answer {
         // As if there were none: what is not offered need not be known.
         return Err(Problem::edge(StatusCode::NOT_FOUND, "no_such_route", "not found"));
     }
+    metrics_alone(call).await
+}
+
+/// The metrics, on a port where whoever comes may read them.
+pub async fn metrics_alone(call: Call) -> Answer {
     let text = call.app.metrics.render(&call.service().engine, &call.app.net).await;
     Ok(answer::bytes_as(StatusCode::OK, text, TEXT))
 }

@@ -110,11 +110,8 @@ fn flat(queues: &[QueueStats]) -> BTreeMap<String, u64> {
         let counts = &queue.counts;
         let pending = counts.pending.iter().enumerate();
         let pending = pending.map(|(priority, n)| (format!("{prefix}:pending:{priority}"), *n));
-        let others = [
-            ("inprog", counts.in_progress),
-            ("delayed", counts.delayed),
-            ("dlq", counts.dead),
-        ];
+        let others =
+            [("inprog", counts.in_progress), ("delayed", counts.delayed), ("dlq", counts.dead)];
         let others = others.map(|(name, n)| (format!("{prefix}:{name}"), n));
         map.extend(pending.chain(others).filter(|(_, n)| *n > 0));
     }

@@ -113,3 +113,13 @@ pub static ROUTES: &[Route] = routes! {
     Get "/openapi.json" "openapi" Access::Open, None, docs::openapi;
     Get "/docs" "docs" Access::Open, None, docs::page;
 };
+
+/// The metrics on a port of their own.
+pub static METRICS_ALONE: Route = Route {
+    verb: Verb::Get,
+    path: "/metrics",
+    operation: "metrics",
+    access: Access::Open,
+    body: BodyLimit::None,
+    handler: |call| Box::pin(probes::metrics_alone(call)),
+};

@@ -60,7 +60,9 @@ pub async fn get(call: Call) -> Answer {
 pub async fn delete(call: Call) -> Answer {
     if call.param("deletionPolicy").as_deref() != Some("Delete") {
         let text = "deletionPolicy=Delete required";
-        return Err(ServiceError::invalid("invalid_parameter", text).field("deletionPolicy").into());
+        return Err(ServiceError::invalid("invalid_parameter", text)
+            .field("deletionPolicy")
+            .into());
     }
     call.service().delete_topic(&call.caller, &call.name).await?;
     Ok(no_content())

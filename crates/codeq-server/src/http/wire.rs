@@ -24,7 +24,8 @@ impl Times {
 
     /// A moment in RFC 3339, to the millisecond.
     pub fn text(&self, at: Millis) -> String {
-        let moment = i64::try_from(at).ok().and_then(|at| jiff::Timestamp::from_millisecond(at).ok());
+        let moment =
+            i64::try_from(at).ok().and_then(|at| jiff::Timestamp::from_millisecond(at).ok());
         let moment = moment.unwrap_or(jiff::Timestamp::MAX);
         if self.0 == TimeZone::UTC {
             return format!("{moment:.3}");

@@ -123,7 +123,8 @@ mod tests {
         assert_eq!(got.worker.as_deref(), Some("w-1"));
         assert_eq!(got.error_contains.as_deref(), Some("a \"b\" c"));
         assert_eq!((got.created_from, got.created_before), (Some(1_001), None));
-        let got = parse("created>=1970-01-01T01:00:02+01:00 created<=1970-01-01T00:00:03Z").unwrap();
+        let got =
+            parse("created>=1970-01-01T01:00:02+01:00 created<=1970-01-01T00:00:03Z").unwrap();
         assert_eq!((got.created_from, got.created_before), (Some(2_000), Some(3_001)));
         assert!(parse("  ").unwrap().worker.is_none());
     }
@@ -132,8 +133,18 @@ mod tests {
     fn nonsense_is_refused() {
         let long = "x".repeat(FILTER_BYTES_MAX + 1);
         for bad in [
-            "worker", "worker=", "worker>1", "error=x", "created=1970-01-01T00:00:01Z", "created>1",
-            "nope=1", "error~\"open", "=x", "é=1", &long, "created>1970-01-01T00:00:00Z[UTC]",
+            "worker",
+            "worker=",
+            "worker>1",
+            "error=x",
+            "created=1970-01-01T00:00:01Z",
+            "created>1",
+            "nope=1",
+            "error~\"open",
+            "=x",
+            "é=1",
+            &long,
+            "created>1970-01-01T00:00:00Z[UTC]",
         ] {
             let error = parse(bad).unwrap_err();
             assert_eq!(error.code, "invalid_filter", "{bad}");

@@ -50,9 +50,7 @@ impl Service {
         };
         match self.engine.propose(Command::Submit(submit)).await? {
             Reply::Submitted(record) => Ok(*record),
-            Reply::Rejected(Rejection::NotFound) => {
-                Err(ServiceError::not_found("task not found"))
-            }
+            Reply::Rejected(Rejection::NotFound) => Err(ServiceError::not_found("task not found")),
             Reply::Rejected(rejection) => Err(rejection.into()),
             _ => Err(ServiceError::unexpected()),
         }
