@@ -286,10 +286,3 @@ impl Default for TracingConfig {
         TracingConfig { otlp_endpoint: None, sample_ratio: 1.0, service_name: "codeq".to_owned() }
     }
 }
-
-impl Config {
-    /// TEMP
-    pub fn engine_options(&self) -> codeq_engine::Options {
-        codeq_engine::Options::default()
-    }
-}
