@@ -1,0 +1,143 @@
+//! Whether the ways to authenticate are complete and safe.
+
+use std::collections::BTreeMap;
+
+use codeq_core::names::{check_command, check_tenant, check_worker};
+use sha2::{Digest, Sha256};
+use url::{Host, Url};
+
+use crate::config::dev::{ADMIN_SCOPES, WORKER_SCOPES};
+use crate::config::mask::mask_url;
+use crate::config::model::{AuthConfig, JwtConfig, StaticToken};
+use crate::config::near::nearest;
+use crate::config::problem::Problem;
+use crate::config::read::shown;
+
+/// Most validators of one role, each in its kind.
+const WAYS_MAX: usize = 1_000;
+/// Longest token in bytes.
+const TOKEN_BYTES_MAX: usize = 4_096;
+
+pub(super) fn check(auth: &AuthConfig, role: &str, problems: &mut Vec<Problem>) {
+    for (name, count) in [("jwt", auth.jwt.len()), ("staticTokens", auth.static_tokens.len())] {
+        if count > WAYS_MAX {
+            let text = format!("found {count}, expected at most {WAYS_MAX}");
+            problems.push(Problem::of(format!("{role}.{name}"), text));
+            return;
+        }
+    }
+    for (index, jwt) in auth.jwt.iter().enumerate() {
+        check_jwt(jwt, &format!("{role}.jwt[{index}]"), problems);
+    }
+    let mut known = BTreeMap::new();
+    for (index, token) in auth.static_tokens.iter().enumerate() {
+        let path = format!("{role}.staticTokens[{index}]");
+        check_static(token, &path, problems);
+        if let Some(first) = hash(token).and_then(|hash| known.insert(hash, index)) {
+            let text = format!("the same token as staticTokens[{first}]");
+            problems.push(Problem::of(path, text));
+        }
+    }
+}
+
+/// Whether this is the token.
+pub(super) fn is_token(token: &StaticToken, plain: &str) -> bool {
+    hash(token) == Some(hex(plain))
+}
+
+fn check_jwt(jwt: &JwtConfig, path: &str, problems: &mut Vec<Problem>) {
+    if jwt.issuer.is_empty() {
+        let text = "missing: the 'iss' that tokens carry";
+        problems.push(Problem::of(format!("{path}.issuer"), text));
+    } else {
+        check_url(&jwt.issuer, format!("{path}.issuer"), problems);
+    }
+    if jwt.audience.is_empty() {
+        let text = "missing: the 'aud' that tokens carry; without it a token for another service \
+                    would be let in";
+        problems.push(Problem::of(format!("{path}.audience"), text));
+    }
+    if let Some(url) = &jwt.jwks_url {
+        check_url(url, format!("{path}.jwksUrl"), problems);
+    }
+}
+
+/// Keys that arrive in the clear could be anybody's.
+fn check_url(text: &str, key: String, problems: &mut Vec<Problem>) {
+    let url = Url::parse(text).ok();
+    let good = url.is_some_and(|url| match url.scheme() {
+        "https" => url.has_host(),
+        "http" => is_loopback(&url),
+        _ => false,
+    });
+    if !good {
+        let found = shown(&mask_url(text));
+        let expected = "expected an https address (http on this machine only)";
+        problems.push(Problem::of(key, format!("found '{found}', {expected}")));
+    }
+}
+
+fn is_loopback(url: &Url) -> bool {
+    match url.host() {
+        Some(Host::Domain(name)) => name == "localhost",
+        Some(Host::Ipv4(ip)) => ip.is_loopback(),
+        Some(Host::Ipv6(ip)) => ip.is_loopback(),
+        None => false,
+    }
+}
+
+fn check_static(token: &StaticToken, path: &str, problems: &mut Vec<Problem>) {
+    let mut problem = |name: &str, text: &str| {
+        problems.push(Problem::of(format!("{path}{name}"), text));
+    };
+    match (&token.token, &token.token_sha256) {
+        (None, None) => problem("", "needs token or tokenSha256"),
+        (Some(_), Some(_)) => problem("", "has token and tokenSha256: one of them is enough"),
+        (Some(token), None) if !is_bearer(token) => {
+            problem(".token", "must be 1 to 4096 visible ASCII letters without spaces");
+        }
+        (None, Some(hash)) if !is_sha256(hash) => {
+            problem(".tokenSha256", "must be 64 hex digits: printf %s TOKEN | sha256sum");
+        }
+        _ => {}
+    }
+    if check_worker(&token.subject).is_err() {
+        problem(".subject", "must be 1 to 256 bytes without control characters");
+    }
+    if check_tenant(&token.tenant).is_err() {
+        problem(".tenant", "must be 1 to 256 bytes without control characters");
+    }
+    let known = || WORKER_SCOPES.iter().chain(&ADMIN_SCOPES).copied();
+    for (index, scope) in token.scopes.iter().enumerate() {
+        if !known().any(|known| known == scope) {
+            let near = nearest(scope, known().map(|scope| (scope, scope)));
+            let near = near.map(|near| format!(", did you mean '{near}'?")).unwrap_or_default();
+            let text = format!("unknown scope '{}'{near}", shown(scope));
+            problem(&format!(".scopes[{index}]"), &text);
+        }
+    }
+    for (index, name) in token.event_types.iter().enumerate() {
+        if check_command(name).is_err() {
+            let text = "must be '*' or a command of 1 to 128 bytes without control characters";
+            problem(&format!(".eventTypes[{index}]"), text);
+        }
+    }
+}
+
+fn is_bearer(token: &str) -> bool {
+    (1..=TOKEN_BYTES_MAX).contains(&token.len()) && token.bytes().all(|b| b.is_ascii_graphic())
+}
+
+fn is_sha256(hash: &str) -> bool {
+    hash.len() == 64 && hash.bytes().all(|b| b.is_ascii_hexdigit())
+}
+
+/// The token's hash in lowercase hex.
+fn hash(token: &StaticToken) -> Option<String> {
+    let given = token.token_sha256.as_ref().map(|hash| hash.to_ascii_lowercase());
+    given.or_else(|| token.token.as_deref().map(hex))
+}
+
+fn hex(token: &str) -> String {
+    Sha256::digest(token.as_bytes()).iter().map(|byte| format!("{byte:02x}")).collect()
+}

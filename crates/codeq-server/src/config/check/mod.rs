@@ -1,0 +1,248 @@
+//! Whether the values make sense: each one, and all together.
+
+mod auth;
+mod files;
+
+use std::net::SocketAddr;
+use std::ops::RangeInclusive;
+
+use codeq_core::limits::{
+    ATTEMPTS_MAX, BATCH_MAX, CALLBACK_ATTEMPTS_MAX, CLAIM_MAX, DELAY_MS_MAX, LEASE_MS_MAX,
+    LEASE_MS_MIN, RETENTION_MS_MAX,
+};
+use codeq_engine::options::SHARDS_MAX;
+use jiff::tz::TimeZone;
+use tracing_subscriber::EnvFilter;
+
+use super::dev::DEV_TOKEN;
+use super::mask::mask_url;
+use super::model::{AuthConfig, Config, Durability, RateLimit};
+use super::problem::Problem;
+use super::read::shown;
+
+/// Bounds of bodies in bytes.
+const BODY_BYTES: RangeInclusive<u64> = 1 << 10..=64 << 20;
+/// Bounds of time limits in seconds.
+const TIMEOUT_SECONDS: RangeInclusive<u64> = 1..=3_600;
+/// Most connections.
+const CONNECTIONS_MAX: u64 = 1_000_000;
+/// The words that are a log level by themselves.
+const LEVELS: [&str; 6] = ["off", "error", "warn", "info", "debug", "trace"];
+
+impl Config {
+    /// All that is wrong with the values. Looks at the files that are named, changes nothing.
+    pub fn check(&self) -> Vec<Problem> {
+        let mut problems = self.check_fields();
+        self.check_relations(&mut problems);
+        problems
+    }
+
+    /// What an operator should hear at the start although it is allowed.
+    pub fn notes(&self) -> Vec<String> {
+        let mut notes = Vec::new();
+        let mut note = |said: bool, text: &str| {
+            if said {
+                notes.push(text.to_owned());
+            }
+        };
+        note(
+            self.durability == Durability::Os,
+            "durability is 'os': a power cut loses writes that were acknowledged",
+        );
+        note(
+            self.allow_producer_as_worker,
+            "allowProducerAsWorker is on: every producer may act as a worker",
+        );
+        note(
+            !self.http_addr.ip().is_loopback() && self.tls.cert_file.is_none(),
+            "httpAddr is open to the network without TLS: tokens travel in the clear unless a proxy \
+             adds it",
+        );
+        note(self.metrics.public, "metrics.public is on: /metrics answers everybody");
+        notes
+    }
+
+    /// Each value by itself.
+    pub(crate) fn check_fields(&self) -> Vec<Problem> {
+        let mut problems = Vec::new();
+        self.check_ranges(&mut problems);
+        self.check_http(&mut problems);
+        self.check_limits(&mut problems);
+        self.check_texts(&mut problems);
+        auth::check(&self.producer_auth, "producerAuth", &mut problems);
+        auth::check(&self.worker_auth, "workerAuth", &mut problems);
+        files::check(&self.tls, &mut problems);
+        problems
+    }
+
+    fn check_ranges(&self, problems: &mut Vec<Problem>) {
+        let delay = DELAY_MS_MAX / 1_000;
+        let mut range = |key, value, range| in_range(problems, key, value, range);
+        if let Some(shards) = self.shards {
+            range("shards", shards.into(), 1..=SHARDS_MAX.into());
+        }
+        range("maxAttemptsDefault", self.max_attempts_default.into(), 1..=ATTEMPTS_MAX.into());
+        range("backoffBaseSeconds", self.backoff_base_seconds, 0..=delay);
+        range("backoffMaxSeconds", self.backoff_max_seconds, 0..=delay);
+        let lease = LEASE_MS_MIN / 1_000..=LEASE_MS_MAX / 1_000;
+        range("defaultLeaseSeconds", self.default_lease_seconds, lease);
+        range("retentionSeconds", self.retention_seconds, 1..=RETENTION_MS_MAX / 1_000);
+        range("maxBatchSize", self.max_batch_size as u64, 1..=BATCH_MAX as u64);
+        range("maxClaimBatchSize", self.max_claim_batch_size as u64, 1..=CLAIM_MAX as u64);
+        let attempts = 1..=CALLBACK_ATTEMPTS_MAX.into();
+        range("resultWebhookMaxAttempts", self.result_webhook_max_attempts.into(), attempts);
+        // A receiver that is down is not called without a pause.
+        let base = self.result_webhook_base_backoff_seconds;
+        range("resultWebhookBaseBackoffSeconds", base, 1..=delay);
+        let max = self.result_webhook_max_backoff_seconds;
+        range("resultWebhookMaxBackoffSeconds", max, 1..=delay);
+        range("shutdownGraceSeconds", self.shutdown_grace_seconds, 0..=3_600);
+    }
+
+    fn check_http(&self, problems: &mut Vec<Problem>) {
+        let http = &self.http;
+        let mut range = |key, value, range| in_range(problems, key, value, range);
+        range("http.maxBodyBytes", http.max_body_bytes as u64, BODY_BYTES);
+        range("http.maxBatchBodyBytes", http.max_batch_body_bytes as u64, BODY_BYTES);
+        range("http.maxConnections", http.max_connections as u64, 1..=CONNECTIONS_MAX);
+        range("http.headerTimeoutSeconds", http.header_timeout_seconds, TIMEOUT_SECONDS);
+        range("http.bodyTimeoutSeconds", http.body_timeout_seconds, TIMEOUT_SECONDS);
+        range("http.idleTimeoutSeconds", http.idle_timeout_seconds, TIMEOUT_SECONDS);
+    }
+
+    fn check_limits(&self, problems: &mut Vec<Problem>) {
+        rate("rateLimit.producer", self.rate_limit.producer, problems);
+        rate("rateLimit.worker", self.rate_limit.worker, problems);
+        rate("rateLimit.admin", self.rate_limit.admin, problems);
+        let limits = [
+            ("tenantLimits.maxPendingTasks", self.tenant_limits.max_pending_tasks),
+            ("tenantLimits.maxPendingBytes", self.tenant_limits.max_pending_bytes),
+        ];
+        for (key, limit) in limits {
+            if limit == Some(0) {
+                let text = "found 0, expected at least 1; leave it out for no limit";
+                problems.push(Problem::of(key, text));
+            }
+        }
+    }
+
+    fn check_texts(&self, problems: &mut Vec<Problem>) {
+        if self.data_dir.as_os_str().is_empty() {
+            problems.push(Problem::of("dataDir", "found nothing, expected a directory"));
+        }
+        if let Err(text) = check_level(&self.log_level) {
+            problems.push(Problem::of("logLevel", text));
+        }
+        if TimeZone::get(&self.timezone).is_err() {
+            let found = shown(&self.timezone);
+            let text = format!("found '{found}', expected an IANA name such as America/Sao_Paulo");
+            problems.push(Problem::of("timezone", text));
+        }
+        if !(0.0..=1.0).contains(&self.tracing.sample_ratio) {
+            let text = format!("found {}, expected 0 to 1", self.tracing.sample_ratio);
+            problems.push(Problem::of("tracing.sampleRatio", text));
+        }
+        if self.tracing.service_name.is_empty() {
+            problems.push(Problem::of("tracing.serviceName", "found nothing, expected a name"));
+        }
+        if let Some(endpoint) = &self.tracing.otlp_endpoint {
+            let good = url::Url::parse(endpoint)
+                .is_ok_and(|url| matches!(url.scheme(), "http" | "https") && url.has_host());
+            if !good {
+                let found = shown(&mask_url(endpoint));
+                let text =
+                    format!("found '{found}', expected an address such as http://localhost:4318");
+                problems.push(Problem::of("tracing.otlpEndpoint", text));
+            }
+        }
+    }
+
+    /// How the values go together.
+    fn check_relations(&self, problems: &mut Vec<Problem>) {
+        let mut at_most = |key: &str, value: u64, other: &str, most: u64| {
+            if value > most {
+                let text = format!("found {value}, expected at most {other}, which is {most}");
+                problems.push(Problem::of(key, text));
+            }
+        };
+        let (base, max) = (self.backoff_base_seconds, self.backoff_max_seconds);
+        at_most("backoffBaseSeconds", base, "backoffMaxSeconds", max);
+        let base = self.result_webhook_base_backoff_seconds;
+        let max = self.result_webhook_max_backoff_seconds;
+        let key = "resultWebhookBaseBackoffSeconds";
+        at_most(key, base, "resultWebhookMaxBackoffSeconds", max);
+        let (body, batch) =
+            (self.http.max_body_bytes as u64, self.http.max_batch_body_bytes as u64);
+        at_most("http.maxBodyBytes", body, "http.maxBatchBodyBytes", batch);
+        if self.metrics.addr.is_some_and(|addr| collide(addr, self.http_addr)) {
+            let text = format!("collides with httpAddr, which is {}", self.http_addr);
+            problems.push(Problem::of("metrics.addr", text));
+        }
+        if !self.http_addr.ip().is_loopback() {
+            self.check_exposed(problems);
+        }
+    }
+
+    /// What a server that the network can reach must not do.
+    fn check_exposed(&self, problems: &mut Vec<Problem>) {
+        let none = |auth: &AuthConfig| auth.jwt.is_empty() && auth.static_tokens.is_empty();
+        if none(&self.producer_auth) && none(&self.worker_auth) {
+            let text = format!(
+                "{} is open to the network, but nobody could authenticate: set producerAuth and \
+                 workerAuth, or listen on 127.0.0.1",
+                self.http_addr
+            );
+            problems.push(Problem::of("httpAddr", text));
+        }
+        let auths = [("producerAuth", &self.producer_auth), ("workerAuth", &self.worker_auth)];
+        for (name, auth) in auths {
+            for (index, token) in auth.static_tokens.iter().enumerate() {
+                if auth::is_token(token, DEV_TOKEN) {
+                    let key = format!("{name}.staticTokens[{index}]");
+                    let text = "the development token is known to everybody; it is refused on an \
+                                address that the network can reach";
+                    problems.push(Problem::of(key, text));
+                }
+            }
+        }
+    }
+}
+
+fn in_range(problems: &mut Vec<Problem>, key: &str, value: u64, range: RangeInclusive<u64>) {
+    if !range.contains(&value) {
+        let text = format!("found {value}, expected {} to {}", range.start(), range.end());
+        problems.push(Problem::of(key, text));
+    }
+}
+
+fn rate(key: &str, limit: Option<RateLimit>, problems: &mut Vec<Problem>) {
+    let Some(RateLimit { requests_per_minute, burst }) = limit else { return };
+    for (name, value) in [("requestsPerMinute", requests_per_minute), ("burst", burst)] {
+        if value == 0 {
+            let text = "missing or 0: a limit has requestsPerMinute and burst, both at least 1; \
+                        leave both out for no limit";
+            problems.push(Problem::of(format!("{key}.{name}"), text));
+        }
+    }
+}
+
+/// Whether two listeners would want the same port.
+fn collide(one: SocketAddr, other: SocketAddr) -> bool {
+    let any = one.ip().is_unspecified() || other.ip().is_unspecified();
+    one.port() != 0 && one.port() == other.port() && (any || one.ip() == other.ip())
+}
+
+/// A lone word that is no level would be taken for the name of a module by the filter, and nothing else
+/// would be logged any more.
+fn check_level(level: &str) -> Result<(), String> {
+    let expected = "expected error, warn, info, debug, trace, off, or a filter such as \
+                    info,codeq_server=debug";
+    let lone = |part: &str| !part.contains(['=', '[']);
+    let is_level = |part: &str| LEVELS.iter().any(|level| level.eq_ignore_ascii_case(part));
+    let words = level.split(',').map(str::trim);
+    let unknown = words.filter(|part| lone(part)).any(|part| !is_level(part));
+    if unknown || EnvFilter::builder().parse(level).is_err() {
+        return Err(format!("found '{}', {expected}", shown(level)));
+    }
+    Ok(())
+}

@@ -1,0 +1,59 @@
+//! The configuration of a server that is tried out.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+
+use super::model::{AuthConfig, Config, LogFormat, StaticToken};
+use super::problem::Problem;
+
+/// The token of a development server: producer, worker, admin and operator.
+pub const DEV_TOKEN: &str = "dev-token";
+
+/// The scopes of a worker.
+pub(crate) const WORKER_SCOPES: [&str; 6] = [
+    "codeq:claim",
+    "codeq:heartbeat",
+    "codeq:abandon",
+    "codeq:nack",
+    "codeq:result",
+    "codeq:subscribe",
+];
+
+/// The scopes beyond a role.
+pub(crate) const ADMIN_SCOPES: [&str; 2] = ["codeq:admin", "codeq:operator"];
+
+impl Config {
+    /// A server on this machine that anybody on it may use. Refuses other addresses, because the token is
+    /// known to the world.
+    pub fn dev(data_dir: PathBuf, http_addr: SocketAddr) -> Result<Config, Problem> {
+        if !http_addr.ip().is_loopback() {
+            let text = format!(
+                "found {http_addr}, expected a loopback address such as 127.0.0.1:8080: the token \
+                 of a development server is known to everybody"
+            );
+            return Err(Problem::of("httpAddr", text));
+        }
+        Ok(Config {
+            data_dir,
+            http_addr,
+            log_level: "warn".to_owned(),
+            log_format: LogFormat::Text,
+            producer_auth: dev_auth(&ADMIN_SCOPES),
+            worker_auth: dev_auth(&WORKER_SCOPES),
+            allow_producer_as_worker: true,
+            ..Config::default()
+        })
+    }
+}
+
+fn dev_auth(scopes: &[&str]) -> AuthConfig {
+    let token = StaticToken {
+        token: Some(DEV_TOKEN.to_owned()),
+        token_sha256: None,
+        subject: "worker-dev".to_owned(),
+        tenant: "dev-tenant".to_owned(),
+        scopes: scopes.iter().map(|scope| (*scope).to_owned()).collect(),
+        event_types: vec!["*".to_owned()],
+    };
+    AuthConfig { jwt: Vec::new(), static_tokens: vec![token] }
+}

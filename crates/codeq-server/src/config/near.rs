@@ -1,0 +1,86 @@
+//! Which known name an unknown one was meant to be.
+
+/// Longest name that is compared.
+const NAME_MAX: usize = 64;
+
+/// The candidate that the name most likely meant. Case, `_` and `-` do not count, a mistake in every third
+/// letter is forgiven, and a name may be cut short.
+pub(crate) fn nearest<'a>(
+    name: &str,
+    candidates: impl Iterator<Item = (&'a str, &'a str)>,
+) -> Option<&'a str> {
+    if name.len() > NAME_MAX {
+        return None;
+    }
+    let name = plain(name);
+    let scored = candidates.filter_map(|(short, full)| Some((score(&name, &plain(short))?, full)));
+    scored.min_by_key(|(score, _)| *score).map(|(_, full)| full)
+}
+
+fn plain(name: &str) -> Vec<char> {
+    name.chars().filter(|c| !matches!(c, '_' | '-')).flat_map(char::to_lowercase).collect()
+}
+
+/// How far the name is from the best beginning of the candidate, and then how much of it is left.
+fn score(name: &[char], candidate: &[char]) -> Option<(usize, usize)> {
+    let ends = distances(name, candidate);
+    let total = candidate.len();
+    let best = ends.into_iter().enumerate().map(|(end, distance)| (distance, total - end)).min()?;
+    (!name.is_empty() && best.0 <= name.len() / 3).then_some(best)
+}
+
+/// The edits (a letter more, less, other, or swapped with the next) from the name to every beginning of the
+/// candidate.
+fn distances(name: &[char], candidate: &[char]) -> Vec<usize> {
+    let mut before: Vec<usize> = Vec::new();
+    let mut last: Vec<usize> = (0..=candidate.len()).collect();
+    let mut previous = None;
+    for (row, &letter) in name.iter().enumerate() {
+        let mut next = vec![row + 1];
+        let mut left = row + 1;
+        let mut earlier = None;
+        for (column, &other) in candidate.iter().enumerate() {
+            let at = |row: &[usize], column: usize| row.get(column).copied().unwrap_or(usize::MAX);
+            let mut cost = at(&last, column) + usize::from(letter != other);
+            cost = cost.min(at(&last, column + 1) + 1).min(left + 1);
+            if column > 0 && earlier == Some(letter) && previous == Some(other) {
+                cost = cost.min(at(&before, column - 1) + 1);
+            }
+            next.push(cost);
+            left = cost;
+            earlier = Some(other);
+        }
+        previous = Some(letter);
+        before = std::mem::replace(&mut last, next);
+    }
+    last
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const NAMES: [&str; 6] =
+        ["maxAttemptsDefault", "maxBatchSize", "httpAddr", "http", "tls", "shards"];
+
+    #[test]
+    fn finds_what_was_meant() {
+        let near = |name| nearest(name, NAMES.iter().map(|name| (*name, *name)));
+        for (name, meant) in [
+            ("maxAtempts", Some("maxAttemptsDefault")),
+            ("max_attempts_default", Some("maxAttemptsDefault")),
+            ("maxBachSize", Some("maxBatchSize")),
+            ("htpAddr", Some("httpAddr")),
+            ("HTTP", Some("http")),
+            ("tsl", Some("tls")),
+            ("shard", Some("shards")),
+            ("sharsd", Some("shards")),
+            ("q", None),
+            ("", None),
+            ("redis", None),
+        ] {
+            assert_eq!(near(name), meant, "{name}");
+        }
+        assert_eq!(near(&"h".repeat(1000)), None);
+    }
+}
