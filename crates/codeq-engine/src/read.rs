@@ -180,6 +180,16 @@ impl Engine {
         Some(look(&handle.data.read().state))
     }
 
+    /// Returns when the engine has stopped by itself, with the reason.
+    pub async fn failed(&self) -> EngineError {
+        if let Some(shard) = self.shards.first() {
+            // Everything counts as reached then, so that nobody waits for ever; see `Pipeline::fail`.
+            let mut durable = shard.durable.clone();
+            let _ = durable.wait_for(|reached| *reached == u64::MAX).await;
+        }
+        self.pipeline.error()
+    }
+
     /// How long until `moment`, by the wall clock.
     pub fn until(&self, moment: Millis) -> Duration {
         Duration::from_millis(moment.saturating_sub(self.wall()))

@@ -152,9 +152,10 @@ impl Server {
         self.ready_after
     }
 
-    /// Why the engine has stopped by itself, if it has.
-    pub fn failure(&self) -> Option<String> {
-        self.app.service.engine.failure().map(|error| error.to_string())
+    /// Returns when the engine has stopped by itself, after a failed write, with the reason. What to do then
+    /// is to end the process: nothing more will be written.
+    pub async fn failed(&self) -> String {
+        self.app.service.engine.failed().await.to_string()
     }
 
     /// Drains and stops: not ready any more, no new claims, those that wait are answered, requests in flight

@@ -2,8 +2,11 @@
 
 mod backup;
 mod bench;
+mod dev;
 mod fsck;
 mod restore;
+mod serve;
+mod server_flags;
 mod sim;
 
 use std::process::ExitCode;
@@ -23,6 +26,8 @@ struct Cli {
 
 const EXAMPLES: &str = "\
 Examples:
+  codeq dev
+  codeq serve --config codeq.yaml
   codeq bench engine --seconds 1 --in-flight 1,64
   codeq fsck /var/lib/codeq
   codeq backup /var/lib/codeq /backup/2026-01-31
@@ -32,6 +37,10 @@ Every command has its own --help.";
 
 #[derive(Subcommand)]
 enum Command {
+    /// Run a server to try things out: this machine only, one known token.
+    Dev(dev::Args),
+    /// Run a server.
+    Serve(serve::Args),
     /// Measure this machine.
     #[command(subcommand)]
     Bench(bench::Bench),
@@ -47,6 +56,8 @@ enum Command {
 
 fn main() -> ExitCode {
     let done = match Cli::parse().command {
+        Command::Dev(args) => dev::run(&args),
+        Command::Serve(args) => serve::run(&args),
         Command::Bench(bench) => bench.run(),
         Command::Backup(args) => backup::run(&args),
         Command::Restore(args) => restore::run(&args),

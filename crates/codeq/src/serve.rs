@@ -1,0 +1,74 @@
+//! `codeq serve`: a server for production.
+
+use std::path::PathBuf;
+
+use anyhow::Context;
+use codeq_server::config::{self, FILE_VARIABLE};
+use codeq_server::{Config, Server};
+use tokio::signal::unix::{SignalKind, signal};
+
+use crate::server_flags::ServerFlags;
+
+#[derive(clap::Args, Debug)]
+#[command(after_help = "\
+Settings come from flags, CODEQ_* environment variables and the file, in this order. `codeq config default`
+prints a commented file, `codeq config check` says what is wrong with one, `codeq config show` where every
+value comes from.
+
+Example:
+  codeq serve --config /etc/codeq/codeq.yaml")]
+pub struct Args {
+    /// Configuration file (YAML)
+    #[arg(long, env = "CODEQ_CONFIG", value_name = "FILE")]
+    config: Option<PathBuf>,
+    #[command(flatten)]
+    flags: ServerFlags,
+}
+
+pub fn run(args: &Args) -> anyhow::Result<()> {
+    debug_assert_eq!(FILE_VARIABLE, "CODEQ_CONFIG");
+    let loaded = config::load(args.config.as_deref(), std::env::vars(), &args.flags.flags())?;
+    let config = loaded.config;
+    for note in config.notes() {
+        eprintln!("codeq: {note}");
+    }
+    run_server(config, |server| {
+        tracing_ready(server);
+    })
+}
+
+fn tracing_ready(server: &Server) {
+    let ready_ms = server.ready_after().as_millis();
+    eprintln!("codeq: ready after {ready_ms} ms on {}", server.http_addr());
+}
+
+/// Serves until a signal says stop, or the engine fails.
+pub fn run_server(config: Config, ready: impl FnOnce(&Server)) -> anyhow::Result<()> {
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .enable_all()
+        .build()
+        .context("cannot start the runtime")?;
+    let done = runtime.block_on(async {
+        let _logs = codeq_server::observe::init_logs(&config).map_err(anyhow::Error::msg)?;
+        let mut terminate = signal(SignalKind::terminate())?;
+        let mut interrupt = signal(SignalKind::interrupt())?;
+        let server = Server::start(config).await?;
+        ready(&server);
+        tokio::select! {
+            _ = terminate.recv() => {}
+            _ = interrupt.recv() => {}
+            reason = server.failed() => {
+                // Nothing more can be written. A supervisor starts a process that reads what is on the disk.
+                anyhow::bail!("stopped after a failure: {reason}");
+            }
+        }
+        tokio::select! {
+            () = server.stop() => Ok(()),
+            // Whoever says it twice does not want to wait. What was acknowledged is on the disk.
+            _ = terminate.recv() => Err(anyhow::anyhow!("stopped without draining")),
+            _ = interrupt.recv() => Err(anyhow::anyhow!("stopped without draining")),
+        }
+    });
+    runtime.shutdown_background();
+    done
+}
