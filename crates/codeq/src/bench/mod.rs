@@ -3,6 +3,7 @@
 mod bare;
 mod cycle;
 mod engine;
+mod http;
 mod process;
 mod scenarios;
 
@@ -13,6 +14,8 @@ use clap::Subcommand;
 pub enum Bench {
     /// The engine without a network: full cycles (enqueue, claim, submit) against the bare disk.
     Engine(engine::Args),
+    /// A server over HTTP.
+    Http(http::Args),
     /// Long queues, long runs, many timers, checkpoints.
     Scenarios(scenarios::Args),
 }
@@ -22,6 +25,7 @@ impl Bench {
     pub fn run(self) -> anyhow::Result<()> {
         match self {
             Bench::Engine(args) => engine::run(&args),
+            Bench::Http(args) => http::run(&args),
             Bench::Scenarios(args) => scenarios::run(&args),
         }
     }

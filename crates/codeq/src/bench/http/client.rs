@@ -1,0 +1,119 @@
+//! A small HTTP/1.1 client for load: one connection, keep-alive, one request at a time. Its own cost per
+//! request is a fraction of the server's, which shares the machine with it.
+
+use std::net::SocketAddr;
+
+use anyhow::{Context, bail};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+
+/// A connection.
+pub struct Client {
+    stream: TcpStream,
+    head: String,
+    request: Vec<u8>,
+    buffer: Vec<u8>,
+}
+
+/// An answer; its body lies in the client's buffer.
+pub struct Answer<'a> {
+    /// The status.
+    pub status: u16,
+    /// The body.
+    pub body: &'a [u8],
+}
+
+impl Client {
+    /// Connects.
+    pub async fn connect(addr: SocketAddr, token: &str) -> anyhow::Result<Client> {
+        let stream = TcpStream::connect(addr).await.context("cannot connect")?;
+        stream.set_nodelay(true)?;
+        let head = format!("host: {addr}\r\nauthorization: Bearer {token}\r\n");
+        Ok(Client { stream, head, request: Vec::new(), buffer: Vec::new() })
+    }
+
+    /// Posts a JSON body and waits for the answer.
+    pub async fn post(&mut self, path: &str, body: &[u8]) -> anyhow::Result<Answer<'_>> {
+        self.send(path, body).await?;
+        self.answer().await
+    }
+
+    /// Posts a JSON body; the answer is to be asked for later.
+    pub async fn send(&mut self, path: &str, body: &[u8]) -> anyhow::Result<()> {
+        let head =
+            format!("POST {path} HTTP/1.1\r\n{}content-length: {}\r\n\r\n", self.head, body.len());
+        self.request.clear();
+        self.request.extend_from_slice(head.as_bytes());
+        self.request.extend_from_slice(body);
+        self.stream.write_all(&self.request).await.context("cannot send")
+    }
+
+    /// Gets a path and waits for the answer.
+    pub async fn get(&mut self, path: &str) -> anyhow::Result<Answer<'_>> {
+        let head = format!("GET {path} HTTP/1.1\r\n{}\r\n", self.head);
+        self.stream.write_all(head.as_bytes()).await.context("cannot send")?;
+        self.answer().await
+    }
+
+    /// Waits for the answer to what was sent.
+    pub async fn answer(&mut self) -> anyhow::Result<Answer<'_>> {
+        self.buffer.clear();
+        let end = loop {
+            if let Some(at) = find(&self.buffer, b"\r\n\r\n") {
+                break at + 4;
+            }
+            self.fill().await?;
+        };
+        let head = self.buffer.get(..end).unwrap_or_default();
+        let head = std::str::from_utf8(head).context("the head is not text")?;
+        let status = head.get(9..12).and_then(|text| text.parse().ok()).context("no status")?;
+        let length = head.lines().find_map(|line| {
+            let (name, value) = line.split_once(':')?;
+            name.eq_ignore_ascii_case("content-length").then(|| value.trim().parse::<usize>())
+        });
+        let length = length.transpose()?.unwrap_or(0);
+        while self.buffer.len() < end + length {
+            self.fill().await?;
+        }
+        Ok(Answer { status, body: self.buffer.get(end..end + length).unwrap_or_default() })
+    }
+
+    async fn fill(&mut self) -> anyhow::Result<()> {
+        self.buffer.reserve(4_096);
+        if self.stream.read_buf(&mut self.buffer).await.context("cannot receive")? == 0 {
+            bail!("the server closed the connection");
+        }
+        Ok(())
+    }
+}
+
+impl Answer<'_> {
+    /// The body of an answer that must have this status.
+    pub fn expect(&self, status: u16) -> anyhow::Result<&[u8]> {
+        if self.status != status {
+            bail!(
+                "status {} instead of {status}: {}",
+                self.status,
+                String::from_utf8_lossy(self.body)
+            );
+        }
+        Ok(self.body)
+    }
+}
+
+/// The ids of the tasks in an answer: it is ours, so that `{"id":"` begins a task and nothing else.
+pub fn task_ids(body: &[u8]) -> Vec<String> {
+    const MARK: &[u8] = b"{\"id\":\"";
+    const ID: usize = 36;
+    let (mut ids, mut rest) = (Vec::new(), body);
+    while let Some(at) = find(rest, MARK) {
+        let id = rest.get(at + MARK.len()..at + MARK.len() + ID).unwrap_or_default();
+        ids.push(String::from_utf8_lossy(id).into_owned());
+        rest = rest.get(at + MARK.len()..).unwrap_or_default();
+    }
+    ids
+}
+
+fn find(bytes: &[u8], wanted: &[u8]) -> Option<usize> {
+    bytes.windows(wanted.len()).position(|window| window == wanted)
+}

@@ -1,0 +1,92 @@
+//! Claims that wait: what each costs, and how fast one of them wakes when a task comes.
+
+use std::cell::RefCell;
+use std::rc::Rc;
+use std::time::{Duration, Instant};
+
+use super::client::{Client, task_ids};
+use super::{Load, Row, histogram};
+
+/// Longer than the run: what is measured is waking, not giving up. The server takes it as its longest.
+const CLAIM: &[u8] = br#"{"waitSeconds":30,"leaseSeconds":600}"#;
+/// Tasks a second while the claims wait.
+const RATE: u64 = 200;
+
+struct Woken {
+    at: Instant,
+    id: String,
+}
+
+pub async fn run(load: &Load<'_>) -> anyhow::Result<Row> {
+    let before = load.target.rss();
+    let woken = Rc::new(RefCell::new(Vec::new()));
+    let tasks = tokio::task::LocalSet::new();
+    let mut clients = Vec::new();
+    for _ in 0..load.args.polls {
+        let mut client = Client::connect(load.target.addr, load.token).await?;
+        client.send("/v1/codeq/tasks/claim", CLAIM).await?;
+        clients.push(client);
+    }
+    let mut producer = Client::connect(load.target.addr, load.token).await?;
+    wait_until_waiting(&mut producer, load.args.polls).await?;
+    let waiting = load.target.rss();
+    for mut client in clients {
+        let woken = Rc::clone(&woken);
+        tasks.spawn_local(async move {
+            let answer = client.answer().await?;
+            let at = Instant::now();
+            let ids = task_ids(answer.body);
+            woken.borrow_mut().extend(ids.into_iter().map(|id| Woken { at, id }));
+            anyhow::Ok(())
+        });
+    }
+    let body = load.task("bench");
+    let wanted = (load.args.polls as u64).min(RATE * load.time.as_secs().clamp(1, 20));
+    let cpu = load.target.cpu();
+    let start = Instant::now();
+    let mut sent = std::collections::HashMap::new();
+    tasks
+        .run_until(async {
+            let mut tick = tokio::time::interval(Duration::from_micros(1_000_000 / RATE));
+            for _ in 0..wanted {
+                tick.tick().await;
+                let at = Instant::now();
+                let answer = producer.post("/v1/codeq/tasks", body.as_bytes()).await?;
+                let ids = task_ids(answer.expect(202)?);
+                sent.extend(ids.into_iter().map(|id| (id, at)));
+            }
+            // Answers that are on their way.
+            tokio::time::sleep(Duration::from_millis(500)).await;
+            anyhow::Ok(())
+        })
+        .await?;
+    let mut latencies = histogram()?;
+    let woken = woken.borrow();
+    for Woken { at, id } in woken.iter() {
+        let from =
+            sent.remove(id).ok_or_else(|| anyhow::anyhow!("task {id} was handed out twice"))?;
+        latencies.record(at.duration_since(from).as_micros() as u64)?;
+    }
+    anyhow::ensure!(sent.is_empty(), "{} tasks woke nobody", sent.len());
+    let mut row = load.row("polls", woken.len() as u64, start.elapsed(), &latencies, cpu);
+    let each = waiting.zip(before).map(|(waiting, before)| waiting.saturating_sub(before));
+    let each = each.map_or(0, |bytes| bytes / load.args.polls.max(1) as u64 / 1_024);
+    row.note = format!("{} claims wait, {each} KiB each; one woke per task", load.args.polls);
+    Ok(row)
+}
+
+/// Asks the server until all claims wait in it.
+async fn wait_until_waiting(client: &mut Client, polls: usize) -> anyhow::Result<()> {
+    let deadline = Instant::now() + Duration::from_secs(20);
+    loop {
+        let answer = client.get("/metrics").await?;
+        let text = String::from_utf8_lossy(answer.expect(200)?).into_owned();
+        let line = text.lines().find_map(|line| line.strip_prefix("codeq_claims_waiting "));
+        let waiting: f64 = line.and_then(|text| text.trim().parse().ok()).unwrap_or(0.0);
+        if waiting >= polls as f64 {
+            return Ok(());
+        }
+        anyhow::ensure!(Instant::now() < deadline, "only {waiting} of {polls} claims wait");
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+}

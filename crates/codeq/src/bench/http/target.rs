@@ -1,0 +1,78 @@
+//! The server that is measured: one that runs, or a child of this process on a fresh directory.
+
+use std::io::{BufRead, BufReader};
+use std::net::SocketAddr;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, bail};
+
+/// A server to be measured.
+pub struct Target {
+    /// Where it serves.
+    pub addr: SocketAddr,
+    /// Its process, if it is known.
+    pub pid: Option<u32>,
+    /// From the start of the process to the line that says it is ready.
+    pub ready: Duration,
+    child: Option<Child>,
+}
+
+impl Target {
+    /// A server that runs already.
+    pub fn running(addr: SocketAddr, pid: Option<u32>) -> Target {
+        Target { addr, pid, ready: Duration::ZERO, child: None }
+    }
+
+    /// Starts `codeq dev` of this binary on a directory.
+    pub fn start(dir: &Path, durability: &str) -> anyhow::Result<Target> {
+        let start = Instant::now();
+        let exe = std::env::current_exe().context("which binary is this?")?;
+        let mut child = Command::new(exe)
+            .args(["dev", "--http-addr", "127.0.0.1:0", "--durability", durability, "--data-dir"])
+            .arg(dir)
+            .stdout(Stdio::piped())
+            .spawn()
+            .context("cannot start the server")?;
+        let stdout = child.stdout.take().context("the server has no output")?;
+        for line in BufReader::new(stdout).lines() {
+            let line = line?;
+            let Some(url) = line.trim().strip_prefix("API") else {
+                continue;
+            };
+            let addr = url.trim().trim_start_matches("http://").split('/').next();
+            let addr = addr.unwrap_or_default().parse().context("no address in the greeting")?;
+            let (pid, ready) = (Some(child.id()), start.elapsed());
+            return Ok(Target { addr, pid, ready, child: Some(child) });
+        }
+        let _ = child.wait();
+        bail!("the server ended without a greeting")
+    }
+
+    /// Memory of the server in bytes.
+    pub fn rss(&self) -> Option<u64> {
+        let status = std::fs::read_to_string(format!("/proc/{}/status", self.pid?)).ok()?;
+        let line = status.lines().find(|line| line.starts_with("VmRSS:"))?;
+        line.split_whitespace().nth(1)?.parse::<u64>().ok().map(|kib| kib * 1_024)
+    }
+
+    /// Processor time that the server has used.
+    pub fn cpu(&self) -> Option<Duration> {
+        let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.pid?)).ok()?;
+        let (_, fields) = stat.rsplit_once(')')?;
+        let mut ticks = fields.split_whitespace().skip(11).map_while(|field| field.parse().ok());
+        let both: u64 = ticks.next()? + ticks.next()?;
+        Some(Duration::from_millis(both * 10))
+    }
+}
+
+impl Drop for Target {
+    fn drop(&mut self) {
+        if let Some(child) = &mut self.child {
+            // Its directory goes too: there is nothing to be kept.
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+    }
+}
