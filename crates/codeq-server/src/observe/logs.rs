@@ -42,6 +42,8 @@ where
         .event_format(Line(config.log_format))
         .with_ansi(false)
         .with_writer(writer)
+        // It would be told on stderr, and that panics if stderr is what cannot be written to.
+        .log_internal_errors(false)
         .with_filter(level.and(events.with_max_level_hint(LevelFilter::TRACE)));
     let provider = export::provider(&config.tracing)?;
     let spans = provider.as_ref().map(|provider| {

@@ -50,7 +50,7 @@ fn costs_of_counting() {
 async fn costs_of_a_scrape_with_ten_thousand_queues() {
     let dir = tempfile::tempdir().unwrap();
     let metrics = Metrics::new();
-    let engine = open(dir.path(), &metrics, 1);
+    let engine = open(dir.path(), &metrics, 1).await;
     for tenant in 0..10 {
         let tasks = (0..1_000).map(|n| new_task(&format!("t{tenant}-{n}"))).collect();
         put(&engine, &format!("tenant-{tenant}"), tasks).await;

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex};
 
 use codeq_server::Config;
 use codeq_server::config::LogFormat;
-use codeq_server::observe::subscriber;
+use codeq_server::observe::{subscriber, trace};
 
 /// The bytes that were written.
 #[derive(Clone, Default)]
@@ -110,4 +110,42 @@ fn levels_are_filters() {
     let bad = Config { log_level: "codeq=loud".to_owned(), ..Config::default() };
     let error = subscriber(&bad, io::sink).err().unwrap();
     assert!(error.starts_with("invalid logLevel"), "{error}");
+}
+
+#[test]
+fn without_a_collector_no_span_is_made_at_any_level() {
+    let text = lines(LogFormat::Text, "trace", || {
+        let request = trace::request_span("listTasks", "GET", None);
+        assert!(request.is_disabled());
+        request.in_scope(|| {
+            assert!(trace::task_span("claim", "resize", "t", "acme", None).is_disabled());
+            assert_eq!(trace::current(), None);
+            tracing::info!("inside");
+        });
+    });
+    assert_eq!(text.lines().count(), 1, "{text}");
+    assert!(!text.contains("trace_id"), "{text}");
+}
+
+/// What a server writes to when whoever read its log is gone.
+struct Closed;
+
+impl io::Write for Closed {
+    fn write(&mut self, _: &[u8]) -> io::Result<usize> {
+        Err(io::ErrorKind::BrokenPipe.into())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+#[test]
+fn a_log_that_nobody_reads_disturbs_nothing() {
+    let (subscriber, _guard) = subscriber(&Config::default(), || Closed).unwrap();
+    let done = tracing::subscriber::with_default(subscriber, || {
+        tracing::error!("into the void");
+        true
+    });
+    assert!(done);
 }

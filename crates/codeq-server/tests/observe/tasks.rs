@@ -19,12 +19,14 @@ use crate::exposition::Exposition;
 pub const TENANT: &str = "acme";
 
 /// An engine whose failed tasks come back at once.
-pub fn open(dir: &Path, metrics: &Arc<Metrics>, shards: u16) -> Engine {
+pub async fn open(dir: &Path, metrics: &Arc<Metrics>, shards: u16) -> Engine {
     let mut options = Options { shards: Some(shards), ..Options::default() };
     options.settings.backoff.base = 0;
     options.settings.backoff.max = 0;
     options.observer = SharedObserver(Some(Arc::clone(metrics) as _));
-    Engine::open(dir, options).unwrap()
+    let dir = dir.to_owned();
+    // Opening blocks.
+    tokio::task::spawn_blocking(move || Engine::open(&dir, options).unwrap()).await.unwrap()
 }
 
 pub async fn scrape(metrics: &Metrics, engine: &Engine) -> Exposition {
