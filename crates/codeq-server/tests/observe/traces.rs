@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 
 use codeq_server::Config;
 use codeq_server::observe::{subscriber, trace};
+use tracing::Instrument;
 
 use crate::collector::Collector;
 use crate::logs::Sink;
@@ -130,6 +131,27 @@ async fn sampling_follows_the_parent_and_flags_say_so() {
     assert_eq!(lines[0]["trace_id"], TRACE);
     assert_eq!(lines[0]["span_id"], kept.id);
     assert_eq!(lines[1].get("trace_id"), None);
+}
+
+#[tokio::test]
+async fn requests_that_take_turns_keep_their_own_contexts() {
+    // Nothing is kept, so nothing is sent there.
+    let (subscriber, _guard) = subscriber(&config("127.0.0.1:1", 0.0), std::io::sink).unwrap();
+    let _default = tracing::subscriber::set_default(subscriber);
+    let request = |n: u8| {
+        let text = format!("00-{n:032x}-00f067aa0ba902b7-00");
+        let sent = trace::parse(Some(&text), None).unwrap();
+        let work = async move {
+            for _ in 0..3 {
+                let (context, _) = trace::current().unwrap();
+                assert_eq!(context[..36], text[..36]);
+                tokio::task::yield_now().await;
+            }
+        };
+        work.instrument(trace::request_span("listTasks", "GET", Some(&sent)))
+    };
+    tokio::join!(request(1), request(2), request(3));
+    assert_eq!(trace::current(), None);
 }
 
 #[tokio::test]
