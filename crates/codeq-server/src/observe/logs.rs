@@ -42,6 +42,8 @@ where
         .event_format(Line(config.log_format))
         .with_ansi(false)
         .with_writer(writer)
+        // It would be told on stderr, and that panics if stderr is what cannot be written to.
+        .log_internal_errors(false)
         .with_filter(level.and(events.with_max_level_hint(LevelFilter::TRACE)));
     let provider = export::provider(&config.tracing)?;
     let spans = provider.as_ref().map(|provider| {
@@ -51,16 +53,17 @@ where
             .with_threads(false)
             .with_target(false)
             .with_tracked_inactivity(false)
-            .with_filter(spans_only())
     });
-    let subscriber = tracing_subscriber::registry().with(lines).with(spans);
+    // The filter stays when the layer is missing: a layer without one would want every span.
+    let wanted = spans_if(spans.is_some());
+    let subscriber = tracing_subscriber::registry().with(lines).with(spans.with_filter(wanted));
     Ok((subscriber, LogGuard { provider }))
 }
 
-/// The spans of [`trace`], whatever the level of the log lines is.
-fn spans_only() -> FilterFn {
-    let filter: fn(&Metadata<'_>) -> bool = is_trace;
-    FilterFn::new(filter).with_max_level_hint(LevelFilter::INFO)
+/// The spans of [`trace`], whatever the level of the log lines is; or nothing.
+fn spans_if(on: bool) -> FilterFn<impl Fn(&Metadata<'_>) -> bool> {
+    let level = if on { LevelFilter::INFO } else { LevelFilter::OFF };
+    filter_fn(move |meta: &Metadata<'_>| on && is_trace(meta)).with_max_level_hint(level)
 }
 
 fn is_trace(meta: &Metadata<'_>) -> bool {

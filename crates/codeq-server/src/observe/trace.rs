@@ -153,7 +153,8 @@ pub fn answered(span: &Span, method: &str, route: &str, status: u16) {
     if span.is_disabled() {
         return;
     }
-    span.record("otel.name", format!("{} {route}", known_method(method)));
+    // A span that was entered has started, and then a field no longer changes its name.
+    span.context().span().update_name(format!("{} {route}", known_method(method)));
     span.record("http.route", route);
     span.record("http.response.status_code", i64::from(status));
     if status >= 500 {

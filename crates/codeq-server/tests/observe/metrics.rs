@@ -1,0 +1,213 @@
+//! Metric texts.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use codeq_core::command::{Cancel, Command, Nack, Replay, ReplayTarget};
+use codeq_core::effect::Effect;
+use codeq_core::history::Event;
+use codeq_core::place::Place;
+use codeq_core::reply::Reply;
+use codeq_engine::Observer;
+use codeq_server::net::NetStats;
+use codeq_server::observe::{COMMANDS_MAX, Metrics};
+
+use crate::exposition::Exposition;
+use crate::tasks::{TENANT, complete, moved, new_task, open, put, scrape, take};
+
+#[tokio::test]
+async fn a_task_through_every_turn_is_counted_exactly() {
+    let dir = tempfile::tempdir().unwrap();
+    let metrics = Metrics::new();
+    let engine = open(dir.path(), &metrics, 2).await;
+    let depth = |queue: &str| format!("codeq_queue_depth{{command=\"resize\",queue=\"{queue}\"}}");
+
+    let id = put(&engine, TENANT, vec![new_task("Resize")]).await[0];
+    assert_eq!(scrape(&metrics, &engine).await.get(&depth("ready")), 1.0);
+    assert_eq!(take(&engine, "resize", 60_000).await.id, id);
+    let during = scrape(&metrics, &engine).await;
+    assert_eq!(during.get(&depth("ready")), 0.0);
+    assert_eq!(during.get(&depth("in_progress")), 1.0);
+    let nack =
+        Nack { tenant: TENANT.into(), id, worker: "w".into(), delay: None, reason: None, seed: 1 };
+    engine.propose(Command::Nack(nack)).await.unwrap();
+    // The second attempt runs out of time, and the task of attempts.
+    assert_eq!(take(&engine, "resize", 1_000).await.id, id);
+    engine.finished(id).await.unwrap();
+    let dead = scrape(&metrics, &engine).await;
+    assert_eq!(dead.get(&depth("dlq")), 1.0);
+    assert_eq!(dead.get("codeq_dlq_depth{command=\"resize\"}"), 1.0);
+    let replay = Replay { tenant: TENANT.into(), target: ReplayTarget::One(id), by: "op".into() };
+    engine.propose(Command::Replay(replay)).await.unwrap();
+    assert_eq!(take(&engine, "resize", 60_000).await.id, id);
+    complete(&engine, id).await;
+    let other = put(&engine, TENANT, vec![new_task("resize")]).await[0];
+    let cancel = Cancel { tenant: TENANT.into(), id: other, by: "p".into() };
+    let reply = engine.propose(Command::Cancel(cancel)).await.unwrap();
+    assert!(matches!(reply, Reply::Cancelled(_)), "{reply:?}");
+    std::thread::scope(|scope| scope.spawn(|| engine.checkpoint()).join()).unwrap().unwrap();
+    // Answers are sent before they are counted; after this, everything is.
+    engine.shutdown();
+
+    let end = scrape(&metrics, &engine).await;
+    let command = "command=\"resize\"";
+    for (key, count) in [
+        (format!("codeq_task_created_total{{{command}}}"), 2.0),
+        (format!("codeq_task_claimed_total{{{command}}}"), 3.0),
+        (format!("codeq_lease_expired_total{{{command}}}"), 1.0),
+        (format!("codeq_task_completed_total{{{command},status=\"COMPLETED\"}}"), 1.0),
+        (format!("codeq_task_completed_total{{{command},status=\"FAILED\"}}"), 2.0),
+        (format!("codeq_task_transitions_total{{{command},event=\"nacked\"}}"), 1.0),
+        (format!("codeq_task_transitions_total{{{command},event=\"replayed\"}}"), 1.0),
+        (format!("codeq_task_transitions_total{{{command},event=\"cancelled\"}}"), 1.0),
+        (format!("codeq_task_processing_latency_seconds_count{{{command}}}"), 3.0),
+        (depth("ready"), 0.0),
+        (depth("in_progress"), 0.0),
+        (depth("dlq"), 0.0),
+    ] {
+        assert_eq!(end.get(&key), count, "{key}");
+    }
+    // Two of the three ends came at least as late as the lease that ran out.
+    assert!(end.get(&format!("codeq_task_processing_latency_seconds_sum{{{command}}}")) >= 2.0);
+    assert!(end.get("codeq_log_syncs_total") > 0.0);
+    assert!(end.get("codeq_log_bytes_total") > 0.0);
+    assert!(end.get("codeq_log_sync_seconds_count") > 0.0);
+    assert_eq!(
+        end.get("codeq_log_sync_seconds_count"),
+        end.get("codeq_commit_batch_commands_count")
+    );
+    assert!(end.get("codeq_checkpoint_seconds_count") >= 2.0, "one for each shard");
+}
+
+#[tokio::test]
+async fn a_restart_counts_from_zero_and_finds_the_depths() {
+    let dir = tempfile::tempdir().unwrap();
+    let engine = open(dir.path(), &Metrics::new(), 1).await;
+    put(&engine, TENANT, vec![new_task("idle"), new_task("idle")]).await;
+    put(&engine, "globex", vec![new_task("idle")]).await;
+    drop(engine);
+    let metrics = Metrics::new();
+    let engine = open(dir.path(), &metrics, 1).await;
+    let read = scrape(&metrics, &engine).await;
+    assert_eq!(read.get("codeq_queue_depth{command=\"idle\",queue=\"ready\"}"), 3.0);
+    assert_eq!(read.get("codeq_task_created_total{command=\"idle\"}"), 0.0);
+}
+
+#[tokio::test]
+async fn moves_are_counted_by_what_they_are() {
+    let dir = tempfile::tempdir().unwrap();
+    let metrics = Metrics::new();
+    let engine = open(dir.path(), &metrics, 1).await;
+    let queue: Arc<str> = "q".into();
+    let twin: Arc<str> = "q".into();
+    let (pending, running) = (Some(Place::Pending), Some(Place::InProgress));
+    metrics.committed(
+        0,
+        &[
+            moved(&queue, Event::Created, None, pending),
+            Effect::Ready { queue: 1 },
+            moved(&twin, Event::Claimed, pending, running),
+            moved(&queue, Event::LeaseExpired, running, Some(Place::Dead)),
+            moved(&queue, Event::CancelRequested, running, running),
+            moved(&twin, Event::Removed, Some(Place::Dead), None),
+            Effect::CallbackDue { seq: 1 },
+        ],
+    );
+    metrics.recovered(0, &[moved(&queue, Event::Created, None, pending)]);
+    let read = scrape(&metrics, &engine).await;
+    assert_eq!(read.get("codeq_task_created_total{command=\"q\"}"), 1.0);
+    assert_eq!(read.get("codeq_task_claimed_total{command=\"q\"}"), 1.0);
+    assert_eq!(read.get("codeq_lease_expired_total{command=\"q\"}"), 1.0);
+    assert_eq!(read.get("codeq_task_completed_total{command=\"q\",status=\"COMPLETED\"}"), 0.0);
+    assert_eq!(read.get("codeq_task_completed_total{command=\"q\",status=\"FAILED\"}"), 1.0);
+    assert_eq!(read.sum("codeq_task_transitions_total"), 5.0);
+    let latency = "codeq_task_processing_latency_seconds";
+    assert_eq!(read.get(&format!("{latency}_sum{{command=\"q\"}}")), 1.5);
+    assert_eq!(read.get(&format!("{latency}_bucket{{le=\"1.0\",command=\"q\"}}")), 0.0);
+    assert_eq!(read.get(&format!("{latency}_bucket{{le=\"2.5\",command=\"q\"}}")), 1.0);
+}
+
+#[tokio::test]
+async fn names_without_end_do_not_make_series_without_end() {
+    let dir = tempfile::tempdir().unwrap();
+    let metrics = Metrics::new();
+    let engine = open(dir.path(), &metrics, 2).await;
+    let commands = 1_000;
+    for tenant in ["acme", "globex"] {
+        let tasks = (0..commands).map(|n| new_task(&format!("c{n}"))).collect();
+        put(&engine, tenant, tasks).await;
+    }
+    // Its name is that of the rest: it is counted there, not in a second series of the same name.
+    put(&engine, "acme", vec![new_task("OTHER")]).await;
+    engine.shutdown();
+    let read = scrape(&metrics, &engine).await;
+    let all = 2.0 * commands as f64 + 1.0;
+    assert_eq!(read.count("codeq_task_created_total"), COMMANDS_MAX + 1);
+    assert_eq!(read.sum("codeq_task_created_total"), all);
+    assert_eq!(read.count("codeq_dlq_depth"), COMMANDS_MAX + 1);
+    assert_eq!(read.sum("codeq_queue_depth"), all);
+    let own = 2.0 * COMMANDS_MAX as f64;
+    assert_eq!(read.get("codeq_task_created_total{command=\"other\"}"), all - own);
+    let other = "codeq_queue_depth{command=\"other\",queue=\"ready\"}";
+    assert_eq!(read.get(other), all - own);
+}
+
+#[tokio::test]
+async fn everything_else_is_there_and_the_text_is_valid() {
+    let dir = tempfile::tempdir().unwrap();
+    let metrics = Metrics::new();
+    let engine = open(dir.path(), &metrics, 1).await;
+    let quoted: Arc<str> = "a\"b\\c".into();
+    metrics.committed(0, &[moved(&quoted, Event::Created, None, Some(Place::Pending))]);
+    metrics.answered("createTask", "POST", 202, Duration::from_millis(3));
+    metrics.answered("createTask", "POST", 202, Duration::from_millis(3));
+    metrics.answered("createTask", "BREW", 405, Duration::from_micros(10));
+    metrics.answered("createTask", "SIP", 405, Duration::from_micros(10));
+    metrics.rate_limited("producer", "createTask");
+    metrics.webhook_delivered("result", "success");
+    metrics.checkpointed(Duration::from_secs(1), false);
+    let net = NetStats::default();
+    net.open.store(3, Ordering::Relaxed);
+    net.accepted.store(5, Ordering::Relaxed);
+    net.refused.store(2, Ordering::Relaxed);
+    let read = Exposition::parse(&metrics.render(&engine, &net).await);
+    let requests = "codeq_http_requests_total{operation=\"createTask\"";
+    let delivered = "codeq_webhook_deliveries_total{kind=\"result\",outcome=\"success\"}";
+    let limited = "codeq_rate_limit_hits_total{scope=\"producer\",operation=\"createTask\"}";
+    for (key, value) in [
+        (&*format!("{requests},method=\"POST\",status=\"202\"}}"), 2.0),
+        (&*format!("{requests},method=\"_OTHER\",status=\"405\"}}"), 2.0),
+        ("codeq_http_request_duration_seconds_count{operation=\"createTask\"}", 4.0),
+        (limited, 1.0),
+        (delivered, 1.0),
+        ("codeq_checkpoint_failures_total", 1.0),
+        ("codeq_checkpoint_seconds_count", 0.0),
+        ("codeq_http_connections", 3.0),
+        ("codeq_http_connections_accepted_total", 5.0),
+        ("codeq_http_connections_refused_total", 2.0),
+        ("codeq_engine_queued", 0.0),
+        ("codeq_claims_waiting", 0.0),
+        ("codeq_result_waiters", 0.0),
+        ("codeq_task_created_total{command=\"a\\\"b\\\\c\"}", 1.0),
+        (concat!("codeq_build_info{version=\"", env!("CARGO_PKG_VERSION"), "\"}"), 1.0),
+    ] {
+        assert_eq!(read.get(key), value, "{key}");
+    }
+    for name in ["store_bytes", "store_live_bytes", "memtable_bytes", "process_open_fds"] {
+        assert!(read.get(&format!("codeq_{name}")) >= 0.0);
+    }
+    assert!(read.get("codeq_process_resident_memory_bytes") > 100_000.0);
+    assert!(read.get("codeq_process_cpu_seconds_total") >= 0.0);
+}
+
+#[tokio::test]
+async fn two_servers_in_one_process_count_apart() {
+    let dir = tempfile::tempdir().unwrap();
+    let (one, two) = (Metrics::new(), Metrics::new());
+    let engine = open(dir.path(), &one, 1).await;
+    one.rate_limited("worker", "claimTask");
+    let (one, two) = (scrape(&one, &engine).await, scrape(&two, &engine).await);
+    assert_eq!(one.count("codeq_rate_limit_hits_total"), 1);
+    assert_eq!(two.count("codeq_rate_limit_hits_total"), 0);
+}
