@@ -1,10 +1,7 @@
 //! Providers that answer badly: nothing of it is taken, and what was there stays.
 
-use std::io::Write;
-use std::sync::Arc;
 use std::time::Duration;
 
-use parking_lot::Mutex;
 use serde_json::json;
 use tokio::time::Instant;
 
@@ -145,44 +142,4 @@ async fn discovery() {
     provider.discovery(json!({ "issuer": issuer, "jwks_uri": keys }));
     assert!(ask().await.is_ok());
     assert_eq!(provider.requests(), 1);
-}
-
-#[tokio::test]
-async fn a_failed_attempt_is_one_warning_without_secrets() {
-    let signer = Signer::new("ec");
-    let provider = Provider::start().await;
-    provider.answer(Answer::Redirect);
-    let config = worker_config(format!("{}?key=hidden-part", provider.keys_url()));
-    let auth = Authenticator::new(&config).unwrap();
-    let log = Arc::new(Mutex::new(Vec::new()));
-    let writer = Arc::clone(&log);
-    let subscriber = tracing_subscriber::fmt()
-        .with_max_level(tracing::Level::INFO)
-        .with_writer(move || Lines(Arc::clone(&writer)))
-        .finish();
-    let guard = tracing::subscriber::set_default(subscriber);
-    let token = signer.token(&claims());
-    for _ in 0..5 {
-        let refused = auth.authenticate_at(&token, Role::Worker, NOW).await;
-        assert_eq!(refused, Err(AuthError::Unavailable));
-    }
-    drop(guard);
-    let log = String::from_utf8(log.lock().clone()).unwrap();
-    assert_eq!(log.matches("keys of the identity provider not loaded").count(), 1, "{log}");
-    assert!(log.contains("answered 302") && log.contains("127.0.0.1"), "{log}");
-    assert!(!log.contains("hidden-part") && !log.contains(&token), "{log}");
-}
-
-/// What was logged.
-struct Lines(Arc<Mutex<Vec<u8>>>);
-
-impl Write for Lines {
-    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
-        self.0.lock().extend_from_slice(bytes);
-        Ok(bytes.len())
-    }
-
-    fn flush(&mut self) -> std::io::Result<()> {
-        Ok(())
-    }
 }
