@@ -1,5 +1,6 @@
 //! What is logged when keys cannot be had. In a process of its own, because what is logged is heard by the
 //! whole process.
+#![allow(clippy::unwrap_used)]
 
 use std::io::Write;
 use std::sync::Arc;
