@@ -52,6 +52,14 @@ impl Authenticator {
         while loads.join_next().await.is_some() {}
     }
 
+    /// Waits until no keys are being loaded.
+    #[cfg(test)]
+    pub(super) async fn settled(&self) {
+        for cache in &self.caches {
+            cache.settled().await;
+        }
+    }
+
     /// Who the bearer of this token is. The validators of `role` are tried first; a token that only the other
     /// role's validators accept is [`AuthError::Forbidden`].
     pub async fn authenticate(&self, token: &str, role: Role) -> Result<Principal, AuthError> {

@@ -96,7 +96,7 @@ impl Claims {
         let subject = self.subject().map_err(AuthError::Invalid)?;
         let tenant = self.tenant()?.unwrap_or(subject);
         check_tenant(tenant)
-            .map_err(|_| AuthError::Invalid("tenant is too long or not printable"))?;
+            .map_err(|_| AuthError::Invalid("tenant is empty, too long or not printable"))?;
         let event_types = match kind {
             Kind::Worker => self.event_types().map_err(AuthError::Invalid)?,
             Kind::Producer | Kind::ProducerAsWorker => EventTypes::Only(Vec::new()),
@@ -133,8 +133,7 @@ impl Claims {
         .into_iter()
         .flatten()
         {
-            let name = claim.as_str().filter(|name| !name.is_empty());
-            let name = name.ok_or(AuthError::Invalid("tenant claim is not a name"))?;
+            let name = claim.as_str().ok_or(AuthError::Invalid("tenant is not a string"))?;
             disagree |= *tenant.get_or_insert(name) != name;
         }
         if disagree {

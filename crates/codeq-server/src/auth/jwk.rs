@@ -28,6 +28,20 @@ const RSA_EXPONENT_MAX: u64 = (1 << 33) - 1;
 const RSA_ALGORITHMS: &[Algorithm] =
     &[Algorithm::RS256, Algorithm::RS384, Algorithm::RS512, Algorithm::PS256];
 
+/// The algorithm of this name, if tokens may use it: never `none`, and no shared secrets.
+pub(super) fn accepted_algorithm(name: &str) -> Option<Algorithm> {
+    Some(match name {
+        "RS256" => Algorithm::RS256,
+        "RS384" => Algorithm::RS384,
+        "RS512" => Algorithm::RS512,
+        "PS256" => Algorithm::PS256,
+        "ES256" => Algorithm::ES256,
+        "ES384" => Algorithm::ES384,
+        "EdDSA" => Algorithm::EdDSA,
+        _ => return None,
+    })
+}
+
 /// A key that may verify tokens.
 pub(super) struct Key {
     decoding: DecodingKey,
@@ -153,7 +167,8 @@ fn usable_key(value: Value) -> Option<(Option<String>, Key)> {
     };
     let mut algorithms = algorithms.to_vec();
     if let Some(stated) = &jwk.alg {
-        algorithms.retain(|algorithm| format!("{algorithm:?}") == *stated);
+        let stated = accepted_algorithm(stated)?;
+        algorithms.retain(|algorithm| *algorithm == stated);
     }
     (!algorithms.is_empty()).then_some((jwk.kid, Key { decoding, algorithms }))
 }

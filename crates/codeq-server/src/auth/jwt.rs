@@ -14,7 +14,7 @@ use serde::de::{DeserializeOwned, IgnoredAny};
 
 use crate::auth::claims::{Claims, present};
 use crate::auth::grants::Kind;
-use crate::auth::jwk::KID_BYTES_MAX;
+use crate::auth::jwk::{KID_BYTES_MAX, accepted_algorithm};
 use crate::auth::key_cache::KeyCache;
 use crate::auth::{AuthError, Principal};
 
@@ -66,19 +66,6 @@ fn decode<T: DeserializeOwned>(part: &str) -> Option<T> {
     // serde would also read a struct from an array.
     json.trim_ascii_start().starts_with(b"{").then_some(())?;
     serde_json::from_slice(&json).ok()
-}
-
-fn accepted_algorithm(name: &str) -> Option<Algorithm> {
-    Some(match name {
-        "RS256" => Algorithm::RS256,
-        "RS384" => Algorithm::RS384,
-        "RS512" => Algorithm::RS512,
-        "PS256" => Algorithm::PS256,
-        "ES256" => Algorithm::ES256,
-        "ES384" => Algorithm::ES384,
-        "EdDSA" => Algorithm::EdDSA,
-        _ => return None,
-    })
 }
 
 /// Tokens made for something else (a logout, a proof of possession) say so here (RFC 8725, 3.11).

@@ -85,6 +85,15 @@ impl KeyCache {
         }
     }
 
+    /// Waits for the attempt that is under way, if there is one.
+    #[cfg(test)]
+    pub async fn settled(&self) {
+        let flight = self.state.lock().flight.clone();
+        if let Some(flight) = flight {
+            ended(flight).await;
+        }
+    }
+
     fn step(self: &Arc<Self>, kid: Option<&str>) -> Step {
         let mut state = self.state.lock();
         let Some(loaded) = &state.loaded else {

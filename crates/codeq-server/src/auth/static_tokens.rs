@@ -146,6 +146,10 @@ mod tests {
             let found = tokens.find(&digest(&format!("t{n}"))).expect("is known");
             assert_eq!(*found.subject, format!("s{n}"));
         }
+        // Enough that many share the first byte of their digest with an entry.
+        for n in 10..10_000 {
+            assert_eq!(tokens.find(&digest(&format!("t{n}"))), None);
+        }
     }
 
     #[test]
