@@ -153,6 +153,7 @@ where
             }
             _ = stop.wait_for(|stop| *stop), if !draining => {
                 draining = true;
+                pulse.begin_close();
                 conn.as_mut().graceful_shutdown();
             }
             () = pulse.expired() => {
