@@ -45,6 +45,7 @@ impl Shared {
         limits: NetLimits,
         stop: watch::Receiver<bool>,
     ) -> Self {
+        let limits = limits.bounded();
         let tls = tls.map(|files| TlsAcceptor::from(files.config()));
         let h2 = protocol::h2(&limits);
         Self { app, tls, limits, stop, h1: protocol::h1(), h2 }

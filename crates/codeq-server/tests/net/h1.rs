@@ -1,6 +1,7 @@
 //! HTTP/1: what is served, and the bounds of a head and of the number of connections.
 
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 use codeq_server::net::NetLimits;
 
@@ -115,6 +116,16 @@ async fn the_newest_connection_is_refused_when_there_are_too_many() {
     };
     assert_eq!(tokio::time::timeout(PATIENCE, served).await.expect("a slot came free"), 200);
     assert_eq!(first.get("/hello").await.status, 200);
+}
+
+#[tokio::test]
+async fn limits_beyond_the_clock_are_none() {
+    let forever = Duration::MAX;
+    let limits = NetLimits { header_timeout: forever, idle_timeout: forever, ..limits() };
+    let server = Server::start_with(limits, None, forever).await;
+    assert_eq!(server.connect().await.get("/hello").await.status, 200);
+    server.stop();
+    server.ended().await;
 }
 
 #[tokio::test]

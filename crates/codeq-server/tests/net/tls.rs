@@ -1,6 +1,7 @@
 //! TLS: handshakes, and certificates that change while the server runs.
 
 use std::fs::{self, Permissions};
+use std::net::SocketAddr;
 use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -22,12 +23,12 @@ use crate::frames::{HEADERS, get, preface, until};
 use crate::support::{Client, LONG, PATIENCE, SHORT, Server, limits};
 
 /// A certificate and its key in a directory of their own.
-struct Files {
-    dir: TempDir,
+pub struct Files {
+    pub dir: TempDir,
 }
 
 impl Files {
-    fn new() -> (Self, CertificateDer<'static>) {
+    pub fn new() -> (Self, CertificateDer<'static>) {
         let files = Self { dir: TempDir::new().unwrap() };
         let der = files.renew();
         (files, der)
@@ -59,8 +60,8 @@ fn pair() -> CertifiedKey<KeyPair> {
     generate_simple_self_signed(["localhost".to_owned()]).unwrap()
 }
 
-async fn connect(
-    server: &Server,
+pub async fn connect(
+    server: SocketAddr,
     trusted: &CertificateDer<'static>,
     alpn: &[&[u8]],
 ) -> std::io::Result<TlsStream<TcpStream>> {
@@ -73,7 +74,7 @@ async fn connect(
         .with_root_certificates(roots)
         .with_no_client_auth();
     config.alpn_protocols = alpn.iter().map(|name| name.to_vec()).collect();
-    let stream = TcpStream::connect(server.addr).await.unwrap();
+    let stream = TcpStream::connect(server).await.unwrap();
     let name = ServerName::try_from("localhost").unwrap();
     let handshake = TlsConnector::from(Arc::new(config)).connect(name, stream);
     timeout(PATIENCE, handshake).await.expect("a handshake in time")
@@ -88,7 +89,7 @@ async fn http_1_is_served() {
     let (files, cert) = Files::new();
     let server = start(files.load().unwrap()).await;
     for alpn in [&[][..], &[&b"http/1.1"[..]]] {
-        let mut client = Client::new(connect(&server, &cert, alpn).await.unwrap());
+        let mut client = Client::new(connect(server.addr, &cert, alpn).await.unwrap());
         assert_eq!(client.get("/hello").await.body, b"hello");
         assert_eq!(client.get("/hello").await.body, b"hello");
     }
@@ -99,7 +100,7 @@ async fn http_1_is_served() {
 async fn http_2_is_chosen_when_the_client_can() {
     let (files, cert) = Files::new();
     let server = start(files.load().unwrap()).await;
-    let mut client = connect(&server, &cert, &[b"h2", b"http/1.1"]).await.unwrap();
+    let mut client = connect(server.addr, &cert, &[b"h2", b"http/1.1"]).await.unwrap();
     assert_eq!(client.get_ref().1.alpn_protocol(), Some(&b"h2"[..]));
     client.write_all(&[preface(&[]), get(1, "/hello")].concat()).await.unwrap();
     client.flush().await.unwrap();
@@ -114,7 +115,7 @@ async fn a_handshake_that_does_not_come_is_closed() {
     assert!(server.connect().await.closed().await.is_empty());
     assert_eq!(server.stats.handshake_failures.load(Ordering::Relaxed), 1);
     // And a client that shakes hands, then says nothing.
-    let mut silent = Client::new(connect(&server, &cert, &[b"h2"]).await.unwrap());
+    let mut silent = Client::new(connect(server.addr, &cert, &[b"h2"]).await.unwrap());
     assert!(silent.closed().await.is_empty());
 }
 
@@ -127,20 +128,20 @@ async fn clear_text_is_not_answered() {
     let seen = client.closed().await;
     assert!(!seen.windows(4).any(|w| w == b"HTTP"), "{}", seen.escape_ascii());
     assert_eq!(server.stats.handshake_failures.load(Ordering::Relaxed), 1);
-    assert!(connect(&server, &cert, &[]).await.is_ok());
+    assert!(connect(server.addr, &cert, &[]).await.is_ok());
 }
 
 #[tokio::test]
 async fn a_new_certificate_is_picked_up() {
     let (files, old) = Files::new();
     let server = start(files.load().unwrap().poll_every(Duration::from_millis(20))).await;
-    let mut before = Client::new(connect(&server, &old, &[]).await.unwrap());
+    let mut before = Client::new(connect(server.addr, &old, &[]).await.unwrap());
     assert_eq!(before.get("/hello").await.status, 200);
 
     let new = files.renew();
-    let picked_up = async { while connect(&server, &new, &[]).await.is_err() {} };
+    let picked_up = async { while connect(server.addr, &new, &[]).await.is_err() {} };
     timeout(PATIENCE, picked_up).await.expect("the new certificate in use");
-    assert!(connect(&server, &old, &[]).await.is_err());
+    assert!(connect(server.addr, &old, &[]).await.is_err());
     assert_eq!(before.get("/hello").await.status, 200, "open connections are left alone");
 }
 
@@ -151,7 +152,7 @@ async fn a_reload_is_at_once() {
     let server = start(tls.clone()).await;
     let new = files.renew();
     tls.reload().unwrap();
-    assert!(connect(&server, &new, &[]).await.is_ok());
+    assert!(connect(server.addr, &new, &[]).await.is_ok());
 }
 
 #[tokio::test]
@@ -174,12 +175,12 @@ async fn a_bad_pair_is_refused_and_the_old_stays() {
     assert!(matches!(tls.reload(), Err(TlsError::Pair(_))));
     fs::remove_file(files.key()).unwrap();
     assert!(matches!(tls.reload(), Err(TlsError::Read { .. })));
-    assert!(connect(&server, &old, &[]).await.is_ok());
+    assert!(connect(server.addr, &old, &[]).await.is_ok());
 
     fs::write(files.key(), other.signing_key.serialize_pem()).unwrap();
     fs::set_permissions(files.key(), Permissions::from_mode(0o600)).unwrap();
     tls.reload().unwrap();
-    assert!(connect(&server, other.cert.der(), &[]).await.is_ok());
+    assert!(connect(server.addr, other.cert.der(), &[]).await.is_ok());
 }
 
 #[test]
