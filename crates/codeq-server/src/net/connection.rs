@@ -10,6 +10,7 @@ use bytes::Bytes;
 use hyper::server::conn::{http1, http2};
 use hyper_util::rt::TokioIo;
 use hyper_util::server::graceful::GracefulConnection;
+use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
 use tokio::sync::watch;
 use tokio::time::{Instant, timeout, timeout_at};
@@ -45,6 +46,7 @@ impl Shared {
         limits: NetLimits,
         stop: watch::Receiver<bool>,
     ) -> Self {
+        let limits = limits.bounded();
         let tls = tls.map(|files| TlsAcceptor::from(files.config()));
         let h2 = protocol::h2(&limits);
         Self { app, tls, limits, stop, h1: protocol::h1(), h2 }
@@ -153,6 +155,7 @@ where
             }
             _ = stop.wait_for(|stop| *stop), if !draining => {
                 draining = true;
+                pulse.begin_close();
                 conn.as_mut().graceful_shutdown();
             }
             () = pulse.expired() => {
@@ -169,7 +172,13 @@ where
 
 /// Lets the client read the last answer before the socket goes.
 async fn linger(mut wire: Wire) {
-    if !wire.ended {
-        let _ = timeout(LINGER, wire.transport.discard(LINGER_BYTES)).await;
+    if wire.ended {
+        return;
     }
+    let rest = async {
+        // After an error hyper has not said that this is the end.
+        let _ = wire.transport.shutdown().await;
+        wire.transport.discard(LINGER_BYTES).await;
+    };
+    let _ = timeout(LINGER, rest).await;
 }

@@ -39,7 +39,17 @@ pub struct NetLimits {
     pub idle_timeout: Duration,
 }
 
+/// Beyond this a limit is none; and sums with it cannot overflow.
+const LONGEST: Duration = Duration::from_secs(30 * 24 * 3600);
+
 impl NetLimits {
+    /// The same, fit to calculate with.
+    fn bounded(mut self) -> Self {
+        self.header_timeout = self.header_timeout.min(LONGEST);
+        self.idle_timeout = self.idle_timeout.min(LONGEST);
+        self
+    }
+
     /// Longest time in which a client takes no byte of a response.
     fn write_timeout(&self) -> Duration {
         self.idle_timeout.min(Duration::from_secs(30))
