@@ -1,0 +1,249 @@
+//! Values that can be read and make no sense; and those that are told to the engine.
+
+use codeq_core::backoff::Growth;
+
+use super::*;
+use crate::config::{BackoffPolicy, Config, DEV_TOKEN, Durability, LogFormat, StaticToken};
+
+/// What is wrong after a change to the defaults.
+fn problems(change: impl FnOnce(&mut Config)) -> Vec<String> {
+    let mut config = Config::default();
+    change(&mut config);
+    config.check().iter().map(ToString::to_string).collect()
+}
+
+#[test]
+fn bounds_of_numbers() {
+    for (key, good, bad) in [
+        ("shards", [1, 64], [0, 65]),
+        ("maxAttemptsDefault", [1, 1_000], [0, 1_001]),
+        ("defaultLeaseSeconds", [1, 43_200], [0, 43_201]),
+        ("retentionSeconds", [1, 2_147_483_647], [0, 2_147_483_648]),
+        ("maxBatchSize", [1, 1_000], [0, 1_001]),
+        ("maxClaimBatchSize", [1, 1_000], [0, 1_001]),
+        ("resultWebhookMaxAttempts", [1, 100], [0, 101]),
+        ("resultWebhookBaseBackoffSeconds", [1, 60], [0, 61]),
+        ("resultWebhookMaxBackoffSeconds", [2, 316_224_000], [1, 316_224_001]),
+        ("backoffBaseSeconds", [0, 900], [901, 316_224_001]),
+        ("backoffMaxSeconds", [5, 316_224_000], [4, 316_224_001]),
+        ("shutdownGraceSeconds", [0, 3_600], [3_601, 9_999]),
+        ("http.maxBodyBytes", [1_024, 16_777_216], [1_023, 16_777_217]),
+        ("http.maxBatchBodyBytes", [1_048_576, 67_108_864], [1_023, 67_108_865]),
+        ("http.maxConnections", [1, 1_000_000], [0, 1_000_001]),
+        ("http.headerTimeoutSeconds", [1, 3_600], [0, 3_601]),
+        ("http.bodyTimeoutSeconds", [1, 3_600], [0, 3_601]),
+        ("http.idleTimeoutSeconds", [1, 3_600], [0, 3_601]),
+        ("tenantLimits.maxPendingTasks", [1, 9], [0, 0]),
+        ("tenantLimits.maxPendingBytes", [1, 9], [0, 0]),
+    ] {
+        let key = crate::config::keys::KEYS.iter().find(|it| it.path == key).unwrap();
+        for number in good {
+            from_env(&[(&key.variable(), &number.to_string())]).unwrap();
+        }
+        for number in bad {
+            let error = from_env(&[(&key.variable(), &number.to_string())]).unwrap_err();
+            let said = error.to_string();
+            assert!(said.contains(&format!("found {number}, expected")), "{said}");
+        }
+    }
+}
+
+#[test]
+fn log_levels() {
+    for good in ["off", "INFO", "info,codeq_server=debug", "codeq_server[x]=trace,warn", "a::b=off"]
+    {
+        assert_eq!(problems(|config| config.log_level = good.to_owned()), [""; 0], "{good}");
+    }
+    for bad in ["", "inof", "codeq_server", "info,", "a=b=c", "info,x=loud"] {
+        let said = problems(|config| config.log_level = bad.to_owned());
+        assert!(said.len() == 1 && said[0].starts_with("logLevel: found '"), "{bad} {said:?}");
+    }
+}
+
+#[test]
+fn addresses() {
+    assert_eq!(
+        problems(|config| config.metrics.addr = Some(config.http_addr)),
+        ["metrics.addr: collides with httpAddr, which is 127.0.0.1:8080"]
+    );
+    let any = |port| Some(([0, 0, 0, 0], port).into());
+    assert_eq!(problems(|config| config.metrics.addr = any(8080)).len(), 1);
+    assert_eq!(problems(|config| config.metrics.addr = any(8081)), [""; 0]);
+    let endpoint = |text: &str| {
+        let text = Some(text.to_owned());
+        problems(move |config| config.tracing.otlp_endpoint = text)
+    };
+    assert_eq!(endpoint("http://localhost:4318"), [""; 0]);
+    assert_eq!(
+        endpoint("localhost:4318"),
+        ["tracing.otlpEndpoint: found 'localhost:4318', expected an address such as \
+          http://localhost:4318"]
+    );
+    assert_eq!(problems(|config| config.tracing.sample_ratio = 1.1).len(), 1);
+    assert_eq!(problems(|config| config.tracing.sample_ratio = f64::NAN).len(), 1);
+}
+
+#[test]
+fn tls_needs_both_files_and_a_key_of_its_own() {
+    let files = Fixture::new("key");
+    let path = files.path();
+    let set = |cert: Option<&PathBuf>, key: Option<&PathBuf>| {
+        problems(|config| {
+            config.tls.cert_file = cert.cloned();
+            config.tls.key_file = key.cloned();
+        })
+    };
+    assert_eq!(set(Some(&path), Some(&path)), [""; 0]);
+    assert_eq!(
+        set(Some(&path), None),
+        ["tls.keyFile: missing, although tls.certFile is there: TLS needs both"]
+    );
+    assert_eq!(
+        set(None, Some(&path)),
+        ["tls.certFile: missing, although tls.keyFile is there: TLS needs both"]
+    );
+    let gone = files.dir.path().join("gone");
+    let expected =
+        format!("tls.certFile: {}: No such file or directory (os error 2)", gone.display());
+    assert_eq!(set(Some(&gone), Some(&path)), [expected]);
+    assert!(set(Some(&path), Some(&files.dir.path().to_owned()))[0].ends_with("is not a file"));
+    files.chmod(0o644);
+    let said = set(Some(&path), Some(&path));
+    assert!(said.len() == 1 && said[0].contains("can read the private key: chmod 600"), "{said:?}");
+}
+
+#[test]
+fn static_tokens_are_complete() {
+    let good = || StaticToken {
+        token: Some("a-token".to_owned()),
+        subject: "s".to_owned(),
+        tenant: "t".to_owned(),
+        scopes: vec!["codeq:claim".to_owned()],
+        event_types: vec!["*".to_owned()],
+        ..StaticToken::default()
+    };
+    let check = |change: &dyn Fn(&mut StaticToken)| {
+        let mut token = good();
+        change(&mut token);
+        problems(|config| config.worker_auth.static_tokens = vec![token])
+    };
+    let key = "workerAuth.staticTokens[0]";
+    let text = |text: &str| Some(text.to_owned());
+    assert_eq!(check(&|_| {}), [""; 0]);
+    assert_eq!(check(&|it| it.token = None), [format!("{key}: needs token or tokenSha256")]);
+    assert_eq!(check(&|it| it.token_sha256 = text("x")).len(), 1);
+    assert_eq!(
+        check(&|it| (it.token, it.token_sha256) = (None, text("abc"))),
+        [format!("{key}.tokenSha256: must be 64 hex digits: printf %s TOKEN | sha256sum")]
+    );
+    for bad in ["", "two words", "ü", &"x".repeat(4_097)] {
+        assert_eq!(check(&|it| it.token = text(bad)).len(), 1, "{bad}");
+    }
+    assert_eq!(check(&|it| it.subject.clear()).len(), 1);
+    assert_eq!(check(&|it| it.tenant = "a\nb".to_owned()).len(), 1);
+    assert_eq!(check(&|it| it.event_types = vec![String::new()]).len(), 1);
+    assert_eq!(
+        check(&|it| it.scopes.push("codeq:clam".to_owned())),
+        [format!("{key}.scopes[1]: unknown scope 'codeq:clam', did you mean 'codeq:claim'?")]
+    );
+    let same = StaticToken { tenant: "other".to_owned(), ..good() };
+    assert_eq!(
+        problems(|config| config.worker_auth.static_tokens = vec![good(), same]),
+        ["workerAuth.staticTokens[1]: the same token as staticTokens[0]"]
+    );
+}
+
+#[test]
+fn issuers_are_reached_safely() {
+    let jwt = |issuer: &str, jwks: Option<&str>| {
+        let jwt = crate::config::JwtConfig {
+            issuer: issuer.to_owned(),
+            audience: "codeq".to_owned(),
+            jwks_url: jwks.map(str::to_owned),
+        };
+        problems(|config| config.producer_auth.jwt = vec![jwt])
+    };
+    for good in ["https://id.example", "http://localhost:9/x", "http://127.0.0.1", "http://[::1]:1"]
+    {
+        assert_eq!(jwt(good, Some(good)), [""; 0], "{good}");
+    }
+    for bad in ["http://id.example", "http://localhost.example", "id.example", "ftp://localhost"] {
+        assert_eq!(jwt("https://id.example", Some(bad)).len(), 1, "{bad}");
+    }
+    assert_eq!(
+        jwt("http://u:secret@id.example", None),
+        ["producerAuth.jwt[0].issuer: found 'http://***@id.example/', expected an https address \
+          (http on this machine only)"]
+    );
+    assert!(jwt("", None)[0].starts_with("producerAuth.jwt[0].issuer: missing"));
+}
+
+#[test]
+fn a_server_that_the_network_reaches_knows_its_callers() {
+    let error = from_env(&[("CODEQ_HTTP_ADDR", "0.0.0.0:8080")]).unwrap_err().to_string();
+    assert_eq!(
+        error,
+        "CODEQ_HTTP_ADDR: httpAddr: 0.0.0.0:8080 is open to the network, but nobody could \
+         authenticate: set producerAuth and workerAuth, or listen on 127.0.0.1"
+    );
+    let jwt = "[{issuer: 'https://i.example', audience: codeq}]";
+    let env = [("CODEQ_HTTP_ADDR", "[::]:8080"), ("CODEQ_WORKER_AUTH_JWT", jwt)];
+    let notes = from_env(&env).unwrap().config.notes();
+    assert!(notes.len() == 1 && notes[0].contains("without TLS"), "{notes:?}");
+
+    let mut config = Config::dev("d".into(), ([127, 0, 0, 1], 8080).into()).unwrap();
+    config.http_addr = ([10, 0, 0, 1], 8080).into();
+    let hash = "5ca3f42dfbe6fc5f69a1a7a0f7f1b0a5";
+    assert!(!format!("{:?}", config.check()).contains(hash));
+    let said: Vec<String> = config.check().iter().map(ToString::to_string).collect();
+    assert_eq!(said.len(), 2);
+    assert!(said[0].starts_with("producerAuth.staticTokens[0]: the development token"), "{said:?}");
+    assert!(said[1].starts_with("workerAuth.staticTokens[0]: the development token"), "{said:?}");
+}
+
+#[test]
+fn a_development_server_is_for_this_machine() {
+    let config = Config::dev("dir".into(), ([127, 0, 0, 1], 0).into()).unwrap();
+    assert_eq!(config.check(), []);
+    assert_eq!((config.log_level.as_str(), config.log_format), ("warn", LogFormat::Text));
+    assert!(config.allow_producer_as_worker);
+    let producer = &config.producer_auth.static_tokens[0];
+    let worker = &config.worker_auth.static_tokens[0];
+    for token in [producer, worker] {
+        assert_eq!(token.token.as_deref(), Some(DEV_TOKEN));
+        assert_eq!((token.subject.as_str(), token.tenant.as_str()), ("worker-dev", "dev-tenant"));
+        assert_eq!(token.event_types, ["*"]);
+    }
+    assert_eq!(producer.scopes, ["codeq:admin", "codeq:operator"]);
+    assert_eq!(worker.scopes.len(), 6);
+    let refused = Config::dev("dir".into(), ([0, 0, 0, 0], 8080).into()).unwrap_err();
+    assert!(refused.to_string().starts_with("httpAddr: found 0.0.0.0:8080, expected a loopback"));
+    assert!(Config::dev("dir".into(), "[::1]:0".parse().unwrap()).is_ok());
+}
+
+#[test]
+fn the_engine_is_told_what_was_chosen() {
+    let config = Config {
+        shards: Some(3),
+        durability: Durability::Os,
+        max_attempts_default: 9,
+        backoff_policy: BackoffPolicy::Linear,
+        backoff_base_seconds: 1,
+        backoff_max_seconds: 2,
+        retention_seconds: 3,
+        result_webhook_max_attempts: 4,
+        result_webhook_base_backoff_seconds: 5,
+        result_webhook_max_backoff_seconds: 6,
+        ..Config::default()
+    };
+    let options = config.engine_options();
+    assert_eq!(options.shards, Some(3));
+    assert_eq!(options.durability, codeq_engine::Durability::Os);
+    let settings = options.settings;
+    assert_eq!(settings.backoff.growth, Growth::Linear);
+    assert_eq!((settings.backoff.base, settings.backoff.max), (1_000, 2_000));
+    assert_eq!((settings.max_attempts, settings.retention), (9, 3_000));
+    let callback = (settings.callback_attempts, settings.callback_base, settings.callback_max);
+    assert_eq!(callback, (4, 5_000, 6_000));
+    assert!(config.notes()[0].starts_with("durability is 'os'"));
+}
