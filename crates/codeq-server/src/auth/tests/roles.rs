@@ -112,6 +112,11 @@ async fn signed_tokens_have_a_role() {
     assert_eq!(ask("work", Role::Producer).await, NOT_A_PRODUCER);
     assert_eq!(ask("produce", Role::Worker).await, NOT_A_WORKER);
     assert_invalid(&ask("other", Role::Any).await, "other audience");
+    // A token that its own validator knows and forbids stays forbidden, whatever others think of it.
+    let torn = changed(claims(), "aud", Some(json!("produce")));
+    let torn = signer.token(&changed(torn, "tenantId", Some(json!("other"))));
+    let refused = Err(AuthError::Forbidden("tenant claims disagree"));
+    assert_eq!(auth.authenticate_at(&torn, Role::Any, NOW).await, refused);
     // One issuer is one set of keys, whoever asks for them.
     let unknown = Signer::new("unknown").token(&changed(claims(), "aud", Some(json!("work"))));
     assert_invalid(&auth.authenticate_at(&unknown, Role::Any, NOW).await, "unknown");
