@@ -30,6 +30,7 @@ pub struct Server {
     /// The listeners close.
     stopping: watch::Sender<bool>,
     listeners: Vec<JoinHandle<()>>,
+    tls: Option<TlsFiles>,
     ready_after: Duration,
 }
 
@@ -132,9 +133,9 @@ impl Server {
             listeners.push(serve(listener, router, None, Arc::new(NetStats::default())));
         }
         let net = Arc::clone(&app.net);
-        listeners.push(serve(listener, router(Arc::clone(&app)), tls, net));
+        listeners.push(serve(listener, router(Arc::clone(&app)), tls.clone(), net));
         let ready_after = start.elapsed();
-        Ok(Server { app, http_addr, metrics_addr, draining, stopping, listeners, ready_after })
+        Ok(Server { app, http_addr, metrics_addr, draining, stopping, listeners, tls, ready_after })
     }
 
     /// Where HTTP is served.
@@ -150,6 +151,15 @@ impl Server {
     /// How long the start took.
     pub fn ready_after(&self) -> Duration {
         self.ready_after
+    }
+
+    /// Reads the certificate and its key again now; otherwise that is done when the files change. A bad pair
+    /// is refused and the one in use stays.
+    pub async fn reload_certificate(&self) -> Result<(), TlsError> {
+        match self.tls.clone() {
+            Some(tls) => tokio::task::spawn_blocking(move || tls.reload()).await.unwrap_or(Ok(())),
+            None => Ok(()),
+        }
     }
 
     /// Returns when the engine has stopped by itself, after a failed write, with the reason. What to do then

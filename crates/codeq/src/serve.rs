@@ -52,14 +52,22 @@ pub fn run_server(config: Config, ready: impl FnOnce(&Server)) -> anyhow::Result
         let _logs = codeq_server::observe::init_logs(&config).map_err(anyhow::Error::msg)?;
         let mut terminate = signal(SignalKind::terminate())?;
         let mut interrupt = signal(SignalKind::interrupt())?;
+        let mut hangup = signal(SignalKind::hangup())?;
         let server = Server::start(config).await?;
         ready(&server);
-        tokio::select! {
-            _ = terminate.recv() => {}
-            _ = interrupt.recv() => {}
-            reason = server.failed() => {
-                // Nothing more can be written. A supervisor starts a process that reads what is on the disk.
-                anyhow::bail!("stopped after a failure: {reason}");
+        loop {
+            tokio::select! {
+                _ = terminate.recv() => break,
+                _ = interrupt.recv() => break,
+                _ = hangup.recv() => {
+                    if let Err(error) = server.reload_certificate().await {
+                        eprintln!("codeq: the certificate stays as it was: {error}");
+                    }
+                }
+                reason = server.failed() => {
+                    // Nothing more can be written. A supervisor starts a process that reads what is there.
+                    anyhow::bail!("stopped after a failure: {reason}");
+                }
             }
         }
         tokio::select! {

@@ -12,6 +12,7 @@ use super::App;
 use super::problem::Problem;
 use super::wire::{ResultBody, TaskBody, Times};
 use crate::auth::{EventTypes, Principal, Scopes};
+use crate::observe::trace::TraceContext;
 use crate::service::{Service, ServiceError};
 use codeq_core::view::{ResultRecord, Task};
 
@@ -34,6 +35,8 @@ pub struct Call {
     pub headers: HeaderMap,
     /// The body; empty if the route has none.
     pub body: Bytes,
+    /// The client's trace, if it sent one.
+    pub trace: Option<TraceContext>,
     /// Where the request comes from.
     pub peer: Option<std::net::IpAddr>,
 }

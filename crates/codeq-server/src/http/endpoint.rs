@@ -12,6 +12,7 @@ use axum::response::Response;
 use bytes::Bytes;
 use futures_util::FutureExt;
 use http_body_util::{BodyExt, LengthLimitError, Limited};
+use tracing::Instrument;
 
 use super::call::{Call, nobody};
 use super::problem::Problem;
@@ -20,6 +21,7 @@ use super::{App, answer};
 use crate::auth::{Principal, Role, bearer_token};
 use crate::limits::{Allowance, LimitScope};
 use crate::net::Peer;
+use crate::observe::trace::{self, TraceContext};
 use crate::service::{Kind, ServiceError};
 
 const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
@@ -58,24 +60,30 @@ impl Seen {
 /// Answers a request to a route.
 pub async fn run(app: Arc<App>, route: &'static Route, request: Request) -> Response {
     let mut seen = Seen::new(&request, route.path, route.operation);
-    let served = AssertUnwindSafe(serve(&app, route, request, &mut seen)).catch_unwind().await;
+    let context = trace_context(request.headers());
+    let span = trace::request_span(route.operation, &seen.method, context.as_ref());
+    let serving = serve(&app, route, request, context, &mut seen).instrument(span.clone());
+    let served = AssertUnwindSafe(serving).catch_unwind().await;
     let answer = served.unwrap_or_else(|_| {
         tracing::error!(target: "codeq::http", operation = route.operation, "a handler panicked");
         Err(ServiceError::new(Kind::Internal, "internal", "internal error").into())
     });
-    finish(&app, seen, answer)
+    let response = finish(&app, &mut seen, answer);
+    trace::answered(&span, &seen.method, seen.path, response.status().as_u16());
+    response
 }
 
 /// Answers a request that no route takes.
 pub async fn refuse(app: Arc<App>, request: Request, problem: Problem) -> Response {
-    let seen = Seen::new(&request, "", "none");
-    finish(&app, seen, Err(problem))
+    let mut seen = Seen::new(&request, "", "none");
+    finish(&app, &mut seen, Err(problem))
 }
 
 async fn serve(
     app: &Arc<App>,
     route: &'static Route,
     request: Request,
+    trace: Option<TraceContext>,
     seen: &mut Seen,
 ) -> Result<Response, Problem> {
     let (mut parts, body) = request.into_parts();
@@ -94,6 +102,7 @@ async fn serve(
         peer: parts.extensions.get::<Peer>().map(|peer| peer.0.ip()),
         headers: parts.headers,
         body,
+        trace,
     };
     (route.handler)(call).await
 }
@@ -175,7 +184,7 @@ async fn read(app: &App, parts: &Parts, body: Body, max: usize) -> Result<Bytes,
     }
 }
 
-fn finish(app: &App, mut seen: Seen, answer: Result<Response, Problem>) -> Response {
+fn finish(app: &App, seen: &mut Seen, answer: Result<Response, Problem>) -> Response {
     let mut response = answer.unwrap_or_else(|problem| {
         seen.code = problem.error.code;
         problem.into_response(&seen.request_id, seen.operation)
@@ -192,7 +201,7 @@ fn finish(app: &App, mut seen: Seen, answer: Result<Response, Problem>) -> Respo
     let took = seen.start.elapsed();
     let status = response.status();
     app.metrics.answered(seen.operation, &seen.method, status.as_u16(), took);
-    log(&seen, status, took);
+    log(seen, status, took);
     response
 }
 
@@ -223,6 +232,12 @@ fn log(seen: &Seen, status: StatusCode, took: Duration) {
         code = seen.code,
         "request"
     );
+}
+
+/// The client's trace, if it sent one.
+fn trace_context(headers: &HeaderMap) -> Option<TraceContext> {
+    let text = |name| headers.get(name).and_then(|value| value.to_str().ok());
+    trace::parse(text("traceparent"), text("tracestate"))
 }
 
 /// The client's request id if it is sane, or a new one.

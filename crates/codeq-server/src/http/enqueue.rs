@@ -10,6 +10,7 @@ use serde_json::value::RawValue;
 use super::call::{Answer, Call};
 use super::wire::TaskBody;
 use super::{answer, json};
+use crate::observe::trace;
 use crate::service::enqueue::{Made, is_webhook};
 use crate::service::filter::moment;
 use crate::service::{ServiceError, seconds};
@@ -149,6 +150,7 @@ fn new_task(call: &Call, request: TaskRequest<'_>) -> Result<NewTask, ServiceErr
         }
     };
     let key = request.idempotency_key.filter(|key| !key.is_empty());
+    let (parent, state) = creation_context(call);
     Ok(NewTask {
         command: request.command.into(),
         payload,
@@ -158,9 +160,19 @@ fn new_task(call: &Call, request: TaskRequest<'_>) -> Result<NewTask, ServiceErr
         idempotency_key: key.map(Into::into),
         run_at,
         delay,
-        trace_parent: call.header("traceparent").map(Into::into),
-        trace_state: call.header("tracestate").map(Into::into),
+        trace_parent: parent.map(Into::into),
+        trace_state: state.map(Into::into),
     })
+}
+
+/// The trace that the task goes on in: the client's, or else the one that begins here.
+fn creation_context(call: &Call) -> (Option<String>, Option<String>) {
+    match &call.trace {
+        Some(trace) => {
+            (Some(trace.traceparent().to_owned()), trace.tracestate().map(str::to_owned))
+        }
+        None => trace::current().map_or((None, None), |(parent, state)| (Some(parent), state)),
+    }
 }
 
 /// The `Idempotency-Key` header: a structured string in quotes, or the bare text that many clients send.

@@ -6,6 +6,7 @@ use serde::Serialize;
 use super::answer;
 use super::call::{Answer, Call};
 use super::problem::Problem;
+use crate::observe::METRICS_CONTENT_TYPE;
 
 const TEXT: HeaderValue = HeaderValue::from_static("text/plain; charset=utf-8");
 
@@ -58,7 +59,8 @@ pub async fn metrics(call: Call) -> Answer {
 /// The metrics, on a port where whoever comes may read them.
 pub async fn metrics_alone(call: Call) -> Answer {
     let text = call.app.metrics.render(&call.service().engine, &call.app.net).await;
-    Ok(answer::bytes_as(StatusCode::OK, text, TEXT))
+    let media = HeaderValue::from_static(METRICS_CONTENT_TYPE);
+    Ok(answer::bytes_as(StatusCode::OK, text, media))
 }
 
 /// This node is alone: there are no groups.

@@ -210,6 +210,11 @@ fn kind_of(operation: &str) -> (&'static str, Option<&'static str>) {
     }
 }
 
+/// Whether anybody collects traces.
+pub fn is_on() -> bool {
+    tracing::enabled!(target: TARGET, tracing::Level::INFO)
+}
+
 /// The context of the current span as `traceparent` and `tracestate`; none if nothing is traced. An enqueue
 /// without a context stores this one.
 pub fn current() -> Option<(String, Option<String>)> {

@@ -2,6 +2,7 @@
 
 use codeq_core::command::{Abandon, Command};
 use codeq_core::reply::Returned;
+use tracing::Instrument;
 
 use super::nack::returned;
 use super::{Service, ServiceError, task_id};
@@ -16,13 +17,15 @@ impl Service {
         penalty: bool,
     ) -> Result<Returned, ServiceError> {
         caller.needs(Scope::Abandon)?;
+        let id = task_id(id, "not-found")?;
+        let span = self.span("abandon", caller, id).await;
         let abandon = Abandon {
             tenant: caller.tenant.clone(),
-            id: task_id(id, "not-found")?,
+            id,
             worker: caller.subject.clone(),
             penalty,
             fence: None,
         };
-        returned(self.engine.propose(Command::Abandon(abandon)).await?)
+        returned(self.engine.propose(Command::Abandon(abandon)).instrument(span).await?)
     }
 }

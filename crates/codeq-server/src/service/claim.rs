@@ -6,6 +6,7 @@ use codeq_core::command::{Claim, Selector};
 use codeq_core::reply::Reply;
 use codeq_core::view::Task;
 
+use super::trace::span_of;
 use super::{Service, ServiceError, seconds};
 use crate::auth::{EventTypes, Principal, Scope};
 
@@ -43,7 +44,11 @@ impl Service {
         };
         let wait = seconds(request.wait_seconds.min(CLAIM_WAIT_MAX));
         match self.engine.claim(claim, wait).await? {
-            Reply::Claimed(tasks) => Ok(tasks),
+            Reply::Claimed(tasks) => {
+                // What the claims of the tasks were: moments in their producers' traces.
+                tasks.iter().for_each(|task| drop(span_of("claim", task)));
+                Ok(tasks)
+            }
             Reply::Rejected(rejection) => Err(rejection.into()),
             _ => Err(ServiceError::unexpected()),
         }

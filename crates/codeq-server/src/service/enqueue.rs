@@ -5,6 +5,7 @@ use codeq_core::reply::{Enqueued, Reply};
 use codeq_core::view::Task;
 use url::Url;
 
+use super::trace::span_of;
 use super::{Kind, Service, ServiceError, seed};
 use crate::auth::Principal;
 
@@ -82,7 +83,10 @@ impl Service {
 
 fn made(outcome: Enqueued) -> Result<Made, ServiceError> {
     match outcome {
-        Enqueued::Created(task) => Ok(Made { task, repeated: false }),
+        Enqueued::Created(task) => {
+            drop(span_of("enqueue", &task));
+            Ok(Made { task, repeated: false })
+        }
         Enqueued::Repeated(task) => Ok(Made { task, repeated: true }),
         Enqueued::Rejected(rejection) => Err(rejection.into()),
     }

@@ -2,6 +2,7 @@
 
 use codeq_core::command::{Command, Heartbeat, Millis};
 use codeq_core::reply::Reply;
+use tracing::Instrument;
 
 use super::{Service, ServiceError, task_id};
 use crate::auth::{Principal, Scope};
@@ -24,13 +25,15 @@ impl Service {
         extend_seconds: Option<i64>,
     ) -> Result<Extended, ServiceError> {
         caller.needs(Scope::Heartbeat)?;
+        let id = task_id(id, "not-found")?;
+        let span = self.span("heartbeat", caller, id).await;
         let heartbeat = Heartbeat {
             tenant: caller.tenant.clone(),
-            id: task_id(id, "not-found")?,
+            id,
             worker: caller.subject.clone(),
             extend: self.lease(extend_seconds)?,
         };
-        match self.engine.propose(Command::Heartbeat(heartbeat)).await? {
+        match self.engine.propose(Command::Heartbeat(heartbeat)).instrument(span).await? {
             Reply::Extended { lease_until, cancel_requested } => {
                 Ok(Extended { lease_until, cancel_requested })
             }

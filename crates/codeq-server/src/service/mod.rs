@@ -31,6 +31,7 @@ pub mod queues;
 pub mod submit;
 pub mod tasks;
 pub mod topics;
+mod trace;
 
 /// The service layer of one server.
 pub struct Service {

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use codeq_core::command::{Command, Nack};
 use codeq_core::reply::{Reply, Returned};
+use tracing::Instrument;
 
 use super::{Service, ServiceError, seconds, seed, task_id};
 use crate::auth::{Principal, Scope};
@@ -18,15 +19,17 @@ impl Service {
         reason: Option<Arc<str>>,
     ) -> Result<Returned, ServiceError> {
         caller.needs(Scope::Nack)?;
+        let id = task_id(id, "not-found")?;
+        let span = self.span("nack", caller, id).await;
         let nack = Nack {
             tenant: caller.tenant.clone(),
-            id: task_id(id, "not-found")?,
+            id,
             worker: caller.subject.clone(),
             delay: delay_seconds.map(seconds),
             reason,
             seed: seed(),
         };
-        returned(self.engine.propose(Command::Nack(nack)).await?)
+        returned(self.engine.propose(Command::Nack(nack)).instrument(span).await?)
     }
 }
 

@@ -8,6 +8,7 @@ use codeq_core::id::TaskId;
 use codeq_core::place::Place;
 use codeq_core::reply::{Rejection, Reply};
 use codeq_core::view::ResultRecord;
+use tracing::Instrument;
 
 use super::{Service, ServiceError, task_id};
 use crate::auth::{Principal, Scope};
@@ -48,7 +49,8 @@ impl Service {
             outcome,
             artifacts: request.artifacts,
         };
-        match self.engine.propose(Command::Submit(submit)).await? {
+        let span = self.span("submit", caller, id).await;
+        match self.engine.propose(Command::Submit(submit)).instrument(span).await? {
             Reply::Submitted(record) => Ok(*record),
             Reply::Rejected(Rejection::NotFound) => Err(ServiceError::not_found("task not found")),
             Reply::Rejected(rejection) => Err(rejection.into()),

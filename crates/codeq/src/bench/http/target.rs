@@ -61,8 +61,9 @@ impl Target {
     pub fn cpu(&self) -> Option<Duration> {
         let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.pid?)).ok()?;
         let (_, fields) = stat.rsplit_once(')')?;
-        let mut ticks = fields.split_whitespace().skip(11).map_while(|field| field.parse().ok());
-        let both: u64 = ticks.next()? + ticks.next()?;
+        let mut ticks =
+            fields.split_whitespace().skip(11).map_while(|field| field.parse::<u64>().ok());
+        let both = ticks.next()? + ticks.next()?;
         Some(Duration::from_millis(both * 10))
     }
 }
