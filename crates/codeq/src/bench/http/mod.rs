@@ -29,7 +29,7 @@ pub(crate) struct Load<'a> {
 #[derive(clap::Args, Debug)]
 pub struct Args {
     /// What to measure
-    #[arg(value_enum, default_values_t = [What::Enqueue, What::Cycle, What::Polls])]
+    #[arg(value_enum, default_values_t = [What::Start, What::Enqueue, What::Cycle, What::Polls])]
     what: Vec<What>,
     /// A server that runs; without it, one is started on a fresh directory
     #[arg(long, value_name = "HOST:PORT")]
@@ -72,6 +72,8 @@ pub struct Args {
 /// What can be measured.
 #[derive(ValueEnum, Debug, Clone, Copy, PartialEq, Eq)]
 pub enum What {
+    /// from the start of the process to ready, on an empty directory
+    Start,
     /// one task a request, on many connections
     Enqueue,
     /// full cycles: enqueue 100, claim 10, submit 100
@@ -127,6 +129,7 @@ fn measure(args: &Args, what: What, runtime: &tokio::runtime::Runtime) -> anyhow
     let load = Load { target: &target, token: &args.token, time, args };
     runtime.block_on(async {
         match what {
+            What::Start => Ok(vec![load.started()]),
             What::Enqueue => Ok(vec![enqueue::run(&load).await?]),
             What::Cycle => Ok(vec![cycle::run(&load).await?]),
             What::Polls => Ok(vec![polls::run(&load).await?]),
@@ -181,6 +184,21 @@ impl Load<'_> {
             server_cpu_us: cpu.map(|cpu| cpu.as_secs_f64() * 1e6 / count.max(1) as f64),
             server_rss_mib: self.target.rss().map(|bytes| bytes as f64 / f64::from(1 << 20)),
             note: String::new(),
+        }
+    }
+
+    /// The row of a start.
+    fn started(&self) -> Row {
+        let ms = self.target.ready.as_secs_f64() * 1_000.0;
+        Row {
+            what: "start",
+            per_second: 1_000.0 / ms.max(0.001),
+            p50_ms: ms,
+            p99_ms: ms,
+            max_ms: ms,
+            server_cpu_us: None,
+            server_rss_mib: self.target.rss().map(|bytes| bytes as f64 / f64::from(1 << 20)),
+            note: "from the start of the process to ready, on an empty directory".to_owned(),
         }
     }
 
