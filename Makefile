@@ -24,12 +24,13 @@ all:
 test: prepare
 	$(CARGO) test --workspace --locked
 
-# What tests need beside Rust: a C compiler for the allocator, and tools for an ext4 in a file whose power
-# can be cut. Missing packages are installed where that is possible; power-cut tests that cannot run say so.
+# What tests need beside Rust: a C compiler for the allocator and the cryptography, curl for the README's
+# lines, and tools for an ext4 in a file whose power can be cut. Missing packages are installed where that is possible; power-cut tests that cannot run say so.
 prepare:
 	@command -v $(CARGO) >/dev/null || { echo "Rust 1.95 or later is needed: https://rustup.rs" >&2; exit 1; }
 	@PATH="$$PATH:/usr/sbin:/sbin"; missing=; \
 	command -v cc >/dev/null || missing="$$missing gcc libc6-dev"; \
+	command -v curl >/dev/null || missing="$$missing curl"; \
 	command -v mkfs.ext4 >/dev/null || missing="$$missing e2fsprogs"; \
 	command -v mount >/dev/null || missing="$$missing mount"; \
 	command -v losetup >/dev/null || missing="$$missing util-linux mount"; \
