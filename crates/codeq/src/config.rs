@@ -143,7 +143,8 @@ fn loaded(layers: &Layers) -> Result<Loaded, ExitCode> {
 
 fn summary(loaded: &Loaded) -> String {
     let config = &loaded.config;
-    let file = loaded.file.as_deref().map_or("no file".to_owned(), |it: &Path| it.display().to_string());
+    let file =
+        loaded.file.as_deref().map_or("no file".to_owned(), |it: &Path| it.display().to_string());
     let scheme = if config.tls.cert_file.is_some() { "https" } else { "http" };
     let mut text = format!("ok: {file}\n");
     let ways = |auth: &codeq_server::config::AuthConfig| {

@@ -51,7 +51,7 @@ fn bad_files_are_told_with_place_and_remedy() {
         ),
         (
             "retentionSeconds:\n",
-            "codeq.yaml:1:18: retentionSeconds: found nothing, expected a whole number, 0 or more",
+            "codeq.yaml:1:17: retentionSeconds: found nothing, expected a whole number, 0 or more",
         ),
         (
             "http: 5\n",
