@@ -168,6 +168,9 @@ pub(crate) fn apply(config: &mut Config, node: &Node, prefix: &str, reader: &mut
 }
 
 fn unknown(name: &Name, prefix: &str, reader: &mut Reader<'_>) {
+    if reader.is_full() {
+        return;
+    }
     let moved = MOVED.iter().find(|(moved, _)| *moved == name.text);
     let text = match moved {
         Some((_, instead)) => format!("{}: {instead}", unknown_key(&name.text, None)),

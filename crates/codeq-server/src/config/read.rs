@@ -40,9 +40,14 @@ pub(crate) struct Reader<'a> {
 }
 
 impl Reader<'_> {
+    /// Whether there are as many problems as are reported.
+    pub(crate) fn is_full(&self) -> bool {
+        self.problems.len() >= PROBLEMS_MAX
+    }
+
     /// Notes a problem; beyond the most that are reported it is dropped.
     pub(crate) fn note(&mut self, key: &str, text: String, at: Place) {
-        if self.problems.len() < PROBLEMS_MAX {
+        if !self.is_full() {
             let source = self.origin.source(at);
             self.problems.push(Problem { key: key.to_owned(), text, source });
         }

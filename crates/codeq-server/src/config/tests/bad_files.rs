@@ -28,7 +28,7 @@ fn bad_files_are_told_with_place_and_remedy() {
         ),
         (
             "rateLimit:\n  producer: {requestsPerMinute: 6, burstSize: 1}\n",
-            "codeq.yaml:2:35: rateLimit.producer: unknown key 'burstSize': see 'burst'",
+            "codeq.yaml:2:36: rateLimit.producer: unknown key 'burstSize': see 'burst'",
         ),
         (
             "# a comment\n\nshards: many\n",
@@ -51,7 +51,7 @@ fn bad_files_are_told_with_place_and_remedy() {
         ),
         (
             "retentionSeconds:\n",
-            "codeq.yaml:1:18: retentionSeconds: found nothing, expected a whole number, 0 or more",
+            "codeq.yaml:1:17: retentionSeconds: found nothing, expected a whole number, 0 or more",
         ),
         (
             "http: 5\n",
@@ -113,7 +113,7 @@ fn bad_files_are_told_with_place_and_remedy() {
 
 #[test]
 fn text_that_is_no_yaml_is_told_with_its_place() {
-    for (yaml, place) in [("shards: [1\n", "codeq.yaml:2:1: "), ("a: b: c\n", "codeq.yaml:1:5: ")] {
+    for (yaml, place) in [("shards: [1\n", "codeq.yaml:1:9: "), ("a: b: c\n", "codeq.yaml:1:5: ")] {
         let lines = Fixture::new(yaml).complaints(&[]);
         assert!(lines.len() == 1 && lines[0].starts_with(place), "{lines:?}");
     }

@@ -70,9 +70,6 @@ fn the_commented_file_says_exactly_the_defaults() {
     assert_eq!(from_yaml(DEFAULT_YAML).config, Config::default());
     assert_eq!(from_yaml("").config, Config::default());
     assert_eq!(load(None, variables(&[]), &Flags::default()).unwrap().config, Config::default());
-    let by_serde: Config = serde_saphyr::from_str(from_yaml("").to_yaml().unwrap().as_str())
-        .unwrap_or_else(|error| panic!("{error}"));
-    assert_eq!(by_serde, Config::default());
 }
 
 #[test]
@@ -95,7 +92,8 @@ fn what_the_file_leaves_out_is_good_when_it_is_put_in() {
     let tls = |line: &str| line.contains("/etc/codeq/tls");
     let comment = |line: &str| {
         let key = line.trim_start().strip_prefix("# ")?.split_once(": ")?.0;
-        key.chars().all(char::is_alphanumeric).then(|| line.replacen("# ", "", 1))
+        let known = KEYS.iter().any(|it| it.path.rsplit('.').next() == Some(key));
+        known.then(|| line.replacen("# ", "", 1))
     };
     let list = |line: &str| line.trim_start().starts_with("#  ");
     let yaml: String = DEFAULT_YAML

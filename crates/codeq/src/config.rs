@@ -1,0 +1,238 @@
+//! `codeq config`: the defaults, a check, and what is in force.
+
+use std::io::{self, Write};
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use clap::{Args, Subcommand, ValueEnum};
+use codeq_server::config::{
+    DEFAULT_YAML, Durability, FILE_VARIABLE, Flags, Loaded, LogFormat, load,
+};
+
+/// What `codeq config` does.
+#[derive(Subcommand)]
+#[command(after_help = "\
+The first that speaks wins: flags, CODEQ_* variables, the file, the defaults.
+
+Examples:
+  codeq config default > codeq.yaml
+  codeq config check --config codeq.yaml
+  CODEQ_SHARDS=4 codeq config show --config codeq.yaml -o json")]
+pub enum Config {
+    /// Print a commented file with every key and its default.
+    Default,
+    /// Look the configuration over: exit code 1 if anything is wrong.
+    Check(Layers),
+    /// Print the configuration that is in force, and where each value came from. Secrets are masked.
+    Show(Show),
+}
+
+/// Options of `codeq config show`.
+#[derive(Args)]
+pub struct Show {
+    #[command(flatten)]
+    layers: Layers,
+    /// The form.
+    #[arg(short, long, value_enum, default_value_t = Output::Yaml)]
+    output: Output,
+}
+
+#[derive(Clone, Copy, ValueEnum)]
+enum Output {
+    Yaml,
+    Json,
+}
+
+/// The file and the flags that every command with a configuration takes.
+#[derive(Args)]
+pub struct Layers {
+    /// The YAML file. Without it: the one that CODEQ_CONFIG names, or none.
+    #[arg(long, value_name = "FILE")]
+    config: Option<PathBuf>,
+    /// Directory of the data.
+    #[arg(long, value_name = "DIR")]
+    data_dir: Option<PathBuf>,
+    /// Address and port of HTTP.
+    #[arg(long, value_name = "ADDR")]
+    http_addr: Option<SocketAddr>,
+    /// Shards of a new data directory.
+    #[arg(long, value_name = "N")]
+    shards: Option<u16>,
+    /// When a write is acknowledged: fsync or os.
+    #[arg(long, value_name = "WHEN")]
+    durability: Option<Durability>,
+    /// A level or a filter, such as info,codeq_server=debug.
+    #[arg(long, value_name = "LEVEL")]
+    log_level: Option<String>,
+    /// json or text.
+    #[arg(long, value_name = "FORMAT")]
+    log_format: Option<LogFormat>,
+    /// Address and port of metrics.
+    #[arg(long, value_name = "ADDR")]
+    metrics_addr: Option<SocketAddr>,
+    /// Certificate chain, PEM.
+    #[arg(long, value_name = "FILE")]
+    tls_cert_file: Option<PathBuf>,
+    /// Private key, PEM.
+    #[arg(long, value_name = "FILE")]
+    tls_key_file: Option<PathBuf>,
+}
+
+impl Layers {
+    /// Reads all layers and checks them.
+    pub fn load(&self) -> Result<Loaded, codeq_server::config::ConfigError> {
+        load(self.file().as_deref(), environment(), &self.flags())
+    }
+
+    fn file(&self) -> Option<PathBuf> {
+        let named = || std::env::var_os(FILE_VARIABLE).filter(|path| !path.is_empty());
+        self.config.clone().or_else(|| named().map(PathBuf::from))
+    }
+
+    fn flags(&self) -> Flags {
+        Flags {
+            data_dir: self.data_dir.clone(),
+            http_addr: self.http_addr,
+            shards: self.shards,
+            durability: self.durability,
+            log_level: self.log_level.clone(),
+            log_format: self.log_format,
+            metrics_addr: self.metrics_addr,
+            tls_cert_file: self.tls_cert_file.clone(),
+            tls_key_file: self.tls_key_file.clone(),
+        }
+    }
+}
+
+/// The process's variables. Letters that are no UTF-8 are replaced, so that they are told about like any
+/// other value that does not fit.
+fn environment() -> impl Iterator<Item = (String, String)> {
+    let text = |text: std::ffi::OsString| text.to_string_lossy().into_owned();
+    std::env::vars_os().map(move |(name, value)| (text(name), text(value)))
+}
+
+impl Config {
+    /// Prints.
+    pub fn run(&self) -> ExitCode {
+        match self {
+            Config::Default => print(DEFAULT_YAML),
+            Config::Check(layers) => match loaded(layers) {
+                Ok(loaded) => print(&summary(&loaded)),
+                Err(code) => code,
+            },
+            Config::Show(show) => match loaded(&show.layers) {
+                Ok(loaded) => print_shown(&loaded, show.output),
+                Err(code) => code,
+            },
+        }
+    }
+}
+
+/// The configuration; or else what is wrong was told.
+fn loaded(layers: &Layers) -> Result<Loaded, ExitCode> {
+    layers.load().map_err(|error| {
+        eprintln!("{error}");
+        let count = error.problems().len();
+        if count > 0 {
+            eprintln!("codeq: {count} problem(s) in the configuration");
+        }
+        ExitCode::FAILURE
+    })
+}
+
+fn summary(loaded: &Loaded) -> String {
+    let config = &loaded.config;
+    let file =
+        loaded.file.as_deref().map_or("no file".to_owned(), |it: &Path| it.display().to_string());
+    let scheme = if config.tls.cert_file.is_some() { "https" } else { "http" };
+    let mut text = format!("ok: {file}\n");
+    let ways = |auth: &codeq_server::config::AuthConfig| {
+        format!("{} issuer(s), {} static token(s)", auth.jwt.len(), auth.static_tokens.len())
+    };
+    let lines = [
+        ("listens on", format!("{scheme}://{}", config.http_addr)),
+        ("data in", config.data_dir.display().to_string()),
+        ("producers", ways(&config.producer_auth)),
+        ("workers", ways(&config.worker_auth)),
+    ];
+    for (name, value) in lines {
+        text.push_str(&format!("{name:>11}: {value}\n"));
+    }
+    for note in config.notes() {
+        text.push_str(&format!("note: {note}\n"));
+    }
+    text
+}
+
+fn print_shown(loaded: &Loaded, output: Output) -> ExitCode {
+    let text = match output {
+        Output::Yaml => loaded.to_yaml(),
+        Output::Json => loaded.to_json().map(|json| format!("{json:#}\n")),
+    };
+    match text {
+        Ok(text) => print(&text),
+        Err(error) => {
+            eprintln!("codeq: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// Prints to the standard output. A reader that has seen enough is no failure.
+fn print(text: &str) -> ExitCode {
+    match io::stdout().write_all(text.as_bytes()) {
+        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
+            eprintln!("codeq: {error}");
+            ExitCode::FAILURE
+        }
+        _ => ExitCode::SUCCESS,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+
+    #[derive(Parser)]
+    struct Cli {
+        #[command(flatten)]
+        layers: Layers,
+    }
+
+    #[test]
+    fn flags_arrive() {
+        let line = "codeq --config f --data-dir d --http-addr 127.0.0.1:1 --shards 2 --durability os \
+                    --log-level warn --log-format text --metrics-addr [::1]:2 --tls-cert-file c \
+                    --tls-key-file k";
+        let layers = Cli::try_parse_from(line.split_whitespace()).unwrap().layers;
+        assert_eq!(layers.file(), Some("f".into()));
+        let expected = Flags {
+            data_dir: Some("d".into()),
+            http_addr: Some(([127, 0, 0, 1], 1).into()),
+            shards: Some(2),
+            durability: Some(Durability::Os),
+            log_level: Some("warn".to_owned()),
+            log_format: Some(LogFormat::Text),
+            metrics_addr: Some("[::1]:2".parse().unwrap()),
+            tls_cert_file: Some("c".into()),
+            tls_key_file: Some("k".into()),
+        };
+        assert_eq!(layers.flags(), expected);
+        assert!(Cli::try_parse_from(["codeq", "--durability", "none"]).is_err());
+    }
+
+    #[test]
+    fn a_summary_says_where_and_who_and_what_to_mind() {
+        let flags = Flags { durability: Some(Durability::Os), ..Flags::default() };
+        let text = summary(&load(None, std::iter::empty(), &flags).unwrap());
+        assert_eq!(
+            text,
+            "ok: no file\n listens on: http://127.0.0.1:8080\n    data in: codeq-data\n  producers: 0 \
+             issuer(s), 0 static token(s)\n    workers: 0 issuer(s), 0 static token(s)\nnote: \
+             durability is 'os': a power cut loses writes that were acknowledged\n"
+        );
+    }
+}
