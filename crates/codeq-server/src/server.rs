@@ -86,9 +86,12 @@ impl Observer for Observers {
 }
 
 impl Server {
-    /// Opens the data, binds the listeners and serves. The configuration must have been checked.
+    /// Opens the data, binds the listeners and serves.
     pub async fn start(config: Config) -> Result<Server, StartError> {
         let start = Instant::now();
+        if let Some(problem) = config.check().first() {
+            return Err(StartError::Config(problem.to_string()));
+        }
         let auth = Authenticator::new(&config).map_err(StartError::Config)?;
         let unknown = || StartError::Config(format!("unknown timezone '{}'", config.timezone));
         let times = Times::new(&config.timezone).ok_or_else(unknown)?;

@@ -8,39 +8,44 @@ use codeq_server::config::{DEV_TOKEN, Durability};
 use codeq_server::{Config, Server};
 
 use crate::serve::run_server;
-use crate::server_flags::ServerFlags;
 
-const DATA_DIR: &str = ".codeq-dev";
-const HTTP_ADDR: ([u8; 4], u16) = ([127, 0, 0, 1], 8080);
-
-#[derive(clap::Args, Debug)]
+#[derive(clap::Args)]
+#[command(after_help = "\
+Example:
+  codeq dev --ephemeral --http-addr 127.0.0.1:8090")]
 pub struct Args {
-    /// Throw the data away at the end
+    /// Throw the data away at the end.
     #[arg(long, conflicts_with = "data_dir")]
     ephemeral: bool,
-    #[command(flatten)]
-    flags: ServerFlags,
+    /// Directory of the data.
+    #[arg(long, value_name = "DIR", default_value = ".codeq-dev")]
+    data_dir: PathBuf,
+    /// Address and port of HTTP: loopback only.
+    #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:8080")]
+    http_addr: SocketAddr,
+    /// Shards of a new data directory.
+    #[arg(long, value_name = "N")]
+    shards: Option<u16>,
+    /// When a write is acknowledged: fsync or os.
+    #[arg(long, value_name = "WHEN", default_value = "fsync")]
+    durability: Durability,
+    /// A level or a filter, such as info,codeq_server=debug.
+    #[arg(long, value_name = "LEVEL", default_value = "warn")]
+    log_level: String,
 }
 
 pub fn run(args: &Args) -> anyhow::Result<()> {
-    let flags = args.flags.flags();
     // Removed when this function returns, however the server ended.
-    let ephemeral = match args.ephemeral {
-        true => Some(tempfile::tempdir().context("cannot make a temporary directory")?),
-        false => None,
+    let temporary = || tempfile::tempdir().context("cannot make a temporary directory");
+    let ephemeral = args.ephemeral.then(temporary).transpose()?;
+    let data_dir = match &ephemeral {
+        Some(dir) => dir.path().join("data"),
+        None => args.data_dir.clone(),
     };
-    let data_dir = match (&ephemeral, flags.data_dir) {
-        (Some(dir), _) => dir.path().join("data"),
-        (None, Some(dir)) => dir,
-        (None, None) => PathBuf::from(DATA_DIR),
-    };
-    let http_addr = flags.http_addr.unwrap_or(SocketAddr::from(HTTP_ADDR));
-    let mut config =
-        Config::dev(data_dir, http_addr).map_err(|problem| anyhow::anyhow!("{problem}"))?;
-    config.shards = flags.shards;
-    config.durability = flags.durability.unwrap_or(config.durability);
-    config.log_level = flags.log_level.unwrap_or(config.log_level);
-    config.log_format = flags.log_format.unwrap_or(config.log_format);
+    let mut config = Config::dev(data_dir, args.http_addr).map_err(anyhow::Error::msg)?;
+    config.shards = args.shards;
+    config.durability = args.durability;
+    config.log_level.clone_from(&args.log_level);
     if let Some(problem) = config.check().first() {
         anyhow::bail!("{problem}");
     }

@@ -2,11 +2,11 @@
 
 mod backup;
 mod bench;
+mod config;
 mod dev;
 mod fsck;
 mod restore;
 mod serve;
-mod server_flags;
 mod sim;
 
 use std::process::ExitCode;
@@ -41,6 +41,9 @@ enum Command {
     Dev(dev::Args),
     /// Run a server.
     Serve(serve::Args),
+    /// Print or check the configuration.
+    #[command(subcommand)]
+    Config(config::Config),
     /// Measure this machine.
     #[command(subcommand)]
     Bench(bench::Bench),
@@ -61,6 +64,7 @@ fn main() -> ExitCode {
         Command::Bench(bench) => bench.run(),
         Command::Backup(args) => backup::run(&args),
         Command::Restore(args) => restore::run(&args),
+        Command::Config(config) => return config.run(),
         // These two say more by their exit code.
         Command::Fsck(args) => return fsck::run(&args),
         Command::Sim(args) => return sim::run(&args),

@@ -1,15 +1,12 @@
 //! `codeq serve`: a server for production.
 
-use std::path::PathBuf;
-
 use anyhow::Context;
-use codeq_server::config::{self, FILE_VARIABLE};
 use codeq_server::{Config, Server};
 use tokio::signal::unix::{SignalKind, signal};
 
-use crate::server_flags::ServerFlags;
+use crate::config::Layers;
 
-#[derive(clap::Args, Debug)]
+#[derive(clap::Args)]
 #[command(after_help = "\
 Settings come from flags, CODEQ_* environment variables and the file, in this order. `codeq config default`
 prints a commented file, `codeq config check` says what is wrong with one, `codeq config show` where every
@@ -18,28 +15,19 @@ value comes from.
 Example:
   codeq serve --config /etc/codeq/codeq.yaml")]
 pub struct Args {
-    /// Configuration file (YAML)
-    #[arg(long, env = "CODEQ_CONFIG", value_name = "FILE")]
-    config: Option<PathBuf>,
     #[command(flatten)]
-    flags: ServerFlags,
+    layers: Layers,
 }
 
 pub fn run(args: &Args) -> anyhow::Result<()> {
-    debug_assert_eq!(FILE_VARIABLE, "CODEQ_CONFIG");
-    let loaded = config::load(args.config.as_deref(), std::env::vars(), &args.flags.flags())?;
-    let config = loaded.config;
+    let config = args.layers.load()?.config;
     for note in config.notes() {
         eprintln!("codeq: {note}");
     }
     run_server(config, |server| {
-        tracing_ready(server);
+        let ready_ms = server.ready_after().as_millis();
+        eprintln!("codeq: ready after {ready_ms} ms on {}", server.http_addr());
     })
-}
-
-fn tracing_ready(server: &Server) {
-    let ready_ms = server.ready_after().as_millis();
-    eprintln!("codeq: ready after {ready_ms} ms on {}", server.http_addr());
 }
 
 /// Serves until a signal says stop, or the engine fails.

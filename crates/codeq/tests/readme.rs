@@ -54,7 +54,13 @@ fn the_first_task_of_the_readme_is_done() {
     let done = Command::new("sh").args(["-e", "-c", &script]).output().unwrap();
     let out = String::from_utf8(done.stdout).unwrap();
     assert!(done.status.success(), "{out} {}", String::from_utf8_lossy(&done.stderr));
-    for part in ["IN_PROGRESS", "\"ok\":true", "COMPLETED", "\"width\":640", "\"payload\":\"{\\\"image\\\":7}\""] {
+    for part in [
+        "IN_PROGRESS",
+        "\"ok\":true",
+        "COMPLETED",
+        "\"width\":640",
+        "\"payload\":\"{\\\"image\\\":7}\"",
+    ] {
         assert!(out.contains(part), "{part} is not in {out}");
     }
     assert!(!out.contains("problem"), "{out}");
