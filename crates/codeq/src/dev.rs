@@ -1,5 +1,6 @@
 //! `codeq dev`: a server to try things out, in one command.
 
+use std::io::Write;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
@@ -51,7 +52,11 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     }
     let (kept, durability) = (ephemeral.is_none(), config.durability);
     let data = config.data_dir.display().to_string();
-    run_server(config, |server| println!("{}", welcome(server, &data, kept, durability)))
+    run_server(config, |server| {
+        let text = welcome(server, &data, kept, durability);
+        // Whoever started the server may have stopped reading: no reason not to serve.
+        let _ = writeln!(std::io::stdout(), "{text}");
+    })
 }
 
 fn welcome(server: &Server, data: &str, kept: bool, durability: Durability) -> String {

@@ -1,9 +1,9 @@
 //! The server that is measured: one that runs, or a child of this process on a fresh directory.
 
-use std::io::{BufRead, BufReader};
+use std::io::{BufRead, BufReader, Read};
 use std::net::SocketAddr;
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, ChildStdout, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
@@ -17,12 +17,14 @@ pub struct Target {
     /// From the start of the process to the line that says it is ready.
     pub ready: Duration,
     child: Option<Child>,
+    /// Kept open, so that the server can go on with its greeting.
+    _greeting: Option<BufReader<ChildStdout>>,
 }
 
 impl Target {
     /// A server that runs already.
     pub fn running(addr: SocketAddr, pid: Option<u32>) -> Target {
-        Target { addr, pid, ready: Duration::ZERO, child: None }
+        Target { addr, pid, ready: Duration::ZERO, child: None, _greeting: None }
     }
 
     /// Starts `codeq dev` of this binary on a directory.
@@ -36,7 +38,8 @@ impl Target {
             .spawn()
             .context("cannot start the server")?;
         let stdout = child.stdout.take().context("the server has no output")?;
-        for line in BufReader::new(stdout).lines() {
+        let mut greeting = BufReader::new(stdout);
+        for line in greeting.by_ref().lines() {
             let line = line?;
             let Some(url) = line.trim().strip_prefix("API") else {
                 continue;
@@ -44,7 +47,7 @@ impl Target {
             let addr = url.trim().trim_start_matches("http://").split('/').next();
             let addr = addr.unwrap_or_default().parse().context("no address in the greeting")?;
             let (pid, ready) = (Some(child.id()), start.elapsed());
-            return Ok(Target { addr, pid, ready, child: Some(child) });
+            return Ok(Target { addr, pid, ready, child: Some(child), _greeting: Some(greeting) });
         }
         let _ = child.wait();
         bail!("the server ended without a greeting")
