@@ -4,6 +4,8 @@
 //! tenants, after a restart those since the last checkpoint. Whoever comes back with a position that is older
 //! is told so, and lists anew.
 
+pub mod rates;
+
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 
@@ -23,6 +25,8 @@ pub const READERS_MAX: usize = 1_000;
 #[derive(Default)]
 pub struct EventBus {
     state: Mutex<State>,
+    /// How fast queues move.
+    pub rates: rates::Rates,
 }
 
 #[derive(Default)]
@@ -141,6 +145,7 @@ fn moves(effects: &[Effect]) -> impl Iterator<Item = Move> {
 
 impl Observer for EventBus {
     fn committed(&self, shard: u16, effects: &[Effect]) {
+        self.rates.count(effects);
         self.push(shard, moves(effects));
     }
 

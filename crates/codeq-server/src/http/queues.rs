@@ -3,12 +3,12 @@
 use std::collections::BTreeMap;
 
 use axum::http::StatusCode;
-use codeq_core::names::queue_name;
 use codeq_core::read::QueueStats;
 use serde::{Deserialize, Serialize};
 
 use super::call::{Answer, Call};
 use super::{answer, json};
+use crate::events::rates::Rate;
 use crate::service::ServiceError;
 
 #[derive(Serialize)]
@@ -32,6 +32,9 @@ struct QueueItem<'a> {
     bytes: u64,
     paused: bool,
     oldest_ready_seconds: f64,
+    enqueued_per_second: f64,
+    claimed_per_second: f64,
+    finished_per_second: f64,
 }
 
 #[derive(Serialize)]
@@ -64,7 +67,9 @@ pub async fn list(call: Call) -> Answer {
         None => Ok(answer::json(StatusCode::OK, &flat(&queues))),
         Some("list") => {
             let now = call.service().engine.wall();
-            let items = queues.iter().map(|queue| item(queue, now)).collect();
+            let rates = &call.service().events.rates;
+            let rate = |queue: &QueueStats| rates.of(&queue.tenant, &queue.name, now);
+            let items = queues.iter().map(|queue| item(queue, now, rate(queue))).collect();
             Ok(answer::json(StatusCode::OK, &QueueList { items }))
         }
         Some(_) => {
@@ -128,8 +133,7 @@ fn body<'a>(command: &'a str, queue: &QueueStats) -> QueueBody<'a> {
     }
 }
 
-fn item(queue: &QueueStats, now: u64) -> QueueItem<'_> {
-    debug_assert_eq!(queue_name(&queue.name), *queue.name);
+fn item(queue: &QueueStats, now: u64, rate: Rate) -> QueueItem<'_> {
     let age = queue.oldest_ready_at.map_or(0, |at| now.saturating_sub(at));
     QueueItem {
         tenant_id: &queue.tenant,
@@ -139,5 +143,8 @@ fn item(queue: &QueueStats, now: u64) -> QueueItem<'_> {
         bytes: queue.counts.live_bytes,
         paused: queue.paused,
         oldest_ready_seconds: age as f64 / 1_000.0,
+        enqueued_per_second: rate.enqueued,
+        claimed_per_second: rate.claimed,
+        finished_per_second: rate.finished,
     }
 }
