@@ -1,12 +1,11 @@
 //! A server in a temporary directory for tools that look at it from outside, such as a tester of the
-//! OpenAPI document. The token is `dev-token`; the address is printed on the first line; it ends with its
-//! standard input.
+//! OpenAPI document. The token is `dev-token`; the address is printed on the first line; an interrupt
+//! ends it.
 
 use std::net::SocketAddr;
 
 use codeq_server::config::{AuthConfig, Durability, StaticToken};
 use codeq_server::{Config, Server};
-use tokio::io::AsyncReadExt;
 
 #[tokio::main]
 async fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -29,8 +28,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     };
     let server = Server::start(config).await?;
     println!("http://{}", server.http_addr());
-    let mut ignored = Vec::new();
-    tokio::io::stdin().read_to_end(&mut ignored).await?;
+    tokio::signal::ctrl_c().await?;
     server.stop().await;
     Ok(())
 }
