@@ -3,10 +3,23 @@
 use codeq_core::limits::{COMMAND_BYTES_MAX, TOPIC_NAME_BYTES_MAX};
 use serde_json::{Value, json};
 
+use crate::service::filter::FILTER_BYTES_MAX;
+
 /// No control characters, as `char::is_control` has them.
 const NO_CONTROLS: &str = r"^[^\u0000-\u001f\u007f-\u009f]+$";
 /// A DNS label.
 const LABEL: &str = "^[a-z0-9]([-a-z0-9]*[a-z0-9])?$";
+
+/// The `filter` of lists: terms with spaces between them.
+pub fn filter() -> Value {
+    let value = r#"("([^"\\]|\\.)*"|[^"\s]\S*)"#;
+    let day = "[0-9]{4}-(0[1-9]|1[0-2])-(0[1-9]|[12][0-9]|3[01])";
+    let time = r"([01][0-9]|2[0-3]):[0-5][0-9]:[0-5][0-9](\.[0-9]{1,9})?";
+    let zone = "(Z|[+-]([01][0-9]|2[0-3]):[0-5][0-9])";
+    let term = format!("((worker=|error~){value}|created[<>]=?{day}T{time}{zone})");
+    let pattern = format!(r"^ *({term}( +{term})*)? *$");
+    json!({ "type": "string", "maxLength": FILTER_BYTES_MAX, "pattern": pattern })
+}
 
 /// The name of a command. Its length is counted in bytes, which schemas cannot say.
 pub fn command() -> Value {

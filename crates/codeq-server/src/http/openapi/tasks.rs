@@ -3,9 +3,8 @@
 use codeq_core::limits::LIST_MAX;
 use serde_json::{Value, json};
 
-use super::kinds::{query_flag, text};
+use super::kinds::{filter, query_flag, text};
 use super::operation::Operation;
-use crate::service::filter::FILTER_BYTES_MAX;
 use crate::service::tasks::PAGE_DEFAULT;
 
 /// What a new task can be refused for.
@@ -41,12 +40,11 @@ pub fn operations() -> Vec<(&'static str, Operation)> {
 pub fn paged(operation: Operation) -> Operation {
     let limit =
         json!({ "type": "integer", "minimum": 1, "maximum": LIST_MAX, "default": PAGE_DEFAULT });
-    let filter = json!({ "type": "string", "maxLength": FILTER_BYTES_MAX });
     let about = "Terms separated by spaces, all of which must hold: `worker=w-1`, \
                  `created>2026-01-31T00:00:00Z` (also `>=`, `<`, `<=`), `error~refused` (contains). \
                  A value with spaces stands in double quotes.";
     operation
-        .query("filter", about, filter)
+        .query("filter", about, filter())
         .query("limit", "Tasks on the page.", limit)
         .query(
             "cursor",
