@@ -13,7 +13,8 @@ const LABEL: &str = "^[a-z0-9]([-a-z0-9]*[a-z0-9])?$";
 /// The `filter` of lists: terms with spaces between them.
 pub fn filter() -> Value {
     let value = r#"("([^"\\]|\\.)*"|[^"\s]\S*)"#;
-    let day = "[0-9]{4}-(0[1-9]|1[0-2])-(0[1-9]|[12][0-9]|3[01])";
+    let day =
+        "[0-9]{4}-((0[1-9]|1[0-2])-(0[1-9]|[12][0-9])|(0[13-9]|1[0-2])-30|(0[13578]|1[02])-31)";
     let time = r"([01][0-9]|2[0-3]):[0-5][0-9]:[0-5][0-9](\.[0-9]{1,9})?";
     let zone = "(Z|[+-]([01][0-9]|2[0-3]):[0-5][0-9])";
     let term = format!("((worker=|error~){value}|created[<>]=?{day}T{time}{zone})");

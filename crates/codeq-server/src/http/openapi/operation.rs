@@ -39,9 +39,11 @@ impl Operation {
         }
     }
 
-    /// With a parameter of the query.
+    /// With a parameter of the query; an empty one counts as absent.
     pub fn query(mut self, name: &str, description: &str, schema: Value) -> Operation {
-        self.parameters.push(parameter("query", name, description, schema));
+        let mut parameter = parameter("query", name, description, schema);
+        set(&mut parameter, "allowEmptyValue", json!(true));
+        self.parameters.push(parameter);
         self
     }
 

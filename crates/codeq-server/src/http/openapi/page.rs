@@ -80,7 +80,7 @@ fn render(document: &Value) -> String {
         .raw("<title>codeQ API</title><style>")
         .raw(style)
         .raw("</style></head><body><header>");
-    let info = &document["info"];
+    let info = at(document, "/info");
     page.raw("<h1>").text(string(info, "title")).raw(" <small>").text(string(info, "version"));
     page.raw("</small></h1>").element("p", string(info, "summary"));
     page.element("p", string(info, "description"));
@@ -93,7 +93,7 @@ fn render(document: &Value) -> String {
     }
     callback(&mut page, document);
     problems(&mut page);
-    page.raw("</main><footer class=\"soft\">").text(string(&info["license"], "name"));
+    page.raw("</main><footer class=\"soft\">").text(string(at(info, "/license"), "name"));
     page.raw("</footer></body></html>\n");
     page.0
 }
@@ -160,7 +160,7 @@ fn article(page: &mut Html, document: &Value, entry: &Entry<'_>) {
     if let Some(media) = operation.pointer("/requestBody/content/application~1json") {
         let required = operation.pointer("/requestBody/required") == Some(&Value::Bool(true));
         page.raw("<h4>Body").raw(if required { "</h4>" } else { " (may be empty)</h4>" });
-        table(page, document, &media["schema"]);
+        table(page, document, at(media, "/schema"));
     }
     page.raw("<h4>Example</h4><pre><code>").text(&curl::line(entry)).raw("</code></pre>");
     answers(page, document, operation);
@@ -184,7 +184,7 @@ fn parameters(page: &mut Html, document: &Value, parameters: &[&Value]) {
             page.raw(" <span class=\"bad\" title=\"required\">*</span>");
         }
         page.raw("<br><span class=\"soft\">").text(string(parameter, "in"));
-        page.raw("</span></td><td>").text(&schema::kind(document, &parameter["schema"]));
+        page.raw("</span></td><td>").text(&schema::kind(at(parameter, "/schema")));
         page.raw("</td><td>").prose(string(parameter, "description")).raw("</td></tr>");
     }
     page.raw("</table></div>");
@@ -199,13 +199,13 @@ fn answers(page: &mut Html, document: &Value, operation: &Value) {
         let media = fields(answer, "content").next();
         match media {
             Some((name, media)) if name == "application/problem+json" => {
-                codes(page, &media["schema"]);
+                codes(page, at(media, "/schema"));
             }
             media => {
                 page.prose(string(answer, "description"));
                 if let Some((name, media)) = media {
                     page.raw(" <span class=\"soft\">").text(name).raw("</span>");
-                    table(page, document, &media["schema"]);
+                    table(page, document, at(media, "/schema"));
                 }
             }
         }
@@ -223,13 +223,13 @@ fn codes(page: &mut Html, schema: &Value) {
 }
 
 fn callback(page: &mut Html, document: &Value) {
-    let operation = &document["webhooks"]["taskFinished"]["post"];
+    let operation = at(document, "/webhooks/taskFinished/post");
     page.raw("<section id=\"taskFinished\"><h2>result callback</h2>");
     page.element("p", string(operation, "description"));
     let all: Vec<&Value> = list(operation, "parameters").iter().collect();
     parameters(page, document, &all);
     page.raw("<h4>Body</h4>");
-    table(page, document, &operation["requestBody"]["content"]["application/json"]["schema"]);
+    table(page, document, at(operation, "/requestBody/content/application~1json/schema"));
     page.raw("</section>");
 }
 
@@ -247,6 +247,10 @@ fn problems(page: &mut Html) {
         page.raw("</td><td>").prose(entry.remedy).raw("</td></tr>");
     }
     page.raw("</table></div></section>");
+}
+
+fn at<'a>(value: &'a Value, pointer: &str) -> &'a Value {
+    value.pointer(pointer).unwrap_or(&Value::Null)
 }
 
 fn string<'a>(value: &'a Value, field: &str) -> &'a str {

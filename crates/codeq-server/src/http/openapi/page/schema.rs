@@ -38,7 +38,7 @@ fn rows(page: &mut Html, document: &Value, schema: &Value) {
         if required.iter().any(|field| field == name) {
             page.raw(" <span class=\"bad\" title=\"required\">*</span>");
         }
-        page.raw("</td><td>").text(&kind(document, property)).raw("</td><td>");
+        page.raw("</td><td>").text(&kind(property)).raw("</td><td>");
         page.prose(string(resolve(document, property), "description"));
         let items = resolve(document, property.get("items").unwrap_or(&Value::Null));
         if property.get("items").is_some_and(|items| items.get("$ref").is_none()) {
@@ -51,13 +51,13 @@ fn rows(page: &mut Html, document: &Value, schema: &Value) {
 }
 
 /// A schema in a few words.
-pub(super) fn kind(document: &Value, schema: &Value) -> String {
+pub(super) fn kind(schema: &Value) -> String {
     let name = schema_name(schema);
     if !name.is_empty() {
         return name.to_owned();
     }
     if let Some(first) = list(schema, "anyOf").first() {
-        return format!("{}, empty or null", kind(document, first));
+        return format!("{}, empty or null", kind(first));
     }
     let mut text = match schema.get("type") {
         Some(Value::String(name)) => name.clone(),
@@ -68,7 +68,7 @@ pub(super) fn kind(document: &Value, schema: &Value) -> String {
         _ => "any".to_owned(),
     };
     if let Some(items) = schema.get("items") {
-        text = format!("{text} of {}", kind(document, items));
+        text = format!("{text} of {}", kind(items));
     }
     let words: Vec<&str> = list(schema, "enum").iter().filter_map(Value::as_str).collect();
     if !words.is_empty() {
