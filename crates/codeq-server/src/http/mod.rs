@@ -23,6 +23,7 @@ pub mod answer;
 pub mod call;
 pub mod endpoint;
 pub mod json;
+pub mod openapi;
 pub mod problem;
 pub mod routes;
 pub mod wire;

@@ -1,0 +1,203 @@
+//! The OpenAPI 3.1 document, made from the list of routes.
+//!
+//! What a route says of itself (method, path, who may call it, whether it has a body) is taken from
+//! [`ROUTES`]; the rest stands in a table by operation id. A test fails when the two do not have the same
+//! operations, and when `docs/openapi.json` is not what is generated here.
+
+use std::collections::BTreeMap;
+use std::sync::LazyLock;
+
+use serde_json::{Map, Value, json};
+
+use super::routes::{Access, BodyLimit, ROUTES, Route, Verb};
+use crate::auth::Scope;
+use operation::{Operation, set};
+
+pub mod codes;
+pub mod operation;
+pub mod page;
+
+mod admin;
+mod answers;
+mod components;
+mod kinds;
+mod probes;
+mod requests;
+mod tasks;
+mod workers;
+
+static DOCUMENT: LazyLock<Value> = LazyLock::new(build);
+static TEXT: LazyLock<String> = LazyLock::new(|| format!("{:#}\n", *DOCUMENT));
+
+/// The document.
+pub fn document() -> &'static Value {
+    &DOCUMENT
+}
+
+/// The document as it is served and committed.
+pub fn text() -> &'static str {
+    &TEXT
+}
+
+/// The documentation by operation id.
+pub fn operations() -> BTreeMap<&'static str, Operation> {
+    let groups =
+        [tasks::operations(), workers::operations(), admin::operations(), probes::operations()];
+    groups.into_iter().flatten().collect()
+}
+
+fn build() -> Value {
+    let mut documented = operations();
+    let mut paths = Map::new();
+    for route in ROUTES {
+        let path =
+            paths.entry(route.path).or_insert_with(|| json!({ "parameters": shared(route.path) }));
+        let about = documented.remove(route.operation);
+        let about = about.unwrap_or_else(|| Operation::new("server", route.operation, ""));
+        set(path, verb(route.verb), operation(route, about));
+    }
+    json!({
+        "openapi": "3.1.1",
+        "info": info(),
+        "servers": [{ "url": "/", "description": "This server." }],
+        "tags": tags(),
+        "security": [],
+        "paths": paths,
+        "webhooks": { "taskFinished": { "post": components::result_callback() } },
+        "components": components::components(),
+    })
+}
+
+fn info() -> Value {
+    json!({
+        "title": "codeQ",
+        "version": env!("CARGO_PKG_VERSION"),
+        "summary": "A durable task queue for many tenants.",
+        "description": "JSON in and out; fields that are not known are ignored, except in a topic's policy. \
+            Numbers must be written as integers where integers are asked for. \
+            Moments are RFC 3339. The tenant and the identity of a worker come from the token, never from \
+            the request. Errors are problems (RFC 9457) with a stable `code`; a method that a path does not \
+            have is answered 405 (`method_not_allowed`), an unknown path 404 (`no_such_route`).",
+        "license": { "name": "Apache-2.0", "identifier": "Apache-2.0" },
+    })
+}
+
+fn tags() -> Value {
+    json!([
+        { "name": "task", "description": "Enqueue, claim, finish and find tasks." },
+        { "name": "queue", "description": "Look at queues and steer them." },
+        { "name": "dlq", "description": "Dead letters: tasks whose attempts are spent." },
+        { "name": "topic", "description": "Policies of queues." },
+        { "name": "event", "description": "Transitions of tasks as they happen." },
+        { "name": "server", "description": "The server itself." },
+    ])
+}
+
+/// The parameters of all operations of a path: what its braces name, and what every request may carry.
+fn shared(path: &str) -> Vec<Value> {
+    let named = path.split('{').skip(1).filter_map(|rest| rest.split('}').next());
+    let named = named.map(|name| match name {
+        "id" => "TaskId",
+        "command" => "Command",
+        _ => "TopicName",
+    });
+    let parameters = named.chain(["RequestId", "TraceParent", "TraceState"]);
+    parameters.map(|name| json!({ "$ref": format!("#/components/parameters/{name}") })).collect()
+}
+
+fn operation(route: &Route, about: Operation) -> Value {
+    let mut answers: Map<String, Value> = Map::new();
+    for (status, mut answer) in about.answers {
+        if route.access != Access::Open
+            && let Some(headers) = answer.get_mut("headers")
+        {
+            components::rate_headers(headers);
+        }
+        answers.insert(status.to_string(), answer);
+    }
+    let mut codes = about.codes;
+    codes.extend(shared_codes(route, about.body.is_some()));
+    answers.extend(components::problems(&codes));
+    let mut document = json!({
+        "tags": [about.tag],
+        "operationId": route.operation,
+        "summary": about.summary,
+        "description": about.description,
+        "x-codeq-access": access(route.access),
+        "security": security(route.access),
+        "responses": answers,
+    });
+    if let Access::Worker(needed) = route.access {
+        set(&mut document, "x-codeq-scope", json!(scope(needed)));
+    }
+    if !about.parameters.is_empty() {
+        set(&mut document, "parameters", Value::Array(about.parameters));
+    }
+    if let Some(body) = about.body {
+        set(&mut document, "requestBody", body);
+    }
+    document
+}
+
+/// Codes that the edge gives to every route of this kind.
+fn shared_codes(route: &Route, has_body: bool) -> Vec<&'static str> {
+    let mut codes = vec!["internal"];
+    if route.path.contains('{') {
+        codes.push("invalid_path");
+    }
+    if route.access != Access::Open {
+        codes.extend(components::CALLER);
+    }
+    if route.body != BodyLimit::None {
+        codes.extend(["invalid_body", "body_too_large", "body_timeout", "unsupported_encoding"]);
+        codes.extend(["too_large", "disk_full"]);
+    }
+    if route.verb == Verb::Delete {
+        codes.push("disk_full");
+    }
+    if has_body {
+        codes.push("too_deep");
+    }
+    codes
+}
+
+fn verb(verb: Verb) -> &'static str {
+    match verb {
+        Verb::Get => "get",
+        Verb::Post => "post",
+        Verb::Put => "put",
+        Verb::Delete => "delete",
+    }
+}
+
+fn access(access: Access) -> &'static str {
+    match access {
+        Access::Open => "open",
+        Access::Any => "any",
+        Access::Producer => "producer",
+        Access::Worker(_) => "worker",
+        Access::Admin => "admin",
+    }
+}
+
+fn scope(scope: Scope) -> &'static str {
+    match scope {
+        Scope::Claim => "codeq:claim",
+        Scope::Heartbeat => "codeq:heartbeat",
+        Scope::Abandon => "codeq:abandon",
+        Scope::Nack => "codeq:nack",
+        Scope::Result => "codeq:result",
+        Scope::Subscribe => "codeq:subscribe",
+    }
+}
+
+fn security(access: Access) -> Value {
+    let either = |role: &[&str]| json!([{ "producer": role }, { "worker": role }]);
+    match access {
+        Access::Open => json!([]),
+        Access::Any => either(&[]),
+        Access::Admin => either(&["codeq:admin"]),
+        Access::Producer => json!([{ "producer": [] }]),
+        Access::Worker(needed) => json!([{ "worker": [scope(needed)] }]),
+    }
+}

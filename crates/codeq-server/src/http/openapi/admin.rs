@@ -1,0 +1,160 @@
+//! The operations of admins.
+
+use serde_json::json;
+
+use super::kinds::query_flag;
+use super::operation::{JSON, Operation, reference};
+use super::tasks::paged;
+
+/// The documentation by operation id.
+pub fn operations() -> Vec<(&'static str, Operation)> {
+    vec![
+        ("listQueues", list_queues()),
+        ("getQueue", get_queue()),
+        ("pauseQueue", pause()),
+        ("resumeQueue", resume()),
+        ("purgeQueue", purge_queue()),
+        ("listDeadLetters", list_dead_letters()),
+        ("replayDeadLetters", replay_dead_letters()),
+        ("purgeDeadLetters", purge_dead_letters()),
+        ("replayTask", replay_task()),
+        ("cleanupTasks", cleanup()),
+        ("putTopic", put_topic()),
+        ("getTopic", get_topic()),
+        ("deleteTopic", delete_topic()),
+    ]
+}
+
+fn list_queues() -> Operation {
+    let format = json!({ "type": "string", "enum": ["list"] });
+    let either = json!({ "oneOf": [reference("QueueMap"), reference("QueueList")] });
+    Operation::new(
+        "queue",
+        "List queues",
+        "Without `format` a flat map of the lists that are not empty; with `format=list` one item for each \
+         queue.",
+    )
+    .query("format", "How the answer looks.", format)
+    .query("allTenants", "Queues of all tenants; needs the scope `codeq:operator`.", query_flag())
+    .answers_as(200, "The queues.", JSON, either)
+    .refuses(&["invalid_parameter"])
+}
+
+fn get_queue() -> Operation {
+    Operation::new("queue", "Read a queue", "A queue that does not exist has zeros.")
+        .answers(200, "Its numbers.", "Queue")
+        .refuses(&["invalid_command"])
+}
+
+fn pause() -> Operation {
+    Operation::new(
+        "queue",
+        "Pause a queue",
+        "Claims find nothing in it; enqueues go on. A queue may be paused before its first task. The body, \
+         if there is one, is ignored.",
+    )
+    .answers(200, "It is paused.", "Paused")
+    .refuses(&["invalid_command", "too_many_queues", "invalid_tenant"])
+}
+
+fn resume() -> Operation {
+    Operation::new("queue", "Resume a queue", "The body, if there is one, is ignored.")
+        .answers(200, "It is not paused any more.", "Paused")
+        .refuses(&["invalid_command", "not_found", "invalid_tenant"])
+}
+
+fn purge_queue() -> Operation {
+    Operation::new(
+        "queue",
+        "Purge a queue",
+        "Cancels waiting and delayed tasks, up to `limit` in one call. Repeat while some remain.",
+    )
+    .optional_body("BulkRequest", json!({ "limit": 1000 }))
+    .answers(200, "How many are gone.", "Purged")
+    .refuses(&["invalid_command", "invalid_limit", "invalid_tenant"])
+}
+
+fn list_dead_letters() -> Operation {
+    let operation =
+        Operation::new("dlq", "List dead letters", "Tasks whose attempts are spent, newest first.");
+    paged(operation).refuses(&["invalid_command"])
+}
+
+fn replay_dead_letters() -> Operation {
+    Operation::new(
+        "dlq",
+        "Replay dead letters",
+        "Returns dead letters to their queue with no attempts spent, oldest first, up to `limit` in one \
+         call. Repeat while some remain, with `cursor` if `nextCursor` was answered.",
+    )
+    .optional_body("ReplayRequest", json!({ "limit": 100, "errorContains": "timeout" }))
+    .answers(200, "How many are back.", "Replayed")
+    .refuses(&["invalid_command", "invalid_limit", "invalid_cursor", "invalid_tenant"])
+}
+
+fn purge_dead_letters() -> Operation {
+    Operation::new(
+        "dlq",
+        "Purge dead letters",
+        "Removes dead letters for good, up to `limit` in one call. Repeat while some remain.",
+    )
+    .optional_body("BulkRequest", json!({ "limit": 1000 }))
+    .answers(200, "How many are gone.", "Purged")
+    .refuses(&["invalid_command", "invalid_limit", "invalid_tenant"])
+}
+
+fn replay_task() -> Operation {
+    Operation::new(
+        "dlq",
+        "Replay one dead letter",
+        "Returns it to its queue with no attempts spent. The body, if there is one, is ignored.",
+    )
+    .answers(200, "The task, pending again.", "Task")
+    .refuses(&["not_found", "not_dead"])
+}
+
+fn cleanup() -> Operation {
+    let example = json!({ "limit": 1000, "before": "2026-01-31T00:00:00Z" });
+    Operation::new(
+        "task",
+        "Remove finished tasks",
+        "Removes finished tasks and dead letters of the tenant before their retention ends, up to `limit` \
+         in one call.",
+    )
+    .optional_body("CleanupRequest", example)
+    .answers(200, "How many are gone.", "CleanedUp")
+    .refuses(&["invalid_before", "invalid_limit", "invalid_tenant"])
+}
+
+fn put_topic() -> Operation {
+    let example =
+        json!({ "maxAttempts": 3, "maxConsumers": 20, "deadLetterTopicRef": "failed-mails" });
+    Operation::new(
+        "topic",
+        "Write a topic's policy",
+        "The policy holds for the queue of that name. The same policy again changes nothing; another one \
+         grows the version by one.",
+    )
+    .body("TopicPolicyRequest", example)
+    .answers(200, "It was changed, or was like this already.", "Topic")
+    .answers(201, "It was created.", "Topic")
+    .refuses(&["invalid_topic_name", "invalid_topic_policy", "too_many_queues", "invalid_tenant"])
+}
+
+fn get_topic() -> Operation {
+    Operation::new("topic", "Read a topic's policy", "The policy and its version.")
+        .answers(200, "The topic.", "Topic")
+        .refuses(&["invalid_topic_name", "not_found"])
+}
+
+fn delete_topic() -> Operation {
+    let policy = json!({ "type": "string", "enum": ["Delete"] });
+    Operation::new(
+        "topic",
+        "Remove a topic's policy",
+        "The queue and its tasks stay; the server's defaults hold again.",
+    )
+    .required_query("deletionPolicy", "Says that this is meant.", policy)
+    .answers_nothing(204, "It is gone.")
+    .refuses(&["invalid_parameter", "invalid_topic_name", "not_found", "invalid_tenant"])
+}

@@ -1,0 +1,153 @@
+//! Every problem `code` that the server can answer, with what it means and what to do.
+//!
+//! The `type` of a problem is `/docs#<code>`: the page has an anchor for each. A test reads the sources and
+//! fails for a code that is missing here, and for one that nothing answers any more.
+
+/// A code of a problem.
+#[derive(Debug, Clone, Copy)]
+pub struct Code {
+    /// The stable slug.
+    pub code: &'static str,
+    /// The statuses that it comes with.
+    pub statuses: &'static [u16],
+    /// What happened.
+    pub meaning: &'static str,
+    /// What the client can do.
+    pub remedy: &'static str,
+}
+
+macro_rules! codes {
+    ($($code:literal $($status:literal)+, $meaning:literal, $remedy:literal;)*) => {
+        &[$(Code { code: $code, statuses: &[$($status),+], meaning: $meaning, remedy: $remedy }),*]
+    };
+}
+
+/// All codes, in the order of the page.
+pub static CODES: &[Code] = codes! {
+    "missing_token" 401, "The request has no `Authorization: Bearer` header.",
+        "Send a token.";
+    "invalid_token" 401, "No validator accepts the token: it is malformed, has ended, or is signed by somebody else.",
+        "Get a new token. A producer's token is not good for the routes of workers, nor the other way round.";
+    "forbidden" 403, "The token is good, but may not do this: a scope, an event type or the admin role is missing, or its tenant claims disagree.",
+        "Use a token with what `error` names.";
+    "identity_unavailable" 503, "The issuer's keys cannot be fetched, and none are known from before.",
+        "Try again after `Retry-After` seconds. If it lasts, the operator must look at the identity provider.";
+    "rate_limited" 429, "The tenant asks more often than it may.",
+        "Wait `retryAfterSeconds`, then go on at the rate that `RateLimit-Policy` names.";
+    "quota_exceeded" 429, "The tenant holds as many unfinished tasks, or as many bytes of them, as it may.",
+        "Wait until tasks are finished, or ask the operator for more room.";
+
+    "no_such_route" 404, "There is nothing at this path.",
+        "Check the path against this page.";
+    "method_not_allowed" 405, "The path exists, but not with this method.",
+        "Use a method of the `Allow` header.";
+    "invalid_path" 400, "The path is not UTF-8 once its percent signs are decoded.",
+        "Encode names as UTF-8, then as percent signs.";
+    "invalid_parameter" 400, "A parameter of the query is not what it should be; `field` names it.",
+        "Correct it.";
+    "body_too_large" 413, "The body is larger than this route takes.",
+        "Send less at a time.";
+    "body_timeout" 408, "The body did not arrive in time.",
+        "Send it again on a new connection.";
+    "unsupported_encoding" 415, "The body has a `Content-Encoding`.",
+        "Send it as it is.";
+    "invalid_body" 400, "The body is not the JSON that this route takes: malformed, a field missing or of another type.",
+        "Compare it with the schema of the request.";
+    "too_deep" 400, "The JSON is nested deeper than 100 levels.",
+        "Flatten it, or send it as a string.";
+
+    "not_found" 404, "There is no such task, result, queue or topic in the tenant of the token.",
+        "Check the id and the tenant. Finished tasks are removed when their retention ends.";
+    "not_in_progress" 409, "The task is not leased, or the lease has ended.",
+        "Drop the work: the task was finished, given back, or is somebody else's by now.";
+    "not_owner" 403, "Another worker has the lease.",
+        "Drop the work: the task was handed on after the lease ended.";
+    "finished" 409, "The task is finished already.",
+        "Read its result instead.";
+    "not_dead" 409, "The task is not among the dead letters, so it cannot be replayed.",
+        "Look where it is with `GET /v1/codeq/tasks/{id}`.";
+    "no_callback" 404, "No callback is kept for this task.",
+        "Check that the task has a `webhook` and is finished.";
+
+    "invalid_command" 400, "A command is not 1 to 128 bytes of UTF-8 without control characters.",
+        "Correct the name.";
+    "invalid_payload" 413, "The payload is larger than 1 MiB.",
+        "Store it elsewhere and send its address.";
+    "invalid_webhook" 400, "The webhook is not an http or https URL of at most 2,048 bytes.",
+        "Correct the URL.";
+    "invalid_run_at" 400, "`runAt` is not a moment in RFC 3339.",
+        "Write it like `2026-01-31T08:00:00Z`.";
+    "invalid_delay" 400, "A delay is negative, or ends more than ten years from now.",
+        "Choose a nearer moment.";
+    "invalid_max_attempts" 400, "`maxAttempts` is negative.",
+        "Send 1 or more; 0 means the default.";
+    "invalid_idempotency_key" 400, "The idempotency key is longer than 256 bytes, is not visible text, or header and body disagree.",
+        "Send one key, in the header or in the body.";
+    "idempotency_conflict" 422, "The idempotency key was used before for another command or payload.",
+        "Use a new key for new work.";
+    "atomic_spans_shards" 400, "An atomic batch has idempotency keys that live in different shards.",
+        "Send it without keys, or not atomic.";
+    "invalid_batch" 400, "The batch has more items than allowed.",
+        "Split it.";
+    "too_many_queues" 400, "The tenant has as many queues as it may.",
+        "Reuse commands; a queue without tasks, policy or pause goes away by itself.";
+    "too_large" 413, "The request as a whole takes more than the log stores at once.",
+        "Send fewer items at a time.";
+
+    "invalid_lease" 400, "The lease is not 1 to 43,200 seconds.",
+        "Choose a length in this range; 0 means the default. Heartbeats make it longer.";
+    "invalid_wait" 400, "`waitSeconds` is negative.",
+        "Send 0 to 30.";
+    "invalid_count" 400, "More tasks were asked for than one claim gives.",
+        "Ask for fewer at a time.";
+    "too_many_commands" 400, "A claim names more than 1,000 commands.",
+        "Name fewer; none means all that the token allows.";
+    "invalid_status" 400, "The status of a result is neither `COMPLETED` nor `FAILED`.",
+        "Send one of the two.";
+    "error_required" 400, "A result with status `FAILED` has no error.",
+        "Say in `error` what went wrong.";
+    "invalid_result" 400 413, "The result is not a JSON object, or is larger than 1 MiB.",
+        "Wrap it in an object; store large outputs elsewhere and list them as artifacts.";
+    "invalid_artifacts" 400, "An artifact has no name or no URL, one of them is too long, or there are more than 64.",
+        "Correct the list.";
+
+    "invalid_limit" 400, "`limit` is not in its range.",
+        "Send 1 to 1,000.";
+    "invalid_cursor" 400, "The cursor was made for another list, or was changed.",
+        "Pass `nextCursor` on as it is, with the same parameters; or begin anew without a cursor.";
+    "invalid_filter" 400, "The filter has a term that is not understood; `error` says which rule it breaks.",
+        "Write terms like `worker=w-1 created>2026-01-31T00:00:00Z error~\"connection refused\"`.";
+    "invalid_before" 400, "`before` is not a moment in RFC 3339.",
+        "Write it like `2026-01-31T08:00:00Z`.";
+    "invalid_event_id" 400, "`Last-Event-ID` is not one that this stream sent.",
+        "Send the id of the last event as it came, or none.";
+    "too_many_streams" 503, "As many event streams are open as the server keeps.",
+        "Try again after `Retry-After` seconds, or share one stream.";
+    "invalid_topic_name" 400, "The name of the topic is not a DNS label of at most 63 characters.",
+        "Use lower-case letters, digits and inner hyphens.";
+    "invalid_topic_policy" 422, "A value of the policy is out of its range; `field` names it.",
+        "Correct the field.";
+
+    "invalid_tenant" 400, "The tenant of the token is empty, too long, or has control characters.",
+        "Correct the token's claims.";
+    "invalid_worker" 400, "The subject of the token is empty, too long, or has control characters.",
+        "Correct the token's claims.";
+    "invalid_setting" 400, "A setting of the server is out of its range.",
+        "Clients do not meet this: the operator must correct the configuration.";
+
+    "overloaded" 503, "More work is waiting than the server holds. Nothing was done.",
+        "Try again after `Retry-After` seconds, with growing pauses.";
+    "disk_full" 503, "The disk has no room: writes are refused, reads go on. Nothing was done.",
+        "Try again later; the operator must make room.";
+    "shutting_down" 503, "The server is about to stop. Nothing was done.",
+        "Try again: another one, or the same one soon, will answer.";
+    "failed" 503, "The storage failed and the server has stopped working on it. Whether the request took place is not known.",
+        "Try again with the same idempotency key; the operator must look at the log.";
+    "internal" 500, "A mistake of the server's.",
+        "Report it with the `requestId`.";
+};
+
+/// The entry of a code.
+pub fn find(code: &str) -> Option<&'static Code> {
+    CODES.iter().find(|entry| entry.code == code)
+}

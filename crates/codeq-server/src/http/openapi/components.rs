@@ -1,0 +1,185 @@
+//! What operations share: parameters, headers, problems, security, and the callback that the server sends.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use serde_json::{Map, Value, json};
+
+use super::codes;
+use super::kinds::{command, label, text};
+use super::operation::{headers, reference, set};
+use super::{answers, requests};
+
+/// Codes of every route that asks for a token.
+pub const CALLER: [&str; 8] = [
+    "missing_token",
+    "invalid_token",
+    "forbidden",
+    "rate_limited",
+    "identity_unavailable",
+    "overloaded",
+    "shutting_down",
+    "failed",
+];
+
+/// Answers that many operations have in common, by name.
+const SHARED: &[(&str, u16, &[&str])] = &[
+    ("Unauthorized", 401, &["missing_token", "invalid_token"]),
+    ("Forbidden", 403, &["forbidden"]),
+    ("NotFound", 404, &["not_found"]),
+    ("NoSuchRoute", 404, &["no_such_route"]),
+    ("MethodNotAllowed", 405, &["method_not_allowed"]),
+    ("BodyTimeout", 408, &["body_timeout"]),
+    ("TooLarge", 413, &["body_too_large", "too_large"]),
+    ("UnsupportedEncoding", 415, &["unsupported_encoding"]),
+    ("RateLimited", 429, &["rate_limited"]),
+    ("InternalError", 500, &["internal"]),
+    ("UnavailableToRead", 503, &["identity_unavailable", "overloaded", "shutting_down", "failed"]),
+    (
+        "Unavailable",
+        503,
+        &["identity_unavailable", "overloaded", "shutting_down", "failed", "disk_full"],
+    ),
+];
+
+/// The `components` of the document.
+pub fn components() -> Value {
+    let schemas: Map<String, Value> = requests::schemas()
+        .into_iter()
+        .chain(answers::schemas())
+        .map(|(name, schema)| (name.to_owned(), schema))
+        .collect();
+    let shared = SHARED.iter().map(|(name, status, codes)| {
+        ((*name).to_owned(), problem(*status, &codes.iter().copied().collect()))
+    });
+    json!({
+        "schemas": schemas,
+        "parameters": parameters(),
+        "headers": response_headers(),
+        "responses": shared.collect::<Map<String, Value>>(),
+        "securitySchemes": {
+            "producer": {
+                "type": "http", "scheme": "bearer",
+                "description": "A token that a validator of producers accepts. The role `codeq:admin` is that scope, or the claim `role` with the value `ADMIN`.",
+            },
+            "worker": {
+                "type": "http", "scheme": "bearer",
+                "description": "A token that a validator of workers accepts. Its claims `eventTypes` and `scope` say what it may claim and call.",
+            },
+        },
+    })
+}
+
+/// The answers for these codes by status, those that are shared by reference.
+pub fn problems(codes: &[&'static str]) -> BTreeMap<String, Value> {
+    let mut by_status: BTreeMap<u16, BTreeSet<&'static str>> = BTreeMap::new();
+    for code in codes {
+        let statuses = codes::find(code).map_or(&[][..], |code| code.statuses);
+        for status in statuses {
+            by_status.entry(*status).or_default().insert(code);
+        }
+    }
+    by_status
+        .into_iter()
+        .map(|(status, codes)| (status.to_string(), answer(status, &codes)))
+        .collect()
+}
+
+fn answer(status: u16, codes: &BTreeSet<&'static str>) -> Value {
+    let same = |known: &[&'static str]| known.iter().copied().collect::<BTreeSet<_>>() == *codes;
+    match SHARED.iter().find(|(_, known, known_codes)| *known == status && same(known_codes)) {
+        Some((name, ..)) => json!({ "$ref": format!("#/components/responses/{name}") }),
+        None => problem(status, codes),
+    }
+}
+
+fn problem(status: u16, codes: &BTreeSet<&'static str>) -> Value {
+    let mut headers = headers();
+    let mut add = |name: &str, component: &str| {
+        set(&mut headers, name, json!({ "$ref": format!("#/components/headers/{component}") }));
+    };
+    match status {
+        401 => add("WWW-Authenticate", "WwwAuthenticate"),
+        405 => add("Allow", "Allow"),
+        429 | 503 => add("Retry-After", "RetryAfter"),
+        _ => {}
+    }
+    if status == 429 {
+        rate_headers(&mut headers);
+    }
+    let named: Vec<String> = codes.iter().map(|code| format!("`{code}`")).collect();
+    let mut schema = reference("Problem");
+    let narrowed = json!({ "status": { "const": status }, "code": { "enum": codes } });
+    set(&mut schema, "properties", narrowed);
+    json!({
+        "description": format!("{}.", named.join(", ")),
+        "headers": headers,
+        "content": { "application/problem+json": { "schema": schema } },
+    })
+}
+
+/// Adds the headers that tell how much is left of a rate.
+pub fn rate_headers(headers: &mut Value) {
+    set(headers, "RateLimit", json!({ "$ref": "#/components/headers/RateLimit" }));
+    set(headers, "RateLimit-Policy", json!({ "$ref": "#/components/headers/RateLimitPolicy" }));
+}
+
+fn parameters() -> Value {
+    let header = |name: &str, description: &str| json!({ "name": name, "in": "header", "description": description, "schema": { "type": "string" } });
+    let path = |name: &str, description: &str, schema: Value| json!({ "name": name, "in": "path", "required": true, "description": description, "schema": schema });
+    let id = json!({ "type": "string", "minLength": 1, "examples": ["01890f3e-7b4c-7cc0-98c4-dc0c0c07398f"] });
+    json!({
+        "TaskId": path("id", "The task. A text that is no id names no task.", id),
+        "Command": path("command", "The queue: a command in any ASCII case.", command()),
+        "TopicName": path("name", "The topic: a DNS label.", label()),
+        "RequestId": header("X-Request-Id",
+            "Echoed if it is 1 to 128 visible ASCII characters; otherwise a new one is made."),
+        "TraceParent": header("traceparent", "W3C trace context; kept with the task on enqueue."),
+        "TraceState": header("tracestate", "W3C trace state; kept with the task on enqueue."),
+    })
+}
+
+fn response_headers() -> Value {
+    let header = |description: &str, required: bool, schema: Value| json!({ "description": description, "required": required, "schema": schema });
+    let seconds = json!({ "type": "integer", "minimum": 1 });
+    let yes = json!({ "type": "string", "const": "true" });
+    json!({
+        "RequestId": header("The request's id.", true, json!({ "type": "string", "minLength": 1, "maxLength": 128 })),
+        "WwwAuthenticate": header("How to authenticate (RFC 6750).", true, text("")),
+        "Allow": header("Methods of this path.", true, text("")),
+        "RetryAfter": header("Seconds until it is worth trying again.", true, seconds),
+        "RateLimit": header("What is left: `\"producer\";r=9;t=30`. With a limit only.", false, text("")),
+        "RateLimitPolicy": header("The limit: `\"producer\";q=600;w=60`. With a limit only.", false, text("")),
+        "IdempotentReplayed": header("The key was used before: nothing was made now.", false, yes),
+    })
+}
+
+/// The result callback, as its receiver sees it.
+pub fn result_callback() -> Value {
+    let header = |name: &str, description: &str| {
+        json!({
+            "name": name, "in": "header", "required": true, "description": description,
+            "schema": { "type": "string" },
+        })
+    };
+    json!({
+        "operationId": "taskFinished",
+        "tags": ["task"],
+        "summary": "A task with a `webhook` is finished",
+        "description": "Sent for every way in which a task ends, at least once, with retries. Redirects are \
+            not followed, 10 seconds are allowed for the answer, and `Retry-After` is honoured.",
+        "parameters": [
+            header("X-CodeQ-Timestamp", "Unix seconds."),
+            header("X-CodeQ-Signature", "Lower-case hex HMAC-SHA256 of `timestamp + \".\" + body`."),
+            header("webhook-id", "Stable over retries (Standard Webhooks)."),
+            header("webhook-timestamp", "Unix seconds (Standard Webhooks)."),
+            header("webhook-signature", "`v1,<base64>` (Standard Webhooks)."),
+        ],
+        "requestBody": {
+            "required": true,
+            "content": { "application/json": { "schema": reference("ResultCallback") } },
+        },
+        "responses": {
+            "2XX": { "description": "Received. Anything else is tried again." },
+        },
+    })
+}

@@ -1,0 +1,100 @@
+//! Kinds of values that schemas are made of, with their bounds taken from the rules themselves.
+
+use codeq_core::limits::{COMMAND_BYTES_MAX, TOPIC_NAME_BYTES_MAX};
+use serde_json::{Value, json};
+
+use crate::service::filter::FILTER_BYTES_MAX;
+
+/// No control characters, as `char::is_control` has them.
+const NO_CONTROLS: &str = r"^[^\u0000-\u001f\u007f-\u009f]+$";
+/// A DNS label.
+const LABEL: &str = "^[a-z0-9]([-a-z0-9]*[a-z0-9])?$";
+
+/// The `filter` of lists: terms with spaces between them.
+pub fn filter() -> Value {
+    let value = r#"("([^"\\]|\\.)*"|[^"\s]\S*)"#;
+    let day =
+        "[0-9]{4}-((0[1-9]|1[0-2])-(0[1-9]|[12][0-9])|(0[13-9]|1[0-2])-30|(0[13578]|1[02])-31)";
+    let time = r"([01][0-9]|2[0-3]):[0-5][0-9]:[0-5][0-9](\.[0-9]{1,9})?";
+    let zone = "(Z|[+-]([01][0-9]|2[0-3]):[0-5][0-9])";
+    let term = format!("((worker=|error~){value}|created[<>]=?{day}T{time}{zone})");
+    let pattern = format!(r"^ *({term}( +{term})*)? *$");
+    json!({ "type": "string", "maxLength": FILTER_BYTES_MAX, "pattern": pattern })
+}
+
+/// The name of a command. Its length is counted in bytes, which schemas cannot say.
+pub fn command() -> Value {
+    json!({
+        "type": "string", "minLength": 1, "maxLength": COMMAND_BYTES_MAX, "pattern": NO_CONTROLS,
+        "description": format!("1 to {COMMAND_BYTES_MAX} bytes of UTF-8 without control characters."),
+    })
+}
+
+/// The name of a topic.
+pub fn label() -> Value {
+    json!({ "type": "string", "minLength": 1, "maxLength": TOPIC_NAME_BYTES_MAX, "pattern": LABEL })
+}
+
+/// A moment.
+pub fn moment(description: &str) -> Value {
+    json!({ "type": "string", "format": "date-time", "description": description })
+}
+
+/// A text.
+pub fn text(description: &str) -> Value {
+    json!({ "type": "string", "description": description })
+}
+
+/// A count.
+pub fn count(description: &str) -> Value {
+    json!({ "type": "integer", "format": "int64", "minimum": 0, "description": description })
+}
+
+/// A yes or no.
+pub fn flag(description: &str) -> Value {
+    json!({ "type": "boolean", "description": description })
+}
+
+/// One of these words.
+pub fn word(words: &[&str], description: &str) -> Value {
+    json!({ "type": "string", "enum": words, "description": description })
+}
+
+/// A number of a request, which may be null.
+pub fn number_or_null(min: i64, max: i64, description: &str) -> Value {
+    json!({
+        "type": ["integer", "null"], "format": "int64", "minimum": min, "maximum": max,
+        "description": description,
+    })
+}
+
+/// A text of a request, which may be null; an empty one counts as absent.
+pub fn text_or_null(max: usize, description: &str) -> Value {
+    json!({ "type": ["string", "null"], "maxLength": max, "description": description })
+}
+
+/// A text of a request that must have a form, unless it is null or empty, which count as absent.
+pub fn form_or_blank(form: Value, description: &str) -> Value {
+    let blank = json!({ "type": ["string", "null"], "maxLength": 0 });
+    json!({ "anyOf": [form, blank], "description": description })
+}
+
+/// A list of a schema.
+pub fn list(of: Value, description: &str) -> Value {
+    json!({ "type": "array", "items": of, "description": description })
+}
+
+/// A yes or no in the query.
+pub fn query_flag() -> Value {
+    json!({ "type": "string", "enum": ["true", "false", "1", "0"], "default": "false" })
+}
+
+/// An object whose fields are these, the named ones always there.
+pub fn object(description: &str, required: &[&str], properties: Value) -> Value {
+    let mut schema =
+        json!({ "type": "object", "description": description, "properties": properties });
+    if !required.is_empty() {
+        super::operation::set(&mut schema, "required", json!(required));
+    }
+    schema
+}

@@ -1,0 +1,158 @@
+//! The parts of which the documentation of one operation is made.
+
+use std::collections::BTreeMap;
+
+use serde_json::{Map, Value, json};
+
+/// The content type of bodies.
+pub const JSON: &str = "application/json";
+
+/// What is known of an operation besides its route.
+pub struct Operation {
+    /// The noun that it belongs to.
+    pub tag: &'static str,
+    /// One line.
+    pub summary: &'static str,
+    /// The rest, in CommonMark.
+    pub description: &'static str,
+    /// Parameters besides those of the path.
+    pub parameters: Vec<Value>,
+    /// The request body, if it has one.
+    pub body: Option<Value>,
+    /// Good answers by status.
+    pub answers: BTreeMap<u16, Value>,
+    /// Codes of problems besides those that all routes of its kind share.
+    pub codes: Vec<&'static str>,
+}
+
+impl Operation {
+    /// An operation without parameters, body and answers.
+    pub fn new(tag: &'static str, summary: &'static str, description: &'static str) -> Operation {
+        Operation {
+            tag,
+            summary,
+            description,
+            parameters: Vec::new(),
+            body: None,
+            answers: BTreeMap::new(),
+            codes: Vec::new(),
+        }
+    }
+
+    /// With a parameter of the query; an empty one counts as absent.
+    pub fn query(mut self, name: &str, description: &str, schema: Value) -> Operation {
+        let mut parameter = parameter("query", name, description, schema);
+        set(&mut parameter, "allowEmptyValue", json!(true));
+        self.parameters.push(parameter);
+        self
+    }
+
+    /// With a query parameter that must be there.
+    pub fn required_query(mut self, name: &str, description: &str, schema: Value) -> Operation {
+        let mut parameter = parameter("query", name, description, schema);
+        set(&mut parameter, "required", json!(true));
+        self.parameters.push(parameter);
+        self
+    }
+
+    /// With a header.
+    pub fn header(mut self, name: &str, description: &str, schema: Value) -> Operation {
+        self.parameters.push(parameter("header", name, description, schema));
+        self
+    }
+
+    /// With a JSON body that must be there.
+    pub fn body(mut self, schema: &str, example: Value) -> Operation {
+        self.body = Some(body(schema, example, true));
+        self
+    }
+
+    /// With a JSON body that may be left out, because all its fields may.
+    pub fn optional_body(mut self, schema: &str, example: Value) -> Operation {
+        self.body = Some(body(schema, example, false));
+        self
+    }
+
+    /// Answers JSON of a named schema.
+    pub fn answers(self, status: u16, description: &str, schema: &str) -> Operation {
+        self.answers_as(status, description, JSON, reference(schema))
+    }
+
+    /// Answers a body of a media type.
+    pub fn answers_as(
+        mut self,
+        status: u16,
+        description: &str,
+        media: &str,
+        schema: Value,
+    ) -> Operation {
+        let content = json!({ media: { "schema": schema } });
+        let answer =
+            json!({ "description": description, "headers": headers(), "content": content });
+        self.answers.insert(status, answer);
+        self
+    }
+
+    /// Answers without a body.
+    pub fn answers_nothing(mut self, status: u16, description: &str) -> Operation {
+        let answer = json!({ "description": description, "headers": headers() });
+        self.answers.insert(status, answer);
+        self
+    }
+
+    /// With a header on the answer of a status.
+    pub fn with_header(mut self, status: u16, name: &str, component: &str) -> Operation {
+        let header = json!({ "$ref": format!("#/components/headers/{component}") });
+        let answer = self.answers.get_mut(&status);
+        if let Some(headers) = answer.and_then(|answer| answer.get_mut("headers")) {
+            set(headers, name, header);
+        }
+        self
+    }
+
+    /// What a client may do next with the task that an answer holds.
+    pub fn leads_to(mut self, status: u16, id_at: &str, operations: &[&str]) -> Operation {
+        let link = |operation: &&str| {
+            let parameters = json!({ "id": format!("$response.body#{id_at}") });
+            let link = json!({ "operationId": operation, "parameters": parameters });
+            ((*operation).to_owned(), link)
+        };
+        let links: Map<String, Value> = operations.iter().map(link).collect();
+        if let Some(answer) = self.answers.get_mut(&status) {
+            set(answer, "links", Value::Object(links));
+        }
+        self
+    }
+
+    /// Problems that it may answer.
+    pub fn refuses(mut self, codes: &[&'static str]) -> Operation {
+        self.codes.extend_from_slice(codes);
+        self
+    }
+}
+
+/// A reference to a named schema.
+pub fn reference(schema: &str) -> Value {
+    json!({ "$ref": format!("#/components/schemas/{schema}") })
+}
+
+/// Headers of every answer.
+pub fn headers() -> Value {
+    json!({ "X-Request-Id": { "$ref": "#/components/headers/RequestId" } })
+}
+
+/// Sets a field of an object.
+pub fn set(object: &mut Value, name: &str, value: Value) {
+    if let Some(map) = object.as_object_mut() {
+        map.insert(name.to_owned(), value);
+    }
+}
+
+fn parameter(place: &str, name: &str, description: &str, schema: Value) -> Value {
+    json!({ "name": name, "in": place, "description": description, "schema": schema })
+}
+
+fn body(schema: &str, example: Value, required: bool) -> Value {
+    let content = json!({ JSON: { "schema": reference(schema), "example": example } });
+    json!({ "required": required, "content": content })
+}

@@ -1,0 +1,79 @@
+//! The operations that are about the server itself.
+
+use serde_json::json;
+
+use super::kinds::text;
+use super::operation::{JSON, Operation};
+
+const PLAIN: &str = "text/plain";
+
+/// The documentation by operation id.
+pub fn operations() -> Vec<(&'static str, Operation)> {
+    vec![
+        ("raftStatus", raft()),
+        ("livez", live()),
+        ("readyz", ready("Whether the server is ready")),
+        ("healthz", ready("The same as `/readyz`")),
+        ("metrics", metrics()),
+        ("openapi", openapi()),
+        ("docs", docs()),
+    ]
+}
+
+fn raft() -> Operation {
+    Operation::new("server", "Read the cluster's state", "A single node has no groups.").answers(
+        200,
+        "Where this node stands.",
+        "RaftStatus",
+    )
+}
+
+fn live() -> Operation {
+    Operation::new("server", "Whether the server runs", "For a liveness probe.").answers_as(
+        200,
+        "It does.",
+        PLAIN,
+        text("`ok`."),
+    )
+}
+
+fn ready(summary: &'static str) -> Operation {
+    Operation::new(
+        "server",
+        summary,
+        "Ready means: the store is open and works, and the server is not about to stop.",
+    )
+    .query("verbose", "If present, one line for each check.", json!({ "type": "string" }))
+    .answers_as(200, "It is.", PLAIN, text("`ok`."))
+    .answers_as(503, "It is not, or not any more.", PLAIN, text("`not ready`."))
+    .with_header(503, "Retry-After", "RetryAfter")
+}
+
+fn metrics() -> Operation {
+    Operation::new(
+        "server",
+        "Read the metrics",
+        "Prometheus text. On this port for clients on the same machine only, unless `metrics.public` is \
+         set; for others there is nothing here.",
+    )
+    .answers_as(200, "The metrics.", PLAIN, text("Prometheus text format."))
+    .refuses(&["no_such_route"])
+}
+
+fn openapi() -> Operation {
+    Operation::new("server", "Read this document", "OpenAPI 3.1.").answers_as(
+        200,
+        "The document.",
+        JSON,
+        json!({ "type": "object" }),
+    )
+}
+
+fn docs() -> Operation {
+    Operation::new("server", "Read the documentation", "This document as a page.").answers_as(
+        200,
+        "The page.",
+        "text/html",
+        text("HTML."),
+    )
+}

@@ -1,0 +1,212 @@
+//! Schemas of what clients send. What is not in them is ignored, except in a topic's policy.
+//!
+//! Bounds that an operator can change are those of the default configuration, and say so.
+
+use codeq_core::limits::{
+    ARTIFACT_FIELD_BYTES_MAX, ARTIFACTS_MAX, BULK_MAX, CLAIM_COMMANDS_MAX, DELAY_MS_MAX,
+    IDEMPOTENCY_KEY_BYTES_MAX, LEASE_MS_MAX, RETENTION_MS_MAX, TOPIC_ATTEMPTS_MAX,
+    TOPIC_CONSUMERS_MAX, TOPIC_TIER_MAX, TOPIC_TIERS_MAX, WEBHOOK_BYTES_MAX,
+};
+use serde_json::{Value, json};
+
+use super::kinds::{
+    command, form_or_blank, label, list, number_or_null, object, text_or_null, word,
+};
+use super::operation::{reference, set};
+use crate::config::Config;
+
+const LEASE_SECONDS_MAX: i64 = (LEASE_MS_MAX / 1_000) as i64;
+const DELAY_SECONDS_MAX: i64 = (DELAY_MS_MAX / 1_000) as i64;
+const RETENTION_SECONDS_MAX: i64 = (RETENTION_MS_MAX / 1_000) as i64;
+
+/// The schemas by name.
+pub fn schemas() -> Vec<(&'static str, Value)> {
+    vec![
+        ("NewTask", new_task()),
+        ("NewTasks", batch("tasks", "NewTask")),
+        ("ClaimRequest", claim(false)),
+        ("ClaimBatchRequest", claim(true)),
+        ("HeartbeatRequest", heartbeat()),
+        ("AbandonRequest", abandon()),
+        ("NackRequest", nack()),
+        ("Submission", submission(false)),
+        ("SubmissionItem", submission(true)),
+        ("Submissions", batch("results", "SubmissionItem")),
+        ("BulkRequest", bulk()),
+        ("ReplayRequest", replay()),
+        ("CleanupRequest", cleanup()),
+        ("TopicPolicyRequest", policy()),
+    ]
+}
+
+fn new_task() -> Value {
+    // No `format`: names that are not ASCII are fine here, and a `uri` has none.
+    let url = json!({
+        "type": "string", "pattern": r"^https?://[^/?#\s]", "maxLength": WEBHOOK_BYTES_MAX,
+    });
+    let run_at = json!({ "type": "string", "format": "date-time" });
+    let properties = json!({
+        "command": command(),
+        "payload": {
+            "not": { "type": "null" },
+            "description": "Any JSON but null, up to 1 MiB. Kept byte for byte; answers hold it as a text.",
+        },
+        "priority": number_or_null(i64::MIN, i64::MAX,
+            "0 to 9, higher first; what lies outside is moved to the nearer end. Default 0."),
+        "maxAttempts": number_or_null(0, i64::MAX,
+            "Failed executions before the task is dead-lettered; 0 means the default, more than 1,000 counts as 1,000."),
+        "webhook": form_or_blank(url, "Where the result is posted: http or https."),
+        "idempotencyKey": text_or_null(IDEMPOTENCY_KEY_BYTES_MAX,
+            "A repeat with the same key answers the task that was made first. At most 256 bytes."),
+        "runAt": form_or_blank(run_at,
+            "Not before this moment, at most ten years from now. Wins over `delaySeconds`."),
+        "delaySeconds": number_or_null(0, DELAY_SECONDS_MAX, "Not before so many seconds from now."),
+    });
+    object("A task to be made.", &["command", "payload"], properties)
+}
+
+fn batch(field: &str, of: &str) -> Value {
+    let mut items = list(
+        reference(of),
+        "100 at most, unless the server is configured otherwise (up to 1,000).",
+    );
+    set(&mut items, "minItems", json!(1));
+    set(&mut items, "maxItems", json!(Config::default().max_batch_size));
+    object("Several at once. Each stands for itself.", &[field], json!({ field: items }))
+}
+
+fn claim(batch: bool) -> Value {
+    let mut commands = list(
+        command(),
+        "Only tasks of these commands. Empty or absent: all that the token allows.",
+    );
+    set(&mut commands, "type", json!(["array", "null"]));
+    set(&mut commands, "maxItems", json!(CLAIM_COMMANDS_MAX));
+    let mut properties = json!({
+        "commands": commands,
+        "leaseSeconds": number_or_null(0, LEASE_SECONDS_MAX, "Length of the lease; 0 means the default."),
+        "waitSeconds": number_or_null(0, i64::MAX,
+            "Wait so long for a task if there is none; more than 30 counts as 30."),
+    });
+    if !batch {
+        return object("What a worker asks for.", &[], properties);
+    }
+    let count = json!({
+        "type": "integer", "format": "int64", "minimum": 1, "maximum": Config::default().max_claim_batch_size,
+        "description": "At most so many; 10 at most, unless the server is configured otherwise (up to 1,000).",
+    });
+    set(&mut properties, "count", count);
+    object("What a worker asks for.", &["count"], properties)
+}
+
+fn heartbeat() -> Value {
+    let extend = number_or_null(
+        0,
+        LEASE_SECONDS_MAX,
+        "The lease ends so many seconds from now; 0 means the default.",
+    );
+    object("How long the lease is to last.", &[], json!({ "extendSeconds": extend }))
+}
+
+fn abandon() -> Value {
+    let penalty = json!({
+        "type": ["boolean", "null"],
+        "description": "Whether this spends an attempt. Default true.",
+    });
+    object("How the task is given back.", &[], json!({ "penalty": penalty }))
+}
+
+fn nack() -> Value {
+    let properties = json!({
+        "delaySeconds": number_or_null(0, i64::MAX,
+            "The pause before the next try, up to the server's longest; 0 means at once, absent the backoff policy."),
+        "reason": { "type": ["string", "null"], "description": "Kept as the task's error; cut at 4,096 bytes." },
+    });
+    object("Why and until when.", &[], properties)
+}
+
+fn submission(in_batch: bool) -> Value {
+    let field =
+        || json!({ "type": "string", "minLength": 1, "maxLength": ARTIFACT_FIELD_BYTES_MAX });
+    let artifact = object(
+        "An output that lies elsewhere.",
+        &["name", "url"],
+        json!({ "name": field(), "url": field() }),
+    );
+    let mut artifacts = list(artifact, "Outputs that lie elsewhere.");
+    set(&mut artifacts, "type", json!(["array", "null"]));
+    set(&mut artifacts, "maxItems", json!(ARTIFACTS_MAX));
+    let mut properties = json!({
+        "status": word(&["COMPLETED", "FAILED"], "How the task ended. `FAILED` is final; to have it tried again, nack."),
+        "result": {
+            "type": ["object", "null"],
+            "description": "With `COMPLETED`: any object up to 1 MiB, kept as sent; absent counts as `{}`.",
+        },
+        "error": { "type": ["string", "null"], "description": "Required with `FAILED`; cut at 4,096 bytes." },
+        "artifacts": artifacts,
+    });
+    let mut required = vec!["status"];
+    if in_batch {
+        set(&mut properties, "taskId", json!({ "type": "string", "description": "The task." }));
+        required.insert(0, "taskId");
+    }
+    let mut schema = object("How a task ended.", &required, properties);
+    let failed = json!({ "properties": { "status": { "const": "FAILED" } } });
+    let error = json!({ "required": ["error"], "properties": { "error": { "type": "string", "minLength": 1 } } });
+    set(&mut schema, "if", failed);
+    set(&mut schema, "then", error);
+    schema
+}
+
+fn limit() -> Value {
+    number_or_null(0, i64::from(BULK_MAX), "Touch at most so many; 0 and absent mean 1,000.")
+}
+
+fn bulk() -> Value {
+    object("How much to do in this call.", &[], json!({ "limit": limit() }))
+}
+
+fn replay() -> Value {
+    let properties = json!({
+        "limit": limit(),
+        "errorContains": { "type": ["string", "null"], "description": "Only tasks whose error contains this; empty means all." },
+        "cursor": {
+            "type": ["string", "null"], "minLength": 1,
+            "description": "`nextCursor` of the call before, to go on where it stopped.",
+        },
+    });
+    object("Which dead letters to replay.", &[], properties)
+}
+
+fn cleanup() -> Value {
+    let before = json!({ "type": "string", "format": "date-time" });
+    let properties = json!({
+        "limit": limit(),
+        "before": form_or_blank(before, "Only tasks that were finished before this moment. Default now."),
+    });
+    object("Which finished tasks to remove.", &[], properties)
+}
+
+fn policy() -> Value {
+    let mut reference = label();
+    set(&mut reference, "type", json!(["string", "null"]));
+    set(
+        &mut reference,
+        "description",
+        json!("A dead letter is also enqueued under this command. Not the topic itself."),
+    );
+    let properties = json!({
+        "priorityTiers": {
+            "type": ["array", "null"], "minItems": 1, "maxItems": TOPIC_TIERS_MAX, "uniqueItems": true,
+            "items": { "type": "integer", "minimum": 0, "maximum": TOPIC_TIER_MAX },
+            "description": "A task's priority is lowered to the nearest tier not above it, or raised to the lowest.",
+        },
+        "maxAttempts": number_or_null(1, TOPIC_ATTEMPTS_MAX.into(), "Default and ceiling for new tasks."),
+        "deadLetterTopicRef": reference,
+        "retentionSeconds": number_or_null(0, RETENTION_SECONDS_MAX, "How long finished tasks are kept; 0 means the server's setting."),
+        "maxConsumers": number_or_null(0, TOPIC_CONSUMERS_MAX.into(), "At most so many tasks in progress at once; 0 means no limit."),
+    });
+    let mut schema = object("The policy of a queue. Unknown fields are refused.", &[], properties);
+    set(&mut schema, "additionalProperties", json!(false));
+    schema
+}
