@@ -4,6 +4,7 @@ use axum::http::{HeaderValue, StatusCode};
 use axum::response::Response;
 use bytes::Bytes;
 use codeq_core::command::NewTask;
+use codeq_core::names::check_command;
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 
@@ -123,6 +124,8 @@ fn new_task(call: &Call, request: TaskRequest<'_>) -> Result<NewTask, ServiceErr
         None | Some("null") => return Err(ServiceError::invalid_body()),
         Some(text) => Bytes::copy_from_slice(text.as_bytes()),
     };
+    // Here and not only in the core, so that a batch fails on the first of its items that is wrong.
+    check_command(&request.command)?;
     let webhook = request.webhook.filter(|text| !text.is_empty());
     if webhook.as_deref().is_some_and(|text| !is_webhook(text)) {
         return Err(ServiceError::invalid("invalid_webhook", "invalid webhook url"));

@@ -96,12 +96,40 @@ fn value(text: &str) -> Result<(String, &str), ServiceError> {
 /// A moment in RFC 3339, in milliseconds since the epoch; moments before it count as zero.
 pub fn moment(text: &str) -> Option<Millis> {
     const LONGEST: usize = 40;
-    // The parser also reads extensions of RFC 3339 that nobody here means.
-    if text.len() > LONGEST || text.contains('[') {
+    if text.len() > LONGEST || !is_rfc3339(text.as_bytes()) {
         return None;
     }
     let at: jiff::Timestamp = text.parse().ok()?;
     Some(u64::try_from(at.as_millisecond()).unwrap_or(0))
+}
+
+/// Whether a text has the form of RFC 3339. The parser also reads other forms of ISO 8601, and extensions,
+/// that nobody here means.
+fn is_rfc3339(text: &[u8]) -> bool {
+    const DATE_TIME: &[u8] = b"0000-00-00T00:00:00";
+    let like = |text: &[u8], form: &[u8]| {
+        text.len() == form.len()
+            && text.iter().zip(form).all(|(byte, form)| match form {
+                b'0' => byte.is_ascii_digit(),
+                b'T' => matches!(byte, b'T' | b't' | b' '),
+                form => byte == form,
+            })
+    };
+    let Some((date_time, rest)) = text.split_at_checked(DATE_TIME.len()) else {
+        return false;
+    };
+    let (fraction, offset) = match rest.iter().position(|byte| b"Zz+-".contains(byte)) {
+        Some(at) => rest.split_at(at),
+        None => return false,
+    };
+    let fraction_fits = match fraction.split_first() {
+        None => true,
+        Some((b'.', digits)) => !digits.is_empty() && digits.iter().all(u8::is_ascii_digit),
+        Some(_) => false,
+    };
+    let zulu = offset.eq_ignore_ascii_case(b"Z");
+    let offset_fits = zulu || like(offset, b"+00:00") || like(offset, b"-00:00");
+    like(date_time, DATE_TIME) && fraction_fits && offset_fits
 }
 
 fn invalid(why: &'static str) -> ServiceError {
@@ -127,6 +155,35 @@ mod tests {
             parse("created>=1970-01-01T01:00:02+01:00 created<=1970-01-01T00:00:03Z").unwrap();
         assert_eq!((got.created_from, got.created_before), (Some(2_000), Some(3_001)));
         assert!(parse("  ").unwrap().worker.is_none());
+    }
+
+    #[test]
+    fn moments_are_rfc_3339_and_nothing_else() {
+        for (text, at) in [
+            ("1970-01-01T00:00:01Z", 1_000),
+            ("1970-01-01t00:00:01.5z", 1_500),
+            ("1970-01-01 01:00:01+01:00", 1_000),
+            ("1969-12-31T23:59:59Z", 0),
+        ] {
+            assert_eq!(moment(text), Some(at), "{text}");
+        }
+        for text in [
+            "",
+            "1970-01-01",
+            "1970-01-01T00:00:01",
+            "1970-01-01T00:00Z",
+            "1970-01-01T00Z",
+            "19700101T000001Z",
+            "1970-01-01T00:00:01+0100",
+            "1970-01-01T00:00:01,5Z",
+            "1970-01-01T00:00:01.Z",
+            "1970-01-01T00:00:01Z[UTC]",
+            "1970-01-01T00:00:01Zé",
+            "+001970-01-01T00:00:01Z",
+            "1970-02-30T00:00:01Z",
+        ] {
+            assert_eq!(moment(text), None, "{text}");
+        }
     }
 
     #[test]

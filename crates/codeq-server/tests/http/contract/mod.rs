@@ -1,0 +1,9 @@
+//! Every route: exact shapes, codes and texts.
+
+mod admin;
+mod bodies;
+mod edge;
+mod enqueue;
+mod limits;
+mod reads;
+mod workers;

@@ -1,0 +1,8 @@
+//! Tasks from their beginning to their end, and what steers them on the way.
+
+mod cancel;
+mod dead_letters;
+mod lists;
+mod queues;
+mod topics;
+mod walk;

@@ -1,0 +1,22 @@
+//! The server over real sockets: what `http.md` and `semantics.md` promise, asked for by a client.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    reason = "helpers of tests"
+)]
+
+mod harness;
+mod raw;
+mod shape;
+
+mod contract;
+mod events;
+mod exactness;
+mod idempotency;
+mod lifecycle;
+mod long_poll;
+mod restart;
+mod tenancy;
