@@ -9,7 +9,7 @@ use crate::check::after_restart;
 use crate::finish::finish;
 use crate::ledger::Ledger;
 use crate::load;
-use crate::node::Node;
+use crate::node::{Node, codeq};
 use crate::random::Random;
 
 /// Cycles of one test run; `make campaign` asks for more.
@@ -40,5 +40,8 @@ fn what_was_answered_survives_sigkill() {
     let node = Node::dev(&dir, &[]);
     let count = finish(node.addr, &ledger, &mut random);
     println!("{kills} kills in {} s: {count:?}", begin.elapsed().as_secs());
+    node.kill();
+    let found = codeq(&["fsck", dir.to_str().unwrap()]).output().unwrap();
+    assert!(found.status.success(), "{}", String::from_utf8_lossy(&found.stdout));
     assert!(count.completed > 0 && count.cancelled > 0 && count.keys > 0, "{count:?}");
 }
