@@ -21,7 +21,7 @@ pub fn after_restart(addr: SocketAddr, ledger: &Mutex<Ledger>, random: &mut Rand
     for task in list(&mut Client::new(addr), "status=IN_PROGRESS") {
         ledger.lock().observe(&task, None);
     }
-    let ids = ledger.lock().to_check(OLDER, random);
+    let ids = ledger.lock().take_touched(OLDER, random);
     in_parallel(addr, &ids, |http, id| observe(http, ledger, id));
     ledger.lock().claims_open = 0;
     repeat_keys(addr, ledger, random, OLDER);

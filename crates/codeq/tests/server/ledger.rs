@@ -212,7 +212,7 @@ impl Ledger {
     }
 
     /// What to read after a restart: all that was spoken about, and some of the older.
-    pub fn to_check(&mut self, older: usize, random: &mut Random) -> Vec<String> {
+    pub fn take_touched(&mut self, older: usize, random: &mut Random) -> Vec<String> {
         let mut ids = std::mem::take(&mut self.touched);
         if ids.len() + older >= self.tasks.len() {
             ids.extend(self.tasks.keys().cloned());
