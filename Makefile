@@ -77,6 +77,7 @@ campaign: prepare
 	$(CARGO) run --release --locked -p codeq -- sim --seeds $(SIM_SEEDS) --hours $(SIM_HOURS)
 	$(CARGO) run --release --locked -p codeq-crash -- kill --cycles $(KILLS)
 	$(CARGO) run --release --locked -p codeq-crash -- power --cycles $(CUTS)
+	CODEQ_HTTP_KILLS=$(KILLS) $(CARGO) test --locked -p codeq --test server -- --nocapture
 
 clean:
 	$(CARGO) clean

@@ -1,0 +1,16 @@
+//! The server as a process: started, used over sockets, killed, terminated, started again.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "helpers of tests")]
+#![allow(clippy::panic, clippy::indexing_slicing, reason = "helpers of tests")]
+
+mod check;
+mod finish;
+mod http;
+mod kill;
+mod ledger;
+mod load;
+mod node;
+mod random;
+mod start;
+mod task;
+mod terminate;

@@ -1,0 +1,96 @@
+//! SIGTERM under load: every request has its answer or a closed connection, and nothing answered is lost.
+
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use parking_lot::Mutex;
+
+use crate::check::after_restart;
+use crate::finish::finish;
+use crate::http::{Client, is_hang};
+use crate::ledger::Ledger;
+use crate::load;
+use crate::node::{Node, PATIENCE};
+use crate::random::Random;
+
+const CYCLES: u64 = 3;
+const SHARDS: usize = 2;
+const LONG_POLLS: usize = 4;
+/// A poll that is woken by the drain and not by its time, of which much more is left.
+const PROMPT: Duration = Duration::from_secs(15);
+
+#[test]
+fn what_was_answered_survives_sigterm() {
+    let mut random = Random::of_this_run();
+    let base = tempfile::tempdir().unwrap();
+    let dir = base.path().join("data");
+    let ledger = Mutex::new(Ledger::default());
+    for _ in 0..CYCLES {
+        let node = Node::dev(&dir, &["--shards", &SHARDS.to_string()]);
+        after_restart(node.addr, &ledger, &mut random);
+        let life = Duration::from_millis(50 + random.below(251));
+        terminate(node, &ledger, &mut random, life);
+    }
+    let node = Node::dev(&dir, &[]);
+    let count = finish(node.addr, &ledger, &mut random);
+    assert!(count.completed > 0, "{count:?}");
+}
+
+fn terminate(node: Node, ledger: &Mutex<Ledger>, random: &mut Random, life: Duration) {
+    let addr = node.addr;
+    let stopping = AtomicBool::new(false);
+    let told = Mutex::new(None);
+    std::thread::scope(|scope| {
+        let polls: Vec<_> = (0..LONG_POLLS).map(|_| scope.spawn(move || poll(addr))).collect();
+        await_polls(&mut node.client());
+        load::run(addr, ledger, random, &stopping, || {
+            std::thread::sleep(life);
+            let mut probe = node.client();
+            assert_eq!(probe.get("/readyz").unwrap().status, 200);
+            stopping.store(true, Ordering::SeqCst);
+            *told.lock() = Some(Instant::now());
+            node.terminate();
+            await_not_ready(probe);
+            assert_eq!(node.ended().code(), Some(0));
+        });
+        let told = told.lock().unwrap();
+        for poll in polls {
+            let answered = poll.join().unwrap();
+            assert!(answered.duration_since(told) < PROMPT, "a poll was left waiting");
+        }
+    });
+}
+
+/// Waits for a task that never comes, and is told so. The moment of the answer.
+fn poll(addr: SocketAddr) -> Instant {
+    let body = r#"{"commands":["nobody-sends-this"],"waitSeconds":30}"#;
+    let answer = Client::new(addr).post("/tasks/claim", body).unwrap();
+    assert_eq!(answer.status, 204, "{answer:?}");
+    Instant::now()
+}
+
+/// Until the server counts every poll among the waiting. A claim waits in every shard.
+fn await_polls(http: &mut Client) {
+    let deadline = Instant::now() + PATIENCE;
+    let all = format!("codeq_claims_waiting {}", LONG_POLLS * SHARDS);
+    while !http.get("/metrics").unwrap().body.lines().any(|line| line == all) {
+        assert!(Instant::now() < deadline, "the polls do not wait");
+    }
+}
+
+/// Until the probe says so, or nobody answers it any more.
+fn await_not_ready(mut probe: Client) {
+    let deadline = Instant::now() + PATIENCE;
+    loop {
+        match probe.get("/readyz") {
+            Ok(answer) if answer.status == 503 => return,
+            Ok(answer) => assert_eq!(answer.status, 200, "{answer:?}"),
+            Err(error) => {
+                assert!(!is_hang(&error), "a probe hangs");
+                return;
+            }
+        }
+        assert!(Instant::now() < deadline, "ready although it was told to stop");
+    }
+}
