@@ -221,7 +221,17 @@ fn queue() -> Value {
 }
 
 fn queue_item() -> Value {
-    let required = ["tenantId", "completed", "failed", "bytes", "paused", "oldestReadySeconds"];
+    let required = [
+        "tenantId",
+        "completed",
+        "failed",
+        "bytes",
+        "paused",
+        "oldestReadySeconds",
+        "enqueuedPerSecond",
+        "claimedPerSecond",
+        "finishedPerSecond",
+    ];
     let properties = json!({
         "tenantId": text("Its tenant."),
         "completed": count("Finished tasks that are kept, completed."),
@@ -229,6 +239,9 @@ fn queue_item() -> Value {
         "bytes": count("Payload bytes of unfinished tasks."),
         "paused": flag("Claims are stopped."),
         "oldestReadySeconds": { "type": "number", "minimum": 0, "description": "Age of the oldest claimable task; 0 if there is none." },
+        "enqueuedPerSecond": { "type": "number", "minimum": 0, "description": "Tasks made, over the last minute." },
+        "claimedPerSecond": { "type": "number", "minimum": 0, "description": "Tasks claimed, over the last minute." },
+        "finishedPerSecond": { "type": "number", "minimum": 0, "description": "Tasks finished, over the last minute." },
     });
     let mut schema = object("A queue.", &required, properties);
     set(&mut schema, "allOf", json!([reference("Queue")]));
