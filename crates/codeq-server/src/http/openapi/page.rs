@@ -155,7 +155,7 @@ fn article(page: &mut Html, document: &Value, entry: &Entry<'_>) {
     page.raw("<span class=\"who\">").text(&caller(operation)).raw("</span></div>");
     page.element("p", string(operation, "description"));
     if !entry.parameters.is_empty() {
-        parameters(page, document, &entry.parameters);
+        parameters(page, &entry.parameters);
     }
     if let Some(media) = operation.pointer("/requestBody/content/application~1json") {
         let required = operation.pointer("/requestBody/required") == Some(&Value::Bool(true));
@@ -176,7 +176,7 @@ fn caller(operation: &Value) -> String {
     }
 }
 
-fn parameters(page: &mut Html, document: &Value, parameters: &[&Value]) {
+fn parameters(page: &mut Html, parameters: &[&Value]) {
     page.raw("<h4>Parameters</h4><div class=\"wide\"><table>");
     for parameter in parameters {
         page.raw("<tr><td><code>").text(string(parameter, "name")).raw("</code>");
@@ -227,7 +227,7 @@ fn callback(page: &mut Html, document: &Value) {
     page.raw("<section id=\"taskFinished\"><h2>result callback</h2>");
     page.element("p", string(operation, "description"));
     let all: Vec<&Value> = list(operation, "parameters").iter().collect();
-    parameters(page, document, &all);
+    parameters(page, &all);
     page.raw("<h4>Body</h4>");
     table(page, document, at(operation, "/requestBody/content/application~1json/schema"));
     page.raw("</section>");
