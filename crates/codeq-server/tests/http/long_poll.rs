@@ -185,7 +185,8 @@ async fn whoever_waits_is_answered_when_the_server_stops() {
         for result in results {
             result.await.unwrap().0.refused(404, "result not found");
         }
-        assert_eq!(events.next().await, None);
+        // Streams end; they may still tell what happened just before they began.
+        while events.next().await.is_some() {}
         start.elapsed()
     };
     let (answered, _dir) = join(answers, h.stop()).await;

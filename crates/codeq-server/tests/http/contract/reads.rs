@@ -110,9 +110,9 @@ async fn lists_are_newest_first_and_filtered() {
     };
     let all = [&running, &dead, &second, &first];
     assert_eq!(list("").await.iter().collect::<Vec<_>>(), all);
-    assert_eq!(list("command=c").await, [first.clone()]);
+    assert_eq!(list("command=c").await, std::slice::from_ref(&first));
     assert_eq!(list("status=PENDING").await, [second.clone(), first]);
-    assert_eq!(list("status=FAILED").await, [dead.clone()]);
+    assert_eq!(list("status=FAILED").await, std::slice::from_ref(&dead));
     assert_eq!(list("status=FAILED&command=other").await.len(), 0);
     assert_eq!(list("filter=worker%3Dworker").await, [running]);
     assert_eq!(list("filter=error~%22connection%20ref%22").await, [dead]);

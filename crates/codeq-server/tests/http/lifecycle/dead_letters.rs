@@ -19,7 +19,7 @@ async fn they_are_listed_newest_first_in_pages() {
     h.dead("other", "x").await;
     h.task("c").await;
     assert_eq!(ids(&h, "").await, [new.clone(), old.clone()]);
-    assert_eq!(ids(&h, "?filter=error~time").await, [old.clone()]);
+    assert_eq!(ids(&h, "?filter=error~time").await, std::slice::from_ref(&old));
     let page = h.get(ADMIN, "admin/dlq/C?limit=1").await.expect(200).json();
     let cursor = page["nextCursor"].as_str().unwrap();
     assert_eq!(ids(&h, &format!("?limit=1&cursor={cursor}")).await, [old]);
