@@ -41,20 +41,20 @@ impl Node {
         let mut args = vec!["dev", "--data-dir", dir.to_str().unwrap()];
         args.extend(["--http-addr", "127.0.0.1:0"]);
         args.extend(more);
-        let log = dir.with_extension("log");
-        let log = File::options().create(true).append(true).open(log).unwrap();
-        Node::greeted(codeq(&args).stderr(log))
+        let path = dir.with_extension("log");
+        let log = File::options().create(true).append(true).open(&path).unwrap();
+        Node::greeted(codeq(&args).stderr(log), &path)
     }
 
-    /// Starts a server that greets, and reads the greeting.
-    pub fn greeted(command: &mut Command) -> Node {
+    /// Starts a server that greets, and reads the greeting. Where there is none, its log says why.
+    pub fn greeted(command: &mut Command, log: &Path) -> Node {
         let mut child = command.spawn().unwrap();
         let stdout = BufReader::new(child.stdout.take().unwrap());
         let (stdout, greeting) = within("a greeting", move || read_greeting(stdout));
         let url = greeting.lines().find_map(|line| line.trim().strip_prefix("API "));
         let Some(url) = url else {
-            let status = child.wait();
-            panic!("no address in the greeting, {status:?}: {greeting}");
+            let (status, log) = (child.wait(), std::fs::read_to_string(log));
+            panic!("no address in the greeting '{greeting}', {status:?}: {log:?}");
         };
         let addr = url.trim().strip_prefix("http://").unwrap();
         let addr = addr.strip_suffix("/v1/codeq").unwrap().parse().unwrap();

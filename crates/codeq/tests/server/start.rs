@@ -97,8 +97,12 @@ fn a_port_that_is_taken_is_named_and_nothing_is_made() {
 #[test]
 fn an_ephemeral_server_leaves_nothing() {
     let base = tempfile::tempdir().unwrap();
+    let beside = tempfile::tempdir().unwrap();
+    let path = beside.path().join("log");
+    let log = std::fs::File::create(&path).unwrap();
     let mut command = codeq(&["dev", "--ephemeral", "--http-addr", "127.0.0.1:0"]);
-    let node = Node::greeted(command.env("TMPDIR", base.path()).current_dir(base.path()));
+    command.env("TMPDIR", base.path()).current_dir(base.path());
+    let node = Node::greeted(command.stderr(log), &path);
     assert!(node.greeting.contains("thrown away"), "{}", node.greeting);
     let made = node.client().post("/tasks", r#"{"command":"a","payload":1}"#).unwrap();
     assert_eq!(made.status, 202);
