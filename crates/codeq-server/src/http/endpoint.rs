@@ -176,10 +176,8 @@ async fn read(app: &App, parts: &Parts, body: Body, max: usize) -> Result<Bytes,
         Ok(Err(_)) => Err(ServiceError::invalid_body().into()),
         Err(_) => {
             let status = StatusCode::REQUEST_TIMEOUT;
-            let mut problem = Problem::edge(status, "body_timeout", "the body took too long");
-            // What is left of the body must not be taken for a request.
-            problem.header = Some((header::CONNECTION, HeaderValue::from_static("close")));
-            Err(problem)
+            let problem = Problem::edge(status, "body_timeout", "the body took too long");
+            Err(Problem { close: true, ..problem })
         }
     }
 }

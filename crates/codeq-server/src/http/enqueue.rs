@@ -45,7 +45,7 @@ struct BatchAnswer<'a> {
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
 enum Item<'a> {
-    Task(TaskBody<'a>),
+    Task(Box<TaskBody<'a>>),
     Error(String),
 }
 
@@ -76,7 +76,7 @@ pub async fn batch(call: Call) -> Answer {
     let mut tasks = Vec::with_capacity(request.tasks.len());
     let mut outcomes = Vec::with_capacity(request.tasks.len());
     for (index, text) in request.tasks.iter().enumerate() {
-        let parsed = serde_json::from_str(text.get()).map_err(|_| ServiceError::invalid_body());
+        let parsed = json::parse_object(text.get());
         match parsed.and_then(|request| new_task(&call, request)) {
             Ok(mut task) => {
                 // A key for the whole batch makes one for every task that has none.
@@ -105,7 +105,7 @@ pub async fn batch(call: Call) -> Answer {
         .collect();
     let repeated = outcomes.iter().all(|outcome| matches!(outcome, Ok(made) if made.repeated));
     let results = outcomes.iter().map(|outcome| match outcome {
-        Ok(made) => Item::Task(call.task(&made.task)),
+        Ok(made) => Item::Task(Box::new(call.task(&made.task))),
         Err(error) => Item::Error(error.to_string()),
     });
     let mut response = answer::json(StatusCode::OK, &BatchAnswer { results: results.collect() });

@@ -11,7 +11,16 @@ pub const DEPTH_MAX: usize = 100;
 /// Reads a body that must be there.
 pub fn parse<'a, T: Deserialize<'a>>(body: &'a [u8]) -> Result<T, ServiceError> {
     check_depth(body)?;
-    serde_json::from_slice(body).map_err(|_| ServiceError::invalid_body())
+    let text = std::str::from_utf8(body).map_err(|_| ServiceError::invalid_body())?;
+    parse_object(text)
+}
+
+/// Reads an object, and only an object: the parser would take an array for one, field by field.
+pub fn parse_object<'a, T: Deserialize<'a>>(text: &'a str) -> Result<T, ServiceError> {
+    if !text.trim_ascii_start().starts_with('{') {
+        return Err(ServiceError::invalid_body());
+    }
+    serde_json::from_str(text).map_err(|_| ServiceError::invalid_body())
 }
 
 /// Reads a body that may be empty, where every field is optional.
@@ -43,6 +52,20 @@ fn check_depth(body: &[u8]) -> Result<(), ServiceError> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn an_array_is_no_object() {
+        #[derive(Deserialize, Default)]
+        struct Body {
+            limit: Option<u32>,
+        }
+        assert_eq!(parse::<Body>(br#" {"limit":3}"#).unwrap().limit, Some(3));
+        for bad in ["[3]", "[null]", "3", "null", "", "\u{feff}{}"] {
+            assert!(parse::<Body>(bad.as_bytes()).is_err(), "{bad}");
+        }
+        assert!(parse_or_default::<Body>(b" \n").unwrap().limit.is_none());
+        assert!(parse_or_default::<Body>(b"[]").is_err());
+    }
 
     #[test]
     fn depth_counts_outside_of_strings_only() {

@@ -1,6 +1,6 @@
 //! Errors on the wire: `application/problem+json` (RFC 9457).
 
-use axum::http::{HeaderName, HeaderValue, StatusCode, header};
+use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::Response;
 use serde::Serialize;
 
@@ -15,8 +15,8 @@ pub struct Problem {
     pub status: StatusCode,
     /// The short text, the slug, and so on.
     pub error: ServiceError,
-    /// For 405: what would be allowed is added by the router.
-    pub header: Option<(HeaderName, HeaderValue)>,
+    /// The connection cannot be used again: what is left of the body must not be taken for a request.
+    pub close: bool,
 }
 
 #[derive(Serialize)]
@@ -43,12 +43,12 @@ impl Problem {
     /// A refusal of the edge itself.
     pub fn edge(status: StatusCode, code: &'static str, error: &'static str) -> Problem {
         // The class is for other protocols; the status is decided here.
-        Problem { status, error: ServiceError::invalid(code, error), header: None }
+        Problem { status, error: ServiceError::invalid(code, error), close: false }
     }
 
     /// The answer.
     pub fn into_response(self, request_id: &str, operation: &'static str) -> Response {
-        let Problem { status, error, header } = self;
+        let Problem { status, error, close } = self;
         let limited = status == StatusCode::TOO_MANY_REQUESTS;
         let body = Body {
             r#type: format!("/docs#{}", error.code),
@@ -76,8 +76,8 @@ impl Problem {
             };
             headers.insert(header::WWW_AUTHENTICATE, challenge);
         }
-        if let Some((name, value)) = header {
-            headers.insert(name, value);
+        if close {
+            headers.insert(header::CONNECTION, HeaderValue::from_static("close"));
         }
         response
     }
@@ -97,7 +97,7 @@ impl From<ServiceError> for Problem {
             Kind::Unavailable => StatusCode::SERVICE_UNAVAILABLE,
             Kind::Internal => StatusCode::INTERNAL_SERVER_ERROR,
         };
-        Problem { status, error, header: None }
+        Problem { status, error, close: false }
     }
 }
 

@@ -20,11 +20,11 @@ struct Request<'a> {
     #[serde(borrow)]
     result: Option<&'a RawValue>,
     error: Option<Arc<str>>,
-    artifacts: Option<Vec<ArtifactRequest>>,
+    #[serde(borrow)]
+    artifacts: Option<Vec<&'a RawValue>>,
 }
 
-#[derive(Deserialize)]
-#[serde(rename_all = "camelCase")]
+#[derive(Deserialize, Default)]
 struct ArtifactRequest {
     name: Option<Arc<str>>,
     url: Option<Arc<str>>,
@@ -68,10 +68,8 @@ pub async fn batch(call: Call) -> Answer {
     let mut requests = Vec::with_capacity(request.results.len());
     for text in &request.results {
         // An item without a task cannot even be answered for: that is a bad batch.
-        let parsed = serde_json::from_str::<ItemId>(text.get())
-            .and_then(|item| Ok((item.task_id, serde_json::from_str(text.get())?)));
-        let (id, request) = parsed.map_err(|_| ServiceError::invalid_body())?;
-        requests.push((id, submit_request(request)));
+        let item: ItemId = json::parse_object(text.get())?;
+        requests.push((item.task_id, submit_request(json::parse_object(text.get())?)));
     }
     let done = call.service().submit_batch(&call.caller, requests).await?;
     let results = done.iter().map(|(task_id, outcome)| match outcome {
@@ -90,6 +88,7 @@ fn submit_request(request: Request<'_>) -> SubmitRequest {
     }
     let mut artifacts = Vec::new();
     for artifact in request.artifacts.unwrap_or_default() {
+        let artifact = json::parse_object::<ArtifactRequest>(artifact.get()).unwrap_or_default();
         match (artifact.name, artifact.url) {
             (Some(name), Some(url)) => artifacts.push(Artifact { name, url }),
             _ => {
