@@ -4,7 +4,7 @@ use std::fs::File;
 use std::io::{BufRead, BufReader, Read};
 use std::net::SocketAddr;
 use std::path::Path;
-use std::process::{Child, ChildStdout, Command, ExitStatus, Stdio};
+use std::process::{Child, ChildStderr, ChildStdout, Command, ExitStatus, Stdio};
 use std::sync::mpsc;
 use std::time::Duration;
 
@@ -14,14 +14,18 @@ use crate::http::Client;
 pub const PATIENCE: Duration = Duration::from_secs(30);
 const LAST_LINE: &str = "Ctrl-C stops the server.";
 
+/// A process that does not outlive the test, however that ends.
+pub struct Process {
+    child: Child,
+    /// Open, so that it may say more; at its end the process has ended.
+    stdout: Option<BufReader<ChildStdout>>,
+}
+
 pub struct Node {
-    child: Option<Child>,
-    pid: u32,
+    process: Process,
     pub addr: SocketAddr,
     /// What it said on its standard output until it was ready.
     pub greeting: String,
-    /// Open, so that it may say more.
-    _stdout: BufReader<ChildStdout>,
 }
 
 /// `codeq` with these arguments and nothing of this process's settings.
@@ -48,17 +52,18 @@ impl Node {
 
     /// Starts a server that greets, and reads the greeting. Where there is none, its log says why.
     pub fn greeted(command: &mut Command, log: &Path) -> Node {
-        let mut child = command.spawn().unwrap();
-        let stdout = BufReader::new(child.stdout.take().unwrap());
-        let (stdout, greeting) = within("a greeting", move || read_greeting(stdout));
+        let mut process = Process::spawn(command);
+        let stdout = process.stdout.take().unwrap();
+        let (stdout, greeting) = within("greeting", move || read_greeting(stdout));
+        process.stdout = Some(stdout);
         let url = greeting.lines().find_map(|line| line.trim().strip_prefix("API "));
         let Some(url) = url else {
-            let (status, log) = (child.wait(), std::fs::read_to_string(log));
+            let (status, log) = (process.child.wait(), std::fs::read_to_string(log));
             panic!("no address in the greeting '{greeting}', {status:?}: {log:?}");
         };
         let addr = url.trim().strip_prefix("http://").unwrap();
         let addr = addr.strip_suffix("/v1/codeq").unwrap().parse().unwrap();
-        Node { pid: child.id(), child: Some(child), addr, greeting, _stdout: stdout }
+        Node { process, addr, greeting }
     }
 
     pub fn client(&self) -> Client {
@@ -66,67 +71,76 @@ impl Node {
     }
 
     /// SIGKILL.
-    pub fn kill(mut self) {
-        let mut child = self.child.take().unwrap();
-        child.kill().unwrap();
-        child.wait().unwrap();
+    pub fn kill(self) {
+        self.process.kill();
     }
 
     /// SIGTERM. Whoever says so waits for the end.
     pub fn terminate(&self) {
-        signal("TERM", self.pid);
+        self.process.signal("TERM");
     }
 
     /// SIGSTOP: it does nothing more, and keeps what it has.
     pub fn pause(&self) {
-        signal("STOP", self.pid);
+        self.process.signal("STOP");
     }
 
     /// SIGCONT.
     pub fn resume(&self) {
-        signal("CONT", self.pid);
+        self.process.signal("CONT");
+    }
+
+    /// Waits until it ended by itself.
+    pub fn ended(self) -> ExitStatus {
+        self.process.ended()
+    }
+}
+
+impl Process {
+    pub fn spawn(command: &mut Command) -> Process {
+        let mut child = command.spawn().unwrap();
+        let stdout = child.stdout.take().map(BufReader::new);
+        Process { child, stdout }
+    }
+
+    /// What it says on its standard error, if that is piped.
+    pub fn stderr(&mut self) -> BufReader<ChildStderr> {
+        BufReader::new(self.child.stderr.take().unwrap())
+    }
+
+    /// SIGKILL.
+    pub fn kill(mut self) {
+        self.child.kill().unwrap();
+        self.child.wait().unwrap();
+    }
+
+    /// Sends a signal the way a person does.
+    pub fn signal(&self, name: &str) {
+        let command = format!("kill -{name} {}", self.child.id());
+        assert!(Command::new("sh").args(["-c", &command]).status().unwrap().success());
     }
 
     /// Waits until it ended by itself.
     pub fn ended(mut self) -> ExitStatus {
-        let child = self.child.take().unwrap();
-        ended(child)
+        let mut stdout = self.stdout.take().unwrap();
+        within("end", move || stdout.read_to_end(&mut Vec::new())).unwrap();
+        self.child.wait().unwrap()
     }
 }
 
-impl Drop for Node {
+impl Drop for Process {
     fn drop(&mut self) {
-        if let Some(mut child) = self.child.take() {
-            let _ = child.kill();
-            let _ = child.wait();
-        }
+        // One that has ended is not found any more, which is as good.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
     }
-}
-
-/// Sends a signal the way a person does.
-pub fn signal(name: &str, pid: u32) {
-    let sent = Command::new("sh").args(["-c", &format!("kill -{name} {pid}")]).status().unwrap();
-    assert!(sent.success());
-}
-
-/// Waits until a process ended by itself.
-pub fn ended(mut child: Child) -> ExitStatus {
-    let pid = child.id();
-    let (done, wait) = mpsc::channel();
-    std::thread::spawn(move || done.send(child.wait()));
-    wait.recv_timeout(PATIENCE)
-        .unwrap_or_else(|_| {
-            signal("KILL", pid);
-            panic!("the process did not end within {PATIENCE:?}")
-        })
-        .unwrap()
 }
 
 /// Runs `codeq` to its end: exit code and standard error.
 pub fn refused(args: &[&str]) -> (i32, String) {
-    let mut child = codeq(args).stderr(Stdio::piped()).spawn().unwrap();
-    let mut stderr = child.stderr.take().unwrap();
-    let status = ended(child);
+    let mut process = Process::spawn(codeq(args).stderr(Stdio::piped()));
+    let mut stderr = process.stderr();
+    let status = process.ended();
     let mut text = String::new();
     stderr.read_to_string(&mut text).unwrap();
     (status.code().unwrap_or(-1), text)

@@ -1,7 +1,7 @@
 //! The first minute: the greeting and its commands, and every way in which a start is refused.
 
 use std::collections::BTreeMap;
-use std::io::{BufRead, BufReader};
+use std::io::BufRead;
 use std::net::{SocketAddr, TcpListener};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
@@ -11,7 +11,7 @@ use std::time::Duration;
 use serde_json::Value;
 
 use crate::http::Client;
-use crate::node::{Node, codeq, ended, refused, signal};
+use crate::node::{Node, Process, codeq, refused};
 use crate::random::Random;
 use crate::task::Task;
 
@@ -142,8 +142,8 @@ fn serve_with_static_tokens_works_from_enqueue_to_result() {
     std::fs::write(&file, yaml).unwrap();
     std::fs::set_permissions(&file, std::fs::Permissions::from_mode(0o600)).unwrap();
     let mut command = codeq(&["serve", "--config", file.to_str().unwrap()]);
-    let mut child = command.stderr(Stdio::piped()).spawn().unwrap();
-    let mut stderr = BufReader::new(child.stderr.take().unwrap()).lines();
+    let mut process = Process::spawn(command.stderr(Stdio::piped()));
+    let mut stderr = process.stderr().lines();
     let addr = stderr.find_map(|line| served(&line.unwrap()));
     let addr = addr.expect("it says where it serves");
     let logs = std::thread::spawn(move || stderr.map_while(Result::ok).count());
@@ -166,8 +166,8 @@ fn serve_with_static_tokens_works_from_enqueue_to_result() {
     let result: Value = producer.get(&format!("/tasks/{id}/result")).unwrap().json();
     assert_eq!(result["result"]["result"]["ok"], true);
 
-    signal("TERM", child.id());
-    assert_eq!(ended(child).code(), Some(0));
+    process.signal("TERM");
+    assert_eq!(process.ended().code(), Some(0));
     logs.join().unwrap();
 }
 
@@ -186,10 +186,9 @@ fn a_kill_during_the_start_leaves_a_directory_that_opens() {
         let dir = base.path().join((number / 2).to_string());
         let path = dir.to_str().unwrap();
         let mut command = codeq(&["dev", "--data-dir", path, "--http-addr", "127.0.0.1:0"]);
-        let mut child = command.stderr(Stdio::null()).spawn().unwrap();
+        let process = Process::spawn(command.stderr(Stdio::null()));
         std::thread::sleep(Duration::from_millis(random.below(31)));
-        child.kill().unwrap();
-        child.wait().unwrap();
+        process.kill();
         if number % 2 == 1 {
             let node = Node::dev(&dir, &[]);
             let body = format!(r#"{{"command":"a","payload":{number}}}"#);
