@@ -30,7 +30,8 @@ async fn queues_as_a_flat_map_as_a_list_and_one_by_one() {
     let item = json!({
         "tenantId": "a", "command": "c", "ready": 2, "delayed": 1, "inProgress": 1, "dlq": 1,
         "completed": 0, "failed": 0, "bytes": "<number>", "paused": false,
-        "oldestReadySeconds": "<number>",
+        "oldestReadySeconds": "<number>", "enqueuedPerSecond": "<number>",
+        "claimedPerSecond": "<number>", "finishedPerSecond": "<number>",
     });
     assert_shape(&list, &json!({"items": [item]}));
     let one = json!({"command": "C", "ready": 2, "delayed": 1, "inProgress": 1, "dlq": 1});

@@ -30,8 +30,8 @@ async fn a_body_that_says_that_it_is_too_large_is_not_read() {
 #[tokio::test]
 async fn a_body_that_turns_out_too_large_is_cut_off() {
     let h = Harness::with(|config| {
-        config.http.max_body_bytes = 1_000;
-        config.http.max_batch_body_bytes = 2_000;
+        config.http.max_body_bytes = 2_000;
+        config.http.max_batch_body_bytes = 4_000;
     })
     .await;
     let chunked = |path: &str, len: usize| {
@@ -41,15 +41,15 @@ async fn a_body_that_turns_out_too_large_is_cut_off() {
         format!("{head}{:x}\r\n{body}\r\n0\r\n\r\n", body.len())
     };
     for (path, len, expected) in [
-        ("tasks", 1_000, 202),
-        ("tasks", 1_010, 413),
-        ("tasks/batch", 1_010, 400),
-        ("tasks/batch", 2_010, 413),
+        ("tasks", 2_000, 202),
+        ("tasks", 2_010, 413),
+        ("tasks/batch", 2_010, 400),
+        ("tasks/batch", 4_010, 413),
     ] {
         let (status, text) = exchange(h.addr(), chunked(path, len).as_bytes()).await;
         assert_eq!(status, expected, "{path} {len}: {text}");
     }
-    let large = json!({"command": "c", "payload": "x".repeat(1_000)});
+    let large = json!({"command": "c", "payload": "x".repeat(2_000)});
     h.post(PRODUCER, "tasks", large).await.refused(413, "body too large");
 }
 
