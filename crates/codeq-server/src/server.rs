@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use codeq_core::effect::Effect;
 use codeq_engine::{Engine, Observer, OpenError, SharedObserver};
-use tokio::net::TcpListener;
+use tokio::net::{TcpListener, TcpSocket};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
@@ -100,10 +100,10 @@ impl Server {
             _ => None,
         };
         // The addresses before the data: a second server by mistake touches nothing.
-        let listener = bind(config.http_addr).await?;
+        let listener = bind(config.http_addr)?;
         let http_addr = listener.local_addr()?;
         let metrics_listener = match config.metrics.addr {
-            Some(addr) => Some(bind(addr).await?),
+            Some(addr) => Some(bind(addr)?),
             None => None,
         };
         let metrics = Metrics::new();
@@ -193,8 +193,17 @@ impl Server {
     }
 }
 
-async fn bind(addr: SocketAddr) -> Result<TcpListener, StartError> {
-    TcpListener::bind(addr).await.map_err(|source| StartError::Listen { addr, source })
+/// Connections that the system holds for us until they are accepted: a fleet of workers comes back at once.
+const BACKLOG: u32 = 4_096;
+
+fn bind(addr: SocketAddr) -> Result<TcpListener, StartError> {
+    let bound = || {
+        let socket = if addr.is_ipv4() { TcpSocket::new_v4()? } else { TcpSocket::new_v6()? };
+        socket.set_reuseaddr(true)?;
+        socket.bind(addr)?;
+        socket.listen(BACKLOG)
+    };
+    bound().map_err(|source| StartError::Listen { addr, source })
 }
 
 async fn open(

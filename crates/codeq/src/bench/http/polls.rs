@@ -9,6 +9,8 @@ use super::{Load, Row, histogram};
 
 /// Longer than the run: what is measured is waking, not giving up. The server takes it as its longest.
 const CLAIM: &[u8] = br#"{"waitSeconds":30,"leaseSeconds":600}"#;
+/// Connections that come at once.
+const CHUNK: usize = 500;
 /// Tasks a second while the claims wait.
 const RATE: u64 = 200;
 
@@ -22,13 +24,16 @@ pub async fn run(load: &Load<'_>) -> anyhow::Result<Row> {
     let woken = Rc::new(RefCell::new(Vec::new()));
     let tasks = tokio::task::LocalSet::new();
     let mut clients = Vec::new();
-    for _ in 0..load.args.polls {
+    let mut producer = Client::connect(load.target.addr, load.token).await?;
+    for at in 1..=load.args.polls {
         let mut client = Client::connect(load.target.addr, load.token).await?;
         client.send("/v1/codeq/tasks/claim", CLAIM).await?;
         clients.push(client);
+        // Faster than they are accepted, the system would drop some and try them again seconds later.
+        if at % CHUNK == 0 || at == load.args.polls {
+            wait_until_waiting(&mut producer, at).await?;
+        }
     }
-    let mut producer = Client::connect(load.target.addr, load.token).await?;
-    wait_until_waiting(&mut producer, load.args.polls).await?;
     let waiting = load.target.rss();
     for mut client in clients {
         let woken = Rc::clone(&woken);
