@@ -71,6 +71,8 @@ bench:
 	$(CARGO) run --release --locked -- bench engine --dir $(BENCH_DIR) --in-flight 256,1024 --retention-ms 2000
 	$(CARGO) run --release --locked -- bench engine --dir $(BENCH_DIR) --in-flight 1,64,256 --durability os
 	$(CARGO) run --release --locked -- bench scenarios --dir $(BENCH_DIR)
+	$(CARGO) run --release --locked -- bench http --seconds 8 --dir $(BENCH_DIR)
+	$(CARGO) run --release --locked -- bench http list --dir $(BENCH_DIR)
 
 # Hours of simulated time and real crashes. Power cuts need root and loop devices.
 campaign: prepare
