@@ -1,6 +1,6 @@
 //! The document as a page: one file, no scripts, nothing fetched from elsewhere.
 //!
-//! Every text goes through [`Html::text`] or [`Html::prose`], which escape it.
+//! Every text goes through `Html::text` or `Html::prose`, which escape it.
 
 use std::sync::LazyLock;
 
