@@ -73,7 +73,7 @@ pub enum OpenError {
     /// Ids are bound to the number of shards.
     #[error(
         "{} has {found} shard(s) but {wanted} were asked for: the number of shards is fixed when a \
-         directory is made; leave it out, or export into a new directory",
+         directory is made; leave it out, or use another directory",
         dir.display()
     )]
     Shards {
