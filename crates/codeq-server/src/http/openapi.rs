@@ -118,6 +118,9 @@ fn operation(route: &Route, about: Operation) -> Value {
     let mut codes = about.codes;
     codes.extend(shared_codes(route, about.body.is_some()));
     answers.extend(components::problems(&codes));
+    // Given before there is a request: no body, no request id.
+    let head = "The line and the headers of the request are larger than 24 KiB. No body.";
+    answers.insert("431".to_owned(), json!({ "description": head }));
     let mut document = json!({
         "tags": [about.tag],
         "operationId": route.operation,

@@ -6,6 +6,7 @@ use super::kinds::text;
 use super::operation::{JSON, Operation};
 
 const PLAIN: &str = "text/plain";
+const OPEN_METRICS: &str = "application/openmetrics-text";
 
 /// The documentation by operation id.
 pub fn operations() -> Vec<(&'static str, Operation)> {
@@ -53,10 +54,10 @@ fn metrics() -> Operation {
     Operation::new(
         "server",
         "Read the metrics",
-        "Prometheus text. On this port for clients on the same machine only, unless `metrics.public` is \
+        "OpenMetrics text, which Prometheus reads. On this port for clients on the same machine only, unless `metrics.public` is \
          set; for others there is nothing here.",
     )
-    .answers_as(200, "The metrics.", PLAIN, text("Prometheus text format."))
+    .answers_as(200, "The metrics.", OPEN_METRICS, text("OpenMetrics text."))
     .refuses(&["no_such_route"])
 }
 
