@@ -13,7 +13,7 @@ use crate::auth::grants::{Grants, Kind, event_types, principal};
 use crate::auth::{AuthError, EventTypes, Principal};
 
 /// How far the clock of an issuer may be off, in seconds.
-const SKEW_SECONDS: u64 = 60;
+pub const SKEW_SECONDS: u64 = 60;
 /// The end of the year 9999: a later date is a mistake, and would overflow somewhere else.
 const DATE_MAX: u64 = 253_402_300_799;
 

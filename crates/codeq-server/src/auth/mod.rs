@@ -8,6 +8,7 @@ use std::sync::Arc;
 
 pub use authenticator::Authenticator;
 pub use bearer::{TOKEN_BYTES_MAX, bearer_token};
+pub use claims::SKEW_SECONDS;
 
 mod authenticator;
 mod bearer;

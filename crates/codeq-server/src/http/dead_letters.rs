@@ -6,7 +6,7 @@ use codeq_core::read::ListQuery;
 use serde::{Deserialize, Serialize};
 
 use super::call::{Answer, Call};
-use super::queues::BulkRequest;
+use super::queues::{BulkRequest, Purged};
 use super::tasks::{page, page_limit};
 use super::{answer, json};
 use crate::service::ServiceError;
@@ -26,12 +26,6 @@ struct Replayed<'a> {
     remaining: u64,
     #[serde(skip_serializing_if = "Option::is_none")]
     next_cursor: Option<&'a str>,
-}
-
-#[derive(Serialize)]
-struct Purged {
-    purged: u64,
-    remaining: u64,
 }
 
 pub async fn list(call: Call) -> Answer {
@@ -68,5 +62,5 @@ pub async fn replay(call: Call) -> Answer {
 pub async fn purge(call: Call) -> Answer {
     let request: BulkRequest = json::parse_or_default(&call.body)?;
     let done = call.service().purge_dead_letters(&call.caller, &call.name, request.limit).await?;
-    Ok(answer::json(StatusCode::OK, &Purged { purged: done.done, remaining: done.remaining }))
+    Ok(answer::json(StatusCode::OK, &Purged::from(done)))
 }

@@ -14,13 +14,12 @@ use super::call::{Answer, Call};
 use super::tasks::event_text;
 use super::wire::{Times, status_text};
 use super::{App, answer};
+use crate::auth::SKEW_SECONDS;
 use crate::events::{Heard, Position, Reader};
 use crate::service::{Kind, ServiceError};
 
 /// A comment that keeps proxies from closing a quiet stream.
 const KEEP_ALIVE: Duration = Duration::from_secs(15);
-/// Tokens are good for so long after their end, as everywhere.
-const SKEW_SECONDS: u64 = 60;
 
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
@@ -108,7 +107,8 @@ fn token_end(call: &Call) -> tokio::time::Instant {
     /// Long enough for any stream.
     const YEAR: u64 = 366 * 86_400;
     let now = call.service().engine.wall() / 1_000;
-    let left = call.caller.expires_at.map(|end| (end + SKEW_SECONDS).saturating_sub(now));
+    let left =
+        call.caller.expires_at.map(|end| end.saturating_add(SKEW_SECONDS).saturating_sub(now));
     tokio::time::Instant::now() + Duration::from_secs(left.unwrap_or(YEAR).min(YEAR))
 }
 

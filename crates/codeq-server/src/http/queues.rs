@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use axum::http::StatusCode;
 use codeq_core::read::QueueStats;
+use codeq_core::reply::Bulk;
 use serde::{Deserialize, Serialize};
 
 use super::call::{Answer, Call};
@@ -47,11 +48,17 @@ pub struct BulkRequest {
     pub limit: Option<u32>,
 }
 
+/// What a purge did.
 #[derive(Serialize)]
-#[serde(rename_all = "camelCase")]
-struct Purged {
+pub struct Purged {
     purged: u64,
     remaining: u64,
+}
+
+impl From<Bulk> for Purged {
+    fn from(done: Bulk) -> Purged {
+        Purged { purged: done.done, remaining: done.remaining }
+    }
 }
 
 #[derive(Serialize)]
@@ -104,7 +111,7 @@ async fn set_paused(call: Call, paused: bool) -> Answer {
 pub async fn purge(call: Call) -> Answer {
     let request: BulkRequest = json::parse_or_default(&call.body)?;
     let done = call.service().purge(&call.caller, &call.name, request.limit).await?;
-    Ok(answer::json(StatusCode::OK, &Purged { purged: done.done, remaining: done.remaining }))
+    Ok(answer::json(StatusCode::OK, &Purged::from(done)))
 }
 
 /// codeQ's flat map: one entry for every list that is not empty.

@@ -8,7 +8,7 @@ use serde::Serialize;
 
 use super::answer;
 use super::call::{Answer, Call};
-use super::wire::{ResultBody, TaskBody, status_of, status_text};
+use super::wire::{ResultBody, TaskBody, is_zero, status_of, status_text};
 use crate::service::tasks::{PAGE_DEFAULT, TaskPage};
 use crate::service::{ServiceError, filter};
 
@@ -145,8 +145,4 @@ pub fn event_text(event: Event) -> &'static str {
         Event::Replayed => "replayed",
         Event::Removed => "removed",
     }
-}
-
-fn is_zero(n: &u32) -> bool {
-    *n == 0
 }

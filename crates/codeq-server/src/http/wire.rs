@@ -161,7 +161,8 @@ impl<'a> ResultBody<'a> {
     }
 }
 
-fn is_zero(n: &u32) -> bool {
+/// Whether a number is left out.
+pub fn is_zero(n: &u32) -> bool {
     *n == 0
 }
 
