@@ -46,7 +46,7 @@ enum Command {
     #[command(subcommand)]
     Config(config::Config),
     /// Put a server under load, or measure this machine.
-    Bench(bench::Args),
+    Bench(Box<bench::Args>),
     /// Verify a data directory, changing nothing.
     Fsck(fsck::Args),
     /// Copy a data directory that is not in use.
