@@ -220,6 +220,8 @@ mod tests {
         let expected = Flags {
             data_dir: Some("d".into()),
             http_addr: Some(([127, 0, 0, 1], 1).into()),
+            producer_addr: None,
+            worker_addr: None,
             shards: Some(2),
             durability: Some(Durability::Os),
             log_level: Some("warn".to_owned()),
