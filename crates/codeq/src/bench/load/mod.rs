@@ -46,6 +46,8 @@ Examples:
   codeq bench --http-url http://127.0.0.1:8080 --in-flight 16 --slots 16";
 
 #[derive(clap::Args, Debug)]
+// Its group would be called like the one it is flattened into.
+#[group(skip)]
 pub struct Args {
     /// Where the server's producer stream is
     #[arg(long, value_name = "HOST:PORT", default_value = "127.0.0.1:9092")]

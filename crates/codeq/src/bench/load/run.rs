@@ -1,6 +1,7 @@
 //! One run: connect, warm up, measure, let what is in flight finish, and verify.
 
 use std::cell::RefCell;
+use std::io::Write;
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -112,7 +113,9 @@ async fn wait(core: &Rc<RefCell<Core>>, until: Duration) {
             let (outstanding, backlog) = (core.tracker.outstanding(), core.backlog());
             let late = if backlog > 1 { format!(", {backlog} late") } else { String::new() };
             let seconds = second.as_secs();
-            eprintln!(
+            // Whoever read it may have gone: no reason to stop.
+            let _ = writeln!(
+                std::io::stderr(),
                 "{seconds:4} s  {done} cycles, {made} creates, {outstanding} on their way{late}"
             );
             last = counts;
