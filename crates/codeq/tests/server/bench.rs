@@ -81,6 +81,13 @@ fn full_cycles_over_the_streams_are_all_accounted_for() {
         assert_eq!(said.document["mode"], "grpc");
         let run = &said.document["runs"][0];
         assert_eq!(run["server_rss_mib"].is_f64(), flags.contains(&"--server-pid"));
+        if flags.contains(&"--one-at-a-time") {
+            // The slowest took no less than the average, which is known from how many there were.
+            let at = |name: &str| run["completed_ms"][name].as_f64().unwrap();
+            let average = 1_000.0 / run["cycles_per_second"].as_f64().unwrap();
+            assert!(at("max") > average * 0.9 && at("p50") < average * 2.2, "{run:#}");
+            assert!(run["assigned_ms"]["p50"].as_f64().unwrap() < at("p50"), "{run:#}");
+        }
         if flags.contains(&"--rate") {
             // One more is due at the very start.
             let sent = run["counts"]["sent"].as_u64().unwrap() + run["unsent"].as_u64().unwrap();

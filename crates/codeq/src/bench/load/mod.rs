@@ -168,15 +168,19 @@ struct Settings {
 
 /// Runs, prints, and says by the exit code how it went.
 pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
+    if let Some(pid) = args.server_pid {
+        let process = PathBuf::from(format!("/proc/{pid}/stat"));
+        anyhow::ensure!(process.exists(), "--server-pid {pid}: there is no such process");
+    }
     let mut ledger = args.ledger.as_deref().map(Ledger::create).transpose()?;
     let mut rows: Vec<Row> = Vec::new();
     for number in 1..=args.runs {
         let row = one(args, &mut ledger)?;
-        if !args.json {
-            if args.runs > 1 {
-                print!("run {number}: ");
-            }
-            print!("{}", row.text());
+        if args.json && !row.verified {
+            eprintln!("codeq: {}", row.verdict());
+        } else if !args.json {
+            let which = if args.runs > 1 { format!("run {number}: ") } else { String::new() };
+            print!("{which}{}", row.text());
         }
         let away = row.server_went_away;
         rows.push(row);

@@ -14,6 +14,8 @@ const COMPLETED: u8 = 8;
 /// Finished tasks are forgotten from the front. One that stays unfinished for this many others is put aside,
 /// so that memory is bounded by what is in flight and not by the length of the run.
 const RECENT: usize = 1 << 20;
+/// Longer latencies count as this: an hour.
+const LONGEST: u64 = 3_600_000_000_000;
 
 #[derive(Debug, Clone, Copy)]
 struct Record {
@@ -92,11 +94,9 @@ pub struct Tracker {
 impl Tracker {
     /// Latencies are kept for tasks that are sent in `window`.
     pub fn new(window: std::ops::Range<u64>) -> anyhow::Result<Tracker> {
-        let latencies = Latencies {
-            created: Histogram::new(3)?,
-            assigned: Histogram::new(3)?,
-            completed: Histogram::new(3)?,
-        };
+        let histogram = || Histogram::new_with_bounds(1, LONGEST, 3);
+        let latencies =
+            Latencies { created: histogram()?, assigned: histogram()?, completed: histogram()? };
         Ok(Tracker {
             first: 0,
             recent: VecDeque::new(),
@@ -363,9 +363,11 @@ mod tests {
         let mut tracker = Tracker::new(100..200).unwrap();
         for since in [99, 100, 199, 200] {
             let number = tracker.send(since);
-            tracker.completed(number, 1_000);
+            tracker.completed(number, 2_000_000_000);
         }
         assert_eq!(tracker.latencies.completed.len(), 2);
+        let error = tracker.latencies.completed.max().abs_diff(2_000_000_000);
+        assert!(error < 2_000_000, "latencies are right to a thousandth: {error}");
         assert_eq!(tracker.counts().completed, 4);
     }
 }
