@@ -174,3 +174,69 @@ impl Core {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::super::Args;
+    use super::*;
+
+    #[derive(Parser)]
+    struct Line {
+        #[command(flatten)]
+        args: Args,
+    }
+
+    fn core(flags: &str) -> Core {
+        let line = Line::parse_from(format!("bench {flags}").split_whitespace());
+        Core::new(Plan::new(&line.args), None).unwrap()
+    }
+
+    #[test]
+    fn a_closed_loop_sends_when_there_is_room_for_a_whole_batch() {
+        let mut core = core("--create-batch 4 --ahead 10");
+        assert!(core.take().is_empty(), "it has not started");
+        core.start();
+        assert_eq!((core.take(), core.take()), (0..4, 4..8));
+        assert!(core.take().is_empty());
+        core.completed(0, "a");
+        assert!(core.take().is_empty());
+        core.refused(1, "full");
+        assert_eq!(core.take(), 8..12);
+        core.completed(2, "b");
+        (3..6).for_each(|number| core.completed(number, "c"));
+        core.stop();
+        assert!(core.take().is_empty());
+    }
+
+    #[test]
+    fn an_open_loop_sends_what_is_due_and_no_more_than_its_bound() {
+        // All of the tasks are due after a second, and the run began longer ago than that.
+        let mut core = core("--rate 100 --ahead 30 --create-batch 20 --seconds 1 --warm-up 0");
+        core.start();
+        core.start = Instant::now().checked_sub(Duration::from_secs(5)).unwrap();
+        assert_eq!((core.take(), core.take()), (0..20, 20..30));
+        assert!(core.take().is_empty(), "its bound");
+        assert_eq!(core.stop(), 71, "what was due in the second, and could not be sent");
+    }
+
+    #[test]
+    fn kinds_of_errors_are_bounded() {
+        let mut core = core("");
+        (0..1_000).for_each(|n| core.error(n.to_string()));
+        assert_eq!(core.errors.len(), KINDS + 1);
+        assert_eq!(core.errors["other"], 1_000 - KINDS as u64);
+    }
+
+    #[test]
+    fn the_first_failure_stays() {
+        let mut core = core("");
+        core.start();
+        core.fail(Failure::Away("reset".to_owned()));
+        core.fail(Failure::Refused("other".to_owned()));
+        let failure = core.failure().unwrap().to_string();
+        assert_eq!(failure, "the server went away: reset");
+        assert!(core.take().is_empty());
+    }
+}

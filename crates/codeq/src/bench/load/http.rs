@@ -6,6 +6,7 @@ use std::cell::RefCell;
 use std::net::SocketAddr;
 use std::ops::Range;
 use std::rc::Rc;
+use std::time::Duration;
 
 use anyhow::Context;
 use serde::Deserialize;
@@ -19,6 +20,8 @@ use super::payload;
 const BASE: &str = "/v1/codeq";
 /// Claims wait this long for a task, in seconds.
 const WAIT: u32 = 5;
+/// Between a claim that the server had no time for and the next.
+const MOMENT: Duration = Duration::from_millis(10);
 
 type Shared = Rc<RefCell<Core>>;
 
@@ -105,7 +108,7 @@ impl Target {
 
 /// Wakes producers when arrivals are due.
 async fn tick(core: Shared) {
-    let mut ticks = tokio::time::interval(std::time::Duration::from_millis(1));
+    let mut ticks = tokio::time::interval(Duration::from_millis(1));
     loop {
         ticks.tick().await;
         core.borrow().room.notify_waiters();
@@ -228,10 +231,11 @@ impl Side {
             200 if count.is_empty() => vec![parse::<Task<'_>>(answer.body)?],
             200 => parse::<Claimed<'_>>(answer.body)?.tasks,
             204 => Vec::new(),
-            // A server that sheds load is counted; one that never lets us in is no use.
+            // A server that sheds load is counted, and given a moment; one that never lets us in is no use.
             status @ (429 | 503) => {
                 let why = said(status, answer.body);
                 self.core.borrow_mut().error(format!("claim refused: {why}"));
+                tokio::time::sleep(MOMENT).await;
                 return Ok(());
             }
             status => {
@@ -257,15 +261,12 @@ impl Side {
         let (path, body) = if batch {
             let results: Vec<String> =
                 held.iter().map(|(_, id)| format!(r#"{{"taskId":"{id}",{OUTCOME}}}"#)).collect();
-            ("batch".to_owned(), format!(r#"{{"results":[{}]}}"#, results.join(",")))
+            ("batch/results".to_owned(), format!(r#"{{"results":[{}]}}"#, results.join(",")))
         } else {
             let id = held.first().map_or("", |(_, id)| id);
-            (id.to_owned(), format!("{{{OUTCOME}}}"))
+            (format!("{id}/result"), format!("{{{OUTCOME}}}"))
         };
-        let path = match batch {
-            true => format!("{}/tasks/{path}/results", self.base),
-            false => format!("{}/tasks/{path}/result", self.base),
-        };
+        let path = format!("{}/tasks/{path}", self.base);
         let answer = self.client.post(&path, body.as_bytes()).await.map_err(away)?;
         let mut core = self.core.borrow_mut();
         if answer.status != 200 {

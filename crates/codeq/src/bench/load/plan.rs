@@ -91,3 +91,49 @@ fn random() -> u64 {
     use std::hash::{BuildHasher, Hasher};
     std::hash::RandomState::new().build_hasher().finish()
 }
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+
+    #[derive(Parser)]
+    struct Line {
+        #[command(flatten)]
+        args: Args,
+    }
+
+    fn plan(flags: &str) -> Plan {
+        let line = format!("bench {flags}");
+        Plan::new(&Line::try_parse_from(line.split_whitespace()).ok().unwrap().args)
+    }
+
+    #[test]
+    fn limits_fit_the_batches() {
+        let plan = plan("--create-batch 100 --ready-batch 10 --slots 25 --in-flight 5");
+        assert_eq!((plan.in_flight, plan.slots, plan.ahead), (100, 20, 120));
+    }
+
+    #[test]
+    fn one_at_a_time_is_one_of_everything() {
+        let plan = plan("--one-at-a-time");
+        assert_eq!((plan.producers, plan.in_flight, plan.workers, plan.slots), (1, 1, 1, 1));
+        assert_eq!(plan.ahead, 1);
+        let line = ["bench", "--one-at-a-time", "--slots", "2"];
+        assert!(Line::try_parse_from(line).is_err());
+    }
+
+    #[test]
+    fn by_the_clock_the_client_is_not_the_limit() {
+        assert_eq!(plan("--rate 1000").in_flight, OPEN_IN_FLIGHT);
+        assert_eq!(plan("--rate 1000 --in-flight 7").in_flight, 7);
+    }
+
+    #[test]
+    fn every_run_has_a_queue_of_its_own() {
+        let (one, other) = (plan("--command load"), plan("--command load"));
+        assert!(one.command.starts_with("load-"));
+        assert_ne!(one.command, other.command);
+    }
+}

@@ -121,15 +121,18 @@ impl Row {
         let (cycles, creates) = (self.cycles_per_second, self.creates_per_second);
         // Writing to a string cannot fail, here and below.
         let _ = writeln!(text, "{cycles:.0} cycles/s, {creates:.0} creates/s");
-        let _ = writeln!(text, "  latency in ms        p50      p90      p99    p99.9      max");
+        let _ = writeln!(
+            text,
+            "  latency in ms            p50       p90       p99     p99.9       max"
+        );
         for (name, of) in [
             ("create to done", &self.completed_ms),
             ("create to assigned", &self.assigned_ms),
             ("create to acked", &self.created_ms),
         ] {
             let Percentiles { p50, p90, p99, p999, max } = of;
-            let _ = write!(text, "  {name:<18}{p50:>7.3}  {p90:>7.3}  {p99:>7.3}  ");
-            let _ = writeln!(text, "{p999:>7.3}  {max:>7.3}");
+            let _ = write!(text, "  {name:<18}{p50:>10.3}{p90:>10.3}{p99:>10.3}");
+            let _ = writeln!(text, "{p999:>10.3}{max:>10.3}");
         }
         let _ = write!(text, "  CPU a cycle: client {:.2} us", self.client_cpu_us_per_cycle);
         if let Some(us) = self.server_cpu_us_per_cycle {
@@ -251,5 +254,63 @@ impl Summary {
             }
         }
         text
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::super::Args;
+    use super::super::plan::Plan;
+    use super::*;
+
+    #[derive(Parser)]
+    struct Line {
+        #[command(flatten)]
+        args: Args,
+    }
+
+    fn row(flags: &str, tasks: u64, seconds: u64) -> Row {
+        let line = Line::parse_from(format!("bench {flags}").split_whitespace());
+        let mut core = Core::new(Plan::new(&line.args), None).unwrap();
+        core.start();
+        for number in 0..tasks {
+            core.tracker.send(0);
+            core.created(number, &number.to_string());
+            core.tracker.assigned(number, super::super::ids::key(&number.to_string()), 10);
+            core.completed(number, &number.to_string());
+        }
+        let time = Duration::from_secs(seconds);
+        let (client, server) = (Duration::from_millis(tasks), None);
+        let spent = Spent { time, cycles: tasks, creates: tasks, client, server, server_rss: None };
+        Row::new(&core, &spent, 0)
+    }
+
+    #[test]
+    fn rates_and_costs_are_of_the_window() {
+        let row = row("", 100, 2);
+        assert_eq!((row.cycles_per_second, row.creates_per_second), (50.0, 50.0));
+        assert_eq!(row.client_cpu_us_per_cycle, 1_000.0);
+        assert!(row.verified && row.kept_up && row.notes.is_empty());
+        assert!(row.text().contains("verified: 100 tasks"), "{}", row.text());
+    }
+
+    #[test]
+    fn a_server_that_falls_behind_the_clock_is_named() {
+        assert!(row("--rate 50", 100, 2).kept_up);
+        let slow = row("--rate 60", 100, 2);
+        assert!(!slow.kept_up);
+        assert!(slow.text().contains("could not keep up: 60 tasks a second"), "{}", slow.text());
+    }
+
+    #[test]
+    fn a_median_lies_between() {
+        let rows: Vec<Row> = [30, 10, 20, 80].into_iter().map(|tasks| row("", tasks, 1)).collect();
+        let spread = |rows: &[Row]| Spread::of(rows, |row| Some(row.cycles_per_second)).unwrap();
+        let all = spread(&rows);
+        assert_eq!((all.min, all.median, all.max), (10.0, 25.0, 80.0));
+        assert_eq!(spread(&rows[..3]).median, 20.0);
+        assert!(Spread::of(&[], |row| Some(row.seconds)).is_none());
     }
 }
