@@ -8,6 +8,7 @@ use anyhow::Context;
 use codeq_server::config::{DEV_TOKEN, Durability};
 use codeq_server::{Config, Server};
 
+use crate::config::address;
 use crate::serve::run_server;
 
 #[derive(clap::Args)]
@@ -22,7 +23,7 @@ pub struct Args {
     #[arg(long, value_name = "DIR", default_value = ".codeq-dev")]
     data_dir: PathBuf,
     /// Address and port of HTTP: loopback only.
-    #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:8080")]
+    #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:8080", value_parser = address)]
     http_addr: SocketAddr,
     /// Shards of a new data directory.
     #[arg(long, value_name = "N")]
