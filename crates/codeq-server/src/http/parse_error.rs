@@ -26,7 +26,10 @@ pub fn explain<'de, T: Deserialize<'de>>(text: &str, error: &serde_json::Error) 
     }
     let name = named(&reason).or_else(|| field_at(text, error.line(), error.column()));
     let known = fields::<T>().iter().find(|field| name == Some(**field));
-    known.map_or(answer.clone(), |field| answer.field(field))
+    match known {
+        Some(field) => answer.field(field),
+        None => answer,
+    }
 }
 
 /// serde shows the value that it did not expect; its kind is enough.
