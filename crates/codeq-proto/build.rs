@@ -1,0 +1,17 @@
+//! Compiles `proto/` in Rust: no `protoc` is needed.
+
+use std::error::Error;
+use std::path::PathBuf;
+
+use prost::Message;
+
+fn main() -> Result<(), Box<dyn Error>> {
+    let files = ["proto/producer.proto", "proto/worker.proto"];
+    println!("cargo:rerun-if-changed=proto");
+    let descriptors = protox::compile(files, ["proto"])?;
+    let out = PathBuf::from(std::env::var("OUT_DIR")?);
+    std::fs::write(out.join("descriptors.bin"), descriptors.encode_to_vec())?;
+    // Payloads and results are slices of what was received: no copy on the way in.
+    tonic_prost_build::configure().bytes(".").compile_fds(descriptors)?;
+    Ok(())
+}
