@@ -48,7 +48,7 @@ pub fn parse_or_default<T: DeserializeOwned + Default>(body: &[u8]) -> Result<T,
 
 /// Refuses a payload that is not JSON text. What is JSON is kept as it is.
 pub fn check_payload(payload: &[u8]) -> Result<(), ServiceError> {
-    let invalid = || ServiceError::invalid("invalid_payload", "invalid payload (must be JSON)");
+    let invalid = || ServiceError::invalid("invalid_body", "invalid payload (must be JSON)");
     check_depth(payload)?;
     // Its own step: the parser skips over strings without looking at their bytes.
     let text = std::str::from_utf8(payload).map_err(|_| invalid())?;
