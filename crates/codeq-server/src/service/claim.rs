@@ -2,11 +2,12 @@
 
 use std::sync::Arc;
 
-use codeq_core::command::{Claim, Selector};
+use codeq_core::command::{Claim, Command, Selector};
 use codeq_core::limits::COMMAND_BYTES_MAX;
 use codeq_core::names::cut;
 use codeq_core::reply::Reply;
 use codeq_core::view::Task;
+use codeq_engine::request::{Answer, ReplyTo};
 
 use super::trace::span_of;
 use super::{Service, ServiceError, seconds};
@@ -36,26 +37,38 @@ impl Service {
     pub async fn claim(
         &self,
         caller: &Principal,
-        request: ClaimRequest,
+        request: &ClaimRequest,
     ) -> Result<Vec<Task>, ServiceError> {
+        let wait = seconds(request.wait_seconds);
+        claimed(self.engine.claim(self.command(caller, request)?, wait).await)
+    }
+
+    /// Claims without waiting: the answer goes to `reply`, and [`claimed`] reads it. Only where there is one
+    /// shard; false otherwise.
+    pub fn post_claim(
+        &self,
+        caller: &Principal,
+        request: &ClaimRequest,
+        reply: ReplyTo,
+    ) -> Result<bool, ServiceError> {
+        if self.engine.shards() > 1 {
+            return Ok(false);
+        }
+        let wait = seconds(request.wait_seconds);
+        let claim = self.command(caller, request)?;
+        self.engine.post(Command::Claim(claim), reply, wait)?;
+        Ok(true)
+    }
+
+    fn command(&self, caller: &Principal, request: &ClaimRequest) -> Result<Claim, ServiceError> {
         caller.needs(Scope::Claim)?;
-        let claim = Claim {
+        Ok(Claim {
             tenant: caller.tenant.clone(),
             worker: caller.subject.clone(),
             lease: self.lease(request.lease_seconds)?,
             count: request.count,
-            from: selector(caller, request.commands)?,
-        };
-        let wait = seconds(request.wait_seconds);
-        match self.engine.claim(claim, wait).await? {
-            Reply::Claimed(tasks) => {
-                // What the claims of the tasks were: moments in their producers' traces.
-                tasks.iter().for_each(|task| drop(span_of("claim", task)));
-                Ok(tasks)
-            }
-            Reply::Rejected(rejection) => Err(rejection.into()),
-            _ => Err(ServiceError::unexpected()),
-        }
+            from: selector(caller, &request.commands)?,
+        })
     }
 
     /// Whether a claim of so many tasks is allowed.
@@ -75,7 +88,20 @@ impl Service {
     }
 }
 
-fn selector(caller: &Principal, wanted: Vec<Arc<str>>) -> Result<Selector, ServiceError> {
+/// The tasks that a claim got.
+pub fn claimed(answer: Answer) -> Result<Vec<Task>, ServiceError> {
+    match answer? {
+        Reply::Claimed(tasks) => {
+            // What the claims of the tasks were: moments in their producers' traces.
+            tasks.iter().for_each(|task| drop(span_of("claim", task)));
+            Ok(tasks)
+        }
+        Reply::Rejected(rejection) => Err(rejection.into()),
+        _ => Err(ServiceError::unexpected()),
+    }
+}
+
+fn selector(caller: &Principal, wanted: &[Arc<str>]) -> Result<Selector, ServiceError> {
     let refused = |detail: String| {
         ServiceError::forbidden("event type not allowed").field("commands").detail(detail)
     };
@@ -84,7 +110,7 @@ fn selector(caller: &Principal, wanted: Vec<Arc<str>>) -> Result<Selector, Servi
         return Err(refused(format!("the eventTypes of the token do not name '{command}'")));
     }
     match (&caller.event_types, wanted.is_empty()) {
-        (_, false) => Ok(Selector::Commands(wanted)),
+        (_, false) => Ok(Selector::Commands(wanted.to_vec())),
         (EventTypes::Any, true) => Ok(Selector::Any),
         (EventTypes::Only(allowed), true) if allowed.is_empty() => {
             Err(refused("the token has no eventTypes: it may claim nothing".to_owned()))
