@@ -89,9 +89,8 @@ fn full_cycles_over_the_streams_are_all_accounted_for() {
             assert!(run["assigned_ms"]["p50"].as_f64().unwrap() < at("p50"), "{run:#}");
         }
         if flags.contains(&"--rate") {
-            // One more is due at the very start.
-            let sent = run["counts"]["sent"].as_u64().unwrap() + run["unsent"].as_u64().unwrap();
-            assert!((300..=301).contains(&sent), "{run:#}");
+            // 0.6 seconds of them, and the one at the very start.
+            assert_eq!((&run["counts"]["sent"], &run["unsent"]), (&301.into(), &0.into()));
         }
     }
 }

@@ -55,6 +55,7 @@ pub struct Core {
     schedule: Option<Schedule>,
     start: Instant,
     creating: bool,
+    stopping: bool,
 }
 
 impl Core {
@@ -71,6 +72,7 @@ impl Core {
             schedule: plan.rate.map(Schedule::new),
             start: Instant::now(),
             creating: false,
+            stopping: false,
             plan,
         })
     }
@@ -81,10 +83,15 @@ impl Core {
         self.creating = true;
     }
 
-    /// No more tasks are created. How many arrivals were due and not sent.
-    pub fn stop(&mut self) -> u64 {
-        self.creating = false;
-        self.backlog()
+    /// The time is over. What arrived in it is still sent, or the latest would not be counted.
+    pub fn stop(&mut self) {
+        self.stopping = true;
+        self.creating &= self.schedule.is_some();
+    }
+
+    /// Everything that was to be sent was, and every answer came.
+    pub fn is_done(&self) -> bool {
+        self.stopping && self.tracker.is_drained() && self.backlog() == 0
     }
 
     /// Nanoseconds since the start.
@@ -169,7 +176,8 @@ impl Core {
     pub fn settle(&mut self) {
         if self.creating {
             self.room.notify_waiters();
-        } else if self.tracker.is_drained() {
+        }
+        if self.is_done() {
             self.event.notify_one();
         }
     }
@@ -218,7 +226,14 @@ mod tests {
         core.start = Instant::now().checked_sub(Duration::from_secs(5)).unwrap();
         assert_eq!((core.take(), core.take()), (0..20, 20..30));
         assert!(core.take().is_empty(), "its bound");
-        assert_eq!(core.stop(), 71, "what was due in the second, and could not be sent");
+        core.stop();
+        assert_eq!(core.backlog(), 71, "what was due in the second, and is not sent");
+        for number in 0..30 {
+            core.created(number, "a");
+            core.completed(number, "a");
+        }
+        assert!(!core.is_done(), "it is still to be sent");
+        assert_eq!(core.take(), 30..50);
     }
 
     #[test]

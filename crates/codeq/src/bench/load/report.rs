@@ -51,7 +51,7 @@ pub struct Row {
     /// Of the whole run, with warm-up and drain.
     pub counts: Counts,
     pub errors: BTreeMap<String, u64>,
-    /// Arrivals of the open loop that were due in the time and could not be sent.
+    /// Arrivals of the open loop that could not be sent, even after the time was over.
     pub unsent: u64,
     /// The server took what the open loop gave it.
     pub kept_up: bool,
@@ -65,7 +65,7 @@ pub struct Row {
 
 impl Row {
     /// What a run gave, after its end.
-    pub fn new(core: &Core, spent: &Spent, unsent: u64) -> Row {
+    pub fn new(core: &Core, spent: &Spent) -> Row {
         let seconds = spent.time.as_secs_f64().max(1e-9);
         let each = |time: Duration| time.as_secs_f64() * 1e6 / spent.cycles.max(1) as f64;
         let latencies = &core.tracker.latencies;
@@ -83,7 +83,7 @@ impl Row {
             server_rss_mib: spent.server_rss.map(|bytes| bytes as f64 / f64::from(1 << 20)),
             counts: core.tracker.counts(),
             errors: core.errors.clone(),
-            unsent,
+            unsent: core.backlog(),
             kept_up: true,
             faults,
             verified: failure.is_none() && faults.is_none(),
@@ -105,7 +105,7 @@ impl Row {
         if !self.kept_up {
             self.note(format!(
                 "the server could not keep up: {rate} tasks a second were due, {cycles:.0} a second were \
-                 completed, {unsent} could not be sent (their latencies are not in the figures)"
+                 completed, {unsent} were never sent and are not in the latencies"
             ));
         }
     }
@@ -284,7 +284,7 @@ mod tests {
         let time = Duration::from_secs(seconds);
         let (client, server) = (Duration::from_millis(tasks), None);
         let spent = Spent { time, cycles: tasks, creates: tasks, client, server, server_rss: None };
-        Row::new(&core, &spent, 0)
+        Row::new(&core, &spent)
     }
 
     #[test]

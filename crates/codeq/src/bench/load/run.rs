@@ -75,9 +75,9 @@ async fn measure(args: &Args, core: &Rc<RefCell<Core>>) -> Row {
     wait(core, Duration::from_nanos(window.end)).await;
     let to = mark();
     let rss = args.server_pid.map(|pid| process::rss_of(&pid.to_string()));
-    let unsent = core.borrow_mut().stop();
+    core.borrow_mut().stop();
     let until = core.borrow().elapsed() + core.borrow().plan.drain;
-    while !core.borrow().tracker.is_drained() && core.borrow().elapsed() < until {
+    while !core.borrow().is_done() && core.borrow().elapsed() < until {
         if core.borrow().failure().is_some() {
             break;
         }
@@ -93,7 +93,7 @@ async fn measure(args: &Args, core: &Rc<RefCell<Core>>) -> Row {
         server: to.server.zip(from.server).map(|(to, from)| to.saturating_sub(from)),
         server_rss: rss,
     };
-    Row::new(&core, &spent, unsent)
+    Row::new(&core, &spent)
 }
 
 /// Waits until a moment of the run, or a failure, and says every second how it goes.
