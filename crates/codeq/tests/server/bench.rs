@@ -4,10 +4,15 @@ use std::io::BufRead;
 use std::net::TcpListener;
 use std::path::Path;
 use std::process::Stdio;
+use std::time::Duration;
 
+use codeq_core::id::TaskId;
+use codeq_core::place::Place;
+use codeq_engine::{Engine, Options};
 use serde_json::Value;
 
 use crate::node::{Node, Process, codeq};
+use crate::random::Random;
 
 /// Long enough for thousands of cycles, short enough to be run with every change.
 const SHORT: [&str; 6] = ["--seconds", "0.5", "--warm-up", "0.1", "--json", "--quiet"];
@@ -133,43 +138,84 @@ fn a_token_that_is_not_known_is_refused() {
     assert!(said.err.contains("the producer stream was refused: Unauthenticated"), "{}", said.err);
 }
 
-#[test]
-fn the_ledger_has_what_was_acknowledged_when_the_server_is_killed() {
-    let dir = tempfile::tempdir().unwrap();
-    let node = server(dir.path());
-    let [producer, worker] = streams(&node);
-    let path = dir.path().join("ledger");
-    let mut command = codeq(&["bench", &producer, &worker, "--seconds", "60", "--json"]);
-    command.arg("--ledger").arg(&path).stderr(Stdio::piped());
-    let mut process = Process::spawn(&mut command);
-    // The first line of progress: it is in the middle of it.
-    let (mut stderr, mut line) = (process.stderr(), String::new());
-    stderr.read_line(&mut line).unwrap();
-    assert!(line.contains(" cycles, "), "{line}");
-    node.kill();
-    let (status, out) = process.finished();
-    assert_eq!(status.code(), Some(3));
-    let document: Value = serde_json::from_str(&out).unwrap();
-    assert_eq!(document["server_went_away"], true);
-    let ledger = std::fs::read_to_string(path).unwrap();
-    let ids = |what: &str| -> Vec<&str> {
-        ledger.lines().filter_map(|line| line.strip_prefix(what)).collect()
-    };
-    let (created, completed) = (ids("C "), ids("D "));
-    assert_eq!(created.len() + completed.len(), ledger.lines().count());
-    let counts = &document["runs"][0]["counts"];
-    assert_eq!(counts["created"], created.len());
-    assert_eq!(counts["completed"], completed.len());
-    assert!(!completed.is_empty());
-    // What was acknowledged is still there: durability os outlives the process.
-    let node = server(dir.path());
-    let mut client = node.client();
-    for (ids, status) in [(&created, None), (&completed, Some("COMPLETED"))] {
-        for id in ids.iter().rev().take(200) {
-            let answer = client.get(&format!("/tasks/{id}")).unwrap();
-            assert_eq!(answer.status, 200, "{id}: {answer:?}");
-            let task: Value = answer.json();
-            assert!(status.is_none_or(|status| task["status"] == status), "{id}: {answer:?}");
+/// Kills of one test run; `make campaign` asks for more.
+const KILLS: usize = 2;
+
+/// What `codeq bench` saw acknowledged.
+#[derive(Default)]
+struct Acknowledged {
+    created: Vec<TaskId>,
+    completed: Vec<TaskId>,
+}
+
+impl Acknowledged {
+    fn read(ledger: &str) -> Acknowledged {
+        let mut found = Acknowledged::default();
+        for line in ledger.lines() {
+            match line.split_once(' ').unwrap() {
+                ("C", id) => found.created.push(id.parse().unwrap()),
+                ("D", id) => found.completed.push(id.parse().unwrap()),
+                _ => panic!("{line}"),
+            }
         }
+        found
     }
+
+    /// Looks for all of it in a directory that no server has open.
+    fn check(&self, dir: &Path) {
+        let engine = Engine::open(dir, Options::default()).unwrap();
+        let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+        runtime.block_on(async {
+            for (ids, done) in [(&self.created, false), (&self.completed, true)] {
+                for id in ids {
+                    let task = engine.task("dev-tenant", *id).await.unwrap();
+                    let task = task.unwrap_or_else(|| panic!("{id} is lost"));
+                    assert!(!done || task.place == Place::Completed, "{id} is {:?}", task.place);
+                }
+            }
+        });
+        engine.shutdown();
+    }
+}
+
+#[test]
+fn what_streams_acknowledged_survives_sigkill() {
+    let kills = std::env::var("CODEQ_STREAM_KILLS").ok();
+    let kills = kills.map_or(KILLS, |text| text.parse().expect("CODEQ_STREAM_KILLS is a number"));
+    let mut random = Random::of_this_run();
+    let dir = tempfile::tempdir().unwrap();
+    let (data, path) = (dir.path().join("data"), dir.path().join("ledger"));
+    let mut all = Acknowledged::default();
+    for kill in 1..=kills {
+        let node = Node::dev(&data, &[]);
+        let [producer, worker] = streams(&node);
+        let mut command = codeq(&["bench", &producer, &worker, "--seconds", "60", "--json"]);
+        if kill % 2 == 0 {
+            command.args(["--create-batch=8", "--ready-batch=8", "--result-batch=8"]);
+        }
+        command.arg("--ledger").arg(&path).stderr(Stdio::piped());
+        let mut process = Process::spawn(&mut command);
+        // The first line of progress: it is in the middle of it.
+        let (mut stderr, mut line) = (process.stderr(), String::new());
+        stderr.read_line(&mut line).unwrap();
+        assert!(line.contains(" cycles, "), "{line}");
+        std::thread::sleep(Duration::from_millis(random.below(500)));
+        node.kill();
+        let (status, out) = process.finished();
+        assert_eq!(status.code(), Some(3));
+        let document: Value = serde_json::from_str(&out).unwrap();
+        assert_eq!(document["server_went_away"], true);
+        let mut seen = Acknowledged::read(&std::fs::read_to_string(&path).unwrap());
+        let counts = &document["runs"][0]["counts"];
+        assert_eq!(counts["created"], seen.created.len());
+        assert_eq!(counts["completed"], seen.completed.len());
+        assert!(!seen.completed.is_empty());
+        seen.check(&data);
+        let (created, completed) = (seen.created.len(), seen.completed.len());
+        println!("kill {kill}: {created} creates and {completed} completions are there");
+        all.created.append(&mut seen.created);
+        all.completed.append(&mut seen.completed);
+    }
+    all.check(&data);
+    println!("{kills} kills: {} creates, {} completions", all.created.len(), all.completed.len());
 }
