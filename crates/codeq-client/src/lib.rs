@@ -1,1 +1,15 @@
 //! The Rust SDK of codeQ.
+
+mod backoff;
+mod error;
+mod http;
+mod options;
+mod producer;
+mod transport;
+mod worker;
+
+pub use error::Error;
+pub use http::HttpClient;
+pub use options::Options;
+pub use producer::{Enqueued, NewTask, Producer};
+pub use worker::{CancelReason, Cancellation, HandlerError, Outcome, Task, TaskInfo, Worker, WorkerBuilder, WorkerHandle, WorkerStats};
