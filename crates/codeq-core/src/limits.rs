@@ -52,8 +52,9 @@ pub const IDEMPOTENCY_MS_MIN: u64 = 86_400_000;
 pub const BATCH_MAX: usize = 1_000;
 /// Most tasks that one claim hands out.
 pub const CLAIM_MAX: usize = 1_000;
-/// A claim takes no further task once those that it has carry this many payload bytes.
-pub const CLAIM_BYTES_MAX: usize = 8 << 20;
+/// A claim takes no further task once those that it has carry this many payload bytes: with the last one
+/// an answer stays under the 4 MiB that gRPC clients accept unless they are told otherwise.
+pub const CLAIM_BYTES_MAX: usize = 2 << 20;
 /// Most command names in one claim.
 pub const CLAIM_COMMANDS_MAX: usize = 1_000;
 /// Most queues of one tenant in one shard.

@@ -1,6 +1,9 @@
 //! Claims: from one shard or from whichever has something, waiting if need be.
 
+use std::future::Future;
+use std::pin::Pin;
 use std::sync::atomic::Ordering;
+use std::task::{Context, Poll};
 
 use codeq_core::command::{Claim, Command, Millis};
 use codeq_core::reply::Reply;
@@ -8,21 +11,23 @@ use tokio::sync::oneshot;
 
 use crate::engine::Engine;
 use crate::error::EngineError;
+use crate::group::give_back;
 use crate::request::{Answer, FirstReply, ReplyTo, Request};
 
 impl Engine {
     /// Claims tasks. If there are none, waits up to `wait` milliseconds for the first one: the claim lies
-    /// in the shard and is served by the commit that brings the task. Dropping the future ends the wait.
+    /// in the shard and is served by the commit that brings the task. Dropping the future ends the wait, and
+    /// gives back what it was not there to take.
     pub async fn claim(&self, claim: Claim, wait: Millis) -> Answer {
         let (sender, answer) = oneshot::channel();
         if let [_] = self.shards.as_slice() {
             let reply = ReplyTo::One(sender);
             self.push(0, Request::with(Command::Claim(claim), reply, wait))?;
-            return self.answer(answer).await;
+            return Waiting { engine: self, answer }.await;
         }
         for shard in self.round() {
             let answer = self.submit(shard, Command::Claim(claim.clone()))?;
-            match self.answer(answer).await? {
+            match (Waiting { engine: self, answer }).await? {
                 Reply::Claimed(tasks) if tasks.is_empty() => {}
                 reply => return Ok(reply),
             }
@@ -36,7 +41,7 @@ impl Engine {
             self.push(shard, Request::with(Command::Claim(claim.clone()), reply, wait))?;
         }
         drop(first);
-        self.answer(answer).await
+        Waiting { engine: self, answer }.await
     }
 
     /// All shards, beginning with another one each time.
@@ -48,5 +53,38 @@ impl Engine {
 
     pub(crate) async fn answer(&self, answer: oneshot::Receiver<Answer>) -> Answer {
         answer.await.unwrap_or_else(|_| Err(self.failure().unwrap_or(EngineError::Closed)))
+    }
+}
+
+/// A client that waits for the answer to its claim.
+struct Waiting<'a> {
+    engine: &'a Engine,
+    answer: oneshot::Receiver<Answer>,
+}
+
+impl Future for Waiting<'_> {
+    type Output = Answer;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Answer> {
+        let answer = Pin::new(&mut self.answer).poll(cx);
+        answer.map(|answer| {
+            answer.unwrap_or_else(|_| Err(self.engine.failure().unwrap_or(EngineError::Closed)))
+        })
+    }
+}
+
+impl Drop for Waiting<'_> {
+    fn drop(&mut self) {
+        // From here on the shard finds nobody, and gives the tasks back itself.
+        self.answer.close();
+        if let Ok(Ok(Reply::Claimed(tasks))) = self.answer.try_recv() {
+            for task in tasks {
+                let shard = task.id.shard(self.engine.shards());
+                if let Some(request) = give_back(task) {
+                    // If the inbox is full the lease simply runs out.
+                    let _ = self.engine.push(shard, request);
+                }
+            }
+        }
     }
 }

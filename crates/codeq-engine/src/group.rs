@@ -132,7 +132,8 @@ impl Group {
     }
 }
 
-fn give_back(task: Task) -> Option<Request> {
+/// Returns a task to its queue that was leased to a client that is gone.
+pub(crate) fn give_back(task: Task) -> Option<Request> {
     // By its fence: the same worker may lose this lease and claim the task again before this is applied.
     let (worker, fence) = (task.worker?, Some(task.fence));
     let abandon = Abandon { tenant: task.tenant, id: task.id, worker, penalty: false, fence };

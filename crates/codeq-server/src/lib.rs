@@ -1,16 +1,18 @@
 //! codeQ on the network.
 //!
 //! ```text
-//! net/ (sockets, TLS, time limits) ─> http/ (parse, call, shape) ─> service/ (permission, limits, defaults)
-//!                                        auth/ (token -> principal)     └─> codeq-engine
+//! net/ (sockets, TLS, time limits) ─> http/ (parse, call, shape)   ─┐
+//!                                  └─> grpc/ (streams of events)    ─┴─> service/ (permission, limits, defaults)
+//!                                        auth/ (token -> principal)         └─> codeq-engine
 //! ```
 //!
-//! `service` is the one layer that every protocol calls. Wire types stop in `http`; the engine's types stop
+//! `service` is the one layer that every protocol calls. Wire types stop in `http` and `grpc`; the engine's types stop
 //! in `service`. There is no global state: any number of servers run in one process.
 
 pub mod auth;
 pub mod config;
 pub mod events;
+pub mod grpc;
 pub mod http;
 pub mod limits;
 pub mod net;

@@ -13,6 +13,7 @@ use tokio::task::JoinHandle;
 use crate::auth::Authenticator;
 use crate::config::Config;
 use crate::events::EventBus;
+use crate::grpc::Streams;
 use crate::http::wire::Times;
 use crate::http::{App, Edge, metrics_router, router};
 use crate::limits::RateLimiter;
@@ -24,7 +25,10 @@ use crate::service::Service;
 pub struct Server {
     app: Arc<App>,
     http_addr: SocketAddr,
+    producer_addr: SocketAddr,
+    worker_addr: SocketAddr,
     metrics_addr: Option<SocketAddr>,
+    streams: Streams,
     /// No new claims wait, those that do are answered; probes say so.
     draining: watch::Sender<bool>,
     /// The listeners close.
@@ -102,6 +106,15 @@ impl Server {
         // The addresses before the data: a second server by mistake touches nothing.
         let listener = bind(config.http_addr)?;
         let http_addr = listener.local_addr()?;
+        let (producer_addr, worker_addr) = config.stream_addrs();
+        let mut stream_listeners = vec![bind(producer_addr)?];
+        if producer_addr != worker_addr || producer_addr.port() == 0 {
+            stream_listeners.push(bind(worker_addr)?);
+        }
+        let producer_addr =
+            stream_listeners.first().map_or(Ok(producer_addr), TcpListener::local_addr)?;
+        let worker_addr =
+            stream_listeners.last().map_or(Ok(worker_addr), TcpListener::local_addr)?;
         let metrics_listener = match config.metrics.addr {
             Some(addr) => Some(bind(addr)?),
             None => None,
@@ -137,13 +150,40 @@ impl Server {
         }
         let net = Arc::clone(&app.net);
         listeners.push(serve(listener, router(Arc::clone(&app)), tls.clone(), net));
+        let streams = Streams::new(Arc::clone(&app), config.grpc.reflection).await;
+        for listener in stream_listeners {
+            let net = Arc::clone(&app.net);
+            listeners.push(serve(listener, streams.router(), tls.clone(), net));
+        }
         let ready_after = start.elapsed();
-        Ok(Server { app, http_addr, metrics_addr, draining, stopping, listeners, tls, ready_after })
+        Ok(Server {
+            app,
+            http_addr,
+            producer_addr,
+            worker_addr,
+            metrics_addr,
+            streams,
+            draining,
+            stopping,
+            listeners,
+            tls,
+            ready_after,
+        })
     }
 
     /// Where HTTP is served.
     pub fn http_addr(&self) -> SocketAddr {
         self.http_addr
+    }
+
+    /// Where producers' streams are served.
+    pub fn producer_addr(&self) -> SocketAddr {
+        self.producer_addr
+    }
+
+    /// Where workers' streams are served.
+    pub fn worker_addr(&self) -> SocketAddr {
+        self.worker_addr
     }
 
     /// Where metrics have a port of their own.
@@ -174,8 +214,10 @@ impl Server {
     /// Drains and stops: not ready any more, no new claims, those that wait are answered, requests in flight
     /// finish, a checkpoint is left.
     pub async fn stop(self) {
-        let Server { app, draining, stopping, listeners, .. } = self;
+        let Server { app, draining, stopping, listeners, streams, .. } = self;
         draining.send_replace(true);
+        streams.stop().await;
+        drop(streams);
         app.service.engine.drain();
         stopping.send_replace(true);
         for listener in listeners {

@@ -56,6 +56,12 @@ pub struct Layers {
     /// Address and port of HTTP.
     #[arg(long, value_name = "ADDR")]
     http_addr: Option<SocketAddr>,
+    /// Address and port of producers' gRPC streams.
+    #[arg(long, value_name = "ADDR")]
+    producer_addr: Option<SocketAddr>,
+    /// Address and port of workers' gRPC streams.
+    #[arg(long, value_name = "ADDR")]
+    worker_addr: Option<SocketAddr>,
     /// Shards of a new data directory.
     #[arg(long, value_name = "N")]
     shards: Option<u16>,
@@ -94,6 +100,8 @@ impl Layers {
         Flags {
             data_dir: self.data_dir.clone(),
             http_addr: self.http_addr,
+            producer_addr: self.producer_addr,
+            worker_addr: self.worker_addr,
             shards: self.shards,
             durability: self.durability,
             log_level: self.log_level.clone(),

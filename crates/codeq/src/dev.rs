@@ -24,6 +24,13 @@ pub struct Args {
     /// Address and port of HTTP: loopback only.
     #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:8080")]
     http_addr: SocketAddr,
+    /// Address and port of producers' gRPC streams: loopback only. Without it: port 9092, or any free one if
+    /// the port of HTTP is 0.
+    #[arg(long, value_name = "ADDR")]
+    producer_addr: Option<SocketAddr>,
+    /// The same for workers' gRPC streams, with port 9091.
+    #[arg(long, value_name = "ADDR")]
+    worker_addr: Option<SocketAddr>,
     /// Shards of a new data directory.
     #[arg(long, value_name = "N")]
     shards: Option<u16>,
@@ -44,6 +51,8 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
         None => args.data_dir.clone(),
     };
     let mut config = Config::dev(data_dir, args.http_addr).map_err(anyhow::Error::msg)?;
+    config.producer_addr = args.producer_addr;
+    config.worker_addr = args.worker_addr;
     config.shards = args.shards;
     config.durability = args.durability;
     config.log_level.clone_from(&args.log_level);
@@ -61,6 +70,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
 
 fn welcome(server: &Server, data: &str, kept: bool, durability: Durability) -> String {
     let url = format!("http://{}", server.http_addr());
+    let (producer, worker) = (server.producer_addr(), server.worker_addr());
     let ready = server.ready_after().as_millis();
     let kept = if kept { "kept" } else { "thrown away at the end" };
     let durable = match durability {
@@ -72,6 +82,7 @@ fn welcome(server: &Server, data: &str, kept: bool, durability: Durability) -> S
 codeq is ready after {ready} ms
 
   API      {url}/v1/codeq
+  Streams  {producer} (producers), {worker} (workers)
   Docs     {url}/docs
   Metrics  {url}/metrics
   Token    {DEV_TOKEN}   (tenant dev-tenant, every role; this machine only)

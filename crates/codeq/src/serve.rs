@@ -26,7 +26,9 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     }
     run_server(config, |server| {
         let ready_ms = server.ready_after().as_millis();
-        eprintln!("codeq: ready after {ready_ms} ms on {}", server.http_addr());
+        let (http, producer) = (server.http_addr(), server.producer_addr());
+        let worker = server.worker_addr();
+        eprintln!("codeq: ready after {ready_ms} ms on {http}; streams on {producer}, {worker}");
     })
 }
 

@@ -10,7 +10,7 @@ use serde::{Deserialize, Deserializer};
 use serde_json::Value;
 
 use crate::auth::grants::{Grants, Kind, event_types, principal};
-use crate::auth::{AuthError, EventTypes, Principal};
+use crate::auth::{AuthError, EventTypes, Principal, is_subject};
 
 /// How far the clock of an issuer may be off, in seconds.
 pub const SKEW_SECONDS: u64 = 60;
@@ -116,7 +116,9 @@ impl Claims {
     fn subject(&self) -> Result<&str, &'static str> {
         let subject = self.sub.as_ref().ok_or("sub is missing")?.as_str();
         let subject = subject.ok_or("sub is not a string")?;
-        check_worker(subject).map_err(|_| "sub is empty, too long or not printable")?;
+        if !is_subject(subject) {
+            return Err("sub is empty, too long or not printable");
+        }
         Ok(subject)
     }
 

@@ -4,7 +4,10 @@
 //! tried in turn. What a principal may do is asked of the principal; which route needs what is `service`'s
 //! business.
 
+use std::borrow::Cow;
 use std::sync::Arc;
+
+use codeq_core::names::check_worker;
 
 pub use authenticator::Authenticator;
 pub use bearer::{TOKEN_BYTES_MAX, bearer_token};
@@ -131,4 +134,26 @@ pub enum AuthError {
     /// The keys cannot be had and none are known: 503.
     #[error("identity provider unavailable")]
     Unavailable,
+}
+
+/// Stands between a subject and the name of one of its instances. It is reserved for uses like this one, and
+/// no subject may contain it: an instance can never be mistaken for another subject, whatever its name is.
+pub(crate) const INSTANCE_SEPARATOR: char = '\u{fdd0}';
+
+/// Whether a text can be a token's subject.
+pub(crate) fn is_subject(text: &str) -> bool {
+    check_worker(text).is_ok() && !text.contains(INSTANCE_SEPARATOR)
+}
+
+/// The identity of an instance of a subject.
+pub fn instance(subject: &str, name: &str) -> String {
+    format!("{subject}{INSTANCE_SEPARATOR}{name}")
+}
+
+/// An identity as people see it: `subject`, or `subject/instance`.
+pub fn shown(worker: &str) -> Cow<'_, str> {
+    match worker.split_once(INSTANCE_SEPARATOR) {
+        Some((subject, name)) => Cow::Owned(format!("{subject}/{name}")),
+        None => Cow::Borrowed(worker),
+    }
 }

@@ -3,13 +3,14 @@
 //! Only digests are held. All of them are compared, in constant time, so that the time of an answer says
 //! nothing about how near a guess came or which entry it met.
 
-use codeq_core::names::{check_tenant, check_worker};
+use codeq_core::names::check_tenant;
 use sha2::{Digest, Sha256};
 use subtle::{ConditionallySelectable, ConstantTimeEq};
 
 use crate::auth::Principal;
 use crate::auth::bearer::check_token;
 use crate::auth::grants::{Grants, Kind, event_types, principal};
+use crate::auth::is_subject;
 use crate::config::StaticToken;
 
 /// SHA-256 of a token.
@@ -64,7 +65,9 @@ fn configured_digest(token: &StaticToken) -> Result<TokenDigest, &'static str> {
 }
 
 fn configured_principal(token: &StaticToken, kind: Kind) -> Result<Principal, String> {
-    check_worker(&token.subject).map_err(|_| "the subject is empty, too long or not printable")?;
+    if !is_subject(&token.subject) {
+        return Err("the subject is empty, too long or not printable".to_owned());
+    }
     check_tenant(&token.tenant).map_err(|_| "the tenant is empty, too long or not printable")?;
     let mut grants = Grants::default();
     for scope in &token.scopes {

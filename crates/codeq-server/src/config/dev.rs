@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
-use super::model::{AuthConfig, Config, LogFormat, StaticToken};
+use super::model::{AuthConfig, Config, GrpcConfig, LogFormat, StaticToken};
 use super::problem::Problem;
 
 /// The token of a development server: producer, worker, admin and operator.
@@ -41,6 +41,7 @@ impl Config {
             producer_auth: dev_auth(&ADMIN_SCOPES),
             worker_auth: dev_auth(&WORKER_SCOPES),
             allow_producer_as_worker: true,
+            grpc: GrpcConfig { reflection: true },
             ..Config::default()
         })
     }

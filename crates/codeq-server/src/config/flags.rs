@@ -13,6 +13,10 @@ pub struct Flags {
     pub data_dir: Option<PathBuf>,
     /// `httpAddr`
     pub http_addr: Option<SocketAddr>,
+    /// `producerAddr`
+    pub producer_addr: Option<SocketAddr>,
+    /// `workerAddr`
+    pub worker_addr: Option<SocketAddr>,
     /// `shards`
     pub shards: Option<u16>,
     /// `durability`
@@ -40,6 +44,14 @@ impl Flags {
         if let Some(http_addr) = self.http_addr {
             config.http_addr = http_addr;
             said("httpAddr", "--http-addr");
+        }
+        if self.producer_addr.is_some() {
+            config.producer_addr = self.producer_addr;
+            said("producerAddr", "--producer-addr");
+        }
+        if self.worker_addr.is_some() {
+            config.worker_addr = self.worker_addr;
+            said("workerAddr", "--worker-addr");
         }
         if self.shards.is_some() {
             config.shards = self.shards;

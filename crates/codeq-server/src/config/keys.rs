@@ -50,6 +50,8 @@ const NO_RATE: RateLimit = RateLimit { requests_per_minute: 0, burst: 0 };
 pub(crate) const KEYS: &[Key] = &[
     key!("dataDir", data_dir),
     key!("httpAddr", http_addr),
+    key!("producerAddr", producer_addr),
+    key!("workerAddr", worker_addr),
     key!("shards", shards),
     key!("durability", durability),
     key!("logLevel", log_level),
@@ -85,6 +87,7 @@ pub(crate) const KEYS: &[Key] = &[
     key!("http.headerTimeoutSeconds", http.header_timeout_seconds),
     key!("http.bodyTimeoutSeconds", http.body_timeout_seconds),
     key!("http.idleTimeoutSeconds", http.idle_timeout_seconds),
+    key!("grpc.reflection", grpc.reflection),
     key!("tls.certFile", tls.cert_file),
     key!("tls.keyFile", tls.key_file),
     key!("metrics.addr", metrics.addr),

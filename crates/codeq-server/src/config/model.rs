@@ -18,6 +18,11 @@ pub struct Config {
     pub data_dir: PathBuf,
     /// Where HTTP is served.
     pub http_addr: SocketAddr,
+    /// Where producers' streams are served. None is port 9092 of the address of HTTP, or any free port if
+    /// HTTP takes any too. Both ports serve both streams.
+    pub producer_addr: Option<SocketAddr>,
+    /// Where workers' streams are served: like `producer_addr`, with port 9091.
+    pub worker_addr: Option<SocketAddr>,
     /// Shards of a new data directory; an existing one must agree. None takes what is there, or 1.
     pub shards: Option<u16>,
     /// When a write is acknowledged.
@@ -65,7 +70,9 @@ pub struct Config {
     pub tenant_limits: TenantLimits,
     /// The HTTP edge.
     pub http: HttpConfig,
-    /// TLS on the HTTP port; both files, or none.
+    /// The streams' edge.
+    pub grpc: GrpcConfig,
+    /// TLS on all ports but that of the metrics; both files, or none.
     pub tls: TlsConfig,
     /// Prometheus.
     pub metrics: MetricsConfig,
@@ -204,6 +211,14 @@ pub struct HttpConfig {
     pub idle_timeout_seconds: u64,
 }
 
+/// The edge of the streams.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
+pub struct GrpcConfig {
+    /// Tools may ask what is served. For development.
+    pub reflection: bool,
+}
+
 /// TLS; reloaded when the files change.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
@@ -242,6 +257,8 @@ impl Default for Config {
         Config {
             data_dir: PathBuf::from("codeq-data"),
             http_addr: SocketAddr::from(([127, 0, 0, 1], 8080)),
+            producer_addr: None,
+            worker_addr: None,
             shards: None,
             durability: Durability::Fsync,
             log_level: "info".to_owned(),
@@ -264,11 +281,24 @@ impl Default for Config {
             rate_limit: RateLimits::default(),
             tenant_limits: TenantLimits::default(),
             http: HttpConfig::default(),
+            grpc: GrpcConfig::default(),
             tls: TlsConfig::default(),
             metrics: MetricsConfig::default(),
             tracing: TracingConfig::default(),
             shutdown_grace_seconds: 30,
         }
+    }
+}
+
+impl Config {
+    /// Where the streams of producers and of workers are served.
+    pub fn stream_addrs(&self) -> (SocketAddr, SocketAddr) {
+        let beside_http = |port| match self.http_addr.port() {
+            0 => self.http_addr,
+            _ => SocketAddr::new(self.http_addr.ip(), port),
+        };
+        let producer = self.producer_addr.unwrap_or_else(|| beside_http(9092));
+        (producer, self.worker_addr.unwrap_or_else(|| beside_http(9091)))
     }
 }
 

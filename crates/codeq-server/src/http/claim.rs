@@ -10,7 +10,7 @@ use super::endpoint::no_content;
 use super::wire::TaskBody;
 use super::{answer, json};
 use crate::service::ServiceError;
-use crate::service::claim::ClaimRequest;
+use crate::service::claim::{CLAIM_WAIT_MAX, ClaimRequest};
 
 #[derive(Deserialize, Default)]
 #[serde(rename_all = "camelCase")]
@@ -31,6 +31,8 @@ impl Request {
         let Ok(wait_seconds) = u64::try_from(self.wait_seconds.unwrap_or(0)) else {
             return Err(ServiceError::invalid("invalid_wait", "invalid 'waitSeconds' (0 to 30)"));
         };
+        // Longer counts as the longest.
+        let wait_seconds = wait_seconds.min(CLAIM_WAIT_MAX);
         let commands = self.commands.unwrap_or_default();
         Ok(ClaimRequest { commands, lease_seconds: self.lease_seconds, wait_seconds, count })
     }

@@ -4,7 +4,6 @@ use axum::http::{HeaderValue, StatusCode};
 use axum::response::Response;
 use bytes::Bytes;
 use codeq_core::command::NewTask;
-use codeq_core::names::check_command;
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 
@@ -12,9 +11,9 @@ use super::call::{Answer, Call};
 use super::wire::TaskBody;
 use super::{answer, json};
 use crate::observe::trace;
-use crate::service::enqueue::{Made, is_webhook};
+use crate::service::ServiceError;
+use crate::service::enqueue::{Draft, Made};
 use crate::service::filter::moment;
-use crate::service::{ServiceError, seconds};
 
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
@@ -124,48 +123,26 @@ fn new_task(call: &Call, request: TaskRequest<'_>) -> Result<NewTask, ServiceErr
         None | Some("null") => return Err(ServiceError::invalid_body()),
         Some(text) => Bytes::copy_from_slice(text.as_bytes()),
     };
-    // Here and not only in the core, so that a batch fails on the first of its items that is wrong.
-    check_command(&request.command)?;
-    let webhook = request.webhook.filter(|text| !text.is_empty());
-    if webhook.as_deref().is_some_and(|text| !is_webhook(text)) {
-        return Err(ServiceError::invalid("invalid_webhook", "invalid webhook url"));
-    }
     let run_at = match request.run_at.as_deref().filter(|text| !text.is_empty()) {
         None => None,
         Some(text) => Some(moment(text).ok_or_else(|| {
             ServiceError::invalid("invalid_run_at", "invalid 'runAt' (use RFC3339)")
         })?),
     };
-    let delay = match request.delay_seconds.map(u64::try_from) {
-        None => None,
-        Some(Ok(delay)) => Some(seconds(delay)),
-        Some(Err(_)) => {
-            let text = "invalid 'delaySeconds' (must be >= 0)";
-            return Err(ServiceError::invalid("invalid_delay", text));
-        }
-    };
-    let max_attempts = match request.max_attempts {
-        None | Some(0) => None,
-        Some(n) if n > 0 => Some(u32::try_from(n).unwrap_or(u32::MAX)),
-        Some(_) => {
-            let text = "invalid 'maxAttempts' (must be >= 0)";
-            return Err(ServiceError::invalid("invalid_max_attempts", text));
-        }
-    };
-    let key = request.idempotency_key.filter(|key| !key.is_empty());
     let (parent, state) = creation_context(call);
-    Ok(NewTask {
+    let draft = Draft {
         command: request.command.into(),
         payload,
-        priority: request.priority.unwrap_or(0).clamp(0, 9) as i32,
-        max_attempts,
-        webhook: webhook.map(Into::into),
-        idempotency_key: key.map(Into::into),
+        priority: request.priority.unwrap_or(0),
+        max_attempts: request.max_attempts.unwrap_or(0),
+        webhook: request.webhook.map(Into::into),
+        idempotency_key: request.idempotency_key.map(Into::into),
         run_at,
-        delay,
+        delay_seconds: request.delay_seconds,
         trace_parent: parent.map(Into::into),
         trace_state: state.map(Into::into),
-    })
+    };
+    draft.check()
 }
 
 /// The trace that the task goes on in: the client's, or else the one that begins here.

@@ -1,7 +1,7 @@
 //! JSON from outside.
 
 use serde::Deserialize;
-use serde::de::DeserializeOwned;
+use serde::de::{DeserializeOwned, IgnoredAny};
 
 use crate::service::ServiceError;
 
@@ -26,6 +26,25 @@ pub fn parse_object<'a, T: Deserialize<'a>>(text: &'a str) -> Result<T, ServiceE
 /// Reads a body that may be empty, where every field is optional.
 pub fn parse_or_default<T: DeserializeOwned + Default>(body: &[u8]) -> Result<T, ServiceError> {
     if body.trim_ascii().is_empty() { Ok(T::default()) } else { parse(body) }
+}
+
+/// Refuses a payload that is not JSON text. What is JSON is kept as it is.
+pub fn check_payload(payload: &[u8]) -> Result<(), ServiceError> {
+    let invalid = || ServiceError::invalid("invalid_payload", "invalid payload (must be JSON)");
+    check_depth(payload)?;
+    // Its own step: the parser skips over strings without looking at their bytes.
+    let text = std::str::from_utf8(payload).map_err(|_| invalid())?;
+    serde_json::from_str::<IgnoredAny>(text).map_err(|_| invalid())?;
+    if text.trim_ascii() == "null" { Err(invalid()) } else { Ok(()) }
+}
+
+/// Refuses a result that is not the text of a JSON object.
+pub fn check_result(result: &[u8]) -> Result<(), ServiceError> {
+    let object = result.trim_ascii_start().starts_with(b"{");
+    if object && check_payload(result).is_ok() {
+        return Ok(());
+    }
+    Err(ServiceError::invalid("invalid_result", "invalid result (must be an object)"))
 }
 
 /// Refuses nesting deeper than [`DEPTH_MAX`], in one pass over the bytes.

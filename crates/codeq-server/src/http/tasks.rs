@@ -1,5 +1,7 @@
 //! `GET /tasks`, `/tasks/{id}`, `/tasks/{id}/result`, `/tasks/{id}/history`.
 
+use std::borrow::Cow;
+
 use axum::http::StatusCode;
 use codeq_core::history::{Entry, Event};
 use codeq_core::limits::LIST_MAX;
@@ -9,6 +11,7 @@ use serde::Serialize;
 use super::answer;
 use super::call::{Answer, Call};
 use super::wire::{ResultBody, TaskBody, is_zero, status_of, status_text};
+use crate::auth::shown;
 use crate::service::tasks::{PAGE_DEFAULT, TaskPage};
 use crate::service::{ServiceError, filter};
 
@@ -45,7 +48,7 @@ struct EntryBody<'a> {
     to: &'static str,
     status: &'static str,
     #[serde(skip_serializing_if = "Option::is_none")]
-    who: Option<&'a str>,
+    who: Option<Cow<'a, str>>,
     #[serde(skip_serializing_if = "Option::is_none")]
     why: Option<&'a str>,
 }
@@ -84,7 +87,7 @@ fn entry_body<'a>(call: &Call, entry: &'a Entry, from: Option<&'static str>) -> 
         from,
         to: entry.to.location(),
         status: status_text(entry.to.status()),
-        who: entry.who.as_deref(),
+        who: entry.who.as_deref().map(shown),
         why: entry.why.as_deref(),
     }
 }

@@ -9,6 +9,8 @@ use jiff::tz::TimeZone;
 use serde::Serialize;
 use serde_json::value::RawValue;
 
+use crate::auth::shown;
+
 /// Writes moments in the configured time zone.
 #[derive(Debug, Clone)]
 pub struct Times(TimeZone);
@@ -69,7 +71,7 @@ pub struct TaskBody<'a> {
     status: &'static str,
     last_known_location: &'static str,
     #[serde(skip_serializing_if = "Option::is_none")]
-    worker_id: Option<&'a str>,
+    worker_id: Option<Cow<'a, str>>,
     #[serde(skip_serializing_if = "Option::is_none")]
     lease_until: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -109,7 +111,7 @@ impl<'a> TaskBody<'a> {
             trace_state: task.trace_state.as_deref(),
             status: status_text(task.place.status()),
             last_known_location: task.place.location(),
-            worker_id: task.worker.as_deref(),
+            worker_id: task.worker.as_deref().map(shown),
             lease_until: task.lease_until.map(|at| times.text(at)),
             fence: running.then_some(task.fence),
             attempts: task.attempts,

@@ -9,6 +9,7 @@ use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::encoding::text::{encode_eof, encode_registry};
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
+use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
 use prometheus_client::metrics::info::Info;
 use prometheus_client::registry::{Registry, Unit};
@@ -56,6 +57,17 @@ struct RateLimitLabels {
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct ServiceLabels {
+    service: &'static str,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct StreamLabels {
+    service: &'static str,
+    code: i32,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct WebhookLabels {
     kind: &'static str,
     outcome: &'static str,
@@ -74,6 +86,9 @@ pub struct Metrics {
     requests: Family<RequestLabels, Counter>,
     durations: Family<OperationLabels, Histogram, fn() -> Histogram>,
     rate_limits: Family<RateLimitLabels, Counter>,
+    streams_open: Family<ServiceLabels, Gauge>,
+    streams_ended: Family<StreamLabels, Counter>,
+    stream_events: Family<ServiceLabels, Counter>,
     webhooks: Family<WebhookLabels, Counter>,
     batches: Histogram,
     syncs: Histogram,
@@ -92,6 +107,9 @@ impl Metrics {
             requests: Family::default(),
             durations: Family::new_with_constructor(|| Histogram::new(REQUEST_SECONDS)),
             rate_limits: Family::default(),
+            streams_open: Family::default(),
+            streams_ended: Family::default(),
+            stream_events: Family::default(),
             webhooks: Family::default(),
             // As many as a group can hold.
             batches: Histogram::new(exponential_buckets(1.0, 2.0, 13)),
@@ -115,6 +133,11 @@ impl Metrics {
         to.register_with_unit("http_request_duration", help, Unit::Seconds, durations);
         let help = "Requests refused for their rate";
         to.register("rate_limit_hits", help, self.rate_limits.clone());
+        to.register("grpc_streams_open", "Streams that are open", self.streams_open.clone());
+        let help = "Streams that have ended, by gRPC code";
+        to.register("grpc_streams", help, self.streams_ended.clone());
+        let help = "Events that clients sent on streams that have ended";
+        to.register("grpc_events", help, self.stream_events.clone());
         to.register("webhook_deliveries", "Deliveries of webhooks", self.webhooks.clone());
         to.register("commit_batch_commands", "Commands in one sync", self.batches.clone());
         let help = "What a sync of the log takes";
@@ -135,6 +158,18 @@ impl Metrics {
     /// A request was refused for its rate.
     pub fn rate_limited(&self, scope: &'static str, operation: &'static str) {
         self.rate_limits.get_or_create(&RateLimitLabels { scope, operation }).inc();
+    }
+
+    /// A stream was opened.
+    pub fn stream_opened(&self, service: &'static str) {
+        self.streams_open.get_or_create(&ServiceLabels { service }).inc();
+    }
+
+    /// A stream ended with this gRPC code, after so many events.
+    pub fn stream_closed(&self, service: &'static str, code: i32, events: u64) {
+        self.streams_open.get_or_create(&ServiceLabels { service }).dec();
+        self.streams_ended.get_or_create(&StreamLabels { service, code }).inc();
+        self.stream_events.get_or_create(&ServiceLabels { service }).inc_by(events);
     }
 
     /// A webhook was delivered, or was not.

@@ -10,8 +10,10 @@ use super::trace::span_of;
 use super::{Service, ServiceError, seconds};
 use crate::auth::{EventTypes, Principal, Scope};
 
-/// Longest wait for a task, in seconds.
+/// Longest wait of a request for a task, in seconds.
 pub const CLAIM_WAIT_MAX: u64 = 30;
+/// A credit of a stream waits until there is a task. The engine wants an end: far enough.
+pub const CREDIT_WAIT: u64 = 366 * 86_400;
 
 /// What a worker asks for.
 #[derive(Debug, Clone, Default)]
@@ -20,7 +22,7 @@ pub struct ClaimRequest {
     pub commands: Vec<Arc<str>>,
     /// Length of the lease in seconds; none and zero mean the default.
     pub lease_seconds: Option<i64>,
-    /// How long to wait for a task in seconds; longer than [`CLAIM_WAIT_MAX`] counts as that.
+    /// How long to wait for a task in seconds.
     pub wait_seconds: u64,
     /// At most so many tasks.
     pub count: u32,
@@ -42,7 +44,7 @@ impl Service {
             count: request.count,
             from: selector(caller, request.commands)?,
         };
-        let wait = seconds(request.wait_seconds.min(CLAIM_WAIT_MAX));
+        let wait = seconds(request.wait_seconds);
         match self.engine.claim(claim, wait).await? {
             Reply::Claimed(tasks) => {
                 // What the claims of the tasks were: moments in their producers' traces.

@@ -1,12 +1,16 @@
 //! Enqueue: a producer makes tasks.
 
-use codeq_core::command::{Enqueue, NewTask};
+use std::sync::Arc;
+
+use bytes::Bytes;
+use codeq_core::command::{Enqueue, Millis, NewTask};
+use codeq_core::names::check_command;
 use codeq_core::reply::{Enqueued, Reply};
 use codeq_core::view::Task;
 use url::Url;
 
 use super::trace::span_of;
-use super::{Kind, Service, ServiceError, seed};
+use super::{Kind, Service, ServiceError, seconds, seed};
 use crate::auth::Principal;
 
 /// What became of one task.
@@ -15,6 +19,71 @@ pub struct Made {
     pub task: Box<Task>,
     /// Its key was used before: this is the task that was made then.
     pub repeated: bool,
+}
+
+/// A task as a client asks for it, whichever protocol it speaks. Empty texts count as none.
+#[derive(Debug, Default)]
+pub struct Draft {
+    /// The kind of work.
+    pub command: Arc<str>,
+    /// JSON text.
+    pub payload: Bytes,
+    /// Beyond 0..=9 it counts as the nearest of these.
+    pub priority: i64,
+    /// Zero means the default.
+    pub max_attempts: i64,
+    /// Where the result is posted.
+    pub webhook: Option<Arc<str>>,
+    /// Makes the enqueue repeatable.
+    pub idempotency_key: Option<Arc<str>>,
+    /// Not claimable before this moment.
+    pub run_at: Option<Millis>,
+    /// Not claimable for this long.
+    pub delay_seconds: Option<i64>,
+    /// W3C trace context.
+    pub trace_parent: Option<Arc<str>>,
+    /// W3C trace context.
+    pub trace_state: Option<Arc<str>>,
+}
+
+impl Draft {
+    /// The task, if everything about it that the core does not look at is right.
+    pub fn check(self) -> Result<NewTask, ServiceError> {
+        // Here and not only in the core, so that a batch fails on the first of its items that is wrong.
+        check_command(&self.command)?;
+        let webhook = self.webhook.filter(|text| !text.is_empty());
+        if webhook.as_deref().is_some_and(|text| !is_webhook(text)) {
+            return Err(ServiceError::invalid("invalid_webhook", "invalid webhook url"));
+        }
+        let delay = match self.delay_seconds.map(u64::try_from) {
+            None => None,
+            Some(Ok(delay)) => Some(seconds(delay)),
+            Some(Err(_)) => {
+                let text = "invalid 'delaySeconds' (must be >= 0)";
+                return Err(ServiceError::invalid("invalid_delay", text));
+            }
+        };
+        let max_attempts = match self.max_attempts {
+            0 => None,
+            n if n > 0 => Some(u32::try_from(n).unwrap_or(u32::MAX)),
+            _ => {
+                let text = "invalid 'maxAttempts' (must be >= 0)";
+                return Err(ServiceError::invalid("invalid_max_attempts", text));
+            }
+        };
+        Ok(NewTask {
+            command: self.command,
+            payload: self.payload,
+            priority: self.priority.clamp(0, 9) as i32,
+            max_attempts,
+            webhook,
+            idempotency_key: self.idempotency_key.filter(|key| !key.is_empty()),
+            run_at: self.run_at,
+            delay,
+            trace_parent: self.trace_parent,
+            trace_state: self.trace_state,
+        })
+    }
 }
 
 impl Service {

@@ -53,11 +53,11 @@ impl Config {
             self.allow_producer_as_worker,
             "allowProducerAsWorker is on: every producer may act as a worker",
         );
-        note(
-            !self.http_addr.ip().is_loopback() && self.tls.cert_file.is_none(),
-            "httpAddr is open to the network without TLS: tokens travel in the clear unless a proxy \
-             adds it",
-        );
+        if let (Some((key, _)), None) = (self.exposed(), &self.tls.cert_file) {
+            let text = "is open to the network without TLS: tokens travel in the clear unless a proxy \
+                        adds it";
+            note(true, &format!("{key} {text}"));
+        }
         note(self.metrics.public, "metrics.public is on: /metrics answers everybody");
         notes
     }
@@ -174,25 +174,50 @@ impl Config {
         let (body, batch) =
             (self.http.max_body_bytes as u64, self.http.max_batch_body_bytes as u64);
         at_most("http.maxBodyBytes", body, "http.maxBatchBodyBytes", batch);
-        if self.metrics.addr.is_some_and(|addr| collide(addr, self.http_addr)) {
-            let text = format!("collides with httpAddr, which is {}", self.http_addr);
-            problems.push(Problem::of("metrics.addr", text));
-        }
-        if !self.http_addr.ip().is_loopback() {
-            self.check_exposed(problems);
+        self.check_collisions(problems);
+        if let Some((key, addr)) = self.exposed() {
+            self.check_exposed(key, addr, problems);
         }
     }
 
+    /// No two listeners on one port. The streams may share one: both are served on both.
+    fn check_collisions(&self, problems: &mut Vec<Problem>) {
+        let (producer, worker) = self.stream_addrs();
+        let (http, metrics) = (Some(self.http_addr), self.metrics.addr);
+        let pairs = [
+            ("metrics.addr", metrics, "httpAddr", http),
+            ("metrics.addr", metrics, "producerAddr", Some(producer)),
+            ("metrics.addr", metrics, "workerAddr", Some(worker)),
+            ("producerAddr", Some(producer), "httpAddr", http),
+            ("workerAddr", Some(worker), "httpAddr", http),
+        ];
+        for (key, addr, other_key, other) in pairs {
+            if let (Some(addr), Some(other)) = (addr, other)
+                && collide(addr, other)
+            {
+                let text = format!("collides with {other_key}, which is {other}");
+                problems.push(Problem::of(key, text));
+            }
+        }
+    }
+
+    /// A listener that the network can reach.
+    fn exposed(&self) -> Option<(&'static str, SocketAddr)> {
+        let (producer, worker) = self.stream_addrs();
+        [("httpAddr", self.http_addr), ("producerAddr", producer), ("workerAddr", worker)]
+            .into_iter()
+            .find(|(_, addr)| !addr.ip().is_loopback())
+    }
+
     /// What a server that the network can reach must not do.
-    fn check_exposed(&self, problems: &mut Vec<Problem>) {
+    fn check_exposed(&self, key: &str, addr: SocketAddr, problems: &mut Vec<Problem>) {
         let none = |auth: &AuthConfig| auth.jwt.is_empty() && auth.static_tokens.is_empty();
         if none(&self.producer_auth) && none(&self.worker_auth) {
             let text = format!(
-                "{} is open to the network, but nobody could authenticate: set producerAuth and \
-                 workerAuth, or listen on 127.0.0.1",
-                self.http_addr
+                "{addr} is open to the network, but nobody could authenticate: set producerAuth and \
+                 workerAuth, or listen on 127.0.0.1"
             );
-            problems.push(Problem::of("httpAddr", text));
+            problems.push(Problem::of(key, text));
         }
         let auths = [("producerAuth", &self.producer_auth), ("workerAuth", &self.worker_auth)];
         for (name, auth) in auths {

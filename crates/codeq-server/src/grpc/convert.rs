@@ -1,0 +1,88 @@
+//! Between the engine's types and those of the wire.
+
+use codeq_core::command::Millis;
+use codeq_core::view::Task;
+use codeq_proto::{Timestamp, worker};
+use tonic::Code;
+
+use crate::auth::shown;
+use crate::http::wire::{Times, status_text};
+use crate::service::{Kind, ServiceError};
+
+/// A task for its worker.
+pub(super) fn task(task: Task, times: &Times) -> worker::Task {
+    let text = |text: Option<std::sync::Arc<str>>| {
+        text.map_or_else(String::new, |t| t.as_ref().to_owned())
+    };
+    worker::Task {
+        id: task.id.to_string(),
+        command: task.command.as_ref().to_owned(),
+        payload: task.payload,
+        priority: i32::from(task.priority),
+        webhook: text(task.webhook),
+        max_attempts: number(task.max_attempts),
+        status: status_text(task.place.status()).to_owned(),
+        worker_id: task
+            .worker
+            .as_deref()
+            .map_or_else(String::new, |worker| shown(worker).into_owned()),
+        lease_until: task.lease_until.map_or_else(String::new, |at| times.text(at)),
+        attempts: number(task.attempts),
+        tenant_id: task.tenant.as_ref().to_owned(),
+        created_at: Some(timestamp(task.created_at)),
+        updated_at: Some(timestamp(task.updated_at)),
+        fence: task.fence,
+        trace_parent: text(task.trace_parent),
+        trace_state: text(task.trace_state),
+        cancel_requested: task.cancel_requested,
+    }
+}
+
+/// A number that the wire has as a signed one.
+pub(super) fn number(n: u32) -> i32 {
+    i32::try_from(n).unwrap_or(i32::MAX)
+}
+
+fn timestamp(at: Millis) -> Timestamp {
+    let seconds = i64::try_from(at / 1_000).unwrap_or(i64::MAX);
+    // Below a billion by construction.
+    let nanos = i32::try_from(at % 1_000 * 1_000_000).unwrap_or(0);
+    Timestamp { seconds, nanos }
+}
+
+/// A moment from the wire; one before 1970 is long past either way.
+pub(super) fn moment(at: Timestamp) -> Result<Millis, ServiceError> {
+    let nanos = u32::try_from(at.nanos).ok().filter(|nanos| *nanos < 1_000_000_000);
+    let Some(nanos) = nanos else {
+        return Err(ServiceError::invalid("invalid_run_at", "invalid 'run_at'"));
+    };
+    let seconds = u64::try_from(at.seconds).unwrap_or(0);
+    Ok(seconds.saturating_mul(1_000).saturating_add(u64::from(nanos / 1_000_000)))
+}
+
+/// The name of the gRPC code that a failure corresponds to.
+pub(super) fn code_name(kind: Kind) -> &'static str {
+    match code(kind) {
+        Code::InvalidArgument => "InvalidArgument",
+        Code::Unauthenticated => "Unauthenticated",
+        Code::PermissionDenied => "PermissionDenied",
+        Code::NotFound => "NotFound",
+        Code::FailedPrecondition => "FailedPrecondition",
+        Code::ResourceExhausted => "ResourceExhausted",
+        Code::Unavailable => "Unavailable",
+        _ => "Internal",
+    }
+}
+
+fn code(kind: Kind) -> Code {
+    match kind {
+        Kind::Invalid | Kind::Unprocessable | Kind::TooLarge => Code::InvalidArgument,
+        Kind::Unauthenticated => Code::Unauthenticated,
+        Kind::Forbidden => Code::PermissionDenied,
+        Kind::NotFound => Code::NotFound,
+        Kind::Conflict => Code::FailedPrecondition,
+        Kind::TooMany => Code::ResourceExhausted,
+        Kind::Unavailable => Code::Unavailable,
+        Kind::Internal => Code::Internal,
+    }
+}

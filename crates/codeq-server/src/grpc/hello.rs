@@ -1,0 +1,47 @@
+//! Hello: the first event of a stream says who is there.
+
+use std::time::Duration;
+
+use tonic::metadata::MetadataMap;
+use tonic::{Status, Streaming};
+
+use crate::auth::{AuthError, Principal, Role, bearer_token};
+use crate::http::App;
+
+/// Time for the Hello.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// Waits for the first event, which `hello` must find to be a Hello.
+pub(super) async fn first<In, Hello>(
+    events: &mut Streaming<In>,
+    hello: impl FnOnce(In) -> Option<Hello>,
+) -> Result<Hello, Status> {
+    let first = tokio::time::timeout(PATIENCE, events.message()).await;
+    let first = first.map_err(|_| Status::deadline_exceeded("no Hello in time"))??;
+    first.and_then(hello).ok_or_else(|| Status::failed_precondition("first event must be Hello"))
+}
+
+/// Who the bearer of the token is: of the one in the Hello, or else of the one in the metadata.
+pub(super) async fn authenticate(
+    app: &App,
+    token: &str,
+    metadata: MetadataMap,
+    role: Role,
+) -> Result<Principal, Status> {
+    let headers = metadata.into_headers();
+    let token = match token {
+        "" => bearer_token(&headers).map_err(refusal)?,
+        token => token,
+    };
+    app.auth.authenticate(token, role).await.map_err(refusal)
+}
+
+fn refusal(error: AuthError) -> Status {
+    match error {
+        AuthError::Missing => Status::unauthenticated("missing token"),
+        AuthError::Unavailable => Status::unavailable(format!("auth failed: {error}")),
+        AuthError::Invalid(_) | AuthError::Forbidden(_) => {
+            Status::unauthenticated(format!("auth failed: {error}"))
+        }
+    }
+}

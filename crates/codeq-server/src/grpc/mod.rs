@@ -1,0 +1,110 @@
+//! gRPC: two streams over the service layer that HTTP calls too.
+//!
+//! ```text
+//! tonic: messages ─> session (Hello, flow control, drain) ─> producer | worker: event -> service -> answer
+//! ```
+//!
+//! A stream is one task: it reads events, starts what they ask for, and writes the answers as they become
+//! durable. Whatever is ready goes out in one write.
+
+use std::sync::Arc;
+
+use axum::Router;
+use axum::http::{HeaderValue, header};
+use axum::response::{IntoResponse, Response};
+use codeq_proto::producer::producer_stream_server::ProducerStreamServer;
+use codeq_proto::worker::worker_stream_server::WorkerStreamServer;
+use tonic::Code;
+use tonic_health::pb::health_server::HealthServer;
+use tonic_health::server::{HealthReporter, HealthService};
+
+use crate::http::App;
+
+mod convert;
+mod hello;
+mod producer;
+mod session;
+mod worker;
+
+use producer::Producers;
+use worker::Workers;
+
+/// Serves both streams and the health service; and, for development, reflection.
+pub struct Streams {
+    router: Router,
+    health: HealthReporter,
+}
+
+/// The server of a stream whose requests share `App`.
+const SERVICES: [&str; 3] = ["", "producerpb.ProducerStream", "workerpb.WorkerStream"];
+
+impl Streams {
+    /// All services on one router: both ports serve them all.
+    pub async fn new(app: Arc<App>, reflection: bool) -> Streams {
+        let (health, health_server) = health();
+        for service in SERVICES {
+            health.set_service_status(service, tonic_health::ServingStatus::Serving).await;
+        }
+        let most = app.edge.batch_body_max;
+        let producers = ProducerStreamServer::new(Producers { app: Arc::clone(&app) })
+            .max_decoding_message_size(most);
+        let workers = WorkerStreamServer::new(Workers { app }).max_decoding_message_size(most);
+        let mut router = Router::new()
+            .route_service("/producerpb.ProducerStream/{method}", producers)
+            .route_service("/workerpb.WorkerStream/{method}", workers)
+            .route_service("/grpc.health.v1.Health/{method}", health_server)
+            .fallback(unknown);
+        if reflection {
+            router = with_reflection(router);
+        }
+        Streams { router, health }
+    }
+
+    /// The services, for a listener.
+    pub fn router(&self) -> Router {
+        self.router.clone()
+    }
+
+    /// Tells whoever asks for or watches the health that the server is about to stop.
+    pub async fn stop(&self) {
+        for service in SERVICES {
+            self.health.set_service_status(service, tonic_health::ServingStatus::NotServing).await;
+        }
+        // Watchers hear the above, then their streams end: they would hold the connection open.
+        for service in SERVICES {
+            let mut health = self.health.clone();
+            health.clear_service_status(service).await;
+        }
+    }
+}
+
+fn health() -> (HealthReporter, HealthServer<HealthService>) {
+    let reporter = HealthReporter::new();
+    let service = HealthService::from_health_reporter(reporter.clone());
+    (reporter, HealthServer::new(service))
+}
+
+/// Lets tools such as grpcurl ask what is served.
+fn with_reflection(router: Router) -> Router {
+    let builder = || {
+        tonic_reflection::server::Builder::configure()
+            .register_encoded_file_descriptor_set(codeq_proto::DESCRIPTORS)
+            .register_encoded_file_descriptor_set(tonic_health::pb::FILE_DESCRIPTOR_SET)
+    };
+    match (builder().build_v1(), builder().build_v1alpha()) {
+        (Ok(v1), Ok(v1alpha)) => router
+            .route_service("/grpc.reflection.v1.ServerReflection/{method}", v1)
+            .route_service("/grpc.reflection.v1alpha.ServerReflection/{method}", v1alpha),
+        (Err(error), _) | (_, Err(error)) => {
+            tracing::error!(target: "codeq::grpc", %error, "no reflection");
+            router
+        }
+    }
+}
+
+/// The answer to a call of a service that is not here.
+async fn unknown() -> Response {
+    let status = HeaderValue::from(Code::Unimplemented as i32);
+    let kind = HeaderValue::from_static("application/grpc");
+    ([(header::CONTENT_TYPE, kind), (tonic::Status::GRPC_STATUS, status)], ()).into_response()
+}

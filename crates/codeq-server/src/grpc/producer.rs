@@ -1,0 +1,225 @@
+//! `/producerpb.ProducerStream/Stream`.
+
+use std::sync::Arc;
+
+use codeq_core::command::NewTask;
+use codeq_proto::producer::producer_event::Event;
+use codeq_proto::producer::producer_stream_server::ProducerStream;
+use codeq_proto::producer::server_event::Event as Answer;
+use codeq_proto::producer::{
+    CreateAck, CreateAckBatch, CreateTask, CreateTaskBatch, HelloAck, ProducerEvent, ServerError,
+    ServerEvent,
+};
+use tonic::{Request, Response, Status};
+
+use super::convert;
+use super::hello;
+use super::session::{Begun, Opened, Protocol, Session, check_rate};
+use crate::auth::{Principal, Role};
+use crate::http::{App, json};
+use crate::limits::LimitScope;
+use crate::observe::trace::{self, TraceContext};
+use crate::service::ServiceError;
+use crate::service::enqueue::{Draft, Made};
+
+/// The service.
+pub(super) struct Producers {
+    pub(super) app: Arc<App>,
+}
+
+#[tonic::async_trait]
+impl ProducerStream for Producers {
+    type StreamStream = Session<Producer>;
+
+    async fn stream(
+        &self,
+        request: Request<tonic::Streaming<ProducerEvent>>,
+    ) -> Result<Response<Session<Producer>>, Status> {
+        let (metadata, _, mut events) = request.into_parts();
+        let app = Arc::clone(&self.app);
+        let opening = async move {
+            let hello = hello::first(&mut events, |event: ProducerEvent| match event.event {
+                Some(Event::Hello(hello)) => Some(hello),
+                _ => None,
+            });
+            let token = hello.await?.token;
+            let text = |name| metadata.get(name).and_then(|value| value.to_str().ok());
+            let trace = trace::parse(text("traceparent"), text("tracestate"));
+            let caller = hello::authenticate(&app, &token, metadata, Role::Producer).await?;
+            let (tenant_id, subject) = (caller.tenant.to_string(), caller.subject.to_string());
+            let ack = answer(Answer::HelloAck(HelloAck { tenant_id, subject }));
+            let protocol = Producer { app, caller: Arc::new(caller), trace, command: "".into() };
+            Ok(Opened { protocol, events, ack })
+        };
+        Ok(Response::new(Session::new(Arc::clone(&self.app), opening)))
+    }
+}
+
+/// One producer at the other end of a stream.
+pub(super) struct Producer {
+    app: Arc<App>,
+    caller: Arc<Principal>,
+    /// The trace of the call, for tasks that bring none of their own.
+    trace: Option<TraceContext>,
+    /// The last command: most streams know few.
+    command: Arc<str>,
+}
+
+impl Protocol for Producer {
+    type In = ProducerEvent;
+    type Out = ServerEvent;
+
+    const SERVICE: &'static str = "producer";
+
+    fn caller(&self) -> &Principal {
+        &self.caller
+    }
+
+    fn begin(&mut self, event: ProducerEvent) -> Begun<ServerEvent> {
+        match event.event {
+            Some(Event::Create(create)) => self.create(create),
+            Some(Event::CreateBatch(batch)) => self.create_batch(batch),
+            Some(Event::Hello(_)) => mistake("Hello comes first, and once"),
+            None => mistake("unknown event"),
+        }
+    }
+}
+
+impl Producer {
+    fn create(&mut self, create: CreateTask) -> Begun<ServerEvent> {
+        let (seq, bytes) = (create.seq, weight(&create));
+        let task = self.check_rate().and_then(|()| self.new_task(create));
+        let task = match task {
+            Ok(task) => task,
+            Err(error) => return Begun::Answered(answer(Answer::CreateAck(ack(seq, Err(error))))),
+        };
+        let (app, caller) = (Arc::clone(&self.app), Arc::clone(&self.caller));
+        let made = async move {
+            let made = app.service.enqueue(&caller, task).await;
+            answer(Answer::CreateAck(ack(seq, made)))
+        };
+        Begun::Acknowledged(Box::pin(made), bytes)
+    }
+
+    fn create_batch(&mut self, batch: CreateTaskBatch) -> Begun<ServerEvent> {
+        let bytes = batch.tasks.iter().map(weight).sum();
+        let seqs: Vec<u64> = batch.tasks.iter().map(|task| task.seq).collect();
+        let refuse_all = |error: &ServiceError| {
+            let acks = seqs.iter().map(|seq| ack(*seq, Err(error.clone()))).collect();
+            Begun::Answered(answer(Answer::CreateAckBatch(CreateAckBatch { acks })))
+        };
+        if seqs.is_empty() {
+            return Begun::Answered(answer(Answer::CreateAckBatch(CreateAckBatch::default())));
+        }
+        if let Err(error) =
+            self.check_rate().and_then(|()| self.app.service.check_batch(seqs.len()))
+        {
+            return refuse_all(&error);
+        }
+        // What cannot even be read is answered in its place; the rest goes on.
+        let mut tasks = Vec::with_capacity(seqs.len());
+        let mut refused = Vec::new();
+        for create in batch.tasks {
+            match self.new_task(create) {
+                Ok(task) => {
+                    tasks.push(task);
+                    refused.push(None);
+                }
+                Err(error) => refused.push(Some(error)),
+            }
+        }
+        let (app, caller) = (Arc::clone(&self.app), Arc::clone(&self.caller));
+        let made = async move {
+            let made = if tasks.is_empty() {
+                Ok(Vec::new())
+            } else {
+                app.service.enqueue_batch(&caller, tasks, false).await
+            };
+            let mut made = made.map(Vec::into_iter);
+            let outcomes = seqs.iter().zip(refused).map(|(seq, refused)| {
+                let outcome = match (refused, &mut made) {
+                    (Some(error), _) => Err(error),
+                    (None, Ok(made)) => made.next().unwrap_or(Err(ServiceError::unexpected())),
+                    (None, Err(error)) => Err(error.clone()),
+                };
+                ack(*seq, outcome)
+            });
+            answer(Answer::CreateAckBatch(CreateAckBatch { acks: outcomes.collect() }))
+        };
+        Begun::Acknowledged(Box::pin(made), bytes)
+    }
+
+    fn check_rate(&self) -> Result<(), ServiceError> {
+        check_rate(&self.app, &self.caller, LimitScope::Producer, "createTask")
+    }
+
+    fn new_task(&mut self, create: CreateTask) -> Result<NewTask, ServiceError> {
+        json::check_payload(&create.payload)?;
+        if *self.command != *create.command {
+            self.command = create.command.into();
+        }
+        let (trace_parent, trace_state) = self.trace_of(&create.trace_parent, &create.trace_state);
+        let draft = Draft {
+            command: Arc::clone(&self.command),
+            payload: create.payload,
+            priority: i64::from(create.priority),
+            max_attempts: i64::from(create.max_attempts),
+            webhook: text(create.webhook),
+            idempotency_key: text(create.idempotency_key),
+            run_at: create.run_at.map(convert::moment).transpose()?,
+            delay_seconds: Some(i64::from(create.delay_seconds)).filter(|delay| *delay != 0),
+            trace_parent,
+            trace_state,
+        };
+        draft.check()
+    }
+
+    fn trace_of(&self, parent: &str, state: &str) -> (Option<Arc<str>>, Option<Arc<str>>) {
+        let own;
+        let trace = if parent.is_empty() {
+            self.trace.as_ref()
+        } else {
+            own = trace::parse(Some(parent), Some(state).filter(|state| !state.is_empty()));
+            own.as_ref()
+        };
+        trace.map_or((None, None), |trace| {
+            (Some(trace.traceparent().into()), trace.tracestate().map(Into::into))
+        })
+    }
+}
+
+fn weight(create: &CreateTask) -> usize {
+    256 + create.payload.len()
+}
+
+fn text(text: String) -> Option<Arc<str>> {
+    (!text.is_empty()).then(|| text.into())
+}
+
+fn ack(seq: u64, made: Result<Made, ServiceError>) -> CreateAck {
+    match made {
+        Ok(made) => CreateAck {
+            seq,
+            ok: true,
+            task_id: made.task.id.to_string(),
+            repeated: made.repeated,
+            ..CreateAck::default()
+        },
+        Err(error) => CreateAck {
+            seq,
+            ok: false,
+            error_message: error.to_string(),
+            code: error.code.to_owned(),
+            ..CreateAck::default()
+        },
+    }
+}
+
+fn mistake(message: &str) -> Begun<ServerEvent> {
+    let (code, message) = ("InvalidArgument".to_owned(), message.to_owned());
+    Begun::Answered(answer(Answer::Error(ServerError { code, message })))
+}
+
+fn answer(event: Answer) -> ServerEvent {
+    ServerEvent { event: Some(event) }
+}

@@ -1,0 +1,296 @@
+//! A stream from its Hello to its end: the same for producers and workers.
+//!
+//! The session is the stream of answers itself. Whoever writes it to the connection polls it, and while it
+//! is polled it reads events; a client that takes no answers is therefore not read either.
+
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use futures_util::future::BoxFuture;
+use futures_util::stream::{FuturesUnordered, Stream, StreamExt};
+use tonic::{Code, Status, Streaming};
+
+use crate::auth::{Principal, SKEW_SECONDS};
+use crate::http::App;
+use crate::limits::LimitScope;
+use crate::service::{Kind, ServiceError};
+
+/// Events of one stream whose answers are due; beyond them the stream is not read.
+const IN_FLIGHT_MAX: usize = 1_024;
+/// Bytes of such events.
+const IN_FLIGHT_BYTES_MAX: usize = 8 << 20;
+/// Credits of one stream that wait. A client that gives more is mistaken: nobody works on so much at once.
+pub(super) const CREDITS_MAX: usize = 10_000;
+
+/// What an event begins.
+pub(super) enum Begun<Out> {
+    /// Nothing: this is the answer.
+    Answered(Out),
+    /// Something that is answered when it is durable. It weighs so many bytes.
+    Acknowledged(BoxFuture<'static, Out>, usize),
+    /// A wait for work, which ends when the client has no more to say. Without an answer it is forgotten.
+    Credit(BoxFuture<'static, Option<Out>>),
+}
+
+/// One of the two streams.
+pub(super) trait Protocol: Send + Unpin + Sized + 'static {
+    /// What the client sends.
+    type In: Send + 'static;
+    /// What the server sends.
+    type Out: Send + 'static;
+
+    /// The service's name in logs and metrics.
+    const SERVICE: &'static str;
+
+    /// Who is at the other end.
+    fn caller(&self) -> &Principal;
+
+    /// Starts what an event asks for.
+    fn begin(&mut self, event: Self::In) -> Begun<Self::Out>;
+}
+
+/// A stream whose client is known.
+pub(super) struct Opened<P: Protocol> {
+    pub(super) protocol: P,
+    pub(super) events: Streaming<P::In>,
+    /// The answer to the Hello.
+    pub(super) ack: P::Out,
+}
+
+/// One stream.
+pub(super) struct Session<P: Protocol> {
+    state: State<P>,
+    tally: Tally,
+}
+
+enum State<P: Protocol> {
+    Opening(BoxFuture<'static, Result<Opened<P>, Status>>),
+    Open(Box<Open<P>>),
+    Closed,
+}
+
+struct Open<P: Protocol> {
+    protocol: P,
+    /// None once the client has said its last.
+    events: Option<Streaming<P::In>>,
+    acks: FuturesUnordered<BoxFuture<'static, (P::Out, usize)>>,
+    credits: FuturesUnordered<BoxFuture<'static, Option<P::Out>>>,
+    /// What can end the stream: the server's stop, the token's end.
+    endings: FuturesUnordered<BoxFuture<'static, Ending>>,
+    ending: Option<Ending>,
+    bytes: usize,
+}
+
+#[derive(Clone, Copy, PartialEq)]
+enum Ending {
+    Drain,
+    Expired,
+}
+
+/// What is said of a stream when it is over.
+struct Tally {
+    app: Arc<App>,
+    service: &'static str,
+    start: Instant,
+    caller: Option<(Arc<str>, Arc<str>)>,
+    events: u64,
+    code: Code,
+}
+
+impl<P: Protocol> Session<P> {
+    /// A stream whose Hello is still to come.
+    pub(super) fn new(
+        app: Arc<App>,
+        opening: impl Future<Output = Result<Opened<P>, Status>> + Send + 'static,
+    ) -> Session<P> {
+        app.metrics.stream_opened(P::SERVICE);
+        let tally = Tally {
+            app,
+            service: P::SERVICE,
+            start: Instant::now(),
+            caller: None,
+            events: 0,
+            code: Code::Cancelled,
+        };
+        Session { state: State::Opening(Box::pin(opening)), tally }
+    }
+
+    fn close(&mut self, status: Status) -> Poll<Option<Result<P::Out, Status>>> {
+        self.state = State::Closed;
+        self.tally.code = status.code();
+        Poll::Ready((status.code() != Code::Ok).then_some(Err(status)))
+    }
+}
+
+impl<P: Protocol> Stream for Session<P> {
+    type Item = Result<P::Out, Status>;
+
+    fn poll_next(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        let this = self.get_mut();
+        match &mut this.state {
+            State::Opening(opening) => match opening.as_mut().poll(cx) {
+                Poll::Pending => Poll::Pending,
+                Poll::Ready(Err(status)) => this.close(status),
+                Poll::Ready(Ok(Opened { protocol, events, ack })) => {
+                    let caller = protocol.caller();
+                    this.tally.caller = Some((caller.tenant.clone(), caller.subject.clone()));
+                    let app = Arc::clone(&this.tally.app);
+                    this.state = State::Open(Box::new(Open::new(app, protocol, events)));
+                    Poll::Ready(Some(Ok(ack)))
+                }
+            },
+            State::Open(open) => match open.poll(cx, &mut this.tally.events) {
+                Poll::Pending => Poll::Pending,
+                Poll::Ready(Ok(answer)) => Poll::Ready(Some(Ok(answer))),
+                Poll::Ready(Err(status)) => this.close(status),
+            },
+            State::Closed => Poll::Ready(None),
+        }
+    }
+}
+
+impl<P: Protocol> Open<P> {
+    fn new(app: Arc<App>, protocol: P, events: Streaming<P::In>) -> Open<P> {
+        let endings: FuturesUnordered<BoxFuture<'static, Ending>> = FuturesUnordered::new();
+        endings.push(Box::pin(async move {
+            app.service.drained().await;
+            Ending::Drain
+        }));
+        if let Some(expires_at) = protocol.caller().expires_at {
+            let end = UNIX_EPOCH + Duration::from_secs(expires_at.saturating_add(SKEW_SECONDS));
+            let left = end.duration_since(SystemTime::now()).unwrap_or_default();
+            endings.push(Box::pin(async move {
+                tokio::time::sleep(left).await;
+                Ending::Expired
+            }));
+        }
+        Open {
+            protocol,
+            events: Some(events),
+            acks: FuturesUnordered::new(),
+            credits: FuturesUnordered::new(),
+            endings,
+            ending: None,
+            bytes: 0,
+        }
+    }
+
+    /// The next answer; an error is the end, also a good one.
+    fn poll(&mut self, cx: &mut Context<'_>, events: &mut u64) -> Poll<Result<P::Out, Status>> {
+        loop {
+            if let Poll::Ready(answer) = self.poll_events(cx, events) {
+                return Poll::Ready(answer);
+            }
+            if let Poll::Ready(Some((answer, bytes))) = self.acks.poll_next_unpin(cx) {
+                self.bytes = self.bytes.saturating_sub(bytes);
+                return Poll::Ready(Ok(answer));
+            }
+            match self.credits.poll_next_unpin(cx) {
+                Poll::Ready(Some(Some(answer))) => return Poll::Ready(Ok(answer)),
+                Poll::Ready(Some(None)) => continue,
+                _ => {}
+            }
+            if let Poll::Ready(Some(ending)) = self.endings.poll_next_unpin(cx) {
+                // The token's end outweighs the server's: it stops the reading too.
+                self.ending =
+                    Some(self.ending.filter(|had| *had == Ending::Expired).unwrap_or(ending));
+                continue;
+            }
+            if !self.acks.is_empty() {
+                return Poll::Pending;
+            }
+            return match (self.ending, &self.events) {
+                (Some(Ending::Expired), _) => {
+                    Poll::Ready(Err(Status::unauthenticated("token expired")))
+                }
+                (Some(Ending::Drain), _) => {
+                    Poll::Ready(Err(Status::unavailable("the server is about to stop")))
+                }
+                (None, None) => Poll::Ready(Err(Status::new(Code::Ok, ""))),
+                (None, Some(_)) => Poll::Pending,
+            };
+        }
+    }
+
+    /// Reads what the client has sent, as far as there is room. Ready with an answer that needs no waiting,
+    /// or with the end.
+    fn poll_events(
+        &mut self,
+        cx: &mut Context<'_>,
+        count: &mut u64,
+    ) -> Poll<Result<P::Out, Status>> {
+        while self.acks.len() < IN_FLIGHT_MAX
+            && self.bytes < IN_FLIGHT_BYTES_MAX
+            && self.ending != Some(Ending::Expired)
+            && let Some(events) = &mut self.events
+        {
+            match events.poll_next_unpin(cx) {
+                Poll::Ready(Some(Ok(event))) => {
+                    *count += 1;
+                    match self.protocol.begin(event) {
+                        Begun::Answered(answer) => return Poll::Ready(Ok(answer)),
+                        Begun::Acknowledged(answer, bytes) => {
+                            self.bytes += bytes;
+                            self.acks.push(Box::pin(async move { (answer.await, bytes) }));
+                        }
+                        Begun::Credit(credit) => {
+                            if self.credits.len() >= CREDITS_MAX {
+                                let text = format!("more than {CREDITS_MAX} Readys wait");
+                                return Poll::Ready(Err(Status::resource_exhausted(text)));
+                            }
+                            self.credits.push(credit);
+                        }
+                    }
+                }
+                Poll::Ready(Some(Err(status))) => return Poll::Ready(Err(status)),
+                Poll::Ready(None) => {
+                    self.events = None;
+                    // Nobody could say what became of a task that came now.
+                    self.credits = FuturesUnordered::new();
+                }
+                Poll::Pending => break,
+            }
+        }
+        Poll::Pending
+    }
+}
+
+impl Drop for Tally {
+    fn drop(&mut self) {
+        self.app.metrics.stream_closed(self.service, self.code as i32, self.events);
+        let took_ms = (self.start.elapsed().as_secs_f64() * 1_000.0).round();
+        let (tenant, subject) =
+            self.caller.as_ref().map(|(tenant, subject)| (&**tenant, &**subject)).unzip();
+        tracing::info!(
+            target: "codeq::grpc",
+            service = self.service,
+            code = ?self.code,
+            events = self.events,
+            took_ms,
+            tenant,
+            subject,
+            "stream"
+        );
+    }
+}
+
+/// Whether the tenant may ask now: the same buckets as over HTTP, one token for each event.
+pub(super) fn check_rate(
+    app: &App,
+    caller: &Principal,
+    scope: LimitScope,
+    operation: &'static str,
+) -> Result<(), ServiceError> {
+    let Some(allowance) = app.limiter.take(&caller.tenant, scope) else {
+        return Ok(());
+    };
+    if allowance.allowed {
+        return Ok(());
+    }
+    app.metrics.rate_limited(scope.name(), operation);
+    let refused = ServiceError::new(Kind::TooMany, "rate_limited", "rate limit exceeded");
+    let retry_after = Some(allowance.reset_seconds.max(1));
+    Err(ServiceError { retry_after, scope: Some(scope.name()), ..refused })
+}
