@@ -90,7 +90,7 @@ impl Error {
 
 /// Refusals that pass by themselves: the server is busy, ends, or is about to be started again.
 pub(crate) fn is_transient(code: &str) -> bool {
-    matches!(code, "overloaded" | "shutting_down" | "failed" | "unavailable")
+    matches!(code, "overloaded" | "shutting_down" | "failed" | "rate_limited" | "Unavailable")
 }
 
 /// An error with its causes: the outermost text of a transport error says nothing.

@@ -128,7 +128,8 @@ mod tests {
         let seconds = |millis| whole_seconds(Duration::from_millis(millis));
         assert_eq!([seconds(0), seconds(1), seconds(1_000), seconds(1_001)], [0, 1, 1, 2]);
         assert_eq!(whole_seconds(Duration::MAX), i32::MAX);
-        let task = NewTask::new("mail", &1).unwrap().run_at(UNIX_EPOCH + Duration::from_millis(1_500));
+        let task =
+            NewTask::new("mail", &1).unwrap().run_at(UNIX_EPOCH + Duration::from_millis(1_500));
         assert_eq!(task.create.run_at, Some(Timestamp { seconds: 1, nanos: 500_000_000 }));
     }
 }

@@ -37,7 +37,9 @@ impl Handlers {
                 let payload = match serde_json::from_slice(&payload) {
                     Ok(payload) => payload,
                     // It will not parse the next time either.
-                    Err(error) => return Outcome::Fail(format!("the payload does not parse: {error}")),
+                    Err(error) => {
+                        return Outcome::Fail(format!("the payload does not parse: {error}"));
+                    }
                 };
                 match handler(Task { payload, info }).await {
                     Ok(outcome) => outcome,

@@ -79,7 +79,9 @@ impl From<Outcome> for Report {
     fn from(outcome: Outcome) -> Report {
         match outcome {
             Outcome::Complete(json) if json.get() == "null" => Report::Complete(Bytes::new()),
-            Outcome::Complete(json) => Report::Complete(String::from(Box::<str>::from(json)).into()),
+            Outcome::Complete(json) => {
+                Report::Complete(String::from(Box::<str>::from(json)).into())
+            }
             Outcome::Fail(error) if error.is_empty() => Report::Fail("failed".to_owned()),
             Outcome::Fail(error) => Report::Fail(cut(error)),
             Outcome::Nack { delay, reason } => {
