@@ -64,12 +64,25 @@ impl TestServer {
 
     /// Where it is, with a token that it accepts.
     pub fn options(&self) -> Options {
-        let Config { http_addr, producer_addr, worker_addr, .. } = &self.config;
-        let url = |addr: &SocketAddr| format!("http://{addr}");
         Options::new(TOKEN)
-            .http_url(url(http_addr))
-            .producer_url(producer_addr.as_ref().map(url).unwrap_or_default())
-            .worker_url(worker_addr.as_ref().map(url).unwrap_or_default())
+            .http_url(format!("http://{}", self.http_addr()))
+            .producer_url(format!("http://{}", self.producer_addr()))
+            .worker_url(format!("http://{}", self.worker_addr()))
+    }
+
+    /// Where it serves HTTP.
+    pub fn http_addr(&self) -> SocketAddr {
+        self.config.http_addr
+    }
+
+    /// Where it serves the stream of producers.
+    pub fn producer_addr(&self) -> SocketAddr {
+        self.config.stream_addrs().0
+    }
+
+    /// Where it serves the stream of workers.
+    pub fn worker_addr(&self) -> SocketAddr {
+        self.config.stream_addrs().1
     }
 
     /// A producer of it.
