@@ -1,5 +1,7 @@
 //! TLS, with a certificate of one's own.
 
+use std::fs::Permissions;
+use std::os::unix::fs::PermissionsExt;
 use std::time::Duration;
 
 use codeq_client::testing::{TOKEN, TestServer};
@@ -14,6 +16,7 @@ async fn streams_and_http_are_encrypted_and_checked() {
     let (cert_file, key_file) = (dir.path().join("cert.pem"), dir.path().join("key.pem"));
     std::fs::write(&cert_file, key.cert.pem()).unwrap();
     std::fs::write(&key_file, key.signing_key.serialize_pem()).unwrap();
+    std::fs::set_permissions(&key_file, Permissions::from_mode(0o600)).unwrap();
     let server = TestServer::start_with(|config| {
         config.tls.cert_file = Some(cert_file.clone());
         config.tls.key_file = Some(key_file.clone());
