@@ -6,7 +6,12 @@ use std::error::Error;
 use std::time::Duration;
 
 use codeq_client::{NewTask, Options, Outcome, Producer, Task, Worker};
-use serde_json::{Value, json};
+use serde::{Deserialize, Serialize};
+
+#[derive(Serialize, Deserialize)]
+struct Greeting {
+    text: String,
+}
 
 #[tokio::main]
 async fn main() -> Result<(), Box<dyn Error>> {
@@ -18,7 +23,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
 pub async fn run(options: Options) -> Result<String, Box<dyn Error>> {
     let worker = Worker::builder(options.clone())
         .handle("hello", |task: Task<String>| async move {
-            Outcome::complete(&json!({ "greeting": format!("Hello, {}!", task.payload) }))
+            Outcome::complete(&Greeting { text: format!("Hello, {}!", task.payload) })
         })
         .build()?;
     let handle = worker.handle();
@@ -27,9 +32,9 @@ pub async fn run(options: Options) -> Result<String, Box<dyn Error>> {
     let producer = Producer::connect(options).await?;
     let enqueued = producer.enqueue(NewTask::new("hello", &"world")?).await?;
     let result = producer.wait_result(&enqueued.task_id, Duration::from_secs(30)).await?;
-    let value: Value = result.json()?;
+    let greeting: Greeting = result.json()?;
 
     handle.shutdown();
     working.await??;
-    Ok(value["greeting"].as_str().unwrap_or_default().to_owned())
+    Ok(greeting.text)
 }

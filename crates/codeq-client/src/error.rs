@@ -86,11 +86,24 @@ impl Error {
         };
         Error::Refused { code: code.to_owned(), message: status.message().to_owned() }
     }
+
+    /// An error that came over a stream as a message. Its code is the name of a gRPC code.
+    pub(crate) fn of_stream(code: String, message: String) -> Error {
+        let code = match code.as_str() {
+            "Unauthenticated" => "unauthenticated",
+            "PermissionDenied" => "forbidden",
+            "FailedPrecondition" => "failed_precondition",
+            "InvalidArgument" => "invalid_argument",
+            "Unavailable" | "ResourceExhausted" | "Internal" => return Error::Unavailable(message),
+            _ => return Error::Refused { code, message },
+        };
+        Error::Refused { code: code.to_owned(), message }
+    }
 }
 
 /// Refusals that pass by themselves: the server is busy, ends, or is about to be started again.
 pub(crate) fn is_transient(code: &str) -> bool {
-    matches!(code, "overloaded" | "shutting_down" | "failed" | "rate_limited" | "Unavailable")
+    matches!(code, "overloaded" | "shutting_down" | "failed" | "rate_limited")
 }
 
 /// An error with its causes: the outermost text of a transport error says nothing.
@@ -120,6 +133,14 @@ mod tests {
         let gone = Error::of_status(&Status::unavailable("draining"));
         assert!(matches!(gone, Error::Unavailable(_)));
         assert!(gone.is_transient());
+    }
+
+    #[test]
+    fn errors_on_a_stream_have_the_slugs_of_http() {
+        let of = |code: &str| Error::of_stream(code.to_owned(), "no".to_owned());
+        assert_eq!(of("PermissionDenied").code(), Some("forbidden"));
+        assert_eq!(of("invalid_lease").code(), Some("invalid_lease"));
+        assert!(of("Unavailable").is_transient());
     }
 
     #[test]

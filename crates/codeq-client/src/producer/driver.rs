@@ -75,9 +75,7 @@ impl Driver {
         loop {
             match self.serve(link).await {
                 End::Idle => return,
-                End::Broken(Error::Refused { code, message }) if !is_transient(&code) => {
-                    self.refuse_all(&code, &message);
-                }
+                End::Broken(Error::Refused { code, message }) => self.refuse_all(&code, &message),
                 End::Broken(error) => tracing::warn!(%error, "the producer stream broke"),
             }
             match self.reconnect().await {
@@ -149,7 +147,7 @@ impl Driver {
             }
             Some(server_event::Event::Error(error)) => {
                 // It does not say which create it is about: it is about the stream.
-                return Err(Error::Refused { code: error.code, message: error.message });
+                return Err(Error::of_stream(error.code, error.message));
             }
             Some(server_event::Event::HelloAck(_)) | None => {}
         }

@@ -35,7 +35,7 @@ async fn greet(endpoint: &Endpoint, options: &Options) -> Result<Link, Error> {
             Ok(Link { out, inbound })
         }
         Some(ServerEvent { event: Some(server_event::Event::Error(error)) }) => {
-            Err(Error::Refused { code: error.code, message: error.message })
+            Err(Error::of_stream(error.code, error.message))
         }
         _ => Err(Error::Unavailable("the hello was not answered".to_owned())),
     }

@@ -21,7 +21,7 @@ use super::link::{self, Link};
 use super::outcome::{Outcome, Report};
 use super::task::{CancelReason, Signal, TaskInfo};
 use crate::backoff::Backoff;
-use crate::error::{Error, is_transient};
+use crate::error::Error;
 
 /// Time for the last reports after the grace period, and for the server to end a stream that we end.
 const LAST_WORDS: Duration = Duration::from_secs(5);
@@ -280,13 +280,13 @@ impl Driver {
     }
 
     fn server_error(&mut self, error: ServerError) -> Option<End> {
-        let ServerError { message, code } = error;
-        if is_transient(&code) || code == "Internal" || code == "ResourceExhausted" {
-            return Some(End::Broken(Error::Refused { code, message }));
-        }
+        let failure = match Error::of_stream(error.code, error.message) {
+            refused @ Error::Refused { .. } => refused,
+            passing => return Some(End::Broken(passing)),
+        };
         // The token does not allow what this worker is for: no use in going on.
-        tracing::error!(code, message, "the server refuses the worker");
-        self.failure.get_or_insert(Error::Refused { code, message });
+        tracing::error!(error = %failure, "the server refuses the worker");
+        self.failure.get_or_insert(failure);
         self.begin_drain();
         None
     }

