@@ -19,8 +19,8 @@ use crate::auth::{Principal, Role};
 use crate::http::{App, json};
 use crate::limits::LimitScope;
 use crate::observe::trace::{self, TraceContext};
-use crate::service::ServiceError;
 use crate::service::enqueue::{Draft, Made};
+use crate::service::{Kind, ServiceError};
 
 /// The service.
 pub(super) struct Producers {
@@ -216,8 +216,8 @@ fn ack(seq: u64, made: Result<Made, ServiceError>) -> CreateAck {
 }
 
 fn mistake(message: &str) -> Begun<ServerEvent> {
-    let (code, message) = ("InvalidArgument".to_owned(), message.to_owned());
-    Begun::Answered(answer(Answer::Error(ServerError { code, message })))
+    let code = convert::code_name(Kind::Invalid).to_owned();
+    Begun::Answered(answer(Answer::Error(ServerError { code, message: message.to_owned() })))
 }
 
 fn answer(event: Answer) -> ServerEvent {

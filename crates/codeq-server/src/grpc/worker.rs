@@ -346,7 +346,8 @@ fn refusal(error: &ServiceError) -> ServerEvent {
 }
 
 fn mistake(message: &'static str) -> Begun<ServerEvent> {
-    Begun::Answered(refusal(&ServiceError::invalid("invalid_event", message)))
+    let code = convert::code_name(Kind::Invalid).to_owned();
+    Begun::Answered(answer(Answer::Error(ServerError { code, message: message.to_owned() })))
 }
 
 fn answer(event: Answer) -> ServerEvent {

@@ -3,6 +3,8 @@
 use std::sync::Arc;
 
 use codeq_core::command::{Claim, Selector};
+use codeq_core::limits::COMMAND_BYTES_MAX;
+use codeq_core::names::cut;
 use codeq_core::reply::Reply;
 use codeq_core::view::Task;
 
@@ -60,7 +62,10 @@ impl Service {
     pub fn check_claim_count(&self, count: i64) -> Result<u32, ServiceError> {
         let max = self.defaults.claim_max;
         match u32::try_from(count) {
-            Ok(0) | Err(_) if count <= 0 => Err(ServiceError::invalid_body()),
+            Ok(0) | Err(_) if count <= 0 => {
+                let detail = format!("count is missing or not 1 to {max}");
+                Err(ServiceError::invalid_body().field("count").detail(detail))
+            }
             Ok(count) if count as usize <= max => Ok(count),
             _ => {
                 let text = format!("count exceeds maximum of {max}");
@@ -71,14 +76,19 @@ impl Service {
 }
 
 fn selector(caller: &Principal, wanted: Vec<Arc<str>>) -> Result<Selector, ServiceError> {
-    let refused = || ServiceError::forbidden("event type not allowed");
-    if wanted.iter().any(|command| !caller.event_types.allows(command)) {
-        return Err(refused());
+    let refused = |detail: String| {
+        ServiceError::forbidden("event type not allowed").field("commands").detail(detail)
+    };
+    if let Some(command) = wanted.iter().find(|command| !caller.event_types.allows(command)) {
+        let command = cut(command, COMMAND_BYTES_MAX);
+        return Err(refused(format!("the eventTypes of the token do not name '{command}'")));
     }
     match (&caller.event_types, wanted.is_empty()) {
         (_, false) => Ok(Selector::Commands(wanted)),
         (EventTypes::Any, true) => Ok(Selector::Any),
-        (EventTypes::Only(allowed), true) if allowed.is_empty() => Err(refused()),
+        (EventTypes::Only(allowed), true) if allowed.is_empty() => {
+            Err(refused("the token has no eventTypes: it may claim nothing".to_owned()))
+        }
         (EventTypes::Only(allowed), true) => Ok(Selector::Commands(allowed.clone())),
     }
 }

@@ -108,7 +108,7 @@ impl Service {
     pub fn check_batch(&self, len: usize) -> Result<(), ServiceError> {
         let max = self.defaults.batch_max;
         if len == 0 {
-            return Err(ServiceError::invalid_body());
+            return Err(ServiceError::invalid_body().detail("the batch has no items"));
         }
         if len > max { Err(ServiceError::batch_too_long(max)) } else { Ok(()) }
     }

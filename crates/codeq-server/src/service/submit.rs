@@ -101,7 +101,10 @@ fn outcome(request: &SubmitRequest) -> Result<Outcome, ServiceError> {
             Some(error) if !error.is_empty() => Outcome::Failed(error.clone()),
             _ => return Err(Rejection::ErrorRequired.into()),
         },
-        _ => return Err(ServiceError::invalid("invalid_status", "invalid status")),
+        _ => {
+            let refused = ServiceError::invalid("invalid_status", "invalid status");
+            return Err(refused.field("status").detail("status must be COMPLETED or FAILED"));
+        }
     };
     match &request.flaw {
         Some(flaw) => Err(flaw.clone()),

@@ -96,6 +96,16 @@ impl Harness {
         self.server.http_addr()
     }
 
+    #[allow(dead_code, reason = "for the tests of the streams")]
+    pub fn producer_addr(&self) -> std::net::SocketAddr {
+        self.server.producer_addr()
+    }
+
+    #[allow(dead_code, reason = "for the tests of the streams")]
+    pub fn worker_addr(&self) -> std::net::SocketAddr {
+        self.server.worker_addr()
+    }
+
     /// A request; a path without a leading slash is one of the API. The token `""` sends none.
     pub fn request(&self, method: Method, token: &str, path: &str) -> RequestBuilder {
         let base = if path.starts_with('/') { "" } else { "/v1/codeq/" };
