@@ -10,7 +10,7 @@ use codeq_client::{
 };
 use serde::Deserialize;
 use serde_json::{Value, json};
-use tokio::sync::{Barrier, Notify, mpsc};
+use tokio::sync::{Barrier, Semaphore, mpsc};
 
 use crate::proxy::Proxy;
 use crate::support::{Running, enqueue, failure, result, server, soon};
@@ -218,15 +218,15 @@ async fn a_lost_lease_stops_the_work_and_its_outcome_is_thrown_away() {
 }
 
 /// A worker whose handler says that it has started, and then waits for the gate.
-fn gated(builder: WorkerBuilder) -> (Running, mpsc::Receiver<()>, Arc<Notify>) {
+fn gated(builder: WorkerBuilder) -> (Running, mpsc::Receiver<()>, Arc<Semaphore>) {
     let (started, starts) = mpsc::channel(8);
-    let gate = Arc::new(Notify::new());
+    let gate = Arc::new(Semaphore::new(0));
     let inner = Arc::clone(&gate);
     let worker = Running::start(builder.handle("work", move |task: Task<u64>| {
         let (started, gate) = (started.clone(), Arc::clone(&inner));
         async move {
             started.send(()).await?;
-            gate.notified().await;
+            gate.acquire().await?.forget();
             Outcome::complete(&json!({"fence": task.fence}))
         }
     }));
@@ -251,7 +251,7 @@ async fn a_task_in_hand_survives_a_new_connection() {
     // It is back when it takes another task, while the first one is still being worked on.
     let second = enqueue(&producer, "work", &2).await;
     soon(starts.recv()).await.unwrap();
-    gate.notify_waiters();
+    gate.add_permits(2);
     for id in [first, second] {
         result(&producer, &id).await;
         assert_eq!(events(&server, &id).await, ["created", "claimed", "submitted"]);
@@ -270,7 +270,7 @@ async fn a_task_that_ends_while_the_server_is_away_is_reported_when_it_is_back()
     let id = enqueue(&producer, "work", &1).await;
     soon(starts.recv()).await.unwrap();
     server.stop().await;
-    gate.notify_one();
+    gate.add_permits(1);
     server.resume().await.unwrap();
     result(&producer, &id).await;
     assert_eq!(events(&server, &id).await, ["created", "claimed", "submitted"]);
