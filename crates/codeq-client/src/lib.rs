@@ -6,8 +6,9 @@
 //!   became of them until the server has acknowledged it, over as many connections as that takes.
 //! - An [`HttpClient`] does everything else: results, history, search, dead letters, queues, topics.
 //!
-//! Work is done at least once: a worker that loses its lease is told by the task's [`Cancellation`], but what
-//! it did until then was done. Handlers whose effects must not be repeated pass on [`TaskInfo::fence`].
+//! Work is done at least once: a handler whose lease is lost is told by the task's [`Cancellation`], once the
+//! server can be heard again, but what it did until then was done. Where effects must not be repeated, pass on
+//! [`TaskInfo::fence`].
 //!
 //! ```
 //! use std::time::Duration;

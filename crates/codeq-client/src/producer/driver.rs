@@ -4,6 +4,7 @@
 //! next one, under the same idempotency keys. Callers keep their own time; one that has left is forgotten.
 
 use std::collections::{BTreeMap, VecDeque};
+use std::future::Future;
 use std::time::Duration;
 
 use codeq_proto::producer::producer_event::Event;
@@ -190,15 +191,27 @@ impl Driver {
     /// Tries until it works, or until there is nobody left to work for.
     async fn reconnect(&mut self) -> Option<Link> {
         loop {
-            tokio::time::sleep(self.backoff.pause()).await;
+            let pause = tokio::time::sleep(self.backoff.pause());
+            self.meanwhile(pause).await?;
             self.forget_abandoned();
-            if self.pending.is_empty() && self.jobs.is_closed() {
-                return None;
-            }
-            match link::open(&self.endpoint, &self.options).await {
+            let (endpoint, options) = (self.endpoint.clone(), self.options.clone());
+            match self.meanwhile(link::open(endpoint, options)).await? {
                 Ok(link) => return Some(link),
                 Err(Error::Refused { code, message }) => self.refuse_all(&code, &message),
                 Err(error) => tracing::debug!(%error, "the producer cannot connect"),
+            }
+        }
+    }
+
+    /// Waits for something outside while creates come in: they should hear it if the server refuses us. None
+    /// if there is nobody left to work for.
+    async fn meanwhile<F: Future>(&mut self, outside: F) -> Option<F::Output> {
+        tokio::pin!(outside);
+        loop {
+            let has_room = self.pending.len() < self.options.max_in_flight;
+            tokio::select! {
+                output = &mut outside => return Some(output),
+                job = self.jobs.recv(), if has_room => self.accept(job?),
             }
         }
     }

@@ -17,8 +17,8 @@ pub(super) struct Link {
     pub(super) inbound: Streaming<ServerEvent>,
 }
 
-pub(super) async fn open(endpoint: &Endpoint, options: &Options) -> Result<Link, Error> {
-    let greeted = tokio::time::timeout(options.connect_timeout, greet(endpoint, options)).await;
+pub(super) async fn open(endpoint: Endpoint, options: Options) -> Result<Link, Error> {
+    let greeted = tokio::time::timeout(options.connect_timeout, greet(&endpoint, &options)).await;
     greeted.unwrap_or_else(|_| Err(Error::Unavailable("no answer to the hello".to_owned())))
 }
 

@@ -53,7 +53,7 @@ impl Producer {
         let endpoint = transport::endpoint(&options.producer_url, &options)?;
         let http = HttpClient::new(&options)?;
         let timeout = options.enqueue_timeout;
-        let link = link::open(&endpoint, &options).await?;
+        let link = link::open(endpoint.clone(), options.clone()).await?;
         // Jobs wait in the driver, within its bound; this is only the way there.
         let (jobs, receiver) = mpsc::channel(1);
         tokio::spawn(Driver::new(endpoint, options, receiver).run(link));

@@ -18,4 +18,5 @@ mod proxy;
 mod shutdown;
 mod support;
 mod tls;
+mod tokens;
 mod worker;

@@ -5,6 +5,7 @@ use std::time::{Duration, SystemTime};
 
 use codeq_client::testing::TestServer;
 use codeq_client::{Error, NewTask, Options, Outcome, Producer, Status, Task};
+use codeq_server::config::RateLimit;
 use serde_json::{Value, json};
 
 use crate::proxy::Proxy;
@@ -160,6 +161,21 @@ async fn a_connection_that_went_silent_is_given_up() {
     proxy.resume_new();
     soon(waiting).await.unwrap();
     assert_eq!(server.http().unwrap().queue("mail").await.unwrap().ready, 2);
+    server.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_busy_server_is_asked_again() {
+    let server = TestServer::start_with(|config| {
+        config.rate_limit.producer = Some(RateLimit { requests_per_minute: 600, burst: 1 });
+    })
+    .await
+    .unwrap();
+    let producer = server.producer().await.unwrap();
+    let tasks = (0..5).map(|n| NewTask::new("mail", &n).unwrap()).collect();
+    let answers = soon(producer.enqueue_batch(tasks)).await;
+    assert!(answers.iter().all(Result::is_ok), "{answers:?}");
+    assert_eq!(server.http().unwrap().queue("mail").await.unwrap().ready, 5);
     server.end().await;
 }
 
