@@ -1,0 +1,152 @@
+//! Everything that can go wrong, in one type.
+
+use std::time::Duration;
+
+use tonic::{Code, Status};
+
+/// Why a call failed.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// An address or an option is no good.
+    #[error("bad configuration: {0}")]
+    Config(String),
+    /// The server cannot be reached, or went away.
+    #[error("the server is not available: {0}")]
+    Unavailable(String),
+    /// The time that the call was given is over. What was asked for may have happened nevertheless.
+    #[error("no answer in time")]
+    Timeout,
+    /// The connection behind this handle was given up.
+    #[error("the connection is closed")]
+    Closed,
+    /// The server refused what was sent over a stream.
+    #[error("refused: {message} ({code})")]
+    Refused {
+        /// A stable slug, the same as over HTTP.
+        code: String,
+        /// A short text for people.
+        message: String,
+    },
+    /// The server answered a request over HTTP with an error.
+    #[error("refused with {status}: {message} ({code})")]
+    Api {
+        /// The status of the answer.
+        status: u16,
+        /// A stable slug; empty if the answer was not codeQ's.
+        code: String,
+        /// A short text for people.
+        message: String,
+        /// When to try again, if the server said so.
+        retry_after: Option<Duration>,
+    },
+    /// A value could not be turned into JSON.
+    #[error("cannot encode: {0}")]
+    Encode(#[source] serde_json::Error),
+    /// JSON does not have the expected shape.
+    #[error("cannot decode: {0}")]
+    Decode(#[source] serde_json::Error),
+    /// The task whose result was asked for has failed.
+    #[error("the task failed: {0}")]
+    TaskFailed(String),
+}
+
+impl Error {
+    /// The stable slug of a refusal.
+    pub fn code(&self) -> Option<&str> {
+        match self {
+            Error::Refused { code, .. } | Error::Api { code, .. } => Some(code),
+            _ => None,
+        }
+    }
+
+    /// Whether the same call may well succeed a little later.
+    pub fn is_transient(&self) -> bool {
+        match self {
+            Error::Unavailable(_) | Error::Timeout => true,
+            Error::Refused { code, .. } => is_transient(code),
+            Error::Api { status, .. } => matches!(status, 429 | 502..=504),
+            _ => false,
+        }
+    }
+
+    pub(crate) fn unavailable(cause: &dyn std::error::Error) -> Error {
+        Error::Unavailable(chain(cause))
+    }
+
+    /// The end of a stream, or of an attempt to open one.
+    pub(crate) fn of_status(status: &Status) -> Error {
+        let code = match status.code() {
+            Code::Unauthenticated => "unauthenticated",
+            Code::PermissionDenied => "forbidden",
+            Code::FailedPrecondition => "failed_precondition",
+            Code::InvalidArgument => "invalid_argument",
+            Code::Unimplemented => "unimplemented",
+            _ => return Error::unavailable(status),
+        };
+        Error::Refused { code: code.to_owned(), message: status.message().to_owned() }
+    }
+
+    /// An error that came over a stream as a message. Its code is the name of a gRPC code.
+    pub(crate) fn of_stream(code: String, message: String) -> Error {
+        let code = match code.as_str() {
+            "Unauthenticated" => "unauthenticated",
+            "PermissionDenied" => "forbidden",
+            "FailedPrecondition" => "failed_precondition",
+            "InvalidArgument" => "invalid_argument",
+            "Unavailable" | "ResourceExhausted" | "Internal" => return Error::Unavailable(message),
+            _ => return Error::Refused { code, message },
+        };
+        Error::Refused { code: code.to_owned(), message }
+    }
+}
+
+/// Refusals that pass by themselves: the server is busy, ends, or is about to be started again.
+pub(crate) fn is_transient(code: &str) -> bool {
+    matches!(code, "overloaded" | "shutting_down" | "failed" | "rate_limited")
+}
+
+/// An error with its causes: the outermost text of a transport error says nothing.
+fn chain(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(inner) = cause {
+        let inner_text = inner.to_string();
+        if !text.ends_with(&inner_text) {
+            text.push_str(": ");
+            text.push_str(&inner_text);
+        }
+        cause = inner.source();
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_refusal_at_the_door_is_not_an_outage() {
+        let denied = Error::of_status(&Status::unauthenticated("missing token"));
+        assert_eq!(denied.code(), Some("unauthenticated"));
+        assert!(!denied.is_transient());
+        let gone = Error::of_status(&Status::unavailable("draining"));
+        assert!(matches!(gone, Error::Unavailable(_)));
+        assert!(gone.is_transient());
+    }
+
+    #[test]
+    fn errors_on_a_stream_have_the_slugs_of_http() {
+        let of = |code: &str| Error::of_stream(code.to_owned(), "no".to_owned());
+        assert_eq!(of("PermissionDenied").code(), Some("forbidden"));
+        assert_eq!(of("invalid_lease").code(), Some("invalid_lease"));
+        assert!(of("Unavailable").is_transient());
+    }
+
+    #[test]
+    fn a_chain_names_the_cause_once() {
+        let inner = std::io::Error::other("connection refused");
+        let outer = Error::unavailable(&inner);
+        assert_eq!(outer.to_string(), "the server is not available: connection refused");
+    }
+}

@@ -1,0 +1,91 @@
+//! Tasks: reading, waiting, cancelling.
+
+use std::time::Duration;
+
+use reqwest::{Method, StatusCode};
+use tokio::time::Instant;
+
+use super::HttpClient;
+use super::types::{FinishedTask, History, Search, TaskPage, TaskRecord, TaskResult};
+use crate::backoff::Backoff;
+use crate::error::Error;
+
+/// The longest that the server is asked to wait in one request.
+const WAIT_MAX: Duration = Duration::from_secs(30);
+
+impl HttpClient {
+    /// The task.
+    pub async fn task(&self, id: &str) -> Result<TaskRecord, Error> {
+        self.request(Method::GET, &["tasks", id])?.json().await
+    }
+
+    /// The result, if there is one by now or within `wait` (whole seconds, up to 60).
+    pub async fn result(&self, id: &str, wait: Duration) -> Result<Option<TaskResult>, Error> {
+        let seconds = wait.as_secs().min(60);
+        let answer: Result<FinishedTask, Error> = self
+            .request(Method::GET, &["tasks", id, "result"])?
+            .query(&[("waitSeconds", Some(&seconds.to_string()))])
+            .waits(Duration::from_secs(seconds))
+            .json()
+            .await;
+        match answer {
+            Ok(finished) => Ok(Some(finished.result)),
+            Err(Error::Api { status: 404, message, .. }) if message == "result not found" => {
+                Ok(None)
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Waits for the result up to `timeout`, then [`Error::Timeout`]. A server that is away for a while is
+    /// asked again.
+    pub async fn wait_result(&self, id: &str, timeout: Duration) -> Result<TaskResult, Error> {
+        let deadline = Instant::now() + timeout;
+        let waiting = tokio::time::timeout_at(deadline, self.ask_for_result(id, deadline)).await;
+        waiting.unwrap_or(Err(Error::Timeout))
+    }
+
+    async fn ask_for_result(&self, id: &str, deadline: Instant) -> Result<TaskResult, Error> {
+        let mut backoff = Backoff::default();
+        loop {
+            let left = deadline.saturating_duration_since(Instant::now()).min(WAIT_MAX);
+            // Rounded up: a wait of less than a second must not become a busy loop.
+            let wait = Duration::from_secs(left.as_secs() + u64::from(left.subsec_nanos() > 0));
+            let pause = match self.result(id, wait).await {
+                Ok(Some(result)) => return Ok(result),
+                // The server's wait is over, or it ends and has answered early.
+                Ok(None) => backoff.pause(),
+                Err(Error::Api { retry_after: Some(after), status: 429 | 503, .. }) => after,
+                Err(error) if error.is_transient() => backoff.pause(),
+                Err(error) => return Err(error),
+            };
+            tokio::time::sleep(pause).await;
+        }
+    }
+
+    /// Every transition of the task.
+    pub async fn history(&self, id: &str) -> Result<History, Error> {
+        self.request(Method::GET, &["tasks", id, "history"])?.json().await
+    }
+
+    /// A page of tasks.
+    pub async fn tasks(&self, search: &Search) -> Result<TaskPage, Error> {
+        let limit = search.limit.map(|limit| limit.to_string());
+        self.request(Method::GET, &["tasks"])?
+            .query(&[
+                ("command", search.command.as_deref()),
+                ("status", search.status.map(|status| status.as_str())),
+                ("filter", search.filter.as_deref()),
+                ("limit", limit.as_deref()),
+                ("cursor", search.cursor.as_deref()),
+            ])
+            .json()
+            .await
+    }
+
+    /// Cancels the task. True if it is finished by that; false if a worker has it and was asked to stop.
+    pub async fn cancel(&self, id: &str) -> Result<bool, Error> {
+        let (status, _) = self.request(Method::POST, &["tasks", id, "cancel"])?.send().await?;
+        Ok(status == StatusCode::OK)
+    }
+}

@@ -1,0 +1,47 @@
+//! Opens the stream.
+
+use codeq_proto::worker::worker_event::Event;
+use codeq_proto::worker::worker_stream_client::WorkerStreamClient;
+use codeq_proto::worker::{Hello, ServerEvent, WorkerEvent, server_event};
+use tokio::sync::mpsc;
+use tonic::Streaming;
+use tonic::transport::Endpoint;
+
+use crate::error::Error;
+use crate::options::Options;
+use crate::transport::{OUTBOUND, outbound};
+
+/// A stream that has said hello.
+pub(super) struct Link {
+    pub(super) out: mpsc::Sender<WorkerEvent>,
+    pub(super) inbound: Streaming<ServerEvent>,
+}
+
+pub(super) async fn open(
+    endpoint: Endpoint,
+    options: Options,
+    worker_id: String,
+) -> Result<Link, Error> {
+    let greeting = greet(&endpoint, &options, worker_id);
+    let greeted = tokio::time::timeout(options.connect_timeout, greeting).await;
+    greeted.unwrap_or_else(|_| Err(Error::Unavailable("no answer to the hello".to_owned())))
+}
+
+async fn greet(endpoint: &Endpoint, options: &Options, worker_id: String) -> Result<Link, Error> {
+    let channel = endpoint.connect().await.map_err(|error| Error::unavailable(&error))?;
+    let (out, receiver) = mpsc::channel(OUTBOUND);
+    let hello = Hello { token: options.token.clone(), worker_id };
+    let hello = WorkerEvent { event: Some(Event::Hello(hello)) };
+    out.send(hello).await.map_err(|_| Error::Closed)?;
+    let opened = WorkerStreamClient::new(channel).stream(outbound(receiver)).await;
+    let mut inbound = opened.map_err(|status| Error::of_status(&status))?.into_inner();
+    match inbound.message().await.map_err(|status| Error::of_status(&status))? {
+        Some(ServerEvent { event: Some(server_event::Event::HelloAck(_)) }) => {
+            Ok(Link { out, inbound })
+        }
+        Some(ServerEvent { event: Some(server_event::Event::Error(error)) }) => {
+            Err(Error::of_stream(error.code, error.message))
+        }
+        _ => Err(Error::Unavailable("the hello was not answered".to_owned())),
+    }
+}

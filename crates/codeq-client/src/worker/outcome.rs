@@ -1,0 +1,158 @@
+//! What a handler says in the end, and how it goes over the wire.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use codeq_proto::worker::worker_event::Event;
+use codeq_proto::worker::{Abandon, Nack, Result as WireResult, WorkerEvent};
+use serde::Serialize;
+use serde_json::value::RawValue;
+
+use crate::producer::whole_seconds;
+
+/// Errors are cut here: the server keeps no more.
+const ERROR_MAX: usize = 4_096;
+
+/// What a handler may fail with: any error. The task is nacked with its text.
+pub type HandlerError = Box<dyn std::error::Error + Send + Sync>;
+
+/// What became of a task.
+#[derive(Debug, Clone)]
+pub enum Outcome {
+    /// Finished well, with a JSON object. See [`Outcome::complete`].
+    Complete(Box<RawValue>),
+    /// Finished badly, for good: it is not tried again.
+    Fail(String),
+    /// Try again.
+    Nack {
+        /// After this pause, in whole seconds, rounded up; None leaves it to the server's policy.
+        delay: Option<Duration>,
+        /// Kept as the task's error.
+        reason: String,
+    },
+    /// Give it back. An attempt is spent.
+    Abandon,
+}
+
+impl Outcome {
+    /// Finished well, with a value that becomes a JSON object.
+    pub fn complete(result: &impl Serialize) -> Result<Outcome, HandlerError> {
+        let json = serde_json::value::to_raw_value(result)?;
+        match json.get().starts_with('{') {
+            true => Ok(Outcome::Complete(json)),
+            false => Err("the result is not a JSON object".into()),
+        }
+    }
+
+    /// Finished well, with nothing to say.
+    pub fn done() -> Outcome {
+        // The empty object: the server takes no bytes for it.
+        Outcome::Complete(RawValue::NULL.to_owned())
+    }
+
+    /// Finished badly, for good.
+    pub fn fail(error: impl Into<String>) -> Outcome {
+        Outcome::Fail(error.into())
+    }
+
+    /// Try again when the server's policy says so.
+    pub fn nack(reason: impl Into<String>) -> Outcome {
+        Outcome::Nack { delay: None, reason: reason.into() }
+    }
+
+    /// Try again after a pause.
+    pub fn nack_after(delay: Duration, reason: impl Into<String>) -> Outcome {
+        Outcome::Nack { delay: Some(delay), reason: reason.into() }
+    }
+}
+
+/// What the server is told about a task, until it has acknowledged it.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) enum Report {
+    Complete(Bytes),
+    Fail(String),
+    Nack { delay_seconds: i32, reason: String },
+    Abandon { no_penalty: bool },
+}
+
+impl From<Outcome> for Report {
+    fn from(outcome: Outcome) -> Report {
+        match outcome {
+            Outcome::Complete(json) if json.get() == "null" => Report::Complete(Bytes::new()),
+            Outcome::Complete(json) => {
+                Report::Complete(String::from(Box::<str>::from(json)).into())
+            }
+            Outcome::Fail(error) if error.is_empty() => Report::Fail("failed".to_owned()),
+            Outcome::Fail(error) => Report::Fail(cut(error)),
+            Outcome::Nack { delay, reason } => {
+                let delay_seconds = match delay {
+                    None => 0,
+                    Some(Duration::ZERO) => -1,
+                    Some(delay) => whole_seconds(delay),
+                };
+                Report::Nack { delay_seconds, reason: cut(reason) }
+            }
+            Outcome::Abandon => Report::Abandon { no_penalty: false },
+        }
+    }
+}
+
+impl Report {
+    pub(super) fn event(&self, task_id: &str) -> WorkerEvent {
+        let task_id = task_id.to_owned();
+        let result = |status: &str, result_json, error| {
+            let (task_id, status) = (task_id.clone(), status.to_owned());
+            Event::Result(WireResult { task_id, status, result_json, error })
+        };
+        let event = match self.clone() {
+            Report::Complete(json) => result("COMPLETED", json, String::new()),
+            Report::Fail(error) => result("FAILED", Bytes::new(), error),
+            Report::Nack { delay_seconds, reason } => {
+                Event::Nack(Nack { task_id, delay_seconds, reason })
+            }
+            Report::Abandon { no_penalty } => Event::Abandon(Abandon { task_id, no_penalty }),
+        };
+        WorkerEvent { event: Some(event) }
+    }
+}
+
+fn cut(mut text: String) -> String {
+    text.truncate(text.floor_char_boundary(ERROR_MAX));
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_result_is_an_object() {
+        assert!(Outcome::complete(&serde_json::json!({"n": 1})).is_ok());
+        assert!(Outcome::complete(&[1, 2]).is_err());
+        assert!(Outcome::complete(&"text").is_err());
+        assert_eq!(Report::from(Outcome::done()), Report::Complete(Bytes::new()));
+    }
+
+    #[test]
+    fn delays_of_a_nack_have_three_meanings() {
+        let seconds = |delay| match Report::from(Outcome::Nack { delay, reason: String::new() }) {
+            Report::Nack { delay_seconds, .. } => delay_seconds,
+            other => panic!("{other:?}"),
+        };
+        assert_eq!(seconds(None), 0);
+        assert_eq!(seconds(Some(Duration::ZERO)), -1);
+        assert_eq!(seconds(Some(Duration::from_millis(1))), 1);
+    }
+
+    #[test]
+    fn errors_are_cut_between_characters() {
+        let Report::Fail(text) = Report::from(Outcome::fail("é".repeat(3_000))) else { panic!() };
+        assert_eq!(text.len(), 4_096);
+        let Report::Fail(text) = Report::from(Outcome::fail(format!("x{}", "é".repeat(3_000))))
+        else {
+            panic!()
+        };
+        assert_eq!(text.len(), 4_095);
+        assert_eq!(Report::from(Outcome::fail("")), Report::Fail("failed".to_owned()));
+    }
+}

@@ -1,0 +1,178 @@
+//! The API over HTTP.
+
+use std::time::Duration;
+
+use codeq_client::testing::TestServer;
+use codeq_client::{
+    Error, HttpClient, NewTask, Options, Outcome, Producer, Replay, Search, Status, Task,
+    TopicPolicy,
+};
+use codeq_server::config::RateLimit;
+use serde_json::json;
+
+use crate::support::{Running, enqueue, failure, result};
+
+async fn all() -> (TestServer, Producer, HttpClient) {
+    let server = TestServer::start().await.unwrap();
+    let (producer, http) = (server.producer().await.unwrap(), server.http().unwrap());
+    (server, producer, http)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn tasks_are_read_listed_and_cancelled() {
+    let (server, producer, http) = all().await;
+    let mut ids = Vec::new();
+    for n in 0..5 {
+        ids.push(enqueue(&producer, "mail", &json!({"n": n})).await);
+    }
+    enqueue(&producer, "other", &1).await;
+    assert_eq!(http.task(&ids[0]).await.unwrap().json::<serde_json::Value>().unwrap()["n"], 0);
+    assert!(http.result(&ids[0], Duration::ZERO).await.unwrap().is_none());
+    let mut search = Search { command: Some("mail".to_owned()), ..Search::default() };
+    search.limit = Some(2);
+    search.status = Some(Status::Pending);
+    let mut listed = Vec::new();
+    loop {
+        let page = http.tasks(&search).await.unwrap();
+        assert!(page.items.len() <= 2);
+        listed.extend(page.items.into_iter().map(|task| task.id));
+        search.cursor = page.next_cursor;
+        if search.cursor.is_none() {
+            break;
+        }
+    }
+    listed.reverse();
+    assert_eq!(listed, ids, "newest first");
+    assert!(http.cancel(&ids[1]).await.unwrap());
+    let cancelled = http.result(&ids[1], Duration::from_secs(5)).await.unwrap().unwrap();
+    assert_eq!((cancelled.status, cancelled.error.as_str()), (Status::Failed, "CANCELLED"));
+    let search = Search { filter: Some("error~CANCEL".to_owned()), ..Search::default() };
+    assert_eq!(http.tasks(&search).await.unwrap().items.len(), 1);
+    let events: Vec<_> = http.history(&ids[1]).await.unwrap().items;
+    let last = events.last().unwrap();
+    assert_eq!((last.event.as_str(), last.status), ("cancelled", Status::Failed));
+    let twice = http.cancel(&ids[1]).await.unwrap_err();
+    assert!(matches!(twice, Error::Api { status: 409, .. }), "{twice}");
+    server.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn queues_are_paused_resumed_and_purged() {
+    let (server, producer, http) = all().await;
+    // A name that must be escaped to be a part of a path.
+    let name = "send/mail? 100%";
+    http.pause_queue(name).await.unwrap();
+    let handler = |_: Task<u64>| async { Ok(Outcome::done()) };
+    let worker = Running::start(server.worker().handle(name, handler));
+    let id = enqueue(&producer, name, &1).await;
+    assert!(http.result(&id, Duration::from_secs(1)).await.unwrap().is_none());
+    let queues = http.queues().await.unwrap();
+    assert_eq!(queues.len(), 1);
+    assert!(queues[0].paused && queues[0].stats.ready == 1 && queues[0].stats.command == name);
+    http.resume_queue(name).await.unwrap();
+    assert_eq!(result(&producer, &id).await.status, Status::Completed);
+    worker.stop().await;
+    for n in 0..3 {
+        enqueue(&producer, name, &n).await;
+    }
+    let purged = http.purge_queue(name, Some(2)).await.unwrap();
+    assert_eq!((purged.purged, purged.remaining), (2, 1));
+    assert_eq!(http.queue(name).await.unwrap().ready, 1);
+    server.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn dead_letters_are_listed_replayed_and_purged() {
+    let (server, producer, http) = all().await;
+    let handler =
+        |task: Task<u64>| async move { Err(format!("no luck with {}", task.payload).into()) };
+    let worker = Running::start(server.worker().handle("mail", handler));
+    let mut ids = Vec::new();
+    for n in 0..4 {
+        let task = NewTask::new("mail", &n).unwrap().max_attempts(1);
+        ids.push(producer.enqueue(task).await.unwrap().task_id);
+        assert_eq!(failure(&producer, &ids[n]).await, format!("no luck with {n}"));
+    }
+    worker.stop().await;
+    let page = http.dead_letters("mail", &Search::default()).await.unwrap();
+    assert_eq!(page.items.len(), 4);
+    let replay = Replay { error_contains: Some("with 2".to_owned()), ..Replay::default() };
+    let replayed = http.replay_dead_letters("mail", &replay).await.unwrap();
+    assert_eq!((replayed.replayed, replayed.remaining), (1, 3));
+    assert_eq!(http.replay_task(&ids[0]).await.unwrap().status, Status::Pending);
+    let purged = http.purge_dead_letters("mail", None).await.unwrap();
+    assert_eq!((purged.purged, purged.remaining), (2, 0));
+    let queue = http.queue("mail").await.unwrap();
+    assert_eq!((queue.ready, queue.dlq), (2, 0));
+    server.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn topics_are_written_read_and_removed() {
+    let (server, producer, http) = all().await;
+    let policy = TopicPolicy {
+        priority_tiers: Some(vec![0, 5]),
+        max_attempts: Some(2),
+        dead_letter_topic_ref: Some("graveyard".to_owned()),
+        retention_seconds: 60,
+        max_consumers: 3,
+    };
+    let topic = http.put_topic("mail", &policy).await.unwrap();
+    assert_eq!((topic.topic_name.as_str(), topic.version), ("mail", 1));
+    assert_eq!(http.topic("mail").await.unwrap(), topic);
+    assert_eq!(topic.policy, policy);
+    let id = producer.enqueue(NewTask::new("mail", &1).unwrap().priority(9)).await.unwrap().task_id;
+    let task = http.task(&id).await.unwrap();
+    assert_eq!((task.priority, task.max_attempts), (5, 2));
+    http.delete_topic("mail").await.unwrap();
+    let gone = http.topic("mail").await.unwrap_err();
+    assert_eq!(gone.code(), Some("not_found"));
+    let bad = TopicPolicy { max_attempts: Some(1_000), ..TopicPolicy::default() };
+    let refused = http.put_topic("mail", &bad).await.unwrap_err();
+    assert!(matches!(refused, Error::Api { status: 422, .. }), "{refused}");
+    server.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn finished_tasks_are_cleaned_up() {
+    let (server, producer, http) = all().await;
+    let id = enqueue(&producer, "mail", &1).await;
+    enqueue(&producer, "mail", &2).await;
+    http.cancel(&id).await.unwrap();
+    let old = http.cleanup(Some("2020-01-01T00:00:00Z"), Some(10)).await.unwrap();
+    assert_eq!((old.deleted, old.limit), (0, 10));
+    assert_eq!(http.cleanup(None, None).await.unwrap().deleted, 1);
+    assert_eq!(http.task(&id).await.unwrap_err().code(), Some("not_found"));
+    assert_eq!(http.queue("mail").await.unwrap().ready, 1);
+    server.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn refusals_say_what_and_when() {
+    let server = TestServer::start_with(|config| {
+        config.rate_limit.producer = Some(RateLimit { requests_per_minute: 60, burst: 1 });
+    })
+    .await
+    .unwrap();
+    let http = server.http().unwrap();
+    let url = format!("http://{}", server.http_addr());
+    let stranger = HttpClient::new(&Options::new("s3cret").http_url(url)).unwrap();
+    assert!(!format!("{stranger:?}").contains("s3cret"));
+    let refused = stranger.queues().await.unwrap_err();
+    assert!(matches!(&refused, Error::Api { status: 401, .. }), "{refused}");
+    assert!(!format!("{refused:?}").contains("s3cret"));
+    for name in ["", ".", ".."] {
+        assert!(matches!(http.task(name).await, Err(Error::Config(_))));
+    }
+    let producer = server.producer().await.unwrap();
+    let id = enqueue(&producer, "mail", &1).await;
+    let busy = loop {
+        match http.cancel(&id).await {
+            Err(error) if error.code() == Some("rate_limited") => break error,
+            _ => {}
+        }
+    };
+    let Error::Api { status: 429, retry_after: Some(after), .. } = busy else { panic!("{busy}") };
+    assert!(after >= Duration::from_secs(1));
+    server.end().await;
+}

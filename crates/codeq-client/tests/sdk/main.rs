@@ -1,0 +1,22 @@
+//! The SDK against a real server: as it should be, and as it is when the network or the server is not.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    reason = "tests and their helpers"
+)]
+
+mod api;
+mod examples;
+mod kill;
+mod ledger;
+mod outages;
+mod producer;
+mod proxy;
+mod shutdown;
+mod support;
+mod tls;
+mod tokens;
+mod worker;

@@ -1,0 +1,133 @@
+//! A network that can be made worse: between a client and a server, on loopback.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::watch;
+use tokio::task::JoinHandle;
+
+/// The weather.
+#[derive(Clone, Copy, Default)]
+struct Weather {
+    /// Bytes stay where they are.
+    paused: bool,
+    /// Connections with a smaller number are silent for ever.
+    silent_below: u64,
+    /// Bytes take this long.
+    delay: Duration,
+    /// Connections from before the last cut are over.
+    cuts: u64,
+}
+
+/// A proxy in front of one port.
+pub struct Proxy {
+    addr: SocketAddr,
+    weather: watch::Sender<Weather>,
+    /// Connections so far.
+    count: Arc<AtomicU64>,
+    accepting: JoinHandle<()>,
+}
+
+impl Proxy {
+    pub async fn start(target: SocketAddr) -> Proxy {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let addr = listener.local_addr().unwrap();
+        let weather = watch::Sender::new(Weather::default());
+        let receiver = weather.subscribe();
+        let count = Arc::new(AtomicU64::new(0));
+        let counter = Arc::clone(&count);
+        let accepting = tokio::spawn(async move {
+            while let Ok((client, _)) = listener.accept().await {
+                let number = counter.fetch_add(1, Ordering::SeqCst);
+                tokio::spawn(connect(client, number, target, receiver.clone()));
+            }
+        });
+        Proxy { addr, weather, count, accepting }
+    }
+
+    pub fn url(&self) -> String {
+        format!("http://{}", self.addr)
+    }
+
+    /// Ends all connections. New ones are fine.
+    pub fn cut(&self) {
+        self.weather.send_modify(|weather| weather.cuts += 1);
+    }
+
+    /// Holds all bytes, in both directions, on connections that stay open.
+    pub fn pause(&self) {
+        self.weather.send_modify(|weather| weather.paused = true);
+    }
+
+    /// Lets them go again.
+    pub fn resume(&self) {
+        self.weather.send_modify(|weather| weather.paused = false);
+    }
+
+    /// Lets the bytes of new connections go; those there are now are silent for ever.
+    pub fn resume_new(&self) {
+        let count = self.count.load(Ordering::SeqCst);
+        self.weather.send_modify(|weather| {
+            weather.paused = false;
+            weather.silent_below = count;
+        });
+    }
+
+    /// Connections so far.
+    pub fn connections(&self) -> u64 {
+        self.count.load(Ordering::SeqCst)
+    }
+
+    /// Holds each piece for so long.
+    pub fn delay(&self, delay: Duration) {
+        self.weather.send_modify(|weather| weather.delay = delay);
+    }
+}
+
+impl Drop for Proxy {
+    fn drop(&mut self) {
+        self.accepting.abort();
+        self.cut();
+    }
+}
+
+async fn connect(
+    client: TcpStream,
+    number: u64,
+    target: SocketAddr,
+    mut weather: watch::Receiver<Weather>,
+) {
+    let cuts = weather.borrow().cuts;
+    let Ok(server) = TcpStream::connect(target).await else { return };
+    client.set_nodelay(true).unwrap();
+    server.set_nodelay(true).unwrap();
+    let (client_in, client_out) = client.into_split();
+    let (server_in, server_out) = server.into_split();
+    tokio::select! {
+        () = pass(client_in, server_out, number, weather.clone()) => {}
+        () = pass(server_in, client_out, number, weather.clone()) => {}
+        _ = weather.wait_for(|weather| weather.cuts > cuts) => {}
+    }
+}
+
+async fn pass(
+    mut from: OwnedReadHalf,
+    mut to: OwnedWriteHalf,
+    number: u64,
+    mut weather: watch::Receiver<Weather>,
+) {
+    let mut buffer = vec![0; 16 << 10];
+    while let Ok(length @ 1..) = from.read(&mut buffer).await {
+        let open = |weather: &Weather| !weather.paused && number >= weather.silent_below;
+        let Ok(now) = weather.wait_for(open).await.map(|now| *now) else { return };
+        tokio::time::sleep(now.delay).await;
+        if to.write_all(&buffer[..length]).await.is_err() {
+            return;
+        }
+    }
+}

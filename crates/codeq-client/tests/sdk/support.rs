@@ -1,0 +1,74 @@
+//! What most tests need.
+
+use std::time::Duration;
+
+use codeq_client::testing::TestServer;
+use codeq_client::{
+    Error, NewTask, Producer, Status, TaskResult, WorkerBuilder, WorkerHandle, WorkerStats,
+};
+use codeq_server::config::BackoffPolicy;
+use serde::Serialize;
+use tokio::task::JoinHandle;
+
+/// Long enough on a busy machine; a test that waits so long has failed.
+pub const PATIENCE: Duration = Duration::from_secs(60);
+
+/// A server that lets failed tasks be tried again after a second.
+pub async fn server() -> TestServer {
+    TestServer::start_with(|config| {
+        config.backoff_policy = BackoffPolicy::Fixed;
+        config.backoff_base_seconds = 1;
+        config.backoff_max_seconds = 1;
+    })
+    .await
+    .unwrap()
+}
+
+/// A worker at work.
+pub struct Running {
+    pub handle: WorkerHandle,
+    working: JoinHandle<Result<(), Error>>,
+}
+
+impl Running {
+    pub fn start(builder: WorkerBuilder) -> Running {
+        let worker = builder.build().unwrap();
+        let handle = worker.handle();
+        Running { handle, working: tokio::spawn(worker.run()) }
+    }
+
+    /// What `run` returned.
+    pub async fn ended(self) -> Result<(), Error> {
+        soon(self.working).await.unwrap()
+    }
+
+    /// Shuts it down, and says what it has done.
+    pub async fn stop(self) -> WorkerStats {
+        let handle = self.handle.clone();
+        handle.shutdown();
+        self.ended().await.unwrap();
+        handle.stats()
+    }
+}
+
+/// It, or the test fails.
+pub async fn soon<F: Future>(future: F) -> F::Output {
+    tokio::time::timeout(PATIENCE, future).await.expect("it takes too long")
+}
+
+/// Enqueues a task and returns its id.
+pub async fn enqueue(producer: &Producer, command: &str, payload: &impl Serialize) -> String {
+    producer.enqueue(NewTask::new(command, payload).unwrap()).await.unwrap().task_id
+}
+
+/// The result of a task.
+pub async fn result(producer: &Producer, id: &str) -> TaskResult {
+    producer.wait_result(id, PATIENCE).await.unwrap()
+}
+
+/// The error of a task that failed.
+pub async fn failure(producer: &Producer, id: &str) -> String {
+    let result = result(producer, id).await;
+    assert_eq!(result.status, Status::Failed);
+    result.error
+}
