@@ -147,7 +147,7 @@ impl Committer {
         let few = self.expected <= FEW_CLIENTS;
         let limit = if few { self.sync_time } else { self.sync_time / 3 };
         while self.released.elapsed() < limit {
-            let here: usize = pipeline.state.lock().open.iter().map(Group::answers).sum();
+            let here: usize = pipeline.state.lock().open.iter().map(Group::callers).sum();
             if here >= self.expected {
                 return;
             }
@@ -189,7 +189,7 @@ impl Committer {
         }
         let synced = self.log.sync();
         for (lane, group) in pipeline.lanes.iter().zip(&self.groups) {
-            lane.inbox.set_patient(false, (2..=FEW_CLIENTS).contains(&group.answers()));
+            lane.inbox.set_patient(false, (2..=FEW_CLIENTS).contains(&group.callers()));
         }
         let took = start.elapsed();
         self.sync_time = (self.sync_time * 7 + took) / 8;
@@ -201,7 +201,7 @@ impl Committer {
     }
 
     fn release(&mut self, pipeline: &Pipeline) {
-        self.expected = self.groups.iter().map(Group::answers).sum();
+        self.expected = self.groups.iter().map(Group::callers).sum();
         self.released = Instant::now();
         for ((shard, lane), group) in (0..).zip(&pipeline.lanes).zip(&mut self.groups) {
             if group.is_empty() {

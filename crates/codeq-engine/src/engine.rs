@@ -24,7 +24,7 @@ use crate::layout;
 use crate::options::Options;
 use crate::pipeline::{Lane, Pipeline};
 use crate::recover::Node;
-use crate::request::{Answer, ReplyTo, Request};
+use crate::request::{Answer, Request};
 use crate::result_waiters::ResultWaiters;
 use crate::shard::ShardData;
 use crate::worker::{Checkpoint, Worker};
@@ -115,11 +115,40 @@ impl Engine {
         answer.blocking_recv().unwrap_or_else(|_| Err(self.pipeline.error()))
     }
 
-    /// Proposes a command of one shard; the answer goes to `reply`. A claim that finds nothing waits for `wait`
-    /// milliseconds; it looks into one shard only, so it is for engines that have one.
-    pub fn post(&self, command: Command, reply: ReplyTo, wait: Millis) -> Result<(), EngineError> {
-        let shard = self.shard_of(&command)?;
-        self.push(shard, Request::with(command, reply, wait))
+    /// Proposes commands of one shard each without waiting; answers, also that one could not be taken, go where
+    /// the requests say. A claim looks into one shard only, so it is for engines that have one.
+    pub fn post(&self, requests: &mut Vec<Request>) {
+        if self.shards() == 1 {
+            return self.post_to(Ok(0), requests);
+        }
+        for request in requests.drain(..) {
+            self.post_to(self.shard_of(&request.command), &mut vec![request]);
+        }
+    }
+
+    fn post_to(&self, shard: Result<u16, EngineError>, requests: &mut Vec<Request>) {
+        let too_large = requests.iter().find_map(|request| self.check_size(request).err());
+        let refused = match (shard, too_large) {
+            (Ok(shard), None) => match self.shards.get(usize::from(shard)) {
+                Some(shard) => shard.inbox.push_all(requests).err(),
+                None => Some(EngineError::Closed),
+            },
+            (Ok(shard), Some(_)) if requests.len() > 1 => {
+                // The one that is too large does not keep the others out.
+                for request in requests.drain(..) {
+                    self.post_to(Ok(shard), &mut vec![request]);
+                }
+                None
+            }
+            (Ok(_), too_large) => too_large,
+            (Err(error), _) => Some(error),
+        };
+        if let Some(error) = refused {
+            for request in requests.drain(..) {
+                // Whoever is gone does not need to know.
+                let _ = request.reply.send(Err(error.clone()));
+            }
+        }
     }
 
     /// Gives tasks back that were leased to a client that has gone before it heard of them.
@@ -232,11 +261,13 @@ impl Engine {
 
     pub(crate) fn push(&self, shard: u16, request: Request) -> Result<(), EngineError> {
         let handle = self.shards.get(usize::from(shard)).ok_or(EngineError::Closed)?;
-        let (bytes, max) = (request.bytes(), self.options.command_bytes_max());
-        if bytes > max {
-            return Err(EngineError::TooLarge { bytes, max });
-        }
+        self.check_size(&request)?;
         handle.inbox.push(std::iter::once(request))
+    }
+
+    fn check_size(&self, request: &Request) -> Result<(), EngineError> {
+        let (bytes, max) = (request.bytes(), self.options.command_bytes_max());
+        if bytes > max { Err(EngineError::TooLarge { bytes, max }) } else { Ok(()) }
     }
 
     pub(crate) fn submit_all(

@@ -22,6 +22,8 @@ pub struct Group {
     bytes: Vec<u8>,
     records: Vec<Range<usize>>,
     answers: Vec<(ReplyTo, Answer)>,
+    /// Answers whose clients wait for nothing else.
+    callers: usize,
     /// What follows once the group is durable.
     pub effects: Vec<Effect>,
     /// The number of the last batch in the group; see `Shard`.
@@ -61,6 +63,7 @@ impl Group {
 
     /// Keeps an answer until the group is durable.
     pub fn answer(&mut self, to: ReplyTo, answer: Answer) {
+        self.callers += usize::from(!matches!(to, ReplyTo::Mailbox(..)));
         self.answers.push((to, answer));
     }
 
@@ -71,6 +74,7 @@ impl Group {
         let shifted = later.records.iter().map(|range| range.start + shift..range.end + shift);
         self.records.extend(shifted);
         self.answers.append(&mut later.answers);
+        self.callers += later.callers;
         self.effects.append(&mut later.effects);
         self.batch = self.batch.max(later.batch);
         self.commands += later.commands;
@@ -96,6 +100,12 @@ impl Group {
     /// Answers that wait.
     pub fn answers(&self) -> usize {
         self.answers.len()
+    }
+
+    /// Clients that wait for one of the answers and are likely to come back as soon as they have it. Those who
+    /// read a mailbox are not among them: they have more on the way.
+    pub fn callers(&self) -> usize {
+        self.callers
     }
 
     /// The records for the log.
@@ -146,6 +156,7 @@ impl Group {
         self.bytes.shrink_to(KEEP);
         self.records.clear();
         self.answers.clear();
+        self.callers = 0;
         self.effects.clear();
         self.commands = 0;
         self.reserved = 0;

@@ -4,10 +4,10 @@ use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
 use codeq_store::Flushed;
-use parking_lot::{Condvar, Mutex};
+use parking_lot::{Condvar, Mutex, MutexGuard};
 
 use crate::error::EngineError;
-use crate::options::{INBOX_BYTES_MAX, INBOX_MAX, PATIENCE_MAX};
+use crate::options::{INBOX_BYTES_MAX, INBOX_MAX, PATIENCE_MAX, PATIENCE_POSTED_MAX};
 use crate::request::Request;
 use tokio::sync::oneshot;
 
@@ -52,21 +52,40 @@ impl Inbox {
         &self,
         requests: impl ExactSizeIterator<Item = Request>,
     ) -> Result<(), EngineError> {
-        let mut queue = self.queue.lock();
+        self.add(self.room_for(requests.len())?, requests, PATIENCE_MAX);
+        Ok(())
+    }
+
+    /// The same; those that were not added stay with the caller.
+    pub fn push_all(&self, requests: &mut Vec<Request>) -> Result<(), EngineError> {
+        self.add(self.room_for(requests.len())?, requests.drain(..), PATIENCE_POSTED_MAX);
+        Ok(())
+    }
+
+    fn room_for(&self, more: usize) -> Result<MutexGuard<'_, Queue>, EngineError> {
+        let queue = self.queue.lock();
         if let Some(error) = &queue.closed {
             return Err(error.clone());
         }
-        if queue.requests.len() + requests.len() > INBOX_MAX || queue.bytes > INBOX_BYTES_MAX {
+        if queue.requests.len() + more > INBOX_MAX || queue.bytes > INBOX_BYTES_MAX {
             return Err(EngineError::Overloaded);
         }
+        Ok(queue)
+    }
+
+    fn add(
+        &self,
+        mut queue: MutexGuard<'_, Queue>,
+        requests: impl Iterator<Item = Request>,
+        patience: usize,
+    ) {
         for request in requests {
             queue.bytes += request.bytes();
             queue.requests.push_back(request);
         }
-        if !queue.patient || queue.requests.len() >= PATIENCE_MAX {
+        if !queue.patient || queue.requests.len() >= patience {
             self.wake(queue);
         }
-        Ok(())
     }
 
     /// Says that the log has begun or ended a sync. While it is at work, requests gather before they wake
@@ -137,7 +156,7 @@ impl Inbox {
 
     /// Clients come back a moment after their answer. Looking out for them that long saves a wake-up, which
     /// on an idle machine takes as long as a third of a sync.
-    fn look_out(&self) -> parking_lot::MutexGuard<'_, Queue> {
+    fn look_out(&self) -> MutexGuard<'_, Queue> {
         let start = Instant::now();
         loop {
             let queue = self.queue.lock();
@@ -174,7 +193,7 @@ impl Inbox {
         self.queue.lock().requests.len()
     }
 
-    fn wake(&self, queue: parking_lot::MutexGuard<'_, Queue>) {
+    fn wake(&self, queue: MutexGuard<'_, Queue>) {
         let waiting = queue.waiting;
         drop(queue);
         if waiting {

@@ -10,6 +10,9 @@ use crate::observer::SharedObserver;
 pub const INBOX_MAX: usize = 16_384;
 /// So many requests wake a shard even while the log is at work.
 pub const PATIENCE_MAX: usize = 64;
+/// The same for requests that come together: they are worth a wake-up sooner, because no more will follow
+/// until some of them are answered.
+pub const PATIENCE_POSTED_MAX: usize = 16;
 /// Most bytes of commands that wait in a shard's inbox.
 pub const INBOX_BYTES_MAX: usize = 64 << 20;
 /// Bytes of commands applied under one lock, unless a single command has more.

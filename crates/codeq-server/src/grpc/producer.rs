@@ -15,7 +15,6 @@ use tonic::{Request, Response, Status};
 
 use super::convert;
 use super::hello;
-use super::mail::Slot;
 use super::session::{After, Begun, Opened, Protocol, Session, Slots, check_rate};
 use crate::auth::{Principal, Role};
 use crate::http::{App, json};
@@ -78,16 +77,21 @@ impl Protocol for Producer {
         &self.caller
     }
 
-    fn begin(&mut self, event: ProducerEvent, slots: &Slots<'_>) -> Begun<Producer> {
+    fn begin(&mut self, event: ProducerEvent, slots: &mut Slots<'_>) -> Begun<Producer> {
         match event.event {
-            Some(Event::Create(create)) => self.create(create, &slots.ack),
-            Some(Event::CreateBatch(batch)) => self.create_batch(batch, &slots.ack),
+            Some(Event::Create(create)) => self.create(create, slots),
+            Some(Event::CreateBatch(batch)) => self.create_batch(batch, slots),
             Some(Event::Hello(_)) => mistake("Hello comes first, and once"),
             None => mistake("unknown event"),
         }
     }
 
-    fn answered(&self, event: &mut Created, _: u16, answer: EngineAnswer) -> After<ServerEvent> {
+    fn answered(
+        &mut self,
+        event: &mut Created,
+        _: u16,
+        answer: EngineAnswer,
+    ) -> After<ServerEvent> {
         After::Answer(std::mem::replace(event, Created::One(0)).ack(enqueued(answer)))
     }
 }
@@ -120,15 +124,15 @@ impl Created {
 }
 
 impl Producer {
-    fn create(&mut self, create: CreateTask, slot: &Slot<'_>) -> Begun<Producer> {
+    fn create(&mut self, create: CreateTask, slots: &mut Slots<'_>) -> Begun<Producer> {
         let (created, bytes) = (Created::One(create.seq), weight(&create));
         match self.check_rate().and_then(|()| self.new_task(create)) {
-            Ok(task) => self.post(vec![task], created, bytes, slot),
+            Ok(task) => self.post(vec![task], created, bytes, slots),
             Err(error) => Begun::Answered(created.ack(Err(error))),
         }
     }
 
-    fn create_batch(&mut self, batch: CreateTaskBatch, slot: &Slot<'_>) -> Begun<Producer> {
+    fn create_batch(&mut self, batch: CreateTaskBatch, slots: &mut Slots<'_>) -> Begun<Producer> {
         let bytes = batch.tasks.iter().map(weight).sum();
         if batch.tasks.is_empty() {
             return Begun::Answered(Created::Batch(Vec::new()).ack(Ok(Vec::new())));
@@ -155,7 +159,7 @@ impl Producer {
         if tasks.is_empty() {
             return Begun::Answered(Created::Batch(created).ack(Ok(Vec::new())));
         }
-        self.post(tasks, Created::Batch(created), bytes, slot)
+        self.post(tasks, Created::Batch(created), bytes, slots)
     }
 
     fn post(
@@ -163,18 +167,20 @@ impl Producer {
         tasks: Vec<NewTask>,
         created: Created,
         bytes: usize,
-        slot: &Slot<'_>,
+        slots: &mut Slots<'_>,
     ) -> Begun<Producer> {
-        match self.app.service.post_enqueue(&self.caller, tasks, slot.reply(0)) {
-            Ok(None) => Begun::Posted(created, bytes),
-            Ok(Some(tasks)) => {
+        match self.app.service.enqueue_request(&self.caller, tasks, slots.ack.reply(0)) {
+            Ok(request) => {
+                slots.out.push(request);
+                Begun::Posted(created, bytes)
+            }
+            Err(tasks) => {
                 let (app, caller) = (Arc::clone(&self.app), Arc::clone(&self.caller));
                 let made = async move {
                     created.ack(app.service.enqueue_batch(&caller, tasks, false).await)
                 };
                 Begun::Acknowledged(Box::pin(made), bytes)
             }
-            Err(error) => Begun::Answered(created.ack(Err(error))),
         }
     }
 

@@ -9,7 +9,7 @@ use std::task::{Context, Poll};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use codeq_engine::Engine;
-use codeq_engine::request::Answer;
+use codeq_engine::request::{Answer, Request};
 use futures_util::future::BoxFuture;
 use futures_util::stream::{FuturesUnordered, Stream, StreamExt};
 use tonic::{Code, Status, Streaming};
@@ -59,6 +59,8 @@ pub(super) struct Slots<'a> {
     pub(super) ack: Slot<'a>,
     /// If it is a wait for work.
     pub(super) credit: Slot<'a>,
+    /// What is posted together when everything that has come is read.
+    pub(super) out: &'a mut Vec<Request>,
 }
 
 /// One of the two streams.
@@ -77,10 +79,15 @@ pub(super) trait Protocol: Send + Unpin + Sized + 'static {
     fn caller(&self) -> &Principal;
 
     /// Starts what an event asks for.
-    fn begin(&mut self, event: Self::In, slots: &Slots<'_>) -> Begun<Self>;
+    fn begin(&mut self, event: Self::In, slots: &mut Slots<'_>) -> Begun<Self>;
 
     /// Takes the engine's answer to a part of a posted event.
-    fn answered(&self, event: &mut Self::Posted, index: u16, answer: Answer) -> After<Self::Out>;
+    fn answered(
+        &mut self,
+        event: &mut Self::Posted,
+        index: u16,
+        answer: Answer,
+    ) -> After<Self::Out>;
 }
 
 /// A stream whose client is known.
@@ -108,6 +115,8 @@ struct Open<P: Protocol> {
     protocol: P,
     /// None once the client has said its last.
     events: Option<Streaming<P::In>>,
+    /// To be posted.
+    out: Vec<Request>,
     posted: Posted<(P::Posted, usize)>,
     posted_credits: Posted<P::Posted>,
     acks: FuturesUnordered<BoxFuture<'static, (P::Out, usize)>>,
@@ -205,6 +214,7 @@ impl<P: Protocol> Open<P> {
         Open {
             protocol,
             events: Some(events),
+            out: Vec::new(),
             posted: Posted::new(Arc::clone(&engine)),
             posted_credits: Posted::new(Arc::clone(&engine)),
             engine,
@@ -219,7 +229,11 @@ impl<P: Protocol> Open<P> {
     /// The next answer; an error is the end, also a good one.
     fn poll(&mut self, cx: &mut Context<'_>, events: &mut u64) -> Poll<Result<P::Out, Status>> {
         loop {
-            if let Poll::Ready(answer) = self.poll_events(cx, events) {
+            let read = self.poll_events(cx, events);
+            if !self.out.is_empty() {
+                self.engine.post(&mut self.out);
+            }
+            if let Poll::Ready(answer) = read {
                 return Poll::Ready(answer);
             }
             if let Some(answer) = self.next_posted(cx).or_else(|| self.next_posted_credit(cx)) {
@@ -306,7 +320,8 @@ impl<P: Protocol> Open<P> {
                     *count += 1;
                     let credits = self.credits.len() + self.posted_credits.len();
                     let (ack, credit) = (self.posted.slot(), self.posted_credits.slot());
-                    match self.protocol.begin(event, &Slots { ack, credit }) {
+                    let mut slots = Slots { ack, credit, out: &mut self.out };
+                    match self.protocol.begin(event, &mut slots) {
                         Begun::Answered(answer) => return Poll::Ready(Ok(answer)),
                         Begun::Posted(event, bytes) => {
                             self.bytes += bytes;

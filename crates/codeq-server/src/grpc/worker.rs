@@ -20,7 +20,6 @@ use tonic::{Request, Response, Status};
 
 use super::convert;
 use super::hello;
-use super::mail::Slot;
 use super::session::{After, Begun, Opened, Protocol, Session, Slots, check_rate};
 use crate::auth::{Principal, Role, Scope, instance, shown};
 use crate::http::{App, json};
@@ -92,11 +91,11 @@ impl Protocol for Worker {
         &self.caller
     }
 
-    fn begin(&mut self, event: WorkerEvent, slots: &Slots<'_>) -> Begun<Worker> {
+    fn begin(&mut self, event: WorkerEvent, slots: &mut Slots<'_>) -> Begun<Worker> {
         match event.event {
-            Some(Event::Ready(ready)) => self.ready(ready, &slots.credit),
-            Some(Event::Result(result)) => self.result(result, &slots.ack),
-            Some(Event::ResultBatch(batch)) => self.result_batch(batch, &slots.ack),
+            Some(Event::Ready(ready)) => self.ready(ready, slots),
+            Some(Event::Result(result)) => self.result(result, slots),
+            Some(Event::ResultBatch(batch)) => self.result_batch(batch, slots),
             Some(Event::Heartbeat(heartbeat)) => self.heartbeat(heartbeat),
             Some(Event::Nack(nack)) => self.nack(nack),
             Some(Event::Abandon(abandon)) => self.abandon(abandon),
@@ -106,7 +105,7 @@ impl Protocol for Worker {
     }
 
     fn answered(
-        &self,
+        &mut self,
         event: &mut Waiting,
         index: u16,
         answer: EngineAnswer,
@@ -156,18 +155,18 @@ impl Worker {
         Begun::Acknowledged(work, BASE + bytes)
     }
 
-    fn ready(&mut self, ready: Ready, slot: &Slot<'_>) -> Begun<Worker> {
+    fn ready(&mut self, ready: Ready, slots: &mut Slots<'_>) -> Begun<Worker> {
         let request = self.request(ready);
         if check_worker_rate(&self.app, &self.caller, "claimTask").is_err() {
             // A credit is never refused for its rate: it waits a little longer.
             return Begun::Credit(self.credit(&request, Some(RETRY)));
         }
-        match self.app.service.post_claim(&self.caller, &request, slot.reply(0)) {
-            Ok(true) => Begun::PostedCredit(Waiting::Credit(request)),
-            Ok(false) => Begun::Credit(self.credit(&request, None)),
-            Err(error) if error.kind == Kind::Unavailable => {
-                Begun::Credit(self.credit(&request, Some(RETRY)))
+        match self.app.service.claim_request(&self.caller, &request, slots.credit.reply(0)) {
+            Ok(Some(claim)) => {
+                slots.out.push(claim);
+                Begun::PostedCredit(Waiting::Credit(request))
             }
+            Ok(None) => Begun::Credit(self.credit(&request, None)),
             Err(error) => Begun::Answered(refusal(&error)),
         }
     }
@@ -231,7 +230,7 @@ impl Worker {
         })
     }
 
-    fn result(&self, result: Outcome, slot: &Slot<'_>) -> Begun<Worker> {
+    fn result(&self, result: Outcome, slots: &mut Slots<'_>) -> Begun<Worker> {
         let bytes = BASE + result.result_json.len();
         let (id, request) = submit_request(result);
         if let Err(error) = check_worker_rate(&self.app, &self.caller, "submitResult") {
@@ -243,13 +242,16 @@ impl Worker {
                 result_answer(id, done.err().as_ref())
             });
         }
-        match self.app.service.post_submit(&self.caller, &id, request, slot.reply(0)) {
-            Ok(()) => Begun::Posted(Waiting::Result(id), bytes),
+        match self.app.service.submit_request(&self.caller, &id, request, slots.ack.reply(0)) {
+            Ok(submit) => {
+                slots.out.push(submit);
+                Begun::Posted(Waiting::Result(id), bytes)
+            }
             Err(error) => Begun::Answered(result_answer(id, Some(&error))),
         }
     }
 
-    fn result_batch(&self, batch: ResultBatch, slot: &Slot<'_>) -> Begun<Worker> {
+    fn result_batch(&self, batch: ResultBatch, slots: &mut Slots<'_>) -> Begun<Worker> {
         if batch.results.is_empty() {
             return Begun::Answered(answer_batch(Vec::new()));
         }
@@ -278,9 +280,16 @@ impl Worker {
         let mut acks = Vec::with_capacity(requests.len());
         let mut missing = 0;
         for (index, (id, request)) in (0..).zip(requests) {
-            let posted = service.post_submit(&self.caller, &id, request, slot.reply(index));
-            missing += usize::from(posted.is_ok());
-            acks.push(result_ack(id, posted.err().as_ref()));
+            let reply = slots.ack.reply(index);
+            let error = match service.submit_request(&self.caller, &id, request, reply) {
+                Ok(submit) => {
+                    slots.out.push(submit);
+                    missing += 1;
+                    None
+                }
+                Err(error) => Some(error),
+            };
+            acks.push(result_ack(id, error.as_ref()));
         }
         if missing == 0 {
             return Begun::Answered(answer_batch(acks));

@@ -7,7 +7,7 @@ use codeq_core::limits::COMMAND_BYTES_MAX;
 use codeq_core::names::cut;
 use codeq_core::reply::Reply;
 use codeq_core::view::Task;
-use codeq_engine::request::{Answer, ReplyTo};
+use codeq_engine::request::{Answer, ReplyTo, Request};
 
 use super::trace::span_of;
 use super::{Service, ServiceError, seconds};
@@ -43,21 +43,20 @@ impl Service {
         claimed(self.engine.claim(self.command(caller, request)?, wait).await)
     }
 
-    /// Claims without waiting: the answer goes to `reply`, and [`claimed`] reads it. Only where there is one
-    /// shard; false otherwise.
-    pub fn post_claim(
+    /// What to post for a claim; the answer goes to `reply`, and [`claimed`] reads it. Only where there is one
+    /// shard; none otherwise.
+    pub fn claim_request(
         &self,
         caller: &Principal,
         request: &ClaimRequest,
         reply: ReplyTo,
-    ) -> Result<bool, ServiceError> {
+    ) -> Result<Option<Request>, ServiceError> {
         if self.engine.shards() > 1 {
-            return Ok(false);
+            return Ok(None);
         }
         let wait = seconds(request.wait_seconds);
         let claim = self.command(caller, request)?;
-        self.engine.post(Command::Claim(claim), reply, wait)?;
-        Ok(true)
+        Ok(Some(Request::with(Command::Claim(claim), reply, wait)))
     }
 
     fn command(&self, caller: &Principal, request: &ClaimRequest) -> Result<Claim, ServiceError> {

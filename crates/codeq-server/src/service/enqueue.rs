@@ -7,7 +7,7 @@ use codeq_core::command::{Command, Enqueue, Millis, NewTask};
 use codeq_core::names::check_command;
 use codeq_core::reply::{Enqueued, Reply};
 use codeq_core::view::Task;
-use codeq_engine::request::{Answer, ReplyTo};
+use codeq_engine::request::{Answer, ReplyTo, Request};
 use url::Url;
 
 use super::trace::span_of;
@@ -114,22 +114,21 @@ impl Service {
         if len > max { Err(ServiceError::batch_too_long(max)) } else { Ok(()) }
     }
 
-    /// Makes tasks without waiting: the answer goes to `reply`, and [`enqueued`] reads it. Not for tenants whose
-    /// holdings are limited, which takes a look first: then the tasks come back.
-    pub fn post_enqueue(
+    /// What to post so that tasks are made; the answer goes to `reply`, and [`enqueued`] reads it. Not for
+    /// tenants whose holdings are limited, which takes a look first: then the tasks come back.
+    pub fn enqueue_request(
         &self,
         caller: &Principal,
         tasks: Vec<NewTask>,
         reply: ReplyTo,
-    ) -> Result<Option<Vec<NewTask>>, ServiceError> {
+    ) -> Result<Request, Vec<NewTask>> {
         let batch_of_many = tasks.len() > 1 && self.engine.shards() > 1;
         if batch_of_many || self.limits_holdings() {
-            return Ok(Some(tasks));
+            return Err(tasks);
         }
         let tenant = caller.tenant.clone();
         let enqueue = Enqueue { tenant, tasks, atomic: false, seed: seed() };
-        self.engine.post(Command::Enqueue(enqueue), reply, 0)?;
-        Ok(None)
+        Ok(Request::with(Command::Enqueue(enqueue), reply, 0))
     }
 
     fn limits_holdings(&self) -> bool {

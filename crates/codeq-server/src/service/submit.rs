@@ -8,7 +8,7 @@ use codeq_core::id::TaskId;
 use codeq_core::place::Place;
 use codeq_core::reply::{Rejection, Reply};
 use codeq_core::view::ResultRecord;
-use codeq_engine::request::{Answer, ReplyTo};
+use codeq_engine::request::{Answer, ReplyTo, Request};
 use tracing::Instrument;
 
 use super::{Service, ServiceError, task_id};
@@ -56,19 +56,19 @@ impl Service {
         submitted(self.engine.propose(command).instrument(span).await)
     }
 
-    /// Ends a task without waiting: the answer goes to `reply`, and [`submitted`] reads it. For requests that
-    /// are plain; the others need a look at the task first.
-    pub fn post_submit(
+    /// What to post so that a task ends; the answer goes to `reply`, and [`submitted`] reads it. For requests
+    /// that are plain; the others need a look at the task first.
+    pub fn submit_request(
         &self,
         caller: &Principal,
         id: &str,
         request: SubmitRequest,
         reply: ReplyTo,
-    ) -> Result<(), ServiceError> {
+    ) -> Result<Request, ServiceError> {
         caller.needs(Scope::Result)?;
         let id = task_id(id, "task not found")?;
         let command = command(caller, id, outcome(&request)?, request.artifacts);
-        Ok(self.engine.post(command, reply, 0)?)
+        Ok(Request::with(command, reply, 0))
     }
 
     /// Ends up to the configured number of tasks; each stands for itself. They share a commit.
