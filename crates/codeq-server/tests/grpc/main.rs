@@ -13,4 +13,9 @@ mod client;
 #[allow(dead_code, reason = "shared with the tests of HTTP")]
 mod harness;
 
+mod acks;
+mod creates;
+mod credits;
+mod hello;
+mod rights;
 mod sessions;
