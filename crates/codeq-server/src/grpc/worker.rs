@@ -20,7 +20,7 @@ use tonic::{Request, Response, Status};
 use super::convert;
 use super::hello;
 use super::session::{Begun, Opened, Protocol, Session, check_rate};
-use crate::auth::{Principal, Role, instance, shown};
+use crate::auth::{Principal, Role, Scope, instance, shown};
 use crate::http::{App, json};
 use crate::limits::LimitScope;
 use crate::service::claim::{CREDIT_WAIT, ClaimRequest};
@@ -165,7 +165,10 @@ impl Worker {
         self.start(bytes, |app, caller| async move {
             let requests: Vec<_> = batch.results.into_iter().map(submit_request).collect();
             let ids: Vec<String> = requests.iter().map(|(id, _)| id.clone()).collect();
-            let done = match check_worker_rate(&app, &caller, "submitResults") {
+            // The scope for all of them at once: each result would be told of it in its own acknowledgement.
+            let allowed = check_worker_rate(&app, &caller, "submitResults")
+                .and_then(|()| caller.needs(Scope::Result));
+            let done = match allowed {
                 Ok(()) => app.service.submit_batch(&caller, requests).await,
                 Err(error) => Err(error),
             };
