@@ -122,6 +122,20 @@ async fn events_about_tasks_that_are_not_the_workers() {
             let (error, code) = (error.to_owned(), code.to_owned());
             assert_eq!(got, Ack { kind, id: id.to_owned(), ok: false, error, code });
         }
+        // In the words of HTTP.
+        if !id.is_empty() && !id.contains(' ') {
+            for (kind, body) in [
+                ("result", json!({"status": "COMPLETED"})),
+                ("heartbeat", json!({})),
+                ("nack", json!({})),
+                ("abandon", json!({})),
+            ] {
+                let reply = server.post(WORKER, &format!("tasks/{id}/{kind}"), body).await.json();
+                let missing = kind == "result" && code == "not_found";
+                let error = if missing { "task not found" } else { error };
+                assert_eq!((&reply["error"], &reply["code"]), (&json!(error), &json!(code)));
+            }
+        }
         let got = batch(&mut worker, vec![outcome(id, "COMPLETED", "", "")]).await;
         assert_eq!((got.len(), got[0].ok, &*got[0].code, &*got[0].task_id), (1, false, code, id));
     }

@@ -36,7 +36,7 @@ async fn every_field_of_a_create_is_the_tasks() {
     let task = shown(&server, &id).await;
     let want = json!({
         "command": "Render", "priority": 7, "webhook": "https://hooks.example/x?y=1",
-        "maxAttempts": 3, "attempts": 0, "status": "PENDING", "traceParent": TRACE,
+        "maxAttempts": 3, "status": "PENDING", "traceParent": TRACE,
         "traceState": "a=1,b=2", "tenantId": "a",
     });
     for (name, value) in want.as_object().unwrap() {
@@ -73,14 +73,15 @@ async fn what_a_create_leaves_out() {
     let mut producer = Producer::open(server.producer_addr(), PRODUCER).await;
     let id = producer.make(new_task(0, "plain")).await;
     let task = shown(&server, &id).await;
-    assert_eq!((&task["priority"], &task["maxAttempts"]), (&json!(0), &json!(5)), "{task}");
+    assert_eq!((&task["priority"], &task["maxAttempts"]), (&Value::Null, &json!(5)), "{task}");
     for absent in ["webhook", "traceParent", "traceState", "workerId", "leaseUntil"] {
         assert!(task[absent].is_null() || task[absent] == "", "{absent}: {task}");
     }
     // The nearest priority there is, as over HTTP.
     for (priority, want) in [(-5, 0), (9, 9), (10, 9), (i32::MAX, 9)] {
         let id = producer.make(CreateTask { priority, ..new_task(1, "plain") }).await;
-        assert_eq!(shown(&server, &id).await["priority"], want);
+        let task = shown(&server, &id).await;
+        assert_eq!(task["priority"].as_i64().unwrap_or(0), want, "{task}");
     }
 }
 
@@ -89,8 +90,8 @@ async fn moments_and_delays() {
     let server = Harness::start().await;
     let mut producer = Producer::open(server.producer_addr(), PRODUCER).await;
     let at = |seconds, nanos| Some(Timestamp { seconds, nanos });
-    let future = at(4_000_000_000, 5_000_000);
-    let late = CreateTask { run_at: future, ..new_task(1, "late") };
+    let tomorrow = jiff::Timestamp::now().as_second() + 86_400;
+    let late = CreateTask { run_at: at(tomorrow, 5_000_000), ..new_task(1, "late") };
     let both = CreateTask { run_at: at(1, 0), delay_seconds: 3_600, ..new_task(2, "both") };
     let delayed = CreateTask { delay_seconds: 3_600, ..new_task(3, "delayed") };
     let ancient = CreateTask { run_at: at(-62_135_596_800, 0), ..new_task(4, "ancient") };
@@ -223,6 +224,12 @@ fn flaws() -> Vec<(&'static str, CreateTask, &'static str, &'static str)> {
             "invalid_delay",
             "invalid 'delaySeconds' (must be >= 0)",
         ),
+        (
+            "a moment beyond all plans",
+            at(i64::MAX, 0),
+            "invalid_delay",
+            "invalid delay (at most 316224000000 ms)",
+        ),
         ("nanoseconds below 0", at(1, -1), "invalid_run_at", "invalid 'run_at'"),
         ("nanoseconds of a second", at(1, 1_000_000_000), "invalid_run_at", "invalid 'run_at'"),
         (
@@ -265,6 +272,37 @@ async fn creates_that_are_refused_alone_and_in_a_batch() {
     }
     let queues = server.get(crate::harness::ADMIN, "admin/queues").await.expect(200).json();
     assert_eq!(queues, json!({"codeq:q:good:a:pending:0": 1 + flaws().len()}));
+}
+
+#[tokio::test]
+async fn refusals_are_in_the_words_of_http() {
+    let server = Harness::start().await;
+    let mut producer = Producer::open(server.producer_addr(), PRODUCER).await;
+    let long = "x".repeat(300);
+    for extra in [
+        json!({"command": ""}),
+        json!({"command": long}),
+        json!({"webhook": "ftp://x"}),
+        json!({"maxAttempts": -1}),
+        json!({"delaySeconds": -1}),
+        json!({"idempotencyKey": long}),
+    ] {
+        let mut body = json!({"command": "c", "payload": {}});
+        body.as_object_mut().unwrap().extend(extra.as_object().unwrap().clone());
+        let number = |name| extra[name].as_i64().unwrap_or(0) as i32;
+        let text = |name| extra[name].as_str().unwrap_or_default().to_owned();
+        let create = CreateTask {
+            webhook: text("webhook"),
+            max_attempts: number("maxAttempts"),
+            delay_seconds: number("delaySeconds"),
+            idempotency_key: text("idempotencyKey"),
+            ..new_task(1, body["command"].as_str().unwrap())
+        };
+        let ack = producer.create(create).await;
+        let reply = server.post(PRODUCER, "tasks", body).await.json();
+        let got = (&json!(ack.error_message), &json!(ack.code));
+        assert_eq!(got, (&reply["error"], &reply["code"]), "{extra}");
+    }
 }
 
 #[tokio::test]
