@@ -74,7 +74,9 @@ async fn a_stop_ends_idle_streams_at_once() {
     worker.ready("c", 1).await;
     worker.ready("c", 10).await;
     worker.settle().await;
-    let silent = crate::client::producer(server.producer_addr()).await;
+    // Two that have not even said Hello.
+    let mut silent = crate::client::producer(server.producer_addr()).await;
+    let mut mute = crate::client::worker(server.worker_addr()).await;
     let mut health = HealthClient::new(channel(server.worker_addr()).await);
     let watched = HealthCheckRequest { service: String::new() };
     let mut watch = health.watch(watched).await.unwrap().into_inner();
@@ -93,9 +95,11 @@ async fn a_stop_ends_idle_streams_at_once() {
         last = change.status;
     }
     assert_ne!(last, 1);
-    drop(silent);
+    for (code, text) in [silent.ended().await, mute.ended().await] {
+        assert_eq!((code, &*text), STOPPED);
+    }
     stopping.await.unwrap();
-    assert!(start.elapsed() < Duration::from_secs(8), "{:?}", start.elapsed());
+    assert!(start.elapsed() < Duration::from_secs(5), "{:?}", start.elapsed());
 }
 
 #[tokio::test]
