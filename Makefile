@@ -10,6 +10,7 @@ SIM_SEEDS ?= 1..2001
 SIM_HOURS ?= 100
 KILLS ?= 100
 CUTS ?= 60
+STREAM_KILLS ?= 50
 
 # A debug build without optional features: a few minutes less, and fast enough for a check.
 DENY_VERSION := 0.20.2
@@ -89,7 +90,7 @@ campaign: prepare
 	$(CARGO) run --release --locked -p codeq -- sim --seeds $(SIM_SEEDS) --hours $(SIM_HOURS)
 	$(CARGO) run --release --locked -p codeq-crash -- kill --cycles $(KILLS)
 	$(CARGO) run --release --locked -p codeq-crash -- power --cycles $(CUTS)
-	CODEQ_HTTP_KILLS=$(KILLS) $(CARGO) test --locked -p codeq --test server -- --nocapture
+	CODEQ_HTTP_KILLS=$(KILLS) CODEQ_STREAM_KILLS=$(STREAM_KILLS) $(CARGO) test --locked -p codeq --test server -- --nocapture
 
 clean:
 	$(CARGO) clean

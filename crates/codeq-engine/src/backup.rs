@@ -68,10 +68,7 @@ fn empty_target(disk: &dyn codeq_disk::Disk, target: &Path) -> Result<(), OpenEr
     disk.create_dir_all(target).map_err(OpenError::io("create", target))?;
     let names = disk.list(target).map_err(OpenError::io("list", target))?;
     match names.iter().find(|name| *name != "LOCK" && *name != "lost+found") {
-        Some(name) => Err(OpenError::Foreign {
-            dir: target.to_owned(),
-            reason: format!("it holds '{name}'; choose an empty directory"),
-        }),
+        Some(name) => Err(OpenError::NotEmpty { dir: target.to_owned(), name: name.clone() }),
         None => Ok(()),
     }
 }

@@ -11,7 +11,6 @@ use tokio::sync::oneshot;
 
 use crate::engine::Engine;
 use crate::error::EngineError;
-use crate::group::give_back;
 use crate::request::{Answer, FirstReply, ReplyTo, Request};
 
 impl Engine {
@@ -78,13 +77,7 @@ impl Drop for Waiting<'_> {
         // From here on the shard finds nobody, and gives the tasks back itself.
         self.answer.close();
         if let Ok(Ok(Reply::Claimed(tasks))) = self.answer.try_recv() {
-            for task in tasks {
-                let shard = task.id.shard(self.engine.shards());
-                if let Some(request) = give_back(task) {
-                    // If the inbox is full the lease simply runs out.
-                    let _ = self.engine.push(shard, request);
-                }
-            }
+            self.engine.give_back(tasks);
         }
     }
 }

@@ -9,6 +9,7 @@ use std::thread::{Builder, JoinHandle};
 use codeq_core::command::{Command, Millis};
 use codeq_core::id::split_mix64;
 use codeq_core::reply::Reply;
+use codeq_core::view::Task;
 use codeq_disk::{RealDisk, SharedDisk};
 use parking_lot::{Mutex, RwLock};
 use tokio::sync::{oneshot, watch};
@@ -17,12 +18,13 @@ use crate::background::Background;
 use crate::clock::{Clock, LogClock, SystemClock};
 use crate::commit::Committer;
 use crate::error::{EngineError, OpenError};
+use crate::group::give_back;
 use crate::inbox::{Inbox, Notice};
 use crate::layout;
 use crate::options::Options;
 use crate::pipeline::{Lane, Pipeline};
 use crate::recover::Node;
-use crate::request::{Answer, Request};
+use crate::request::{Answer, ReplyTo, Request};
 use crate::result_waiters::ResultWaiters;
 use crate::shard::ShardData;
 use crate::worker::{Checkpoint, Worker};
@@ -111,6 +113,24 @@ impl Engine {
         let shard = self.shard_of(&command)?;
         let answer = self.submit(shard, command)?;
         answer.blocking_recv().unwrap_or_else(|_| Err(self.pipeline.error()))
+    }
+
+    /// Proposes a command of one shard; the answer goes to `reply`. A claim that finds nothing waits for `wait`
+    /// milliseconds; it looks into one shard only, so it is for engines that have one.
+    pub fn post(&self, command: Command, reply: ReplyTo, wait: Millis) -> Result<(), EngineError> {
+        let shard = self.shard_of(&command)?;
+        self.push(shard, Request::with(command, reply, wait))
+    }
+
+    /// Gives tasks back that were leased to a client that has gone before it heard of them.
+    pub fn give_back(&self, tasks: Vec<Task>) {
+        for task in tasks {
+            let shard = task.id.shard(self.shards());
+            if let Some(request) = give_back(task) {
+                // If the inbox is full the lease simply runs out.
+                let _ = self.push(shard, request);
+            }
+        }
     }
 
     /// Number of shards.

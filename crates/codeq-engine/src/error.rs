@@ -56,6 +56,14 @@ pub enum OpenError {
         /// How that was seen.
         reason: String,
     },
+    /// A backup or a restore overwrites nothing.
+    #[error("{} is not empty: it holds '{name}'; choose an empty directory", dir.display())]
+    NotEmpty {
+        /// The directory.
+        dir: PathBuf,
+        /// Something that it holds.
+        name: String,
+    },
     /// Written by a newer version.
     #[error(
         "{} has format version {found}, this version of codeq reads up to {supported}: run the \

@@ -1,6 +1,7 @@
 //! A group: what a shard has applied and the log has not made durable yet.
 
 use std::ops::Range;
+use std::sync::Arc;
 
 use codeq_core::codec;
 use codeq_core::command::{Abandon, Command, Millis};
@@ -9,7 +10,10 @@ use codeq_core::reply::Reply;
 use codeq_core::view::Task;
 
 use crate::error::EngineError;
-use crate::request::{Answer, ReplyTo, Request};
+use crate::request::{Answer, Mailbox, ReplyTo, Request};
+
+/// Mailboxes that are remembered to be woken: few, because each answer looks through them.
+const TOUCHED_MAX: usize = 16;
 
 /// Commands that share one sync, with the answers that wait for it.
 #[derive(Default)]
@@ -103,11 +107,27 @@ impl Group {
     /// leased to a client that has gone meanwhile go back at once.
     pub fn release(&mut self) -> Vec<Request> {
         let mut unheard = Vec::new();
+        // Each mailbox is woken once, when all of its answers are there.
+        let mut touched: Vec<Arc<dyn Mailbox>> = Vec::new();
         for (to, answer) in self.answers.drain(..) {
-            if let Err(Ok(Reply::Claimed(tasks))) = to.send(answer) {
+            let sent = match to {
+                ReplyTo::Mailbox(mailbox, number) => {
+                    let sent = mailbox.deliver(number, answer);
+                    if touched.len() >= TOUCHED_MAX {
+                        touched.drain(..).for_each(|mailbox| mailbox.wake());
+                    }
+                    if !touched.iter().any(|other| Arc::ptr_eq(other, &mailbox)) {
+                        touched.push(mailbox);
+                    }
+                    sent
+                }
+                to => to.send(answer),
+            };
+            if let Err(Ok(Reply::Claimed(tasks))) = sent {
                 unheard.extend(tasks.into_iter().filter_map(give_back));
             }
         }
+        touched.into_iter().for_each(|mailbox| mailbox.wake());
         unheard
     }
 

@@ -15,10 +15,24 @@ use crate::error::EngineError;
 /// The answer to a proposal.
 pub type Answer = Result<Reply, EngineError>;
 
+/// Takes the answers to many proposals of one client, which need no channel each.
+pub trait Mailbox: Send + Sync {
+    /// Takes the answer to the proposal with this number; gives it back if nobody reads any more.
+    fn deliver(&self, number: u64, answer: Answer) -> Result<(), Answer>;
+
+    /// Says that there is something to read. Once for all answers that are delivered together.
+    fn wake(&self);
+
+    /// Whether nobody reads any more.
+    fn is_closed(&self) -> bool;
+}
+
 /// Where an answer goes.
 pub enum ReplyTo {
     /// To the one who proposed.
     One(oneshot::Sender<Answer>),
+    /// To a mailbox, under a number of its owner's.
+    Mailbox(Arc<dyn Mailbox>, u64),
     /// To the one who proposed, from whichever shard is first.
     First(FirstReply),
     /// To nobody.
@@ -41,6 +55,7 @@ impl ReplyTo {
     pub fn is_closed(&self) -> bool {
         match self {
             ReplyTo::One(sender) => sender.is_closed(),
+            ReplyTo::Mailbox(mailbox, _) => mailbox.is_closed(),
             ReplyTo::First(first) => {
                 first.0.lock().as_ref().is_none_or(|sender| sender.is_closed())
             }
@@ -60,6 +75,11 @@ impl ReplyTo {
     pub fn send(self, answer: Answer) -> Result<(), Answer> {
         match self.take() {
             Some(ReplyTo::One(sender)) => sender.send(answer),
+            Some(ReplyTo::Mailbox(mailbox, number)) => {
+                let sent = mailbox.deliver(number, answer);
+                mailbox.wake();
+                sent
+            }
             Some(ReplyTo::Nobody) => Ok(()),
             Some(ReplyTo::First(_)) | None => Err(answer),
         }

@@ -214,6 +214,19 @@ impl Server {
     /// Drains and stops: not ready any more, no new claims, those that wait are answered, requests in flight
     /// finish, a checkpoint is left.
     pub async fn stop(self) {
+        self.stop_because("asked to").await;
+    }
+
+    /// The same, with the reason for the log.
+    pub async fn stop_because(self, why: &str) {
+        let start = Instant::now();
+        tracing::info!(target: "codeq::server", why, "draining");
+        self.drain().await;
+        let took_ms = start.elapsed().as_micros() as f64 / 1_000.0;
+        tracing::info!(target: "codeq::server", took_ms, "stopped");
+    }
+
+    async fn drain(self) {
         let Server { app, draining, stopping, listeners, streams, .. } = self;
         draining.send_replace(true);
         streams.stop().await;

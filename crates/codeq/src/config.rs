@@ -54,13 +54,13 @@ pub struct Layers {
     #[arg(long, value_name = "DIR")]
     data_dir: Option<PathBuf>,
     /// Address and port of HTTP.
-    #[arg(long, value_name = "ADDR")]
+    #[arg(long, value_name = "ADDR", value_parser = address)]
     http_addr: Option<SocketAddr>,
     /// Address and port of producers' gRPC streams.
-    #[arg(long, value_name = "ADDR")]
+    #[arg(long, value_name = "ADDR", value_parser = address)]
     producer_addr: Option<SocketAddr>,
     /// Address and port of workers' gRPC streams.
-    #[arg(long, value_name = "ADDR")]
+    #[arg(long, value_name = "ADDR", value_parser = address)]
     worker_addr: Option<SocketAddr>,
     /// Shards of a new data directory.
     #[arg(long, value_name = "N")]
@@ -75,7 +75,7 @@ pub struct Layers {
     #[arg(long, value_name = "FORMAT")]
     log_format: Option<LogFormat>,
     /// Address and port of metrics.
-    #[arg(long, value_name = "ADDR")]
+    #[arg(long, value_name = "ADDR", value_parser = address)]
     metrics_addr: Option<SocketAddr>,
     /// Certificate chain, PEM.
     #[arg(long, value_name = "FILE")]
@@ -83,6 +83,15 @@ pub struct Layers {
     /// Private key, PEM.
     #[arg(long, value_name = "FILE")]
     tls_key_file: Option<PathBuf>,
+}
+
+/// An address and a port, as a flag has it.
+pub fn address(text: &str) -> Result<SocketAddr, String> {
+    text.parse().map_err(|_| {
+        // Who gives a port alone, with or without its colon, most likely means this machine.
+        let port = text.trim_start_matches(':').parse().unwrap_or(8080_u16);
+        format!("expected an address and a port, such as 127.0.0.1:{port}")
+    })
 }
 
 impl Layers {
@@ -220,6 +229,8 @@ mod tests {
         let expected = Flags {
             data_dir: Some("d".into()),
             http_addr: Some(([127, 0, 0, 1], 1).into()),
+            producer_addr: None,
+            worker_addr: None,
             shards: Some(2),
             durability: Some(Durability::Os),
             log_level: Some("warn".to_owned()),
@@ -240,7 +251,9 @@ mod tests {
             text,
             "ok: no file\n listens on: http://127.0.0.1:8080\n    data in: codeq-data\n  producers: 0 \
              issuer(s), 0 static token(s)\n    workers: 0 issuer(s), 0 static token(s)\nnote: \
-             durability is 'os': a power cut loses writes that were acknowledged\n"
+             durability is 'os': a power cut loses writes that were acknowledged\nnote: producerAuth has no jwt and no \
+             staticTokens: nobody can enqueue\nnote: workerAuth has no jwt and no staticTokens: nobody \
+             can claim\n"
         );
     }
 }

@@ -8,6 +8,7 @@ use anyhow::Context;
 use codeq_server::config::{DEV_TOKEN, Durability};
 use codeq_server::{Config, Server};
 
+use crate::config::address;
 use crate::serve::run_server;
 
 #[derive(clap::Args)]
@@ -22,14 +23,14 @@ pub struct Args {
     #[arg(long, value_name = "DIR", default_value = ".codeq-dev")]
     data_dir: PathBuf,
     /// Address and port of HTTP: loopback only.
-    #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:8080")]
+    #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:8080", value_parser = address)]
     http_addr: SocketAddr,
     /// Address and port of producers' gRPC streams: loopback only. Without it: port 9092, or any free one if
     /// the port of HTTP is 0.
-    #[arg(long, value_name = "ADDR")]
+    #[arg(long, value_name = "ADDR", value_parser = address)]
     producer_addr: Option<SocketAddr>,
     /// The same for workers' gRPC streams, with port 9091.
-    #[arg(long, value_name = "ADDR")]
+    #[arg(long, value_name = "ADDR", value_parser = address)]
     worker_addr: Option<SocketAddr>,
     /// Shards of a new data directory.
     #[arg(long, value_name = "N")]

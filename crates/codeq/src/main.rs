@@ -28,6 +28,7 @@ const EXAMPLES: &str = "\
 Examples:
   codeq dev
   codeq serve --config codeq.yaml
+  codeq bench --seconds 5
   codeq bench engine --seconds 1 --in-flight 1,64
   codeq fsck /var/lib/codeq
   codeq backup /var/lib/codeq /backup/2026-01-31
@@ -44,9 +45,8 @@ enum Command {
     /// Print or check the configuration.
     #[command(subcommand)]
     Config(config::Config),
-    /// Measure this machine.
-    #[command(subcommand)]
-    Bench(bench::Bench),
+    /// Put a server under load, or measure this machine.
+    Bench(Box<bench::Args>),
     /// Verify a data directory, changing nothing.
     Fsck(fsck::Args),
     /// Copy a data directory that is not in use.
@@ -61,11 +61,14 @@ fn main() -> ExitCode {
     let done = match Cli::parse().command {
         Command::Dev(args) => dev::run(&args),
         Command::Serve(args) => serve::run(&args),
-        Command::Bench(bench) => bench.run(),
         Command::Backup(args) => backup::run(&args),
         Command::Restore(args) => restore::run(&args),
         Command::Config(config) => return config.run(),
-        // These two say more by their exit code.
+        // These say more by their exit code.
+        Command::Bench(args) => match bench::run(&args) {
+            Ok(code) => return code,
+            Err(error) => Err(error),
+        },
         Command::Fsck(args) => return fsck::run(&args),
         Command::Sim(args) => return sim::run(&args),
     };

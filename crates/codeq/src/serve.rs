@@ -45,10 +45,10 @@ pub fn run_server(config: Config, ready: impl FnOnce(&Server)) -> anyhow::Result
         let mut hangup = signal(SignalKind::hangup())?;
         let server = Server::start(config).await?;
         ready(&server);
-        loop {
+        let why = loop {
             tokio::select! {
-                _ = terminate.recv() => break,
-                _ = interrupt.recv() => break,
+                _ = terminate.recv() => break "SIGTERM",
+                _ = interrupt.recv() => break "SIGINT",
                 _ = hangup.recv() => {
                     if let Err(error) = server.reload_certificate().await {
                         eprintln!("codeq: the certificate stays as it was: {error}");
@@ -59,9 +59,9 @@ pub fn run_server(config: Config, ready: impl FnOnce(&Server)) -> anyhow::Result
                     anyhow::bail!("stopped after a failure: {reason}");
                 }
             }
-        }
+        };
         tokio::select! {
-            () = server.stop() => Ok(()),
+            () = server.stop_because(why) => Ok(()),
             // Whoever says it twice does not want to wait. What was acknowledged is on the disk.
             _ = terminate.recv() => Err(anyhow::anyhow!("stopped without draining")),
             _ = interrupt.recv() => Err(anyhow::anyhow!("stopped without draining")),

@@ -22,6 +22,7 @@ use crate::http::App;
 
 mod convert;
 mod hello;
+mod mail;
 mod producer;
 mod session;
 mod worker;

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use codeq_core::command::NewTask;
+use codeq_engine::request::Answer as EngineAnswer;
 use codeq_proto::producer::producer_event::Event;
 use codeq_proto::producer::producer_stream_server::ProducerStream;
 use codeq_proto::producer::server_event::Event as Answer;
@@ -14,13 +15,14 @@ use tonic::{Request, Response, Status};
 
 use super::convert;
 use super::hello;
-use super::session::{Begun, Opened, Protocol, Session, check_rate};
+use super::mail::Slot;
+use super::session::{After, Begun, Opened, Protocol, Session, Slots, check_rate};
 use crate::auth::{Principal, Role};
 use crate::http::{App, json};
 use crate::limits::LimitScope;
 use crate::observe::trace::{self, TraceContext};
-use crate::service::ServiceError;
-use crate::service::enqueue::{Draft, Made};
+use crate::service::enqueue::{Draft, Made, enqueued};
+use crate::service::{Kind, ServiceError};
 
 /// The service.
 pub(super) struct Producers {
@@ -68,6 +70,7 @@ pub(super) struct Producer {
 impl Protocol for Producer {
     type In = ProducerEvent;
     type Out = ServerEvent;
+    type Posted = Created;
 
     const SERVICE: &'static str = "producer";
 
@@ -75,78 +78,104 @@ impl Protocol for Producer {
         &self.caller
     }
 
-    fn begin(&mut self, event: ProducerEvent) -> Begun<ServerEvent> {
+    fn begin(&mut self, event: ProducerEvent, slots: &Slots<'_>) -> Begun<Producer> {
         match event.event {
-            Some(Event::Create(create)) => self.create(create),
-            Some(Event::CreateBatch(batch)) => self.create_batch(batch),
+            Some(Event::Create(create)) => self.create(create, &slots.ack),
+            Some(Event::CreateBatch(batch)) => self.create_batch(batch, &slots.ack),
             Some(Event::Hello(_)) => mistake("Hello comes first, and once"),
             None => mistake("unknown event"),
         }
     }
+
+    fn answered(&self, event: &mut Created, _: u16, answer: EngineAnswer) -> After<ServerEvent> {
+        After::Answer(std::mem::replace(event, Created::One(0)).ack(enqueued(answer)))
+    }
+}
+
+/// What is remembered of creates that were posted.
+pub(super) enum Created {
+    /// The number of a single one.
+    One(u64),
+    /// The numbers of a batch, and what is wrong with those that were not even posted.
+    Batch(Vec<(u64, Option<ServiceError>)>),
+}
+
+impl Created {
+    fn ack(self, made: Result<Vec<Result<Made, ServiceError>>, ServiceError>) -> ServerEvent {
+        let mut made = made.map(Vec::into_iter);
+        let mut next = || match &mut made {
+            Ok(made) => made.next().unwrap_or(Err(ServiceError::unexpected())),
+            Err(error) => Err(error.clone()),
+        };
+        answer(match self {
+            Created::One(seq) => Answer::CreateAck(ack(seq, next())),
+            Created::Batch(tasks) => {
+                let acks = tasks
+                    .into_iter()
+                    .map(|(seq, refused)| ack(seq, refused.map_or_else(&mut next, Err)));
+                Answer::CreateAckBatch(CreateAckBatch { acks: acks.collect() })
+            }
+        })
+    }
 }
 
 impl Producer {
-    fn create(&mut self, create: CreateTask) -> Begun<ServerEvent> {
-        let (seq, bytes) = (create.seq, weight(&create));
-        let task = self.check_rate().and_then(|()| self.new_task(create));
-        let task = match task {
-            Ok(task) => task,
-            Err(error) => return Begun::Answered(answer(Answer::CreateAck(ack(seq, Err(error))))),
-        };
-        let (app, caller) = (Arc::clone(&self.app), Arc::clone(&self.caller));
-        let made = async move {
-            let made = app.service.enqueue(&caller, task).await;
-            answer(Answer::CreateAck(ack(seq, made)))
-        };
-        Begun::Acknowledged(Box::pin(made), bytes)
+    fn create(&mut self, create: CreateTask, slot: &Slot<'_>) -> Begun<Producer> {
+        let (created, bytes) = (Created::One(create.seq), weight(&create));
+        match self.check_rate().and_then(|()| self.new_task(create)) {
+            Ok(task) => self.post(vec![task], created, bytes, slot),
+            Err(error) => Begun::Answered(created.ack(Err(error))),
+        }
     }
 
-    fn create_batch(&mut self, batch: CreateTaskBatch) -> Begun<ServerEvent> {
+    fn create_batch(&mut self, batch: CreateTaskBatch, slot: &Slot<'_>) -> Begun<Producer> {
         let bytes = batch.tasks.iter().map(weight).sum();
-        let seqs: Vec<u64> = batch.tasks.iter().map(|task| task.seq).collect();
-        let refuse_all = |error: &ServiceError| {
-            let acks = seqs.iter().map(|seq| ack(*seq, Err(error.clone()))).collect();
-            Begun::Answered(answer(Answer::CreateAckBatch(CreateAckBatch { acks })))
-        };
-        if seqs.is_empty() {
-            return Begun::Answered(answer(Answer::CreateAckBatch(CreateAckBatch::default())));
+        if batch.tasks.is_empty() {
+            return Begun::Answered(Created::Batch(Vec::new()).ack(Ok(Vec::new())));
         }
-        if let Err(error) =
-            self.check_rate().and_then(|()| self.app.service.check_batch(seqs.len()))
+        let service = &self.app.service;
+        if let Err(error) = self.check_rate().and_then(|()| service.check_batch(batch.tasks.len()))
         {
-            return refuse_all(&error);
+            let tasks = batch.tasks.iter().map(|task| (task.seq, None));
+            return Begun::Answered(Created::Batch(tasks.collect()).ack(Err(error)));
         }
         // What cannot even be read is answered in its place; the rest goes on.
-        let mut tasks = Vec::with_capacity(seqs.len());
-        let mut refused = Vec::new();
+        let mut tasks = Vec::with_capacity(batch.tasks.len());
+        let mut created = Vec::with_capacity(batch.tasks.len());
         for create in batch.tasks {
+            let seq = create.seq;
             match self.new_task(create) {
                 Ok(task) => {
                     tasks.push(task);
-                    refused.push(None);
+                    created.push((seq, None));
                 }
-                Err(error) => refused.push(Some(error)),
+                Err(error) => created.push((seq, Some(error))),
             }
         }
-        let (app, caller) = (Arc::clone(&self.app), Arc::clone(&self.caller));
-        let made = async move {
-            let made = if tasks.is_empty() {
-                Ok(Vec::new())
-            } else {
-                app.service.enqueue_batch(&caller, tasks, false).await
-            };
-            let mut made = made.map(Vec::into_iter);
-            let outcomes = seqs.iter().zip(refused).map(|(seq, refused)| {
-                let outcome = match (refused, &mut made) {
-                    (Some(error), _) => Err(error),
-                    (None, Ok(made)) => made.next().unwrap_or(Err(ServiceError::unexpected())),
-                    (None, Err(error)) => Err(error.clone()),
+        if tasks.is_empty() {
+            return Begun::Answered(Created::Batch(created).ack(Ok(Vec::new())));
+        }
+        self.post(tasks, Created::Batch(created), bytes, slot)
+    }
+
+    fn post(
+        &self,
+        tasks: Vec<NewTask>,
+        created: Created,
+        bytes: usize,
+        slot: &Slot<'_>,
+    ) -> Begun<Producer> {
+        match self.app.service.post_enqueue(&self.caller, tasks, slot.reply(0)) {
+            Ok(None) => Begun::Posted(created, bytes),
+            Ok(Some(tasks)) => {
+                let (app, caller) = (Arc::clone(&self.app), Arc::clone(&self.caller));
+                let made = async move {
+                    created.ack(app.service.enqueue_batch(&caller, tasks, false).await)
                 };
-                ack(*seq, outcome)
-            });
-            answer(Answer::CreateAckBatch(CreateAckBatch { acks: outcomes.collect() }))
-        };
-        Begun::Acknowledged(Box::pin(made), bytes)
+                Begun::Acknowledged(Box::pin(made), bytes)
+            }
+            Err(error) => Begun::Answered(created.ack(Err(error))),
+        }
     }
 
     fn check_rate(&self) -> Result<(), ServiceError> {
@@ -215,9 +244,9 @@ fn ack(seq: u64, made: Result<Made, ServiceError>) -> CreateAck {
     }
 }
 
-fn mistake(message: &str) -> Begun<ServerEvent> {
-    let (code, message) = ("InvalidArgument".to_owned(), message.to_owned());
-    Begun::Answered(answer(Answer::Error(ServerError { code, message })))
+fn mistake(message: &str) -> Begun<Producer> {
+    let code = convert::code_name(Kind::Invalid).to_owned();
+    Begun::Answered(answer(Answer::Error(ServerError { code, message: message.to_owned() })))
 }
 
 fn answer(event: Answer) -> ServerEvent {

@@ -8,10 +8,13 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
+use codeq_engine::Engine;
+use codeq_engine::request::Answer;
 use futures_util::future::BoxFuture;
 use futures_util::stream::{FuturesUnordered, Stream, StreamExt};
 use tonic::{Code, Status, Streaming};
 
+use super::mail::{Posted, Slot};
 use crate::auth::{Principal, SKEW_SECONDS};
 use crate::http::App;
 use crate::limits::LimitScope;
@@ -22,16 +25,40 @@ const IN_FLIGHT_MAX: usize = 1_024;
 /// Bytes of such events.
 const IN_FLIGHT_BYTES_MAX: usize = 8 << 20;
 /// Credits of one stream that wait. A client that gives more is mistaken: nobody works on so much at once.
-pub(super) const CREDITS_MAX: usize = 10_000;
+const CREDITS_MAX: usize = 10_000;
 
 /// What an event begins.
-pub(super) enum Begun<Out> {
+pub(super) enum Begun<P: Protocol> {
     /// Nothing: this is the answer.
-    Answered(Out),
-    /// Something that is answered when it is durable. It weighs so many bytes.
-    Acknowledged(BoxFuture<'static, Out>, usize),
-    /// A wait for work, which ends when the client has no more to say. Without an answer it is forgotten.
+    Answered(P::Out),
+    /// It was posted to the engine, and is answered when it is durable. It weighs so many bytes.
+    Posted(P::Posted, usize),
+    /// The same where more has to be done than to post it.
+    Acknowledged(BoxFuture<'static, P::Out>, usize),
+    /// A wait for work was posted, which ends when the client has no more to say.
+    PostedCredit(P::Posted),
+    /// The same where more has to be done than to post it. Without an answer it is forgotten.
+    Credit(BoxFuture<'static, Option<P::Out>>),
+}
+
+/// What the engine's answer to a posted event comes to.
+pub(super) enum After<Out> {
+    /// This.
+    Answer(Out),
+    /// Other parts of the event have no answer yet.
+    More,
+    /// Nothing that the client hears of.
+    Nothing,
+    /// The wait for work has to go on in another way.
     Credit(BoxFuture<'static, Option<Out>>),
+}
+
+/// Where an event goes that is posted.
+pub(super) struct Slots<'a> {
+    /// If it is answered with an acknowledgement.
+    pub(super) ack: Slot<'a>,
+    /// If it is a wait for work.
+    pub(super) credit: Slot<'a>,
 }
 
 /// One of the two streams.
@@ -40,6 +67,8 @@ pub(super) trait Protocol: Send + Unpin + Sized + 'static {
     type In: Send + 'static;
     /// What the server sends.
     type Out: Send + 'static;
+    /// What is remembered of a posted event.
+    type Posted: Send + Unpin + 'static;
 
     /// The service's name in logs and metrics.
     const SERVICE: &'static str;
@@ -48,7 +77,10 @@ pub(super) trait Protocol: Send + Unpin + Sized + 'static {
     fn caller(&self) -> &Principal;
 
     /// Starts what an event asks for.
-    fn begin(&mut self, event: Self::In) -> Begun<Self::Out>;
+    fn begin(&mut self, event: Self::In, slots: &Slots<'_>) -> Begun<Self>;
+
+    /// Takes the engine's answer to a part of a posted event.
+    fn answered(&self, event: &mut Self::Posted, index: u16, answer: Answer) -> After<Self::Out>;
 }
 
 /// A stream whose client is known.
@@ -72,9 +104,12 @@ enum State<P: Protocol> {
 }
 
 struct Open<P: Protocol> {
+    engine: Arc<Engine>,
     protocol: P,
     /// None once the client has said its last.
     events: Option<Streaming<P::In>>,
+    posted: Posted<(P::Posted, usize)>,
+    posted_credits: Posted<P::Posted>,
     acks: FuturesUnordered<BoxFuture<'static, (P::Out, usize)>>,
     credits: FuturesUnordered<BoxFuture<'static, Option<P::Out>>>,
     /// What can end the stream: the server's stop, the token's end.
@@ -153,6 +188,7 @@ impl<P: Protocol> Stream for Session<P> {
 
 impl<P: Protocol> Open<P> {
     fn new(app: Arc<App>, protocol: P, events: Streaming<P::In>) -> Open<P> {
+        let engine = Arc::clone(&app.service.engine);
         let endings: FuturesUnordered<BoxFuture<'static, Ending>> = FuturesUnordered::new();
         endings.push(Box::pin(async move {
             app.service.drained().await;
@@ -169,6 +205,9 @@ impl<P: Protocol> Open<P> {
         Open {
             protocol,
             events: Some(events),
+            posted: Posted::new(Arc::clone(&engine)),
+            posted_credits: Posted::new(Arc::clone(&engine)),
+            engine,
             acks: FuturesUnordered::new(),
             credits: FuturesUnordered::new(),
             endings,
@@ -182,6 +221,9 @@ impl<P: Protocol> Open<P> {
         loop {
             if let Poll::Ready(answer) = self.poll_events(cx, events) {
                 return Poll::Ready(answer);
+            }
+            if let Some(answer) = self.next_posted(cx).or_else(|| self.next_posted_credit(cx)) {
+                return Poll::Ready(Ok(answer));
             }
             if let Poll::Ready(Some((answer, bytes))) = self.acks.poll_next_unpin(cx) {
                 self.bytes = self.bytes.saturating_sub(bytes);
@@ -198,7 +240,7 @@ impl<P: Protocol> Open<P> {
                     Some(self.ending.filter(|had| *had == Ending::Expired).unwrap_or(ending));
                 continue;
             }
-            if !self.acks.is_empty() {
+            if self.under_way() > 0 {
                 return Poll::Pending;
             }
             return match (self.ending, &self.events) {
@@ -214,6 +256,39 @@ impl<P: Protocol> Open<P> {
         }
     }
 
+    /// Events whose acknowledgement is due.
+    fn under_way(&self) -> usize {
+        self.posted.len() + self.acks.len()
+    }
+
+    fn next_posted(&mut self, cx: &Context<'_>) -> Option<P::Out> {
+        while let Some((key, index, answer)) = self.posted.next(cx) {
+            let Some((event, _)) = self.posted.get(key) else { continue };
+            let after = self.protocol.answered(event, index, answer);
+            if matches!(after, After::More) {
+                continue;
+            }
+            let bytes = self.posted.remove(key).map_or(0, |(_, bytes)| bytes);
+            self.bytes = self.bytes.saturating_sub(bytes);
+            if let After::Answer(answer) = after {
+                return Some(answer);
+            }
+        }
+        None
+    }
+
+    fn next_posted_credit(&mut self, cx: &Context<'_>) -> Option<P::Out> {
+        while let Some((key, index, answer)) = self.posted_credits.next(cx) {
+            let Some(mut event) = self.posted_credits.remove(key) else { continue };
+            match self.protocol.answered(&mut event, index, answer) {
+                After::Answer(answer) => return Some(answer),
+                After::Credit(credit) => self.credits.push(credit),
+                After::More | After::Nothing => {}
+            }
+        }
+        None
+    }
+
     /// Reads what the client has sent, as far as there is room. Ready with an answer that needs no waiting,
     /// or with the end.
     fn poll_events(
@@ -221,7 +296,7 @@ impl<P: Protocol> Open<P> {
         cx: &mut Context<'_>,
         count: &mut u64,
     ) -> Poll<Result<P::Out, Status>> {
-        while self.acks.len() < IN_FLIGHT_MAX
+        while self.under_way() < IN_FLIGHT_MAX
             && self.bytes < IN_FLIGHT_BYTES_MAX
             && self.ending != Some(Ending::Expired)
             && let Some(events) = &mut self.events
@@ -229,19 +304,24 @@ impl<P: Protocol> Open<P> {
             match events.poll_next_unpin(cx) {
                 Poll::Ready(Some(Ok(event))) => {
                     *count += 1;
-                    match self.protocol.begin(event) {
+                    let credits = self.credits.len() + self.posted_credits.len();
+                    let (ack, credit) = (self.posted.slot(), self.posted_credits.slot());
+                    match self.protocol.begin(event, &Slots { ack, credit }) {
                         Begun::Answered(answer) => return Poll::Ready(Ok(answer)),
+                        Begun::Posted(event, bytes) => {
+                            self.bytes += bytes;
+                            self.posted.put((event, bytes));
+                        }
+                        Begun::PostedCredit(_) | Begun::Credit(_) if credits >= CREDITS_MAX => {
+                            let text = format!("more than {CREDITS_MAX} Readys wait");
+                            return Poll::Ready(Err(Status::resource_exhausted(text)));
+                        }
+                        Begun::PostedCredit(event) => self.posted_credits.put(event),
                         Begun::Acknowledged(answer, bytes) => {
                             self.bytes += bytes;
                             self.acks.push(Box::pin(async move { (answer.await, bytes) }));
                         }
-                        Begun::Credit(credit) => {
-                            if self.credits.len() >= CREDITS_MAX {
-                                let text = format!("more than {CREDITS_MAX} Readys wait");
-                                return Poll::Ready(Err(Status::resource_exhausted(text)));
-                            }
-                            self.credits.push(credit);
-                        }
+                        Begun::Credit(credit) => self.credits.push(credit),
                     }
                 }
                 Poll::Ready(Some(Err(status))) => return Poll::Ready(Err(status)),
@@ -249,6 +329,7 @@ impl<P: Protocol> Open<P> {
                     self.events = None;
                     // Nobody could say what became of a task that came now.
                     self.credits = FuturesUnordered::new();
+                    self.posted_credits = Posted::new(Arc::clone(&self.engine));
                 }
                 Poll::Pending => break,
             }

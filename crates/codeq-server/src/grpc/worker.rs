@@ -6,6 +6,7 @@ use std::time::Duration;
 use codeq_core::names::check_worker;
 use codeq_core::reply::Returned;
 use codeq_core::view::Task;
+use codeq_engine::request::Answer as EngineAnswer;
 use codeq_proto::worker::server_event::Event as Answer;
 use codeq_proto::worker::worker_event::Event;
 use codeq_proto::worker::worker_stream_server::WorkerStream;
@@ -19,12 +20,13 @@ use tonic::{Request, Response, Status};
 
 use super::convert;
 use super::hello;
-use super::session::{Begun, Opened, Protocol, Session, check_rate};
+use super::mail::Slot;
+use super::session::{After, Begun, Opened, Protocol, Session, Slots, check_rate};
 use crate::auth::{Principal, Role, Scope, instance, shown};
 use crate::http::{App, json};
 use crate::limits::LimitScope;
-use crate::service::claim::{CREDIT_WAIT, ClaimRequest};
-use crate::service::submit::SubmitRequest;
+use crate::service::claim::{CREDIT_WAIT, ClaimRequest, claimed};
+use crate::service::submit::{SubmitRequest, submitted};
 use crate::service::{Kind, ServiceError};
 
 /// Most tasks of one TaskBatch: with all that belongs to a task it stays under the 4 MiB that clients accept.
@@ -64,7 +66,7 @@ impl WorkerStream for Workers {
             }
             let worker_id = shown(&caller.subject).into_owned();
             let ack = HelloAck { worker_id, tenant_id: caller.tenant.to_string() };
-            let protocol = Worker { app, caller: Arc::new(caller), commands: Vec::new() };
+            let protocol = Worker { app, caller: Arc::new(caller), last: Arc::default() };
             Ok(Opened { protocol, events, ack: answer(Answer::HelloAck(ack)) })
         };
         Ok(Response::new(Session::new(Arc::clone(&self.app), opening)))
@@ -75,13 +77,14 @@ impl WorkerStream for Workers {
 pub(super) struct Worker {
     app: Arc<App>,
     caller: Arc<Principal>,
-    /// What the last Ready was for: most are for the same.
-    commands: Vec<Arc<str>>,
+    /// What the last Ready asked for.
+    last: Arc<ClaimRequest>,
 }
 
 impl Protocol for Worker {
     type In = WorkerEvent;
     type Out = ServerEvent;
+    type Posted = Waiting;
 
     const SERVICE: &'static str = "worker";
 
@@ -89,11 +92,11 @@ impl Protocol for Worker {
         &self.caller
     }
 
-    fn begin(&mut self, event: WorkerEvent) -> Begun<ServerEvent> {
+    fn begin(&mut self, event: WorkerEvent, slots: &Slots<'_>) -> Begun<Worker> {
         match event.event {
-            Some(Event::Ready(ready)) => self.ready(ready),
-            Some(Event::Result(result)) => self.result(result),
-            Some(Event::ResultBatch(batch)) => self.result_batch(batch),
+            Some(Event::Ready(ready)) => self.ready(ready, &slots.credit),
+            Some(Event::Result(result)) => self.result(result, &slots.ack),
+            Some(Event::ResultBatch(batch)) => self.result_batch(batch, &slots.ack),
             Some(Event::Heartbeat(heartbeat)) => self.heartbeat(heartbeat),
             Some(Event::Nack(nack)) => self.nack(nack),
             Some(Event::Abandon(abandon)) => self.abandon(abandon),
@@ -101,6 +104,41 @@ impl Protocol for Worker {
             None => mistake("unknown event"),
         }
     }
+
+    fn answered(
+        &self,
+        event: &mut Waiting,
+        index: u16,
+        answer: EngineAnswer,
+    ) -> After<ServerEvent> {
+        match event {
+            Waiting::Credit(request) => self.claimed(request, claimed(answer)),
+            Waiting::Result(id) => {
+                let error = submitted(answer).err();
+                After::Answer(result_answer(std::mem::take(id), error.as_ref()))
+            }
+            Waiting::Batch { acks, missing } => {
+                if let Some(ack) = acks.get_mut(usize::from(index)) {
+                    refuse(ack, submitted(answer).err().as_ref());
+                }
+                *missing -= 1;
+                if *missing > 0 {
+                    return After::More;
+                }
+                After::Answer(answer_batch(std::mem::take(acks)))
+            }
+        }
+    }
+}
+
+/// What is remembered of events that were posted.
+pub(super) enum Waiting {
+    /// What a Ready asked for.
+    Credit(Arc<ClaimRequest>),
+    /// The task of a result.
+    Result(String),
+    /// The acknowledgements of a batch, as far as they are there.
+    Batch { acks: Vec<ResultAck>, missing: usize },
 }
 
 impl Worker {
@@ -109,7 +147,7 @@ impl Worker {
         &self,
         bytes: usize,
         work: impl FnOnce(Arc<App>, Arc<Principal>) -> F,
-    ) -> Begun<ServerEvent>
+    ) -> Begun<Worker>
     where
         F: Future<Output = ServerEvent> + Send + 'static,
     {
@@ -118,72 +156,139 @@ impl Worker {
         Begun::Acknowledged(work, BASE + bytes)
     }
 
-    fn ready(&mut self, ready: Ready) -> Begun<ServerEvent> {
-        let same = self.commands.len() == ready.commands.len()
-            && self.commands.iter().zip(&ready.commands).all(|(had, new)| **had == **new);
-        if !same {
-            self.commands = ready.commands.into_iter().map(Into::into).collect();
+    fn ready(&mut self, ready: Ready, slot: &Slot<'_>) -> Begun<Worker> {
+        let request = self.request(ready);
+        if check_worker_rate(&self.app, &self.caller, "claimTask").is_err() {
+            // A credit is never refused for its rate: it waits a little longer.
+            return Begun::Credit(self.credit(&request, Some(RETRY)));
         }
-        let single = ready.count <= 1;
-        let request = ClaimRequest {
-            commands: self.commands.clone(),
-            lease_seconds: Some(i64::from(ready.lease_seconds)),
-            wait_seconds: CREDIT_WAIT,
-            count: ready.count.clamp(1, TASKS_MAX).unsigned_abs(),
-        };
+        match self.app.service.post_claim(&self.caller, &request, slot.reply(0)) {
+            Ok(true) => Begun::PostedCredit(Waiting::Credit(request)),
+            Ok(false) => Begun::Credit(self.credit(&request, None)),
+            Err(error) if error.kind == Kind::Unavailable => {
+                Begun::Credit(self.credit(&request, Some(RETRY)))
+            }
+            Err(error) => Begun::Answered(refusal(&error)),
+        }
+    }
+
+    /// What a Ready asks for: most ask for the same as the one before.
+    fn request(&mut self, ready: Ready) -> Arc<ClaimRequest> {
+        let last = &self.last;
+        let count = ready.count.clamp(1, TASKS_MAX).unsigned_abs();
+        let lease_seconds = Some(i64::from(ready.lease_seconds));
+        let same = last.count == count
+            && last.lease_seconds == lease_seconds
+            && last.commands.len() == ready.commands.len()
+            && last.commands.iter().zip(&ready.commands).all(|(had, new)| **had == **new);
+        if !same {
+            self.last = Arc::new(ClaimRequest {
+                commands: ready.commands.into_iter().map(Into::into).collect(),
+                lease_seconds,
+                wait_seconds: CREDIT_WAIT,
+                count,
+            });
+        }
+        Arc::clone(&self.last)
+    }
+
+    /// What a posted credit comes to. One that the engine could not keep goes on by itself.
+    fn claimed(
+        &self,
+        request: &Arc<ClaimRequest>,
+        tasks: Result<Vec<Task>, ServiceError>,
+    ) -> After<ServerEvent> {
+        match tasks {
+            Ok(tasks) if !tasks.is_empty() => {
+                After::Answer(assignment(&self.app, tasks, request.count <= 1))
+            }
+            _ if self.app.service.is_draining() => After::Nothing,
+            Ok(_) => After::Credit(self.credit(request, None)),
+            Err(error) if error.kind == Kind::Unavailable => {
+                After::Credit(self.credit(request, Some(RETRY)))
+            }
+            Err(error) => After::Answer(refusal(&error)),
+        }
+    }
+
+    /// A credit that is held here, beginning after a pause.
+    fn credit(
+        &self,
+        request: &Arc<ClaimRequest>,
+        pause: Option<Duration>,
+    ) -> BoxFuture<'static, Option<ServerEvent>> {
         let (app, caller) = (Arc::clone(&self.app), Arc::clone(&self.caller));
-        Begun::Credit(Box::pin(async move {
-            match claim(&app, &caller, request).await {
+        let request = Arc::clone(request);
+        Box::pin(async move {
+            if let Some(pause) = pause {
+                tokio::time::sleep(pause).await;
+            }
+            match hold(&app, &caller, &request).await {
                 Ok(tasks) if tasks.is_empty() => None,
-                Ok(tasks) => Some(assignment(&app, tasks, single)),
+                Ok(tasks) => Some(assignment(&app, tasks, request.count <= 1)),
                 Err(error) => Some(refusal(&error)),
             }
-        }))
-    }
-
-    fn result(&self, result: Outcome) -> Begun<ServerEvent> {
-        let bytes = result.result_json.len();
-        self.start(bytes, |app, caller| async move {
-            let (task_id, request) = submit_request(result);
-            let done = match check_worker_rate(&app, &caller, "submitResult") {
-                Ok(()) => app.service.submit(&caller, &task_id, request).await,
-                Err(error) => Err(error),
-            };
-            match done {
-                Ok(_) => answer(Answer::ResultAck(result_ack(task_id, None))),
-                Err(error) if is_denied(&error) => refusal(&error),
-                Err(error) => answer(Answer::ResultAck(result_ack(task_id, Some(&error)))),
-            }
         })
     }
 
-    fn result_batch(&self, batch: ResultBatch) -> Begun<ServerEvent> {
+    fn result(&self, result: Outcome, slot: &Slot<'_>) -> Begun<Worker> {
+        let bytes = BASE + result.result_json.len();
+        let (id, request) = submit_request(result);
+        if let Err(error) = check_worker_rate(&self.app, &self.caller, "submitResult") {
+            return Begun::Answered(result_answer(id, Some(&error)));
+        }
+        if !request.is_plain() {
+            return self.start(bytes, |app, caller| async move {
+                let done = app.service.submit(&caller, &id, request).await;
+                result_answer(id, done.err().as_ref())
+            });
+        }
+        match self.app.service.post_submit(&self.caller, &id, request, slot.reply(0)) {
+            Ok(()) => Begun::Posted(Waiting::Result(id), bytes),
+            Err(error) => Begun::Answered(result_answer(id, Some(&error))),
+        }
+    }
+
+    fn result_batch(&self, batch: ResultBatch, slot: &Slot<'_>) -> Begun<Worker> {
         if batch.results.is_empty() {
-            return Begun::Answered(answer(Answer::ResultAckBatch(ResultAckBatch::default())));
+            return Begun::Answered(answer_batch(Vec::new()));
         }
         let bytes = batch.results.iter().map(|result| BASE + result.result_json.len()).sum();
-        self.start(bytes, |app, caller| async move {
-            let requests: Vec<_> = batch.results.into_iter().map(submit_request).collect();
-            let ids: Vec<String> = requests.iter().map(|(id, _)| id.clone()).collect();
-            // The scope for all of them at once: each result would be told of it in its own acknowledgement.
-            let allowed = check_worker_rate(&app, &caller, "submitResults")
-                .and_then(|()| caller.needs(Scope::Result));
-            let done = match allowed {
-                Ok(()) => app.service.submit_batch(&caller, requests).await,
-                Err(error) => Err(error),
-            };
-            let acks = match done {
-                Ok(done) => {
-                    done.into_iter().map(|(id, done)| result_ack(id, done.err().as_ref())).collect()
-                }
-                Err(error) if is_denied(&error) => return refusal(&error),
-                Err(error) => ids.into_iter().map(|id| result_ack(id, Some(&error))).collect(),
-            };
-            answer(Answer::ResultAckBatch(ResultAckBatch { acks }))
-        })
+        let requests: Vec<_> = batch.results.into_iter().map(submit_request).collect();
+        let service = &self.app.service;
+        let allowed = self.caller.needs(Scope::Result);
+        let allowed = allowed
+            .and_then(|()| check_worker_rate(&self.app, &self.caller, "submitResults"))
+            .and_then(|()| service.check_batch(requests.len()));
+        if let Err(error) = allowed {
+            if is_denied(&error) {
+                return Begun::Answered(refusal(&error));
+            }
+            let acks = requests.into_iter().map(|(id, _)| result_ack(id, Some(&error)));
+            return Begun::Answered(answer_batch(acks.collect()));
+        }
+        if !requests.iter().all(|(_, request)| request.is_plain()) {
+            return self.start(bytes, |app, caller| async move {
+                let done = app.service.submit_batch(&caller, requests).await;
+                let done = done.unwrap_or_default().into_iter();
+                let acks = done.map(|(id, done)| result_ack(id, done.err().as_ref()));
+                answer_batch(acks.collect())
+            });
+        }
+        let mut acks = Vec::with_capacity(requests.len());
+        let mut missing = 0;
+        for (index, (id, request)) in (0..).zip(requests) {
+            let posted = service.post_submit(&self.caller, &id, request, slot.reply(index));
+            missing += usize::from(posted.is_ok());
+            acks.push(result_ack(id, posted.err().as_ref()));
+        }
+        if missing == 0 {
+            return Begun::Answered(answer_batch(acks));
+        }
+        Begun::Posted(Waiting::Batch { acks, missing }, bytes)
     }
 
-    fn heartbeat(&self, heartbeat: Heartbeat) -> Begun<ServerEvent> {
+    fn heartbeat(&self, heartbeat: Heartbeat) -> Begun<Worker> {
         self.start(0, |app, caller| async move {
             let Heartbeat { task_id, extend_seconds } = heartbeat;
             let extend = Some(i64::from(extend_seconds));
@@ -211,7 +316,7 @@ impl Worker {
         })
     }
 
-    fn nack(&self, nack: Nack) -> Begun<ServerEvent> {
+    fn nack(&self, nack: Nack) -> Begun<Worker> {
         self.start(nack.reason.len(), |app, caller| async move {
             let Nack { task_id, delay_seconds, reason } = nack;
             let reason = (!reason.is_empty()).then(|| reason.into());
@@ -244,7 +349,7 @@ impl Worker {
         })
     }
 
-    fn abandon(&self, abandon: Abandon) -> Begun<ServerEvent> {
+    fn abandon(&self, abandon: Abandon) -> Begun<Worker> {
         self.start(0, |app, caller| async move {
             let Abandon { task_id, no_penalty } = abandon;
             let done = match check_worker_rate(&app, &caller, "abandon") {
@@ -267,16 +372,17 @@ impl Worker {
 }
 
 /// Holds a credit until there is a task, however long. None at all only when the server stops.
-async fn claim(
+async fn hold(
     app: &App,
     caller: &Principal,
-    request: ClaimRequest,
+    request: &ClaimRequest,
 ) -> Result<Vec<Task>, ServiceError> {
-    while let Err(limited) = check_worker_rate(app, caller, "claimTask") {
-        tokio::time::sleep(Duration::from_secs(limited.retry_after.unwrap_or(1))).await;
-    }
     loop {
-        match app.service.claim(caller, request.clone()).await {
+        if let Err(limited) = check_worker_rate(app, caller, "claimTask") {
+            tokio::time::sleep(Duration::from_secs(limited.retry_after.unwrap_or(1))).await;
+            continue;
+        }
+        match app.service.claim(caller, request).await {
             Ok(tasks) if tasks.is_empty() && !app.service.is_draining() => {}
             Err(error) if error.kind == Kind::Unavailable && !app.service.is_draining() => {
                 tokio::time::sleep(RETRY).await;
@@ -338,6 +444,22 @@ fn result_ack(task_id: String, error: Option<&ServiceError>) -> ResultAck {
     }
 }
 
+/// Writes into an acknowledgement what was wrong, if anything was.
+fn refuse(ack: &mut ResultAck, error: Option<&ServiceError>) {
+    *ack = result_ack(std::mem::take(&mut ack.task_id), error);
+}
+
+fn result_answer(task_id: String, error: Option<&ServiceError>) -> ServerEvent {
+    match error {
+        Some(error) if is_denied(error) => refusal(error),
+        error => answer(Answer::ResultAck(result_ack(task_id, error))),
+    }
+}
+
+fn answer_batch(acks: Vec<ResultAck>) -> ServerEvent {
+    answer(Answer::ResultAckBatch(ResultAckBatch { acks }))
+}
+
 /// Whether the token does not allow this at all; a task of somebody else's is another matter.
 fn is_denied(error: &ServiceError) -> bool {
     error.kind == Kind::Forbidden && error.code == "forbidden"
@@ -348,8 +470,9 @@ fn refusal(error: &ServiceError) -> ServerEvent {
     answer(Answer::Error(ServerError { code, message: error.to_string() }))
 }
 
-fn mistake(message: &'static str) -> Begun<ServerEvent> {
-    Begun::Answered(refusal(&ServiceError::invalid("invalid_event", message)))
+fn mistake(message: &'static str) -> Begun<Worker> {
+    let code = convert::code_name(Kind::Invalid).to_owned();
+    Begun::Answered(answer(Answer::Error(ServerError { code, message: message.to_owned() })))
 }
 
 fn answer(event: Answer) -> ServerEvent {

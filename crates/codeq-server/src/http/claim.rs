@@ -40,7 +40,7 @@ impl Request {
 
 pub async fn one(call: Call) -> Answer {
     let request: Request = json::parse_or_default(&call.body)?;
-    let tasks = call.service().claim(&call.caller, request.claim(1)?).await?;
+    let tasks = call.service().claim(&call.caller, &request.claim(1)?).await?;
     Ok(match tasks.first() {
         Some(task) => answer::json(StatusCode::OK, &call.task(task)),
         None => no_content(),
@@ -50,7 +50,7 @@ pub async fn one(call: Call) -> Answer {
 pub async fn batch(call: Call) -> Answer {
     let request: Request = json::parse(&call.body)?;
     let count = call.service().check_claim_count(request.count.unwrap_or(0))?;
-    let tasks = call.service().claim(&call.caller, request.claim(count)?).await?;
+    let tasks = call.service().claim(&call.caller, &request.claim(count)?).await?;
     if tasks.is_empty() {
         return Ok(no_content());
     }

@@ -2,6 +2,7 @@
 
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::Response;
+use serde::Serialize;
 
 use super::call::{Answer, Call};
 use super::{answer, openapi};
@@ -13,6 +14,27 @@ const CONTENT: HeaderValue = HeaderValue::from_static(
     "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
 );
 const HTML: HeaderValue = HeaderValue::from_static("text/html; charset=utf-8");
+
+/// Where to go from here.
+#[derive(Serialize)]
+struct Index {
+    name: &'static str,
+    version: &'static str,
+    api: &'static str,
+    docs: &'static str,
+    openapi: &'static str,
+}
+
+pub async fn index(_call: Call) -> Answer {
+    let index = Index {
+        name: "codeQ",
+        version: env!("CARGO_PKG_VERSION"),
+        api: "/v1/codeq",
+        docs: "/docs",
+        openapi: "/openapi.json",
+    };
+    Ok(kept(answer::json(StatusCode::OK, &index)))
+}
 
 pub async fn openapi(_call: Call) -> Answer {
     Ok(kept(answer::bytes_as(StatusCode::OK, openapi::text(), answer::JSON)))

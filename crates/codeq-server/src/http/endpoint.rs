@@ -155,8 +155,11 @@ async fn path_param(parts: &mut Parts) -> Result<String, Problem> {
 }
 
 async fn read(app: &App, parts: &Parts, body: Body, max: usize) -> Result<Bytes, Problem> {
-    let too_large =
-        || Problem::edge(StatusCode::PAYLOAD_TOO_LARGE, "body_too_large", "body too large");
+    let too_large = || {
+        let status = StatusCode::PAYLOAD_TOO_LARGE;
+        let detail = format!("the body is larger than {max} bytes, the limit of this route");
+        Problem::edge(status, "body_too_large", "body too large").detail(detail)
+    };
     let length = parts.headers.get(header::CONTENT_LENGTH);
     let length = length.and_then(|text| text.to_str().ok()).and_then(|text| text.parse().ok());
     if length.is_some_and(|length: u64| length > max as u64) {
@@ -173,7 +176,9 @@ async fn read(app: &App, parts: &Parts, body: Body, max: usize) -> Result<Bytes,
     match tokio::time::timeout(app.edge.body_timeout, Limited::new(body, max).collect()).await {
         Ok(Ok(body)) => Ok(body.to_bytes()),
         Ok(Err(error)) if error.is::<LengthLimitError>() => Err(too_large()),
-        Ok(Err(_)) => Err(ServiceError::invalid_body().into()),
+        Ok(Err(_)) => {
+            Err(ServiceError::invalid_body().detail("the body did not arrive whole").into())
+        }
         Err(_) => {
             let status = StatusCode::REQUEST_TIMEOUT;
             let problem = Problem::edge(status, "body_timeout", "the body took too long");
@@ -215,7 +220,7 @@ fn rate_headers(headers: &mut HeaderMap, scope: LimitScope, allowance: Allowance
 }
 
 fn log(seen: &Seen, status: StatusCode, took: Duration) {
-    let took_ms = took.as_secs_f64() * 1_000.0;
+    let took_ms = took.as_micros() as f64 / 1_000.0;
     let (tenant, subject) = (seen.tenant.as_deref(), seen.subject.as_deref());
     tracing::info!(
         target: "codeq::http",

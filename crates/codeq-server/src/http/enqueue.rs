@@ -87,7 +87,8 @@ pub async fn batch(call: Call) -> Answer {
             }
             Err(error) if atomic => {
                 let text = format!("item {index}: {error}");
-                return Err(ServiceError { error: text.into(), ..error }.into());
+                let refused = json::in_item(index, error);
+                return Err(ServiceError { error: text.into(), ..refused }.into());
             }
             Err(error) => outcomes.push(Some(error)),
         }
@@ -120,7 +121,10 @@ fn mark_repeated(response: &mut Response, repeated: bool) {
 
 fn new_task(call: &Call, request: TaskRequest<'_>) -> Result<NewTask, ServiceError> {
     let payload = match request.payload.map(RawValue::get) {
-        None | Some("null") => return Err(ServiceError::invalid_body()),
+        None | Some("null") => {
+            let detail = "payload is missing or null";
+            return Err(ServiceError::invalid_body().field("payload").detail(detail));
+        }
         Some(text) => Bytes::copy_from_slice(text.as_bytes()),
     };
     let run_at = match request.run_at.as_deref().filter(|text| !text.is_empty()) {

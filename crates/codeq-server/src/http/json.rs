@@ -3,6 +3,7 @@
 use serde::Deserialize;
 use serde::de::{DeserializeOwned, IgnoredAny};
 
+use super::parse_error::explain;
 use crate::service::ServiceError;
 
 /// Deepest nesting of a body. The parser of raw values has no limit of its own.
@@ -11,16 +12,33 @@ pub const DEPTH_MAX: usize = 100;
 /// Reads a body that must be there.
 pub fn parse<'a, T: Deserialize<'a>>(body: &'a [u8]) -> Result<T, ServiceError> {
     check_depth(body)?;
-    let text = std::str::from_utf8(body).map_err(|_| ServiceError::invalid_body())?;
+    let text = std::str::from_utf8(body).map_err(|error| {
+        let detail = format!("not UTF-8 after byte {}", error.valid_up_to());
+        ServiceError::invalid_body().detail(detail)
+    })?;
     parse_object(text)
 }
 
 /// Reads an object, and only an object: the parser would take an array for one, field by field.
 pub fn parse_object<'a, T: Deserialize<'a>>(text: &'a str) -> Result<T, ServiceError> {
     if !text.trim_ascii_start().starts_with('{') {
-        return Err(ServiceError::invalid_body());
+        let empty = text.trim_ascii().is_empty();
+        let found = if empty { "nothing" } else { "something else" };
+        let detail = format!("expected a JSON object, found {found}");
+        return Err(ServiceError::invalid_body().detail(detail));
     }
-    serde_json::from_str(text).map_err(|_| ServiceError::invalid_body())
+    serde_json::from_str(text).map_err(|error| explain::<T>(text, &error))
+}
+
+/// Reads one item of a batch. Where it is broken, the place is one in the item.
+pub fn parse_item<'a, T: Deserialize<'a>>(index: usize, text: &'a str) -> Result<T, ServiceError> {
+    parse_object(text).map_err(|error| in_item(index, error))
+}
+
+/// Says in the detail which item of a batch it is about.
+pub fn in_item(index: usize, error: ServiceError) -> ServiceError {
+    let detail = format!("item {index}: {}", error.detail.as_deref().unwrap_or(&error.error));
+    error.detail(detail)
 }
 
 /// Reads a body that may be empty, where every field is optional.
@@ -30,7 +48,7 @@ pub fn parse_or_default<T: DeserializeOwned + Default>(body: &[u8]) -> Result<T,
 
 /// Refuses a payload that is not JSON text. What is JSON is kept as it is.
 pub fn check_payload(payload: &[u8]) -> Result<(), ServiceError> {
-    let invalid = || ServiceError::invalid("invalid_payload", "invalid payload (must be JSON)");
+    let invalid = || ServiceError::invalid("invalid_body", "invalid payload (must be JSON)");
     check_depth(payload)?;
     // Its own step: the parser skips over strings without looking at their bytes.
     let text = std::str::from_utf8(payload).map_err(|_| invalid())?;
@@ -58,7 +76,8 @@ fn check_depth(body: &[u8]) -> Result<(), ServiceError> {
             b'[' | b'{' if !in_string => {
                 depth += 1;
                 if depth > DEPTH_MAX {
-                    return Err(ServiceError::invalid("too_deep", "invalid body"));
+                    let detail = format!("nested deeper than {DEPTH_MAX} levels");
+                    return Err(ServiceError::invalid("too_deep", "invalid body").detail(detail));
                 }
             }
             b']' | b'}' if !in_string => depth = depth.saturating_sub(1),

@@ -38,6 +38,7 @@ mod enqueue;
 mod events;
 mod heartbeat;
 mod nack;
+mod parse_error;
 mod probes;
 mod queues;
 mod submit;

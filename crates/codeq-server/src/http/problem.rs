@@ -46,6 +46,12 @@ impl Problem {
         Problem { status, error: ServiceError::invalid(code, error), close: false }
     }
 
+    /// With more than the short text says.
+    #[must_use]
+    pub fn detail(self, detail: impl Into<Box<str>>) -> Problem {
+        Problem { error: self.error.detail(detail), ..self }
+    }
+
     /// The answer.
     pub fn into_response(self, request_id: &str, operation: &'static str) -> Response {
         let Problem { status, error, close } = self;
@@ -54,7 +60,7 @@ impl Problem {
             r#type: format!("/docs#{}", error.code),
             title: status.canonical_reason().unwrap_or("Error"),
             status: status.as_u16(),
-            detail: &error.error,
+            detail: error.detail.as_deref().unwrap_or(&error.error),
             error: &error.error,
             code: error.code,
             request_id,

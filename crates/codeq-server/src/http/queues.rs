@@ -12,7 +12,7 @@ use super::{answer, json};
 use crate::events::rates::Rate;
 use crate::service::ServiceError;
 
-#[derive(Serialize)]
+#[derive(Serialize, Default)]
 #[serde(rename_all = "camelCase")]
 struct QueueBody<'a> {
     command: &'a str,
@@ -20,6 +20,7 @@ struct QueueBody<'a> {
     delayed: u64,
     in_progress: u64,
     dlq: u64,
+    paused: bool,
 }
 
 #[derive(Serialize)]
@@ -31,7 +32,6 @@ struct QueueItem<'a> {
     completed: u64,
     failed: u64,
     bytes: u64,
-    paused: bool,
     oldest_ready_seconds: f64,
     enqueued_per_second: f64,
     claimed_per_second: f64,
@@ -90,7 +90,7 @@ pub async fn get(call: Call) -> Answer {
     let queue = call.service().queue(&call.caller, &call.name).await?;
     let body = match &queue {
         Some(queue) => body(&call.name, queue),
-        None => QueueBody { command: &call.name, ready: 0, delayed: 0, in_progress: 0, dlq: 0 },
+        None => QueueBody { command: &call.name, ..QueueBody::default() },
     };
     Ok(answer::json(StatusCode::OK, &body))
 }
@@ -137,6 +137,7 @@ fn body<'a>(command: &'a str, queue: &QueueStats) -> QueueBody<'a> {
         delayed: queue.counts.delayed,
         in_progress: queue.counts.in_progress,
         dlq: queue.counts.dead,
+        paused: queue.paused,
     }
 }
 
@@ -148,7 +149,6 @@ fn item(queue: &QueueStats, now: u64, rate: Rate) -> QueueItem<'_> {
         completed: queue.counts.completed,
         failed: queue.counts.failed,
         bytes: queue.counts.live_bytes,
-        paused: queue.paused,
         oldest_ready_seconds: age as f64 / 1_000.0,
         enqueued_per_second: rate.enqueued,
         claimed_per_second: rate.claimed,

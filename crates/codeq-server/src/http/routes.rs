@@ -106,6 +106,7 @@ pub static ROUTES: &[Route] = routes! {
     Put "/v1/codeq/admin/topics/{name}" "putTopic" Access::Admin, Small, topics::put;
     Get "/v1/codeq/admin/topics/{name}" "getTopic" Access::Admin, None, topics::get;
     Delete "/v1/codeq/admin/topics/{name}" "deleteTopic" Access::Admin, None, topics::delete;
+    Get "/" "index" Access::Open, None, docs::index;
     Get "/livez" "livez" Access::Open, None, probes::live;
     Get "/readyz" "readyz" Access::Open, None, probes::ready;
     Get "/healthz" "healthz" Access::Open, None, probes::ready;

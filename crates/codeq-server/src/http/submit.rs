@@ -66,10 +66,10 @@ pub async fn one(call: Call) -> Answer {
 pub async fn batch(call: Call) -> Answer {
     let request: BatchRequest<'_> = json::parse(&call.body)?;
     let mut requests = Vec::with_capacity(request.results.len());
-    for text in &request.results {
+    for (index, text) in request.results.iter().enumerate() {
         // An item without a task cannot even be answered for: that is a bad batch.
-        let item: ItemId = json::parse_object(text.get())?;
-        requests.push((item.task_id, submit_request(json::parse_object(text.get())?)));
+        let item: ItemId = json::parse_item(index, text.get())?;
+        requests.push((item.task_id, submit_request(json::parse_item(index, text.get())?)));
     }
     let done = call.service().submit_batch(&call.caller, requests).await?;
     let results = done.iter().map(|(task_id, outcome)| match outcome {

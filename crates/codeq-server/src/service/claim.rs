@@ -2,9 +2,12 @@
 
 use std::sync::Arc;
 
-use codeq_core::command::{Claim, Selector};
+use codeq_core::command::{Claim, Command, Selector};
+use codeq_core::limits::COMMAND_BYTES_MAX;
+use codeq_core::names::cut;
 use codeq_core::reply::Reply;
 use codeq_core::view::Task;
+use codeq_engine::request::{Answer, ReplyTo};
 
 use super::trace::span_of;
 use super::{Service, ServiceError, seconds};
@@ -34,33 +37,48 @@ impl Service {
     pub async fn claim(
         &self,
         caller: &Principal,
-        request: ClaimRequest,
+        request: &ClaimRequest,
     ) -> Result<Vec<Task>, ServiceError> {
+        let wait = seconds(request.wait_seconds);
+        claimed(self.engine.claim(self.command(caller, request)?, wait).await)
+    }
+
+    /// Claims without waiting: the answer goes to `reply`, and [`claimed`] reads it. Only where there is one
+    /// shard; false otherwise.
+    pub fn post_claim(
+        &self,
+        caller: &Principal,
+        request: &ClaimRequest,
+        reply: ReplyTo,
+    ) -> Result<bool, ServiceError> {
+        if self.engine.shards() > 1 {
+            return Ok(false);
+        }
+        let wait = seconds(request.wait_seconds);
+        let claim = self.command(caller, request)?;
+        self.engine.post(Command::Claim(claim), reply, wait)?;
+        Ok(true)
+    }
+
+    fn command(&self, caller: &Principal, request: &ClaimRequest) -> Result<Claim, ServiceError> {
         caller.needs(Scope::Claim)?;
-        let claim = Claim {
+        Ok(Claim {
             tenant: caller.tenant.clone(),
             worker: caller.subject.clone(),
             lease: self.lease(request.lease_seconds)?,
             count: request.count,
-            from: selector(caller, request.commands)?,
-        };
-        let wait = seconds(request.wait_seconds);
-        match self.engine.claim(claim, wait).await? {
-            Reply::Claimed(tasks) => {
-                // What the claims of the tasks were: moments in their producers' traces.
-                tasks.iter().for_each(|task| drop(span_of("claim", task)));
-                Ok(tasks)
-            }
-            Reply::Rejected(rejection) => Err(rejection.into()),
-            _ => Err(ServiceError::unexpected()),
-        }
+            from: selector(caller, &request.commands)?,
+        })
     }
 
     /// Whether a claim of so many tasks is allowed.
     pub fn check_claim_count(&self, count: i64) -> Result<u32, ServiceError> {
         let max = self.defaults.claim_max;
         match u32::try_from(count) {
-            Ok(0) | Err(_) if count <= 0 => Err(ServiceError::invalid_body()),
+            Ok(0) | Err(_) if count <= 0 => {
+                let detail = format!("count is missing or not 1 to {max}");
+                Err(ServiceError::invalid_body().field("count").detail(detail))
+            }
             Ok(count) if count as usize <= max => Ok(count),
             _ => {
                 let text = format!("count exceeds maximum of {max}");
@@ -70,15 +88,33 @@ impl Service {
     }
 }
 
-fn selector(caller: &Principal, wanted: Vec<Arc<str>>) -> Result<Selector, ServiceError> {
-    let refused = || ServiceError::forbidden("event type not allowed");
-    if wanted.iter().any(|command| !caller.event_types.allows(command)) {
-        return Err(refused());
+/// The tasks that a claim got.
+pub fn claimed(answer: Answer) -> Result<Vec<Task>, ServiceError> {
+    match answer? {
+        Reply::Claimed(tasks) => {
+            // What the claims of the tasks were: moments in their producers' traces.
+            tasks.iter().for_each(|task| drop(span_of("claim", task)));
+            Ok(tasks)
+        }
+        Reply::Rejected(rejection) => Err(rejection.into()),
+        _ => Err(ServiceError::unexpected()),
+    }
+}
+
+fn selector(caller: &Principal, wanted: &[Arc<str>]) -> Result<Selector, ServiceError> {
+    let refused = |detail: String| {
+        ServiceError::forbidden("event type not allowed").field("commands").detail(detail)
+    };
+    if let Some(command) = wanted.iter().find(|command| !caller.event_types.allows(command)) {
+        let command = cut(command, COMMAND_BYTES_MAX);
+        return Err(refused(format!("the eventTypes of the token do not name '{command}'")));
     }
     match (&caller.event_types, wanted.is_empty()) {
-        (_, false) => Ok(Selector::Commands(wanted)),
+        (_, false) => Ok(Selector::Commands(wanted.to_vec())),
         (EventTypes::Any, true) => Ok(Selector::Any),
-        (EventTypes::Only(allowed), true) if allowed.is_empty() => Err(refused()),
+        (EventTypes::Only(allowed), true) if allowed.is_empty() => {
+            Err(refused("the token has no eventTypes: it may claim nothing".to_owned()))
+        }
         (EventTypes::Only(allowed), true) => Ok(Selector::Commands(allowed.clone())),
     }
 }

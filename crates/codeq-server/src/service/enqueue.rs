@@ -3,10 +3,11 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
-use codeq_core::command::{Enqueue, Millis, NewTask};
+use codeq_core::command::{Command, Enqueue, Millis, NewTask};
 use codeq_core::names::check_command;
 use codeq_core::reply::{Enqueued, Reply};
 use codeq_core::view::Task;
+use codeq_engine::request::{Answer, ReplyTo};
 use url::Url;
 
 use super::trace::span_of;
@@ -108,9 +109,32 @@ impl Service {
     pub fn check_batch(&self, len: usize) -> Result<(), ServiceError> {
         let max = self.defaults.batch_max;
         if len == 0 {
-            return Err(ServiceError::invalid_body());
+            return Err(ServiceError::invalid_body().detail("the batch has no items"));
         }
         if len > max { Err(ServiceError::batch_too_long(max)) } else { Ok(()) }
+    }
+
+    /// Makes tasks without waiting: the answer goes to `reply`, and [`enqueued`] reads it. Not for tenants whose
+    /// holdings are limited, which takes a look first: then the tasks come back.
+    pub fn post_enqueue(
+        &self,
+        caller: &Principal,
+        tasks: Vec<NewTask>,
+        reply: ReplyTo,
+    ) -> Result<Option<Vec<NewTask>>, ServiceError> {
+        let batch_of_many = tasks.len() > 1 && self.engine.shards() > 1;
+        if batch_of_many || self.limits_holdings() {
+            return Ok(Some(tasks));
+        }
+        let tenant = caller.tenant.clone();
+        let enqueue = Enqueue { tenant, tasks, atomic: false, seed: seed() };
+        self.engine.post(Command::Enqueue(enqueue), reply, 0)?;
+        Ok(None)
+    }
+
+    fn limits_holdings(&self) -> bool {
+        let limits = &self.defaults.tenant;
+        limits.max_pending_tasks.is_some() || limits.max_pending_bytes.is_some()
     }
 
     async fn enqueue_all(
@@ -121,20 +145,16 @@ impl Service {
     ) -> Result<Vec<Result<Made, ServiceError>>, ServiceError> {
         self.check_quota(caller, &tasks).await?;
         let enqueue = Enqueue { tenant: caller.tenant.clone(), tasks, atomic, seed: seed() };
-        match self.engine.enqueue(enqueue).await? {
-            Reply::Enqueued(outcomes) => Ok(outcomes.into_iter().map(made).collect()),
-            Reply::Rejected(rejection) => Err(rejection.into()),
-            _ => Err(ServiceError::unexpected()),
-        }
+        enqueued(self.engine.enqueue(enqueue).await)
     }
 
     /// Whether the tenant may hold so much more. Requests that run side by side may together go a little
     /// beyond the limit: it protects the disk, it is not an account.
     async fn check_quota(&self, caller: &Principal, new: &[NewTask]) -> Result<(), ServiceError> {
-        let limits = &self.defaults.tenant;
-        if limits.max_pending_tasks.is_none() && limits.max_pending_bytes.is_none() {
+        if !self.limits_holdings() {
             return Ok(());
         }
+        let limits = &self.defaults.tenant;
         let held = self.engine.held(&caller.tenant).await?;
         let bytes: usize = new.iter().map(|task| task.payload.len()).sum();
         let over = |max: Option<u64>, held: u64, more: usize| {
@@ -147,6 +167,15 @@ impl Service {
             return Err(quota("the tenant's unfinished tasks hold as many bytes as they may"));
         }
         Ok(())
+    }
+}
+
+/// What became of the tasks of an enqueue.
+pub fn enqueued(answer: Answer) -> Result<Vec<Result<Made, ServiceError>>, ServiceError> {
+    match answer? {
+        Reply::Enqueued(outcomes) => Ok(outcomes.into_iter().map(made).collect()),
+        Reply::Rejected(rejection) => Err(rejection.into()),
+        _ => Err(ServiceError::unexpected()),
     }
 }
 

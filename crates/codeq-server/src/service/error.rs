@@ -40,6 +40,8 @@ pub struct ServiceError {
     pub error: Cow<'static, str>,
     /// A stable slug for programs.
     pub code: &'static str,
+    /// What is wrong with this very request, where that is more than the short text says.
+    pub detail: Option<Box<str>>,
     /// The field that is wrong, if one is.
     pub field: Option<&'static str>,
     /// When to try again, in seconds.
@@ -56,7 +58,8 @@ impl ServiceError {
         error: impl Into<Cow<'static, str>>,
     ) -> ServiceError {
         let error = error.into();
-        ServiceError { kind, error, code, field: None, retry_after: None, scope: None }
+        let (detail, field, retry_after, scope) = (None, None, None, None);
+        ServiceError { kind, error, code, detail, field, retry_after, scope }
     }
 
     /// The request makes no sense.
@@ -82,6 +85,12 @@ impl ServiceError {
     /// The batch is empty or too long.
     pub fn batch_too_long(max: usize) -> ServiceError {
         ServiceError::invalid("invalid_batch", format!("batch size exceeds maximum of {max}"))
+    }
+
+    /// With more than the short text says.
+    #[must_use]
+    pub fn detail(self, detail: impl Into<Box<str>>) -> ServiceError {
+        ServiceError { detail: Some(detail.into()), ..self }
     }
 
     /// With the field that is wrong.

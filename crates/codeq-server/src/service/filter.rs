@@ -14,6 +14,11 @@ use super::ServiceError;
 /// Longest filter in bytes.
 pub const FILTER_BYTES_MAX: usize = 2_048;
 
+/// What a filter looks like, for whoever wrote one that does not.
+const EXPECTED: &str = "expected terms separated by spaces: worker=NAME, created>MOMENT (also >=, <, <=; \
+                        RFC 3339 such as 2026-01-31T08:00:00Z), error~TEXT; a value with spaces stands \
+                        in double quotes";
+
 /// Adds the terms of a filter to a query.
 pub fn apply(filter: &str, query: &mut ListQuery) -> Result<(), ServiceError> {
     if filter.len() > FILTER_BYTES_MAX {
@@ -133,7 +138,9 @@ fn is_rfc3339(text: &[u8]) -> bool {
 }
 
 fn invalid(why: &'static str) -> ServiceError {
-    ServiceError::invalid("invalid_filter", format!("invalid filter: it {why}")).field("filter")
+    let text = format!("invalid filter: it {why}");
+    let detail = format!("{text}; {EXPECTED}; at most {FILTER_BYTES_MAX} bytes");
+    ServiceError::invalid("invalid_filter", text).field("filter").detail(detail)
 }
 
 #[cfg(test)]
@@ -204,7 +211,9 @@ mod tests {
             "created>1970-01-01T00:00:00Z[UTC]",
         ] {
             let error = parse(bad).unwrap_err();
-            assert_eq!(error.code, "invalid_filter", "{bad}");
+            assert_eq!((error.code, error.field), ("invalid_filter", Some("filter")), "{bad}");
+            let detail = error.detail.unwrap();
+            assert!(detail.starts_with(&*error.error) && detail.contains(EXPECTED), "{detail}");
         }
     }
 }

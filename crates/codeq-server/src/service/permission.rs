@@ -21,6 +21,10 @@ impl Principal {
 
     /// Refuses whoever may not administer.
     pub fn needs_admin(&self) -> Result<(), ServiceError> {
-        if self.admin { Ok(()) } else { Err(ServiceError::forbidden("admin required")) }
+        if self.admin {
+            return Ok(());
+        }
+        let detail = "the token needs the scope codeq:admin, or the role ADMIN";
+        Err(ServiceError::forbidden("admin required").detail(detail))
     }
 }

@@ -33,7 +33,8 @@ impl Service {
             return Ok(self.engine.queues(&caller.tenant).await?);
         }
         if !caller.operator {
-            return Err(ServiceError::forbidden("operator scope required"));
+            let refused = ServiceError::forbidden("operator scope required");
+            return Err(refused.detail("allTenants needs a token with the scope codeq:operator"));
         }
         let mut all = Vec::new();
         for tenant in self.engine.tenants().await? {

@@ -8,10 +8,12 @@ use codeq_core::id::TaskId;
 use codeq_core::place::Place;
 use codeq_core::reply::{Rejection, Reply};
 use codeq_core::view::ResultRecord;
+use codeq_engine::request::{Answer, ReplyTo};
 use tracing::Instrument;
 
 use super::{Service, ServiceError, task_id};
 use crate::auth::{Principal, Scope};
+use crate::observe::trace;
 
 /// How a worker says that a task ended.
 #[derive(Debug, Clone, Default)]
@@ -28,6 +30,13 @@ pub struct SubmitRequest {
     pub flaw: Option<ServiceError>,
 }
 
+impl SubmitRequest {
+    /// Whether nothing is wrong with it in itself, and it leaves no trace.
+    pub fn is_plain(&self) -> bool {
+        outcome(self).is_ok() && !trace::is_on()
+    }
+}
+
 impl Service {
     /// Ends a task, once. The same submit again answers the same.
     pub async fn submit(
@@ -42,20 +51,24 @@ impl Service {
             Ok(outcome) => outcome,
             Err(flaw) => return Err(self.refusal(caller, id, flaw).await?),
         };
-        let submit = Submit {
-            tenant: caller.tenant.clone(),
-            id,
-            worker: caller.subject.clone(),
-            outcome,
-            artifacts: request.artifacts,
-        };
         let span = self.span("submit", caller, id).await;
-        match self.engine.propose(Command::Submit(submit)).instrument(span).await? {
-            Reply::Submitted(record) => Ok(*record),
-            Reply::Rejected(Rejection::NotFound) => Err(ServiceError::not_found("task not found")),
-            Reply::Rejected(rejection) => Err(rejection.into()),
-            _ => Err(ServiceError::unexpected()),
-        }
+        let command = command(caller, id, outcome, request.artifacts);
+        submitted(self.engine.propose(command).instrument(span).await)
+    }
+
+    /// Ends a task without waiting: the answer goes to `reply`, and [`submitted`] reads it. For requests that
+    /// are plain; the others need a look at the task first.
+    pub fn post_submit(
+        &self,
+        caller: &Principal,
+        id: &str,
+        request: SubmitRequest,
+        reply: ReplyTo,
+    ) -> Result<(), ServiceError> {
+        caller.needs(Scope::Result)?;
+        let id = task_id(id, "task not found")?;
+        let command = command(caller, id, outcome(&request)?, request.artifacts);
+        Ok(self.engine.post(command, reply, 0)?)
     }
 
     /// Ends up to the configured number of tasks; each stands for itself. They share a commit.
@@ -92,6 +105,21 @@ impl Service {
     }
 }
 
+fn command(caller: &Principal, id: TaskId, outcome: Outcome, artifacts: Vec<Artifact>) -> Command {
+    let (tenant, worker) = (caller.tenant.clone(), caller.subject.clone());
+    Command::Submit(Submit { tenant, id, worker, outcome, artifacts })
+}
+
+/// The result of a task that was submitted.
+pub fn submitted(answer: Answer) -> Result<ResultRecord, ServiceError> {
+    match answer? {
+        Reply::Submitted(record) => Ok(*record),
+        Reply::Rejected(Rejection::NotFound) => Err(ServiceError::not_found("task not found")),
+        Reply::Rejected(rejection) => Err(rejection.into()),
+        _ => Err(ServiceError::unexpected()),
+    }
+}
+
 fn outcome(request: &SubmitRequest) -> Result<Outcome, ServiceError> {
     let outcome = match &*request.status {
         "COMPLETED" => {
@@ -101,7 +129,10 @@ fn outcome(request: &SubmitRequest) -> Result<Outcome, ServiceError> {
             Some(error) if !error.is_empty() => Outcome::Failed(error.clone()),
             _ => return Err(Rejection::ErrorRequired.into()),
         },
-        _ => return Err(ServiceError::invalid("invalid_status", "invalid status")),
+        _ => {
+            let refused = ServiceError::invalid("invalid_status", "invalid status");
+            return Err(refused.field("status").detail("status must be COMPLETED or FAILED"));
+        }
     };
     match &request.flaw {
         Some(flaw) => Err(flaw.clone()),

@@ -80,7 +80,7 @@ fn promised(operation: &str) -> Access {
         "listQueues" | "getQueue" | "pauseQueue" | "resumeQueue" | "purgeQueue"
         | "listDeadLetters" | "replayDeadLetters" | "purgeDeadLetters" | "replayTask"
         | "cleanupTasks" | "putTopic" | "getTopic" | "deleteTopic" => Access::Admin,
-        "livez" | "readyz" | "healthz" | "metrics" | "openapi" | "docs" => Access::Open,
+        "index" | "livez" | "readyz" | "healthz" | "metrics" | "openapi" | "docs" => Access::Open,
         other => panic!("say here who may call {other}"),
     }
 }
@@ -111,9 +111,8 @@ fn reach(route: &Route) -> Reach {
         "enqueueTask" | "enqueueTasks" | "listTasks" | "claimTask" | "claimTasks"
         | "submitResults" | "listQueues" | "cleanupTasks" => Reach::Tenant,
         "streamEvents" => Reach::Stream,
-        "raftStatus" | "livez" | "readyz" | "healthz" | "metrics" | "openapi" | "docs" => {
-            Reach::Nothing
-        }
+        "raftStatus" | "index" | "livez" | "readyz" | "healthz" | "metrics" | "openapi"
+        | "docs" => Reach::Nothing,
         other => panic!("say here what {other} reaches"),
     }
 }

@@ -4,14 +4,27 @@ mod bare;
 mod cycle;
 mod engine;
 mod http;
+mod load;
 mod process;
 mod scenarios;
 
+use std::process::ExitCode;
+
 use clap::Subcommand;
 
-/// What to measure.
+/// A server under load, or one of the other measurements.
+#[derive(clap::Args)]
+#[command(args_conflicts_with_subcommands = true, after_help = load::HELP)]
+pub struct Args {
+    #[command(subcommand)]
+    what: Option<What>,
+    #[command(flatten)]
+    load: load::Args,
+}
+
+/// What to measure instead.
 #[derive(Subcommand)]
-pub enum Bench {
+enum What {
     /// The engine without a network: full cycles (enqueue, claim, submit) against the bare disk.
     Engine(engine::Args),
     /// A server over HTTP.
@@ -20,13 +33,13 @@ pub enum Bench {
     Scenarios(scenarios::Args),
 }
 
-impl Bench {
-    /// Runs the benchmark.
-    pub fn run(self) -> anyhow::Result<()> {
-        match self {
-            Bench::Engine(args) => engine::run(&args),
-            Bench::Http(args) => http::run(&args),
-            Bench::Scenarios(args) => scenarios::run(&args),
-        }
+/// Runs the benchmark. Some say more by their exit code.
+pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
+    match &args.what {
+        None => return load::run(&args.load),
+        Some(What::Engine(args)) => engine::run(args)?,
+        Some(What::Http(args)) => http::run(args)?,
+        Some(What::Scenarios(args)) => scenarios::run(args)?,
     }
+    Ok(ExitCode::SUCCESS)
 }

@@ -14,14 +14,7 @@ pub struct Usage {
 impl Usage {
     /// Reads the counters now.
     pub fn now() -> Usage {
-        let stat = std::fs::read_to_string("/proc/self/stat").unwrap_or_default();
-        // After the command's closing bracket: field 14 and 15 of the line are user and system ticks.
-        let rest = stat.rsplit_once(')').map_or("", |(_, rest)| rest);
-        let field =
-            |n: usize| rest.split_whitespace().nth(n).and_then(|text| text.parse::<u64>().ok());
-        let ticks = field(11).unwrap_or(0) + field(12).unwrap_or(0);
-        const TICKS_PER_SECOND: u64 = 100;
-        let cpu = Duration::from_millis(ticks * 1_000 / TICKS_PER_SECOND);
+        let cpu = cpu_of("self");
         let io = std::fs::read_to_string("/proc/self/io").unwrap_or_default();
         let line = io.lines().find_map(|line| line.strip_prefix("write_bytes: "));
         let written = line.and_then(|text| text.trim().parse().ok()).unwrap_or(0);
@@ -29,18 +22,34 @@ impl Usage {
     }
 }
 
+/// CPU time of all threads of a process, user and system. `self` is this one.
+pub fn cpu_of(pid: &str) -> Duration {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    // After the command's closing bracket: field 14 and 15 of the line are user and system ticks.
+    let rest = stat.rsplit_once(')').map_or("", |(_, rest)| rest);
+    let field = |n: usize| rest.split_whitespace().nth(n).and_then(|text| text.parse::<u64>().ok());
+    let ticks = field(11).unwrap_or(0) + field(12).unwrap_or(0);
+    const TICKS_PER_SECOND: u64 = 100;
+    Duration::from_millis(ticks * 1_000 / TICKS_PER_SECOND)
+}
+
 /// Resident memory in bytes.
 pub fn rss() -> u64 {
-    status_kib("VmRSS:") * 1_024
+    rss_of("self")
+}
+
+/// Resident memory of a process in bytes.
+pub fn rss_of(pid: &str) -> u64 {
+    status_kib(pid, "VmRSS:") * 1_024
 }
 
 /// The most resident memory so far, in bytes.
 pub fn peak_rss() -> u64 {
-    status_kib("VmHWM:") * 1_024
+    status_kib("self", "VmHWM:") * 1_024
 }
 
-fn status_kib(name: &str) -> u64 {
-    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+fn status_kib(pid: &str, name: &str) -> u64 {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
     let line = status.lines().find_map(|line| line.strip_prefix(name));
     line.and_then(|rest| rest.split_whitespace().next()?.parse().ok()).unwrap_or(0)
 }

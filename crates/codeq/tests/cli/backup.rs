@@ -68,7 +68,11 @@ fn what_cannot_be_done_is_said_and_left_alone() {
     assert!(!at("missing").exists() && !at("backup").exists());
     for args in [["backup", "data", "taken"], ["restore", "data", "taken"]] {
         let said = codeq(&[args[0], text(&at(args[1])), text(&at(args[2]))]);
-        assert!(said.code == 1 && said.err.contains("choose an empty directory"), "{}", said.err);
+        let expected = format!(
+            "codeq: {} is not empty: it holds 'file'; choose an empty directory\n",
+            at("taken").display()
+        );
+        assert_eq!((said.code, said.err), (1, expected));
     }
     assert_eq!(contents(&at("taken")), before);
 
@@ -76,6 +80,12 @@ fn what_cannot_be_done_is_said_and_left_alone() {
     let used = codeq(&["backup", text(&at("data")), text(&at("backup"))]);
     assert!(used.code == 1 && used.err.contains("in use"), "{}", used.err);
     drop(engine);
+    let backup = codeq(&["backup", text(&at("data")), text(&at("backup"))]);
+    assert_eq!(backup.code, 0, "{}", backup.err);
+    let kept = contents(&at("data"));
+    let over = codeq(&["restore", text(&at("backup")), text(&at("data"))]);
+    assert!(over.code == 1 && over.err.contains("is not empty: it holds '"), "{}", over.err);
+    assert_eq!(contents(&at("data")), kept);
     let none = codeq(&["restore", text(&at("taken")), text(&at("new"))]);
     assert!(none.code == 1 && none.err.contains("not a complete backup"), "{}", none.err);
 }

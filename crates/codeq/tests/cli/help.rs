@@ -12,6 +12,8 @@ fn every_command_has_help_with_an_example() {
         ("backup", "must not be in use"),
         ("restore", "The backup is verified"),
         ("sim", "codeq sim --seed 42"),
+        ("bench", "codeq bench --http-url "),
+        ("bench", "Exit code: 0 all is well, 1 "),
     ] {
         assert!(
             top.out.contains(&format!("  {command} ")),

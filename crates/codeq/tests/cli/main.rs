@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "helpers of tests")]
 
 mod backup;
+mod config;
 mod fsck;
 mod harness;
 mod help;

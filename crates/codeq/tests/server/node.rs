@@ -70,6 +70,10 @@ impl Node {
         Client::new(self.addr)
     }
 
+    pub fn pid(&self) -> u32 {
+        self.process.child.id()
+    }
+
     /// SIGKILL.
     pub fn kill(self) {
         self.process.kill();
@@ -121,10 +125,19 @@ impl Process {
     }
 
     /// Waits until it ended by itself.
-    pub fn ended(mut self) -> ExitStatus {
+    pub fn ended(self) -> ExitStatus {
+        self.finished().0
+    }
+
+    /// Waits until it ended by itself, and what it said on its standard output.
+    pub fn finished(mut self) -> (ExitStatus, String) {
         let mut stdout = self.stdout.take().unwrap();
-        within("end", move || stdout.read_to_end(&mut Vec::new())).unwrap();
-        self.child.wait().unwrap()
+        let read = move || {
+            let mut bytes = Vec::new();
+            stdout.read_to_end(&mut bytes).map(|_| bytes)
+        };
+        let bytes = within("end", read).unwrap();
+        (self.child.wait().unwrap(), String::from_utf8_lossy(&bytes).into_owned())
     }
 }
 

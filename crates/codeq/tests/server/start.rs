@@ -174,7 +174,7 @@ fn serve_with_static_tokens_works_from_enqueue_to_result() {
 /// The address in the line that says that the server is ready.
 fn served(line: &str) -> Option<SocketAddr> {
     let rest = line.strip_prefix("codeq: ready after ")?;
-    rest.rsplit(' ').next()?.parse().ok()
+    rest.split([' ', ';']).find_map(|word| word.parse().ok())
 }
 
 #[test]

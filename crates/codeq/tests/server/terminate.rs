@@ -37,6 +37,28 @@ fn what_was_answered_survives_sigterm() {
     assert!(count.completed > 0, "{count:?}");
 }
 
+#[test]
+fn the_log_says_why_it_stops_and_how_long_that_took() {
+    let base = tempfile::tempdir().unwrap();
+    let dir = base.path().join("data");
+    let node = Node::dev(&dir, &["--log-level", "info"]);
+    assert_eq!(node.client().get("/livez").unwrap().status, 200);
+    node.terminate();
+    assert_eq!(node.ended().code(), Some(0));
+    let log = std::fs::read_to_string(dir.with_extension("log")).unwrap();
+    let lines: Vec<&str> = log.lines().filter(|line| line.contains("codeq::server: ")).collect();
+    assert_eq!(lines.len(), 2, "{log}");
+    assert!(lines[0].ends_with(" INFO codeq::server: draining why=SIGTERM"), "{log}");
+    assert!(lines[1].contains(" INFO codeq::server: stopped took_ms="), "{log}");
+    let times: Vec<&str> = log.split("took_ms=").skip(1).collect();
+    assert_eq!(times.len(), 2, "the request's and the end's: {log}");
+    for time in times {
+        let time = time.split_whitespace().next().unwrap();
+        assert!(time.parse::<f64>().is_ok(), "{time}");
+        assert!(time.split_once('.').is_none_or(|(_, part)| part.len() <= 3), "{time}");
+    }
+}
+
 fn terminate(node: Node, ledger: &Mutex<Ledger>, random: &mut Random, life: Duration) {
     let addr = node.addr;
     let stopping = AtomicBool::new(false);

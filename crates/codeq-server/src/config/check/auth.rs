@@ -40,6 +40,29 @@ pub(super) fn check(auth: &AuthConfig, role: &str, problems: &mut Vec<Problem>) 
     }
 }
 
+impl AuthConfig {
+    /// Whether anybody of this role can get in.
+    pub(super) fn lets_in(&self) -> bool {
+        !self.jwt.is_empty() || !self.static_tokens.is_empty()
+    }
+}
+
+/// Notes about fixed tokens of workers that are let in and then may do nothing.
+pub(super) fn idle_workers(workers: &AuthConfig) -> Vec<String> {
+    let mut notes = Vec::new();
+    for (index, token) in workers.static_tokens.iter().enumerate() {
+        let path = format!("workerAuth.staticTokens[{index}]");
+        if token.scopes.is_empty() {
+            notes.push(format!("{path} has no scopes: it may not claim or finish tasks"));
+        }
+        if token.event_types.is_empty() {
+            let text = "has no eventTypes: it may claim no task ('*' allows all)";
+            notes.push(format!("{path} {text}"));
+        }
+    }
+    notes
+}
+
 /// Whether this is the token.
 pub(super) fn is_token(token: &StaticToken, plain: &str) -> bool {
     hash(token) == Some(hex(plain))

@@ -16,7 +16,7 @@ use tracing_subscriber::EnvFilter;
 
 use super::dev::DEV_TOKEN;
 use super::mask::mask_url;
-use super::model::{AuthConfig, Config, Durability, RateLimit};
+use super::model::{Config, Durability, RateLimit};
 use super::problem::Problem;
 use super::read::shown;
 
@@ -59,6 +59,16 @@ impl Config {
             note(true, &format!("{key} {text}"));
         }
         note(self.metrics.public, "metrics.public is on: /metrics answers everybody");
+        note(
+            !self.producer_auth.lets_in(),
+            "producerAuth has no jwt and no staticTokens: nobody can enqueue",
+        );
+        let producers_work = self.allow_producer_as_worker && self.producer_auth.lets_in();
+        note(
+            !self.worker_auth.lets_in() && !producers_work,
+            "workerAuth has no jwt and no staticTokens: nobody can claim",
+        );
+        notes.extend(auth::idle_workers(&self.worker_auth));
         notes
     }
 
@@ -211,8 +221,7 @@ impl Config {
 
     /// What a server that the network can reach must not do.
     fn check_exposed(&self, key: &str, addr: SocketAddr, problems: &mut Vec<Problem>) {
-        let none = |auth: &AuthConfig| auth.jwt.is_empty() && auth.static_tokens.is_empty();
-        if none(&self.producer_auth) && none(&self.worker_auth) {
+        if !self.producer_auth.lets_in() && !self.worker_auth.lets_in() {
             let text = format!(
                 "{addr} is open to the network, but nobody could authenticate: set producerAuth and \
                  workerAuth, or listen on 127.0.0.1"

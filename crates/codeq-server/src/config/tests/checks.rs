@@ -189,7 +189,8 @@ fn a_server_that_the_network_reaches_knows_its_callers() {
     let jwt = "[{issuer: 'https://i.example', audience: codeq}]";
     let env = [("CODEQ_HTTP_ADDR", "[::]:8080"), ("CODEQ_WORKER_AUTH_JWT", jwt)];
     let notes = from_env(&env).unwrap().config.notes();
-    assert!(notes.len() == 1 && notes[0].contains("without TLS"), "{notes:?}");
+    assert!(notes.len() == 2 && notes[0].contains("without TLS"), "{notes:?}");
+    assert!(notes[1].ends_with("nobody can enqueue"), "{notes:?}");
 
     let mut config = Config::dev("d".into(), ([127, 0, 0, 1], 8080).into()).unwrap();
     config.http_addr = ([10, 0, 0, 1], 8080).into();
@@ -197,6 +198,30 @@ fn a_server_that_the_network_reaches_knows_its_callers() {
     assert_eq!(said.len(), 2);
     assert!(said[0].starts_with("producerAuth.staticTokens[0]: the development token"), "{said:?}");
     assert!(said[1].starts_with("workerAuth.staticTokens[0]: the development token"), "{said:?}");
+}
+
+#[test]
+fn who_is_let_in_and_may_do_nothing_is_noted() {
+    let mut config = Config::dev("dir".into(), ([127, 0, 0, 1], 0).into()).unwrap();
+    config.allow_producer_as_worker = false;
+    assert_eq!(config.notes(), Vec::<String>::new());
+    let idle = StaticToken { scopes: vec![], ..config.worker_auth.static_tokens[0].clone() };
+    let blind = StaticToken { event_types: vec![], ..config.worker_auth.static_tokens[0].clone() };
+    config.worker_auth.static_tokens.extend([idle, blind]);
+    assert_eq!(
+        config.notes(),
+        [
+            "workerAuth.staticTokens[1] has no scopes: it may not claim or finish tasks",
+            "workerAuth.staticTokens[2] has no eventTypes: it may claim no task ('*' allows all)",
+        ]
+    );
+    config.worker_auth.static_tokens.clear();
+    let said = |config: &Config| config.notes().pop().unwrap_or_default();
+    assert!(said(&config).ends_with("nobody can claim"), "{}", said(&config));
+    config.allow_producer_as_worker = true;
+    assert!(said(&config).starts_with("allowProducerAsWorker"), "{}", said(&config));
+    config.producer_auth.static_tokens.clear();
+    assert_eq!(config.notes().iter().filter(|note| note.contains("nobody can ")).count(), 2);
 }
 
 #[test]

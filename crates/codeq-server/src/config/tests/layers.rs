@@ -114,6 +114,8 @@ fn every_flag_sets_its_key() {
     let flags = Flags {
         data_dir: Some("/tmp/x".into()),
         http_addr: Some(([127, 0, 0, 1], 1).into()),
+        producer_addr: Some(([127, 0, 0, 1], 3).into()),
+        worker_addr: Some(([127, 0, 0, 1], 4).into()),
         shards: Some(9),
         durability: Some(Durability::Os),
         log_level: Some("error".to_owned()),
@@ -127,6 +129,8 @@ fn every_flag_sets_its_key() {
     for (path, flag) in [
         ("dataDir", "--data-dir"),
         ("httpAddr", "--http-addr"),
+        ("producerAddr", "--producer-addr"),
+        ("workerAddr", "--worker-addr"),
         ("shards", "--shards"),
         ("durability", "--durability"),
         ("logLevel", "--log-level"),

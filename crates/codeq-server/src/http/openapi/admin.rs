@@ -41,9 +41,13 @@ fn list_queues() -> Operation {
 }
 
 fn get_queue() -> Operation {
-    Operation::new("queue", "Read a queue", "A queue that does not exist has zeros.")
-        .answers(200, "Its numbers.", "Queue")
-        .refuses(&["invalid_command"])
+    Operation::new(
+        "queue",
+        "Read a queue",
+        "A queue that does not exist has zeros and is not paused.",
+    )
+    .answers(200, "Its numbers.", "Queue")
+    .refuses(&["invalid_command"])
 }
 
 fn pause() -> Operation {

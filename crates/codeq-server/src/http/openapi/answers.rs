@@ -48,6 +48,7 @@ pub fn schemas() -> Vec<(&'static str, Value)> {
         ("Topic", topic()),
         ("TaskEvent", task_event()),
         ("RaftStatus", raft_status()),
+        ("Index", index()),
         ("ResultCallback", result_callback()),
         ("Problem", problem()),
     ]
@@ -207,7 +208,7 @@ fn queue_map() -> Value {
     })
 }
 
-const QUEUE_FIELDS: [&str; 5] = ["command", "ready", "delayed", "inProgress", "dlq"];
+const QUEUE_FIELDS: [&str; 6] = ["command", "ready", "delayed", "inProgress", "dlq", "paused"];
 
 fn queue() -> Value {
     let properties = json!({
@@ -216,6 +217,7 @@ fn queue() -> Value {
         "delayed": count("Tasks that wait for their time."),
         "inProgress": count("Leased tasks."),
         "dlq": count("Dead letters."),
+        "paused": flag("Claims are stopped."),
     });
     object("The numbers of a queue.", &QUEUE_FIELDS, properties)
 }
@@ -226,7 +228,6 @@ fn queue_item() -> Value {
         "completed",
         "failed",
         "bytes",
-        "paused",
         "oldestReadySeconds",
         "enqueuedPerSecond",
         "claimedPerSecond",
@@ -237,7 +238,6 @@ fn queue_item() -> Value {
         "completed": count("Finished tasks that are kept, completed."),
         "failed": count("Finished tasks that are kept, failed."),
         "bytes": count("Payload bytes of unfinished tasks."),
-        "paused": flag("Claims are stopped."),
         "oldestReadySeconds": { "type": "number", "minimum": 0, "description": "Age of the oldest claimable task; 0 if there is none." },
         "enqueuedPerSecond": { "type": "number", "minimum": 0, "description": "Tasks made, over the last minute." },
         "claimedPerSecond": { "type": "number", "minimum": 0, "description": "Tasks claimed, over the last minute." },
@@ -344,6 +344,17 @@ fn raft_status() -> Value {
     object("Where this node stands.", &["enabled", "numGroups", "groups"], properties)
 }
 
+fn index() -> Value {
+    let properties = json!({
+        "name": text("`codeQ`."),
+        "version": text("The version of the server."),
+        "api": text("Where the routes of the API begin."),
+        "docs": text("The documentation as a page."),
+        "openapi": text("The documentation as OpenAPI 3.1."),
+    });
+    object("Where to go from here.", &["name", "version", "api", "docs", "openapi"], properties)
+}
+
 fn result_callback() -> Value {
     let properties = json!({
         "taskId": id("The task. Deliveries may repeat: deduplicate by this."),
@@ -364,7 +375,7 @@ fn problem() -> Value {
         "title": text("The name of the status."),
         "status": { "type": "integer", "minimum": 400, "maximum": 599 },
         "detail": text("What is wrong with this request."),
-        "error": text("The same, as codeQ's clients read it."),
+        "error": text("The same in short, as codeQ's clients read it."),
         "code": text("A stable slug for programs."),
         "requestId": text("The same as in `X-Request-Id`."),
         "field": text("The field or parameter that is wrong, if one is."),

@@ -29,7 +29,7 @@ pub static CODES: &[Code] = codes! {
     "invalid_token" 401, "No validator accepts the token: it is malformed, has ended, or is signed by somebody else.",
         "Get a new token. A producer's token is not good for the routes of workers, nor the other way round.";
     "forbidden" 403, "The token is good, but may not do this: a scope, an event type or the admin role is missing, or its tenant claims disagree.",
-        "Use a token with what `error` names.";
+        "Use a token with what `detail` names.";
     "identity_unavailable" 503, "The issuer's keys cannot be fetched, and none are known from before.",
         "Try again after `Retry-After` seconds. If it lasts, the operator must look at the identity provider.";
     "rate_limited" 429, "The tenant asks more often than it may.",
@@ -45,14 +45,14 @@ pub static CODES: &[Code] = codes! {
         "Encode names as UTF-8, then as percent signs.";
     "invalid_parameter" 400, "A parameter of the query is not what it should be; `field` names it.",
         "Correct it.";
-    "body_too_large" 413, "The body is larger than this route takes.",
+    "body_too_large" 413, "The body is larger than this route takes; `detail` names the limit.",
         "Send less at a time.";
     "body_timeout" 408, "The body did not arrive in time.",
         "Send it again on a new connection.";
     "unsupported_encoding" 415, "The body has a `Content-Encoding`.",
         "Send it as it is.";
     "invalid_body" 400, "The body is not the JSON that this route takes: malformed, a field missing or of another type.",
-        "Compare it with the schema of the request.";
+        "`detail` says what and where. Compare the body with the schema of the request.";
     "too_deep" 400, "The JSON is nested deeper than 100 levels.",
         "Flatten it, or send it as a string.";
 
@@ -115,7 +115,7 @@ pub static CODES: &[Code] = codes! {
         "Send 1 to 1,000.";
     "invalid_cursor" 400, "The cursor was made for another list, or was changed.",
         "Pass `nextCursor` on as it is, with the same parameters; or begin anew without a cursor.";
-    "invalid_filter" 400, "The filter has a term that is not understood; `error` says which rule it breaks.",
+    "invalid_filter" 400, "The filter has a term that is not understood; `detail` says which rule it breaks.",
         "Write terms like `worker=w-1 created>2026-01-31T00:00:00Z error~\"connection refused\"`.";
     "invalid_before" 400, "`before` is not a moment in RFC 3339.",
         "Write it like `2026-01-31T08:00:00Z`.";

@@ -12,6 +12,7 @@ const OPEN_METRICS: &str = "application/openmetrics-text";
 pub fn operations() -> Vec<(&'static str, Operation)> {
     vec![
         ("raftStatus", raft()),
+        ("index", index()),
         ("livez", live()),
         ("readyz", ready("Whether the server is ready")),
         ("healthz", ready("The same as `/readyz`")),
@@ -26,6 +27,14 @@ fn raft() -> Operation {
         200,
         "Where this node stands.",
         "RaftStatus",
+    )
+}
+
+fn index() -> Operation {
+    Operation::new("server", "Find the documentation", "For whoever comes without a path.").answers(
+        200,
+        "Where to go from here.",
+        "Index",
     )
 }
 

@@ -34,9 +34,15 @@ async fn queues_as_a_flat_map_as_a_list_and_one_by_one() {
         "claimedPerSecond": "<number>", "finishedPerSecond": "<number>",
     });
     assert_shape(&list, &json!({"items": [item]}));
-    let one = json!({"command": "C", "ready": 2, "delayed": 1, "inProgress": 1, "dlq": 1});
+    let counts = |command: &str, [ready, delayed, running, dlq]: [u64; 4]| {
+        json!({
+            "command": command, "ready": ready, "delayed": delayed, "inProgress": running, "dlq": dlq,
+            "paused": false,
+        })
+    };
+    let one = counts("C", [2, 1, 1, 1]);
     assert_eq!(h.get(ADMIN, "admin/queues/C").await.expect(200).json(), one);
-    let none = json!({"command": "none", "ready": 0, "delayed": 0, "inProgress": 0, "dlq": 0});
+    let none = counts("none", [0; 4]);
     assert_eq!(h.get(ADMIN, "admin/queues/none").await.expect(200).json(), none);
     let refused = h.get(ADMIN, "admin/queues?format=xml").await;
     assert_eq!(refused.refused(400, "invalid 'format' (list, or absent)")["field"], "format");
@@ -76,7 +82,9 @@ async fn cleanup_removes_what_is_finished_and_nothing_else() {
         h.get(PRODUCER, &format!("tasks/{id}/result")).await.refused(404, "task not found");
     }
     let left = h.get(ADMIN, "admin/queues/c").await.expect(200).json();
-    let live = json!({"command": "c", "ready": 2, "delayed": 1, "inProgress": 1, "dlq": 0});
+    let live = json!({
+        "command": "c", "ready": 2, "delayed": 1, "inProgress": 1, "dlq": 0, "paused": false,
+    });
     assert_eq!(left, live);
     let bare = h.act(ADMIN, "admin/tasks/cleanup").await.expect(200).json();
     assert_shape(&bare, &json!({"before": "<time>", "deleted": 0, "limit": 1000}));

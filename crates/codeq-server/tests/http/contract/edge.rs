@@ -52,7 +52,8 @@ async fn a_problem_has_every_member_and_no_other() {
 #[tokio::test]
 async fn unknown_routes_and_methods_are_problems() {
     let h = Harness::start().await;
-    for path in ["/", "/v1/codeq", "/v1/codeq/", "nope", "tasks/", "tasks/a/b/c", "/v2/codeq/tasks"]
+    for path in
+        ["//", "/v1/codeq", "/v1/codeq/", "nope", "tasks/", "tasks/a/b/c", "/v2/codeq/tasks"]
     {
         for token in ["", PRODUCER] {
             h.get(token, path).await.refused(404, "not found");
@@ -73,6 +74,21 @@ async fn unknown_routes_and_methods_are_problems() {
         named.sort_unstable();
         assert_eq!(named, allowed, "{path}");
     }
+}
+
+#[tokio::test]
+async fn the_root_says_where_the_documentation_is() {
+    let h = Harness::start().await;
+    let root = h.get("", "/").await.expect(200);
+    let index = json!({
+        "name": "codeQ", "version": env!("CARGO_PKG_VERSION"), "api": "/v1/codeq", "docs": "/docs",
+        "openapi": "/openapi.json",
+    });
+    assert_eq!(root.json(), index);
+    for name in ["docs", "openapi"] {
+        h.get("", index[name].as_str().unwrap()).await.expect(200);
+    }
+    send(h.request(Method::POST, "", "/")).await.refused(405, "method not allowed");
 }
 
 #[tokio::test]

@@ -2,6 +2,7 @@
 
 mod admin;
 mod bodies;
+mod details;
 mod edge;
 mod enqueue;
 mod limits;

@@ -17,9 +17,15 @@ async fn a_paused_queue_takes_tasks_and_hands_out_none() {
     let list = h.get(ADMIN, "admin/queues?format=list").await.expect(200).json();
     let states: Vec<_> = list["items"].as_array().unwrap().iter().map(|q| &q["paused"]).collect();
     assert_eq!(states, [true, false]);
+    let one = async |name: &str| h.get(ADMIN, &format!("admin/queues/{name}")).await.json();
+    assert_eq!(
+        (&one("c").await["paused"], &one("d").await["paused"]),
+        (&json!(true), &json!(false))
+    );
     for _ in 0..2 {
         let resumed = h.act(ADMIN, "admin/queues/c/resume").await.expect(200).json();
         assert_eq!(resumed, json!({"command": "c", "paused": false}));
+        assert_eq!(one("c").await["paused"], false);
     }
     assert_eq!(h.claim(WORKER, "c").await["id"], *id);
 }

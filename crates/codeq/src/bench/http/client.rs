@@ -67,15 +67,47 @@ impl Client {
         let head = self.buffer.get(..end).unwrap_or_default();
         let head = std::str::from_utf8(head).context("the head is not text")?;
         let status = head.get(9..12).and_then(|text| text.parse().ok()).context("no status")?;
-        let length = head.lines().find_map(|line| {
-            let (name, value) = line.split_once(':')?;
-            name.eq_ignore_ascii_case("content-length").then(|| value.trim().parse::<usize>())
-        });
-        let length = length.transpose()?.unwrap_or(0);
+        let field = |wanted: &str| {
+            head.lines().find_map(|line| {
+                let (name, value) = line.split_once(':')?;
+                name.eq_ignore_ascii_case(wanted).then_some(value.trim())
+            })
+        };
+        if field("transfer-encoding").is_some_and(|value| value.eq_ignore_ascii_case("chunked")) {
+            self.chunks(end).await?;
+            return Ok(Answer { status, body: &self.buffer });
+        }
+        let length: usize = field("content-length").map(str::parse).transpose()?.unwrap_or(0);
         while self.buffer.len() < end + length {
             self.fill().await?;
         }
         Ok(Answer { status, body: self.buffer.get(end..end + length).unwrap_or_default() })
+    }
+
+    /// Reads a body that comes in pieces, and leaves it alone in the buffer. Other servers send such ones.
+    async fn chunks(&mut self, mut at: usize) -> anyhow::Result<()> {
+        let mut body = Vec::new();
+        loop {
+            let rest = self.buffer.get(at..).unwrap_or_default();
+            let Some(line) = find(rest, b"\r\n") else {
+                self.fill().await?;
+                continue;
+            };
+            let size = std::str::from_utf8(rest.get(..line).unwrap_or_default())?;
+            let size = size.split(';').next().unwrap_or_default().trim();
+            let size = usize::from_str_radix(size, 16).context("a chunk without a size")?;
+            let from = at + line + 2;
+            let to = from.checked_add(size).context("a chunk without an end")?;
+            while self.buffer.len() < to + 2 {
+                self.fill().await?;
+            }
+            body.extend_from_slice(self.buffer.get(from..to).unwrap_or_default());
+            at = to + 2;
+            if size == 0 {
+                self.buffer = body;
+                return Ok(());
+            }
+        }
     }
 
     async fn fill(&mut self) -> anyhow::Result<()> {
@@ -116,4 +148,37 @@ pub fn task_ids(body: &[u8]) -> Vec<String> {
 
 fn find(bytes: &[u8], wanted: &[u8]) -> Option<usize> {
     bytes.windows(wanted.len()).position(|window| window == wanted)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::{Read, Write};
+
+    use super::*;
+
+    #[test]
+    fn bodies_in_pieces_are_put_together() {
+        let server = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let addr = server.local_addr().unwrap();
+        let answers = std::thread::spawn(move || {
+            let (mut stream, _) = server.accept().unwrap();
+            let mut ask = [0; 1_024];
+            for answer in [
+                "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhello\r\nA;x=y\r\n, you all!\r\n0\r\n\r\n",
+                "HTTP/1.1 202 Accepted\r\nContent-Length: 2\r\n\r\nok",
+            ] {
+                assert!(stream.read(&mut ask).unwrap() > 0);
+                stream.write_all(answer.as_bytes()).unwrap();
+            }
+        });
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        runtime.block_on(async {
+            let mut client = Client::connect(addr, "t").await.unwrap();
+            let answer = client.get("/").await.unwrap();
+            assert_eq!((answer.status, answer.body), (200, b"hello, you all!".as_slice()));
+            let answer = client.get("/").await.unwrap();
+            assert_eq!((answer.status, answer.body), (202, b"ok".as_slice()));
+        });
+        answers.join().unwrap();
+    }
 }

@@ -1,6 +1,6 @@
 //! `codeq bench http`: a server over HTTP, on the machine at hand.
 
-mod client;
+pub(super) mod client;
 mod cycle;
 mod enqueue;
 mod list;

@@ -1,0 +1,257 @@
+//! What the two ways to drive a server share: which tasks may be created now, and what became of each.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::ops::Range;
+use std::rc::Rc;
+use std::time::{Duration, Instant};
+
+use tokio::sync::Notify;
+
+use super::ledger::Ledger;
+use super::payload::Payloads;
+use super::plan::Plan;
+use super::schedule::Schedule;
+use super::tracker::Tracker;
+
+/// Different errors that are counted apart; the rest are counted together.
+const KINDS: usize = 50;
+
+/// Why a run ended early.
+#[derive(Debug, Clone)]
+pub enum Failure {
+    /// The server, or the way to it, went away.
+    Away(String),
+    /// The server does not do what the contract says, or does not let us.
+    Refused(String),
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Failure::Away(why) => write!(out, "the server went away: {why}"),
+            Failure::Refused(why) => out.write_str(why),
+        }
+    }
+}
+
+/// The state of a run.
+pub struct Core {
+    /// What it is to do.
+    pub plan: Plan,
+    /// What became of the tasks.
+    pub tracker: Tracker,
+    /// Makes payloads.
+    pub payloads: Payloads,
+    /// What was acknowledged, if it is to be written down.
+    pub ledger: Option<Ledger>,
+    /// Errors by kind.
+    pub errors: BTreeMap<String, u64>,
+    /// Something happened that the run waits for: a failure, or the last answer.
+    pub event: Rc<Notify>,
+    /// There may be room for a create, for producers that wait.
+    pub room: Rc<Notify>,
+    failure: Option<Failure>,
+    schedule: Option<Schedule>,
+    start: Instant,
+    creating: bool,
+    stopping: bool,
+}
+
+impl Core {
+    /// A run that has not begun.
+    pub fn new(plan: Plan, ledger: Option<Ledger>) -> anyhow::Result<Core> {
+        Ok(Core {
+            tracker: Tracker::new(plan.window())?,
+            payloads: Payloads::new(plan.payload),
+            ledger,
+            errors: BTreeMap::new(),
+            event: Rc::new(Notify::new()),
+            room: Rc::new(Notify::new()),
+            failure: None,
+            schedule: plan.rate.map(Schedule::new),
+            start: Instant::now(),
+            creating: false,
+            stopping: false,
+            plan,
+        })
+    }
+
+    /// The clock of the run begins, and tasks may be created.
+    pub fn start(&mut self) {
+        self.start = Instant::now();
+        self.creating = true;
+    }
+
+    /// The time is over. What arrived in it is still sent, or the latest would not be counted.
+    pub fn stop(&mut self) {
+        self.stopping = true;
+        self.creating &= self.schedule.is_some();
+    }
+
+    /// Everything that was to be sent was, and every answer came.
+    pub fn is_done(&self) -> bool {
+        self.stopping && self.tracker.is_drained() && self.backlog() == 0
+    }
+
+    /// Nanoseconds since the start.
+    pub fn now(&self) -> u64 {
+        u64::try_from(self.start.elapsed().as_nanos()).unwrap_or(u64::MAX)
+    }
+
+    /// The time since the start.
+    pub fn elapsed(&self) -> Duration {
+        self.start.elapsed()
+    }
+
+    /// Arrivals that are due and not sent.
+    pub fn backlog(&self) -> u64 {
+        let end = self.plan.window().end;
+        let due = self.schedule.map(|schedule| schedule.due(self.now().min(end)));
+        due.map_or(0, |due| due.saturating_sub(self.tracker.counts().sent))
+    }
+
+    /// The numbers of the tasks that are to be created now, in one message; empty if none.
+    pub fn take(&mut self) -> Range<u64> {
+        let first = self.tracker.counts().sent;
+        if !self.creating {
+            return first..first;
+        }
+        let (now, batch) = (self.now(), self.plan.create_batch as u64);
+        let room = self.plan.ahead.saturating_sub(self.tracker.outstanding());
+        let count = match self.schedule {
+            None if room < batch => 0,
+            None => batch,
+            Some(_) => self.backlog().min(batch).min(room),
+        };
+        for number in first..first + count {
+            // The number of a task is also that of its arrival.
+            let since = self.schedule.map_or(now, |schedule| schedule.at(number));
+            self.tracker.send(since);
+        }
+        first..first + count
+    }
+
+    /// An error of a kind.
+    pub fn error(&mut self, kind: String) {
+        let known = self.errors.contains_key(&kind) || self.errors.len() < KINDS;
+        *self.errors.entry(if known { kind } else { "other".to_owned() }).or_default() += 1;
+    }
+
+    /// The run cannot go on. The first reason stays.
+    pub fn fail(&mut self, failure: Failure) {
+        self.creating = false;
+        self.failure.get_or_insert(failure);
+        self.event.notify_one();
+    }
+
+    /// Why the run cannot go on.
+    pub fn failure(&self) -> Option<&Failure> {
+        self.failure.as_ref()
+    }
+
+    /// A create was acknowledged.
+    pub fn created(&mut self, number: u64, id: &str) {
+        self.tracker.created(number, super::ids::key(id), self.now());
+        if let Some(ledger) = &mut self.ledger {
+            ledger.created(id);
+        }
+    }
+
+    /// A create was refused.
+    pub fn refused(&mut self, number: u64, why: &str) {
+        self.tracker.refused(number);
+        self.error(format!("create refused: {why}"));
+    }
+
+    /// A completion was acknowledged.
+    pub fn completed(&mut self, number: u64, id: &str) {
+        self.tracker.completed(number, self.now());
+        if let Some(ledger) = &mut self.ledger {
+            ledger.completed(id);
+        }
+    }
+
+    /// To be called after a handful of answers: wakes whoever waits for them.
+    pub fn settle(&mut self) {
+        if self.creating {
+            self.room.notify_waiters();
+        }
+        if self.is_done() {
+            self.event.notify_one();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::super::Args;
+    use super::*;
+
+    #[derive(Parser)]
+    struct Line {
+        #[command(flatten)]
+        args: Args,
+    }
+
+    fn core(flags: &str) -> Core {
+        let line = Line::parse_from(format!("bench {flags}").split_whitespace());
+        Core::new(Plan::new(&line.args), None).unwrap()
+    }
+
+    #[test]
+    fn a_closed_loop_sends_when_there_is_room_for_a_whole_batch() {
+        let mut core = core("--create-batch 4 --ahead 10");
+        assert!(core.take().is_empty(), "it has not started");
+        core.start();
+        assert_eq!((core.take(), core.take()), (0..4, 4..8));
+        assert!(core.take().is_empty());
+        core.completed(0, "a");
+        assert!(core.take().is_empty());
+        core.refused(1, "full");
+        assert_eq!(core.take(), 8..12);
+        core.completed(2, "b");
+        (3..6).for_each(|number| core.completed(number, "c"));
+        core.stop();
+        assert!(core.take().is_empty());
+    }
+
+    #[test]
+    fn an_open_loop_sends_what_is_due_and_no_more_than_its_bound() {
+        // All of the tasks are due after a second, and the run began longer ago than that.
+        let mut core = core("--rate 100 --ahead 30 --create-batch 20 --seconds 1 --warm-up 0");
+        core.start();
+        core.start = Instant::now().checked_sub(Duration::from_secs(5)).unwrap();
+        assert_eq!((core.take(), core.take()), (0..20, 20..30));
+        assert!(core.take().is_empty(), "its bound");
+        core.stop();
+        assert_eq!(core.backlog(), 71, "what was due in the second, and is not sent");
+        for number in 0..30 {
+            core.created(number, "a");
+            core.completed(number, "a");
+        }
+        assert!(!core.is_done(), "it is still to be sent");
+        assert_eq!(core.take(), 30..50);
+    }
+
+    #[test]
+    fn kinds_of_errors_are_bounded() {
+        let mut core = core("");
+        (0..1_000).for_each(|n| core.error(n.to_string()));
+        assert_eq!(core.errors.len(), KINDS + 1);
+        assert_eq!(core.errors["other"], 1_000 - KINDS as u64);
+    }
+
+    #[test]
+    fn the_first_failure_stays() {
+        let mut core = core("");
+        core.start();
+        core.fail(Failure::Away("reset".to_owned()));
+        core.fail(Failure::Refused("other".to_owned()));
+        let failure = core.failure().unwrap().to_string();
+        assert_eq!(failure, "the server went away: reset");
+        assert!(core.take().is_empty());
+    }
+}

@@ -1,0 +1,313 @@
+//! Driving a server over HTTP: a connection for every create in flight and for every credit, one request at
+//! a time on each.
+
+use std::borrow::Cow;
+use std::cell::RefCell;
+use std::net::SocketAddr;
+use std::ops::Range;
+use std::rc::Rc;
+use std::time::Duration;
+
+use anyhow::Context;
+use serde::Deserialize;
+use serde_json::value::RawValue;
+
+use super::super::http::client::Client;
+use super::core::{Core, Failure};
+use super::ids::key;
+use super::payload;
+
+const BASE: &str = "/v1/codeq";
+/// Claims wait this long for a task, in seconds.
+const WAIT: u32 = 5;
+/// Between a claim that the server had no time for and the next.
+const MOMENT: Duration = Duration::from_millis(10);
+
+type Shared = Rc<RefCell<Core>>;
+
+/// Where a server is.
+#[derive(Debug, Clone)]
+pub struct Target {
+    addr: SocketAddr,
+    base: String,
+    token: String,
+}
+
+/// A task in an answer: what is needed of it.
+#[derive(Deserialize)]
+struct Task<'a> {
+    #[serde(borrow)]
+    id: Cow<'a, str>,
+    #[serde(borrow)]
+    payload: Option<&'a RawValue>,
+}
+
+#[derive(Deserialize)]
+struct Claimed<'a> {
+    #[serde(borrow)]
+    tasks: Vec<Task<'a>>,
+}
+
+/// An answer for each item of a batch.
+#[derive(Deserialize)]
+struct Batch<'a> {
+    #[serde(borrow)]
+    results: Vec<Item<'a>>,
+}
+
+#[derive(Deserialize)]
+struct Item<'a> {
+    #[serde(borrow)]
+    task: Option<Task<'a>>,
+    #[serde(borrow)]
+    error: Option<&'a RawValue>,
+}
+
+impl Target {
+    /// The server at an address such as `http://127.0.0.1:8080`; a path in it is put before the routes.
+    pub async fn new(url: &str, token: &str) -> anyhow::Result<Target> {
+        let rest = url.strip_prefix("http://").with_context(|| format!("{url} is not http://"))?;
+        let (host, path) = rest.split_once('/').unwrap_or((rest, ""));
+        let host = if host.contains(':') { host.to_owned() } else { format!("{host}:80") };
+        let mut found =
+            tokio::net::lookup_host(&host).await.with_context(|| format!("cannot find {host}"))?;
+        let addr = found.next().with_context(|| format!("{host} has no address"))?;
+        let path = path.trim_end_matches('/');
+        let base = if path.is_empty() { BASE.to_owned() } else { format!("/{path}") };
+        Ok(Target { addr, base, token: token.to_owned() })
+    }
+
+    async fn connect(&self) -> anyhow::Result<Client> {
+        let client = Client::connect(self.addr, &self.token).await;
+        client.with_context(|| format!("cannot reach the server at {}", self.addr))
+    }
+
+    /// Opens all connections. Nothing is sent before the core has started.
+    pub async fn open(&self, core: &Shared) -> anyhow::Result<()> {
+        let plan = core.borrow().plan.clone();
+        let creating = plan.producers * (plan.in_flight / plan.create_batch).max(1);
+        let working = plan.workers * (plan.slots / plan.ready_batch).max(1);
+        let mut clients = Vec::new();
+        for _ in 0..creating + working {
+            clients.push(self.connect().await?);
+        }
+        for (at, client) in clients.into_iter().enumerate() {
+            let end = Side { core: Rc::clone(core), client, base: self.base.clone() };
+            if at < creating {
+                tokio::task::spawn_local(end.until_failed(Side::create));
+            } else {
+                tokio::task::spawn_local(end.until_failed(Side::work));
+            }
+        }
+        if plan.rate.is_some() {
+            tokio::task::spawn_local(tick(Rc::clone(core)));
+        }
+        Ok(())
+    }
+}
+
+/// Wakes producers when arrivals are due.
+async fn tick(core: Shared) {
+    let mut ticks = tokio::time::interval(Duration::from_millis(1));
+    loop {
+        ticks.tick().await;
+        core.borrow().room.notify_waiters();
+    }
+}
+
+/// One connection.
+struct Side {
+    core: Shared,
+    client: Client,
+    base: String,
+}
+
+impl Side {
+    async fn until_failed(mut self, job: impl AsyncFn(&mut Side) -> Result<(), Failure>) {
+        if let Err(failure) = job(&mut self).await {
+            self.core.borrow_mut().fail(failure);
+        }
+    }
+
+    /// Creates tasks for ever.
+    async fn create(&mut self) -> Result<(), Failure> {
+        loop {
+            let room = Rc::clone(&self.core.borrow().room);
+            let room = room.notified();
+            let numbers = self.core.borrow_mut().take();
+            if numbers.is_empty() {
+                room.await;
+            } else {
+                self.create_these(numbers).await?;
+                self.core.borrow_mut().settle();
+            }
+        }
+    }
+
+    async fn create_these(&mut self, numbers: Range<u64>) -> Result<(), Failure> {
+        let batch = self.core.borrow().plan.create_batch > 1;
+        let tasks: Vec<String> = numbers.clone().map(|number| self.task(number)).collect();
+        let (path, body) = if batch {
+            ("tasks/batch", format!(r#"{{"tasks":[{}]}}"#, tasks.join(",")))
+        } else {
+            ("tasks", tasks.concat())
+        };
+        let path = format!("{}/{path}", self.base);
+        let answer = self.client.post(&path, body.as_bytes()).await.map_err(away)?;
+        let mut core = self.core.borrow_mut();
+        match answer.status {
+            200 if batch => {
+                let batch: Batch<'_> = parse(answer.body)?;
+                let missing = "no answer in the batch's";
+                let mut items = batch.results.into_iter();
+                for number in numbers {
+                    match items.next() {
+                        Some(Item { task: Some(task), .. }) => core.created(number, &task.id),
+                        Some(Item { error, .. }) => {
+                            core.refused(number, error.map_or(missing, RawValue::get));
+                        }
+                        None => core.refused(number, missing),
+                    }
+                }
+            }
+            200..=299 if !batch => {
+                let task: Task<'_> = parse(answer.body)?;
+                numbers.for_each(|number| core.created(number, &task.id));
+            }
+            status => {
+                let why = said(status, answer.body);
+                numbers.for_each(|number| core.refused(number, &why));
+            }
+        }
+        Ok(())
+    }
+
+    fn task(&self, number: u64) -> String {
+        let core = &mut *self.core.borrow_mut();
+        let payload = core.payloads.make(number);
+        let (command, payload) = (&core.plan.command, String::from_utf8_lossy(&payload));
+        format!(r#"{{"command":"{command}","payload":{payload}}}"#)
+    }
+
+    /// Claims and completes for ever.
+    async fn work(&mut self) -> Result<(), Failure> {
+        let (batch, most) = {
+            let plan = &self.core.borrow().plan;
+            (plan.ready_batch, plan.result_batch)
+        };
+        let mut held: Vec<(u64, String)> = Vec::new();
+        loop {
+            // Results that wait for more are not to wait for long.
+            let wait = if held.is_empty() { WAIT } else { 0 };
+            let before = held.len();
+            self.claim(batch, wait, &mut held).await?;
+            let came = held.len() - before;
+            if came < batch || held.len() >= most {
+                while !held.is_empty() {
+                    let rest = held.split_off(held.len().min(most));
+                    self.submit(&held, most > 1).await?;
+                    held = rest;
+                }
+                self.core.borrow_mut().settle();
+            }
+        }
+    }
+
+    async fn claim(
+        &mut self,
+        count: usize,
+        wait: u32,
+        held: &mut Vec<(u64, String)>,
+    ) -> Result<(), Failure> {
+        let command = self.core.borrow().plan.command.clone();
+        let (path, count) = match count {
+            1 => ("tasks/claim", String::new()),
+            _ => ("tasks/claim/batch", format!(r#""count":{count},"#)),
+        };
+        let body = format!(r#"{{"commands":["{command}"],{count}"waitSeconds":{wait}}}"#);
+        let path = format!("{}/{path}", self.base);
+        let answer = self.client.post(&path, body.as_bytes()).await.map_err(away)?;
+        let tasks = match answer.status {
+            200 if count.is_empty() => vec![parse::<Task<'_>>(answer.body)?],
+            200 => parse::<Claimed<'_>>(answer.body)?.tasks,
+            204 => Vec::new(),
+            // A server that sheds load is counted, and given a moment; one that never lets us in is no use.
+            status @ (429 | 503) => {
+                let why = said(status, answer.body);
+                self.core.borrow_mut().error(format!("claim refused: {why}"));
+                tokio::time::sleep(MOMENT).await;
+                return Ok(());
+            }
+            status => {
+                return Err(Failure::Refused(format!("claim: {}", said(status, answer.body))));
+            }
+        };
+        let core = &mut *self.core.borrow_mut();
+        let now = core.now();
+        for task in tasks {
+            let payload = task.payload.map_or("", RawValue::get);
+            if let Some(number) = payload::number(payload.as_bytes()) {
+                core.tracker.assigned(number, key(&task.id), now);
+                held.push((number, task.id.into_owned()));
+            } else {
+                core.error("a task with a payload that is not ours".to_owned());
+            }
+        }
+        Ok(())
+    }
+
+    async fn submit(&mut self, held: &[(u64, String)], batch: bool) -> Result<(), Failure> {
+        const OUTCOME: &str = r#""status":"COMPLETED","result":{"ok":true}"#;
+        let (path, body) = if batch {
+            let results: Vec<String> =
+                held.iter().map(|(_, id)| format!(r#"{{"taskId":"{id}",{OUTCOME}}}"#)).collect();
+            ("batch/results".to_owned(), format!(r#"{{"results":[{}]}}"#, results.join(",")))
+        } else {
+            let id = held.first().map_or("", |(_, id)| id);
+            (format!("{id}/result"), format!("{{{OUTCOME}}}"))
+        };
+        let path = format!("{}/tasks/{path}", self.base);
+        let answer = self.client.post(&path, body.as_bytes()).await.map_err(away)?;
+        let mut core = self.core.borrow_mut();
+        if answer.status != 200 {
+            let why = said(answer.status, answer.body);
+            held.iter().for_each(|_| core.error(format!("result refused: {why}")));
+            return Ok(());
+        }
+        if !batch {
+            held.iter().for_each(|(number, id)| core.completed(*number, id));
+            return Ok(());
+        }
+        let answers: Batch<'_> = parse(answer.body)?;
+        for ((number, id), item) in held.iter().zip(answers.results) {
+            match item.error {
+                None => core.completed(*number, id),
+                Some(error) => core.error(format!("result refused: {}", error.get())),
+            }
+        }
+        Ok(())
+    }
+}
+
+fn parse<'a, T: Deserialize<'a>>(body: &'a [u8]) -> Result<T, Failure> {
+    serde_json::from_slice(body).map_err(|error| {
+        let text = String::from_utf8_lossy(body);
+        Failure::Refused(format!("an answer was not understood: {error}: {text}"))
+    })
+}
+
+fn away(error: anyhow::Error) -> Failure {
+    Failure::Away(format!("{error:#}"))
+}
+
+/// The short text of a refusal.
+fn said(status: u16, body: &[u8]) -> String {
+    #[derive(Deserialize)]
+    struct Problem {
+        error: String,
+    }
+    match serde_json::from_slice::<Problem>(body) {
+        Ok(problem) => format!("{status} {}", problem.error),
+        Err(_) => status.to_string(),
+    }
+}

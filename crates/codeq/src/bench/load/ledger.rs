@@ -1,0 +1,47 @@
+//! What the server acknowledged, written down for whoever checks after a crash that it is still there.
+
+use std::fs::File;
+use std::io::{BufWriter, Write};
+use std::path::Path;
+
+use anyhow::Context;
+
+/// A file of lines: `C <task id>` for an acknowledged create, `D <task id>` for an acknowledged completion.
+pub struct Ledger {
+    file: BufWriter<File>,
+    /// The first write that failed: reported at the end, since no message handler can do anything about it.
+    failed: Option<std::io::Error>,
+}
+
+impl Ledger {
+    /// Begins a file; one that is there is replaced.
+    pub fn create(path: &Path) -> anyhow::Result<Ledger> {
+        let file = File::create(path)
+            .with_context(|| format!("cannot write the ledger {}", path.display()))?;
+        Ok(Ledger { file: BufWriter::with_capacity(1 << 20, file), failed: None })
+    }
+
+    /// A create was acknowledged.
+    pub fn created(&mut self, id: &str) {
+        self.line("C", id);
+    }
+
+    /// A completion was acknowledged.
+    pub fn completed(&mut self, id: &str) {
+        self.line("D", id);
+    }
+
+    fn line(&mut self, what: &str, id: &str) {
+        if let Err(error) = writeln!(self.file, "{what} {id}") {
+            self.failed.get_or_insert(error);
+        }
+    }
+
+    /// Everything so far is in the file, or an error.
+    pub fn flush(&mut self) -> anyhow::Result<()> {
+        match self.failed.take() {
+            Some(error) => Err(error).context("the ledger is not complete"),
+            None => self.file.flush().context("the ledger is not complete"),
+        }
+    }
+}

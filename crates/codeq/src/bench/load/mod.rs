@@ -1,0 +1,243 @@
+//! `codeq bench`: load for any server that speaks codeQ's streams or its HTTP, with every task accounted for.
+//!
+//! The client shares the machine with the server, as a rule: it must cost a fraction of it. So there is one
+//! thread, no task or channel per message, and no map of texts.
+
+mod core;
+mod http;
+mod ids;
+mod ledger;
+mod outbox;
+mod payload;
+mod plan;
+mod report;
+mod run;
+mod schedule;
+mod streams;
+mod tracker;
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use serde::Serialize;
+
+use super::process;
+use ledger::Ledger;
+use plan::Plan;
+use report::{Row, Summary};
+
+/// The exit code when the server went away in the middle of a run.
+const AWAY: u8 = 3;
+
+/// What is shown below the flags.
+pub const HELP: &str = "\
+Creates tasks, claims and completes them, and measures full cycles: a cycle counts once its completion is
+acknowledged. Without --rate a new task is sent when an answer came (closed loop); with it tasks arrive by
+the clock, and latency counts from the moment a task was due. At the end no more tasks are sent, those in
+flight finish, and every acknowledged create must have been assigned and completed exactly once.
+
+Exit code: 0 all is well, 1 the server cannot be reached, refused, or a task is missing or was done twice,
+2 wrong usage, 3 the server went away in the middle.
+
+Examples:
+  codeq bench --seconds 10 --runs 3
+  codeq bench --create-batch 100 --in-flight 800 --ready-batch 10 --result-batch 100 --json
+  codeq bench --rate 5000 --server-pid $(pidof codeq)
+  codeq bench --http-url http://127.0.0.1:8080 --in-flight 16 --slots 16";
+
+#[derive(clap::Args, Debug)]
+// Its group would be called like the one it is flattened into.
+#[group(skip)]
+pub struct Args {
+    /// Where the server's producer stream is
+    #[arg(long, value_name = "HOST:PORT", default_value = "127.0.0.1:9092")]
+    producer_addr: String,
+    /// Where the server's worker stream is
+    #[arg(long, value_name = "HOST:PORT", default_value = "127.0.0.1:9091")]
+    worker_addr: String,
+    /// Over HTTP instead of the streams
+    #[arg(long, value_name = "URL", conflicts_with_all = ["producer_addr", "worker_addr"])]
+    http_url: Option<String>,
+    /// A token that may create and work
+    #[arg(long, default_value = "dev-token", hide_default_value = true)]
+    token: String,
+    /// Beginning of the queue's name; every run adds something random
+    #[arg(long, default_value = "bench")]
+    command: String,
+    /// Creates in flight per producer [default: 32; with --rate 10000]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    in_flight: Option<u32>,
+    /// Tasks that a worker is ready for
+    #[arg(long, value_name = "N", default_value_t = 128)]
+    #[arg(value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    slots: u32,
+    /// Tasks on their way, from create to completion, at most [default: what fills both sides]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=10_000_000))]
+    ahead: Option<u64>,
+    /// Tasks in one create message
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    #[arg(value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    create_batch: u32,
+    /// Tasks that one credit asks for
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    #[arg(value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    ready_batch: u32,
+    /// Results in one message
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    #[arg(value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    result_batch: u32,
+    /// Producer streams, each on its own connection
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    #[arg(value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    producers: u32,
+    /// Worker streams, each on its own connection
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    #[arg(value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    workers: u32,
+    /// One task at a time, from create to completion: latency without load
+    #[arg(long, conflicts_with_all = ["in_flight", "slots", "ahead", "producers", "workers"])]
+    #[arg(conflicts_with_all = ["create_batch", "ready_batch", "result_batch", "rate"])]
+    one_at_a_time: bool,
+    /// Bytes of a payload
+    #[arg(long, value_name = "BYTES", default_value_t = 256)]
+    #[arg(value_parser = clap::value_parser!(u32).range(payload::LEAST as i64..=16 << 20))]
+    payload: u32,
+    /// Length of what is measured
+    #[arg(long, default_value_t = 10.0, value_parser = seconds)]
+    seconds: f64,
+    /// Length of what comes before and is not measured, in seconds
+    #[arg(long, value_name = "SECONDS", default_value_t = 2.0, value_parser = seconds)]
+    warm_up: f64,
+    /// At the end, wait so long for what is in flight
+    #[arg(long, value_name = "SECONDS", default_value_t = 15)]
+    drain: u64,
+    /// Open loop: so many tasks arrive a second, come what may
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=10_000_000))]
+    rate: Option<u64>,
+    /// The server's process, for its processor time and memory
+    #[arg(long, value_name = "PID")]
+    server_pid: Option<u32>,
+    /// Runs; the median is printed with the smallest and the largest
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    #[arg(value_parser = clap::value_parser!(u32).range(1..=1_000))]
+    runs: u32,
+    /// Write `C <task id>` for each acked create and `D <task id>` for each acked completion
+    #[arg(long, value_name = "FILE")]
+    ledger: Option<PathBuf>,
+    /// One JSON document on standard output
+    #[arg(long)]
+    json: bool,
+    /// No line a second on standard error
+    #[arg(long)]
+    quiet: bool,
+}
+
+/// A length of time between nothing and a day.
+fn seconds(text: &str) -> Result<f64, String> {
+    const DAY: f64 = 86_400.0;
+    let seconds: f64 = text.parse().map_err(|_| "not a number".to_owned())?;
+    (0.0..=DAY).contains(&seconds).then_some(seconds).ok_or(format!("not within 0 and {DAY}"))
+}
+
+/// All runs, for machines.
+#[derive(Serialize)]
+struct Document<'a> {
+    mode: &'static str,
+    settings: Settings,
+    summary: Summary,
+    verified: bool,
+    server_went_away: bool,
+    runs: &'a [Row],
+    machine: String,
+}
+
+/// What was asked for, after it was made sound.
+#[derive(Serialize)]
+struct Settings {
+    producers: usize,
+    in_flight: usize,
+    workers: usize,
+    slots: usize,
+    ahead: u64,
+    create_batch: usize,
+    ready_batch: usize,
+    result_batch: usize,
+    payload: usize,
+    rate: Option<u64>,
+}
+
+/// Runs, prints, and says by the exit code how it went.
+pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
+    if let Some(pid) = args.server_pid {
+        let process = PathBuf::from(format!("/proc/{pid}/stat"));
+        anyhow::ensure!(process.exists(), "--server-pid {pid}: there is no such process");
+    }
+    let mut ledger = args.ledger.as_deref().map(Ledger::create).transpose()?;
+    let mut rows: Vec<Row> = Vec::new();
+    for number in 1..=args.runs {
+        let row = one(args, &mut ledger)?;
+        if args.json && !row.verified {
+            eprintln!("codeq: {}", row.verdict());
+        } else if !args.json {
+            let which = if args.runs > 1 { format!("run {number}: ") } else { String::new() };
+            print!("{which}{}", row.text());
+        }
+        let away = row.server_went_away;
+        rows.push(row);
+        if away {
+            break;
+        }
+    }
+    print(args, &rows);
+    Ok(match rows.iter().all(|row| row.verified) {
+        true => ExitCode::SUCCESS,
+        false if rows.iter().any(|row| row.server_went_away) => ExitCode::from(AWAY),
+        false => ExitCode::FAILURE,
+    })
+}
+
+/// One run, with a runtime of its own: nothing of it is left when the next begins.
+fn one(args: &Args, ledger: &mut Option<Ledger>) -> anyhow::Result<Row> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let tasks = tokio::task::LocalSet::new();
+    tasks.block_on(&runtime, run::run(args, ledger))
+}
+
+fn print(args: &Args, rows: &[Row]) {
+    let summary = Summary::of(rows);
+    if !args.json {
+        if rows.len() > 1 {
+            print!("{}", summary.text(rows.len()));
+        }
+        println!("{}", process::machine());
+        return;
+    }
+    let document = Document {
+        mode: if args.http_url.is_some() { "http" } else { "grpc" },
+        settings: Settings::new(&Plan::new(args)),
+        summary,
+        verified: rows.iter().all(|row| row.verified),
+        server_went_away: rows.iter().any(|row| row.server_went_away),
+        runs: rows,
+        machine: process::machine(),
+    };
+    // A plain struct can always be written.
+    println!("{}", serde_json::to_string_pretty(&document).unwrap_or_default());
+}
+
+impl Settings {
+    fn new(plan: &Plan) -> Settings {
+        Settings {
+            producers: plan.producers,
+            in_flight: plan.in_flight,
+            workers: plan.workers,
+            slots: plan.slots,
+            ahead: plan.ahead,
+            create_batch: plan.create_batch,
+            ready_batch: plan.ready_batch,
+            result_batch: plan.result_batch,
+            payload: plan.payload,
+            rate: plan.rate,
+        }
+    }
+}

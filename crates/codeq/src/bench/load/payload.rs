@@ -1,0 +1,89 @@
+//! Payloads that say which task they belong to: `{"n":123,"pad":"xxx"}`, of exactly the size that was asked for.
+
+use bytes::{Bytes, BytesMut};
+
+/// The smallest payload: room for every number that a run can reach.
+pub const LEAST: usize = 40;
+/// Payloads are cut from blocks, so that most of them cost no allocation.
+const BLOCK: usize = 256 << 10;
+const HEAD: &[u8] = b"{\"n\":";
+const PAD: &[u8] = b",\"pad\":\"";
+const TAIL: &[u8] = b"\"}";
+
+/// Makes payloads of one size.
+pub struct Payloads {
+    size: usize,
+    block: BytesMut,
+    fill: Vec<u8>,
+}
+
+impl Payloads {
+    /// Of this size; a smaller one than the smallest becomes the smallest.
+    pub fn new(size: usize) -> Payloads {
+        let size = size.max(LEAST);
+        Payloads { size, block: BytesMut::new(), fill: vec![b'x'; size] }
+    }
+
+    /// The payload of a task.
+    pub fn make(&mut self, number: u64) -> Bytes {
+        if self.block.capacity() < self.size {
+            self.block = BytesMut::with_capacity(BLOCK.max(self.size));
+        }
+        self.block.extend_from_slice(HEAD);
+        push_number(&mut self.block, number);
+        self.block.extend_from_slice(PAD);
+        let room = self.size.saturating_sub(self.block.len() + TAIL.len());
+        self.block.extend_from_slice(self.fill.get(..room).unwrap_or_default());
+        self.block.extend_from_slice(TAIL);
+        self.block.split().freeze()
+    }
+}
+
+fn push_number(into: &mut BytesMut, number: u64) {
+    let mut divisor = 1_u64;
+    while number / divisor >= 10 {
+        divisor = divisor.saturating_mul(10);
+    }
+    while divisor > 0 {
+        into.extend_from_slice(&[b'0' + (number / divisor % 10) as u8]);
+        divisor /= 10;
+    }
+}
+
+/// Which task a payload belongs to. Its number is the first in the text, whether the server kept the text as
+/// it was, wrote it anew or quoted it.
+pub fn number(payload: &[u8]) -> Option<u64> {
+    let mut digits = payload.iter().skip_while(|byte| !byte.is_ascii_digit()).peekable();
+    digits.peek()?;
+    let digits = digits.take_while(|byte| byte.is_ascii_digit());
+    digits
+        .map(|byte| u64::from(byte - b'0'))
+        .try_fold(0_u64, |number, digit| number.checked_mul(10)?.checked_add(digit))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_payload_has_its_size_and_its_number() {
+        for size in [LEAST, 256, 300_000] {
+            let mut payloads = Payloads::new(size);
+            for n in [0, 9, 10, 123, 1_000, 99_999, 10_000_000_000, u64::MAX] {
+                let payload = payloads.make(n);
+                assert_eq!(payload.len(), size);
+                assert_eq!(number(&payload), Some(n));
+                let value: serde_json::Value = serde_json::from_slice(&payload).unwrap();
+                assert_eq!(value["n"], n);
+            }
+        }
+    }
+
+    #[test]
+    fn a_number_is_found_in_other_spellings() {
+        assert_eq!(number(br#"{ "n" : 42 , "pad" : "x" }"#), Some(42));
+        assert_eq!(number(br#""{\"n\":42,\"pad\":\"x\"}""#), Some(42));
+        assert_eq!(number(b"{}"), None);
+        assert_eq!(number(b"{\"n\":99999999999999999999999}"), None);
+    }
+}

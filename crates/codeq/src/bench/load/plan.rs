@@ -1,0 +1,139 @@
+//! What a run is to do: the flags, made sound.
+
+use std::time::Duration;
+
+use super::Args;
+
+/// Creates in flight when tasks arrive by the clock: enough never to be the limit of a server that keeps up.
+const OPEN_IN_FLIGHT: usize = 10_000;
+/// Tasks on their way when they arrive by the clock; beyond it arrivals wait, and their latency grows.
+const OPEN_AHEAD: u64 = 200_000;
+
+/// What a run is to do.
+#[derive(Debug, Clone)]
+pub struct Plan {
+    /// Streams or connections that create.
+    pub producers: usize,
+    /// Creates in flight on each.
+    pub in_flight: usize,
+    /// Streams that work.
+    pub workers: usize,
+    /// Credits of each.
+    pub slots: usize,
+    /// Tasks in one create.
+    pub create_batch: usize,
+    /// Tasks that one credit asks for.
+    pub ready_batch: usize,
+    /// Results in one message.
+    pub result_batch: usize,
+    /// Tasks that are sent and not completed, at most.
+    pub ahead: u64,
+    /// Bytes of a payload.
+    pub payload: usize,
+    /// Before anything is measured.
+    pub warm_up: Duration,
+    /// What is measured.
+    pub time: Duration,
+    /// After the last create, for what is in flight.
+    pub drain: Duration,
+    /// Arrivals a second, if by the clock.
+    pub rate: Option<u64>,
+    /// The queue of this run.
+    pub command: String,
+    /// A line a second.
+    pub progress: bool,
+}
+
+impl Plan {
+    /// The plan of one run, with a queue that no other run has.
+    pub fn new(args: &Args) -> Plan {
+        let one = args.one_at_a_time;
+        let size = |asked: u32| if one { 1 } else { asked.max(1) as usize };
+        let (create_batch, ready_batch) = (size(args.create_batch), size(args.ready_batch));
+        let asked = args.in_flight.map(|asked| asked as usize);
+        let usual = if args.rate.is_some() { OPEN_IN_FLIGHT } else { 32 };
+        let in_flight = if one { 1 } else { asked.unwrap_or(usual).max(create_batch) };
+        // Whole credits only: it is not said which of two different ones a batch of tasks answers.
+        let slots = size(args.slots).max(ready_batch) / ready_batch * ready_batch;
+        let (producers, workers) = (size(args.producers), size(args.workers));
+        // Both sides can be busy to their limits, and the queue in between stays short.
+        let busy = (producers * in_flight + workers * slots) as u64;
+        let usual = if args.rate.is_some() { OPEN_AHEAD } else { busy };
+        let ahead = if one { 1 } else { args.ahead.unwrap_or(usual).max(create_batch as u64) };
+        Plan {
+            producers,
+            in_flight,
+            workers,
+            slots,
+            create_batch,
+            ready_batch,
+            result_batch: size(args.result_batch),
+            ahead,
+            payload: args.payload as usize,
+            warm_up: Duration::from_secs_f64(args.warm_up),
+            time: Duration::from_secs_f64(args.seconds),
+            drain: Duration::from_secs(args.drain),
+            rate: args.rate,
+            command: format!("{}-{:016x}", args.command, random()),
+            progress: !args.quiet,
+        }
+    }
+
+    /// From here on a task is measured, and from there on no more: nanoseconds since the start.
+    pub fn window(&self) -> std::ops::Range<u64> {
+        let nanos = |time: Duration| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
+        nanos(self.warm_up)..nanos(self.warm_up + self.time)
+    }
+}
+
+/// The standard library's hashers have random keys: all the randomness that is needed here.
+fn random() -> u64 {
+    use std::hash::{BuildHasher, Hasher};
+    std::hash::RandomState::new().build_hasher().finish()
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+
+    #[derive(Parser)]
+    struct Line {
+        #[command(flatten)]
+        args: Args,
+    }
+
+    fn plan(flags: &str) -> Plan {
+        let line = format!("bench {flags}");
+        Plan::new(&Line::try_parse_from(line.split_whitespace()).ok().unwrap().args)
+    }
+
+    #[test]
+    fn limits_fit_the_batches() {
+        let plan = plan("--create-batch 100 --ready-batch 10 --slots 25 --in-flight 5");
+        assert_eq!((plan.in_flight, plan.slots, plan.ahead), (100, 20, 120));
+    }
+
+    #[test]
+    fn one_at_a_time_is_one_of_everything() {
+        let plan = plan("--one-at-a-time");
+        assert_eq!((plan.producers, plan.in_flight, plan.workers, plan.slots), (1, 1, 1, 1));
+        assert_eq!(plan.ahead, 1);
+        let line = ["bench", "--one-at-a-time", "--slots", "2"];
+        assert!(Line::try_parse_from(line).is_err());
+    }
+
+    #[test]
+    fn by_the_clock_the_client_is_not_the_limit() {
+        assert_eq!(plan("--rate 1000").in_flight, OPEN_IN_FLIGHT);
+        assert_eq!(plan("--rate 1000 --in-flight 7").in_flight, 7);
+    }
+
+    #[test]
+    fn every_run_has_a_queue_of_its_own() {
+        let (one, other) = (plan("--command load"), plan("--command load"));
+        assert!(one.command.starts_with("load-"));
+        assert_ne!(one.command, other.command);
+    }
+}

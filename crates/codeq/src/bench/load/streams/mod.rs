@@ -1,0 +1,198 @@
+//! Driving a server over its gRPC streams. One thread, no task per message: what has arrived is handled where
+//! it was decoded, and what that gives to say is laid in the outbox of its stream.
+
+mod producer;
+mod worker;
+
+use std::cell::RefCell;
+use std::future::{Future, poll_fn};
+use std::pin::Pin;
+use std::rc::Rc;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use anyhow::Context as _;
+use tokio::task::JoinHandle;
+use tonic::Streaming;
+use tonic::codegen::tokio_stream::Stream;
+use tonic::transport::{Channel, Endpoint};
+
+use super::core::{Core, Failure};
+use producer::Producer;
+use worker::Worker;
+
+/// Windows of a connection and of a stream on it: never what a run waits for.
+const WINDOW: u32 = 4 << 20;
+/// A batch of tasks may be larger than the library's usual 4 MiB.
+const MESSAGE: usize = 64 << 20;
+const CONNECT: Duration = Duration::from_secs(5);
+/// Results and credits wait this long to become a batch, and arrivals to be sent.
+const TICK: Duration = Duration::from_millis(1);
+
+/// Where the streams are, and who asks.
+pub struct Addresses<'a> {
+    pub producer: &'a str,
+    pub worker: &'a str,
+    pub token: &'a str,
+}
+
+/// The sessions of a run.
+pub struct Streams {
+    producers: Vec<Producer>,
+    workers: Vec<Worker>,
+    /// The producer that is asked first: they take turns.
+    turn: usize,
+}
+
+/// Shared by the sessions, which are on one thread.
+type Shared<T> = Rc<RefCell<T>>;
+
+impl Streams {
+    /// Opens all streams and lets tasks be handled on them. What is returned ends when the streams have.
+    pub async fn open(
+        core: &Shared<Core>,
+        addresses: &Addresses<'_>,
+    ) -> anyhow::Result<(Shared<Streams>, Vec<JoinHandle<()>>)> {
+        let plan = core.borrow().plan.clone();
+        let (mut acks, mut tasks) = (Vec::new(), Vec::new());
+        let (mut producers, mut workers) = (Vec::new(), Vec::new());
+        for _ in 0..plan.producers {
+            let (producer, incoming) = Producer::open(addresses.producer, addresses.token).await?;
+            producers.push(producer);
+            acks.push(incoming);
+        }
+        for number in 0..plan.workers {
+            let (address, token) = (addresses.worker, addresses.token);
+            let (worker, incoming) = Worker::open(address, token, number, &plan).await?;
+            workers.push(worker);
+            tasks.push(incoming);
+        }
+        let streams = Rc::new(RefCell::new(Streams { producers, workers, turn: 0 }));
+        let mut running = Vec::new();
+        for (at, incoming) in acks.into_iter().enumerate() {
+            let handle = |streams: &mut Streams, core: &mut Core, at: usize, event| {
+                streams.producers.get_mut(at).map_or(Ok(()), |it| it.handle(core, event))
+            };
+            running.push(spawn(core, &streams, incoming, at, handle));
+        }
+        for (at, incoming) in tasks.into_iter().enumerate() {
+            let handle = |streams: &mut Streams, core: &mut Core, at: usize, event| {
+                streams.workers.get_mut(at).map_or(Ok(()), |it| it.handle(core, event))
+            };
+            running.push(spawn(core, &streams, incoming, at, handle));
+        }
+        let batches = plan.ready_batch.max(plan.result_batch) > 1;
+        if plan.rate.is_some() || batches {
+            tokio::task::spawn_local(tick(Rc::clone(core), Rc::clone(&streams)));
+        }
+        Ok((streams, running))
+    }
+
+    /// Creates as many tasks as may be.
+    pub fn fill(&mut self, core: &mut Core) {
+        let count = self.producers.len().max(1);
+        let mut idle = 0;
+        while idle < count {
+            let producer = self.producers.get_mut(self.turn);
+            let sent = producer.is_some_and(|producer| producer.create(core));
+            self.turn = (self.turn + 1) % count;
+            idle = if sent { 0 } else { idle + 1 };
+        }
+    }
+
+    /// Nothing more is to be said.
+    pub fn close(&self) {
+        self.producers.iter().for_each(Producer::close);
+        self.workers.iter().for_each(Worker::close);
+    }
+}
+
+/// Lets the messages of a stream be handled, until it ends.
+fn spawn<T: 'static>(
+    core: &Shared<Core>,
+    streams: &Shared<Streams>,
+    incoming: Streaming<T>,
+    at: usize,
+    handle: fn(&mut Streams, &mut Core, usize, T) -> Result<(), Failure>,
+) -> JoinHandle<()> {
+    tokio::task::spawn_local(receive(Rc::clone(core), Rc::clone(streams), incoming, at, handle))
+}
+
+fn receive<T>(
+    core: Shared<Core>,
+    streams: Shared<Streams>,
+    mut incoming: Streaming<T>,
+    at: usize,
+    handle: fn(&mut Streams, &mut Core, usize, T) -> Result<(), Failure>,
+) -> impl Future<Output = ()> {
+    poll_fn(move |context| {
+        let (core, streams) = (&mut *core.borrow_mut(), &mut *streams.borrow_mut());
+        let ended = loop {
+            match next(&mut incoming, context) {
+                Poll::Ready(Ok(Some(event))) => {
+                    if let Err(failure) = handle(streams, core, at, event) {
+                        core.fail(failure);
+                        break true;
+                    }
+                }
+                Poll::Ready(Ok(None)) => {
+                    core.fail(Failure::Away("it ended a stream".to_owned()));
+                    break true;
+                }
+                Poll::Ready(Err(why)) => {
+                    core.fail(Failure::Away(why));
+                    break true;
+                }
+                Poll::Pending => break false,
+            }
+        };
+        // Once for all that has arrived.
+        streams.fill(core);
+        core.settle();
+        if ended { Poll::Ready(()) } else { Poll::Pending }
+    })
+}
+
+fn next<T>(
+    incoming: &mut Streaming<T>,
+    context: &mut Context<'_>,
+) -> Poll<Result<Option<T>, String>> {
+    let next = Pin::new(incoming).poll_next(context);
+    next.map(|event| event.transpose().map_err(|status| describe(&status)))
+}
+
+async fn tick(core: Shared<Core>, streams: Shared<Streams>) {
+    let mut ticks = tokio::time::interval(TICK);
+    ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Skip);
+    loop {
+        ticks.tick().await;
+        let (core, streams) = (&mut *core.borrow_mut(), &mut *streams.borrow_mut());
+        streams.workers.iter_mut().for_each(Worker::flush);
+        streams.fill(core);
+    }
+}
+
+async fn connect(address: &str, what: &str) -> anyhow::Result<Channel> {
+    let endpoint = Endpoint::from_shared(format!("http://{address}"))
+        .with_context(|| format!("{address} is not an address"))?
+        .connect_timeout(CONNECT)
+        .tcp_nodelay(true)
+        .initial_stream_window_size(WINDOW)
+        .initial_connection_window_size(WINDOW);
+    let channel = endpoint.connect().await;
+    channel.with_context(|| format!("cannot reach the {what} stream at {address}"))
+}
+
+/// The first message of a stream, which must be there soon.
+async fn greeting<T>(incoming: &mut Streaming<T>, what: &str) -> anyhow::Result<T> {
+    let first = tokio::time::timeout(CONNECT, incoming.message()).await;
+    let first = first.with_context(|| format!("no answer to the hello of the {what} stream"))?;
+    let first = first.map_err(|status| anyhow::anyhow!(describe(&status)));
+    let first = first.with_context(|| format!("the {what} stream was refused"))?;
+    first.with_context(|| format!("the {what} stream ended before its first answer"))
+}
+
+/// A status as a person reads it.
+fn describe(status: &tonic::Status) -> String {
+    format!("{:?}: {}", status.code(), status.message())
+}

@@ -1,0 +1,113 @@
+//! A stream that creates tasks.
+
+use codeq_proto::producer::producer_event::Event as Say;
+use codeq_proto::producer::producer_stream_client::ProducerStreamClient;
+use codeq_proto::producer::server_event::Event as Heard;
+use codeq_proto::producer::{
+    CreateAck, CreateTask, CreateTaskBatch, Hello, ProducerEvent, ServerEvent,
+};
+use tonic::Streaming;
+
+use super::super::core::{Core, Failure};
+use super::super::outbox::Outbox;
+use super::{MESSAGE, connect, describe, greeting};
+
+/// A stream that creates tasks.
+pub struct Producer {
+    outbox: Outbox<ProducerEvent>,
+    /// Creates without an answer.
+    in_flight: usize,
+}
+
+impl Producer {
+    /// Opens a stream and says hello.
+    pub async fn open(
+        address: &str,
+        token: &str,
+    ) -> anyhow::Result<(Producer, Streaming<ServerEvent>)> {
+        let channel = connect(address, "producer").await?;
+        let outbox = Outbox::new();
+        let producer = Producer { outbox, in_flight: 0 };
+        producer.say(Say::Hello(Hello { token: token.to_owned() }));
+        let client = ProducerStreamClient::new(channel);
+        let mut client = client.max_decoding_message_size(MESSAGE);
+        let answer = client.stream(producer.outbox.clone()).await;
+        let answer = answer.map_err(|status| {
+            anyhow::anyhow!("the producer stream was refused: {}", describe(&status))
+        });
+        let mut incoming = answer?.into_inner();
+        match greeting(&mut incoming, "producer").await?.event {
+            Some(Heard::HelloAck(_)) => Ok((producer, incoming)),
+            other => anyhow::bail!("the producer stream answered the hello by {other:?}"),
+        }
+    }
+
+    fn say(&self, event: Say) {
+        self.outbox.push(ProducerEvent { event: Some(event) });
+    }
+
+    /// Creates what may be created now. Whether there was anything.
+    pub fn create(&mut self, core: &mut Core) -> bool {
+        if self.in_flight + core.plan.create_batch > core.plan.in_flight {
+            return false;
+        }
+        let mut numbers = core.take();
+        self.in_flight += (numbers.end - numbers.start) as usize;
+        if core.plan.create_batch > 1 {
+            let tasks: Vec<CreateTask> = numbers.map(|number| task(core, number)).collect();
+            let any = !tasks.is_empty();
+            if any {
+                self.say(Say::CreateBatch(CreateTaskBatch { tasks }));
+            }
+            return any;
+        }
+        let Some(number) = numbers.next() else {
+            return false;
+        };
+        self.say(Say::Create(task(core, number)));
+        true
+    }
+
+    /// Something was heard.
+    pub fn handle(&mut self, core: &mut Core, event: ServerEvent) -> Result<(), Failure> {
+        match event.event {
+            Some(Heard::CreateAck(ack)) => self.acknowledged(core, &ack),
+            Some(Heard::CreateAckBatch(batch)) => {
+                batch.acks.iter().for_each(|ack| self.acknowledged(core, ack));
+            }
+            Some(Heard::Error(error)) => {
+                let (code, message) = (error.code, error.message);
+                return Err(Failure::Refused(format!(
+                    "the producer stream said {code}: {message}"
+                )));
+            }
+            Some(Heard::HelloAck(_)) | None => {
+                core.error("a message on the producer stream that was not asked for".to_owned());
+            }
+        }
+        Ok(())
+    }
+
+    fn acknowledged(&mut self, core: &mut Core, ack: &CreateAck) {
+        self.in_flight = self.in_flight.saturating_sub(1);
+        if ack.ok {
+            core.created(ack.seq, &ack.task_id);
+        } else {
+            core.refused(ack.seq, &ack.error_message);
+        }
+    }
+
+    /// Nothing more is to be said.
+    pub fn close(&self) {
+        self.outbox.close();
+    }
+}
+
+fn task(core: &mut Core, number: u64) -> CreateTask {
+    CreateTask {
+        seq: number,
+        command: core.plan.command.clone(),
+        payload: core.payloads.make(number),
+        ..CreateTask::default()
+    }
+}

@@ -1,0 +1,159 @@
+//! A stream that works: every task is completed as soon as it arrives, and its credit goes back with the result.
+
+use bytes::Bytes;
+use codeq_proto::worker::server_event::Event as Heard;
+use codeq_proto::worker::worker_event::Event as Say;
+use codeq_proto::worker::worker_stream_client::WorkerStreamClient;
+use codeq_proto::worker::{
+    Hello, Ready, Result as Outcome, ResultAck, ResultBatch, ServerEvent, Task, WorkerEvent,
+};
+use tonic::Streaming;
+
+use super::super::core::{Core, Failure};
+use super::super::ids::{Numbers, key};
+use super::super::outbox::Outbox;
+use super::super::payload;
+use super::super::plan::Plan;
+use super::{MESSAGE, connect, describe, greeting};
+
+const RESULT: &[u8] = b"{\"ok\":true}";
+
+/// A stream that works.
+pub struct Worker {
+    outbox: Outbox<WorkerEvent>,
+    /// Results that wait for more to come.
+    results: Vec<Outcome>,
+    /// Credits that are to be given.
+    credits: usize,
+    /// Tasks whose results were sent, by id.
+    submitted: Numbers,
+    ready: Ready,
+    ready_batch: usize,
+    result_batch: usize,
+}
+
+impl Worker {
+    /// Opens a stream, says hello and gives all credits.
+    pub async fn open(
+        address: &str,
+        token: &str,
+        number: usize,
+        plan: &Plan,
+    ) -> anyhow::Result<(Worker, Streaming<ServerEvent>)> {
+        let channel = connect(address, "worker").await?;
+        let commands = vec![plan.command.clone()];
+        let mut worker = Worker {
+            outbox: Outbox::new(),
+            results: Vec::new(),
+            credits: plan.slots,
+            submitted: Numbers::default(),
+            ready: Ready { commands, lease_seconds: 0, count: plan.ready_batch as i32 },
+            ready_batch: plan.ready_batch,
+            result_batch: plan.result_batch,
+        };
+        let worker_id = format!("bench-{number}");
+        worker.say(Say::Hello(Hello { token: token.to_owned(), worker_id }));
+        let client = WorkerStreamClient::new(channel);
+        let mut client = client.max_decoding_message_size(MESSAGE);
+        let answer = client.stream(worker.outbox.clone()).await;
+        let answer = answer.map_err(|status| {
+            anyhow::anyhow!("the worker stream was refused: {}", describe(&status))
+        });
+        let mut incoming = answer?.into_inner();
+        match greeting(&mut incoming, "worker").await?.event {
+            Some(Heard::HelloAck(_)) => {
+                worker.give();
+                Ok((worker, incoming))
+            }
+            other => anyhow::bail!("the worker stream answered the hello by {other:?}"),
+        }
+    }
+
+    fn say(&self, event: Say) {
+        self.outbox.push(WorkerEvent { event: Some(event) });
+    }
+
+    fn give(&mut self) {
+        while self.credits >= self.ready_batch {
+            self.credits -= self.ready_batch;
+            self.say(Say::Ready(self.ready.clone()));
+        }
+    }
+
+    /// Something was heard.
+    pub fn handle(&mut self, core: &mut Core, event: ServerEvent) -> Result<(), Failure> {
+        match event.event {
+            Some(Heard::Task(assignment)) => {
+                let tasks = assignment.task.map_or_else(Vec::new, |task| vec![task]);
+                self.assigned(core, tasks);
+            }
+            Some(Heard::TaskBatch(batch)) => self.assigned(core, batch.tasks),
+            Some(Heard::ResultAck(ack)) => self.acknowledged(core, &ack),
+            Some(Heard::ResultAckBatch(batch)) => {
+                batch.acks.iter().for_each(|ack| self.acknowledged(core, ack));
+            }
+            Some(Heard::Error(error)) => {
+                let (code, message) = (error.code, error.message);
+                return Err(Failure::Refused(format!("the worker stream said {code}: {message}")));
+            }
+            _ => core.error("a message on the worker stream that was not asked for".to_owned()),
+        }
+        Ok(())
+    }
+
+    /// One credit was answered by these tasks; what it asked for beyond them is free again.
+    fn assigned(&mut self, core: &mut Core, tasks: Vec<Task>) {
+        self.credits += self.ready_batch.saturating_sub(tasks.len());
+        let now = core.now();
+        for task in tasks {
+            let key = key(&task.id);
+            if let Some(number) = payload::number(&task.payload) {
+                core.tracker.assigned(number, key, now);
+                self.submitted.insert(key, number);
+            } else {
+                core.error("a task with a payload that is not ours".to_owned());
+            }
+            self.results.push(Outcome {
+                task_id: task.id,
+                status: "COMPLETED".to_owned(),
+                result_json: Bytes::from_static(RESULT),
+                error: String::new(),
+            });
+            if self.results.len() >= self.result_batch {
+                self.submit();
+            }
+        }
+        self.give();
+    }
+
+    fn submit(&mut self) {
+        self.credits += self.results.len();
+        if self.result_batch > 1 {
+            let results = std::mem::take(&mut self.results);
+            self.say(Say::ResultBatch(ResultBatch { results }));
+        } else if let Some(result) = self.results.pop() {
+            self.say(Say::Result(result));
+        }
+    }
+
+    /// Sends the results that have waited for more.
+    pub fn flush(&mut self) {
+        if !self.results.is_empty() {
+            self.submit();
+            self.give();
+        }
+    }
+
+    fn acknowledged(&mut self, core: &mut Core, ack: &ResultAck) {
+        match self.submitted.remove(&key(&ack.task_id)) {
+            Some(number) if ack.ok => core.completed(number, &ack.task_id),
+            Some(_) => core.error(format!("result refused: {}", ack.error_message)),
+            None => core.error("an acknowledgement of a result that was not sent".to_owned()),
+        }
+    }
+
+    /// Nothing more is to be said.
+    pub fn close(&self) {
+        self.outbox.close();
+    }
+}
