@@ -189,13 +189,13 @@ fn flaws() -> Vec<(&'static str, CreateTask, &'static str, &'static str)> {
         ..new_task(0, "c")
     };
     vec![
-        ("not JSON", payload(b"{a}"), "invalid_payload", json),
-        ("empty", payload(b""), "invalid_payload", json),
-        ("blank", payload(b" "), "invalid_payload", json),
-        ("null", payload(b" null\n"), "invalid_payload", json),
-        ("two values", payload(b"{} {}"), "invalid_payload", json),
-        ("no UTF-8", payload(b"\"\xff\""), "invalid_payload", json),
-        ("a mark first", payload("\u{feff}{}".as_bytes()), "invalid_payload", json),
+        ("not JSON", payload(b"{a}"), "invalid_body", json),
+        ("empty", payload(b""), "invalid_body", json),
+        ("blank", payload(b" "), "invalid_body", json),
+        ("null", payload(b" null\n"), "invalid_body", json),
+        ("two values", payload(b"{} {}"), "invalid_body", json),
+        ("no UTF-8", payload(b"\"\xff\""), "invalid_body", json),
+        ("a mark first", payload("\u{feff}{}".as_bytes()), "invalid_body", json),
         ("too deep", payload(&nested), "too_deep", "invalid body"),
         (
             "too large",
