@@ -16,6 +16,10 @@ STREAM_KILLS ?= 50
 DENY_VERSION := 0.20.2
 DENY := $(shell command -v cargo-deny || echo target/tools/bin/cargo-deny)
 
+# The client in another language: its packages, and where they are installed.
+REQUIREMENTS := crates/codeq-server/tests/grpc/python/requirements.txt
+VENV := target/venv
+
 .PHONY: all test verify bench campaign advisories clean prepare
 
 all:
@@ -26,12 +30,13 @@ test: prepare
 	$(CARGO) test --workspace --locked
 
 # What tests need beside Rust: a C compiler for the allocator and the cryptography, curl for the README's
-# lines, and tools for an ext4 in a file whose power can be cut. Missing packages are installed where that is possible; power-cut tests that cannot run say so.
+# lines, Python with gRPC for a client of the streams that is not ours, and tools for an ext4 in a file whose power can be cut. Missing packages are installed where that is possible; power-cut tests that cannot run say so.
 prepare:
 	@command -v $(CARGO) >/dev/null || { echo "Rust 1.95 or later is needed: https://rustup.rs" >&2; exit 1; }
 	@PATH="$$PATH:/usr/sbin:/sbin"; missing=; \
 	command -v cc >/dev/null || missing="$$missing gcc libc6-dev"; \
 	command -v curl >/dev/null || missing="$$missing curl"; \
+	python3 -c 'import ensurepip, venv' 2>/dev/null || missing="$$missing python3 python3-venv"; \
 	command -v mkfs.ext4 >/dev/null || missing="$$missing e2fsprogs"; \
 	command -v mount >/dev/null || missing="$$missing mount"; \
 	command -v losetup >/dev/null || missing="$$missing util-linux mount"; \
@@ -44,6 +49,11 @@ prepare:
 			echo "not installed:$$missing" >&2; \
 		fi; \
 	fi
+	@cmp -s $(REQUIREMENTS) $(VENV)/requirements.txt || { \
+		python3 -m venv --clear $(VENV) \
+		&& $(VENV)/bin/pip install -q --no-input --disable-pip-version-check -r $(REQUIREMENTS) </dev/null \
+		&& cp $(REQUIREMENTS) $(VENV)/requirements.txt; \
+	} || echo "could not make $(VENV): the test of the streams by a Python client will fail" >&2
 
 # Form, lints, documentation, dependencies. Read-only.
 verify: $(DENY)

@@ -150,6 +150,15 @@ impl<P: Protocol> Session<P> {
         opening: impl Future<Output = Result<Opened<P>, Status>> + Send + 'static,
     ) -> Session<P> {
         app.metrics.stream_opened(P::SERVICE);
+        let drained = Arc::clone(&app);
+        let opening = async move {
+            tokio::select! {
+                biased;
+                opened = opening => opened,
+                // A client that says nothing does not hold up the server's stop.
+                () = drained.service.drained() => Err(stopped()),
+            }
+        };
         let tally = Tally {
             app,
             service: P::SERVICE,
@@ -261,9 +270,7 @@ impl<P: Protocol> Open<P> {
                 (Some(Ending::Expired), _) => {
                     Poll::Ready(Err(Status::unauthenticated("token expired")))
                 }
-                (Some(Ending::Drain), _) => {
-                    Poll::Ready(Err(Status::unavailable("the server is about to stop")))
-                }
+                (Some(Ending::Drain), _) => Poll::Ready(Err(stopped())),
                 (None, None) => Poll::Ready(Err(Status::new(Code::Ok, ""))),
                 (None, Some(_)) => Poll::Pending,
             };
@@ -370,6 +377,11 @@ impl Drop for Tally {
             "stream"
         );
     }
+}
+
+/// The end of a stream when the server stops.
+fn stopped() -> Status {
+    Status::unavailable("the server is about to stop")
 }
 
 /// Whether the tenant may ask now: the same buckets as over HTTP, one token for each event.

@@ -13,4 +13,14 @@ mod client;
 #[allow(dead_code, reason = "shared with the tests of HTTP")]
 mod harness;
 
+mod a_foreign_client;
+mod acks;
+mod creates;
+mod credits;
+mod endings;
+mod hello;
+mod load;
+mod rates;
+mod rights;
+mod services;
 mod sessions;

@@ -1,0 +1,256 @@
+//! How streams end: the client's last word, the server's stop, the token's end.
+
+use std::collections::HashSet;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use axum::Router;
+use axum::routing::get;
+use base64::Engine;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use codeq_proto::producer::producer_event::Event as ToProducers;
+use codeq_proto::producer::server_event::Event as FromProducers;
+use codeq_proto::producer::{CreateTaskBatch, ProducerEvent, ServerEvent};
+use codeq_server::config::{Durability, JwtConfig};
+use jsonwebtoken::jwk::Jwk;
+use jsonwebtoken::{Algorithm, EncodingKey};
+use rcgen::KeyPair;
+use serde_json::{Value, json};
+use tokio::net::TcpListener;
+use tonic::Code;
+use tonic_health::pb::HealthCheckRequest;
+use tonic_health::pb::health_client::HealthClient;
+
+use crate::acks::{ack, heartbeat, result};
+use crate::client::{Producer, Worker, channel, new_task};
+use crate::harness::{ADMIN, Harness, PRODUCER, WORKER};
+
+const STOPPED: (Code, &str) = (Code::Unavailable, "the server is about to stop");
+
+#[tokio::test]
+async fn after_the_clients_last_word_all_is_answered_and_the_end_is_good() {
+    let server = Harness::start().await;
+    let mut producer = Producer::open(server.producer_addr(), PRODUCER).await;
+    for seq in 0..200 {
+        producer.say(ToProducers::Create(new_task(seq, "c"))).await;
+    }
+    producer.half_close();
+    let mut seqs = Vec::new();
+    while let Some(answer) = producer.answer().await.unwrap() {
+        let Some(FromProducers::CreateAck(ack)) = answer.event else { panic!("{answer:?}") };
+        assert!(ack.ok);
+        seqs.push(ack.seq);
+    }
+    seqs.sort_unstable();
+    assert_eq!(seqs, (0..200).collect::<Vec<_>>());
+
+    // A worker that has credits waiting: what it said is answered, the credits are not.
+    let mut worker = Worker::open(server.worker_addr(), WORKER).await;
+    let tasks: Vec<_> = {
+        worker.ready("c", 50).await;
+        worker.tasks().await
+    };
+    assert!(!tasks.is_empty());
+    worker.ready("nothing", 1).await;
+    for task in &tasks {
+        worker.say(heartbeat(&task.id, 0)).await;
+        worker.say(result(&task.id, "COMPLETED")).await;
+    }
+    worker.half_close();
+    let mut acks = 0;
+    while let Some(answer) = worker.answer().await.unwrap() {
+        let got = ack(answer.event.unwrap());
+        // A result may overtake the heartbeat of the same task.
+        assert!(got.ok || (got.kind == "heartbeat" && got.code == "not_in_progress"), "{got:?}");
+        acks += 1;
+    }
+    assert_eq!(acks, 2 * tasks.len());
+}
+
+#[tokio::test]
+async fn a_stop_ends_idle_streams_at_once() {
+    let server = Harness::with(|config| config.shutdown_grace_seconds = 30).await;
+    let mut producer = Producer::open(server.producer_addr(), PRODUCER).await;
+    let mut worker = Worker::open(server.worker_addr(), WORKER).await;
+    worker.ready("c", 1).await;
+    worker.ready("c", 10).await;
+    worker.settle().await;
+    // Two that have not even said Hello.
+    let mut silent = crate::client::producer(server.producer_addr()).await;
+    let mut mute = crate::client::worker(server.worker_addr()).await;
+    let mut health = HealthClient::new(channel(server.worker_addr()).await);
+    let watched = HealthCheckRequest { service: String::new() };
+    let mut watch = health.watch(watched).await.unwrap().into_inner();
+    assert_eq!(watch.message().await.unwrap().unwrap().status, 1);
+
+    let start = Instant::now();
+    let stopping = tokio::spawn(server.stop());
+    let (code, text) = producer.ended().await;
+    assert_eq!((code, &*text), STOPPED);
+    // Nothing but the end: the credits are not answered.
+    let (code, text) = worker.ended().await;
+    assert_eq!((code, &*text), STOPPED);
+    // Whoever watches the health hears of it; in the end the stream is over.
+    let mut last = 1;
+    while let Ok(Some(change)) = watch.message().await {
+        last = change.status;
+    }
+    assert_ne!(last, 1);
+    for (code, text) in [silent.ended().await, mute.ended().await] {
+        assert_eq!((code, &*text), STOPPED);
+    }
+    stopping.await.unwrap();
+    assert!(start.elapsed() < Duration::from_secs(5), "{:?}", start.elapsed());
+}
+
+#[tokio::test]
+async fn a_stop_flushes_acknowledgements_and_makes_no_assignments() {
+    // To the disk, so that acknowledgements are due when the stop comes.
+    let server = Harness::with(|config| config.durability = Durability::Fsync).await;
+    let mut producer = Producer::open(server.producer_addr(), PRODUCER).await;
+    let mut worker = Worker::open(server.worker_addr(), WORKER).await;
+    let held = server.task("held").await;
+    assert_eq!(worker.take("held").await.id, held);
+    worker.ready("c", 1).await;
+    worker.settle().await;
+    for seq in 0..500 {
+        producer.say(ToProducers::Create(new_task(seq, "bulk"))).await;
+    }
+    // When this one is answered, those before it have been read.
+    producer.say(ToProducers::CreateBatch(CreateTaskBatch::default())).await;
+    let (mut acked, mut read) = (HashSet::new(), false);
+    let mut stopping = None;
+    let mut server = Some(server);
+    let end = loop {
+        match producer.answer().await {
+            Ok(Some(ServerEvent { event: Some(FromProducers::CreateAck(ack)) })) => {
+                assert!(ack.ok && acked.insert(ack.task_id), "{}", ack.error_message);
+            }
+            Ok(Some(ServerEvent { event: Some(FromProducers::CreateAckBatch(_)) })) => {
+                read = true;
+                stopping = server.take().map(|server| tokio::spawn(server.restart()));
+            }
+            Ok(other) => panic!("{other:?}"),
+            Err(status) => break status,
+        }
+    };
+    assert_eq!((end.code(), end.message(), read), (STOPPED.0, STOPPED.1, true));
+    assert_eq!(acked.len(), 500);
+    // The worker's credit is not answered.
+    let (code, text) = worker.ended().await;
+    assert_eq!((code, &*text), STOPPED);
+    let server = stopping.unwrap().await.unwrap();
+    let queue = server.get(ADMIN, "admin/queues/bulk").await.expect(200).json();
+    assert_eq!(queue["ready"], 500);
+    // The client comes back and goes on.
+    let mut worker = Worker::open(server.worker_addr(), WORKER).await;
+    assert!(ack(worker.ask(result(&held, "COMPLETED")).await).ok);
+}
+
+#[tokio::test]
+async fn what_was_acknowledged_while_the_server_stopped_is_there_afterwards() {
+    let server = Harness::start().await;
+    let mut producer = Producer::open(server.producer_addr(), PRODUCER).await;
+    let sender = producer.sender();
+    // A client that does not stop sending: the connection may close on it before it has read the end.
+    let sending = tokio::spawn(async move {
+        for seq in 0..100_000 {
+            let event = Some(ToProducers::Create(new_task(seq, "bulk")));
+            if sender.send(ProducerEvent { event }).await.is_err() {
+                break;
+            }
+        }
+    });
+    let mut acked = HashSet::new();
+    for _ in 0..100 {
+        acked.insert(producer.ack().await.task_id);
+    }
+    let stopping = tokio::spawn(server.restart());
+    while let Ok(answer) = producer.answer().await {
+        let Some(FromProducers::CreateAck(ack)) = answer.unwrap().event else { panic!("no ack") };
+        if ack.ok {
+            assert!(acked.insert(ack.task_id));
+        } else {
+            assert_eq!(ack.code, "shutting_down");
+        }
+    }
+    sending.await.unwrap();
+    let server = stopping.await.unwrap();
+    let queue = server.get(ADMIN, "admin/queues/bulk").await.expect(200).json();
+    assert!(queue["ready"].as_u64().unwrap() >= acked.len() as u64, "{queue}");
+    for id in acked.iter().take(100) {
+        server.get(PRODUCER, &format!("tasks/{id}")).await.expect(200);
+    }
+}
+
+/// An identity provider, and what it signs with.
+struct Provider {
+    key: EncodingKey,
+    url: String,
+}
+
+impl Provider {
+    async fn start() -> Provider {
+        let pair = KeyPair::generate_for(&rcgen::PKCS_ECDSA_P256_SHA256).unwrap();
+        let key = EncodingKey::from_ec_der(&pair.serialize_der());
+        let jwk = Jwk::from_encoding_key(&key, Algorithm::ES256).unwrap();
+        let mut jwk = serde_json::to_value(jwk).unwrap();
+        jwk["kid"] = json!("k");
+        let keys = json!({"keys": [jwk]}).to_string();
+        let router = Router::new().route("/keys", get(move || async move { keys }));
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let url = format!("http://{}/keys", listener.local_addr().unwrap());
+        tokio::spawn(async move { axum::serve(listener, router).await });
+        Provider { key, url }
+    }
+
+    fn config(&self) -> JwtConfig {
+        JwtConfig {
+            issuer: "https://id.example".into(),
+            audience: "codeq".into(),
+            jwks_url: Some(self.url.clone()),
+        }
+    }
+
+    fn token(&self, claims: &Value) -> String {
+        let part = |value: &Value| URL_SAFE_NO_PAD.encode(value.to_string());
+        let header = json!({"alg": "ES256", "typ": "JWT", "kid": "k"});
+        let message = format!("{}.{}", part(&header), part(claims));
+        let signature =
+            jsonwebtoken::crypto::sign(message.as_bytes(), &self.key, Algorithm::ES256).unwrap();
+        format!("{message}.{signature}")
+    }
+}
+
+#[tokio::test]
+async fn a_stream_ends_with_its_token() {
+    let provider = Provider::start().await;
+    let server = Harness::with(|config| {
+        config.producer_auth.jwt.push(provider.config());
+        config.worker_auth.jwt.push(provider.config());
+    })
+    .await;
+    // Clocks may differ by a minute: this one is still good for a few seconds.
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs();
+    let token = provider.token(&json!({
+        "iss": "https://id.example", "aud": "codeq", "sub": "short", "tenantId": "a",
+        "exp": now - 55, "iat": now - 100, "scope": "codeq:claim codeq:result codeq:heartbeat",
+        "eventTypes": ["*"],
+    }));
+    let mut producer = Producer::open(server.producer_addr(), &token).await;
+    let mut worker = Worker::open(server.worker_addr(), &token).await;
+    worker.ready("c", 1).await;
+    worker.settle().await;
+    let id = producer.make(new_task(1, "c")).await;
+    assert_eq!(worker.task().await.id, id);
+    worker.ready("c", 1).await;
+    for (code, text) in [producer.ended().await, worker.ended().await] {
+        assert_eq!((code, &*text), (Code::Unauthenticated, "token expired"));
+    }
+    // Its credit is gone, and it does not come in again.
+    let other = server.task("c").await;
+    let mut next = Worker::open(server.worker_addr(), WORKER).await;
+    assert_eq!(next.take("c").await.id, other);
+    let mut late = crate::client::worker(server.worker_addr()).await;
+    late.hello(&token, "").await;
+    assert_eq!(late.ended().await.0, Code::Unauthenticated);
+}
