@@ -31,6 +31,8 @@ pub struct Pipeline {
     /// The last attempt to make room failed.
     full: AtomicBool,
     failed: AtomicBool,
+    /// The same for those who wait for it.
+    pub failure: watch::Sender<bool>,
     /// Bytes appended to the log since it was opened.
     pub appended: AtomicU64,
     /// Syncs since the log was opened.
@@ -98,6 +100,7 @@ impl Pipeline {
             reserved: AtomicU64::new(0),
             full: AtomicBool::new(false),
             failed: AtomicBool::new(false),
+            failure: watch::Sender::new(false),
             appended: AtomicU64::new(0),
             syncs: AtomicU64::new(0),
             lanes,
@@ -277,6 +280,7 @@ impl Pipeline {
         let mut state = self.state.lock();
         state.error.get_or_insert_with(|| error.clone());
         self.failed.store(true, Ordering::Release);
+        self.failure.send_replace(true);
         for group in &mut state.open {
             group.fail(error);
             group.clear();

@@ -182,11 +182,8 @@ impl Engine {
 
     /// Returns when the engine has stopped by itself, with the reason.
     pub async fn failed(&self) -> EngineError {
-        if let Some(shard) = self.shards.first() {
-            // Everything counts as reached then, so that nobody waits for ever; see `Pipeline::fail`.
-            let mut durable = shard.durable.clone();
-            let _ = durable.wait_for(|reached| *reached == u64::MAX).await;
-        }
+        // The sender is the engine's own: it is there as long as somebody asks.
+        let _ = self.pipeline.failure.subscribe().wait_for(|failed| *failed).await;
         self.pipeline.error()
     }
 

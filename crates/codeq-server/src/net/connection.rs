@@ -1,5 +1,6 @@
 //! One connection from accept to close.
 
+use std::future::poll_fn;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -26,8 +27,8 @@ use super::{NetLimits, NetStats, Peer, TlsFiles, protocol};
 
 /// How long, and for how many bytes, a closed connection is read on. To close with bytes unread
 /// makes the kernel send a reset, and that can destroy the answer (say, 413) on its way.
-const LINGER: Duration = Duration::from_secs(1);
-const LINGER_BYTES: usize = 1024 * 1024;
+pub(super) const LINGER: Duration = Duration::from_secs(1);
+pub(super) const LINGER_BYTES: usize = 1024 * 1024;
 
 /// What the connections of a listener have in common.
 pub(super) struct Shared {
@@ -178,7 +179,8 @@ async fn linger(mut wire: Wire) {
     let rest = async {
         // After an error hyper has not said that this is the end.
         let _ = wire.transport.shutdown().await;
-        wire.transport.discard(LINGER_BYTES).await;
+        let mut left = LINGER_BYTES;
+        poll_fn(|cx| wire.transport.poll_discard(cx, &mut left)).await;
     };
     let _ = timeout(LINGER, rest).await;
 }

@@ -89,23 +89,26 @@ pub(super) enum Transport {
 }
 
 impl Transport {
-    /// Drops what the client still sends, `most` bytes of it at most.
+    /// Drops what the client still sends, until it ends or `left` bytes are gone.
     ///
     /// Below TLS on purpose: nobody reads it, so nobody need decrypt it.
-    pub(super) async fn discard(&mut self, most: usize) {
-        use tokio::io::AsyncReadExt;
+    pub(super) fn poll_discard(&mut self, cx: &mut Context<'_>, left: &mut usize) -> Poll<()> {
         let socket = match self {
             Self::Plain(socket) => socket,
             Self::Tls(stream) => stream.get_mut().0,
         };
-        let mut buf = [0; 1024];
-        let mut left = most;
-        while let Ok(n @ 1..) = socket.stream.read(&mut buf).await {
-            left = left.saturating_sub(n);
-            if left == 0 {
-                return;
+        let mut space = [0; 1024];
+        while *left > 0 {
+            let mut buf = ReadBuf::new(&mut space);
+            match Pin::new(&mut socket.stream).poll_read(cx, &mut buf) {
+                Poll::Pending => return Poll::Pending,
+                Poll::Ready(Ok(())) if !buf.filled().is_empty() => {
+                    *left = left.saturating_sub(buf.filled().len());
+                }
+                Poll::Ready(_) => return Poll::Ready(()),
             }
         }
+        Poll::Ready(())
     }
 }
 

@@ -7,7 +7,9 @@ use std::task::{Context, Poll};
 
 use bytes::{Buf, Bytes};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::time::{Sleep, sleep};
 
+use super::connection::{LINGER, LINGER_BYTES};
 use super::framing::Framing;
 use super::pulse::Pulse;
 use super::socket::Transport;
@@ -22,15 +24,29 @@ pub(super) struct Wire {
     pulse: Arc<Pulse>,
     /// The client has said that it sends no more.
     pub(super) ended: bool,
+    /// For HTTP/2, once nothing more will be written: how long the client is still listened to.
+    linger: Option<Linger>,
+}
+
+struct Linger {
+    end: Pin<Box<Sleep>>,
+    bytes: usize,
 }
 
 impl Wire {
     pub(super) fn h1(transport: Transport, prefix: Bytes, pulse: Arc<Pulse>) -> Self {
-        Self { transport, prefix, framing: Some(Framing::default()), pulse, ended: false }
+        Self {
+            transport,
+            prefix,
+            framing: Some(Framing::default()),
+            pulse,
+            ended: false,
+            linger: None,
+        }
     }
 
     pub(super) fn h2(transport: Transport, prefix: Bytes, pulse: Arc<Pulse>) -> Self {
-        Self { transport, prefix, framing: None, pulse, ended: false }
+        Self { transport, prefix, framing: None, pulse, ended: false, linger: None }
     }
 
     /// Reads the prefix and what has arrived after it: hyper then mostly sees a head in one piece.
@@ -101,7 +117,21 @@ impl AsyncWrite for Wire {
         Pin::new(&mut self.transport).poll_flush(cx)
     }
 
-    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.transport).poll_shutdown(cx)
+    /// An HTTP/2 client that is still sending, as on a stream, is read on for a moment: to close with its bytes
+    /// unread would destroy the last answers on their way. HTTP/1 does the same when hyper has let go.
+    fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let this = self.get_mut();
+        if this.linger.is_none() {
+            let shut = Pin::new(&mut this.transport).poll_shutdown(cx);
+            if this.framing.is_some() || this.ended || !matches!(shut, Poll::Ready(Ok(()))) {
+                return shut;
+            }
+        }
+        let start = || Linger { end: Box::pin(sleep(LINGER)), bytes: LINGER_BYTES };
+        let linger = this.linger.get_or_insert_with(start);
+        if linger.end.as_mut().poll(cx).is_ready() {
+            return Poll::Ready(Ok(()));
+        }
+        this.transport.poll_discard(cx, &mut linger.bytes).map(Ok)
     }
 }

@@ -151,7 +151,7 @@ async fn what_was_acknowledged_while_the_server_stopped_is_there_afterwards() {
     let server = Harness::start().await;
     let mut producer = Producer::open(server.producer_addr(), PRODUCER).await;
     let sender = producer.sender();
-    // A client that does not stop sending: the connection may close on it before it has read the end.
+    // A client that does not stop sending: what it still sends must not keep it from reading the end.
     let sending = tokio::spawn(async move {
         for seq in 0..100_000 {
             let event = Some(ToProducers::Create(new_task(seq, "bulk")));
@@ -165,18 +165,23 @@ async fn what_was_acknowledged_while_the_server_stopped_is_there_afterwards() {
         acked.insert(producer.ack().await.task_id);
     }
     let stopping = tokio::spawn(server.restart());
-    while let Ok(answer) = producer.answer().await {
-        let Some(FromProducers::CreateAck(ack)) = answer.unwrap().event else { panic!("no ack") };
+    let end = loop {
+        let answer = match producer.answer().await {
+            Ok(answer) => answer.unwrap(),
+            Err(end) => break end,
+        };
+        let Some(FromProducers::CreateAck(ack)) = answer.event else { panic!("no ack") };
         if ack.ok {
             assert!(acked.insert(ack.task_id));
         } else {
             assert_eq!(ack.code, "shutting_down");
         }
-    }
+    };
+    assert_eq!(end.code(), Code::Unavailable, "{end}");
     sending.await.unwrap();
     let server = stopping.await.unwrap();
     let queue = server.get(ADMIN, "admin/queues/bulk").await.expect(200).json();
-    assert!(queue["ready"].as_u64().unwrap() >= acked.len() as u64, "{queue}");
+    assert_eq!(queue["ready"], acked.len(), "{queue}");
     for id in acked.iter().take(100) {
         server.get(PRODUCER, &format!("tasks/{id}")).await.expect(200);
     }
