@@ -30,7 +30,9 @@ test: prepare
 	$(CARGO) test --workspace --locked
 
 # What tests need beside Rust: a C compiler for the allocator and the cryptography, curl for the README's
-# lines, Python with gRPC for a client of the streams that is not ours, and tools for an ext4 in a file whose power can be cut. Missing packages are installed where that is possible; power-cut tests that cannot run say so.
+# lines, Python with gRPC for a client of the streams that is not ours, and tools for an ext4 in a file whose
+# power can be cut. Missing packages are installed where that is possible; power-cut tests that cannot run say
+# so.
 prepare:
 	@command -v $(CARGO) >/dev/null || { echo "Rust 1.95 or later is needed: https://rustup.rs" >&2; exit 1; }
 	@PATH="$$PATH:/usr/sbin:/sbin"; missing=; \
@@ -84,6 +86,7 @@ bench:
 	$(CARGO) run --release --locked -- bench scenarios --dir $(BENCH_DIR)
 	$(CARGO) run --release --locked -- bench http --seconds 8 --dir $(BENCH_DIR)
 	$(CARGO) run --release --locked -- bench http list --dir $(BENCH_DIR)
+	scripts/bench-streams target/release/codeq $(BENCH_DIR)
 
 # Hours of simulated time and real crashes. Power cuts need root and loop devices.
 campaign: prepare

@@ -15,7 +15,7 @@ use futures_util::stream::{FuturesUnordered, Stream, StreamExt};
 use tonic::{Code, Status, Streaming};
 
 use super::mail::{Posted, Slot};
-use crate::auth::{Principal, SKEW_SECONDS};
+use crate::auth::{Principal, SKEW_SECONDS, shown};
 use crate::http::App;
 use crate::limits::LimitScope;
 use crate::service::{Kind, ServiceError};
@@ -364,8 +364,8 @@ impl Drop for Tally {
     fn drop(&mut self) {
         self.app.metrics.stream_closed(self.service, self.code as i32, self.events);
         let took_ms = (self.start.elapsed().as_secs_f64() * 1_000.0).round();
-        let (tenant, subject) =
-            self.caller.as_ref().map(|(tenant, subject)| (&**tenant, &**subject)).unzip();
+        let tenant = self.caller.as_ref().map(|(tenant, _)| &**tenant);
+        let subject = self.caller.as_ref().map(|(_, subject)| shown(subject));
         tracing::info!(
             target: "codeq::grpc",
             service = self.service,
@@ -373,7 +373,7 @@ impl Drop for Tally {
             events = self.events,
             took_ms,
             tenant,
-            subject,
+            subject = subject.as_deref(),
             "stream"
         );
     }
