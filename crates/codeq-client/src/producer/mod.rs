@@ -74,12 +74,16 @@ impl Producer {
         join_all(tasks.into_iter().map(|task| self.enqueue(task))).await
     }
 
-    /// Waits for the result of a task up to `timeout`, then [`Error::Timeout`].
+    /// Waits for the result of a task up to `timeout`, then [`Error::Timeout`]. Over HTTP, and through restarts of
+    /// the server. A task that failed has a result too: its status says so, and [`TaskResult::json`] is then
+    /// [`Error::TaskFailed`].
     pub async fn wait_result(&self, task_id: &str, timeout: Duration) -> Result<TaskResult, Error> {
         self.http.wait_result(task_id, timeout).await
     }
 
     async fn send(&self, task: NewTask) -> Result<Enqueued, Error> {
+        // Here, because a message that is too long for the server ends the stream, and others are on it.
+        task.check_size()?;
         let (reply, answer) = oneshot::channel();
         let (create, random_key) = task.into_wire();
         let job = Job { create, random_key, reply };

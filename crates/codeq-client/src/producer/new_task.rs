@@ -16,6 +16,11 @@ pub struct NewTask {
     create: CreateTask,
 }
 
+/// Longest payload that a server takes.
+const PAYLOAD_BYTES_MAX: usize = 1 << 20;
+/// More than all other fields together may have.
+const TEXT_BYTES_MAX: usize = 1 << 16;
+
 impl NewTask {
     /// A task of a command with a payload: anything that becomes JSON other than `null`.
     pub fn new(command: impl Into<String>, payload: &impl Serialize) -> Result<NewTask, Error> {
@@ -29,14 +34,30 @@ impl NewTask {
         NewTask { create: CreateTask { command, payload, ..CreateTask::default() } }
     }
 
-    /// 0 to 9, higher first. Default 0.
+    /// Refuses what the server would refuse for its size. A message that is longer than the server reads ends
+    /// the stream, and others are on it.
+    pub(super) fn check_size(&self) -> Result<(), Error> {
+        let CreateTask { command, webhook, idempotency_key, .. } = &self.create;
+        let traces = self.create.trace_parent.len() + self.create.trace_state.len();
+        let texts = command.len() + webhook.len() + idempotency_key.len() + traces;
+        let (code, message) = if self.create.payload.len() > PAYLOAD_BYTES_MAX {
+            ("invalid_payload", format!("invalid payload (1 to {PAYLOAD_BYTES_MAX} bytes)"))
+        } else if texts > TEXT_BYTES_MAX {
+            ("too_large", format!("the task's texts have more than {TEXT_BYTES_MAX} bytes"))
+        } else {
+            return Ok(());
+        };
+        Err(Error::Refused { code: code.to_owned(), message })
+    }
+
+    /// 0 to 9, higher first; what is above counts as 9. Default 0.
     #[must_use]
     pub fn priority(mut self, priority: u8) -> NewTask {
         self.create.priority = priority.into();
         self
     }
 
-    /// Post the result to this URL.
+    /// Where the result is to be posted. The server keeps the wish with the task; it does not post yet.
     #[must_use]
     pub fn webhook(mut self, url: impl Into<String>) -> NewTask {
         self.create.webhook = url.into();

@@ -13,6 +13,13 @@ use crate::producer::whole_seconds;
 /// Errors are cut here: the server keeps no more.
 const ERROR_MAX: usize = 4_096;
 
+/// Longest result that a server takes.
+const RESULT_BYTES_MAX: usize = 1 << 20;
+
+fn too_large() -> String {
+    format!("the result has more than {RESULT_BYTES_MAX} bytes")
+}
+
 /// What a handler may fail with: any error. The task is nacked with its text.
 pub type HandlerError = Box<dyn std::error::Error + Send + Sync>;
 
@@ -35,13 +42,17 @@ pub enum Outcome {
 }
 
 impl Outcome {
-    /// Finished well, with a value that becomes a JSON object.
+    /// Finished well, with a value that becomes a JSON object of at most 1 MiB. Anything else is an error, and an
+    /// error of a handler is a nack: the task is tried again.
     pub fn complete(result: &impl Serialize) -> Result<Outcome, HandlerError> {
         let json = serde_json::value::to_raw_value(result)?;
-        match json.get().starts_with('{') {
-            true => Ok(Outcome::Complete(json)),
-            false => Err("the result is not a JSON object".into()),
+        if !json.get().starts_with('{') {
+            return Err("the result is not a JSON object".into());
         }
+        if json.get().len() > RESULT_BYTES_MAX {
+            return Err(too_large().into());
+        }
+        Ok(Outcome::Complete(json))
     }
 
     /// Finished well, with nothing to say.
@@ -78,6 +89,10 @@ pub(super) enum Report {
 impl From<Outcome> for Report {
     fn from(outcome: Outcome) -> Report {
         match outcome {
+            Outcome::Complete(json) if json.get().len() > RESULT_BYTES_MAX => {
+                // A message that is too long for the server would end the stream, again and again.
+                Report::Nack { delay_seconds: 0, reason: too_large() }
+            }
             Outcome::Complete(json) if json.get() == "null" => Report::Complete(Bytes::new()),
             Outcome::Complete(json) => {
                 Report::Complete(String::from(Box::<str>::from(json)).into())

@@ -204,3 +204,18 @@ async fn results_are_waited_for() {
     worker.stop().await;
     server.end().await;
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_too_large_is_refused_at_once_and_disturbs_nobody() {
+    let server = server().await;
+    let producer = server.producer().await.unwrap();
+    let long = "x".repeat(20 << 20);
+    for task in [
+        NewTask::new("mail", &long).unwrap(),
+        NewTask::new("mail", &1).unwrap().idempotency_key(long.clone()),
+    ] {
+        let (refused, other) = tokio::join!(producer.enqueue(task), enqueue(&producer, "mail", &1));
+        let Err(Error::Refused { .. }) = refused else { panic!("{refused:?}") };
+        assert!(!other.is_empty());
+    }
+}

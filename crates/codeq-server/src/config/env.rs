@@ -11,7 +11,16 @@ use super::tree::{Node, parse};
 pub const FILE_VARIABLE: &str = "CODEQ_CONFIG";
 
 /// Variables that are others' business.
-const OTHERS: [&str; 2] = [FILE_VARIABLE, "CODEQ_WRITE_FIXTURE"];
+const OTHERS: [&str; 7] = [
+    FILE_VARIABLE,
+    "CODEQ_WRITE_FIXTURE",
+    // Those of clients: the server may run where they do.
+    "CODEQ_TOKEN",
+    "CODEQ_HTTP_URL",
+    "CODEQ_PRODUCER_URL",
+    "CODEQ_WORKER_URL",
+    "CODEQ_CA_FILE",
+];
 
 /// Sets what the variables say. An empty one says nothing.
 pub(crate) fn apply(

@@ -192,7 +192,7 @@ fn flaws() -> Vec<(&'static str, CreateTask, &'static str, &'static str)> {
         ("not JSON", payload(b"{a}"), "invalid_body", json),
         ("empty", payload(b""), "invalid_body", json),
         ("blank", payload(b" "), "invalid_body", json),
-        ("null", payload(b" null\n"), "invalid_body", json),
+        ("null", payload(b" null\n"), "invalid_body", "invalid payload (missing or null)"),
         ("two values", payload(b"{} {}"), "invalid_body", json),
         ("no UTF-8", payload(b"\"\xff\""), "invalid_body", json),
         ("a mark first", payload("\u{feff}{}".as_bytes()), "invalid_body", json),

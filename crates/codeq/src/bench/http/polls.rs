@@ -8,7 +8,7 @@ use super::client::{Client, task_ids};
 use super::{Load, Row, histogram};
 
 /// Longer than the run: what is measured is waking, not giving up. The server takes it as its longest.
-const CLAIM: &[u8] = br#"{"waitSeconds":30,"leaseSeconds":600}"#;
+const CLAIM: &[u8] = br#"{"commands":["bench-polls"],"waitSeconds":30,"leaseSeconds":600}"#;
 /// Connections that come at once.
 const CHUNK: usize = 500;
 /// Tasks a second while the claims wait.
@@ -45,7 +45,7 @@ pub async fn run(load: &Load<'_>) -> anyhow::Result<Row> {
             anyhow::Ok(())
         });
     }
-    let body = load.task("bench");
+    let body = load.task("bench-polls");
     let wanted = (load.args.polls as u64).min(RATE * load.time.as_secs().clamp(1, 20));
     let cpu = load.target.cpu();
     let start = Instant::now();

@@ -35,6 +35,9 @@ impl fmt::Display for Failure {
     }
 }
 
+/// So many creates refused and none made: the run is over.
+const REFUSALS_MAX: u64 = 100;
+
 /// The state of a run.
 pub struct Core {
     /// What it is to do.
@@ -162,6 +165,11 @@ impl Core {
     pub fn refused(&mut self, number: u64, why: &str) {
         self.tracker.refused(number);
         self.error(format!("create refused: {why}"));
+        // Some may be refused under load. When nothing else ever happens, more of the same tells nothing.
+        let counts = self.tracker.counts();
+        if counts.created == 0 && counts.refused >= REFUSALS_MAX {
+            self.fail(Failure::Refused(format!("every create is refused: {why}")));
+        }
     }
 
     /// A completion was acknowledged.

@@ -59,7 +59,7 @@ pub struct Args {
     #[arg(long, value_name = "URL", conflicts_with_all = ["producer_addr", "worker_addr"])]
     http_url: Option<String>,
     /// A token that may create and work
-    #[arg(long, default_value = "dev-token", hide_default_value = true)]
+    #[arg(long, default_value = "dev-token")]
     token: String,
     /// Beginning of the queue's name; every run adds something random
     #[arg(long, default_value = "bench")]
