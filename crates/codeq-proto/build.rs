@@ -12,6 +12,9 @@ fn main() -> Result<(), Box<dyn Error>> {
     let out = PathBuf::from(std::env::var("OUT_DIR")?);
     std::fs::write(out.join("descriptors.bin"), descriptors.encode_to_vec())?;
     // Payloads and results are slices of what was received: no copy on the way in.
-    tonic_prost_build::configure().bytes(".").compile_fds(descriptors)?;
+    tonic_prost_build::configure()
+        .bytes(".")
+        .codec_path("crate::codec::Checked")
+        .compile_fds(descriptors)?;
     Ok(())
 }

@@ -220,9 +220,8 @@ impl Committer {
                 observer.committed(shard, &group.effects);
             }
             group.clear();
-            for request in unheard {
-                // If the inbox is full the lease simply runs out.
-                let _ = lane.inbox.push(std::iter::once(request));
+            if !unheard.is_empty() {
+                lane.inbox.push_owed(unheard.into_iter());
             }
         }
     }

@@ -154,10 +154,8 @@ impl Engine {
     /// Gives tasks back that were leased to a client that has gone before it heard of them.
     pub fn give_back(&self, tasks: Vec<Task>) {
         for task in tasks {
-            let shard = task.id.shard(self.shards());
-            if let Some(request) = give_back(task) {
-                // If the inbox is full the lease simply runs out.
-                let _ = self.push(shard, request);
+            if let Some(shard) = self.shards.get(usize::from(task.id.shard(self.shards()))) {
+                shard.inbox.push_owed(give_back(task).into_iter());
             }
         }
     }

@@ -62,6 +62,15 @@ impl Inbox {
         Ok(())
     }
 
+    /// Adds what the engine owes to clients that have left, however much is waiting: it is no more than was handed
+    /// out to them.
+    pub fn push_owed(&self, requests: impl Iterator<Item = Request>) {
+        let queue = self.queue.lock();
+        if queue.closed.is_none() {
+            self.add(queue, requests, PATIENCE_MAX);
+        }
+    }
+
     fn room_for(&self, more: usize) -> Result<MutexGuard<'_, Queue>, EngineError> {
         let queue = self.queue.lock();
         if let Some(error) = &queue.closed {
@@ -205,4 +214,25 @@ impl Inbox {
 /// The moment that lies `wait` ahead; none for one that never comes.
 pub fn after(wait: Option<Duration>) -> Option<Instant> {
     wait.and_then(|wait| Instant::now().checked_add(wait))
+}
+
+#[cfg(test)]
+mod tests {
+    use codeq_core::command::{Command, Sweep};
+
+    use super::*;
+
+    #[test]
+    fn what_is_owed_is_taken_by_a_full_inbox_too() {
+        let inbox = Inbox::default();
+        let request = || Request::detached(Command::Sweep(Sweep { limit: 1, seed: 1 }));
+        for _ in 0..INBOX_MAX {
+            inbox.push(std::iter::once(request())).unwrap();
+        }
+        let mut more = vec![request(), request()];
+        assert!(matches!(inbox.push_all(&mut more), Err(EngineError::Overloaded)));
+        assert_eq!(more.len(), 2);
+        inbox.push_owed(more.into_iter());
+        assert_eq!(inbox.len(), INBOX_MAX + 2);
+    }
 }

@@ -25,6 +25,8 @@ pub const GROUP_BYTES_MAX: usize = 1 << 20;
 pub const GROUP_MAX: usize = 4_096;
 /// Most claims that wait in a shard for a task.
 pub const PARKED_MAX: usize = 100_000;
+/// Beyond them, so many claims come in vain before it is looked again who has left.
+pub const PARKED_WALK: usize = 8_192;
 /// Most shards.
 pub const SHARDS_MAX: u16 = 64;
 /// How long the engine waits before it tries again to get space on a full disk.

@@ -19,7 +19,7 @@ use parking_lot::RwLock;
 
 use crate::error::EngineError;
 use crate::group::Group;
-use crate::options::PARKED_MAX;
+use crate::options::{PARKED_MAX, PARKED_WALK};
 use crate::parked::Parked;
 use crate::request::{ParkedClaim, Request};
 
@@ -39,6 +39,8 @@ pub struct Shard {
     pub number: u16,
     data: Arc<RwLock<ShardData>>,
     parked: Parked,
+    /// Claims that came when as many waited as may.
+    refused: usize,
     /// The commands that have been applied since the last group was taken.
     pub group: Group,
     effects: Vec<Effect>,
@@ -54,6 +56,7 @@ impl Shard {
             number,
             data,
             parked: Parked::default(),
+            refused: 0,
             group: Group::default(),
             effects: Vec::new(),
             draining: false,
@@ -181,7 +184,11 @@ impl Shard {
 
     fn park(&mut self, claim: ParkedClaim) {
         if self.parked.len() >= PARKED_MAX {
-            self.parked.forget_closed();
+            // A walk over all of them: not for each of those who come in vain.
+            if self.refused.is_multiple_of(PARKED_WALK) {
+                self.parked.forget_closed();
+            }
+            self.refused = self.refused.wrapping_add(1);
         }
         if self.draining {
             self.group.answer(claim.reply, Ok(Reply::Claimed(Vec::new())));

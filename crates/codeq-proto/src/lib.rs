@@ -3,6 +3,8 @@
 //! The messages, clients and servers are generated from `proto/` when the crate is built. What the messages
 //! mean is said there, field by field.
 
+pub mod codec;
+
 /// The stream of producers: `/producerpb.ProducerStream/Stream`.
 #[allow(missing_docs, clippy::all, reason = "generated")]
 pub mod producer {

@@ -78,7 +78,7 @@ async fn all_outcomes_reach_the_server() {
         ("error", "a broken pipe"),
         ("panic", "the handler panicked: an unknown order"),
         ("not an object", "the result is not a JSON object"),
-        ("too large", "the result was refused: "),
+        ("too large", "the result has more than 1048576 bytes"),
     ];
     let http = server.http().unwrap();
     for (how, error) in cases {
@@ -89,7 +89,9 @@ async fn all_outcomes_reach_the_server() {
         assert!(task.error.starts_with(error), "{how}: {}", task.error);
     }
     let stats = worker.stop().await;
-    assert_eq!((stats.completed, stats.failed, stats.nacked, stats.abandoned), (7, 1, 6, 1));
+    assert_eq!((stats.completed, stats.failed), (7, 1));
+    // A connection that breaks on a busy machine hides what became of a nack: then the lease counts as lost.
+    assert_eq!(stats.nacked + stats.abandoned + stats.lost, 7, "{stats:?}");
     server.end().await;
 }
 

@@ -30,6 +30,9 @@ mod worker;
 use producer::Producers;
 use worker::Workers;
 
+/// Longest message of a client: what gRPC servers take unless they are told otherwise.
+const MESSAGE_BYTES_MAX: usize = 4 << 20;
+
 /// Serves both streams and the health service; and, for development, reflection.
 pub struct Streams {
     router: Router,
@@ -46,10 +49,10 @@ impl Streams {
         for service in SERVICES {
             health.set_service_status(service, tonic_health::ServingStatus::Serving).await;
         }
-        let most = app.edge.batch_body_max;
         let producers = ProducerStreamServer::new(Producers { app: Arc::clone(&app) })
-            .max_decoding_message_size(most);
-        let workers = WorkerStreamServer::new(Workers { app }).max_decoding_message_size(most);
+            .max_decoding_message_size(MESSAGE_BYTES_MAX);
+        let workers =
+            WorkerStreamServer::new(Workers { app }).max_decoding_message_size(MESSAGE_BYTES_MAX);
         let mut router = Router::new()
             .route_service("/producerpb.ProducerStream/{method}", producers)
             .route_service("/workerpb.WorkerStream/{method}", workers)

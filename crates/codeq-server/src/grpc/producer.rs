@@ -77,6 +77,10 @@ impl Protocol for Producer {
         &self.caller
     }
 
+    fn is_credit(_: &ProducerEvent) -> bool {
+        false
+    }
+
     fn begin(&mut self, event: ProducerEvent, slots: &mut Slots<'_>) -> Begun<Producer> {
         match event.event {
             Some(Event::Create(create)) => self.create(create, slots),

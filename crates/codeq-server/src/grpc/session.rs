@@ -3,6 +3,7 @@
 //! The session is the stream of answers itself. Whoever writes it to the connection polls it, and while it
 //! is polled it reads events; a client that takes no answers is therefore not read either.
 
+use std::collections::VecDeque;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
@@ -26,6 +27,9 @@ const IN_FLIGHT_MAX: usize = 1_024;
 const IN_FLIGHT_BYTES_MAX: usize = 8 << 20;
 /// Credits of one stream that wait. A client that gives more is mistaken: nobody works on so much at once.
 const CREDITS_MAX: usize = 10_000;
+/// Credits of one stream that tasks may be found for; the others wait until one of these is answered. A client that
+/// takes no answers has so many of them in the server's memory at most.
+const CREDITS_OUT_MAX: usize = 256;
 
 /// What an event begins.
 pub(super) enum Begun<P: Protocol> {
@@ -78,6 +82,9 @@ pub(super) trait Protocol: Send + Unpin + Sized + 'static {
     /// Who is at the other end.
     fn caller(&self) -> &Principal;
 
+    /// Whether an event is a wait for work.
+    fn is_credit(event: &Self::In) -> bool;
+
     /// Starts what an event asks for.
     fn begin(&mut self, event: Self::In, slots: &mut Slots<'_>) -> Begun<Self>;
 
@@ -119,6 +126,8 @@ struct Open<P: Protocol> {
     out: Vec<Request>,
     posted: Posted<(P::Posted, usize)>,
     posted_credits: Posted<P::Posted>,
+    /// Waits for work beyond those that are out.
+    held: VecDeque<P::In>,
     acks: FuturesUnordered<BoxFuture<'static, (P::Out, usize)>>,
     credits: FuturesUnordered<BoxFuture<'static, Option<P::Out>>>,
     /// What can end the stream: the server's stop, the token's end.
@@ -226,6 +235,7 @@ impl<P: Protocol> Open<P> {
             out: Vec::new(),
             posted: Posted::new(Arc::clone(&engine)),
             posted_credits: Posted::new(Arc::clone(&engine)),
+            held: VecDeque::new(),
             engine,
             acks: FuturesUnordered::new(),
             credits: FuturesUnordered::new(),
@@ -322,41 +332,60 @@ impl<P: Protocol> Open<P> {
             && self.ending != Some(Ending::Expired)
             && let Some(events) = &mut self.events
         {
-            match events.poll_next_unpin(cx) {
-                Poll::Ready(Some(Ok(event))) => {
-                    *count += 1;
-                    let credits = self.credits.len() + self.posted_credits.len();
-                    let (ack, credit) = (self.posted.slot(), self.posted_credits.slot());
-                    let mut slots = Slots { ack, credit, out: &mut self.out };
-                    match self.protocol.begin(event, &mut slots) {
-                        Begun::Answered(answer) => return Poll::Ready(Ok(answer)),
-                        Begun::Posted(event, bytes) => {
-                            self.bytes += bytes;
-                            self.posted.put((event, bytes));
-                        }
-                        Begun::PostedCredit(_) | Begun::Credit(_) if credits >= CREDITS_MAX => {
-                            let text = format!("more than {CREDITS_MAX} Readys wait");
-                            return Poll::Ready(Err(Status::resource_exhausted(text)));
-                        }
-                        Begun::PostedCredit(event) => self.posted_credits.put(event),
-                        Begun::Acknowledged(answer, bytes) => {
-                            self.bytes += bytes;
-                            self.acks.push(Box::pin(async move { (answer.await, bytes) }));
-                        }
-                        Begun::Credit(credit) => self.credits.push(credit),
+            let out = self.credits.len() + self.posted_credits.len();
+            let held = if out < CREDITS_OUT_MAX { self.held.pop_front() } else { None };
+            let event = match held {
+                Some(event) => event,
+                None => match events.poll_next_unpin(cx) {
+                    Poll::Ready(Some(Ok(event))) => {
+                        *count += 1;
+                        event
                     }
+                    Poll::Ready(Some(Err(status))) => return Poll::Ready(Err(status)),
+                    Poll::Ready(None) => {
+                        self.events = None;
+                        // Nobody could say what became of a task that came now.
+                        self.held.clear();
+                        self.credits = FuturesUnordered::new();
+                        self.posted_credits = Posted::new(Arc::clone(&self.engine));
+                        break;
+                    }
+                    Poll::Pending => break,
+                },
+            };
+            if P::is_credit(&event) && out >= CREDITS_OUT_MAX {
+                if self.held.len() + out >= CREDITS_MAX {
+                    let text = format!("more than {CREDITS_MAX} Readys wait");
+                    return Poll::Ready(Err(Status::resource_exhausted(text)));
                 }
-                Poll::Ready(Some(Err(status))) => return Poll::Ready(Err(status)),
-                Poll::Ready(None) => {
-                    self.events = None;
-                    // Nobody could say what became of a task that came now.
-                    self.credits = FuturesUnordered::new();
-                    self.posted_credits = Posted::new(Arc::clone(&self.engine));
-                }
-                Poll::Pending => break,
+                self.held.push_back(event);
+                continue;
+            }
+            if let Some(answer) = self.begin(event) {
+                return Poll::Ready(Ok(answer));
             }
         }
         Poll::Pending
+    }
+
+    /// Starts what an event asks for; what needs no waiting is answered.
+    fn begin(&mut self, event: P::In) -> Option<P::Out> {
+        let (ack, credit) = (self.posted.slot(), self.posted_credits.slot());
+        let mut slots = Slots { ack, credit, out: &mut self.out };
+        match self.protocol.begin(event, &mut slots) {
+            Begun::Answered(answer) => return Some(answer),
+            Begun::Posted(event, bytes) => {
+                self.bytes += bytes;
+                self.posted.put((event, bytes));
+            }
+            Begun::Acknowledged(answer, bytes) => {
+                self.bytes += bytes;
+                self.acks.push(Box::pin(async move { (answer.await, bytes) }));
+            }
+            Begun::PostedCredit(event) => self.posted_credits.put(event),
+            Begun::Credit(credit) => self.credits.push(credit),
+        }
+        None
     }
 }
 

@@ -30,8 +30,9 @@ use crate::service::{Kind, ServiceError};
 
 /// Most tasks of one TaskBatch: with all that belongs to a task it stays under the 4 MiB that clients accept.
 const TASKS_MAX: i32 = 256;
-/// Pause before a credit tries again that the engine could not take.
+/// Pause before a credit tries again that the engine could not take. It doubles, up to the second one.
 const RETRY: Duration = Duration::from_secs(1);
+const RETRY_MAX: Duration = Duration::from_secs(32);
 /// What an event weighs besides what it carries.
 const BASE: usize = 256;
 
@@ -89,6 +90,10 @@ impl Protocol for Worker {
 
     fn caller(&self) -> &Principal {
         &self.caller
+    }
+
+    fn is_credit(event: &WorkerEvent) -> bool {
+        matches!(event.event, Some(Event::Ready(_)))
     }
 
     fn begin(&mut self, event: WorkerEvent, slots: &mut Slots<'_>) -> Begun<Worker> {
@@ -386,6 +391,7 @@ async fn hold(
     caller: &Principal,
     request: &ClaimRequest,
 ) -> Result<Vec<Task>, ServiceError> {
+    let mut pause = RETRY;
     loop {
         if let Err(limited) = check_worker_rate(app, caller, "claimTask") {
             tokio::time::sleep(Duration::from_secs(limited.retry_after.unwrap_or(1))).await;
@@ -394,7 +400,8 @@ async fn hold(
         match app.service.claim(caller, request).await {
             Ok(tasks) if tasks.is_empty() && !app.service.is_draining() => {}
             Err(error) if error.kind == Kind::Unavailable && !app.service.is_draining() => {
-                tokio::time::sleep(RETRY).await;
+                tokio::time::sleep(pause).await;
+                pause = (pause * 2).min(RETRY_MAX);
             }
             Err(error) if error.kind == Kind::Unavailable => return Ok(Vec::new()),
             done => return done,

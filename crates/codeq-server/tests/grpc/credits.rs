@@ -251,3 +251,23 @@ async fn more_credits_than_anyone_can_mean_end_the_stream() {
     let (code, text) = worker.ended().await;
     assert_eq!((code, &*text), (tonic::Code::ResourceExhausted, "more than 10000 Readys wait"));
 }
+
+#[tokio::test]
+async fn every_credit_of_many_is_answered() {
+    let server = Harness::start().await;
+    let mut worker = Worker::open(server.worker_addr(), WORKER).await;
+    // More than are looked for at once: the others come to their turn as these are answered.
+    for _ in 0..600 {
+        worker.ready("c", 1).await;
+    }
+    let mut producer = Producer::open(server.producer_addr(), PRODUCER).await;
+    for first in (0..600).step_by(100) {
+        let tasks = (first..first + 100).map(|seq| new_task(seq, "c")).collect();
+        assert!(producer.create_all(tasks).await.iter().all(|ack| ack.ok));
+    }
+    let mut ids = std::collections::HashSet::new();
+    for _ in 0..600 {
+        assert!(ids.insert(worker.task().await.id));
+    }
+    worker.settle().await;
+}

@@ -134,11 +134,7 @@ async fn unknown_methods_and_services() {
 
 #[tokio::test]
 async fn a_message_beyond_the_limit_ends_the_stream_and_nothing_else() {
-    let server = Harness::with(|config| {
-        config.http.max_body_bytes = 65_536;
-        config.http.max_batch_body_bytes = 65_536;
-    })
-    .await;
+    let server = Harness::start().await;
     let shared = channel(server.producer_addr()).await;
     let mut other = Producer::open_on(shared.clone(), PRODUCER).await;
     let mut producer = Producer::open_on(shared, PRODUCER).await;
@@ -146,10 +142,23 @@ async fn a_message_beyond_the_limit_ends_the_stream_and_nothing_else() {
         payload: format!("\"{}\"", "x".repeat(bytes)).into(),
         ..new_task(1, "c")
     };
-    producer.make(sized(65_000)).await;
-    producer.say(codeq_proto::producer::producer_event::Event::Create(sized(66_000))).await;
+    producer.make(sized(1_000_000)).await;
+    producer.say(codeq_proto::producer::producer_event::Event::Create(sized(4 << 20))).await;
     assert_eq!(producer.ended().await.0, Code::OutOfRange);
     other.make(new_task(2, "c")).await;
+}
+
+#[tokio::test]
+async fn a_message_of_too_many_items_is_refused_before_it_takes_memory() {
+    let server = Harness::start().await;
+    // Before the Hello too: nobody has to be known to send one.
+    let first = crate::client::producer(server.producer_addr()).await;
+    for mut producer in [first, Producer::open(server.producer_addr(), PRODUCER).await] {
+        let tasks = vec![CreateTask::default(); 1_000_000];
+        let batch = codeq_proto::producer::CreateTaskBatch { tasks };
+        producer.say(codeq_proto::producer::producer_event::Event::CreateBatch(batch)).await;
+        assert_eq!(producer.ended().await.0, Code::InvalidArgument);
+    }
 }
 
 /// A connection with TLS to a server whose certificate this is.

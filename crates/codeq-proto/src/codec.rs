@@ -1,0 +1,158 @@
+//! Messages are looked over before they are decoded: an item of a few bytes on the wire takes hundreds in memory,
+//! so that a message of megabytes could take gigabytes.
+
+use std::marker::PhantomData;
+
+use prost::Message;
+use prost::bytes::Buf;
+use tonic::Status;
+use tonic::codec::{BufferSettings, Codec, DecodeBuf, Decoder};
+use tonic_prost::ProstCodec;
+
+/// Most fields of an event: the tasks of a batch, the commands of a Ready. More than any server takes.
+pub const ITEMS_MAX: usize = 4_096;
+
+/// The codec of both streams.
+#[derive(Debug)]
+pub struct Checked<T, U>(PhantomData<(T, U)>);
+
+impl<T, U> Default for Checked<T, U> {
+    fn default() -> Checked<T, U> {
+        Checked(PhantomData)
+    }
+}
+
+impl<T, U> Codec for Checked<T, U>
+where
+    T: Message + Send + 'static,
+    U: Message + Default + Send + 'static,
+{
+    type Encode = T;
+    type Decode = U;
+    type Encoder = <ProstCodec<T, U> as Codec>::Encoder;
+    type Decoder = CheckedDecoder<U>;
+
+    fn encoder(&mut self) -> Self::Encoder {
+        ProstCodec::<T, U>::raw_encoder(BufferSettings::default())
+    }
+
+    fn decoder(&mut self) -> Self::Decoder {
+        CheckedDecoder(PhantomData)
+    }
+}
+
+/// Decodes what has no more than [`ITEMS_MAX`] items.
+#[derive(Debug)]
+pub struct CheckedDecoder<U>(PhantomData<U>);
+
+impl<U: Message + Default> Decoder for CheckedDecoder<U> {
+    type Item = U;
+    type Error = Status;
+
+    fn decode(&mut self, from: &mut DecodeBuf<'_>) -> Result<Option<U>, Status> {
+        // A message lies in one piece; the decoder says what is wrong with one that is malformed.
+        let whole = from.chunk().get(..from.remaining());
+        if whole.is_some_and(|message| items(message) > ITEMS_MAX) {
+            let text = format!("a message has more than {ITEMS_MAX} items");
+            return Err(Status::invalid_argument(text));
+        }
+        let decoded = U::decode(from).map_err(|error| Status::internal(error.to_string()))?;
+        Ok(Some(decoded))
+    }
+}
+
+/// Fields of the messages that a message holds, two levels down: what repeats is there. Stops counting when it is
+/// too many, and where the bytes make no sense.
+fn items(message: &[u8]) -> usize {
+    let mut count = 0;
+    for_each_field(message, |inner| {
+        for_each_field(inner, |_| {
+            count += 1;
+            count <= ITEMS_MAX
+        });
+        // Fields of the event itself repeat as well: the last one wins, after all were decoded.
+        count += 1;
+        count <= ITEMS_MAX
+    });
+    count
+}
+
+/// Gives the bytes of each field to `each`, none for a number, until that says stop.
+fn for_each_field(mut bytes: &[u8], mut each: impl FnMut(&[u8]) -> bool) {
+    while !bytes.is_empty() {
+        let Some(key) = varint(&mut bytes) else { return };
+        let len = match key & 7 {
+            0 => match varint(&mut bytes) {
+                Some(_) => 0,
+                None => return,
+            },
+            1 => 8,
+            2 => match varint(&mut bytes) {
+                Some(len) => usize::try_from(len).unwrap_or(usize::MAX),
+                None => return,
+            },
+            5 => 4,
+            _ => return,
+        };
+        let Some((field, rest)) = bytes.split_at_checked(len) else { return };
+        bytes = rest;
+        if !each(if key & 7 == 2 { field } else { &[] }) {
+            return;
+        }
+    }
+}
+
+fn varint(bytes: &mut &[u8]) -> Option<u64> {
+    let mut value = 0_u64;
+    for shift in (0..64).step_by(7) {
+        let (byte, rest) = bytes.split_first()?;
+        *bytes = rest;
+        value |= u64::from(byte & 0x7f) << shift;
+        if byte & 0x80 == 0 {
+            return Some(value);
+        }
+    }
+    None
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::producer::producer_event::Event;
+    use crate::producer::{CreateTask, CreateTaskBatch, ProducerEvent};
+    use crate::worker::{Ready, WorkerEvent, worker_event};
+
+    fn batch(tasks: usize, task: &CreateTask) -> Vec<u8> {
+        let tasks = vec![task.clone(); tasks];
+        ProducerEvent { event: Some(Event::CreateBatch(CreateTaskBatch { tasks })) }.encode_to_vec()
+    }
+
+    #[test]
+    fn items_are_counted_where_they_repeat() {
+        let full = CreateTask { seq: 7, payload: vec![b'0'; 300].into(), ..CreateTask::default() };
+        assert_eq!(items(&batch(1_000, &full)), 1_001);
+        assert!(items(&batch(8_000_000, &CreateTask::default())) > ITEMS_MAX);
+        let one = ProducerEvent { event: Some(Event::Create(full)) };
+        assert_eq!(items(&one.encode_to_vec()), 3);
+        let commands = vec!["c".to_owned(); 1_000];
+        let ready = Ready { commands, lease_seconds: 30, count: 1 };
+        let ready = WorkerEvent { event: Some(worker_event::Event::Ready(ready)) };
+        assert_eq!(items(&ready.encode_to_vec()), 1_003);
+        // The same event again and again: each is decoded before the last one wins.
+        assert!(items(&one.encode_to_vec().repeat(5_000)) > ITEMS_MAX);
+    }
+
+    #[test]
+    fn bytes_that_make_no_sense_are_left_to_the_decoder() {
+        for bytes in [
+            &b"\xff"[..],
+            b"\x0a",
+            b"\x0a\x05a",
+            b"\x0b\x0c",
+            &[0x80; 20],
+            b"\x0a\xff\xff\xff\xff\x0f",
+        ] {
+            assert!(items(bytes) <= 1, "{bytes:?}");
+        }
+    }
+}
