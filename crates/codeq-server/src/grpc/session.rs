@@ -255,11 +255,16 @@ impl<P: Protocol> Open<P> {
             if let Poll::Ready(answer) = read {
                 return Poll::Ready(answer);
             }
-            if let Some(answer) = self.next_posted(cx).or_else(|| self.next_posted_credit(cx)) {
+            // Acknowledgements first: a task that was given back may be assigned to the same worker again by the
+            // same commit, and it should hear of the one before the other.
+            if let Some(answer) = self.next_posted(cx) {
                 return Poll::Ready(Ok(answer));
             }
             if let Poll::Ready(Some((answer, bytes))) = self.acks.poll_next_unpin(cx) {
                 self.bytes = self.bytes.saturating_sub(bytes);
+                return Poll::Ready(Ok(answer));
+            }
+            if let Some(answer) = self.next_posted_credit(cx) {
                 return Poll::Ready(Ok(answer));
             }
             match self.credits.poll_next_unpin(cx) {

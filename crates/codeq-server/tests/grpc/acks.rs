@@ -310,3 +310,20 @@ async fn abandon_spends_an_attempt_unless_it_says_otherwise() {
         assert_eq!((&task["status"], &task["attempts"]), (&json!("PENDING"), &json!(attempts)));
     }
 }
+
+#[tokio::test]
+async fn a_task_that_was_given_back_is_acknowledged_before_it_comes_again() {
+    let server = Harness::start().await;
+    let mut worker = Worker::open(server.worker_addr(), WORKER).await;
+    let id = server.task("c").await;
+    let mut fence = worker.take("c").await.fence;
+    for event in [abandon(&id, true), nack(&id, -1), abandon(&id, false)] {
+        // The credit waits: the commit that takes the task back hands it out again.
+        worker.ready("c", 1).await;
+        worker.settle().await;
+        assert!(ack(worker.ask(event).await).ok);
+        let again = worker.task().await;
+        assert_eq!((&*again.id, again.fence), (&*id, fence + 1));
+        fence = again.fence;
+    }
+}
