@@ -211,6 +211,10 @@ fn codes_in(source: &str, found: &mut BTreeSet<String>) {
         ["ServiceError::invalid(", "ServiceError::new(", "Problem::edge(", "unavailable("];
     for maker in MAKERS {
         for (at, _) in source.match_indices(maker) {
+            // A status of gRPC is another thing.
+            if source[..at].ends_with("Status::") {
+                continue;
+            }
             let arguments = &source[at + maker.len()..];
             // The code is the first or the second argument; a literal later than that is the message.
             let first_two: Vec<&str> = arguments.splitn(3, ',').take(2).map(str::trim).collect();
