@@ -39,7 +39,7 @@ pub struct Streams {
     health: HealthReporter,
 }
 
-/// The server of a stream whose requests share `App`.
+/// What the health service knows of; the empty name stands for the whole server.
 const SERVICES: [&str; 3] = ["", "producerpb.ProducerStream", "workerpb.WorkerStream"];
 
 impl Streams {

@@ -19,7 +19,7 @@ use super::mail::{Posted, Slot};
 use crate::auth::{Principal, SKEW_SECONDS, shown};
 use crate::http::App;
 use crate::limits::LimitScope;
-use crate::service::{Kind, ServiceError};
+use crate::service::ServiceError;
 
 /// Events of one stream whose answers are due; beyond them the stream is not read.
 const IN_FLIGHT_MAX: usize = 1_024;
@@ -432,7 +432,5 @@ pub(super) fn check_rate(
         return Ok(());
     }
     app.metrics.rate_limited(scope.name(), operation);
-    let refused = ServiceError::new(Kind::TooMany, "rate_limited", "rate limit exceeded");
-    let retry_after = Some(allowance.reset_seconds.max(1));
-    Err(ServiceError { retry_after, scope: Some(scope.name()), ..refused })
+    Err(ServiceError::rate_limited(scope.name(), allowance.reset_seconds))
 }

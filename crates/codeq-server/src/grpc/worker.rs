@@ -164,14 +164,14 @@ impl Worker {
         let request = self.request(ready);
         if check_worker_rate(&self.app, &self.caller, "claimTask").is_err() {
             // A credit is never refused for its rate: it waits a little longer.
-            return Begun::Credit(self.credit(&request, Some(RETRY)));
+            return Begun::Credit(self.credit(&request, Some(RETRY), false));
         }
         match self.app.service.claim_request(&self.caller, &request, slots.credit.reply(0)) {
             Ok(Some(claim)) => {
                 slots.out.push(claim);
                 Begun::PostedCredit(Waiting::Credit(request))
             }
-            Ok(None) => Begun::Credit(self.credit(&request, None)),
+            Ok(None) => Begun::Credit(self.credit(&request, None, true)),
             Err(error) => Begun::Answered(refusal(&error)),
         }
     }
@@ -207,25 +207,30 @@ impl Worker {
                 After::Answer(assignment(&self.app, tasks, request.count <= 1))
             }
             _ if self.app.service.is_draining() => After::Nothing,
-            Ok(_) => After::Credit(self.credit(request, None)),
+            Ok(_) => After::Credit(self.credit(request, None, true)),
             Err(error) if error.kind == Kind::Unavailable => {
-                After::Credit(self.credit(request, Some(RETRY)))
+                After::Credit(self.credit(request, Some(RETRY), true))
             }
             Err(error) => After::Answer(refusal(&error)),
         }
     }
 
-    /// A credit that is held here, beginning after a pause.
+    /// A credit that is held here, beginning after a pause. One that has not drawn its token of the tenant's rate
+    /// yet waits for it.
     fn credit(
         &self,
         request: &Arc<ClaimRequest>,
         pause: Option<Duration>,
+        drawn: bool,
     ) -> BoxFuture<'static, Option<ServerEvent>> {
         let (app, caller) = (Arc::clone(&self.app), Arc::clone(&self.caller));
         let request = Arc::clone(request);
         Box::pin(async move {
             if let Some(pause) = pause {
                 tokio::time::sleep(pause).await;
+            }
+            if !drawn {
+                wait_for_rate(&app, &caller).await;
             }
             match hold(&app, &caller, &request).await {
                 Ok(tasks) if tasks.is_empty() => None,
@@ -393,10 +398,6 @@ async fn hold(
 ) -> Result<Vec<Task>, ServiceError> {
     let mut pause = RETRY;
     loop {
-        if let Err(limited) = check_worker_rate(app, caller, "claimTask") {
-            tokio::time::sleep(Duration::from_secs(limited.retry_after.unwrap_or(1))).await;
-            continue;
-        }
         match app.service.claim(caller, request).await {
             Ok(tasks) if tasks.is_empty() && !app.service.is_draining() => {}
             Err(error) if error.kind == Kind::Unavailable && !app.service.is_draining() => {
@@ -406,6 +407,13 @@ async fn hold(
             Err(error) if error.kind == Kind::Unavailable => return Ok(Vec::new()),
             done => return done,
         }
+    }
+}
+
+/// Returns when the tenant may ask again.
+async fn wait_for_rate(app: &App, caller: &Principal) {
+    while let Err(limited) = check_worker_rate(app, caller, "claimTask") {
+        tokio::time::sleep(Duration::from_secs(limited.retry_after.unwrap_or(1))).await;
     }
 }
 

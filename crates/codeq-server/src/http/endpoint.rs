@@ -138,9 +138,7 @@ async fn admit(
         seen.allowance = Some((scope, allowance));
         if !allowance.allowed {
             app.metrics.rate_limited(scope.name(), route.operation);
-            let refused = ServiceError::new(Kind::TooMany, "rate_limited", "rate limit exceeded");
-            let retry_after = Some(allowance.reset_seconds.max(1));
-            return Err(ServiceError { retry_after, scope: Some(scope.name()), ..refused }.into());
+            return Err(ServiceError::rate_limited(scope.name(), allowance.reset_seconds).into());
         }
     }
     Ok(caller)

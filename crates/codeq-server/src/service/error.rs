@@ -93,6 +93,12 @@ impl ServiceError {
         ServiceError { detail: Some(detail.into()), ..self }
     }
 
+    /// The tenant asks too often; in so many seconds it may again.
+    pub fn rate_limited(scope: &'static str, seconds: u64) -> ServiceError {
+        let refused = ServiceError::new(Kind::TooMany, "rate_limited", "rate limit exceeded");
+        ServiceError { retry_after: Some(seconds.max(1)), scope: Some(scope), ..refused }
+    }
+
     /// With the field that is wrong.
     #[must_use]
     pub fn field(self, field: &'static str) -> ServiceError {

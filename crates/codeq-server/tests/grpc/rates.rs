@@ -82,3 +82,23 @@ async fn a_ready_beyond_the_rate_waits_and_is_not_dropped() {
     assert_eq!(got, want);
     assert!(start.elapsed().as_millis() >= 1_500, "{:?}", start.elapsed());
 }
+
+#[tokio::test]
+async fn a_ready_draws_one_token_over_several_shards_too() {
+    let server = Harness::with(|config| {
+        config.shards = Some(2);
+        config.rate_limit.worker = limit(1, 3);
+    })
+    .await;
+    let mut worker = Worker::open(server.worker_addr(), WORKER).await;
+    for _ in 0..2 {
+        let id = server.task("c").await;
+        assert_eq!(worker.take("c").await.id, id);
+    }
+    // Of three tokens one is left, and none will be added for a minute.
+    let got = [
+        ack(worker.ask(each(UNKNOWN_ID)[1].1.clone()).await).code,
+        ack(worker.ask(each(UNKNOWN_ID)[1].1.clone()).await).code,
+    ];
+    assert_eq!(got, ["not_found", "rate_limited"]);
+}
