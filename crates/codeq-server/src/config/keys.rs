@@ -52,6 +52,7 @@ pub(crate) const KEYS: &[Key] = &[
     key!("httpAddr", http_addr),
     key!("producerAddr", producer_addr),
     key!("workerAddr", worker_addr),
+    key!("publicUrl", public_url),
     key!("shards", shards),
     key!("durability", durability),
     key!("logLevel", log_level),

@@ -23,6 +23,9 @@ pub struct Config {
     pub producer_addr: Option<SocketAddr>,
     /// Where workers' streams are served: like `producer_addr`, with port 9091.
     pub worker_addr: Option<SocketAddr>,
+    /// How clients reach HTTP from outside, such as `https://codeq.example.com`: the start of the addresses that
+    /// the server hands out. None is the address of HTTP.
+    pub public_url: Option<String>,
     /// Shards of a new data directory; an existing one must agree. None takes what is there, or 1.
     pub shards: Option<u16>,
     /// When a write is acknowledged.
@@ -259,6 +262,7 @@ impl Default for Config {
             http_addr: SocketAddr::from(([127, 0, 0, 1], 8080)),
             producer_addr: None,
             worker_addr: None,
+            public_url: None,
             shards: None,
             durability: Durability::Fsync,
             log_level: "info".to_owned(),
@@ -291,6 +295,19 @@ impl Default for Config {
 }
 
 impl Config {
+    /// The start of the addresses that the server hands out, without a slash at the end. `http` is where HTTP
+    /// is served, should the configuration leave the port to the system.
+    pub fn public_url(&self, http: SocketAddr) -> String {
+        if let Some(url) = &self.public_url {
+            return url.trim_end_matches('/').to_owned();
+        }
+        let scheme = if self.tls.cert_file.is_some() { "https" } else { "http" };
+        if http.ip().is_unspecified() {
+            return format!("{scheme}://localhost:{}", http.port());
+        }
+        format!("{scheme}://{http}")
+    }
+
     /// Where the streams of producers and of workers are served.
     pub fn stream_addrs(&self) -> (SocketAddr, SocketAddr) {
         let beside_http = |port| match self.http_addr.port() {

@@ -155,6 +155,14 @@ impl Config {
         if self.tracing.service_name.is_empty() {
             problems.push(Problem::of("tracing.serviceName", "found nothing, expected a name"));
         }
+        if let Some(url) = &self.public_url
+            && !is_base(url)
+        {
+            let found = shown(&mask_url(url));
+            let text =
+                format!("found '{found}', expected an address such as https://codeq.example.com");
+            problems.push(Problem::of("publicUrl", text));
+        }
         if let Some(endpoint) = &self.tracing.otlp_endpoint {
             let good = url::Url::parse(endpoint)
                 .is_ok_and(|url| matches!(url.scheme(), "http" | "https") && url.has_host());
@@ -240,6 +248,17 @@ impl Config {
             }
         }
     }
+}
+
+/// Whether paths can be appended to a text.
+fn is_base(text: &str) -> bool {
+    url::Url::parse(text).is_ok_and(|url| {
+        let bare = url.query().is_none() && url.fragment().is_none() && url.password().is_none();
+        matches!(url.scheme(), "http" | "https")
+            && url.has_host()
+            && url.username().is_empty()
+            && bare
+    })
 }
 
 fn in_range(problems: &mut Vec<Problem>, key: &str, value: u64, range: RangeInclusive<u64>) {

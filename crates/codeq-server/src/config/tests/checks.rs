@@ -49,6 +49,34 @@ fn bounds_of_numbers() {
 }
 
 #[test]
+fn public_urls() {
+    let with = |url: &str| problems(|config| config.public_url = Some(url.to_owned()));
+    for good in ["https://codeq.example.com", "http://10.0.0.1:8080/", "https://example.com/codeq"]
+    {
+        assert_eq!(with(good), [""; 0], "{good}");
+    }
+    for bad in ["", "codeq.example.com", "ftp://x", "https://u:p@x", "https://x?a=b", "https://x#y"]
+    {
+        let said = with(bad);
+        assert!(said.len() == 1 && said[0].starts_with("publicUrl: found '"), "{bad} {said:?}");
+        assert!(!said[0].contains("u:p"), "{said:?}");
+    }
+}
+
+#[test]
+fn the_address_that_is_handed_out() {
+    let of = |change: fn(&mut Config), http: &str| {
+        let mut config = Config::default();
+        change(&mut config);
+        config.public_url(http.parse().unwrap())
+    };
+    assert_eq!(of(|_| {}, "127.0.0.1:8080"), "http://127.0.0.1:8080");
+    assert_eq!(of(|_| {}, "0.0.0.0:8080"), "http://localhost:8080");
+    assert_eq!(of(|it| it.tls.cert_file = Some("c".into()), "[::1]:1"), "https://[::1]:1");
+    assert_eq!(of(|it| it.public_url = Some("https://x/a/".into()), "[::1]:1"), "https://x/a");
+}
+
+#[test]
 fn log_levels() {
     for good in ["off", "INFO", "info,codeq_server=debug", "codeq_server[x]=trace,warn", "a::b=off"]
     {
