@@ -1,17 +1,44 @@
 //! Result callbacks: what became of a delivery, and when to try again.
 
 use bytes::Bytes;
+use sha2::{Digest, Sha256};
 
 use crate::command::{Callback, Delivery, Millis};
 use crate::effect::Effect;
 use crate::keys::{self, TimerKind};
-use crate::kv::{Kv, KvError, Table};
+use crate::kv::{Kv, KvError, KvRead, Table};
 use crate::lease::shorten;
 use crate::limits::CALLBACK_RETRY_AFTER_MS_MAX;
 use crate::reply::{Rejection, Reply};
-use crate::rows::OutboxRow;
+use crate::rows::{BodyRow, OutboxRow, TaskRow};
 use crate::settings::Settings;
+use crate::state::for_each;
 use crate::step::Step;
+
+/// How many callbacks a shard keeps.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct CallbackCounts {
+    /// To be delivered, now or later.
+    pub pending: u64,
+    /// Given up, kept to be looked at and sent again.
+    pub failed: u64,
+}
+
+impl CallbackCounts {
+    /// Counts the rows.
+    pub(crate) fn load<K: KvRead + ?Sized>(kv: &K) -> Result<CallbackCounts, KvError> {
+        let mut counts = CallbackCounts::default();
+        for_each(kv, Table::Outbox, 0, crate::kv::Key::MAX, |key, value| {
+            *counts.slot(&OutboxRow::decode(key, value)?) += 1;
+            Ok(())
+        })?;
+        Ok(counts)
+    }
+
+    fn slot(&mut self, row: &OutboxRow) -> &mut u64 {
+        if row.next_at.is_some() { &mut self.pending } else { &mut self.failed }
+    }
+}
 
 impl<K: Kv> Step<'_, K> {
     pub(crate) fn callback(&mut self, command: &Callback) -> Result<Reply, KvError> {
@@ -22,44 +49,127 @@ impl<K: Kv> Step<'_, K> {
         let ended_at = row.finish.map(|finish| finish.at);
         let meant = command.completed_at.is_none_or(|at| ended_at == Some(at));
         let outbox = OutboxRow::load(self.kv, keys::task(seq))?;
-        let Some(mut outbox) = outbox.filter(|_| meant) else {
+        let Some(was) = outbox.filter(|_| meant) else {
             return Ok(Reply::Rejected(Rejection::NoCallback));
         };
-        if let Some(at) = outbox.next_at.take() {
-            self.state.timers.disarm(self.kv, TimerKind::Callback, at, seq)?;
-        }
-        self.changed = true;
         let settings = &self.state.meta.settings;
-        match &command.delivery {
-            Delivery::Delivered => {
-                self.kv.delete(Table::Outbox, keys::task(seq));
-                return Ok(Reply::Done);
-            }
+        let next = match &command.delivery {
+            Delivery::Delivered => None,
             Delivery::Failed { status, error, retry_after } => {
-                outbox.attempts = outbox.attempts.saturating_add(1);
-                outbox.last_status = *status;
-                outbox.last_error = Some(shorten(error.clone()));
-                if outbox.attempts < settings.callback_attempts {
-                    let asked = retry_after.unwrap_or(0).min(CALLBACK_RETRY_AFTER_MS_MAX);
-                    let pause = pause(settings, outbox.attempts).max(asked);
-                    outbox.next_at = Some(self.now.saturating_add(pause));
-                }
+                let attempts = was.attempts.saturating_add(1);
+                let asked = retry_after.unwrap_or(0).min(CALLBACK_RETRY_AFTER_MS_MAX);
+                let pause = pause(settings, attempts).max(asked);
+                let again = attempts < settings.callback_attempts;
+                Some(OutboxRow {
+                    id: was.id,
+                    attempts,
+                    next_at: again.then(|| self.now.saturating_add(pause)),
+                    last_status: *status,
+                    last_error: Some(shorten(error.clone())),
+                })
             }
+            Delivery::Refused { status, error } => Some(OutboxRow {
+                id: was.id,
+                attempts: was.attempts.saturating_add(1),
+                next_at: None,
+                last_status: Some(*status),
+                last_error: Some(shorten(error.clone())),
+            }),
             Delivery::Resend => {
-                outbox.attempts = 0;
-                outbox.next_at = Some(self.now);
+                Some(OutboxRow { attempts: 0, next_at: Some(self.now), ..was.clone() })
             }
-        }
-        if let Some(at) = outbox.next_at {
-            self.state.timers.arm(self.kv, TimerKind::Callback, at, seq, Bytes::new());
-            self.effects.push(Effect::CallbackDue { seq });
-        }
-        self.kv.put(Table::Outbox, keys::task(seq), outbox.encode());
+        };
+        self.set_callback(seq, Some(&was), next)?;
         Ok(Reply::Done)
     }
+
+    /// The callback of a task that has just ended.
+    pub(crate) fn add_callback(&mut self, seq: u64, row: &TaskRow) -> Result<(), KvError> {
+        let outbox = OutboxRow {
+            id: row.id(seq),
+            attempts: 0,
+            next_at: Some(self.now),
+            last_status: None,
+            last_error: None,
+        };
+        self.set_callback(seq, None, Some(outbox))
+    }
+
+    /// Forgets the callback of a task that is no longer finished, or no longer there.
+    pub(crate) fn drop_callback(&mut self, seq: u64, row: &TaskRow) -> Result<(), KvError> {
+        if !row.has_webhook {
+            return Ok(());
+        }
+        match OutboxRow::load(self.kv, keys::task(seq))? {
+            Some(was) => self.set_callback(seq, Some(&was), None),
+            None => Ok(()),
+        }
+    }
+
+    /// The one place where callbacks change: row, timer, counters and effect together.
+    fn set_callback(
+        &mut self,
+        seq: u64,
+        was: Option<&OutboxRow>,
+        row: Option<OutboxRow>,
+    ) -> Result<(), KvError> {
+        self.changed = true;
+        if let Some(was) = was {
+            let slot = self.state.callbacks.slot(was);
+            *slot = slot.saturating_sub(1);
+            if let Some(at) = was.next_at {
+                self.state.timers.disarm(self.kv, TimerKind::Callback, at, seq)?;
+            }
+        }
+        let Some(row) = row else {
+            self.kv.delete(Table::Outbox, keys::task(seq));
+            return Ok(());
+        };
+        *self.state.callbacks.slot(&row) += 1;
+        if let Some(at) = row.next_at {
+            let receiver = Bytes::copy_from_slice(&self.receiver(seq)?.to_le_bytes());
+            self.state.timers.arm(self.kv, TimerKind::Callback, at, seq, receiver);
+            self.effects.push(Effect::CallbackDue { seq, at });
+        }
+        self.kv.put(Table::Outbox, keys::task(seq), row.encode());
+        Ok(())
+    }
+
+    /// Who receives a task's callback, as a number. It stands beside the timer, so that a sender can pass
+    /// over what goes to a receiver that is down without reading the tasks.
+    fn receiver(&self, seq: u64) -> Result<u64, KvError> {
+        let body = self.kv.get(Table::Body, keys::task(seq))?.unwrap_or_default();
+        Ok(BodyRow::decode(seq, &body)?.webhook.map_or(0, receiver_of))
+    }
+}
+
+/// The same number for all URLs with the same host and port, as they are written.
+fn receiver_of(url: &str) -> u64 {
+    let rest = url.split_once("://").map_or(url, |(_, rest)| rest);
+    let authority = rest.split(['/', '?', '#', '\\']).next().unwrap_or(rest);
+    let digest: [u8; 32] = Sha256::digest(authority.to_ascii_lowercase()).into();
+    digest.first_chunk().map_or(0, |bytes| u64::from_le_bytes(*bytes))
 }
 
 fn pause(settings: &Settings, attempts: u32) -> Millis {
     let doublings = attempts.saturating_sub(1).min(32);
     settings.callback_base.saturating_mul(1 << doublings).min(settings.callback_max)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn receivers() {
+        let one = receiver_of("https://a.example:8443/x?y#z");
+        for same in
+            ["http://a.example:8443", "https://A.example:8443?q=/", "https://a.example:8443#"]
+        {
+            assert_eq!(receiver_of(same), one, "{same}");
+        }
+        for other in ["https://a.example/x", "https://b.example:8443/x", "", "https://"] {
+            assert_ne!(receiver_of(other), one, "{other}");
+        }
+    }
 }

@@ -325,6 +325,13 @@ pub enum Delivery {
     },
     /// An operator wants a failed callback sent again.
     Resend,
+    /// The receiver wants no more of it: kept as failed without further attempts.
+    Refused {
+        /// Its HTTP status.
+        status: u16,
+        /// What went wrong.
+        error: Arc<str>,
+    },
 }
 
 /// What became of the callback of a finished task.

@@ -22,10 +22,12 @@ pub enum Effect {
     },
     /// A task moved.
     Moved(Move),
-    /// A result callback became due.
+    /// A result callback is to be delivered.
     CallbackDue {
         /// The number of the finished task.
         seq: u64,
+        /// When it is due.
+        at: Millis,
     },
 }
 

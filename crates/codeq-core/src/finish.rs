@@ -5,12 +5,10 @@ use std::sync::Arc;
 use bytes::Bytes;
 
 use crate::command::{Artifact, NewTask};
-use crate::effect::Effect;
-use crate::keys::{self, TimerKind};
-use crate::kv::{Kv, KvError, Table};
+use crate::kv::{Kv, KvError};
 use crate::lease::{CANCELLED, MAX_ATTEMPTS};
 use crate::place::Place;
-use crate::rows::{Finish, OutboxRow, TaskRow};
+use crate::rows::{Finish, TaskRow};
 use crate::step::{Cause, Step};
 
 /// What a task leaves behind.
@@ -48,16 +46,7 @@ impl<K: Kv> Step<'_, K> {
         });
         self.relocate(seq, &mut row, was, cause)?;
         if row.has_webhook {
-            let outbox = OutboxRow {
-                id: row.id(seq),
-                attempts: 0,
-                next_at: Some(self.now),
-                last_status: None,
-                last_error: None,
-            };
-            self.kv.put(Table::Outbox, keys::task(seq), outbox.encode());
-            self.state.timers.arm(self.kv, TimerKind::Callback, self.now, seq, Bytes::new());
-            self.effects.push(Effect::CallbackDue { seq });
+            self.add_callback(seq, &row)?;
         }
         Ok(row)
     }
@@ -113,19 +102,5 @@ impl<K: Kv> Step<'_, K> {
         self.release_key(seq, row)?;
         self.drop_callback(seq, row)?;
         self.evict(seq, row)
-    }
-
-    /// Forgets the callback of a task that is no longer finished, or no longer there.
-    pub(crate) fn drop_callback(&mut self, seq: u64, row: &TaskRow) -> Result<(), KvError> {
-        if !row.has_webhook {
-            return Ok(());
-        }
-        if let Some(outbox) = OutboxRow::load(self.kv, keys::task(seq))? {
-            if let Some(at) = outbox.next_at {
-                self.state.timers.disarm(self.kv, TimerKind::Callback, at, seq)?;
-            }
-            self.kv.delete(Table::Outbox, keys::task(seq));
-        }
-        Ok(())
     }
 }

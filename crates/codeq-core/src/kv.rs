@@ -21,7 +21,7 @@ pub enum Table {
     Pending = 2,
     /// (queue, state, task number) → nothing: the lists by command and status.
     Index = 3,
-    /// (kind, deadline, number) → nothing: delays, retention, keys, callbacks.
+    /// (kind, deadline, number) → what else its kind needs: delays, retention, keys, callbacks.
     Timer = 4,
     /// (tenant, hash of the key) → the task that the key made.
     Idempotency = 5,

@@ -30,7 +30,7 @@ pub mod topic;
 pub mod view;
 
 mod abandon;
-mod callback;
+pub mod callback;
 mod cancel;
 mod claim;
 mod cleanup;

@@ -85,6 +85,8 @@ pub const WINDOW_TOTAL: usize = 1 << 20;
 pub const CALLBACK_ATTEMPTS_MAX: u32 = 100;
 /// Longest pause that the receiver of a callback may ask for: a day. Its task is kept meanwhile.
 pub const CALLBACK_RETRY_AFTER_MS_MAX: u64 = 86_400_000;
+/// A list of callbacks looks at no more of them at a time, whosoever they are.
+pub const CALLBACK_SCAN_MAX: usize = 1_000;
 /// Retention waits this long at a time for a callback that is still to be delivered.
 pub const CALLBACK_RETENTION_STEP_MS: u64 = 60_000;
 

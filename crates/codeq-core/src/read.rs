@@ -10,7 +10,7 @@ use crate::history::History;
 use crate::id::TaskId;
 use crate::keys::{self, QueueId, TimerKind};
 use crate::kv::{Direction, Key, KvError, KvRead, Table};
-use crate::limits::{LIST_MAX, LIST_SCAN_MAX};
+use crate::limits::{CALLBACK_SCAN_MAX, LIST_MAX, LIST_SCAN_MAX};
 use crate::place::{Place, Status};
 use crate::rows::{Counts, OutboxRow, QueueRow, TaskRow};
 use crate::state::State;
@@ -67,6 +67,26 @@ pub struct QueueStats {
     pub topic: Option<Topic>,
     /// When the oldest of the tasks that are first of their priority was made.
     pub oldest_ready_at: Option<Millis>,
+}
+
+/// A callback that waits for its moment.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct DueCallback {
+    /// When it is due.
+    pub at: Millis,
+    /// The number of its task.
+    pub seq: u64,
+    /// Who receives it: the same number for the same host and port.
+    pub receiver: u64,
+}
+
+/// Some of a tenant's callbacks.
+#[derive(Debug, Clone, Default)]
+pub struct CallbackPage {
+    /// Oldest task first.
+    pub items: Vec<PendingCallback>,
+    /// The number of the last task that was looked at, if there may be more behind it.
+    pub next: Option<u64>,
 }
 
 /// A callback that is due or failed.
@@ -168,31 +188,67 @@ impl<K: KvRead + ?Sized> Reader<'_, K> {
         Ok(page)
     }
 
-    /// At most `limit` callbacks that are due at `now`, longest due first.
+    /// At most `limit` callbacks that are to be delivered, in the order of their moments, from a moment and
+    /// a task's number on. The tasks are not read.
     pub fn callbacks_due(
         &self,
-        now: Millis,
+        (at, seq): (Millis, u64),
         limit: usize,
-    ) -> Result<Vec<PendingCallback>, KvError> {
+    ) -> Result<Vec<DueCallback>, KvError> {
         let mut rows = Vec::new();
-        let from = keys::timer(TimerKind::Callback, 0, 0);
-        let to = keys::timer(TimerKind::Callback, now, u64::MAX);
+        let from = keys::timer(TimerKind::Callback, at, seq);
+        let to = keys::timer(TimerKind::Callback, Millis::MAX, u64::MAX);
         self.kv.scan(Table::Timer, from, to, Direction::Forward, limit.min(LIST_MAX), &mut rows)?;
-        let due = rows.iter().map(|(key, _)| self.pending_callback(keys::seq_of(*key)));
-        due.filter_map(Result::transpose).collect()
+        let due = rows.iter().map(|(key, value)| {
+            let (_, at, seq) = keys::timer_parts(*key);
+            let receiver = value.first_chunk().map_or(0, |bytes| u64::from_le_bytes(*bytes));
+            DueCallback { at, seq, receiver }
+        });
+        Ok(due.collect())
     }
 
-    /// At most `limit` callbacks, due or failed, of tasks with a number above `after`.
-    pub fn callbacks(&self, after: u64, limit: usize) -> Result<Vec<PendingCallback>, KvError> {
+    /// At most `limit` callbacks of a tenant, or only those that have or have not failed, of tasks with a
+    /// number above `after`. A page may be short, or even empty, before the last one: the work is bounded.
+    pub fn callbacks(
+        &self,
+        tenant: &str,
+        failed: Option<bool>,
+        after: u64,
+        limit: usize,
+    ) -> Result<CallbackPage, KvError> {
         let mut rows = Vec::new();
         let from = keys::task(after.saturating_add(1));
-        let limit = limit.min(LIST_MAX);
-        self.kv.scan(Table::Outbox, from, Key::MAX, Direction::Forward, limit, &mut rows)?;
-        let all = rows.iter().map(|(key, _)| self.pending_callback(keys::seq_of(*key)));
-        all.filter_map(Result::transpose).collect()
+        self.kv.scan(
+            Table::Outbox,
+            from,
+            Key::MAX,
+            Direction::Forward,
+            CALLBACK_SCAN_MAX,
+            &mut rows,
+        )?;
+        let mut page = CallbackPage::default();
+        let full = rows.len() == CALLBACK_SCAN_MAX;
+        for (key, value) in &rows {
+            if page.items.len() == limit.clamp(1, LIST_MAX) {
+                return Ok(page);
+            }
+            page.next = Some(keys::seq_of(*key));
+            let row = OutboxRow::decode(*key, value)?;
+            if failed.is_none_or(|failed| failed == row.next_at.is_none())
+                && let Some((task, _)) = self.find(tenant, row.id)?
+                && task.finish.is_some()
+            {
+                page.items.extend(self.callback(keys::seq_of(*key))?);
+            }
+        }
+        if !full {
+            page.next = None;
+        }
+        Ok(page)
     }
 
-    fn pending_callback(&self, seq: u64) -> Result<Option<PendingCallback>, KvError> {
+    /// The callback of a task, with all that it tells.
+    pub fn callback(&self, seq: u64) -> Result<Option<PendingCallback>, KvError> {
         let key = keys::task(seq);
         let (Some(outbox), Some(row)) =
             (OutboxRow::load(self.kv, key)?, TaskRow::load(self.kv, key)?)

@@ -7,6 +7,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+use crate::callback::CallbackCounts;
 use crate::command::{Command, Millis};
 use crate::effect::Effect;
 use crate::keys::{self, QueueId, TimerKind};
@@ -48,6 +49,8 @@ pub struct State {
     /// Running leases by their end. The rows hold the rest.
     pub(crate) leases: BTreeSet<(Millis, u64)>,
     pub(crate) timers: Timers,
+    /// The callbacks that are kept.
+    pub(crate) callbacks: CallbackCounts,
     /// Queues whose row in the store is out of date.
     pub(crate) dirty: Vec<QueueId>,
     /// Entries in the windows of all queues.
@@ -72,6 +75,7 @@ impl State {
             queues: BTreeMap::new(),
             leases: BTreeSet::new(),
             timers: Timers::load(kv)?,
+            callbacks: CallbackCounts::load(kv)?,
             dirty: Vec::new(),
             windowed: 0,
         };
@@ -174,6 +178,11 @@ impl State {
     /// When the next result callback is due.
     pub fn next_callback(&self) -> Option<Millis> {
         self.timers.next(TimerKind::Callback)
+    }
+
+    /// How many result callbacks are kept.
+    pub fn callbacks(&self) -> CallbackCounts {
+        self.callbacks
     }
 
     /// The moment of the latest command that changed something. Time never runs backwards from here.

@@ -282,11 +282,13 @@ fn live(engine: &Engine, runtime: &Runtime) -> Result<u64, codeq_engine::EngineE
 fn remove_all(engine: &Engine, runtime: &Runtime) -> anyhow::Result<()> {
     for shard in 0..engine.shards() {
         loop {
-            let due = runtime.block_on(engine.callbacks_due(shard, Millis::MAX, 500))?;
+            let due = runtime.block_on(engine.callbacks_due(shard, (0, 0), 500))?;
             if due.is_empty() {
                 break;
             }
-            for callback in due {
+            for due in due {
+                let callback = runtime.block_on(engine.callback(shard, due.seq))?;
+                let callback = callback.context("a callback without its task")?;
                 engine.propose_blocking(Command::Callback(Callback {
                     tenant: callback.task.tenant,
                     id: callback.task.id,

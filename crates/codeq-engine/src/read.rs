@@ -7,7 +7,7 @@ use codeq_core::command::Millis;
 use codeq_core::history::History;
 use codeq_core::id::TaskId;
 use codeq_core::kv::KvError;
-use codeq_core::read::{ListQuery, PendingCallback, QueueStats, Reader};
+use codeq_core::read::{DueCallback, ListQuery, PendingCallback, QueueStats, Reader};
 use codeq_core::state::State;
 use codeq_core::view::{ResultRecord, Task};
 use codeq_store::Store;
@@ -138,14 +138,24 @@ impl Engine {
         Ok(tenants.into_iter().collect())
     }
 
-    /// At most `limit` callbacks of a shard that are due at `now`.
+    /// At most `limit` callbacks of a shard that are to be delivered, in the order of their moments, from a
+    /// moment and a task's number on.
     pub async fn callbacks_due(
         &self,
         shard: u16,
-        now: Millis,
+        from: (Millis, u64),
         limit: usize,
-    ) -> Result<Vec<PendingCallback>, EngineError> {
-        self.read(shard, |reader| reader.callbacks_due(now, limit)).await
+    ) -> Result<Vec<DueCallback>, EngineError> {
+        self.read(shard, |reader| reader.callbacks_due(from, limit)).await
+    }
+
+    /// The callback of a task, with all that it tells.
+    pub async fn callback(
+        &self,
+        shard: u16,
+        seq: u64,
+    ) -> Result<Option<PendingCallback>, EngineError> {
+        self.read(shard, |reader| reader.callback(seq)).await
     }
 
     /// Reads from one shard what is true after the latest applied command, and waits until that is durable.

@@ -171,7 +171,7 @@ fn bytes(command: &Command) -> usize {
         Command::Cleanup(cleanup) => cleanup.tenant.len(),
         Command::Callback(callback) => {
             let error = match &callback.delivery {
-                Delivery::Failed { error, .. } => error.len(),
+                Delivery::Failed { error, .. } | Delivery::Refused { error, .. } => error.len(),
                 Delivery::Delivered | Delivery::Resend => 0,
             };
             callback.tenant.len() + error

@@ -70,7 +70,7 @@ pub fn op(command: &Command) -> Op {
         Command::Callback(c) => {
             let how = match c.delivery {
                 Delivery::Delivered => Delivered::Yes,
-                Delivery::Failed { .. } => Delivered::No,
+                Delivery::Failed { .. } | Delivery::Refused { .. } => Delivered::No,
                 Delivery::Resend => Delivered::Resend,
             };
             Op::Callback(task(&c.tenant, "sender", c.id), how)

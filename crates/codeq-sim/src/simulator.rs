@@ -460,7 +460,9 @@ impl Run {
             let Some(shard) = server.node.shards.get(number) else { continue };
             let data = shard.data().read();
             let reader = codeq_core::read::Reader { state: &data.state, kv: &data.store };
-            for due in reader.callbacks_due(now, 4).unwrap_or_default() {
+            let due = reader.callbacks_due((0, 0), 4).unwrap_or_default();
+            for due in due.into_iter().filter(|due| due.at <= now) {
+                let Ok(Some(due)) = reader.callback(due.seq) else { continue };
                 let callback = (Arc::clone(&due.task.tenant), due.task.id);
                 if !self.workload.callbacks.contains(&callback) {
                     self.workload.callbacks.push_back(callback);

@@ -355,6 +355,7 @@ impl Workload {
         let delivery = match self.rng.below(10) {
             0..=5 => Delivery::Delivered,
             6 => Delivery::Resend,
+            7 => Delivery::Refused { status: 410, error: "gone".into() },
             _ => Delivery::Failed {
                 status: Some(503),
                 error: "unavailable".into(),

@@ -41,7 +41,7 @@ fn every_end_is_told() {
         assert!(h.get(run.id).place.is_terminal(), "end {at}");
         assert_eq!(h.callbacks_due(), [run.id], "end {at}");
         assert_eq!(h.state.next_callback(), Some(h.now));
-        assert!(h.effects.contains(&Effect::CallbackDue { seq: run.id.seq() }));
+        assert!(h.effects.contains(&Effect::CallbackDue { seq: run.id.seq(), at: h.now }));
         h.reload();
         let pending = h.callbacks();
         assert_eq!(pending.len(), 1, "a restart does not forget");
@@ -141,8 +141,84 @@ fn the_earliest_is_next() {
     assert_eq!(h.state.next_callback(), Some(h.now));
     h.callback(second.id, Delivery::Delivered);
     assert_eq!(h.state.next_callback(), Some(h.now + 2_000));
-    assert_eq!(h.reader().callbacks(first.id.seq(), 10).unwrap().len(), 0);
+    let after = h.reader().callbacks(T, None, first.id.seq(), 10).unwrap();
+    assert_eq!((after.items.len(), after.next), (0, None));
     h.finish();
+}
+
+#[test]
+fn one_that_its_receiver_refuses_is_kept_as_failed() {
+    let mut h = Harness::new();
+    let done = h.done(hooked("a"));
+    let refused = || Delivery::Refused { status: 410, error: "gone".into() };
+    h.callback(done.id, refused());
+    assert_eq!(h.state.next_callback(), None);
+    let kept = h.callbacks();
+    assert_eq!((kept[0].outbox.attempts, kept[0].outbox.last_status), (1, Some(410)));
+    h.callback(done.id, Delivery::Resend);
+    assert_eq!(h.callbacks_due(), [done.id]);
+    h.callback(done.id, refused());
+    h.callback(done.id, Delivery::Delivered);
+    assert_eq!(h.callbacks().len(), 0);
+    h.finish();
+}
+
+#[test]
+fn they_are_counted() {
+    let mut h = Harness::new();
+    let counts = |h: &Harness| (h.state.callbacks().pending, h.state.callbacks().failed);
+    let done: Vec<_> = (0..3).map(|_| h.done(hooked("a"))).collect();
+    assert_eq!(counts(&h), (3, 0));
+    h.callback(done[0].id, failed(None));
+    h.callback(done[1].id, Delivery::Refused { status: 410, error: "gone".into() });
+    h.callback(done[2].id, Delivery::Delivered);
+    assert_eq!(counts(&h), (1, 1));
+    h.callback(done[1].id, Delivery::Resend);
+    assert_eq!(counts(&h), (2, 0));
+    let dead = h.dead(NewTask { max_attempts: Some(1), ..hooked("a") });
+    assert_eq!(counts(&h), (3, 0));
+    h.replay(dead.id);
+    assert_eq!(counts(&h), (2, 0), "that end is undone");
+    h.finish();
+}
+
+#[test]
+fn a_sender_goes_on_where_it_was_and_sees_who_receives() {
+    let mut h = Harness::new();
+    let to = |url: &str| NewTask { webhook: Some(url.into()), ..task("a") };
+    let first = h.done(to("https://one.example/a"));
+    h.pass(1);
+    let second = h.done(to("https://two.example/a"));
+    let third = h.done(to("https://ONE.example/b"));
+    let due = h.reader().callbacks_due((0, 0), 10).unwrap();
+    let seqs: Vec<u64> = due.iter().map(|due| due.seq).collect();
+    assert_eq!(seqs, [first.id.seq(), second.id.seq(), third.id.seq()]);
+    assert_eq!(due[0].receiver, due[2].receiver);
+    assert_ne!(due[0].receiver, due[1].receiver);
+    let rest = h.reader().callbacks_due((due[1].at, due[1].seq), 10).unwrap();
+    assert_eq!(rest, due[1..]);
+    assert_eq!(h.reader().callbacks_due((0, 0), 1).unwrap(), due[..1]);
+    h.callback(second.id, failed(None));
+    let later = h.reader().callbacks_due((h.now + 1, 0), 10).unwrap();
+    assert_eq!((later[0].seq, later[0].at), (second.id.seq(), h.now + 2_000));
+    assert_eq!(later[0].receiver, due[1].receiver, "also when it is tried again");
+    h.finish();
+}
+
+#[test]
+fn a_tenant_lists_its_own() {
+    let mut h = Harness::new();
+    let ids: Vec<_> = (0..4).map(|_| h.done(hooked("a")).id).collect();
+    h.callback(ids[1], Delivery::Refused { status: 410, error: "gone".into() });
+    let list = |h: &Harness, tenant, failed, after, limit| {
+        let page = h.reader().callbacks(tenant, failed, after, limit).unwrap();
+        (page.items.iter().map(|it| it.task.id).collect::<Vec<_>>(), page.next)
+    };
+    assert_eq!(list(&h, T, None, 0, 10), (ids.clone(), None));
+    assert_eq!(list(&h, T, Some(true), 0, 10), (vec![ids[1]], None));
+    assert_eq!(list(&h, T, Some(false), 0, 2), (vec![ids[0], ids[2]], Some(ids[2].seq())));
+    assert_eq!(list(&h, T, Some(false), ids[2].seq(), 2), (vec![ids[3]], None));
+    assert_eq!(list(&h, "x", None, 0, 10), (vec![], None));
 }
 
 #[test]

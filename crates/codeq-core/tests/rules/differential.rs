@@ -162,7 +162,10 @@ impl Pair {
                 .collect();
             assert_eq!(queues, self.model.queues(tenant), "queues of {tenant}");
         }
-        let mut posts = self.h.callbacks().into_iter();
+        let list = |tenant| self.h.reader().callbacks(tenant, None, 0, 1_000).expect("reads").items;
+        let mut posts: Vec<_> = TENANTS.into_iter().flat_map(list).collect();
+        posts.sort_by_key(|post| post.task.id.seq());
+        let mut posts = posts.into_iter();
         for known in &self.model.tasks {
             let result = self.h.reader().result(&known.task.tenant, known.task.id).expect("reads");
             assert_eq!(result.and_then(|(_, result)| result), known.end);
@@ -295,6 +298,7 @@ impl Pair {
                 delivery: match a % 4 {
                     0 => Delivery::Delivered,
                     1 => Delivery::Resend,
+                    2 => Delivery::Refused { status: 410, error: text("gone") },
                     _ => Delivery::Failed {
                         status: Some(500),
                         error: text("bad"),

@@ -453,12 +453,14 @@ impl Harness {
     }
 
     pub fn callbacks(&self) -> Vec<PendingCallback> {
-        self.reader().callbacks(0, 1_000).expect("reads")
+        self.reader().callbacks(T, None, 0, 1_000).expect("reads").items
     }
 
     pub fn callbacks_due(&self) -> Vec<TaskId> {
-        let due = self.reader().callbacks_due(self.now, 1_000).expect("reads");
-        due.into_iter().map(|due| due.task.id).collect()
+        let due = self.reader().callbacks_due((0, 0), 1_000).expect("reads");
+        let due = due.into_iter().filter(|due| due.at <= self.now);
+        due.map(|due| self.reader().callback(due.seq).expect("reads").expect("kept").task.id)
+            .collect()
     }
 
     pub fn stats(&self, command: &str) -> Option<QueueStats> {

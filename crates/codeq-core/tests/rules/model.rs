@@ -695,6 +695,7 @@ impl Model {
         };
         match &c.delivery {
             Delivery::Delivered => self.tasks[at].post = None,
+            Delivery::Refused { .. } => *post = Post { tried: post.tried + 1, next_at: None },
             Delivery::Resend => *post = Post { tried: 0, next_at: Some(self.now) },
             Delivery::Failed { retry_after, .. } => {
                 post.tried += 1;

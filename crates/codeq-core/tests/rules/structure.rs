@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use codeq_core::callback::CallbackCounts;
 use codeq_core::digest::digest;
 use codeq_core::keys::{self, QueueId, TimerKind};
 use codeq_core::kv::{Key, Kv, KvRead, Table};
@@ -42,7 +43,7 @@ pub fn check(kv: &Mem, state: &State) {
     assert_eq!(pending, expected.pending, "pending rows");
     assert_eq!(kv.keys(Table::Index), expected.index, "index rows");
     assert_eq!(state.leases(), expected.leases.len(), "lease set");
-    check_outbox(kv, &mut expected);
+    check_outbox(kv, state, &mut expected);
     check_keys(kv, &mut expected);
     assert_eq!(kv.keys(Table::Timer), expected.timers, "timers");
     for (id, row) in state.queues() {
@@ -102,7 +103,8 @@ fn check_task(kv: &Mem, state: &State, seq: u64, row: &TaskRow, expected: &mut E
 }
 
 /// Callbacks belong to finished tasks that have a webhook, and to nobody else.
-fn check_outbox(kv: &Mem, expected: &mut Expected) {
+fn check_outbox(kv: &Mem, state: &State, expected: &mut Expected) {
+    let mut counts = CallbackCounts::default();
     for (key, value) in kv.rows(Table::Outbox) {
         let outbox = OutboxRow::decode(key, value).expect("outbox row");
         let task = TaskRow::load(kv, key).expect("reads").expect("callback without a task");
@@ -111,8 +113,12 @@ fn check_outbox(kv: &Mem, expected: &mut Expected) {
         if let Some(at) = outbox.next_at {
             let timer = keys::timer(TimerKind::Callback, at, keys::seq_of(key));
             expected.timers.insert(timer);
+            counts.pending += 1;
+        } else {
+            counts.failed += 1;
         }
     }
+    assert_eq!(state.callbacks(), counts);
 }
 
 /// A key belongs to a task, or to a task that is gone, and then has a timer.

@@ -111,7 +111,7 @@ async fn moves_are_counted_by_what_they_are() {
             moved(&queue, Event::LeaseExpired, running, Some(Place::Dead)),
             moved(&queue, Event::CancelRequested, running, running),
             moved(&twin, Event::Removed, Some(Place::Dead), None),
-            Effect::CallbackDue { seq: 1 },
+            Effect::CallbackDue { seq: 1, at: 0 },
         ],
     );
     metrics.recovered(0, &[moved(&queue, Event::Created, None, pending)]);

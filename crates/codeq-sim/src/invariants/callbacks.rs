@@ -1,5 +1,6 @@
 //! Invariant 11: every terminal task with a webhook is eventually called or listed as failed.
 
+use codeq_core::callback::CallbackCounts;
 use codeq_core::keys::{self, TimerKind};
 
 use super::{Histories, Rows, Verb, Violation};
@@ -30,6 +31,11 @@ pub fn check(rows: &Rows, found: &mut Vec<Violation>) {
                 ));
             }
         }
+    }
+    let pending = rows.outbox.values().filter(|outbox| outbox.next_at.is_some()).count() as u64;
+    let counted = CallbackCounts { pending, failed: rows.outbox.len() as u64 - pending };
+    if rows.callbacks != counted {
+        say(format!("{counted:?} of callbacks, and {:?} in memory", rows.callbacks));
     }
     for (_, deadline, seq, _) in rows.timers_of(TimerKind::Callback) {
         if rows.outbox.get(&seq).and_then(|outbox| outbox.next_at) != Some(deadline) {

@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use bytes::Bytes;
 use codeq_core::State;
+use codeq_core::callback::CallbackCounts;
 use codeq_core::command::Millis;
 use codeq_core::keys::{self, QueueId};
 use codeq_core::kv::{Key, KvError, KvRead, Table};
@@ -36,6 +37,8 @@ pub struct Rows {
     pub next_deadline: Option<Millis>,
     /// When the state in memory wants to deliver next.
     pub next_callback: Option<Millis>,
+    /// How many callbacks the state in memory knows.
+    pub callbacks: CallbackCounts,
     /// The next task number.
     pub next_seq: u64,
     /// The shard's clock.
@@ -71,6 +74,7 @@ impl Rows {
             leases: state.leases(),
             next_deadline: state.next_deadline(),
             next_callback: state.next_callback(),
+            callbacks: state.callbacks(),
             next_seq: state.meta().next_seq,
             now: state.now(),
         };
