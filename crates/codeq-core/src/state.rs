@@ -14,6 +14,7 @@ use crate::kv::{Direction, Key, Kv, KvError, KvRead, Table};
 use crate::names::queue_name;
 use crate::place::Place;
 use crate::queue::{Head, Queue};
+use crate::record::Records;
 use crate::reply::Reply;
 use crate::rows::{MetaRow, QueueRow, TaskRow};
 use crate::settings::Settings;
@@ -48,6 +49,7 @@ pub struct State {
     /// Running leases by their end. The rows hold the rest.
     pub(crate) leases: BTreeSet<(Millis, u64)>,
     pub(crate) timers: Timers,
+    pub(crate) records: Records,
     /// Queues whose row in the store is out of date.
     pub(crate) dirty: Vec<QueueId>,
     /// Entries in the windows of all queues.
@@ -72,6 +74,7 @@ impl State {
             queues: BTreeMap::new(),
             leases: BTreeSet::new(),
             timers: Timers::load(kv)?,
+            records: Records::load(kv)?,
             dirty: Vec::new(),
             windowed: 0,
         };
@@ -142,6 +145,8 @@ impl State {
             Command::Cleanup(command) => step.cleanup(command)?,
             Command::Sweep(command) => step.sweep(command)?,
             Command::Callback(command) => step.callback(command)?,
+            Command::PutRecord(command) => step.put_record(command)?,
+            Command::DeleteRecord(command) => step.delete_record(command)?,
         };
         let changed = step.changed;
         if changed {
@@ -164,7 +169,7 @@ impl State {
     /// When the next sweep has something to do.
     pub fn next_deadline(&self) -> Option<Millis> {
         let lease = self.leases.first().map(|(until, _)| until.saturating_add(1));
-        [TimerKind::Delayed, TimerKind::Retention, TimerKind::Idempotency]
+        [TimerKind::Delayed, TimerKind::Retention, TimerKind::Idempotency, TimerKind::Record]
             .into_iter()
             .filter_map(|kind| self.timers.next(kind))
             .chain(lease)
