@@ -5,12 +5,14 @@
 //! Commands are what the log holds, so the order of variants and fields is part of the on-disk format:
 //! add variants at the end, never change one (see `codec`).
 
+use std::fmt;
 use std::sync::Arc;
 
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 
 use crate::id::TaskId;
+use crate::record::{Hidden, RecordKind};
 use crate::settings::Settings;
 use crate::topic::Policy;
 
@@ -52,6 +54,10 @@ pub enum Command {
     Sweep(Sweep),
     /// What became of an attempt to deliver a result callback.
     Callback(Callback),
+    /// Create or replace a record.
+    PutRecord(PutRecord),
+    /// Remove a record.
+    DeleteRecord(DeleteRecord),
 }
 
 /// Makes one or more tasks of one tenant.
@@ -346,4 +352,48 @@ pub struct Callback {
     pub completed_at: Option<Millis>,
     /// What became of it.
     pub delivery: Delivery,
+}
+
+/// Creates or replaces a record.
+#[derive(Clone, PartialEq, Serialize, Deserialize)]
+pub struct PutRecord {
+    /// Whose.
+    pub tenant: Arc<str>,
+    /// What it is for.
+    pub kind: RecordKind,
+    /// Its name, unique in the tenant and kind.
+    pub name: Arc<str>,
+    /// Its content.
+    pub value: Bytes,
+    /// It goes by itself after so long; none means never.
+    pub ttl: Option<Millis>,
+    /// Only if it has this revision now: 0 means that it must not exist. None means whatever there is.
+    pub expected: Option<u64>,
+}
+
+// A value may be a secret.
+impl fmt::Debug for PutRecord {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("PutRecord")
+            .field("tenant", &self.tenant)
+            .field("kind", &self.kind)
+            .field("name", &self.name)
+            .field("value", &Hidden(&self.value))
+            .field("ttl", &self.ttl)
+            .field("expected", &self.expected)
+            .finish()
+    }
+}
+
+/// Removes a record.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct DeleteRecord {
+    /// Whose.
+    pub tenant: Arc<str>,
+    /// What it is for.
+    pub kind: RecordKind,
+    /// Its name.
+    pub name: Arc<str>,
+    /// Only if it has this revision now; none means whichever.
+    pub expected: Option<u64>,
 }

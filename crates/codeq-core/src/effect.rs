@@ -10,6 +10,7 @@ use crate::history::Event;
 use crate::id::TaskId;
 use crate::keys::QueueId;
 use crate::place::Place;
+use crate::record::RecordKind;
 
 /// Something happened that somebody outside may wait for.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -28,6 +29,15 @@ pub enum Effect {
         seq: u64,
         /// When it is due.
         at: Millis,
+    },
+    /// A record was put, deleted, or is over.
+    RecordChanged {
+        /// What it is for.
+        kind: RecordKind,
+        /// Whose.
+        tenant: Arc<str>,
+        /// Its name.
+        name: Arc<str>,
     },
 }
 

@@ -17,7 +17,12 @@ pub fn task(seq: u64) -> Key {
     Key::from(seq)
 }
 
-/// The task number of a key in `Body`, `Task`, `Outbox`, and the last field of `Index` and `Timer` keys.
+/// Key of a record's row.
+pub fn record(seq: u64) -> Key {
+    Key::from(seq)
+}
+
+/// The number of a key in `Body`, `Task`, `Outbox`, `Record`, and the last field of `Index` and `Timer` keys.
 pub fn seq_of(key: Key) -> u64 {
     key as u64
 }
@@ -56,12 +61,19 @@ pub enum TimerKind {
     Idempotency = 2,
     /// A result callback is due.
     Callback = 3,
+    /// A record goes.
+    Record = 4,
 }
 
 impl TimerKind {
     /// Every kind.
-    pub const ALL: [TimerKind; 4] =
-        [TimerKind::Delayed, TimerKind::Retention, TimerKind::Idempotency, TimerKind::Callback];
+    pub const ALL: [TimerKind; 5] = [
+        TimerKind::Delayed,
+        TimerKind::Retention,
+        TimerKind::Idempotency,
+        TimerKind::Callback,
+        TimerKind::Record,
+    ];
 }
 
 const DEADLINE_BITS: u32 = 56;

@@ -1,6 +1,6 @@
 //! What the rules need of a store: ordered tables of small keys, read and written in one thread.
 //!
-//! The rules keep every durable fact in one of nine tables. They see only these traits; whether the rows
+//! The rules keep every durable fact in one of ten tables. They see only these traits; whether the rows
 //! lie in memory or in a B-tree on disk is the store's business. Keys are fixed 16-byte numbers, so that
 //! no name of a tenant or command can ever run into another one's rows.
 
@@ -21,7 +21,7 @@ pub enum Table {
     Pending = 2,
     /// (queue, state, task number) → nothing: the lists by command and status.
     Index = 3,
-    /// (kind, deadline, number) → what else its kind needs: delays, retention, keys, callbacks.
+    /// (kind, deadline, number) → what else its kind needs: delays, retention, keys, callbacks, records.
     Timer = 4,
     /// (tenant, hash of the key) → the task that the key made.
     Idempotency = 5,
@@ -31,11 +31,13 @@ pub enum Table {
     Outbox = 7,
     /// Single rows: the shard's counters and settings.
     Meta = 8,
+    /// Number → a record: what the server keeps for a tenant and the rules do not look into.
+    Record = 9,
 }
 
 impl Table {
     /// Every table, in the order of the numbers.
-    pub const ALL: [Table; 9] = [
+    pub const ALL: [Table; 10] = [
         Table::Body,
         Table::Task,
         Table::Pending,
@@ -45,6 +47,7 @@ impl Table {
         Table::Queue,
         Table::Outbox,
         Table::Meta,
+        Table::Record,
     ];
 }
 

@@ -22,6 +22,7 @@ pub mod limits;
 pub mod names;
 pub mod place;
 pub mod read;
+pub mod record;
 pub mod reply;
 pub mod rows;
 pub mod settings;

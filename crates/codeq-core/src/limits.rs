@@ -90,6 +90,17 @@ pub const CALLBACK_SCAN_MAX: usize = 1_000;
 /// Retention waits this long at a time for a callback that is still to be delivered.
 pub const CALLBACK_RETENTION_STEP_MS: u64 = 60_000;
 
+/// Longest name of a record in bytes.
+pub const RECORD_NAME_BYTES_MAX: usize = 128;
+/// Largest value of a record in bytes.
+pub const RECORD_VALUE_BYTES_MAX: usize = 8 << 10;
+/// Longest life of a record that has an end: a year.
+pub const RECORD_TTL_MS_MAX: u64 = 366 * 86_400_000;
+/// Most records of one kind that a tenant has.
+pub const RECORDS_PER_KIND_MAX: usize = 1_000;
+/// Most records of a shard.
+pub const RECORDS_PER_SHARD_MAX: usize = 100_000;
+
 /// Topic policy: most priority tiers.
 pub const TOPIC_TIERS_MAX: usize = 10;
 /// Topic policy: largest tier number.

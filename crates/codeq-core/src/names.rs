@@ -2,7 +2,7 @@
 
 use std::borrow::Cow;
 
-use crate::limits::{COMMAND_BYTES_MAX, TENANT_BYTES_MAX, WORKER_BYTES_MAX};
+use crate::limits::{COMMAND_BYTES_MAX, RECORD_NAME_BYTES_MAX, TENANT_BYTES_MAX, WORKER_BYTES_MAX};
 use crate::reply::Rejection;
 
 /// Checks a tenant's name. It never enters a key, so no name can run into another; control characters are
@@ -19,6 +19,12 @@ pub fn check_command(command: &str) -> Result<(), Rejection> {
 /// Checks a worker's identity.
 pub fn check_worker(worker: &str) -> Result<(), Rejection> {
     if is_name(worker, WORKER_BYTES_MAX) { Ok(()) } else { Err(Rejection::InvalidWorker) }
+}
+
+/// Checks the name of a record.
+pub fn check_record_name(name: &str) -> Result<(), Rejection> {
+    let good = is_name(name, RECORD_NAME_BYTES_MAX);
+    if good { Ok(()) } else { Err(Rejection::InvalidRecord { field: "name" }) }
 }
 
 /// The queue that a command means: its ASCII-lowercase form.

@@ -12,7 +12,8 @@ use crate::keys::{self, QueueId, TimerKind};
 use crate::kv::{Direction, Key, KvError, KvRead, Table};
 use crate::limits::{CALLBACK_SCAN_MAX, LIST_MAX, LIST_SCAN_MAX};
 use crate::place::{Place, Status};
-use crate::rows::{Counts, OutboxRow, QueueRow, TaskRow};
+use crate::record::{Record, RecordKind};
+use crate::rows::{Counts, OutboxRow, QueueRow, RecordRow, TaskRow};
 use crate::state::State;
 use crate::topic::Topic;
 use crate::view::{ResultRecord, Task};
@@ -245,6 +246,58 @@ impl<K: KvRead + ?Sized> Reader<'_, K> {
             page.next = None;
         }
         Ok(page)
+    }
+
+    /// The record of that name, unless its time is over at `now`.
+    pub fn record(
+        &self,
+        tenant: &Arc<str>,
+        kind: RecordKind,
+        name: &str,
+        now: Millis,
+    ) -> Result<Option<Record>, KvError> {
+        let Some(seq) = self.state.record_number(tenant, kind, name, now) else {
+            return Ok(None);
+        };
+        Ok(RecordRow::load(self.kv, keys::record(seq))?.map(Record::from))
+    }
+
+    /// The records of a kind that a tenant has at `now`, in the order of their names.
+    pub fn records(
+        &self,
+        tenant: &Arc<str>,
+        kind: RecordKind,
+        now: Millis,
+    ) -> Result<Vec<Record>, KvError> {
+        let ours = self.state.records_of(tenant, kind);
+        let live = ours.filter(|(_, expires_at)| expires_at.is_none_or(|at| at > now));
+        let rows = live.map(|(seq, _)| RecordRow::load(self.kv, keys::record(seq)));
+        rows.filter_map(Result::transpose).map(|row| Ok(row?.into())).collect()
+    }
+
+    /// The records of a kind of all tenants at `now` with a number above `after`, and where to go on; at most
+    /// `limit` are read.
+    pub fn all_records(
+        &self,
+        kind: RecordKind,
+        now: Millis,
+        after: u64,
+        limit: usize,
+    ) -> Result<(Vec<Record>, Option<u64>), KvError> {
+        let mut rows = Vec::new();
+        let from = keys::record(after.saturating_add(1));
+        let limit = limit.clamp(1, LIST_MAX);
+        self.kv.scan(Table::Record, from, Key::MAX, Direction::Forward, limit, &mut rows)?;
+        let next = rows.last().filter(|_| rows.len() == limit);
+        let next = next.map(|(key, _)| keys::seq_of(*key));
+        let mut records = Vec::new();
+        for (key, value) in rows {
+            let row = RecordRow::decode(key, &value)?;
+            if row.kind == kind && row.expires_at.is_none_or(|at| at > now) {
+                records.push(row.into());
+            }
+        }
+        Ok((records, next))
     }
 
     /// The callback of a task, with all that it tells.

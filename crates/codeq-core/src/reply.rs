@@ -1,6 +1,7 @@
 //! What a command answers. A rejection is an answer like any other: it changed nothing and says why.
 
 use crate::command::Millis;
+use crate::record::Record;
 use crate::topic::Topic;
 use crate::view::{ResultRecord, Task};
 
@@ -39,6 +40,8 @@ pub enum Reply {
         /// Whether this command created it.
         created: bool,
     },
+    /// The record as it is now.
+    Record(Box<Record>),
     /// What a sweep did.
     Swept(Swept),
     /// The command was refused and changed nothing.
@@ -88,7 +91,7 @@ pub struct Swept {
     pub expired: u32,
     /// Delayed tasks that became claimable.
     pub promoted: u32,
-    /// Finished tasks and old keys that were removed.
+    /// Finished tasks, old keys and records that were removed.
     pub removed: u32,
 }
 
@@ -213,6 +216,21 @@ pub enum Rejection {
     /// No callback is kept for this task.
     #[error("no callback")]
     NoCallback,
+    /// A field of a record is empty, too long or out of range.
+    #[error("invalid record: {field}")]
+    InvalidRecord {
+        /// Which.
+        field: &'static str,
+    },
+    /// There are as many records as there may be.
+    #[error("too many records (at most {max})")]
+    TooManyRecords {
+        /// The bound.
+        max: usize,
+    },
+    /// The record is not the one that was expected.
+    #[error("record has changed")]
+    RecordChanged,
 }
 
 impl Rejection {
@@ -245,6 +263,9 @@ impl Rejection {
             Rejection::Finished => "finished",
             Rejection::NotDead => "not_dead",
             Rejection::NoCallback => "no_callback",
+            Rejection::InvalidRecord { .. } => "invalid_record",
+            Rejection::TooManyRecords { .. } => "too_many_records",
+            Rejection::RecordChanged => "record_changed",
         }
     }
 }

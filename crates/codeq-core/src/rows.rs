@@ -2,6 +2,7 @@
 //!
 //! The order of fields is the format: see `codec` for the rule for changing it.
 
+use std::fmt;
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -15,6 +16,7 @@ use crate::keys::{self, QueueId};
 use crate::kv::{Key, KvError, KvRead, Table};
 use crate::limits::PRIORITIES;
 use crate::place::Place;
+use crate::record::{Hidden, RecordKind};
 use crate::settings::Settings;
 use crate::topic::Topic;
 
@@ -169,6 +171,43 @@ pub struct OutboxRow {
     pub last_error: Option<Arc<str>>,
 }
 
+/// A record: see `record`.
+#[derive(Clone, PartialEq, Serialize, Deserialize)]
+pub struct RecordRow {
+    /// What it is for.
+    pub kind: RecordKind,
+    /// Whose.
+    pub tenant: Arc<str>,
+    /// Its name.
+    pub name: Arc<str>,
+    /// Its content.
+    pub value: Bytes,
+    /// 1, and one more with every put.
+    pub revision: u64,
+    /// When it was made.
+    pub created_at: Millis,
+    /// When it was last put.
+    pub updated_at: Millis,
+    /// When it goes by itself.
+    pub expires_at: Option<Millis>,
+}
+
+// A value may be a secret.
+impl fmt::Debug for RecordRow {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("RecordRow")
+            .field("kind", &self.kind)
+            .field("tenant", &self.tenant)
+            .field("name", &self.name)
+            .field("value", &Hidden(&self.value))
+            .field("revision", &self.revision)
+            .field("created_at", &self.created_at)
+            .field("updated_at", &self.updated_at)
+            .field("expires_at", &self.expires_at)
+            .finish()
+    }
+}
+
 /// The shard's own row.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct MetaRow {
@@ -243,6 +282,7 @@ plain_row!(QueueRow, Table::Queue, 128);
 plain_row!(IdempotencyRow, Table::Idempotency, 64);
 plain_row!(OutboxRow, Table::Outbox, 64);
 plain_row!(MetaRow, Table::Meta, 64);
+plain_row!(RecordRow, Table::Record, 512);
 
 impl TaskRow {
     /// The task's id, given its number.

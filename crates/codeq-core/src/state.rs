@@ -15,6 +15,7 @@ use crate::kv::{Direction, Key, Kv, KvError, KvRead, Table};
 use crate::names::queue_name;
 use crate::place::Place;
 use crate::queue::{Head, Queue};
+use crate::record::Records;
 use crate::reply::Reply;
 use crate::rows::{MetaRow, QueueRow, TaskRow};
 use crate::settings::Settings;
@@ -51,6 +52,7 @@ pub struct State {
     pub(crate) timers: Timers,
     /// The callbacks that are kept.
     pub(crate) callbacks: CallbackCounts,
+    pub(crate) records: Records,
     /// Queues whose row in the store is out of date.
     pub(crate) dirty: Vec<QueueId>,
     /// Entries in the windows of all queues.
@@ -76,6 +78,7 @@ impl State {
             leases: BTreeSet::new(),
             timers: Timers::load(kv)?,
             callbacks: CallbackCounts::load(kv)?,
+            records: Records::load(kv)?,
             dirty: Vec::new(),
             windowed: 0,
         };
@@ -146,6 +149,8 @@ impl State {
             Command::Cleanup(command) => step.cleanup(command)?,
             Command::Sweep(command) => step.sweep(command)?,
             Command::Callback(command) => step.callback(command)?,
+            Command::PutRecord(command) => step.put_record(command)?,
+            Command::DeleteRecord(command) => step.delete_record(command)?,
         };
         let changed = step.changed;
         if changed {
@@ -168,7 +173,7 @@ impl State {
     /// When the next sweep has something to do.
     pub fn next_deadline(&self) -> Option<Millis> {
         let lease = self.leases.first().map(|(until, _)| until.saturating_add(1));
-        [TimerKind::Delayed, TimerKind::Retention, TimerKind::Idempotency]
+        [TimerKind::Delayed, TimerKind::Retention, TimerKind::Idempotency, TimerKind::Record]
             .into_iter()
             .filter_map(|kind| self.timers.next(kind))
             .chain(lease)

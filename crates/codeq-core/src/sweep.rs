@@ -1,4 +1,4 @@
-//! Sweep: what time brings about. Leases end, delayed tasks come due, finished tasks go.
+//! Sweep: what time brings about. Leases end, delayed tasks come due, finished tasks and old records go.
 
 use bytes::Bytes;
 
@@ -51,7 +51,7 @@ impl<K: Kv> Step<'_, K> {
         Ok(swept)
     }
 
-    /// Removes what retention no longer keeps, at most `limit` tasks and keys.
+    /// Removes what retention no longer keeps, at most `limit` tasks, keys and records.
     fn remove_old(&mut self, limit: u32) -> Result<u32, KvError> {
         let due = self.state.timers.due(self.kv, TimerKind::Retention, self.now, limit as usize)?;
         let left = (limit as usize).saturating_sub(due.len());
@@ -69,6 +69,7 @@ impl<K: Kv> Step<'_, K> {
             }
         }
         let due = self.state.timers.due(self.kv, TimerKind::Idempotency, self.now, left)?;
+        let left = left.saturating_sub(due.len());
         for (key, value) in due {
             self.kv.delete(Table::Timer, key);
             if let Ok(hash) = <[u8; 16]>::try_from(&value[..]) {
@@ -77,6 +78,7 @@ impl<K: Kv> Step<'_, K> {
             self.changed = true;
             removed += 1;
         }
+        removed += self.remove_old_records(left)?;
         Ok(removed)
     }
 

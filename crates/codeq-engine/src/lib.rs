@@ -17,6 +17,7 @@ pub mod layout;
 pub mod observer;
 pub mod options;
 pub mod read;
+pub mod records;
 pub mod recover;
 pub mod request;
 pub mod route;

@@ -176,6 +176,8 @@ fn bytes(command: &Command) -> usize {
             };
             callback.tenant.len() + error
         }
+        Command::PutRecord(put) => put.tenant.len() + put.name.len() + put.value.len(),
+        Command::DeleteRecord(delete) => delete.tenant.len() + delete.name.len(),
         Command::Configure(_) | Command::Sweep(_) => 0,
     }
 }

@@ -2,7 +2,7 @@
 //!
 //! A task's shard is decided by its id; the id is minted so that it falls on the shard that the enqueue
 //! chose. An enqueue with an idempotency key goes to the shard of the key, so that lookup and insert are
-//! one step; any other goes anywhere.
+//! one step; any other goes anywhere. All records of a tenant lie in the shard that its name hashes to.
 
 use codeq_core::command::{Command, Enqueue, NewTask, ReplayTarget};
 use codeq_core::id::fnv1a64;
@@ -31,6 +31,8 @@ pub fn route(command: &Command, shards: u16) -> Result<Route, EngineError> {
         Command::Abandon(command) => Route::One(command.id.shard(shards)),
         Command::Cancel(command) => Route::One(command.id.shard(shards)),
         Command::Callback(command) => Route::One(command.id.shard(shards)),
+        Command::PutRecord(command) => Route::One(record_shard(&command.tenant, shards)),
+        Command::DeleteRecord(command) => Route::One(record_shard(&command.tenant, shards)),
         Command::Replay(command) => match &command.target {
             ReplayTarget::One(id) => Route::One(id.shard(shards)),
             ReplayTarget::Queue { .. } => Route::All,
@@ -50,6 +52,11 @@ pub fn route(command: &Command, shards: u16) -> Result<Route, EngineError> {
 pub fn task_shard(tenant: &str, task: &NewTask, seed: u64, shards: u16) -> u16 {
     let hash = task.idempotency_key.as_ref().map_or(seed, |key| hash(tenant, key));
     (hash % u64::from(shards.max(1))) as u16
+}
+
+/// The shard of a tenant's records. Part of the on-disk format: a data directory keeps its number of shards.
+pub fn record_shard(tenant: &str, shards: u16) -> u16 {
+    (fnv1a64(tenant.as_bytes()) % u64::from(shards.max(1))) as u16
 }
 
 /// The one shard of an enqueue: that of its keys, if it has any.

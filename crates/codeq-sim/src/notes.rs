@@ -77,6 +77,7 @@ pub fn op(command: &Command) -> Op {
         }
         Command::Pause(_) => Op::Other("pause".to_owned()),
         Command::PutTopic(_) | Command::DeleteTopic(_) => Op::Other("topic".to_owned()),
+        Command::PutRecord(_) | Command::DeleteRecord(_) => Op::Other("record".to_owned()),
         Command::Configure(_) => Op::Other("configure".to_owned()),
         Command::Sweep(_) => Op::Other("sweep".to_owned()),
     }
@@ -106,7 +107,9 @@ pub fn answer(reply: &Reply) -> Result<Answer, String> {
             Answer::Task(seen(task))
         }
         Reply::Rejected(why) => return Err(why.code().to_owned()),
-        Reply::Done | Reply::Bulk(_) | Reply::Topic { .. } | Reply::Swept(_) => Answer::Done,
+        Reply::Done | Reply::Bulk(_) | Reply::Topic { .. } | Reply::Record(_) | Reply::Swept(_) => {
+            Answer::Done
+        }
     })
 }
 

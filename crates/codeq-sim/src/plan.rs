@@ -57,10 +57,12 @@ pub enum Act {
     Trespass,
     /// Change the defaults.
     Configure,
+    /// Put or delete a record.
+    Record,
 }
 
 /// Every act with its usual weight.
-const USUAL: [(Act, u64); 21] = [
+const USUAL: [(Act, u64); 22] = [
     (Act::Enqueue, 30),
     (Act::EnqueueBatch, 8),
     (Act::EnqueueLater, 8),
@@ -82,6 +84,7 @@ const USUAL: [(Act, u64); 21] = [
     (Act::Callback, 8),
     (Act::Trespass, 4),
     (Act::Configure, 1),
+    (Act::Record, 6),
 ];
 
 /// What goes wrong, in percent of the steps.

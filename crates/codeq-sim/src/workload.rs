@@ -8,12 +8,13 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use codeq_core::command::{
-    Abandon, Callback, Cancel, Claim, Cleanup, Command, DeleteTopic, Delivery, Enqueue, Heartbeat,
-    Millis, Nack, NewTask, Outcome, Pause, Purge, PurgeTarget, PutTopic, Replay, ReplayTarget,
-    Selector, Submit,
+    Abandon, Callback, Cancel, Claim, Cleanup, Command, DeleteRecord, DeleteTopic, Delivery,
+    Enqueue, Heartbeat, Millis, Nack, NewTask, Outcome, Pause, Purge, PurgeTarget, PutRecord,
+    PutTopic, Replay, ReplayTarget, Selector, Submit,
 };
 use codeq_core::id::TaskId;
 use codeq_core::limits::{LEASE_MS_MAX, LEASE_MS_MIN};
+use codeq_core::record::RecordKind;
 use codeq_core::topic::Policy;
 
 use crate::plan::{Act, Plan, settings};
@@ -180,6 +181,7 @@ impl Workload {
             Act::Callback => self.callback()?,
             Act::Trespass => self.trespass()?,
             Act::Configure => Command::Configure(settings(&mut self.rng)),
+            Act::Record => self.record(),
         })
     }
 
@@ -344,6 +346,22 @@ impl Workload {
             max_consumers: if self.rng.chance(30) { self.rng.between(1, 3) as u32 } else { 0 },
         };
         Command::PutTopic(PutTopic { tenant, name, policy })
+    }
+
+    fn record(&mut self) -> Command {
+        let tenant = self.tenant();
+        let kind = match self.rng.chance(50) {
+            true => RecordKind::Subscription,
+            false => RecordKind::WebhookSecret,
+        };
+        let name = Arc::from(format!("r{}", self.rng.below(4)));
+        let expected = self.rng.chance(30).then(|| self.rng.below(3));
+        if self.rng.chance(25) {
+            return Command::DeleteRecord(DeleteRecord { tenant, kind, name, expected });
+        }
+        let value = Bytes::from(vec![b'v'; self.rng.below(200) as usize]);
+        let ttl = self.rng.chance(60).then(|| self.rng.between(1, 120_000));
+        Command::PutRecord(PutRecord { tenant, kind, name, value, ttl, expected })
     }
 
     fn callback(&mut self) -> Option<Command> {

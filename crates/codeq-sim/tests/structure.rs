@@ -5,11 +5,13 @@
 use bytes::Bytes;
 use codeq_core::State;
 use codeq_core::command::{
-    Abandon, Claim, Command, Enqueue, Heartbeat, Millis, NewTask, Outcome, Selector, Submit,
+    Abandon, Claim, Command, Enqueue, Heartbeat, Millis, NewTask, Outcome, PutRecord, Selector,
+    Submit,
 };
 use codeq_core::keys;
 use codeq_core::kv::{Key, Kv, Table};
 use codeq_core::place::Place;
+use codeq_core::record::RecordKind;
 use codeq_core::reply::Reply;
 use codeq_core::rows::TaskRow;
 use codeq_core::state::for_each;
@@ -79,6 +81,16 @@ fn shard() -> Shard {
     shard.apply(Command::Heartbeat(Heartbeat { tenant, id, worker, extend: 90_000 }));
     shard.enqueue(NewTask { delay: Some(5_000), ..NewTask::default() });
     shard.enqueue(NewTask { priority: 9, ..NewTask::default() });
+    for (name, ttl) in [("stays", None), ("goes", Some(60_000))] {
+        shard.apply(Command::PutRecord(PutRecord {
+            tenant: "a".into(),
+            kind: RecordKind::Subscription,
+            name: name.into(),
+            value: Bytes::from_static(b"{}"),
+            ttl,
+            expected: None,
+        }));
+    }
     shard
 }
 
@@ -130,9 +142,15 @@ fn every_lost_row_is_noticed() {
 #[test]
 fn every_row_too_many_is_noticed() {
     let shard = shard();
-    for table in
-        [Table::Body, Table::Task, Table::Pending, Table::Index, Table::Timer, Table::Outbox]
-    {
+    for table in [
+        Table::Body,
+        Table::Task,
+        Table::Pending,
+        Table::Index,
+        Table::Timer,
+        Table::Outbox,
+        Table::Record,
+    ] {
         for (key, value) in rows(&shard.store, table) {
             let mut store = shard.store.clone();
             store.put(table, key + 100, value);

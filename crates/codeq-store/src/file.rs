@@ -19,10 +19,10 @@ use crate::error::StoreError;
 use crate::per_table::PerTable;
 use crate::row;
 
-/// The format that this release writes. Version 1: a redb v3 file with the tables below, rows as in
-/// [`crate::row`]. A release that changes any of that raises the number, reads the older ones, and adds
+/// The format that this release writes. Version 1: a redb v3 file with the tables below but `record`, rows
+/// as in [`crate::row`]. Version 2: the table `record` beside them. A release that changes any of that raises the number, reads the older ones, and adds
 /// a fixture to `tests/fixtures`.
-const FORMAT: u64 = 1;
+const FORMAT: u64 = 2;
 
 const NUMBERS: TableDefinition<&str, u64> = TableDefinition::new("checkpoint");
 
@@ -38,6 +38,7 @@ pub(crate) fn definition(table: Table) -> TableDefinition<'static, Key, &'static
         Table::Queue => "queue",
         Table::Outbox => "outbox",
         Table::Meta => "meta",
+        Table::Record => "record",
     })
 }
 
@@ -262,7 +263,13 @@ impl View {
         let tables = guarded(&file.path, || {
             let transaction = file.db()?.begin_read()?;
             PerTable::try_new(|table| {
-                let rows = transaction.open_table(definition(table))?;
+                let rows = match transaction.open_table(definition(table)) {
+                    // A file of version 1 gets the table with its first row.
+                    Err(redb::TableError::TableDoesNotExist(_)) if table == Table::Record => {
+                        return Ok(None);
+                    }
+                    opened => opened?,
+                };
                 // An empty table is not worth a look for each read.
                 Ok::<_, redb::Error>(if rows.is_empty()? { None } else { Some(rows) })
             })

@@ -8,6 +8,7 @@ use codeq_core::backoff::{Backoff, Growth};
 use codeq_core::command::*;
 use codeq_core::id::TaskId;
 use codeq_core::read::ListQuery;
+use codeq_core::record::RecordKind;
 use codeq_core::reply::{Bulk, Enqueued, Reply, Returned};
 use codeq_core::settings::Settings;
 use codeq_core::topic::Policy;
@@ -20,6 +21,7 @@ use crate::model::Model;
 const TENANTS: [&str; 2] = ["a", "ab"];
 const COMMANDS: [&str; 3] = ["x", "y", "z"];
 const WORKERS: [&str; 3] = ["w1", "w2", "w3"];
+const KINDS: [RecordKind; 2] = [RecordKind::Subscription, RecordKind::WebhookSecret];
 const STEPS: [Millis; 10] = [0, 0, 0, 1, 500, 1_000, 5_000, 5_001, HOUR, DAY];
 
 /// A command in the making: numbers that are read as choices, so that they shrink.
@@ -34,7 +36,7 @@ pub struct Act {
 }
 
 pub fn acts(length: usize) -> impl Strategy<Value = Vec<Act>> {
-    let act = (0..STEPS.len(), 0..100u8, any::<u16>(), any::<u16>(), any::<u16>(), 0..20u8)
+    let act = (0..STEPS.len(), 0..106u8, any::<u16>(), any::<u16>(), any::<u16>(), 0..20u8)
         .prop_map(|(time, verb, pick, a, b, reload)| Act {
             time,
             verb,
@@ -142,6 +144,7 @@ impl Pair {
             Reply::CancelRequested(_) => "cancel requested",
             Reply::Replayed(_) => "replayed",
             Reply::Topic { .. } => "topic",
+            Reply::Record(_) => "record",
         };
         self.seen.insert(kind);
     }
@@ -179,6 +182,12 @@ impl Pair {
             }
         }
         assert!(posts.next().is_none(), "a callback too many");
+        for (tenant, kind) in
+            TENANTS.into_iter().flat_map(|tenant| KINDS.map(|kind| (tenant, kind)))
+        {
+            let records = self.h.reader().records(&text(tenant), kind, self.h.now).expect("reads");
+            assert_eq!(records, self.model.records.list(self.h.now, tenant, kind));
+        }
     }
 
     fn command(&self, act: &Act) -> Command {
@@ -291,7 +300,7 @@ impl Pair {
                 limit: (b % 6) as u32,
             }),
             91..=95 => Command::Sweep(Sweep { limit: [1, 3, 100][a % 3], seed: b as u64 }),
-            _ => Command::Callback(Callback {
+            96..=99 => Command::Callback(Callback {
                 tenant,
                 id,
                 completed_at: None,
@@ -305,6 +314,20 @@ impl Pair {
                         retry_after: some(b, 10_000),
                     },
                 },
+            }),
+            100..=101 => Command::DeleteRecord(DeleteRecord {
+                tenant: text(TENANTS[pick % 2]),
+                kind: KINDS[a % 2],
+                name: text(["r", "s"][b % 2]),
+                expected: some(a / 2, (b / 2 % 3) as u64),
+            }),
+            _ => Command::PutRecord(PutRecord {
+                tenant: text(TENANTS[pick % 2]),
+                kind: KINDS[a % 2],
+                name: text(["r", "s"][b % 2]),
+                value: Bytes::from(format!("{a}")),
+                ttl: [None, Some(1), Some(5_000), Some(HOUR)][b / 2 % 4],
+                expected: some(a / 2, (b / 8 % 3) as u64),
             }),
         }
     }
@@ -368,6 +391,8 @@ fn compare_with_model(growth: Growth, seed: u8) {
         "not_owner",
         "nothing",
         "promoted",
+        "record",
+        "record_changed",
         "removed",
         "repeated",
         "replayed",

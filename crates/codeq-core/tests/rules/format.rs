@@ -11,6 +11,8 @@ use codeq_core::codec::{begin_group, push_command, read_group};
 use codeq_core::command::*;
 use codeq_core::id::TaskId;
 use codeq_core::kv::Table;
+use codeq_core::record::RecordKind;
+use codeq_core::rows::RecordRow;
 use codeq_core::settings::Settings;
 use codeq_core::topic::Policy;
 
@@ -115,6 +117,50 @@ fn commands_of_version_1_are_read() {
     let stored = stored("commands-v1", &bytes);
     assert_eq!(read_group(&stored), Ok((1_700_000_000_123, commands)));
     assert_eq!(stored, bytes, "and are still written the same way");
+}
+
+#[test]
+fn record_commands_are_read() {
+    let (tenant, name) = (text("acme"), text("s1"));
+    let commands = vec![
+        Command::PutRecord(PutRecord {
+            tenant: tenant.clone(),
+            kind: RecordKind::Subscription,
+            name: name.clone(),
+            value: Bytes::from_static(b"{}"),
+            ttl: Some(300_000),
+            expected: Some(2),
+        }),
+        Command::DeleteRecord(DeleteRecord {
+            tenant,
+            kind: RecordKind::WebhookSecret,
+            name,
+            expected: None,
+        }),
+    ];
+    let mut bytes = Vec::new();
+    begin_group(1_700_000_000_123, &mut bytes);
+    commands.iter().for_each(|command| push_command(command, &mut bytes));
+    let stored = stored("record-commands-v1", &bytes);
+    assert_eq!(read_group(&stored), Ok((1_700_000_000_123, commands)));
+    assert_eq!(stored, bytes, "and are still written the same way");
+}
+
+#[test]
+fn record_rows_are_read() {
+    let row = RecordRow {
+        kind: RecordKind::WebhookSecret,
+        tenant: text("acme"),
+        name: text("current"),
+        value: Bytes::from_static(b"value"),
+        revision: 3,
+        created_at: 1_700_000_000_000,
+        updated_at: 1_700_000_000_123,
+        expires_at: Some(1_800_000_000_000),
+    };
+    let stored = stored("record-row-v1", &row.encode());
+    assert_eq!(RecordRow::decode(1, &stored).unwrap(), row);
+    assert_eq!(stored, row.encode(), "and is still written the same way");
 }
 
 /// A small shard with a task in every place: its rows, table by table, as version 1 wrote them.

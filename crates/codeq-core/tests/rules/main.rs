@@ -28,6 +28,7 @@ mod nack;
 mod pause;
 mod purge;
 mod read;
+mod record;
 mod recovery;
 mod replay;
 mod retention;

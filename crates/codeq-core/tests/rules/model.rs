@@ -17,6 +17,8 @@ use codeq_core::settings::Settings;
 use codeq_core::topic::{Policy, Topic};
 use codeq_core::view::{ResultRecord, Task};
 
+use crate::record::RecordModel;
+
 const DAY: Millis = 24 * 60 * 60 * 1_000;
 
 /// A callback that is not delivered.
@@ -74,6 +76,7 @@ pub struct Model {
     pub tasks: Vec<Known>,
     old_keys: Vec<OldKey>,
     rules: Vec<Rule>,
+    pub records: RecordModel,
 }
 
 impl Model {
@@ -166,6 +169,8 @@ impl Model {
             }
             Command::Sweep(c) => Reply::Swept(self.sweep(c.limit)),
             Command::Callback(c) => self.callback(c),
+            Command::PutRecord(c) => self.records.put(self.now, c),
+            Command::DeleteRecord(c) => self.records.delete(self.now, c),
         }
     }
 
@@ -682,6 +687,7 @@ impl Model {
             left -= 1;
             swept.removed += 1;
         }
+        swept.removed += self.records.sweep(self.now, left);
         swept
     }
 

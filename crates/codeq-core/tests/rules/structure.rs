@@ -8,7 +8,7 @@ use codeq_core::keys::{self, QueueId, TimerKind};
 use codeq_core::kv::{Key, Kv, KvRead, Table};
 use codeq_core::limits::IDEMPOTENCY_MS_MIN;
 use codeq_core::place::Place;
-use codeq_core::rows::{BodyRow, Counts, IdempotencyRow, OutboxRow, TaskRow};
+use codeq_core::rows::{BodyRow, Counts, IdempotencyRow, OutboxRow, RecordRow, TaskRow};
 use codeq_core::state::State;
 
 use crate::mem::Mem;
@@ -45,6 +45,7 @@ pub fn check(kv: &Mem, state: &State) {
     assert_eq!(state.leases(), expected.leases.len(), "lease set");
     check_outbox(kv, state, &mut expected);
     check_keys(kv, &mut expected);
+    check_records(kv, state, &mut expected);
     assert_eq!(kv.keys(Table::Timer), expected.timers, "timers");
     for (id, row) in state.queues() {
         let counts = expected.counts.remove(&id).unwrap_or_default();
@@ -146,6 +147,25 @@ fn check_keys(kv: &Mem, expected: &mut Expected) {
     assert_eq!(owners, expected.with_key, "a key row for every task with a key");
 }
 
+/// The state knows every record that has a row, and no other; one that has an end has a timer.
+fn check_records(kv: &Mem, state: &State, expected: &mut Expected) {
+    let mut wanted = BTreeSet::new();
+    for (key, value) in kv.rows(Table::Record) {
+        let row = RecordRow::decode(key, value).expect("record row");
+        let seq = keys::seq_of(key);
+        if let Some(at) = row.expires_at {
+            expected.timers.insert(keys::timer(TimerKind::Record, at, seq));
+        }
+        let new = wanted.insert((row.kind, row.tenant, row.name, seq, row.expires_at));
+        assert!(new, "two rows of one record");
+    }
+    let known = state
+        .records()
+        .map(|(kind, tenant, name, seq, at)| (kind, tenant.clone(), name.clone(), seq, at));
+    assert_eq!(known.collect::<BTreeSet<_>>(), wanted, "records");
+    assert_eq!(state.record_count(), wanted.len(), "count of records");
+}
+
 /// The engine sleeps until these moments: too late loses a deadline, too early makes it spin.
 fn check_deadlines(state: &State, expected: &Expected) {
     let first = |callback: bool| {
@@ -173,6 +193,7 @@ fn check_reload(kv: &Mem, state: &State) {
     assert_eq!(digest(&loaded, &rows).expect("digest"), digest(state, kv).expect("digest"));
     assert_eq!(loaded.leases(), state.leases());
     assert_eq!(loaded.next_deadline(), state.next_deadline());
+    assert!(loaded.records().eq(state.records()), "records");
     for (id, _) in state.queues() {
         assert_eq!(loaded.is_claimable(id), state.is_claimable(id), "head of queue {id}");
     }

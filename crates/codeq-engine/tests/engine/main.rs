@@ -12,5 +12,6 @@ mod backup;
 mod claims;
 mod faults;
 mod harness;
+mod records;
 mod restart;
 mod shards;

@@ -125,7 +125,11 @@ impl From<Rejection> for ServiceError {
 fn kind_of(rejection: &Rejection) -> Kind {
     match rejection {
         Rejection::NotFound | Rejection::NoCallback => Kind::NotFound,
-        Rejection::NotInProgress | Rejection::Finished | Rejection::NotDead => Kind::Conflict,
+        Rejection::NotInProgress
+        | Rejection::Finished
+        | Rejection::NotDead
+        | Rejection::RecordChanged
+        | Rejection::TooManyRecords { .. } => Kind::Conflict,
         Rejection::NotOwner => Kind::Forbidden,
         Rejection::IdempotencyConflict | Rejection::InvalidTopic { .. } => Kind::Unprocessable,
         Rejection::InBatch { reason, .. } => kind_of(reason),

@@ -25,6 +25,7 @@ pub mod no_task_lost;
 pub mod one_live_lease;
 pub mod one_place;
 pub mod one_task_per_key;
+pub mod records;
 pub mod replicas_equal;
 pub mod retention;
 pub mod tenants_apart;
@@ -36,7 +37,7 @@ pub use story::{Claimed, Deed, Histories, Story, Verb};
 /// Something that must not be.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Violation {
-    /// The number of the invariant in the contract.
+    /// The number of the invariant in the contract; 15 is the server's own.
     pub invariant: u8,
     /// What was seen, naming the task and the rule.
     pub text: String,
@@ -73,6 +74,7 @@ pub fn check_all<K: KvRead + ?Sized>(state: &State, kv: &K) -> Result<Vec<Violat
         callbacks::check,
         counters::check,
         fences_grow::check,
+        records::check,
     ] {
         check(&rows, &mut found);
     }

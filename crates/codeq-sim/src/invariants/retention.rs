@@ -20,7 +20,8 @@ pub fn check(rows: &Rows, found: &mut Vec<Violation>) {
             say(format!("{} would be removed before it ended", rows.name(seq)));
         }
     }
-    let kinds = [TimerKind::Delayed, TimerKind::Retention, TimerKind::Idempotency];
+    let kinds =
+        [TimerKind::Delayed, TimerKind::Retention, TimerKind::Idempotency, TimerKind::Record];
     for kind in kinds {
         let first = rows.timers_of(kind).map(|(_, deadline, _, _)| deadline).min();
         if let Some(first) = first

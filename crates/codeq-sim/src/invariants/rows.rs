@@ -1,6 +1,7 @@
 //! All rows of a shard in memory, decoded once for all structural checkers.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use bytes::Bytes;
 use codeq_core::State;
@@ -8,7 +9,8 @@ use codeq_core::callback::CallbackCounts;
 use codeq_core::command::Millis;
 use codeq_core::keys::{self, QueueId};
 use codeq_core::kv::{Key, KvError, KvRead, Table};
-use codeq_core::rows::{BodyRow, IdempotencyRow, OutboxRow, QueueRow, TaskRow};
+use codeq_core::record::RecordKind;
+use codeq_core::rows::{BodyRow, IdempotencyRow, OutboxRow, QueueRow, RecordRow, TaskRow};
 use codeq_core::state::for_each;
 
 /// The rows of one shard, and what its state in memory says.
@@ -27,6 +29,12 @@ pub struct Rows {
     pub idempotency: BTreeMap<Key, IdempotencyRow>,
     /// The callbacks that are kept.
     pub outbox: BTreeMap<u64, OutboxRow>,
+    /// The records.
+    pub records: BTreeMap<u64, RecordRow>,
+    /// The records that the state in memory knows: number and end.
+    pub known_records: BTreeMap<(RecordKind, Arc<str>, Arc<str>), (u64, Option<Millis>)>,
+    /// How many records the state in memory counts.
+    pub record_count: usize,
     /// The queues, as the state in memory has them.
     pub queues: BTreeMap<QueueId, QueueRow>,
     /// The queues that the state in memory would serve a claim from.
@@ -69,6 +77,9 @@ impl Rows {
             timers: BTreeMap::new(),
             idempotency: BTreeMap::new(),
             outbox: BTreeMap::new(),
+            records: BTreeMap::new(),
+            known_records: BTreeMap::new(),
+            record_count: state.record_count(),
             queues: state.queues().map(|(id, row)| (id, row.clone())).collect(),
             claimable: BTreeSet::new(),
             leases: state.leases(),
@@ -117,6 +128,14 @@ impl Rows {
             rows.outbox.insert(keys::seq_of(key), OutboxRow::decode(key, value)?);
             Ok(())
         })?;
+        each(kv, Table::Record, |key, value| {
+            rows.records.insert(keys::seq_of(key), RecordRow::decode(key, value)?);
+            Ok(())
+        })?;
+        for (kind, tenant, name, seq, expires_at) in state.records() {
+            let name = (kind, Arc::clone(tenant), Arc::clone(name));
+            rows.known_records.insert(name, (seq, expires_at));
+        }
         Ok(rows)
     }
 
