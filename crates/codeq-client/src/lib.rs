@@ -4,6 +4,7 @@
 //!   connection is opened again, and what was not acknowledged is sent again without making a second task.
 //! - A [`Worker`] claims tasks over another stream, extends their leases while handlers run, and reports what
 //!   became of them until the server has acknowledged it, over as many connections as that takes.
+//! - [`webhook`] verifies calls that the server makes.
 //! - An [`HttpClient`] does everything else: results, history, search, dead letters, queues, topics.
 //!
 //! Work is done at least once: a handler whose lease is lost is told by the task's [`Cancellation`], once the
@@ -65,6 +66,7 @@ mod producer;
 #[cfg(feature = "testing")]
 pub mod testing;
 mod transport;
+pub mod webhook;
 mod worker;
 
 pub use error::Error;

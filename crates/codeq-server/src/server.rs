@@ -19,6 +19,9 @@ use crate::http::{App, Edge, metrics_router, router};
 use crate::limits::RateLimiter;
 use crate::net::{self, NetLimits, NetStats, TlsError, TlsFiles};
 use crate::observe::Metrics;
+use crate::push::client::{self, Client};
+use crate::push::outbox::{Announced, Courier, Outbox};
+use crate::push::resolve::SystemResolver;
 use crate::service::Service;
 
 /// A running server.
@@ -34,6 +37,8 @@ pub struct Server {
     /// The listeners close.
     stopping: watch::Sender<bool>,
     listeners: Vec<JoinHandle<()>>,
+    /// Sends result callbacks until the listeners close.
+    outbox: JoinHandle<()>,
     tls: Option<TlsFiles>,
     ready_after: Duration,
 }
@@ -67,12 +72,14 @@ pub enum StartError {
 struct Observers {
     events: Arc<EventBus>,
     metrics: Arc<Metrics>,
+    callbacks: Arc<Announced>,
 }
 
 impl Observer for Observers {
     fn committed(&self, shard: u16, effects: &[Effect]) {
         self.metrics.committed(shard, effects);
         self.events.committed(shard, effects);
+        self.callbacks.committed(shard, effects);
     }
 
     fn recovered(&self, shard: u16, effects: &[Effect]) {
@@ -120,7 +127,8 @@ impl Server {
             None => None,
         };
         let metrics = Metrics::new();
-        let (engine, events) = open(&config, &metrics).await?;
+        let callbacks = Arc::new(Announced::default());
+        let (engine, events) = open(&config, &metrics, &callbacks).await?;
         let (draining, drained) = watch::channel(false);
         let app = Arc::new(App {
             service: Service::new(engine, events, &config, drained),
@@ -155,6 +163,9 @@ impl Server {
             let net = Arc::clone(&app.net);
             listeners.push(serve(listener, streams.router(), tls.clone(), net));
         }
+        let own = vec![http_addr, producer_addr, worker_addr];
+        let outbox = Outbox::new(courier(&app, &config, own), callbacks, &config.webhooks);
+        let outbox = tokio::spawn(outbox.run(stop.clone()));
         let ready_after = start.elapsed();
         Ok(Server {
             app,
@@ -166,6 +177,7 @@ impl Server {
             draining,
             stopping,
             listeners,
+            outbox,
             tls,
             ready_after,
         })
@@ -227,15 +239,15 @@ impl Server {
     }
 
     async fn drain(self) {
-        let Server { app, draining, stopping, listeners, streams, .. } = self;
+        let Server { app, draining, stopping, listeners, outbox, streams, .. } = self;
         draining.send_replace(true);
         streams.stop().await;
         drop(streams);
         app.service.engine.drain();
         stopping.send_replace(true);
-        for listener in listeners {
-            if let Err(error) = listener.await {
-                tracing::error!(target: "codeq::server", %error, "a listener ended badly");
+        for task in listeners.into_iter().chain([outbox]) {
+            if let Err(error) = task.await {
+                tracing::error!(target: "codeq::server", %error, "a task ended badly");
             }
         }
         let engine = Arc::clone(&app.service.engine);
@@ -261,12 +273,31 @@ fn bind(addr: SocketAddr) -> Result<TcpListener, StartError> {
     bound().map_err(|source| StartError::Listen { addr, source })
 }
 
+fn courier(app: &App, config: &Config, own: Vec<SocketAddr>) -> Courier {
+    let policy = Arc::clone(&app.service.destinations);
+    let options = client::Options { own, ..client::Options::default() };
+    Courier {
+        engine: Arc::clone(&app.service.engine),
+        client: Client::new(Arc::clone(&policy), Arc::new(SystemResolver::new()), options),
+        policy,
+        secrets: Arc::clone(&app.service.secrets),
+        metrics: Arc::clone(&app.metrics),
+        times: app.times.clone(),
+        attempts_max: config.result_webhook_max_attempts,
+    }
+}
+
 async fn open(
     config: &Config,
     metrics: &Arc<Metrics>,
+    callbacks: &Arc<Announced>,
 ) -> Result<(Arc<Engine>, Arc<EventBus>), StartError> {
     let events = EventBus::new(codeq_engine::options::SHARDS_MAX);
-    let observers = Observers { events: Arc::clone(&events), metrics: Arc::clone(metrics) };
+    let observers = Observers {
+        events: Arc::clone(&events),
+        metrics: Arc::clone(metrics),
+        callbacks: Arc::clone(callbacks),
+    };
     let mut options = config.engine_options();
     options.observer = SharedObserver(Some(Arc::new(observers)));
     let dir = config.data_dir.clone();

@@ -50,7 +50,10 @@ impl Config {
             worker_auth: dev_auth(&WORKER_SCOPES),
             allow_producer_as_worker: true,
             grpc: GrpcConfig { reflection: true },
-            webhooks: WebhookConfig { allowed_networks: LOOPBACK.to_vec() },
+            webhooks: WebhookConfig {
+                allowed_networks: LOOPBACK.to_vec(),
+                ..WebhookConfig::default()
+            },
             ..Config::default()
         })
     }

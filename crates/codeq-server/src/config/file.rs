@@ -66,4 +66,11 @@ fn refuse_readable_tokens(config: &Config, reader: &mut Reader<'_>, path: &Path)
         );
         reader.note("", text, Place { line: 1, column: 1 });
     }
+    if !config.webhooks.secrets.is_empty() {
+        let text = format!(
+            "everybody on this machine can read webhooks.secrets in this file: chmod 600 {}",
+            path.display()
+        );
+        reader.note("", text, Place { line: 1, column: 1 });
+    }
 }

@@ -70,6 +70,9 @@ pub(crate) const KEYS: &[Key] = &[
     key!("resultWebhookBaseBackoffSeconds", result_webhook_base_backoff_seconds),
     key!("resultWebhookMaxBackoffSeconds", result_webhook_max_backoff_seconds),
     key!(list "webhooks.allowedNetworks", webhooks.allowed_networks),
+    key!(list "webhooks.secrets", webhooks.secrets),
+    key!("webhooks.maxConcurrent", webhooks.max_concurrent),
+    key!("webhooks.maxPerHost", webhooks.max_per_host),
     key!(list "producerAuth.jwt", producer_auth.jwt),
     key!(list "producerAuth.staticTokens", producer_auth.static_tokens),
     key!(list "workerAuth.jwt", worker_auth.jwt),
@@ -117,6 +120,7 @@ const MOVED: &[(&str, &str)] = &[
     ("tracingOtlpEndpoint", "see 'tracing.otlpEndpoint'"),
     ("tracingSampleRatio", "see 'tracing.sampleRatio'"),
     ("burstSize", "see 'burst'"),
+    ("webhookHmacSecret", "each tenant has its own: see 'webhooks.secrets'"),
 ];
 
 impl Key {

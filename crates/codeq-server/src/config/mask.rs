@@ -5,7 +5,7 @@ use std::fmt;
 use serde::{Serialize, Serializer};
 use url::Url;
 
-use super::model::{JwtConfig, StaticToken, TracingConfig};
+use super::model::{JwtConfig, StaticToken, TracingConfig, WebhookSecret};
 
 /// What stands for a secret.
 pub(crate) const MASK: &str = "***";
@@ -51,6 +51,16 @@ impl fmt::Debug for StaticToken {
             .field("tenant", &self.tenant)
             .field("scopes", &self.scopes)
             .field("event_types", &self.event_types)
+            .finish()
+    }
+}
+
+impl fmt::Debug for WebhookSecret {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("WebhookSecret")
+            .field("tenant", &self.tenant)
+            .field("secret", &self.secret.as_ref().map(|_| MASK))
+            .field("previous", &self.previous.as_ref().map(|_| MASK))
             .finish()
     }
 }

@@ -125,11 +125,31 @@ pub enum BackoffPolicy {
 }
 
 /// What the server posts to addresses that tenants name.
-#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct WebhookConfig {
     /// Networks where webhooks may go although they are not public.
     pub allowed_networks: Vec<IpNet>,
+    /// What calls are signed with, by tenant. Those that a tenant's admins make come first.
+    pub secrets: Vec<WebhookSecret>,
+    /// Result callbacks that are being sent at once.
+    pub max_concurrent: usize,
+    /// The same, to one host and port.
+    pub max_per_host: usize,
+}
+
+/// What the calls of one tenant are signed with.
+#[derive(Clone, PartialEq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
+pub struct WebhookSecret {
+    /// The tenant.
+    pub tenant: String,
+    /// The secret.
+    #[serde(serialize_with = "mask::secret")]
+    pub secret: Option<String>,
+    /// The one before, while receivers change over.
+    #[serde(serialize_with = "mask::secret")]
+    pub previous: Option<String>,
 }
 
 /// How tokens of one role are validated. Several ways are tried in turn; none at all means that nobody of
@@ -328,6 +348,17 @@ impl Config {
         };
         let producer = self.producer_addr.unwrap_or_else(|| beside_http(9092));
         (producer, self.worker_addr.unwrap_or_else(|| beside_http(9091)))
+    }
+}
+
+impl Default for WebhookConfig {
+    fn default() -> WebhookConfig {
+        WebhookConfig {
+            allowed_networks: Vec::new(),
+            secrets: Vec::new(),
+            max_concurrent: 256,
+            max_per_host: 16,
+        }
     }
 }
 

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use ipnet::IpNet;
 
-use super::model::{BackoffPolicy, Durability, JwtConfig, LogFormat, StaticToken};
+use super::model::{BackoffPolicy, Durability, JwtConfig, LogFormat, StaticToken, WebhookSecret};
 use super::near::nearest;
 use super::problem::{PROBLEMS_MAX, Problem, Source, Sources};
 use super::tree::{Kind, Malformed, Name, Node, Place, Style};
@@ -126,7 +126,8 @@ pub(crate) fn shown(text: &str) -> String {
 
 /// What stands there; without the value where it may be a secret.
 fn found(path: &str, node: &Node) -> String {
-    let secret = path.starts_with("producerAuth") || path.starts_with("workerAuth");
+    let secret =
+        ["producerAuth", "workerAuth", "webhooks.secrets"].iter().any(|it| path.starts_with(it));
     let Kind::Scalar { text, style } = &node.kind else {
         return if matches!(node.kind, Kind::Map(_)) { "a mapping" } else { "a list" }.to_owned();
     };
@@ -342,6 +343,19 @@ impl Value for JwtConfig {
             _ => take(&mut jwt.jwks_url, node, path, reader),
         })?;
         Some(jwt)
+    }
+}
+
+impl Value for WebhookSecret {
+    fn read(node: &Node, path: &str, reader: &mut Reader<'_>) -> Option<WebhookSecret> {
+        let mut secret = WebhookSecret::default();
+        let known = ["tenant", "secret", "previous"];
+        reader.fields(node, path, &known, |reader, name, node, path| match name {
+            "tenant" => take(&mut secret.tenant, node, path, reader),
+            "secret" => take(&mut secret.secret, node, path, reader),
+            _ => take(&mut secret.previous, node, path, reader),
+        })?;
+        Some(secret)
     }
 }
 

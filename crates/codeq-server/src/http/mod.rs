@@ -44,6 +44,7 @@ mod queues;
 mod submit;
 mod tasks;
 mod topics;
+mod webhooks;
 
 use problem::Problem;
 use routes::{ROUTES, Route, Verb};

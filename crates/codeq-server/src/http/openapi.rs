@@ -24,6 +24,7 @@ mod kinds;
 mod probes;
 mod requests;
 mod tasks;
+mod webhooks;
 mod workers;
 
 static DOCUMENT: LazyLock<Value> = LazyLock::new(build);
@@ -41,8 +42,13 @@ pub fn text() -> &'static str {
 
 /// The documentation by operation id.
 pub fn operations() -> BTreeMap<&'static str, Operation> {
-    let groups =
-        [tasks::operations(), workers::operations(), admin::operations(), probes::operations()];
+    let groups = [
+        tasks::operations(),
+        workers::operations(),
+        admin::operations(),
+        webhooks::operations(),
+        probes::operations(),
+    ];
     groups.into_iter().flatten().collect()
 }
 
@@ -88,6 +94,7 @@ fn tags() -> Value {
         { "name": "queue", "description": "Look at queues and steer them." },
         { "name": "dlq", "description": "Dead letters: tasks whose attempts are spent." },
         { "name": "topic", "description": "Policies of queues." },
+        { "name": "webhook", "description": "What the server posts: deliveries and secrets." },
         { "name": "event", "description": "Transitions of tasks as they happen." },
         { "name": "server", "description": "The server itself." },
     ])

@@ -3,7 +3,7 @@
 use super::call::Handler;
 use super::{
     abandon, cancel, claim, cleanup, dead_letters, docs, enqueue, events, heartbeat, nack, probes,
-    queues, submit, tasks, topics,
+    queues, submit, tasks, topics, webhooks,
 };
 use crate::auth::Scope;
 
@@ -106,6 +106,12 @@ pub static ROUTES: &[Route] = routes! {
     Put "/v1/codeq/admin/topics/{name}" "putTopic" Access::Admin, Small, topics::put;
     Get "/v1/codeq/admin/topics/{name}" "getTopic" Access::Admin, None, topics::get;
     Delete "/v1/codeq/admin/topics/{name}" "deleteTopic" Access::Admin, None, topics::delete;
+    Get "/v1/codeq/admin/webhooks/deliveries" "listDeliveries" Access::Admin, None, webhooks::deliveries;
+    Post "/v1/codeq/admin/webhooks/deliveries/resend" "resendDeliveries" Access::Admin, Small, webhooks::resend_failed;
+    Post "/v1/codeq/admin/webhooks/deliveries/{id}/resend" "resendDelivery" Access::Admin, Small, webhooks::resend;
+    Get "/v1/codeq/admin/webhooks/secrets" "listWebhookSecrets" Access::Admin, None, webhooks::secrets;
+    Post "/v1/codeq/admin/webhooks/secrets/rotate" "rotateWebhookSecret" Access::Admin, Small, webhooks::rotate;
+    Delete "/v1/codeq/admin/webhooks/secrets" "deleteWebhookSecrets" Access::Admin, None, webhooks::delete_secrets;
     Get "/" "index" Access::Open, None, docs::index;
     Get "/livez" "livez" Access::Open, None, probes::live;
     Get "/readyz" "readyz" Access::Open, None, probes::ready;

@@ -5,6 +5,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+use codeq_core::callback::CallbackCounts;
 use codeq_core::rows::{Counts, QueueRow};
 use codeq_core::state::State;
 use codeq_engine::Engine;
@@ -48,6 +49,13 @@ fn of_engine(registry: &mut Registry, engine: &Engine) {
     registry.register("claims_waiting", "Claims that wait for a task, in all shards", waiting);
     let waiting = gauge(engine.result_waiters() as u64);
     registry.register("result_waiters", "Clients that wait for a task to finish", waiting);
+    let mut callbacks = CallbackCounts::default();
+    for counts in (0..engine.shards()).filter_map(|shard| engine.peek(shard, State::callbacks)) {
+        callbacks.pending += counts.pending;
+        callbacks.failed += counts.failed;
+    }
+    let help = "Result callbacks that are not delivered";
+    registry.register("webhook_outbox", help, OutboxDepth(callbacks));
 }
 
 fn of_net(registry: &mut Registry, net: &NetStats) {
@@ -75,6 +83,22 @@ fn of_process(registry: &mut Registry, process: Process) {
     if let Some(fds) = process.open_fds {
         let gauge = ConstGauge::<u64>::new(fds);
         registry.register("process_open_fds", "Files and sockets that are open", gauge);
+    }
+}
+
+#[derive(Debug)]
+struct OutboxDepth(CallbackCounts);
+
+impl EncodeMetric for OutboxDepth {
+    fn encode(&self, mut encoder: MetricEncoder<'_>) -> fmt::Result {
+        for (state, count) in [("pending", self.0.pending), ("failed", self.0.failed)] {
+            encoder.encode_family(&[("state", state)])?.encode_gauge(&count)?;
+        }
+        Ok(())
+    }
+
+    fn metric_type(&self) -> MetricType {
+        MetricType::Gauge
     }
 }
 

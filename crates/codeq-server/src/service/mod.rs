@@ -13,6 +13,7 @@ use tokio::sync::watch;
 use crate::config::{Config, TenantLimits};
 use crate::events::EventBus;
 use crate::push::destination::Policy;
+use crate::push::secrets::Secrets;
 
 pub use error::{Kind, ServiceError};
 
@@ -33,6 +34,7 @@ pub mod submit;
 pub mod tasks;
 pub mod topics;
 mod trace;
+pub mod webhooks;
 
 /// The service layer of one server.
 pub struct Service {
@@ -42,6 +44,8 @@ pub struct Service {
     pub events: Arc<EventBus>,
     /// Where webhooks may go.
     pub destinations: Arc<Policy>,
+    /// What calls are signed with.
+    pub secrets: Arc<Secrets>,
     pub(crate) defaults: Defaults,
     /// Turns true when the server begins to stop: whoever waits is answered.
     pub(crate) draining: watch::Receiver<bool>,
@@ -71,7 +75,8 @@ impl Service {
             tenant: config.tenant_limits.clone(),
         };
         let destinations = Arc::new(Policy::new(&config.webhooks.allowed_networks));
-        Service { engine, events, destinations, defaults, draining }
+        let secrets = Arc::new(Secrets::new(Arc::clone(&engine), &config.webhooks.secrets));
+        Service { engine, events, destinations, secrets, defaults, draining }
     }
 
     /// Whether the server is about to stop.

@@ -77,9 +77,25 @@ fn promised(operation: &str) -> Access {
         "getTask" | "getResult" | "getHistory" | "listTasks" | "streamEvents" | "raftStatus" => {
             Access::Any
         }
-        "listQueues" | "getQueue" | "pauseQueue" | "resumeQueue" | "purgeQueue"
-        | "listDeadLetters" | "replayDeadLetters" | "purgeDeadLetters" | "replayTask"
-        | "cleanupTasks" | "putTopic" | "getTopic" | "deleteTopic" => Access::Admin,
+        "listQueues"
+        | "getQueue"
+        | "pauseQueue"
+        | "resumeQueue"
+        | "purgeQueue"
+        | "listDeadLetters"
+        | "replayDeadLetters"
+        | "purgeDeadLetters"
+        | "replayTask"
+        | "cleanupTasks"
+        | "putTopic"
+        | "getTopic"
+        | "deleteTopic"
+        | "listDeliveries"
+        | "resendDelivery"
+        | "resendDeliveries"
+        | "listWebhookSecrets"
+        | "rotateWebhookSecret"
+        | "deleteWebhookSecrets" => Access::Admin,
         "index" | "livez" | "readyz" | "healthz" | "metrics" | "openapi" | "docs" => Access::Open,
         other => panic!("say here who may call {other}"),
     }
@@ -103,13 +119,24 @@ enum Reach {
 fn reach(route: &Route) -> Reach {
     match route.operation {
         "getTask" | "getResult" | "getHistory" | "heartbeatTask" | "abandonTask" | "nackTask"
-        | "submitResult" | "cancelTask" | "replayTask" => Reach::Task,
+        | "submitResult" | "cancelTask" | "replayTask" | "resendDelivery" => Reach::Task,
         "getQueue" | "pauseQueue" | "resumeQueue" | "purgeQueue" | "listDeadLetters"
         | "replayDeadLetters" | "purgeDeadLetters" | "putTopic" | "getTopic" | "deleteTopic" => {
             Reach::Queue
         }
-        "enqueueTask" | "enqueueTasks" | "listTasks" | "claimTask" | "claimTasks"
-        | "submitResults" | "listQueues" | "cleanupTasks" => Reach::Tenant,
+        "enqueueTask"
+        | "enqueueTasks"
+        | "listTasks"
+        | "claimTask"
+        | "claimTasks"
+        | "submitResults"
+        | "listQueues"
+        | "cleanupTasks"
+        | "listDeliveries"
+        | "resendDeliveries"
+        | "listWebhookSecrets"
+        | "rotateWebhookSecret"
+        | "deleteWebhookSecrets" => Reach::Tenant,
         "streamEvents" => Reach::Stream,
         "raftStatus" | "index" | "livez" | "readyz" | "healthz" | "metrics" | "openapi"
         | "docs" => Reach::Nothing,

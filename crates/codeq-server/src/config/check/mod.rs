@@ -3,6 +3,7 @@
 mod auth;
 mod files;
 mod networks;
+mod webhooks;
 
 use std::net::SocketAddr;
 use std::ops::RangeInclusive;
@@ -83,6 +84,7 @@ impl Config {
         self.check_texts(&mut problems);
         auth::check(&self.producer_auth, "producerAuth", &mut problems);
         auth::check(&self.worker_auth, "workerAuth", &mut problems);
+        webhooks::check(&self.webhooks, &mut problems);
         files::check(&self.tls, &mut problems);
         problems
     }
@@ -108,6 +110,9 @@ impl Config {
         range("resultWebhookBaseBackoffSeconds", base, 1..=delay);
         let max = self.result_webhook_max_backoff_seconds;
         range("resultWebhookMaxBackoffSeconds", max, 1..=delay);
+        let webhooks = &self.webhooks;
+        range("webhooks.maxConcurrent", webhooks.max_concurrent as u64, 1..=4_096);
+        range("webhooks.maxPerHost", webhooks.max_per_host as u64, 1..=256);
         range("shutdownGraceSeconds", self.shutdown_grace_seconds, 0..=3_600);
     }
 

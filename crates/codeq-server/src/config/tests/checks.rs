@@ -33,6 +33,8 @@ fn bounds_of_numbers() {
         ("http.headerTimeoutSeconds", [1, 3_600], [0, 3_601]),
         ("http.bodyTimeoutSeconds", [1, 3_600], [0, 3_601]),
         ("http.idleTimeoutSeconds", [1, 3_600], [0, 3_601]),
+        ("webhooks.maxConcurrent", [16, 4_096], [0, 4_097]),
+        ("webhooks.maxPerHost", [1, 256], [0, 257]),
         ("tenantLimits.maxPendingTasks", [1, 9], [0, 0]),
         ("tenantLimits.maxPendingBytes", [1, 9], [0, 0]),
     ] {

@@ -13,6 +13,9 @@ producerAuth:
     - issuer: https://i.example
       audience: codeq
       jwksUrl: https://u:sEcReT-marker@i.example/keys?k=sEcReT-marker
+webhooks:
+  secrets:
+    - {tenant: t, secret: sEcReT-marker-long-enough, previous: sEcReT-marker-long-enough-too}
 tracing:
   otlpEndpoint: http://sEcReT-marker:p@localhost:4318
 ";
@@ -47,6 +50,10 @@ fn problems_do_not_quote_what_may_be_a_secret() {
         "workerAuth: {staticTokens: [{tokenSha256: sEcReT-marker, subject: s, tenant: t}]}",
         "workerAuth: {jwt: [{issuer: 'http://sEcReT-marker@i.example', audience: a}]}",
         "workerAuth: {staticTokens: [{token: \"sEcReT-marker}]}",
+        "webhooks: {secrets: sEcReT-marker}",
+        "webhooks: {secrets: [sEcReT-marker]}",
+        "webhooks: {secrets: [{tenant: t, secret: sEcReT-marker}]}",
+        "webhooks: {secrets: [{tenant: t, secret: [sEcReT-marker-long-enough]}]}",
         "tracing: {otlpEndpoint: 'ftp://sEcReT-marker:x@i.example'}",
     ] {
         let said = Fixture::new(yaml).complaints(&[]).join("\n");

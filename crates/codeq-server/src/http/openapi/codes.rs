@@ -69,12 +69,23 @@ pub static CODES: &[Code] = codes! {
     "no_callback" 404, "No callback is kept for this task.",
         "Check that the task has a `webhook` and is finished.";
 
+    "invalid_record" 400, "What is to be kept is too large, or its name is not well formed.",
+        "Send less.";
+    "record_changed" 409, "Somebody else changed it at the same moment.",
+        "Look at it again and repeat the request.";
+    "too_many_records" 409, "The tenant has as many of these as it may have.",
+        "Remove some.";
+
     "invalid_command" 400, "A command is not 1 to 128 bytes of UTF-8 without control characters.",
         "Correct the name.";
     "invalid_payload" 413, "The payload is larger than 1 MiB.",
         "Store it elsewhere and send its address.";
-    "invalid_webhook" 400, "The webhook is not an http or https URL of at most 2,048 bytes.",
-        "Correct the URL.";
+    "invalid_webhook" 400, "The webhook is not an http or https URL of at most 2,048 bytes, or may not be called.",
+        "Correct the URL. Private addresses are refused unless the operator has opened them.";
+    "invalid_secret" 400, "The secret is too short, too long or not well formed.",
+        "Send `whsec_` and base64 of 24 to 64 bytes, 16 to 128 visible letters, or none: the server makes one.";
+    "invalid_overlap" 400, "`overlapSeconds` is more than thirty days.",
+        "Send 0 to 2592000.";
     "invalid_run_at" 400, "`runAt` is not a moment in RFC 3339.",
         "Write it like `2026-01-31T08:00:00Z`.";
     "invalid_delay" 400, "A delay is negative, or ends more than ten years from now.",

@@ -7,7 +7,7 @@ use serde_json::{Map, Value, json};
 use super::codes;
 use super::kinds::{command, label, text};
 use super::operation::{headers, reference, set};
-use super::{answers, requests};
+use super::{answers, requests, webhooks};
 
 /// Codes of every route that asks for a token.
 pub const CALLER: [&str; 8] = [
@@ -46,6 +46,7 @@ pub fn components() -> Value {
     let schemas: Map<String, Value> = requests::schemas()
         .into_iter()
         .chain(answers::schemas())
+        .chain(webhooks::schemas())
         .map(|(name, schema)| (name.to_owned(), schema))
         .collect();
     let shared = SHARED.iter().map(|(name, status, codes)| {

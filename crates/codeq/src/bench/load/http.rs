@@ -186,7 +186,9 @@ impl Side {
         let core = &mut *self.core.borrow_mut();
         let payload = core.payloads.make(number);
         let (command, payload) = (&core.plan.command, String::from_utf8_lossy(&payload));
-        format!(r#"{{"command":"{command}","payload":{payload}}}"#)
+        // As JSON: whatever the flag says stays inside the text.
+        let webhook = serde_json::Value::from(&*core.plan.webhook);
+        format!(r#"{{"command":"{command}","payload":{payload},"webhook":{webhook}}}"#)
     }
 
     /// Claims and completes for ever.

@@ -102,6 +102,9 @@ pub struct Args {
     #[arg(long, value_name = "BYTES", default_value_t = 256)]
     #[arg(value_parser = clap::value_parser!(u32).range(payload::LEAST as i64..=16 << 20))]
     payload: u32,
+    /// Give every task this webhook
+    #[arg(long, value_name = "URL")]
+    webhook: Option<String>,
     /// Length of what is measured
     #[arg(long, default_value_t = 10.0, value_parser = seconds)]
     seconds: f64,

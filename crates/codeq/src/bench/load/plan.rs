@@ -30,6 +30,8 @@ pub struct Plan {
     pub ahead: u64,
     /// Bytes of a payload.
     pub payload: usize,
+    /// The webhook of every task; empty for none.
+    pub webhook: String,
     /// Before anything is measured.
     pub warm_up: Duration,
     /// What is measured.
@@ -70,6 +72,7 @@ impl Plan {
             result_batch: size(args.result_batch),
             ahead,
             payload: args.payload as usize,
+            webhook: args.webhook.clone().unwrap_or_default(),
             warm_up: Duration::from_secs_f64(args.warm_up),
             time: Duration::from_secs_f64(args.seconds),
             drain: Duration::from_secs(args.drain),

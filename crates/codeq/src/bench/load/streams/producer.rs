@@ -108,6 +108,7 @@ fn task(core: &mut Core, number: u64) -> CreateTask {
         seq: number,
         command: core.plan.command.clone(),
         payload: core.payloads.make(number),
+        webhook: core.plan.webhook.clone(),
         ..CreateTask::default()
     }
 }

@@ -1,0 +1,38 @@
+//! Whether the secrets of webhooks are secrets, and one for each tenant.
+
+use std::collections::BTreeSet;
+
+use codeq_core::names::check_tenant;
+
+use crate::config::model::WebhookConfig;
+use crate::config::problem::Problem;
+use crate::push::secret::Secret;
+
+/// Most tenants with a secret in the configuration.
+const SECRETS_MAX: usize = 10_000;
+
+pub(super) fn check(webhooks: &WebhookConfig, problems: &mut Vec<Problem>) {
+    let count = webhooks.secrets.len();
+    if count > SECRETS_MAX {
+        let text = format!("found {count}, expected at most {SECRETS_MAX}");
+        problems.push(Problem::of("webhooks.secrets", text));
+        return;
+    }
+    let mut tenants = BTreeSet::new();
+    for (index, entry) in webhooks.secrets.iter().enumerate() {
+        let path = format!("webhooks.secrets[{index}]");
+        if check_tenant(&entry.tenant).is_err() {
+            problems.push(Problem::of(format!("{path}.tenant"), "expected the name of a tenant"));
+        } else if !tenants.insert(&entry.tenant) {
+            problems.push(Problem::of(path.clone(), "a tenant has one entry"));
+        }
+        if entry.secret.is_none() {
+            problems.push(Problem::of(format!("{path}.secret"), "missing"));
+        }
+        for (name, secret) in [("secret", &entry.secret), ("previous", &entry.previous)] {
+            if let Some(Err(bad)) = secret.as_deref().map(Secret::read) {
+                problems.push(Problem::of(format!("{path}.{name}"), bad.to_string()));
+            }
+        }
+    }
+}

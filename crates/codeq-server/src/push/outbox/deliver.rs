@@ -1,0 +1,183 @@
+//! One callback, once: read it, sign it, post it, report what became of it.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
+use bytes::Bytes;
+use codeq_core::command::{Callback, Command, Delivery};
+use codeq_core::read::PendingCallback;
+use codeq_engine::{Engine, EngineError};
+use serde::Serialize;
+use tracing::Instrument;
+
+use super::schedule::Went;
+use crate::http::wire::{ResultBody, Times};
+use crate::observe::{Metrics, trace};
+use crate::push::client::{Answered, Client};
+use crate::push::destination::Policy;
+use crate::push::secret;
+use crate::push::secrets::Secrets;
+
+const TRACEPARENT: HeaderName = HeaderName::from_static("traceparent");
+const TRACESTATE: HeaderName = HeaderName::from_static("tracestate");
+const JSON: HeaderValue = HeaderValue::from_static("application/json");
+/// The pause before a report that the engine did not take is made again, and the longest.
+const REPORT_PAUSE: Duration = Duration::from_millis(100);
+const REPORT_PAUSE_MAX: Duration = Duration::from_secs(5);
+/// The label of result callbacks in metrics.
+const KIND: &str = "result";
+
+/// Makes the calls.
+pub struct Courier {
+    /// Where the outbox is.
+    pub engine: Arc<Engine>,
+    /// Who posts.
+    pub client: Client,
+    /// Where to.
+    pub policy: Arc<Policy>,
+    /// What is signed with.
+    pub secrets: Arc<Secrets>,
+    /// Counting.
+    pub metrics: Arc<Metrics>,
+    /// How moments are written.
+    pub times: Times,
+    /// Attempts of a callback.
+    pub attempts_max: u32,
+}
+
+/// What a receiver reads.
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Body<'a> {
+    event_type: &'a str,
+    #[serde(flatten)]
+    result: ResultBody<'a>,
+}
+
+impl Courier {
+    /// Delivers the callback of a task, if it is still to be delivered.
+    pub async fn deliver(&self, shard: u16, seq: u64) -> Went {
+        let callback = match self.engine.callback(shard, seq).await {
+            Ok(Some(callback)) if callback.outbox.next_at.is_some() => callback,
+            Ok(_) | Err(_) => return Went::Nowhere,
+        };
+        let task = &callback.task;
+        let stored = task.trace_parent.as_deref();
+        let stored = stored.map(|parent| (parent, task.trace_state.as_deref().unwrap_or_default()));
+        let id = task.id.to_string();
+        let span = trace::task_span("callback", &task.command, &id, &task.tenant, stored);
+        let delivery = self.attempt(&callback).instrument(span.clone()).await;
+        if delivery != Delivery::Delivered {
+            span.record("otel.status_code", "ERROR");
+        }
+        self.count(&callback, &delivery);
+        let went = if delivery == Delivery::Delivered { Went::Well } else { Went::Badly };
+        self.report(&callback, delivery).await;
+        went
+    }
+
+    async fn attempt(&self, callback: &PendingCallback) -> Delivery {
+        let url = callback.task.webhook.as_deref().unwrap_or_default();
+        let to = match self.policy.read(url) {
+            Ok(to) => to,
+            Err(refused) => return failed(None, &refused.to_string(), None),
+        };
+        let secrets = match self.secrets.live(&callback.task.tenant).await {
+            Ok(secrets) => secrets,
+            Err(error) => return failed(None, &error.to_string(), None),
+        };
+        let Ok(body) = self.body(callback) else {
+            return failed(None, "the result cannot be written as JSON", None);
+        };
+        let at = self.engine.wall() / 1_000;
+        let mut headers = secret::headers(&secrets, &message_id(callback), at, &body);
+        headers.insert(header::CONTENT_TYPE, JSON);
+        carry_trace(callback, &mut headers);
+        match self.client.post(&to, headers, body).await {
+            Ok(answered) => judge(answered),
+            Err(error) => failed(None, &error.to_string(), None),
+        }
+    }
+
+    fn body(&self, callback: &PendingCallback) -> Result<Bytes, serde_json::Error> {
+        let result = ResultBody::new(&callback.result, &self.times);
+        let body = Body { event_type: &callback.task.command, result };
+        serde_json::to_vec(&body).map(Bytes::from)
+    }
+
+    fn count(&self, callback: &PendingCallback, delivery: &Delivery) {
+        let spent = callback.outbox.attempts.saturating_add(1) >= self.attempts_max;
+        let (status, error, outcome) = match delivery {
+            Delivery::Failed { status, error, .. } => {
+                (*status, error, if spent { "failed" } else { "retried" })
+            }
+            Delivery::Refused { status, error } => (Some(*status), error, "failed"),
+            Delivery::Delivered | Delivery::Resend => {
+                return self.metrics.webhook_delivered(KIND, "delivered");
+            }
+        };
+        self.metrics.webhook_delivered(KIND, outcome);
+        let attempt = callback.outbox.attempts.saturating_add(1);
+        let (tenant, task) = (&*callback.task.tenant, callback.task.id);
+        tracing::info!(
+            target: "codeq::push", tenant, %task, attempt, status, %error, outcome,
+            "a callback was not delivered"
+        );
+    }
+
+    /// Tells the engine what became of the callback. As long as it does not listen the slot is kept, so that
+    /// a receiver is not called over and over.
+    async fn report(&self, callback: &PendingCallback, delivery: Delivery) {
+        let command = Command::Callback(Callback {
+            tenant: Arc::clone(&callback.task.tenant),
+            id: callback.task.id,
+            completed_at: Some(callback.result.completed_at),
+            delivery,
+        });
+        let mut pause = REPORT_PAUSE;
+        loop {
+            match self.engine.propose(command.clone()).await {
+                Err(EngineError::Overloaded | EngineError::DiskFull) => {
+                    tokio::time::sleep(pause).await;
+                    pause = (pause * 2).min(REPORT_PAUSE_MAX);
+                }
+                // Refused means that the task has moved on; closed, that the next start sends it again.
+                Ok(_) | Err(_) => return,
+            }
+        }
+    }
+}
+
+/// The same for all attempts to tell of one end of a task; another one if it is replayed and ends again.
+pub fn message_id(callback: &PendingCallback) -> String {
+    format!("{}-{}", callback.task.id, callback.result.completed_at)
+}
+
+fn carry_trace(callback: &PendingCallback, headers: &mut HeaderMap) {
+    let (parent, state) = (&callback.task.trace_parent, &callback.task.trace_state);
+    for (name, text) in [(TRACEPARENT, parent), (TRACESTATE, state)] {
+        if let Some(value) = text.as_deref().and_then(|text| HeaderValue::from_str(text).ok()) {
+            headers.insert(name, value);
+        }
+    }
+}
+
+fn judge(answered: Answered) -> Delivery {
+    let Answered { status, retry_after } = answered;
+    let error = format!("answered {}", status.as_u16());
+    match status {
+        status if status.is_success() => Delivery::Delivered,
+        // The receiver says that it is gone for good.
+        StatusCode::GONE => Delivery::Refused { status: status.as_u16(), error: error.into() },
+        _ => failed(Some(status), &error, retry_after),
+    }
+}
+
+fn failed(status: Option<StatusCode>, error: &str, retry_after: Option<Duration>) -> Delivery {
+    Delivery::Failed {
+        status: status.map(|status| status.as_u16()),
+        error: error.into(),
+        retry_after: retry_after.map(|pause| pause.as_millis() as u64),
+    }
+}

@@ -1,0 +1,84 @@
+//! Which secrets of a tenant are live: made by its admins, or set in the configuration.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use codeq_core::command::Millis;
+use codeq_core::record::RecordKind;
+use codeq_engine::{Engine, EngineError};
+use serde::{Deserialize, Serialize};
+
+use super::secret::Secret;
+use crate::config::WebhookSecret;
+
+/// The record's name: a tenant has one.
+pub const RECORD: &str = "secrets";
+/// Secrets that are live at once.
+pub const LIVE_MAX: usize = 2;
+
+/// The secrets of all tenants.
+pub struct Secrets {
+    engine: Arc<Engine>,
+    configured: HashMap<String, Vec<Secret>>,
+}
+
+/// What a tenant's admins have made, as it is kept.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Kept {
+    /// Oldest first.
+    pub secrets: Vec<KeptSecret>,
+}
+
+/// A secret that is kept.
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct KeptSecret {
+    /// The secret itself.
+    pub secret: String,
+    /// When it was made; none if it was in the configuration before.
+    pub created_at: Option<Millis>,
+    /// When it ceases to be live; none while it is the latest.
+    pub until: Option<Millis>,
+}
+
+impl std::fmt::Debug for KeptSecret {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let KeptSecret { created_at, until, .. } = self;
+        write!(f, "KeptSecret {{ created_at: {created_at:?}, until: {until:?} }}")
+    }
+}
+
+impl Secrets {
+    /// With those of the configuration, which was checked.
+    pub fn new(engine: Arc<Engine>, configured: &[WebhookSecret]) -> Secrets {
+        let configured = configured.iter().map(|entry| {
+            let texts = entry.previous.iter().chain(&entry.secret);
+            let secrets = texts.filter_map(|text| Secret::read(text).ok()).collect();
+            (entry.tenant.clone(), secrets)
+        });
+        Secrets { engine, configured: configured.collect() }
+    }
+
+    /// The secrets to sign with, oldest first; none if the tenant has none.
+    pub async fn live(&self, tenant: &Arc<str>) -> Result<Vec<Secret>, EngineError> {
+        let now = self.engine.wall();
+        let (kept, _) = self.kept(tenant).await?;
+        if kept.secrets.is_empty() {
+            return Ok(self.configured(tenant).to_vec());
+        }
+        let live = kept.secrets.iter().filter(|kept| kept.until.is_none_or(|until| until > now));
+        Ok(live.filter_map(|kept| Secret::read(&kept.secret).ok()).collect())
+    }
+
+    /// What the tenant's admins have made, and its revision: 0 if there is nothing.
+    pub async fn kept(&self, tenant: &Arc<str>) -> Result<(Kept, u64), EngineError> {
+        let record = self.engine.record(tenant, RecordKind::WebhookSecret, RECORD).await?;
+        let Some(record) = record else { return Ok((Kept::default(), 0)) };
+        Ok((serde_json::from_slice(&record.value).unwrap_or_default(), record.revision))
+    }
+
+    /// Those of the configuration, oldest first.
+    pub fn configured(&self, tenant: &str) -> &[Secret] {
+        self.configured.get(tenant).map_or(&[], Vec::as_slice)
+    }
+}

@@ -1,0 +1,250 @@
+//! Result callbacks that are not delivered, and the secrets that calls are signed with.
+
+use codeq_core::command::{Callback, Command, DeleteRecord, Delivery, Millis, PutRecord};
+use codeq_core::limits::{BULK_MAX, LIST_MAX};
+use codeq_core::read::PendingCallback;
+use codeq_core::record::RecordKind;
+use codeq_core::reply::{Rejection, Reply};
+use futures_util::StreamExt;
+
+use super::tasks::PAGE_DEFAULT;
+use super::{Service, ServiceError, seconds, task_id};
+use crate::auth::Principal;
+use crate::push::secret::Secret;
+use crate::push::secrets::{Kept, KeptSecret, LIVE_MAX, RECORD};
+
+/// How long the secret before stays live if nobody says: a day.
+pub const OVERLAP_DEFAULT: u64 = 86_400;
+/// The longest: thirty days.
+pub const OVERLAP_MAX: u64 = 2_592_000;
+/// Callbacks that are sent again at once.
+const RESENDS_AT_ONCE: usize = 64;
+
+/// A page of callbacks.
+pub struct DeliveryPage {
+    /// By shard, oldest task first.
+    pub items: Vec<PendingCallback>,
+    /// Where the next page begins; none on the last one.
+    pub next: Option<String>,
+}
+
+/// Callbacks that were sent again.
+pub struct Resent {
+    /// How many.
+    pub resent: u64,
+    /// Where to go on; none when nothing is left.
+    pub next: Option<String>,
+}
+
+/// Where a tenant's secrets come from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum SecretSource {
+    /// Its admins made them.
+    Api,
+    /// The configuration.
+    Setting,
+    /// There are none: calls are not signed.
+    None,
+}
+
+/// The secrets of a tenant, without the secrets.
+pub struct SecretList {
+    /// Where they come from.
+    pub source: SecretSource,
+    /// Those that are live, oldest first.
+    pub secrets: Vec<KeptSecret>,
+}
+
+/// A secret that was just made: the only time that it is shown.
+pub struct NewSecret {
+    /// The secret.
+    pub secret: Secret,
+    /// When it was made.
+    pub created_at: Millis,
+    /// When the one before ceases to be live, if there is one.
+    pub previous_until: Option<Millis>,
+}
+
+impl Service {
+    /// A page of the caller's callbacks that are not delivered: all, or those that are given up, or those
+    /// that are not.
+    pub async fn deliveries(
+        &self,
+        caller: &Principal,
+        failed: Option<bool>,
+        limit: Option<u64>,
+        cursor: Option<&str>,
+    ) -> Result<DeliveryPage, ServiceError> {
+        let limit = match limit {
+            None => PAGE_DEFAULT,
+            Some(n) => {
+                usize::try_from(n).ok().filter(|n| (1..=LIST_MAX).contains(n)).ok_or_else(|| {
+                    let text = format!("invalid limit (1 to {LIST_MAX})");
+                    ServiceError::invalid("invalid_limit", text).field("limit")
+                })?
+            }
+        };
+        let (mut shard, mut after) = cursor.map_or(Ok((0, 0)), position)?;
+        let mut items = Vec::new();
+        while shard < self.engine.shards() && items.len() < limit {
+            let wanted = limit - items.len();
+            let look = self
+                .engine
+                .read(shard, |reader| reader.callbacks(&caller.tenant, failed, after, wanted));
+            let page = look.await?;
+            items.extend(page.items);
+            if let Some(next) = page.next {
+                return Ok(DeliveryPage { items, next: Some(format!("{shard}-{next}")) });
+            }
+            (shard, after) = (shard + 1, 0);
+        }
+        let next = (shard < self.engine.shards()).then(|| format!("{shard}-{after}"));
+        Ok(DeliveryPage { items, next })
+    }
+
+    /// Sends a task's callback again, with fresh attempts.
+    pub async fn resend(&self, caller: &Principal, id: &str) -> Result<(), ServiceError> {
+        let command = Command::Callback(Callback {
+            tenant: caller.tenant.clone(),
+            id: task_id(id, "delivery not found")?,
+            completed_at: None,
+            delivery: Delivery::Resend,
+        });
+        match self.engine.propose(command).await? {
+            Reply::Rejected(Rejection::NotFound | Rejection::NoCallback) => {
+                Err(ServiceError::not_found("delivery not found"))
+            }
+            Reply::Rejected(rejection) => Err(rejection.into()),
+            _ => Ok(()),
+        }
+    }
+
+    /// Sends callbacks that are given up again, up to `limit`.
+    pub async fn resend_failed(
+        &self,
+        caller: &Principal,
+        limit: Option<u32>,
+        cursor: Option<&str>,
+    ) -> Result<Resent, ServiceError> {
+        let limit = limit.filter(|n| *n > 0).unwrap_or(BULK_MAX).into();
+        let page = self.deliveries(caller, Some(true), Some(limit), cursor).await?;
+        let ids: Vec<String> = page.items.iter().map(|item| item.task.id.to_string()).collect();
+        let resends: Vec<_> = ids.iter().map(|id| self.resend(caller, id)).collect();
+        let mut resends = futures_util::stream::iter(resends).buffer_unordered(RESENDS_AT_ONCE);
+        let mut resent = 0;
+        while let Some(done) = resends.next().await {
+            match done {
+                Ok(()) => resent += 1,
+                // It was delivered or removed meanwhile.
+                Err(error) if error.kind == super::Kind::NotFound => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(Resent { resent, next: page.next })
+    }
+
+    /// The secrets of the caller's tenant, without the secrets.
+    pub async fn webhook_secrets(&self, caller: &Principal) -> Result<SecretList, ServiceError> {
+        let (kept, _) = self.secrets.kept(&caller.tenant).await?;
+        if !kept.secrets.is_empty() {
+            let secrets = self.still_live(kept);
+            return Ok(SecretList { source: SecretSource::Api, secrets });
+        }
+        let configured = self.secrets.configured(&caller.tenant);
+        let source = if configured.is_empty() { SecretSource::None } else { SecretSource::Setting };
+        Ok(SecretList { source, secrets: configured.iter().map(from_setting).collect() })
+    }
+
+    /// Makes a new secret, or takes the one that is given. The one before stays live for a while.
+    pub async fn rotate_webhook_secret(
+        &self,
+        caller: &Principal,
+        given: Option<&str>,
+        overlap_seconds: Option<u64>,
+    ) -> Result<NewSecret, ServiceError> {
+        let secret = match given {
+            None => Secret::random(),
+            Some(text) => Secret::read(text).map_err(|bad| {
+                let refused = ServiceError::invalid("invalid_secret", "invalid secret");
+                refused.field("secret").detail(bad.to_string())
+            })?,
+        };
+        let overlap = overlap_seconds.unwrap_or(OVERLAP_DEFAULT);
+        if overlap > OVERLAP_MAX {
+            let text = format!("invalid 'overlapSeconds' (0 to {OVERLAP_MAX})");
+            return Err(ServiceError::invalid("invalid_overlap", text).field("overlapSeconds"));
+        }
+        let (kept, revision) = self.secrets.kept(&caller.tenant).await?;
+        let before = if kept.secrets.is_empty() {
+            self.secrets.configured(&caller.tenant).iter().map(from_setting).collect()
+        } else {
+            self.still_live(kept)
+        };
+        let now = self.engine.wall();
+        let until = now.saturating_add(seconds(overlap));
+        let previous = before.last().filter(|_| overlap > 0).cloned();
+        let previous = previous.map(|last| KeptSecret { until: Some(until), ..last });
+        let previous_until = previous.as_ref().and_then(|it| it.until);
+        let latest =
+            KeptSecret { secret: secret.reveal().to_owned(), created_at: Some(now), until: None };
+        let kept = Kept { secrets: previous.into_iter().chain([latest]).collect() };
+        debug_assert!(kept.secrets.len() <= LIVE_MAX);
+        self.keep(caller, &kept, revision).await?;
+        Ok(NewSecret { secret, created_at: now, previous_until })
+    }
+
+    /// Forgets the secrets that the tenant's admins made; those of the configuration count again.
+    pub async fn delete_webhook_secrets(&self, caller: &Principal) -> Result<(), ServiceError> {
+        let command = Command::DeleteRecord(DeleteRecord {
+            tenant: caller.tenant.clone(),
+            kind: RecordKind::WebhookSecret,
+            name: RECORD.into(),
+            expected: None,
+        });
+        match self.engine.propose(command).await? {
+            Reply::Rejected(Rejection::NotFound) => {
+                Err(ServiceError::not_found("secret not found"))
+            }
+            Reply::Rejected(rejection) => Err(rejection.into()),
+            _ => Ok(()),
+        }
+    }
+
+    async fn keep(
+        &self,
+        caller: &Principal,
+        kept: &Kept,
+        revision: u64,
+    ) -> Result<(), ServiceError> {
+        let value = serde_json::to_vec(kept).map_err(|_| ServiceError::unexpected())?;
+        let command = Command::PutRecord(PutRecord {
+            tenant: caller.tenant.clone(),
+            kind: RecordKind::WebhookSecret,
+            name: RECORD.into(),
+            value: value.into(),
+            ttl: None,
+            expected: Some(revision),
+        });
+        match self.engine.propose(command).await? {
+            Reply::Rejected(rejection) => Err(rejection.into()),
+            _ => Ok(()),
+        }
+    }
+
+    fn still_live(&self, kept: Kept) -> Vec<KeptSecret> {
+        let now = self.engine.wall();
+        kept.secrets.into_iter().filter(|it| it.until.is_none_or(|until| until > now)).collect()
+    }
+}
+
+fn from_setting(secret: &Secret) -> KeptSecret {
+    KeptSecret { secret: secret.reveal().to_owned(), created_at: None, until: None }
+}
+
+/// A position in the outbox: a shard, and the number of a task in it. It names no tenant: that comes from the
+/// token.
+fn position(text: &str) -> Result<(u16, u64), ServiceError> {
+    let parts = text.split_once('-');
+    let parts = parts.and_then(|(shard, seq)| Some((shard.parse().ok()?, seq.parse().ok()?)));
+    parts.ok_or_else(|| ServiceError::invalid("invalid_cursor", "invalid cursor"))
+}
