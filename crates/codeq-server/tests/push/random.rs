@@ -51,7 +51,9 @@ fn spelt(number: u32, way: u8) -> String {
         0 => format!("{number:#x}"),
         1 => format!("0{number:o}"),
         2 => format!("{number}").bytes().map(|b| format!("%{b:02x}")).collect(),
-        3 => number.to_string().chars().map(|c| char::from_u32(c as u32 + 0xfee0).unwrap()).collect(),
+        3 => {
+            number.to_string().chars().map(|c| char::from_u32(c as u32 + 0xfee0).unwrap()).collect()
+        }
         _ => number.to_string(),
     }
 }
