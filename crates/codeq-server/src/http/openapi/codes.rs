@@ -73,8 +73,8 @@ pub static CODES: &[Code] = codes! {
         "Correct the name.";
     "invalid_payload" 413, "The payload is larger than 1 MiB.",
         "Store it elsewhere and send its address.";
-    "invalid_webhook" 400, "The webhook is not an http or https URL of at most 2,048 bytes.",
-        "Correct the URL.";
+    "invalid_webhook" 400, "The webhook is not an http or https URL of at most 2,048 bytes, or leads where webhooks may not go.",
+        "Correct the URL; `detail` says what is wrong. It must not have a user or password, and its address must be public unless the operator has opened it.";
     "invalid_run_at" 400, "`runAt` is not a moment in RFC 3339.",
         "Write it like `2026-01-31T08:00:00Z`.";
     "invalid_delay" 400, "A delay is negative, or ends more than ten years from now.",
