@@ -77,6 +77,5 @@ mod tests {
     async fn this_machine_has_a_name() {
         let found = SystemResolver::new().resolve("localhost").await.unwrap();
         assert!(!found.is_empty() && found.iter().all(IpAddr::is_loopback), "{found:?}");
-        assert!(SystemResolver::new().resolve("nothing.invalid").await.is_err());
     }
 }

@@ -213,6 +213,12 @@ fn flaws() -> Vec<(&'static str, CreateTask, &'static str, &'static str)> {
             "invalid webhook url",
         ),
         (
+            "a webhook to the inside",
+            CreateTask { webhook: "http://169.254.169.254/".into(), ..new_task(0, "c") },
+            "invalid_webhook",
+            "invalid webhook url",
+        ),
+        (
             "negative attempts",
             CreateTask { max_attempts: -1, ..new_task(0, "c") },
             "invalid_max_attempts",
@@ -283,6 +289,7 @@ async fn refusals_are_in_the_words_of_http() {
         json!({"command": ""}),
         json!({"command": long}),
         json!({"webhook": "ftp://x"}),
+        json!({"webhook": "http://0x7f.1/"}),
         json!({"maxAttempts": -1}),
         json!({"delaySeconds": -1}),
         json!({"idempotencyKey": long}),

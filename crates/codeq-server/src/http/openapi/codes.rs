@@ -80,8 +80,8 @@ pub static CODES: &[Code] = codes! {
         "Correct the name.";
     "invalid_payload" 413, "The payload is larger than 1 MiB.",
         "Store it elsewhere and send its address.";
-    "invalid_webhook" 400, "The webhook is not an http or https URL of at most 2,048 bytes, or may not be called.",
-        "Correct the URL. Private addresses are refused unless the operator has opened them.";
+    "invalid_webhook" 400, "The webhook is not an http or https URL of at most 2,048 bytes, or leads where webhooks may not go.",
+        "Correct the URL; `detail` says what is wrong. It must not have a user or password, and its address must be public unless the operator has opened it.";
     "invalid_secret" 400, "The secret is too short, too long or not well formed.",
         "Send `whsec_` and base64 of 24 to 64 bytes, 16 to 128 visible letters, or none: the server makes one.";
     "invalid_overlap" 400, "`overlapSeconds` is more than thirty days.",

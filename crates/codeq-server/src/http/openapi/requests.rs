@@ -55,7 +55,7 @@ fn new_task() -> Value {
             "0 to 9, higher first; what lies outside is moved to the nearer end. Default 0."),
         "maxAttempts": number_or_null(0, i64::MAX,
             "Failed executions before the task is dead-lettered; 0 means the default, more than 1,000 counts as 1,000."),
-        "webhook": form_or_blank(url, "Where the result is posted: http or https."),
+        "webhook": form_or_blank(url, "Where the result is posted: http or https, to a public address unless the operator has opened others."),
         "idempotencyKey": text_or_null(IDEMPOTENCY_KEY_BYTES_MAX,
             "A repeat with the same key answers the task that was made first. At most 256 bytes."),
         "runAt": form_or_blank(run_at,

@@ -50,6 +50,11 @@ async fn what_is_wrong_has_its_text() {
         (json!({"webhook": "http://"}), "invalid webhook url"),
         (json!({"webhook": "javascript:alert(1)"}), "invalid webhook url"),
         (json!({"webhook": format!("http://a/{}", "x".repeat(2_048))}), "invalid webhook url"),
+        (json!({"webhook": "http://127.0.0.1:8080/"}), "invalid webhook url"),
+        (json!({"webhook": "http://2130706433/"}), "invalid webhook url"),
+        (json!({"webhook": "http://[::ffff:10.0.0.1]/"}), "invalid webhook url"),
+        (json!({"webhook": "https://user:word@example.com/"}), "invalid webhook url"),
+        (json!({"webhook": "https://example.com:22/"}), "invalid webhook url"),
         (json!({"delaySeconds": -1}), "invalid 'delaySeconds' (must be >= 0)"),
         (json!({"delaySeconds": "1"}), "invalid body"),
         (json!({"delaySeconds": 1.5}), "invalid body"),
@@ -70,6 +75,30 @@ async fn what_is_wrong_has_its_text() {
     h.post_text(PRODUCER, "tasks", r#"{"command":"c","payload": null }"#)
         .await
         .refused(400, "invalid body");
+}
+
+#[tokio::test]
+async fn where_webhooks_may_go() {
+    let h = Harness::with(|config| {
+        config.webhooks.allowed_networks = vec!["10.0.0.0/8".parse().unwrap()];
+    })
+    .await;
+    let body = |url: &str| json!({"command": "c", "payload": 1, "webhook": url});
+    for url in ["http://10.1.2.3:81/", "http://[::ffff:10.1.2.3]/", "https://example.com/hook"] {
+        let made = h.post(PRODUCER, "tasks", body(url)).await.expect(202).json();
+        assert_eq!(made["webhook"], url);
+    }
+    for (url, why) in [
+        ("http://192.168.0.1/", "the address is not allowed"),
+        ("https://u:p@example.com/", "has a user or a password"),
+        ("https://example.com:25/", "the port is not allowed"),
+        ("ftp://example.com/", "not http or https"),
+    ] {
+        let reply = h.post(PRODUCER, "tasks", body(url)).await;
+        let said = reply.expect(400).json();
+        let said = [&said["code"], &said["error"], &said["detail"], &said["field"]];
+        assert_eq!(said, ["invalid_webhook", "invalid webhook url", why, "webhook"], "{url}");
+    }
 }
 
 #[tokio::test]
