@@ -5,7 +5,7 @@
 
 use std::sync::Arc;
 
-use crate::command::Millis;
+use crate::command::{Artifact, Millis};
 use crate::history::Event;
 use crate::id::TaskId;
 use crate::keys::QueueId;
@@ -26,6 +26,13 @@ pub enum Effect {
     CallbackDue {
         /// The number of the finished task.
         seq: u64,
+    },
+    /// A finished task was removed, and its result named artifacts: what was stored for it is of no more use.
+    ArtifactsGone {
+        /// The task that is gone.
+        id: TaskId,
+        /// What its result named.
+        artifacts: Vec<Artifact>,
     },
 }
 

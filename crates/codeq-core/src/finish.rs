@@ -112,6 +112,10 @@ impl<K: Kv> Step<'_, K> {
     pub(crate) fn remove(&mut self, seq: u64, row: &TaskRow) -> Result<(), KvError> {
         self.release_key(seq, row)?;
         self.drop_callback(seq, row)?;
+        if let Some(finish) = row.finish.as_ref().filter(|finish| !finish.artifacts.is_empty()) {
+            let artifacts = finish.artifacts.clone();
+            self.effects.push(Effect::ArtifactsGone { id: row.id(seq), artifacts });
+        }
         self.evict(seq, row)
     }
 

@@ -10,6 +10,9 @@ use tokio::net::{TcpListener, TcpSocket};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
+use crate::artifacts::Artifacts;
+use crate::artifacts::keeper::{self, Leavings};
+use crate::artifacts::sweep::{self, Swept};
 use crate::auth::Authenticator;
 use crate::config::Config;
 use crate::events::EventBus;
@@ -34,6 +37,8 @@ pub struct Server {
     /// The listeners close.
     stopping: watch::Sender<bool>,
     listeners: Vec<JoinHandle<()>>,
+    /// Clears away artifacts.
+    keeper: JoinHandle<()>,
     tls: Option<TlsFiles>,
     ready_after: Duration,
 }
@@ -67,12 +72,14 @@ pub enum StartError {
 struct Observers {
     events: Arc<EventBus>,
     metrics: Arc<Metrics>,
+    leavings: Leavings,
 }
 
 impl Observer for Observers {
     fn committed(&self, shard: u16, effects: &[Effect]) {
         self.metrics.committed(shard, effects);
         self.events.committed(shard, effects);
+        self.leavings.committed(shard, effects);
     }
 
     fn recovered(&self, shard: u16, effects: &[Effect]) {
@@ -120,10 +127,21 @@ impl Server {
             None => None,
         };
         let metrics = Metrics::new();
-        let (engine, events) = open(&config, &metrics).await?;
+        let public = config.public_url(http_addr);
+        let artifacts = Artifacts::open(&config, public, Arc::clone(&metrics));
+        let artifacts = artifacts
+            .map_err(|why| StartError::Config(format!("artifacts.url cannot be used: {why}")))?;
+        let artifacts = Arc::new(artifacts);
+        let (leavings, heard) = Leavings::new();
+        let (engine, events) = open(&config, &metrics, leavings).await?;
         let (draining, drained) = watch::channel(false);
+        let (stopping, stop) = watch::channel(false);
+        let keeper = {
+            let (artifacts, engine) = (Arc::clone(&artifacts), Arc::clone(&engine));
+            tokio::spawn(keeper::run(artifacts, engine, heard, stop.clone()))
+        };
         let app = Arc::new(App {
-            service: Service::new(engine, events, &config, drained),
+            service: Service::new(engine, events, artifacts, &config, drained),
             auth,
             limiter: RateLimiter::new(&config.rate_limit),
             metrics,
@@ -131,7 +149,6 @@ impl Server {
             times,
             edge: Edge::new(&config),
         });
-        let (stopping, stop) = watch::channel(false);
         let limits = NetLimits {
             max_connections: config.http.max_connections,
             header_timeout: Duration::from_secs(config.http.header_timeout_seconds),
@@ -166,6 +183,7 @@ impl Server {
             draining,
             stopping,
             listeners,
+            keeper,
             tls,
             ready_after,
         })
@@ -205,6 +223,13 @@ impl Server {
         }
     }
 
+    /// Looks now for artifacts that no result names and that are older than this, and removes them; otherwise
+    /// that is done at the start and every few hours, for those older than an hour.
+    pub async fn sweep_artifacts(&self, older_than: Duration) -> Result<Swept, String> {
+        let Service { artifacts, engine, .. } = &self.app.service;
+        sweep::sweep(artifacts, engine, older_than).await
+    }
+
     /// Returns when the engine has stopped by itself, after a failed write, with the reason. What to do then
     /// is to end the process: nothing more will be written.
     pub async fn failed(&self) -> String {
@@ -227,15 +252,15 @@ impl Server {
     }
 
     async fn drain(self) {
-        let Server { app, draining, stopping, listeners, streams, .. } = self;
+        let Server { app, draining, stopping, listeners, keeper, streams, .. } = self;
         draining.send_replace(true);
         streams.stop().await;
         drop(streams);
         app.service.engine.drain();
         stopping.send_replace(true);
-        for listener in listeners {
+        for listener in listeners.into_iter().chain([keeper]) {
             if let Err(error) = listener.await {
-                tracing::error!(target: "codeq::server", %error, "a listener ended badly");
+                tracing::error!(target: "codeq::server", %error, "a listener or the keeper of artifacts ended badly");
             }
         }
         let engine = Arc::clone(&app.service.engine);
@@ -264,9 +289,11 @@ fn bind(addr: SocketAddr) -> Result<TcpListener, StartError> {
 async fn open(
     config: &Config,
     metrics: &Arc<Metrics>,
+    leavings: Leavings,
 ) -> Result<(Arc<Engine>, Arc<EventBus>), StartError> {
     let events = EventBus::new(codeq_engine::options::SHARDS_MAX);
-    let observers = Observers { events: Arc::clone(&events), metrics: Arc::clone(metrics) };
+    let observers =
+        Observers { events: Arc::clone(&events), metrics: Arc::clone(metrics), leavings };
     let mut options = config.engine_options();
     options.observer = SharedObserver(Some(Arc::new(observers)));
     let dir = config.data_dir.clone();

@@ -36,8 +36,9 @@ pub use file::FILE_BYTES_MAX;
 pub use flags::Flags;
 pub use load::{Loaded, load};
 pub use model::{
-    AuthConfig, BackoffPolicy, Config, Durability, GrpcConfig, HttpConfig, JwtConfig, LogFormat,
-    MetricsConfig, RateLimit, RateLimits, StaticToken, TenantLimits, TlsConfig, TracingConfig,
+    ArtifactsConfig, AuthConfig, BackoffPolicy, Config, Durability, GrpcConfig, HttpConfig,
+    JwtConfig, LogFormat, MetricsConfig, RateLimit, RateLimits, StaticToken, TenantLimits,
+    TlsConfig, TracingConfig,
 };
 pub use problem::{ConfigError, Problem, Source, Sources};
 

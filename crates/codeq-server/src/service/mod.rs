@@ -10,12 +10,14 @@ use codeq_core::id::TaskId;
 use codeq_engine::Engine;
 use tokio::sync::watch;
 
+use crate::artifacts::Artifacts;
 use crate::config::{Config, TenantLimits};
 use crate::events::EventBus;
 
 pub use error::{Kind, ServiceError};
 
 pub mod abandon;
+pub mod artifacts;
 pub mod cancel;
 pub mod claim;
 pub mod cleanup;
@@ -39,6 +41,8 @@ pub struct Service {
     pub engine: Arc<Engine>,
     /// Transitions as they become durable.
     pub events: Arc<EventBus>,
+    /// Outputs of tasks that lie here.
+    pub artifacts: Arc<Artifacts>,
     pub(crate) defaults: Defaults,
     /// Turns true when the server begins to stop: whoever waits is answered.
     pub(crate) draining: watch::Receiver<bool>,
@@ -58,6 +62,7 @@ impl Service {
     pub fn new(
         engine: Arc<Engine>,
         events: Arc<EventBus>,
+        artifacts: Arc<Artifacts>,
         config: &Config,
         draining: watch::Receiver<bool>,
     ) -> Service {
@@ -67,7 +72,7 @@ impl Service {
             claim_max: config.max_claim_batch_size,
             tenant: config.tenant_limits.clone(),
         };
-        Service { engine, events, defaults, draining }
+        Service { engine, events, artifacts, defaults, draining }
     }
 
     /// Whether the server is about to stop.
