@@ -182,7 +182,7 @@ mod tests {
 
     #[test]
     fn content_types() {
-        let long = format!("text/{}", "x".repeat(250));
+        let long = format!("text/{}", "x".repeat(251));
         for good in
             ["text/html", "application/vnd.a+json", "a/b; c=d", "text/plain;charset=\"x y\""]
         {

@@ -122,7 +122,6 @@ mod tests {
         for bad in [
             "A",
             "A===",
-            "QQ=",
             "=",
             "QQ==QQ==",
             "QR==",

@@ -103,3 +103,49 @@ fn too_large(max: usize) -> Problem {
     let status = StatusCode::PAYLOAD_TOO_LARGE;
     Problem::edge(status, "body_too_large", "body too large").detail(detail)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::Config;
+    use axum::http::Request;
+
+    const LARGEST: usize = 80 << 20;
+
+    fn parts(length: usize) -> Parts {
+        let request = Request::builder().header("content-length", length.to_string());
+        request.body(()).unwrap().into_parts().0
+    }
+
+    async fn ask(edge: &Edge, said: usize, body: Vec<u8>) -> Result<Bytes, Problem> {
+        read(edge, &parts(said), Body::from(body), LARGEST).await
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn large_bodies_share_what_room_there_is() {
+        let mut config = Config::default();
+        config.http.max_batch_body_bytes = LARGEST;
+        let edge = Edge::new(&config);
+        let free = || edge.room.0.available_permits();
+        assert_eq!(free(), 4 * LARGEST);
+        let mut held: Vec<Bytes> = Vec::new();
+        for at in 1..=4 {
+            let body = ask(&edge, LARGEST, vec![7; 1 << 20]).await.unwrap();
+            // A part of it is as good as the whole.
+            held.push(body.slice(5..9));
+            assert_eq!(free(), (4 - at) * LARGEST);
+        }
+        let small = ask(&edge, 1 << 20, vec![7; 1 << 20]).await.unwrap();
+        assert_eq!(small.len(), 1 << 20, "a small one needs no room");
+        let refused = ask(&edge, (1 << 20) + 1, Vec::new()).await.unwrap_err();
+        assert_eq!(
+            (refused.status, refused.error.code),
+            (StatusCode::SERVICE_UNAVAILABLE, "overloaded")
+        );
+        assert!(refused.close && refused.error.retry_after.is_some());
+        held.pop();
+        assert_eq!(ask(&edge, 2 << 20, vec![1; 2 << 20]).await.unwrap(), vec![1; 2 << 20]);
+        held.clear();
+        assert_eq!(free(), 4 * LARGEST);
+    }
+}

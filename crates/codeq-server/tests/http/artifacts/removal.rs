@@ -6,8 +6,8 @@ use codeq_core::id::TaskId;
 use codeq_server::artifacts::sweep::Swept;
 use serde_json::json;
 
-use super::{LARGE, bytes, completed, content, download, emptied, files, finish, submit};
-use crate::harness::{ADMIN, Harness, LATER, PRODUCER, WORKER, WORKER_2};
+use super::{LARGE, bytes, content, download, emptied, files, finish};
+use crate::harness::{ADMIN, Harness, LATER, PRODUCER};
 
 #[tokio::test]
 async fn cleanup_and_retention_remove_what_was_stored() {
@@ -27,31 +27,6 @@ async fn cleanup_and_retention_remove_what_was_stored() {
     download(&h, PRODUCER, &url).await.expect(200);
     emptied(&h.dir().join("artifacts")).await;
     download(&h, PRODUCER, &url).await.refused(404, "artifact not found");
-}
-
-#[tokio::test]
-async fn who_loses_the_task_while_uploading_leaves_nothing() {
-    let h = Harness::start().await;
-    let id = h.running("c").await;
-    // Given back while the upload is on its way: whichever comes first, the other one finds it done.
-    let upload = completed(json!([content("n", &bytes(LARGE)), content("m", b"1")]));
-    let back = format!("tasks/{id}/abandon");
-    let (submitted, given_back) =
-        tokio::join!(submit(&h, WORKER, &id, upload.clone()), h.act(WORKER, &back));
-    if given_back.status == 200 {
-        submitted.refused(409, "not-in-progress");
-        let dir = h.dir().join("artifacts");
-        if dir.exists() {
-            emptied(&dir).await;
-        }
-        h.claim(WORKER_2, "c").await;
-        let record = submit(&h, WORKER_2, &id, upload).await.expect(200).json();
-        let url = record["artifacts"][1]["url"].as_str().unwrap();
-        assert_eq!(download(&h, PRODUCER, url).await.expect(200).text(), "1");
-    } else {
-        submitted.expect(200);
-    }
-    assert_eq!(files(&h).len(), 2);
 }
 
 #[tokio::test]
