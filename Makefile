@@ -16,8 +16,8 @@ STREAM_KILLS ?= 50
 DENY_VERSION := 0.20.2
 DENY := $(shell command -v cargo-deny || echo target/tools/bin/cargo-deny)
 
-# The client in another language: its packages, and where they are installed.
-REQUIREMENTS := crates/codeq-server/tests/grpc/python/requirements.txt
+# The client in another language and the S3 server of the tests: their packages, and where they are installed.
+REQUIREMENTS := crates/codeq-server/tests/grpc/python/requirements.txt crates/codeq/tests/server/requirements.txt
 VENV := target/venv
 
 .PHONY: all test verify bench campaign advisories clean prepare
@@ -30,7 +30,7 @@ test: prepare
 	$(CARGO) test --workspace --locked
 
 # What tests need beside Rust: a C compiler for the allocator and the cryptography, curl for the README's
-# lines, Python with gRPC for a client of the streams that is not ours, and tools for an ext4 in a file whose
+# lines, Python with gRPC for a client of the streams that is not ours and with an S3 server, and tools for an ext4 in a file whose
 # power can be cut. Missing packages are installed where that is possible; power-cut tests that cannot run say
 # so.
 prepare:
@@ -51,11 +51,11 @@ prepare:
 			echo "not installed:$$missing" >&2; \
 		fi; \
 	fi
-	@cmp -s $(REQUIREMENTS) $(VENV)/requirements.txt || { \
+	@cat $(REQUIREMENTS) | cmp -s - $(VENV)/requirements.txt || { \
 		python3 -m venv --clear $(VENV) \
-		&& $(VENV)/bin/pip install -q --no-input --disable-pip-version-check -r $(REQUIREMENTS) </dev/null \
-		&& cp $(REQUIREMENTS) $(VENV)/requirements.txt; \
-	} || echo "could not make $(VENV): the test of the streams by a Python client will fail" >&2
+		&& $(VENV)/bin/pip install -q --no-input --disable-pip-version-check $(addprefix -r ,$(REQUIREMENTS)) </dev/null \
+		&& cat $(REQUIREMENTS) > $(VENV)/requirements.txt; \
+	} || echo "could not make $(VENV): the tests with a Python client and an S3 server will fail" >&2
 
 # Form, lints, documentation, dependencies. Read-only.
 verify: $(DENY)

@@ -5,7 +5,7 @@
 
 use std::sync::Arc;
 
-use crate::command::Millis;
+use crate::command::{Artifact, Millis};
 use crate::history::Event;
 use crate::id::TaskId;
 use crate::keys::QueueId;
@@ -38,6 +38,13 @@ pub enum Effect {
         tenant: Arc<str>,
         /// Its name.
         name: Arc<str>,
+    },
+    /// A finished task was removed, and its result named artifacts: what was stored for it is of no more use.
+    ArtifactsGone {
+        /// The task that is gone.
+        id: TaskId,
+        /// What its result named.
+        artifacts: Vec<Artifact>,
     },
 }
 

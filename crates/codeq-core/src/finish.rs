@@ -5,6 +5,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 
 use crate::command::{Artifact, NewTask};
+use crate::effect::Effect;
 use crate::kv::{Kv, KvError};
 use crate::lease::{CANCELLED, MAX_ATTEMPTS};
 use crate::place::Place;
@@ -101,6 +102,10 @@ impl<K: Kv> Step<'_, K> {
     pub(crate) fn remove(&mut self, seq: u64, row: &TaskRow) -> Result<(), KvError> {
         self.release_key(seq, row)?;
         self.drop_callback(seq, row)?;
+        if let Some(finish) = row.finish.as_ref().filter(|finish| !finish.artifacts.is_empty()) {
+            let artifacts = finish.artifacts.clone();
+            self.effects.push(Effect::ArtifactsGone { id: row.id(seq), artifacts });
+        }
         self.evict(seq, row)
     }
 }

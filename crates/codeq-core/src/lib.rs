@@ -27,6 +27,7 @@ pub mod reply;
 pub mod rows;
 pub mod settings;
 pub mod state;
+pub mod submit;
 pub mod topic;
 pub mod view;
 
@@ -47,7 +48,6 @@ mod purge;
 mod queue;
 mod replay;
 mod step;
-mod submit;
 mod sweep;
 mod timers;
 

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
-use crate::command::Millis;
+use crate::command::{Artifact, Millis, Submit};
 use crate::history::History;
 use crate::id::TaskId;
 use crate::keys::{self, QueueId, TimerKind};
@@ -15,6 +15,7 @@ use crate::place::{Place, Status};
 use crate::record::{Record, RecordKind};
 use crate::rows::{Counts, OutboxRow, QueueRow, RecordRow, TaskRow};
 use crate::state::State;
+use crate::submit;
 use crate::topic::Topic;
 use crate::view::{ResultRecord, Task};
 
@@ -129,6 +130,26 @@ impl<K: KvRead + ?Sized> Reader<'_, K> {
         };
         let task = Task::from_rows(self.kv, id.seq(), &row, queue)?;
         Ok(Some((task, ResultRecord::from_row(id.seq(), &row))))
+    }
+
+    /// The result that this very submit made when it was sent before. `same` says whether an artifact that
+    /// is stored is the one that is sent now.
+    pub fn repeated(
+        &self,
+        command: &Submit,
+        same: impl Fn(&Artifact, &Artifact) -> bool,
+    ) -> Result<Option<ResultRecord>, KvError> {
+        let found = self.find(&command.tenant, command.id)?;
+        let row = found.map(|(row, _)| row).filter(|row| submit::repeats(row, command, same));
+        Ok(row.and_then(|row| ResultRecord::from_row(command.id.seq(), &row)))
+    }
+
+    /// What the result of a task names, whosever it is: for the upkeep of what is stored. None if there is no
+    /// such task or it is not finished.
+    pub fn artifacts(&self, id: TaskId) -> Result<Option<Vec<Artifact>>, KvError> {
+        let row = TaskRow::load(self.kv, keys::task(id.seq()))?;
+        let finish = row.filter(|row| row.salt == id.salt()).and_then(|row| row.finish);
+        Ok(finish.map(|finish| finish.artifacts))
     }
 
     /// A task's history.

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
-use crate::command::{Outcome, Submit};
+use crate::command::{Artifact, Outcome, Submit};
 use crate::finish::Ending;
 use crate::history::Event;
 use crate::kv::{Kv, KvError};
@@ -22,7 +22,7 @@ impl<K: Kv> Step<'_, K> {
         let Some(row) = self.find(&command.tenant, command.id)? else {
             return Ok(Reply::Rejected(Rejection::NotFound));
         };
-        if repeats(&row, command)
+        if repeats(&row, command, |stored, sent| stored == sent)
             && let Some(record) = ResultRecord::from_row(seq, &row)
         {
             return Ok(Reply::Submitted(Box::new(record)));
@@ -31,7 +31,7 @@ impl<K: Kv> Step<'_, K> {
             Ok(row) => row,
             Err(rejection) => return Ok(Reply::Rejected(rejection)),
         };
-        if let Err(rejection) = check(command) {
+        if let Err(rejection) = check(&command.outcome, &command.artifacts) {
             return Ok(Reply::Rejected(rejection));
         }
         let mut row = was.clone();
@@ -53,8 +53,13 @@ impl<K: Kv> Step<'_, K> {
     }
 }
 
-/// Whether this is the submit that ended the task, sent again because its answer was lost.
-fn repeats(row: &TaskRow, command: &Submit) -> bool {
+/// Whether this is the submit that ended the task, sent again because its answer was lost. `same` says
+/// whether an artifact that is stored is the one that was sent.
+pub(crate) fn repeats(
+    row: &TaskRow,
+    command: &Submit,
+    same: impl Fn(&Artifact, &Artifact) -> bool,
+) -> bool {
     let Some(finish) = &row.finish else {
         return false;
     };
@@ -63,7 +68,8 @@ fn repeats(row: &TaskRow, command: &Submit) -> bool {
         && finish.worker == ending.worker
         && finish.result == ending.result
         && finish.error == ending.error
-        && finish.artifacts == ending.artifacts
+        && finish.artifacts.len() == ending.artifacts.len()
+        && finish.artifacts.iter().zip(&ending.artifacts).all(|(stored, sent)| same(stored, sent))
 }
 
 fn place_of(outcome: &Outcome) -> Place {
@@ -83,8 +89,9 @@ fn ending_of(command: &Submit) -> Ending {
     Ending { worker, result, error, artifacts: command.artifacts.clone() }
 }
 
-fn check(command: &Submit) -> Result<(), Rejection> {
-    match &command.outcome {
+/// Whether a result could be stored, whosever it is.
+pub fn check(outcome: &Outcome, artifacts: &[Artifact]) -> Result<(), Rejection> {
+    match outcome {
         Outcome::Failed(error) if error.is_empty() => return Err(Rejection::ErrorRequired),
         Outcome::Completed(result) if result.len() > RESULT_BYTES_MAX => {
             return Err(Rejection::InvalidResult { max: RESULT_BYTES_MAX });
@@ -92,7 +99,7 @@ fn check(command: &Submit) -> Result<(), Rejection> {
         _ => {}
     }
     let field = |text: &str| (1..=ARTIFACT_FIELD_BYTES_MAX).contains(&text.len());
-    let fine = command.artifacts.len() <= ARTIFACTS_MAX
-        && command.artifacts.iter().all(|artifact| field(&artifact.name) && field(&artifact.url));
+    let fine = artifacts.len() <= ARTIFACTS_MAX
+        && artifacts.iter().all(|artifact| field(&artifact.name) && field(&artifact.url));
     if fine { Ok(()) } else { Err(Rejection::InvalidArtifacts) }
 }

@@ -9,6 +9,7 @@
 //! `service` is the one layer that every protocol calls. Wire types stop in `http` and `grpc`; the engine's types stop
 //! in `service`. There is no global state: any number of servers run in one process.
 
+pub mod artifacts;
 pub mod auth;
 pub mod config;
 pub mod events;

@@ -10,6 +10,9 @@ use tokio::net::{TcpListener, TcpSocket};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
+use crate::artifacts::Artifacts;
+use crate::artifacts::keeper::{self, Leavings};
+use crate::artifacts::sweep::{self, Swept};
 use crate::auth::Authenticator;
 use crate::config::Config;
 use crate::events::EventBus;
@@ -37,8 +40,8 @@ pub struct Server {
     /// The listeners close.
     stopping: watch::Sender<bool>,
     listeners: Vec<JoinHandle<()>>,
-    /// Sends result callbacks until the listeners close.
-    outbox: JoinHandle<()>,
+    /// What is done in the background: callbacks are sent, artifacts are cleared away.
+    background: Vec<JoinHandle<()>>,
     tls: Option<TlsFiles>,
     ready_after: Duration,
 }
@@ -73,6 +76,7 @@ struct Observers {
     events: Arc<EventBus>,
     metrics: Arc<Metrics>,
     callbacks: Arc<Announced>,
+    leavings: Leavings,
 }
 
 impl Observer for Observers {
@@ -80,6 +84,7 @@ impl Observer for Observers {
         self.metrics.committed(shard, effects);
         self.events.committed(shard, effects);
         self.callbacks.committed(shard, effects);
+        self.leavings.committed(shard, effects);
     }
 
     fn recovered(&self, shard: u16, effects: &[Effect]) {
@@ -127,11 +132,29 @@ impl Server {
             None => None,
         };
         let metrics = Metrics::new();
+        let public = config.public_url(http_addr);
+        let artifacts = Artifacts::open(&config, public, Arc::clone(&metrics));
+        let artifacts = artifacts
+            .map_err(|why| StartError::Config(format!("artifacts.url cannot be used: {why}")))?;
+        let artifacts = Arc::new(artifacts);
+        let (leavings, heard) = Leavings::new();
+        let events = EventBus::new(codeq_engine::options::SHARDS_MAX);
         let callbacks = Arc::new(Announced::default());
-        let (engine, events) = open(&config, &metrics, &callbacks).await?;
+        let observers = Observers {
+            events: Arc::clone(&events),
+            metrics: Arc::clone(&metrics),
+            callbacks: Arc::clone(&callbacks),
+            leavings,
+        };
+        let engine = open(&config, &events, observers).await?;
         let (draining, drained) = watch::channel(false);
+        let (stopping, stop) = watch::channel(false);
+        let keeper = {
+            let (artifacts, engine) = (Arc::clone(&artifacts), Arc::clone(&engine));
+            tokio::spawn(keeper::run(artifacts, engine, heard, stop.clone()))
+        };
         let app = Arc::new(App {
-            service: Service::new(engine, events, &config, drained),
+            service: Service::new(engine, events, artifacts, &config, drained),
             auth,
             limiter: RateLimiter::new(&config.rate_limit),
             metrics,
@@ -139,7 +162,6 @@ impl Server {
             times,
             edge: Edge::new(&config),
         });
-        let (stopping, stop) = watch::channel(false);
         let limits = NetLimits {
             max_connections: config.http.max_connections,
             header_timeout: Duration::from_secs(config.http.header_timeout_seconds),
@@ -165,7 +187,7 @@ impl Server {
         }
         let own = vec![http_addr, producer_addr, worker_addr];
         let outbox = Outbox::new(courier(&app, &config, own), callbacks, &config.webhooks);
-        let outbox = tokio::spawn(outbox.run(stop.clone()));
+        let background = vec![keeper, tokio::spawn(outbox.run(stop.clone()))];
         let ready_after = start.elapsed();
         Ok(Server {
             app,
@@ -177,7 +199,7 @@ impl Server {
             draining,
             stopping,
             listeners,
-            outbox,
+            background,
             tls,
             ready_after,
         })
@@ -217,6 +239,13 @@ impl Server {
         }
     }
 
+    /// Looks now for artifacts that no result names and that are older than this, and removes them; otherwise
+    /// that is done at the start and every few hours, for those older than an hour.
+    pub async fn sweep_artifacts(&self, older_than: Duration) -> Result<Swept, String> {
+        let Service { artifacts, engine, .. } = &self.app.service;
+        sweep::sweep(artifacts, engine, older_than).await
+    }
+
     /// Returns when the engine has stopped by itself, after a failed write, with the reason. What to do then
     /// is to end the process: nothing more will be written.
     pub async fn failed(&self) -> String {
@@ -239,13 +268,13 @@ impl Server {
     }
 
     async fn drain(self) {
-        let Server { app, draining, stopping, listeners, outbox, streams, .. } = self;
+        let Server { app, draining, stopping, listeners, background, streams, .. } = self;
         draining.send_replace(true);
         streams.stop().await;
         drop(streams);
         app.service.engine.drain();
         stopping.send_replace(true);
-        for task in listeners.into_iter().chain([outbox]) {
+        for task in listeners.into_iter().chain(background) {
             if let Err(error) = task.await {
                 tracing::error!(target: "codeq::server", %error, "a task ended badly");
             }
@@ -289,15 +318,9 @@ fn courier(app: &App, config: &Config, own: Vec<SocketAddr>) -> Courier {
 
 async fn open(
     config: &Config,
-    metrics: &Arc<Metrics>,
-    callbacks: &Arc<Announced>,
-) -> Result<(Arc<Engine>, Arc<EventBus>), StartError> {
-    let events = EventBus::new(codeq_engine::options::SHARDS_MAX);
-    let observers = Observers {
-        events: Arc::clone(&events),
-        metrics: Arc::clone(metrics),
-        callbacks: Arc::clone(callbacks),
-    };
+    events: &EventBus,
+    observers: Observers,
+) -> Result<Arc<Engine>, StartError> {
     let mut options = config.engine_options();
     options.observer = SharedObserver(Some(Arc::new(observers)));
     let dir = config.data_dir.clone();
@@ -308,5 +331,5 @@ async fn open(
         events.resume(shard, next.map_err(OpenError::from)?);
     }
     events.limit_to(engine.shards());
-    Ok((engine, events))
+    Ok(engine)
 }

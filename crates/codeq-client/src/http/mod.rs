@@ -1,9 +1,10 @@
 //! The API over HTTP.
 //!
-//! `tasks` and `admin` hold the routes, `types` what comes back. Nothing is repeated by itself: what failed
+//! `tasks`, `artifacts` and `admin` hold the routes, `types` what comes back. Nothing is repeated by itself: what failed
 //! is the caller's to judge, see [`Error::is_transient`].
 
 mod admin;
+pub(crate) mod artifacts;
 mod tasks;
 pub(crate) mod types;
 
@@ -114,20 +115,30 @@ impl Request<'_> {
 
     /// Sends it; an error is one if the status says so.
     pub(crate) async fn send(self) -> Result<(StatusCode, Vec<u8>), Error> {
+        let timeout = self.timeout;
+        let response = self.answer(Some(timeout)).await?;
+        Ok((response.status(), read(response).await?))
+    }
+
+    /// Sends it and returns with the head of a good answer. The timeout is for all of the answer; without
+    /// one, the head may take as long as an ordinary answer, and the rest is up to the caller.
+    pub(crate) async fn answer(self, timeout: Option<Duration>) -> Result<Response, Error> {
         let HttpClient { client, token, .. } = self.client;
-        let mut builder = client.request(self.method, self.url);
-        builder = builder.bearer_auth(token).timeout(self.timeout);
+        let mut builder = client.request(self.method, self.url).bearer_auth(token);
+        if let Some(timeout) = timeout {
+            builder = builder.timeout(timeout);
+        }
         if let Some(body) = self.body {
             builder = builder.header("content-type", "application/json").body(body?);
         }
-        let response = builder.send().await.map_err(failed)?;
+        let sent = tokio::time::timeout(self.timeout, builder.send()).await;
+        let response = sent.map_err(|_| Error::Timeout)?.map_err(failed)?;
         let status = response.status();
-        let retry_after = retry_after(&response);
-        let body = read(response).await?;
         if status.is_success() {
-            return Ok((status, body));
+            return Ok(response);
         }
-        let problem: Problem = serde_json::from_slice(&body).unwrap_or_default();
+        let retry_after = retry_after(&response);
+        let problem: Problem = serde_json::from_slice(&read(response).await?).unwrap_or_default();
         let message = match problem.error.is_empty() {
             true => status.canonical_reason().unwrap_or("unknown status").to_owned(),
             false => problem.error,

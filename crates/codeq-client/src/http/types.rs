@@ -117,7 +117,7 @@ pub struct TaskResult {
     /// Why it failed; empty if it did not.
     #[serde(default)]
     pub error: String,
-    /// Outputs that lie elsewhere.
+    /// Its outputs; those that the server stores are read with [`HttpClient::artifact`](crate::HttpClient::artifact).
     #[serde(default)]
     pub artifacts: Vec<Artifact>,
     /// When it ended.

@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use codeq_client::testing::TestServer;
 use codeq_client::{
-    Error, HttpClient, NewTask, Options, Outcome, Producer, Replay, Search, Status, Task,
-    TopicPolicy,
+    Error, HttpClient, NewArtifact, NewTask, Options, Outcome, Producer, Replay, Search, Status,
+    Submission, Task, TopicPolicy,
 };
 use codeq_server::config::RateLimit;
 use serde_json::json;
@@ -53,6 +53,43 @@ async fn tasks_are_read_listed_and_cancelled() {
     assert_eq!((last.event.as_str(), last.status), ("cancelled", Status::Failed));
     let twice = http.cancel(&ids[1]).await.unwrap_err();
     assert!(matches!(twice, Error::Api { status: 409, .. }), "{twice}");
+    server.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_handler_leaves_outputs_and_anybody_of_the_tenant_reads_them() {
+    let (server, producer, http) = all().await;
+    let from_handler = http.clone();
+    let worker = Running::start(server.worker().handle("draw", move |task: Task<u64>| {
+        let http = from_handler.clone();
+        async move {
+            let submission = Submission::completed(&json!({"n": task.payload}))
+                .unwrap()
+                .with(
+                    NewArtifact::content("a picture.png", vec![7; 300_000]).with_type("image/png"),
+                )
+                .with(NewArtifact::content("empty", Vec::new()))
+                .with(NewArtifact::url("elsewhere", "https://example.com/"));
+            http.submit(&task.info.id, &submission).await.unwrap();
+            Ok(Outcome::done())
+        }
+    }));
+    let id = enqueue(&producer, "draw", &5).await;
+    let done = result(&producer, &id).await;
+    let names: Vec<&str> = done.artifacts.iter().map(|artifact| artifact.name.as_str()).collect();
+    assert_eq!(names, ["a picture.png", "empty", "elsewhere"]);
+    assert_eq!(done.json::<serde_json::Value>().unwrap(), json!({"n": 5}));
+    let picture = http.artifact(&id, "a picture.png").await.unwrap();
+    assert_eq!((picture.length(), picture.content_type()), (Some(300_000), Some("image/png")));
+    assert_eq!(picture.bytes(300_000).await.unwrap(), vec![7; 300_000]);
+    let picture = http.artifact(&id, "a picture.png").await.unwrap();
+    assert!(matches!(picture.bytes(299_999).await, Err(Error::Unavailable(_))));
+    assert_eq!(http.artifact(&id, "empty").await.unwrap().bytes(0).await.unwrap(), [0_u8; 0]);
+    let missing = http.artifact(&id, "elsewhere").await.unwrap_err();
+    assert!(matches!(missing, Error::Api { status: 404, .. }), "{missing}");
+    let twice = http.submit(&id, &Submission::failed("no")).await.unwrap_err();
+    assert_eq!(twice.code(), Some("not_in_progress"));
+    worker.stop().await;
     server.end().await;
 }
 

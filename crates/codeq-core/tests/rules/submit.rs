@@ -1,5 +1,6 @@
 use bytes::Bytes;
 use codeq_core::command::{Artifact, Command, Outcome, Submit};
+use codeq_core::effect::Effect;
 use codeq_core::limits::*;
 use codeq_core::place::{Place, Status};
 use codeq_core::reply::{Rejection, Reply};
@@ -99,6 +100,36 @@ fn artifacts_are_part_of_the_outcome() {
     assert!(matches!(submit(fine.clone()), Reply::Submitted(r) if r.artifacts == fine));
     assert!(matches!(submit(fine), Reply::Submitted(_)));
     assert_eq!(submit(vec![]), refused(Rejection::NotInProgress), "another outcome");
+}
+
+#[test]
+fn whoever_removes_a_task_says_which_artifacts_are_left_over() {
+    let mut h = Harness::new();
+    let artifacts = vec![Artifact { name: text("n"), url: text("u") }];
+    let gone = |h: &Harness| {
+        let of = |effect: &Effect| match effect {
+            Effect::ArtifactsGone { id, artifacts } => Some((*id, artifacts.clone())),
+            _ => None,
+        };
+        h.effects.iter().filter_map(of).collect::<Vec<_>>()
+    };
+    for by_retention in [true, false] {
+        let plain = h.done(task("a"));
+        let run = h.running(task("a"));
+        let (tenant, worker) = (text(T), text(W));
+        let (outcome, artifacts) = (completed(b"{}"), artifacts.clone());
+        let submit = Submit { tenant, id: run.id, worker, outcome, artifacts: artifacts.clone() };
+        h.apply(Command::Submit(submit));
+        assert_eq!(gone(&h), []);
+        h.pass(2 * DAY);
+        if by_retention {
+            h.sweep(10);
+        } else {
+            assert_eq!(h.cleanup(T, h.now, 10), 2);
+        }
+        assert_eq!(gone(&h), [(run.id, artifacts)], "nothing for {}", plain.id);
+    }
+    h.finish();
 }
 
 #[test]

@@ -5,7 +5,7 @@ use std::fmt;
 use serde::{Serialize, Serializer};
 use url::Url;
 
-use super::model::{JwtConfig, StaticToken, TracingConfig, WebhookSecret};
+use super::model::{ArtifactsConfig, JwtConfig, StaticToken, TracingConfig, WebhookSecret};
 
 /// What stands for a secret.
 pub(crate) const MASK: &str = "***";
@@ -71,6 +71,15 @@ impl fmt::Debug for JwtConfig {
             .field("issuer", &self.issuer)
             .field("audience", &self.audience)
             .field("jwks_url", &self.jwks_url.as_deref().map(mask_url))
+            .finish()
+    }
+}
+
+impl fmt::Debug for ArtifactsConfig {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ArtifactsConfig")
+            .field("url", &self.url.as_deref().map(mask_url))
+            .field("max_bytes", &self.max_bytes)
             .finish()
     }
 }

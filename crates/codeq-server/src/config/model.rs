@@ -74,6 +74,8 @@ pub struct Config {
     pub rate_limit: RateLimits,
     /// What a tenant may hold.
     pub tenant_limits: TenantLimits,
+    /// Outputs of tasks that are stored here.
+    pub artifacts: ArtifactsConfig,
     /// The HTTP edge.
     pub http: HttpConfig,
     /// The streams' edge.
@@ -227,6 +229,17 @@ pub struct TenantLimits {
     pub max_pending_bytes: Option<u64>,
 }
 
+/// Outputs of tasks that are stored here.
+#[derive(Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
+pub struct ArtifactsConfig {
+    /// `file:///…`, `s3://bucket/prefix`, `gs://…` or `az://…`. None is `artifacts` in the data directory.
+    #[serde(serialize_with = "mask::url")]
+    pub url: Option<String>,
+    /// Largest artifact.
+    pub max_bytes: usize,
+}
+
 /// Bounds of the HTTP edge.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
@@ -316,6 +329,7 @@ impl Default for Config {
             allow_producer_as_worker: false,
             rate_limit: RateLimits::default(),
             tenant_limits: TenantLimits::default(),
+            artifacts: ArtifactsConfig::default(),
             http: HttpConfig::default(),
             grpc: GrpcConfig::default(),
             tls: TlsConfig::default(),
@@ -359,6 +373,12 @@ impl Default for WebhookConfig {
             max_concurrent: 256,
             max_per_host: 16,
         }
+    }
+}
+
+impl Default for ArtifactsConfig {
+    fn default() -> ArtifactsConfig {
+        ArtifactsConfig { url: None, max_bytes: 64 << 20 }
     }
 }
 

@@ -27,8 +27,10 @@ pub struct Call {
     pub app: Arc<App>,
     /// Who is calling; nobody on open routes.
     pub caller: Principal,
-    /// The variable part of the path, decoded; empty if it has none.
+    /// The first variable part of the path, decoded; empty if it has none.
     pub name: String,
+    /// The second variable part of the path, decoded; empty if it has none.
+    pub second: String,
     /// The query as it came.
     pub query: String,
     /// The headers.

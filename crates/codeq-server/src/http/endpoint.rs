@@ -4,20 +4,18 @@ use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use axum::body::Body;
 use axum::extract::{FromRequestParts, RawPathParams, Request};
 use axum::http::request::Parts;
 use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
 use axum::response::Response;
 use bytes::Bytes;
 use futures_util::FutureExt;
-use http_body_util::{BodyExt, LengthLimitError, Limited};
 use tracing::Instrument;
 
 use super::call::{Call, nobody};
 use super::problem::Problem;
 use super::routes::{Access, BodyLimit, Route};
-use super::{App, answer};
+use super::{App, answer, body};
 use crate::auth::{Principal, Role, bearer_token};
 use crate::limits::{Allowance, LimitScope};
 use crate::net::Peer;
@@ -88,16 +86,17 @@ async fn serve(
 ) -> Result<Response, Problem> {
     let (mut parts, body) = request.into_parts();
     let caller = admit(app, route, &parts.headers, seen).await?;
-    let name = path_param(&mut parts).await?;
+    let (name, second) = path_params(&mut parts).await?;
     let body = match route.body {
         BodyLimit::None => Bytes::new(),
-        BodyLimit::Small => read(app, &parts, body, app.edge.body_max).await?,
-        BodyLimit::Batch => read(app, &parts, body, app.edge.batch_body_max).await?,
+        BodyLimit::Small => body::read(&app.edge, &parts, body, app.edge.body_max).await?,
+        BodyLimit::Batch => body::read(&app.edge, &parts, body, app.edge.batch_body_max).await?,
     };
     let call = Call {
         app: Arc::clone(app),
         caller,
         name,
+        second,
         query: parts.uri.query().unwrap_or_default().to_owned(),
         peer: parts.extensions.get::<Peer>().map(|peer| peer.0.ip()),
         headers: parts.headers,
@@ -144,45 +143,13 @@ async fn admit(
     Ok(caller)
 }
 
-/// The one variable part of the path, decoded.
-async fn path_param(parts: &mut Parts) -> Result<String, Problem> {
+/// The variable parts of the path, decoded: none, one or two.
+async fn path_params(parts: &mut Parts) -> Result<(String, String), Problem> {
     let Ok(params) = RawPathParams::from_request_parts(parts, &()).await else {
         return Err(Problem::edge(StatusCode::BAD_REQUEST, "invalid_path", "invalid path"));
     };
-    Ok(params.iter().next().map(|(_, value)| value.to_owned()).unwrap_or_default())
-}
-
-async fn read(app: &App, parts: &Parts, body: Body, max: usize) -> Result<Bytes, Problem> {
-    let too_large = || {
-        let status = StatusCode::PAYLOAD_TOO_LARGE;
-        let detail = format!("the body is larger than {max} bytes, the limit of this route");
-        Problem::edge(status, "body_too_large", "body too large").detail(detail)
-    };
-    let length = parts.headers.get(header::CONTENT_LENGTH);
-    let length = length.and_then(|text| text.to_str().ok()).and_then(|text| text.parse().ok());
-    if length.is_some_and(|length: u64| length > max as u64) {
-        return Err(too_large());
-    }
-    if parts.headers.get(header::CONTENT_ENCODING).is_some_and(|coding| coding != "identity") {
-        let status = StatusCode::UNSUPPORTED_MEDIA_TYPE;
-        return Err(Problem::edge(
-            status,
-            "unsupported_encoding",
-            "content encoding not supported",
-        ));
-    }
-    match tokio::time::timeout(app.edge.body_timeout, Limited::new(body, max).collect()).await {
-        Ok(Ok(body)) => Ok(body.to_bytes()),
-        Ok(Err(error)) if error.is::<LengthLimitError>() => Err(too_large()),
-        Ok(Err(_)) => {
-            Err(ServiceError::invalid_body().detail("the body did not arrive whole").into())
-        }
-        Err(_) => {
-            let status = StatusCode::REQUEST_TIMEOUT;
-            let problem = Problem::edge(status, "body_timeout", "the body took too long");
-            Err(Problem { close: true, ..problem })
-        }
-    }
+    let mut values = params.iter().map(|(_, value)| value.to_owned());
+    Ok((values.next().unwrap_or_default(), values.next().unwrap_or_default()))
 }
 
 fn finish(app: &App, seen: &mut Seen, answer: Result<Response, Problem>) -> Response {

@@ -20,6 +20,7 @@ use crate::observe::Metrics;
 use crate::service::Service;
 
 pub mod answer;
+pub mod body;
 pub mod call;
 pub mod endpoint;
 pub mod json;
@@ -29,6 +30,7 @@ pub mod routes;
 pub mod wire;
 
 mod abandon;
+mod artifacts;
 mod cancel;
 mod claim;
 mod cleanup;
@@ -75,6 +77,8 @@ pub struct Edge {
     pub body_max: usize,
     /// Largest body of a batch.
     pub batch_body_max: usize,
+    /// Memory for large bodies.
+    pub room: body::Room,
     /// Time for a body.
     pub body_timeout: Duration,
     /// `/metrics` answers everybody, not only loopback.
@@ -87,6 +91,7 @@ impl Edge {
         Edge {
             body_max: config.http.max_body_bytes,
             batch_body_max: config.http.max_batch_body_bytes,
+            room: body::Room::new(config.http.max_batch_body_bytes),
             body_timeout: Duration::from_secs(config.http.body_timeout_seconds),
             metrics_public: config.metrics.public,
         }

@@ -106,6 +106,7 @@ fn shared(path: &str) -> Vec<Value> {
     let named = named.map(|name| match name {
         "id" => "TaskId",
         "command" => "Command",
+        "artifact" => "ArtifactName",
         _ => "TopicName",
     });
     let parameters = named.chain(["RequestId", "TraceParent", "TraceState"]);

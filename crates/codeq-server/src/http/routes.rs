@@ -2,8 +2,8 @@
 
 use super::call::Handler;
 use super::{
-    abandon, cancel, claim, cleanup, dead_letters, docs, enqueue, events, heartbeat, nack, probes,
-    queues, submit, tasks, topics, webhooks,
+    abandon, artifacts, cancel, claim, cleanup, dead_letters, docs, enqueue, events, heartbeat,
+    nack, probes, queues, submit, tasks, topics, webhooks,
 };
 use crate::auth::Scope;
 
@@ -92,6 +92,7 @@ pub static ROUTES: &[Route] = routes! {
     Post "/v1/codeq/tasks/{id}/result" "submitResult" Access::Worker(Scope::Result), Batch, submit::one;
     Post "/v1/codeq/tasks/{id}/cancel" "cancelTask" Access::Producer, Small, cancel::cancel;
     Post "/v1/codeq/tasks/{id}/replay" "replayTask" Access::Admin, Small, dead_letters::replay_one;
+    Get "/v1/codeq/artifacts/{id}/{artifact}" "getArtifact" Access::Any, None, artifacts::download;
     Get "/v1/codeq/events" "streamEvents" Access::Any, None, events::stream;
     Get "/v1/codeq/raft/status" "raftStatus" Access::Any, None, probes::raft;
     Get "/v1/codeq/admin/queues" "listQueues" Access::Admin, None, queues::list;

@@ -4,14 +4,16 @@ use std::sync::Arc;
 
 use axum::http::StatusCode;
 use bytes::Bytes;
-use codeq_core::command::Artifact;
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 
 use super::call::{Answer, Call};
 use super::wire::ResultBody;
 use super::{answer, json};
+use crate::artifacts::content::Content;
+use crate::artifacts::upload::{NewArtifact, Source};
 use crate::service::ServiceError;
+use crate::service::artifacts::invalid;
 use crate::service::submit::SubmitRequest;
 
 #[derive(Deserialize)]
@@ -25,9 +27,14 @@ struct Request<'a> {
 }
 
 #[derive(Deserialize, Default)]
-struct ArtifactRequest {
+#[serde(rename_all = "camelCase")]
+struct ArtifactRequest<'a> {
     name: Option<Arc<str>>,
     url: Option<Arc<str>>,
+    /// As it stands in the body: it may be large, and is not copied.
+    #[serde(borrow)]
+    content_base64: Option<&'a RawValue>,
+    content_type: Option<Box<str>>,
 }
 
 #[derive(Deserialize)]
@@ -58,7 +65,7 @@ struct Item<'a> {
 }
 
 pub async fn one(call: Call) -> Answer {
-    let request = submit_request(json::parse(&call.body)?);
+    let request = submit_request(&call.body, json::parse(&call.body)?);
     let record = call.service().submit(&call.caller, &call.name, request).await?;
     Ok(answer::json(StatusCode::OK, &call.result(&record)))
 }
@@ -69,7 +76,8 @@ pub async fn batch(call: Call) -> Answer {
     for (index, text) in request.results.iter().enumerate() {
         // An item without a task cannot even be answered for: that is a bad batch.
         let item: ItemId = json::parse_item(index, text.get())?;
-        requests.push((item.task_id, submit_request(json::parse_item(index, text.get())?)));
+        let request = json::parse_item(index, text.get())?;
+        requests.push((item.task_id, submit_request(&call.body, request)));
     }
     let done = call.service().submit_batch(&call.caller, requests).await?;
     let results = done.iter().map(|(task_id, outcome)| match outcome {
@@ -79,7 +87,7 @@ pub async fn batch(call: Call) -> Answer {
     Ok(answer::json(StatusCode::OK, &BatchAnswer { results: results.collect() }))
 }
 
-fn submit_request(request: Request<'_>) -> SubmitRequest {
+fn submit_request(body: &Bytes, request: Request<'_>) -> SubmitRequest {
     let mut flaw = None;
     let result = request.result.map(RawValue::get).filter(|text| *text != "null");
     if result.is_some_and(|text| !text.starts_with('{')) {
@@ -87,13 +95,12 @@ fn submit_request(request: Request<'_>) -> SubmitRequest {
         flaw = Some(ServiceError::invalid("invalid_result", text));
     }
     let mut artifacts = Vec::new();
-    for artifact in request.artifacts.unwrap_or_default() {
-        let artifact = json::parse_object::<ArtifactRequest>(artifact.get()).unwrap_or_default();
-        match (artifact.name, artifact.url) {
-            (Some(name), Some(url)) => artifacts.push(Artifact { name, url }),
-            _ => {
-                let text = "invalid artifacts (each needs a name and a url)";
-                flaw = Some(ServiceError::invalid("invalid_artifacts", text));
+    for (index, artifact) in request.artifacts.unwrap_or_default().into_iter().enumerate() {
+        match new_artifact(body, artifact) {
+            Some(artifact) => artifacts.push(artifact),
+            None => {
+                let why = "needs a name, and either a url or contentBase64";
+                flaw = flaw.or_else(|| Some(invalid(&format!("artifact {index} {why}"))));
             }
         }
     }
@@ -104,4 +111,20 @@ fn submit_request(request: Request<'_>) -> SubmitRequest {
         artifacts,
         flaw,
     }
+}
+
+fn new_artifact(body: &Bytes, text: &RawValue) -> Option<NewArtifact> {
+    let request: ArtifactRequest<'_> = json::parse_object(text.get()).ok()?;
+    let source = match (request.url, request.content_base64) {
+        (Some(url), None) => Source::Url(url),
+        (None, Some(content)) => {
+            let letters = content.get().strip_prefix('"')?.strip_suffix('"')?;
+            let content = Content::new(body.slice_ref(letters.as_bytes()));
+            // Forms leave it empty.
+            let content_type = request.content_type.filter(|text| !text.is_empty());
+            Source::Content { content, content_type }
+        }
+        _ => return None,
+    };
+    Some(NewArtifact { name: request.name?, source })
 }

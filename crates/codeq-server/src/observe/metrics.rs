@@ -74,6 +74,11 @@ struct WebhookLabels {
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct OutcomeLabels {
+    outcome: &'static str,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct BuildLabels {
     version: &'static str,
 }
@@ -90,6 +95,8 @@ pub struct Metrics {
     streams_ended: Family<StreamLabels, Counter>,
     stream_events: Family<ServiceLabels, Counter>,
     webhooks: Family<WebhookLabels, Counter>,
+    artifacts: Family<OutcomeLabels, Counter>,
+    artifact_bytes: Counter,
     batches: Histogram,
     syncs: Histogram,
     checkpoints: Histogram,
@@ -111,6 +118,8 @@ impl Metrics {
             streams_ended: Family::default(),
             stream_events: Family::default(),
             webhooks: Family::default(),
+            artifacts: Family::default(),
+            artifact_bytes: Counter::default(),
             // As many as a group can hold.
             batches: Histogram::new(exponential_buckets(1.0, 2.0, 13)),
             syncs: Histogram::new(SYNC_SECONDS),
@@ -139,6 +148,10 @@ impl Metrics {
         let help = "Events that clients sent on streams that have ended";
         to.register("grpc_events", help, self.stream_events.clone());
         to.register("webhook_deliveries", "Deliveries of webhooks", self.webhooks.clone());
+        let help = "Artifacts that were stored, could not be stored, or were removed";
+        to.register("artifacts", help, self.artifacts.clone());
+        let help = "Bytes of artifacts that were stored";
+        to.register_with_unit("artifact_stored", help, Unit::Bytes, self.artifact_bytes.clone());
         to.register("commit_batch_commands", "Commands in one sync", self.batches.clone());
         let help = "What a sync of the log takes";
         to.register_with_unit("log_sync", help, Unit::Seconds, self.syncs.clone());
@@ -175,6 +188,17 @@ impl Metrics {
     /// A webhook was delivered, or was not.
     pub fn webhook_delivered(&self, kind: &'static str, outcome: &'static str) {
         self.webhooks.get_or_create(&WebhookLabels { kind, outcome }).inc();
+    }
+
+    /// An artifact was `stored`, has `failed` to be, or was `removed`.
+    pub fn artifact(&self, outcome: &'static str) {
+        self.artifacts.get_or_create(&OutcomeLabels { outcome }).inc();
+    }
+
+    /// An artifact of so many bytes was stored.
+    pub fn artifact_stored(&self, bytes: u64) {
+        self.artifact("stored");
+        self.artifact_bytes.inc_by(bytes);
     }
 
     /// The text that Prometheus reads; its type is [`METRICS_CONTENT_TYPE`].

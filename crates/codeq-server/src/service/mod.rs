@@ -10,6 +10,7 @@ use codeq_core::id::TaskId;
 use codeq_engine::Engine;
 use tokio::sync::watch;
 
+use crate::artifacts::Artifacts;
 use crate::config::{Config, TenantLimits};
 use crate::events::EventBus;
 use crate::push::destination::Policy;
@@ -18,6 +19,7 @@ use crate::push::secrets::Secrets;
 pub use error::{Kind, ServiceError};
 
 pub mod abandon;
+pub mod artifacts;
 pub mod cancel;
 pub mod claim;
 pub mod cleanup;
@@ -46,6 +48,8 @@ pub struct Service {
     pub destinations: Arc<Policy>,
     /// What calls are signed with.
     pub secrets: Arc<Secrets>,
+    /// Outputs of tasks that lie here.
+    pub artifacts: Arc<Artifacts>,
     pub(crate) defaults: Defaults,
     /// Turns true when the server begins to stop: whoever waits is answered.
     pub(crate) draining: watch::Receiver<bool>,
@@ -65,6 +69,7 @@ impl Service {
     pub fn new(
         engine: Arc<Engine>,
         events: Arc<EventBus>,
+        artifacts: Arc<Artifacts>,
         config: &Config,
         draining: watch::Receiver<bool>,
     ) -> Service {
@@ -76,7 +81,7 @@ impl Service {
         };
         let destinations = Arc::new(Policy::new(&config.webhooks.allowed_networks));
         let secrets = Arc::new(Secrets::new(Arc::clone(&engine), &config.webhooks.secrets));
-        Service { engine, events, destinations, secrets, defaults, draining }
+        Service { engine, events, artifacts, destinations, secrets, defaults, draining }
     }
 
     /// Whether the server is about to stop.

@@ -9,9 +9,13 @@ use codeq_core::place::Place;
 use codeq_core::reply::{Rejection, Reply};
 use codeq_core::view::ResultRecord;
 use codeq_engine::request::{Answer, ReplyTo, Request};
+use tokio::sync::Semaphore;
 use tracing::Instrument;
 
+use super::artifacts::invalid;
 use super::{Service, ServiceError, task_id};
+use crate::artifacts::UPLOADS_AT_ONCE;
+use crate::artifacts::upload::{self, NewArtifact, Source};
 use crate::auth::{Principal, Scope};
 use crate::observe::trace;
 
@@ -24,8 +28,8 @@ pub struct SubmitRequest {
     pub result: Option<Bytes>,
     /// Required with `FAILED`.
     pub error: Option<Arc<str>>,
-    /// Outputs that lie elsewhere.
-    pub artifacts: Vec<Artifact>,
+    /// Outputs.
+    pub artifacts: Vec<NewArtifact>,
     /// What is wrong with the request beyond its status; told only to the owner of the task.
     pub flaw: Option<ServiceError>,
 }
@@ -33,7 +37,11 @@ pub struct SubmitRequest {
 impl SubmitRequest {
     /// Whether nothing is wrong with it in itself, and it leaves no trace.
     pub fn is_plain(&self) -> bool {
-        outcome(self).is_ok() && !trace::is_on()
+        outcome(self).is_ok() && !self.brings_content() && !trace::is_on()
+    }
+
+    fn brings_content(&self) -> bool {
+        self.artifacts.iter().any(|artifact| matches!(artifact.source, Source::Content { .. }))
     }
 }
 
@@ -45,14 +53,29 @@ impl Service {
         id: &str,
         request: SubmitRequest,
     ) -> Result<ResultRecord, ServiceError> {
+        self.submit_one(caller, id, request, &uploads_at_once()).await
+    }
+
+    async fn submit_one(
+        &self,
+        caller: &Principal,
+        id: &str,
+        request: SubmitRequest,
+        at_once: &Arc<Semaphore>,
+    ) -> Result<ResultRecord, ServiceError> {
         caller.needs(Scope::Result)?;
         let id = task_id(id, "task not found")?;
         let outcome = match outcome(&request) {
             Ok(outcome) => outcome,
             Err(flaw) => return Err(self.refusal(caller, id, flaw).await?),
         };
+        if request.brings_content() {
+            let submit = submit(caller, id, outcome, Vec::new());
+            let at_once = Arc::clone(at_once);
+            return self.submit_with_content(caller, submit, request.artifacts, at_once).await;
+        }
         let span = self.span("submit", caller, id).await;
-        let command = command(caller, id, outcome, request.artifacts);
+        let command = Command::Submit(submit(caller, id, outcome, elsewhere(request.artifacts)));
         submitted(self.engine.propose(command).instrument(span).await)
     }
 
@@ -67,8 +90,8 @@ impl Service {
     ) -> Result<Request, ServiceError> {
         caller.needs(Scope::Result)?;
         let id = task_id(id, "task not found")?;
-        let command = command(caller, id, outcome(&request)?, request.artifacts);
-        Ok(Request::with(command, reply, 0))
+        let submit = submit(caller, id, outcome(&request)?, elsewhere(request.artifacts));
+        Ok(Request::with(Command::Submit(submit), reply, 0))
     }
 
     /// Ends up to the configured number of tasks; each stands for itself. They share a commit.
@@ -78,8 +101,9 @@ impl Service {
         requests: Vec<(String, SubmitRequest)>,
     ) -> Result<Vec<(String, Result<ResultRecord, ServiceError>)>, ServiceError> {
         self.check_batch(requests.len())?;
+        let at_once = &uploads_at_once();
         let submits = requests.into_iter().map(|(id, request)| async move {
-            let done = self.submit(caller, &id, request).await;
+            let done = self.submit_one(caller, &id, request, at_once).await;
             (id, done)
         });
         Ok(futures_util::future::join_all(submits).await)
@@ -105,9 +129,23 @@ impl Service {
     }
 }
 
-fn command(caller: &Principal, id: TaskId, outcome: Outcome, artifacts: Vec<Artifact>) -> Command {
+fn submit(caller: &Principal, id: TaskId, outcome: Outcome, artifacts: Vec<Artifact>) -> Submit {
     let (tenant, worker) = (caller.tenant.clone(), caller.subject.clone());
-    Command::Submit(Submit { tenant, id, worker, outcome, artifacts })
+    Submit { tenant, id, worker, outcome, artifacts }
+}
+
+/// Permits for the uploads of one request.
+fn uploads_at_once() -> Arc<Semaphore> {
+    Arc::new(Semaphore::new(UPLOADS_AT_ONCE))
+}
+
+/// Artifacts of a result that brings no content.
+fn elsewhere(artifacts: Vec<NewArtifact>) -> Vec<Artifact> {
+    let of = |NewArtifact { name, source }| match source {
+        Source::Url(url) => Some(Artifact { name, url }),
+        Source::Content { .. } => None,
+    };
+    artifacts.into_iter().filter_map(of).collect()
 }
 
 /// The result of a task that was submitted.
@@ -134,8 +172,9 @@ fn outcome(request: &SubmitRequest) -> Result<Outcome, ServiceError> {
             return Err(refused.field("status").detail("status must be COMPLETED or FAILED"));
         }
     };
-    match &request.flaw {
-        Some(flaw) => Err(flaw.clone()),
-        None => Ok(outcome),
+    if let Some(flaw) = &request.flaw {
+        return Err(flaw.clone());
     }
+    upload::check(&request.artifacts).map_err(|why| invalid(&why))?;
+    Ok(outcome)
 }

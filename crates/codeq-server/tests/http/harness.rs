@@ -92,6 +92,18 @@ impl Harness {
         self.dir
     }
 
+    /// Where the data is.
+    #[allow(dead_code, reason = "for the tests of artifacts")]
+    pub fn dir(&self) -> &std::path::Path {
+        &self.config.data_dir
+    }
+
+    /// The server itself.
+    #[allow(dead_code, reason = "for the tests of artifacts")]
+    pub fn server(&self) -> &Server {
+        &self.server
+    }
+
     pub fn addr(&self) -> std::net::SocketAddr {
         self.server.http_addr()
     }

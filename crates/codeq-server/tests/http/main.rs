@@ -12,6 +12,7 @@ mod harness;
 mod raw;
 mod shape;
 
+mod artifacts;
 mod contract;
 mod events;
 mod exactness;

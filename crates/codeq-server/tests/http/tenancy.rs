@@ -1,6 +1,7 @@
 //! Who may call what, and that nobody ever reaches into another tenant. Both walk the server's own table of
 //! routes: one that is added there without a word here fails.
 
+use base64::prelude::{BASE64_STANDARD, Engine};
 use codeq_server::auth::Scope;
 use codeq_server::http::routes::{Access, ROUTES, Route, Verb};
 use reqwest::Method;
@@ -74,9 +75,8 @@ fn promised(operation: &str) -> Access {
         "abandonTask" => Access::Worker(Scope::Abandon),
         "nackTask" => Access::Worker(Scope::Nack),
         "submitResult" | "submitResults" => Access::Worker(Scope::Result),
-        "getTask" | "getResult" | "getHistory" | "listTasks" | "streamEvents" | "raftStatus" => {
-            Access::Any
-        }
+        "getTask" | "getResult" | "getHistory" | "listTasks" | "streamEvents" | "raftStatus"
+        | "getArtifact" => Access::Any,
         "listQueues"
         | "getQueue"
         | "pauseQueue"
@@ -119,7 +119,9 @@ enum Reach {
 fn reach(route: &Route) -> Reach {
     match route.operation {
         "getTask" | "getResult" | "getHistory" | "heartbeatTask" | "abandonTask" | "nackTask"
-        | "submitResult" | "cancelTask" | "replayTask" | "resendDelivery" => Reach::Task,
+        | "submitResult" | "cancelTask" | "replayTask" | "resendDelivery" | "getArtifact" => {
+            Reach::Task
+        }
         "getQueue" | "pauseQueue" | "resumeQueue" | "purgeQueue" | "listDeadLetters"
         | "replayDeadLetters" | "purgeDeadLetters" | "putTopic" | "getTopic" | "deleteTopic" => {
             Reach::Queue
@@ -173,7 +175,7 @@ async fn call(h: &Harness, route: &Route, token: &str, id: &str) -> Reply {
 
 fn request(h: &Harness, route: &Route, token: &str, id: &str) -> reqwest::RequestBuilder {
     let path = route.path.replace("{id}", id).replace("{command}", "shared");
-    let path = path.replace("{name}", "shared");
+    let path = path.replace("{name}", "shared").replace("{artifact}", "shared");
     assert!(!path.contains('{'), "{path}: how is this filled in?");
     let query = if route.operation == "deleteTopic" { "deletionPolicy=Delete&" } else { "" };
     let request = h.request(method(route), token, &format!("{path}?{query}tenant=a&tenantId=a"));
@@ -222,7 +224,9 @@ async fn fill(h: &Harness) -> Vec<String> {
     h.post(WORKER, &format!("tasks/{dead}/nack"), nack).await.expect(200);
     let done = make(json!({})).await;
     h.claim(WORKER, "shared").await;
-    let result = json!({"status": "COMPLETED", "result": {"secret": SECRET}});
+    let artifact = json!({"name": "shared", "contentBase64": BASE64_STANDARD.encode(SECRET)});
+    let result =
+        json!({"status": "COMPLETED", "result": {"secret": SECRET}, "artifacts": [artifact]});
     h.post(WORKER, &format!("tasks/{done}/result"), result).await.expect(200);
     let running = make(json!({})).await;
     h.claim(WORKER, "shared").await;

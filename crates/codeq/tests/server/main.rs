@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "helpers of tests")]
 #![allow(clippy::panic, clippy::indexing_slicing, reason = "helpers of tests")]
 
+mod artifacts;
 mod bench;
 mod callbacks;
 mod check;

@@ -71,7 +71,7 @@ impl Node {
     }
 
     pub fn pid(&self) -> u32 {
-        self.process.child.id()
+        self.process.id()
     }
 
     /// SIGKILL.
@@ -105,6 +105,10 @@ impl Process {
         let mut child = command.spawn().unwrap();
         let stdout = child.stdout.take().map(BufReader::new);
         Process { child, stdout }
+    }
+
+    pub fn id(&self) -> u32 {
+        self.child.id()
     }
 
     /// What it says on its standard error, if that is piped.

@@ -24,6 +24,10 @@ use super::read::shown;
 
 /// Bounds of bodies in bytes.
 const BODY_BYTES: RangeInclusive<u64> = 1 << 10..=64 << 20;
+/// Bounds of bodies that may hold artifacts.
+const BATCH_BODY_BYTES: RangeInclusive<u64> = 1 << 10..=1 << 30;
+/// Bounds of an artifact.
+const ARTIFACT_BYTES: RangeInclusive<u64> = 1..=1 << 30;
 /// Bounds of time limits in seconds.
 const TIMEOUT_SECONDS: RangeInclusive<u64> = 1..=3_600;
 /// Most connections.
@@ -120,7 +124,8 @@ impl Config {
         let http = &self.http;
         let mut range = |key, value, range| in_range(problems, key, value, range);
         range("http.maxBodyBytes", http.max_body_bytes as u64, BODY_BYTES);
-        range("http.maxBatchBodyBytes", http.max_batch_body_bytes as u64, BODY_BYTES);
+        range("http.maxBatchBodyBytes", http.max_batch_body_bytes as u64, BATCH_BODY_BYTES);
+        range("artifacts.maxBytes", self.artifacts.max_bytes as u64, ARTIFACT_BYTES);
         range("http.maxConnections", http.max_connections as u64, 1..=CONNECTIONS_MAX);
         range("http.headerTimeoutSeconds", http.header_timeout_seconds, TIMEOUT_SECONDS);
         range("http.bodyTimeoutSeconds", http.body_timeout_seconds, TIMEOUT_SECONDS);
@@ -169,6 +174,16 @@ impl Config {
             let text =
                 format!("found '{found}', expected an address such as https://codeq.example.com");
             problems.push(Problem::of("publicUrl", text));
+        }
+        if let Some(url) = &self.artifacts.url
+            && !is_store(url)
+        {
+            let found = shown(&mask_url(url));
+            let text = format!(
+                "found '{found}', expected file:///directory, s3://bucket/prefix, gs://bucket/prefix or \
+                 az://container/prefix; credentials come from the environment"
+            );
+            problems.push(Problem::of("artifacts.url", text));
         }
         if let Some(endpoint) = &self.tracing.otlp_endpoint {
             let good = url::Url::parse(endpoint)
@@ -265,6 +280,19 @@ fn is_base(text: &str) -> bool {
             && url.has_host()
             && url.username().is_empty()
             && bare
+    })
+}
+
+/// Whether a text names a place for artifacts, and nothing else such as a password.
+fn is_store(text: &str) -> bool {
+    url::Url::parse(text).is_ok_and(|url| {
+        let bare = url.query().is_none() && url.fragment().is_none() && url.password().is_none();
+        let place = match url.scheme() {
+            "file" => url.to_file_path().is_ok(),
+            "s3" | "gs" | "az" => url.host_str().is_some_and(|bucket| !bucket.is_empty()),
+            _ => false,
+        };
+        place && bare && url.username().is_empty()
     })
 }
 

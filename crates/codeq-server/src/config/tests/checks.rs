@@ -28,7 +28,8 @@ fn bounds_of_numbers() {
         ("backoffMaxSeconds", [5, 316_224_000], [316_224_001, 999_999_999]),
         ("shutdownGraceSeconds", [0, 3_600], [3_601, 9_999]),
         ("http.maxBodyBytes", [1_024, 16_777_216], [1_023, 16_777_217]),
-        ("http.maxBatchBodyBytes", [1_048_576, 67_108_864], [1_023, 67_108_865]),
+        ("http.maxBatchBodyBytes", [1_048_576, 1_073_741_824], [1_023, 1_073_741_825]),
+        ("artifacts.maxBytes", [1, 1_073_741_824], [0, 1_073_741_825]),
         ("http.maxConnections", [1, 1_000_000], [0, 1_000_001]),
         ("http.headerTimeoutSeconds", [1, 3_600], [0, 3_601]),
         ("http.bodyTimeoutSeconds", [1, 3_600], [0, 3_601]),
@@ -63,6 +64,35 @@ fn public_urls() {
         assert!(said.len() == 1 && said[0].starts_with("publicUrl: found '"), "{bad} {said:?}");
         assert!(!said[0].contains("u:p"), "{said:?}");
     }
+}
+
+#[test]
+fn places_of_artifacts() {
+    let with = |url: &str| problems(|config| config.artifacts.url = Some(url.to_owned()));
+    for good in
+        ["file:///var/lib/artifacts", "s3://bucket", "s3://bucket/a/b", "gs://b/p", "az://c/p"]
+    {
+        assert_eq!(with(good), [""; 0], "{good}");
+    }
+    for bad in [
+        "",
+        "artifacts",
+        "/var/lib",
+        "s3://",
+        "http://x/y",
+        "s3://u:secret@b",
+        "s3://b?x=y",
+        "file://host/x",
+    ] {
+        let said = with(bad);
+        assert!(said.len() == 1 && said[0].starts_with("artifacts.url: found '"), "{bad} {said:?}");
+        assert!(!said[0].contains("secret"), "{said:?}");
+    }
+    let sized = |bytes: usize| problems(|config| config.artifacts.max_bytes = bytes);
+    assert_eq!(
+        (sized(0).len(), sized(1).len(), sized(1 << 30).len(), sized((1 << 30) + 1).len()),
+        (1, 0, 0, 1)
+    );
 }
 
 #[test]

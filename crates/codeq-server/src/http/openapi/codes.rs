@@ -56,7 +56,7 @@ pub static CODES: &[Code] = codes! {
     "too_deep" 400, "The JSON is nested deeper than 100 levels.",
         "Flatten it, or send it as a string.";
 
-    "not_found" 404, "There is no such task, result, queue or topic in the tenant of the token.",
+    "not_found" 404, "There is no such task, result, artifact, queue or topic in the tenant of the token.",
         "Check the id and the tenant. Finished tasks are removed when their retention ends.";
     "not_in_progress" 409, "The task is not leased, or the lease has ended.",
         "Drop the work: the task was finished, given back, or is somebody else's by now.";
@@ -119,8 +119,12 @@ pub static CODES: &[Code] = codes! {
         "Say in `error` what went wrong.";
     "invalid_result" 400 413, "The result is not a JSON object, or is larger than 1 MiB.",
         "Wrap it in an object; store large outputs elsewhere and list them as artifacts.";
-    "invalid_artifacts" 400, "An artifact has no name or no URL, one of them is too long, or there are more than 64.",
+    "invalid_artifacts" 400, "An artifact has no name, or not exactly one of URL and content; a name, URL, type or content is not fit or too large; two have the same name; or there are more than 64. `detail` says which.",
         "Correct the list.";
+    "artifact_upload_failed" 503, "An artifact could not be stored. None of them is, and the task is still the worker's.",
+        "Submit again after `Retry-After` seconds, and extend the lease meanwhile.";
+    "artifact_unavailable" 503, "The store of artifacts does not answer.",
+        "Try again after `Retry-After` seconds.";
 
     "invalid_limit" 400, "`limit` is not in its range.",
         "Send 1 to 1,000.";

@@ -131,6 +131,7 @@ fn parameters() -> Value {
     json!({
         "TaskId": path("id", "The task. A text that is no id names no task.", id),
         "Command": path("command", "The queue: a command in any ASCII case.", command()),
+        "ArtifactName": path("artifact", "The name of the artifact.", json!({ "type": "string", "minLength": 1 })),
         "TopicName": path("name", "The topic: a DNS label.", label()),
         "RequestId": header("X-Request-Id",
             "Echoed if it is 1 to 128 visible ASCII characters; otherwise a new one is made."),

@@ -128,12 +128,27 @@ fn nack() -> Value {
 fn submission(in_batch: bool) -> Value {
     let field =
         || json!({ "type": "string", "minLength": 1, "maxLength": ARTIFACT_FIELD_BYTES_MAX });
-    let artifact = object(
-        "An output that lies elsewhere.",
-        &["name", "url"],
-        json!({ "name": field(), "url": field() }),
+    let content_type = json!({
+        "type": ["string", "null"], "maxLength": 255,
+        "description": "With `contentBase64`: what the download is answered with. Default `application/octet-stream`.",
+    });
+    let mut artifact = object(
+        "An output: one that lies elsewhere, or one to be stored here.",
+        &["name"],
+        json!({
+            "name": field(),
+            "url": field(),
+            "contentBase64": {
+                "type": "string", "contentEncoding": "base64",
+                "description": "The bytes, up to 64 MiB unless the server is configured otherwise. The name \
+                    then has at most 255 bytes, no control characters and no slashes.",
+            },
+            "contentType": content_type,
+        }),
     );
-    let mut artifacts = list(artifact, "Outputs that lie elsewhere.");
+    let either = json!([{ "required": ["url"] }, { "required": ["contentBase64"] }]);
+    set(&mut artifact, "oneOf", either);
+    let mut artifacts = list(artifact, "Outputs. No two of them have the same name.");
     set(&mut artifacts, "type", json!(["array", "null"]));
     set(&mut artifacts, "maxItems", json!(ARTIFACTS_MAX));
     let mut properties = json!({

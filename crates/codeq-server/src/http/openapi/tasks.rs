@@ -31,6 +31,7 @@ pub fn operations() -> Vec<(&'static str, Operation)> {
         ("getTask", get()),
         ("getResult", result()),
         ("getHistory", history()),
+        ("getArtifact", artifact()),
         ("cancelTask", cancel()),
         ("streamEvents", events()),
     ]
@@ -144,6 +145,18 @@ fn history() -> Operation {
     )
     .answers(200, "The transitions, oldest first.", "History")
     .refuses(&["not_found"])
+}
+
+fn artifact() -> Operation {
+    Operation::new(
+        "task",
+        "Download an artifact",
+        "What the server stored for a task, with the content type that its worker gave, always as an \
+         attachment. Artifacts that came with a URL are not here. They are removed with their task. \
+         Parameters of the query are ignored.",
+    )
+    .answers_as(200, "The bytes.", "*/*", json!({}))
+    .refuses(&["not_found", "artifact_unavailable"])
 }
 
 fn cancel() -> Operation {

@@ -109,13 +109,15 @@ fn submit() -> Operation {
         "task",
         "Finish a task",
         "Checked in this order: the task exists (404), it is in progress (409), the caller has the lease \
-         (403), the result is right (400). The same submit again answers the stored record.",
+         (403), the result is right (400). Artifacts that come with their content are stored then, all or \
+         none. The same submit again answers the stored record.",
     )
     .body("Submission", example)
     .answers(200, "The result as stored.", "ResultRecord")
     .leads_to(200, "/taskId", &["getResult", "getHistory"])
     .refuses(LEASED)
     .refuses(SUBMIT)
+    .refuses(&["artifact_upload_failed"])
 }
 
 fn submit_batch() -> Operation {

@@ -1,0 +1,182 @@
+//! Results with outputs, and downloads of those.
+
+use std::time::Duration;
+
+use base64::prelude::{BASE64_STANDARD, Engine};
+use bytes::Bytes;
+use reqwest::{Method, Response};
+use serde::Serialize;
+use serde_json::value::RawValue;
+
+use super::types::{Status, TaskResult};
+use super::{HttpClient, PATIENCE, failed};
+use crate::error::Error;
+
+/// An output of a task, to be sent with its result.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct NewArtifact {
+    name: String,
+    source: Source,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Source {
+    Url(String),
+    Content { bytes: Bytes, content_type: Option<String> },
+}
+
+impl NewArtifact {
+    /// An output that lies elsewhere.
+    pub fn url(name: impl Into<String>, url: impl Into<String>) -> NewArtifact {
+        NewArtifact { name: name.into(), source: Source::Url(url.into()) }
+    }
+
+    /// An output that the server is to store.
+    pub fn content(name: impl Into<String>, bytes: impl Into<Bytes>) -> NewArtifact {
+        let source = Source::Content { bytes: bytes.into(), content_type: None };
+        NewArtifact { name: name.into(), source }
+    }
+
+    /// With the type that a download is answered with, such as `image/png`.
+    #[must_use]
+    pub fn with_type(mut self, text: impl Into<String>) -> NewArtifact {
+        if let Source::Content { content_type, .. } = &mut self.source {
+            *content_type = Some(text.into());
+        }
+        self
+    }
+}
+
+/// How a task ends, with its outputs.
+#[derive(Debug, Clone)]
+pub struct Submission {
+    status: Status,
+    result: Option<Box<RawValue>>,
+    error: Option<String>,
+    artifacts: Vec<NewArtifact>,
+}
+
+impl Submission {
+    /// It ends well. The result must be a JSON object.
+    pub fn completed(result: &impl Serialize) -> Result<Submission, Error> {
+        let result = Some(serde_json::value::to_raw_value(result).map_err(Error::Encode)?);
+        Ok(Submission { status: Status::Completed, result, error: None, artifacts: Vec::new() })
+    }
+
+    /// It ends badly, and for good.
+    pub fn failed(error: impl Into<String>) -> Submission {
+        let error = Some(error.into());
+        Submission { status: Status::Failed, result: None, error, artifacts: Vec::new() }
+    }
+
+    /// With one more output. No two may have the same name.
+    #[must_use]
+    pub fn with(mut self, artifact: NewArtifact) -> Submission {
+        self.artifacts.push(artifact);
+        self
+    }
+
+    /// Bytes that have to travel.
+    fn weight(&self) -> usize {
+        let of = |artifact: &NewArtifact| match &artifact.source {
+            Source::Url(_) => 0,
+            Source::Content { bytes, .. } => bytes.len(),
+        };
+        self.artifacts.iter().map(of).sum()
+    }
+}
+
+#[derive(Serialize)]
+struct SubmissionBody<'a> {
+    status: Status,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    result: Option<&'a RawValue>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    error: Option<&'a str>,
+    artifacts: Vec<ArtifactBody<'a>>,
+}
+
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct ArtifactBody<'a> {
+    name: &'a str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    url: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    content_base64: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    content_type: Option<&'a str>,
+}
+
+impl<'a> From<&'a NewArtifact> for ArtifactBody<'a> {
+    fn from(artifact: &'a NewArtifact) -> ArtifactBody<'a> {
+        let (url, content, content_type) = match &artifact.source {
+            Source::Url(url) => (Some(url.as_str()), None, None),
+            Source::Content { bytes, content_type } => {
+                (None, Some(BASE64_STANDARD.encode(bytes)), content_type.as_deref())
+            }
+        };
+        ArtifactBody { name: &artifact.name, url, content_base64: content, content_type }
+    }
+}
+
+/// An artifact that is being downloaded.
+#[derive(Debug)]
+pub struct Download {
+    response: Response,
+}
+
+impl Download {
+    /// Its length in bytes.
+    pub fn length(&self) -> Option<u64> {
+        self.response.content_length()
+    }
+
+    /// Its content type.
+    pub fn content_type(&self) -> Option<&str> {
+        self.response.headers().get("content-type")?.to_str().ok()
+    }
+
+    /// The next bytes; none at the end.
+    pub async fn chunk(&mut self) -> Result<Option<Bytes>, Error> {
+        let next = tokio::time::timeout(PATIENCE, self.response.chunk());
+        next.await.map_err(|_| Error::Timeout)?.map_err(failed)
+    }
+
+    /// All of it, if it has at most `max` bytes.
+    pub async fn bytes(mut self, max: usize) -> Result<Vec<u8>, Error> {
+        let mut all = Vec::new();
+        while let Some(chunk) = self.chunk().await? {
+            if all.len().saturating_add(chunk.len()) > max {
+                return Err(Error::Unavailable(format!("more than {max} bytes")));
+            }
+            all.extend_from_slice(&chunk);
+        }
+        Ok(all)
+    }
+}
+
+impl HttpClient {
+    /// Ends a task that the subject of the token has leased, with outputs that the server stores. The stream
+    /// of a [`Worker`](crate::Worker) cannot carry these: a handler that has some calls this, and whatever it
+    /// returns afterwards comes too late to matter.
+    pub async fn submit(&self, id: &str, submission: &Submission) -> Result<TaskResult, Error> {
+        /// A slow line takes a second for so many bytes.
+        const SLOW: u64 = 256 << 10;
+        let body = SubmissionBody {
+            status: submission.status,
+            result: submission.result.as_deref(),
+            error: submission.error.as_deref(),
+            artifacts: submission.artifacts.iter().map(ArtifactBody::from).collect(),
+        };
+        let travel = Duration::from_secs(submission.weight() as u64 / SLOW);
+        let request = self.request(Method::POST, &["tasks", id, "result"])?;
+        request.body(&body).waits(travel).json().await
+    }
+
+    /// Downloads an artifact that the server stored for a task, piece by piece.
+    pub async fn artifact(&self, id: &str, name: &str) -> Result<Download, Error> {
+        let response = self.request(Method::GET, &["artifacts", id, name])?.answer(None).await?;
+        Ok(Download { response })
+    }
+}

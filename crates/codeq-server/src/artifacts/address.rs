@@ -1,0 +1,207 @@
+//! The address of an artifact that lies here, and the key of its object.
+//!
+//! A record has nothing but names and URLs, so the URL says where the object is and what it is: the version
+//! (which upload, which artifact of it), the content type, and the digest of the bytes. Of a request for a
+//! download none of this is believed: it is read from the stored record.
+
+use codeq_core::id::TaskId;
+use object_store::path::Path;
+use url::Url;
+
+use super::DEFAULT_TYPE;
+
+/// The path of downloads.
+const ROUTE: &str = "/v1/codeq/artifacts/";
+/// Longest content type.
+const TYPE_BYTES_MAX: usize = 255;
+
+/// An object that belongs to the result of a task.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Stored {
+    /// Which upload: fresh for every submit, so that a worker that lost its task overwrites nothing.
+    pub upload: u128,
+    /// Which artifact of that upload.
+    pub index: usize,
+    /// The content type.
+    pub content_type: String,
+    /// SHA-256 of the bytes.
+    pub digest: [u8; 32],
+}
+
+impl Stored {
+    /// The key of the object.
+    pub fn key(&self, id: TaskId) -> Path {
+        key(id, self.upload, self.index)
+    }
+
+    /// Where it is downloaded.
+    pub fn url(&self, public: &str, id: TaskId, name: &str) -> String {
+        let mut url = format!("{public}{ROUTE}{id}/");
+        // Not `url::Url`: it takes names of dots for directories.
+        for byte in name.bytes() {
+            match byte {
+                b'A'..=b'Z' | b'a'..=b'z' | b'0'..=b'9' | b'-' | b'_' | b'.' | b'~' => {
+                    url.push(char::from(byte));
+                }
+                _ => url.push_str(&format!("%{byte:02X}")),
+            }
+        }
+        let Stored { upload, index, content_type, digest } = self;
+        let query = url::form_urlencoded::Serializer::new(String::new())
+            .append_pair("v", &format!("{upload:032x}-{index}"))
+            .append_pair("type", content_type)
+            .append_pair("sha256", &hex(digest))
+            .finish();
+        format!("{url}?{query}")
+    }
+
+    /// The object that a URL in the record of this task names. None if it lies elsewhere.
+    pub fn parse(id: TaskId, url: &str) -> Option<Stored> {
+        // Most results have no artifacts of ours, and this is asked when tasks are removed.
+        if !url.contains(ROUTE) {
+            return None;
+        }
+        let url = Url::parse(url).ok()?;
+        let (_, rest) = url.path().split_once(ROUTE)?;
+        if rest.split_once('/')?.0 != id.to_string() {
+            return None;
+        }
+        let find =
+            |name: &str| url.query_pairs().find(|(key, _)| key == name).map(|(_, text)| text);
+        let version = find("v")?;
+        let (upload, index) = version.split_once('-')?;
+        let content_type = find("type").filter(|text| is_content_type(text));
+        Some(Stored {
+            upload: parse_hex(upload)?,
+            index: parse_index(index)?,
+            content_type: content_type.map_or_else(|| DEFAULT_TYPE.to_owned(), Into::into),
+            digest: parse_digest(&find("sha256")?)?,
+        })
+    }
+}
+
+/// The key of an object.
+pub fn key(id: TaskId, upload: u128, index: usize) -> Path {
+    Path::from(format!("{id}/{upload:032x}/{index}"))
+}
+
+/// What a key says; none if it is not one of ours.
+pub fn parse_key(key: &Path) -> Option<(TaskId, u128, usize)> {
+    let mut parts = key.as_ref().split('/');
+    let (id, upload, index) = (parts.next()?, parts.next()?, parts.next()?);
+    if parts.next().is_some() {
+        return None;
+    }
+    Some((id.parse().ok()?, parse_hex(upload)?, parse_index(index)?))
+}
+
+/// Whether a text is a media type with or without parameters, fit to be a header.
+pub fn is_content_type(text: &str) -> bool {
+    let token = |text: &str| {
+        let fine = |byte: u8| byte.is_ascii_alphanumeric() || b"!#$&-^_.+".contains(&byte);
+        !text.is_empty() && text.bytes().all(fine)
+    };
+    let media = text.split(';').next().unwrap_or_default().trim_ascii_end();
+    text.len() <= TYPE_BYTES_MAX
+        && text.bytes().all(|byte| byte == b' ' || byte.is_ascii_graphic())
+        && media.split_once('/').is_some_and(|(kind, sub)| token(kind) && token(sub))
+}
+
+fn parse_hex(text: &str) -> Option<u128> {
+    let fine = |byte: u8| matches!(byte, b'0'..=b'9' | b'a'..=b'f');
+    let right = text.len() == 32 && text.bytes().all(fine);
+    right.then(|| u128::from_str_radix(text, 16).ok())?
+}
+
+/// A number as it is written here: no sign, no leading zeros.
+fn parse_index(text: &str) -> Option<usize> {
+    text.parse().ok().filter(|index: &usize| index.to_string() == text)
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+fn parse_digest(text: &str) -> Option<[u8; 32]> {
+    let (high, low) = text.split_at_checked(32)?;
+    let mut digest = [0; 32];
+    let (first, second) = digest.split_at_mut(16);
+    first.copy_from_slice(&parse_hex(high)?.to_be_bytes());
+    second.copy_from_slice(&parse_hex(low)?.to_be_bytes());
+    Some(digest)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn stored() -> Stored {
+        let content_type = "text/plain; charset=\"utf-8\"".to_owned();
+        Stored { upload: 0xabc, index: 7, content_type, digest: [0x5a; 32] }
+    }
+
+    #[test]
+    fn an_address_says_all_of_its_object() {
+        let id = TaskId::new(5, 9);
+        for name in ["a", "a b", "..a", "\"q\"", "ü?#%/&=", "x".repeat(255).as_str()] {
+            for public in ["http://127.0.0.1:8080", "https://example.com/queue"] {
+                let url = stored().url(public, id, name);
+                assert_eq!(Stored::parse(id, &url), Some(stored()), "{url}");
+                assert!(url.is_ascii() && url.len() < 2_048, "{url}");
+                assert_eq!(Stored::parse(TaskId::new(6, 9), &url), None, "of another task");
+            }
+        }
+        let key = stored().key(id);
+        assert_eq!(parse_key(&key), Some((id, 0xabc, 7)));
+        assert_eq!(key.as_ref(), format!("{id}/00000000000000000000000000000abc/7"));
+    }
+
+    #[test]
+    fn other_urls_and_keys_are_not_ours() {
+        let id = TaskId::new(5, 9);
+        let good = stored().url("http://x", id, "n");
+        for (from, to) in [
+            ("abc-7", "ABC-7"),
+            ("-7", "-07"),
+            ("-7", "-+7"),
+            ("v=0", "v="),
+            ("5a&", "&"),
+            ("artifacts", "tasks"),
+        ] {
+            let bad = good.replacen(from, to, 1);
+            assert!(bad == good || Stored::parse(id, &bad).is_none(), "{bad}");
+        }
+        for bad in ["s3://bucket/n", "", "http://x/v1/codeq/artifacts/", "/v1/codeq/artifacts/a/b"]
+        {
+            assert_eq!(Stored::parse(id, bad), None, "{bad}");
+        }
+        for bad in ["a", "a/b/c", &format!("{id}/1/0"), &format!("{id}/{:032x}/0/1", 1)] {
+            assert_eq!(parse_key(&Path::from(bad)), None, "{bad}");
+        }
+    }
+
+    #[test]
+    fn content_types() {
+        let long = format!("text/{}", "x".repeat(251));
+        for good in
+            ["text/html", "application/vnd.a+json", "a/b; c=d", "text/plain;charset=\"x y\""]
+        {
+            assert!(is_content_type(good), "{good}");
+        }
+        for bad in [
+            "",
+            "text",
+            "/",
+            "text/",
+            "/html",
+            "a b/c",
+            "a/b\r\nx: y",
+            "a/b;ü",
+            "a/b/c",
+            long.as_str(),
+            " a/b",
+        ] {
+            assert!(!is_content_type(bad), "{bad}");
+        }
+    }
+}

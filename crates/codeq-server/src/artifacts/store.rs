@@ -1,0 +1,209 @@
+//! The object store: a directory of this machine, or a bucket of a cloud.
+//!
+//! Credentials, region and endpoint of a cloud come from the environment variables that its own tools use.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use futures_util::StreamExt;
+use futures_util::stream::{self, BoxStream};
+use object_store::aws::AmazonS3Builder;
+use object_store::azure::MicrosoftAzureBuilder;
+use object_store::gcp::GoogleCloudStorageBuilder;
+use object_store::local::LocalFileSystem;
+use object_store::path::Path;
+use object_store::prefix::PrefixStore;
+use object_store::{
+    GetResultPayload, MultipartUpload, ObjectMeta, ObjectStore, ObjectStoreExt, PutPayload, Result,
+    RetryConfig,
+};
+use parking_lot::Mutex;
+use url::Url;
+
+use crate::config::{Config, Durability};
+
+/// A file is read in pieces of this size.
+const READ_BYTES: usize = 256 << 10;
+
+/// Where artifacts lie.
+#[derive(Debug)]
+pub struct Store {
+    place: Place,
+}
+
+#[derive(Debug)]
+enum Place {
+    Cloud(Arc<dyn ObjectStore>),
+    Local(Local),
+}
+
+/// A directory that is made when it is first needed.
+#[derive(Debug)]
+struct Local {
+    dir: PathBuf,
+    fsync: bool,
+    opened: Mutex<Option<Arc<dyn ObjectStore>>>,
+}
+
+impl Store {
+    /// The store that the configuration names. Touches nothing; says what is wrong with the address.
+    pub fn open(config: &Config) -> std::result::Result<Store, String> {
+        let fsync = config.durability == Durability::Fsync;
+        let local = |dir| Place::Local(Local { dir, fsync, opened: Mutex::default() });
+        let Some(text) = &config.artifacts.url else {
+            return Ok(Store { place: local(config.data_dir.join("artifacts")) });
+        };
+        let url = Url::parse(text).map_err(|error| error.to_string())?;
+        if url.scheme() == "file" {
+            let dir = url.to_file_path().map_err(|()| "not a directory of this machine")?;
+            return Ok(Store { place: local(dir) });
+        }
+        let bucket = cloud(&url).map_err(|error| error.to_string())?;
+        let prefix = Path::from_url_path(url.path()).map_err(|error| error.to_string())?;
+        Ok(Store { place: Place::Cloud(Arc::new(PrefixStore::new(bucket, prefix))) })
+    }
+
+    /// The directory, if it is one of this machine.
+    pub fn dir(&self) -> Option<&std::path::Path> {
+        match &self.place {
+            Place::Local(local) => Some(&local.dir),
+            Place::Cloud(_) => None,
+        }
+    }
+
+    /// Writes an object that is small enough to be in memory.
+    pub async fn put(&self, key: &Path, bytes: Bytes) -> Result<()> {
+        self.writable().await?.put(key, PutPayload::from_bytes(bytes)).await.map(|_| ())
+    }
+
+    /// Begins an object that is written in parts. It is there once it is complete, and not before.
+    pub async fn put_parts(&self, key: &Path) -> Result<Box<dyn MultipartUpload>> {
+        self.writable().await?.put_multipart(key).await
+    }
+
+    /// The length and the bytes of an object, if it is there.
+    pub async fn get(
+        &self,
+        key: &Path,
+    ) -> Result<Option<(u64, BoxStream<'static, Result<Bytes>>)>> {
+        let Some(store) = self.readable().await? else { return Ok(None) };
+        let found = match store.get(key).await {
+            Ok(found) => found,
+            Err(object_store::Error::NotFound { .. }) => return Ok(None),
+            Err(error) => return Err(error),
+        };
+        let length = found.meta.size;
+        let body = match found.payload {
+            GetResultPayload::File(file, _) => pieces(file, length),
+            GetResultPayload::Stream(body) => body,
+        };
+        Ok(Some((length, body)))
+    }
+
+    /// Removes objects, and says of each how that went.
+    pub async fn delete(&self, keys: Vec<Path>) -> Result<BoxStream<'static, Result<Path>>> {
+        let Some(store) = self.readable().await? else { return Ok(stream::empty().boxed()) };
+        Ok(store.delete_stream(stream::iter(keys.into_iter().map(Ok)).boxed()))
+    }
+
+    /// All objects, in pages that are read as they are taken.
+    pub async fn list(&self) -> Result<BoxStream<'static, Result<ObjectMeta>>> {
+        Ok(match self.readable().await? {
+            Some(store) => store.list(None),
+            None => stream::empty().boxed(),
+        })
+    }
+
+    /// The store to write to. A directory is made now.
+    async fn writable(&self) -> Result<Arc<dyn ObjectStore>> {
+        match &self.place {
+            Place::Cloud(store) => Ok(Arc::clone(store)),
+            Place::Local(local) => local.open(true).await?.ok_or_else(|| missing(&local.dir)),
+        }
+    }
+
+    /// The store to look into. None for a directory that nobody has made yet.
+    async fn readable(&self) -> Result<Option<Arc<dyn ObjectStore>>> {
+        match &self.place {
+            Place::Cloud(store) => Ok(Some(Arc::clone(store))),
+            Place::Local(local) => local.open(false).await,
+        }
+    }
+}
+
+impl Local {
+    async fn open(&self, make: bool) -> Result<Option<Arc<dyn ObjectStore>>> {
+        if let Some(store) = &*self.opened.lock() {
+            return Ok(Some(Arc::clone(store)));
+        }
+        let (dir, fsync) = (self.dir.clone(), self.fsync);
+        let opened = tokio::task::spawn_blocking(move || -> Result<_> {
+            if make {
+                make_private(&dir).map_err(generic)?;
+            } else if !dir.try_exists().map_err(generic)? {
+                return Ok(None);
+            }
+            let store = LocalFileSystem::new_with_prefix(&dir)?.with_fsync(fsync);
+            Ok(Some(Arc::new(store.with_automatic_cleanup(true)) as Arc<dyn ObjectStore>))
+        });
+        let store = opened.await??;
+        self.opened.lock().clone_from(&store);
+        Ok(store)
+    }
+}
+
+/// Makes a directory that only the server can look into.
+fn make_private(dir: &std::path::Path) -> std::io::Result<()> {
+    let mut builder = std::fs::DirBuilder::new();
+    #[cfg(unix)]
+    std::os::unix::fs::DirBuilderExt::mode(&mut builder, 0o700);
+    builder.recursive(true).create(dir)
+}
+
+fn cloud(url: &Url) -> Result<Arc<dyn ObjectStore>> {
+    // A worker waits for the end of this with its lease running: it is told soon, and may try again.
+    let retry = RetryConfig {
+        max_retries: 3,
+        retry_timeout: Duration::from_secs(30),
+        ..RetryConfig::default()
+    };
+    let text = url.as_str();
+    Ok(match url.scheme() {
+        "s3" => Arc::new(AmazonS3Builder::from_env().with_url(text).with_retry(retry).build()?),
+        "gs" => {
+            let builder = GoogleCloudStorageBuilder::from_env();
+            Arc::new(builder.with_url(text).with_retry(retry).build()?)
+        }
+        "az" => {
+            Arc::new(MicrosoftAzureBuilder::from_env().with_url(text).with_retry(retry).build()?)
+        }
+        _ => return Err(generic("not a scheme for artifacts: file, s3, gs or az")),
+    })
+}
+
+/// A file in pieces: the library's own are so small that a download is mostly hand-overs between threads.
+fn pieces(file: std::fs::File, length: u64) -> BoxStream<'static, Result<Bytes>> {
+    stream::try_unfold((file, length), |(mut file, left)| async move {
+        if left == 0 {
+            return Ok(None);
+        }
+        let read = tokio::task::spawn_blocking(move || {
+            let most = left.min(READ_BYTES as u64);
+            let mut piece = vec![0; most as usize];
+            std::io::Read::read_exact(&mut file, &mut piece)?;
+            Ok((Bytes::from(piece), (file, left - most)))
+        });
+        read.await?.map(Some).map_err(|error: std::io::Error| generic(error))
+    })
+    .boxed()
+}
+
+fn missing(dir: &std::path::Path) -> object_store::Error {
+    generic(format!("{} is gone", dir.display()))
+}
+
+fn generic(source: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> object_store::Error {
+    object_store::Error::Generic { store: "artifacts", source: source.into() }
+}

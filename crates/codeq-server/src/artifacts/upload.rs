@@ -1,0 +1,250 @@
+//! From what a worker sends to objects in the store: check everything, write everything, or leave nothing.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use bytes::Bytes;
+use codeq_core::command::Artifact;
+use codeq_core::id::TaskId;
+use codeq_core::limits::ARTIFACTS_MAX;
+use futures_util::future::join_all;
+use object_store::path::Path;
+use sha2::{Digest, Sha256};
+use tokio::sync::Semaphore;
+use tokio::time::Instant;
+
+use super::address::{Stored, is_content_type};
+use super::content::Content;
+use super::{Artifacts, DEFAULT_TYPE, StoreFailed, UPLOAD_MAX, failed};
+
+/// Longest name of an artifact that is stored here.
+pub const NAME_BYTES_MAX: usize = 255;
+/// An object is written in parts of this size. Clouds want 5 MiB or more, and some want all to be equal: it
+/// is a multiple of what [`Content`] gives at a time.
+const PART_BYTES: usize = 160 * (36 << 10);
+
+/// An artifact as a worker sends it.
+#[derive(Debug, Clone)]
+pub struct NewArtifact {
+    /// Its name.
+    pub name: Arc<str>,
+    /// Where it is.
+    pub source: Source,
+}
+
+/// Where an artifact is.
+#[derive(Debug, Clone)]
+pub enum Source {
+    /// Elsewhere.
+    Url(Arc<str>),
+    /// Here.
+    Content {
+        /// Its bytes.
+        content: Content,
+        /// Its type, if the worker says so.
+        content_type: Option<Box<str>>,
+    },
+}
+
+/// Artifacts that are fine, and where they are going to lie.
+#[derive(Debug)]
+pub struct Prepared {
+    /// For the record, in the order in which they were sent.
+    pub artifacts: Vec<Artifact>,
+    id: TaskId,
+    uploads: Vec<Upload>,
+}
+
+#[derive(Debug)]
+struct Upload {
+    key: Path,
+    content: Content,
+    length: u64,
+}
+
+/// Whether names and types of a result's artifacts will do; else says why not.
+pub fn check(artifacts: &[NewArtifact]) -> Result<(), String> {
+    if artifacts.len() > ARTIFACTS_MAX {
+        return Err(format!("{} artifacts, {ARTIFACTS_MAX} at most", artifacts.len()));
+    }
+    let mut names = HashSet::new();
+    for (index, NewArtifact { name, source }) in artifacts.iter().enumerate() {
+        if !names.insert(name) {
+            return Err(format!("artifact {index}: another one has the same name"));
+        }
+        let Source::Content { content_type, .. } = source else { continue };
+        if !is_name(name) {
+            let rule =
+                "1 to 255 bytes without control characters, '/' and '\\', and not '.' or '..'";
+            return Err(format!("artifact {index}: the name is not {rule}"));
+        }
+        if content_type.as_deref().is_some_and(|text| !is_content_type(text)) {
+            return Err(format!("artifact {index}: the content type is not like text/plain"));
+        }
+    }
+    Ok(())
+}
+
+/// Whether a name can be the last part of a path and the name of a file, wherever the download goes.
+fn is_name(name: &str) -> bool {
+    (1..=NAME_BYTES_MAX).contains(&name.len())
+        && !name.chars().any(|letter| letter.is_control() || matches!(letter, '/' | '\\'))
+        && !matches!(name, "." | "..")
+}
+
+/// Whether an artifact in a record is the one that is sent: the same URL, or the same bytes of the same type.
+pub fn is_same(id: TaskId, stored: &Artifact, sent: &Artifact) -> bool {
+    let both = || Some((Stored::parse(id, &stored.url)?, Stored::parse(id, &sent.url)?));
+    let content = |it: &Stored| (it.index, it.content_type.clone(), it.digest);
+    stored.name == sent.name
+        && (stored.url == sent.url || both().is_some_and(|(a, b)| content(&a) == content(&b)))
+}
+
+impl Artifacts {
+    /// Looks through all content and says where it is going to lie. Or else what is wrong with it. Nothing is
+    /// written.
+    pub async fn prepare(
+        self: &Arc<Artifacts>,
+        id: TaskId,
+        artifacts: Vec<NewArtifact>,
+    ) -> Result<Prepared, String> {
+        let this = Arc::clone(self);
+        // Megabytes of letters: not a thing to look through on a thread of the runtime.
+        let looking = tokio::task::spawn_blocking(move || this.look_through(id, artifacts));
+        looking.await.unwrap_or_else(|error| Err(error.to_string()))
+    }
+
+    fn look_through(&self, id: TaskId, sent: Vec<NewArtifact>) -> Result<Prepared, String> {
+        let upload = rand::random();
+        let mut prepared = Prepared { artifacts: Vec::new(), id, uploads: Vec::new() };
+        for (index, NewArtifact { name, source }) in sent.into_iter().enumerate() {
+            let url = match source {
+                Source::Url(url) => url,
+                Source::Content { content, content_type } => {
+                    let looked = self.measure(&content);
+                    let (length, digest) =
+                        looked.map_err(|why| format!("artifact {index}: {why}"))?;
+                    let content_type = content_type.as_deref().unwrap_or(DEFAULT_TYPE).to_owned();
+                    let stored = Stored { upload, index, content_type, digest };
+                    prepared.uploads.push(Upload { key: stored.key(id), content, length });
+                    stored.url(&self.public, id, &name).into()
+                }
+            };
+            prepared.artifacts.push(Artifact { name, url });
+        }
+        Ok(prepared)
+    }
+
+    /// Length and digest of content.
+    fn measure(&self, content: &Content) -> Result<(u64, [u8; 32]), String> {
+        let (mut reader, mut piece) = (content.reader(), Vec::new());
+        let (mut length, mut digest) = (0, Sha256::new());
+        while reader.read(&mut piece).map_err(|_| "contentBase64 is not base64".to_owned())? {
+            length += piece.len() as u64;
+            if length > self.bytes_max {
+                return Err(format!("larger than {} bytes", self.bytes_max));
+            }
+            digest.update(&piece);
+            piece.clear();
+        }
+        Ok((length, digest.finalize().into()))
+    }
+
+    /// Writes all content, as many at a time as there are permits. If one fails, none is left.
+    pub async fn upload(
+        &self,
+        prepared: &Prepared,
+        at_once: &Semaphore,
+    ) -> Result<(), StoreFailed> {
+        let (stop, deadline) = (AtomicBool::new(false), Instant::now() + UPLOAD_MAX);
+        let writing = prepared.uploads.iter().map(|upload| async {
+            // Nobody closes it.
+            let _permit = at_once.acquire().await;
+            let written = self.write(upload, &stop, deadline).await;
+            if let Err(error) = written {
+                stop.store(true, Ordering::Relaxed);
+                self.metrics.artifact("failed");
+                return Err(failed("cannot store an artifact", prepared.id, &error));
+            }
+            Ok(())
+        });
+        // All of them come to their end: what was begun is also what must be cleared away.
+        let done: Result<Vec<()>, StoreFailed> = join_all(writing).await.into_iter().collect();
+        if done.is_err() {
+            self.discard(prepared).await;
+            return Err(StoreFailed);
+        }
+        for upload in &prepared.uploads {
+            self.metrics.artifact_stored(upload.length);
+        }
+        Ok(())
+    }
+
+    /// Removes what was written. What cannot be removed now is found by the sweep.
+    pub async fn discard(&self, prepared: &Prepared) {
+        let keys = prepared.uploads.iter().map(|upload| upload.key.clone()).collect();
+        // Said in the log.
+        let _ = self.remove(prepared.id, keys).await;
+    }
+
+    async fn write(
+        &self,
+        upload: &Upload,
+        stop: &AtomicBool,
+        deadline: Instant,
+    ) -> object_store::Result<()> {
+        let stopped = || stop.load(Ordering::Relaxed) || Instant::now() > deadline;
+        if stopped() {
+            return Err(given_up("another artifact failed, or all took too long"));
+        }
+        let mut parts = Parts::of(upload);
+        if upload.length <= PART_BYTES as u64 {
+            return self.store.put(&upload.key, parts.next()?.unwrap_or_default()).await;
+        }
+        let mut writing = self.store.put_parts(&upload.key).await?;
+        let written = async {
+            while let Some(part) = parts.next()? {
+                writing.put_part(part.into()).await?;
+                if stopped() {
+                    return Err(given_up("another artifact failed, or all took too long"));
+                }
+            }
+            writing.complete().await.map(|_| ())
+        };
+        let written = written.await;
+        if written.is_err() {
+            // Parts cost money in a cloud until somebody says that they are not wanted.
+            let _ = writing.abort().await;
+        }
+        written
+    }
+}
+
+/// Content in parts.
+struct Parts {
+    reader: super::content::Reader,
+    left: u64,
+}
+
+impl Parts {
+    fn of(upload: &Upload) -> Parts {
+        Parts { reader: upload.content.reader(), left: upload.length }
+    }
+
+    fn next(&mut self) -> object_store::Result<Option<Bytes>> {
+        let mut part = Vec::with_capacity(self.left.min(PART_BYTES as u64) as usize);
+        while part.len() < PART_BYTES {
+            // It was looked through before.
+            if !self.reader.read(&mut part).map_err(|_| given_up("not base64"))? {
+                break;
+            }
+        }
+        self.left = self.left.saturating_sub(part.len() as u64);
+        Ok((!part.is_empty()).then(|| part.into()))
+    }
+}
+
+fn given_up(why: &'static str) -> object_store::Error {
+    object_store::Error::Generic { store: "artifacts", source: why.into() }
+}

@@ -1,0 +1,46 @@
+//! `GET /artifacts/{id}/{name}`.
+
+use axum::body::Body;
+use axum::http::{HeaderName, HeaderValue, StatusCode, header};
+
+use super::answer;
+use super::call::{Answer, Call};
+use crate::artifacts::DEFAULT_TYPE;
+
+/// A worker decides on the type, so a browser must not run what comes.
+const POLICY: HeaderValue = HeaderValue::from_static("sandbox; default-src 'none'");
+const CONTENT_SECURITY_POLICY: HeaderName = HeaderName::from_static("content-security-policy");
+
+pub async fn download(call: Call) -> Answer {
+    let download = call.service().artifact(&call.caller, &call.name, &call.second).await?;
+    let media = HeaderValue::from_str(&download.content_type)
+        .unwrap_or(HeaderValue::from_static(DEFAULT_TYPE));
+    let body = Body::from_stream(download.body);
+    let mut response = answer::bytes_as(StatusCode::OK, body, media);
+    let headers = response.headers_mut();
+    headers.insert(header::CONTENT_LENGTH, HeaderValue::from(download.length));
+    headers.insert(CONTENT_SECURITY_POLICY, POLICY);
+    if let Ok(disposition) = HeaderValue::from_str(&disposition(&call.second)) {
+        headers.insert(header::CONTENT_DISPOSITION, disposition);
+    }
+    Ok(response)
+}
+
+/// To be saved under its name: once as every client understands it, once exactly (RFC 6266).
+fn disposition(name: &str) -> String {
+    let plain = |letter: char| {
+        let fine = letter.is_ascii_alphanumeric() || matches!(letter, ' ' | '.' | '_' | '-');
+        if fine { letter } else { '_' }
+    };
+    let simple: String = name.chars().map(plain).collect();
+    let mut exact = String::new();
+    for byte in name.bytes() {
+        match byte {
+            b'A'..=b'Z' | b'a'..=b'z' | b'0'..=b'9' | b'-' | b'_' | b'.' => {
+                exact.push(char::from(byte));
+            }
+            _ => exact.push_str(&format!("%{byte:02X}")),
+        }
+    }
+    format!("attachment; filename=\"{simple}\"; filename*=UTF-8''{exact}")
+}

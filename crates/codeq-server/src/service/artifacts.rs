@@ -1,0 +1,128 @@
+//! Artifacts: submits that bring content, and downloads.
+
+use std::sync::Arc;
+
+use codeq_core::command::{Command, Submit};
+use codeq_core::place::Place;
+use codeq_core::reply::{Rejection, Reply};
+use codeq_core::submit::check;
+use codeq_core::view::ResultRecord;
+use codeq_engine::{Engine, EngineError};
+use tokio::sync::Semaphore;
+use tracing::Instrument;
+
+use super::{Kind, Service, ServiceError, task_id};
+use crate::artifacts::upload::{NewArtifact, Prepared, is_same};
+use crate::artifacts::{Artifacts, Download};
+use crate::auth::Principal;
+
+/// When to try again after the store has failed, in seconds.
+const STORE_RETRY_SECONDS: u64 = 5;
+
+impl Service {
+    /// What the server stored for a task under that name.
+    pub async fn artifact(
+        &self,
+        caller: &Principal,
+        id: &str,
+        name: &str,
+    ) -> Result<Download, ServiceError> {
+        const MISSING: &str = "artifact not found";
+        let id = task_id(id, MISSING)?;
+        let Some((_, Some(record))) = self.engine.result(&caller.tenant, id).await? else {
+            return Err(ServiceError::not_found(MISSING));
+        };
+        match self.artifacts.download(&record, name).await {
+            Ok(Some(download)) => Ok(download),
+            Ok(None) => Err(ServiceError::not_found(MISSING)),
+            Err(_) => Err(unavailable("artifact_unavailable", "artifact unavailable")),
+        }
+    }
+
+    /// Ends a task whose result brings content. `submit` is without its artifacts.
+    pub(super) async fn submit_with_content(
+        &self,
+        caller: &Principal,
+        submit: Submit,
+        artifacts: Vec<NewArtifact>,
+        at_once: Arc<Semaphore>,
+    ) -> Result<ResultRecord, ServiceError> {
+        let Some(task) = self.engine.task(&submit.tenant, submit.id).await? else {
+            return Err(ServiceError::not_found("task not found"));
+        };
+        let running = task.place == Place::InProgress;
+        if running && task.worker.as_ref() != Some(&submit.worker) {
+            return Err(Rejection::NotOwner.into());
+        }
+        let prepared = self.artifacts.prepare(submit.id, artifacts).await;
+        if !running {
+            // It may be the submit that ended the task, sent again because its answer was lost.
+            let Ok(prepared) = prepared else { return Err(Rejection::NotInProgress.into()) };
+            let submit = Submit { artifacts: prepared.artifacts, ..submit };
+            return repeated_or(&self.engine, &submit, Rejection::NotInProgress).await;
+        }
+        let prepared = prepared.map_err(|why| invalid(&why))?;
+        let submit = Submit { artifacts: prepared.artifacts.clone(), ..submit };
+        check(&submit.outcome, &submit.artifacts)?;
+        let span = self.span("submit", caller, submit.id).await;
+        let (artifacts, engine) = (Arc::clone(&self.artifacts), Arc::clone(&self.engine));
+        let work = async move { store(&artifacts, &engine, submit, prepared, &at_once).await };
+        // To its end even if the client goes away: a half of it would leave objects that nobody knows.
+        let done = tokio::spawn(work.instrument(span)).await;
+        done.unwrap_or_else(|_| Err(ServiceError::unexpected()))
+    }
+}
+
+/// Uploads, then submits. What was uploaded for nothing is removed.
+async fn store(
+    artifacts: &Artifacts,
+    engine: &Engine,
+    submit: Submit,
+    prepared: Prepared,
+    at_once: &Semaphore,
+) -> Result<ResultRecord, ServiceError> {
+    let uploaded = artifacts.upload(&prepared, at_once).await;
+    uploaded.map_err(|_| unavailable("artifact_upload_failed", "artifact upload failed"))?;
+    match engine.propose(Command::Submit(submit.clone())).await {
+        Ok(Reply::Submitted(record)) => Ok(*record),
+        Ok(Reply::Rejected(rejection)) => {
+            artifacts.discard(&prepared).await;
+            // Sent twice at the same time: the other one was first, and did the same.
+            repeated_or(engine, &submit, rejection).await
+        }
+        Ok(_) => Err(ServiceError::unexpected()),
+        // Whether the task ended is not known. If not, the sweep will find what was uploaded.
+        Err(error @ (EngineError::Failed(_) | EngineError::Closed)) => Err(error.into()),
+        Err(error) => {
+            artifacts.discard(&prepared).await;
+            Err(error.into())
+        }
+    }
+}
+
+/// The record of this very submit, if it was made before; else the refusal.
+async fn repeated_or(
+    engine: &Engine,
+    submit: &Submit,
+    rejection: Rejection,
+) -> Result<ResultRecord, ServiceError> {
+    let shard = submit.id.shard(engine.shards());
+    let same = |stored: &_, sent: &_| is_same(submit.id, stored, sent);
+    let record = engine.read(shard, |reader| reader.repeated(submit, same)).await?;
+    match (record, rejection) {
+        (Some(record), _) => Ok(record),
+        (None, Rejection::NotFound) => Err(ServiceError::not_found("task not found")),
+        (None, rejection) => Err(rejection.into()),
+    }
+}
+
+/// Artifacts that cannot be.
+pub(crate) fn invalid(why: &str) -> ServiceError {
+    let refused = ServiceError::invalid("invalid_artifacts", "invalid artifacts");
+    refused.field("artifacts").detail(why)
+}
+
+fn unavailable(code: &'static str, error: &'static str) -> ServiceError {
+    let refused = ServiceError::new(Kind::Unavailable, code, error);
+    ServiceError { retry_after: Some(STORE_RETRY_SECONDS), ..refused }
+}
