@@ -17,6 +17,7 @@ pub mod http;
 pub mod limits;
 pub mod net;
 pub mod observe;
+pub mod push;
 pub mod server;
 pub mod service;
 

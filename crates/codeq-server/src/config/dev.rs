@@ -1,13 +1,21 @@
 //! The configuration of a server that is tried out.
 
-use std::net::SocketAddr;
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::PathBuf;
 
-use super::model::{AuthConfig, Config, GrpcConfig, LogFormat, StaticToken};
+use ipnet::{IpNet, Ipv4Net, Ipv6Net};
+
+use super::model::{AuthConfig, Config, GrpcConfig, LogFormat, StaticToken, WebhookConfig};
 use super::problem::Problem;
 
 /// The token of a development server: producer, worker, admin and operator.
 pub const DEV_TOKEN: &str = "dev-token";
+
+/// This machine: where somebody who tries things out has the receiver.
+pub(crate) const LOOPBACK: [IpNet; 2] = [
+    IpNet::V4(Ipv4Net::new_assert(Ipv4Addr::new(127, 0, 0, 0), 8)),
+    IpNet::V6(Ipv6Net::new_assert(Ipv6Addr::LOCALHOST, 128)),
+];
 
 /// The scopes of a worker.
 pub(crate) const WORKER_SCOPES: [&str; 6] = [
@@ -42,6 +50,7 @@ impl Config {
             worker_auth: dev_auth(&WORKER_SCOPES),
             allow_producer_as_worker: true,
             grpc: GrpcConfig { reflection: true },
+            webhooks: WebhookConfig { allowed_networks: LOOPBACK.to_vec() },
             ..Config::default()
         })
     }

@@ -69,6 +69,7 @@ pub(crate) const KEYS: &[Key] = &[
     key!("resultWebhookMaxAttempts", result_webhook_max_attempts),
     key!("resultWebhookBaseBackoffSeconds", result_webhook_base_backoff_seconds),
     key!("resultWebhookMaxBackoffSeconds", result_webhook_max_backoff_seconds),
+    key!(list "webhooks.allowedNetworks", webhooks.allowed_networks),
     key!(list "producerAuth.jwt", producer_auth.jwt),
     key!(list "producerAuth.staticTokens", producer_auth.static_tokens),
     key!(list "workerAuth.jwt", worker_auth.jwt),

@@ -38,6 +38,7 @@ pub use load::{Loaded, load};
 pub use model::{
     AuthConfig, BackoffPolicy, Config, Durability, GrpcConfig, HttpConfig, JwtConfig, LogFormat,
     MetricsConfig, RateLimit, RateLimits, StaticToken, TenantLimits, TlsConfig, TracingConfig,
+    WebhookConfig,
 };
 pub use problem::{ConfigError, Problem, Source, Sources};
 

@@ -6,6 +6,7 @@
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
+use ipnet::IpNet;
 use serde::{Deserialize, Serialize};
 
 use super::mask;
@@ -59,6 +60,8 @@ pub struct Config {
     pub result_webhook_base_backoff_seconds: u64,
     /// The longest pause between deliveries.
     pub result_webhook_max_backoff_seconds: u64,
+    /// What the server posts to addresses that tenants name.
+    pub webhooks: WebhookConfig,
 
     /// Who may enqueue.
     pub producer_auth: AuthConfig,
@@ -119,6 +122,14 @@ pub enum BackoffPolicy {
     ExpEqualJitter,
     /// A random part of the exponential pause.
     ExpFullJitter,
+}
+
+/// What the server posts to addresses that tenants name.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
+pub struct WebhookConfig {
+    /// Networks where webhooks may go although they are not public.
+    pub allowed_networks: Vec<IpNet>,
 }
 
 /// How tokens of one role are validated. Several ways are tried in turn; none at all means that nobody of
@@ -279,6 +290,7 @@ impl Default for Config {
             result_webhook_max_attempts: 5,
             result_webhook_base_backoff_seconds: 2,
             result_webhook_max_backoff_seconds: 60,
+            webhooks: WebhookConfig::default(),
             producer_auth: AuthConfig::default(),
             worker_auth: AuthConfig::default(),
             allow_producer_as_worker: false,

@@ -1,9 +1,11 @@
 //! From nodes to values, with a note of everything that does not fit.
 
 use std::collections::BTreeMap;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+
+use ipnet::IpNet;
 
 use super::model::{BackoffPolicy, Durability, JwtConfig, LogFormat, StaticToken};
 use super::near::nearest;
@@ -243,6 +245,23 @@ impl Value for SocketAddr {
         let expected = "an address and a port, such as 127.0.0.1:8080, 0.0.0.0:8080 or [::1]:8080";
         address.or_else(|| reader.wrong(path, node, expected))
     }
+}
+
+impl Value for IpNet {
+    fn read(node: &Node, path: &str, reader: &mut Reader<'_>) -> Option<IpNet> {
+        let net = match &node.kind {
+            Kind::Scalar { text, .. } => network(text),
+            _ => None,
+        };
+        let expected = "a network or an address, such as 10.0.0.0/8, 192.168.1.7 or fd00::/8";
+        net.or_else(|| reader.wrong(path, node, expected))
+    }
+}
+
+/// A network, or an address by itself. One that begins elsewhere than its length says is a slip.
+fn network(text: &str) -> Option<IpNet> {
+    let address = text.parse::<IpAddr>().map(IpNet::from);
+    address.or_else(|_| text.parse()).ok().filter(|net: &IpNet| net.trunc() == *net)
 }
 
 macro_rules! choices {

@@ -210,7 +210,7 @@ impl Producer {
             trace_parent,
             trace_state,
         };
-        draft.check()
+        draft.check(&self.app.service.destinations)
     }
 
     fn trace_of(&self, parent: &str, state: &str) -> (Option<Arc<str>>, Option<Arc<str>>) {

@@ -8,11 +8,11 @@ use codeq_core::names::check_command;
 use codeq_core::reply::{Enqueued, Reply};
 use codeq_core::view::Task;
 use codeq_engine::request::{Answer, ReplyTo, Request};
-use url::Url;
 
 use super::trace::span_of;
 use super::{Kind, Service, ServiceError, seconds, seed};
 use crate::auth::Principal;
+use crate::push::destination::Policy;
 
 /// What became of one task.
 pub struct Made {
@@ -49,12 +49,13 @@ pub struct Draft {
 
 impl Draft {
     /// The task, if everything about it that the core does not look at is right.
-    pub fn check(self) -> Result<NewTask, ServiceError> {
+    pub fn check(self, destinations: &Policy) -> Result<NewTask, ServiceError> {
         // Here and not only in the core, so that a batch fails on the first of its items that is wrong.
         check_command(&self.command)?;
         let webhook = self.webhook.filter(|text| !text.is_empty());
-        if webhook.as_deref().is_some_and(|text| !is_webhook(text)) {
-            return Err(ServiceError::invalid("invalid_webhook", "invalid webhook url"));
+        if let Some(Err(why)) = webhook.as_deref().map(|text| destinations.read(text)) {
+            let error = ServiceError::invalid("invalid_webhook", "invalid webhook url");
+            return Err(error.field("webhook").detail(why.to_string()));
         }
         let delay = match self.delay_seconds.map(u64::try_from) {
             None => None,
@@ -193,10 +194,4 @@ fn quota(text: &'static str) -> ServiceError {
     let refused = ServiceError::new(Kind::TooMany, "quota_exceeded", text);
     // Finished tasks make room: soon enough to ask again in a few seconds.
     ServiceError { retry_after: Some(5), scope: Some("tenant"), ..refused }
-}
-
-/// Whether a text can be the address of a result callback: http or https, with a host. Whether the server
-/// may go there is decided when it does.
-pub fn is_webhook(text: &str) -> bool {
-    Url::parse(text).is_ok_and(|url| matches!(url.scheme(), "http" | "https") && url.has_host())
 }

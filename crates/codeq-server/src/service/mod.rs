@@ -12,6 +12,7 @@ use tokio::sync::watch;
 
 use crate::config::{Config, TenantLimits};
 use crate::events::EventBus;
+use crate::push::destination::Policy;
 
 pub use error::{Kind, ServiceError};
 
@@ -39,6 +40,8 @@ pub struct Service {
     pub engine: Arc<Engine>,
     /// Transitions as they become durable.
     pub events: Arc<EventBus>,
+    /// Where webhooks may go.
+    pub destinations: Arc<Policy>,
     pub(crate) defaults: Defaults,
     /// Turns true when the server begins to stop: whoever waits is answered.
     pub(crate) draining: watch::Receiver<bool>,
@@ -67,7 +70,8 @@ impl Service {
             claim_max: config.max_claim_batch_size,
             tenant: config.tenant_limits.clone(),
         };
-        Service { engine, events, defaults, draining }
+        let destinations = Arc::new(Policy::new(&config.webhooks.allowed_networks));
+        Service { engine, events, destinations, defaults, draining }
     }
 
     /// Whether the server is about to stop.

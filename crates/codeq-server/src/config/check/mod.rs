@@ -2,6 +2,7 @@
 
 mod auth;
 mod files;
+mod networks;
 
 use std::net::SocketAddr;
 use std::ops::RangeInclusive;
@@ -68,6 +69,7 @@ impl Config {
             !self.worker_auth.lets_in() && !producers_work,
             "workerAuth has no jwt and no staticTokens: nobody can claim",
         );
+        notes.extend(networks::opened(self));
         notes.extend(auth::idle_workers(&self.worker_auth));
         notes
     }

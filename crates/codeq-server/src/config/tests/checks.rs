@@ -253,6 +253,39 @@ fn who_is_let_in_and_may_do_nothing_is_noted() {
 }
 
 #[test]
+fn networks_that_open_more_than_meant_are_noted() {
+    let notes = |networks: &str| {
+        let config = from_env(&[("CODEQ_WEBHOOKS_ALLOWED_NETWORKS", networks)]).unwrap().config;
+        let notes = config.notes().into_iter();
+        notes.filter(|note| note.starts_with("webhooks.")).collect::<Vec<_>>()
+    };
+    for harmless in ["[]", "[10.0.0.0/8, 192.168.1.7]", "['fd00:1::/32', 100.64.0.0/12]"] {
+        assert_eq!(notes(harmless), [""; 0], "{harmless}");
+    }
+    let cases = [
+        ("[127.0.0.1]", "has 127.0.0.1/32: ", "this machine"),
+        ("['::1']", "has ::1/128: ", "this machine"),
+        ("['::ffff:127.0.0.0/104']", "/104: ", "this machine"),
+        ("[169.254.169.254]", "has 169.254.169.254/32: ", "link-local"),
+        ("['fe80::/64']", "has fe80::/64: ", "link-local"),
+        ("[100.64.0.0/10]", "has 100.64.0.0/10: ", "a cloud hands out"),
+        ("[168.63.129.16]", "has 168.63.129.16/32: ", "a cloud hands out"),
+        ("['fc00::/7']", "has fc00::/7: ", "a cloud hands out"),
+        ("[10.0.0.0/8, 0.0.0.0/0]", "has 0.0.0.0/0: ", "this machine for itself only; link-local"),
+    ];
+    for (networks, which, what) in cases {
+        let said = notes(networks);
+        assert!(said.len() == 1 && said[0].contains(which), "{networks} {said:?}");
+        assert!(said[0].contains(what), "{networks} {said:?}");
+    }
+    for bad in ["[10.0.0.1/8]", "[10.0.0.0/33]", "[example.com]", "[7]", "['fe80::1%eth0']", "[[]]"]
+    {
+        let error = from_env(&[("CODEQ_WEBHOOKS_ALLOWED_NETWORKS", bad)]).unwrap_err().to_string();
+        assert!(error.contains("expected a network or an address"), "{bad} {error}");
+    }
+}
+
+#[test]
 fn a_development_server_is_for_this_machine() {
     let config = Config::dev("dir".into(), ([127, 0, 0, 1], 0).into()).unwrap();
     assert_eq!(config.check(), []);

@@ -23,6 +23,7 @@ fn other_value(path: &str) -> Value {
         "backoffPolicy" => json!("linear"),
         "allowProducerAsWorker" | "metrics.public" | "grpc.reflection" => json!(true),
         "metrics.addr" | "producerAddr" | "workerAddr" => json!("127.0.0.1:9090"),
+        "webhooks.allowedNetworks" => json!(["10.0.0.0/8", "fd00::/8"]),
         "publicUrl" => json!("https://codeq.example.com"),
         "tracing.otlpEndpoint" => json!("http://localhost:4318"),
         "tracing.sampleRatio" => json!(0.25),
