@@ -19,6 +19,10 @@ use crate::http::{App, Edge, metrics_router, router};
 use crate::limits::RateLimiter;
 use crate::net::{self, NetLimits, NetStats, TlsError, TlsFiles};
 use crate::observe::Metrics;
+use crate::push::bell::Bell;
+use crate::push::client::{self, Client};
+use crate::push::notify::Notifier;
+use crate::push::resolve::SystemResolver;
 use crate::service::Service;
 
 /// A running server.
@@ -34,6 +38,8 @@ pub struct Server {
     /// The listeners close.
     stopping: watch::Sender<bool>,
     listeners: Vec<JoinHandle<()>>,
+    /// Tells workers that queues have work.
+    notifier: JoinHandle<()>,
     tls: Option<TlsFiles>,
     ready_after: Duration,
 }
@@ -67,12 +73,14 @@ pub enum StartError {
 struct Observers {
     events: Arc<EventBus>,
     metrics: Arc<Metrics>,
+    bell: Arc<Bell>,
 }
 
 impl Observer for Observers {
     fn committed(&self, shard: u16, effects: &[Effect]) {
         self.metrics.committed(shard, effects);
         self.events.committed(shard, effects);
+        self.bell.committed(shard, effects);
     }
 
     fn recovered(&self, shard: u16, effects: &[Effect]) {
@@ -120,10 +128,13 @@ impl Server {
             None => None,
         };
         let metrics = Metrics::new();
-        let (engine, events) = open(&config, &metrics).await?;
+        let bell = Arc::new(Bell::default());
+        // Until the subscriptions are read, nobody knows that there are none.
+        let listening = bell.interest();
+        let (engine, events) = open(&config, &metrics, &bell).await?;
         let (draining, drained) = watch::channel(false);
         let app = Arc::new(App {
-            service: Service::new(engine, events, &config, drained),
+            service: Service::new(engine, events, bell, &config, drained.clone()),
             auth,
             limiter: RateLimiter::new(&config.rate_limit),
             metrics,
@@ -131,6 +142,12 @@ impl Server {
             times,
             edge: Edge::new(&config),
         });
+        let mut own = vec![http_addr, producer_addr, worker_addr];
+        own.extend(metrics_listener.as_ref().and_then(|listener| listener.local_addr().ok()));
+        let claim_url = format!("{}/v1/codeq/tasks/claim", config.public_url(http_addr));
+        let notifier = notifier(&app, own, claim_url).await?;
+        drop(listening);
+        let notifier = tokio::spawn(notifier.run(drained));
         let (stopping, stop) = watch::channel(false);
         let limits = NetLimits {
             max_connections: config.http.max_connections,
@@ -166,6 +183,7 @@ impl Server {
             draining,
             stopping,
             listeners,
+            notifier,
             tls,
             ready_after,
         })
@@ -227,8 +245,11 @@ impl Server {
     }
 
     async fn drain(self) {
-        let Server { app, draining, stopping, listeners, streams, .. } = self;
+        let Server { app, draining, stopping, listeners, notifier, streams, .. } = self;
         draining.send_replace(true);
+        if let Err(error) = notifier.await {
+            tracing::error!(target: "codeq::server", %error, "the notifier ended badly");
+        }
         streams.stop().await;
         drop(streams);
         app.service.engine.drain();
@@ -261,12 +282,37 @@ fn bind(addr: SocketAddr) -> Result<TcpListener, StartError> {
     bound().map_err(|source| StartError::Listen { addr, source })
 }
 
+/// What tells workers that queues have work, with all subscriptions read.
+async fn notifier(
+    app: &App,
+    own: Vec<SocketAddr>,
+    claim_url: String,
+) -> Result<Notifier, StartError> {
+    let Service { engine, subscriptions, destinations, .. } = &app.service;
+    subscriptions.load(engine).await.map_err(OpenError::from)?;
+    let options = client::Options { own, ..client::Options::default() };
+    let resolver = Arc::new(SystemResolver::new());
+    Ok(Notifier {
+        engine: Arc::clone(engine),
+        subscriptions: Arc::clone(subscriptions),
+        client: Client::new(Arc::clone(destinations), resolver, options),
+        metrics: Arc::clone(&app.metrics),
+        times: app.times.clone(),
+        claim_url,
+    })
+}
+
 async fn open(
     config: &Config,
     metrics: &Arc<Metrics>,
+    bell: &Arc<Bell>,
 ) -> Result<(Arc<Engine>, Arc<EventBus>), StartError> {
     let events = EventBus::new(codeq_engine::options::SHARDS_MAX);
-    let observers = Observers { events: Arc::clone(&events), metrics: Arc::clone(metrics) };
+    let observers = Observers {
+        events: Arc::clone(&events),
+        metrics: Arc::clone(metrics),
+        bell: Arc::clone(bell),
+    };
     let mut options = config.engine_options();
     options.observer = SharedObserver(Some(Arc::new(observers)));
     let dir = config.data_dir.clone();

@@ -23,6 +23,7 @@ mod components;
 mod kinds;
 mod probes;
 mod requests;
+mod subscriptions;
 mod tasks;
 mod workers;
 
@@ -41,8 +42,13 @@ pub fn text() -> &'static str {
 
 /// The documentation by operation id.
 pub fn operations() -> BTreeMap<&'static str, Operation> {
-    let groups =
-        [tasks::operations(), workers::operations(), admin::operations(), probes::operations()];
+    let groups = [
+        tasks::operations(),
+        workers::operations(),
+        subscriptions::operations(),
+        admin::operations(),
+        probes::operations(),
+    ];
     groups.into_iter().flatten().collect()
 }
 
@@ -63,7 +69,10 @@ fn build() -> Value {
         "tags": tags(),
         "security": [],
         "paths": paths,
-        "webhooks": { "taskFinished": { "post": components::result_callback() } },
+        "webhooks": {
+            "taskFinished": { "post": components::result_callback() },
+            "taskAvailable": { "post": subscriptions::webhook(components::webhook_headers()) },
+        },
         "components": components::components(),
     })
 }
@@ -88,6 +97,7 @@ fn tags() -> Value {
         { "name": "queue", "description": "Look at queues and steer them." },
         { "name": "dlq", "description": "Dead letters: tasks whose attempts are spent." },
         { "name": "topic", "description": "Policies of queues." },
+        { "name": "subscription", "description": "Workers that are told when there is work." },
         { "name": "event", "description": "Transitions of tasks as they happen." },
         { "name": "server", "description": "The server itself." },
     ])
@@ -99,6 +109,7 @@ fn shared(path: &str) -> Vec<Value> {
     let named = named.map(|name| match name {
         "id" => "TaskId",
         "command" => "Command",
+        "subscription" => "SubscriptionId",
         _ => "TopicName",
     });
     let parameters = named.chain(["RequestId", "TraceParent", "TraceState"]);

@@ -12,7 +12,9 @@ use tokio::sync::watch;
 
 use crate::config::{Config, TenantLimits};
 use crate::events::EventBus;
+use crate::push::bell::Bell;
 use crate::push::destination::Policy;
+use crate::push::subscriptions::Subscriptions;
 
 pub use error::{Kind, ServiceError};
 
@@ -30,6 +32,7 @@ pub mod nack;
 pub mod permission;
 pub mod queues;
 pub mod submit;
+pub mod subscriptions;
 pub mod tasks;
 pub mod topics;
 mod trace;
@@ -42,6 +45,8 @@ pub struct Service {
     pub events: Arc<EventBus>,
     /// Where webhooks may go.
     pub destinations: Arc<Policy>,
+    /// Who is told that queues have work.
+    pub subscriptions: Arc<Subscriptions>,
     pub(crate) defaults: Defaults,
     /// Turns true when the server begins to stop: whoever waits is answered.
     pub(crate) draining: watch::Receiver<bool>,
@@ -61,6 +66,7 @@ impl Service {
     pub fn new(
         engine: Arc<Engine>,
         events: Arc<EventBus>,
+        bell: Arc<Bell>,
         config: &Config,
         draining: watch::Receiver<bool>,
     ) -> Service {
@@ -71,7 +77,8 @@ impl Service {
             tenant: config.tenant_limits.clone(),
         };
         let destinations = Arc::new(Policy::new(&config.webhooks.allowed_networks));
-        Service { engine, events, destinations, defaults, draining }
+        let subscriptions = Arc::new(Subscriptions::new(Arc::clone(&destinations), bell));
+        Service { engine, events, destinations, subscriptions, defaults, draining }
     }
 
     /// Whether the server is about to stop.
