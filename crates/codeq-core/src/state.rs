@@ -215,6 +215,19 @@ impl State {
         self.queues.get(&id).is_some_and(|queue| queue.head.is_some())
     }
 
+    /// How many tasks of the queue could be claimed now.
+    pub fn claimable(&self, id: QueueId) -> u64 {
+        let Some(queue) = self.queues.get(&id).filter(|queue| queue.head.is_some()) else {
+            return 0;
+        };
+        let counts = &queue.row.counts;
+        let max = queue.row.topic.as_ref().map_or(0, |topic| topic.policy.max_consumers);
+        match u64::from(max) {
+            0 => counts.ready(),
+            max => counts.ready().min(max.saturating_sub(counts.in_progress)),
+        }
+    }
+
     /// The queues of a tenant in the order of their names.
     pub fn queues_of(&self, tenant: &str) -> impl Iterator<Item = (QueueId, &QueueRow)> {
         let ids = self.tenants.get(tenant).into_iter().flat_map(|tenant| tenant.queues.values());

@@ -109,6 +109,19 @@ impl Engine {
         Ok(sums.into_values().collect())
     }
 
+    /// How many tasks of a queue could be claimed now, over all shards.
+    pub async fn claimable(&self, tenant: &str, command: &str) -> Result<u64, EngineError> {
+        let mut sum = 0;
+        for shard in 0..self.shards() {
+            let count = |reader: &Reader<'_, Store>| {
+                let id = reader.state.queue_id(tenant, command);
+                Ok(id.map_or(0, |id| reader.state.claimable(id)))
+            };
+            sum += self.read(shard, count).await?;
+        }
+        Ok(sum)
+    }
+
     /// What a tenant has in the queues, over all shards.
     pub async fn held(&self, tenant: &str) -> Result<Held, EngineError> {
         let mut held = Held::default();

@@ -22,7 +22,9 @@ use crate::http::{App, Edge, metrics_router, router};
 use crate::limits::RateLimiter;
 use crate::net::{self, NetLimits, NetStats, TlsError, TlsFiles};
 use crate::observe::Metrics;
+use crate::push::bell::Bell;
 use crate::push::client::{self, Client};
+use crate::push::notify::Notifier;
 use crate::push::outbox::{Announced, Courier, Outbox};
 use crate::push::resolve::SystemResolver;
 use crate::service::Service;
@@ -40,7 +42,7 @@ pub struct Server {
     /// The listeners close.
     stopping: watch::Sender<bool>,
     listeners: Vec<JoinHandle<()>>,
-    /// What is done in the background: callbacks are sent, artifacts are cleared away.
+    /// What is done in the background: webhooks are called, artifacts are cleared away.
     background: Vec<JoinHandle<()>>,
     tls: Option<TlsFiles>,
     ready_after: Duration,
@@ -77,6 +79,7 @@ struct Observers {
     metrics: Arc<Metrics>,
     callbacks: Arc<Announced>,
     leavings: Leavings,
+    bell: Arc<Bell>,
 }
 
 impl Observer for Observers {
@@ -85,6 +88,7 @@ impl Observer for Observers {
         self.events.committed(shard, effects);
         self.callbacks.committed(shard, effects);
         self.leavings.committed(shard, effects);
+        self.bell.committed(shard, effects);
     }
 
     fn recovered(&self, shard: u16, effects: &[Effect]) {
@@ -140,11 +144,15 @@ impl Server {
         let (leavings, heard) = Leavings::new();
         let events = EventBus::new(codeq_engine::options::SHARDS_MAX);
         let callbacks = Arc::new(Announced::default());
+        let bell = Arc::new(Bell::default());
+        // Until the subscriptions are read, nobody knows that there are none.
+        let listening = bell.interest();
         let observers = Observers {
             events: Arc::clone(&events),
             metrics: Arc::clone(&metrics),
             callbacks: Arc::clone(&callbacks),
             leavings,
+            bell: Arc::clone(&bell),
         };
         let engine = open(&config, &events, observers).await?;
         let (draining, drained) = watch::channel(false);
@@ -154,7 +162,7 @@ impl Server {
             tokio::spawn(keeper::run(artifacts, engine, heard, stop.clone()))
         };
         let app = Arc::new(App {
-            service: Service::new(engine, events, artifacts, &config, drained),
+            service: Service::new(engine, events, artifacts, bell, &config, drained),
             auth,
             limiter: RateLimiter::new(&config.rate_limit),
             metrics,
@@ -185,9 +193,20 @@ impl Server {
             let net = Arc::clone(&app.net);
             listeners.push(serve(listener, streams.router(), tls.clone(), net));
         }
-        let own = vec![http_addr, producer_addr, worker_addr];
-        let outbox = Outbox::new(courier(&app, &config, own), callbacks, &config.webhooks);
-        let background = vec![keeper, tokio::spawn(outbox.run(stop.clone()))];
+        let mut own = vec![http_addr, producer_addr, worker_addr];
+        own.extend(metrics_addr);
+        let options = client::Options { own, ..client::Options::default() };
+        let destinations = Arc::clone(&app.service.destinations);
+        let client = Client::new(destinations, Arc::new(SystemResolver::new()), options);
+        let claim_url = format!("{}/v1/codeq/tasks/claim", config.public_url(http_addr));
+        let notifier = notifier(&app, client.clone(), claim_url).await?;
+        drop(listening);
+        let outbox = Outbox::new(courier(&app, client, &config), callbacks, &config.webhooks);
+        let background = vec![
+            keeper,
+            tokio::spawn(notifier.run(stop.clone())),
+            tokio::spawn(outbox.run(stop.clone())),
+        ];
         let ready_after = start.elapsed();
         Ok(Server {
             app,
@@ -302,18 +321,31 @@ fn bind(addr: SocketAddr) -> Result<TcpListener, StartError> {
     bound().map_err(|source| StartError::Listen { addr, source })
 }
 
-fn courier(app: &App, config: &Config, own: Vec<SocketAddr>) -> Courier {
-    let policy = Arc::clone(&app.service.destinations);
-    let options = client::Options { own, ..client::Options::default() };
+fn courier(app: &App, client: Client, config: &Config) -> Courier {
     Courier {
         engine: Arc::clone(&app.service.engine),
-        client: Client::new(Arc::clone(&policy), Arc::new(SystemResolver::new()), options),
-        policy,
+        client,
+        policy: Arc::clone(&app.service.destinations),
         secrets: Arc::clone(&app.service.secrets),
         metrics: Arc::clone(&app.metrics),
         times: app.times.clone(),
         attempts_max: config.result_webhook_max_attempts,
     }
+}
+
+/// What tells workers that queues have work, with all subscriptions read.
+async fn notifier(app: &App, client: Client, claim_url: String) -> Result<Notifier, StartError> {
+    let Service { engine, subscriptions, secrets, .. } = &app.service;
+    subscriptions.load(engine).await.map_err(OpenError::from)?;
+    Ok(Notifier {
+        engine: Arc::clone(engine),
+        subscriptions: Arc::clone(subscriptions),
+        client,
+        secrets: Arc::clone(secrets),
+        metrics: Arc::clone(&app.metrics),
+        times: app.times.clone(),
+        claim_url,
+    })
 }
 
 async fn open(

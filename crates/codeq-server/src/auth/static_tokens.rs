@@ -3,7 +3,7 @@
 //! Only digests are held. All of them are compared, in constant time, so that the time of an answer says
 //! nothing about how near a guess came or which entry it met.
 
-use codeq_core::names::check_tenant;
+use codeq_core::names::{check_tenant, check_worker};
 use sha2::{Digest, Sha256};
 use subtle::{ConditionallySelectable, ConstantTimeEq};
 
@@ -76,7 +76,12 @@ fn configured_principal(token: &StaticToken, kind: Kind) -> Result<Principal, St
         }
     }
     let event_types = event_types(token.event_types.iter().map(String::as_str))?;
-    Ok(principal(kind, &token.tenant, &token.subject, grants, event_types))
+    let group = token.worker_group.as_deref();
+    if group.is_some_and(|group| check_worker(group).is_err()) {
+        return Err("the workerGroup is empty, too long or not printable".to_owned());
+    }
+    let principal = principal(kind, &token.tenant, &token.subject, grants, event_types);
+    Ok(Principal { worker_group: group.map(Into::into), ..principal })
 }
 
 fn unhex(text: &str) -> Option<TokenDigest> {
@@ -112,6 +117,7 @@ mod tests {
             tenant: "acme".to_owned(),
             scopes: vec!["codeq:claim".to_owned()],
             event_types: vec!["Build".to_owned()],
+            worker_group: Some("builders".to_owned()),
         }
     }
 
@@ -130,6 +136,7 @@ mod tests {
             assert!(found.worker && !found.producer);
             assert!(found.scopes.has(Scope::Claim) && !found.scopes.has(Scope::Nack));
             assert_eq!(found.event_types, EventTypes::Only(vec!["Build".into()]));
+            assert_eq!(found.worker_group.as_deref(), Some("builders"));
             for wrong in ["", "ab", "abcd", "ABC", ABC] {
                 assert_eq!(tokens.find(&digest(wrong)), None, "{wrong}");
             }
@@ -171,6 +178,10 @@ mod tests {
             (
                 StaticToken { scopes: vec!["codeq:clam".into()], ..entry(Some("secret"), None) },
                 "unknown scope \"codeq:clam\"",
+            ),
+            (
+                StaticToken { worker_group: Some(long.clone()), ..entry(Some("secret"), None) },
+                "workerGroup",
             ),
             (StaticToken { event_types: vec![long], ..entry(Some("secret"), None) }, "event type"),
         ];

@@ -67,6 +67,7 @@ fn dev_auth(scopes: &[&str]) -> AuthConfig {
         tenant: "dev-tenant".to_owned(),
         scopes: scopes.iter().map(|scope| (*scope).to_owned()).collect(),
         event_types: vec!["*".to_owned()],
+        worker_group: None,
     };
     AuthConfig { jwt: Vec::new(), static_tokens: vec![token] }
 }

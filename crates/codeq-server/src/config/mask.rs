@@ -51,6 +51,7 @@ impl fmt::Debug for StaticToken {
             .field("tenant", &self.tenant)
             .field("scopes", &self.scopes)
             .field("event_types", &self.event_types)
+            .field("worker_group", &self.worker_group)
             .finish()
     }
 }

@@ -195,6 +195,8 @@ pub struct StaticToken {
     pub scopes: Vec<String>,
     /// Commands that a worker may claim; `*` is any.
     pub event_types: Vec<String>,
+    /// The group of workers that it belongs to, for availability notifications.
+    pub worker_group: Option<String>,
 }
 
 /// Token buckets per tenant, one for each scope.

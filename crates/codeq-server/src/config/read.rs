@@ -362,13 +362,15 @@ impl Value for WebhookSecret {
 impl Value for StaticToken {
     fn read(node: &Node, path: &str, reader: &mut Reader<'_>) -> Option<StaticToken> {
         let mut token = StaticToken::default();
-        let known = ["token", "tokenSha256", "subject", "tenant", "scopes", "eventTypes"];
+        let known =
+            ["token", "tokenSha256", "subject", "tenant", "scopes", "eventTypes", "workerGroup"];
         reader.fields(node, path, &known, |reader, name, node, path| match name {
             "token" => take(&mut token.token, node, path, reader),
             "tokenSha256" => take(&mut token.token_sha256, node, path, reader),
             "subject" => take(&mut token.subject, node, path, reader),
             "tenant" => take(&mut token.tenant, node, path, reader),
             "scopes" => take(&mut token.scopes, node, path, reader),
+            "workerGroup" => take(&mut token.worker_group, node, path, reader),
             _ => take(&mut token.event_types, node, path, reader),
         })?;
         Some(token)

@@ -44,6 +44,7 @@ mod parse_error;
 mod probes;
 mod queues;
 mod submit;
+mod subscriptions;
 mod tasks;
 mod topics;
 mod webhooks;

@@ -23,6 +23,7 @@ mod components;
 mod kinds;
 mod probes;
 mod requests;
+mod subscriptions;
 mod tasks;
 mod webhooks;
 mod workers;
@@ -45,6 +46,7 @@ pub fn operations() -> BTreeMap<&'static str, Operation> {
     let groups = [
         tasks::operations(),
         workers::operations(),
+        subscriptions::operations(),
         admin::operations(),
         webhooks::operations(),
         probes::operations(),
@@ -69,7 +71,10 @@ fn build() -> Value {
         "tags": tags(),
         "security": [],
         "paths": paths,
-        "webhooks": { "taskFinished": { "post": components::result_callback() } },
+        "webhooks": {
+            "taskFinished": { "post": components::result_callback() },
+            "taskAvailable": { "post": subscriptions::webhook(components::webhook_headers()) },
+        },
         "components": components::components(),
     })
 }
@@ -95,6 +100,7 @@ fn tags() -> Value {
         { "name": "dlq", "description": "Dead letters: tasks whose attempts are spent." },
         { "name": "topic", "description": "Policies of queues." },
         { "name": "webhook", "description": "What the server posts: deliveries and secrets." },
+        { "name": "subscription", "description": "Workers that are told when there is work." },
         { "name": "event", "description": "Transitions of tasks as they happen." },
         { "name": "server", "description": "The server itself." },
     ])
@@ -107,6 +113,7 @@ fn shared(path: &str) -> Vec<Value> {
         "id" => "TaskId",
         "command" => "Command",
         "artifact" => "ArtifactName",
+        "subscription" => "SubscriptionId",
         _ => "TopicName",
     });
     let parameters = named.chain(["RequestId", "TraceParent", "TraceState"]);

@@ -3,7 +3,7 @@
 use super::call::Handler;
 use super::{
     abandon, artifacts, cancel, claim, cleanup, dead_letters, docs, enqueue, events, heartbeat,
-    nack, probes, queues, submit, tasks, topics, webhooks,
+    nack, probes, queues, submit, subscriptions, tasks, topics, webhooks,
 };
 use crate::auth::Scope;
 
@@ -93,6 +93,11 @@ pub static ROUTES: &[Route] = routes! {
     Post "/v1/codeq/tasks/{id}/cancel" "cancelTask" Access::Producer, Small, cancel::cancel;
     Post "/v1/codeq/tasks/{id}/replay" "replayTask" Access::Admin, Small, dead_letters::replay_one;
     Get "/v1/codeq/artifacts/{id}/{artifact}" "getArtifact" Access::Any, None, artifacts::download;
+    Post "/v1/codeq/workers/subscriptions" "subscribe" Access::Worker(Scope::Subscribe), Small, subscriptions::create;
+    Get "/v1/codeq/workers/subscriptions" "listSubscriptions" Access::Any, None, subscriptions::list;
+    Get "/v1/codeq/workers/subscriptions/{subscription}" "getSubscription" Access::Any, None, subscriptions::get;
+    Delete "/v1/codeq/workers/subscriptions/{subscription}" "unsubscribe" Access::Any, None, subscriptions::delete;
+    Post "/v1/codeq/workers/subscriptions/{subscription}/heartbeat" "renewSubscription" Access::Worker(Scope::Subscribe), Small, subscriptions::heartbeat;
     Get "/v1/codeq/events" "streamEvents" Access::Any, None, events::stream;
     Get "/v1/codeq/raft/status" "raftStatus" Access::Any, None, probes::raft;
     Get "/v1/codeq/admin/queues" "listQueues" Access::Admin, None, queues::list;

@@ -13,8 +13,10 @@ use tokio::sync::watch;
 use crate::artifacts::Artifacts;
 use crate::config::{Config, TenantLimits};
 use crate::events::EventBus;
+use crate::push::bell::Bell;
 use crate::push::destination::Policy;
 use crate::push::secrets::Secrets;
+use crate::push::subscriptions::Subscriptions;
 
 pub use error::{Kind, ServiceError};
 
@@ -33,6 +35,7 @@ pub mod nack;
 pub mod permission;
 pub mod queues;
 pub mod submit;
+pub mod subscriptions;
 pub mod tasks;
 pub mod topics;
 mod trace;
@@ -50,6 +53,8 @@ pub struct Service {
     pub secrets: Arc<Secrets>,
     /// Outputs of tasks that lie here.
     pub artifacts: Arc<Artifacts>,
+    /// Who is told that queues have work.
+    pub subscriptions: Arc<Subscriptions>,
     pub(crate) defaults: Defaults,
     /// Turns true when the server begins to stop: whoever waits is answered.
     pub(crate) draining: watch::Receiver<bool>,
@@ -70,6 +75,7 @@ impl Service {
         engine: Arc<Engine>,
         events: Arc<EventBus>,
         artifacts: Arc<Artifacts>,
+        bell: Arc<Bell>,
         config: &Config,
         draining: watch::Receiver<bool>,
     ) -> Service {
@@ -81,7 +87,17 @@ impl Service {
         };
         let destinations = Arc::new(Policy::new(&config.webhooks.allowed_networks));
         let secrets = Arc::new(Secrets::new(Arc::clone(&engine), &config.webhooks.secrets));
-        Service { engine, events, artifacts, destinations, secrets, defaults, draining }
+        let subscriptions = Arc::new(Subscriptions::new(Arc::clone(&destinations), bell));
+        Service {
+            engine,
+            events,
+            destinations,
+            secrets,
+            subscriptions,
+            artifacts,
+            defaults,
+            draining,
+        }
     }
 
     /// Whether the server is about to stop.

@@ -21,6 +21,7 @@ fn token(name: &str, subject: &str, scopes: &[&str]) -> StaticToken {
         tenant: "a".to_owned(),
         scopes: scopes.iter().map(|scope| (*scope).to_owned()).collect(),
         event_types: vec!["*".to_owned()],
+        worker_group: None,
     }
 }
 

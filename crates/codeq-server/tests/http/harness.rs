@@ -258,6 +258,7 @@ fn token(role: &str, tenant: &str, scopes: &[&str], event_types: &[&str]) -> Sta
         tenant: tenant.to_owned(),
         scopes: owned(scopes),
         event_types: owned(event_types),
+        worker_group: None,
     }
 }
 

@@ -75,8 +75,9 @@ fn promised(operation: &str) -> Access {
         "abandonTask" => Access::Worker(Scope::Abandon),
         "nackTask" => Access::Worker(Scope::Nack),
         "submitResult" | "submitResults" => Access::Worker(Scope::Result),
+        "subscribe" | "renewSubscription" => Access::Worker(Scope::Subscribe),
         "getTask" | "getResult" | "getHistory" | "listTasks" | "streamEvents" | "raftStatus"
-        | "getArtifact" => Access::Any,
+        | "getArtifact" | "listSubscriptions" | "getSubscription" | "unsubscribe" => Access::Any,
         "listQueues"
         | "getQueue"
         | "pauseQueue"
@@ -108,6 +109,8 @@ enum Reach {
     Task,
     /// The queue or topic in its path.
     Queue,
+    /// The subscription in its path.
+    Subscription,
     /// The caller's tenant as a whole.
     Tenant,
     /// The same as [`Reach::Tenant`], as a stream without end: tested with the events.
@@ -126,6 +129,7 @@ fn reach(route: &Route) -> Reach {
         | "replayDeadLetters" | "purgeDeadLetters" | "putTopic" | "getTopic" | "deleteTopic" => {
             Reach::Queue
         }
+        "renewSubscription" | "getSubscription" | "unsubscribe" => Reach::Subscription,
         "enqueueTask"
         | "enqueueTasks"
         | "listTasks"
@@ -134,6 +138,8 @@ fn reach(route: &Route) -> Reach {
         | "submitResults"
         | "listQueues"
         | "cleanupTasks"
+        | "subscribe"
+        | "listSubscriptions"
         | "listDeliveries"
         | "resendDeliveries"
         | "listWebhookSecrets"
@@ -165,6 +171,7 @@ fn body(route: &Route, id: &str) -> Value {
         "submitResults" => json!({"results": [{"taskId": id, "status": "COMPLETED"}]}),
         "cleanupTasks" => json!({"before": crate::harness::LATER, "tenantId": "a"}),
         "putTopic" => json!({"maxConsumers": 1}),
+        "subscribe" => json!({"callbackUrl": "https://example.com/b", "tenantId": "a"}),
         _ => json!({"tenantId": "a"}),
     }
 }
@@ -175,7 +182,10 @@ async fn call(h: &Harness, route: &Route, token: &str, id: &str) -> Reply {
 
 fn request(h: &Harness, route: &Route, token: &str, id: &str) -> reqwest::RequestBuilder {
     let path = route.path.replace("{id}", id).replace("{command}", "shared");
-    let path = path.replace("{name}", "shared").replace("{artifact}", "shared");
+    let path = path
+        .replace("{name}", "shared")
+        .replace("{artifact}", "shared")
+        .replace("{subscription}", id);
     assert!(!path.contains('{'), "{path}: how is this filled in?");
     let query = if route.operation == "deleteTopic" { "deletionPolicy=Delete&" } else { "" };
     let request = h.request(method(route), token, &format!("{path}?{query}tenant=a&tenantId=a"));
@@ -211,6 +221,8 @@ async fn every_route_lets_in_whom_it_should_and_nobody_else() {
 
 /// Tenant A: a task in every place, all in one queue with a policy, all with something to hide.
 async fn fill(h: &Harness) -> Vec<String> {
+    let wish = json!({"callbackUrl": format!("https://example.com/{SECRET}"), "ttlSeconds": 3_600});
+    h.post(WORKER, "workers/subscriptions", wish).await.expect(200);
     let make = async |more: Value| {
         let task =
             json!({"command": "shared", "payload": {"secret": SECRET}, "idempotencyKey": null});
@@ -242,6 +254,7 @@ async fn view(h: &Harness, ids: &[String]) -> Vec<Value> {
         "admin/queues".to_owned(),
         "admin/dlq/shared".to_owned(),
         "admin/topics/shared".to_owned(),
+        "workers/subscriptions".to_owned(),
     ];
     for id in ids {
         paths.extend([format!("tasks/{id}"), format!("tasks/{id}/history")]);
@@ -274,12 +287,15 @@ async fn no_route_reaches_into_another_tenant() {
     let h = Harness::start().await;
     let ids = fill(&h).await;
     let before = view(&h, &ids).await;
+    let listed = h.get(ADMIN, "workers/subscriptions").await.expect(200).json();
+    let subscription = [listed["items"][0]["subscriptionId"].as_str().unwrap().to_owned()];
     for route in ROUTES {
         let token = intruder(route.access);
         let targets = match reach(route) {
             Reach::Nothing | Reach::Stream => continue,
             Reach::Queue | Reach::Tenant => &ids[..1],
             Reach::Task => &ids[..],
+            Reach::Subscription => &subscription[..],
         };
         for id in targets {
             let reply = call(&h, route, token, id).await;
@@ -287,7 +303,7 @@ async fn no_route_reaches_into_another_tenant() {
             let context = format!("{}: {} {text}", route.operation, reply.status);
             assert!(!text.contains(SECRET) && reply.status < 500, "{context}");
             assert!(!text.contains(r#""tenantId":"a""#), "{context}");
-            if reach(route) == Reach::Task {
+            if matches!(reach(route), Reach::Task | Reach::Subscription) {
                 let unknown = call(&h, route, token, UNKNOWN_ID).await;
                 assert_eq!(reply.status, 404, "{context}");
                 assert_eq!(without_request_id(&reply), without_request_id(&unknown), "{context}");

@@ -12,6 +12,7 @@ use crate::config::model::{AuthConfig, JwtConfig, StaticToken};
 use crate::config::near::nearest;
 use crate::config::problem::Problem;
 use crate::config::read::shown;
+use crate::service::subscriptions::GROUP_BYTES_MAX;
 
 /// Most validators of one role, each in its kind.
 const WAYS_MAX: usize = 1_000;
@@ -145,6 +146,13 @@ fn check_static(token: &StaticToken, path: &str, problems: &mut Vec<Problem>) {
             problem(&format!(".eventTypes[{index}]"), text);
         }
     }
+    if token.worker_group.as_deref().is_some_and(|group| !is_group(group)) {
+        problem(".workerGroup", "must be 1 to 128 bytes without control characters");
+    }
+}
+
+fn is_group(group: &str) -> bool {
+    check_worker(group).is_ok() && group.len() <= GROUP_BYTES_MAX
 }
 
 fn is_bearer(token: &str) -> bool {

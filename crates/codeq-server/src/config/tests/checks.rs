@@ -202,6 +202,8 @@ fn static_tokens_are_complete() {
     assert_eq!(check(&|it| it.subject.clear()).len(), 1);
     assert_eq!(check(&|it| it.tenant = "a\nb".to_owned()).len(), 1);
     assert_eq!(check(&|it| it.event_types = vec![String::new()]).len(), 1);
+    assert_eq!(check(&|it| it.worker_group = text(&"g".repeat(128))), [""; 0]);
+    assert_eq!(check(&|it| it.worker_group = text(&"g".repeat(129))).len(), 1);
     assert_eq!(
         check(&|it| it.scopes.push("codeq:clam".to_owned())),
         [format!("{key}.scopes[1]: unknown scope 'codeq:clam', did you mean 'codeq:claim'?")]

@@ -56,7 +56,7 @@ pub static CODES: &[Code] = codes! {
     "too_deep" 400, "The JSON is nested deeper than 100 levels.",
         "Flatten it, or send it as a string.";
 
-    "not_found" 404, "There is no such task, result, artifact, queue or topic in the tenant of the token.",
+    "not_found" 404, "There is no such task, result, artifact, queue, topic or subscription in the tenant of the token, or it is somebody else's.",
         "Check the id and the tenant. Finished tasks are removed when their retention ends.";
     "not_in_progress" 409, "The task is not leased, or the lease has ended.",
         "Drop the work: the task was finished, given back, or is somebody else's by now.";
@@ -142,6 +142,17 @@ pub static CODES: &[Code] = codes! {
         "Use lower-case letters, digits and inner hyphens.";
     "invalid_topic_policy" 422, "A value of the policy is out of its range; `field` names it.",
         "Correct the field.";
+
+    "invalid_callback_url" 400, "`callbackUrl` is not an address that the server may post to; `detail` says why.",
+        "Give an http or https URL of a public address, or ask the operator to open the network.";
+    "invalid_subscription" 400, "A value of the subscription is out of its range or missing; `field` names it.",
+        "Correct the field.";
+    "invalid_record" 400, "What is to be kept has a name or a value that is too long.",
+        "Shorten it.";
+    "too_many_records" 409, "The tenant has as many of these as it may; `detail` names the limit.",
+        "Remove some, or let them end.";
+    "record_changed" 409, "Somebody else has changed it meanwhile.",
+        "Read it again and repeat.";
 
     "invalid_tenant" 400, "The tenant of the token is empty, too long, or has control characters.",
         "Correct the token's claims.";

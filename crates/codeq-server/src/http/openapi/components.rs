@@ -7,7 +7,7 @@ use serde_json::{Map, Value, json};
 use super::codes;
 use super::kinds::{command, label, text};
 use super::operation::{headers, reference, set};
-use super::{answers, requests, webhooks};
+use super::{answers, requests, subscriptions, webhooks};
 
 /// Codes of every route that asks for a token.
 pub const CALLER: [&str; 8] = [
@@ -47,6 +47,7 @@ pub fn components() -> Value {
         .into_iter()
         .chain(answers::schemas())
         .chain(webhooks::schemas())
+        .chain(subscriptions::schemas())
         .map(|(name, schema)| (name.to_owned(), schema))
         .collect();
     let shared = SHARED.iter().map(|(name, status, codes)| {
@@ -132,6 +133,7 @@ fn parameters() -> Value {
         "TaskId": path("id", "The task. A text that is no id names no task.", id),
         "Command": path("command", "The queue: a command in any ASCII case.", command()),
         "ArtifactName": path("artifact", "The name of the artifact.", json!({ "type": "string", "minLength": 1 })),
+        "SubscriptionId": path("subscription", "The subscription.", json!({ "type": "string", "minLength": 1 })),
         "TopicName": path("name", "The topic: a DNS label.", label()),
         "RequestId": header("X-Request-Id",
             "Echoed if it is 1 to 128 visible ASCII characters; otherwise a new one is made."),
@@ -155,27 +157,32 @@ fn response_headers() -> Value {
     })
 }
 
-/// The result callback, as its receiver sees it.
-pub fn result_callback() -> Value {
+/// The headers of every webhook.
+pub fn webhook_headers() -> Value {
     let header = |name: &str, description: &str| {
         json!({
             "name": name, "in": "header", "required": true, "description": description,
             "schema": { "type": "string" },
         })
     };
+    json!([
+        header("X-CodeQ-Timestamp", "Unix seconds."),
+        header("X-CodeQ-Signature", "Lower-case hex HMAC-SHA256 of `timestamp + \".\" + body`."),
+        header("webhook-id", "Stable over retries (Standard Webhooks)."),
+        header("webhook-timestamp", "Unix seconds (Standard Webhooks)."),
+        header("webhook-signature", "`v1,<base64>` (Standard Webhooks)."),
+    ])
+}
+
+/// The result callback, as its receiver sees it.
+pub fn result_callback() -> Value {
     json!({
         "operationId": "taskFinished",
         "tags": ["task"],
         "summary": "A task with a `webhook` is finished",
         "description": "Sent for every way in which a task ends, at least once, with retries. Redirects are \
             not followed, 10 seconds are allowed for the answer, and `Retry-After` is honoured.",
-        "parameters": [
-            header("X-CodeQ-Timestamp", "Unix seconds."),
-            header("X-CodeQ-Signature", "Lower-case hex HMAC-SHA256 of `timestamp + \".\" + body`."),
-            header("webhook-id", "Stable over retries (Standard Webhooks)."),
-            header("webhook-timestamp", "Unix seconds (Standard Webhooks)."),
-            header("webhook-signature", "`v1,<base64>` (Standard Webhooks)."),
-        ],
+        "parameters": webhook_headers(),
         "requestBody": {
             "required": true,
             "content": { "application/json": { "schema": reference("ResultCallback") } },

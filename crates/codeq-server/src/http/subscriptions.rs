@@ -1,0 +1,118 @@
+//! `/workers/subscriptions`.
+
+use std::sync::Arc;
+
+use axum::http::StatusCode;
+use serde::{Deserialize, Serialize};
+
+use super::call::{Answer, Call};
+use super::endpoint::no_content;
+use super::wire::Times;
+use super::{answer, json};
+use crate::auth::shown;
+use crate::push::subscriptions::Subscription;
+use crate::service::subscriptions::SubscribeRequest;
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Request {
+    callback_url: String,
+    event_types: Option<Vec<Arc<str>>>,
+    ttl_seconds: Option<i64>,
+    delivery_mode: Option<String>,
+    group_id: Option<String>,
+    min_interval_seconds: Option<i64>,
+}
+
+#[derive(Deserialize, Default)]
+#[serde(rename_all = "camelCase")]
+struct Renewal {
+    ttl_seconds: Option<i64>,
+}
+
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Subscribed<'a> {
+    subscription_id: &'a str,
+    expires_at: String,
+}
+
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Body<'a> {
+    subscription_id: &'a str,
+    worker_id: String,
+    callback_url: &'a str,
+    event_types: Vec<&'a str>,
+    delivery_mode: &'static str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    group_id: Option<&'a str>,
+    min_interval_seconds: u32,
+    ttl_seconds: u32,
+    created_at: String,
+    expires_at: String,
+}
+
+#[derive(Serialize)]
+struct List<'a> {
+    items: Vec<Body<'a>>,
+}
+
+pub async fn create(call: Call) -> Answer {
+    let request: Request = json::parse(&call.body)?;
+    let request = SubscribeRequest {
+        callback_url: request.callback_url,
+        event_types: request.event_types.unwrap_or_default(),
+        ttl_seconds: request.ttl_seconds,
+        delivery_mode: request.delivery_mode,
+        group_id: request.group_id,
+        min_interval_seconds: request.min_interval_seconds,
+    };
+    let done = call.service().subscribe(&call.caller, request).await?;
+    Ok(subscribed(&call, &done))
+}
+
+pub async fn heartbeat(call: Call) -> Answer {
+    let Renewal { ttl_seconds } = json::parse_or_default(&call.body)?;
+    let done = call.service().renew_subscription(&call.caller, &call.name, ttl_seconds).await?;
+    Ok(subscribed(&call, &done))
+}
+
+pub async fn list(call: Call) -> Answer {
+    let found = call.service().subscriptions(&call.caller).await?;
+    let items = found.iter().map(|one| body(one, call.times())).collect();
+    Ok(answer::json(StatusCode::OK, &List { items }))
+}
+
+pub async fn get(call: Call) -> Answer {
+    let found = call.service().subscription(&call.caller, &call.name).await?;
+    Ok(answer::json(StatusCode::OK, &body(&found, call.times())))
+}
+
+pub async fn delete(call: Call) -> Answer {
+    call.service().unsubscribe(&call.caller, &call.name).await?;
+    Ok(no_content())
+}
+
+fn subscribed(call: &Call, subscription: &Subscription) -> axum::response::Response {
+    let expires_at = call.times().text(subscription.expires_at);
+    let body = Subscribed { subscription_id: &subscription.id, expires_at };
+    answer::json(StatusCode::OK, &body)
+}
+
+fn body<'a>(subscription: &'a Subscription, times: &Times) -> Body<'a> {
+    let wish = &subscription.wish;
+    let names = wish.event_types.as_ref();
+    Body {
+        subscription_id: &subscription.id,
+        worker_id: shown(&wish.owner).into_owned(),
+        callback_url: &wish.callback_url,
+        event_types: names.map_or(vec!["*"], |names| names.iter().map(|name| &**name).collect()),
+        delivery_mode: wish.mode.name(),
+        group_id: wish.group.as_deref(),
+        min_interval_seconds: wish.min_interval_seconds,
+        ttl_seconds: wish.ttl_seconds,
+        created_at: times.text(subscription.created_at),
+        expires_at: times.text(subscription.expires_at),
+    }
+}

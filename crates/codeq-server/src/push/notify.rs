@@ -1,0 +1,283 @@
+//! Availability notifications: workers that have subscribed are told that a queue has work.
+//!
+//! Advisory, and never in the way: the engine's threads ring the [`Bell`](super::bell::Bell) and go on; one
+//! task looks who wants to hear of it and sends. A notification is sent once; whoever missed it finds its
+//! tasks by claiming.
+
+use std::collections::BTreeSet;
+use std::panic::AssertUnwindSafe;
+use std::sync::Arc;
+
+use axum::http::{HeaderValue, StatusCode, header};
+use bytes::Bytes;
+use codeq_core::command::DeleteRecord;
+use codeq_core::record::RecordKind;
+use codeq_engine::Engine;
+use futures_util::FutureExt;
+use serde::Serialize;
+use tokio::sync::watch;
+use tokio::task::JoinSet;
+use tokio::time::{Instant, sleep_until};
+
+use super::bell::Marks;
+use super::client::Client;
+use super::lanes::{Job, Lanes};
+use super::secret;
+use super::secrets::Secrets;
+use super::subscriptions::{Subscription, Subscriptions};
+use super::turns::Turns;
+use crate::http::wire::Times;
+use crate::observe::Metrics;
+
+/// What this kind of webhook is called in the metrics.
+const KIND: &str = "availability";
+
+/// What sending needs.
+pub struct Notifier {
+    /// Where the tasks are.
+    pub engine: Arc<Engine>,
+    /// Who wants to hear.
+    pub subscriptions: Arc<Subscriptions>,
+    /// How it is sent.
+    pub client: Client,
+    /// What is signed with.
+    pub secrets: Arc<Secrets>,
+    /// Counting.
+    pub metrics: Arc<Metrics>,
+    /// How moments are written.
+    pub times: Times,
+    /// Where a worker claims.
+    pub claim_url: String,
+}
+
+/// What became of a notification.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Outcome {
+    /// The receiver took it.
+    Delivered,
+    /// It did not.
+    Failed,
+    /// It did not and never will again.
+    Gone,
+    /// There was nothing to tell any more.
+    Nothing,
+}
+
+/// The body of a notification.
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Available<'a> {
+    event_type: &'a str,
+    available: bool,
+    queue_depth: u64,
+    claim_url: &'a str,
+    sent_at: String,
+    notification_id: &'a str,
+}
+
+impl Notifier {
+    /// Notifies until `stop` turns true. The view of the subscriptions must be loaded.
+    pub async fn run(self, mut stop: watch::Receiver<bool>) {
+        let mut desk = Desk {
+            notifier: Arc::new(self),
+            turns: Turns::default(),
+            lanes: Lanes::default(),
+            sends: JoinSet::new(),
+        };
+        desk.look_around().await;
+        loop {
+            let next = desk.turns.next();
+            let bell = Arc::clone(desk.notifier.subscriptions.bell());
+            tokio::select! {
+                () = stopped(&mut stop) => break,
+                () = bell.rung() => desk.rung(bell.take()).await,
+                Some(sent) = desk.sends.join_next() => {
+                    if let Ok((job, outcome)) = sent {
+                        desk.sent(&job, outcome).await;
+                    }
+                }
+                () = sleep_until(next.unwrap_or_else(Instant::now)), if next.is_some() => {
+                    desk.due().await;
+                }
+            }
+            desk.start();
+        }
+        desk.sends.shutdown().await;
+    }
+
+    /// How many tasks could be claimed. What cannot be read has nothing to tell.
+    async fn depth(&self, tenant: &str, command: &str) -> u64 {
+        self.engine.claimable(tenant, command).await.unwrap_or(0)
+    }
+
+    async fn send(&self, job: &Job) -> Outcome {
+        let Subscription { tenant, wish, .. } = &job.receiver.subscription;
+        let queue_depth = self.depth(tenant, &job.command).await;
+        let event_type = match wish.spelling(&job.command) {
+            Some(event_type) if queue_depth > 0 => event_type,
+            _ => return Outcome::Nothing,
+        };
+        let now = self.engine.wall();
+        let id = format!("{:032x}", rand::random::<u128>());
+        let body = Available {
+            event_type,
+            available: true,
+            queue_depth,
+            claim_url: &self.claim_url,
+            sent_at: self.times.text(now),
+            notification_id: &id,
+        };
+        let Ok(body) = serde_json::to_vec(&body).map(Bytes::from) else {
+            return Outcome::Failed;
+        };
+        let Ok(secrets) = self.secrets.live(tenant).await else {
+            return Outcome::Failed;
+        };
+        let mut headers = secret::headers(&secrets, &id, now / 1_000, &body);
+        headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
+        match self.client.post(&job.receiver.to, headers, body).await {
+            Ok(answer) if answer.status.is_success() => Outcome::Delivered,
+            Ok(answer) if answer.status == StatusCode::GONE => Outcome::Gone,
+            Ok(answer) => {
+                let (to, status) = (job.receiver.to.authority(), answer.status.as_u16());
+                tracing::debug!(target: "codeq::push", to, status, "a notification was not taken");
+                Outcome::Failed
+            }
+            Err(_) => Outcome::Failed,
+        }
+    }
+
+    /// The receiver has said that it is gone for good.
+    async fn remove(&self, subscription: &Subscription) {
+        let delete = DeleteRecord {
+            tenant: Arc::clone(&subscription.tenant),
+            kind: RecordKind::Subscription,
+            name: Arc::clone(&subscription.id),
+            expected: None,
+        };
+        if let Err(error) = self.engine.delete_record(delete).await {
+            tracing::debug!(target: "codeq::push", %error, "a subscription was not removed");
+        }
+    }
+}
+
+async fn stopped(stop: &mut watch::Receiver<bool>) {
+    // A sender that is gone is a stop too.
+    let _ = stop.wait_for(|stop| *stop).await;
+}
+
+/// The task's own state.
+struct Desk {
+    notifier: Arc<Notifier>,
+    turns: Turns,
+    lanes: Lanes,
+    sends: JoinSet<(Job, Outcome)>,
+}
+
+impl Desk {
+    /// After a start: what the run before may not have got round to tell.
+    async fn look_around(&mut self) {
+        for tenant in self.notifier.subscriptions.tenants() {
+            let queues = self.notifier.engine.queues(&tenant).await.unwrap_or_default();
+            for queue in queues.into_iter().filter(|queue| queue.counts.ready() > 0) {
+                self.announce(&tenant, &queue.name).await;
+            }
+        }
+        self.start();
+    }
+
+    async fn rung(&mut self, marks: Marks) {
+        for _ in 0..marks.missed {
+            self.count("dropped");
+        }
+        // Who has subscribed before a queue got work hears of it: the subscriptions first.
+        self.refresh(&marks).await;
+        let mut queues = BTreeSet::new();
+        for (shard, queue) in marks.ready {
+            let name = self.notifier.engine.peek(shard, |state| {
+                let row = state.queue_row(queue)?;
+                Some((Arc::clone(&row.tenant), Arc::clone(&row.name)))
+            });
+            queues.extend(name.flatten());
+        }
+        for (tenant, command) in queues {
+            self.announce(&tenant, &command).await;
+        }
+    }
+
+    async fn refresh(&mut self, marks: &Marks) {
+        // What cannot be read has stopped for good, and then there is nothing to tell.
+        let Notifier { engine, subscriptions, .. } = &*self.notifier;
+        if marks.all_changed && subscriptions.load(engine).await.is_ok() {
+            self.turns.retain(|tenant, id| subscriptions.get(tenant, id, 0).is_some());
+        }
+        for (tenant, id) in &marks.changed {
+            if let Ok(false) = subscriptions.refresh(engine, tenant, id).await {
+                self.turns.forget(id);
+            }
+        }
+    }
+
+    /// A queue has work.
+    async fn announce(&mut self, tenant: &Arc<str>, command: &Arc<str>) {
+        let now = self.notifier.engine.wall();
+        let wanting = self.notifier.subscriptions.wanting(tenant, command, now);
+        // Often a waiting claim has taken it by now.
+        if wanting.is_empty() || self.notifier.depth(tenant, command).await == 0 {
+            return;
+        }
+        for receiver in self.turns.ready(Instant::now(), command, &wanting) {
+            self.push(Job { receiver, command: Arc::clone(command) });
+        }
+    }
+
+    /// Somebody who had to wait may hear now.
+    async fn due(&mut self) {
+        let now = self.notifier.engine.wall();
+        for due in self.turns.due(Instant::now()) {
+            let receiver = self.notifier.subscriptions.get(&due.tenant, &due.id, now);
+            match receiver {
+                Some(receiver) => self.push(Job { receiver, command: due.command }),
+                None => self.turns.forget(&due.id),
+            }
+        }
+    }
+
+    fn push(&mut self, job: Job) {
+        let id = Arc::clone(&job.receiver.subscription.id);
+        if !self.lanes.push(job) {
+            self.turns.unsent(&id, Instant::now());
+            self.count("dropped");
+        }
+    }
+
+    fn start(&mut self) {
+        while let Some(job) = self.lanes.start() {
+            let notifier = Arc::clone(&self.notifier);
+            self.sends.spawn(async move {
+                let sending = AssertUnwindSafe(notifier.send(&job)).catch_unwind();
+                let outcome = sending.await.unwrap_or(Outcome::Failed);
+                (job, outcome)
+            });
+        }
+    }
+
+    async fn sent(&mut self, job: &Job, outcome: Outcome) {
+        self.lanes.done(job);
+        let subscription = &job.receiver.subscription;
+        match outcome {
+            Outcome::Delivered => self.count("delivered"),
+            Outcome::Failed => self.count("failed"),
+            Outcome::Gone => {
+                self.count("failed");
+                self.turns.forget(&subscription.id);
+                self.notifier.remove(subscription).await;
+            }
+            Outcome::Nothing => self.turns.unsent(&subscription.id, Instant::now()),
+        }
+    }
+
+    fn count(&self, outcome: &'static str) {
+        self.notifier.metrics.webhook_delivered(KIND, outcome);
+    }
+}

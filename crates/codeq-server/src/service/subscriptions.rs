@@ -1,0 +1,273 @@
+//! Worker subscriptions: who is told that a queue has work.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use codeq_core::command::{DeleteRecord, PutRecord};
+use codeq_core::limits::{COMMAND_BYTES_MAX, RECORD_VALUE_BYTES_MAX};
+use codeq_core::names::{check_command, cut};
+use codeq_core::record::{Record, RecordKind};
+use codeq_core::reply::{Rejection, Reply};
+
+use super::{Service, ServiceError, seconds};
+use crate::auth::{EventTypes, Principal, Scope};
+use crate::push::subscriptions::{Mode, Subscription, Wish};
+
+/// How long a subscription lives that does not say.
+pub const TTL_SECONDS_DEFAULT: u32 = 300;
+/// The longest that one lives without being renewed.
+pub const TTL_SECONDS_MAX: u32 = 86_400;
+/// The pause between two notifications of a subscription that does not say.
+pub const INTERVAL_SECONDS_DEFAULT: u32 = 5;
+/// The longest such pause.
+pub const INTERVAL_SECONDS_MAX: u32 = 3_600;
+/// Longest name of a group in bytes.
+pub const GROUP_BYTES_MAX: usize = 128;
+
+const KIND: RecordKind = RecordKind::Subscription;
+/// How often a renewal begins anew that met another one.
+const TRIES: usize = 4;
+
+/// What a worker asks for. Empty texts count as absent.
+#[derive(Debug, Clone, Default)]
+pub struct SubscribeRequest {
+    /// Where notifications go.
+    pub callback_url: String,
+    /// Of which commands; empty means all that the token allows.
+    pub event_types: Vec<Arc<str>>,
+    /// How long it lives without being renewed.
+    pub ttl_seconds: Option<i64>,
+    /// `fanout`, `group` or `hash`.
+    pub delivery_mode: Option<String>,
+    /// The group.
+    pub group_id: Option<String>,
+    /// At least so long between two notifications.
+    pub min_interval_seconds: Option<i64>,
+}
+
+impl Service {
+    /// Subscribes the caller, or renews the same subscription.
+    pub async fn subscribe(
+        &self,
+        caller: &Principal,
+        request: SubscribeRequest,
+    ) -> Result<Subscription, ServiceError> {
+        caller.needs(Scope::Subscribe)?;
+        let wish = self.wish(caller, request)?;
+        let put = PutRecord {
+            tenant: Arc::clone(&caller.tenant),
+            kind: KIND,
+            name: wish.id(&caller.tenant).into(),
+            value: encode(&wish)?,
+            ttl: Some(seconds(wish.ttl_seconds.into())),
+            expected: None,
+        };
+        self.put_subscription(put).await
+    }
+
+    /// Lets a subscription of the caller live on.
+    pub async fn renew_subscription(
+        &self,
+        caller: &Principal,
+        id: &str,
+        ttl_seconds: Option<i64>,
+    ) -> Result<Subscription, ServiceError> {
+        caller.needs(Scope::Subscribe)?;
+        let ttl = ttl(ttl_seconds)?;
+        for _ in 0..TRIES {
+            let (record, known) = self.known_subscription(caller, id).await?;
+            if known.wish.owner != caller.subject {
+                return Err(not_found());
+            }
+            let put = PutRecord {
+                tenant: Arc::clone(&caller.tenant),
+                kind: KIND,
+                name: known.id,
+                value: record.value,
+                ttl: Some(seconds(ttl.unwrap_or(known.wish.ttl_seconds).into())),
+                // One that was removed meanwhile must not come back.
+                expected: Some(known.revision),
+            };
+            match self.put_subscription(put).await {
+                Err(error) if error.code == Rejection::RecordChanged.code() => {}
+                done => return done,
+            }
+        }
+        Err(not_found())
+    }
+
+    /// The caller's subscriptions; those of the tenant for an admin.
+    pub async fn subscriptions(
+        &self,
+        caller: &Principal,
+    ) -> Result<Vec<Subscription>, ServiceError> {
+        let records = self.engine.records(&caller.tenant, KIND).await?;
+        let mut found: Vec<Subscription> = records.iter().filter_map(Subscription::read).collect();
+        found.retain(|subscription| sees(caller, subscription));
+        found.sort_by_key(|subscription| (subscription.created_at, Arc::clone(&subscription.id)));
+        Ok(found)
+    }
+
+    /// A subscription of the caller's, or of the tenant's for an admin.
+    pub async fn subscription(
+        &self,
+        caller: &Principal,
+        id: &str,
+    ) -> Result<Subscription, ServiceError> {
+        Ok(self.known_subscription(caller, id).await?.1)
+    }
+
+    /// Removes a subscription of the caller's, or of the tenant's for an admin.
+    pub async fn unsubscribe(&self, caller: &Principal, id: &str) -> Result<(), ServiceError> {
+        let (_, known) = self.known_subscription(caller, id).await?;
+        let tenant = Arc::clone(&caller.tenant);
+        let delete = DeleteRecord { tenant, kind: KIND, name: known.id, expected: None };
+        match self.engine.delete_record(delete).await? {
+            Reply::Done => Ok(()),
+            Reply::Rejected(Rejection::NotFound) => Err(not_found()),
+            Reply::Rejected(rejection) => Err(rejection.into()),
+            _ => Err(ServiceError::unexpected()),
+        }
+    }
+
+    async fn put_subscription(&self, put: PutRecord) -> Result<Subscription, ServiceError> {
+        // Kept until the view has it, so that what is enqueued after the answer is heard.
+        let _listening = self.subscriptions.bell().interest();
+        match self.engine.put_record(put).await? {
+            Reply::Record(record) => {
+                self.subscriptions.put(&record);
+                Subscription::read(&record).ok_or_else(ServiceError::unexpected)
+            }
+            Reply::Rejected(Rejection::TooManyRecords { max }) => {
+                let detail = format!("a tenant has at most {max} subscriptions");
+                let error = Rejection::TooManyRecords { max };
+                Err(ServiceError::from(error).detail(detail))
+            }
+            Reply::Rejected(rejection) => Err(rejection.into()),
+            _ => Err(ServiceError::unexpected()),
+        }
+    }
+
+    async fn known_subscription(
+        &self,
+        caller: &Principal,
+        id: &str,
+    ) -> Result<(Record, Subscription), ServiceError> {
+        let record = self.engine.record(&caller.tenant, KIND, id).await?;
+        let known = record.and_then(|record| Some((Subscription::read(&record)?, record)));
+        let (subscription, record) = known.ok_or_else(not_found)?;
+        if sees(caller, &subscription) { Ok((record, subscription)) } else { Err(not_found()) }
+    }
+
+    fn wish(&self, caller: &Principal, request: SubscribeRequest) -> Result<Wish, ServiceError> {
+        if let Err(why) = self.destinations.read(&request.callback_url) {
+            let error = ServiceError::invalid("invalid_callback_url", "invalid callback url");
+            return Err(error.field("callbackUrl").detail(why.to_string()));
+        }
+        let (mode, group) = mode(caller, request.delivery_mode, request.group_id)?;
+        let interval = request.min_interval_seconds.unwrap_or(INTERVAL_SECONDS_DEFAULT.into());
+        let interval = u32::try_from(interval).ok().filter(|n| *n <= INTERVAL_SECONDS_MAX);
+        Ok(Wish {
+            owner: Arc::clone(&caller.subject),
+            callback_url: request.callback_url.into(),
+            event_types: event_types(caller, request.event_types)?,
+            mode,
+            group,
+            min_interval_seconds: interval.ok_or_else(|| {
+                invalid("minIntervalSeconds", "invalid 'minIntervalSeconds' (0 to 3600)")
+            })?,
+            ttl_seconds: ttl(request.ttl_seconds)?.unwrap_or(TTL_SECONDS_DEFAULT),
+        })
+    }
+}
+
+fn sees(caller: &Principal, subscription: &Subscription) -> bool {
+    let owner = caller.needs(Scope::Subscribe).is_ok();
+    caller.admin || (owner && subscription.wish.owner == caller.subject)
+}
+
+fn not_found() -> ServiceError {
+    ServiceError::not_found("subscription not found")
+}
+
+fn invalid(field: &'static str, text: &'static str) -> ServiceError {
+    ServiceError::invalid("invalid_subscription", text).field(field)
+}
+
+fn encode(wish: &Wish) -> Result<Bytes, ServiceError> {
+    let value = serde_json::to_vec(wish).map_err(|_| ServiceError::unexpected())?;
+    if value.len() > RECORD_VALUE_BYTES_MAX {
+        let detail = "the names of all event types are too long together: name fewer";
+        return Err(invalid("eventTypes", "too many event types").detail(detail));
+    }
+    Ok(Bytes::from(value))
+}
+
+fn ttl(wanted: Option<i64>) -> Result<Option<u32>, ServiceError> {
+    let Some(wanted) = wanted else {
+        return Ok(None);
+    };
+    let ttl = u32::try_from(wanted).ok().filter(|n| (1..=TTL_SECONDS_MAX).contains(n));
+    ttl.map(Some).ok_or_else(|| invalid("ttlSeconds", "invalid 'ttlSeconds' (1 to 86400)"))
+}
+
+/// The commands to hear of; none means all.
+fn event_types(
+    caller: &Principal,
+    wanted: Vec<Arc<str>>,
+) -> Result<Option<Vec<Arc<str>>>, ServiceError> {
+    let refused = |detail: String| {
+        ServiceError::forbidden("event type not allowed").field("eventTypes").detail(detail)
+    };
+    if let Some(command) = wanted.iter().find(|command| !caller.event_types.allows(command)) {
+        let command = cut(command, COMMAND_BYTES_MAX);
+        return Err(refused(format!("the eventTypes of the token do not name '{command}'")));
+    }
+    if wanted.iter().any(|command| &**command == "*") {
+        return Ok(None);
+    }
+    for command in &wanted {
+        check_command(command)?;
+    }
+    match (&caller.event_types, wanted.is_empty()) {
+        (_, false) => Ok(Some(wanted)),
+        (EventTypes::Any, true) => Ok(None),
+        (EventTypes::Only(allowed), true) if allowed.is_empty() => {
+            Err(refused("the token has no eventTypes: there is nothing to hear of".to_owned()))
+        }
+        (EventTypes::Only(allowed), true) => Ok(Some(allowed.clone())),
+    }
+}
+
+/// The mode, and the group that it needs. A token with a group is for that group.
+fn mode(
+    caller: &Principal,
+    mode: Option<String>,
+    group: Option<String>,
+) -> Result<(Mode, Option<Arc<str>>), ServiceError> {
+    let group = group.filter(|group| !group.is_empty());
+    if let (Some(own), Some(group)) = (&caller.worker_group, &group)
+        && **own != **group
+    {
+        let detail = format!("the token is for the group '{own}'");
+        return Err(ServiceError::forbidden("worker group not allowed")
+            .field("groupId")
+            .detail(detail));
+    }
+    let mode = match mode.as_deref().filter(|mode| !mode.is_empty()) {
+        Some(text) => Mode::of(text).ok_or_else(|| {
+            invalid("deliveryMode", "invalid 'deliveryMode' (fanout, group or hash)")
+        })?,
+        None if caller.worker_group.is_some() => Mode::Group,
+        None => Mode::Fanout,
+    };
+    if mode != Mode::Group {
+        return Ok((mode, None));
+    }
+    let group = caller.worker_group.clone().or_else(|| group.map(Arc::from));
+    let group = group.ok_or_else(|| invalid("groupId", "'groupId' required in group mode"))?;
+    if group.len() > GROUP_BYTES_MAX || group.chars().any(char::is_control) {
+        return Err(invalid("groupId", "invalid 'groupId' (1 to 128 bytes)"));
+    }
+    Ok((mode, Some(group)))
+}
