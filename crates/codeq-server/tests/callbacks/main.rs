@@ -17,6 +17,7 @@ mod harness;
 mod receiver;
 
 mod admin;
+mod documented;
 mod endings;
 mod retries;
 mod signatures;
