@@ -1,9 +1,10 @@
 //! The API over HTTP.
 //!
-//! `tasks` and `admin` hold the routes, `types` what comes back. Nothing is repeated by itself: what failed
+//! `tasks`, `subscriptions` and `admin` hold the routes, `types` what comes back. Nothing is repeated by itself: what failed
 //! is the caller's to judge, see [`Error::is_transient`].
 
 mod admin;
+pub(crate) mod subscriptions;
 mod tasks;
 pub(crate) mod types;
 
