@@ -72,6 +72,7 @@ mod worker;
 pub use error::Error;
 pub use http::HttpClient;
 pub use http::artifacts::{Download, NewArtifact, Submission};
+pub use http::subscriptions::{DeliveryMode, NewSubscription, Subscribed, Subscription};
 pub use http::types::{
     Artifact, CleanedUp, History, Purged, Queue, QueueStats, Replay, Replayed, Search, Status,
     TaskPage, TaskRecord, TaskResult, Topic, TopicPolicy, Transition,

@@ -1,10 +1,11 @@
 //! The API over HTTP.
 //!
-//! `tasks`, `artifacts` and `admin` hold the routes, `types` what comes back. Nothing is repeated by itself: what failed
-//! is the caller's to judge, see [`Error::is_transient`].
+//! `tasks`, `artifacts`, `subscriptions` and `admin` hold the routes, `types` what comes back. Nothing is repeated
+//! by itself: what failed is the caller's to judge, see [`Error::is_transient`].
 
 mod admin;
 pub(crate) mod artifacts;
+pub(crate) mod subscriptions;
 mod tasks;
 pub(crate) mod types;
 

@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use codeq_client::testing::TestServer;
 use codeq_client::{
-    Error, HttpClient, NewArtifact, NewTask, Options, Outcome, Producer, Replay, Search, Status,
-    Submission, Task, TopicPolicy,
+    DeliveryMode, Error, HttpClient, NewArtifact, NewSubscription, NewTask, Options, Outcome,
+    Producer, Replay, Search, Status, Submission, Task, TopicPolicy,
 };
 use codeq_server::config::RateLimit;
 use serde_json::json;
@@ -211,5 +211,36 @@ async fn refusals_say_what_and_when() {
     };
     let Error::Api { status: 429, retry_after: Some(after), .. } = busy else { panic!("{busy}") };
     assert!(after >= Duration::from_secs(1));
+    server.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn subscriptions_are_made_renewed_listed_and_removed() {
+    let (server, _, http) = all().await;
+    let wish = NewSubscription {
+        callback_url: "https://worker.example.com/wake".to_owned(),
+        event_types: vec!["mail".to_owned()],
+        ttl_seconds: Some(60),
+        delivery_mode: Some(DeliveryMode::Group),
+        group_id: Some("g".to_owned()),
+        min_interval_seconds: Some(1),
+    };
+    let made = http.subscribe(&wish).await.unwrap();
+    let id = &made.subscription_id;
+    assert_eq!(http.subscribe(&wish).await.unwrap().subscription_id, *id);
+    let renewed = http.renew_subscription(id, Some(3_600)).await.unwrap();
+    assert!(renewed.expires_at > made.expires_at);
+    let listed = http.subscriptions().await.unwrap();
+    assert_eq!(listed, [http.subscription(id).await.unwrap()]);
+    assert_eq!(listed[0].event_types, ["mail"]);
+    assert_eq!(listed[0].delivery_mode, DeliveryMode::Group);
+    assert_eq!((listed[0].ttl_seconds, listed[0].group_id.as_deref()), (60, Some("g")));
+    assert_eq!(listed[0].expires_at, renewed.expires_at);
+    http.unsubscribe(id).await.unwrap();
+    let gone = http.renew_subscription(id, None).await.unwrap_err();
+    assert!(matches!(gone, Error::Api { status: 404, .. }), "{gone}");
+    let bare = NewSubscription { callback_url: "x".to_owned(), ..NewSubscription::default() };
+    let bad = http.subscribe(&bare).await.unwrap_err();
+    assert!(matches!(bad, Error::Api { status: 400, .. }), "{bad}");
     server.end().await;
 }

@@ -75,6 +75,7 @@ fn every_key_has_a_variable_that_sets_it_and_nothing_else() {
         if let Some(token) = key.path.ends_with("Tokens").then(|| &mut place[0]) {
             token["token"] = Value::Null;
             token["eventTypes"] = json!([]);
+            token["workerGroup"] = json!(null);
         }
         assert_eq!(config, expected, "{}", key.path);
     }
