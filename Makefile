@@ -11,6 +11,7 @@ SIM_HOURS ?= 100
 KILLS ?= 100
 CUTS ?= 60
 STREAM_KILLS ?= 50
+CALLBACK_KILLS ?= 50
 
 # A debug build without optional features: a few minutes less, and fast enough for a check.
 DENY_VERSION := 0.20.2
@@ -87,13 +88,15 @@ bench:
 	$(CARGO) run --release --locked -- bench http --seconds 8 --dir $(BENCH_DIR)
 	$(CARGO) run --release --locked -- bench http list --dir $(BENCH_DIR)
 	scripts/bench-streams target/release/codeq $(BENCH_DIR)
+	scripts/bench-callbacks target/release/codeq $(BENCH_DIR)
 
 # Hours of simulated time and real crashes. Power cuts need root and loop devices.
 campaign: prepare
 	$(CARGO) run --release --locked -p codeq -- sim --seeds $(SIM_SEEDS) --hours $(SIM_HOURS)
 	$(CARGO) run --release --locked -p codeq-crash -- kill --cycles $(KILLS)
 	$(CARGO) run --release --locked -p codeq-crash -- power --cycles $(CUTS)
-	CODEQ_HTTP_KILLS=$(KILLS) CODEQ_STREAM_KILLS=$(STREAM_KILLS) $(CARGO) test --locked -p codeq --test server -- --nocapture
+	CODEQ_HTTP_KILLS=$(KILLS) CODEQ_STREAM_KILLS=$(STREAM_KILLS) CODEQ_CALLBACK_KILLS=$(CALLBACK_KILLS) \
+		$(CARGO) test --locked -p codeq --test server -- --nocapture
 
 clean:
 	$(CARGO) clean

@@ -77,6 +77,7 @@ pub use http::types::{
     Artifact, CleanedUp, History, Purged, Queue, QueueStats, Replay, Replayed, Search, Status,
     TaskPage, TaskRecord, TaskResult, Topic, TopicPolicy, Transition,
 };
+pub use http::webhooks::{Delivery, DeliveryPage, DeliveryStatus, NewSecret, Resent};
 pub use options::Options;
 pub use producer::{Enqueued, NewTask, Producer};
 pub use worker::{

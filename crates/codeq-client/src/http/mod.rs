@@ -1,6 +1,6 @@
 //! The API over HTTP.
 //!
-//! `tasks`, `artifacts`, `subscriptions` and `admin` hold the routes, `types` what comes back. Nothing is repeated
+//! `tasks`, `artifacts`, `subscriptions`, `webhooks` and `admin` hold the routes, `types` what comes back. Nothing is repeated
 //! by itself: what failed is the caller's to judge, see [`Error::is_transient`].
 
 mod admin;
@@ -8,6 +8,7 @@ pub(crate) mod artifacts;
 pub(crate) mod subscriptions;
 mod tasks;
 pub(crate) mod types;
+pub(crate) mod webhooks;
 
 use std::fmt;
 use std::time::Duration;
