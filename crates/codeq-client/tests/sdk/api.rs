@@ -84,7 +84,7 @@ async fn a_handler_leaves_outputs_and_anybody_of_the_tenant_reads_them() {
     assert_eq!(picture.bytes(300_000).await.unwrap(), vec![7; 300_000]);
     let picture = http.artifact(&id, "a picture.png").await.unwrap();
     assert!(matches!(picture.bytes(299_999).await, Err(Error::Unavailable(_))));
-    assert_eq!(http.artifact(&id, "empty").await.unwrap().bytes(0).await.unwrap(), [0_u8; 0]);
+    assert!(http.artifact(&id, "empty").await.unwrap().bytes(0).await.unwrap().is_empty());
     let missing = http.artifact(&id, "elsewhere").await.unwrap_err();
     assert!(matches!(missing, Error::Api { status: 404, .. }), "{missing}");
     let twice = http.submit(&id, &Submission::failed("no")).await.unwrap_err();

@@ -36,23 +36,13 @@ impl Stored {
 
     /// Where it is downloaded.
     pub fn url(&self, public: &str, id: TaskId, name: &str) -> String {
-        let mut url = format!("{public}{ROUTE}{id}/");
-        // Not `url::Url`: it takes names of dots for directories.
-        for byte in name.bytes() {
-            match byte {
-                b'A'..=b'Z' | b'a'..=b'z' | b'0'..=b'9' | b'-' | b'_' | b'.' | b'~' => {
-                    url.push(char::from(byte));
-                }
-                _ => url.push_str(&format!("%{byte:02X}")),
-            }
-        }
         let Stored { upload, index, content_type, digest } = self;
         let query = url::form_urlencoded::Serializer::new(String::new())
             .append_pair("v", &format!("{upload:032x}-{index}"))
             .append_pair("type", content_type)
             .append_pair("sha256", &hex(digest))
             .finish();
-        format!("{url}?{query}")
+        format!("{public}{ROUTE}{id}/{}?{query}", escaped(name))
     }
 
     /// The object that a URL in the record of this task names. None if it lies elsewhere.
@@ -78,6 +68,21 @@ impl Stored {
             digest: parse_digest(&find("sha256")?)?,
         })
     }
+}
+
+/// A text as one part of a path, or as an exact name in a header. Not by `url::Url`, which takes dots for
+/// directories.
+pub fn escaped(text: &str) -> String {
+    let mut escaped = String::with_capacity(text.len());
+    for byte in text.bytes() {
+        match byte {
+            b'A'..=b'Z' | b'a'..=b'z' | b'0'..=b'9' | b'-' | b'_' | b'.' | b'~' => {
+                escaped.push(char::from(byte));
+            }
+            _ => escaped.push_str(&format!("%{byte:02X}")),
+        }
+    }
+    escaped
 }
 
 /// The key of an object.

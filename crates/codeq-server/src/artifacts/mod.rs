@@ -92,9 +92,9 @@ impl Artifacts {
 
     /// Removes objects; what is gone already is fine.
     async fn remove(&self, id: TaskId, keys: Vec<Path>) -> Result<(), StoreFailed> {
-        let mut removed = self.store.delete(keys).await.map_err(|error| {
-            failed("cannot remove artifacts", id, &error) //
-        })?;
+        let removing = self.store.delete(keys).await;
+        let mut removed =
+            removing.map_err(|error| failed("cannot remove artifacts", id, &error))?;
         let mut outcome = Ok(());
         while let Some(one) = removed.next().await {
             match one {

@@ -6,6 +6,7 @@ use axum::http::{HeaderName, HeaderValue, StatusCode, header};
 use super::answer;
 use super::call::{Answer, Call};
 use crate::artifacts::DEFAULT_TYPE;
+use crate::artifacts::address::escaped;
 
 /// A worker decides on the type, so a browser must not run what comes.
 const POLICY: HeaderValue = HeaderValue::from_static("sandbox; default-src 'none'");
@@ -33,14 +34,6 @@ fn disposition(name: &str) -> String {
         if fine { letter } else { '_' }
     };
     let simple: String = name.chars().map(plain).collect();
-    let mut exact = String::new();
-    for byte in name.bytes() {
-        match byte {
-            b'A'..=b'Z' | b'a'..=b'z' | b'0'..=b'9' | b'-' | b'_' | b'.' => {
-                exact.push(char::from(byte));
-            }
-            _ => exact.push_str(&format!("%{byte:02X}")),
-        }
-    }
+    let exact = escaped(name);
     format!("attachment; filename=\"{simple}\"; filename*=UTF-8''{exact}")
 }

@@ -52,8 +52,8 @@ pub async fn read(edge: &Edge, parts: &Parts, body: Body, max: usize) -> Result<
     }
     if parts.headers.get(header::CONTENT_ENCODING).is_some_and(|coding| coding != "identity") {
         let status = StatusCode::UNSUPPORTED_MEDIA_TYPE;
-        let (code, error) = ("unsupported_encoding", "content encoding not supported");
-        return Err(Problem::edge(status, code, error));
+        let said = "content encoding not supported";
+        return Err(Problem::edge(status, "unsupported_encoding", said));
     }
     let body = Limited::new(body, max);
     let most = length.map_or(max, |length| length as usize);

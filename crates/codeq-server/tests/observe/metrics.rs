@@ -166,6 +166,9 @@ async fn everything_else_is_there_and_the_text_is_valid() {
     metrics.answered("createTask", "SIP", 405, Duration::from_micros(10));
     metrics.rate_limited("producer", "createTask");
     metrics.webhook_delivered("result", "success");
+    metrics.artifact_stored(5);
+    metrics.artifact_stored(7);
+    metrics.artifact("removed");
     metrics.checkpointed(Duration::from_secs(1), false);
     let net = NetStats::default();
     net.open.store(3, Ordering::Relaxed);
@@ -181,6 +184,9 @@ async fn everything_else_is_there_and_the_text_is_valid() {
         ("codeq_http_request_duration_seconds_count{operation=\"createTask\"}", 4.0),
         (limited, 1.0),
         (delivered, 1.0),
+        ("codeq_artifacts_total{outcome=\"stored\"}", 2.0),
+        ("codeq_artifacts_total{outcome=\"removed\"}", 1.0),
+        ("codeq_artifact_stored_bytes_total", 12.0),
         ("codeq_checkpoint_failures_total", 1.0),
         ("codeq_checkpoint_seconds_count", 0.0),
         ("codeq_http_connections", 3.0),
