@@ -95,7 +95,7 @@ async fn what_is_wrong_is_named() {
     }
     let name = json!({"callbackUrl": URL, "eventTypes": [""]});
     h.post(WORKER, LIST, name).await.refused(400, "invalid command");
-    assert_eq!(list(&h, ADMIN).await, [json!(0); 0]);
+    assert!(list(&h, ADMIN).await.is_empty());
 }
 
 #[tokio::test]

@@ -13,6 +13,9 @@ use codeq_core::record::RecordKind;
 use codeq_core::rows::{BodyRow, IdempotencyRow, OutboxRow, QueueRow, RecordRow, TaskRow};
 use codeq_core::state::for_each;
 
+/// What a record is known by: kind, tenant and name.
+pub type RecordName = (RecordKind, Arc<str>, Arc<str>);
+
 /// The rows of one shard, and what its state in memory says.
 pub struct Rows {
     /// The changing parts of the tasks.
@@ -32,7 +35,7 @@ pub struct Rows {
     /// The records.
     pub records: BTreeMap<u64, RecordRow>,
     /// The records that the state in memory knows: number and end.
-    pub known_records: BTreeMap<(RecordKind, Arc<str>, Arc<str>), (u64, Option<Millis>)>,
+    pub known_records: BTreeMap<RecordName, (u64, Option<Millis>)>,
     /// How many records the state in memory counts.
     pub record_count: usize,
     /// The queues, as the state in memory has them.
