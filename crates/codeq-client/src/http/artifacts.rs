@@ -4,11 +4,11 @@ use std::time::Duration;
 
 use base64::prelude::{BASE64_STANDARD, Engine};
 use bytes::Bytes;
-use reqwest::{Method, Response};
+use reqwest::{Method, Response, StatusCode};
 use serde::Serialize;
 use serde_json::value::RawValue;
 
-use super::types::{Status, TaskResult};
+use super::types::{Status, TaskRecord, TaskResult};
 use super::{HttpClient, PATIENCE, failed};
 use crate::error::Error;
 
@@ -156,10 +156,38 @@ impl Download {
     }
 }
 
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct ClaimBody<'a> {
+    commands: &'a [&'a str],
+    lease_seconds: u64,
+    wait_seconds: u64,
+}
+
 impl HttpClient {
-    /// Ends a task that the subject of the token has leased, with outputs that the server stores. The stream
-    /// of a [`Worker`](crate::Worker) cannot carry these: a handler that has some calls this, and whatever it
-    /// returns afterwards comes too late to matter.
+    /// Leases one task of these commands, or of any that the token allows if there are none. Waits up to
+    /// `wait` for one (whole seconds, up to 30). Nobody extends the lease: that is what a
+    /// [`Worker`](crate::Worker) is for. This is for work whose outputs the server is to store.
+    pub async fn claim(
+        &self,
+        commands: &[&str],
+        lease: Duration,
+        wait: Duration,
+    ) -> Result<Option<TaskRecord>, Error> {
+        let wait_seconds = wait.as_secs().min(30);
+        let body = ClaimBody { commands, lease_seconds: lease.as_secs().max(1), wait_seconds };
+        let request = self.request(Method::POST, &["tasks", "claim"])?;
+        let wait = Duration::from_secs(wait_seconds);
+        let (status, body) = request.body(&body).waits(wait).send().await?;
+        if status == StatusCode::NO_CONTENT {
+            return Ok(None);
+        }
+        serde_json::from_slice(&body).map(Some).map_err(Error::Decode)
+    }
+
+    /// Ends a task that the subject of the token has leased with [`HttpClient::claim`], with outputs that the
+    /// server stores. The tasks of a [`Worker`](crate::Worker) belong to its stream, and a stream carries no
+    /// outputs.
     pub async fn submit(&self, id: &str, submission: &Submission) -> Result<TaskResult, Error> {
         /// A slow line takes a second for so many bytes.
         const SLOW: u64 = 256 << 10;

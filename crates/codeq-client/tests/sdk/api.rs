@@ -57,24 +57,19 @@ async fn tasks_are_read_listed_and_cancelled() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_handler_leaves_outputs_and_anybody_of_the_tenant_reads_them() {
+async fn a_worker_leaves_outputs_and_anybody_of_the_tenant_reads_them() {
     let (server, producer, http) = all().await;
-    let from_handler = http.clone();
-    let worker = Running::start(server.worker().handle("draw", move |task: Task<u64>| {
-        let http = from_handler.clone();
-        async move {
-            let submission = Submission::completed(&json!({"n": task.payload}))
-                .unwrap()
-                .with(
-                    NewArtifact::content("a picture.png", vec![7; 300_000]).with_type("image/png"),
-                )
-                .with(NewArtifact::content("empty", Vec::new()))
-                .with(NewArtifact::url("elsewhere", "https://example.com/"));
-            http.submit(&task.info.id, &submission).await.unwrap();
-            Ok(Outcome::done())
-        }
-    }));
+    let minute = Duration::from_secs(60);
+    assert_eq!(http.claim(&["draw"], minute, Duration::ZERO).await.unwrap(), None);
     let id = enqueue(&producer, "draw", &5).await;
+    let task = http.claim(&["draw"], minute, minute).await.unwrap().unwrap();
+    assert_eq!((&task.id, task.json::<u64>().unwrap()), (&id, 5));
+    let submission = Submission::completed(&json!({"n": 5}))
+        .unwrap()
+        .with(NewArtifact::content("a picture.png", vec![7; 300_000]).with_type("image/png"))
+        .with(NewArtifact::content("empty", Vec::new()))
+        .with(NewArtifact::url("elsewhere", "https://example.com/"));
+    http.submit(&id, &submission).await.unwrap();
     let done = result(&producer, &id).await;
     let names: Vec<&str> = done.artifacts.iter().map(|artifact| artifact.name.as_str()).collect();
     assert_eq!(names, ["a picture.png", "empty", "elsewhere"]);
@@ -89,7 +84,6 @@ async fn a_handler_leaves_outputs_and_anybody_of_the_tenant_reads_them() {
     assert!(matches!(missing, Error::Api { status: 404, .. }), "{missing}");
     let twice = http.submit(&id, &Submission::failed("no")).await.unwrap_err();
     assert_eq!(twice.code(), Some("not_in_progress"));
-    worker.stop().await;
     server.end().await;
 }
 

@@ -102,7 +102,8 @@ fn what_the_file_leaves_out_is_good_when_it_is_put_in() {
         .map(|line| if list(line) { line.replacen('#', " ", 1) } else { line.to_owned() })
         .map(|line| comment(&line).unwrap_or(line))
         .map(|line| {
-            line.replace("jwt: []", "jwt:").replace("staticTokens: []", "staticTokens:") + "\n"
+            let line = line.replace("jwt: []", "jwt:").replace("secrets: []", "secrets:");
+            line.replace("staticTokens: []", "staticTokens:") + "\n"
         })
         .filter(|line| !line.contains("printf"))
         .collect();
@@ -110,6 +111,7 @@ fn what_the_file_leaves_out_is_good_when_it_is_put_in() {
     assert_eq!(config.producer_auth.jwt.len(), 1);
     assert_eq!(config.producer_auth.static_tokens.len(), 1);
     assert_eq!(config.worker_auth.static_tokens.len(), 1);
+    assert_eq!(config.webhooks.secrets.len(), 1);
     assert_eq!(config.shards, Some(1));
     assert!(config.rate_limit.producer.is_some() && config.rate_limit.admin.is_some());
     assert!(config.tenant_limits.max_pending_bytes.is_some());

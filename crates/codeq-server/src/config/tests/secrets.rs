@@ -78,7 +78,8 @@ fn tokens_in_a_file_that_everybody_reads_are_refused() {
     let error = fixture.load(&[], &Flags::default()).unwrap_err().to_string();
     let expected = format!(
         "{0}:1:1: everybody on this machine can read the tokens in this file: chmod 600 {0}, or give \
-         tokenSha256 instead of token",
+         tokenSha256 instead of token\n\
+         {0}:1:1: everybody on this machine can read webhooks.secrets in this file: chmod 600 {0}",
         path.display()
     );
     assert_eq!(error, expected);
