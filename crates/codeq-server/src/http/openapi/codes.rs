@@ -69,13 +69,6 @@ pub static CODES: &[Code] = codes! {
     "no_callback" 404, "No callback is kept for this task.",
         "Check that the task has a `webhook` and is finished.";
 
-    "invalid_record" 400, "What is to be kept is too large, or its name is not well formed.",
-        "Send less.";
-    "record_changed" 409, "Somebody else changed it at the same moment.",
-        "Look at it again and repeat the request.";
-    "too_many_records" 409, "The tenant has as many of these as it may have.",
-        "Remove some.";
-
     "invalid_command" 400, "A command is not 1 to 128 bytes of UTF-8 without control characters.",
         "Correct the name.";
     "invalid_payload" 413, "The payload is larger than 1 MiB.",

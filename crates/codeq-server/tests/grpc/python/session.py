@@ -211,12 +211,12 @@ def tasks(producers, workers, token, worker_token):
     worker.hello(worker_token, "p1")
     trace = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
     ack = producer.create(
-        seq=1, command="full", payload=b'{"a":  1}', priority=4, webhook="http://127.0.0.1:9/x",
+        seq=1, command="full", payload=b'{"a":  1}', priority=4, webhook="https://example.com/x",
         max_attempts=2, trace_parent=trace,
     )
     worker.ready("full")
     task = worker.take("task").task
-    want = (ack.task_id, "full", b'{"a":  1}', 4, "http://127.0.0.1:9/x", 2, "IN_PROGRESS", "worker/p1", 0, "a")
+    want = (ack.task_id, "full", b'{"a":  1}', 4, "https://example.com/x", 2, "IN_PROGRESS", "worker/p1", 0, "a")
     got = (
         task.id, task.command, task.payload, task.priority, task.webhook, task.max_attempts, task.status,
         task.worker_id, task.attempts, task.tenant_id,
