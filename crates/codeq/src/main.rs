@@ -1,5 +1,19 @@
 //! The `codeq` binary.
 
+/// A reader that has seen enough (`codeq … | head`) is no reason to panic, as the standard macros do.
+macro_rules! print {
+    ($($text:tt)*) => {{
+        let _ = std::io::Write::write_fmt(&mut std::io::stdout(), format_args!($($text)*));
+    }};
+}
+
+/// The same, with the end of the line.
+macro_rules! println {
+    ($($text:tt)*) => {
+        print!("{}\n", format_args!($($text)*))
+    };
+}
+
 mod backup;
 mod bench;
 mod config;

@@ -36,3 +36,15 @@ fn nonsense_is_refused() {
         assert_eq!(codeq(args).code, 2, "{args:?}");
     }
 }
+
+#[test]
+fn a_reader_that_has_seen_enough_is_no_failure() {
+    let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_codeq"));
+    command.args(["sim", "--seed", "1", "--steps", "5"]);
+    command.stdout(std::process::Stdio::piped()).stderr(std::process::Stdio::piped());
+    let mut child = command.spawn().unwrap();
+    drop(child.stdout.take());
+    let said = child.wait_with_output().unwrap();
+    let err = String::from_utf8_lossy(&said.stderr);
+    assert_eq!((said.status.code(), err.contains("panicked")), (Some(0), false), "{err}");
+}
