@@ -99,7 +99,7 @@ fn submit_request(body: &Bytes, request: Request<'_>) -> SubmitRequest {
         match new_artifact(body, artifact) {
             Some(artifact) => artifacts.push(artifact),
             None => {
-                let why = "needs a name, and either a url or contentBase64";
+                let why = "needs a name, and exactly one of url and contentBase64";
                 flaw = flaw.or_else(|| Some(invalid(&format!("artifact {index} {why}"))));
             }
         }

@@ -91,7 +91,9 @@ pub enum Refused {
     #[error("the port is not allowed")]
     PortNotAllowed,
     /// It is an address that may not be called.
-    #[error("the address is not allowed")]
+    #[error(
+        "the address is not public, and the operator has not opened it (webhooks.allowedNetworks)"
+    )]
     AddressNotAllowed,
 }
 
@@ -126,6 +128,11 @@ impl Policy {
         let ip = match url.host().ok_or(Refused::NotAUrl)? {
             Host::Ipv4(ip) => Some(IpAddr::V4(ip)),
             Host::Ipv6(ip) => Some(IpAddr::V6(ip)),
+            // Not worth a look-up, and the first thing that people try.
+            Host::Domain(name) if is_localhost(name) => {
+                let loopback = [IpAddr::V4(Ipv4Addr::LOCALHOST), IpAddr::V6(Ipv6Addr::LOCALHOST)];
+                loopback.into_iter().find(|ip| self.allows(*ip)).or(Some(loopback[0]))
+            }
             Host::Domain(name) if is_name(name) => None,
             Host::Domain(_) => return Err(Refused::Host),
         };
@@ -199,6 +206,12 @@ fn parse(text: &str) -> Result<Url, Refused> {
     let mut url = Url::parse(text).map_err(|_| Refused::NotAUrl)?;
     url.set_fragment(None);
     Ok(url)
+}
+
+/// Whether a name means this machine (RFC 6761).
+fn is_localhost(name: &str) -> bool {
+    let name = name.strip_suffix('.').unwrap_or(name);
+    name == "localhost" || name.ends_with(".localhost")
 }
 
 /// Whether a name is one that DNS and certificates know: labels of letters, digits, hyphens and underscores.

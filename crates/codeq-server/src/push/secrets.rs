@@ -13,8 +13,8 @@ use crate::config::WebhookSecret;
 
 /// The record's name: a tenant has one.
 pub const RECORD: &str = "secrets";
-/// Secrets that are live at once.
-pub const LIVE_MAX: usize = 2;
+/// Secrets that are live at once: usually one, two while it is replaced, more if that is done again meanwhile.
+pub const LIVE_MAX: usize = 4;
 
 /// The secrets of all tenants.
 pub struct Secrets {

@@ -258,7 +258,7 @@ fn mode(
         Some(text) => Mode::of(text).ok_or_else(|| {
             invalid("deliveryMode", "invalid 'deliveryMode' (fanout, group or hash)")
         })?,
-        None if caller.worker_group.is_some() => Mode::Group,
+        None if caller.worker_group.is_some() || group.is_some() => Mode::Group,
         None => Mode::Fanout,
     };
     if mode != Mode::Group {

@@ -182,15 +182,27 @@ impl Service {
         };
         let now = self.engine.wall();
         let until = now.saturating_add(seconds(overlap));
-        let previous = before.last().filter(|_| overlap > 0).cloned();
-        let previous = previous.map(|last| KeptSecret { until: Some(until), ..last });
-        let previous_until = previous.as_ref().and_then(|it| it.until);
-        let latest =
-            KeptSecret { secret: secret.reveal().to_owned(), created_at: Some(now), until: None };
-        let kept = Kept { secrets: previous.into_iter().chain([latest]).collect() };
-        debug_assert!(kept.secrets.len() <= LIVE_MAX);
-        self.keep(caller, &kept, revision).await?;
-        Ok(NewSecret { secret, created_at: now, previous_until })
+        let mut secrets = before;
+        let latest = match secrets.pop_if(|last| last.secret == secret.reveal()) {
+            // The same again, because the answer was lost: nothing is replaced.
+            Some(same) => KeptSecret { created_at: same.created_at.or(Some(now)), ..same },
+            None => {
+                let secret = secret.reveal().to_owned();
+                KeptSecret { secret, created_at: Some(now), until: None }
+            }
+        };
+        for live in &mut secrets {
+            live.until = Some(live.until.map_or(until, |own| own.min(until)));
+        }
+        secrets.retain(|live| live.until.is_some_and(|until| until > now));
+        // Replaced over and over: the newest of them are what receivers can still have.
+        let surplus = (secrets.len() + 1).saturating_sub(LIVE_MAX);
+        secrets.drain(..surplus);
+        let previous_until = secrets.iter().filter_map(|live| live.until).max();
+        let created_at = latest.created_at.unwrap_or(now);
+        secrets.push(latest);
+        self.keep(caller, &Kept { secrets }, revision).await?;
+        Ok(NewSecret { secret, created_at, previous_until })
     }
 
     /// Forgets the secrets that the tenant's admins made; those of the configuration count again.

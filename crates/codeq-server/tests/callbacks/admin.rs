@@ -103,12 +103,22 @@ async fn secrets_are_made_replaced_and_forgotten_and_shown_once() {
     assert_eq!(body["secrets"][0]["expiresAt"], second["previousExpiresAt"]);
     assert_eq!(body["secrets"][1], json!({"createdAt": second["createdAt"]}));
     assert!(!listed.text().contains("whsec_"));
-    // A third one: the first is not live any longer, there are never more than two.
+    // The same again changes nothing: the answer may have been lost.
+    let same = server.post(ADMIN, rotate, json!({"secret": given})).await.expect(200).json();
+    assert_eq!(same["createdAt"], second["createdAt"]);
+    assert_eq!(secrets(&server, ADMIN).await["secrets"], body["secrets"]);
+    // A third one: whoever has the first still has the time that he was promised.
     let third = server.act(ADMIN, rotate).await.expect(200).json();
     let body = secrets(&server, ADMIN).await;
-    assert_eq!(body["secrets"].as_array().unwrap().len(), 2);
-    assert_eq!(body["secrets"][0]["createdAt"], second["createdAt"]);
-    assert_eq!(body["secrets"][1]["createdAt"], third["createdAt"]);
+    assert_eq!(body["secrets"].as_array().unwrap().len(), 3);
+    assert_eq!(body["secrets"][0]["expiresAt"], second["previousExpiresAt"]);
+    assert_eq!(body["secrets"][1]["expiresAt"], third["previousExpiresAt"]);
+    assert_eq!(body["secrets"][2], json!({"createdAt": third["createdAt"]}));
+    for _ in 0..3 {
+        server.act(ADMIN, rotate).await.expect(200);
+    }
+    let live = secrets(&server, ADMIN).await;
+    assert_eq!(live["secrets"].as_array().unwrap().len(), 4, "and not without an end");
     server.post(ADMIN, rotate, json!({"overlapSeconds": 0})).await.expect(200);
     assert_eq!(secrets(&server, ADMIN).await["secrets"].as_array().unwrap().len(), 1);
     assert_eq!(secrets(&server, ADMIN_B).await["source"], "none");

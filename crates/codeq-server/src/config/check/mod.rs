@@ -76,6 +76,7 @@ impl Config {
         );
         notes.extend(networks::opened(self));
         notes.extend(auth::idle_workers(&self.worker_auth));
+        notes.extend(webhooks::unknown_tenants(self));
         notes
     }
 

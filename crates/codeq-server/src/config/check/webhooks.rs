@@ -4,12 +4,28 @@ use std::collections::BTreeSet;
 
 use codeq_core::names::check_tenant;
 
-use crate::config::model::WebhookConfig;
+use crate::config::model::{Config, WebhookConfig};
 use crate::config::problem::Problem;
 use crate::push::secret::Secret;
 
 /// Most tenants with a secret in the configuration.
 const SECRETS_MAX: usize = 10_000;
+
+/// Notes about secrets of tenants that nobody belongs to: a slip means calls without a signature.
+pub(super) fn unknown_tenants(config: &Config) -> Vec<String> {
+    let auths = [&config.producer_auth, &config.worker_auth];
+    // Any tenant may come with a token of an issuer.
+    if auths.iter().any(|auth| !auth.jwt.is_empty()) {
+        return Vec::new();
+    }
+    let known: BTreeSet<&str> =
+        auths.iter().flat_map(|auth| &auth.static_tokens).map(|token| &*token.tenant).collect();
+    let secrets = config.webhooks.secrets.iter().enumerate();
+    let unknown = secrets.filter(|(_, entry)| !known.contains(&*entry.tenant));
+    unknown
+        .map(|(index, _)| format!("webhooks.secrets[{index}] is for a tenant that has no token"))
+        .collect()
+}
 
 pub(super) fn check(webhooks: &WebhookConfig, problems: &mut Vec<Problem>) {
     let count = webhooks.secrets.len();

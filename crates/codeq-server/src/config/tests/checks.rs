@@ -3,7 +3,9 @@
 use codeq_core::backoff::Growth;
 
 use super::*;
-use crate::config::{BackoffPolicy, Config, DEV_TOKEN, Durability, LogFormat, StaticToken};
+use crate::config::{
+    BackoffPolicy, Config, DEV_TOKEN, Durability, LogFormat, StaticToken, WebhookSecret,
+};
 
 /// What is wrong after a change to the defaults.
 fn problems(change: impl FnOnce(&mut Config)) -> Vec<String> {
@@ -48,6 +50,51 @@ fn bounds_of_numbers() {
             let said = error.to_string();
             assert!(said.contains(&format!("found {number}, expected")), "{said}");
         }
+    }
+}
+
+#[test]
+fn a_secret_for_nobody_is_noted() {
+    let secret = |tenant: &str| WebhookSecret { tenant: tenant.to_owned(), ..Default::default() };
+    let mut config = Config::default();
+    let token = StaticToken { tenant: "acme".to_owned(), ..StaticToken::default() };
+    config.producer_auth.static_tokens.push(token);
+    config.webhooks.secrets = vec![secret("acme"), secret("acmee")];
+    let said = "webhooks.secrets[1] is for a tenant that has no token";
+    let about = |config: &Config| {
+        config.notes().into_iter().filter(|note| note.contains("secrets")).collect::<Vec<_>>()
+    };
+    assert_eq!(about(&config), [said]);
+    config.worker_auth.jwt.push(Default::default());
+    assert_eq!(about(&config), [""; 0]);
+}
+
+#[test]
+fn webhook_secrets() {
+    let good = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw";
+    let with = |entries: &[(&str, Option<&str>, Option<&str>)]| {
+        problems(|config| {
+            let of = |(tenant, secret, previous): &(&str, Option<&str>, Option<&str>)| {
+                let owned = |text: &Option<&str>| text.map(str::to_owned);
+                let tenant = (*tenant).to_owned();
+                WebhookSecret { tenant, secret: owned(secret), previous: owned(previous) }
+            };
+            config.webhooks.secrets = entries.iter().map(of).collect();
+        })
+    };
+    assert_eq!(
+        with(&[("a", Some(good), Some(good)), ("b", Some("sixteen-letters!"), None)]),
+        [""; 0]
+    );
+    for (entries, key) in [
+        (&[("", Some(good), None)][..], "webhooks.secrets[0].tenant: "),
+        (&[("a", Some(good), None), ("a", Some(good), None)], "webhooks.secrets[1]: a tenant"),
+        (&[("a", None, None)], "webhooks.secrets[0].secret: missing"),
+        (&[("a", Some("short"), None)], "webhooks.secrets[0].secret: expected"),
+        (&[("a", Some(good), Some("whsec_%"))], "webhooks.secrets[0].previous: expected"),
+    ] {
+        let said = with(entries);
+        assert!(said.len() == 1 && said[0].starts_with(key), "{key} {said:?}");
     }
 }
 

@@ -83,13 +83,15 @@ async fn where_webhooks_may_go() {
         config.webhooks.allowed_networks = vec!["10.0.0.0/8".parse().unwrap()];
     })
     .await;
+    const NOT_OPENED: &str =
+        "the address is not public, and the operator has not opened it (webhooks.allowedNetworks)";
     let body = |url: &str| json!({"command": "c", "payload": 1, "webhook": url});
     for url in ["http://10.1.2.3:81/", "http://[::ffff:10.1.2.3]/", "https://example.com/hook"] {
         let made = h.post(PRODUCER, "tasks", body(url)).await.expect(202).json();
         assert_eq!(made["webhook"], url);
     }
     for (url, why) in [
-        ("http://192.168.0.1/", "the address is not allowed"),
+        ("http://192.168.0.1/", NOT_OPENED),
         ("https://u:p@example.com/", "has a user or a password"),
         ("https://example.com:25/", "the port is not allowed"),
         ("ftp://example.com/", "not http or https"),
