@@ -5,7 +5,7 @@ use sha2::{Digest, Sha256};
 
 use crate::command::{Callback, Delivery, Millis};
 use crate::effect::Effect;
-use crate::keys::{self, TimerKind};
+use crate::keys::{self, QueueId, TimerKind};
 use crate::kv::{Kv, KvError, KvRead, Table};
 use crate::lease::shorten;
 use crate::limits::CALLBACK_RETRY_AFTER_MS_MAX;
@@ -45,7 +45,7 @@ impl<K: Kv> Step<'_, K> {
         let Some(row) = self.find(&command.tenant, command.id)? else {
             return Ok(Reply::Rejected(Rejection::NotFound));
         };
-        let seq = command.id.seq();
+        let (seq, queue) = (command.id.seq(), row.queue);
         let ended_at = row.finish.map(|finish| finish.at);
         let meant = command.completed_at.is_none_or(|at| ended_at == Some(at));
         let outbox = OutboxRow::load(self.kv, keys::task(seq))?;
@@ -79,7 +79,7 @@ impl<K: Kv> Step<'_, K> {
                 Some(OutboxRow { attempts: 0, next_at: Some(self.now), ..was.clone() })
             }
         };
-        self.set_callback(seq, Some(&was), next)?;
+        self.set_callback(seq, queue, Some(&was), next)?;
         Ok(Reply::Done)
     }
 
@@ -92,7 +92,7 @@ impl<K: Kv> Step<'_, K> {
             last_status: None,
             last_error: None,
         };
-        self.set_callback(seq, None, Some(outbox))
+        self.set_callback(seq, row.queue, None, Some(outbox))
     }
 
     /// Forgets the callback of a task that is no longer finished, or no longer there.
@@ -101,7 +101,7 @@ impl<K: Kv> Step<'_, K> {
             return Ok(());
         }
         match OutboxRow::load(self.kv, keys::task(seq))? {
-            Some(was) => self.set_callback(seq, Some(&was), None),
+            Some(was) => self.set_callback(seq, row.queue, Some(&was), None),
             None => Ok(()),
         }
     }
@@ -110,6 +110,7 @@ impl<K: Kv> Step<'_, K> {
     fn set_callback(
         &mut self,
         seq: u64,
+        queue: QueueId,
         was: Option<&OutboxRow>,
         row: Option<OutboxRow>,
     ) -> Result<(), KvError> {
@@ -127,19 +128,23 @@ impl<K: Kv> Step<'_, K> {
         };
         *self.state.callbacks.slot(&row) += 1;
         if let Some(at) = row.next_at {
-            let receiver = Bytes::copy_from_slice(&self.receiver(seq)?.to_le_bytes());
-            self.state.timers.arm(self.kv, TimerKind::Callback, at, seq, receiver);
+            let whom = self.whom(seq, queue)?;
+            self.state.timers.arm(self.kv, TimerKind::Callback, at, seq, whom);
             self.effects.push(Effect::CallbackDue { seq, at });
         }
         self.kv.put(Table::Outbox, keys::task(seq), row.encode());
         Ok(())
     }
 
-    /// Who receives a task's callback, as a number. It stands beside the timer, so that a sender can pass
-    /// over what goes to a receiver that is down without reading the tasks.
-    fn receiver(&self, seq: u64) -> Result<u64, KvError> {
+    /// Who receives a task's callback and whose it is, as numbers. They stand beside the timer, so that a
+    /// sender can pass over what goes to a receiver that is down, and share its time between tenants, without
+    /// reading the tasks.
+    fn whom(&self, seq: u64, queue: QueueId) -> Result<Bytes, KvError> {
         let body = self.kv.get(Table::Body, keys::task(seq))?.unwrap_or_default();
-        Ok(BodyRow::decode(seq, &body)?.webhook.map_or(0, receiver_of))
+        let receiver = BodyRow::decode(seq, &body)?.webhook.map_or(0, receiver_of);
+        let tenant = number_of(&self.queue(queue)?.row.tenant);
+        let both = (u128::from(tenant) << 64) | u128::from(receiver);
+        Ok(Bytes::copy_from_slice(&both.to_le_bytes()))
     }
 }
 
@@ -147,7 +152,13 @@ impl<K: Kv> Step<'_, K> {
 fn receiver_of(url: &str) -> u64 {
     let rest = url.split_once("://").map_or(url, |(_, rest)| rest);
     let authority = rest.split(['/', '?', '#', '\\']).next().unwrap_or(rest);
-    let digest: [u8; 32] = Sha256::digest(authority.to_ascii_lowercase()).into();
+    let (host, port) = authority.rsplit_once(':').unwrap_or((authority, ""));
+    let host = host.strip_suffix('.').unwrap_or(host).to_ascii_lowercase();
+    number_of(&format!("{host}:{}", port.trim_start_matches('0')))
+}
+
+fn number_of(text: &str) -> u64 {
+    let digest: [u8; 32] = Sha256::digest(text).into();
     digest.first_chunk().map_or(0, |bytes| u64::from_le_bytes(*bytes))
 }
 
@@ -164,7 +175,7 @@ mod tests {
     fn receivers() {
         let one = receiver_of("https://a.example:8443/x?y#z");
         for same in
-            ["http://a.example:8443", "https://A.example:8443?q=/", "https://a.example:8443#"]
+            ["http://a.example:8443", "https://A.example:8443?q=/", "https://a.example.:08443#"]
         {
             assert_eq!(receiver_of(same), one, "{same}");
         }

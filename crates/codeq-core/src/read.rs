@@ -80,6 +80,8 @@ pub struct DueCallback {
     pub seq: u64,
     /// Who receives it: the same number for the same host and port.
     pub receiver: u64,
+    /// Whose it is: the same number for the same tenant.
+    pub tenant: u64,
 }
 
 /// Some of a tenant's callbacks.
@@ -223,8 +225,8 @@ impl<K: KvRead + ?Sized> Reader<'_, K> {
         self.kv.scan(Table::Timer, from, to, Direction::Forward, limit.min(LIST_MAX), &mut rows)?;
         let due = rows.iter().map(|(key, value)| {
             let (_, at, seq) = keys::timer_parts(*key);
-            let receiver = value.first_chunk().map_or(0, |bytes| u64::from_le_bytes(*bytes));
-            DueCallback { at, seq, receiver }
+            let both = value.first_chunk().map_or(0, |bytes| u128::from_le_bytes(*bytes));
+            DueCallback { at, seq, receiver: both as u64, tenant: (both >> 64) as u64 }
         });
         Ok(due.collect())
     }

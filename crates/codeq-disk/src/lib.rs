@@ -6,7 +6,7 @@
 
 mod real;
 
-pub use real::RealDisk;
+pub use real::{RealDisk, private_dir};
 
 use std::io;
 use std::path::Path;

@@ -292,7 +292,7 @@ impl Drop for Engine {
 
 /// Takes the directory for this process.
 pub(crate) fn lock(dir: &Path) -> Result<File, OpenError> {
-    std::fs::create_dir_all(dir).map_err(OpenError::io("create", dir))?;
+    codeq_disk::private_dir(dir).map_err(OpenError::io("create", dir))?;
     let path = layout::lock_path(dir);
     let mut options = File::options();
     let file = options.create(true).truncate(false).write(true).open(&path);

@@ -11,7 +11,7 @@ use url::Url;
 use super::DEFAULT_TYPE;
 
 /// The path of downloads.
-const ROUTE: &str = "/v1/codeq/artifacts/";
+pub(super) const ROUTE: &str = "/v1/codeq/artifacts/";
 /// Longest content type.
 const TYPE_BYTES_MAX: usize = 255;
 

@@ -9,7 +9,7 @@ use codeq_core::id::TaskId;
 use codeq_engine::{Engine, Observer};
 use tokio::sync::{mpsc, watch};
 
-use super::address::{Stored, key};
+use super::address::{ROUTE, Stored, key};
 use super::{Artifacts, sweep};
 
 /// Tasks whose artifacts wait to be removed. What does not fit is found by the sweep.
@@ -23,7 +23,7 @@ pub const LEFT_OVER_AFTER: Duration = Duration::from_secs(3_600);
 #[derive(Debug)]
 pub struct Gone {
     id: TaskId,
-    objects: Vec<(u128, usize)>,
+    artifacts: Vec<Artifact>,
 }
 
 /// Hears of tasks that are removed.
@@ -45,10 +45,10 @@ impl Observer for Leavings {
     fn committed(&self, _shard: u16, effects: &[Effect]) {
         for effect in effects {
             let Effect::ArtifactsGone { id, artifacts } = effect else { continue };
-            let objects = stored(*id, artifacts);
-            if !objects.is_empty() {
+            // They are read later: clients make up addresses as they like, and commits wait for this.
+            if artifacts.iter().any(|artifact| artifact.url.contains(ROUTE)) {
                 // Full: the sweep will see to it.
-                let _ = self.0.try_send(Gone { id: *id, objects });
+                let _ = self.0.try_send(Gone { id: *id, artifacts: artifacts.clone() });
             }
         }
     }
@@ -77,7 +77,11 @@ pub async fn run(
 }
 
 async fn remove(artifacts: &Artifacts, mut heard: Heard) {
-    while let Some(Gone { id, objects }) = heard.recv().await {
+    while let Some(Gone { id, artifacts: gone }) = heard.recv().await {
+        let objects = stored(id, &gone);
+        if objects.is_empty() {
+            continue;
+        }
         let keys = objects.into_iter().map(|(upload, index)| key(id, upload, index)).collect();
         // Said in the log, and tried again by the sweep.
         let _ = artifacts.remove(id, keys).await;

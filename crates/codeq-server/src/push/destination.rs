@@ -139,6 +139,12 @@ impl Policy {
         if ip.is_some_and(|ip| !self.allows(ip)) {
             return Err(Refused::AddressNotAllowed);
         }
+        // One way to write an address: whoever counts calls to a host counts all of them.
+        if let (Some(IpAddr::V4(ip)), Some(Host::Ipv4(_))) = (ip, url.host())
+            && host_of(text) != ip.to_string()
+        {
+            return Err(Refused::Host);
+        }
         let opened = ip.is_some_and(|ip| self.opens(ip));
         if port == 0 || !(opened || is_port_for_webhooks(port)) {
             return Err(Refused::PortNotAllowed);
@@ -206,6 +212,13 @@ fn parse(text: &str) -> Result<Url, Refused> {
     let mut url = Url::parse(text).map_err(|_| Refused::NotAUrl)?;
     url.set_fragment(None);
     Ok(url)
+}
+
+/// The host as it is written, without its port.
+fn host_of(text: &str) -> &str {
+    let rest = text.split_once("//").map_or(text, |(_, rest)| rest);
+    let authority = rest.split(['/', '?', '#']).next().unwrap_or(rest);
+    authority.rsplit_once(':').map_or(authority, |(host, _)| host)
 }
 
 /// Whether a name means this machine (RFC 6761).

@@ -91,15 +91,17 @@ proptest! {
     }
 
     #[test]
-    fn every_spelling_of_an_address(
+    fn one_spelling_of_an_address(
         ip in prop_oneof![any::<u32>(), 0x7f00_0000_u32..0x7fff_ffff, 0x0a00_0000_u32..0x0aff_ffff],
         numbers in 1_usize..=4,
         ways in any::<[u8; 4]>(),
     ) {
-        let text = format!("http://{}/", spelt_v4(ip, numbers, ways));
+        let spelt = spelt_v4(ip, numbers, ways);
+        let text = format!("http://{spelt}/");
         let address = Ipv4Addr::from(ip);
         let read = Policy::default().read(&text);
-        prop_assert_eq!(read.is_ok(), !is_closed_v4(address), "{} {}", text, address);
+        let fine = !is_closed_v4(address) && spelt == address.to_string();
+        prop_assert_eq!(read.is_ok(), fine, "{} {}", text, address);
         if let Ok(to) = read {
             prop_assert_eq!(leads_to(&to), Some(IpAddr::V4(address)), "{}", text);
         }

@@ -42,7 +42,8 @@ pub fn client(open: &[&str], names: &Arc<Names>, time: Duration) -> Client {
 
 /// Posts to a text, whatever the client thinks of it.
 pub async fn post(client: &Client, to: &str) -> Result<Answered, SendError> {
-    let to = everything().read(to).unwrap();
+    // Odd spellings are refused before anything is posted.
+    let Ok(to) = everything().read(to) else { return Err(SendError::NotAllowed) };
     let body = Bytes::from_static(b"{}");
     timeout(PATIENCE, client.post(&to, HeaderMap::new(), body)).await.expect("an end of the post")
 }

@@ -158,7 +158,7 @@ impl Outbox {
                     break;
                 }
                 let due = Due { shard, at: found.at, seq: found.seq };
-                self.schedule.add(found.receiver, due);
+                self.schedule.add((found.tenant, found.receiver), due);
                 cursor = (found.at, found.seq.saturating_add(1));
             }
             if let Some(slot) = self.cursors.get_mut(at) {

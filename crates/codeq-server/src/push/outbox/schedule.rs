@@ -1,11 +1,11 @@
-//! Who is called next: fair between receivers, patient with those that are down.
+//! Who is called next: fair between tenants and their receivers, patient with those that are down.
 //!
-//! Pure: time comes in, decisions come out. A receiver is a host and port, known by a number. Each has a
-//! queue and a few slots; receivers take turns. A slot whose call failed rests before it is used again, a
-//! little longer with every failure in a row, so that a receiver that is down costs next to nothing however
-//! much waits for it; and receivers that keep failing share half of all slots, so that the others always
-//! find one. What does not fit into memory stays where it is, in the outbox: the position is noted, and looked
-//! at again when there is room.
+//! Pure: time comes in, decisions come out. A receiver is a host and port of one tenant. Each has a queue and a
+//! few slots. Tenants take turns, and so do the receivers of each; none has more than half of all slots. A slot
+//! whose call failed rests before it is used again, a little longer with every failure in a row, so that a
+//! receiver that is down costs next to nothing however much waits for it; and receivers that keep failing share
+//! half of the slots as well. What does not fit into memory stays where it is, in the outbox: the position is
+//! noted, and looked at again when there is room.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap, HashMap, HashSet, VecDeque};
@@ -17,9 +17,11 @@ use codeq_core::command::Millis;
 const WAITING_MAX: usize = 1_024;
 /// With so few left, those that did not fit are looked for.
 const WAITING_LOW: usize = 256;
-/// Callbacks of all receivers in memory.
+/// Callbacks in memory, of one tenant and of all.
+const TENANT_TOTAL_MAX: usize = 16_384;
 const TOTAL_MAX: usize = 65_536;
-/// Receivers in memory.
+/// Receivers in memory, of one tenant and of all.
+const TENANT_RECEIVERS_MAX: usize = 1_024;
 const RECEIVERS_MAX: usize = 4_096;
 /// A receiver is failing after so many failures in a row.
 const FAILING_AFTER: u32 = 3;
@@ -41,11 +43,14 @@ pub struct Due {
 /// A place in the outbox of a shard.
 pub type Position = (Millis, u64);
 
+/// A receiver: the number of the tenant, and that of the host and port.
+pub type Whom = (u64, u64);
+
 /// A call to be made.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Call {
     /// The receiver.
-    pub to: u64,
+    pub to: Whom,
     /// What is sent.
     pub due: Due,
     /// The receiver had failed several times in a row.
@@ -66,19 +71,35 @@ pub enum Went {
 /// The calls that wait and run.
 #[derive(Debug)]
 pub struct Schedule {
-    receivers: HashMap<u64, Receiver>,
-    /// Receivers with something to send and a slot to send it, in turn.
+    tenants: HashMap<u64, Tenant>,
+    receivers: HashMap<Whom, Receiver>,
+    /// Tenants with receivers that have a turn, in turn.
     turns: VecDeque<u64>,
     known: HashSet<(u16, u64)>,
-    resting: BinaryHeap<Reverse<(Instant, u64)>>,
+    /// Calls that run, by host and port, whosoever they are.
+    hosts: HashMap<u64, usize>,
+    resting: BinaryHeap<Reverse<(Instant, Whom)>>,
     running: usize,
     running_failing: usize,
-    /// What did not fit because there were too many receivers.
+    /// What did not fit.
     left: BTreeMap<u16, Position>,
     /// Positions to be looked at again.
     again: BTreeMap<u16, Position>,
     slots: usize,
     slots_each: usize,
+}
+
+#[derive(Debug, Default)]
+struct Tenant {
+    /// Receivers with something to send and a slot to send it, in turn.
+    turns: VecDeque<u64>,
+    has_turn: bool,
+    /// Callbacks in memory.
+    known: usize,
+    receivers: usize,
+    running: usize,
+    /// What did not fit.
+    left: BTreeMap<u16, Position>,
 }
 
 #[derive(Debug, Default)]
@@ -104,12 +125,14 @@ impl Receiver {
 }
 
 impl Schedule {
-    /// With so many calls at once, and so many to one receiver.
+    /// With so many calls at once, and so many to one host and port.
     pub fn new(slots: usize, slots_each: usize) -> Schedule {
         Schedule {
+            tenants: HashMap::new(),
             receivers: HashMap::new(),
             turns: VecDeque::new(),
             known: HashSet::new(),
+            hosts: HashMap::new(),
             resting: BinaryHeap::new(),
             running: 0,
             running_failing: 0,
@@ -121,21 +144,29 @@ impl Schedule {
     }
 
     /// A callback is due. It may be known already.
-    pub fn add(&mut self, to: u64, due: Due) {
+    pub fn add(&mut self, to: Whom, due: Due) {
         if self.known.contains(&(due.shard, due.seq)) {
             return;
         }
+        let position = (due.at, due.seq);
         let new = !self.receivers.contains_key(&to);
         if self.known.len() >= TOTAL_MAX || (new && self.receivers.len() >= RECEIVERS_MAX) {
-            note(&mut self.left, due.shard, (due.at, due.seq));
+            note(&mut self.left, due.shard, position);
             return;
         }
+        let tenant = self.tenants.entry(to.0).or_default();
+        if tenant.known >= TENANT_TOTAL_MAX || (new && tenant.receivers >= TENANT_RECEIVERS_MAX) {
+            note(&mut tenant.left, due.shard, position);
+            return;
+        }
+        tenant.receivers += usize::from(new);
         let receiver = self.receivers.entry(to).or_default();
         // Nobody overtakes those that did not fit, or they might never.
         if receiver.waiting.len() >= WAITING_MAX || !receiver.left.is_empty() {
-            note(&mut receiver.left, due.shard, (due.at, due.seq));
+            note(&mut receiver.left, due.shard, position);
             return;
         }
+        tenant.known += 1;
         self.known.insert((due.shard, due.seq));
         receiver.waiting.push_back(due);
         self.give_turn(to);
@@ -147,18 +178,45 @@ impl Schedule {
             return None;
         }
         for _ in 0..self.turns.len() {
-            let to = self.turns.pop_front()?;
-            let Some(receiver) = self.receivers.get_mut(&to) else { continue };
-            if receiver.is_failing() && self.running_failing >= (self.slots / 2).max(1) {
-                self.turns.push_back(to);
+            let id = self.turns.pop_front()?;
+            let call = self.next_of(id);
+            if let Some(tenant) = self.tenants.get_mut(&id) {
+                tenant.has_turn = !tenant.turns.is_empty();
+                if tenant.has_turn {
+                    self.turns.push_back(id);
+                }
+            }
+            if call.is_some() {
+                return call;
+            }
+        }
+        None
+    }
+
+    /// The next call of a tenant, if it may have one.
+    fn next_of(&mut self, id: u64) -> Option<Call> {
+        let half = (self.slots / 2).max(1);
+        let tenant = self.tenants.get_mut(&id)?;
+        if tenant.running >= half {
+            return None;
+        }
+        for _ in 0..tenant.turns.len() {
+            let host = tenant.turns.pop_front()?;
+            let Some(receiver) = self.receivers.get_mut(&(id, host)) else { continue };
+            let failing = receiver.is_failing();
+            let full = self.hosts.get(&host).is_some_and(|running| *running >= self.slots_each);
+            if full || (failing && self.running_failing >= half) {
+                tenant.turns.push_back(host);
                 continue;
             }
             receiver.has_turn = false;
             let Some(due) = receiver.waiting.pop_front() else { continue };
             receiver.busy += 1;
+            tenant.running += 1;
             self.running += 1;
-            let failing = receiver.is_failing();
             self.running_failing += usize::from(failing);
+            *self.hosts.entry(host).or_default() += 1;
+            let to = (id, host);
             self.give_turn(to);
             return Some(Call { to, due, failing });
         }
@@ -171,6 +229,16 @@ impl Schedule {
         self.known.remove(&(due.shard, due.seq));
         self.running = self.running.saturating_sub(1);
         self.running_failing = self.running_failing.saturating_sub(usize::from(failing));
+        if let Some(running) = self.hosts.get_mut(&to.1) {
+            *running = running.saturating_sub(1);
+            if *running == 0 {
+                self.hosts.remove(&to.1);
+            }
+        }
+        if let Some(tenant) = self.tenants.get_mut(&to.0) {
+            tenant.running = tenant.running.saturating_sub(1);
+            tenant.known = tenant.known.saturating_sub(1);
+        }
         let Some(receiver) = self.receivers.get_mut(&to) else { return };
         match went {
             Went::Well => receiver.failures = 0,
@@ -204,37 +272,54 @@ impl Schedule {
         std::mem::take(&mut self.again)
     }
 
-    fn free(&mut self, to: u64) {
+    fn free(&mut self, to: Whom) {
         let crowded = self.receivers.len() > RECEIVERS_MAX / 2;
         let Some(receiver) = self.receivers.get_mut(&to) else { return };
         receiver.busy = receiver.busy.saturating_sub(1);
         if receiver.waiting.len() <= WAITING_LOW {
-            for (shard, position) in std::mem::take(&mut receiver.left) {
-                note(&mut self.again, shard, position);
-            }
+            again(&mut self.again, &mut receiver.left);
         }
         let idle = receiver.waiting.is_empty() && receiver.busy == 0;
-        // One that was failing is remembered, as long as there is room.
-        if idle && (receiver.failures == 0 || crowded) {
-            self.receivers.remove(&to);
+        if let Some(tenant) = self.tenants.get_mut(&to.0) {
+            let crowded = crowded || tenant.receivers > TENANT_RECEIVERS_MAX / 2;
+            // One that was failing is remembered, as long as there is room.
+            if idle && (receiver.failures == 0 || crowded) {
+                self.receivers.remove(&to);
+                tenant.receivers = tenant.receivers.saturating_sub(1);
+            }
+            if tenant.known < TENANT_TOTAL_MAX && tenant.receivers < TENANT_RECEIVERS_MAX {
+                again(&mut self.again, &mut tenant.left);
+            }
+            if tenant.receivers == 0 && tenant.running == 0 && tenant.left.is_empty() {
+                // Its place in the turns, if it has one, finds nobody.
+                self.tenants.remove(&to.0);
+            }
         }
         if self.receivers.len() < RECEIVERS_MAX && self.known.len() < TOTAL_MAX {
-            for (shard, position) in std::mem::take(&mut self.left) {
-                note(&mut self.again, shard, position);
-            }
+            again(&mut self.again, &mut self.left);
         }
         self.give_turn(to);
     }
 
-    fn give_turn(&mut self, to: u64) {
-        if let Some(receiver) = self.receivers.get_mut(&to)
-            && !receiver.has_turn
-            && !receiver.waiting.is_empty()
-            && receiver.busy < self.slots_each
-        {
-            receiver.has_turn = true;
-            self.turns.push_back(to);
+    fn give_turn(&mut self, to: Whom) {
+        let Some(receiver) = self.receivers.get_mut(&to) else { return };
+        if receiver.has_turn || receiver.waiting.is_empty() || receiver.busy >= self.slots_each {
+            return;
         }
+        receiver.has_turn = true;
+        let tenant = self.tenants.entry(to.0).or_default();
+        tenant.turns.push_back(to.1);
+        if !tenant.has_turn {
+            tenant.has_turn = true;
+            self.turns.push_back(to.0);
+        }
+    }
+}
+
+/// What did not fit is looked at again.
+fn again(again: &mut BTreeMap<u16, Position>, left: &mut BTreeMap<u16, Position>) {
+    for (shard, position) in std::mem::take(left) {
+        note(again, shard, position);
     }
 }
 
@@ -250,10 +335,11 @@ mod tests {
         Due { shard: 0, at: seq, seq }
     }
 
+    /// Each receiver is a tenant's of its own.
     fn filled(slots: usize, each: usize, receivers: u64, callbacks: u64) -> Schedule {
         let mut schedule = Schedule::new(slots, each);
         for seq in 0..callbacks {
-            schedule.add(seq % receivers, due(seq));
+            schedule.add((seq % receivers, seq % receivers), due(seq));
         }
         schedule
     }
@@ -273,8 +359,8 @@ mod tests {
         assert_eq!(seqs(&calls), [0, 1, 2, 3, 4, 5]);
         schedule.done(calls[1], Went::Well, Instant::now());
         assert_eq!(seqs(&all(&mut schedule)), [7], "the slot that is free is that receiver's");
-        schedule.add(7, due(100));
-        schedule.add(1, due(1));
+        schedule.add((7, 7), due(100));
+        schedule.add((1, 1), due(1));
         assert_eq!(seqs(&all(&mut schedule)), [100], "nobody waits for another's slots");
     }
 
@@ -290,13 +376,13 @@ mod tests {
     #[test]
     fn what_is_known_is_not_sent_twice_and_what_is_done_is_forgotten() {
         let mut schedule = Schedule::new(10, 10);
-        schedule.add(1, due(5));
-        schedule.add(1, due(5));
+        schedule.add((1, 1), due(5));
+        schedule.add((1, 1), due(5));
         let calls = all(&mut schedule);
-        schedule.add(1, due(5));
+        schedule.add((1, 1), due(5));
         assert_eq!((seqs(&calls), all(&mut schedule).len()), (vec![5], 0));
         schedule.done(calls[0], Went::Badly, Instant::now());
-        schedule.add(1, due(5));
+        schedule.add((1, 1), due(5));
         assert_eq!(seqs(&all(&mut schedule)), [5]);
     }
 
@@ -344,7 +430,7 @@ mod tests {
         let hanging = all(&mut schedule);
         assert_eq!(hanging.len(), 4, "half, however many of them there are");
         for seq in 1_000..1_010 {
-            schedule.add(99, due(seq));
+            schedule.add((9, 99), due(seq));
         }
         assert_eq!(all(&mut schedule).len(), 4);
     }
@@ -361,7 +447,7 @@ mod tests {
             schedule.done(call, Went::Well, Instant::now());
             for (shard, (at, _)) in schedule.take_again() {
                 assert_eq!((shard, at), (0, WAITING_MAX as u64), "the first that did not fit");
-                (at..many).for_each(|seq| schedule.add(0, due(seq)));
+                (at..many).for_each(|seq| schedule.add((0, 0), due(seq)));
             }
         }
         assert_eq!(sent, (0..many).collect::<Vec<_>>());
@@ -373,7 +459,7 @@ mod tests {
         let mut schedule = filled(1, 1, 1, WAITING_MAX as u64 + 1);
         let call = schedule.next().unwrap();
         schedule.done(call, Went::Well, Instant::now());
-        schedule.add(0, due(9_999));
+        schedule.add((0, 0), due(9_999));
         assert_eq!(schedule.known.len(), WAITING_MAX - 1);
     }
 
@@ -386,7 +472,55 @@ mod tests {
         schedule.done(call, Went::Well, Instant::now());
         let first = RECEIVERS_MAX as u64;
         assert_eq!(schedule.take_again(), BTreeMap::from([(0, (first, first))]));
-        schedule.add(first, due(first));
+        schedule.add((first, first), due(first));
         assert_eq!(schedule.receivers.len(), RECEIVERS_MAX);
+    }
+
+    #[test]
+    fn a_tenant_has_at_most_half_of_the_slots_and_others_their_turn() {
+        let mut schedule = Schedule::new(8, 4);
+        for seq in 0..5_000 {
+            schedule.add((1, seq), due(seq));
+        }
+        assert_eq!(schedule.receivers.len(), TENANT_RECEIVERS_MAX);
+        let hanging = all(&mut schedule);
+        assert_eq!(hanging.len(), 4);
+        for seq in 9_000..9_010 {
+            schedule.add((2, 0), due(seq));
+        }
+        let theirs = all(&mut schedule);
+        assert_eq!(seqs(&theirs), [9_000, 9_001, 9_002, 9_003]);
+        schedule.done(hanging[0], Went::Well, Instant::now());
+        schedule.done(theirs[0], Went::Well, Instant::now());
+        let next = all(&mut schedule);
+        assert_eq!(next.len(), 2);
+        assert!(next[0].to.0 != next[1].to.0, "one of each");
+        // What did not fit of the first tenant is found when it has room.
+        let first = TENANT_RECEIVERS_MAX as u64;
+        assert_eq!(schedule.take_again(), BTreeMap::from([(0, (first, first))]));
+    }
+
+    #[test]
+    fn a_host_has_its_slots_whosoever_calls_it() {
+        let mut schedule = Schedule::new(100, 3);
+        for seq in 0..40 {
+            schedule.add((seq % 4, 7), due(seq));
+        }
+        let calls = all(&mut schedule);
+        assert_eq!(calls.len(), 3);
+        schedule.done(calls[0], Went::Well, Instant::now());
+        let next = all(&mut schedule);
+        assert_eq!((next.len(), next[0].to.0), (1, 3), "the tenant that had none yet");
+    }
+
+    #[test]
+    fn one_tenants_queue_at_a_host_does_not_hold_up_anothers() {
+        let mut schedule = Schedule::new(100, 2);
+        for seq in 0..WAITING_MAX as u64 {
+            schedule.add((1, 7), due(seq));
+        }
+        schedule.add((2, 7), due(9_999));
+        let calls = all(&mut schedule);
+        assert_eq!(seqs(&calls), [0, 9_999]);
     }
 }
