@@ -55,11 +55,17 @@ pub async fn read(edge: &Edge, parts: &Parts, body: Body, max: usize) -> Result<
         let said = "content encoding not supported";
         return Err(Problem::edge(status, "unsupported_encoding", said));
     }
-    let body = Limited::new(body, max);
+    let mut body = Limited::new(body, max);
     let most = length.map_or(max, |length| length as usize);
     if most <= edge.body_max {
         let small = async { Ok(body.collect().await?.to_bytes()) };
         return whole(timeout(edge.body_timeout, small).await, max);
+    }
+    let mut bytes = BytesMut::new();
+    // Room is for those who have sent something: to say that much will come costs nothing.
+    let first = gather(&mut body, &mut bytes, edge.body_max);
+    if whole(timeout(edge.body_timeout, first).await, max)? {
+        return Ok(bytes.freeze());
     }
     let wanted =
         Arc::clone(&edge.room.0).acquire_many_owned(u32::try_from(most).unwrap_or(u32::MAX));
@@ -67,25 +73,35 @@ pub async fn read(edge: &Edge, parts: &Parts, body: Body, max: usize) -> Result<
         let overloaded = ServiceError::from(EngineError::Overloaded);
         return Err(Problem { close: true, ..overloaded.into() });
     };
-    let large = gather(body, length.map_or(0, |length| length as usize));
-    let bytes = whole(timeout(edge.body_timeout, large).await, max)?;
-    Ok(Bytes::from_owner(Held { bytes, _room: room }))
+    if let Some(length) = length {
+        bytes.reserve((length as usize).saturating_sub(bytes.len()));
+    }
+    let rest = gather(&mut body, &mut bytes, usize::MAX);
+    whole(timeout(edge.body_timeout, rest).await, max)?;
+    Ok(Bytes::from_owner(Held { bytes: bytes.freeze(), _room: room }))
 }
 
-/// Puts a large body together as it comes: to do that at the end would take its memory twice.
-async fn gather(mut body: Limited<Body>, length: usize) -> Result<Bytes, Failure> {
-    let mut bytes = BytesMut::with_capacity(length);
+/// Puts a body together as it comes: to do that at the end would take its memory twice. Says whether it has
+/// ended, or else has more bytes than `enough`.
+async fn gather(
+    body: &mut Limited<Body>,
+    bytes: &mut BytesMut,
+    enough: usize,
+) -> Result<bool, Failure> {
     while let Some(frame) = body.frame().await {
         if let Ok(data) = frame?.into_data() {
             bytes.extend_from_slice(&data);
         }
+        if bytes.len() > enough {
+            return Ok(false);
+        }
     }
-    Ok(bytes.freeze())
+    Ok(true)
 }
 
-fn whole<E>(read: Result<Result<Bytes, Failure>, E>, max: usize) -> Result<Bytes, Problem> {
+fn whole<T, E>(read: Result<Result<T, Failure>, E>, max: usize) -> Result<T, Problem> {
     match read {
-        Ok(Ok(body)) => Ok(body),
+        Ok(Ok(read)) => Ok(read),
         Ok(Err(error)) if error.is::<LengthLimitError>() => Err(too_large(max)),
         Ok(Err(_)) => {
             Err(ServiceError::invalid_body().detail("the body did not arrive whole").into())
@@ -130,14 +146,16 @@ mod tests {
         assert_eq!(free(), 4 * LARGEST);
         let mut held: Vec<Bytes> = Vec::new();
         for at in 1..=4 {
-            let body = ask(&edge, LARGEST, vec![7; 1 << 20]).await.unwrap();
+            let body = ask(&edge, LARGEST, vec![7; (1 << 20) + 1]).await.unwrap();
             // A part of it is as good as the whole.
             held.push(body.slice(5..9));
             assert_eq!(free(), (4 - at) * LARGEST);
         }
         let small = ask(&edge, 1 << 20, vec![7; 1 << 20]).await.unwrap();
         assert_eq!(small.len(), 1 << 20, "a small one needs no room");
-        let refused = ask(&edge, (1 << 20) + 1, Vec::new()).await.unwrap_err();
+        let promised = ask(&edge, LARGEST, vec![7; 1 << 20]).await.unwrap();
+        assert_eq!(promised.len(), 1 << 20, "nor does one that only says that it is large");
+        let refused = ask(&edge, (1 << 20) + 1, vec![7; (1 << 20) + 1]).await.unwrap_err();
         assert_eq!(
             (refused.status, refused.error.code),
             (StatusCode::SERVICE_UNAVAILABLE, "overloaded")
