@@ -374,8 +374,9 @@ fn opened_networks_are_open_in_all_forms() {
         let open = ip == "11.0.0.1";
         assert_eq!(policy.allows(ip.parse::<IpAddr>().unwrap()), open, "{ip}");
     }
-    assert!(policy.read("http://127.1:22/").is_ok());
-    assert_eq!(policy.read("http://127.1:0/").unwrap_err(), Refused::PortNotAllowed);
+    assert!(policy.read("http://127.0.0.1:22/").is_ok());
+    assert_eq!(policy.read("http://127.1:22/").unwrap_err(), Refused::Host);
+    assert_eq!(policy.read("http://127.0.0.1:0/").unwrap_err(), Refused::PortNotAllowed);
     assert_eq!(policy.read("http://ok.example:22/").unwrap_err(), Refused::PortNotAllowed);
 }
 

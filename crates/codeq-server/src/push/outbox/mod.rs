@@ -67,11 +67,13 @@ pub struct Outbox {
 impl Outbox {
     /// With as many calls at once as the configuration allows.
     pub fn new(courier: Courier, announced: Arc<Announced>, config: &WebhookConfig) -> Outbox {
+        // A tenant has half of the slots: one host must not have all of these.
+        let each = config.max_per_host.min((config.max_concurrent / 4).max(1));
         let shards = usize::from(courier.engine.shards());
         Outbox {
             courier: Arc::new(courier),
             announced,
-            schedule: Schedule::new(config.max_concurrent, config.max_per_host),
+            schedule: Schedule::new(config.max_concurrent, each),
             cursors: vec![(0, 0); shards],
             next_at: vec![Some(0); shards],
             calls: JoinSet::new(),

@@ -486,7 +486,7 @@ mod tests {
         let hanging = all(&mut schedule);
         assert_eq!(hanging.len(), 4);
         for seq in 9_000..9_010 {
-            schedule.add((2, 0), due(seq));
+            schedule.add((2, 99_999), due(seq));
         }
         let theirs = all(&mut schedule);
         assert_eq!(seqs(&theirs), [9_000, 9_001, 9_002, 9_003]);
