@@ -100,7 +100,7 @@ impl Outbox {
     }
 
     fn start_calls(&mut self) {
-        while let Some(call) = self.schedule.next() {
+        while let Some(call) = self.schedule.next_call() {
             let courier = Arc::clone(&self.courier);
             self.calls.spawn(async move {
                 let went = courier.deliver(call.due.shard, call.due.seq).await;

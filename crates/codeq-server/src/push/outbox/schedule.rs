@@ -173,7 +173,7 @@ impl Schedule {
     }
 
     /// The next call to be made now. The caller says with [`Schedule::done`] how it went.
-    pub fn next(&mut self) -> Option<Call> {
+    pub fn next_call(&mut self) -> Option<Call> {
         if self.running >= self.slots {
             return None;
         }
@@ -345,7 +345,7 @@ mod tests {
     }
 
     fn all(schedule: &mut Schedule) -> Vec<Call> {
-        std::iter::from_fn(|| schedule.next()).collect()
+        std::iter::from_fn(|| schedule.next_call()).collect()
     }
 
     fn seqs(calls: &[Call]) -> Vec<u64> {
@@ -409,7 +409,7 @@ mod tests {
         assert!((400..=560).contains(&calls), "{calls}");
         let later = Instant::now() + Duration::from_secs(120);
         schedule.wake(later);
-        let call = schedule.next().unwrap();
+        let call = schedule.next_call().unwrap();
         schedule.done(call, Went::Well, later);
         let calls = all(&mut schedule);
         assert_eq!(calls.len(), 8, "one good answer and all is as before");
@@ -442,7 +442,7 @@ mod tests {
         assert_eq!(schedule.known.len(), WAITING_MAX);
         assert_eq!(schedule.take_again(), BTreeMap::new());
         let mut sent = Vec::new();
-        while let Some(call) = schedule.next() {
+        while let Some(call) = schedule.next_call() {
             sent.push(call.due.seq);
             schedule.done(call, Went::Well, Instant::now());
             for (shard, (at, _)) in schedule.take_again() {
@@ -457,7 +457,7 @@ mod tests {
     #[test]
     fn later_ones_do_not_overtake_those_that_did_not_fit() {
         let mut schedule = filled(1, 1, 1, WAITING_MAX as u64 + 1);
-        let call = schedule.next().unwrap();
+        let call = schedule.next_call().unwrap();
         schedule.done(call, Went::Well, Instant::now());
         schedule.add((0, 0), due(9_999));
         assert_eq!(schedule.known.len(), WAITING_MAX - 1);
@@ -468,7 +468,7 @@ mod tests {
         let many = RECEIVERS_MAX as u64 + 10;
         let mut schedule = filled(1, 1, many, many);
         assert_eq!(schedule.receivers.len(), RECEIVERS_MAX);
-        let call = schedule.next().unwrap();
+        let call = schedule.next_call().unwrap();
         schedule.done(call, Went::Well, Instant::now());
         let first = RECEIVERS_MAX as u64;
         assert_eq!(schedule.take_again(), BTreeMap::from([(0, (first, first))]));
