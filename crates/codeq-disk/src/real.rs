@@ -81,3 +81,24 @@ impl DiskFile for RealFile {
         Ok(self.0.metadata()?.len())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
+    use super::*;
+
+    #[test]
+    fn what_is_made_is_for_its_user_alone() {
+        let mode = |dir: &Path| fs::metadata(dir).unwrap().permissions().mode() & 0o777;
+        let base = std::env::temp_dir().join(format!("codeq-disk-{}", std::process::id()));
+        fs::create_dir(&base).unwrap();
+        fs::set_permissions(&base, fs::Permissions::from_mode(0o755)).unwrap();
+        let inner = base.join("a/b");
+        RealDisk.create_dir_all(&inner).unwrap();
+        RealDisk.create_dir_all(&base).unwrap();
+        let modes = [mode(&base), mode(&base.join("a")), mode(&inner)];
+        fs::remove_dir_all(&base).unwrap();
+        assert_eq!(modes, [0o755, 0o700, 0o700], "one that exists stays as it is");
+    }
+}

@@ -14,6 +14,7 @@ pub mod auth;
 pub mod config;
 pub mod events;
 pub mod grpc;
+mod hex;
 pub mod http;
 pub mod limits;
 pub mod net;

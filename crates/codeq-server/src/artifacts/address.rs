@@ -9,6 +9,7 @@ use object_store::path::Path;
 use url::Url;
 
 use super::DEFAULT_TYPE;
+use crate::hex::hex;
 
 /// The path of downloads.
 pub(super) const ROUTE: &str = "/v1/codeq/artifacts/";
@@ -121,10 +122,6 @@ fn parse_hex(text: &str) -> Option<u128> {
 /// A number as it is written here: no sign, no leading zeros.
 fn parse_index(text: &str) -> Option<usize> {
     text.parse().ok().filter(|index: &usize| index.to_string() == text)
-}
-
-fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 fn parse_digest(text: &str) -> Option<[u8; 32]> {

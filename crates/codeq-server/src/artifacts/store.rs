@@ -141,7 +141,7 @@ impl Local {
         let (dir, fsync) = (self.dir.clone(), self.fsync);
         let opened = tokio::task::spawn_blocking(move || -> Result<_> {
             if make {
-                make_private(&dir).map_err(generic)?;
+                codeq_disk::private_dir(&dir).map_err(generic)?;
             } else if !dir.try_exists().map_err(generic)? {
                 return Ok(None);
             }
@@ -152,14 +152,6 @@ impl Local {
         self.opened.lock().clone_from(&store);
         Ok(store)
     }
-}
-
-/// Makes a directory that only the server can look into.
-fn make_private(dir: &std::path::Path) -> std::io::Result<()> {
-    let mut builder = std::fs::DirBuilder::new();
-    #[cfg(unix)]
-    std::os::unix::fs::DirBuilderExt::mode(&mut builder, 0o700);
-    builder.recursive(true).create(dir)
 }
 
 fn cloud(url: &Url) -> Result<Arc<dyn ObjectStore>> {

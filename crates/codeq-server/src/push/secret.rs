@@ -14,6 +14,8 @@ use base64::engine::general_purpose::STANDARD;
 use hmac::{Hmac, KeyInit, Mac};
 use sha2::Sha256;
 
+use crate::hex::hex;
+
 /// What Standard Webhooks' secrets begin with.
 const PREFIX: &str = "whsec_";
 /// Bytes of a secret that is encoded.
@@ -112,10 +114,6 @@ fn sign(key: &[u8], parts: &[&[u8]]) -> Vec<u8> {
         mac.update(part);
     }
     mac.finalize().into_bytes().to_vec()
-}
-
-fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 #[cfg(test)]

@@ -61,20 +61,21 @@ impl Secrets {
 
     /// The secrets to sign with, oldest first; none if the tenant has none.
     pub async fn live(&self, tenant: &Arc<str>) -> Result<Vec<Secret>, EngineError> {
-        let now = self.engine.wall();
         let (kept, _) = self.kept(tenant).await?;
         if kept.secrets.is_empty() {
             return Ok(self.configured(tenant).to_vec());
         }
-        let live = kept.secrets.iter().filter(|kept| kept.until.is_none_or(|until| until > now));
-        Ok(live.filter_map(|kept| Secret::read(&kept.secret).ok()).collect())
+        Ok(kept.secrets.iter().filter_map(|kept| Secret::read(&kept.secret).ok()).collect())
     }
 
-    /// What the tenant's admins have made, and its revision: 0 if there is nothing.
+    /// What the tenant's admins have made and is live, and its revision: 0 if there is nothing.
     pub async fn kept(&self, tenant: &Arc<str>) -> Result<(Kept, u64), EngineError> {
         let record = self.engine.record(tenant, RecordKind::WebhookSecret, RECORD).await?;
         let Some(record) = record else { return Ok((Kept::default(), 0)) };
-        Ok((serde_json::from_slice(&record.value).unwrap_or_default(), record.revision))
+        let mut kept: Kept = serde_json::from_slice(&record.value).unwrap_or_default();
+        let now = self.engine.wall();
+        kept.secrets.retain(|secret| secret.until.is_none_or(|until| until > now));
+        Ok((kept, record.revision))
     }
 
     /// Those of the configuration, oldest first.

@@ -17,6 +17,7 @@ use sha2::{Digest, Sha256};
 
 use super::bell::{Bell, Interest};
 use super::destination::{Destination, Policy};
+use crate::hex::hex;
 
 /// To whom of several subscriptions a notification goes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -101,7 +102,7 @@ impl Wish {
             }
         }
         let digest = hasher.finalize();
-        digest.iter().take(16).map(|byte| format!("{byte:02x}")).collect()
+        hex(digest.first_chunk::<16>().map_or(&[][..], |half| half))
     }
 
     /// How the worker spells this command, if it wants to hear of it.

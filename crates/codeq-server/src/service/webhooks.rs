@@ -147,8 +147,7 @@ impl Service {
     pub async fn webhook_secrets(&self, caller: &Principal) -> Result<SecretList, ServiceError> {
         let (kept, _) = self.secrets.kept(&caller.tenant).await?;
         if !kept.secrets.is_empty() {
-            let secrets = self.still_live(kept);
-            return Ok(SecretList { source: SecretSource::Api, secrets });
+            return Ok(SecretList { source: SecretSource::Api, secrets: kept.secrets });
         }
         let configured = self.secrets.configured(&caller.tenant);
         let source = if configured.is_empty() { SecretSource::None } else { SecretSource::Setting };
@@ -178,7 +177,7 @@ impl Service {
         let before = if kept.secrets.is_empty() {
             self.secrets.configured(&caller.tenant).iter().map(from_setting).collect()
         } else {
-            self.still_live(kept)
+            kept.secrets
         };
         let now = self.engine.wall();
         let until = now.saturating_add(seconds(overlap));
@@ -241,11 +240,6 @@ impl Service {
             Reply::Rejected(rejection) => Err(rejection.into()),
             _ => Ok(()),
         }
-    }
-
-    fn still_live(&self, kept: Kept) -> Vec<KeptSecret> {
-        let now = self.engine.wall();
-        kept.secrets.into_iter().filter(|it| it.until.is_none_or(|until| until > now)).collect()
     }
 }
 

@@ -12,6 +12,7 @@ use crate::config::model::{AuthConfig, JwtConfig, StaticToken};
 use crate::config::near::nearest;
 use crate::config::problem::Problem;
 use crate::config::read::shown;
+use crate::hex::hex;
 use crate::service::subscriptions::GROUP_BYTES_MAX;
 
 /// Most validators of one role, each in its kind.
@@ -66,7 +67,7 @@ pub(super) fn idle_workers(workers: &AuthConfig) -> Vec<String> {
 
 /// Whether this is the token.
 pub(super) fn is_token(token: &StaticToken, plain: &str) -> bool {
-    hash(token) == Some(hex(plain))
+    hash(token) == Some(digest(plain))
 }
 
 fn check_jwt(jwt: &JwtConfig, path: &str, problems: &mut Vec<Problem>) {
@@ -166,9 +167,9 @@ fn is_sha256(hash: &str) -> bool {
 /// The token's hash in lowercase hex.
 fn hash(token: &StaticToken) -> Option<String> {
     let given = token.token_sha256.as_ref().map(|hash| hash.to_ascii_lowercase());
-    given.or_else(|| token.token.as_deref().map(hex))
+    given.or_else(|| token.token.as_deref().map(digest))
 }
 
-fn hex(token: &str) -> String {
-    Sha256::digest(token.as_bytes()).iter().map(|byte| format!("{byte:02x}")).collect()
+fn digest(token: &str) -> String {
+    hex(&Sha256::digest(token.as_bytes()))
 }

@@ -22,7 +22,7 @@ use tokio::task::JoinSet;
 
 use crate::config::WebhookConfig;
 pub use deliver::{Courier, message_id};
-use schedule::{Call, Due, Position, Schedule, Went};
+use schedule::{Call, Due, Position, Schedule, Went, note};
 
 /// Rows that are read at a time. The shard stands still meanwhile.
 const PAGE: usize = 256;
@@ -46,7 +46,7 @@ impl Observer for Announced {
             _ => None,
         });
         if let Some(first) = positions.min() {
-            earlier(&mut self.positions.lock(), shard, first);
+            note(&mut self.positions.lock(), shard, first);
             self.wake.notify_one();
         }
     }
@@ -127,7 +127,7 @@ impl Outbox {
     async fn fill(&mut self) -> Result<(), EngineError> {
         let mut look = std::mem::take(&mut *self.announced.positions.lock());
         for (shard, position) in self.schedule.take_again() {
-            earlier(&mut look, shard, position);
+            note(&mut look, shard, position);
         }
         for (shard, position) in look {
             let at = usize::from(shard);
@@ -193,8 +193,4 @@ impl Outbox {
             self.schedule.next_wake().map(|at| at.saturating_duration_since(Instant::now()));
         due.into_iter().chain(rested).min().unwrap_or(LONGEST).min(LONGEST)
     }
-}
-
-fn earlier(positions: &mut BTreeMap<u16, Position>, shard: u16, position: Position) {
-    positions.entry(shard).and_modify(|first| *first = position.min(*first)).or_insert(position);
 }

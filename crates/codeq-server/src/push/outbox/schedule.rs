@@ -323,8 +323,9 @@ fn again(again: &mut BTreeMap<u16, Position>, left: &mut BTreeMap<u16, Position>
     }
 }
 
-fn note(left: &mut BTreeMap<u16, Position>, shard: u16, position: Position) {
-    left.entry(shard).and_modify(|first| *first = position.min(*first)).or_insert(position);
+/// Notes a position of a shard, unless an earlier one is noted.
+pub(super) fn note(positions: &mut BTreeMap<u16, Position>, shard: u16, position: Position) {
+    positions.entry(shard).and_modify(|first| *first = position.min(*first)).or_insert(position);
 }
 
 #[cfg(test)]
