@@ -13,6 +13,11 @@ CUTS ?= 60
 STREAM_KILLS ?= 50
 CALLBACK_KILLS ?= 50
 
+# The attack suite: the binary under attack (built if none is named), another to compare it with, and which attacks.
+BINARY ?=
+BASELINE ?=
+ATTACKS ?=
+
 # A debug build without optional features: a few minutes less, and fast enough for a check.
 DENY_VERSION := 0.20.2
 DENY := $(shell command -v cargo-deny || echo target/tools/bin/cargo-deny)
@@ -21,7 +26,7 @@ DENY := $(shell command -v cargo-deny || echo target/tools/bin/cargo-deny)
 REQUIREMENTS := crates/codeq-server/tests/grpc/python/requirements.txt crates/codeq/tests/server/requirements.txt
 VENV := target/venv
 
-.PHONY: all test verify bench campaign advisories clean prepare
+.PHONY: all test verify bench campaign attack advisories clean prepare
 
 all:
 	$(CARGO) build --release --locked --bin codeq
@@ -97,6 +102,13 @@ campaign: prepare
 	$(CARGO) run --release --locked -p codeq-crash -- power --cycles $(CUTS)
 	CODEQ_HTTP_KILLS=$(KILLS) CODEQ_STREAM_KILLS=$(STREAM_KILLS) CODEQ_CALLBACK_KILLS=$(CALLBACK_KILLS) \
 		$(CARGO) test --locked -p codeq --test server -- --nocapture
+
+# A hostile tenant and a stranger against a server in a memory cgroup of 512 MiB: docs/security.md. Root. With BASELINE,
+# before and after by turns, in about twelve minutes; DOCUMENT=1 puts the table into docs/security.md.
+attack:
+	$(if $(BINARY),,$(CARGO) build --release --locked --bin codeq)
+	python3 tests/attack/run.py --binary $(or $(BINARY),target/release/codeq) $(if $(BASELINE),--baseline $(BASELINE)) \
+		$(if $(ATTACKS),--attacks $(ATTACKS)) $(if $(DOCUMENT),--document)
 
 clean:
 	$(CARGO) clean

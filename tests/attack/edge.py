@@ -1,0 +1,277 @@
+"""Attacks on what the server shares with the machine: names, file descriptors, the log's pipe, the Host header."""
+
+import http.server
+import json
+import os
+import select
+import socket
+import subprocess
+import threading
+import time
+
+import wire
+from attack import attack
+from harness import free_ports
+
+# --- g: names ---
+
+DNS_ADDRESS = ("127.77.0.53", 53)
+
+
+class NameServer(threading.Thread):
+    """Answers `*.b.attack.test` with 127.0.0.1, and to everything else says nothing."""
+
+    def __init__(self):
+        super().__init__(daemon=True)
+        self.socket = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+        self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        self.socket.bind(DNS_ADDRESS)
+        self.silent = 0
+        self.start()
+
+    def run(self):
+        while True:
+            try:
+                query, peer = self.socket.recvfrom(4096)
+            except OSError:
+                return
+            answer = self.answer(query)
+            if answer is None:
+                self.silent += 1
+            else:
+                self.socket.sendto(answer, peer)
+
+    @staticmethod
+    def answer(query):
+        labels, at = [], 12
+        while at < len(query) and query[at]:
+            labels.append(query[at + 1:at + 1 + query[at]].lower())
+            at += 1 + query[at]
+        question = query[12:at + 5]
+        if labels[-3:] != [b"b", b"attack", b"test"] or len(question) < 5:
+            return None
+        is_a = question[-4:-2] == b"\x00\x01"
+        # Every record names the question; TTL 0, so that each call asks anew.
+        record = b"\xc0\x0c\x00\x01\x00\x01\x00\x00\x00\x00\x00\x04\x7f\x00\x00\x01" if is_a else b""
+        head = query[:2] + b"\x81\x80\x00\x01" + (b"\x00\x01" if is_a else b"\x00\x00") + b"\x00\x00\x00\x00"
+        return head + question + record
+
+
+class Receiver(threading.Thread):
+    """B's side of callbacks: when each task's came."""
+
+    def __init__(self):
+        super().__init__(daemon=True)
+        came = self.came = {}
+
+        class Handler(http.server.BaseHTTPRequestHandler):
+            protocol_version = "HTTP/1.1"
+
+            def do_POST(self):
+                body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+                came.setdefault(body["taskId"], time.monotonic())
+                self.send_response(204)
+                self.end_headers()
+
+            def log_message(self, *_):
+                pass
+
+        self.server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.port = self.server.server_address[1]
+        self.start()
+
+    def run(self):
+        self.server.serve_forever(poll_interval=0.1)
+
+
+def dns_server(directory):
+    """How the server is started: with a resolv.conf of its own."""
+    path = f"{directory}/resolv.conf"
+    with open(path, "w", encoding="ascii") as out:
+        out.write(f"nameserver {DNS_ADDRESS[0]}\n")
+    return {"resolv_conf": path}
+
+
+def silent_names(run):
+    run.kept["names"] = NameServer()
+    run.kept["receiver"] = Receiver()
+
+
+@attack("g", "callbacks to 400 names whose DNS never answers", prepare=silent_names, seconds=24, server={"make": dns_server},
+        settings={"webhooks": {"allowedNetworks": ["127.0.0.1/32"]}, "resultWebhookMaxAttempts": 2,
+                  "resultWebhookBaseBackoffSeconds": 1})
+def silent_dns(run):
+    """400 tasks of A end whose webhooks have names that are never resolved. One task of B ends every 400 ms with a
+    webhook whose name is answered at once. Each of B's callbacks must come, and soon."""
+    receiver, ended = run.kept["receiver"], {}
+    attacker, client = wire.Client(run.server, "a"), wire.Client(run.server, "b")
+
+    def end(who, url):
+        task = who.must("POST", "/tasks", {"command": "called", "payload": {}, "webhook": url})["id"]
+        who.must("POST", f"/tasks/{task}/cancel", {})
+        return task
+
+    try:
+        for at in range(400):
+            end(attacker, f"http://n{at}.a.attack.test/")
+        url = f"http://hook.b.attack.test:{receiver.port}/"
+        while run.left() > 9 and run.server.alive():
+            ended[end(client, url)] = time.monotonic()
+            time.sleep(0.4)
+        while run.on() and len(receiver.came) < len(ended):
+            time.sleep(0.1)
+    except OSError:
+        pass
+    delays = sorted(receiver.came[task] - at for task, at in ended.items() if task in receiver.came)
+    status, page = client.ask("GET", "/admin/webhooks/deliveries?status=failed&limit=100")
+    given_up = len(json.loads(page).get("items", [])) if status == 200 else f"status {status}"
+    run.fact("B's callbacks delivered", f"{len(delays)} of {len(ended)}")
+    run.fact("B's callbacks given up", given_up)
+    run.fact("B's callback delay ms, median", round(delays[len(delays) // 2] * 1000) if delays else None)
+    run.fact("B's callback delay ms, longest", round(delays[-1] * 1000) if delays else None)
+    run.check("every callback of B comes within 2 s", len(delays) == len(ended) and delays and delays[-1] < 2,
+              f"{len(delays)} of {len(ended)}")
+    run.kept["names"].socket.close()
+    receiver.server.shutdown()
+
+
+# --- h: file descriptors ---
+
+
+@attack("h", "1,300 idle sockets at 1,024 file descriptors, while the log grows by 300 MB", seconds=20,
+        server={"nofile": 1024})
+def idle_sockets(run):
+    """A stranger keeps 1,300 connections open that say nothing; the server may have 1,024 files. B, connected before,
+    writes 300 MB, so that new log segments are needed. B's writes must go on, and `/readyz` must tell the truth."""
+    port = run.server.http
+    writer = wire.Client(run.server, "b")
+    probe = wire.Client(run.server, "b")
+    idle = {}
+    poll = select.poll()
+
+    def fill():
+        for _ in range(1300 - len(idle)):
+            try:
+                connection = wire.connect(port, timeout=0.2)
+            except OSError:
+                return
+            idle[connection.fileno()] = connection
+            poll.register(connection, select.POLLIN | select.POLLHUP)
+
+    def keep():
+        """The server closes idle connections after a while: open them again."""
+        while run.on() and not done.is_set():
+            for fd, _ in poll.poll(0):
+                poll.unregister(fd)
+                idle.pop(fd).close()
+            fill()
+            time.sleep(0.2)
+
+    done = threading.Event()
+    keeper = threading.Thread(target=keep, daemon=True)
+    keeper.start()
+    run.hold(2)
+    body = b'{"command":"b-big","payload":"' + b"x" * 500_000 + b'"}'
+    written, failed = 0, {}
+    try:
+        while run.left() > 2 and run.server.alive() and written < 600 and sum(failed.values()) < 50:
+            status, _ = writer.ask("POST", "/tasks", body)
+            if status == 202:
+                written += 1
+            else:
+                failed[status] = failed.get(status, 0) + 1
+                time.sleep(0.05)
+    except OSError as error:
+        failed[type(error).__name__] = 1
+    last_failed = bool(failed) and written < 600
+    try:
+        probe.connection.request("GET", "/readyz")
+        answer = probe.connection.getresponse()
+        answer.read()
+        ready = answer.status
+    except (OSError, wire.http.client.HTTPException) as error:
+        ready = type(error).__name__
+    run.fact("idle sockets held", len(idle))
+    run.fact("MB written by B", written // 2)
+    run.check("B's writes go on", written and not failed, f"{written} taken, refused {failed or 'none'}")
+    run.check("/readyz tells the truth", (ready == 200) != last_failed, f"/readyz {ready}, writes {'fail' if last_failed else 'work'}")
+    done.set()
+    keeper.join(5)
+    for connection in idle.values():
+        connection.close()
+
+
+# --- i: the log's pipe ---
+
+
+@attack("i", "the log goes to a pipe that nobody reads", seconds=12, server={"log_to_pipe": True})
+def unread_log(run):
+    """The server's log is a pipe that is read no longer once the attack begins, at the default level. 3,000 requests must
+    be answered, and SIGTERM must end the server."""
+    run.server.stop_reading_log()
+    client = wire.Client(run.server, "a", timeout=2)
+    answered = 0
+    try:
+        while run.left() > 1 and answered < 3000:
+            client.ask("GET", "/tasks?limit=1")
+            answered += 1
+    except OSError:
+        pass
+    run.hold(2)
+    run.check("3,000 requests are answered", answered == 3000, answered)
+    run.end_measurement()
+    took = run.server.terminate()
+    run.check("SIGTERM ends it", took is not None, "still there after 10 s" if took is None else f"after {took:.1f} s")
+
+
+# --- l: Host ---
+
+
+def answer_to(port, head):
+    connection = wire.connect(port)
+    try:
+        connection.sendall(head)
+        data = connection.recv(4096)
+        return int(data[9:12]) if data else "closed"
+    except (OSError, ValueError) as error:
+        return type(error).__name__
+    finally:
+        connection.close()
+
+
+@attack("l", "no Host, two Hosts, a stranger's Host in dev", victim=False, seconds=10)
+def hosts(run):
+    """HTTP/1.1 requests without Host and with two of them must be 400. `codeq dev`, whose token everybody knows, must not
+    answer to the Host of another name (DNS rebinding), and must to its own."""
+    port = run.server.http
+    for text, head in [
+        ("no Host", b"GET /livez HTTP/1.1\r\n\r\n"),
+        ("two Hosts", b"GET /livez HTTP/1.1\r\nHost: a.example\r\nHost: b.example\r\n\r\n"),
+    ]:
+        seen = answer_to(port, head)
+        run.check(f"{text} is 400", seen == 400, seen)
+    dev, producer, worker = free_ports(3)
+    command = [run.kept["binary"], "dev", "--ephemeral", "--http-addr", f"127.0.0.1:{dev}",
+               "--producer-addr", f"127.0.0.1:{producer}", "--worker-addr", f"127.0.0.1:{worker}"]
+    server = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+                              env={**os.environ, "TMPDIR": run.directory})
+    try:
+        own = b"GET /v1/codeq/tasks HTTP/1.1\r\nHost: 127.0.0.1:%d\r\nAuthorization: Bearer dev-token\r\n\r\n" % dev
+        for _ in range(100):
+            time.sleep(0.1)
+            try:
+                seen = answer_to(dev, own)
+                break
+            except OSError:
+                seen = "not started"
+        run.check("dev answers to its own Host", seen == 200, seen)
+        strange = own.replace(b"Host: 127.0.0.1:%d" % dev, b"Host: evil.example")
+        seen = answer_to(dev, strange)
+        run.check("dev refuses a stranger's Host", isinstance(seen, int) and 400 <= seen < 500, seen)
+    finally:
+        server.terminate()
+        try:
+            server.wait(10)
+        except subprocess.TimeoutExpired:
+            server.kill()
+            server.wait()
