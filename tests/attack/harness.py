@@ -279,13 +279,13 @@ class Server:
         except subprocess.TimeoutExpired:
             return None
 
-    def stop(self):
+    def stop(self, politely=True):
         """Ends it, by SIGTERM or else by SIGKILL. The seconds that SIGTERM took."""
         self._stopping = True
         self._sampler.join()
         if self.process.poll() is not None and self.died is None:
             self.died = self._how_it_died()
-        took = self.terminate() if self.alive() else None
+        took = self.terminate() if politely and self.alive() else None
         if self.alive():
             self.process.kill()
             self.process.wait()

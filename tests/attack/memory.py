@@ -12,7 +12,7 @@ STREAMS_PER_CONNECTION = 256
 
 def announce(run, connections):
     """Streams that each announce 4 MiB, without a token. Returns the connections and what was sent."""
-    made, sent = [], 0
+    made = []
     for _ in range(connections):
         if not run.on():
             break
@@ -22,16 +22,15 @@ def announce(run, connections):
             for _ in range(STREAMS_PER_CONNECTION):
                 stream = connection.open(wire.PRODUCER_PATH)
                 connection.write(wire.frame(wire.DATA, 0, stream, ANNOUNCED))
-                sent += 9 + 9 + 100 + len(ANNOUNCED)
         except OSError:
             # Refused: what was opened stays open.
             pass
-    return made, sent
+    return made, sum(connection.sent for connection in made)
 
 
 @attack("a", "512 streams announce 4 MiB each, no token; then eight times as many", seconds=10)
 def announced(run):
-    """A stranger opens 512 gRPC streams on two connections and announces a message of 4 MiB on each, with about 50 kB
+    """A stranger opens 512 gRPC streams on two connections and announces a message of 4 MiB on each, with less than 100 kB
     sent in all; after three seconds, 14 more connections do the same. Nothing may be reserved for what is announced."""
     made, sent = announce(run, 2)
     run.hold(3)
@@ -44,23 +43,30 @@ def announced(run):
         connection.close()
 
 
-@attack("b", "one worker stream of Readys with the longest command lists", seconds=10)
+@attack("b", "Readys with the longest command lists on one worker stream after another", seconds=10)
 def held_readys(run):
-    """One worker's stream holds 300 Readys for a command without tasks, then sends Readys of almost 4 MiB whose lists
-    have 1.3 million commands of one letter, up to 1.5 GB. What waits on a stream must have a bound in bytes."""
-    connection = wire.Http2(run.server.worker)
-    stream = connection.open(wire.WORKER_PATH)
-    going = connection.send(stream, wire.hello("a"))
-    for _ in range(300):
-        going = going and connection.send(stream, wire.ready(wire.field(1, b"never")))
-    large = wire.ready(wire.field(1, b"n") * ((4 << 20) // 3 - 100))
-    sent = 0
-    while going and run.on() and sent < 1_500_000_000:
-        going = connection.send(stream, large, patience=max(0.1, min(3, run.left())))
-        sent += len(large) if going else 0
+    """A worker's stream holds 300 Readys for a command without tasks, then sends Readys of almost 4 MiB with 4,000
+    commands. When a stream ends or is not read on, the next one does the same: up to 32 of them, and 1.5 GB. What waits
+    on a stream, and for a tenant, must have a bound in bytes."""
+    small = wire.ready(wire.field(1, b"never"))
+    large = wire.ready(wire.field(1, b"n" * 1040) * 4000)
+    made, sent = [], 0
+    while run.on() and len(made) < 32 and sent < 1_500_000_000:
+        try:
+            connection = wire.Http2(run.server.worker)
+        except OSError:
+            break
+        made.append(connection)
+        stream = connection.open(wire.WORKER_PATH)
+        going = connection.send(stream, wire.hello("a") + small * 300)
+        while going and run.on() and sent < 1_500_000_000:
+            going = connection.send(stream, large, patience=max(0.1, min(1, run.left())))
+            sent += len(large) if going else 0
+    run.fact("streams", len(made))
     run.fact("MB of Readys taken", sent // 1_000_000)
     run.hold()
-    connection.close()
+    for connection in made:
+        connection.close()
 
 
 def large_tasks(run):

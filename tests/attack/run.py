@@ -101,7 +101,7 @@ def once(attack, binary, directory):
         if victim:
             victim.process.kill()
             victim.process.wait()
-        stopped = server.stop()
+        stopped = server.stop(politely=run.measured_until is None)
         server.remove()
     result["peak MiB"] = server.peak_mib()
     result["died"] = None if run.measured_until else server.died

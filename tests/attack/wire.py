@@ -24,13 +24,13 @@ class Client:
         self.connection.connect()
         self.connection.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 
-    def ask(self, method, path, body=None):
+    def ask(self, method, path, body=None, base=BASE):
         """Status and body. An OSError if there is no answer."""
         if body is not None and not isinstance(body, (bytes, str)):
             body = json.dumps(body)
         headers = {"Authorization": f"Bearer {TOKENS[self.tenant]}"}
         try:
-            self.connection.request(method, BASE + path, body, headers)
+            self.connection.request(method, base + path, body, headers)
             answer = self.connection.getresponse()
             return answer.status, answer.read()
         except http.client.HTTPException as error:
@@ -95,6 +95,7 @@ class Http2:
         self.socket = connect(port)
         self.socket.settimeout(None)
         self.closed = False
+        self.sent = 0
         self.reset = {}
         self.received = {}
         self.room = threading.Condition()
@@ -108,6 +109,7 @@ class Http2:
     def write(self, data):
         with self._send:
             self.socket.sendall(data)
+            self.sent += len(data)
 
     def open(self, path):
         """The head of a call; its stream."""
