@@ -107,7 +107,7 @@ campaign: prepare
 # before and after by turns, in about twelve minutes; DOCUMENT=1 puts the table into docs/security.md.
 attack:
 	$(if $(BINARY),,$(CARGO) build --release --locked --bin codeq)
-	python3 tests/attack/run.py --binary $(or $(BINARY),target/release/codeq) $(if $(BASELINE),--baseline $(BASELINE)) \
+	python3 -B tests/attack/run.py --binary $(or $(BINARY),target/release/codeq) $(if $(BASELINE),--baseline $(BASELINE)) \
 		$(if $(ATTACKS),--attacks $(ATTACKS)) $(if $(DOCUMENT),--document)
 
 clean:

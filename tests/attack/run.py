@@ -115,9 +115,10 @@ def once(attack, binary, directory):
 
 def arguments():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--binary", required=True, help="the codeq to attack")
+    parser.add_argument("--list", action="store_true", help="say what the attacks do, and end")
+    parser.add_argument("--binary", help="the codeq to attack")
     parser.add_argument("--baseline", help="another one, to compare with: the table's before")
-    parser.add_argument("--attacks", default="", help=f"some of {','.join(ATTACKS)}; all without it")
+    parser.add_argument("--attacks", default="", help=f"some of {','.join(sorted(ATTACKS))}; all without it")
     parser.add_argument("--dir", default=f"{ROOT}/target/attack", help="data, logs and figures; not on a tmpfs")
     parser.add_argument("--out", help="where the JSON goes; DIR/figures.json without it")
     parser.add_argument("--document", action="store_true", help="write the table into docs/security.md")
@@ -126,10 +127,16 @@ def arguments():
 
 def main():
     args = arguments()
-    chosen = [key for key in args.attacks.replace(" ", "").split(",") if key] or list(ATTACKS)
+    if args.list:
+        for _, attack in sorted(ATTACKS.items()):
+            print(f"{attack.key}  {attack.title}\n    {attack.text}")
+        return
+    if not args.binary:
+        sys.exit("which binary? --binary target/release/codeq")
+    chosen = [key for key in args.attacks.replace(" ", "").split(",") if key] or sorted(ATTACKS)
     unknown = [key for key in chosen if key not in ATTACKS]
     if unknown:
-        sys.exit(f"no such attack: {', '.join(unknown)}; there are {', '.join(ATTACKS)}")
+        sys.exit(f"no such attack: {', '.join(unknown)}; there are {', '.join(sorted(ATTACKS))}")
     binaries = {"before": args.baseline, "after": args.binary}
     binaries = {name: os.path.abspath(path) for name, path in binaries.items() if path}
     # The attacker needs sockets, and leaves the processor to the server and to B.

@@ -65,3 +65,27 @@ fn the_first_task_of_the_readme_is_done() {
     }
     assert!(!out.contains("problem"), "{out}");
 }
+
+/// The attacks themselves take minutes and root (`make attack`); that they load is seen here.
+#[test]
+fn the_attack_suite_loads_and_its_document_has_a_place_for_the_tables() {
+    let suite = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/attack");
+    let list = std::process::Command::new("python3")
+        .args(["-B", "run.py", "--list"])
+        .current_dir(&suite)
+        .output()
+        .unwrap();
+    assert!(list.status.success(), "{}", String::from_utf8_lossy(&list.stderr));
+    let list = String::from_utf8(list.stdout).unwrap();
+    for attack in "0 a b c d e f g h i j1 j2 j3 k l m".split(' ') {
+        let listed = list.lines().any(|line| line.starts_with(&format!("{attack}  ")));
+        assert!(listed, "no attack {attack}: {list}");
+    }
+    let page = include_str!("../../../docs/security.md");
+    let script = std::fs::read_to_string(suite.join("table.py")).unwrap();
+    for marker in ["BEGIN = \"", "END = \""] {
+        let marker =
+            script.split_once(marker).and_then(|(_, rest)| rest.split_once('"')).unwrap().0;
+        assert!(page.contains(marker), "docs/security.md lacks {marker}");
+    }
+}
