@@ -48,6 +48,8 @@ class Run:
         # What prepare leaves for the attack.
         self.kept = {}
         self.measured_until = None
+        # Called when all is over, whatever happened.
+        self.closing = []
 
     def left(self):
         return self.deadline - time.monotonic()

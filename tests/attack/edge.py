@@ -26,15 +26,22 @@ class NameServer(threading.Thread):
         self.socket = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
         self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         self.socket.bind(DNS_ADDRESS)
+        self.socket.settimeout(0.2)
         self.silent = 0
+        self.closed = False
         self.start()
 
+    def close(self):
+        self.closed = True
+        self.join()
+        self.socket.close()
+
     def run(self):
-        while True:
+        while not self.closed:
             try:
                 query, peer = self.socket.recvfrom(4096)
-            except OSError:
-                return
+            except TimeoutError:
+                continue
             answer = self.answer(query)
             if answer is None:
                 self.silent += 1
@@ -58,7 +65,7 @@ class NameServer(threading.Thread):
 
 
 class Receiver(threading.Thread):
-    """B's side of callbacks: when each task's came."""
+    """B's side of webhooks: when the first came for each task, or each queue that has work."""
 
     def __init__(self):
         super().__init__(daemon=True)
@@ -70,7 +77,7 @@ class Receiver(threading.Thread):
 
             def do_POST(self):
                 body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-                came.setdefault(body["taskId"], time.monotonic())
+                came.setdefault(body.get("taskId") or body["eventType"], time.monotonic())
                 self.send_response(204)
                 self.end_headers()
 
@@ -94,8 +101,9 @@ def dns_server(directory):
 
 
 def silent_names(run):
-    run.kept["names"] = NameServer()
-    run.kept["receiver"] = Receiver()
+    names, receiver = NameServer(), Receiver()
+    run.kept.update(names=names, receiver=receiver)
+    run.closing += [names.close, receiver.server.shutdown]
 
 
 @attack("g", "callbacks to 400 names whose DNS never answers", prepare=silent_names, seconds=24, server={"make": dns_server},
@@ -131,8 +139,41 @@ def silent_dns(run):
     run.fact("B's callback delay ms, longest", round(delays[-1] * 1000) if delays else None)
     run.check("every callback of B comes within 2 s", len(delays) == len(ended) and delays and delays[-1] < 2,
               f"{len(delays)} of {len(ended)}")
-    run.kept["names"].socket.close()
-    receiver.server.shutdown()
+
+
+# --- j4: notifications ---
+
+
+@attack("j4", "notifications of 300 queues to receivers that never answer",
+        settings={"webhooks": {"allowedNetworks": ["127.0.0.1/32"]}})
+def notifications(run):
+    """40 subscriptions of A lead to eight receivers that accept and never answer, and 300 of its queues get work. B's
+    worker must be told of its queue at once."""
+    silent = [socket.create_server(("127.0.0.1", 0), backlog=512) for _ in range(8)]
+    receiver = Receiver()
+    run.closing += [receiver.server.shutdown, *(listening.close for listening in silent)]
+    attacker, client = wire.Client(run.server, "a"), wire.Client(run.server, "b")
+
+    def subscribe(who, port, path, commands):
+        url = f"http://127.0.0.1:{port}/{path}"
+        who.must("POST", "/workers/subscriptions", {"callbackUrl": url, "eventTypes": commands, "minIntervalSeconds": 1})
+
+    try:
+        commands = [f"told-{at}" for at in range(300)]
+        for at in range(40):
+            subscribe(attacker, silent[at % 8].getsockname()[1], at, commands)
+        tasks = ",".join('{"command":"%s","payload":{}}' % command for command in commands)
+        attacker.must("POST", "/tasks/batch", '{"tasks":[%s]}' % tasks)
+        subscribe(client, receiver.port, "b", ["b-told"])
+        run.hold(1)
+        start = time.monotonic()
+        client.must("POST", "/tasks", {"command": "b-told", "payload": {}})
+        while run.on() and "b-told" not in receiver.came:
+            time.sleep(0.02)
+        took = receiver.came.get("b-told", float("inf")) - start
+        run.check("B's worker is told within 2 s", took < 2, f"after {took * 1000:.0f} ms")
+    except OSError as error:
+        run.check("B's worker is told within 2 s", False, repr(error))
 
 
 # --- h: file descriptors ---

@@ -99,6 +99,8 @@ def once(attack, binary, directory):
             result["alone"] = summary(samples, alone, begun)
             result["under"] = summary(samples, begun, ended)
     finally:
+        for close in run.closing:
+            close()
         if victim:
             victim.process.kill()
             victim.process.wait()
