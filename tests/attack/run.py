@@ -133,7 +133,7 @@ def main():
         for _, attack in sorted(ATTACKS.items()):
             print(f"{attack.key}  {attack.title}\n    {attack.text}")
         return
-    if not args.binary:
+    if not args.binary and not args.baseline:
         sys.exit("which binary? --binary target/release/codeq")
     chosen = [key for key in args.attacks.replace(" ", "").split(",") if key] or sorted(ATTACKS)
     unknown = [key for key in chosen if key not in ATTACKS]
@@ -148,6 +148,7 @@ def main():
     figures = {
         "date": time.strftime("%Y-%m-%d"),
         "machine": f"{os.cpu_count()} cores, {platform.system()} {platform.release()}",
+        "load": round(os.getloadavg()[0], 1),
         "limit MiB": LIMIT_BYTES >> 20,
         "attacks": {},
     }

@@ -119,7 +119,8 @@ def markdown(figures):
     names = " → ".join(next(iter(figures["attacks"].values()))["runs"])
     lines = [
         f"{figures['date']}; {figures['machine']}, shared by server, attacker and B; memory cgroup of "
-        f"{figures['limit MiB']} MiB. Each cell is *{names}*; times are B's p50 / p99.",
+        f"{figures['limit MiB']} MiB; load average at the start: {figures['load']}. Each cell is *{names}*; times are "
+        "B's p50 / p99.",
         "",
     ]
     if any(str(run.get("cgroup", "")).startswith("none") for run in runs):
