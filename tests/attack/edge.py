@@ -118,7 +118,7 @@ def silent_dns(run):
     url = f"http://hook.b.attack.test:{receiver.port}/"
     try:
         attacker.must("POST", "/tasks/batch", '{"tasks":[%s]}' % ",".join(task % at for at in range(400)))
-        attacker.must("POST", "/admin/queues/called/purge", {})
+        attacker.all_of("/admin/queues/called/purge", {})
         time.sleep(0.5)
         while run.left() > 10 and run.server.alive():
             made = client.must("POST", "/tasks", {"command": "b-called", "payload": {}, "webhook": url})["id"]
@@ -159,7 +159,7 @@ def many_names(run):
     client = wire.Client(run.server, "a")
     task = '{"command":"named","payload":{},"webhook":"http://n%%d.b.attack.test:%d/"}' % listening.getsockname()[1]
     client.must("POST", "/tasks/batch", '{"tasks":[%s]}' % ",".join(task % at for at in range(100)))
-    client.must("POST", "/admin/queues/named/purge", {})
+    client.all_of("/admin/queues/named/purge", {})
     calls = []
     # Shorter than a call may take: whoever has called is still there.
     while run.on():

@@ -55,14 +55,14 @@ def finished_tasks(run):
     time.sleep(1.1)
     run.kept["before"] = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
     for command in commands:
-        for _ in range(2):
-            client.must("POST", f"/admin/queues/{command}/purge", {})
+        client.all_of(f"/admin/queues/{command}/purge", {})
     client.close()
 
 
 @attack("d", "cleanup over 100 queues, repeated", prepare=finished_tasks)
 def cleanups(run):
-    """Two connections repeat a cleanup that looks at 200,000 finished tasks of 100 queues and removes none. A call must
+    """Two connections repeat a cleanup that looks at 200,000 finished tasks of 100 queues and removes none, and follow the
+    cursor if there is one. A call must
     be bounded in rows and time, whatever the number of queues."""
     longest = [0.0]
     calls = [0]
@@ -70,11 +70,14 @@ def cleanups(run):
     def work(_):
         client = wire.Client(run.server, "a")
         try:
+            first = body = {"before": run.kept["before"], "limit": 1000}
             while run.on():
                 start = time.monotonic()
-                client.ask("POST", "/admin/tasks/cleanup", {"before": run.kept["before"], "limit": 1000})
+                status, answer = client.ask("POST", "/admin/tasks/cleanup", body)
                 longest[0] = max(longest[0], time.monotonic() - start)
                 calls[0] += 1
+                cursor = json.loads(answer).get("nextCursor") if status == 200 else None
+                body = {**first, "cursor": cursor} if cursor else first
         except OSError:
             pass
 
@@ -276,9 +279,10 @@ def large_bodies(run):
         connection.close()
 
 
-@attack("k", "quota of 5 MB, enqueue and cancel", seconds=20, settings={"tenantLimits": {"maxPendingBytes": 5_000_000}})
+@attack("k", "quota of 5 MB, enqueue and cancel", seconds=20, settings={"tenantLimits": {"maxPendingBytes": 5_000_000}},
+        optional={"tenantLimits": {"maxStoredBytes": 5_000_000}})
 def quota(run):
-    """With `tenantLimits.maxPendingBytes` of 5 MB, A enqueues tasks of 500 kB and cancels them at once for 20 seconds.
+    """With limits of 5 MB in `tenantLimits`, A enqueues tasks of 500 kB and cancels them at once for 20 seconds.
     What finished tasks hold must count."""
     body = b'{"command":"big","payload":"' + b"x" * 500_000 + b'"}'
     taken, refused = [0], [0]
@@ -314,12 +318,11 @@ def labels(run):
     client.must("POST", "/tasks/batch", '{"tasks":[%s]}' % tasks)
     scrape(run)
     for at in range(300):
-        client.must("POST", f"/admin/queues/gone-{at}/purge", {})
+        client.all_of(f"/admin/queues/gone-{at}/purge", {})
     time.sleep(0.05)
     # Whatever finished before an hour from now.
     later = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(time.time() + 3600))
-    for _ in range(10):
-        client.must("POST", "/admin/tasks/cleanup", {"before": later, "limit": 1000})
+    client.all_of("/admin/tasks/cleanup", {"before": later, "limit": 1000})
     other = wire.Client(run.server, "b")
     start = time.monotonic()
     seen = False

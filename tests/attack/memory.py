@@ -54,10 +54,12 @@ def held_readys(run):
     while run.on() and len(made) < 32 and sent < 1_500_000_000:
         try:
             connection = wire.Http2(run.server.worker)
+            made.append(connection)
+            stream = connection.open(wire.WORKER_PATH)
         except OSError:
-            break
-        made.append(connection)
-        stream = connection.open(wire.WORKER_PATH)
+            # Refused: the streams there are stay.
+            time.sleep(0.1)
+            continue
         going = connection.send(stream, wire.hello("a") + small * 300)
         while going and run.on() and sent < 1_500_000_000:
             going = connection.send(stream, large, patience=max(0.1, min(1, run.left())))

@@ -88,7 +88,11 @@ def once(attack, binary, directory):
             time.sleep(ALONE)
         begun = time.monotonic()
         run.deadline = begun + attack.seconds
-        attack.run(run)
+        try:
+            attack.run(run)
+        except OSError as error:
+            # The server refused to go on, or is gone: an outcome, not a fault of the suite.
+            run.fact("broke off", type(error).__name__)
         if attack.victim and server.alive():
             time.sleep(max(0, begun + UNDER_LEAST - time.monotonic()))
         ended = run.measured_until or time.monotonic()

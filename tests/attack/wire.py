@@ -46,6 +46,15 @@ class Client:
             raise RuntimeError(f"{method} {path}: {status} {answer[:300]!r}")
         return json.loads(answer) if answer else None
 
+    def all_of(self, path, body):
+        """Repeats a bulk call until it has nothing left to do, by cursor or by what remains."""
+        for _ in range(10_000):
+            done = self.must("POST", path, body)
+            if done.get("nextCursor"):
+                body = {**body, "cursor": done["nextCursor"]}
+            elif not done.get("remaining") and not done.get("deleted"):
+                return
+
     def close(self):
         self.connection.close()
 
