@@ -104,7 +104,7 @@ campaign: prepare
 		$(CARGO) test --locked -p codeq --test server -- --nocapture
 
 # A hostile tenant and a stranger against a server in a memory cgroup of 512 MiB: docs/security.md. Root. With BASELINE,
-# before and after by turns, in about twelve minutes; DOCUMENT=1 puts the table into docs/security.md.
+# before and after by turns, in about ten minutes; DOCUMENT=1 puts the table into docs/security.md.
 attack:
 	$(if $(BINARY),,$(CARGO) build --release --locked --bin codeq)
 	python3 -B tests/attack/run.py --binary $(or $(BINARY),target/release/codeq) $(if $(BASELINE),--baseline $(BASELINE)) \
