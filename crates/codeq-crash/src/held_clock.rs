@@ -9,14 +9,23 @@ use parking_lot::Mutex;
 
 /// The system's clock, stopped at the moment of its making until it is released.
 pub struct HeldClock {
+    system: Arc<SystemClock>,
     wall: Millis,
+    monotonic: Duration,
     released: Mutex<Option<Instant>>,
 }
 
 impl HeldClock {
     /// Stands still from now on.
     pub fn new() -> Arc<HeldClock> {
-        Arc::new(HeldClock { wall: SystemClock::new().wall(), released: Mutex::new(None) })
+        let system = SystemClock::new();
+        let (wall, monotonic) = (system.wall(), system.monotonic());
+        Arc::new(HeldClock { system, wall, monotonic, released: Mutex::new(None) })
+    }
+
+    /// Time since it was released.
+    fn run(&self) -> Duration {
+        self.released.lock().map_or(Duration::ZERO, |at| at.elapsed())
     }
 
     /// Lets it run.
@@ -27,10 +36,14 @@ impl HeldClock {
 
 impl Clock for HeldClock {
     fn wall(&self) -> Millis {
-        self.wall + self.monotonic().as_millis() as Millis
+        self.wall + self.run().as_millis() as Millis
     }
 
     fn monotonic(&self) -> Duration {
-        self.released.lock().map_or(Duration::ZERO, |at| at.elapsed())
+        self.monotonic + self.run()
+    }
+
+    fn boot(&self) -> Option<u64> {
+        self.system.boot()
     }
 }
