@@ -10,7 +10,7 @@ use parking_lot::Mutex;
 /// The system's clock, stopped at the moment of its making until it is released.
 pub struct HeldClock {
     system: Arc<SystemClock>,
-    wall: Millis,
+    wall_micros: u64,
     monotonic: Duration,
     released: Mutex<Option<Instant>>,
 }
@@ -19,8 +19,13 @@ impl HeldClock {
     /// Stands still from now on.
     pub fn new() -> Arc<HeldClock> {
         let system = SystemClock::new();
-        let (wall, monotonic) = (system.wall(), system.monotonic());
-        Arc::new(HeldClock { system, wall, monotonic, released: Mutex::new(None) })
+        // Readings that lie close together: the two clocks must agree about the moment.
+        let read = |_| {
+            let (before, wall) = (system.monotonic(), system.wall_micros());
+            (system.monotonic() - before, wall, before)
+        };
+        let (_, wall_micros, monotonic) = (0..16).map(read).min().unwrap_or_default();
+        Arc::new(HeldClock { system, wall_micros, monotonic, released: Mutex::new(None) })
     }
 
     /// Time since it was released.
@@ -36,7 +41,11 @@ impl HeldClock {
 
 impl Clock for HeldClock {
     fn wall(&self) -> Millis {
-        self.wall + self.run().as_millis() as Millis
+        self.wall_micros() / 1_000
+    }
+
+    fn wall_micros(&self) -> u64 {
+        self.wall_micros + self.run().as_micros() as u64
     }
 
     fn monotonic(&self) -> Duration {

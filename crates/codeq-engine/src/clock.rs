@@ -7,6 +7,7 @@
 //! `clock_file`.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::Duration;
 #[cfg(not(target_os = "linux"))]
 use std::time::Instant;
@@ -20,6 +21,10 @@ use codeq_core::moment::Moment;
 pub trait Clock: Send + Sync + 'static {
     /// Milliseconds since the Unix epoch, as the machine believes.
     fn wall(&self) -> Millis;
+    /// The same in microseconds.
+    fn wall_micros(&self) -> u64 {
+        self.wall().saturating_mul(1_000)
+    }
     /// Time since some fixed moment. Never runs backwards, and goes on while the machine sleeps.
     fn monotonic(&self) -> Duration;
     /// A number for that fixed moment, if it outlives the process: readings of [`Clock::monotonic`] under the
@@ -47,8 +52,11 @@ impl SystemClock {
 
 impl Clock for SystemClock {
     fn wall(&self) -> Millis {
-        let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-        since.as_millis() as Millis
+        self.wall_micros() / 1_000
+    }
+
+    fn wall_micros(&self) -> u64 {
+        micros(SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default())
     }
 
     #[cfg(target_os = "linux")]
@@ -92,10 +100,17 @@ pub struct Reading {
     pub engine: u64,
 }
 
+/// The two clocks are read one after the other: so much in between is not a step of the wall clock.
+const READ_MICROS: i64 = 100;
+/// A wall clock that is ahead by so much more than it was is not followed: dates of deadlines would flicker.
+const STEP_MIN_MS: i64 = 2;
+
 /// The clocks of all shards.
 pub struct EngineClock {
     clock: Arc<dyn Clock>,
     start: Reading,
+    /// By how many milliseconds the wall clock is ahead of engine time.
+    ahead: AtomicI64,
 }
 
 impl EngineClock {
@@ -105,7 +120,7 @@ impl EngineClock {
         let monotonic = micros(clock.monotonic());
         let boot = clock.boot();
         let engine = match read {
-            None if last == 0 => clock.wall().saturating_mul(1_000),
+            None if last == 0 => clock.wall_micros(),
             None => 0,
             Some(read) => {
                 // After another boot nobody knows how long the machine was off, or whether it is the same
@@ -117,12 +132,49 @@ impl EngineClock {
         };
         let engine = engine.max(last.saturating_mul(1_000));
         let start = Reading { boot: boot.unwrap_or(0), monotonic, engine };
-        EngineClock { clock, start }
+        let clock = EngineClock { clock, start, ahead: AtomicI64::new(0) };
+        clock.ahead.store(clock.measure_closely().1, Ordering::Relaxed);
+        clock
     }
 
     /// The moment on both clocks.
     pub fn moment(&self) -> Moment {
-        Moment { now: self.read().engine / 1_000, wall: self.clock.wall() }
+        let (mut now, mut ahead) = self.measure();
+        let kept = self.ahead.load(Ordering::Relaxed);
+        if (kept..=kept.saturating_add(STEP_MIN_MS)).contains(&ahead) {
+            ahead = kept;
+        } else {
+            (now, ahead) = self.measure_closely();
+            self.ahead.store(ahead, Ordering::Relaxed);
+        }
+        Moment { now, wall: now.saturating_add_signed(ahead) }
+    }
+
+    /// Engine time, and by how many milliseconds the wall clock is ahead of it.
+    fn measure(&self) -> (Millis, i64) {
+        let wall = self.clock.wall_micros();
+        let engine = self.read().engine;
+        let ahead = (wall as i64).saturating_sub(engine as i64).saturating_add(READ_MICROS);
+        (engine / 1_000, ahead.div_euclid(1_000))
+    }
+
+    /// The same by readings that lie close together: to a thread that was held up in between, the wall clock
+    /// would look as if it had been set back.
+    fn measure_closely(&self) -> (Millis, i64) {
+        const TRIES: usize = 16;
+        let mut closest = (u64::MAX, (0, 0));
+        for _ in 0..TRIES {
+            let before = self.read().engine;
+            let measured = self.measure();
+            let took = self.read().engine.saturating_sub(before);
+            if took < closest.0 {
+                closest = (took, measured);
+            }
+            if took < READ_MICROS as u64 / 2 {
+                break;
+            }
+        }
+        closest.1
     }
 
     /// Engine time, to go on from after a restart.
@@ -188,6 +240,38 @@ mod tests {
             fake.pass(1_000, 1_000);
             let wall = (100 * HOUR + 1_000).saturating_add_signed(jump);
             assert_eq!(clock.moment(), Moment { now: 100 * HOUR + 1_000, wall });
+        }
+    }
+
+    /// The clocks do not begin their milliseconds together: a deadline must show the same date whenever one looks.
+    #[test]
+    fn dates_of_deadlines_do_not_flicker() {
+        struct Fine(AtomicI64);
+        impl Clock for Fine {
+            fn wall(&self) -> Millis {
+                self.wall_micros() / 1_000
+            }
+            fn wall_micros(&self) -> u64 {
+                5_000_000_000 + self.0.load(Ordering::Relaxed) as u64
+            }
+            fn monotonic(&self) -> Duration {
+                Duration::from_micros(self.0.load(Ordering::Relaxed) as u64)
+            }
+            fn boot(&self) -> Option<u64> {
+                None
+            }
+        }
+        for phase in [0, 1, 333, 500, 899, 901, 999] {
+            let fine = Arc::new(Fine(AtomicI64::new(0)));
+            let read = Reading { boot: 0, monotonic: 0, engine: 1_000_000 + phase };
+            let clock = EngineClock::start(fine.clone(), 0, Some(read));
+            let date = clock.moment().date_of(9_999_999);
+            for _ in 0..3_000 {
+                fine.0.fetch_add(7, Ordering::Relaxed);
+                let at = clock.moment();
+                assert_eq!(at.date_of(9_999_999), date, "phase {phase}");
+                assert!(at.wall * 1_000 <= fine.wall_micros() + READ_MICROS as u64);
+            }
         }
     }
 
