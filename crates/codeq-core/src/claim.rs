@@ -35,8 +35,8 @@ impl<K: Kv> Step<'_, K> {
                 while tasks.len() < command.count as usize
                     && bytes < CLAIM_BYTES_MAX
                     && let Some(queue) = self.first_of_tenant(&command.tenant)
+                    && let Some(task) = self.take_head(queue, command)?
                 {
-                    let task = self.take_head(queue, command)?;
                     bytes += task.payload.len();
                     tasks.push(task);
                 }
@@ -49,7 +49,7 @@ impl<K: Kv> Step<'_, K> {
                 {
                     // A command that was named twice has a head that is gone by now.
                     if self.head_of(queue) == Some(head) {
-                        let task = self.take_head(queue, command)?;
+                        let Some(task) = self.take_head(queue, command)? else { break };
                         bytes += task.payload.len();
                         tasks.push(task);
                         heads.extend(self.head_of(queue).map(|head| Reverse((head, queue))));
@@ -82,9 +82,14 @@ impl<K: Kv> Step<'_, K> {
         self.state.tenants.get(tenant)?.heads.first().map(|(_, id)| *id)
     }
 
-    fn take_head(&mut self, queue: QueueId, command: &Claim) -> Result<Task, KvError> {
+    /// Leases the first task of a queue. None if its date is ahead again, because the wall clock was set back
+    /// before more tasks than a claim repairs: the sweep does the rest.
+    fn take_head(&mut self, queue: QueueId, command: &Claim) -> Result<Option<Task>, KvError> {
         let (_, (_, seq)) = self.queue(queue)?.next().ok_or_else(|| missing(queue, 0))?;
         let was = TaskRow::load(self.kv, keys::task(seq))?.ok_or_else(|| missing(queue, seq))?;
+        if was.run_at > self.wall {
+            return Ok(None);
+        }
         let mut row = was.clone();
         row.place = Place::InProgress;
         row.fence += 1;
@@ -93,7 +98,7 @@ impl<K: Kv> Step<'_, K> {
             until: self.now.saturating_add(command.lease),
         });
         self.relocate(seq, &mut row, &was, Cause::by(Event::Claimed, &command.worker))?;
-        self.view(seq, &row)
+        self.view(seq, &row).map(Some)
     }
 }
 

@@ -2,8 +2,10 @@
 //!
 //! The rule for changing a format: postcard is not self-describing, so a struct or enum that has been
 //! released is never changed in place, except by adding enum variants at the end. To add a field, raise
-//! the version of that kind of row, keep the old struct under the name `…V1`, and convert on read. The
-//! fixtures of the log and the store, written by version 1, are opened by their tests for ever.
+//! the version of that kind of row and put the field at the end, as a number: a row of the version before
+//! is then read as one whose new fields are 0, and `rows` gives them their meaning. Anything else needs the
+//! old struct under the name `…V1`, converted on read. The fixtures of the log and the store, written by
+//! version 1, are opened by their tests for ever.
 
 use bytes::Bytes;
 use serde::Serialize;
@@ -11,8 +13,14 @@ use serde::de::DeserializeOwned;
 
 use crate::command::{Command, Millis};
 use crate::kv::{Key, KvError, Table};
+use crate::moment::Moment;
 
-const VERSION: u8 = 1;
+/// The version of every row that does not say otherwise.
+pub(crate) const VERSION: u8 = 1;
+/// The version of a group: since the second it says what the wall clock showed.
+const GROUP_VERSION: u8 = 2;
+/// The length of a group without commands.
+pub const GROUP_HEADER_BYTES: usize = 17;
 
 /// Bytes that do not decode.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -25,15 +33,14 @@ pub enum DecodeError {
     Malformed(&'static str),
 }
 
-pub(crate) fn encode_row<T: Serialize>(row: &T, capacity: usize) -> Bytes {
+pub(crate) fn encode_row<T: Serialize>(row: &T, version: u8, capacity: usize) -> Bytes {
     let mut buffer = Vec::with_capacity(capacity);
-    buffer.push(VERSION);
+    buffer.push(version);
     // Encoding into memory cannot fail for our types. An empty row would be refused on read, loudly.
     Bytes::from(postcard::to_extend(row, buffer).unwrap_or_default())
 }
 
-pub(crate) fn decode<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, DecodeError> {
-    let body = strip_version(bytes)?;
+fn decode<T: DeserializeOwned>(body: &[u8]) -> Result<T, DecodeError> {
     let (value, rest) =
         postcard::take_from_bytes(body).map_err(|_| DecodeError::Malformed("does not decode"))?;
     if rest.is_empty() { Ok(value) } else { Err(DecodeError::Malformed("trailing bytes")) }
@@ -52,13 +59,33 @@ pub(crate) fn decode_row<T: DeserializeOwned>(
     key: Key,
     bytes: &[u8],
 ) -> Result<T, KvError> {
-    decode(bytes).map_err(|error| KvError::Corrupt { table, key, reason: error.to_string() })
+    let row = strip_version(bytes).and_then(decode);
+    row.map_err(|error| KvError::Corrupt { table, key, reason: error.to_string() })
+}
+
+/// Reads a row of version 2, or one of version 1, which lacks the last `added` fields: they are 0.
+pub(crate) fn decode_grown<T: DeserializeOwned>(
+    table: Table,
+    key: Key,
+    bytes: &[u8],
+    added: usize,
+) -> Result<T, KvError> {
+    let row = match bytes.split_first() {
+        Some((2, body)) => decode(body),
+        _ => strip_version(bytes).and_then(|body| {
+            let mut body = body.to_vec();
+            body.resize(body.len() + added, 0);
+            decode(&body)
+        }),
+    };
+    row.map_err(|error| KvError::Corrupt { table, key, reason: error.to_string() })
 }
 
 /// Starts a group: what one shard applied at one moment. `buffer` is the record's future content.
-pub fn begin_group(now: Millis, buffer: &mut Vec<u8>) {
-    buffer.push(VERSION);
-    buffer.extend_from_slice(&now.to_le_bytes());
+pub fn begin_group(at: Moment, buffer: &mut Vec<u8>) {
+    buffer.push(GROUP_VERSION);
+    buffer.extend_from_slice(&at.now.to_le_bytes());
+    buffer.extend_from_slice(&at.wall.to_le_bytes());
 }
 
 /// Adds a command to a group. Its length is written before it, so that a reader can bound it.
@@ -75,10 +102,19 @@ pub fn push_command(command: &Command, buffer: &mut Vec<u8>) {
 }
 
 /// Reads a group back: its moment, and its commands in order.
-pub fn read_group(bytes: &[u8]) -> Result<(Millis, Vec<Command>), DecodeError> {
-    let body = strip_version(bytes)?;
-    let (now, mut rest) =
-        body.split_first_chunk::<8>().ok_or(DecodeError::Malformed("group without time"))?;
+pub fn read_group(bytes: &[u8]) -> Result<(Moment, Vec<Command>), DecodeError> {
+    let (at, mut rest) = match bytes.split_first() {
+        Some((&GROUP_VERSION, body)) => {
+            let (now, body) = read_millis(body)?;
+            let (wall, body) = read_millis(body)?;
+            (Moment { now, wall }, body)
+        }
+        // Version 1 had one clock, which followed the wall clock.
+        _ => {
+            let (now, body) = read_millis(strip_version(bytes)?)?;
+            (Moment::agreed(now), body)
+        }
+    };
     let mut commands = Vec::new();
     while !rest.is_empty() {
         let (length, tail) = rest
@@ -92,7 +128,13 @@ pub fn read_group(bytes: &[u8]) -> Result<(Millis, Vec<Command>), DecodeError> {
         commands.push(command);
         rest = tail;
     }
-    Ok((Millis::from_le_bytes(*now), commands))
+    Ok((at, commands))
+}
+
+fn read_millis(bytes: &[u8]) -> Result<(Millis, &[u8]), DecodeError> {
+    let (number, rest) =
+        bytes.split_first_chunk::<8>().ok_or(DecodeError::Malformed("group without time"))?;
+    Ok((Millis::from_le_bytes(*number), rest))
 }
 
 #[cfg(test)]
@@ -105,18 +147,20 @@ mod tests {
         let commands: Vec<Command> =
             (0..3).map(|seed| Command::Sweep(Sweep { limit: 1, seed })).collect();
         let mut bytes = Vec::new();
-        begin_group(42, &mut bytes);
+        let at = Moment { now: 42, wall: 4_200 };
+        begin_group(at, &mut bytes);
+        assert_eq!(bytes.len(), GROUP_HEADER_BYTES);
         commands.iter().for_each(|command| push_command(command, &mut bytes));
-        assert_eq!(read_group(&bytes), Ok((42, commands)));
+        assert_eq!(read_group(&bytes), Ok((at, commands)));
     }
 
     #[test]
     fn no_cut_group_decodes_to_something_else() {
         let mut bytes = Vec::new();
-        begin_group(42, &mut bytes);
+        begin_group(Moment::agreed(42), &mut bytes);
         push_command(&Command::Sweep(Sweep { limit: 1, seed: u64::MAX }), &mut bytes);
-        // Nine bytes are a whole (empty) group; every other cut is an error.
-        for cut in (0..bytes.len()).filter(|cut| *cut != 9) {
+        // The header is a whole (empty) group; every other cut is an error.
+        for cut in (0..bytes.len()).filter(|cut| *cut != GROUP_HEADER_BYTES) {
             assert!(read_group(&bytes[..cut]).is_err(), "cut at {cut}");
         }
         bytes[0] = 9;

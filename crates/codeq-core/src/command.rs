@@ -88,7 +88,7 @@ pub struct NewTask {
     pub webhook: Option<Arc<str>>,
     /// Makes the enqueue repeatable.
     pub idempotency_key: Option<Arc<str>>,
-    /// Not claimable before this moment. Wins over `delay`.
+    /// Not claimable before this date, by the wall clock. Wins over `delay`.
     pub run_at: Option<Millis>,
     /// Not claimable for this long.
     pub delay: Option<Millis>,

@@ -9,6 +9,7 @@ use crate::command::{Artifact, Millis};
 use crate::history::Event;
 use crate::id::TaskId;
 use crate::keys::QueueId;
+use crate::moment::Moment;
 use crate::place::Place;
 use crate::record::RecordKind;
 
@@ -27,7 +28,7 @@ pub enum Effect {
     CallbackDue {
         /// The number of the finished task.
         seq: u64,
-        /// When it is due.
+        /// When it is due, by engine time.
         at: Millis,
     },
     /// A record was put, deleted, or is over.
@@ -67,9 +68,9 @@ pub struct Move {
     /// What moved it.
     pub event: Event,
     /// When.
-    pub at: Millis,
-    /// When the task was made.
-    pub created_at: Millis,
+    pub at: Moment,
+    /// How long ago the task was made.
+    pub age: Millis,
     /// Its failed executions.
     pub attempts: u32,
 }

@@ -43,7 +43,7 @@ impl<K: Kv> Step<'_, K> {
     }
 
     fn enqueue_one(&mut self, command: &Enqueue, task: &NewTask) -> Result<Enqueued, KvError> {
-        if let Err(rejection) = check(task, self.now) {
+        if let Err(rejection) = check(task, self.wall) {
             return Ok(Enqueued::Rejected(rejection));
         }
         if let Some(key) = &task.idempotency_key {
@@ -61,7 +61,7 @@ impl<K: Kv> Step<'_, K> {
         if let Some(key) = &task.idempotency_key {
             let row = IdempotencyRow {
                 id: created.id,
-                created_at: self.now,
+                created_at: self.wall,
                 fingerprint: fingerprint(&task.command, &task.payload),
                 gone: None,
             };
@@ -77,7 +77,7 @@ impl<K: Kv> Step<'_, K> {
         let mut keys_here = BTreeMap::new();
         for (index, task) in command.tasks.iter().enumerate() {
             let refused = |reason| Some(Rejection::InBatch { index, reason: Box::new(reason) });
-            if let Err(rejection) = check(task, self.now) {
+            if let Err(rejection) = check(task, self.wall) {
                 return Ok(refused(rejection));
             }
             if let Some(key) = &task.idempotency_key {
@@ -117,7 +117,7 @@ impl<K: Kv> Step<'_, K> {
         let id = TaskId::mint(seq, seed, self.state.shard, self.state.shards);
         let topic = self.queue(queue)?.row.topic.as_ref();
         let wanted = task.priority.clamp(0, i32::from(PRIORITY_MAX)) as u8;
-        let visible_at = visible_at(task, self.now);
+        let delay = task.delay.filter(|delay| *delay > 0 && task.run_at.is_none());
         let mut row = TaskRow {
             salt: id.salt(),
             queue,
@@ -133,9 +133,9 @@ impl<K: Kv> Step<'_, K> {
             fence: 0,
             order: 0,
             size: task.payload.len() as u32,
-            created_at: self.now,
-            updated_at: self.now,
-            visible_at: 0,
+            created_at: self.wall,
+            updated_at: self.wall,
+            visible_at: delay.map_or(0, |delay| self.now.saturating_add(delay)),
             lease: None,
             cancel_requested: false,
             error: None,
@@ -143,6 +143,8 @@ impl<K: Kv> Step<'_, K> {
             has_webhook: task.webhook.is_some(),
             has_key: task.idempotency_key.is_some(),
             history: History::default(),
+            run_at: task.run_at.unwrap_or(0),
+            made_at: self.now,
         };
         let body = BodyRow {
             command: &task.command,
@@ -154,20 +156,15 @@ impl<K: Kv> Step<'_, K> {
             payload: &task.payload,
         };
         self.kv.insert(Table::Body, keys::task(seq), body.encode());
-        let place = if visible_at > self.now {
-            row.visible_at = visible_at;
-            Place::Delayed
-        } else {
-            Place::Pending
-        };
+        let place = if delay.is_some() { Place::Delayed } else { self.first_place(&row) };
         self.settle(seq, &mut row, place, Cause::server(Event::Created))?;
         let payload = Bytes::clone(&task.payload);
-        Ok(Task::from_parts(seq, &row, &self.queue(queue)?.row, &body, payload))
+        Ok(Task::from_parts(seq, &row, &self.queue(queue)?.row, &body, payload, self.moment()))
     }
 }
 
 /// Checks all that does not depend on the state.
-fn check(task: &NewTask, now: Millis) -> Result<(), Rejection> {
+fn check(task: &NewTask, wall: Millis) -> Result<(), Rejection> {
     check_command(&task.command)?;
     if task.payload.is_empty() || task.payload.len() > PAYLOAD_BYTES_MAX {
         return Err(Rejection::InvalidPayload { max: PAYLOAD_BYTES_MAX });
@@ -182,14 +179,11 @@ fn check(task: &NewTask, now: Millis) -> Result<(), Rejection> {
     {
         return Err(Rejection::InvalidIdempotencyKey { max: IDEMPOTENCY_KEY_BYTES_MAX });
     }
-    if visible_at(task, now).saturating_sub(now) > DELAY_MS_MAX {
+    let wait = task.run_at.map(|date| date.saturating_sub(wall)).or(task.delay);
+    if wait.is_some_and(|wait| wait > DELAY_MS_MAX) {
         return Err(Rejection::InvalidDelay { max: DELAY_MS_MAX });
     }
     Ok(())
-}
-
-fn visible_at(task: &NewTask, now: Millis) -> Millis {
-    task.run_at.unwrap_or_else(|| now.saturating_add(task.delay.unwrap_or(0)))
 }
 
 /// A trace context that is too long is not one: it is left out, the task is not refused.

@@ -38,7 +38,7 @@ impl<K: Kv> Step<'_, K> {
         row.lease = None;
         row.visible_at = 0;
         row.finish = Some(Finish {
-            at: self.now,
+            at: self.wall,
             expires_at: self.now.saturating_add(retention),
             worker: ending.worker,
             result: ending.result,

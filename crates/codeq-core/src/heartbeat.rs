@@ -23,8 +23,9 @@ impl<K: Kv> Step<'_, K> {
             self.state.leases.insert((until, seq));
             lease.until = until;
         }
-        row.updated_at = self.now;
+        row.updated_at = self.wall;
         self.save(seq, &row);
-        Ok(Reply::Extended { lease_until: until, cancel_requested: row.cancel_requested })
+        let lease_until = self.moment().date_of(until);
+        Ok(Reply::Extended { lease_until, cancel_requested: row.cancel_requested })
     }
 }

@@ -36,12 +36,14 @@ pub enum Event {
     Replayed,
     /// It was removed: retention, cleanup or purge.
     Removed,
+    /// The wall clock was set back before the date that it may run at.
+    Postponed,
 }
 
 /// One transition.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Entry {
-    /// When.
+    /// The date.
     pub at: Millis,
     /// What.
     pub event: Event,

@@ -63,16 +63,22 @@ pub enum TimerKind {
     Callback = 3,
     /// A record goes.
     Record = 4,
+    /// A task waits for the date that it may run at: the only deadline by the wall clock.
+    RunAt = 5,
+    /// A pending task whose date has passed. It waits again should the wall clock be set back before it.
+    RunAtPassed = 6,
 }
 
 impl TimerKind {
     /// Every kind.
-    pub const ALL: [TimerKind; 5] = [
+    pub const ALL: [TimerKind; 7] = [
         TimerKind::Delayed,
         TimerKind::Retention,
         TimerKind::Idempotency,
         TimerKind::Callback,
         TimerKind::Record,
+        TimerKind::RunAt,
+        TimerKind::RunAtPassed,
     ];
 }
 

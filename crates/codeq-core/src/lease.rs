@@ -104,7 +104,7 @@ impl<K: Kv> Step<'_, K> {
         Ok(Returned::Requeued { delay })
     }
 
-    /// Puts a task back into its queue, claimable after `delay`.
+    /// Puts a task back into its queue, claimable after `delay` and not before its date.
     pub(crate) fn requeue(
         &mut self,
         seq: u64,
@@ -116,7 +116,7 @@ impl<K: Kv> Step<'_, K> {
         row.lease = None;
         row.finish = None;
         row.visible_at = if delay == 0 { 0 } else { self.now.saturating_add(delay) };
-        row.place = if delay == 0 { Place::Pending } else { Place::Delayed };
+        row.place = if delay == 0 { self.first_place(&row) } else { Place::Delayed };
         self.relocate(seq, &mut row, was, cause)?;
         Ok(row)
     }

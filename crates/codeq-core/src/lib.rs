@@ -19,6 +19,7 @@ pub mod id;
 pub mod keys;
 pub mod kv;
 pub mod limits;
+pub mod moment;
 pub mod names;
 pub mod place;
 pub mod read;

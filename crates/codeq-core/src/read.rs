@@ -74,7 +74,7 @@ pub struct QueueStats {
 /// A callback that waits for its moment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct DueCallback {
-    /// When it is due.
+    /// When it is due, by engine time.
     pub at: Millis,
     /// The number of its task.
     pub seq: u64,
@@ -118,7 +118,7 @@ impl<K: KvRead + ?Sized> Reader<'_, K> {
         let Some((row, queue)) = self.find(tenant, id)? else {
             return Ok(None);
         };
-        Task::from_rows(self.kv, id.seq(), &row, queue).map(Some)
+        Task::from_rows(self.kv, id.seq(), &row, queue, self.state.moment()).map(Some)
     }
 
     /// A task and its result, if it has one.
@@ -130,7 +130,7 @@ impl<K: KvRead + ?Sized> Reader<'_, K> {
         let Some((row, queue)) = self.find(tenant, id)? else {
             return Ok(None);
         };
-        let task = Task::from_rows(self.kv, id.seq(), &row, queue)?;
+        let task = Task::from_rows(self.kv, id.seq(), &row, queue, self.state.moment())?;
         Ok(Some((task, ResultRecord::from_row(id.seq(), &row))))
     }
 
@@ -199,14 +199,15 @@ impl<K: KvRead + ?Sized> Reader<'_, K> {
             let Some(row) = TaskRow::load(self.kv, keys::task(seq))? else {
                 continue;
             };
-            // Numbers grow with time, so everything further down is older still.
+            // Numbers grow with time, so everything further down is older still, unless somebody has set
+            // the clock back: what was made while it was ahead may then be left out.
             if query.created_from.is_some_and(|from| row.created_at < from) {
                 break;
             }
             if matches(query, &row)
                 && let Some(queue) = self.state.queue_row(row.queue)
             {
-                page.items.push(Task::from_rows(self.kv, seq, &row, queue)?);
+                page.items.push(Task::from_rows(self.kv, seq, &row, queue, self.state.moment())?);
             }
         }
         Ok(page)
@@ -271,7 +272,7 @@ impl<K: KvRead + ?Sized> Reader<'_, K> {
         Ok(page)
     }
 
-    /// The record of that name, unless its time is over at `now`.
+    /// The record of that name, unless its time is over at `now`, by engine time.
     pub fn record(
         &self,
         tenant: &Arc<str>,
@@ -336,7 +337,7 @@ impl<K: KvRead + ?Sized> Reader<'_, K> {
         else {
             return Ok(None);
         };
-        let task = Task::from_rows(self.kv, seq, &row, queue)?;
+        let task = Task::from_rows(self.kv, seq, &row, queue, self.state.moment())?;
         Ok(Some(PendingCallback { task, result, outbox }))
     }
 
@@ -420,7 +421,8 @@ fn matches(query: &ListQuery, row: &TaskRow) -> bool {
         let lease = row.lease.as_ref().map(|lease| &lease.worker);
         lease.or(row.finish.as_ref().and_then(|finish| finish.worker.as_ref()))
     };
-    query.worker.as_ref().is_none_or(|wanted| worker() == Some(wanted))
+    query.created_before.is_none_or(|before| row.created_at < before)
+        && query.worker.as_ref().is_none_or(|wanted| worker() == Some(wanted))
         && query
             .error_contains
             .as_deref()

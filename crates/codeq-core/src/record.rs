@@ -43,11 +43,11 @@ pub struct Record {
     pub value: Bytes,
     /// 1, and one more with every put.
     pub revision: u64,
-    /// When it was made.
+    /// The date at which it was made.
     pub created_at: Millis,
-    /// When it was last put.
+    /// The date at which it was last put.
     pub updated_at: Millis,
-    /// When it goes by itself.
+    /// When it goes by itself, by engine time.
     pub expires_at: Option<Millis>,
 }
 
@@ -214,8 +214,8 @@ impl<K: Kv> Step<'_, K> {
             name: Arc::clone(name),
             value: command.value.clone(),
             revision: known.as_ref().map_or(1, |known| known.revision.saturating_add(1)),
-            created_at: known.as_ref().map_or(self.now, |known| known.created_at),
-            updated_at: self.now,
+            created_at: known.as_ref().map_or(self.wall, |known| known.created_at),
+            updated_at: self.wall,
             expires_at: command.ttl.map(|ttl| self.now.saturating_add(ttl)),
         };
         let seq = self.take_seq();

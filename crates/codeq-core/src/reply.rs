@@ -91,6 +91,8 @@ pub struct Swept {
     pub expired: u32,
     /// Delayed tasks that became claimable.
     pub promoted: u32,
+    /// Pending tasks whose date is ahead again, because the wall clock was set back.
+    pub postponed: u32,
     /// Finished tasks, old keys and records that were removed.
     pub removed: u32,
 }

@@ -8,13 +8,14 @@ use std::sync::Arc;
 use bytes::Bytes;
 use serde::{Deserialize, Serialize, Serializer};
 
-use crate::codec::{decode_row, encode_row, strip_version};
+use crate::codec::{VERSION, decode_grown, decode_row, encode_row, strip_version};
 use crate::command::{Artifact, Millis};
 use crate::history::History;
 use crate::id::TaskId;
 use crate::keys::{self, QueueId};
 use crate::kv::{Key, KvError, KvRead, Table};
 use crate::limits::PRIORITIES;
+use crate::moment::Moment;
 use crate::place::Place;
 use crate::record::{Hidden, RecordKind};
 use crate::settings::Settings;
@@ -41,11 +42,11 @@ pub struct TaskRow {
     pub order: u64,
     /// Bytes of its payload.
     pub size: u32,
-    /// When it was made.
+    /// The date at which it was made.
     pub created_at: Millis,
-    /// When it last changed.
+    /// The date at which it last changed.
     pub updated_at: Millis,
-    /// When it becomes claimable, while delayed; otherwise 0.
+    /// When its delay ends, by engine time. 0 if it is not delayed, or waits for `run_at`.
     pub visible_at: Millis,
     /// Its lease, while in progress.
     pub lease: Option<Lease>,
@@ -61,6 +62,10 @@ pub struct TaskRow {
     pub has_key: bool,
     /// What happened to it.
     pub history: History,
+    /// It is never pending before this date; 0 if it was not given one. Since version 2.
+    pub run_at: Millis,
+    /// When it was made, by engine time. Since version 2.
+    pub made_at: Millis,
 }
 
 /// Who runs a task, and until when.
@@ -68,16 +73,16 @@ pub struct TaskRow {
 pub struct Lease {
     /// The owner.
     pub worker: Arc<str>,
-    /// The last moment of the lease: it has ended once time is past this.
+    /// The last moment of the lease, by engine time: it has ended once time is past this.
     pub until: Millis,
 }
 
 /// How a task ended: its one result.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Finish {
-    /// When.
+    /// The date.
     pub at: Millis,
-    /// When retention removes it.
+    /// When retention removes it, by engine time.
     pub expires_at: Millis,
     /// Who submitted it; none if the server ended it.
     pub worker: Option<Arc<str>>,
@@ -163,7 +168,7 @@ pub struct OutboxRow {
     pub id: TaskId,
     /// Deliveries tried.
     pub attempts: u32,
-    /// When it is tried next; none once its attempts are spent.
+    /// When it is tried next, by engine time; none once its attempts are spent.
     pub next_at: Option<Millis>,
     /// The receiver's last HTTP status.
     pub last_status: Option<u16>,
@@ -184,11 +189,11 @@ pub struct RecordRow {
     pub value: Bytes,
     /// 1, and one more with every put.
     pub revision: u64,
-    /// When it was made.
+    /// The date at which it was made.
     pub created_at: Millis,
-    /// When it was last put.
+    /// The date at which it was last put.
     pub updated_at: Millis,
-    /// When it goes by itself.
+    /// When it goes by itself, by engine time.
     pub expires_at: Option<Millis>,
 }
 
@@ -215,12 +220,14 @@ pub struct MetaRow {
     pub next_seq: u64,
     /// The next queue number.
     pub next_queue: QueueId,
-    /// The moment of the last group.
+    /// The moment of the last group, by engine time.
     pub now: Millis,
     /// The settings in force.
     pub settings: Settings,
     /// Transitions of tasks so far: the number of the next one.
     pub moves: u64,
+    /// What the wall clock showed at the last group. Since version 2.
+    pub wall: Millis,
 }
 
 impl Counts {
@@ -261,14 +268,21 @@ macro_rules! plain_row {
         impl $row {
             /// Encodes the row.
             pub fn encode(&self) -> Bytes {
-                encode_row(self, $capacity)
+                encode_row(self, VERSION, $capacity)
             }
 
             /// Decodes the row that lies at `key`.
             pub fn decode(key: Key, bytes: &[u8]) -> Result<Self, KvError> {
                 decode_row($table, key, bytes)
             }
+        }
+        loaded_row!($row, $table);
+    };
+}
 
+macro_rules! loaded_row {
+    ($row:ty, $table:expr) => {
+        impl $row {
             /// Reads the row at `key`.
             pub fn load<K: KvRead + ?Sized>(kv: &K, key: Key) -> Result<Option<Self>, KvError> {
                 kv.get($table, key)?.map(|bytes| Self::decode(key, &bytes)).transpose()
@@ -277,17 +291,53 @@ macro_rules! plain_row {
     };
 }
 
-plain_row!(TaskRow, Table::Task, 192);
+loaded_row!(TaskRow, Table::Task);
+loaded_row!(MetaRow, Table::Meta);
 plain_row!(QueueRow, Table::Queue, 128);
 plain_row!(IdempotencyRow, Table::Idempotency, 64);
 plain_row!(OutboxRow, Table::Outbox, 64);
-plain_row!(MetaRow, Table::Meta, 64);
 plain_row!(RecordRow, Table::Record, 512);
 
 impl TaskRow {
+    /// Encodes the row.
+    pub fn encode(&self) -> Bytes {
+        encode_row(self, 2, 200)
+    }
+
+    /// Decodes the row that lies at `key`.
+    pub fn decode(key: Key, bytes: &[u8]) -> Result<TaskRow, KvError> {
+        let mut row: TaskRow = decode_grown(Table::Task, key, bytes, 2)?;
+        if row.made_at == 0 {
+            // Version 1 had one clock.
+            row.made_at = row.created_at;
+        }
+        Ok(row)
+    }
+
     /// The task's id, given its number.
     pub fn id(&self, seq: u64) -> TaskId {
         TaskId::new(seq, self.salt)
+    }
+}
+
+impl MetaRow {
+    /// Encodes the row.
+    pub fn encode(&self) -> Bytes {
+        encode_row(self, 2, 64)
+    }
+
+    /// Decodes the row that lies at `key`.
+    pub fn decode(key: Key, bytes: &[u8]) -> Result<MetaRow, KvError> {
+        let mut row: MetaRow = decode_grown(Table::Meta, key, bytes, 1)?;
+        if row.wall == 0 {
+            row.wall = row.now;
+        }
+        Ok(row)
+    }
+
+    /// The moment of the last group.
+    pub fn moment(&self) -> Moment {
+        Moment { now: self.now, wall: self.wall }
     }
 }
 
@@ -295,7 +345,7 @@ impl<'a> BodyRow<'a> {
     /// Encodes the row.
     pub fn encode(&self) -> Bytes {
         let names = self.command.len() + self.webhook.map_or(0, str::len);
-        encode_row(self, self.payload.len() + names + 64)
+        encode_row(self, VERSION, self.payload.len() + names + 64)
     }
 
     /// Decodes the row of task number `seq`.

@@ -12,6 +12,7 @@ use crate::command::{Command, Millis};
 use crate::effect::Effect;
 use crate::keys::{self, QueueId, TimerKind};
 use crate::kv::{Direction, Key, Kv, KvError, KvRead, Table};
+use crate::moment::Moment;
 use crate::names::queue_name;
 use crate::place::Place;
 use crate::queue::{Head, Queue};
@@ -68,6 +69,7 @@ impl State {
             now: 0,
             settings: Settings::default(),
             moves: 1,
+            wall: 0,
         });
         let mut state = State {
             shard,
@@ -121,17 +123,17 @@ impl State {
         Ok(())
     }
 
-    /// Applies one command at the moment `now`. An error means that the store could not be read: the
+    /// Applies one command at a moment. An error means that the store could not be read: the
     /// state may be half changed and must not be used any more.
     pub fn apply<K: Kv>(
         &mut self,
         kv: &mut K,
-        now: Millis,
+        at: Moment,
         command: &Command,
         effects: &mut Vec<Effect>,
     ) -> Result<Applied, KvError> {
-        let now = self.meta.now.max(now);
-        let mut step = Step { state: self, kv, now, effects, changed: false };
+        let (now, wall) = (self.meta.now.max(at.now), at.wall);
+        let mut step = Step { state: self, kv, now, wall, effects, changed: false };
         let reply = match command {
             Command::Configure(settings) => step.configure(settings),
             Command::Enqueue(command) => step.enqueue(command)?,
@@ -155,6 +157,7 @@ impl State {
         let changed = step.changed;
         if changed {
             self.meta.now = now;
+            self.meta.wall = wall;
         }
         Ok(Applied { reply, changed })
     }
@@ -170,7 +173,19 @@ impl State {
         kv.put(Table::Meta, keys::META, self.meta.encode());
     }
 
-    /// When the next sweep has something to do.
+    /// Whether a sweep has something to do.
+    pub fn is_due(&self, at: Moment) -> bool {
+        self.next_deadline().is_some_and(|deadline| deadline <= at.now)
+            || self.next_run_at().is_some_and(|date| date <= at.wall)
+            || self.timers.may_be_early(at.wall)
+    }
+
+    /// The date at which the next task may run that waits for one.
+    pub fn next_run_at(&self) -> Option<Millis> {
+        self.timers.next(TimerKind::RunAt)
+    }
+
+    /// When the next sweep has something to do, by engine time.
     pub fn next_deadline(&self) -> Option<Millis> {
         let lease = self.leases.first().map(|(until, _)| until.saturating_add(1));
         [TimerKind::Delayed, TimerKind::Retention, TimerKind::Idempotency, TimerKind::Record]
@@ -180,7 +195,7 @@ impl State {
             .min()
     }
 
-    /// When the next result callback is due.
+    /// When the next result callback is due, by engine time.
     pub fn next_callback(&self) -> Option<Millis> {
         self.timers.next(TimerKind::Callback)
     }
@@ -190,9 +205,14 @@ impl State {
         self.callbacks
     }
 
-    /// The moment of the latest command that changed something. Time never runs backwards from here.
+    /// The engine time of the latest command that changed something. It never runs backwards from here.
     pub fn now(&self) -> Millis {
         self.meta.now
+    }
+
+    /// The moment of the latest command that changed something, on both clocks.
+    pub fn moment(&self) -> Moment {
+        self.meta.moment()
     }
 
     /// The settings in force.

@@ -15,6 +15,7 @@ use crate::id::TaskId;
 use crate::keys::{self, QueueId, TimerKind};
 use crate::kv::{Kv, KvError, Table};
 use crate::limits::QUEUES_PER_TENANT_MAX;
+use crate::moment::Moment;
 use crate::names::{check_command, check_tenant, queue_name};
 use crate::place::Place;
 use crate::queue::Queue;
@@ -27,7 +28,10 @@ use crate::view::Task;
 pub(crate) struct Step<'a, K: Kv> {
     pub state: &'a mut State,
     pub kv: &'a mut K,
+    /// Engine time.
     pub now: Millis,
+    /// Wall time: what is shown, and what `run_at` is compared with.
+    pub wall: Millis,
     pub effects: &'a mut Vec<Effect>,
     /// Something durable changed.
     pub changed: bool,
@@ -176,7 +180,7 @@ impl<K: Kv> Step<'_, K> {
         cause: Cause<'_>,
     ) -> Result<(), KvError> {
         self.leave(seq, was)?;
-        row.updated_at = self.now;
+        row.updated_at = self.wall;
         self.enter(seq, row, false)?;
         if was.place.index_code() != row.place.index_code() {
             self.kv.delete(Table::Index, keys::index(row.queue, was.place, seq));
@@ -207,13 +211,17 @@ impl<K: Kv> Step<'_, K> {
             Place::Pending => {
                 let key = keys::pending(row.queue, row.priority, row.order);
                 self.kv.delete(Table::Pending, key);
+                if row.run_at != 0 {
+                    self.state.timers.disarm_passed(self.kv, row.run_at, seq);
+                }
                 let queue = self.queue_mut(row.queue)?;
                 if queue.remove(row.priority, row.order) {
                     self.state.windowed -= 1;
                 }
             }
             Place::Delayed => {
-                self.state.timers.disarm(self.kv, TimerKind::Delayed, row.visible_at, seq)?;
+                let (kind, at) = waits_for(row);
+                self.state.timers.disarm(self.kv, kind, at, seq)?;
             }
             Place::InProgress => {
                 if let Some(lease) = &row.lease {
@@ -249,6 +257,9 @@ impl<K: Kv> Step<'_, K> {
                     false => Bytes::copy_from_slice(&seq.to_le_bytes()),
                 };
                 self.kv.insert(Table::Pending, key, value);
+                if row.run_at != 0 {
+                    self.state.timers.arm_passed(self.kv, row.run_at, seq);
+                }
                 let max = window_max(self.state.windowed);
                 let (priority, waiting) = (row.priority, (row.order, seq));
                 if self.queue_mut(row.queue)?.push(priority, waiting, max) {
@@ -256,8 +267,8 @@ impl<K: Kv> Step<'_, K> {
                 }
             }
             Place::Delayed => {
-                let at = row.visible_at;
-                self.state.timers.arm(self.kv, TimerKind::Delayed, at, seq, Bytes::new());
+                let (kind, at) = waits_for(row);
+                self.state.timers.arm(self.kv, kind, at, seq, Bytes::new());
             }
             Place::InProgress => {
                 if let Some(lease) = &row.lease {
@@ -299,7 +310,7 @@ impl<K: Kv> Step<'_, K> {
         cause: Cause<'_>,
     ) -> Result<(), KvError> {
         row.history.push(Entry {
-            at: self.now,
+            at: self.wall,
             event: cause.event,
             to: row.place,
             who: cause.who.cloned(),
@@ -328,8 +339,8 @@ impl<K: Kv> Step<'_, K> {
             from,
             to,
             event,
-            at: self.now,
-            created_at: row.created_at,
+            at: self.moment(),
+            age: self.now.saturating_sub(row.made_at),
             attempts: row.attempts,
         }));
         Ok(())
@@ -360,7 +371,25 @@ impl<K: Kv> Step<'_, K> {
 
     /// The task as the outside sees it.
     pub fn view(&self, seq: u64, row: &TaskRow) -> Result<Task, KvError> {
-        Task::from_rows(self.kv, seq, row, &self.queue(row.queue)?.row)
+        Task::from_rows(self.kv, seq, row, &self.queue(row.queue)?.row, self.moment())
+    }
+
+    /// The moment on both clocks.
+    pub fn moment(&self) -> Moment {
+        Moment { now: self.now, wall: self.wall }
+    }
+
+    /// Where a task goes that waits for nothing but its date, if it has one.
+    pub fn first_place(&self, row: &TaskRow) -> Place {
+        if row.run_at > self.wall { Place::Delayed } else { Place::Pending }
+    }
+}
+
+/// What a delayed task waits for: the end of its delay, or its date.
+fn waits_for(row: &TaskRow) -> (TimerKind, Millis) {
+    match row.visible_at {
+        0 => (TimerKind::RunAt, row.run_at),
+        at => (TimerKind::Delayed, at),
     }
 }
 

@@ -1,8 +1,12 @@
-//! Sweep: what time brings about. Leases end, delayed tasks come due, finished tasks and old records go.
+//! Sweep: what time brings about. Leases end, delayed tasks come due, finished tasks and old records go. And
+//! what the wall clock takes back when it is set: tasks that were due and no longer are.
+
+use std::collections::BTreeSet;
 
 use bytes::Bytes;
 
 use crate::command::Sweep;
+use crate::effect::Effect;
 use crate::history::Event;
 use crate::id::split_mix64;
 use crate::keys::{self, TimerKind};
@@ -17,12 +21,13 @@ impl<K: Kv> Step<'_, K> {
     pub(crate) fn sweep(&mut self, command: &Sweep) -> Result<Reply, KvError> {
         let limit = command.limit.min(SWEEP_MAX);
         let mut swept = self.make_due(limit, command.seed)?;
-        let left = limit - swept.expired - swept.promoted;
+        let left = limit - swept.expired - swept.promoted - swept.postponed;
         swept.removed = self.remove_old(left)?;
         Ok(Reply::Swept(swept))
     }
 
-    /// Ends leases that are over and makes delayed tasks claimable, at most `limit` together.
+    /// Ends leases that are over, makes delayed tasks claimable and lets those wait again whose date is ahead
+    /// once more, at most `limit` together.
     pub(crate) fn make_due(&mut self, limit: u32, seed: u64) -> Result<Swept, KvError> {
         let mut swept = Swept::default();
         while swept.expired < limit
@@ -37,18 +42,41 @@ impl<K: Kv> Step<'_, K> {
                 swept.expired += 1;
             }
         }
-        let left = (limit - swept.expired) as usize;
-        let due = self.state.timers.due(self.kv, TimerKind::Delayed, self.now, left)?;
-        for (key, _) in due {
-            let seq = keys::seq_of(key);
+        swept.postponed = self.postpone_early(limit - swept.expired)?;
+        for (kind, time) in [(TimerKind::Delayed, self.now), (TimerKind::RunAt, self.wall)] {
+            let left = limit - swept.expired - swept.postponed - swept.promoted;
+            let due = self.state.timers.due(self.kv, kind, time, left as usize)?;
+            for (key, _) in due {
+                let seq = keys::seq_of(key);
+                let Some(was) = TaskRow::load(self.kv, keys::task(seq))? else {
+                    continue;
+                };
+                let row = was.clone();
+                self.requeue(seq, row, &was, 0, Cause::server(Event::Due))?;
+                swept.promoted += 1;
+            }
+        }
+        Ok(swept)
+    }
+
+    /// The wall clock was set back: at most `limit` pending tasks whose date is ahead again wait for it.
+    fn postpone_early(&mut self, limit: u32) -> Result<u32, KvError> {
+        let mut postponed = 0;
+        let mut queues = BTreeSet::new();
+        for seq in self.state.timers.early(self.kv, self.wall, limit as usize)? {
             let Some(was) = TaskRow::load(self.kv, keys::task(seq))? else {
                 continue;
             };
-            let row = was.clone();
-            self.requeue(seq, row, &was, 0, Cause::server(Event::Due))?;
-            swept.promoted += 1;
+            let mut row = was.clone();
+            row.place = Place::Delayed;
+            self.relocate(seq, &mut row, &was, Cause::server(Event::Postponed))?;
+            queues.insert(row.queue);
+            postponed += 1;
         }
-        Ok(swept)
+        // Claims that were stopped by such a task may be waiting for the ones behind it.
+        let open = queues.into_iter().filter(|id| self.state.is_claimable(*id));
+        self.effects.extend(open.map(|queue| Effect::Ready { queue }));
+        Ok(postponed)
     }
 
     /// Removes what retention no longer keeps, at most `limit` tasks, keys and records.

@@ -14,6 +14,8 @@ use crate::kv::{Direction, Key, Kv, KvError, KvRead, Table};
 #[derive(Debug, Default)]
 pub(crate) struct Timers {
     cursors: [Cursor; TimerKind::ALL.len()],
+    /// No date of kind `RunAtPassed` is after this.
+    passed_until: Millis,
 }
 
 #[derive(Debug, Default, Clone, Copy)]
@@ -30,6 +32,10 @@ impl Timers {
             timers.cursor(kind).low = keys::timer(kind, 0, 0);
             timers.peek(kv, kind)?;
         }
+        let (from, to) = passed_after(0);
+        let mut rows = Vec::new();
+        kv.scan(Table::Timer, from, to, Direction::Reverse, 1, &mut rows)?;
+        timers.passed_until = rows.first().map_or(0, |(key, _)| keys::timer_parts(*key).1);
         Ok(timers)
     }
 
@@ -92,6 +98,42 @@ impl Timers {
         Ok(rows)
     }
 
+    /// Notes that a pending task was to wait for this date.
+    pub fn arm_passed<K: Kv>(&mut self, kv: &mut K, date: Millis, seq: u64) {
+        kv.put(Table::Timer, keys::timer(TimerKind::RunAtPassed, date, seq), Bytes::new());
+        self.passed_until = self.passed_until.max(date);
+    }
+
+    /// The task is no longer pending.
+    pub fn disarm_passed<K: Kv>(&mut self, kv: &mut K, date: Millis, seq: u64) {
+        kv.delete(Table::Timer, keys::timer(TimerKind::RunAtPassed, date, seq));
+    }
+
+    /// Whether there may be pending tasks whose date is after `wall`: only after the clock was set back.
+    pub fn may_be_early(&self, wall: Millis) -> bool {
+        self.passed_until > wall
+    }
+
+    /// The numbers of at most `limit` pending tasks whose date is after `wall`, latest first. The caller
+    /// disarms every one of them.
+    pub fn early<K: KvRead + ?Sized>(
+        &mut self,
+        kv: &K,
+        wall: Millis,
+        limit: usize,
+    ) -> Result<Vec<u64>, KvError> {
+        let mut rows = Vec::new();
+        if !self.may_be_early(wall) || limit == 0 {
+            return Ok(Vec::new());
+        }
+        let (from, to) = passed_after(wall);
+        kv.scan(Table::Timer, from, to, Direction::Reverse, limit, &mut rows)?;
+        if rows.len() < limit {
+            self.passed_until = wall;
+        }
+        Ok(rows.iter().map(|(key, _)| keys::seq_of(*key)).collect())
+    }
+
     fn peek<K: KvRead + ?Sized>(&mut self, kv: &K, kind: TimerKind) -> Result<(), KvError> {
         let cursor = self.cursor(kind);
         let end = keys::timer(kind, Millis::MAX, u64::MAX);
@@ -106,4 +148,10 @@ impl Timers {
     fn cursor(&mut self, kind: TimerKind) -> &mut Cursor {
         &mut self.cursors[kind as usize]
     }
+}
+
+/// The keys of all dates after `wall` that have passed by an earlier reading of the clock.
+fn passed_after(wall: Millis) -> (Key, Key) {
+    let kind = TimerKind::RunAtPassed;
+    (keys::timer(kind, wall, u64::MAX), keys::timer(kind, Millis::MAX, u64::MAX))
 }

@@ -110,8 +110,8 @@ impl<K: Kv> Step<'_, K> {
         let topic = Topic {
             policy: command.policy.clone(),
             version: known.map_or(1, |topic| topic.version + 1),
-            created_at: known.map_or(self.now, |topic| topic.created_at),
-            updated_at: self.now,
+            created_at: known.map_or(self.wall, |topic| topic.created_at),
+            updated_at: self.wall,
         };
         self.queue_mut(id)?.row.topic = Some(topic.clone());
         self.reindex_head(id)?;

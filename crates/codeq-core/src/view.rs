@@ -8,6 +8,7 @@ use crate::command::{Artifact, Millis};
 use crate::id::TaskId;
 use crate::keys;
 use crate::kv::{KvError, KvRead, Table};
+use crate::moment::Moment;
 use crate::place::{Place, Status};
 use crate::rows::{BodyRow, QueueRow, TaskRow};
 
@@ -74,12 +75,13 @@ pub struct ResultRecord {
 }
 
 impl Task {
-    /// Puts a task together from its rows.
+    /// Puts a task together from its rows. `at` says which dates its deadlines are.
     pub fn from_rows<K: KvRead + ?Sized>(
         kv: &K,
         seq: u64,
         row: &TaskRow,
         queue: &QueueRow,
+        at: Moment,
     ) -> Result<Task, KvError> {
         let bytes = kv.get(Table::Body, keys::task(seq))?.ok_or_else(|| KvError::Corrupt {
             table: Table::Body,
@@ -88,7 +90,7 @@ impl Task {
         })?;
         let body = BodyRow::decode(seq, &bytes)?;
         let payload = bytes.slice_ref(body.payload);
-        Ok(Task::from_parts(seq, row, queue, &body, payload))
+        Ok(Task::from_parts(seq, row, queue, &body, payload, at))
     }
 
     pub(crate) fn from_parts(
@@ -97,6 +99,7 @@ impl Task {
         queue: &QueueRow,
         body: &BodyRow<'_>,
         payload: Bytes,
+        at: Moment,
     ) -> Task {
         let command = if *queue.name == *body.command {
             Arc::clone(&queue.name)
@@ -115,7 +118,7 @@ impl Task {
             origin: body.origin,
             place: row.place,
             worker: row.lease.as_ref().map(|lease| Arc::clone(&lease.worker)),
-            lease_until: row.lease.as_ref().map(|lease| lease.until),
+            lease_until: row.lease.as_ref().map(|lease| at.date_of(lease.until)),
             fence: row.fence,
             attempts: row.attempts,
             max_attempts: row.max_attempts,
@@ -123,7 +126,11 @@ impl Task {
             cancel_requested: row.cancel_requested,
             created_at: row.created_at,
             updated_at: row.updated_at,
-            visible_at: (row.visible_at != 0).then_some(row.visible_at),
+            visible_at: (row.place == Place::Delayed).then(|| match row.visible_at {
+                0 => row.run_at,
+                // After a delay a task may still have to wait for its date.
+                delayed => at.date_of(delayed).max(row.run_at),
+            }),
         }
     }
 }

@@ -9,14 +9,28 @@ use parking_lot::Mutex;
 
 /// The system's clock, stopped at the moment of its making until it is released.
 pub struct HeldClock {
-    wall: Millis,
+    system: Arc<SystemClock>,
+    wall_micros: u64,
+    monotonic: Duration,
     released: Mutex<Option<Instant>>,
 }
 
 impl HeldClock {
     /// Stands still from now on.
     pub fn new() -> Arc<HeldClock> {
-        Arc::new(HeldClock { wall: SystemClock::new().wall(), released: Mutex::new(None) })
+        let system = SystemClock::new();
+        // Readings that lie close together: the two clocks must agree about the moment.
+        let read = |_| {
+            let (before, wall) = (system.monotonic(), system.wall_micros());
+            (system.monotonic() - before, wall, before)
+        };
+        let (_, wall_micros, monotonic) = (0..16).map(read).min().unwrap_or_default();
+        Arc::new(HeldClock { system, wall_micros, monotonic, released: Mutex::new(None) })
+    }
+
+    /// Time since it was released.
+    fn run(&self) -> Duration {
+        self.released.lock().map_or(Duration::ZERO, |at| at.elapsed())
     }
 
     /// Lets it run.
@@ -27,10 +41,18 @@ impl HeldClock {
 
 impl Clock for HeldClock {
     fn wall(&self) -> Millis {
-        self.wall + self.monotonic().as_millis() as Millis
+        self.wall_micros() / 1_000
+    }
+
+    fn wall_micros(&self) -> u64 {
+        self.wall_micros + self.run().as_micros() as u64
     }
 
     fn monotonic(&self) -> Duration {
-        self.released.lock().map_or(Duration::ZERO, |at| at.elapsed())
+        self.monotonic + self.run()
+    }
+
+    fn boot(&self) -> Option<u64> {
+        self.system.boot()
     }
 }

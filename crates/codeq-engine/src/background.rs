@@ -1,12 +1,14 @@
-//! Work beside the commit path: preparing log segments, writing checkpoints, freeing memory.
+//! Work beside the commit path: preparing log segments, writing checkpoints, freeing memory, noting the time.
 
-use std::sync::{Arc, OnceLock, Weak, mpsc};
+use std::sync::mpsc::{self, RecvTimeoutError};
+use std::sync::{Arc, OnceLock, Weak};
 use std::thread::{Builder, JoinHandle};
 use std::time::Instant;
 
 use codeq_log::PrepareJob;
 use codeq_store::{FlushJob, Flushed};
 
+use crate::clock_file::NOTE_EVERY;
 use crate::inbox::{Inbox, Notice};
 use crate::observer::SharedObserver;
 use crate::pipeline::Pipeline;
@@ -29,6 +31,7 @@ impl Background {
     pub fn start(
         pipeline: Arc<OnceLock<Weak<Pipeline>>>,
         observer: SharedObserver,
+        note_time: impl Fn() + Send + 'static,
     ) -> std::io::Result<(Background, [JoinHandle<()>; 2])> {
         let (prepare, prepare_jobs) = mpsc::channel::<PrepareJob>();
         let (store, store_jobs) = mpsc::channel::<StoreWork>();
@@ -41,7 +44,18 @@ impl Background {
             }
         })?;
         let checkpoints = Builder::new().name("codeq-checkpoint".into()).spawn(move || {
-            for work in store_jobs {
+            let mut noted = Instant::now();
+            loop {
+                if noted.elapsed() >= NOTE_EVERY {
+                    noted = Instant::now();
+                    note_time();
+                }
+                let wait = NOTE_EVERY.saturating_sub(noted.elapsed());
+                let work = match store_jobs.recv_timeout(wait) {
+                    Ok(work) => work,
+                    Err(RecvTimeoutError::Timeout) => continue,
+                    Err(RecvTimeoutError::Disconnected) => return,
+                };
                 match work {
                     StoreWork::Flush(job, inbox) => {
                         let start = Instant::now();

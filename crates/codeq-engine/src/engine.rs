@@ -8,6 +8,7 @@ use std::thread::{Builder, JoinHandle};
 
 use codeq_core::command::{Command, Millis};
 use codeq_core::id::split_mix64;
+use codeq_core::moment::Moment;
 use codeq_core::reply::Reply;
 use codeq_core::view::Task;
 use codeq_disk::{RealDisk, SharedDisk};
@@ -15,7 +16,8 @@ use parking_lot::{Mutex, RwLock};
 use tokio::sync::{oneshot, watch};
 
 use crate::background::Background;
-use crate::clock::{Clock, LogClock, SystemClock};
+use crate::clock::{Clock, EngineClock, SystemClock};
+use crate::clock_file::ClockFile;
 use crate::commit::Committer;
 use crate::error::{EngineError, OpenError};
 use crate::group::give_back;
@@ -35,7 +37,8 @@ pub struct Engine {
     pub(crate) pipeline: Arc<Pipeline>,
     pub(crate) disk: SharedDisk,
     pub(crate) options: Options,
-    pub(crate) clock: Arc<dyn Clock>,
+    pub(crate) clock: Arc<EngineClock>,
+    clock_file: ClockFile,
     /// Where the next claim over several shards begins.
     pub(crate) turn: AtomicU64,
     threads: Mutex<Vec<JoinHandle<()>>>,
@@ -87,7 +90,10 @@ impl Engine {
     ) -> Result<Engine, OpenError> {
         let lock = lock(dir)?;
         let node = Node::open(&disk, dir, &options, split_mix64(seed))?;
-        let engine = start(node, disk, options, clock, seed, lock)
+        let last = node.shards.iter().map(|shard| shard.data().read().state.now()).max();
+        let clock_file = ClockFile::new(&disk, dir, &node.manifest);
+        let clock = Arc::new(clock_file.start(clock, last.unwrap_or(0)));
+        let engine = start(node, disk, options, (clock, clock_file), seed, lock)
             .map_err(OpenError::io("start threads for", dir))?;
         let settings = engine.options.settings.clone();
         let differs = |shard: &ShardHandle| *shard.data.read().state.settings() != settings;
@@ -167,7 +173,12 @@ impl Engine {
 
     /// The moment by the wall clock.
     pub fn wall(&self) -> Millis {
-        self.clock.wall()
+        self.now().wall
+    }
+
+    /// The moment on both clocks.
+    pub fn now(&self) -> Moment {
+        self.clock.moment()
     }
 
     /// Why the engine has stopped by itself, if it has.
@@ -238,6 +249,7 @@ impl Engine {
         for thread in threads.drain(..) {
             let _ = thread.join();
         }
+        self.clock_file.note(&self.clock);
     }
 
     pub(crate) fn shard_of(&self, command: &Command) -> Result<u16, EngineError> {
@@ -308,7 +320,7 @@ fn start(
     node: Node,
     disk: SharedDisk,
     options: Options,
-    clock: Arc<dyn Clock>,
+    (clock, clock_file): (Arc<EngineClock>, ClockFile),
     seed: u64,
     lock: File,
 ) -> std::io::Result<Engine> {
@@ -328,20 +340,22 @@ fn start(
     // The background tells the pipeline of segments, the pipeline hands work to the background.
     let told = Arc::new(OnceLock::new());
     let (background, background_threads) =
-        Background::start(Arc::clone(&told), options.observer.clone())?;
+        Background::start(Arc::clone(&told), options.observer.clone(), {
+            let (file, clock) = (clock_file.clone(), Arc::clone(&clock));
+            move || file.note(&clock)
+        })?;
     let committer = Committer::new(log, lanes.len(), &options, background.clone());
     let pipeline = Arc::new(Pipeline::new(lanes, positions, committer, options.group_bytes_max()));
     told.get_or_init(|| Arc::downgrade(&pipeline));
     let mut threads = Vec::new();
     for (shard, handle) in shards.into_iter().zip(&handles) {
         let number = shard.number;
-        let last = handle.data.read().state.now();
         let worker = Worker {
             shard,
             inbox: Arc::clone(&handle.inbox),
             pipeline: Arc::clone(&pipeline),
             background: background.clone(),
-            clock: LogClock::new(Arc::clone(&clock), last),
+            clock: Arc::clone(&clock),
             options: options.clone(),
             checkpoint: Checkpoint::default(),
             seed: split_mix64(seed ^ u64::from(number)),
@@ -359,6 +373,7 @@ fn start(
         disk,
         options,
         clock,
+        clock_file,
         turn: AtomicU64::new(seed),
         threads: Mutex::new(threads),
         _lock: lock,

@@ -4,8 +4,9 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use codeq_core::codec;
-use codeq_core::command::{Abandon, Command, Millis};
+use codeq_core::command::{Abandon, Command};
 use codeq_core::effect::Effect;
+use codeq_core::moment::Moment;
 use codeq_core::reply::Reply;
 use codeq_core::view::Task;
 
@@ -35,10 +36,10 @@ pub struct Group {
 }
 
 impl Group {
-    /// Starts a record: the commands that follow are applied at `now`.
-    pub fn begin(&mut self, now: Millis) {
+    /// Starts a record: the commands that follow are applied at this moment.
+    pub fn begin(&mut self, at: Moment) {
         let start = self.bytes.len();
-        codec::begin_group(now, &mut self.bytes);
+        codec::begin_group(at, &mut self.bytes);
         self.records.push(start..self.bytes.len());
     }
 
@@ -50,11 +51,10 @@ impl Group {
 
     /// Ends the record; one without commands is taken back.
     pub fn end(&mut self) {
-        const EMPTY: usize = 9;
         let end = self.bytes.len();
         if let Some(record) = self.records.last_mut() {
             record.end = end;
-            if record.len() <= EMPTY {
+            if record.len() <= codec::GROUP_HEADER_BYTES {
                 self.bytes.truncate(record.start);
                 self.records.pop();
             }

@@ -3,6 +3,7 @@
 //! ```text
 //! MANIFEST          format version, number of shards, id of the log (text)
 //! LOCK              held by the process that has the directory open
+//! CLOCK             a reading of engine time (text); may be missing
 //! log/              the log of all shards
 //! shard-000/store   the rows of a shard, as of its last checkpoint
 //! ```
@@ -37,6 +38,11 @@ pub fn store_path(dir: &Path, shard: u16) -> PathBuf {
 /// The file that the owning process locks.
 pub fn lock_path(dir: &Path) -> PathBuf {
     dir.join("LOCK")
+}
+
+/// The reading of engine time.
+pub fn clock_path(dir: &Path) -> PathBuf {
+    dir.join("CLOCK")
 }
 
 fn manifest_path(dir: &Path) -> PathBuf {

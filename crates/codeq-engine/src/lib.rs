@@ -11,6 +11,7 @@
 
 pub mod backup;
 pub mod clock;
+pub mod clock_file;
 pub mod error;
 pub mod group;
 pub mod layout;

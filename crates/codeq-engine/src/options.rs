@@ -32,6 +32,10 @@ pub const SHARDS_MAX: u16 = 64;
 /// How long the engine waits before it tries again to get space on a full disk.
 pub const FULL_DISK_RETRY: Duration = Duration::from_secs(1);
 
+/// A shard that waits for a deadline looks at the clocks again after this: somebody may have set the wall clock,
+/// or the machine may have slept, which the wait does not notice.
+pub const CLOCK_LOOK: Duration = Duration::from_secs(1);
+
 /// When an operation is acknowledged.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Durability {

@@ -210,9 +210,9 @@ impl Engine {
         self.pipeline.error()
     }
 
-    /// How long until `moment`, by the wall clock.
+    /// How long until `moment`, by engine time.
     pub fn until(&self, moment: Millis) -> Duration {
-        Duration::from_millis(moment.saturating_sub(self.wall()))
+        Duration::from_millis(moment.saturating_sub(self.now().now))
     }
 }
 
@@ -234,27 +234,32 @@ fn add(sum: &mut QueueStats, stats: &QueueStats) {
     }
 }
 
-/// Newest first over all shards; a shard whose tasks did not make it onto the page goes on where it began.
+/// Newest first over all shards; a shard whose tasks did not make it onto the page goes on where it began. Inside
+/// a shard the order is that of its page, whatever dates the tasks show: the clock may have been set back.
 fn merge(pages: Vec<codeq_core::read::Page>, below: &[u64], limit: usize) -> ListPage {
     let start = |shard: usize| below.get(shard).copied().unwrap_or(u64::MAX);
     let mut next: Vec<u64> = (0..pages.len()).map(start).collect();
     let mut more = false;
-    let mut items = Vec::new();
+    // Each with the newest last.
+    let mut left: Vec<Vec<Task>> = Vec::new();
     for (shard, page) in pages.into_iter().enumerate() {
         if let Some(slot) = next.get_mut(shard) {
             *slot = page.next.unwrap_or(0);
             more |= page.next.is_some();
         }
-        items.extend(page.items.into_iter().map(|task| (shard, task)));
+        left.push(page.items.into_iter().rev().collect());
     }
-    items.sort_by_key(|(_, task)| std::cmp::Reverse((task.created_at, task.id)));
-    let cut = items.split_off(items.len().min(limit.max(1)));
-    for (shard, task) in cut.iter().rev() {
-        more = true;
-        if let Some(slot) = next.get_mut(*shard) {
+    let mut items = Vec::new();
+    while items.len() < limit.max(1) {
+        let newest = left.iter_mut().max_by_key(|tasks| tasks.last().map(|t| (t.created_at, t.id)));
+        let Some(task) = newest.and_then(Vec::pop) else { break };
+        items.push(task);
+    }
+    for (slot, tasks) in next.iter_mut().zip(&left) {
+        if let Some(task) = tasks.last() {
+            more = true;
             *slot = task.id.seq().saturating_add(1);
         }
     }
-    let items = items.into_iter().map(|(_, task)| task).collect();
     ListPage { items, next: if more { next } else { Vec::new() } }
 }

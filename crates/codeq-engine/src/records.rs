@@ -45,7 +45,7 @@ impl Engine {
         kind: RecordKind,
         name: &str,
     ) -> Result<Option<Record>, EngineError> {
-        let (shard, now) = (record_shard(tenant, self.shards()), self.wall());
+        let (shard, now) = (record_shard(tenant, self.shards()), self.now().now);
         self.read(shard, |reader| reader.record(tenant, kind, name, now.max(reader.state.now())))
             .await
     }
@@ -56,7 +56,7 @@ impl Engine {
         tenant: &Arc<str>,
         kind: RecordKind,
     ) -> Result<Vec<Record>, EngineError> {
-        let (shard, now) = (record_shard(tenant, self.shards()), self.wall());
+        let (shard, now) = (record_shard(tenant, self.shards()), self.now().now);
         self.read(shard, |reader| reader.records(tenant, kind, now.max(reader.state.now()))).await
     }
 
@@ -68,7 +68,7 @@ impl Engine {
         from: RecordCursor,
     ) -> Result<RecordPage, EngineError> {
         let RecordCursor { shard, after } = from;
-        let now = self.wall();
+        let now = self.now().now;
         let page = self.read(shard, |reader| {
             reader.all_records(kind, now.max(reader.state.now()), after, LIST_MAX)
         });

@@ -95,7 +95,8 @@ fn clear_interrupted(disk: &dyn Disk, dir: &Path) -> Result<(), OpenError> {
         |reason: &str| OpenError::Foreign { dir: dir.to_owned(), reason: reason.to_owned() };
     let names = disk.list(dir).map_err(OpenError::io("list", dir))?;
     for name in &names {
-        let ours = matches!(&**name, "LOCK" | "log" | "MANIFEST.new") || name.starts_with("shard-");
+        let ours = matches!(&**name, "LOCK" | "CLOCK" | "log" | "MANIFEST.new")
+            || name.starts_with("shard-");
         // Some filesystems put this into their root.
         if !ours && name != "lost+found" {
             return Err(foreign(&format!("it holds '{name}'; choose an empty directory")));
@@ -148,14 +149,14 @@ fn replay(log: &Log, shards: &mut [(State, Store)], options: &Options) -> Result
         if index <= store.position() {
             return Ok(());
         }
-        let (now, commands) = read_group(bytes).map_err(|source| OpenError::Record {
+        let (at, commands) = read_group(bytes).map_err(|source| OpenError::Record {
             index,
             shard: number,
             source,
         })?;
         effects.clear();
         for command in &commands {
-            state.apply(store, now, command, &mut effects)?;
+            state.apply(store, at, command, &mut effects)?;
         }
         if let Some(observer) = &options.observer.0 {
             observer.recovered(number, &effects);

@@ -12,6 +12,7 @@ use codeq_core::effect::Effect;
 use codeq_core::id::split_mix64;
 use codeq_core::kv::KvError;
 use codeq_core::limits::SWEEP_MAX;
+use codeq_core::moment::Moment;
 use codeq_core::reply::Reply;
 use codeq_core::state::State;
 use codeq_store::{FlushJob, Flushed, Store, StoreError};
@@ -73,15 +74,15 @@ impl Shard {
     /// to the group. An error means that the shard must stop.
     pub fn apply(
         &mut self,
-        now: Millis,
+        at: Moment,
         requests: impl IntoIterator<Item = Request>,
     ) -> Result<(), KvError> {
         let data = Arc::clone(&self.data);
         let mut data = data.write();
         let before = self.group.commands;
-        self.group.begin(now);
+        self.group.begin(at);
         for request in requests {
-            self.apply_one(&mut data, now, request)?;
+            self.apply_one(&mut data, at, request)?;
         }
         self.group.end();
         // A batch that changed nothing, such as a claim that now waits, is not one: readers must not wait
@@ -99,22 +100,28 @@ impl Shard {
     }
 
     /// Does what is due: bounded work, to be repeated as long as something is.
-    pub fn sweep(&mut self, now: Millis, seed: u64) -> Result<(), KvError> {
-        while let Some(parked) = self.parked.take_due(now) {
+    pub fn sweep(&mut self, at: Moment, seed: u64) -> Result<(), KvError> {
+        while let Some(parked) = self.parked.take_due(at.now) {
             self.group.answer(parked.reply, Ok(Reply::Claimed(Vec::new())));
         }
         self.count_parked();
-        if self.data.read().state.next_deadline().is_some_and(|at| at <= now) {
+        if self.data.read().state.is_due(at) {
             let sweep = Sweep { limit: SWEEP_MAX, seed: split_mix64(seed) };
-            self.apply(now, [Request::detached(Command::Sweep(sweep))])?;
+            self.apply(at, [Request::detached(Command::Sweep(sweep))])?;
         }
         Ok(())
     }
 
-    /// When [`Shard::sweep`] has something to do next.
-    pub fn next_deadline(&self) -> Option<Millis> {
-        let due = self.data.read().state.next_deadline();
-        due.into_iter().chain(self.parked.next_deadline()).min()
+    /// How long until [`Shard::sweep`] has something to do, if nobody sets the wall clock meanwhile.
+    pub fn wait(&self, at: Moment) -> Option<Millis> {
+        let data = self.data.read();
+        if data.state.is_due(at) {
+            return Some(0);
+        }
+        let deadlines = data.state.next_deadline().into_iter().chain(self.parked.next_deadline());
+        let left = deadlines.map(|deadline| deadline.saturating_sub(at.now));
+        let date = data.state.next_run_at().map(|date| date.saturating_sub(at.wall));
+        left.chain(date).min()
     }
 
     /// How many claims wait for a task.
@@ -160,23 +167,23 @@ impl Shard {
     fn apply_one(
         &mut self,
         data: &mut ShardData,
-        now: Millis,
+        at: Moment,
         request: Request,
     ) -> Result<(), KvError> {
         let Request { command, reply, wait, .. } = request;
         let mut effects = std::mem::take(&mut self.effects);
-        let applied = data.state.apply(&mut data.store, now, &command, &mut effects)?;
+        let applied = data.state.apply(&mut data.store, at, &command, &mut effects)?;
         if applied.changed {
             self.group.push(&command);
         }
         match (applied.reply, command) {
             (Reply::Claimed(tasks), Command::Claim(claim)) if tasks.is_empty() && wait > 0 => {
-                let deadline = now.saturating_add(wait);
+                let deadline = at.now.saturating_add(wait);
                 self.park(ParkedClaim { claim, reply, deadline });
             }
             (reply_value, _) => self.group.answer(reply, Ok(reply_value)),
         }
-        self.serve_parked(data, now, &mut effects)?;
+        self.serve_parked(data, at, &mut effects)?;
         self.group.effects.append(&mut effects);
         self.effects = effects;
         Ok(())
@@ -204,7 +211,7 @@ impl Shard {
     fn serve_parked(
         &mut self,
         data: &mut ShardData,
-        now: Millis,
+        moment: Moment,
         effects: &mut Vec<Effect>,
     ) -> Result<(), KvError> {
         if self.parked.is_empty() {
@@ -227,7 +234,7 @@ impl Shard {
                 let ParkedClaim { claim, reply, deadline } = parked;
                 let Some(reply) = reply.take() else { continue };
                 let command = Command::Claim(claim);
-                let applied = data.state.apply(&mut data.store, now, &command, effects)?;
+                let applied = data.state.apply(&mut data.store, moment, &command, effects)?;
                 if applied.changed {
                     self.group.push(&command);
                 }

@@ -4,17 +4,16 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use codeq_core::command::Millis;
 use codeq_core::id::split_mix64;
 use codeq_core::kv::KvError;
 use codeq_store::{Flushed, StoreError};
 use tokio::sync::oneshot;
 
 use crate::background::Background;
-use crate::clock::LogClock;
+use crate::clock::EngineClock;
 use crate::error::EngineError;
 use crate::inbox::{Inbox, Notice, after};
-use crate::options::{BATCH_BYTES_MAX, BATCH_MAX, FULL_DISK_RETRY, Options};
+use crate::options::{BATCH_BYTES_MAX, BATCH_MAX, CLOCK_LOOK, FULL_DISK_RETRY, Options};
 use crate::pipeline::Pipeline;
 use crate::request::Request;
 use crate::shard::Shard;
@@ -30,7 +29,7 @@ pub struct Worker {
     pub inbox: Arc<Inbox>,
     pub pipeline: Arc<Pipeline>,
     pub background: Background,
-    pub clock: LogClock,
+    pub clock: Arc<EngineClock>,
     pub options: Options,
     pub checkpoint: Checkpoint,
     pub seed: u64,
@@ -120,8 +119,8 @@ impl Worker {
     }
 
     fn apply(&mut self, requests: &mut Vec<Request>) -> Result<(), Stop> {
-        let now = self.clock.now();
-        let due = !self.holds_back() && self.shard.next_deadline().is_some_and(|at| at <= now);
+        let at = self.clock.moment();
+        let due = !self.holds_back() && self.shard.wait(at) == Some(0);
         if requests.is_empty() && !due {
             return Ok(());
         }
@@ -139,11 +138,11 @@ impl Worker {
         }
         self.shard.group.reserved += bytes;
         if !requests.is_empty() {
-            self.shard.apply(now, requests.drain(..))?;
+            self.shard.apply(at, requests.drain(..))?;
         }
         if due {
             self.seed = split_mix64(self.seed);
-            self.shard.sweep(now, self.seed)?;
+            self.shard.sweep(at, self.seed)?;
         }
         Ok(())
     }
@@ -175,12 +174,8 @@ impl Worker {
         let retry = self.checkpoint.retry_at;
         // A checkpoint that ends is a notice: it wakes the shard by itself.
         let waits = self.is_full() || self.holds_back();
-        let deadline = self.shard.next_deadline().filter(|_| !waits);
-        let due = deadline.map(|at| {
-            let now: Millis = self.clock.now();
-            Duration::from_millis(at.saturating_sub(now))
-        });
-        let due = after(due);
+        let wait = self.shard.wait(self.clock.moment()).filter(|_| !waits);
+        let due = after(wait.map(|wait| Duration::from_millis(wait).min(CLOCK_LOOK)));
         let full = after(self.is_full().then_some(FULL_DISK_RETRY));
         due.into_iter().chain(retry).chain(full).min()
     }

@@ -6,6 +6,7 @@ use bytes::Bytes;
 use codeq_core::command::{Claim, Command, DeleteTopic, Millis, Outcome, Pause, Selector, Submit};
 use codeq_core::digest::digest;
 use codeq_core::kv::KvError;
+use codeq_core::moment::Moment;
 use codeq_core::place::Place;
 use codeq_core::read::Reader;
 use codeq_core::rows::OutboxRow;
@@ -64,11 +65,10 @@ impl Run {
     fn listing(&mut self) -> Result<Final, KvError> {
         let mut end = Final { retention: self.retention, ..Final::default() };
         let fence = !self.saboteur.hides_fences();
-        let Some(server) = &mut self.server else {
+        let Some(server) = &self.server else {
             return Ok(end);
         };
-        // The shards' clocks differ by what each has seen; what one has removed is judged by the latest.
-        end.at = (0..server.shards()).map(|shard| server.now(shard)).max().unwrap_or(0);
+        end.at = server.now().now;
         for shard in &server.node.shards {
             let data = shard.data().read();
             let mut rows = Vec::new();
@@ -86,7 +86,7 @@ impl Run {
                 let Some(queue) = data.state.queue_row(row.queue) else {
                     continue; // Named by the check of the rows.
                 };
-                let task = Task::from_rows(&data.store, seq, &row, queue)?;
+                let task = Task::from_rows(&data.store, seq, &row, queue, Moment::agreed(end.at))?;
                 let callback = OutboxRow::load(&data.store, keys::task(seq))?.is_some();
                 let result = ResultRecord::from_row(seq, &row);
                 end.tasks.push(Listed {
@@ -160,10 +160,8 @@ impl Run {
     }
 
     fn wait_for_deadline(&mut self) {
-        if let Some(server) = &mut self.server {
-            let now = server.now(0);
-            let wait = server.next_deadline().map_or(0, |at| at.saturating_sub(now));
-            let wait = wait.max(ROUND_MIN);
+        if let Some(server) = &self.server {
+            let wait = server.wait().unwrap_or(0).max(ROUND_MIN);
             self.clock.advance(wait);
             self.report.simulated += wait;
         }

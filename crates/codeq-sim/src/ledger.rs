@@ -113,7 +113,7 @@ pub struct Wanted {
 /// How a client put a task into the future.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum NotBefore {
-    /// At a moment of the server's clock.
+    /// At a date of the server's wall clock.
     At(Millis),
     /// After so long.
     After(Millis),
@@ -230,6 +230,8 @@ pub struct Seen {
     pub max_attempts: u32,
     /// When it becomes claimable.
     pub visible_at: Option<Millis>,
+    /// The date at which it last changed.
+    pub updated_at: Millis,
 }
 
 /// What the server holds at the end, as listed after all faults are over.

@@ -52,9 +52,20 @@ impl Run {
             self.fault(Faults { sync_cost, ..Faults::default() });
         }
         if self.rng.chance(mishaps.jump) {
-            let by = self.rng.between(0, 7_200_000) as i64 - 3_600_000;
-            self.clock.jump(by);
+            self.set_clock();
         }
+    }
+
+    /// Somebody sets the wall clock: right, or wrong by up to an hour or by ten.
+    fn set_clock(&mut self) {
+        const HOUR: i64 = 3_600_000;
+        let ahead = match self.rng.below(6) {
+            0 | 1 => 0,
+            2 => 10 * HOUR,
+            3 => -10 * HOUR,
+            _ => self.rng.between(0, 2 * HOUR as u64) as i64 - HOUR,
+        };
+        self.clock.set(ahead);
     }
 
     fn fault(&mut self, faults: Faults) {
@@ -73,7 +84,7 @@ impl Run {
                 self.disk.plan(Faults { cut_at_sync: Some(at), ..Faults::default() });
             }
             let rng = self.rng.fork("server");
-            let opened = Server::open(&self.disk, &self.clock, &self.engine, rng);
+            let opened = Server::open(&self.disk, &self.clock, &self.engine, rng, &self.saboteur);
             self.rng.draw();
             let died = self.disk.is_dead();
             match opened {
@@ -100,8 +111,15 @@ impl Run {
         // The disk first: a process that dies writes nothing more, whatever its destructors want.
         if power_cut {
             self.disk.power_cut();
+            let off = self.rng.between(0, 7_200_000);
+            self.clock.reboot(off);
+            self.report.simulated += off;
         } else {
             self.disk.kill();
+        }
+        // A start is when a wrong clock does the most harm.
+        if self.plan.mishaps.jump > 0 && self.rng.chance(20) {
+            self.set_clock();
         }
         self.server = None;
         self.lose_flights();
@@ -110,6 +128,14 @@ impl Run {
 
     fn check_restart(&mut self) {
         let Some(server) = &self.server else { return };
+        let (engine, real) = (server.now().now, self.clock.real());
+        if engine > real {
+            let text = format!(
+                "after a restart engine time is {engine}, and in truth it is {real}: whatever lasts a \
+                 while would end early"
+            );
+            self.report.violations.push(Violation::new(8, text));
+        }
         let last = server.node.log.last_index();
         self.trace(last);
         match self.model.recovered(last) {
@@ -165,24 +191,23 @@ impl Run {
 
     /// How long it is to a moment at which something ends: that moment, the one before, or the one after.
     fn until_a_deadline(&mut self) -> Millis {
-        let Some(server) = &mut self.server else { return 0 };
-        let now = server.now(0);
-        let mut moments: Vec<Millis> = server.next_deadline().into_iter().collect();
-        moments.extend(self.workload.lease_ends());
-        moments.retain(|moment| *moment > now);
-        moments.sort_unstable();
-        moments.truncate(4);
-        let moment = self.rng.pick(&moments).copied().unwrap_or(now);
-        (moment + self.rng.between(0, 2)).saturating_sub(now + 1)
+        let Some(server) = &self.server else { return 0 };
+        let now = server.now().now;
+        let mut waits: Vec<Millis> = server.wait().into_iter().collect();
+        waits.extend(self.workload.lease_ends().map(|end| end.saturating_sub(now)));
+        waits.retain(|wait| *wait > 0);
+        waits.sort_unstable();
+        waits.truncate(4);
+        let wait = self.rng.pick(&waits).copied().unwrap_or(0);
+        (wait + self.rng.between(0, 2)).saturating_sub(1)
     }
 
     /// Much time passes, and the server wakes up for every deadline on the way.
     fn pass_awake(&mut self, by: Millis) -> Result<(), Stopped> {
         let mut left = by;
         for _ in 0..DEADLINES_MAX {
-            let Some(server) = &mut self.server else { break };
-            let now = server.now(0);
-            let wait = server.next_deadline().map_or(left, |at| at.saturating_sub(now).max(1));
+            let Some(server) = &self.server else { break };
+            let wait = server.wait().map_or(left, |wait| wait.max(1));
             if wait >= left {
                 break;
             }

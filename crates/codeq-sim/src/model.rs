@@ -53,10 +53,10 @@ impl Model {
                 let Some((state, store)) = self.shards.get_mut(usize::from(shard)) else {
                     continue;
                 };
-                let (now, commands) =
+                let (at, commands) =
                     read_group(&bytes).map_err(|error| KvError::Read(error.to_string()))?;
                 for command in &commands {
-                    state.apply(store, now, command, &mut Vec::new())?;
+                    state.apply(store, at, command, &mut Vec::new())?;
                 }
             }
         }

@@ -128,6 +128,7 @@ pub fn seen(task: &Task) -> Seen {
         attempts: task.attempts,
         max_attempts: task.max_attempts,
         visible_at: task.visible_at,
+        updated_at: task.updated_at,
     }
 }
 

@@ -14,11 +14,14 @@ use codeq_core::command::{
 use codeq_core::id::TaskId;
 use codeq_core::keys::{self, QueueId};
 use codeq_core::kv::{Direction, Key, KvError, KvRead, Table};
+use codeq_core::moment::Moment;
 use codeq_core::place::{Place, Status};
 use codeq_core::reply::{Enqueued, Reply};
 use codeq_core::rows::TaskRow;
 use codeq_core::state::for_each;
 use codeq_core::view::ResultRecord;
+use codeq_engine::clock::{Clock, EngineClock};
+use codeq_engine::clock_file::ClockFile;
 use codeq_engine::request::Request;
 use codeq_engine::shard::Shard;
 use codeq_store::Store;
@@ -56,11 +59,15 @@ pub enum Sabotage {
     DelayInSeconds,
     /// Finished tasks are removed at once.
     EarlyRetention,
+    /// After a restart engine time goes on from the wall clock, if that is later.
+    EngineTimeFollowsWall,
+    /// A date is turned into a delay when the task is made, and what the wall clock does later is ignored.
+    DateAsDelay,
 }
 
 impl Sabotage {
     /// All of them.
-    pub const ALL: [Sabotage; 15] = [
+    pub const ALL: [Sabotage; 17] = [
         Sabotage::AckBeforeSync,
         Sabotage::LyingSync,
         Sabotage::CheckpointBeforeSync,
@@ -76,6 +83,8 @@ impl Sabotage {
         Sabotage::HeartbeatNotKept,
         Sabotage::DelayInSeconds,
         Sabotage::EarlyRetention,
+        Sabotage::EngineTimeFollowsWall,
+        Sabotage::DateAsDelay,
     ];
 }
 
@@ -92,7 +101,9 @@ impl Sabotage {
             Sabotage::OrderBeforeCommit | Sabotage::HeadSkipped => &[4],
             Sabotage::CrossTenant => &[10],
             Sabotage::ForgottenCallback => &[11],
-            Sabotage::DelayInSeconds => &[8],
+            Sabotage::DelayInSeconds | Sabotage::EngineTimeFollowsWall | Sabotage::DateAsDelay => {
+                &[8]
+            }
             Sabotage::EarlyRetention => &[9],
         }
     }
@@ -140,11 +151,21 @@ impl Saboteur {
         self.halves.clear();
     }
 
+    /// The clock of a server that starts.
+    pub fn clock<C: Clock>(&self, clock: &Arc<C>, file: &ClockFile, last: Millis) -> EngineClock {
+        let clock: Arc<dyn Clock> = Arc::clone(clock) as Arc<dyn Clock>;
+        if self.is(Sabotage::EngineTimeFollowsWall) {
+            let last = last.max(clock.wall());
+            return EngineClock::start(clock, last, None);
+        }
+        file.start(clock, last)
+    }
+
     /// Changes what a shard is about to apply.
     pub fn before_apply(
         &mut self,
         shard: &mut Shard,
-        now: Millis,
+        at: Moment,
         requests: Vec<Request>,
     ) -> Result<Vec<Request>, KvError> {
         let Some(bug) = self.bug else {
@@ -155,12 +176,12 @@ impl Saboteur {
         let (state, store) = (&data.state, &data.store);
         let mut out = Vec::new();
         if bug == Sabotage::EarlyExpiry {
-            out.extend(end_leases(state, store, now)?);
+            out.extend(end_leases(state, store, at.now)?);
         }
         if bug == Sabotage::EarlyRetention {
             let tenants: Vec<Arc<str>> = state.tenants().cloned().collect();
             out.extend(tenants.into_iter().map(|tenant| {
-                let cleanup = Cleanup { tenant, before: now, limit: 10 };
+                let cleanup = Cleanup { tenant, before: at.wall, limit: 10 };
                 Request::detached(Command::Cleanup(cleanup))
             }));
         }
@@ -169,7 +190,7 @@ impl Saboteur {
         out.extend(due.map(|(_, submit)| Request::detached(Command::Submit(submit))));
         let mut turn_keys = BTreeSet::new();
         for request in requests {
-            self.change(bug, (state, store), shard, now, request, &mut turn_keys, &mut out)?;
+            self.change(bug, (state, store), shard, at, request, &mut turn_keys, &mut out)?;
         }
         self.keys.append(&mut turn_keys);
         Ok(out)
@@ -181,12 +202,13 @@ impl Saboteur {
         bug: Sabotage,
         (state, store): (&State, &Store),
         shard: &mut Shard,
-        now: Millis,
+        at: Moment,
         mut request: Request,
         turn_keys: &mut BTreeSet<(Arc<str>, Arc<str>)>,
         out: &mut Vec<Request>,
     ) -> Result<(), KvError> {
-        let first = out.is_empty() && state.next_deadline().is_none_or(|next| next > now);
+        let Moment { now, wall } = at;
+        let first = out.is_empty() && !state.is_due(at);
         match (bug, &mut request.command) {
             (Sabotage::NoOwnerCheck, command) => {
                 if let Some((id, worker)) = worker_of(command)
@@ -211,7 +233,7 @@ impl Saboteur {
                 });
                 if live {
                     self.halves.push((shard.number, submit.clone()));
-                    let record = record_of(submit, now);
+                    let record = record_of(submit, wall);
                     shard.group.answer(request.reply, Ok(Reply::Submitted(Box::new(record))));
                     return Ok(());
                 }
@@ -261,7 +283,7 @@ impl Saboteur {
                     row.lease.is_some_and(|lease| lease.until >= now && lease.worker == beat.worker)
                 });
                 if live {
-                    let lease_until = now + beat.extend;
+                    let lease_until = wall + beat.extend;
                     let reply = Reply::Extended { lease_until, cancel_requested: false };
                     shard.group.answer(request.reply, Ok(reply));
                     return Ok(());
@@ -269,10 +291,14 @@ impl Saboteur {
             }
             (Sabotage::DelayInSeconds, Command::Enqueue(enqueue)) => {
                 for task in &mut enqueue.tasks {
-                    let at = task.run_at.or(task.delay.map(|delay| now + delay));
-                    if let Some(at) = at {
-                        task.run_at = Some(at / 1_000 * 1_000);
-                    }
+                    task.run_at = task.run_at.map(|date| date / 1_000 * 1_000);
+                    task.delay = task.delay.map(|delay| delay / 1_000 * 1_000);
+                }
+            }
+            (Sabotage::DateAsDelay, Command::Enqueue(enqueue)) => {
+                for task in &mut enqueue.tasks {
+                    let wait = task.run_at.take().map(|date| date.saturating_sub(wall));
+                    task.delay = wait.or(task.delay);
                 }
             }
             _ => {}
@@ -310,7 +336,7 @@ fn worker_of(command: &mut Command) -> Option<(TaskId, &mut Arc<str>)> {
     }
 }
 
-fn record_of(submit: &Submit, now: Millis) -> ResultRecord {
+fn record_of(submit: &Submit, wall: Millis) -> ResultRecord {
     let (result, error) = match &submit.outcome {
         Outcome::Completed(result) if result.is_empty() => {
             (Some(bytes::Bytes::from_static(b"{}")), None)
@@ -324,7 +350,7 @@ fn record_of(submit: &Submit, now: Millis) -> ResultRecord {
         result,
         error,
         artifacts: submit.artifacts.clone(),
-        completed_at: now,
+        completed_at: wall,
     }
 }
 

@@ -9,7 +9,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use codeq_core::command::Millis;
-use codeq_engine::clock::{Clock, LogClock};
+use codeq_core::moment::Moment;
+use codeq_engine::clock::{Clock, EngineClock};
+use codeq_engine::clock_file::ClockFile;
 use codeq_engine::group::Group;
 use codeq_engine::recover::Node;
 use codeq_engine::request::Request;
@@ -25,37 +27,65 @@ use crate::sabotage::Saboteur;
 /// The directory that the server lives in.
 pub const DIR: &str = "/data";
 
-/// Virtual time: a wall clock that may jump, and one that only goes forward.
+/// Virtual time: what really passes, and the clocks of a machine that is set and rebooted.
 #[derive(Debug, Default)]
-pub struct SimClock(Mutex<(Millis, Duration)>);
+pub struct SimClock(Mutex<Times>);
+
+#[derive(Debug, Default)]
+struct Times {
+    /// The real date.
+    real: Millis,
+    /// How wrong the wall clock is.
+    ahead: i64,
+    /// Time since the machine was booted.
+    up: Millis,
+    boots: u64,
+}
 
 impl SimClock {
-    /// A clock that shows `wall`.
-    pub fn new(wall: Millis) -> Arc<SimClock> {
-        Arc::new(SimClock(Mutex::new((wall, Duration::ZERO))))
+    /// A clock that is right, at that date.
+    pub fn new(real: Millis) -> Arc<SimClock> {
+        Arc::new(SimClock(Mutex::new(Times { real, ..Times::default() })))
     }
 
     /// Time passes.
     pub fn advance(&self, by: Millis) {
         let mut now = self.0.lock();
-        now.0 = now.0.saturating_add(by);
-        now.1 += Duration::from_millis(by);
+        now.real += by;
+        now.up += by;
     }
 
-    /// Somebody sets the wall clock.
-    pub fn jump(&self, by: i64) {
+    /// Somebody sets the wall clock, wrong by so much.
+    pub fn set(&self, ahead: i64) {
+        self.0.lock().ahead = ahead;
+    }
+
+    /// The machine is off for a while and boots again.
+    pub fn reboot(&self, off: Millis) {
         let mut now = self.0.lock();
-        now.0 = now.0.saturating_add_signed(by);
+        now.real += off;
+        now.up = 0;
+        now.boots += 1;
+    }
+
+    /// The real date.
+    pub fn real(&self) -> Millis {
+        self.0.lock().real
     }
 }
 
 impl Clock for SimClock {
     fn wall(&self) -> Millis {
-        self.0.lock().0
+        let now = self.0.lock();
+        now.real.saturating_add_signed(now.ahead)
     }
 
     fn monotonic(&self) -> Duration {
-        self.0.lock().1
+        Duration::from_millis(self.0.lock().up)
+    }
+
+    fn boot(&self) -> Option<u64> {
+        Some(self.0.lock().boots)
     }
 }
 
@@ -74,7 +104,8 @@ pub struct Server {
     /// The engine's parts.
     pub node: Node,
     options: Options,
-    clocks: Vec<LogClock>,
+    clock: EngineClock,
+    clock_file: ClockFile,
     inbox: Vec<Vec<Request>>,
     /// What gives leases back whose clients had gone.
     unheard: Vec<Vec<Request>>,
@@ -98,19 +129,21 @@ impl Server {
         clock: &Arc<SimClock>,
         options: &Options,
         rng: Rng,
+        saboteur: &Saboteur,
     ) -> Result<Server, OpenError> {
-        let node = Node::open(&disk.shared(), Path::new(DIR), options, 0x51_6d)?;
+        let (disk, dir) = (disk.shared(), Path::new(DIR));
+        let node = Node::open(&disk, dir, options, 0x51_6d)?;
         let count = node.shards.len();
-        let clocks = node.shards.iter().map(|shard| {
-            let last = shard.data().read().state.now();
-            LogClock::new(Arc::clone(clock) as Arc<dyn Clock>, last)
-        });
+        let last = node.shards.iter().map(|shard| shard.data().read().state.now()).max();
+        let clock_file = ClockFile::new(&disk, dir, &node.manifest);
+        let clock = saboteur.clock(clock, &clock_file, last.unwrap_or(0));
         let positions = node.shards.iter().map(|shard| {
             let position = shard.data().read().store.position();
             [position, position]
         });
         Ok(Server {
-            clocks: clocks.collect(),
+            clock,
+            clock_file,
             positions: positions.collect(),
             node,
             options: options.clone(),
@@ -137,14 +170,15 @@ impl Server {
         }
     }
 
-    /// The moment on a shard's clock.
-    pub fn now(&mut self, shard: usize) -> Millis {
-        self.clocks.get_mut(shard).map_or(0, LogClock::now)
+    /// The moment on the server's clocks.
+    pub fn now(&self) -> Moment {
+        self.clock.moment()
     }
 
-    /// When some shard has something to do.
-    pub fn next_deadline(&self) -> Option<Millis> {
-        self.node.shards.iter().filter_map(|shard| shard.next_deadline()).min()
+    /// How long until some shard has something to do.
+    pub fn wait(&self) -> Option<Millis> {
+        let now = self.now();
+        self.node.shards.iter().filter_map(|shard| shard.wait(now)).min()
     }
 
     /// Whether nothing is under way: the state is exactly what the log holds.
@@ -153,8 +187,11 @@ impl Server {
     }
 
     /// A shard applies what has arrived and does what is due. Returns the moment.
-    pub fn turn(&mut self, number: usize, saboteur: &mut Saboteur) -> Result<Millis, Stopped> {
-        let now = self.now(number);
+    pub fn turn(&mut self, number: usize, saboteur: &mut Saboteur) -> Result<Moment, Stopped> {
+        let now = self.now();
+        if self.rng.chance(5) {
+            self.clock_file.note(&self.clock);
+        }
         let full = self.is_full(number);
         let (Some(inbox), Some(unheard), Some(shard), Some(open)) = (
             self.inbox.get_mut(number),

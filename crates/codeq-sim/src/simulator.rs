@@ -4,11 +4,14 @@
 //! against the [`Model`] again and again, and after every restart. Then everything is healed: what clients
 //! know is judged, and every task that is left must be claimable and finish.
 
+use std::collections::VecDeque;
 use std::sync::Arc;
 
 use codeq_core::command::{Command, Millis};
 use codeq_core::id::split_mix64;
+use codeq_core::moment::Moment;
 use codeq_core::reply::{Enqueued, Reply, Returned};
+use codeq_core::view::Task;
 use codeq_engine::EngineError;
 use codeq_engine::request::{FirstReply, ReplyTo, Request};
 use codeq_engine::route::{Route, route};
@@ -108,7 +111,7 @@ struct Flight {
     command: Command,
     shard: u16,
     /// The moment at which it was applied.
-    at: Option<Millis>,
+    at: Option<Moment>,
     answer: oneshot::Receiver<codeq_engine::request::Answer>,
 }
 
@@ -124,6 +127,8 @@ pub(crate) struct Run {
     pub(crate) saboteur: Saboteur,
     pub(crate) workload: Workload,
     flights: Vec<Flight>,
+    /// The latest moments at which the shards applied something.
+    turns: Turns,
     pub(crate) ledger: Ledger,
     tick: u64,
     /// The shortest retention that was ever asked for.
@@ -157,16 +162,19 @@ impl Run {
         }
         let clock = SimClock::new(EPOCH);
         let rng = Rng::new(seed);
-        let server = Server::open(&disk, &clock, &engine, rng.fork("server")).map_err(stop)?;
+        let saboteur = Saboteur::new(options.sabotage, options.without_fences);
+        let server = Server::open(&disk, &clock, &engine, rng.fork("server"), &saboteur);
+        let server = server.map_err(stop)?;
         let mut run = Run {
             rng: rng.fork("run"),
             disk,
             clock,
             server: Some(server),
             model: Model::new(plan.shards).map_err(stop)?,
-            saboteur: Saboteur::new(options.sabotage, options.without_fences),
+            saboteur,
             workload: Workload::new(&plan, seed),
             flights: Vec::new(),
+            turns: Turns::default(),
             ledger: Ledger::default(),
             tick: 0,
             // The default holds until the first configuration is applied, and only then.
@@ -196,8 +204,8 @@ impl Run {
         self.mishap();
         let requests = self.rng.between(0, self.plan.burst);
         for _ in 0..requests {
-            let now = self.server.as_mut().map_or(0, |server| server.now(0));
-            let ask = self.workload.next(now);
+            let wall = self.server.as_ref().map_or(0, |server| server.now().wall);
+            let ask = self.workload.next(wall);
             self.invoke(ask);
         }
         let outcome = self.serve();
@@ -235,7 +243,7 @@ impl Run {
         for number in 0..server.shards() {
             if self.rng.chance(90) {
                 let at = server.turn(number, &mut self.saboteur)?;
-                mark(&mut self.flights, number, at);
+                mark(&mut self.flights, &mut self.turns, number, at);
             }
         }
         if self.rng.chance(80) {
@@ -245,7 +253,7 @@ impl Run {
             // The next commands are applied while the group waits for its sync.
             if self.rng.chance(30) {
                 let at = server.turn(number, &mut self.saboteur)?;
-                mark(&mut self.flights, number, at);
+                mark(&mut self.flights, &mut self.turns, number, at);
             }
             if server.wants_checkpoint(number) || self.rng.chance(plan.checkpoint) {
                 self.report.checkpoints += 1;
@@ -329,7 +337,7 @@ impl Run {
             match flight.answer.try_recv() {
                 Ok(Ok(reply)) => self.answered(flight, reply),
                 Ok(Err(EngineError::DiskFull | EngineError::Overloaded)) => {
-                    let at = flight.at.unwrap_or(0);
+                    let at = flight.at.unwrap_or_default().now;
                     self.note(&flight, Outcome::Refused { at, code: "disk_full".to_owned() });
                 }
                 Ok(Err(_)) | Err(TryRecvError::Closed) => self.note(&flight, Outcome::Unknown),
@@ -340,15 +348,17 @@ impl Run {
 
     fn answered(&mut self, flight: Flight, mut reply: Reply) {
         self.saboteur.after_release(&mut reply);
-        let mut at = flight.at.unwrap_or(0);
+        let mut at = flight.at.unwrap_or_default();
         let mut shard = flight.shard;
         if let Reply::Claimed(tasks) = &reply
             && let Some(task) = tasks.first()
         {
             // A claim that waited is served at a later moment than it arrived.
-            at = task.updated_at;
             shard = task.id.shard(self.plan.shards);
+            at = self.turns.at(shard, task.updated_at).unwrap_or(at);
         }
+        count_in_engine_time(&mut reply, at);
+        let at = at.now;
         let outcome = match notes::answer(&reply) {
             Ok(answer) if self.saboteur.hides_fences() => {
                 Outcome::Acked { at, shard, answer: answer.without_fences() }
@@ -451,12 +461,12 @@ impl Run {
 
     /// A callback sender looks into the outbox.
     pub(crate) fn look_for_callbacks(&mut self) {
-        let Some(server) = &mut self.server else { return };
+        let Some(server) = &self.server else { return };
         if !server.is_quiet() {
             return; // It is sent only what is durable.
         }
         for number in 0..server.shards() {
-            let now = server.now(number);
+            let now = server.now().now;
             let Some(shard) = server.node.shards.get(number) else { continue };
             let data = shard.data().read();
             let reader = codeq_core::read::Reader { state: &data.state, kv: &data.store };
@@ -484,14 +494,56 @@ impl Run {
 }
 
 /// Requests that had arrived at a shard were applied at this moment.
-pub(crate) fn mark_all(run: &mut Run, number: usize, at: Millis) {
-    mark(&mut run.flights, number, at);
+pub(crate) fn mark_all(run: &mut Run, number: usize, at: Moment) {
+    mark(&mut run.flights, &mut run.turns, number, at);
 }
 
-fn mark(flights: &mut [Flight], number: usize, at: Millis) {
+fn mark(flights: &mut [Flight], turns: &mut Turns, number: usize, at: Moment) {
+    turns.add(number, at);
     for flight in flights {
         if flight.at.is_none() && usize::from(flight.shard) == number {
             flight.at = Some(at);
         }
+    }
+}
+
+/// When the shards had their turns, as far back as an answer may be under way.
+#[derive(Default)]
+struct Turns(VecDeque<(usize, Moment)>);
+
+impl Turns {
+    fn add(&mut self, shard: usize, at: Moment) {
+        const MEMORY: usize = 1_024;
+        if self.0.len() >= MEMORY {
+            self.0.pop_front();
+        }
+        self.0.push_back((shard, at));
+    }
+
+    /// The latest turn of a shard when its wall clock showed that.
+    fn at(&self, shard: u16, wall: Millis) -> Option<Moment> {
+        let of = |turn: &&(usize, Moment)| turn.0 == usize::from(shard) && turn.1.wall == wall;
+        self.0.iter().rev().find(of).map(|(_, at)| *at)
+    }
+}
+
+/// Clients are shown dates. The checkers count in engine time, which nobody sets: the dates of deadlines in an
+/// answer that was given at this moment are turned back.
+fn count_in_engine_time(reply: &mut Reply, at: Moment) {
+    let back = |date: &mut Millis| *date = Moment { now: at.wall, wall: at.now }.date_of(*date);
+    let turn = |task: &mut Task| {
+        task.lease_until.iter_mut().for_each(back);
+        task.visible_at.iter_mut().for_each(back);
+    };
+    match reply {
+        Reply::Enqueued(made) => made.iter_mut().for_each(|one| {
+            if let Enqueued::Created(task) | Enqueued::Repeated(task) = one {
+                turn(task);
+            }
+        }),
+        Reply::Claimed(tasks) => tasks.iter_mut().for_each(turn),
+        Reply::Extended { lease_until, .. } => back(lease_until),
+        Reply::Cancelled(task) | Reply::CancelRequested(task) | Reply::Replayed(task) => turn(task),
+        _ => {}
     }
 }

@@ -77,8 +77,8 @@ impl Workload {
         }
     }
 
-    /// What somebody asks for next, at the moment `now` of the server's clock.
-    pub fn next(&mut self, now: Millis) -> Ask {
+    /// What somebody asks for next, when the server's wall clock shows `wall`.
+    pub fn next(&mut self, wall: Millis) -> Ask {
         let total = self.plan.weights.iter().map(|(_, weight)| weight).sum();
         let mut draw = self.rng.below(total);
         let act = self.plan.weights.iter().find(|(_, weight)| {
@@ -92,7 +92,7 @@ impl Workload {
             _ => 0,
         };
         // An act on something that is not there becomes an enqueue.
-        let command = self.command(act, now).unwrap_or_else(|| self.enqueue(1, now));
+        let command = self.command(act, wall).unwrap_or_else(|| self.enqueue(1));
         Ask { command, wait }
     }
 
@@ -114,14 +114,14 @@ impl Workload {
         Ask { command: Command::Enqueue(enqueue), wait: 0 }
     }
 
-    fn command(&mut self, act: Act, now: Millis) -> Option<Command> {
+    fn command(&mut self, act: Act, wall: Millis) -> Option<Command> {
         Some(match act {
-            Act::Enqueue => self.enqueue(1, now),
+            Act::Enqueue => self.enqueue(1),
             Act::EnqueueBatch => {
                 let count = self.rng.between(1, 6);
-                self.enqueue(count, now)
+                self.enqueue(count)
             }
-            Act::EnqueueLater => self.enqueue_later(now),
+            Act::EnqueueLater => self.enqueue_later(wall),
             Act::EnqueueKeyed => self.enqueue_keyed(),
             Act::Claim | Act::ClaimWide | Act::ClaimWait => self.claim(act),
             Act::Heartbeat => {
@@ -175,7 +175,7 @@ impl Workload {
             }
             Act::Topic => self.topic(),
             Act::Cleanup => {
-                let before = now.saturating_sub(self.rng.below(60_000));
+                let before = wall.saturating_sub(self.rng.below(60_000));
                 Command::Cleanup(Cleanup { tenant: self.tenant(), before, limit: 10 })
             }
             Act::Callback => self.callback()?,
@@ -220,7 +220,7 @@ impl Workload {
         }
     }
 
-    fn enqueue(&mut self, count: u64, _now: Millis) -> Command {
+    fn enqueue(&mut self, count: u64) -> Command {
         let tenant = self.tenant();
         let mut tasks: Vec<NewTask> = (0..count).map(|_| self.new_task(&tenant)).collect();
         let atomic = count > 1 && self.rng.chance(50);
@@ -234,7 +234,7 @@ impl Workload {
         Command::Enqueue(Enqueue { tenant, tasks, atomic, seed })
     }
 
-    fn enqueue_later(&mut self, now: Millis) -> Command {
+    fn enqueue_later(&mut self, wall: Millis) -> Command {
         let tenant = self.tenant();
         let mut task = self.new_task(&tenant);
         let far = match self.rng.below(3) {
@@ -245,7 +245,7 @@ impl Workload {
         if self.rng.chance(50) {
             task.delay = Some(far);
         } else {
-            task.run_at = Some(now + far);
+            task.run_at = Some(wall + far);
         }
         let seed = self.rng.draw();
         Command::Enqueue(Enqueue { tenant, tasks: vec![task], atomic: false, seed })

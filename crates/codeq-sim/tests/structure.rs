@@ -10,6 +10,7 @@ use codeq_core::command::{
 };
 use codeq_core::keys;
 use codeq_core::kv::{Key, Kv, Table};
+use codeq_core::moment::Moment;
 use codeq_core::place::Place;
 use codeq_core::record::RecordKind;
 use codeq_core::reply::Reply;
@@ -28,7 +29,8 @@ struct Shard {
 impl Shard {
     fn apply(&mut self, command: Command) -> Reply {
         self.now += 1;
-        let applied = self.state.apply(&mut self.store, self.now, &command, &mut Vec::new());
+        let applied =
+            self.state.apply(&mut self.store, Moment::agreed(self.now), &command, &mut Vec::new());
         applied.unwrap().reply
     }
 
@@ -80,6 +82,8 @@ fn shard() -> Shard {
     let id = shard.claim().id;
     shard.apply(Command::Heartbeat(Heartbeat { tenant, id, worker, extend: 90_000 }));
     shard.enqueue(NewTask { delay: Some(5_000), ..NewTask::default() });
+    shard.enqueue(NewTask { run_at: Some(500), ..NewTask::default() });
+    shard.enqueue(NewTask { run_at: Some(90_000), ..NewTask::default() });
     shard.enqueue(NewTask { priority: 9, ..NewTask::default() });
     for (name, ttl) in [("stays", None), ("goes", Some(60_000))] {
         shard.apply(Command::PutRecord(PutRecord {
@@ -162,7 +166,7 @@ fn every_row_too_many_is_noticed() {
 #[test]
 fn every_wrong_field_is_noticed() {
     type Change = fn(&mut TaskRow);
-    let changes: [(&str, Change); 10] = [
+    let changes: [(&str, Change); 11] = [
         ("place", |row| {
             row.place = if row.place == Place::Failed { Place::Dead } else { Place::Failed }
         }),
@@ -171,6 +175,7 @@ fn every_wrong_field_is_noticed() {
         ("fence", |row| row.fence += 1),
         ("size", |row| row.size += 1),
         ("visible_at", |row| row.visible_at += 1),
+        ("run_at", |row| row.run_at += u64::from(row.run_at > 0)),
         ("lease", |row| row.lease = None),
         ("finish", |row| row.finish = None),
         ("has_webhook", |row| row.has_webhook = !row.has_webhook),

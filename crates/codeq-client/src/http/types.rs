@@ -187,7 +187,8 @@ pub struct Transition {
     /// When.
     pub at: String,
     /// What happened: `created`, `claimed`, `submitted`, `nacked`, `abandoned`, `released`,
-    /// `lease_expired`, `due`, `cancel_requested`, `cancelled`, `replayed` or `removed`.
+    /// `lease_expired`, `due`, `cancel_requested`, `cancelled`, `replayed`, `removed` or
+    /// `postponed`.
     pub event: String,
     /// Where the task was.
     pub from: Option<String>,

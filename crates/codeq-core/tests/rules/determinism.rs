@@ -3,6 +3,7 @@ use codeq_core::backoff::{Backoff, Growth};
 use codeq_core::codec::{begin_group, push_command, read_group};
 use codeq_core::command::*;
 use codeq_core::digest::digest;
+use codeq_core::moment::Moment;
 use codeq_core::settings::Settings;
 use proptest::prelude::*;
 
@@ -13,20 +14,20 @@ use crate::mem::Mem;
 /// The same commands at the same moments: the same rows, the same replies, the same effects.
 #[test]
 fn two_shards_that_read_the_same_log_are_equal() {
-    let run = |log: &[(Millis, Command)], through_bytes: bool| {
+    let run = |log: &[(Moment, Command)], through_bytes: bool| {
         let mut kv = Mem::default();
         let mut state = State::load(&kv, 0, 1).expect("loads");
         let mut seen = Vec::new();
-        for (now, command) in log {
+        for (at, command) in log {
             let mut command = command.clone();
             if through_bytes {
                 let mut group = Vec::new();
-                begin_group(*now, &mut group);
+                begin_group(*at, &mut group);
                 push_command(&command, &mut group);
                 command = read_group(&group).expect("decodes").1.remove(0);
             }
             let mut effects = Vec::new();
-            let applied = state.apply(&mut kv, *now, &command, &mut effects).expect("applies");
+            let applied = state.apply(&mut kv, *at, &command, &mut effects).expect("applies");
             seen.push((format!("{:?}", applied.reply), effects, applied.changed));
         }
         (digest(&state, &kv).expect("digest"), seen)

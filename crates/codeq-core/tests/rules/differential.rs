@@ -7,6 +7,7 @@ use bytes::Bytes;
 use codeq_core::backoff::{Backoff, Growth};
 use codeq_core::command::*;
 use codeq_core::id::TaskId;
+use codeq_core::moment::Moment;
 use codeq_core::read::ListQuery;
 use codeq_core::record::RecordKind;
 use codeq_core::reply::{Bulk, Enqueued, Reply, Returned};
@@ -22,6 +23,8 @@ const TENANTS: [&str; 2] = ["a", "ab"];
 const COMMANDS: [&str; 3] = ["x", "y", "z"];
 const WORKERS: [&str; 3] = ["w1", "w2", "w3"];
 const KINDS: [RecordKind; 2] = [RecordKind::Subscription, RecordKind::WebhookSecret];
+/// How somebody sets the wall clock, beside leaving it alone.
+const JUMPS: [i64; 6] = [1, -1, HOUR as i64, -(HOUR as i64), 10 * HOUR as i64, -10 * HOUR as i64];
 const STEPS: [Millis; 10] = [0, 0, 0, 1, 500, 1_000, 5_000, 5_001, HOUR, DAY];
 
 /// A command in the making: numbers that are read as choices, so that they shrink.
@@ -33,18 +36,20 @@ pub struct Act {
     a: usize,
     b: usize,
     reload: bool,
+    jump: usize,
 }
 
 pub fn acts(length: usize) -> impl Strategy<Value = Vec<Act>> {
-    let act = (0..STEPS.len(), 0..106u8, any::<u16>(), any::<u16>(), any::<u16>(), 0..20u8)
-        .prop_map(|(time, verb, pick, a, b, reload)| Act {
-            time,
-            verb,
-            pick: usize::from(pick),
-            a: usize::from(a),
-            b: usize::from(b),
-            reload: reload == 0,
-        });
+    let act = (0..STEPS.len(), 0..106u8, any::<u16>(), any::<u16>(), any::<u16>(), 0..20u8);
+    let act = (act, 0..60usize).prop_map(|((time, verb, pick, a, b, reload), jump)| Act {
+        time,
+        verb,
+        pick: usize::from(pick),
+        a: usize::from(a),
+        b: usize::from(b),
+        reload: reload == 0,
+        jump,
+    });
     proptest::collection::vec(act, 1..length)
 }
 
@@ -53,7 +58,7 @@ pub struct Pair {
     h: Harness,
     model: Model,
     ids: Vec<TaskId>,
-    pub log: Vec<(Millis, Command)>,
+    pub log: Vec<(Moment, Command)>,
     /// The kinds of replies that were seen.
     seen: BTreeSet<&'static str>,
 }
@@ -67,6 +72,8 @@ impl Pair {
             log: Vec::new(),
             seen: BTreeSet::new(),
         };
+        // Far enough from the epoch for a clock that is set back.
+        pair.h.now = 1_000 * HOUR;
         pair.apply(Command::Configure(Settings {
             max_attempts: 3,
             backoff: Backoff { growth, base: 1_000, max: 5_000 },
@@ -79,12 +86,13 @@ impl Pair {
 
     pub fn act(&mut self, act: &Act) {
         self.h.pass(STEPS[act.time]);
+        self.h.set_clock(JUMPS.get(act.jump).copied().unwrap_or(0));
         if act.reload {
             self.h.reload();
         }
         let command = self.command(act);
         // More than a claim repairs at once is a matter of bounds, not of rules.
-        if matches!(command, Command::Claim(_)) && self.model.due(self.h.now) > 16 {
+        if matches!(command, Command::Claim(_)) && self.model.due(self.h.moment()) > 16 {
             self.apply(Command::Sweep(Sweep { limit: 512, seed: 1 }));
         }
         self.apply(command);
@@ -93,7 +101,8 @@ impl Pair {
     fn apply(&mut self, command: Command) {
         let told = self.h.apply(command.clone());
         self.see(&told);
-        let mut wanted = self.model.apply(self.h.now, &command, &told);
+        let mut wanted = self.model.apply(self.h.moment(), &command, &told);
+        self.model.shows(self.h.moment(), self.h.changed);
         let mut got = told;
         if let (Command::Cleanup(_), Reply::Bulk(bulk)) = (&command, &mut got) {
             // Where a cleanup stopped is nobody's business.
@@ -105,7 +114,7 @@ impl Pair {
             (a.last, b.last) = (0, 0);
         }
         assert_eq!(got, wanted, "reply to {command:?}");
-        self.log.push((self.h.now, command));
+        self.log.push((self.h.moment(), command));
         self.compare();
     }
 
@@ -122,6 +131,7 @@ impl Pair {
             Reply::Swept(swept) => {
                 self.seen.extend((swept.expired > 0).then_some("expired"));
                 self.seen.extend((swept.promoted > 0).then_some("promoted"));
+                self.seen.extend((swept.postponed > 0).then_some("postponed"));
                 self.seen.extend((swept.removed > 0).then_some("removed"));
                 return;
             }
@@ -220,7 +230,9 @@ impl Pair {
         match verb {
             0..=24 => Command::Enqueue(Enqueue {
                 tenant: text(TENANTS[pick % 2]),
-                tasks: (0..1 + a % 3).map(|i| new_task(a / 3 + i * 7, b + i)).collect(),
+                tasks: (0..1 + a % 3)
+                    .map(|i| new_task(a / 3 + i * 7, b + i, self.h.wall()))
+                    .collect(),
                 atomic: a.is_multiple_of(2),
                 seed: b as u64,
             }),
@@ -296,7 +308,7 @@ impl Pair {
             88 => Command::DeleteTopic(DeleteTopic { tenant, name }),
             89..=90 => Command::Cleanup(Cleanup {
                 tenant,
-                before: self.h.now - [0, 1_000, HOUR][a % 3].min(self.h.now),
+                before: self.h.wall().saturating_sub([0, 1_000, HOUR][a % 3]),
                 limit: (b % 6) as u32,
             }),
             91..=95 => Command::Sweep(Sweep { limit: [1, 3, 100][a % 3], seed: b as u64 }),
@@ -337,7 +349,7 @@ fn some<V>(n: usize, value: V) -> Option<V> {
     n.is_multiple_of(3).then_some(value)
 }
 
-fn new_task(a: usize, b: usize) -> NewTask {
+fn new_task(a: usize, b: usize, wall: Millis) -> NewTask {
     let some = |n: usize| n.is_multiple_of(4);
     NewTask {
         command: text(["x", "y", "z", "X"][b % 4]),
@@ -347,6 +359,8 @@ fn new_task(a: usize, b: usize) -> NewTask {
         webhook: some(a / 5).then(|| text("https://example.com")),
         idempotency_key: some(a / 7).then(|| text(["k1", "k2"][b % 2])),
         delay: some(a / 11).then_some([0, 1, 700, HOUR][b % 4]),
+        run_at: some(a / 13)
+            .then_some(wall.saturating_add_signed([-1, 1, 700, HOUR as i64][a % 4])),
         ..NewTask::default()
     }
 }
@@ -390,6 +404,7 @@ fn compare_with_model(growth: Growth, seed: u8) {
         "not_in_progress",
         "not_owner",
         "nothing",
+        "postponed",
         "promoted",
         "record",
         "record_changed",

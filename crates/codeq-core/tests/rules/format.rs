@@ -1,4 +1,4 @@
-//! What version 1 wrote is read for ever: every command and every kind of row, stored as bytes.
+//! What older versions wrote is read for ever: every command and every kind of row, stored as bytes.
 //!
 //! To write the fixtures anew (only before a release, or for a new version beside the old one), remove
 //! `tests/fixtures/` and run this module with `CODEQ_WRITE_FIXTURE=1`.
@@ -7,16 +7,21 @@ use std::path::Path;
 
 use bytes::Bytes;
 use codeq_core::backoff::{Backoff, Growth};
-use codeq_core::codec::{begin_group, push_command, read_group};
+use codeq_core::codec::{GROUP_HEADER_BYTES, begin_group, push_command, read_group};
 use codeq_core::command::*;
 use codeq_core::id::TaskId;
-use codeq_core::kv::Table;
+use codeq_core::kv::{Key, Table};
+use codeq_core::moment::Moment;
 use codeq_core::record::RecordKind;
-use codeq_core::rows::RecordRow;
+use codeq_core::rows::{MetaRow, RecordRow, TaskRow};
 use codeq_core::settings::Settings;
 use codeq_core::topic::Policy;
 
 use crate::harness::*;
+
+const AT: Moment = Moment { now: 1_700_000_000_123, wall: 1_800_000_000_456 };
+/// Version 1 of a group had one clock.
+const V1_HEADER: usize = 9;
 
 fn stored(name: &str, bytes: &[u8]) -> Vec<u8> {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures").join(name);
@@ -112,11 +117,14 @@ fn every_command() -> Vec<Command> {
 fn commands_of_version_1_are_read() {
     let commands = every_command();
     let mut bytes = Vec::new();
-    begin_group(1_700_000_000_123, &mut bytes);
+    begin_group(AT, &mut bytes);
     commands.iter().for_each(|command| push_command(command, &mut bytes));
-    let stored = stored("commands-v1", &bytes);
-    assert_eq!(read_group(&stored), Ok((1_700_000_000_123, commands)));
-    assert_eq!(stored, bytes, "and are still written the same way");
+    let old = stored("commands-v1", &bytes);
+    assert_eq!(read_group(&old), Ok((Moment::agreed(AT.now), commands.clone())));
+    assert_eq!(old[V1_HEADER..], bytes[GROUP_HEADER_BYTES..], "still written the same way");
+    let new = stored("commands-v2", &bytes);
+    assert_eq!(read_group(&new), Ok((AT, commands)));
+    assert_eq!(new, bytes, "and so is the group");
 }
 
 #[test]
@@ -139,11 +147,11 @@ fn record_commands_are_read() {
         }),
     ];
     let mut bytes = Vec::new();
-    begin_group(1_700_000_000_123, &mut bytes);
+    begin_group(AT, &mut bytes);
     commands.iter().for_each(|command| push_command(command, &mut bytes));
     let stored = stored("record-commands-v1", &bytes);
-    assert_eq!(read_group(&stored), Ok((1_700_000_000_123, commands)));
-    assert_eq!(stored, bytes, "and are still written the same way");
+    assert_eq!(read_group(&stored), Ok((Moment::agreed(AT.now), commands)));
+    assert_eq!(stored[V1_HEADER..], bytes[GROUP_HEADER_BYTES..], "still written the same way");
 }
 
 #[test]
@@ -163,9 +171,8 @@ fn record_rows_are_read() {
     assert_eq!(stored, row.encode(), "and is still written the same way");
 }
 
-/// A small shard with a task in every place: its rows, table by table, as version 1 wrote them.
-#[test]
-fn rows_of_version_1_are_read() {
+/// A small shard with a task in every place: its rows, table by table.
+fn small_shard() -> (Harness, Vec<u8>) {
     let mut h = Harness::new();
     h.put_topic("topic", Policy { max_consumers: 2, ..Policy::default() });
     h.add(keyed("a", "k"));
@@ -183,6 +190,44 @@ fn rows_of_version_1_are_read() {
             bytes.extend_from_slice(value);
         }
     }
+    (h, bytes)
+}
+
+#[test]
+fn rows_of_version_2_are_written() {
+    let (_, bytes) = small_shard();
     // The same history gives the same rows; a change of a row's format shows here first.
-    assert_eq!(stored("rows-v1", &bytes), bytes);
+    assert_eq!(stored("rows-v2", &bytes), bytes);
+}
+
+#[test]
+fn rows_of_version_1_are_read() {
+    let (h, _) = small_shard();
+    let old = stored("rows-v1", &[]);
+    let (mut rest, mut seen) = (&old[..], 0);
+    while let [table, tail @ ..] = rest {
+        let table = Table::ALL.into_iter().find(|one| *one as u8 == *table).unwrap();
+        let (key, tail) = tail.split_first_chunk().unwrap();
+        let (len, tail) = tail.split_first_chunk().unwrap();
+        let (key, len) = (Key::from_le_bytes(*key), u32::from_le_bytes(*len) as usize);
+        let (value, tail) = tail.split_at(len);
+        let (_, new) = h.kv.rows(table).find(|(at, _)| *at == key).unwrap();
+        // They had one clock: the second shows the same.
+        match table {
+            Table::Task => {
+                let row = TaskRow::decode(key, value).unwrap();
+                assert_eq!(row, TaskRow::decode(key, new).unwrap());
+                assert_eq!((row.run_at, row.made_at), (0, row.created_at));
+            }
+            Table::Meta => {
+                let row = MetaRow::decode(key, value).unwrap();
+                assert_eq!(row, MetaRow::decode(key, new).unwrap());
+                assert_eq!(row.moment(), Moment::agreed(row.now));
+            }
+            _ => assert_eq!(value, &new[..], "{table:?} {key:#x}"),
+        }
+        (rest, seen) = (tail, seen + 1);
+    }
+    let all: usize = Table::ALL.into_iter().map(|table| h.rows(table)).sum();
+    assert_eq!(seen, all);
 }

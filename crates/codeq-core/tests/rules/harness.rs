@@ -10,6 +10,7 @@ use codeq_core::digest::digest;
 use codeq_core::effect::Effect;
 use codeq_core::id::TaskId;
 use codeq_core::kv::Table;
+use codeq_core::moment::Moment;
 use codeq_core::read::{ListQuery, Page, PendingCallback, QueueStats, Reader};
 use codeq_core::reply::{Bulk, Enqueued, Rejection, Reply, Returned, Swept};
 use codeq_core::settings::Settings;
@@ -30,6 +31,10 @@ pub struct Harness {
     pub kv: Mem,
     pub state: State,
     pub now: Millis,
+    /// How far the wall clock is ahead of engine time.
+    pub ahead: i64,
+    /// Whether the latest command changed anything.
+    pub changed: bool,
     /// The effects of the latest command.
     pub effects: Vec<Effect>,
     /// Check the structure at every n-th command: long queues make it slow.
@@ -68,6 +73,10 @@ pub fn late(command: &str, delay: Millis) -> NewTask {
     NewTask { delay: Some(delay), ..task(command) }
 }
 
+pub fn dated(command: &str, run_at: Millis) -> NewTask {
+    NewTask { run_at: Some(run_at), ..task(command) }
+}
+
 impl Harness {
     pub fn new() -> Harness {
         let kv = Mem::default();
@@ -75,6 +84,8 @@ impl Harness {
             state: State::load(&kv, 0, 1).expect("an empty shard loads"),
             kv,
             now: 1_000_000,
+            ahead: 0,
+            changed: false,
             effects: Vec::new(),
             every: 1,
             log: Vec::new(),
@@ -95,13 +106,15 @@ impl Harness {
         self.steps += 1;
         let before = check.then(|| self.digest());
         self.effects.clear();
+        let at = self.moment();
         let applied = self
             .state
-            .apply(&mut self.kv, self.now, &command, &mut self.effects)
+            .apply(&mut self.kv, at, &command, &mut self.effects)
             .expect("the store reads");
+        self.changed = applied.changed;
         if applied.changed {
             let mut group = Vec::new();
-            begin_group(self.now, &mut group);
+            begin_group(self.moment(), &mut group);
             push_command(&command, &mut group);
             self.log.push(group);
         }
@@ -124,6 +137,19 @@ impl Harness {
         self.now += time;
     }
 
+    /// Somebody sets the wall clock.
+    pub fn set_clock(&mut self, by: i64) {
+        self.ahead += by;
+    }
+
+    pub fn wall(&self) -> Millis {
+        self.now.saturating_add_signed(self.ahead)
+    }
+
+    pub fn moment(&self) -> Moment {
+        Moment { now: self.now, wall: self.wall() }
+    }
+
     /// A restart: the state is what the rows say.
     pub fn reload(&mut self) {
         self.state.write_back(&mut self.kv);
@@ -141,9 +167,9 @@ impl Harness {
         let mut kv = Mem::default();
         let mut replica = State::load(&kv, 0, 1).expect("loads");
         for group in &self.log {
-            let (now, commands) = read_group(group).expect("decodes");
+            let (at, commands) = read_group(group).expect("decodes");
             for command in commands {
-                replica.apply(&mut kv, now, &command, &mut Vec::new()).expect("applies");
+                replica.apply(&mut kv, at, &command, &mut Vec::new()).expect("applies");
             }
         }
         assert_eq!(digest(&replica, &kv).expect("digest"), self.digest(), "replay differs");
@@ -160,8 +186,9 @@ impl Harness {
                     lease: LEASE,
                     count: 1_000,
                 });
-                let ours = self.state.apply(&mut self.kv, self.now, &claim, &mut Vec::new());
-                let theirs = restarted.apply(&mut rows, self.now, &claim, &mut Vec::new());
+                let at = self.moment();
+                let ours = self.state.apply(&mut self.kv, at, &claim, &mut Vec::new());
+                let theirs = restarted.apply(&mut rows, at, &claim, &mut Vec::new());
                 assert_eq!(ours.expect("applies").reply, theirs.expect("applies").reply);
             }
         }

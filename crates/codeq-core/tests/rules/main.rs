@@ -14,6 +14,7 @@ mod callback;
 mod cancel;
 mod claim;
 mod cleanup;
+mod clocks;
 mod determinism;
 mod differential;
 mod enqueue;

@@ -11,6 +11,7 @@ use bytes::Bytes;
 use codeq_core::backoff::Growth;
 use codeq_core::command::*;
 use codeq_core::id::TaskId;
+use codeq_core::moment::Moment;
 use codeq_core::place::Place;
 use codeq_core::reply::{Bulk, Enqueued, Rejection, Reply, Returned, Swept};
 use codeq_core::settings::Settings;
@@ -31,7 +32,14 @@ pub struct Post {
 /// A task and all that is known about it.
 #[derive(Debug, Clone)]
 pub struct Known {
+    /// What is shown, but for the dates of deadlines.
     pub task: Task,
+    /// By engine time: when it was made, when its lease ends, when its delay ends.
+    made_at: Millis,
+    lease_ends: Option<Millis>,
+    delay_ends: Option<Millis>,
+    /// By wall time: not before.
+    run_at: Option<Millis>,
     /// The id is only known once a reply has shown it.
     named: bool,
     queue: String,
@@ -55,6 +63,7 @@ struct OldKey {
     id: TaskId,
     place: Place,
     made_at: Millis,
+    created_at: Millis,
 }
 
 /// What was laid down for a queue.
@@ -71,6 +80,9 @@ struct Rule {
 pub struct Model {
     settings: Settings,
     now: Millis,
+    wall: Millis,
+    /// The moment of the last command that changed anything: reads show deadlines as of then.
+    changed_at: Moment,
     turn: u64,
     /// Oldest first.
     pub tasks: Vec<Known>,
@@ -81,8 +93,9 @@ pub struct Model {
 
 impl Model {
     /// What the reply should be; `told` is the one that was given.
-    pub fn apply(&mut self, now: Millis, command: &Command, told: &Reply) -> Reply {
-        self.now = self.now.max(now);
+    pub fn apply(&mut self, at: Moment, command: &Command, told: &Reply) -> Reply {
+        self.now = self.now.max(at.now);
+        self.wall = at.wall;
         match command {
             Command::Configure(settings) => {
                 self.settings = settings.clone();
@@ -94,10 +107,11 @@ impl Model {
                 Err(why) => Reply::Rejected(why),
                 Ok(at) => {
                     let until = self.now + c.extend;
-                    let task = &mut self.tasks[at].task;
-                    task.lease_until = Some(until);
-                    task.updated_at = self.now;
-                    Reply::Extended { lease_until: until, cancel_requested: task.cancel_requested }
+                    let known = &mut self.tasks[at];
+                    known.lease_ends = Some(until);
+                    known.task.updated_at = self.wall;
+                    let cancel_requested = known.task.cancel_requested;
+                    Reply::Extended { lease_until: self.wall + c.extend, cancel_requested }
                 }
             },
             Command::Submit(c) => self.submit(c),
@@ -129,7 +143,7 @@ impl Model {
                 Reply::Done
             }
             Command::PutTopic(c) => {
-                let now = self.now;
+                let now = self.wall;
                 let rule = self.rule(&c.tenant, &c.name);
                 let (version, created_at, updated_at) = match &rule.topic {
                     None => (1, now, now),
@@ -148,10 +162,19 @@ impl Model {
             Command::Cleanup(c) => {
                 let mut done = 0;
                 let mut at = 0;
-                // Queue by queue in the order of names, then by kind of end, then oldest first.
+                // Queue by queue in the order of names, then by kind of end, then oldest first, and there up to
+                // the first that was not there at that date.
+                let mut young = Vec::new();
                 let mut old: Vec<(String, Place, usize)> = Vec::new();
                 for (at, known) in self.tasks.iter().enumerate() {
                     let over = known.end.as_ref().is_some_and(|end| end.completed_at < c.before);
+                    let list = (known.task.tenant.clone(), known.queue.clone(), known.task.place);
+                    if known.task.created_at >= c.before {
+                        young.push(list.clone());
+                    }
+                    if young.contains(&list) {
+                        continue;
+                    }
                     if *known.task.tenant == *c.tenant && over && !known.awaits_post() {
                         old.push((known.queue.clone(), known.task.place, at));
                     }
@@ -169,16 +192,27 @@ impl Model {
             }
             Command::Sweep(c) => Reply::Swept(self.sweep(c.limit)),
             Command::Callback(c) => self.callback(c),
-            Command::PutRecord(c) => self.records.put(self.now, c),
+            Command::PutRecord(c) => self.records.put(self.moment(), c),
             Command::DeleteRecord(c) => self.records.delete(self.now, c),
         }
     }
 
+    /// Whether the command changed anything: then reads show what they show as of its moment.
+    pub fn shows(&mut self, at: Moment, changed: bool) {
+        if changed {
+            self.changed_at = at;
+        }
+    }
+
+    fn moment(&self) -> Moment {
+        Moment { now: self.now, wall: self.wall }
+    }
+
     /// The tasks of a tenant, newest first. `told` names those whose ids were not known yet.
     pub fn list(&mut self, tenant: &str, told: &[Task]) -> Vec<Task> {
-        let mut told = told.iter();
+        let (mut told, at) = (told.iter(), self.changed_at);
         let theirs = self.tasks.iter_mut().rev().filter(|k| *k.task.tenant == *tenant);
-        theirs.map(|known| known.shown(told.next().map(|t| t.id))).collect()
+        theirs.map(|known| known.shown(told.next().map(|t| t.id), at)).collect()
     }
 
     /// The queues of a tenant in the order of names: ready, delayed, in progress, dead, paused.
@@ -199,10 +233,12 @@ impl Model {
     }
 
     /// How many tasks are due, or nearly: the driver keeps this small.
-    pub fn due(&self, now: Millis) -> usize {
+    pub fn due(&self, at: Moment) -> usize {
         let due = |known: &&Known| {
-            known.task.lease_until.is_some_and(|until| until < now)
-                || known.task.visible_at.is_some_and(|at| at <= now)
+            known.lease_ends.is_some_and(|until| until < at.now)
+                || known.delay_ends.is_some_and(|end| end <= at.now)
+                || known.waits_for_date().is_some_and(|date| date <= at.wall)
+                || known.date_passed().is_some_and(|date| date > at.wall)
         };
         self.tasks.iter().filter(due).count()
     }
@@ -288,7 +324,8 @@ impl Model {
                         _ => None,
                     };
                     let at = self.create(&c.tenant, new, None);
-                    Enqueued::Created(Box::new(self.tasks[at].shown(id)))
+                    let moment = self.moment();
+                    Enqueued::Created(Box::new(self.tasks[at].shown(id, moment)))
                 }
             });
         }
@@ -302,10 +339,11 @@ impl Model {
             .iter()
             .find(|known| *known.task.tenant == *tenant && known.key.as_deref() == Some(key));
         if let Some(known) = live {
-            return Some((known.queue.clone(), known.task.payload.clone(), known.task.clone()));
+            let task = known.as_of(self.moment());
+            return Some((known.queue.clone(), known.task.payload.clone(), task));
         }
         let old = self.old_keys.iter().find(|o| *o.tenant == *tenant && *o.key == *key)?;
-        let mut task = blank(&old.tenant, old.id, old.made_at);
+        let mut task = blank(&old.tenant, old.id, old.created_at);
         task.place = old.place;
         Some((old.command.clone(), old.payload.clone(), task))
     }
@@ -322,22 +360,23 @@ impl Model {
         }
         let default = policy.max_attempts.unwrap_or(self.settings.max_attempts);
         let ceiling = policy.max_attempts.unwrap_or(1_000);
-        let from = new.run_at.unwrap_or(self.now + new.delay.unwrap_or(0));
         self.turn += 1;
-        let mut task = blank(tenant, TaskId::new(0, 0), self.now);
+        let mut task = blank(tenant, TaskId::new(0, 0), self.wall);
         task.command = new.command.clone();
         task.payload = new.payload.clone();
         task.priority = priority;
         task.webhook = new.webhook.clone();
         task.origin = origin;
         task.max_attempts = new.max_attempts.unwrap_or(default).min(ceiling);
-        if from > self.now {
-            (task.place, task.visible_at) = (Place::Delayed, Some(from));
-        } else {
-            task.place = Place::Pending;
-        }
+        let delay = new.delay.filter(|delay| *delay > 0 && new.run_at.is_none());
+        let early = new.run_at.is_some_and(|date| date > self.wall);
+        task.place = if delay.is_some() || early { Place::Delayed } else { Place::Pending };
         self.tasks.push(Known {
             task,
+            made_at: self.now,
+            lease_ends: None,
+            delay_ends: delay.map(|delay| self.now + delay),
+            run_at: new.run_at,
             named: false,
             queue,
             key: new.idempotency_key.clone(),
@@ -351,6 +390,7 @@ impl Model {
     }
 
     fn claim(&mut self, c: &Claim, told: &Reply) -> Reply {
+        let moment = self.moment();
         self.come_due(u32::MAX);
         let mut told = match told {
             Reply::Claimed(tasks) => tasks.iter(),
@@ -383,10 +423,10 @@ impl Model {
             let known = &mut self.tasks[at];
             known.task.place = Place::InProgress;
             known.task.worker = Some(c.worker.clone());
-            known.task.lease_until = Some(self.now + c.lease);
+            known.lease_ends = Some(self.now + c.lease);
             known.task.fence += 1;
-            known.task.updated_at = self.now;
-            taken.push(known.shown(told.next().map(|task| task.id)));
+            known.task.updated_at = self.wall;
+            taken.push(known.shown(told.next().map(|task| task.id), moment));
         }
         Reply::Claimed(taken)
     }
@@ -404,7 +444,7 @@ impl Model {
     }
 
     fn end_lease_if_over(&mut self, at: usize) -> bool {
-        let over = self.tasks[at].task.lease_until.is_some_and(|until| self.now > until);
+        let over = self.tasks[at].lease_ends.is_some_and(|until| self.now > until);
         if over {
             self.fail(at, Some("LEASE_EXPIRED".into()), None);
         }
@@ -487,21 +527,24 @@ impl Model {
         known.end = None;
         known.ended_by = None;
         known.post = None;
+        known.lease_ends = None;
+        known.delay_ends = (delay > 0).then_some(self.now + delay);
+        let early = known.run_at.is_some_and(|date| date > self.wall);
         let task = &mut known.task;
-        (task.worker, task.lease_until) = (None, None);
-        task.visible_at = (delay > 0).then_some(self.now + delay);
-        task.place = if delay > 0 { Place::Delayed } else { Place::Pending };
-        task.updated_at = self.now;
+        task.worker = None;
+        task.place = if delay > 0 || early { Place::Delayed } else { Place::Pending };
+        task.updated_at = self.wall;
     }
 
     fn end(&mut self, at: usize, place: Place, result: Option<Bytes>, error: Option<Arc<str>>) {
         let own = self.policy(&self.tasks[at].task.tenant, &self.tasks[at].queue).retention;
         let retention = if own > 0 { own } else { self.settings.retention };
         let known = &mut self.tasks[at];
+        (known.lease_ends, known.delay_ends) = (None, None);
         let task = &mut known.task;
-        (task.worker, task.lease_until, task.visible_at) = (None, None, None);
+        task.worker = None;
         task.place = place;
-        task.updated_at = self.now;
+        task.updated_at = self.wall;
         known.goes_at = self.now + retention;
         known.end = Some(ResultRecord {
             id: task.id,
@@ -509,7 +552,7 @@ impl Model {
             result,
             error,
             artifacts: Vec::new(),
-            completed_at: self.now,
+            completed_at: self.wall,
         });
         known.post = task.webhook.is_some().then_some(Post { tried: 0, next_at: Some(self.now) });
     }
@@ -525,18 +568,18 @@ impl Model {
             return Reply::Rejected(Rejection::NotFound);
         };
         self.end_lease_if_over(at);
-        let now = self.now;
+        let (now, moment) = (self.wall, self.moment());
         let task = &mut self.tasks[at].task;
         match task.place {
             Place::Pending | Place::Delayed => {
                 self.end_cancelled(at);
-                Reply::Cancelled(Box::new(self.tasks[at].task.clone()))
+                Reply::Cancelled(Box::new(self.tasks[at].as_of(moment)))
             }
             Place::InProgress => {
                 if !task.cancel_requested {
                     (task.cancel_requested, task.updated_at) = (true, now);
                 }
-                Reply::CancelRequested(Box::new(task.clone()))
+                Reply::CancelRequested(Box::new(self.tasks[at].as_of(moment)))
             }
             _ => Reply::Rejected(Rejection::Finished),
         }
@@ -556,7 +599,7 @@ impl Model {
                     }
                     Some(at) => {
                         revive(self, at);
-                        Reply::Replayed(Box::new(self.tasks[at].task.clone()))
+                        Reply::Replayed(Box::new(self.tasks[at].as_of(self.moment())))
                     }
                 };
             }
@@ -624,7 +667,7 @@ impl Model {
         let known = self.tasks.remove(at);
         let task = known.task;
         if let Some(key) = known.key
-            && task.created_at + DAY > self.now
+            && known.made_at + DAY > self.now
         {
             self.old_keys.push(OldKey {
                 tenant: task.tenant,
@@ -633,23 +676,36 @@ impl Model {
                 payload: task.payload,
                 id: task.id,
                 place: task.place,
-                made_at: task.created_at,
+                made_at: known.made_at,
+                created_at: task.created_at,
             });
         }
     }
 
     fn come_due(&mut self, limit: u32) -> Swept {
         let mut swept = Swept::default();
-        let over = |known: &Known, now| known.task.lease_until.filter(|until| *until < now);
+        let Moment { now, wall } = self.moment();
+        let over = |known: &Known| known.lease_ends.filter(|until| *until < now);
         while swept.expired < limit
             && let Some(at) = self.earliest(over)
         {
             self.end_lease_if_over(at);
             swept.expired += 1;
         }
-        let due = |known: &Known, now| known.task.visible_at.filter(|at| *at <= now);
-        while swept.expired + swept.promoted < limit
-            && let Some(at) = self.earliest(due)
+        // The latest date first.
+        let early = |known: &Known| known.date_passed().filter(|date| *date > wall);
+        while swept.expired + swept.postponed < limit
+            && let Some((.., at)) =
+                (0..self.tasks.len()).filter_map(|at| Some((early(&self.tasks[at])?, at))).max()
+        {
+            self.tasks[at].task.place = Place::Delayed;
+            self.tasks[at].task.updated_at = wall;
+            swept.postponed += 1;
+        }
+        let delayed = |known: &Known| known.delay_ends.filter(|end| *end <= now);
+        let dated = |known: &Known| known.waits_for_date().filter(|date| *date <= wall);
+        while swept.expired + swept.postponed + swept.promoted < limit
+            && let Some(at) = self.earliest(delayed).or_else(|| self.earliest(dated))
         {
             self.wait(at, 0);
             swept.promoted += 1;
@@ -658,18 +714,18 @@ impl Model {
     }
 
     /// The task with the earliest moment of a kind; of several the oldest.
-    fn earliest(&self, moment: impl Fn(&Known, Millis) -> Option<Millis>) -> Option<usize> {
+    fn earliest(&self, moment: impl Fn(&Known) -> Option<Millis>) -> Option<usize> {
         let all = self.tasks.iter().enumerate();
-        let some = all.filter_map(|(at, known)| Some((moment(known, self.now)?, at)));
+        let some = all.filter_map(|(at, known)| Some((moment(known)?, at)));
         some.min().map(|(_, at)| at)
     }
 
     fn sweep(&mut self, limit: u32) -> Swept {
         let mut swept = self.come_due(limit);
-        let mut left = limit - swept.expired - swept.promoted;
-        let old = |known: &Known, now| {
-            known.end.as_ref().map(|_| known.goes_at).filter(|goes| *goes <= now)
-        };
+        let mut left = limit - swept.expired - swept.promoted - swept.postponed;
+        let now = self.now;
+        let old =
+            |known: &Known| known.end.as_ref().map(|_| known.goes_at).filter(|goes| *goes <= now);
         while left > 0
             && let Some(at) = self.earliest(old)
         {
@@ -720,13 +776,34 @@ impl Known {
         self.post.as_ref().is_some_and(|post| post.next_at.is_some())
     }
 
+    /// The date that it still waits for.
+    fn waits_for_date(&self) -> Option<Millis> {
+        self.run_at.filter(|_| self.task.place == Place::Delayed && self.delay_ends.is_none())
+    }
+
+    /// The date that it waited for, while it can be claimed.
+    fn date_passed(&self) -> Option<Millis> {
+        self.run_at.filter(|_| self.task.place == Place::Pending)
+    }
+
+    /// The task with the dates of its deadlines, as the wall clock counts at that moment.
+    fn as_of(&self, at: Moment) -> Task {
+        let date = |deadline: Millis| deadline + at.wall - at.now;
+        let mut task = self.task.clone();
+        task.lease_until = self.lease_ends.map(date);
+        if task.place == Place::Delayed {
+            task.visible_at = self.delay_ends.map(date).max(self.run_at);
+        }
+        task
+    }
+
     /// The task as a reply shows it, which may be the first time that its id is seen.
-    fn shown(&mut self, id: Option<TaskId>) -> Task {
+    fn shown(&mut self, id: Option<TaskId>, at: Moment) -> Task {
         if let Some(id) = id.filter(|_| !self.named) {
             self.named = true;
             self.task.id = id;
         }
-        self.task.clone()
+        self.as_of(at)
     }
 }
 

@@ -7,6 +7,7 @@ use codeq_core::command::*;
 use codeq_core::effect::Effect;
 use codeq_core::kv::Table;
 use codeq_core::limits::*;
+use codeq_core::moment::Moment;
 use codeq_core::record::{Record, RecordKind};
 use codeq_core::reply::{Rejection, Reply};
 
@@ -28,7 +29,8 @@ impl RecordModel {
         self.0.iter().position(|known| ours(known) && live(known))
     }
 
-    pub fn put(&mut self, now: Millis, c: &PutRecord) -> Reply {
+    pub fn put(&mut self, at: Moment, c: &PutRecord) -> Reply {
+        let Moment { now, wall } = at;
         let known = self.at(now, c.kind, &c.tenant, &c.name).map(|at| self.0[at].1.clone());
         let revision = known.as_ref().map_or(0, |known| known.revision);
         if c.expected.is_some_and(|wanted| wanted != revision) {
@@ -41,8 +43,8 @@ impl RecordModel {
             name: c.name.clone(),
             value: c.value.clone(),
             revision: revision + 1,
-            created_at: known.map_or(now, |known| known.created_at),
-            updated_at: now,
+            created_at: known.map_or(wall, |known| known.created_at),
+            updated_at: wall,
             expires_at: c.ttl.map(|ttl| now + ttl),
         };
         self.0.push((c.kind, record.clone()));

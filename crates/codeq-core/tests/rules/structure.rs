@@ -6,7 +6,7 @@ use codeq_core::callback::CallbackCounts;
 use codeq_core::digest::digest;
 use codeq_core::keys::{self, QueueId, TimerKind};
 use codeq_core::kv::{Key, Kv, KvRead, Table};
-use codeq_core::limits::IDEMPOTENCY_MS_MIN;
+use codeq_core::moment::Moment;
 use codeq_core::place::Place;
 use codeq_core::rows::{BodyRow, Counts, IdempotencyRow, OutboxRow, RecordRow, TaskRow};
 use codeq_core::state::State;
@@ -69,7 +69,8 @@ fn check_task(kv: &Mem, state: &State, seq: u64, row: &TaskRow, expected: &mut E
     assert_eq!(body.webhook.is_some(), row.has_webhook);
     assert_eq!(row.lease.is_some(), row.place == Place::InProgress);
     assert_eq!(row.finish.is_some(), row.place.is_terminal());
-    assert_eq!(row.visible_at != 0, row.place == Place::Delayed);
+    assert!(row.visible_at == 0 || row.place == Place::Delayed, "no delay");
+    assert!(row.place != Place::Delayed || row.visible_at + row.run_at > 0, "nothing to wait for");
     assert!(row.place != Place::Dead || row.attempts >= row.max_attempts);
     assert!(row.place.is_terminal() || row.attempts < row.max_attempts);
     assert!(!row.cancel_requested || !matches!(row.place, Place::Pending | Place::Delayed));
@@ -90,9 +91,15 @@ fn check_task(kv: &Mem, state: &State, seq: u64, row: &TaskRow, expected: &mut E
         Place::Pending => {
             let key = keys::pending(row.queue, row.priority, row.order);
             expected.pending.insert(key, seq);
+            if row.run_at != 0 {
+                expected.timers.insert(keys::timer(TimerKind::RunAtPassed, row.run_at, seq));
+            }
         }
         Place::Delayed => {
-            let key = keys::timer(TimerKind::Delayed, row.visible_at, seq);
+            let key = match row.visible_at {
+                0 => keys::timer(TimerKind::RunAt, row.run_at, seq),
+                at => keys::timer(TimerKind::Delayed, at, seq),
+            };
             expected.timers.insert(key);
         }
         Place::InProgress => expected.leases.extend(row.lease.as_ref().map(|l| l.until)),
@@ -136,10 +143,13 @@ fn check_keys(kv: &Mem, expected: &mut Expected) {
             }
             Some(_) => {
                 assert!(task.is_none(), "gone, and yet there");
-                let until = row.created_at + IDEMPOTENCY_MS_MIN;
-                let timer = keys::timer(TimerKind::Idempotency, until, seq);
+                let kind = TimerKind::Idempotency as u8;
+                let own = |(timer, _): &(Key, &bytes::Bytes)| {
+                    let (of, _, number) = keys::timer_parts(*timer);
+                    of == kind && number == seq
+                };
+                let (timer, value) = kv.rows(Table::Timer).find(own).expect("a timer");
                 expected.timers.insert(timer);
-                let value = kv.get(Table::Timer, timer).expect("reads").expect("a timer");
                 assert_eq!(value[..], key.to_le_bytes(), "the timer names the key");
             }
         }
@@ -168,15 +178,22 @@ fn check_records(kv: &Mem, state: &State, expected: &mut Expected) {
 
 /// The engine sleeps until these moments: too late loses a deadline, too early makes it spin.
 fn check_deadlines(state: &State, expected: &Expected) {
-    let first = |callback: bool| {
+    let of = |wanted: &'static [TimerKind]| {
         let parts = expected.timers.iter().map(|key| keys::timer_parts(*key));
-        let wanted =
-            parts.filter(move |(kind, ..)| (*kind == TimerKind::Callback as u8) == callback);
+        let wanted = parts.filter(|(kind, ..)| wanted.iter().any(|one| *one as u8 == *kind));
         wanted.map(|(_, deadline, _)| deadline)
     };
     let leases = expected.leases.iter().map(|until| until.saturating_add(1));
-    assert_eq!(state.next_deadline(), first(false).chain(leases).min(), "next deadline");
-    assert_eq!(state.next_callback(), first(true).min(), "next callback");
+    use TimerKind::{Callback, Delayed, Idempotency, Record, Retention, RunAt, RunAtPassed};
+    let lasting = of(&[Delayed, Retention, Idempotency, Record]).chain(leases);
+    assert_eq!(state.next_deadline(), lasting.min(), "next deadline");
+    assert_eq!(state.next_callback(), of(&[Callback]).min(), "next callback");
+    assert_eq!(state.next_run_at(), of(&[RunAt]).min(), "next date");
+    let at = state.moment();
+    let waits = Moment { now: 0, wall: at.wall };
+    let early = of(&[RunAtPassed]).any(|date| date > at.wall);
+    let late = of(&[RunAt]).any(|date| date <= at.wall);
+    assert!(!(early || late) || state.is_due(waits), "a date that nobody looks at");
 }
 
 /// A restart gives the same state.
@@ -193,6 +210,8 @@ fn check_reload(kv: &Mem, state: &State) {
     assert_eq!(digest(&loaded, &rows).expect("digest"), digest(state, kv).expect("digest"));
     assert_eq!(loaded.leases(), state.leases());
     assert_eq!(loaded.next_deadline(), state.next_deadline());
+    assert_eq!(loaded.next_run_at(), state.next_run_at());
+    assert_eq!(loaded.moment(), state.moment());
     assert!(loaded.records().eq(state.records()), "records");
     for (id, _) in state.queues() {
         assert_eq!(loaded.is_claimable(id), state.is_claimable(id), "head of queue {id}");

@@ -209,6 +209,7 @@ mod tests {
     use super::*;
     use codeq_core::history::Event;
     use codeq_core::id::TaskId;
+    use codeq_core::moment::Moment;
     use codeq_core::place::Place;
 
     fn moved(tenant: &str, number: u64) -> Effect {
@@ -220,8 +221,8 @@ mod tests {
             from: None,
             to: Some(Place::Pending),
             event: Event::Created,
-            at: 1,
-            created_at: 1,
+            at: Moment::agreed(1),
+            age: 0,
             attempts: 0,
         })
     }

@@ -89,12 +89,12 @@ impl Rates {
                 continue;
             };
             if let (Some(kind), Some(ring)) = (kind_of(moved), tenants.ring(moved)) {
-                ring.count(moved.at, kind);
+                ring.count(moved.at.now, kind);
             }
         }
     }
 
-    /// The rate of a queue.
+    /// The rate of a queue at a moment of engine time.
     pub fn of(&self, tenant: &str, queue: &str, now: Millis) -> Rate {
         let mut tenants = self.tenants.lock();
         let ring = tenants.by_tenant.get_mut(tenant).and_then(|queues| queues.get_mut(queue));
@@ -107,7 +107,7 @@ impl Tenants {
         let known = self.by_tenant.get(&moved.tenant).is_some_and(|q| q.contains_key(&moved.queue));
         if !known {
             if self.queues >= QUEUES_MAX {
-                self.forget_still(moved.at / SLOT_MS);
+                self.forget_still(moved.at.now / SLOT_MS);
             }
             if self.queues >= QUEUES_MAX {
                 return None;
@@ -144,6 +144,7 @@ fn kind_of(moved: &Move) -> Option<usize> {
 mod tests {
     use super::*;
     use codeq_core::id::TaskId;
+    use codeq_core::moment::Moment;
 
     fn moved(queue: &str, at: Millis, event: Event, to: Place) -> Effect {
         Effect::Moved(Move {
@@ -154,8 +155,8 @@ mod tests {
             from: None,
             to: Some(to),
             event,
-            at,
-            created_at: at,
+            at: Moment::agreed(at),
+            age: 0,
             attempts: 0,
         })
     }

@@ -14,6 +14,7 @@ use super::wire::{ResultBody, TaskBody, Times};
 use crate::auth::{EventTypes, Principal, Scopes};
 use crate::observe::trace::TraceContext;
 use crate::service::{Service, ServiceError};
+use codeq_core::command::Millis;
 use codeq_core::view::{ResultRecord, Task};
 
 /// What a handler answers.
@@ -52,6 +53,11 @@ impl Call {
     /// How moments are written.
     pub fn times(&self) -> &Times {
         &self.app.times
+    }
+
+    /// The date of a deadline that counts by engine time, as the wall clock goes now.
+    pub fn date_of(&self, deadline: Millis) -> String {
+        self.times().text(self.service().engine.now().date_of(deadline))
     }
 
     /// A task for the client.

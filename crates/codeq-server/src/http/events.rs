@@ -121,7 +121,7 @@ fn event(moved: &Move, position: &Position, times: &Times) -> String {
         to: moved.to.map(|place| place.location()),
         status: moved.to.map(|place| status_text(place.status())),
         attempts: moved.attempts,
-        at: times.text(moved.at),
+        at: times.text(moved.at.wall),
     };
     // JSON on one line: no field of it can begin a line of its own.
     let data = serde_json::to_string(&body).unwrap_or_default();

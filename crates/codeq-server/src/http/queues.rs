@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use axum::http::StatusCode;
+use codeq_core::moment::Moment;
 use codeq_core::read::QueueStats;
 use codeq_core::reply::Bulk;
 use serde::{Deserialize, Serialize};
@@ -73,10 +74,10 @@ pub async fn list(call: Call) -> Answer {
     match call.param("format").as_deref() {
         None => Ok(answer::json(StatusCode::OK, &flat(&queues))),
         Some("list") => {
-            let now = call.service().engine.wall();
+            let Moment { now, wall } = call.service().engine.now();
             let rates = &call.service().events.rates;
             let rate = |queue: &QueueStats| rates.of(&queue.tenant, &queue.name, now);
-            let items = queues.iter().map(|queue| item(queue, now, rate(queue))).collect();
+            let items = queues.iter().map(|queue| item(queue, wall, rate(queue))).collect();
             Ok(answer::json(StatusCode::OK, &QueueList { items }))
         }
         Some(_) => {

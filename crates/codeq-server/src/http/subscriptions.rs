@@ -7,7 +7,6 @@ use serde::{Deserialize, Serialize};
 
 use super::call::{Answer, Call};
 use super::endpoint::no_content;
-use super::wire::Times;
 use super::{answer, json};
 use crate::auth::shown;
 use crate::push::subscriptions::Subscription;
@@ -80,13 +79,13 @@ pub async fn heartbeat(call: Call) -> Answer {
 
 pub async fn list(call: Call) -> Answer {
     let found = call.service().subscriptions(&call.caller).await?;
-    let items = found.iter().map(|one| body(one, call.times())).collect();
+    let items = found.iter().map(|one| body(&call, one)).collect();
     Ok(answer::json(StatusCode::OK, &List { items }))
 }
 
 pub async fn get(call: Call) -> Answer {
     let found = call.service().subscription(&call.caller, &call.name).await?;
-    Ok(answer::json(StatusCode::OK, &body(&found, call.times())))
+    Ok(answer::json(StatusCode::OK, &body(&call, &found)))
 }
 
 pub async fn delete(call: Call) -> Answer {
@@ -95,12 +94,12 @@ pub async fn delete(call: Call) -> Answer {
 }
 
 fn subscribed(call: &Call, subscription: &Subscription) -> axum::response::Response {
-    let expires_at = call.times().text(subscription.expires_at);
+    let expires_at = call.date_of(subscription.expires_at);
     let body = Subscribed { subscription_id: &subscription.id, expires_at };
     answer::json(StatusCode::OK, &body)
 }
 
-fn body<'a>(subscription: &'a Subscription, times: &Times) -> Body<'a> {
+fn body<'a>(call: &Call, subscription: &'a Subscription) -> Body<'a> {
     let wish = &subscription.wish;
     let names = wish.event_types.as_ref();
     Body {
@@ -112,7 +111,7 @@ fn body<'a>(subscription: &'a Subscription, times: &Times) -> Body<'a> {
         group_id: wish.group.as_deref(),
         min_interval_seconds: wish.min_interval_seconds,
         ttl_seconds: wish.ttl_seconds,
-        created_at: times.text(subscription.created_at),
-        expires_at: times.text(subscription.expires_at),
+        created_at: call.times().text(subscription.created_at),
+        expires_at: call.date_of(subscription.expires_at),
     }
 }

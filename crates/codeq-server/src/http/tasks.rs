@@ -147,5 +147,6 @@ pub fn event_text(event: Event) -> &'static str {
         Event::Cancelled => "cancelled",
         Event::Replayed => "replayed",
         Event::Removed => "removed",
+        Event::Postponed => "postponed",
     }
 }

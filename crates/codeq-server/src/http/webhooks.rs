@@ -140,7 +140,7 @@ pub async fn rotate(call: Call) -> Answer {
     let body = RotatedBody {
         secret: made.secret.reveal(),
         created_at: call.times().text(made.created_at),
-        previous_expires_at: made.previous_until.map(|at| call.times().text(at)),
+        previous_expires_at: made.previous_until.map(|at| call.date_of(at)),
     };
     Ok(answer::json(StatusCode::OK, &body))
 }
@@ -160,7 +160,7 @@ fn delivery<'a>(call: &Call, item: &'a PendingCallback) -> DeliveryBody<'a> {
         task_status: status_text(item.result.status),
         status: if outbox.next_at.is_some() { "pending" } else { "failed" },
         attempts: outbox.attempts,
-        next_attempt_at: outbox.next_at.map(|at| call.times().text(at)),
+        next_attempt_at: outbox.next_at.map(|at| call.date_of(at)),
         last_status: outbox.last_status,
         last_error: outbox.last_error.as_deref(),
         completed_at: call.times().text(item.result.completed_at),
@@ -170,6 +170,6 @@ fn delivery<'a>(call: &Call, item: &'a PendingCallback) -> DeliveryBody<'a> {
 fn secret_body(call: &Call, secret: &KeptSecret) -> SecretBody {
     SecretBody {
         created_at: secret.created_at.map(|at| call.times().text(at)),
-        expires_at: secret.until.map(|at| call.times().text(at)),
+        expires_at: secret.until.map(|at| call.date_of(at)),
     }
 }

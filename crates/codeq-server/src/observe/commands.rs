@@ -30,7 +30,7 @@ const LATENCY_MS: [u64; 18] = [
 ];
 
 /// The label values of every [`Event`], in the order of its variants.
-const EVENTS: [(Event, &str); 12] = [
+const EVENTS: [(Event, &str); 13] = [
     (Event::Created, "created"),
     (Event::Claimed, "claimed"),
     (Event::Submitted, "submitted"),
@@ -43,6 +43,7 @@ const EVENTS: [(Event, &str); 12] = [
     (Event::Cancelled, "cancelled"),
     (Event::Replayed, "replayed"),
     (Event::Removed, "removed"),
+    (Event::Postponed, "postponed"),
 ];
 
 /// The numbers of one command.
@@ -72,7 +73,7 @@ impl Counts {
         } else {
             self.failed += 1;
         }
-        let took = moved.at.saturating_sub(moved.created_at);
+        let took = moved.age;
         let bucket = LATENCY_MS.partition_point(|bound| *bound < took);
         if let Some(count) = self.latency.get_mut(bucket) {
             *count += 1;

@@ -220,7 +220,7 @@ impl Desk {
 
     /// A queue has work.
     async fn announce(&mut self, tenant: &Arc<str>, command: &Arc<str>) {
-        let now = self.notifier.engine.wall();
+        let now = self.notifier.engine.now().now;
         let wanting = self.notifier.subscriptions.wanting(tenant, command, now);
         // Often a waiting claim has taken it by now.
         if wanting.is_empty() || self.notifier.depth(tenant, command).await == 0 {
@@ -233,7 +233,7 @@ impl Desk {
 
     /// Somebody who had to wait may hear now.
     async fn due(&mut self) {
-        let now = self.notifier.engine.wall();
+        let now = self.notifier.engine.now().now;
         for due in self.turns.due(Instant::now()) {
             let receiver = self.notifier.subscriptions.get(&due.tenant, &due.id, now);
             match receiver {

@@ -35,9 +35,9 @@ pub struct Kept {
 pub struct KeptSecret {
     /// The secret itself.
     pub secret: String,
-    /// When it was made; none if it was in the configuration before.
+    /// The date at which it was made; none if it was in the configuration before.
     pub created_at: Option<Millis>,
-    /// When it ceases to be live; none while it is the latest.
+    /// When it ceases to be live, by engine time; none while it is the latest.
     pub until: Option<Millis>,
 }
 
@@ -73,7 +73,7 @@ impl Secrets {
         let record = self.engine.record(tenant, RecordKind::WebhookSecret, RECORD).await?;
         let Some(record) = record else { return Ok((Kept::default(), 0)) };
         let mut kept: Kept = serde_json::from_slice(&record.value).unwrap_or_default();
-        let now = self.engine.wall();
+        let now = self.engine.now().now;
         kept.secrets.retain(|secret| secret.until.is_none_or(|until| until > now));
         Ok((kept, record.revision))
     }

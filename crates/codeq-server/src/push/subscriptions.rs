@@ -130,7 +130,7 @@ pub struct Subscription {
     pub revision: u64,
     /// When it was made.
     pub created_at: Millis,
-    /// When it ends, unless it is renewed.
+    /// When it ends by engine time, unless it is renewed.
     pub expires_at: Millis,
 }
 

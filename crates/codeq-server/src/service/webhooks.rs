@@ -2,6 +2,7 @@
 
 use codeq_core::command::{Callback, Command, DeleteRecord, Delivery, Millis, PutRecord};
 use codeq_core::limits::{BULK_MAX, LIST_MAX};
+use codeq_core::moment::Moment;
 use codeq_core::read::PendingCallback;
 use codeq_core::record::RecordKind;
 use codeq_core::reply::{Rejection, Reply};
@@ -179,15 +180,15 @@ impl Service {
         } else {
             kept.secrets
         };
-        let now = self.engine.wall();
+        let Moment { now, wall } = self.engine.now();
         let until = now.saturating_add(seconds(overlap));
         let mut secrets = before;
         let latest = match secrets.pop_if(|last| last.secret == secret.reveal()) {
             // The same again, because the answer was lost: nothing is replaced.
-            Some(same) => KeptSecret { created_at: same.created_at.or(Some(now)), ..same },
+            Some(same) => KeptSecret { created_at: same.created_at.or(Some(wall)), ..same },
             None => {
                 let secret = secret.reveal().to_owned();
-                KeptSecret { secret, created_at: Some(now), until: None }
+                KeptSecret { secret, created_at: Some(wall), until: None }
             }
         };
         for live in &mut secrets {
@@ -198,7 +199,7 @@ impl Service {
         let surplus = (secrets.len() + 1).saturating_sub(LIVE_MAX);
         secrets.drain(..surplus);
         let previous_until = secrets.iter().filter_map(|live| live.until).max();
-        let created_at = latest.created_at.unwrap_or(now);
+        let created_at = latest.created_at.unwrap_or(wall);
         secrets.push(latest);
         self.keep(caller, &Kept { secrets }, revision).await?;
         Ok(NewSecret { secret, created_at, previous_until })

@@ -7,6 +7,7 @@ use codeq_core::command::{Claim, Command, Enqueue, NewTask, Outcome, Selector, S
 use codeq_core::effect::{Effect, Move};
 use codeq_core::history::Event;
 use codeq_core::id::TaskId;
+use codeq_core::moment::Moment;
 use codeq_core::place::Place;
 use codeq_core::reply::{Enqueued, Reply};
 use codeq_core::view::Task;
@@ -79,8 +80,8 @@ pub fn moved(queue: &Arc<str>, event: Event, from: Option<Place>, to: Option<Pla
         from,
         to,
         event,
-        at: 11_500,
-        created_at: 10_000,
+        at: Moment::agreed(11_500),
+        age: 1_500,
         attempts: 0,
     })
 }

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use codeq_core::names::queue_name;
 
 use super::{Claimed, Histories, Rows, Story, Verb, Violation};
-use crate::ledger::{Back, Seen};
+use crate::ledger::{Back, NotBefore, Seen};
 
 /// Over the rows: the order of a task that was never given back is its number, no order is used twice, and
 /// the state in memory serves a queue exactly if it has a waiting task and may be claimed from.
@@ -56,10 +56,12 @@ pub fn check_history(histories: &Histories, found: &mut Vec<Violation>) {
     let mut queues: BTreeMap<(String, String, u16), Vec<Wait<'_>>> = BTreeMap::new();
     for (id, story) in &histories.stories {
         let Some(seen) = story.seen() else { continue };
-        let shard = story.created.as_ref().map(|created| created.shard);
-        let Some(shard) = shard.or(story.claims.first().map(|claim| claim.shard)) else {
+        // One that has a date, or may have, is taken out of line when the wall clock is set back.
+        let Some(created) = story.created.as_ref() else { continue };
+        if matches!(created.wanted.not_before, Some(NotBefore::At(_))) {
             continue;
-        };
+        }
+        let shard = created.shard;
         let queue = (seen.tenant.clone(), queue_name(&seen.command).into_owned(), shard);
         let waits = queues.entry(queue).or_default();
         let starts = starts(story);

@@ -1,37 +1,45 @@
 //! Invariant 8: delayed is never early.
 
-use codeq_core::command::Millis;
 use codeq_core::place::Place;
 
-use super::{Histories, Rows, Story, Verb, Violation};
+use super::{Histories, Rows, Verb, Violation};
 use crate::ledger::{Back, NotBefore};
 
-/// Over the rows: a delayed task's moment is the one its last transition set, and it has not been claimed
-/// since; what is claimable has no moment left to wait for.
+/// Over the rows: a delayed task has something to wait for, and only a delayed one has a delay left.
 pub fn check(rows: &Rows, found: &mut Vec<Violation>) {
     for (seq, row) in &rows.tasks {
         let wrong = match row.place {
-            Place::Delayed => row.visible_at <= row.updated_at,
+            Place::Delayed if row.visible_at == 0 => row.run_at == 0,
+            Place::Delayed => row.visible_at <= row.made_at,
             _ => row.visible_at != 0,
         };
         if wrong {
             let text = format!(
-                "{} is {:?}, visible at {}, last changed at {}",
+                "{} is {:?}, delayed until {}, not before {}",
                 rows.name(*seq),
                 row.place,
                 row.visible_at,
-                row.updated_at
+                row.run_at
             );
             found.push(Violation::new(8, text));
         }
     }
 }
 
-/// Over the history: no claim before the moment that its producer, or its last failure, had set.
+/// Over the history: no claim before the date or the end of the delay that its producer, or its last failure,
+/// had set. The date is that of the wall clock at the claim.
 pub fn check_history(histories: &Histories, found: &mut Vec<Violation>) {
     for (id, story) in &histories.stories {
         let mut say = |text: String| found.push(Violation::new(8, format!("task {id}: {text}")));
-        if let Some(moment) = first_moment(story)
+        let asked = story.created.as_ref().and_then(|created| created.wanted.not_before);
+        if let Some(NotBefore::At(date)) = asked
+            && let Some(early) = story.claims.iter().find(|claim| claim.seen.updated_at < date)
+        {
+            let shown = early.seen.updated_at;
+            say(format!("it was to wait until {date} and was claimed when it was {shown}"));
+        }
+        if let (Some(NotBefore::After(delay)), Some(created)) = (asked, &story.created)
+            && let moment = created.at.saturating_add(delay)
             && let Some(early) = story.claims.iter().find(|claim| claim.at < moment)
         {
             say(format!("it was to wait until {moment} and was claimed at {}", early.at));
@@ -58,13 +66,4 @@ pub fn check_history(histories: &Histories, found: &mut Vec<Violation>) {
             }
         }
     }
-}
-
-fn first_moment(story: &Story) -> Option<Millis> {
-    let created = story.created.as_ref()?;
-    let asked = match created.wanted.not_before? {
-        NotBefore::At(moment) => moment,
-        NotBefore::After(delay) => created.at.saturating_add(delay),
-    };
-    Some(asked)
 }

@@ -43,9 +43,6 @@ pub fn check(rows: &Rows, found: &mut Vec<Violation>) {
         if row.place.is_terminal() != row.finish.is_some() {
             say(format!("{name} is {:?} and its result says otherwise", row.place));
         }
-        if (row.place == Place::Delayed) != (row.visible_at != 0) {
-            say(format!("{name} is {:?}, visible at {}", row.place, row.visible_at));
-        }
     }
     for seq in rows.bodies.keys().filter(|seq| !rows.tasks.contains_key(seq)) {
         say(format!("a body is left of task number {seq}"));
@@ -66,7 +63,9 @@ pub fn check(rows: &Rows, found: &mut Vec<Violation>) {
             say(format!("{} is in the order at {key:#x}", rows.name(*seq)));
         }
     }
-    for kind in [TimerKind::Delayed, TimerKind::Retention] {
+    let kinds =
+        [TimerKind::Delayed, TimerKind::RunAt, TimerKind::RunAtPassed, TimerKind::Retention];
+    for kind in kinds {
         for (key, deadline, seq, _) in rows.timers_of(kind) {
             let task = rows.tasks.get(&seq);
             let right = task.is_some_and(|row| expected(seq, row).timers.contains(&(kind, key)));
@@ -86,10 +85,13 @@ fn expected(seq: u64, row: &TaskRow) -> Expected {
     let pending =
         (row.place == Place::Pending).then(|| keys::pending(row.queue, row.priority, row.order));
     let mut timers = Vec::new();
-    if row.place == Place::Delayed {
-        let key = keys::timer(TimerKind::Delayed, row.visible_at, seq);
-        timers.push((TimerKind::Delayed, key));
-    }
+    let waits_for = match row.place {
+        Place::Delayed if row.visible_at == 0 => Some((TimerKind::RunAt, row.run_at)),
+        Place::Delayed => Some((TimerKind::Delayed, row.visible_at)),
+        Place::Pending if row.run_at != 0 => Some((TimerKind::RunAtPassed, row.run_at)),
+        _ => None,
+    };
+    timers.extend(waits_for.map(|(kind, at)| (kind, keys::timer(kind, at, seq))));
     if let Some(finish) = &row.finish {
         let key = keys::timer(TimerKind::Retention, finish.expires_at, seq);
         timers.push((TimerKind::Retention, key));

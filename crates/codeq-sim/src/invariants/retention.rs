@@ -5,8 +5,8 @@ use codeq_core::keys::TimerKind;
 use super::{Histories, Rows, Story, Verb, Violation};
 use crate::ledger::Answer;
 
-/// Over the rows: only finished tasks have a retention timer, it is not before their end, and the state in
-/// memory wakes up for the earliest deadline of every kind.
+/// Over the rows: only finished tasks have a retention timer, it is not before they were made, and the state
+/// in memory wakes up for the earliest deadline of every kind.
 pub fn check(rows: &Rows, found: &mut Vec<Violation>) {
     let mut say = |text: String| found.push(Violation::new(9, text));
     for (_, deadline, seq, _) in rows.timers_of(TimerKind::Retention) {
@@ -16,8 +16,8 @@ pub fn check(rows: &Rows, found: &mut Vec<Violation>) {
         if !row.place.is_terminal() {
             say(format!("{} is {:?} and would be removed", rows.name(seq), row.place));
         }
-        if row.finish.as_ref().is_some_and(|finish| finish.at > deadline) {
-            say(format!("{} would be removed before it ended", rows.name(seq)));
+        if row.made_at > deadline {
+            say(format!("{} would be removed before it was made", rows.name(seq)));
         }
     }
     let kinds =
@@ -32,6 +32,13 @@ pub fn check(rows: &Rows, found: &mut Vec<Violation>) {
                 rows.next_deadline
             ));
         }
+    }
+    let first = rows.timers_of(TimerKind::RunAt).map(|(_, date, _, _)| date).min();
+    if rows.next_run_at != first {
+        say(format!(
+            "the first date is {first:?}, the next sweep waits for {:?}",
+            rows.next_run_at
+        ));
     }
 }
 

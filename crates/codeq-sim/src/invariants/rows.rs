@@ -46,6 +46,8 @@ pub struct Rows {
     pub leases: usize,
     /// When the state in memory wants to sweep next.
     pub next_deadline: Option<Millis>,
+    /// The date that the state in memory waits for next.
+    pub next_run_at: Option<Millis>,
     /// When the state in memory wants to deliver next.
     pub next_callback: Option<Millis>,
     /// How many callbacks the state in memory knows.
@@ -87,6 +89,7 @@ impl Rows {
             claimable: BTreeSet::new(),
             leases: state.leases(),
             next_deadline: state.next_deadline(),
+            next_run_at: state.next_run_at(),
             next_callback: state.next_callback(),
             callbacks: state.callbacks(),
             next_seq: state.meta().next_seq,

@@ -20,6 +20,7 @@ const EVENTS: &[&str] = &[
     "cancelled",
     "replayed",
     "removed",
+    "postponed",
 ];
 
 /// The schemas by name.

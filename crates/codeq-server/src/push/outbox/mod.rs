@@ -138,7 +138,7 @@ impl Outbox {
             }
         }
         for shard in 0..self.courier.engine.shards() {
-            let now = self.now(shard);
+            let now = self.courier.engine.now().now;
             let next = self.next_at.get(usize::from(shard)).copied().flatten();
             if next.is_some_and(|at| at <= now) {
                 self.fill_from(shard, now).await?;
@@ -176,12 +176,6 @@ impl Outbox {
             *slot = future;
         }
         Ok(())
-    }
-
-    /// The shard's moment: its own time may be ahead of the clock, if that was set back.
-    fn now(&self, shard: u16) -> Millis {
-        let engine = &self.courier.engine;
-        engine.peek(shard, |state| state.now()).unwrap_or(0).max(engine.wall())
     }
 
     /// How long until something is due or a slot has rested.

@@ -1,0 +1,46 @@
+//! A moment, on the two clocks that there are.
+//!
+//! Whatever lasts a while (a lease, a delay, a pause between attempts, retention) ends by *engine time*, which
+//! only counts how much time has passed. Nobody can set it, so nothing that lasts is ever cut short. Only
+//! `runAt` names a date, and is compared with *wall time*, which somebody may correct in either direction.
+
+use crate::command::Millis;
+
+/// One moment on both clocks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Moment {
+    /// Engine time: never runs backwards and never jumps.
+    pub now: Millis,
+    /// What the machine's clock shows; may have been set since the moment before.
+    pub wall: Millis,
+}
+
+impl Moment {
+    /// A moment at which both clocks show the same.
+    pub fn agreed(now: Millis) -> Moment {
+        Moment { now, wall: now }
+    }
+
+    /// The date at which the wall clock will show that `deadline`, a moment of engine time, is reached.
+    pub fn date_of(self, deadline: Millis) -> Millis {
+        match deadline.checked_sub(self.now) {
+            Some(left) => self.wall.saturating_add(left),
+            None => self.wall.saturating_sub(self.now - deadline),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn deadlines_are_shown_as_dates() {
+        let moment = Moment { now: 1_000, wall: 50_000 };
+        assert_eq!(moment.date_of(1_500), 50_500);
+        assert_eq!(moment.date_of(400), 49_400);
+        assert_eq!(moment.date_of(Millis::MAX), Millis::MAX);
+        assert_eq!(Moment { now: 9, wall: 1 }.date_of(2), 0);
+        assert_eq!(Moment::agreed(7).date_of(8), 8);
+    }
+}
