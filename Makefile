@@ -12,6 +12,9 @@ KILLS ?= 100
 CUTS ?= 60
 STREAM_KILLS ?= 50
 CALLBACK_KILLS ?= 50
+# Damages of stores and of the manifest.
+DAMAGES ?= 4000
+MANIFESTS ?= 400
 
 # A debug build without optional features: a few minutes less, and fast enough for a check.
 DENY_VERSION := 0.20.2
@@ -95,6 +98,7 @@ campaign: prepare
 	$(CARGO) run --release --locked -p codeq -- sim --seeds $(SIM_SEEDS) --hours $(SIM_HOURS)
 	$(CARGO) run --release --locked -p codeq-crash -- kill --cycles $(KILLS)
 	$(CARGO) run --release --locked -p codeq-crash -- power --cycles $(CUTS)
+	$(CARGO) run --release --locked -p codeq-crash -- damage --stores $(DAMAGES) --manifests $(MANIFESTS)
 	CODEQ_HTTP_KILLS=$(KILLS) CODEQ_STREAM_KILLS=$(STREAM_KILLS) CODEQ_CALLBACK_KILLS=$(CALLBACK_KILLS) \
 		$(CARGO) test --locked -p codeq --test server -- --nocapture
 

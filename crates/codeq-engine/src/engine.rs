@@ -39,6 +39,7 @@ pub struct Engine {
     /// Where the next claim over several shards begins.
     pub(crate) turn: AtomicU64,
     threads: Mutex<Vec<JoinHandle<()>>>,
+    rebuilt: Vec<String>,
     /// Held until the engine is gone, so that no other process opens the directory.
     _lock: File,
 }
@@ -173,6 +174,11 @@ impl Engine {
     /// Why the engine has stopped by itself, if it has.
     pub fn failure(&self) -> Option<EngineError> {
         self.pipeline.has_failed().then(|| self.pipeline.error())
+    }
+
+    /// Damaged stores that the start has made again from the log, one sentence each: to be told to the operator.
+    pub fn rebuilt(&self) -> &[String] {
+        &self.rebuilt
     }
 
     /// The engine's own numbers.
@@ -312,7 +318,7 @@ fn start(
     seed: u64,
     lock: File,
 ) -> std::io::Result<Engine> {
-    let Node { log, shards, .. } = node;
+    let Node { log, shards, rebuilt, .. } = node;
     let (mut lanes, mut handles, mut positions) = (Vec::new(), Vec::new(), Vec::new());
     for shard in &shards {
         let (durable, watched) = watch::channel(0);
@@ -361,6 +367,7 @@ fn start(
         clock,
         turn: AtomicU64::new(seed),
         threads: Mutex::new(threads),
+        rebuilt,
         _lock: lock,
     })
 }

@@ -13,6 +13,7 @@ pub mod backup;
 pub mod clock;
 pub mod error;
 pub mod group;
+pub mod incomplete;
 pub mod layout;
 pub mod observer;
 pub mod options;

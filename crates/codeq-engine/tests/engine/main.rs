@@ -10,6 +10,7 @@
 
 mod backup;
 mod claims;
+mod directory;
 mod faults;
 mod harness;
 mod records;
