@@ -206,6 +206,9 @@ impl Worker {
             // A checkpoint that cannot keep up must slow the writers down, not fill the memory.
             let limit = self.options.memtable_bytes.saturating_mul(2);
             while self.checkpoint.running && self.memory() > limit {
+                if self.pipeline.has_failed() {
+                    return Err(self.pipeline.error().into());
+                }
                 let mut notices = Vec::new();
                 self.inbox.take(
                     0,

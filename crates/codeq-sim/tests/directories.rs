@@ -3,7 +3,6 @@
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a helper of tests may fail like a test")]
 
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 
 use codeq_core::command::{Command, Enqueue, NewTask};
 use codeq_disk::{Disk, SharedDisk};
@@ -16,8 +15,8 @@ use codeq_engine::{Engine, OpenError, Options};
 use codeq_sim::disk::{Faults, SimDisk};
 
 /// Power cuts that are tried for each moment: what was not synced survives differently each time.
-const SEEDS: u64 = 3;
-const TASKS: u64 = 20;
+const SEEDS: u64 = 2;
+const TASKS: u64 = 6;
 
 fn options() -> Options {
     Options { shards: Some(2), segment_bytes: 64 << 10, ..Options::default() }
@@ -51,9 +50,9 @@ fn contents(disk: &SimDisk, dir: &Path) -> Vec<(PathBuf, Option<Vec<u8>>)> {
 
 /// Cuts the power at each sync of `work` in turn, and lets `judge` see what is left. `prepare` makes the disk
 /// that the work starts on.
-fn at_every_sync(
-    prepare: impl Fn(&SimDisk),
-    work: impl Fn(&SimDisk) -> Result<(), OpenError>,
+fn at_every_sync<T>(
+    prepare: impl Fn(&SimDisk) -> T,
+    work: impl Fn(&SimDisk, T) -> Result<(), OpenError>,
     judge: impl Fn(&SimDisk, bool),
 ) -> u64 {
     let mut moment = 0;
@@ -62,9 +61,9 @@ fn at_every_sync(
         let mut done = false;
         for seed in 0..=SEEDS {
             let disk = SimDisk::new(seed + 1_000 * moment);
-            prepare(&disk);
+            let prepared = prepare(&disk);
             disk.plan(Faults { cut_at_sync: Some(moment), ..Faults::default() });
-            done = work(&disk).is_ok() && !disk.is_dead();
+            done = work(&disk, prepared).is_ok() && !disk.is_dead();
             // The last one is a process that dies; the system goes on.
             if seed == SEEDS {
                 disk.kill()
@@ -83,7 +82,7 @@ fn at_every_sync(
 #[test]
 fn a_creation_is_complete_or_made_again() {
     let dir = Path::new("/data");
-    let create = |disk: &SimDisk| open(disk, dir).map(drop);
+    let create = |disk: &SimDisk, ()| open(disk, dir).map(drop);
     let moments = at_every_sync(
         |_| {},
         create,
@@ -101,10 +100,12 @@ fn a_creation_is_complete_or_made_again() {
     assert!(moments > 10, "only {moments} moments to fail at");
 }
 
-/// A directory with tasks in its stores and a backup beside it, on a simulated disk. The lock lies on a real one.
-fn with_backup(disk: &SimDisk, root: &Path, backup: bool) -> Result<(), OpenError> {
+/// An engine with tasks, on a simulated disk. Its lock lies on a real one.
+fn filled(disk: &SimDisk, root: &Path) -> Engine {
+    disk.create_dir_all(root).unwrap();
+    root.ancestors().skip(1).for_each(|above| disk.sync_dir(above).unwrap());
     let (shared, clock): (SharedDisk, _) = (disk.shared(), SystemClock::new());
-    let engine = Engine::open_with(Arc::clone(&shared), &root.join("data"), options(), clock, 1)?;
+    let engine = Engine::open_with(shared, &root.join("data"), options(), clock, 1).unwrap();
     let tasks = (0..TASKS).map(|n| NewTask {
         command: "work".into(),
         payload: n.to_string().into(),
@@ -113,9 +114,9 @@ fn with_backup(disk: &SimDisk, root: &Path, backup: bool) -> Result<(), OpenErro
     });
     for (task, seed) in tasks.zip(0..) {
         let enqueue = Enqueue { tenant: "acme".into(), tasks: vec![task], atomic: false, seed };
-        engine.propose_blocking(Command::Enqueue(enqueue))?;
+        engine.propose_blocking(Command::Enqueue(enqueue)).unwrap();
     }
-    if backup { engine.backup(&root.join("backup")) } else { Ok(()) }
+    engine
 }
 
 /// What is left of `dir` is complete, or nothing, or refused as half of `work`.
@@ -146,12 +147,8 @@ fn a_backup_is_complete_or_refused() {
     let root = root.path();
     let target = root.join("backup");
     let moments = at_every_sync(
-        |disk| with_backup(disk, root, false).unwrap(),
-        |disk| {
-            let (shared, clock): (SharedDisk, _) = (disk.shared(), SystemClock::new());
-            let engine = Engine::open_with(shared, &root.join("data"), options(), clock, 2)?;
-            engine.backup(&target)
-        },
+        |disk| filled(disk, root),
+        |_, engine| engine.backup(&target),
         |disk, done| judge(disk, &target, Work::Backup, done),
     );
     assert!(moments > 20, "only {moments} moments to fail at");
@@ -163,8 +160,8 @@ fn a_restore_is_complete_or_refused() {
     let root = root.path();
     let target = Path::new("/restored");
     let moments = at_every_sync(
-        |disk| with_backup(disk, root, true).unwrap(),
-        |disk| restore_on(&disk.shared(), &root.join("backup"), target, 64 << 10, 9),
+        |disk| filled(disk, root).backup(&root.join("backup")).unwrap(),
+        |disk, ()| restore_on(&disk.shared(), &root.join("backup"), target, 64 << 10, 9),
         |disk, done| judge(disk, target, Work::Restore, done),
     );
     assert!(moments > 10, "only {moments} moments to fail at");
