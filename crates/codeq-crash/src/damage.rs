@@ -233,7 +233,7 @@ impl Image {
             match kind {
                 0 => bytes.truncate(at),
                 1 => bytes.get_mut(at..).into_iter().for_each(|rest| rest.fill(0)),
-                2 => bytes.insert(at, b"0123456789\n "[rng.below(12) as usize]),
+                2 => bytes.insert(at, rng.pick(b"0123456789\n ").copied().unwrap_or_default()),
                 3 => drop(bytes.remove(at)),
                 _ => bytes.get_mut(at).into_iter().for_each(|byte| *byte ^= 1 << rng.below(8)),
             }
