@@ -12,6 +12,9 @@ KILLS ?= 100
 CUTS ?= 60
 STREAM_KILLS ?= 50
 CALLBACK_KILLS ?= 50
+# Damages of stores and of the manifest.
+DAMAGES ?= 4000
+MANIFESTS ?= 400
 
 # The attack suite: the binary under attack (built if none is named), another to compare it with, and which attacks.
 BINARY ?=
@@ -100,6 +103,7 @@ campaign: prepare
 	$(CARGO) run --release --locked -p codeq -- sim --seeds $(SIM_SEEDS) --hours $(SIM_HOURS)
 	$(CARGO) run --release --locked -p codeq-crash -- kill --cycles $(KILLS)
 	$(CARGO) run --release --locked -p codeq-crash -- power --cycles $(CUTS)
+	$(CARGO) run --release --locked -p codeq-crash -- damage --stores $(DAMAGES) --manifests $(MANIFESTS)
 	CODEQ_HTTP_KILLS=$(KILLS) CODEQ_STREAM_KILLS=$(STREAM_KILLS) CODEQ_CALLBACK_KILLS=$(CALLBACK_KILLS) \
 		$(CARGO) test --locked -p codeq --test server -- --nocapture
 

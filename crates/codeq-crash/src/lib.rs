@@ -2,7 +2,8 @@
 //!
 //! ```text
 //! kill, power ─> driver (a process: engine, clients, ledger) ─✂─> verify (a process: engine, book)
-//! sweep       ─> damaged copies of a directory: everything, or a refusal
+//! sweep       ─> copies of a directory with a damaged log: everything, or a refusal
+//! damage      ─> the same with damaged stores and manifests, and with files missing or swapped
 //! fault, full ─> a disk whose N-th operation fails, or that is full
 //! ```
 //!
@@ -12,6 +13,7 @@
 pub mod book;
 pub mod campaign;
 pub mod client;
+pub mod damage;
 pub mod driver;
 pub mod fault;
 pub mod faulty;

@@ -3,15 +3,16 @@
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
+use codeq_crash::damage::Damage;
 use codeq_crash::fault::Fault;
 use codeq_crash::full::Full;
 use codeq_crash::kill::Kill;
 use codeq_crash::mount::NotPermitted;
 use codeq_crash::power::{Power, SKIPPED};
 use codeq_crash::setup::Setup;
-use codeq_crash::sweep::{Look, REFUSED, Sweep};
+use codeq_crash::sweep::Sweep;
 use codeq_crash::verify::Verify;
-use codeq_crash::{driver, fault, full, kill, power, sweep, verify};
+use codeq_crash::{damage, driver, fault, full, kill, power, sweep, verify};
 
 /// Crash tests of codeQ's engine.
 #[derive(Parser)]
@@ -31,11 +32,10 @@ enum Task {
     Kill(Kill),
     /// Cut the power of a loop-mounted filesystem at random moments.
     Power(Power),
-    /// Damage copies of a directory.
+    /// Damage the log of copies of a directory.
     Sweep(Sweep),
-    /// Open a directory of a sweep and print what it shows.
-    #[command(hide = true)]
-    Look(Look),
+    /// Damage the stores and the manifest of copies of a directory, remove files and swap them.
+    Damage(Damage),
     /// Let every disk operation fail in turn.
     Fault(Fault),
     /// Fill a small filesystem.
@@ -78,10 +78,8 @@ fn run(task: Task) -> anyhow::Result<ExitCode> {
         Task::Sweep(what) => {
             sweep::run(&what)?;
         }
-        Task::Look(what) => {
-            if !sweep::look(&what)? {
-                return Ok(ExitCode::from(REFUSED));
-            }
+        Task::Damage(what) => {
+            damage::run(&what)?;
         }
         Task::Fault(what) => {
             fault::run(&what)?;

@@ -1,15 +1,13 @@
-//! Damaged files: every open of one either refuses or shows everything that was acknowledged.
+//! A damaged log: every open of one either refuses or shows everything that was acknowledged. Stores and the
+//! rest are damaged by [`crate::damage`].
 
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::Command;
-use std::sync::Arc;
 
 use anyhow::{Context, bail};
 use clap::Args;
-use codeq_disk::{RealDisk, SharedDisk};
+use codeq_disk::RealDisk;
 use codeq_engine::{Engine, Options, layout};
-use codeq_sim::ledger::Digest;
 use codeq_sim::rng::Rng;
 
 use crate::small::{Contents, SmallClient, copy_dir, missing, options};
@@ -20,7 +18,7 @@ const LAST_FRAMES: usize = 3;
 /// A sweep.
 #[derive(Debug, Args)]
 pub struct Sweep {
-    /// Bits to flip in the log and in the store, each; 0 means every bit of the log.
+    /// Bits to flip in the log; 0 means every bit.
     #[arg(long, default_value_t = 2_000)]
     pub flips: u64,
     /// The seed of the bits.
@@ -40,10 +38,8 @@ pub struct Tally {
     pub refused: u64,
     /// Opened and showed everything.
     pub whole: u64,
-    /// Opened; then a read failed, or the process went down.
+    /// Opened; then a read failed.
     pub failed_later: u64,
-    /// Opened and showed less, but the store's check reports the damage.
-    pub only_check_sees: u64,
     /// Opened and showed less, and nothing reports it.
     pub silent: Vec<String>,
 }
@@ -66,30 +62,7 @@ enum Opened {
     Shows(Contents),
 }
 
-/// Opens a directory, prints what it shows, and shuts it down: what a process of its own does, since a
-/// damaged store can take its process with it.
-#[derive(Debug, Args)]
-pub struct Look {
-    /// The directory.
-    #[arg(long)]
-    pub data_dir: PathBuf,
-}
-
-/// Looks; says whether the directory was opened.
-pub fn look(look: &Look) -> anyhow::Result<bool> {
-    let Ok(engine) = Engine::open(&look.data_dir, options()) else {
-        return Ok(false);
-    };
-    let contents = SmallClient::new(0)?.contents(&engine)?;
-    let rows: Vec<_> = contents.iter().map(|(id, known)| (id.to_string(), known)).collect();
-    println!("{}", serde_json::to_string(&rows)?);
-    Ok(true)
-}
-
-/// The exit code of a look at a directory that refused to open.
-pub const REFUSED: u8 = 3;
-
-fn look_here(dir: &Path) -> anyhow::Result<Opened> {
+fn look(dir: &Path) -> anyhow::Result<Opened> {
     let engine = match Engine::open(dir, options()) {
         Ok(engine) => engine,
         Err(error) => return Ok(Opened::Refused(error.to_string())),
@@ -100,29 +73,14 @@ fn look_here(dir: &Path) -> anyhow::Result<Opened> {
     })
 }
 
-fn look_apart(dir: &Path) -> anyhow::Result<Opened> {
-    let mut command = Command::new(std::env::current_exe()?);
-    let output = command.arg("look").arg("--data-dir").arg(dir).output()?;
-    if output.status.code() == Some(i32::from(REFUSED)) {
-        return Ok(Opened::Refused(String::new()));
-    }
-    if !output.status.success() {
-        return Ok(Opened::FailedLater(String::new()));
-    }
-    let rows: Vec<(String, (Digest, Option<Digest>))> = serde_json::from_slice(&output.stdout)?;
-    let parsed = rows.into_iter().map(|(id, known)| Ok((id.parse()?, known)));
-    Ok(Opened::Shows(parsed.collect::<anyhow::Result<_>>()?))
-}
-
 /// Runs all sweeps; says what they came to.
 pub fn run(sweep: &Sweep) -> anyhow::Result<String> {
     let image = Image::make(&sweep.root)?;
     let cuts = truncations(&image)?;
     let log = log_flips(&image, sweep.flips, sweep.seed)?;
-    let store = store_flips(&image, sweep.flips.max(1), sweep.seed)?;
-    let text = format!("sweep: cuts={cuts} log={log:?} store={store:?} seed={}", sweep.seed);
+    let text = format!("sweep: cuts={cuts} log={log:?} seed={}", sweep.seed);
     println!("{text}");
-    if !(log.silent.is_empty() && store.silent.is_empty()) {
+    if !log.silent.is_empty() {
         bail!(
             "damage went unnoticed; replay: codeq-crash sweep --flips {} --seed {}",
             sweep.flips,
@@ -178,7 +136,6 @@ impl Image {
     fn open_damaged(
         &self,
         damage: impl FnOnce(&Path) -> anyhow::Result<()>,
-        look: impl FnOnce(&Path) -> anyhow::Result<Opened>,
     ) -> anyhow::Result<Opened> {
         let copy = self.dir.path().join("copy");
         if copy.exists() {
@@ -204,18 +161,15 @@ pub fn truncations(image: &Image) -> anyhow::Result<u64> {
             let file = fs::File::options().write(true).open(copy.join("log").join(&segment))?;
             Ok(file.set_len(at)?)
         };
-        match image.open_damaged(cut, look_here)? {
+        match image.open_damaged(cut)? {
             Opened::Refused(_) => {}
             _ => bail!("cut at byte {at}, below the watermark: it opened"),
         }
-        let lagging = image.open_damaged(
-            |copy| {
-                cut(copy)?;
-                fs::copy(image.step(0).join("log/watermark"), copy.join("log/watermark"))?;
-                Ok(())
-            },
-            look_here,
-        )?;
+        let lagging = image.open_damaged(|copy| {
+            cut(copy)?;
+            fs::copy(image.step(0).join("log/watermark"), copy.join("log/watermark"))?;
+            Ok(())
+        })?;
         let whole = image.steps.iter().rev().find(|(_, used)| *used <= at);
         let expected = whole.map(|(contents, _)| contents);
         match lagging {
@@ -244,28 +198,6 @@ pub fn log_flips(image: &Image, flips: u64, seed: u64) -> anyhow::Result<Tally> 
         files.push((Path::new("log").join(name), segment.used));
     }
     files.push((PathBuf::from("log/watermark"), fs::metadata(dir.join("watermark"))?.len()));
-    flip_all(image, &files, flips, seed, look_here, |_| false)
-}
-
-/// Flips single bits in the store. The store's own check has the last word on what an open did not notice.
-pub fn store_flips(image: &Image, flips: u64, seed: u64) -> anyhow::Result<Tally> {
-    let path = layout::store_path(&image.path(), 0);
-    let name = PathBuf::from("shard-000/store");
-    let files = [(name, fs::metadata(&path)?.len())];
-    flip_all(image, &files, flips, seed, look_apart, |flipped| {
-        let disk: SharedDisk = Arc::new(RealDisk);
-        codeq_store::check(&disk, flipped).is_err()
-    })
-}
-
-fn flip_all(
-    image: &Image,
-    files: &[(PathBuf, u64)],
-    flips: u64,
-    seed: u64,
-    look: fn(&Path) -> anyhow::Result<Opened>,
-    reported: impl Fn(&Path) -> bool,
-) -> anyhow::Result<Tally> {
     let bits: u64 = files.iter().map(|(_, len)| len * 8).sum();
     let mut rng = Rng::new(seed).fork("flips");
     let mut tally = Tally::default();
@@ -281,7 +213,7 @@ fn flip_all(
             break;
         };
         tally.tried += 1;
-        match image.open_damaged(|copy| flip(&copy.join(name), bit), look)? {
+        match image.open_damaged(|copy| flip(&copy.join(name), bit))? {
             Opened::Refused(_) => tally.refused += 1,
             Opened::FailedLater(_) => tally.failed_later += 1,
             Opened::Shows(contents) => {
@@ -290,23 +222,15 @@ fn flip_all(
                     tally.whole += 1;
                     continue;
                 }
-                // Opening has changed the copy: the check gets one of its own.
-                let fresh = image.dir.path().join("fresh");
-                fs::copy(image.path().join(name), &fresh)?;
-                flip(&fresh, bit)?;
-                if reported(&fresh) {
-                    tally.only_check_sees += 1;
-                } else {
-                    let text = format!("{} bit {bit}: {}", name.display(), lost.join("; "));
-                    tally.silent.push(text);
-                }
+                tally.silent.push(format!("{} bit {bit}: {}", name.display(), lost.join("; ")));
             }
         }
     }
     Ok(tally)
 }
 
-fn flip(path: &Path, bit: u64) -> anyhow::Result<()> {
+/// Flips one bit of a file.
+pub fn flip(path: &Path, bit: u64) -> anyhow::Result<()> {
     use std::os::unix::fs::FileExt;
     let file = fs::File::options().read(true).write(true).open(path)?;
     let mut byte = [0];

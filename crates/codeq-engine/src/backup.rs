@@ -1,16 +1,19 @@
 //! Online backup into a directory, and restoring from it.
 //!
 //! A backup is a data directory like any other: the stores as of a checkpoint, and a log that begins after
-//! it. Restoring is copying it to where it is wanted; [`restore`] does that with checks.
+//! it. Restoring is copying it to where it is wanted; [`restore`] does that with checks. Both mark what they
+//! make until it is complete.
 
 use std::path::Path;
 use std::sync::Arc;
 
-use codeq_disk::{RealDisk, SharedDisk};
+use codeq_disk::{Disk, RealDisk, SharedDisk};
 use codeq_log::{Log, NewLog};
+use codeq_store::Store;
 
 use crate::engine::{Engine, entropy, lock};
 use crate::error::OpenError;
+use crate::incomplete::{self, Work};
 use crate::layout::{self, Manifest};
 
 impl Engine {
@@ -19,41 +22,87 @@ impl Engine {
     pub fn backup(&self, target: &Path) -> Result<(), OpenError> {
         self.checkpoint()?;
         empty_target(&*self.disk, target)?;
+        incomplete::begin(&*self.disk, target, Work::Backup)?;
+        let manifest = Manifest::new(self.shards(), entropy());
         let mut last = 0;
         for (number, shard) in (0..).zip(&self.shards) {
             let dir = layout::shard_dir(target, number);
             self.disk.create_dir_all(&dir).map_err(OpenError::io("create", &dir))?;
             let path = layout::store_path(target, number);
-            let job = shard.data.read().store.snapshot_to(Arc::clone(&self.disk), &path);
+            let owner = Some(manifest.owner(number));
+            let job = shard.data.read().store.snapshot_to(Arc::clone(&self.disk), &path, owner);
             last = last.max(job.run()?);
             self.disk.sync_dir(&dir).map_err(OpenError::io("sync", &dir))?;
         }
-        let segment_bytes = self.options.segment_bytes;
-        complete(&self.disk, target, self.shards(), last, segment_bytes)
+        complete(&self.disk, target, manifest, last, self.options.segment_bytes)
     }
 }
 
 /// Copies a backup into `dir`, which must be empty or missing, and makes it a directory of its own.
 pub fn restore(backup: &Path, dir: &Path, segment_bytes: u64) -> Result<(), OpenError> {
     let disk: SharedDisk = Arc::new(RealDisk);
-    let manifest = Manifest::load(&*disk, backup)?.ok_or_else(|| OpenError::Foreign {
-        dir: backup.to_owned(),
-        reason: "it has no MANIFEST, so it is not a complete backup".to_owned(),
-    })?;
+    let manifest = load(&*disk, backup)?;
     let _source = lock(backup)?;
     empty_target(&*disk, dir)?;
     let _target = lock(dir)?;
+    copy(&disk, backup, manifest, dir, segment_bytes, entropy())
+}
+
+/// The same on another disk, where nobody else is: without locks. `log_id` is a random number.
+pub fn restore_on(
+    disk: &SharedDisk,
+    backup: &Path,
+    dir: &Path,
+    segment_bytes: u64,
+    log_id: u64,
+) -> Result<(), OpenError> {
+    let manifest = load(&**disk, backup)?;
+    empty_target(&**disk, dir)?;
+    copy(disk, backup, manifest, dir, segment_bytes, log_id)
+}
+
+/// The manifest of a backup.
+fn load(disk: &dyn Disk, backup: &Path) -> Result<Manifest, OpenError> {
+    if let Some(manifest) = Manifest::load(disk, backup)? {
+        return Ok(manifest);
+    }
+    Err(match incomplete::find(disk, backup)? {
+        Some(work) => OpenError::Unfinished { dir: backup.to_owned(), work },
+        None => OpenError::Foreign {
+            dir: backup.to_owned(),
+            reason: "it has no MANIFEST, so it is not a complete backup".to_owned(),
+        },
+    })
+}
+
+fn copy(
+    disk: &SharedDisk,
+    backup: &Path,
+    found: Manifest,
+    dir: &Path,
+    segment_bytes: u64,
+    log_id: u64,
+) -> Result<(), OpenError> {
+    found.check_shards(&**disk, backup)?;
+    found.check_log(&**disk, backup)?;
+    let log = codeq_log::verify(&**disk, &layout::log_dir(backup))?;
+    for number in 0..found.shards {
+        codeq_store::check(disk, &layout::store_path(backup, number))?;
+    }
+    let manifest = Manifest::new(found.shards, log_id);
+    incomplete::begin(&**disk, dir, Work::Restore)?;
     let mut last = 0;
     for number in 0..manifest.shards {
         let from = layout::store_path(backup, number);
-        codeq_store::check(&disk, &from)?;
         let sub = layout::shard_dir(dir, number);
         disk.create_dir_all(&sub).map_err(OpenError::io("create", &sub))?;
-        let store = codeq_store::Store::open(disk.clone(), &from, Default::default())?;
-        last = last.max(store.snapshot_to(disk.clone(), &layout::store_path(dir, number)).run()?);
+        let options =
+            codeq_store::Options { owner: Some(found.owner(number)), ..Default::default() };
+        let store = Store::open(disk.clone(), &from, options)?;
+        let (to, owner) = (layout::store_path(dir, number), Some(manifest.owner(number)));
+        last = last.max(store.snapshot_to(disk.clone(), &to, owner).run()?);
         disk.sync_dir(&sub).map_err(OpenError::io("sync", &sub))?;
     }
-    let log = codeq_log::verify(&*disk, &layout::log_dir(backup))?;
     if log.last_index > last {
         return Err(OpenError::Foreign {
             dir: backup.to_owned(),
@@ -61,13 +110,18 @@ pub fn restore(backup: &Path, dir: &Path, segment_bytes: u64) -> Result<(), Open
                 .to_owned(),
         });
     }
-    complete(&disk, dir, manifest.shards, last, segment_bytes)
+    complete(disk, dir, manifest, last, segment_bytes)
 }
 
-fn empty_target(disk: &dyn codeq_disk::Disk, target: &Path) -> Result<(), OpenError> {
+fn empty_target(disk: &dyn Disk, target: &Path) -> Result<(), OpenError> {
     disk.create_dir_all(target).map_err(OpenError::io("create", target))?;
+    if Manifest::load(disk, target).is_ok_and(|manifest| manifest.is_none())
+        && let Some(work) = incomplete::find(disk, target)?
+    {
+        return Err(OpenError::Unfinished { dir: target.to_owned(), work });
+    }
     let names = disk.list(target).map_err(OpenError::io("list", target))?;
-    match names.iter().find(|name| *name != "LOCK" && *name != "lost+found") {
+    match names.iter().find(|name| !incomplete::is_allowed(name)) {
         Some(name) => Err(OpenError::NotEmpty { dir: target.to_owned(), name: name.clone() }),
         None => Ok(()),
     }
@@ -77,13 +131,14 @@ fn empty_target(disk: &dyn codeq_disk::Disk, target: &Path) -> Result<(), OpenEr
 fn complete(
     disk: &SharedDisk,
     dir: &Path,
-    shards: u16,
+    manifest: Manifest,
     last: u64,
     segment_bytes: u64,
 ) -> Result<(), OpenError> {
-    let new = NewLog { first_index: last.saturating_add(1), log_id: entropy() };
+    let new = NewLog { first_index: last.saturating_add(1), log_id: manifest.log_id };
     let options = codeq_log::Options { segment_bytes };
     drop(Log::create(disk.clone(), &layout::log_dir(dir), options, new)?);
     disk.sync_dir(dir).map_err(OpenError::io("sync", dir))?;
-    Manifest { shards, log_id: new.log_id }.save(&**disk, dir)
+    manifest.save(&**disk, dir)?;
+    incomplete::end(&**disk, dir)
 }

@@ -42,6 +42,7 @@ pub struct Engine {
     /// Where the next claim over several shards begins.
     pub(crate) turn: AtomicU64,
     threads: Mutex<Vec<JoinHandle<()>>>,
+    rebuilt: Vec<String>,
     /// Held until the engine is gone, so that no other process opens the directory.
     _lock: File,
 }
@@ -186,6 +187,11 @@ impl Engine {
         self.pipeline.has_failed().then(|| self.pipeline.error())
     }
 
+    /// Damaged stores that the start has made again from the log, one sentence each: to be told to the operator.
+    pub fn rebuilt(&self) -> &[String] {
+        &self.rebuilt
+    }
+
     /// The engine's own numbers.
     pub fn stats(&self) -> EngineStats {
         let mut stats = EngineStats {
@@ -324,7 +330,7 @@ fn start(
     seed: u64,
     lock: File,
 ) -> std::io::Result<Engine> {
-    let Node { log, shards, .. } = node;
+    let Node { log, shards, rebuilt, .. } = node;
     let (mut lanes, mut handles, mut positions) = (Vec::new(), Vec::new(), Vec::new());
     for shard in &shards {
         let (durable, watched) = watch::channel(0);
@@ -376,6 +382,7 @@ fn start(
         clock_file,
         turn: AtomicU64::new(seed),
         threads: Mutex::new(threads),
+        rebuilt,
         _lock: lock,
     })
 }

@@ -8,6 +8,8 @@ use codeq_core::kv::KvError;
 use codeq_log::LogError;
 use codeq_store::StoreError;
 
+use crate::incomplete::Work;
+
 /// Why a proposal or a read got no answer. Rejections by the rules are answers, not errors.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum EngineError {
@@ -55,6 +57,26 @@ pub enum OpenError {
         dir: PathBuf,
         /// How that was seen.
         reason: String,
+    },
+    /// Files of different directories, or some of its own missing.
+    #[error("{} does not fit together: {reason}", dir.display())]
+    Mixed {
+        /// The directory.
+        dir: PathBuf,
+        /// How that was seen.
+        reason: String,
+    },
+    /// A backup or a restore was interrupted here.
+    #[error(
+        "{} holds an unfinished {work}, which was interrupted before it was complete; nothing was changed: \
+         remove the directory and run the {work} again",
+        dir.display()
+    )]
+    Unfinished {
+        /// The directory.
+        dir: PathBuf,
+        /// What was interrupted.
+        work: Work,
     },
     /// A backup or a restore overwrites nothing.
     #[error("{} is not empty: it holds '{name}'; choose an empty directory", dir.display())]

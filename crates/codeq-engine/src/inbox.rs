@@ -119,7 +119,7 @@ impl Inbox {
     }
 
     /// Takes at most `max` requests of `max_bytes` together (but one, if it is larger) and all notices. Waits
-    /// for some until `deadline`, for ever if none.
+    /// for some until `deadline`, for ever if none; a closed inbox gives nothing at once.
     pub fn take(
         &self,
         max: usize,
@@ -130,6 +130,9 @@ impl Inbox {
     ) {
         let mut queue = self.queue.lock();
         while queue.requests.is_empty() && queue.notices.is_empty() {
+            if queue.closed.is_some() {
+                return;
+            }
             if std::mem::take(&mut queue.expectant) {
                 drop(queue);
                 queue = self.look_out();
@@ -185,7 +188,8 @@ impl Inbox {
         queue.bytes = 0;
         let requests = std::mem::take(&mut queue.requests);
         let notices = std::mem::take(&mut queue.notices);
-        drop(queue);
+        // The shard may wait for a checkpoint whose outcome has just been dropped.
+        self.wake(queue);
         for request in requests {
             // Whoever is gone does not need to know.
             let _ = request.reply.send(Err(error.clone()));

@@ -1,24 +1,31 @@
 //! What lies where in a data directory, and the manifest that says what it is.
 //!
 //! ```text
-//! MANIFEST          format version, number of shards, id of the log (text)
+//! MANIFEST          format version, number of shards, id of the log, checksum (text)
 //! LOCK              held by the process that has the directory open
 //! CLOCK             a reading of engine time (text); may be missing
+//! INCOMPLETE        only while the directory is being made, see `incomplete`
 //! log/              the log of all shards
 //! shard-000/store   the rows of a shard, as of its last checkpoint
 //! ```
 //!
-//! The manifest is written last: a directory without one holds nothing that was ever acknowledged.
+//! The manifest is written last: a directory without one holds nothing that was ever acknowledged. Every
+//! store says which shard of how many it is and which log its rows come from, the log's files say the log's
+//! id, and all of that is held against the manifest.
 
 use std::io;
 use std::path::{Path, PathBuf};
 
 use codeq_disk::Disk;
+use codeq_store::Owner;
 
 use crate::error::OpenError;
+use crate::options::SHARDS_MAX;
 
-/// The version of the layout. Raise it when an older program must not open the directory.
-pub const FORMAT: u32 = 1;
+/// The version of the layout. Raise it when an older program must not open the directory. Version 1: no
+/// checksum in the manifest, stores that do not say whose they are. Such a directory becomes one of this
+/// version when it is opened.
+pub const FORMAT: u32 = 2;
 
 /// The log's directory.
 pub fn log_dir(dir: &Path) -> PathBuf {
@@ -49,9 +56,16 @@ fn manifest_path(dir: &Path) -> PathBuf {
     dir.join("MANIFEST")
 }
 
+/// Whether a name is that of a shard's directory.
+pub(crate) fn is_shard(name: &str) -> bool {
+    name.starts_with("shard-")
+}
+
 /// What a directory is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Manifest {
+    /// The version of the layout that it was written in.
+    pub format: u32,
     /// Number of shards, fixed for ever: ids hash to them.
     pub shards: u16,
     /// The number that the log was made with.
@@ -59,53 +73,129 @@ pub struct Manifest {
 }
 
 impl Manifest {
+    /// The manifest of a new directory.
+    pub fn new(shards: u16, log_id: u64) -> Manifest {
+        Manifest { format: FORMAT, shards, log_id }
+    }
+
+    /// What the store of a shard says of itself.
+    pub fn owner(&self, shard: u16) -> Owner {
+        Owner { shard, shards: self.shards, log_id: self.log_id }
+    }
+
     /// Reads the manifest; none if there is none.
     pub fn load(disk: &dyn Disk, dir: &Path) -> Result<Option<Manifest>, OpenError> {
         let path = manifest_path(dir);
         if !disk.exists(&path).map_err(OpenError::io("look for", &path))? {
             return Ok(None);
         }
-        let text = read(disk, &path).map_err(OpenError::io("read", &path))?;
-        let field =
-            |name: &str| text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(": "));
         let foreign = |reason: &str| OpenError::Foreign {
             dir: dir.to_owned(),
             reason: format!("its MANIFEST {reason}"),
         };
+        let damaged = "is damaged: restore the directory from a backup";
+        let text = match read(disk, &path) {
+            Err(error) if error.kind() == io::ErrorKind::InvalidData => {
+                return Err(foreign(damaged));
+            }
+            read => read.map_err(OpenError::io("read", &path))?,
+        };
+        let field =
+            |name: &str| text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(": "));
         let format = field("codeq-format").and_then(|text| text.parse().ok());
         let format: u32 = format.ok_or_else(|| foreign("does not say its format"))?;
         if format > FORMAT {
             let dir = dir.to_owned();
             return Err(OpenError::TooNew { dir, found: format, supported: FORMAT });
         }
-        let shards = field("shards").and_then(|text| text.parse().ok()).filter(|n| *n > 0);
+        let shards = field("shards").and_then(|text| text.parse().ok());
         let log_id = field("log-id").and_then(|text| text.parse().ok());
-        match (shards, log_id) {
-            (Some(shards), Some(log_id)) => Ok(Some(Manifest { shards, log_id })),
-            _ => Err(foreign("is damaged: restore the directory from a backup")),
+        let manifest = shards
+            .zip(log_id)
+            .map(|(shards, log_id)| Manifest { format, shards, log_id })
+            // To the byte what was written: there is no other way to write one.
+            .filter(|manifest| {
+                (1..=SHARDS_MAX).contains(&manifest.shards) && manifest.text() == text
+            });
+        manifest.map(Some).ok_or_else(|| foreign(damaged))
+    }
+
+    /// Writes the manifest, in the newest format: from now on the directory is one of ours.
+    pub fn save(&self, disk: &dyn Disk, dir: &Path) -> Result<(), OpenError> {
+        let text = Manifest { format: FORMAT, ..*self }.text();
+        replace(disk, dir, "MANIFEST.new", "MANIFEST", &text)
+    }
+
+    fn text(&self) -> String {
+        let Manifest { format, shards, log_id } = self;
+        let fields = format!("codeq-format: {format}\nshards: {shards}\nlog-id: {log_id}\n");
+        match format {
+            1 => fields,
+            _ => format!("{fields}checksum: {:08x}\n", crc32c::crc32c(fields.as_bytes())),
         }
     }
 
-    /// Writes the manifest: from now on the directory is one of ours.
-    pub fn save(&self, disk: &dyn Disk, dir: &Path) -> Result<(), OpenError> {
-        let Manifest { shards, log_id } = self;
-        let text = format!("codeq-format: {FORMAT}\nshards: {shards}\nlog-id: {log_id}\n");
-        let (path, new) = (manifest_path(dir), dir.join("MANIFEST.new"));
-        let write = || {
-            if disk.exists(&new)? {
-                disk.remove(&new)?;
-            }
-            let file = disk.create(&new)?;
-            file.write_all_at(text.as_bytes(), 0)?;
-            file.sync_data()?;
-            disk.rename(&new, &path)?;
-            disk.sync_dir(dir)
+    /// Refuses a directory that does not hold exactly the shards that the manifest names.
+    pub fn check_shards(&self, disk: &dyn Disk, dir: &Path) -> Result<(), OpenError> {
+        let names = disk.list(dir).map_err(OpenError::io("list", dir))?;
+        let found: Vec<&str> =
+            names.iter().map(String::as_str).filter(|name| is_shard(name)).collect();
+        let wanted: Vec<String> =
+            (0..self.shards).map(|shard| format!("shard-{shard:03}")).collect();
+        let missing = wanted.iter().find(|name| !found.contains(&name.as_str()));
+        let extra = found.iter().find(|name| !wanted.iter().any(|wanted| wanted == *name));
+        let reason = match (missing, extra) {
+            (Some(name), _) => format!("{name} is missing"),
+            (None, Some(name)) => format!("{name} is there too"),
+            (None, None) => return Ok(()),
         };
-        write().map_err(OpenError::io("write", &path))
+        Err(self.mixed(dir, &format!("its MANIFEST says {} shard(s), but {reason}", self.shards)))
+    }
+
+    /// Refuses a log that is not the one that the manifest names.
+    pub fn check_log(&self, disk: &dyn Disk, dir: &Path) -> Result<(), OpenError> {
+        match codeq_log::log_id(disk, &log_dir(dir))? {
+            Some(found) if found != self.log_id => {
+                let told = self.log_id;
+                let text =
+                    format!("its log has the id {found:016x}, the manifest says {told:016x}");
+                Err(self.mixed(dir, &text))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn mixed(&self, dir: &Path, reason: &str) -> OpenError {
+        let reason = format!(
+            "{reason}; nothing was changed: put the right files back, or restore it from a backup"
+        );
+        OpenError::Mixed { dir: dir.to_owned(), reason }
     }
 }
 
-fn read(disk: &dyn Disk, path: &Path) -> io::Result<String> {
+/// Writes a small file under its name, or nothing at all, durably.
+pub(crate) fn replace(
+    disk: &dyn Disk,
+    dir: &Path,
+    unfinished: &str,
+    name: &str,
+    text: &str,
+) -> Result<(), OpenError> {
+    let (path, new) = (dir.join(name), dir.join(unfinished));
+    let write = || {
+        if disk.exists(&new)? {
+            disk.remove(&new)?;
+        }
+        let file = disk.create(&new)?;
+        file.write_all_at(text.as_bytes(), 0)?;
+        file.sync_data()?;
+        disk.rename(&new, &path)?;
+        disk.sync_dir(dir)
+    };
+    write().map_err(OpenError::io("write", &path))
+}
+
+pub(crate) fn read(disk: &dyn Disk, path: &Path) -> io::Result<String> {
     const LONGEST: u64 = 4_096;
     let file = disk.open(path)?;
     let mut bytes = vec![0; file.len()?.min(LONGEST) as usize];

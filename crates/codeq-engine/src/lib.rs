@@ -14,6 +14,7 @@ pub mod clock;
 pub mod clock_file;
 pub mod error;
 pub mod group;
+pub mod incomplete;
 pub mod layout;
 pub mod observer;
 pub mod options;

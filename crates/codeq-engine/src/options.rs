@@ -36,6 +36,12 @@ pub const FULL_DISK_RETRY: Duration = Duration::from_secs(1);
 /// or the machine may have slept, which the wait does not notice.
 pub const CLOCK_LOOK: Duration = Duration::from_secs(1);
 
+/// The stores of a directory are verified from end to end before anything is read from them if they have at
+/// most this many bytes together: then damage is found by the start, which may be able to repair it, rather
+/// than by whoever needs the row. It reads them several times: see docs/performance.md for the cost. Larger stores are only checked block by
+/// block as they are read, so that a start with millions of tasks stays short.
+pub const VERIFY_BYTES_MAX: u64 = 256 << 20;
+
 /// When an operation is acknowledged.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Durability {
@@ -61,6 +67,8 @@ pub struct Options {
     pub memtable_bytes: usize,
     /// …or when the log has grown by this much since its last checkpoint.
     pub checkpoint_log_bytes: u64,
+    /// Stores that have at most so many bytes together are verified by the start, see [`VERIFY_BYTES_MAX`].
+    pub verify_bytes_max: u64,
     /// The store's bounds.
     pub store: codeq_store::Options,
     /// Who is told what happened.
@@ -94,6 +102,7 @@ impl Default for Options {
             segment_bytes: 64 << 20,
             memtable_bytes: 32 << 20,
             checkpoint_log_bytes: 128 << 20,
+            verify_bytes_max: VERIFY_BYTES_MAX,
             store: codeq_store::Options::default(),
             observer: SharedObserver::default(),
         }

@@ -1,6 +1,7 @@
 //! Opening a data directory: make it if it is new, else bring every shard up to the end of the log.
 
-use std::path::Path;
+use std::io::ErrorKind;
+use std::path::{Path, PathBuf};
 
 use codeq_core::codec::read_group;
 use codeq_core::state::State;
@@ -9,7 +10,8 @@ use codeq_log::{Log, LogError, NewLog};
 use codeq_store::{Store, StoreError};
 
 use crate::error::OpenError;
-use crate::layout::{self, Manifest};
+use crate::incomplete::{self, Work};
+use crate::layout::{self, FORMAT, Manifest};
 use crate::options::{Options, SHARDS_MAX};
 use crate::shard::Shard;
 
@@ -21,6 +23,8 @@ pub struct Node {
     pub shards: Vec<Shard>,
     /// What the directory is.
     pub manifest: Manifest,
+    /// Damaged stores that were made again from the log: what was found and done, one sentence each.
+    pub rebuilt: Vec<String>,
 }
 
 impl Node {
@@ -41,20 +45,127 @@ impl Node {
             let (dir, found) = (dir.to_owned(), manifest.shards);
             return Err(OpenError::Shards { dir, found, wanted });
         }
+        manifest.check_shards(&**disk, dir)?;
+        manifest.check_log(&**disk, dir)?;
         let log = Log::open(disk.clone(), &layout::log_dir(dir), options.log())?;
+        let verify = store_bytes(&**disk, dir, manifest)? <= options.verify_bytes_max;
         let mut loaded = Vec::new();
+        let mut rebuilt = Vec::new();
         for shard in 0..manifest.shards {
-            let path = layout::store_path(dir, shard);
-            let store = Store::open(disk.clone(), &path, options.store.clone())?;
-            let state = State::load(&store, shard, manifest.shards)?;
-            loaded.push((state, store));
+            let place = Place { disk, dir, shard, manifest, options };
+            let shard = match place.open(verify) {
+                // Nothing was ever purged: the log alone makes the rows again.
+                Err(error) if is_damage(&error) && log.first_index() == 1 => {
+                    rebuilt.push(place.set_aside(&error)?);
+                    place.create()?
+                }
+                opened => opened?,
+            };
+            loaded.push(shard);
         }
         replay(&log, &mut loaded, options)?;
+        if manifest.format < FORMAT {
+            manifest.save(&**disk, dir)?;
+        }
+        incomplete::end(&**disk, dir)?;
         let shards = (0..).zip(loaded);
         let shards = shards.map(|(number, (state, store))| Shard::new(number, state, store));
-        Ok(Node { log, shards: shards.collect(), manifest })
+        Ok(Node { log, shards: shards.collect(), manifest, rebuilt })
     }
 }
+
+/// How many bytes the stores have.
+fn store_bytes(disk: &dyn Disk, dir: &Path, manifest: Manifest) -> Result<u64, OpenError> {
+    let mut bytes = 0_u64;
+    for shard in 0..manifest.shards {
+        let path = layout::store_path(dir, shard);
+        // One that is missing is found out when it is opened.
+        if disk.exists(&path).map_err(OpenError::io("look for", &path))? {
+            let len = disk.open(&path).and_then(|file| file.len());
+            bytes = bytes.saturating_add(len.map_err(OpenError::io("measure", &path))?);
+        }
+    }
+    Ok(bytes)
+}
+
+/// Whether a store is lost or does not verify, rather than out of reach or somebody else's.
+fn is_damage(error: &OpenError) -> bool {
+    match error {
+        OpenError::Store(StoreError::Corrupt { .. }) | OpenError::Rows(_) => true,
+        OpenError::Store(StoreError::Io { source, .. }) => source.kind() == ErrorKind::NotFound,
+        _ => false,
+    }
+}
+
+/// Where a shard's rows lie.
+struct Place<'a> {
+    disk: &'a SharedDisk,
+    dir: &'a Path,
+    shard: u16,
+    manifest: Manifest,
+    options: &'a Options,
+}
+
+impl Place<'_> {
+    fn path(&self) -> PathBuf {
+        layout::store_path(self.dir, self.shard)
+    }
+
+    fn options(&self) -> codeq_store::Options {
+        let owner = Some(self.manifest.owner(self.shard));
+        codeq_store::Options { owner, ..self.options.store.clone() }
+    }
+
+    fn load(&self, store: Store) -> Result<(State, Store), OpenError> {
+        let state = State::load(&store, self.shard, self.manifest.shards)?;
+        Ok((state, store))
+    }
+
+    fn open(&self, verify: bool) -> Result<(State, Store), OpenError> {
+        if verify {
+            codeq_store::check(self.disk, &self.path())?;
+        }
+        self.load(Store::open(self.disk.clone(), &self.path(), self.options())?)
+    }
+
+    /// Makes an empty store in a new directory of its own.
+    fn create(&self) -> Result<(State, Store), OpenError> {
+        let dir = layout::shard_dir(self.dir, self.shard);
+        self.disk.create_dir_all(&dir).map_err(OpenError::io("create", &dir))?;
+        let store = Store::create(self.disk.clone(), &self.path(), self.options())?;
+        self.disk.sync_dir(&dir).map_err(OpenError::io("sync", &dir))?;
+        self.load(store)
+    }
+
+    /// Moves a damaged store out of the way. Says what was done, for the operator.
+    fn set_aside(&self, damage: &OpenError) -> Result<String, OpenError> {
+        let path = self.path();
+        let exists = |path: &Path| self.disk.exists(path).map_err(OpenError::io("look for", path));
+        if !exists(&path)? {
+            return Ok(format!("{damage}; its rows were made again from the log"));
+        }
+        for number in 1..=ASIDE_MAX {
+            let aside = path.with_extension(format!("damaged-{number}"));
+            if exists(&aside)? {
+                continue;
+            }
+            let dir = layout::shard_dir(self.dir, self.shard);
+            let moved = self.disk.rename(&path, &aside).and_then(|()| self.disk.sync_dir(&dir));
+            moved.map_err(OpenError::io("move", &path))?;
+            let aside = aside.display();
+            return Ok(format!(
+                "{damage}; its rows were made again from the log, and it is now {aside}"
+            ));
+        }
+        let reason = format!(
+            "{damage}; {ASIDE_MAX} damaged ones lie beside it: the disk is not to be trusted"
+        );
+        Err(OpenError::Foreign { dir: self.dir.to_owned(), reason })
+    }
+}
+
+/// Damaged stores kept beside one that was made again.
+const ASIDE_MAX: u32 = 8;
 
 fn create(
     disk: &SharedDisk,
@@ -67,61 +178,23 @@ fn create(
         let reason = format!("{shards} shards asked for, 1 to {SHARDS_MAX} are possible");
         return Err(OpenError::Foreign { dir: dir.to_owned(), reason });
     }
-    disk.create_dir_all(dir).map_err(OpenError::io("create", dir))?;
-    clear_interrupted(&**disk, dir)?;
+    match incomplete::refusal(&**disk, dir)? {
+        None => incomplete::begin(&**disk, dir, Work::Creation)?,
+        // Nobody was ever answered by what was to be made here: begin again.
+        Some(OpenError::Unfinished { work: Work::Creation, .. }) => {
+            incomplete::clear(&**disk, dir)?
+        }
+        Some(refusal) => return Err(refusal),
+    }
+    let manifest = Manifest::new(shards, log_id);
     for shard in 0..shards {
-        let path = layout::shard_dir(dir, shard);
-        disk.create_dir_all(&path).map_err(OpenError::io("create", &path))?;
-        let store =
-            Store::create(disk.clone(), &layout::store_path(dir, shard), options.store.clone())?;
-        drop(store);
-        disk.sync_dir(&path).map_err(OpenError::io("sync", &path))?;
+        drop(Place { disk, dir, shard, manifest, options }.create()?);
     }
     let new = NewLog { first_index: 1, log_id };
     drop(Log::create(disk.clone(), &layout::log_dir(dir), options.log(), new)?);
     disk.sync_dir(dir).map_err(OpenError::io("sync", dir))?;
-    if let Some(parent) = dir.parent().filter(|parent| !parent.as_os_str().is_empty()) {
-        disk.sync_dir(parent).map_err(OpenError::io("sync", parent))?;
-    }
-    let manifest = Manifest { shards, log_id };
     manifest.save(&**disk, dir)?;
     Ok(manifest)
-}
-
-/// A directory without a manifest is either somebody else's, or what an interrupted creation left. The
-/// latter holds an empty log at most and is cleared; anything else is left alone.
-fn clear_interrupted(disk: &dyn Disk, dir: &Path) -> Result<(), OpenError> {
-    let foreign =
-        |reason: &str| OpenError::Foreign { dir: dir.to_owned(), reason: reason.to_owned() };
-    let names = disk.list(dir).map_err(OpenError::io("list", dir))?;
-    for name in &names {
-        let ours = matches!(&**name, "LOCK" | "CLOCK" | "log" | "MANIFEST.new")
-            || name.starts_with("shard-");
-        // Some filesystems put this into their root.
-        if !ours && name != "lost+found" {
-            return Err(foreign(&format!("it holds '{name}'; choose an empty directory")));
-        }
-    }
-    let log = layout::log_dir(dir);
-    if names.iter().any(|name| name == "log") {
-        match codeq_log::verify(disk, &log) {
-            Ok(report) if report.last_index >= report.first_index => {
-                return Err(foreign(
-                    "its MANIFEST is missing but its log is not empty: restore it",
-                ));
-            }
-            _ => {}
-        }
-    }
-    for name in names.iter().filter(|name| *name == "log" || name.starts_with("shard-")) {
-        let sub = dir.join(name);
-        for file in disk.list(&sub).map_err(OpenError::io("list", &sub))? {
-            let file = sub.join(file);
-            disk.remove(&file).map_err(OpenError::io("remove", &file))?;
-        }
-        disk.sync_dir(&sub).map_err(OpenError::io("sync", &sub))?;
-    }
-    Ok(())
 }
 
 /// Applies what the log holds beyond each shard's checkpoint.

@@ -76,6 +76,8 @@ impl Worker {
     pub fn run(mut self) {
         let mut requests = Vec::with_capacity(BATCH_MAX);
         let mut notices = Vec::new();
+        // A store of an older release does not wait for its first checkpoint to get its checksums.
+        self.maintain();
         loop {
             match self.turn(&mut requests, &mut notices) {
                 Ok(()) => {}
@@ -199,6 +201,9 @@ impl Worker {
             // A checkpoint that cannot keep up must slow the writers down, not fill the memory.
             let limit = self.options.memtable_bytes.saturating_mul(2);
             while self.checkpoint.running && self.memory() > limit {
+                if self.pipeline.has_failed() {
+                    return Err(self.pipeline.error().into());
+                }
                 let mut notices = Vec::new();
                 self.inbox.take(
                     0,
@@ -255,10 +260,7 @@ impl Worker {
                 let position = self.shard.data().read().store.position();
                 self.pipeline.checkpointed(self.shard.number, position);
                 self.settle(Ok(()));
-                if let Some(job) = self.shard.data().write().store.maintain() {
-                    self.checkpoint.running = true;
-                    self.background.flush(job, Arc::clone(&self.inbox));
-                }
+                self.maintain();
                 Ok(())
             }
             Err(error @ StoreError::Full { .. }) => {
@@ -268,6 +270,13 @@ impl Worker {
                 Ok(())
             }
             Err(error) => Err(Stop::Failed(EngineError::Failed(error.to_string().into()))),
+        }
+    }
+
+    fn maintain(&mut self) {
+        if let Some(job) = self.shard.data().write().store.maintain() {
+            self.checkpoint.running = true;
+            self.background.flush(job, Arc::clone(&self.inbox));
         }
     }
 

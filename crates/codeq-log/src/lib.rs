@@ -69,7 +69,7 @@ pub use log::Log;
 pub use open::NewLog;
 pub use prepare::{PrepareJob, Prepared};
 pub use segment::SEGMENT_HEADER_BYTES;
-pub use verify::{LogReport, SegmentReport, verify};
+pub use verify::{LogReport, SegmentReport, log_id, verify};
 
 /// The number of a frame: 1, 2, 3… over the life of the log.
 pub type FrameIndex = u64;

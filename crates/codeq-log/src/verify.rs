@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use codeq_disk::Disk;
 
 use crate::recover::{self, Role};
-use crate::{FrameIndex, LogError};
+use crate::{FrameIndex, LogError, watermark};
 
 /// What [`verify`] found in a sound log.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -37,6 +37,12 @@ pub struct SegmentReport {
     pub used: u64,
     /// The index of its first frame; `None` in one that is prepared or left over.
     pub first_index: Option<FrameIndex>,
+}
+
+/// The number that the log in a directory was created with, without looking at the rest; none if there is no
+/// watermark to say it.
+pub fn log_id(disk: &dyn Disk, dir: &Path) -> Result<Option<u64>, LogError> {
+    Ok(watermark::read(disk, dir)?.map(|mark| mark.log_id))
 }
 
 /// Checks a log as [`crate::Log::open`] does, and changes nothing. The errors are those of opening.

@@ -358,6 +358,9 @@ async fn open(
     let dir = config.data_dir.clone();
     let engine = tokio::task::spawn_blocking(move || Engine::open(&dir, options)).await;
     let engine = Arc::new(engine.map_err(std::io::Error::other)??);
+    for rebuilt in engine.rebuilt() {
+        tracing::warn!(target: "codeq::server", "{rebuilt}");
+    }
     for shard in 0..engine.shards() {
         let next = engine.read(shard, |reader| Ok(reader.state.meta().moves)).await;
         events.resume(shard, next.map_err(OpenError::from)?);

@@ -148,7 +148,9 @@ impl Run {
             segment_bytes: plan.segment_bytes,
             memtable_bytes: plan.memtable_bytes,
             checkpoint_log_bytes: u64::MAX,
+            verify_bytes_max: codeq_engine::options::VERIFY_BYTES_MAX,
             store: codeq_store::Options {
+                owner: None,
                 cache_bytes: 1 << 20,
                 sync_every: 64 << 10,
                 rewrite_slack: 256 << 10,

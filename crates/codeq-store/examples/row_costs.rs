@@ -79,6 +79,12 @@ fn main() -> Result<()> {
     let mut store = Store::open(Arc::new(RealDisk), &path, Options::default())?;
     println!("open            {:>8.1} ms", start.elapsed().as_secs_f64() * 1e3);
 
+    let size = mib(store.disk_bytes());
+    let start = Instant::now();
+    codeq_store::check(&(Arc::new(RealDisk) as codeq_disk::SharedDisk), &path)?;
+    let each = start.elapsed().as_secs_f64() * 1e3 * 100.0 / size;
+    println!("verify          {each:>8.0} ms for 100 MiB ({size:.0} MiB)");
+
     let mut delete = Cost::default();
     for position in 1..=tasks / batch {
         for number in (position - 1) * batch..position * batch {

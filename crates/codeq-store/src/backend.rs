@@ -10,14 +10,15 @@ use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use codeq_disk::DiskFile;
+use codeq_disk::DiskFile as _;
 use parking_lot::{Mutex, RwLock};
 
+use crate::blocks::BlockFile;
 use crate::overlay::Overlay;
 
 /// The file under a B-tree, shared by the library (through [`Backend`]) and the store.
 pub(crate) struct PagedFile {
-    file: Box<dyn DiskFile>,
+    file: BlockFile,
     /// Set for good by the first failed write, or by [`PagedFile::detach`].
     detached: AtomicBool,
     overlay: RwLock<Overlay>,
@@ -29,7 +30,7 @@ pub(crate) struct PagedFile {
 
 impl PagedFile {
     /// Wraps a file that is synced after each `sync_every` bytes.
-    pub(crate) fn new(file: Box<dyn DiskFile>, sync_every: u64) -> io::Result<Arc<Self>> {
+    pub(crate) fn new(file: BlockFile, sync_every: u64) -> io::Result<Arc<Self>> {
         let len = file.len()?;
         Ok(Arc::new(PagedFile {
             file,
@@ -62,6 +63,11 @@ impl PagedFile {
         self.failure.lock().take()
     }
 
+    /// Whether the file is one of an older release, whose blocks are not checked as they are read.
+    pub(crate) fn is_plain(&self) -> bool {
+        self.file.is_plain()
+    }
+
     /// About how many bytes the file takes on the disk.
     pub(crate) fn disk_bytes(&self) -> u64 {
         self.written.lock().count * BLOCK
@@ -78,17 +84,27 @@ impl PagedFile {
         self.file.write_all_at(data, offset)?;
         let len = data.len() as u64;
         self.written.lock().mark(offset, len);
+        self.pace(len)
+    }
+
+    /// Syncs what was written, now and then.
+    fn pace(&self, len: u64) -> io::Result<()> {
         if self.unsynced.fetch_add(len, Ordering::Relaxed) + len >= self.sync_every {
-            self.try_sync()?;
+            self.sync_blocks()?;
         }
         Ok(())
     }
 
-    fn try_sync(&self) -> io::Result<()> {
+    fn sync_blocks(&self) -> io::Result<()> {
         self.unsynced.store(0, Ordering::Relaxed);
         // A sync that fails for want of space has lost pages that the kernel had accepted; unlike a
         // refused write it must not look as if it could be tried again.
-        self.file.sync_data().map_err(|error| io::Error::other(format!("sync failed: {error}")))
+        self.file.sync_blocks().map_err(|error| io::Error::other(format!("sync failed: {error}")))
+    }
+
+    fn try_sync(&self) -> io::Result<()> {
+        self.file.write_sums(|len| self.pace(len))?;
+        self.sync_blocks()
     }
 }
 
@@ -102,7 +118,7 @@ struct WrittenBlocks {
     count: u64,
 }
 
-const BLOCK: u64 = 4096;
+const BLOCK: u64 = crate::blocks::BLOCK as u64;
 
 impl WrittenBlocks {
     fn of_file(len: u64) -> Self {
@@ -152,7 +168,7 @@ impl redb::StorageBackend for Backend {
     }
 
     fn read(&self, offset: u64, out: &mut [u8]) -> io::Result<()> {
-        let file = self.0.file.as_ref();
+        let file = &self.0.file;
         if self.0.is_detached() {
             self.0.overlay.read().read(file, offset, out)
         } else {
@@ -188,7 +204,7 @@ impl redb::StorageBackend for Backend {
                 Err(error) => self.0.fail(error)?,
             }
         }
-        self.0.overlay.write().write(self.0.file.as_ref(), offset, data)
+        self.0.overlay.write().write(&self.0.file, offset, data)
     }
 }
 

@@ -5,15 +5,17 @@ use std::path::Path;
 use codeq_core::kv::{Direction, Key, KvError, Table};
 use codeq_disk::SharedDisk;
 
-use crate::Options;
 use crate::error::StoreError;
 use crate::file::{StoreFile, View};
+use crate::{Options, Owner};
 
 /// What a check has seen.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CheckReport {
     /// The log index that the file is complete up to.
     pub position: u64,
+    /// Whose rows they are; none in a file of an older release.
+    pub owner: Option<Owner>,
     /// The rows of each table.
     pub rows: Vec<(Table, u64)>,
     /// The bytes of all rows, keys included.
@@ -30,7 +32,12 @@ pub fn check(disk: &SharedDisk, path: &Path) -> Result<CheckReport, StoreError> 
         return Err(StoreError::corrupt(path, "pages or their allocation do not verify"));
     }
     let view = View::newest(&std::sync::Arc::new(file))?;
-    let mut report = CheckReport { position: checkpoint.position, rows: Vec::new(), live_bytes: 0 };
+    let mut report = CheckReport {
+        position: checkpoint.position,
+        owner: checkpoint.owner,
+        rows: Vec::new(),
+        live_bytes: 0,
+    };
     let damaged = |error: KvError| StoreError::corrupt(path, error);
     for table in Table::ALL {
         let mut count = 0;

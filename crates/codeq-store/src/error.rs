@@ -34,6 +34,16 @@ pub enum StoreError {
         /// What was wrong with it.
         reason: String,
     },
+    /// The file is a healthy store, but of another shard or another directory.
+    #[error(
+        "store {path} does not belong here: {what}; put the right file back, or restore the directory from a backup"
+    )]
+    Foreign {
+        /// The store's file.
+        path: PathBuf,
+        /// How that was seen.
+        what: String,
+    },
     /// The file was written by a newer release.
     #[error(
         "store {path} has format version {found}, this release reads up to {supported}: \
@@ -59,6 +69,10 @@ impl StoreError {
         match source.kind() {
             io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => {
                 StoreError::Full { path: path.to_owned() }
+            }
+            // A block that does not match its checksum, and a file that ends before one.
+            io::ErrorKind::InvalidData | io::ErrorKind::UnexpectedEof => {
+                Self::corrupt(path, source)
             }
             _ => StoreError::Io { path: path.to_owned(), source },
         }

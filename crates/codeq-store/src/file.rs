@@ -2,7 +2,7 @@
 //!
 //! This is the only module, with [`crate::write`], that speaks the library's language. A file holds one
 //! table for each [`Table`], and a small table of numbers: the format version, the log position that the
-//! rows are complete up to, and the live bytes.
+//! rows are complete up to, the live bytes, and whose rows they are.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
@@ -10,19 +10,22 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use codeq_core::kv::{Direction, Key, KvError, Table};
-use codeq_disk::{DiskFile, SharedDisk};
+use codeq_disk::SharedDisk;
 use redb::{ReadableDatabase, ReadableTableMetadata, TableDefinition};
 
-use crate::Options;
 use crate::backend::{Backend, PagedFile};
+use crate::blocks::BlockFile;
 use crate::error::StoreError;
 use crate::per_table::PerTable;
 use crate::row;
+use crate::{Options, Owner};
 
 /// The format that this release writes. Version 1: a redb v3 file with the tables below but `record`, rows
-/// as in [`crate::row`]. Version 2: the table `record` beside them. A release that changes any of that raises the number, reads the older ones, and adds
-/// a fixture to `tests/fixtures`.
-const FORMAT: u64 = 2;
+/// as in [`crate::row`]. Version 2: the table `record` beside them. Version 3: the owner among the numbers;
+/// the file lies in checked blocks ([`crate::blocks`]), but for one of an older version that has not been
+/// rewritten yet. A release that changes any of that raises the number, reads the older ones, and adds a
+/// fixture to `tests/fixtures`.
+const FORMAT: u64 = 3;
 
 const NUMBERS: TableDefinition<&str, u64> = TableDefinition::new("checkpoint");
 
@@ -49,6 +52,8 @@ pub(crate) struct Checkpoint {
     pub(crate) position: u64,
     /// The bytes of all rows, keys included: what a perfectly packed file would hold.
     pub(crate) live_bytes: u64,
+    /// Whose rows they are; none in a file of an older release.
+    pub(crate) owner: Option<Owner>,
 }
 
 impl Checkpoint {
@@ -58,6 +63,11 @@ impl Checkpoint {
         numbers.insert("format", FORMAT)?;
         numbers.insert("position", self.position)?;
         numbers.insert("live_bytes", self.live_bytes)?;
+        if let Some(Owner { shard, shards, log_id }) = self.owner {
+            numbers.insert("shard", u64::from(shard))?;
+            numbers.insert("shards", u64::from(shards))?;
+            numbers.insert("log_id", log_id)?;
+        }
         Ok(())
     }
 }
@@ -96,7 +106,7 @@ impl StoreFile {
         options: &Options,
     ) -> Result<StoreFile, StoreError> {
         let file = disk.create(path).map_err(|error| StoreError::io(path, error))?;
-        Self::start(file, path, options, false)
+        Self::start(BlockFile::create(file), path, options, false)
     }
 
     /// Opens the store at `path` and reads its checkpoint.
@@ -105,15 +115,12 @@ impl StoreFile {
         path: &Path,
         options: &Options,
     ) -> Result<(StoreFile, Checkpoint), StoreError> {
-        let file = Self::existing(disk, path, options, false)?;
-        match file.checkpoint() {
-            Ok(checkpoint) => Ok((file, checkpoint)),
-            Err(error) => {
-                // A file that we do not understand is not even closed in our way.
-                file.paged.detach().map_err(|error| StoreError::io(path, error))?;
-                Err(error)
-            }
-        }
+        // The library writes into the file as it opens it; one that we do not understand, or that is not
+        // ours, stays as it is.
+        let seen = Self::existing(disk, path, options, true)?;
+        let checkpoint = belongs(path, seen.checkpoint()?, options.owner)?;
+        drop(seen);
+        Ok((Self::existing(disk, path, options, false)?, checkpoint))
     }
 
     /// Opens the store at `path` so that nothing in the file is changed.
@@ -136,11 +143,11 @@ impl StoreFile {
         if file.is_empty().map_err(|error| StoreError::io(path, error))? {
             return Err(StoreError::corrupt(path, "the file is empty"));
         }
-        Self::start(file, path, options, unchanged)
+        Self::start(BlockFile::open(file, path)?, path, options, unchanged)
     }
 
     fn start(
-        file: Box<dyn DiskFile>,
+        file: BlockFile,
         path: &Path,
         options: &Options,
         unchanged: bool,
@@ -196,14 +203,22 @@ impl StoreFile {
         let numbers = guarded(&self.path, || {
             let numbers = self.db()?.begin_read()?.open_table(NUMBERS)?;
             let read = |name| Ok::<_, redb::Error>(numbers.get(name)?.map(|number| number.value()));
-            Ok([read("format")?, read("position")?, read("live_bytes")?])
+            let owner = [read("shard")?, read("shards")?, read("log_id")?];
+            Ok(([read("format")?, read("position")?, read("live_bytes")?], owner))
         })?;
-        match numbers {
+        let owner = match numbers.1 {
+            [Some(shard), Some(shards), Some(log_id)] => u16::try_from(shard)
+                .ok()
+                .zip(u16::try_from(shards).ok())
+                .map(|(shard, shards)| Owner { shard, shards, log_id }),
+            _ => None,
+        };
+        match numbers.0 {
             [Some(found), _, _] if found > FORMAT => {
                 Err(StoreError::TooNew { path: self.path.clone(), found, supported: FORMAT })
             }
             [Some(1..=FORMAT), Some(position), Some(live_bytes)] => {
-                Ok(Checkpoint { position, live_bytes })
+                Ok(Checkpoint { position, live_bytes, owner })
             }
             _ => Err(StoreError::corrupt(&self.path, "no checkpoint in the file")),
         }
@@ -286,7 +301,8 @@ impl View {
         let Some(rows) = self.tables.get(table) else {
             return Ok(None);
         };
-        guarded_read(|| match rows.get(key).map_err(read_error)? {
+        let path = &self.file.path;
+        guarded_read(path, || match rows.get(key).map_err(read_error(path))? {
             Some(stored) => {
                 decode(table, key, stored.value()).map(|value| Some(Bytes::copy_from_slice(value)))
             }
@@ -296,17 +312,21 @@ impl View {
 
     /// The rows with `from <= key <= to`, from either end.
     pub(crate) fn range(&self, table: Table, from: Key, to: Key) -> Result<Rows<'_>, KvError> {
+        let path = self.file.path.as_path();
         let inner = match self.tables.get(table) {
-            Some(rows) => Some(guarded_read(|| rows.range(from..=to).map_err(read_error))?),
+            Some(rows) => {
+                Some(guarded_read(path, || rows.range(from..=to).map_err(read_error(path)))?)
+            }
             None => None,
         };
-        Ok(Rows { table, inner })
+        Ok(Rows { table, path, inner })
     }
 }
 
 /// Rows of one table, taken from either end.
 pub(crate) struct Rows<'a> {
     table: Table,
+    path: &'a Path,
     inner: Option<redb::Range<'a, Key, &'static [u8]>>,
 }
 
@@ -316,14 +336,14 @@ impl<'a> Rows<'a> {
         let Some(range) = &mut self.inner else {
             return Ok(None);
         };
-        let next = guarded_read(|| {
+        let next = guarded_read(self.path, || {
             Ok(match direction {
                 Direction::Forward => range.next(),
                 Direction::Reverse => range.next_back(),
             })
         })?;
         let Some(next) = next else { return Ok(None) };
-        let (key, stored) = next.map_err(read_error)?;
+        let (key, stored) = next.map_err(read_error(self.path))?;
         Ok(Some(Row { table: self.table, key: key.value(), stored }))
     }
 }
@@ -360,8 +380,24 @@ fn decode(table: Table, key: Key, stored: &[u8]) -> Result<&[u8], KvError> {
     })
 }
 
-fn read_error(error: redb::StorageError) -> KvError {
-    KvError::Read(error.to_string())
+fn read_error(path: &Path) -> impl FnOnce(redb::StorageError) -> KvError {
+    |error| KvError::Read(StoreError::redb(path, error).to_string())
+}
+
+/// Refuses the checkpoint of somebody else.
+fn belongs(
+    path: &Path,
+    found: Checkpoint,
+    wanted: Option<Owner>,
+) -> Result<Checkpoint, StoreError> {
+    match (found.owner, wanted) {
+        (Some(found), Some(wanted)) if found != wanted => {
+            let what = format!("it holds the rows of {found}, here are those of {wanted}");
+            Err(StoreError::Foreign { path: path.to_owned(), what })
+        }
+        // A file that does not say is told by its next checkpoint.
+        (owner, wanted) => Ok(Checkpoint { owner: owner.or(wanted), ..found }),
+    }
 }
 
 /// Runs `work` on the library. It trusts page contents in places, and panics on some that are
@@ -373,9 +409,10 @@ fn guarded<T>(path: &Path, work: impl FnOnce() -> Result<T, redb::Error>) -> Res
     }
 }
 
-fn guarded_read<T>(work: impl FnOnce() -> Result<T, KvError>) -> Result<T, KvError> {
-    catch_unwind(AssertUnwindSafe(work))
-        .unwrap_or_else(|_| Err(KvError::Read("a page of the store is malformed".into())))
+fn guarded_read<T>(path: &Path, work: impl FnOnce() -> Result<T, KvError>) -> Result<T, KvError> {
+    catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|_| {
+        Err(KvError::Read(StoreError::corrupt(path, "a page is malformed").to_string()))
+    })
 }
 
 /// The passing name under which a file is built before it takes its place.

@@ -66,6 +66,11 @@ impl FileState {
         self.view.file()
     }
 
+    /// Whether the file is one of an older release: rewriting it gives its blocks checksums.
+    pub(crate) fn is_plain(&self) -> bool {
+        self.file().paged.is_plain()
+    }
+
     /// Whether more than half of the file, and more than `slack` bytes, hold nothing.
     pub(crate) fn is_sparse(&self, slack: u64) -> bool {
         let used = self.file().paged.disk_bytes();
@@ -128,7 +133,7 @@ impl FlushJob {
             let mut writer = Writer::new(transaction);
             writer.apply(&frozen.rows, None, || file.paged.is_detached())?;
             let live_bytes = writer.live_bytes(before.live_bytes);
-            let checkpoint = Checkpoint { position: frozen.position, live_bytes };
+            let checkpoint = Checkpoint { position: frozen.position, live_bytes, ..before };
             checkpoint.save(transaction)?;
             Ok(checkpoint)
         })?;
@@ -154,7 +159,7 @@ impl FlushJob {
             self.rewrite = Some(rewrite);
             return Ok(());
         }
-        let checkpoint = rewrite.finish(self.state.checkpoint.position)?;
+        let checkpoint = rewrite.finish(&path, self.state.checkpoint)?;
         // Once the new file may bear the name, a write to the old one would be lost.
         self.state.file().paged.detach().map_err(|error| StoreError::io(&path, error))?;
         publish(&self.disk, &path)?;

@@ -6,9 +6,10 @@
 //! and no type of the library under it is visible from outside.
 //!
 //! Reading order: [`Store`], then `memtable` and `scan` (what reads see), `flush` and `write` (a
-//! checkpoint), `file` and `backend` (the library and its disk), `rewrite` (space and backups).
+//! checkpoint), `file`, `backend` and `blocks` (the library and its disk), `rewrite` (space and backups).
 
 mod backend;
+mod blocks;
 mod check;
 mod error;
 mod file;
@@ -30,9 +31,30 @@ pub use mem::MemStore;
 pub use rewrite::SnapshotJob;
 pub use store::Store;
 
+/// Whose rows a store holds. Every checkpoint writes it into the file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Owner {
+    /// The shard's number.
+    pub shard: u16,
+    /// How many shards there are.
+    pub shards: u16,
+    /// The id of the log that the rows come from.
+    pub log_id: u64,
+}
+
+impl std::fmt::Display for Owner {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Owner { shard, shards, log_id } = self;
+        write!(f, "shard {shard} of {shards} of log {log_id:016x}")
+    }
+}
+
 /// The bounds of a store.
 #[derive(Debug, Clone)]
 pub struct Options {
+    /// Whose rows these are: a file that says otherwise is refused, one of an older release that says
+    /// nothing is not. None asks nothing and leaves the file's own.
+    pub owner: Option<Owner>,
     /// The most memory that cached pages take, half of it at most for pages that a checkpoint has
     /// changed and not written yet.
     pub cache_bytes: usize,
@@ -50,6 +72,7 @@ pub struct Options {
 impl Default for Options {
     fn default() -> Self {
         Options {
+            owner: None,
             cache_bytes: 64 << 20,
             sync_every: 1 << 20,
             rewrite_slack: 64 << 20,

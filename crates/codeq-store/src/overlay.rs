@@ -8,8 +8,7 @@ use std::io;
 
 use codeq_disk::DiskFile;
 
-/// The library's page size, so that nearly every write replaces whole blocks.
-const BLOCK: usize = 4096;
+use crate::blocks::BLOCK;
 
 /// Blocks written over a file that stays as it is.
 #[derive(Debug, Default)]

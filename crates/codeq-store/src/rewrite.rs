@@ -12,13 +12,13 @@ use std::sync::Arc;
 use codeq_core::kv::{Key, Table};
 use codeq_disk::SharedDisk;
 
-use crate::Options;
 use crate::error::StoreError;
 use crate::file::{
     Checkpoint, Durability, StoreFile, View, definition, passing_name, publish, remove_leftover,
 };
 use crate::memtable::Memtable;
 use crate::write::Writer;
+use crate::{Options, Owner};
 
 /// A new file writes in key order and is read by nobody: it needs hardly any cache.
 const BUILD_CACHE: usize = 8 << 20;
@@ -109,9 +109,18 @@ impl Rewrite {
         Ok(())
     }
 
-    /// Makes the copy durable under its passing name.
-    pub(crate) fn finish(mut self, position: u64) -> Result<Checkpoint, StoreError> {
-        let checkpoint = Checkpoint { position, live_bytes: self.live_bytes };
+    /// Makes the copy durable under its passing name. `checkpoint` is what the file at `from` said of itself.
+    pub(crate) fn finish(
+        mut self,
+        from: &Path,
+        checkpoint: Checkpoint,
+    ) -> Result<Checkpoint, StoreError> {
+        // Rows that a damaged page hides must not be left out for good.
+        if checkpoint.live_bytes != self.live_bytes {
+            let (found, told) = (self.live_bytes, checkpoint.live_bytes);
+            let reason = format!("the rows hold {found} bytes, the checkpoint counted {told}");
+            return Err(StoreError::corrupt(from, reason));
+        }
         self.file.transact(Durability::Checkpoint, |transaction| checkpoint.save(transaction))?;
         self.file.close()?;
         self.finished = true;
@@ -121,7 +130,8 @@ impl Rewrite {
 
 /// Makes an empty store under its name, or nothing at all.
 pub(crate) fn create(disk: &SharedDisk, path: &Path, options: &Options) -> Result<(), StoreError> {
-    Rewrite::begin(disk, path, options)?.finish(0)?;
+    let empty = Checkpoint { owner: options.owner, ..Checkpoint::default() };
+    Rewrite::begin(disk, path, options)?.finish(path, empty)?;
     publish(disk, path)
 }
 
@@ -131,7 +141,9 @@ pub(crate) fn create(disk: &SharedDisk, path: &Path, options: &Options) -> Resul
 /// checkpointed while the copy runs.
 pub struct SnapshotJob {
     pub(crate) view: Arc<View>,
-    pub(crate) position: u64,
+    pub(crate) checkpoint: Checkpoint,
+    /// Whose the copy is.
+    pub(crate) owner: Option<Owner>,
     pub(crate) disk: SharedDisk,
     pub(crate) path: PathBuf,
     pub(crate) options: Options,
@@ -143,8 +155,9 @@ impl SnapshotJob {
     pub fn run(self) -> Result<u64, StoreError> {
         let mut copy = Rewrite::begin(&self.disk, &self.path, &self.options)?;
         copy.step(&self.view, u64::MAX)?;
-        copy.finish(self.position)?;
+        let owner = self.owner.or(self.checkpoint.owner);
+        copy.finish(&self.view.file().path, Checkpoint { owner, ..self.checkpoint })?;
         publish(&self.disk, &self.path)?;
-        Ok(self.position)
+        Ok(self.checkpoint.position)
     }
 }

@@ -7,13 +7,13 @@ use bytes::Bytes;
 use codeq_core::kv::{Direction, Key, Kv, KvError, KvRead, Table};
 use codeq_disk::SharedDisk;
 
-use crate::Options;
 use crate::error::StoreError;
 use crate::file::remove_leftover;
 use crate::flush::{FileState, FlushJob, Flushed, Frozen, Work};
 use crate::memtable::Memtable;
 use crate::rewrite::{self, Rewrite, SnapshotJob};
 use crate::scan;
+use crate::{Options, Owner};
 
 /// The rows of one shard.
 ///
@@ -34,6 +34,9 @@ pub struct Store {
     rewrite: Option<Rewrite>,
     /// Whether a job has been handed out and not come back.
     busy: bool,
+    /// Whether the disk had no room for the copy that gives a file of an older release its checksums: not
+    /// tried again before the next start, for it would copy everything again and again.
+    no_room: bool,
 }
 
 impl Store {
@@ -62,6 +65,7 @@ impl Store {
             state,
             rewrite: None,
             busy: false,
+            no_room: false,
         })
     }
 
@@ -110,12 +114,15 @@ impl Store {
     }
 
     /// A bounded step of giving unused space back to the disk, if more than half of the file is unused
-    /// (and more than [`Options::rewrite_slack`]), or if that has been begun. Call it after checkpoints
-    /// and when idle, until there is nothing to do.
+    /// (and more than [`Options::rewrite_slack`]), or of giving a file of an older release the checksums of
+    /// this one, or if either has been begun. Call it at the start, after checkpoints and when idle, until
+    /// there is nothing to do.
     ///
     /// A failed step costs nothing but the copy, which starts again from the beginning.
     pub fn maintain(&mut self) -> Option<FlushJob> {
-        if self.rewrite.is_none() && !self.state.is_sparse(self.options.rewrite_slack) {
+        let due = (self.state.is_plain() && !self.no_room)
+            || self.state.is_sparse(self.options.rewrite_slack);
+        if self.rewrite.is_none() && !due {
             return None;
         }
         self.job(Work::Rewrite)
@@ -143,6 +150,7 @@ impl Store {
     pub fn flushed(&mut self, flushed: &mut Flushed) -> Result<(), StoreError> {
         self.busy = false;
         self.rewrite = flushed.rewrite.take();
+        self.no_room |= matches!(flushed.outcome, Err(StoreError::Full { .. }));
         if flushed.flushed.is_some() {
             self.frozen = None;
         }
@@ -153,11 +161,13 @@ impl Store {
     }
 
     /// A job that copies the last checkpoint into a new store at `path` on `disk`, while this one goes
-    /// on. Rows that are only in memory are not in it; the copy says which log index it ends at.
-    pub fn snapshot_to(&self, disk: SharedDisk, path: &Path) -> SnapshotJob {
+    /// on. Rows that are only in memory are not in it; the copy says which log index it ends at. `owner` is
+    /// whose the copy is; none leaves it as it is.
+    pub fn snapshot_to(&self, disk: SharedDisk, path: &Path, owner: Option<Owner>) -> SnapshotJob {
         SnapshotJob {
             view: Arc::clone(&self.state.view),
-            position: self.state.checkpoint.position,
+            checkpoint: self.state.checkpoint,
+            owner,
             disk,
             path: path.to_owned(),
             options: self.options.clone(),

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use clap::Parser;
 use codeq_disk::SharedDisk;
 use codeq_engine::layout::Manifest;
-use codeq_engine::{Engine, OpenError, Options};
+use codeq_engine::{Engine, OpenError, Options, incomplete};
 
 use crate::fsck::{ScratchDisk, open_in_memory, share};
 
@@ -32,6 +32,9 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     let Args { dir, target } = args;
     let options = existing(dir)?;
     let engine = Engine::open(dir, options)?;
+    for rebuilt in engine.rebuilt() {
+        eprintln!("codeq backup: {rebuilt}");
+    }
     engine.backup(target)?;
     let shards = engine.shards();
     engine.shutdown();
@@ -45,7 +48,8 @@ fn existing(dir: &std::path::Path) -> Result<Options, OpenError> {
     let _lock = share(dir)?;
     if Manifest::load(&*disk, dir)?.is_none() {
         let reason = "it has no MANIFEST".to_owned();
-        return Err(OpenError::Foreign { dir: dir.to_owned(), reason });
+        let missing = || OpenError::Foreign { dir: dir.to_owned(), reason };
+        return Err(incomplete::refusal(&*disk, dir)?.unwrap_or_else(missing));
     }
     let node = open_in_memory(&disk, dir)?;
     let mut options = Options::default();

@@ -11,6 +11,7 @@
 mod backup;
 mod claims;
 mod clocks;
+mod directory;
 mod faults;
 mod harness;
 mod records;

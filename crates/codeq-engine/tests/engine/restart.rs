@@ -100,9 +100,9 @@ fn foreign_newer_and_differently_sharded_directories_are_refused_untouched() {
 
     let manifest = dir.path().join("MANIFEST");
     let text = std::fs::read_to_string(&manifest).unwrap();
-    std::fs::write(&manifest, text.replace("codeq-format: 1", "codeq-format: 2")).unwrap();
+    std::fs::write(&manifest, text.replace("codeq-format: 2", "codeq-format: 3")).unwrap();
     let error = Engine::open(dir.path(), small()).err().unwrap();
-    assert!(matches!(error, OpenError::TooNew { found: 2, supported: 1, .. }), "{error}");
+    assert!(matches!(error, OpenError::TooNew { found: 3, supported: 2, .. }), "{error}");
 }
 
 #[test]

@@ -5,10 +5,12 @@
 
 mod conformance;
 mod crash;
+mod damage;
 mod differential;
 mod fixture;
 mod full_disk;
 mod opening;
+mod owner;
 mod sim_disk;
 mod space;
 
@@ -41,6 +43,7 @@ fn path() -> &'static Path {
 /// Small bounds, so that small tests reach them.
 fn options() -> Options {
     Options {
+        owner: None,
         cache_bytes: 1 << 20,
         sync_every: 64 << 10,
         rewrite_slack: 64 << 10,

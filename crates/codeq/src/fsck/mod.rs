@@ -17,7 +17,7 @@ use clap::Parser;
 use codeq_disk::SharedDisk;
 use codeq_engine::layout::{self, Manifest};
 use codeq_engine::recover::Node;
-use codeq_engine::{OpenError, Options};
+use codeq_engine::{OpenError, Options, incomplete};
 use codeq_log::{LogError, LogReport};
 use codeq_sim::invariants::check_all;
 use codeq_store::{CheckReport, StoreError};
@@ -69,9 +69,12 @@ fn check(args: &Args, report: &mut Report) -> anyhow::Result<()> {
     let Some(manifest) = check_manifest(&disk, dir, report)? else {
         return Ok(());
     };
+    if let Err(error) = manifest.check_shards(&*disk, dir) {
+        report.problem("shards", error);
+    }
     let log = check_log(&disk, dir, manifest, report)?;
     for shard in 0..manifest.shards {
-        let store = check_store(&disk, dir, shard, report)?;
+        let store = check_store(&disk, dir, manifest, shard, report)?;
         if let (Some(log), Some(store)) = (&log, &store) {
             check_position(log, store, shard, report);
         }
@@ -109,16 +112,18 @@ fn check_manifest(
 ) -> anyhow::Result<Option<Manifest>> {
     match Manifest::load(&**disk, dir) {
         Ok(Some(manifest)) => {
-            let Manifest { shards, log_id } = manifest;
+            let Manifest { shards, log_id, .. } = manifest;
             report.fine("manifest", format!("{shards} shard(s), log id {log_id:016x}"));
+            if manifest.format < layout::FORMAT {
+                report.note("the manifest has no checksum yet; the next start writes one");
+            }
             Ok(Some(manifest))
         }
         Ok(None) => {
-            let log = codeq_log::verify(&**disk, &layout::log_dir(dir));
-            let held = log.is_ok_and(|log| log.last_index >= log.first_index);
-            anyhow::ensure!(held, "{} is not a codeQ data directory: no MANIFEST", dir.display());
-            let text = "MANIFEST is missing but the log is not empty: restore from a backup";
-            report.problem("manifest", text);
+            let Some(refusal) = incomplete::refusal(&**disk, dir)? else {
+                anyhow::bail!("{} is not a codeQ data directory: it is empty", dir.display());
+            };
+            report.problem("manifest", refusal);
             Ok(None)
         }
         Err(error @ OpenError::Foreign { .. }) => {
@@ -170,12 +175,24 @@ fn check_log(
 fn check_store(
     disk: &SharedDisk,
     dir: &Path,
+    manifest: Manifest,
     shard: u16,
     report: &mut Report,
 ) -> anyhow::Result<Option<CheckReport>> {
     let part = format!("shard {shard}");
     match codeq_store::check(disk, &layout::store_path(dir, shard)) {
         Ok(store) => {
+            let wanted = manifest.owner(shard);
+            match store.owner {
+                Some(found) if found != wanted => {
+                    let text = format!("its store is that of {found}, here belongs {wanted}");
+                    report.problem(&part, text);
+                }
+                Some(_) => {}
+                None => report.note(format!(
+                    "the store of shard {shard} does not say whose it is yet; its next checkpoint does"
+                )),
+            }
             let rows: u64 = store.rows.iter().map(|(_, count)| count).sum();
             let (bytes, position) = (store.live_bytes, store.position);
             report.fine(&part, format!("store up to frame {position}, {rows} rows, {bytes} bytes"));

@@ -50,6 +50,36 @@ fn a_backup_keeps_the_settings() {
     }
 }
 
+/// Half of a backup or a restore is nothing to work with, and says so.
+#[test]
+fn what_was_interrupted_is_refused_by_every_command() {
+    let tmp = tempfile::tempdir().unwrap();
+    let at = |name: &str| tmp.path().join(name);
+    filled(&at("data"), 1);
+    assert_eq!(codeq(&["backup", text(&at("data")), text(&at("half"))]).code, 0);
+    // As it was before its last rename.
+    std::fs::remove_file(at("half").join("MANIFEST")).unwrap();
+    std::fs::write(at("half").join("INCOMPLETE"), "unfinished backup\n").unwrap();
+    let before = contents(&at("half"));
+    for args in [
+        vec!["fsck", text(&at("half"))],
+        vec!["backup", text(&at("half")), text(&at("new"))],
+        vec!["backup", text(&at("data")), text(&at("half"))],
+        vec!["restore", text(&at("half")), text(&at("new"))],
+        vec!["restore", text(&at("data")), text(&at("half"))],
+    ] {
+        let said = codeq(&args);
+        assert_eq!(said.code, 1, "{args:?}: {}{}", said.out, said.err);
+        let all = said.out + &said.err;
+        assert!(all.contains("holds an unfinished backup"), "{args:?}: {all}");
+        assert!(all.contains("remove the directory and run the backup again"), "{args:?}: {all}");
+    }
+    let opened = Engine::open(&at("half"), options()).err().unwrap().to_string();
+    assert!(opened.contains("holds an unfinished backup"), "{opened}");
+    std::fs::remove_file(at("half").join("LOCK")).unwrap();
+    assert_eq!(contents(&at("half")), before);
+}
+
 #[test]
 fn what_cannot_be_done_is_said_and_left_alone() {
     let tmp = tempfile::tempdir().unwrap();

@@ -95,7 +95,7 @@ fn a_flipped_byte_in_a_store_is_found_and_named() {
     filled(&dir, 1);
     let store = dir.join("shard-000/store");
     let bytes = std::fs::read(&store).unwrap();
-    // Inside a payload: the library trusts it, the checksum of the page or of the row does not.
+    // Inside a payload: the library trusts it, the checksum of the block does not.
     let at = bytes.windows(8).position(|window| window == br#"{"n": 17"#).unwrap();
     flip(&store, at + 6);
     let said = fsck(&dir);
@@ -114,6 +114,33 @@ fn a_lost_log_and_a_lost_store_are_problems() {
         std::fs::remove_file(dir.join(lost)).unwrap();
         expect(&fsck(&dir), 1, "PROBLEM");
     }
+}
+
+#[test]
+fn a_manifest_that_names_fewer_shards_is_a_problem() {
+    let tmp = tempfile::tempdir().unwrap();
+    let dir = tmp.path().join("data");
+    filled(&dir, 3);
+    let manifest = std::fs::read_to_string(dir.join("MANIFEST")).unwrap();
+    std::fs::write(dir.join("MANIFEST"), manifest.replace("shards: 3", "shards: 1")).unwrap();
+    expect(&fsck(&dir), 1, "its MANIFEST is damaged");
+    // As versions wrote it that had no checksum.
+    let (fields, _) = manifest.split_once("checksum").unwrap();
+    let old = fields.replace("format: 2", "format: 1").replace("shards: 3", "shards: 1");
+    std::fs::write(dir.join("MANIFEST"), old).unwrap();
+    expect(&fsck(&dir), 1, "shard-001 is there too");
+}
+
+#[test]
+fn swapped_stores_are_a_problem() {
+    let tmp = tempfile::tempdir().unwrap();
+    let dir = tmp.path().join("data");
+    filled(&dir, 2);
+    let at = |name: &str| dir.join(name);
+    std::fs::rename(at("shard-000/store"), at("held")).unwrap();
+    std::fs::rename(at("shard-001/store"), at("shard-000/store")).unwrap();
+    std::fs::rename(at("held"), at("shard-001/store")).unwrap();
+    expect(&fsck(&dir), 1, "here belongs shard 0 of 2");
 }
 
 #[test]
@@ -185,7 +212,7 @@ fn a_newer_directory_is_not_checked() {
     let dir = tmp.path().join("data");
     filled(&dir, 1);
     let manifest = std::fs::read_to_string(dir.join("MANIFEST")).unwrap();
-    let newer = manifest.replace("codeq-format: 1", "codeq-format: 99");
+    let newer = manifest.replace("codeq-format: 2", "codeq-format: 99");
     assert_ne!(manifest, newer);
     std::fs::write(dir.join("MANIFEST"), newer).unwrap();
     expect(&fsck(&dir), 2, "format version 99");

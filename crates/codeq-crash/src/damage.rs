@@ -1,0 +1,330 @@
+//! Damaged stores and manifests, and files that are missing or of somebody else: every start either shows
+//! everything that was acknowledged, and hands it out, or refuses and names what is wrong.
+
+use std::fs;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, bail};
+use clap::Args;
+use codeq_core::command::{Claim, Selector};
+use codeq_core::reply::Reply;
+use codeq_engine::{Engine, EngineError, Options, layout};
+use codeq_sim::rng::Rng;
+
+use crate::client::runtime;
+use crate::setup::TENANTS;
+use crate::small::{SmallClient, copy_dir, options};
+use crate::sweep::flip;
+
+/// Shards of the directory that is damaged.
+const SHARDS: u16 = 3;
+/// Tasks in it: enough for B-trees of several levels.
+const TASKS: u64 = 900;
+const SECTOR: u64 = 512;
+
+/// A campaign.
+#[derive(Debug, Args)]
+pub struct Damage {
+    /// Damages of stores: flipped bits and zeroed sectors in turn.
+    #[arg(long, default_value_t = 4_000)]
+    pub stores: u64,
+    /// Damages of the manifest.
+    #[arg(long, default_value_t = 400)]
+    pub manifests: u64,
+    /// The seed of the damages.
+    #[arg(long, default_value_t = 1)]
+    pub seed: u64,
+    /// Where the copies are made.
+    #[arg(long, default_value = "/dev/shm")]
+    pub root: PathBuf,
+}
+
+/// What became of the damaged copies.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct Tally {
+    /// Copies that were opened.
+    pub tried: u64,
+    /// Refused to open, and said which directory or file is wrong.
+    pub refused: u64,
+    /// Opened; then a read stopped the engine, and said which file is wrong.
+    pub stopped: u64,
+    /// Opened with a store that was made again from the log, and showed everything.
+    pub rebuilt: u64,
+    /// Opened and showed everything.
+    pub whole: u64,
+    /// Anything else: what was done, and what was seen.
+    pub silent: Vec<String>,
+}
+
+/// Runs all of it; says what it came to.
+pub fn run(damage: &Damage) -> anyhow::Result<String> {
+    let (stores, manifests, seed) = (damage.stores, damage.manifests, damage.seed);
+    let purged = Image::make(&damage.root, true)?;
+    let complete = Image::make(&damage.root, false)?;
+    let stores = [
+        // A start that verifies the stores, and one that leaves it to the reads, as with large ones.
+        purged.stores(stores / 2, seed, true)?,
+        purged.stores(stores / 4, seed + 1, false)?,
+        // The log still has everything: a damaged store can be made again.
+        complete.stores(stores - stores / 2 - stores / 4, seed + 2, true)?,
+    ];
+    let manifests = purged.manifests(manifests, seed)?;
+    let files = [purged.files(&complete)?, complete.files(&purged)?];
+    let text =
+        format!("damage: stores={stores:?} manifests={manifests:?} files={files:?} seed={seed}");
+    println!("{text}");
+    let all = stores.iter().chain([&manifests]).chain(&files);
+    let silent: Vec<&String> = all.flat_map(|tally| &tally.silent).collect();
+    if !silent.is_empty() {
+        bail!("{} damages went unnoticed: {silent:#?}", silent.len());
+    }
+    Ok(text)
+}
+
+/// A directory as a crash leaves it, and what was acknowledged by then.
+pub struct Image {
+    dir: tempfile::TempDir,
+    client: SmallClient,
+    unfinished: usize,
+}
+
+impl Image {
+    /// Works for a while, with checkpoints, and takes a copy while the engine runs. The log of a `purged` one
+    /// no longer begins at its first frame.
+    pub fn make(root: &Path, purged: bool) -> anyhow::Result<Image> {
+        let dir = tempfile::tempdir_in(root)?;
+        let (live, image) = (dir.path().join("live"), dir.path().join("image"));
+        let segment_bytes = if purged { 64 << 10 } else { 4 << 20 };
+        let engine = Engine::open(&live, Options { segment_bytes, ..engine_options() })?;
+        let mut client = SmallClient::new(0)?;
+        for round in 0..TASKS {
+            client.enqueue(&engine)?;
+            if round % 5 == 0 {
+                client.finish_one(&engine)?;
+            }
+            // Two make the log forget what came before the first.
+            if round % (TASKS / 4) == 1 {
+                engine.checkpoint()?;
+            }
+        }
+        let wanted = |first: u64| (first > 1) == purged;
+        for _ in 0..100 {
+            copy_dir(&live, &image)?;
+            let log = codeq_log::verify(&codeq_disk::RealDisk, &layout::log_dir(&image))?;
+            if wanted(log.first_index) {
+                let ended = client.acked.values().filter(|(_, result)| result.is_some()).count();
+                let unfinished = client.acked.len() - ended;
+                return Ok(Image { dir, client, unfinished });
+            }
+            // Segments leave the directory in the background.
+            fs::remove_dir_all(&image)?;
+            client.enqueue(&engine)?;
+        }
+        bail!("the log was never as wanted (purged: {purged})")
+    }
+
+    fn image(&self) -> PathBuf {
+        self.dir.path().join("image")
+    }
+
+    /// Opens a copy after `damage` has been done to it.
+    fn try_one(
+        &self,
+        tally: &mut Tally,
+        what: String,
+        verify: bool,
+        damage: impl FnOnce(&Path) -> anyhow::Result<()>,
+    ) -> anyhow::Result<()> {
+        let copy = self.dir.path().join("copy");
+        if copy.exists() {
+            fs::remove_dir_all(&copy)?;
+        }
+        copy_dir(&self.image(), &copy)?;
+        damage(&copy).with_context(|| what.clone())?;
+        tally.tried += 1;
+        let verify_bytes_max = if verify { u64::MAX } else { 0 };
+        let options = Options { verify_bytes_max, shards: None, ..engine_options() };
+        let named = |text: &str| text.contains(&*copy.to_string_lossy());
+        let engine = match Engine::open(&copy, options) {
+            Ok(engine) => engine,
+            Err(error) if named(&error.to_string()) => {
+                tally.refused += 1;
+                return Ok(());
+            }
+            Err(error) => {
+                tally.silent.push(format!("{what}: refused without a name: {error}"));
+                return Ok(());
+            }
+        };
+        match self.lost(&engine) {
+            Ok(lost) if lost.is_empty() && engine.rebuilt().is_empty() => tally.whole += 1,
+            Ok(lost) if lost.is_empty() => tally.rebuilt += 1,
+            Ok(lost) => {
+                let first = lost.first().cloned().unwrap_or_default();
+                tally.silent.push(format!("{what}: {} lost, {first}", lost.len()));
+            }
+            Err(error) if named(&error.to_string()) => tally.stopped += 1,
+            Err(error) => tally.silent.push(format!("{what}: stopped without a name: {error}")),
+        }
+        Ok(())
+    }
+
+    /// What was acknowledged and is not there, or cannot be claimed.
+    fn lost(&self, engine: &Engine) -> Result<Vec<String>, EngineError> {
+        let mut lost = self.client.missing(engine)?;
+        let mut claimed = 0;
+        loop {
+            let claim = Claim {
+                tenant: TENANTS[0].into(),
+                worker: "drain".into(),
+                from: Selector::Any,
+                lease: 600_000,
+                count: 100,
+            };
+            let runtime =
+                runtime().map_err(|error| EngineError::Failed(error.to_string().into()))?;
+            match runtime.block_on(engine.claim(claim, 0))? {
+                Reply::Claimed(tasks) if tasks.is_empty() => break,
+                Reply::Claimed(tasks) => claimed += tasks.len(),
+                other => lost.push(format!("a claim gave {other:?}")),
+            }
+        }
+        if claimed != self.unfinished {
+            lost.push(format!(
+                "{claimed} tasks can be claimed, {} were acknowledged",
+                self.unfinished
+            ));
+        }
+        Ok(lost)
+    }
+
+    /// Flips bits and zeroes sectors of stores, in turn.
+    pub fn stores(&self, count: u64, seed: u64, verify: bool) -> anyhow::Result<Tally> {
+        let mut rng = Rng::new(seed).fork("stores");
+        let mut tally = Tally::default();
+        for number in 0..count {
+            let shard = rng.below(u64::from(SHARDS)) as u16;
+            let len = fs::metadata(layout::store_path(&self.image(), shard))?.len();
+            let bit = rng.below(len * 8);
+            let sector = number.is_multiple_of(2);
+            let what =
+                format!("shard {shard} {} {bit}", if sector { "sector of bit" } else { "bit" });
+            self.try_one(&mut tally, what, verify, |copy| {
+                let path = layout::store_path(copy, shard);
+                if sector { zero(&path, bit / 8 / SECTOR * SECTOR) } else { flip(&path, bit) }
+            })?;
+        }
+        Ok(tally)
+    }
+
+    /// Damages the manifest in many ways, that of this version and that of the one before, in turn.
+    pub fn manifests(&self, count: u64, seed: u64) -> anyhow::Result<Tally> {
+        let text = fs::read_to_string(self.image().join("MANIFEST"))?;
+        let (fields, _) = text.split_once("checksum").context("a manifest without checksum")?;
+        let old = fields.replace("codeq-format: 2", "codeq-format: 1");
+        let mut rng = Rng::new(seed).fork("manifests");
+        let mut tally = Tally::default();
+        for number in 0..count {
+            let mut bytes =
+                if number.is_multiple_of(4) { &old } else { &text }.clone().into_bytes();
+            let at = rng.below(bytes.len() as u64) as usize;
+            let kind = rng.below(5);
+            match kind {
+                0 => bytes.truncate(at),
+                1 => bytes.get_mut(at..).into_iter().for_each(|rest| rest.fill(0)),
+                2 => bytes.insert(at, rng.pick(b"0123456789\n ").copied().unwrap_or_default()),
+                3 => drop(bytes.remove(at)),
+                _ => bytes.get_mut(at).into_iter().for_each(|byte| *byte ^= 1 << rng.below(8)),
+            }
+            let what = format!("manifest {:?}", String::from_utf8_lossy(&bytes));
+            self.try_one(&mut tally, what, true, |copy| {
+                Ok(fs::write(copy.join("MANIFEST"), bytes)?)
+            })?;
+        }
+        Ok(tally)
+    }
+
+    /// Removes every file, and puts every other file of the same kind into its place.
+    pub fn files(&self, other: &Image) -> anyhow::Result<Tally> {
+        let mut tally = Tally::default();
+        let files = files(&self.image())?;
+        for file in &files {
+            let name = file.display();
+            self.try_one(&mut tally, format!("{name} removed"), true, |copy| {
+                Ok(fs::remove_file(copy.join(file))?)
+            })?;
+            self.try_one(&mut tally, format!("{name} emptied"), true, |copy| {
+                Ok(fs::write(copy.join(file), "")?)
+            })?;
+            let alike = |other: &&PathBuf| other.extension() == file.extension() && *other > file;
+            for second in files.iter().filter(alike) {
+                self.try_one(
+                    &mut tally,
+                    format!("{name} and {} swapped", second.display()),
+                    true,
+                    |copy| {
+                        let held = copy.join("held");
+                        fs::rename(copy.join(file), &held)?;
+                        fs::rename(copy.join(second), copy.join(file))?;
+                        Ok(fs::rename(&held, copy.join(second))?)
+                    },
+                )?;
+            }
+            let foreign = other.image().join(file);
+            if foreign.exists() && !file.ends_with("LOCK") {
+                self.try_one(&mut tally, format!("{name} of another directory"), true, |copy| {
+                    fs::copy(&foreign, copy.join(file))?;
+                    Ok(())
+                })?;
+            }
+        }
+        let dirs = (0..SHARDS).map(|shard| layout::shard_dir(Path::new(""), shard));
+        for dir in dirs.chain([layout::log_dir(Path::new(""))]) {
+            let name = dir.display();
+            self.try_one(&mut tally, format!("{name} removed"), true, |copy| {
+                Ok(fs::remove_dir_all(copy.join(&dir))?)
+            })?;
+            self.try_one(&mut tally, format!("{name} of another directory"), true, |copy| {
+                fs::remove_dir_all(copy.join(&dir))?;
+                copy_dir(&other.image().join(&dir), &copy.join(&dir))
+            })?;
+        }
+        self.try_one(&mut tally, "one more shard".to_owned(), true, |copy| {
+            copy_dir(&copy.join("shard-000"), &copy.join("shard-003"))
+        })?;
+        Ok(tally)
+    }
+}
+
+fn engine_options() -> Options {
+    Options {
+        shards: Some(SHARDS),
+        memtable_bytes: 16 << 20,
+        checkpoint_log_bytes: u64::MAX,
+        ..options()
+    }
+}
+
+/// The files of a directory, by their names in it.
+fn files(dir: &Path) -> anyhow::Result<Vec<PathBuf>> {
+    let mut found = Vec::new();
+    for entry in fs::read_dir(dir)? {
+        let entry = entry?;
+        let name = PathBuf::from(entry.file_name());
+        if entry.file_type()?.is_dir() {
+            found.extend(files(&entry.path())?.into_iter().map(|inner| name.join(inner)));
+        } else {
+            found.push(name);
+        }
+    }
+    found.sort();
+    Ok(found)
+}
+
+fn zero(path: &Path, at: u64) -> anyhow::Result<()> {
+    let file = fs::File::options().write(true).open(path)?;
+    let len = file.metadata()?.len().saturating_sub(at).min(SECTOR);
+    file.write_all_at(&vec![0; len as usize], at)?;
+    Ok(())
+}

@@ -1,0 +1,138 @@
+//! The mark of a directory that is being made: by a first start, a backup or a restore.
+//!
+//! It is written, durably, before anything else, and goes when the MANIFEST is there, which is the last thing
+//! to come. So a directory without MANIFEST is one of these:
+//!
+//! | mark | what it is | what a start does |
+//! |---|---|---|
+//! | none, and nothing else | an empty place | makes a directory in it |
+//! | none | somebody else's, or one of ours that has lost its MANIFEST | refuses |
+//! | creation | a first start that was interrupted; nobody was ever answered | clears it and begins again |
+//! | backup, restore | half of one | refuses |
+//!
+//! With the MANIFEST the directory is complete, mark or not.
+
+use std::fmt;
+use std::path::{Path, PathBuf};
+
+use codeq_disk::Disk;
+
+use crate::error::OpenError;
+use crate::layout;
+
+/// What makes a directory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Work {
+    /// The first start in an empty place.
+    Creation,
+    /// `codeq backup`.
+    Backup,
+    /// `codeq restore`.
+    Restore,
+}
+
+impl Work {
+    const ALL: [Work; 3] = [Work::Creation, Work::Backup, Work::Restore];
+}
+
+impl fmt::Display for Work {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Work::Creation => "creation",
+            Work::Backup => "backup",
+            Work::Restore => "restore",
+        })
+    }
+}
+
+const NAME: &str = "INCOMPLETE";
+const UNFINISHED: &str = "INCOMPLETE.new";
+
+fn path(dir: &Path) -> PathBuf {
+    dir.join(NAME)
+}
+
+/// Makes the directory and marks it. It must be empty or missing.
+pub(crate) fn begin(disk: &dyn Disk, dir: &Path, work: Work) -> Result<(), OpenError> {
+    disk.create_dir_all(dir).map_err(OpenError::io("create", dir))?;
+    let text = format!("unfinished {work}\n");
+    layout::replace(disk, dir, UNFINISHED, NAME, &text)?;
+    if let Some(parent) = dir.parent().filter(|parent| !parent.as_os_str().is_empty()) {
+        disk.sync_dir(parent).map_err(OpenError::io("sync", parent))?;
+    }
+    Ok(())
+}
+
+/// Removes the mark of a directory that has its MANIFEST.
+pub(crate) fn end(disk: &dyn Disk, dir: &Path) -> Result<(), OpenError> {
+    let path = path(dir);
+    if disk.exists(&path).map_err(OpenError::io("look for", &path))? {
+        disk.remove(&path).map_err(OpenError::io("remove", &path))?;
+        disk.sync_dir(dir).map_err(OpenError::io("sync", dir))?;
+    }
+    Ok(())
+}
+
+/// The mark of a directory, if it has one.
+pub(crate) fn find(disk: &dyn Disk, dir: &Path) -> Result<Option<Work>, OpenError> {
+    let path = path(dir);
+    if !disk.exists(&path).map_err(OpenError::io("look for", &path))? {
+        return Ok(None);
+    }
+    let text = layout::read(disk, &path).map_err(OpenError::io("read", &path))?;
+    let work = Work::ALL.into_iter().find(|work| text == format!("unfinished {work}\n"));
+    let damaged = || OpenError::Foreign {
+        dir: dir.to_owned(),
+        reason: format!("its file {NAME} is damaged: remove the directory, or choose another"),
+    };
+    work.map(Some).ok_or_else(damaged)
+}
+
+/// Why a directory without MANIFEST is not one to work with; none if it is an empty place.
+pub fn refusal(disk: &dyn Disk, dir: &Path) -> Result<Option<OpenError>, OpenError> {
+    let foreign = |reason: String| Some(OpenError::Foreign { dir: dir.to_owned(), reason });
+    if !disk.exists(dir).map_err(OpenError::io("look for", dir))? {
+        return Ok(None);
+    }
+    if let Some(work) = find(disk, dir)? {
+        return Ok(Some(OpenError::Unfinished { dir: dir.to_owned(), work }));
+    }
+    let names = disk.list(dir).map_err(OpenError::io("list", dir))?;
+    let held = names.iter().find(|name| !is_allowed(name));
+    let ours = names.iter().any(|name| name == "log" || layout::is_shard(name));
+    Ok(match held {
+        Some(_) if ours => foreign(
+            "its MANIFEST is missing, but there is data; nothing was changed: restore it from a backup"
+                .to_owned(),
+        ),
+        Some(name) => foreign(format!("it holds '{name}'; choose an empty directory")),
+        None => None,
+    })
+}
+
+/// What an empty place may hold: the lock, what some filesystems put into their root, and a mark that was
+/// never finished.
+pub(crate) fn is_allowed(name: &str) -> bool {
+    matches!(name, "LOCK" | "lost+found" | UNFINISHED)
+}
+
+/// Removes what an interrupted creation has left, but for its mark.
+pub(crate) fn clear(disk: &dyn Disk, dir: &Path) -> Result<(), OpenError> {
+    let names = disk.list(dir).map_err(OpenError::io("list", dir))?;
+    let expected = |name: &str| {
+        is_allowed(name) || layout::is_shard(name) || matches!(name, "log" | "MANIFEST.new" | NAME)
+    };
+    if let Some(name) = names.iter().find(|name| !expected(name)) {
+        let reason = format!("it holds '{name}'; choose an empty directory");
+        return Err(OpenError::Foreign { dir: dir.to_owned(), reason });
+    }
+    for name in names.iter().filter(|name| *name == "log" || layout::is_shard(name)) {
+        let sub = dir.join(name);
+        for file in disk.list(&sub).map_err(OpenError::io("list", &sub))? {
+            let file = sub.join(file);
+            disk.remove(&file).map_err(OpenError::io("remove", &file))?;
+        }
+        disk.sync_dir(&sub).map_err(OpenError::io("sync", &sub))?;
+    }
+    Ok(())
+}

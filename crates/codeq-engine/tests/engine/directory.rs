@@ -1,0 +1,243 @@
+//! What a start makes of directories whose files are missing, mixed, damaged or of older versions.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use codeq_disk::RealDisk;
+use codeq_engine::{Engine, OpenError, Options, layout};
+
+use crate::harness::{TENANT, block, eventually, open, put, small};
+
+const TASKS: u64 = 60;
+
+fn sharded() -> Options {
+    Options { shards: Some(3), ..small() }
+}
+
+/// A directory of three shards with tasks, closed.
+fn filled(dir: &Path) {
+    let engine = Engine::open(dir, sharded()).unwrap();
+    (0..TASKS).for_each(|n| drop(put(&engine, "q", &n.to_string())));
+}
+
+fn ready(engine: &Engine) -> u64 {
+    block(engine.queue(TENANT, "q")).unwrap().unwrap().counts.ready()
+}
+
+fn files(dir: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
+    let mut found = BTreeMap::new();
+    for entry in std::fs::read_dir(dir).unwrap() {
+        let path = entry.unwrap().path();
+        if path.is_dir() {
+            found.extend(files(&path));
+        } else if !path.ends_with("LOCK") {
+            found.insert(path.clone(), std::fs::read(path).unwrap());
+        }
+    }
+    found
+}
+
+/// The refusal of a directory, which must be left as it is.
+#[track_caller]
+fn refused(dir: &Path, part: &str) -> OpenError {
+    let before = files(dir);
+    let error = Engine::open(dir, small()).err().unwrap();
+    let text = error.to_string();
+    assert!(text.contains(part) && text.contains(dir.to_str().unwrap()), "{text}");
+    assert!(files(dir) == before, "it was changed: {text}");
+    error
+}
+
+fn flip(path: &Path, place: usize) {
+    let mut bytes = std::fs::read(path).unwrap();
+    bytes[place] ^= 0x10;
+    std::fs::write(path, bytes).unwrap();
+}
+
+/// The first byte of a payload in a store.
+fn payload(store: &Path) -> usize {
+    let bytes = std::fs::read(store).unwrap();
+    bytes.windows(5).position(|window| window == b"\"find").unwrap()
+}
+
+#[test]
+fn a_directory_that_lost_its_manifest_is_never_cleared() {
+    let tmp = tempfile::tempdir().unwrap();
+    filled(tmp.path());
+    std::fs::remove_file(tmp.path().join("MANIFEST")).unwrap();
+    refused(tmp.path(), "its MANIFEST is missing, but there is data");
+    // A log that cannot be read is no empty log.
+    let log = layout::log_dir(tmp.path());
+    for file in files(&log).into_keys() {
+        flip(&file, 20);
+    }
+    refused(tmp.path(), "its MANIFEST is missing, but there is data");
+    // Stores alone count too: half of a backup of a version that did not mark them.
+    std::fs::remove_dir_all(log).unwrap();
+    refused(tmp.path(), "its MANIFEST is missing, but there is data");
+    std::fs::write(tmp.path().join("INCOMPLETE"), "unfinished restore\n").unwrap();
+    let error = refused(tmp.path(), "remove the directory and run the restore again");
+    assert!(matches!(error, OpenError::Unfinished { .. }));
+    std::fs::write(tmp.path().join("INCOMPLETE"), "unfinished").unwrap();
+    refused(tmp.path(), "INCOMPLETE is damaged");
+}
+
+#[test]
+fn a_manifest_is_held_against_its_checksum_and_the_rest() {
+    let tmp = tempfile::tempdir().unwrap();
+    let dir = tmp.path();
+    filled(dir);
+    let path = dir.join("MANIFEST");
+    let good = std::fs::read_to_string(&path).unwrap();
+    let write = |text: &str| std::fs::write(&path, text).unwrap();
+    for (from, to) in
+        [("shards: 3", "shards: 1"), ("shards: 3", "shards: 03"), ("log-id: ", "log-id: 1")]
+    {
+        write(&good.replace(from, to));
+        refused(dir, "its MANIFEST is damaged");
+    }
+    // Without a checksum, as version 1 wrote it, the rest has to say it.
+    let (fields, _) = good.split_once("checksum").unwrap();
+    let old = fields.replace("codeq-format: 2", "codeq-format: 1");
+    write(&old.replace("shards: 3", "shards: 1"));
+    refused(dir, "shard-001 is there too");
+    write(&old.replace("shards: 3", "shards: 4"));
+    refused(dir, "shard-003 is missing");
+    write(&format!("{}log-id: 7\n", old.split("log-id").next().unwrap()));
+    refused(dir, "its log has the id");
+    write(&old);
+    let engine = open(dir);
+    assert_eq!(ready(&engine), TASKS);
+    drop(engine);
+    assert_eq!(std::fs::read_to_string(&path).unwrap(), good, "it became one of this version");
+}
+
+#[test]
+fn stores_and_logs_in_the_wrong_place_are_refused() {
+    let tmp = tempfile::tempdir().unwrap();
+    let (dir, other) = (tmp.path().join("data"), tmp.path().join("other"));
+    filled(&dir);
+    filled(&other);
+    let store = |shard| layout::store_path(&dir, shard);
+    let held = tmp.path().join("held");
+    let swap = |a: &Path, b: &Path| {
+        std::fs::rename(a, &held).unwrap();
+        std::fs::rename(b, a).unwrap();
+        std::fs::rename(&held, b).unwrap();
+    };
+    let not_here = |error: OpenError| {
+        assert!(error.to_string().contains("does not belong here"), "{error}");
+    };
+    swap(&store(0), &store(1));
+    not_here(Engine::open(&dir, small()).err().unwrap());
+    swap(&store(0), &store(1));
+    swap(&store(2), &layout::store_path(&other, 2));
+    not_here(Engine::open(&dir, small()).err().unwrap());
+    swap(&store(2), &layout::store_path(&other, 2));
+    swap(&layout::log_dir(&dir), &layout::log_dir(&other));
+    refused(&dir, "its log has the id");
+    swap(&layout::log_dir(&dir), &layout::log_dir(&other));
+    std::fs::create_dir(dir.join("shard-003")).unwrap();
+    refused(&dir, "shard-003 is there too");
+    std::fs::remove_dir(dir.join("shard-003")).unwrap();
+    assert_eq!(ready(&open(&dir)), TASKS);
+}
+
+#[test]
+fn a_damaged_store_is_made_again_if_the_log_has_everything() {
+    let tmp = tempfile::tempdir().unwrap();
+    let dir = tmp.path();
+    let engine = open(dir);
+    (0..TASKS).for_each(|n| drop(put(&engine, "q", &format!("\"find {n}\""))));
+    drop(engine);
+    let store = layout::store_path(dir, 0);
+    for (round, lost) in [false, true].into_iter().enumerate() {
+        if lost {
+            std::fs::remove_file(&store).unwrap();
+        } else {
+            flip(&store, payload(&store));
+        }
+        let engine = open(dir);
+        assert_eq!(ready(&engine), TASKS);
+        let [told] = engine.rebuilt() else { panic!("{:?}", engine.rebuilt()) };
+        assert!(told.contains("made again from the log"), "{told}");
+        assert_eq!(told.contains("store.damaged-1"), round == 0, "{told}");
+        drop(engine);
+        assert!(dir.join("shard-000/store.damaged-1").exists());
+        let engine = open(dir);
+        assert_eq!((ready(&engine), engine.rebuilt().len()), (TASKS, 0));
+    }
+}
+
+#[test]
+fn a_damaged_store_is_refused_if_the_log_has_not_everything() {
+    let tmp = tempfile::tempdir().unwrap();
+    let dir = tmp.path();
+    let engine = open(dir);
+    let first = || codeq_log::verify(&RealDisk, &layout::log_dir(dir)).map(|log| log.first_index);
+    let mut made = 0;
+    eventually("the log is purged", || {
+        put(&engine, "q", &format!("\"find {}\"", "x".repeat(3_000)));
+        made += 1;
+        if made % 50 == 0 {
+            engine.checkpoint().unwrap();
+        }
+        first().is_ok_and(|first| first > 1)
+    });
+    drop(engine);
+    let store = layout::store_path(dir, 0);
+    let good = std::fs::read(&store).unwrap();
+    flip(&store, payload(&store));
+    let error = Engine::open(dir, small()).err().unwrap().to_string();
+    assert!(error.contains("is damaged") && error.contains(store.to_str().unwrap()), "{error}");
+    // A start that does not look at everything leaves it to the reads, which stop the engine.
+    let engine = Engine::open(dir, Options { verify_bytes_max: 0, ..small() });
+    let error = match engine {
+        Err(error) => error.to_string(),
+        Ok(engine) => {
+            let mut error = None;
+            while error.is_none() {
+                let claim = crate::harness::claim("q", 100);
+                error = block(engine.claim(claim, 0)).err();
+            }
+            error.unwrap().to_string()
+        }
+    };
+    assert!(error.contains("does not match its checksum"), "{error}");
+    assert!(error.contains(store.to_str().unwrap()), "{error}");
+    std::fs::write(&store, good).unwrap();
+    assert_eq!(ready(&open(dir)), made);
+}
+
+/// A directory of version 1 whose stores have no checksums of their blocks gets all of it while it runs.
+#[test]
+fn an_older_directory_is_brought_up_to_date() {
+    let tmp = tempfile::tempdir().unwrap();
+    let dir = tmp.path();
+    filled(dir);
+    for shard in 0..3 {
+        let store = layout::store_path(dir, shard);
+        std::fs::write(&store, without_sums(&std::fs::read(&store).unwrap())).unwrap();
+    }
+    let engine = open(dir);
+    assert_eq!(ready(&engine), TASKS);
+    let is_new = |shard| {
+        let store = std::fs::read(layout::store_path(dir, shard)).unwrap();
+        store.starts_with(b"cQs")
+    };
+    eventually("every store has its sums", || (0..3).all(is_new));
+    drop(engine);
+    assert_eq!(ready(&open(dir)), TASKS);
+}
+
+/// A store as versions wrote it that knew no sums of blocks: the blocks alone.
+fn without_sums(bytes: &[u8]) -> Vec<u8> {
+    let mut plain: Vec<u8> = bytes
+        .chunks(4096)
+        .enumerate()
+        .filter(|(number, _)| !number.is_multiple_of(1025))
+        .flat_map(|(_, block)| block.to_vec())
+        .collect();
+    plain[508..512].fill(0);
+    plain
+}

@@ -1,0 +1,162 @@
+//! Damaged files: whatever a store shows is what was written, or it shows an error.
+
+use std::os::unix::fs::FileExt;
+use std::sync::Arc;
+
+use codeq_core::kv::{Direction, Key, Kv, KvError, KvRead, Table};
+use codeq_disk::{RealDisk, SharedDisk};
+use codeq_store::{Options, Store, StoreError, check};
+
+use crate::sim_disk::SimDisk;
+use crate::{checkpoint, contents, create, options, path, value};
+
+const ROWS: u128 = 1500;
+const SECTOR: usize = 512;
+
+/// A store deep enough for branch pages, as a kill leaves it after two checkpoints, and its rows.
+fn killed() -> (Vec<u8>, Vec<Vec<(Key, bytes::Bytes)>>) {
+    let disk = SimDisk::new();
+    let mut store = create(&disk);
+    for key in 0..ROWS {
+        store.insert(Table::Body, key, value(format!("body {key} ").repeat(20)));
+        store.insert(Table::Index, key, value(""));
+    }
+    checkpoint(&mut store, 1);
+    for key in 0..ROWS / 10 {
+        store.put(Table::Body, key * 10, value("changed"));
+    }
+    checkpoint(&mut store, 2);
+    let expected = contents(&store);
+    let bytes = disk.bytes(path());
+    drop(store);
+    (bytes, expected)
+}
+
+/// Every row by a scan and by its key.
+fn read(store: &Store) -> Result<Vec<Vec<(Key, bytes::Bytes)>>, KvError> {
+    let mut all = Vec::new();
+    for table in Table::ALL {
+        let mut rows = Vec::new();
+        store.scan(table, 0, Key::MAX, Direction::Forward, usize::MAX, &mut rows)?;
+        all.push(rows);
+    }
+    for key in 0..ROWS {
+        let found = store.get(Table::Body, key)?;
+        assert!(found.is_some(), "row {key} is hidden");
+    }
+    Ok(all)
+}
+
+/// What became of a damaged file.
+#[derive(Debug, Default, PartialEq, Eq)]
+struct Tally {
+    refused: u32,
+    failed: u32,
+    harmless: u32,
+}
+
+impl Tally {
+    fn try_one(&mut self, bytes: Vec<u8>, expected: &[Vec<(Key, bytes::Bytes)>], what: &str) {
+        let disk = SimDisk::new();
+        disk.put_file(path(), bytes.clone());
+        let checked = check(&disk.shared(), path());
+        assert!(disk.bytes(path()) == bytes, "a check changes nothing");
+        let store = match Store::open(disk.shared(), path(), options()) {
+            Ok(store) => store,
+            Err(error) => {
+                assert!(error.to_string().contains(crate::PATH), "{error}");
+                self.refused += 1;
+                return;
+            }
+        };
+        match read(&store) {
+            Ok(rows) => {
+                assert!(rows == expected, "{what}: other rows, and nobody noticed");
+                self.harmless += 1;
+            }
+            Err(error) => {
+                assert!(checked.is_err(), "{what}: {error}, which the check did not see");
+                assert!(error.to_string().contains(crate::PATH), "{error}");
+                self.failed += 1;
+                return;
+            }
+        }
+        // The next checkpoint must not overwrite anything that counts.
+        let mut store = store;
+        for key in 0..ROWS / 2 {
+            store.put(Table::Index, key, value("later"));
+        }
+        let mut flushed = store.freeze(3).unwrap().run();
+        if store.flushed(&mut flushed).is_ok() {
+            assert_eq!(
+                read(&store).unwrap()[Table::Body as usize],
+                expected[Table::Body as usize],
+                "{what}"
+            );
+        }
+    }
+}
+
+#[test]
+fn a_flipped_bit_is_never_served() {
+    let (good, expected) = killed();
+    let mut tally = Tally::default();
+    let places = (0..6 * 4096).step_by(149).chain((0..good.len()).step_by(3571));
+    for place in places {
+        let mut bytes = good.clone();
+        bytes[place] ^= 1 << (place % 8);
+        tally.try_one(bytes, &expected, &format!("byte {place}"));
+    }
+    assert!(tally.refused + tally.failed > 100 && tally.harmless > 50, "{tally:?}");
+}
+
+#[test]
+fn a_zeroed_sector_is_never_served() {
+    let (good, expected) = killed();
+    let mut tally = Tally::default();
+    for sector in (0..good.len() / SECTOR).step_by(7) {
+        let mut bytes = good.clone();
+        bytes[sector * SECTOR..][..SECTOR].fill(0);
+        tally.try_one(bytes, &expected, &format!("sector {sector}"));
+    }
+    assert!(tally.refused + tally.failed > 50, "{tally:?}");
+}
+
+#[test]
+fn a_cut_or_swapped_file_is_never_served() {
+    let (good, expected) = killed();
+    let mut tally = Tally::default();
+    for blocks in (0..good.len() / 4096).step_by(29) {
+        tally.try_one(good[..blocks * 4096].to_vec(), &expected, &format!("{blocks} blocks left"));
+    }
+    // Two blocks in each other's place: each is sound, and neither belongs there.
+    for block in (2..good.len() / 4096 - 1).step_by(23) {
+        let mut bytes = good.clone();
+        let (left, right) = bytes.split_at_mut((block + 1) * 4096);
+        left[block * 4096..].swap_with_slice(&mut right[..4096]);
+        tally.try_one(bytes, &expected, &format!("blocks {block} and {} swapped", block + 1));
+    }
+    assert!(tally.refused + tally.failed > 10, "{tally:?}");
+}
+
+/// Rot does not wait for a start.
+#[test]
+fn damage_under_a_running_store_stops_its_reads() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("store");
+    let good = killed().0;
+    std::fs::write(&path, &good).unwrap();
+    let disk: SharedDisk = Arc::new(RealDisk);
+    // Hardly any cache, so that reads reach the file.
+    let options = Options { cache_bytes: 16 << 10, ..options() };
+    let store = Store::open(Arc::clone(&disk), &path, options).unwrap();
+    read(&store).unwrap();
+    let place = good.windows(10).position(|window| window == b"body 1234 ").unwrap();
+    let file = std::fs::File::options().write(true).open(&path).unwrap();
+    file.write_all_at(b"B", place as u64).unwrap();
+    let error = read(&store).unwrap_err().to_string();
+    let told = ["does not match its checksum", "restore it from a backup", path.to_str().unwrap()];
+    assert!(told.iter().all(|part| error.contains(part)), "{error}");
+    let error = check(&disk, &path).unwrap_err();
+    assert!(matches!(error, StoreError::Corrupt { .. }), "{error}");
+}
