@@ -6,7 +6,7 @@ use codeq_core::codec::read_group;
 use codeq_core::state::State;
 use codeq_disk::{Disk, SharedDisk};
 use codeq_log::{Log, LogError, NewLog};
-use codeq_store::{Store, StoreError};
+use codeq_store::Store;
 
 use crate::error::OpenError;
 use crate::layout::{self, Manifest};
@@ -178,7 +178,8 @@ fn checkpoint_full(
         if let Some(job) = store.freeze(done) {
             match store.flushed(&mut job.run()) {
                 // A full disk is no reason not to start: reads work, and so will writes later.
-                Ok(()) | Err(StoreError::Full { .. }) => {}
+                Ok(()) => {}
+                Err(error) if error.is_retryable() => {}
                 Err(error) => return Err(error.into()),
             }
         }

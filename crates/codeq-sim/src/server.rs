@@ -298,7 +298,7 @@ impl Server {
         };
         match shard.flushed(&mut job.run()) {
             Ok(()) => {}
-            Err(StoreError::Full { .. }) => {
+            Err(error) if error.is_retryable() => {
                 self.retry.iter_mut().skip(number).take(1).for_each(|retry| *retry = true);
                 return Ok(());
             }
