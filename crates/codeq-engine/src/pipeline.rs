@@ -19,8 +19,7 @@ use crate::options::{GROUP_MAX, Options};
 use crate::result_waiters::ResultWaiters;
 
 /// By the number in [`Pipeline::short`].
-const SHORTAGES: [Option<Shortage>; 3] =
-    [None, Some(Shortage::Space), Some(Shortage::Descriptors)];
+const SHORTAGES: [Option<Shortage>; 3] = [None, Some(Shortage::Space), Some(Shortage::Descriptors)];
 
 /// The way from the shards to the log.
 pub struct Pipeline {

@@ -14,7 +14,7 @@ use codeq_engine::group::Group;
 use codeq_engine::recover::Node;
 use codeq_engine::request::Request;
 use codeq_engine::{Durability, EngineError, OpenError, Options};
-use codeq_store::{FlushJob, StoreError};
+use codeq_store::FlushJob;
 use parking_lot::Mutex;
 
 use crate::disk::SimDisk;
