@@ -91,6 +91,7 @@ impl<'a> Client<'a> {
             Err(
                 error @ (EngineError::Overloaded
                 | EngineError::DiskFull
+                | EngineError::NoDescriptors
                 | EngineError::TooLarge { .. }
                 | EngineError::AtomicSpansShards
                 | EngineError::TooFewConsumers { .. }),

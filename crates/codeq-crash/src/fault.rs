@@ -165,8 +165,7 @@ pub fn crowd(root: &Path) -> anyhow::Result<u64> {
     let mut refused = 0;
     for answer in answers {
         match answer {
-            // A segment that could not be prepared, for its sync fails too, is refused as a full disk.
-            Ok(Err(EngineError::Failed(_) | EngineError::DiskFull)) => refused += 1,
+            Ok(Err(EngineError::Failed(_))) => refused += 1,
             Ok(Ok(Reply::Enqueued(made))) if !made.is_empty() => {
                 bail!("acknowledged though its sync failed: {:?}", kind(&made));
             }

@@ -55,3 +55,28 @@ pub trait DiskFile: Send + Sync + 'static {
         Ok(self.len()? == 0)
     }
 }
+
+/// What there is too little of at the moment.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Shortage {
+    /// Space on the disk, or of a quota.
+    Space,
+    /// File descriptors, of the process or of the machine.
+    Descriptors,
+}
+
+impl Shortage {
+    /// What the system lacks, if that is why it refused. `EMFILE` and `ENFILE` come from opening, never from a
+    /// write or a sync: nothing has been tried then.
+    pub fn of(error: &io::Error) -> Option<Shortage> {
+        const ENFILE: i32 = 23;
+        const EMFILE: i32 = 24;
+        match (error.kind(), error.raw_os_error()) {
+            (io::ErrorKind::StorageFull, _)
+            | (io::ErrorKind::QuotaExceeded, _)
+            | (io::ErrorKind::FileTooLarge, _) => Some(Shortage::Space),
+            (_, Some(ENFILE | EMFILE)) => Some(Shortage::Descriptors),
+            _ => None,
+        }
+    }
+}

@@ -6,6 +6,7 @@
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
+use codeq_disk::Shortage;
 use codeq_log::{Log, LogError, Prepared};
 use tokio::sync::oneshot;
 
@@ -51,6 +52,7 @@ pub enum Turn {
 enum Taken {
     Groups,
     Barriers(Vec<oneshot::Sender<u64>>),
+    Prepared(Result<Prepared, LogError>),
     Nothing,
     Stop,
 }
@@ -81,6 +83,7 @@ impl Committer {
         self.linger(pipeline);
         let done = match self.take(pipeline) {
             Taken::Groups => self.commit(pipeline),
+            Taken::Prepared(prepared) => self.provide(pipeline, prepared),
             Taken::Barriers(barriers) => self.pass(barriers),
             Taken::Nothing => Ok(()),
             Taken::Stop => return Turn::Stop,
@@ -113,9 +116,7 @@ impl Committer {
             return Taken::Stop;
         }
         if let Some(prepared) = state.prepared.take() {
-            drop(state);
-            self.provide(pipeline, prepared);
-            return Taken::Nothing;
+            return Taken::Prepared(prepared);
         }
         if std::mem::take(&mut state.purge) {
             if let Some(oldest) = state.positions.iter().map(|[_, previous]| *previous).min() {
@@ -175,7 +176,7 @@ impl Committer {
             if self.durability == Durability::Fsync {
                 self.sync(pipeline)?;
             }
-            pipeline.set_room(self.log.room(), None);
+            pipeline.set_room(self.log.room());
         }
         pipeline.unreserve(self.groups.iter().map(|group| group.reserved).sum());
         self.release(pipeline);
@@ -249,14 +250,40 @@ impl Committer {
         }
     }
 
-    fn provide(&mut self, pipeline: &Pipeline, prepared: std::io::Result<Prepared>) {
-        let full = prepared.is_err();
-        match prepared {
-            Ok(prepared) => self.log.provide(prepared),
-            Err(_) => self.retry_at = Instant::now().checked_add(FULL_DISK_RETRY),
+    /// Takes a new segment. What is short now may be there later; anything else that failed is final.
+    fn provide(
+        &mut self,
+        pipeline: &Pipeline,
+        prepared: Result<Prepared, LogError>,
+    ) -> Result<(), LogError> {
+        let shortage = match prepared {
+            Ok(prepared) => {
+                self.log.provide(prepared);
+                None
+            }
+            Err(error) => {
+                let Some(shortage) = error.shortage() else { return Err(error) };
+                self.retry_at = Instant::now().checked_add(FULL_DISK_RETRY);
+                self.tell_short(pipeline, Some(shortage), Some(&error.to_string()));
+                Some(shortage)
+            }
+        };
+        if shortage.is_none() {
+            self.tell_short(pipeline, None, None);
         }
-        pipeline.set_room(self.log.room(), Some(full));
+        pipeline.set_room(self.log.room());
+        pipeline.set_shortage(shortage);
         pipeline.notify_taken();
+        Ok(())
+    }
+
+    /// Once for each change, not for each try.
+    fn tell_short(&self, pipeline: &Pipeline, shortage: Option<Shortage>, why: Option<&str>) {
+        if pipeline.shortage() != shortage
+            && let Some(observer) = &self.observer.0
+        {
+            observer.short(why);
+        }
     }
 
     fn fail(&mut self, pipeline: &Pipeline, error: &LogError) {

@@ -192,6 +192,12 @@ impl Engine {
         &self.rebuilt
     }
 
+    /// Why writes are refused at the moment, if they are: the engine has stopped, the disk is full, or no file
+    /// can be opened.
+    pub fn refusing(&self) -> Option<EngineError> {
+        self.failure().or_else(|| self.pipeline.refusing())
+    }
+
     /// The engine's own numbers.
     pub fn stats(&self) -> EngineStats {
         let mut stats = EngineStats {
@@ -351,7 +357,7 @@ fn start(
             move || file.note(&clock)
         })?;
     let committer = Committer::new(log, lanes.len(), &options, background.clone());
-    let pipeline = Arc::new(Pipeline::new(lanes, positions, committer, options.group_bytes_max()));
+    let pipeline = Arc::new(Pipeline::new(lanes, positions, committer, &options));
     told.get_or_init(|| Arc::downgrade(&pipeline));
     let mut threads = Vec::new();
     for (shard, handle) in shards.into_iter().zip(&handles) {
@@ -366,6 +372,7 @@ fn start(
             checkpoint: Checkpoint::default(),
             seed: split_mix64(seed ^ u64::from(number)),
             stopping: false,
+            refusing: false,
         };
         let name = format!("codeq-shard-{number}");
         threads.push(Builder::new().name(name).spawn(move || worker.run())?);

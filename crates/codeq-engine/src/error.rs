@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use codeq_core::codec::DecodeError;
 use codeq_core::kv::KvError;
+use codeq_disk::Shortage;
 use codeq_log::LogError;
 use codeq_store::StoreError;
 
@@ -27,6 +28,9 @@ pub enum EngineError {
     /// The disk has no room for more. Nothing was done; reads go on, and writes do once there is space.
     #[error("the disk is full: writes are refused until there is space")]
     DiskFull,
+    /// No file can be opened: too many are. Nothing was done; reads go on, and writes do once some are closed.
+    #[error("no file descriptor is left: writes are refused until there are some")]
+    NoDescriptors,
     /// The engine stopped after a failed write or read. Whether the operation took place is unknown.
     #[error("the engine has stopped: {0}")]
     Failed(Arc<str>),
@@ -42,6 +46,15 @@ pub enum EngineError {
         /// The number of shards.
         shards: u16,
     },
+}
+
+impl From<Shortage> for EngineError {
+    fn from(shortage: Shortage) -> EngineError {
+        match shortage {
+            Shortage::Space => EngineError::DiskFull,
+            Shortage::Descriptors => EngineError::NoDescriptors,
+        }
+    }
 }
 
 /// Why a data directory was not opened, backed up or restored. Nothing was changed by an open that failed.

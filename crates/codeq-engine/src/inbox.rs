@@ -188,7 +188,11 @@ impl Inbox {
         queue.bytes = 0;
         let requests = std::mem::take(&mut queue.requests);
         let notices = std::mem::take(&mut queue.notices);
-        // The shard may wait for a checkpoint whose outcome has just been dropped.
+        // A shard that was told to stop still has to hear of it, or whoever waits for its end waits for ever.
+        if notices.iter().any(|notice| matches!(notice, Notice::Stop)) {
+            queue.notices.push_back(Notice::Stop);
+        }
+        // The shard may also wait for a checkpoint whose outcome has just been dropped.
         self.wake(queue);
         for request in requests {
             // Whoever is gone does not need to know.
@@ -225,6 +229,17 @@ mod tests {
     use codeq_core::command::{Command, Sweep};
 
     use super::*;
+
+    #[test]
+    fn a_failure_does_not_swallow_the_stop() {
+        let inbox = Inbox::default();
+        inbox.notify(Notice::Drain);
+        inbox.notify(Notice::Stop);
+        inbox.close(&EngineError::Closed);
+        let mut notices = Vec::new();
+        inbox.take(1, 1, Some(Instant::now()), &mut Vec::new(), &mut notices);
+        assert!(matches!(notices.as_slice(), [Notice::Stop]));
+    }
 
     #[test]
     fn what_is_owed_is_taken_by_a_full_inbox_too() {

@@ -6,6 +6,8 @@ use std::time::Duration;
 
 use codeq_core::effect::Effect;
 
+use crate::error::EngineError;
+
 /// Is told what happened, on the engine's own threads: it must be quick and must not wait.
 pub trait Observer: Send + Sync + 'static {
     /// What followed from commands that are durable now, in order.
@@ -20,6 +22,17 @@ pub trait Observer: Send + Sync + 'static {
     /// The log was synced once for so many commands.
     fn synced(&self, took: Duration, commands: usize) {
         let _ = (took, commands);
+    }
+
+    /// The log or a checkpoint could not get what it needs, and tries again; or it got it at last. What was
+    /// set aside before may still let writes pass.
+    fn short(&self, why: Option<&str>) {
+        let _ = why;
+    }
+
+    /// Writes are refused from now on, or taken again.
+    fn refusing(&self, why: Option<&EngineError>) {
+        let _ = why;
     }
 
     /// A checkpoint was written, or could not be.

@@ -1,10 +1,12 @@
 //! What the shards and the commit thread share: the open groups, and the state of the log.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use codeq_log::Prepared;
+use codeq_disk::Shortage;
+use codeq_log::{LogError, Prepared};
 use parking_lot::{Condvar, Mutex};
 use tokio::sync::{oneshot, watch};
 
@@ -12,8 +14,12 @@ use crate::commit::{Committer, Turn};
 use crate::error::EngineError;
 use crate::group::Group;
 use crate::inbox::Inbox;
-use crate::options::GROUP_MAX;
+use crate::observer::SharedObserver;
+use crate::options::{GROUP_MAX, Options};
 use crate::result_waiters::ResultWaiters;
+
+/// By the number in [`Pipeline::short`].
+const SHORTAGES: [Option<Shortage>; 3] = [None, Some(Shortage::Space), Some(Shortage::Descriptors)];
 
 /// The way from the shards to the log.
 pub struct Pipeline {
@@ -28,8 +34,11 @@ pub struct Pipeline {
     room: AtomicU64,
     /// Bytes set aside for commands that are not in the log yet.
     reserved: AtomicU64,
-    /// The last attempt to make room failed.
-    full: AtomicBool,
+    /// Why the last attempt to make room failed: one of [`SHORTAGES`], or none.
+    short: AtomicU8,
+    /// Shards that refuse writes, and why.
+    refusing: Mutex<BTreeMap<u16, EngineError>>,
+    observer: SharedObserver,
     failed: AtomicBool,
     /// The same for those who wait for it.
     pub failure: watch::Sender<bool>,
@@ -56,7 +65,7 @@ pub struct State {
     /// By shard: checkpoint positions, the latest and the one before.
     pub positions: Vec<[u64; 2]>,
     pub barriers: Vec<oneshot::Sender<u64>>,
-    pub prepared: Option<std::io::Result<Prepared>>,
+    pub prepared: Option<Result<Prepared, LogError>>,
     pub purge: bool,
     pub stop: bool,
     pub error: Option<EngineError>,
@@ -79,7 +88,7 @@ impl Pipeline {
         lanes: Vec<Lane>,
         positions: Vec<[u64; 2]>,
         committer: Committer,
-        group_bytes_max: usize,
+        options: &Options,
     ) -> Pipeline {
         let state = State {
             open: lanes.iter().map(|_| Group::default()).collect(),
@@ -98,13 +107,15 @@ impl Pipeline {
             work: Condvar::new(),
             taken: Condvar::new(),
             reserved: AtomicU64::new(0),
-            full: AtomicBool::new(false),
+            short: AtomicU8::new(0),
+            refusing: Mutex::default(),
+            observer: options.observer.clone(),
             failed: AtomicBool::new(false),
             failure: watch::Sender::new(false),
             appended: AtomicU64::new(0),
             syncs: AtomicU64::new(0),
             lanes,
-            group_bytes_max,
+            group_bytes_max: options.group_bytes_max(),
         }
     }
 
@@ -192,7 +203,7 @@ impl Pipeline {
     }
 
     /// Sets bytes of the log aside for commands that are about to be applied, so that what is applied can
-    /// be logged. Waits for a segment that is being prepared; false if the disk is full.
+    /// be logged. Waits for a segment that is being prepared; false if there is none to be had.
     pub fn reserve(&self, bytes: u64) -> bool {
         loop {
             let reserved = self.reserved.fetch_add(bytes, Ordering::AcqRel).saturating_add(bytes);
@@ -200,7 +211,7 @@ impl Pipeline {
                 return true;
             }
             self.reserved.fetch_sub(bytes, Ordering::AcqRel);
-            if self.is_full() || self.has_failed() {
+            if self.shortage().is_some() || self.has_failed() {
                 return false;
             }
             let mut state = self.state.lock();
@@ -213,12 +224,15 @@ impl Pipeline {
         self.reserved.fetch_sub(bytes, Ordering::AcqRel);
     }
 
-    /// Says what room the log has, and whether it could not get more.
-    pub fn set_room(&self, room: u64, full: Option<bool>) {
-        if let Some(full) = full {
-            self.full.store(full, Ordering::Release);
-        }
+    /// Says what room the log has.
+    pub fn set_room(&self, room: u64) {
         self.room.store(room, Ordering::Release);
+    }
+
+    /// Says why the log could not get more room, or that it could.
+    pub fn set_shortage(&self, shortage: Option<Shortage>) {
+        let index = SHORTAGES.iter().position(|known| *known == shortage).unwrap_or_default();
+        self.short.store(index as u8, Ordering::Release);
     }
 
     /// Bytes that the log can still take.
@@ -226,9 +240,30 @@ impl Pipeline {
         self.room.load(Ordering::Acquire)
     }
 
-    /// Whether the log could not get the room that it needs.
-    pub fn is_full(&self) -> bool {
-        self.full.load(Ordering::Acquire)
+    /// Why the log could not get the room that it needs.
+    pub fn shortage(&self) -> Option<Shortage> {
+        SHORTAGES.get(usize::from(self.short.load(Ordering::Acquire))).copied().flatten()
+    }
+
+    /// A shard refuses writes, or takes them again. Whoever observes is told when that changes for the engine.
+    pub fn set_refusing(&self, shard: u16, why: Option<EngineError>) {
+        let mut refusing = self.refusing.lock();
+        let before = refusing.values().next().cloned();
+        match why {
+            Some(why) => drop(refusing.insert(shard, why)),
+            None => drop(refusing.remove(&shard)),
+        }
+        let now = refusing.values().next();
+        if before.as_ref() != now
+            && let Some(observer) = &self.observer.0
+        {
+            observer.refusing(now);
+        }
+    }
+
+    /// Why writes are refused at the moment, by one shard at least.
+    pub fn refusing(&self) -> Option<EngineError> {
+        self.refusing.lock().values().next().cloned()
     }
 
     /// Waits until everything offered so far is on disk; gives the last frame's number.
@@ -253,7 +288,7 @@ impl Pipeline {
     }
 
     /// Gives the log the outcome of a preparation.
-    pub fn prepared(&self, prepared: std::io::Result<Prepared>) {
+    pub fn prepared(&self, prepared: Result<Prepared, LogError>) {
         // After a failure no segment is needed any more.
         let _ = self.tell(|state| state.prepared = Some(prepared));
     }

@@ -252,7 +252,8 @@ fn checkpoint_full(
         if let Some(job) = store.freeze(done) {
             match store.flushed(&mut job.run()) {
                 // A full disk is no reason not to start: reads work, and so will writes later.
-                Ok(()) | Err(StoreError::Full { .. }) => {}
+                Ok(()) => {}
+                Err(error) if error.is_retryable() => {}
                 Err(error) => return Err(error.into()),
             }
         }

@@ -6,7 +6,8 @@ use std::time::{Duration, Instant};
 
 use codeq_core::id::split_mix64;
 use codeq_core::kv::KvError;
-use codeq_store::{Flushed, StoreError};
+use codeq_disk::Shortage;
+use codeq_store::Flushed;
 use tokio::sync::oneshot;
 
 use crate::background::Background;
@@ -34,6 +35,8 @@ pub struct Worker {
     pub checkpoint: Checkpoint,
     pub seed: u64,
     pub stopping: bool,
+    /// Writes are refused, as those who ask whether the engine is ready are told.
+    pub refusing: bool,
 }
 
 /// Where the shard's checkpoint stands.
@@ -45,8 +48,10 @@ pub struct Checkpoint {
     pub position: u64,
     /// What the log had appended when the last one began.
     pub log_bytes: u64,
-    /// The disk was full: try again at this moment.
+    /// The disk was full, or no file could be opened: try again at this moment.
     pub retry_at: Option<Instant>,
+    /// Which of them it was.
+    pub short: Option<Shortage>,
     /// Those who wait for one that has not begun yet.
     pub wanted: Vec<oneshot::Sender<Result<(), EngineError>>>,
     /// Those who wait for the running one.
@@ -105,6 +110,10 @@ impl Worker {
         if self.pipeline.has_failed() {
             return Err(self.pipeline.error().into());
         }
+        if self.refusing && !self.is_full() {
+            self.refusing = false;
+            self.pipeline.set_refusing(self.shard.number, None);
+        }
         self.apply(requests)?;
         if self.shard.group.is_empty() {
             let reserved = std::mem::take(&mut self.shard.group.reserved);
@@ -130,8 +139,7 @@ impl Worker {
         let asked: usize = requests.iter().map(Request::bytes).sum();
         let bytes = (asked + asked.min(RESERVE_PARKED) + RESERVE_SLACK) as u64;
         if self.memory_is_full() || !self.pipeline.reserve(bytes) {
-            let failed = self.pipeline.has_failed().then(|| self.pipeline.error());
-            let error = failed.unwrap_or(EngineError::DiskFull);
+            let error = self.refusal();
             for request in requests.drain(..) {
                 // Whoever is gone does not need to know.
                 let _ = request.reply.send(Err(error.clone()));
@@ -147,6 +155,21 @@ impl Worker {
             self.shard.sweep(at, self.seed)?;
         }
         Ok(())
+    }
+
+    /// Why what was asked for is refused; it is noted until there is room again.
+    fn refusal(&mut self) -> EngineError {
+        if self.pipeline.has_failed() {
+            return self.pipeline.error();
+        }
+        let memory = self.checkpoint.short.filter(|_| self.memory_is_full());
+        let short = memory.or_else(|| self.pipeline.shortage()).unwrap_or(Shortage::Space);
+        let error = EngineError::from(short);
+        if !self.refusing {
+            self.refusing = true;
+            self.pipeline.set_refusing(self.shard.number, Some(error.clone()));
+        }
+        error
     }
 
     /// Whether sweeps wait for a checkpoint: a million tasks that come due together would otherwise fill the
@@ -189,7 +212,7 @@ impl Worker {
     }
 
     fn is_full(&self) -> bool {
-        self.memory_is_full() || self.pipeline.is_full()
+        self.memory_is_full() || self.pipeline.shortage().is_some()
     }
 
     fn memory(&self) -> usize {
@@ -257,19 +280,32 @@ impl Worker {
         self.checkpoint.running = false;
         match outcome {
             Ok(()) => {
+                self.set_short(None, None);
                 let position = self.shard.data().read().store.position();
                 self.pipeline.checkpointed(self.shard.number, position);
                 self.settle(Ok(()));
                 self.maintain();
                 Ok(())
             }
-            Err(error @ StoreError::Full { .. }) => {
+            Err(error) => {
+                let Some(short) = error.shortage() else {
+                    return Err(Stop::Failed(EngineError::Failed(error.to_string().into())));
+                };
                 self.checkpoint.retry_at = after(Some(FULL_DISK_RETRY));
-                let _ = error;
-                self.settle(Err(EngineError::DiskFull));
+                self.set_short(Some(short), Some(&error.to_string()));
+                self.settle(Err(short.into()));
                 Ok(())
             }
-            Err(error) => Err(Stop::Failed(EngineError::Failed(error.to_string().into()))),
+        }
+    }
+
+    /// Notes what a checkpoint lacked, and tells it once for each change.
+    fn set_short(&mut self, short: Option<Shortage>, why: Option<&str>) {
+        let before = std::mem::replace(&mut self.checkpoint.short, short);
+        if before != short
+            && let Some(observer) = &self.options.observer.0
+        {
+            observer.short(why);
         }
     }
 

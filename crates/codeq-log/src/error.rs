@@ -3,6 +3,8 @@
 use std::io;
 use std::path::{Path, PathBuf};
 
+use codeq_disk::Shortage;
+
 use crate::FrameIndex;
 
 /// Why the log did not do what it was asked.
@@ -17,6 +19,14 @@ pub enum LogError {
         action: &'static str,
         /// On which file or directory.
         file: PathBuf,
+        /// The system's answer.
+        source: io::Error,
+    },
+    /// A directory could not be synced: which of its entries survive a power cut is unknown.
+    #[error("cannot sync {}: {source}", dir.display())]
+    SyncDir {
+        /// The directory.
+        dir: PathBuf,
         /// The system's answer.
         source: io::Error,
     },
@@ -139,6 +149,14 @@ pub enum LogError {
 }
 
 impl LogError {
+    /// What the system lacked, if the same can succeed later with nothing lost in between.
+    pub fn shortage(&self) -> Option<Shortage> {
+        match self {
+            LogError::Io { source, .. } => Shortage::of(source),
+            _ => None,
+        }
+    }
+
     /// For `map_err`: an operating system error with what was tried and where.
     pub(crate) fn io(action: &'static str, file: &Path) -> impl FnOnce(io::Error) -> LogError {
         move |source| LogError::Io { action, file: file.to_owned(), source }

@@ -215,7 +215,8 @@ impl Log {
     /// Work to be done for the log, if there is any and none is under way.
     ///
     /// Run it, on another thread or right here, and hand the result to [`Log::provide`]; then ask
-    /// again. If it failed just drop the error, and ask again after a pause.
+    /// again. If it failed for a [shortage](LogError::shortage) ask again after a pause; any other error has
+    /// poisoned the log.
     pub fn wanted(&mut self) -> Option<PrepareJob> {
         if self.job.strong_count() > 0 || self.poisoned.load(Ordering::Acquire) {
             return None;

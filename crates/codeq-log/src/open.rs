@@ -49,8 +49,7 @@ impl Log {
         let first_index = new.first_index.max(1);
         let start = Some(Link { next: first_index, prev: 0 });
         let header = SegmentHeader { log_id: new.log_id, epoch: 1, start };
-        Segment::make(&*disk, dir, header, options.segment_bytes, None)
-            .map_err(LogError::io("create a segment in", dir))?;
+        Segment::make(&*disk, dir, header, options.segment_bytes, None)?;
         disk.sync_dir(dir).map_err(LogError::io("sync", dir))?;
         Watermark::create(&*disk, dir, new.log_id, first_index - 1)?;
         Log::open(disk, dir, options)

@@ -5,15 +5,14 @@
 //! next one starts from what it finds. Every step is ordered so that a crash leaves a directory
 //! that opens with all of its frames.
 
-use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use codeq_disk::SharedDisk;
+use codeq_disk::{SharedDisk, Shortage};
 
-use crate::MAX_SPARE_SEGMENTS;
 use crate::segment::{self, Kind, Segment, SegmentHeader};
+use crate::{LogError, MAX_SPARE_SEGMENTS};
 
 /// Work that the log wants done: files to be retired, and a segment to be made ready.
 ///
@@ -26,7 +25,7 @@ pub struct PrepareJob {
     /// The segment to be made.
     pub(crate) make: Option<SegmentHeader>,
     pub(crate) segment_bytes: u64,
-    /// Set when a directory could not be synced: what the disk holds is then unknown.
+    /// Set when something failed that a second try cannot mend: what the disk holds is then unknown.
     pub(crate) poisoned: Arc<AtomicBool>,
     /// Lets the log see that the job is still under way.
     pub(crate) token: Arc<()>,
@@ -42,9 +41,19 @@ pub struct Prepared {
 impl PrepareJob {
     /// Does the work. Takes as long as writing a segment takes.
     ///
-    /// After an error, a full disk for one, the log is as usable as before; ask it for another job
-    /// after a pause. Only if a directory could not be synced the log is poisoned.
-    pub fn run(self) -> io::Result<Prepared> {
+    /// After an error that [is a shortage](LogError::shortage) the log is as usable as before; ask it for
+    /// another job after a pause. Any other error poisons the log: of a failed write or sync nobody knows what
+    /// the disk holds, and a second sync may succeed without the data.
+    pub fn run(self) -> Result<Prepared, LogError> {
+        let poisoned = Arc::clone(&self.poisoned);
+        self.prepare().inspect_err(|error| {
+            if error.shortage().is_none() {
+                poisoned.store(true, Ordering::Release);
+            }
+        })
+    }
+
+    fn prepare(self) -> Result<Prepared, LogError> {
         for epoch in &self.retired {
             self.retire(*epoch)?;
         }
@@ -61,27 +70,30 @@ impl PrepareJob {
     ///
     /// Each one is out durably before the next one goes: the log must never be seen with a hole.
     /// And before anything is written to it: a segment must never be seen with a wrong header.
-    fn retire(&self, epoch: u64) -> io::Result<()> {
+    fn retire(&self, epoch: u64) -> Result<(), LogError> {
         let path = segment::path(&self.dir, epoch, Kind::Segment);
         // An earlier job may have come this far.
-        if self.disk.exists(&path)? {
-            self.disk.rename(&path, &segment::path(&self.dir, epoch, Kind::Spare))?;
+        if self.disk.exists(&path).map_err(LogError::io("look for", &path))? {
+            let spare = segment::path(&self.dir, epoch, Kind::Spare);
+            self.disk.rename(&path, &spare).map_err(LogError::io("rename", &path))?;
         }
         self.sync_dir()
     }
 
     /// Removes what is not worth keeping, and picks a spare file for the segment to be made.
-    fn tidy(&self) -> io::Result<Option<PathBuf>> {
+    fn tidy(&self) -> Result<Option<PathBuf>, LogError> {
         let mut spares = Vec::new();
-        for name in self.disk.list(&self.dir)? {
+        let names = self.disk.list(&self.dir).map_err(LogError::io("list", &self.dir))?;
+        for name in names {
             let path = self.dir.join(&name);
             match segment::parse_name(&name) {
-                Some((_, Kind::New)) => self.disk.remove(&path)?,
+                Some((_, Kind::New)) => self.remove(&path)?,
                 Some((_, Kind::Spare)) => {
-                    if self.disk.open(&path)?.len()? == self.segment_bytes {
+                    let len = || self.disk.open(&path)?.len();
+                    if len().map_err(LogError::io("open", &path))? == self.segment_bytes {
                         spares.push(path);
                     } else {
-                        self.disk.remove(&path)?;
+                        self.remove(&path)?;
                     }
                 }
                 _ => {}
@@ -89,12 +101,21 @@ impl PrepareJob {
         }
         let picked = self.make.and_then(|_| spares.pop());
         for path in spares.iter().skip(MAX_SPARE_SEGMENTS) {
-            self.disk.remove(path)?;
+            self.remove(path)?;
         }
         Ok(picked)
     }
 
-    fn sync_dir(&self) -> io::Result<()> {
-        self.disk.sync_dir(&self.dir).inspect_err(|_| self.poisoned.store(true, Ordering::Release))
+    fn remove(&self, path: &Path) -> Result<(), LogError> {
+        self.disk.remove(path).map_err(LogError::io("remove", path))
+    }
+
+    fn sync_dir(&self) -> Result<(), LogError> {
+        self.disk.sync_dir(&self.dir).map_err(|error| match Shortage::of(&error) {
+            // A directory that could not even be opened was not synced, and can be later.
+            Some(Shortage::Descriptors) => LogError::io("open", &self.dir)(error),
+            // A full disk is no excuse here: the sync has failed.
+            _ => LogError::SyncDir { dir: self.dir.clone(), source: error },
+        })
     }
 }

@@ -151,18 +151,22 @@ impl Segment {
         header: SegmentHeader,
         len: u64,
         spare: Option<PathBuf>,
-    ) -> io::Result<Self> {
+    ) -> Result<Self, LogError> {
         let unfinished = spare.clone().unwrap_or_else(|| path(dir, header.epoch, Kind::New));
         let file = match spare {
-            Some(spare) => disk.open(&spare)?,
-            None => disk.create(&unfinished)?,
+            Some(spare) => disk.open(&spare).map_err(LogError::io("open", &spare))?,
+            None => disk.create(&unfinished).map_err(LogError::io("create", &unfinished))?,
         };
         let path = path(dir, header.epoch, Kind::Segment);
-        let fill = || {
+        let write = || {
             write_zeros(&*file, file.len()?, len)?;
-            file.write_all_at(&header.encode(), 0)?;
-            file.sync_data()?;
-            disk.rename(&unfinished, &path)
+            file.write_all_at(&header.encode(), 0)
+        };
+        let fill = || {
+            write().map_err(LogError::io("write", &unfinished))?;
+            // That there is no space may show only here. Nothing of the log is in the file yet.
+            file.sync_data().map_err(LogError::io("sync", &unfinished))?;
+            disk.rename(&unfinished, &path).map_err(LogError::io("rename", &unfinished))
         };
         if let Err(error) = fill() {
             // Whatever failed, this file is not trusted any more; and on a full disk its space is

@@ -12,6 +12,7 @@
 pub mod artifacts;
 pub mod auth;
 pub mod config;
+pub mod descriptors;
 pub mod events;
 pub mod grpc;
 mod hex;

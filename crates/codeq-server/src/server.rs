@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use codeq_core::effect::Effect;
-use codeq_engine::{Engine, Observer, OpenError, SharedObserver};
+use codeq_engine::{Engine, EngineError, Observer, OpenError, SharedObserver};
 use tokio::net::{TcpListener, TcpSocket};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
@@ -15,18 +15,19 @@ use crate::artifacts::keeper::{self, Leavings};
 use crate::artifacts::sweep::{self, Swept};
 use crate::auth::Authenticator;
 use crate::config::Config;
+use crate::descriptors::{Descriptors, METRICS_CONNECTIONS};
 use crate::events::EventBus;
 use crate::grpc::Streams;
 use crate::http::wire::Times;
 use crate::http::{App, Edge, metrics_router, router};
 use crate::limits::RateLimiter;
-use crate::net::{self, NetLimits, NetStats, TlsError, TlsFiles};
+use crate::net::{self, Hosts, NetLimits, NetStats, TlsError, TlsFiles};
 use crate::observe::Metrics;
 use crate::push::bell::Bell;
 use crate::push::client::{self, Client};
 use crate::push::notify::Notifier;
-use crate::push::outbox::{Announced, Courier, Outbox};
-use crate::push::resolve::SystemResolver;
+use crate::push::outbox::{Announced, Courier, Outbox, per_host};
+use crate::push::resolve::{DnsResolver, Resolve};
 use crate::service::Service;
 
 /// A running server.
@@ -100,6 +101,22 @@ impl Observer for Observers {
         self.metrics.synced(took, commands);
     }
 
+    fn short(&self, why: Option<&str>) {
+        match why {
+            Some(why) => {
+                tracing::warn!(target: "codeq::engine", why, "the log or a checkpoint waits")
+            }
+            None => tracing::info!(target: "codeq::engine", "the log or a checkpoint goes on"),
+        }
+    }
+
+    fn refusing(&self, why: Option<&EngineError>) {
+        match why {
+            Some(why) => tracing::error!(target: "codeq::engine", %why, "writes are refused"),
+            None => tracing::warn!(target: "codeq::engine", "writes are taken again"),
+        }
+    }
+
     fn checkpointed(&self, took: Duration, done: bool) {
         self.metrics.checkpointed(took, done);
     }
@@ -108,6 +125,14 @@ impl Observer for Observers {
 impl Server {
     /// Opens the data, binds the listeners and serves.
     pub async fn start(config: Config) -> Result<Server, StartError> {
+        Server::start_with(config, Arc::new(DnsResolver::system())).await
+    }
+
+    /// The same, with the hosts of webhooks looked up in another way.
+    pub async fn start_with(
+        config: Config,
+        resolve: Arc<dyn Resolve>,
+    ) -> Result<Server, StartError> {
         let start = Instant::now();
         if let Some(problem) = config.check().first() {
             return Err(StartError::Config(problem.to_string()));
@@ -170,13 +195,19 @@ impl Server {
             times,
             edge: Edge::new(&config),
         });
+        let descriptors = Descriptors::now(&config, app.service.engine.shards());
+        if let Some(note) = descriptors.note(&config) {
+            tracing::warn!(target: "codeq::server", "{note}");
+        }
         let limits = NetLimits {
-            max_connections: config.http.max_connections,
+            max_connections: descriptors.connections,
             header_timeout: Duration::from_secs(config.http.header_timeout_seconds),
             idle_timeout: Duration::from_secs(config.http.idle_timeout_seconds),
+            hosts: hosts(&config),
         };
         let grace = Duration::from_secs(config.shutdown_grace_seconds);
-        let serve = |listener, app, tls, stats| {
+        let alone = NetLimits { max_connections: METRICS_CONNECTIONS, ..limits.clone() };
+        let serve = |listener, app, tls, limits: &NetLimits, stats| {
             tokio::spawn(net::serve(listener, app, tls, limits.clone(), stats, stop.clone(), grace))
         };
         let mut listeners = Vec::new();
@@ -184,20 +215,25 @@ impl Server {
         if let Some(listener) = metrics_listener {
             metrics_addr = Some(listener.local_addr()?);
             let router = metrics_router(Arc::clone(&app));
-            listeners.push(serve(listener, router, None, Arc::new(NetStats::default())));
+            listeners.push(serve(listener, router, None, &alone, Arc::new(NetStats::default())));
         }
         let net = Arc::clone(&app.net);
-        listeners.push(serve(listener, router(Arc::clone(&app)), tls.clone(), net));
+        listeners.push(serve(listener, router(Arc::clone(&app)), tls.clone(), &limits, net));
         let streams = Streams::new(Arc::clone(&app), config.grpc.reflection).await;
         for listener in stream_listeners {
             let net = Arc::clone(&app.net);
-            listeners.push(serve(listener, streams.router(), tls.clone(), net));
+            listeners.push(serve(listener, streams.router(), tls.clone(), &limits, net));
         }
         let mut own = vec![http_addr, producer_addr, worker_addr];
         own.extend(metrics_addr);
-        let options = client::Options { own, ..client::Options::default() };
-        let destinations = Arc::clone(&app.service.destinations);
-        let client = Client::new(destinations, Arc::new(SystemResolver::new()), options);
+        let options = client::Options {
+            own,
+            connections: descriptors.calls,
+            lookups: descriptors.lookups,
+            per_address: per_host(&config.webhooks),
+            ..client::Options::default()
+        };
+        let client = Client::new(Arc::clone(&app.service.destinations), resolve, options);
         let claim_url = format!("{}/v1/codeq/tasks/claim", config.public_url(http_addr));
         let notifier = notifier(&app, client.clone(), claim_url).await?;
         drop(listening);
@@ -250,12 +286,13 @@ impl Server {
     }
 
     /// Reads the certificate and its key again now; otherwise that is done when the files change. A bad pair
-    /// is refused and the one in use stays.
+    /// is refused and the one in use stays, which the log says.
     pub async fn reload_certificate(&self) -> Result<(), TlsError> {
-        match self.tls.clone() {
-            Some(tls) => tokio::task::spawn_blocking(move || tls.reload()).await.unwrap_or(Ok(())),
-            None => Ok(()),
-        }
+        let Some(tls) = self.tls.clone() else { return Ok(()) };
+        let done = tokio::task::spawn_blocking(move || tls.reload()).await.unwrap_or(Ok(()));
+        done.inspect_err(|error| {
+            tracing::warn!(target: "codeq::server", %error, "the certificate stays as it was");
+        })
     }
 
     /// Looks now for artifacts that no result names and that are older than this, and removes them; otherwise
@@ -268,7 +305,9 @@ impl Server {
     /// Returns when the engine has stopped by itself, after a failed write, with the reason. What to do then
     /// is to end the process: nothing more will be written.
     pub async fn failed(&self) -> String {
-        self.app.service.engine.failed().await.to_string()
+        let reason = self.app.service.engine.failed().await.to_string();
+        tracing::error!(target: "codeq::server", reason, "stopped after a failure");
+        reason
     }
 
     /// Drains and stops: not ready any more, no new claims, those that wait are answered, requests in flight
@@ -319,6 +358,17 @@ fn bind(addr: SocketAddr) -> Result<TcpListener, StartError> {
         socket.listen(BACKLOG)
     };
     bound().map_err(|source| StartError::Listen { addr, source })
+}
+
+/// Whoever knows the development token may be a web page that leads a browser here under a name of its own. Other tokens
+/// are nothing that such a page has.
+fn hosts(config: &Config) -> Hosts {
+    if !config.has_dev_token() {
+        return Hosts::default();
+    }
+    let public = config.public_url.as_deref().and_then(|url| url::Url::parse(url).ok());
+    let public = public.and_then(|url| url.host_str().map(str::to_ascii_lowercase));
+    Hosts::local([config.http_addr.ip().to_string()].into_iter().chain(public))
 }
 
 fn courier(app: &App, client: Client, config: &Config) -> Courier {

@@ -16,7 +16,7 @@ use codeq_engine::group::Group;
 use codeq_engine::recover::Node;
 use codeq_engine::request::Request;
 use codeq_engine::{Durability, EngineError, OpenError, Options};
-use codeq_store::{FlushJob, StoreError};
+use codeq_store::FlushJob;
 use parking_lot::Mutex;
 
 use crate::disk::SimDisk;
@@ -335,7 +335,7 @@ impl Server {
         };
         match shard.flushed(&mut job.run()) {
             Ok(()) => {}
-            Err(StoreError::Full { .. }) => {
+            Err(error) if error.is_retryable() => {
                 self.retry.iter_mut().skip(number).take(1).for_each(|retry| *retry = true);
                 return Ok(());
             }

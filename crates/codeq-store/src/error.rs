@@ -3,6 +3,8 @@
 use std::io;
 use std::path::{Path, PathBuf};
 
+use codeq_disk::Shortage;
+
 /// Why a store could not be opened, written or copied.
 #[derive(Debug, thiserror::Error)]
 pub enum StoreError {
@@ -10,6 +12,12 @@ pub enum StoreError {
     /// last checkpoint, and the flush can be tried again when there is room.
     #[error("no space left for store {path}: free some space, the checkpoint is tried again")]
     Full {
+        /// The store's file.
+        path: PathBuf,
+    },
+    /// No file could be opened: too many are open. Nothing is lost, as with a full disk.
+    #[error("no file descriptor left for store {path}: the checkpoint is tried again")]
+    NoDescriptors {
         /// The store's file.
         path: PathBuf,
     },
@@ -62,19 +70,28 @@ pub enum StoreError {
 impl StoreError {
     /// Whether the same operation can succeed later without anything being lost in between.
     pub fn is_retryable(&self) -> bool {
-        matches!(self, StoreError::Full { .. })
+        self.shortage().is_some()
+    }
+
+    /// What the system lacked, if the same operation can succeed later.
+    pub fn shortage(&self) -> Option<Shortage> {
+        match self {
+            StoreError::Full { .. } => Some(Shortage::Space),
+            StoreError::NoDescriptors { .. } => Some(Shortage::Descriptors),
+            _ => None,
+        }
     }
 
     pub(crate) fn io(path: &Path, source: io::Error) -> Self {
-        match source.kind() {
-            io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => {
-                StoreError::Full { path: path.to_owned() }
-            }
+        let path = path.to_owned();
+        match (Shortage::of(&source), source.kind()) {
+            (Some(Shortage::Space), _) => StoreError::Full { path },
+            (Some(Shortage::Descriptors), _) => StoreError::NoDescriptors { path },
             // A block that does not match its checksum, and a file that ends before one.
-            io::ErrorKind::InvalidData | io::ErrorKind::UnexpectedEof => {
-                Self::corrupt(path, source)
+            (None, io::ErrorKind::InvalidData | io::ErrorKind::UnexpectedEof) => {
+                Self::corrupt(&path, source)
             }
-            _ => StoreError::Io { path: path.to_owned(), source },
+            (None, _) => StoreError::Io { path, source },
         }
     }
 

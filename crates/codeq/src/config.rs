@@ -176,7 +176,8 @@ fn summary(loaded: &Loaded) -> String {
     for (name, value) in lines {
         text.push_str(&format!("{name:>11}: {value}\n"));
     }
-    for note in config.notes() {
+    let descriptors = codeq_server::descriptors::Descriptors::possible(config).note(config);
+    for note in config.notes().into_iter().chain(descriptors) {
         text.push_str(&format!("note: {note}\n"));
     }
     text

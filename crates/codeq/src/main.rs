@@ -89,8 +89,20 @@ fn main() -> ExitCode {
     match done {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("codeq: {error:#}");
+            say_last(format!("codeq: {error:#}\n"));
             ExitCode::FAILURE
         }
     }
+}
+
+/// Says why the process ends, and does not wait long for somebody to read it: a full pipe must not keep a server that
+/// has failed from being started again.
+fn say_last(text: String) {
+    let (done, said) = std::sync::mpsc::channel();
+    std::thread::spawn(move || {
+        // Whoever has closed it does not want to know.
+        let _ = std::io::Write::write_all(&mut std::io::stderr(), text.as_bytes());
+        let _ = done.send(());
+    });
+    let _ = said.recv_timeout(std::time::Duration::from_secs(1));
 }

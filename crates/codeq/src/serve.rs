@@ -34,6 +34,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
 
 /// Serves until a signal says stop, or the engine fails.
 pub fn run_server(config: Config, ready: impl FnOnce(&Server)) -> anyhow::Result<()> {
+    codeq_server::descriptors::raise(&config);
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .enable_all()
         .build()
@@ -50,9 +51,8 @@ pub fn run_server(config: Config, ready: impl FnOnce(&Server)) -> anyhow::Result
                 _ = terminate.recv() => break "SIGTERM",
                 _ = interrupt.recv() => break "SIGINT",
                 _ = hangup.recv() => {
-                    if let Err(error) = server.reload_certificate().await {
-                        eprintln!("codeq: the certificate stays as it was: {error}");
-                    }
+                    // Said in the log.
+                    let _ = server.reload_certificate().await;
                 }
                 reason = server.failed() => {
                     // Nothing more can be written. A supervisor starts a process that reads what is there.

@@ -2,23 +2,51 @@
 
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
+use std::sync::{Arc, Mutex};
 
+use codeq_core::effect::Effect;
+use codeq_core::id::TaskId;
 use codeq_disk::{Disk, DiskFile, RealDisk};
 use codeq_engine::clock::SystemClock;
-use codeq_engine::{Engine, EngineError, Options};
+use codeq_engine::{Engine, EngineError, Observer, Options, SharedObserver};
 
 use crate::harness::{
     TENANT, block, enqueue, eventually, new_task, open, put, small, submit, take,
 };
 
-/// A disk whose syncs of the log fail, or whose space runs out, on command.
+/// A disk whose syncs of the log fail, or that runs out of something, on command.
 #[derive(Default)]
 struct Faults {
     fail_log_sync: AtomicBool,
+    fail_dir_sync: AtomicBool,
+    no_descriptors: AtomicBool,
     /// Bytes that files may still grow by; negative means no limit.
     space: AtomicI64,
+}
+
+impl Faults {
+    fn open(&self) -> io::Result<()> {
+        const EMFILE: i32 = 24;
+        let none = self.no_descriptors.load(Ordering::SeqCst);
+        if none { Err(io::Error::from_raw_os_error(EMFILE)) } else { Ok(()) }
+    }
+}
+
+/// What the engine says of its write path, in order.
+#[derive(Default)]
+struct Heard(Mutex<Vec<String>>);
+
+impl Observer for Heard {
+    fn committed(&self, _shard: u16, _effects: &[Effect]) {}
+
+    fn short(&self, why: Option<&str>) {
+        self.0.lock().unwrap().push(if why.is_some() { "short" } else { "enough" }.to_owned());
+    }
+
+    fn refusing(&self, why: Option<&EngineError>) {
+        self.0.lock().unwrap().push(format!("{why:?}"));
+    }
 }
 
 struct FaultyDisk(Arc<Faults>);
@@ -37,9 +65,11 @@ impl FaultyDisk {
 
 impl Disk for FaultyDisk {
     fn open(&self, path: &Path) -> io::Result<Box<dyn DiskFile>> {
+        self.0.open()?;
         Ok(self.wrap(path, RealDisk.open(path)?))
     }
     fn create(&self, path: &Path) -> io::Result<Box<dyn DiskFile>> {
+        self.0.open()?;
         Ok(self.wrap(path, RealDisk.create(path)?))
     }
     fn exists(&self, path: &Path) -> io::Result<bool> {
@@ -58,6 +88,11 @@ impl Disk for FaultyDisk {
         RealDisk.remove(path)
     }
     fn sync_dir(&self, dir: &Path) -> io::Result<()> {
+        self.0.open()?;
+        if self.0.fail_dir_sync.load(Ordering::SeqCst) {
+            // Full or not: the sync has failed.
+            return Err(io::ErrorKind::StorageFull.into());
+        }
         RealDisk.sync_dir(dir)
     }
 }
@@ -133,23 +168,69 @@ fn a_failed_sync_acknowledges_nothing_and_stops_the_engine() {
     assert!(block(engine.task(TENANT, kept.id)).unwrap().is_some());
 }
 
+/// Enqueues until that is refused; gives what was acknowledged, and the refusal.
+fn fill(engine: &Engine) -> (Vec<TaskId>, EngineError) {
+    let payload = format!("\"{}\"", "x".repeat(2_000));
+    let mut acknowledged = Vec::new();
+    loop {
+        let command = enqueue(vec![new_task("q", &payload)], acknowledged.len() as u64);
+        match engine.propose_blocking(command) {
+            Ok(reply) => acknowledged.push(crate::harness::created(reply)[0].id),
+            Err(error) => return (acknowledged, error),
+        }
+        assert!(acknowledged.len() < 100_000, "nothing was ever refused");
+    }
+}
+
+#[test]
+fn a_failed_sync_of_a_directory_stops_the_engine() {
+    let dir = tempfile::tempdir().unwrap();
+    let (engine, faults) = faulty(dir.path(), small());
+    faults.fail_dir_sync.store(true, Ordering::SeqCst);
+    let (acknowledged, refused) = fill(&engine);
+    assert!(refused.to_string().contains("cannot sync"), "{refused}");
+    assert_eq!(engine.failure(), Some(refused.clone()));
+    assert_eq!(engine.refusing(), Some(refused));
+    drop(engine);
+    let engine = open(dir.path());
+    for id in &acknowledged {
+        assert!(block(engine.task(TENANT, *id)).unwrap().is_some());
+    }
+}
+
+#[test]
+fn without_descriptors_writes_are_refused_by_name_and_go_on_later() {
+    let dir = tempfile::tempdir().unwrap();
+    let heard = Arc::new(Heard::default());
+    let observer = SharedObserver(Some(Arc::<Heard>::clone(&heard)));
+    let (engine, faults) = faulty(dir.path(), Options { observer, ..small() });
+    faults.no_descriptors.store(true, Ordering::SeqCst);
+    let (acknowledged, refused) = fill(&engine);
+    assert_eq!(refused, EngineError::NoDescriptors);
+    assert_eq!((engine.failure(), engine.refusing()), (None, Some(refused)));
+    // Asked more than once, told once.
+    assert_eq!(fill(&engine).1, EngineError::NoDescriptors);
+    faults.no_descriptors.store(false, Ordering::SeqCst);
+    eventually("writes work again", || {
+        engine.propose_blocking(enqueue(vec![new_task("after", "1")], 1)).is_ok()
+    });
+    eventually("that is known", || engine.refusing().is_none());
+    assert_eq!(*heard.0.lock().unwrap(), ["short", "Some(NoDescriptors)", "enough", "None"]);
+    for id in &acknowledged {
+        assert!(block(engine.task(TENANT, *id)).unwrap().is_some());
+    }
+}
+
 #[test]
 fn a_full_disk_refuses_writes_keeps_reads_and_recovers() {
     let dir = tempfile::tempdir().unwrap();
     let (engine, faults) = faulty(dir.path(), small());
     let first = put(&engine, "q", "1");
     faults.space.store(0, Ordering::SeqCst);
-    let mut acknowledged = vec![first.id];
-    let payload = format!("\"{}\"", "x".repeat(2_000));
-    let refused = loop {
-        let command = enqueue(vec![new_task("q", &payload)], acknowledged.len() as u64);
-        match engine.propose_blocking(command) {
-            Ok(reply) => acknowledged.push(crate::harness::created(reply)[0].id),
-            Err(error) => break error,
-        }
-        assert!(acknowledged.len() < 100_000, "the disk never filled");
-    };
+    let (mut acknowledged, refused) = fill(&engine);
+    acknowledged.push(first.id);
     assert_eq!(refused, EngineError::DiskFull);
+    assert_eq!((engine.failure(), engine.refusing()), (None, Some(EngineError::DiskFull)));
     assert!(block(engine.task(TENANT, first.id)).unwrap().is_some(), "reads go on");
     faults.space.store(-1, Ordering::SeqCst);
     eventually("writes work again", || {

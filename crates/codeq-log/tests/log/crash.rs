@@ -137,12 +137,15 @@ fn after_a_failed_write_or_sync_nothing_more_is_written() {
 }
 
 #[test]
-fn a_directory_that_cannot_be_synced_poisons_the_log() {
-    let disk = MemDisk::default();
-    let mut log = Log::create(shared(&disk), &dir(), SMALL, NEW).unwrap();
-    disk.light(Fuse { op: Some(Op::SyncDir), left: 0, dead: false });
-    assert!(log.wanted().unwrap().run().is_err());
-    assert!(matches!(append(&mut log, &frame(1)), Err(LogError::Poisoned)));
+fn a_segment_that_cannot_be_made_poisons_the_log() {
+    for op in [Op::Create, Op::Write, Op::Sync, Op::Rename, Op::SyncDir] {
+        let disk = MemDisk::default();
+        let mut log = Log::create(shared(&disk), &dir(), SMALL, NEW).unwrap();
+        disk.light(Fuse { op: Some(op), left: 0, dead: false });
+        let error = log.wanted().unwrap().run().err().unwrap();
+        assert_eq!(error.shortage(), None, "{op:?}: {error}");
+        assert!(matches!(append(&mut log, &frame(1)), Err(LogError::Poisoned)), "{op:?}");
+    }
 }
 
 #[test]

@@ -1,5 +1,6 @@
 //! A full disk: refused before anything changed, usable again when there is space.
 
+use codeq_disk::Shortage;
 use codeq_log::{Log, LogError};
 
 use crate::disk::MemDisk;
@@ -18,7 +19,7 @@ fn a_full_disk_leaves_the_log_usable_and_its_room_right() {
         if let Some(job) = log.wanted() {
             let before = disk.used();
             let error = job.run().err().expect("no space");
-            assert_eq!(error.kind(), std::io::ErrorKind::StorageFull);
+            assert_eq!(error.shortage(), Some(Shortage::Space));
             assert_eq!(disk.used(), before, "the failed segment gave its space back");
             assert_eq!(log.room(), room);
         }

@@ -2,6 +2,7 @@
 //!
 //! Credentials, region and endpoint of a cloud come from the environment variables that its own tools use.
 
+use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -96,7 +97,7 @@ impl Store {
         };
         let length = found.meta.size;
         let body = match found.payload {
-            GetResultPayload::File(file, _) => pieces(file, length),
+            GetResultPayload::File(_, path) => pieces(path, length),
             GetResultPayload::Stream(body) => body,
         };
         Ok(Some((length, body)))
@@ -176,16 +177,17 @@ fn cloud(url: &Url) -> Result<Arc<dyn ObjectStore>> {
 }
 
 /// A file in pieces: the library's own are so small that a download is mostly hand-overs between threads.
-fn pieces(file: std::fs::File, length: u64) -> BoxStream<'static, Result<Bytes>> {
-    stream::try_unfold((file, length), |(mut file, left)| async move {
-        if left == 0 {
+/// Opened for each piece: a client that is slow to take it holds no file open.
+fn pieces(path: PathBuf, length: u64) -> BoxStream<'static, Result<Bytes>> {
+    stream::try_unfold((path, 0), move |(path, done)| async move {
+        if done >= length {
             return Ok(None);
         }
         let read = tokio::task::spawn_blocking(move || {
-            let most = left.min(READ_BYTES as u64);
+            let most = (length - done).min(READ_BYTES as u64);
             let mut piece = vec![0; most as usize];
-            std::io::Read::read_exact(&mut file, &mut piece)?;
-            Ok((Bytes::from(piece), (file, left - most)))
+            std::fs::File::open(&path)?.read_exact_at(&mut piece, done)?;
+            Ok((Bytes::from(piece), (path, done + most)))
         });
         read.await?.map(Some).map_err(|error: std::io::Error| generic(error))
     })

@@ -23,20 +23,27 @@ pub async fn live(_call: Call) -> Answer {
 }
 
 pub async fn ready(call: Call) -> Answer {
+    let engine = &call.service().engine;
+    let stopped = engine.failure().is_some();
+    // Who stopped is not asked for more. Why is for everybody to read: no paths.
+    let refusing = engine.refusing().filter(|_| !stopped).map(|why| why.to_string());
+    let draining = call.service().is_draining();
     let checks = [
-        ("store", call.service().engine.failure().is_none()),
-        ("serving", !call.service().is_draining()),
+        ("store", stopped.then(|| "stopped after a failure, which the log names".to_owned())),
+        ("writes", refusing),
+        ("serving", draining.then(|| "draining".to_owned())),
     ];
-    let ready = checks.iter().all(|(_, good)| *good);
+    let ready = checks.iter().all(|(_, wrong)| wrong.is_none());
     let status = if ready { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
     let verbose =
         url::form_urlencoded::parse(call.query.as_bytes()).any(|(key, _)| key == "verbose");
     let mut text = String::new();
     if verbose {
-        for (name, good) in checks {
-            text.push_str(if good { "[+] " } else { "[-] " });
-            text.push_str(name);
-            text.push('\n');
+        for (name, wrong) in checks {
+            match wrong {
+                None => text.push_str(&format!("[+] {name}\n")),
+                Some(why) => text.push_str(&format!("[-] {name}: {why}\n")),
+            }
         }
     }
     text.push_str(if ready { "ok\n" } else { "not ready\n" });

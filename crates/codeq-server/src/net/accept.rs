@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use axum::Router;
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
+use tokio::sync::watch;
 use tokio::task::{JoinError, JoinSet};
 use tokio::time::{sleep, timeout};
 
@@ -29,7 +29,7 @@ pub async fn serve(
     mut stop: watch::Receiver<bool>,
     grace: Duration,
 ) {
-    let slots = Arc::new(Semaphore::new(limits.max_connections.min(Semaphore::MAX_PERMITS)));
+    let most = limits.max_connections;
     let mut tasks = JoinSet::new();
     if let Some(files) = &tls {
         tasks.spawn(files.clone().watch(stop.clone()));
@@ -42,7 +42,7 @@ pub async fn serve(
             Some(done) = tasks.join_next() => absorb(done),
             accepted = accept(&listener) => {
                 let (stream, peer) = accepted;
-                if let Some(slot) = Slot::take(&slots, &stats) {
+                if let Some(slot) = Slot::take(most, &stats) {
                     tasks.spawn(connection::run(stream, peer, Arc::clone(&shared), slot));
                 }
             }
@@ -93,22 +93,21 @@ fn absorb(done: Result<(), JoinError>) {
     }
 }
 
-/// A place among the connections, given back when dropped.
+/// A place among the connections of all listeners that share their numbers, given back when dropped.
 pub(super) struct Slot {
-    _permit: OwnedSemaphorePermit,
     pub(super) stats: Arc<NetStats>,
 }
 
 impl Slot {
     /// `None` when all are taken; then the connection is counted as refused.
-    fn take(slots: &Arc<Semaphore>, stats: &Arc<NetStats>) -> Option<Self> {
-        let Ok(permit) = Arc::clone(slots).try_acquire_owned() else {
+    fn take(most: usize, stats: &Arc<NetStats>) -> Option<Self> {
+        let one_more = |open| (open < most).then_some(open + 1);
+        if stats.open.fetch_update(Ordering::Relaxed, Ordering::Relaxed, one_more).is_err() {
             stats.refused.fetch_add(1, Ordering::Relaxed);
             return None;
-        };
+        }
         stats.accepted.fetch_add(1, Ordering::Relaxed);
-        stats.open.fetch_add(1, Ordering::Relaxed);
-        Some(Self { _permit: permit, stats: Arc::clone(stats) })
+        Some(Self { stats: Arc::clone(stats) })
     }
 }
 

@@ -111,7 +111,8 @@ fn agreed(transport: &Transport) -> Option<bool> {
 impl Opened {
     async fn serve(self, peer: Peer, shared: &Shared) {
         let pulse = Pulse::new(self.born, &shared.limits, self.h2);
-        let service = Tracked { app: shared.app.clone(), peer, pulse: Arc::clone(&pulse) };
+        let (app, hosts) = (shared.app.clone(), shared.limits.hosts.clone());
+        let service = Tracked { app, peer, pulse: Arc::clone(&pulse), hosts };
         let stop = shared.stop.clone();
         // Boxed: a connection of one kind should not carry the size of the other.
         if self.h2 {

@@ -14,11 +14,13 @@ use std::sync::atomic::{AtomicU64, AtomicUsize};
 use std::time::Duration;
 
 pub use accept::serve;
+pub use host::Hosts;
 pub use tls::{TlsError, TlsFiles};
 
 mod accept;
 mod connection;
 mod framing;
+mod host;
 mod protocol;
 mod pulse;
 mod service;
@@ -30,13 +32,15 @@ mod wire;
 /// Bounds of a listener.
 #[derive(Debug, Clone)]
 pub struct NetLimits {
-    /// Most connections at once.
+    /// Most connections at once, on all listeners that share their [`NetStats`].
     pub max_connections: usize,
     /// Time for a request's head, and for the TLS handshake.
     pub header_timeout: Duration,
     /// A connection without a request is closed after this. A client that takes nothing of its
     /// response is closed after this too, or after 30 seconds if that is shorter.
     pub idle_timeout: Duration,
+    /// Which hosts requests may name.
+    pub hosts: Hosts,
 }
 
 /// Beyond this a limit is none; and sums with it cannot overflow.
@@ -56,7 +60,7 @@ impl NetLimits {
     }
 }
 
-/// How a listener is doing; shared with metrics.
+/// How listeners are doing; shared with metrics.
 #[derive(Debug, Default)]
 pub struct NetStats {
     /// Connections that are open.

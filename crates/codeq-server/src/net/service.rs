@@ -13,9 +13,9 @@ use hyper::body::{Body as HttpBody, Frame, Incoming, SizeHint};
 use hyper::service::Service;
 use hyper::{Request, Response};
 
-use super::Peer;
 use super::pulse::{InFlight, Pulse};
 use super::stream;
+use super::{Hosts, Peer};
 
 /// A frame of HTTP/2. A larger piece would go to the send buffer whole, however small the client's
 /// window is.
@@ -26,6 +26,7 @@ pub(super) struct Tracked {
     pub(super) app: Router,
     pub(super) peer: Peer,
     pub(super) pulse: Arc<Pulse>,
+    pub(super) hosts: Hosts,
 }
 
 impl Service<Request<Incoming>> for Tracked {
@@ -36,6 +37,13 @@ impl Service<Request<Incoming>> for Tracked {
     fn call(&self, mut request: Request<Incoming>) -> Self::Future {
         let in_flight = InFlight::begin(&self.pulse);
         let piece = if self.pulse.is_h2() { PIECE } else { usize::MAX };
+        let refusal = self.hosts.refuse(request.version(), request.uri(), request.headers());
+        if let Some((status, text)) = refusal {
+            let mut response = Response::new(Body::from(text));
+            *response.status_mut() = status;
+            let body = |body| TrackedBody { body, piece, rest: Bytes::new(), in_flight };
+            return Box::pin(std::future::ready(Ok(response.map(body))));
+        }
         request.extensions_mut().insert(self.peer);
         let answer = tower::Service::call(&mut self.app.clone(), request);
         Box::pin(async move {

@@ -51,6 +51,19 @@ where
     }
 }
 
+/// The line that says how many others were lost. Written without an event: it would join those that wait.
+pub fn notice(format: LogFormat, lost: u64) -> String {
+    const MESSAGE: &str = "log lines were lost: they came faster than they were read";
+    let at = jiff::Timestamp::now();
+    match format {
+        LogFormat::Json => format!(
+            "{{\"timestamp\":\"{at:.6}\",\"level\":\"WARN\",\"target\":\"codeq::logs\",\
+             \"message\":\"{MESSAGE}\",\"lost\":{lost}}}\n"
+        ),
+        LogFormat::Text => format!("{at:.6}  WARN codeq::logs: {MESSAGE} lost={lost}\n"),
+    }
+}
+
 /// The fields of one event, written down.
 struct Fields {
     format: LogFormat,

@@ -10,6 +10,7 @@ use tracing_subscriber::fmt::MakeWriter;
 use tracing_subscriber::layer::{Layer, SubscriberExt};
 
 use super::line::Line;
+use super::log_writer::LogWriter;
 use super::{export, trace};
 use crate::config::Config;
 
@@ -17,11 +18,18 @@ use crate::config::Config;
 const FLUSH_MAX: Duration = Duration::from_secs(5);
 
 /// Installs the process's subscriber: log lines to stderr and, if configured, spans to an OTLP collector.
-/// Once per process; the guard flushes spans when it is dropped.
+/// Once per process; the guard flushes both when it is dropped.
 pub fn init_logs(config: &Config) -> Result<LogGuard, String> {
-    let (subscriber, guard) = subscriber(config, std::io::stderr)?;
+    let writer = LogWriter::stderr(config.log_format)
+        .map_err(|error| format!("log lines cannot be written to stderr: {error}"))?;
+    let (subscriber, mut guard) = subscriber(config, writer.clone())?;
+    guard.writer = Some(writer);
     tracing::subscriber::set_global_default(subscriber)
         .map_err(|_| "logs are set up already".to_owned())?;
+    // The standard hook writes to stderr itself, and would wait for whoever reads it.
+    std::panic::set_hook(Box::new(|panic| {
+        tracing::error!(target: "codeq::panic", "{panic}");
+    }));
     Ok(guard)
 }
 
@@ -57,7 +65,7 @@ where
     // The filter stays when the layer is missing: a layer without one would want every span.
     let wanted = spans_if(spans.is_some());
     let subscriber = tracing_subscriber::registry().with(lines).with(spans.with_filter(wanted));
-    Ok((subscriber, LogGuard { provider }))
+    Ok((subscriber, LogGuard { provider, writer: None }))
 }
 
 /// The spans of [`trace`], whatever the level of the log lines is; or nothing.
@@ -74,6 +82,7 @@ fn is_trace(meta: &Metadata<'_>) -> bool {
 #[derive(Debug)]
 pub struct LogGuard {
     provider: Option<SdkTracerProvider>,
+    writer: Option<LogWriter>,
 }
 
 impl Drop for LogGuard {
@@ -81,6 +90,9 @@ impl Drop for LogGuard {
         if let Some(provider) = &self.provider {
             // What cannot be sent by now is lost; the exporter has said so.
             let _ = provider.shutdown_with_timeout(FLUSH_MAX);
+        }
+        if let Some(writer) = &self.writer {
+            writer.flush();
         }
     }
 }

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! engine ─ Observer ─> Metrics <─ http (answered, rate_limited)      render ─> OpenMetrics text
-//! tracing events ─> logs (line) ─> stderr        trace spans ─> export ─> OTLP collector
+//! tracing events ─> logs (line) ─> log_writer ─> stderr        trace spans ─> export ─> OTLP collector
 //! ```
 
 pub use commands::{COMMANDS_MAX, OTHER};
@@ -14,6 +14,7 @@ pub mod trace;
 mod commands;
 mod export;
 mod line;
+mod log_writer;
 mod logs;
 mod metrics;
 mod process;

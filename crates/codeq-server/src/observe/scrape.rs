@@ -16,6 +16,7 @@ use prometheus_client::metrics::gauge::ConstGauge;
 use prometheus_client::registry::{Registry, Unit};
 
 use super::commands::{COMMANDS_MAX, Commands, OTHER};
+use super::log_writer;
 use super::process::Process;
 use crate::net::NetStats;
 
@@ -72,6 +73,8 @@ fn of_net(registry: &mut Registry, net: &NetStats) {
 }
 
 fn of_process(registry: &mut Registry, process: Process) {
+    let lost = ConstCounter::new(log_writer::lost());
+    registry.register("log_lines_lost", "Log lines lost: nobody read them in time", lost);
     if let Some(bytes) = process.resident_bytes {
         let gauge = ConstGauge::<u64>::new(bytes);
         registry.register_with_unit("process_resident_memory", "Memory in use", Unit::Bytes, gauge);

@@ -21,8 +21,10 @@ use jiff::Timestamp;
 use rustls::RootCertStore;
 use tokio::time::{Instant, timeout_at};
 
-use super::connect::{Connector, DialError};
+use super::connect::{Connector, DIAL, Dial, DialError, Judge};
 use super::destination::{Destination, Policy};
+use super::lookups::Lookups;
+use super::per_address::PerAddress;
 use super::resolve::Resolve;
 use super::retry_after;
 
@@ -45,8 +47,8 @@ const ANSWER_BYTES_MAX: usize = BODY_BYTES_MAX + 2 * HEAD_BYTES_MAX;
 const IDLE: Duration = Duration::from_secs(30);
 /// Connections to one host that wait for their next request.
 const IDLE_PER_HOST_MAX: usize = 4;
-/// With so many connections, new requests leave none behind.
-const KEPT_MAX: usize = 512;
+/// Most connections that are left behind.
+pub(crate) const KEPT_MAX: usize = 512;
 /// Headers that are the connection's business.
 const NOT_THE_CALLERS: [HeaderName; 7] = [
     header::HOST,
@@ -63,6 +65,10 @@ const NOT_THE_CALLERS: [HeaderName; 7] = [
 pub struct Client {
     http: legacy::Client<Connector, Full<Bytes>>,
     connector: Connector,
+    judge: Judge,
+    per_address: PerAddress,
+    /// With so many connections, new requests leave none behind.
+    kept_max: usize,
     time: Duration,
 }
 
@@ -75,6 +81,12 @@ pub struct Options {
     pub roots: Option<RootCertStore>,
     /// Time for everything.
     pub time: Duration,
+    /// Most connections.
+    pub connections: usize,
+    /// Most calls to one address at once, whatever name led there.
+    pub per_address: usize,
+    /// Most names looked up at once.
+    pub lookups: usize,
 }
 
 /// A receiver answered.
@@ -96,6 +108,10 @@ pub enum SendError {
     /// There is no connection, or none that works.
     #[error("the destination cannot be reached")]
     Unreachable,
+    /// There was no slot for a lookup, a connection, or another call to this address: it was not tried, and
+    /// will be later.
+    #[error("the destination was not tried yet")]
+    Busy,
     /// It was reached, and did not answer in time.
     #[error("the destination did not answer in time")]
     TimedOut,
@@ -103,17 +119,27 @@ pub enum SendError {
 
 impl Default for Options {
     fn default() -> Options {
-        Options { own: Vec::new(), roots: None, time: TIME_LIMIT }
+        Options {
+            own: Vec::new(),
+            roots: None,
+            time: TIME_LIMIT,
+            connections: 1_024,
+            per_address: 256,
+            lookups: 64,
+        }
     }
 }
 
 impl Client {
     /// Dials only what the policy allows, at the addresses that `resolve` finds.
     pub fn new(policy: Arc<Policy>, resolve: Arc<dyn Resolve>, options: Options) -> Client {
-        let Options { own, roots, time } = options;
-        // Shorter than the whole, so that a port where nothing answers is told like one that is closed.
-        let dial = time * 3 / 4;
-        let connector = Connector::new(policy, resolve, own, roots, dial, ANSWER_BYTES_MAX);
+        let Options { own, roots, time, connections, per_address, lookups } = options;
+        let connector = Connector::new(roots, ANSWER_BYTES_MAX, connections);
+        let lookups = Lookups::new(resolve, lookups);
+        let judge = Judge { policy, lookups, own: own.into() };
+        let per_address = PerAddress::new(per_address);
+        // The other half is for calls to places that no connection is left to.
+        let kept_max = KEPT_MAX.min(connections / 2);
         let http = legacy::Client::builder(TokioExecutor::new())
             .pool_timer(TokioTimer::new())
             .pool_idle_timeout(IDLE)
@@ -121,20 +147,29 @@ impl Client {
             .http1_max_buf_size(HEAD_BYTES_MAX)
             .http1_max_headers(HEADERS_MAX)
             .build(connector.clone());
-        Client { http, connector, time }
+        Client { http, connector, judge, per_address, kept_max, time }
     }
 
-    /// Posts, and waits for the head of the answer; 10 s at most for everything. If a body follows it is read
-    /// and thrown away for a second, so that the connection can be used again.
+    /// Posts for a tenant, and waits for the head of the answer; 10 s at most for everything. If a body follows
+    /// it is read and thrown away for a second, so that the connection can be used again.
     pub async fn post(
         &self,
+        tenant: &Arc<str>,
         to: &Destination,
         headers: HeaderMap,
         body: Bytes,
     ) -> Result<Answered, SendError> {
-        let until = Instant::now() + self.time;
+        let (now, until) = (Instant::now(), Instant::now() + self.time);
+        // Shorter than the whole, so that a port where nothing answers is told like one that is closed.
+        let dial_until = now + self.time * 3 / 4;
+        let found = self.judge.addresses(tenant, to, dial_until).await;
+        let addresses = found.map_err(|error| failed(to, &error))?;
+        let counted = self.per_address.take(tenant, addresses);
+        let (_held, addresses) = counted.ok_or(SendError::Busy)?;
         let request = self.request(to, headers, body);
-        let response = match timeout_at(until, self.http.request(request)).await {
+        let dial = Dial { addresses, until: dial_until };
+        let sending = DIAL.scope(dial, self.http.request(request));
+        let response = match timeout_at(until, sending).await {
             Ok(Ok(response)) => response,
             Ok(Err(error)) => return Err(failed(to, &error)),
             Err(_) => {
@@ -160,7 +195,7 @@ impl Client {
             headers.remove(name);
         }
         headers.insert(header::USER_AGENT, USER_AGENT);
-        if self.connector.open() >= KEPT_MAX {
+        if self.connector.open() >= self.kept_max {
             headers.insert(header::CONNECTION, HeaderValue::from_static("close"));
         }
         request
@@ -178,16 +213,19 @@ async fn discard(mut body: Incoming) {
 }
 
 /// Tells the operator what happened, and the tenant as much as it may know.
-fn failed(to: &Destination, error: &legacy::Error) -> SendError {
+fn failed(to: &Destination, error: &(dyn Error + 'static)) -> SendError {
     let (mut cause, mut texts): (Option<&dyn Error>, _) = (Some(error), Vec::new());
-    let mut refused = false;
+    let mut told = SendError::Unreachable;
     while let Some(error) = cause {
-        let dial = error.downcast_ref::<DialError>();
-        refused |= matches!(dial, Some(DialError::NotAllowed(_) | DialError::Own(_)));
+        match error.downcast_ref::<DialError>() {
+            Some(DialError::NotAllowed(_) | DialError::Own(_)) => told = SendError::NotAllowed,
+            Some(DialError::Busy) => told = SendError::Busy,
+            _ => {}
+        }
         texts.push(error.to_string());
         cause = error.source();
     }
     let cause = texts.join(": ");
     tracing::debug!(target: "codeq::push", to = to.authority(), cause, "no answer");
-    if refused { SendError::NotAllowed } else { SendError::Unreachable }
+    told
 }

@@ -1,7 +1,7 @@
 //! Connections to judged addresses.
 //!
-//! A name is looked up once for each connection, every address of it is judged, and what is dialled is one of
-//! these addresses and never the name: an answer of DNS that changes later has no effect.
+//! A name is looked up for each call, every address of it is judged, and what is dialled is one of these addresses and
+//! never the name: an answer of DNS that changes later has no effect.
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
@@ -9,7 +9,6 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::{Context, Poll};
-use std::time::Duration;
 
 use axum::http::Uri;
 use futures_util::future::BoxFuture;
@@ -22,12 +21,12 @@ use rustls_platform_verifier::BuilderVerifierExt;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 use tokio::sync::OnceCell;
-use tokio::time::{Instant, timeout};
+use tokio::time::{Instant, timeout, timeout_at};
 use tokio_rustls::TlsConnector;
 use tower::Service;
 
-use super::destination::Policy;
-use super::resolve::Resolve;
+use super::destination::{Destination, Policy};
+use super::lookups::{LookupError, Lookups};
 
 /// Addresses of one name that are tried.
 const DIALS_MAX: usize = 4;
@@ -53,13 +52,19 @@ pub(super) enum DialError {
     /// The name has no address.
     #[error("no address")]
     NoAddress,
+    /// All that may be used at once is in use. Nothing was tried.
+    #[error("no slot for a lookup or a connection")]
+    Busy,
     /// It took too long.
     #[error("no connection in time")]
     TimedOut,
     /// There are no certificates to trust.
     #[error("no tls")]
     NoTls(#[source] io::Error),
-    /// Looking up, connecting or shaking hands failed.
+    /// Looking up failed.
+    #[error("no address: {0}")]
+    NotFound(Arc<io::Error>),
+    /// Connecting or shaking hands failed.
     #[error("no connection")]
     Failed(#[from] io::Error),
 }
@@ -69,28 +74,30 @@ pub(super) enum DialError {
 pub(super) struct Connector(Arc<Inner>);
 
 struct Inner {
-    policy: Arc<Policy>,
-    resolve: Arc<dyn Resolve>,
-    own: Vec<SocketAddr>,
     roots: Option<RootCertStore>,
     tls: OnceCell<TlsConnector>,
-    time: Duration,
     answer_bytes: usize,
     open: Arc<AtomicUsize>,
+    open_max: usize,
+}
+
+/// What a call that needs a connection may dial, and until when.
+#[derive(Clone)]
+pub(super) struct Dial {
+    pub addresses: Vec<SocketAddr>,
+    pub until: Instant,
+}
+
+tokio::task_local! {
+    /// Of the call that runs in this task: the pool tells its connector nothing but the URI.
+    pub(super) static DIAL: Dial;
 }
 
 impl Connector {
-    /// Connections are made within `time`; each takes `answer_bytes` for an answer.
-    pub fn new(
-        policy: Arc<Policy>,
-        resolve: Arc<dyn Resolve>,
-        own: Vec<SocketAddr>,
-        roots: Option<RootCertStore>,
-        time: Duration,
-        answer_bytes: usize,
-    ) -> Connector {
+    /// Makes `open_max` connections; each takes `answer_bytes` for an answer.
+    pub fn new(roots: Option<RootCertStore>, answer_bytes: usize, open_max: usize) -> Connector {
         let (tls, open) = (OnceCell::new(), Arc::default());
-        Connector(Arc::new(Inner { policy, resolve, own, roots, tls, time, answer_bytes, open }))
+        Connector(Arc::new(Inner { roots, tls, answer_bytes, open, open_max }))
     }
 
     /// How many connections there are.
@@ -110,27 +117,26 @@ impl Service<Uri> for Connector {
 
     fn call(&mut self, uri: Uri) -> Self::Future {
         let inner = Arc::clone(&self.0);
-        // Its own limit, for the pool may go on with a connection that nobody waits for.
+        // Called in the task of the call, whoever finishes the connection later.
+        let dial = DIAL.try_with(Dial::clone);
         Box::pin(async move {
-            let time = inner.time;
-            let conn = timeout(time, inner.connect(&uri)).await;
+            let dial = dial.map_err(|_| DialError::NoHost)?;
+            // Its own limit, for the pool may go on with a connection that nobody waits for.
+            let conn = timeout_at(dial.until, inner.connect(&uri, &dial)).await;
             conn.unwrap_or(Err(DialError::TimedOut)).map(TokioIo::new)
         })
     }
 }
 
 impl Inner {
-    async fn connect(&self, uri: &Uri) -> Result<Conn, DialError> {
-        let until = Instant::now() + self.time;
+    async fn connect(&self, uri: &Uri, to: &Dial) -> Result<Conn, DialError> {
         let is_tls = uri.scheme_str() == Some("https");
         let host = uri.host().ok_or(DialError::NoHost)?;
         let host = host.trim_start_matches('[').trim_end_matches(']');
-        let port = uri.port_u16().unwrap_or(if is_tls { 443 } else { 80 });
-        let addresses = self.judged(host, port).await?;
-        let stream = dial(&addresses, until).await?;
+        let open = Open::new(&self.open, self.open_max).ok_or(DialError::Busy)?;
+        let stream = dial(&to.addresses, to.until).await?;
         // Requests are written whole, and there is nothing to wait for behind them.
         stream.set_nodelay(true)?;
-        let open = Open::new(&self.open);
         let stream: Box<dyn Stream> = if is_tls {
             let name = ServerName::try_from(host.trim_end_matches('.').to_owned());
             let name = name.map_err(|_| DialError::NoHost)?;
@@ -141,16 +147,38 @@ impl Inner {
         };
         Ok(Conn { stream, whole: self.answer_bytes, left: self.answer_bytes, _open: open })
     }
+}
 
-    /// The addresses of a host, all of them allowed. If one of them is not then none is: a name that leads
-    /// inside has no business here, even if it leads elsewhere too.
-    async fn judged(&self, host: &str, port: u16) -> Result<Vec<SocketAddr>, DialError> {
-        let found = match host.parse() {
-            Ok(ip) => vec![ip],
-            Err(_) => self.resolve.resolve(host).await?,
+/// Finds where a call may go.
+#[derive(Clone)]
+pub(super) struct Judge {
+    pub policy: Arc<Policy>,
+    pub lookups: Lookups,
+    /// Where this server listens.
+    pub own: Arc<[SocketAddr]>,
+}
+
+impl Judge {
+    /// The addresses of a destination, all of them allowed. If one of them is not then none is: a name that
+    /// leads inside has no business here, even if it leads elsewhere too.
+    pub async fn addresses(
+        &self,
+        tenant: &Arc<str>,
+        to: &Destination,
+        until: Instant,
+    ) -> Result<Vec<SocketAddr>, DialError> {
+        let (host, port) = (to.host().trim_start_matches('[').trim_end_matches(']'), to.port());
+        let found: Arc<[IpAddr]> = match host.parse::<IpAddr>() {
+            Ok(ip) => [ip].into(),
+            Err(_) => {
+                self.lookups.find(tenant, host, until).await.map_err(|error| match error {
+                    LookupError::Busy => DialError::Busy,
+                    LookupError::Failed(error) => DialError::NotFound(error),
+                })?
+            }
         };
         let mut addresses = Vec::with_capacity(found.len());
-        for ip in found {
+        for ip in found.iter() {
             let ip = ip.to_canonical();
             if !self.policy.allows(ip) {
                 return Err(DialError::NotAllowed(ip));
@@ -309,9 +337,11 @@ impl AsyncWrite for Conn {
 struct Open(Arc<AtomicUsize>);
 
 impl Open {
-    fn new(count: &Arc<AtomicUsize>) -> Open {
-        count.fetch_add(1, Ordering::Relaxed);
-        Open(Arc::clone(count))
+    /// None if there are so many already.
+    fn new(count: &Arc<AtomicUsize>, most: usize) -> Option<Open> {
+        let one_more = |open| (open < most).then_some(open + 1);
+        count.fetch_update(Ordering::Relaxed, Ordering::Relaxed, one_more).ok()?;
+        Some(Open(Arc::clone(count)))
     }
 }
 

@@ -135,7 +135,7 @@ impl Notifier {
         };
         let mut headers = secret::headers(&secrets, &id, now / 1_000, &body);
         headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
-        match self.client.post(&job.receiver.to, headers, body).await {
+        match self.client.post(tenant, &job.receiver.to, headers, body).await {
             Ok(answer) if answer.status.is_success() => Outcome::Delivered,
             Ok(answer) if answer.status == StatusCode::GONE => Outcome::Gone,
             Ok(answer) => {

@@ -1,15 +1,31 @@
 //! From names to addresses.
 
 use std::io;
-use std::net::{IpAddr, ToSocketAddrs};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use futures_util::future::BoxFuture;
-use tokio::sync::Semaphore;
+use hickory_resolver::config::{
+    LookupIpStrategy, NameServerConfig, ResolveHosts, ResolverConfig, ResolverOpts,
+};
+use hickory_resolver::net::runtime::TokioRuntimeProvider;
+use hickory_resolver::proto::op::Query;
+use hickory_resolver::proto::rr::{Name, RecordType};
+use hickory_resolver::{Hosts, TokioResolver};
+use parking_lot::Mutex;
 
-/// Lookups that run at once. The system's resolver occupies a thread for as long as it takes; the others
-/// stay free for the rest of the server.
-const LOOKUPS_MAX: usize = 32;
+/// How long a name server may take, and how often it is asked again.
+const TIME_MAX: Duration = Duration::from_millis(1_500);
+const RETRIES: usize = 1;
+/// Answers that are kept, and for how long at most. Each is judged again whenever it is used.
+const ANSWERS_MAX: u64 = 1_024;
+const KEPT_MAX: Duration = Duration::from_secs(300);
+const FAILURE_KEPT_MAX: Duration = Duration::from_secs(5);
+/// Requests under way to one name server over one connection.
+const REQUESTS_MAX: usize = 256;
+/// How old the system's configuration may be: it changes when a machine moves between networks.
+const SYSTEM_AGE_MAX: Duration = Duration::from_secs(30);
 
 /// Finds the addresses of a name.
 pub trait Resolve: Send + Sync {
@@ -17,40 +33,118 @@ pub trait Resolve: Send + Sync {
     fn resolve(&self, host: &str) -> BoxFuture<'static, io::Result<Vec<IpAddr>>>;
 }
 
-/// The resolver of the operating system.
-pub struct SystemResolver {
-    permits: Arc<Semaphore>,
+/// Asks name servers, without a thread for each question.
+pub struct DnsResolver(Arc<Source>);
+
+enum Source {
+    /// `/etc/resolv.conf` and `/etc/hosts`, read again now and then.
+    System(Mutex<Option<(Instant, Arc<Loaded>)>>),
+    Fixed(Arc<Loaded>),
 }
 
-impl SystemResolver {
-    /// With nothing under way.
-    pub fn new() -> SystemResolver {
-        SystemResolver { permits: Arc::new(Semaphore::new(LOOKUPS_MAX)) }
+struct Loaded {
+    hosts: Hosts,
+    servers: TokioResolver,
+}
+
+impl DnsResolver {
+    /// As the machine is configured.
+    pub fn system() -> DnsResolver {
+        DnsResolver(Arc::new(Source::System(Mutex::default())))
+    }
+
+    /// Asks this name server and looks nowhere else.
+    ///
+    /// # Errors
+    ///
+    /// When the resolver cannot be set up.
+    pub fn of(server: SocketAddr) -> io::Result<DnsResolver> {
+        let mut config = NameServerConfig::udp(server.ip());
+        config.connections.iter_mut().for_each(|connection| connection.port = server.port());
+        let config = ResolverConfig::from_parts(None, Vec::new(), vec![config]);
+        let servers = servers(config, ResolverOpts::default())?;
+        Ok(DnsResolver(Arc::new(Source::Fixed(Arc::new(Loaded {
+            hosts: Hosts::default(),
+            servers,
+        })))))
     }
 }
 
-impl Default for SystemResolver {
-    fn default() -> SystemResolver {
-        SystemResolver::new()
-    }
-}
-
-impl Resolve for SystemResolver {
+impl Resolve for DnsResolver {
     fn resolve(&self, host: &str) -> BoxFuture<'static, io::Result<Vec<IpAddr>>> {
-        let permits = Arc::clone(&self.permits);
-        let name = absolute(host);
-        Box::pin(async move {
-            let permit = permits.acquire_owned().await.map_err(io::Error::other)?;
-            let lookup = tokio::task::spawn_blocking(move || {
-                // Held by the work and not by who waits for it: a lookup that hangs is still under way when
-                // nobody waits any more.
-                let _permit = permit;
-                let found = (name.as_str(), 0).to_socket_addrs()?;
-                Ok(found.map(|address| address.ip()).collect())
-            });
-            lookup.await.map_err(io::Error::other)?
-        })
+        let (source, name) = (Arc::clone(&self.0), absolute(host));
+        Box::pin(async move { source.loaded().await?.resolve(&name).await })
     }
+}
+
+impl Source {
+    async fn loaded(self: Arc<Source>) -> io::Result<Arc<Loaded>> {
+        let kept = match &*self {
+            Source::Fixed(loaded) => return Ok(Arc::clone(loaded)),
+            Source::System(kept) => kept.lock().clone(),
+        };
+        if let Some((at, loaded)) = kept
+            && at.elapsed() < SYSTEM_AGE_MAX
+        {
+            return Ok(loaded);
+        }
+        // Reads files.
+        let loaded = tokio::task::spawn_blocking(Loaded::system).await.map_err(io::Error::other)?;
+        let loaded = Arc::new(loaded?);
+        if let Source::System(kept) = &*self {
+            *kept.lock() = Some((Instant::now(), Arc::clone(&loaded)));
+        }
+        Ok(loaded)
+    }
+}
+
+impl Loaded {
+    fn system() -> io::Result<Loaded> {
+        // Without name servers there is one on this machine, or none.
+        let here = || {
+            let here = NameServerConfig::udp_and_tcp(Ipv4Addr::LOCALHOST.into());
+            (ResolverConfig::from_parts(None, Vec::new(), vec![here]), ResolverOpts::default())
+        };
+        let read = hickory_resolver::system_conf::read_system_conf();
+        let (config, options) = read.unwrap_or_else(|_| here());
+        let hosts = Hosts::from_system().unwrap_or_default();
+        Ok(Loaded { hosts, servers: servers(config, options)? })
+    }
+
+    async fn resolve(&self, name: &str) -> io::Result<Vec<IpAddr>> {
+        let local = self.local(name);
+        if !local.is_empty() {
+            return Ok(local);
+        }
+        let found = self.servers.lookup_ip(name).await.map_err(io::Error::other)?;
+        Ok(found.iter().collect())
+    }
+
+    /// What `/etc/hosts` says. No name server is then asked for the family that it does not name.
+    fn local(&self, name: &str) -> Vec<IpAddr> {
+        let Ok(name) = Name::from_utf8(name) else { return Vec::new() };
+        let of = |kind| self.hosts.lookup_static_host(&Query::query(name.clone(), kind));
+        let found = [RecordType::A, RecordType::AAAA].into_iter().filter_map(of);
+        let ips = found.flat_map(|found| {
+            found.answers().iter().filter_map(|record| record.data.ip_addr()).collect::<Vec<_>>()
+        });
+        ips.collect()
+    }
+}
+
+fn servers(config: ResolverConfig, mut options: ResolverOpts) -> io::Result<TokioResolver> {
+    options.timeout = TIME_MAX;
+    options.attempts = RETRIES;
+    // All of them, because all are judged.
+    options.ip_strategy = LookupIpStrategy::Ipv4AndIpv6;
+    options.num_concurrent_reqs = 1;
+    options.max_active_requests = REQUESTS_MAX;
+    options.cache_size = ANSWERS_MAX;
+    options.positive_max_ttl = Some(KEPT_MAX);
+    options.negative_max_ttl = Some(FAILURE_KEPT_MAX);
+    options.use_hosts_file = ResolveHosts::Never;
+    let builder = TokioResolver::builder_with_config(config, TokioRuntimeProvider::default());
+    builder.with_options(options).build().map_err(io::Error::other)
 }
 
 /// A name with a dot in it is looked up as it is, not below the domains of this machine. One without a dot
@@ -75,7 +169,7 @@ mod tests {
 
     #[tokio::test]
     async fn this_machine_has_a_name() {
-        let found = SystemResolver::new().resolve("localhost").await.unwrap();
+        let found = DnsResolver::system().resolve("localhost").await.unwrap();
         assert!(!found.is_empty() && found.iter().all(IpAddr::is_loopback), "{found:?}");
     }
 }

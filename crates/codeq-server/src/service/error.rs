@@ -148,6 +148,7 @@ impl From<EngineError> for ServiceError {
         match &error {
             EngineError::Overloaded => unavailable("overloaded", 1),
             EngineError::DiskFull => unavailable("disk_full", 30),
+            EngineError::NoDescriptors => unavailable("overloaded", 1),
             EngineError::Closed => unavailable("shutting_down", 1),
             EngineError::Failed(reason) => {
                 // The reason names files and offsets: it is for the operator, not for the client.

@@ -17,6 +17,7 @@ mod harness;
 mod receiver;
 
 mod admin;
+mod dns;
 mod documented;
 mod endings;
 mod retries;

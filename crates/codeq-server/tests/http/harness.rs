@@ -73,6 +73,18 @@ impl Harness {
         Harness::open(dir, config).await
     }
 
+    /// The same server again, with webhooks looked up there.
+    #[allow(dead_code, reason = "for the tests of callbacks")]
+    pub async fn resolving(
+        self,
+        resolve: std::sync::Arc<dyn codeq_server::push::resolve::Resolve>,
+    ) -> Harness {
+        let Harness { server, dir, config, client } = self;
+        server.stop().await;
+        let server = Server::start_with(config.clone(), resolve).await.unwrap();
+        Harness { server, dir, config, client }
+    }
+
     async fn open(dir: TempDir, config: Config) -> Harness {
         let server = Server::start(config.clone()).await.unwrap();
         Harness { server, dir, config, client: client() }

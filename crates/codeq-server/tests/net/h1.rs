@@ -3,7 +3,7 @@
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use codeq_server::net::NetLimits;
+use codeq_server::net::{Hosts, NetLimits};
 
 use crate::support::{HUGE, PATIENCE, Server, limits};
 
@@ -71,7 +71,9 @@ async fn a_head_with_a_large_token_is_served() {
     let server = Server::start(limits()).await;
     let mut client = server.connect().await;
     let token = "x".repeat(16 * 1024);
-    client.send(format!("GET /hello HTTP/1.1\r\nAuthorization: Bearer {token}\r\n\r\n")).await;
+    client
+        .send(format!("GET /hello HTTP/1.1\r\nHost: t\r\nAuthorization: Bearer {token}\r\n\r\n"))
+        .await;
     assert_eq!(client.answer().await.status, 200);
 }
 
@@ -80,9 +82,26 @@ async fn more_than_100_headers_are_431() {
     let server = Server::start(limits()).await;
     for (count, status) in [(99, 200), (101, 431)] {
         let mut client = server.connect().await;
-        let headers: String = (0..count).map(|i| format!("x{i}: y\r\n")).collect();
-        client.send(format!("GET /hello HTTP/1.1\r\n{headers}\r\n")).await;
+        let headers: String = (1..count).map(|i| format!("x{i}: y\r\n")).collect();
+        client.send(format!("GET /hello HTTP/1.1\r\nHost: t\r\n{headers}\r\n")).await;
         assert_eq!(client.answer().await.status, status, "{count} headers");
+    }
+}
+
+#[tokio::test]
+async fn a_request_without_one_host_is_refused() {
+    let server = Server::start(limits()).await;
+    for hosts in ["", "Host: a\r\nHost: a\r\n", "Host: a\r\nHost: b\r\n"] {
+        let mut client = server.connect().await;
+        client.send(format!("GET /hello HTTP/1.1\r\n{hosts}\r\n")).await;
+        assert_eq!(client.answer().await.status, 400, "{hosts:?}");
+    }
+    let hosts = Hosts::local([]);
+    let server = Server::start(NetLimits { hosts, ..limits() }).await;
+    for (host, status) in [("localhost:1", 200), ("rebound.example", 421)] {
+        let mut client = server.connect().await;
+        client.send(format!("GET /hello HTTP/1.1\r\nHost: {host}\r\n\r\n")).await;
+        assert_eq!(client.answer().await.status, status, "{host}");
     }
 }
 

@@ -13,7 +13,7 @@ use axum::extract::{Extension, State};
 use axum::http::StatusCode;
 use axum::routing::{get, post};
 use bytes::Bytes;
-use codeq_server::net::{NetLimits, NetStats, Peer, TlsFiles, serve};
+use codeq_server::net::{Hosts, NetLimits, NetStats, Peer, TlsFiles, serve};
 use hyper::body::Frame;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
@@ -115,7 +115,12 @@ pub fn app(events: Arc<Events>) -> Router {
 }
 
 pub fn limits() -> NetLimits {
-    NetLimits { max_connections: 1000, header_timeout: LONG, idle_timeout: LONG }
+    NetLimits {
+        max_connections: 1000,
+        header_timeout: LONG,
+        idle_timeout: LONG,
+        hosts: Hosts::default(),
+    }
 }
 
 /// A listener that serves `app`.

@@ -3,12 +3,11 @@
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-use axum::http::{HeaderMap, StatusCode};
-use bytes::Bytes;
+use axum::http::StatusCode;
 use codeq_server::push::client::{Client, Options, SendError};
 use tokio::io::AsyncWriteExt;
 
-use crate::support::{Names, PATIENCE, Receiver, client, everything, policy, post, read_request};
+use crate::support::{Names, PATIENCE, Receiver, client, policy, post, read_request};
 
 const OK: &str = "HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n";
 /// Ends the connection, so that the next post needs a new one.
@@ -112,7 +111,7 @@ async fn answers_that_change_are_judged_each_time() {
     let client = client(&["127.0.0.2/32"], &names, PATIENCE);
     let url = format!("http://hook.example:{port}/");
     assert_eq!(post(&client, &url).await.unwrap().status, StatusCode::OK);
-    assert_eq!(names.asked(), 1, "one lookup for one connection");
+    assert_eq!(names.asked(), 1, "one lookup for one call");
     assert_eq!(outside.came().await, 1);
     for port in [port, inside.addr.port()] {
         let url = format!("http://hook.example:{port}/");
@@ -218,15 +217,14 @@ async fn redirects_are_answers() {
 }
 
 #[tokio::test]
-async fn a_kept_connection_was_judged_when_it_was_made() {
+async fn a_kept_connection_is_not_used_once_its_name_leads_elsewhere() {
     let mut receiver = Receiver::answering("127.0.0.2", OK).await;
-    let names = Names::of("hook.example", &[&["127.0.0.2"], &["127.0.0.1"]]);
+    let names = Names::of("hook.example", &[&["127.0.0.2"], &["127.0.0.2"], &["127.0.0.1"]]);
     let client = client(&["127.0.0.2/32"], &names, PATIENCE);
-    let to = format!("http://hook.example:{}/", receiver.addr.port());
-    let to = everything().read(&to).unwrap();
-    for _ in 0..3 {
-        let posted = client.clone().post(&to, HeaderMap::new(), Bytes::new()).await;
-        assert_eq!(posted.unwrap().status, StatusCode::OK);
+    let url = format!("http://hook.example:{}/", receiver.addr.port());
+    for _ in 0..2 {
+        assert_eq!(post(&client, &url).await.unwrap().status, StatusCode::OK);
     }
-    assert_eq!((receiver.came().await, names.asked()), (1, 1));
+    assert_eq!(post(&client, &url).await, Err(SendError::NotAllowed));
+    assert_eq!((receiver.came().await, names.asked()), (1, 3));
 }

@@ -45,7 +45,8 @@ async fn what_a_receiver_sees() {
     }
     let port = receiver.addr.port();
     let to = everything().read(&format!("http://Hook.Example:{port}/a%20b?c=d#e")).unwrap();
-    let answered = client.post(&to, headers, Bytes::from_static(b"{\"a\":1}")).await.unwrap();
+    let answered =
+        client.post(&"t".into(), &to, headers, Bytes::from_static(b"{\"a\":1}")).await.unwrap();
     assert_eq!(answered, Answered { status: StatusCode::NO_CONTENT, retry_after: None });
     let request = requests.recv().await.unwrap();
     let (head, body) = request.split_once("\r\n\r\n").unwrap();

@@ -183,7 +183,7 @@ async fn a_receiver_that_takes_nothing_runs_out_of_time() {
     let client = client(OPEN, &Names::none(), SHORT);
     let to = crate::support::everything().read(&receiver.url()).unwrap();
     let body = vec![b'x'; 64 << 20].into();
-    let posted = timeout(PATIENCE, client.post(&to, Default::default(), body)).await;
+    let posted = timeout(PATIENCE, client.post(&"t".into(), &to, Default::default(), body)).await;
     assert_eq!(posted.unwrap(), Err(SendError::TimedOut));
 }
 

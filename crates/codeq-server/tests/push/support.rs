@@ -45,7 +45,9 @@ pub async fn post(client: &Client, to: &str) -> Result<Answered, SendError> {
     // Odd spellings are refused before anything is posted.
     let Ok(to) = everything().read(to) else { return Err(SendError::NotAllowed) };
     let body = Bytes::from_static(b"{}");
-    timeout(PATIENCE, client.post(&to, HeaderMap::new(), body)).await.expect("an end of the post")
+    timeout(PATIENCE, client.post(&"t".into(), &to, HeaderMap::new(), body))
+        .await
+        .expect("an end of the post")
 }
 
 /// Answers of DNS, in the order in which they are given; the last one stays.

@@ -71,8 +71,9 @@ impl Client {
             false => path.to_owned(),
         };
         let request = format!(
-            "{method} {path} HTTP/1.1\r\nHost: codeq\r\nAuthorization: Bearer {}\r\n\
+            "{method} {path} HTTP/1.1\r\nHost: {}\r\nAuthorization: Bearer {}\r\n\
              Content-Type: application/json\r\nContent-Length: {}\r\n\r\n{body}",
+            self.addr,
             self.token,
             body.len()
         );

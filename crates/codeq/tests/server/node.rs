@@ -74,6 +74,11 @@ impl Node {
         self.process.id()
     }
 
+    /// What it says on its standard error, if that is piped.
+    pub fn stderr(&mut self) -> BufReader<ChildStderr> {
+        self.process.stderr()
+    }
+
     /// SIGKILL.
     pub fn kill(self) {
         self.process.kill();

@@ -80,6 +80,13 @@ impl Config {
         notes
     }
 
+    /// Whether the token that everybody knows is accepted.
+    pub(crate) fn has_dev_token(&self) -> bool {
+        let mut tokens =
+            self.producer_auth.static_tokens.iter().chain(&self.worker_auth.static_tokens);
+        tokens.any(|token| auth::is_token(token, DEV_TOKEN))
+    }
+
     /// Each value by itself.
     pub(crate) fn check_fields(&self) -> Vec<Problem> {
         let mut problems = Vec::new();

@@ -51,7 +51,7 @@ fn ready(summary: &'static str) -> Operation {
     Operation::new(
         "server",
         summary,
-        "Ready means: the store is open and works, and the server is not about to stop.",
+        "Ready means: the store is open and works, writes are taken, and the server is not about to stop.",
     )
     .query("verbose", "If present, one line for each check.", json!({ "type": "string" }))
     .answers_as(200, "It is.", PLAIN, text("`ok`."))

@@ -14,7 +14,7 @@ use tracing::Instrument;
 use super::schedule::Went;
 use crate::http::wire::{ResultBody, Times};
 use crate::observe::{Metrics, trace};
-use crate::push::client::{Answered, Client};
+use crate::push::client::{Answered, Client, SendError};
 use crate::push::destination::Policy;
 use crate::push::secret;
 use crate::push::secrets::Secrets;
@@ -67,7 +67,9 @@ impl Courier {
         let stored = stored.map(|parent| (parent, task.trace_state.as_deref().unwrap_or_default()));
         let id = task.id.to_string();
         let span = trace::task_span("callback", &task.command, &id, &task.tenant, stored);
-        let delivery = self.attempt(&callback).instrument(span.clone()).await;
+        let Some(delivery) = self.attempt(&callback).instrument(span.clone()).await else {
+            return Went::Busy;
+        };
         if delivery != Delivery::Delivered {
             span.record("otel.status_code", "ERROR");
         }
@@ -77,26 +79,28 @@ impl Courier {
         went
     }
 
-    async fn attempt(&self, callback: &PendingCallback) -> Delivery {
+    /// None if it could not be tried, for no fault of the receiver: then nothing is counted and nothing spent.
+    async fn attempt(&self, callback: &PendingCallback) -> Option<Delivery> {
         let url = callback.task.webhook.as_deref().unwrap_or_default();
         let to = match self.policy.read(url) {
             Ok(to) => to,
-            Err(refused) => return failed(None, &refused.to_string(), None),
+            Err(refused) => return Some(failed(None, &refused.to_string(), None)),
         };
         let secrets = match self.secrets.live(&callback.task.tenant).await {
             Ok(secrets) => secrets,
-            Err(error) => return failed(None, &error.to_string(), None),
+            Err(error) => return Some(failed(None, &error.to_string(), None)),
         };
         let Ok(body) = self.body(callback) else {
-            return failed(None, "the result cannot be written as JSON", None);
+            return Some(failed(None, "the result cannot be written as JSON", None));
         };
         let at = self.engine.wall() / 1_000;
         let mut headers = secret::headers(&secrets, &message_id(callback), at, &body);
         headers.insert(header::CONTENT_TYPE, JSON);
         carry_trace(callback, &mut headers);
-        match self.client.post(&to, headers, body).await {
-            Ok(answered) => judge(answered),
-            Err(error) => failed(None, &error.to_string(), None),
+        match self.client.post(&callback.task.tenant, &to, headers, body).await {
+            Ok(answered) => Some(judge(answered)),
+            Err(SendError::Busy) => None,
+            Err(error) => Some(failed(None, &error.to_string(), None)),
         }
     }
 
@@ -138,7 +142,9 @@ impl Courier {
         let mut pause = REPORT_PAUSE;
         loop {
             match self.engine.propose(command.clone()).await {
-                Err(EngineError::Overloaded | EngineError::DiskFull) => {
+                Err(
+                    EngineError::Overloaded | EngineError::DiskFull | EngineError::NoDescriptors,
+                ) => {
                     tokio::time::sleep(pause).await;
                     pause = (pause * 2).min(REPORT_PAUSE_MAX);
                 }

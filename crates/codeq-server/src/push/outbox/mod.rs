@@ -10,12 +10,14 @@ mod deliver;
 pub mod schedule;
 
 use std::collections::BTreeMap;
+use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use codeq_core::command::Millis;
 use codeq_core::effect::Effect;
 use codeq_engine::{EngineError, Observer};
+use futures_util::FutureExt;
 use parking_lot::Mutex;
 use tokio::sync::{Notify, watch};
 use tokio::task::JoinSet;
@@ -64,11 +66,15 @@ pub struct Outbox {
     calls: JoinSet<(Call, Went)>,
 }
 
+/// Calls to one host, and to one address. A tenant has half of the slots: one host must not have all of these.
+pub fn per_host(config: &WebhookConfig) -> usize {
+    config.max_per_host.min((config.max_concurrent / 4).max(1))
+}
+
 impl Outbox {
     /// With as many calls at once as the configuration allows.
     pub fn new(courier: Courier, announced: Arc<Announced>, config: &WebhookConfig) -> Outbox {
-        // A tenant has half of the slots: one host must not have all of these.
-        let each = config.max_per_host.min((config.max_concurrent / 4).max(1));
+        let each = per_host(config);
         let shards = usize::from(courier.engine.shards());
         Outbox {
             courier: Arc::new(courier),
@@ -103,8 +109,10 @@ impl Outbox {
         while let Some(call) = self.schedule.next_call() {
             let courier = Arc::clone(&self.courier);
             self.calls.spawn(async move {
-                let went = courier.deliver(call.due.shard, call.due.seq).await;
-                (call, went)
+                let delivering = courier.deliver(call.due.shard, call.due.seq);
+                // A call never panics; if one did, its slot is free, and its callback waits for the next start.
+                let went = AssertUnwindSafe(delivering).catch_unwind().await;
+                (call, went.unwrap_or(Went::Badly))
             });
         }
     }
@@ -114,7 +122,6 @@ impl Outbox {
         while let Some(done) = next {
             match done {
                 Ok((call, went)) => self.schedule.done(call, went, Instant::now()),
-                // A call never panics; if one did, its slot and its callback wait for the next start.
                 Err(error) => {
                     tracing::error!(target: "codeq::push", %error, "a callback's task ended badly");
                 }
