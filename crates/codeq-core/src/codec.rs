@@ -26,14 +26,23 @@ pub enum DecodeError {
 }
 
 pub(crate) fn encode_row<T: Serialize>(row: &T, capacity: usize) -> Bytes {
+    encode_row_as(VERSION, row, capacity)
+}
+
+/// A row of a kind that is no longer written in its first version.
+pub(crate) fn encode_row_as<T: Serialize>(version: u8, row: &T, capacity: usize) -> Bytes {
     let mut buffer = Vec::with_capacity(capacity);
-    buffer.push(VERSION);
+    buffer.push(version);
     // Encoding into memory cannot fail for our types. An empty row would be refused on read, loudly.
     Bytes::from(postcard::to_extend(row, buffer).unwrap_or_default())
 }
 
 pub(crate) fn decode<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, DecodeError> {
-    let body = strip_version(bytes)?;
+    decode_body(strip_version(bytes)?)
+}
+
+/// Decodes what follows a version byte.
+pub(crate) fn decode_body<T: DeserializeOwned>(body: &[u8]) -> Result<T, DecodeError> {
     let (value, rest) =
         postcard::take_from_bytes(body).map_err(|_| DecodeError::Malformed("does not decode"))?;
     if rest.is_empty() { Ok(value) } else { Err(DecodeError::Malformed("trailing bytes")) }

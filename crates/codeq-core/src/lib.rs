@@ -32,6 +32,7 @@ pub mod topic;
 pub mod view;
 
 mod abandon;
+mod bulk;
 pub mod callback;
 mod cancel;
 mod claim;
@@ -40,6 +41,7 @@ mod configure;
 mod enqueue;
 mod finish;
 mod heartbeat;
+pub mod held;
 mod idempotency;
 mod lease;
 mod nack;

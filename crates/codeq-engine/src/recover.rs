@@ -45,8 +45,9 @@ impl Node {
         let mut loaded = Vec::new();
         for shard in 0..manifest.shards {
             let path = layout::store_path(dir, shard);
-            let store = Store::open(disk.clone(), &path, options.store.clone())?;
-            let state = State::load(&store, shard, manifest.shards)?;
+            let mut store = Store::open(disk.clone(), &path, options.store.clone())?;
+            let mut state = State::load(&store, shard, manifest.shards)?;
+            state.upgrade(&mut store)?;
             loaded.push((state, store));
         }
         replay(&log, &mut loaded, options)?;

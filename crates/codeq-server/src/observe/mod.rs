@@ -8,6 +8,7 @@
 pub use commands::{COMMANDS_MAX, OTHER};
 pub use logs::{LogGuard, init_logs, subscriber};
 pub use metrics::{METRICS_CONTENT_TYPE, Metrics};
+pub use refusals::Refused;
 
 pub mod trace;
 
@@ -17,4 +18,5 @@ mod line;
 mod logs;
 mod metrics;
 mod process;
+mod refusals;
 mod scrape;
