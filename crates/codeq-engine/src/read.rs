@@ -71,7 +71,7 @@ impl Engine {
     /// A page of a list. `below` is the `next` of the page before, or empty.
     pub async fn list(&self, query: &ListQuery, below: &[u64]) -> Result<ListPage, EngineError> {
         let mut listing = Listing::new(query.clone(), below, self.shards());
-        while let Some((shard, query)) = listing.next() {
+        while let Some((shard, query)) = listing.next_slice() {
             listing.add(shard, self.read(shard, |reader| reader.list(&query)).await?);
         }
         Ok(listing.page())
@@ -291,7 +291,7 @@ impl Listing {
     }
 
     /// The next slice to read: a shard, and what to ask it.
-    pub fn next(&mut self) -> Option<(u16, ListQuery)> {
+    pub fn next_slice(&mut self) -> Option<(u16, ListQuery)> {
         let shard = self.turns.pop_front()?;
         let page = self.pages.get(usize::from(shard))?;
         let limit = self.query.limit.saturating_sub(page.items.len());

@@ -89,7 +89,7 @@ impl Service {
         };
         let began = Instant::now();
         let mut listing = Listing::new(query.clone(), &below, self.engine.shards());
-        while let Some((shard, part)) = listing.next() {
+        while let Some((shard, part)) = listing.next_slice() {
             let slice = self.scan(&caller.tenant, shard, move |reader| reader.list(&part)).await?;
             listing.add(shard, slice);
             if began.elapsed() >= CALL_TIME {

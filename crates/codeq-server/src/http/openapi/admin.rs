@@ -90,7 +90,8 @@ fn replay_dead_letters() -> Operation {
         "dlq",
         "Replay dead letters",
         "Returns dead letters to their queue with no attempts spent, oldest first, up to `limit` in one \
-         call. A call works for a quarter of a second at most. Repeat while some remain, with `cursor` if `nextCursor` was answered.",
+         call. A call works for a quarter of a second at most. Repeat while some remain, with `cursor` if \
+         `nextCursor` was answered.",
     )
     .optional_body("ReplayRequest", json!({ "limit": 100, "errorContains": "timeout" }))
     .answers(200, "How many are back.", "Replayed")
