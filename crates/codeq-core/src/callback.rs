@@ -122,6 +122,12 @@ impl<K: Kv> Step<'_, K> {
                 self.state.timers.disarm(self.kv, TimerKind::Callback, at, seq)?;
             }
         }
+        let list = |row: &OutboxRow| keys::callback(queue, row.next_at.is_none(), seq);
+        let (left, entered) = (was.map(list), row.as_ref().map(list));
+        if left != entered {
+            left.into_iter().for_each(|key| self.kv.delete(Table::Index, key));
+            entered.into_iter().for_each(|key| self.kv.put(Table::Index, key, Bytes::new()));
+        }
         let Some(row) = row else {
             self.kv.delete(Table::Outbox, keys::task(seq));
             return Ok(());

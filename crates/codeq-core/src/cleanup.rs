@@ -1,11 +1,11 @@
 //! Cleanup: an operator removes finished tasks before their retention ends.
 
+use crate::bulk::Look;
 use crate::command::{Cleanup, Millis};
 use crate::keys::QueueId;
 use crate::kv::{Kv, KvError};
 use crate::limits::BULK_MAX;
 use crate::place::Place;
-use crate::replay::Look;
 use crate::reply::{Bulk, Reply};
 use crate::rows::{OutboxRow, TaskRow};
 use crate::step::Step;
@@ -35,7 +35,7 @@ impl<K: Kv> Step<'_, K> {
     }
 
     /// Lists are in the order of making, and a task that was made later has not finished before.
-    fn is_old(&self, seq: u64, row: &TaskRow, before: Millis) -> Result<Look, KvError> {
+    pub(crate) fn is_old(&self, seq: u64, row: &TaskRow, before: Millis) -> Result<Look, KvError> {
         if row.created_at >= before {
             return Ok(Look::Stop);
         }

@@ -40,7 +40,7 @@ pub(crate) fn encode_row<T: Serialize>(row: &T, version: u8, capacity: usize) ->
     Bytes::from(postcard::to_extend(row, buffer).unwrap_or_default())
 }
 
-fn decode<T: DeserializeOwned>(body: &[u8]) -> Result<T, DecodeError> {
+pub(crate) fn decode<T: DeserializeOwned>(body: &[u8]) -> Result<T, DecodeError> {
     let (value, rest) =
         postcard::take_from_bytes(body).map_err(|_| DecodeError::Malformed("does not decode"))?;
     if rest.is_empty() { Ok(value) } else { Err(DecodeError::Malformed("trailing bytes")) }

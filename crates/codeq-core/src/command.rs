@@ -58,6 +58,8 @@ pub enum Command {
     PutRecord(PutRecord),
     /// Remove a record.
     DeleteRecord(DeleteRecord),
+    /// A bounded part of a cleanup, purge or replay.
+    BulkPart(BulkPart),
 }
 
 /// Makes one or more tasks of one tenant.
@@ -396,4 +398,61 @@ pub struct DeleteRecord {
     pub name: Arc<str>,
     /// Only if it has this revision now; none means whichever.
     pub expected: Option<u64>,
+}
+
+/// What a bulk operation does, and to which tasks.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub enum BulkWork {
+    /// Removes finished tasks of all queues.
+    Cleanup {
+        /// Only those that finished before this moment.
+        before: Millis,
+    },
+    /// Removes dead-lettered tasks of a queue with their results.
+    PurgeDead {
+        /// The queue.
+        command: Arc<str>,
+    },
+    /// Finishes pending and delayed tasks of a queue as cancelled, so that their producers hear of it.
+    PurgeWaiting {
+        /// The queue.
+        command: Arc<str>,
+    },
+    /// Returns dead-lettered tasks of a queue to it with fresh attempts, oldest first.
+    Replay {
+        /// The queue.
+        command: Arc<str>,
+        /// Only tasks whose last error contains this.
+        error_contains: Option<Arc<str>>,
+    },
+}
+
+/// Where a bulk operation goes on.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct BulkFrom {
+    /// For a cleanup: the queue; none means the first one.
+    pub queue: Option<Arc<str>>,
+    /// For a cleanup: which of the queue's lists of finished tasks.
+    pub list: u8,
+    /// Only tasks of the list with a higher number.
+    pub after: u64,
+}
+
+/// A bounded part of a bulk operation. It takes the place of [`Cleanup`], [`Purge`] and
+/// [`ReplayTarget::Queue`], whose bounds were for each queue and not for the whole: these are now only read from
+/// older logs.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct BulkPart {
+    /// Whose tasks.
+    pub tenant: Arc<str>,
+    /// What to do.
+    pub work: BulkWork,
+    /// Where the part before stopped.
+    pub from: BulkFrom,
+    /// Touches at most so many tasks.
+    pub take: u32,
+    /// Looks at at most so many rows.
+    pub look: u32,
+    /// Who asks, for the history.
+    pub by: Arc<str>,
 }

@@ -49,6 +49,16 @@ pub fn index_parts(key: Key) -> (QueueId, u8, u64) {
     ((key >> (LOW + 8)) as QueueId, (key >> LOW) as u8, key as u64)
 }
 
+/// The lists of callbacks in `Index`, beside those of [`Place::index_code`].
+const CALLBACKS_PENDING: u8 = 5;
+const CALLBACKS_FAILED: u8 = 6;
+
+/// Key in `Index` of a task whose callback is kept: to be delivered, or given up.
+pub fn callback(queue: QueueId, failed: bool, seq: u64) -> Key {
+    let code = if failed { CALLBACKS_FAILED } else { CALLBACKS_PENDING };
+    (Key::from(queue) << (LOW + 8)) | (Key::from(code) << LOW) | Key::from(seq)
+}
+
 /// What a timer is for. The numbers are part of the on-disk format.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 #[repr(u8)]

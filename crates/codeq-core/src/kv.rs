@@ -19,7 +19,7 @@ pub enum Table {
     Task = 1,
     /// (queue, priority, order) → task number, for tasks that can be claimed.
     Pending = 2,
-    /// (queue, state, task number) → nothing: the lists by command and status.
+    /// (queue, state, task number) → nothing: the lists by command and status, and those of callbacks.
     Index = 3,
     /// (kind, deadline, number) → what else its kind needs: delays, retention, keys, callbacks, records.
     Timer = 4,

@@ -33,6 +33,7 @@ pub mod topic;
 pub mod view;
 
 mod abandon;
+mod bulk;
 pub mod callback;
 mod cancel;
 mod claim;
@@ -41,6 +42,7 @@ mod configure;
 mod enqueue;
 mod finish;
 mod heartbeat;
+pub mod held;
 mod idempotency;
 mod lease;
 mod nack;

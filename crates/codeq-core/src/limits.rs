@@ -27,6 +27,9 @@ pub const ARTIFACTS_MAX: usize = 64;
 /// Longest name or URL of an artifact in bytes.
 pub const ARTIFACT_FIELD_BYTES_MAX: usize = 2_048;
 
+/// What the rows of a task count in its tenant's quota, besides payload and result.
+pub const TASK_ROWS_BYTES: u64 = 512;
+
 /// Highest priority.
 pub const PRIORITY_MAX: u8 = 9;
 /// Number of priorities.
@@ -66,8 +69,14 @@ pub const SWEEP_MAX: u32 = 512;
 pub const CLAIM_REPAIR_MAX: u32 = 16;
 /// Most tasks that one replay, purge or cleanup touches.
 pub const BULK_MAX: u32 = 1_000;
-/// Most rows that a bulk operation reads in search of the tasks that it wants.
-pub const BULK_SCAN_MAX: usize = 10_000;
+/// Most tasks that one part of a replay, purge or cleanup touches: about as long as a sweep takes.
+pub const BULK_TAKE_MAX: u32 = 128;
+/// Most rows that one part looks at in search of the tasks that it wants, over all queues.
+pub const BULK_LOOK_MAX: u32 = 512;
+/// A part that may look at less than this could get nowhere.
+pub const BULK_LOOK_MIN: u32 = 16;
+/// Rows of one list that a bulk command of an older log reads in search of the tasks that it wants.
+pub const BULK_SCAN_MAX: usize = 10_240;
 
 /// Transitions kept in a task's history; older ones (but the first) give way.
 pub const HISTORY_MAX: u16 = 64;
@@ -85,8 +94,8 @@ pub const WINDOW_TOTAL: usize = 1 << 20;
 pub const CALLBACK_ATTEMPTS_MAX: u32 = 100;
 /// Longest pause that the receiver of a callback may ask for: a day. Its task is kept meanwhile.
 pub const CALLBACK_RETRY_AFTER_MS_MAX: u64 = 86_400_000;
-/// A list of callbacks looks at no more of them at a time, whosoever they are.
-pub const CALLBACK_SCAN_MAX: usize = 1_000;
+/// Most callbacks, and lists of them, that are read under one look at the shard.
+pub const CALLBACK_SCAN_MAX: usize = 256;
 /// Retention waits this long at a time for a callback that is still to be delivered.
 pub const CALLBACK_RETENTION_STEP_MS: u64 = 60_000;
 
@@ -113,5 +122,9 @@ pub const TOPIC_CONSUMERS_MAX: u32 = 10_000;
 pub const TOPIC_NAME_BYTES_MAX: usize = 63;
 /// Most tasks on one page of a list.
 pub const LIST_MAX: usize = 1_000;
-/// Most rows that one page reads in search of the tasks that its filter wants.
+/// Most rows that are read for a list under one look at the shard: well under a millisecond.
+pub const LIST_SLICE_MAX: usize = 256;
+/// Most rows of a shard that one page reads, a slice at a time, in search of the tasks that its filter wants.
 pub const LIST_SCAN_MAX: usize = 10_000;
+/// Most queues whose numbers are read under one look at the shard.
+pub const QUEUES_SLICE_MAX: usize = 256;

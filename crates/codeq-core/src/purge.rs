@@ -1,11 +1,11 @@
 //! Purge: an operator empties a queue or its dead letters.
 
+use crate::bulk::Look;
 use crate::command::{Purge, PurgeTarget};
 use crate::history::Event;
 use crate::kv::{Kv, KvError};
 use crate::limits::BULK_MAX;
 use crate::place::Place;
-use crate::replay::Look;
 use crate::reply::{Bulk, Reply};
 use crate::rows::TaskRow;
 use crate::step::{Cause, Step};

@@ -5,7 +5,9 @@
 //! only (every order number is fresh), so a window is complete up to its last entry.
 
 use std::collections::VecDeque;
+use std::sync::Arc;
 
+use crate::held::Held;
 use crate::keys::{self, QueueId};
 use crate::kv::{Direction, KvError, KvRead, Table};
 use crate::limits::{PRIORITIES, PRIORITY_MAX};
@@ -31,6 +33,8 @@ pub(crate) struct Queue {
     /// The entry of this queue among the tenant's heads.
     pub head: Option<Head>,
     lanes: [Lane; PRIORITIES],
+    /// What the tenant holds in all its queues.
+    pub held: Arc<Held>,
 }
 
 #[derive(Debug, Default)]
@@ -46,12 +50,12 @@ struct Lane {
 
 impl Queue {
     /// A queue whose windows are still empty: all that waits is tail.
-    pub fn new(row: QueueRow) -> Queue {
+    pub fn new(row: QueueRow, held: Arc<Held>) -> Queue {
         let mut lanes: [Lane; PRIORITIES] = Default::default();
         for (lane, count) in lanes.iter_mut().zip(row.counts.pending) {
             lane.tail = count;
         }
-        Queue { row, dirty: false, head: None, lanes }
+        Queue { row, dirty: false, head: None, lanes, held }
     }
 
     /// Adds a task at the back of its priority. Returns whether it entered the window.

@@ -1,16 +1,17 @@
 //! Reading: tasks, results, histories, lists and counters. Nothing here changes anything.
 
 use std::collections::BinaryHeap;
+use std::ops::Bound;
 use std::sync::Arc;
 
 use bytes::Bytes;
 
-use crate::command::{Artifact, Millis, Submit};
+use crate::command::{Artifact, BulkFrom, Millis, Submit};
 use crate::history::History;
 use crate::id::TaskId;
 use crate::keys::{self, QueueId, TimerKind};
 use crate::kv::{Direction, Key, KvError, KvRead, Table};
-use crate::limits::{CALLBACK_SCAN_MAX, LIST_MAX, LIST_SCAN_MAX};
+use crate::limits::{CALLBACK_SCAN_MAX, LIST_MAX, LIST_SLICE_MAX, QUEUES_SLICE_MAX};
 use crate::place::{Place, Status};
 use crate::record::{Record, RecordKind};
 use crate::rows::{Counts, OutboxRow, QueueRow, RecordRow, TaskRow};
@@ -50,8 +51,10 @@ pub struct Page {
     /// The tasks, newest first.
     pub items: Vec<Task>,
     /// Pass as `below` to go on; none on the last page. A page may be short, even empty, and still go on:
-    /// a filter that matches little is searched a bounded number of rows at a time.
+    /// at most [`LIST_SLICE_MAX`] rows are read at a time.
     pub next: Option<u64>,
+    /// Rows that were read.
+    pub looked: usize,
 }
 
 /// A queue's numbers.
@@ -87,10 +90,10 @@ pub struct DueCallback {
 /// Some of a tenant's callbacks.
 #[derive(Debug, Clone, Default)]
 pub struct CallbackPage {
-    /// Oldest task first.
+    /// By queue, and of a queue those to be delivered before those given up, oldest task first.
     pub items: Vec<PendingCallback>,
-    /// The number of the last task that was looked at, if there may be more behind it.
-    pub next: Option<u64>,
+    /// Where to go on, if there may be more.
+    pub next: Option<BulkFrom>,
 }
 
 /// A callback that is due or failed.
@@ -167,13 +170,15 @@ impl<K: KvRead + ?Sized> Reader<'_, K> {
         self.stats(id)
     }
 
-    /// The numbers of all queues of a tenant, in the order of their names.
-    pub fn queues(&self, tenant: &str) -> Result<Vec<QueueStats>, KvError> {
-        let ids: Vec<QueueId> = self.state.queues_of(tenant).map(|(id, _)| id).collect();
-        ids.into_iter().filter_map(|id| self.stats(id).transpose()).collect()
+    /// The numbers of a tenant's queues in the order of their names, those behind `after`. There are more if
+    /// there are [`QUEUES_SLICE_MAX`].
+    pub fn queues(&self, tenant: &str, after: Option<&str>) -> Result<Vec<QueueStats>, KvError> {
+        let start = after.map_or(Bound::Unbounded, Bound::Excluded);
+        let queues = self.state.queues_from(tenant, start).take(QUEUES_SLICE_MAX);
+        queues.filter_map(|(_, id)| self.stats(id).transpose()).collect()
     }
 
-    /// A page of a list.
+    /// A slice of a list.
     pub fn list(&self, query: &ListQuery) -> Result<Page, KvError> {
         let limit = query.limit.clamp(1, LIST_MAX);
         let mut streams = self.streams(query)?;
@@ -184,13 +189,12 @@ impl<K: KvRead + ?Sized> Reader<'_, K> {
             }
         }
         let mut page = Page::default();
-        let mut read = 0;
         while let Some((seq, at)) = heap.pop() {
-            if page.items.len() == limit || read == LIST_SCAN_MAX {
+            if page.items.len() == limit || page.looked == LIST_SLICE_MAX {
                 page.next = Some(seq.saturating_add(1));
                 break;
             }
-            read += 1;
+            page.looked += 1;
             if let Some(stream) = streams.get_mut(at)
                 && let Some(next) = stream.next(self.kv)?
             {
@@ -232,42 +236,51 @@ impl<K: KvRead + ?Sized> Reader<'_, K> {
         Ok(due.collect())
     }
 
-    /// At most `limit` callbacks of a tenant, or only those that have or have not failed, of tasks with a
-    /// number above `after`. A page may be short, or even empty, before the last one: the work is bounded.
+    /// At most `limit` callbacks of a tenant, or only those that have or have not failed, by queue and oldest
+    /// first, from a position on. A page may be short, or even empty, before the last one: the work is bounded,
+    /// and nothing but the tenant's own is looked at.
     pub fn callbacks(
         &self,
         tenant: &str,
         failed: Option<bool>,
-        after: u64,
+        from: &BulkFrom,
         limit: usize,
     ) -> Result<CallbackPage, KvError> {
-        let mut rows = Vec::new();
-        let from = keys::task(after.saturating_add(1));
-        self.kv.scan(
-            Table::Outbox,
-            from,
-            Key::MAX,
-            Direction::Forward,
-            CALLBACK_SCAN_MAX,
-            &mut rows,
-        )?;
+        let limit = limit.clamp(1, LIST_MAX);
         let mut page = CallbackPage::default();
-        let full = rows.len() == CALLBACK_SCAN_MAX;
-        for (key, value) in &rows {
-            if page.items.len() == limit.clamp(1, LIST_MAX) {
-                return Ok(page);
+        let mut look = CALLBACK_SCAN_MAX;
+        let mut rows = Vec::new();
+        let start = from.queue.as_deref().map_or(Bound::Unbounded, Bound::Included);
+        for (name, id) in self.state.queues_from(tenant, start) {
+            let resumed = from.queue.as_ref() == Some(name);
+            let lists = [(0, false), (1, true)].into_iter().filter(|(list, of_failed)| {
+                failed.is_none_or(|wanted| wanted == *of_failed) && !(resumed && *list < from.list)
+            });
+            for (list, of_failed) in lists {
+                let mut after = if resumed && list == from.list { from.after } else { 0 };
+                loop {
+                    if look == 0 || page.items.len() == limit {
+                        page.next = Some(BulkFrom { queue: Some(Arc::clone(name)), list, after });
+                        return Ok(page);
+                    }
+                    // A list is looked at too: ten thousand empty ones are work.
+                    look -= 1;
+                    let wanted = (limit - page.items.len()).min(look);
+                    rows.clear();
+                    let first = keys::callback(id, of_failed, after.saturating_add(1));
+                    let last = keys::callback(id, of_failed, u64::MAX);
+                    let (table, forward) = (Table::Index, Direction::Forward);
+                    self.kv.scan(table, first, last, forward, wanted, &mut rows)?;
+                    look -= rows.len();
+                    for (key, _) in &rows {
+                        after = keys::seq_of(*key);
+                        page.items.extend(self.callback(after)?);
+                    }
+                    if rows.len() < wanted {
+                        break;
+                    }
+                }
             }
-            page.next = Some(keys::seq_of(*key));
-            let row = OutboxRow::decode(*key, value)?;
-            if failed.is_none_or(|failed| failed == row.next_at.is_none())
-                && let Some((task, _)) = self.find(tenant, row.id)?
-                && task.finish.is_some()
-            {
-                page.items.extend(self.callback(keys::seq_of(*key))?);
-            }
-        }
-        if !full {
-            page.next = None;
         }
         Ok(page)
     }
@@ -391,7 +404,7 @@ impl<K: KvRead + ?Sized> Reader<'_, K> {
             let Some(row) = self.state.queue_row(queue) else {
                 continue;
             };
-            let filled = places.iter().filter(|place| count_of(&row.counts, **place) > 0);
+            let filled = places.iter().filter(|place| row.counts.of(**place) > 0);
             streams.extend(filled.map(|place| Stream::new(queue, *place, below)));
         }
         Ok(streams)
@@ -427,16 +440,6 @@ fn matches(query: &ListQuery, row: &TaskRow) -> bool {
             .error_contains
             .as_deref()
             .is_none_or(|part| row.error.as_deref().is_some_and(|error| error.contains(part)))
-}
-
-fn count_of(counts: &Counts, place: Place) -> u64 {
-    match place {
-        Place::Pending | Place::Delayed => counts.ready() + counts.delayed,
-        Place::InProgress => counts.in_progress,
-        Place::Completed => counts.completed,
-        Place::Failed => counts.failed,
-        Place::Dead => counts.dead,
-    }
 }
 
 /// One list, read downwards a few rows at a time.

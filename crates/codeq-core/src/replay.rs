@@ -2,32 +2,16 @@
 
 use std::sync::Arc;
 
+use crate::bulk::{Budget, Look};
 use crate::command::{Replay, ReplayTarget};
 use crate::history::Event;
-use crate::keys::{self, QueueId};
-use crate::kv::{Direction, Kv, KvError, Table};
+use crate::keys::QueueId;
+use crate::kv::{Kv, KvError};
 use crate::limits::{BULK_MAX, BULK_SCAN_MAX};
 use crate::place::Place;
 use crate::reply::{Bulk, Rejection, Reply};
 use crate::rows::TaskRow;
 use crate::step::{Cause, Step};
-
-/// What a bulk operation does about a task that it comes to.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Look {
-    /// Touches it.
-    Take,
-    /// Leaves it.
-    Skip,
-    /// Looks no further: no later task is wanted either.
-    Stop,
-}
-
-impl Look {
-    pub fn take_if(wanted: bool) -> Look {
-        if wanted { Look::Take } else { Look::Skip }
-    }
-}
 
 impl<K: Kv> Step<'_, K> {
     pub(crate) fn replay(&mut self, command: &Replay) -> Result<Reply, KvError> {
@@ -75,14 +59,19 @@ impl<K: Kv> Step<'_, K> {
         Ok(Reply::Bulk(Bulk { done, remaining, last }))
     }
 
-    fn revive(&mut self, seq: u64, was: &TaskRow, by: &Arc<str>) -> Result<TaskRow, KvError> {
+    pub(crate) fn revive(
+        &mut self,
+        seq: u64,
+        was: &TaskRow,
+        by: &Arc<str>,
+    ) -> Result<TaskRow, KvError> {
         self.drop_callback(seq, was)?;
         let row = TaskRow { attempts: 0, cancel_requested: false, ..was.clone() };
         self.requeue(seq, row, was, 0, Cause::by(Event::Replayed, by))
     }
 
     /// At most `limit` tasks of one list that are wanted, in the order of their numbers, and the number of
-    /// the last one that was looked at. Reads a bounded number of rows, a page at a time.
+    /// the last one that was looked at. For commands in logs of versions before [`crate::command::BulkPart`].
     pub(crate) fn listed(
         &self,
         queue: QueueId,
@@ -91,36 +80,8 @@ impl<K: Kv> Step<'_, K> {
         limit: usize,
         wanted: impl Fn(u64, &TaskRow) -> Result<Look, KvError>,
     ) -> Result<(Vec<(u64, TaskRow)>, u64), KvError> {
-        const PAGE: usize = 256;
-        let (mut found, mut last, mut read) = (Vec::new(), after, 0);
-        let mut keys_read = Vec::new();
-        while found.len() < limit && read < BULK_SCAN_MAX {
-            keys_read.clear();
-            let from = keys::index(queue, place, last.saturating_add(1));
-            let to = keys::index(queue, place, u64::MAX);
-            self.kv.scan(Table::Index, from, to, Direction::Forward, PAGE, &mut keys_read)?;
-            for (key, _) in &keys_read {
-                let seq = keys::seq_of(*key);
-                let Some(row) = TaskRow::load(self.kv, keys::task(seq))? else {
-                    continue;
-                };
-                let look = wanted(seq, &row)?;
-                if look == Look::Stop {
-                    return Ok((found, last));
-                }
-                last = seq;
-                if look == Look::Take {
-                    found.push((seq, row));
-                }
-                if found.len() == limit {
-                    return Ok((found, last));
-                }
-            }
-            read += keys_read.len();
-            if keys_read.len() < PAGE {
-                break;
-            }
-        }
-        Ok((found, last))
+        let mut budget = Budget { take: limit, look: BULK_SCAN_MAX };
+        let found = self.search(queue, place, after, &mut budget, wanted)?;
+        Ok((found.rows, found.last))
     }
 }

@@ -1,6 +1,6 @@
 //! What a command answers. A rejection is an answer like any other: it changed nothing and says why.
 
-use crate::command::Millis;
+use crate::command::{BulkFrom, Millis};
 use crate::record::Record;
 use crate::topic::Topic;
 use crate::view::{ResultRecord, Task};
@@ -42,6 +42,8 @@ pub enum Reply {
     },
     /// The record as it is now.
     Record(Box<Record>),
+    /// A part of a bulk operation is done.
+    BulkPart(BulkDone),
     /// What a sweep did.
     Swept(Swept),
     /// The command was refused and changed nothing.
@@ -82,6 +84,15 @@ pub struct Bulk {
     pub remaining: u64,
     /// The number of the last task looked at: pass it on to go on.
     pub last: u64,
+}
+
+/// What a part of a bulk operation did.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct BulkDone {
+    /// Tasks touched.
+    pub done: u64,
+    /// Where the next part goes on; none if there is nothing left to look at.
+    pub next: Option<BulkFrom>,
 }
 
 /// What a sweep did.

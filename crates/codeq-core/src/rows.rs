@@ -8,13 +8,13 @@ use std::sync::Arc;
 use bytes::Bytes;
 use serde::{Deserialize, Serialize, Serializer};
 
-use crate::codec::{VERSION, decode_grown, decode_row, encode_row, strip_version};
+use crate::codec::{VERSION, decode, decode_grown, decode_row, encode_row, strip_version};
 use crate::command::{Artifact, Millis};
 use crate::history::History;
 use crate::id::TaskId;
 use crate::keys::{self, QueueId};
 use crate::kv::{Key, KvError, KvRead, Table};
-use crate::limits::PRIORITIES;
+use crate::limits::{PRIORITIES, TASK_ROWS_BYTES};
 use crate::moment::Moment;
 use crate::place::Place;
 use crate::record::{Hidden, RecordKind};
@@ -146,6 +146,51 @@ pub struct Counts {
     pub dead: u64,
     /// Payload bytes of the tasks that are not finished.
     pub live_bytes: u64,
+    /// What all tasks hold, finished ones included: see [`TaskRow::stored_bytes`].
+    pub stored_bytes: u64,
+}
+
+/// A queue as version 1 wrote it.
+#[derive(Deserialize)]
+struct QueueRowV1 {
+    tenant: Arc<str>,
+    name: Arc<str>,
+    paused: bool,
+    topic: Option<Topic>,
+    counts: CountsV1,
+}
+
+/// The counters of a queue as version 1 wrote them: without what finished tasks hold.
+#[derive(Deserialize)]
+struct CountsV1 {
+    pending: [u64; PRIORITIES],
+    delayed: u64,
+    in_progress: u64,
+    completed: u64,
+    failed: u64,
+    dead: u64,
+    live_bytes: u64,
+}
+
+impl From<QueueRowV1> for QueueRow {
+    fn from(row: QueueRowV1) -> QueueRow {
+        let QueueRowV1 { tenant, name, paused, topic, counts } = row;
+        let CountsV1 { pending, delayed, in_progress, completed, failed, dead, live_bytes } =
+            counts;
+        let mut counts = Counts {
+            pending,
+            delayed,
+            in_progress,
+            completed,
+            failed,
+            dead,
+            live_bytes,
+            stored_bytes: 0,
+        };
+        // What its finished tasks hold is added when the state is loaded.
+        counts.stored_bytes = counts.live_bytes + counts.live() * TASK_ROWS_BYTES;
+        QueueRow { tenant, name, paused, topic, counts }
+    }
 }
 
 /// The task that an idempotency key made.
@@ -236,9 +281,25 @@ impl Counts {
         self.pending.iter().sum()
     }
 
+    /// Tasks that are not finished.
+    pub fn live(&self) -> u64 {
+        self.ready() + self.delayed + self.in_progress
+    }
+
     /// All tasks.
     pub fn total(&self) -> u64 {
-        self.ready() + self.delayed + self.in_progress + self.completed + self.failed + self.dead
+        self.live() + self.completed + self.failed + self.dead
+    }
+
+    /// How many tasks are in the list of a place; pending and delayed ones share one.
+    pub fn of(&self, place: Place) -> u64 {
+        match place {
+            Place::Pending | Place::Delayed => self.ready() + self.delayed,
+            Place::InProgress => self.in_progress,
+            Place::Completed => self.completed,
+            Place::Failed => self.failed,
+            Place::Dead => self.dead,
+        }
     }
 
     /// The counter of a place.
@@ -293,10 +354,36 @@ macro_rules! loaded_row {
 
 loaded_row!(TaskRow, Table::Task);
 loaded_row!(MetaRow, Table::Meta);
-plain_row!(QueueRow, Table::Queue, 128);
 plain_row!(IdempotencyRow, Table::Idempotency, 64);
 plain_row!(OutboxRow, Table::Outbox, 64);
 plain_row!(RecordRow, Table::Record, 512);
+
+impl QueueRow {
+    const VERSION: u8 = 2;
+
+    /// Encodes the row.
+    pub fn encode(&self) -> Bytes {
+        encode_row(self, Self::VERSION, 128)
+    }
+
+    /// Decodes the row that lies at `key`. One of version 1 does not say what finished tasks hold.
+    pub fn decode(key: Key, bytes: &[u8]) -> Result<QueueRow, KvError> {
+        let decoded = match bytes.split_first() {
+            Some((&QueueRow::VERSION, body)) => decode(body),
+            _ => strip_version(bytes).and_then(decode::<QueueRowV1>).map(QueueRow::from),
+        };
+        decoded.map_err(|error| KvError::Corrupt {
+            table: Table::Queue,
+            key,
+            reason: error.to_string(),
+        })
+    }
+
+    /// Whether bytes that decode are of the version before, which does not say what finished tasks hold.
+    pub(crate) fn is_old(bytes: &[u8]) -> bool {
+        bytes.first() != Some(&QueueRow::VERSION)
+    }
+}
 
 impl TaskRow {
     /// Encodes the row.
@@ -312,6 +399,17 @@ impl TaskRow {
             row.made_at = row.created_at;
         }
         Ok(row)
+    }
+
+    /// What the task holds for its tenant's quota: its payload, its result, and an allowance for its rows.
+    pub fn stored_bytes(&self) -> u64 {
+        let finish = self.finish.as_ref().map_or(0, |finish| {
+            let artifact = |artifact: &Artifact| artifact.name.len() + artifact.url.len();
+            finish.result.as_ref().map_or(0, Bytes::len)
+                + finish.error.as_ref().map_or(0, |error| error.len())
+                + finish.artifacts.iter().map(artifact).sum::<usize>()
+        });
+        TASK_ROWS_BYTES + u64::from(self.size) + finish as u64
     }
 
     /// The task's id, given its number.

@@ -5,11 +5,15 @@
 //! calls before each checkpoint.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Bound;
 use std::sync::Arc;
+
+use bytes::Bytes;
 
 use crate::callback::CallbackCounts;
 use crate::command::{Command, Millis};
 use crate::effect::Effect;
+use crate::held::{Held, Holdings};
 use crate::keys::{self, QueueId, TimerKind};
 use crate::kv::{Direction, Key, Kv, KvError, KvRead, Table};
 use crate::moment::Moment;
@@ -18,7 +22,7 @@ use crate::place::Place;
 use crate::queue::{Head, Queue};
 use crate::record::Records;
 use crate::reply::Reply;
-use crate::rows::{MetaRow, QueueRow, TaskRow};
+use crate::rows::{MetaRow, OutboxRow, QueueRow, TaskRow};
 use crate::settings::Settings;
 use crate::step::Step;
 use crate::timers::Timers;
@@ -38,6 +42,8 @@ pub(crate) struct Tenant {
     pub queues: BTreeMap<Arc<str>, QueueId>,
     /// The heads of the queues that can be claimed from, first to be claimed first.
     pub heads: BTreeSet<(Head, QueueId)>,
+    /// What is in the queues.
+    pub held: Arc<Held>,
 }
 
 /// The state of one shard.
@@ -56,6 +62,8 @@ pub struct State {
     pub(crate) records: Records,
     /// Queues whose row in the store is out of date.
     pub(crate) dirty: Vec<QueueId>,
+    /// Queues whose row is of an older version, and whose callbacks are not in lists yet.
+    outdated: BTreeSet<QueueId>,
     /// Entries in the windows of all queues.
     pub(crate) windowed: usize,
 }
@@ -82,11 +90,16 @@ impl State {
             callbacks: CallbackCounts::load(kv)?,
             records: Records::load(kv)?,
             dirty: Vec::new(),
+            outdated: BTreeSet::new(),
             windowed: 0,
         };
         for_each(kv, Table::Queue, 0, Key::MAX, |key, value| {
-            let row = QueueRow::decode(key, value)?;
-            state.load_queue(kv, key as QueueId, row)
+            let (id, mut row) = (key as QueueId, QueueRow::decode(key, value)?);
+            let old = QueueRow::is_old(value);
+            if old {
+                row.counts.stored_bytes += finished_bytes(kv, id)?;
+            }
+            state.load_queue(kv, id, row, old)
         })?;
         Ok(state)
     }
@@ -96,6 +109,7 @@ impl State {
         kv: &K,
         id: QueueId,
         row: QueueRow,
+        dirty: bool,
     ) -> Result<(), KvError> {
         let from = keys::index(id, Place::InProgress, 0);
         let to = keys::index(id, Place::InProgress, u64::MAX);
@@ -113,7 +127,13 @@ impl State {
         })?;
         let tenant = self.tenants.entry(Arc::clone(&row.tenant)).or_default();
         tenant.queues.insert(Arc::clone(&row.name), id);
-        let mut queue = Queue::new(row);
+        tenant.held.add_all(&row.counts);
+        let mut queue = Queue::new(row, Arc::clone(&tenant.held));
+        if dirty {
+            queue.dirty = true;
+            self.dirty.push(id);
+            self.outdated.insert(id);
+        }
         self.windowed += queue.refill(id, kv, window_max(self.windowed))?;
         queue.head = queue.next().map(|(head, _)| head);
         if let Some(head) = queue.head {
@@ -153,6 +173,7 @@ impl State {
             Command::Callback(command) => step.callback(command)?,
             Command::PutRecord(command) => step.put_record(command)?,
             Command::DeleteRecord(command) => step.delete_record(command)?,
+            Command::BulkPart(command) => step.bulk_part(command)?,
         };
         let changed = step.changed;
         if changed {
@@ -171,6 +192,25 @@ impl State {
             }
         }
         kv.put(Table::Meta, keys::META, self.meta.encode());
+    }
+
+    /// Brings rows up to date that an older version wrote. To be called after [`State::load`], before anything is
+    /// applied; what it writes is written again after a crash, so that it needs no log.
+    pub fn upgrade<K: Kv>(&mut self, kv: &mut K) -> Result<(), KvError> {
+        if self.outdated.is_empty() {
+            return Ok(());
+        }
+        let mut keys = Vec::new();
+        for_each(kv, Table::Outbox, 0, Key::MAX, |key, value| {
+            let failed = OutboxRow::decode(key, value)?.next_at.is_none();
+            let queue = TaskRow::load(kv, key)?.map(|row| row.queue);
+            let queue = queue.filter(|queue| self.outdated.contains(queue));
+            keys.extend(queue.map(|queue| keys::callback(queue, failed, keys::seq_of(key))));
+            Ok(())
+        })?;
+        self.outdated.clear();
+        keys.into_iter().for_each(|key| kv.put(Table::Index, key, Bytes::new()));
+        Ok(())
     }
 
     /// Whether a sweep has something to do.
@@ -248,10 +288,27 @@ impl State {
         }
     }
 
+    /// What a tenant holds.
+    pub fn held(&self, tenant: &str) -> Holdings {
+        self.tenants.get(tenant).map_or_else(Holdings::default, |tenant| tenant.held.holdings())
+    }
+
     /// The queues of a tenant in the order of their names.
     pub fn queues_of(&self, tenant: &str) -> impl Iterator<Item = (QueueId, &QueueRow)> {
         let ids = self.tenants.get(tenant).into_iter().flat_map(|tenant| tenant.queues.values());
         ids.filter_map(|id| Some((*id, self.queue_row(*id)?)))
+    }
+
+    /// The queues of a tenant from a name on, in the order of their names.
+    pub(crate) fn queues_from<'s>(
+        &'s self,
+        tenant: &str,
+        start: Bound<&'s str>,
+    ) -> impl Iterator<Item = (&'s Arc<str>, QueueId)> + 's {
+        let tenant = self.tenants.get(tenant).into_iter();
+        tenant
+            .flat_map(move |tenant| tenant.queues.range::<str, _>((start, Bound::Unbounded)))
+            .map(|(name, id)| (name, *id))
     }
 
     /// All queues in the order of their numbers.
@@ -273,6 +330,21 @@ impl State {
     pub fn meta(&self) -> &MetaRow {
         &self.meta
     }
+}
+
+/// What the finished tasks of a queue hold. Only for rows of version 1, which do not say: once, at the first start
+/// of a version that counts it.
+fn finished_bytes<K: KvRead + ?Sized>(kv: &K, id: QueueId) -> Result<u64, KvError> {
+    let mut sum = 0;
+    for place in [Place::Completed, Place::Failed, Place::Dead] {
+        let (from, to) = (keys::index(id, place, 0), keys::index(id, place, u64::MAX));
+        for_each(kv, Table::Index, from, to, |key, _| {
+            let row = TaskRow::load(kv, keys::task(keys::seq_of(key)))?;
+            sum += row.map_or(0, |row| row.stored_bytes());
+            Ok(())
+        })?;
+    }
+    Ok(sum)
 }
 
 /// How long a window may become, given how many entries all windows hold.

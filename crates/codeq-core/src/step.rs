@@ -125,8 +125,9 @@ impl<K: Kv> Step<'_, K> {
             topic: None,
             counts: Counts::default(),
         };
-        self.state.tenants.entry(Arc::clone(tenant)).or_default().queues.insert(name, id);
-        let mut queue = Queue::new(row);
+        let tenant = self.state.tenants.entry(Arc::clone(tenant)).or_default();
+        tenant.queues.insert(name, id);
+        let mut queue = Queue::new(row, Arc::clone(&tenant.held));
         queue.dirty = true;
         self.state.queues.insert(id, queue);
         self.state.dirty.push(id);
@@ -238,10 +239,12 @@ impl<K: Kv> Step<'_, K> {
         let queue = self.queue_mut(row.queue)?;
         let slot = queue.row.counts.slot(row.place, row.priority);
         *slot = slot.saturating_sub(1);
+        let counts = &mut queue.row.counts;
+        counts.stored_bytes = counts.stored_bytes.saturating_sub(row.stored_bytes());
         if !row.place.is_terminal() {
-            let bytes = &mut queue.row.counts.live_bytes;
-            *bytes = bytes.saturating_sub(u64::from(row.size));
+            counts.live_bytes = counts.live_bytes.saturating_sub(u64::from(row.size));
         }
+        queue.held.remove(row);
         Ok(())
     }
 
@@ -284,9 +287,11 @@ impl<K: Kv> Step<'_, K> {
         }
         let queue = self.queue_mut(row.queue)?;
         *queue.row.counts.slot(row.place, row.priority) += 1;
+        queue.row.counts.stored_bytes += row.stored_bytes();
         if !row.place.is_terminal() {
             queue.row.counts.live_bytes += u64::from(row.size);
         }
+        queue.held.add(row);
         Ok(())
     }
 

@@ -90,6 +90,7 @@ impl<'a> Client<'a> {
             }
             Err(
                 error @ (EngineError::Overloaded
+                | EngineError::TooManyWaiting
                 | EngineError::DiskFull
                 | EngineError::NoDescriptors
                 | EngineError::TooLarge { .. }

@@ -14,9 +14,10 @@ use anyhow::{Context, bail};
 use bytes::Bytes;
 use clap::Args;
 use codeq_core::command::{
-    Callback, Claim, Cleanup, Command, Delivery, Enqueue, Millis, NewTask, Outcome, Selector,
-    Submit,
+    BulkFrom, BulkPart, BulkWork, Callback, Claim, Command, Delivery, Enqueue, Millis, NewTask,
+    Outcome, Selector, Submit,
 };
+use codeq_core::limits::{BULK_LOOK_MAX, BULK_TAKE_MAX};
 use codeq_core::reply::Reply;
 use codeq_disk::RealDisk;
 use codeq_engine::Engine;
@@ -293,12 +294,18 @@ fn remove_all(engine: &Engine, runtime: &Runtime) -> anyhow::Result<()> {
         }
     }
     for tenant in TENANTS {
-        loop {
-            let cleanup = Cleanup { tenant: tenant.into(), before: Millis::MAX, limit: 1_000 };
-            match runtime.block_on(engine.cleanup(cleanup))? {
-                Reply::Bulk(bulk) if bulk.done > 0 => {}
-                Reply::Bulk(_) => break,
-                other => bail!("cleanup: {other:?}"),
+        for shard in 0..engine.shards() {
+            let mut next = Some(BulkFrom::default());
+            while let Some(from) = next {
+                let part = BulkPart {
+                    tenant: tenant.into(),
+                    work: BulkWork::Cleanup { before: Millis::MAX },
+                    from,
+                    take: BULK_TAKE_MAX,
+                    look: BULK_LOOK_MAX,
+                    by: "verify".into(),
+                };
+                next = runtime.block_on(engine.bulk_part(shard, part))?.next;
             }
         }
     }

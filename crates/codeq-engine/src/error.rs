@@ -17,6 +17,9 @@ pub enum EngineError {
     /// More work is queued than the engine holds. Nothing was done; try again later.
     #[error("overloaded: the engine's queue is full")]
     Overloaded,
+    /// As many claims wait for a task as may, in all or of this tenant. Nothing was done.
+    #[error("too many claims wait for a task")]
+    TooManyWaiting,
     /// The command is larger than the log takes at once. Nothing was done.
     #[error("the command takes {bytes} bytes, at most {max} are possible: send less at a time")]
     TooLarge {

@@ -25,6 +25,8 @@ pub const GROUP_BYTES_MAX: usize = 1 << 20;
 pub const GROUP_MAX: usize = 4_096;
 /// Most claims that wait in a shard for a task.
 pub const PARKED_MAX: usize = 100_000;
+/// Most claims of one tenant that wait in a shard: no tenant has more than half.
+pub const PARKED_PER_TENANT_MAX: usize = PARKED_MAX / 2;
 /// Beyond them, so many claims come in vain before it is looked again who has left.
 pub const PARKED_WALK: usize = 8_192;
 /// Most shards.

@@ -21,12 +21,19 @@ pub struct Parked {
     /// Who waits for any queue of a tenant.
     by_tenant: BTreeMap<Arc<str>, VecDeque<ParkId>>,
     deadlines: BTreeSet<(Millis, ParkId)>,
+    /// How many of a tenant wait.
+    tenants: BTreeMap<Arc<str>, usize>,
 }
 
 impl Parked {
     /// How many wait.
     pub fn len(&self) -> usize {
         self.claims.len()
+    }
+
+    /// How many of a tenant wait.
+    pub fn of(&self, tenant: &str) -> usize {
+        self.tenants.get(tenant).copied().unwrap_or(0)
     }
 
     /// Whether nobody waits.
@@ -54,6 +61,7 @@ impl Parked {
             }
         }
         self.deadlines.insert((parked.deadline, id));
+        *self.tenants.entry(Arc::clone(&parked.claim.tenant)).or_default() += 1;
         self.claims.insert(id, parked);
     }
 
@@ -103,6 +111,12 @@ impl Parked {
         let parked = self.claims.remove(&id)?;
         self.deadlines.remove(&(parked.deadline, id));
         let tenant = &parked.claim.tenant;
+        if let Some(count) = self.tenants.get_mut(tenant) {
+            *count -= 1;
+            if *count == 0 {
+                self.tenants.remove(tenant);
+            }
+        }
         match &parked.claim.from {
             Selector::Any => {
                 if let Some(line) = self.by_tenant.get_mut(tenant) {

@@ -1,9 +1,7 @@
 //! Operations on queues and topics: the same in every shard, summed up.
 
-use codeq_core::command::{
-    Cleanup, Command, DeleteTopic, Pause, Purge, PutTopic, Replay, ReplayTarget,
-};
-use codeq_core::reply::{Bulk, Reply};
+use codeq_core::command::{BulkPart, Command, DeleteTopic, Pause, PutTopic};
+use codeq_core::reply::{BulkDone, Reply};
 
 use crate::engine::Engine;
 use crate::error::EngineError;
@@ -43,62 +41,13 @@ impl Engine {
         self.same_everywhere(Command::DeleteTopic(command)).await
     }
 
-    /// Empties a queue or its dead letters: `limit` tasks in each shard.
-    pub async fn purge(&self, command: Purge) -> Answer {
-        self.bulk(Command::Purge(command)).await
-    }
-
-    /// Removes finished tasks early: `limit` tasks in each shard.
-    pub async fn cleanup(&self, command: Cleanup) -> Answer {
-        self.bulk(Command::Cleanup(command)).await
-    }
-
-    /// Replays one task, or `limit` tasks of a queue in each shard.
-    pub async fn replay(&self, command: Replay) -> Answer {
-        match command.target {
-            ReplayTarget::One(_) => self.propose(Command::Replay(command)).await,
-            ReplayTarget::Queue { .. } => self.bulk(Command::Replay(command)).await,
+    /// Does a bounded part of a bulk operation in one shard.
+    pub async fn bulk_part(&self, shard: u16, part: BulkPart) -> Result<BulkDone, EngineError> {
+        let answer = self.submit(shard, Command::BulkPart(part))?;
+        match self.answer(answer).await? {
+            Reply::BulkPart(done) => Ok(done),
+            _ => Ok(BulkDone::default()),
         }
-    }
-
-    /// Replays `limit` tasks of a queue in each shard, going on where each one stopped. `after` is what the
-    /// call before returned, or empty.
-    pub async fn replay_from(
-        &self,
-        command: Replay,
-        after: &[u64],
-    ) -> Result<(Bulk, Vec<u64>), EngineError> {
-        let mut sum = Bulk { done: 0, remaining: 0, last: 0 };
-        let mut reached = Vec::new();
-        for shard in 0..self.shards() {
-            let mut share = command.clone();
-            if let ReplayTarget::Queue { after: from, .. } = &mut share.target {
-                *from = after.get(usize::from(shard)).copied().unwrap_or(0);
-            }
-            let answer = self.submit(shard, Command::Replay(share))?;
-            if let Reply::Bulk(bulk) = self.answer(answer).await? {
-                sum.done += bulk.done;
-                sum.remaining += bulk.remaining;
-                sum.last = sum.last.max(bulk.last);
-                reached.push(bulk.last);
-            }
-        }
-        Ok((sum, reached))
-    }
-
-    async fn bulk(&self, command: Command) -> Answer {
-        let mut sum = Bulk { done: 0, remaining: 0, last: 0 };
-        for reply in self.ask_all(command).await? {
-            match reply {
-                Reply::Bulk(bulk) => {
-                    sum.done += bulk.done;
-                    sum.remaining += bulk.remaining;
-                    sum.last = sum.last.max(bulk.last);
-                }
-                other => return Ok(other),
-            }
-        }
-        Ok(Reply::Bulk(sum))
     }
 
     /// The answer of the first shard that does not refuse, or else the refusal.

@@ -1,19 +1,25 @@
 //! Reads: from the shard's rows, answered when what they show is durable.
 
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
 use codeq_core::command::Millis;
+use codeq_core::held::Holdings;
 use codeq_core::history::History;
 use codeq_core::id::TaskId;
 use codeq_core::kv::KvError;
-use codeq_core::read::{DueCallback, ListQuery, PendingCallback, QueueStats, Reader};
+use codeq_core::limits::{LIST_MAX, LIST_SCAN_MAX, QUEUES_SLICE_MAX};
+use codeq_core::read::{DueCallback, ListQuery, Page, PendingCallback, QueueStats, Reader};
 use codeq_core::state::State;
 use codeq_core::view::{ResultRecord, Task};
 use codeq_store::Store;
 
 use crate::engine::Engine;
 use crate::error::EngineError;
+
+/// A reader of a shard's rows.
+pub type ShardReader<'a> = Reader<'a, Store>;
 
 /// A page of a list over all shards.
 #[derive(Debug, Clone, Default)]
@@ -24,13 +30,11 @@ pub struct ListPage {
     pub next: Vec<u64>,
 }
 
-/// What a tenant has in the queues: tasks that are not finished.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Held {
-    /// How many.
-    pub tasks: u64,
-    /// Their bytes.
-    pub bytes: u64,
+/// Something that was read from a shard and may not be durable yet.
+#[derive(Debug)]
+pub struct Seen<T> {
+    value: T,
+    batch: u64,
 }
 
 impl Engine {
@@ -66,13 +70,11 @@ impl Engine {
 
     /// A page of a list. `below` is the `next` of the page before, or empty.
     pub async fn list(&self, query: &ListQuery, below: &[u64]) -> Result<ListPage, EngineError> {
-        let mut pages = Vec::new();
-        for shard in 0..self.shards() {
-            let below = below.get(usize::from(shard)).copied();
-            let query = ListQuery { below: below.or(query.below), ..query.clone() };
-            pages.push(self.read(shard, |reader| reader.list(&query)).await?);
+        let mut listing = Listing::new(query.clone(), below, self.shards());
+        while let Some((shard, query)) = listing.next_slice() {
+            listing.add(shard, self.read(shard, |reader| reader.list(&query)).await?);
         }
-        Ok(merge(pages, below, query.limit))
+        Ok(listing.page())
     }
 
     /// The numbers of a queue, summed over the shards.
@@ -95,56 +97,43 @@ impl Engine {
 
     /// The numbers of all queues of a tenant, summed over the shards, in the order of their names.
     pub async fn queues(&self, tenant: &str) -> Result<Vec<QueueStats>, EngineError> {
-        let mut sums: std::collections::BTreeMap<_, QueueStats> = Default::default();
+        let mut sums = QueueSums::default();
         for shard in 0..self.shards() {
-            for stats in self.read(shard, |reader| reader.queues(tenant)).await? {
-                match sums.get_mut(&stats.name) {
-                    Some(sum) => add(sum, &stats),
-                    None => {
-                        sums.insert(stats.name.clone(), stats);
-                    }
+            let mut after = None;
+            loop {
+                let look = self.read(shard, |reader| reader.queues(tenant, after.as_deref()));
+                after = sums.add(look.await?);
+                if after.is_none() {
+                    break;
                 }
             }
         }
-        Ok(sums.into_values().collect())
+        Ok(sums.all())
     }
 
-    /// How many tasks of a queue could be claimed now, over all shards.
-    pub async fn claimable(&self, tenant: &str, command: &str) -> Result<u64, EngineError> {
-        let mut sum = 0;
+    /// How many tasks of a queue could be claimed now, over all shards, durable or not: a hint.
+    pub fn claimable(&self, tenant: &str, command: &str) -> u64 {
+        let count = |state: &State| state.queue_id(tenant, command).map(|id| state.claimable(id));
+        (0..self.shards()).filter_map(|shard| self.peek(shard, count)?).sum()
+    }
+
+    /// What a tenant holds, over all shards.
+    pub async fn held(&self, tenant: &str) -> Result<Holdings, EngineError> {
+        let mut sum = Holdings::default();
         for shard in 0..self.shards() {
-            let count = |reader: &Reader<'_, Store>| {
-                let id = reader.state.queue_id(tenant, command);
-                Ok(id.map_or(0, |id| reader.state.claimable(id)))
-            };
-            sum += self.read(shard, count).await?;
+            let held = self.read(shard, |reader| Ok(reader.state.held(tenant))).await?;
+            sum.tasks += held.tasks;
+            sum.bytes += held.bytes;
+            sum.stored_bytes += held.stored_bytes;
         }
         Ok(sum)
-    }
-
-    /// What a tenant has in the queues, over all shards.
-    pub async fn held(&self, tenant: &str) -> Result<Held, EngineError> {
-        let mut held = Held::default();
-        for shard in 0..self.shards() {
-            let sum = |reader: &Reader<'_, Store>| {
-                let counts = reader.state.queues_of(tenant).map(|(_, queue)| queue.counts);
-                Ok(counts.fold((0, 0), |(tasks, bytes), counts| {
-                    let live = counts.ready() + counts.delayed + counts.in_progress;
-                    (tasks + live, bytes + counts.live_bytes)
-                }))
-            };
-            let (tasks, bytes) = self.read(shard, sum).await?;
-            held.tasks += tasks;
-            held.bytes += bytes;
-        }
-        Ok(held)
     }
 
     /// The tenants that have queues, in order.
     pub async fn tenants(&self) -> Result<Vec<Arc<str>>, EngineError> {
         let mut tenants = std::collections::BTreeSet::new();
         for shard in 0..self.shards() {
-            let names = |reader: &Reader<'_, Store>| Ok(reader.state.tenants().cloned().collect());
+            let names = |reader: &ShardReader<'_>| Ok(reader.state.tenants().cloned().collect());
             let names: Vec<Arc<str>> = self.read(shard, names).await?;
             tenants.extend(names);
         }
@@ -175,25 +164,39 @@ impl Engine {
     pub async fn read<T>(
         &self,
         shard: u16,
-        look: impl FnOnce(&Reader<'_, Store>) -> Result<T, KvError>,
+        look: impl FnOnce(&ShardReader<'_>) -> Result<T, KvError>,
     ) -> Result<T, EngineError> {
+        let seen = self.look(shard, look)?;
+        self.shown(shard, seen).await
+    }
+
+    /// Reads from one shard what is true after the latest applied command. [`Engine::shown`] says when that may
+    /// be shown to anybody. The shard stands still meanwhile, so look briefly.
+    pub fn look<T>(
+        &self,
+        shard: u16,
+        look: impl FnOnce(&ShardReader<'_>) -> Result<T, KvError>,
+    ) -> Result<Seen<T>, EngineError> {
         let handle = self.shards.get(usize::from(shard)).ok_or(EngineError::Closed)?;
-        let (value, batch) = {
-            let data = handle.data.read();
-            let reader = Reader { state: &data.state, kv: &data.store };
-            let value = look(&reader);
-            (value, data.batch)
-        };
+        let data = handle.data.read();
+        let reader = Reader { state: &data.state, kv: &data.store };
+        let value = look(&reader);
         let value = value.map_err(|error| EngineError::Failed(error.to_string().into()))?;
+        Ok(Seen { value, batch: data.batch })
+    }
+
+    /// Waits until what was seen in a shard is durable.
+    pub async fn shown<T>(&self, shard: u16, seen: Seen<T>) -> Result<T, EngineError> {
+        let handle = self.shards.get(usize::from(shard)).ok_or(EngineError::Closed)?;
         let mut durable = handle.durable.clone();
-        if *durable.borrow() < batch {
-            let reached = durable.wait_for(|reached| *reached >= batch).await;
+        if *durable.borrow() < seen.batch {
+            let reached = durable.wait_for(|reached| *reached >= seen.batch).await;
             reached.map_err(|_| self.pipeline.error())?;
         }
         if let Some(error) = self.failure() {
             return Err(error);
         }
-        Ok(value)
+        Ok(seen.value)
     }
 
     /// Looks at a shard's state as of the latest applied command, durable or not: for gauges. The shard
@@ -227,6 +230,7 @@ fn add(sum: &mut QueueStats, stats: &QueueStats) {
     to.failed += from.failed;
     to.dead += from.dead;
     to.live_bytes += from.live_bytes;
+    to.stored_bytes += from.stored_bytes;
     sum.paused |= stats.paused;
     sum.oldest_ready_at = sum.oldest_ready_at.into_iter().chain(stats.oldest_ready_at).min();
     if let (Some(to), Some(from)) = (&mut sum.topic, &stats.topic) {
@@ -234,32 +238,108 @@ fn add(sum: &mut QueueStats, stats: &QueueStats) {
     }
 }
 
-/// Newest first over all shards; a shard whose tasks did not make it onto the page goes on where it began. Inside
-/// a shard the order is that of its page, whatever dates the tasks show: the clock may have been set back.
-fn merge(pages: Vec<codeq_core::read::Page>, below: &[u64], limit: usize) -> ListPage {
-    let start = |shard: usize| below.get(shard).copied().unwrap_or(u64::MAX);
-    let mut next: Vec<u64> = (0..pages.len()).map(start).collect();
-    let mut more = false;
-    // Each with the newest last.
-    let mut left: Vec<Vec<Task>> = Vec::new();
-    for (shard, page) in pages.into_iter().enumerate() {
-        if let Some(slot) = next.get_mut(shard) {
-            *slot = page.next.unwrap_or(0);
-            more |= page.next.is_some();
+/// The numbers of queues, summed up over the shards as they are read.
+#[derive(Default)]
+pub struct QueueSums(BTreeMap<Arc<str>, QueueStats>);
+
+impl QueueSums {
+    /// Adds a slice of a shard. Returns the name after which the shard goes on; none if that was the last one.
+    pub fn add(&mut self, slice: Vec<QueueStats>) -> Option<Arc<str>> {
+        let last = slice.last().filter(|_| slice.len() == QUEUES_SLICE_MAX);
+        let next = last.map(|stats| Arc::clone(&stats.name));
+        for stats in slice {
+            match self.0.get_mut(&stats.name) {
+                Some(sum) => add(sum, &stats),
+                None => {
+                    self.0.insert(stats.name.clone(), stats);
+                }
+            }
         }
-        left.push(page.items.into_iter().rev().collect());
+        next
     }
-    let mut items = Vec::new();
-    while items.len() < limit.max(1) {
-        let newest = left.iter_mut().max_by_key(|tasks| tasks.last().map(|t| (t.created_at, t.id)));
-        let Some(task) = newest.and_then(Vec::pop) else { break };
-        items.push(task);
+
+    /// The sums in the order of the names.
+    pub fn all(self) -> Vec<QueueStats> {
+        self.0.into_values().collect()
     }
-    for (slot, tasks) in next.iter_mut().zip(&left) {
-        if let Some(task) = tasks.last() {
-            more = true;
-            *slot = task.id.seq().saturating_add(1);
+}
+
+/// A page of a list in the making: it says which slice to read next, and puts the slices together.
+///
+/// The shards take turns, so that a page that ends early has looked into each of them.
+pub struct Listing {
+    query: ListQuery,
+    /// Where each shard began.
+    start: Vec<u64>,
+    /// What each shard has so far.
+    pages: Vec<Page>,
+    /// Shards that are not done, the next one first.
+    turns: VecDeque<u16>,
+}
+
+impl Listing {
+    /// Begins where the page before ended; `below` is its `next`, or empty.
+    pub fn new(query: ListQuery, below: &[u64], shards: u16) -> Listing {
+        let first = query.below.unwrap_or(u64::MAX);
+        let start = |shard| below.get(usize::from(shard)).copied().unwrap_or(first);
+        let start: Vec<u64> = (0..shards).map(start).collect();
+        // A shard that the page before has finished with begins at zero.
+        let next = |at: &u64| Some(*at).filter(|at| *at > 0);
+        let pages = start.iter().map(|at| Page { next: next(at), ..Page::default() }).collect();
+        let turns = (0..).zip(&start).filter(|(_, at)| **at > 0).map(|(shard, _)| shard).collect();
+        Listing { query, start, pages, turns }
+    }
+
+    /// The next slice to read: a shard, and what to ask it.
+    pub fn next_slice(&mut self) -> Option<(u16, ListQuery)> {
+        let shard = self.turns.pop_front()?;
+        let page = self.pages.get(usize::from(shard))?;
+        let limit = self.query.limit.saturating_sub(page.items.len());
+        Some((shard, ListQuery { below: page.next, limit, ..self.query.clone() }))
+    }
+
+    /// Takes the slice that was asked for.
+    pub fn add(&mut self, shard: u16, slice: Page) {
+        let Some(page) = self.pages.get_mut(usize::from(shard)) else {
+            return;
+        };
+        page.items.extend(slice.items);
+        page.next = slice.next;
+        page.looked += slice.looked;
+        let wanted = self.query.limit.clamp(1, LIST_MAX);
+        if page.next.is_some() && page.items.len() < wanted && page.looked < LIST_SCAN_MAX {
+            self.turns.push_back(shard);
         }
     }
-    ListPage { items, next: if more { next } else { Vec::new() } }
+
+    /// The page, newest first over all shards; a shard whose tasks did not make it onto the page goes on where
+    /// it began. Inside a shard the order is that of its slices, whatever dates the tasks show: the clock may have
+    /// been set back.
+    pub fn page(self) -> ListPage {
+        let mut next = self.start;
+        let mut more = false;
+        // Each with the newest last.
+        let mut left: Vec<Vec<Task>> = Vec::new();
+        for (shard, page) in self.pages.into_iter().enumerate() {
+            if let Some(slot) = next.get_mut(shard) {
+                *slot = page.next.unwrap_or(0);
+                more |= page.next.is_some();
+            }
+            left.push(page.items.into_iter().rev().collect());
+        }
+        let mut items = Vec::new();
+        while items.len() < self.query.limit.max(1) {
+            let age = |tasks: &Vec<Task>| tasks.last().map(|task| (task.created_at, task.id));
+            let newest = left.iter_mut().max_by_key(|tasks| age(tasks));
+            let Some(task) = newest.and_then(Vec::pop) else { break };
+            items.push(task);
+        }
+        for (slot, tasks) in next.iter_mut().zip(&left) {
+            if let Some(task) = tasks.last() {
+                more = true;
+                *slot = task.id.seq().saturating_add(1);
+            }
+        }
+        ListPage { items, next: if more { next } else { Vec::new() } }
+    }
 }

@@ -116,8 +116,9 @@ impl Place<'_> {
         codeq_store::Options { owner, ..self.options.store.clone() }
     }
 
-    fn load(&self, store: Store) -> Result<(State, Store), OpenError> {
-        let state = State::load(&store, self.shard, self.manifest.shards)?;
+    fn load(&self, mut store: Store) -> Result<(State, Store), OpenError> {
+        let mut state = State::load(&store, self.shard, self.manifest.shards)?;
+        state.upgrade(&mut store)?;
         Ok((state, store))
     }
 

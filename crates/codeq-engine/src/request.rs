@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use codeq_core::command::{
-    Artifact, Claim, Command, Delivery, Enqueue, Millis, NewTask, Outcome, ReplayTarget, Selector,
-    Submit,
+    Artifact, BulkWork, Claim, Command, Delivery, Enqueue, Millis, NewTask, Outcome, ReplayTarget,
+    Selector, Submit,
 };
 use codeq_core::reply::Reply;
 use parking_lot::Mutex;
@@ -178,6 +178,18 @@ fn bytes(command: &Command) -> usize {
         }
         Command::PutRecord(put) => put.tenant.len() + put.name.len() + put.value.len(),
         Command::DeleteRecord(delete) => delete.tenant.len() + delete.name.len(),
+        Command::BulkPart(part) => {
+            let work = match &part.work {
+                BulkWork::Cleanup { .. } => 0,
+                BulkWork::PurgeDead { command } | BulkWork::PurgeWaiting { command } => {
+                    command.len()
+                }
+                BulkWork::Replay { command, error_contains } => {
+                    command.len() + text(error_contains)
+                }
+            };
+            part.tenant.len() + part.by.len() + text(&part.from.queue) + work
+        }
         Command::Configure(_) | Command::Sweep(_) => 0,
     }
 }

@@ -48,15 +48,16 @@ impl ResultWaiters {
             return;
         }
         let mut by_task = self.by_task.lock();
+        let mut woken = 0;
         for effect in effects {
             if let Effect::Moved(Move { id, to: Some(place), .. }) = effect
                 && place.is_terminal()
             {
                 // Dropping the sender wakes the receiver.
-                by_task.remove(&id.seq());
+                woken += by_task.remove(&id.seq()).map_or(0, |waiters| waiters.len());
             }
         }
-        self.recount(&by_task);
+        self.count.fetch_sub(woken, Ordering::AcqRel);
     }
 
     /// Wakes everybody: the engine has stopped.

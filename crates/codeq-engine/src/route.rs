@@ -44,6 +44,7 @@ pub fn route(command: &Command, shards: u16) -> Result<Route, EngineError> {
         | Command::PutTopic(_)
         | Command::DeleteTopic(_)
         | Command::Cleanup(_)
+        | Command::BulkPart(_)
         | Command::Sweep(_) => Route::All,
     })
 }

@@ -20,7 +20,7 @@ use parking_lot::RwLock;
 
 use crate::error::EngineError;
 use crate::group::Group;
-use crate::options::{PARKED_MAX, PARKED_WALK};
+use crate::options::{PARKED_MAX, PARKED_PER_TENANT_MAX, PARKED_WALK};
 use crate::parked::Parked;
 use crate::request::{ParkedClaim, Request};
 
@@ -190,7 +190,8 @@ impl Shard {
     }
 
     fn park(&mut self, claim: ParkedClaim) {
-        if self.parked.len() >= PARKED_MAX {
+        let tenant = Arc::clone(&claim.claim.tenant);
+        if self.has_no_room(&tenant) {
             // A walk over all of them: not for each of those who come in vain.
             if self.refused.is_multiple_of(PARKED_WALK) {
                 self.parked.forget_closed();
@@ -199,11 +200,15 @@ impl Shard {
         }
         if self.draining {
             self.group.answer(claim.reply, Ok(Reply::Claimed(Vec::new())));
-        } else if self.parked.len() >= PARKED_MAX {
-            self.group.answer(claim.reply, Err(EngineError::Overloaded));
+        } else if self.has_no_room(&tenant) {
+            self.group.answer(claim.reply, Err(EngineError::TooManyWaiting));
         } else {
             self.parked.park(claim);
         }
+    }
+
+    fn has_no_room(&self, tenant: &str) -> bool {
+        self.parked.len() >= PARKED_MAX || self.parked.of(tenant) >= PARKED_PER_TENANT_MAX
     }
 
     /// Hands tasks of queues that became claimable to the claims that wait for them, in the same group: the

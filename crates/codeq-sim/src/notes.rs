@@ -1,6 +1,8 @@
 //! From commands and replies to ledger lines: what a client writes down.
 
-use codeq_core::command::{Command, Delivery, Outcome as Ending, PurgeTarget, ReplayTarget};
+use codeq_core::command::{
+    BulkWork, Command, Delivery, Outcome as Ending, PurgeTarget, ReplayTarget,
+};
 use codeq_core::id::TaskId;
 use codeq_core::names::queue_name;
 use codeq_core::reply::{Enqueued, Reply, Returned};
@@ -67,6 +69,12 @@ pub fn op(command: &Command) -> Op {
             PurgeTarget::Waiting => Op::PurgeWaiting(queue(&c.tenant, &c.command)),
         },
         Command::Cleanup(c) => Op::Cleanup { tenant: c.tenant.to_string() },
+        Command::BulkPart(c) => match &c.work {
+            BulkWork::Cleanup { .. } => Op::Cleanup { tenant: c.tenant.to_string() },
+            BulkWork::PurgeDead { command } => Op::PurgeDead(queue(&c.tenant, command)),
+            BulkWork::PurgeWaiting { command } => Op::PurgeWaiting(queue(&c.tenant, command)),
+            BulkWork::Replay { command, .. } => Op::ReplayQueue(queue(&c.tenant, command)),
+        },
         Command::Callback(c) => {
             let how = match c.delivery {
                 Delivery::Delivered => Delivered::Yes,
@@ -107,9 +115,12 @@ pub fn answer(reply: &Reply) -> Result<Answer, String> {
             Answer::Task(seen(task))
         }
         Reply::Rejected(why) => return Err(why.code().to_owned()),
-        Reply::Done | Reply::Bulk(_) | Reply::Topic { .. } | Reply::Record(_) | Reply::Swept(_) => {
-            Answer::Done
-        }
+        Reply::Done
+        | Reply::Bulk(_)
+        | Reply::BulkPart(_)
+        | Reply::Topic { .. }
+        | Reply::Record(_)
+        | Reply::Swept(_) => Answer::Done,
     })
 }
 

@@ -338,7 +338,9 @@ impl Run {
         for mut flight in std::mem::take(&mut self.flights) {
             match flight.answer.try_recv() {
                 Ok(Ok(reply)) => self.answered(flight, reply),
-                Ok(Err(EngineError::DiskFull | EngineError::Overloaded)) => {
+                Ok(Err(
+                    EngineError::DiskFull | EngineError::Overloaded | EngineError::TooManyWaiting,
+                )) => {
                     let at = flight.at.unwrap_or_default().now;
                     self.note(&flight, Outcome::Refused { at, code: "disk_full".to_owned() });
                 }

@@ -8,12 +8,12 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use codeq_core::command::{
-    Abandon, Callback, Cancel, Claim, Cleanup, Command, DeleteRecord, DeleteTopic, Delivery,
-    Enqueue, Heartbeat, Millis, Nack, NewTask, Outcome, Pause, Purge, PurgeTarget, PutRecord,
+    Abandon, BulkFrom, BulkPart, BulkWork, Callback, Cancel, Claim, Command, DeleteRecord,
+    DeleteTopic, Delivery, Enqueue, Heartbeat, Millis, Nack, NewTask, Outcome, Pause, PutRecord,
     PutTopic, Replay, ReplayTarget, Selector, Submit,
 };
 use codeq_core::id::TaskId;
-use codeq_core::limits::{LEASE_MS_MAX, LEASE_MS_MIN};
+use codeq_core::limits::{BULK_LOOK_MIN, LEASE_MS_MAX, LEASE_MS_MIN};
 use codeq_core::record::RecordKind;
 use codeq_core::topic::Policy;
 
@@ -160,14 +160,13 @@ impl Workload {
             }
             Act::Replay => self.replay()?,
             Act::Purge => {
-                let target = match self.rng.chance(50) {
-                    true => PurgeTarget::Dead,
-                    false => PurgeTarget::Waiting,
-                };
+                let dead = self.rng.chance(50);
                 let (tenant, command) = (self.tenant(), self.kind());
-                let limit = self.rng.between(1, 10) as u32;
-                let by = "operator".into();
-                Command::Purge(Purge { tenant, command, target, limit, by })
+                let work = match dead {
+                    true => BulkWork::PurgeDead { command },
+                    false => BulkWork::PurgeWaiting { command },
+                };
+                bulk(tenant, work, self.rng.between(1, 10) as u32)
             }
             Act::Pause => {
                 let (tenant, command) = (self.tenant(), self.kind());
@@ -176,7 +175,7 @@ impl Workload {
             Act::Topic => self.topic(),
             Act::Cleanup => {
                 let before = wall.saturating_sub(self.rng.below(60_000));
-                Command::Cleanup(Cleanup { tenant: self.tenant(), before, limit: 10 })
+                bulk(self.tenant(), BulkWork::Cleanup { before }, 10)
             }
             Act::Callback => self.callback()?,
             Act::Trespass => self.trespass()?,
@@ -324,13 +323,10 @@ impl Workload {
             let target = ReplayTarget::One(id);
             return Some(Command::Replay(Replay { tenant, target, by }));
         }
-        let target = ReplayTarget::Queue {
-            command: self.kind(),
-            error_contains: self.rng.chance(30).then(|| "boom".into()),
-            after: 0,
-            limit: self.rng.between(1, 10) as u32,
-        };
-        Some(Command::Replay(Replay { tenant: self.tenant(), target, by }))
+        let command = self.kind();
+        let error_contains = self.rng.chance(30).then(|| "boom".into());
+        let take = self.rng.between(1, 10) as u32;
+        Some(bulk(self.tenant(), BulkWork::Replay { command, error_contains }, take))
     }
 
     fn topic(&mut self) -> Command {
@@ -456,4 +452,10 @@ fn remember<T>(list: &mut VecDeque<T>, item: T) {
         list.pop_front();
     }
     list.push_back(item);
+}
+
+/// An operator's bulk operation: one part, from the start, that looks at few rows.
+fn bulk(tenant: Arc<str>, work: BulkWork, take: u32) -> Command {
+    let (from, by) = (BulkFrom::default(), "operator".into());
+    Command::BulkPart(BulkPart { tenant, work, from, take, look: BULK_LOOK_MIN, by })
 }

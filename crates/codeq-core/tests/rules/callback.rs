@@ -1,6 +1,7 @@
-use codeq_core::command::{Callback, Command, Delivery, NewTask, Outcome};
+use codeq_core::command::{BulkFrom, Callback, Command, Delivery, NewTask, Outcome};
 use codeq_core::effect::Effect;
-use codeq_core::limits::CALLBACK_RETRY_AFTER_MS_MAX;
+use codeq_core::id::TaskId;
+use codeq_core::limits::{CALLBACK_RETRY_AFTER_MS_MAX, CALLBACK_SCAN_MAX};
 use codeq_core::reply::{Rejection, Reply};
 
 use crate::harness::*;
@@ -141,7 +142,8 @@ fn the_earliest_is_next() {
     assert_eq!(h.state.next_callback(), Some(h.now));
     h.callback(second.id, Delivery::Delivered);
     assert_eq!(h.state.next_callback(), Some(h.now + 2_000));
-    let after = h.reader().callbacks(T, None, first.id.seq(), 10).unwrap();
+    let from = BulkFrom { queue: Some(text("a")), list: 0, after: first.id.seq() };
+    let after = h.reader().callbacks(T, None, &from, 10).unwrap();
     assert_eq!((after.items.len(), after.next), (0, None));
     h.finish();
 }
@@ -210,15 +212,43 @@ fn a_tenant_lists_its_own() {
     let mut h = Harness::new();
     let ids: Vec<_> = (0..4).map(|_| h.done(hooked("a")).id).collect();
     h.callback(ids[1], Delivery::Refused { status: 410, error: "gone".into() });
-    let list = |h: &Harness, tenant, failed, after, limit| {
-        let page = h.reader().callbacks(tenant, failed, after, limit).unwrap();
+    let list = |h: &Harness, tenant, failed, from: &BulkFrom, limit| {
+        let page = h.reader().callbacks(tenant, failed, from, limit).unwrap();
         (page.items.iter().map(|it| it.task.id).collect::<Vec<_>>(), page.next)
     };
-    assert_eq!(list(&h, T, None, 0, 10), (ids.clone(), None));
-    assert_eq!(list(&h, T, Some(true), 0, 10), (vec![ids[1]], None));
-    assert_eq!(list(&h, T, Some(false), 0, 2), (vec![ids[0], ids[2]], Some(ids[2].seq())));
-    assert_eq!(list(&h, T, Some(false), ids[2].seq(), 2), (vec![ids[3]], None));
-    assert_eq!(list(&h, "x", None, 0, 10), (vec![], None));
+    let start = BulkFrom::default();
+    let after = |list, id: TaskId| BulkFrom { queue: Some(text("a")), list, after: id.seq() };
+    assert_eq!(list(&h, T, None, &start, 10), (vec![ids[0], ids[2], ids[3], ids[1]], None));
+    assert_eq!(list(&h, T, Some(true), &start, 10), (vec![ids[1]], None));
+    let next = after(0, ids[2]);
+    assert_eq!(list(&h, T, Some(false), &start, 2), (vec![ids[0], ids[2]], Some(next.clone())));
+    assert_eq!(list(&h, T, Some(false), &next, 2), (vec![ids[3]], None));
+    assert_eq!(list(&h, T, None, &next, 9), (vec![ids[3], ids[1]], None));
+    assert_eq!(list(&h, "x", None, &start, 10), (vec![], None));
+    h.callback(ids[1], Delivery::Resend);
+    assert_eq!(list(&h, T, Some(true), &start, 10), (vec![], None));
+}
+
+#[test]
+fn a_page_reads_nothing_of_other_tenants_and_is_bounded() {
+    let mut h = Harness::new();
+    h.every = 2_000;
+    for _ in 0..CALLBACK_SCAN_MAX {
+        let made = h.add_for("other", hooked("a"));
+        h.cancel_as("other", made.id);
+    }
+    let mine: Vec<_> = (0..300).map(|n| h.done(hooked(&format!("q{n:03}"))).id).collect();
+    let (mut got, mut from, mut pages) = (Vec::new(), Some(BulkFrom::default()), 0);
+    while let Some(at) = from {
+        h.kv.reads.set(0);
+        let page = h.reader().callbacks(T, None, &at, 1_000).unwrap();
+        assert!(h.kv.reads.get() <= CALLBACK_SCAN_MAX, "{} rows", h.kv.reads.get());
+        got.extend(page.items.iter().map(|it| it.task.id));
+        (from, pages) = (page.next, pages + 1);
+    }
+    assert_eq!(got, mine);
+    // Two lists of each queue, and one callback in each queue.
+    assert!(pages >= (3 * mine.len()).div_ceil(CALLBACK_SCAN_MAX), "{pages} pages");
 }
 
 #[test]

@@ -480,7 +480,7 @@ impl Harness {
     }
 
     pub fn callbacks(&self) -> Vec<PendingCallback> {
-        self.reader().callbacks(T, None, 0, 1_000).expect("reads").items
+        self.reader().callbacks(T, None, &BulkFrom::default(), 1_000).expect("reads").items
     }
 
     pub fn callbacks_due(&self) -> Vec<TaskId> {

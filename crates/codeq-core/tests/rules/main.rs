@@ -10,6 +10,7 @@
 )]
 
 mod abandon;
+mod bulk;
 mod callback;
 mod cancel;
 mod claim;

@@ -13,7 +13,7 @@ use codeq_core::command::*;
 use codeq_core::id::TaskId;
 use codeq_core::moment::Moment;
 use codeq_core::place::Place;
-use codeq_core::reply::{Bulk, Enqueued, Rejection, Reply, Returned, Swept};
+use codeq_core::reply::{Bulk, BulkDone, Enqueued, Rejection, Reply, Returned, Swept};
 use codeq_core::settings::Settings;
 use codeq_core::topic::{Policy, Topic};
 use codeq_core::view::{ResultRecord, Task};
@@ -159,6 +159,33 @@ impl Model {
                 Some(_) => Reply::Done,
                 None => Reply::Rejected(Rejection::NotFound),
             },
+            Command::BulkPart(c) => {
+                // The whole operation in one go: with so few rows a part is never cut short by what it may
+                // look at.
+                let (tenant, limit, by) = (c.tenant.clone(), c.take, c.by.clone());
+                let after = c.from.after;
+                let whole = match c.work.clone() {
+                    BulkWork::Cleanup { before } => {
+                        Command::Cleanup(Cleanup { tenant, before, limit })
+                    }
+                    BulkWork::PurgeDead { command } => {
+                        let target = PurgeTarget::Dead;
+                        Command::Purge(Purge { tenant, command, target, limit, by })
+                    }
+                    BulkWork::PurgeWaiting { command } => {
+                        let target = PurgeTarget::Waiting;
+                        Command::Purge(Purge { tenant, command, target, limit, by })
+                    }
+                    BulkWork::Replay { command, error_contains } => {
+                        let target = ReplayTarget::Queue { command, error_contains, after, limit };
+                        Command::Replay(Replay { tenant, target, by })
+                    }
+                };
+                match self.apply(at, &whole, told) {
+                    Reply::Bulk(bulk) => Reply::BulkPart(BulkDone { done: bulk.done, next: None }),
+                    other => other,
+                }
+            }
             Command::Cleanup(c) => {
                 let mut done = 0;
                 let mut at = 0;

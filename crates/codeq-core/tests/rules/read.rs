@@ -1,4 +1,5 @@
 use codeq_core::id::TaskId;
+use codeq_core::limits::{LIST_SLICE_MAX, QUEUES_SLICE_MAX};
 use codeq_core::place::{Place, Status};
 use codeq_core::read::ListQuery;
 use codeq_core::view::Task;
@@ -139,16 +140,34 @@ fn pages_neither_skip_nor_repeat() {
 #[test]
 fn a_filter_that_matches_nothing_is_searched_in_bounded_pages() {
     let mut h = Harness::new();
-    h.every = 50_000;
-    for _ in 0..11 {
-        h.enqueue_all(T, vec![task("a"); 1_000], false);
-    }
+    h.enqueue_all(T, vec![task("a"); 2 * LIST_SLICE_MAX], false);
+    h.add(task("b"));
     let nobody = ListQuery { worker: Some(text("nobody")), ..all() };
-    let page = h.list(nobody.clone());
-    let below = page.next.expect("a page that goes on");
-    assert!(page.items.is_empty());
-    let page = h.list(ListQuery { below: Some(below), ..nobody });
-    assert_eq!((page.items.len(), page.next), (0, None));
+    let (mut looked, mut below) = (Vec::new(), None);
+    loop {
+        let page = h.list(ListQuery { below, ..nobody.clone() });
+        assert!(page.items.is_empty());
+        looked.push(page.looked);
+        below = page.next;
+        if below.is_none() {
+            break;
+        }
+    }
+    assert_eq!(looked, [LIST_SLICE_MAX, LIST_SLICE_MAX, 1]);
+}
+
+#[test]
+fn the_numbers_of_many_queues_come_in_slices() {
+    let mut h = Harness::new();
+    let names: Vec<String> = (0..QUEUES_SLICE_MAX + 3).map(|n| format!("q{n:05}")).collect();
+    for name in &names {
+        h.add(task(name));
+    }
+    let first = h.reader().queues(T, None).unwrap();
+    assert_eq!(first.len(), QUEUES_SLICE_MAX);
+    let rest = h.reader().queues(T, first.last().map(|queue| &*queue.name)).unwrap();
+    let got: Vec<_> = first.iter().chain(&rest).map(|queue| queue.name.to_string()).collect();
+    assert_eq!(got, names);
 }
 
 #[test]
@@ -166,6 +185,6 @@ fn numbers_of_a_queue() {
     assert_eq!((&*stats.name, stats.oldest_ready_at), ("a", Some(first)));
     h.add(task("b"));
     h.add_for("x", task("c"));
-    let names: Vec<_> = h.reader().queues(T).unwrap().into_iter().map(|s| s.name).collect();
+    let names: Vec<_> = h.reader().queues(T, None).unwrap().into_iter().map(|s| s.name).collect();
     assert_eq!(names, [text("a"), text("b")]);
 }

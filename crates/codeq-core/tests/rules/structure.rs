@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use codeq_core::callback::CallbackCounts;
 use codeq_core::digest::digest;
+use codeq_core::held::Holdings;
 use codeq_core::keys::{self, QueueId, TimerKind};
 use codeq_core::kv::{Key, Kv, KvRead, Table};
 use codeq_core::moment::Moment;
@@ -41,12 +42,21 @@ pub fn check(kv: &Mem, state: &State) {
         })
         .collect();
     assert_eq!(pending, expected.pending, "pending rows");
-    assert_eq!(kv.keys(Table::Index), expected.index, "index rows");
     assert_eq!(state.leases(), expected.leases.len(), "lease set");
     check_outbox(kv, state, &mut expected);
+    assert_eq!(kv.keys(Table::Index), expected.index, "index rows");
     check_keys(kv, &mut expected);
     check_records(kv, state, &mut expected);
     assert_eq!(kv.keys(Table::Timer), expected.timers, "timers");
+    for tenant in state.tenants() {
+        let counts = || state.queues_of(tenant).map(|(_, row)| row.counts);
+        let sum = Holdings {
+            tasks: counts().map(|counts| counts.live()).sum(),
+            bytes: counts().map(|counts| counts.live_bytes).sum(),
+            stored_bytes: counts().map(|counts| counts.stored_bytes).sum(),
+        };
+        assert_eq!(state.held(tenant), sum, "what {tenant} holds");
+    }
     for (id, row) in state.queues() {
         let counts = expected.counts.remove(&id).unwrap_or_default();
         assert_eq!(row.counts, counts, "counters of {} / {}", row.tenant, row.name);
@@ -84,6 +94,7 @@ fn check_task(kv: &Mem, state: &State, seq: u64, row: &TaskRow, expected: &mut E
     expected.index.insert(keys::index(row.queue, row.place, seq));
     let counts = expected.counts.entry(row.queue).or_default();
     *counts.slot(row.place, row.priority) += 1;
+    counts.stored_bytes += row.stored_bytes();
     if !row.place.is_terminal() {
         counts.live_bytes += u64::from(row.size);
     }
@@ -118,6 +129,8 @@ fn check_outbox(kv: &Mem, state: &State, expected: &mut Expected) {
         let task = TaskRow::load(kv, key).expect("reads").expect("callback without a task");
         assert!(task.has_webhook && task.place.is_terminal(), "callback of a live task");
         assert_eq!(outbox.id, task.id(keys::seq_of(key)));
+        let failed = outbox.next_at.is_none();
+        expected.index.insert(keys::callback(task.queue, failed, keys::seq_of(key)));
         if let Some(at) = outbox.next_at {
             let timer = keys::timer(TimerKind::Callback, at, keys::seq_of(key));
             expected.timers.insert(timer);

@@ -2,7 +2,11 @@
 
 use std::sync::Arc;
 
-use codeq_core::command::{Claim, Selector};
+use codeq_core::command::{Claim, Command, Selector};
+use codeq_engine::EngineError;
+use codeq_engine::options::PARKED_PER_TENANT_MAX;
+use codeq_engine::request::{ReplyTo, Request};
+use tokio::sync::oneshot;
 
 use crate::harness::{
     TENANT, block, claim, enqueue, eventually_async, new_task, open, parked, put, take,
@@ -130,5 +134,36 @@ fn claims_without_a_task_keep_no_reader_waiting() {
         tokio::time::timeout(limit, engine.queues(TENANT)).await.unwrap().unwrap();
         engine.drain();
         assert!(waiting.await.unwrap().is_empty());
+    });
+}
+
+#[test]
+fn no_tenant_has_more_than_half_of_the_claims_that_wait() {
+    let dir = tempfile::tempdir().unwrap();
+    let engine = Arc::new(open(dir.path()));
+    block(async {
+        let mut answers = Vec::new();
+        while answers.len() < PARKED_PER_TENANT_MAX {
+            // As many as the inbox takes.
+            let mut requests: Vec<Request> = (0..10_000)
+                .map(|_| {
+                    let (sender, answer) = oneshot::channel();
+                    answers.push(answer);
+                    let claim = Command::Claim(claim("q", 1));
+                    Request::with(claim, ReplyTo::One(sender), 600_000)
+                })
+                .collect();
+            engine.post(&mut requests);
+            let wanted = answers.len();
+            eventually_async("they wait", || engine.parked_claims() == wanted).await;
+        }
+        let refused = engine.claim(claim("q", 1), 600_000).await;
+        assert_eq!(refused, Err(EngineError::TooManyWaiting));
+        let other = Claim { tenant: "other".into(), ..claim("q", 1) };
+        let other = parked(&engine, other, 600_000);
+        let all = PARKED_PER_TENANT_MAX + 1;
+        eventually_async("another tenant waits", || engine.parked_claims() == all).await;
+        engine.drain();
+        assert!(other.await.unwrap().is_empty());
     });
 }

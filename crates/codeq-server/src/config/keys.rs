@@ -86,6 +86,7 @@ pub(crate) const KEYS: &[Key] = &[
     key!(rate "rateLimit.admin.burst", admin, burst),
     key!("tenantLimits.maxPendingTasks", tenant_limits.max_pending_tasks),
     key!("tenantLimits.maxPendingBytes", tenant_limits.max_pending_bytes),
+    key!("tenantLimits.maxStoredBytes", tenant_limits.max_stored_bytes),
     key!("artifacts.url", artifacts.url),
     key!("artifacts.maxBytes", artifacts.max_bytes),
     key!("http.maxBodyBytes", http.max_body_bytes),

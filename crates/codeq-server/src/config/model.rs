@@ -229,6 +229,8 @@ pub struct TenantLimits {
     pub max_pending_tasks: Option<u64>,
     /// Bytes of such tasks.
     pub max_pending_bytes: Option<u64>,
+    /// Bytes of all tasks, finished ones included until retention removes them.
+    pub max_stored_bytes: Option<u64>,
 }
 
 /// Outputs of tasks that are stored here.

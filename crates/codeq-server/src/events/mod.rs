@@ -3,28 +3,36 @@
 //! Every transition has a number in its shard that it keeps for ever. The bus holds the latest ones of all
 //! tenants, after a restart those since the last checkpoint. Whoever comes back with a position that is older
 //! is told so, and lists anew.
+//!
+//! The engine's commit thread brings the transitions, so it must never wait for readers. What is kept lies in
+//! segments that do not change once they are full: a reader takes one under the lock and looks through it
+//! without. Readers are woken by a task of their own, not by the commit thread.
 
 pub mod rates;
 
 use std::collections::{HashMap, VecDeque};
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
 use codeq_core::effect::{Effect, Move};
 use codeq_engine::Observer;
 use parking_lot::Mutex;
-use tokio::sync::broadcast;
+use tokio::sync::Notify;
 
 /// Transitions that a shard keeps for those who come back.
 pub const KEPT: usize = 65_536;
-/// Transitions that a slow reader may be behind before it has to take them from those that are kept.
-const BEHIND_MAX: usize = 1_024;
+/// Transitions in a segment: what a reader takes at a time, and what one that stands still keeps alive.
+const SEGMENT: usize = 256;
 /// Most readers at once.
 pub const READERS_MAX: usize = 1_000;
+/// Most readers of one tenant: no tenant has more than half.
+pub const READERS_PER_TENANT_MAX: usize = READERS_MAX / 2;
 
 /// The latest transitions, and those who wait for the next.
 #[derive(Default)]
 pub struct EventBus {
     state: Mutex<State>,
+    /// Somebody is to be woken.
+    wake: Notify,
     /// How fast queues move.
     pub rates: rates::Rates,
 }
@@ -34,15 +42,70 @@ struct State {
     /// By shard.
     shards: Vec<Kept>,
     /// By tenant; only tenants that somebody listens to.
-    live: HashMap<Arc<str>, broadcast::Sender<(u16, Arc<Move>)>>,
+    live: HashMap<Arc<str>, Listeners>,
+    /// Readers of all tenants.
+    readers: usize,
+    /// Those who are to be woken.
+    woken: Vec<Arc<Notify>>,
+    /// Whether there is a task that wakes them.
+    waker: bool,
 }
 
+struct Listeners {
+    readers: usize,
+    news: Arc<Notify>,
+    /// Whether they are among those who are to be woken.
+    woken: bool,
+}
+
+/// What a shard keeps, in the order of the numbers.
 #[derive(Default)]
 struct Kept {
-    /// In the order of their numbers, without gaps.
-    moves: VecDeque<Arc<Move>>,
+    /// Segments that are full.
+    full: VecDeque<Segment>,
+    /// The one that is being filled.
+    open: Vec<Arc<Move>>,
     /// The number of the next one.
     next: u64,
+}
+
+type Segment = Arc<[Arc<Move>]>;
+
+impl Kept {
+    fn push(&mut self, moved: Arc<Move>) {
+        self.next = moved.number + 1;
+        self.open.push(moved);
+        if self.open.len() == SEGMENT {
+            let full = std::mem::replace(&mut self.open, Vec::with_capacity(SEGMENT));
+            self.full.push_back(full.into());
+            if self.full.len() > KEPT / SEGMENT {
+                self.full.pop_front();
+            }
+        }
+    }
+
+    /// The number of the first one that is kept, or of the next.
+    fn first(&self) -> u64 {
+        let full = self.full.front().and_then(|segment| segment.first());
+        full.or(self.open.first()).map_or(self.next, |moved| moved.number)
+    }
+
+    /// The segment that goes on at `at`; of the one that is being filled, what is the tenant's.
+    fn segment(&self, at: u64, tenant: &Arc<str>) -> Part {
+        let ends_before = |segment: &Segment| segment.last().is_some_and(|last| last.number < at);
+        let index = self.full.partition_point(ends_before);
+        if let Some(segment) = self.full.get(index) {
+            return Part::Full(Arc::clone(segment));
+        }
+        let from = self.open.partition_point(|moved| moved.number < at);
+        let rest = self.open.iter().skip(from);
+        Part::Rest(rest.filter(|moved| moved.tenant == *tenant).cloned().collect())
+    }
+}
+
+enum Part {
+    Full(Segment),
+    Rest(Vec<Arc<Move>>),
 }
 
 /// A position: by shard, the number of the next transition.
@@ -52,9 +115,13 @@ pub type Position = Vec<u64>;
 pub struct Reader {
     bus: Arc<EventBus>,
     tenant: Arc<str>,
+    news: Arc<Notify>,
+    /// After what was heard.
     position: Position,
+    /// After what was looked at.
+    looked: Position,
+    /// What is to be heard next.
     backlog: VecDeque<(u16, Arc<Move>)>,
-    live: broadcast::Receiver<(u16, Arc<Move>)>,
 }
 
 /// What a reader hears.
@@ -64,6 +131,17 @@ pub enum Heard {
     Move(Arc<Move>, Position),
     /// Some transitions are no longer kept: the reader should look at the tasks anew.
     Missed(Position),
+}
+
+/// What a look at the bus came to.
+#[derive(Debug, PartialEq, Eq)]
+enum Looked {
+    /// There is more to look at, or something to hear.
+    Further,
+    /// There is nothing new.
+    Nothing,
+    /// Something is kept no longer.
+    Missed,
 }
 
 impl EventBus {
@@ -86,23 +164,29 @@ impl EventBus {
         self.state.lock().shards.truncate(usize::from(shards));
     }
 
-    /// Listens to a tenant from a position on, or from now on. None if too many listen.
+    /// Listens to a tenant from a position on, or from now on. None if too many listen, or too many of this
+    /// tenant.
     pub fn listen(
         self: &Arc<EventBus>,
         tenant: &Arc<str>,
         from: Option<Position>,
     ) -> Option<(Reader, bool)> {
         let mut state = self.state.lock();
-        state.live.retain(|_, sender| sender.receiver_count() > 0);
-        let readers: usize = state.live.values().map(broadcast::Sender::receiver_count).sum();
-        if readers >= READERS_MAX {
+        let mine = state.live.get(tenant).map_or(0, |listeners| listeners.readers);
+        if state.readers >= READERS_MAX || mine >= READERS_PER_TENANT_MAX {
             return None;
         }
-        let live = state
-            .live
-            .entry(Arc::clone(tenant))
-            .or_insert_with(|| broadcast::channel(BEHIND_MAX).0)
-            .subscribe();
+        state.readers += 1;
+        let listeners = state.live.entry(Arc::clone(tenant)).or_insert_with(|| Listeners {
+            readers: 0,
+            news: Arc::default(),
+            woken: false,
+        });
+        listeners.readers += 1;
+        let news = Arc::clone(&listeners.news);
+        if !std::mem::replace(&mut state.waker, true) {
+            tokio::spawn(wake_readers(Arc::downgrade(self)));
+        }
         let now: Position = state.shards.iter().map(|kept| kept.next).collect();
         let (position, missed) = match from {
             Some(from) if from.len() == now.len() => (from, false),
@@ -110,28 +194,50 @@ impl EventBus {
             None => (now, false),
         };
         let (bus, tenant) = (Arc::clone(self), Arc::clone(tenant));
-        let mut reader = Reader { bus, tenant, position, backlog: VecDeque::new(), live };
-        let missed = missed | reader.catch_up(&state);
+        let (looked, backlog) = (position.clone(), VecDeque::new());
+        let mut reader = Reader { bus, tenant, news, position, looked, backlog };
+        let missed = missed | reader.skip_to_kept(&state);
         Some((reader, missed))
     }
 
     fn push(&self, shard: u16, moves: impl Iterator<Item = Move>) {
         let mut state = self.state.lock();
-        let State { shards, live } = &mut *state;
+        let State { shards, live, woken, .. } = &mut *state;
         let Some(kept) = shards.get_mut(usize::from(shard)) else {
             return;
         };
+        let before = woken.len();
         for moved in moves {
-            let moved = Arc::new(moved);
-            if kept.moves.len() == KEPT {
-                kept.moves.pop_front();
+            if let Some(listeners) = live.get_mut(&moved.tenant).filter(|known| !known.woken) {
+                listeners.woken = true;
+                woken.push(Arc::clone(&listeners.news));
             }
-            if let Some(live) = live.get(&moved.tenant) {
-                // Nobody listens any more: the channel goes with the next listener.
-                let _ = live.send((shard, Arc::clone(&moved)));
+            kept.push(Arc::new(moved));
+        }
+        let more = woken.len() > before;
+        drop(state);
+        if more {
+            self.wake.notify_one();
+        }
+    }
+}
+
+/// Wakes the readers of tenants that have news, as long as somebody listens.
+async fn wake_readers(bus: Weak<EventBus>) {
+    while let Some(bus) = bus.upgrade() {
+        bus.wake.notified().await;
+        let woken = {
+            let mut state = bus.state.lock();
+            if state.live.is_empty() {
+                state.waker = false;
+                state.woken.clear();
+                return;
             }
-            kept.next = moved.number + 1;
-            kept.moves.push_back(moved);
+            state.live.values_mut().for_each(|listeners| listeners.woken = false);
+            std::mem::take(&mut state.woken)
+        };
+        for news in woken {
+            news.notify_waiters();
         }
     }
 }
@@ -160,47 +266,97 @@ impl Reader {
         &self.position
     }
 
-    /// The next transition of the tenant. None when the bus is gone.
-    pub async fn next(&mut self) -> Option<Heard> {
+    /// The next transition of the tenant. May be dropped while it waits.
+    pub async fn next(&mut self) -> Heard {
         loop {
-            let (shard, moved) = match self.backlog.pop_front() {
-                Some(next) => next,
-                None => match self.live.recv().await {
-                    Ok(next) => next,
-                    Err(broadcast::error::RecvError::Closed) => return None,
-                    Err(broadcast::error::RecvError::Lagged(_)) => {
-                        let bus = Arc::clone(&self.bus);
-                        if self.catch_up(&bus.state.lock()) {
-                            return Some(Heard::Missed(self.position.clone()));
-                        }
-                        continue;
-                    }
-                },
-            };
-            let Some(at) = self.position.get_mut(usize::from(shard)) else {
-                continue;
-            };
-            // What was kept and what is live overlap.
-            if moved.number >= *at {
-                *at = moved.number + 1;
-                return Some(Heard::Move(moved, self.position.clone()));
+            if let Some((shard, moved)) = self.backlog.pop_front() {
+                if let Some(at) = self.position.get_mut(usize::from(shard)) {
+                    *at = moved.number + 1;
+                }
+                return Heard::Move(moved, self.position.clone());
+            }
+            let news = Arc::clone(&self.news);
+            let mut news = std::pin::pin!(news.notified());
+            // Before the look: what comes in between is not missed.
+            news.as_mut().enable();
+            match self.look() {
+                Looked::Missed => return Heard::Missed(self.position.clone()),
+                Looked::Nothing => news.await,
+                // Somebody else's turn: there may be much to look through.
+                Looked::Further if self.backlog.is_empty() => tokio::task::yield_now().await,
+                Looked::Further => {}
             }
         }
     }
 
-    /// Takes what is kept from the position on. True if something before it is kept no longer.
-    fn catch_up(&mut self, state: &State) -> bool {
+    /// Takes the next segment of every shard, and of these what is the tenant's.
+    fn look(&mut self) -> Looked {
+        let parts: Vec<Option<Part>> = {
+            let bus = Arc::clone(&self.bus);
+            let state = bus.state.lock();
+            if self.skip_to_kept(&state) {
+                return Looked::Missed;
+            }
+            let shards = state.shards.iter().zip(&mut self.looked);
+            let part = |(kept, at): (&Kept, &mut u64)| {
+                let part = (*at < kept.next).then(|| kept.segment(*at, &self.tenant));
+                if let Some(Part::Rest(_)) = part {
+                    *at = kept.next;
+                }
+                part
+            };
+            shards.map(part).collect()
+        };
+        let mut looked = Looked::Nothing;
+        for ((shard, part), at) in (0..).zip(parts).zip(&mut self.looked) {
+            match part {
+                None => continue,
+                Some(Part::Rest(rest)) => {
+                    self.backlog.extend(rest.into_iter().map(|moved| (shard, moved)));
+                }
+                Some(Part::Full(segment)) => {
+                    let ours =
+                        |moved: &&Arc<Move>| moved.number >= *at && moved.tenant == self.tenant;
+                    let mine = segment.iter().filter(ours);
+                    self.backlog.extend(mine.map(|moved| (shard, Arc::clone(moved))));
+                    *at = segment.last().map_or(*at, |last| last.number + 1);
+                }
+            }
+            looked = Looked::Further;
+        }
+        looked
+    }
+
+    /// Goes on at the first transition that is kept, if the position is before it. True if something is missed.
+    fn skip_to_kept(&mut self, state: &State) -> bool {
         let mut missed = false;
-        self.backlog.clear();
-        for ((shard, kept), at) in (0..).zip(&state.shards).zip(&mut self.position) {
-            let first = kept.moves.front().map_or(kept.next, |first| first.number);
-            missed |= !(first..=kept.next).contains(at);
-            *at = (*at).clamp(first, kept.next);
-            let from = kept.moves.partition_point(|moved| moved.number < *at);
-            let mine = kept.moves.range(from..).filter(|moved| moved.tenant == self.tenant);
-            self.backlog.extend(mine.map(|moved| (shard, Arc::clone(moved))));
+        let positions = self.position.iter_mut().zip(&mut self.looked);
+        for (kept, (position, looked)) in state.shards.iter().zip(positions) {
+            let first = kept.first();
+            if !(first..=kept.next).contains(looked) {
+                missed = true;
+                *looked = (*looked).clamp(first, kept.next);
+                *position = *looked;
+            }
         }
         missed
+    }
+}
+
+impl Drop for Reader {
+    fn drop(&mut self) {
+        let mut state = self.bus.state.lock();
+        state.readers -= 1;
+        if let Some(listeners) = state.live.get_mut(&self.tenant) {
+            listeners.readers -= 1;
+            if listeners.readers == 0 {
+                state.live.remove(&self.tenant);
+            }
+        }
+        if state.live.is_empty() {
+            // The task that wakes readers has nobody left to wake.
+            self.bus.wake.notify_one();
+        }
     }
 }
 
@@ -231,7 +387,7 @@ mod tests {
         let mut got = Vec::new();
         while got.len() < count {
             match reader.next().await {
-                Some(Heard::Move(moved, _)) => got.push(moved.number),
+                Heard::Move(moved, _) => got.push(moved.number),
                 other => panic!("{other:?}"),
             }
         }
@@ -272,10 +428,80 @@ mod tests {
         let tenant: Arc<str> = "a".into();
         bus.committed(0, &[moved("a", 1)]);
         let (mut reader, _) = bus.listen(&tenant, None).unwrap();
-        let last = 2 + BEHIND_MAX as u64 * 3;
+        let last = 2 + SEGMENT as u64 * 9;
         let effects: Vec<_> = (2..last).map(|n| moved("a", n)).collect();
         bus.committed(0, &effects);
         let got = numbers(&mut reader, effects.len()).await;
         assert_eq!(got, (2..last).collect::<Vec<_>>());
+    }
+
+    #[tokio::test]
+    async fn a_catch_up_takes_one_segment_at_a_time() {
+        let bus = EventBus::new(1);
+        let effects: Vec<_> = (0..KEPT as u64).map(|n| moved("a", n)).collect();
+        bus.committed(0, &effects);
+        let tenant: Arc<str> = "a".into();
+        let (mut reader, _) = bus.listen(&tenant, Some(vec![0])).unwrap();
+        assert!(reader.backlog.is_empty(), "nothing is copied while the bus is locked");
+        for number in 0..KEPT as u64 {
+            assert_eq!(numbers(&mut reader, 1).await, [number]);
+            assert!(reader.backlog.len() < SEGMENT);
+        }
+        bus.committed(0, &[moved("a", KEPT as u64)]);
+        assert_eq!(numbers(&mut reader, 1).await, [KEPT as u64]);
+    }
+
+    #[tokio::test]
+    async fn a_reader_that_falls_behind_what_is_kept_is_told() {
+        let bus = EventBus::new(2);
+        let tenant: Arc<str> = "a".into();
+        let (mut reader, _) = bus.listen(&tenant, Some(vec![0, 0])).unwrap();
+        let effects: Vec<_> = (0..2 * KEPT as u64).map(|n| moved("b", n)).collect();
+        bus.committed(1, &effects);
+        let Heard::Missed(position) = reader.next().await else { panic!("not told") };
+        assert_eq!(position[0], 0);
+        assert!((KEPT as u64..=(KEPT + SEGMENT) as u64).contains(&position[1]), "{position:?}");
+        bus.committed(0, &[moved("a", 0)]);
+        assert_eq!(numbers(&mut reader, 1).await, [0]);
+    }
+
+    #[tokio::test]
+    async fn no_tenant_has_more_than_half_of_the_readers() {
+        let bus = EventBus::new(1);
+        let (a, b): (Arc<str>, Arc<str>) = ("a".into(), "b".into());
+        let one = |tenant| bus.listen(tenant, None).map(|(reader, _)| reader);
+        let mut of_a: Vec<Reader> = std::iter::from_fn(|| one(&a)).collect();
+        assert_eq!(of_a.len(), READERS_PER_TENANT_MAX);
+        let of_b: Vec<Reader> = std::iter::from_fn(|| one(&b)).take(10).collect();
+        assert_eq!(of_b.len(), 10);
+        of_a.pop();
+        assert!(bus.listen(&a, None).is_some());
+        drop((of_a, of_b));
+        let state = bus.state.lock();
+        assert_eq!((state.readers, state.live.len()), (0, 0));
+    }
+
+    #[tokio::test]
+    async fn all_readers_of_a_tenant_are_woken() {
+        let bus = EventBus::new(1);
+        let tenant: Arc<str> = "a".into();
+        let mut readers: Vec<Reader> =
+            (0..20).map(|_| bus.listen(&tenant, None).unwrap().0).collect();
+        for number in 0..3 {
+            let hear = readers.iter_mut().map(|reader| numbers(reader, 1));
+            let hear = futures_util::future::join_all(hear);
+            let tell = async {
+                tokio::task::yield_now().await;
+                bus.committed(0, &[moved("b", 2 * number), moved("a", 2 * number + 1)]);
+            };
+            let (heard, ()) = tokio::join!(hear, tell);
+            assert!(heard.iter().all(|got| *got == [2 * number + 1]), "{heard:?}");
+        }
+        drop(readers);
+        // Listening again after nobody did: there is a task that wakes again.
+        tokio::task::yield_now().await;
+        let (mut again, _) = bus.listen(&tenant, None).unwrap();
+        bus.committed(0, &[moved("a", 99)]);
+        assert_eq!(numbers(&mut again, 1).await, [99]);
     }
 }

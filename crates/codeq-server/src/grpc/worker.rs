@@ -24,6 +24,7 @@ use super::session::{After, Begun, Opened, Protocol, Session, Slots, check_rate}
 use crate::auth::{Principal, Role, Scope, instance, shown};
 use crate::http::{App, json};
 use crate::limits::LimitScope;
+use crate::observe::Refused;
 use crate::service::claim::{CREDIT_WAIT, ClaimRequest, claimed};
 use crate::service::submit::{SubmitRequest, submitted};
 use crate::service::{Kind, ServiceError};
@@ -209,6 +210,9 @@ impl Worker {
             _ if self.app.service.is_draining() => After::Nothing,
             Ok(_) => After::Credit(self.credit(request, None, true)),
             Err(error) if error.kind == Kind::Unavailable => {
+                if let Some(what) = Refused::from_code(error.code) {
+                    self.app.metrics.refused(&self.caller.tenant, what);
+                }
                 After::Credit(self.credit(request, Some(RETRY), true))
             }
             Err(error) => After::Answer(refusal(&error)),

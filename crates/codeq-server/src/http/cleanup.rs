@@ -12,13 +12,17 @@ use crate::service::filter::moment;
 struct Request {
     limit: Option<u32>,
     before: Option<String>,
+    cursor: Option<String>,
 }
 
 #[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
 struct CleanedUp {
     before: String,
     deleted: u64,
     limit: u32,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    next_cursor: Option<String>,
 }
 
 pub async fn cleanup(call: Call) -> Answer {
@@ -29,8 +33,13 @@ pub async fn cleanup(call: Call) -> Answer {
             ServiceError::invalid("invalid_before", "invalid 'before' (use RFC3339)")
         })?),
     };
-    let done = call.service().cleanup(&call.caller, before, request.limit).await?;
-    let before = call.times().text(done.before);
-    let body = CleanedUp { before, deleted: done.deleted, limit: done.limit };
+    let cursor = request.cursor.as_deref();
+    let done = call.service().cleanup(&call.caller, before, request.limit, cursor).await?;
+    let body = CleanedUp {
+        before: call.times().text(done.before),
+        deleted: done.deleted,
+        limit: done.limit,
+        next_cursor: done.next,
+    };
     Ok(answer::json(StatusCode::OK, &body))
 }

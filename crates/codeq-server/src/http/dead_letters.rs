@@ -61,6 +61,7 @@ pub async fn replay(call: Call) -> Answer {
 
 pub async fn purge(call: Call) -> Answer {
     let request: BulkRequest = json::parse_or_default(&call.body)?;
-    let done = call.service().purge_dead_letters(&call.caller, &call.name, request.limit).await?;
+    let (limit, cursor) = (request.limit, request.cursor.as_deref());
+    let done = call.service().purge_dead_letters(&call.caller, &call.name, limit, cursor).await?;
     Ok(answer::json(StatusCode::OK, &Purged::from(done)))
 }

@@ -19,6 +19,7 @@ use super::{App, answer, body};
 use crate::auth::{Principal, Role, bearer_token};
 use crate::limits::{Allowance, LimitScope};
 use crate::net::Peer;
+use crate::observe::Refused;
 use crate::observe::trace::{self, TraceContext};
 use crate::service::{Kind, ServiceError};
 
@@ -155,6 +156,10 @@ async fn path_params(parts: &mut Parts) -> Result<(String, String), Problem> {
 fn finish(app: &App, seen: &mut Seen, answer: Result<Response, Problem>) -> Response {
     let mut response = answer.unwrap_or_else(|problem| {
         seen.code = problem.error.code;
+        let refused = seen.tenant.as_ref().zip(Refused::from_code(seen.code));
+        if let Some((tenant, what)) = refused {
+            app.metrics.refused(tenant, what);
+        }
         problem.into_response(&seen.request_id, seen.operation)
     });
     let headers = response.headers_mut();

@@ -53,6 +53,7 @@ pub async fn stream(call: Call) -> Answer {
                 ServiceError::invalid("invalid_event_id", "invalid Last-Event-ID")
             })?),
         };
+    // No tenant has more than half of them.
     let Some((reader, missed)) = call.service().events.listen(&call.caller.tenant, from) else {
         let refused =
             ServiceError::new(Kind::Unavailable, "too_many_streams", "too many event streams");
@@ -84,7 +85,7 @@ impl Stream {
         }
         loop {
             let heard = tokio::select! {
-                heard = self.reader.next() => heard?,
+                heard = self.reader.next() => heard,
                 () = tokio::time::sleep(KEEP_ALIVE) => return Some(": quiet\n\n".to_owned()),
                 () = tokio::time::sleep_until(self.ends) => return None,
                 () = self.app.service.drained() => return None,

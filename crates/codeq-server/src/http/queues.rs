@@ -5,13 +5,12 @@ use std::collections::BTreeMap;
 use axum::http::StatusCode;
 use codeq_core::moment::Moment;
 use codeq_core::read::QueueStats;
-use codeq_core::reply::Bulk;
 use serde::{Deserialize, Serialize};
 
 use super::call::{Answer, Call};
 use super::{answer, json};
 use crate::events::rates::Rate;
-use crate::service::ServiceError;
+use crate::service::{self, ServiceError};
 
 #[derive(Serialize, Default)]
 #[serde(rename_all = "camelCase")]
@@ -47,18 +46,23 @@ struct QueueList<'a> {
 #[derive(Deserialize, Default)]
 pub struct BulkRequest {
     pub limit: Option<u32>,
+    pub cursor: Option<String>,
 }
 
 /// What a purge did.
 #[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
 pub struct Purged {
     purged: u64,
     remaining: u64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    next_cursor: Option<String>,
 }
 
-impl From<Bulk> for Purged {
-    fn from(done: Bulk) -> Purged {
-        Purged { purged: done.done, remaining: done.remaining }
+impl From<service::queues::Purged> for Purged {
+    fn from(done: service::queues::Purged) -> Purged {
+        let service::queues::Purged { purged, remaining, next } = done;
+        Purged { purged, remaining, next_cursor: next }
     }
 }
 
@@ -111,7 +115,8 @@ async fn set_paused(call: Call, paused: bool) -> Answer {
 
 pub async fn purge(call: Call) -> Answer {
     let request: BulkRequest = json::parse_or_default(&call.body)?;
-    let done = call.service().purge(&call.caller, &call.name, request.limit).await?;
+    let (limit, cursor) = (request.limit, request.cursor.as_deref());
+    let done = call.service().purge(&call.caller, &call.name, limit, cursor).await?;
     Ok(answer::json(StatusCode::OK, &Purged::from(done)))
 }
 

@@ -4,7 +4,7 @@
 //! behind one lock that is taken once for all effects of a commit. A scrape copies the numbers and writes
 //! its text from the copy, so that it never holds up a commit.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::fmt;
 use std::sync::Arc;
 
@@ -18,8 +18,11 @@ use prometheus_client::metrics::MetricType;
 use prometheus_client::registry::Unit;
 
 /// So many commands get a label value of their own; the others share [`OTHER`]. Producers choose the names,
-/// so without a bound anybody could fill the memory of the server and of Prometheus.
+/// so without a bound anybody could fill the memory of the server and of Prometheus. A command that no queue
+/// has any more gives its place back.
 pub const COMMANDS_MAX: usize = 200;
+/// So many of them at most are there because of one tenant.
+pub const COMMANDS_PER_TENANT_MAX: usize = COMMANDS_MAX / 2;
 /// The label value of all commands beyond [`COMMANDS_MAX`], and of a command that has this very name.
 pub const OTHER: &str = "other";
 
@@ -81,6 +84,14 @@ impl Counts {
         self.latency_ms = self.latency_ms.saturating_add(took);
     }
 
+    fn merge(&mut self, more: &Counts) {
+        let numbers = self.events.iter_mut().chain(&mut self.latency);
+        numbers.zip(more.events.iter().chain(&more.latency)).for_each(|(to, from)| *to += from);
+        self.completed += more.completed;
+        self.failed += more.failed;
+        self.latency_ms = self.latency_ms.saturating_add(more.latency_ms);
+    }
+
     fn event(&self, event: Event) -> u64 {
         self.events.get(event as usize).copied().unwrap_or(0)
     }
@@ -90,33 +101,72 @@ impl Counts {
     }
 }
 
+/// A command with a label value of its own.
+#[derive(Debug)]
+struct Entry {
+    name: Arc<str>,
+    /// The tenant that it was first seen with.
+    tenant: Arc<str>,
+    counts: Counts,
+    /// Something was counted since it was last looked which commands are gone.
+    moved: bool,
+}
+
 #[derive(Debug, Default)]
 struct Table {
-    /// Where in `counts` a command's numbers are.
+    /// Where in `entries` a command is.
     index: HashMap<Arc<str>, usize>,
-    counts: Vec<(Arc<str>, Counts)>,
+    entries: Vec<Entry>,
+    /// How many entries a tenant has brought.
+    tenants: HashMap<Arc<str>, usize>,
     other: Counts,
 }
 
 impl Table {
-    /// The place of a command's numbers, made if there is room for one more.
-    fn admit(&mut self, name: &Arc<str>) -> Option<usize> {
+    /// The place of a command, made if there is room for one more.
+    fn admit(&mut self, name: &Arc<str>, tenant: &Arc<str>) -> Option<usize> {
         if let Some(at) = self.index.get(name) {
             return Some(*at);
         }
-        if self.counts.len() == COMMANDS_MAX || **name == *OTHER {
+        let brought = self.tenants.get(tenant).copied().unwrap_or(0);
+        let full = self.entries.len() >= COMMANDS_MAX || brought >= COMMANDS_PER_TENANT_MAX;
+        if full || **name == *OTHER {
             return None;
         }
-        let at = self.counts.len();
+        let at = self.entries.len();
         self.index.insert(Arc::clone(name), at);
-        self.counts.push((Arc::clone(name), Counts::default()));
+        *self.tenants.entry(Arc::clone(tenant)).or_default() += 1;
+        let (name, tenant) = (Arc::clone(name), Arc::clone(tenant));
+        self.entries.push(Entry { name, tenant, counts: Counts::default(), moved: false });
         Some(at)
     }
 
     fn counts_at(&mut self, at: Option<usize>) -> &mut Counts {
-        match at.and_then(|at| self.counts.get_mut(at)) {
-            Some((_, counts)) => counts,
+        match at.and_then(|at| self.entries.get_mut(at)) {
+            Some(entry) => {
+                entry.moved = true;
+                &mut entry.counts
+            }
             None => &mut self.other,
+        }
+    }
+
+    /// Gives back the places of commands that are gone. What they counted goes to the others, so that the sum
+    /// over all commands never shrinks.
+    fn give_back(&mut self, gone: impl Fn(&Entry) -> bool) {
+        for entry in self.entries.extract_if(.., |entry| gone(entry)) {
+            self.other.merge(&entry.counts);
+            if let Some(brought) = self.tenants.get_mut(&entry.tenant) {
+                *brought -= 1;
+                if *brought == 0 {
+                    self.tenants.remove(&entry.tenant);
+                }
+            }
+        }
+        self.index.clear();
+        for (at, entry) in self.entries.iter_mut().enumerate() {
+            entry.moved = false;
+            self.index.insert(Arc::clone(&entry.name), at);
         }
     }
 }
@@ -139,28 +189,45 @@ impl Commands {
             };
             let at = match last {
                 Some((name, at)) if Arc::ptr_eq(name, &moved.queue) => at,
-                _ => table.admit(&moved.queue),
+                _ => table.admit(&moved.queue, &moved.tenant),
             };
             last = Some((&moved.queue, at));
             table.counts_at(at).add(moved);
         }
     }
 
-    /// Gives commands a label value of their own as long as there is room. Returns those that did not get one.
-    pub fn admit<'n>(&self, names: impl Iterator<Item = &'n Arc<str>>) -> Vec<Arc<str>> {
+    /// Gives commands, each with a tenant that has it, a label value of their own as long as there is room.
+    /// Returns those that did not get one.
+    pub fn admit<'n>(
+        &self,
+        names: impl Iterator<Item = (&'n Arc<str>, &'n Arc<str>)>,
+    ) -> Vec<Arc<str>> {
         let mut table = self.table.lock();
-        names.filter(|name| table.admit(name).is_none()).cloned().collect()
+        let refused = names.filter(|(name, tenant)| table.admit(name, tenant).is_none());
+        refused.map(|(name, _)| Arc::clone(name)).collect()
+    }
+
+    /// Gives back the label values of commands that no queue has, and of which nothing was counted since the
+    /// last time. Returns them.
+    pub fn give_back(&self, present: &HashSet<Arc<str>>) -> Vec<Arc<str>> {
+        let mut table = self.table.lock();
+        let gone = |entry: &Entry| !entry.moved && !present.contains(&entry.name);
+        let names = table.entries.iter().filter(|entry| gone(entry));
+        let names = names.map(|entry| Arc::clone(&entry.name)).collect();
+        table.give_back(gone);
+        names
     }
 
     /// The commands that have a label value of their own.
     pub fn names(&self) -> Vec<Arc<str>> {
-        self.table.lock().counts.iter().map(|(name, _)| Arc::clone(name)).collect()
+        self.table.lock().entries.iter().map(|entry| Arc::clone(&entry.name)).collect()
     }
 
     /// A copy of all numbers in the order of the names; of the other commands only if there are any.
     fn snapshot(&self) -> Vec<(Arc<str>, Counts)> {
         let table = self.table.lock();
-        let mut all = table.counts.clone();
+        let of = |entry: &Entry| (Arc::clone(&entry.name), entry.counts.clone());
+        let mut all: Vec<_> = table.entries.iter().map(of).collect();
         let other = table.other.clone();
         drop(table);
         if other.events.iter().any(|count| *count > 0) {
@@ -282,5 +349,50 @@ mod tests {
         for (took, bucket) in [(0, 0), (5, 0), (6, 1), (3_600_000, 17), (3_600_001, 18)] {
             assert_eq!(LATENCY_MS.partition_point(|bound| *bound < took), bucket, "{took}");
         }
+    }
+
+    fn created(tenant: &str, command: &str) -> Effect {
+        Effect::Moved(Move {
+            number: 1,
+            id: codeq_core::id::TaskId::new(1, 1),
+            tenant: tenant.into(),
+            queue: command.into(),
+            from: None,
+            to: Some(Place::Pending),
+            event: Event::Created,
+            at: codeq_core::moment::Moment::agreed(1),
+            age: 0,
+            attempts: 0,
+        })
+    }
+
+    #[test]
+    fn commands_that_are_gone_give_their_label_values_back() {
+        let commands = Commands::default();
+        let names = |from: usize| (from..from + 500).map(|n| format!("c{n:04}"));
+        let effects: Vec<_> = names(0).map(|name| created("hostile", &name)).collect();
+        commands.count(&effects);
+        assert_eq!(commands.names().len(), COMMANDS_PER_TENANT_MAX, "half is left for others");
+        commands.count(&[created("b", "mail"), created("b", "video")]);
+        let present = |names: &[&str]| names.iter().map(|name| Arc::from(*name)).collect();
+        let sum = || -> u64 {
+            commands.snapshot().iter().map(|(_, counts)| counts.event(Event::Created)).sum()
+        };
+        assert_eq!(commands.give_back(&present(&["mail"])).len(), 0, "something has just happened");
+        let mut gone = commands.give_back(&present(&["mail", "c0007"]));
+        gone.sort();
+        assert_eq!(
+            (gone.len(), &*gone[0], &*gone[99]),
+            (COMMANDS_PER_TENANT_MAX, "c0000", "video")
+        );
+        assert_eq!((commands.names().len(), sum()), (2, 502), "the sum does not shrink");
+        let effects: Vec<_> = names(1_000).map(|name| created("hostile", &name)).collect();
+        commands.count(&effects);
+        commands.count(&[created("b", "mail")]);
+        assert_eq!(commands.names().len(), COMMANDS_PER_TENANT_MAX + 1);
+        let mail = |(name, counts): &(Arc<str>, Counts)| {
+            (**name == *"mail").then(|| counts.event(Event::Created))
+        };
+        assert_eq!(commands.snapshot().iter().find_map(mail), Some(2));
     }
 }

@@ -15,6 +15,7 @@ use prometheus_client::metrics::info::Info;
 use prometheus_client::registry::{Registry, Unit};
 
 use super::commands::Commands;
+use super::refusals::{Refusals, Refused};
 use super::scrape::{self, Depths};
 use crate::net::NetStats;
 
@@ -88,6 +89,7 @@ struct BuildLabels {
 pub struct Metrics {
     registry: Registry,
     commands: Arc<Commands>,
+    refusals: Arc<Refusals>,
     requests: Family<RequestLabels, Counter>,
     durations: Family<OperationLabels, Histogram, fn() -> Histogram>,
     rate_limits: Family<RateLimitLabels, Counter>,
@@ -111,6 +113,7 @@ impl Metrics {
         let mut metrics = Metrics {
             registry: Registry::with_prefix(PREFIX),
             commands: Arc::default(),
+            refusals: Arc::default(),
             requests: Family::default(),
             durations: Family::new_with_constructor(|| Histogram::new(REQUEST_SECONDS)),
             rate_limits: Family::default(),
@@ -136,6 +139,7 @@ impl Metrics {
         let build = Info::new(BuildLabels { version: env!("CARGO_PKG_VERSION") });
         to.register("build", "The version that runs", build);
         to.register_collector(Box::new(Arc::clone(&self.commands)));
+        to.register_collector(Box::new(Arc::clone(&self.refusals)));
         to.register("http_requests", "Requests answered", self.requests.clone());
         let help = "From a request's head to its answer";
         let durations = self.durations.clone();
@@ -166,6 +170,11 @@ impl Metrics {
         let labels = RequestLabels { operation, method: known_method(method), status };
         self.requests.get_or_create(&labels).inc();
         self.durations.get_or_create(&OperationLabels { operation }).observe(took.as_secs_f64());
+    }
+
+    /// A tenant was refused something because it, or all together, had as much as they may.
+    pub fn refused(&self, tenant: &Arc<str>, what: Refused) {
+        self.refusals.count(tenant, what);
     }
 
     /// A request was refused for its rate.

@@ -8,6 +8,7 @@
 pub use commands::{COMMANDS_MAX, OTHER};
 pub use logs::{LogGuard, init_logs, subscriber};
 pub use metrics::{METRICS_CONTENT_TYPE, Metrics};
+pub use refusals::Refused;
 
 pub mod trace;
 
@@ -18,4 +19,5 @@ mod log_writer;
 mod logs;
 mod metrics;
 mod process;
+mod refusals;
 mod scrape;

@@ -147,6 +147,8 @@ impl Depth {
 pub struct Depths {
     by_command: HashMap<Arc<str>, Depth>,
     other: Depth,
+    /// Commands with a label value that some queue has, with one of the tenants that have it.
+    present: HashMap<Arc<str>, Arc<str>>,
 }
 
 impl Depths {
@@ -184,6 +186,9 @@ impl Depths {
     }
 
     fn add(&mut self, row: &QueueRow) {
+        if self.by_command.contains_key(&row.name) && !self.present.contains_key(&row.name) {
+            self.present.insert(Arc::clone(&row.name), Arc::clone(&row.tenant));
+        }
         let depth = Depth::of(&row.counts);
         // A queue without tasks does not spend a label value.
         if depth == Depth::default() {
@@ -194,6 +199,7 @@ impl Depths {
             Some(sum) => sum.add(depth),
             None if room => {
                 self.by_command.insert(Arc::clone(&row.name), depth);
+                self.present.insert(Arc::clone(&row.name), Arc::clone(&row.tenant));
             }
             None => self.other.add(depth),
         }
@@ -201,7 +207,11 @@ impl Depths {
 
     /// The same commands must have a label value here and in the counters, which may have grown meanwhile.
     fn settle(&mut self, commands: &Commands) {
-        for name in commands.admit(self.by_command.keys()) {
+        // First room is made: a command that no queue has is gone.
+        for name in commands.give_back(&self.present.keys().cloned().collect()) {
+            self.by_command.remove(&name);
+        }
+        for name in commands.admit(self.present.iter()) {
             if let Some(depth) = self.by_command.remove(&name) {
                 self.other.add(depth);
             }

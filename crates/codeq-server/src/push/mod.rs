@@ -8,6 +8,7 @@
 //! hear of them, [`turns`] decides whose turn it is, [`lanes`] how many are sent at once, and [`notify`] is the
 //! task that does it.
 
+pub mod announcements;
 pub mod bell;
 pub mod client;
 mod connect;

@@ -4,7 +4,6 @@
 //! task looks who wants to hear of it and sends. A notification is sent once; whoever missed it finds its
 //! tasks by claiming.
 
-use std::collections::BTreeSet;
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 
@@ -19,6 +18,7 @@ use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep_until};
 
+use super::announcements::Announcements;
 use super::bell::Marks;
 use super::client::Client;
 use super::lanes::{Job, Lanes};
@@ -27,7 +27,7 @@ use super::secrets::Secrets;
 use super::subscriptions::{Subscription, Subscriptions};
 use super::turns::Turns;
 use crate::http::wire::Times;
-use crate::observe::Metrics;
+use crate::observe::{Metrics, Refused};
 
 /// What this kind of webhook is called in the metrics.
 const KIND: &str = "availability";
@@ -80,6 +80,7 @@ impl Notifier {
     pub async fn run(self, mut stop: watch::Receiver<bool>) {
         let mut desk = Desk {
             notifier: Arc::new(self),
+            announcements: Announcements::default(),
             turns: Turns::default(),
             lanes: Lanes::default(),
             sends: JoinSet::new(),
@@ -96,6 +97,10 @@ impl Notifier {
                         desk.sent(&job, outcome).await;
                     }
                 }
+                // One at a time, and then whatever else there is to do.
+                () = tokio::task::yield_now(), if !desk.announcements.is_empty() => {
+                    desk.announce();
+                }
                 () = sleep_until(next.unwrap_or_else(Instant::now)), if next.is_some() => {
                     desk.due().await;
                 }
@@ -105,14 +110,9 @@ impl Notifier {
         desk.sends.shutdown().await;
     }
 
-    /// How many tasks could be claimed. What cannot be read has nothing to tell.
-    async fn depth(&self, tenant: &str, command: &str) -> u64 {
-        self.engine.claimable(tenant, command).await.unwrap_or(0)
-    }
-
     async fn send(&self, job: &Job) -> Outcome {
         let Subscription { tenant, wish, .. } = &job.receiver.subscription;
-        let queue_depth = self.depth(tenant, &job.command).await;
+        let queue_depth = self.engine.claimable(tenant, &job.command);
         let event_type = match wish.spelling(&job.command) {
             Some(event_type) if queue_depth > 0 => event_type,
             _ => return Outcome::Nothing,
@@ -169,6 +169,7 @@ async fn stopped(stop: &mut watch::Receiver<bool>) {
 /// The task's own state.
 struct Desk {
     notifier: Arc<Notifier>,
+    announcements: Announcements,
     turns: Turns,
     lanes: Lanes,
     sends: JoinSet<(Job, Outcome)>,
@@ -180,10 +181,9 @@ impl Desk {
         for tenant in self.notifier.subscriptions.tenants() {
             let queues = self.notifier.engine.queues(&tenant).await.unwrap_or_default();
             for queue in queues.into_iter().filter(|queue| queue.counts.ready() > 0) {
-                self.announce(&tenant, &queue.name).await;
+                self.add(Arc::clone(&tenant), queue.name);
             }
         }
-        self.start();
     }
 
     async fn rung(&mut self, marks: Marks) {
@@ -192,16 +192,23 @@ impl Desk {
         }
         // Who has subscribed before a queue got work hears of it: the subscriptions first.
         self.refresh(&marks).await;
-        let mut queues = BTreeSet::new();
         for (shard, queue) in marks.ready {
             let name = self.notifier.engine.peek(shard, |state| {
                 let row = state.queue_row(queue)?;
                 Some((Arc::clone(&row.tenant), Arc::clone(&row.name)))
             });
-            queues.extend(name.flatten());
+            if let Some((tenant, command)) = name.flatten() {
+                self.add(tenant, command);
+            }
         }
-        for (tenant, command) in queues {
-            self.announce(&tenant, &command).await;
+    }
+
+    /// A queue has work.
+    fn add(&mut self, tenant: Arc<str>, command: Arc<str>) {
+        if self.notifier.subscriptions.has_any(&tenant)
+            && !self.announcements.push(Arc::clone(&tenant), command)
+        {
+            self.drop_one(&tenant);
         }
     }
 
@@ -218,16 +225,22 @@ impl Desk {
         }
     }
 
-    /// A queue has work.
-    async fn announce(&mut self, tenant: &Arc<str>, command: &Arc<str>) {
+    /// Tells those who want to hear of the queue whose turn it is.
+    fn announce(&mut self) {
+        let Some((tenant, command)) = self.announcements.pop() else {
+            return;
+        };
         let now = self.notifier.engine.now().now;
-        let wanting = self.notifier.subscriptions.wanting(tenant, command, now);
+        let wanting = self.notifier.subscriptions.wanting(&tenant, &command, now);
         // Often a waiting claim has taken it by now.
-        if wanting.is_empty() || self.notifier.depth(tenant, command).await == 0 {
+        if wanting.is_empty() || self.notifier.engine.claimable(&tenant, &command) == 0 {
             return;
         }
-        for receiver in self.turns.ready(Instant::now(), command, &wanting) {
-            self.push(Job { receiver, command: Arc::clone(command) });
+        for receiver in self.turns.ready(Instant::now(), &command, &wanting) {
+            self.push(Job { receiver, command: Arc::clone(&command) });
+        }
+        for _ in 0..self.turns.take_forgotten() {
+            self.drop_one(&tenant);
         }
     }
 
@@ -244,11 +257,18 @@ impl Desk {
     }
 
     fn push(&mut self, job: Job) {
-        let id = Arc::clone(&job.receiver.subscription.id);
+        let Subscription { id, tenant, .. } = &job.receiver.subscription;
+        let (id, tenant) = (Arc::clone(id), Arc::clone(tenant));
         if !self.lanes.push(job) {
             self.turns.unsent(&id, Instant::now());
-            self.count("dropped");
+            self.drop_one(&tenant);
         }
+    }
+
+    /// There was no room for a notification.
+    fn drop_one(&self, tenant: &Arc<str>) {
+        self.count("dropped");
+        self.notifier.metrics.refused(tenant, Refused::Notification);
     }
 
     fn start(&mut self) {

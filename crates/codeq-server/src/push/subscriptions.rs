@@ -275,6 +275,11 @@ impl Subscriptions {
         (found.subscription.expires_at > now).then(|| Arc::clone(found))
     }
 
+    /// Whether a tenant has some.
+    pub fn has_any(&self, tenant: &str) -> bool {
+        self.by_tenant.read().get(tenant).is_some_and(|known| !known.is_empty())
+    }
+
     /// The tenants that have some.
     pub fn tenants(&self) -> Vec<Arc<str>> {
         self.by_tenant.read().keys().cloned().collect()

@@ -22,6 +22,8 @@ pub struct Turns {
     agenda: BTreeSet<(Instant, Arc<str>)>,
     /// Counts notifications: who has waited longest in a group is next.
     turn: u64,
+    /// How often there was no room to owe something.
+    forgotten: u64,
 }
 
 struct Slot {
@@ -75,6 +77,11 @@ impl Turns {
             told.extend(self.tell(now, command, chosen));
         }
         told
+    }
+
+    /// How often there was no room to owe something, since the last time.
+    pub fn take_forgotten(&mut self) -> u64 {
+        std::mem::take(&mut self.forgotten)
     }
 
     /// When something that is owed may be sent.
@@ -165,17 +172,21 @@ impl Turns {
             last: 0,
             owed: VecDeque::new(),
         });
-        let mut told = false;
+        let (mut told, mut forgotten) = (false, false);
         self.change(id, |slot| {
             slot.interval = Duration::from_secs(wish.min_interval_seconds.into());
             if slot.free_at <= now {
                 slot.owed.retain(|owed| owed != command);
                 slot.sent(now, turn);
                 told = true;
-            } else if slot.owed.len() < OWED_MAX && !slot.owed.contains(command) {
-                slot.owed.push_back(Arc::clone(command));
+            } else if !slot.owed.contains(command) {
+                forgotten = slot.owed.len() >= OWED_MAX;
+                if !forgotten {
+                    slot.owed.push_back(Arc::clone(command));
+                }
             }
         });
+        self.forgotten += u64::from(forgotten);
         told.then(|| Arc::clone(receiver))
     }
 

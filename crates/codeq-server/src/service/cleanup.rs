@@ -1,8 +1,8 @@
 //! Cleanup: an operator removes finished tasks before their retention ends.
 
-use codeq_core::command::{Cleanup, Millis};
+use codeq_core::command::{BulkWork, Millis};
 
-use super::queues::{bulk, bulk_limit};
+use super::bulk::bulk_limit;
 use super::{Service, ServiceError};
 use crate::auth::Principal;
 
@@ -14,6 +14,8 @@ pub struct CleanedUp {
     pub before: Millis,
     /// How many could have gone.
     pub limit: u32,
+    /// Where to go on, if not everything was looked at.
+    pub next: Option<String>,
 }
 
 impl Service {
@@ -23,11 +25,11 @@ impl Service {
         caller: &Principal,
         before: Option<Millis>,
         limit: Option<u32>,
+        cursor: Option<&str>,
     ) -> Result<CleanedUp, ServiceError> {
         let limit = bulk_limit(limit)?;
         let before = before.unwrap_or_else(|| self.engine.wall());
-        let cleanup = Cleanup { tenant: caller.tenant.clone(), before, limit };
-        let done = bulk(self.engine.cleanup(cleanup).await?)?.done;
-        Ok(CleanedUp { deleted: done, before, limit })
+        let did = self.bulk(caller, BulkWork::Cleanup { before }, limit, cursor).await?;
+        Ok(CleanedUp { deleted: did.done, before, limit, next: did.next_if_needed() })
     }
 }

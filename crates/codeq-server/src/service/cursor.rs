@@ -5,6 +5,8 @@
 
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use codeq_core::command::BulkFrom;
+use codeq_core::limits::COMMAND_BYTES_MAX;
 use codeq_core::read::ListQuery;
 use sha2::{Digest, Sha256};
 
@@ -14,51 +16,94 @@ const CHECK: usize = 8;
 
 /// The cursor for positions in the shards.
 pub fn encode(positions: &[u64], query: &ListQuery) -> String {
-    let mut bytes: Vec<u8> = positions.iter().flat_map(|at| at.to_be_bytes()).collect();
-    let check = checksum(&bytes, query);
-    bytes.extend_from_slice(&check);
-    URL_SAFE_NO_PAD.encode(bytes)
+    let bytes: Vec<u8> = positions.iter().flat_map(|at| at.to_be_bytes()).collect();
+    seal(&bytes, &about(query))
 }
 
 /// The positions of a cursor that was made for this query.
 pub fn decode(text: &str, query: &ListQuery, shards: u16) -> Result<Vec<u64>, ServiceError> {
-    let invalid = || ServiceError::invalid("invalid_cursor", "invalid cursor");
-    let want = usize::from(shards) * 8 + CHECK;
-    // Before decoding: a text of any length comes from outside.
-    if text.len() > want * 2 {
-        return Err(invalid());
-    }
-    let bytes = URL_SAFE_NO_PAD.decode(text).map_err(|_| invalid())?;
-    let (positions, check) = bytes.split_last_chunk::<CHECK>().ok_or_else(invalid)?;
-    let (positions, rest) = positions.as_chunks::<8>();
-    let joined: Vec<u8> = positions.iter().flatten().copied().collect();
-    if bytes.len() != want || !rest.is_empty() || *check != checksum(&joined, query) {
+    let want = usize::from(shards) * 8;
+    let bytes = open(text, &about(query), want)?;
+    let (positions, rest) = bytes.as_chunks::<8>();
+    if bytes.len() != want || !rest.is_empty() {
         return Err(invalid());
     }
     Ok(positions.iter().map(|at| u64::from_be_bytes(*at)).collect())
 }
 
-fn checksum(positions: &[u8], query: &ListQuery) -> [u8; CHECK] {
-    let mut hash = Sha256::new();
-    let status = query.status.map(|status| format!("{status:?}"));
+/// The cursor for a walk through the queues of one shard after the other.
+pub fn encode_from(shard: u16, from: &BulkFrom, about: &[Option<String>]) -> String {
+    let mut bytes = shard.to_be_bytes().to_vec();
+    bytes.push(from.list);
+    bytes.extend_from_slice(&from.after.to_be_bytes());
+    bytes.extend_from_slice(from.queue.as_deref().unwrap_or_default().as_bytes());
+    seal(&bytes, about)
+}
+
+/// The shard and the place of a cursor that was made for this.
+pub fn decode_from(text: &str, about: &[Option<String>]) -> Result<(u16, BulkFrom), ServiceError> {
+    const FIXED: usize = 11;
+    let bytes = open(text, about, FIXED + COMMAND_BYTES_MAX)?;
+    let decoded = || {
+        let (shard, rest) = bytes.split_first_chunk::<2>()?;
+        let (list, rest) = rest.split_first()?;
+        let (after, name) = rest.split_first_chunk::<8>()?;
+        let name = std::str::from_utf8(name).ok()?;
+        let queue = (!name.is_empty()).then(|| name.into());
+        let from = BulkFrom { queue, list: *list, after: u64::from_be_bytes(*after) };
+        Some((u16::from_be_bytes(*shard), from))
+    };
+    decoded().ok_or_else(invalid)
+}
+
+/// A cursor that says `position` and is good for what it is about, and for nothing else.
+fn seal(position: &[u8], about: &[Option<String>]) -> String {
+    let check = checksum(position, about);
+    URL_SAFE_NO_PAD.encode([position, &check].concat())
+}
+
+/// The position, at most `max` bytes, of a cursor that was made for this.
+fn open(text: &str, about: &[Option<String>], max: usize) -> Result<Vec<u8>, ServiceError> {
+    // Before decoding: a text of any length comes from outside.
+    if text.len() > (max + CHECK) * 2 {
+        return Err(invalid());
+    }
+    let bytes = URL_SAFE_NO_PAD.decode(text).map_err(|_| invalid())?;
+    let (position, check) = bytes.split_last_chunk::<CHECK>().ok_or_else(invalid)?;
+    if position.len() > max || *check != checksum(position, about) {
+        return Err(invalid());
+    }
+    Ok(position.to_vec())
+}
+
+/// What to say of a cursor that is not one of ours, or not for this call.
+fn invalid() -> ServiceError {
+    ServiceError::invalid("invalid_cursor", "invalid cursor")
+}
+
+fn about(query: &ListQuery) -> Vec<Option<String>> {
     let number = |at: Option<u64>| at.map(|at| at.to_string());
-    let fields = [
+    vec![
         Some(query.tenant.to_string()),
         query.command.as_ref().map(|text| text.to_ascii_lowercase()),
-        status,
+        query.status.map(|status| format!("{status:?}")),
         Some(query.dead_only.to_string()),
         query.worker.as_ref().map(|text| text.to_string()),
         number(query.created_from),
         number(query.created_before),
         query.error_contains.as_ref().map(|text| text.to_string()),
-    ];
-    for field in &fields {
+    ]
+}
+
+fn checksum(position: &[u8], about: &[Option<String>]) -> [u8; CHECK] {
+    let mut hash = Sha256::new();
+    for field in about {
         let text = field.as_deref().unwrap_or_default();
         hash.update([u8::from(field.is_some())]);
         hash.update((text.len() as u64).to_be_bytes());
         hash.update(text);
     }
-    hash.update(positions);
+    hash.update(position);
     let digest = hash.finalize();
     let mut check = [0; CHECK];
     for (to, from) in check.iter_mut().zip(digest) {

@@ -1,13 +1,12 @@
 //! Dead letters: look at them, give them a second life, or throw them away.
 
-use codeq_core::command::{PurgeTarget, Replay, ReplayTarget};
+use codeq_core::command::{BulkWork, Command, Replay, ReplayTarget};
 use codeq_core::names::check_command;
-use codeq_core::read::ListQuery;
-use codeq_core::reply::{Bulk, Rejection, Reply};
+use codeq_core::reply::{Rejection, Reply};
 use codeq_core::view::Task;
 
-use super::cursor;
-use super::queues::bulk_limit;
+use super::bulk::bulk_limit;
+use super::queues::Purged;
 use super::{Service, ServiceError, task_id};
 use crate::auth::Principal;
 
@@ -26,7 +25,8 @@ impl Service {
     pub async fn replay(&self, caller: &Principal, id: &str) -> Result<Task, ServiceError> {
         let target = ReplayTarget::One(task_id(id, "not found")?);
         let (tenant, by) = (caller.tenant.clone(), caller.subject.clone());
-        match self.engine.replay(Replay { tenant, target, by }).await? {
+        let replay = Command::Replay(Replay { tenant, target, by });
+        match self.engine.propose(replay).await? {
             Reply::Replayed(task) => Ok(*task),
             Reply::Rejected(Rejection::NotFound) => Err(ServiceError::not_found("not found")),
             Reply::Rejected(rejection) => Err(rejection.into()),
@@ -44,30 +44,13 @@ impl Service {
         after: Option<&str>,
     ) -> Result<Replayed, ServiceError> {
         check_command(command)?;
-        let limit = bulk_limit(limit)?;
-        // The cursor is bound to what this call is about, as that of a list is.
-        let query = ListQuery {
-            tenant: caller.tenant.clone(),
-            command: Some(command.into()),
-            dead_only: true,
-            error_contains: error_contains.clone().map(Into::into),
-            ..ListQuery::default()
-        };
-        let after = match after {
-            Some(text) => cursor::decode(text, &query, self.engine.shards())?,
-            None => Vec::new(),
-        };
-        let target = ReplayTarget::Queue {
-            command: command.into(),
-            error_contains: error_contains.map(Into::into),
-            after: 0,
-            limit,
-        };
-        let replay = Replay { tenant: caller.tenant.clone(), target, by: caller.subject.clone() };
-        let (sum, reached) = self.engine.replay_from(replay, &after).await?;
-        let moved = reached != after && reached.iter().any(|at| *at > 0);
-        let next = (sum.remaining > 0 && moved).then(|| cursor::encode(&reached, &query));
-        Ok(Replayed { replayed: sum.done, remaining: sum.remaining, next })
+        let error_contains = error_contains.map(Into::into);
+        let work = BulkWork::Replay { command: command.into(), error_contains };
+        let did = self.bulk(caller, work, bulk_limit(limit)?, after).await?;
+        let queue = self.engine.queue(&caller.tenant, command).await?;
+        let remaining = queue.map_or(0, |queue| queue.counts.dead);
+        let next = did.next.filter(|_| remaining > 0);
+        Ok(Replayed { replayed: did.done, remaining, next })
     }
 
     /// Removes dead letters of a queue, a bounded number at a time.
@@ -76,7 +59,9 @@ impl Service {
         caller: &Principal,
         command: &str,
         limit: Option<u32>,
-    ) -> Result<Bulk, ServiceError> {
-        self.purge_some(caller, command, PurgeTarget::Dead, limit).await
+        cursor: Option<&str>,
+    ) -> Result<Purged, ServiceError> {
+        let work = BulkWork::PurgeDead { command: command.into() };
+        self.purge_some(caller, command, work, limit, cursor, |counts| counts.dead).await
     }
 }

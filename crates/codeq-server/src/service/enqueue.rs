@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use codeq_core::command::{Command, Enqueue, Millis, NewTask};
+use codeq_core::limits::TASK_ROWS_BYTES;
 use codeq_core::names::check_command;
 use codeq_core::reply::{Enqueued, Reply};
 use codeq_core::view::Task;
@@ -134,7 +135,9 @@ impl Service {
 
     fn limits_holdings(&self) -> bool {
         let limits = &self.defaults.tenant;
-        limits.max_pending_tasks.is_some() || limits.max_pending_bytes.is_some()
+        limits.max_pending_tasks.is_some()
+            || limits.max_pending_bytes.is_some()
+            || limits.max_stored_bytes.is_some()
     }
 
     async fn enqueue_all(
@@ -165,6 +168,11 @@ impl Service {
         }
         if over(limits.max_pending_bytes, held.bytes, bytes) {
             return Err(quota("the tenant's unfinished tasks hold as many bytes as they may"));
+        }
+        let with_rows = bytes.saturating_add(new.len() * TASK_ROWS_BYTES as usize);
+        if over(limits.max_stored_bytes, held.stored_bytes, with_rows) {
+            let text = "the tenant's tasks hold as many bytes as they may, finished ones included";
+            return Err(quota(text));
         }
         Ok(())
     }

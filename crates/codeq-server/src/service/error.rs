@@ -147,6 +147,7 @@ impl From<EngineError> for ServiceError {
         };
         match &error {
             EngineError::Overloaded => unavailable("overloaded", 1),
+            EngineError::TooManyWaiting => unavailable("too_many_waiting", 1),
             EngineError::DiskFull => unavailable("disk_full", 30),
             EngineError::NoDescriptors => unavailable("overloaded", 1),
             EngineError::Closed => unavailable("shutting_down", 1),

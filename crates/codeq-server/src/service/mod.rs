@@ -22,6 +22,7 @@ pub use error::{Kind, ServiceError};
 
 pub mod abandon;
 pub mod artifacts;
+pub mod bulk;
 pub mod cancel;
 pub mod claim;
 pub mod cleanup;
@@ -34,6 +35,7 @@ pub mod heartbeat;
 pub mod nack;
 pub mod permission;
 pub mod queues;
+pub mod scan;
 pub mod submit;
 pub mod subscriptions;
 pub mod tasks;
@@ -55,6 +57,8 @@ pub struct Service {
     pub artifacts: Arc<Artifacts>,
     /// Who is told that queues have work.
     pub subscriptions: Arc<Subscriptions>,
+    /// Whose turn it is to look at many rows.
+    pub(crate) scans: scan::Scans,
     pub(crate) defaults: Defaults,
     /// Turns true when the server begins to stop: whoever waits is answered.
     pub(crate) draining: watch::Receiver<bool>,
@@ -95,6 +99,7 @@ impl Service {
             secrets,
             subscriptions,
             artifacts,
+            scans: scan::Scans::default(),
             defaults,
             draining,
         }

@@ -2,14 +2,27 @@
 
 use std::sync::Arc;
 
-use codeq_core::command::{Pause, Purge, PurgeTarget};
-use codeq_core::limits::BULK_MAX;
+use codeq_core::command::{BulkWork, Pause};
 use codeq_core::names::check_command;
+use codeq_core::place::Place;
 use codeq_core::read::QueueStats;
-use codeq_core::reply::{Bulk, Reply};
+use codeq_core::reply::Reply;
+use codeq_core::rows::Counts;
+use codeq_engine::read::QueueSums;
 
+use super::bulk::bulk_limit;
 use super::{Service, ServiceError};
 use crate::auth::Principal;
+
+/// What a purge did.
+pub struct Purged {
+    /// Tasks that are gone from the place.
+    pub purged: u64,
+    /// Tasks that are left in it.
+    pub remaining: u64,
+    /// Where to go on, if not everything was looked at.
+    pub next: Option<String>,
+}
 
 impl Service {
     /// The numbers of one queue; of one that does not exist, zeros.
@@ -30,7 +43,7 @@ impl Service {
         all_tenants: bool,
     ) -> Result<Vec<QueueStats>, ServiceError> {
         if !all_tenants {
-            return Ok(self.engine.queues(&caller.tenant).await?);
+            return self.queues_of(&caller.tenant).await;
         }
         if !caller.operator {
             let refused = ServiceError::forbidden("operator scope required");
@@ -38,7 +51,7 @@ impl Service {
         }
         let mut all = Vec::new();
         for tenant in self.engine.tenants().await? {
-            all.extend(self.engine.queues(&tenant).await?);
+            all.extend(self.queues_of(&tenant).await?);
         }
         Ok(all)
     }
@@ -63,45 +76,45 @@ impl Service {
         caller: &Principal,
         command: &str,
         limit: Option<u32>,
-    ) -> Result<Bulk, ServiceError> {
-        self.purge_some(caller, command, PurgeTarget::Waiting, limit).await
+        cursor: Option<&str>,
+    ) -> Result<Purged, ServiceError> {
+        let work = BulkWork::PurgeWaiting { command: command.into() };
+        let waiting = |counts: &Counts| counts.of(Place::Pending);
+        self.purge_some(caller, command, work, limit, cursor, waiting).await
     }
 
     pub(super) async fn purge_some(
         &self,
         caller: &Principal,
         command: &str,
-        target: PurgeTarget,
+        work: BulkWork,
         limit: Option<u32>,
-    ) -> Result<Bulk, ServiceError> {
+        cursor: Option<&str>,
+        left: impl FnOnce(&Counts) -> u64,
+    ) -> Result<Purged, ServiceError> {
         check_command(command)?;
-        let purge = Purge {
-            tenant: caller.tenant.clone(),
-            command: command.into(),
-            target,
-            limit: bulk_limit(limit)?,
-            by: caller.subject.clone(),
-        };
-        bulk(self.engine.purge(purge).await?)
+        let did = self.bulk(caller, work, bulk_limit(limit)?, cursor).await?;
+        let queue = self.engine.queue(&caller.tenant, command).await?;
+        let remaining = queue.map_or(0, |queue| left(&queue.counts));
+        let purged = did.done;
+        let next = did.next_if_needed().filter(|_| remaining > 0);
+        Ok(Purged { purged, remaining, next })
     }
-}
 
-/// How much work one call does: none means as much as is allowed.
-pub(super) fn bulk_limit(limit: Option<u32>) -> Result<u32, ServiceError> {
-    match limit {
-        None | Some(0) => Ok(BULK_MAX),
-        Some(limit) if limit <= BULK_MAX => Ok(limit),
-        Some(_) => {
-            let text = format!("invalid 'limit' (1 to {BULK_MAX})");
-            Err(ServiceError::invalid("invalid_limit", text).field("limit"))
+    async fn queues_of(&self, tenant: &Arc<str>) -> Result<Vec<QueueStats>, ServiceError> {
+        let mut sums = QueueSums::default();
+        for shard in 0..self.engine.shards() {
+            let mut after: Option<Arc<str>> = None;
+            loop {
+                let whose = Arc::clone(tenant);
+                let slice =
+                    self.scan(tenant, shard, move |reader| reader.queues(&whose, after.as_deref()));
+                after = sums.add(slice.await?);
+                if after.is_none() {
+                    break;
+                }
+            }
         }
-    }
-}
-
-pub(super) fn bulk(reply: Reply) -> Result<Bulk, ServiceError> {
-    match reply {
-        Reply::Bulk(bulk) => Ok(bulk),
-        Reply::Rejected(rejection) => Err(rejection.into()),
-        _ => Err(ServiceError::unexpected()),
+        Ok(sums.all())
     }
 }

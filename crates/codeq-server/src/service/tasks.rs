@@ -5,9 +5,11 @@ use std::time::Duration;
 use codeq_core::history::History;
 use codeq_core::read::ListQuery;
 use codeq_core::view::{ResultRecord, Task};
-use codeq_engine::read::ListPage;
+use codeq_engine::read::{ListPage, Listing};
+use tokio::time::Instant;
 
 use super::cursor;
+use super::scan::CALL_TIME;
 use super::{Service, ServiceError, task_id};
 use crate::auth::Principal;
 
@@ -85,7 +87,16 @@ impl Service {
             Some(text) => cursor::decode(text, &query, self.engine.shards())?,
             None => Vec::new(),
         };
-        let ListPage { items, next } = self.engine.list(&query, &below).await?;
+        let began = Instant::now();
+        let mut listing = Listing::new(query.clone(), &below, self.engine.shards());
+        while let Some((shard, part)) = listing.next_slice() {
+            let slice = self.scan(&caller.tenant, shard, move |reader| reader.list(&part)).await?;
+            listing.add(shard, slice);
+            if began.elapsed() >= CALL_TIME {
+                break;
+            }
+        }
+        let ListPage { items, next } = listing.page();
         let next = (!next.is_empty()).then(|| cursor::encode(&next, &query));
         Ok(TaskPage { items, next })
     }

@@ -1,15 +1,18 @@
 //! Result callbacks that are not delivered, and the secrets that calls are signed with.
 
-use codeq_core::command::{Callback, Command, DeleteRecord, Delivery, Millis, PutRecord};
+use codeq_core::command::{BulkFrom, Callback, Command, DeleteRecord, Delivery, Millis, PutRecord};
 use codeq_core::limits::{BULK_MAX, LIST_MAX};
 use codeq_core::moment::Moment;
 use codeq_core::read::PendingCallback;
 use codeq_core::record::RecordKind;
 use codeq_core::reply::{Rejection, Reply};
+use codeq_engine::read::ShardReader;
 use futures_util::StreamExt;
+use tokio::time::Instant;
 
+use super::scan::CALL_TIME;
 use super::tasks::PAGE_DEFAULT;
-use super::{Service, ServiceError, seconds, task_id};
+use super::{Service, ServiceError, cursor, seconds, task_id};
 use crate::auth::Principal;
 use crate::push::secret::Secret;
 use crate::push::secrets::{Kept, KeptSecret, LIVE_MAX, RECORD};
@@ -23,7 +26,7 @@ const RESENDS_AT_ONCE: usize = 64;
 
 /// A page of callbacks.
 pub struct DeliveryPage {
-    /// By shard, oldest task first.
+    /// By queue; of each queue those to be delivered before those given up, oldest task first.
     pub items: Vec<PendingCallback>,
     /// Where the next page begins; none on the last one.
     pub next: Option<String>,
@@ -85,22 +88,33 @@ impl Service {
                 })?
             }
         };
-        let (mut shard, mut after) = cursor.map_or(Ok((0, 0)), position)?;
+        // Bound to the tenant and to what is asked for. It names tasks and queues of the tenant only.
+        let about = [
+            Some(caller.tenant.to_string()),
+            Some("deliveries".to_owned()),
+            failed.map(|failed| failed.to_string()),
+        ];
+        let start =
+            cursor.map_or(Ok((0, BulkFrom::default())), |text| cursor::decode_from(text, &about));
+        let (mut shard, mut from) = start?;
+        let began = Instant::now();
         let mut items = Vec::new();
-        while shard < self.engine.shards() && items.len() < limit {
-            let wanted = limit - items.len();
-            let look = self
-                .engine
-                .read(shard, |reader| reader.callbacks(&caller.tenant, failed, after, wanted));
-            let page = look.await?;
-            items.extend(page.items);
-            if let Some(next) = page.next {
-                return Ok(DeliveryPage { items, next: Some(format!("{shard}-{next}")) });
+        while shard < self.engine.shards() {
+            if items.len() >= limit || began.elapsed() >= CALL_TIME {
+                let next = cursor::encode_from(shard, &from, &about);
+                return Ok(DeliveryPage { items, next: Some(next) });
             }
-            (shard, after) = (shard + 1, 0);
+            let (tenant, at, wanted) = (caller.tenant.clone(), from.clone(), limit - items.len());
+            let look =
+                move |reader: &ShardReader<'_>| reader.callbacks(&tenant, failed, &at, wanted);
+            let page = self.scan(&caller.tenant, shard, look).await?;
+            items.extend(page.items);
+            match page.next {
+                Some(next) => from = next,
+                None => (shard, from) = (shard + 1, BulkFrom::default()),
+            }
         }
-        let next = (shard < self.engine.shards()).then(|| format!("{shard}-{after}"));
-        Ok(DeliveryPage { items, next })
+        Ok(DeliveryPage { items, next: None })
     }
 
     /// Sends a task's callback again, with fresh attempts.
@@ -246,12 +260,4 @@ impl Service {
 
 fn from_setting(secret: &Secret) -> KeptSecret {
     KeptSecret { secret: secret.reveal().to_owned(), created_at: None, until: None }
-}
-
-/// A position in the outbox: a shard, and the number of a task in it. It names no tenant: that comes from the
-/// token.
-fn position(text: &str) -> Result<(u16, u64), ServiceError> {
-    let parts = text.split_once('-');
-    let parts = parts.and_then(|(shard, seq)| Some((shard.parse().ok()?, seq.parse().ok()?)));
-    parts.ok_or_else(|| ServiceError::invalid("invalid_cursor", "invalid cursor"))
 }

@@ -46,6 +46,9 @@ async fn deliveries_are_listed_by_page_and_by_tenant() {
                 None => break,
             }
         }
+        let (_, next) = list(&server, ADMIN, "limit=2").await;
+        let cursor = format!("admin/webhooks/deliveries?cursor={}", next.unwrap());
+        server.get(ADMIN_B, &cursor).await.refused(400, "invalid cursor");
         pages.sort();
         ours.sort();
         assert_eq!(pages, ours);
@@ -67,11 +70,11 @@ async fn bad_questions_about_deliveries() {
         ("cursor=x", "invalid cursor"),
         ("cursor=1", "invalid cursor"),
         ("cursor=-1-2", "invalid cursor"),
+        ("cursor=0-0", "invalid cursor"),
     ] {
         let path = format!("admin/webhooks/deliveries?{query}");
         server.get(ADMIN, &path).await.refused(400, error);
     }
-    assert_eq!(list(&server, ADMIN, "cursor=9-0").await, (vec![], None));
     server
         .act(ADMIN, "admin/webhooks/deliveries/x/resend")
         .await

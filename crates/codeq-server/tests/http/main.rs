@@ -16,6 +16,7 @@ mod artifacts;
 mod contract;
 mod events;
 mod exactness;
+mod fairness;
 mod idempotency;
 mod lifecycle;
 mod long_poll;

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use codeq_core::held::Holdings;
 use codeq_core::rows::Counts;
 
 use super::{Rows, Violation};
@@ -13,6 +14,7 @@ pub fn check(rows: &Rows, found: &mut Vec<Violation>) {
     for row in rows.tasks.values() {
         let counts = recount.entry(row.queue).or_default();
         *counts.slot(row.place, row.priority) += 1;
+        counts.stored_bytes += row.stored_bytes();
         if !row.place.is_terminal() {
             counts.live_bytes += u64::from(row.size);
         }
@@ -26,6 +28,18 @@ pub fn check(rows: &Rows, found: &mut Vec<Violation>) {
                 "queue {} of tenant {} counts {:?}, a recount gives {counts:?}",
                 queue.name, queue.tenant, queue.counts
             );
+            found.push(Violation::new(12, text));
+        }
+    }
+    for (tenant, held) in &rows.held {
+        let queues = rows.queues.values().filter(|queue| queue.tenant == *tenant);
+        let sum = queues.fold(Holdings::default(), |sum, queue| Holdings {
+            tasks: sum.tasks + queue.counts.live(),
+            bytes: sum.bytes + queue.counts.live_bytes,
+            stored_bytes: sum.stored_bytes + queue.counts.stored_bytes,
+        });
+        if sum != *held {
+            let text = format!("tenant {tenant} holds {held:?}, its queues {sum:?}");
             found.push(Violation::new(12, text));
         }
     }

@@ -47,12 +47,22 @@ pub fn check(rows: &Rows, found: &mut Vec<Violation>) {
     for seq in rows.bodies.keys().filter(|seq| !rows.tasks.contains_key(seq)) {
         say(format!("a body is left of task number {seq}"));
     }
+    for (seq, row) in &rows.outbox {
+        let queue = rows.tasks.get(seq).map(|task| task.queue);
+        let key = queue.map(|queue| keys::callback(queue, row.next_at.is_none(), *seq));
+        if key.is_some_and(|key| !rows.index.contains(&key)) {
+            say(format!("{} has a callback that is not in its list", rows.name(*seq)));
+        }
+    }
     for key in &rows.index {
         let (queue, code, seq) = keys::index_parts(*key);
-        let right = rows
-            .tasks
-            .get(&seq)
-            .is_some_and(|row| row.queue == queue && row.place.index_code() == code);
+        let task = rows.tasks.get(&seq).filter(|row| row.queue == queue);
+        let callback = rows.outbox.get(&seq);
+        let right = task.is_some_and(|row| {
+            let of_callback =
+                callback.map(|callback| keys::callback(queue, callback.next_at.is_none(), seq));
+            row.place.index_code() == code || of_callback == Some(*key)
+        });
         if !right {
             say(format!("{} is in list {code} of queue {queue}", rows.name(seq)));
         }

@@ -7,6 +7,7 @@ use bytes::Bytes;
 use codeq_core::State;
 use codeq_core::callback::CallbackCounts;
 use codeq_core::command::Millis;
+use codeq_core::held::Holdings;
 use codeq_core::keys::{self, QueueId};
 use codeq_core::kv::{Key, KvError, KvRead, Table};
 use codeq_core::record::RecordKind;
@@ -40,6 +41,8 @@ pub struct Rows {
     pub record_count: usize,
     /// The queues, as the state in memory has them.
     pub queues: BTreeMap<QueueId, QueueRow>,
+    /// What the state in memory says that tenants hold.
+    pub held: BTreeMap<Arc<str>, Holdings>,
     /// The queues that the state in memory would serve a claim from.
     pub claimable: BTreeSet<QueueId>,
     /// The leases that the state in memory knows.
@@ -86,6 +89,7 @@ impl Rows {
             known_records: BTreeMap::new(),
             record_count: state.record_count(),
             queues: state.queues().map(|(id, row)| (id, row.clone())).collect(),
+            held: state.tenants().map(|name| (Arc::clone(name), state.held(name))).collect(),
             claimable: BTreeSet::new(),
             leases: state.leases(),
             next_deadline: state.next_deadline(),

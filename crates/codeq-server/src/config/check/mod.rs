@@ -147,6 +147,7 @@ impl Config {
         let limits = [
             ("tenantLimits.maxPendingTasks", self.tenant_limits.max_pending_tasks),
             ("tenantLimits.maxPendingBytes", self.tenant_limits.max_pending_bytes),
+            ("tenantLimits.maxStoredBytes", self.tenant_limits.max_stored_bytes),
         ];
         for (key, limit) in limits {
             if limit == Some(0) {

@@ -40,6 +40,7 @@ fn bounds_of_numbers() {
         ("webhooks.maxPerHost", [1, 256], [0, 257]),
         ("tenantLimits.maxPendingTasks", [1, 9], [0, 0]),
         ("tenantLimits.maxPendingBytes", [1, 9], [0, 0]),
+        ("tenantLimits.maxStoredBytes", [1, 9], [0, 0]),
     ] {
         let key = crate::config::keys::KEYS.iter().find(|it| it.path == key).unwrap();
         for number in good {

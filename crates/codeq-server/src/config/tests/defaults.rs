@@ -30,7 +30,11 @@ fn full() -> Config {
         producer_auth: auth.clone(),
         worker_auth: auth,
         rate_limit: RateLimits { producer: limit, worker: limit, admin: limit },
-        tenant_limits: TenantLimits { max_pending_tasks: Some(1), max_pending_bytes: Some(1) },
+        tenant_limits: TenantLimits {
+            max_pending_tasks: Some(1),
+            max_pending_bytes: Some(1),
+            max_stored_bytes: Some(1),
+        },
         tls: TlsConfig { cert_file: Some("c".into()), key_file: Some("k".into()) },
         metrics: MetricsConfig { addr: Some(([127, 0, 0, 1], 1).into()), public: true },
         tracing: TracingConfig { otlp_endpoint: Some("http://c".to_owned()), ..Default::default() },

@@ -71,11 +71,12 @@ fn purge_queue() -> Operation {
     Operation::new(
         "queue",
         "Purge a queue",
-        "Cancels waiting and delayed tasks, up to `limit` in one call. Repeat while some remain.",
+        "Cancels waiting and delayed tasks, up to `limit` in one call. A call works for a \
+         quarter of a second at most. Repeat while some remain, with `cursor` if `nextCursor` was answered.",
     )
     .optional_body("BulkRequest", json!({ "limit": 1000 }))
     .answers(200, "How many are gone.", "Purged")
-    .refuses(&["invalid_command", "invalid_limit", "invalid_tenant"])
+    .refuses(&["invalid_command", "invalid_limit", "invalid_cursor", "invalid_tenant"])
 }
 
 fn list_dead_letters() -> Operation {
@@ -89,7 +90,8 @@ fn replay_dead_letters() -> Operation {
         "dlq",
         "Replay dead letters",
         "Returns dead letters to their queue with no attempts spent, oldest first, up to `limit` in one \
-         call. Repeat while some remain, with `cursor` if `nextCursor` was answered.",
+         call. A call works for a quarter of a second at most. Repeat while some remain, with `cursor` if \
+         `nextCursor` was answered.",
     )
     .optional_body("ReplayRequest", json!({ "limit": 100, "errorContains": "timeout" }))
     .answers(200, "How many are back.", "Replayed")
@@ -100,11 +102,12 @@ fn purge_dead_letters() -> Operation {
     Operation::new(
         "dlq",
         "Purge dead letters",
-        "Removes dead letters for good, up to `limit` in one call. Repeat while some remain.",
+        "Removes dead letters for good, up to `limit` in one call. A call works for a \
+         quarter of a second at most. Repeat while some remain, with `cursor` if `nextCursor` was answered.",
     )
     .optional_body("BulkRequest", json!({ "limit": 1000 }))
     .answers(200, "How many are gone.", "Purged")
-    .refuses(&["invalid_command", "invalid_limit", "invalid_tenant"])
+    .refuses(&["invalid_command", "invalid_limit", "invalid_cursor", "invalid_tenant"])
 }
 
 fn replay_task() -> Operation {
@@ -123,11 +126,12 @@ fn cleanup() -> Operation {
         "task",
         "Remove finished tasks",
         "Removes finished tasks and dead letters of the tenant before their retention ends, up to `limit` \
-         in one call.",
+         in one call. A call works for a quarter of a second at most. Repeat with `cursor` as long as \
+         `nextCursor` is answered.",
     )
     .optional_body("CleanupRequest", example)
     .answers(200, "How many are gone.", "CleanedUp")
-    .refuses(&["invalid_before", "invalid_limit", "invalid_tenant"])
+    .refuses(&["invalid_before", "invalid_limit", "invalid_cursor", "invalid_tenant"])
 }
 
 fn put_topic() -> Operation {

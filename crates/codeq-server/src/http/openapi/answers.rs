@@ -264,6 +264,7 @@ fn purged() -> Value {
     let properties = json!({
         "purged": count("Tasks that are gone from the place."),
         "remaining": count("Tasks that are still there: call again."),
+        "nextCursor": text("Where to go on, if the time of the call was over before all were looked at."),
     });
     object("What a purge did.", &["purged", "remaining"], properties)
 }
@@ -282,6 +283,7 @@ fn cleaned_up() -> Value {
         "before": moment("The moment that was used."),
         "deleted": count("Tasks that are gone."),
         "limit": count("How many could have gone."),
+        "nextCursor": text("Where to go on, if the time of the call was over before all were looked at."),
     });
     object("What a cleanup did.", &["before", "deleted", "limit"], properties)
 }

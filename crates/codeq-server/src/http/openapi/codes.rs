@@ -34,8 +34,8 @@ pub static CODES: &[Code] = codes! {
         "Try again after `Retry-After` seconds. If it lasts, the operator must look at the identity provider.";
     "rate_limited" 429, "The tenant asks more often than it may.",
         "Wait `retryAfterSeconds`, then go on at the rate that `RateLimit-Policy` names.";
-    "quota_exceeded" 429, "The tenant holds as many unfinished tasks, or as many bytes of them, as it may.",
-        "Wait until tasks are finished, or ask the operator for more room.";
+    "quota_exceeded" 429, "The tenant holds as many unfinished tasks, or as many bytes of them or of all its tasks, as it may.",
+        "Wait until tasks are finished or removed, or ask the operator for more room.";
 
     "no_such_route" 404, "There is nothing at this path.",
         "Check the path against this page.";
@@ -106,6 +106,8 @@ pub static CODES: &[Code] = codes! {
         "Ask for fewer at a time.";
     "too_many_commands" 400, "A claim names more than 1,000 commands.",
         "Name fewer; none means all that the token allows.";
+    "too_many_waiting" 503, "As many claims wait for a task as the server keeps, or half as many of this tenant.",
+        "Try again after `Retry-After` seconds, or wait with fewer claims.";
     "invalid_status" 400, "The status of a result is neither `COMPLETED` nor `FAILED`.",
         "Send one of the two.";
     "error_required" 400, "A result with status `FAILED` has no error.",
@@ -129,7 +131,7 @@ pub static CODES: &[Code] = codes! {
         "Write it like `2026-01-31T08:00:00Z`.";
     "invalid_event_id" 400, "`Last-Event-ID` is not one that this stream sent.",
         "Send the id of the last event as it came, or none.";
-    "too_many_streams" 503, "As many event streams are open as the server keeps.",
+    "too_many_streams" 503, "As many event streams are open as the server keeps, or half as many of this tenant.",
         "Try again after `Retry-After` seconds, or share one stream.";
     "invalid_topic_name" 400, "The name of the topic is not a DNS label of at most 63 characters.",
         "Use lower-case letters, digits and inner hyphens.";

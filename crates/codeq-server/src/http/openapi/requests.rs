@@ -177,18 +177,23 @@ fn limit() -> Value {
     number_or_null(0, i64::from(BULK_MAX), "Touch at most so many; 0 and absent mean 1,000.")
 }
 
+fn cursor() -> Value {
+    json!({
+        "type": ["string", "null"], "minLength": 1,
+        "description": "`nextCursor` of the call before, to go on where it stopped.",
+    })
+}
+
 fn bulk() -> Value {
-    object("How much to do in this call.", &[], json!({ "limit": limit() }))
+    let properties = json!({ "limit": limit(), "cursor": cursor() });
+    object("How much to do in this call.", &[], properties)
 }
 
 fn replay() -> Value {
     let properties = json!({
         "limit": limit(),
         "errorContains": { "type": ["string", "null"], "description": "Only tasks whose error contains this; empty means all." },
-        "cursor": {
-            "type": ["string", "null"], "minLength": 1,
-            "description": "`nextCursor` of the call before, to go on where it stopped.",
-        },
+        "cursor": cursor(),
     });
     object("Which dead letters to replay.", &[], properties)
 }
@@ -198,6 +203,7 @@ fn cleanup() -> Value {
     let properties = json!({
         "limit": limit(),
         "before": form_or_blank(before, "Only tasks that were finished before this moment. Default now."),
+        "cursor": cursor(),
     });
     object("Which finished tasks to remove.", &[], properties)
 }

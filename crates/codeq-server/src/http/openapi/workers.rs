@@ -15,6 +15,7 @@ const CLAIM: &[&str] = &[
     "invalid_lease",
     "invalid_wait",
     "too_many_commands",
+    "too_many_waiting",
     "invalid_tenant",
     "invalid_worker",
 ];

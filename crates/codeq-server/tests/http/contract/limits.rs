@@ -3,7 +3,7 @@
 use codeq_server::config::RateLimit;
 use serde_json::json;
 
-use crate::harness::{ADMIN, Harness, PRODUCER, PRODUCER_B, WORKER};
+use crate::harness::{ADMIN, Harness, LATER, PRODUCER, PRODUCER_B, WORKER};
 use crate::shape::assert_shape;
 
 const TWO: RateLimit = RateLimit { requests_per_minute: 1, burst: 2 };
@@ -78,6 +78,30 @@ async fn a_tenant_holds_so_many_tasks_and_no_more() {
     h.post(PRODUCER, "tasks", task.clone()).await.expect(429);
     let done = json!({"status": "COMPLETED"});
     h.post(WORKER, &format!("tasks/{id}/result"), done).await.expect(200);
+    h.post(PRODUCER, "tasks", task).await.expect(202);
+}
+
+#[tokio::test]
+async fn finished_tasks_count_until_they_are_removed() {
+    let h = Harness::with(|config| config.tenant_limits.max_stored_bytes = Some(20_000)).await;
+    let task = json!({"command": "c", "payload": "x".repeat(4_000)});
+    let mut made = 0;
+    // What is cancelled is finished, and still on the disk.
+    while made < 100 {
+        let answer = h.post(PRODUCER, "tasks", task.clone()).await;
+        if answer.status == 429 {
+            assert_eq!(answer.json()["code"], "quota_exceeded");
+            break;
+        }
+        let id = answer.expect(202).json()["id"].as_str().unwrap().to_owned();
+        h.post(PRODUCER, &format!("tasks/{id}/cancel"), json!({})).await.expect(200);
+        made += 1;
+    }
+    assert_eq!(made, 4, "4,514 bytes each, with the error that says that it was cancelled");
+    h.post(PRODUCER_B, "tasks", task.clone()).await.expect(202);
+    let h = h.restart().await;
+    h.post(PRODUCER, "tasks", task.clone()).await.expect(429);
+    h.post(ADMIN, "admin/tasks/cleanup", json!({"before": LATER})).await.expect(200);
     h.post(PRODUCER, "tasks", task).await.expect(202);
 }
 

@@ -1,0 +1,157 @@
+//! What was refused because a tenant, or all of them together, had as much as they may: counted by tenant.
+//!
+//! Tenants come from tokens, and anybody who may issue tokens can think up many of them, so the label values are
+//! bounded. A tenant that is refused takes the place of the one whose last refusal is longest ago; what that one
+//! had is added to the others.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+use prometheus_client::collector::Collector;
+use prometheus_client::encoding::{DescriptorEncoder, NoLabelSet};
+use prometheus_client::metrics::MetricType;
+
+use super::commands::OTHER;
+
+/// So many tenants have label values of their own; the others share [`OTHER`].
+pub const TENANTS_MAX: usize = 50;
+
+/// What can be refused.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Refused {
+    /// One more event stream.
+    EventStream,
+    /// One more claim that waits.
+    WaitingClaim,
+    /// A notification of a subscriber.
+    Notification,
+    /// A task beyond the tenant's quota.
+    Quota,
+}
+
+const REASONS: [(Refused, &str); 4] = [
+    (Refused::EventStream, "event_stream"),
+    (Refused::WaitingClaim, "waiting_claim"),
+    (Refused::Notification, "notification"),
+    (Refused::Quota, "quota"),
+];
+
+impl Refused {
+    /// What the code of an answer says was refused.
+    pub fn from_code(code: &str) -> Option<Refused> {
+        match code {
+            "too_many_streams" => Some(Refused::EventStream),
+            "too_many_waiting" => Some(Refused::WaitingClaim),
+            "quota_exceeded" => Some(Refused::Quota),
+            _ => None,
+        }
+    }
+}
+
+type Counts = [u64; REASONS.len()];
+
+#[derive(Debug, Default)]
+struct Table {
+    /// By tenant: when it was last refused something, and the counts.
+    tenants: HashMap<Arc<str>, (u64, Counts)>,
+    other: Counts,
+    turn: u64,
+}
+
+/// Refusals by tenant.
+#[derive(Debug, Default)]
+pub struct Refusals(Mutex<Table>);
+
+impl Refusals {
+    /// Counts one.
+    pub fn count(&self, tenant: &Arc<str>, what: Refused) {
+        let mut table = self.0.lock();
+        table.turn += 1;
+        let turn = table.turn;
+        if !table.tenants.contains_key(tenant) && table.tenants.len() >= TENANTS_MAX {
+            let oldest = table.tenants.iter().min_by_key(|(_, (last, _))| *last);
+            let oldest = oldest.map(|(tenant, _)| Arc::clone(tenant));
+            if let Some((_, counts)) = oldest.and_then(|tenant| table.tenants.remove(&tenant)) {
+                add(&mut table.other, counts);
+            }
+        }
+        let (last, counts) = table.tenants.entry(Arc::clone(tenant)).or_default();
+        *last = turn;
+        if let Some(count) = counts.get_mut(what as usize) {
+            *count += 1;
+        }
+    }
+
+    fn snapshot(&self) -> Vec<(Arc<str>, Counts)> {
+        let table = self.0.lock();
+        let of = |(tenant, (_, counts)): (&Arc<str>, &(u64, Counts))| (Arc::clone(tenant), *counts);
+        let mut all: Vec<_> = table.tenants.iter().map(of).collect();
+        let mut other = table.other;
+        drop(table);
+        // A tenant of this very name would be a second series of the same labels.
+        if let Some(at) = all.iter().position(|(tenant, _)| **tenant == *OTHER) {
+            add(&mut other, all.swap_remove(at).1);
+        }
+        all.push((OTHER.into(), other));
+        all.sort_by(|(one, _), (two, _)| one.cmp(two));
+        all
+    }
+}
+
+fn add(to: &mut Counts, from: Counts) {
+    to.iter_mut().zip(from).for_each(|(to, from)| *to += from);
+}
+
+impl Collector for Refusals {
+    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
+        let all = self.snapshot();
+        if all.iter().all(|(_, counts)| counts.iter().all(|count| *count == 0)) {
+            return Ok(());
+        }
+        let help = "Refused because a tenant, or all together, had as much as they may";
+        let kind = MetricType::Counter;
+        let mut metric = encoder.encode_descriptor("refusals", help, None, kind)?;
+        for (tenant, counts) in &all {
+            for ((_, reason), count) in REASONS.iter().zip(counts).filter(|(_, count)| **count > 0)
+            {
+                metric
+                    .encode_family(&[("tenant", &**tenant), ("what", reason)])?
+                    .encode_counter::<NoLabelSet, _, u64>(count, None)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn reasons_are_in_the_order_of_the_variants() {
+        for (at, (reason, _)) in REASONS.iter().enumerate() {
+            assert_eq!(*reason as usize, at);
+        }
+    }
+
+    #[test]
+    fn the_tenants_are_bounded_and_give_their_place_back() {
+        let refusals = Refusals::default();
+        for number in 0..TENANTS_MAX + 10 {
+            refusals.count(&format!("t{number}").into(), Refused::Quota);
+            refusals.count(&"steady".into(), Refused::EventStream);
+        }
+        let all = refusals.snapshot();
+        let of = |name: &str| all.iter().find(|(tenant, _)| **tenant == *name).map(|(_, c)| *c);
+        assert_eq!(all.len(), TENANTS_MAX + 1);
+        assert_eq!(
+            of("steady"),
+            Some([TENANTS_MAX as u64 + 10, 0, 0, 0]),
+            "whoever is refused stays"
+        );
+        assert_eq!((of("t0"), of("t59").is_some()), (None, true));
+        assert_eq!(of(OTHER), Some([0, 0, 0, 11]), "nothing is lost of the sum");
+    }
+}

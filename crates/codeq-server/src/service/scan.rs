@@ -1,0 +1,105 @@
+//! Looking at many rows for one tenant without holding up the others.
+//!
+//! A scan goes in slices: each one holds the shard for well under a millisecond, runs on a thread of its own
+//! instead of the runtime's, and waits for its turn. A tenant has one slice under way at a time, however many
+//! calls it makes, and all tenants together have a few.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use codeq_core::kv::KvError;
+use codeq_engine::read::ShardReader;
+use parking_lot::Mutex;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+
+use super::{Service, ServiceError};
+
+/// How long one call looks for what it wants before it answers with what it has and a cursor.
+pub const CALL_TIME: Duration = Duration::from_millis(250);
+/// Slices under way at once. Each keeps a core busy.
+const SLICES_MAX: usize = 2;
+
+/// Whose turn it is.
+pub struct Scans {
+    slices: Arc<Semaphore>,
+    /// Only tenants that have a call under way.
+    tenants: Mutex<HashMap<Arc<str>, Arc<Semaphore>>>,
+}
+
+/// The right to one slice.
+pub struct Turn {
+    _of_tenant: OwnedSemaphorePermit,
+    _of_all: OwnedSemaphorePermit,
+}
+
+impl Default for Scans {
+    fn default() -> Scans {
+        let slices = Arc::new(Semaphore::new(SLICES_MAX));
+        Scans { slices, tenants: Mutex::default() }
+    }
+}
+
+impl Scans {
+    /// Waits for the tenant's turn.
+    pub async fn turn(&self, tenant: &Arc<str>) -> Result<Turn, ServiceError> {
+        let mine = {
+            let mut tenants = self.tenants.lock();
+            // Those that nobody but this map holds are of tenants that have no call under way any more.
+            if !tenants.contains_key(tenant) {
+                tenants.retain(|_, known| Arc::strong_count(known) > 1);
+            }
+            let one = || Arc::new(Semaphore::new(1));
+            Arc::clone(tenants.entry(Arc::clone(tenant)).or_insert_with(one))
+        };
+        // The semaphores are never closed.
+        let closed = |_| ServiceError::unexpected();
+        let of_tenant = mine.acquire_owned().await.map_err(closed)?;
+        let of_all = Arc::clone(&self.slices).acquire_owned().await.map_err(closed)?;
+        Ok(Turn { _of_tenant: of_tenant, _of_all: of_all })
+    }
+}
+
+impl Service {
+    /// Looks at a slice of a shard's rows for a tenant, when it is its turn.
+    pub(super) async fn scan<T: Send + 'static>(
+        &self,
+        tenant: &Arc<str>,
+        shard: u16,
+        look: impl FnOnce(&ShardReader<'_>) -> Result<T, KvError> + Send + 'static,
+    ) -> Result<T, ServiceError> {
+        let turn = self.scans.turn(tenant).await?;
+        let engine = Arc::clone(&self.engine);
+        // The turn goes along: if the caller leaves, the next slice still waits until this one is over.
+        let slice = tokio::task::spawn_blocking(move || {
+            let seen = engine.look(shard, look);
+            drop(turn);
+            seen
+        });
+        let seen = slice.await.map_err(|_| ServiceError::unexpected())?;
+        Ok(self.engine.shown(shard, seen?).await?)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn one_slice_of_a_tenant_at_a_time() {
+        let scans = Scans::default();
+        let (a, b): (Arc<str>, Arc<str>) = ("a".into(), "b".into());
+        let first = scans.turn(&a).await.unwrap();
+        let mut waiting: Vec<_> = (0..100).map(|_| Box::pin(scans.turn(&a))).collect();
+        for turn in &mut waiting {
+            assert!(futures_util::poll!(turn.as_mut()).is_pending());
+        }
+        let other = scans.turn(&b).await.expect("another tenant does not stand in this line");
+        drop((first, other));
+        assert!(futures_util::poll!(waiting[0].as_mut()).is_ready());
+        drop(waiting);
+        drop(scans.turn(&"c".into()).await.unwrap());
+        drop(scans.turn(&"d".into()).await.unwrap());
+        assert_eq!(scans.tenants.lock().len(), 1, "nothing is kept of tenants that are gone");
+    }
+}
