@@ -113,5 +113,7 @@ pub const TOPIC_CONSUMERS_MAX: u32 = 10_000;
 pub const TOPIC_NAME_BYTES_MAX: usize = 63;
 /// Most tasks on one page of a list.
 pub const LIST_MAX: usize = 1_000;
+/// A page of a list ends before the task with which those on it would take more bytes than this; it has at least one.
+pub const LIST_BYTES_MAX: usize = 4 << 20;
 /// Most rows that one page reads in search of the tasks that its filter wants.
 pub const LIST_SCAN_MAX: usize = 10_000;

@@ -10,7 +10,7 @@ use crate::history::History;
 use crate::id::TaskId;
 use crate::keys::{self, QueueId, TimerKind};
 use crate::kv::{Direction, Key, KvError, KvRead, Table};
-use crate::limits::{CALLBACK_SCAN_MAX, LIST_MAX, LIST_SCAN_MAX};
+use crate::limits::{CALLBACK_SCAN_MAX, LIST_BYTES_MAX, LIST_MAX, LIST_SCAN_MAX};
 use crate::place::{Place, Status};
 use crate::record::{Record, RecordKind};
 use crate::rows::{Counts, OutboxRow, QueueRow, RecordRow, TaskRow};
@@ -42,6 +42,8 @@ pub struct ListQuery {
     pub below: Option<u64>,
     /// At most so many.
     pub limit: usize,
+    /// At most so many bytes, if that is less than [`LIST_BYTES_MAX`]. One task is on a page in any case.
+    pub bytes: Option<usize>,
 }
 
 /// A page of a list.
@@ -50,7 +52,8 @@ pub struct Page {
     /// The tasks, newest first.
     pub items: Vec<Task>,
     /// Pass as `below` to go on; none on the last page. A page may be short, even empty, and still go on:
-    /// a filter that matches little is searched a bounded number of rows at a time.
+    /// a filter that matches little is searched a bounded number of rows at a time, and a page has a bounded
+    /// number of bytes.
     pub next: Option<u64>,
 }
 
@@ -87,7 +90,7 @@ pub struct DueCallback {
 /// Some of a tenant's callbacks.
 #[derive(Debug, Clone, Default)]
 pub struct CallbackPage {
-    /// Oldest task first.
+    /// Oldest task first, without payloads and results: a page of them could take gigabytes.
     pub items: Vec<PendingCallback>,
     /// The number of the last task that was looked at, if there may be more behind it.
     pub next: Option<u64>,
@@ -102,6 +105,15 @@ pub struct PendingCallback {
     pub result: ResultRecord,
     /// The state of the delivery.
     pub outbox: OutboxRow,
+}
+
+impl PendingCallback {
+    fn without_contents(mut self) -> PendingCallback {
+        self.task.payload = Bytes::new();
+        self.result.result = None;
+        self.result.artifacts = Vec::new();
+        self
+    }
 }
 
 /// Reads of one shard, as of the latest applied command.
@@ -183,8 +195,9 @@ impl<K: KvRead + ?Sized> Reader<'_, K> {
                 heap.push((seq, at));
             }
         }
+        let bytes_max = query.bytes.unwrap_or(LIST_BYTES_MAX).min(LIST_BYTES_MAX);
         let mut page = Page::default();
-        let mut read = 0;
+        let (mut read, mut bytes) = (0, 0);
         while let Some((seq, at)) = heap.pop() {
             if page.items.len() == limit || read == LIST_SCAN_MAX {
                 page.next = Some(seq.saturating_add(1));
@@ -206,7 +219,13 @@ impl<K: KvRead + ?Sized> Reader<'_, K> {
             if matches(query, &row)
                 && let Some(queue) = self.state.queue_row(row.queue)
             {
-                page.items.push(Task::from_rows(self.kv, seq, &row, queue)?);
+                let task = Task::from_rows(self.kv, seq, &row, queue)?;
+                bytes += task.bytes();
+                if bytes > bytes_max && !page.items.is_empty() {
+                    page.next = Some(seq.saturating_add(1));
+                    break;
+                }
+                page.items.push(task);
             }
         }
         Ok(page)
@@ -262,7 +281,8 @@ impl<K: KvRead + ?Sized> Reader<'_, K> {
                 && let Some((task, _)) = self.find(tenant, row.id)?
                 && task.finish.is_some()
             {
-                page.items.extend(self.callback(keys::seq_of(*key))?);
+                let found = self.callback(keys::seq_of(*key))?;
+                page.items.extend(found.map(PendingCallback::without_contents));
             }
         }
         if !full {

@@ -7,6 +7,7 @@ use codeq_core::command::Millis;
 use codeq_core::history::History;
 use codeq_core::id::TaskId;
 use codeq_core::kv::KvError;
+use codeq_core::limits::LIST_BYTES_MAX;
 use codeq_core::read::{DueCallback, ListQuery, PendingCallback, QueueStats, Reader};
 use codeq_core::state::State;
 use codeq_core::view::{ResultRecord, Task};
@@ -67,9 +68,11 @@ impl Engine {
     /// A page of a list. `below` is the `next` of the page before, or empty.
     pub async fn list(&self, query: &ListQuery, below: &[u64]) -> Result<ListPage, EngineError> {
         let mut pages = Vec::new();
+        // Together they read no more than fits on the page, beside one task each.
+        let bytes = Some(LIST_BYTES_MAX / usize::from(self.shards().max(1)));
         for shard in 0..self.shards() {
             let below = below.get(usize::from(shard)).copied();
-            let query = ListQuery { below: below.or(query.below), ..query.clone() };
+            let query = ListQuery { below: below.or(query.below), bytes, ..query.clone() };
             pages.push(self.read(shard, |reader| reader.list(&query)).await?);
         }
         Ok(merge(pages, below, query.limit))
@@ -234,21 +237,33 @@ fn add(sum: &mut QueueStats, stats: &QueueStats) {
     }
 }
 
-/// Newest first over all shards; a shard whose tasks did not make it onto the page goes on where it began.
+/// Newest first over all shards; a shard whose tasks did not make it onto the page goes on where it began. The page
+/// ends where the first shard has more that it did not read, so that the next one holds nothing newer, and where it
+/// has enough bytes.
 fn merge(pages: Vec<codeq_core::read::Page>, below: &[u64], limit: usize) -> ListPage {
     let start = |shard: usize| below.get(shard).copied().unwrap_or(u64::MAX);
     let mut next: Vec<u64> = (0..pages.len()).map(start).collect();
     let mut more = false;
     let mut items = Vec::new();
+    let age = |task: &Task| (task.created_at, task.id);
+    let mut oldest = None;
     for (shard, page) in pages.into_iter().enumerate() {
         if let Some(slot) = next.get_mut(shard) {
             *slot = page.next.unwrap_or(0);
             more |= page.next.is_some();
         }
+        let last = page.items.last().filter(|_| page.next.is_some());
+        oldest = oldest.max(last.map(age));
         items.extend(page.items.into_iter().map(|task| (shard, task)));
     }
-    items.sort_by_key(|(_, task)| std::cmp::Reverse((task.created_at, task.id)));
-    let cut = items.split_off(items.len().min(limit.max(1)));
+    items.sort_by_key(|(_, task)| std::cmp::Reverse(age(task)));
+    let mut bytes = 0;
+    let fits = |(_, task): &&(usize, Task)| {
+        bytes += task.bytes();
+        bytes <= LIST_BYTES_MAX && oldest.is_none_or(|oldest| age(task) >= oldest)
+    };
+    let fitting = items.iter().take_while(fits).count();
+    let cut = items.split_off(items.len().min(limit.min(fitting).max(1)));
     for (shard, task) in cut.iter().rev() {
         more = true;
         if let Some(slot) = next.get_mut(*shard) {

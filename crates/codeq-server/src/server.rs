@@ -18,7 +18,7 @@ use crate::config::Config;
 use crate::events::EventBus;
 use crate::grpc::Streams;
 use crate::http::wire::Times;
-use crate::http::{App, Edge, metrics_router, router};
+use crate::http::{App, Edge, budget, metrics_router, router};
 use crate::limits::RateLimiter;
 use crate::net::{self, NetLimits, NetStats, TlsError, TlsFiles};
 use crate::observe::Metrics;
@@ -165,6 +165,7 @@ impl Server {
             service: Service::new(engine, events, artifacts, bell, &config, drained),
             auth,
             limiter: RateLimiter::new(&config.rate_limit),
+            budget: budget(&config),
             metrics,
             net: Arc::new(NetStats::default()),
             times,

@@ -1,4 +1,6 @@
+use codeq_core::command::NewTask;
 use codeq_core::id::TaskId;
+use codeq_core::limits::{LIST_BYTES_MAX, PAYLOAD_BYTES_MAX};
 use codeq_core::place::{Place, Status};
 use codeq_core::read::ListQuery;
 use codeq_core::view::Task;
@@ -149,6 +151,30 @@ fn a_filter_that_matches_nothing_is_searched_in_bounded_pages() {
     assert!(page.items.is_empty());
     let page = h.list(ListQuery { below: Some(below), ..nobody });
     assert_eq!((page.items.len(), page.next), (0, None));
+}
+
+#[test]
+fn a_page_has_a_bounded_number_of_bytes_and_one_task_at_least() {
+    let mut h = Harness::new();
+    let sized = |bytes: usize| NewTask { payload: vec![b'1'; bytes].into(), ..task("a") };
+    for _ in 0..9 {
+        h.add(sized(PAYLOAD_BYTES_MAX));
+        h.add(sized(1));
+    }
+    let (mut pages, mut got, mut below) = (0, 0, None);
+    loop {
+        let page = h.list(ListQuery { below, ..all() });
+        let bytes: usize = page.items.iter().map(Task::bytes).sum();
+        assert!(bytes <= LIST_BYTES_MAX && page.items.len() >= 2, "{bytes}");
+        (pages, got, below) = (pages + 1, got + page.items.len(), page.next);
+        if below.is_none() {
+            break;
+        }
+    }
+    assert_eq!((pages, got), (3, 18));
+    let page = h.list(ListQuery { bytes: Some(1), ..all() });
+    assert_eq!(page.items.len(), 1);
+    assert!(page.next.is_some());
 }
 
 #[test]

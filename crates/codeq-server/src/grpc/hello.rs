@@ -2,9 +2,11 @@
 
 use std::time::Duration;
 
+use codeq_proto::Message;
+use tonic::Status;
 use tonic::metadata::MetadataMap;
-use tonic::{Status, Streaming};
 
+use super::events::Events;
 use crate::auth::{AuthError, Principal, Role, bearer_token};
 use crate::http::App;
 
@@ -12,8 +14,8 @@ use crate::http::App;
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// Waits for the first event, which `hello` must find to be a Hello.
-pub(super) async fn first<In, Hello>(
-    events: &mut Streaming<In>,
+pub(super) async fn first<In: Message + Default, Hello>(
+    events: &mut Events<In>,
     hello: impl FnOnce(In) -> Option<Hello>,
 ) -> Result<Hello, Status> {
     let first = tokio::time::timeout(PATIENCE, events.message()).await;

@@ -14,6 +14,7 @@ use std::sync::atomic::{AtomicU64, AtomicUsize};
 use std::time::Duration;
 
 pub use accept::serve;
+pub(crate) use protocol::H2_STREAM_WINDOW;
 pub use tls::{TlsError, TlsFiles};
 
 mod accept;

@@ -19,5 +19,6 @@ mod exactness;
 mod idempotency;
 mod lifecycle;
 mod long_poll;
+mod memory;
 mod restart;
 mod tenancy;
