@@ -30,7 +30,7 @@ pub(super) async fn open(
     metadata: MetadataMap,
     mut events: Events<ProducerEvent>,
 ) -> Result<Opened<Producer>, Status> {
-    let hello = hello::first(&mut events, |event: ProducerEvent| match event.event {
+    let hello = hello::first(&app, &mut events, |event: ProducerEvent| match event.event {
         Some(Event::Hello(hello)) => Some(hello),
         _ => None,
     });

@@ -46,7 +46,7 @@ pub(super) async fn open(
     metadata: MetadataMap,
     mut events: Events<WorkerEvent>,
 ) -> Result<Opened<Worker>, Status> {
-    let hello = hello::first(&mut events, |event: WorkerEvent| match event.event {
+    let hello = hello::first(&app, &mut events, |event: WorkerEvent| match event.event {
         Some(Event::Hello(hello)) => Some(hello),
         _ => None,
     });

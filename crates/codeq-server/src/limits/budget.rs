@@ -130,6 +130,11 @@ impl Share {
         Share { totals: Arc::clone(totals), limit, bytes: AtomicUsize::new(0) }
     }
 
+    /// Whether more than half of it is held.
+    pub fn is_crowded(&self) -> bool {
+        self.bytes.load(Relaxed) > self.limit / 2
+    }
+
     /// Holds bytes, if there is room for them.
     pub fn hold(self: &Arc<Share>, kind: HeldFor, bytes: usize) -> Option<Hold> {
         let mut hold = self.nothing(kind);
