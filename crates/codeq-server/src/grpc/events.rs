@@ -25,7 +25,7 @@ pub(super) const MESSAGE_BYTES_MAX: usize = 4 << 20;
 /// Time from a message's first byte to its last.
 const PATIENCE: Duration = Duration::from_secs(30);
 /// Pause before it is looked again whether there is room for more bytes.
-const RETRY: Duration = Duration::from_millis(20);
+const RETRY: Duration = Duration::from_millis(100);
 /// Before each message: whether it is compressed, and its length.
 const PREFIX: usize = 5;
 /// A frame of HTTP/2.
@@ -169,11 +169,14 @@ impl<In: codeq_proto::Message + Default> Events<In> {
                 return true;
             }
             self.deadline = None;
-            let retry = self.retry.get_or_insert_with(|| Box::pin(sleep(RETRY)));
+            let retry = self.retry.get_or_insert_with(|| {
+                self.hold.refused();
+                Box::pin(sleep(RETRY))
+            });
             if retry.as_mut().poll(cx).is_pending() {
                 return false;
             }
-            self.retry = None;
+            retry.as_mut().reset(Instant::now() + RETRY);
         }
     }
 

@@ -35,7 +35,7 @@ pub(super) const STEP: usize = 32 << 10;
 /// What a stream takes beside its events.
 const STREAM_BYTES: usize = 16 << 10;
 /// Pause before it is looked again whether the tenant has room for more events.
-const ROOM_RETRY: Duration = Duration::from_millis(20);
+const ROOM_RETRY: Duration = Duration::from_millis(100);
 /// Credits of one stream that wait. A client that gives more is mistaken: nobody works on so much at once.
 const CREDITS_MAX: usize = 10_000;
 /// Bytes of such credits: a client that names a thousand commands in each of them is mistaken as well.
@@ -425,12 +425,14 @@ impl<P: Protocol> Open<P> {
         if let Some(events) = &mut self.events {
             events.pause();
         }
-        while few {
-            let retry = self.retry.get_or_insert_with(|| Box::pin(sleep(ROOM_RETRY)));
-            if retry.as_mut().poll(cx).is_pending() {
-                break;
+        if few {
+            let retry = self.retry.get_or_insert_with(|| {
+                self.hold.refused();
+                Box::pin(sleep(ROOM_RETRY))
+            });
+            while retry.as_mut().poll(cx).is_ready() {
+                retry.as_mut().reset(tokio::time::Instant::now() + ROOM_RETRY);
             }
-            self.retry = None;
         }
         false
     }

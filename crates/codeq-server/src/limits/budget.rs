@@ -233,17 +233,22 @@ impl Hold {
     }
 
     /// Holds at least so many bytes, and not many more: it grows and shrinks in steps, so that small changes cost
-    /// nothing. False if there is no room.
+    /// nothing. False if there is no room; who then asks again and again counts that once, by [`Hold::refused`].
     #[must_use]
     pub fn fit(&mut self, bytes: usize, step: usize) -> bool {
         let wanted = bytes.next_multiple_of(step.max(1));
         if bytes > self.bytes {
-            return self.grow_to(wanted);
+            return self.try_grow_to(wanted);
         }
         if self.bytes - bytes > 2 * step {
             self.shrink_to(wanted);
         }
         true
+    }
+
+    /// Counts that there was no room.
+    pub fn refused(&self) {
+        self.share.count_refusal(self.kind);
     }
 
     /// Holds so many bytes at most.
