@@ -122,6 +122,8 @@ pub const TOPIC_CONSUMERS_MAX: u32 = 10_000;
 pub const TOPIC_NAME_BYTES_MAX: usize = 63;
 /// Most tasks on one page of a list.
 pub const LIST_MAX: usize = 1_000;
+/// A page of a list ends before the task with which those on it would take more bytes than this; it has at least one.
+pub const LIST_BYTES_MAX: usize = 4 << 20;
 /// Most rows that are read for a list under one look at the shard: well under a millisecond.
 pub const LIST_SLICE_MAX: usize = 256;
 /// Most rows of a shard that one page reads, a slice at a time, in search of the tasks that its filter wants.

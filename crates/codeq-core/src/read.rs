@@ -11,7 +11,9 @@ use crate::history::History;
 use crate::id::TaskId;
 use crate::keys::{self, QueueId, TimerKind};
 use crate::kv::{Direction, Key, KvError, KvRead, Table};
-use crate::limits::{CALLBACK_SCAN_MAX, LIST_MAX, LIST_SLICE_MAX, QUEUES_SLICE_MAX};
+use crate::limits::{
+    CALLBACK_SCAN_MAX, LIST_BYTES_MAX, LIST_MAX, LIST_SLICE_MAX, QUEUES_SLICE_MAX,
+};
 use crate::place::{Place, Status};
 use crate::record::{Record, RecordKind};
 use crate::rows::{Counts, OutboxRow, QueueRow, RecordRow, TaskRow};
@@ -43,6 +45,8 @@ pub struct ListQuery {
     pub below: Option<u64>,
     /// At most so many.
     pub limit: usize,
+    /// At most so many bytes, if that is less than [`LIST_BYTES_MAX`]. One task is on a page in any case.
+    pub bytes: Option<usize>,
 }
 
 /// A page of a list.
@@ -51,10 +55,12 @@ pub struct Page {
     /// The tasks, newest first.
     pub items: Vec<Task>,
     /// Pass as `below` to go on; none on the last page. A page may be short, even empty, and still go on:
-    /// at most [`LIST_SLICE_MAX`] rows are read at a time.
+    /// at most [`LIST_SLICE_MAX`] rows are read at a time, and a page has a bounded number of bytes.
     pub next: Option<u64>,
     /// Rows that were read.
     pub looked: usize,
+    /// It ended because the next task would have been too many bytes.
+    pub full: bool,
 }
 
 /// A queue's numbers.
@@ -90,7 +96,8 @@ pub struct DueCallback {
 /// Some of a tenant's callbacks.
 #[derive(Debug, Clone, Default)]
 pub struct CallbackPage {
-    /// By queue, and of a queue those to be delivered before those given up, oldest task first.
+    /// By queue, and of a queue those to be delivered before those given up, oldest task first; without payloads
+    /// and results: a page of them could take gigabytes.
     pub items: Vec<PendingCallback>,
     /// Where to go on, if there may be more.
     pub next: Option<BulkFrom>,
@@ -105,6 +112,15 @@ pub struct PendingCallback {
     pub result: ResultRecord,
     /// The state of the delivery.
     pub outbox: OutboxRow,
+}
+
+impl PendingCallback {
+    fn without_contents(mut self) -> PendingCallback {
+        self.task.payload = Bytes::new();
+        self.result.result = None;
+        self.result.artifacts = Vec::new();
+        self
+    }
 }
 
 /// Reads of one shard, as of the latest applied command.
@@ -188,7 +204,9 @@ impl<K: KvRead + ?Sized> Reader<'_, K> {
                 heap.push((seq, at));
             }
         }
+        let bytes_max = query.bytes.unwrap_or(LIST_BYTES_MAX).min(LIST_BYTES_MAX);
         let mut page = Page::default();
+        let mut bytes = 0;
         while let Some((seq, at)) = heap.pop() {
             if page.items.len() == limit || page.looked == LIST_SLICE_MAX {
                 page.next = Some(seq.saturating_add(1));
@@ -211,7 +229,14 @@ impl<K: KvRead + ?Sized> Reader<'_, K> {
             if matches(query, &row)
                 && let Some(queue) = self.state.queue_row(row.queue)
             {
-                page.items.push(Task::from_rows(self.kv, seq, &row, queue, self.state.moment())?);
+                let task = Task::from_rows(self.kv, seq, &row, queue, self.state.moment())?;
+                bytes += task.bytes();
+                if bytes > bytes_max && !page.items.is_empty() {
+                    page.next = Some(seq.saturating_add(1));
+                    page.full = true;
+                    break;
+                }
+                page.items.push(task);
             }
         }
         Ok(page)
@@ -274,7 +299,8 @@ impl<K: KvRead + ?Sized> Reader<'_, K> {
                     look -= rows.len();
                     for (key, _) in &rows {
                         after = keys::seq_of(*key);
-                        page.items.extend(self.callback(after)?);
+                        let found = self.callback(after)?;
+                        page.items.extend(found.map(PendingCallback::without_contents));
                     }
                     if rows.len() < wanted {
                         break;

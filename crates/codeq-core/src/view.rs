@@ -75,6 +75,15 @@ pub struct ResultRecord {
 }
 
 impl Task {
+    /// About how many bytes it takes, in memory and in an answer.
+    pub fn bytes(&self) -> usize {
+        const BASE: usize = 512;
+        let text = |text: &Option<Arc<str>>| text.as_ref().map_or(0, |text| text.len());
+        let trace = text(&self.trace_parent) + text(&self.trace_state);
+        let texts = self.command.len() + text(&self.webhook) + text(&self.error) + trace;
+        BASE + self.payload.len() + texts
+    }
+
     /// Puts a task together from its rows. `at` says which dates its deadlines are.
     pub fn from_rows<K: KvRead + ?Sized>(
         kv: &K,

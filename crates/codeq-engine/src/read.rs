@@ -9,7 +9,7 @@ use codeq_core::held::Holdings;
 use codeq_core::history::History;
 use codeq_core::id::TaskId;
 use codeq_core::kv::KvError;
-use codeq_core::limits::{LIST_MAX, LIST_SCAN_MAX, QUEUES_SLICE_MAX};
+use codeq_core::limits::{LIST_BYTES_MAX, LIST_MAX, LIST_SCAN_MAX, QUEUES_SLICE_MAX};
 use codeq_core::read::{DueCallback, ListQuery, Page, PendingCallback, QueueStats, Reader};
 use codeq_core::state::State;
 use codeq_core::view::{ResultRecord, Task};
@@ -295,7 +295,13 @@ impl Listing {
         let shard = self.turns.pop_front()?;
         let page = self.pages.get(usize::from(shard))?;
         let limit = self.query.limit.saturating_sub(page.items.len());
-        Some((shard, ListQuery { below: page.next, limit, ..self.query.clone() }))
+        let bytes = Some(self.share().saturating_sub(bytes_of(&page.items)));
+        Some((shard, ListQuery { below: page.next, limit, bytes, ..self.query.clone() }))
+    }
+
+    /// The bytes that a shard may bring: together no more than fits on the page, beside one task each.
+    fn share(&self) -> usize {
+        LIST_BYTES_MAX / self.pages.len().max(1)
     }
 
     /// Takes the slice that was asked for.
@@ -306,15 +312,18 @@ impl Listing {
         page.items.extend(slice.items);
         page.next = slice.next;
         page.looked += slice.looked;
+        page.full = slice.full;
         let wanted = self.query.limit.clamp(1, LIST_MAX);
-        if page.next.is_some() && page.items.len() < wanted && page.looked < LIST_SCAN_MAX {
+        let done = page.full || page.items.len() >= wanted || page.looked >= LIST_SCAN_MAX;
+        if page.next.is_some() && !done {
             self.turns.push_back(shard);
         }
     }
 
     /// The page, newest first over all shards; a shard whose tasks did not make it onto the page goes on where
     /// it began. Inside a shard the order is that of its slices, whatever dates the tasks show: the clock may have
-    /// been set back.
+    /// been set back. The page ends where a shard has more that was not read, so that the next page holds nothing
+    /// newer.
     pub fn page(self) -> ListPage {
         let mut next = self.start;
         let mut more = false;
@@ -327,12 +336,20 @@ impl Listing {
             }
             left.push(page.items.into_iter().rev().collect());
         }
-        let mut items = Vec::new();
+        let (mut items, mut bytes) = (Vec::new(), 0);
         while items.len() < self.query.limit.max(1) {
             let age = |tasks: &Vec<Task>| tasks.last().map(|task| (task.created_at, task.id));
-            let newest = left.iter_mut().max_by_key(|tasks| age(tasks));
-            let Some(task) = newest.and_then(Vec::pop) else { break };
+            let newest = left.iter_mut().zip(&next).max_by_key(|(tasks, _)| age(tasks));
+            let Some((tasks, &unread)) = newest else { break };
+            bytes += tasks.last().map_or(0, Task::bytes);
+            if bytes > LIST_BYTES_MAX && !items.is_empty() {
+                break;
+            }
+            let Some(task) = tasks.pop() else { break };
             items.push(task);
+            if tasks.is_empty() && unread > 0 {
+                break;
+            }
         }
         for (slot, tasks) in next.iter_mut().zip(&left) {
             if let Some(task) = tasks.last() {
@@ -342,4 +359,8 @@ impl Listing {
         }
         ListPage { items, next: if more { next } else { Vec::new() } }
     }
+}
+
+fn bytes_of(tasks: &[Task]) -> usize {
+    tasks.iter().map(Task::bytes).sum()
 }

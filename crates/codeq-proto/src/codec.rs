@@ -6,7 +6,7 @@ use std::marker::PhantomData;
 use prost::Message;
 use prost::bytes::Buf;
 use tonic::Status;
-use tonic::codec::{BufferSettings, Codec, DecodeBuf, Decoder};
+use tonic::codec::{BufferSettings, Codec, DecodeBuf, Decoder, Encoder};
 use tonic_prost::ProstCodec;
 
 /// Most fields of an event: the tasks of a batch, the commands of a Ready. More than any server takes.
@@ -50,15 +50,24 @@ impl<U: Message + Default> Decoder for CheckedDecoder<U> {
     type Error = Status;
 
     fn decode(&mut self, from: &mut DecodeBuf<'_>) -> Result<Option<U>, Status> {
-        // A message lies in one piece; the decoder says what is wrong with one that is malformed.
-        let whole = from.chunk().get(..from.remaining());
-        if whole.is_some_and(|message| items(message) > ITEMS_MAX) {
-            let text = format!("a message has more than {ITEMS_MAX} items");
-            return Err(Status::invalid_argument(text));
-        }
-        let decoded = U::decode(from).map_err(|error| Status::internal(error.to_string()))?;
-        Ok(Some(decoded))
+        decode(from).map(Some)
     }
+}
+
+/// Decodes a message that lies in one piece, if it has no more than [`ITEMS_MAX`] items.
+pub fn decode<U: Message + Default>(from: impl Buf) -> Result<U, Status> {
+    // The decoder says what is wrong with one that is malformed.
+    let whole = from.chunk().get(..from.remaining());
+    if whole.is_some_and(|message| items(message) > ITEMS_MAX) {
+        let text = format!("a message has more than {ITEMS_MAX} items");
+        return Err(Status::invalid_argument(text));
+    }
+    U::decode(from).map_err(|error| Status::internal(error.to_string()))
+}
+
+/// Encodes messages of a server.
+pub fn encoder<T: Message + Send + 'static>() -> impl Encoder<Item = T, Error = Status> {
+    Checked::<T, ()>::default().encoder()
 }
 
 /// Fields of the messages that a message holds, two levels down: what repeats is there. Stops counting when it is

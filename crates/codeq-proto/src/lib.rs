@@ -1,6 +1,6 @@
 //! codeQ's gRPC streams on the wire.
 //!
-//! The messages, clients and servers are generated from `proto/` when the crate is built. What the messages
+//! The messages and clients are generated from `proto/` when the crate is built. What the messages
 //! mean is said there, field by field.
 
 pub mod codec;
@@ -17,6 +17,8 @@ pub mod worker {
     tonic::include_proto!("workerpb");
 }
 
+/// What all messages are.
+pub use prost::Message;
 /// Moments on the wire.
 pub use prost_types::Timestamp;
 

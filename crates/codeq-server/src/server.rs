@@ -19,7 +19,7 @@ use crate::descriptors::{Descriptors, METRICS_CONNECTIONS};
 use crate::events::EventBus;
 use crate::grpc::Streams;
 use crate::http::wire::Times;
-use crate::http::{App, Edge, metrics_router, router};
+use crate::http::{App, Edge, budget, metrics_router, router};
 use crate::limits::RateLimiter;
 use crate::net::{self, Hosts, NetLimits, NetStats, TlsError, TlsFiles};
 use crate::observe::Metrics;
@@ -190,6 +190,7 @@ impl Server {
             service: Service::new(engine, events, artifacts, bell, &config, drained),
             auth,
             limiter: RateLimiter::new(&config.rate_limit),
+            budget: budget(&config),
             metrics,
             net: Arc::new(NetStats::default()),
             times,

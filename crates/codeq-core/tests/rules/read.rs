@@ -1,5 +1,6 @@
+use codeq_core::command::NewTask;
 use codeq_core::id::TaskId;
-use codeq_core::limits::{LIST_SLICE_MAX, QUEUES_SLICE_MAX};
+use codeq_core::limits::{LIST_BYTES_MAX, LIST_SLICE_MAX, PAYLOAD_BYTES_MAX, QUEUES_SLICE_MAX};
 use codeq_core::place::{Place, Status};
 use codeq_core::read::ListQuery;
 use codeq_core::view::Task;
@@ -168,6 +169,30 @@ fn the_numbers_of_many_queues_come_in_slices() {
     let rest = h.reader().queues(T, first.last().map(|queue| &*queue.name)).unwrap();
     let got: Vec<_> = first.iter().chain(&rest).map(|queue| queue.name.to_string()).collect();
     assert_eq!(got, names);
+}
+
+#[test]
+fn a_page_has_a_bounded_number_of_bytes_and_one_task_at_least() {
+    let mut h = Harness::new();
+    let sized = |bytes: usize| NewTask { payload: vec![b'1'; bytes].into(), ..task("a") };
+    for _ in 0..9 {
+        h.add(sized(PAYLOAD_BYTES_MAX));
+        h.add(sized(1));
+    }
+    let (mut pages, mut got, mut below) = (0, 0, None);
+    loop {
+        let page = h.list(ListQuery { below, ..all() });
+        let bytes: usize = page.items.iter().map(Task::bytes).sum();
+        assert!(bytes <= LIST_BYTES_MAX && page.items.len() >= 2, "{bytes}");
+        (pages, got, below) = (pages + 1, got + page.items.len(), page.next);
+        if below.is_none() {
+            break;
+        }
+    }
+    assert_eq!((pages, got), (3, 18));
+    let page = h.list(ListQuery { bytes: Some(1), ..all() });
+    assert_eq!(page.items.len(), 1);
+    assert!(page.next.is_some());
 }
 
 #[test]

@@ -4,9 +4,11 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use codeq_core::command::{Command, Enqueue, Pause, PutTopic};
+use codeq_core::limits::LIST_BYTES_MAX;
 use codeq_core::read::ListQuery;
 use codeq_core::reply::Reply;
 use codeq_core::topic::Policy;
+use codeq_core::view::Task;
 use codeq_engine::{Engine, EngineError, Options};
 
 use crate::harness::{
@@ -57,6 +59,33 @@ fn tasks_are_spread_found_listed_and_claimed_over_all_shards() {
     let engine = open(dir.path());
     let stats = block(engine.queue(TENANT, "q")).unwrap().unwrap();
     assert_eq!(stats.counts.in_progress, 60);
+}
+
+#[test]
+fn pages_of_large_tasks_are_short_and_in_order_over_all_shards() {
+    let dir = tempfile::tempdir().unwrap();
+    let engine =
+        Engine::open(dir.path(), Options { shards: Some(3), ..Options::default() }).unwrap();
+    // Sizes of one shard differ from those of another, so that one stops before the other.
+    for seed in 0..30 {
+        let payload = "1".repeat(if seed % 3 == 0 { 900_000 } else { 50_000 });
+        engine.propose_blocking(enqueue(vec![new_task("q", &payload)], seed)).unwrap();
+    }
+    let query = ListQuery { tenant: TENANT.into(), limit: 1_000, ..ListQuery::default() };
+    let (mut seen, mut below, mut pages) = (Vec::new(), Vec::new(), 0);
+    loop {
+        let page = block(engine.list(&query, &below)).unwrap();
+        let bytes: usize = page.items.iter().map(Task::bytes).sum();
+        assert!(bytes <= LIST_BYTES_MAX && !page.items.is_empty(), "{bytes}");
+        seen.extend(page.items.iter().map(|task| (task.created_at, task.id)));
+        pages += 1;
+        if page.next.is_empty() {
+            break;
+        }
+        below = page.next;
+    }
+    assert!(seen.is_sorted_by(|a, b| a > b), "newest first, none twice: {seen:?}");
+    assert!(seen.len() == 30 && (3..=30).contains(&pages), "{} on {pages}", seen.len());
 }
 
 #[test]

@@ -91,6 +91,7 @@ pub(crate) const KEYS: &[Key] = &[
     key!("artifacts.maxBytes", artifacts.max_bytes),
     key!("http.maxBodyBytes", http.max_body_bytes),
     key!("http.maxBatchBodyBytes", http.max_batch_body_bytes),
+    key!("http.maxBufferedBytes", http.max_buffered_bytes),
     key!("http.maxConnections", http.max_connections),
     key!("http.headerTimeoutSeconds", http.header_timeout_seconds),
     key!("http.bodyTimeoutSeconds", http.body_timeout_seconds),

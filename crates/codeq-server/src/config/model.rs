@@ -252,6 +252,8 @@ pub struct HttpConfig {
     pub max_body_bytes: usize,
     /// Largest body of a batch request.
     pub max_batch_body_bytes: usize,
+    /// Bytes that are held for all clients at once. None is a part of the memory that there is.
+    pub max_buffered_bytes: Option<usize>,
     /// Most connections at once.
     pub max_connections: usize,
     /// Time for a request's head, and for the TLS handshake.
@@ -391,6 +393,7 @@ impl Default for HttpConfig {
         HttpConfig {
             max_body_bytes: 1 << 20,
             max_batch_body_bytes: 16 << 20,
+            max_buffered_bytes: None,
             max_connections: 16_384,
             header_timeout_seconds: 10,
             body_timeout_seconds: 30,

@@ -2,21 +2,28 @@
 
 use std::time::Duration;
 
+use codeq_proto::Message;
+use tonic::Status;
 use tonic::metadata::MetadataMap;
-use tonic::{Status, Streaming};
 
+use super::events::Events;
 use crate::auth::{AuthError, Principal, Role, bearer_token};
 use crate::http::App;
 
 /// Time for the Hello.
 const PATIENCE: Duration = Duration::from_secs(10);
+/// The same while very many streams wait for theirs: those who come to work send it at once.
+const PATIENCE_CROWDED: Duration = Duration::from_secs(2);
 
 /// Waits for the first event, which `hello` must find to be a Hello.
-pub(super) async fn first<In, Hello>(
-    events: &mut Streaming<In>,
+pub(super) async fn first<In: Message + Default, Hello>(
+    app: &App,
+    events: &mut Events<In>,
     hello: impl FnOnce(In) -> Option<Hello>,
 ) -> Result<Hello, Status> {
-    let first = tokio::time::timeout(PATIENCE, events.message()).await;
+    let crowded = app.budget.strangers().is_crowded();
+    let patience = if crowded { PATIENCE_CROWDED } else { PATIENCE };
+    let first = tokio::time::timeout(patience, events.message()).await;
     let first = first.map_err(|_| Status::deadline_exceeded("no Hello in time"))??;
     first.and_then(hello).ok_or_else(|| Status::failed_precondition("first event must be Hello"))
 }

@@ -2,15 +2,21 @@
 
 use std::collections::VecDeque;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::Context;
 
 use codeq_core::reply::Reply;
+use codeq_core::view::Task;
 use codeq_engine::Engine;
 use codeq_engine::request::{Answer, Mailbox, ReplyTo};
 use futures_util::task::AtomicWaker;
 use parking_lot::Mutex;
 use slab::Slab;
 
+use crate::limits::budget::{HeldFor, Hold, Share};
+
+/// Bytes of tasks that a stream's client has not taken yet. Tasks beyond them go back to their queue.
+const UNSENT_BYTES_MAX: usize = 16 << 20;
 /// Bits of a number that say which part of an event it is.
 const INDEX_BITS: u32 = 16;
 
@@ -18,13 +24,19 @@ const INDEX_BITS: u32 = 16;
 struct Mail {
     state: Mutex<State>,
     waker: AtomicWaker,
+    share: Arc<Share>,
+    /// Bytes of tasks that nobody has taken yet.
+    unsent: AtomicUsize,
 }
 
 #[derive(Default)]
 struct State {
-    answers: VecDeque<(u64, Answer)>,
+    answers: VecDeque<Delivered>,
     closed: bool,
 }
+
+/// The number of an answer, the answer, and what is held for the tasks in it.
+type Delivered = (u64, Answer, Option<Hold>);
 
 impl Mailbox for Mail {
     fn deliver(&self, number: u64, answer: Answer) -> Result<(), Answer> {
@@ -32,7 +44,23 @@ impl Mailbox for Mail {
         if state.closed {
             return Err(answer);
         }
-        state.answers.push_back((number, answer));
+        let bytes = match &answer {
+            Ok(Reply::Claimed(tasks)) => tasks.iter().map(Task::bytes).sum(),
+            _ => 0,
+        };
+        if bytes == 0 {
+            state.answers.push_back((number, answer, None));
+            return Ok(());
+        }
+        let fits = self.unsent.load(Ordering::Relaxed).saturating_add(bytes) <= UNSENT_BYTES_MAX;
+        let hold = if fits { self.share.hold(HeldFor::Answers, bytes) } else { None };
+        if hold.is_none() {
+            // The wait for work has come to nothing, and may begin anew.
+            state.answers.push_back((number, Ok(Reply::Claimed(Vec::new())), None));
+            return Err(answer);
+        }
+        self.unsent.fetch_add(bytes, Ordering::Relaxed);
+        state.answers.push_back((number, answer, hold));
         Ok(())
     }
 
@@ -49,7 +77,7 @@ impl Mailbox for Mail {
 pub(super) struct Posted<T> {
     engine: Arc<Engine>,
     mail: Arc<Mail>,
-    arrived: VecDeque<(u64, Answer)>,
+    arrived: VecDeque<Delivered>,
     events: Slab<T>,
 }
 
@@ -68,9 +96,20 @@ impl Slot<'_> {
 }
 
 impl<T> Posted<T> {
-    pub(super) fn new(engine: Arc<Engine>) -> Posted<T> {
-        let mail = Arc::new(Mail { state: Mutex::default(), waker: AtomicWaker::new() });
-        Posted { engine, mail, arrived: VecDeque::new(), events: Slab::new() }
+    /// For a stream whose answers count in this share.
+    pub(super) fn new(engine: Arc<Engine>, share: &Arc<Share>) -> Posted<T> {
+        let mail = Mail {
+            state: Mutex::default(),
+            waker: AtomicWaker::new(),
+            share: Arc::clone(share),
+            unsent: AtomicUsize::new(0),
+        };
+        Posted { engine, mail: Arc::new(mail), arrived: VecDeque::new(), events: Slab::new() }
+    }
+
+    /// Forgets all events, as if the stream were gone.
+    pub(super) fn clear(&mut self) {
+        *self = Posted::new(Arc::clone(&self.engine), &Arc::clone(&self.mail.share));
     }
 
     /// How many have no answer yet.
@@ -88,15 +127,19 @@ impl<T> Posted<T> {
         self.events.insert(event);
     }
 
-    /// The next answer, with the event and the part of it that it is for. Wakes the task when there is one.
-    pub(super) fn next(&mut self, cx: &Context<'_>) -> Option<(usize, u16, Answer)> {
+    /// The next answer, with the event and the part of it that it is for, and what is held for it. Wakes the task
+    /// when there is one.
+    pub(super) fn next(&mut self, cx: &Context<'_>) -> Option<(usize, u16, Answer, Option<Hold>)> {
         if self.arrived.is_empty() {
             self.mail.waker.register(cx.waker());
             std::mem::swap(&mut self.arrived, &mut self.mail.state.lock().answers);
         }
-        let (number, answer) = self.arrived.pop_front()?;
+        let (number, answer, hold) = self.arrived.pop_front()?;
+        if let Some(hold) = &hold {
+            self.mail.unsent.fetch_sub(hold.bytes(), Ordering::Relaxed);
+        }
         let index = number & ((1 << INDEX_BITS) - 1);
-        Some(((number >> INDEX_BITS) as usize, index as u16, answer))
+        Some(((number >> INDEX_BITS) as usize, index as u16, answer, hold))
     }
 
     /// The event of an answer.
@@ -116,7 +159,7 @@ impl<T> Drop for Posted<T> {
         state.closed = true;
         let late = std::mem::take(&mut state.answers);
         drop(state);
-        for (_, answer) in self.arrived.drain(..).chain(late) {
+        for (_, answer, _) in self.arrived.drain(..).chain(late) {
             if let Ok(Reply::Claimed(tasks)) = answer {
                 self.engine.give_back(tasks);
             }

@@ -1,7 +1,7 @@
 //! gRPC: two streams over the service layer that HTTP calls too.
 //!
 //! ```text
-//! tonic: messages ─> session (Hello, flow control, drain) ─> producer | worker: event -> service -> answer
+//! events: messages ─> session (Hello, flow control, drain) ─> producer | worker: event -> service -> answer
 //! ```
 //!
 //! A stream is one task: it reads events, starts what they ask for, and writes the answers as they become
@@ -10,28 +10,33 @@
 use std::sync::Arc;
 
 use axum::Router;
+use axum::body::Body;
+use axum::extract::Request;
 use axum::http::{HeaderValue, header};
 use axum::response::{IntoResponse, Response};
-use codeq_proto::producer::producer_stream_server::ProducerStreamServer;
-use codeq_proto::worker::worker_stream_server::WorkerStreamServer;
-use tonic::Code;
+use axum::routing::any;
+use codeq_proto::codec;
+use tonic::codec::{EncodeBody, SingleMessageCompressionOverride};
+use tonic::metadata::MetadataMap;
+use tonic::{Code, Status};
 use tonic_health::pb::health_server::HealthServer;
 use tonic_health::server::{HealthReporter, HealthService};
 
 use crate::http::App;
 
 mod convert;
+mod events;
 mod hello;
 mod mail;
 mod producer;
 mod session;
 mod worker;
 
-use producer::Producers;
-use worker::Workers;
+use events::Events;
+use session::{Opened, Protocol, Session};
 
-/// Longest message of a client: what gRPC servers take unless they are told otherwise.
-const MESSAGE_BYTES_MAX: usize = 4 << 20;
+/// Longest message of a client to the health service and to reflection. It may announce as much without a token.
+const ASIDE_BYTES_MAX: usize = 4 << 10;
 
 /// Serves both streams and the health service; and, for development, reflection.
 pub struct Streams {
@@ -49,13 +54,12 @@ impl Streams {
         for service in SERVICES {
             health.set_service_status(service, tonic_health::ServingStatus::Serving).await;
         }
-        let producers = ProducerStreamServer::new(Producers { app: Arc::clone(&app) })
-            .max_decoding_message_size(MESSAGE_BYTES_MAX);
-        let workers =
-            WorkerStreamServer::new(Workers { app }).max_decoding_message_size(MESSAGE_BYTES_MAX);
+        let producers = Arc::clone(&app);
+        let producers = move |request| call(Arc::clone(&producers), request, producer::open);
+        let workers = move |request| call(Arc::clone(&app), request, worker::open);
         let mut router = Router::new()
-            .route_service("/producerpb.ProducerStream/{method}", producers)
-            .route_service("/workerpb.WorkerStream/{method}", workers)
+            .route("/producerpb.ProducerStream/Stream", any(producers))
+            .route("/workerpb.WorkerStream/Stream", any(workers))
             .route_service("/grpc.health.v1.Health/{method}", health_server)
             .fallback(unknown);
         if reflection {
@@ -82,10 +86,37 @@ impl Streams {
     }
 }
 
+/// Answers the call of a stream: with the session, which waits for the Hello.
+async fn call<P, F>(
+    app: Arc<App>,
+    request: Request,
+    open: fn(Arc<App>, MetadataMap, Events<P::In>) -> F,
+) -> Response
+where
+    P: Protocol,
+    F: Future<Output = Result<Opened<P>, Status>> + Send + 'static,
+{
+    let (parts, body) = request.into_parts();
+    let coding = parts.headers.get("grpc-encoding");
+    if coding.is_some_and(|coding| coding != "identity") {
+        return Status::unimplemented("compressed messages are not supported").into_http();
+    }
+    let events = match Events::new(body, app.budget.strangers()) {
+        Ok(events) => events,
+        Err(status) => return status.into_http(),
+    };
+    let opening = open(Arc::clone(&app), MetadataMap::from_headers(parts.headers), events);
+    let single = SingleMessageCompressionOverride::default();
+    let session = Session::new(app, opening);
+    let body = EncodeBody::new_server(codec::encoder::<P::Out>(), session, None, single, None);
+    let kind = HeaderValue::from_static("application/grpc");
+    ([(header::CONTENT_TYPE, kind)], Body::new(body)).into_response()
+}
+
 fn health() -> (HealthReporter, HealthServer<HealthService>) {
     let reporter = HealthReporter::new();
     let service = HealthService::from_health_reporter(reporter.clone());
-    (reporter, HealthServer::new(service))
+    (reporter, HealthServer::new(service).max_decoding_message_size(ASIDE_BYTES_MAX))
 }
 
 /// Lets tools such as grpcurl ask what is served.
@@ -97,8 +128,14 @@ fn with_reflection(router: Router) -> Router {
     };
     match (builder().build_v1(), builder().build_v1alpha()) {
         (Ok(v1), Ok(v1alpha)) => router
-            .route_service("/grpc.reflection.v1.ServerReflection/{method}", v1)
-            .route_service("/grpc.reflection.v1alpha.ServerReflection/{method}", v1alpha),
+            .route_service(
+                "/grpc.reflection.v1.ServerReflection/{method}",
+                v1.max_decoding_message_size(ASIDE_BYTES_MAX),
+            )
+            .route_service(
+                "/grpc.reflection.v1alpha.ServerReflection/{method}",
+                v1alpha.max_decoding_message_size(ASIDE_BYTES_MAX),
+            ),
         (Err(error), _) | (_, Err(error)) => {
             tracing::error!(target: "codeq::grpc", %error, "no reflection");
             router

@@ -5,17 +5,18 @@ use std::sync::Arc;
 use codeq_core::command::NewTask;
 use codeq_engine::request::Answer as EngineAnswer;
 use codeq_proto::producer::producer_event::Event;
-use codeq_proto::producer::producer_stream_server::ProducerStream;
 use codeq_proto::producer::server_event::Event as Answer;
 use codeq_proto::producer::{
     CreateAck, CreateAckBatch, CreateTask, CreateTaskBatch, HelloAck, ProducerEvent, ServerError,
     ServerEvent,
 };
-use tonic::{Request, Response, Status};
+use tonic::Status;
+use tonic::metadata::MetadataMap;
 
 use super::convert;
+use super::events::Events;
 use super::hello;
-use super::session::{After, Begun, Opened, Protocol, Session, Slots, check_rate};
+use super::session::{After, Begun, Opened, Protocol, Slots, check_rate};
 use crate::auth::{Principal, Role};
 use crate::http::{App, json};
 use crate::limits::LimitScope;
@@ -23,37 +24,24 @@ use crate::observe::trace::{self, TraceContext};
 use crate::service::enqueue::{Draft, Made, enqueued};
 use crate::service::{Kind, ServiceError};
 
-/// The service.
-pub(super) struct Producers {
-    pub(super) app: Arc<App>,
-}
-
-#[tonic::async_trait]
-impl ProducerStream for Producers {
-    type StreamStream = Session<Producer>;
-
-    async fn stream(
-        &self,
-        request: Request<tonic::Streaming<ProducerEvent>>,
-    ) -> Result<Response<Session<Producer>>, Status> {
-        let (metadata, _, mut events) = request.into_parts();
-        let app = Arc::clone(&self.app);
-        let opening = async move {
-            let hello = hello::first(&mut events, |event: ProducerEvent| match event.event {
-                Some(Event::Hello(hello)) => Some(hello),
-                _ => None,
-            });
-            let token = hello.await?.token;
-            let text = |name| metadata.get(name).and_then(|value| value.to_str().ok());
-            let trace = trace::parse(text("traceparent"), text("tracestate"));
-            let caller = hello::authenticate(&app, &token, metadata, Role::Producer).await?;
-            let (tenant_id, subject) = (caller.tenant.to_string(), caller.subject.to_string());
-            let ack = answer(Answer::HelloAck(HelloAck { tenant_id, subject }));
-            let protocol = Producer { app, caller: Arc::new(caller), trace, command: "".into() };
-            Ok(Opened { protocol, events, ack })
-        };
-        Ok(Response::new(Session::new(Arc::clone(&self.app), opening)))
-    }
+/// Opens a stream: waits for its Hello.
+pub(super) async fn open(
+    app: Arc<App>,
+    metadata: MetadataMap,
+    mut events: Events<ProducerEvent>,
+) -> Result<Opened<Producer>, Status> {
+    let hello = hello::first(&app, &mut events, |event: ProducerEvent| match event.event {
+        Some(Event::Hello(hello)) => Some(hello),
+        _ => None,
+    });
+    let token = hello.await?.token;
+    let text = |name| metadata.get(name).and_then(|value| value.to_str().ok());
+    let trace = trace::parse(text("traceparent"), text("tracestate"));
+    let caller = hello::authenticate(&app, &token, metadata, Role::Producer).await?;
+    let (tenant_id, subject) = (caller.tenant.to_string(), caller.subject.to_string());
+    let ack = answer(Answer::HelloAck(HelloAck { tenant_id, subject }));
+    let protocol = Producer { app, caller: Arc::new(caller), trace, command: "".into() };
+    Ok(Opened { protocol, events, ack })
 }
 
 /// One producer at the other end of a stream.
@@ -77,8 +65,13 @@ impl Protocol for Producer {
         &self.caller
     }
 
-    fn is_credit(_: &ProducerEvent) -> bool {
-        false
+    fn credit(&mut self, event: ProducerEvent) -> Result<(Created, usize), ProducerEvent> {
+        Err(event)
+    }
+
+    fn post_credit(&mut self, credit: Created, _: &mut Slots<'_>) -> Result<Created, ServerEvent> {
+        // There are none.
+        Ok(credit)
     }
 
     fn begin(&mut self, event: ProducerEvent, slots: &mut Slots<'_>) -> Begun<Producer> {
@@ -173,7 +166,7 @@ impl Producer {
         bytes: usize,
         slots: &mut Slots<'_>,
     ) -> Begun<Producer> {
-        match self.app.service.enqueue_request(&self.caller, tasks, slots.ack.reply(0)) {
+        match self.app.service.enqueue_request(&self.caller, tasks, slots.reply.reply(0)) {
             Ok(request) => {
                 slots.out.push(request);
                 Begun::Posted(created, bytes)

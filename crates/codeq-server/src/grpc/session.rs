@@ -11,22 +11,35 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use codeq_engine::Engine;
 use codeq_engine::request::{Answer, Request};
+use codeq_proto::Message;
 use futures_util::future::BoxFuture;
 use futures_util::stream::{FuturesUnordered, Stream, StreamExt};
-use tonic::{Code, Status, Streaming};
+use tokio::time::{Sleep, sleep};
+use tonic::{Code, Status};
 
+use super::events::Events;
 use super::mail::{Posted, Slot};
 use crate::auth::{Principal, SKEW_SECONDS, shown};
 use crate::http::App;
 use crate::limits::LimitScope;
+use crate::limits::budget::{HeldFor, Hold, Share};
+use crate::net::H2_STREAM_WINDOW;
 use crate::service::ServiceError;
 
 /// Events of one stream whose answers are due; beyond them the stream is not read.
 const IN_FLIGHT_MAX: usize = 1_024;
 /// Bytes of such events.
 const IN_FLIGHT_BYTES_MAX: usize = 8 << 20;
+/// The bytes of a stream are counted in steps, so that most events cost nothing there.
+pub(super) const STEP: usize = 32 << 10;
+/// What a stream takes beside its events.
+const STREAM_BYTES: usize = 16 << 10;
+/// Pause before it is looked again whether the tenant has room for more events.
+const ROOM_RETRY: Duration = Duration::from_millis(100);
 /// Credits of one stream that wait. A client that gives more is mistaken: nobody works on so much at once.
 const CREDITS_MAX: usize = 10_000;
+/// Bytes of such credits: a client that names a thousand commands in each of them is mistaken as well.
+const CREDIT_BYTES_MAX: usize = 8 << 20;
 /// Credits of one stream that tasks may be found for; the others wait until one of these is answered. A client that
 /// takes no answers has so many of them in the server's memory at most.
 const CREDITS_OUT_MAX: usize = 256;
@@ -39,10 +52,6 @@ pub(super) enum Begun<P: Protocol> {
     Posted(P::Posted, usize),
     /// The same where more has to be done than to post it.
     Acknowledged(BoxFuture<'static, P::Out>, usize),
-    /// A wait for work was posted, which ends when the client has no more to say.
-    PostedCredit(P::Posted),
-    /// The same where more has to be done than to post it. Without an answer it is forgotten.
-    Credit(BoxFuture<'static, Option<P::Out>>),
 }
 
 /// What the engine's answer to a posted event comes to.
@@ -53,16 +62,14 @@ pub(super) enum After<Out> {
     More,
     /// Nothing that the client hears of.
     Nothing,
-    /// The wait for work has to go on in another way.
-    Credit(BoxFuture<'static, Option<Out>>),
+    /// Nothing yet: the wait for work is posted again after a pause.
+    Again(Duration),
 }
 
 /// Where an event goes that is posted.
 pub(super) struct Slots<'a> {
-    /// If it is answered with an acknowledgement.
-    pub(super) ack: Slot<'a>,
-    /// If it is a wait for work.
-    pub(super) credit: Slot<'a>,
+    /// Where its answer goes.
+    pub(super) reply: Slot<'a>,
     /// What is posted together when everything that has come is read.
     pub(super) out: &'a mut Vec<Request>,
 }
@@ -70,9 +77,9 @@ pub(super) struct Slots<'a> {
 /// One of the two streams.
 pub(super) trait Protocol: Send + Unpin + Sized + 'static {
     /// What the client sends.
-    type In: Send + 'static;
+    type In: Message + Default + 'static;
     /// What the server sends.
-    type Out: Send + 'static;
+    type Out: Message + 'static;
     /// What is remembered of a posted event.
     type Posted: Send + Unpin + 'static;
 
@@ -82,8 +89,15 @@ pub(super) trait Protocol: Send + Unpin + Sized + 'static {
     /// Who is at the other end.
     fn caller(&self) -> &Principal;
 
-    /// Whether an event is a wait for work.
-    fn is_credit(event: &Self::In) -> bool;
+    /// Takes an event that is a wait for work, and says about how many bytes it takes; gives back any other one.
+    fn credit(&mut self, event: Self::In) -> Result<(Self::Posted, usize), Self::In>;
+
+    /// Posts a wait for work, which ends when the client has no more to say; or the answer, if it cannot be.
+    fn post_credit(
+        &mut self,
+        credit: Self::Posted,
+        slots: &mut Slots<'_>,
+    ) -> Result<Self::Posted, Self::Out>;
 
     /// Starts what an event asks for.
     fn begin(&mut self, event: Self::In, slots: &mut Slots<'_>) -> Begun<Self>;
@@ -100,7 +114,7 @@ pub(super) trait Protocol: Send + Unpin + Sized + 'static {
 /// A stream whose client is known.
 pub(super) struct Opened<P: Protocol> {
     pub(super) protocol: P,
-    pub(super) events: Streaming<P::In>,
+    pub(super) events: Events<P::In>,
     /// The answer to the Hello.
     pub(super) ack: P::Out,
 }
@@ -121,19 +135,28 @@ struct Open<P: Protocol> {
     engine: Arc<Engine>,
     protocol: P,
     /// None once the client has said its last.
-    events: Option<Streaming<P::In>>,
+    events: Option<Events<P::In>>,
     /// To be posted.
     out: Vec<Request>,
     posted: Posted<(P::Posted, usize)>,
-    posted_credits: Posted<P::Posted>,
+    posted_credits: Posted<(P::Posted, usize)>,
     /// Waits for work beyond those that are out.
-    held: VecDeque<P::In>,
+    held: VecDeque<(P::Posted, usize)>,
+    /// Runs while none of them is posted.
+    rest: Option<Pin<Box<Sleep>>>,
     acks: FuturesUnordered<BoxFuture<'static, (P::Out, usize)>>,
-    credits: FuturesUnordered<BoxFuture<'static, Option<P::Out>>>,
     /// What can end the stream: the server's stop, the token's end.
     endings: FuturesUnordered<BoxFuture<'static, Ending>>,
     ending: Option<Ending>,
+    /// Of events whose acknowledgement is due.
     bytes: usize,
+    /// Of all waits for work.
+    credit_bytes: usize,
+    hold: Hold,
+    /// Of the tasks that were handed out last: they are being sent until the next answer is asked for.
+    sent: Option<Hold>,
+    /// Runs while there is no room for more events.
+    retry: Option<Pin<Box<Sleep>>>,
 }
 
 #[derive(Clone, Copy, PartialEq)]
@@ -195,11 +218,15 @@ impl<P: Protocol> Stream for Session<P> {
             State::Opening(opening) => match opening.as_mut().poll(cx) {
                 Poll::Pending => Poll::Pending,
                 Poll::Ready(Err(status)) => this.close(status),
-                Poll::Ready(Ok(Opened { protocol, events, ack })) => {
+                Poll::Ready(Ok(Opened { protocol, mut events, ack })) => {
                     let caller = protocol.caller();
                     this.tally.caller = Some((caller.tenant.clone(), caller.subject.clone()));
                     let app = Arc::clone(&this.tally.app);
-                    this.state = State::Open(Box::new(Open::new(app, protocol, events)));
+                    let share = app.budget.tenant(&caller.tenant);
+                    if let Err(status) = events.admit(&share) {
+                        return this.close(status);
+                    }
+                    this.state = State::Open(Box::new(Open::new(app, protocol, events, &share)));
                     Poll::Ready(Some(Ok(ack)))
                 }
             },
@@ -214,7 +241,7 @@ impl<P: Protocol> Stream for Session<P> {
 }
 
 impl<P: Protocol> Open<P> {
-    fn new(app: Arc<App>, protocol: P, events: Streaming<P::In>) -> Open<P> {
+    fn new(app: Arc<App>, protocol: P, events: Events<P::In>, share: &Arc<Share>) -> Open<P> {
         let engine = Arc::clone(&app.service.engine);
         let endings: FuturesUnordered<BoxFuture<'static, Ending>> = FuturesUnordered::new();
         endings.push(Box::pin(async move {
@@ -233,20 +260,25 @@ impl<P: Protocol> Open<P> {
             protocol,
             events: Some(events),
             out: Vec::new(),
-            posted: Posted::new(Arc::clone(&engine)),
-            posted_credits: Posted::new(Arc::clone(&engine)),
+            posted: Posted::new(Arc::clone(&engine), share),
+            posted_credits: Posted::new(Arc::clone(&engine), share),
             held: VecDeque::new(),
+            rest: None,
             engine,
             acks: FuturesUnordered::new(),
-            credits: FuturesUnordered::new(),
             endings,
             ending: None,
             bytes: 0,
+            credit_bytes: 0,
+            hold: share.hold_anyway(HeldFor::Streams, STREAM_BYTES),
+            sent: None,
+            retry: None,
         }
     }
 
     /// The next answer; an error is the end, also a good one.
     fn poll(&mut self, cx: &mut Context<'_>, events: &mut u64) -> Poll<Result<P::Out, Status>> {
+        self.sent = None;
         loop {
             let read = self.poll_events(cx, events);
             if !self.out.is_empty() {
@@ -267,10 +299,11 @@ impl<P: Protocol> Open<P> {
             if let Some(answer) = self.next_posted_credit(cx) {
                 return Poll::Ready(Ok(answer));
             }
-            match self.credits.poll_next_unpin(cx) {
-                Poll::Ready(Some(Some(answer))) => return Poll::Ready(Ok(answer)),
-                Poll::Ready(Some(None)) => continue,
-                _ => {}
+            if let Some(rest) = &mut self.rest
+                && rest.as_mut().poll(cx).is_ready()
+            {
+                self.rest = None;
+                continue;
             }
             if let Poll::Ready(Some(ending)) = self.endings.poll_next_unpin(cx) {
                 // The token's end outweighs the server's: it stops the reading too.
@@ -298,7 +331,7 @@ impl<P: Protocol> Open<P> {
     }
 
     fn next_posted(&mut self, cx: &Context<'_>) -> Option<P::Out> {
-        while let Some((key, index, answer)) = self.posted.next(cx) {
+        while let Some((key, index, answer, _)) = self.posted.next(cx) {
             let Some((event, _)) = self.posted.get(key) else { continue };
             let after = self.protocol.answered(event, index, answer);
             if matches!(after, After::More) {
@@ -314,12 +347,21 @@ impl<P: Protocol> Open<P> {
     }
 
     fn next_posted_credit(&mut self, cx: &Context<'_>) -> Option<P::Out> {
-        while let Some((key, index, answer)) = self.posted_credits.next(cx) {
-            let Some(mut event) = self.posted_credits.remove(key) else { continue };
-            match self.protocol.answered(&mut event, index, answer) {
-                After::Answer(answer) => return Some(answer),
-                After::Credit(credit) => self.credits.push(credit),
-                After::More | After::Nothing => {}
+        while let Some((key, index, answer, hold)) = self.posted_credits.next(cx) {
+            let Some((mut credit, bytes)) = self.posted_credits.remove(key) else { continue };
+            match self.protocol.answered(&mut credit, index, answer) {
+                After::Answer(answer) => {
+                    self.credit_bytes = self.credit_bytes.saturating_sub(bytes);
+                    self.sent = hold;
+                    return Some(answer);
+                }
+                After::Again(pause) => {
+                    self.held.push_front((credit, bytes));
+                    self.rest = Some(Box::pin(sleep(pause)));
+                }
+                After::More | After::Nothing => {
+                    self.credit_bytes = self.credit_bytes.saturating_sub(bytes);
+                }
             }
         }
         None
@@ -332,51 +374,111 @@ impl<P: Protocol> Open<P> {
         cx: &mut Context<'_>,
         count: &mut u64,
     ) -> Poll<Result<P::Out, Status>> {
-        while self.under_way() < IN_FLIGHT_MAX
-            && self.bytes < IN_FLIGHT_BYTES_MAX
-            && self.ending != Some(Ending::Expired)
-            && let Some(events) = &mut self.events
-        {
-            let out = self.credits.len() + self.posted_credits.len();
-            let held = if out < CREDITS_OUT_MAX { self.held.pop_front() } else { None };
-            let event = match held {
-                Some(event) => event,
-                None => match events.poll_next_unpin(cx) {
-                    Poll::Ready(Some(Ok(event))) => {
-                        *count += 1;
-                        event
-                    }
-                    Poll::Ready(Some(Err(status))) => return Poll::Ready(Err(status)),
-                    Poll::Ready(None) => {
-                        self.events = None;
-                        // Nobody could say what became of a task that came now.
-                        self.held.clear();
-                        self.credits = FuturesUnordered::new();
-                        self.posted_credits = Posted::new(Arc::clone(&self.engine));
-                        break;
-                    }
-                    Poll::Pending => break,
-                },
-            };
-            if P::is_credit(&event) && out >= CREDITS_OUT_MAX {
-                if self.held.len() + out >= CREDITS_MAX {
-                    let text = format!("more than {CREDITS_MAX} Readys wait");
-                    return Poll::Ready(Err(Status::resource_exhausted(text)));
+        loop {
+            if self.ending == Some(Ending::Expired) || self.events.is_none() {
+                return Poll::Pending;
+            }
+            if !self.has_room(cx) {
+                return Poll::Pending;
+            }
+            if let Some(credit) = self.next_held() {
+                if let Some(refusal) = self.post(credit) {
+                    return Poll::Ready(Ok(refusal));
                 }
-                self.held.push_back(event);
                 continue;
             }
-            if let Some(answer) = self.begin(event) {
+            let Some(events) = &mut self.events else { return Poll::Pending };
+            let event = match events.poll_next(cx) {
+                Poll::Ready(Some(Ok(event))) => event,
+                Poll::Ready(Some(Err(status))) => return Poll::Ready(Err(status)),
+                Poll::Ready(None) => {
+                    self.events = None;
+                    // Nobody could say what became of a task that came now.
+                    self.held.clear();
+                    self.posted_credits.clear();
+                    self.credit_bytes = 0;
+                    return Poll::Pending;
+                }
+                Poll::Pending => return Poll::Pending,
+            };
+            *count += 1;
+            let answer = match self.protocol.credit(event) {
+                Ok(credit) => self.take_credit(credit)?,
+                Err(event) => self.begin(event),
+            };
+            if let Some(answer) = answer {
                 return Poll::Ready(Ok(answer));
             }
         }
-        Poll::Pending
+    }
+
+    /// Whether another event may be read: there are not too many whose answers are due, and there is room for its
+    /// bytes. What a client has sent beyond waits in the connection's window, which counts too.
+    fn has_room(&mut self, cx: &mut Context<'_>) -> bool {
+        let bytes = STREAM_BYTES + self.bytes + self.credit_bytes;
+        let few = self.under_way() < IN_FLIGHT_MAX && self.bytes < IN_FLIGHT_BYTES_MAX;
+        if few && self.hold.fit(bytes, STEP) {
+            self.retry = None;
+            return true;
+        }
+        self.hold.grow_anyway(bytes + H2_STREAM_WINDOW as usize);
+        if let Some(events) = &mut self.events {
+            events.pause();
+        }
+        if few {
+            let retry = self.retry.get_or_insert_with(|| {
+                self.hold.refused();
+                Box::pin(sleep(ROOM_RETRY))
+            });
+            while retry.as_mut().poll(cx).is_ready() {
+                retry.as_mut().reset(tokio::time::Instant::now() + ROOM_RETRY);
+            }
+        }
+        false
+    }
+
+    /// A wait for work that may be posted now.
+    fn next_held(&mut self) -> Option<(P::Posted, usize)> {
+        let now = self.rest.is_none() && self.posted_credits.len() < CREDITS_OUT_MAX;
+        if now { self.held.pop_front() } else { None }
+    }
+
+    /// Takes a wait for work that has just come. An error ends the stream.
+    fn take_credit(&mut self, credit: (P::Posted, usize)) -> Result<Option<P::Out>, Status> {
+        if self.held.len() + self.posted_credits.len() >= CREDITS_MAX {
+            let text = format!("more than {CREDITS_MAX} Readys wait");
+            return Err(Status::resource_exhausted(text));
+        }
+        self.credit_bytes += credit.1;
+        if self.credit_bytes > CREDIT_BYTES_MAX {
+            let text = format!("Readys that wait take more than {CREDIT_BYTES_MAX} bytes");
+            return Err(Status::resource_exhausted(text));
+        }
+        if !self.held.is_empty() || self.posted_credits.len() >= CREDITS_OUT_MAX {
+            self.held.push_back(credit);
+            return Ok(None);
+        }
+        Ok(self.post(credit))
+    }
+
+    /// Posts a wait for work, or answers it.
+    fn post(&mut self, (credit, bytes): (P::Posted, usize)) -> Option<P::Out> {
+        let mut slots = Slots { reply: self.posted_credits.slot(), out: &mut self.out };
+        match self.protocol.post_credit(credit, &mut slots) {
+            Ok(credit) => {
+                self.posted_credits.put((credit, bytes));
+                None
+            }
+            Err(refusal) => {
+                self.credit_bytes = self.credit_bytes.saturating_sub(bytes);
+                Some(refusal)
+            }
+        }
     }
 
     /// Starts what an event asks for; what needs no waiting is answered.
     fn begin(&mut self, event: P::In) -> Option<P::Out> {
-        let (ack, credit) = (self.posted.slot(), self.posted_credits.slot());
-        let mut slots = Slots { ack, credit, out: &mut self.out };
+        let mut slots = Slots { reply: self.posted.slot(), out: &mut self.out };
         match self.protocol.begin(event, &mut slots) {
             Begun::Answered(answer) => return Some(answer),
             Begun::Posted(event, bytes) => {
@@ -387,8 +489,6 @@ impl<P: Protocol> Open<P> {
                 self.bytes += bytes;
                 self.acks.push(Box::pin(async move { (answer.await, bytes) }));
             }
-            Begun::PostedCredit(event) => self.posted_credits.put(event),
-            Begun::Credit(credit) => self.credits.push(credit),
         }
         None
     }

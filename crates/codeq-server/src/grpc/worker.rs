@@ -3,24 +3,27 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use codeq_core::command::{Claim, Command, Millis};
 use codeq_core::names::check_worker;
-use codeq_core::reply::Returned;
+use codeq_core::reply::{Reply, Returned};
 use codeq_core::view::Task;
-use codeq_engine::request::Answer as EngineAnswer;
+use codeq_engine::request::{Answer as EngineAnswer, ReplyTo, Request as EngineRequest};
 use codeq_proto::worker::server_event::Event as Answer;
 use codeq_proto::worker::worker_event::Event;
-use codeq_proto::worker::worker_stream_server::WorkerStream;
 use codeq_proto::worker::{
     Abandon, AbandonAck, Heartbeat, HeartbeatAck, Hello, HelloAck, Nack, NackAck, Ready,
     Result as Outcome, ResultAck, ResultAckBatch, ResultBatch, ServerError, ServerEvent,
     TaskAssignment, TaskBatch, WorkerEvent,
 };
 use futures_util::future::BoxFuture;
-use tonic::{Request, Response, Status};
+use tokio::task::AbortHandle;
+use tonic::Status;
+use tonic::metadata::MetadataMap;
 
 use super::convert;
+use super::events::Events;
 use super::hello;
-use super::session::{After, Begun, Opened, Protocol, Session, Slots, check_rate};
+use super::session::{After, Begun, Opened, Protocol, Slots, check_rate};
 use crate::auth::{Principal, Role, Scope, instance, shown};
 use crate::http::{App, json};
 use crate::limits::LimitScope;
@@ -31,47 +34,34 @@ use crate::service::{Kind, ServiceError};
 
 /// Most tasks of one TaskBatch: with all that belongs to a task it stays under the 4 MiB that clients accept.
 const TASKS_MAX: i32 = 256;
-/// Pause before a credit tries again that the engine could not take. It doubles, up to the second one.
+/// Pause before a credit tries again that the engine could not take.
 const RETRY: Duration = Duration::from_secs(1);
-const RETRY_MAX: Duration = Duration::from_secs(32);
+/// Pause before a credit tries again whose tasks there was no room for.
+const SHORT: Duration = Duration::from_millis(100);
 /// What an event weighs besides what it carries.
 const BASE: usize = 256;
 
-/// The service.
-pub(super) struct Workers {
-    pub(super) app: Arc<App>,
-}
-
-#[tonic::async_trait]
-impl WorkerStream for Workers {
-    type StreamStream = Session<Worker>;
-
-    async fn stream(
-        &self,
-        request: Request<tonic::Streaming<WorkerEvent>>,
-    ) -> Result<Response<Session<Worker>>, Status> {
-        let (metadata, _, mut events) = request.into_parts();
-        let app = Arc::clone(&self.app);
-        let opening = async move {
-            let hello = hello::first(&mut events, |event: WorkerEvent| match event.event {
-                Some(Event::Hello(hello)) => Some(hello),
-                _ => None,
-            });
-            let Hello { token, worker_id } = hello.await?;
-            let mut caller = hello::authenticate(&app, &token, metadata, Role::Worker).await?;
-            if !worker_id.is_empty() && *worker_id != *caller.subject {
-                caller.subject = instance(&caller.subject, &worker_id).into();
-                let invalid =
-                    |_| Status::invalid_argument("worker_id is too long or not printable");
-                check_worker(&caller.subject).map_err(invalid)?;
-            }
-            let worker_id = shown(&caller.subject).into_owned();
-            let ack = HelloAck { worker_id, tenant_id: caller.tenant.to_string() };
-            let protocol = Worker { app, caller: Arc::new(caller), last: Arc::default() };
-            Ok(Opened { protocol, events, ack: answer(Answer::HelloAck(ack)) })
-        };
-        Ok(Response::new(Session::new(Arc::clone(&self.app), opening)))
+/// Opens a stream: waits for its Hello.
+pub(super) async fn open(
+    app: Arc<App>,
+    metadata: MetadataMap,
+    mut events: Events<WorkerEvent>,
+) -> Result<Opened<Worker>, Status> {
+    let hello = hello::first(&app, &mut events, |event: WorkerEvent| match event.event {
+        Some(Event::Hello(hello)) => Some(hello),
+        _ => None,
+    });
+    let Hello { token, worker_id } = hello.await?;
+    let mut caller = hello::authenticate(&app, &token, metadata, Role::Worker).await?;
+    if !worker_id.is_empty() && *worker_id != *caller.subject {
+        caller.subject = instance(&caller.subject, &worker_id).into();
+        let invalid = |_| Status::invalid_argument("worker_id is too long or not printable");
+        check_worker(&caller.subject).map_err(invalid)?;
     }
+    let worker_id = shown(&caller.subject).into_owned();
+    let ack = HelloAck { worker_id, tenant_id: caller.tenant.to_string() };
+    let protocol = Worker { app, caller: Arc::new(caller), last: Arc::default() };
+    Ok(Opened { protocol, events, ack: answer(Answer::HelloAck(ack)) })
 }
 
 /// One worker at the other end of a stream.
@@ -93,20 +83,49 @@ impl Protocol for Worker {
         &self.caller
     }
 
-    fn is_credit(event: &WorkerEvent) -> bool {
-        matches!(event.event, Some(Event::Ready(_)))
+    fn credit(&mut self, event: WorkerEvent) -> Result<(Waiting, usize), WorkerEvent> {
+        let Some(Event::Ready(ready)) = event.event else {
+            return Err(event);
+        };
+        let had = Arc::clone(&self.last);
+        let request = self.request(ready);
+        let bytes = credit_bytes(&request, Arc::ptr_eq(&had, &request));
+        Ok((Waiting::Credit { request, drawn: false, _work: None }, bytes))
+    }
+
+    fn post_credit(
+        &mut self,
+        credit: Waiting,
+        slots: &mut Slots<'_>,
+    ) -> Result<Waiting, ServerEvent> {
+        let Waiting::Credit { request, drawn, .. } = credit else {
+            return Ok(credit);
+        };
+        let service = &self.app.service;
+        let (claim, wait) =
+            service.claim_command(&self.caller, &request).map_err(|error| refusal(&error))?;
+        // A credit is never refused for its rate: it waits a little longer.
+        let limited = !drawn && check_worker_rate(&self.app, &self.caller, "claimTask").is_err();
+        let reply = slots.reply.reply(0);
+        let _work = if limited || service.engine.shards() > 1 {
+            Some(self.claim(claim, wait, limited, reply))
+        } else {
+            slots.out.push(EngineRequest::with(Command::Claim(claim), reply, wait));
+            None
+        };
+        Ok(Waiting::Credit { request, drawn: true, _work })
     }
 
     fn begin(&mut self, event: WorkerEvent, slots: &mut Slots<'_>) -> Begun<Worker> {
         match event.event {
-            Some(Event::Ready(ready)) => self.ready(ready, slots),
             Some(Event::Result(result)) => self.result(result, slots),
             Some(Event::ResultBatch(batch)) => self.result_batch(batch, slots),
             Some(Event::Heartbeat(heartbeat)) => self.heartbeat(heartbeat),
             Some(Event::Nack(nack)) => self.nack(nack),
             Some(Event::Abandon(abandon)) => self.abandon(abandon),
             Some(Event::Hello(_)) => mistake("Hello comes first, and once"),
-            None => mistake("unknown event"),
+            // Readys are credits.
+            Some(Event::Ready(_)) | None => mistake("unknown event"),
         }
     }
 
@@ -117,7 +136,7 @@ impl Protocol for Worker {
         answer: EngineAnswer,
     ) -> After<ServerEvent> {
         match event {
-            Waiting::Credit(request) => self.claimed(request, claimed(answer)),
+            Waiting::Credit { request, .. } => self.claimed(request.count <= 1, claimed(answer)),
             Waiting::Result(id) => {
                 let error = submitted(answer).err();
                 After::Answer(result_answer(std::mem::take(id), error.as_ref()))
@@ -138,12 +157,21 @@ impl Protocol for Worker {
 
 /// What is remembered of events that were posted.
 pub(super) enum Waiting {
-    /// What a Ready asked for.
-    Credit(Arc<ClaimRequest>),
+    /// What a Ready asked for, whether it has drawn its token of the tenant's rate, and what claims for it.
+    Credit { request: Arc<ClaimRequest>, drawn: bool, _work: Option<Running> },
     /// The task of a result.
     Result(String),
     /// The acknowledgements of a batch, as far as they are there.
     Batch { acks: Vec<ResultAck>, missing: usize },
+}
+
+/// A claim that runs by itself until nobody waits for it.
+pub(super) struct Running(AbortHandle);
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
 }
 
 impl Worker {
@@ -159,22 +187,6 @@ impl Worker {
         let work: BoxFuture<'static, ServerEvent> =
             Box::pin(work(Arc::clone(&self.app), Arc::clone(&self.caller)));
         Begun::Acknowledged(work, BASE + bytes)
-    }
-
-    fn ready(&mut self, ready: Ready, slots: &mut Slots<'_>) -> Begun<Worker> {
-        let request = self.request(ready);
-        if check_worker_rate(&self.app, &self.caller, "claimTask").is_err() {
-            // A credit is never refused for its rate: it waits a little longer.
-            return Begun::Credit(self.credit(&request, Some(RETRY), false));
-        }
-        match self.app.service.claim_request(&self.caller, &request, slots.credit.reply(0)) {
-            Ok(Some(claim)) => {
-                slots.out.push(claim);
-                Begun::PostedCredit(Waiting::Credit(request))
-            }
-            Ok(None) => Begun::Credit(self.credit(&request, None, true)),
-            Err(error) => Begun::Answered(refusal(&error)),
-        }
     }
 
     /// What a Ready asks for: most ask for the same as the one before.
@@ -197,51 +209,36 @@ impl Worker {
         Arc::clone(&self.last)
     }
 
-    /// What a posted credit comes to. One that the engine could not keep goes on by itself.
-    fn claimed(
-        &self,
-        request: &Arc<ClaimRequest>,
-        tasks: Result<Vec<Task>, ServiceError>,
-    ) -> After<ServerEvent> {
+    /// What a posted credit comes to. One that the engine could not keep begins anew.
+    fn claimed(&self, single: bool, tasks: Result<Vec<Task>, ServiceError>) -> After<ServerEvent> {
         match tasks {
-            Ok(tasks) if !tasks.is_empty() => {
-                After::Answer(assignment(&self.app, tasks, request.count <= 1))
-            }
+            Ok(tasks) if !tasks.is_empty() => After::Answer(assignment(&self.app, tasks, single)),
             _ if self.app.service.is_draining() => After::Nothing,
-            Ok(_) => After::Credit(self.credit(request, None, true)),
+            Ok(_) => After::Again(SHORT),
             Err(error) if error.kind == Kind::Unavailable => {
                 if let Some(what) = Refused::from_code(error.code) {
                     self.app.metrics.refused(&self.caller.tenant, what);
                 }
-                After::Credit(self.credit(request, Some(RETRY), true))
+                After::Again(RETRY)
             }
             Err(error) => After::Answer(refusal(&error)),
         }
     }
 
-    /// A credit that is held here, beginning after a pause. One that has not drawn its token of the tenant's rate
-    /// yet waits for it.
-    fn credit(
-        &self,
-        request: &Arc<ClaimRequest>,
-        pause: Option<Duration>,
-        drawn: bool,
-    ) -> BoxFuture<'static, Option<ServerEvent>> {
+    /// Claims where more has to be done than to post it: in several shards, or not before the tenant may ask again.
+    fn claim(&self, claim: Claim, wait: Millis, limited: bool, reply: ReplyTo) -> Running {
         let (app, caller) = (Arc::clone(&self.app), Arc::clone(&self.caller));
-        let request = Arc::clone(request);
-        Box::pin(async move {
-            if let Some(pause) = pause {
-                tokio::time::sleep(pause).await;
-            }
-            if !drawn {
+        let work = tokio::spawn(async move {
+            if limited {
+                tokio::time::sleep(RETRY).await;
                 wait_for_rate(&app, &caller).await;
             }
-            match hold(&app, &caller, &request).await {
-                Ok(tasks) if tasks.is_empty() => None,
-                Ok(tasks) => Some(assignment(&app, tasks, request.count <= 1)),
-                Err(error) => Some(refusal(&error)),
+            let answer = app.service.engine.claim(claim, wait).await;
+            if let Err(Ok(Reply::Claimed(tasks))) = reply.send(answer) {
+                app.service.engine.give_back(tasks);
             }
-        })
+        });
+        Running(work.abort_handle())
     }
 
     fn result(&self, result: Outcome, slots: &mut Slots<'_>) -> Begun<Worker> {
@@ -256,7 +253,7 @@ impl Worker {
                 result_answer(id, done.err().as_ref())
             });
         }
-        match self.app.service.submit_request(&self.caller, &id, request, slots.ack.reply(0)) {
+        match self.app.service.submit_request(&self.caller, &id, request, slots.reply.reply(0)) {
             Ok(submit) => {
                 slots.out.push(submit);
                 Begun::Posted(Waiting::Result(id), bytes)
@@ -294,7 +291,7 @@ impl Worker {
         let mut acks = Vec::with_capacity(requests.len());
         let mut missing = 0;
         for (index, (id, request)) in (0..).zip(requests) {
-            let reply = slots.ack.reply(index);
+            let reply = slots.reply.reply(index);
             let error = match service.submit_request(&self.caller, &id, request, reply) {
                 Ok(submit) => {
                     slots.out.push(submit);
@@ -394,26 +391,6 @@ impl Worker {
     }
 }
 
-/// Holds a credit until there is a task, however long. None at all only when the server stops.
-async fn hold(
-    app: &App,
-    caller: &Principal,
-    request: &ClaimRequest,
-) -> Result<Vec<Task>, ServiceError> {
-    let mut pause = RETRY;
-    loop {
-        match app.service.claim(caller, request).await {
-            Ok(tasks) if tasks.is_empty() && !app.service.is_draining() => {}
-            Err(error) if error.kind == Kind::Unavailable && !app.service.is_draining() => {
-                tokio::time::sleep(pause).await;
-                pause = (pause * 2).min(RETRY_MAX);
-            }
-            Err(error) if error.kind == Kind::Unavailable => return Ok(Vec::new()),
-            done => return done,
-        }
-    }
-}
-
 /// Returns when the tenant may ask again.
 async fn wait_for_rate(app: &App, caller: &Principal) {
     while let Err(limited) = check_worker_rate(app, caller, "claimTask") {
@@ -436,6 +413,14 @@ fn assignment(app: &App, tasks: Vec<Task>, single: bool) -> ServerEvent {
     } else {
         answer(Answer::TaskBatch(TaskBatch { tasks: tasks.collect() }))
     }
+}
+
+/// About how many bytes a wait for work takes, here and in the engine, which keeps a line for each command.
+fn credit_bytes(request: &ClaimRequest, shared: bool) -> usize {
+    let commands = request.commands.iter();
+    let own: usize =
+        commands.map(|command| if shared { 32 } else { 256 + 2 * command.len() }).sum();
+    BASE + own
 }
 
 fn submit_request(result: Outcome) -> (String, SubmitRequest) {

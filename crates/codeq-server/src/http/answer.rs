@@ -1,9 +1,16 @@
 //! Building answers.
 
-use axum::body::Body;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+
+use axum::body::{Body, HttpBody};
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::Response;
+use bytes::Bytes;
+use hyper::body::{Frame, SizeHint};
 use serde::Serialize;
+
+use crate::limits::budget::Hold;
 
 /// The content type of answers.
 pub const JSON: HeaderValue = HeaderValue::from_static("application/json");
@@ -37,4 +44,32 @@ pub fn status_only(status: StatusCode) -> Response {
     let mut response = Response::new(Body::empty());
     *response.status_mut() = status;
     response
+}
+
+/// A body whose bytes are counted until they are sent.
+pub struct Counted {
+    /// The body.
+    pub body: Body,
+    /// Its bytes.
+    pub hold: Hold,
+}
+
+impl HttpBody for Counted {
+    type Data = Bytes;
+    type Error = axum::Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
+        Pin::new(&mut self.body).poll_frame(cx)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
 }

@@ -2,6 +2,7 @@
 
 use std::borrow::Cow;
 use std::sync::Arc;
+use std::time::Duration;
 
 use axum::http::HeaderMap;
 use axum::response::Response;
@@ -12,6 +13,7 @@ use super::App;
 use super::problem::Problem;
 use super::wire::{ResultBody, TaskBody, Times};
 use crate::auth::{EventTypes, Principal, Scopes};
+use crate::limits::budget::{HeldFor, Hold, Share};
 use crate::observe::trace::TraceContext;
 use crate::service::{Service, ServiceError};
 use codeq_core::command::Millis;
@@ -42,6 +44,8 @@ pub struct Call {
     pub trace: Option<TraceContext>,
     /// Where the request comes from.
     pub peer: Option<std::net::IpAddr>,
+    /// The bytes that may be held for the caller.
+    pub share: Arc<Share>,
 }
 
 impl Call {
@@ -58,6 +62,14 @@ impl Call {
     /// The date of a deadline that counts by engine time, as the wall clock goes now.
     pub fn date_of(&self, deadline: Millis) -> String {
         self.times().text(self.service().engine.now().date_of(deadline))
+    }
+
+    /// Bytes for what an answer is made of, if there is room for them soon.
+    pub async fn hold(&self, bytes: usize) -> Result<Hold, ServiceError> {
+        /// How long to wait for room before the request is refused.
+        const PATIENCE: Duration = Duration::from_secs(1);
+        let hold = self.share.hold_within(HeldFor::Answers, bytes, PATIENCE).await;
+        hold.ok_or_else(ServiceError::overloaded)
     }
 
     /// A task for the client.

@@ -3,12 +3,14 @@
 use std::sync::Arc;
 
 use axum::http::StatusCode;
+use codeq_core::view::Task;
 use serde::{Deserialize, Serialize};
 
 use super::call::{Answer, Call};
 use super::endpoint::no_content;
 use super::wire::TaskBody;
 use super::{answer, json};
+use crate::limits::budget::HeldFor;
 use crate::service::ServiceError;
 use crate::service::claim::{CLAIM_WAIT_MAX, ClaimRequest};
 
@@ -38,9 +40,20 @@ impl Request {
     }
 }
 
+/// Claims. Tasks that there is no room for are given back: their worker would not hear of them soon.
+async fn claim(call: &Call, request: &ClaimRequest) -> Result<Vec<Task>, ServiceError> {
+    let tasks = call.service().claim(&call.caller, request).await?;
+    let bytes = tasks.iter().map(Task::bytes).sum();
+    if call.share.hold(HeldFor::Answers, bytes).is_none() {
+        call.service().engine.give_back(tasks);
+        return Err(ServiceError::overloaded());
+    }
+    Ok(tasks)
+}
+
 pub async fn one(call: Call) -> Answer {
     let request: Request = json::parse_or_default(&call.body)?;
-    let tasks = call.service().claim(&call.caller, &request.claim(1)?).await?;
+    let tasks = claim(&call, &request.claim(1)?).await?;
     Ok(match tasks.first() {
         Some(task) => answer::json(StatusCode::OK, &call.task(task)),
         None => no_content(),
@@ -50,7 +63,7 @@ pub async fn one(call: Call) -> Answer {
 pub async fn batch(call: Call) -> Answer {
     let request: Request = json::parse(&call.body)?;
     let count = call.service().check_claim_count(request.count.unwrap_or(0))?;
-    let tasks = call.service().claim(&call.caller, &request.claim(count)?).await?;
+    let tasks = claim(&call, &request.claim(count)?).await?;
     if tasks.is_empty() {
         return Ok(no_content());
     }

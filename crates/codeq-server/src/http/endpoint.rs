@@ -4,6 +4,7 @@ use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use axum::body::{Body, HttpBody};
 use axum::extract::{FromRequestParts, RawPathParams, Request};
 use axum::http::request::Parts;
 use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
@@ -14,14 +15,18 @@ use tracing::Instrument;
 
 use super::call::{Call, nobody};
 use super::problem::Problem;
-use super::routes::{Access, BodyLimit, Route};
+use super::routes::{Access, BodyLimit, Route, Verb};
 use super::{App, answer, body};
 use crate::auth::{Principal, Role, bearer_token};
+use crate::limits::budget::{HeldFor, Hold, Share};
 use crate::limits::{Allowance, LimitScope};
 use crate::net::Peer;
 use crate::observe::Refused;
 use crate::observe::trace::{self, TraceContext};
 use crate::service::{Kind, ServiceError};
+
+/// What a request takes beside its body and a long answer.
+const REQUEST_BYTES: usize = 4 << 10;
 
 const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 const RATE_LIMIT: HeaderName = HeaderName::from_static("ratelimit");
@@ -37,6 +42,7 @@ struct Seen {
     tenant: Option<Arc<str>>,
     subject: Option<Arc<str>>,
     code: &'static str,
+    share: Option<Arc<Share>>,
     allowance: Option<(LimitScope, Allowance)>,
 }
 
@@ -51,6 +57,7 @@ impl Seen {
             tenant: None,
             subject: None,
             code: "",
+            share: None,
             allowance: None,
         }
     }
@@ -67,6 +74,7 @@ pub async fn run(app: Arc<App>, route: &'static Route, request: Request) -> Resp
         tracing::error!(target: "codeq::http", operation = route.operation, "a handler panicked");
         Err(ServiceError::new(Kind::Internal, "internal", "internal error").into())
     });
+    let answer = answer.and_then(|response| counted(route, &seen, response));
     let response = finish(&app, &mut seen, answer);
     trace::answered(&span, &seen.method, seen.path, response.status().as_u16());
     response
@@ -86,12 +94,19 @@ async fn serve(
     seen: &mut Seen,
 ) -> Result<Response, Problem> {
     let (mut parts, body) = request.into_parts();
+    // A body that nobody reads is not kept either.
+    let body = Some(body).filter(|_| route.body != BodyLimit::None);
     let caller = admit(app, route, &parts.headers, seen).await?;
+    let (share, hold) = hold_request(app, route, &caller)?;
+    seen.share = Some(Arc::clone(&share)).filter(|_| route.access != Access::Open);
     let (name, second) = path_params(&mut parts).await?;
-    let body = match route.body {
-        BodyLimit::None => Bytes::new(),
-        BodyLimit::Small => body::read(&app.edge, &parts, body, app.edge.body_max).await?,
-        BodyLimit::Batch => body::read(&app.edge, &parts, body, app.edge.batch_body_max).await?,
+    let max = match route.body {
+        BodyLimit::Batch => app.edge.batch_body_max,
+        _ => app.edge.body_max,
+    };
+    let (body, _hold) = match body {
+        Some(body) => (body::read(&app.edge, &parts, body, max, hold).await?, None),
+        None => (Bytes::new(), Some(hold)),
     };
     let call = Call {
         app: Arc::clone(app),
@@ -103,8 +118,40 @@ async fn serve(
         headers: parts.headers,
         body,
         trace,
+        share,
     };
     (route.handler)(call).await
+}
+
+/// Counts a request. Probes are answered however little room there is: they have no body, and small answers.
+fn hold_request(
+    app: &App,
+    route: &Route,
+    caller: &Principal,
+) -> Result<(Arc<Share>, Hold), Problem> {
+    if route.access == Access::Open {
+        let share = Arc::clone(app.budget.strangers());
+        let hold = share.hold_anyway(HeldFor::Requests, REQUEST_BYTES);
+        return Ok((share, hold));
+    }
+    let share = app.budget.tenant(&caller.tenant);
+    let hold = share.hold(HeldFor::Requests, REQUEST_BYTES).ok_or_else(ServiceError::overloaded)?;
+    Ok((share, hold))
+}
+
+/// Counts the bytes of an answer until its client has taken them. Where there is no room for them, a read is refused;
+/// what is done is answered in any case: it is not longer than what asked for it.
+fn counted(route: &Route, seen: &Seen, response: Response) -> Result<Response, Problem> {
+    let bytes = response.body().size_hint().exact().unwrap_or(0);
+    let bytes = usize::try_from(bytes).unwrap_or(usize::MAX);
+    let (Some(share), true) = (&seen.share, bytes > REQUEST_BYTES) else {
+        return Ok(response);
+    };
+    let hold = match route.verb {
+        Verb::Get => share.hold(HeldFor::Answers, bytes).ok_or_else(ServiceError::overloaded)?,
+        _ => share.hold_anyway(HeldFor::Answers, bytes),
+    };
+    Ok(response.map(|body| Body::new(answer::Counted { body, hold })))
 }
 
 /// Who is calling, if they may, and not too often.

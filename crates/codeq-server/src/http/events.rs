@@ -16,10 +16,14 @@ use super::wire::{Times, status_text};
 use super::{App, answer};
 use crate::auth::SKEW_SECONDS;
 use crate::events::{Heard, Position, Reader};
+use crate::limits::budget::{HeldFor, Hold};
 use crate::service::{Kind, ServiceError};
 
 /// A comment that keeps proxies from closing a quiet stream.
 const KEEP_ALIVE: Duration = Duration::from_secs(15);
+
+/// What a stream takes: transitions that its client has not taken yet.
+const STREAM_BYTES: usize = 64 << 10;
 
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
@@ -43,6 +47,7 @@ struct Stream {
     command: Option<String>,
     ends: tokio::time::Instant,
     first: Option<String>,
+    _hold: Hold,
 }
 
 pub async fn stream(call: Call) -> Answer {
@@ -59,12 +64,15 @@ pub async fn stream(call: Call) -> Answer {
             ServiceError::new(Kind::Unavailable, "too_many_streams", "too many event streams");
         return Err(ServiceError { retry_after: Some(5), ..refused }.into());
     };
+    let hold =
+        call.share.hold(HeldFor::Answers, STREAM_BYTES).ok_or_else(ServiceError::overloaded)?;
     let first = if missed { missed_event(reader.position()) } else { String::new() };
     let stream = Stream {
         ends: token_end(&call),
         command: call.param("command").map(|text| text.to_ascii_lowercase()),
         app: Arc::clone(&call.app),
         reader,
+        _hold: hold,
         // Something at once, so that the client knows that it is connected.
         first: Some(format!("retry: 1000\n: connected\n\n{first}")),
     };

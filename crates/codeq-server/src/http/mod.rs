@@ -15,6 +15,8 @@ use axum::routing::{MethodFilter, MethodRouter, on};
 use crate::auth::Authenticator;
 use crate::config::Config;
 use crate::limits::RateLimiter;
+use crate::limits::budget::Budget;
+use crate::limits::memory::buffered_bytes;
 use crate::net::NetStats;
 use crate::observe::Metrics;
 use crate::service::Service;
@@ -61,6 +63,8 @@ pub struct App {
     pub auth: Authenticator,
     /// Rates.
     pub limiter: RateLimiter,
+    /// Bytes that are held for clients.
+    pub budget: Budget,
     /// Counting.
     pub metrics: Arc<Metrics>,
     /// The listener's numbers.
@@ -78,8 +82,6 @@ pub struct Edge {
     pub body_max: usize,
     /// Largest body of a batch.
     pub batch_body_max: usize,
-    /// Memory for large bodies.
-    pub room: body::Room,
     /// Time for a body.
     pub body_timeout: Duration,
     /// `/metrics` answers everybody, not only loopback.
@@ -92,11 +94,17 @@ impl Edge {
         Edge {
             body_max: config.http.max_body_bytes,
             batch_body_max: config.http.max_batch_body_bytes,
-            room: body::Room::new(config.http.max_batch_body_bytes),
             body_timeout: Duration::from_secs(config.http.body_timeout_seconds),
             metrics_public: config.metrics.public,
         }
     }
+}
+
+/// The bytes that may be held for clients, from the configuration or the machine.
+pub fn budget(config: &Config) -> Budget {
+    let largest = config.http.max_batch_body_bytes;
+    let set = config.http.max_buffered_bytes.map(|bytes| bytes.max(largest.saturating_mul(4)));
+    Budget::new(set.unwrap_or_else(|| buffered_bytes(largest)))
 }
 
 /// Serves every route of the list.

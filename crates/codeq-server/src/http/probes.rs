@@ -65,7 +65,8 @@ pub async fn metrics(call: Call) -> Answer {
 
 /// The metrics, on a port where whoever comes may read them.
 pub async fn metrics_alone(call: Call) -> Answer {
-    let text = call.app.metrics.render(&call.service().engine, &call.app.net).await;
+    let text =
+        call.app.metrics.render(&call.service().engine, &call.app.net, &call.app.budget).await;
     let media = HeaderValue::from_static(METRICS_CONTENT_TYPE);
     Ok(answer::bytes_as(StatusCode::OK, text, media))
 }

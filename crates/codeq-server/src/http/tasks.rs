@@ -4,7 +4,7 @@ use std::borrow::Cow;
 
 use axum::http::StatusCode;
 use codeq_core::history::{Entry, Event};
-use codeq_core::limits::LIST_MAX;
+use codeq_core::limits::{LIST_BYTES_MAX, LIST_MAX};
 use codeq_core::read::ListQuery;
 use serde::Serialize;
 
@@ -113,6 +113,8 @@ pub async fn page(call: Call, mut query: ListQuery) -> Answer {
     if let Some(text) = call.param("filter") {
         filter::apply(&text, &mut query)?;
     }
+    // Before the tasks are read: many who list at once would have them all in memory.
+    let _page = call.hold(LIST_BYTES_MAX).await?;
     let cursor = call.param("cursor");
     let TaskPage { items, next } =
         call.service().list(&call.caller, query, cursor.as_deref()).await?;

@@ -1,4 +1,5 @@
-//! How often a tenant may ask: one token bucket for each tenant and scope.
+//! How often a tenant may ask: one token bucket for each tenant and scope. And how many bytes are held for it:
+//! [`budget`].
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -8,6 +9,9 @@ use parking_lot::Mutex;
 use tokio::time::Instant;
 
 use crate::config::{RateLimit, RateLimits};
+
+pub mod budget;
+pub mod memory;
 
 /// Most buckets at once. Buckets that are full again say nothing and are dropped first.
 pub const BUCKETS_MAX: usize = 100_000;

@@ -15,6 +15,7 @@ use std::time::Duration;
 
 pub use accept::serve;
 pub use host::Hosts;
+pub(crate) use protocol::H2_STREAM_WINDOW;
 pub use tls::{TlsError, TlsFiles};
 
 mod accept;

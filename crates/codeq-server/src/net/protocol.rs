@@ -23,9 +23,10 @@ const H1_BUFFER: usize = 64 * 1024;
 const H2_HEADER_LIST: u32 = 24 * 1024;
 /// Requests at once on an HTTP/2 connection.
 const H2_STREAMS: u32 = 256;
-/// How much one connection, and one request, may send before it is read.
+/// How much one connection, and one request, may send before it is read. A stream that is not read for want of room
+/// counts with its window. The connection's also says how many small frames h2 keeps for streams that are not read.
 const H2_CONNECTION_WINDOW: u32 = 1024 * 1024;
-const H2_STREAM_WINDOW: u32 = 256 * 1024;
+pub(crate) const H2_STREAM_WINDOW: u32 = 128 * 1024;
 /// Response bytes held for one stream, beyond which its body is not asked for more.
 const H2_SEND_BUFFER: usize = 64 * 1024;
 /// Streams reset by the client before they were looked at, and streams reset for its errors:

@@ -17,6 +17,7 @@ use prometheus_client::registry::{Registry, Unit};
 use super::commands::Commands;
 use super::refusals::{Refusals, Refused};
 use super::scrape::{self, Depths};
+use crate::limits::budget::Budget;
 use crate::net::NetStats;
 
 /// The `Content-Type` of what [`Metrics::render`] gives.
@@ -211,12 +212,12 @@ impl Metrics {
     }
 
     /// The text that Prometheus reads; its type is [`METRICS_CONTENT_TYPE`].
-    pub async fn render(&self, engine: &Engine, net: &NetStats) -> String {
+    pub async fn render(&self, engine: &Engine, net: &NetStats, budget: &Budget) -> String {
         let _one = self.scrape.lock().await;
         let depths = Depths::gather(engine, &self.commands).await;
         let mut now = Registry::with_prefix(PREFIX);
         depths.register(&mut now);
-        scrape::register(&mut now, engine, net);
+        scrape::register(&mut now, engine, net, budget);
         let mut text = String::new();
         // Writing into a string does not fail; if a metric ever did, the rest is still worth reading.
         let _ = encode_registry(&mut text, &self.registry)

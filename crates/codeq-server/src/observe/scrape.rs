@@ -9,7 +9,7 @@ use codeq_core::callback::CallbackCounts;
 use codeq_core::rows::{Counts, QueueRow};
 use codeq_core::state::State;
 use codeq_engine::Engine;
-use prometheus_client::encoding::{EncodeMetric, MetricEncoder};
+use prometheus_client::encoding::{EncodeMetric, MetricEncoder, NoLabelSet};
 use prometheus_client::metrics::MetricType;
 use prometheus_client::metrics::counter::ConstCounter;
 use prometheus_client::metrics::gauge::ConstGauge;
@@ -18,15 +18,17 @@ use prometheus_client::registry::{Registry, Unit};
 use super::commands::{COMMANDS_MAX, Commands, OTHER};
 use super::log_writer;
 use super::process::Process;
+use crate::limits::budget::{Budget, KINDS};
 use crate::net::NetStats;
 
 /// No tenant more is looked at under one lock once so many queues were: the shard waits that long.
 const QUEUES_PER_LOOK: usize = 1_000;
 
 /// Adds what is true now of engine, sockets and process.
-pub fn register(registry: &mut Registry, engine: &Engine, net: &NetStats) {
+pub fn register(registry: &mut Registry, engine: &Engine, net: &NetStats, budget: &Budget) {
     of_engine(registry, engine);
     of_net(registry, net);
+    of_budget(registry, budget);
     of_process(registry, Process::now());
 }
 
@@ -69,6 +71,52 @@ fn of_net(registry: &mut Registry, net: &NetStats) {
     ];
     for (name, help, counter) in counters {
         registry.register(name, help, ConstCounter::new(counter.load(Ordering::Relaxed)));
+    }
+}
+
+fn of_budget(registry: &mut Registry, budget: &Budget) {
+    let limit = ConstGauge::<u64>::new(budget.limit() as u64);
+    let help = "Bytes that may be held for clients at once";
+    registry.register_with_unit("held_limit", help, Unit::Bytes, limit);
+    let held = KINDS.map(|(kind, name)| (name, budget.bytes(kind) as u64));
+    let help = "Bytes that are held for clients";
+    registry.register_with_unit("held", help, Unit::Bytes, HeldBytes(held));
+    let refused = KINDS.map(|(kind, name)| (name, budget.refused(kind)));
+    let help = "How often there was no room for more bytes";
+    registry.register("held_refusals", help, HeldRefusals(refused));
+}
+
+#[derive(Debug)]
+struct HeldBytes([(&'static str, u64); KINDS.len()]);
+
+impl EncodeMetric for HeldBytes {
+    fn encode(&self, mut encoder: MetricEncoder<'_>) -> fmt::Result {
+        for (kind, bytes) in self.0 {
+            encoder.encode_family(&[("kind", kind)])?.encode_gauge(&bytes)?;
+        }
+        Ok(())
+    }
+
+    fn metric_type(&self) -> MetricType {
+        MetricType::Gauge
+    }
+}
+
+#[derive(Debug)]
+struct HeldRefusals([(&'static str, u64); KINDS.len()]);
+
+impl EncodeMetric for HeldRefusals {
+    fn encode(&self, mut encoder: MetricEncoder<'_>) -> fmt::Result {
+        for (kind, count) in self.0 {
+            let labels = [("kind", kind)];
+            let mut family = encoder.encode_family(&labels)?;
+            family.encode_counter::<NoLabelSet, _, u64>(&count, None)?;
+        }
+        Ok(())
+    }
+
+    fn metric_type(&self) -> MetricType {
+        MetricType::Counter
     }
 }
 

@@ -2,12 +2,12 @@
 
 use std::sync::Arc;
 
-use codeq_core::command::{Claim, Command, Selector};
+use codeq_core::command::{Claim, Millis, Selector};
 use codeq_core::limits::COMMAND_BYTES_MAX;
 use codeq_core::names::cut;
 use codeq_core::reply::Reply;
 use codeq_core::view::Task;
-use codeq_engine::request::{Answer, ReplyTo, Request};
+use codeq_engine::request::Answer;
 
 use super::trace::span_of;
 use super::{Service, ServiceError, seconds};
@@ -43,20 +43,13 @@ impl Service {
         claimed(self.engine.claim(self.command(caller, request)?, wait).await)
     }
 
-    /// What to post for a claim; the answer goes to `reply`, and [`claimed`] reads it. Only where there is one
-    /// shard; none otherwise.
-    pub fn claim_request(
+    /// What to post for a claim, and how long it waits; [`claimed`] reads the answer.
+    pub fn claim_command(
         &self,
         caller: &Principal,
         request: &ClaimRequest,
-        reply: ReplyTo,
-    ) -> Result<Option<Request>, ServiceError> {
-        if self.engine.shards() > 1 {
-            return Ok(None);
-        }
-        let wait = seconds(request.wait_seconds);
-        let claim = self.command(caller, request)?;
-        Ok(Some(Request::with(Command::Claim(claim), reply, wait)))
+    ) -> Result<(Claim, Millis), ServiceError> {
+        Ok((self.command(caller, request)?, seconds(request.wait_seconds)))
     }
 
     fn command(&self, caller: &Principal, request: &ClaimRequest) -> Result<Claim, ServiceError> {

@@ -105,6 +105,11 @@ impl ServiceError {
         ServiceError { field: Some(field), ..self }
     }
 
+    /// There is no room for this now, here or in the engine.
+    pub(crate) fn overloaded() -> ServiceError {
+        EngineError::Overloaded.into()
+    }
+
     /// An answer that the engine does not give to this command: a mistake of ours.
     pub(crate) fn unexpected() -> ServiceError {
         ServiceError::new(Kind::Internal, "internal", "internal error")

@@ -20,6 +20,7 @@ mod credits;
 mod endings;
 mod hello;
 mod load;
+mod memory;
 mod rates;
 mod rights;
 mod services;

@@ -20,5 +20,6 @@ mod fairness;
 mod idempotency;
 mod lifecycle;
 mod long_poll;
+mod memory;
 mod restart;
 mod tenancy;

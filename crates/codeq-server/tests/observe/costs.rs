@@ -7,6 +7,7 @@ use codeq_core::effect::Effect;
 use codeq_core::history::Event;
 use codeq_core::place::Place;
 use codeq_engine::Observer;
+use codeq_server::limits::budget::Budget;
 use codeq_server::net::NetStats;
 use codeq_server::observe::Metrics;
 
@@ -57,7 +58,7 @@ async fn costs_of_a_scrape_with_ten_thousand_queues() {
     }
     for _ in 0..5 {
         let start = Instant::now();
-        let text = metrics.render(&engine, &NetStats::default()).await;
+        let text = metrics.render(&engine, &NetStats::default(), &Budget::new(1)).await;
         println!("{:?} for {} bytes", start.elapsed(), text.len());
     }
 }

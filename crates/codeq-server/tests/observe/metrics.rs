@@ -10,6 +10,7 @@ use codeq_core::history::Event;
 use codeq_core::place::Place;
 use codeq_core::reply::Reply;
 use codeq_engine::Observer;
+use codeq_server::limits::budget::Budget;
 use codeq_server::net::NetStats;
 use codeq_server::observe::{COMMANDS_MAX, Metrics};
 
@@ -175,7 +176,7 @@ async fn everything_else_is_there_and_the_text_is_valid() {
     net.open.store(3, Ordering::Relaxed);
     net.accepted.store(5, Ordering::Relaxed);
     net.refused.store(2, Ordering::Relaxed);
-    let read = Exposition::parse(&metrics.render(&engine, &net).await);
+    let read = Exposition::parse(&metrics.render(&engine, &net, &Budget::new(1)).await);
     let requests = "codeq_http_requests_total{operation=\"createTask\"";
     let delivered = "codeq_webhook_deliveries_total{kind=\"result\",outcome=\"success\"}";
     let limited = "codeq_rate_limit_hits_total{scope=\"producer\",operation=\"createTask\"}";

@@ -12,6 +12,7 @@ use codeq_core::place::Place;
 use codeq_core::reply::{Enqueued, Reply};
 use codeq_core::view::Task;
 use codeq_engine::{Engine, Options, SharedObserver};
+use codeq_server::limits::budget::Budget;
 use codeq_server::net::NetStats;
 use codeq_server::observe::Metrics;
 
@@ -31,7 +32,7 @@ pub async fn open(dir: &Path, metrics: &Arc<Metrics>, shards: u16) -> Engine {
 }
 
 pub async fn scrape(metrics: &Metrics, engine: &Engine) -> Exposition {
-    Exposition::parse(&metrics.render(engine, &NetStats::default()).await)
+    Exposition::parse(&metrics.render(engine, &NetStats::default(), &Budget::new(1)).await)
 }
 
 pub fn new_task(command: &str) -> NewTask {

@@ -26,6 +26,7 @@ use super::read::shown;
 const BODY_BYTES: RangeInclusive<u64> = 1 << 10..=64 << 20;
 /// Bounds of bodies that may hold artifacts.
 const BATCH_BODY_BYTES: RangeInclusive<u64> = 1 << 10..=1 << 30;
+const BUFFERED_BYTES: RangeInclusive<u64> = 1 << 20..=1 << 40;
 /// Bounds of an artifact.
 const ARTIFACT_BYTES: RangeInclusive<u64> = 1..=1 << 30;
 /// Bounds of time limits in seconds.
@@ -133,6 +134,9 @@ impl Config {
         let mut range = |key, value, range| in_range(problems, key, value, range);
         range("http.maxBodyBytes", http.max_body_bytes as u64, BODY_BYTES);
         range("http.maxBatchBodyBytes", http.max_batch_body_bytes as u64, BATCH_BODY_BYTES);
+        if let Some(bytes) = http.max_buffered_bytes {
+            range("http.maxBufferedBytes", bytes as u64, BUFFERED_BYTES);
+        }
         range("artifacts.maxBytes", self.artifacts.max_bytes as u64, ARTIFACT_BYTES);
         range("http.maxConnections", http.max_connections as u64, 1..=CONNECTIONS_MAX);
         range("http.headerTimeoutSeconds", http.header_timeout_seconds, TIMEOUT_SECONDS);

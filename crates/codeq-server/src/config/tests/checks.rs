@@ -31,6 +31,7 @@ fn bounds_of_numbers() {
         ("shutdownGraceSeconds", [0, 3_600], [3_601, 9_999]),
         ("http.maxBodyBytes", [1_024, 16_777_216], [1_023, 16_777_217]),
         ("http.maxBatchBodyBytes", [1_048_576, 1_073_741_824], [1_023, 1_073_741_825]),
+        ("http.maxBufferedBytes", [1_048_576, 1_099_511_627_776], [1_048_575, 1_099_511_627_777]),
         ("artifacts.maxBytes", [1, 1_073_741_824], [0, 1_073_741_825]),
         ("http.maxConnections", [1, 1_000_000], [0, 1_000_001]),
         ("http.headerTimeoutSeconds", [1, 3_600], [0, 3_601]),

@@ -7,8 +7,8 @@ use serde_json::Value;
 use super::*;
 use crate::config::keys::KEYS;
 use crate::config::{
-    AuthConfig, Config, DEFAULT_YAML, JwtConfig, MetricsConfig, RateLimit, RateLimits, StaticToken,
-    TenantLimits, TlsConfig, TracingConfig,
+    AuthConfig, Config, DEFAULT_YAML, HttpConfig, JwtConfig, MetricsConfig, RateLimit, RateLimits,
+    StaticToken, TenantLimits, TlsConfig, TracingConfig,
 };
 
 /// A configuration in which nothing is left out.
@@ -35,6 +35,7 @@ fn full() -> Config {
             max_pending_bytes: Some(1),
             max_stored_bytes: Some(1),
         },
+        http: HttpConfig { max_buffered_bytes: Some(1), ..HttpConfig::default() },
         tls: TlsConfig { cert_file: Some("c".into()), key_file: Some("k".into()) },
         metrics: MetricsConfig { addr: Some(([127, 0, 0, 1], 1).into()), public: true },
         tracing: TracingConfig { otlp_endpoint: Some("http://c".to_owned()), ..Default::default() },

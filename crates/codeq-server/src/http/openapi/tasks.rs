@@ -46,7 +46,7 @@ pub fn paged(operation: Operation) -> Operation {
                  A value with spaces stands in double quotes.";
     operation
         .query("filter", about, filter())
-        .query("limit", "Tasks on the page.", limit)
+        .query("limit", "Tasks on the page. It ends before it has more than 4 MiB of them.", limit)
         .query(
             "cursor",
             "`nextCursor` of the page before, with the same other parameters.",

@@ -1,0 +1,369 @@
+//! What a client sends on a stream, message by message.
+//!
+//! Memory grows with the bytes that have come, never with those that a client says will come: a prefix of five bytes
+//! may announce megabytes.
+
+use std::marker::PhantomData;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use axum::body::{Body, HttpBody};
+use bytes::{Buf, Bytes, BytesMut};
+use codeq_proto::codec;
+use tokio::time::{Instant, Sleep, sleep, sleep_until};
+use tonic::{Code, Status};
+
+use super::session::STEP;
+use crate::limits::budget::{HeldFor, Hold, Share};
+
+/// Longest Hello. A token of the longest kind goes into the metadata.
+pub(super) const HELLO_BYTES_MAX: usize = 16 << 10;
+/// Longest message after it: what gRPC servers take unless they are told otherwise.
+pub(super) const MESSAGE_BYTES_MAX: usize = 4 << 20;
+/// Time from a message's first byte to its last.
+const PATIENCE: Duration = Duration::from_secs(30);
+/// Pause before it is looked again whether there is room for more bytes.
+const RETRY: Duration = Duration::from_millis(100);
+/// Before each message: whether it is compressed, and its length.
+const PREFIX: usize = 5;
+/// A frame of HTTP/2.
+const FRAME: usize = 16 << 10;
+
+/// The messages of one stream.
+pub(super) struct Events<In> {
+    body: Body,
+    /// What has come of messages that are not whole.
+    buf: BytesMut,
+    max: usize,
+    hold: Hold,
+    ended: bool,
+    /// When the rest of a message must be here.
+    deadline: Option<Instant>,
+    timer: Option<Pin<Box<Sleep>>>,
+    /// Runs while there is no room for more bytes.
+    retry: Option<Pin<Box<Sleep>>>,
+    messages: PhantomData<fn() -> In>,
+}
+
+impl<In: codeq_proto::Message + Default> Events<In> {
+    /// The messages of a client that has not said who it is.
+    pub(super) fn new(body: Body, strangers: &Arc<Share>) -> Result<Events<In>, Status> {
+        let hold = strangers.hold(HeldFor::Streams, HELLO_BYTES_MAX);
+        let full = || Status::unavailable("too many streams wait for their Hello");
+        Ok(Events {
+            body,
+            buf: BytesMut::new(),
+            max: HELLO_BYTES_MAX,
+            hold: hold.ok_or_else(full)?,
+            ended: false,
+            deadline: None,
+            timer: None,
+            retry: None,
+            messages: PhantomData,
+        })
+    }
+
+    /// From here on the tenant's bytes count, and messages may be longer.
+    pub(super) fn admit(&mut self, share: &Arc<Share>) -> Result<(), Status> {
+        let full = || Status::resource_exhausted("the server holds too much for this tenant");
+        self.hold = share.hold(HeldFor::Streams, HELLO_BYTES_MAX).ok_or_else(full)?;
+        self.max = MESSAGE_BYTES_MAX;
+        Ok(())
+    }
+
+    /// The next message.
+    pub(super) async fn message(&mut self) -> Result<Option<In>, Status> {
+        std::future::poll_fn(|cx| self.poll_next(cx)).await.transpose()
+    }
+
+    /// Nobody reads for now: the time that this takes is not the client's.
+    pub(super) fn pause(&mut self) {
+        self.deadline = None;
+    }
+
+    /// The next message; none at the end.
+    pub(super) fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<In, Status>>> {
+        loop {
+            match self.whole() {
+                Ok(Some(message)) => {
+                    self.deadline = None;
+                    return Poll::Ready(Some(codec::decode(message)));
+                }
+                Ok(None) => {}
+                Err(status) => return Poll::Ready(Some(Err(status))),
+            }
+            if self.ended {
+                return Poll::Ready(if self.buf.is_empty() {
+                    None
+                } else {
+                    self.buf.clear();
+                    Some(Err(Status::internal("the stream ended inside of a message")))
+                });
+            }
+            if !self.has_room(cx) {
+                return Poll::Pending;
+            }
+            match Pin::new(&mut self.body).poll_frame(cx) {
+                Poll::Ready(Some(Ok(frame))) => {
+                    if let Ok(data) = frame.into_data() {
+                        self.buf.extend_from_slice(&data);
+                    }
+                }
+                Poll::Ready(Some(Err(error))) => {
+                    self.ended = true;
+                    let status = Status::from_error(Box::new(error));
+                    // The client has gone: what it said before stands.
+                    if status.code() == Code::Cancelled {
+                        self.buf.clear();
+                        return Poll::Ready(None);
+                    }
+                    return Poll::Ready(Some(Err(status)));
+                }
+                Poll::Ready(None) => self.ended = true,
+                Poll::Pending if self.buf.is_empty() => return Poll::Pending,
+                Poll::Pending => {
+                    std::task::ready!(self.poll_late(cx));
+                    self.ended = true;
+                    self.buf.clear();
+                    let late = "the rest of a message did not come in time";
+                    return Poll::Ready(Some(Err(Status::deadline_exceeded(late))));
+                }
+            }
+        }
+    }
+
+    /// A message that has come as a whole.
+    fn whole(&mut self) -> Result<Option<Bytes>, Status> {
+        let Some([compressed, length @ ..]) = self.buf.first_chunk::<PREFIX>() else {
+            return Ok(None);
+        };
+        let (compressed, length) = (*compressed, u32::from_be_bytes(*length) as usize);
+        if compressed != 0 {
+            self.ended = true;
+            return Err(Status::internal("a message is compressed, which was not agreed on"));
+        }
+        if length > self.max {
+            self.ended = true;
+            let max = self.max;
+            let text = format!("a message has {length} bytes, the limit is {max}");
+            return Err(Status::out_of_range(text));
+        }
+        if self.buf.len() < PREFIX + length {
+            return Ok(None);
+        }
+        self.buf.advance(PREFIX);
+        Ok(Some(self.buf.split_to(length).freeze()))
+    }
+
+    /// Whether there is room for another frame.
+    fn has_room(&mut self, cx: &mut Context<'_>) -> bool {
+        if self.max == HELLO_BYTES_MAX {
+            return true;
+        }
+        loop {
+            let wanted = (self.buf.len() + FRAME).max(self.buf.capacity());
+            if self.hold.fit(wanted, STEP) {
+                self.retry = None;
+                return true;
+            }
+            self.deadline = None;
+            let retry = self.retry.get_or_insert_with(|| {
+                self.hold.refused();
+                Box::pin(sleep(RETRY))
+            });
+            if retry.as_mut().poll(cx).is_pending() {
+                return false;
+            }
+            retry.as_mut().reset(Instant::now() + RETRY);
+        }
+    }
+
+    /// Ready when the rest of a message is late. A timer that is early is left alone and set anew when it fires: most
+    /// messages are whole before.
+    fn poll_late(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        let deadline = *self.deadline.get_or_insert_with(|| Instant::now() + PATIENCE);
+        let timer = self.timer.get_or_insert_with(|| Box::pin(sleep_until(deadline)));
+        loop {
+            std::task::ready!(timer.as_mut().poll(cx));
+            if Instant::now() >= deadline {
+                return Poll::Ready(());
+            }
+            timer.as_mut().reset(deadline);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use codeq_proto::Message;
+    use codeq_proto::producer::producer_event::Event;
+    use codeq_proto::producer::{CreateTask, Hello, ProducerEvent};
+    use futures_util::stream::unfold;
+    use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
+
+    use crate::limits::budget::Budget;
+
+    struct Client {
+        /// None once nothing more is sent.
+        send: Option<UnboundedSender<Bytes>>,
+        events: Events<ProducerEvent>,
+    }
+
+    fn stranger(budget: &Budget) -> Client {
+        let (send, receive) = unbounded_channel();
+        let pieces = unfold(receive, |mut receive: UnboundedReceiver<Bytes>| async move {
+            Some((Ok::<_, std::io::Error>(receive.recv().await?), receive))
+        });
+        let events = Events::new(Body::from_stream(pieces), budget.strangers()).unwrap();
+        Client { send: Some(send), events }
+    }
+
+    fn admitted(budget: &Budget) -> Client {
+        let mut client = stranger(budget);
+        client.events.admit(&budget.tenant(&"a".into())).unwrap();
+        client
+    }
+
+    impl Client {
+        fn send(&self, bytes: impl Into<Bytes>) {
+            self.send.as_ref().unwrap().send(bytes.into()).unwrap();
+        }
+
+        /// Nothing is there to be returned; what has come is read.
+        async fn reads(&mut self) {
+            let read = std::future::poll_fn(|cx| Poll::Ready(self.events.poll_next(cx)));
+            assert!(read.await.is_pending());
+        }
+
+        async fn fails(&mut self) -> Code {
+            self.events.message().await.unwrap_err().code()
+        }
+    }
+
+    fn prefix(length: usize) -> Vec<u8> {
+        let mut bytes = vec![0];
+        bytes.extend_from_slice(&(length as u32).to_be_bytes());
+        bytes
+    }
+
+    fn framed(event: Event) -> Vec<u8> {
+        let message = ProducerEvent { event: Some(event) }.encode_to_vec();
+        [prefix(message.len()), message].concat()
+    }
+
+    fn sized(bytes: usize) -> Event {
+        Event::Create(CreateTask { payload: vec![b'1'; bytes].into(), ..CreateTask::default() })
+    }
+
+    #[tokio::test]
+    async fn nothing_is_reserved_for_what_is_announced() {
+        let budget = Budget::new(64 << 20);
+        let mut client = admitted(&budget);
+        client.send([prefix(MESSAGE_BYTES_MAX), vec![0; 100]].concat());
+        client.reads().await;
+        assert!(client.events.buf.capacity() < 1_024, "{}", client.events.buf.capacity());
+        assert!(budget.bytes(HeldFor::Streams) <= STEP);
+        // It counts as it comes.
+        client.send(vec![0; 1 << 20]);
+        client.reads().await;
+        client.send(vec![0; 1]);
+        client.reads().await;
+        assert!(budget.bytes(HeldFor::Streams) > 1 << 20);
+        drop(client);
+        assert_eq!(budget.bytes(HeldFor::Streams), 0);
+    }
+
+    #[tokio::test]
+    async fn a_hello_is_short_and_what_follows_is_not_endless() {
+        let budget = Budget::new(64 << 20);
+        let mut client = stranger(&budget);
+        let hello = Hello { token: "t".repeat(HELLO_BYTES_MAX - 8) };
+        client.send(framed(Event::Hello(hello.clone())));
+        assert_eq!(
+            client.events.message().await.unwrap().unwrap().event,
+            Some(Event::Hello(hello))
+        );
+        client.send(prefix(HELLO_BYTES_MAX + 1));
+        assert_eq!(client.fails().await, Code::OutOfRange);
+        let mut client = admitted(&budget);
+        client.send(prefix(MESSAGE_BYTES_MAX + 1));
+        assert_eq!(client.fails().await, Code::OutOfRange);
+    }
+
+    #[tokio::test]
+    async fn messages_come_in_any_pieces() {
+        let budget = Budget::new(64 << 20);
+        let mut client = admitted(&budget);
+        let bytes = [framed(sized(10)), framed(sized(0)), framed(sized(70_000))].concat();
+        for piece in bytes.chunks(7) {
+            client.send(piece.to_vec());
+        }
+        for want in [10, 0, 70_000] {
+            assert_eq!(client.events.message().await.unwrap().unwrap().event, Some(sized(want)));
+        }
+        client.send = None;
+        assert!(client.events.message().await.unwrap().is_none());
+        let mut cut = admitted(&budget);
+        cut.send(vec![0, 0]);
+        cut.send = None;
+        assert_eq!(cut.fails().await, Code::Internal);
+        let mut compressed = admitted(&budget);
+        compressed.send(vec![1, 0, 0, 0, 0]);
+        assert_eq!(compressed.fails().await, Code::Internal);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_rest_of_a_message_comes_soon() {
+        let budget = Budget::new(64 << 20);
+        let mut client = admitted(&budget);
+        let message = framed(sized(100));
+        let (start, end) = message.split_at(50);
+        // Slow, but whole in time; and time in which nobody reads is not the client's.
+        for pause in [false, true] {
+            client.send(start.to_vec());
+            client.reads().await;
+            tokio::time::advance(PATIENCE - Duration::from_secs(1)).await;
+            client.reads().await;
+            if pause {
+                client.events.pause();
+                tokio::time::advance(PATIENCE).await;
+                client.reads().await;
+            }
+            client.send(end.to_vec());
+            assert!(client.events.message().await.unwrap().is_some());
+        }
+        client.send(start.to_vec());
+        let begun = Instant::now();
+        assert_eq!(client.fails().await, Code::DeadlineExceeded);
+        assert!(begun.elapsed() >= PATIENCE && begun.elapsed() < 2 * PATIENCE);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn without_room_it_waits_and_goes_on() {
+        let budget = Budget::new(4 << 20);
+        let share = budget.tenant(&"a".into());
+        let mut client = admitted(&budget);
+        let rest = share.hold(HeldFor::Requests, (2 << 20) - HELLO_BYTES_MAX).unwrap();
+        for piece in framed(sized(100_000)).chunks(FRAME) {
+            client.send(piece.to_vec());
+        }
+        client.reads().await;
+        tokio::time::advance(PATIENCE * 2).await;
+        client.reads().await;
+        drop(rest);
+        assert!(client.events.message().await.unwrap().is_some());
+    }
+
+    #[tokio::test]
+    async fn strangers_are_few() {
+        let budget = Budget::new(1 << 20);
+        let clients: Vec<_> = (0..8).map(|_| stranger(&budget)).collect();
+        let one_more = Events::<ProducerEvent>::new(Body::empty(), budget.strangers());
+        assert_eq!(one_more.err().map(|status| status.code()), Some(Code::Unavailable));
+        drop(clients);
+        assert!(Events::<ProducerEvent>::new(Body::empty(), budget.strangers()).is_ok());
+    }
+}

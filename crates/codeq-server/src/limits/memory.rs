@@ -1,0 +1,111 @@
+//! How much memory this process may take: what the machine has, or what its control group leaves of it.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// The bytes for clients when nobody says: this part of the memory…
+const PART: u64 = 8;
+/// …within these bounds. The engine needs its few hundred megabytes beside them.
+const LEAST: u64 = 64 << 20;
+const MOST: u64 = 1 << 30;
+
+/// Bytes that may be held for clients at once, on this machine. `largest` is the largest body: two of one tenant have
+/// room, whatever the machine says.
+pub fn buffered_bytes(largest: usize) -> usize {
+    let part = (limit(Path::new("/")).unwrap_or(0) / PART).clamp(LEAST, MOST);
+    usize::try_from(part).unwrap_or(usize::MAX).max(largest.saturating_mul(4))
+}
+
+/// The smallest limit that holds for this process; none where there is no `/proc`.
+fn limit(root: &Path) -> Option<u64> {
+    let read = |path: &str| fs::read_to_string(root.join(path)).unwrap_or_default();
+    let machine = read("proc/meminfo").lines().find_map(|line| {
+        let kibibytes = line.strip_prefix("MemTotal:")?.trim().strip_suffix("kB")?.trim();
+        kibibytes.parse::<u64>().ok()?.checked_mul(1_024)
+    });
+    let groups = read("proc/self/cgroup");
+    let groups = groups.lines().flat_map(|line| group_limits(root, line));
+    machine.into_iter().chain(groups).min()
+}
+
+/// The limits of a line of `/proc/self/cgroup`: of the group and of all that it lies in. In a container the path
+/// may be that of the host, where only the topmost one can be read.
+fn group_limits(root: &Path, line: &str) -> Vec<u64> {
+    let mut parts = line.splitn(3, ':').skip(1);
+    let (Some(controllers), Some(path)) = (parts.next(), parts.next()) else {
+        return Vec::new();
+    };
+    let (mount, file) = if controllers.is_empty() {
+        ("sys/fs/cgroup", "memory.max")
+    } else if controllers.split(',').any(|name| name == "memory") {
+        ("sys/fs/cgroup/memory", "memory.limit_in_bytes")
+    } else {
+        return Vec::new();
+    };
+    let path = PathBuf::from(path.trim_start_matches('/'));
+    let places = path.ancestors().map(|group| root.join(mount).join(group).join(file));
+    let texts = places.filter_map(|place| fs::read_to_string(place).ok());
+    // "max" stands for none.
+    texts.filter_map(|text| text.trim().parse().ok()).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn machine(files: &[(&str, &str)]) -> tempfile::TempDir {
+        let dir = tempfile::tempdir().unwrap();
+        for (path, text) in files {
+            let path = dir.path().join(path);
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            fs::write(path, text).unwrap();
+        }
+        dir
+    }
+
+    const MEMORY: (&str, &str) = ("proc/meminfo", "MemFree: 1 kB\nMemTotal:  8388608 kB\n");
+
+    #[test]
+    fn the_smallest_limit_counts() {
+        let cases: [(&[(&str, &str)], Option<u64>); 6] = [
+            (&[], None),
+            (&[MEMORY], Some(8 << 30)),
+            (
+                &[
+                    MEMORY,
+                    ("proc/self/cgroup", "0::/a/b\n"),
+                    ("sys/fs/cgroup/a/b/memory.max", "max\n"),
+                    ("sys/fs/cgroup/a/memory.max", "536870912\n"),
+                ],
+                Some(512 << 20),
+            ),
+            (
+                &[
+                    MEMORY,
+                    ("proc/self/cgroup", "5:cpu:/x\n4:pids,memory:/x\n"),
+                    ("sys/fs/cgroup/memory/x/memory.limit_in_bytes", "268435456\n"),
+                ],
+                Some(256 << 20),
+            ),
+            // The host's path, which is not there in the container.
+            (
+                &[
+                    MEMORY,
+                    ("proc/self/cgroup", "0::/system.slice/docker-1.scope\n"),
+                    ("sys/fs/cgroup/memory.max", "1073741824\n"),
+                ],
+                Some(1 << 30),
+            ),
+            (&[MEMORY, ("proc/self/cgroup", "nonsense\n::\n")], Some(8 << 30)),
+        ];
+        for (files, want) in cases {
+            assert_eq!(limit(machine(files).path()), want, "{files:?}");
+        }
+    }
+
+    #[test]
+    fn two_of_the_largest_bodies_have_room() {
+        assert!(buffered_bytes(16 << 20) >= 64 << 20);
+        assert_eq!(buffered_bytes(1 << 30), 4 << 30);
+    }
+}

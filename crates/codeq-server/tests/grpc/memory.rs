@@ -1,0 +1,108 @@
+//! What streams may hold of the server's memory.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use codeq_proto::producer::producer_event::Event as ToProducers;
+use codeq_proto::producer::{CreateTask, CreateTaskBatch};
+use codeq_proto::worker::Ready;
+use codeq_proto::worker::worker_event::Event as ToWorkers;
+use serde_json::Value;
+use tonic::Code;
+
+use crate::client::{self, Producer, Worker, endpoint, new_task};
+use crate::harness::{ADMIN, Harness, PRODUCER, WORKER, WORKER_B};
+
+async fn held(server: &Harness) -> u64 {
+    let text = server.get("", "/metrics").await.expect(200).text();
+    let values = text.lines().filter_map(|line| line.strip_prefix("codeq_held_bytes{"));
+    values.map(|line| line.rsplit(' ').next().unwrap().parse::<u64>().unwrap()).sum()
+}
+
+#[tokio::test]
+async fn a_long_hello_is_refused_before_it_has_come() {
+    let server = Harness::start().await;
+    let mut stream = client::producer(server.producer_addr()).await;
+    let tasks = vec![CreateTask { payload: vec![0; 64 << 10].into(), ..new_task(1, "c") }];
+    stream.say(ToProducers::CreateBatch(CreateTaskBatch { tasks })).await;
+    assert_eq!(stream.ended().await.0, Code::OutOfRange);
+}
+
+#[tokio::test]
+async fn readys_that_wait_are_bounded_in_bytes() {
+    let server = Harness::start().await;
+    let mut worker = Worker::open(server.worker_addr(), WORKER).await;
+    let mut other = Worker::open(server.worker_addr(), WORKER_B).await;
+    let send = worker.sender();
+    let sent = tokio::spawn(async move {
+        let mut sent = 0;
+        // Without a bound there would be 10,000 of them.
+        for n in 0..2_000 {
+            let commands = (0..900).map(|command| format!("{n:0>60}-{command:0>60}")).collect();
+            let ready = Ready { commands, lease_seconds: 60, count: 1 };
+            let event = codeq_proto::worker::WorkerEvent { event: Some(ToWorkers::Ready(ready)) };
+            if send.send(event).await.is_err() {
+                break;
+            }
+            sent = n;
+        }
+        sent
+    });
+    let (code, text) = worker.ended().await;
+    assert_eq!(code, Code::ResourceExhausted, "{text}");
+    drop(worker);
+    assert!(sent.await.unwrap() < 200);
+    other.settle().await;
+    other.closes().await;
+    assert_eq!(server.get(ADMIN, "admin/queues").await.expect(200).text(), "{}");
+}
+
+/// Of 40 tasks of a megabyte that 40 Readys ask for, those that the client does not take stay in their queue.
+async fn tasks_that_nobody_takes(shards: u16) {
+    const TASKS: u64 = 40;
+    let server = Harness::with(|config| config.shards = Some(shards)).await;
+    let mut producer = Producer::open(server.producer_addr(), PRODUCER).await;
+    for seq in 0..TASKS {
+        let payload = format!("\"{}\"", "x".repeat(1_000_000));
+        producer.make(CreateTask { payload: payload.into(), ..new_task(seq, "c") }).await;
+    }
+    let narrow = endpoint(server.worker_addr())
+        .initial_stream_window_size(65_535)
+        .initial_connection_window_size(65_535);
+    let mut worker = Worker::open_on(narrow.connect().await.unwrap(), WORKER, "").await;
+    for _ in 0..TASKS {
+        worker.ready("c", 1).await;
+    }
+    let in_progress = || async {
+        let queue: Value = server.get(ADMIN, "admin/queues/c").await.expect(200).json();
+        queue["inProgress"].as_u64().unwrap()
+    };
+    // As many as may wait for the client, and the one that is being sent.
+    let mut most = 0;
+    for _ in 0..50 {
+        most = most.max(in_progress().await);
+        if most >= 16 {
+            break;
+        }
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+    assert!((16..=20).contains(&in_progress().await), "{most}");
+    let bytes = held(&server).await;
+    assert!((10 << 20..24 << 20).contains(&bytes), "{bytes}");
+    // Whoever takes them gets them all, each once.
+    let mut got = BTreeSet::new();
+    while got.len() < TASKS as usize {
+        assert!(got.insert(worker.task().await.id), "the same task twice");
+    }
+    worker.closes().await;
+}
+
+#[tokio::test]
+async fn tasks_that_a_client_does_not_take_go_back() {
+    tasks_that_nobody_takes(1).await;
+}
+
+#[tokio::test]
+async fn tasks_of_several_shards_that_a_client_does_not_take_go_back() {
+    tasks_that_nobody_takes(3).await;
+}
