@@ -44,7 +44,7 @@ pub struct Engine {
     threads: Mutex<Vec<JoinHandle<()>>>,
     rebuilt: Vec<String>,
     /// Held until the engine is gone, so that no other process opens the directory.
-    _lock: File,
+    _lock: DirLock,
 }
 
 /// What the outside needs of a shard.
@@ -314,15 +314,26 @@ impl Drop for Engine {
     }
 }
 
+/// A directory that this process has taken.
+pub(crate) struct DirLock(File);
+
+impl Drop for DirLock {
+    fn drop(&mut self) {
+        // Closing the file is not enough: a program that another thread is starting right now holds a copy of it
+        // until it runs, and the directory would seem to be in use.
+        let _ = self.0.unlock();
+    }
+}
+
 /// Takes the directory for this process.
-pub(crate) fn lock(dir: &Path) -> Result<File, OpenError> {
+pub(crate) fn lock(dir: &Path) -> Result<DirLock, OpenError> {
     codeq_disk::private_dir(dir).map_err(OpenError::io("create", dir))?;
     let path = layout::lock_path(dir);
     let mut options = File::options();
     let file = options.create(true).truncate(false).write(true).open(&path);
     let file = file.map_err(OpenError::io("open", &path))?;
     match file.try_lock() {
-        Ok(()) => Ok(file),
+        Ok(()) => Ok(DirLock(file)),
         Err(TryLockError::WouldBlock) => Err(OpenError::InUse(dir.to_owned())),
         Err(TryLockError::Error(source)) => Err(OpenError::io("lock", &path)(source)),
     }
@@ -334,7 +345,7 @@ fn start(
     options: Options,
     (clock, clock_file): (Arc<EngineClock>, ClockFile),
     seed: u64,
-    lock: File,
+    lock: DirLock,
 ) -> std::io::Result<Engine> {
     let Node { log, shards, rebuilt, .. } = node;
     let (mut lanes, mut handles, mut positions) = (Vec::new(), Vec::new(), Vec::new());
@@ -398,4 +409,20 @@ fn start(
 pub(crate) fn entropy() -> u64 {
     use std::hash::{BuildHasher, RandomState};
     RandomState::new().hash_one(std::process::id())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_directory_is_free_at_once_though_somebody_else_holds_the_file() {
+        let dir = tempfile::tempdir().unwrap();
+        let held = lock(dir.path()).unwrap();
+        // What a program that is being started has for a moment.
+        let _copy = held.0.try_clone().unwrap();
+        assert!(matches!(lock(dir.path()), Err(OpenError::InUse(_))));
+        drop(held);
+        assert!(lock(dir.path()).is_ok());
+    }
 }

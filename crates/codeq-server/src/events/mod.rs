@@ -136,10 +136,8 @@ pub enum Heard {
 /// What a look at the bus came to.
 #[derive(Debug, PartialEq, Eq)]
 enum Looked {
-    /// There is more to look at, or something to hear.
-    Further,
-    /// There is nothing new.
-    Nothing,
+    /// What it found is in the backlog.
+    Found,
     /// Something is kept no longer.
     Missed,
 }
@@ -266,27 +264,34 @@ impl Reader {
         &self.position
     }
 
-    /// The next transition of the tenant. May be dropped while it waits.
-    pub async fn next(&mut self) -> Heard {
+    /// Waits until there is something to take. Costs next to nothing, and may be dropped.
+    pub async fn wait(&self) {
         loop {
-            if let Some((shard, moved)) = self.backlog.pop_front() {
-                if let Some(at) = self.position.get_mut(usize::from(shard)) {
-                    *at = moved.number + 1;
-                }
-                return Heard::Move(moved, self.position.clone());
-            }
-            let news = Arc::clone(&self.news);
-            let mut news = std::pin::pin!(news.notified());
+            let mut news = std::pin::pin!(self.news.notified());
             // Before the look: what comes in between is not missed.
             news.as_mut().enable();
-            match self.look() {
-                Looked::Missed => return Heard::Missed(self.position.clone()),
-                Looked::Nothing => news.await,
-                // Somebody else's turn: there may be much to look through.
-                Looked::Further if self.backlog.is_empty() => tokio::task::yield_now().await,
-                Looked::Further => {}
+            if !self.backlog.is_empty() || self.is_behind() {
+                return;
             }
+            news.await;
         }
+    }
+
+    fn is_behind(&self) -> bool {
+        let state = self.bus.state.lock();
+        state.shards.iter().zip(&self.looked).any(|(kept, looked)| *looked < kept.next)
+    }
+
+    /// The next transition of the tenant, if one look finds any: one segment of each shard.
+    pub fn take(&mut self) -> Option<Heard> {
+        if self.backlog.is_empty() && self.look() == Looked::Missed {
+            return Some(Heard::Missed(self.position.clone()));
+        }
+        let (shard, moved) = self.backlog.pop_front()?;
+        if let Some(at) = self.position.get_mut(usize::from(shard)) {
+            *at = moved.number + 1;
+        }
+        Some(Heard::Move(moved, self.position.clone()))
     }
 
     /// Takes the next segment of every shard, and of these what is the tenant's.
@@ -307,7 +312,6 @@ impl Reader {
             };
             shards.map(part).collect()
         };
-        let mut looked = Looked::Nothing;
         for ((shard, part), at) in (0..).zip(parts).zip(&mut self.looked) {
             match part {
                 None => continue,
@@ -322,9 +326,8 @@ impl Reader {
                     *at = segment.last().map_or(*at, |last| last.number + 1);
                 }
             }
-            looked = Looked::Further;
         }
-        looked
+        Looked::Found
     }
 
     /// Goes on at the first transition that is kept, if the position is before it. True if something is missed.
@@ -383,10 +386,19 @@ mod tests {
         })
     }
 
+    async fn next(reader: &mut Reader) -> Heard {
+        loop {
+            reader.wait().await;
+            if let Some(heard) = reader.take() {
+                return heard;
+            }
+        }
+    }
+
     async fn numbers(reader: &mut Reader, count: usize) -> Vec<u64> {
         let mut got = Vec::new();
         while got.len() < count {
-            match reader.next().await {
+            match next(reader).await {
                 Heard::Move(moved, _) => got.push(moved.number),
                 other => panic!("{other:?}"),
             }
@@ -458,7 +470,7 @@ mod tests {
         let (mut reader, _) = bus.listen(&tenant, Some(vec![0, 0])).unwrap();
         let effects: Vec<_> = (0..2 * KEPT as u64).map(|n| moved("b", n)).collect();
         bus.committed(1, &effects);
-        let Heard::Missed(position) = reader.next().await else { panic!("not told") };
+        let Heard::Missed(position) = next(&mut reader).await else { panic!("not told") };
         assert_eq!(position[0], 0);
         assert!((KEPT as u64..=(KEPT + SEGMENT) as u64).contains(&position[1]), "{position:?}");
         bus.committed(0, &[moved("a", 0)]);

@@ -18,6 +18,9 @@ use crate::service::ServiceError;
 const PATIENCE: Duration = Duration::from_secs(1);
 /// A body is counted in steps of so many bytes.
 const STEP: usize = 16 << 10;
+/// A body of which so much has come gets the place for the rest that it announced: to grow it by doubling would take
+/// three times its memory. Memory that nothing has been written to is not taken from the system, so it does not count.
+const PLACE_FROM: usize = 1 << 20;
 
 /// A body, and the bytes that are held for it. They are free again when the last part of it is gone, whoever has
 /// that.
@@ -43,7 +46,8 @@ pub async fn read(
 ) -> Result<Bytes, Problem> {
     let length = parts.headers.get(header::CONTENT_LENGTH);
     let length = length.and_then(|text| text.to_str().ok()).and_then(|text| text.parse().ok());
-    if length.is_some_and(|length: u64| length > max as u64) {
+    let length: u64 = length.unwrap_or(0);
+    if length > max as u64 {
         return Err(too_large(max));
     }
     if parts.headers.get(header::CONTENT_ENCODING).is_some_and(|coding| coding != "identity") {
@@ -57,6 +61,7 @@ pub async fn read(
     let head = hold.bytes();
     let mut bytes = BytesMut::new();
     let mut whole = Bytes::new();
+    let mut placed = false;
     loop {
         let frame = match timeout_at(end, body.frame()).await {
             Ok(Some(Ok(frame))) => frame,
@@ -74,10 +79,16 @@ pub async fn read(
             whole = data;
         } else {
             bytes.extend_from_slice(&std::mem::take(&mut whole));
+            if !placed && bytes.len() >= PLACE_FROM {
+                placed = true;
+                bytes.reserve((length as usize).saturating_sub(bytes.len()));
+            }
             bytes.extend_from_slice(&data);
         }
         // What grows doubles: its memory is what counts.
-        let held = head + whole.len().max(bytes.capacity());
+        let announced = placed && bytes.len() as u64 <= length;
+        let taken = if announced { bytes.len() } else { bytes.capacity() };
+        let held = head + whole.len().max(taken);
         if !hold.grow_within(held.next_multiple_of(STEP), PATIENCE).await {
             return Err(Problem { close: true, ..ServiceError::overloaded().into() });
         }

@@ -151,10 +151,14 @@ fn damage_under_a_running_store_stops_its_reads() {
     let options = Options { cache_bytes: 16 << 10, ..options() };
     let store = Store::open(Arc::clone(&disk), &path, options).unwrap();
     read(&store).unwrap();
-    let place = good.windows(10).position(|window| window == b"body 1234 ").unwrap();
+    // Everywhere, because older copies of the row lie in blocks that are free now.
+    let places = good.windows(10).enumerate().filter(|(_, window)| *window == b"body 1234 ");
     let file = std::fs::File::options().write(true).open(&path).unwrap();
-    file.write_all_at(b"B", place as u64).unwrap();
-    let error = read(&store).unwrap_err().to_string();
+    for (place, _) in places {
+        file.write_all_at(b"B", place as u64).unwrap();
+    }
+    let Err(error) = read(&store) else { panic!("damage was served") };
+    let error = error.to_string();
     let told = ["does not match its checksum", "restore it from a backup", path.to_str().unwrap()];
     assert!(told.iter().all(|part| error.contains(part)), "{error}");
     let error = check(&disk, &path).unwrap_err();
