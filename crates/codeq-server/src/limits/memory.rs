@@ -63,11 +63,14 @@ mod tests {
         dir
     }
 
-    const MEMORY: (&str, &str) = ("proc/meminfo", "MemFree: 1 kB\nMemTotal:  8388608 kB\n");
+    /// A file, and what is in it.
+    type File = (&'static str, &'static str);
+
+    const MEMORY: File = ("proc/meminfo", "MemFree: 1 kB\nMemTotal:  8388608 kB\n");
 
     #[test]
     fn the_smallest_limit_counts() {
-        let cases: [(&[(&str, &str)], Option<u64>); 6] = [
+        let cases: [(&[File], Option<u64>); 6] = [
             (&[], None),
             (&[MEMORY], Some(8 << 30)),
             (
