@@ -21,7 +21,6 @@ mod keys;
 mod load;
 mod mask;
 mod model;
-mod near;
 mod problem;
 mod read;
 mod show;
@@ -38,7 +37,7 @@ pub use load::{Loaded, load};
 pub use model::{
     ArtifactsConfig, AuthConfig, BackoffPolicy, Config, Durability, GrpcConfig, HttpConfig,
     JwtConfig, LogFormat, MetricsConfig, RateLimit, RateLimits, StaticToken, TenantLimits,
-    TlsConfig, TracingConfig, WebhookConfig, WebhookSecret,
+    TlsConfig, TracingConfig, UnknownFields, WebhookConfig, WebhookSecret,
 };
 pub use problem::{ConfigError, Problem, Source, Sources};
 

@@ -39,6 +39,27 @@ struct Body<'a> {
     retry_after_seconds: Option<u64>,
 }
 
+/// Why one item of a batch was refused.
+#[derive(Serialize)]
+pub struct ItemProblem<'a> {
+    error: &'a str,
+    code: &'a str,
+    detail: &'a str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    field: Option<&'a str>,
+}
+
+impl<'a> From<&'a ServiceError> for ItemProblem<'a> {
+    fn from(error: &'a ServiceError) -> ItemProblem<'a> {
+        ItemProblem {
+            error: &error.error,
+            code: error.code,
+            detail: error.detail.as_deref().unwrap_or(&error.error),
+            field: error.field.as_deref(),
+        }
+    }
+}
+
 impl Problem {
     /// A refusal of the edge itself.
     pub fn edge(status: StatusCode, code: &'static str, error: &'static str) -> Problem {
@@ -64,7 +85,7 @@ impl Problem {
             error: &error.error,
             code: error.code,
             request_id,
-            field: error.field,
+            field: error.field.as_deref(),
             scope: error.scope,
             operation: limited.then_some(operation),
             retry_after_seconds: error.retry_after,
@@ -112,10 +133,14 @@ impl From<AuthError> for Problem {
         let text = error.to_string();
         match error {
             AuthError::Missing => {
-                ServiceError::new(Kind::Unauthenticated, "missing_token", text).into()
+                let refused = ServiceError::new(Kind::Unauthenticated, "missing_token", text);
+                refused.detail("send the header 'Authorization: Bearer <token>'").into()
             }
             AuthError::Invalid(_) => {
-                ServiceError::new(Kind::Unauthenticated, "invalid_token", text).into()
+                let refused = ServiceError::new(Kind::Unauthenticated, "invalid_token", text);
+                let detail = "no token or issuer in the server's configuration accepts it: check that it is whole, \
+                              has not expired and is one for this server; the server's log says more under requestId";
+                refused.detail(detail).into()
             }
             AuthError::Forbidden(_) => ServiceError::new(Kind::Forbidden, "forbidden", text).into(),
             AuthError::Unavailable => {

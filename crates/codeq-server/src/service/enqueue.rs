@@ -11,7 +11,7 @@ use codeq_core::view::Task;
 use codeq_engine::request::{Answer, ReplyTo, Request};
 
 use super::trace::span_of;
-use super::{Kind, Service, ServiceError, seconds, seed};
+use super::{Kind, Service, ServiceError, seconds, seed, trimmed};
 use crate::auth::Principal;
 use crate::push::destination::Policy;
 
@@ -26,13 +26,13 @@ pub struct Made {
 /// A task as a client asks for it, whichever protocol it speaks. Empty texts count as none.
 #[derive(Debug, Default)]
 pub struct Draft {
-    /// The kind of work.
+    /// The kind of work. Blanks around it do not count.
     pub command: Arc<str>,
     /// JSON text.
     pub payload: Bytes,
     /// Beyond 0..=9 it counts as the nearest of these.
     pub priority: i64,
-    /// Zero means the default.
+    /// Zero and less mean the default.
     pub max_attempts: i64,
     /// Where the result is posted.
     pub webhook: Option<Arc<str>>,
@@ -51,8 +51,9 @@ pub struct Draft {
 impl Draft {
     /// The task, if everything about it that the core does not look at is right.
     pub fn check(self, destinations: &Policy) -> Result<NewTask, ServiceError> {
+        let command = trimmed(&self.command).unwrap_or_default();
         // Here and not only in the core, so that a batch fails on the first of its items that is wrong.
-        check_command(&self.command)?;
+        check_command(&command)?;
         let webhook = self.webhook.filter(|text| !text.is_empty());
         if let Some(Err(why)) = webhook.as_deref().map(|text| destinations.read(text)) {
             let error = ServiceError::invalid("invalid_webhook", "invalid webhook url");
@@ -63,19 +64,15 @@ impl Draft {
             Some(Ok(delay)) => Some(seconds(delay)),
             Some(Err(_)) => {
                 let text = "invalid 'delaySeconds' (must be >= 0)";
-                return Err(ServiceError::invalid("invalid_delay", text));
+                return Err(ServiceError::invalid("invalid_delay", text).field("delaySeconds"));
             }
         };
         let max_attempts = match self.max_attempts {
-            0 => None,
-            n if n > 0 => Some(u32::try_from(n).unwrap_or(u32::MAX)),
-            _ => {
-                let text = "invalid 'maxAttempts' (must be >= 0)";
-                return Err(ServiceError::invalid("invalid_max_attempts", text));
-            }
+            n if n <= 0 => None,
+            n => Some(u32::try_from(n).unwrap_or(u32::MAX)),
         };
         Ok(NewTask {
-            command: self.command,
+            command,
             payload: self.payload,
             priority: self.priority.clamp(0, 9) as i32,
             max_attempts,

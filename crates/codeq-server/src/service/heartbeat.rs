@@ -31,7 +31,7 @@ impl Service {
             tenant: caller.tenant.clone(),
             id,
             worker: caller.subject.clone(),
-            extend: self.lease(extend_seconds)?,
+            extend: self.lease(extend_seconds, "extendSeconds")?,
         };
         match self.engine.propose(Command::Heartbeat(heartbeat)).instrument(span).await? {
             Reply::Extended { lease_until, cancel_requested } => {

@@ -117,7 +117,7 @@ impl Service {
         flaw: ServiceError,
     ) -> Result<ServiceError, ServiceError> {
         let Some(task) = self.engine.task(&caller.tenant, id).await? else {
-            return Ok(ServiceError::not_found("task not found"));
+            return Ok(ServiceError::no_task("task not found"));
         };
         Ok(if task.place != Place::InProgress {
             Rejection::NotInProgress.into()
@@ -152,7 +152,7 @@ fn elsewhere(artifacts: Vec<NewArtifact>) -> Vec<Artifact> {
 pub fn submitted(answer: Answer) -> Result<ResultRecord, ServiceError> {
     match answer? {
         Reply::Submitted(record) => Ok(*record),
-        Reply::Rejected(Rejection::NotFound) => Err(ServiceError::not_found("task not found")),
+        Reply::Rejected(Rejection::NotFound) => Err(ServiceError::no_task("task not found")),
         Reply::Rejected(rejection) => Err(rejection.into()),
         _ => Err(ServiceError::unexpected()),
     }
@@ -164,12 +164,14 @@ fn outcome(request: &SubmitRequest) -> Result<Outcome, ServiceError> {
             Outcome::Completed(request.result.clone().unwrap_or(Bytes::from_static(b"{}")))
         }
         "FAILED" => match &request.error {
-            Some(error) if !error.is_empty() => Outcome::Failed(error.clone()),
+            Some(error) if !error.trim().is_empty() => Outcome::Failed(error.clone()),
             _ => return Err(Rejection::ErrorRequired.into()),
         },
         _ => {
             let refused = ServiceError::invalid("invalid_status", "invalid status");
-            return Err(refused.field("status").detail("status must be COMPLETED or FAILED"));
+            return Err(refused
+                .field("status")
+                .detail("status must be COMPLETED or FAILED, in capitals"));
         }
     };
     if let Some(flaw) = &request.flaw {

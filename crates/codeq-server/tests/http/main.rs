@@ -23,3 +23,4 @@ mod long_poll;
 mod memory;
 mod restart;
 mod tenancy;
+mod typos;
