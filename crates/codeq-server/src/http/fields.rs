@@ -60,7 +60,7 @@ fn unknown(what: &'static str, name: &str, known: &[&'static str]) -> ServiceErr
         None => format!("expected one of {}", known.join(", ")),
     };
     let detail = format!("{what} '{shown}{more}': {instead}");
-    ServiceError::invalid("unknown_field", what).field(shown.to_owned()).detail(detail)
+    ServiceError::invalid("unknown_field", what).field(shown).detail(detail)
 }
 
 /// Reads a struct, and remembers the first field that it does not have.

@@ -100,7 +100,7 @@ pub async fn batch(call: Call) -> Answer {
                 requests.push(request);
                 refused.push(None);
             }
-            Err(flaw) => refused.push(Some(flaw)),
+            Err(error) => refused.push(Some((named_task(text), error))),
         }
     }
     let done = if requests.is_empty() {
@@ -126,19 +126,13 @@ pub async fn batch(call: Call) -> Answer {
     Ok(answer::json(StatusCode::OK, &BatchAnswer { results: results.collect() }))
 }
 
-/// One result of a batch; or the task that it is for, as far as that is known, and what is wrong with it.
-fn item(body: &Body, text: &RawValue) -> Result<(String, SubmitRequest), (String, ServiceError)> {
-    let mut request: Request<'_> = match json::parse_item(text.get(), body.unknown) {
-        Ok(request) => request,
-        Err(error) => return Err((named_task(text), error)),
-    };
-    match request.task_id.take() {
-        Some(task_id) => Ok((task_id, submit_request(body, request))),
-        None => {
-            let error = ServiceError::invalid_body().field("taskId");
-            Err((String::new(), error.detail("taskId is missing or null")))
-        }
-    }
+/// One result of a batch.
+fn item(body: &Body, text: &RawValue) -> Result<(String, SubmitRequest), ServiceError> {
+    let mut request: Request<'_> = json::parse_item(text.get(), body.unknown)?;
+    let task_id = request.task_id.take().ok_or_else(|| {
+        ServiceError::invalid_body().field("taskId").detail("taskId is missing or null")
+    })?;
+    Ok((task_id, submit_request(body, request)))
 }
 
 /// The task that an item names which cannot be read otherwise; empty if it names none.

@@ -47,7 +47,7 @@ pub struct ServiceError {
     /// What is wrong with this very request, where that is more than the short text says.
     pub detail: Option<Box<str>>,
     /// The field or parameter that is wrong, if one is.
-    pub field: Option<Cow<'static, str>>,
+    pub field: Option<Box<str>>,
     /// When to try again, in seconds.
     pub retry_after: Option<u64>,
     /// Which limit was hit.
@@ -110,7 +110,7 @@ impl ServiceError {
 
     /// With the field that is wrong.
     #[must_use]
-    pub fn field(self, field: impl Into<Cow<'static, str>>) -> ServiceError {
+    pub fn field(self, field: impl Into<Box<str>>) -> ServiceError {
         ServiceError { field: Some(field.into()), ..self }
     }
 
