@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
 """Runs the cases of codeQ's clients, in Go and in Python, against a real server.
 
-    run.py [--binary target/debug/codeq] [--only go|python] [--case NAME]
+    run.py [--binary target/debug/codeq] [--only go|python|import] [--case NAME]
 
 Starts the server on free ports with a configuration file of its own, an issuer whose tokens the cases can order, and
 then `go test` and `unittest`, which find everything in the file that COMPAT_FACTS names. Exits with 1 if a case fails.
 Needs the packages of the tests' Python (`make prepare`). Without a Go that is new enough, the Go cases are skipped and
-a line says so.
+a line says so. `--only import` tries scripts/import-codeq on a real Redis, which the others do without.
 """
 
 import argparse
@@ -46,7 +46,7 @@ WORKER_SCOPES = [f"codeq:{what}" for what in ("claim", "heartbeat", "abandon", "
 def main():
     arguments = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     arguments.add_argument("--binary", default=ROOT / "target/debug/codeq", type=Path)
-    arguments.add_argument("--only", choices=["go", "python"])
+    arguments.add_argument("--only", choices=["go", "python", "import"])
     arguments.add_argument("--case", default="", help="run the cases whose name has this in it")
     arguments = arguments.parse_args()
 
@@ -67,11 +67,9 @@ def main():
                 "publicUrl": PUBLIC_URL,
                 "binary": str(arguments.binary.resolve()),
             }))
-            failed = [
-                name
-                for name, part in [("python", python_cases), ("go", go_cases)]
-                if arguments.only in (None, name) and not part(facts, arguments.case)
-            ]
+            parts = {"python": python_cases, "go": go_cases, "import": import_cases}
+            chosen = [arguments.only] if arguments.only else ["python", "go"]
+            failed = [name for name in chosen if not parts[name](facts, arguments.case)]
             if server.poll() is not None:
                 failed.append(f"the server ended with {server.returncode}")
         finally:
@@ -84,17 +82,25 @@ def main():
         sys.exit(f"compat: failed: {', '.join(failed)}")
 
 
-def python_cases(facts, case):
+def python_cases(facts, case, name="python"):
     """The cases in Python."""
-    command = [sys.executable, "-B", "-m", "unittest", "discover", "-v", "-s", HERE / "python"]
-    return cases("python", [*command, *(["-k", case] if case else [])], ROOT, facts, r"^\w+ \([\w.]+\) \.\.\. ?(\w*)$")
+    command = [sys.executable, "-B", "-m", "unittest", "discover", "-v", "-s", HERE / name]
+    return cases(name, [*command, *(["-k", case] if case else [])], ROOT, facts, r"^\w+ \([\w.]+\) \.\.\. ?(\w*)$")
+
+
+def import_cases(facts, case):
+    """The import from a keyspace, if there is a Redis to hold one."""
+    if not shutil.which("redis-server"):
+        sys.exit("compat: import: redis-server is not installed")
+    return python_cases(facts, case, "import")
 
 
 def go_cases(facts, case):
     """The cases in Go, if there is a Go that can build them."""
     needed = re.search(r"^go (\d+)\.(\d+)", (HERE / "go/go.mod").read_text(), re.M).groups()
     go = shutil.which("go")
-    has = go and re.search(r"go(\d+)\.(\d+)", subprocess.run([go, "env", "GOVERSION"], capture_output=True, text=True).stdout)
+    version = subprocess.run([go, "env", "GOVERSION"], capture_output=True, text=True).stdout if go else ""
+    has = re.search(r"go(\d+)\.(\d+)", version)
     if not has or tuple(map(int, has.groups())) < tuple(map(int, needed)):
         found = f"found {has.group(0)}" if has else "found none"
         print(f"compat: go: SKIPPED: Go {'.'.join(needed)} or later is needed, {found}", flush=True)
@@ -106,7 +112,8 @@ def go_cases(facts, case):
 def cases(name, command, directory, facts, verdict):
     """Runs one part, and prints how many cases passed, or everything if one did not."""
     started = time.monotonic()
-    environment = {**os.environ, "COMPAT_FACTS": str(facts), "GOTOOLCHAIN": "local", "GOFLAGS": "-mod=readonly"}
+    environment = {**os.environ, "COMPAT_FACTS": str(facts), "GOTOOLCHAIN": "local", "GOFLAGS": "-mod=readonly",
+                   "PYTHONPATH": str(HERE / "python")}
     try:
         done = subprocess.run(command, cwd=directory, env=environment, timeout=DEADLINE_SECONDS, stdin=subprocess.DEVNULL,
                               stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
@@ -168,7 +175,8 @@ def start(binary, directory, jwks_url):
         # JSON is YAML.
         config.write_text(json.dumps(configuration(directory, ports, jwks_url), indent=1))
         with open(log, "ab") as out:
-            server = subprocess.Popen([binary, "serve", "--config", config], stdin=subprocess.DEVNULL, stdout=out, stderr=out)
+            command = [binary, "serve", "--config", config]
+            server = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=out, stderr=out)
         if becomes_ready(server, ports[0]):
             http, producer, worker = (f"127.0.0.1:{port}" for port in ports)
             return server, {"http": f"http://{http}", "producer": producer, "worker": worker}
