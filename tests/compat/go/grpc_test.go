@@ -168,6 +168,31 @@ func TestBatchesOfResults(t *testing.T) {
 	q.equal(read["result"].(M)["result"], M{})
 }
 
+// A ResultBatch larger than the maximum is answered by one acknowledgement, in its order.
+func TestMoreResultsThanABatchHolds(t *testing.T) {
+	q := newQueue(t)
+	worker, s := q.worker("worker"), q.producer()
+	creates := make([]M, 300)
+	for n := range creates {
+		creates[n] = M{"command": q.command, "payload": []byte("{}")}
+	}
+	for _, ack := range s.makeBatch(creates) {
+		q.equal(ack["ok"], true)
+	}
+	results := []M{}
+	for len(results) < 300 {
+		worker.ready(256, q.command)
+		for _, task := range objects(worker.take("task_batch")["tasks"]) {
+			results = append(results, M{"task_id": task["id"], "status": "COMPLETED"})
+		}
+	}
+	acks := objects(worker.ask("result_ack_batch", "result_batch", M{"results": results})["acks"])
+	q.equal(len(acks), 300)
+	for n, ack := range acks {
+		q.has(ack, M{"task_id": results[n]["task_id"], "ok": true})
+	}
+}
+
 // Complete, fail, nack and abandon, and a heartbeat before.
 func TestFourEndings(t *testing.T) {
 	q := newQueue(t)

@@ -143,6 +143,22 @@ class Streams(Case):
         record = self.call("GET", f"/tasks/{tasks[5].id}/result", expect=200).json["result"]
         self.assertEqual(record["result"], {})
 
+    def test_more_results_than_a_batch_holds(self):
+        """A ResultBatch larger than the maximum is answered by one acknowledgement, in its order."""
+        worker, stream = self.worker(), self.producer()
+        created = stream.create_batch([{"command": self.command, "payload": b"{}"} for _ in range(300)])
+        self.assertTrue(all(ack.ok for ack in created), created[0])
+        tasks = []
+        while len(tasks) < 300:
+            worker.ready(self.command, count=256)
+            tasks += worker.take("task_batch").tasks
+        results = [worker.message("Result", task_id=task.id, status="COMPLETED") for task in tasks]
+        results[150].status = "MAYBE"
+        worker.send(result_batch=worker.message("ResultBatch", results=results))
+        acks = worker.take("result_ack_batch").acks
+        self.assertEqual([ack.task_id for ack in acks], [task.id for task in tasks])
+        self.assertEqual([(n, ack.error_message) for n, ack in enumerate(acks) if not ack.ok], [(150, "invalid status")])
+
     def test_four_endings(self):
         """Complete, fail, nack and abandon, and a heartbeat before."""
         worker, stream = self.worker(), self.producer()

@@ -220,7 +220,8 @@ class Tasks(Case):
         missing = self.call("POST", "/tasks", new, token="")
         self.assertEqual(missing.status, 401)
         self.assertIn("WWW-Authenticate", missing.headers)
-        self.call("GET", "/nothing/here", expect=404)
+        lost = self.call("GET", "/nothing/here", headers={"X-Request-Id": "mine"}, expect=404)
+        self.assertEqual(lost.headers["X-Request-Id"], "mine")
         self.call("DELETE", "/tasks/claim", token="worker", expect=405)
 
     def test_delays(self):

@@ -3,8 +3,10 @@
 import hashlib
 import hmac
 import json
+import re
+import time
 
-from client import FACTS, Case, Receiver
+from client import FACTS, Case, Receiver, mint
 
 SEVEN = {"taskId", "eventType", "status", "result", "error", "artifacts", "completedAt"}
 
@@ -43,6 +45,19 @@ class Webhooks(Case):
             told = self.verified(receiver)
             self.assertEqual(set(told), SEVEN)
             self.assertEqual((told["taskId"], told["status"], told["error"]), (dead["id"], "FAILED", "MAX_ATTEMPTS"))
+        self.counted("result", 3)
+
+    def counted(self, kind, times):
+        """The metrics count deliveries by kind, outcome and command, once they are answered."""
+        wanted = {f'kind="{kind}"', 'outcome="delivered"', f'command="{self.command}"'}
+        for _ in range(100):
+            text = self.call("GET", "//metrics", expect=200).body.decode()
+            found = re.findall(r"^codeq_webhook_deliveries_total\{([^}]*)\} (\d+)", text, re.M)
+            counts = [int(count) for labels, count in found if wanted <= set(labels.split(","))]
+            if counts == [times]:
+                return
+            time.sleep(0.1)
+        self.fail(f"{counts} deliveries are counted instead of {times}: {found}")
 
     def test_callbacks_of_a_batch(self):
         """Results that come in a batch are told too."""
@@ -73,3 +88,20 @@ class Webhooks(Case):
                 self.assertEqual(set(renewed), {"subscriptionId", "expiresAt"})
             self.call("POST", "/workers/subscriptions/nobody/heartbeat", {"ttlSeconds": 60}, "worker", 404)
             self.call("DELETE", path, token="worker")
+
+    def test_subscriptions_that_are_refused(self):
+        """Event types of others, groups without a name; a token's own group is the default and the only one."""
+        with Receiver() as receiver:
+            def subscribe(status, token="worker", **fields):
+                body = {"callbackUrl": receiver.url, "eventTypes": [self.command], **fields}
+                return self.call("POST", "/workers/subscriptions", body, token, status)
+
+            subscribe(400, callbackUrl="nowhere")
+            subscribe(400, deliveryMode="group")
+            subscribe(400, deliveryMode="loudest")
+            subscribe(403, "narrow")
+            subscribe(403, mint(sub="w", scope="codeq:subscribe", eventTypes=["other"]))
+            member = mint(sub="w", scope="codeq:subscribe", eventTypes=["*"], workerGroup="encoders")
+            subscribe(200, member)
+            subscribe(200, member, deliveryMode="group", groupId="encoders")
+            self.assertIn(subscribe(None, member, deliveryMode="group", groupId="others").status, (400, 403))
