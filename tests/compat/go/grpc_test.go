@@ -60,7 +60,7 @@ func TestCreateFields(t *testing.T) {
 	q := newQueue(t)
 	s := q.producer()
 	fields := M{
-		"payload": []byte(`{"a":  1}`), "priority": 4, "max_attempts": 2, "webhook": "https://example.org/hook",
+		"payload": []byte(`{"a":  1}`), "priority": 4, "max_attempts": 2, "webhook": "http://127.0.0.1:9/hook",
 		"idempotency_key": q.command,
 	}
 	ack := s.make(fields)

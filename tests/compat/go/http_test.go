@@ -10,10 +10,10 @@ import (
 // A task's life over HTTP: codes, shapes and fields.
 func TestLifeCycle(t *testing.T) {
 	q := newQueue(t)
-	created := q.create(M{"payload": M{"jobId": "j-1"}, "priority": 5, "maxAttempts": 8, "webhook": "https://example.org/hook"})
+	created := q.create(M{"payload": M{"jobId": "j-1"}, "priority": 5, "maxAttempts": 8, "webhook": "http://127.0.0.1:9/hook"})
 	q.has(created, M{
 		"command": q.command, "payload": `{"jobId":"j-1"}`, "priority": 5, "maxAttempts": 8, "status": "PENDING",
-		"lastKnownLocation": "PENDING_LIST", "tenantId": "acme", "webhook": "https://example.org/hook",
+		"lastKnownLocation": "PENDING_LIST", "tenantId": "acme", "webhook": "http://127.0.0.1:9/hook",
 	})
 	q.refused(404, "result not found", "GET", of(created, "/result"), nil, "producer")
 	held := q.claim()

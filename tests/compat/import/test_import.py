@@ -68,7 +68,7 @@ class Import(Case):
         """Pending tasks in their order, delayed ones for their time, the rest only if asked for; a second run adds none."""
         for n in range(150):
             self.keep("pending:0", payload=f'{{"n": {n},  "big": 9007199254740993}}')
-        urgent = self.keep("pending:7", priority=7, attempts=3, webhook="https://example.org/hook", payload='"first"')
+        urgent = self.keep("pending:7", priority=7, attempts=3, webhook="http://127.0.0.1:9/hook", payload='"first"')
         self.redis("SET", f"codeq:idempo:key-{self.command}", urgent)
         due = int(time.time()) + 3600
         self.keep("delayed", score=due, payload='"later"')
@@ -90,7 +90,7 @@ class Import(Case):
 
         first = self.claim()
         self.assertEqual((first["payload"], first["priority"], first["maxAttempts"]), ('"first"', 7, 2))
-        self.assertEqual(first["webhook"], "https://example.org/hook")
+        self.assertEqual(first["webhook"], "http://127.0.0.1:9/hook")
         order = [self.claim()["payload"] for _ in range(150)]
         self.assertEqual(order, [f'{{"n": {n},  "big": 9007199254740993}}' for n in range(150)])
         # The producer sends it once more, as it would have to codeQ.

@@ -60,11 +60,11 @@ class Streams(Case):
         """What a create carries is what the task has; times are kept, keys are honoured."""
         stream = self.producer()
         fields = {"command": self.command, "payload": b'{"a":  1}', "priority": 4, "max_attempts": 2,
-                  "webhook": "https://example.org/hook", "idempotency_key": self.command}
+                  "webhook": "http://127.0.0.1:9/hook", "idempotency_key": self.command}
         ack = stream.create(**fields)
         self.assertEqual(stream.create(**fields).task_id, ack.task_id)
         task = self.task(ack.task_id)
-        expected = {"payload": '{"a":  1}', "priority": 4, "maxAttempts": 2, "webhook": "https://example.org/hook"}
+        expected = {"payload": '{"a":  1}', "priority": 4, "maxAttempts": 2, "webhook": "http://127.0.0.1:9/hook"}
         self.assertEqual({name: task[name] for name in expected}, expected)
         later = datetime.now(timezone.utc) + timedelta(minutes=10)
         for when in ({"run_at": later}, {"delay_seconds": 600}):

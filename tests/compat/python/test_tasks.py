@@ -12,11 +12,11 @@ class Tasks(Case):
         """Enqueue, read, claim, heartbeat, complete, read the result: codes, shapes and fields."""
         created = self.call("POST", "/tasks", {
             "command": self.command, "payload": {"jobId": "j-1"}, "priority": 5, "maxAttempts": 8,
-            "webhook": "https://example.org/hook",
+            "webhook": "http://127.0.0.1:9/hook",
         }, expect=202).json
         self.assertEqual(created["payload"], '{"jobId": "j-1"}')
         expected = {"command": self.command, "priority": 5, "maxAttempts": 8, "status": "PENDING",
-                    "lastKnownLocation": "PENDING_LIST", "tenantId": "acme", "webhook": "https://example.org/hook"}
+                    "lastKnownLocation": "PENDING_LIST", "tenantId": "acme", "webhook": "http://127.0.0.1:9/hook"}
         self.assertEqual({name: created[name] for name in expected}, expected)
         self.assertEqual(self.task(created["id"])["createdAt"], created["createdAt"])
         self.refused(404, "result not found", "GET", f"/tasks/{created['id']}/result", token="producer")
