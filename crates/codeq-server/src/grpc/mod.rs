@@ -23,6 +23,7 @@ use tonic_health::pb::health_server::HealthServer;
 use tonic_health::server::{HealthReporter, HealthService};
 
 use crate::http::App;
+use crate::net::Peer;
 
 mod convert;
 mod events;
@@ -101,13 +102,14 @@ where
     if coding.is_some_and(|coding| coding != "identity") {
         return Status::unimplemented("compressed messages are not supported").into_http();
     }
-    let events = match Events::new(body, app.budget.strangers()) {
+    let connection = parts.extensions.get::<Peer>().map(|peer| Arc::clone(&peer.held));
+    let events = match Events::new(body, &app.budget.strangers()) {
         Ok(events) => events,
         Err(status) => return status.into_http(),
     };
     let opening = open(Arc::clone(&app), MetadataMap::from_headers(parts.headers), events);
     let single = SingleMessageCompressionOverride::default();
-    let session = Session::new(app, opening);
+    let session = Session::new(app, connection, opening);
     let body = EncodeBody::new_server(codec::encoder::<P::Out>(), session, None, single, None);
     let kind = HeaderValue::from_static("application/grpc");
     ([(header::CONTENT_TYPE, kind)], Body::new(body)).into_response()

@@ -42,7 +42,7 @@ struct Seen {
     tenant: Option<Arc<str>>,
     subject: Option<Arc<str>>,
     code: &'static str,
-    share: Option<Arc<Share>>,
+    share: Option<Share>,
     allowance: Option<(LimitScope, Allowance)>,
 }
 
@@ -97,8 +97,10 @@ async fn serve(
     // A body that nobody reads is not kept either.
     let body = Some(body).filter(|_| route.body != BodyLimit::None);
     let caller = admit(app, route, &parts.headers, seen).await?;
-    let (share, hold) = hold_request(app, route, &caller)?;
-    seen.share = Some(Arc::clone(&share)).filter(|_| route.access != Access::Open);
+    let peer = parts.extensions.get::<Peer>();
+    let (share, hold) = hold_request(app, route, &caller, peer)?;
+    let peer = peer.map(|peer| peer.addr.ip());
+    seen.share = Some(share.clone()).filter(|_| route.access != Access::Open);
     let (name, second) = path_params(&mut parts).await?;
     let max = match route.body {
         BodyLimit::Batch => app.edge.batch_body_max,
@@ -114,7 +116,7 @@ async fn serve(
         name,
         second,
         query: parts.uri.query().unwrap_or_default().to_owned(),
-        peer: parts.extensions.get::<Peer>().map(|peer| peer.0.ip()),
+        peer,
         headers: parts.headers,
         body,
         trace,
@@ -128,13 +130,14 @@ fn hold_request(
     app: &App,
     route: &Route,
     caller: &Principal,
-) -> Result<(Arc<Share>, Hold), Problem> {
+    peer: Option<&Peer>,
+) -> Result<(Share, Hold), Problem> {
     if route.access == Access::Open {
-        let share = Arc::clone(app.budget.strangers());
+        let share = app.budget.strangers();
         let hold = share.hold_anyway(HeldFor::Requests, REQUEST_BYTES);
         return Ok((share, hold));
     }
-    let share = app.budget.tenant(&caller.tenant);
+    let share = app.budget.tenant(&caller.tenant).on(peer.map(|peer| &peer.held));
     let hold = share.hold(HeldFor::Requests, REQUEST_BYTES).ok_or_else(ServiceError::overloaded)?;
     Ok((share, hold))
 }
