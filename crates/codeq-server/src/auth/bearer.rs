@@ -8,8 +8,8 @@ use crate::auth::AuthError;
 /// Longest token that is looked at. Real ones are below 4 KiB; what is longer only costs time.
 pub const TOKEN_BYTES_MAX: usize = 16 << 10;
 
-/// The token of the one `Authorization: Bearer` header. Two such headers are refused: a proxy may have
-/// looked at the other one.
+/// The token of the one `Authorization: Bearer` header, without the spaces around it. Two such headers are refused: a
+/// proxy may have looked at the other one.
 pub fn bearer_token(headers: &HeaderMap) -> Result<&str, AuthError> {
     let mut values = headers.get_all(AUTHORIZATION).iter();
     let value = values.next().ok_or(AuthError::Missing)?;
@@ -17,7 +17,8 @@ pub fn bearer_token(headers: &HeaderMap) -> Result<&str, AuthError> {
         return Err(AuthError::Invalid("more than one authorization header"));
     }
     let value = value.to_str().map_err(|_| AuthError::Invalid("authorization is not ascii"))?;
-    let (scheme, token) = value.split_once(' ').unwrap_or((value, ""));
+    let (scheme, token) = value.trim().split_once(' ').unwrap_or((value, ""));
+    let token = token.trim();
     if !scheme.eq_ignore_ascii_case("bearer") || token.is_empty() {
         return Err(AuthError::Missing);
     }
@@ -61,9 +62,23 @@ mod tests {
     }
 
     #[test]
+    fn spaces_around_a_token_are_not_the_tokens() {
+        for value in ["Bearer  a", "Bearer a ", " Bearer a", "Bearer \ta\t"] {
+            assert_eq!(of(&[value.as_bytes()]).as_deref(), Ok("a"), "{value:?}");
+        }
+    }
+
+    #[test]
     fn what_is_no_bearer_header_is_missing() {
-        let cases: [&[&[u8]]; 6] =
-            [&[], &[b"Basic abc"], &[b"Bearer"], &[b"Bearer "], &[b"Bearerabc"], &[b"abc"]];
+        let cases: [&[&[u8]]; 7] = [
+            &[],
+            &[b"Basic abc"],
+            &[b"Bearer"],
+            &[b"Bearer "],
+            &[b"Bearer  "],
+            &[b"Bearerabc"],
+            &[b"abc"],
+        ];
         for case in cases {
             assert_eq!(of(case), Err(AuthError::Missing), "{case:?}");
         }
@@ -71,12 +86,10 @@ mod tests {
 
     #[test]
     fn tricks_are_invalid() {
-        let cases: [&[&[u8]]; 8] = [
+        let cases: [&[&[u8]]; 6] = [
             &[b"Bearer a", b"Bearer a"],
             &[b"Bearer a", b"Basic b"],
-            &[b"Bearer  a"],
             &[b"Bearer a b"],
-            &[b"Bearer a "],
             &[b"Bearer a\tb"],
             &[b"Bearer a, Bearer b"],
             &[b"Bearer \xc3\xa9"],

@@ -28,7 +28,8 @@ pub(super) async fn first<In: Message + Default, Hello>(
     first.and_then(hello).ok_or_else(|| Status::failed_precondition("first event must be Hello"))
 }
 
-/// Who the bearer of the token is: of the one in the Hello, or else of the one in the metadata.
+/// Who the bearer of the token is: of the one in the Hello, or else of the one in the metadata. A token that was read
+/// from a file often ends with a newline.
 pub(super) async fn authenticate(
     app: &App,
     token: &str,
@@ -36,7 +37,7 @@ pub(super) async fn authenticate(
     role: Role,
 ) -> Result<Principal, Status> {
     let headers = metadata.into_headers();
-    let token = match token {
+    let token = match token.trim() {
         "" => bearer_token(&headers).map_err(refusal)?,
         token => token,
     };

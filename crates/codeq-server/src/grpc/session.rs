@@ -145,7 +145,7 @@ struct Open<P: Protocol> {
     /// Runs while none of them is posted.
     rest: Option<Pin<Box<Sleep>>>,
     acks: FuturesUnordered<BoxFuture<'static, (P::Out, usize)>>,
-    /// What can end the stream: the server's stop, the token's end.
+    /// What can end the stream: the server's stop, and the token's end if it is to.
     endings: FuturesUnordered<BoxFuture<'static, Ending>>,
     ending: Option<Ending>,
     /// Of events whose acknowledgement is due.
@@ -243,12 +243,14 @@ impl<P: Protocol> Stream for Session<P> {
 impl<P: Protocol> Open<P> {
     fn new(app: Arc<App>, protocol: P, events: Events<P::In>, share: &Arc<Share>) -> Open<P> {
         let engine = Arc::clone(&app.service.engine);
+        let ends_at_expiry = app.edge.end_streams_at_expiry;
         let endings: FuturesUnordered<BoxFuture<'static, Ending>> = FuturesUnordered::new();
         endings.push(Box::pin(async move {
             app.service.drained().await;
             Ending::Drain
         }));
-        if let Some(expires_at) = protocol.caller().expires_at {
+        let expires_at = protocol.caller().expires_at;
+        if let Some(expires_at) = expires_at.filter(|_| ends_at_expiry) {
             let end = UNIX_EPOCH + Duration::from_secs(expires_at.saturating_add(SKEW_SECONDS));
             let left = end.duration_since(SystemTime::now()).unwrap_or_default();
             endings.push(Box::pin(async move {

@@ -19,6 +19,7 @@ mod creates;
 mod credits;
 mod endings;
 mod hello;
+mod leniency;
 mod load;
 mod memory;
 mod rates;
