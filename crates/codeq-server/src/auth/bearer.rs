@@ -3,7 +3,7 @@
 use axum::http::HeaderMap;
 use axum::http::header::AUTHORIZATION;
 
-use crate::auth::AuthError;
+use crate::auth::{AuthError, Reason, Refusal};
 
 /// Longest token that is looked at. Real ones are below 4 KiB; what is longer only costs time.
 pub const TOKEN_BYTES_MAX: usize = 16 << 10;
@@ -14,16 +14,20 @@ pub fn bearer_token(headers: &HeaderMap) -> Result<&str, AuthError> {
     let mut values = headers.get_all(AUTHORIZATION).iter();
     let value = values.next().ok_or(AuthError::Missing)?;
     if values.next().is_some() {
-        return Err(AuthError::Invalid("more than one authorization header"));
+        return Err(malformed("more than one authorization header").into());
     }
-    let value = value.to_str().map_err(|_| AuthError::Invalid("authorization is not ascii"))?;
+    let value = value.to_str().map_err(|_| malformed("authorization is not ascii"))?;
     let (scheme, token) = value.trim().split_once(' ').unwrap_or((value, ""));
     let token = token.trim();
     if !scheme.eq_ignore_ascii_case("bearer") || token.is_empty() {
         return Err(AuthError::Missing);
     }
-    check_token(token).map_err(AuthError::Invalid)?;
+    check_token(token).map_err(malformed)?;
     Ok(token)
+}
+
+fn malformed(detail: &'static str) -> Refusal {
+    Refusal::new(Reason::Malformed, detail)
 }
 
 /// Whether a text can be a token at all: not too long, and nothing but visible ASCII.
@@ -104,6 +108,6 @@ mod tests {
         let longest = "a".repeat(TOKEN_BYTES_MAX);
         assert_eq!(of(&[format!("Bearer {longest}").as_bytes()]), Ok(longest.clone()));
         let over = of(&[format!("Bearer {longest}a").as_bytes()]);
-        assert_eq!(over, Err(AuthError::Invalid("token is too long")));
+        assert_eq!(over, Err(AuthError::Invalid(malformed("token is too long"))));
     }
 }

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use axum::http::HeaderMap;
 use bytes::Bytes;
 use codeq_core::command::NewTask;
 use codeq_engine::request::Answer as EngineAnswer;
@@ -12,12 +13,11 @@ use codeq_proto::producer::{
     ServerEvent,
 };
 use tonic::Status;
-use tonic::metadata::MetadataMap;
 
-use super::convert;
 use super::events::Events;
 use super::hello;
 use super::session::{After, Begun, Opened, Protocol, Slots, check_rate};
+use super::{Call, convert};
 use crate::auth::{Principal, Role};
 use crate::http::{App, json};
 use crate::limits::LimitScope;
@@ -28,7 +28,8 @@ use crate::service::{Kind, ServiceError};
 /// Opens a stream: waits for its Hello.
 pub(super) async fn open(
     app: Arc<App>,
-    metadata: MetadataMap,
+    call: Arc<Call>,
+    metadata: HeaderMap,
     mut events: Events<ProducerEvent>,
 ) -> Result<Opened<Producer>, Status> {
     let hello = hello::first(&app, &mut events, |event: ProducerEvent| match event.event {
@@ -38,7 +39,8 @@ pub(super) async fn open(
     let token = hello.await?.token;
     let text = |name| metadata.get(name).and_then(|value| value.to_str().ok());
     let trace = trace::parse(text("traceparent"), text("tracestate"));
-    let caller = hello::authenticate(&app, &token, metadata, Role::Producer).await?;
+    let token = hello::Token { hello: &token, metadata: &metadata };
+    let caller = token.bearer(&app, &call, Producer::SERVICE, Role::Producer).await?;
     let (tenant_id, subject) = (caller.tenant.to_string(), caller.subject.to_string());
     let ack = answer(Answer::HelloAck(HelloAck { tenant_id, subject }));
     let protocol = Producer { app, caller: Arc::new(caller), trace, command: "".into() };

@@ -6,6 +6,7 @@
 use std::collections::VecDeque;
 use std::pin::Pin;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
@@ -17,6 +18,7 @@ use futures_util::stream::{FuturesUnordered, Stream, StreamExt};
 use tokio::time::{Sleep, sleep};
 use tonic::{Code, Status};
 
+use super::Call;
 use super::events::Events;
 use super::mail::{Posted, Slot};
 use crate::auth::{Principal, SKEW_SECONDS, shown};
@@ -168,6 +170,7 @@ enum Ending {
 /// What is said of a stream when it is over.
 struct Tally {
     app: Arc<App>,
+    call: Arc<Call>,
     service: &'static str,
     start: Instant,
     caller: Option<(Arc<str>, Arc<str>)>,
@@ -179,6 +182,7 @@ impl<P: Protocol> Session<P> {
     /// A stream whose Hello is still to come.
     pub(super) fn new(
         app: Arc<App>,
+        call: Arc<Call>,
         opening: impl Future<Output = Result<Opened<P>, Status>> + Send + 'static,
     ) -> Session<P> {
         app.metrics.stream_opened(P::SERVICE);
@@ -193,6 +197,7 @@ impl<P: Protocol> Session<P> {
         };
         let tally = Tally {
             app,
+            call,
             service: P::SERVICE,
             start: Instant::now(),
             caller: None,
@@ -499,11 +504,15 @@ impl<P: Protocol> Open<P> {
 impl Drop for Tally {
     fn drop(&mut self) {
         self.app.metrics.stream_closed(self.service, self.code as i32, self.events);
+        if self.call.quiet.load(Ordering::Relaxed) {
+            return;
+        }
         let took_ms = (self.start.elapsed().as_secs_f64() * 1_000.0).round();
         let tenant = self.caller.as_ref().map(|(tenant, _)| &**tenant);
         let subject = self.caller.as_ref().map(|(_, subject)| shown(subject));
         tracing::info!(
             target: "codeq::grpc",
+            request_id = %self.call.request_id,
             service = self.service,
             code = ?self.code,
             events = self.events,

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use axum::http::HeaderMap;
 use codeq_core::command::{Claim, Command, Millis};
 use codeq_core::names::check_worker;
 use codeq_core::reply::{Reply, Returned};
@@ -18,12 +19,11 @@ use codeq_proto::worker::{
 use futures_util::future::BoxFuture;
 use tokio::task::AbortHandle;
 use tonic::Status;
-use tonic::metadata::MetadataMap;
 
-use super::convert;
 use super::events::Events;
 use super::hello;
 use super::session::{After, Begun, Opened, Protocol, Slots, check_rate};
+use super::{Call, convert};
 use crate::auth::{Principal, Role, Scope, instance, shown};
 use crate::http::{App, json};
 use crate::limits::LimitScope;
@@ -44,7 +44,8 @@ const BASE: usize = 256;
 /// Opens a stream: waits for its Hello.
 pub(super) async fn open(
     app: Arc<App>,
-    metadata: MetadataMap,
+    call: Arc<Call>,
+    metadata: HeaderMap,
     mut events: Events<WorkerEvent>,
 ) -> Result<Opened<Worker>, Status> {
     let hello = hello::first(&app, &mut events, |event: WorkerEvent| match event.event {
@@ -52,7 +53,8 @@ pub(super) async fn open(
         _ => None,
     });
     let Hello { token, worker_id } = hello.await?;
-    let mut caller = hello::authenticate(&app, &token, metadata, Role::Worker).await?;
+    let token = hello::Token { hello: &token, metadata: &metadata };
+    let mut caller = token.bearer(&app, &call, Worker::SERVICE, Role::Worker).await?;
     if !worker_id.is_empty() && *worker_id != *caller.subject {
         caller.subject = instance(&caller.subject, &worker_id).into();
         let invalid = |_| Status::invalid_argument("worker_id is too long or not printable");

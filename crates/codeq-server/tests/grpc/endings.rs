@@ -188,13 +188,13 @@ async fn what_was_acknowledged_while_the_server_stopped_is_there_afterwards() {
 }
 
 /// An identity provider, and what it signs with.
-struct Provider {
+pub struct Provider {
     key: EncodingKey,
-    url: String,
+    pub url: String,
 }
 
 impl Provider {
-    async fn start() -> Provider {
+    pub async fn start() -> Provider {
         let pair = KeyPair::generate_for(&rcgen::PKCS_ECDSA_P256_SHA256).unwrap();
         let key = EncodingKey::from_ec_der(&pair.serialize_der());
         let jwk = Jwk::from_encoding_key(&key, Algorithm::ES256).unwrap();
@@ -208,7 +208,7 @@ impl Provider {
         Provider { key, url }
     }
 
-    fn config(&self) -> JwtConfig {
+    pub fn config(&self) -> JwtConfig {
         JwtConfig {
             issuer: "https://id.example".into(),
             audience: "codeq".into(),
@@ -216,7 +216,7 @@ impl Provider {
         }
     }
 
-    fn token(&self, claims: &Value) -> String {
+    pub fn token(&self, claims: &Value) -> String {
         let part = |value: &Value| URL_SAFE_NO_PAD.encode(value.to_string());
         let header = json!({"alg": "ES256", "typ": "JWT", "kid": "k"});
         let message = format!("{}.{}", part(&header), part(claims));

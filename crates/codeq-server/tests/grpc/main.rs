@@ -26,3 +26,4 @@ mod rates;
 mod rights;
 mod services;
 mod sessions;
+mod tokens;
