@@ -38,7 +38,7 @@ pub use load::{Loaded, load};
 pub use model::{
     ArtifactsConfig, AuthConfig, BackoffPolicy, Config, Durability, GrpcConfig, HttpConfig,
     JwtConfig, LogFormat, MetricsConfig, RateLimit, RateLimits, StaticToken, TenantLimits,
-    TlsConfig, TracingConfig, WebhookConfig, WebhookSecret,
+    TlsConfig, TokenConfig, TracingConfig, WebhookConfig, WebhookSecret,
 };
 pub use problem::{ConfigError, Problem, Source, Sources};
 
