@@ -27,4 +27,13 @@ impl Principal {
         let detail = "the token needs the scope codeq:admin, or the role ADMIN";
         Err(ServiceError::forbidden("admin required").detail(detail))
     }
+
+    /// Refuses whoever may not act for all tenants.
+    pub fn needs_operator(&self) -> Result<(), ServiceError> {
+        if self.operator {
+            return Ok(());
+        }
+        let detail = "the token needs the scope codeq:operator: this concerns all tenants";
+        Err(ServiceError::forbidden("operator required").detail(detail))
+    }
 }
