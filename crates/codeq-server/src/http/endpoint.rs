@@ -173,7 +173,7 @@ async fn admit(
 ) -> Result<Principal, Problem> {
     let role = match route.access {
         Access::Open => return Ok(nobody()),
-        Access::Any | Access::Admin => Role::Any,
+        Access::Any | Access::Admin | Access::Operator => Role::Any,
         Access::Producer => Role::Producer,
         Access::Worker(_) => Role::Worker,
     };
@@ -187,10 +187,11 @@ async fn admit(
     match route.access {
         Access::Worker(scope) => caller.needs(scope)?,
         Access::Admin => caller.needs_admin()?,
+        Access::Operator => caller.needs_operator()?,
         _ => {}
     }
     let scope = match route.access {
-        Access::Admin => LimitScope::Admin,
+        Access::Admin | Access::Operator => LimitScope::Admin,
         Access::Worker(_) => LimitScope::Worker,
         _ if caller.producer => LimitScope::Producer,
         _ => LimitScope::Worker,
