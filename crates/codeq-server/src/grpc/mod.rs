@@ -111,7 +111,7 @@ where
     };
     let call = Arc::new(Call {
         request_id: request_id(&parts.headers),
-        peer: parts.extensions.get::<Peer>().map(|peer| peer.address),
+        peer: parts.extensions.get::<Peer>().map(|peer| peer.addr),
         quiet: AtomicBool::new(false),
     });
     let id = HeaderValue::from_str(&call.request_id);

@@ -62,7 +62,7 @@ impl Seen {
             tenant: None,
             subject: None,
             code: "",
-            peer: request.extensions().get::<Peer>().map(|peer| peer.0),
+            peer: request.extensions().get::<Peer>().map(|peer| peer.addr),
             quiet: false,
             share: None,
             allowance: None,
