@@ -14,6 +14,7 @@ use crate::artifacts::Artifacts;
 use crate::artifacts::keeper::{self, Leavings};
 use crate::artifacts::sweep::{self, Swept};
 use crate::auth::Authenticator;
+use crate::backup;
 use crate::config::Config;
 use crate::descriptors::{Descriptors, METRICS_CONNECTIONS};
 use crate::events::EventBus;
@@ -166,6 +167,9 @@ impl Server {
         let artifacts = artifacts
             .map_err(|why| StartError::Config(format!("artifacts.url cannot be used: {why}")))?;
         let artifacts = Arc::new(artifacts);
+        if let Some(Err(why)) = config.backup.target.as_deref().map(backup::check_target) {
+            return Err(StartError::Config(format!("backup.target cannot be used: {why}")));
+        }
         let (leavings, heard) = Leavings::new();
         let events = EventBus::new(codeq_engine::options::SHARDS_MAX);
         let callbacks = Arc::new(Announced::default());

@@ -90,6 +90,7 @@ pub(crate) const KEYS: &[Key] = &[
     key!("tenantLimits.maxStoredBytes", tenant_limits.max_stored_bytes),
     key!("artifacts.url", artifacts.url),
     key!("artifacts.maxBytes", artifacts.max_bytes),
+    key!("backup.target", backup.target),
     key!("http.maxBodyBytes", http.max_body_bytes),
     key!("http.maxBatchBodyBytes", http.max_batch_body_bytes),
     key!("http.maxBufferedBytes", http.max_buffered_bytes),

@@ -78,6 +78,8 @@ pub struct Config {
     pub tenant_limits: TenantLimits,
     /// Outputs of tasks that are stored here.
     pub artifacts: ArtifactsConfig,
+    /// Copies of the data that are made while the server runs.
+    pub backup: BackupConfig,
     /// The HTTP edge.
     pub http: HttpConfig,
     /// The streams' edge.
@@ -254,6 +256,16 @@ pub struct ArtifactsConfig {
     pub max_bytes: usize,
 }
 
+/// Copies of the data that are made while the server runs.
+#[derive(Clone, PartialEq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
+pub struct BackupConfig {
+    /// Where they go, each under a new name: `file:///…`, `s3://bucket/prefix`, `gs://…` or `az://…`. None means that
+    /// there are none.
+    #[serde(serialize_with = "mask::url")]
+    pub target: Option<String>,
+}
+
 /// Bounds of the HTTP edge.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
@@ -347,6 +359,7 @@ impl Default for Config {
             rate_limit: RateLimits::default(),
             tenant_limits: TenantLimits::default(),
             artifacts: ArtifactsConfig::default(),
+            backup: BackupConfig::default(),
             http: HttpConfig::default(),
             grpc: GrpcConfig::default(),
             tls: TlsConfig::default(),

@@ -104,19 +104,20 @@ where
     if coding.is_some_and(|coding| coding != "identity") {
         return Status::unimplemented("compressed messages are not supported").into_http();
     }
-    let events = match Events::new(body, app.budget.strangers()) {
+    let connection = parts.extensions.get::<Peer>().map(|peer| Arc::clone(&peer.held));
+    let events = match Events::new(body, &app.budget.strangers()) {
         Ok(events) => events,
         Err(status) => return status.into_http(),
     };
     let call = Arc::new(Call {
         request_id: request_id(&parts.headers),
-        peer: parts.extensions.get::<Peer>().map(|peer| peer.0),
+        peer: parts.extensions.get::<Peer>().map(|peer| peer.addr),
         quiet: AtomicBool::new(false),
     });
     let id = HeaderValue::from_str(&call.request_id);
     let opening = open(Arc::clone(&app), Arc::clone(&call), parts.headers, events);
     let single = SingleMessageCompressionOverride::default();
-    let session = Session::new(app, call, opening);
+    let session = Session::new(app, connection, call, opening);
     let body = EncodeBody::new_server(codec::encoder::<P::Out>(), session, None, single, None);
     let kind = HeaderValue::from_static("application/grpc");
     let mut response = ([(header::CONTENT_TYPE, kind)], Body::new(body)).into_response();

@@ -24,7 +24,7 @@ use super::mail::{Posted, Slot};
 use crate::auth::{Principal, SKEW_SECONDS, shown};
 use crate::http::App;
 use crate::limits::LimitScope;
-use crate::limits::budget::{HeldFor, Hold, Share};
+use crate::limits::budget::{Connection, HeldFor, Hold, Share};
 use crate::net::H2_STREAM_WINDOW;
 use crate::service::ServiceError;
 
@@ -124,6 +124,8 @@ pub(super) struct Opened<P: Protocol> {
 /// One stream.
 pub(super) struct Session<P: Protocol> {
     state: State<P>,
+    /// What it comes over, if that is known.
+    connection: Option<Arc<Connection>>,
     tally: Tally,
 }
 
@@ -182,6 +184,7 @@ impl<P: Protocol> Session<P> {
     /// A stream whose Hello is still to come.
     pub(super) fn new(
         app: Arc<App>,
+        connection: Option<Arc<Connection>>,
         call: Arc<Call>,
         opening: impl Future<Output = Result<Opened<P>, Status>> + Send + 'static,
     ) -> Session<P> {
@@ -204,7 +207,7 @@ impl<P: Protocol> Session<P> {
             events: 0,
             code: Code::Cancelled,
         };
-        Session { state: State::Opening(Box::pin(opening)), tally }
+        Session { state: State::Opening(Box::pin(opening)), connection, tally }
     }
 
     fn close(&mut self, status: Status) -> Poll<Option<Result<P::Out, Status>>> {
@@ -227,7 +230,7 @@ impl<P: Protocol> Stream for Session<P> {
                     let caller = protocol.caller();
                     this.tally.caller = Some((caller.tenant.clone(), caller.subject.clone()));
                     let app = Arc::clone(&this.tally.app);
-                    let share = app.budget.tenant(&caller.tenant);
+                    let share = app.budget.tenant(&caller.tenant).on(this.connection.as_ref());
                     if let Err(status) = events.admit(&share) {
                         return this.close(status);
                     }
@@ -246,7 +249,7 @@ impl<P: Protocol> Stream for Session<P> {
 }
 
 impl<P: Protocol> Open<P> {
-    fn new(app: Arc<App>, protocol: P, events: Events<P::In>, share: &Arc<Share>) -> Open<P> {
+    fn new(app: Arc<App>, protocol: P, events: Events<P::In>, share: &Share) -> Open<P> {
         let engine = Arc::clone(&app.service.engine);
         let ends_at_expiry = app.edge.end_streams_at_expiry;
         let endings: FuturesUnordered<BoxFuture<'static, Ending>> = FuturesUnordered::new();

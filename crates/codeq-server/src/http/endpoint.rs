@@ -47,7 +47,7 @@ struct Seen {
     peer: Option<SocketAddr>,
     /// Nothing is logged: it is one of too many.
     quiet: bool,
-    share: Option<Arc<Share>>,
+    share: Option<Share>,
     allowance: Option<(LimitScope, Allowance)>,
 }
 
@@ -62,7 +62,7 @@ impl Seen {
             tenant: None,
             subject: None,
             code: "",
-            peer: request.extensions().get::<Peer>().map(|peer| peer.0),
+            peer: request.extensions().get::<Peer>().map(|peer| peer.addr),
             quiet: false,
             share: None,
             allowance: None,
@@ -104,8 +104,10 @@ async fn serve(
     // A body that nobody reads is not kept either.
     let body = Some(body).filter(|_| route.body != BodyLimit::None);
     let caller = admit(app, route, &parts.headers, seen).await?;
-    let (share, hold) = hold_request(app, route, &caller)?;
-    seen.share = Some(Arc::clone(&share)).filter(|_| route.access != Access::Open);
+    let peer = parts.extensions.get::<Peer>();
+    let (share, hold) = hold_request(app, route, &caller, peer)?;
+    let peer = peer.map(|peer| peer.addr.ip());
+    seen.share = Some(share.clone()).filter(|_| route.access != Access::Open);
     let (name, second) = path_params(&mut parts).await?;
     let max = match route.body {
         BodyLimit::Batch => app.edge.batch_body_max,
@@ -121,7 +123,7 @@ async fn serve(
         name,
         second,
         query: parts.uri.query().unwrap_or_default().to_owned(),
-        peer: parts.extensions.get::<Peer>().map(|peer| peer.0.ip()),
+        peer,
         headers: parts.headers,
         body,
         trace,
@@ -135,13 +137,14 @@ fn hold_request(
     app: &App,
     route: &Route,
     caller: &Principal,
-) -> Result<(Arc<Share>, Hold), Problem> {
+    peer: Option<&Peer>,
+) -> Result<(Share, Hold), Problem> {
     if route.access == Access::Open {
-        let share = Arc::clone(app.budget.strangers());
+        let share = app.budget.strangers();
         let hold = share.hold_anyway(HeldFor::Requests, REQUEST_BYTES);
         return Ok((share, hold));
     }
-    let share = app.budget.tenant(&caller.tenant);
+    let share = app.budget.tenant(&caller.tenant).on(peer.map(|peer| &peer.held));
     let hold = share.hold(HeldFor::Requests, REQUEST_BYTES).ok_or_else(ServiceError::overloaded)?;
     Ok((share, hold))
 }
@@ -170,7 +173,7 @@ async fn admit(
 ) -> Result<Principal, Problem> {
     let role = match route.access {
         Access::Open => return Ok(nobody()),
-        Access::Any | Access::Admin => Role::Any,
+        Access::Any | Access::Admin | Access::Operator => Role::Any,
         Access::Producer => Role::Producer,
         Access::Worker(_) => Role::Worker,
     };
@@ -184,10 +187,11 @@ async fn admit(
     match route.access {
         Access::Worker(scope) => caller.needs(scope)?,
         Access::Admin => caller.needs_admin()?,
+        Access::Operator => caller.needs_operator()?,
         _ => {}
     }
     let scope = match route.access {
-        Access::Admin => LimitScope::Admin,
+        Access::Admin | Access::Operator => LimitScope::Admin,
         Access::Worker(_) => LimitScope::Worker,
         _ if caller.producer => LimitScope::Producer,
         _ => LimitScope::Worker,

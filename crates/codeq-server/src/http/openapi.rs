@@ -20,6 +20,7 @@ mod admin;
 mod answers;
 mod components;
 mod kinds;
+mod operator;
 mod probes;
 mod requests;
 mod subscriptions;
@@ -47,6 +48,7 @@ pub fn operations() -> BTreeMap<&'static str, Operation> {
         workers::operations(),
         subscriptions::operations(),
         admin::operations(),
+        operator::operations(),
         webhooks::operations(),
         probes::operations(),
     ];
@@ -194,6 +196,7 @@ fn access(access: Access) -> &'static str {
         Access::Producer => "producer",
         Access::Worker(_) => "worker",
         Access::Admin => "admin",
+        Access::Operator => "operator",
     }
 }
 
@@ -203,6 +206,7 @@ fn security(access: Access) -> Value {
         Access::Open => json!([]),
         Access::Any => either(&[]),
         Access::Admin => either(&["codeq:admin"]),
+        Access::Operator => either(&["codeq:operator"]),
         Access::Producer => json!([{ "producer": [] }]),
         Access::Worker(needed) => json!([{ "worker": [needed.name()] }]),
     }

@@ -21,4 +21,13 @@ impl Principal {
         let detail = "the token needs the scope codeq:admin, or the role ADMIN";
         Err(ServiceError::forbidden("admin required").detail(detail).needs("codeq:admin"))
     }
+
+    /// Refuses whoever may not act for all tenants.
+    pub fn needs_operator(&self) -> Result<(), ServiceError> {
+        if self.operator {
+            return Ok(());
+        }
+        let detail = "the token needs the scope codeq:operator: this concerns all tenants";
+        Err(ServiceError::forbidden("operator required").detail(detail))
+    }
 }

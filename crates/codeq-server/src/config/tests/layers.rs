@@ -28,7 +28,7 @@ fn other_value(path: &str) -> Value {
         "webhooks.secrets" => {
             json!([{ "tenant": "t", "secret": null, "previous": null }])
         }
-        "artifacts.url" => json!("s3://bucket/prefix"),
+        "artifacts.url" | "backup.target" => json!("s3://bucket/prefix"),
         "publicUrl" => json!("https://codeq.example.com"),
         "tracing.otlpEndpoint" => json!("http://localhost:4318"),
         "tracing.sampleRatio" => json!(0.25),
