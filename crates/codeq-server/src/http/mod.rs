@@ -35,6 +35,7 @@ pub mod wire;
 
 mod abandon;
 mod artifacts;
+mod backup;
 mod cancel;
 mod claim;
 mod cleanup;
@@ -90,6 +91,8 @@ pub struct Edge {
     pub metrics_public: bool,
     /// What becomes of fields and parameters that nobody knows.
     pub unknown_fields: UnknownFields,
+    /// A stream ends when its token does.
+    pub end_streams_at_expiry: bool,
 }
 
 impl Edge {
@@ -101,6 +104,7 @@ impl Edge {
             body_timeout: Duration::from_secs(config.http.body_timeout_seconds),
             metrics_public: config.metrics.public,
             unknown_fields: config.http.unknown_fields,
+            end_streams_at_expiry: config.auth.end_streams_at_expiry,
         }
     }
 }

@@ -113,21 +113,28 @@ impl Service {
         if len > max { Err(ServiceError::batch_too_long(max)) } else { Ok(()) }
     }
 
-    /// What to post so that tasks are made; the answer goes to `reply`, and [`enqueued`] reads it. Not for
-    /// tenants whose holdings are limited, which takes a look first: then the tasks come back.
+    /// Most tasks or results of one batch.
+    pub fn batch_max(&self) -> usize {
+        self.defaults.batch_max.max(1)
+    }
+
+    /// Whether so many tasks are made by posting [`Service::enqueue_request`]. Not those of tenants whose holdings are
+    /// limited, which takes a look first, nor several for more than one shard.
+    pub fn posts_enqueue(&self, len: usize) -> bool {
+        let for_shards = len > 1 && self.engine.shards() > 1;
+        !for_shards && !self.limits_holdings()
+    }
+
+    /// What to post so that tasks are made; the answer goes to `reply`, and [`enqueued`] reads it.
     pub fn enqueue_request(
         &self,
         caller: &Principal,
         tasks: Vec<NewTask>,
         reply: ReplyTo,
-    ) -> Result<Request, Vec<NewTask>> {
-        let batch_of_many = tasks.len() > 1 && self.engine.shards() > 1;
-        if batch_of_many || self.limits_holdings() {
-            return Err(tasks);
-        }
+    ) -> Request {
         let tenant = caller.tenant.clone();
         let enqueue = Enqueue { tenant, tasks, atomic: false, seed: seed() };
-        Ok(Request::with(Command::Enqueue(enqueue), reply, 0))
+        Request::with(Command::Enqueue(enqueue), reply, 0)
     }
 
     fn limits_holdings(&self) -> bool {

@@ -12,6 +12,7 @@ use codeq_engine::Engine;
 use tokio::sync::watch;
 
 use crate::artifacts::Artifacts;
+use crate::backup::Backups;
 use crate::config::{Config, TenantLimits};
 use crate::events::EventBus;
 use crate::push::bell::Bell;
@@ -23,6 +24,7 @@ pub use error::{Kind, ServiceError};
 
 pub mod abandon;
 pub mod artifacts;
+pub mod backup;
 pub mod bulk;
 pub mod cancel;
 pub mod claim;
@@ -58,6 +60,8 @@ pub struct Service {
     pub artifacts: Arc<Artifacts>,
     /// Who is told that queues have work.
     pub subscriptions: Arc<Subscriptions>,
+    /// Copies of the data.
+    pub(crate) backups: Backups,
     /// Whose turn it is to look at many rows.
     pub(crate) scans: scan::Scans,
     pub(crate) defaults: Defaults,
@@ -100,6 +104,7 @@ impl Service {
             secrets,
             subscriptions,
             artifacts,
+            backups: Backups::new(config),
             scans: scan::Scans::default(),
             defaults,
             draining,

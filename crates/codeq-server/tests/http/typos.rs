@@ -64,8 +64,7 @@ fn typos() -> Vec<Typo> {
         Typo {
             status: 401,
             told: &[
-                "no token or issuer in the server's configuration accepts it",
-                "has not expired",
+                "the token is not valid: use one that this server's configuration accepts",
                 "log",
             ],
             ..get("wrong token", "a-nobody", "tasks")

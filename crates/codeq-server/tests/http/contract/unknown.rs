@@ -6,7 +6,7 @@ use codeq_server::http::routes::{Access, ROUTES, Route, Verb};
 use reqwest::Method;
 use serde_json::{Value, json};
 
-use crate::harness::{ADMIN, Harness, LATER, PRODUCER, Reply, UNKNOWN_ID, WORKER, send};
+use crate::harness::{ADMIN, Harness, LATER, OPERATOR, PRODUCER, Reply, UNKNOWN_ID, WORKER, send};
 
 /// A name that no route knows, and none is near.
 const UNKNOWN: &str = "zzz";
@@ -17,6 +17,7 @@ fn token(route: &Route) -> &'static str {
         Access::Worker(_) => WORKER,
         Access::Any | Access::Producer => PRODUCER,
         Access::Admin => ADMIN,
+        Access::Operator => OPERATOR,
     }
 }
 
@@ -110,8 +111,7 @@ async fn an_operator_may_have_them_ignored() {
         }
         let (status, problem) = ask(&h, route, &unknown, Some(&body)).await;
         let context = format!("{}: {status} {problem}", route.operation);
-        assert!(matches!(status, 200..300 | 404), "{context}");
-        assert_ne!(problem["code"], "no_such_route", "{context}");
+        assert!(status != 400 && problem["code"] != "unknown_field", "{context}");
     }
 }
 
