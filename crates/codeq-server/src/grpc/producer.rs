@@ -60,6 +60,7 @@ impl Protocol for Producer {
     type Posted = Created;
 
     const SERVICE: &'static str = "producer";
+    const OF_PRODUCERS: bool = true;
 
     fn caller(&self) -> &Principal {
         &self.caller

@@ -6,6 +6,9 @@
 //!          └─ strangers: those without a token yet         └─ …
 //! ```
 //!
+//! What producers send leaves an eighth of each bound: should they send more than can be taken, there is room for claims,
+//! heartbeats and results.
+//!
 //! Counting takes two additions and no lock. A stream counts in steps, so that most of its messages cost nothing here.
 
 use std::collections::HashMap;
@@ -78,6 +81,8 @@ pub struct Hold {
     share: Arc<Share>,
     kind: HeldFor,
     bytes: usize,
+    /// Whether it leaves room for others.
+    of_producer: bool,
 }
 
 impl Budget {
@@ -161,7 +166,7 @@ impl Share {
 
     /// Holds nothing yet.
     pub fn nothing(self: &Arc<Share>, kind: HeldFor) -> Hold {
-        Hold { share: Arc::clone(self), kind, bytes: 0 }
+        Hold { share: Arc::clone(self), kind, bytes: 0, of_producer: false }
     }
 
     fn add(&self, kind: HeldFor, bytes: usize) -> (usize, usize) {
@@ -179,9 +184,10 @@ impl Share {
         self.totals.bytes.fetch_sub(bytes, Relaxed);
     }
 
-    fn take(&self, kind: HeldFor, bytes: usize) -> bool {
+    fn take(&self, kind: HeldFor, bytes: usize, of_producer: bool) -> bool {
         let (mine, all) = self.add(kind, bytes);
-        if mine <= self.limit && all <= self.totals.limit {
+        let bound = |limit: usize| if of_producer { limit - limit / 8 } else { limit };
+        if mine <= bound(self.limit) && all <= bound(self.totals.limit) {
             return true;
         }
         self.give_back(kind, bytes);
@@ -196,6 +202,12 @@ impl Share {
 }
 
 impl Hold {
+    /// The same for what a producer sends: it grows only as long as there is room for others.
+    pub fn of_producer(mut self, of_producer: bool) -> Hold {
+        self.of_producer = of_producer;
+        self
+    }
+
     /// Bytes that are held.
     pub fn bytes(&self) -> usize {
         self.bytes
@@ -261,7 +273,7 @@ impl Hold {
 
     fn try_grow_to(&mut self, bytes: usize) -> bool {
         let missing = bytes.saturating_sub(self.bytes);
-        let grown = missing == 0 || self.share.take(self.kind, missing);
+        let grown = missing == 0 || self.share.take(self.kind, missing, self.of_producer);
         if grown {
             self.bytes += missing;
         }
@@ -297,6 +309,23 @@ mod tests {
         assert!(budget.tenant(&c).hold(HeldFor::Streams, 200).is_some());
         assert_eq!((budget.bytes(HeldFor::Requests), budget.refused(HeldFor::Requests)), (300, 2));
         drop((first, other));
+        assert_eq!(held(&budget), 0);
+    }
+
+    #[test]
+    fn producers_leave_room_for_workers() {
+        let budget = Budget::new(800);
+        let share = |tenant: &str| budget.tenant(&tenant.into());
+        let nothing = |tenant, kind| share(tenant).nothing(kind).of_producer(true);
+        let mut first = nothing("a", HeldFor::Requests);
+        assert!(first.grow_to(350) && !first.grow_to(351));
+        assert!(!nothing("a", HeldFor::Streams).grow_to(1));
+        assert!(share("a").hold(HeldFor::Requests, 50).is_some());
+        let mut second = nothing("b", HeldFor::Streams);
+        assert!(second.grow_to(350));
+        assert!(!nothing("c", HeldFor::Streams).grow_to(1), "of all together");
+        assert!(share("c").hold(HeldFor::Streams, 100).is_some());
+        drop((first, second));
         assert_eq!(held(&budget), 0);
     }
 
