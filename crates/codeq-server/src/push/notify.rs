@@ -27,10 +27,10 @@ use super::secrets::Secrets;
 use super::subscriptions::{Subscription, Subscriptions};
 use super::turns::Turns;
 use crate::http::wire::Times;
-use crate::observe::{Metrics, Refused};
+use crate::observe::{Delivery, Metrics, Refused, Webhook};
 
-/// What this kind of webhook is called in the metrics.
-const KIND: &str = "availability";
+/// Where a worker claims: what codeQ sends, and its workers put behind the address that they know.
+pub const CLAIM_PATH: &str = "/v1/codeq/tasks/claim";
 
 /// What sending needs.
 pub struct Notifier {
@@ -46,8 +46,8 @@ pub struct Notifier {
     pub metrics: Arc<Metrics>,
     /// How moments are written.
     pub times: Times,
-    /// Where a worker claims.
-    pub claim_url: String,
+    /// Where a worker claims, with the server's own address in front, if the operator has set that.
+    pub claim_url: Option<String>,
 }
 
 /// What became of a notification.
@@ -71,6 +71,8 @@ struct Available<'a> {
     available: bool,
     queue_depth: u64,
     claim_url: &'a str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    claim_url_absolute: Option<&'a str>,
     sent_at: String,
     notification_id: &'a str,
 }
@@ -123,7 +125,8 @@ impl Notifier {
             event_type,
             available: true,
             queue_depth,
-            claim_url: &self.claim_url,
+            claim_url: CLAIM_PATH,
+            claim_url_absolute: self.claim_url.as_deref(),
             sent_at: self.times.text(now),
             notification_id: &id,
         };
@@ -188,7 +191,7 @@ impl Desk {
 
     async fn rung(&mut self, marks: Marks) {
         for _ in 0..marks.missed {
-            self.count("dropped");
+            self.count(Delivery::Dropped, None);
         }
         // Who has subscribed before a queue got work hears of it: the subscriptions first.
         self.refresh(&marks).await;
@@ -206,9 +209,9 @@ impl Desk {
     /// A queue has work.
     fn add(&mut self, tenant: Arc<str>, command: Arc<str>) {
         if self.notifier.subscriptions.has_any(&tenant)
-            && !self.announcements.push(Arc::clone(&tenant), command)
+            && !self.announcements.push(Arc::clone(&tenant), Arc::clone(&command))
         {
-            self.drop_one(&tenant);
+            self.drop_one(&tenant, &command);
         }
     }
 
@@ -240,7 +243,7 @@ impl Desk {
             self.push(Job { receiver, command: Arc::clone(&command) });
         }
         for _ in 0..self.turns.take_forgotten() {
-            self.drop_one(&tenant);
+            self.drop_one(&tenant, &command);
         }
     }
 
@@ -259,15 +262,16 @@ impl Desk {
     fn push(&mut self, job: Job) {
         let Subscription { id, tenant, .. } = &job.receiver.subscription;
         let (id, tenant) = (Arc::clone(id), Arc::clone(tenant));
+        let command = Arc::clone(&job.command);
         if !self.lanes.push(job) {
             self.turns.unsent(&id, Instant::now());
-            self.drop_one(&tenant);
+            self.drop_one(&tenant, &command);
         }
     }
 
     /// There was no room for a notification.
-    fn drop_one(&self, tenant: &Arc<str>) {
-        self.count("dropped");
+    fn drop_one(&self, tenant: &Arc<str>, command: &str) {
+        self.count(Delivery::Dropped, Some((tenant, command)));
         self.notifier.metrics.refused(tenant, Refused::Notification);
     }
 
@@ -285,11 +289,12 @@ impl Desk {
     async fn sent(&mut self, job: &Job, outcome: Outcome) {
         self.lanes.done(job);
         let subscription = &job.receiver.subscription;
+        let queue = Some((&subscription.tenant, &*job.command));
         match outcome {
-            Outcome::Delivered => self.count("delivered"),
-            Outcome::Failed => self.count("failed"),
+            Outcome::Delivered => self.count(Delivery::Delivered, queue),
+            Outcome::Failed => self.count(Delivery::Failed, queue),
             Outcome::Gone => {
-                self.count("failed");
+                self.count(Delivery::Failed, queue);
                 self.turns.forget(&subscription.id);
                 self.notifier.remove(subscription).await;
             }
@@ -297,7 +302,7 @@ impl Desk {
         }
     }
 
-    fn count(&self, outcome: &'static str) {
-        self.notifier.metrics.webhook_delivered(KIND, outcome);
+    fn count(&self, outcome: Delivery, queue: Option<(&Arc<str>, &str)>) {
+        self.notifier.metrics.webhook(Webhook::Availability, outcome, queue);
     }
 }
