@@ -37,8 +37,8 @@ pub use flags::Flags;
 pub use load::{Loaded, load};
 pub use model::{
     ArtifactsConfig, AuthConfig, BackoffPolicy, Config, Durability, GrpcConfig, HttpConfig,
-    JwtConfig, LogFormat, MetricsConfig, RateLimit, RateLimits, StaticToken, TenantLimits,
-    TlsConfig, TracingConfig, WebhookConfig, WebhookSecret,
+    JwtConfig, LogFormat, MetricsConfig, RateLimit, RateLimits, RetentionConfig, StaticToken,
+    TenantLimits, TlsConfig, TracingConfig, WebhookConfig, WebhookSecret,
 };
 pub use problem::{ConfigError, Problem, Source, Sources};
 

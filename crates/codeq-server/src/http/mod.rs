@@ -33,6 +33,7 @@ pub mod wire;
 
 mod abandon;
 mod artifacts;
+mod bulk;
 mod cancel;
 mod claim;
 mod cleanup;
