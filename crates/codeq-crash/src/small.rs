@@ -11,7 +11,7 @@ use codeq_core::command::{Claim, Command, Enqueue, NewTask, Outcome, Selector, S
 use codeq_core::id::TaskId;
 use codeq_core::reply::{Enqueued, Reply};
 use codeq_engine::{Engine, EngineError, Options};
-use codeq_sim::ledger::{Digest, digest};
+use codeq_sim::ledger::{Digest, digest, result_digest};
 use codeq_sim::notes;
 use tokio::runtime::Runtime;
 
@@ -78,7 +78,7 @@ impl SmallClient {
         };
         for task in tasks {
             let result = Bytes::from(format!("{{\"done\":{}}}", task.id.seq()));
-            let told = digest(&result);
+            let told = result_digest(&result);
             let submit = Submit {
                 tenant: task.tenant,
                 id: task.id,

@@ -223,16 +223,19 @@ fn bytes(command: &Command) -> usize {
         Command::BulkPart(part) => {
             let work = match &part.work {
                 BulkWork::Cleanup { .. } => 0,
-                BulkWork::PurgeDead { command } | BulkWork::PurgeWaiting { command } => {
-                    command.len()
-                }
-                BulkWork::Replay { command, error_contains } => {
-                    command.len() + text(error_contains)
-                }
+                BulkWork::PurgeDead { command }
+                | BulkWork::PurgeWaiting { command }
+                | BulkWork::Replay { command, .. } => command.len(),
             };
-            part.tenant.len() + part.by.len() + text(&part.from.queue) + work
+            let filter = text(&part.filter.error_contains) + text(&part.filter.worker);
+            part.tenant.len() + part.by.len() + text(&part.from.queue) + work + filter
         }
-        Command::Configure(_) | Command::Sweep(_) => 0,
+        // The first three are only in logs of older versions: nobody proposes them any more.
+        Command::ConfigureV1(_)
+        | Command::PutTopicV1(_)
+        | Command::BulkPartV1(_)
+        | Command::Configure(_)
+        | Command::Sweep(_) => 0,
     }
 }
 

@@ -140,7 +140,8 @@ fn kind_of(rejection: &Rejection) -> Kind {
         Rejection::NotFound | Rejection::NoCallback => Kind::NotFound,
         Rejection::NotInProgress
         | Rejection::Finished
-        | Rejection::NotDead
+        | Rejection::Completed
+        | Rejection::NotFinished
         | Rejection::RecordChanged
         | Rejection::TooManyRecords { .. } => Kind::Conflict,
         Rejection::NotOwner => Kind::Forbidden,
