@@ -44,7 +44,7 @@ mod finish;
 mod heartbeat;
 pub mod held;
 mod idempotency;
-mod lease;
+pub mod lease;
 mod nack;
 mod pause;
 mod purge;

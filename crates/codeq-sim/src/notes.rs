@@ -59,6 +59,7 @@ pub fn op(command: &Command) -> Op {
         }
         Command::Nack(c) => Op::Nack(task(&c.tenant, &c.worker, c.id)),
         Command::Abandon(c) => Op::Abandon(task(&c.tenant, &c.worker, c.id), c.penalty),
+        Command::UnderLease(c) => op(&Command::from((*c.deed).clone())),
         Command::Cancel(c) => Op::Cancel(task(&c.tenant, &c.by, c.id)),
         Command::Replay(c) => match &c.target {
             ReplayTarget::One(id) => Op::ReplayOne(task(&c.tenant, &c.by, *id)),
@@ -146,7 +147,8 @@ pub fn seen(task: &Task) -> Seen {
 /// The digest of a stored result.
 pub fn record_digest(record: &ResultRecord) -> Digest {
     match (&record.result, &record.error) {
-        (Some(result), _) => digest(result),
+        (Some(result), Some(error)) => digest(result) ^ !digest(error.as_bytes()),
+        (Some(result), None) => digest(result),
         (None, Some(error)) => !digest(error.as_bytes()),
         (None, None) => 0,
     }
@@ -157,5 +159,6 @@ fn outcome_digest(outcome: &Ending) -> Digest {
         Ending::Completed(result) if result.is_empty() => digest(b"{}"),
         Ending::Completed(result) => digest(result),
         Ending::Failed(error) => !digest(error.as_bytes()),
+        Ending::Both { result, error, .. } => digest(result) ^ !digest(error.as_bytes()),
     }
 }

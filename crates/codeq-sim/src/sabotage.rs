@@ -9,7 +9,8 @@ use std::sync::Arc;
 
 use codeq_core::State;
 use codeq_core::command::{
-    Abandon, Claim, Cleanup, Command, Enqueue, Millis, Nack, Outcome, Selector, Submit,
+    Abandon, Claim, Cleanup, Command, Deed, Enqueue, Millis, Nack, Outcome, Selector, Submit,
+    UnderLease,
 };
 use codeq_core::id::TaskId;
 use codeq_core::keys::{self, QueueId};
@@ -332,6 +333,12 @@ fn worker_of(command: &mut Command) -> Option<(TaskId, &mut Arc<str>)> {
         Command::Submit(c) => Some((c.id, &mut c.worker)),
         Command::Nack(c) => Some((c.id, &mut c.worker)),
         Command::Abandon(c) => Some((c.id, &mut c.worker)),
+        Command::UnderLease(UnderLease { deed, .. }) => match &mut **deed {
+            Deed::Heartbeat(c) => Some((c.id, &mut c.worker)),
+            Deed::Submit(c) => Some((c.id, &mut c.worker)),
+            Deed::Nack(c) => Some((c.id, &mut c.worker)),
+            Deed::Abandon(c) => Some((c.id, &mut c.worker)),
+        },
         _ => None,
     }
 }
@@ -343,6 +350,7 @@ fn record_of(submit: &Submit, wall: Millis) -> ResultRecord {
         }
         Outcome::Completed(result) => (Some(result.clone()), None),
         Outcome::Failed(error) => (None, Some(Arc::clone(error))),
+        Outcome::Both { result, error, .. } => (Some(result.clone()), Some(Arc::clone(error))),
     };
     ResultRecord {
         id: submit.id,

@@ -113,19 +113,21 @@ impl From<Outcome> for Report {
 }
 
 impl Report {
-    pub(super) fn event(&self, task_id: &str) -> WorkerEvent {
+    pub(super) fn event(&self, task_id: &str, fence: u64) -> WorkerEvent {
         let task_id = task_id.to_owned();
         let result = |status: &str, result_json, error| {
             let (task_id, status) = (task_id.clone(), status.to_owned());
-            Event::Result(WireResult { task_id, status, result_json, error })
+            Event::Result(WireResult { task_id, status, result_json, error, fence })
         };
         let event = match self.clone() {
             Report::Complete(json) => result("COMPLETED", json, String::new()),
             Report::Fail(error) => result("FAILED", Bytes::new(), error),
             Report::Nack { delay_seconds, reason } => {
-                Event::Nack(Nack { task_id, delay_seconds, reason })
+                Event::Nack(Nack { task_id, delay_seconds, reason, fence })
             }
-            Report::Abandon { no_penalty } => Event::Abandon(Abandon { task_id, no_penalty }),
+            Report::Abandon { no_penalty } => {
+                Event::Abandon(Abandon { task_id, no_penalty, fence })
+            }
         };
         WorkerEvent { event: Some(event) }
     }

@@ -181,6 +181,39 @@ fn bulk_commands_are_read() {
 }
 
 #[test]
+fn commands_under_a_named_lease_are_read() {
+    let (tenant, worker, id) = (text("acme"), text("w1"), TaskId::new(77, 123_456));
+    let (t, w) = (|| tenant.clone(), || worker.clone());
+    let deeds = [
+        Deed::Heartbeat(Heartbeat { tenant: t(), id, worker: w(), extend: 30_000 }),
+        Deed::Submit(Submit {
+            tenant: t(),
+            id,
+            worker: w(),
+            outcome: Outcome::Both {
+                completed: true,
+                result: Bytes::from_static(b"{}"),
+                error: text("half"),
+            },
+            artifacts: Vec::new(),
+        }),
+        Deed::Nack(Nack { tenant: t(), id, worker: w(), delay: None, reason: None, seed: 1 }),
+        Deed::Abandon(Abandon { tenant: t(), id, worker: w(), penalty: true, fence: None }),
+    ];
+    let of = |(n, deed)| {
+        let (fence, instance) = (Some(n), Some(text("w1/a")));
+        Command::UnderLease(UnderLease { fence, instance, deed: Box::new(deed) })
+    };
+    let commands: Vec<Command> = (7..).zip(deeds).map(of).collect();
+    let mut bytes = Vec::new();
+    begin_group(AT, &mut bytes);
+    commands.iter().for_each(|command| push_command(command, &mut bytes));
+    let stored = stored("lease-commands-v1", &bytes);
+    assert_eq!(read_group(&stored), Ok((AT, commands)));
+    assert_eq!(stored, bytes, "and are still written the same way");
+}
+
+#[test]
 fn record_rows_are_read() {
     let row = RecordRow {
         kind: RecordKind::WebhookSecret,

@@ -4,7 +4,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use codeq_core::command::{Claim, Command, Millis};
-use codeq_core::names::check_worker;
 use codeq_core::reply::{Reply, Returned};
 use codeq_core::view::Task;
 use codeq_engine::request::{Answer as EngineAnswer, ReplyTo, Request as EngineRequest};
@@ -24,11 +23,12 @@ use super::convert;
 use super::events::Events;
 use super::hello;
 use super::session::{After, Begun, Opened, Protocol, Slots, check_rate};
-use crate::auth::{Principal, Role, Scope, instance, shown};
+use crate::auth::{Principal, Role, Scope, shown};
 use crate::http::{App, json};
 use crate::limits::LimitScope;
 use crate::observe::Refused;
 use crate::service::claim::{CREDIT_WAIT, ClaimRequest, claimed};
+use crate::service::lease::{LeaseNamed, identity};
 use crate::service::submit::{SubmitRequest, submitted};
 use crate::service::{Kind, ServiceError};
 
@@ -53,11 +53,8 @@ pub(super) async fn open(
     });
     let Hello { token, worker_id } = hello.await?;
     let mut caller = hello::authenticate(&app, &token, metadata, Role::Worker).await?;
-    if !worker_id.is_empty() && *worker_id != *caller.subject {
-        caller.subject = instance(&caller.subject, &worker_id).into();
-        let invalid = |_| Status::invalid_argument("worker_id is too long or not printable");
-        check_worker(&caller.subject).map_err(invalid)?;
-    }
+    let invalid = |_| Status::invalid_argument("worker_id is too long or not printable");
+    caller.subject = identity(&caller, &worker_id).map_err(invalid)?;
     let worker_id = shown(&caller.subject).into_owned();
     let ack = HelloAck { worker_id, tenant_id: caller.tenant.to_string() };
     let protocol = Worker { app, caller: Arc::new(caller), last: Arc::default() };
@@ -204,6 +201,7 @@ impl Worker {
                 lease_seconds,
                 wait_seconds: CREDIT_WAIT,
                 count,
+                worker_id: None,
             });
         }
         Arc::clone(&self.last)
@@ -310,10 +308,10 @@ impl Worker {
 
     fn heartbeat(&self, heartbeat: Heartbeat) -> Begun<Worker> {
         self.start(0, |app, caller| async move {
-            let Heartbeat { task_id, extend_seconds } = heartbeat;
+            let Heartbeat { task_id, extend_seconds, fence } = heartbeat;
             let extend = Some(i64::from(extend_seconds));
             let done = match check_worker_rate(&app, &caller, "heartbeat") {
-                Ok(()) => app.service.heartbeat(&caller, &task_id, extend).await,
+                Ok(()) => app.service.heartbeat(&caller, &task_id, extend, lease(fence)).await,
                 Err(error) => Err(error),
             };
             let ack = match done {
@@ -338,10 +336,12 @@ impl Worker {
 
     fn nack(&self, nack: Nack) -> Begun<Worker> {
         self.start(nack.reason.len(), |app, caller| async move {
-            let Nack { task_id, delay_seconds, reason } = nack;
+            let Nack { task_id, delay_seconds, reason, fence } = nack;
             let reason = (!reason.is_empty()).then(|| reason.into());
             let done = match (check_worker_rate(&app, &caller, "nack"), delay(delay_seconds)) {
-                (Ok(()), Ok(delay)) => app.service.nack(&caller, &task_id, delay, reason).await,
+                (Ok(()), Ok(delay)) => {
+                    app.service.nack(&caller, &task_id, delay, reason, lease(fence)).await
+                }
                 (Err(error), _) | (_, Err(error)) => Err(error),
             };
             let ack = match done {
@@ -371,9 +371,9 @@ impl Worker {
 
     fn abandon(&self, abandon: Abandon) -> Begun<Worker> {
         self.start(0, |app, caller| async move {
-            let Abandon { task_id, no_penalty } = abandon;
+            let Abandon { task_id, no_penalty, fence } = abandon;
             let done = match check_worker_rate(&app, &caller, "abandon") {
-                Ok(()) => app.service.abandon(&caller, &task_id, !no_penalty).await,
+                Ok(()) => app.service.abandon(&caller, &task_id, !no_penalty, lease(fence)).await,
                 Err(error) => Err(error),
             };
             let ack = match done {
@@ -424,7 +424,7 @@ fn credit_bytes(request: &ClaimRequest, shared: bool) -> usize {
 }
 
 fn submit_request(result: Outcome) -> (String, SubmitRequest) {
-    let Outcome { task_id, status, result_json, error } = result;
+    let Outcome { task_id, status, result_json, error, fence } = result;
     let flaw =
         (!result_json.is_empty()).then(|| json::check_result(&result_json)).and_then(Result::err);
     let request = SubmitRequest {
@@ -432,9 +432,15 @@ fn submit_request(result: Outcome) -> (String, SubmitRequest) {
         result: (!result_json.is_empty()).then_some(result_json),
         error: (!error.is_empty()).then(|| error.into()),
         artifacts: Vec::new(),
+        lease: lease(fence),
         flaw,
     };
     (task_id, request)
+}
+
+/// The lease that a message names; fences begin at 1.
+fn lease(fence: u64) -> LeaseNamed {
+    LeaseNamed::fence((fence > 0).then_some(fence))
 }
 
 /// Zero means the backoff policy, as in codeQ; -1 means at once.

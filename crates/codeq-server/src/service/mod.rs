@@ -32,6 +32,7 @@ pub mod enqueue;
 pub mod error;
 pub mod filter;
 pub mod heartbeat;
+pub mod lease;
 pub mod nack;
 pub mod permission;
 pub mod queues;

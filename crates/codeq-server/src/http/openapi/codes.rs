@@ -62,6 +62,8 @@ pub static CODES: &[Code] = codes! {
         "Drop the work: the task was finished, given back, or is somebody else's by now.";
     "not_owner" 403, "Another worker has the lease.",
         "Drop the work: the task was handed on after the lease ended.";
+    "lease_lost" 409, "The task has been claimed again since the claim with this `fence`.",
+        "Drop the work: whoever claimed the task later does it.";
     "finished" 409, "The task is finished already.",
         "Read its result instead.";
     "not_dead" 409, "The task is not among the dead letters, so it cannot be replayed.",
@@ -151,8 +153,8 @@ pub static CODES: &[Code] = codes! {
 
     "invalid_tenant" 400, "The tenant of the token is empty, too long, or has control characters.",
         "Correct the token's claims.";
-    "invalid_worker" 400, "The subject of the token is empty, too long, or has control characters.",
-        "Correct the token's claims.";
+    "invalid_worker" 400, "The subject of the token, or `workerId` with the subject before it, is too long or has control characters.",
+        "Shorten `workerId`, or correct the token's claims.";
     "invalid_setting" 400, "A setting of the server is out of its range.",
         "Clients do not meet this: the operator must correct the configuration.";
 

@@ -5,7 +5,7 @@
 use codeq_core::limits::{
     ARTIFACT_FIELD_BYTES_MAX, ARTIFACTS_MAX, BULK_MAX, CLAIM_COMMANDS_MAX, DELAY_MS_MAX,
     IDEMPOTENCY_KEY_BYTES_MAX, LEASE_MS_MAX, RETENTION_MS_MAX, TOPIC_ATTEMPTS_MAX,
-    TOPIC_CONSUMERS_MAX, TOPIC_TIER_MAX, TOPIC_TIERS_MAX, WEBHOOK_BYTES_MAX,
+    TOPIC_CONSUMERS_MAX, TOPIC_TIER_MAX, TOPIC_TIERS_MAX, WEBHOOK_BYTES_MAX, WORKER_BYTES_MAX,
 };
 use serde_json::{Value, json};
 
@@ -87,6 +87,8 @@ fn claim(batch: bool) -> Value {
         "leaseSeconds": number_or_null(0, LEASE_SECONDS_MAX, "Length of the lease; 0 means the default."),
         "waitSeconds": number_or_null(0, i64::MAX,
             "Wait so long for a task if there is none; more than 30 counts as 30."),
+        "workerId": text_or_null(WORKER_BYTES_MAX,
+            "Names this process among those that share the token: the lease is then given to `subject/workerId`. With the subject it may have 253 bytes."),
     });
     if !batch {
         return object("What a worker asks for.", &[], properties);
@@ -105,7 +107,8 @@ fn heartbeat() -> Value {
         LEASE_SECONDS_MAX,
         "The lease ends so many seconds from now; 0 means the default.",
     );
-    object("How long the lease is to last.", &[], json!({ "extendSeconds": extend }))
+    let properties = under_lease(json!({ "extendSeconds": extend }));
+    object("How long the lease is to last.", &[], properties)
 }
 
 fn abandon() -> Value {
@@ -113,7 +116,23 @@ fn abandon() -> Value {
         "type": ["boolean", "null"],
         "description": "Whether this spends an attempt. Default true.",
     });
-    object("How the task is given back.", &[], json!({ "penalty": penalty }))
+    let properties = under_lease(json!({ "penalty": penalty }));
+    object("How the task is given back.", &[], properties)
+}
+
+/// With what names the lease.
+fn under_lease(mut properties: Value) -> Value {
+    let fence = json!({
+        "type": ["integer", "null"], "format": "int64", "minimum": 0,
+        "description": "The `fence` that the claim answered. If the task has been claimed again since, the answer is 409 `lease_lost`. Absent: not compared.",
+    });
+    let worker_id = json!({
+        "type": ["string", "null"],
+        "description": "The `workerId` of the claim. Not compared if the claim had none.",
+    });
+    set(&mut properties, "fence", fence);
+    set(&mut properties, "workerId", worker_id);
+    properties
 }
 
 fn nack() -> Value {
@@ -122,7 +141,7 @@ fn nack() -> Value {
             "The pause before the next try, up to the server's longest; 0 means at once, absent the backoff policy."),
         "reason": { "type": ["string", "null"], "description": "Kept as the task's error; cut at 4,096 bytes." },
     });
-    object("Why and until when.", &[], properties)
+    object("Why and until when.", &[], under_lease(properties))
 }
 
 fn submission(in_batch: bool) -> Value {
@@ -155,11 +174,12 @@ fn submission(in_batch: bool) -> Value {
         "status": word(&["COMPLETED", "FAILED"], "How the task ended. `FAILED` is final; to have it tried again, nack."),
         "result": {
             "type": ["object", "null"],
-            "description": "With `COMPLETED`: any object up to 1 MiB, kept as sent; absent counts as `{}`.",
+            "description": "Any object up to 1 MiB, kept as sent. With `COMPLETED`, absent counts as `{}`.",
         },
-        "error": { "type": ["string", "null"], "description": "Required with `FAILED`; cut at 4,096 bytes." },
+        "error": { "type": ["string", "null"], "description": "Required with `FAILED`, kept with `COMPLETED` too; cut at 4,096 bytes." },
         "artifacts": artifacts,
     });
+    properties = under_lease(properties);
     let mut required = vec!["status"];
     if in_batch {
         set(&mut properties, "taskId", json!({ "type": "string", "description": "The task." }));
