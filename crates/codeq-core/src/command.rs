@@ -12,6 +12,8 @@ use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 
 use crate::id::TaskId;
+use crate::idempotency::fingerprint_by_value;
+use crate::limits::ENQUEUE_PAYLOAD_BYTES_MAX;
 use crate::record::{Hidden, RecordKind};
 use crate::settings::Settings;
 use crate::topic::Policy;
@@ -62,6 +64,8 @@ pub enum Command {
     BulkPart(BulkPart),
     /// What a worker does with its task, only if it still holds the lease that it names.
     UnderLease(UnderLease),
+    /// Make tasks whose keys compare payloads as JSON values, or whose payloads are large.
+    EnqueueByValue(EnqueueByValue),
 }
 
 /// Makes one or more tasks of one tenant.
@@ -534,4 +538,47 @@ impl From<Deed> for Command {
             Deed::Abandon(deed) => Command::Abandon(deed),
         }
     }
+}
+
+/// Makes tasks, by rules that [`Enqueue`] did not have when it was first logged: payloads may have up to
+/// [`PAYLOAD_BYTES_MAX`](crate::limits::PAYLOAD_BYTES_MAX) bytes, and keys compare them as JSON values.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct EnqueueByValue {
+    /// The tasks.
+    pub enqueue: Enqueue,
+    /// For each task with a key, what makes it the same work as another: see
+    /// [`fingerprint_by_value`](crate::idempotency::fingerprint_by_value). Zero for the others.
+    pub fingerprints: Vec<u128>,
+}
+
+impl Command {
+    /// The command as it is proposed now. What an older version proposed is applied as it was then; this is where
+    /// newer rules begin. Reads the payloads of tasks with a key, so the caller's thread should do it.
+    pub fn current(self) -> Command {
+        match self {
+            Command::Enqueue(enqueue) if enqueue.tasks.iter().any(needs_value) => {
+                let print = |task: &NewTask| match task.idempotency_key {
+                    Some(_) => fingerprint_by_value(&task.command, &task.payload),
+                    None => 0,
+                };
+                let fingerprints = enqueue.tasks.iter().map(print).collect();
+                Command::EnqueueByValue(EnqueueByValue { enqueue, fingerprints })
+            }
+            other => other,
+        }
+    }
+
+    /// The tasks to be made, if this makes any.
+    pub fn enqueue(&self) -> Option<&Enqueue> {
+        match self {
+            Command::Enqueue(enqueue) | Command::EnqueueByValue(EnqueueByValue { enqueue, .. }) => {
+                Some(enqueue)
+            }
+            _ => None,
+        }
+    }
+}
+
+fn needs_value(task: &NewTask) -> bool {
+    task.idempotency_key.is_some() || task.payload.len() > ENQUEUE_PAYLOAD_BYTES_MAX
 }

@@ -157,7 +157,10 @@ impl State {
         let mut step = Step { state: self, kv, now, wall, effects, changed: false };
         let reply = match command {
             Command::Configure(settings) => step.configure(settings),
-            Command::Enqueue(command) => step.enqueue(command)?,
+            Command::Enqueue(command) => step.enqueue(command, None)?,
+            Command::EnqueueByValue(command) => {
+                step.enqueue(&command.enqueue, Some(&command.fingerprints))?
+            }
             Command::Claim(command) => step.claim(command)?,
             Command::Heartbeat(command) => {
                 step.heartbeat(command, Holder::plain(&command.worker))?

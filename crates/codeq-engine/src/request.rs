@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use codeq_core::command::{
-    Artifact, BulkWork, Claim, Command, Deed, Delivery, Enqueue, Millis, Nack, NewTask, Outcome,
-    ReplayTarget, Selector, Submit, UnderLease,
+    Artifact, BulkWork, Claim, Command, Deed, Delivery, Enqueue, EnqueueByValue, Millis, Nack,
+    NewTask, Outcome, ReplayTarget, Selector, Submit, UnderLease,
 };
 use codeq_core::reply::Reply;
 use parking_lot::Mutex;
@@ -105,6 +105,7 @@ impl Request {
 
     /// A command whose answer goes to `reply`; a claim that finds nothing waits for `wait`.
     pub fn with(command: Command, reply: ReplyTo, wait: Millis) -> Request {
+        let command = command.current();
         let bytes = bytes(&command);
         Request { command, reply, wait, bytes }
     }
@@ -141,7 +142,9 @@ fn bytes(command: &Command) -> usize {
     const BASE: usize = 256;
     let text = |text: &Option<Arc<str>>| text.as_ref().map_or(0, |text| text.len());
     BASE + match command {
-        Command::Enqueue(Enqueue { tenant, tasks, .. }) => {
+        Command::Enqueue(enqueue) | Command::EnqueueByValue(EnqueueByValue { enqueue, .. }) => {
+            let Enqueue { tenant, tasks, .. } = enqueue;
+            // With what a fingerprint takes, if there is one.
             let task = |task: &NewTask| {
                 let names = task.command.len() + text(&task.webhook);
                 let trace = text(&task.trace_parent) + text(&task.trace_state);

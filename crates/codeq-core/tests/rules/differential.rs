@@ -94,6 +94,9 @@ impl Pair {
         if act.time.is_multiple_of(2) {
             command = in_parts(command);
         }
+        if act.b.is_multiple_of(3) {
+            command = command.current();
+        }
         if act.a.is_multiple_of(3) {
             command = self.under_lease(command, act);
         }

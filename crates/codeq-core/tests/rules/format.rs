@@ -14,7 +14,7 @@ use codeq_core::id::TaskId;
 use codeq_core::kv::{Key, Kv, Table};
 use codeq_core::moment::Moment;
 use codeq_core::record::RecordKind;
-use codeq_core::rows::{RecordRow, TaskRow};
+use codeq_core::rows::{IdempotencyRow, RecordRow, TaskRow};
 use codeq_core::settings::Settings;
 use codeq_core::topic::Policy;
 
@@ -211,6 +211,28 @@ fn commands_under_a_named_lease_are_read() {
     let stored = stored("lease-commands-v1", &bytes);
     assert_eq!(read_group(&stored), Ok((AT, commands)));
     assert_eq!(stored, bytes, "and are still written the same way");
+}
+
+#[test]
+fn commands_and_keys_that_compare_values_are_read() {
+    let mut task = keyed("c", "k");
+    task.payload = Bytes::from_static(b"{\"n\":1}");
+    let enqueue = Enqueue { tenant: text("acme"), tasks: vec![task], atomic: true, seed: 5 };
+    let commands = vec![Command::Enqueue(enqueue).current()];
+    let mut bytes = Vec::new();
+    begin_group(AT, &mut bytes);
+    commands.iter().for_each(|command| push_command(command, &mut bytes));
+    let group = stored("enqueue-by-value-v1", &bytes);
+    assert_eq!(read_group(&group), Ok((AT, commands)));
+    assert_eq!(group, bytes, "and are still written the same way");
+    for (name, by_value) in [("idempotency-row-v1", false), ("idempotency-row-v2", true)] {
+        let (id, created_at) = (TaskId::new(77, 123_456), AT.wall);
+        let gone = Some(codeq_core::place::Place::Completed);
+        let row = IdempotencyRow { id, created_at, fingerprint: u128::MAX / 3, gone, by_value };
+        let stored = stored(name, &row.encode());
+        assert_eq!(IdempotencyRow::decode(1, &stored).unwrap(), row);
+        assert_eq!(stored, row.encode(), "and is still written the same way");
+    }
 }
 
 #[test]

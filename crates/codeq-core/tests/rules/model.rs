@@ -102,6 +102,8 @@ impl Model {
                 Reply::Done
             }
             Command::Enqueue(c) => self.enqueue(c, told),
+            // What the same value is, `json_value` and its tests know; here payloads have one form.
+            Command::EnqueueByValue(c) => self.enqueue(&c.enqueue, told),
             Command::Claim(c) => self.claim(c, told),
             Command::UnderLease(c) => {
                 let Some(found) = self.find(c.deed.tenant(), c.deed.id()) else {
