@@ -43,6 +43,7 @@ pub fn op(command: &Command) -> Op {
                 })
                 .collect(),
         },
+        Command::EnqueueByValue(c) => op(&Command::Enqueue(c.enqueue.clone())),
         Command::Claim(c) => Op::Claim {
             tenant: c.tenant.to_string(),
             worker: c.worker.to_string(),
