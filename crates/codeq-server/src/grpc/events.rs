@@ -20,8 +20,6 @@ use crate::limits::budget::{HeldFor, Hold, Share};
 
 /// Longest Hello. A token of the longest kind goes into the metadata.
 pub(super) const HELLO_BYTES_MAX: usize = 16 << 10;
-/// Longest message after it: what gRPC servers take unless they are told otherwise.
-pub(super) const MESSAGE_BYTES_MAX: usize = 4 << 20;
 /// Time from a message's first byte to its last.
 const PATIENCE: Duration = Duration::from_secs(30);
 /// Pause before it is looked again whether there is room for more bytes.
@@ -66,10 +64,10 @@ impl<In: codeq_proto::Message + Default> Events<In> {
     }
 
     /// From here on the tenant's bytes count, and messages may be longer.
-    pub(super) fn admit(&mut self, share: &Arc<Share>) -> Result<(), Status> {
+    pub(super) fn admit(&mut self, share: &Arc<Share>, max: usize) -> Result<(), Status> {
         let full = || Status::resource_exhausted("the server holds too much for this tenant");
         self.hold = share.hold(HeldFor::Streams, HELLO_BYTES_MAX).ok_or_else(full)?;
-        self.max = MESSAGE_BYTES_MAX;
+        self.max = max;
         Ok(())
     }
 
@@ -206,6 +204,8 @@ mod tests {
 
     use crate::limits::budget::Budget;
 
+    const MESSAGE_BYTES_MAX: usize = 4 << 20;
+
     struct Client {
         /// None once nothing more is sent.
         send: Option<UnboundedSender<Bytes>>,
@@ -223,7 +223,7 @@ mod tests {
 
     fn admitted(budget: &Budget) -> Client {
         let mut client = stranger(budget);
-        client.events.admit(&budget.tenant(&"a".into())).unwrap();
+        client.events.admit(&budget.tenant(&"a".into()), MESSAGE_BYTES_MAX).unwrap();
         client
     }
 

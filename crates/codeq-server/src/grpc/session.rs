@@ -223,7 +223,7 @@ impl<P: Protocol> Stream for Session<P> {
                     this.tally.caller = Some((caller.tenant.clone(), caller.subject.clone()));
                     let app = Arc::clone(&this.tally.app);
                     let share = app.budget.tenant(&caller.tenant);
-                    if let Err(status) = events.admit(&share) {
+                    if let Err(status) = events.admit(&share, app.edge.message_max) {
                         return this.close(status);
                     }
                     this.state = State::Open(Box::new(Open::new(app, protocol, events, &share)));

@@ -30,7 +30,7 @@ use crate::observe::Refused;
 use crate::service::claim::{CREDIT_WAIT, ClaimRequest, claimed};
 use crate::service::lease::{LeaseNamed, identity};
 use crate::service::submit::{SubmitRequest, submitted};
-use crate::service::{Kind, ServiceError};
+use crate::service::{Kind, Service, ServiceError};
 
 /// Most tasks of one TaskBatch: with all that belongs to a task it stays under the 4 MiB that clients accept.
 const TASKS_MAX: i32 = 256;
@@ -241,7 +241,7 @@ impl Worker {
 
     fn result(&self, result: Outcome, slots: &mut Slots<'_>) -> Begun<Worker> {
         let bytes = BASE + result.result_json.len();
-        let (id, request) = submit_request(result);
+        let (id, request) = submit_request(&self.app.service, result);
         if let Err(error) = check_worker_rate(&self.app, &self.caller, "submitResult") {
             return Begun::Answered(result_answer(id, Some(&error)));
         }
@@ -265,8 +265,9 @@ impl Worker {
             return Begun::Answered(answer_batch(Vec::new()));
         }
         let bytes = batch.results.iter().map(|result| BASE + result.result_json.len()).sum();
-        let requests: Vec<_> = batch.results.into_iter().map(submit_request).collect();
         let service = &self.app.service;
+        let requests = batch.results.into_iter().map(|result| submit_request(service, result));
+        let requests: Vec<_> = requests.collect();
         let allowed = self.caller.needs(Scope::Result);
         let allowed = allowed
             .and_then(|()| check_worker_rate(&self.app, &self.caller, "submitResults"))
@@ -423,10 +424,11 @@ fn credit_bytes(request: &ClaimRequest, shared: bool) -> usize {
     BASE + own
 }
 
-fn submit_request(result: Outcome) -> (String, SubmitRequest) {
+fn submit_request(service: &Service, result: Outcome) -> (String, SubmitRequest) {
     let Outcome { task_id, status, result_json, error, fence } = result;
     let flaw =
         (!result_json.is_empty()).then(|| json::check_result(&result_json)).and_then(Result::err);
+    let flaw = flaw.or_else(|| service.too_long(&result_json));
     let request = SubmitRequest {
         status,
         result: (!result_json.is_empty()).then_some(result_json),

@@ -98,6 +98,8 @@ fn submit_request(call: &Call, request: Request<'_>) -> SubmitRequest {
         let text = "invalid result (must be an object)";
         flaw = Some(ServiceError::invalid("invalid_result", text));
     }
+    let result = result.map(str::as_bytes);
+    flaw = flaw.or_else(|| call.service().too_long(result?));
     let mut artifacts = Vec::new();
     for (index, artifact) in request.artifacts.unwrap_or_default().into_iter().enumerate() {
         match new_artifact(&call.body, artifact) {
@@ -110,7 +112,7 @@ fn submit_request(call: &Call, request: Request<'_>) -> SubmitRequest {
     }
     SubmitRequest {
         status: request.status.unwrap_or_default(),
-        result: result.map(|text| Bytes::copy_from_slice(text.as_bytes())),
+        result: result.map(Bytes::copy_from_slice),
         error: request.error,
         artifacts,
         lease: LeaseNamed::new(&call.caller, request.worker_id.as_deref(), request.fence),

@@ -143,6 +143,14 @@ fn submit(caller: &Principal, id: TaskId, outcome: Outcome, artifacts: Vec<Artif
     Submit { tenant, id, worker, outcome, artifacts }
 }
 
+impl Service {
+    /// What is wrong with the length of a result, if anything is.
+    pub fn too_long(&self, result: &[u8]) -> Option<ServiceError> {
+        let max = self.payload_max();
+        (result.len() > max).then(|| Rejection::InvalidResult { max }.into())
+    }
+}
+
 /// Permits for the uploads of one request.
 fn uploads_at_once() -> Arc<Semaphore> {
     Arc::new(Semaphore::new(UPLOADS_AT_ONCE))

@@ -23,6 +23,7 @@ fn bounds_of_numbers() {
         ("retentionSeconds", [1, 2_147_483_647], [0, 2_147_483_648]),
         ("maxBatchSize", [1, 1_000], [0, 1_001]),
         ("maxClaimBatchSize", [1, 1_000], [0, 1_001]),
+        ("maxPayloadBytes", [1_024, 16_777_216], [1_023, 16_777_217]),
         ("resultWebhookMaxAttempts", [1, 100], [0, 101]),
         ("resultWebhookBaseBackoffSeconds", [1, 60], [0, 61]),
         ("resultWebhookMaxBackoffSeconds", [2, 316_224_000], [0, 316_224_001]),
@@ -413,4 +414,21 @@ fn the_engine_is_told_what_was_chosen() {
     let callback = (settings.callback_attempts, settings.callback_base, settings.callback_max);
     assert_eq!(callback, (4, 5_000, 6_000));
     assert!(config.notes()[0].starts_with("durability is 'os'"));
+}
+
+#[test]
+fn limits_follow_from_the_largest_payload() {
+    let plain = Config::default();
+    let limits = |c: &Config| [c.payload_max(), c.body_max(), c.batch_body_max(), c.message_max()];
+    assert_eq!(limits(&plain), [1 << 20, 1 << 20, 16 << 20, 4 << 20]);
+    assert_eq!(plain.buffered_min(), 64 << 20);
+    let large = Config { max_payload_bytes: Some(16 << 20), ..Config::default() };
+    let around = (16 << 20) + (512 << 10);
+    assert_eq!(limits(&large), [16 << 20, around, around, around]);
+    assert_eq!(large.buffered_min(), 128 << 20);
+    let (set, held) = ("CODEQ_MAX_PAYLOAD_BYTES", "CODEQ_HTTP_MAX_BUFFERED_BYTES");
+    from_env(&[(set, "16777216"), (held, "134217728")]).unwrap();
+    let error = from_env(&[(set, "16777216"), (held, "134217727")]).unwrap_err().to_string();
+    let said = "found 134217727, expected at least eight times maxPayloadBytes, which is 134217728";
+    assert!(error.contains("http.maxBufferedBytes") && error.contains(said), "{error}");
 }
