@@ -2,11 +2,12 @@
 //!
 //! A backup is a data directory like any other: the stores as of a checkpoint, and a log that begins after
 //! it. Restoring is copying it to where it is wanted; [`restore`] does that with checks. Both mark what they
-//! make until it is complete.
+//! make until it is complete. A backup is read back and verified before it counts as complete.
 
 use std::path::Path;
 use std::sync::Arc;
 
+use codeq_core::kv::Table;
 use codeq_disk::{Disk, RealDisk, SharedDisk};
 use codeq_log::{Log, NewLog};
 use codeq_store::Store;
@@ -16,26 +17,63 @@ use crate::error::OpenError;
 use crate::incomplete::{self, Work};
 use crate::layout::{self, Manifest};
 
+/// The log of a backup is empty: a segment of the usual 64 MiB would be nothing but zeros to copy and to pay for. Whoever
+/// opens the directory makes the next segments as long as it likes.
+const SEGMENT_BYTES: u64 = 64 << 10;
+
+/// What a backup holds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Backup {
+    /// Its shards.
+    pub shards: u16,
+    /// The tasks of all shards, finished ones included.
+    pub tasks: u64,
+    /// The length of its stores and its log.
+    pub bytes: u64,
+}
+
 impl Engine {
     /// Writes a backup into `target`, which must be empty or missing. Everything acknowledged before the
-    /// call is in it; work goes on meanwhile.
-    pub fn backup(&self, target: &Path) -> Result<(), OpenError> {
+    /// call is in it; work goes on meanwhile. It is read back and verified before it is complete.
+    pub fn backup(&self, target: &Path) -> Result<Backup, OpenError> {
         self.checkpoint()?;
         empty_target(&*self.disk, target)?;
         incomplete::begin(&*self.disk, target, Work::Backup)?;
         let manifest = Manifest::new(self.shards(), entropy());
+        // All of them first: the shards are copied as they are at about the same moment.
+        let jobs: Vec<_> = (0..)
+            .zip(&self.shards)
+            .map(|(number, shard)| {
+                let (path, owner) = (layout::store_path(target, number), manifest.owner(number));
+                let store = &shard.data.read().store;
+                (number, store.snapshot_to(Arc::clone(&self.disk), &path, Some(owner)))
+            })
+            .collect();
         let mut last = 0;
-        for (number, shard) in (0..).zip(&self.shards) {
+        for (number, job) in jobs {
             let dir = layout::shard_dir(target, number);
             self.disk.create_dir_all(&dir).map_err(OpenError::io("create", &dir))?;
-            let path = layout::store_path(target, number);
-            let owner = Some(manifest.owner(number));
-            let job = shard.data.read().store.snapshot_to(Arc::clone(&self.disk), &path, owner);
             last = last.max(job.run()?);
             self.disk.sync_dir(&dir).map_err(OpenError::io("sync", &dir))?;
         }
-        complete(&self.disk, target, manifest, last, self.options.segment_bytes)
+        let backup = verify(&self.disk, target, manifest)?;
+        complete(&self.disk, target, manifest, last, SEGMENT_BYTES)?;
+        Ok(backup)
     }
+}
+
+/// Reads every page and row of the stores, and counts what there is.
+fn verify(disk: &SharedDisk, dir: &Path, manifest: Manifest) -> Result<Backup, OpenError> {
+    let mut backup = Backup { shards: manifest.shards, tasks: 0, bytes: SEGMENT_BYTES };
+    for number in 0..manifest.shards {
+        let path = layout::store_path(dir, number);
+        let report = codeq_store::check(disk, &path)?;
+        let tasks = report.rows.iter().find(|(table, _)| *table == Table::Task);
+        backup.tasks += tasks.map_or(0, |(_, count)| *count);
+        let file = disk.open(&path).map_err(OpenError::io("open", &path))?;
+        backup.bytes += file.len().map_err(OpenError::io("measure", &path))?;
+    }
+    Ok(backup)
 }
 
 /// Copies a backup into `dir`, which must be empty or missing, and makes it a directory of its own.

@@ -111,9 +111,17 @@ impl Inbox {
         }
     }
 
-    /// Adds a notice. Notices are few and never refused.
+    /// Adds a notice. Notices are few and never refused; but nobody is left who could make a checkpoint once the inbox
+    /// is closed.
     pub fn notify(&self, notice: Notice) {
         let mut queue = self.queue.lock();
+        let notice = match (notice, &queue.closed) {
+            (Notice::Checkpoint(done), Some(error)) => {
+                let _ = done.send(Err(error.clone()));
+                return;
+            }
+            (notice, _) => notice,
+        };
         queue.notices.push_back(notice);
         self.wake(queue);
     }

@@ -11,6 +11,7 @@
 
 pub mod artifacts;
 pub mod auth;
+pub mod backup;
 pub mod config;
 pub mod descriptors;
 pub mod events;

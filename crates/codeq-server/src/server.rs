@@ -14,6 +14,7 @@ use crate::artifacts::Artifacts;
 use crate::artifacts::keeper::{self, Leavings};
 use crate::artifacts::sweep::{self, Swept};
 use crate::auth::Authenticator;
+use crate::backup;
 use crate::config::Config;
 use crate::descriptors::{Descriptors, METRICS_CONNECTIONS};
 use crate::events::EventBus;
@@ -25,7 +26,7 @@ use crate::net::{self, Hosts, NetLimits, NetStats, TlsError, TlsFiles};
 use crate::observe::Metrics;
 use crate::push::bell::Bell;
 use crate::push::client::{self, Client};
-use crate::push::notify::Notifier;
+use crate::push::notify::{CLAIM_PATH, Notifier};
 use crate::push::outbox::{Announced, Courier, LARGE_AT_ONCE, Outbox, per_host};
 use crate::push::resolve::{DnsResolver, Resolve};
 use crate::service::Service;
@@ -166,6 +167,9 @@ impl Server {
         let artifacts = artifacts
             .map_err(|why| StartError::Config(format!("artifacts.url cannot be used: {why}")))?;
         let artifacts = Arc::new(artifacts);
+        if let Some(Err(why)) = config.backup.target.as_deref().map(backup::check_target) {
+            return Err(StartError::Config(format!("backup.target cannot be used: {why}")));
+        }
         let (leavings, heard) = Leavings::new();
         let events = EventBus::new(codeq_engine::options::SHARDS_MAX);
         let callbacks = Arc::new(Announced::default());
@@ -235,8 +239,7 @@ impl Server {
             ..client::Options::default()
         };
         let client = Client::new(Arc::clone(&app.service.destinations), resolve, options);
-        let claim_url = format!("{}/v1/codeq/tasks/claim", config.public_url(http_addr));
-        let notifier = notifier(&app, client.clone(), claim_url).await?;
+        let notifier = notifier(&app, client.clone(), &config).await?;
         drop(listening);
         let outbox = Outbox::new(courier(&app, client, &config), callbacks, &config.webhooks);
         let background = vec![
@@ -386,7 +389,8 @@ fn courier(app: &App, client: Client, config: &Config) -> Courier {
 }
 
 /// What tells workers that queues have work, with all subscriptions read.
-async fn notifier(app: &App, client: Client, claim_url: String) -> Result<Notifier, StartError> {
+async fn notifier(app: &App, client: Client, config: &Config) -> Result<Notifier, StartError> {
+    let public = config.public_url.as_deref().map(|url| url.trim_end_matches('/'));
     let Service { engine, subscriptions, secrets, .. } = &app.service;
     subscriptions.load(engine).await.map_err(OpenError::from)?;
     Ok(Notifier {
@@ -396,7 +400,7 @@ async fn notifier(app: &App, client: Client, claim_url: String) -> Result<Notifi
         secrets: Arc::clone(secrets),
         metrics: Arc::clone(&app.metrics),
         times: app.times.clone(),
-        claim_url,
+        claim_url: public.map(|url| format!("{url}{CLAIM_PATH}")),
     })
 }
 

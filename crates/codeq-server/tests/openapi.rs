@@ -99,6 +99,7 @@ fn every_operation_says_who_may_call_it() {
             Access::Producer => ("producer", 1),
             Access::Worker(_) => ("worker", 1),
             Access::Admin => ("admin", 2),
+            Access::Operator => ("operator", 2),
         };
         assert_eq!((access, security.len()), expected, "{}", route.operation);
         assert_eq!(scope.is_some(), matches!(route.access, Access::Worker(_)));

@@ -1,45 +1,92 @@
-//! `codeq backup`: a copy of a data directory that no process has open.
+//! `codeq backup`: asks a running server for a backup, or copies a data directory that no process has open.
 
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use anyhow::Context;
 use clap::Parser;
 use codeq_disk::SharedDisk;
 use codeq_engine::layout::Manifest;
 use codeq_engine::{Engine, OpenError, Options, incomplete};
+use serde::Deserialize;
 
+use crate::admin::Access;
 use crate::fsck::{ScratchDisk, open_in_memory, share};
 
 /// Options of `codeq backup`.
 #[derive(Parser)]
 #[command(after_help = "\
-The directory must not be in use. It is opened as a server would open it: recovery runs, and what has
-become due in the meantime (leases, delays, retention) is acted on. Everything that was acknowledged is
-in the backup.
+With --url, a running server makes the backup and goes on serving. It puts it under a new name where its
+setting backup.target says, a directory of its own machine or a bucket, and verifies it. The token needs
+the scope codeq:operator.
 
-Example:
+With two directories, the first one must not be in use. It is opened as a server would open it: recovery
+runs, and what has become due in the meantime (leases, delays, retention) is acted on.
+
+Either way, everything that was acknowledged before is in the backup.
+
+Examples:
+  codeq backup --url https://codeq.example.com --token-file operator.token
   codeq backup /var/lib/codeq /backup/2026-01-31
   codeq fsck /backup/2026-01-31")]
 pub struct Args {
     /// The data directory.
-    dir: PathBuf,
+    #[arg(required_unless_present = "url", conflicts_with = "url")]
+    dir: Option<PathBuf>,
     /// Where the backup goes: a directory that is empty or does not exist.
-    target: PathBuf,
+    #[arg(required_unless_present = "url", conflicts_with = "url")]
+    target: Option<PathBuf>,
+    /// A running server to back up, such as https://codeq.example.com.
+    #[arg(long, value_name = "URL")]
+    url: Option<String>,
+    #[command(flatten)]
+    access: Access,
+}
+
+/// What the server answers.
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Made {
+    location: String,
+    bytes: u64,
+    tasks: u64,
+    shards: u16,
+    took_ms: u64,
 }
 
 /// Makes the backup.
 pub fn run(args: &Args) -> anyhow::Result<()> {
-    let Args { dir, target } = args;
+    if let Some(url) = &args.url {
+        return ask(url, &args.access);
+    }
+    // The command line has both, or else a URL.
+    let (Some(dir), Some(target)) = (&args.dir, &args.target) else {
+        anyhow::bail!("expected a data directory and a target, or --url");
+    };
     let options = existing(dir)?;
     let engine = Engine::open(dir, options)?;
     for rebuilt in engine.rebuilt() {
         eprintln!("codeq backup: {rebuilt}");
     }
-    engine.backup(target)?;
-    let shards = engine.shards();
+    let made = engine.backup(target)?;
     engine.shutdown();
-    println!("backed up {} to {}: {shards} shard(s)", dir.display(), target.display());
+    let (shards, contents) = (made.shards, contents(made.tasks, made.bytes));
+    println!("backed up {} to {}: {shards} shard(s), {contents}", dir.display(), target.display());
     Ok(())
+}
+
+fn ask(url: &str, access: &Access) -> anyhow::Result<()> {
+    let answer = access.post(url, "admin/backup")?;
+    let made: Made = serde_json::from_str(&answer)
+        .with_context(|| format!("{url} made a backup, but its answer is not understood"))?;
+    let Made { location, bytes, tasks, shards, took_ms } = made;
+    let contents = contents(tasks, bytes);
+    println!("backed up {url} to {location}: {shards} shard(s), {contents}, {took_ms} ms");
+    Ok(())
+}
+
+fn contents(tasks: u64, bytes: u64) -> String {
+    format!("{tasks} task(s), {bytes} bytes, verified")
 }
 
 /// Options under which the directory keeps the settings that it has: opening it with others changes them.

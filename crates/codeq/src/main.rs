@@ -14,6 +14,7 @@ macro_rules! println {
     };
 }
 
+mod admin;
 mod backup;
 mod bench;
 mod config;
@@ -45,6 +46,7 @@ Examples:
   codeq bench --seconds 5
   codeq bench engine --seconds 1 --in-flight 1,64
   codeq fsck /var/lib/codeq
+  codeq backup --url http://127.0.0.1:8080 --token-file operator.token
   codeq backup /var/lib/codeq /backup/2026-01-31
   codeq sim --seeds 1..101
 
@@ -63,7 +65,7 @@ enum Command {
     Bench(Box<bench::Args>),
     /// Verify a data directory, changing nothing.
     Fsck(fsck::Args),
-    /// Copy a data directory that is not in use.
+    /// Back up a running server, or a data directory that is not in use.
     Backup(backup::Args),
     /// Make a data directory from a backup.
     Restore(restore::Args),

@@ -12,7 +12,10 @@ fn a_backup_under_load_restores_to_everything_acknowledged_before_it() {
     take(&engine, "q", 3);
     std::thread::scope(|scope| {
         scope.spawn(|| (0..200).for_each(|n| drop(put(&engine, "later", &n.to_string()))));
-        engine.backup(&dir.path().join("backup")).unwrap();
+        let made = engine.backup(&dir.path().join("backup")).unwrap();
+        assert!(made.tasks >= 500 && made.tasks <= 700, "{made:?}");
+        let found = length(&dir.path().join("backup"));
+        assert!(made.bytes <= found && found < made.bytes + (16 << 10), "{made:?}, {found} found");
     });
     let refused = engine.backup(&dir.path().join("backup")).unwrap_err();
     assert!(refused.to_string().contains("choose an empty directory"), "{refused}");
@@ -33,6 +36,16 @@ fn a_backup_under_load_restores_to_everything_acknowledged_before_it() {
     let engine = open(&dir.path().join("restored"));
     let stats = block(engine.queue(TENANT, "q")).unwrap().unwrap();
     assert_eq!(stats.counts.ready(), 497);
+}
+
+/// The bytes of all files below.
+fn length(dir: &std::path::Path) -> u64 {
+    let entries = std::fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().path());
+    let bytes = |path: std::path::PathBuf| match path.is_dir() {
+        true => length(&path),
+        false => path.metadata().unwrap().len(),
+    };
+    entries.map(bytes).sum()
 }
 
 #[test]

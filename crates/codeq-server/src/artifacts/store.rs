@@ -52,18 +52,26 @@ impl Store {
     /// The store that the configuration names. Touches nothing; says what is wrong with the address.
     pub fn open(config: &Config) -> std::result::Result<Store, String> {
         let fsync = config.durability == Durability::Fsync;
-        let local = |dir| Place::Local(Local { dir, fsync, opened: Mutex::default() });
-        let Some(text) = &config.artifacts.url else {
-            return Ok(Store { place: local(config.data_dir.join("artifacts")) });
-        };
-        let url = Url::parse(text).map_err(|error| error.to_string())?;
+        match &config.artifacts.url {
+            Some(url) => Store::at(url, fsync),
+            None => Ok(Store::local(config.data_dir.join("artifacts"), fsync)),
+        }
+    }
+
+    /// The store at an address. Touches nothing; says what is wrong with the address.
+    pub fn at(url: &str, fsync: bool) -> std::result::Result<Store, String> {
+        let url = Url::parse(url).map_err(|error| error.to_string())?;
         if url.scheme() == "file" {
             let dir = url.to_file_path().map_err(|()| "not a directory of this machine")?;
-            return Ok(Store { place: local(dir) });
+            return Ok(Store::local(dir, fsync));
         }
         let bucket = cloud(&url).map_err(|error| error.to_string())?;
         let prefix = Path::from_url_path(url.path()).map_err(|error| error.to_string())?;
         Ok(Store { place: Place::Cloud(Arc::new(PrefixStore::new(bucket, prefix))) })
+    }
+
+    fn local(dir: PathBuf, fsync: bool) -> Store {
+        Store { place: Place::Local(Local { dir, fsync, opened: Mutex::default() }) }
     }
 
     /// The directory, if it is one of this machine.

@@ -5,7 +5,9 @@ use std::fmt;
 use serde::{Serialize, Serializer};
 use url::Url;
 
-use super::model::{ArtifactsConfig, JwtConfig, StaticToken, TracingConfig, WebhookSecret};
+use super::model::{
+    ArtifactsConfig, BackupConfig, JwtConfig, StaticToken, TracingConfig, WebhookSecret,
+};
 
 /// What stands for a secret.
 pub(crate) const MASK: &str = "***";
@@ -81,6 +83,14 @@ impl fmt::Debug for ArtifactsConfig {
         f.debug_struct("ArtifactsConfig")
             .field("url", &self.url.as_deref().map(mask_url))
             .field("max_bytes", &self.max_bytes)
+            .finish()
+    }
+}
+
+impl fmt::Debug for BackupConfig {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("BackupConfig")
+            .field("target", &self.target.as_deref().map(mask_url))
             .finish()
     }
 }

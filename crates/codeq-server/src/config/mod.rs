@@ -36,9 +36,9 @@ pub use file::FILE_BYTES_MAX;
 pub use flags::Flags;
 pub use load::{Loaded, load};
 pub use model::{
-    ArtifactsConfig, AuthConfig, BackoffPolicy, Config, Durability, GrpcConfig, HttpConfig,
-    JwtConfig, LogFormat, MetricsConfig, RateLimit, RateLimits, StaticToken, TenantLimits,
-    TlsConfig, TracingConfig, WebhookConfig, WebhookSecret,
+    ArtifactsConfig, AuthConfig, BackoffPolicy, BackupConfig, Config, Durability, GrpcConfig,
+    HttpConfig, JwtConfig, LogFormat, MetricsConfig, RateLimit, RateLimits, StaticToken,
+    TenantLimits, TlsConfig, TokenConfig, TracingConfig, WebhookConfig, WebhookSecret,
 };
 pub use problem::{ConfigError, Problem, Source, Sources};
 

@@ -72,6 +72,8 @@ pub struct Config {
     pub worker_auth: AuthConfig,
     /// A producer token acts as a worker with all scopes. For development.
     pub allow_producer_as_worker: bool,
+    /// What holds for tokens of both roles.
+    pub auth: TokenConfig,
 
     /// Requests per tenant.
     pub rate_limit: RateLimits,
@@ -79,6 +81,8 @@ pub struct Config {
     pub tenant_limits: TenantLimits,
     /// Outputs of tasks that are stored here.
     pub artifacts: ArtifactsConfig,
+    /// Copies of the data that are made while the server runs.
+    pub backup: BackupConfig,
     /// The HTTP edge.
     pub http: HttpConfig,
     /// The streams' edge.
@@ -202,6 +206,14 @@ pub struct StaticToken {
     pub worker_group: Option<String>,
 }
 
+/// What holds for tokens of both roles.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
+pub struct TokenConfig {
+    /// A stream ends when its token expires. Otherwise it goes on until the client reconnects.
+    pub end_streams_at_expiry: bool,
+}
+
 /// Token buckets per tenant, one for each scope.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
@@ -245,6 +257,16 @@ pub struct ArtifactsConfig {
     pub url: Option<String>,
     /// Largest artifact.
     pub max_bytes: usize,
+}
+
+/// Copies of the data that are made while the server runs.
+#[derive(Clone, PartialEq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
+pub struct BackupConfig {
+    /// Where they go, each under a new name: `file:///…`, `s3://bucket/prefix`, `gs://…` or `az://…`. None means that
+    /// there are none.
+    #[serde(serialize_with = "mask::url")]
+    pub target: Option<String>,
 }
 
 /// Bounds of the HTTP edge.
@@ -337,9 +359,11 @@ impl Default for Config {
             producer_auth: AuthConfig::default(),
             worker_auth: AuthConfig::default(),
             allow_producer_as_worker: false,
+            auth: TokenConfig::default(),
             rate_limit: RateLimits::default(),
             tenant_limits: TenantLimits::default(),
             artifacts: ArtifactsConfig::default(),
+            backup: BackupConfig::default(),
             http: HttpConfig::default(),
             grpc: GrpcConfig::default(),
             tls: TlsConfig::default(),

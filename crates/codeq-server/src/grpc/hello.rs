@@ -1,13 +1,15 @@
 //! Hello: the first event of a stream says who is there.
 
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use axum::http::HeaderMap;
 use codeq_proto::Message;
 use tonic::Status;
-use tonic::metadata::MetadataMap;
 
+use super::Call;
 use super::events::Events;
-use crate::auth::{AuthError, Principal, Role, bearer_token};
+use crate::auth::{AuthError, Principal, Refusal, Role, bearer_token};
 use crate::http::App;
 
 /// Time for the Hello.
@@ -28,27 +30,64 @@ pub(super) async fn first<In: Message + Default, Hello>(
     first.and_then(hello).ok_or_else(|| Status::failed_precondition("first event must be Hello"))
 }
 
-/// Who the bearer of the token is: of the one in the Hello, or else of the one in the metadata.
-pub(super) async fn authenticate(
-    app: &App,
-    token: &str,
-    metadata: MetadataMap,
-    role: Role,
-) -> Result<Principal, Status> {
-    let headers = metadata.into_headers();
-    let token = match token {
-        "" => bearer_token(&headers).map_err(refusal)?,
-        token => token,
-    };
-    app.auth.authenticate(token, role).await.map_err(refusal)
+/// The token of a stream: of its Hello, or else of its metadata.
+pub(super) struct Token<'a> {
+    pub(super) hello: &'a str,
+    pub(super) metadata: &'a HeaderMap,
 }
 
-fn refusal(error: AuthError) -> Status {
+impl Token<'_> {
+    /// Who the bearer is.
+    pub(super) async fn bearer(
+        &self,
+        app: &App,
+        call: &Call,
+        service: &'static str,
+        role: Role,
+    ) -> Result<Principal, Status> {
+        // A token that was read from a file often ends with a newline.
+        let token = match self.hello.trim() {
+            "" => bearer_token(self.metadata),
+            token => Ok(token),
+        };
+        let caller = match token {
+            Ok(token) => app.auth.authenticate(token, role).await,
+            Err(error) => Err(error),
+        };
+        caller.map_err(|error| {
+            if let Some(refusal) = error.refusal() {
+                log(app, call, service, &refusal);
+            }
+            status(&error)
+        })
+    }
+}
+
+/// Says in the log why a token was refused, unless there are too many of them.
+fn log(app: &App, call: &Call, service: &'static str, refusal: &Refusal) {
+    let Some(unlogged) = app.metrics.token_refused(refusal.reason) else {
+        call.quiet.store(true, Ordering::Relaxed);
+        return;
+    };
+    tracing::warn!(
+        target: "codeq::auth",
+        request_id = %call.request_id,
+        service,
+        peer = call.peer.map(tracing::field::display),
+        reason = refusal.reason.name(),
+        detail = refusal.detail,
+        unlogged,
+        "a token was refused"
+    );
+}
+
+fn status(error: &AuthError) -> Status {
     match error {
         AuthError::Missing => Status::unauthenticated("missing token"),
         AuthError::Unavailable => Status::unavailable(format!("auth failed: {error}")),
-        AuthError::Invalid(_) | AuthError::Forbidden(_) => {
-            Status::unauthenticated(format!("auth failed: {error}"))
+        AuthError::Invalid(refusal) => {
+            Status::unauthenticated(format!("auth failed: {}", refusal.told()))
         }
+        AuthError::Forbidden(_) => Status::unauthenticated(format!("auth failed: {error}")),
     }
 }

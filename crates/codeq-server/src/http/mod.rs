@@ -33,6 +33,7 @@ pub mod wire;
 
 mod abandon;
 mod artifacts;
+mod backup;
 mod cancel;
 mod claim;
 mod cleanup;
@@ -88,6 +89,8 @@ pub struct Edge {
     pub body_timeout: Duration,
     /// `/metrics` answers everybody, not only loopback.
     pub metrics_public: bool,
+    /// A stream ends when its token does.
+    pub end_streams_at_expiry: bool,
 }
 
 impl Edge {
@@ -99,6 +102,7 @@ impl Edge {
             message_max: config.message_max(),
             body_timeout: Duration::from_secs(config.http.body_timeout_seconds),
             metrics_public: config.metrics.public,
+            end_streams_at_expiry: config.auth.end_streams_at_expiry,
         }
     }
 }

@@ -10,7 +10,6 @@ use std::sync::LazyLock;
 use serde_json::{Map, Value, json};
 
 use super::routes::{Access, BodyLimit, ROUTES, Route, Verb};
-use crate::auth::Scope;
 use operation::{Operation, set};
 
 pub mod codes;
@@ -21,6 +20,7 @@ mod admin;
 mod answers;
 mod components;
 mod kinds;
+mod operator;
 mod probes;
 mod requests;
 mod subscriptions;
@@ -48,6 +48,7 @@ pub fn operations() -> BTreeMap<&'static str, Operation> {
         workers::operations(),
         subscriptions::operations(),
         admin::operations(),
+        operator::operations(),
         webhooks::operations(),
         probes::operations(),
     ];
@@ -146,7 +147,7 @@ fn operation(route: &Route, about: Operation) -> Value {
         "responses": answers,
     });
     if let Access::Worker(needed) = route.access {
-        set(&mut document, "x-codeq-scope", json!(scope(needed)));
+        set(&mut document, "x-codeq-scope", json!(needed.name()));
     }
     if !about.parameters.is_empty() {
         set(&mut document, "parameters", Value::Array(about.parameters));
@@ -195,17 +196,7 @@ fn access(access: Access) -> &'static str {
         Access::Producer => "producer",
         Access::Worker(_) => "worker",
         Access::Admin => "admin",
-    }
-}
-
-fn scope(scope: Scope) -> &'static str {
-    match scope {
-        Scope::Claim => "codeq:claim",
-        Scope::Heartbeat => "codeq:heartbeat",
-        Scope::Abandon => "codeq:abandon",
-        Scope::Nack => "codeq:nack",
-        Scope::Result => "codeq:result",
-        Scope::Subscribe => "codeq:subscribe",
+        Access::Operator => "operator",
     }
 }
 
@@ -215,7 +206,8 @@ fn security(access: Access) -> Value {
         Access::Open => json!([]),
         Access::Any => either(&[]),
         Access::Admin => either(&["codeq:admin"]),
+        Access::Operator => either(&["codeq:operator"]),
         Access::Producer => json!([{ "producer": [] }]),
-        Access::Worker(needed) => json!([{ "worker": [scope(needed)] }]),
+        Access::Worker(needed) => json!([{ "worker": [needed.name()] }]),
     }
 }

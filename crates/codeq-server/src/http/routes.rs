@@ -2,8 +2,8 @@
 
 use super::call::Handler;
 use super::{
-    abandon, artifacts, cancel, claim, cleanup, dead_letters, docs, enqueue, events, heartbeat,
-    nack, probes, queues, submit, subscriptions, tasks, topics, webhooks,
+    abandon, artifacts, backup, cancel, claim, cleanup, dead_letters, docs, enqueue, events,
+    heartbeat, nack, probes, queues, submit, subscriptions, tasks, topics, webhooks,
 };
 use crate::auth::Scope;
 
@@ -49,6 +49,8 @@ pub enum Access {
     Worker(Scope),
     /// Admins of the tenant.
     Admin,
+    /// Operators: it concerns all tenants.
+    Operator,
 }
 
 /// How large a body may be.
@@ -118,6 +120,7 @@ pub static ROUTES: &[Route] = routes! {
     Get "/v1/codeq/admin/webhooks/secrets" "listWebhookSecrets" Access::Admin, None, webhooks::secrets;
     Post "/v1/codeq/admin/webhooks/secrets/rotate" "rotateWebhookSecret" Access::Admin, Small, webhooks::rotate;
     Delete "/v1/codeq/admin/webhooks/secrets" "deleteWebhookSecrets" Access::Admin, None, webhooks::delete_secrets;
+    Post "/v1/codeq/admin/backup" "makeBackup" Access::Operator, Small, backup::make;
     Get "/" "index" Access::Open, None, docs::index;
     Get "/livez" "livez" Access::Open, None, probes::live;
     Get "/readyz" "readyz" Access::Open, None, probes::ready;

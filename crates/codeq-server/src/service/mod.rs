@@ -11,6 +11,7 @@ use codeq_engine::Engine;
 use tokio::sync::watch;
 
 use crate::artifacts::Artifacts;
+use crate::backup::Backups;
 use crate::config::{Config, TenantLimits};
 use crate::events::EventBus;
 use crate::push::bell::Bell;
@@ -22,6 +23,7 @@ pub use error::{Kind, ServiceError};
 
 pub mod abandon;
 pub mod artifacts;
+pub mod backup;
 pub mod bulk;
 pub mod cancel;
 pub mod claim;
@@ -58,6 +60,8 @@ pub struct Service {
     pub artifacts: Arc<Artifacts>,
     /// Who is told that queues have work.
     pub subscriptions: Arc<Subscriptions>,
+    /// Copies of the data.
+    pub(crate) backups: Backups,
     /// Whose turn it is to look at many rows.
     pub(crate) scans: scan::Scans,
     pub(crate) defaults: Defaults,
@@ -102,6 +106,7 @@ impl Service {
             secrets,
             subscriptions,
             artifacts,
+            backups: Backups::new(config),
             scans: scan::Scans::default(),
             defaults,
             draining,
@@ -138,6 +143,15 @@ impl Service {
 /// Seconds as milliseconds, without overflow.
 pub(crate) fn seconds(n: u64) -> Millis {
     n.saturating_mul(1_000)
+}
+
+/// A command as it was meant: without the blanks around it, which is none if there is nothing else.
+pub(crate) fn trimmed(command: &Arc<str>) -> Option<Arc<str>> {
+    match command.trim() {
+        "" => None,
+        text if text.len() == command.len() => Some(Arc::clone(command)),
+        text => Some(text.into()),
+    }
 }
 
 /// Randomness for one command.

@@ -63,6 +63,8 @@ fn refusal(access: Access, caller: Caller) -> u16 {
         (Access::Worker(_), Producer | Admin | Operator) => 403,
         (Access::Admin, Admin | Operator) => 0,
         (Access::Admin, Producer | Worker | Restricted) => 403,
+        (Access::Operator, Operator) => 0,
+        (Access::Operator, Producer | Worker | Restricted | Admin) => 403,
     }
 }
 
@@ -97,6 +99,7 @@ fn promised(operation: &str) -> Access {
         | "listWebhookSecrets"
         | "rotateWebhookSecret"
         | "deleteWebhookSecrets" => Access::Admin,
+        "makeBackup" => Access::Operator,
         "index" | "livez" | "readyz" | "healthz" | "metrics" | "openapi" | "docs" => Access::Open,
         other => panic!("say here who may call {other}"),
     }
@@ -146,6 +149,8 @@ fn reach(route: &Route) -> Reach {
         | "rotateWebhookSecret"
         | "deleteWebhookSecrets" => Reach::Tenant,
         "streamEvents" => Reach::Stream,
+        // Those of operators are refused to everybody else, see above.
+        "makeBackup" => Reach::Nothing,
         "raftStatus" | "index" | "livez" | "readyz" | "healthz" | "metrics" | "openapi"
         | "docs" => Reach::Nothing,
         other => panic!("say here what {other} reaches"),
@@ -272,7 +277,7 @@ fn intruder(access: Access) -> &'static str {
         Access::Open => "",
         Access::Any | Access::Producer => PRODUCER_B,
         Access::Worker(_) => WORKER_B,
-        Access::Admin => ADMIN_B,
+        Access::Admin | Access::Operator => ADMIN_B,
     }
 }
 

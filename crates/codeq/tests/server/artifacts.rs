@@ -15,7 +15,7 @@ use tokio::sync::{mpsc, watch};
 use crate::node::{Process, codeq};
 
 const TOKEN: &str = "a-token-for-every-role";
-const BUCKET: &str = "artifacts";
+pub const BUCKET: &str = "artifacts";
 
 /// `codeq serve` with settings in its environment.
 struct Served {
@@ -29,7 +29,7 @@ fn client() -> Client {
 }
 
 /// Reads what a process says until a line has the address that follows `mark`; the rest is thrown away.
-fn address(process: &mut Process, mark: &str) -> String {
+pub fn address(process: &mut Process, mark: &str) -> String {
     let mut lines = BufReader::new(process.stderr()).lines();
     let found = lines.find_map(|line| {
         let line = line.unwrap();
@@ -87,13 +87,13 @@ impl Served {
 }
 
 /// A server that speaks S3, with a bucket.
-struct S3 {
+pub struct S3 {
     _process: Process,
-    url: String,
+    pub url: String,
 }
 
 impl S3 {
-    async fn start() -> S3 {
+    pub async fn start() -> S3 {
         let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
         let program = root.join("target/venv/bin/moto_server");
         assert!(program.exists(), "{} is missing: `make prepare` makes it", program.display());
@@ -108,7 +108,7 @@ impl S3 {
     }
 
     /// The keys in the bucket.
-    async fn keys(&self) -> Vec<String> {
+    pub async fn keys(&self) -> Vec<String> {
         let url = format!("{}/{BUCKET}?list-type=2", self.url);
         let list = client().get(url).send().await.unwrap().text().await.unwrap();
         let keys = list.split("<Key>").skip(1);

@@ -4,6 +4,7 @@
 #![allow(clippy::panic, clippy::indexing_slicing, reason = "helpers of tests")]
 
 mod artifacts;
+mod backup;
 mod bench;
 mod callbacks;
 mod check;

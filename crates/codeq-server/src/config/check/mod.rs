@@ -191,15 +191,16 @@ impl Config {
                 format!("found '{found}', expected an address such as https://codeq.example.com");
             problems.push(Problem::of("publicUrl", text));
         }
-        if let Some(url) = &self.artifacts.url
-            && !is_store(url)
+        for (key, url) in
+            [("artifacts.url", &self.artifacts.url), ("backup.target", &self.backup.target)]
         {
+            let Some(url) = url.as_ref().filter(|url| !is_store(url)) else { continue };
             let found = shown(&mask_url(url));
             let text = format!(
                 "found '{found}', expected file:///directory, s3://bucket/prefix, gs://bucket/prefix or \
                  az://container/prefix; credentials come from the environment"
             );
-            problems.push(Problem::of("artifacts.url", text));
+            problems.push(Problem::of(key, text));
         }
         if let Some(endpoint) = &self.tracing.otlp_endpoint {
             let good = url::Url::parse(endpoint)

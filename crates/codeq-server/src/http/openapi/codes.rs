@@ -158,6 +158,13 @@ pub static CODES: &[Code] = codes! {
     "invalid_setting" 400, "A setting of the server is out of its range.",
         "Clients do not meet this: the operator must correct the configuration.";
 
+    "backup_not_configured" 409, "The server has no place for backups.",
+        "Set `backup.target` in its configuration and reload it.";
+    "backup_running" 409, "Another backup is being made.",
+        "Wait until it is done: there is one at a time.";
+    "backup_failed" 503, "The backup was not made; `detail` and the server's log say why. Nothing of it is left that could be taken for a backup.",
+        "Mend the cause, such as a full disk or a bucket that refuses, and try again.";
+
     "overloaded" 503, "More work is waiting than the server holds. Nothing was done.",
         "Try again after `Retry-After` seconds, with growing pauses.";
     "disk_full" 503, "The disk has no room: writes are refused, reads go on. Nothing was done.",

@@ -7,7 +7,7 @@ use serde_json::{Map, Value, json};
 use super::codes;
 use super::kinds::{command, label, text};
 use super::operation::{headers, reference, set};
-use super::{answers, requests, subscriptions, webhooks};
+use super::{answers, operator, requests, subscriptions, webhooks};
 
 /// Codes of every route that asks for a token.
 pub const CALLER: [&str; 8] = [
@@ -46,6 +46,7 @@ pub fn components() -> Value {
     let schemas: Map<String, Value> = requests::schemas()
         .into_iter()
         .chain(answers::schemas())
+        .chain(operator::schemas())
         .chain(webhooks::schemas())
         .chain(subscriptions::schemas())
         .map(|(name, schema)| (name.to_owned(), schema))

@@ -1,0 +1,363 @@
+//! Backups while the server runs: one at a time, to a place that the operator has chosen.
+//!
+//! The engine writes and verifies a backup in a directory. A backup for a bucket is made in the data directory first,
+//! then uploaded; its MANIFEST goes last, after every other object has been read back, so that a backup without one
+//! is half of one, in a bucket as in a directory.
+
+use std::fs::File;
+use std::io::Read;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use codeq_engine::Engine;
+use codeq_engine::backup::Backup;
+use futures_util::StreamExt;
+use object_store::path::Path as Key;
+use parking_lot::RwLock;
+use sha2::{Digest, Sha256};
+use tokio::runtime::Handle;
+use tokio::sync::{Mutex, oneshot};
+
+use crate::artifacts::store::Store;
+use crate::config::Config;
+
+/// The file that makes a backup complete.
+const MANIFEST: &str = "MANIFEST";
+/// Where a backup for a bucket is made, in the data directory.
+const STAGING: &str = "backup.tmp";
+/// An object is written in parts of this size: a bucket takes 10,000 of them, so 160 GB of one shard.
+const PART_BYTES: usize = 16 << 20;
+/// How far the thread of a backup steps back for the others.
+const NICE: i32 = 10;
+
+/// Makes backups.
+pub struct Backups {
+    target: RwLock<Option<String>>,
+    staging: PathBuf,
+    running: Arc<Mutex<()>>,
+}
+
+/// A backup that was made, and where it is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Made {
+    /// Its directory or address, as `codeq restore` takes it.
+    pub location: String,
+    /// What it holds.
+    pub backup: Backup,
+    /// How long it took.
+    pub took: Duration,
+}
+
+/// Why there is no backup.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum BackupError {
+    /// Nobody has said where backups go.
+    #[error(
+        "no place for backups is configured: set backup.target to file:///directory, s3://bucket/prefix, \
+         gs://bucket/prefix or az://container/prefix, and reload the configuration"
+    )]
+    NotConfigured,
+    /// Another one is being made.
+    #[error("a backup is being made already: wait until it is done")]
+    Running,
+    /// It did not work out. What there was of it is removed, as far as that was possible.
+    #[error("{0}")]
+    Failed(String),
+}
+
+/// Where backups go.
+enum Target {
+    Directory(PathBuf),
+    Bucket(Store),
+}
+
+impl Target {
+    fn open(url: &str) -> Result<Target, String> {
+        let parsed = url::Url::parse(url).map_err(|error| error.to_string())?;
+        if parsed.scheme() != "file" {
+            return Ok(Target::Bucket(Store::at(url, true)?));
+        }
+        let dir = parsed.to_file_path().map_err(|()| "not a directory of this machine")?;
+        Ok(Target::Directory(dir))
+    }
+}
+
+/// Whether backups can go there; touches nothing.
+pub fn check_target(url: &str) -> Result<(), String> {
+    Target::open(url).map(drop)
+}
+
+impl Backups {
+    /// To where the configuration says.
+    pub fn new(config: &Config) -> Backups {
+        Backups {
+            target: RwLock::new(config.backup.target.clone()),
+            staging: config.data_dir.join(STAGING),
+            running: Arc::default(),
+        }
+    }
+
+    /// From now on to another place.
+    pub fn set_target(&self, target: Option<String>) {
+        *self.target.write() = target;
+    }
+
+    /// Makes a backup under a new name. It goes on if the caller goes away; the log says how it ended.
+    pub async fn make(&self, engine: &Arc<Engine>) -> Result<Made, BackupError> {
+        let url = self.target.read().clone().ok_or(BackupError::NotConfigured)?;
+        let running = Arc::clone(&self.running).try_lock_owned();
+        let running = running.map_err(|_| BackupError::Running)?;
+        let (engine, staging) = (Arc::clone(engine), self.staging.clone());
+        let (runtime, (done, made)) = (Handle::current(), oneshot::channel());
+        // A thread of its own: the priority that it gives up cannot be had back.
+        let thread = std::thread::Builder::new().name("codeq-backup".to_owned());
+        let spawned = thread.spawn(move || {
+            // Where that is refused, the backup competes with everybody else.
+            let _ = rustix::process::nice(NICE);
+            let start = Instant::now();
+            let outcome = make(&url, &engine, &staging, &runtime);
+            let outcome = outcome.map(|(location, backup)| {
+                let took = start.elapsed();
+                Made { location, backup, took }
+            });
+            drop((engine, running));
+            log(&outcome);
+            // The caller may have gone.
+            let _ = done.send(outcome);
+        });
+        spawned.map_err(|error| BackupError::Failed(format!("no thread for it: {error}")))?;
+        let lost = || BackupError::Failed("it ended without a word; see the log".to_owned());
+        made.await.map_err(|_| lost())?.map_err(BackupError::Failed)
+    }
+}
+
+fn log(outcome: &Result<Made, String>) {
+    match outcome {
+        Ok(Made { location, backup, took }) => tracing::info!(
+            target: "codeq::backup",
+            location,
+            bytes = backup.bytes,
+            tasks = backup.tasks,
+            took_ms = took.as_millis() as u64,
+            "backup made and verified"
+        ),
+        Err(why) => tracing::error!(target: "codeq::backup", why, "no backup was made"),
+    }
+}
+
+/// A name that sorts by time, and that no other backup has.
+fn new_name() -> String {
+    jiff::Timestamp::now().strftime("codeq-%Y%m%dT%H%M%S.%3fZ").to_string()
+}
+
+fn make(
+    url: &str,
+    engine: &Engine,
+    staging: &Path,
+    runtime: &Handle,
+) -> Result<(String, Backup), String> {
+    let name = new_name();
+    match Target::open(url)? {
+        Target::Directory(dir) => {
+            let dir = dir.join(&name);
+            Ok((dir.display().to_string(), write(engine, &dir)?))
+        }
+        Target::Bucket(store) => {
+            remove(staging)?;
+            let made = write(engine, staging).and_then(|backup| {
+                runtime.block_on(upload(&store, staging, &name))?;
+                Ok(backup)
+            });
+            // The next one removes it if this does not.
+            let _ = remove(staging);
+            Ok((format!("{}/{name}", url.trim_end_matches('/')), made?))
+        }
+    }
+}
+
+/// A backup in a directory, or nothing of it.
+fn write(engine: &Engine, dir: &Path) -> Result<Backup, String> {
+    if dir.try_exists().map_err(|error| format!("{}: {error}", dir.display()))? {
+        return Err(format!("{} exists already", dir.display()));
+    }
+    engine.backup(dir).map_err(|error| {
+        let _ = remove(dir);
+        error.to_string()
+    })
+}
+
+fn remove(dir: &Path) -> Result<(), String> {
+    match std::fs::remove_dir_all(dir) {
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+            Err(format!("cannot remove {}: {error}", dir.display()))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// All of it, or as little as can be left of it.
+async fn upload(store: &Store, dir: &Path, name: &str) -> Result<(), String> {
+    let files = files(dir).map_err(|error| format!("{}: {error}", dir.display()))?;
+    let mut sent = Vec::new();
+    for file in &files {
+        let key = Key::from(format!("{name}/{file}"));
+        sent.push(key.clone());
+        if let Err(error) = copy(store, &dir.join(file), &key).await {
+            if let Ok(mut removed) = store.delete(sent).await {
+                while removed.next().await.is_some() {}
+            }
+            return Err(format!("cannot upload {key}: {error}"));
+        }
+    }
+    Ok(())
+}
+
+/// The files of a backup, as paths in it; the one that makes it complete is the last.
+fn files(dir: &Path) -> std::io::Result<Vec<String>> {
+    let mut files = Vec::new();
+    for entry in std::fs::read_dir(dir)? {
+        let entry = entry?;
+        let name = entry.file_name().to_string_lossy().into_owned();
+        if !entry.file_type()?.is_dir() {
+            files.push(name);
+            continue;
+        }
+        for inner in std::fs::read_dir(entry.path())? {
+            files.push(format!("{name}/{}", inner?.file_name().to_string_lossy()));
+        }
+    }
+    files.sort_by_key(|file| (file == MANIFEST, file.clone()));
+    Ok(files)
+}
+
+/// Sends a file, and reads back what has become of it.
+async fn copy(store: &Store, path: &Path, key: &Key) -> Result<(), String> {
+    let text = |error: object_store::Error| error.to_string();
+    let mut file = File::open(path).map_err(|error| error.to_string())?;
+    let mut digest = Sha256::new();
+    let mut part = read_part(&mut file, &mut digest)?;
+    if part.len() < PART_BYTES {
+        store.put(key, part).await.map_err(text)?;
+    } else {
+        let mut writing = store.put_parts(key).await.map_err(text)?;
+        while !part.is_empty() {
+            if let Err(error) = writing.put_part(part.into()).await {
+                let _ = writing.abort().await;
+                return Err(error.to_string());
+            }
+            part = read_part(&mut file, &mut digest)?;
+        }
+        writing.complete().await.map_err(text)?;
+    }
+    let Some((_, mut body)) = store.get(key).await.map_err(text)? else {
+        return Err("it is not there after it was written".to_owned());
+    };
+    let mut found = Sha256::new();
+    while let Some(piece) = body.next().await {
+        found.update(&piece.map_err(text)?);
+    }
+    if found.finalize() != digest.finalize() {
+        return Err("what was read back is not what was written".to_owned());
+    }
+    Ok(())
+}
+
+/// The next part of a file; empty at its end. On a thread of its own, which may wait for the disk.
+fn read_part(file: &mut File, digest: &mut Sha256) -> Result<Bytes, String> {
+    let mut part = Vec::with_capacity(PART_BYTES);
+    let read = file.by_ref().take(PART_BYTES as u64).read_to_end(&mut part);
+    read.map_err(|error| error.to_string())?;
+    digest.update(&part);
+    Ok(part.into())
+}
+
+/// Downloads a backup from a bucket into a directory that is empty or missing. `url` is the backup's own address. What
+/// arrives is verified by restoring it.
+pub async fn download(url: &str, dir: &Path) -> Result<(), String> {
+    let store = Store::at(url, false)?;
+    let text = |error: object_store::Error| error.to_string();
+    let mut listed = store.list().await.map_err(text)?;
+    let mut keys = Vec::new();
+    while let Some(object) = listed.next().await {
+        keys.push(object.map_err(text)?.location);
+    }
+    if !keys.iter().any(|key| key.as_ref() == MANIFEST) {
+        return Err(format!(
+            "{url} is not a complete backup: it has no MANIFEST; give the address of one backup, as the server \
+             answered it"
+        ));
+    }
+    for key in keys {
+        fetch(&store, &key, dir)
+            .await
+            .map_err(|error| format!("cannot download {key}: {error}"))?;
+    }
+    Ok(())
+}
+
+async fn fetch(store: &Store, key: &Key, dir: &Path) -> Result<(), String> {
+    let parts: Vec<_> = key.parts().collect();
+    let name = |part: &object_store::path::PathPart<'_>| part.as_ref().to_owned();
+    let path = parts.iter().fold(dir.to_owned(), |path, part| path.join(name(part)));
+    let io = |error: std::io::Error| error.to_string();
+    if let Some(parent) = path.parent() {
+        codeq_disk::private_dir(parent).map_err(io)?;
+    }
+    let text = |error: object_store::Error| error.to_string();
+    let Some((_, mut body)) = store.get(key).await.map_err(text)? else {
+        return Err("it is gone".to_owned());
+    };
+    let mut file = File::create_new(&path).map_err(io)?;
+    while let Some(piece) = body.next().await {
+        std::io::Write::write_all(&mut file, &piece.map_err(text)?).map_err(io)?;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use codeq_engine::Options;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn one_at_a_time_and_nowhere_without_a_target() {
+        let base = tempfile::tempdir().unwrap();
+        let config = Config { data_dir: base.path().join("data"), ..Config::default() };
+        let engine = Engine::open(&config.data_dir, Options::default()).unwrap();
+        let (engine, backups) = (Arc::new(engine), Backups::new(&config));
+        assert_eq!(backups.make(&engine).await, Err(BackupError::NotConfigured));
+        let target = base.path().join("not yet/there");
+        backups.set_target(Some(url::Url::from_file_path(&target).unwrap().to_string()));
+        let running = Arc::clone(&backups.running).lock_owned().await;
+        assert_eq!(backups.make(&engine).await, Err(BackupError::Running));
+        assert!(!target.exists());
+        drop(running);
+        let made = backups.make(&engine).await.unwrap();
+        let names: Vec<_> = std::fs::read_dir(&target).unwrap().flatten().collect();
+        assert_eq!(names.len(), 1);
+        assert_eq!(made.location, names[0].path().display().to_string());
+        assert_eq!((made.backup.tasks, made.backup.shards), (0, 1));
+    }
+
+    #[tokio::test]
+    async fn what_fails_leaves_nothing_and_says_why() {
+        let base = tempfile::tempdir().unwrap();
+        let data_dir = base.path().join("data");
+        let taken = base.path().join("file");
+        std::fs::write(&taken, "mine").unwrap();
+        let engine = Arc::new(Engine::open(&data_dir, Options::default()).unwrap());
+        let backups = Backups::new(&Config { data_dir, ..Config::default() });
+        backups.set_target(Some(format!("file://{}", taken.display())));
+        let failed = backups.make(&engine).await.unwrap_err();
+        assert!(failed.to_string().contains(taken.to_str().unwrap()), "{failed}");
+        engine.shutdown();
+        let target = base.path().join("to");
+        backups.set_target(Some(format!("file://{}", target.display())));
+        assert!(matches!(backups.make(&engine).await, Err(BackupError::Failed(_))));
+        let left = std::fs::read_dir(&target).map_or(0, |entries| entries.count());
+        assert_eq!(left, 0);
+    }
+}

@@ -1,0 +1,35 @@
+//! `POST /admin/backup`.
+
+use axum::http::StatusCode;
+use serde::{Deserialize, Serialize};
+
+use super::call::{Answer, Call};
+use super::{answer, json};
+
+/// There is nothing to choose: where backups go is the operator's business, not the request's.
+#[derive(Deserialize, Default)]
+#[serde(deny_unknown_fields)]
+struct Request {}
+
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct MadeBody {
+    location: String,
+    bytes: u64,
+    tasks: u64,
+    shards: u16,
+    took_ms: u64,
+}
+
+pub async fn make(call: Call) -> Answer {
+    let Request {} = json::parse_or_default(&call.body)?;
+    let made = call.service().backup(&call.caller).await?;
+    let body = MadeBody {
+        location: made.location,
+        bytes: made.backup.bytes,
+        tasks: made.backup.tasks,
+        shards: made.backup.shards,
+        took_ms: u64::try_from(made.took.as_millis()).unwrap_or(u64::MAX),
+    };
+    Ok(answer::json(StatusCode::OK, &body))
+}

@@ -1,0 +1,88 @@
+//! Asking a running server, as an operator.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, bail};
+use serde::Deserialize;
+
+/// The variable that names the token; the same as for workers and producers.
+const TOKEN_VARIABLE: &str = "CODEQ_TOKEN";
+/// The same for the certificates.
+const CA_VARIABLE: &str = "CODEQ_CA_FILE";
+
+/// How to get in.
+#[derive(clap::Args)]
+pub struct Access {
+    /// File that holds the token, which needs the scope codeq:operator. Without it: the variable CODEQ_TOKEN.
+    #[arg(long, value_name = "FILE", conflicts_with = "token")]
+    token_file: Option<PathBuf>,
+    /// The token itself. Everybody on this machine can see it in the list of processes: better use a file.
+    #[arg(long, value_name = "TOKEN")]
+    token: Option<String>,
+    /// PEM file of certificates to trust besides those of the system. Without it: the variable CODEQ_CA_FILE.
+    #[arg(long, value_name = "FILE")]
+    ca_file: Option<PathBuf>,
+}
+
+/// Why a server refused (RFC 9457).
+#[derive(Deserialize)]
+struct Problem {
+    detail: String,
+    code: String,
+}
+
+impl Access {
+    /// Posts to a route of the API without a body, and waits for the answer as long as it takes.
+    pub fn post(&self, url: &str, path: &str) -> anyhow::Result<String> {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+        runtime.block_on(self.send(url, path))
+    }
+
+    async fn send(&self, url: &str, path: &str) -> anyhow::Result<String> {
+        let full = format!("{}/v1/codeq/{path}", url.trim_end_matches('/'));
+        let mut builder = reqwest::Client::builder().redirect(reqwest::redirect::Policy::none());
+        if let Some(file) = self.ca_file.clone().or_else(|| variable(CA_VARIABLE)) {
+            let pem = read(&file)?;
+            let certificates = reqwest::Certificate::from_pem_bundle(&pem)
+                .with_context(|| format!("{} is not PEM", file.display()))?;
+            builder = builder.tls_certs_merge(certificates);
+        }
+        let client = builder.build().context("cannot make an HTTP client")?;
+        let sent = client.post(full).bearer_auth(self.token()?).send().await;
+        // Without the address, which may have credentials in it.
+        let answer = sent.map_err(|error| error.without_url()).context("cannot ask the server")?;
+        let status = answer.status();
+        let text = answer.text().await.map_err(|error| error.without_url())?;
+        if status.is_success() {
+            return Ok(text);
+        }
+        match serde_json::from_str(&text) {
+            Ok(Problem { detail, code }) => {
+                bail!("the server refused ({status}, {code}): {detail}")
+            }
+            Err(_) => bail!("the server refused: {status}"),
+        }
+    }
+
+    fn token(&self) -> anyhow::Result<String> {
+        let text = match (&self.token, &self.token_file) {
+            (Some(token), _) => token.clone(),
+            (None, Some(file)) => String::from_utf8(read(file)?)
+                .map_err(|_| anyhow::anyhow!("{} is not text", file.display()))?,
+            (None, None) => std::env::var(TOKEN_VARIABLE).unwrap_or_default(),
+        };
+        let token = text.trim();
+        if token.is_empty() {
+            bail!("no token: give --token-file, or set {TOKEN_VARIABLE}");
+        }
+        Ok(token.to_owned())
+    }
+}
+
+fn variable(name: &str) -> Option<PathBuf> {
+    std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from)
+}
+
+fn read(file: &Path) -> anyhow::Result<Vec<u8>> {
+    std::fs::read(file).with_context(|| format!("cannot read {}", file.display()))
+}

@@ -1,0 +1,235 @@
+//! Backups of a server that goes on working, and what is left when it does not.
+
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use parking_lot::Mutex;
+use serde_json::{Value, json};
+
+use crate::artifacts::{BUCKET, S3, address};
+use crate::http::Client;
+use crate::node::{Process, codeq};
+use crate::task::Task;
+
+const OPERATOR: &str = "the-operators-own-token";
+const ADMIN: &str = "an-admins-token";
+const PRODUCERS: usize = 3;
+
+/// `codeq serve` on a directory; everything else is in its environment.
+fn serve(dir: &Path, env: &[(&str, &str)]) -> (Process, SocketAddr) {
+    let token = |token: &str, scope: &str| json!({"token": token, "subject": scope, "tenant": "t", "scopes": [scope]});
+    let tokens = json!([token(OPERATOR, "codeq:operator"), token(ADMIN, "codeq:admin")]);
+    let mut command = codeq(&["serve", "--data-dir", dir.to_str().unwrap()]);
+    command.args(["--http-addr", "127.0.0.1:0", "--log-level", "info,codeq::http=warn"]);
+    command.env("CODEQ_PRODUCER_AUTH_STATIC_TOKENS", tokens.to_string());
+    command.env("CODEQ_ALLOW_PRODUCER_AS_WORKER", "true").env("CODEQ_SHARDS", "2");
+    command.env("CODEQ_LOG_FORMAT", "text");
+    command.envs(env.iter().copied()).stderr(Stdio::piped());
+    let mut process = Process::spawn(&mut command);
+    let addr = address(&mut process, " ms on ").parse().unwrap();
+    (process, addr)
+}
+
+fn file_url(dir: &Path) -> String {
+    format!("file://{}", dir.display())
+}
+
+/// Enqueues until it is told to stop, and claims and finishes every third. Which tasks were acknowledged.
+fn work(addr: SocketAddr, stop: &AtomicBool, acknowledged: &Mutex<Vec<String>>) {
+    let mut client = Client::with_token(addr, OPERATOR);
+    let mut number = 0;
+    // A request that the kill cuts off is nobody's promise.
+    while !stop.load(Ordering::SeqCst) {
+        number += 1;
+        let body = format!(r#"{{"command":"work","payload":{{"n":{number}}}}}"#);
+        let Ok(answer) = client.post("/tasks", &body) else { return };
+        assert_eq!(answer.status, 202, "{answer:?}");
+        acknowledged.lock().push(answer.json::<Task>().id);
+        if number % 3 == 0 {
+            let Ok(answer) = client.post("/tasks/claim", r#"{"commands":["work"]}"#) else {
+                return;
+            };
+            let id = answer.json::<Task>().id;
+            let done = r#"{"status":"COMPLETED","result":{}}"#;
+            if client.post(&format!("/tasks/{id}/result"), done).is_err() {
+                return;
+            }
+        }
+    }
+}
+
+fn run(args: &[&str], env: &[(&str, &str)]) -> (bool, String) {
+    let output = codeq(args).envs(env.iter().copied()).output().unwrap();
+    let text = [output.stdout, output.stderr].concat();
+    let text = String::from_utf8(text).unwrap();
+    assert!(!text.contains(OPERATOR), "a token is shown: {text}");
+    (output.status.success(), text)
+}
+
+fn backup(addr: SocketAddr) -> (bool, String) {
+    run(&["backup", "--url", &format!("http://{addr}")], &[("CODEQ_TOKEN", OPERATOR)])
+}
+
+/// The place that the command names.
+fn place(said: &str) -> String {
+    said.split(" to ").nth(1).unwrap().split(": ").next().unwrap().to_owned()
+}
+
+fn assert_all(addr: SocketAddr, ids: &[String]) {
+    let mut client = Client::with_token(addr, OPERATOR);
+    for id in ids {
+        assert_eq!(client.get(&format!("/tasks/{id}")).unwrap().status, 200, "{id} is lost");
+    }
+}
+
+/// Waits for a thing that comes soon.
+fn until(what: &str, mut is_so: impl FnMut() -> bool) {
+    let deadline = Instant::now() + Duration::from_secs(30);
+    while !is_so() {
+        assert!(Instant::now() < deadline, "{what}");
+        std::thread::yield_now();
+    }
+}
+
+#[test]
+fn a_backup_under_load_holds_everything_acknowledged_before_it() {
+    let base = tempfile::tempdir().unwrap();
+    let at = |name: &str| base.path().join(name);
+    let target = file_url(&at("backups"));
+    let (process, addr) = serve(&at("data"), &[("CODEQ_BACKUP_TARGET", &target)]);
+    let (stop, acknowledged) = (AtomicBool::new(false), Mutex::new(Vec::new()));
+    let (before, said) = std::thread::scope(|scope| {
+        for _ in 0..PRODUCERS {
+            scope.spawn(|| work(addr, &stop, &acknowledged));
+        }
+        until("no load", || acknowledged.lock().len() > 200);
+        let before = acknowledged.lock().clone();
+        let (made, said) = backup(addr);
+        assert!(made, "{said}");
+        // It went on meanwhile, and goes on.
+        let during = acknowledged.lock().len();
+        until("it does not go on", || acknowledged.lock().len() > during);
+        process.kill();
+        stop.store(true, Ordering::SeqCst);
+        (before, said)
+    });
+    assert!(said.contains("2 shard(s), ") && said.contains(" bytes, verified, "), "{said}");
+    let made = place(&said);
+    assert!(Path::new(&made).starts_with(at("backups")), "{said}");
+    for dir in [made.as_str(), at("restored").to_str().unwrap()] {
+        if dir != made {
+            let (restored, said) = run(&["restore", &made, dir], &[]);
+            assert!(restored, "{said}");
+        }
+        let (sound, said) = run(&["fsck", dir], &[]);
+        assert!(sound, "{said}");
+    }
+    let (_process, addr) = serve(&at("restored"), &[]);
+    assert_all(addr, &before);
+}
+
+#[test]
+fn who_may_ask_and_what_is_missing_is_said() {
+    let base = tempfile::tempdir().unwrap();
+    let (_process, addr) = serve(&base.path().join("data"), &[]);
+    let route = "/v1/codeq/admin/backup";
+    let refused = Client::with_token(addr, ADMIN).post(route, "").unwrap();
+    assert_eq!(refused.status, 403, "{refused:?}");
+    assert!(refused.body.contains("codeq:operator"), "{refused:?}");
+    let missing = Client::with_token(addr, OPERATOR).post(route, "").unwrap();
+    assert_eq!(missing.status, 409, "{missing:?}");
+    assert!(missing.body.contains("set backup.target to file:///directory"), "{missing:?}");
+    let named = Client::with_token(addr, OPERATOR).post(route, r#"{"target":"/etc"}"#).unwrap();
+    assert_eq!(named.status, 400, "a request does not choose the place: {named:?}");
+    let url = format!("http://{addr}");
+    let (made, said) = run(&["backup", "--url", &url], &[("CODEQ_TOKEN", ADMIN)]);
+    assert!(!made && said.contains("403") && said.contains("codeq:operator"), "{said}");
+    let (made, said) = run(&["backup", "--url", &url], &[]);
+    assert!(!made && said.contains("--token-file"), "{said}");
+    let file = base.path().join("token");
+    std::fs::write(&file, format!("{OPERATOR}\n")).unwrap();
+    let (made, said) = run(&["backup", "--url", &url, "--token-file", file.to_str().unwrap()], &[]);
+    assert!(!made && said.contains("backup_not_configured"), "{said}");
+}
+
+/// Whenever the server is killed, what is there is a whole backup, or half of one that nobody takes for a whole.
+#[test]
+fn a_killed_backup_is_whole_or_refused() {
+    let base = tempfile::tempdir().unwrap();
+    let at = |name: &str| base.path().join(name);
+    let target = file_url(&at("backups"));
+    for round in 0..4 {
+        let (process, addr) = serve(&at("data"), &[("CODEQ_BACKUP_TARGET", &target)]);
+        let body = r#"{"command":"work","payload":1}"#;
+        assert_eq!(Client::with_token(addr, OPERATOR).post("/tasks", body).unwrap().status, 202);
+        let asking = std::thread::spawn(move || backup(addr));
+        until("no backup", || backups(&at("backups")).len() > round);
+        process.kill();
+        let (answered, _) = asking.join().unwrap();
+        let dir = backups(&at("backups")).pop().unwrap();
+        let restored = at(&format!("restored-{round}"));
+        let args = ["restore", dir.to_str().unwrap(), restored.to_str().unwrap()];
+        let (done, said) = run(&args, &[]);
+        assert!(done || !answered, "it was answered: {said}");
+        let half = said.contains("unfinished backup") || said.contains("not a complete backup");
+        assert!(done || half, "{said}");
+        if done {
+            let (sound, said) = run(&["fsck", restored.to_str().unwrap()], &[]);
+            assert!(sound, "{said}");
+        }
+    }
+}
+
+/// The backups in a directory, oldest first.
+fn backups(dir: &Path) -> Vec<PathBuf> {
+    let entries = std::fs::read_dir(dir).into_iter().flatten();
+    let mut paths: Vec<PathBuf> = entries.map(|entry| entry.unwrap().path()).collect();
+    paths.sort();
+    paths
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn to_a_bucket_and_back() {
+    let s3 = S3::start().await;
+    let base = tempfile::tempdir().unwrap();
+    let at = |name: &str| base.path().join(name);
+    let target = format!("s3://{BUCKET}/some/where");
+    let cloud = [
+        ("AWS_ENDPOINT_URL", s3.url.as_str()),
+        ("AWS_ALLOW_HTTP", "true"),
+        ("AWS_ACCESS_KEY_ID", "key"),
+        ("AWS_SECRET_ACCESS_KEY", "secret"),
+        ("AWS_REGION", "us-east-1"),
+    ];
+    let mut env = vec![("CODEQ_BACKUP_TARGET", target.as_str())];
+    env.extend(cloud);
+    let (process, addr) = serve(&at("data"), &env);
+    let body = r#"{"command":"work","payload":1}"#;
+    let answer = Client::with_token(addr, OPERATOR).post("/tasks", body).unwrap();
+    let id = answer.json::<Task>().id;
+    let (made, said) = backup(addr);
+    assert!(made && said.contains("1 task(s)"), "{said}");
+    process.kill();
+    let place = place(&said);
+    assert!(place.starts_with(&target), "{said}");
+    let keys = s3.keys().await;
+    assert!(keys.iter().any(|key| key.ends_with("/MANIFEST")), "{keys:?}");
+    assert!(!at("data").join("backup.tmp").exists());
+    let restored = at("restored");
+    let args = ["restore", &place, restored.to_str().unwrap()];
+    let (done, said) = run(&args, &cloud);
+    assert!(done, "{said}");
+    // The directory of all backups is none.
+    let (done, said) = run(&["restore", &target, at("none").to_str().unwrap()], &cloud);
+    assert!(!done && said.contains("not a complete backup"), "{said}");
+    let (sound, said) = run(&["fsck", restored.to_str().unwrap()], &[]);
+    assert!(sound, "{said}");
+    let (_process, addr) = serve(&restored, &[]);
+    assert_all(addr, &[id]);
+    let answer: Value =
+        Client::with_token(addr, OPERATOR).get("/v1/codeq/admin/queues").unwrap().json();
+    assert_eq!(answer["codeq:q:work:t:pending:0"], 1, "{answer}");
+}
