@@ -465,10 +465,15 @@ impl Config {
     }
 
     /// The least that must be held for all clients: half of it is one tenant's, which has room for two of the largest
-    /// bodies, or for a page with the largest task and the answer that it becomes.
+    /// bodies; and three quarters of that are one connection's, which has room for the largest task and for the answer
+    /// that it becomes, where every character may be escaped.
     pub fn buffered_min(&self) -> usize {
-        let payload = self.max_payload_bytes.unwrap_or(0);
-        self.batch_body_max().saturating_mul(4).max(payload.saturating_mul(8))
+        self.batch_body_max().saturating_mul(4).max(self.buffered_for_payload())
+    }
+
+    /// The part of it that follows from `maxPayloadBytes`, if that is set.
+    pub(crate) fn buffered_for_payload(&self) -> usize {
+        self.max_payload_bytes.unwrap_or(0).saturating_mul(12)
     }
 
     fn around_payload(&self) -> usize {

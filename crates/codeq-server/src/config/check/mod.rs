@@ -231,17 +231,13 @@ impl Config {
         let (body, batch) =
             (self.http.max_body_bytes as u64, self.http.max_batch_body_bytes as u64);
         at_most("http.maxBodyBytes", body, "http.maxBatchBodyBytes", batch);
-        if let (Some(buffered), Some(payload)) =
-            (self.http.max_buffered_bytes, self.max_payload_bytes)
-        {
-            let needed = payload.saturating_mul(8);
-            if buffered < needed {
-                let text = format!(
-                    "found {buffered}, expected at least eight times maxPayloadBytes, which is {needed}; raise it, \
-                     leave it out, or lower maxPayloadBytes"
-                );
-                problems.push(Problem::of("http.maxBufferedBytes", text));
-            }
+        let needed = self.buffered_for_payload();
+        if let Some(buffered) = self.http.max_buffered_bytes.filter(|bytes| *bytes < needed) {
+            let text = format!(
+                "found {buffered}, expected at least twelve times maxPayloadBytes, which is {needed}; raise it, \
+                 leave it out, or lower maxPayloadBytes"
+            );
+            problems.push(Problem::of("http.maxBufferedBytes", text));
         }
         self.check_collisions(problems);
         if let Some((key, addr)) = self.exposed() {

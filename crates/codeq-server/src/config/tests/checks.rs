@@ -430,10 +430,11 @@ fn limits_follow_from_the_largest_payload() {
     let large = Config { max_payload_bytes: Some(16 << 20), ..Config::default() };
     let around = (16 << 20) + (512 << 10);
     assert_eq!(limits(&large), [16 << 20, around, around, around]);
-    assert_eq!(large.buffered_min(), 128 << 20);
+    assert_eq!(large.buffered_min(), 192 << 20);
     let (set, held) = ("CODEQ_MAX_PAYLOAD_BYTES", "CODEQ_HTTP_MAX_BUFFERED_BYTES");
-    from_env(&[(set, "16777216"), (held, "134217728")]).unwrap();
-    let error = from_env(&[(set, "16777216"), (held, "134217727")]).unwrap_err().to_string();
-    let said = "found 134217727, expected at least eight times maxPayloadBytes, which is 134217728";
+    from_env(&[(set, "16777216"), (held, "201326592")]).unwrap();
+    let error = from_env(&[(set, "16777216"), (held, "201326591")]).unwrap_err().to_string();
+    let said =
+        "found 201326591, expected at least twelve times maxPayloadBytes, which is 201326592";
     assert!(error.contains("http.maxBufferedBytes") && error.contains(said), "{error}");
 }

@@ -49,7 +49,7 @@ fn new_task() -> Value {
         "command": command(),
         "payload": {
             "not": { "type": "null" },
-            "description": "Any JSON but null, up to 1 MiB. Kept byte for byte; answers hold it as a text.",
+            "description": "Any JSON but null, up to 1 MiB unless the server is configured otherwise (up to 16 MiB). Kept byte for byte; answers hold it as a text.",
         },
         "priority": number_or_null(i64::MIN, i64::MAX,
             "0 to 9, higher first; what lies outside is moved to the nearer end. Default 0."),
@@ -57,7 +57,7 @@ fn new_task() -> Value {
             "Failed executions before the task is dead-lettered; 0 means the default, more than 1,000 counts as 1,000."),
         "webhook": form_or_blank(url, "Where the result is posted: http or https, to a public address unless the operator has opened others."),
         "idempotencyKey": text_or_null(IDEMPOTENCY_KEY_BYTES_MAX,
-            "A repeat with the same key answers the task that was made first. At most 256 bytes."),
+            "A repeat with the same key answers the task that was made first, if command and payload are the same; payloads are compared as JSON values. At most 256 bytes."),
         "runAt": form_or_blank(run_at,
             "Not before this moment, at most ten years from now. Wins over `delaySeconds`."),
         "delaySeconds": number_or_null(0, DELAY_SECONDS_MAX, "Not before so many seconds from now."),
@@ -174,7 +174,7 @@ fn submission(in_batch: bool) -> Value {
         "status": word(&["COMPLETED", "FAILED"], "How the task ended. `FAILED` is final; to have it tried again, nack."),
         "result": {
             "type": ["object", "null"],
-            "description": "Any object up to 1 MiB, kept as sent. With `COMPLETED`, absent counts as `{}`.",
+            "description": "Any object up to 1 MiB, unless the server is configured otherwise (up to 16 MiB), kept as sent. With `COMPLETED`, absent counts as `{}`.",
         },
         "error": { "type": ["string", "null"], "description": "Required with `FAILED`, kept with `COMPLETED` too; cut at 4,096 bytes." },
         "artifacts": artifacts,
