@@ -277,6 +277,11 @@ impl State {
         self.queues.get(&id).map(|queue| &queue.row)
     }
 
+    /// Of the tasks that are first of their priority the one that was made first, by its number.
+    pub fn oldest_front(&self, id: QueueId) -> Option<u64> {
+        self.queues.get(&id).and_then(|queue| queue.fronts().min())
+    }
+
     /// Whether a task of the queue could be claimed now.
     pub fn is_claimable(&self, id: QueueId) -> bool {
         self.queues.get(&id).is_some_and(|queue| queue.head.is_some())

@@ -28,6 +28,7 @@ use crate::pipeline::{Lane, Pipeline};
 use crate::recover::Node;
 use crate::request::{Answer, Request};
 use crate::result_waiters::ResultWaiters;
+use crate::scrub::Scrub;
 use crate::shard::ShardData;
 use crate::worker::{Checkpoint, Worker};
 
@@ -42,6 +43,7 @@ pub struct Engine {
     /// Where the next claim over several shards begins.
     pub(crate) turn: AtomicU64,
     threads: Mutex<Vec<JoinHandle<()>>>,
+    scrub: Mutex<Option<Scrub>>,
     rebuilt: Vec<String>,
     /// Held until the engine is gone, so that no other process opens the directory.
     _lock: DirLock,
@@ -72,6 +74,8 @@ pub struct EngineStats {
     pub live_bytes: u64,
     /// Bytes that the stores take on the disk.
     pub store_bytes: u64,
+    /// Bytes of rows that were verified since the start, while the engine runs.
+    pub scrubbed_bytes: u64,
 }
 
 impl Engine {
@@ -204,6 +208,7 @@ impl Engine {
             syncs: self.pipeline.syncs.load(Ordering::Relaxed),
             log_bytes: self.pipeline.appended.load(Ordering::Relaxed),
             log_room: self.pipeline.room(),
+            scrubbed_bytes: self.pipeline.scrubbed.load(Ordering::Relaxed),
             ..EngineStats::default()
         };
         for shard in &self.shards {
@@ -250,6 +255,9 @@ impl Engine {
         let mut threads = self.threads.lock();
         if threads.is_empty() {
             return;
+        }
+        if let Some(scrub) = self.scrub.lock().take() {
+            scrub.stop();
         }
         self.shards.iter().for_each(|shard| shard.inbox.notify(Notice::Stop));
         // The shards end first, in the order of the list; the commit thread serves them to the last.
@@ -347,7 +355,7 @@ fn start(
     seed: u64,
     lock: DirLock,
 ) -> std::io::Result<Engine> {
-    let Node { log, shards, rebuilt, .. } = node;
+    let Node { log, shards, rebuilt, verified, .. } = node;
     let (mut lanes, mut handles, mut positions) = (Vec::new(), Vec::new(), Vec::new());
     for shard in &shards {
         let (durable, watched) = watch::channel(0);
@@ -391,6 +399,8 @@ fn start(
     let commit = Arc::clone(&pipeline);
     threads.push(Builder::new().name("codeq-commit".into()).spawn(move || commit.run())?);
     threads.extend(background_threads);
+    let stores = handles.iter().map(|handle| Arc::clone(&handle.data)).collect();
+    let scrub = Scrub::start(stores, Arc::clone(&pipeline), &options, verified)?;
     Ok(Engine {
         shards: handles,
         pipeline,
@@ -400,6 +410,7 @@ fn start(
         clock_file,
         turn: AtomicU64::new(seed),
         threads: Mutex::new(threads),
+        scrub: Mutex::new(Some(scrub)),
         rebuilt,
         _lock: lock,
     })

@@ -46,6 +46,8 @@ pub struct Pipeline {
     pub appended: AtomicU64,
     /// Syncs since the log was opened.
     pub syncs: AtomicU64,
+    /// Bytes of rows that were verified while the engine runs.
+    pub scrubbed: AtomicU64,
     pub lanes: Vec<Lane>,
     group_bytes_max: usize,
 }
@@ -114,6 +116,7 @@ impl Pipeline {
             failure: watch::Sender::new(false),
             appended: AtomicU64::new(0),
             syncs: AtomicU64::new(0),
+            scrubbed: AtomicU64::new(0),
             lanes,
             group_bytes_max: options.group_bytes_max(),
         }

@@ -149,6 +149,7 @@ impl Run {
             memtable_bytes: plan.memtable_bytes,
             checkpoint_log_bytes: u64::MAX,
             verify_bytes_max: codeq_engine::options::VERIFY_BYTES_MAX,
+            scrub_every: codeq_engine::options::SCRUB_EVERY,
             store: codeq_store::Options {
                 owner: None,
                 cache_bytes: 1 << 20,
