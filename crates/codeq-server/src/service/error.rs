@@ -178,6 +178,7 @@ impl From<EngineError> for ServiceError {
             EngineError::AtomicSpansShards => {
                 ServiceError::invalid("atomic_spans_shards", error.to_string())
             }
+            EngineError::ConcernsEveryShard => ServiceError::unexpected(),
             EngineError::TooFewConsumers { .. } => {
                 let text = error.to_string();
                 let refused = ServiceError::new(Kind::Unprocessable, "invalid_topic_policy", text);
