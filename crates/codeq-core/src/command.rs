@@ -12,9 +12,15 @@ use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 
 use crate::id::TaskId;
+use crate::idempotency::fingerprint_by_value;
+use crate::limits::ENQUEUE_PAYLOAD_BYTES_MAX;
 use crate::record::{Hidden, RecordKind};
-use crate::settings::Settings;
-use crate::topic::Policy;
+use crate::settings::{Settings, SettingsV1};
+use crate::topic::{Policy, PolicyV1};
+
+mod bulk;
+
+pub use bulk::{BulkFilter, BulkFrom, BulkPart, BulkPartV1, BulkWork, BulkWorkV1, ReplayFrom};
 
 /// Milliseconds since the Unix epoch, or a length of time in milliseconds.
 pub type Millis = u64;
@@ -22,8 +28,8 @@ pub type Millis = u64;
 /// What a client, an operator or the shard itself asks for.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub enum Command {
-    /// Replace the shard's settings.
-    Configure(Settings),
+    /// Replace the shard's settings, as versions before [`Command::Configure`] did.
+    ConfigureV1(SettingsV1),
     /// Make tasks.
     Enqueue(Enqueue),
     /// Lease tasks to a worker.
@@ -38,14 +44,14 @@ pub enum Command {
     Abandon(Abandon),
     /// Finish a task that nobody runs, or ask its worker to stop.
     Cancel(Cancel),
-    /// Return dead-lettered tasks to their queue.
+    /// Return tasks that did not end well to their queue.
     Replay(Replay),
     /// Remove dead-lettered tasks, or finish waiting ones.
     Purge(Purge),
     /// Stop or allow claims of a queue.
     Pause(Pause),
-    /// Create or change a topic policy.
-    PutTopic(PutTopic),
+    /// Create or change a topic policy, as versions before [`Command::PutTopic`] did.
+    PutTopicV1(PutTopicV1),
     /// Remove a topic policy.
     DeleteTopic(DeleteTopic),
     /// Remove finished tasks before their retention ends.
@@ -58,8 +64,18 @@ pub enum Command {
     PutRecord(PutRecord),
     /// Remove a record.
     DeleteRecord(DeleteRecord),
+    /// A bounded part of a cleanup, purge or replay, as versions before [`Command::BulkPart`] did it.
+    BulkPartV1(BulkPartV1),
+    /// Replace the shard's settings.
+    Configure(Settings),
+    /// Create or change a topic policy.
+    PutTopic(PutTopic),
     /// A bounded part of a cleanup, purge or replay.
     BulkPart(BulkPart),
+    /// What a worker does with its task, only if it still holds the lease that it names.
+    UnderLease(UnderLease),
+    /// Make tasks whose keys compare payloads as JSON values, or whose payloads are large.
+    EnqueueByValue(EnqueueByValue),
 }
 
 /// Makes one or more tasks of one tenant.
@@ -144,6 +160,15 @@ pub enum Outcome {
     Completed(Bytes),
     /// Failed for good.
     Failed(Arc<str>),
+    /// Done or failed, with both a result and an error.
+    Both {
+        /// Whether the task is done.
+        completed: bool,
+        /// A JSON object as text.
+        result: Bytes,
+        /// What went wrong.
+        error: Arc<str>,
+    },
 }
 
 /// A named output of a task that lies elsewhere.
@@ -213,12 +238,12 @@ pub struct Cancel {
     pub by: Arc<str>,
 }
 
-/// Which dead-lettered tasks are replayed.
+/// Which tasks are replayed.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub enum ReplayTarget {
-    /// One.
+    /// One that is dead-lettered, failed or cancelled.
     One(TaskId),
-    /// Those of a queue, oldest first, a bounded number at a time.
+    /// Dead-lettered tasks of a queue, oldest first, a bounded number at a time. Only read from older logs.
     Queue {
         /// The queue.
         command: Arc<str>,
@@ -231,7 +256,7 @@ pub enum ReplayTarget {
     },
 }
 
-/// Returns dead-lettered tasks to their queue with fresh attempts.
+/// Returns tasks to their queue with fresh attempts.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Replay {
     /// Whose tasks.
@@ -286,6 +311,23 @@ pub struct PutTopic {
     pub name: Arc<str>,
     /// The policy.
     pub policy: Policy,
+}
+
+/// Creates or changes the policy of a queue, as version 1 wrote it.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct PutTopicV1 {
+    /// Whose queue.
+    pub tenant: Arc<str>,
+    /// The queue's name: a DNS label.
+    pub name: Arc<str>,
+    /// The policy.
+    pub policy: PolicyV1,
+}
+
+impl From<PutTopicV1> for PutTopic {
+    fn from(put: PutTopicV1) -> PutTopic {
+        PutTopic { tenant: put.tenant, name: put.name, policy: put.policy.into() }
+    }
 }
 
 /// Removes the policy of a queue.
@@ -400,59 +442,113 @@ pub struct DeleteRecord {
     pub expected: Option<u64>,
 }
 
-/// What a bulk operation does, and to which tasks.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub enum BulkWork {
-    /// Removes finished tasks of all queues.
-    Cleanup {
-        /// Only those that finished before this moment.
-        before: Millis,
-    },
-    /// Removes dead-lettered tasks of a queue with their results.
-    PurgeDead {
-        /// The queue.
-        command: Arc<str>,
-    },
-    /// Finishes pending and delayed tasks of a queue as cancelled, so that their producers hear of it.
-    PurgeWaiting {
-        /// The queue.
-        command: Arc<str>,
-    },
-    /// Returns dead-lettered tasks of a queue to it with fresh attempts, oldest first.
-    Replay {
-        /// The queue.
-        command: Arc<str>,
-        /// Only tasks whose last error contains this.
-        error_contains: Option<Arc<str>>,
-    },
-}
-
-/// Where a bulk operation goes on.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct BulkFrom {
-    /// For a cleanup: the queue; none means the first one.
-    pub queue: Option<Arc<str>>,
-    /// For a cleanup: which of the queue's lists of finished tasks.
-    pub list: u8,
-    /// Only tasks of the list with a higher number.
-    pub after: u64,
-}
-
-/// A bounded part of a bulk operation. It takes the place of [`Cleanup`], [`Purge`] and
-/// [`ReplayTarget::Queue`], whose bounds were for each queue and not for the whole: these are now only read from
-/// older logs.
+/// A command of a worker that names the lease it acts under more exactly than by its worker alone.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct BulkPart {
-    /// Whose tasks.
-    pub tenant: Arc<str>,
-    /// What to do.
-    pub work: BulkWork,
-    /// Where the part before stopped.
-    pub from: BulkFrom,
-    /// Touches at most so many tasks.
-    pub take: u32,
-    /// Looks at at most so many rows.
-    pub look: u32,
-    /// Who asks, for the history.
-    pub by: Arc<str>,
+pub struct UnderLease {
+    /// Only under the claim with this number; none means whichever the worker has.
+    pub fence: Option<u64>,
+    /// The instance of the worker that acts. It counts if the lease was given to an instance; a lease that the
+    /// worker took without naming one is the worker's.
+    pub instance: Option<Arc<str>>,
+    /// What it does.
+    pub deed: Box<Deed>,
+}
+
+/// What a worker can do with a task that it holds.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub enum Deed {
+    /// Extend the lease.
+    Heartbeat(Heartbeat),
+    /// Finish the task.
+    Submit(Submit),
+    /// Give it back as failed.
+    Nack(Nack),
+    /// Give it back.
+    Abandon(Abandon),
+}
+
+impl Deed {
+    /// The task.
+    pub fn id(&self) -> TaskId {
+        match self {
+            Deed::Heartbeat(deed) => deed.id,
+            Deed::Submit(deed) => deed.id,
+            Deed::Nack(deed) => deed.id,
+            Deed::Abandon(deed) => deed.id,
+        }
+    }
+
+    /// Whose task.
+    pub fn tenant(&self) -> &Arc<str> {
+        match self {
+            Deed::Heartbeat(deed) => &deed.tenant,
+            Deed::Submit(deed) => &deed.tenant,
+            Deed::Nack(deed) => &deed.tenant,
+            Deed::Abandon(deed) => &deed.tenant,
+        }
+    }
+
+    /// The worker.
+    pub fn worker(&self) -> &Arc<str> {
+        match self {
+            Deed::Heartbeat(deed) => &deed.worker,
+            Deed::Submit(deed) => &deed.worker,
+            Deed::Nack(deed) => &deed.worker,
+            Deed::Abandon(deed) => &deed.worker,
+        }
+    }
+}
+
+impl From<Deed> for Command {
+    fn from(deed: Deed) -> Command {
+        match deed {
+            Deed::Heartbeat(deed) => Command::Heartbeat(deed),
+            Deed::Submit(deed) => Command::Submit(deed),
+            Deed::Nack(deed) => Command::Nack(deed),
+            Deed::Abandon(deed) => Command::Abandon(deed),
+        }
+    }
+}
+
+/// Makes tasks, by rules that [`Enqueue`] did not have when it was first logged: payloads may have up to
+/// [`PAYLOAD_BYTES_MAX`](crate::limits::PAYLOAD_BYTES_MAX) bytes, and keys compare them as JSON values.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct EnqueueByValue {
+    /// The tasks.
+    pub enqueue: Enqueue,
+    /// For each task with a key, what makes it the same work as another: see
+    /// [`fingerprint_by_value`](crate::idempotency::fingerprint_by_value). Zero for the others.
+    pub fingerprints: Vec<u128>,
+}
+
+impl Command {
+    /// The command as it is proposed now. What an older version proposed is applied as it was then; this is where
+    /// newer rules begin. Reads the payloads of tasks with a key, so the caller's thread should do it.
+    pub fn current(self) -> Command {
+        match self {
+            Command::Enqueue(enqueue) if enqueue.tasks.iter().any(needs_value) => {
+                let print = |task: &NewTask| match task.idempotency_key {
+                    Some(_) => fingerprint_by_value(&task.command, &task.payload),
+                    None => 0,
+                };
+                let fingerprints = enqueue.tasks.iter().map(print).collect();
+                Command::EnqueueByValue(EnqueueByValue { enqueue, fingerprints })
+            }
+            other => other,
+        }
+    }
+
+    /// The tasks to be made, if this makes any.
+    pub fn enqueue(&self) -> Option<&Enqueue> {
+        match self {
+            Command::Enqueue(enqueue) | Command::EnqueueByValue(EnqueueByValue { enqueue, .. }) => {
+                Some(enqueue)
+            }
+            _ => None,
+        }
+    }
+}
+
+fn needs_value(task: &NewTask) -> bool {
+    task.idempotency_key.is_some() || task.payload.len() > ENQUEUE_PAYLOAD_BYTES_MAX
 }

@@ -20,7 +20,7 @@ use codeq_sim::rng::Rng;
 
 use crate::client::runtime;
 use crate::setup::TENANTS;
-use crate::small::{SmallClient, copy_dir, options};
+use crate::small::{Copies, SmallClient, copy_anew, copy_dir, options};
 use crate::sweep::flip;
 
 /// Shards of the directory that is damaged.
@@ -38,12 +38,9 @@ pub struct Damage {
     /// Damages of the manifest.
     #[arg(long, default_value_t = 400)]
     pub manifests: u64,
-    /// The seed of the damages.
-    #[arg(long, default_value_t = 1)]
-    pub seed: u64,
-    /// Where the copies are made.
-    #[arg(long, default_value = "/dev/shm")]
-    pub root: PathBuf,
+    /// What is damaged, and where.
+    #[command(flatten)]
+    pub copies: Copies,
 }
 
 /// What became of the damaged copies.
@@ -66,10 +63,10 @@ pub struct Tally {
 
 /// Runs all of it; says what it came to.
 pub fn run(damage: &Damage) -> anyhow::Result<String> {
-    let (stores, manifests, seed) = (damage.stores, damage.manifests, damage.seed);
+    let (stores, manifests, seed) = (damage.stores, damage.manifests, damage.copies.seed);
     let running = stores / 8;
-    let purged = Image::make(&damage.root, true)?;
-    let complete = Image::make(&damage.root, false)?;
+    let purged = Image::make(&damage.copies.root, true)?;
+    let complete = Image::make(&damage.copies.root, false)?;
     let stores = [
         // A start that verifies the stores, and one that leaves it to the reads, as with large ones.
         purged.stores(stores / 2, seed, true)?,
@@ -143,10 +140,7 @@ impl Image {
     /// A copy of it.
     fn copy(&self) -> anyhow::Result<PathBuf> {
         let copy = self.dir.path().join("copy");
-        if copy.exists() {
-            fs::remove_dir_all(&copy)?;
-        }
-        copy_dir(&self.image(), &copy)?;
+        copy_anew(&self.image(), &copy)?;
         Ok(copy)
     }
 

@@ -111,8 +111,11 @@ impl Engine {
         Ok(engine)
     }
 
-    /// Proposes a command and waits for its answer, which comes when what it says is durable. Claims that
-    /// wait and commands that concern several shards have their own methods.
+    /// Proposes a command and waits for its answer, which comes when what it says is durable.
+    ///
+    /// With more than one shard, a command that concerns all of them is refused with
+    /// [`EngineError::ConcernsEveryShard`]. It has a method of its own: [`Engine::claim`], [`Engine::pause`],
+    /// [`Engine::put_topic`], [`Engine::delete_topic`], [`Engine::bulk_part`].
     pub async fn propose(&self, command: Command) -> Answer {
         let shard = self.shard_of(&command)?;
         let answer = self.submit(shard, command)?;
@@ -127,7 +130,7 @@ impl Engine {
     }
 
     /// Proposes commands of one shard each without waiting; answers, also that one could not be taken, go where
-    /// the requests say. A claim looks into one shard only, so it is for engines that have one.
+    /// the requests say. With more than one shard, one that concerns all of them, such as a claim, is refused.
     pub fn post(&self, requests: &mut Vec<Request>) {
         if self.shards() == 1 {
             return self.post_to(Ok(0), requests);
@@ -275,7 +278,7 @@ impl Engine {
     pub(crate) fn shard_of(&self, command: &Command) -> Result<u16, EngineError> {
         match crate::route::route(command, self.shards())? {
             crate::route::Route::One(shard) => Ok(shard),
-            crate::route::Route::All => Ok(0),
+            crate::route::Route::All => Err(EngineError::ConcernsEveryShard),
         }
     }
 
@@ -292,7 +295,7 @@ impl Engine {
     pub(crate) fn push(&self, shard: u16, request: Request) -> Result<(), EngineError> {
         let handle = self.shards.get(usize::from(shard)).ok_or(EngineError::Closed)?;
         self.check_size(&request)?;
-        handle.inbox.push(std::iter::once(request))
+        handle.inbox.push(request)
     }
 
     fn check_size(&self, request: &Request) -> Result<(), EngineError> {

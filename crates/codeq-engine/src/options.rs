@@ -8,6 +8,9 @@ use crate::observer::SharedObserver;
 
 /// Most commands that wait in a shard's inbox; one more is answered *overloaded*.
 pub const INBOX_MAX: usize = 16_384;
+/// Most enqueues among them: the rest is for claims, heartbeats and results, which producers that send far more than can
+/// be taken must not keep out.
+pub const ENQUEUES_MAX: usize = INBOX_MAX / 4 * 3;
 /// So many requests wake a shard even while the log is at work.
 pub const PATIENCE_MAX: usize = 64;
 /// The same for requests that come together: they are worth a wake-up sooner, because no more will follow
@@ -15,6 +18,8 @@ pub const PATIENCE_MAX: usize = 64;
 pub const PATIENCE_POSTED_MAX: usize = 16;
 /// Most bytes of commands that wait in a shard's inbox.
 pub const INBOX_BYTES_MAX: usize = 64 << 20;
+/// Most bytes of enqueues among them.
+pub const ENQUEUES_BYTES_MAX: usize = INBOX_BYTES_MAX / 4 * 3;
 /// Bytes of commands applied under one lock, unless a single command has more.
 pub const BATCH_BYTES_MAX: usize = 1 << 20;
 /// Most commands applied under one lock: keeps readers waiting for less than a millisecond.
@@ -23,12 +28,10 @@ pub const BATCH_MAX: usize = 256;
 pub const GROUP_BYTES_MAX: usize = 1 << 20;
 /// Most commands in a group.
 pub const GROUP_MAX: usize = 4_096;
-/// Most claims that wait in a shard for a task.
+/// Most claims that wait in a shard for a task, and most clients that wait there for a result.
 pub const PARKED_MAX: usize = 100_000;
-/// Most claims of one tenant that wait in a shard: no tenant has more than half.
+/// Most of one tenant among them: no tenant has more than half.
 pub const PARKED_PER_TENANT_MAX: usize = PARKED_MAX / 2;
-/// Beyond them, so many claims come in vain before it is looked again who has left.
-pub const PARKED_WALK: usize = 8_192;
 /// Most shards.
 pub const SHARDS_MAX: u16 = 64;
 /// How long the engine waits before it tries again to get space on a full disk.
@@ -90,10 +93,12 @@ impl Options {
         codeq_log::Options { segment_bytes: self.segment_bytes }
     }
 
-    /// The largest command, in bytes: half of the largest frame, so that it never has to be refused by the
-    /// log once it is applied, whatever stands in the same group.
+    /// The largest command, in bytes: half of the largest frame, or all of it but 8 MiB, so that it never has to be
+    /// refused by the log once it is applied, whatever stands in the same group, which has at most
+    /// [`GROUP_BYTES_MAX`] besides.
     pub fn command_bytes_max(&self) -> usize {
-        (self.log().max_frame_bytes() / 2) as usize
+        let frame = self.log().max_frame_bytes();
+        (frame / 2).max(frame.saturating_sub(8 << 20)) as usize
     }
 
     /// The bytes up to which groups are put together: with short segments less than [`GROUP_BYTES_MAX`],

@@ -131,6 +131,7 @@ impl Pipeline {
             let mut committer = self.committer.lock();
             if committer.turn(self) == Turn::Stop {
                 committer.close(self);
+                self.lanes.iter().for_each(|lane| lane.waiters.close());
                 return;
             }
             retry_at = committer.retry_at;
@@ -329,7 +330,7 @@ impl Pipeline {
             lane.inbox.close(error);
             // Readers that wait for a batch that will never be durable look again, and see the failure.
             lane.durable.send_replace(u64::MAX);
-            lane.waiters.wake_all();
+            lane.waiters.close();
         }
         self.work.notify_all();
         self.taken.notify_all();

@@ -2,6 +2,7 @@
 
 use std::cell::RefCell;
 use std::collections::BTreeSet;
+use std::sync::Arc;
 
 use bytes::Bytes;
 use codeq_core::backoff::{Backoff, Growth};
@@ -10,7 +11,7 @@ use codeq_core::id::TaskId;
 use codeq_core::moment::Moment;
 use codeq_core::read::ListQuery;
 use codeq_core::record::RecordKind;
-use codeq_core::reply::{Bulk, Enqueued, Reply, Returned};
+use codeq_core::reply::{Bulk, BulkDone, Enqueued, Reply, Returned};
 use codeq_core::settings::Settings;
 use codeq_core::topic::Policy;
 use proptest::prelude::*;
@@ -40,7 +41,7 @@ pub struct Act {
 }
 
 pub fn acts(length: usize) -> impl Strategy<Value = Vec<Act>> {
-    let act = (0..STEPS.len(), 0..106u8, any::<u16>(), any::<u16>(), any::<u16>(), 0..20u8);
+    let act = (0..STEPS.len(), 0..114u8, any::<u16>(), any::<u16>(), any::<u16>(), 0..20u8);
     let act = (act, 0..60usize).prop_map(|((time, verb, pick, a, b, reload), jump)| Act {
         time,
         verb,
@@ -78,6 +79,7 @@ impl Pair {
             max_attempts: 3,
             backoff: Backoff { growth, base: 1_000, max: 5_000 },
             retention: HOUR,
+            dead_letter_retention: 2 * HOUR,
             callback_attempts: 3,
             ..Settings::default()
         }));
@@ -94,6 +96,12 @@ impl Pair {
         if act.time.is_multiple_of(2) {
             command = in_parts(command);
         }
+        if act.b.is_multiple_of(3) {
+            command = command.current();
+        }
+        if act.a.is_multiple_of(3) {
+            command = self.under_lease(command, act);
+        }
         // More than a claim repairs at once is a matter of bounds, not of rules.
         if matches!(command, Command::Claim(_)) && self.model.due(self.h.moment()) > 16 {
             self.apply(Command::Sweep(Sweep { limit: 512, seed: 1 }));
@@ -102,7 +110,19 @@ impl Pair {
     }
 
     fn apply(&mut self, command: Command) {
+        let foretold = match &command {
+            Command::BulkPart(part) => {
+                let plan = self.h.reader().bulk(part, self.h.now).expect("reads");
+                Some(BulkDone { done: plan.numbers.len() as u64, next: plan.next })
+            }
+            _ => None,
+        };
         let told = self.h.apply(command.clone());
+        if let Some(foretold) = foretold {
+            let touched = foretold.done > 0;
+            assert_eq!(told, Reply::BulkPart(foretold), "a dry run of {command:?}");
+            self.see_bulk(&command, touched);
+        }
         self.see(&told);
         let mut wanted = self.model.apply(self.h.moment(), &command, &told);
         self.model.shows(self.h.moment(), self.h.changed);
@@ -122,6 +142,19 @@ impl Pair {
         assert_eq!(got, wanted, "reply to {command:?}");
         self.log.push((self.h.moment(), command));
         self.compare();
+    }
+
+    fn see_bulk(&mut self, command: &Command, touched: bool) {
+        let Command::BulkPart(part) = command else { return };
+        self.seen.extend(touched.then_some(match part.work {
+            BulkWork::Cleanup { expired: true } => "expired cleaned up",
+            BulkWork::Cleanup { expired: false } => "cleaned up",
+            BulkWork::PurgeDead { .. } => "dead purged",
+            BulkWork::PurgeWaiting { .. } => "waiting purged",
+            BulkWork::Replay { from: ReplayFrom::DeadLetters, .. } => "dead replayed",
+            BulkWork::Replay { from: ReplayFrom::Failed, .. } => "failed replayed",
+            BulkWork::Replay { from: ReplayFrom::Cancelled, .. } => "cancelled replayed",
+        }));
     }
 
     fn see(&mut self, reply: &Reply) {
@@ -209,6 +242,22 @@ impl Pair {
         }
     }
 
+    /// The same by a worker that names its lease: rightly, or the one before, or through an instance.
+    fn under_lease(&self, command: Command, act: &Act) -> Command {
+        let deed = match command {
+            Command::Heartbeat(c) => Deed::Heartbeat(c),
+            Command::Submit(c) => Deed::Submit(c),
+            Command::Nack(c) => Deed::Nack(c),
+            Command::Abandon(c) => Deed::Abandon(c),
+            other => return other,
+        };
+        let of = self.model.tasks.iter().find(|known| known.task.id == deed.id());
+        let fence = of.map_or(1, |known| known.task.fence);
+        let fence = [None, Some(fence), Some(fence), Some(fence + 1)][act.b / 4 % 4];
+        let instance = [None, Some(text(WORKERS[act.b % 3]))][act.b / 16 % 2].clone();
+        Command::UnderLease(UnderLease { fence, instance, deed: Box::new(deed) })
+    }
+
     fn command(&self, act: &Act) -> Command {
         let Act { verb, pick, a, b, .. } = *act;
         // Mostly the newest tasks, and mostly by those whom they concern.
@@ -221,7 +270,10 @@ impl Pair {
             .filter(|t| t.worker.is_some())
             .map(|t| t.id)
             .collect();
+        let ended: Vec<TaskId> =
+            self.model.tasks.iter().filter(|k| k.end.is_some()).map(|k| k.task.id).collect();
         let id = match verb {
+            77..=80 | 106.. if !ended.is_empty() && b % 4 > 0 => ended[pick % ended.len()],
             45..=76 if !running.is_empty() && b % 4 > 0 => running[pick % running.len()],
             _ => newest,
         };
@@ -260,8 +312,13 @@ impl Pair {
                 tenant,
                 id,
                 worker,
-                outcome: match a % 3 {
+                outcome: match a % 5 {
                     0 => Outcome::Failed(text("no")),
+                    4 => Outcome::Both {
+                        completed: b.is_multiple_of(2),
+                        result: Bytes::from_static(b"{}"),
+                        error: text("half"),
+                    },
                     n => Outcome::Completed(Bytes::from(format!("{{\"n\":{n}}}"))),
                 },
                 artifacts: Vec::new(),
@@ -312,6 +369,7 @@ impl Pair {
                     dead_letter_topic: some(a / 5, text(COMMANDS[(b + 1) % 3])),
                     retention: [0, 0, 5_000][a / 7 % 3],
                     max_consumers: [0, 0, 1, 2][a / 11 % 4],
+                    dead_letter_retention: [0, 0, 9_000][a / 13 % 3],
                 },
             }),
             88 => Command::DeleteTopic(DeleteTopic { tenant, name }),
@@ -342,7 +400,7 @@ impl Pair {
                 name: text(["r", "s"][b % 2]),
                 expected: some(a / 2, (b / 2 % 3) as u64),
             }),
-            _ => Command::PutRecord(PutRecord {
+            102..=105 => Command::PutRecord(PutRecord {
                 tenant: text(TENANTS[pick % 2]),
                 kind: KINDS[a % 2],
                 name: text(["r", "s"][b % 2]),
@@ -350,7 +408,39 @@ impl Pair {
                 ttl: [None, Some(1), Some(5_000), Some(HOUR)][b / 2 % 4],
                 expected: some(a / 2, (b / 8 % 3) as u64),
             }),
+            _ => {
+                let its = of.filter(|_| right).map(|known| known.task.command.clone());
+                self.bulk(act, tenant, its.unwrap_or(name), id)
+            }
         }
+    }
+
+    /// An operator's bulk operation: every kind of work with every kind of filter.
+    fn bulk(&self, act: &Act, tenant: Arc<str>, command: Arc<str>, id: TaskId) -> Command {
+        let Act { a, b, pick, .. } = *act;
+        let work = match a % 8 {
+            0 => BulkWork::Cleanup { expired: a / 8 % 2 == 0 },
+            1 => BulkWork::PurgeDead { command },
+            2 => BulkWork::PurgeWaiting { command },
+            3 => BulkWork::Replay { command, from: ReplayFrom::DeadLetters },
+            4..=6 => BulkWork::Replay { command, from: ReplayFrom::Failed },
+            _ => BulkWork::Replay { command, from: ReplayFrom::Cancelled },
+        };
+        let ago = |n: usize| self.h.wall().saturating_sub([0, 1, 1_000, HOUR][n % 4]);
+        let filtered = BulkFilter {
+            error_contains: some(b / 3, text(["slow", "no", "CANCEL"][b / 9 % 3])),
+            before: some(pick / 2, ago(a / 16)),
+            after: some(pick / 6, ago(a / 64)),
+            worker: some(pick / 18, text(WORKERS[b / 27 % 3])),
+        };
+        let filter = if pick.is_multiple_of(2) { filtered } else { BulkFilter::default() };
+        let after = match work {
+            BulkWork::Cleanup { .. } => 0,
+            _ => [0, 0, 0, id.seq()][pick / 54 % 4],
+        };
+        let from = BulkFrom { after, ..BulkFrom::default() };
+        let (take, look, by) = ((b % 5) as u32, u32::MAX, text("admin"));
+        Command::BulkPart(BulkPart { tenant, work, filter, from, take, look, by })
     }
 }
 
@@ -397,19 +487,27 @@ fn compare_with_model(growth: Growth, seed: u8) {
         "bulk part",
         "cancel requested",
         "cancelled",
+        "cancelled replayed",
         "claimed",
+        "cleaned up",
+        "completed",
         "copy claimed",
         "created",
         "dead",
+        "dead purged",
+        "dead replayed",
         "delayed",
         "done",
         "expired",
+        "expired cleaned up",
         "extended",
+        "failed replayed",
         "finished",
         "idempotency_conflict",
+        "lease_lost",
         "no_callback",
         "none",
-        "not_dead",
+        "not_finished",
         "not_found",
         "not_in_progress",
         "not_owner",
@@ -425,6 +523,7 @@ fn compare_with_model(growth: Growth, seed: u8) {
         "stopped",
         "submitted",
         "topic",
+        "waiting purged",
     ];
     assert_eq!(seen.into_inner(), BTreeSet::from(wanted));
 }
@@ -444,16 +543,16 @@ fn the_rules_do_what_the_model_does_with_exponential_backoff() {
     compare_with_model(Growth::Exponential, 3);
 }
 
-/// The bulk commands of older logs, as they are asked for now.
+/// The bulk commands of older logs, as later versions wrote them.
 fn in_parts(command: Command) -> Command {
     let (tenant, work, after, take, by) = match command {
         Command::Cleanup(Cleanup { tenant, before, limit }) => {
-            (tenant, BulkWork::Cleanup { before }, 0, limit, text("admin"))
+            (tenant, BulkWorkV1::Cleanup { before }, 0, limit, text("admin"))
         }
         Command::Purge(Purge { tenant, command, target, limit, by }) => {
             let work = match target {
-                PurgeTarget::Dead => BulkWork::PurgeDead { command },
-                PurgeTarget::Waiting => BulkWork::PurgeWaiting { command },
+                PurgeTarget::Dead => BulkWorkV1::PurgeDead { command },
+                PurgeTarget::Waiting => BulkWorkV1::PurgeWaiting { command },
             };
             (tenant, work, 0, limit, by)
         }
@@ -461,9 +560,9 @@ fn in_parts(command: Command) -> Command {
             tenant,
             target: ReplayTarget::Queue { command, error_contains, after, limit },
             by,
-        }) => (tenant, BulkWork::Replay { command, error_contains }, after, limit, by),
+        }) => (tenant, BulkWorkV1::Replay { command, error_contains }, after, limit, by),
         other => return other,
     };
     let from = BulkFrom { after, ..BulkFrom::default() };
-    Command::BulkPart(BulkPart { tenant, work, from, take, look: u32::MAX, by })
+    Command::BulkPartV1(BulkPartV1 { tenant, work, from, take, look: u32::MAX, by })
 }

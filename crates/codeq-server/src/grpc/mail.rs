@@ -52,7 +52,9 @@ impl Mailbox for Mail {
             state.answers.push_back((number, answer, None));
             return Ok(());
         }
-        let fits = self.unsent.load(Ordering::Relaxed).saturating_add(bytes) <= UNSENT_BYTES_MAX;
+        // One task may be larger than that: it goes alone.
+        let unsent = self.unsent.load(Ordering::Relaxed);
+        let fits = unsent == 0 || unsent.saturating_add(bytes) <= UNSENT_BYTES_MAX;
         let hold = if fits { self.share.hold(HeldFor::Answers, bytes) } else { None };
         if hold.is_none() {
             // The wait for work has come to nothing, and may begin anew.
@@ -159,6 +161,10 @@ impl<T> Drop for Posted<T> {
         state.closed = true;
         let late = std::mem::take(&mut state.answers);
         drop(state);
+        if !self.events.is_empty() {
+            let mailbox: Arc<dyn Mailbox> = self.mail.clone();
+            self.engine.gone(&mailbox);
+        }
         for (_, answer, _) in self.arrived.drain(..).chain(late) {
             if let Ok(Reply::Claimed(tasks)) = answer {
                 self.engine.give_back(tasks);

@@ -24,6 +24,7 @@ struct Request {
     wait_seconds: Option<i64>,
     /// In a batch only.
     count: Option<i64>,
+    worker_id: Option<Box<str>>,
 }
 
 #[derive(Serialize)]
@@ -40,6 +41,7 @@ impl Request {
             lease_seconds: self.lease_seconds,
             wait_seconds: wait_seconds.min(CLAIM_WAIT_MAX),
             count,
+            worker_id: self.worker_id,
         }
     }
 }

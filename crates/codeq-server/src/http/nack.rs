@@ -8,12 +8,15 @@ use serde::{Deserialize, Serialize};
 
 use super::call::{Answer, Call};
 use super::{answer, json};
+use crate::service::lease::LeaseNamed;
 
 #[derive(Deserialize, Default)]
 #[serde(rename_all = "camelCase")]
 struct Request {
     delay_seconds: Option<i64>,
     reason: Option<Arc<str>>,
+    fence: Option<u64>,
+    worker_id: Option<Box<str>>,
 }
 
 #[derive(Serialize)]
@@ -27,7 +30,8 @@ pub async fn nack(call: Call) -> Answer {
     let request: Request = json::parse_or_default(&call.body)?;
     // Negative counts as absent.
     let delay = request.delay_seconds.and_then(|delay| u64::try_from(delay).ok());
-    let done = call.service().nack(&call.caller, &call.name, delay, request.reason).await?;
+    let lease = LeaseNamed::new(&call.caller, request.worker_id.as_deref(), request.fence);
+    let done = call.service().nack(&call.caller, &call.name, delay, request.reason, lease).await?;
     let delay_seconds = match done {
         Returned::Requeued { delay } => delay.div_ceil(1_000),
         Returned::Dead | Returned::Cancelled => 0,

@@ -5,7 +5,6 @@ use std::sync::Arc;
 use axum::http::StatusCode;
 use bytes::Bytes;
 use codeq_core::view::ResultRecord;
-use serde::de::IgnoredAny;
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 
@@ -20,6 +19,7 @@ use crate::artifacts::upload::{NewArtifact, Source};
 use crate::config::UnknownFields;
 use crate::service::ServiceError;
 use crate::service::artifacts::invalid;
+use crate::service::lease::LeaseNamed;
 use crate::service::submit::SubmitRequest;
 
 #[derive(Deserialize)]
@@ -27,15 +27,14 @@ use crate::service::submit::SubmitRequest;
 struct Request<'a> {
     /// In a batch only: otherwise it is in the path.
     task_id: Option<String>,
-    /// codeQ's clients send it; who the worker is follows from the token.
-    #[serde(rename = "workerId")]
-    _worker_id: Option<IgnoredAny>,
     status: Option<String>,
     #[serde(borrow)]
     result: Option<&'a RawValue>,
     error: Option<Arc<str>>,
     #[serde(borrow)]
     artifacts: Option<Vec<&'a RawValue>>,
+    fence: Option<u64>,
+    worker_id: Option<Box<str>>,
 }
 
 #[derive(Deserialize, Default)]
@@ -83,7 +82,7 @@ pub async fn one(call: Call) -> Answer {
             .detail("unknown field 'taskId': the task is the one in the path")
             .into());
     }
-    let request = submit_request(&call.body, request);
+    let request = submit_request(&call, request);
     let record = call.service().submit(&call.caller, &call.name, request).await?;
     Ok(answer::json(StatusCode::OK, &call.result(&record)))
 }
@@ -95,7 +94,7 @@ pub async fn batch(call: Call) -> Answer {
     let mut requests = Vec::with_capacity(request.results.len());
     let mut refused = Vec::with_capacity(request.results.len());
     for text in &request.results {
-        match item(&call.body, text) {
+        match item(&call, text) {
             Ok(request) => {
                 requests.push(request);
                 refused.push(None);
@@ -127,12 +126,12 @@ pub async fn batch(call: Call) -> Answer {
 }
 
 /// One result of a batch.
-fn item(body: &Body, text: &RawValue) -> Result<(String, SubmitRequest), ServiceError> {
-    let mut request: Request<'_> = json::parse_item(text.get(), body.unknown)?;
+fn item(call: &Call, text: &RawValue) -> Result<(String, SubmitRequest), ServiceError> {
+    let mut request: Request<'_> = json::parse_item(text.get(), call.body.unknown)?;
     let task_id = request.task_id.take().ok_or_else(|| {
         ServiceError::invalid_body().field("taskId").detail("taskId is missing or null")
     })?;
-    Ok((task_id, submit_request(body, request)))
+    Ok((task_id, submit_request(call, request)))
 }
 
 /// The task that an item names which cannot be read otherwise; empty if it names none.
@@ -146,25 +145,28 @@ fn named_task(text: &RawValue) -> String {
     named.map_or_else(|_| String::new(), |named| named.task_id)
 }
 
-fn submit_request(body: &Body, request: Request<'_>) -> SubmitRequest {
+fn submit_request(call: &Call, request: Request<'_>) -> SubmitRequest {
     let mut flaw = None;
     let result = request.result.map(RawValue::get).filter(|text| *text != "null");
     if result.is_some_and(|text| !text.starts_with('{')) {
         let text = "invalid result (must be an object)";
         flaw = Some(ServiceError::invalid("invalid_result", text));
     }
+    let result = result.map(str::as_bytes);
+    flaw = flaw.or_else(|| call.service().too_long(result?));
     let mut artifacts = Vec::new();
     for (index, artifact) in request.artifacts.unwrap_or_default().into_iter().enumerate() {
-        match new_artifact(body, index, artifact) {
+        match new_artifact(&call.body, index, artifact) {
             Ok(artifact) => artifacts.push(artifact),
             Err(error) => flaw = flaw.or(Some(error)),
         }
     }
     SubmitRequest {
         status: request.status.unwrap_or_default(),
-        result: result.map(|text| Bytes::copy_from_slice(text.as_bytes())),
+        result: result.map(Bytes::copy_from_slice),
         error: request.error,
         artifacts,
+        lease: LeaseNamed::new(&call.caller, request.worker_id.as_deref(), request.fence),
         flaw,
     }
 }

@@ -64,16 +64,20 @@ pub static CODES: &[Code] = codes! {
         "Drop the work: the task was finished, given back, or is somebody else's by now.";
     "not_owner" 403, "Another worker has the lease.",
         "Drop the work: the task was handed on after the lease ended.";
+    "lease_lost" 409, "The task has been claimed again since the claim with this `fence`.",
+        "Drop the work: whoever claimed the task later does it.";
     "finished" 409, "The task is finished already.",
         "Read its result instead.";
-    "not_dead" 409, "The task is not among the dead letters, so it cannot be replayed.",
-        "Look where it is with `GET /v1/codeq/tasks/{id}`.";
+    "completed" 409, "The task ended well, so it cannot be replayed.",
+        "Enqueue a new task to do the work again.";
+    "not_finished" 409, "The task has not ended, so it cannot be replayed.",
+        "Look where it is with `GET /v1/codeq/tasks/{id}`; cancel it first to start over.";
     "no_callback" 404, "No callback is kept for this task.",
         "Check that the task has a `webhook` and is finished.";
 
     "invalid_command" 400, "A command is not 1 to 128 bytes of UTF-8 without control characters.",
         "Correct the name.";
-    "invalid_payload" 413, "The payload is larger than 1 MiB.",
+    "invalid_payload" 413, "The payload is larger than the server takes: 1 MiB, unless it is configured otherwise.",
         "Store it elsewhere and send its address.";
     "invalid_webhook" 400, "The webhook is not an http or https URL of at most 2,048 bytes, or leads where webhooks may not go.",
         "Correct the URL; `detail` says what is wrong. It must not have a user or password, and its address must be public unless the operator has opened it.";
@@ -87,7 +91,7 @@ pub static CODES: &[Code] = codes! {
         "Send 0 or more seconds, or a nearer moment.";
     "invalid_idempotency_key" 400, "The idempotency key is longer than 256 bytes, is not visible text, or header and body disagree.",
         "Send one key, in the header or in the body.";
-    "idempotency_conflict" 422, "The idempotency key was used before for another command or payload.",
+    "idempotency_conflict" 422, "The idempotency key was used before for another command or payload. Payloads are compared as JSON values: the order of members, whitespace and the way numbers are written do not matter, and numbers are compared exactly.",
         "Use a new key for new work.";
     "atomic_spans_shards" 400, "An atomic batch has idempotency keys that live in different shards.",
         "Send it without keys, or not atomic.";
@@ -110,7 +114,7 @@ pub static CODES: &[Code] = codes! {
         "Send one of the two.";
     "error_required" 400, "A result with status `FAILED` has no error, or a blank one.",
         "Say in `error` what went wrong.";
-    "invalid_result" 400 413, "The result is not a JSON object, or is larger than 1 MiB.",
+    "invalid_result" 400 413, "The result is not a JSON object, or is larger than the server takes: 1 MiB, unless it is configured otherwise.",
         "Wrap it in an object; store large outputs elsewhere and list them as artifacts.";
     "invalid_artifacts" 400, "An artifact has no name, or not exactly one of URL and content; a name, URL, type or content is not fit or too large; two have the same name; or there are more than 64. `detail` says which.",
         "Correct the list.";
@@ -123,7 +127,7 @@ pub static CODES: &[Code] = codes! {
         "Send 1 to 1,000.";
     "invalid_cursor" 400, "The cursor was made for another list, or was changed.",
         "Pass `nextCursor` on as it is, with the same parameters; or begin anew without a cursor.";
-    "invalid_filter" 400, "The filter has a term that is not understood; `detail` says which rule it breaks.",
+    "invalid_filter" 400, "The filter has a term that is not understood or can never hold; `detail` or `field` says which.",
         "Write terms like `worker=w-1 created>2026-01-31T00:00:00Z error~\"connection refused\"`.";
     "invalid_before" 400, "`before` is not a moment in RFC 3339.",
         "Write it like `2026-01-31T08:00:00Z`.";
@@ -149,8 +153,8 @@ pub static CODES: &[Code] = codes! {
 
     "invalid_tenant" 400, "The tenant of the token is empty, too long, or has control characters.",
         "Correct the token's claims.";
-    "invalid_worker" 400, "The subject of the token is empty, too long, or has control characters.",
-        "Correct the token's claims.";
+    "invalid_worker" 400, "The subject of the token, or `workerId` with the subject before it, is too long or has control characters.",
+        "Shorten `workerId`, or correct the token's claims.";
     "invalid_setting" 400, "A setting of the server is out of its range.",
         "Clients do not meet this: the operator must correct the configuration.";
 

@@ -4,8 +4,8 @@
 
 use codeq_core::limits::{
     ARTIFACT_FIELD_BYTES_MAX, ARTIFACTS_MAX, BULK_MAX, CLAIM_COMMANDS_MAX, DELAY_MS_MAX,
-    IDEMPOTENCY_KEY_BYTES_MAX, LEASE_MS_MAX, RETENTION_MS_MAX, TOPIC_ATTEMPTS_MAX,
-    TOPIC_CONSUMERS_MAX, TOPIC_TIER_MAX, TOPIC_TIERS_MAX, WEBHOOK_BYTES_MAX,
+    ERROR_BYTES_MAX, IDEMPOTENCY_KEY_BYTES_MAX, LEASE_MS_MAX, RETENTION_MS_MAX, TOPIC_ATTEMPTS_MAX,
+    TOPIC_CONSUMERS_MAX, TOPIC_TIER_MAX, TOPIC_TIERS_MAX, WEBHOOK_BYTES_MAX, WORKER_BYTES_MAX,
 };
 use serde_json::{Value, json};
 
@@ -32,7 +32,8 @@ pub fn schemas() -> Vec<(&'static str, Value)> {
         ("Submission", submission(false)),
         ("SubmissionItem", submission(true)),
         ("Submissions", batch("results", "SubmissionItem")),
-        ("BulkRequest", bulk()),
+        ("PurgeRequest", purge()),
+        ("PurgeDeadLettersRequest", purge_dead()),
         ("ReplayRequest", replay()),
         ("CleanupRequest", cleanup()),
         ("TopicPolicyRequest", policy()),
@@ -49,7 +50,7 @@ fn new_task() -> Value {
         "command": command(),
         "payload": {
             "not": { "type": "null" },
-            "description": "Any JSON but null, up to 1 MiB. Kept byte for byte; answers hold it as a text.",
+            "description": "Any JSON but null, up to 1 MiB unless the server is configured otherwise (up to 16 MiB). Kept byte for byte; answers hold it as a text.",
         },
         "priority": number_or_null(i64::MIN, i64::MAX,
             "0 to 9, higher first; what lies outside is moved to the nearer end. Default 0."),
@@ -57,7 +58,7 @@ fn new_task() -> Value {
             "Failed executions before the task is dead-lettered; 0 and less mean the default, more than 1,000 counts as 1,000."),
         "webhook": form_or_blank(url, "Where the result is posted: http or https, to a public address unless the operator has opened others."),
         "idempotencyKey": text_or_null(IDEMPOTENCY_KEY_BYTES_MAX,
-            "A repeat with the same key answers the task that was made first. At most 256 bytes."),
+            "A repeat with the same key answers the task that was made first, if command and payload are the same; payloads are compared as JSON values. At most 256 bytes."),
         "runAt": form_or_blank(run_at,
             "Not before this moment, at most ten years from now. Wins over `delaySeconds`."),
         "delaySeconds": number_or_null(0, DELAY_SECONDS_MAX, "Not before so many seconds from now."),
@@ -87,6 +88,8 @@ fn claim(batch: bool) -> Value {
         "leaseSeconds": number_or_null(i64::MIN, LEASE_SECONDS_MAX, "Length of the lease; 0 and less mean the default."),
         "waitSeconds": number_or_null(i64::MIN, i64::MAX,
             "Wait so long for a task if there is none; less than 0 counts as 0, more than 30 as 30."),
+        "workerId": text_or_null(WORKER_BYTES_MAX,
+            "Names this process among those that share the token: the lease is then given to `subject/workerId`. With the subject it may have 253 bytes."),
     });
     if !batch {
         return object("What a worker asks for.", &[], properties);
@@ -105,7 +108,8 @@ fn heartbeat() -> Value {
         LEASE_SECONDS_MAX,
         "The lease ends so many seconds from now; 0 and less mean the default.",
     );
-    object("How long the lease is to last.", &[], json!({ "extendSeconds": extend }))
+    let properties = under_lease(json!({ "extendSeconds": extend }));
+    object("How long the lease is to last.", &[], properties)
 }
 
 fn abandon() -> Value {
@@ -113,7 +117,23 @@ fn abandon() -> Value {
         "type": ["boolean", "null"],
         "description": "Whether this spends an attempt. Default true.",
     });
-    object("How the task is given back.", &[], json!({ "penalty": penalty }))
+    let properties = under_lease(json!({ "penalty": penalty }));
+    object("How the task is given back.", &[], properties)
+}
+
+/// With what names the lease.
+fn under_lease(mut properties: Value) -> Value {
+    let fence = json!({
+        "type": ["integer", "null"], "format": "int64", "minimum": 0,
+        "description": "The `fence` that the claim answered. If the task has been claimed again since, the answer is 409 `lease_lost`. Absent: not compared.",
+    });
+    let worker_id = json!({
+        "type": ["string", "null"],
+        "description": "The `workerId` of the claim. Not compared if the claim had none.",
+    });
+    set(&mut properties, "fence", fence);
+    set(&mut properties, "workerId", worker_id);
+    properties
 }
 
 fn nack() -> Value {
@@ -122,7 +142,7 @@ fn nack() -> Value {
             "The pause before the next try, up to the server's longest; 0 means at once, less and absent the backoff policy."),
         "reason": { "type": ["string", "null"], "description": "Kept as the task's error; cut at 4,096 bytes." },
     });
-    object("Why and until when.", &[], properties)
+    object("Why and until when.", &[], under_lease(properties))
 }
 
 fn submission(in_batch: bool) -> Value {
@@ -155,12 +175,12 @@ fn submission(in_batch: bool) -> Value {
         "status": word(&["COMPLETED", "FAILED"], "How the task ended. `FAILED` is final; to have it tried again, nack."),
         "result": {
             "type": ["object", "null"],
-            "description": "With `COMPLETED`: any object up to 1 MiB, kept as sent; absent counts as `{}`.",
+            "description": "Any object up to 1 MiB, unless the server is configured otherwise (up to 16 MiB), kept as sent. With `COMPLETED`, absent counts as `{}`.",
         },
-        "error": { "type": ["string", "null"], "description": "Required with `FAILED`; cut at 4,096 bytes." },
+        "error": { "type": ["string", "null"], "description": "Required with `FAILED`, kept with `COMPLETED` too; cut at 4,096 bytes." },
         "artifacts": artifacts,
-        "workerId": { "type": ["string", "null"], "description": "Not needed: the worker is the token's subject." },
     });
+    properties = under_lease(properties);
     let mut required = vec!["status"];
     if in_batch {
         set(&mut properties, "taskId", json!({ "type": "string", "description": "The task." }));
@@ -174,10 +194,6 @@ fn submission(in_batch: bool) -> Value {
     schema
 }
 
-fn limit() -> Value {
-    number_or_null(0, i64::from(BULK_MAX), "Touch at most so many; 0 and absent mean 1,000.")
-}
-
 fn cursor() -> Value {
     json!({
         "type": ["string", "null"], "minLength": 1,
@@ -185,27 +201,53 @@ fn cursor() -> Value {
     })
 }
 
-fn bulk() -> Value {
-    let properties = json!({ "limit": limit(), "cursor": cursor() });
-    object("How much to do in this call.", &[], properties)
+/// What purge, replay and cleanup take; `date` says which date of a task counts.
+fn filter(date: &str) -> Value {
+    let moment = |text: String| json!({ "type": ["string", "null"], "format": "date-time", "description": text });
+    // The bound is one of bytes, and a character has four at most.
+    let part = |bytes: usize, text: &str| json!({ "type": ["string", "null"], "minLength": 1, "maxLength": bytes / 4, "description": text });
+    json!({
+        "limit": {
+            "type": ["integer", "null"], "minimum": 0,
+            "description": format!("Touch at most so many; 0, absent and more than {BULK_MAX} mean {BULK_MAX}."),
+        },
+        "cursor": cursor(),
+        "errorContains": part(ERROR_BYTES_MAX, "Only tasks whose last error contains this."),
+        "before": moment(format!("Only tasks that {date} before this moment.")),
+        "after": moment(format!("Only tasks that {date} at this moment or later. Must be earlier than `before`.")),
+        "worker": part(WORKER_BYTES_MAX, "Only tasks whose latest claim was this worker's."),
+        "dryRun": {
+            "type": ["boolean", "null"],
+            "description": "Touch nothing and answer in `matched` how many tasks match: up to `limit` if there is \
+                            one, or else all that are found within the time of a call.",
+        },
+    })
+}
+
+fn purge() -> Value {
+    object("Which waiting tasks to cancel.", &[], filter("were created"))
+}
+
+fn purge_dead() -> Value {
+    object("Which dead letters to remove.", &[], filter("were dead-lettered"))
 }
 
 fn replay() -> Value {
-    let properties = json!({
-        "limit": limit(),
-        "errorContains": { "type": ["string", "null"], "description": "Only tasks whose error contains this; empty means all." },
-        "cursor": cursor(),
+    let mut properties = filter("ended");
+    let from = json!({
+        "type": ["string", "null"], "enum": ["deadLetters", "failed", "cancelled", null],
+        "description": "Which tasks: those whose attempts are spent (the default), those that a worker failed for \
+                        good, or those that were cancelled, alone or with their queue.",
     });
-    object("Which dead letters to replay.", &[], properties)
+    set(&mut properties, "from", from);
+    object("Which tasks to replay.", &[], properties)
 }
 
 fn cleanup() -> Value {
+    let mut properties = filter("finished");
     let before = json!({ "type": "string", "format": "date-time" });
-    let properties = json!({
-        "limit": limit(),
-        "before": form_or_blank(before, "Only tasks that were finished before this moment. Default now."),
-        "cursor": cursor(),
-    });
+    let text = "Only tasks that finished before this moment. Without it, only tasks whose retention has ended.";
+    set(&mut properties, "before", form_or_blank(before, text));
     object("Which finished tasks to remove.", &[], properties)
 }
 
@@ -225,7 +267,8 @@ fn policy() -> Value {
         },
         "maxAttempts": number_or_null(1, TOPIC_ATTEMPTS_MAX.into(), "Default and ceiling for new tasks."),
         "deadLetterTopicRef": reference,
-        "retentionSeconds": number_or_null(0, RETENTION_SECONDS_MAX, "How long finished tasks are kept; 0 means the server's setting."),
+        "retentionSeconds": number_or_null(0, RETENTION_SECONDS_MAX, "How long finished tasks are kept, dead letters included unless they have a setting of their own; 0 means the server's setting."),
+        "deadLetterRetentionSeconds": number_or_null(0, RETENTION_SECONDS_MAX, "How long dead letters are kept; 0 means `retentionSeconds` if the policy has it, or else the server's setting."),
         "maxConsumers": number_or_null(0, TOPIC_CONSUMERS_MAX.into(), "At most so many tasks in progress at once; 0 means no limit."),
     });
     object("The policy of a queue.", &[], properties)
