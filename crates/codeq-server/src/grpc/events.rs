@@ -19,6 +19,8 @@ use crate::limits::budget::{HeldFor, Hold, Share};
 
 /// Longest Hello. A token of the longest kind goes into the metadata.
 pub(super) const HELLO_BYTES_MAX: usize = 16 << 10;
+/// Most items of it: it has none that repeat.
+const HELLO_ITEMS_MAX: usize = 64;
 /// Longest message after it: what gRPC servers take unless they are told otherwise.
 pub(super) const MESSAGE_BYTES_MAX: usize = 4 << 20;
 /// Time from a message's first byte to its last.
@@ -92,7 +94,9 @@ impl<In: codeq_proto::Message + Default> Events<In> {
             match self.whole() {
                 Ok(Some(message)) => {
                     self.deadline = None;
-                    return Poll::Ready(Some(codec::decode(message)));
+                    let known = self.max > HELLO_BYTES_MAX;
+                    let most = if known { codec::ITEMS_MAX } else { HELLO_ITEMS_MAX };
+                    return Poll::Ready(Some(codec::decode(message, most)));
                 }
                 Ok(None) => {}
                 Err(status) => return Poll::Ready(Some(Err(status))),
