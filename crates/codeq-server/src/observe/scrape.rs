@@ -44,6 +44,8 @@ fn of_engine(registry: &mut Registry, engine: &Engine) {
     registry.register_with_unit("store", help, Unit::Bytes, gauge(stats.store_bytes));
     let help = "Bytes of all rows as of the last checkpoints";
     registry.register_with_unit("store_live", help, Unit::Bytes, gauge(stats.live_bytes));
+    let help = "Bytes of rows that were verified in the background";
+    registry.register_with_unit("store_scrubbed", help, Unit::Bytes, count(stats.scrubbed_bytes));
     let help = "Memory of rows that no checkpoint has written yet";
     let memtable = gauge(stats.memtable_bytes as u64);
     registry.register_with_unit("memtable", help, Unit::Bytes, memtable);

@@ -36,7 +36,7 @@ async fn a_task_through_every_turn_is_counted_exactly() {
     engine.propose(Command::Nack(nack)).await.unwrap();
     // The second attempt runs out of time, and the task of attempts.
     assert_eq!(take(&engine, "resize", 1_000).await.id, id);
-    engine.finished(id).await.unwrap();
+    engine.finished(&TENANT.into(), id).await.unwrap();
     let dead = scrape(&metrics, &engine).await;
     assert_eq!(dead.get(&depth("dlq")), 1.0);
     assert_eq!(dead.get("codeq_dlq_depth{command=\"resize\"}"), 1.0);
