@@ -62,7 +62,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     }
     let (kept, durability) = (ephemeral.is_none(), config.durability);
     let data = config.data_dir.display().to_string();
-    run_server(config, |server| {
+    run_server(config, None, |server| {
         let text = welcome(server, &data, kept, durability);
         // Whoever started the server may have stopped reading: no reason not to serve.
         let _ = writeln!(std::io::stdout(), "{text}");

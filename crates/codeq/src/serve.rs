@@ -1,6 +1,9 @@
 //! `codeq serve`: a server for production.
 
+use std::sync::Arc;
+
 use anyhow::Context;
+use codeq_server::reload::{Reloading, Source};
 use codeq_server::{Config, Server};
 use tokio::signal::unix::{SignalKind, signal};
 
@@ -21,10 +24,12 @@ pub struct Args {
 
 pub fn run(args: &Args) -> anyhow::Result<()> {
     let config = args.layers.load()?.config;
+    let layers = args.layers.clone();
+    let source: Source = Arc::new(move || layers.load().map(|loaded| loaded.config));
     for note in config.notes() {
         eprintln!("codeq: {note}");
     }
-    run_server(config, |server| {
+    run_server(config, Some(source), |server| {
         let ready_ms = server.ready_after().as_millis();
         let (http, producer) = (server.http_addr(), server.producer_addr());
         let worker = server.worker_addr();
@@ -33,18 +38,23 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
 }
 
 /// Serves until a signal says stop, or the engine fails.
-pub fn run_server(config: Config, ready: impl FnOnce(&Server)) -> anyhow::Result<()> {
+pub fn run_server(
+    config: Config,
+    source: Option<Source>,
+    ready: impl FnOnce(&Server),
+) -> anyhow::Result<()> {
     codeq_server::descriptors::raise(&config);
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .enable_all()
         .build()
         .context("cannot start the runtime")?;
     let done = runtime.block_on(async {
-        let _logs = codeq_server::observe::init_logs(&config).map_err(anyhow::Error::msg)?;
+        let logs = codeq_server::observe::init_logs(&config).map_err(anyhow::Error::msg)?;
+        let reloading = Reloading { source, log_level: Some(logs.level()) };
         let mut terminate = signal(SignalKind::terminate())?;
         let mut interrupt = signal(SignalKind::interrupt())?;
         let mut hangup = signal(SignalKind::hangup())?;
-        let server = Server::start(config).await?;
+        let server = Server::start_reloading(config, reloading).await?;
         ready(&server);
         let why = loop {
             tokio::select! {
@@ -52,7 +62,7 @@ pub fn run_server(config: Config, ready: impl FnOnce(&Server)) -> anyhow::Result
                 _ = interrupt.recv() => break "SIGINT",
                 _ = hangup.recv() => {
                     // Said in the log.
-                    let _ = server.reload_certificate().await;
+                    let _ = server.reload().await;
                 }
                 reason = server.failed() => {
                     // Nothing more can be written. A supervisor starts a process that reads what is there.

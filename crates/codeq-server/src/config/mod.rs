@@ -24,6 +24,7 @@ mod model;
 mod near;
 mod problem;
 mod read;
+mod reload;
 mod show;
 mod tree;
 
@@ -41,6 +42,7 @@ pub use model::{
     TenantLimits, TlsConfig, TracingConfig, WebhookConfig, WebhookSecret,
 };
 pub use problem::{ConfigError, Problem, Source, Sources};
+pub use reload::{Change, Changes};
 
 /// The commented file that says the defaults.
 pub const DEFAULT_YAML: &str = include_str!("default.yaml");

@@ -1,8 +1,10 @@
 //! Hello: the first event of a stream says who is there.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use codeq_proto::Message;
+use futures_util::future::BoxFuture;
 use tonic::Status;
 use tonic::metadata::MetadataMap;
 
@@ -28,19 +30,25 @@ pub(super) async fn first<In: Message + Default, Hello>(
     first.and_then(hello).ok_or_else(|| Status::failed_precondition("first event must be Hello"))
 }
 
-/// Who the bearer of the token is: of the one in the Hello, or else of the one in the metadata.
+/// Comes to its end when the token of a stream is withdrawn.
+pub(super) type Withdrawn = BoxFuture<'static, ()>;
+
+/// Who the bearer of the token is, and until when: of the one in the Hello, or else of the one in the metadata.
 pub(super) async fn authenticate(
-    app: &App,
+    app: &Arc<App>,
     token: &str,
     metadata: MetadataMap,
     role: Role,
-) -> Result<Principal, Status> {
+) -> Result<(Principal, Withdrawn), Status> {
     let headers = metadata.into_headers();
     let token = match token {
         "" => bearer_token(&headers).map_err(refusal)?,
         token => token,
     };
-    app.auth.authenticate(token, role).await.map_err(refusal)
+    let caller = app.auth.authenticate(token, role).await.map_err(refusal)?;
+    let (app, token, known) = (Arc::clone(app), token.to_owned(), caller.clone());
+    let withdrawn = async move { app.auth.withdrawn(&token, role, &known).await };
+    Ok((caller, Box::pin(withdrawn)))
 }
 
 fn refusal(error: AuthError) -> Status {

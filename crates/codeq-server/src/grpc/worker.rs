@@ -52,7 +52,7 @@ pub(super) async fn open(
         _ => None,
     });
     let Hello { token, worker_id } = hello.await?;
-    let mut caller = hello::authenticate(&app, &token, metadata, Role::Worker).await?;
+    let (mut caller, withdrawn) = hello::authenticate(&app, &token, metadata, Role::Worker).await?;
     if !worker_id.is_empty() && *worker_id != *caller.subject {
         caller.subject = instance(&caller.subject, &worker_id).into();
         let invalid = |_| Status::invalid_argument("worker_id is too long or not printable");
@@ -61,7 +61,7 @@ pub(super) async fn open(
     let worker_id = shown(&caller.subject).into_owned();
     let ack = HelloAck { worker_id, tenant_id: caller.tenant.to_string() };
     let protocol = Worker { app, caller: Arc::new(caller), last: Arc::default() };
-    Ok(Opened { protocol, events, ack: answer(Answer::HelloAck(ack)) })
+    Ok(Opened { protocol, events, ack: answer(Answer::HelloAck(ack)), withdrawn })
 }
 
 /// One worker at the other end of a stream.

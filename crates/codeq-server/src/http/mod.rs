@@ -19,6 +19,7 @@ use crate::limits::budget::Budget;
 use crate::limits::memory::buffered_bytes;
 use crate::net::NetStats;
 use crate::observe::Metrics;
+use crate::reload::Reloader;
 use crate::service::Service;
 
 pub mod answer;
@@ -46,6 +47,7 @@ mod nack;
 mod parse_error;
 mod probes;
 mod queues;
+mod reload;
 mod submit;
 mod subscriptions;
 mod tasks;
@@ -74,6 +76,8 @@ pub struct App {
     pub times: Times,
     /// The edge's bounds.
     pub edge: Edge,
+    /// The configuration, to be read again.
+    pub reloader: Reloader,
 }
 
 /// Bounds of the edge.

@@ -109,7 +109,7 @@ impl Service {
 
     /// Whether a batch of this length is allowed.
     pub fn check_batch(&self, len: usize) -> Result<(), ServiceError> {
-        let max = self.defaults.batch_max;
+        let max = self.defaults.load().batch_max;
         if len == 0 {
             return Err(ServiceError::invalid_body().detail("the batch has no items"));
         }
@@ -134,7 +134,7 @@ impl Service {
     }
 
     fn limits_holdings(&self) -> bool {
-        let limits = &self.defaults.tenant;
+        let limits = &self.defaults.load().tenant;
         limits.max_pending_tasks.is_some()
             || limits.max_pending_bytes.is_some()
             || limits.max_stored_bytes.is_some()
@@ -157,7 +157,8 @@ impl Service {
         if !self.limits_holdings() {
             return Ok(());
         }
-        let limits = &self.defaults.tenant;
+        let defaults = self.defaults.load_full();
+        let limits = &defaults.tenant;
         let held = self.engine.held(&caller.tenant).await?;
         let bytes: usize = new.iter().map(|task| task.payload.len()).sum();
         let over = |max: Option<u64>, held: u64, more: usize| {

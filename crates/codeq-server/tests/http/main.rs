@@ -21,5 +21,6 @@ mod idempotency;
 mod lifecycle;
 mod long_poll;
 mod memory;
+mod reload;
 mod restart;
 mod tenancy;
