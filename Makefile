@@ -28,8 +28,9 @@ DENY := $(shell command -v cargo-deny || echo target/tools/bin/cargo-deny)
 # The client in another language and the S3 server of the tests: their packages, and where they are installed.
 REQUIREMENTS := crates/codeq-server/tests/grpc/python/requirements.txt crates/codeq/tests/server/requirements.txt
 VENV := target/venv
+COMPAT := $(VENV)/bin/python -B tests/compat/run.py --binary target/debug/codeq
 
-.PHONY: all test verify bench campaign attack advisories clean prepare
+.PHONY: all test compat verify bench campaign attack advisories clean prepare
 
 all:
 	$(CARGO) build --release --locked --bin codeq
@@ -38,10 +39,15 @@ all:
 test: prepare
 	$(CARGO) test --workspace --locked
 
+# What codeQ's clients send and expect, written anew in Go and Python, against the debug binary.
+compat: prepare
+	$(CARGO) build --locked --profile test -p codeq
+	$(COMPAT)
+
 # What tests need beside Rust: a C compiler for the allocator and the cryptography, curl for the README's
 # lines, Python with gRPC for a client of the streams that is not ours and with an S3 server, and tools for an ext4 in a file whose
 # power can be cut. Missing packages are installed where that is possible; power-cut tests that cannot run say
-# so.
+# so. Go is used if it is there (tests/compat says when it is skipped): that of Debian 12 is too old for gRPC.
 prepare:
 	@command -v $(CARGO) >/dev/null || { echo "Rust 1.95 or later is needed: https://rustup.rs" >&2; exit 1; }
 	@PATH="$$PATH:/usr/sbin:/sbin"; missing=; \
@@ -65,6 +71,8 @@ prepare:
 		&& $(VENV)/bin/pip install -q --no-input --disable-pip-version-check $(addprefix -r ,$(REQUIREMENTS)) </dev/null \
 		&& cat $(REQUIREMENTS) > $(VENV)/requirements.txt; \
 	} || echo "could not make $(VENV): the tests with a Python client and an S3 server will fail" >&2
+	@! command -v go >/dev/null || (cd tests/compat/go && GOTOOLCHAIN=local go mod download) \
+		|| echo "could not download the modules of tests/compat/go" >&2
 
 # Form, lints, documentation, dependencies. Read-only.
 verify: $(DENY)

@@ -9,8 +9,10 @@ use tonic::Status;
 use tonic::codec::{BufferSettings, Codec, DecodeBuf, Decoder, Encoder};
 use tonic_prost::ProstCodec;
 
-/// Most fields of an event: the tasks of a batch, the commands of a Ready. More than any server takes.
-pub const ITEMS_MAX: usize = 4_096;
+/// Most items of an event: the tasks or results of a batch, the commands of a Ready.
+pub const ITEMS_MAX: usize = 10_000;
+/// The items, and the field of the event that holds them.
+const FIELDS_MAX: usize = ITEMS_MAX + 1;
 
 /// The codec of both streams.
 #[derive(Debug)]
@@ -58,8 +60,8 @@ impl<U: Message + Default> Decoder for CheckedDecoder<U> {
 pub fn decode<U: Message + Default>(from: impl Buf) -> Result<U, Status> {
     // The decoder says what is wrong with one that is malformed.
     let whole = from.chunk().get(..from.remaining());
-    if whole.is_some_and(|message| items(message) > ITEMS_MAX) {
-        let text = format!("a message has more than {ITEMS_MAX} items");
+    if whole.is_some_and(|message| items(message) > FIELDS_MAX) {
+        let text = format!("a message has more than {ITEMS_MAX} items: send several messages");
         return Err(Status::invalid_argument(text));
     }
     U::decode(from).map_err(|error| Status::internal(error.to_string()))
@@ -77,11 +79,11 @@ fn items(message: &[u8]) -> usize {
     for_each_field(message, |inner| {
         for_each_field(inner, |_| {
             count += 1;
-            count <= ITEMS_MAX
+            count <= FIELDS_MAX
         });
         // Fields of the event itself repeat as well: the last one wins, after all were decoded.
         count += 1;
-        count <= ITEMS_MAX
+        count <= FIELDS_MAX
     });
     count
 }
@@ -140,7 +142,7 @@ mod tests {
     fn items_are_counted_where_they_repeat() {
         let full = CreateTask { seq: 7, payload: vec![b'0'; 300].into(), ..CreateTask::default() };
         assert_eq!(items(&batch(1_000, &full)), 1_001);
-        assert!(items(&batch(8_000_000, &CreateTask::default())) > ITEMS_MAX);
+        assert!(items(&batch(8_000_000, &CreateTask::default())) > FIELDS_MAX);
         let one = ProducerEvent { event: Some(Event::Create(full)) };
         assert_eq!(items(&one.encode_to_vec()), 3);
         let commands = vec!["c".to_owned(); 1_000];
@@ -148,7 +150,7 @@ mod tests {
         let ready = WorkerEvent { event: Some(worker_event::Event::Ready(ready)) };
         assert_eq!(items(&ready.encode_to_vec()), 1_003);
         // The same event again and again: each is decoded before the last one wins.
-        assert!(items(&one.encode_to_vec().repeat(5_000)) > ITEMS_MAX);
+        assert!(items(&one.encode_to_vec().repeat(5_000)) > FIELDS_MAX);
     }
 
     #[test]

@@ -26,7 +26,7 @@ use crate::net::{self, Hosts, NetLimits, NetStats, TlsError, TlsFiles};
 use crate::observe::Metrics;
 use crate::push::bell::Bell;
 use crate::push::client::{self, Client};
-use crate::push::notify::Notifier;
+use crate::push::notify::{CLAIM_PATH, Notifier};
 use crate::push::outbox::{Announced, Courier, Outbox, per_host};
 use crate::push::resolve::{DnsResolver, Resolve};
 use crate::reload::{Reloader, Reloading};
@@ -257,8 +257,7 @@ impl Server {
             ..client::Options::default()
         };
         let client = Client::new(Arc::clone(&app.service.destinations), resolve, options);
-        let claim_url = format!("{}/v1/codeq/tasks/claim", config.public_url(http_addr));
-        let notifier = notifier(&app, client.clone(), claim_url).await?;
+        let notifier = notifier(&app, client.clone(), &config).await?;
         drop(listening);
         let outbox = Outbox::new(courier(&app, client, &config), callbacks, &config.webhooks);
         let background = vec![
@@ -418,7 +417,8 @@ fn courier(app: &App, client: Client, config: &Config) -> Courier {
 }
 
 /// What tells workers that queues have work, with all subscriptions read.
-async fn notifier(app: &App, client: Client, claim_url: String) -> Result<Notifier, StartError> {
+async fn notifier(app: &App, client: Client, config: &Config) -> Result<Notifier, StartError> {
+    let public = config.public_url.as_deref().map(|url| url.trim_end_matches('/'));
     let Service { engine, subscriptions, secrets, .. } = &app.service;
     subscriptions.load(engine).await.map_err(OpenError::from)?;
     Ok(Notifier {
@@ -428,7 +428,7 @@ async fn notifier(app: &App, client: Client, claim_url: String) -> Result<Notifi
         secrets: Arc::clone(secrets),
         metrics: Arc::clone(&app.metrics),
         times: app.times.clone(),
-        claim_url,
+        claim_url: public.map(|url| format!("{url}{CLAIM_PATH}")),
     })
 }
 

@@ -14,7 +14,7 @@ use crate::auth::grants::Kind;
 use crate::auth::jwt::{Jwt, JwtValidator};
 use crate::auth::key_cache::KeyCache;
 use crate::auth::static_tokens::{StaticTokens, TokenDigest, digest};
-use crate::auth::{AuthError, Principal, Role};
+use crate::auth::{AuthError, Principal, Reason, Refusal, Role};
 use crate::config::{AuthConfig, Config, JwtConfig};
 
 /// All validators of a server, as they are now.
@@ -58,9 +58,7 @@ impl Ways {
             Role::Worker => (&self.workers, None),
             Role::Any => (&self.producers, Some(&self.workers)),
         };
-        let find = |validators: &'_ Validators| validators.tokens.find(digest).is_some();
-        let found = if find(first) { Some(first) } else { second };
-        found.and_then(|validators| validators.tokens.find(digest))
+        first.tokens.find(digest).or_else(|| second?.tokens.find(digest))
     }
 }
 
@@ -128,7 +126,7 @@ impl Authenticator {
         role: Role,
         now: u64,
     ) -> Result<Principal, AuthError> {
-        check_token(token).map_err(AuthError::Invalid)?;
+        check_token(token).map_err(|why| Refusal::new(Reason::Malformed, why))?;
         let presented = Presented { digest: digest(token), jwt: Jwt::parse(token), now };
         let ways = self.ways.load_full();
         let (producers, workers) = (&ways.producers, &ways.workers);
@@ -138,7 +136,7 @@ impl Authenticator {
             Role::Worker => (workers, None, Some((producers, "token is not a worker's"))),
             Role::Any => (producers, Some(workers), None),
         };
-        let mut refusal = AuthError::Invalid("no validator for this role");
+        let mut refusal = Refusal::new(Reason::Unknown, "no validator for this role").into();
         for validators in [Some(first), second].into_iter().flatten() {
             match validators.check(&presented).await {
                 Err(next) if !is_final(&next) => refusal = weightier(refusal, next),
@@ -159,7 +157,7 @@ impl Authenticator {
 /// A token as it came.
 struct Presented<'a> {
     digest: TokenDigest,
-    jwt: Result<Jwt<'a>, &'static str>,
+    jwt: Result<Jwt<'a>, Refusal>,
     now: u64,
 }
 
@@ -186,8 +184,8 @@ impl Validators {
         if let Some(principal) = self.tokens.find(&presented.digest) {
             return Ok(principal.clone());
         }
-        let jwt = presented.jwt.as_ref().map_err(|why| AuthError::Invalid(why))?;
-        let mut refusal = AuthError::Invalid("no validator for this issuer");
+        let jwt = presented.jwt.as_ref().map_err(|refusal| AuthError::Invalid(*refusal))?;
+        let mut refusal = Refusal::new(Reason::Issuer, "no validator for this issuer").into();
         for validator in self.jwts.iter().filter(|validator| validator.is_for(jwt)) {
             match validator.validate(jwt, self.kind, presented.now).await {
                 Err(next) if !is_final(&next) => refusal = weightier(refusal, next),
@@ -203,9 +201,13 @@ fn is_final(refusal: &AuthError) -> bool {
     matches!(refusal, AuthError::Forbidden(_))
 }
 
-/// What to say when both refuse: a token that one of them could not judge may be good.
+/// What to say when both refuse: a token that one of them could not judge may be good; otherwise what says more.
 fn weightier(first: AuthError, next: AuthError) -> AuthError {
-    if first == AuthError::Unavailable { first } else { next }
+    match (first, next) {
+        (AuthError::Unavailable, _) => AuthError::Unavailable,
+        (AuthError::Invalid(first), AuthError::Invalid(next)) => first.or(next).into(),
+        (_, next) => next,
+    }
 }
 
 fn validator(jwt: &JwtConfig, caches: &mut Caches) -> Result<JwtValidator, String> {

@@ -10,7 +10,7 @@ use serde::{Deserialize, Deserializer};
 use serde_json::Value;
 
 use crate::auth::grants::{Grants, Kind, event_types, principal};
-use crate::auth::{AuthError, EventTypes, Principal, is_subject};
+use crate::auth::{AuthError, EventTypes, Principal, Reason, Refusal, is_subject};
 
 /// How far the clock of an issuer may be off, in seconds.
 pub const SKEW_SECONDS: u64 = 60;
@@ -33,6 +33,10 @@ pub(super) struct Claims {
     iat: Option<Value>,
     #[serde(default, deserialize_with = "present")]
     sub: Option<Value>,
+    #[serde(default, deserialize_with = "present", rename = "client_id")]
+    client_id: Option<Value>,
+    #[serde(default, deserialize_with = "present")]
+    azp: Option<Value>,
     #[serde(default, deserialize_with = "present")]
     tid: Option<Value>,
     #[serde(default, deserialize_with = "present")]
@@ -69,42 +73,44 @@ impl Claims {
     }
 
     /// Whether the token is for this audience and valid at `now` (Unix seconds).
-    pub fn check(&self, audience: &str, now: u64) -> Result<(), &'static str> {
-        if !names_audience(self.aud.as_ref().ok_or("aud is missing")?, audience) {
-            return Err("aud is another");
+    pub fn check(&self, audience: &str, now: u64) -> Result<(), Refusal> {
+        let aud = self.aud.as_ref().ok_or_else(|| wrong("aud is missing"))?;
+        if !names_audience(aud, audience) {
+            return Err(Refusal::new(Reason::Audience, "aud is another"));
         }
-        let exp = self.expires_at()?;
+        let exp = self.expires_at().map_err(wrong)?;
         if now >= exp.saturating_add(SKEW_SECONDS) {
-            return Err("token has expired");
+            return Err(Refusal::new(Reason::Expired, "exp is past"));
         }
         let latest = now.saturating_add(SKEW_SECONDS);
         if let Some(nbf) = &self.nbf
-            && date(nbf).ok_or("nbf is not a date")? > latest
+            && date(nbf).ok_or_else(|| wrong("nbf is not a date"))? > latest
         {
-            return Err("token is not valid yet");
+            return Err(Refusal::new(Reason::NotYetValid, "nbf is in the future"));
         }
         if let Some(iat) = &self.iat
-            && date(iat).ok_or("iat is not a date")? > latest
+            && date(iat).ok_or_else(|| wrong("iat is not a date"))? > latest
         {
-            return Err("token was issued in the future");
+            return Err(Refusal::new(Reason::NotYetValid, "iat is in the future"));
         }
         Ok(())
     }
 
     /// The caller. To be asked only once the signature is known to be good.
     pub fn principal(&self, kind: Kind) -> Result<Principal, AuthError> {
-        let subject = self.subject().map_err(AuthError::Invalid)?;
-        let tenant = self.tenant()?.unwrap_or(subject);
-        check_tenant(tenant)
-            .map_err(|_| AuthError::Invalid("tenant is empty, too long or not printable"))?;
+        let wrong = |detail| wrong(detail).verified();
+        let named = self.tenant()?;
+        let subject = self.subject(kind, named).map_err(wrong)?;
+        let tenant = named.unwrap_or(subject);
+        check_tenant(tenant).map_err(|_| wrong("tenant is empty, too long or not printable"))?;
         let event_types = match kind {
-            Kind::Worker => self.event_types().map_err(AuthError::Invalid)?,
+            Kind::Worker => self.event_types().map_err(wrong)?,
             Kind::Producer | Kind::ProducerAsWorker => EventTypes::Only(Vec::new()),
         };
-        let grants = self.grants().map_err(AuthError::Invalid)?;
+        let grants = self.grants().map_err(wrong)?;
         Ok(Principal {
-            worker_group: self.worker_group().map_err(AuthError::Invalid)?,
-            expires_at: Some(self.expires_at().map_err(AuthError::Invalid)?),
+            worker_group: self.worker_group().map_err(wrong)?,
+            expires_at: Some(self.expires_at().map_err(wrong)?),
             ..principal(kind, tenant, subject, grants, event_types)
         })
     }
@@ -113,11 +119,17 @@ impl Claims {
         date(self.exp.as_ref().ok_or("exp is missing")?).ok_or("exp is not a date")
     }
 
-    fn subject(&self) -> Result<&str, &'static str> {
-        let subject = self.sub.as_ref().ok_or("sub is missing")?.as_str();
-        let subject = subject.ok_or("sub is not a string")?;
+    /// `sub`; for a producer without one, which many providers issue to services, the client or else the tenant. A
+    /// worker must have its own: leases belong to it.
+    fn subject<'a>(&'a self, kind: Kind, tenant: Option<&'a str>) -> Result<&'a str, &'static str> {
+        let client = self.client_id.as_ref().or(self.azp.as_ref()).filter(|_| kind != Kind::Worker);
+        let subject = match (&self.sub, client) {
+            (Some(sub), _) => sub.as_str().ok_or("sub is not a string")?,
+            (None, Some(client)) => client.as_str().ok_or("the client id is not a string")?,
+            (None, None) => tenant.filter(|_| kind != Kind::Worker).ok_or("sub is missing")?,
+        };
         if !is_subject(subject) {
-            return Err("sub is empty, too long or not printable");
+            return Err("the subject is empty, too long or not printable");
         }
         Ok(subject)
     }
@@ -135,7 +147,7 @@ impl Claims {
         .into_iter()
         .flatten()
         {
-            let name = claim.as_str().ok_or(AuthError::Invalid("tenant is not a string"))?;
+            let name = claim.as_str().ok_or_else(|| wrong("tenant is not a string").verified())?;
             disagree |= *tenant.get_or_insert(name) != name;
         }
         if disagree {
@@ -178,6 +190,10 @@ impl Claims {
         check_worker(group).map_err(|_| "workerGroup is empty, too long or not printable")?;
         Ok(Some(Arc::from(group)))
     }
+}
+
+fn wrong(detail: &'static str) -> Refusal {
+    Refusal::new(Reason::Claims, detail)
 }
 
 fn names_audience(claim: &Value, audience: &str) -> bool {

@@ -14,9 +14,9 @@ use serde::de::{DeserializeOwned, IgnoredAny};
 
 use crate::auth::claims::{Claims, present};
 use crate::auth::grants::Kind;
-use crate::auth::jwk::{KID_BYTES_MAX, accepted_algorithm};
+use crate::auth::jwk::{KID_BYTES_MAX, Key, accepted_algorithm};
 use crate::auth::key_cache::KeyCache;
-use crate::auth::{AuthError, Principal};
+use crate::auth::{AuthError, Principal, Reason, Refusal};
 
 /// A token taken apart. Nothing in it is to be believed yet.
 pub(super) struct Jwt<'a> {
@@ -42,9 +42,21 @@ struct Header {
 
 impl<'a> Jwt<'a> {
     /// Takes a token apart, if it is one that could pass.
-    pub fn parse(token: &'a str) -> Result<Jwt<'a>, &'static str> {
-        let (message, signature) = token.rsplit_once('.').ok_or("not a jwt")?;
-        let (header, claims) = message.split_once('.').ok_or("not a jwt")?;
+    pub fn parse(token: &'a str) -> Result<Jwt<'a>, Refusal> {
+        const OTHER: &str = "no fixed token of this role, and not a jwt";
+        let other = || Refusal::new(Reason::Unknown, OTHER);
+        let (message, signature) = token.rsplit_once('.').ok_or_else(other)?;
+        let (header, claims) = message.split_once('.').ok_or_else(other)?;
+        let read = Jwt::read(header, claims, message, signature);
+        read.map_err(|why| Refusal::new(Reason::Malformed, why))
+    }
+
+    fn read(
+        header: &str,
+        claims: &str,
+        message: &'a str,
+        signature: &'a str,
+    ) -> Result<Jwt<'a>, &'static str> {
         let header: Header = decode(header).ok_or("jwt header does not parse")?;
         if header.crit.is_some() || header.b64.is_some() {
             return Err("jwt header has extensions that are not understood");
@@ -91,7 +103,8 @@ impl JwtValidator {
         jwt.claims.is_of(&self.issuer)
     }
 
-    /// Checks everything. What costs least comes first, so that a token that cannot pass causes no fetch.
+    /// Checks everything. What costs least comes first, so that a token that cannot pass causes no fetch; whether it
+    /// is the issuer's at all is then found out with the keys that are here.
     pub async fn validate(
         &self,
         jwt: &Jwt<'_>,
@@ -99,11 +112,16 @@ impl JwtValidator {
         now: u64,
     ) -> Result<Principal, AuthError> {
         if !self.is_for(jwt) {
-            return Err(AuthError::Invalid("iss is another"));
+            return Err(Refusal::new(Reason::Issuer, "iss is another").into());
         }
-        jwt.claims.check(&self.audience, now).map_err(AuthError::Invalid)?;
+        let verify = |key: &Key| key.verify(jwt.algorithm, jwt.message, jwt.signature);
+        if let Err(refusal) = jwt.claims.check(&self.audience, now) {
+            let known = self.keys.known(jwt.kid.as_deref());
+            let verified = known.is_some_and(|key| verify(&key).is_ok());
+            return Err(Refusal { verified, ..refusal }.into());
+        }
         let key = self.keys.key(jwt.kid.as_deref()).await?;
-        key.verify(jwt.algorithm, jwt.message, jwt.signature).map_err(AuthError::Invalid)?;
+        verify(&key).map_err(|why| Refusal::new(Reason::Signature, why))?;
         jwt.claims.principal(kind)
     }
 }

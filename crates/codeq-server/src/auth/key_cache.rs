@@ -13,9 +13,9 @@ use reqwest::Client;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
-use crate::auth::AuthError;
 use crate::auth::fetch::{Source, fetch};
 use crate::auth::jwk::{Found, Key, KeySet};
+use crate::auth::{AuthError, Reason, Refusal};
 
 /// Pause between two attempts when there are keys.
 const PAUSE: Duration = Duration::from_secs(30);
@@ -71,6 +71,14 @@ impl KeyCache {
                 let loaded = self.state.lock().loaded.as_ref().map(|it| Arc::clone(&it.keys));
                 answer(loaded.ok_or(AuthError::Unavailable)?.find(kid))
             }
+        }
+    }
+
+    /// The same if it is here: nothing is fetched.
+    pub fn known(&self, kid: Option<&str>) -> Option<Arc<Key>> {
+        match self.state.lock().loaded.as_ref()?.keys.find(kid) {
+            Found::Key(key) => Some(key),
+            Found::Refused(_) | Found::Unknown => None,
         }
     }
 
@@ -140,8 +148,8 @@ impl KeyCache {
 fn answer(found: Found) -> Result<Arc<Key>, AuthError> {
     match found {
         Found::Key(key) => Ok(key),
-        Found::Refused(why) => Err(AuthError::Invalid(why)),
-        Found::Unknown => Err(AuthError::Invalid("kid is unknown")),
+        Found::Refused(why) => Err(Refusal::new(Reason::UnknownKey, why).into()),
+        Found::Unknown => Err(Refusal::new(Reason::UnknownKey, "kid is unknown").into()),
     }
 }
 

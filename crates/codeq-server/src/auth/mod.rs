@@ -12,6 +12,7 @@ use codeq_core::names::check_worker;
 pub use authenticator::Authenticator;
 pub use bearer::{TOKEN_BYTES_MAX, bearer_token};
 pub use claims::SKEW_SECONDS;
+pub use refusal::{Reason, Refusal};
 
 mod authenticator;
 mod bearer;
@@ -21,6 +22,7 @@ mod grants;
 mod jwk;
 mod jwt;
 mod key_cache;
+mod refusal;
 mod static_tokens;
 
 #[cfg(test)]
@@ -42,7 +44,7 @@ pub enum Role {
 pub struct Principal {
     /// Whose data the caller sees.
     pub tenant: Arc<str>,
-    /// The token's `sub`; the identity of a worker.
+    /// The token's `sub`; the identity of a worker. Of a producer's token without one, its client id or tenant.
     pub subject: Arc<str>,
     /// The token passed a producer's validator.
     pub producer: bool,
@@ -82,6 +84,20 @@ pub enum Scope {
     Result = 16,
     /// `codeq:subscribe`
     Subscribe = 32,
+}
+
+impl Scope {
+    /// Its name in tokens.
+    pub fn name(self) -> &'static str {
+        match self {
+            Scope::Claim => "codeq:claim",
+            Scope::Heartbeat => "codeq:heartbeat",
+            Scope::Abandon => "codeq:abandon",
+            Scope::Nack => "codeq:nack",
+            Scope::Result => "codeq:result",
+            Scope::Subscribe => "codeq:subscribe",
+        }
+    }
 }
 
 impl Scopes {
@@ -125,15 +141,32 @@ pub enum AuthError {
     /// No `Authorization: Bearer` header.
     #[error("missing bearer token")]
     Missing,
-    /// Not a token that any validator accepts: 401. The reason is for the log.
+    /// Not a token that any validator accepts: 401.
     #[error("invalid token")]
-    Invalid(&'static str),
+    Invalid(Refusal),
     /// A good token that may not do this: 403.
     #[error("{0}")]
     Forbidden(&'static str),
     /// The keys cannot be had and none are known: 503.
     #[error("identity provider unavailable")]
     Unavailable,
+}
+
+impl AuthError {
+    /// Why the token was refused, if it was.
+    pub fn refusal(&self) -> Option<Refusal> {
+        match self {
+            AuthError::Missing => Some(Refusal::new(Reason::Missing, "no bearer token")),
+            AuthError::Invalid(refusal) => Some(*refusal),
+            AuthError::Forbidden(_) | AuthError::Unavailable => None,
+        }
+    }
+}
+
+impl From<Refusal> for AuthError {
+    fn from(refusal: Refusal) -> AuthError {
+        AuthError::Invalid(refusal)
+    }
 }
 
 /// Stands between a subject and the name of one of its instances. It is reserved for uses like this one, and

@@ -88,6 +88,7 @@ pub(crate) const KEYS: &[Key] = &[
     key!(list "workerAuth.jwt", worker_auth.jwt),
     key!(list "workerAuth.staticTokens", worker_auth.static_tokens),
     key!("allowProducerAsWorker", allow_producer_as_worker),
+    key!("auth.endStreamsAtExpiry", auth.end_streams_at_expiry),
     key!(rate "rateLimit.producer.requestsPerMinute", producer, requests_per_minute),
     key!(rate "rateLimit.producer.burst", producer, burst),
     key!(rate "rateLimit.worker.requestsPerMinute", worker, requests_per_minute),

@@ -39,7 +39,7 @@ pub use load::{Loaded, load};
 pub use model::{
     ArtifactsConfig, AuthConfig, BackoffPolicy, BackupConfig, Config, Durability, GrpcConfig,
     HttpConfig, JwtConfig, LogFormat, MetricsConfig, RateLimit, RateLimits, StaticToken,
-    TenantLimits, TlsConfig, TracingConfig, WebhookConfig, WebhookSecret,
+    TenantLimits, TlsConfig, TokenConfig, TracingConfig, WebhookConfig, WebhookSecret,
 };
 pub use problem::{ConfigError, Problem, Source, Sources};
 pub use reload::{Change, Changes};

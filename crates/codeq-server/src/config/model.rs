@@ -69,6 +69,8 @@ pub struct Config {
     pub worker_auth: AuthConfig,
     /// A producer token acts as a worker with all scopes. For development.
     pub allow_producer_as_worker: bool,
+    /// What holds for tokens of both roles.
+    pub auth: TokenConfig,
 
     /// Requests per tenant.
     pub rate_limit: RateLimits,
@@ -199,6 +201,14 @@ pub struct StaticToken {
     pub event_types: Vec<String>,
     /// The group of workers that it belongs to, for availability notifications.
     pub worker_group: Option<String>,
+}
+
+/// What holds for tokens of both roles.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
+pub struct TokenConfig {
+    /// A stream ends when its token expires. Otherwise it goes on until the client reconnects.
+    pub end_streams_at_expiry: bool,
 }
 
 /// Token buckets per tenant, one for each scope.
@@ -345,6 +355,7 @@ impl Default for Config {
             producer_auth: AuthConfig::default(),
             worker_auth: AuthConfig::default(),
             allow_producer_as_worker: false,
+            auth: TokenConfig::default(),
             rate_limit: RateLimits::default(),
             tenant_limits: TenantLimits::default(),
             artifacts: ArtifactsConfig::default(),

@@ -5,7 +5,6 @@
 
 use std::marker::PhantomData;
 use std::pin::Pin;
-use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
@@ -49,7 +48,7 @@ pub(super) struct Events<In> {
 
 impl<In: codeq_proto::Message + Default> Events<In> {
     /// The messages of a client that has not said who it is.
-    pub(super) fn new(body: Body, strangers: &Arc<Share>) -> Result<Events<In>, Status> {
+    pub(super) fn new(body: Body, strangers: &Share) -> Result<Events<In>, Status> {
         let hold = strangers.hold(HeldFor::Streams, HELLO_BYTES_MAX);
         let full = || Status::unavailable("too many streams wait for their Hello");
         Ok(Events {
@@ -66,8 +65,12 @@ impl<In: codeq_proto::Message + Default> Events<In> {
     }
 
     /// From here on the tenant's bytes count, and messages may be longer.
-    pub(super) fn admit(&mut self, share: &Arc<Share>) -> Result<(), Status> {
-        let full = || Status::resource_exhausted("the server holds too much for this tenant");
+    pub(super) fn admit(&mut self, share: &Share) -> Result<(), Status> {
+        let full = || {
+            let text =
+                "the server holds too much for this tenant or this connection: try again later";
+            Status::resource_exhausted(text)
+        };
         self.hold = share.hold(HeldFor::Streams, HELLO_BYTES_MAX).ok_or_else(full)?;
         self.max = MESSAGE_BYTES_MAX;
         Ok(())
@@ -217,7 +220,7 @@ mod tests {
         let pieces = unfold(receive, |mut receive: UnboundedReceiver<Bytes>| async move {
             Some((Ok::<_, std::io::Error>(receive.recv().await?), receive))
         });
-        let events = Events::new(Body::from_stream(pieces), budget.strangers()).unwrap();
+        let events = Events::new(Body::from_stream(pieces), &budget.strangers()).unwrap();
         Client { send: Some(send), events }
     }
 
@@ -361,9 +364,9 @@ mod tests {
     async fn strangers_are_few() {
         let budget = Budget::new(1 << 20);
         let clients: Vec<_> = (0..8).map(|_| stranger(&budget)).collect();
-        let one_more = Events::<ProducerEvent>::new(Body::empty(), budget.strangers());
+        let one_more = Events::<ProducerEvent>::new(Body::empty(), &budget.strangers());
         assert_eq!(one_more.err().map(|status| status.code()), Some(Code::Unavailable));
         drop(clients);
-        assert!(Events::<ProducerEvent>::new(Body::empty(), budget.strangers()).is_ok());
+        assert!(Events::<ProducerEvent>::new(Body::empty(), &budget.strangers()).is_ok());
     }
 }

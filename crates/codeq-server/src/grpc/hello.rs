@@ -1,15 +1,17 @@
 //! Hello: the first event of a stream says who is there.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use axum::http::HeaderMap;
 use codeq_proto::Message;
 use futures_util::future::BoxFuture;
 use tonic::Status;
-use tonic::metadata::MetadataMap;
 
+use super::Call;
 use super::events::Events;
-use crate::auth::{AuthError, Principal, Role, bearer_token};
+use crate::auth::{AuthError, Principal, Refusal, Role, bearer_token};
 use crate::http::App;
 
 /// Time for the Hello.
@@ -33,30 +35,65 @@ pub(super) async fn first<In: Message + Default, Hello>(
 /// Comes to its end when the token of a stream is withdrawn.
 pub(super) type Withdrawn = BoxFuture<'static, ()>;
 
-/// Who the bearer of the token is, and until when: of the one in the Hello, or else of the one in the metadata.
-pub(super) async fn authenticate(
-    app: &Arc<App>,
-    token: &str,
-    metadata: MetadataMap,
-    role: Role,
-) -> Result<(Principal, Withdrawn), Status> {
-    let headers = metadata.into_headers();
-    let token = match token {
-        "" => bearer_token(&headers).map_err(refusal)?,
-        token => token,
-    };
-    let caller = app.auth.authenticate(token, role).await.map_err(refusal)?;
-    let (app, token, known) = (Arc::clone(app), token.to_owned(), caller.clone());
-    let withdrawn = async move { app.auth.withdrawn(&token, role, &known).await };
-    Ok((caller, Box::pin(withdrawn)))
+/// The token of a stream: of its Hello, or else of its metadata.
+pub(super) struct Token<'a> {
+    pub(super) hello: &'a str,
+    pub(super) metadata: &'a HeaderMap,
 }
 
-fn refusal(error: AuthError) -> Status {
+impl Token<'_> {
+    /// Who the bearer is, and what says when that is over.
+    pub(super) async fn bearer(
+        &self,
+        app: &Arc<App>,
+        call: &Call,
+        service: &'static str,
+        role: Role,
+    ) -> Result<(Principal, Withdrawn), Status> {
+        // A token that was read from a file often ends with a newline.
+        let token = match self.hello.trim() {
+            "" => bearer_token(self.metadata),
+            token => Ok(token),
+        };
+        let refused = |error: AuthError| {
+            if let Some(refusal) = error.refusal() {
+                log(app, call, service, &refusal);
+            }
+            status(&error)
+        };
+        let token = token.map_err(refused)?;
+        let caller = app.auth.authenticate(token, role).await.map_err(refused)?;
+        let (app, token, known) = (Arc::clone(app), token.to_owned(), caller.clone());
+        let withdrawn = async move { app.auth.withdrawn(&token, role, &known).await };
+        Ok((caller, Box::pin(withdrawn)))
+    }
+}
+
+/// Says in the log why a token was refused, unless there are too many of them.
+fn log(app: &App, call: &Call, service: &'static str, refusal: &Refusal) {
+    let Some(unlogged) = app.metrics.token_refused(refusal.reason) else {
+        call.quiet.store(true, Ordering::Relaxed);
+        return;
+    };
+    tracing::warn!(
+        target: "codeq::auth",
+        request_id = %call.request_id,
+        service,
+        peer = call.peer.map(tracing::field::display),
+        reason = refusal.reason.name(),
+        detail = refusal.detail,
+        unlogged,
+        "a token was refused"
+    );
+}
+
+fn status(error: &AuthError) -> Status {
     match error {
         AuthError::Missing => Status::unauthenticated("missing token"),
         AuthError::Unavailable => Status::unavailable(format!("auth failed: {error}")),
-        AuthError::Invalid(_) | AuthError::Forbidden(_) => {
-            Status::unauthenticated(format!("auth failed: {error}"))
+        AuthError::Invalid(refusal) => {
+            Status::unauthenticated(format!("auth failed: {}", refusal.told()))
         }
+        AuthError::Forbidden(_) => Status::unauthenticated(format!("auth failed: {error}")),
     }
 }

@@ -24,7 +24,7 @@ const INDEX_BITS: u32 = 16;
 struct Mail {
     state: Mutex<State>,
     waker: AtomicWaker,
-    share: Arc<Share>,
+    share: Share,
     /// Bytes of tasks that nobody has taken yet.
     unsent: AtomicUsize,
 }
@@ -97,11 +97,11 @@ impl Slot<'_> {
 
 impl<T> Posted<T> {
     /// For a stream whose answers count in this share.
-    pub(super) fn new(engine: Arc<Engine>, share: &Arc<Share>) -> Posted<T> {
+    pub(super) fn new(engine: Arc<Engine>, share: &Share) -> Posted<T> {
         let mail = Mail {
             state: Mutex::default(),
             waker: AtomicWaker::new(),
-            share: Arc::clone(share),
+            share: share.clone(),
             unsent: AtomicUsize::new(0),
         };
         Posted { engine, mail: Arc::new(mail), arrived: VecDeque::new(), events: Slab::new() }
@@ -109,7 +109,7 @@ impl<T> Posted<T> {
 
     /// Forgets all events, as if the stream were gone.
     pub(super) fn clear(&mut self) {
-        *self = Posted::new(Arc::clone(&self.engine), &Arc::clone(&self.mail.share));
+        *self = Posted::new(Arc::clone(&self.engine), &self.mail.share.clone());
     }
 
     /// How many have no answer yet.

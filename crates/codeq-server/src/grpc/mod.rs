@@ -7,22 +7,25 @@
 //! A stream is one task: it reads events, starts what they ask for, and writes the answers as they become
 //! durable. Whatever is ready goes out in one write.
 
+use std::net::SocketAddr;
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 
 use axum::Router;
 use axum::body::Body;
 use axum::extract::Request;
-use axum::http::{HeaderValue, header};
+use axum::http::{HeaderMap, HeaderValue, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::any;
 use codeq_proto::codec;
 use tonic::codec::{EncodeBody, SingleMessageCompressionOverride};
-use tonic::metadata::MetadataMap;
 use tonic::{Code, Status};
 use tonic_health::pb::health_server::HealthServer;
 use tonic_health::server::{HealthReporter, HealthService};
 
 use crate::http::App;
+use crate::http::endpoint::{REQUEST_ID, request_id};
+use crate::net::Peer;
 
 mod convert;
 mod events;
@@ -90,7 +93,7 @@ impl Streams {
 async fn call<P, F>(
     app: Arc<App>,
     request: Request,
-    open: fn(Arc<App>, MetadataMap, Events<P::In>) -> F,
+    open: fn(Arc<App>, Arc<Call>, HeaderMap, Events<P::In>) -> F,
 ) -> Response
 where
     P: Protocol,
@@ -101,16 +104,36 @@ where
     if coding.is_some_and(|coding| coding != "identity") {
         return Status::unimplemented("compressed messages are not supported").into_http();
     }
-    let events = match Events::new(body, app.budget.strangers()) {
+    let connection = parts.extensions.get::<Peer>().map(|peer| Arc::clone(&peer.held));
+    let events = match Events::new(body, &app.budget.strangers()) {
         Ok(events) => events,
         Err(status) => return status.into_http(),
     };
-    let opening = open(Arc::clone(&app), MetadataMap::from_headers(parts.headers), events);
+    let call = Arc::new(Call {
+        request_id: request_id(&parts.headers),
+        peer: parts.extensions.get::<Peer>().map(|peer| peer.addr),
+        quiet: AtomicBool::new(false),
+    });
+    let id = HeaderValue::from_str(&call.request_id);
+    let opening = open(Arc::clone(&app), Arc::clone(&call), parts.headers, events);
     let single = SingleMessageCompressionOverride::default();
-    let session = Session::new(app, opening);
+    let session = Session::new(app, connection, call, opening);
     let body = EncodeBody::new_server(codec::encoder::<P::Out>(), session, None, single, None);
     let kind = HeaderValue::from_static("application/grpc");
-    ([(header::CONTENT_TYPE, kind)], Body::new(body)).into_response()
+    let mut response = ([(header::CONTENT_TYPE, kind)], Body::new(body)).into_response();
+    if let Ok(id) = id {
+        response.headers_mut().insert(REQUEST_ID, id);
+    }
+    response
+}
+
+/// What is kept of the call that a stream came with.
+struct Call {
+    /// Names the stream in the log and to its client.
+    request_id: String,
+    peer: Option<SocketAddr>,
+    /// Nothing is logged: it is one of too many.
+    quiet: AtomicBool,
 }
 
 fn health() -> (HealthReporter, HealthServer<HealthService>) {

@@ -2,6 +2,8 @@
 
 use std::sync::Arc;
 
+use axum::http::HeaderMap;
+use bytes::Bytes;
 use codeq_core::command::NewTask;
 use codeq_engine::request::Answer as EngineAnswer;
 use codeq_proto::producer::producer_event::Event;
@@ -11,12 +13,11 @@ use codeq_proto::producer::{
     ServerEvent,
 };
 use tonic::Status;
-use tonic::metadata::MetadataMap;
 
-use super::convert;
 use super::events::Events;
 use super::hello;
 use super::session::{After, Begun, Opened, Protocol, Slots, check_rate};
+use super::{Call, convert};
 use crate::auth::{Principal, Role};
 use crate::http::{App, json};
 use crate::limits::LimitScope;
@@ -27,7 +28,8 @@ use crate::service::{Kind, ServiceError};
 /// Opens a stream: waits for its Hello.
 pub(super) async fn open(
     app: Arc<App>,
-    metadata: MetadataMap,
+    call: Arc<Call>,
+    metadata: HeaderMap,
     mut events: Events<ProducerEvent>,
 ) -> Result<Opened<Producer>, Status> {
     let hello = hello::first(&app, &mut events, |event: ProducerEvent| match event.event {
@@ -37,7 +39,9 @@ pub(super) async fn open(
     let token = hello.await?.token;
     let text = |name| metadata.get(name).and_then(|value| value.to_str().ok());
     let trace = trace::parse(text("traceparent"), text("tracestate"));
-    let (caller, withdrawn) = hello::authenticate(&app, &token, metadata, Role::Producer).await?;
+    let token = hello::Token { hello: &token, metadata: &metadata };
+    let (caller, withdrawn) =
+        token.bearer(&app, &call, Producer::SERVICE, Role::Producer).await?;
     let (tenant_id, subject) = (caller.tenant.to_string(), caller.subject.to_string());
     let ack = answer(Answer::HelloAck(HelloAck { tenant_id, subject }));
     let protocol = Producer { app, caller: Arc::new(caller), trace, command: "".into() };
@@ -86,10 +90,22 @@ impl Protocol for Producer {
     fn answered(
         &mut self,
         event: &mut Created,
-        _: u16,
+        index: u16,
         answer: EngineAnswer,
     ) -> After<ServerEvent> {
-        After::Answer(std::mem::replace(event, Created::One(0)).ack(enqueued(answer)))
+        match event {
+            Created::One(seq) => After::Answer(acknowledge(*seq, one(enqueued(answer)))),
+            Created::Batch { acks, parts, missing } => {
+                if let Some(part) = parts.get_mut(usize::from(index)) {
+                    fill(acks, std::mem::take(part), enqueued(answer));
+                }
+                *missing -= 1;
+                if *missing > 0 {
+                    return After::More;
+                }
+                After::Answer(acknowledge_all(std::mem::take(acks)))
+            }
+        }
     }
 }
 
@@ -97,88 +113,96 @@ impl Protocol for Producer {
 pub(super) enum Created {
     /// The number of a single one.
     One(u64),
-    /// The numbers of a batch, and what is wrong with those that were not even posted.
-    Batch(Vec<(u64, Option<ServiceError>)>),
+    /// The acknowledgements of a batch as far as they are there; for each part that was posted, whose are not; and
+    /// how many parts have no answer.
+    Batch { acks: Vec<CreateAck>, parts: Vec<Places>, missing: usize },
 }
 
-impl Created {
-    fn ack(self, made: Result<Vec<Result<Made, ServiceError>>, ServiceError>) -> ServerEvent {
-        let mut made = made.map(Vec::into_iter);
-        let mut next = || match &mut made {
-            Ok(made) => made.next().unwrap_or(Err(ServiceError::unexpected())),
-            Err(error) => Err(error.clone()),
-        };
-        answer(match self {
-            Created::One(seq) => Answer::CreateAck(ack(seq, next())),
-            Created::Batch(tasks) => {
-                let acks = tasks
-                    .into_iter()
-                    .map(|(seq, refused)| ack(seq, refused.map_or_else(&mut next, Err)));
-                Answer::CreateAckBatch(CreateAckBatch { acks: acks.collect() })
-            }
-        })
-    }
+/// Where in a batch the tasks of a part are.
+type Places = Vec<usize>;
+
+/// A batch that has been read: the acknowledgements of what cannot be made, and the rest in parts.
+struct Batch {
+    acks: Vec<CreateAck>,
+    parts: Vec<(Places, Vec<NewTask>)>,
 }
 
 impl Producer {
     fn create(&mut self, create: CreateTask, slots: &mut Slots<'_>) -> Begun<Producer> {
-        let (created, bytes) = (Created::One(create.seq), weight(&create));
-        match self.check_rate().and_then(|()| self.new_task(create)) {
-            Ok(task) => self.post(vec![task], created, bytes, slots),
-            Err(error) => Begun::Answered(created.ack(Err(error))),
+        let (seq, bytes) = (create.seq, weight(&create));
+        let task = match self.check_rate().and_then(|()| self.new_task(create)) {
+            Ok(task) => task,
+            Err(error) => return Begun::Answered(acknowledge(seq, Err(error))),
+        };
+        let service = &self.app.service;
+        if service.posts_enqueue(1) {
+            let reply = slots.reply.reply(0);
+            slots.out.push(service.enqueue_request(&self.caller, vec![task], reply));
+            return Begun::Posted(Created::One(seq), bytes);
         }
+        let (app, caller) = (Arc::clone(&self.app), Arc::clone(&self.caller));
+        let made = async move { acknowledge(seq, app.service.enqueue(&caller, task).await) };
+        Begun::Acknowledged(Box::pin(made), bytes)
     }
 
     fn create_batch(&mut self, batch: CreateTaskBatch, slots: &mut Slots<'_>) -> Begun<Producer> {
         let bytes = batch.tasks.iter().map(weight).sum();
-        if batch.tasks.is_empty() {
-            return Begun::Answered(Created::Batch(Vec::new()).ack(Ok(Vec::new())));
-        }
+        let Batch { acks, parts } = self.read_batch(batch.tasks);
         let service = &self.app.service;
-        if let Err(error) = self.check_rate().and_then(|()| service.check_batch(batch.tasks.len()))
-        {
-            let tasks = batch.tasks.iter().map(|task| (task.seq, None));
-            return Begun::Answered(Created::Batch(tasks.collect()).ack(Err(error)));
-        }
-        // What cannot even be read is answered in its place; the rest goes on.
-        let mut tasks = Vec::with_capacity(batch.tasks.len());
-        let mut created = Vec::with_capacity(batch.tasks.len());
-        for create in batch.tasks {
-            let seq = create.seq;
-            match self.new_task(create) {
-                Ok(task) => {
-                    tasks.push(task);
-                    created.push((seq, None));
+        let longest = parts.iter().map(|(_, tasks)| tasks.len()).max();
+        let Some(longest) = longest else {
+            return Begun::Answered(acknowledge_all(acks));
+        };
+        if !service.posts_enqueue(longest) {
+            let (app, caller) = (Arc::clone(&self.app), Arc::clone(&self.caller));
+            let made = async move {
+                let mut acks = acks;
+                for (places, tasks) in parts {
+                    let made = app.service.enqueue_batch(&caller, tasks, false).await;
+                    fill(&mut acks, places, made);
                 }
-                Err(error) => created.push((seq, Some(error))),
-            }
+                acknowledge_all(acks)
+            };
+            return Begun::Acknowledged(Box::pin(made), bytes);
         }
-        if tasks.is_empty() {
-            return Begun::Answered(Created::Batch(created).ack(Ok(Vec::new())));
+        let mut posted = Vec::with_capacity(parts.len());
+        for (index, (places, tasks)) in (0..).zip(parts) {
+            let reply = slots.reply.reply(index);
+            slots.out.push(service.enqueue_request(&self.caller, tasks, reply));
+            posted.push(places);
         }
-        self.post(tasks, Created::Batch(created), bytes, slots)
+        let missing = posted.len();
+        Begun::Posted(Created::Batch { acks, parts: posted, missing }, bytes)
     }
 
-    fn post(
-        &self,
-        tasks: Vec<NewTask>,
-        created: Created,
-        bytes: usize,
-        slots: &mut Slots<'_>,
-    ) -> Begun<Producer> {
-        match self.app.service.enqueue_request(&self.caller, tasks, slots.reply.reply(0)) {
-            Ok(request) => {
-                slots.out.push(request);
-                Begun::Posted(created, bytes)
+    /// Reads a batch in parts that are no longer than a batch over HTTP may be; each draws one token of the tenant's
+    /// rate. What cannot be made is answered in its place; the rest goes on.
+    fn read_batch(&mut self, creates: Vec<CreateTask>) -> Batch {
+        let len = creates.len();
+        let max = self.app.service.batch_max();
+        let mut acks = Vec::with_capacity(len);
+        let mut parts = Vec::with_capacity(len.div_ceil(max));
+        let mut creates = creates.into_iter();
+        while creates.len() > 0 {
+            let size = creates.len().min(max);
+            let allowed = self.check_rate();
+            let (mut places, mut tasks) = (Vec::with_capacity(size), Vec::with_capacity(size));
+            for create in creates.by_ref().take(size) {
+                let seq = create.seq;
+                match allowed.clone().and_then(|()| self.new_task(create)) {
+                    Ok(task) => {
+                        places.push(acks.len());
+                        tasks.push(task);
+                        acks.push(CreateAck { seq, ..CreateAck::default() });
+                    }
+                    Err(error) => acks.push(ack(seq, Err(error))),
+                }
             }
-            Err(tasks) => {
-                let (app, caller) = (Arc::clone(&self.app), Arc::clone(&self.caller));
-                let made = async move {
-                    created.ack(app.service.enqueue_batch(&caller, tasks, false).await)
-                };
-                Begun::Acknowledged(Box::pin(made), bytes)
+            if !tasks.is_empty() {
+                parts.push((places, tasks));
             }
         }
+        Batch { acks, parts }
     }
 
     fn check_rate(&self) -> Result<(), ServiceError> {
@@ -186,14 +210,19 @@ impl Producer {
     }
 
     fn new_task(&mut self, create: CreateTask) -> Result<NewTask, ServiceError> {
-        json::check_payload(&create.payload)?;
+        let payload = match create.payload {
+            // What codeQ's clients send for a task that needs none.
+            payload if payload.is_empty() => Bytes::from_static(b"null"),
+            payload => payload,
+        };
+        json::check_payload(&payload)?;
         if *self.command != *create.command {
             self.command = create.command.into();
         }
         let (trace_parent, trace_state) = self.trace_of(&create.trace_parent, &create.trace_state);
         let draft = Draft {
             command: Arc::clone(&self.command),
-            payload: create.payload,
+            payload,
             priority: i64::from(create.priority),
             max_attempts: i64::from(create.max_attempts),
             webhook: text(create.webhook),
@@ -226,6 +255,35 @@ fn weight(create: &CreateTask) -> usize {
 
 fn text(text: String) -> Option<Arc<str>> {
     (!text.is_empty()).then(|| text.into())
+}
+
+type MadeAll = Result<Vec<Result<Made, ServiceError>>, ServiceError>;
+
+/// What became of the only task of an enqueue.
+fn one(made: MadeAll) -> Result<Made, ServiceError> {
+    made?.pop().unwrap_or_else(|| Err(ServiceError::unexpected()))
+}
+
+/// Writes what became of a part into the acknowledgements of its tasks.
+fn fill(acks: &mut [CreateAck], places: Places, made: MadeAll) {
+    let mut made = made.map(Vec::into_iter);
+    for place in places {
+        let made = match &mut made {
+            Ok(made) => made.next().unwrap_or_else(|| Err(ServiceError::unexpected())),
+            Err(error) => Err(error.clone()),
+        };
+        if let Some(slot) = acks.get_mut(place) {
+            *slot = ack(slot.seq, made);
+        }
+    }
+}
+
+fn acknowledge(seq: u64, made: Result<Made, ServiceError>) -> ServerEvent {
+    answer(Answer::CreateAck(ack(seq, made)))
+}
+
+fn acknowledge_all(acks: Vec<CreateAck>) -> ServerEvent {
+    answer(Answer::CreateAckBatch(CreateAckBatch { acks }))
 }
 
 fn ack(seq: u64, made: Result<Made, ServiceError>) -> CreateAck {

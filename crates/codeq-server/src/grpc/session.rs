@@ -6,6 +6,7 @@
 use std::collections::VecDeque;
 use std::pin::Pin;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
@@ -17,13 +18,14 @@ use futures_util::stream::{FuturesUnordered, Stream, StreamExt};
 use tokio::time::{Sleep, sleep};
 use tonic::{Code, Status};
 
+use super::Call;
 use super::events::Events;
 use super::hello::Withdrawn;
 use super::mail::{Posted, Slot};
 use crate::auth::{Principal, SKEW_SECONDS, shown};
 use crate::http::App;
 use crate::limits::LimitScope;
-use crate::limits::budget::{HeldFor, Hold, Share};
+use crate::limits::budget::{Connection, HeldFor, Hold, Share};
 use crate::net::H2_STREAM_WINDOW;
 use crate::service::ServiceError;
 
@@ -124,6 +126,8 @@ pub(super) struct Opened<P: Protocol> {
 /// One stream.
 pub(super) struct Session<P: Protocol> {
     state: State<P>,
+    /// What it comes over, if that is known.
+    connection: Option<Arc<Connection>>,
     tally: Tally,
 }
 
@@ -147,7 +151,7 @@ struct Open<P: Protocol> {
     /// Runs while none of them is posted.
     rest: Option<Pin<Box<Sleep>>>,
     acks: FuturesUnordered<BoxFuture<'static, (P::Out, usize)>>,
-    /// What can end the stream: the server's stop, the token's end or withdrawal.
+    /// What can end the stream: the server's stop, the token's withdrawal, and its end if it is to.
     endings: FuturesUnordered<BoxFuture<'static, Ending>>,
     ending: Option<Ending>,
     /// Of events whose acknowledgement is due.
@@ -178,6 +182,7 @@ impl Ending {
 /// What is said of a stream when it is over.
 struct Tally {
     app: Arc<App>,
+    call: Arc<Call>,
     service: &'static str,
     start: Instant,
     caller: Option<(Arc<str>, Arc<str>)>,
@@ -189,6 +194,8 @@ impl<P: Protocol> Session<P> {
     /// A stream whose Hello is still to come.
     pub(super) fn new(
         app: Arc<App>,
+        connection: Option<Arc<Connection>>,
+        call: Arc<Call>,
         opening: impl Future<Output = Result<Opened<P>, Status>> + Send + 'static,
     ) -> Session<P> {
         app.metrics.stream_opened(P::SERVICE);
@@ -203,13 +210,14 @@ impl<P: Protocol> Session<P> {
         };
         let tally = Tally {
             app,
+            call,
             service: P::SERVICE,
             start: Instant::now(),
             caller: None,
             events: 0,
             code: Code::Cancelled,
         };
-        Session { state: State::Opening(Box::pin(opening)), tally }
+        Session { state: State::Opening(Box::pin(opening)), connection, tally }
     }
 
     fn close(&mut self, status: Status) -> Poll<Option<Result<P::Out, Status>>> {
@@ -232,7 +240,7 @@ impl<P: Protocol> Stream for Session<P> {
                     let caller = protocol.caller();
                     this.tally.caller = Some((caller.tenant.clone(), caller.subject.clone()));
                     let app = Arc::clone(&this.tally.app);
-                    let share = app.budget.tenant(&caller.tenant);
+                    let share = app.budget.tenant(&caller.tenant).on(this.connection.as_ref());
                     if let Err(status) = events.admit(&share) {
                         return this.close(status);
                     }
@@ -256,14 +264,16 @@ impl<P: Protocol> Stream for Session<P> {
 }
 
 impl<P: Protocol> Open<P> {
-    fn new(app: Arc<App>, protocol: P, events: Events<P::In>, share: &Arc<Share>) -> Open<P> {
+    fn new(app: Arc<App>, protocol: P, events: Events<P::In>, share: &Share) -> Open<P> {
         let engine = Arc::clone(&app.service.engine);
+        let ends_at_expiry = app.edge.end_streams_at_expiry;
         let endings: FuturesUnordered<BoxFuture<'static, Ending>> = FuturesUnordered::new();
         endings.push(Box::pin(async move {
             app.service.drained().await;
             Ending::Drain
         }));
-        if let Some(expires_at) = protocol.caller().expires_at {
+        let expires_at = protocol.caller().expires_at;
+        if let Some(expires_at) = expires_at.filter(|_| ends_at_expiry) {
             let end = UNIX_EPOCH + Duration::from_secs(expires_at.saturating_add(SKEW_SECONDS));
             let left = end.duration_since(SystemTime::now()).unwrap_or_default();
             endings.push(Box::pin(async move {
@@ -514,11 +524,15 @@ impl<P: Protocol> Open<P> {
 impl Drop for Tally {
     fn drop(&mut self) {
         self.app.metrics.stream_closed(self.service, self.code as i32, self.events);
+        if self.call.quiet.load(Ordering::Relaxed) {
+            return;
+        }
         let took_ms = (self.start.elapsed().as_secs_f64() * 1_000.0).round();
         let tenant = self.caller.as_ref().map(|(tenant, _)| &**tenant);
         let subject = self.caller.as_ref().map(|(_, subject)| shown(subject));
         tracing::info!(
             target: "codeq::grpc",
+            request_id = %self.call.request_id,
             service = self.service,
             code = ?self.code,
             events = self.events,

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use axum::http::HeaderMap;
 use codeq_core::command::{Claim, Command, Millis};
 use codeq_core::names::check_worker;
 use codeq_core::reply::{Reply, Returned};
@@ -18,12 +19,11 @@ use codeq_proto::worker::{
 use futures_util::future::BoxFuture;
 use tokio::task::AbortHandle;
 use tonic::Status;
-use tonic::metadata::MetadataMap;
 
-use super::convert;
 use super::events::Events;
 use super::hello;
 use super::session::{After, Begun, Opened, Protocol, Slots, check_rate};
+use super::{Call, convert};
 use crate::auth::{Principal, Role, Scope, instance, shown};
 use crate::http::{App, json};
 use crate::limits::LimitScope;
@@ -44,7 +44,8 @@ const BASE: usize = 256;
 /// Opens a stream: waits for its Hello.
 pub(super) async fn open(
     app: Arc<App>,
-    metadata: MetadataMap,
+    call: Arc<Call>,
+    metadata: HeaderMap,
     mut events: Events<WorkerEvent>,
 ) -> Result<Opened<Worker>, Status> {
     let hello = hello::first(&app, &mut events, |event: WorkerEvent| match event.event {
@@ -52,7 +53,9 @@ pub(super) async fn open(
         _ => None,
     });
     let Hello { token, worker_id } = hello.await?;
-    let (mut caller, withdrawn) = hello::authenticate(&app, &token, metadata, Role::Worker).await?;
+    let token = hello::Token { hello: &token, metadata: &metadata };
+    let (mut caller, withdrawn) =
+        token.bearer(&app, &call, Worker::SERVICE, Role::Worker).await?;
     if !worker_id.is_empty() && *worker_id != *caller.subject {
         caller.subject = instance(&caller.subject, &worker_id).into();
         let invalid = |_| Status::invalid_argument("worker_id is too long or not printable");
@@ -266,27 +269,19 @@ impl Worker {
         if batch.results.is_empty() {
             return Begun::Answered(answer_batch(Vec::new()));
         }
+        if let Err(error) = self.caller.needs(Scope::Result) {
+            return Begun::Answered(refusal(&error));
+        }
         let bytes = batch.results.iter().map(|result| BASE + result.result_json.len()).sum();
         let requests: Vec<_> = batch.results.into_iter().map(submit_request).collect();
         let service = &self.app.service;
-        let allowed = self.caller.needs(Scope::Result);
-        let allowed = allowed
-            .and_then(|()| check_worker_rate(&self.app, &self.caller, "submitResults"))
-            .and_then(|()| service.check_batch(requests.len()));
-        if let Err(error) = allowed {
-            if is_denied(&error) {
-                return Begun::Answered(refusal(&error));
-            }
+        let plain = requests.iter().all(|(_, request)| request.is_plain());
+        if !plain || requests.len() > service.batch_max() {
+            return self.start(bytes, |app, caller| submit_in_parts(app, caller, requests));
+        }
+        if let Err(error) = check_worker_rate(&self.app, &self.caller, "submitResults") {
             let acks = requests.into_iter().map(|(id, _)| result_ack(id, Some(&error)));
             return Begun::Answered(answer_batch(acks.collect()));
-        }
-        if !requests.iter().all(|(_, request)| request.is_plain()) {
-            return self.start(bytes, |app, caller| async move {
-                let done = app.service.submit_batch(&caller, requests).await;
-                let done = done.unwrap_or_default().into_iter();
-                let acks = done.map(|(id, done)| result_ack(id, done.err().as_ref()));
-                answer_batch(acks.collect())
-            });
         }
         let mut acks = Vec::with_capacity(requests.len());
         let mut missing = 0;
@@ -389,6 +384,28 @@ impl Worker {
             answer(Answer::AbandonAck(ack))
         })
     }
+}
+
+/// Submits in parts that are no longer than a batch over HTTP may be, one after the other; each draws one token of the
+/// tenant's rate.
+async fn submit_in_parts(
+    app: Arc<App>,
+    caller: Arc<Principal>,
+    requests: Vec<(String, SubmitRequest)>,
+) -> ServerEvent {
+    let max = app.service.batch_max();
+    let mut acks = Vec::with_capacity(requests.len());
+    let mut requests = requests.into_iter();
+    while requests.len() > 0 {
+        let part: Vec<_> = requests.by_ref().take(max).collect();
+        if let Err(error) = check_worker_rate(&app, &caller, "submitResults") {
+            acks.extend(part.into_iter().map(|(id, _)| result_ack(id, Some(&error))));
+            continue;
+        }
+        let done = app.service.submit_all(&caller, part).await;
+        acks.extend(done.into_iter().map(|(id, done)| result_ack(id, done.err().as_ref())));
+    }
+    answer_batch(acks)
 }
 
 /// Returns when the tenant may ask again.

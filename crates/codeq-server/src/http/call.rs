@@ -45,7 +45,7 @@ pub struct Call {
     /// Where the request comes from.
     pub peer: Option<std::net::IpAddr>,
     /// The bytes that may be held for the caller.
-    pub share: Arc<Share>,
+    pub share: Share,
 }
 
 impl Call {

@@ -1,5 +1,6 @@
 //! What is the same for every request.
 
+use std::net::SocketAddr;
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -14,10 +15,10 @@ use futures_util::FutureExt;
 use tracing::Instrument;
 
 use super::call::{Call, nobody};
-use super::problem::Problem;
+use super::problem::{Challenge, Problem};
 use super::routes::{Access, BodyLimit, Route, Verb};
 use super::{App, answer, body};
-use crate::auth::{Principal, Role, bearer_token};
+use crate::auth::{AuthError, Principal, Role, bearer_token};
 use crate::limits::budget::{HeldFor, Hold, Share};
 use crate::limits::{Allowance, LimitScope};
 use crate::net::Peer;
@@ -28,7 +29,8 @@ use crate::service::{Kind, ServiceError};
 /// What a request takes beside its body and a long answer.
 const REQUEST_BYTES: usize = 4 << 10;
 
-const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
+/// Names a request in the log and to its client.
+pub const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 const RATE_LIMIT: HeaderName = HeaderName::from_static("ratelimit");
 const RATE_LIMIT_POLICY: HeaderName = HeaderName::from_static("ratelimit-policy");
 
@@ -42,7 +44,10 @@ struct Seen {
     tenant: Option<Arc<str>>,
     subject: Option<Arc<str>>,
     code: &'static str,
-    share: Option<Arc<Share>>,
+    peer: Option<SocketAddr>,
+    /// Nothing is logged: it is one of too many.
+    quiet: bool,
+    share: Option<Share>,
     allowance: Option<(LimitScope, Allowance)>,
 }
 
@@ -57,6 +62,8 @@ impl Seen {
             tenant: None,
             subject: None,
             code: "",
+            peer: request.extensions().get::<Peer>().map(|peer| peer.addr),
+            quiet: false,
             share: None,
             allowance: None,
         }
@@ -97,8 +104,10 @@ async fn serve(
     // A body that nobody reads is not kept either.
     let body = Some(body).filter(|_| route.body != BodyLimit::None);
     let caller = admit(app, route, &parts.headers, seen).await?;
-    let (share, hold) = hold_request(app, route, &caller)?;
-    seen.share = Some(Arc::clone(&share)).filter(|_| route.access != Access::Open);
+    let peer = parts.extensions.get::<Peer>();
+    let (share, hold) = hold_request(app, route, &caller, peer)?;
+    let peer = peer.map(|peer| peer.addr.ip());
+    seen.share = Some(share.clone()).filter(|_| route.access != Access::Open);
     let (name, second) = path_params(&mut parts).await?;
     let max = match route.body {
         BodyLimit::Batch => app.edge.batch_body_max,
@@ -114,7 +123,7 @@ async fn serve(
         name,
         second,
         query: parts.uri.query().unwrap_or_default().to_owned(),
-        peer: parts.extensions.get::<Peer>().map(|peer| peer.0.ip()),
+        peer,
         headers: parts.headers,
         body,
         trace,
@@ -128,13 +137,14 @@ fn hold_request(
     app: &App,
     route: &Route,
     caller: &Principal,
-) -> Result<(Arc<Share>, Hold), Problem> {
+    peer: Option<&Peer>,
+) -> Result<(Share, Hold), Problem> {
     if route.access == Access::Open {
-        let share = Arc::clone(app.budget.strangers());
+        let share = app.budget.strangers();
         let hold = share.hold_anyway(HeldFor::Requests, REQUEST_BYTES);
         return Ok((share, hold));
     }
-    let share = app.budget.tenant(&caller.tenant);
+    let share = app.budget.tenant(&caller.tenant).on(peer.map(|peer| &peer.held));
     let hold = share.hold(HeldFor::Requests, REQUEST_BYTES).ok_or_else(ServiceError::overloaded)?;
     Ok((share, hold))
 }
@@ -167,7 +177,11 @@ async fn admit(
         Access::Producer => Role::Producer,
         Access::Worker(_) => Role::Worker,
     };
-    let caller = app.auth.authenticate(bearer_token(headers)?, role).await?;
+    let caller = match bearer_token(headers) {
+        Ok(token) => app.auth.authenticate(token, role).await,
+        Err(error) => Err(error),
+    };
+    let caller = caller.map_err(|error| not_let_in(app, route, seen, error))?;
     seen.tenant = Some(Arc::clone(&caller.tenant));
     seen.subject = Some(Arc::clone(&caller.subject));
     match route.access {
@@ -190,6 +204,36 @@ async fn admit(
         }
     }
     Ok(caller)
+}
+
+/// What a caller is told who is not let in, and what the log says about it.
+fn not_let_in(app: &App, route: &Route, seen: &mut Seen, error: AuthError) -> Problem {
+    if let Some(refusal) = error.refusal() {
+        let unlogged = app.metrics.token_refused(refusal.reason);
+        seen.quiet = unlogged.is_none();
+        if let Some(unlogged) = unlogged {
+            tracing::warn!(
+                target: "codeq::auth",
+                request_id = %seen.request_id,
+                method = %seen.method,
+                path = seen.path,
+                peer = seen.peer.map(tracing::field::display),
+                reason = refusal.reason.name(),
+                detail = refusal.detail,
+                unlogged,
+                "a token was refused"
+            );
+        }
+    }
+    let scope = match (&error, route.access) {
+        (AuthError::Forbidden(_), Access::Worker(scope)) => Some(scope.name()),
+        _ => None,
+    };
+    let problem = Problem::from(error);
+    match scope {
+        Some(_) => Problem { challenge: Some(Challenge::Scope(scope)), ..problem },
+        None => problem,
+    }
 }
 
 /// The variable parts of the path, decoded: none, one or two.
@@ -222,7 +266,9 @@ fn finish(app: &App, seen: &mut Seen, answer: Result<Response, Problem>) -> Resp
     let took = seen.start.elapsed();
     let status = response.status();
     app.metrics.answered(seen.operation, &seen.method, status.as_u16(), took);
-    log(seen, status, took);
+    if !seen.quiet {
+        log(seen, status, took);
+    }
     response
 }
 
@@ -262,7 +308,7 @@ fn trace_context(headers: &HeaderMap) -> Option<TraceContext> {
 }
 
 /// The client's request id if it is sane, or a new one.
-fn request_id(headers: &HeaderMap) -> String {
+pub fn request_id(headers: &HeaderMap) -> String {
     const LONGEST: usize = 128;
     let theirs = headers.get(REQUEST_ID).and_then(|id| id.to_str().ok());
     let sane = |id: &&str| {

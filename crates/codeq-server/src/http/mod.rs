@@ -91,6 +91,8 @@ pub struct Edge {
     pub body_timeout: Duration,
     /// `/metrics` answers everybody, not only loopback.
     pub metrics_public: bool,
+    /// A stream ends when its token does.
+    pub end_streams_at_expiry: bool,
 }
 
 impl Edge {
@@ -101,6 +103,7 @@ impl Edge {
             batch_body_max: config.http.max_batch_body_bytes,
             body_timeout: Duration::from_secs(config.http.body_timeout_seconds),
             metrics_public: config.metrics.public,
+            end_streams_at_expiry: config.auth.end_streams_at_expiry,
         }
     }
 }

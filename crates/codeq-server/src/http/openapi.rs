@@ -10,7 +10,6 @@ use std::sync::LazyLock;
 use serde_json::{Map, Value, json};
 
 use super::routes::{Access, BodyLimit, ROUTES, Route, Verb};
-use crate::auth::Scope;
 use operation::{Operation, set};
 
 pub mod codes;
@@ -148,7 +147,7 @@ fn operation(route: &Route, about: Operation) -> Value {
         "responses": answers,
     });
     if let Access::Worker(needed) = route.access {
-        set(&mut document, "x-codeq-scope", json!(scope(needed)));
+        set(&mut document, "x-codeq-scope", json!(needed.name()));
     }
     if !about.parameters.is_empty() {
         set(&mut document, "parameters", Value::Array(about.parameters));
@@ -201,17 +200,6 @@ fn access(access: Access) -> &'static str {
     }
 }
 
-fn scope(scope: Scope) -> &'static str {
-    match scope {
-        Scope::Claim => "codeq:claim",
-        Scope::Heartbeat => "codeq:heartbeat",
-        Scope::Abandon => "codeq:abandon",
-        Scope::Nack => "codeq:nack",
-        Scope::Result => "codeq:result",
-        Scope::Subscribe => "codeq:subscribe",
-    }
-}
-
 fn security(access: Access) -> Value {
     let either = |role: &[&str]| json!([{ "producer": role }, { "worker": role }]);
     match access {
@@ -220,6 +208,6 @@ fn security(access: Access) -> Value {
         Access::Admin => either(&["codeq:admin"]),
         Access::Operator => either(&["codeq:operator"]),
         Access::Producer => json!([{ "producer": [] }]),
-        Access::Worker(needed) => json!([{ "worker": [scope(needed)] }]),
+        Access::Worker(needed) => json!([{ "worker": [needed.name()] }]),
     }
 }

@@ -1,4 +1,5 @@
-//! Errors on the wire: `application/problem+json` (RFC 9457).
+//! Errors on the wire: `application/problem+json` (RFC 9457), with what is wrong with the token in `WWW-Authenticate`
+//! (RFC 6750).
 
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::Response;
@@ -17,6 +18,34 @@ pub struct Problem {
     pub error: ServiceError,
     /// The connection cannot be used again: what is left of the body must not be taken for a request.
     pub close: bool,
+    /// What is wrong with the token, if that is what is wrong.
+    pub challenge: Option<Challenge>,
+}
+
+/// What `WWW-Authenticate` says. Without it a 401 asks for a token and says no more.
+#[derive(Debug, Clone, Copy)]
+pub enum Challenge {
+    /// The token is no good.
+    Invalid(&'static str),
+    /// It does not reach that far.
+    Scope(Option<&'static str>),
+}
+
+impl Challenge {
+    fn header(challenge: Option<Challenge>) -> Option<HeaderValue> {
+        const REALM: &str = "Bearer realm=\"codeq\"";
+        let text = match challenge {
+            None => REALM.to_owned(),
+            Some(Challenge::Invalid(why)) => {
+                format!("{REALM}, error=\"invalid_token\", error_description=\"{why}\"")
+            }
+            Some(Challenge::Scope(None)) => format!("{REALM}, error=\"insufficient_scope\""),
+            Some(Challenge::Scope(Some(scope))) => {
+                format!("{REALM}, error=\"insufficient_scope\", scope=\"{scope}\"")
+            }
+        };
+        HeaderValue::from_str(&text).ok()
+    }
 }
 
 #[derive(Serialize)]
@@ -43,7 +72,8 @@ impl Problem {
     /// A refusal of the edge itself.
     pub fn edge(status: StatusCode, code: &'static str, error: &'static str) -> Problem {
         // The class is for other protocols; the status is decided here.
-        Problem { status, error: ServiceError::invalid(code, error), close: false }
+        let error = ServiceError::invalid(code, error);
+        Problem { status, error, close: false, challenge: None }
     }
 
     /// With more than the short text says.
@@ -54,7 +84,7 @@ impl Problem {
 
     /// The answer.
     pub fn into_response(self, request_id: &str, operation: &'static str) -> Response {
-        let Problem { status, error, close } = self;
+        let Problem { status, error, close, challenge } = self;
         let limited = status == StatusCode::TOO_MANY_REQUESTS;
         let body = Body {
             r#type: format!("/docs#{}", error.code),
@@ -74,12 +104,8 @@ impl Problem {
         if let Some(seconds) = error.retry_after {
             headers.insert(header::RETRY_AFTER, HeaderValue::from(seconds));
         }
-        if status == StatusCode::UNAUTHORIZED {
-            let challenge = if error.code == "missing_token" {
-                HeaderValue::from_static("Bearer realm=\"codeq\"")
-            } else {
-                HeaderValue::from_static("Bearer realm=\"codeq\", error=\"invalid_token\"")
-            };
+        let asks = status == StatusCode::UNAUTHORIZED || challenge.is_some();
+        if let Some(challenge) = Challenge::header(challenge).filter(|_| asks) {
             headers.insert(header::WWW_AUTHENTICATE, challenge);
         }
         if close {
@@ -103,7 +129,8 @@ impl From<ServiceError> for Problem {
             Kind::Unavailable => StatusCode::SERVICE_UNAVAILABLE,
             Kind::Internal => StatusCode::INTERNAL_SERVER_ERROR,
         };
-        Problem { status, error, close: false }
+        let challenge = error.needs.map(|scope| Challenge::Scope(Some(scope)));
+        Problem { status, error, close: false, challenge }
     }
 }
 
@@ -114,10 +141,15 @@ impl From<AuthError> for Problem {
             AuthError::Missing => {
                 ServiceError::new(Kind::Unauthenticated, "missing_token", text).into()
             }
-            AuthError::Invalid(_) => {
-                ServiceError::new(Kind::Unauthenticated, "invalid_token", text).into()
+            AuthError::Invalid(refusal) => {
+                let error = ServiceError::new(Kind::Unauthenticated, "invalid_token", text);
+                let challenge = Some(Challenge::Invalid(refusal.told()));
+                Problem { challenge, ..error.detail(refusal.told()).into() }
             }
-            AuthError::Forbidden(_) => ServiceError::new(Kind::Forbidden, "forbidden", text).into(),
+            AuthError::Forbidden(_) => {
+                let error = ServiceError::new(Kind::Forbidden, "forbidden", text);
+                Problem { challenge: Some(Challenge::Scope(None)), ..error.into() }
+            }
             AuthError::Unavailable => {
                 let refused = ServiceError::new(Kind::Unavailable, "identity_unavailable", text);
                 ServiceError { retry_after: Some(5), ..refused }.into()

@@ -2,11 +2,14 @@
 //! waits for work. What is beyond a bound is slowed or refused before it takes memory.
 //!
 //! ```text
-//! process ─┬─ tenant: half of the process's bytes at most ─┬─ a request, an answer, a stream
-//!          └─ strangers: those without a token yet         └─ …
+//! process ─┬─ tenant: half of the process's bytes at most ─┬─ connection: three quarters of that ─┬─ a request, an
+//!          └─ strangers: those without a token yet         └─ …                                   │  answer, a stream
+//!                                                                                                 └─ …
 //! ```
 //!
-//! Counting takes two additions and no lock. A stream counts in steps, so that most of its messages cost nothing here.
+//! Strangers are not counted by connection: a stream has 16 KiB for its Hello, and HTTP/2's settings allow 256 streams
+//! on a connection, so that is 4 MiB.
+//! Counting takes a few additions and no lock. A stream counts in steps, so that most of its messages cost nothing here.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -60,22 +63,46 @@ impl Totals {
 #[derive(Debug)]
 pub struct Budget {
     totals: Arc<Totals>,
-    strangers: Arc<Share>,
-    tenants: RwLock<HashMap<Arc<str>, Arc<Share>>>,
+    strangers: Arc<Owner>,
+    tenants: RwLock<HashMap<Arc<str>, Arc<Owner>>>,
 }
 
-/// The bytes that one tenant may have held, or all who have shown no token yet.
+/// The bytes of one tenant, or of all who have shown no token yet.
 #[derive(Debug)]
-pub struct Share {
+struct Owner {
     totals: Arc<Totals>,
     limit: usize,
     bytes: AtomicUsize,
 }
 
+impl Owner {
+    fn new(totals: &Arc<Totals>, limit: usize) -> Arc<Owner> {
+        Arc::new(Owner { totals: Arc::clone(totals), limit, bytes: AtomicUsize::new(0) })
+    }
+
+    /// What one connection may have of it: a quarter stays for the others, and one body of the largest size has
+    /// room in the rest.
+    fn connection_limit(&self) -> usize {
+        self.limit / 4 * 3
+    }
+}
+
+/// The bytes that are held for one connection, whoever its requests are from.
+#[derive(Debug, Default)]
+pub struct Connection(AtomicUsize);
+
+/// The bytes that one tenant may have held, or all who have shown no token yet; and of these the part of one
+/// connection, if it is known.
+#[derive(Debug, Clone)]
+pub struct Share {
+    owner: Arc<Owner>,
+    connection: Option<Arc<Connection>>,
+}
+
 /// Bytes that are held. They are free again when this is dropped.
 #[derive(Debug)]
 pub struct Hold {
-    share: Arc<Share>,
+    share: Share,
     kind: HeldFor,
     bytes: usize,
 }
@@ -86,27 +113,28 @@ impl Budget {
         let totals =
             Arc::new(Totals { limit, bytes: AtomicUsize::new(0), kinds: Default::default() });
         // Nobody without a token has a use for more than a Hello.
-        let strangers = Arc::new(Share::new(&totals, limit / 8));
+        let strangers = Owner::new(&totals, limit / 8);
         Budget { totals, strangers, tenants: RwLock::default() }
     }
 
     /// The share of those who have shown no token yet.
-    pub fn strangers(&self) -> &Arc<Share> {
-        &self.strangers
+    pub fn strangers(&self) -> Share {
+        Share { owner: Arc::clone(&self.strangers), connection: None }
     }
 
     /// The share of a tenant: half of all.
-    pub fn tenant(&self, tenant: &Arc<str>) -> Arc<Share> {
-        if let Some(share) = self.tenants.read().get(tenant) {
-            return Arc::clone(share);
+    pub fn tenant(&self, tenant: &Arc<str>) -> Share {
+        if let Some(owner) = self.tenants.read().get(tenant) {
+            return Share { owner: Arc::clone(owner), connection: None };
         }
         let mut tenants = self.tenants.write();
         if tenants.len() >= TENANTS_MAX {
             // Whoever holds something has its share as well.
-            tenants.retain(|_, share| Arc::strong_count(share) > 1);
+            tenants.retain(|_, owner| Arc::strong_count(owner) > 1);
         }
-        let fresh = || Arc::new(Share::new(&self.totals, self.totals.limit / 2));
-        Arc::clone(tenants.entry(Arc::clone(tenant)).or_insert_with(fresh))
+        let fresh = || Owner::new(&self.totals, self.totals.limit / 2);
+        let owner = Arc::clone(tenants.entry(Arc::clone(tenant)).or_insert_with(fresh));
+        Share { owner, connection: None }
     }
 
     /// Bytes that are held now, of one kind.
@@ -126,24 +154,25 @@ impl Budget {
 }
 
 impl Share {
-    fn new(totals: &Arc<Totals>, limit: usize) -> Share {
-        Share { totals: Arc::clone(totals), limit, bytes: AtomicUsize::new(0) }
+    /// The part of it that a connection may have; all of it if there is none.
+    pub fn on(self, connection: Option<&Arc<Connection>>) -> Share {
+        Share { connection: connection.cloned(), ..self }
     }
 
     /// Whether more than half of it is held.
     pub fn is_crowded(&self) -> bool {
-        self.bytes.load(Relaxed) > self.limit / 2
+        self.owner.bytes.load(Relaxed) > self.owner.limit / 2
     }
 
     /// Holds bytes, if there is room for them.
-    pub fn hold(self: &Arc<Share>, kind: HeldFor, bytes: usize) -> Option<Hold> {
+    pub fn hold(&self, kind: HeldFor, bytes: usize) -> Option<Hold> {
         let mut hold = self.nothing(kind);
         hold.grow_to(bytes).then_some(hold)
     }
 
     /// The same, after waiting for room for a while.
     pub async fn hold_within(
-        self: &Arc<Share>,
+        &self,
         kind: HeldFor,
         bytes: usize,
         patience: Duration,
@@ -153,43 +182,45 @@ impl Share {
     }
 
     /// Holds bytes that are there already, room or not. For what is bounded elsewhere.
-    pub fn hold_anyway(self: &Arc<Share>, kind: HeldFor, bytes: usize) -> Hold {
+    pub fn hold_anyway(&self, kind: HeldFor, bytes: usize) -> Hold {
         let mut hold = self.nothing(kind);
         hold.grow_anyway(bytes);
         hold
     }
 
     /// Holds nothing yet.
-    pub fn nothing(self: &Arc<Share>, kind: HeldFor) -> Hold {
-        Hold { share: Arc::clone(self), kind, bytes: 0 }
+    pub fn nothing(&self, kind: HeldFor) -> Hold {
+        Hold { share: self.clone(), kind, bytes: 0 }
     }
 
-    fn add(&self, kind: HeldFor, bytes: usize) -> (usize, usize) {
-        let of_kind = self.totals.of(kind).map(|count| &count.bytes);
-        of_kind.map(|count| count.fetch_add(bytes, Relaxed));
-        let mine = self.bytes.fetch_add(bytes, Relaxed).saturating_add(bytes);
-        let all = self.totals.bytes.fetch_add(bytes, Relaxed).saturating_add(bytes);
-        (mine, all)
+    /// Adds bytes, room or not. Whether there was room.
+    fn add(&self, kind: HeldFor, bytes: usize) -> bool {
+        let Owner { totals, limit, bytes: mine } = &*self.owner;
+        let add = |count: &AtomicUsize| count.fetch_add(bytes, Relaxed).saturating_add(bytes);
+        totals.of(kind).map(|count| add(&count.bytes));
+        let connection = self.connection.as_ref().map_or(0, |connection| add(&connection.0));
+        let (mine, all) = (add(mine), add(&totals.bytes));
+        connection <= self.owner.connection_limit() && mine <= *limit && all <= totals.limit
     }
 
     fn give_back(&self, kind: HeldFor, bytes: usize) {
-        let of_kind = self.totals.of(kind).map(|count| &count.bytes);
-        of_kind.map(|count| count.fetch_sub(bytes, Relaxed));
-        self.bytes.fetch_sub(bytes, Relaxed);
-        self.totals.bytes.fetch_sub(bytes, Relaxed);
+        let totals = &self.owner.totals;
+        totals.of(kind).map(|count| count.bytes.fetch_sub(bytes, Relaxed));
+        self.connection.as_ref().map(|connection| connection.0.fetch_sub(bytes, Relaxed));
+        self.owner.bytes.fetch_sub(bytes, Relaxed);
+        totals.bytes.fetch_sub(bytes, Relaxed);
     }
 
     fn take(&self, kind: HeldFor, bytes: usize) -> bool {
-        let (mine, all) = self.add(kind, bytes);
-        if mine <= self.limit && all <= self.totals.limit {
-            return true;
+        let fits = self.add(kind, bytes);
+        if !fits {
+            self.give_back(kind, bytes);
         }
-        self.give_back(kind, bytes);
-        false
+        fits
     }
 
     fn count_refusal(&self, kind: HeldFor) {
-        if let Some(count) = self.totals.of(kind) {
+        if let Some(count) = self.owner.totals.of(kind) {
             count.refused.fetch_add(1, Relaxed);
         }
     }
@@ -290,7 +321,7 @@ mod tests {
         let mut first = a.hold(HeldFor::Requests, 300).unwrap();
         let second = a.hold(HeldFor::Answers, 200).unwrap();
         assert!(a.hold(HeldFor::Requests, 1).is_none() && !first.grow_to(301));
-        assert!(Arc::ptr_eq(&a, &budget.tenant(&"a".into())));
+        assert!(Arc::ptr_eq(&a.owner, &budget.tenant(&"a".into()).owner));
         let other = b.hold(HeldFor::Streams, 500).unwrap();
         assert!(budget.tenant(&c).hold(HeldFor::Streams, 1).is_none(), "the process is full");
         drop(second);
@@ -298,6 +329,25 @@ mod tests {
         assert_eq!((budget.bytes(HeldFor::Requests), budget.refused(HeldFor::Requests)), (300, 2));
         drop((first, other));
         assert_eq!(held(&budget), 0);
+    }
+
+    #[test]
+    fn no_connection_has_more_than_three_quarters_of_its_tenants() {
+        let budget = Budget::new(8_000);
+        let (first, second) = (Arc::default(), Arc::default());
+        let a = |connection| budget.tenant(&"a".into()).on(Some(connection));
+        let mut streams: Vec<_> = (0..512).map(|_| a(&first).nothing(HeldFor::Streams)).collect();
+        let taken = streams.iter_mut().map(|stream| stream.grow_to(10)).filter(|grown| *grown);
+        assert_eq!(taken.count(), 300, "of 512 streams with 10 bytes each");
+        let rest = a(&second).hold(HeldFor::Requests, 1_000).unwrap();
+        assert!(a(&second).hold(HeldFor::Requests, 1).is_none(), "the tenant has its half");
+        // Requests of several tenants may come over one connection.
+        let b = budget.tenant(&"b".into()).on(Some(&first));
+        assert!(b.hold(HeldFor::Answers, 1).is_none());
+        streams.clear();
+        assert!(b.hold(HeldFor::Answers, 3_000).is_some());
+        drop(rest);
+        assert_eq!((held(&budget), first.0.load(Relaxed), second.0.load(Relaxed)), (0, 0, 0));
     }
 
     #[test]
@@ -349,7 +399,7 @@ mod tests {
             budget.tenant(&n.to_string().into());
         }
         assert!(budget.tenants.read().len() <= TENANTS_MAX);
-        assert_eq!(budget.tenant(&"kept".into()).bytes.load(Relaxed), 7);
+        assert_eq!(budget.tenant(&"kept".into()).owner.bytes.load(Relaxed), 7);
         drop(kept);
     }
 }

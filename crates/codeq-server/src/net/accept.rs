@@ -56,7 +56,7 @@ pub async fn serve(
 async fn accept(listener: &TcpListener) -> (TcpStream, Peer) {
     loop {
         match listener.accept().await {
-            Ok((stream, peer)) => return (stream, Peer(peer)),
+            Ok((stream, addr)) => return (stream, Peer { addr, held: Arc::default() }),
             Err(error) if is_of_the_client(&error) => {}
             Err(error) => {
                 tracing::warn!(%error, "cannot accept connections, trying again");

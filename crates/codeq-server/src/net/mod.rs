@@ -10,6 +10,7 @@
 //! for its answer as long as the handler likes.
 
 use std::net::SocketAddr;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize};
 use std::time::Duration;
 
@@ -17,6 +18,8 @@ pub use accept::serve;
 pub use host::Hosts;
 pub(crate) use protocol::H2_STREAM_WINDOW;
 pub use tls::{TlsError, TlsFiles};
+
+use crate::limits::budget::Connection;
 
 mod accept;
 mod connection;
@@ -74,6 +77,11 @@ pub struct NetStats {
     pub handshake_failures: AtomicU64,
 }
 
-/// Where a connection comes from: a request extension.
-#[derive(Debug, Clone, Copy)]
-pub struct Peer(pub SocketAddr);
+/// Who is at the other end of a connection: a request extension.
+#[derive(Debug, Clone)]
+pub struct Peer {
+    /// Where it comes from.
+    pub addr: SocketAddr,
+    /// What is held for it.
+    pub held: Arc<Connection>,
+}

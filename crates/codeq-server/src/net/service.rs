@@ -44,7 +44,7 @@ impl Service<Request<Incoming>> for Tracked {
             let body = |body| TrackedBody { body, piece, rest: Bytes::new(), in_flight };
             return Box::pin(std::future::ready(Ok(response.map(body))));
         }
-        request.extensions_mut().insert(self.peer);
+        request.extensions_mut().insert(self.peer.clone());
         let answer = tower::Service::call(&mut self.app.clone(), request);
         Box::pin(async move {
             let response = answer.await?;

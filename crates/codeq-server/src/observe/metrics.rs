@@ -1,7 +1,7 @@
 //! Prometheus metrics: counted where things happen, written as OpenMetrics text when somebody asks.
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use codeq_core::effect::Effect;
 use codeq_engine::{Engine, Observer};
@@ -17,6 +17,8 @@ use prometheus_client::registry::{Registry, Unit};
 use super::commands::Commands;
 use super::refusals::{Refusals, Refused};
 use super::scrape::{self, Depths};
+use super::token_refusals::TokenRefusals;
+use crate::auth::Reason;
 use crate::limits::budget::Budget;
 use crate::net::NetStats;
 
@@ -91,6 +93,7 @@ pub struct Metrics {
     registry: Registry,
     commands: Arc<Commands>,
     refusals: Arc<Refusals>,
+    token_refusals: TokenRefusals,
     requests: Family<RequestLabels, Counter>,
     durations: Family<OperationLabels, Histogram, fn() -> Histogram>,
     rate_limits: Family<RateLimitLabels, Counter>,
@@ -115,6 +118,7 @@ impl Metrics {
             registry: Registry::with_prefix(PREFIX),
             commands: Arc::default(),
             refusals: Arc::default(),
+            token_refusals: TokenRefusals::default(),
             requests: Family::default(),
             durations: Family::new_with_constructor(|| Histogram::new(REQUEST_SECONDS)),
             rate_limits: Family::default(),
@@ -145,6 +149,8 @@ impl Metrics {
         let help = "From a request's head to its answer";
         let durations = self.durations.clone();
         to.register_with_unit("http_request_duration", help, Unit::Seconds, durations);
+        let help = "Tokens refused, by what was wrong with them";
+        to.register("token_refusals", help, self.token_refusals.counts.clone());
         let help = "Requests refused for their rate";
         to.register("rate_limit_hits", help, self.rate_limits.clone());
         to.register("grpc_streams_open", "Streams that are open", self.streams_open.clone());
@@ -176,6 +182,11 @@ impl Metrics {
     /// A tenant was refused something because it, or all together, had as much as they may.
     pub fn refused(&self, tenant: &Arc<str>, what: Refused) {
         self.refusals.count(tenant, what);
+    }
+
+    /// A token was refused. If that is to be logged, says how many of this reason were not before.
+    pub fn token_refused(&self, reason: Reason) -> Option<u64> {
+        self.token_refusals.count(reason, Instant::now())
     }
 
     /// A request was refused for its rate.

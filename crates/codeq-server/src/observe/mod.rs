@@ -21,3 +21,4 @@ mod metrics;
 mod process;
 mod refusals;
 mod scrape;
+mod token_refusals;

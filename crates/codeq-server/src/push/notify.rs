@@ -31,6 +31,8 @@ use crate::observe::{Metrics, Refused};
 
 /// What this kind of webhook is called in the metrics.
 const KIND: &str = "availability";
+/// Where a worker claims: what codeQ sends, and its workers put behind the address that they know.
+pub const CLAIM_PATH: &str = "/v1/codeq/tasks/claim";
 
 /// What sending needs.
 pub struct Notifier {
@@ -46,8 +48,8 @@ pub struct Notifier {
     pub metrics: Arc<Metrics>,
     /// How moments are written.
     pub times: Times,
-    /// Where a worker claims.
-    pub claim_url: String,
+    /// Where a worker claims, with the server's own address in front, if the operator has set that.
+    pub claim_url: Option<String>,
 }
 
 /// What became of a notification.
@@ -71,6 +73,8 @@ struct Available<'a> {
     available: bool,
     queue_depth: u64,
     claim_url: &'a str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    claim_url_absolute: Option<&'a str>,
     sent_at: String,
     notification_id: &'a str,
 }
@@ -123,7 +127,8 @@ impl Notifier {
             event_type,
             available: true,
             queue_depth,
-            claim_url: &self.claim_url,
+            claim_url: CLAIM_PATH,
+            claim_url_absolute: self.claim_url.as_deref(),
             sent_at: self.times.text(now),
             notification_id: &id,
         };

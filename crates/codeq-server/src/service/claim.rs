@@ -5,12 +5,12 @@ use std::sync::Arc;
 use codeq_core::command::{Claim, Millis, Selector};
 use codeq_core::limits::COMMAND_BYTES_MAX;
 use codeq_core::names::cut;
-use codeq_core::reply::Reply;
+use codeq_core::reply::{Rejection, Reply};
 use codeq_core::view::Task;
 use codeq_engine::request::Answer;
 
 use super::trace::span_of;
-use super::{Service, ServiceError, seconds};
+use super::{Service, ServiceError, seconds, trimmed};
 use crate::auth::{EventTypes, Principal, Scope};
 
 /// Longest wait of a request for a task, in seconds.
@@ -21,7 +21,8 @@ pub const CREDIT_WAIT: u64 = 366 * 86_400;
 /// What a worker asks for.
 #[derive(Debug, Clone, Default)]
 pub struct ClaimRequest {
-    /// Commands; empty means all that the token allows.
+    /// Commands; none means all that the token allows. Blanks around them do not count, nor do blank ones; but a list
+    /// of nothing else is a mistake, not a wish for everything.
     pub commands: Vec<Arc<str>>,
     /// Length of the lease in seconds; none and zero mean the default.
     pub lease_seconds: Option<i64>,
@@ -93,16 +94,22 @@ pub fn claimed(answer: Answer) -> Result<Vec<Task>, ServiceError> {
     }
 }
 
-fn selector(caller: &Principal, wanted: &[Arc<str>]) -> Result<Selector, ServiceError> {
+fn selector(caller: &Principal, named: &[Arc<str>]) -> Result<Selector, ServiceError> {
     let refused = |detail: String| {
         ServiceError::forbidden("event type not allowed").field("commands").detail(detail)
     };
+    let wanted: Vec<Arc<str>> = named.iter().filter_map(trimmed).collect();
+    if wanted.is_empty() && !named.is_empty() {
+        let detail =
+            "commands has blank names only; without any it means all that the token allows";
+        return Err(ServiceError::from(Rejection::InvalidCommand).field("commands").detail(detail));
+    }
     if let Some(command) = wanted.iter().find(|command| !caller.event_types.allows(command)) {
         let command = cut(command, COMMAND_BYTES_MAX);
         return Err(refused(format!("the eventTypes of the token do not name '{command}'")));
     }
     match (&caller.event_types, wanted.is_empty()) {
-        (_, false) => Ok(Selector::Commands(wanted.to_vec())),
+        (_, false) => Ok(Selector::Commands(wanted)),
         (EventTypes::Any, true) => Ok(Selector::Any),
         (EventTypes::Only(allowed), true) if allowed.is_empty() => {
             Err(refused("the token has no eventTypes: it may claim nothing".to_owned()))

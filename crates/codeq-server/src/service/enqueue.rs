@@ -11,7 +11,7 @@ use codeq_core::view::Task;
 use codeq_engine::request::{Answer, ReplyTo, Request};
 
 use super::trace::span_of;
-use super::{Kind, Service, ServiceError, seconds, seed};
+use super::{Kind, Service, ServiceError, seconds, seed, trimmed};
 use crate::auth::Principal;
 use crate::push::destination::Policy;
 
@@ -26,7 +26,7 @@ pub struct Made {
 /// A task as a client asks for it, whichever protocol it speaks. Empty texts count as none.
 #[derive(Debug, Default)]
 pub struct Draft {
-    /// The kind of work.
+    /// The kind of work. Blanks around it do not count.
     pub command: Arc<str>,
     /// JSON text.
     pub payload: Bytes,
@@ -51,8 +51,9 @@ pub struct Draft {
 impl Draft {
     /// The task, if everything about it that the core does not look at is right.
     pub fn check(self, destinations: &Policy) -> Result<NewTask, ServiceError> {
+        let command = trimmed(&self.command).unwrap_or_default();
         // Here and not only in the core, so that a batch fails on the first of its items that is wrong.
-        check_command(&self.command)?;
+        check_command(&command)?;
         let webhook = self.webhook.filter(|text| !text.is_empty());
         if let Some(Err(why)) = webhook.as_deref().map(|text| destinations.read(text)) {
             let error = ServiceError::invalid("invalid_webhook", "invalid webhook url");
@@ -75,7 +76,7 @@ impl Draft {
             }
         };
         Ok(NewTask {
-            command: self.command,
+            command,
             payload: self.payload,
             priority: self.priority.clamp(0, 9) as i32,
             max_attempts,
@@ -116,21 +117,28 @@ impl Service {
         if len > max { Err(ServiceError::batch_too_long(max)) } else { Ok(()) }
     }
 
-    /// What to post so that tasks are made; the answer goes to `reply`, and [`enqueued`] reads it. Not for
-    /// tenants whose holdings are limited, which takes a look first: then the tasks come back.
+    /// Most tasks or results of one batch.
+    pub fn batch_max(&self) -> usize {
+        self.defaults.load().batch_max.max(1)
+    }
+
+    /// Whether so many tasks are made by posting [`Service::enqueue_request`]. Not those of tenants whose holdings are
+    /// limited, which takes a look first, nor several for more than one shard.
+    pub fn posts_enqueue(&self, len: usize) -> bool {
+        let for_shards = len > 1 && self.engine.shards() > 1;
+        !for_shards && !self.limits_holdings()
+    }
+
+    /// What to post so that tasks are made; the answer goes to `reply`, and [`enqueued`] reads it.
     pub fn enqueue_request(
         &self,
         caller: &Principal,
         tasks: Vec<NewTask>,
         reply: ReplyTo,
-    ) -> Result<Request, Vec<NewTask>> {
-        let batch_of_many = tasks.len() > 1 && self.engine.shards() > 1;
-        if batch_of_many || self.limits_holdings() {
-            return Err(tasks);
-        }
+    ) -> Request {
         let tenant = caller.tenant.clone();
         let enqueue = Enqueue { tenant, tasks, atomic: false, seed: seed() };
-        Ok(Request::with(Command::Enqueue(enqueue), reply, 0))
+        Request::with(Command::Enqueue(enqueue), reply, 0)
     }
 
     fn limits_holdings(&self) -> bool {

@@ -48,6 +48,8 @@ pub struct ServiceError {
     pub retry_after: Option<u64>,
     /// Which limit was hit.
     pub scope: Option<&'static str>,
+    /// The scope that the token lacks.
+    pub needs: Option<&'static str>,
 }
 
 impl ServiceError {
@@ -58,8 +60,8 @@ impl ServiceError {
         error: impl Into<Cow<'static, str>>,
     ) -> ServiceError {
         let error = error.into();
-        let (detail, field, retry_after, scope) = (None, None, None, None);
-        ServiceError { kind, error, code, detail, field, retry_after, scope }
+        let (detail, field, retry_after, scope, needs) = (None, None, None, None, None);
+        ServiceError { kind, error, code, detail, field, retry_after, scope, needs }
     }
 
     /// The request makes no sense.
@@ -73,7 +75,7 @@ impl ServiceError {
     }
 
     /// The caller may not do this.
-    pub fn forbidden(error: &'static str) -> ServiceError {
+    pub fn forbidden(error: impl Into<Cow<'static, str>>) -> ServiceError {
         ServiceError::new(Kind::Forbidden, "forbidden", error)
     }
 
@@ -103,6 +105,12 @@ impl ServiceError {
     #[must_use]
     pub fn field(self, field: &'static str) -> ServiceError {
         ServiceError { field: Some(field), ..self }
+    }
+
+    /// With the scope that the token lacks.
+    #[must_use]
+    pub fn needs(self, scope: &'static str) -> ServiceError {
+        ServiceError { needs: Some(scope), ..self }
     }
 
     /// There is no room for this now, here or in the engine.

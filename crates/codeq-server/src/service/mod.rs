@@ -151,6 +151,15 @@ pub(crate) fn seconds(n: u64) -> Millis {
     n.saturating_mul(1_000)
 }
 
+/// A command as it was meant: without the blanks around it, which is none if there is nothing else.
+pub(crate) fn trimmed(command: &Arc<str>) -> Option<Arc<str>> {
+    match command.trim() {
+        "" => None,
+        text if text.len() == command.len() => Some(Arc::clone(command)),
+        text => Some(text.into()),
+    }
+}
+
 /// Randomness for one command.
 pub(crate) fn seed() -> u64 {
     rand::random()

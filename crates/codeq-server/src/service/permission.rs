@@ -9,14 +9,8 @@ impl Principal {
         if self.worker && self.scopes.has(scope) {
             return Ok(());
         }
-        Err(ServiceError::forbidden(match scope {
-            Scope::Claim => "missing scope codeq:claim",
-            Scope::Heartbeat => "missing scope codeq:heartbeat",
-            Scope::Abandon => "missing scope codeq:abandon",
-            Scope::Nack => "missing scope codeq:nack",
-            Scope::Result => "missing scope codeq:result",
-            Scope::Subscribe => "missing scope codeq:subscribe",
-        }))
+        let text = format!("missing scope {}", scope.name());
+        Err(ServiceError::forbidden(text).needs(scope.name()))
     }
 
     /// Refuses whoever may not administer.
@@ -25,7 +19,7 @@ impl Principal {
             return Ok(());
         }
         let detail = "the token needs the scope codeq:admin, or the role ADMIN";
-        Err(ServiceError::forbidden("admin required").detail(detail))
+        Err(ServiceError::forbidden("admin required").detail(detail).needs("codeq:admin"))
     }
 
     /// Refuses whoever may not act for all tenants.

@@ -101,12 +101,21 @@ impl Service {
         requests: Vec<(String, SubmitRequest)>,
     ) -> Result<Vec<(String, Result<ResultRecord, ServiceError>)>, ServiceError> {
         self.check_batch(requests.len())?;
+        Ok(self.submit_all(caller, requests).await)
+    }
+
+    /// Ends these tasks at the same time; each stands for itself.
+    pub async fn submit_all(
+        &self,
+        caller: &Principal,
+        requests: Vec<(String, SubmitRequest)>,
+    ) -> Vec<(String, Result<ResultRecord, ServiceError>)> {
         let at_once = &uploads_at_once();
         let submits = requests.into_iter().map(|(id, request)| async move {
             let done = self.submit_one(caller, &id, request, at_once).await;
             (id, done)
         });
-        Ok(futures_util::future::join_all(submits).await)
+        futures_util::future::join_all(submits).await
     }
 
     /// What to tell about a submit that is wrong in itself: first whether the task is the caller's at all.

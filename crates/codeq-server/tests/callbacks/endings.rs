@@ -57,7 +57,7 @@ async fn a_submit_is_told_with_all_that_it_says() {
     let mut body = told(&call);
     body.as_object_mut().unwrap().remove("result");
     let expected = json!({
-        "taskId": id, "eventType": "Resize", "status": "COMPLETED", "artifacts": artifacts,
+        "taskId": id, "eventType": "Resize", "status": "COMPLETED", "error": "", "artifacts": artifacts,
     });
     assert_eq!(body, expected);
     assert_eq!(call.header("traceparent"), Some(TRACE));
@@ -74,6 +74,7 @@ async fn a_failed_submit_and_those_of_a_batch_and_of_a_stream_are_told() {
     server.post(WORKER, &format!("tasks/{id}/result"), failed).await.expect(200);
     let expected = json!({
         "taskId": id, "eventType": "Resize", "status": "FAILED", "error": "no such file",
+        "result": null, "artifacts": [],
     });
     assert_eq!(told(&receiver.next().await), expected);
 
@@ -112,7 +113,7 @@ async fn dead_letters_are_told() {
     let id = running(&server, &receiver, last.clone()).await;
     let nack = json!({"reason": "out of memory"});
     server.post(WORKER, &format!("tasks/{id}/nack"), nack).await.expect(200);
-    let expected = |id: &str, error: &str| json!({"taskId": id, "eventType": "Resize", "status": "FAILED", "error": error});
+    let expected = |id: &str, error: &str| json!({"taskId": id, "eventType": "Resize", "status": "FAILED", "error": error, "result": null, "artifacts": []});
     assert_eq!(told(&receiver.next().await), expected(&id, "out of memory"));
     let id = running(&server, &receiver, last.clone()).await;
     server.act(WORKER, &format!("tasks/{id}/abandon")).await.expect(200);
@@ -128,7 +129,7 @@ async fn dead_letters_are_told() {
 async fn cancels_and_purges_are_told() {
     let server = server().await;
     let mut receiver = Receiver::willing().await;
-    let expected = |id: &str| json!({"taskId": id, "eventType": "Resize", "status": "FAILED", "error": "CANCELLED"});
+    let expected = |id: &str| json!({"taskId": id, "eventType": "Resize", "status": "FAILED", "error": "CANCELLED", "result": null, "artifacts": []});
     let id = hooked(&server, &receiver, json!({})).await;
     server.act(PRODUCER, &format!("tasks/{id}/cancel")).await.expect(200);
     assert_eq!(told(&receiver.next().await), expected(&id));

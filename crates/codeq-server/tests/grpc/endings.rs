@@ -188,13 +188,13 @@ async fn what_was_acknowledged_while_the_server_stopped_is_there_afterwards() {
 }
 
 /// An identity provider, and what it signs with.
-struct Provider {
+pub struct Provider {
     key: EncodingKey,
-    url: String,
+    pub url: String,
 }
 
 impl Provider {
-    async fn start() -> Provider {
+    pub async fn start() -> Provider {
         let pair = KeyPair::generate_for(&rcgen::PKCS_ECDSA_P256_SHA256).unwrap();
         let key = EncodingKey::from_ec_der(&pair.serialize_der());
         let jwk = Jwk::from_encoding_key(&key, Algorithm::ES256).unwrap();
@@ -208,7 +208,7 @@ impl Provider {
         Provider { key, url }
     }
 
-    fn config(&self) -> JwtConfig {
+    pub fn config(&self) -> JwtConfig {
         JwtConfig {
             issuer: "https://id.example".into(),
             audience: "codeq".into(),
@@ -216,7 +216,7 @@ impl Provider {
         }
     }
 
-    fn token(&self, claims: &Value) -> String {
+    pub fn token(&self, claims: &Value) -> String {
         let part = |value: &Value| URL_SAFE_NO_PAD.encode(value.to_string());
         let header = json!({"alg": "ES256", "typ": "JWT", "kid": "k"});
         let message = format!("{}.{}", part(&header), part(claims));
@@ -227,13 +227,17 @@ impl Provider {
 }
 
 #[tokio::test]
-async fn a_stream_ends_with_its_token() {
+async fn a_stream_outlives_its_token_unless_it_is_to_end_with_it() {
     let provider = Provider::start().await;
-    let server = Harness::with(|config| {
-        config.producer_auth.jwt.push(provider.config());
-        config.worker_auth.jwt.push(provider.config());
-    })
-    .await;
+    let with = |ends| {
+        let jwt = provider.config();
+        Harness::with(move |config| {
+            config.producer_auth.jwt.push(jwt.clone());
+            config.worker_auth.jwt.push(jwt);
+            config.auth.end_streams_at_expiry = ends;
+        })
+    };
+    let (strict, server) = (with(true).await, with(false).await);
     // Clocks may differ by a minute: this one is still good for a few seconds.
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs();
     let token = provider.token(&json!({
@@ -241,8 +245,10 @@ async fn a_stream_ends_with_its_token() {
         "exp": now - 55, "iat": now - 100, "scope": "codeq:claim codeq:result codeq:heartbeat",
         "eventTypes": ["*"],
     }));
-    let mut producer = Producer::open(server.producer_addr(), &token).await;
-    let mut worker = Worker::open(server.worker_addr(), &token).await;
+    let mut lasting_producer = Producer::open(server.producer_addr(), &token).await;
+    let mut lasting_worker = Worker::open(server.worker_addr(), &token).await;
+    let mut producer = Producer::open(strict.producer_addr(), &token).await;
+    let mut worker = Worker::open(strict.worker_addr(), &token).await;
     worker.ready("c", 1).await;
     worker.settle().await;
     let id = producer.make(new_task(1, "c")).await;
@@ -251,13 +257,20 @@ async fn a_stream_ends_with_its_token() {
     for (code, text) in [producer.ended().await, worker.ended().await] {
         assert_eq!((code, &*text), (Code::Unauthenticated, "token expired"));
     }
-    // Its credit is gone, and it does not come in again.
-    let other = server.task("c").await;
-    let mut next = Worker::open(server.worker_addr(), WORKER).await;
+    // Its credit is gone.
+    let other = strict.task("c").await;
+    let mut next = Worker::open(strict.worker_addr(), WORKER).await;
     assert_eq!(next.take("c").await.id, other);
-    let mut late = crate::client::worker(server.worker_addr()).await;
-    late.hello(&token, "").await;
-    assert_eq!(late.ended().await.0, Code::Unauthenticated);
+    // By now the token is over, and the streams of the other server go on.
+    let id = lasting_producer.make(new_task(1, "c")).await;
+    assert_eq!(lasting_worker.take("c").await.id, id);
+    assert!(ack(lasting_worker.ask(result(&id, "COMPLETED")).await).ok);
+    // But it opens no other one.
+    for server in [&strict, &server] {
+        let mut late = crate::client::worker(server.worker_addr()).await;
+        late.hello(&token, "").await;
+        assert_eq!(late.ended().await.0, Code::Unauthenticated);
+    }
 }
 
 #[tokio::test]

@@ -57,6 +57,49 @@ async fn readys_that_wait_are_bounded_in_bytes() {
     assert_eq!(server.get(ADMIN, "admin/queues").await.expect(200).text(), "{}");
 }
 
+/// Many streams of one connection whose Readys take as many bytes as they may.
+#[tokio::test]
+async fn the_streams_of_a_connection_leave_room_for_those_of_another() {
+    let server = Harness::with(|config| config.http.max_buffered_bytes = Some(64 << 20)).await;
+    let channel = endpoint(server.worker_addr()).connect().await.unwrap();
+    let mut streams = Vec::new();
+    for _ in 0..6 {
+        let worker = Worker::open_on(channel.clone(), WORKER, "").await;
+        let send = worker.sender();
+        let sending = tokio::spawn(async move {
+            for n in 0..17 {
+                let commands = (0..900).map(|name| format!("{n:0>60}-{name:0>60}")).collect();
+                let ready = Ready { commands, lease_seconds: 60, count: 1 };
+                let event =
+                    codeq_proto::worker::WorkerEvent { event: Some(ToWorkers::Ready(ready)) };
+                // What has no room waits here.
+                if send.send(event).await.is_err() {
+                    break;
+                }
+            }
+        });
+        streams.push((worker, sending));
+    }
+    let full = || async {
+        let text = server.get("", "/metrics").await.expect(200).text();
+        let count = text.lines().find_map(|line| {
+            line.strip_prefix("codeq_held_refusals_total{kind=\"streams\"} ").map(str::to_owned)
+        });
+        count.is_some_and(|count| count != "0")
+    };
+    while !full().await {
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    let bytes = held(&server).await;
+    assert!((16 << 20..28 << 20).contains(&bytes), "{bytes}");
+    let mut other = Worker::open(server.worker_addr(), WORKER).await;
+    other.settle().await;
+    other.closes().await;
+    for (_, sending) in streams {
+        sending.abort();
+    }
+}
+
 /// Of 40 tasks of a megabyte that 40 Readys ask for, those that the client does not take stay in their queue.
 async fn tasks_that_nobody_takes(shards: u16) {
     const TASKS: u64 = 40;

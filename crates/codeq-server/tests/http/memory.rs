@@ -64,10 +64,10 @@ async fn answers_that_nobody_takes_are_bounded_and_one_tenant_has_half() {
     let h = Harness::with(|config| config.http.max_buffered_bytes = Some(64 << 20)).await;
     fill(&h, PRODUCER, 5).await;
     fill(&h, PRODUCER_B, 1).await;
-    let client = reluctant();
+    let clients = [reluctant(), reluctant()];
     let mut answers = Vec::new();
-    for _ in 0..12 {
-        answers.push(list(&h, &client, PRODUCER).await);
+    for n in 0..12 {
+        answers.push(list(&h, &clients[n % 2], PRODUCER).await);
     }
     let refused: Vec<_> = answers.iter().filter(|answer| answer.status() == 503).collect();
     assert!((4..=6).contains(&refused.len()), "{}", refused.len());
@@ -78,7 +78,7 @@ async fn answers_that_nobody_takes_are_bounded_and_one_tenant_has_half() {
     // Another tenant notices nothing.
     assert_eq!(list(&h, &Client::new(), PRODUCER_B).await.status(), 200);
     // What is given up is free again.
-    drop((answers, client));
+    drop((answers, clients));
     let start = Instant::now();
     while metric(&h, "codeq_held_bytes").await > 1 << 20 {
         assert!(start.elapsed() < Duration::from_secs(30), "not given back");
@@ -88,13 +88,29 @@ async fn answers_that_nobody_takes_are_bounded_and_one_tenant_has_half() {
 }
 
 #[tokio::test]
+async fn a_connection_leaves_room_for_the_others_of_its_tenant() {
+    const TENANT: u64 = 32 << 20;
+    let h = Harness::with(|config| config.http.max_buffered_bytes = Some(64 << 20)).await;
+    fill(&h, PRODUCER, 5).await;
+    let client = reluctant();
+    let mut answers = Vec::new();
+    for _ in 0..9 {
+        answers.push(list(&h, &client, PRODUCER).await);
+    }
+    assert!(answers.iter().any(|answer| answer.status() == 503), "the connection is full");
+    let held = metric(&h, "codeq_held_bytes").await;
+    assert!((TENANT / 2..=TENANT / 4 * 3 + (64 << 10)).contains(&held), "{held}");
+    assert_eq!(list(&h, &reluctant(), PRODUCER).await.status(), 200);
+}
+
+#[tokio::test]
 async fn a_claim_whose_answer_has_no_room_gives_its_tasks_back() {
     let h = Harness::with(|config| config.http.max_buffered_bytes = Some(64 << 20)).await;
     let ids = fill(&h, PRODUCER, 5).await;
-    let client = reluctant();
+    let (client, other) = (reluctant(), reluctant());
     let mut answers = Vec::new();
-    for _ in 0..8 {
-        answers.push(list(&h, &client, PRODUCER).await);
+    for n in 0..8 {
+        answers.push(list(&h, if n < 4 { &client } else { &other }, PRODUCER).await);
     }
     let room = answers.iter().filter(|answer| answer.status() == 200).count();
     assert!(room >= 6, "{room}");
@@ -109,7 +125,7 @@ async fn a_claim_whose_answer_has_no_room_gives_its_tasks_back() {
         got.push(claim);
     }
     assert!(refused > 0, "none of {} was refused", got.len());
-    drop((answers, got, client));
+    drop((answers, got, client, other));
     let free = || async { metric(&h, "codeq_held_bytes").await < 1 << 20 };
     while !free().await {
         tokio::time::sleep(Duration::from_millis(20)).await;

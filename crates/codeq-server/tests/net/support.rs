@@ -102,7 +102,7 @@ pub fn app(events: Arc<Events>) -> Router {
         .route("/refuse", post(|| async { StatusCode::PAYLOAD_TOO_LARGE }))
         .route(
             "/peer",
-            get(|Extension(Peer(peer)): Extension<Peer>| async move { peer.to_string() }),
+            get(|Extension(peer): Extension<Peer>| async move { peer.addr.to_string() }),
         )
         .route("/huge", get(|| async { Bytes::from(vec![b'x'; HUGE]) }))
         .route(

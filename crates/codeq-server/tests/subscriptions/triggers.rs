@@ -19,10 +19,12 @@ async fn a_task_in_an_empty_queue() {
     let body = heard.body.as_object().unwrap();
     let fields: BTreeSet<&str> = body.keys().map(String::as_str).collect();
     let wanted = ["available", "claimUrl", "eventType", "notificationId", "queueDepth", "sentAt"];
-    assert_eq!(fields, BTreeSet::from(wanted));
+    let wanted = wanted.into_iter().chain(["claimUrlAbsolute"]);
+    assert_eq!(fields, wanted.collect());
     assert_eq!(body["eventType"], "encode");
     assert_eq!((&body["available"], &body["queueDepth"]), (&json!(true), &json!(1)));
-    assert_eq!(body["claimUrl"], "https://codeq.example/x/v1/codeq/tasks/claim");
+    assert_eq!(body["claimUrl"], "/v1/codeq/tasks/claim");
+    assert_eq!(body["claimUrlAbsolute"], "https://codeq.example/x/v1/codeq/tasks/claim");
     let id = body["notificationId"].as_str().unwrap();
     assert!(id.len() == 32 && id.bytes().all(|byte| byte.is_ascii_hexdigit()), "{id}");
     let sent_at: jiff::Timestamp = body["sentAt"].as_str().unwrap().parse().unwrap();
@@ -44,7 +46,11 @@ async fn the_command_is_spelt_as_the_subscription_spells_it() {
     subscribe(&h, &receiver.url(""), json!({"eventTypes": ["GENERATE_Master"]})).await;
     h.task("other").await;
     h.task("generate_MASTER").await;
-    receiver.expect("GENERATE_Master").await;
+    let heard = receiver.next().await;
+    assert_eq!(heard.body["eventType"], "GENERATE_Master");
+    // A server that does not know its address names none.
+    assert_eq!(heard.body["claimUrl"], "/v1/codeq/tasks/claim");
+    assert_eq!(heard.body.get("claimUrlAbsolute"), None);
 }
 
 #[tokio::test]

@@ -3,8 +3,9 @@
 use serde_json::{Value, json};
 
 use super::keys::Signer;
-use super::{AUDIENCE, ISSUER, NOW, World, assert_invalid, changed, claims};
-use crate::auth::{AuthError, EventTypes, Principal, Scope, Scopes};
+use super::{AUDIENCE, ISSUER, NOW, World, assert_invalid, changed, claims, jwt_config};
+use crate::auth::{AuthError, Authenticator, EventTypes, Principal, Role, Scope, Scopes};
+use crate::config::Config;
 
 struct Desk {
     signer: Signer,
@@ -62,6 +63,7 @@ async fn dates_issuer_and_audience() {
         ("nbf null", "nbf", Some(json!(null))),
         ("nbf negative", "nbf", Some(json!(-1))),
         ("nbf huge", "nbf", Some(json!(1e308))),
+        ("iat in 61 s", "iat", Some(json!(NOW + 61))),
         ("iat in an hour", "iat", Some(json!(NOW + 3_600))),
         ("iat string", "iat", Some(json!("1"))),
         ("iss missing", "iss", None),
@@ -150,6 +152,44 @@ async fn the_subject_is_a_name() {
         assert_invalid(&desk.ask("sub", Some(wrong.clone())).await, &wrong.to_string());
     }
     assert_eq!(&*desk.with("sub", json!("auth0|5f")).await.subject, "auth0|5f");
+}
+
+#[tokio::test]
+async fn a_producer_needs_no_subject() {
+    let signer = Signer::new("ec");
+    let world = World::new(&[&signer]).await;
+    let mut config = Config::default();
+    config.producer_auth.jwt.push(jwt_config(world.provider.keys_url()));
+    let producers = Authenticator::new(&config).unwrap();
+    let nobody = changed(claims(), "sub", None);
+    let with = |name, value: Value| changed(nobody.clone(), name, Some(value));
+    let both = changed(with("azp", json!("app")), "client_id", Some(json!("service")));
+    for (claims, subject) in [
+        (nobody.clone(), "acme"),
+        (with("client_id", json!("service")), "service"),
+        (with("azp", json!("app")), "app"),
+        (both.clone(), "service"),
+        (changed(both, "sub", Some(json!("s"))), "s"),
+    ] {
+        let token = signer.token(&claims);
+        let principal = producers.authenticate_at(&token, Role::Producer, NOW).await;
+        let principal = principal.expect("is accepted");
+        assert_eq!((&*principal.subject, &*principal.tenant), (subject, "acme"), "{claims}");
+        // Leases are held by name: a worker has one of its own.
+        let worker = world.ask(&token).await;
+        assert_eq!(worker.is_ok(), subject == "s", "{claims}: {worker:?}");
+    }
+    let lonely = changed(nobody.clone(), "tid", None);
+    for wrong in [
+        with("sub", json!(null)),
+        with("sub", json!("")),
+        with("client_id", json!("")),
+        with("client_id", json!(1)),
+        lonely,
+    ] {
+        let refused = producers.authenticate_at(&signer.token(&wrong), Role::Producer, NOW).await;
+        assert_invalid(&refused, &wrong.to_string());
+    }
 }
 
 #[tokio::test]

@@ -15,6 +15,7 @@ mod headers;
 mod key_sets;
 mod keys;
 mod provider;
+mod reasons;
 mod refresh;
 mod roles;
 

@@ -5,7 +5,7 @@ use serde_json::json;
 use super::keys::Signer;
 use super::provider::{Answer, Provider};
 use super::{NOW, assert_invalid, changed, claims, jwt_config};
-use crate::auth::{AuthError, Authenticator, EventTypes, Principal, Role, Scopes};
+use crate::auth::{AuthError, Authenticator, EventTypes, Principal, Reason, Refusal, Role, Scopes};
 use crate::config::{Config, JwtConfig, StaticToken};
 
 const NOT_A_PRODUCER: Result<Principal, AuthError> =
@@ -212,5 +212,8 @@ fn mistakes_in_the_configuration_are_named() {
 
 #[test]
 fn clients_do_not_learn_the_reason() {
-    assert_eq!(AuthError::Invalid("bad signature").to_string(), "invalid token");
+    assert_eq!(
+        AuthError::from(Refusal::new(Reason::Signature, "bad signature")).to_string(),
+        "invalid token"
+    );
 }

@@ -74,7 +74,8 @@ fn check_jwt(jwt: &JwtConfig, path: &str, problems: &mut Vec<Problem>) {
     if jwt.issuer.is_empty() {
         let text = "missing: the 'iss' that tokens carry";
         problems.push(Problem::of(format!("{path}.issuer"), text));
-    } else {
+    } else if jwt.jwks_url.is_none() {
+        // Its discovery document is read; with jwksUrl it is only compared.
         check_url(&jwt.issuer, format!("{path}.issuer"), problems);
     }
     if jwt.audience.is_empty() {

@@ -287,6 +287,11 @@ fn issuers_are_reached_safely() {
           (http on this machine only)"]
     );
     assert!(jwt("", None)[0].starts_with("producerAuth.jwt[0].issuer: missing"));
+    // It is only compared where it is said where the keys are.
+    for text in ["acme", "acme staff", "http://id.example", "urn:acme:login"] {
+        assert_eq!(jwt(text, Some("https://id.example/keys")), [""; 0], "{text}");
+        assert_eq!(jwt(text, None).len(), 1, "{text}");
+    }
 }
 
 #[test]

@@ -22,6 +22,7 @@ fn other_value(path: &str) -> Value {
         "timezone" => json!("America/Sao_Paulo"),
         "backoffPolicy" => json!("linear"),
         "allowProducerAsWorker" | "metrics.public" | "grpc.reflection" => json!(true),
+        "auth.endStreamsAtExpiry" => json!(true),
         "metrics.addr" | "producerAddr" | "workerAddr" => json!("127.0.0.1:9090"),
         "webhooks.allowedNetworks" => json!(["10.0.0.0/8", "fd00::/8"]),
         "webhooks.secrets" => {

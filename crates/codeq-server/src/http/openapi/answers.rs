@@ -363,13 +363,13 @@ fn result_callback() -> Value {
         "taskId": id("The task. Deliveries may repeat: deduplicate by this."),
         "eventType": text("The task's command."),
         "status": word(&["COMPLETED", "FAILED"], "How it ended."),
-        "result": { "type": "object", "description": "The worker's object." },
-        "error": text("Why it failed."),
-        "artifacts": list(reference("Artifact"), "Outputs of the task."),
+        "result": { "type": ["object", "null"], "description": "The worker's object; null if there is none." },
+        "error": text("Why it failed; empty if it did not."),
+        "artifacts": list(reference("Artifact"), "Outputs of the task; empty if there are none."),
         "completedAt": moment("When it ended."),
     });
-    let required = ["taskId", "eventType", "status", "completedAt"];
-    object("What is posted to a task's `webhook`.", &required, properties)
+    let required = ["taskId", "eventType", "status", "result", "error", "artifacts", "completedAt"];
+    object("What is posted to a task's `webhook`. Every key is there.", &required, properties)
 }
 
 fn problem() -> Value {

@@ -170,7 +170,8 @@ fn notification() -> Value {
         "eventType": text("The command whose queue has work, as the subscription spells it."),
         "available": { "type": "boolean", "const": true },
         "queueDepth": count("Tasks that could be claimed when this was sent."),
-        "claimUrl": text("Where to claim."),
+        "claimUrl": text("The path to claim at, `/v1/codeq/tasks/claim`."),
+        "claimUrlAbsolute": text("The same behind `publicUrl`; absent if the server has none."),
         "sentAt": moment("When this was sent."),
         "notificationId": text("Another one for each notification; the same as `webhook-id`."),
     });

@@ -8,11 +8,10 @@ use bytes::Bytes;
 use codeq_core::command::{Callback, Command, Delivery};
 use codeq_core::read::PendingCallback;
 use codeq_engine::{Engine, EngineError};
-use serde::Serialize;
 use tracing::Instrument;
 
 use super::schedule::Went;
-use crate::http::wire::{ResultBody, Times};
+use crate::http::wire::{CallbackBody, Times};
 use crate::observe::{Metrics, trace};
 use crate::push::client::{Answered, Client, SendError};
 use crate::push::destination::Policy;
@@ -44,15 +43,6 @@ pub struct Courier {
     pub times: Times,
     /// Attempts of a callback.
     pub attempts_max: u32,
-}
-
-/// What a receiver reads.
-#[derive(Serialize)]
-#[serde(rename_all = "camelCase")]
-struct Body<'a> {
-    event_type: &'a str,
-    #[serde(flatten)]
-    result: ResultBody<'a>,
 }
 
 impl Courier {
@@ -105,8 +95,7 @@ impl Courier {
     }
 
     fn body(&self, callback: &PendingCallback) -> Result<Bytes, serde_json::Error> {
-        let result = ResultBody::new(&callback.result, &self.times);
-        let body = Body { event_type: &callback.task.command, result };
+        let body = CallbackBody::new(&callback.task.command, &callback.result, &self.times);
         serde_json::to_vec(&body).map(Bytes::from)
     }
 

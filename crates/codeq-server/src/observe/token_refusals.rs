@@ -1,0 +1,86 @@
+//! Tokens that were refused: each is counted, and so many of them are logged that whoever floods the server with bad
+//! ones does not flood its log.
+
+use std::time::{Duration, Instant};
+
+use parking_lot::Mutex;
+use prometheus_client::encoding::EncodeLabelSet;
+use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::family::Family;
+
+use crate::auth::Reason;
+
+/// Lines of one reason at once: those of another one are not lost in a flood.
+const LINES_AT_ONCE: u32 = 10;
+/// After them, one for each of these.
+const LINE_PAUSE: Duration = Duration::from_secs(2);
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+pub(super) struct ReasonLabels {
+    reason: &'static str,
+}
+
+/// Refused tokens by reason.
+#[derive(Debug, Default)]
+pub struct TokenRefusals {
+    pub(super) counts: Family<ReasonLabels, Counter>,
+    lines: Mutex<[Lines; Reason::ALL.len()]>,
+}
+
+/// The lines of one reason.
+#[derive(Debug, Clone, Copy, Default)]
+struct Lines {
+    /// When the bucket was full: it fills by one line a pause.
+    since: Option<Instant>,
+    used: u32,
+    unlogged: u64,
+}
+
+impl TokenRefusals {
+    /// Counts one. If it is to be logged, says how many before it were not.
+    pub fn count(&self, reason: Reason, now: Instant) -> Option<u64> {
+        self.counts.get_or_create(&ReasonLabels { reason: reason.name() }).inc();
+        self.lines.lock().get_mut(reason as usize)?.take(now)
+    }
+}
+
+impl Lines {
+    fn take(&mut self, now: Instant) -> Option<u64> {
+        let since = *self.since.get_or_insert(now);
+        let pauses = now.saturating_duration_since(since).as_millis() / LINE_PAUSE.as_millis();
+        let filled = u32::try_from(pauses).unwrap_or(u32::MAX);
+        if filled >= self.used {
+            (self.since, self.used) = (Some(now), 0);
+        } else if self.used - filled >= LINES_AT_ONCE {
+            self.unlogged += 1;
+            return None;
+        }
+        self.used += 1;
+        Some(std::mem::take(&mut self.unlogged))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_flood_is_counted_and_not_logged() {
+        let refusals = TokenRefusals::default();
+        let start = Instant::now();
+        let at = |seconds| start + Duration::from_secs(seconds);
+        let flood = |seconds, count: usize| -> Vec<u64> {
+            (0..count).filter_map(|_| refusals.count(Reason::Signature, at(seconds))).collect()
+        };
+        assert_eq!(flood(0, 1_000), [0; 10]);
+        assert_eq!(flood(1, 1_000), [0; 0]);
+        assert_eq!(flood(2, 1_000), [1_990], "a line that says how many there were");
+        assert_eq!(flood(8, 1_000), [999, 0, 0]);
+        // Another reason has lines of its own.
+        assert_eq!(refusals.count(Reason::Expired, at(8)), Some(0));
+        assert_eq!(flood(100, 20).len(), 10);
+        assert_eq!(flood(100, 20).len(), 0);
+        let labels = ReasonLabels { reason: "signature" };
+        assert_eq!(refusals.counts.get_or_create(&labels).get(), 4_040);
+    }
+}
