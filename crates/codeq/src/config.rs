@@ -8,7 +8,7 @@ use std::process::ExitCode;
 use anyhow::Context;
 use clap::{Args, Subcommand, ValueEnum};
 use codeq_server::config::{
-    DEFAULT_YAML, Durability, FILE_VARIABLE, Flags, Loaded, LogFormat, load,
+    DEFAULT_YAML, Durability, FILE_VARIABLE, Flags, Loaded, LogFormat, load, log_format,
 };
 use serde::Deserialize;
 
@@ -114,7 +114,7 @@ pub struct Layers {
     /// A level or a filter, such as info,codeq_server=debug.
     #[arg(long, value_name = "LEVEL")]
     log_level: Option<String>,
-    /// json or text.
+    /// json, text or short.
     #[arg(long, value_name = "FORMAT")]
     log_format: Option<LogFormat>,
     /// Address and port of metrics.
@@ -141,6 +141,11 @@ impl Layers {
     /// Reads all layers and checks them.
     pub fn load(&self) -> Result<Loaded, codeq_server::config::ConfigError> {
         load(self.file().as_deref(), environment(), &self.flags())
+    }
+
+    /// How log lines look, as far as that can be known.
+    pub fn log_format(&self) -> LogFormat {
+        log_format(self.file().as_deref(), environment(), &self.flags())
     }
 
     fn file(&self) -> Option<PathBuf> {

@@ -31,11 +31,11 @@ mod tree;
 #[cfg(test)]
 mod tests;
 
-pub use dev::DEV_TOKEN;
+pub use dev::{DEV_TOKEN, random_token};
 pub use env::FILE_VARIABLE;
 pub use file::FILE_BYTES_MAX;
 pub use flags::Flags;
-pub use load::{Loaded, load};
+pub use load::{Loaded, load, log_format};
 pub use model::{
     ArtifactsConfig, AuthConfig, BackoffPolicy, BackupConfig, Config, Durability, GrpcConfig,
     HttpConfig, JwtConfig, LogFormat, MetricsConfig, RateLimit, RateLimits, StaticToken,

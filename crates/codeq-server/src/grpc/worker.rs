@@ -54,8 +54,7 @@ pub(super) async fn open(
     });
     let Hello { token, worker_id } = hello.await?;
     let token = hello::Token { hello: &token, metadata: &metadata };
-    let (mut caller, withdrawn) =
-        token.bearer(&app, &call, Worker::SERVICE, Role::Worker).await?;
+    let (mut caller, withdrawn) = token.bearer(&app, &call, Worker::SERVICE, Role::Worker).await?;
     if !worker_id.is_empty() && *worker_id != *caller.subject {
         caller.subject = instance(&caller.subject, &worker_id).into();
         let invalid = |_| Status::invalid_argument("worker_id is too long or not printable");

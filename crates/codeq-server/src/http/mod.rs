@@ -13,7 +13,7 @@ use axum::http::StatusCode;
 use axum::routing::{MethodFilter, MethodRouter, on};
 
 use crate::auth::Authenticator;
-use crate::config::Config;
+use crate::config::{Config, LogFormat};
 use crate::limits::RateLimiter;
 use crate::limits::budget::Budget;
 use crate::limits::memory::buffered_bytes;
@@ -91,6 +91,8 @@ pub struct Edge {
     pub body_timeout: Duration,
     /// `/metrics` answers everybody, not only loopback.
     pub metrics_public: bool,
+    /// Log lines have paths as they came, instead of those of their routes.
+    pub shows_paths: bool,
     /// A stream ends when its token does.
     pub end_streams_at_expiry: bool,
 }
@@ -103,6 +105,7 @@ impl Edge {
             batch_body_max: config.http.max_batch_body_bytes,
             body_timeout: Duration::from_secs(config.http.body_timeout_seconds),
             metrics_public: config.metrics.public,
+            shows_paths: config.log_format == LogFormat::Short,
             end_streams_at_expiry: config.auth.end_streams_at_expiry,
         }
     }

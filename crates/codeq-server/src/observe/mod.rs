@@ -6,6 +6,7 @@
 //! ```
 
 pub use commands::{COMMANDS_MAX, OTHER};
+pub use line::line;
 pub use logs::{LogGuard, LogLevel, init_logs, subscriber};
 pub use metrics::{METRICS_CONTENT_TYPE, Metrics};
 pub use refusals::Refused;
