@@ -74,8 +74,8 @@ pub use http::HttpClient;
 pub use http::artifacts::{Download, NewArtifact, Submission};
 pub use http::subscriptions::{DeliveryMode, NewSubscription, Subscribed, Subscription};
 pub use http::types::{
-    Artifact, CleanedUp, History, Purged, Queue, QueueStats, Replay, Replayed, Search, Status,
-    TaskPage, TaskRecord, TaskResult, Topic, TopicPolicy, Transition,
+    Artifact, BulkOptions, CleanedUp, History, Purged, Queue, QueueStats, Replay, ReplayFrom,
+    Replayed, Search, Status, TaskPage, TaskRecord, TaskResult, Topic, TopicPolicy, Transition,
 };
 pub use http::webhooks::{Delivery, DeliveryPage, DeliveryStatus, NewSecret, Resent};
 pub use options::Options;

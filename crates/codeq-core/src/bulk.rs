@@ -1,19 +1,21 @@
 //! Bulk operations in bounded parts: cleanup, purge and replay of many tasks.
 //!
 //! One part looks at a bounded number of rows over all queues of the call, so that a shard never stands still
-//! for it. Whoever asks goes on where the part before stopped, with other tenants' commands in between.
+//! for it. Whoever asks goes on where the part before stopped, with other tenants' commands in between. What a
+//! part would touch can be asked without touching it ([`Reader::bulk`]).
 
 use std::ops::Bound;
 use std::sync::Arc;
 
-use crate::command::{BulkFrom, BulkPart, BulkWork};
+use crate::command::{BulkFrom, BulkPart, BulkWork, Millis, ReplayFrom};
 use crate::history::Event;
 use crate::keys::{self, QueueId};
-use crate::kv::{Direction, Kv, KvError, Table};
+use crate::kv::{Direction, Kv, KvError, KvRead, Table};
 use crate::limits::{BULK_LOOK_MAX, BULK_LOOK_MIN, BULK_TAKE_MAX};
 use crate::place::Place;
+use crate::read::Reader;
 use crate::reply::{BulkDone, Reply};
-use crate::rows::TaskRow;
+use crate::rows::{OutboxRow, TaskRow};
 use crate::step::{Cause, Step};
 
 /// What a bulk operation does about a task that it comes to.
@@ -49,12 +51,21 @@ impl Budget {
 
 /// What a search of one list found.
 pub(crate) struct Found {
-    /// The tasks, in the order of their numbers.
-    pub rows: Vec<(u64, TaskRow)>,
+    /// The numbers of the tasks, in order. Not their rows: a hundred results may be more than fits in memory.
+    pub numbers: Vec<u64>,
     /// The number of the last task that was looked at.
     pub last: u64,
     /// The list has nothing more that is wanted.
     pub ended: bool,
+}
+
+/// What a part of a bulk operation touches.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct BulkPlan {
+    /// The numbers of the tasks.
+    pub numbers: Vec<u64>,
+    /// Where the next part goes on; none if there is nothing left to look at.
+    pub next: Option<BulkFrom>,
 }
 
 /// The lists of finished tasks, in the order in which a cleanup goes through them.
@@ -62,97 +73,12 @@ const FINISHED: [Place; 3] = [Place::Completed, Place::Failed, Place::Dead];
 
 impl<K: Kv> Step<'_, K> {
     pub(crate) fn bulk_part(&mut self, command: &BulkPart) -> Result<Reply, KvError> {
-        let mut budget = Budget {
-            take: command.take.min(BULK_TAKE_MAX) as usize,
-            look: command.look.clamp(BULK_LOOK_MIN, BULK_LOOK_MAX) as usize,
-        };
-        let (name, place) = match &command.work {
-            BulkWork::Cleanup { .. } => {
-                return self.cleanup_part(command, &mut budget).map(Reply::BulkPart);
-            }
-            BulkWork::PurgeDead { command } | BulkWork::Replay { command, .. } => {
-                (command, Place::Dead)
-            }
-            BulkWork::PurgeWaiting { command } => (command, Place::Pending),
-        };
-        let Some(queue) = self.state.queue_id(&command.tenant, name) else {
-            return Ok(Reply::BulkPart(BulkDone::default()));
-        };
-        let mut done = 0;
-        let next =
-            self.list_part(command, queue, place, command.from.after, &mut budget, &mut done)?;
-        let next = next.map(|after| BulkFrom { after, ..BulkFrom::default() });
-        Ok(Reply::BulkPart(BulkDone { done, next }))
-    }
-
-    /// Goes through the finished tasks of the tenant's queues, in the order of the queues' names.
-    fn cleanup_part(
-        &mut self,
-        command: &BulkPart,
-        budget: &mut Budget,
-    ) -> Result<BulkDone, KvError> {
-        let mut bulk = BulkDone::default();
-        let from = &command.from;
-        let start: &str = from.queue.as_deref().unwrap_or_default();
-        let queues = self.state.queues_from(&command.tenant, Bound::Included(start));
-        let queues: Vec<(Arc<str>, QueueId)> =
-            queues.take(budget.look).map(|(name, id)| (Arc::clone(name), id)).collect();
-        for (name, id) in &queues {
-            let resumed = from.queue.as_ref() == Some(name);
-            let at =
-                |list: u8, after| Some(BulkFrom { queue: Some(Arc::clone(name)), list, after });
-            let first = if resumed { from.list } else { 0 };
-            if budget.is_spent() {
-                bulk.next = at(first, if resumed { from.after } else { 0 });
-                return Ok(bulk);
-            }
-            // A queue is looked at too: ten thousand empty ones are work.
-            budget.look -= 1;
-            for (list, place) in (0..).zip(FINISHED).skip(usize::from(first)) {
-                let after = if resumed && list == from.list { from.after } else { 0 };
-                let counts = self.state.queue_row(*id).map(|row| row.counts);
-                if counts.is_none_or(|counts| counts.of(place) == 0) {
-                    continue;
-                }
-                let next = self.list_part(command, *id, place, after, budget, &mut bulk.done)?;
-                if let Some(after) = next {
-                    bulk.next = at(list, after);
-                    return Ok(bulk);
-                }
-            }
-        }
-        let more = queues.len() == command.look.clamp(BULK_LOOK_MIN, BULK_LOOK_MAX) as usize;
-        if let (true, Some((name, _))) = (more, queues.last()) {
-            let list = FINISHED.len() as u8;
-            bulk.next = Some(BulkFrom { queue: Some(Arc::clone(name)), list, after: 0 });
-        }
-        Ok(bulk)
-    }
-
-    /// Does the work on one list. Returns where to go on, or none if the list is done with.
-    fn list_part(
-        &mut self,
-        command: &BulkPart,
-        queue: QueueId,
-        place: Place,
-        after: u64,
-        budget: &mut Budget,
-        done: &mut u64,
-    ) -> Result<Option<u64>, KvError> {
-        let wanted = |seq, row: &TaskRow| match &command.work {
-            BulkWork::Cleanup { before } => self.is_old(seq, row, *before),
-            // A callback that is still to be delivered needs its task: that one stays until it is.
-            BulkWork::PurgeDead { .. } => Ok(Look::take_if(!self.awaits_callback(seq, row)?)),
-            BulkWork::PurgeWaiting { .. } => Ok(Look::Take),
-            BulkWork::Replay { error_contains, .. } => {
-                let error = row.error.as_deref().unwrap_or_default();
-                let part = error_contains.as_deref();
-                Ok(Look::take_if(part.is_none_or(|part| error.contains(part))))
-            }
-        };
-        let found = self.search(queue, place, after, budget, wanted)?;
-        *done += found.rows.len() as u64;
-        for (seq, was) in found.rows {
+        let plan = self.reader().bulk(command, self.now)?;
+        let done = plan.numbers.len() as u64;
+        for seq in plan.numbers {
+            let Some(was) = TaskRow::load(self.kv, keys::task(seq))? else {
+                continue;
+            };
             match &command.work {
                 BulkWork::Cleanup { .. } | BulkWork::PurgeDead { .. } => self.remove(seq, &was)?,
                 BulkWork::PurgeWaiting { .. } => {
@@ -165,7 +91,129 @@ impl<K: Kv> Step<'_, K> {
                 }
             }
         }
-        Ok((!found.ended).then_some(found.last))
+        Ok(Reply::BulkPart(BulkDone { done, next: plan.next }))
+    }
+}
+
+impl<K: KvRead + ?Sized> Reader<'_, K> {
+    /// What a part of a bulk operation would touch at `now`, by engine time.
+    pub fn bulk(&self, part: &BulkPart, now: Millis) -> Result<BulkPlan, KvError> {
+        let mut budget = Budget {
+            take: part.take.min(BULK_TAKE_MAX) as usize,
+            look: part.look.clamp(BULK_LOOK_MIN, BULK_LOOK_MAX) as usize,
+        };
+        let (name, place) = match &part.work {
+            BulkWork::Cleanup { .. } => return self.cleanup_part(part, now, &mut budget),
+            BulkWork::PurgeDead { command }
+            | BulkWork::Replay { command, from: ReplayFrom::DeadLetters } => (command, Place::Dead),
+            BulkWork::Replay { command, .. } => (command, Place::Failed),
+            BulkWork::PurgeWaiting { command } => (command, Place::Pending),
+        };
+        let Some(queue) = self.state.queue_id(&part.tenant, name) else {
+            return Ok(BulkPlan::default());
+        };
+        let wanted = |seq, row: &TaskRow| self.wanted(part, now, seq, row);
+        let found = self.search(queue, place, part.from.after, &mut budget, wanted)?;
+        let next = BulkFrom { after: found.last, ..BulkFrom::default() };
+        Ok(BulkPlan { numbers: found.numbers, next: (!found.ended).then_some(next) })
+    }
+
+    /// Goes through the finished tasks of the tenant's queues, in the order of the queues' names.
+    fn cleanup_part(
+        &self,
+        part: &BulkPart,
+        now: Millis,
+        budget: &mut Budget,
+    ) -> Result<BulkPlan, KvError> {
+        let mut plan = BulkPlan::default();
+        let from = &part.from;
+        let start: &str = from.queue.as_deref().unwrap_or_default();
+        let queues = self.state.queues_from(&part.tenant, Bound::Included(start));
+        let queues: Vec<(&Arc<str>, QueueId)> = queues.take(budget.look).collect();
+        let most = budget.look;
+        for (name, id) in &queues {
+            let resumed = from.queue.as_ref() == Some(*name);
+            let at =
+                |list: u8, after| Some(BulkFrom { queue: Some(Arc::clone(name)), list, after });
+            let first = if resumed { from.list } else { 0 };
+            if budget.is_spent() {
+                plan.next = at(first, if resumed { from.after } else { 0 });
+                return Ok(plan);
+            }
+            // A queue is looked at too: ten thousand empty ones are work.
+            budget.look -= 1;
+            for (list, place) in (0..).zip(FINISHED).skip(usize::from(first)) {
+                let after = if resumed && list == from.list { from.after } else { 0 };
+                let counts = self.state.queue_row(*id).map(|row| row.counts);
+                if counts.is_none_or(|counts| counts.of(place) == 0) {
+                    continue;
+                }
+                let wanted = |seq, row: &TaskRow| self.wanted(part, now, seq, row);
+                let found = self.search(*id, place, after, budget, wanted)?;
+                plan.numbers.extend(found.numbers);
+                if !found.ended {
+                    plan.next = at(list, found.last);
+                    return Ok(plan);
+                }
+            }
+        }
+        if let (true, Some((name, _))) = (queues.len() == most, queues.last()) {
+            let list = FINISHED.len() as u8;
+            plan.next = Some(BulkFrom { queue: Some(Arc::clone(name)), list, after: 0 });
+        }
+        Ok(plan)
+    }
+
+    /// What an operation does about a task of its list.
+    fn wanted(
+        &self,
+        part: &BulkPart,
+        now: Millis,
+        seq: u64,
+        row: &TaskRow,
+    ) -> Result<Look, KvError> {
+        let finish = row.finish.as_ref();
+        let removes = match &part.work {
+            BulkWork::Cleanup { expired } => {
+                // Lists are in the order of making, and a task that was made later has not finished before.
+                if part.filter.before.is_some_and(|before| row.created_at >= before) {
+                    return Ok(Look::Stop);
+                }
+                if *expired && finish.is_none_or(|finish| finish.expires_at > now) {
+                    return Ok(Look::Skip);
+                }
+                true
+            }
+            BulkWork::PurgeDead { .. } => true,
+            BulkWork::PurgeWaiting { .. } => false,
+            BulkWork::Replay { from, .. } => {
+                // Whoever fails a task for good is in its result; nobody is in that of a cancelled one.
+                let by_worker = finish.is_some_and(|finish| finish.worker.is_some());
+                let other = match from {
+                    ReplayFrom::DeadLetters => false,
+                    ReplayFrom::Failed => !by_worker,
+                    ReplayFrom::Cancelled => by_worker,
+                };
+                if other {
+                    return Ok(Look::Skip);
+                }
+                false
+            }
+        };
+        if !part.filter.matches(row) {
+            return Ok(Look::Skip);
+        }
+        // A callback that is still to be delivered needs its task: that one stays until it is.
+        Ok(Look::take_if(!(removes && self.awaits_callback(seq, row)?)))
+    }
+
+    /// Whether the task's callback is still to be delivered: such a task is not removed.
+    pub(crate) fn awaits_callback(&self, seq: u64, row: &TaskRow) -> Result<bool, KvError> {
+        if !row.has_webhook {
+            return Ok(false);
+        }
+        let outbox = OutboxRow::load(self.kv, keys::task(seq))?;
+        Ok(outbox.is_some_and(|outbox| outbox.next_at.is_some()))
     }
 
     /// The tasks of one list that are wanted, in the order of their numbers, as far as the budget goes. Reads a
@@ -179,7 +227,7 @@ impl<K: Kv> Step<'_, K> {
         wanted: impl Fn(u64, &TaskRow) -> Result<Look, KvError>,
     ) -> Result<Found, KvError> {
         const PAGE: usize = 256;
-        let mut found = Found { rows: Vec::new(), last: after, ended: false };
+        let mut found = Found { numbers: Vec::new(), last: after, ended: false };
         let mut page = Vec::new();
         while !budget.is_spent() {
             page.clear();
@@ -200,7 +248,7 @@ impl<K: Kv> Step<'_, K> {
                 }
                 found.last = seq;
                 if look == Look::Take {
-                    found.rows.push((seq, row));
+                    found.numbers.push(seq);
                     budget.take -= 1;
                     if budget.take == 0 {
                         return Ok(found);

@@ -2,6 +2,7 @@
 
 use bytes::Bytes;
 use sha2::{Digest, Sha256};
+use url::Url;
 
 use crate::command::{Callback, Delivery, Millis};
 use crate::effect::Effect;
@@ -154,13 +155,14 @@ impl<K: Kv> Step<'_, K> {
     }
 }
 
-/// The same number for all URLs with the same host and port, as they are written.
-fn receiver_of(url: &str) -> u64 {
-    let rest = url.split_once("://").map_or(url, |(_, rest)| rest);
-    let authority = rest.split(['/', '?', '#', '\\']).next().unwrap_or(rest);
-    let (host, port) = authority.rsplit_once(':').unwrap_or((authority, ""));
-    let host = host.strip_suffix('.').unwrap_or(host).to_ascii_lowercase();
-    number_of(&format!("{host}:{}", port.trim_start_matches('0')))
+/// The same number for all URLs with the same host and port, however they are written. It only decides whose turn it is:
+/// rows that hold another number for the same receiver, from before, are delivered all the same.
+pub fn receiver_of(url: &str) -> u64 {
+    let host_and_port = Url::parse(url).ok().and_then(|url| {
+        let host = url.host_str()?.trim_end_matches('.');
+        Some(format!("{host}:{}", url.port_or_known_default()?))
+    });
+    number_of(host_and_port.as_deref().unwrap_or(url))
 }
 
 fn number_of(text: &str) -> u64 {
@@ -179,14 +181,24 @@ mod tests {
 
     #[test]
     fn receivers() {
-        let one = receiver_of("https://a.example:8443/x?y#z");
-        for same in
-            ["http://a.example:8443", "https://A.example:8443?q=/", "https://a.example.:08443#"]
-        {
-            assert_eq!(receiver_of(same), one, "{same}");
+        for [one, same] in [
+            ["https://a.example:8443/x?y#z", "http://a.example:8443"],
+            ["https://a.example:8443/x?y#z", "https://A.example:8443?q=/"],
+            ["https://a.example:8443/x?y#z", "https://a.example.:08443#"],
+            ["https://h/", "https://h:443/"],
+            ["https://h", "HTTPS://H:0443/x"],
+            ["http://H:80", "http://h./y"],
+            ["http://h:80", "http://u:p@h/@x:1/"],
+            ["http://[::1]:80/", "http://[0:0:0:0:0:0:0:1]/"],
+            ["http://[2001:DB8::]/", "http://[2001:db8:0::0]:80"],
+            ["https://b\u{fc}cher.example", "https://xn--bcher-kva.example:443"],
+        ] {
+            assert_eq!(receiver_of(one), receiver_of(same), "{one} {same}");
         }
-        for other in ["https://a.example/x", "https://b.example:8443/x", "", "https://"] {
+        let one = receiver_of("https://a.example:8443/x?y#z");
+        for other in ["https://a.example/x", "https://b.example:8443/x", "", "https://", "\0"] {
             assert_ne!(receiver_of(other), one, "{other}");
         }
+        assert_ne!(receiver_of("http://h/"), receiver_of("https://h/"));
     }
 }

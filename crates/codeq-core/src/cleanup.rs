@@ -1,13 +1,13 @@
-//! Cleanup: an operator removes finished tasks before their retention ends.
+//! Cleanup as versions before [`crate::command::BulkPartV1`] did it: only read from older logs.
 
 use crate::bulk::Look;
 use crate::command::{Cleanup, Millis};
-use crate::keys::QueueId;
+use crate::keys::{self, QueueId};
 use crate::kv::{Kv, KvError};
 use crate::limits::BULK_MAX;
 use crate::place::Place;
 use crate::reply::{Bulk, Reply};
-use crate::rows::{OutboxRow, TaskRow};
+use crate::rows::TaskRow;
 use crate::step::Step;
 
 impl<K: Kv> Step<'_, K> {
@@ -23,11 +23,13 @@ impl<K: Kv> Step<'_, K> {
                     break;
                 }
                 let old = |seq, row: &TaskRow| self.is_old(seq, row, command.before);
-                let (rows, seen) = self.listed(queue, place, 0, left, old)?;
+                let (numbers, seen) = self.listed(queue, place, 0, left, old)?;
                 last = last.max(seen);
-                done += rows.len();
-                for (seq, row) in rows {
-                    self.remove(seq, &row)?;
+                done += numbers.len();
+                for seq in numbers {
+                    if let Some(row) = TaskRow::load(self.kv, keys::task(seq))? {
+                        self.remove(seq, &row)?;
+                    }
                 }
             }
         }
@@ -35,7 +37,7 @@ impl<K: Kv> Step<'_, K> {
     }
 
     /// Lists are in the order of making, and a task that was made later has not finished before.
-    pub(crate) fn is_old(&self, seq: u64, row: &TaskRow, before: Millis) -> Result<Look, KvError> {
+    fn is_old(&self, seq: u64, row: &TaskRow, before: Millis) -> Result<Look, KvError> {
         if row.created_at >= before {
             return Ok(Look::Stop);
         }
@@ -45,10 +47,6 @@ impl<K: Kv> Step<'_, K> {
 
     /// Whether the task's callback is still to be delivered: such a task is not removed.
     pub(crate) fn awaits_callback(&self, seq: u64, row: &TaskRow) -> Result<bool, KvError> {
-        if !row.has_webhook {
-            return Ok(false);
-        }
-        let outbox = OutboxRow::load(self.kv, crate::keys::task(seq))?;
-        Ok(outbox.is_some_and(|outbox| outbox.next_at.is_some()))
+        self.reader().awaits_callback(seq, row)
     }
 }

@@ -13,8 +13,12 @@ use serde::{Deserialize, Serialize};
 
 use crate::id::TaskId;
 use crate::record::{Hidden, RecordKind};
-use crate::settings::Settings;
-use crate::topic::Policy;
+use crate::settings::{Settings, SettingsV1};
+use crate::topic::{Policy, PolicyV1};
+
+mod bulk;
+
+pub use bulk::{BulkFilter, BulkFrom, BulkPart, BulkPartV1, BulkWork, BulkWorkV1, ReplayFrom};
 
 /// Milliseconds since the Unix epoch, or a length of time in milliseconds.
 pub type Millis = u64;
@@ -22,8 +26,8 @@ pub type Millis = u64;
 /// What a client, an operator or the shard itself asks for.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub enum Command {
-    /// Replace the shard's settings.
-    Configure(Settings),
+    /// Replace the shard's settings, as versions before [`Command::Configure`] did.
+    ConfigureV1(SettingsV1),
     /// Make tasks.
     Enqueue(Enqueue),
     /// Lease tasks to a worker.
@@ -38,14 +42,14 @@ pub enum Command {
     Abandon(Abandon),
     /// Finish a task that nobody runs, or ask its worker to stop.
     Cancel(Cancel),
-    /// Return dead-lettered tasks to their queue.
+    /// Return tasks that did not end well to their queue.
     Replay(Replay),
     /// Remove dead-lettered tasks, or finish waiting ones.
     Purge(Purge),
     /// Stop or allow claims of a queue.
     Pause(Pause),
-    /// Create or change a topic policy.
-    PutTopic(PutTopic),
+    /// Create or change a topic policy, as versions before [`Command::PutTopic`] did.
+    PutTopicV1(PutTopicV1),
     /// Remove a topic policy.
     DeleteTopic(DeleteTopic),
     /// Remove finished tasks before their retention ends.
@@ -58,6 +62,12 @@ pub enum Command {
     PutRecord(PutRecord),
     /// Remove a record.
     DeleteRecord(DeleteRecord),
+    /// A bounded part of a cleanup, purge or replay, as versions before [`Command::BulkPart`] did it.
+    BulkPartV1(BulkPartV1),
+    /// Replace the shard's settings.
+    Configure(Settings),
+    /// Create or change a topic policy.
+    PutTopic(PutTopic),
     /// A bounded part of a cleanup, purge or replay.
     BulkPart(BulkPart),
 }
@@ -213,12 +223,12 @@ pub struct Cancel {
     pub by: Arc<str>,
 }
 
-/// Which dead-lettered tasks are replayed.
+/// Which tasks are replayed.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub enum ReplayTarget {
-    /// One.
+    /// One that is dead-lettered, failed or cancelled.
     One(TaskId),
-    /// Those of a queue, oldest first, a bounded number at a time.
+    /// Dead-lettered tasks of a queue, oldest first, a bounded number at a time. Only read from older logs.
     Queue {
         /// The queue.
         command: Arc<str>,
@@ -231,7 +241,7 @@ pub enum ReplayTarget {
     },
 }
 
-/// Returns dead-lettered tasks to their queue with fresh attempts.
+/// Returns tasks to their queue with fresh attempts.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Replay {
     /// Whose tasks.
@@ -286,6 +296,23 @@ pub struct PutTopic {
     pub name: Arc<str>,
     /// The policy.
     pub policy: Policy,
+}
+
+/// Creates or changes the policy of a queue, as version 1 wrote it.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct PutTopicV1 {
+    /// Whose queue.
+    pub tenant: Arc<str>,
+    /// The queue's name: a DNS label.
+    pub name: Arc<str>,
+    /// The policy.
+    pub policy: PolicyV1,
+}
+
+impl From<PutTopicV1> for PutTopic {
+    fn from(put: PutTopicV1) -> PutTopic {
+        PutTopic { tenant: put.tenant, name: put.name, policy: put.policy.into() }
+    }
 }
 
 /// Removes the policy of a queue.
@@ -398,61 +425,4 @@ pub struct DeleteRecord {
     pub name: Arc<str>,
     /// Only if it has this revision now; none means whichever.
     pub expected: Option<u64>,
-}
-
-/// What a bulk operation does, and to which tasks.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub enum BulkWork {
-    /// Removes finished tasks of all queues.
-    Cleanup {
-        /// Only those that finished before this moment.
-        before: Millis,
-    },
-    /// Removes dead-lettered tasks of a queue with their results.
-    PurgeDead {
-        /// The queue.
-        command: Arc<str>,
-    },
-    /// Finishes pending and delayed tasks of a queue as cancelled, so that their producers hear of it.
-    PurgeWaiting {
-        /// The queue.
-        command: Arc<str>,
-    },
-    /// Returns dead-lettered tasks of a queue to it with fresh attempts, oldest first.
-    Replay {
-        /// The queue.
-        command: Arc<str>,
-        /// Only tasks whose last error contains this.
-        error_contains: Option<Arc<str>>,
-    },
-}
-
-/// Where a bulk operation goes on.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct BulkFrom {
-    /// For a cleanup: the queue; none means the first one.
-    pub queue: Option<Arc<str>>,
-    /// For a cleanup: which of the queue's lists of finished tasks.
-    pub list: u8,
-    /// Only tasks of the list with a higher number.
-    pub after: u64,
-}
-
-/// A bounded part of a bulk operation. It takes the place of [`Cleanup`], [`Purge`] and
-/// [`ReplayTarget::Queue`], whose bounds were for each queue and not for the whole: these are now only read from
-/// older logs.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct BulkPart {
-    /// Whose tasks.
-    pub tenant: Arc<str>,
-    /// What to do.
-    pub work: BulkWork,
-    /// Where the part before stopped.
-    pub from: BulkFrom,
-    /// Touches at most so many tasks.
-    pub take: u32,
-    /// Looks at at most so many rows.
-    pub look: u32,
-    /// Who asks, for the history.
-    pub by: Arc<str>,
 }

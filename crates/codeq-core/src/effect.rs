@@ -40,9 +40,10 @@ pub enum Effect {
         /// Its name.
         name: Arc<str>,
     },
-    /// A finished task was removed, and its result named artifacts: what was stored for it is of no more use.
+    /// A finished task was removed or replayed, and its result named artifacts: what was stored for it is of no
+    /// more use.
     ArtifactsGone {
-        /// The task that is gone.
+        /// The task.
         id: TaskId,
         /// What its result named.
         artifacts: Vec<Artifact>,

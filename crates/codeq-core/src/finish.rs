@@ -32,8 +32,12 @@ impl<K: Kv> Step<'_, K> {
         ending: Ending,
         cause: Cause<'_>,
     ) -> Result<TaskRow, KvError> {
-        let policy = self.queue(row.queue)?.row.topic.as_ref().map(|topic| topic.policy.retention);
-        let retention = policy.filter(|ms| *ms > 0).unwrap_or(self.state.meta.settings.retention);
+        let settings = &self.state.meta.settings;
+        let retention = match &self.queue(row.queue)?.row.topic {
+            Some(topic) => topic.policy.retention(place, settings),
+            None if place == Place::Dead => settings.dead_letter_retention,
+            None => settings.retention,
+        };
         row.place = place;
         row.lease = None;
         row.visible_at = 0;
@@ -102,10 +106,15 @@ impl<K: Kv> Step<'_, K> {
     pub(crate) fn remove(&mut self, seq: u64, row: &TaskRow) -> Result<(), KvError> {
         self.release_key(seq, row)?;
         self.drop_callback(seq, row)?;
+        self.drop_artifacts(seq, row);
+        self.evict(seq, row)
+    }
+
+    /// Tells that what the result named is of no more use.
+    pub(crate) fn drop_artifacts(&mut self, seq: u64, row: &TaskRow) {
         if let Some(finish) = row.finish.as_ref().filter(|finish| !finish.artifacts.is_empty()) {
             let artifacts = finish.artifacts.clone();
             self.effects.push(Effect::ArtifactsGone { id: row.id(seq), artifacts });
         }
-        self.evict(seq, row)
     }
 }

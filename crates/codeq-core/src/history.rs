@@ -32,7 +32,7 @@ pub enum Event {
     CancelRequested,
     /// It was cancelled.
     Cancelled,
-    /// It came back from the dead letters.
+    /// It came back after it had ended: dead-lettered, failed or cancelled.
     Replayed,
     /// It was removed: retention, cleanup or purge.
     Removed,
@@ -109,6 +109,13 @@ impl History {
             }
         }
         entries
+    }
+
+    /// Who took the task last; none if nobody has yet.
+    pub fn last_worker(&self) -> Option<Arc<str>> {
+        let entries = self.entries();
+        let claim = entries.into_iter().rev().find(|entry| entry.event == Event::Claimed);
+        claim.and_then(|entry| entry.who)
     }
 
     /// How many transitions gave way to newer ones, after the first.

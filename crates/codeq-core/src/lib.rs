@@ -33,7 +33,7 @@ pub mod topic;
 pub mod view;
 
 mod abandon;
-mod bulk;
+pub mod bulk;
 pub mod callback;
 mod cancel;
 mod claim;

@@ -1,8 +1,9 @@
-//! Purge: an operator empties a queue or its dead letters.
+//! Purge as versions before [`crate::command::BulkPartV1`] did it: only read from older logs.
 
 use crate::bulk::Look;
 use crate::command::{Purge, PurgeTarget};
 use crate::history::Event;
+use crate::keys;
 use crate::kv::{Kv, KvError};
 use crate::limits::BULK_MAX;
 use crate::place::Place;
@@ -25,9 +26,12 @@ impl<K: Kv> Step<'_, K> {
             let kept = place == Place::Dead && self.awaits_callback(seq, row)?;
             Ok(Look::take_if(!kept))
         };
-        let (rows, last) = self.listed(queue, place, 0, limit, wanted)?;
-        let done = rows.len() as u64;
-        for (seq, was) in rows {
+        let (numbers, last) = self.listed(queue, place, 0, limit, wanted)?;
+        let done = numbers.len() as u64;
+        for seq in numbers {
+            let Some(was) = TaskRow::load(self.kv, keys::task(seq))? else {
+                continue;
+            };
             match command.target {
                 PurgeTarget::Dead => self.remove(seq, &was)?,
                 PurgeTarget::Waiting => {

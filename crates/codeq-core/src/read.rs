@@ -140,6 +140,11 @@ impl<K: KvRead + ?Sized> Reader<'_, K> {
         Task::from_rows(self.kv, id.seq(), &row, queue, self.state.moment()).map(Some)
     }
 
+    /// When the task of this number was made.
+    pub fn created_at(&self, seq: u64) -> Result<Option<Millis>, KvError> {
+        Ok(TaskRow::load(self.kv, keys::task(seq))?.map(|row| row.created_at))
+    }
+
     /// A task and its result, if it has one.
     pub fn result(
         &self,
@@ -395,8 +400,7 @@ impl<K: KvRead + ?Sized> Reader<'_, K> {
         };
         let mut oldest_ready_at = None;
         for seq in queue.fronts() {
-            let created = TaskRow::load(self.kv, keys::task(seq))?.map(|row| row.created_at);
-            oldest_ready_at = oldest_ready_at.into_iter().chain(created).min();
+            oldest_ready_at = oldest_ready_at.into_iter().chain(self.created_at(seq)?).min();
         }
         Ok(Some(QueueStats {
             tenant: Arc::clone(&queue.row.tenant),

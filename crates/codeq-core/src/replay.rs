@@ -1,11 +1,11 @@
-//! Replay: dead-lettered tasks get a second life.
+//! Replay: tasks that did not end well get a second life.
 
 use std::sync::Arc;
 
 use crate::bulk::{Budget, Look};
 use crate::command::{Replay, ReplayTarget};
 use crate::history::Event;
-use crate::keys::QueueId;
+use crate::keys::{self, QueueId};
 use crate::kv::{Kv, KvError};
 use crate::limits::{BULK_MAX, BULK_SCAN_MAX};
 use crate::place::Place;
@@ -21,8 +21,12 @@ impl<K: Kv> Step<'_, K> {
                 let Some(was) = self.find(&command.tenant, *id)? else {
                     return Ok(Reply::Rejected(Rejection::NotFound));
                 };
-                if was.place != Place::Dead {
-                    return Ok(Reply::Rejected(Rejection::NotDead));
+                match was.place {
+                    Place::Dead | Place::Failed => {}
+                    Place::Completed => return Ok(Reply::Rejected(Rejection::Completed)),
+                    Place::Pending | Place::Delayed | Place::InProgress => {
+                        return Ok(Reply::Rejected(Rejection::NotFinished));
+                    }
                 }
                 let row = self.revive(seq, &was, &command.by)?;
                 Ok(Reply::Replayed(Box::new(self.view(seq, &row)?)))
@@ -50,15 +54,18 @@ impl<K: Kv> Step<'_, K> {
         by: &Arc<str>,
     ) -> Result<Reply, KvError> {
         let mut done = 0;
-        let (rows, last) = self.listed(queue, Place::Dead, after, limit as usize, wanted)?;
-        for (seq, was) in rows {
-            self.revive(seq, &was, by)?;
-            done += 1;
+        let (numbers, last) = self.listed(queue, Place::Dead, after, limit as usize, wanted)?;
+        for seq in numbers {
+            if let Some(was) = TaskRow::load(self.kv, keys::task(seq))? {
+                self.revive(seq, &was, by)?;
+                done += 1;
+            }
         }
         let remaining = self.queue(queue)?.row.counts.dead;
         Ok(Reply::Bulk(Bulk { done, remaining, last }))
     }
 
+    /// Puts a finished task back into its queue, without its result and what came with that. Its history stays.
     pub(crate) fn revive(
         &mut self,
         seq: u64,
@@ -66,12 +73,13 @@ impl<K: Kv> Step<'_, K> {
         by: &Arc<str>,
     ) -> Result<TaskRow, KvError> {
         self.drop_callback(seq, was)?;
+        self.drop_artifacts(seq, was);
         let row = TaskRow { attempts: 0, cancel_requested: false, ..was.clone() };
         self.requeue(seq, row, was, 0, Cause::by(Event::Replayed, by))
     }
 
-    /// At most `limit` tasks of one list that are wanted, in the order of their numbers, and the number of
-    /// the last one that was looked at. For commands in logs of versions before [`crate::command::BulkPart`].
+    /// The numbers of at most `limit` tasks of one list that are wanted, in order, and that of the last one that
+    /// was looked at. For commands in logs of versions before [`crate::command::BulkPartV1`].
     pub(crate) fn listed(
         &self,
         queue: QueueId,
@@ -79,9 +87,9 @@ impl<K: Kv> Step<'_, K> {
         after: u64,
         limit: usize,
         wanted: impl Fn(u64, &TaskRow) -> Result<Look, KvError>,
-    ) -> Result<(Vec<(u64, TaskRow)>, u64), KvError> {
+    ) -> Result<(Vec<u64>, u64), KvError> {
         let mut budget = Budget { take: limit, look: BULK_SCAN_MAX };
-        let found = self.search(queue, place, after, &mut budget, wanted)?;
-        Ok((found.rows, found.last))
+        let found = self.reader().search(queue, place, after, &mut budget, wanted)?;
+        Ok((found.numbers, found.last))
     }
 }

@@ -223,9 +223,12 @@ pub enum Rejection {
     /// The task is finished.
     #[error("task is finished")]
     Finished,
-    /// The task is not among the dead letters.
-    #[error("task is not dead-lettered")]
-    NotDead,
+    /// The task ended well: it is not run again.
+    #[error("task is completed; only dead-lettered, failed and cancelled tasks can be replayed")]
+    Completed,
+    /// The task has not ended yet, so there is nothing to replay.
+    #[error("task is not finished; only dead-lettered, failed and cancelled tasks can be replayed")]
+    NotFinished,
     /// No callback is kept for this task.
     #[error("no callback")]
     NoCallback,
@@ -274,7 +277,8 @@ impl Rejection {
             Rejection::NotOwner => "not_owner",
             Rejection::ErrorRequired => "error_required",
             Rejection::Finished => "finished",
-            Rejection::NotDead => "not_dead",
+            Rejection::Completed => "completed",
+            Rejection::NotFinished => "not_finished",
             Rejection::NoCallback => "no_callback",
             Rejection::InvalidRecord { .. } => "invalid_record",
             Rejection::TooManyRecords { .. } => "too_many_records",

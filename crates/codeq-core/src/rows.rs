@@ -18,8 +18,8 @@ use crate::limits::{PRIORITIES, TASK_ROWS_BYTES};
 use crate::moment::Moment;
 use crate::place::Place;
 use crate::record::{Hidden, RecordKind};
-use crate::settings::Settings;
-use crate::topic::Topic;
+use crate::settings::{Settings, SettingsV1};
+use crate::topic::{Topic, TopicV1};
 
 /// The changing part of a task.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -156,8 +156,25 @@ struct QueueRowV1 {
     tenant: Arc<str>,
     name: Arc<str>,
     paused: bool,
-    topic: Option<Topic>,
+    topic: Option<TopicV1>,
     counts: CountsV1,
+}
+
+/// A queue as version 2 wrote it.
+#[derive(Deserialize)]
+struct QueueRowV2 {
+    tenant: Arc<str>,
+    name: Arc<str>,
+    paused: bool,
+    topic: Option<TopicV1>,
+    counts: Counts,
+}
+
+impl From<QueueRowV2> for QueueRow {
+    fn from(row: QueueRowV2) -> QueueRow {
+        let QueueRowV2 { tenant, name, paused, topic, counts } = row;
+        QueueRow { tenant, name, paused, topic: topic.map(Topic::from), counts }
+    }
 }
 
 /// The counters of a queue as version 1 wrote them: without what finished tasks hold.
@@ -189,7 +206,7 @@ impl From<QueueRowV1> for QueueRow {
         };
         // What its finished tasks hold is added when the state is loaded.
         counts.stored_bytes = counts.live_bytes + counts.live() * TASK_ROWS_BYTES;
-        QueueRow { tenant, name, paused, topic, counts }
+        QueueRow { tenant, name, paused, topic: topic.map(Topic::from), counts }
     }
 }
 
@@ -273,6 +290,24 @@ pub struct MetaRow {
     pub moves: u64,
     /// What the wall clock showed at the last group. Since version 2.
     pub wall: Millis,
+}
+
+/// The shard's own row as versions 1 and 2 wrote it.
+#[derive(Deserialize)]
+struct MetaRowV2 {
+    next_seq: u64,
+    next_queue: QueueId,
+    now: Millis,
+    settings: SettingsV1,
+    moves: u64,
+    wall: Millis,
+}
+
+impl From<MetaRowV2> for MetaRow {
+    fn from(row: MetaRowV2) -> MetaRow {
+        let MetaRowV2 { next_seq, next_queue, now, settings, moves, wall } = row;
+        MetaRow { next_seq, next_queue, now, settings: settings.into(), moves, wall }
+    }
 }
 
 impl Counts {
@@ -359,7 +394,7 @@ plain_row!(OutboxRow, Table::Outbox, 64);
 plain_row!(RecordRow, Table::Record, 512);
 
 impl QueueRow {
-    const VERSION: u8 = 2;
+    const VERSION: u8 = 3;
 
     /// Encodes the row.
     pub fn encode(&self) -> Bytes {
@@ -370,6 +405,7 @@ impl QueueRow {
     pub fn decode(key: Key, bytes: &[u8]) -> Result<QueueRow, KvError> {
         let decoded = match bytes.split_first() {
             Some((&QueueRow::VERSION, body)) => decode(body),
+            Some((2, body)) => decode::<QueueRowV2>(body).map(QueueRow::from),
             _ => strip_version(bytes).and_then(decode::<QueueRowV1>).map(QueueRow::from),
         };
         decoded.map_err(|error| KvError::Corrupt {
@@ -379,9 +415,9 @@ impl QueueRow {
         })
     }
 
-    /// Whether bytes that decode are of the version before, which does not say what finished tasks hold.
+    /// Whether bytes that decode are of version 1, which does not say what finished tasks hold.
     pub(crate) fn is_old(bytes: &[u8]) -> bool {
-        bytes.first() != Some(&QueueRow::VERSION)
+        bytes.first() == Some(&VERSION)
     }
 }
 
@@ -419,14 +455,22 @@ impl TaskRow {
 }
 
 impl MetaRow {
+    const VERSION: u8 = 3;
+
     /// Encodes the row.
     pub fn encode(&self) -> Bytes {
-        encode_row(self, 2, 64)
+        encode_row(self, Self::VERSION, 64)
     }
 
     /// Decodes the row that lies at `key`.
     pub fn decode(key: Key, bytes: &[u8]) -> Result<MetaRow, KvError> {
-        let mut row: MetaRow = decode_grown(Table::Meta, key, bytes, 1)?;
+        let mut row: MetaRow =
+            match bytes.split_first() {
+                Some((&MetaRow::VERSION, body)) => decode(body).map_err(|error| {
+                    KvError::Corrupt { table: Table::Meta, key, reason: error.to_string() }
+                })?,
+                _ => decode_grown::<MetaRowV2>(Table::Meta, key, bytes, 1)?.into(),
+            };
         if row.wall == 0 {
             row.wall = row.now;
         }

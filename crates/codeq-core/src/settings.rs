@@ -12,6 +12,8 @@ use crate::limits::{
 };
 use crate::reply::Rejection;
 
+const DAY: Millis = 86_400_000;
+
 /// The shard's defaults.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Settings {
@@ -27,6 +29,34 @@ pub struct Settings {
     pub callback_base: Millis,
     /// The longest pause between deliveries.
     pub callback_max: Millis,
+    /// How long dead-lettered tasks are kept.
+    pub dead_letter_retention: Millis,
+}
+
+/// Settings as version 1 wrote them: dead letters were kept as long as other finished tasks.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[allow(missing_docs, reason = "the fields are those of `Settings`")]
+pub struct SettingsV1 {
+    pub max_attempts: u32,
+    pub backoff: Backoff,
+    pub retention: Millis,
+    pub callback_attempts: u32,
+    pub callback_base: Millis,
+    pub callback_max: Millis,
+}
+
+impl From<SettingsV1> for Settings {
+    fn from(old: SettingsV1) -> Settings {
+        Settings {
+            max_attempts: old.max_attempts,
+            backoff: old.backoff,
+            retention: old.retention,
+            callback_attempts: old.callback_attempts,
+            callback_base: old.callback_base,
+            callback_max: old.callback_max,
+            dead_letter_retention: old.retention,
+        }
+    }
 }
 
 impl Default for Settings {
@@ -34,21 +64,30 @@ impl Default for Settings {
         Settings {
             max_attempts: ATTEMPTS_DEFAULT,
             backoff: Backoff::default(),
-            retention: 86_400_000,
+            retention: DAY,
             callback_attempts: 5,
             callback_base: 2_000,
             callback_max: 60_000,
+            dead_letter_retention: 30 * DAY,
         }
     }
 }
 
 impl Settings {
+    /// What holds in a shard before it is told anything: the defaults of version 1. A log of that version does
+    /// not say them, and must mean the same for ever.
+    pub fn of_empty_shard() -> Settings {
+        Settings { dead_letter_retention: DAY, ..Settings::default() }
+    }
+
     /// Checks every field.
     pub fn check(&self) -> Result<(), Rejection> {
         let field = if !(1..=ATTEMPTS_MAX).contains(&self.max_attempts) {
             "max_attempts"
         } else if self.retention > RETENTION_MS_MAX {
             "retention"
+        } else if self.dead_letter_retention > RETENTION_MS_MAX {
+            "dead_letter_retention"
         } else if !(1..=CALLBACK_ATTEMPTS_MAX).contains(&self.callback_attempts) {
             "callback_attempts"
         } else if self.callback_max > DELAY_MS_MAX {

@@ -75,7 +75,7 @@ impl State {
             next_seq: 1,
             next_queue: 1,
             now: 0,
-            settings: Settings::default(),
+            settings: Settings::of_empty_shard(),
             moves: 1,
             wall: 0,
         });
@@ -155,6 +155,7 @@ impl State {
         let (now, wall) = (self.meta.now.max(at.now), at.wall);
         let mut step = Step { state: self, kv, now, wall, effects, changed: false };
         let reply = match command {
+            Command::ConfigureV1(settings) => step.configure(&settings.clone().into()),
             Command::Configure(settings) => step.configure(settings),
             Command::Enqueue(command) => step.enqueue(command)?,
             Command::Claim(command) => step.claim(command)?,
@@ -166,6 +167,7 @@ impl State {
             Command::Replay(command) => step.replay(command)?,
             Command::Purge(command) => step.purge(command)?,
             Command::Pause(command) => step.pause(command)?,
+            Command::PutTopicV1(command) => step.put_topic(&command.clone().into())?,
             Command::PutTopic(command) => step.put_topic(command)?,
             Command::DeleteTopic(command) => step.delete_topic(command)?,
             Command::Cleanup(command) => step.cleanup(command)?,
@@ -173,6 +175,7 @@ impl State {
             Command::Callback(command) => step.callback(command)?,
             Command::PutRecord(command) => step.put_record(command)?,
             Command::DeleteRecord(command) => step.delete_record(command)?,
+            Command::BulkPartV1(command) => step.bulk_part(&command.clone().into())?,
             Command::BulkPart(command) => step.bulk_part(command)?,
         };
         let changed = step.changed;
@@ -268,6 +271,11 @@ impl State {
     /// The row of a queue, as of the latest command.
     pub fn queue_row(&self, id: QueueId) -> Option<&QueueRow> {
         self.queues.get(&id).map(|queue| &queue.row)
+    }
+
+    /// Of the tasks that are first of their priority the one that was made first, by its number.
+    pub fn oldest_front(&self, id: QueueId) -> Option<u64> {
+        self.queues.get(&id).and_then(|queue| queue.fronts().min())
     }
 
     /// Whether a task of the queue could be claimed now.

@@ -19,6 +19,7 @@ use crate::moment::Moment;
 use crate::names::{check_command, check_tenant, queue_name};
 use crate::place::Place;
 use crate::queue::Queue;
+use crate::read::Reader;
 use crate::reply::Rejection;
 use crate::rows::{Counts, QueueRow, TaskRow};
 use crate::state::{State, window_max};
@@ -186,9 +187,10 @@ impl<K: Kv> Step<'_, K> {
         if was.place.index_code() != row.place.index_code() {
             self.kv.delete(Table::Index, keys::index(row.queue, was.place, seq));
             let key = keys::index(row.queue, row.place, seq);
-            // A task completes or fails once, and is claimed for the first time once.
-            let first = matches!(row.place, Place::Completed | Place::Failed)
-                || (row.place == Place::InProgress && row.fence == 1);
+            // A task completes once, and is claimed for the first time once. It may fail more than once: a
+            // replay brings it back.
+            let first =
+                row.place == Place::Completed || (row.place == Place::InProgress && row.fence == 1);
             if first {
                 self.kv.insert(Table::Index, key, Bytes::new());
             } else {
@@ -377,6 +379,11 @@ impl<K: Kv> Step<'_, K> {
     /// The task as the outside sees it.
     pub fn view(&self, seq: u64, row: &TaskRow) -> Result<Task, KvError> {
         Task::from_rows(self.kv, seq, row, &self.queue(row.queue)?.row, self.moment())
+    }
+
+    /// Reads what is there at this point of the command.
+    pub fn reader(&self) -> Reader<'_, K> {
+        Reader { state: self.state, kv: self.kv }
     }
 
     /// The moment on both clocks.

@@ -10,7 +10,9 @@ use crate::limits::{
     PRIORITY_MAX, RETENTION_MS_MAX, TOPIC_ATTEMPTS_MAX, TOPIC_CONSUMERS_MAX, TOPIC_NAME_BYTES_MAX,
     TOPIC_TIER_MAX, TOPIC_TIERS_MAX,
 };
+use crate::place::Place;
 use crate::reply::{Rejection, Reply};
+use crate::settings::Settings;
 use crate::step::Step;
 
 /// The settings of one queue. Absent ones leave the shard's defaults in force.
@@ -26,6 +28,33 @@ pub struct Policy {
     pub retention: Millis,
     /// At most so many tasks in progress at once; 0 means no limit.
     pub max_consumers: u32,
+    /// Retention of dead-lettered tasks in milliseconds; 0 means that of finished tasks if the policy has one,
+    /// or else the shard's.
+    pub dead_letter_retention: Millis,
+}
+
+/// The settings of one queue as version 1 wrote them.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[allow(missing_docs, reason = "the fields are those of `Policy`")]
+pub struct PolicyV1 {
+    pub priority_tiers: Vec<u8>,
+    pub max_attempts: Option<u32>,
+    pub dead_letter_topic: Option<Arc<str>>,
+    pub retention: Millis,
+    pub max_consumers: u32,
+}
+
+impl From<PolicyV1> for Policy {
+    fn from(old: PolicyV1) -> Policy {
+        Policy {
+            priority_tiers: old.priority_tiers,
+            max_attempts: old.max_attempts,
+            dead_letter_topic: old.dead_letter_topic,
+            retention: old.retention,
+            max_consumers: old.max_consumers,
+            dead_letter_retention: 0,
+        }
+    }
 }
 
 /// A queue's policy with its version.
@@ -41,7 +70,34 @@ pub struct Topic {
     pub updated_at: Millis,
 }
 
+/// A queue's policy with its version, as rows of queues had it before version 3.
+#[derive(Deserialize)]
+pub(crate) struct TopicV1 {
+    policy: PolicyV1,
+    version: u64,
+    created_at: Millis,
+    updated_at: Millis,
+}
+
+impl From<TopicV1> for Topic {
+    fn from(old: TopicV1) -> Topic {
+        let TopicV1 { policy, version, created_at, updated_at } = old;
+        Topic { policy: policy.into(), version, created_at, updated_at }
+    }
+}
+
 impl Policy {
+    /// How long a task of the queue is kept once it has ended in `place`.
+    pub(crate) fn retention(&self, place: Place, settings: &Settings) -> Millis {
+        let first = |wanted: &[Millis]| wanted.iter().copied().find(|ms| *ms > 0).unwrap_or(0);
+        match place {
+            Place::Dead => {
+                first(&[self.dead_letter_retention, self.retention, settings.dead_letter_retention])
+            }
+            _ => first(&[self.retention, settings.retention]),
+        }
+    }
+
     /// Checks every field; `name` is the queue that the policy is for.
     pub fn check(&self, name: &str) -> Result<(), Rejection> {
         let mut tiers = self.priority_tiers.clone();
@@ -62,6 +118,8 @@ impl Policy {
             "deadLetterTopicRef"
         } else if self.retention > RETENTION_MS_MAX {
             "retentionSeconds"
+        } else if self.dead_letter_retention > RETENTION_MS_MAX {
+            "deadLetterRetentionSeconds"
         } else if self.max_consumers > TOPIC_CONSUMERS_MAX {
             "maxConsumers"
         } else {

@@ -95,6 +95,7 @@ impl<'a> Client<'a> {
                 | EngineError::NoDescriptors
                 | EngineError::TooLarge { .. }
                 | EngineError::AtomicSpansShards
+                | EngineError::ConcernsEveryShard
                 | EngineError::TooFewConsumers { .. }),
             ) => (refused(error.to_string()), Ok(None)),
             Err(error) => (Outcome::Unknown, Err(Stop::Engine(error))),

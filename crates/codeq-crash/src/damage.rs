@@ -1,20 +1,26 @@
 //! Damaged stores and manifests, and files that are missing or of somebody else: every start either shows
 //! everything that was acknowledged, and hands it out, or refuses and names what is wrong.
 
+use std::fmt;
 use std::fs;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
 use clap::Args;
 use codeq_core::command::{Claim, Selector};
+use codeq_core::effect::Effect;
 use codeq_core::reply::Reply;
-use codeq_engine::{Engine, EngineError, Options, layout};
+use codeq_engine::options::SCRUB_EVERY;
+use codeq_engine::{Engine, EngineError, Observer, Options, SharedObserver, layout};
 use codeq_sim::rng::Rng;
 
 use crate::client::runtime;
 use crate::setup::TENANTS;
-use crate::small::{SmallClient, copy_dir, options};
+use crate::small::{Copies, SmallClient, copy_anew, copy_dir, options};
 use crate::sweep::flip;
 
 /// Shards of the directory that is damaged.
@@ -32,12 +38,9 @@ pub struct Damage {
     /// Damages of the manifest.
     #[arg(long, default_value_t = 400)]
     pub manifests: u64,
-    /// The seed of the damages.
-    #[arg(long, default_value_t = 1)]
-    pub seed: u64,
-    /// Where the copies are made.
-    #[arg(long, default_value = "/dev/shm")]
-    pub root: PathBuf,
+    /// What is damaged, and where.
+    #[command(flatten)]
+    pub copies: Copies,
 }
 
 /// What became of the damaged copies.
@@ -47,7 +50,8 @@ pub struct Tally {
     pub tried: u64,
     /// Refused to open, and said which directory or file is wrong.
     pub refused: u64,
-    /// Opened; then a read stopped the engine, and said which file is wrong.
+    /// Opened; then a read stopped the engine, or the engine itself while it verified its stores, and said which
+    /// file is wrong.
     pub stopped: u64,
     /// Opened with a store that was made again from the log, and showed everything.
     pub rebuilt: u64,
@@ -59,9 +63,10 @@ pub struct Tally {
 
 /// Runs all of it; says what it came to.
 pub fn run(damage: &Damage) -> anyhow::Result<String> {
-    let (stores, manifests, seed) = (damage.stores, damage.manifests, damage.seed);
-    let purged = Image::make(&damage.root, true)?;
-    let complete = Image::make(&damage.root, false)?;
+    let (stores, manifests, seed) = (damage.stores, damage.manifests, damage.copies.seed);
+    let running = stores / 8;
+    let purged = Image::make(&damage.copies.root, true)?;
+    let complete = Image::make(&damage.copies.root, false)?;
     let stores = [
         // A start that verifies the stores, and one that leaves it to the reads, as with large ones.
         purged.stores(stores / 2, seed, true)?,
@@ -69,12 +74,16 @@ pub fn run(damage: &Damage) -> anyhow::Result<String> {
         // The log still has everything: a damaged store can be made again.
         complete.stores(stores - stores / 2 - stores / 4, seed + 2, true)?,
     ];
+    // Under an engine that runs: found by whoever reads, or by the engine itself.
+    let running =
+        [purged.running(running, seed + 3, false)?, purged.running(running, seed + 4, true)?];
     let manifests = purged.manifests(manifests, seed)?;
     let files = [purged.files(&complete)?, complete.files(&purged)?];
-    let text =
-        format!("damage: stores={stores:?} manifests={manifests:?} files={files:?} seed={seed}");
+    let text = format!(
+        "damage: stores={stores:?} running={running:?} manifests={manifests:?} files={files:?} seed={seed}"
+    );
     println!("{text}");
-    let all = stores.iter().chain([&manifests]).chain(&files);
+    let all = stores.iter().chain(&running).chain([&manifests]).chain(&files);
     let silent: Vec<&String> = all.flat_map(|tally| &tally.silent).collect();
     if !silent.is_empty() {
         bail!("{} damages went unnoticed: {silent:#?}", silent.len());
@@ -128,6 +137,13 @@ impl Image {
         self.dir.path().join("image")
     }
 
+    /// A copy of it.
+    fn copy(&self) -> anyhow::Result<PathBuf> {
+        let copy = self.dir.path().join("copy");
+        copy_anew(&self.image(), &copy)?;
+        Ok(copy)
+    }
+
     /// Opens a copy after `damage` has been done to it.
     fn try_one(
         &self,
@@ -136,11 +152,7 @@ impl Image {
         verify: bool,
         damage: impl FnOnce(&Path) -> anyhow::Result<()>,
     ) -> anyhow::Result<()> {
-        let copy = self.dir.path().join("copy");
-        if copy.exists() {
-            fs::remove_dir_all(&copy)?;
-        }
-        copy_dir(&self.image(), &copy)?;
+        let copy = self.copy()?;
         damage(&copy).with_context(|| what.clone())?;
         tally.tried += 1;
         let verify_bytes_max = if verify { u64::MAX } else { 0 };
@@ -157,7 +169,14 @@ impl Image {
                 return Ok(());
             }
         };
-        match self.lost(&engine) {
+        self.judge(tally, what, &copy, &engine);
+        Ok(())
+    }
+
+    /// Reads everything from an engine, and counts what becomes of that.
+    fn judge(&self, tally: &mut Tally, what: String, dir: &Path, engine: &Engine) {
+        let named = |text: &str| text.contains(&*dir.to_string_lossy());
+        match self.lost(engine) {
             Ok(lost) if lost.is_empty() && engine.rebuilt().is_empty() => tally.whole += 1,
             Ok(lost) if lost.is_empty() => tally.rebuilt += 1,
             Ok(lost) => {
@@ -167,7 +186,6 @@ impl Image {
             Err(error) if named(&error.to_string()) => tally.stopped += 1,
             Err(error) => tally.silent.push(format!("{what}: stopped without a name: {error}")),
         }
-        Ok(())
     }
 
     /// What was acknowledged and is not there, or cannot be claimed.
@@ -204,16 +222,48 @@ impl Image {
         let mut rng = Rng::new(seed).fork("stores");
         let mut tally = Tally::default();
         for number in 0..count {
-            let shard = rng.below(u64::from(SHARDS)) as u16;
-            let len = fs::metadata(layout::store_path(&self.image(), shard))?.len();
-            let bit = rng.below(len * 8);
-            let sector = number.is_multiple_of(2);
-            let what =
-                format!("shard {shard} {} {bit}", if sector { "sector of bit" } else { "bit" });
-            self.try_one(&mut tally, what, verify, |copy| {
-                let path = layout::store_path(copy, shard);
-                if sector { zero(&path, bit / 8 / SECTOR * SECTOR) } else { flip(&path, bit) }
-            })?;
+            let spot = Spot::pick(&mut rng, &self.image(), number)?;
+            self.try_one(&mut tally, spot.to_string(), verify, |copy| spot.damage(copy))?;
+        }
+        Ok(tally)
+    }
+
+    /// The same under an engine that runs. `scrub` leaves it to the engine to find that.
+    pub fn running(&self, count: u64, seed: u64, scrub: bool) -> anyhow::Result<Tally> {
+        let mut rng = Rng::new(seed).fork("running");
+        let mut tally = Tally::default();
+        let passes = Arc::new(Passes::default());
+        let options = Options {
+            shards: None,
+            // Hardly any cache, so that reads reach the files.
+            store: codeq_store::Options { cache_bytes: 16 << 10, ..Default::default() },
+            scrub_every: if scrub { Duration::from_millis(1) } else { SCRUB_EVERY },
+            observer: SharedObserver(Some(Arc::clone(&passes) as Arc<dyn Observer>)),
+            ..engine_options()
+        };
+        for number in 0..count {
+            let copy = self.copy()?;
+            tally.tried += 1;
+            let engine = Engine::open(&copy, options.clone())?;
+            let spot = Spot::pick(&mut rng, &copy, number)?;
+            spot.damage(&copy)?;
+            if scrub {
+                // The one that is under way may be past the damage, so it takes a second one.
+                let wanted = passes.0.load(Ordering::Relaxed) + 2;
+                let end = Instant::now() + Duration::from_secs(60);
+                while engine.failure().is_none() && passes.0.load(Ordering::Relaxed) < wanted {
+                    if Instant::now() > end {
+                        bail!("{spot}: the stores were not verified within a minute");
+                    }
+                    std::thread::sleep(Duration::from_millis(1));
+                }
+            }
+            let found = engine.failure().is_some();
+            let stopped = tally.stopped;
+            self.judge(&mut tally, spot.to_string(), &copy, &engine);
+            if scrub && !found && tally.stopped > stopped {
+                tally.silent.push(format!("{spot}: a read stopped at what was just verified"));
+            }
         }
         Ok(tally)
     }
@@ -294,6 +344,50 @@ impl Image {
             copy_dir(&copy.join("shard-000"), &copy.join("shard-003"))
         })?;
         Ok(tally)
+    }
+}
+
+/// A place in a store, and what is done to it.
+struct Spot {
+    shard: u16,
+    bit: u64,
+    /// The whole sector is zeroed, not only the bit flipped.
+    sector: bool,
+}
+
+impl Spot {
+    fn pick(rng: &mut Rng, dir: &Path, number: u64) -> anyhow::Result<Spot> {
+        let shard = rng.below(u64::from(SHARDS)) as u16;
+        let len = fs::metadata(layout::store_path(dir, shard))?.len();
+        Ok(Spot { shard, bit: rng.below(len * 8), sector: number.is_multiple_of(2) })
+    }
+
+    fn damage(&self, dir: &Path) -> anyhow::Result<()> {
+        let path = layout::store_path(dir, self.shard);
+        if self.sector {
+            zero(&path, self.bit / 8 / SECTOR * SECTOR)
+        } else {
+            flip(&path, self.bit)
+        }
+    }
+}
+
+impl fmt::Display for Spot {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let kind = if self.sector { "sector of bit" } else { "bit" };
+        write!(f, "shard {} {kind} {}", self.shard, self.bit)
+    }
+}
+
+/// How often all rows were verified.
+#[derive(Default)]
+struct Passes(AtomicU64);
+
+impl Observer for Passes {
+    fn committed(&self, _: u16, _: &[Effect]) {}
+
+    fn scrubbed(&self, _: u64, _: Duration) {
+        self.0.fetch_add(1, Ordering::Relaxed);
     }
 }
 

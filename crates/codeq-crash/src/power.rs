@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use anyhow::Context;
 use clap::Args;
 
-use crate::campaign::{Campaign, stop_flag};
+use crate::campaign::{Campaign, Driver, stop_flag};
 use crate::kill::new_setup;
 use crate::mount::LoopMount;
 use crate::setup::Durable;
@@ -85,23 +85,24 @@ fn cycles(campaign: &mut Campaign, power: &Power, mount: &mut LoopMount) -> anyh
             campaign.pause(0, 30);
         }
         let cut = monotonic_ns();
-        mount.cut_power()?;
-        driver.kill()?;
-        drop(driver);
-        mount.unmount()?;
-        mount.mount()?;
+        cut_power(mount, driver)?;
         campaign.tally.crashes += 1;
         while campaign.rng.chance(20) {
-            let mut driver = campaign.start_driver(true)?;
+            let driver = campaign.start_driver(true)?;
             campaign.pause(0, 60);
-            mount.cut_power()?;
-            driver.kill()?;
-            drop(driver);
-            mount.unmount()?;
-            mount.mount()?;
+            cut_power(mount, driver)?;
             campaign.tally.crashes += 1;
         }
         campaign.verify(Some(cut))?;
     }
     Ok(())
+}
+
+/// The filesystem stops under the process, and comes back without it.
+fn cut_power(mount: &mut LoopMount, mut driver: Driver) -> anyhow::Result<()> {
+    mount.cut_power()?;
+    driver.kill()?;
+    drop(driver);
+    mount.unmount()?;
+    mount.mount()
 }

@@ -1,16 +1,17 @@
 //! A small directory whose contents are known exactly: what the sweeps and the disk faults work on.
 
 use std::collections::BTreeMap;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use anyhow::Context;
 use bytes::Bytes;
+use clap::Args;
 use codeq_core::command::{Claim, Command, Enqueue, NewTask, Outcome, Selector, Submit};
 use codeq_core::id::TaskId;
 use codeq_core::reply::{Enqueued, Reply};
 use codeq_engine::{Engine, EngineError, Options};
-use codeq_sim::ledger::{Digest, digest};
+use codeq_sim::ledger::{Digest, digest, result_digest};
 use codeq_sim::notes;
 use tokio::runtime::Runtime;
 
@@ -77,7 +78,7 @@ impl SmallClient {
         };
         for task in tasks {
             let result = Bytes::from(format!("{{\"done\":{}}}", task.id.seq()));
-            let told = digest(&result);
+            let told = result_digest(&result);
             let submit = Submit {
                 tenant: task.tenant,
                 id: task.id,
@@ -142,6 +143,25 @@ pub fn new_task(number: u64) -> Command {
 
 fn unexpected(what: &str) -> EngineError {
     EngineError::Failed(format!("unexpected answer: {what}").into())
+}
+
+/// Where the copies of a directory are made, and what decides how each is damaged.
+#[derive(Debug, Args)]
+pub struct Copies {
+    /// The seed of the damages.
+    #[arg(long, default_value_t = 1)]
+    pub seed: u64,
+    /// Where the copies are made.
+    #[arg(long, default_value = "/dev/shm")]
+    pub root: PathBuf,
+}
+
+/// Copies a directory tree to a place where an earlier copy may lie.
+pub fn copy_anew(from: &Path, to: &Path) -> anyhow::Result<()> {
+    if to.exists() {
+        std::fs::remove_dir_all(to)?;
+    }
+    copy_dir(from, to)
 }
 
 /// Copies a directory tree.

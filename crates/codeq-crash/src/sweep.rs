@@ -10,7 +10,7 @@ use codeq_disk::RealDisk;
 use codeq_engine::{Engine, Options, layout};
 use codeq_sim::rng::Rng;
 
-use crate::small::{Contents, SmallClient, copy_dir, missing, options};
+use crate::small::{Contents, Copies, SmallClient, copy_anew, copy_dir, missing, options};
 
 /// Frames at the end of the log in which every byte is a place to cut.
 const LAST_FRAMES: usize = 3;
@@ -21,12 +21,9 @@ pub struct Sweep {
     /// Bits to flip in the log; 0 means every bit.
     #[arg(long, default_value_t = 2_000)]
     pub flips: u64,
-    /// The seed of the bits.
-    #[arg(long, default_value_t = 1)]
-    pub seed: u64,
-    /// Where the copies are made.
-    #[arg(long, default_value = "/dev/shm")]
-    pub root: PathBuf,
+    /// What is damaged, and where.
+    #[command(flatten)]
+    pub copies: Copies,
 }
 
 /// What became of the damaged copies.
@@ -75,16 +72,16 @@ fn look(dir: &Path) -> anyhow::Result<Opened> {
 
 /// Runs all sweeps; says what they came to.
 pub fn run(sweep: &Sweep) -> anyhow::Result<String> {
-    let image = Image::make(&sweep.root)?;
+    let image = Image::make(&sweep.copies.root)?;
     let cuts = truncations(&image)?;
-    let log = log_flips(&image, sweep.flips, sweep.seed)?;
-    let text = format!("sweep: cuts={cuts} log={log:?} seed={}", sweep.seed);
+    let log = log_flips(&image, sweep.flips, sweep.copies.seed)?;
+    let text = format!("sweep: cuts={cuts} log={log:?} seed={}", sweep.copies.seed);
     println!("{text}");
     if !log.silent.is_empty() {
         bail!(
             "damage went unnoticed; replay: codeq-crash sweep --flips {} --seed {}",
             sweep.flips,
-            sweep.seed
+            sweep.copies.seed
         );
     }
     Ok(text)
@@ -138,10 +135,7 @@ impl Image {
         damage: impl FnOnce(&Path) -> anyhow::Result<()>,
     ) -> anyhow::Result<Opened> {
         let copy = self.dir.path().join("copy");
-        if copy.exists() {
-            fs::remove_dir_all(&copy)?;
-        }
-        copy_dir(&self.path(), &copy)?;
+        copy_anew(&self.path(), &copy)?;
         damage(&copy)?;
         look(&copy)
     }

@@ -14,8 +14,8 @@ use anyhow::{Context, bail};
 use bytes::Bytes;
 use clap::Args;
 use codeq_core::command::{
-    BulkFrom, BulkPart, BulkWork, Callback, Claim, Command, Delivery, Enqueue, Millis, NewTask,
-    Outcome, Selector, Submit,
+    BulkFilter, BulkFrom, BulkPart, BulkWork, Callback, Claim, Command, Delivery, Enqueue, Millis,
+    NewTask, Outcome, Selector, Submit,
 };
 use codeq_core::limits::{BULK_LOOK_MAX, BULK_TAKE_MAX};
 use codeq_core::reply::Reply;
@@ -299,7 +299,8 @@ fn remove_all(engine: &Engine, runtime: &Runtime) -> anyhow::Result<()> {
             while let Some(from) = next {
                 let part = BulkPart {
                     tenant: tenant.into(),
-                    work: BulkWork::Cleanup { before: Millis::MAX },
+                    work: BulkWork::Cleanup { expired: false },
+                    filter: BulkFilter::default(),
                     from,
                     take: BULK_TAKE_MAX,
                     look: BULK_LOOK_MAX,

@@ -34,7 +34,7 @@ pub fn first_task(dir: &Path) -> Result<(), Box<dyn Error>> {
         lease: 60_000,
         count: 1,
     };
-    let Reply::Claimed(tasks) = engine.propose_blocking(Command::Claim(claim))? else {
+    let Reply::Claimed(tasks) = engine.claim_blocking(claim)? else {
         return Err("the claim was refused".into());
     };
     for task in tasks {

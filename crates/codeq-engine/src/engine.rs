@@ -28,6 +28,7 @@ use crate::pipeline::{Lane, Pipeline};
 use crate::recover::Node;
 use crate::request::{Answer, Request};
 use crate::result_waiters::ResultWaiters;
+use crate::scrub::Scrub;
 use crate::shard::ShardData;
 use crate::worker::{Checkpoint, Worker};
 
@@ -42,6 +43,7 @@ pub struct Engine {
     /// Where the next claim over several shards begins.
     pub(crate) turn: AtomicU64,
     threads: Mutex<Vec<JoinHandle<()>>>,
+    scrub: Mutex<Option<Scrub>>,
     rebuilt: Vec<String>,
     /// Held until the engine is gone, so that no other process opens the directory.
     _lock: DirLock,
@@ -72,6 +74,8 @@ pub struct EngineStats {
     pub live_bytes: u64,
     /// Bytes that the stores take on the disk.
     pub store_bytes: u64,
+    /// Bytes of rows that were verified since the start, while the engine runs.
+    pub scrubbed_bytes: u64,
 }
 
 impl Engine {
@@ -107,8 +111,11 @@ impl Engine {
         Ok(engine)
     }
 
-    /// Proposes a command and waits for its answer, which comes when what it says is durable. Claims that
-    /// wait and commands that concern several shards have their own methods.
+    /// Proposes a command and waits for its answer, which comes when what it says is durable.
+    ///
+    /// With more than one shard, a command that concerns all of them is refused with
+    /// [`EngineError::ConcernsEveryShard`]. It has a method of its own: [`Engine::claim`], [`Engine::pause`],
+    /// [`Engine::put_topic`], [`Engine::delete_topic`], [`Engine::bulk_part`].
     pub async fn propose(&self, command: Command) -> Answer {
         let shard = self.shard_of(&command)?;
         let answer = self.submit(shard, command)?;
@@ -123,7 +130,7 @@ impl Engine {
     }
 
     /// Proposes commands of one shard each without waiting; answers, also that one could not be taken, go where
-    /// the requests say. A claim looks into one shard only, so it is for engines that have one.
+    /// the requests say. With more than one shard, one that concerns all of them, such as a claim, is refused.
     pub fn post(&self, requests: &mut Vec<Request>) {
         if self.shards() == 1 {
             return self.post_to(Ok(0), requests);
@@ -204,6 +211,7 @@ impl Engine {
             syncs: self.pipeline.syncs.load(Ordering::Relaxed),
             log_bytes: self.pipeline.appended.load(Ordering::Relaxed),
             log_room: self.pipeline.room(),
+            scrubbed_bytes: self.pipeline.scrubbed.load(Ordering::Relaxed),
             ..EngineStats::default()
         };
         for shard in &self.shards {
@@ -251,6 +259,9 @@ impl Engine {
         if threads.is_empty() {
             return;
         }
+        if let Some(scrub) = self.scrub.lock().take() {
+            scrub.stop();
+        }
         self.shards.iter().for_each(|shard| shard.inbox.notify(Notice::Stop));
         // The shards end first, in the order of the list; the commit thread serves them to the last.
         let last = threads.len().saturating_sub(3);
@@ -267,7 +278,7 @@ impl Engine {
     pub(crate) fn shard_of(&self, command: &Command) -> Result<u16, EngineError> {
         match crate::route::route(command, self.shards())? {
             crate::route::Route::One(shard) => Ok(shard),
-            crate::route::Route::All => Ok(0),
+            crate::route::Route::All => Err(EngineError::ConcernsEveryShard),
         }
     }
 
@@ -284,7 +295,7 @@ impl Engine {
     pub(crate) fn push(&self, shard: u16, request: Request) -> Result<(), EngineError> {
         let handle = self.shards.get(usize::from(shard)).ok_or(EngineError::Closed)?;
         self.check_size(&request)?;
-        handle.inbox.push(std::iter::once(request))
+        handle.inbox.push(request)
     }
 
     fn check_size(&self, request: &Request) -> Result<(), EngineError> {
@@ -347,7 +358,7 @@ fn start(
     seed: u64,
     lock: DirLock,
 ) -> std::io::Result<Engine> {
-    let Node { log, shards, rebuilt, .. } = node;
+    let Node { log, shards, rebuilt, verified, .. } = node;
     let (mut lanes, mut handles, mut positions) = (Vec::new(), Vec::new(), Vec::new());
     for shard in &shards {
         let (durable, watched) = watch::channel(0);
@@ -391,6 +402,8 @@ fn start(
     let commit = Arc::clone(&pipeline);
     threads.push(Builder::new().name("codeq-commit".into()).spawn(move || commit.run())?);
     threads.extend(background_threads);
+    let stores = handles.iter().map(|handle| Arc::clone(&handle.data)).collect();
+    let scrub = Scrub::start(stores, Arc::clone(&pipeline), &options, verified)?;
     Ok(Engine {
         shards: handles,
         pipeline,
@@ -400,6 +413,7 @@ fn start(
         clock_file,
         turn: AtomicU64::new(seed),
         threads: Mutex::new(threads),
+        scrub: Mutex::new(Some(scrub)),
         rebuilt,
         _lock: lock,
     })

@@ -17,8 +17,8 @@ pub enum EngineError {
     /// More work is queued than the engine holds. Nothing was done; try again later.
     #[error("overloaded: the engine's queue is full")]
     Overloaded,
-    /// As many claims wait for a task as may, in all or of this tenant. Nothing was done.
-    #[error("too many claims wait for a task")]
+    /// As many clients wait for a task or a result as may, in all or of this tenant. Nothing was done.
+    #[error("too many clients wait: try again later, or without waiting")]
     TooManyWaiting,
     /// The command is larger than the log takes at once. Nothing was done.
     #[error("the command takes {bytes} bytes, at most {max} are possible: send less at a time")]
@@ -43,6 +43,11 @@ pub enum EngineError {
     /// An atomic batch whose idempotency keys live in different shards.
     #[error("an atomic batch must lie in one shard: its idempotency keys do not")]
     AtomicSpansShards,
+    /// A command that concerns every shard was proposed as if it concerned one. Nothing was done.
+    #[error(
+        "the command concerns every shard: use the engine's method for it, such as claim, pause or put_topic"
+    )]
+    ConcernsEveryShard,
     /// `maxConsumers` cannot be divided over the shards.
     #[error("maxConsumers must be 0 or at least the number of shards ({shards})")]
     TooFewConsumers {

@@ -1,4 +1,8 @@
 //! A shard's inbox: bounded, many senders, one reader that takes all there is at once.
+//!
+//! Producers must not be able to keep workers out, or the other way round: enqueues and everything else wait in a line
+//! each. Requests are taken in the order in which they came, but while both lines have some, neither gets more than
+//! half of what is taken. Enqueues leave a quarter of the inbox to the others.
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
@@ -7,14 +11,19 @@ use codeq_store::Flushed;
 use parking_lot::{Condvar, Mutex, MutexGuard};
 
 use crate::error::EngineError;
-use crate::options::{INBOX_BYTES_MAX, INBOX_MAX, PATIENCE_MAX, PATIENCE_POSTED_MAX};
-use crate::request::Request;
+use crate::options::{
+    ENQUEUES_BYTES_MAX, ENQUEUES_MAX, INBOX_BYTES_MAX, INBOX_MAX, PATIENCE_MAX, PATIENCE_POSTED_MAX,
+};
+use crate::request::{ClientNumber, Request};
+use codeq_core::command::Command;
 use tokio::sync::oneshot;
 
 /// What reaches a shard's thread besides requests.
 pub enum Notice {
     /// A checkpoint job is done.
     Flushed(Box<Flushed>),
+    /// A client that waited for tasks is gone.
+    Gone(ClientNumber),
     /// Make a checkpoint now, and say when everything acknowledged before is in the store.
     Checkpoint(oneshot::Sender<Result<(), EngineError>>),
     /// Stop handing out tasks: the server is about to stop.
@@ -35,8 +44,12 @@ pub struct Inbox {
 
 #[derive(Default)]
 struct Queue {
-    requests: VecDeque<Request>,
-    bytes: usize,
+    enqueues: Line,
+    others: Line,
+    /// The number of the next request.
+    next: u64,
+    /// The line that got nothing when requests were taken last, though it had some: it is first now.
+    passed_over: Option<Of>,
     notices: VecDeque<Notice>,
     waiting: bool,
     /// The log is at work: nothing is gained by applying a single request at once.
@@ -46,19 +59,130 @@ struct Queue {
     closed: Option<EngineError>,
 }
 
-impl Inbox {
-    /// Adds requests, all or none.
-    pub fn push(
+/// Requests that are taken in turn with those of the other line.
+#[derive(Default)]
+struct Line {
+    /// With the numbers in which they came.
+    requests: VecDeque<(u64, Request)>,
+    bytes: usize,
+}
+
+/// Which line.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Of {
+    Enqueues,
+    Others,
+}
+
+/// What a line has given to a batch.
+#[derive(Default)]
+struct Taken {
+    requests: usize,
+    bytes: usize,
+}
+
+impl Queue {
+    fn len(&self) -> usize {
+        self.enqueues.requests.len() + self.others.requests.len()
+    }
+
+    fn is_empty(&self) -> bool {
+        self.enqueues.requests.is_empty() && self.others.requests.is_empty()
+    }
+
+    fn bytes(&self) -> usize {
+        self.enqueues.bytes + self.others.bytes
+    }
+
+    fn line(&mut self, of: Of) -> &mut Line {
+        match of {
+            Of::Enqueues => &mut self.enqueues,
+            Of::Others => &mut self.others,
+        }
+    }
+
+    fn push(&mut self, request: Request) {
+        let number = self.next;
+        self.next = number.wrapping_add(1);
+        let line = self.line(if is_enqueue(&request) { Of::Enqueues } else { Of::Others });
+        line.bytes += request.bytes();
+        line.requests.push_back((number, request));
+    }
+
+    /// The line whose turn it is, and the bytes of its first request. `left` is none as long as any request fits.
+    fn next(
         &self,
-        requests: impl ExactSizeIterator<Item = Request>,
-    ) -> Result<(), EngineError> {
-        self.add(self.room_for(requests.len())?, requests, PATIENCE_MAX);
+        left: Option<usize>,
+        full: impl Fn(Of) -> bool,
+        passed_over: Option<Of>,
+    ) -> Option<(Of, usize)> {
+        let first = |line: &Line| {
+            let first = line.requests.front().map(|(at, request)| (*at, request.bytes()));
+            first.filter(|(_, bytes)| left.is_none_or(|left| *bytes <= left))
+        };
+        match (first(&self.enqueues), first(&self.others)) {
+            (None, None) => None,
+            (Some((_, bytes)), None) => Some((Of::Enqueues, bytes)),
+            (None, Some((_, bytes))) => Some((Of::Others, bytes)),
+            (Some(enqueue), Some(other)) => {
+                let enqueue_next = match passed_over {
+                    Some(of) => of == Of::Enqueues,
+                    None if full(Of::Enqueues) != full(Of::Others) => full(Of::Others),
+                    None => enqueue.0 < other.0,
+                };
+                Some(if enqueue_next { (Of::Enqueues, enqueue.1) } else { (Of::Others, other.1) })
+            }
+        }
+    }
+
+    /// Takes at most `max` requests of `max_bytes` together, but one if it is larger.
+    fn take(&mut self, max: usize, max_bytes: usize, requests: &mut Vec<Request>) {
+        let mut passed_over = self.passed_over.take();
+        let (mut enqueues, mut others) = (Taken::default(), Taken::default());
+        while requests.len() < max {
+            let full = |of| {
+                let taken = if of == Of::Enqueues { &enqueues } else { &others };
+                taken.requests >= max / 2 || taken.bytes >= max_bytes / 2
+            };
+            // The first request may be large; no further one may make the batch so.
+            let so_far = enqueues.bytes + others.bytes;
+            let left = (so_far > 0).then(|| max_bytes.saturating_sub(so_far));
+            let Some((of, bytes)) = self.next(left, full, passed_over.take()) else { break };
+            let line = self.line(of);
+            line.bytes = line.bytes.saturating_sub(bytes);
+            requests.extend(line.requests.pop_front().map(|(_, request)| request));
+            let taken = if of == Of::Enqueues { &mut enqueues } else { &mut others };
+            taken.requests += 1;
+            taken.bytes += bytes;
+        }
+        let passed = |line: &Line, taken: &Taken| !line.requests.is_empty() && taken.requests == 0;
+        self.passed_over = if requests.is_empty() {
+            None
+        } else if passed(&self.others, &others) {
+            Some(Of::Others)
+        } else {
+            passed(&self.enqueues, &enqueues).then_some(Of::Enqueues)
+        };
+    }
+}
+
+fn is_enqueue(request: &Request) -> bool {
+    matches!(request.command, Command::Enqueue(_))
+}
+
+impl Inbox {
+    /// Adds a request.
+    pub fn push(&self, request: Request) -> Result<(), EngineError> {
+        let room = self.room_for(1, usize::from(is_enqueue(&request)))?;
+        self.add(room, std::iter::once(request), PATIENCE_MAX);
         Ok(())
     }
 
-    /// The same; those that were not added stay with the caller.
+    /// Adds requests, all or none; those that were not added stay with the caller.
     pub fn push_all(&self, requests: &mut Vec<Request>) -> Result<(), EngineError> {
-        self.add(self.room_for(requests.len())?, requests.drain(..), PATIENCE_POSTED_MAX);
+        let enqueues = requests.iter().filter(|request| is_enqueue(request)).count();
+        let room = self.room_for(requests.len(), enqueues)?;
+        self.add(room, requests.drain(..), PATIENCE_POSTED_MAX);
         Ok(())
     }
 
@@ -71,12 +195,17 @@ impl Inbox {
         }
     }
 
-    fn room_for(&self, more: usize) -> Result<MutexGuard<'_, Queue>, EngineError> {
+    /// Room for so many more requests, so many of them enqueues.
+    fn room_for(&self, more: usize, enqueues: usize) -> Result<MutexGuard<'_, Queue>, EngineError> {
         let queue = self.queue.lock();
         if let Some(error) = &queue.closed {
             return Err(error.clone());
         }
-        if queue.requests.len() + more > INBOX_MAX || queue.bytes > INBOX_BYTES_MAX {
+        let full = queue.len() + more > INBOX_MAX || queue.bytes() > INBOX_BYTES_MAX;
+        let line = &queue.enqueues;
+        let enqueues_full =
+            line.requests.len() + enqueues > ENQUEUES_MAX || line.bytes > ENQUEUES_BYTES_MAX;
+        if full || (enqueues > 0 && enqueues_full) {
             return Err(EngineError::Overloaded);
         }
         Ok(queue)
@@ -88,11 +217,8 @@ impl Inbox {
         requests: impl Iterator<Item = Request>,
         patience: usize,
     ) {
-        for request in requests {
-            queue.bytes += request.bytes();
-            queue.requests.push_back(request);
-        }
-        if !queue.patient || queue.requests.len() >= patience {
+        requests.for_each(|request| queue.push(request));
+        if !queue.patient || queue.len() >= patience {
             self.wake(queue);
         }
     }
@@ -106,7 +232,7 @@ impl Inbox {
         let mut queue = self.queue.lock();
         queue.patient = patient;
         queue.expectant |= few;
-        if !patient && (few || !queue.requests.is_empty()) {
+        if !patient && (few || !queue.is_empty()) {
             self.wake(queue);
         }
     }
@@ -137,7 +263,7 @@ impl Inbox {
         notices: &mut Vec<Notice>,
     ) {
         let mut queue = self.queue.lock();
-        while queue.requests.is_empty() && queue.notices.is_empty() {
+        while queue.is_empty() && queue.notices.is_empty() {
             if queue.closed.is_some() {
                 return;
             }
@@ -160,18 +286,8 @@ impl Inbox {
             }
         }
         notices.extend(queue.notices.drain(..));
-        let mut taken = 0;
-        while requests.len() < max && taken < max_bytes {
-            // The first request may be large; no further one may make the batch so.
-            let next = queue.requests.front().map_or(0, Request::bytes);
-            if next == 0 || (taken > 0 && taken + next > max_bytes) {
-                break;
-            }
-            requests.extend(queue.requests.pop_front());
-            taken += next;
-        }
-        queue.bytes = queue.bytes.saturating_sub(taken);
-        queue.expectant = requests.len() == 1 && queue.requests.is_empty();
+        queue.take(max, max_bytes, requests);
+        queue.expectant = requests.len() == 1 && queue.is_empty();
     }
 
     /// Clients come back a moment after their answer. Looking out for them that long saves a wake-up, which
@@ -180,7 +296,7 @@ impl Inbox {
         let start = Instant::now();
         loop {
             let queue = self.queue.lock();
-            let arrived = !queue.requests.is_empty() || !queue.notices.is_empty();
+            let arrived = !queue.is_empty() || !queue.notices.is_empty();
             if arrived || start.elapsed() > LOOK_OUT {
                 return queue;
             }
@@ -193,8 +309,8 @@ impl Inbox {
     pub fn close(&self, error: &EngineError) {
         let mut queue = self.queue.lock();
         queue.closed.get_or_insert_with(|| error.clone());
-        queue.bytes = 0;
-        let requests = std::mem::take(&mut queue.requests);
+        let enqueues = std::mem::take(&mut queue.enqueues);
+        let others = std::mem::take(&mut queue.others);
         let notices = std::mem::take(&mut queue.notices);
         // A shard that was told to stop still has to hear of it, or whoever waits for its end waits for ever.
         if notices.iter().any(|notice| matches!(notice, Notice::Stop)) {
@@ -202,7 +318,7 @@ impl Inbox {
         }
         // The shard may also wait for a checkpoint whose outcome has just been dropped.
         self.wake(queue);
-        for request in requests {
+        for (_, request) in others.requests.into_iter().chain(enqueues.requests) {
             // Whoever is gone does not need to know.
             let _ = request.reply.send(Err(error.clone()));
         }
@@ -215,7 +331,7 @@ impl Inbox {
 
     /// Requests that wait.
     pub fn len(&self) -> usize {
-        self.queue.lock().requests.len()
+        self.queue.lock().len()
     }
 
     fn wake(&self, queue: MutexGuard<'_, Queue>) {
@@ -234,9 +350,30 @@ pub fn after(wait: Option<Duration>) -> Option<Instant> {
 
 #[cfg(test)]
 mod tests {
-    use codeq_core::command::{Command, Sweep};
+    use codeq_core::command::{Enqueue, Heartbeat, NewTask, Sweep};
+    use codeq_core::id::TaskId;
 
     use super::*;
+
+    fn enqueue(bytes: usize) -> Request {
+        let task = NewTask { payload: vec![b'1'; bytes].into(), ..NewTask::default() };
+        let enqueue = Enqueue { tenant: "a".into(), tasks: vec![task], atomic: false, seed: 1 };
+        Request::detached(Command::Enqueue(enqueue))
+    }
+
+    fn heartbeat() -> Request {
+        let (tenant, worker) = ("a".into(), "w".into());
+        let heartbeat = Heartbeat { tenant, id: TaskId::new(1, 1), worker, extend: 1 };
+        Request::detached(Command::Heartbeat(heartbeat))
+    }
+
+    /// The enqueues and the others of the next batch.
+    fn take(inbox: &Inbox, max: usize, max_bytes: usize) -> (usize, usize) {
+        let mut requests = Vec::new();
+        inbox.take(max, max_bytes, Some(Instant::now()), &mut requests, &mut Vec::new());
+        let enqueues = requests.iter().filter(|request| is_enqueue(request)).count();
+        (enqueues, requests.len() - enqueues)
+    }
 
     #[test]
     fn a_failure_does_not_swallow_the_stop() {
@@ -254,12 +391,64 @@ mod tests {
         let inbox = Inbox::default();
         let request = || Request::detached(Command::Sweep(Sweep { limit: 1, seed: 1 }));
         for _ in 0..INBOX_MAX {
-            inbox.push(std::iter::once(request())).unwrap();
+            inbox.push(request()).unwrap();
         }
         let mut more = vec![request(), request()];
         assert!(matches!(inbox.push_all(&mut more), Err(EngineError::Overloaded)));
         assert_eq!(more.len(), 2);
         inbox.push_owed(more.into_iter());
         assert_eq!(inbox.len(), INBOX_MAX + 2);
+    }
+
+    #[test]
+    fn producers_do_not_keep_workers_out() {
+        // As many enqueues as are taken, and as many bytes of them.
+        for (bytes, max_bytes) in [(1, 1 << 20), (1 << 20, 1 << 20)] {
+            let inbox = Inbox::default();
+            let flood = std::iter::repeat_with(|| inbox.push(enqueue(bytes)));
+            let taken = flood.take_while(Result::is_ok).count();
+            assert!(taken <= ENQUEUES_MAX, "{taken}");
+            assert_eq!(inbox.push_all(&mut vec![enqueue(1)]), Err(EngineError::Overloaded));
+            for _ in 0..100 {
+                inbox.push(heartbeat()).unwrap();
+            }
+            assert_eq!(inbox.push_all(&mut vec![heartbeat(), heartbeat()]), Ok(()));
+            let (first, second) = (take(&inbox, 256, max_bytes), take(&inbox, 256, max_bytes));
+            assert_eq!(first.1 + second.1, 102, "within two batches: {first:?} {second:?}");
+            assert!(first.0 > 0, "the enqueues go on: {first:?} {second:?}");
+            assert!(inbox.push(enqueue(1)).is_ok(), "there is room again");
+        }
+    }
+
+    #[test]
+    fn workers_do_not_keep_producers_out() {
+        let inbox = Inbox::default();
+        let mut enqueues = 0;
+        for _ in 0..300 {
+            inbox.push(heartbeat()).unwrap();
+        }
+        // Larger than what is left beside any heartbeat.
+        inbox.push_all(&mut vec![enqueue(1 << 20), enqueue(1 << 20)]).unwrap();
+        for _ in 0..4 {
+            for _ in 0..256 {
+                inbox.push(heartbeat()).unwrap();
+            }
+            let (taken, others) = take(&inbox, 256, 1 << 20);
+            assert!(taken == 1 || others == 256, "{taken} {others}");
+            enqueues += taken;
+        }
+        assert_eq!(enqueues, 2);
+    }
+
+    #[test]
+    fn few_requests_are_taken_in_the_order_in_which_they_came() {
+        let inbox = Inbox::default();
+        for at in 0..100 {
+            inbox.push(if at % 3 == 0 { enqueue(at) } else { heartbeat() }).unwrap();
+        }
+        let mut requests = Vec::new();
+        inbox.take(256, 1 << 20, None, &mut requests, &mut Vec::new());
+        assert!((0..100).zip(&requests).all(|(at, request)| is_enqueue(request) == (at % 3 == 0)));
+        assert_eq!((requests.len(), inbox.queue.lock().bytes()), (100, 0));
     }
 }

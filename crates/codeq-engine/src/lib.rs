@@ -35,6 +35,7 @@ mod parked;
 mod pipeline;
 mod queues;
 mod result_waiters;
+mod scrub;
 mod worker;
 
 pub use engine::{Engine, EngineStats};

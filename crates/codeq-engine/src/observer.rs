@@ -39,6 +39,11 @@ pub trait Observer: Send + Sync + 'static {
     fn checkpointed(&self, took: Duration, done: bool) {
         let _ = (took, done);
     }
+
+    /// All rows of the stores were verified, while the engine runs.
+    fn scrubbed(&self, bytes: u64, took: Duration) {
+        let _ = (bytes, took);
+    }
 }
 
 /// An observer that engines share, or none.

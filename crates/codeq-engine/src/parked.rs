@@ -6,7 +6,7 @@ use std::sync::Arc;
 use codeq_core::command::{Millis, Selector};
 use codeq_core::names::queue_name;
 
-use crate::request::ParkedClaim;
+use crate::request::{ClientNumber, ParkedClaim};
 
 /// The number of a parked claim: smaller has waited longer.
 pub type ParkId = u64;
@@ -21,6 +21,8 @@ pub struct Parked {
     /// Who waits for any queue of a tenant.
     by_tenant: BTreeMap<Arc<str>, VecDeque<ParkId>>,
     deadlines: BTreeSet<(Millis, ParkId)>,
+    /// Which claims are whose, to find those of a client that goes.
+    by_client: BTreeSet<(ClientNumber, ParkId)>,
     /// How many of a tenant wait.
     tenants: BTreeMap<Arc<str>, usize>,
 }
@@ -61,6 +63,7 @@ impl Parked {
             }
         }
         self.deadlines.insert((parked.deadline, id));
+        self.by_client.extend(parked.reply.client().map(|client| (client, id)));
         *self.tenants.entry(Arc::clone(&parked.claim.tenant)).or_default() += 1;
         self.claims.insert(id, parked);
     }
@@ -97,19 +100,27 @@ impl Parked {
         all.claims.into_values().collect()
     }
 
-    /// Lets go of claims whose clients are gone. Walks over all of them: for when there are many.
-    pub fn forget_closed(&mut self) {
-        let closed =
-            |(id, parked): (&ParkId, &ParkedClaim)| parked.reply.is_closed().then_some(*id);
-        let gone: Vec<ParkId> = self.claims.iter().filter_map(closed).collect();
-        for id in gone {
-            self.remove(id);
+    /// Lets go of the claims of a client that is gone.
+    pub fn forget(&mut self, client: ClientNumber) {
+        loop {
+            let mut of_client = self.by_client.range((client, 0)..=(client, ParkId::MAX));
+            let Some(id) = of_client.next().map(|(_, id)| *id) else { return };
+            // The number may be that of a new client by now.
+            if self.claims.get(&id).is_some_and(|parked| !parked.reply.is_closed()) {
+                return;
+            }
+            if self.remove(id).is_none() {
+                self.by_client.remove(&(client, id));
+            }
         }
     }
 
     fn remove(&mut self, id: ParkId) -> Option<ParkedClaim> {
         let parked = self.claims.remove(&id)?;
         self.deadlines.remove(&(parked.deadline, id));
+        if let Some(client) = parked.reply.client() {
+            self.by_client.remove(&(client, id));
+        }
         let tenant = &parked.claim.tenant;
         if let Some(count) = self.tenants.get_mut(tenant) {
             *count -= 1;

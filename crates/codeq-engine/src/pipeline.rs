@@ -46,6 +46,8 @@ pub struct Pipeline {
     pub appended: AtomicU64,
     /// Syncs since the log was opened.
     pub syncs: AtomicU64,
+    /// Bytes of rows that were verified while the engine runs.
+    pub scrubbed: AtomicU64,
     pub lanes: Vec<Lane>,
     group_bytes_max: usize,
 }
@@ -114,6 +116,7 @@ impl Pipeline {
             failure: watch::Sender::new(false),
             appended: AtomicU64::new(0),
             syncs: AtomicU64::new(0),
+            scrubbed: AtomicU64::new(0),
             lanes,
             group_bytes_max: options.group_bytes_max(),
         }
@@ -128,6 +131,7 @@ impl Pipeline {
             let mut committer = self.committer.lock();
             if committer.turn(self) == Turn::Stop {
                 committer.close(self);
+                self.lanes.iter().for_each(|lane| lane.waiters.close());
                 return;
             }
             retry_at = committer.retry_at;
@@ -326,7 +330,7 @@ impl Pipeline {
             lane.inbox.close(error);
             // Readers that wait for a batch that will never be durable look again, and see the failure.
             lane.durable.send_replace(u64::MAX);
-            lane.waiters.wake_all();
+            lane.waiters.close();
         }
         self.work.notify_all();
         self.taken.notify_all();

@@ -52,14 +52,12 @@ impl Engine {
         self.read(id.shard(self.shards()), |reader| reader.result(tenant, id)).await
     }
 
-    /// Waits until a task is finished or the engine stops. Register before looking: a task that finishes in
-    /// between is then not missed. Dropping the future ends the wait.
-    pub async fn finished(&self, id: TaskId) -> Result<(), EngineError> {
+    /// Waits until a task of a tenant is finished or the engine stops. Register before looking: a task that finishes
+    /// in between is then not missed. Dropping the future ends the wait.
+    pub async fn finished(&self, tenant: &Arc<str>, id: TaskId) -> Result<(), EngineError> {
         let shard = usize::from(id.shard(self.shards()));
         let lane = self.pipeline.lanes.get(shard).ok_or(EngineError::Closed)?;
-        let woken = lane.waiters.wait(id.seq())?;
-        // The sender is dropped, not used: both ways of ending are a wake-up.
-        let _ = woken.await;
+        lane.waiters.wait(tenant, id.seq())?.woken().await;
         Ok(())
     }
 

@@ -25,6 +25,8 @@ pub struct Node {
     pub manifest: Manifest,
     /// Damaged stores that were made again from the log: what was found and done, one sentence each.
     pub rebuilt: Vec<String>,
+    /// Whether every row of the stores was verified.
+    pub verified: bool,
 }
 
 impl Node {
@@ -70,7 +72,7 @@ impl Node {
         incomplete::end(&**disk, dir)?;
         let shards = (0..).zip(loaded);
         let shards = shards.map(|(number, (state, store))| Shard::new(number, state, store));
-        Ok(Node { log, shards: shards.collect(), manifest, rebuilt })
+        Ok(Node { log, shards: shards.collect(), manifest, rebuilt, verified: verify })
     }
 }
 

@@ -1,6 +1,10 @@
 //! Clients that wait for a task to finish. They are woken by the commit that finishes it.
+//!
+//! A wait is removed when its task finishes or its client goes, whichever comes first. Each of these touches that wait
+//! alone, so a commit does no more work for many waiting clients than for few.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use codeq_core::effect::{Effect, Move};
@@ -8,33 +12,71 @@ use parking_lot::Mutex;
 use tokio::sync::oneshot;
 
 use crate::error::EngineError;
-use crate::options::PARKED_MAX;
+use crate::options::{PARKED_MAX, PARKED_PER_TENANT_MAX};
 
 /// Those who wait for results in one shard.
 #[derive(Default)]
 pub struct ResultWaiters {
+    /// How many wait, for commits that need not look at the map.
     count: AtomicUsize,
-    by_task: Mutex<BTreeMap<u64, Vec<oneshot::Sender<()>>>>,
+    waits: Mutex<Waits>,
+}
+
+#[derive(Default)]
+struct Waits {
+    /// The number of the next wait.
+    next: u64,
+    by_task: BTreeMap<WaitKey, (Arc<str>, oneshot::Sender<()>)>,
+    /// How many of a tenant wait.
+    tenants: BTreeMap<Arc<str>, usize>,
+    /// The engine has stopped: nobody waits any more.
+    closed: bool,
+}
+
+/// The number of the task, and that of the wait.
+type WaitKey = (u64, u64);
+
+/// A client that waits. Dropping it ends the wait.
+pub struct ResultWait<'a> {
+    waiters: &'a ResultWaiters,
+    key: WaitKey,
+    woken: oneshot::Receiver<()>,
+}
+
+impl ResultWait<'_> {
+    /// Returns when the task has finished, or when the engine has stopped.
+    pub async fn woken(mut self) {
+        // The sender is dropped, not used: both ways of ending are a wake-up.
+        let _ = (&mut self.woken).await;
+    }
+}
+
+impl Drop for ResultWait<'_> {
+    fn drop(&mut self) {
+        let mut waits = self.waiters.waits.lock();
+        waits.remove(self.key);
+        self.waiters.count.store(waits.by_task.len(), Ordering::Release);
+    }
 }
 
 impl ResultWaiters {
-    /// A receiver that is woken when task number `seq` finishes, or when the engine stops.
-    pub fn wait(&self, seq: u64) -> Result<oneshot::Receiver<()>, EngineError> {
+    /// Waits for task number `seq` of a tenant.
+    pub fn wait(&self, tenant: &Arc<str>, seq: u64) -> Result<ResultWait<'_>, EngineError> {
         let (wake, woken) = oneshot::channel();
-        let mut by_task = self.by_task.lock();
-        if self.count.load(Ordering::Acquire) >= PARKED_MAX {
-            by_task.retain(|_, waiters| {
-                waiters.retain(|waiter| !waiter.is_closed());
-                !waiters.is_empty()
-            });
-            self.recount(&by_task);
-            if self.count.load(Ordering::Acquire) >= PARKED_MAX {
-                return Err(EngineError::Overloaded);
+        let mut waits = self.waits.lock();
+        let key = (seq, waits.next);
+        waits.next = waits.next.wrapping_add(1);
+        // When the engine has stopped, `wake` is dropped here: that is the wake-up.
+        if !waits.closed {
+            let of_tenant = waits.tenants.get(tenant).copied().unwrap_or(0);
+            if waits.by_task.len() >= PARKED_MAX || of_tenant >= PARKED_PER_TENANT_MAX {
+                return Err(EngineError::TooManyWaiting);
             }
+            *waits.tenants.entry(Arc::clone(tenant)).or_default() += 1;
+            waits.by_task.insert(key, (Arc::clone(tenant), wake));
+            self.count.store(waits.by_task.len(), Ordering::Release);
         }
-        by_task.entry(seq).or_default().push(wake);
-        self.count.fetch_add(1, Ordering::AcqRel);
-        Ok(woken)
+        Ok(ResultWait { waiters: self, key, woken })
     }
 
     /// How many wait.
@@ -47,26 +89,121 @@ impl ResultWaiters {
         if self.count.load(Ordering::Acquire) == 0 {
             return;
         }
-        let mut by_task = self.by_task.lock();
-        let mut woken = 0;
+        let mut waits = self.waits.lock();
         for effect in effects {
             if let Effect::Moved(Move { id, to: Some(place), .. }) = effect
                 && place.is_terminal()
             {
-                // Dropping the sender wakes the receiver.
-                woken += by_task.remove(&id.seq()).map_or(0, |waiters| waiters.len());
+                waits.wake(id.seq());
             }
         }
-        self.count.fetch_sub(woken, Ordering::AcqRel);
+        self.count.store(waits.by_task.len(), Ordering::Release);
     }
 
-    /// Wakes everybody: the engine has stopped.
-    pub fn wake_all(&self) {
-        self.by_task.lock().clear();
+    /// Wakes everybody, and from now on whoever comes: the engine has stopped.
+    pub fn close(&self) {
+        let mut waits = self.waits.lock();
+        *waits = Waits { closed: true, next: waits.next, ..Waits::default() };
         self.count.store(0, Ordering::Release);
     }
+}
 
-    fn recount(&self, by_task: &BTreeMap<u64, Vec<oneshot::Sender<()>>>) {
-        self.count.store(by_task.values().map(Vec::len).sum(), Ordering::Release);
+impl Waits {
+    fn wake(&mut self, seq: u64) {
+        loop {
+            let first = self.by_task.range((seq, 0)..=(seq, u64::MAX)).next();
+            let Some(key) = first.map(|(key, _)| *key) else { return };
+            self.remove(key);
+        }
+    }
+
+    /// Removes a wait, if it is still there. That wakes its client.
+    fn remove(&mut self, key: WaitKey) {
+        let Some((tenant, _)) = self.by_task.remove(&key) else { return };
+        if let Some(count) = self.tenants.get_mut(&tenant) {
+            *count -= 1;
+            if *count == 0 {
+                self.tenants.remove(&tenant);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::future::Future;
+    use std::pin::pin;
+    use std::task::{Context, Poll, Waker};
+
+    use codeq_core::history::Event;
+    use codeq_core::id::TaskId;
+    use codeq_core::moment::Moment;
+    use codeq_core::place::Place;
+
+    use super::*;
+
+    fn is_woken(wait: ResultWait<'_>) -> bool {
+        let mut context = Context::from_waker(Waker::noop());
+        pin!(wait.woken()).poll(&mut context) == Poll::Ready(())
+    }
+
+    fn is_empty(waiters: &ResultWaiters) -> bool {
+        let waits = waiters.waits.lock();
+        waiters.len() == 0 && waits.by_task.is_empty() && waits.tenants.is_empty()
+    }
+
+    fn moved(seq: u64, to: Place) -> Effect {
+        Effect::Moved(Move {
+            number: 1,
+            id: TaskId::new(seq, 7),
+            tenant: "a".into(),
+            queue: "q".into(),
+            from: Some(Place::InProgress),
+            to: Some(to),
+            event: Event::Submitted,
+            at: Moment::agreed(1),
+            age: 0,
+            attempts: 0,
+        })
+    }
+
+    #[test]
+    fn who_goes_is_forgotten_and_who_stays_is_woken() {
+        let waiters = ResultWaiters::default();
+        let wait = |tenant: &str, seq| waiters.wait(&tenant.into(), seq).unwrap();
+        let mut waits: Vec<_> = (0..1_000).map(|at| wait(["a", "b"][at % 2], 5)).collect();
+        let (other, next) = (wait("a", 4), wait("a", 6));
+        assert_eq!(waiters.len(), 1_002);
+        waits.truncate(10);
+        assert_eq!(waiters.len(), 12, "those who hung up are gone");
+        waiters.committed(&[moved(5, Place::Delayed), moved(7, Place::Completed)]);
+        assert_eq!(waiters.len(), 12);
+        waiters.committed(&[moved(5, Place::Completed)]);
+        assert_eq!(waiters.len(), 2);
+        assert!(waits.into_iter().all(is_woken));
+        assert!(!is_woken(other) && !is_woken(next));
+        assert!(is_empty(&waiters));
+    }
+
+    #[test]
+    fn no_tenant_has_more_than_half() {
+        let waiters = ResultWaiters::default();
+        let (a, b): (Arc<str>, Arc<str>) = ("a".into(), "b".into());
+        let waits: Vec<_> =
+            (0..PARKED_PER_TENANT_MAX as u64).map(|seq| waiters.wait(&a, seq).unwrap()).collect();
+        assert_eq!(waiters.wait(&a, 0).err(), Some(EngineError::TooManyWaiting));
+        assert!(waiters.wait(&b, 0).is_ok());
+        drop(waits);
+        assert!(waiters.wait(&a, 0).is_ok());
+        assert!(is_empty(&waiters));
+    }
+
+    #[test]
+    fn the_end_of_the_engine_wakes_whoever_waits_and_whoever_comes() {
+        let waiters = ResultWaiters::default();
+        let wait = waiters.wait(&"a".into(), 1).unwrap();
+        waiters.close();
+        assert!(is_woken(wait) && is_woken(waiters.wait(&"a".into(), 1).unwrap()));
+        assert!(is_empty(&waiters));
     }
 }

@@ -37,13 +37,16 @@ pub fn route(command: &Command, shards: u16) -> Result<Route, EngineError> {
             ReplayTarget::One(id) => Route::One(id.shard(shards)),
             ReplayTarget::Queue { .. } => Route::All,
         },
-        Command::Configure(_)
+        Command::ConfigureV1(_)
+        | Command::Configure(_)
         | Command::Claim(_)
         | Command::Purge(_)
         | Command::Pause(_)
+        | Command::PutTopicV1(_)
         | Command::PutTopic(_)
         | Command::DeleteTopic(_)
         | Command::Cleanup(_)
+        | Command::BulkPartV1(_)
         | Command::BulkPart(_)
         | Command::Sweep(_) => Route::All,
     })

@@ -4,12 +4,14 @@
 //! go into a [`Group`]. The threads around it are in `worker` and `commit`; the simulator drives a shard
 //! directly.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use codeq_core::command::{Command, Millis, Sweep};
 use codeq_core::effect::Effect;
 use codeq_core::id::split_mix64;
+use codeq_core::keys::QueueId;
 use codeq_core::kv::KvError;
 use codeq_core::limits::SWEEP_MAX;
 use codeq_core::moment::Moment;
@@ -20,9 +22,9 @@ use parking_lot::RwLock;
 
 use crate::error::EngineError;
 use crate::group::Group;
-use crate::options::{PARKED_MAX, PARKED_PER_TENANT_MAX, PARKED_WALK};
+use crate::options::{PARKED_MAX, PARKED_PER_TENANT_MAX};
 use crate::parked::Parked;
-use crate::request::{ParkedClaim, Request};
+use crate::request::{ClientNumber, ParkedClaim, Request};
 
 /// What readers share with the shard's writer.
 pub struct ShardData {
@@ -40,8 +42,10 @@ pub struct Shard {
     pub number: u16,
     data: Arc<RwLock<ShardData>>,
     parked: Parked,
-    /// Claims that came when as many waited as may.
-    refused: usize,
+    /// Bytes of the log that may still be spent on claims that wait, until it is set anew.
+    spare: usize,
+    /// Queues with tasks for claims that wait, for which there were not enough of them.
+    unserved: BTreeSet<QueueId>,
     /// The commands that have been applied since the last group was taken.
     pub group: Group,
     effects: Vec<Effect>,
@@ -57,7 +61,8 @@ impl Shard {
             number,
             data,
             parked: Parked::default(),
-            refused: 0,
+            spare: usize::MAX,
+            unserved: BTreeSet::new(),
             group: Group::default(),
             effects: Vec::new(),
             draining: false,
@@ -70,6 +75,18 @@ impl Shard {
         &self.data
     }
 
+    /// Says how many bytes of the log may be spent on claims that wait. What a request takes is known before it is
+    /// applied, but not how many claims it wakes: some name a thousand queues, and hundreds of those in one group would
+    /// be more than the log takes at once. Those that are too many are served by the next [`Shard::sweep`].
+    pub fn set_spare(&mut self, bytes: usize) {
+        self.spare = bytes;
+    }
+
+    /// Whether claims wait for tasks that are there, because too much would have been logged with them.
+    pub fn has_unserved(&self) -> bool {
+        !self.unserved.is_empty()
+    }
+
     /// Applies requests at one moment, wakes the claims that can be served now, and adds all that changed
     /// to the group. An error means that the shard must stop.
     pub fn apply(
@@ -77,13 +94,22 @@ impl Shard {
         at: Moment,
         requests: impl IntoIterator<Item = Request>,
     ) -> Result<(), KvError> {
+        self.batch(at, |shard, data| {
+            requests.into_iter().try_for_each(|request| shard.apply_one(data, at, request))
+        })
+    }
+
+    /// Changes rows at one moment.
+    fn batch(
+        &mut self,
+        at: Moment,
+        work: impl FnOnce(&mut Shard, &mut ShardData) -> Result<(), KvError>,
+    ) -> Result<(), KvError> {
         let data = Arc::clone(&self.data);
         let mut data = data.write();
         let before = self.group.commands;
         self.group.begin(at);
-        for request in requests {
-            self.apply_one(&mut data, at, request)?;
-        }
+        work(self, &mut data)?;
         self.group.end();
         // A batch that changed nothing, such as a claim that now waits, is not one: readers must not wait
         // for it, because nobody would make it durable.
@@ -105,6 +131,9 @@ impl Shard {
             self.group.answer(parked.reply, Ok(Reply::Claimed(Vec::new())));
         }
         self.count_parked();
+        if self.has_unserved() {
+            self.batch(at, |shard, data| shard.serve_unserved(data, at))?;
+        }
         if self.data.read().state.is_due(at) {
             let sweep = Sweep { limit: SWEEP_MAX, seed: split_mix64(seed) };
             self.apply(at, [Request::detached(Command::Sweep(sweep))])?;
@@ -115,7 +144,7 @@ impl Shard {
     /// How long until [`Shard::sweep`] has something to do, if nobody sets the wall clock meanwhile.
     pub fn wait(&self, at: Moment) -> Option<Millis> {
         let data = self.data.read();
-        if data.state.is_due(at) {
+        if self.has_unserved() || data.state.is_due(at) {
             return Some(0);
         }
         let deadlines = data.state.next_deadline().into_iter().chain(self.parked.next_deadline());
@@ -170,6 +199,7 @@ impl Shard {
         at: Moment,
         request: Request,
     ) -> Result<(), KvError> {
+        let bytes = request.bytes();
         let Request { command, reply, wait, .. } = request;
         let mut effects = std::mem::take(&mut self.effects);
         let applied = data.state.apply(&mut data.store, at, &command, &mut effects)?;
@@ -179,7 +209,7 @@ impl Shard {
         match (applied.reply, command) {
             (Reply::Claimed(tasks), Command::Claim(claim)) if tasks.is_empty() && wait > 0 => {
                 let deadline = at.now.saturating_add(wait);
-                self.park(ParkedClaim { claim, reply, deadline });
+                self.park(ParkedClaim { claim, reply, deadline, bytes });
             }
             (reply_value, _) => self.group.answer(reply, Ok(reply_value)),
         }
@@ -190,21 +220,23 @@ impl Shard {
     }
 
     fn park(&mut self, claim: ParkedClaim) {
-        let tenant = Arc::clone(&claim.claim.tenant);
-        if self.has_no_room(&tenant) {
-            // A walk over all of them: not for each of those who come in vain.
-            if self.refused.is_multiple_of(PARKED_WALK) {
-                self.parked.forget_closed();
-            }
-            self.refused = self.refused.wrapping_add(1);
+        if claim.reply.is_closed() {
+            // Gone while its claim was on its way: nobody would say so again.
+            return;
         }
         if self.draining {
             self.group.answer(claim.reply, Ok(Reply::Claimed(Vec::new())));
-        } else if self.has_no_room(&tenant) {
+        } else if self.has_no_room(&claim.claim.tenant) {
             self.group.answer(claim.reply, Err(EngineError::TooManyWaiting));
         } else {
             self.parked.park(claim);
         }
+    }
+
+    /// Lets go of the claims of a client that is gone.
+    pub fn forget(&mut self, client: ClientNumber) {
+        self.parked.forget(client);
+        self.count_parked();
     }
 
     fn has_no_room(&self, tenant: &str) -> bool {
@@ -225,31 +257,64 @@ impl Shard {
         let mut at = 0;
         while let Some(effect) = effects.get(at) {
             at += 1;
-            let Effect::Ready { queue } = *effect else {
-                continue;
+            if let Effect::Ready { queue } = *effect {
+                self.serve_queue(data, moment, queue, effects)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Hands out tasks for which there was no room in the log.
+    fn serve_unserved(&mut self, data: &mut ShardData, at: Moment) -> Result<(), KvError> {
+        let mut effects = std::mem::take(&mut self.effects);
+        for queue in std::mem::take(&mut self.unserved) {
+            self.serve_queue(data, at, queue, &mut effects)?;
+        }
+        self.serve_parked(data, at, &mut effects)?;
+        self.group.effects.append(&mut effects);
+        self.effects = effects;
+        Ok(())
+    }
+
+    fn serve_queue(
+        &mut self,
+        data: &mut ShardData,
+        moment: Moment,
+        queue: QueueId,
+        effects: &mut Vec<Effect>,
+    ) -> Result<(), KvError> {
+        while data.state.is_claimable(queue) {
+            let Some(row) = data.state.queue_row(queue) else {
+                break;
             };
-            while data.state.is_claimable(queue) {
-                let Some(row) = data.state.queue_row(queue) else {
+            let (tenant, name) = (Arc::clone(&row.tenant), Arc::clone(&row.name));
+            let Some((id, parked)) = self.parked.take(&tenant, &name) else {
+                break;
+            };
+            if parked.bytes > self.spare {
+                self.parked.put(id, parked);
+                self.unserved.insert(queue);
+                break;
+            }
+            let ParkedClaim { claim, reply, deadline, bytes } = parked;
+            let shared = reply.shared();
+            let Some(reply) = reply.take() else { continue };
+            let command = Command::Claim(claim);
+            let applied = data.state.apply(&mut data.store, moment, &command, effects)?;
+            if applied.changed {
+                self.spare = self.spare.saturating_sub(bytes);
+                self.group.push(&command);
+            }
+            match (applied.reply, command) {
+                (Reply::Claimed(tasks), Command::Claim(claim)) if tasks.is_empty() => {
+                    let reply = match shared {
+                        Some(first) => first.put_back(reply),
+                        None => reply,
+                    };
+                    self.parked.put(id, ParkedClaim { claim, reply, deadline, bytes });
                     break;
-                };
-                let (tenant, name) = (Arc::clone(&row.tenant), Arc::clone(&row.name));
-                let Some((id, parked)) = self.parked.take(&tenant, &name) else {
-                    break;
-                };
-                let ParkedClaim { claim, reply, deadline } = parked;
-                let Some(reply) = reply.take() else { continue };
-                let command = Command::Claim(claim);
-                let applied = data.state.apply(&mut data.store, moment, &command, effects)?;
-                if applied.changed {
-                    self.group.push(&command);
                 }
-                match (applied.reply, command) {
-                    (Reply::Claimed(tasks), Command::Claim(claim)) if tasks.is_empty() => {
-                        self.parked.put(id, ParkedClaim { claim, reply, deadline });
-                        break;
-                    }
-                    (answer, _) => self.group.answer(reply, Ok(answer)),
-                }
+                (answer, _) => self.group.answer(reply, Ok(answer)),
             }
         }
         Ok(())

@@ -19,10 +19,14 @@ use crate::pipeline::Pipeline;
 use crate::request::Request;
 use crate::shard::Shard;
 
-/// Bytes of the log set aside at most for claims that wait and are served by a batch.
+/// Bytes of the log set aside with every batch for claims that wait and are served by it: as many as it takes itself, up
+/// to the first, and always the last.
 const RESERVE_PARKED: usize = 65_536;
+const RESERVE_PARKED_MIN: usize = 2_048;
+/// The same for claims that were too large for that; none is larger than this.
+const RESERVE_UNSERVED: usize = 262_144;
 /// Bytes of the log set aside with every batch, for what the shard adds by itself.
-const RESERVE_SLACK: usize = 4_096;
+const RESERVE_SLACK: usize = 2_048;
 
 /// A shard's thread.
 pub struct Worker {
@@ -137,7 +141,14 @@ impl Worker {
         }
         // More than what is asked for: claims that wait may be served with the tasks, and are logged too.
         let asked: usize = requests.iter().map(Request::bytes).sum();
-        let bytes = (asked + asked.min(RESERVE_PARKED) + RESERVE_SLACK) as u64;
+        let spare = if self.shard.has_unserved() {
+            RESERVE_UNSERVED.min(self.options.command_bytes_max().saturating_sub(asked))
+        } else if due {
+            RESERVE_PARKED
+        } else {
+            asked.min(RESERVE_PARKED) + RESERVE_PARKED_MIN
+        };
+        let bytes = (asked + spare + RESERVE_SLACK) as u64;
         if self.memory_is_full() || !self.pipeline.reserve(bytes) {
             let error = self.refusal();
             for request in requests.drain(..) {
@@ -147,6 +158,7 @@ impl Worker {
             return Ok(());
         }
         self.shard.group.reserved += bytes;
+        self.shard.set_spare(spare);
         if !requests.is_empty() {
             self.shard.apply(at, requests.drain(..))?;
         }
@@ -182,6 +194,7 @@ impl Worker {
         match notice {
             Notice::Flushed(flushed) => self.flushed(flushed)?,
             Notice::Checkpoint(done) => self.checkpoint.wanted.push(done),
+            Notice::Gone(client) => self.shard.forget(client),
             Notice::Drain => self.shard.drain(),
             Notice::Stop => {
                 self.shard.drain();

@@ -122,6 +122,11 @@ impl Observer for Observers {
     fn checkpointed(&self, took: Duration, done: bool) {
         self.metrics.checkpointed(took, done);
     }
+
+    fn scrubbed(&self, bytes: u64, took: Duration) {
+        let took_ms = took.as_micros() as f64 / 1_000.0;
+        tracing::info!(target: "codeq::engine", bytes, took_ms, "every row of the stores was verified");
+    }
 }
 
 impl Server {

@@ -53,9 +53,9 @@ pub enum Op {
     Abandon(Ref, bool),
     /// Cancel a task.
     Cancel(Ref),
-    /// Return one dead-lettered task.
+    /// Return one task that did not end well.
     ReplayOne(Ref),
-    /// Return the dead-lettered tasks of a queue.
+    /// Return tasks of a queue that did not end well.
     ReplayQueue(Queue),
     /// Remove the dead-lettered tasks of a queue.
     PurgeDead(Queue),
@@ -136,6 +136,21 @@ pub type Digest = u64;
 /// The digest of some bytes.
 pub fn digest(bytes: &[u8]) -> Digest {
     mix(&[codeq_core::id::fnv1a64(bytes), bytes.len() as u64])
+}
+
+/// The digest of the result of a completed task.
+pub fn result_digest(result: &[u8]) -> Digest {
+    digest(result) & !1
+}
+
+/// The digest of the error of a task that did not end well. It is that of no result.
+pub fn error_digest(error: &str) -> Digest {
+    digest(error.as_bytes()) | 1
+}
+
+/// Whether a digest is that of an error.
+pub fn is_failure(digest: Digest) -> bool {
+    digest & 1 == 1
 }
 
 /// What came of an operation.

@@ -10,6 +10,7 @@ use codeq_core::view::{ResultRecord, Task};
 
 use crate::ledger::{
     Answer, Back, Delivered, Digest, Made, NotBefore, Op, Queue, Ref, Seen, Wanted, digest,
+    error_digest, result_digest,
 };
 
 /// What a command asks for.
@@ -83,10 +84,13 @@ pub fn op(command: &Command) -> Op {
             };
             Op::Callback(task(&c.tenant, "sender", c.id), how)
         }
+        Command::BulkPartV1(_) => Op::Other("only in older logs".to_owned()),
         Command::Pause(_) => Op::Other("pause".to_owned()),
-        Command::PutTopic(_) | Command::DeleteTopic(_) => Op::Other("topic".to_owned()),
+        Command::PutTopicV1(_) | Command::PutTopic(_) | Command::DeleteTopic(_) => {
+            Op::Other("topic".to_owned())
+        }
         Command::PutRecord(_) | Command::DeleteRecord(_) => Op::Other("record".to_owned()),
-        Command::Configure(_) => Op::Other("configure".to_owned()),
+        Command::ConfigureV1(_) | Command::Configure(_) => Op::Other("configure".to_owned()),
         Command::Sweep(_) => Op::Other("sweep".to_owned()),
     }
 }
@@ -146,16 +150,16 @@ pub fn seen(task: &Task) -> Seen {
 /// The digest of a stored result.
 pub fn record_digest(record: &ResultRecord) -> Digest {
     match (&record.result, &record.error) {
-        (Some(result), _) => digest(result),
-        (None, Some(error)) => !digest(error.as_bytes()),
+        (Some(result), _) => result_digest(result),
+        (None, Some(error)) => error_digest(error),
         (None, None) => 0,
     }
 }
 
 fn outcome_digest(outcome: &Ending) -> Digest {
     match outcome {
-        Ending::Completed(result) if result.is_empty() => digest(b"{}"),
-        Ending::Completed(result) => digest(result),
-        Ending::Failed(error) => !digest(error.as_bytes()),
+        Ending::Completed(result) if result.is_empty() => result_digest(b"{}"),
+        Ending::Completed(result) => result_digest(result),
+        Ending::Failed(error) => error_digest(error),
     }
 }

@@ -215,6 +215,7 @@ pub fn settings(rng: &mut Rng) -> Settings {
             max: pick(rng, &[5_000, 900_000]),
         },
         retention: pick(rng, &[1_000, 60_000, 3_600_000, 86_400_000, 86_400_000]),
+        dead_letter_retention: pick(rng, &[5_000, 3_600_000, 86_400_000, 2_592_000_000]),
         callback_attempts: pick(rng, &[1, 2, 5]),
         ..Settings::default()
     }

@@ -149,6 +149,7 @@ impl Run {
             memtable_bytes: plan.memtable_bytes,
             checkpoint_log_bytes: u64::MAX,
             verify_bytes_max: codeq_engine::options::VERIFY_BYTES_MAX,
+            scrub_every: codeq_engine::options::SCRUB_EVERY,
             store: codeq_store::Options {
                 owner: None,
                 cache_bytes: 1 << 20,
@@ -180,7 +181,7 @@ impl Run {
             ledger: Ledger::default(),
             tick: 0,
             // The default holds until the first configuration is applied, and only then.
-            retention: plan.settings.retention,
+            retention: plan.settings.retention.min(plan.settings.dead_letter_retention),
             fault_left: 0,
             report: Report { seed, ..Report::default() },
             engine,
@@ -275,12 +276,13 @@ impl Run {
     pub(crate) fn invoke(&mut self, ask: Ask) {
         let shards = self.plan.shards;
         if let Command::Configure(settings) = &ask.command {
-            self.retention = self.retention.min(settings.retention);
+            let shorter = settings.retention.min(settings.dead_letter_retention);
+            self.retention = self.retention.min(shorter);
         }
-        if let Command::PutTopic(put) = &ask.command
-            && put.policy.retention > 0
-        {
-            self.retention = self.retention.min(put.policy.retention);
+        if let Command::PutTopic(put) = &ask.command {
+            let own = [put.policy.retention, put.policy.dead_letter_retention];
+            let shorter = own.into_iter().filter(|ms| *ms > 0).min();
+            self.retention = shorter.map_or(self.retention, |own| self.retention.min(own));
         }
         let is_claim = matches!(ask.command, Command::Claim(_));
         match route(&ask.command, shards) {
@@ -420,6 +422,12 @@ impl Run {
             }
             (Command::Abandon(abandon), Reply::Returned(Returned::Dead)) => {
                 workload.died(&abandon.tenant, abandon.id);
+            }
+            (Command::Submit(submit), Reply::Submitted(record)) if record.error.is_some() => {
+                workload.died(&submit.tenant, submit.id);
+            }
+            (Command::Cancel(cancel), Reply::Cancelled(_)) => {
+                workload.died(&cancel.tenant, cancel.id);
             }
             (Command::Heartbeat(beat), Reply::Rejected(_)) if &*beat.worker != "intruder" => {
                 workload.refused(beat.id);

@@ -8,9 +8,9 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use codeq_core::command::{
-    Abandon, BulkFrom, BulkPart, BulkWork, Callback, Cancel, Claim, Command, DeleteRecord,
-    DeleteTopic, Delivery, Enqueue, Heartbeat, Millis, Nack, NewTask, Outcome, Pause, PutRecord,
-    PutTopic, Replay, ReplayTarget, Selector, Submit,
+    Abandon, BulkFilter, BulkFrom, BulkPart, BulkWork, Callback, Cancel, Claim, Command,
+    DeleteRecord, DeleteTopic, Delivery, Enqueue, Heartbeat, Millis, Nack, NewTask, Outcome, Pause,
+    PutRecord, PutTopic, Replay, ReplayFrom, ReplayTarget, Selector, Submit,
 };
 use codeq_core::id::TaskId;
 use codeq_core::limits::{BULK_LOOK_MIN, LEASE_MS_MAX, LEASE_MS_MIN};
@@ -158,7 +158,7 @@ impl Workload {
                 let (tenant, id) = self.known_task()?;
                 Command::Cancel(Cancel { tenant, id, by: "producer".into() })
             }
-            Act::Replay => self.replay()?,
+            Act::Replay => self.replay(wall)?,
             Act::Purge => {
                 let dead = self.rng.chance(50);
                 let (tenant, command) = (self.tenant(), self.kind());
@@ -166,7 +166,8 @@ impl Workload {
                     true => BulkWork::PurgeDead { command },
                     false => BulkWork::PurgeWaiting { command },
                 };
-                bulk(tenant, work, self.rng.between(1, 10) as u32)
+                let take = self.rng.between(1, 10) as u32;
+                self.bulk(tenant, work, wall, take)
             }
             Act::Pause => {
                 let (tenant, command) = (self.tenant(), self.kind());
@@ -174,8 +175,9 @@ impl Workload {
             }
             Act::Topic => self.topic(),
             Act::Cleanup => {
-                let before = wall.saturating_sub(self.rng.below(60_000));
-                bulk(self.tenant(), BulkWork::Cleanup { before }, 10)
+                let expired = self.rng.chance(30);
+                let tenant = self.tenant();
+                self.bulk(tenant, BulkWork::Cleanup { expired }, wall, 10)
             }
             Act::Callback => self.callback()?,
             Act::Trespass => self.trespass()?,
@@ -315,18 +317,42 @@ impl Workload {
         self.known.get(at).cloned()
     }
 
-    fn replay(&mut self) -> Option<Command> {
+    fn replay(&mut self, wall: Millis) -> Option<Command> {
         let by: Arc<str> = "operator".into();
         if self.rng.chance(70) {
             let at = self.rng.below(self.dead.len() as u64) as usize;
-            let (tenant, id) = self.dead.get(at)?.clone();
+            // Some are still at work, or completed: these stay where they are.
+            let (tenant, id) = match self.rng.chance(20) {
+                true => self.known_task()?,
+                false => self.dead.get(at)?.clone(),
+            };
             let target = ReplayTarget::One(id);
             return Some(Command::Replay(Replay { tenant, target, by }));
         }
         let command = self.kind();
-        let error_contains = self.rng.chance(30).then(|| "boom".into());
+        let from = match self.rng.below(3) {
+            0 => ReplayFrom::DeadLetters,
+            1 => ReplayFrom::Failed,
+            _ => ReplayFrom::Cancelled,
+        };
         let take = self.rng.between(1, 10) as u32;
-        Some(bulk(self.tenant(), BulkWork::Replay { command, error_contains }, take))
+        let tenant = self.tenant();
+        Some(self.bulk(tenant, BulkWork::Replay { command, from }, wall, take))
+    }
+
+    /// An operator's bulk operation: one part, from the start, that looks at few rows. Half of them take
+    /// whatever they come to.
+    fn bulk(&mut self, tenant: Arc<str>, work: BulkWork, wall: Millis, take: u32) -> Command {
+        let mut filter = BulkFilter::default();
+        if self.rng.chance(50) {
+            filter.error_contains = self.rng.chance(30).then(|| "boom".into());
+            filter.before = self.rng.chance(50).then(|| wall - self.rng.below(60_000).min(wall));
+            filter.after = self.rng.chance(30).then(|| wall - self.rng.below(600_000).min(wall));
+            filter.worker = self.rng.chance(30).then(|| self.worker());
+        }
+        let (from, by) = (BulkFrom::default(), "operator".into());
+        let look = BULK_LOOK_MIN;
+        Command::BulkPart(BulkPart { tenant, work, filter, from, take, look, by })
     }
 
     fn topic(&mut self) -> Command {
@@ -340,6 +366,7 @@ impl Workload {
             dead_letter_topic: self.rng.chance(30).then(|| "mail-dead".into()),
             retention: if self.rng.chance(30) { 5_000 } else { 0 },
             max_consumers: if self.rng.chance(30) { self.rng.between(1, 3) as u32 } else { 0 },
+            dead_letter_retention: if self.rng.chance(30) { 9_000 } else { 0 },
         };
         Command::PutTopic(PutTopic { tenant, name, policy })
     }
@@ -429,7 +456,7 @@ impl Workload {
         }
     }
 
-    /// A worker was told that its task went to the dead letters.
+    /// Somebody was told that a task did not end well.
     pub fn died(&mut self, tenant: &Arc<str>, id: TaskId) {
         remember(&mut self.dead, (Arc::clone(tenant), id));
     }
@@ -452,10 +479,4 @@ fn remember<T>(list: &mut VecDeque<T>, item: T) {
         list.pop_front();
     }
     list.push_back(item);
-}
-
-/// An operator's bulk operation: one part, from the start, that looks at few rows.
-fn bulk(tenant: Arc<str>, work: BulkWork, take: u32) -> Command {
-    let (from, by) = (BulkFrom::default(), "operator".into());
-    Command::BulkPart(BulkPart { tenant, work, from, take, look: BULK_LOOK_MIN, by })
 }

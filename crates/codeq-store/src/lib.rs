@@ -21,6 +21,7 @@ mod per_table;
 mod rewrite;
 mod row;
 mod scan;
+mod scrub;
 mod store;
 mod write;
 
@@ -29,6 +30,7 @@ pub use error::StoreError;
 pub use flush::{FlushJob, Flushed};
 pub use mem::MemStore;
 pub use rewrite::SnapshotJob;
+pub use scrub::{ScrubJob, ScrubPlace, Scrubbed};
 pub use store::Store;
 
 /// Whose rows a store holds. Every checkpoint writes it into the file.

@@ -13,6 +13,7 @@ use crate::flush::{FileState, FlushJob, Flushed, Frozen, Work};
 use crate::memtable::Memtable;
 use crate::rewrite::{self, Rewrite, SnapshotJob};
 use crate::scan;
+use crate::scrub::{ScrubJob, ScrubPlace};
 use crate::{Options, Owner};
 
 /// The rows of one shard.
@@ -172,6 +173,12 @@ impl Store {
             path: path.to_owned(),
             options: self.options.clone(),
         }
+    }
+
+    /// A job that verifies some rows of the last checkpoint, from a place on. Rows that are only in memory are
+    /// not looked at.
+    pub fn scrub(&self, place: ScrubPlace) -> ScrubJob {
+        ScrubJob { view: Arc::clone(&self.state.view), place }
     }
 
     fn frozen_rows(&self) -> Option<&Memtable> {

@@ -1,28 +1,13 @@
 //! Queues, dead letters, topics, cleanup: for tokens of administrators.
 
 use reqwest::Method;
-use serde::Serialize;
 
 use super::HttpClient;
 use super::types::{
-    CleanedUp, Purged, Queue, QueueList, QueueStats, Replay, Replayed, Search, TaskPage,
-    TaskRecord, Topic, TopicPolicy,
+    BulkOptions, CleanedUp, Purged, Queue, QueueList, QueueStats, Replay, Replayed, Search,
+    TaskPage, TaskRecord, Topic, TopicPolicy,
 };
 use crate::error::Error;
-
-#[derive(Serialize)]
-struct Bulk {
-    #[serde(skip_serializing_if = "Option::is_none")]
-    limit: Option<u32>,
-}
-
-#[derive(Serialize)]
-struct Cleanup<'a> {
-    #[serde(skip_serializing_if = "Option::is_none")]
-    before: Option<&'a str>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    limit: Option<u32>,
-}
 
 impl HttpClient {
     /// All queues of the tenant.
@@ -49,10 +34,10 @@ impl HttpClient {
         self.request(Method::POST, &path)?.send().await.map(|_| ())
     }
 
-    /// Cancels the tasks that wait in a queue, up to `limit` (1,000 at most, and by default).
-    pub async fn purge_queue(&self, command: &str, limit: Option<u32>) -> Result<Purged, Error> {
+    /// Cancels tasks that wait in a queue.
+    pub async fn purge_queue(&self, command: &str, which: &BulkOptions) -> Result<Purged, Error> {
         let path = ["admin", "queues", command, "purge"];
-        self.request(Method::POST, &path)?.body(&Bulk { limit }).json().await
+        self.request(Method::POST, &path)?.body(which).json().await
     }
 
     /// A page of the dead letters of a queue. Of the search, `filter`, `limit` and `cursor` count.
@@ -68,7 +53,7 @@ impl HttpClient {
             .await
     }
 
-    /// Puts dead letters back into their queue.
+    /// Puts dead letters, failed or cancelled tasks back into their queue.
     pub async fn replay_dead_letters(
         &self,
         command: &str,
@@ -78,19 +63,19 @@ impl HttpClient {
         self.request(Method::POST, &path)?.body(replay).json().await
     }
 
-    /// Puts one dead letter back into its queue.
+    /// Puts a task back into its queue that is dead-lettered, failed or cancelled.
     pub async fn replay_task(&self, id: &str) -> Result<TaskRecord, Error> {
         self.request(Method::POST, &["tasks", id, "replay"])?.json().await
     }
 
-    /// Removes dead letters, up to `limit` (1,000 at most, and by default).
+    /// Removes dead letters for good.
     pub async fn purge_dead_letters(
         &self,
         command: &str,
-        limit: Option<u32>,
+        which: &BulkOptions,
     ) -> Result<Purged, Error> {
         let path = ["admin", "dlq", command, "purge"];
-        self.request(Method::POST, &path)?.body(&Bulk { limit }).json().await
+        self.request(Method::POST, &path)?.body(which).json().await
     }
 
     /// The policy of a queue.
@@ -109,14 +94,9 @@ impl HttpClient {
         request.query(&[("deletionPolicy", Some("Delete"))]).send().await.map(|_| ())
     }
 
-    /// Removes finished tasks that ended before a moment (RFC 3339; now by default), up to `limit` (1,000 at
-    /// most, and by default).
-    pub async fn cleanup(
-        &self,
-        before: Option<&str>,
-        limit: Option<u32>,
-    ) -> Result<CleanedUp, Error> {
+    /// Removes finished tasks: those that finished before a moment, or without one those whose retention has ended.
+    pub async fn cleanup(&self, which: &BulkOptions) -> Result<CleanedUp, Error> {
         let path = ["admin", "tasks", "cleanup"];
-        self.request(Method::POST, &path)?.body(&Cleanup { before, limit }).json().await
+        self.request(Method::POST, &path)?.body(which).json().await
     }
 }

@@ -252,29 +252,77 @@ pub(crate) struct QueueList {
     pub(crate) items: Vec<Queue>,
 }
 
+/// Which tasks a purge or a cleanup touches: those of which everything holds that is given. The default is all, a
+/// thousand in a call. Ask with `dry_run` first.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct BulkOptions {
+    /// Only tasks whose last error contains this.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub error_contains: Option<String>,
+    /// Only tasks that finished before this moment (RFC 3339), or, of waiting tasks, were created before it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub before: Option<String>,
+    /// The same at this moment or later.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub after: Option<String>,
+    /// Only tasks whose latest claim was this worker's.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub worker: Option<String>,
+    /// Touch at most so many, up to 1,000.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub limit: Option<u32>,
+    /// `next_cursor` of the call before.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cursor: Option<String>,
+    /// Touch nothing; `matched` of the answer says how many match.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub dry_run: bool,
+}
+
+/// Which tasks of a queue are replayed.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub enum ReplayFrom {
+    /// Those whose attempts are spent.
+    #[default]
+    DeadLetters,
+    /// Those that a worker failed for good.
+    Failed,
+    /// Those that were cancelled, alone or with their queue.
+    Cancelled,
+}
+
+impl ReplayFrom {
+    fn is_dead_letters(&self) -> bool {
+        *self == ReplayFrom::DeadLetters
+    }
+}
+
+/// What a replay puts back: by default all dead letters, a thousand in a call.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
+pub struct Replay {
+    /// Where the tasks come from.
+    #[serde(skip_serializing_if = "ReplayFrom::is_dead_letters")]
+    pub from: ReplayFrom,
+    /// Which of them.
+    #[serde(flatten)]
+    pub options: BulkOptions,
+}
+
 /// What a purge did.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "camelCase")]
 #[non_exhaustive]
 pub struct Purged {
     /// Tasks that are gone from the place.
     pub purged: u64,
     /// Tasks that are still there: call again.
     pub remaining: u64,
-}
-
-/// Which dead letters to replay. The default is all, a thousand in a call.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "camelCase")]
-pub struct Replay {
-    /// Only tasks whose error contains this.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub error_contains: Option<String>,
-    /// Touch at most so many, up to 1,000.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub limit: Option<u32>,
-    /// [`Replayed::next_cursor`] of the call before.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub cursor: Option<String>,
+    /// Of a dry run: tasks that match.
+    pub matched: Option<u64>,
+    /// Where to go on, if not all were looked at.
+    pub next_cursor: Option<String>,
 }
 
 /// What a replay did.
@@ -284,8 +332,10 @@ pub struct Replay {
 pub struct Replayed {
     /// Tasks that are back in their queue.
     pub replayed: u64,
-    /// Dead letters that are left in the queue.
+    /// Dead letters that are left in the queue; of another [`ReplayFrom`], failed and cancelled tasks together.
     pub remaining: u64,
+    /// Of a dry run: tasks that match.
+    pub matched: Option<u64>,
     /// Where to go on, if not all were looked at.
     pub next_cursor: Option<String>,
 }
@@ -303,10 +353,19 @@ pub struct TopicPolicy {
     /// A dead letter is also enqueued under this command.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub dead_letter_topic_ref: Option<String>,
-    /// How long finished tasks are kept; 0 means the server's setting.
+    /// How long finished tasks are kept, dead letters included unless they have a setting of their own; 0 means the
+    /// server's setting.
     pub retention_seconds: u64,
+    /// How long dead letters are kept; 0 means `retention_seconds` if that is set, or else the server's setting.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub dead_letter_retention_seconds: u64,
     /// At most so many tasks in progress at once; 0 means no limit.
     pub max_consumers: u64,
+}
+
+// An older server does not know the field, and refuses what it does not know.
+fn is_zero(seconds: &u64) -> bool {
+    *seconds == 0
 }
 
 /// A topic: a queue with a policy.
@@ -332,6 +391,7 @@ pub struct Topic {
 
 /// What a cleanup did.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "camelCase")]
 #[non_exhaustive]
 pub struct CleanedUp {
     /// The moment that was used.
@@ -340,4 +400,8 @@ pub struct CleanedUp {
     pub deleted: u64,
     /// How many could have gone.
     pub limit: u64,
+    /// Of a dry run: tasks that match.
+    pub matched: Option<u64>,
+    /// Where to go on, if not all were looked at.
+    pub next_cursor: Option<String>,
 }

@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use codeq_client::testing::TestServer;
 use codeq_client::{
-    DeliveryMode, Error, HttpClient, NewArtifact, NewSubscription, NewTask, Options, Outcome,
-    Producer, Replay, Search, Status, Submission, Task, TopicPolicy,
+    BulkOptions, DeliveryMode, Error, HttpClient, NewArtifact, NewSubscription, NewTask, Options,
+    Outcome, Producer, Replay, ReplayFrom, Search, Status, Submission, Task, TopicPolicy,
 };
 use codeq_server::config::RateLimit;
 use serde_json::json;
@@ -106,8 +106,12 @@ async fn queues_are_paused_resumed_and_purged() {
     for n in 0..3 {
         enqueue(&producer, name, &n).await;
     }
-    let purged = http.purge_queue(name, Some(2)).await.unwrap();
-    assert_eq!((purged.purged, purged.remaining), (2, 1));
+    let mut some = BulkOptions { limit: Some(2), dry_run: true, ..BulkOptions::default() };
+    let dry = http.purge_queue(name, &some).await.unwrap();
+    assert_eq!((dry.purged, dry.matched, dry.remaining), (0, Some(2), 3));
+    some.dry_run = false;
+    let purged = http.purge_queue(name, &some).await.unwrap();
+    assert_eq!((purged.purged, purged.matched, purged.remaining), (2, None, 1));
     assert_eq!(http.queue(name).await.unwrap().ready, 1);
     server.end().await;
 }
@@ -127,14 +131,24 @@ async fn dead_letters_are_listed_replayed_and_purged() {
     worker.stop().await;
     let page = http.dead_letters("mail", &Search::default()).await.unwrap();
     assert_eq!(page.items.len(), 4);
-    let replay = Replay { error_contains: Some("with 2".to_owned()), ..Replay::default() };
+    let options =
+        BulkOptions { error_contains: Some("with 2".to_owned()), ..BulkOptions::default() };
+    let dry_run =
+        Replay { options: BulkOptions { dry_run: true, ..options.clone() }, ..Replay::default() };
+    let dry = http.replay_dead_letters("mail", &dry_run).await.unwrap();
+    assert_eq!((dry.replayed, dry.matched, dry.remaining), (0, Some(1), 4));
+    let replay = Replay { options, ..Replay::default() };
     let replayed = http.replay_dead_letters("mail", &replay).await.unwrap();
     assert_eq!((replayed.replayed, replayed.remaining), (1, 3));
     assert_eq!(http.replay_task(&ids[0]).await.unwrap().status, Status::Pending);
-    let purged = http.purge_dead_letters("mail", None).await.unwrap();
+    let purged = http.purge_dead_letters("mail", &BulkOptions::default()).await.unwrap();
     assert_eq!((purged.purged, purged.remaining), (2, 0));
     let queue = http.queue("mail").await.unwrap();
     assert_eq!((queue.ready, queue.dlq), (2, 0));
+    http.cancel(&ids[0]).await.unwrap();
+    let cancelled = Replay { from: ReplayFrom::Cancelled, ..Replay::default() };
+    assert_eq!(http.replay_dead_letters("mail", &cancelled).await.unwrap().replayed, 1);
+    assert_eq!(http.replay_task(&ids[0]).await.unwrap_err().code(), Some("not_finished"));
     server.end().await;
 }
 
@@ -146,6 +160,7 @@ async fn topics_are_written_read_and_removed() {
         max_attempts: Some(2),
         dead_letter_topic_ref: Some("graveyard".to_owned()),
         retention_seconds: 60,
+        dead_letter_retention_seconds: 600,
         max_consumers: 3,
     };
     let topic = http.put_topic("mail", &policy).await.unwrap();
@@ -170,9 +185,17 @@ async fn finished_tasks_are_cleaned_up() {
     let id = enqueue(&producer, "mail", &1).await;
     enqueue(&producer, "mail", &2).await;
     http.cancel(&id).await.unwrap();
-    let old = http.cleanup(Some("2020-01-01T00:00:00Z"), Some(10)).await.unwrap();
+    let before = |moment: &str| BulkOptions {
+        before: Some(moment.to_owned()),
+        limit: Some(10),
+        ..BulkOptions::default()
+    };
+    let old = http.cleanup(&before("2020-01-01T00:00:00Z")).await.unwrap();
     assert_eq!((old.deleted, old.limit), (0, 10));
-    assert_eq!(http.cleanup(None, None).await.unwrap().deleted, 1);
+    assert_eq!(http.cleanup(&BulkOptions::default()).await.unwrap().deleted, 0, "none has expired");
+    let dry = BulkOptions { dry_run: true, ..before("2999-01-01T00:00:00Z") };
+    assert_eq!(http.cleanup(&dry).await.unwrap().matched, Some(1));
+    assert_eq!(http.cleanup(&before("2999-01-01T00:00:00Z")).await.unwrap().deleted, 1);
     assert_eq!(http.task(&id).await.unwrap_err().code(), Some("not_found"));
     assert_eq!(http.queue("mail").await.unwrap().ready, 1);
     server.end().await;

@@ -64,6 +64,7 @@ fn bad_settings_are_refused() {
         ("max_attempts", Settings { max_attempts: 0, ..good.clone() }),
         ("max_attempts", Settings { max_attempts: 1_001, ..good.clone() }),
         ("retention", Settings { retention: u64::MAX, ..good.clone() }),
+        ("dead_letter_retention", Settings { dead_letter_retention: u64::MAX, ..good.clone() }),
         ("callback_attempts", Settings { callback_attempts: 0, ..good.clone() }),
         ("callback_base", Settings { callback_base: 60_001, ..good.clone() }),
         ("callback_max", Settings { callback_max: u64::MAX, ..good.clone() }),

@@ -2,6 +2,7 @@
 
 use std::cell::RefCell;
 use std::collections::BTreeSet;
+use std::sync::Arc;
 
 use bytes::Bytes;
 use codeq_core::backoff::{Backoff, Growth};
@@ -10,7 +11,7 @@ use codeq_core::id::TaskId;
 use codeq_core::moment::Moment;
 use codeq_core::read::ListQuery;
 use codeq_core::record::RecordKind;
-use codeq_core::reply::{Bulk, Enqueued, Reply, Returned};
+use codeq_core::reply::{Bulk, BulkDone, Enqueued, Reply, Returned};
 use codeq_core::settings::Settings;
 use codeq_core::topic::Policy;
 use proptest::prelude::*;
@@ -40,7 +41,7 @@ pub struct Act {
 }
 
 pub fn acts(length: usize) -> impl Strategy<Value = Vec<Act>> {
-    let act = (0..STEPS.len(), 0..106u8, any::<u16>(), any::<u16>(), any::<u16>(), 0..20u8);
+    let act = (0..STEPS.len(), 0..114u8, any::<u16>(), any::<u16>(), any::<u16>(), 0..20u8);
     let act = (act, 0..60usize).prop_map(|((time, verb, pick, a, b, reload), jump)| Act {
         time,
         verb,
@@ -78,6 +79,7 @@ impl Pair {
             max_attempts: 3,
             backoff: Backoff { growth, base: 1_000, max: 5_000 },
             retention: HOUR,
+            dead_letter_retention: 2 * HOUR,
             callback_attempts: 3,
             ..Settings::default()
         }));
@@ -102,7 +104,19 @@ impl Pair {
     }
 
     fn apply(&mut self, command: Command) {
+        let foretold = match &command {
+            Command::BulkPart(part) => {
+                let plan = self.h.reader().bulk(part, self.h.now).expect("reads");
+                Some(BulkDone { done: plan.numbers.len() as u64, next: plan.next })
+            }
+            _ => None,
+        };
         let told = self.h.apply(command.clone());
+        if let Some(foretold) = foretold {
+            let touched = foretold.done > 0;
+            assert_eq!(told, Reply::BulkPart(foretold), "a dry run of {command:?}");
+            self.see_bulk(&command, touched);
+        }
         self.see(&told);
         let mut wanted = self.model.apply(self.h.moment(), &command, &told);
         self.model.shows(self.h.moment(), self.h.changed);
@@ -122,6 +136,19 @@ impl Pair {
         assert_eq!(got, wanted, "reply to {command:?}");
         self.log.push((self.h.moment(), command));
         self.compare();
+    }
+
+    fn see_bulk(&mut self, command: &Command, touched: bool) {
+        let Command::BulkPart(part) = command else { return };
+        self.seen.extend(touched.then_some(match part.work {
+            BulkWork::Cleanup { expired: true } => "expired cleaned up",
+            BulkWork::Cleanup { expired: false } => "cleaned up",
+            BulkWork::PurgeDead { .. } => "dead purged",
+            BulkWork::PurgeWaiting { .. } => "waiting purged",
+            BulkWork::Replay { from: ReplayFrom::DeadLetters, .. } => "dead replayed",
+            BulkWork::Replay { from: ReplayFrom::Failed, .. } => "failed replayed",
+            BulkWork::Replay { from: ReplayFrom::Cancelled, .. } => "cancelled replayed",
+        }));
     }
 
     fn see(&mut self, reply: &Reply) {
@@ -221,7 +248,10 @@ impl Pair {
             .filter(|t| t.worker.is_some())
             .map(|t| t.id)
             .collect();
+        let ended: Vec<TaskId> =
+            self.model.tasks.iter().filter(|k| k.end.is_some()).map(|k| k.task.id).collect();
         let id = match verb {
+            77..=80 | 106.. if !ended.is_empty() && b % 4 > 0 => ended[pick % ended.len()],
             45..=76 if !running.is_empty() && b % 4 > 0 => running[pick % running.len()],
             _ => newest,
         };
@@ -312,6 +342,7 @@ impl Pair {
                     dead_letter_topic: some(a / 5, text(COMMANDS[(b + 1) % 3])),
                     retention: [0, 0, 5_000][a / 7 % 3],
                     max_consumers: [0, 0, 1, 2][a / 11 % 4],
+                    dead_letter_retention: [0, 0, 9_000][a / 13 % 3],
                 },
             }),
             88 => Command::DeleteTopic(DeleteTopic { tenant, name }),
@@ -342,7 +373,7 @@ impl Pair {
                 name: text(["r", "s"][b % 2]),
                 expected: some(a / 2, (b / 2 % 3) as u64),
             }),
-            _ => Command::PutRecord(PutRecord {
+            102..=105 => Command::PutRecord(PutRecord {
                 tenant: text(TENANTS[pick % 2]),
                 kind: KINDS[a % 2],
                 name: text(["r", "s"][b % 2]),
@@ -350,7 +381,39 @@ impl Pair {
                 ttl: [None, Some(1), Some(5_000), Some(HOUR)][b / 2 % 4],
                 expected: some(a / 2, (b / 8 % 3) as u64),
             }),
+            _ => {
+                let its = of.filter(|_| right).map(|known| known.task.command.clone());
+                self.bulk(act, tenant, its.unwrap_or(name), id)
+            }
         }
+    }
+
+    /// An operator's bulk operation: every kind of work with every kind of filter.
+    fn bulk(&self, act: &Act, tenant: Arc<str>, command: Arc<str>, id: TaskId) -> Command {
+        let Act { a, b, pick, .. } = *act;
+        let work = match a % 8 {
+            0 => BulkWork::Cleanup { expired: a / 8 % 2 == 0 },
+            1 => BulkWork::PurgeDead { command },
+            2 => BulkWork::PurgeWaiting { command },
+            3 => BulkWork::Replay { command, from: ReplayFrom::DeadLetters },
+            4..=6 => BulkWork::Replay { command, from: ReplayFrom::Failed },
+            _ => BulkWork::Replay { command, from: ReplayFrom::Cancelled },
+        };
+        let ago = |n: usize| self.h.wall().saturating_sub([0, 1, 1_000, HOUR][n % 4]);
+        let filtered = BulkFilter {
+            error_contains: some(b / 3, text(["slow", "no", "CANCEL"][b / 9 % 3])),
+            before: some(pick / 2, ago(a / 16)),
+            after: some(pick / 6, ago(a / 64)),
+            worker: some(pick / 18, text(WORKERS[b / 27 % 3])),
+        };
+        let filter = if pick.is_multiple_of(2) { filtered } else { BulkFilter::default() };
+        let after = match work {
+            BulkWork::Cleanup { .. } => 0,
+            _ => [0, 0, 0, id.seq()][pick / 54 % 4],
+        };
+        let from = BulkFrom { after, ..BulkFrom::default() };
+        let (take, look, by) = ((b % 5) as u32, u32::MAX, text("admin"));
+        Command::BulkPart(BulkPart { tenant, work, filter, from, take, look, by })
     }
 }
 
@@ -397,19 +460,26 @@ fn compare_with_model(growth: Growth, seed: u8) {
         "bulk part",
         "cancel requested",
         "cancelled",
+        "cancelled replayed",
         "claimed",
+        "cleaned up",
+        "completed",
         "copy claimed",
         "created",
         "dead",
+        "dead purged",
+        "dead replayed",
         "delayed",
         "done",
         "expired",
+        "expired cleaned up",
         "extended",
+        "failed replayed",
         "finished",
         "idempotency_conflict",
         "no_callback",
         "none",
-        "not_dead",
+        "not_finished",
         "not_found",
         "not_in_progress",
         "not_owner",
@@ -425,6 +495,7 @@ fn compare_with_model(growth: Growth, seed: u8) {
         "stopped",
         "submitted",
         "topic",
+        "waiting purged",
     ];
     assert_eq!(seen.into_inner(), BTreeSet::from(wanted));
 }
@@ -444,16 +515,16 @@ fn the_rules_do_what_the_model_does_with_exponential_backoff() {
     compare_with_model(Growth::Exponential, 3);
 }
 
-/// The bulk commands of older logs, as they are asked for now.
+/// The bulk commands of older logs, as later versions wrote them.
 fn in_parts(command: Command) -> Command {
     let (tenant, work, after, take, by) = match command {
         Command::Cleanup(Cleanup { tenant, before, limit }) => {
-            (tenant, BulkWork::Cleanup { before }, 0, limit, text("admin"))
+            (tenant, BulkWorkV1::Cleanup { before }, 0, limit, text("admin"))
         }
         Command::Purge(Purge { tenant, command, target, limit, by }) => {
             let work = match target {
-                PurgeTarget::Dead => BulkWork::PurgeDead { command },
-                PurgeTarget::Waiting => BulkWork::PurgeWaiting { command },
+                PurgeTarget::Dead => BulkWorkV1::PurgeDead { command },
+                PurgeTarget::Waiting => BulkWorkV1::PurgeWaiting { command },
             };
             (tenant, work, 0, limit, by)
         }
@@ -461,9 +532,9 @@ fn in_parts(command: Command) -> Command {
             tenant,
             target: ReplayTarget::Queue { command, error_contains, after, limit },
             by,
-        }) => (tenant, BulkWork::Replay { command, error_contains }, after, limit, by),
+        }) => (tenant, BulkWorkV1::Replay { command, error_contains }, after, limit, by),
         other => return other,
     };
     let from = BulkFrom { after, ..BulkFrom::default() };
-    Command::BulkPart(BulkPart { tenant, work, from, take, look: u32::MAX, by })
+    Command::BulkPartV1(BulkPartV1 { tenant, work, from, take, look: u32::MAX, by })
 }

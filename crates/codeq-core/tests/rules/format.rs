@@ -3,6 +3,7 @@
 //! To write the fixtures anew (only before a release, or for a new version beside the old one), remove
 //! `tests/fixtures/` and run this module with `CODEQ_WRITE_FIXTURE=1`.
 
+use std::collections::BTreeMap;
 use std::path::Path;
 
 use bytes::Bytes;
@@ -11,12 +12,13 @@ use codeq_core::backoff::{Backoff, Growth};
 use codeq_core::codec::{GROUP_HEADER_BYTES, begin_group, push_command, read_group};
 use codeq_core::command::*;
 use codeq_core::id::TaskId;
+use codeq_core::keys;
 use codeq_core::kv::{Key, Kv, Table};
 use codeq_core::moment::Moment;
 use codeq_core::record::RecordKind;
-use codeq_core::rows::{RecordRow, TaskRow};
-use codeq_core::settings::Settings;
-use codeq_core::topic::Policy;
+use codeq_core::rows::{MetaRow, QueueRow, RecordRow, TaskRow};
+use codeq_core::settings::{Settings, SettingsV1};
+use codeq_core::topic::{Policy, PolicyV1};
 
 use crate::harness::*;
 use crate::mem::Mem;
@@ -34,6 +36,17 @@ fn stored(name: &str, bytes: &[u8]) -> Vec<u8> {
     std::fs::read(&path).unwrap()
 }
 
+fn old_settings() -> SettingsV1 {
+    SettingsV1 {
+        max_attempts: 5,
+        backoff: Backoff { growth: Growth::Linear, base: 1, max: 2 },
+        retention: DAY,
+        callback_attempts: 5,
+        callback_base: 2_000,
+        callback_max: 60_000,
+    }
+}
+
 fn every_command() -> Vec<Command> {
     let (tenant, worker, by, id) =
         (text("acme"), text("w1"), text("ops"), TaskId::new(77, 123_456));
@@ -49,17 +62,14 @@ fn every_command() -> Vec<Command> {
         trace_parent: Some(text("00-a-b-01")),
         trace_state: Some(text("x=y")),
     };
-    let policy = Policy {
+    let policy = PolicyV1 {
         priority_tiers: vec![0, 5],
         max_attempts: Some(3),
         dead_letter_topic: Some(text("dead")),
         retention: 60_000,
         max_consumers: 4,
     };
-    let settings = Settings {
-        backoff: Backoff { growth: Growth::Linear, base: 1, max: 2 },
-        ..Settings::default()
-    };
+    let settings = old_settings();
     let (t, w) = (|| tenant.clone(), || worker.clone());
     let callback = |completed_at, delivery| {
         Command::Callback(Callback { tenant: t(), id, completed_at, delivery })
@@ -75,7 +85,7 @@ fn every_command() -> Vec<Command> {
     let claim =
         |from| Command::Claim(Claim { tenant: t(), worker: w(), from, lease: 1_000, count: 3 });
     vec![
-        Command::Configure(settings),
+        Command::ConfigureV1(settings),
         Command::Enqueue(Enqueue { tenant: t(), tasks: vec![task], atomic: true, seed: u64::MAX }),
         claim(Selector::Any),
         claim(Selector::Commands(vec![text("a"), text("b")])),
@@ -102,7 +112,7 @@ fn every_command() -> Vec<Command> {
         purge(PurgeTarget::Dead),
         purge(PurgeTarget::Waiting),
         Command::Pause(Pause { tenant: t(), command: text("c"), paused: true }),
-        Command::PutTopic(PutTopic { tenant: t(), name: text("c"), policy }),
+        Command::PutTopicV1(PutTopicV1 { tenant: t(), name: text("c"), policy }),
         Command::DeleteTopic(DeleteTopic { tenant: t(), name: text("c") }),
         Command::Cleanup(Cleanup { tenant: t(), before: 8, limit: 9 }),
         Command::Sweep(Sweep { limit: 512, seed: 3 }),
@@ -160,17 +170,17 @@ fn record_commands_are_read() {
 fn bulk_commands_are_read() {
     let part = |work, from| {
         let (tenant, by) = (text("acme"), text("ops"));
-        Command::BulkPart(BulkPart { tenant, work, from, take: 3, look: 400, by })
+        Command::BulkPartV1(BulkPartV1 { tenant, work, from, take: 3, look: 400, by })
     };
     let (command, error_contains) = (text("c"), Some(text("e")));
     let commands = vec![
         part(
-            BulkWork::Cleanup { before: 8 },
+            BulkWorkV1::Cleanup { before: 8 },
             BulkFrom { queue: Some(command.clone()), list: 2, after: 9 },
         ),
-        part(BulkWork::PurgeDead { command: command.clone() }, BulkFrom::default()),
-        part(BulkWork::PurgeWaiting { command: command.clone() }, BulkFrom::default()),
-        part(BulkWork::Replay { command, error_contains }, BulkFrom::default()),
+        part(BulkWorkV1::PurgeDead { command: command.clone() }, BulkFrom::default()),
+        part(BulkWorkV1::PurgeWaiting { command: command.clone() }, BulkFrom::default()),
+        part(BulkWorkV1::Replay { command, error_contains }, BulkFrom::default()),
     ];
     let mut bytes = Vec::new();
     begin_group(AT, &mut bytes);
@@ -178,6 +188,63 @@ fn bulk_commands_are_read() {
     let stored = stored("bulk-commands-v1", &bytes);
     assert_eq!(read_group(&stored), Ok((AT, commands)));
     assert_eq!(stored, bytes, "and are still written the same way");
+}
+
+/// What came with the filter of bulk operations and the retention of dead letters.
+#[test]
+fn commands_with_filters_and_retention_of_dead_letters_are_read() {
+    let part = |work, filter| {
+        let (tenant, by, from) = (text("acme"), text("ops"), BulkFrom::default());
+        Command::BulkPart(BulkPart { tenant, work, filter, from, take: 3, look: 400, by })
+    };
+    let command = || text("c");
+    let filter = BulkFilter {
+        error_contains: Some(text("e")),
+        before: Some(8),
+        after: Some(7),
+        worker: Some(text("w1")),
+    };
+    let replay = |from| part(BulkWork::Replay { command: command(), from }, BulkFilter::default());
+    let policy = Policy { retention: 5, dead_letter_retention: 6, ..Policy::default() };
+    let commands = vec![
+        Command::Configure(Settings { dead_letter_retention: 9, ..Settings::default() }),
+        Command::PutTopic(PutTopic { tenant: text("acme"), name: command(), policy }),
+        part(BulkWork::Cleanup { expired: true }, filter),
+        part(BulkWork::PurgeDead { command: command() }, BulkFilter::default()),
+        part(BulkWork::PurgeWaiting { command: command() }, BulkFilter::default()),
+        replay(ReplayFrom::DeadLetters),
+        replay(ReplayFrom::Failed),
+        replay(ReplayFrom::Cancelled),
+    ];
+    let mut bytes = Vec::new();
+    begin_group(AT, &mut bytes);
+    commands.iter().for_each(|command| push_command(command, &mut bytes));
+    let stored = stored("bulk-commands-v2", &bytes);
+    assert_eq!(read_group(&stored), Ok((AT, commands)));
+    assert_eq!(stored, bytes, "and are still written the same way");
+}
+
+/// A log of version 1 that never says its settings kept dead letters for a day, and still does.
+#[test]
+fn an_old_log_gives_the_old_outcome() {
+    let (settings, policy) = (|h: &Harness| h.state.settings().clone(), PolicyV1::default());
+    let expires = |h: &Harness, id: TaskId| {
+        let row = TaskRow::load(&h.kv, keys::task(id.seq())).unwrap().unwrap();
+        row.finish.unwrap().expires_at - h.now
+    };
+    let mut h = Harness::new();
+    let dead = h.dead(task("a"));
+    assert_eq!(expires(&h, dead.id), DAY);
+    let SettingsV1 { backoff, .. } = old_settings();
+    h.apply(Command::ConfigureV1(SettingsV1 { retention: HOUR, ..old_settings() }));
+    assert_eq!((settings(&h).backoff, settings(&h).dead_letter_retention), (backoff, HOUR));
+    let dead = h.dead(task("a"));
+    assert_eq!(expires(&h, dead.id), HOUR);
+    let policy = PolicyV1 { retention: 2 * HOUR, ..policy };
+    h.apply(Command::PutTopicV1(PutTopicV1 { tenant: text(T), name: text("a"), policy }));
+    let dead = h.dead(task("a"));
+    assert_eq!(expires(&h, dead.id), 2 * HOUR);
+    h.finish();
 }
 
 #[test]
@@ -224,17 +291,9 @@ fn all_rows(kv: &Mem) -> Vec<u8> {
     bytes
 }
 
-#[test]
-fn rows_are_written_as_before() {
-    // The same history gives the same rows; a change of a row's format shows here first.
-    let bytes = all_rows(&small_shard().kv);
-    assert_eq!(stored("rows-v2", &bytes), bytes);
-}
-
-/// Version 1 had one clock, no bytes of finished tasks in the rows of queues, and no lists of callbacks.
-#[test]
-fn rows_of_version_1_are_read_and_brought_up_to_date() {
-    let bytes = stored("rows-v1", &[]);
+/// The rows of a fixture.
+fn kv_of(name: &str) -> Mem {
+    let bytes = stored(name, &[]);
     let mut kv = Mem::default();
     let mut rest = &bytes[..];
     while let Some((table, tail)) = rest.split_first() {
@@ -245,6 +304,39 @@ fn rows_of_version_1_are_read_and_brought_up_to_date() {
         kv.put(table, Key::from_le_bytes(*key), Bytes::copy_from_slice(value));
         rest = tail;
     }
+    kv
+}
+
+#[test]
+fn rows_are_written_as_before() {
+    // The same history gives the same rows; a change of a row's format shows here first.
+    let bytes = all_rows(&small_shard().kv);
+    assert_eq!(stored("rows-v3", &bytes), bytes);
+}
+
+/// Version 2 had no retention of dead letters, in the shard's own row and in those of queues.
+#[test]
+fn rows_of_version_2_are_read() {
+    let mut kv = kv_of("rows-v2");
+    let mut state = State::load(&kv, 0, 1).unwrap();
+    state.upgrade(&mut kv).unwrap();
+    assert_eq!(state.settings(), &Settings::of_empty_shard());
+    let fresh = small_shard().kv;
+    let new = fresh.rows(Table::Queue);
+    let new: BTreeMap<_, _> =
+        new.map(|(key, bytes)| (key, QueueRow::decode(key, bytes).unwrap())).collect();
+    for (key, bytes) in kv.rows(Table::Queue) {
+        assert_eq!(Some(&QueueRow::decode(key, bytes).unwrap()), new.get(&key));
+    }
+    assert_eq!(kv.len(Table::Queue), new.len());
+    state.write_back(&mut kv);
+    assert_eq!(MetaRow::load(&kv, keys::META).unwrap(), MetaRow::load(&fresh, keys::META).unwrap());
+}
+
+/// Version 1 had one clock, no bytes of finished tasks in the rows of queues, and no lists of callbacks.
+#[test]
+fn rows_of_version_1_are_read_and_brought_up_to_date() {
+    let mut kv = kv_of("rows-v1");
     let mut state = State::load(&kv, 0, 1).unwrap();
     state.upgrade(&mut kv).unwrap();
     state.write_back(&mut kv);

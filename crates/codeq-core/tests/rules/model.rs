@@ -49,6 +49,7 @@ pub struct Known {
     /// How it ended, by whose hand, and when it may go.
     pub end: Option<ResultRecord>,
     ended_by: Option<Arc<str>>,
+    claimed_by: Option<Arc<str>>,
     goes_at: Millis,
     pub post: Option<Post>,
 }
@@ -97,6 +98,10 @@ impl Model {
         self.now = self.now.max(at.now);
         self.wall = at.wall;
         match command {
+            Command::ConfigureV1(settings) => {
+                self.settings = settings.clone().into();
+                Reply::Done
+            }
             Command::Configure(settings) => {
                 self.settings = settings.clone();
                 Reply::Done
@@ -142,6 +147,7 @@ impl Model {
                 self.rule(&c.tenant, &queue).paused = c.paused;
                 Reply::Done
             }
+            Command::PutTopicV1(c) => self.apply(at, &Command::PutTopic(c.clone().into()), told),
             Command::PutTopic(c) => {
                 let now = self.wall;
                 let rule = self.rule(&c.tenant, &c.name);
@@ -159,24 +165,25 @@ impl Model {
                 Some(_) => Reply::Done,
                 None => Reply::Rejected(Rejection::NotFound),
             },
-            Command::BulkPart(c) => {
+            Command::BulkPart(c) => self.bulk(c),
+            Command::BulkPartV1(c) => {
                 // The whole operation in one go: with so few rows a part is never cut short by what it may
                 // look at.
                 let (tenant, limit, by) = (c.tenant.clone(), c.take, c.by.clone());
                 let after = c.from.after;
                 let whole = match c.work.clone() {
-                    BulkWork::Cleanup { before } => {
+                    BulkWorkV1::Cleanup { before } => {
                         Command::Cleanup(Cleanup { tenant, before, limit })
                     }
-                    BulkWork::PurgeDead { command } => {
+                    BulkWorkV1::PurgeDead { command } => {
                         let target = PurgeTarget::Dead;
                         Command::Purge(Purge { tenant, command, target, limit, by })
                     }
-                    BulkWork::PurgeWaiting { command } => {
+                    BulkWorkV1::PurgeWaiting { command } => {
                         let target = PurgeTarget::Waiting;
                         Command::Purge(Purge { tenant, command, target, limit, by })
                     }
-                    BulkWork::Replay { command, error_contains } => {
+                    BulkWorkV1::Replay { command, error_contains } => {
                         let target = ReplayTarget::Queue { command, error_contains, after, limit };
                         Command::Replay(Replay { tenant, target, by })
                     }
@@ -410,6 +417,7 @@ impl Model {
             turn: self.turn,
             end: None,
             ended_by: None,
+            claimed_by: None,
             goes_at: 0,
             post: None,
         });
@@ -450,6 +458,7 @@ impl Model {
             let known = &mut self.tasks[at];
             known.task.place = Place::InProgress;
             known.task.worker = Some(c.worker.clone());
+            known.claimed_by = Some(c.worker.clone());
             known.lease_ends = Some(self.now + c.lease);
             known.task.fence += 1;
             known.task.updated_at = self.wall;
@@ -564,8 +573,13 @@ impl Model {
     }
 
     fn end(&mut self, at: usize, place: Place, result: Option<Bytes>, error: Option<Arc<str>>) {
-        let own = self.policy(&self.tasks[at].task.tenant, &self.tasks[at].queue).retention;
-        let retention = if own > 0 { own } else { self.settings.retention };
+        let own = self.policy(&self.tasks[at].task.tenant, &self.tasks[at].queue);
+        let retention = match place {
+            Place::Dead if own.dead_letter_retention > 0 => own.dead_letter_retention,
+            _ if own.retention > 0 => own.retention,
+            Place::Dead => self.settings.dead_letter_retention,
+            _ => self.settings.retention,
+        };
         let known = &mut self.tasks[at];
         (known.lease_ends, known.delay_ends) = (None, None);
         let task = &mut known.task;
@@ -613,19 +627,18 @@ impl Model {
     }
 
     fn replay(&mut self, c: &Replay) -> Reply {
-        let revive = |model: &mut Model, at: usize| {
-            model.tasks[at].task.attempts = 0;
-            model.wait(at, 0);
-        };
         let (command, part, after, limit) = match &c.target {
             ReplayTarget::One(id) => {
                 return match self.find(&c.tenant, *id) {
                     None => Reply::Rejected(Rejection::NotFound),
-                    Some(at) if self.tasks[at].task.place != Place::Dead => {
-                        Reply::Rejected(Rejection::NotDead)
+                    Some(at) if self.tasks[at].task.place == Place::Completed => {
+                        Reply::Rejected(Rejection::Completed)
+                    }
+                    Some(at) if self.tasks[at].end.is_none() => {
+                        Reply::Rejected(Rejection::NotFinished)
                     }
                     Some(at) => {
-                        revive(self, at);
+                        self.revive(at);
                         Reply::Replayed(Box::new(self.tasks[at].as_of(self.moment())))
                     }
                 };
@@ -648,12 +661,92 @@ impl Model {
             last = seq;
             let error = known.task.error.as_deref().unwrap_or("");
             if part.as_ref().is_none_or(|part| error.contains(&**part)) {
-                revive(self, at);
+                self.revive(at);
                 done += 1;
             }
         }
         let remaining = self.count(&c.tenant, &command, Place::Dead);
         Reply::Bulk(Bulk { done, remaining, last })
+    }
+
+    /// A task that ended comes back as if it had never run.
+    fn revive(&mut self, at: usize) {
+        let task = &mut self.tasks[at].task;
+        (task.attempts, task.cancel_requested) = (0, false);
+        self.wait(at, 0);
+    }
+
+    /// A whole operation in one go: with so few rows a part is never cut short by what it may look at.
+    fn bulk(&mut self, c: &BulkPart) -> Reply {
+        let cleans = matches!(c.work, BulkWork::Cleanup { .. });
+        let mut over: Vec<(String, Place)> = Vec::new();
+        let mut chosen: Vec<(String, Place, usize)> = Vec::new();
+        for (at, known) in self.tasks.iter().enumerate() {
+            let place = known.task.place;
+            let here = |name: &str| known.queue == name.to_ascii_lowercase();
+            let listed = match &c.work {
+                BulkWork::Cleanup { .. } => known.end.is_some(),
+                BulkWork::PurgeDead { command } => here(command) && place == Place::Dead,
+                BulkWork::PurgeWaiting { command } => {
+                    here(command) && matches!(place, Place::Pending | Place::Delayed)
+                }
+                BulkWork::Replay { command, from } => {
+                    here(command)
+                        && match from {
+                            ReplayFrom::DeadLetters => place == Place::Dead,
+                            ReplayFrom::Failed => {
+                                place == Place::Failed && known.ended_by.is_some()
+                            }
+                            ReplayFrom::Cancelled => {
+                                place == Place::Failed && known.ended_by.is_none()
+                            }
+                        }
+                }
+            };
+            if known.task.tenant != c.tenant || !listed {
+                continue;
+            }
+            // A cleanup reads a list up to the first task that was not there at that date.
+            let list = (known.queue.clone(), place);
+            let before = c.filter.before;
+            if cleans && before.is_some_and(|date| known.task.created_at >= date) {
+                over.push(list.clone());
+            }
+            let expired = match c.work {
+                BulkWork::Cleanup { expired } => !expired || known.goes_at <= self.now,
+                _ => known.task.id.seq() > c.from.after,
+            };
+            let date = known.end.as_ref().map_or(known.task.created_at, |end| end.completed_at);
+            let error = known.task.error.as_deref().unwrap_or("");
+            let removes = cleans || matches!(c.work, BulkWork::PurgeDead { .. });
+            if !over.contains(&list)
+                && expired
+                && before.is_none_or(|before| date < before)
+                && c.filter.after.is_none_or(|after| date >= after)
+                && c.filter.error_contains.as_ref().is_none_or(|part| error.contains(&**part))
+                && (c.filter.worker.is_none() || c.filter.worker == known.claimed_by)
+                && !(removes && known.awaits_post())
+            {
+                chosen.push((known.queue.clone(), place, at));
+            }
+        }
+        if cleans {
+            chosen.sort();
+        }
+        chosen.truncate(c.take as usize);
+        let done = chosen.len() as u64;
+        let mut chosen: Vec<usize> = chosen.into_iter().map(|(_, _, at)| at).collect();
+        match c.work {
+            BulkWork::Cleanup { .. } | BulkWork::PurgeDead { .. } => {
+                chosen.sort_unstable();
+                chosen.into_iter().rev().for_each(|at| self.remove(at));
+            }
+            BulkWork::PurgeWaiting { .. } => {
+                chosen.into_iter().for_each(|at| self.end_cancelled(at));
+            }
+            BulkWork::Replay { .. } => chosen.into_iter().for_each(|at| self.revive(at)),
+        }
+        Reply::BulkPart(BulkDone { done, next: None })
     }
 
     fn purge(&mut self, c: &Purge) -> Reply {

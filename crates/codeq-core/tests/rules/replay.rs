@@ -1,8 +1,9 @@
-use codeq_core::command::ReplayTarget;
+use codeq_core::command::{Artifact, Command, Delivery, Outcome, ReplayTarget, Submit};
+use codeq_core::effect::Effect;
 use codeq_core::history::Event;
 use codeq_core::limits::BULK_MAX;
 use codeq_core::place::Place;
-use codeq_core::reply::{Bulk, Rejection, Reply};
+use codeq_core::reply::{Bulk, Enqueued, Rejection, Reply};
 
 use crate::harness::*;
 
@@ -24,7 +25,85 @@ fn one_comes_back_with_fresh_attempts() {
     assert_eq!(replayed.who.as_deref(), Some("admin"));
     h.complete(dead.id);
     assert_eq!(h.callbacks().len(), 1);
-    assert_eq!(h.replay(dead.id), refused(Rejection::NotDead));
+    assert_eq!(h.replay(dead.id), refused(Rejection::Completed));
+    h.finish();
+}
+
+/// A task that a worker failed, one that was cancelled while it waited, and one that was cancelled while it ran.
+#[test]
+fn whatever_did_not_end_well_comes_back() {
+    let mut h = Harness::new();
+    let failed_one = |h: &mut Harness| {
+        let run = h.running(hooked("a"));
+        h.submit(run.id, Outcome::Failed(text("broken")));
+        run.id
+    };
+    let unwanted = |h: &mut Harness| {
+        let made = h.add(hooked("a"));
+        h.cancel(made.id);
+        made.id
+    };
+    let stopped = |h: &mut Harness| {
+        let run = h.running(hooked("a"));
+        h.cancel(run.id);
+        h.abandon(run.id, true);
+        run.id
+    };
+    for id in [failed_one(&mut h), unwanted(&mut h), stopped(&mut h)] {
+        let fence = h.get(id).fence;
+        assert_eq!(h.get(id).place, Place::Failed);
+        let held = h.state.held(T);
+        let Reply::Replayed(task) = h.replay(id) else { panic!("not replayed") };
+        assert_eq!((task.place, task.attempts), (Place::Pending, 0));
+        assert!(!task.cancel_requested && h.result(id).is_none());
+        let now = h.state.held(T);
+        assert_eq!(
+            (now.tasks, now.bytes),
+            (held.tasks + 1, held.bytes + task.payload.len() as u64)
+        );
+        assert!(now.stored_bytes < held.stored_bytes, "its result counts no more");
+        assert_eq!(h.replay(id), refused(Rejection::NotFinished));
+        let claimed = h.claim("a").expect("it can be claimed");
+        assert_eq!((claimed.id, claimed.fence), (id, fence + 1));
+        h.submit(id, Outcome::Failed(text("again")));
+        assert_eq!(h.result(id).and_then(|record| record.error).as_deref(), Some("again"));
+        let history = h.reader().history(T, id).unwrap().unwrap().entries();
+        let replays = history.iter().filter(|e| e.event == Event::Replayed).count();
+        assert_eq!(replays, 1);
+    }
+    h.pass(DAY);
+    for id in h.callbacks_due() {
+        h.callback(id, Delivery::Delivered);
+    }
+    h.pass(1);
+    assert_eq!(h.sweep(10).removed, 3, "retention counts from the second end");
+    h.finish();
+}
+
+#[test]
+fn the_key_of_a_replayed_task_still_names_it() {
+    let mut h = Harness::new();
+    let made = h.add(keyed("a", "k"));
+    h.cancel(made.id);
+    h.replay(made.id);
+    h.pass(3 * DAY);
+    h.sweep(10);
+    let again = h.offer(T, keyed("a", "k"));
+    assert!(matches!(again, Enqueued::Repeated(task) if task.id == made.id));
+    h.finish();
+}
+
+#[test]
+fn what_a_failed_run_left_behind_is_of_no_more_use() {
+    let mut h = Harness::new();
+    let run = h.running(task("a"));
+    let artifacts = vec![Artifact { name: text("n"), url: text("u") }];
+    let (tenant, worker, outcome) = (text(T), text(W), Outcome::Failed(text("broken")));
+    let artifacts_of_it = artifacts.clone();
+    h.apply(Command::Submit(Submit { tenant, id: run.id, worker, outcome, artifacts }));
+    h.replay(run.id);
+    let gone = Effect::ArtifactsGone { id: run.id, artifacts: artifacts_of_it };
+    assert!(h.effects.contains(&gone), "{:?}", h.effects);
     h.finish();
 }
 
@@ -40,15 +119,15 @@ fn retention_forgets_about_a_task_that_came_back() {
 }
 
 #[test]
-fn only_what_is_dead_in_the_own_tenant() {
+fn only_what_has_ended_in_the_own_tenant() {
     let mut h = Harness::new();
     let dead = h.dead(task("a"));
     let other = h.replay_as("x", ReplayTarget::One(dead.id));
     assert_eq!(other, refused(Rejection::NotFound));
     let waiting = h.add(task("a"));
-    assert_eq!(h.replay(waiting.id), refused(Rejection::NotDead));
+    assert_eq!(h.replay(waiting.id), refused(Rejection::NotFinished));
     let run = h.running(task("b"));
-    assert_eq!(h.replay(run.id), refused(Rejection::NotDead));
+    assert_eq!(h.replay(run.id), refused(Rejection::NotFinished));
     let target =
         ReplayTarget::Queue { command: text("a"), error_contains: None, after: 0, limit: 10 };
     let none = Bulk { done: 0, remaining: 0, last: 0 };

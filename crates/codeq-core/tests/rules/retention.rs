@@ -1,6 +1,7 @@
 use codeq_core::command::Delivery;
 use codeq_core::kv::Table;
 use codeq_core::settings::Settings;
+use codeq_core::topic::Policy;
 
 use crate::harness::*;
 
@@ -34,6 +35,49 @@ fn takes_every_kind_of_end() {
     assert_eq!(h.sweep(10).removed, 3);
     assert_eq!(h.rows(Table::Task), 0);
     h.finish();
+}
+
+#[test]
+fn dead_letters_stay_longer() {
+    let mut h = Harness::with(Settings::default());
+    let (dead, done) = (h.dead(task("a")), h.done(task("a")));
+    h.pass(DAY);
+    assert_eq!(h.sweep(10).removed, 1);
+    assert!(h.find(T, done.id).is_none());
+    h.pass(29 * DAY - 1);
+    assert_eq!(h.sweep(10).removed, 0);
+    assert!(h.find(T, dead.id).is_some());
+    h.pass(1);
+    assert_eq!(h.sweep(10).removed, 1);
+    h.finish();
+}
+
+#[test]
+fn the_retention_of_a_policy_covers_its_dead_letters_unless_they_have_their_own() {
+    let policy = |retention, dead_letter_retention| Policy {
+        retention,
+        dead_letter_retention,
+        ..Policy::default()
+    };
+    for (policy, dead, done) in [
+        (policy(0, 0), 30 * DAY, DAY),
+        (policy(HOUR, 0), HOUR, HOUR),
+        (policy(HOUR, 2 * HOUR), 2 * HOUR, HOUR),
+        (policy(0, 2 * HOUR), 2 * HOUR, DAY),
+    ] {
+        for (lasts, ends_dead) in [(dead, true), (done, false)] {
+            let mut h = Harness::with(Settings::default());
+            h.put_topic("a", policy.clone());
+            let id = if ends_dead { h.dead(task("a")).id } else { h.done(task("a")).id };
+            h.pass(lasts - 1);
+            h.sweep(10);
+            assert!(h.find(T, id).is_some(), "{policy:?}");
+            h.pass(1);
+            h.sweep(10);
+            assert!(h.find(T, id).is_none(), "{policy:?}");
+            h.finish();
+        }
+    }
 }
 
 #[test]

@@ -43,7 +43,7 @@ fn failed_is_terminal_too() {
         (Place::Failed, Some("broken"), 0)
     );
     assert_eq!((record.status, record.error.as_deref()), (Status::Failed, Some("broken")));
-    assert_eq!(h.replay(run.id), refused(Rejection::NotDead));
+    assert_eq!(h.cancel(run.id), refused(Rejection::Finished));
     h.finish();
 }
 

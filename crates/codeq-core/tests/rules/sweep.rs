@@ -49,7 +49,9 @@ fn due_tasks_come_in_the_order_of_their_moments() {
 
 #[test]
 fn work_is_bounded_and_resumed() {
-    let mut h = Harness::with(Settings { retention: LEASE, ..Settings::default() });
+    let settings =
+        Settings { retention: LEASE, dead_letter_retention: LEASE, ..Settings::default() };
+    let mut h = Harness::with(settings);
     for _ in 0..3 {
         h.done(task("done"));
         h.running(tries("run", 1));

@@ -1,7 +1,7 @@
 //! Nothing crosses from one tenant to another, whatever their names.
 
 use bytes::Bytes;
-use codeq_core::command::{Outcome, ReplayTarget, Selector};
+use codeq_core::command::{BulkFrom, BulkPart, BulkWork, Command, Outcome, ReplayTarget, Selector};
 use codeq_core::read::ListQuery;
 use codeq_core::reply::{Enqueued, Rejection, Reply};
 use codeq_core::topic::Policy;
@@ -68,6 +68,46 @@ fn no_verb_reaches_another_tenants_task() {
         matches!(h.claim_as("x", W, Selector::Any, 9), Reply::Claimed(tasks) if tasks.is_empty())
     );
     h.finish();
+}
+
+#[test]
+fn a_made_up_position_shows_and_touches_nothing_of_others() {
+    let mut h = Harness::new();
+    let mine = h.dead(task("mine"));
+    h.add_for("x", task("theirs"));
+    let before = h.digest();
+    let lists = [0, 1, 2, 3, u8::MAX];
+    for (list, after) in lists.iter().flat_map(|list| [0, 1, u64::MAX].map(|at| (*list, at))) {
+        for queue in [None, Some(""), Some("mine"), Some("theirs"), Some("\u{10ffff}")] {
+            let from = BulkFrom { queue: queue.map(text), list, after };
+            let page = h.reader().callbacks("x", None, &from, 10).unwrap();
+            assert!(page.items.is_empty());
+            let part = |work| {
+                let (tenant, by) = (text("x"), text("op"));
+                let from = from.clone();
+                Command::BulkPart(BulkPart { tenant, work, from, take: 9, look: 99, by })
+            };
+            for work in [
+                BulkWork::Cleanup { before: u64::MAX },
+                BulkWork::PurgeDead { command: text("mine") },
+                BulkWork::PurgeWaiting { command: text("mine") },
+                BulkWork::Replay { command: text("mine"), error_contains: None },
+            ] {
+                assert_eq!(bulk_done(h.apply(part(work))), 0);
+            }
+        }
+        let query = ListQuery { tenant: text("x"), limit: 10, ..ListQuery::default() };
+        let page = h.list(ListQuery { below: Some(after), ..query });
+        assert!(page.items.iter().all(|task| *task.tenant == *"x"));
+    }
+    assert_eq!(h.digest(), before);
+    assert!(h.find(T, mine.id).is_some());
+    h.finish();
+}
+
+fn bulk_done(reply: Reply) -> u64 {
+    let Reply::BulkPart(done) = reply else { panic!("{reply:?}") };
+    done.done
 }
 
 #[test]

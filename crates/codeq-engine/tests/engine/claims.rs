@@ -1,15 +1,18 @@
 //! Claims that wait: one wake-up per task, in order, without polling.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use codeq_core::command::{Claim, Command, Selector};
-use codeq_engine::EngineError;
+use codeq_core::view::Task;
 use codeq_engine::options::PARKED_PER_TENANT_MAX;
-use codeq_engine::request::{ReplyTo, Request};
+use codeq_engine::request::{Answer, Mailbox, ReplyTo, Request};
+use codeq_engine::{Engine, EngineError, Options};
 use tokio::sync::oneshot;
 
 use crate::harness::{
-    TENANT, block, claim, enqueue, eventually_async, new_task, open, parked, put, take,
+    TENANT, block, claim, created, enqueue, eventually, eventually_async, new_task, open, parked,
+    put, small, take,
 };
 
 #[test]
@@ -91,6 +94,115 @@ fn a_task_claimed_for_a_client_that_has_gone_comes_back_without_penalty() {
     });
 }
 
+/// A mailbox of a client that may go.
+#[derive(Default)]
+struct Mail(AtomicBool);
+
+impl Mailbox for Mail {
+    fn deliver(&self, _: u64, answer: Answer) -> Result<(), Answer> {
+        if self.is_closed() { Err(answer) } else { Ok(()) }
+    }
+
+    fn wake(&self) {}
+
+    fn is_closed(&self) -> bool {
+        self.0.load(Ordering::Acquire)
+    }
+}
+
+#[test]
+fn a_claim_of_a_client_that_has_gone_waits_no_more() {
+    for shards in [1, 3] {
+        let dir = tempfile::tempdir().unwrap();
+        let options = Options { shards: Some(shards), ..small() };
+        let engine = Arc::new(Engine::open(dir.path(), options).unwrap());
+        let each = usize::from(shards);
+        block(async {
+            let stays = parked(&engine, claim("q", 1), 60_000);
+            eventually_async("it waits", || engine.parked_claims() == each).await;
+            let gone = parked(&engine, claim("q", 1), 60_000);
+            eventually_async("both wait", || engine.parked_claims() == 2 * each).await;
+            gone.abort();
+            eventually_async("one has gone", || engine.parked_claims() == each).await;
+            engine.propose(enqueue(vec![new_task("q", "1")], 1)).await.unwrap();
+            assert_eq!(stays.await.unwrap().len(), 1);
+            eventually_async("it waits nowhere", || engine.parked_claims() == 0).await;
+        });
+    }
+}
+
+#[test]
+fn claims_of_a_mailbox_that_nobody_reads_wait_no_more() {
+    let dir = tempfile::tempdir().unwrap();
+    let engine = Arc::new(open(dir.path()));
+    let mails = [Arc::new(Mail::default()), Arc::new(Mail::default())];
+    for number in 0..100 {
+        for mail in &mails {
+            let reply = ReplyTo::Mailbox(mail.clone(), number);
+            let claim = Command::Claim(claim("q", 1));
+            engine.post(&mut vec![Request::with(claim, reply, 600_000)]);
+        }
+    }
+    eventually("they wait", || engine.parked_claims() == 200);
+    let mailbox: Arc<dyn Mailbox> = mails[0].clone();
+    engine.gone(&mailbox);
+    engine.checkpoint().unwrap();
+    assert_eq!(engine.parked_claims(), 200, "somebody reads it");
+    mails[0].0.store(true, Ordering::Release);
+    engine.gone(&mailbox);
+    eventually("half of them wait", || engine.parked_claims() == 100);
+}
+
+#[test]
+fn claims_of_a_thousand_queues_that_wake_together_do_not_stop_the_engine() {
+    let dir = tempfile::tempdir().unwrap();
+    let engine = Arc::new(open(dir.path()));
+    // Together more than the log takes at once: 64 of 24 KiB, and segments of 256 KiB.
+    let mut commands: Vec<Arc<str>> =
+        (0..200).map(|at| format!("{at}-{}", "x".repeat(100)).into()).collect();
+    commands.push("q".into());
+    let claim = Claim { from: Selector::Commands(commands), ..claim("", 1) };
+    block(async {
+        let waiting: Vec<_> = (0..64).map(|_| parked(&engine, claim.clone(), 60_000)).collect();
+        eventually_async("they wait", || engine.parked_claims() == 64).await;
+        let tasks = (0..64).map(|at| new_task("q", &at.to_string())).collect();
+        engine.propose(enqueue(tasks, 1)).await.unwrap();
+        for claim in waiting {
+            assert_eq!(claim.await.unwrap().len(), 1);
+        }
+        assert_eq!((engine.parked_claims(), engine.failure()), (0, None));
+    });
+}
+
+#[test]
+fn who_hangs_up_does_not_wait_for_a_result() {
+    let dir = tempfile::tempdir().unwrap();
+    let engine =
+        Arc::new(Engine::open(dir.path(), Options { shards: Some(3), ..small() }).unwrap());
+    let tasks: Vec<Task> = (0..30)
+        .flat_map(|seed| {
+            let command = enqueue(vec![new_task("q", "1")], seed);
+            created(engine.propose_blocking(command).unwrap())
+        })
+        .collect();
+    block(async {
+        let wait = |task: &Task| {
+            let (engine, tenant, id) = (Arc::clone(&engine), task.tenant.clone(), task.id);
+            tokio::spawn(async move { engine.finished(&tenant, id).await })
+        };
+        let waiting: Vec<_> = tasks.iter().map(wait).collect();
+        eventually_async("all wait", || engine.result_waiters() == 30).await;
+        waiting.iter().skip(10).for_each(|wait| wait.abort());
+        eventually_async("some have gone", || engine.result_waiters() == 10).await;
+        let stopping = Arc::clone(&engine);
+        std::thread::spawn(move || stopping.shutdown()).join().unwrap();
+        for wait in waiting.into_iter().take(10) {
+            wait.await.unwrap().unwrap();
+        }
+        assert_eq!(engine.result_waiters(), 0);
+    });
+}
+
 #[test]
 fn who_waits_for_a_result_is_woken_by_it() {
     let dir = tempfile::tempdir().unwrap();
@@ -98,7 +210,7 @@ fn who_waits_for_a_result_is_woken_by_it() {
     let task = put(&engine, "q", "1");
     block(async {
         let waiter = Arc::clone(&engine);
-        let waiting = tokio::spawn(async move { waiter.finished(task.id).await });
+        let waiting = tokio::spawn(async move { waiter.finished(&task.tenant, task.id).await });
         eventually_async("somebody waits", || engine.result_waiters() == 1).await;
         let worker = Arc::clone(&engine);
         std::thread::spawn(move || {

@@ -1,10 +1,14 @@
 //! What a start makes of directories whose files are missing, mixed, damaged or of older versions.
 
 use std::collections::BTreeMap;
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
 
+use codeq_core::effect::Effect;
 use codeq_disk::RealDisk;
-use codeq_engine::{Engine, OpenError, Options, layout};
+use codeq_engine::{Engine, Observer, OpenError, Options, SharedObserver, layout};
 
 use crate::harness::{TENANT, block, eventually, open, put, small};
 
@@ -207,6 +211,50 @@ fn a_damaged_store_is_refused_if_the_log_has_not_everything() {
     assert!(error.contains(store.to_str().unwrap()), "{error}");
     std::fs::write(&store, good).unwrap();
     assert_eq!(ready(&open(dir)), made);
+}
+
+/// Keeps what it is told of verified rows.
+#[derive(Default)]
+struct Told(parking_lot::Mutex<Vec<u64>>);
+
+impl Observer for Told {
+    fn committed(&self, _: u16, _: &[Effect]) {}
+
+    fn scrubbed(&self, bytes: u64, _: Duration) {
+        self.0.lock().push(bytes);
+    }
+}
+
+/// Large stores are not verified by the start, but soon after it, and again and again.
+#[test]
+fn damage_that_nobody_reads_is_found_while_the_engine_runs() {
+    let tmp = tempfile::tempdir().unwrap();
+    let dir = tmp.path();
+    let engine = open(dir);
+    let payload_of = |n| format!("\"find {n} {}\"", "x".repeat(300));
+    (0..TASKS).for_each(|n| drop(put(&engine, "q", &payload_of(n))));
+    drop(engine);
+    let told = Arc::new(Told::default());
+    let options = Options {
+        verify_bytes_max: 0,
+        scrub_every: Duration::from_millis(10),
+        // Hardly any cache, so that reads reach the file.
+        store: codeq_store::Options { cache_bytes: 16 << 10, ..small().store },
+        observer: SharedObserver(Some(Arc::clone(&told) as Arc<dyn Observer>)),
+        ..small()
+    };
+    let engine = Engine::open(dir, options).unwrap();
+    eventually("all rows are verified", || told.0.lock().len() > 1);
+    let live = engine.stats().live_bytes;
+    assert!(told.0.lock().iter().all(|bytes| *bytes == live && live > 20_000));
+    assert!(engine.stats().scrubbed_bytes >= 2 * live);
+    let store = layout::store_path(dir, 0);
+    let file = std::fs::File::options().write(true).open(&store).unwrap();
+    file.write_all_at(b"\"lost", payload(&store) as u64).unwrap();
+    eventually("the engine stops", || engine.failure().is_some());
+    let error = engine.failure().unwrap().to_string();
+    assert!(error.contains("does not match its checksum"), "{error}");
+    assert!(error.contains(store.to_str().unwrap()), "{error}");
 }
 
 /// A directory of version 1 whose stores have no checksums of their blocks gets all of it while it runs.

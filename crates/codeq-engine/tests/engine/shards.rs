@@ -3,7 +3,9 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use codeq_core::command::{Command, Enqueue, Pause, PutTopic};
+use codeq_core::command::{
+    Cleanup, Command, DeleteTopic, Enqueue, Pause, Purge, PurgeTarget, PutTopic,
+};
 use codeq_core::limits::LIST_BYTES_MAX;
 use codeq_core::read::ListQuery;
 use codeq_core::reply::Reply;
@@ -132,6 +134,40 @@ fn a_key_names_one_task_whatever_the_seed() {
     assert_eq!(used.len(), 3);
     let again = created(block(engine.enqueue(batch(tasks))).unwrap());
     assert!(first.iter().map(|task| task.id).eq(again.iter().map(|task| task.id)), "in order");
+}
+
+#[test]
+fn what_concerns_every_shard_is_not_done_in_one_of_them() {
+    let dir = tempfile::tempdir().unwrap();
+    let engine = open(dir.path());
+    fill(&engine, 9);
+    let tenant = || TENANT.into();
+    let (command, by) = (|| "q".into(), || "op".into());
+    for refused in [
+        Command::Claim(claim("q", 100)),
+        Command::Pause(Pause { tenant: tenant(), command: command(), paused: true }),
+        Command::Purge(Purge {
+            tenant: tenant(),
+            command: command(),
+            target: PurgeTarget::Waiting,
+            limit: 100,
+            by: by(),
+        }),
+        Command::DeleteTopic(DeleteTopic { tenant: tenant(), name: command() }),
+        Command::Cleanup(Cleanup { tenant: tenant(), before: u64::MAX, limit: 100 }),
+    ] {
+        let answers = [engine.propose_blocking(refused.clone()), block(engine.propose(refused))];
+        assert_eq!(answers, [const { Err(EngineError::ConcernsEveryShard) }; 2]);
+    }
+    let mut claimed = 0;
+    loop {
+        match engine.claim_blocking(claim("q", 100)).unwrap() {
+            Reply::Claimed(tasks) if tasks.is_empty() => break,
+            Reply::Claimed(tasks) => claimed += tasks.len(),
+            other => panic!("{other:?}"),
+        }
+    }
+    assert_eq!(claimed, 9, "in all shards, and nothing was purged or paused");
 }
 
 #[test]

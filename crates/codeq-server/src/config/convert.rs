@@ -19,6 +19,7 @@ impl Config {
             callback_attempts: self.result_webhook_max_attempts,
             callback_base: millis(self.result_webhook_base_backoff_seconds),
             callback_max: millis(self.result_webhook_max_backoff_seconds),
+            dead_letter_retention: millis(self.retention.dead_letter_seconds),
         }
     }
 

@@ -74,6 +74,7 @@ pub(crate) const KEYS: &[Key] = &[
     key!("backoffMaxSeconds", backoff_max_seconds),
     key!("defaultLeaseSeconds", default_lease_seconds),
     key!("retentionSeconds", retention_seconds),
+    key!("retention.deadLetterSeconds", retention.dead_letter_seconds),
     key!("maxBatchSize", max_batch_size),
     key!("maxClaimBatchSize", max_claim_batch_size),
     key!("resultWebhookMaxAttempts", result_webhook_max_attempts),

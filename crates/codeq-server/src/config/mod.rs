@@ -38,8 +38,8 @@ pub use flags::Flags;
 pub use load::{Loaded, load, log_format};
 pub use model::{
     ArtifactsConfig, AuthConfig, BackoffPolicy, BackupConfig, Config, Durability, GrpcConfig,
-    HttpConfig, JwtConfig, LogFormat, MetricsConfig, RateLimit, RateLimits, StaticToken,
-    TenantLimits, TlsConfig, TokenConfig, TracingConfig, WebhookConfig, WebhookSecret,
+    HttpConfig, JwtConfig, LogFormat, MetricsConfig, RateLimit, RateLimits, RetentionConfig,
+    StaticToken, TenantLimits, TlsConfig, TokenConfig, TracingConfig, WebhookConfig, WebhookSecret,
 };
 pub use problem::{ConfigError, Problem, Source, Sources};
 pub use reload::{Change, Changes};

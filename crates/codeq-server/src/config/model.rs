@@ -50,6 +50,8 @@ pub struct Config {
     pub default_lease_seconds: u64,
     /// How long finished tasks are kept.
     pub retention_seconds: u64,
+    /// How long tasks are kept that finished in another way.
+    pub retention: RetentionConfig,
     /// Most tasks or results in one batch request.
     pub max_batch_size: usize,
     /// Most tasks of one batch claim.
@@ -235,6 +237,20 @@ pub struct RateLimit {
     pub burst: u32,
 }
 
+/// How long tasks are kept that did not end as they should.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
+pub struct RetentionConfig {
+    /// Tasks whose attempts are spent.
+    pub dead_letter_seconds: u64,
+}
+
+impl Default for RetentionConfig {
+    fn default() -> RetentionConfig {
+        RetentionConfig { dead_letter_seconds: 30 * 86_400 }
+    }
+}
+
 /// What a tenant may hold at once; none means no limit.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
@@ -348,6 +364,7 @@ impl Default for Config {
             backoff_max_seconds: 900,
             default_lease_seconds: 300,
             retention_seconds: 86_400,
+            retention: RetentionConfig::default(),
             max_batch_size: 100,
             max_claim_batch_size: 10,
             result_webhook_max_attempts: 5,

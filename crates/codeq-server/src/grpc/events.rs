@@ -23,6 +23,10 @@ pub(super) const HELLO_BYTES_MAX: usize = 16 << 10;
 pub(super) const MESSAGE_BYTES_MAX: usize = 4 << 20;
 /// Time from a message's first byte to its last.
 const PATIENCE: Duration = Duration::from_secs(30);
+/// The same whoever is to blame: while nobody reads, or there is no room for the rest, the client's time stands still,
+/// but what has come of a message is held. Clients that send halves until a tenant's bytes are used up would otherwise
+/// hold them for ever.
+const HELD_MAX: Duration = Duration::from_secs(120);
 /// Pause before it is looked again whether there is room for more bytes.
 const RETRY: Duration = Duration::from_millis(100);
 /// Before each message: whether it is compressed, and its length.
@@ -38,8 +42,10 @@ pub(super) struct Events<In> {
     max: usize,
     hold: Hold,
     ended: bool,
-    /// When the rest of a message must be here.
+    /// When the rest of a message must be here, as far as it is up to the client.
     deadline: Option<Instant>,
+    /// When the rest of a message must be here.
+    held_until: Option<Instant>,
     timer: Option<Pin<Box<Sleep>>>,
     /// Runs while there is no room for more bytes.
     retry: Option<Pin<Box<Sleep>>>,
@@ -58,20 +64,22 @@ impl<In: codeq_proto::Message + Default> Events<In> {
             hold: hold.ok_or_else(full)?,
             ended: false,
             deadline: None,
+            held_until: None,
             timer: None,
             retry: None,
             messages: PhantomData,
         })
     }
 
-    /// From here on the tenant's bytes count, and messages may be longer.
-    pub(super) fn admit(&mut self, share: &Share) -> Result<(), Status> {
+    /// From here on the tenant's bytes count, and messages may be longer. A producer's leave room for others.
+    pub(super) fn admit(&mut self, share: &Share, of_producer: bool) -> Result<(), Status> {
         let full = || {
             let text =
                 "the server holds too much for this tenant or this connection: try again later";
             Status::resource_exhausted(text)
         };
-        self.hold = share.hold(HeldFor::Streams, HELLO_BYTES_MAX).ok_or_else(full)?;
+        let hold = share.hold(HeldFor::Streams, HELLO_BYTES_MAX).ok_or_else(full)?;
+        self.hold = hold.of_producer(of_producer);
         self.max = MESSAGE_BYTES_MAX;
         Ok(())
     }
@@ -81,9 +89,21 @@ impl<In: codeq_proto::Message + Default> Events<In> {
         std::future::poll_fn(|cx| self.poll_next(cx)).await.transpose()
     }
 
-    /// Nobody reads for now: the time that this takes is not the client's.
-    pub(super) fn pause(&mut self) {
+    /// Nobody reads for now: the time that this takes is not the client's. An error if a part of a message has been
+    /// held for too long; to be called again and again meanwhile.
+    pub(super) fn pause(&mut self) -> Result<(), Status> {
         self.deadline = None;
+        if self.buf.is_empty() {
+            return Ok(());
+        }
+        let now = Instant::now();
+        if now < *self.held_until.get_or_insert(now + HELD_MAX) {
+            return Ok(());
+        }
+        self.ended = true;
+        self.buf = BytesMut::new();
+        let text = "the server had no room for the rest of a message: send less at a time";
+        Err(Status::resource_exhausted(text))
     }
 
     /// The next message; none at the end.
@@ -92,6 +112,7 @@ impl<In: codeq_proto::Message + Default> Events<In> {
             match self.whole() {
                 Ok(Some(message)) => {
                     self.deadline = None;
+                    self.held_until = None;
                     return Poll::Ready(Some(codec::decode(message)));
                 }
                 Ok(None) => {}
@@ -105,8 +126,10 @@ impl<In: codeq_proto::Message + Default> Events<In> {
                     Some(Err(Status::internal("the stream ended inside of a message")))
                 });
             }
-            if !self.has_room(cx) {
-                return Poll::Pending;
+            match self.has_room(cx) {
+                Ok(true) => {}
+                Ok(false) => return Poll::Pending,
+                Err(status) => return Poll::Ready(Some(Err(status))),
             }
             match Pin::new(&mut self.body).poll_frame(cx) {
                 Poll::Ready(Some(Ok(frame))) => {
@@ -161,23 +184,23 @@ impl<In: codeq_proto::Message + Default> Events<In> {
     }
 
     /// Whether there is room for another frame.
-    fn has_room(&mut self, cx: &mut Context<'_>) -> bool {
+    fn has_room(&mut self, cx: &mut Context<'_>) -> Result<bool, Status> {
         if self.max == HELLO_BYTES_MAX {
-            return true;
+            return Ok(true);
         }
         loop {
             let wanted = (self.buf.len() + FRAME).max(self.buf.capacity());
             if self.hold.fit(wanted, STEP) {
                 self.retry = None;
-                return true;
+                return Ok(true);
             }
-            self.deadline = None;
+            self.pause()?;
             let retry = self.retry.get_or_insert_with(|| {
                 self.hold.refused();
                 Box::pin(sleep(RETRY))
             });
             if retry.as_mut().poll(cx).is_pending() {
-                return false;
+                return Ok(false);
             }
             retry.as_mut().reset(Instant::now() + RETRY);
         }
@@ -187,6 +210,8 @@ impl<In: codeq_proto::Message + Default> Events<In> {
     /// messages are whole before.
     fn poll_late(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         let deadline = *self.deadline.get_or_insert_with(|| Instant::now() + PATIENCE);
+        let held_until = *self.held_until.get_or_insert_with(|| Instant::now() + HELD_MAX);
+        let deadline = deadline.min(held_until);
         let timer = self.timer.get_or_insert_with(|| Box::pin(sleep_until(deadline)));
         loop {
             std::task::ready!(timer.as_mut().poll(cx));
@@ -226,7 +251,7 @@ mod tests {
 
     fn admitted(budget: &Budget) -> Client {
         let mut client = stranger(budget);
-        client.events.admit(&budget.tenant(&"a".into())).unwrap();
+        client.events.admit(&budget.tenant(&"a".into()), false).unwrap();
         client
     }
 
@@ -331,7 +356,7 @@ mod tests {
             tokio::time::advance(PATIENCE - Duration::from_secs(1)).await;
             client.reads().await;
             if pause {
-                client.events.pause();
+                client.events.pause().unwrap();
                 tokio::time::advance(PATIENCE).await;
                 client.reads().await;
             }
@@ -358,6 +383,35 @@ mod tests {
         client.reads().await;
         drop(rest);
         assert!(client.events.message().await.unwrap().is_some());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn half_a_message_is_not_held_for_ever_though_there_is_no_room() {
+        let budget = Budget::new(4 << 20);
+        let share = budget.tenant(&"a".into());
+        let mut client = admitted(&budget);
+        client.send(framed(sized(1 << 20))[..500_000].to_vec());
+        client.reads().await;
+        let rest = (2 << 20) - budget.bytes(HeldFor::Streams);
+        let rest = share.hold(HeldFor::Requests, rest).unwrap();
+        client.send(vec![b'1'; 500_000]);
+        let begun = Instant::now();
+        assert_eq!(client.fails().await, Code::ResourceExhausted);
+        assert!(begun.elapsed() >= HELD_MAX && begun.elapsed() < 2 * HELD_MAX);
+        assert_eq!(client.events.buf.capacity(), 0);
+        drop((client, rest));
+        // The time in which nobody reads counts too; that between messages does not.
+        let mut client = admitted(&budget);
+        assert_eq!(budget.bytes(HeldFor::Streams), HELLO_BYTES_MAX);
+        client.send(framed(sized(10)));
+        assert!(client.events.message().await.unwrap().is_some());
+        tokio::time::advance(2 * HELD_MAX).await;
+        client.events.pause().unwrap();
+        client.send(framed(sized(10))[..8].to_vec());
+        client.reads().await;
+        client.events.pause().unwrap();
+        tokio::time::advance(HELD_MAX).await;
+        assert_eq!(client.events.pause().unwrap_err().code(), Code::ResourceExhausted);
     }
 
     #[tokio::test]

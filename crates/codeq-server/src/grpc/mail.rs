@@ -159,6 +159,10 @@ impl<T> Drop for Posted<T> {
         state.closed = true;
         let late = std::mem::take(&mut state.answers);
         drop(state);
+        if !self.events.is_empty() {
+            let mailbox: Arc<dyn Mailbox> = self.mail.clone();
+            self.engine.gone(&mailbox);
+        }
         for (_, answer, _) in self.arrived.drain(..).chain(late) {
             if let Ok(Reply::Claimed(tasks)) = answer {
                 self.engine.give_back(tasks);

@@ -63,6 +63,7 @@ impl Protocol for Producer {
     type Posted = Created;
 
     const SERVICE: &'static str = "producer";
+    const OF_PRODUCERS: bool = true;
 
     fn caller(&self) -> &Principal {
         &self.caller

@@ -89,6 +89,9 @@ pub(super) trait Protocol: Send + Unpin + Sized + 'static {
     /// The service's name in logs and metrics.
     const SERVICE: &'static str;
 
+    /// Whether what comes are tasks, which must not keep out what workers say.
+    const OF_PRODUCERS: bool;
+
     /// Who is at the other end.
     fn caller(&self) -> &Principal;
 
@@ -241,7 +244,7 @@ impl<P: Protocol> Stream for Session<P> {
                     this.tally.caller = Some((caller.tenant.clone(), caller.subject.clone()));
                     let app = Arc::clone(&this.tally.app);
                     let share = app.budget.tenant(&caller.tenant).on(this.connection.as_ref());
-                    if let Err(status) = events.admit(&share) {
+                    if let Err(status) = events.admit(&share, P::OF_PRODUCERS) {
                         return this.close(status);
                     }
                     let open = Open::new(app, protocol, events, &share);
@@ -295,7 +298,7 @@ impl<P: Protocol> Open<P> {
             ending: None,
             bytes: 0,
             credit_bytes: 0,
-            hold: share.hold_anyway(HeldFor::Streams, STREAM_BYTES),
+            hold: share.hold_anyway(HeldFor::Streams, STREAM_BYTES).of_producer(P::OF_PRODUCERS),
             sent: None,
             retry: None,
         }
@@ -405,8 +408,10 @@ impl<P: Protocol> Open<P> {
             if self.ending.is_some_and(Ending::is_tokens) || self.events.is_none() {
                 return Poll::Pending;
             }
-            if !self.has_room(cx) {
-                return Poll::Pending;
+            match self.has_room(cx) {
+                Ok(true) => {}
+                Ok(false) => return Poll::Pending,
+                Err(status) => return Poll::Ready(Err(status)),
             }
             if let Some(credit) = self.next_held() {
                 if let Some(refusal) = self.post(credit) {
@@ -440,17 +445,17 @@ impl<P: Protocol> Open<P> {
     }
 
     /// Whether another event may be read: there are not too many whose answers are due, and there is room for its
-    /// bytes. What a client has sent beyond waits in the connection's window, which counts too.
-    fn has_room(&mut self, cx: &mut Context<'_>) -> bool {
+    /// bytes. What a client has sent beyond waits in the connection's window, which counts too. An error ends the stream.
+    fn has_room(&mut self, cx: &mut Context<'_>) -> Result<bool, Status> {
         let bytes = STREAM_BYTES + self.bytes + self.credit_bytes;
         let few = self.under_way() < IN_FLIGHT_MAX && self.bytes < IN_FLIGHT_BYTES_MAX;
         if few && self.hold.fit(bytes, STEP) {
             self.retry = None;
-            return true;
+            return Ok(true);
         }
         self.hold.grow_anyway(bytes + H2_STREAM_WINDOW as usize);
         if let Some(events) = &mut self.events {
-            events.pause();
+            events.pause()?;
         }
         if few {
             let retry = self.retry.get_or_insert_with(|| {
@@ -461,7 +466,7 @@ impl<P: Protocol> Open<P> {
                 retry.as_mut().reset(tokio::time::Instant::now() + ROOM_RETRY);
             }
         }
-        false
+        Ok(false)
     }
 
     /// A wait for work that may be posted now.

@@ -80,6 +80,7 @@ impl Protocol for Worker {
     type Posted = Waiting;
 
     const SERVICE: &'static str = "worker";
+    const OF_PRODUCERS: bool = false;
 
     fn caller(&self) -> &Principal {
         &self.caller

@@ -1,31 +1,61 @@
 //! `/admin/dlq` and `POST /tasks/{id}/replay`.
 
 use axum::http::StatusCode;
+use codeq_core::command::ReplayFrom;
 use codeq_core::names::check_command;
 use codeq_core::read::ListQuery;
 use serde::{Deserialize, Serialize};
 
+use super::bulk::{BulkRequest, DryRun};
 use super::call::{Answer, Call};
-use super::queues::{BulkRequest, Purged};
+use super::queues::Purged;
 use super::tasks::{page, page_limit};
 use super::{answer, json};
 use crate::service::ServiceError;
 
+/// Like [`BulkRequest`], and where the tasks come from.
 #[derive(Deserialize, Default)]
 #[serde(rename_all = "camelCase")]
 struct ReplayRequest {
-    limit: Option<u32>,
-    error_contains: Option<String>,
+    from: Option<String>,
+    limit: Option<u64>,
     cursor: Option<String>,
+    error_contains: Option<String>,
+    before: Option<String>,
+    after: Option<String>,
+    worker: Option<String>,
+    dry_run: Option<bool>,
 }
 
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
-struct Replayed<'a> {
+struct Replayed {
     replayed: u64,
     remaining: u64,
+    #[serde(flatten, skip_serializing_if = "Option::is_none")]
+    dry_run: Option<DryRun>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    next_cursor: Option<&'a str>,
+    next_cursor: Option<String>,
+}
+
+impl ReplayRequest {
+    fn from(&self) -> Result<ReplayFrom, ServiceError> {
+        match self.from.as_deref() {
+            None | Some("deadLetters") => Ok(ReplayFrom::DeadLetters),
+            Some("failed") => Ok(ReplayFrom::Failed),
+            Some("cancelled") => Ok(ReplayFrom::Cancelled),
+            Some(_) => {
+                let text = "invalid 'from' (deadLetters, failed or cancelled)";
+                Err(ServiceError::invalid("invalid_filter", text).field("from"))
+            }
+        }
+    }
+
+    fn rest(self) -> BulkRequest {
+        let ReplayRequest { limit, cursor, error_contains, before, after, worker, dry_run, .. } =
+            self;
+        BulkRequest { limit, cursor, error_contains, before, after, worker, dry_run }
+    }
 }
 
 pub async fn list(call: Call) -> Answer {
@@ -46,22 +76,21 @@ pub async fn replay_one(call: Call) -> Answer {
 
 pub async fn replay(call: Call) -> Answer {
     let request: ReplayRequest = json::parse_or_default(&call.body)?;
-    let errors = request.error_contains.filter(|text| !text.is_empty());
-    let cursor = request.cursor.as_deref();
-    let service = call.service();
-    let done =
-        service.replay_queue(&call.caller, &call.name, errors, request.limit, cursor).await?;
+    let from = request.from()?;
+    let options = request.rest().options()?;
+    let done = call.service().replay_queue(&call.caller, &call.name, from, &options).await?;
     let body = Replayed {
-        replayed: done.replayed,
+        replayed: done.outcome.done,
         remaining: done.remaining,
-        next_cursor: done.next.as_deref(),
+        dry_run: DryRun::of(&done.outcome),
+        next_cursor: done.outcome.next,
     };
     Ok(answer::json(StatusCode::OK, &body))
 }
 
 pub async fn purge(call: Call) -> Answer {
     let request: BulkRequest = json::parse_or_default(&call.body)?;
-    let (limit, cursor) = (request.limit, request.cursor.as_deref());
-    let done = call.service().purge_dead_letters(&call.caller, &call.name, limit, cursor).await?;
+    let options = request.options()?;
+    let done = call.service().purge_dead_letters(&call.caller, &call.name, &options).await?;
     Ok(answer::json(StatusCode::OK, &Purged::from(done)))
 }

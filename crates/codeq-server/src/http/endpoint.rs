@@ -148,7 +148,10 @@ fn hold_request(
         return Ok((share, hold));
     }
     let share = app.budget.tenant(&caller.tenant).on(peer.map(|peer| &peer.held));
-    let hold = share.hold(HeldFor::Requests, REQUEST_BYTES).ok_or_else(ServiceError::overloaded)?;
+    let mut hold = share.nothing(HeldFor::Requests).of_producer(route.access == Access::Producer);
+    if !hold.grow_to(REQUEST_BYTES) {
+        return Err(ServiceError::overloaded().into());
+    }
     Ok((share, hold))
 }
 

@@ -35,6 +35,7 @@ pub mod wire;
 mod abandon;
 mod artifacts;
 mod backup;
+mod bulk;
 mod cancel;
 mod claim;
 mod cleanup;

@@ -1,12 +1,12 @@
 //! Probes, metrics, and where this node stands.
 
-use axum::http::{HeaderValue, StatusCode};
+use axum::http::{HeaderValue, StatusCode, header};
 use serde::Serialize;
 
 use super::answer;
 use super::call::{Answer, Call};
 use super::problem::Problem;
-use crate::observe::METRICS_CONTENT_TYPE;
+use crate::observe::Format;
 
 const TEXT: HeaderValue = HeaderValue::from_static("text/plain; charset=utf-8");
 
@@ -67,8 +67,12 @@ pub async fn metrics(call: Call) -> Answer {
 pub async fn metrics_alone(call: Call) -> Answer {
     let text =
         call.app.metrics.render(&call.service().engine, &call.app.net, &call.app.budget).await;
-    let media = HeaderValue::from_static(METRICS_CONTENT_TYPE);
-    Ok(answer::bytes_as(StatusCode::OK, text, media))
+    let accept = call.headers.get_all(header::ACCEPT).iter();
+    let format = Format::accepted(accept.filter_map(|value| value.to_str().ok()));
+    let media = HeaderValue::from_static(format.content_type());
+    let mut response = answer::bytes_as(StatusCode::OK, format.of(text), media);
+    response.headers_mut().insert(header::VARY, HeaderValue::from_static("accept"));
+    Ok(response)
 }
 
 /// This node is alone: there are no groups.

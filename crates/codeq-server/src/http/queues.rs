@@ -5,8 +5,9 @@ use std::collections::BTreeMap;
 use axum::http::StatusCode;
 use codeq_core::moment::Moment;
 use codeq_core::read::QueueStats;
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
 
+use super::bulk::{BulkRequest, DryRun};
 use super::call::{Answer, Call};
 use super::{answer, json};
 use crate::events::rates::Rate;
@@ -43,26 +44,23 @@ struct QueueList<'a> {
     items: Vec<QueueItem<'a>>,
 }
 
-#[derive(Deserialize, Default)]
-pub struct BulkRequest {
-    pub limit: Option<u32>,
-    pub cursor: Option<String>,
-}
-
 /// What a purge did.
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Purged {
     purged: u64,
     remaining: u64,
+    #[serde(flatten, skip_serializing_if = "Option::is_none")]
+    dry_run: Option<DryRun>,
     #[serde(skip_serializing_if = "Option::is_none")]
     next_cursor: Option<String>,
 }
 
 impl From<service::queues::Purged> for Purged {
     fn from(done: service::queues::Purged) -> Purged {
-        let service::queues::Purged { purged, remaining, next } = done;
-        Purged { purged, remaining, next_cursor: next }
+        let service::queues::Purged { outcome, remaining } = done;
+        let dry_run = DryRun::of(&outcome);
+        Purged { purged: outcome.done, remaining, dry_run, next_cursor: outcome.next }
     }
 }
 
@@ -115,8 +113,7 @@ async fn set_paused(call: Call, paused: bool) -> Answer {
 
 pub async fn purge(call: Call) -> Answer {
     let request: BulkRequest = json::parse_or_default(&call.body)?;
-    let (limit, cursor) = (request.limit, request.cursor.as_deref());
-    let done = call.service().purge(&call.caller, &call.name, limit, cursor).await?;
+    let done = call.service().purge(&call.caller, &call.name, &request.options()?).await?;
     Ok(answer::json(StatusCode::OK, &Purged::from(done)))
 }
 

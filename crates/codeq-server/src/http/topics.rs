@@ -17,6 +17,7 @@ struct PolicyRequest {
     max_attempts: Option<i64>,
     dead_letter_topic_ref: Option<String>,
     retention_seconds: Option<i64>,
+    dead_letter_retention_seconds: Option<i64>,
     max_consumers: Option<i64>,
 }
 
@@ -30,6 +31,8 @@ struct PolicyBody<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     dead_letter_topic_ref: Option<&'a str>,
     retention_seconds: u64,
+    #[serde(skip_serializing_if = "is_zero")]
+    dead_letter_retention_seconds: u64,
     max_consumers: u32,
 }
 
@@ -78,14 +81,25 @@ fn policy(request: PolicyRequest) -> Result<Policy, ServiceError> {
         priority_tiers: tiers.collect::<Result<_, _>>().map_err(|_| bad("priorityTiers"))?,
         max_attempts: number(request.max_attempts, "maxAttempts")?,
         dead_letter_topic: request.dead_letter_topic_ref.map(Into::into),
-        retention: number(request.retention_seconds, "retentionSeconds")?
-            .map_or(0, |n: u32| u64::from(n) * 1_000),
+        retention: millis(request.retention_seconds, "retentionSeconds")?,
         max_consumers: number(request.max_consumers, "maxConsumers")?.unwrap_or(0),
+        dead_letter_retention: millis(
+            request.dead_letter_retention_seconds,
+            "deadLetterRetentionSeconds",
+        )?,
     })
 }
 
 fn number(value: Option<i64>, field: &'static str) -> Result<Option<u32>, ServiceError> {
     value.map(u32::try_from).transpose().map_err(|_| bad(field))
+}
+
+fn millis(seconds: Option<i64>, field: &'static str) -> Result<u64, ServiceError> {
+    Ok(number(seconds, field)?.map_or(0, |n| u64::from(n) * 1_000))
+}
+
+fn is_zero(number: &u64) -> bool {
+    *number == 0
 }
 
 fn bad(field: &'static str) -> ServiceError {
@@ -103,6 +117,7 @@ fn body<'a>(call: &'a Call, topic: &'a Topic) -> TopicBody<'a> {
             max_attempts: topic.policy.max_attempts,
             dead_letter_topic_ref: topic.policy.dead_letter_topic.as_deref(),
             retention_seconds: topic.policy.retention / 1_000,
+            dead_letter_retention_seconds: topic.policy.dead_letter_retention / 1_000,
             max_consumers: topic.policy.max_consumers,
         },
         version: topic.version,

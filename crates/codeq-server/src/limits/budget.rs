@@ -7,6 +7,9 @@
 //!                                                                                                 └─ …
 //! ```
 //!
+//! What producers send leaves an eighth of what a tenant, and all of them, may hold: should they send more than can be
+//! taken, there is room for claims, heartbeats and results.
+//!
 //! Strangers are not counted by connection: a stream has 16 KiB for its Hello, and HTTP/2's settings allow 256 streams
 //! on a connection, so that is 4 MiB.
 //! Counting takes a few additions and no lock. A stream counts in steps, so that most of its messages cost nothing here.
@@ -105,6 +108,8 @@ pub struct Hold {
     share: Share,
     kind: HeldFor,
     bytes: usize,
+    /// Whether it leaves room for others.
+    of_producer: bool,
 }
 
 impl Budget {
@@ -190,17 +195,19 @@ impl Share {
 
     /// Holds nothing yet.
     pub fn nothing(&self, kind: HeldFor) -> Hold {
-        Hold { share: self.clone(), kind, bytes: 0 }
+        Hold { share: self.clone(), kind, bytes: 0, of_producer: false }
     }
 
-    /// Adds bytes, room or not. Whether there was room.
-    fn add(&self, kind: HeldFor, bytes: usize) -> bool {
+    /// Adds bytes, room or not. Whether there was room, and some left if they are a producer's.
+    fn add(&self, kind: HeldFor, bytes: usize, of_producer: bool) -> bool {
         let Owner { totals, limit, bytes: mine } = &*self.owner;
         let add = |count: &AtomicUsize| count.fetch_add(bytes, Relaxed).saturating_add(bytes);
         totals.of(kind).map(|count| add(&count.bytes));
         let connection = self.connection.as_ref().map_or(0, |connection| add(&connection.0));
         let (mine, all) = (add(mine), add(&totals.bytes));
-        connection <= self.owner.connection_limit() && mine <= *limit && all <= totals.limit
+        let bound = |limit: usize| if of_producer { limit - limit / 8 } else { limit };
+        let connection_fits = connection <= self.owner.connection_limit();
+        connection_fits && mine <= bound(*limit) && all <= bound(totals.limit)
     }
 
     fn give_back(&self, kind: HeldFor, bytes: usize) {
@@ -211,8 +218,8 @@ impl Share {
         totals.bytes.fetch_sub(bytes, Relaxed);
     }
 
-    fn take(&self, kind: HeldFor, bytes: usize) -> bool {
-        let fits = self.add(kind, bytes);
+    fn take(&self, kind: HeldFor, bytes: usize, of_producer: bool) -> bool {
+        let fits = self.add(kind, bytes, of_producer);
         if !fits {
             self.give_back(kind, bytes);
         }
@@ -227,6 +234,12 @@ impl Share {
 }
 
 impl Hold {
+    /// The same for what a producer sends: it grows only as long as there is room for others.
+    pub fn of_producer(mut self, of_producer: bool) -> Hold {
+        self.of_producer = of_producer;
+        self
+    }
+
     /// Bytes that are held.
     pub fn bytes(&self) -> usize {
         self.bytes
@@ -258,7 +271,7 @@ impl Hold {
     /// Holds at least so many bytes, room or not.
     pub fn grow_anyway(&mut self, bytes: usize) {
         if bytes > self.bytes {
-            self.share.add(self.kind, bytes - self.bytes);
+            self.share.add(self.kind, bytes - self.bytes, self.of_producer);
             self.bytes = bytes;
         }
     }
@@ -292,7 +305,7 @@ impl Hold {
 
     fn try_grow_to(&mut self, bytes: usize) -> bool {
         let missing = bytes.saturating_sub(self.bytes);
-        let grown = missing == 0 || self.share.take(self.kind, missing);
+        let grown = missing == 0 || self.share.take(self.kind, missing, self.of_producer);
         if grown {
             self.bytes += missing;
         }
@@ -328,6 +341,23 @@ mod tests {
         assert!(budget.tenant(&c).hold(HeldFor::Streams, 200).is_some());
         assert_eq!((budget.bytes(HeldFor::Requests), budget.refused(HeldFor::Requests)), (300, 2));
         drop((first, other));
+        assert_eq!(held(&budget), 0);
+    }
+
+    #[test]
+    fn producers_leave_room_for_workers() {
+        let budget = Budget::new(800);
+        let share = |tenant: &str| budget.tenant(&tenant.into());
+        let nothing = |tenant, kind| share(tenant).nothing(kind).of_producer(true);
+        let mut first = nothing("a", HeldFor::Requests);
+        assert!(first.grow_to(350) && !first.grow_to(351));
+        assert!(!nothing("a", HeldFor::Streams).grow_to(1));
+        assert!(share("a").hold(HeldFor::Requests, 50).is_some());
+        let mut second = nothing("b", HeldFor::Streams);
+        assert!(second.grow_to(350));
+        assert!(!nothing("c", HeldFor::Streams).grow_to(1), "of all together");
+        assert!(share("c").hold(HeldFor::Streams, 100).is_some());
+        drop((first, second));
         assert_eq!(held(&budget), 0);
     }
 

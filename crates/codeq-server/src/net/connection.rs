@@ -21,6 +21,7 @@ use super::accept::Slot;
 use super::pulse::Pulse;
 use super::service::Tracked;
 use super::socket::{Socket, Transport};
+use super::stall::Patience;
 use super::stream::StreamExecutor;
 use super::wire::Wire;
 use super::{NetLimits, NetStats, Peer, TlsFiles, protocol};
@@ -36,6 +37,7 @@ pub(super) struct Shared {
     tls: Option<TlsAcceptor>,
     limits: NetLimits,
     stop: watch::Receiver<bool>,
+    patience: Patience,
     h1: http1::Builder,
     h2: http2::Builder<StreamExecutor>,
 }
@@ -49,8 +51,9 @@ impl Shared {
     ) -> Self {
         let limits = limits.bounded();
         let tls = tls.map(|files| TlsAcceptor::from(files.config()));
-        let h2 = protocol::h2(&limits);
-        Self { app, tls, limits, stop, h1: protocol::h1(), h2 }
+        let patience = Patience::new(limits.write_timeout(), stop.clone());
+        let h2 = protocol::h2(patience.clone());
+        Self { app, tls, limits, stop, patience, h1: protocol::h1(), h2 }
     }
 }
 
@@ -83,7 +86,7 @@ async fn open(stream: TcpStream, shared: &Shared, stats: &NetStats) -> Option<Op
     let deadline = born + shared.limits.header_timeout;
     // Answers are written whole: to wait for more to send only delays them.
     stream.set_nodelay(true).ok()?;
-    let socket = Socket::new(stream, shared.limits.write_timeout());
+    let socket = Socket::new(stream, shared.patience.clone());
     let mut transport = match &shared.tls {
         None => Transport::Plain(socket),
         Some(acceptor) => match timeout_at(deadline, acceptor.accept(socket)).await {
@@ -157,7 +160,7 @@ where
             }
             _ = stop.wait_for(|stop| *stop), if !draining => {
                 draining = true;
-                pulse.begin_close();
+                pulse.begin_stop();
                 conn.as_mut().graceful_shutdown();
             }
             () = pulse.expired() => {

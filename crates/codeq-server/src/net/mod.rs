@@ -4,6 +4,7 @@
 //! accept ─> connection: TLS handshake ─> h1 or h2 ─> hyper ─> router
 //!              socket   write stalls                    pulse   is a request in flight, since when not
 //!              wire     strict h1 framing               stream  h2 responses nobody takes
+//!              stall    for how long: less once the server stops
 //! ```
 //!
 //! Every wait on a client has a limit, except the one that is wanted: a request in flight may wait
@@ -29,6 +30,7 @@ mod protocol;
 mod pulse;
 mod service;
 mod socket;
+mod stall;
 mod stream;
 mod tls;
 mod wire;

@@ -8,8 +8,8 @@ use hyper::server::conn::{http1, http2};
 use hyper_util::rt::TokioTimer;
 use tokio::io::AsyncReadExt;
 
-use super::NetLimits;
 use super::socket::Transport;
+use super::stall::Patience;
 use super::stream::StreamExecutor;
 
 /// What every HTTP/2 connection begins with.
@@ -52,8 +52,8 @@ pub(super) fn h1() -> http1::Builder {
 }
 
 /// Settings of HTTP/2. A server never pushes: hyper has no such thing.
-pub(super) fn h2(limits: &NetLimits) -> http2::Builder<StreamExecutor> {
-    let mut builder = http2::Builder::new(StreamExecutor { patience: limits.write_timeout() });
+pub(super) fn h2(patience: Patience) -> http2::Builder<StreamExecutor> {
+    let mut builder = http2::Builder::new(StreamExecutor { patience });
     builder
         .timer(TokioTimer::new())
         .max_concurrent_streams(H2_STREAMS)

@@ -14,7 +14,8 @@ use std::time::Duration;
 use tokio::sync::Notify;
 use tokio::time::{Instant, Sleep, sleep_until};
 
-use super::NetLimits;
+use super::stall::STOPPING;
+use super::{LONGEST, NetLimits};
 
 /// The state of one connection that its time limits depend on.
 pub(super) struct Pulse {
@@ -29,6 +30,8 @@ pub(super) struct Pulse {
     head_since: AtomicU64,
     served: AtomicBool,
     closing: AtomicBool,
+    /// The server stops.
+    stopping: AtomicBool,
     /// Tells the connection's task that its HTTP/2 streams, which are tasks of their own, are done.
     quiet: Notify,
 }
@@ -45,6 +48,7 @@ impl Pulse {
             head_since: AtomicU64::new(0),
             served: AtomicBool::new(false),
             closing: AtomicBool::new(false),
+            stopping: AtomicBool::new(false),
             quiet: Notify::new(),
         };
         pulse.quiet_since.store(pulse.now(), Ordering::Relaxed);
@@ -87,6 +91,12 @@ impl Pulse {
         self.quiet_since.store(self.now(), Ordering::Relaxed);
     }
 
+    /// The same because the server stops: a client that does not even say that it has heard is not waited for.
+    pub(super) fn begin_stop(&self) {
+        self.stopping.store(true, Ordering::Relaxed);
+        self.begin_close();
+    }
+
     pub(super) fn is_closing(&self) -> bool {
         self.closing.load(Ordering::Relaxed)
     }
@@ -98,7 +108,9 @@ impl Pulse {
         }
         let quiet = self.at(self.quiet_since.load(Ordering::Relaxed));
         if self.is_closing() {
-            return Some(quiet + self.header_timeout);
+            let stopping = self.stopping.load(Ordering::Relaxed);
+            let limit = if stopping { STOPPING } else { LONGEST };
+            return Some(quiet + self.header_timeout.min(limit));
         }
         if self.h2 {
             return Some(quiet + self.idle_timeout);

@@ -1,26 +1,26 @@
 //! A TCP stream whose client must keep reading, and the same under TLS.
 
-use std::future::Future;
 use std::io::{self, IoSlice};
 use std::pin::Pin;
 use std::task::{Context, Poll};
-use std::time::Duration;
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
-use tokio::time::{Sleep, sleep};
+use tokio::time::Instant;
 use tokio_rustls::server::TlsStream;
 
-/// A TCP stream on which a write that makes no progress for `patience` is an error.
+use super::stall::{Patience, Stall};
+
+/// A TCP stream on which a write that makes no progress for too long is an error.
 pub(super) struct Socket {
     stream: TcpStream,
-    patience: Duration,
-    /// Runs while a write waits. Made only then: most connections never need it.
-    stall: Option<Pin<Box<Sleep>>>,
+    patience: Patience,
+    /// Runs while a write waits, since that moment.
+    stall: Option<(Instant, Stall)>,
 }
 
 impl Socket {
-    pub(super) fn new(stream: TcpStream, patience: Duration) -> Self {
+    pub(super) fn new(stream: TcpStream, patience: Patience) -> Self {
         Self { stream, patience, stall: None }
     }
 
@@ -34,9 +34,10 @@ impl Socket {
             self.stall = None;
             return outcome;
         }
-        let patience = self.patience;
-        let stall = self.stall.get_or_insert_with(|| Box::pin(sleep(patience)));
-        stall.as_mut().poll(cx).map(|()| Err(io::ErrorKind::TimedOut.into()))
+        let patience = &self.patience;
+        let stall = self.stall.get_or_insert_with(|| (Instant::now(), Stall::new(patience)));
+        let (since, stall) = stall;
+        stall.poll(*since, cx).map(|()| Err(io::ErrorKind::TimedOut.into()))
     }
 }
 

@@ -6,12 +6,13 @@
 
 use std::cell::Cell;
 use std::future::{Future, poll_fn};
-use std::pin::{Pin, pin};
+use std::pin::pin;
 use std::task::{Context, Poll};
-use std::time::Duration;
 
 use hyper::rt::Executor;
-use tokio::time::{Instant, Sleep, sleep_until};
+use tokio::time::Instant;
+
+use super::stall::{Patience, Stall};
 
 tokio::task_local! {
     static STATE: Cell<State>;
@@ -43,7 +44,7 @@ fn set(state: impl FnOnce() -> State) {
 /// Runs HTTP/2 streams, each with a limit on how long its client may take nothing.
 #[derive(Clone)]
 pub(super) struct StreamExecutor {
-    pub(super) patience: Duration,
+    pub(super) patience: Patience,
 }
 
 impl<F> Executor<F> for StreamExecutor
@@ -51,35 +52,29 @@ where
     F: Future + Send + 'static,
 {
     fn execute(&self, future: F) {
-        tokio::spawn(STATE.scope(Cell::new(State::Handler), patient(future, self.patience)));
+        tokio::spawn(
+            STATE.scope(Cell::new(State::Handler), patient(future, self.patience.clone())),
+        );
     }
 }
 
-async fn patient<F: Future>(future: F, patience: Duration) {
+async fn patient<F: Future>(future: F, patience: Patience) {
     let mut future = pin!(future);
     let mut stall = None;
     poll_fn(|cx| {
         if future.as_mut().poll(cx).is_ready() {
             return Poll::Ready(());
         }
-        poll_stall(&mut stall, patience, cx)
+        poll_stall(&mut stall, &patience, cx)
     })
     .await;
 }
 
-fn poll_stall(
-    stall: &mut Option<Pin<Box<Sleep>>>,
-    patience: Duration,
-    cx: &mut Context<'_>,
-) -> Poll<()> {
+fn poll_stall(stall: &mut Option<Stall>, patience: &Patience, cx: &mut Context<'_>) -> Poll<()> {
     let State::Client(since) = STATE.with(Cell::get) else {
         *stall = None;
         return Poll::Pending;
     };
-    let deadline = since + patience;
-    let timer = stall.get_or_insert_with(|| Box::pin(sleep_until(deadline)));
-    if timer.deadline() != deadline {
-        timer.as_mut().reset(deadline);
-    }
-    timer.as_mut().poll(cx).map(|()| tracing::debug!("a client takes nothing of a stream: reset"))
+    let stall = stall.get_or_insert_with(|| Stall::new(patience));
+    stall.poll(since, cx).map(|()| tracing::debug!("a client takes nothing of a stream: reset"))
 }

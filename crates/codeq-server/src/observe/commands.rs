@@ -1,4 +1,4 @@
-//! What became of tasks, counted by command.
+//! What became of tasks and of their webhooks, counted by command.
 //!
 //! The engine's commit thread counts here, up to hundreds of thousands of effects a second: plain numbers
 //! behind one lock that is taken once for all effects of a commit. A scrape copies the numbers and writes
@@ -49,15 +49,71 @@ const EVENTS: [(Event, &str); 13] = [
     (Event::Postponed, "postponed"),
 ];
 
+/// Why the server calls somebody.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Webhook {
+    /// A task has ended.
+    Result,
+    /// A queue has work.
+    Availability,
+}
+
+const WEBHOOKS: [(Webhook, &str); 2] =
+    [(Webhook::Result, "result"), (Webhook::Availability, "availability")];
+
+/// What became of a call.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Delivery {
+    /// The receiver took it.
+    Delivered,
+    /// It did not, and is called again.
+    Retried,
+    /// It did not, and is not called again.
+    Failed,
+    /// There was no room for it.
+    Dropped,
+}
+
+const DELIVERIES: [(Delivery, &str); 4] = [
+    (Delivery::Delivered, "delivered"),
+    (Delivery::Retried, "retried"),
+    (Delivery::Failed, "failed"),
+    (Delivery::Dropped, "dropped"),
+];
+
+/// The label values of how tasks end.
+const STATUSES: [&str; 2] = ["COMPLETED", "FAILED"];
+
 /// The numbers of one command.
 #[derive(Debug, Clone, Default)]
 struct Counts {
     events: [u64; EVENTS.len()],
-    completed: u64,
-    failed: u64,
+    /// By status.
+    ends: [Ends; STATUSES.len()],
+    /// By kind, and by what became of them.
+    webhooks: [[u64; DELIVERIES.len()]; WEBHOOKS.len()],
+}
+
+/// Tasks that have ended in one way, and how long after they were made.
+#[derive(Debug, Clone, Default)]
+struct Ends {
     /// One more than there are bounds: the last has none.
     latency: [u64; LATENCY_MS.len() + 1],
     latency_ms: u64,
+}
+
+impl Ends {
+    fn add(&mut self, took: u64) {
+        let bucket = LATENCY_MS.partition_point(|bound| *bound < took);
+        if let Some(count) = self.latency.get_mut(bucket) {
+            *count += 1;
+        }
+        self.latency_ms = self.latency_ms.saturating_add(took);
+    }
+
+    fn count(&self) -> u64 {
+        self.latency.iter().sum()
+    }
 }
 
 impl Counts {
@@ -71,33 +127,27 @@ impl Counts {
         if moved.from.is_some_and(Place::is_terminal) {
             return;
         }
-        if to == Place::Completed {
-            self.completed += 1;
-        } else {
-            self.failed += 1;
-        }
-        let took = moved.age;
-        let bucket = LATENCY_MS.partition_point(|bound| *bound < took);
-        if let Some(count) = self.latency.get_mut(bucket) {
-            *count += 1;
-        }
-        self.latency_ms = self.latency_ms.saturating_add(took);
+        let [completed, failed] = &mut self.ends;
+        if to == Place::Completed { completed.add(moved.age) } else { failed.add(moved.age) }
     }
 
     fn merge(&mut self, more: &Counts) {
-        let numbers = self.events.iter_mut().chain(&mut self.latency);
-        numbers.zip(more.events.iter().chain(&more.latency)).for_each(|(to, from)| *to += from);
-        self.completed += more.completed;
-        self.failed += more.failed;
-        self.latency_ms = self.latency_ms.saturating_add(more.latency_ms);
+        let numbers = self.events.iter_mut().chain(self.webhooks.as_flattened_mut());
+        let others = more.events.iter().chain(more.webhooks.as_flattened());
+        numbers.zip(others).for_each(|(to, from)| *to += from);
+        for (to, from) in self.ends.iter_mut().zip(&more.ends) {
+            to.latency.iter_mut().zip(from.latency).for_each(|(to, from)| *to += from);
+            to.latency_ms = to.latency_ms.saturating_add(from.latency_ms);
+        }
     }
 
     fn event(&self, event: Event) -> u64 {
         self.events.get(event as usize).copied().unwrap_or(0)
     }
 
-    fn finished(&self) -> u64 {
-        self.completed + self.failed
+    fn is_empty(&self) -> bool {
+        let mut numbers = self.events.iter().chain(self.webhooks.as_flattened());
+        numbers.all(|count| *count == 0)
     }
 }
 
@@ -196,6 +246,20 @@ impl Commands {
         }
     }
 
+    /// Counts a webhook of a queue: tenant and name. What is of no queue that is known counts with the others.
+    pub fn webhook(&self, kind: Webhook, outcome: Delivery, queue: Option<(&Arc<str>, &str)>) {
+        let mut table = self.table.lock();
+        let at = queue.and_then(|(tenant, name)| match table.index.get(name) {
+            Some(at) => Some(*at),
+            None => table.admit(&name.into(), tenant),
+        });
+        let counts = table.counts_at(at);
+        let outcomes = counts.webhooks.get_mut(kind as usize);
+        if let Some(count) = outcomes.and_then(|outcomes| outcomes.get_mut(outcome as usize)) {
+            *count += 1;
+        }
+    }
+
     /// Gives commands, each with a tenant that has it, a label value of their own as long as there is room.
     /// Returns those that did not get one.
     pub fn admit<'n>(
@@ -230,7 +294,7 @@ impl Commands {
         let mut all: Vec<_> = table.entries.iter().map(of).collect();
         let other = table.other.clone();
         drop(table);
-        if other.events.iter().any(|count| *count > 0) {
+        if !other.is_empty() {
             all.push((OTHER.into(), other));
         }
         all.sort_by(|(one, _), (two, _)| one.cmp(two));
@@ -257,7 +321,8 @@ impl Page<'_> {
         self.of_event("lease_expired", "Leases that ended without a word.", Event::LeaseExpired)?;
         self.completed()?;
         self.transitions()?;
-        self.latency()
+        self.latency()?;
+        self.webhooks()
     }
 
     fn of_event(&mut self, name: &str, help: &str, event: Event) -> fmt::Result {
@@ -281,10 +346,10 @@ impl Page<'_> {
         let kind = MetricType::Counter;
         let mut metric = self.encoder.encode_descriptor("task_completed", help, None, kind)?;
         for (command, counts) in &self.commands {
-            for (status, count) in [("COMPLETED", counts.completed), ("FAILED", counts.failed)] {
+            for (status, ends) in STATUSES.into_iter().zip(&counts.ends) {
                 metric
                     .encode_family(&[("command", &**command), ("status", status)])?
-                    .encode_counter::<NoLabelSet, _, u64>(&count, None)?;
+                    .encode_counter::<NoLabelSet, _, u64>(&ends.count(), None)?;
             }
         }
         Ok(())
@@ -310,24 +375,55 @@ impl Page<'_> {
         Ok(())
     }
 
+    /// Only the ways in which tasks have ended.
     fn latency(&mut self) -> fmt::Result {
-        if self.commands.iter().all(|(_, counts)| counts.finished() == 0) {
+        let ends = self.commands.iter().flat_map(|(command, counts)| {
+            STATUSES
+                .into_iter()
+                .zip(&counts.ends)
+                .map(move |(status, ends)| (command, status, ends))
+        });
+        let ends: Vec<_> = ends.filter(|(_, _, ends)| ends.count() > 0).collect();
+        if ends.is_empty() {
             return Ok(());
         }
         let (help, unit) = ("From the making of a task to its end.", Unit::Seconds);
         let name = "task_processing_latency";
         let kind = MetricType::Histogram;
         let mut metric = self.encoder.encode_descriptor(name, help, Some(&unit), kind)?;
-        for (command, counts) in self.commands.iter().filter(|(_, counts)| counts.finished() > 0) {
+        for (command, status, ends) in ends {
             let bounds = LATENCY_MS.iter().map(|ms| *ms as f64 / 1_000.0).chain([f64::INFINITY]);
-            let buckets: Vec<(f64, u64)> = bounds.zip(counts.latency).collect();
-            let sum = counts.latency_ms as f64 / 1_000.0;
-            metric.encode_family(&[("command", &**command)])?.encode_histogram::<NoLabelSet>(
-                sum,
-                counts.finished(),
-                &buckets,
-                None,
-            )?;
+            let buckets: Vec<(f64, u64)> = bounds.zip(ends.latency).collect();
+            let sum = ends.latency_ms as f64 / 1_000.0;
+            metric
+                .encode_family(&[("command", &**command), ("status", status)])?
+                .encode_histogram::<NoLabelSet>(sum, ends.count(), &buckets, None)?;
+        }
+        Ok(())
+    }
+
+    /// Only what has happened.
+    fn webhooks(&mut self) -> fmt::Result {
+        let happened = |counts: &Counts| counts.webhooks.as_flattened().iter().any(|n| *n > 0);
+        if !self.commands.iter().any(|(_, counts)| happened(counts)) {
+            return Ok(());
+        }
+        let (name, help) = ("webhook_deliveries", "Deliveries of webhooks.");
+        let counter = MetricType::Counter;
+        let mut metric = self.encoder.encode_descriptor(name, help, None, counter)?;
+        for (command, counts) in &self.commands {
+            for ((_, kind), outcomes) in WEBHOOKS.iter().zip(counts.webhooks) {
+                let counts = DELIVERIES.iter().zip(outcomes).filter(|(_, count)| *count > 0);
+                for ((_, outcome), count) in counts {
+                    metric
+                        .encode_family(&[
+                            ("kind", *kind),
+                            ("outcome", outcome),
+                            ("command", &**command),
+                        ])?
+                        .encode_counter::<NoLabelSet, _, u64>(&count, None)?;
+                }
+            }
         }
         Ok(())
     }
@@ -341,6 +437,12 @@ mod tests {
     fn events_are_in_the_order_of_the_variants() {
         for (at, (event, _)) in EVENTS.iter().enumerate() {
             assert_eq!(*event as usize, at);
+        }
+        for (at, (kind, _)) in WEBHOOKS.iter().enumerate() {
+            assert_eq!(*kind as usize, at);
+        }
+        for (at, (outcome, _)) in DELIVERIES.iter().enumerate() {
+            assert_eq!(*outcome as usize, at);
         }
     }
 
@@ -364,6 +466,28 @@ mod tests {
             age: 0,
             attempts: 0,
         })
+    }
+
+    #[test]
+    fn webhooks_of_commands_without_end_share_a_label_value() {
+        let commands = Commands::default();
+        let tenant: Arc<str> = "hostile".into();
+        let (kind, outcome) = (Webhook::Result, Delivery::Failed);
+        for n in 0..1_000 {
+            commands.webhook(kind, outcome, Some((&tenant, &format!("c{n}"))));
+        }
+        commands.webhook(kind, outcome, None);
+        assert_eq!(commands.names().len(), COMMANDS_PER_TENANT_MAX);
+        let sum = || -> u64 {
+            let all = commands.snapshot();
+            all.iter().flat_map(|(_, counts)| counts.webhooks.as_flattened()).sum()
+        };
+        assert_eq!(sum(), 1_001);
+        // They give their places back like those of tasks.
+        let none = HashSet::new();
+        assert_eq!(commands.give_back(&none).len(), 0, "something has just happened");
+        assert_eq!(commands.give_back(&none).len(), COMMANDS_PER_TENANT_MAX);
+        assert_eq!((commands.names().len(), sum()), (0, 1_001));
     }
 
     #[test]

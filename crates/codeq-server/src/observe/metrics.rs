@@ -1,4 +1,4 @@
-//! Prometheus metrics: counted where things happen, written as OpenMetrics text when somebody asks.
+//! Metrics: counted where things happen, written as OpenMetrics text when somebody asks.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -14,16 +14,13 @@ use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
 use prometheus_client::metrics::info::Info;
 use prometheus_client::registry::{Registry, Unit};
 
-use super::commands::Commands;
+use super::commands::{Commands, Delivery, Webhook};
 use super::refusals::{Refusals, Refused};
 use super::scrape::{self, Depths};
 use super::token_refusals::TokenRefusals;
 use crate::auth::Reason;
 use crate::limits::budget::Budget;
 use crate::net::NetStats;
-
-/// The `Content-Type` of what [`Metrics::render`] gives.
-pub const METRICS_CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
 /// What all names begin with.
 const PREFIX: &str = "codeq";
@@ -50,8 +47,9 @@ struct RequestLabels {
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct OperationLabels {
+struct DurationLabels {
     operation: &'static str,
+    status: u16,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
@@ -72,12 +70,6 @@ struct StreamLabels {
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct WebhookLabels {
-    kind: &'static str,
-    outcome: &'static str,
-}
-
-#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct OutcomeLabels {
     outcome: &'static str,
 }
@@ -95,12 +87,11 @@ pub struct Metrics {
     refusals: Arc<Refusals>,
     token_refusals: TokenRefusals,
     requests: Family<RequestLabels, Counter>,
-    durations: Family<OperationLabels, Histogram, fn() -> Histogram>,
+    durations: Family<DurationLabels, Histogram, fn() -> Histogram>,
     rate_limits: Family<RateLimitLabels, Counter>,
     streams_open: Family<ServiceLabels, Gauge>,
     streams_ended: Family<StreamLabels, Counter>,
     stream_events: Family<ServiceLabels, Counter>,
-    webhooks: Family<WebhookLabels, Counter>,
     artifacts: Family<OutcomeLabels, Counter>,
     artifact_bytes: Counter,
     batches: Histogram,
@@ -125,7 +116,6 @@ impl Metrics {
             streams_open: Family::default(),
             streams_ended: Family::default(),
             stream_events: Family::default(),
-            webhooks: Family::default(),
             artifacts: Family::default(),
             artifact_bytes: Counter::default(),
             // As many as a group can hold.
@@ -158,7 +148,6 @@ impl Metrics {
         to.register("grpc_streams", help, self.streams_ended.clone());
         let help = "Events that clients sent on streams that have ended";
         to.register("grpc_events", help, self.stream_events.clone());
-        to.register("webhook_deliveries", "Deliveries of webhooks", self.webhooks.clone());
         let help = "Artifacts that were stored, could not be stored, or were removed";
         to.register("artifacts", help, self.artifacts.clone());
         let help = "Bytes of artifacts that were stored";
@@ -176,7 +165,8 @@ impl Metrics {
     pub fn answered(&self, operation: &'static str, method: &str, status: u16, took: Duration) {
         let labels = RequestLabels { operation, method: known_method(method), status };
         self.requests.get_or_create(&labels).inc();
-        self.durations.get_or_create(&OperationLabels { operation }).observe(took.as_secs_f64());
+        let labels = DurationLabels { operation, status };
+        self.durations.get_or_create(&labels).observe(took.as_secs_f64());
     }
 
     /// A tenant was refused something because it, or all together, had as much as they may.
@@ -206,9 +196,9 @@ impl Metrics {
         self.stream_events.get_or_create(&ServiceLabels { service }).inc_by(events);
     }
 
-    /// A webhook was delivered, or was not.
-    pub fn webhook_delivered(&self, kind: &'static str, outcome: &'static str) {
-        self.webhooks.get_or_create(&WebhookLabels { kind, outcome }).inc();
+    /// A webhook was delivered, or was not: of this queue (tenant and name), if that is known.
+    pub fn webhook(&self, kind: Webhook, outcome: Delivery, queue: Option<(&Arc<str>, &str)>) {
+        self.commands.webhook(kind, outcome, queue);
     }
 
     /// An artifact was `stored`, has `failed` to be, or was `removed`.
@@ -222,12 +212,12 @@ impl Metrics {
         self.artifact_bytes.inc_by(bytes);
     }
 
-    /// The text that Prometheus reads; its type is [`METRICS_CONTENT_TYPE`].
+    /// OpenMetrics text; [`Format`](super::Format) makes another one of it.
     pub async fn render(&self, engine: &Engine, net: &NetStats, budget: &Budget) -> String {
         let _one = self.scrape.lock().await;
         let depths = Depths::gather(engine, &self.commands).await;
         let mut now = Registry::with_prefix(PREFIX);
-        depths.register(&mut now);
+        depths.register(&mut now, engine.wall());
         scrape::register(&mut now, engine, net, budget);
         let mut text = String::new();
         // Writing into a string does not fail; if a metric ever did, the rest is still worth reading.

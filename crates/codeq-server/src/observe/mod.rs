@@ -1,20 +1,22 @@
 //! Seeing it: metrics, traces, logs. Nothing here changes what the server does.
 //!
 //! ```text
-//! engine ─ Observer ─> Metrics <─ http (answered, rate_limited)      render ─> OpenMetrics text
+//! engine ─ Observer ─> Metrics <─ http (answered, rate_limited)      render ─> text (format)
 //! tracing events ─> logs (line) ─> log_writer ─> stderr        trace spans ─> export ─> OTLP collector
 //! ```
 
-pub use commands::{COMMANDS_MAX, OTHER};
+pub use commands::{COMMANDS_MAX, Delivery, OTHER, Webhook};
+pub use format::Format;
 pub use line::line;
 pub use logs::{LogGuard, LogLevel, init_logs, subscriber};
-pub use metrics::{METRICS_CONTENT_TYPE, Metrics};
+pub use metrics::Metrics;
 pub use refusals::Refused;
 
 pub mod trace;
 
 mod commands;
 mod export;
+mod format;
 mod line;
 mod log_writer;
 mod logs;

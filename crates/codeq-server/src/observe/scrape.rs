@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use codeq_core::callback::CallbackCounts;
+use codeq_core::command::Millis;
 use codeq_core::rows::{Counts, QueueRow};
 use codeq_core::state::State;
 use codeq_engine::Engine;
@@ -43,6 +44,8 @@ fn of_engine(registry: &mut Registry, engine: &Engine) {
     registry.register_with_unit("store", help, Unit::Bytes, gauge(stats.store_bytes));
     let help = "Bytes of all rows as of the last checkpoints";
     registry.register_with_unit("store_live", help, Unit::Bytes, gauge(stats.live_bytes));
+    let help = "Bytes of rows that were verified in the background";
+    registry.register_with_unit("store_scrubbed", help, Unit::Bytes, count(stats.scrubbed_bytes));
     let help = "Memory of rows that no checkpoint has written yet";
     let memtable = gauge(stats.memtable_bytes as u64);
     registry.register_with_unit("memtable", help, Unit::Bytes, memtable);
@@ -160,6 +163,8 @@ struct Depth {
     delayed: u64,
     in_progress: u64,
     dead: u64,
+    /// When the oldest task that is ready was made.
+    oldest: Option<Millis>,
 }
 
 impl Depth {
@@ -169,6 +174,7 @@ impl Depth {
             delayed: counts.delayed,
             in_progress: counts.in_progress,
             dead: counts.dead,
+            oldest: None,
         }
     }
 
@@ -177,6 +183,7 @@ impl Depth {
         self.delayed += more.delayed;
         self.in_progress += more.in_progress;
         self.dead += more.dead;
+        self.oldest = self.oldest.into_iter().chain(more.oldest).min();
     }
 
     /// By codeQ's names of the places.
@@ -197,6 +204,8 @@ pub struct Depths {
     other: Depth,
     /// Commands with a label value that some queue has, with one of the tenants that have it.
     present: HashMap<Arc<str>, Arc<str>>,
+    /// By command, or for all others: the number of the oldest task that is ready in the shard that is looked at.
+    fronts: HashMap<Option<Arc<str>>, u64>,
 }
 
 impl Depths {
@@ -213,6 +222,7 @@ impl Depths {
                 rest = rest.get(looked.unwrap_or(rest.len())..).unwrap_or_default();
                 tokio::task::yield_now().await;
             }
+            depths.date(engine, shard).await;
         }
         depths.settle(commands);
         depths
@@ -225,15 +235,15 @@ impl Depths {
             if seen >= QUEUES_PER_LOOK {
                 return at;
             }
-            for (_, row) in state.queues_of(tenant) {
+            for (id, row) in state.queues_of(tenant) {
                 seen += 1;
-                self.add(row);
+                self.add(row, state.oldest_front(id));
             }
         }
         tenants.len()
     }
 
-    fn add(&mut self, row: &QueueRow) {
+    fn add(&mut self, row: &QueueRow, front: Option<u64>) {
         if self.by_command.contains_key(&row.name) && !self.present.contains_key(&row.name) {
             self.present.insert(Arc::clone(&row.name), Arc::clone(&row.tenant));
         }
@@ -243,13 +253,41 @@ impl Depths {
             return;
         }
         let room = self.by_command.len() < COMMANDS_MAX && *row.name != *OTHER;
-        match self.by_command.get_mut(&row.name) {
-            Some(sum) => sum.add(depth),
+        let label = match self.by_command.get_mut(&row.name) {
+            Some(sum) => {
+                sum.add(depth);
+                Some(Arc::clone(&row.name))
+            }
             None if room => {
                 self.by_command.insert(Arc::clone(&row.name), depth);
                 self.present.insert(Arc::clone(&row.name), Arc::clone(&row.tenant));
+                Some(Arc::clone(&row.name))
             }
-            None => self.other.add(depth),
+            None => {
+                self.other.add(depth);
+                None
+            }
+        };
+        if let Some(front) = front {
+            let oldest = self.fronts.entry(label).or_insert(front);
+            *oldest = front.min(*oldest);
+        }
+    }
+
+    /// Finds out when the oldest tasks of a shard were made: one row for each label value.
+    async fn date(&mut self, engine: &Engine, shard: u16) {
+        let fronts: Vec<_> = self.fronts.drain().collect();
+        let made = engine.read(shard, |reader| {
+            fronts.iter().map(|(_, seq)| reader.created_at(*seq)).collect::<Result<Vec<_>, _>>()
+        });
+        for ((label, _), oldest) in fronts.iter().zip(made.await.unwrap_or_default()) {
+            let depth = match label {
+                Some(name) => self.by_command.get_mut(name),
+                None => Some(&mut self.other),
+            };
+            if let Some(depth) = depth {
+                depth.add(Depth { oldest, ..Depth::default() });
+            }
         }
     }
 
@@ -266,8 +304,8 @@ impl Depths {
         }
     }
 
-    /// Adds the two gauges.
-    pub fn register(self, registry: &mut Registry) {
+    /// Adds the gauges, as of `now` by the wall clock.
+    pub fn register(self, registry: &mut Registry, now: Millis) {
         let mut depths: Vec<_> = self.by_command.into_iter().collect();
         if self.other != Depth::default() {
             depths.push((OTHER.into(), self.other));
@@ -279,11 +317,32 @@ impl Depths {
         }
         let all = ByQueue(Arc::clone(&depths));
         registry.register("queue_depth", "Tasks of a command, by where they are", all);
-        registry.register("dlq_depth", "Dead-lettered tasks of a command", Dead(depths));
+        let dead = Dead(Arc::clone(&depths));
+        registry.register("dlq_depth", "Dead-lettered tasks of a command", dead);
+        let help = "Age of the oldest task of a command that could be claimed, or 0";
+        registry.register_with_unit("queue_oldest_ready", help, Unit::Seconds, Ages(depths, now));
     }
 }
 
 type Sorted = Arc<[(Arc<str>, Depth)]>;
+
+#[derive(Debug)]
+struct Ages(Sorted, Millis);
+
+impl EncodeMetric for Ages {
+    fn encode(&self, mut encoder: MetricEncoder<'_>) -> fmt::Result {
+        for (command, depth) in self.0.iter() {
+            let age = depth.oldest.map_or(0, |oldest| self.1.saturating_sub(oldest));
+            let seconds = age as f64 / 1_000.0;
+            encoder.encode_family(&[("command", &**command)])?.encode_gauge(&seconds)?;
+        }
+        Ok(())
+    }
+
+    fn metric_type(&self) -> MetricType {
+        MetricType::Gauge
+    }
+}
 
 #[derive(Debug)]
 struct ByQueue(Sorted);

@@ -27,10 +27,8 @@ use super::secrets::Secrets;
 use super::subscriptions::{Subscription, Subscriptions};
 use super::turns::Turns;
 use crate::http::wire::Times;
-use crate::observe::{Metrics, Refused};
+use crate::observe::{Delivery, Metrics, Refused, Webhook};
 
-/// What this kind of webhook is called in the metrics.
-const KIND: &str = "availability";
 /// Where a worker claims: what codeQ sends, and its workers put behind the address that they know.
 pub const CLAIM_PATH: &str = "/v1/codeq/tasks/claim";
 
@@ -193,7 +191,7 @@ impl Desk {
 
     async fn rung(&mut self, marks: Marks) {
         for _ in 0..marks.missed {
-            self.count("dropped");
+            self.count(Delivery::Dropped, None);
         }
         // Who has subscribed before a queue got work hears of it: the subscriptions first.
         self.refresh(&marks).await;
@@ -211,9 +209,9 @@ impl Desk {
     /// A queue has work.
     fn add(&mut self, tenant: Arc<str>, command: Arc<str>) {
         if self.notifier.subscriptions.has_any(&tenant)
-            && !self.announcements.push(Arc::clone(&tenant), command)
+            && !self.announcements.push(Arc::clone(&tenant), Arc::clone(&command))
         {
-            self.drop_one(&tenant);
+            self.drop_one(&tenant, &command);
         }
     }
 
@@ -245,7 +243,7 @@ impl Desk {
             self.push(Job { receiver, command: Arc::clone(&command) });
         }
         for _ in 0..self.turns.take_forgotten() {
-            self.drop_one(&tenant);
+            self.drop_one(&tenant, &command);
         }
     }
 
@@ -264,15 +262,16 @@ impl Desk {
     fn push(&mut self, job: Job) {
         let Subscription { id, tenant, .. } = &job.receiver.subscription;
         let (id, tenant) = (Arc::clone(id), Arc::clone(tenant));
+        let command = Arc::clone(&job.command);
         if !self.lanes.push(job) {
             self.turns.unsent(&id, Instant::now());
-            self.drop_one(&tenant);
+            self.drop_one(&tenant, &command);
         }
     }
 
     /// There was no room for a notification.
-    fn drop_one(&self, tenant: &Arc<str>) {
-        self.count("dropped");
+    fn drop_one(&self, tenant: &Arc<str>, command: &str) {
+        self.count(Delivery::Dropped, Some((tenant, command)));
         self.notifier.metrics.refused(tenant, Refused::Notification);
     }
 
@@ -290,11 +289,12 @@ impl Desk {
     async fn sent(&mut self, job: &Job, outcome: Outcome) {
         self.lanes.done(job);
         let subscription = &job.receiver.subscription;
+        let queue = Some((&subscription.tenant, &*job.command));
         match outcome {
-            Outcome::Delivered => self.count("delivered"),
-            Outcome::Failed => self.count("failed"),
+            Outcome::Delivered => self.count(Delivery::Delivered, queue),
+            Outcome::Failed => self.count(Delivery::Failed, queue),
             Outcome::Gone => {
-                self.count("failed");
+                self.count(Delivery::Failed, queue);
                 self.turns.forget(&subscription.id);
                 self.notifier.remove(subscription).await;
             }
@@ -302,7 +302,7 @@ impl Desk {
         }
     }
 
-    fn count(&self, outcome: &'static str) {
-        self.notifier.metrics.webhook_delivered(KIND, outcome);
+    fn count(&self, outcome: Delivery, queue: Option<(&Arc<str>, &str)>) {
+        self.notifier.metrics.webhook(Webhook::Availability, outcome, queue);
     }
 }

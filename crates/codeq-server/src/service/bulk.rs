@@ -1,100 +1,162 @@
 //! Bulk operations: many tasks in one call, in bounded parts with other tenants' commands in between.
 
-use codeq_core::command::{BulkFrom, BulkPart, BulkWork};
+use codeq_core::command::{BulkFilter, BulkFrom, BulkPart, BulkWork, ReplayFrom};
 use codeq_core::limits::{BULK_LOOK_MAX, BULK_MAX, BULK_TAKE_MAX};
+use codeq_core::reply::BulkDone;
 use tokio::time::Instant;
 
 use super::scan::CALL_TIME;
 use super::{Service, ServiceError, cursor};
 use crate::auth::Principal;
 
+/// What an operator asks of a bulk operation, beside what it does.
+#[derive(Debug, Default)]
+pub struct BulkOptions {
+    /// Which tasks.
+    pub filter: BulkFilter,
+    /// At most so many.
+    pub limit: Option<u32>,
+    /// Where the call before stopped.
+    pub cursor: Option<String>,
+    /// Only says how many there are.
+    pub dry_run: bool,
+}
+
+impl BulkOptions {
+    /// How many tasks one call touches: without a limit as many as is allowed.
+    pub fn limit(&self) -> u32 {
+        self.limit.unwrap_or(BULK_MAX).min(BULK_MAX)
+    }
+}
+
 /// What a call did.
 pub struct BulkOutcome {
     /// Tasks touched.
     pub done: u64,
-    /// Where to go on, if the call ended before everything was looked at.
+    /// For a dry run: tasks that would be touched.
+    pub matched: Option<u64>,
+    /// Where to go on, if the call ended before everything was looked at and beginning anew would not do.
     pub next: Option<String>,
-    /// It ended because its time was over: whoever begins anew may not get any further.
-    pub out_of_time: bool,
-}
-
-impl BulkOutcome {
-    /// Where to go on, if beginning anew would not do: what a call has removed is not looked at again.
-    pub fn next_if_needed(self) -> Option<String> {
-        self.next.filter(|_| self.out_of_time)
-    }
 }
 
 impl Service {
-    /// Works until `limit` tasks are touched, everything was looked at, or the time of a call is over.
+    /// Works until as many tasks are touched as the options allow, everything was looked at, or the time of a call
+    /// is over. A dry run counts: up to the limit if there is one, or else all.
     pub(super) async fn bulk(
         &self,
         caller: &Principal,
         work: BulkWork,
-        limit: u32,
-        cursor: Option<&str>,
+        options: &BulkOptions,
     ) -> Result<BulkOutcome, ServiceError> {
-        let about = about(caller, &work);
+        let about = about(caller, &work, &options.filter);
+        let start = options.cursor.as_deref();
         let start =
-            cursor.map_or(Ok((0, BulkFrom::default())), |text| cursor::decode_from(text, &about));
+            start.map_or(Ok((0, BulkFrom::default())), |text| cursor::decode_from(text, &about));
         let (mut shard, mut from) = start?;
+        let limit = match (options.dry_run, options.limit) {
+            (true, None) => u64::MAX,
+            _ => u64::from(options.limit()),
+        };
         let began = Instant::now();
-        let mut done = 0;
+        let (mut seen, mut stopped) = (0, None);
         while shard < self.engine.shards() {
-            let left = u64::from(limit).saturating_sub(done);
+            let left = limit.saturating_sub(seen);
             if left == 0 || began.elapsed() >= CALL_TIME {
-                let next = cursor::encode_from(shard, &from, &about);
-                return Ok(BulkOutcome { done, next: Some(next), out_of_time: left > 0 });
+                stopped = Some(left > 0);
+                break;
             }
+            let take = left.min(BULK_TAKE_MAX.into()) as u32;
+            let take = match &work {
+                BulkWork::Replay { .. } if !options.dry_run => {
+                    match self.replay_room(caller, take).await {
+                        Ok(room) => room,
+                        // What is done is told; whoever goes on is told why nothing more is.
+                        Err(_) if seen > 0 => {
+                            stopped = Some(true);
+                            break;
+                        }
+                        Err(full) => return Err(full),
+                    }
+                }
+                _ => take,
+            };
             let part = BulkPart {
                 tenant: caller.tenant.clone(),
                 work: work.clone(),
+                filter: options.filter.clone(),
                 from,
-                take: left.min(BULK_TAKE_MAX.into()) as u32,
+                take,
                 look: BULK_LOOK_MAX,
                 by: caller.subject.clone(),
             };
-            // One part of a tenant at a time: a hundred calls at once must not fill the shard's inbox.
-            let turn = self.scans.turn(&caller.tenant).await?;
-            let did = self.engine.bulk_part(shard, part).await?;
-            drop(turn);
-            done += did.done;
+            let did = self.bulk_part(caller, shard, part, options.dry_run).await?;
+            seen += did.done;
             match did.next {
                 Some(next) => from = next,
                 None => (shard, from) = (shard + 1, BulkFrom::default()),
             }
         }
-        Ok(BulkOutcome { done, next: None, out_of_time: false })
+        // What is removed is not looked at again: whoever removes all can begin anew, unless there is so much that
+        // has to stay that the time of a call is over before it is passed.
+        let anew = !options.dry_run && removes_all(&work, &options.filter);
+        let next = stopped.filter(|out_of_time| *out_of_time || !anew);
+        let next = next.map(|_| cursor::encode_from(shard, &from, &about));
+        let (done, matched) = if options.dry_run { (0, Some(seen)) } else { (seen, None) };
+        Ok(BulkOutcome { done, matched, next })
+    }
+
+    /// One part in one shard. A dry run only reads: nothing of it is logged.
+    async fn bulk_part(
+        &self,
+        caller: &Principal,
+        shard: u16,
+        part: BulkPart,
+        dry_run: bool,
+    ) -> Result<BulkDone, ServiceError> {
+        if dry_run {
+            let now = self.engine.now().now;
+            let look = self.scan(&caller.tenant, shard, move |reader| reader.bulk(&part, now));
+            let plan = look.await?;
+            return Ok(BulkDone { done: plan.numbers.len() as u64, next: plan.next });
+        }
+        // One part of a tenant at a time: a hundred calls at once must not fill the shard's inbox.
+        let _turn = self.scans.turn(&caller.tenant).await?;
+        Ok(self.engine.bulk_part(shard, part).await?)
     }
 }
 
-/// How much work one call does: none means as much as is allowed.
-pub(super) fn bulk_limit(limit: Option<u32>) -> Result<u32, ServiceError> {
-    match limit {
-        None | Some(0) => Ok(BULK_MAX),
-        Some(limit) if limit <= BULK_MAX => Ok(limit),
-        Some(_) => {
-            let text = format!("invalid 'limit' (1 to {BULK_MAX})");
-            Err(ServiceError::invalid("invalid_limit", text).field("limit"))
+/// Whether the operation removes whatever it comes to; the lists of a cleanup end where its moment does.
+fn removes_all(work: &BulkWork, filter: &BulkFilter) -> bool {
+    match work {
+        BulkWork::Replay { .. } => false,
+        BulkWork::Cleanup { .. } => {
+            *filter == BulkFilter { before: filter.before, ..BulkFilter::default() }
+        }
+        BulkWork::PurgeDead { .. } | BulkWork::PurgeWaiting { .. } => {
+            *filter == BulkFilter::default()
         }
     }
 }
 
-/// What a cursor is bound to. The moment of a cleanup is not part of it: without one it is the moment of the
-/// call.
-fn about(caller: &Principal, work: &BulkWork) -> Vec<Option<String>> {
-    let (what, command, part) = match work {
-        BulkWork::Cleanup { .. } => ("cleanup", None, None),
-        BulkWork::PurgeDead { command } => ("purge dead", Some(command), None),
-        BulkWork::PurgeWaiting { command } => ("purge waiting", Some(command), None),
-        BulkWork::Replay { command, error_contains } => {
-            ("replay", Some(command), error_contains.as_ref())
-        }
+/// What a cursor is bound to.
+fn about(caller: &Principal, work: &BulkWork, filter: &BulkFilter) -> Vec<Option<String>> {
+    let (what, command) = match work {
+        BulkWork::Cleanup { .. } => ("cleanup", None),
+        BulkWork::PurgeDead { command } => ("purge dead", Some(command)),
+        BulkWork::PurgeWaiting { command } => ("purge waiting", Some(command)),
+        BulkWork::Replay { command, from } => match from {
+            ReplayFrom::DeadLetters => ("replay", Some(command)),
+            ReplayFrom::Failed => ("replay failed", Some(command)),
+            ReplayFrom::Cancelled => ("replay cancelled", Some(command)),
+        },
     };
     vec![
         Some(caller.tenant.to_string()),
         Some(what.to_owned()),
         command.map(|name| name.to_ascii_lowercase()),
-        part.map(|text| text.to_string()),
+        filter.error_contains.as_ref().map(ToString::to_string),
+        filter.before.map(|at| at.to_string()),
+        filter.after.map(|at| at.to_string()),
+        filter.worker.as_ref().map(ToString::to_string),
     ]
 }

@@ -1,35 +1,33 @@
-//! Cleanup: an operator removes finished tasks before their retention ends.
+//! Cleanup: an operator removes finished tasks.
 
 use codeq_core::command::{BulkWork, Millis};
 
-use super::bulk::bulk_limit;
+use super::bulk::{BulkOptions, BulkOutcome};
 use super::{Service, ServiceError};
 use crate::auth::Principal;
 
 /// What a cleanup did.
 pub struct CleanedUp {
-    /// Tasks that are gone.
-    pub deleted: u64,
-    /// The moment before which they had finished.
+    /// What was removed.
+    pub outcome: BulkOutcome,
+    /// The moment before which the tasks had finished, or at which they had expired.
     pub before: Millis,
     /// How many could have gone.
     pub limit: u32,
-    /// Where to go on, if not everything was looked at.
-    pub next: Option<String>,
 }
 
 impl Service {
-    /// Removes finished tasks of the caller's tenant, a bounded number at a time.
+    /// Removes finished tasks of the caller's tenant, a bounded number at a time: those that had finished before a
+    /// moment, or without one those whose retention has ended.
     pub async fn cleanup(
         &self,
         caller: &Principal,
-        before: Option<Millis>,
-        limit: Option<u32>,
-        cursor: Option<&str>,
+        options: &BulkOptions,
     ) -> Result<CleanedUp, ServiceError> {
-        let limit = bulk_limit(limit)?;
+        let before = options.filter.before;
+        let work = BulkWork::Cleanup { expired: before.is_none() };
+        let outcome = self.bulk(caller, work, options).await?;
         let before = before.unwrap_or_else(|| self.engine.wall());
-        let did = self.bulk(caller, BulkWork::Cleanup { before }, limit, cursor).await?;
-        Ok(CleanedUp { deleted: did.done, before, limit, next: did.next_if_needed() })
+        Ok(CleanedUp { outcome, before, limit: options.limit() })
     }
 }

@@ -1,7 +1,9 @@
 //! Cursors: where the next page of a list begins, for this list and no other.
 //!
-//! A cursor names positions, nothing more: the tenant always comes from the token. The checksum over tenant
-//! and query makes a cursor of another list, or one that was tampered with, an error instead of nonsense.
+//! A cursor names positions, nothing more. The checksum over tenant and query makes a mistake an error instead of
+//! nonsense: a cursor of another list, or one that was cut or altered on its way. It has no key, so whoever wants to can
+//! make a cursor that passes. That gains nothing: the tenant comes from the token, the filter from the request, the work
+//! of a call is bounded wherever it begins, and every position is one that the caller could have been sent to.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;

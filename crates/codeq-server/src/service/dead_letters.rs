@@ -1,29 +1,35 @@
-//! Dead letters: look at them, give them a second life, or throw them away.
+//! Dead letters and other tasks that did not end well: give them a second life, or throw them away.
 
-use codeq_core::command::{BulkWork, Command, Replay, ReplayTarget};
+use codeq_core::command::{BulkWork, Command, Replay, ReplayFrom, ReplayTarget};
 use codeq_core::names::check_command;
+use codeq_core::place::Place;
 use codeq_core::reply::{Rejection, Reply};
 use codeq_core::view::Task;
 
-use super::bulk::bulk_limit;
+use super::bulk::{BulkOptions, BulkOutcome};
 use super::queues::Purged;
 use super::{Service, ServiceError, task_id};
 use crate::auth::Principal;
 
-/// What a replay of some dead letters came to.
+/// What a replay of some tasks came to.
 pub struct Replayed {
-    /// Tasks that are back in their queue.
-    pub replayed: u64,
-    /// Dead letters that are left in the queue.
+    /// What was replayed.
+    pub outcome: BulkOutcome,
+    /// Tasks that are left in the list: the dead letters, or those that failed or were cancelled.
     pub remaining: u64,
-    /// Where to go on, if the filter has not seen all of them.
-    pub next: Option<String>,
 }
 
 impl Service {
-    /// Returns one dead letter to its queue.
+    /// Returns one task to its queue that did not end well.
     pub async fn replay(&self, caller: &Principal, id: &str) -> Result<Task, ServiceError> {
-        let target = ReplayTarget::One(task_id(id, "not found")?);
+        let id = task_id(id, "not found")?;
+        if self.limits_holdings()
+            && let Some(task) = self.engine.task(&caller.tenant, id).await?
+            && matches!(task.place, Place::Dead | Place::Failed)
+        {
+            self.check_pending(caller, 1, task.payload.len()).await?;
+        }
+        let target = ReplayTarget::One(id);
         let (tenant, by) = (caller.tenant.clone(), caller.subject.clone());
         let replay = Command::Replay(Replay { tenant, target, by });
         match self.engine.propose(replay).await? {
@@ -34,23 +40,24 @@ impl Service {
         }
     }
 
-    /// Returns dead letters of a queue to it, a bounded number at a time, oldest first.
+    /// Returns tasks of a queue to it that did not end well, a bounded number at a time, oldest first.
     pub async fn replay_queue(
         &self,
         caller: &Principal,
         command: &str,
-        error_contains: Option<String>,
-        limit: Option<u32>,
-        after: Option<&str>,
+        from: ReplayFrom,
+        options: &BulkOptions,
     ) -> Result<Replayed, ServiceError> {
         check_command(command)?;
-        let error_contains = error_contains.map(Into::into);
-        let work = BulkWork::Replay { command: command.into(), error_contains };
-        let did = self.bulk(caller, work, bulk_limit(limit)?, after).await?;
+        let work = BulkWork::Replay { command: command.into(), from };
+        let mut outcome = self.bulk(caller, work, options).await?;
         let queue = self.engine.queue(&caller.tenant, command).await?;
-        let remaining = queue.map_or(0, |queue| queue.counts.dead);
-        let next = did.next.filter(|_| remaining > 0);
-        Ok(Replayed { replayed: did.done, remaining, next })
+        let remaining = queue.map_or(0, |queue| match from {
+            ReplayFrom::DeadLetters => queue.counts.dead,
+            ReplayFrom::Failed | ReplayFrom::Cancelled => queue.counts.failed,
+        });
+        outcome.next = outcome.next.filter(|_| remaining > 0);
+        Ok(Replayed { outcome, remaining })
     }
 
     /// Removes dead letters of a queue, a bounded number at a time.
@@ -58,10 +65,9 @@ impl Service {
         &self,
         caller: &Principal,
         command: &str,
-        limit: Option<u32>,
-        cursor: Option<&str>,
+        options: &BulkOptions,
     ) -> Result<Purged, ServiceError> {
         let work = BulkWork::PurgeDead { command: command.into() };
-        self.purge_some(caller, command, work, limit, cursor, |counts| counts.dead).await
+        self.purge_some(caller, command, work, options, |counts| counts.dead).await
     }
 }

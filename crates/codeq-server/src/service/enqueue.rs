@@ -4,7 +4,8 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use codeq_core::command::{Command, Enqueue, Millis, NewTask};
-use codeq_core::limits::TASK_ROWS_BYTES;
+use codeq_core::held::Holdings;
+use codeq_core::limits::{PAYLOAD_BYTES_MAX, TASK_ROWS_BYTES};
 use codeq_core::names::check_command;
 use codeq_core::reply::{Enqueued, Reply};
 use codeq_core::view::Task;
@@ -141,7 +142,7 @@ impl Service {
         Request::with(Command::Enqueue(enqueue), reply, 0)
     }
 
-    fn limits_holdings(&self) -> bool {
+    pub(super) fn limits_holdings(&self) -> bool {
         let limits = &self.defaults.load().tenant;
         limits.max_pending_tasks.is_some()
             || limits.max_pending_bytes.is_some()
@@ -165,26 +166,59 @@ impl Service {
         if !self.limits_holdings() {
             return Ok(());
         }
-        let defaults = self.defaults.load_full();
-        let limits = &defaults.tenant;
-        let held = self.engine.held(&caller.tenant).await?;
         let bytes: usize = new.iter().map(|task| task.payload.len()).sum();
-        let over = |max: Option<u64>, held: u64, more: usize| {
-            max.is_some_and(|max| held.saturating_add(more as u64) > max)
-        };
-        if over(limits.max_pending_tasks, held.tasks, new.len()) {
-            return Err(quota("the tenant holds as many unfinished tasks as it may"));
-        }
-        if over(limits.max_pending_bytes, held.bytes, bytes) {
-            return Err(quota("the tenant's unfinished tasks hold as many bytes as they may"));
-        }
+        let held = self.check_pending(caller, new.len(), bytes).await?;
         let with_rows = bytes.saturating_add(new.len() * TASK_ROWS_BYTES as usize);
-        if over(limits.max_stored_bytes, held.stored_bytes, with_rows) {
+        if over(self.defaults.load().tenant.max_stored_bytes, held.stored_bytes, with_rows) {
             let text = "the tenant's tasks hold as many bytes as they may, finished ones included";
             return Err(quota(text));
         }
         Ok(())
     }
+
+    /// Whether the tenant may have so many more tasks that are not finished, and so many more bytes in them.
+    pub(super) async fn check_pending(
+        &self,
+        caller: &Principal,
+        tasks: usize,
+        bytes: usize,
+    ) -> Result<Holdings, ServiceError> {
+        let defaults = self.defaults.load_full();
+        let limits = &defaults.tenant;
+        let held = self.engine.held(&caller.tenant).await?;
+        if over(limits.max_pending_tasks, held.tasks, tasks) {
+            return Err(quota("the tenant holds as many unfinished tasks as it may"));
+        }
+        if over(limits.max_pending_bytes, held.bytes, bytes) {
+            return Err(quota("the tenant's unfinished tasks hold as many bytes as they may"));
+        }
+        Ok(held)
+    }
+
+    /// How many of `wanted` tasks may come back to their queue: a replay gets past no limit. What finished tasks hold
+    /// is not looked at: a replay makes that less.
+    pub(super) async fn replay_room(
+        &self,
+        caller: &Principal,
+        wanted: u32,
+    ) -> Result<u32, ServiceError> {
+        let defaults = self.defaults.load_full();
+        let limits = &defaults.tenant;
+        if limits.max_pending_tasks.is_none() && limits.max_pending_bytes.is_none() {
+            return Ok(wanted);
+        }
+        let held = self.check_pending(caller, 1, 1).await?;
+        let room = |max: Option<u64>, held: u64, each: u64| {
+            max.map_or(u64::MAX, |max| max.saturating_sub(held) / each).max(1)
+        };
+        let tasks = room(limits.max_pending_tasks, held.tasks, 1);
+        let bytes = room(limits.max_pending_bytes, held.bytes, PAYLOAD_BYTES_MAX as u64);
+        Ok(tasks.min(bytes).min(wanted.into()) as u32)
+    }
+}
+
+fn over(max: Option<u64>, held: u64, more: usize) -> bool {
+    max.is_some_and(|max| held.saturating_add(more as u64) > max)
 }
 
 /// What became of the tasks of an enqueue.

@@ -140,7 +140,8 @@ fn kind_of(rejection: &Rejection) -> Kind {
         Rejection::NotFound | Rejection::NoCallback => Kind::NotFound,
         Rejection::NotInProgress
         | Rejection::Finished
-        | Rejection::NotDead
+        | Rejection::Completed
+        | Rejection::NotFinished
         | Rejection::RecordChanged
         | Rejection::TooManyRecords { .. } => Kind::Conflict,
         Rejection::NotOwner => Kind::Forbidden,
@@ -177,6 +178,7 @@ impl From<EngineError> for ServiceError {
             EngineError::AtomicSpansShards => {
                 ServiceError::invalid("atomic_spans_shards", error.to_string())
             }
+            EngineError::ConcernsEveryShard => ServiceError::unexpected(),
             EngineError::TooFewConsumers { .. } => {
                 let text = error.to_string();
                 let refused = ServiceError::new(Kind::Unprocessable, "invalid_topic_policy", text);

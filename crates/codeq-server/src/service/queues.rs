@@ -10,18 +10,16 @@ use codeq_core::reply::Reply;
 use codeq_core::rows::Counts;
 use codeq_engine::read::QueueSums;
 
-use super::bulk::bulk_limit;
+use super::bulk::{BulkOptions, BulkOutcome};
 use super::{Service, ServiceError};
 use crate::auth::Principal;
 
 /// What a purge did.
 pub struct Purged {
-    /// Tasks that are gone from the place.
-    pub purged: u64,
+    /// What is gone from the place.
+    pub outcome: BulkOutcome,
     /// Tasks that are left in it.
     pub remaining: u64,
-    /// Where to go on, if not everything was looked at.
-    pub next: Option<String>,
 }
 
 impl Service {
@@ -75,12 +73,11 @@ impl Service {
         &self,
         caller: &Principal,
         command: &str,
-        limit: Option<u32>,
-        cursor: Option<&str>,
+        options: &BulkOptions,
     ) -> Result<Purged, ServiceError> {
         let work = BulkWork::PurgeWaiting { command: command.into() };
         let waiting = |counts: &Counts| counts.of(Place::Pending);
-        self.purge_some(caller, command, work, limit, cursor, waiting).await
+        self.purge_some(caller, command, work, options, waiting).await
     }
 
     pub(super) async fn purge_some(
@@ -88,17 +85,15 @@ impl Service {
         caller: &Principal,
         command: &str,
         work: BulkWork,
-        limit: Option<u32>,
-        cursor: Option<&str>,
+        options: &BulkOptions,
         left: impl FnOnce(&Counts) -> u64,
     ) -> Result<Purged, ServiceError> {
         check_command(command)?;
-        let did = self.bulk(caller, work, bulk_limit(limit)?, cursor).await?;
+        let mut outcome = self.bulk(caller, work, options).await?;
         let queue = self.engine.queue(&caller.tenant, command).await?;
         let remaining = queue.map_or(0, |queue| left(&queue.counts));
-        let purged = did.done;
-        let next = did.next_if_needed().filter(|_| remaining > 0);
-        Ok(Purged { purged, remaining, next })
+        outcome.next = outcome.next.filter(|_| remaining > 0);
+        Ok(Purged { outcome, remaining })
     }
 
     async fn queues_of(&self, tenant: &Arc<str>) -> Result<Vec<QueueStats>, ServiceError> {

@@ -55,10 +55,14 @@ impl Service {
         };
         let missing = || ServiceError::not_found("result not found");
         let wait = Duration::from_secs(wait_seconds.min(RESULT_WAIT_MAX));
-        if wait.is_zero() {
-            return look().await?.ok_or_else(missing);
+        // Most ask for what is there: they need not wait for it.
+        if let Some(found) = look().await? {
+            return Ok(found);
         }
-        let mut finished = std::pin::pin!(self.engine.finished(id));
+        if wait.is_zero() {
+            return Err(missing());
+        }
+        let mut finished = std::pin::pin!(self.engine.finished(&caller.tenant, id));
         // In this order: a task that finishes between the look and the wait is not missed.
         tokio::select! {
             biased;

@@ -184,9 +184,9 @@ async fn they_are_counted() {
     deliveries(&server, |items| items.len() == 1 && items[0]["status"] == "failed").await;
     let text = server.get("", "/metrics").await.expect(200).text();
     for line in [
-        r#"codeq_webhook_deliveries_total{kind="result",outcome="delivered"} 2"#,
-        r#"codeq_webhook_deliveries_total{kind="result",outcome="retried"} 1"#,
-        r#"codeq_webhook_deliveries_total{kind="result",outcome="failed"} 1"#,
+        r#"codeq_webhook_deliveries_total{kind="result",outcome="delivered",command="c"} 2"#,
+        r#"codeq_webhook_deliveries_total{kind="result",outcome="retried",command="c"} 1"#,
+        r#"codeq_webhook_deliveries_total{kind="result",outcome="failed",command="c"} 1"#,
         r#"codeq_webhook_outbox{state="pending"} 0"#,
         r#"codeq_webhook_outbox{state="failed"} 1"#,
     ] {

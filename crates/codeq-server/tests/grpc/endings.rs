@@ -21,7 +21,7 @@ use tonic_health::pb::HealthCheckRequest;
 use tonic_health::pb::health_client::HealthClient;
 
 use crate::acks::{ack, heartbeat, result};
-use crate::client::{Producer, Worker, channel, new_task};
+use crate::client::{PATIENCE, Producer, Worker, channel, endpoint, new_task};
 use crate::harness::{ADMIN, Harness, PRODUCER, WORKER, WORKER_2};
 
 const STOPPED: (Code, &str) = (Code::Unavailable, "the server is about to stop");
@@ -100,6 +100,71 @@ async fn a_stop_ends_idle_streams_at_once() {
     }
     stopping.await.unwrap();
     assert!(start.elapsed() < Duration::from_secs(5), "{:?}", start.elapsed());
+}
+
+/// Waits until so many claims wait for a task.
+async fn until_waiting(server: &Harness, wanted: usize) {
+    let deadline = Instant::now() + PATIENCE;
+    loop {
+        let metrics = server.get("", "/metrics").await.expect(200).text();
+        let line = metrics.lines().find_map(|line| line.strip_prefix("codeq_claims_waiting "));
+        if line == Some(wanted.to_string().as_str()) {
+            return;
+        }
+        assert!(Instant::now() < deadline, "{line:?} instead of {wanted}");
+    }
+}
+
+#[tokio::test]
+async fn credits_of_a_stream_that_is_gone_wait_no_more() {
+    let server = Harness::start().await;
+    let mut stays = Worker::open(server.worker_addr(), WORKER).await;
+    let gone = Worker::open(server.worker_addr(), WORKER).await;
+    let mut done = Worker::open(server.worker_addr(), WORKER).await;
+    for worker in [&stays, &gone, &done] {
+        for _ in 0..20 {
+            worker.ready("c", 1).await;
+        }
+    }
+    until_waiting(&server, 60).await;
+    drop(gone);
+    until_waiting(&server, 40).await;
+    done.half_close();
+    until_waiting(&server, 20).await;
+    server.task("c").await;
+    stays.task().await;
+    until_waiting(&server, 19).await;
+}
+
+#[tokio::test]
+async fn a_stop_does_not_wait_for_clients_that_take_nothing() {
+    let server = Harness::with(|config| config.shutdown_grace_seconds = 30).await;
+    let held = server.running("held").await;
+    let mut deaf = Vec::new();
+    for at in 0..3 {
+        // A window for some of the answers, and nobody who reads them.
+        let endpoint = endpoint(server.producer_addr()).initial_stream_window_size(1_024);
+        let producer = Producer::open_on(endpoint.connect().await.unwrap(), PRODUCER).await;
+        for seq in 0..100 {
+            producer.say(ToProducers::Create(new_task(seq, &format!("deaf-{at}")))).await;
+        }
+        deaf.push(producer);
+    }
+    let deadline = Instant::now() + PATIENCE;
+    let made = loop {
+        let queues = server.get(ADMIN, "admin/queues").await.expect(200).json();
+        let made = (0..3).map(|at| queues[format!("codeq:q:deaf-{at}:a:pending:0")].as_u64());
+        if made.clone().all(|made| made == Some(100)) {
+            break queues;
+        }
+        assert!(Instant::now() < deadline, "{queues}");
+    };
+    let start = Instant::now();
+    let server = server.restart().await;
+    assert!(start.elapsed() < Duration::from_secs(15), "{:?}", start.elapsed());
+    assert_eq!(server.get(ADMIN, "admin/queues").await.expect(200).json(), made);
+    let beat = server.post(WORKER, &format!("tasks/{held}/heartbeat"), json!({})).await;
+    beat.expect(200);
 }
 
 #[tokio::test]

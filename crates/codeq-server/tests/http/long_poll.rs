@@ -140,6 +140,45 @@ async fn who_hangs_up_takes_no_task_along() {
 }
 
 #[tokio::test]
+async fn who_hangs_up_waits_no_more() {
+    let h = Harness::start().await;
+    let id = h.task("other").await;
+    let body = r#"{"commands":["c"],"waitSeconds":30}"#;
+    let claim = post_head(WORKER, "tasks/claim", &format!("Content-Length: {}\r\n", body.len()));
+    let claim = format!("{claim}{body}");
+    let result = format!(
+        "GET /v1/codeq/tasks/{id}/result?waitSeconds=60 HTTP/1.1\r\nHost: t\r\nAuthorization: Bearer {PRODUCER}\r\n\r\n"
+    );
+    let stays = begin(self::claim(&h, "c", 30));
+    until(&h, CLAIMS, |n| n == 1).await;
+    let mut gone = Vec::new();
+    for _ in 0..20 {
+        gone.push(send_only(h.addr(), claim.as_bytes()).await);
+        gone.push(send_only(h.addr(), result.as_bytes()).await);
+    }
+    until(&h, CLAIMS, |n| n == 21).await;
+    until(&h, RESULTS, |n| n == 20).await;
+    drop(gone);
+    until(&h, CLAIMS, |n| n == 1).await;
+    until(&h, RESULTS, |n| n == 0).await;
+    h.task("c").await;
+    stays.await.unwrap().0.expect(200);
+    until(&h, CLAIMS, |n| n == 0).await;
+}
+
+#[tokio::test]
+async fn nobody_waits_for_what_is_there() {
+    let h = Harness::start().await;
+    let id = h.running("c").await;
+    let end = json!({"status": "COMPLETED", "result": {}});
+    h.post(WORKER, &format!("tasks/{id}/result"), end).await.expect(200);
+    for _ in 0..10 {
+        send(result(&h, &id, 60)).await.expect(200);
+    }
+    until(&h, RESULTS, |n| n == 0).await;
+}
+
+#[tokio::test]
 async fn a_waiting_result_wakes_on_its_end() {
     let h = Harness::start().await;
     let ends = [

@@ -2,9 +2,14 @@
 
 use std::time::Duration;
 
+use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
 
+use crate::frames::{HEADERS, get, preface, until};
 use crate::support::{LONG, SHORT, Server, limits};
+
+/// A setting of HTTP/2.
+const INITIAL_WINDOW: u16 = 4;
 
 #[tokio::test]
 async fn requests_in_flight_finish_and_idle_connections_close() {
@@ -38,6 +43,37 @@ async fn what_does_not_finish_in_time_is_dropped() {
     server.stop();
     assert!(busy.closed().await.is_empty());
     server.ended().await;
+}
+
+#[tokio::test]
+async fn clients_that_take_nothing_do_not_hold_up_the_stop() {
+    let server = Server::start_with(limits(), None, LONG).await;
+    let mut deaf = server.connect().await;
+    deaf.send("GET /endless HTTP/1.1\r\nHost: t\r\n\r\n").await;
+    // Without a window, and with one that is used up.
+    let mut streams = Vec::new();
+    for window in [0, 65_535] {
+        let mut stream = TcpStream::connect(server.addr).await.unwrap();
+        let ask = [preface(&[(INITIAL_WINDOW, window)]), get(1, "/endless"), get(3, "/endless")];
+        stream.write_all(&ask.concat()).await.unwrap();
+        streams.push(stream);
+    }
+    let mut busy = server.connect().await;
+    busy.send("GET /wait HTTP/1.1\r\nHost: t\r\n\r\n").await;
+    server.events.begun.pass().await;
+    for stream in &mut streams {
+        until(stream, HEADERS, 1).await;
+        until(stream, HEADERS, 3).await;
+    }
+    server.stop();
+    // The endless answers are given up; who waits for an answer has the whole grace.
+    for _ in 0..5 {
+        server.events.dropped.pass().await;
+    }
+    server.events.release.open(1);
+    assert_eq!(busy.answer().await.body, b"released");
+    server.ended().await;
+    drop((deaf, streams));
 }
 
 #[tokio::test]

@@ -1,4 +1,4 @@
-//! Reads OpenMetrics text and insists on its rules.
+//! Reads OpenMetrics text, and that of Prometheus, and insists on their rules.
 
 use std::collections::BTreeMap;
 
@@ -10,9 +10,19 @@ pub struct Exposition {
 }
 
 impl Exposition {
-    /// The text's series; panics if the text breaks a rule.
+    /// The series of OpenMetrics text; panics if the text breaks a rule.
     pub fn parse(text: &str) -> Exposition {
         let body = text.strip_suffix("# EOF\n").expect("ends with EOF");
+        Exposition::read(body, true)
+    }
+
+    /// The same of Prometheus text 0.0.4.
+    pub fn parse_prometheus(text: &str) -> Exposition {
+        assert!(text.ends_with('\n') && !text.contains("# EOF") && !text.contains("# UNIT"));
+        Exposition::read(text, false)
+    }
+
+    fn read(body: &str, open: bool) -> Exposition {
         let mut read = Exposition { series: BTreeMap::new(), families: BTreeMap::new() };
         let (mut family, mut helped) = (String::new(), String::new());
         for line in body.lines() {
@@ -24,15 +34,19 @@ impl Exposition {
                 let (name, kind) = rest.split_once(' ').expect(line);
                 assert_eq!(name, helped, "HELP comes before TYPE");
                 assert!(name.starts_with("codeq_"), "{line}");
-                assert!(!name.ends_with("_total"), "{line}");
+                // A counter's samples are named like its family in one, and not in the other.
+                let total = kind == "counter" && !open;
+                assert_eq!(name.ends_with("_total"), total, "{line}");
+                assert!(open || kind != "info", "{line}");
                 let before = read.families.insert(name.to_owned(), kind.to_owned());
                 assert_eq!(before, None, "a family stands in one place: {line}");
                 family = name.to_owned();
-            } else if let Some(rest) = line.strip_prefix("# UNIT ") {
+            } else if let Some(rest) = line.strip_prefix("# UNIT ").filter(|_| open) {
                 let (name, unit) = rest.split_once(' ').expect(line);
                 assert!(name == family && name.ends_with(&format!("_{unit}")), "{line}");
             } else {
-                read.sample(line, &family);
+                assert!(!line.starts_with('#'), "{line}");
+                read.sample(line, &family, open);
             }
         }
         for family in read.families.keys() {
@@ -43,11 +57,12 @@ impl Exposition {
         read
     }
 
-    fn sample(&mut self, line: &str, family: &str) {
+    fn sample(&mut self, line: &str, family: &str, open: bool) {
         let (key, value) = line.rsplit_once(' ').expect(line);
         let suffix = name_of(key).strip_prefix(family).expect("a sample of the family above");
         let suffixes: &[&str] = match &*self.families[family] {
-            "counter" => &["_total"],
+            "counter" if open => &["_total"],
+            "counter" => &[""],
             "gauge" => &[""],
             "info" => &["_info"],
             "histogram" => &["_bucket", "_sum", "_count"],

@@ -4,15 +4,16 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use codeq_core::command::{Cancel, Command, Nack, Replay, ReplayTarget};
+use codeq_core::command::{Cancel, Command, Nack, NewTask, Replay, ReplayTarget};
 use codeq_core::effect::Effect;
 use codeq_core::history::Event;
 use codeq_core::place::Place;
 use codeq_core::reply::Reply;
 use codeq_engine::Observer;
+use codeq_server::auth::Reason;
 use codeq_server::limits::budget::Budget;
 use codeq_server::net::NetStats;
-use codeq_server::observe::{COMMANDS_MAX, Metrics};
+use codeq_server::observe::{COMMANDS_MAX, Delivery, Format, Metrics, Webhook};
 
 use crate::exposition::Exposition;
 use crate::tasks::{TENANT, complete, moved, new_task, open, put, scrape, take};
@@ -35,7 +36,7 @@ async fn a_task_through_every_turn_is_counted_exactly() {
     engine.propose(Command::Nack(nack)).await.unwrap();
     // The second attempt runs out of time, and the task of attempts.
     assert_eq!(take(&engine, "resize", 1_000).await.id, id);
-    engine.finished(id).await.unwrap();
+    engine.finished(&TENANT.into(), id).await.unwrap();
     let dead = scrape(&metrics, &engine).await;
     assert_eq!(dead.get(&depth("dlq")), 1.0);
     assert_eq!(dead.get("codeq_dlq_depth{command=\"resize\"}"), 1.0);
@@ -53,6 +54,9 @@ async fn a_task_through_every_turn_is_counted_exactly() {
 
     let end = scrape(&metrics, &engine).await;
     let command = "command=\"resize\"";
+    let latency = |part: &str, status: &str| {
+        format!("codeq_task_processing_latency_seconds_{part}{{{command},status=\"{status}\"}}")
+    };
     for (key, count) in [
         (format!("codeq_task_created_total{{{command}}}"), 2.0),
         (format!("codeq_task_claimed_total{{{command}}}"), 3.0),
@@ -62,7 +66,8 @@ async fn a_task_through_every_turn_is_counted_exactly() {
         (format!("codeq_task_transitions_total{{{command},event=\"nacked\"}}"), 1.0),
         (format!("codeq_task_transitions_total{{{command},event=\"replayed\"}}"), 1.0),
         (format!("codeq_task_transitions_total{{{command},event=\"cancelled\"}}"), 1.0),
-        (format!("codeq_task_processing_latency_seconds_count{{{command}}}"), 3.0),
+        (latency("count", "COMPLETED"), 1.0),
+        (latency("count", "FAILED"), 2.0),
         (depth("ready"), 0.0),
         (depth("in_progress"), 0.0),
         (depth("dlq"), 0.0),
@@ -70,7 +75,7 @@ async fn a_task_through_every_turn_is_counted_exactly() {
         assert_eq!(end.get(&key), count, "{key}");
     }
     // Two of the three ends came at least as late as the lease that ran out.
-    assert!(end.get(&format!("codeq_task_processing_latency_seconds_sum{{{command}}}")) >= 2.0);
+    assert!(end.get(&latency("sum", "FAILED")) + end.get(&latency("sum", "COMPLETED")) >= 2.0);
     assert!(end.get("codeq_log_syncs_total") > 0.0);
     assert!(end.get("codeq_log_bytes_total") > 0.0);
     assert!(end.get("codeq_log_sync_seconds_count") > 0.0);
@@ -93,6 +98,32 @@ async fn a_restart_counts_from_zero_and_finds_the_depths() {
     let read = scrape(&metrics, &engine).await;
     assert_eq!(read.get("codeq_queue_depth{command=\"idle\",queue=\"ready\"}"), 3.0);
     assert_eq!(read.get("codeq_task_created_total{command=\"idle\"}"), 0.0);
+}
+
+#[tokio::test]
+async fn the_age_of_what_waits_longest() {
+    let dir = tempfile::tempdir().unwrap();
+    let metrics = Metrics::new();
+    let engine = open(dir.path(), &metrics, 2).await;
+    let age = async |command: &str| {
+        let key = format!("codeq_queue_oldest_ready_seconds{{command=\"{command}\"}}");
+        scrape(&metrics, &engine).await.get(&key)
+    };
+    put(&engine, TENANT, vec![new_task("old"), new_task("taken")]).await;
+    let mut old = 0.0;
+    while old < 0.005 {
+        old = age("old").await;
+    }
+    // The oldest of all tenants and shards; what is delayed does not wait.
+    for tenant in ["globex", "initech", "umbrella"] {
+        let late = NewTask { delay: Some(3_600_000), ..new_task("late") };
+        put(&engine, tenant, vec![new_task("old"), late]).await;
+    }
+    assert!(age("old").await >= old);
+    assert_eq!(age("late").await, 0.0);
+    assert!(age("taken").await >= 0.005);
+    take(&engine, "taken", 60_000).await;
+    assert_eq!(age("taken").await, 0.0);
 }
 
 #[tokio::test]
@@ -124,9 +155,11 @@ async fn moves_are_counted_by_what_they_are() {
     assert_eq!(read.get("codeq_task_completed_total{command=\"q\",status=\"FAILED\"}"), 1.0);
     assert_eq!(read.sum("codeq_task_transitions_total"), 5.0);
     let latency = "codeq_task_processing_latency_seconds";
-    assert_eq!(read.get(&format!("{latency}_sum{{command=\"q\"}}")), 1.5);
-    assert_eq!(read.get(&format!("{latency}_bucket{{le=\"1.0\",command=\"q\"}}")), 0.0);
-    assert_eq!(read.get(&format!("{latency}_bucket{{le=\"2.5\",command=\"q\"}}")), 1.0);
+    let labels = "command=\"q\",status=\"FAILED\"";
+    assert_eq!(read.get(&format!("{latency}_sum{{{labels}}}")), 1.5);
+    assert_eq!(read.get(&format!("{latency}_bucket{{le=\"1.0\",{labels}}}")), 0.0);
+    assert_eq!(read.get(&format!("{latency}_bucket{{le=\"2.5\",{labels}}}")), 1.0);
+    assert_eq!(read.count(&format!("{latency}_sum")), 1, "nothing was completed");
 }
 
 #[tokio::test]
@@ -167,7 +200,10 @@ async fn everything_else_is_there_and_the_text_is_valid() {
     metrics.answered("createTask", "BREW", 405, Duration::from_micros(10));
     metrics.answered("createTask", "SIP", 405, Duration::from_micros(10));
     metrics.rate_limited("producer", "createTask");
-    metrics.webhook_delivered("result", "success");
+    let queue = Some((&TENANT.into(), "q"));
+    metrics.webhook(Webhook::Result, Delivery::Delivered, queue);
+    metrics.webhook(Webhook::Availability, Delivery::Dropped, None);
+    assert_eq!(metrics.token_refused(Reason::Audience), Some(0));
     metrics.artifact_stored(5);
     metrics.artifact_stored(7);
     metrics.artifact("removed");
@@ -176,14 +212,23 @@ async fn everything_else_is_there_and_the_text_is_valid() {
     net.open.store(3, Ordering::Relaxed);
     net.accepted.store(5, Ordering::Relaxed);
     net.refused.store(2, Ordering::Relaxed);
-    let read = Exposition::parse(&metrics.render(&engine, &net, &Budget::new(1)).await);
+    let text = metrics.render(&engine, &net, &Budget::new(1)).await;
+    let read = Exposition::parse(&text);
+    let plain = Exposition::parse_prometheus(&Format::Prometheus.of(text));
+    assert_eq!(plain.series, read.series, "the other format says the same");
     let requests = "codeq_http_requests_total{operation=\"createTask\"";
-    let delivered = "codeq_webhook_deliveries_total{kind=\"result\",outcome=\"success\"}";
+    let delivered =
+        "codeq_webhook_deliveries_total{kind=\"result\",outcome=\"delivered\",command=\"q\"}";
+    let dropped = "codeq_webhook_deliveries_total{kind=\"availability\",outcome=\"dropped\",command=\"other\"}";
+    let duration = "codeq_http_request_duration_seconds_count{operation=\"createTask\"";
     let limited = "codeq_rate_limit_hits_total{scope=\"producer\",operation=\"createTask\"}";
     for (key, value) in [
         (&*format!("{requests},method=\"POST\",status=\"202\"}}"), 2.0),
         (&*format!("{requests},method=\"_OTHER\",status=\"405\"}}"), 2.0),
-        ("codeq_http_request_duration_seconds_count{operation=\"createTask\"}", 4.0),
+        (&*format!("{duration},status=\"202\"}}"), 2.0),
+        (&*format!("{duration},status=\"405\"}}"), 2.0),
+        ("codeq_token_refusals_total{reason=\"audience\"}", 1.0),
+        (dropped, 1.0),
         (limited, 1.0),
         (delivered, 1.0),
         ("codeq_artifacts_total{outcome=\"stored\"}", 2.0),

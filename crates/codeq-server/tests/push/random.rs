@@ -2,6 +2,7 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
+use codeq_core::callback::receiver_of;
 use codeq_server::push::destination::{Destination, Policy};
 use proptest::prelude::*;
 use proptest::string::string_regex;
@@ -88,6 +89,19 @@ proptest! {
         r"(http|https|HTTP|ftp):/{1,3}([0-9a-fx.:\[\]%@。０-９\\#?/-]|localhost|::1|127){1,24}"
     ).unwrap()) {
         check(&text);
+    }
+
+    #[test]
+    fn a_receiver_is_a_host_and_port_however_it_is_written(
+        texts in prop::array::uniform2(string_regex(
+            r"(http|https|HTTPS)://(h|H|h\.|b\u{fc}cher\.example|xn--bcher-kva\.example|8\.8\.8\.8|\[2600::(0:)?1\])(:(0?443|80|8080))?[/?#]?[:@a]{0,2}"
+        ).unwrap()),
+    ) {
+        let [one, other] = texts.map(|text| (receiver_of(&text), Policy::default().read(&text), text));
+        if let (Ok(a), Ok(b)) = (&one.1, &other.1) {
+            let (same, texts) = (a.authority() == b.authority(), (&one.2, &other.2));
+            prop_assert_eq!(one.0 == other.0, same, "{:?}", texts);
+        }
     }
 
     #[test]

@@ -110,8 +110,7 @@ fn wrong_step(
         return None; // Somebody claimed it in between without hearing of it.
     }
     let between = || story.deeds.iter().filter(|deed| deed.may_fall_in(first.invoked, second.done));
-    let replayed = between().any(|deed| deed.verb == Verb::Replay)
-        || histories.bulk_between(&first.seen, Verb::Replay, first.invoked, second.done);
+    let replayed = histories.replayed_between(story, first.invoked, second.done);
     let released = |certain: bool| {
         between().any(|deed| {
             deed.verb == Verb::Abandon(false)

@@ -4,7 +4,7 @@ use codeq_core::callback::CallbackCounts;
 use codeq_core::keys::{self, TimerKind};
 
 use super::{Histories, Rows, Verb, Violation};
-use crate::ledger::{Back, Delivered};
+use crate::ledger::{Back, Delivered, is_failure};
 
 /// Over the rows: a callback is kept only for a finished task with a webhook, it has a timer exactly while
 /// it is to be tried again, and the state in memory wakes up for it in time.
@@ -59,20 +59,22 @@ pub fn check_history(histories: &Histories, found: &mut Vec<Violation>) {
         let Some(listed) = histories.listed.get(id) else {
             continue; // Whether it may be gone is `retention`'s question.
         };
-        // Later submits only repeat the first; a dead letter may have been replayed and died again.
-        let submitted = story
-            .deeds
-            .iter()
-            .filter(|deed| matches!(deed.verb, Verb::Submit(_)) && deed.acked().is_some())
-            .map(|deed| deed.invoked)
-            .min();
+        // The latest end that is known for certain. Nothing follows a completion: later submits only repeat it.
+        // Whatever else ended may have been replayed and ended again.
+        let submitted = |bad: bool| {
+            let submits = story.deeds.iter().filter(move |deed| match deed.verb {
+                Verb::Submit(result) => is_failure(result) == bad && deed.acked().is_some(),
+                _ => false,
+            });
+            submits.map(|deed| deed.invoked).min()
+        };
         let died = story
             .deeds
             .iter()
             .filter(|deed| deed.returned().is_some_and(|(_, back)| back == Back::Dead))
             .map(|deed| deed.invoked)
             .max();
-        let terminal = submitted.or(died);
+        let terminal = submitted(false).or_else(|| submitted(true).max(died));
         let finished = listed.dead || matches!(listed.task.status.as_str(), "COMPLETED" | "FAILED");
         if !finished || listed.callback {
             continue;

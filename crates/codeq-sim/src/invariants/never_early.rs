@@ -2,7 +2,7 @@
 
 use codeq_core::place::Place;
 
-use super::{Histories, Rows, Verb, Violation};
+use super::{Histories, Rows, Violation};
 use crate::ledger::{Back, NotBefore};
 
 /// Over the rows: a delayed task has something to wait for, and only a delayed one has a delay left.
@@ -27,7 +27,8 @@ pub fn check(rows: &Rows, found: &mut Vec<Violation>) {
 }
 
 /// Over the history: no claim before the date or the end of the delay that its producer, or its last failure,
-/// had set. The date is that of the wall clock at the claim.
+/// had set. The date is that of the wall clock at the claim. A task that was cancelled while it was delayed and
+/// then replayed waits for its date, but for no delay.
 pub fn check_history(histories: &Histories, found: &mut Vec<Violation>) {
     for (id, story) in &histories.stories {
         let mut say = |text: String| found.push(Violation::new(8, format!("task {id}: {text}")));
@@ -41,6 +42,7 @@ pub fn check_history(histories: &Histories, found: &mut Vec<Violation>) {
         if let (Some(NotBefore::After(delay)), Some(created)) = (asked, &story.created)
             && let moment = created.at.saturating_add(delay)
             && let Some(early) = story.claims.iter().find(|claim| claim.at < moment)
+            && !histories.replayed_between(story, created.invoked, early.done)
         {
             say(format!("it was to wait until {moment} and was claimed at {}", early.at));
         }
@@ -51,13 +53,8 @@ pub fn check_history(histories: &Histories, found: &mut Vec<Violation>) {
             let moment = at.saturating_add(delay);
             let early =
                 story.claims.iter().find(|claim| claim.invoked > deed.done && claim.at < moment);
-            // Nothing shortens the wait of a live task; only a replay comes round it.
-            let replayed = histories
-                .stories
-                .get(id)
-                .is_some_and(|story| story.deeds.iter().any(|deed| deed.verb == Verb::Replay));
             if let Some(early) = early
-                && !replayed
+                && !histories.replayed_between(story, deed.invoked, early.done)
             {
                 say(format!(
                     "it was given back at {at} for {delay} ms and was claimed at {}",

@@ -82,6 +82,7 @@ fn last_sign_of_life(story: &Story) -> u64 {
     let claimed = story.claims.iter().map(|claim| claim.at);
     let extended = story.deeds.iter().filter_map(|deed| match deed.acked()? {
         (at, Answer::Extended(_)) => Some(at),
+        (at, _) if deed.verb == Verb::Replay => Some(at),
         _ => None,
     });
     claimed.chain(extended).max().unwrap_or(0)

@@ -318,6 +318,12 @@ impl Histories {
         })
     }
 
+    /// Whether the task may have been replayed between the ticks, alone or with its queue.
+    pub fn replayed_between(&self, story: &Story, since: u64, until: u64) -> bool {
+        story.deeds.iter().any(|deed| deed.verb == Verb::Replay && deed.may_fall_in(since, until))
+            || story.seen().is_some_and(|seen| self.bulk_between(seen, Verb::Replay, since, until))
+    }
+
     /// Whether a claim without an answer, by that worker if one is named, may have taken a task of the
     /// tenant before the tick.
     pub fn lost_claim(&self, tenant: &str, worker: Option<&str>, before: u64) -> bool {

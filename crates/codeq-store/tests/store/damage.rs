@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use codeq_core::kv::{Direction, Key, Kv, KvError, KvRead, Table};
 use codeq_disk::{RealDisk, SharedDisk};
-use codeq_store::{Options, Store, StoreError, check};
+use codeq_store::{Options, ScrubPlace, Store, StoreError, check};
 
 use crate::sim_disk::SimDisk;
 use crate::{checkpoint, contents, create, options, path, value};
@@ -47,6 +47,16 @@ fn read(store: &Store) -> Result<Vec<Vec<(Key, bytes::Bytes)>>, KvError> {
     Ok(all)
 }
 
+/// Verifies the rows in steps of so many bytes; says how many steps and how many bytes there were.
+fn scrub(store: &Store, step: u64) -> Result<(u64, u64), KvError> {
+    let (mut next, mut steps, mut bytes) = (Some(ScrubPlace::default()), 0, 0);
+    while let Some(place) = next {
+        let seen = store.scrub(place).run(step)?;
+        (steps, bytes, next) = (steps + 1, bytes + seen.bytes, seen.next);
+    }
+    Ok((steps, bytes))
+}
+
 /// What became of a damaged file.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Tally {
@@ -69,12 +79,18 @@ impl Tally {
                 return;
             }
         };
+        let scrubbed = scrub(&store, 64 << 10);
+        assert!(
+            scrubbed.as_ref().err().is_none_or(|error| error.to_string().contains(crate::PATH))
+        );
         match read(&store) {
             Ok(rows) => {
+                assert_eq!(scrubbed.unwrap().1, store.live_bytes(), "{what}");
                 assert!(rows == expected, "{what}: other rows, and nobody noticed");
                 self.harmless += 1;
             }
             Err(error) => {
+                assert!(scrubbed.is_err(), "{what}: {error}, which the scrub did not see");
                 assert!(checked.is_err(), "{what}: {error}, which the check did not see");
                 assert!(error.to_string().contains(crate::PATH), "{error}");
                 self.failed += 1;
@@ -137,6 +153,30 @@ fn a_cut_or_swapped_file_is_never_served() {
         tally.try_one(bytes, &expected, &format!("blocks {block} and {} swapped", block + 1));
     }
     assert!(tally.refused + tally.failed > 10, "{tally:?}");
+}
+
+#[test]
+fn a_scrub_goes_on_where_it_was_while_the_store_changes() {
+    let disk = SimDisk::new();
+    disk.put_file(path(), killed().0);
+    let mut store = Store::open(disk.shared(), path(), options()).unwrap();
+    let live = store.live_bytes();
+    assert_eq!(scrub(&store, u64::MAX).unwrap(), (1, live));
+    let (steps, bytes) = scrub(&store, 1_000).unwrap();
+    assert!(steps > 100 && bytes == live, "{steps} {bytes} {live}");
+    let first = store.scrub(ScrubPlace::default()).run(live / 4).unwrap();
+    // Rows before the place and behind it change, and one that has been seen goes.
+    store.put(Table::Body, 0, value("before"));
+    store.delete(Table::Body, 1);
+    store.put(Table::Index, ROWS, value("behind"));
+    checkpoint(&mut store, 3);
+    let mut next = first.next;
+    let mut behind = 0;
+    while let Some(place) = next {
+        let seen = store.scrub(place).run(live / 4).unwrap();
+        (behind, next) = (behind + seen.bytes, seen.next);
+    }
+    assert_eq!(first.bytes + behind, live + 16 + 4 + "behind".len() as u64);
 }
 
 /// Rot does not wait for a start.

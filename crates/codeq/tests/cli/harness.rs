@@ -58,7 +58,7 @@ pub fn filled(dir: &Path, shards: u16) {
     let from = Selector::Commands(vec!["work".into()]);
     let (tenant, worker) = (TENANT.into(), "w".into());
     let claim = Claim { tenant, worker, from, lease: 3_600_000, count: 1 };
-    let reply = engine.propose_blocking(Ask::Claim(claim)).unwrap();
+    let reply = engine.claim_blocking(claim).unwrap();
     assert!(matches!(reply, Reply::Claimed(tasks) if tasks.len() == 1));
 }
 

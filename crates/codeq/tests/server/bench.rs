@@ -116,6 +116,22 @@ fn full_cycles_over_http_are_all_accounted_for() {
 }
 
 #[test]
+fn clients_that_hang_up_leave_nobody_waiting_for_results() {
+    let dir = tempfile::tempdir().unwrap();
+    let node = server(dir.path());
+    let addr = format!("--addr={}", node.addr);
+    let flags = ["--waits", "4000", "--seconds", "1", "--rounds", "1", "--json"];
+    let output = codeq(&["bench", "http", "waits", &addr]).args(flags).output().unwrap();
+    let (out, err) =
+        (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    assert!(output.status.success(), "{out}\n{err}");
+    let rows: Vec<Value> = out.lines().filter_map(|line| serde_json::from_str(line).ok()).collect();
+    assert_eq!(rows[1]["what"], "waits", "{out}");
+    assert!(rows[1]["note"].as_str().unwrap().ends_with("codeq_result_waiters 0"), "{out}");
+    assert!(rows.len() == 3 && rows[2]["per_second"].as_f64().unwrap() > 0.0, "{out}");
+}
+
+#[test]
 fn a_server_that_is_not_there_is_named() {
     // Nobody listens on a port that was just given back.
     let addr = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();

@@ -65,6 +65,11 @@ impl Config {
                         adds it";
             note(true, &format!("{key} {text}"));
         }
+        note(
+            self.retention.dead_letter_seconds < self.retention_seconds,
+            "retention.deadLetterSeconds is shorter than retentionSeconds: dead letters are removed before \
+             tasks that ended well",
+        );
         note(self.metrics.public, "metrics.public is on: /metrics answers everybody");
         note(
             !self.producer_auth.lets_in(),
@@ -113,7 +118,10 @@ impl Config {
         range("backoffMaxSeconds", self.backoff_max_seconds, 0..=delay);
         let lease = LEASE_MS_MIN / 1_000..=LEASE_MS_MAX / 1_000;
         range("defaultLeaseSeconds", self.default_lease_seconds, lease);
-        range("retentionSeconds", self.retention_seconds, 1..=RETENTION_MS_MAX / 1_000);
+        let retention = || 1..=RETENTION_MS_MAX / 1_000;
+        range("retentionSeconds", self.retention_seconds, retention());
+        let dead_letters = self.retention.dead_letter_seconds;
+        range("retention.deadLetterSeconds", dead_letters, retention());
         range("maxBatchSize", self.max_batch_size as u64, 1..=BATCH_MAX as u64);
         range("maxClaimBatchSize", self.max_claim_batch_size as u64, 1..=CLAIM_MAX as u64);
         let attempts = 1..=CALLBACK_ATTEMPTS_MAX.into();

@@ -4,7 +4,8 @@ use codeq_core::backoff::Growth;
 
 use super::*;
 use crate::config::{
-    BackoffPolicy, Config, DEV_TOKEN, Durability, LogFormat, StaticToken, WebhookSecret,
+    BackoffPolicy, Config, DEV_TOKEN, Durability, LogFormat, RetentionConfig, StaticToken,
+    WebhookSecret,
 };
 
 /// What is wrong after a change to the defaults.
@@ -21,6 +22,7 @@ fn bounds_of_numbers() {
         ("maxAttemptsDefault", [1, 1_000], [0, 1_001]),
         ("defaultLeaseSeconds", [1, 43_200], [0, 43_201]),
         ("retentionSeconds", [1, 2_147_483_647], [0, 2_147_483_648]),
+        ("retention.deadLetterSeconds", [1, 2_147_483_647], [0, 2_147_483_648]),
         ("maxBatchSize", [1, 1_000], [0, 1_001]),
         ("maxClaimBatchSize", [1, 1_000], [0, 1_001]),
         ("resultWebhookMaxAttempts", [1, 100], [0, 101]),
@@ -403,6 +405,7 @@ fn the_engine_is_told_what_was_chosen() {
         backoff_base_seconds: 1,
         backoff_max_seconds: 2,
         retention_seconds: 3,
+        retention: RetentionConfig { dead_letter_seconds: 2 },
         result_webhook_max_attempts: 4,
         result_webhook_base_backoff_seconds: 5,
         result_webhook_max_backoff_seconds: 6,
@@ -415,7 +418,10 @@ fn the_engine_is_told_what_was_chosen() {
     assert_eq!(settings.backoff.growth, Growth::Linear);
     assert_eq!((settings.backoff.base, settings.backoff.max), (1_000, 2_000));
     assert_eq!((settings.max_attempts, settings.retention), (9, 3_000));
+    assert_eq!(settings.dead_letter_retention, 2_000);
     let callback = (settings.callback_attempts, settings.callback_base, settings.callback_max);
     assert_eq!(callback, (4, 5_000, 6_000));
     assert!(config.notes()[0].starts_with("durability is 'os'"));
+    let shorter = "retention.deadLetterSeconds is shorter than retentionSeconds";
+    assert!(config.notes()[1].starts_with(shorter), "{:?}", config.notes());
 }

@@ -6,6 +6,10 @@ use super::kinds::query_flag;
 use super::operation::{JSON, Operation, reference};
 use super::tasks::paged;
 
+/// What a bulk operation on a queue is refused for.
+const BULK: [&str; 5] =
+    ["invalid_command", "invalid_before", "invalid_filter", "invalid_cursor", "invalid_tenant"];
+
 /// The documentation by operation id.
 pub fn operations() -> Vec<(&'static str, Operation)> {
     vec![
@@ -71,12 +75,13 @@ fn purge_queue() -> Operation {
     Operation::new(
         "queue",
         "Purge a queue",
-        "Cancels waiting and delayed tasks, up to `limit` in one call. A call works for a \
-         quarter of a second at most. Repeat while some remain, with `cursor` if `nextCursor` was answered.",
+        "Cancels waiting and delayed tasks that match, up to `limit` in one call. A call works for a \
+         quarter of a second at most. Repeat while some remain, with `cursor` if `nextCursor` was answered. \
+         Ask with `dryRun` first.",
     )
-    .optional_body("BulkRequest", json!({ "limit": 1000 }))
+    .optional_body("PurgeRequest", json!({ "before": "2026-01-31T00:00:00Z", "dryRun": true }))
     .answers(200, "How many are gone.", "Purged")
-    .refuses(&["invalid_command", "invalid_limit", "invalid_cursor", "invalid_tenant"])
+    .refuses(&BULK)
 }
 
 fn list_dead_letters() -> Operation {
@@ -89,49 +94,53 @@ fn replay_dead_letters() -> Operation {
     Operation::new(
         "dlq",
         "Replay dead letters",
-        "Returns dead letters to their queue with no attempts spent, oldest first, up to `limit` in one \
-         call. A call works for a quarter of a second at most. Repeat while some remain, with `cursor` if \
-         `nextCursor` was answered.",
+        "Returns dead letters that match to their queue with no attempts spent, oldest first, up to `limit` in \
+         one call; with `from` failed or cancelled tasks. Their results are removed, their histories stay. A call \
+         works for a quarter of a second at most, and stops at the tenant's limits. Repeat while some remain, with \
+         `cursor` if `nextCursor` was answered. Ask with `dryRun` first.",
     )
-    .optional_body("ReplayRequest", json!({ "limit": 100, "errorContains": "timeout" }))
+    .optional_body("ReplayRequest", json!({ "errorContains": "timeout", "dryRun": true }))
     .answers(200, "How many are back.", "Replayed")
-    .refuses(&["invalid_command", "invalid_limit", "invalid_cursor", "invalid_tenant"])
+    .refuses(&BULK)
+    .refuses(&["quota_exceeded"])
 }
 
 fn purge_dead_letters() -> Operation {
     Operation::new(
         "dlq",
         "Purge dead letters",
-        "Removes dead letters for good, up to `limit` in one call. A call works for a \
-         quarter of a second at most. Repeat while some remain, with `cursor` if `nextCursor` was answered.",
+        "Removes dead letters that match for good, up to `limit` in one call. A call works for a \
+         quarter of a second at most. Repeat while some remain, with `cursor` if `nextCursor` was answered. \
+         Ask with `dryRun` first.",
     )
-    .optional_body("BulkRequest", json!({ "limit": 1000 }))
+    .optional_body("PurgeDeadLettersRequest", json!({ "errorContains": "timeout", "dryRun": true }))
     .answers(200, "How many are gone.", "Purged")
-    .refuses(&["invalid_command", "invalid_limit", "invalid_cursor", "invalid_tenant"])
+    .refuses(&BULK)
 }
 
 fn replay_task() -> Operation {
     Operation::new(
         "dlq",
-        "Replay one dead letter",
-        "Returns it to its queue with no attempts spent. The body, if there is one, is ignored.",
+        "Replay one task",
+        "Returns a dead-lettered, failed or cancelled task to its queue with no attempts spent. Its result is \
+         removed, its history stays. The body, if there is one, is ignored.",
     )
     .answers(200, "The task, pending again.", "Task")
-    .refuses(&["not_found", "not_dead"])
+    .refuses(&["not_found", "completed", "not_finished", "quota_exceeded"])
 }
 
 fn cleanup() -> Operation {
-    let example = json!({ "limit": 1000, "before": "2026-01-31T00:00:00Z" });
+    let example = json!({ "before": "2026-01-31T00:00:00Z", "dryRun": true });
     Operation::new(
         "task",
         "Remove finished tasks",
-        "Removes finished tasks and dead letters of the tenant before their retention ends, up to `limit` \
-         in one call. A call works for a quarter of a second at most. Repeat with `cursor` as long as \
-         `nextCursor` is answered.",
+        "Removes tasks of the tenant, dead letters included, that finished before a moment, or without one those \
+         whose retention has ended; up to `limit` in one call. A call works for a quarter of a second at most. \
+         Repeat with `cursor` as long as `nextCursor` is answered. Ask with `dryRun` first.",
     )
     .optional_body("CleanupRequest", example)
     .answers(200, "How many are gone.", "CleanedUp")
-    .refuses(&["invalid_before", "invalid_limit", "invalid_cursor", "invalid_tenant"])
+    .refuses(&["invalid_before", "invalid_filter", "invalid_cursor", "invalid_tenant"])
 }
 
 fn put_topic() -> Operation {

@@ -260,32 +260,37 @@ fn paused() -> Value {
     object("Whether claims are stopped.", &["command", "paused"], properties)
 }
 
+/// The fields that a dry run adds to the answer of a bulk operation.
+fn with_dry_run(mut properties: Value) -> Value {
+    set(&mut properties, "dryRun", flag("Only in the answer of a dry run: nothing was touched."));
+    set(&mut properties, "matched", count("Only in the answer of a dry run: tasks that match."));
+    set(&mut properties, "nextCursor", text("Where to go on, if not all were looked at."));
+    properties
+}
+
 fn purged() -> Value {
     let properties = json!({
         "purged": count("Tasks that are gone from the place."),
         "remaining": count("Tasks that are still there: call again."),
-        "nextCursor": text("Where to go on, if the time of the call was over before all were looked at."),
     });
-    object("What a purge did.", &["purged", "remaining"], properties)
+    object("What a purge did.", &["purged", "remaining"], with_dry_run(properties))
 }
 
 fn replayed() -> Value {
     let properties = json!({
         "replayed": count("Tasks that are back in their queue."),
-        "remaining": count("Dead letters that are left in the queue."),
-        "nextCursor": text("Where to go on, if not all were looked at."),
+        "remaining": count("Dead letters that are left in the queue; with `from`, failed and cancelled tasks together."),
     });
-    object("What a replay did.", &["replayed", "remaining"], properties)
+    object("What a replay did.", &["replayed", "remaining"], with_dry_run(properties))
 }
 
 fn cleaned_up() -> Value {
     let properties = json!({
-        "before": moment("The moment that was used."),
+        "before": moment("The moment that was used: tasks had finished before it, or had expired by then."),
         "deleted": count("Tasks that are gone."),
         "limit": count("How many could have gone."),
-        "nextCursor": text("Where to go on, if the time of the call was over before all were looked at."),
     });
-    object("What a cleanup did.", &["before", "deleted", "limit"], properties)
+    object("What a cleanup did.", &["before", "deleted", "limit"], with_dry_run(properties))
 }
 
 fn topic() -> Value {
@@ -295,6 +300,7 @@ fn topic() -> Value {
         "maxAttempts": count("Default and ceiling for new tasks; absent when not set."),
         "deadLetterTopicRef": text("Dead letters are also enqueued under this command."),
         "retentionSeconds": count("0 means the server's setting."),
+        "deadLetterRetentionSeconds": count("Absent when not set."),
         "maxConsumers": count("0 means no limit."),
     });
     let policy = object("The policy.", &["retentionSeconds", "maxConsumers"], policy);

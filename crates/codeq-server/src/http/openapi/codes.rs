@@ -64,8 +64,10 @@ pub static CODES: &[Code] = codes! {
         "Drop the work: the task was handed on after the lease ended.";
     "finished" 409, "The task is finished already.",
         "Read its result instead.";
-    "not_dead" 409, "The task is not among the dead letters, so it cannot be replayed.",
-        "Look where it is with `GET /v1/codeq/tasks/{id}`.";
+    "completed" 409, "The task ended well, so it cannot be replayed.",
+        "Enqueue a new task to do the work again.";
+    "not_finished" 409, "The task has not ended, so it cannot be replayed.",
+        "Look where it is with `GET /v1/codeq/tasks/{id}`; cancel it first to start over.";
     "no_callback" 404, "No callback is kept for this task.",
         "Check that the task has a `webhook` and is finished.";
 
@@ -125,7 +127,7 @@ pub static CODES: &[Code] = codes! {
         "Send 1 to 1,000.";
     "invalid_cursor" 400, "The cursor was made for another list, or was changed.",
         "Pass `nextCursor` on as it is, with the same parameters; or begin anew without a cursor.";
-    "invalid_filter" 400, "The filter has a term that is not understood; `detail` says which rule it breaks.",
+    "invalid_filter" 400, "The filter has a term that is not understood or can never hold; `detail` or `field` says which.",
         "Write terms like `worker=w-1 created>2026-01-31T00:00:00Z error~\"connection refused\"`.";
     "invalid_before" 400, "`before` is not a moment in RFC 3339.",
         "Write it like `2026-01-31T08:00:00Z`.";

@@ -102,6 +102,7 @@ fn problem(status: u16, codes: &BTreeSet<&'static str>) -> Value {
     };
     match status {
         401 => add("WWW-Authenticate", "WwwAuthenticate"),
+        403 => add("WWW-Authenticate", "InsufficientScope"),
         405 => add("Allow", "Allow"),
         429 | 503 => add("Retry-After", "RetryAfter"),
         _ => {}
@@ -149,7 +150,8 @@ fn response_headers() -> Value {
     let yes = json!({ "type": "string", "const": "true" });
     json!({
         "RequestId": header("The request's id.", true, json!({ "type": "string", "minLength": 1, "maxLength": 128 })),
-        "WwwAuthenticate": header("How to authenticate (RFC 6750).", true, text("")),
+        "WwwAuthenticate": header("How to authenticate, and what is wrong with the token (RFC 6750).", true, text("")),
+        "InsufficientScope": header("The scope that the token lacks (RFC 6750), if that is what it lacks.", false, text("")),
         "Allow": header("Methods of this path.", true, text("")),
         "RetryAfter": header("Seconds until it is worth trying again.", true, seconds),
         "RateLimit": header("What is left: `\"producer\";r=9;t=30`. With a limit only.", false, text("")),

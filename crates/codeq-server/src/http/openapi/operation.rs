@@ -93,6 +93,15 @@ impl Operation {
         self
     }
 
+    /// The same answer, in another media type for whoever asks for that.
+    pub fn or_as(mut self, status: u16, media: &str, schema: Value) -> Operation {
+        let answer = self.answers.get_mut(&status);
+        if let Some(content) = answer.and_then(|answer| answer.get_mut("content")) {
+            set(content, media, json!({ "schema": schema }));
+        }
+        self
+    }
+
     /// Answers without a body.
     pub fn answers_nothing(mut self, status: u16, description: &str) -> Operation {
         let answer = json!({ "description": description, "headers": headers() });

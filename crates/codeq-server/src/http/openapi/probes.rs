@@ -63,10 +63,11 @@ fn metrics() -> Operation {
     Operation::new(
         "server",
         "Read the metrics",
-        "OpenMetrics text, which Prometheus reads. On this port for clients on the same machine only, unless `metrics.public` is \
+        "Prometheus text 0.0.4, or OpenMetrics 1.0 if `Accept` asks for it. On this port for clients on the same machine only, unless `metrics.public` is \
          set; for others there is nothing here.",
     )
-    .answers_as(200, "The metrics.", OPEN_METRICS, text("OpenMetrics text."))
+    .answers_as(200, "The metrics.", PLAIN, text("Prometheus text."))
+    .or_as(200, OPEN_METRICS, text("OpenMetrics text."))
     .refuses(&["no_such_route"])
 }
 

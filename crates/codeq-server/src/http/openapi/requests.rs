@@ -4,8 +4,8 @@
 
 use codeq_core::limits::{
     ARTIFACT_FIELD_BYTES_MAX, ARTIFACTS_MAX, BULK_MAX, CLAIM_COMMANDS_MAX, DELAY_MS_MAX,
-    IDEMPOTENCY_KEY_BYTES_MAX, LEASE_MS_MAX, RETENTION_MS_MAX, TOPIC_ATTEMPTS_MAX,
-    TOPIC_CONSUMERS_MAX, TOPIC_TIER_MAX, TOPIC_TIERS_MAX, WEBHOOK_BYTES_MAX,
+    ERROR_BYTES_MAX, IDEMPOTENCY_KEY_BYTES_MAX, LEASE_MS_MAX, RETENTION_MS_MAX, TOPIC_ATTEMPTS_MAX,
+    TOPIC_CONSUMERS_MAX, TOPIC_TIER_MAX, TOPIC_TIERS_MAX, WEBHOOK_BYTES_MAX, WORKER_BYTES_MAX,
 };
 use serde_json::{Value, json};
 
@@ -32,7 +32,8 @@ pub fn schemas() -> Vec<(&'static str, Value)> {
         ("Submission", submission(false)),
         ("SubmissionItem", submission(true)),
         ("Submissions", batch("results", "SubmissionItem")),
-        ("BulkRequest", bulk()),
+        ("PurgeRequest", purge()),
+        ("PurgeDeadLettersRequest", purge_dead()),
         ("ReplayRequest", replay()),
         ("CleanupRequest", cleanup()),
         ("TopicPolicyRequest", policy()),
@@ -173,10 +174,6 @@ fn submission(in_batch: bool) -> Value {
     schema
 }
 
-fn limit() -> Value {
-    number_or_null(0, i64::from(BULK_MAX), "Touch at most so many; 0 and absent mean 1,000.")
-}
-
 fn cursor() -> Value {
     json!({
         "type": ["string", "null"], "minLength": 1,
@@ -184,27 +181,53 @@ fn cursor() -> Value {
     })
 }
 
-fn bulk() -> Value {
-    let properties = json!({ "limit": limit(), "cursor": cursor() });
-    object("How much to do in this call.", &[], properties)
+/// What purge, replay and cleanup take; `date` says which date of a task counts.
+fn filter(date: &str) -> Value {
+    let moment = |text: String| json!({ "type": ["string", "null"], "format": "date-time", "description": text });
+    // The bound is one of bytes, and a character has four at most.
+    let part = |bytes: usize, text: &str| json!({ "type": ["string", "null"], "minLength": 1, "maxLength": bytes / 4, "description": text });
+    json!({
+        "limit": {
+            "type": ["integer", "null"], "minimum": 0,
+            "description": format!("Touch at most so many; 0, absent and more than {BULK_MAX} mean {BULK_MAX}."),
+        },
+        "cursor": cursor(),
+        "errorContains": part(ERROR_BYTES_MAX, "Only tasks whose last error contains this."),
+        "before": moment(format!("Only tasks that {date} before this moment.")),
+        "after": moment(format!("Only tasks that {date} at this moment or later. Must be earlier than `before`.")),
+        "worker": part(WORKER_BYTES_MAX, "Only tasks whose latest claim was this worker's."),
+        "dryRun": {
+            "type": ["boolean", "null"],
+            "description": "Touch nothing and answer in `matched` how many tasks match: up to `limit` if there is \
+                            one, or else all that are found within the time of a call.",
+        },
+    })
+}
+
+fn purge() -> Value {
+    object("Which waiting tasks to cancel.", &[], filter("were created"))
+}
+
+fn purge_dead() -> Value {
+    object("Which dead letters to remove.", &[], filter("were dead-lettered"))
 }
 
 fn replay() -> Value {
-    let properties = json!({
-        "limit": limit(),
-        "errorContains": { "type": ["string", "null"], "description": "Only tasks whose error contains this; empty means all." },
-        "cursor": cursor(),
+    let mut properties = filter("ended");
+    let from = json!({
+        "type": ["string", "null"], "enum": ["deadLetters", "failed", "cancelled", null],
+        "description": "Which tasks: those whose attempts are spent (the default), those that a worker failed for \
+                        good, or those that were cancelled, alone or with their queue.",
     });
-    object("Which dead letters to replay.", &[], properties)
+    set(&mut properties, "from", from);
+    object("Which tasks to replay.", &[], properties)
 }
 
 fn cleanup() -> Value {
+    let mut properties = filter("finished");
     let before = json!({ "type": "string", "format": "date-time" });
-    let properties = json!({
-        "limit": limit(),
-        "before": form_or_blank(before, "Only tasks that were finished before this moment. Default now."),
-        "cursor": cursor(),
-    });
+    let text = "Only tasks that finished before this moment. Without it, only tasks whose retention has ended.";
+    set(&mut properties, "before", form_or_blank(before, text));
     object("Which finished tasks to remove.", &[], properties)
 }
 
@@ -224,7 +247,8 @@ fn policy() -> Value {
         },
         "maxAttempts": number_or_null(1, TOPIC_ATTEMPTS_MAX.into(), "Default and ceiling for new tasks."),
         "deadLetterTopicRef": reference,
-        "retentionSeconds": number_or_null(0, RETENTION_SECONDS_MAX, "How long finished tasks are kept; 0 means the server's setting."),
+        "retentionSeconds": number_or_null(0, RETENTION_SECONDS_MAX, "How long finished tasks are kept, dead letters included unless they have a setting of their own; 0 means the server's setting."),
+        "deadLetterRetentionSeconds": number_or_null(0, RETENTION_SECONDS_MAX, "How long dead letters are kept; 0 means `retentionSeconds` if the policy has it, or else the server's setting."),
         "maxConsumers": number_or_null(0, TOPIC_CONSUMERS_MAX.into(), "At most so many tasks in progress at once; 0 means no limit."),
     });
     let mut schema = object("The policy of a queue. Unknown fields are refused.", &[], properties);

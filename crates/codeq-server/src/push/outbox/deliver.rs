@@ -6,13 +6,14 @@ use std::time::Duration;
 use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
 use bytes::Bytes;
 use codeq_core::command::{Callback, Command, Delivery};
+use codeq_core::names::queue_name;
 use codeq_core::read::PendingCallback;
 use codeq_engine::{Engine, EngineError};
 use tracing::Instrument;
 
 use super::schedule::Went;
 use crate::http::wire::{CallbackBody, Times};
-use crate::observe::{Metrics, trace};
+use crate::observe::{Delivery as Counted, Metrics, Webhook, trace};
 use crate::push::client::{Answered, Client, SendError};
 use crate::push::destination::Policy;
 use crate::push::secret;
@@ -24,8 +25,6 @@ const JSON: HeaderValue = HeaderValue::from_static("application/json");
 /// The pause before a report that the engine did not take is made again, and the longest.
 const REPORT_PAUSE: Duration = Duration::from_millis(100);
 const REPORT_PAUSE_MAX: Duration = Duration::from_secs(5);
-/// The label of result callbacks in metrics.
-const KIND: &str = "result";
 
 /// Makes the calls.
 pub struct Courier {
@@ -101,16 +100,20 @@ impl Courier {
 
     fn count(&self, callback: &PendingCallback, delivery: &Delivery) {
         let spent = callback.outbox.attempts.saturating_add(1) >= self.attempts_max;
+        let queue = queue_name(&callback.task.command);
+        let count = |outcome| {
+            let queue = Some((&callback.task.tenant, &*queue));
+            self.metrics.webhook(Webhook::Result, outcome, queue);
+        };
         let (status, error, outcome) = match delivery {
             Delivery::Failed { status, error, .. } => {
-                (*status, error, if spent { "failed" } else { "retried" })
+                (*status, error, if spent { Counted::Failed } else { Counted::Retried })
             }
-            Delivery::Refused { status, error } => (Some(*status), error, "failed"),
-            Delivery::Delivered | Delivery::Resend => {
-                return self.metrics.webhook_delivered(KIND, "delivered");
-            }
+            Delivery::Refused { status, error } => (Some(*status), error, Counted::Failed),
+            Delivery::Delivered | Delivery::Resend => return count(Counted::Delivered),
         };
-        self.metrics.webhook_delivered(KIND, outcome);
+        count(outcome);
+        let outcome = if outcome == Counted::Failed { "failed" } else { "retried" };
         let attempt = callback.outbox.attempts.saturating_add(1);
         let (tenant, task) = (&*callback.task.tenant, callback.task.id);
         tracing::info!(

@@ -108,12 +108,9 @@ impl Outbox {
     fn start_calls(&mut self) {
         while let Some(call) = self.schedule.next_call() {
             let courier = Arc::clone(&self.courier);
-            self.calls.spawn(async move {
-                let delivering = courier.deliver(call.due.shard, call.due.seq);
-                // A call never panics; if one did, its slot is free, and its callback waits for the next start.
-                let went = AssertUnwindSafe(delivering).catch_unwind().await;
-                (call, went.unwrap_or(Went::Badly))
-            });
+            let Due { shard, seq, .. } = call.due;
+            let delivering = async move { courier.deliver(shard, seq).await };
+            self.calls.spawn(ended(call, delivering));
         }
     }
 
@@ -193,5 +190,34 @@ impl Outbox {
         let rested =
             self.schedule.next_wake().map(|at| at.saturating_duration_since(Instant::now()));
         due.into_iter().chain(rested).min().unwrap_or(LONGEST).min(LONGEST)
+    }
+}
+
+/// How a call went. It should never panic; if it does, its slot is free again, and its callback waits for the next start.
+async fn ended(call: Call, delivering: impl Future<Output = Went>) -> (Call, Went) {
+    let went = AssertUnwindSafe(delivering).catch_unwind().await;
+    (call, went.unwrap_or(Went::Badly))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_call_that_panics_gives_its_slot_back() {
+        let mut schedule = Schedule::new(1, 1);
+        for seq in 0..100 {
+            schedule.add((seq, seq), Due { shard: 0, at: 1, seq });
+        }
+        let mut calls = JoinSet::new();
+        for _ in 0..100 {
+            let call = schedule.next_call().expect("a slot is free");
+            assert_eq!(schedule.next_call(), None);
+            calls.spawn(ended(call, async { panic!("on purpose") }));
+            let (call, went) = calls.join_next().await.unwrap().expect("it says how it went");
+            assert_eq!(went, Went::Badly);
+            schedule.done(call, went, Instant::now());
+        }
+        assert_eq!(schedule.next_call(), None, "all were called once");
     }
 }

@@ -48,7 +48,7 @@ async fn a_body_that_cannot_be_read_says_why_and_where() {
             ADMIN,
             "admin/tasks/cleanup",
             "{\"limit\":-1}",
-            "invalid value: integer, expected u32 at line 1 column 11",
+            "invalid value: integer, expected u64 at line 1 column 11",
             Some("limit"),
         ),
     ];

@@ -1,7 +1,7 @@
 //! Rates and quotas.
 
 use codeq_server::config::RateLimit;
-use serde_json::json;
+use serde_json::{Value, json};
 
 use crate::harness::{ADMIN, Harness, LATER, PRODUCER, PRODUCER_B, WORKER};
 use crate::shape::assert_shape;
@@ -113,4 +113,28 @@ async fn a_tenant_holds_so_many_bytes_and_no_more() {
     let refused = h.post(PRODUCER, "tasks", of(600)).await.expect(429);
     assert_eq!(refused.json()["code"], "quota_exceeded");
     h.post(PRODUCER, "tasks", of(10)).await.expect(202);
+}
+
+#[tokio::test]
+async fn a_replay_gets_past_no_limit() {
+    let h = Harness::with(|config| config.tenant_limits.max_pending_tasks = Some(3)).await;
+    let mut dead = Vec::new();
+    for _ in 0..4 {
+        dead.push(h.dead("c", "x").await);
+    }
+    let waiting = h.task("w").await;
+    let replay = async |body: Value| h.post(ADMIN, "admin/dlq/c/replay", body).await;
+    let some = replay(json!({})).await.expect(200).json();
+    assert_eq!((&some["replayed"], &some["remaining"]), (&json!(2), &json!(2)));
+    let rest = json!({"cursor": some["nextCursor"]});
+    let full = replay(rest.clone()).await.expect(429).json();
+    assert_eq!(full["code"], "quota_exceeded");
+    let one = format!("tasks/{}/replay", dead[3]);
+    assert_eq!(h.act(ADMIN, &one).await.expect(429).json()["code"], "quota_exceeded");
+    h.act(ADMIN, &format!("tasks/{waiting}/replay")).await.expect(409);
+    let dry = replay(json!({"dryRun": true})).await.expect(200).json();
+    assert_eq!(dry["matched"], 2, "it may ask");
+    h.post(PRODUCER, &format!("tasks/{waiting}/cancel"), json!({})).await.expect(200);
+    let more = replay(rest).await.expect(200).json();
+    assert_eq!((&more["replayed"], &more["remaining"]), (&json!(1), &json!(1)));
 }

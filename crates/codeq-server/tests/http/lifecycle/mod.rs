@@ -1,5 +1,6 @@
 //! Tasks from their beginning to their end, and what steers them on the way.
 
+mod bulk;
 mod cancel;
 mod dead_letters;
 mod lists;

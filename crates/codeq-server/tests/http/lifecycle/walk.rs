@@ -35,7 +35,7 @@ async fn from_enqueue_to_cleanup() {
     assert_eq!((replayed.get("attempts"), &replayed["status"]), (None, &json!("PENDING")));
     h.get(PRODUCER, &path("/result")).await.refused(404, "result not found");
     assert_eq!(h.get(ADMIN, "admin/dlq/c").await.json(), json!({"items": []}));
-    h.act(ADMIN, &path("/replay")).await.refused(409, "task is not dead-lettered");
+    h.act(ADMIN, &path("/replay")).await.expect(409);
 
     assert_eq!(h.claim(WORKER, "c").await["fence"], 3);
     let done = json!({"status": "COMPLETED", "result": {"ok": 1}});

@@ -9,7 +9,9 @@ use tokio::net::TcpStream;
 
 /// A connection.
 pub struct Client {
+    addr: SocketAddr,
     stream: TcpStream,
+    gone: bool,
     head: String,
     request: Vec<u8>,
     buffer: Vec<u8>,
@@ -26,10 +28,30 @@ pub struct Answer<'a> {
 impl Client {
     /// Connects.
     pub async fn connect(addr: SocketAddr, token: &str) -> anyhow::Result<Client> {
+        Client::with(addr, format!("host: {addr}\r\nauthorization: Bearer {token}\r\n")).await
+    }
+
+    async fn with(addr: SocketAddr, head: String) -> anyhow::Result<Client> {
         let stream = TcpStream::connect(addr).await.context("cannot connect")?;
         stream.set_nodelay(true)?;
-        let head = format!("host: {addr}\r\nauthorization: Bearer {token}\r\n");
-        Ok(Client { stream, head, request: Vec::new(), buffer: Vec::new() })
+        Ok(Client { addr, stream, gone: false, head, request: Vec::new(), buffer: Vec::new() })
+    }
+
+    /// Connects to the same server once more.
+    pub async fn again(&self) -> anyhow::Result<Client> {
+        Client::with(self.addr, self.head.clone()).await
+    }
+
+    /// Leaves without waiting for an answer; the connection is gone when the client is dropped. With a reset, because
+    /// thousands of connections that are closed in an orderly way would keep their ports for a minute.
+    pub fn hang_up(&mut self) -> anyhow::Result<()> {
+        self.gone = true;
+        Ok(self.stream.set_zero_linger()?)
+    }
+
+    /// Whether it has hung up.
+    pub fn is_gone(&self) -> bool {
+        self.gone
     }
 
     /// Posts a JSON body and waits for the answer.
@@ -50,9 +72,14 @@ impl Client {
 
     /// Gets a path and waits for the answer.
     pub async fn get(&mut self, path: &str) -> anyhow::Result<Answer<'_>> {
-        let head = format!("GET {path} HTTP/1.1\r\n{}\r\n", self.head);
-        self.stream.write_all(head.as_bytes()).await.context("cannot send")?;
+        self.ask(path).await?;
         self.answer().await
+    }
+
+    /// Gets a path; the answer is to be asked for later.
+    pub async fn ask(&mut self, path: &str) -> anyhow::Result<()> {
+        let head = format!("GET {path} HTTP/1.1\r\n{}\r\n", self.head);
+        self.stream.write_all(head.as_bytes()).await.context("cannot send")
     }
 
     /// Waits for the answer to what was sent.

@@ -6,6 +6,7 @@ mod enqueue;
 mod list;
 mod polls;
 mod target;
+mod waits;
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -55,6 +56,9 @@ pub struct Args {
     /// Claims that wait
     #[arg(long, default_value_t = 10_000)]
     polls: usize,
+    /// Reads of results and waits for them
+    #[arg(long, default_value_t = 200_000)]
+    waits: usize,
     /// Tasks in the store for lists
     #[arg(long, default_value_t = 5_000_000)]
     tasks: usize,
@@ -82,6 +86,8 @@ pub enum What {
     Polls,
     /// pages of lists and searches of a full store
     List,
+    /// reads of results and waits by clients that hang up, between full cycles
+    Waits,
 }
 
 /// What was measured.
@@ -134,6 +140,7 @@ fn measure(args: &Args, what: What, runtime: &tokio::runtime::Runtime) -> anyhow
             What::Cycle => Ok(vec![cycle::run(&load).await?]),
             What::Polls => Ok(vec![polls::run(&load).await?]),
             What::List => list::run(&load).await,
+            What::Waits => waits::run(&load).await,
         }
     })
 }

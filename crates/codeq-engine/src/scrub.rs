@@ -1,0 +1,93 @@
+//! Verifying the stores while the engine runs, slowly: damage among rows that nobody reads is found while there is
+//! still a good backup, and not when they are needed.
+
+use std::sync::Arc;
+use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
+use std::thread::{Builder, JoinHandle};
+use std::time::{Duration, Instant};
+
+use codeq_store::ScrubPlace;
+use parking_lot::RwLock;
+
+use crate::error::EngineError;
+use crate::options::{Options, SCRUB_BYTES_PER_SECOND};
+use crate::pipeline::Pipeline;
+use crate::shard::ShardData;
+
+/// Bytes of a step: it takes two or three milliseconds of a core.
+const STEP_BYTES: u64 = 256 << 10;
+
+/// The thread that verifies the stores.
+pub(crate) struct Scrub {
+    /// Says stop by being gone.
+    stop: Sender<()>,
+    thread: JoinHandle<()>,
+}
+
+impl Scrub {
+    /// Starts the thread. It begins at once, or after the usual time if the stores have just been `verified`.
+    pub(crate) fn start(
+        shards: Vec<Arc<RwLock<ShardData>>>,
+        pipeline: Arc<Pipeline>,
+        options: &Options,
+        verified: bool,
+    ) -> std::io::Result<Scrub> {
+        let (stop, stopped) = mpsc::channel();
+        let (every, observer) = (options.scrub_every, options.observer.clone());
+        let thread = Builder::new().name("codeq-scrub".into()).spawn(move || {
+            let mut wait = if verified { every } else { Duration::ZERO };
+            while pause(&stopped, wait) {
+                match pass(&shards, &pipeline, &stopped) {
+                    Ok(Some((bytes, took))) => {
+                        if let Some(observer) = &observer.0 {
+                            observer.scrubbed(bytes, took);
+                        }
+                    }
+                    Ok(None) => return,
+                    // As any other read of a damaged row does.
+                    Err(error) => return pipeline.fail(&error),
+                }
+                wait = every;
+            }
+        })?;
+        Ok(Scrub { stop, thread })
+    }
+
+    /// Ends the thread.
+    pub(crate) fn stop(self) {
+        drop(self.stop);
+        // It may have panicked, which is no reason not to stop the others.
+        let _ = self.thread.join();
+    }
+}
+
+/// Waits; false if the engine stops.
+fn pause(stopped: &Receiver<()>, wait: Duration) -> bool {
+    matches!(stopped.recv_timeout(wait), Err(RecvTimeoutError::Timeout))
+}
+
+/// Verifies every row once. Says how many bytes that were and how long it took; nothing if the engine stops.
+fn pass(
+    shards: &[Arc<RwLock<ShardData>>],
+    pipeline: &Pipeline,
+    stopped: &Receiver<()>,
+) -> Result<Option<(u64, Duration)>, EngineError> {
+    let start = Instant::now();
+    let mut bytes = 0;
+    for data in shards {
+        let mut next = Some(ScrubPlace::default());
+        while let Some(place) = next {
+            let job = data.read().store.scrub(place);
+            let seen = job.run(STEP_BYTES);
+            let seen = seen.map_err(|error| EngineError::Failed(error.to_string().into()))?;
+            pipeline.scrubbed.fetch_add(seen.bytes, std::sync::atomic::Ordering::Relaxed);
+            bytes += seen.bytes;
+            next = seen.next;
+            let due = Duration::from_millis(bytes.saturating_mul(1_000) / SCRUB_BYTES_PER_SECOND);
+            if !pause(stopped, due.saturating_sub(start.elapsed())) || pipeline.has_failed() {
+                return Ok(None);
+            }
+        }
+    }
+    Ok(Some((bytes, start.elapsed())))
+}

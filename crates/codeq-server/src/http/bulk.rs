@@ -1,0 +1,91 @@
+//! What purge, replay and cleanup have in common: the filter, the dry run, and how far one call goes.
+
+use codeq_core::command::{BulkFilter, Millis};
+use codeq_core::limits::{BULK_MAX, ERROR_BYTES_MAX, WORKER_BYTES_MAX};
+use serde::{Deserialize, Serialize};
+
+use crate::service::ServiceError;
+use crate::service::bulk::{BulkOptions, BulkOutcome};
+use crate::service::filter::moment;
+
+/// The body of a purge or a cleanup.
+#[derive(Deserialize, Default)]
+#[serde(rename_all = "camelCase")]
+pub struct BulkRequest {
+    pub limit: Option<u64>,
+    pub cursor: Option<String>,
+    pub error_contains: Option<String>,
+    pub before: Option<String>,
+    pub after: Option<String>,
+    pub worker: Option<String>,
+    pub dry_run: Option<bool>,
+}
+
+/// What a dry run adds to an answer.
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct DryRun {
+    dry_run: bool,
+    matched: u64,
+}
+
+impl DryRun {
+    /// What to add to the answer about this outcome, if anything.
+    pub fn of(outcome: &BulkOutcome) -> Option<DryRun> {
+        outcome.matched.map(|matched| DryRun { dry_run: true, matched })
+    }
+}
+
+impl BulkRequest {
+    /// The options, if they make sense. An empty text is refused and not taken for none: it is more likely a
+    /// variable that was not set than the wish to touch everything.
+    pub fn options(self) -> Result<BulkOptions, ServiceError> {
+        let filter = BulkFilter {
+            error_contains: part(self.error_contains, "errorContains", ERROR_BYTES_MAX)?,
+            before: date(self.before.as_deref()).map_err(|()| {
+                let text = "invalid 'before' (use RFC3339)";
+                ServiceError::invalid("invalid_before", text).field("before")
+            })?,
+            after: date(self.after.as_deref()).map_err(|()| {
+                let text = "invalid 'after' (use RFC3339)";
+                ServiceError::invalid("invalid_filter", text).field("after")
+            })?,
+            worker: part(self.worker, "worker", WORKER_BYTES_MAX)?,
+        };
+        check_dates(filter.after, filter.before)?;
+        let limit = self.limit.filter(|limit| *limit > 0);
+        let limit = limit.map(|limit| limit.min(BULK_MAX.into()) as u32);
+        let dry_run = self.dry_run.unwrap_or(false);
+        Ok(BulkOptions { filter, limit, cursor: self.cursor, dry_run })
+    }
+}
+
+fn date(text: Option<&str>) -> Result<Option<Millis>, ()> {
+    text.map(|text| moment(text).ok_or(())).transpose()
+}
+
+fn part(
+    text: Option<String>,
+    field: &'static str,
+    max: usize,
+) -> Result<Option<std::sync::Arc<str>>, ServiceError> {
+    match text {
+        None => Ok(None),
+        Some(text) if (1..=max).contains(&text.len()) => Ok(Some(text.into())),
+        Some(_) => {
+            let text = format!("invalid '{field}' (1 to {max} bytes; leave it out to match any)");
+            Err(ServiceError::invalid("invalid_filter", text).field(field))
+        }
+    }
+}
+
+fn check_dates(after: Option<Millis>, before: Option<Millis>) -> Result<(), ServiceError> {
+    match (after, before) {
+        (Some(after), Some(before)) if after >= before => {
+            let text =
+                "invalid filter: 'after' must be earlier than 'before', or nothing can match";
+            Err(ServiceError::invalid("invalid_filter", text).field("after"))
+        }
+        _ => Ok(()),
+    }
+}

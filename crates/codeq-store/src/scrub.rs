@@ -1,0 +1,63 @@
+//! Looking for damage among rows that nobody reads, step by step.
+//!
+//! Each step looks at the newest checkpoint and lets go of it, so that the file does not grow meanwhile. A row that
+//! is there from the first step to the last is read once, with every page that leads to it; what a checkpoint writes
+//! in between is not.
+
+use std::sync::Arc;
+
+use codeq_core::kv::{Direction, Key, KvError, Table};
+
+use crate::error::StoreError;
+use crate::file::View;
+
+/// The first row that a scrub has not looked at.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ScrubPlace(Table, Key);
+
+impl Default for ScrubPlace {
+    fn default() -> ScrubPlace {
+        let [first, ..] = Table::ALL;
+        ScrubPlace(first, 0)
+    }
+}
+
+/// What a step has seen.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Scrubbed {
+    /// Bytes of the rows.
+    pub bytes: u64,
+    /// Where to go on; none at the end.
+    pub next: Option<ScrubPlace>,
+}
+
+/// A step: see [`crate::Store::scrub`].
+pub struct ScrubJob {
+    pub(crate) view: Arc<View>,
+    pub(crate) place: ScrubPlace,
+}
+
+impl ScrubJob {
+    /// Verifies rows of about so many bytes. An error names the file, and the block if it is one.
+    pub fn run(self, bytes: u64) -> Result<Scrubbed, KvError> {
+        let path = &self.view.file().path;
+        let damaged = |error| match error {
+            KvError::Read(_) => error,
+            KvError::Corrupt { .. } => KvError::Read(StoreError::corrupt(path, error).to_string()),
+        };
+        let ScrubPlace(first, mut from) = self.place;
+        let mut seen = 0;
+        for table in Table::ALL.into_iter().filter(|table| *table >= first) {
+            let mut rows = self.view.range(table, from, Key::MAX)?;
+            while let Some(row) = rows.step(Direction::Forward)? {
+                if seen >= bytes {
+                    return Ok(Scrubbed { bytes: seen, next: Some(ScrubPlace(table, row.key)) });
+                }
+                row.verify().map_err(damaged)?;
+                seen += crate::row::live_bytes(row.stored());
+            }
+            from = 0;
+        }
+        Ok(Scrubbed { bytes: seen, next: None })
+    }
+}

@@ -1,0 +1,136 @@
+//! Reads of results and waits for them, most of them by clients that hang up: what they leave behind in the server, and
+//! whether full cycles are as fast after them as before.
+
+use std::cell::Cell;
+use std::rc::Rc;
+use std::time::{Duration, Instant};
+
+use super::client::{Client, task_ids};
+use super::{Load, Row, cycle, histogram};
+
+/// Clients at once.
+const CLIENTS: usize = 64;
+/// Tasks that are asked for, finished and unfinished.
+const TASKS: usize = 100;
+/// Waits of a client before one that it wakes itself, by cancelling its task.
+const CANCEL_EVERY: usize = 50;
+const BATCH: &str = "/v1/codeq/tasks/batch";
+const GAUGE: &str = "codeq_result_waiters ";
+
+/// The tasks that results are asked for.
+struct Asked {
+    finished: Vec<String>,
+    unfinished: Vec<String>,
+    /// One more of the unfinished kind.
+    body: String,
+}
+
+pub async fn run(load: &Load<'_>) -> anyhow::Result<Vec<Row>> {
+    let before = Row { what: "cycles before", ..cycle::run(load).await? };
+    let mut client = Client::connect(load.target.addr, load.token).await?;
+    let asked = Rc::new(Asked {
+        finished: finished(load, &mut client).await?,
+        unfinished: made(&mut client, &load.tasks("bench-waits-open", TASKS)).await?,
+        body: load.tasks("bench-waits-open", 1),
+    });
+    let left = Rc::new(Cell::new(load.args.waits));
+    let tasks = tokio::task::LocalSet::new();
+    let mut running = Vec::new();
+    let (start, cpu) = (Instant::now(), load.target.cpu());
+    for _ in 0..CLIENTS {
+        let (addr, token) = (load.target.addr, load.token.to_owned());
+        let (asked, left) = (Rc::clone(&asked), Rc::clone(&left));
+        running.push(tasks.spawn_local(async move {
+            let mut latencies = histogram()?;
+            let mut client = Client::connect(addr, &token).await?;
+            while let Some(number) = left.get().checked_sub(1) {
+                left.set(number);
+                let sent = Instant::now();
+                client = ask(client, &asked, number).await?;
+                if client.is_gone() {
+                    client = Client::connect(addr, &token).await?;
+                }
+                latencies.record(sent.elapsed().as_micros() as u64)?;
+            }
+            anyhow::Ok(latencies)
+        }));
+    }
+    let mut latencies = histogram()?;
+    tasks
+        .run_until(async {
+            for task in running {
+                latencies.add(task.await??)?;
+            }
+            anyhow::Ok(())
+        })
+        .await?;
+    let mut waits = load.row("waits", latencies.len(), start.elapsed(), &latencies, cpu);
+    nobody_waits(&mut client).await?;
+    waits.note = format!("reads and waits of {CLIENTS} clients, half of which hang up; {GAUGE}0");
+    let mut after = Row { what: "cycles after", ..cycle::run(load).await? };
+    let percent = after.per_second / before.per_second.max(1.0) * 100.0;
+    after.note = format!("{percent:.1} % of those before");
+    Ok(vec![before, waits, after])
+}
+
+/// One of the ways to ask for a result. A client that hangs up leaves a connection that is gone.
+async fn ask(mut client: Client, asked: &Asked, number: usize) -> anyhow::Result<Client> {
+    let path = |ids: &[String], wait: &str| {
+        let id = ids.get(number / 4 % ids.len().max(1)).map_or("", String::as_str);
+        format!("/v1/codeq/tasks/{id}/result{wait}")
+    };
+    match number % 4 {
+        0 => drop(client.get(&path(&asked.finished, "?waitSeconds=60")).await?.expect(200)?),
+        1 if number % CANCEL_EVERY == 1 => {
+            // Answered by the end of its task.
+            let id = made(&mut client, &asked.body).await?.pop().unwrap_or_default();
+            let mut waiting = client.again().await?;
+            waiting.ask(&format!("/v1/codeq/tasks/{id}/result?waitSeconds=60")).await?;
+            client.post(&format!("/v1/codeq/tasks/{id}/cancel"), b"{}").await?.expect(200)?;
+            waiting.answer().await?.expect(200)?;
+        }
+        1 => drop(client.get(&path(&asked.unfinished, "")).await?.expect(404)?),
+        2 => {
+            client.ask(&path(&asked.finished, "?waitSeconds=60")).await?;
+            client.hang_up()?;
+        }
+        _ => {
+            client.ask(&path(&asked.unfinished, "?waitSeconds=60")).await?;
+            if number % 8 == 3 {
+                // Long enough for most to be in the middle of their wait.
+                tokio::time::sleep(Duration::from_millis(2)).await;
+            }
+            client.hang_up()?;
+        }
+    }
+    Ok(client)
+}
+
+async fn made(client: &mut Client, body: &str) -> anyhow::Result<Vec<String>> {
+    Ok(task_ids(client.post(BATCH, body.as_bytes()).await?.expect(200)?))
+}
+
+/// Tasks that are made and cancelled.
+async fn finished(load: &Load<'_>, client: &mut Client) -> anyhow::Result<Vec<String>> {
+    let ids = made(client, &load.tasks("bench-waits-done", TASKS)).await?;
+    for id in &ids {
+        client.post(&format!("/v1/codeq/tasks/{id}/cancel"), b"{}").await?.expect(200)?;
+    }
+    Ok(ids)
+}
+
+/// Asks the server until it says that nobody waits for a result.
+async fn nobody_waits(client: &mut Client) -> anyhow::Result<()> {
+    let deadline = Instant::now() + Duration::from_secs(20);
+    loop {
+        let answer = client.get("/metrics").await?;
+        let text = String::from_utf8_lossy(answer.expect(200)?).into_owned();
+        let waiting = text.lines().find_map(|line| line.strip_prefix(GAUGE)).map(str::trim);
+        if waiting == Some("0") {
+            return Ok(());
+        }
+        let waiting = waiting.unwrap_or("nothing");
+        anyhow::ensure!(Instant::now() < deadline, "{GAUGE}is {waiting} though everybody left");
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+}
