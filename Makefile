@@ -32,8 +32,10 @@ COMPAT := $(VENV)/bin/python -B tests/compat/run.py --binary target/debug/codeq
 
 .PHONY: all test compat verify bench campaign attack advisories clean prepare
 
+# The binary for use, with its symbols in a file beside it: target/release/codeq and codeq.debug.
 all:
 	$(CARGO) build --release --locked --bin codeq
+	scripts/split-symbols target/release/codeq
 
 # Every test of the workspace: units, properties, conformance, simulator, crashes, command line, examples.
 test: prepare

@@ -22,6 +22,7 @@ pub mod limits;
 pub mod net;
 pub mod observe;
 pub mod push;
+pub mod reload;
 pub mod server;
 pub mod service;
 

@@ -54,13 +54,13 @@ pub(super) async fn open(
     });
     let Hello { token, worker_id } = hello.await?;
     let token = hello::Token { hello: &token, metadata: &metadata };
-    let mut caller = token.bearer(&app, &call, Worker::SERVICE, Role::Worker).await?;
+    let (mut caller, withdrawn) = token.bearer(&app, &call, Worker::SERVICE, Role::Worker).await?;
     let invalid = |_| Status::invalid_argument("worker_id is too long or not printable");
     caller.subject = identity(&caller, &worker_id).map_err(invalid)?;
     let worker_id = shown(&caller.subject).into_owned();
     let ack = HelloAck { worker_id, tenant_id: caller.tenant.to_string() };
     let protocol = Worker { app, caller: Arc::new(caller), last: Arc::default() };
-    Ok(Opened { protocol, events, ack: answer(Answer::HelloAck(ack)) })
+    Ok(Opened { protocol, events, ack: answer(Answer::HelloAck(ack)), withdrawn })
 }
 
 /// One worker at the other end of a stream.

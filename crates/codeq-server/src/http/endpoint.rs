@@ -39,6 +39,8 @@ struct Seen {
     request_id: String,
     method: String,
     path: &'static str,
+    /// The path as it came, where somebody watches.
+    shown: Option<String>,
     operation: &'static str,
     start: Instant,
     tenant: Option<Arc<str>>,
@@ -52,11 +54,12 @@ struct Seen {
 }
 
 impl Seen {
-    fn new(request: &Request, path: &'static str, operation: &'static str) -> Seen {
+    fn new(app: &App, request: &Request, path: &'static str, operation: &'static str) -> Seen {
         Seen {
             request_id: request_id(request.headers()),
             method: request.method().as_str().to_owned(),
             path,
+            shown: app.edge.shows_paths.then(|| request.uri().path().to_owned()),
             operation,
             start: Instant::now(),
             tenant: None,
@@ -72,7 +75,7 @@ impl Seen {
 
 /// Answers a request to a route.
 pub async fn run(app: Arc<App>, route: &'static Route, request: Request) -> Response {
-    let mut seen = Seen::new(&request, route.path, route.operation);
+    let mut seen = Seen::new(&app, &request, route.path, route.operation);
     let context = trace_context(request.headers());
     let span = trace::request_span(route.operation, &seen.method, context.as_ref());
     let serving = serve(&app, route, request, context, &mut seen).instrument(span.clone());
@@ -89,7 +92,7 @@ pub async fn run(app: Arc<App>, route: &'static Route, request: Request) -> Resp
 
 /// Answers a request that no route takes.
 pub async fn refuse(app: Arc<App>, request: Request, problem: Problem) -> Response {
-    let mut seen = Seen::new(&request, "", "none");
+    let mut seen = Seen::new(&app, &request, "", "none");
     finish(&app, &mut seen, Err(problem))
 }
 
@@ -219,7 +222,7 @@ fn not_let_in(app: &App, route: &Route, seen: &mut Seen, error: AuthError) -> Pr
                 target: "codeq::auth",
                 request_id = %seen.request_id,
                 method = %seen.method,
-                path = seen.path,
+                path = seen.shown.as_deref().unwrap_or(seen.path),
                 peer = seen.peer.map(tracing::field::display),
                 reason = refusal.reason.name(),
                 detail = refusal.detail,
@@ -290,7 +293,7 @@ fn log(seen: &Seen, status: StatusCode, took: Duration) {
         target: "codeq::http",
         request_id = %seen.request_id,
         method = %seen.method,
-        path = seen.path,
+        path = seen.shown.as_deref().unwrap_or(seen.path),
         operation = seen.operation,
         status = status.as_u16(),
         took_ms,

@@ -13,12 +13,13 @@ use axum::http::StatusCode;
 use axum::routing::{MethodFilter, MethodRouter, on};
 
 use crate::auth::Authenticator;
-use crate::config::Config;
+use crate::config::{Config, LogFormat};
 use crate::limits::RateLimiter;
 use crate::limits::budget::Budget;
 use crate::limits::memory::buffered_bytes;
 use crate::net::NetStats;
 use crate::observe::Metrics;
+use crate::reload::Reloader;
 use crate::service::Service;
 
 pub mod answer;
@@ -47,6 +48,7 @@ mod nack;
 mod parse_error;
 mod probes;
 mod queues;
+mod reload;
 mod submit;
 mod subscriptions;
 mod tasks;
@@ -75,6 +77,8 @@ pub struct App {
     pub times: Times,
     /// The edge's bounds.
     pub edge: Edge,
+    /// The configuration, to be read again.
+    pub reloader: Reloader,
 }
 
 /// Bounds of the edge.
@@ -90,6 +94,8 @@ pub struct Edge {
     pub body_timeout: Duration,
     /// `/metrics` answers everybody, not only loopback.
     pub metrics_public: bool,
+    /// Log lines have paths as they came, instead of those of their routes.
+    pub shows_paths: bool,
     /// A stream ends when its token does.
     pub end_streams_at_expiry: bool,
 }
@@ -103,6 +109,7 @@ impl Edge {
             message_max: config.message_max(),
             body_timeout: Duration::from_secs(config.http.body_timeout_seconds),
             metrics_public: config.metrics.public,
+            shows_paths: config.log_format == LogFormat::Short,
             end_streams_at_expiry: config.auth.end_streams_at_expiry,
         }
     }

@@ -5,6 +5,7 @@
 
 use std::sync::Arc;
 
+use arc_swap::ArcSwap;
 use codeq_core::command::Millis;
 use codeq_core::id::TaskId;
 use codeq_engine::Engine;
@@ -64,7 +65,9 @@ pub struct Service {
     pub(crate) backups: Backups,
     /// Whose turn it is to look at many rows.
     pub(crate) scans: scan::Scans,
-    pub(crate) defaults: Defaults,
+    pub(crate) defaults: ArcSwap<Defaults>,
+    /// Largest payload and largest result. Buffers are sized by it at the start, so a reload does not change it.
+    payload_max: usize,
     /// Turns true when the server begins to stop: whoever waits is answered.
     pub(crate) draining: watch::Receiver<bool>,
 }
@@ -75,8 +78,18 @@ pub(crate) struct Defaults {
     pub lease: Millis,
     pub batch_max: usize,
     pub claim_max: usize,
-    pub payload_max: usize,
     pub tenant: TenantLimits,
+}
+
+impl Defaults {
+    fn new(config: &Config) -> Defaults {
+        Defaults {
+            lease: seconds(config.default_lease_seconds),
+            batch_max: config.max_batch_size,
+            claim_max: config.max_claim_batch_size,
+            tenant: config.tenant_limits.clone(),
+        }
+    }
 }
 
 impl Service {
@@ -89,13 +102,6 @@ impl Service {
         config: &Config,
         draining: watch::Receiver<bool>,
     ) -> Service {
-        let defaults = Defaults {
-            lease: seconds(config.default_lease_seconds),
-            batch_max: config.max_batch_size,
-            claim_max: config.max_claim_batch_size,
-            payload_max: config.payload_max(),
-            tenant: config.tenant_limits.clone(),
-        };
         let destinations = Arc::new(Policy::new(&config.webhooks.allowed_networks));
         let secrets = Arc::new(Secrets::new(Arc::clone(&engine), &config.webhooks.secrets));
         let subscriptions = Arc::new(Subscriptions::new(Arc::clone(&destinations), bell));
@@ -108,9 +114,18 @@ impl Service {
             artifacts,
             backups: Backups::new(config),
             scans: scan::Scans::default(),
-            defaults,
+            defaults: ArcSwap::from_pointee(Defaults::new(config)),
+            payload_max: config.payload_max(),
             draining,
         }
+    }
+
+    /// Takes over what may change while the server runs.
+    pub(crate) fn reload(&self, config: &Config) {
+        self.defaults.store(Arc::new(Defaults::new(config)));
+        self.destinations.set(&config.webhooks.allowed_networks);
+        self.secrets.set(&config.webhooks.secrets);
+        self.backups.set_target(config.backup.target.clone());
     }
 
     /// Whether the server is about to stop.
@@ -127,13 +142,13 @@ impl Service {
 
     /// Largest payload and largest result.
     pub fn payload_max(&self) -> usize {
-        self.defaults.payload_max
+        self.payload_max
     }
 
     /// The length of a lease that a client asks for: none and zero mean the default.
     pub(crate) fn lease(&self, wanted: Option<i64>) -> Result<Millis, ServiceError> {
         match wanted {
-            None | Some(0) => Ok(self.defaults.lease),
+            None | Some(0) => Ok(self.defaults.load().lease),
             Some(n) if n > 0 => Ok(seconds(n.unsigned_abs())),
             Some(_) => Err(ServiceError::invalid("invalid_lease", "invalid lease (1 to 43200 s)")),
         }

@@ -22,5 +22,6 @@ mod leases;
 mod lifecycle;
 mod long_poll;
 mod memory;
+mod reload;
 mod restart;
 mod tenancy;

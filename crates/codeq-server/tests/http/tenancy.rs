@@ -99,7 +99,7 @@ fn promised(operation: &str) -> Access {
         | "listWebhookSecrets"
         | "rotateWebhookSecret"
         | "deleteWebhookSecrets" => Access::Admin,
-        "makeBackup" => Access::Operator,
+        "makeBackup" | "reloadConfig" => Access::Operator,
         "index" | "livez" | "readyz" | "healthz" | "metrics" | "openapi" | "docs" => Access::Open,
         other => panic!("say here who may call {other}"),
     }
@@ -150,7 +150,7 @@ fn reach(route: &Route) -> Reach {
         | "deleteWebhookSecrets" => Reach::Tenant,
         "streamEvents" => Reach::Stream,
         // Those of operators are refused to everybody else, see above.
-        "makeBackup" => Reach::Nothing,
+        "makeBackup" | "reloadConfig" => Reach::Nothing,
         "raftStatus" | "index" | "livez" | "readyz" | "healthz" | "metrics" | "openapi"
         | "docs" => Reach::Nothing,
         other => panic!("say here what {other} reaches"),
