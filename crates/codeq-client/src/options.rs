@@ -22,6 +22,7 @@ pub struct Options {
     pub(crate) enqueue_timeout: Duration,
     pub(crate) keep_alive: Duration,
     pub(crate) max_in_flight: usize,
+    pub(crate) max_payload_bytes: usize,
 }
 
 impl Options {
@@ -37,6 +38,7 @@ impl Options {
             enqueue_timeout: Duration::from_secs(30),
             keep_alive: Duration::from_secs(10),
             max_in_flight: 1_024,
+            max_payload_bytes: 1 << 20,
         }
     }
 
@@ -117,6 +119,15 @@ impl Options {
     #[must_use]
     pub fn max_in_flight(mut self, max: usize) -> Options {
         self.max_in_flight = max.clamp(1, 1 << 16);
+        self
+    }
+
+    /// Longest payload and longest result that are sent, up to 16 MiB. What is longer is refused on this side: a
+    /// message that is too long for the server would end the stream. Default 1 MiB, as the server's
+    /// `maxPayloadBytes`; set both to the same.
+    #[must_use]
+    pub fn max_payload_bytes(mut self, max: usize) -> Options {
+        self.max_payload_bytes = max.clamp(1, 16 << 20);
         self
     }
 }

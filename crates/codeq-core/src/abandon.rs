@@ -3,26 +3,30 @@
 use crate::command::Abandon;
 use crate::history::Event;
 use crate::kv::{Kv, KvError};
-use crate::lease::Retry;
+use crate::lease::{Holder, Retry};
 use crate::reply::{Rejection, Reply, Returned};
 use crate::step::{Cause, Step};
 
 impl<K: Kv> Step<'_, K> {
-    pub(crate) fn abandon(&mut self, command: &Abandon) -> Result<Reply, KvError> {
-        let was = match self.owned(&command.tenant, command.id, &command.worker)? {
-            Ok(row) => row,
+    pub(crate) fn abandon(
+        &mut self,
+        command: &Abandon,
+        holder: Holder<'_>,
+    ) -> Result<Reply, KvError> {
+        let (was, owner) = match self.owned(&command.tenant, command.id, holder)? {
+            Ok(owned) => owned,
             Err(rejection) => return Ok(Reply::Rejected(rejection)),
         };
         if command.fence.is_some_and(|fence| fence != was.fence) {
-            return Ok(Reply::Rejected(Rejection::NotOwner));
+            return Ok(Reply::Rejected(Rejection::LeaseLost));
         }
         let seq = command.id.seq();
         if command.penalty {
-            let cause = Cause::by(Event::Abandoned, &command.worker);
+            let cause = Cause::by(Event::Abandoned, &owner);
             let returned = self.fail_attempt(seq, &was, None, Retry::After(0), cause)?;
             return Ok(Reply::Returned(returned));
         }
-        let cause = Cause::by(Event::Released, &command.worker);
+        let cause = Cause::by(Event::Released, &owner);
         if was.cancel_requested {
             self.finish_cancelled(seq, was.clone(), &was, cause)?;
             return Ok(Reply::Returned(Returned::Cancelled));

@@ -12,6 +12,8 @@ use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 
 use crate::id::TaskId;
+use crate::idempotency::fingerprint_by_value;
+use crate::limits::ENQUEUE_PAYLOAD_BYTES_MAX;
 use crate::record::{Hidden, RecordKind};
 use crate::settings::{Settings, SettingsV1};
 use crate::topic::{Policy, PolicyV1};
@@ -70,6 +72,10 @@ pub enum Command {
     PutTopic(PutTopic),
     /// A bounded part of a cleanup, purge or replay.
     BulkPart(BulkPart),
+    /// What a worker does with its task, only if it still holds the lease that it names.
+    UnderLease(UnderLease),
+    /// Make tasks whose keys compare payloads as JSON values, or whose payloads are large.
+    EnqueueByValue(EnqueueByValue),
 }
 
 /// Makes one or more tasks of one tenant.
@@ -154,6 +160,15 @@ pub enum Outcome {
     Completed(Bytes),
     /// Failed for good.
     Failed(Arc<str>),
+    /// Done or failed, with both a result and an error.
+    Both {
+        /// Whether the task is done.
+        completed: bool,
+        /// A JSON object as text.
+        result: Bytes,
+        /// What went wrong.
+        error: Arc<str>,
+    },
 }
 
 /// A named output of a task that lies elsewhere.
@@ -425,4 +440,115 @@ pub struct DeleteRecord {
     pub name: Arc<str>,
     /// Only if it has this revision now; none means whichever.
     pub expected: Option<u64>,
+}
+
+/// A command of a worker that names the lease it acts under more exactly than by its worker alone.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct UnderLease {
+    /// Only under the claim with this number; none means whichever the worker has.
+    pub fence: Option<u64>,
+    /// The instance of the worker that acts. It counts if the lease was given to an instance; a lease that the
+    /// worker took without naming one is the worker's.
+    pub instance: Option<Arc<str>>,
+    /// What it does.
+    pub deed: Box<Deed>,
+}
+
+/// What a worker can do with a task that it holds.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub enum Deed {
+    /// Extend the lease.
+    Heartbeat(Heartbeat),
+    /// Finish the task.
+    Submit(Submit),
+    /// Give it back as failed.
+    Nack(Nack),
+    /// Give it back.
+    Abandon(Abandon),
+}
+
+impl Deed {
+    /// The task.
+    pub fn id(&self) -> TaskId {
+        match self {
+            Deed::Heartbeat(deed) => deed.id,
+            Deed::Submit(deed) => deed.id,
+            Deed::Nack(deed) => deed.id,
+            Deed::Abandon(deed) => deed.id,
+        }
+    }
+
+    /// Whose task.
+    pub fn tenant(&self) -> &Arc<str> {
+        match self {
+            Deed::Heartbeat(deed) => &deed.tenant,
+            Deed::Submit(deed) => &deed.tenant,
+            Deed::Nack(deed) => &deed.tenant,
+            Deed::Abandon(deed) => &deed.tenant,
+        }
+    }
+
+    /// The worker.
+    pub fn worker(&self) -> &Arc<str> {
+        match self {
+            Deed::Heartbeat(deed) => &deed.worker,
+            Deed::Submit(deed) => &deed.worker,
+            Deed::Nack(deed) => &deed.worker,
+            Deed::Abandon(deed) => &deed.worker,
+        }
+    }
+}
+
+impl From<Deed> for Command {
+    fn from(deed: Deed) -> Command {
+        match deed {
+            Deed::Heartbeat(deed) => Command::Heartbeat(deed),
+            Deed::Submit(deed) => Command::Submit(deed),
+            Deed::Nack(deed) => Command::Nack(deed),
+            Deed::Abandon(deed) => Command::Abandon(deed),
+        }
+    }
+}
+
+/// Makes tasks, by rules that [`Enqueue`] did not have when it was first logged: payloads may have up to
+/// [`PAYLOAD_BYTES_MAX`](crate::limits::PAYLOAD_BYTES_MAX) bytes, and keys compare them as JSON values.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct EnqueueByValue {
+    /// The tasks.
+    pub enqueue: Enqueue,
+    /// For each task with a key, what makes it the same work as another: see
+    /// [`fingerprint_by_value`](crate::idempotency::fingerprint_by_value). Zero for the others.
+    pub fingerprints: Vec<u128>,
+}
+
+impl Command {
+    /// The command as it is proposed now. What an older version proposed is applied as it was then; this is where
+    /// newer rules begin. Reads the payloads of tasks with a key, so the caller's thread should do it.
+    pub fn current(self) -> Command {
+        match self {
+            Command::Enqueue(enqueue) if enqueue.tasks.iter().any(needs_value) => {
+                let print = |task: &NewTask| match task.idempotency_key {
+                    Some(_) => fingerprint_by_value(&task.command, &task.payload),
+                    None => 0,
+                };
+                let fingerprints = enqueue.tasks.iter().map(print).collect();
+                Command::EnqueueByValue(EnqueueByValue { enqueue, fingerprints })
+            }
+            other => other,
+        }
+    }
+
+    /// The tasks to be made, if this makes any.
+    pub fn enqueue(&self) -> Option<&Enqueue> {
+        match self {
+            Command::Enqueue(enqueue) | Command::EnqueueByValue(EnqueueByValue { enqueue, .. }) => {
+                Some(enqueue)
+            }
+            _ => None,
+        }
+    }
+}
+
+fn needs_value(task: &NewTask) -> bool {
+    task.idempotency_key.is_some() || task.payload.len() > ENQUEUE_PAYLOAD_BYTES_MAX
 }

@@ -8,12 +8,13 @@ use bytes::Bytes;
 use crate::command::{Enqueue, Millis, NewTask};
 use crate::history::{Event, History};
 use crate::id::TaskId;
-use crate::idempotency::{Known, fingerprint, key_hash};
+use crate::idempotency::{Fingerprint, Known, key_hash};
 use crate::keys::{self, QueueId};
 use crate::kv::{Kv, KvError, Table};
 use crate::limits::{
-    ATTEMPTS_MAX, BATCH_MAX, DELAY_MS_MAX, IDEMPOTENCY_KEY_BYTES_MAX, PAYLOAD_BYTES_MAX,
-    PRIORITY_MAX, TRACE_PARENT_BYTES_MAX, TRACE_STATE_BYTES_MAX, WEBHOOK_BYTES_MAX,
+    ATTEMPTS_MAX, BATCH_MAX, DELAY_MS_MAX, ENQUEUE_PAYLOAD_BYTES_MAX, IDEMPOTENCY_KEY_BYTES_MAX,
+    PAYLOAD_BYTES_MAX, PRIORITY_MAX, TRACE_PARENT_BYTES_MAX, TRACE_STATE_BYTES_MAX,
+    WEBHOOK_BYTES_MAX,
 };
 use crate::names::{check_command, check_tenant};
 use crate::place::Place;
@@ -23,7 +24,12 @@ use crate::step::{Cause, Step};
 use crate::view::Task;
 
 impl<K: Kv> Step<'_, K> {
-    pub(crate) fn enqueue(&mut self, command: &Enqueue) -> Result<Reply, KvError> {
+    /// Makes tasks. `values` has their fingerprints by value; none means the rules of older logs.
+    pub(crate) fn enqueue(
+        &mut self,
+        command: &Enqueue,
+        values: Option<&[u128]>,
+    ) -> Result<Reply, KvError> {
         if command.tasks.is_empty() || command.tasks.len() > BATCH_MAX {
             return Ok(Reply::Rejected(Rejection::InvalidBatch { max: BATCH_MAX }));
         }
@@ -31,23 +37,29 @@ impl<K: Kv> Step<'_, K> {
             return Ok(Reply::Rejected(rejection));
         }
         if command.atomic
-            && let Some(rejection) = self.first_refused(command)?
+            && let Some(rejection) = self.first_refused(command, values)?
         {
             return Ok(Reply::Rejected(rejection));
         }
         let mut outcomes = Vec::with_capacity(command.tasks.len());
-        for task in &command.tasks {
-            outcomes.push(self.enqueue_one(command, task)?);
+        for (index, task) in command.tasks.iter().enumerate() {
+            let value = values.map(|values| values.get(index).copied().unwrap_or(0));
+            outcomes.push(self.enqueue_one(command, task, value)?);
         }
         Ok(Reply::Enqueued(outcomes))
     }
 
-    fn enqueue_one(&mut self, command: &Enqueue, task: &NewTask) -> Result<Enqueued, KvError> {
-        if let Err(rejection) = check(task, self.wall) {
+    fn enqueue_one(
+        &mut self,
+        command: &Enqueue,
+        task: &NewTask,
+        value: Option<u128>,
+    ) -> Result<Enqueued, KvError> {
+        if let Err(rejection) = check(task, self.wall, value.is_some()) {
             return Ok(Enqueued::Rejected(rejection));
         }
         if let Some(key) = &task.idempotency_key {
-            match self.known(&command.tenant, key, task)? {
+            match self.known(&command.tenant, key, task, print_of(task, value))? {
                 Known::No => {}
                 Known::Yes(task) => return Ok(Enqueued::Repeated(task)),
                 Known::OtherWork => return Ok(Enqueued::Rejected(Rejection::IdempotencyConflict)),
@@ -59,30 +71,35 @@ impl<K: Kv> Step<'_, K> {
         };
         let created = self.create(queue, task, None, command.seed)?;
         if let Some(key) = &task.idempotency_key {
-            let row = IdempotencyRow {
-                id: created.id,
-                created_at: self.wall,
-                fingerprint: fingerprint(&task.command, &task.payload),
-                gone: None,
+            let (fingerprint, by_value) = match print_of(task, value) {
+                Fingerprint::Bytes(print) => (print, false),
+                Fingerprint::Value(print) => (print, true),
             };
+            let (id, created_at) = (created.id, self.wall);
+            let row = IdempotencyRow { id, created_at, fingerprint, gone: None, by_value };
             self.kv.put(Table::Idempotency, key_hash(&command.tenant, key), row.encode());
         }
         Ok(Enqueued::Created(Box::new(created)))
     }
 
     /// What an atomic batch fails on, if anything, without changing anything.
-    fn first_refused(&self, command: &Enqueue) -> Result<Option<Rejection>, KvError> {
+    fn first_refused(
+        &self,
+        command: &Enqueue,
+        values: Option<&[u128]>,
+    ) -> Result<Option<Rejection>, KvError> {
         let tenant = self.state.tenants.get(&command.tenant);
         let mut new_queues = BTreeMap::new();
         let mut keys_here = BTreeMap::new();
         for (index, task) in command.tasks.iter().enumerate() {
             let refused = |reason| Some(Rejection::InBatch { index, reason: Box::new(reason) });
-            if let Err(rejection) = check(task, self.wall) {
+            let value = values.map(|values| values.get(index).copied().unwrap_or(0));
+            if let Err(rejection) = check(task, self.wall, value.is_some()) {
                 return Ok(refused(rejection));
             }
             if let Some(key) = &task.idempotency_key {
-                let print = fingerprint(&task.command, &task.payload);
-                let conflict = match self.known(&command.tenant, key, task)? {
+                let print = print_of(task, value);
+                let conflict = match self.known(&command.tenant, key, task, print)? {
                     Known::OtherWork => true,
                     Known::Yes(_) => false,
                     Known::No => *keys_here.entry(key).or_insert(print) != print,
@@ -163,11 +180,17 @@ impl<K: Kv> Step<'_, K> {
     }
 }
 
+/// What makes the task the same work as another: by value if the command says so.
+fn print_of(task: &NewTask, value: Option<u128>) -> Fingerprint {
+    value.map_or_else(|| Fingerprint::of_bytes(task), Fingerprint::Value)
+}
+
 /// Checks all that does not depend on the state.
-fn check(task: &NewTask, wall: Millis) -> Result<(), Rejection> {
+fn check(task: &NewTask, wall: Millis, by_value: bool) -> Result<(), Rejection> {
     check_command(&task.command)?;
-    if task.payload.is_empty() || task.payload.len() > PAYLOAD_BYTES_MAX {
-        return Err(Rejection::InvalidPayload { max: PAYLOAD_BYTES_MAX });
+    let max = if by_value { PAYLOAD_BYTES_MAX } else { ENQUEUE_PAYLOAD_BYTES_MAX };
+    if task.payload.is_empty() || task.payload.len() > max {
+        return Err(Rejection::InvalidPayload { max });
     }
     if let Some(url) = &task.webhook
         && (url.is_empty() || url.len() > WEBHOOK_BYTES_MAX || url.chars().any(char::is_control))

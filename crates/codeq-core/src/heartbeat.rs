@@ -2,14 +2,19 @@
 
 use crate::command::Heartbeat;
 use crate::kv::{Kv, KvError};
+use crate::lease::Holder;
 use crate::limits::{LEASE_MS_MAX, LEASE_MS_MIN};
 use crate::reply::{Rejection, Reply};
 use crate::step::Step;
 
 impl<K: Kv> Step<'_, K> {
-    pub(crate) fn heartbeat(&mut self, command: &Heartbeat) -> Result<Reply, KvError> {
-        let mut row = match self.owned(&command.tenant, command.id, &command.worker)? {
-            Ok(row) => row,
+    pub(crate) fn heartbeat(
+        &mut self,
+        command: &Heartbeat,
+        holder: Holder<'_>,
+    ) -> Result<Reply, KvError> {
+        let (mut row, _) = match self.owned(&command.tenant, command.id, holder)? {
+            Ok(owned) => owned,
             Err(rejection) => return Ok(Reply::Rejected(rejection)),
         };
         if !(LEASE_MS_MIN..=LEASE_MS_MAX).contains(&command.extend) {

@@ -4,6 +4,7 @@ use bytes::Bytes;
 use sha2::{Digest, Sha256};
 
 use crate::command::NewTask;
+use crate::json_value;
 use crate::keys::{self, TimerKind};
 use crate::kv::{Key, Kv, KvError, Table};
 use crate::limits::IDEMPOTENCY_MS_MIN;
@@ -12,6 +13,25 @@ use crate::place::Place;
 use crate::rows::{BodyRow, IdempotencyRow, TaskRow};
 use crate::step::Step;
 use crate::view::Task;
+
+/// What makes two enqueues the same work.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Fingerprint {
+    /// The same command and the same bytes, as [`Enqueue`](crate::command::Enqueue) has it.
+    Bytes(u128),
+    /// The same command and the same JSON value.
+    Value(u128),
+}
+
+impl Fingerprint {
+    pub(crate) fn of_bytes(task: &NewTask) -> Fingerprint {
+        Fingerprint::Bytes(fingerprint(&task.command, &task.payload))
+    }
+
+    fn of_value(task: &NewTask) -> Fingerprint {
+        Fingerprint::Value(fingerprint_by_value(&task.command, &task.payload))
+    }
+}
 
 /// Whether a key was used before.
 pub(crate) enum Known {
@@ -22,11 +42,27 @@ pub(crate) enum Known {
 
 impl<K: Kv> Step<'_, K> {
     /// Looks a key up. Lookup and insert happen in one command, so nothing can come between.
-    pub(crate) fn known(&self, tenant: &str, key: &str, task: &NewTask) -> Result<Known, KvError> {
+    pub(crate) fn known(
+        &self,
+        tenant: &str,
+        key: &str,
+        task: &NewTask,
+        print: Fingerprint,
+    ) -> Result<Known, KvError> {
         let Some(row) = IdempotencyRow::load(self.kv, key_hash(tenant, key))? else {
             return Ok(Known::No);
         };
-        if row.fingerprint != fingerprint(&task.command, &task.payload) {
+        let stored = match row.by_value {
+            true => Fingerprint::Value(row.fingerprint),
+            false => Fingerprint::Bytes(row.fingerprint),
+        };
+        // A key of an older version remembers bytes, and nothing else.
+        let sent = match (stored, print) {
+            (Fingerprint::Bytes(_), Fingerprint::Value(_)) => Fingerprint::of_bytes(task),
+            (Fingerprint::Value(_), Fingerprint::Bytes(_)) => Fingerprint::of_value(task),
+            _ => print,
+        };
+        if stored != sent {
             return Ok(Known::OtherWork);
         }
         let seq = row.id.seq();
@@ -94,8 +130,12 @@ pub(crate) fn key_hash(tenant: &str, key: &str) -> Key {
     hash([tenant.as_bytes(), key.as_bytes()])
 }
 
-/// What makes two enqueues the same work.
-pub(crate) fn fingerprint(command: &str, payload: &[u8]) -> u128 {
+/// The same for every payload of the same value, under the same command.
+pub fn fingerprint_by_value(command: &str, payload: &[u8]) -> u128 {
+    fingerprint(command, &json_value::canonical(payload))
+}
+
+fn fingerprint(command: &str, payload: &[u8]) -> u128 {
     hash([queue_name(command).as_bytes(), payload])
 }
 

@@ -2,14 +2,14 @@
 
 use std::sync::Arc;
 
-use crate::command::Millis;
+use crate::command::{Deed, Millis, UnderLease};
 use crate::history::Event;
 use crate::id::TaskId;
 use crate::kv::{Kv, KvError};
 use crate::limits::ERROR_BYTES_MAX;
 use crate::names::cut;
 use crate::place::Place;
-use crate::reply::{Rejection, Returned};
+use crate::reply::{Rejection, Reply, Returned};
 use crate::rows::TaskRow;
 use crate::step::{Cause, Step};
 
@@ -28,28 +28,77 @@ pub(crate) enum Retry {
     After(Millis),
 }
 
+/// Who acts on a task.
+#[derive(Debug, Clone, Copy)]
+pub struct Holder<'a> {
+    /// The worker.
+    pub worker: &'a str,
+    /// Its instance, if it names one.
+    pub instance: Option<&'a str>,
+    /// The claim that it acts under, if it names one.
+    pub fence: Option<u64>,
+}
+
+impl<'a> Holder<'a> {
+    /// A worker that names neither an instance nor a claim.
+    pub fn plain(worker: &'a str) -> Holder<'a> {
+        Holder { worker, instance: None, fence: None }
+    }
+
+    /// Who acts in a command that names more than the worker.
+    pub fn of(command: &'a UnderLease) -> Holder<'a> {
+        let (worker, instance) = (command.deed.worker(), command.instance.as_deref());
+        Holder { worker, instance, fence: command.fence }
+    }
+
+    /// Whether the owner of a lease is the one who acts.
+    pub fn is(&self, owner: &str) -> bool {
+        owner == self.worker || self.instance == Some(owner)
+    }
+
+    /// Whether the latest claim of the task is the one that is named, if one is.
+    pub fn is_current(&self, fence: u64) -> bool {
+        self.fence.is_none_or(|named| named == fence)
+    }
+}
+
 impl<K: Kv> Step<'_, K> {
-    /// The task, if it exists in the tenant, is in progress, and the worker owns its lease; checked in this
-    /// order. A lease that has ended is ended here, before anybody can act on it.
+    /// What a worker does under a lease that it names.
+    pub(crate) fn under_lease(&mut self, command: &UnderLease) -> Result<Reply, KvError> {
+        let holder = Holder::of(command);
+        match &*command.deed {
+            Deed::Heartbeat(deed) => self.heartbeat(deed, holder),
+            Deed::Submit(deed) => self.submit(deed, holder),
+            Deed::Nack(deed) => self.nack(deed, holder),
+            Deed::Abandon(deed) => self.abandon(deed, holder),
+        }
+    }
+
+    /// The task, if it exists in the tenant, no later claim than the named one was made of it, it is in progress,
+    /// and the holder owns its lease; checked in this order. A lease that has ended is ended here, before anybody
+    /// can act on it.
     pub(crate) fn owned(
         &mut self,
         tenant: &str,
         id: TaskId,
-        worker: &str,
-    ) -> Result<Result<TaskRow, Rejection>, KvError> {
+        holder: Holder<'_>,
+    ) -> Result<Result<(TaskRow, Arc<str>), Rejection>, KvError> {
         match self.find(tenant, id)? {
-            Some(row) => self.owned_row(id, row, worker),
+            Some(row) => self.owned_row(id, row, holder),
             None => Ok(Err(Rejection::NotFound)),
         }
     }
 
-    /// The same for a task that was found already.
+    /// The same for a task that was found already. With the task comes the owner of its lease.
     pub(crate) fn owned_row(
         &mut self,
         id: TaskId,
         row: TaskRow,
-        worker: &str,
-    ) -> Result<Result<TaskRow, Rejection>, KvError> {
+        holder: Holder<'_>,
+    ) -> Result<Result<(TaskRow, Arc<str>), Rejection>, KvError> {
+        if !holder.is_current(row.fence) {
+            return Ok(Err(Rejection::LeaseLost));
+        }
         let Some(lease) = row.lease.as_ref().filter(|_| row.place == Place::InProgress) else {
             return Ok(Err(Rejection::NotInProgress));
         };
@@ -57,10 +106,11 @@ impl<K: Kv> Step<'_, K> {
             self.expire(id.seq(), &row, self.now ^ id.salt())?;
             return Ok(Err(Rejection::NotInProgress));
         }
-        if *lease.worker != *worker {
+        if !holder.is(&lease.worker) {
             return Ok(Err(Rejection::NotOwner));
         }
-        Ok(Ok(row))
+        let owner = Arc::clone(&lease.worker);
+        Ok(Ok((row, owner)))
     }
 
     /// Ends a lease whose time is over.

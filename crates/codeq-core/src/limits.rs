@@ -16,10 +16,12 @@ pub const WEBHOOK_BYTES_MAX: usize = 2_048;
 pub const TRACE_PARENT_BYTES_MAX: usize = 128;
 /// Longest `tracestate` in bytes (the W3C minimum that must be carried is 512).
 pub const TRACE_STATE_BYTES_MAX: usize = 512;
-/// Largest payload in bytes.
-pub const PAYLOAD_BYTES_MAX: usize = 1 << 20;
-/// Largest result in bytes.
-pub const RESULT_BYTES_MAX: usize = 1 << 20;
+/// Largest payload in bytes. A server takes less, unless it is configured to.
+pub const PAYLOAD_BYTES_MAX: usize = 16 << 20;
+/// Largest payload of [`Enqueue`](crate::command::Enqueue), which has had this bound in logs since the first version.
+pub const ENQUEUE_PAYLOAD_BYTES_MAX: usize = 1 << 20;
+/// Largest result in bytes. A server takes less, unless it is configured to.
+pub const RESULT_BYTES_MAX: usize = 16 << 20;
 /// Longest error or reason that is kept; a longer one is cut at a character boundary.
 pub const ERROR_BYTES_MAX: usize = 4_096;
 /// Most artifacts of one result.

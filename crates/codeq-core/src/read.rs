@@ -11,6 +11,7 @@ use crate::history::History;
 use crate::id::TaskId;
 use crate::keys::{self, QueueId, TimerKind};
 use crate::kv::{Direction, Key, KvError, KvRead, Table};
+use crate::lease::Holder;
 use crate::limits::{
     CALLBACK_SCAN_MAX, LIST_BYTES_MAX, LIST_MAX, LIST_SLICE_MAX, QUEUES_SLICE_MAX,
 };
@@ -163,10 +164,12 @@ impl<K: KvRead + ?Sized> Reader<'_, K> {
     pub fn repeated(
         &self,
         command: &Submit,
+        holder: Holder<'_>,
         same: impl Fn(&Artifact, &Artifact) -> bool,
     ) -> Result<Option<ResultRecord>, KvError> {
         let found = self.find(&command.tenant, command.id)?;
-        let row = found.map(|(row, _)| row).filter(|row| submit::repeats(row, command, same));
+        let row = found.map(|(row, _)| row);
+        let row = row.filter(|row| submit::repeats(row, command, holder, same));
         Ok(row.and_then(|row| ResultRecord::from_row(command.id.seq(), &row)))
     }
 

@@ -217,6 +217,9 @@ pub enum Rejection {
     /// Somebody else has the lease.
     #[error("not-owner")]
     NotOwner,
+    /// The task has been claimed again since the claim that was named.
+    #[error("lease-lost")]
+    LeaseLost,
     /// FAILED needs an error.
     #[error("error required when status=FAILED")]
     ErrorRequired,
@@ -275,6 +278,7 @@ impl Rejection {
             Rejection::NotFound => "not_found",
             Rejection::NotInProgress => "not_in_progress",
             Rejection::NotOwner => "not_owner",
+            Rejection::LeaseLost => "lease_lost",
             Rejection::ErrorRequired => "error_required",
             Rejection::Finished => "finished",
             Rejection::Completed => "completed",

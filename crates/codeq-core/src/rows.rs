@@ -221,6 +221,9 @@ pub struct IdempotencyRow {
     pub fingerprint: u128,
     /// Once the task is gone: how it ended.
     pub gone: Option<Place>,
+    /// Whether the fingerprint is one of values, since version 2, or of bytes.
+    #[serde(skip)]
+    pub by_value: bool,
 }
 
 /// A result callback that is not delivered yet.
@@ -389,9 +392,32 @@ macro_rules! loaded_row {
 
 loaded_row!(TaskRow, Table::Task);
 loaded_row!(MetaRow, Table::Meta);
-plain_row!(IdempotencyRow, Table::Idempotency, 64);
+loaded_row!(IdempotencyRow, Table::Idempotency);
 plain_row!(OutboxRow, Table::Outbox, 64);
 plain_row!(RecordRow, Table::Record, 512);
+
+impl IdempotencyRow {
+    const BY_VALUE: u8 = 2;
+
+    /// Encodes the row.
+    pub fn encode(&self) -> Bytes {
+        encode_row(self, if self.by_value { Self::BY_VALUE } else { VERSION }, 64)
+    }
+
+    /// Decodes the row that lies at `key`.
+    pub fn decode(key: Key, bytes: &[u8]) -> Result<IdempotencyRow, KvError> {
+        let Some((&IdempotencyRow::BY_VALUE, body)) = bytes.split_first() else {
+            return decode_row(Table::Idempotency, key, bytes);
+        };
+        let row: Result<IdempotencyRow, _> = decode(body);
+        let row = row.map_err(|error| KvError::Corrupt {
+            table: Table::Idempotency,
+            key,
+            reason: error.to_string(),
+        })?;
+        Ok(IdempotencyRow { by_value: true, ..row })
+    }
+}
 
 impl QueueRow {
     const VERSION: u8 = 3;

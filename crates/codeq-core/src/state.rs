@@ -16,6 +16,7 @@ use crate::effect::Effect;
 use crate::held::{Held, Holdings};
 use crate::keys::{self, QueueId, TimerKind};
 use crate::kv::{Direction, Key, Kv, KvError, KvRead, Table};
+use crate::lease::Holder;
 use crate::moment::Moment;
 use crate::names::queue_name;
 use crate::place::Place;
@@ -157,12 +158,17 @@ impl State {
         let reply = match command {
             Command::ConfigureV1(settings) => step.configure(&settings.clone().into()),
             Command::Configure(settings) => step.configure(settings),
-            Command::Enqueue(command) => step.enqueue(command)?,
+            Command::Enqueue(command) => step.enqueue(command, None)?,
+            Command::EnqueueByValue(command) => {
+                step.enqueue(&command.enqueue, Some(&command.fingerprints))?
+            }
             Command::Claim(command) => step.claim(command)?,
-            Command::Heartbeat(command) => step.heartbeat(command)?,
-            Command::Submit(command) => step.submit(command)?,
-            Command::Nack(command) => step.nack(command)?,
-            Command::Abandon(command) => step.abandon(command)?,
+            Command::Heartbeat(command) => {
+                step.heartbeat(command, Holder::plain(&command.worker))?
+            }
+            Command::Submit(command) => step.submit(command, Holder::plain(&command.worker))?,
+            Command::Nack(command) => step.nack(command, Holder::plain(&command.worker))?,
+            Command::Abandon(command) => step.abandon(command, Holder::plain(&command.worker))?,
             Command::Cancel(command) => step.cancel(command)?,
             Command::Replay(command) => step.replay(command)?,
             Command::Purge(command) => step.purge(command)?,
@@ -177,6 +183,7 @@ impl State {
             Command::DeleteRecord(command) => step.delete_record(command)?,
             Command::BulkPartV1(command) => step.bulk_part(&command.clone().into())?,
             Command::BulkPart(command) => step.bulk_part(command)?,
+            Command::UnderLease(command) => step.under_lease(command)?,
         };
         let changed = step.changed;
         if changed {

@@ -8,7 +8,7 @@ use crate::command::{Artifact, Outcome, Submit};
 use crate::finish::Ending;
 use crate::history::Event;
 use crate::kv::{Kv, KvError};
-use crate::lease::shorten;
+use crate::lease::{Holder, shorten};
 use crate::limits::{ARTIFACT_FIELD_BYTES_MAX, ARTIFACTS_MAX, RESULT_BYTES_MAX};
 use crate::place::Place;
 use crate::reply::{Rejection, Reply};
@@ -17,18 +17,22 @@ use crate::step::{Cause, Step};
 use crate::view::ResultRecord;
 
 impl<K: Kv> Step<'_, K> {
-    pub(crate) fn submit(&mut self, command: &Submit) -> Result<Reply, KvError> {
+    pub(crate) fn submit(
+        &mut self,
+        command: &Submit,
+        holder: Holder<'_>,
+    ) -> Result<Reply, KvError> {
         let seq = command.id.seq();
         let Some(row) = self.find(&command.tenant, command.id)? else {
             return Ok(Reply::Rejected(Rejection::NotFound));
         };
-        if repeats(&row, command, |stored, sent| stored == sent)
+        if repeats(&row, command, holder, |stored, sent| stored == sent)
             && let Some(record) = ResultRecord::from_row(seq, &row)
         {
             return Ok(Reply::Submitted(Box::new(record)));
         }
-        let was = match self.owned_row(command.id, row, &command.worker)? {
-            Ok(row) => row,
+        let (was, owner) = match self.owned_row(command.id, row, holder)? {
+            Ok(owned) => owned,
             Err(rejection) => return Ok(Reply::Rejected(rejection)),
         };
         if let Err(rejection) = check(&command.outcome, &command.artifacts) {
@@ -36,15 +40,11 @@ impl<K: Kv> Step<'_, K> {
         }
         let mut row = was.clone();
         let place = place_of(&command.outcome);
-        let ending = ending_of(command);
+        let ending = Ending { worker: Some(Arc::clone(&owner)), ..ending_of(command) };
         if let Some(error) = &ending.error {
             row.error = Some(Arc::clone(error));
         }
-        let cause = Cause {
-            event: Event::Submitted,
-            who: Some(&command.worker),
-            why: ending.error.clone(),
-        };
+        let cause = Cause { event: Event::Submitted, who: Some(&owner), why: ending.error.clone() };
         let row = self.finish(seq, row, &was, place, ending, cause)?;
         Ok(match ResultRecord::from_row(seq, &row) {
             Some(record) => Reply::Submitted(Box::new(record)),
@@ -58,6 +58,7 @@ impl<K: Kv> Step<'_, K> {
 pub(crate) fn repeats(
     row: &TaskRow,
     command: &Submit,
+    holder: Holder<'_>,
     same: impl Fn(&Artifact, &Artifact) -> bool,
 ) -> bool {
     let Some(finish) = &row.finish else {
@@ -65,7 +66,8 @@ pub(crate) fn repeats(
     };
     let ending = ending_of(command);
     row.place == place_of(&command.outcome)
-        && finish.worker == ending.worker
+        && finish.worker.as_deref().is_some_and(|worker| holder.is(worker))
+        && holder.is_current(row.fence)
         && finish.result == ending.result
         && finish.error == ending.error
         && finish.artifacts.len() == ending.artifacts.len()
@@ -74,26 +76,33 @@ pub(crate) fn repeats(
 
 fn place_of(outcome: &Outcome) -> Place {
     match outcome {
-        Outcome::Completed(_) => Place::Completed,
-        Outcome::Failed(_) => Place::Failed,
+        Outcome::Completed(_) | Outcome::Both { completed: true, .. } => Place::Completed,
+        Outcome::Failed(_) | Outcome::Both { completed: false, .. } => Place::Failed,
     }
 }
 
+/// What the submit leaves behind, whoever sent it.
 fn ending_of(command: &Submit) -> Ending {
     let (result, error) = match &command.outcome {
         Outcome::Completed(result) if result.is_empty() => (Some(Bytes::from_static(b"{}")), None),
         Outcome::Completed(result) => (Some(result.clone()), None),
         Outcome::Failed(error) => (None, Some(shorten(Arc::clone(error)))),
+        Outcome::Both { result, error, .. } => {
+            (Some(result.clone()), Some(shorten(Arc::clone(error))))
+        }
     };
-    let worker = Some(Arc::clone(&command.worker));
-    Ending { worker, result, error, artifacts: command.artifacts.clone() }
+    Ending { worker: None, result, error, artifacts: command.artifacts.clone() }
 }
 
 /// Whether a result could be stored, whosever it is.
 pub fn check(outcome: &Outcome, artifacts: &[Artifact]) -> Result<(), Rejection> {
     match outcome {
-        Outcome::Failed(error) if error.is_empty() => return Err(Rejection::ErrorRequired),
-        Outcome::Completed(result) if result.len() > RESULT_BYTES_MAX => {
+        Outcome::Failed(error) | Outcome::Both { error, .. } if error.is_empty() => {
+            return Err(Rejection::ErrorRequired);
+        }
+        Outcome::Completed(result) | Outcome::Both { result, .. }
+            if result.len() > RESULT_BYTES_MAX =>
+        {
             return Err(Rejection::InvalidResult { max: RESULT_BYTES_MAX });
         }
         _ => {}

@@ -93,10 +93,12 @@ impl Options {
         codeq_log::Options { segment_bytes: self.segment_bytes }
     }
 
-    /// The largest command, in bytes: half of the largest frame, so that it never has to be refused by the
-    /// log once it is applied, whatever stands in the same group.
+    /// The largest command, in bytes: half of the largest frame, or all of it but 8 MiB, so that it never has to be
+    /// refused by the log once it is applied, whatever stands in the same group, which has at most
+    /// [`GROUP_BYTES_MAX`] besides.
     pub fn command_bytes_max(&self) -> usize {
-        (self.log().max_frame_bytes() / 2) as usize
+        let frame = self.log().max_frame_bytes();
+        (frame / 2).max(frame.saturating_sub(8 << 20)) as usize
     }
 
     /// The bytes up to which groups are put together: with short segments less than [`GROUP_BYTES_MAX`],

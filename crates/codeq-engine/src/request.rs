@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use codeq_core::command::{
-    Artifact, BulkWork, Claim, Command, Delivery, Enqueue, Millis, NewTask, Outcome, ReplayTarget,
-    Selector, Submit,
+    Artifact, BulkWork, Claim, Command, Deed, Delivery, Enqueue, EnqueueByValue, Millis, Nack,
+    NewTask, Outcome, ReplayTarget, Selector, Submit, UnderLease,
 };
 use codeq_core::reply::Reply;
 use parking_lot::Mutex;
@@ -147,6 +147,7 @@ impl Request {
 
     /// A command whose answer goes to `reply`; a claim that finds nothing waits for `wait`.
     pub fn with(command: Command, reply: ReplyTo, wait: Millis) -> Request {
+        let command = command.current();
         let bytes = bytes(&command);
         Request { command, reply, wait, bytes }
     }
@@ -162,11 +163,30 @@ impl Request {
     }
 }
 
+fn submit_bytes(submit: &Submit) -> usize {
+    let Submit { tenant, worker, outcome, artifacts, .. } = submit;
+    let outcome = match outcome {
+        Outcome::Completed(result) => result.len(),
+        Outcome::Failed(error) => error.len(),
+        Outcome::Both { result, error, .. } => result.len() + error.len(),
+    };
+    let artifact = |artifact: &Artifact| artifact.name.len() + artifact.url.len() + 16;
+    let artifacts = artifacts.iter().map(artifact).sum::<usize>();
+    tenant.len() + worker.len() + outcome + artifacts
+}
+
+fn nack_bytes(nack: &Nack) -> usize {
+    let reason = nack.reason.as_ref().map_or(0, |text| text.len());
+    nack.tenant.len() + nack.worker.len() + reason
+}
+
 fn bytes(command: &Command) -> usize {
     const BASE: usize = 256;
     let text = |text: &Option<Arc<str>>| text.as_ref().map_or(0, |text| text.len());
     BASE + match command {
-        Command::Enqueue(Enqueue { tenant, tasks, .. }) => {
+        Command::Enqueue(enqueue) | Command::EnqueueByValue(EnqueueByValue { enqueue, .. }) => {
+            let Enqueue { tenant, tasks, .. } = enqueue;
+            // With what a fingerprint takes, if there is one.
             let task = |task: &NewTask| {
                 let names = task.command.len() + text(&task.webhook);
                 let trace = text(&task.trace_parent) + text(&task.trace_state);
@@ -181,18 +201,19 @@ fn bytes(command: &Command) -> usize {
             };
             tenant.len() + worker.len() + names
         }
-        Command::Submit(Submit { tenant, worker, outcome, artifacts, .. }) => {
-            let outcome = match outcome {
-                Outcome::Completed(result) => result.len(),
-                Outcome::Failed(error) => error.len(),
-            };
-            let artifact = |artifact: &Artifact| artifact.name.len() + artifact.url.len() + 16;
-            let artifacts = artifacts.iter().map(artifact).sum::<usize>();
-            tenant.len() + worker.len() + outcome + artifacts
-        }
-        Command::Nack(nack) => nack.tenant.len() + nack.worker.len() + text(&nack.reason),
+        Command::Submit(submit) => submit_bytes(submit),
+        Command::Nack(nack) => nack_bytes(nack),
         Command::Heartbeat(heartbeat) => heartbeat.tenant.len() + heartbeat.worker.len(),
         Command::Abandon(abandon) => abandon.tenant.len() + abandon.worker.len(),
+        Command::UnderLease(UnderLease { instance, deed, .. }) => {
+            let deed = match &**deed {
+                Deed::Submit(submit) => submit_bytes(submit),
+                Deed::Nack(nack) => nack_bytes(nack),
+                Deed::Heartbeat(heartbeat) => heartbeat.tenant.len() + heartbeat.worker.len(),
+                Deed::Abandon(abandon) => abandon.tenant.len() + abandon.worker.len(),
+            };
+            text(instance) + deed
+        }
         Command::Cancel(cancel) => cancel.tenant.len() + cancel.by.len(),
         Command::Replay(replay) => {
             let target = match &replay.target {
@@ -230,12 +251,9 @@ fn bytes(command: &Command) -> usize {
             let filter = text(&part.filter.error_contains) + text(&part.filter.worker);
             part.tenant.len() + part.by.len() + text(&part.from.queue) + work + filter
         }
-        // The first three are only in logs of older versions: nobody proposes them any more.
-        Command::ConfigureV1(_)
-        | Command::PutTopicV1(_)
-        | Command::BulkPartV1(_)
-        | Command::Configure(_)
-        | Command::Sweep(_) => 0,
+        Command::PutTopicV1(put) => bytes(&Command::PutTopic(put.clone().into())),
+        Command::BulkPartV1(part) => bytes(&Command::BulkPart(part.clone().into())),
+        Command::ConfigureV1(_) | Command::Configure(_) | Command::Sweep(_) => 0,
     }
 }
 

@@ -4,7 +4,7 @@
 //! chose. An enqueue with an idempotency key goes to the shard of the key, so that lookup and insert are
 //! one step; any other goes anywhere. All records of a tenant lie in the shard that its name hashes to.
 
-use codeq_core::command::{Command, Enqueue, NewTask, ReplayTarget};
+use codeq_core::command::{Command, Enqueue, EnqueueByValue, NewTask, ReplayTarget};
 use codeq_core::id::fnv1a64;
 
 use crate::error::EngineError;
@@ -24,11 +24,14 @@ pub fn route(command: &Command, shards: u16) -> Result<Route, EngineError> {
         return Ok(Route::One(0));
     }
     Ok(match command {
-        Command::Enqueue(enqueue) => Route::One(enqueue_shard(enqueue, shards)?),
+        Command::Enqueue(enqueue) | Command::EnqueueByValue(EnqueueByValue { enqueue, .. }) => {
+            Route::One(enqueue_shard(enqueue, shards)?)
+        }
         Command::Heartbeat(command) => Route::One(command.id.shard(shards)),
         Command::Submit(command) => Route::One(command.id.shard(shards)),
         Command::Nack(command) => Route::One(command.id.shard(shards)),
         Command::Abandon(command) => Route::One(command.id.shard(shards)),
+        Command::UnderLease(command) => Route::One(command.deed.id().shard(shards)),
         Command::Cancel(command) => Route::One(command.id.shard(shards)),
         Command::Callback(command) => Route::One(command.id.shard(shards)),
         Command::PutRecord(command) => Route::One(record_shard(&command.tenant, shards)),

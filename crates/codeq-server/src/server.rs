@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use codeq_core::effect::Effect;
 use codeq_engine::{Engine, EngineError, Observer, OpenError, SharedObserver};
 use tokio::net::{TcpListener, TcpSocket};
-use tokio::sync::watch;
+use tokio::sync::{Semaphore, watch};
 use tokio::task::JoinHandle;
 
 use crate::artifacts::Artifacts;
@@ -27,7 +27,7 @@ use crate::observe::Metrics;
 use crate::push::bell::Bell;
 use crate::push::client::{self, Client};
 use crate::push::notify::{CLAIM_PATH, Notifier};
-use crate::push::outbox::{Announced, Courier, Outbox, per_host};
+use crate::push::outbox::{Announced, Courier, LARGE_AT_ONCE, Outbox, per_host};
 use crate::push::resolve::{DnsResolver, Resolve};
 use crate::service::Service;
 
@@ -389,6 +389,7 @@ fn courier(app: &App, client: Client, config: &Config) -> Courier {
         metrics: Arc::clone(&app.metrics),
         times: app.times.clone(),
         attempts_max: config.result_webhook_max_attempts,
+        large: Semaphore::new(LARGE_AT_ONCE),
     }
 }
 

@@ -148,7 +148,13 @@ pub fn error_digest(error: &str) -> Digest {
     digest(error.as_bytes()) | 1
 }
 
-/// Whether a digest is that of an error.
+/// The digest of a result with an error beside it.
+pub fn both_digest(completed: bool, result: &[u8], error: &str) -> Digest {
+    let both = mix(&[digest(result), digest(error.as_bytes())]);
+    if completed { both & !1 } else { both | 1 }
+}
+
+/// Whether a digest is that of a task that did not end well.
 pub fn is_failure(digest: Digest) -> bool {
     digest & 1 == 1
 }

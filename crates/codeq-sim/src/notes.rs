@@ -5,12 +5,13 @@ use codeq_core::command::{
 };
 use codeq_core::id::TaskId;
 use codeq_core::names::queue_name;
+use codeq_core::place::Status;
 use codeq_core::reply::{Enqueued, Reply, Returned};
 use codeq_core::view::{ResultRecord, Task};
 
 use crate::ledger::{
-    Answer, Back, Delivered, Digest, Made, NotBefore, Op, Queue, Ref, Seen, Wanted, digest,
-    error_digest, result_digest,
+    Answer, Back, Delivered, Digest, Made, NotBefore, Op, Queue, Ref, Seen, Wanted, both_digest,
+    digest, error_digest, result_digest,
 };
 
 /// What a command asks for.
@@ -44,6 +45,7 @@ pub fn op(command: &Command) -> Op {
                 })
                 .collect(),
         },
+        Command::EnqueueByValue(c) => op(&Command::Enqueue(c.enqueue.clone())),
         Command::Claim(c) => Op::Claim {
             tenant: c.tenant.to_string(),
             worker: c.worker.to_string(),
@@ -60,6 +62,7 @@ pub fn op(command: &Command) -> Op {
         }
         Command::Nack(c) => Op::Nack(task(&c.tenant, &c.worker, c.id)),
         Command::Abandon(c) => Op::Abandon(task(&c.tenant, &c.worker, c.id), c.penalty),
+        Command::UnderLease(c) => op(&Command::from((*c.deed).clone())),
         Command::Cancel(c) => Op::Cancel(task(&c.tenant, &c.by, c.id)),
         Command::Replay(c) => match &c.target {
             ReplayTarget::One(id) => Op::ReplayOne(task(&c.tenant, &c.by, *id)),
@@ -150,7 +153,10 @@ pub fn seen(task: &Task) -> Seen {
 /// The digest of a stored result.
 pub fn record_digest(record: &ResultRecord) -> Digest {
     match (&record.result, &record.error) {
-        (Some(result), _) => result_digest(result),
+        (Some(result), Some(error)) => {
+            both_digest(record.status == Status::Completed, result, error)
+        }
+        (Some(result), None) => result_digest(result),
         (None, Some(error)) => error_digest(error),
         (None, None) => 0,
     }
@@ -161,5 +167,6 @@ fn outcome_digest(outcome: &Ending) -> Digest {
         Ending::Completed(result) if result.is_empty() => result_digest(b"{}"),
         Ending::Completed(result) => result_digest(result),
         Ending::Failed(error) => error_digest(error),
+        Ending::Both { completed, result, error } => both_digest(*completed, result, error),
     }
 }

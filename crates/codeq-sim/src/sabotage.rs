@@ -9,7 +9,8 @@ use std::sync::Arc;
 
 use codeq_core::State;
 use codeq_core::command::{
-    Abandon, Claim, Cleanup, Command, Enqueue, Millis, Nack, Outcome, Selector, Submit,
+    Abandon, Claim, Cleanup, Command, Deed, Enqueue, EnqueueByValue, Millis, Nack, Outcome,
+    Selector, Submit, UnderLease,
 };
 use codeq_core::id::TaskId;
 use codeq_core::keys::{self, QueueId};
@@ -217,7 +218,10 @@ impl Saboteur {
                     *worker = lease.worker;
                 }
             }
-            (Sabotage::KeyOutsideStep, Command::Enqueue(enqueue)) => {
+            (
+                Sabotage::KeyOutsideStep,
+                Command::Enqueue(enqueue) | Command::EnqueueByValue(EnqueueByValue { enqueue, .. }),
+            ) => {
                 for task in &mut enqueue.tasks {
                     let Some(key) = &task.idempotency_key else { continue };
                     let scope = (Arc::clone(&enqueue.tenant), Arc::clone(key));
@@ -238,7 +242,10 @@ impl Saboteur {
                     return Ok(());
                 }
             }
-            (Sabotage::LateDeadLetter, Command::Enqueue(enqueue)) => {
+            (
+                Sabotage::LateDeadLetter,
+                Command::Enqueue(enqueue) | Command::EnqueueByValue(EnqueueByValue { enqueue, .. }),
+            ) => {
                 for task in &mut enqueue.tasks {
                     let queue = state.queue_id(&enqueue.tenant, &task.command);
                     let plain = queue
@@ -251,7 +258,10 @@ impl Saboteur {
                 }
             }
             // Only as the first of a turn: what the rows show is then what the claim will find.
-            (Sabotage::OrderBeforeCommit, Command::Enqueue(enqueue)) if first => {
+            (
+                Sabotage::OrderBeforeCommit,
+                Command::Enqueue(enqueue) | Command::EnqueueByValue(EnqueueByValue { enqueue, .. }),
+            ) if first => {
                 let (before, after) = push_back(state, store, enqueue)?;
                 out.extend(before);
                 out.push(request);
@@ -275,7 +285,10 @@ impl Saboteur {
                     claim.tenant = Arc::clone(other);
                 }
             }
-            (Sabotage::ForgottenCallback, Command::Enqueue(enqueue)) => {
+            (
+                Sabotage::ForgottenCallback,
+                Command::Enqueue(enqueue) | Command::EnqueueByValue(EnqueueByValue { enqueue, .. }),
+            ) => {
                 enqueue.tasks.iter_mut().for_each(|task| task.webhook = None);
             }
             (Sabotage::HeartbeatNotKept, Command::Heartbeat(beat)) => {
@@ -289,13 +302,19 @@ impl Saboteur {
                     return Ok(());
                 }
             }
-            (Sabotage::DelayInSeconds, Command::Enqueue(enqueue)) => {
+            (
+                Sabotage::DelayInSeconds,
+                Command::Enqueue(enqueue) | Command::EnqueueByValue(EnqueueByValue { enqueue, .. }),
+            ) => {
                 for task in &mut enqueue.tasks {
                     task.run_at = task.run_at.map(|date| date / 1_000 * 1_000);
                     task.delay = task.delay.map(|delay| delay / 1_000 * 1_000);
                 }
             }
-            (Sabotage::DateAsDelay, Command::Enqueue(enqueue)) => {
+            (
+                Sabotage::DateAsDelay,
+                Command::Enqueue(enqueue) | Command::EnqueueByValue(EnqueueByValue { enqueue, .. }),
+            ) => {
                 for task in &mut enqueue.tasks {
                     let wait = task.run_at.take().map(|date| date.saturating_sub(wall));
                     task.delay = wait.or(task.delay);
@@ -332,6 +351,12 @@ fn worker_of(command: &mut Command) -> Option<(TaskId, &mut Arc<str>)> {
         Command::Submit(c) => Some((c.id, &mut c.worker)),
         Command::Nack(c) => Some((c.id, &mut c.worker)),
         Command::Abandon(c) => Some((c.id, &mut c.worker)),
+        Command::UnderLease(UnderLease { deed, .. }) => match &mut **deed {
+            Deed::Heartbeat(c) => Some((c.id, &mut c.worker)),
+            Deed::Submit(c) => Some((c.id, &mut c.worker)),
+            Deed::Nack(c) => Some((c.id, &mut c.worker)),
+            Deed::Abandon(c) => Some((c.id, &mut c.worker)),
+        },
         _ => None,
     }
 }
@@ -343,6 +368,7 @@ fn record_of(submit: &Submit, wall: Millis) -> ResultRecord {
         }
         Outcome::Completed(result) => (Some(result.clone()), None),
         Outcome::Failed(error) => (None, Some(Arc::clone(error))),
+        Outcome::Both { result, error, .. } => (Some(result.clone()), Some(Arc::clone(error))),
     };
     ResultRecord {
         id: submit.id,

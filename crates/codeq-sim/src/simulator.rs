@@ -411,6 +411,7 @@ impl Run {
                         worker: Arc::clone(&claim.worker),
                         id: task.id,
                         until: task.lease_until.unwrap_or(0),
+                        fence: task.fence,
                     });
                 }
             }
@@ -419,6 +420,9 @@ impl Run {
             }
             (Command::Nack(nack), Reply::Returned(Returned::Dead)) => {
                 workload.died(&nack.tenant, nack.id);
+            }
+            (Command::UnderLease(command), reply) => {
+                return self.learn(&Command::from((*command.deed).clone()), reply);
             }
             (Command::Abandon(abandon), Reply::Returned(Returned::Dead)) => {
                 workload.died(&abandon.tenant, abandon.id);

@@ -8,9 +8,9 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use codeq_core::command::{
-    Abandon, BulkFilter, BulkFrom, BulkPart, BulkWork, Callback, Cancel, Claim, Command,
+    Abandon, BulkFilter, BulkFrom, BulkPart, BulkWork, Callback, Cancel, Claim, Command, Deed,
     DeleteRecord, DeleteTopic, Delivery, Enqueue, Heartbeat, Millis, Nack, NewTask, Outcome, Pause,
-    PutRecord, PutTopic, Replay, ReplayFrom, ReplayTarget, Selector, Submit,
+    PutRecord, PutTopic, Replay, ReplayFrom, ReplayTarget, Selector, Submit, UnderLease,
 };
 use codeq_core::id::TaskId;
 use codeq_core::limits::{BULK_LOOK_MIN, LEASE_MS_MAX, LEASE_MS_MIN};
@@ -43,6 +43,8 @@ pub struct Held {
     pub id: TaskId,
     /// Until when, as far as the worker knows.
     pub until: Millis,
+    /// The number of the claim.
+    pub fence: u64,
 }
 
 /// The clients of one run.
@@ -139,7 +141,7 @@ impl Workload {
                 Command::Submit(submit)
             }
             Act::Nack => {
-                let Held { tenant, worker, id, .. } = self.lease(true)?;
+                let Held { tenant, worker, id, fence, .. } = self.lease(true)?;
                 let delay = match self.rng.below(3) {
                     0 => None,
                     1 => Some(0),
@@ -147,7 +149,12 @@ impl Workload {
                 };
                 let reason = self.rng.chance(50).then(|| Arc::from("boom"));
                 let seed = self.rng.draw();
-                Command::Nack(Nack { tenant, id, worker, delay, reason, seed })
+                let nack = Nack { tenant, id, worker, delay, reason, seed };
+                if id.seq().is_multiple_of(2) {
+                    return Some(Command::Nack(nack));
+                }
+                let deed = Box::new(Deed::Nack(nack));
+                Command::UnderLease(UnderLease { fence: Some(fence), instance: None, deed })
             }
             Act::Abandon => {
                 let Held { tenant, worker, id, .. } = self.lease(true)?;
@@ -300,6 +307,11 @@ impl Workload {
     fn submit(&mut self) -> Option<Command> {
         let Held { tenant, worker, id, .. } = self.lease(true)?;
         let outcome = match self.rng.below(10) {
+            0 if id.seq().is_multiple_of(2) => Outcome::Both {
+                completed: id.seq().is_multiple_of(4),
+                result: Bytes::from_static(b"{\"half\":true}"),
+                error: "the rest".into(),
+            },
             0 => Outcome::Failed("no good".into()),
             1 => Outcome::Completed(Bytes::new()),
             _ => Outcome::Completed(Bytes::from(format!(

@@ -148,7 +148,7 @@ fn a_backup_is_complete_or_refused() {
     let target = root.join("backup");
     let moments = at_every_sync(
         |disk| filled(disk, root),
-        |_, engine| engine.backup(&target),
+        |_, engine| engine.backup(&target).map(drop),
         |disk, done| judge(disk, &target, Work::Backup, done),
     );
     assert!(moments > 20, "only {moments} moments to fail at");
@@ -161,7 +161,7 @@ fn a_restore_is_complete_or_refused() {
     let target = Path::new("/restored");
     let moments = at_every_sync(
         |disk| filled(disk, root).backup(&root.join("backup")).unwrap(),
-        |disk, ()| restore_on(&disk.shared(), &root.join("backup"), target, 64 << 10, 9),
+        |disk, _| restore_on(&disk.shared(), &root.join("backup"), target, 64 << 10, 9),
         |disk, done| judge(disk, target, Work::Restore, done),
     );
     assert!(moments > 10, "only {moments} moments to fail at");

@@ -57,6 +57,8 @@ pub struct TaskRecord {
     pub worker_id: String,
     /// When the lease ends.
     pub lease_until: Option<String>,
+    /// The number of the claim that it is leased under; absent while it is not.
+    pub fence: Option<u64>,
     /// Failed executions so far.
     #[serde(default)]
     pub attempts: u32,
@@ -112,9 +114,9 @@ pub struct TaskResult {
     pub task_id: String,
     /// [`Status::Completed`] or [`Status::Failed`].
     pub status: Status,
-    /// The worker's object as it was sent; see [`TaskResult::json`].
+    /// The worker's object as it was sent; see [`TaskResult::json`]. A failed task may have one, too.
     pub result: Option<Box<RawValue>>,
-    /// Why it failed; empty if it did not.
+    /// Why it failed. A completed task may have one, if its worker sent both.
     #[serde(default)]
     pub error: String,
     /// Its outputs; those that the server stores are read with [`HttpClient::artifact`](crate::HttpClient::artifact).

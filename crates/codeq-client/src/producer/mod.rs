@@ -37,6 +37,7 @@ pub struct Enqueued {
 pub struct Producer {
     jobs: mpsc::Sender<Job>,
     timeout: Duration,
+    max_payload_bytes: usize,
     http: HttpClient,
 }
 
@@ -52,12 +53,12 @@ impl Producer {
     pub async fn connect(options: Options) -> Result<Producer, Error> {
         let endpoint = transport::endpoint(&options.producer_url, &options)?;
         let http = HttpClient::new(&options)?;
-        let timeout = options.enqueue_timeout;
+        let (timeout, max_payload_bytes) = (options.enqueue_timeout, options.max_payload_bytes);
         let link = link::open(endpoint.clone(), options.clone()).await?;
         // Jobs wait in the driver, within its bound; this is only the way there.
         let (jobs, receiver) = mpsc::channel(1);
         tokio::spawn(Driver::new(endpoint, options, receiver).run(link));
-        Ok(Producer { jobs, timeout, http })
+        Ok(Producer { jobs, timeout, max_payload_bytes, http })
     }
 
     /// Enqueues a task. Returns when it is on disk.
@@ -83,7 +84,7 @@ impl Producer {
 
     async fn send(&self, task: NewTask) -> Result<Enqueued, Error> {
         // Here, because a message that is too long for the server ends the stream, and others are on it.
-        task.check_size()?;
+        task.check_size(self.max_payload_bytes)?;
         let (reply, answer) = oneshot::channel();
         let (create, random_key) = task.into_wire();
         let job = Job { create, random_key, reply };

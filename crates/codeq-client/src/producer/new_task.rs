@@ -16,8 +16,6 @@ pub struct NewTask {
     create: CreateTask,
 }
 
-/// Longest payload that a server takes.
-const PAYLOAD_BYTES_MAX: usize = 1 << 20;
 /// More than all other fields together may have.
 const TEXT_BYTES_MAX: usize = 1 << 16;
 
@@ -36,12 +34,12 @@ impl NewTask {
 
     /// Refuses what the server would refuse for its size. A message that is longer than the server reads ends
     /// the stream, and others are on it.
-    pub(super) fn check_size(&self) -> Result<(), Error> {
+    pub(super) fn check_size(&self, max: usize) -> Result<(), Error> {
         let CreateTask { command, webhook, idempotency_key, .. } = &self.create;
         let traces = self.create.trace_parent.len() + self.create.trace_state.len();
         let texts = command.len() + webhook.len() + idempotency_key.len() + traces;
-        let (code, message) = if self.create.payload.len() > PAYLOAD_BYTES_MAX {
-            ("invalid_payload", format!("invalid payload (1 to {PAYLOAD_BYTES_MAX} bytes)"))
+        let (code, message) = if self.create.payload.len() > max {
+            ("invalid_payload", format!("invalid payload (1 to {max} bytes)"))
         } else if texts > TEXT_BYTES_MAX {
             ("too_large", format!("the task's texts have more than {TEXT_BYTES_MAX} bytes"))
         } else {

@@ -161,7 +161,8 @@ impl Driver {
         // An error means that we ended it ourselves: panics are outcomes.
         if let Ok(Finished { task_id, fence, outcome }) = finished {
             let now = Instant::now();
-            self.hand.finish(&task_id, fence, outcome.into(), now);
+            let report = Report::new(outcome, self.setup.options.max_payload_bytes);
+            self.hand.finish(&task_id, fence, report, now);
             self.outbox.extend(self.hand.due(&task_id, now));
         }
     }

@@ -202,12 +202,13 @@ impl Entry {
         match &self.phase {
             Phase::Running => {
                 self.in_flight = InFlight::Heartbeat;
-                let heartbeat = Heartbeat { task_id: task_id.to_owned(), extend_seconds };
+                let heartbeat =
+                    Heartbeat { task_id: task_id.to_owned(), extend_seconds, fence: self.fence };
                 Some(WorkerEvent { event: Some(Event::Heartbeat(heartbeat)) })
             }
             Phase::Done(report) => {
                 self.in_flight = InFlight::Report;
-                Some(report.event(task_id))
+                Some(report.event(task_id, self.fence))
             }
         }
     }
@@ -228,7 +229,8 @@ impl Entry {
 }
 
 fn is_lost(ack: &Ack) -> bool {
-    !ack.ok && matches!(ack.code.as_str(), "not_found" | "not_in_progress" | "not_owner")
+    let lost = ["not_found", "not_in_progress", "not_owner", "lease_lost"];
+    !ack.ok && lost.contains(&ack.code.as_str())
 }
 
 /// Work is not thrown away because a disk is full.

@@ -10,6 +10,7 @@ use bytes::Bytes;
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use serde::de::DeserializeOwned;
+use serde_json::error::Category;
 use tracing::Instrument;
 
 use super::outcome::{HandlerError, Outcome};
@@ -36,10 +37,8 @@ impl Handlers {
             async move {
                 let payload = match serde_json::from_slice(&payload) {
                     Ok(payload) => payload,
-                    // It will not parse the next time either.
-                    Err(error) => {
-                        return Outcome::Fail(format!("the payload does not parse: {error}"));
-                    }
+                    // Another worker may be able to: this one may be a release too old or too new.
+                    Err(error) => return Outcome::nack(unreadable::<T>(&error)),
                 };
                 match handler(Task { payload, info }).await {
                     Ok(outcome) => outcome,
@@ -74,10 +73,71 @@ impl Handlers {
     }
 }
 
+/// Why a payload could not be read, without what stands in it: reasons end up in logs and lists.
+fn unreadable<T>(error: &serde_json::Error) -> String {
+    let (kind, place) = (std::any::type_name::<T>(), (error.line(), error.column()));
+    let said = error.to_string();
+    let at = format!(" at line {} column {}", place.0, place.1);
+    let said = said.strip_suffix(&at).unwrap_or(&said);
+    let short =
+        |text: &str| text.split(['"', '`']).next().unwrap_or_default().trim_end().to_owned();
+    let reason = match error.classify() {
+        Category::Data if said.starts_with("missing field `") => said.to_owned(),
+        // "invalid type: string "…", expected u32": the kind of what was found will do.
+        Category::Data if said.starts_with("invalid ") => {
+            let (found, expected) = said.rsplit_once(", expected ").unwrap_or((said, "another"));
+            format!("{}, expected {expected}", short(found))
+        }
+        Category::Data => short(said),
+        Category::Syntax | Category::Eof | Category::Io => "it is not JSON".to_owned(),
+    };
+    format!("the payload cannot be read as {kind}: {reason}{at}")
+}
+
 fn describe(panic: &(dyn Any + Send)) -> String {
     let text = panic.downcast_ref::<&str>().copied();
     match text.or_else(|| panic.downcast_ref::<String>().map(String::as_str)) {
         Some(text) => format!("the handler panicked: {text}"),
         None => "the handler panicked".to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde::Deserialize;
+
+    #[derive(Debug, Deserialize)]
+    #[serde(deny_unknown_fields)]
+    #[expect(dead_code, reason = "only their types count")]
+    struct Order {
+        count: u32,
+        kind: Option<Kind>,
+    }
+
+    #[derive(Debug, Deserialize)]
+    enum Kind {
+        Small,
+    }
+
+    #[test]
+    fn what_could_not_be_read_and_nothing_of_what_stands_there() {
+        for (payload, reason) in [
+            ("{}", "missing field `count`"),
+            (r#"{"count":"secret"}"#, "invalid type: string, expected u32"),
+            (r#"{"count":"a, expected secret"}"#, "invalid type: string, expected u32"),
+            (r#"{"count":-1}"#, "invalid value: integer, expected u32"),
+            (r#"{"secret":1}"#, "unknown field"),
+            (r#"{"count":1,"kind":"secret"}"#, "unknown variant"),
+            ("secret", "it is not JSON"),
+        ] {
+            let error = serde_json::from_str::<Order>(payload).unwrap_err();
+            let text = unreadable::<Order>(&error);
+            let place = format!(" at line 1 column {}", error.column());
+            let head = "the payload cannot be read as ";
+            assert!(text.starts_with(head) && text.contains("::Order: "), "{text}");
+            assert!(text.ends_with(&format!(": {reason}{place}")), "{text}");
+            assert!(!text.contains("secret"), "{text}");
+        }
     }
 }

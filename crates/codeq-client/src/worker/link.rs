@@ -11,6 +11,9 @@ use crate::error::Error;
 use crate::options::Options;
 use crate::transport::{OUTBOUND, outbound};
 
+/// Longest message with tasks: payloads of 2 MiB, and then one of the largest there is.
+const ASSIGNED_BYTES_MAX: usize = 24 << 20;
+
 /// A stream that has said hello.
 pub(super) struct Link {
     pub(super) out: mpsc::Sender<WorkerEvent>,
@@ -33,7 +36,8 @@ async fn greet(endpoint: &Endpoint, options: &Options, worker_id: String) -> Res
     let hello = Hello { token: options.token.clone(), worker_id };
     let hello = WorkerEvent { event: Some(Event::Hello(hello)) };
     out.send(hello).await.map_err(|_| Error::Closed)?;
-    let opened = WorkerStreamClient::new(channel).stream(outbound(receiver)).await;
+    let mut client = WorkerStreamClient::new(channel).max_decoding_message_size(ASSIGNED_BYTES_MAX);
+    let opened = client.stream(outbound(receiver)).await;
     let mut inbound = opened.map_err(|status| Error::of_status(&status))?.into_inner();
     match inbound.message().await.map_err(|status| Error::of_status(&status))? {
         Some(ServerEvent { event: Some(server_event::Event::HelloAck(_)) }) => {

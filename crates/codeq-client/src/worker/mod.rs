@@ -151,8 +151,8 @@ impl WorkerBuilder {
         self
     }
 
-    /// Handles the tasks of a command. A handler that fails or panics has its task nacked; a payload that
-    /// does not parse as `T` fails the task for good.
+    /// Handles the tasks of a command. A handler that fails or panics has its task nacked, and so has a payload that
+    /// cannot be read as `T`: another worker, of another release, may be able to.
     #[must_use]
     pub fn handle<T, F, Fut>(mut self, command: impl AsRef<str>, handler: F) -> WorkerBuilder
     where

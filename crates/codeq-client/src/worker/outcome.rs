@@ -13,13 +13,6 @@ use crate::producer::whole_seconds;
 /// Errors are cut here: the server keeps no more.
 const ERROR_MAX: usize = 4_096;
 
-/// Longest result that a server takes.
-const RESULT_BYTES_MAX: usize = 1 << 20;
-
-fn too_large() -> String {
-    format!("the result has more than {RESULT_BYTES_MAX} bytes")
-}
-
 /// What a handler may fail with: any error. The task is nacked with its text.
 pub type HandlerError = Box<dyn std::error::Error + Send + Sync>;
 
@@ -42,15 +35,13 @@ pub enum Outcome {
 }
 
 impl Outcome {
-    /// Finished well, with a value that becomes a JSON object of at most 1 MiB. Anything else is an error, and an
-    /// error of a handler is a nack: the task is tried again.
+    /// Finished well, with a value that becomes a JSON object. Anything else is an error, and an error of a handler is
+    /// a nack: the task is tried again. So is one with more than
+    /// [`Options::max_payload_bytes`](crate::Options::max_payload_bytes).
     pub fn complete(result: &impl Serialize) -> Result<Outcome, HandlerError> {
         let json = serde_json::value::to_raw_value(result)?;
         if !json.get().starts_with('{') {
             return Err("the result is not a JSON object".into());
-        }
-        if json.get().len() > RESULT_BYTES_MAX {
-            return Err(too_large().into());
         }
         Ok(Outcome::Complete(json))
     }
@@ -86,12 +77,14 @@ pub(super) enum Report {
     Abandon { no_penalty: bool },
 }
 
-impl From<Outcome> for Report {
-    fn from(outcome: Outcome) -> Report {
+impl Report {
+    /// What to say of an outcome. Results may have so many bytes.
+    pub(super) fn new(outcome: Outcome, max: usize) -> Report {
         match outcome {
-            Outcome::Complete(json) if json.get().len() > RESULT_BYTES_MAX => {
+            Outcome::Complete(json) if json.get().len() > max => {
                 // A message that is too long for the server would end the stream, again and again.
-                Report::Nack { delay_seconds: 0, reason: too_large() }
+                let reason = format!("the result has more than {max} bytes");
+                Report::Nack { delay_seconds: 0, reason }
             }
             Outcome::Complete(json) if json.get() == "null" => Report::Complete(Bytes::new()),
             Outcome::Complete(json) => {
@@ -113,19 +106,21 @@ impl From<Outcome> for Report {
 }
 
 impl Report {
-    pub(super) fn event(&self, task_id: &str) -> WorkerEvent {
+    pub(super) fn event(&self, task_id: &str, fence: u64) -> WorkerEvent {
         let task_id = task_id.to_owned();
         let result = |status: &str, result_json, error| {
             let (task_id, status) = (task_id.clone(), status.to_owned());
-            Event::Result(WireResult { task_id, status, result_json, error })
+            Event::Result(WireResult { task_id, status, result_json, error, fence })
         };
         let event = match self.clone() {
             Report::Complete(json) => result("COMPLETED", json, String::new()),
             Report::Fail(error) => result("FAILED", Bytes::new(), error),
             Report::Nack { delay_seconds, reason } => {
-                Event::Nack(Nack { task_id, delay_seconds, reason })
+                Event::Nack(Nack { task_id, delay_seconds, reason, fence })
             }
-            Report::Abandon { no_penalty } => Event::Abandon(Abandon { task_id, no_penalty }),
+            Report::Abandon { no_penalty } => {
+                Event::Abandon(Abandon { task_id, no_penalty, fence })
+            }
         };
         WorkerEvent { event: Some(event) }
     }
@@ -140,17 +135,29 @@ fn cut(mut text: String) -> String {
 mod tests {
     use super::*;
 
+    fn report(outcome: Outcome) -> Report {
+        Report::new(outcome, 100)
+    }
+
+    #[test]
+    fn a_result_has_a_bounded_length() {
+        let of = |length: usize| Outcome::complete(&serde_json::json!({"a": "x".repeat(length)}));
+        assert!(matches!(report(of(92).unwrap()), Report::Complete(_)));
+        let Report::Nack { reason, .. } = report(of(93).unwrap()) else { panic!("too long") };
+        assert_eq!(reason, "the result has more than 100 bytes");
+    }
+
     #[test]
     fn a_result_is_an_object() {
         assert!(Outcome::complete(&serde_json::json!({"n": 1})).is_ok());
         assert!(Outcome::complete(&[1, 2]).is_err());
         assert!(Outcome::complete(&"text").is_err());
-        assert_eq!(Report::from(Outcome::done()), Report::Complete(Bytes::new()));
+        assert_eq!(report(Outcome::done()), Report::Complete(Bytes::new()));
     }
 
     #[test]
     fn delays_of_a_nack_have_three_meanings() {
-        let seconds = |delay| match Report::from(Outcome::Nack { delay, reason: String::new() }) {
+        let seconds = |delay| match report(Outcome::Nack { delay, reason: String::new() }) {
             Report::Nack { delay_seconds, .. } => delay_seconds,
             other => panic!("{other:?}"),
         };
@@ -161,13 +168,12 @@ mod tests {
 
     #[test]
     fn errors_are_cut_between_characters() {
-        let Report::Fail(text) = Report::from(Outcome::fail("é".repeat(3_000))) else { panic!() };
+        let Report::Fail(text) = report(Outcome::fail("é".repeat(3_000))) else { panic!() };
         assert_eq!(text.len(), 4_096);
-        let Report::Fail(text) = Report::from(Outcome::fail(format!("x{}", "é".repeat(3_000))))
-        else {
+        let Report::Fail(text) = report(Outcome::fail(format!("x{}", "é".repeat(3_000)))) else {
             panic!()
         };
         assert_eq!(text.len(), 4_095);
-        assert_eq!(Report::from(Outcome::fail("")), Report::Fail("failed".to_owned()));
+        assert_eq!(report(Outcome::fail("")), Report::Fail("failed".to_owned()));
     }
 }

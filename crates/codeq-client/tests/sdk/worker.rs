@@ -93,17 +93,30 @@ async fn all_outcomes_reach_the_server() {
     server.end().await;
 }
 
+/// A bad deploy must not empty a queue: what one worker cannot read stays for the next.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_payload_that_does_not_parse_fails_at_once() {
-    let server = TestServer::start().await.unwrap();
+async fn a_payload_that_cannot_be_read_is_given_back_with_the_reason() {
+    let server = server().await;
     let producer = server.producer().await.unwrap();
     let handler = |_: Task<Order>| async { Ok(Outcome::done()) };
     let worker = Running::start(server.worker().handle("order", handler));
-    let id = enqueue(&producer, "order", &json!({"what": 1})).await;
-    let error = failure(&producer, &id).await;
-    assert!(error.starts_with("the payload does not parse: missing field `how`"), "{error}");
-    assert_eq!(server.http().unwrap().task(&id).await.unwrap().attempts, 0);
-    assert_eq!(worker.stop().await.failed, 1);
+    let http = server.http().unwrap();
+    let id = enqueue(&producer, "order", &json!({"what": "secret"})).await;
+    soon(async {
+        while worker.handle.stats().nacked == 0 {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    })
+    .await;
+    let task = http.task(&id).await.unwrap();
+    assert_ne!(task.status, Status::Failed);
+    assert!(task.error.contains("::Order: missing field `how` at line 1"), "{}", task.error);
+    assert!(!task.error.contains("secret"), "{}", task.error);
+    assert_eq!(worker.stop().await.failed, 0);
+    let handler = |_: Task<Value>| async { Ok(Outcome::done()) };
+    let fixed = Running::start(server.worker().handle("order", handler));
+    assert_eq!(result(&producer, &id).await.status, Status::Completed);
+    assert_eq!(fixed.stop().await.completed, 1);
     server.end().await;
 }
 

@@ -72,7 +72,7 @@ fn a_fence_names_the_lease_that_is_given_back() {
         let abandon = Abandon { tenant, id: first.id, worker, penalty: false, fence };
         Command::Abandon(abandon)
     };
-    assert_eq!(h.apply(late(first.fence)), refused(Rejection::NotOwner));
+    assert_eq!(h.apply(late(first.fence)), refused(Rejection::LeaseLost));
     assert_eq!(h.get(first.id).place, Place::InProgress);
     let back = Reply::Returned(Returned::Requeued { delay: 0 });
     assert_eq!(h.apply(late(second.fence)), back);

@@ -96,6 +96,12 @@ impl Pair {
         if act.time.is_multiple_of(2) {
             command = in_parts(command);
         }
+        if act.b.is_multiple_of(3) {
+            command = command.current();
+        }
+        if act.a.is_multiple_of(3) {
+            command = self.under_lease(command, act);
+        }
         // More than a claim repairs at once is a matter of bounds, not of rules.
         if matches!(command, Command::Claim(_)) && self.model.due(self.h.moment()) > 16 {
             self.apply(Command::Sweep(Sweep { limit: 512, seed: 1 }));
@@ -236,6 +242,22 @@ impl Pair {
         }
     }
 
+    /// The same by a worker that names its lease: rightly, or the one before, or through an instance.
+    fn under_lease(&self, command: Command, act: &Act) -> Command {
+        let deed = match command {
+            Command::Heartbeat(c) => Deed::Heartbeat(c),
+            Command::Submit(c) => Deed::Submit(c),
+            Command::Nack(c) => Deed::Nack(c),
+            Command::Abandon(c) => Deed::Abandon(c),
+            other => return other,
+        };
+        let of = self.model.tasks.iter().find(|known| known.task.id == deed.id());
+        let fence = of.map_or(1, |known| known.task.fence);
+        let fence = [None, Some(fence), Some(fence), Some(fence + 1)][act.b / 4 % 4];
+        let instance = [None, Some(text(WORKERS[act.b % 3]))][act.b / 16 % 2].clone();
+        Command::UnderLease(UnderLease { fence, instance, deed: Box::new(deed) })
+    }
+
     fn command(&self, act: &Act) -> Command {
         let Act { verb, pick, a, b, .. } = *act;
         // Mostly the newest tasks, and mostly by those whom they concern.
@@ -290,8 +312,13 @@ impl Pair {
                 tenant,
                 id,
                 worker,
-                outcome: match a % 3 {
+                outcome: match a % 5 {
                     0 => Outcome::Failed(text("no")),
+                    4 => Outcome::Both {
+                        completed: b.is_multiple_of(2),
+                        result: Bytes::from_static(b"{}"),
+                        error: text("half"),
+                    },
                     n => Outcome::Completed(Bytes::from(format!("{{\"n\":{n}}}"))),
                 },
                 artifacts: Vec::new(),
@@ -477,6 +504,7 @@ fn compare_with_model(growth: Growth, seed: u8) {
         "failed replayed",
         "finished",
         "idempotency_conflict",
+        "lease_lost",
         "no_callback",
         "none",
         "not_finished",

@@ -102,10 +102,14 @@ fn run_at_wins_over_delay() {
 fn what_is_out_of_bounds_is_refused() {
     let mut h = Harness::new();
     let payload = |length| NewTask { payload: Bytes::from(vec![b'1'; length]), ..task("a") };
-    let max = PAYLOAD_BYTES_MAX;
+    let max = ENQUEUE_PAYLOAD_BYTES_MAX;
     assert_eq!(h.refuse(payload(0)), Rejection::InvalidPayload { max });
     assert_eq!(h.refuse(payload(max + 1)), Rejection::InvalidPayload { max });
     assert_eq!(h.add(payload(max)).payload.len(), max);
+    let max = PAYLOAD_BYTES_MAX;
+    let too_large = Enqueued::Rejected(Rejection::InvalidPayload { max });
+    assert_eq!(h.offer_now(payload(max + 1)), too_large);
+    assert_eq!(h.add_now(payload(max)).payload.len(), max);
     for command in ["", "a\nb", &"x".repeat(129)] {
         assert_eq!(h.refuse(task(command)), Rejection::InvalidCommand);
     }

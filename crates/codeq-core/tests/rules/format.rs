@@ -16,7 +16,7 @@ use codeq_core::keys;
 use codeq_core::kv::{Key, Kv, Table};
 use codeq_core::moment::Moment;
 use codeq_core::record::RecordKind;
-use codeq_core::rows::{MetaRow, QueueRow, RecordRow, TaskRow};
+use codeq_core::rows::{IdempotencyRow, MetaRow, QueueRow, RecordRow, TaskRow};
 use codeq_core::settings::{Settings, SettingsV1};
 use codeq_core::topic::{Policy, PolicyV1};
 
@@ -248,6 +248,61 @@ fn an_old_log_gives_the_old_outcome() {
 }
 
 #[test]
+fn commands_under_a_named_lease_are_read() {
+    let (tenant, worker, id) = (text("acme"), text("w1"), TaskId::new(77, 123_456));
+    let (t, w) = (|| tenant.clone(), || worker.clone());
+    let deeds = [
+        Deed::Heartbeat(Heartbeat { tenant: t(), id, worker: w(), extend: 30_000 }),
+        Deed::Submit(Submit {
+            tenant: t(),
+            id,
+            worker: w(),
+            outcome: Outcome::Both {
+                completed: true,
+                result: Bytes::from_static(b"{}"),
+                error: text("half"),
+            },
+            artifacts: Vec::new(),
+        }),
+        Deed::Nack(Nack { tenant: t(), id, worker: w(), delay: None, reason: None, seed: 1 }),
+        Deed::Abandon(Abandon { tenant: t(), id, worker: w(), penalty: true, fence: None }),
+    ];
+    let of = |(n, deed)| {
+        let (fence, instance) = (Some(n), Some(text("w1/a")));
+        Command::UnderLease(UnderLease { fence, instance, deed: Box::new(deed) })
+    };
+    let commands: Vec<Command> = (7..).zip(deeds).map(of).collect();
+    let mut bytes = Vec::new();
+    begin_group(AT, &mut bytes);
+    commands.iter().for_each(|command| push_command(command, &mut bytes));
+    let stored = stored("lease-commands-v1", &bytes);
+    assert_eq!(read_group(&stored), Ok((AT, commands)));
+    assert_eq!(stored, bytes, "and are still written the same way");
+}
+
+#[test]
+fn commands_and_keys_that_compare_values_are_read() {
+    let mut task = keyed("c", "k");
+    task.payload = Bytes::from_static(b"{\"n\":1}");
+    let enqueue = Enqueue { tenant: text("acme"), tasks: vec![task], atomic: true, seed: 5 };
+    let commands = vec![Command::Enqueue(enqueue).current()];
+    let mut bytes = Vec::new();
+    begin_group(AT, &mut bytes);
+    commands.iter().for_each(|command| push_command(command, &mut bytes));
+    let group = stored("enqueue-by-value-v1", &bytes);
+    assert_eq!(read_group(&group), Ok((AT, commands)));
+    assert_eq!(group, bytes, "and are still written the same way");
+    for (name, by_value) in [("idempotency-row-v1", false), ("idempotency-row-v2", true)] {
+        let (id, created_at) = (TaskId::new(77, 123_456), AT.wall);
+        let gone = Some(codeq_core::place::Place::Completed);
+        let row = IdempotencyRow { id, created_at, fingerprint: u128::MAX / 3, gone, by_value };
+        let stored = stored(name, &row.encode());
+        assert_eq!(IdempotencyRow::decode(1, &stored).unwrap(), row);
+        assert_eq!(stored, row.encode(), "and is still written the same way");
+    }
+}
+
+#[test]
 fn record_rows_are_read() {
     let row = RecordRow {
         kind: RecordKind::WebhookSecret,
@@ -343,6 +398,14 @@ fn rows_of_version_1_are_read_and_brought_up_to_date() {
     let new = small_shard().kv;
     for table in Table::ALL {
         let (old, new): (Vec<_>, Vec<_>) = (kv.rows(table).collect(), new.rows(table).collect());
+        if table == Table::Timer {
+            // Callbacks keep the number that their receiver had: it comes first and only decides whose turn it is.
+            let without_receiver =
+                |(key, value): &(Key, &Bytes)| (*key, value.slice(8.min(value.len())..));
+            let of = |rows: &[(Key, &Bytes)]| rows.iter().map(without_receiver).collect::<Vec<_>>();
+            assert_eq!(of(&old), of(&new));
+            continue;
+        }
         if table != Table::Task {
             assert_eq!(old, new, "{table:?}");
             continue;

@@ -224,6 +224,23 @@ impl Harness {
         }
     }
 
+    /// As it is proposed now.
+    pub fn offer_now(&mut self, task: NewTask) -> Enqueued {
+        let (tenant, tasks, seed) = (text(T), vec![task], self.seed());
+        let enqueue = Enqueue { tenant, tasks, atomic: false, seed };
+        match self.apply(Command::Enqueue(enqueue).current()) {
+            Reply::Enqueued(mut all) if all.len() == 1 => all.remove(0),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    pub fn add_now(&mut self, task: NewTask) -> Task {
+        match self.offer_now(task) {
+            Enqueued::Created(task) => *task,
+            other => panic!("{other:?}"),
+        }
+    }
+
     pub fn refuse(&mut self, task: NewTask) -> Rejection {
         match self.offer(T, task) {
             Enqueued::Rejected(why) => why,

@@ -1,6 +1,7 @@
 use bytes::Bytes;
-use codeq_core::command::{NewTask, PurgeTarget};
+use codeq_core::command::{Command, Enqueue, NewTask, PurgeTarget};
 use codeq_core::kv::Table;
+use codeq_core::limits::ENQUEUE_PAYLOAD_BYTES_MAX;
 use codeq_core::place::Place;
 use codeq_core::reply::{Enqueued, Rejection, Reply};
 use codeq_core::settings::Settings;
@@ -124,4 +125,61 @@ fn purge_and_cleanup_leave_the_young_key() {
     assert_eq!(h.sweep(100).removed, 2);
     assert_eq!(h.rows(Table::Idempotency), 0);
     h.finish();
+}
+
+fn with_payload(key: &str, payload: &str) -> NewTask {
+    NewTask { payload: Bytes::copy_from_slice(payload.as_bytes()), ..keyed("a", key) }
+}
+
+#[test]
+fn payloads_are_compared_as_values() {
+    let mut h = Harness::new();
+    let first = h.offer_now(with_payload("k", r#"{"a":1,"b":[9007199254740993]}"#));
+    let Enqueued::Created(first) = first else { panic!("{first:?}") };
+    let same = "{ \"b\": [9007199254740993], \"a\": 1.0 }";
+    for _ in 0..2 {
+        let repeat = h.offer_now(with_payload("k", same));
+        assert_eq!(repeat, Enqueued::Repeated(first.clone()));
+        let other = with_payload("k", r#"{"a":1,"b":[9007199254740992]}"#);
+        let refused = Enqueued::Rejected(Rejection::IdempotencyConflict);
+        assert_eq!(h.offer_now(other), refused);
+        h.reload();
+    }
+    // Inside an atomic batch, too.
+    let tasks = vec![with_payload("n", "[1, 2]"), with_payload("n", "[1,2]")];
+    let enqueue = Enqueue { tenant: text(T), tasks, atomic: true, seed: 1 };
+    let Reply::Enqueued(items) = h.apply(Command::Enqueue(enqueue).current()) else { panic!() };
+    assert!(matches!(items[..], [Enqueued::Created(_), Enqueued::Repeated(_)]), "{items:?}");
+    h.finish();
+}
+
+/// Old logs were written when payloads were compared byte by byte, and are applied in this way for ever.
+#[test]
+fn what_an_older_version_logged_is_compared_by_bytes() {
+    let mut h = Harness::new();
+    h.add(with_payload("k", "[1,2]"));
+    assert_eq!(h.refuse(with_payload("k", "[1, 2]")), Rejection::IdempotencyConflict);
+    // Its keys go on: with the bytes that they remember.
+    let same = h.offer_now(with_payload("k", "[1,2]"));
+    assert!(matches!(same, Enqueued::Repeated(_)), "{same:?}");
+    let other = h.offer_now(with_payload("k", "[1, 2]"));
+    assert_eq!(other, Enqueued::Rejected(Rejection::IdempotencyConflict));
+    // And the other way round.
+    assert!(matches!(h.offer_now(with_payload("n", "[1,2]")), Enqueued::Created(_)));
+    assert!(matches!(h.offer(T, with_payload("n", "[1, 2]")), Enqueued::Repeated(_)));
+    let atomic = vec![with_payload("m", "[1]"), with_payload("m", "[ 1]")];
+    assert!(matches!(h.enqueue_all(T, atomic, true), Reply::Rejected(_)));
+    h.finish();
+}
+
+#[test]
+fn only_what_needs_it_is_proposed_otherwise_than_before() {
+    let large = Bytes::from(vec![b'1'; ENQUEUE_PAYLOAD_BYTES_MAX + 1]);
+    let of = |tasks| Command::Enqueue(Enqueue { tenant: text(T), tasks, atomic: false, seed: 1 });
+    assert!(matches!(of(vec![task("a")]).current(), Command::Enqueue(_)));
+    for needs in [keyed("a", "k"), NewTask { payload: large, ..task("a") }] {
+        let command = of(vec![task("a"), needs]).current();
+        let Command::EnqueueByValue(command) = command else { panic!("{command:?}") };
+        assert_eq!((command.fingerprints.len(), command.fingerprints[0]), (2, 0));
+    }
 }

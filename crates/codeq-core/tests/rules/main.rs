@@ -24,6 +24,7 @@ mod harness;
 mod heartbeat;
 mod history;
 mod idempotency;
+mod lease;
 mod mem;
 mod model;
 mod nack;

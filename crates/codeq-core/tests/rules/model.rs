@@ -107,7 +107,31 @@ impl Model {
                 Reply::Done
             }
             Command::Enqueue(c) => self.enqueue(c, told),
+            // What the same value is, `json_value` and its tests know; here payloads have one form.
+            Command::EnqueueByValue(c) => self.enqueue(&c.enqueue, told),
             Command::Claim(c) => self.claim(c, told),
+            Command::UnderLease(c) => {
+                let Some(found) = self.find(c.deed.tenant(), c.deed.id()) else {
+                    return Reply::Rejected(Rejection::NotFound);
+                };
+                let known = &self.tasks[found];
+                if c.fence.is_some_and(|fence| fence != known.task.fence) {
+                    return Reply::Rejected(Rejection::LeaseLost);
+                }
+                // An instance that has the lease, or had it at the end, is the worker.
+                let has = known.task.worker.as_ref().or(known.ended_by.as_ref());
+                let mut deed = (*c.deed).clone();
+                if c.instance.is_some() && has == c.instance.as_ref() {
+                    let worker = match &mut deed {
+                        Deed::Heartbeat(deed) => &mut deed.worker,
+                        Deed::Submit(deed) => &mut deed.worker,
+                        Deed::Nack(deed) => &mut deed.worker,
+                        Deed::Abandon(deed) => &mut deed.worker,
+                    };
+                    *worker = c.instance.clone().expect("was compared");
+                }
+                self.apply(at, &Command::from(deed), told)
+            }
             Command::Heartbeat(c) => match self.owned(&c.tenant, c.id, &c.worker) {
                 Err(why) => Reply::Rejected(why),
                 Ok(at) => {
@@ -491,6 +515,10 @@ impl Model {
         let (place, result, error) = match &c.outcome {
             Outcome::Completed(result) => (Place::Completed, Some(result.clone()), None),
             Outcome::Failed(error) => (Place::Failed, None, Some(error.clone())),
+            Outcome::Both { completed, result, error } => {
+                let place = if *completed { Place::Completed } else { Place::Failed };
+                (place, Some(result.clone()), Some(error.clone()))
+            }
         };
         if let Some(at) = self.find(&c.tenant, c.id) {
             let known = &self.tasks[at];

@@ -1,8 +1,10 @@
 use codeq_core::command::NewTask;
 use codeq_core::id::TaskId;
-use codeq_core::limits::{LIST_BYTES_MAX, LIST_SLICE_MAX, PAYLOAD_BYTES_MAX, QUEUES_SLICE_MAX};
+use codeq_core::limits::{
+    ENQUEUE_PAYLOAD_BYTES_MAX, LIST_BYTES_MAX, LIST_SLICE_MAX, QUEUES_SLICE_MAX,
+};
 use codeq_core::place::{Place, Status};
-use codeq_core::read::ListQuery;
+use codeq_core::read::{ListQuery, Page};
 use codeq_core::view::Task;
 
 use crate::harness::*;
@@ -176,7 +178,7 @@ fn a_page_has_a_bounded_number_of_bytes_and_one_task_at_least() {
     let mut h = Harness::new();
     let sized = |bytes: usize| NewTask { payload: vec![b'1'; bytes].into(), ..task("a") };
     for _ in 0..9 {
-        h.add(sized(PAYLOAD_BYTES_MAX));
+        h.add(sized(ENQUEUE_PAYLOAD_BYTES_MAX));
         h.add(sized(1));
     }
     let (mut pages, mut got, mut below) = (0, 0, None);
@@ -193,6 +195,16 @@ fn a_page_has_a_bounded_number_of_bytes_and_one_task_at_least() {
     let page = h.list(ListQuery { bytes: Some(1), ..all() });
     assert_eq!(page.items.len(), 1);
     assert!(page.next.is_some());
+    // One that is larger than a page stands alone on it.
+    h.add_now(sized(LIST_BYTES_MAX + 1));
+    h.add(sized(1));
+    let lengths = |page: &Page| page.items.iter().map(|t| t.payload.len()).collect::<Vec<_>>();
+    let page = h.list(all());
+    assert_eq!(lengths(&page), [1]);
+    let page = h.list(ListQuery { below: page.next, ..all() });
+    assert_eq!(lengths(&page), [LIST_BYTES_MAX + 1]);
+    let page = h.list(ListQuery { below: page.next, ..all() });
+    assert_eq!(lengths(&page)[..2], [1, ENQUEUE_PAYLOAD_BYTES_MAX]);
 }
 
 #[test]

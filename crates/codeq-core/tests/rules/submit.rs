@@ -48,6 +48,31 @@ fn failed_is_terminal_too() {
 }
 
 #[test]
+fn a_result_and_an_error_are_both_kept() {
+    for (completed, place) in [(true, Place::Completed), (false, Place::Failed)] {
+        let mut h = Harness::new();
+        let run = h.running(hooked("a"));
+        let result = Bytes::from_static(b"{\"half\":1}");
+        let outcome = Outcome::Both { completed, result: result.clone(), error: text("half") };
+        assert!(matches!(h.submit(run.id, outcome), Reply::Submitted(_)));
+        let record = h.result(run.id).expect("a result");
+        assert_eq!((record.result, record.error), (Some(result), Some(text("half"))));
+        assert_eq!((h.get(run.id).place, record.status), (place, place.status()));
+        h.finish();
+    }
+    let mut h = Harness::new();
+    let run = h.running(task("a"));
+    let both = |result: Vec<u8>, error: &str| {
+        let result = Bytes::from(result);
+        Outcome::Both { completed: true, result, error: text(error) }
+    };
+    assert_eq!(h.submit(run.id, both(b"{}".to_vec(), "")), refused(Rejection::ErrorRequired));
+    let max = RESULT_BYTES_MAX;
+    let large = both(vec![b' '; max + 1], "e");
+    assert_eq!(h.submit(run.id, large), refused(Rejection::InvalidResult { max }));
+}
+
+#[test]
 fn no_result_counts_as_an_empty_object() {
     let mut h = Harness::new();
     let run = h.running(task("a"));
@@ -59,7 +84,12 @@ fn no_result_counts_as_an_empty_object() {
 #[test]
 fn a_repeat_is_answered_and_changes_nothing() {
     let mut h = Harness::new();
-    for outcome in [completed(b"{\"a\":1}"), failed("no")] {
+    let both = |completed| Outcome::Both {
+        completed,
+        result: Bytes::from_static(b"{\"a\":1}"),
+        error: text("no"),
+    };
+    for outcome in [completed(b"{\"a\":1}"), failed("no"), both(true), both(false)] {
         let run = h.running(task("a"));
         let first = h.submit(run.id, outcome.clone());
         h.pass(1_000);

@@ -1,7 +1,9 @@
 //! Nothing crosses from one tenant to another, whatever their names.
 
 use bytes::Bytes;
-use codeq_core::command::{BulkFrom, BulkPart, BulkWork, Command, Outcome, ReplayTarget, Selector};
+use codeq_core::command::{
+    BulkFilter, BulkFrom, BulkPart, BulkWork, Command, Outcome, ReplayFrom, ReplayTarget, Selector,
+};
 use codeq_core::read::ListQuery;
 use codeq_core::reply::{Enqueued, Rejection, Reply};
 use codeq_core::topic::Policy;
@@ -84,14 +86,14 @@ fn a_made_up_position_shows_and_touches_nothing_of_others() {
             assert!(page.items.is_empty());
             let part = |work| {
                 let (tenant, by) = (text("x"), text("op"));
-                let from = from.clone();
-                Command::BulkPart(BulkPart { tenant, work, from, take: 9, look: 99, by })
+                let (from, filter) = (from.clone(), BulkFilter::default());
+                Command::BulkPart(BulkPart { tenant, work, filter, from, take: 9, look: 99, by })
             };
             for work in [
-                BulkWork::Cleanup { before: u64::MAX },
+                BulkWork::Cleanup { expired: false },
                 BulkWork::PurgeDead { command: text("mine") },
                 BulkWork::PurgeWaiting { command: text("mine") },
-                BulkWork::Replay { command: text("mine"), error_contains: None },
+                BulkWork::Replay { command: text("mine"), from: ReplayFrom::DeadLetters },
             ] {
                 assert_eq!(bulk_done(h.apply(part(work))), 0);
             }

@@ -67,6 +67,7 @@ pub(crate) const KEYS: &[Key] = &[
     key!("retention.deadLetterSeconds", retention.dead_letter_seconds),
     key!("maxBatchSize", max_batch_size),
     key!("maxClaimBatchSize", max_claim_batch_size),
+    key!("maxPayloadBytes", max_payload_bytes),
     key!("resultWebhookMaxAttempts", result_webhook_max_attempts),
     key!("resultWebhookBaseBackoffSeconds", result_webhook_base_backoff_seconds),
     key!("resultWebhookMaxBackoffSeconds", result_webhook_max_backoff_seconds),

@@ -56,6 +56,9 @@ pub struct Config {
     pub max_batch_size: usize,
     /// Most tasks of one batch claim.
     pub max_claim_batch_size: usize,
+    /// Largest payload and largest result, in bytes. None is 1 MiB, with the bodies and messages of their own limits;
+    /// these grow with a value that is set, so that it fits into them.
+    pub max_payload_bytes: Option<usize>,
     /// Delivery attempts of a result callback.
     pub result_webhook_max_attempts: u32,
     /// The pause after the first failed delivery; it doubles with each one.
@@ -365,6 +368,7 @@ impl Default for Config {
             retention: RetentionConfig::default(),
             max_batch_size: 100,
             max_claim_batch_size: 10,
+            max_payload_bytes: None,
             result_webhook_max_attempts: 5,
             result_webhook_base_backoff_seconds: 2,
             result_webhook_max_backoff_seconds: 60,
@@ -446,5 +450,50 @@ impl Default for HttpConfig {
 impl Default for TracingConfig {
     fn default() -> TracingConfig {
         TracingConfig { otlp_endpoint: None, sample_ratio: 1.0, service_name: "codeq".to_owned() }
+    }
+}
+
+/// Largest payload of a configuration that does not say.
+const PAYLOAD_BYTES: usize = 1 << 20;
+/// What surrounds a payload or a result in a body or message: names, texts, artifacts that lie elsewhere.
+const AROUND_BYTES: usize = 512 << 10;
+/// Longest message of a stream: what gRPC servers take unless they are told otherwise.
+const MESSAGE_BYTES: usize = 4 << 20;
+
+impl Config {
+    /// Largest payload and largest result.
+    pub fn payload_max(&self) -> usize {
+        self.max_payload_bytes.unwrap_or(PAYLOAD_BYTES)
+    }
+
+    /// Largest body of a request.
+    pub fn body_max(&self) -> usize {
+        self.http.max_body_bytes.max(self.around_payload())
+    }
+
+    /// Largest body of a batch, or of a result with its artifacts.
+    pub fn batch_body_max(&self) -> usize {
+        self.http.max_batch_body_bytes.max(self.around_payload())
+    }
+
+    /// Longest message of a stream.
+    pub fn message_max(&self) -> usize {
+        MESSAGE_BYTES.max(self.around_payload())
+    }
+
+    /// The least that must be held for all clients: half of it is one tenant's, which has room for two of the largest
+    /// bodies; and three quarters of that are one connection's, which has room for the largest task and for the answer
+    /// that it becomes, where every character may be escaped.
+    pub fn buffered_min(&self) -> usize {
+        self.batch_body_max().saturating_mul(4).max(self.buffered_for_payload())
+    }
+
+    /// The part of it that follows from `maxPayloadBytes`, if that is set.
+    pub(crate) fn buffered_for_payload(&self) -> usize {
+        self.max_payload_bytes.unwrap_or(0).saturating_mul(12)
+    }
+
+    fn around_payload(&self) -> usize {
+        self.max_payload_bytes.map_or(0, |bytes| bytes.saturating_add(AROUND_BYTES))
     }
 }

@@ -21,8 +21,6 @@ use crate::limits::budget::{HeldFor, Hold, Share};
 pub(super) const HELLO_BYTES_MAX: usize = 16 << 10;
 /// Most items of it: it has none that repeat.
 const HELLO_ITEMS_MAX: usize = 64;
-/// Longest message after it: what gRPC servers take unless they are told otherwise.
-pub(super) const MESSAGE_BYTES_MAX: usize = 4 << 20;
 /// Time from a message's first byte to its last.
 const PATIENCE: Duration = Duration::from_secs(30);
 /// The same whoever is to blame: while nobody reads, or there is no room for the rest, the client's time stands still,
@@ -74,7 +72,12 @@ impl<In: codeq_proto::Message + Default> Events<In> {
     }
 
     /// From here on the tenant's bytes count, and messages may be longer. A producer's leave room for others.
-    pub(super) fn admit(&mut self, share: &Share, of_producer: bool) -> Result<(), Status> {
+    pub(super) fn admit(
+        &mut self,
+        share: &Share,
+        of_producer: bool,
+        max: usize,
+    ) -> Result<(), Status> {
         let full = || {
             let text =
                 "the server holds too much for this tenant or this connection: try again later";
@@ -82,7 +85,7 @@ impl<In: codeq_proto::Message + Default> Events<In> {
         };
         let hold = share.hold(HeldFor::Streams, HELLO_BYTES_MAX).ok_or_else(full)?;
         self.hold = hold.of_producer(of_producer);
-        self.max = MESSAGE_BYTES_MAX;
+        self.max = max;
         Ok(())
     }
 
@@ -238,6 +241,8 @@ mod tests {
 
     use crate::limits::budget::Budget;
 
+    const MESSAGE_BYTES_MAX: usize = 4 << 20;
+
     struct Client {
         /// None once nothing more is sent.
         send: Option<UnboundedSender<Bytes>>,
@@ -255,7 +260,7 @@ mod tests {
 
     fn admitted(budget: &Budget) -> Client {
         let mut client = stranger(budget);
-        client.events.admit(&budget.tenant(&"a".into()), false).unwrap();
+        client.events.admit(&budget.tenant(&"a".into()), false, MESSAGE_BYTES_MAX).unwrap();
         client
     }
 

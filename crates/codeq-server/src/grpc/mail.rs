@@ -52,7 +52,9 @@ impl Mailbox for Mail {
             state.answers.push_back((number, answer, None));
             return Ok(());
         }
-        let fits = self.unsent.load(Ordering::Relaxed).saturating_add(bytes) <= UNSENT_BYTES_MAX;
+        // One task may be larger than that: it goes alone.
+        let unsent = self.unsent.load(Ordering::Relaxed);
+        let fits = unsent == 0 || unsent.saturating_add(bytes) <= UNSENT_BYTES_MAX;
         let hold = if fits { self.share.hold(HeldFor::Answers, bytes) } else { None };
         if hold.is_none() {
             // The wait for work has come to nothing, and may begin anew.

@@ -232,7 +232,7 @@ impl Producer {
             trace_parent,
             trace_state,
         };
-        draft.check(&self.app.service.destinations)
+        draft.check(&self.app.service)
     }
 
     fn trace_of(&self, parent: &str, state: &str) -> (Option<Arc<str>>, Option<Arc<str>>) {

@@ -234,7 +234,8 @@ impl<P: Protocol> Stream for Session<P> {
                     this.tally.caller = Some((caller.tenant.clone(), caller.subject.clone()));
                     let app = Arc::clone(&this.tally.app);
                     let share = app.budget.tenant(&caller.tenant).on(this.connection.as_ref());
-                    if let Err(status) = events.admit(&share, P::OF_PRODUCERS) {
+                    let max = app.edge.message_max;
+                    if let Err(status) = events.admit(&share, P::OF_PRODUCERS, max) {
                         return this.close(status);
                     }
                     this.state = State::Open(Box::new(Open::new(app, protocol, events, &share)));

@@ -5,7 +5,6 @@ use std::time::Duration;
 
 use axum::http::HeaderMap;
 use codeq_core::command::{Claim, Command, Millis};
-use codeq_core::names::check_worker;
 use codeq_core::reply::{Reply, Returned};
 use codeq_core::view::Task;
 use codeq_engine::request::{Answer as EngineAnswer, ReplyTo, Request as EngineRequest};
@@ -24,13 +23,14 @@ use super::events::Events;
 use super::hello;
 use super::session::{After, Begun, Opened, Protocol, Slots, check_rate};
 use super::{Call, convert};
-use crate::auth::{Principal, Role, Scope, instance, shown};
+use crate::auth::{Principal, Role, Scope, shown};
 use crate::http::{App, json};
 use crate::limits::LimitScope;
 use crate::observe::Refused;
 use crate::service::claim::{CREDIT_WAIT, ClaimRequest, claimed};
+use crate::service::lease::{LeaseNamed, identity};
 use crate::service::submit::{SubmitRequest, submitted};
-use crate::service::{Kind, ServiceError};
+use crate::service::{Kind, Service, ServiceError};
 
 /// Most tasks of one TaskBatch: with all that belongs to a task it stays under the 4 MiB that clients accept.
 const TASKS_MAX: i32 = 256;
@@ -55,11 +55,8 @@ pub(super) async fn open(
     let Hello { token, worker_id } = hello.await?;
     let token = hello::Token { hello: &token, metadata: &metadata };
     let mut caller = token.bearer(&app, &call, Worker::SERVICE, Role::Worker).await?;
-    if !worker_id.is_empty() && *worker_id != *caller.subject {
-        caller.subject = instance(&caller.subject, &worker_id).into();
-        let invalid = |_| Status::invalid_argument("worker_id is too long or not printable");
-        check_worker(&caller.subject).map_err(invalid)?;
-    }
+    let invalid = |_| Status::invalid_argument("worker_id is too long or not printable");
+    caller.subject = identity(&caller, &worker_id).map_err(invalid)?;
     let worker_id = shown(&caller.subject).into_owned();
     let ack = HelloAck { worker_id, tenant_id: caller.tenant.to_string() };
     let protocol = Worker { app, caller: Arc::new(caller), last: Arc::default() };
@@ -207,6 +204,7 @@ impl Worker {
                 lease_seconds,
                 wait_seconds: CREDIT_WAIT,
                 count,
+                worker_id: None,
             });
         }
         Arc::clone(&self.last)
@@ -246,7 +244,7 @@ impl Worker {
 
     fn result(&self, result: Outcome, slots: &mut Slots<'_>) -> Begun<Worker> {
         let bytes = BASE + result.result_json.len();
-        let (id, request) = submit_request(result);
+        let (id, request) = submit_request(&self.app.service, result);
         if let Err(error) = check_worker_rate(&self.app, &self.caller, "submitResult") {
             return Begun::Answered(result_answer(id, Some(&error)));
         }
@@ -273,8 +271,9 @@ impl Worker {
             return Begun::Answered(refusal(&error));
         }
         let bytes = batch.results.iter().map(|result| BASE + result.result_json.len()).sum();
-        let requests: Vec<_> = batch.results.into_iter().map(submit_request).collect();
         let service = &self.app.service;
+        let requests = batch.results.into_iter().map(|result| submit_request(service, result));
+        let requests: Vec<_> = requests.collect();
         let plain = requests.iter().all(|(_, request)| request.is_plain());
         if !plain || requests.len() > service.batch_max() {
             return self.start(bytes, |app, caller| submit_in_parts(app, caller, requests));
@@ -305,10 +304,10 @@ impl Worker {
 
     fn heartbeat(&self, heartbeat: Heartbeat) -> Begun<Worker> {
         self.start(0, |app, caller| async move {
-            let Heartbeat { task_id, extend_seconds } = heartbeat;
+            let Heartbeat { task_id, extend_seconds, fence } = heartbeat;
             let extend = Some(i64::from(extend_seconds));
             let done = match check_worker_rate(&app, &caller, "heartbeat") {
-                Ok(()) => app.service.heartbeat(&caller, &task_id, extend).await,
+                Ok(()) => app.service.heartbeat(&caller, &task_id, extend, lease(fence)).await,
                 Err(error) => Err(error),
             };
             let ack = match done {
@@ -333,11 +332,11 @@ impl Worker {
 
     fn nack(&self, nack: Nack) -> Begun<Worker> {
         self.start(nack.reason.len(), |app, caller| async move {
-            let Nack { task_id, delay_seconds, reason } = nack;
+            let Nack { task_id, delay_seconds, reason, fence } = nack;
             let reason = (!reason.is_empty()).then(|| reason.into());
             let delay = delay(delay_seconds);
             let done = match check_worker_rate(&app, &caller, "nack") {
-                Ok(()) => app.service.nack(&caller, &task_id, delay, reason).await,
+                Ok(()) => app.service.nack(&caller, &task_id, delay, reason, lease(fence)).await,
                 Err(error) => Err(error),
             };
             let ack = match done {
@@ -367,9 +366,9 @@ impl Worker {
 
     fn abandon(&self, abandon: Abandon) -> Begun<Worker> {
         self.start(0, |app, caller| async move {
-            let Abandon { task_id, no_penalty } = abandon;
+            let Abandon { task_id, no_penalty, fence } = abandon;
             let done = match check_worker_rate(&app, &caller, "abandon") {
-                Ok(()) => app.service.abandon(&caller, &task_id, !no_penalty).await,
+                Ok(()) => app.service.abandon(&caller, &task_id, !no_penalty, lease(fence)).await,
                 Err(error) => Err(error),
             };
             let ack = match done {
@@ -441,18 +440,25 @@ fn credit_bytes(request: &ClaimRequest, shared: bool) -> usize {
     BASE + own
 }
 
-fn submit_request(result: Outcome) -> (String, SubmitRequest) {
-    let Outcome { task_id, status, result_json, error } = result;
+fn submit_request(service: &Service, result: Outcome) -> (String, SubmitRequest) {
+    let Outcome { task_id, status, result_json, error, fence } = result;
     let flaw =
         (!result_json.is_empty()).then(|| json::check_result(&result_json)).and_then(Result::err);
+    let flaw = flaw.or_else(|| service.too_long(&result_json));
     let request = SubmitRequest {
         status,
         result: (!result_json.is_empty()).then_some(result_json),
         error: (!error.is_empty()).then(|| error.into()),
         artifacts: Vec::new(),
+        lease: lease(fence),
         flaw,
     };
     (task_id, request)
+}
+
+/// The lease that a message names; fences begin at 1.
+fn lease(fence: u64) -> LeaseNamed {
+    LeaseNamed::fence((fence > 0).then_some(fence))
 }
 
 /// Zero means the backoff policy, as in codeQ, and so does what is negative; but -1 means at once.

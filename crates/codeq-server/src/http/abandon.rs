@@ -6,10 +6,14 @@ use serde::{Deserialize, Serialize};
 use super::call::{Answer, Call};
 use super::nack::place;
 use super::{answer, json};
+use crate::service::lease::LeaseNamed;
 
 #[derive(Deserialize, Default)]
+#[serde(rename_all = "camelCase")]
 struct Request {
     penalty: Option<bool>,
+    fence: Option<u64>,
+    worker_id: Option<Box<str>>,
 }
 
 #[derive(Serialize)]
@@ -20,6 +24,7 @@ struct Abandoned {
 pub async fn abandon(call: Call) -> Answer {
     let request: Request = json::parse_or_default(&call.body)?;
     let penalty = request.penalty.unwrap_or(true);
-    let done = call.service().abandon(&call.caller, &call.name, penalty).await?;
+    let lease = LeaseNamed::new(&call.caller, request.worker_id.as_deref(), request.fence);
+    let done = call.service().abandon(&call.caller, &call.name, penalty, lease).await?;
     Ok(answer::json(StatusCode::OK, &Abandoned { status: place(done) }))
 }

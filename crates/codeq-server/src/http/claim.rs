@@ -21,6 +21,7 @@ struct Request {
     lease_seconds: Option<i64>,
     wait_seconds: Option<i64>,
     count: Option<i64>,
+    worker_id: Option<Box<str>>,
 }
 
 #[derive(Serialize)]
@@ -36,7 +37,8 @@ impl Request {
         // Longer counts as the longest.
         let wait_seconds = wait_seconds.min(CLAIM_WAIT_MAX);
         let commands = self.commands.unwrap_or_default();
-        Ok(ClaimRequest { commands, lease_seconds: self.lease_seconds, wait_seconds, count })
+        let Request { lease_seconds, worker_id, .. } = self;
+        Ok(ClaimRequest { commands, lease_seconds, wait_seconds, count, worker_id })
     }
 }
 

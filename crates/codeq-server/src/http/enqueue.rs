@@ -146,7 +146,7 @@ fn new_task(call: &Call, request: TaskRequest<'_>) -> Result<NewTask, ServiceErr
         trace_parent: parent.map(Into::into),
         trace_state: state.map(Into::into),
     };
-    draft.check(&call.service().destinations)
+    draft.check(call.service())
 }
 
 /// The trace that the task goes on in: the client's, or else the one that begins here.

@@ -5,11 +5,14 @@ use serde::{Deserialize, Serialize};
 
 use super::call::{Answer, Call};
 use super::{answer, json};
+use crate::service::lease::LeaseNamed;
 
 #[derive(Deserialize, Default)]
 #[serde(rename_all = "camelCase")]
 struct Request {
     extend_seconds: Option<i64>,
+    fence: Option<u64>,
+    worker_id: Option<Box<str>>,
 }
 
 #[derive(Serialize)]
@@ -22,7 +25,9 @@ struct Extended {
 
 pub async fn heartbeat(call: Call) -> Answer {
     let request: Request = json::parse_or_default(&call.body)?;
-    let done = call.service().heartbeat(&call.caller, &call.name, request.extend_seconds).await?;
+    let lease = LeaseNamed::new(&call.caller, request.worker_id.as_deref(), request.fence);
+    let done =
+        call.service().heartbeat(&call.caller, &call.name, request.extend_seconds, lease).await?;
     let body = Extended {
         ok: true,
         lease_until: call.times().text(done.lease_until),

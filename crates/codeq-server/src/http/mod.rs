@@ -84,6 +84,8 @@ pub struct Edge {
     pub body_max: usize,
     /// Largest body of a batch.
     pub batch_body_max: usize,
+    /// Longest message of a stream.
+    pub message_max: usize,
     /// Time for a body.
     pub body_timeout: Duration,
     /// `/metrics` answers everybody, not only loopback.
@@ -96,8 +98,9 @@ impl Edge {
     /// From the configuration.
     pub fn new(config: &Config) -> Edge {
         Edge {
-            body_max: config.http.max_body_bytes,
-            batch_body_max: config.http.max_batch_body_bytes,
+            body_max: config.body_max(),
+            batch_body_max: config.batch_body_max(),
+            message_max: config.message_max(),
             body_timeout: Duration::from_secs(config.http.body_timeout_seconds),
             metrics_public: config.metrics.public,
             end_streams_at_expiry: config.auth.end_streams_at_expiry,
@@ -107,9 +110,9 @@ impl Edge {
 
 /// The bytes that may be held for clients, from the configuration or the machine.
 pub fn budget(config: &Config) -> Budget {
-    let largest = config.http.max_batch_body_bytes;
-    let set = config.http.max_buffered_bytes.map(|bytes| bytes.max(largest.saturating_mul(4)));
-    Budget::new(set.unwrap_or_else(|| buffered_bytes(largest)))
+    let least = config.buffered_min();
+    let set = config.http.max_buffered_bytes.map(|bytes| bytes.max(least));
+    Budget::new(set.unwrap_or_else(|| buffered_bytes(least)))
 }
 
 /// Serves every route of the list.

@@ -9,12 +9,15 @@ use serde::{Deserialize, Serialize};
 use super::call::{Answer, Call};
 use super::{answer, json};
 use crate::service::ServiceError;
+use crate::service::lease::LeaseNamed;
 
 #[derive(Deserialize, Default)]
 #[serde(rename_all = "camelCase")]
 struct Request {
     delay_seconds: Option<i64>,
     reason: Option<Arc<str>>,
+    fence: Option<u64>,
+    worker_id: Option<Box<str>>,
 }
 
 #[derive(Serialize)]
@@ -30,7 +33,8 @@ pub async fn nack(call: Call) -> Answer {
         let text = "invalid 'delaySeconds' (must be >= 0)";
         return Err(ServiceError::invalid("invalid_delay", text).into());
     };
-    let done = call.service().nack(&call.caller, &call.name, delay, request.reason).await?;
+    let lease = LeaseNamed::new(&call.caller, request.worker_id.as_deref(), request.fence);
+    let done = call.service().nack(&call.caller, &call.name, delay, request.reason, lease).await?;
     let delay_seconds = match done {
         Returned::Requeued { delay } => delay.div_ceil(1_000),
         Returned::Dead | Returned::Cancelled => 0,

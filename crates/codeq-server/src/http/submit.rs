@@ -14,9 +14,11 @@ use crate::artifacts::content::Content;
 use crate::artifacts::upload::{NewArtifact, Source};
 use crate::service::ServiceError;
 use crate::service::artifacts::invalid;
+use crate::service::lease::LeaseNamed;
 use crate::service::submit::SubmitRequest;
 
 #[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
 struct Request<'a> {
     status: Option<String>,
     #[serde(borrow)]
@@ -24,6 +26,8 @@ struct Request<'a> {
     error: Option<Arc<str>>,
     #[serde(borrow)]
     artifacts: Option<Vec<&'a RawValue>>,
+    fence: Option<u64>,
+    worker_id: Option<Box<str>>,
 }
 
 #[derive(Deserialize, Default)]
@@ -65,7 +69,7 @@ struct Item<'a> {
 }
 
 pub async fn one(call: Call) -> Answer {
-    let request = submit_request(&call.body, json::parse(&call.body)?);
+    let request = submit_request(&call, json::parse(&call.body)?);
     let record = call.service().submit(&call.caller, &call.name, request).await?;
     Ok(answer::json(StatusCode::OK, &call.result(&record)))
 }
@@ -77,7 +81,7 @@ pub async fn batch(call: Call) -> Answer {
         // An item without a task cannot even be answered for: that is a bad batch.
         let item: ItemId = json::parse_item(index, text.get())?;
         let request = json::parse_item(index, text.get())?;
-        requests.push((item.task_id, submit_request(&call.body, request)));
+        requests.push((item.task_id, submit_request(&call, request)));
     }
     let done = call.service().submit_batch(&call.caller, requests).await?;
     let results = done.iter().map(|(task_id, outcome)| match outcome {
@@ -87,16 +91,18 @@ pub async fn batch(call: Call) -> Answer {
     Ok(answer::json(StatusCode::OK, &BatchAnswer { results: results.collect() }))
 }
 
-fn submit_request(body: &Bytes, request: Request<'_>) -> SubmitRequest {
+fn submit_request(call: &Call, request: Request<'_>) -> SubmitRequest {
     let mut flaw = None;
     let result = request.result.map(RawValue::get).filter(|text| *text != "null");
     if result.is_some_and(|text| !text.starts_with('{')) {
         let text = "invalid result (must be an object)";
         flaw = Some(ServiceError::invalid("invalid_result", text));
     }
+    let result = result.map(str::as_bytes);
+    flaw = flaw.or_else(|| call.service().too_long(result?));
     let mut artifacts = Vec::new();
     for (index, artifact) in request.artifacts.unwrap_or_default().into_iter().enumerate() {
-        match new_artifact(body, artifact) {
+        match new_artifact(&call.body, artifact) {
             Some(artifact) => artifacts.push(artifact),
             None => {
                 let why = "needs a name, and exactly one of url and contentBase64";
@@ -106,9 +112,10 @@ fn submit_request(body: &Bytes, request: Request<'_>) -> SubmitRequest {
     }
     SubmitRequest {
         status: request.status.unwrap_or_default(),
-        result: result.map(|text| Bytes::copy_from_slice(text.as_bytes())),
+        result: result.map(Bytes::copy_from_slice),
         error: request.error,
         artifacts,
+        lease: LeaseNamed::new(&call.caller, request.worker_id.as_deref(), request.fence),
         flaw,
     }
 }

@@ -114,7 +114,7 @@ pub async fn page(call: Call, mut query: ListQuery) -> Answer {
         filter::apply(&text, &mut query)?;
     }
     // Before the tasks are read: many who list at once would have them all in memory.
-    let _page = call.hold(LIST_BYTES_MAX).await?;
+    let _page = call.hold(LIST_BYTES_MAX.max(call.service().payload_max())).await?;
     let cursor = call.param("cursor");
     let TaskPage { items, next } =
         call.service().list(&call.caller, query, cursor.as_deref()).await?;

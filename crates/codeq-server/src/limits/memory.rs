@@ -9,11 +9,10 @@ const PART: u64 = 8;
 const LEAST: u64 = 64 << 20;
 const MOST: u64 = 1 << 30;
 
-/// Bytes that may be held for clients at once, on this machine. `largest` is the largest body: two of one tenant have
-/// room, whatever the machine says.
-pub fn buffered_bytes(largest: usize) -> usize {
+/// Bytes that may be held for clients at once, on this machine: at least so many, whatever it says.
+pub fn buffered_bytes(least: usize) -> usize {
     let part = (limit(Path::new("/")).unwrap_or(0) / PART).clamp(LEAST, MOST);
-    usize::try_from(part).unwrap_or(usize::MAX).max(largest.saturating_mul(4))
+    usize::try_from(part).unwrap_or(usize::MAX).max(least)
 }
 
 /// The smallest limit that holds for this process; none where there is no `/proc`.
@@ -107,8 +106,8 @@ mod tests {
     }
 
     #[test]
-    fn two_of_the_largest_bodies_have_room() {
-        assert!(buffered_bytes(16 << 20) >= 64 << 20);
-        assert_eq!(buffered_bytes(1 << 30), 4 << 30);
+    fn there_is_room_for_the_least() {
+        assert!(buffered_bytes(0) >= 64 << 20);
+        assert_eq!(buffered_bytes(4 << 30), 4 << 30);
     }
 }

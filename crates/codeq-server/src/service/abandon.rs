@@ -1,9 +1,10 @@
 //! Abandon: a worker gives a task back.
 
-use codeq_core::command::{Abandon, Command};
+use codeq_core::command::{Abandon, Deed};
 use codeq_core::reply::Returned;
 use tracing::Instrument;
 
+use super::lease::LeaseNamed;
 use super::nack::returned;
 use super::{Service, ServiceError, task_id};
 use crate::auth::{Principal, Scope};
@@ -15,6 +16,7 @@ impl Service {
         caller: &Principal,
         id: &str,
         penalty: bool,
+        lease: LeaseNamed,
     ) -> Result<Returned, ServiceError> {
         caller.needs(Scope::Abandon)?;
         let id = task_id(id, "not-found")?;
@@ -26,6 +28,7 @@ impl Service {
             penalty,
             fence: None,
         };
-        returned(self.engine.propose(Command::Abandon(abandon)).instrument(span).await?)
+        let command = lease.command(Deed::Abandon(abandon));
+        returned(self.engine.propose(command).instrument(span).await?)
     }
 }

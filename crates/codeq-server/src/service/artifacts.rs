@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use codeq_core::command::{Command, Submit};
+use codeq_core::command::{Deed, Submit};
 use codeq_core::place::Place;
 use codeq_core::reply::{Rejection, Reply};
 use codeq_core::submit::check;
@@ -11,6 +11,7 @@ use codeq_engine::{Engine, EngineError};
 use tokio::sync::Semaphore;
 use tracing::Instrument;
 
+use super::lease::LeaseNamed;
 use super::{Kind, Service, ServiceError, task_id};
 use crate::artifacts::upload::{NewArtifact, Prepared, is_same};
 use crate::artifacts::{Artifacts, Download};
@@ -44,6 +45,7 @@ impl Service {
         &self,
         caller: &Principal,
         submit: Submit,
+        lease: LeaseNamed,
         artifacts: Vec<NewArtifact>,
         at_once: Arc<Semaphore>,
     ) -> Result<ResultRecord, ServiceError> {
@@ -51,7 +53,11 @@ impl Service {
             return Err(ServiceError::not_found("task not found"));
         };
         let running = task.place == Place::InProgress;
-        if running && task.worker.as_ref() != Some(&submit.worker) {
+        let holder = lease.holder(&submit.worker);
+        if !holder.is_current(task.fence) {
+            return Err(Rejection::LeaseLost.into());
+        }
+        if running && !task.worker.as_deref().is_some_and(|owner| holder.is(owner)) {
             return Err(Rejection::NotOwner.into());
         }
         let prepared = self.artifacts.prepare(submit.id, artifacts).await;
@@ -59,14 +65,15 @@ impl Service {
             // It may be the submit that ended the task, sent again because its answer was lost.
             let Ok(prepared) = prepared else { return Err(Rejection::NotInProgress.into()) };
             let submit = Submit { artifacts: prepared.artifacts, ..submit };
-            return repeated_or(&self.engine, &submit, Rejection::NotInProgress).await;
+            return repeated_or(&self.engine, &submit, &lease, Rejection::NotInProgress).await;
         }
         let prepared = prepared.map_err(|why| invalid(&why))?;
         let submit = Submit { artifacts: prepared.artifacts.clone(), ..submit };
         check(&submit.outcome, &submit.artifacts)?;
         let span = self.span("submit", caller, submit.id).await;
         let (artifacts, engine) = (Arc::clone(&self.artifacts), Arc::clone(&self.engine));
-        let work = async move { store(&artifacts, &engine, submit, prepared, &at_once).await };
+        let work =
+            async move { store(&artifacts, &engine, submit, lease, prepared, &at_once).await };
         // To its end even if the client goes away: a half of it would leave objects that nobody knows.
         let done = tokio::spawn(work.instrument(span)).await;
         done.unwrap_or_else(|_| Err(ServiceError::unexpected()))
@@ -78,17 +85,18 @@ async fn store(
     artifacts: &Artifacts,
     engine: &Engine,
     submit: Submit,
+    lease: LeaseNamed,
     prepared: Prepared,
     at_once: &Semaphore,
 ) -> Result<ResultRecord, ServiceError> {
     let uploaded = artifacts.upload(&prepared, at_once).await;
     uploaded.map_err(|_| unavailable("artifact_upload_failed", "artifact upload failed"))?;
-    match engine.propose(Command::Submit(submit.clone())).await {
+    match engine.propose(lease.clone().command(Deed::Submit(submit.clone()))).await {
         Ok(Reply::Submitted(record)) => Ok(*record),
         Ok(Reply::Rejected(rejection)) => {
             artifacts.discard(&prepared).await;
             // Sent twice at the same time: the other one was first, and did the same.
-            repeated_or(engine, &submit, rejection).await
+            repeated_or(engine, &submit, &lease, rejection).await
         }
         Ok(_) => Err(ServiceError::unexpected()),
         // Whether the task ended is not known. If not, the sweep will find what was uploaded.
@@ -104,11 +112,14 @@ async fn store(
 async fn repeated_or(
     engine: &Engine,
     submit: &Submit,
+    lease: &LeaseNamed,
     rejection: Rejection,
 ) -> Result<ResultRecord, ServiceError> {
     let shard = submit.id.shard(engine.shards());
     let same = |stored: &_, sent: &_| is_same(submit.id, stored, sent);
-    let record = engine.read(shard, |reader| reader.repeated(submit, same)).await?;
+    let record = engine
+        .read(shard, |reader| reader.repeated(submit, lease.holder(&submit.worker), same))
+        .await?;
     match (record, rejection) {
         (Some(record), _) => Ok(record),
         (None, Rejection::NotFound) => Err(ServiceError::not_found("task not found")),

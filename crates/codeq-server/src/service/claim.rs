@@ -9,6 +9,7 @@ use codeq_core::reply::{Rejection, Reply};
 use codeq_core::view::Task;
 use codeq_engine::request::Answer;
 
+use super::lease::identity;
 use super::trace::span_of;
 use super::{Service, ServiceError, seconds, trimmed};
 use crate::auth::{EventTypes, Principal, Scope};
@@ -30,6 +31,8 @@ pub struct ClaimRequest {
     pub wait_seconds: u64,
     /// At most so many tasks.
     pub count: u32,
+    /// The instance that claims, below the token's subject.
+    pub worker_id: Option<Box<str>>,
 }
 
 impl Service {
@@ -55,9 +58,13 @@ impl Service {
 
     fn command(&self, caller: &Principal, request: &ClaimRequest) -> Result<Claim, ServiceError> {
         caller.needs(Scope::Claim)?;
+        let worker = match &request.worker_id {
+            Some(name) => identity(caller, name)?,
+            None => caller.subject.clone(),
+        };
         Ok(Claim {
             tenant: caller.tenant.clone(),
-            worker: caller.subject.clone(),
+            worker,
             lease: self.lease(request.lease_seconds)?,
             count: request.count,
             from: selector(caller, &request.commands)?,

@@ -7,14 +7,13 @@ use codeq_core::command::{Command, Enqueue, Millis, NewTask};
 use codeq_core::held::Holdings;
 use codeq_core::limits::{PAYLOAD_BYTES_MAX, TASK_ROWS_BYTES};
 use codeq_core::names::check_command;
-use codeq_core::reply::{Enqueued, Reply};
+use codeq_core::reply::{Enqueued, Rejection, Reply};
 use codeq_core::view::Task;
 use codeq_engine::request::{Answer, ReplyTo, Request};
 
 use super::trace::span_of;
 use super::{Kind, Service, ServiceError, seconds, seed, trimmed};
 use crate::auth::Principal;
-use crate::push::destination::Policy;
 
 /// What became of one task.
 pub struct Made {
@@ -51,10 +50,14 @@ pub struct Draft {
 
 impl Draft {
     /// The task, if everything about it that the core does not look at is right.
-    pub fn check(self, destinations: &Policy) -> Result<NewTask, ServiceError> {
+    pub fn check(self, service: &Service) -> Result<NewTask, ServiceError> {
         let command = trimmed(&self.command).unwrap_or_default();
         // Here and not only in the core, so that a batch fails on the first of its items that is wrong.
         check_command(&command)?;
+        let (destinations, max) = (&service.destinations, service.payload_max());
+        if self.payload.len() > max {
+            return Err(Rejection::InvalidPayload { max }.into());
+        }
         let webhook = self.webhook.filter(|text| !text.is_empty());
         if let Some(Err(why)) = webhook.as_deref().map(|text| destinations.read(text)) {
             let error = ServiceError::invalid("invalid_webhook", "invalid webhook url");

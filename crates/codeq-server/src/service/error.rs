@@ -137,6 +137,7 @@ fn kind_of(rejection: &Rejection) -> Kind {
     match rejection {
         Rejection::NotFound | Rejection::NoCallback => Kind::NotFound,
         Rejection::NotInProgress
+        | Rejection::LeaseLost
         | Rejection::Finished
         | Rejection::Completed
         | Rejection::NotFinished

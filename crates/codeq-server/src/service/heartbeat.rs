@@ -1,9 +1,10 @@
 //! Heartbeat: a worker keeps its lease.
 
-use codeq_core::command::{Command, Heartbeat, Millis};
+use codeq_core::command::{Deed, Heartbeat, Millis};
 use codeq_core::reply::Reply;
 use tracing::Instrument;
 
+use super::lease::LeaseNamed;
 use super::{Service, ServiceError, task_id};
 use crate::auth::{Principal, Scope};
 
@@ -23,6 +24,7 @@ impl Service {
         caller: &Principal,
         id: &str,
         extend_seconds: Option<i64>,
+        lease: LeaseNamed,
     ) -> Result<Extended, ServiceError> {
         caller.needs(Scope::Heartbeat)?;
         let id = task_id(id, "not-found")?;
@@ -33,7 +35,8 @@ impl Service {
             worker: caller.subject.clone(),
             extend: self.lease(extend_seconds)?,
         };
-        match self.engine.propose(Command::Heartbeat(heartbeat)).instrument(span).await? {
+        let command = lease.command(Deed::Heartbeat(heartbeat));
+        match self.engine.propose(command).instrument(span).await? {
             Reply::Extended { lease_until, cancel_requested } => {
                 Ok(Extended { lease_until, cancel_requested })
             }

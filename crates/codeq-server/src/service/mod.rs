@@ -34,6 +34,7 @@ pub mod enqueue;
 pub mod error;
 pub mod filter;
 pub mod heartbeat;
+pub mod lease;
 pub mod nack;
 pub mod permission;
 pub mod queues;
@@ -74,6 +75,7 @@ pub(crate) struct Defaults {
     pub lease: Millis,
     pub batch_max: usize,
     pub claim_max: usize,
+    pub payload_max: usize,
     pub tenant: TenantLimits,
 }
 
@@ -91,6 +93,7 @@ impl Service {
             lease: seconds(config.default_lease_seconds),
             batch_max: config.max_batch_size,
             claim_max: config.max_claim_batch_size,
+            payload_max: config.payload_max(),
             tenant: config.tenant_limits.clone(),
         };
         let destinations = Arc::new(Policy::new(&config.webhooks.allowed_networks));
@@ -120,6 +123,11 @@ impl Service {
         let mut draining = self.draining.clone();
         // The sender lives as long as the server does.
         let _ = draining.wait_for(|stop| *stop).await;
+    }
+
+    /// Largest payload and largest result.
+    pub fn payload_max(&self) -> usize {
+        self.defaults.payload_max
     }
 
     /// The length of a lease that a client asks for: none and zero mean the default.

@@ -2,10 +2,11 @@
 
 use std::sync::Arc;
 
-use codeq_core::command::{Command, Nack};
+use codeq_core::command::{Deed, Nack};
 use codeq_core::reply::{Reply, Returned};
 use tracing::Instrument;
 
+use super::lease::LeaseNamed;
 use super::{Service, ServiceError, seconds, seed, task_id};
 use crate::auth::{Principal, Scope};
 
@@ -17,6 +18,7 @@ impl Service {
         id: &str,
         delay_seconds: Option<u64>,
         reason: Option<Arc<str>>,
+        lease: LeaseNamed,
     ) -> Result<Returned, ServiceError> {
         caller.needs(Scope::Nack)?;
         let id = task_id(id, "not-found")?;
@@ -29,7 +31,8 @@ impl Service {
             reason,
             seed: seed(),
         };
-        returned(self.engine.propose(Command::Nack(nack)).instrument(span).await?)
+        let command = lease.command(Deed::Nack(nack));
+        returned(self.engine.propose(command).instrument(span).await?)
     }
 }
 

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
-use codeq_core::command::{Artifact, Command, Outcome, Submit};
+use codeq_core::command::{Artifact, Deed, Outcome, Submit};
 use codeq_core::id::TaskId;
 use codeq_core::place::Place;
 use codeq_core::reply::{Rejection, Reply};
@@ -13,6 +13,7 @@ use tokio::sync::Semaphore;
 use tracing::Instrument;
 
 use super::artifacts::invalid;
+use super::lease::LeaseNamed;
 use super::{Service, ServiceError, task_id};
 use crate::artifacts::UPLOADS_AT_ONCE;
 use crate::artifacts::upload::{self, NewArtifact, Source};
@@ -30,6 +31,8 @@ pub struct SubmitRequest {
     pub error: Option<Arc<str>>,
     /// Outputs.
     pub artifacts: Vec<NewArtifact>,
+    /// The lease that it is sent under.
+    pub lease: LeaseNamed,
     /// What is wrong with the request beyond its status; told only to the owner of the task.
     pub flaw: Option<ServiceError>,
 }
@@ -37,12 +40,12 @@ pub struct SubmitRequest {
 impl SubmitRequest {
     /// Whether nothing is wrong with it in itself, and it leaves no trace.
     pub fn is_plain(&self) -> bool {
-        outcome(self).is_ok() && !self.brings_content() && !trace::is_on()
+        outcome(self).is_ok() && !brings_content(&self.artifacts) && !trace::is_on()
     }
+}
 
-    fn brings_content(&self) -> bool {
-        self.artifacts.iter().any(|artifact| matches!(artifact.source, Source::Content { .. }))
-    }
+fn brings_content(artifacts: &[NewArtifact]) -> bool {
+    artifacts.iter().any(|artifact| matches!(artifact.source, Source::Content { .. }))
 }
 
 impl Service {
@@ -67,15 +70,17 @@ impl Service {
         let id = task_id(id, "task not found")?;
         let outcome = match outcome(&request) {
             Ok(outcome) => outcome,
-            Err(flaw) => return Err(self.refusal(caller, id, flaw).await?),
+            Err(flaw) => return Err(self.refusal(caller, id, &request.lease, flaw).await?),
         };
-        if request.brings_content() {
+        let SubmitRequest { artifacts, lease, .. } = request;
+        if brings_content(&artifacts) {
             let submit = submit(caller, id, outcome, Vec::new());
             let at_once = Arc::clone(at_once);
-            return self.submit_with_content(caller, submit, request.artifacts, at_once).await;
+            return self.submit_with_content(caller, submit, lease, artifacts, at_once).await;
         }
         let span = self.span("submit", caller, id).await;
-        let command = Command::Submit(submit(caller, id, outcome, elsewhere(request.artifacts)));
+        let submit = submit(caller, id, outcome, elsewhere(artifacts));
+        let command = lease.command(Deed::Submit(submit));
         submitted(self.engine.propose(command).instrument(span).await)
     }
 
@@ -91,7 +96,7 @@ impl Service {
         caller.needs(Scope::Result)?;
         let id = task_id(id, "task not found")?;
         let submit = submit(caller, id, outcome(&request)?, elsewhere(request.artifacts));
-        Ok(Request::with(Command::Submit(submit), reply, 0))
+        Ok(Request::with(request.lease.command(Deed::Submit(submit)), reply, 0))
     }
 
     /// Ends up to the configured number of tasks; each stands for itself. They share a commit.
@@ -123,14 +128,18 @@ impl Service {
         &self,
         caller: &Principal,
         id: TaskId,
+        lease: &LeaseNamed,
         flaw: ServiceError,
     ) -> Result<ServiceError, ServiceError> {
         let Some(task) = self.engine.task(&caller.tenant, id).await? else {
             return Ok(ServiceError::not_found("task not found"));
         };
-        Ok(if task.place != Place::InProgress {
+        let holder = lease.holder(&caller.subject);
+        Ok(if !holder.is_current(task.fence) {
+            Rejection::LeaseLost.into()
+        } else if task.place != Place::InProgress {
             Rejection::NotInProgress.into()
-        } else if task.worker.as_ref() != Some(&caller.subject) {
+        } else if !task.worker.as_deref().is_some_and(|owner| holder.is(owner)) {
             Rejection::NotOwner.into()
         } else {
             flaw
@@ -141,6 +150,14 @@ impl Service {
 fn submit(caller: &Principal, id: TaskId, outcome: Outcome, artifacts: Vec<Artifact>) -> Submit {
     let (tenant, worker) = (caller.tenant.clone(), caller.subject.clone());
     Submit { tenant, id, worker, outcome, artifacts }
+}
+
+impl Service {
+    /// What is wrong with the length of a result, if anything is.
+    pub fn too_long(&self, result: &[u8]) -> Option<ServiceError> {
+        let max = self.payload_max();
+        (result.len() > max).then(|| Rejection::InvalidResult { max }.into())
+    }
 }
 
 /// Permits for the uploads of one request.
@@ -168,14 +185,18 @@ pub fn submitted(answer: Answer) -> Result<ResultRecord, ServiceError> {
 }
 
 fn outcome(request: &SubmitRequest) -> Result<Outcome, ServiceError> {
-    let outcome = match &*request.status {
-        "COMPLETED" => {
-            Outcome::Completed(request.result.clone().unwrap_or(Bytes::from_static(b"{}")))
+    let error = request.error.clone().filter(|error| !error.is_empty());
+    let both = |completed, result, error| Outcome::Both { completed, result, error };
+    let outcome = match (&*request.status, request.result.clone(), error) {
+        ("COMPLETED", result, None) => {
+            Outcome::Completed(result.unwrap_or(Bytes::from_static(b"{}")))
         }
-        "FAILED" => match &request.error {
-            Some(error) if !error.is_empty() => Outcome::Failed(error.clone()),
-            _ => return Err(Rejection::ErrorRequired.into()),
-        },
+        ("COMPLETED", result, Some(error)) => {
+            both(true, result.unwrap_or(Bytes::from_static(b"{}")), error)
+        }
+        ("FAILED", _, None) => return Err(Rejection::ErrorRequired.into()),
+        ("FAILED", None, Some(error)) => Outcome::Failed(error),
+        ("FAILED", Some(result), Some(error)) => both(false, result, error),
         _ => {
             let refused = ServiceError::invalid("invalid_status", "invalid status");
             return Err(refused.field("status").detail("status must be COMPLETED or FAILED"));

@@ -99,6 +99,7 @@ async fn a_failed_submit_and_those_of_a_batch_and_of_a_stream_are_told() {
         status: "COMPLETED".into(),
         result_json: r#"{"n":2}"#.to_owned().into(),
         error: String::new(),
+        fence: 0,
     };
     worker.ask(ToWorkers::Result(done)).await;
     let call = receiver.next().await;

@@ -20,5 +20,6 @@ mod admin;
 mod dns;
 mod documented;
 mod endings;
+mod large;
 mod retries;
 mod signatures;

@@ -20,20 +20,21 @@ pub fn outcome(id: &str, status: &str, json: &str, error: &str) -> Outcome {
         status: status.into(),
         result_json: json.to_owned().into(),
         error: error.into(),
+        fence: 0,
     }
 }
 
 pub fn heartbeat(id: &str, extend_seconds: i32) -> ToWorkers {
-    ToWorkers::Heartbeat(Heartbeat { task_id: id.into(), extend_seconds })
+    ToWorkers::Heartbeat(Heartbeat { task_id: id.into(), extend_seconds, fence: 0 })
 }
 
 pub fn nack(id: &str, delay_seconds: i32) -> ToWorkers {
     let reason = "because".into();
-    ToWorkers::Nack(Nack { task_id: id.into(), delay_seconds, reason })
+    ToWorkers::Nack(Nack { task_id: id.into(), delay_seconds, reason, fence: 0 })
 }
 
 pub fn abandon(id: &str, no_penalty: bool) -> ToWorkers {
-    ToWorkers::Abandon(Abandon { task_id: id.into(), no_penalty })
+    ToWorkers::Abandon(Abandon { task_id: id.into(), no_penalty, fence: 0 })
 }
 
 /// What all acknowledgements have in common.
@@ -314,5 +315,57 @@ async fn a_task_that_was_given_back_is_acknowledged_before_it_comes_again() {
         let again = worker.task().await;
         assert_eq!((&*again.id, again.fence), (&*id, fence + 1));
         fence = again.fence;
+    }
+}
+
+#[tokio::test]
+async fn an_event_under_an_earlier_claim_is_refused() {
+    let server = Harness::start().await;
+    let mut worker = Worker::open(server.worker_addr(), WORKER).await;
+    let id = server.task("c").await;
+    let first = worker.take("c").await;
+    assert!(ack(worker.ask(nack(&id, -1)).await).ok);
+    let second = worker.take("c").await;
+    assert_eq!((&second.id, first.fence, second.fence), (&id, 1, 2));
+    let named = |event: ToWorkers, fence| match event {
+        ToWorkers::Result(e) => ToWorkers::Result(Outcome { fence, ..e }),
+        ToWorkers::Heartbeat(e) => ToWorkers::Heartbeat(Heartbeat { fence, ..e }),
+        ToWorkers::Nack(e) => ToWorkers::Nack(Nack { fence, ..e }),
+        ToWorkers::Abandon(e) => ToWorkers::Abandon(Abandon { fence, ..e }),
+        other => panic!("{other:?}"),
+    };
+    for (kind, event) in each(&id) {
+        let (error, code) = ("lease-lost".to_owned(), "lease_lost".to_owned());
+        let want = Ack { kind, id: id.clone(), ok: false, error, code };
+        assert_eq!(ack(worker.ask(named(event, 1)).await), want);
+    }
+    let stale = Outcome { fence: 1, ..outcome(&id, "COMPLETED", "", "") };
+    assert_eq!(batch(&mut worker, vec![stale]).await[0].code, "lease_lost");
+    assert!(ack(worker.ask(named(heartbeat(&id, 30), 2)).await).ok);
+    assert!(ack(worker.ask(named(result(&id, "COMPLETED"), 2)).await).ok);
+    assert!(ack(worker.ask(named(result(&id, "COMPLETED"), 2)).await).ok, "a repeat");
+}
+
+#[tokio::test]
+async fn a_result_and_an_error_are_both_kept() {
+    let server = Harness::start().await;
+    let mut worker = Worker::open(server.worker_addr(), WORKER).await;
+    for (n, status) in ["COMPLETED", "FAILED"].into_iter().enumerate() {
+        let id = server.task("c").await;
+        worker.take("c").await;
+        let both = || outcome(&id, status, r#"{"half":1}"#, "the rest");
+        for _ in 0..2 {
+            match n {
+                0 => assert!(ack(worker.ask(ToWorkers::Result(both())).await).ok),
+                _ => assert!(batch(&mut worker, vec![both()]).await[0].ok),
+            }
+        }
+        let result = server.get(PRODUCER, &format!("tasks/{id}/result")).await.expect(200).json();
+        let result = &result["result"];
+        assert_eq!(result["status"], status);
+        assert_eq!(
+            (&result["result"], &result["error"]),
+            (&json!({"half": 1}), &json!("the rest"))
+        );
     }
 }

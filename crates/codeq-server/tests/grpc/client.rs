@@ -97,7 +97,12 @@ pub async fn worker(addr: SocketAddr) -> Worker {
 pub async fn worker_on(channel: Channel, call: Request<()>) -> Worker {
     let (send, events) = events();
     let call = call.map(|()| events);
-    let answers = WorkerStreamClient::new(channel).stream(call).await.unwrap().into_inner();
+    let answers = WorkerStreamClient::new(channel)
+        .max_decoding_message_size(24 << 20)
+        .stream(call)
+        .await
+        .unwrap()
+        .into_inner();
     Session { send: Some(send), answers }
 }
 

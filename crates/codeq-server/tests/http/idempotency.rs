@@ -168,3 +168,34 @@ async fn an_atomic_batch_is_made_whole_or_not_at_all() {
     assert_eq!(conflict.status, 422);
     assert_eq!(count(&h).await, 2);
 }
+
+#[tokio::test]
+async fn payloads_are_compared_as_values() {
+    let h = Harness::start().await;
+    let make = async |payload: &str| {
+        let body = format!(r#"{{"command":"c","idempotencyKey":"k","payload":{payload}}}"#);
+        h.post_text(PRODUCER, "tasks", body).await
+    };
+    let first = make(r#"{"a":[1,{"x":"é"}],"big":9007199254740993}"#).await.expect(202);
+    for same in [
+        "{ \"big\" : 9007199254740993,\n\"a\":[1, {\"x\":\"\\u00e9\"}] }",
+        r#"{"a":[1.0,{"x":"é"}],"big":9007199254740993}"#,
+    ] {
+        let repeat = make(same).await.expect(202);
+        assert_eq!(repeat.header("idempotent-replayed"), Some("true"));
+        // The payload is the one that was sent first, byte for byte.
+        assert_eq!(repeat.json(), first.json());
+    }
+    for other in [
+        r#"{"a":[1,{"x":"é"}],"big":9007199254740992}"#,
+        r#"{"a":[{"x":"é"},1],"big":9007199254740993}"#,
+        r#"{"a":[1,{"x":"é"}],"big":9007199254740993,"b":null}"#,
+    ] {
+        make(other).await.refused(422, CONFLICT);
+    }
+    let h = h.restart().await;
+    let body = r#"{"command":"C","idempotencyKey":"k","payload":{"big":9007199254740993,"a":[1,{"x":"é"}]}}"#;
+    let repeat = h.post_text(PRODUCER, "tasks", body).await.expect(202);
+    assert_eq!(repeat.json(), first.json());
+    assert_eq!(count(&h).await, 1);
+}

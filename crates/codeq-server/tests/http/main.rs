@@ -18,6 +18,7 @@ mod events;
 mod exactness;
 mod fairness;
 mod idempotency;
+mod leases;
 mod lifecycle;
 mod long_poll;
 mod memory;

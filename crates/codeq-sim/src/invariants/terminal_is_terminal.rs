@@ -9,10 +9,10 @@ use crate::ledger::{Answer, Digest, is_failure};
 pub fn check(rows: &Rows, found: &mut Vec<Violation>) {
     for (seq, row) in &rows.tasks {
         let wrong = match (&row.finish, row.place) {
-            (Some(finish), Place::Completed) => finish.result.is_none() || finish.error.is_some(),
-            (Some(finish), Place::Failed | Place::Dead) => {
-                finish.result.is_some() || finish.error.is_none()
-            }
+            (Some(finish), Place::Completed) => finish.result.is_none(),
+            // A worker may send a result with its error.
+            (Some(finish), Place::Failed) => finish.error.is_none(),
+            (Some(finish), Place::Dead) => finish.result.is_some() || finish.error.is_none(),
             (None, place) => place.is_terminal(),
             (Some(_), _) => true,
         };

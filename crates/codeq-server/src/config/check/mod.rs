@@ -10,7 +10,7 @@ use std::ops::RangeInclusive;
 
 use codeq_core::limits::{
     ATTEMPTS_MAX, BATCH_MAX, CALLBACK_ATTEMPTS_MAX, CLAIM_MAX, DELAY_MS_MAX, LEASE_MS_MAX,
-    LEASE_MS_MIN, RETENTION_MS_MAX,
+    LEASE_MS_MIN, PAYLOAD_BYTES_MAX, RETENTION_MS_MAX,
 };
 use codeq_engine::options::SHARDS_MAX;
 use jiff::tz::TimeZone;
@@ -124,6 +124,9 @@ impl Config {
         range("retention.deadLetterSeconds", dead_letters, retention());
         range("maxBatchSize", self.max_batch_size as u64, 1..=BATCH_MAX as u64);
         range("maxClaimBatchSize", self.max_claim_batch_size as u64, 1..=CLAIM_MAX as u64);
+        if let Some(bytes) = self.max_payload_bytes {
+            range("maxPayloadBytes", bytes as u64, 1 << 10..=PAYLOAD_BYTES_MAX as u64);
+        }
         let attempts = 1..=CALLBACK_ATTEMPTS_MAX.into();
         range("resultWebhookMaxAttempts", self.result_webhook_max_attempts.into(), attempts);
         // A receiver that is down is not called without a pause.
@@ -236,6 +239,14 @@ impl Config {
         let (body, batch) =
             (self.http.max_body_bytes as u64, self.http.max_batch_body_bytes as u64);
         at_most("http.maxBodyBytes", body, "http.maxBatchBodyBytes", batch);
+        let needed = self.buffered_for_payload();
+        if let Some(buffered) = self.http.max_buffered_bytes.filter(|bytes| *bytes < needed) {
+            let text = format!(
+                "found {buffered}, expected at least twelve times maxPayloadBytes, which is {needed}; raise it, \
+                 leave it out, or lower maxPayloadBytes"
+            );
+            problems.push(Problem::of("http.maxBufferedBytes", text));
+        }
         self.check_collisions(problems);
         if let Some((key, addr)) = self.exposed() {
             self.check_exposed(key, addr, problems);

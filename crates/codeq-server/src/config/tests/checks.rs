@@ -25,6 +25,7 @@ fn bounds_of_numbers() {
         ("retention.deadLetterSeconds", [1, 2_147_483_647], [0, 2_147_483_648]),
         ("maxBatchSize", [1, 1_000], [0, 1_001]),
         ("maxClaimBatchSize", [1, 1_000], [0, 1_001]),
+        ("maxPayloadBytes", [1_024, 16_777_216], [1_023, 16_777_217]),
         ("resultWebhookMaxAttempts", [1, 100], [0, 101]),
         ("resultWebhookBaseBackoffSeconds", [1, 60], [0, 61]),
         ("resultWebhookMaxBackoffSeconds", [2, 316_224_000], [0, 316_224_001]),
@@ -424,4 +425,22 @@ fn the_engine_is_told_what_was_chosen() {
     assert!(config.notes()[0].starts_with("durability is 'os'"));
     let shorter = "retention.deadLetterSeconds is shorter than retentionSeconds";
     assert!(config.notes()[1].starts_with(shorter), "{:?}", config.notes());
+}
+
+#[test]
+fn limits_follow_from_the_largest_payload() {
+    let plain = Config::default();
+    let limits = |c: &Config| [c.payload_max(), c.body_max(), c.batch_body_max(), c.message_max()];
+    assert_eq!(limits(&plain), [1 << 20, 1 << 20, 16 << 20, 4 << 20]);
+    assert_eq!(plain.buffered_min(), 64 << 20);
+    let large = Config { max_payload_bytes: Some(16 << 20), ..Config::default() };
+    let around = (16 << 20) + (512 << 10);
+    assert_eq!(limits(&large), [16 << 20, around, around, around]);
+    assert_eq!(large.buffered_min(), 192 << 20);
+    let (set, held) = ("CODEQ_MAX_PAYLOAD_BYTES", "CODEQ_HTTP_MAX_BUFFERED_BYTES");
+    from_env(&[(set, "16777216"), (held, "201326592")]).unwrap();
+    let error = from_env(&[(set, "16777216"), (held, "201326591")]).unwrap_err().to_string();
+    let said =
+        "found 201326591, expected at least twelve times maxPayloadBytes, which is 201326592";
+    assert!(error.contains("http.maxBufferedBytes") && error.contains(said), "{error}");
 }

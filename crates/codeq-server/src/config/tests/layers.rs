@@ -36,7 +36,10 @@ fn other_value(path: &str) -> Value {
         "tls.certFile" | "tls.keyFile" => json!("/dev/null/none.pem"),
         path if path.ends_with(".jwt") => jwt,
         path if path.ends_with(".staticTokens") => static_token,
-        "http.maxBodyBytes" | "http.maxBatchBodyBytes" | "http.maxBufferedBytes" => {
+        "http.maxBodyBytes"
+        | "http.maxBatchBodyBytes"
+        | "http.maxBufferedBytes"
+        | "maxPayloadBytes" => {
             json!(2_000_000)
         }
         _ => json!(7),

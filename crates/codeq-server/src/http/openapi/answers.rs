@@ -107,8 +107,8 @@ fn result_record() -> Value {
     let properties = json!({
         "taskId": id("The task."),
         "status": word(&["COMPLETED", "FAILED"], "How it ended."),
-        "result": { "type": "object", "description": "With `COMPLETED`: the worker's object as sent." },
-        "error": text("With `FAILED`: why."),
+        "result": { "type": "object", "description": "The worker's object as sent. Always there with `COMPLETED`." },
+        "error": text("What went wrong. Always there with `FAILED`."),
         "artifacts": list(reference("Artifact"), "Absent when there are none."),
         "completedAt": moment("When it ended."),
     });

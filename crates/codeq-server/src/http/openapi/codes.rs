@@ -62,6 +62,8 @@ pub static CODES: &[Code] = codes! {
         "Drop the work: the task was finished, given back, or is somebody else's by now.";
     "not_owner" 403, "Another worker has the lease.",
         "Drop the work: the task was handed on after the lease ended.";
+    "lease_lost" 409, "The task has been claimed again since the claim with this `fence`.",
+        "Drop the work: whoever claimed the task later does it.";
     "finished" 409, "The task is finished already.",
         "Read its result instead.";
     "completed" 409, "The task ended well, so it cannot be replayed.",
@@ -73,7 +75,7 @@ pub static CODES: &[Code] = codes! {
 
     "invalid_command" 400, "A command is not 1 to 128 bytes of UTF-8 without control characters.",
         "Correct the name.";
-    "invalid_payload" 413, "The payload is larger than 1 MiB.",
+    "invalid_payload" 413, "The payload is larger than the server takes: 1 MiB, unless it is configured otherwise.",
         "Store it elsewhere and send its address.";
     "invalid_webhook" 400, "The webhook is not an http or https URL of at most 2,048 bytes, or leads where webhooks may not go.",
         "Correct the URL; `detail` says what is wrong. It must not have a user or password, and its address must be public unless the operator has opened it.";
@@ -89,7 +91,7 @@ pub static CODES: &[Code] = codes! {
         "Send 1 or more; 0 means the default.";
     "invalid_idempotency_key" 400, "The idempotency key is longer than 256 bytes, is not visible text, or header and body disagree.",
         "Send one key, in the header or in the body.";
-    "idempotency_conflict" 422, "The idempotency key was used before for another command or payload.",
+    "idempotency_conflict" 422, "The idempotency key was used before for another command or payload. Payloads are compared as JSON values: the order of members, whitespace and the way numbers are written do not matter, and numbers are compared exactly.",
         "Use a new key for new work.";
     "atomic_spans_shards" 400, "An atomic batch has idempotency keys that live in different shards.",
         "Send it without keys, or not atomic.";
@@ -114,7 +116,7 @@ pub static CODES: &[Code] = codes! {
         "Send one of the two.";
     "error_required" 400, "A result with status `FAILED` has no error.",
         "Say in `error` what went wrong.";
-    "invalid_result" 400 413, "The result is not a JSON object, or is larger than 1 MiB.",
+    "invalid_result" 400 413, "The result is not a JSON object, or is larger than the server takes: 1 MiB, unless it is configured otherwise.",
         "Wrap it in an object; store large outputs elsewhere and list them as artifacts.";
     "invalid_artifacts" 400, "An artifact has no name, or not exactly one of URL and content; a name, URL, type or content is not fit or too large; two have the same name; or there are more than 64. `detail` says which.",
         "Correct the list.";
@@ -153,8 +155,8 @@ pub static CODES: &[Code] = codes! {
 
     "invalid_tenant" 400, "The tenant of the token is empty, too long, or has control characters.",
         "Correct the token's claims.";
-    "invalid_worker" 400, "The subject of the token is empty, too long, or has control characters.",
-        "Correct the token's claims.";
+    "invalid_worker" 400, "The subject of the token, or `workerId` with the subject before it, is too long or has control characters.",
+        "Shorten `workerId`, or correct the token's claims.";
     "invalid_setting" 400, "A setting of the server is out of its range.",
         "Clients do not meet this: the operator must correct the configuration.";
 

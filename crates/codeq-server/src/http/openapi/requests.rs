@@ -50,7 +50,7 @@ fn new_task() -> Value {
         "command": command(),
         "payload": {
             "not": { "type": "null" },
-            "description": "Any JSON but null, up to 1 MiB. Kept byte for byte; answers hold it as a text.",
+            "description": "Any JSON but null, up to 1 MiB unless the server is configured otherwise (up to 16 MiB). Kept byte for byte; answers hold it as a text.",
         },
         "priority": number_or_null(i64::MIN, i64::MAX,
             "0 to 9, higher first; what lies outside is moved to the nearer end. Default 0."),
@@ -58,7 +58,7 @@ fn new_task() -> Value {
             "Failed executions before the task is dead-lettered; 0 means the default, more than 1,000 counts as 1,000."),
         "webhook": form_or_blank(url, "Where the result is posted: http or https, to a public address unless the operator has opened others."),
         "idempotencyKey": text_or_null(IDEMPOTENCY_KEY_BYTES_MAX,
-            "A repeat with the same key answers the task that was made first. At most 256 bytes."),
+            "A repeat with the same key answers the task that was made first, if command and payload are the same; payloads are compared as JSON values. At most 256 bytes."),
         "runAt": form_or_blank(run_at,
             "Not before this moment, at most ten years from now. Wins over `delaySeconds`."),
         "delaySeconds": number_or_null(0, DELAY_SECONDS_MAX, "Not before so many seconds from now."),
@@ -88,6 +88,8 @@ fn claim(batch: bool) -> Value {
         "leaseSeconds": number_or_null(0, LEASE_SECONDS_MAX, "Length of the lease; 0 means the default."),
         "waitSeconds": number_or_null(0, i64::MAX,
             "Wait so long for a task if there is none; more than 30 counts as 30."),
+        "workerId": text_or_null(WORKER_BYTES_MAX,
+            "Names this process among those that share the token: the lease is then given to `subject/workerId`. With the subject it may have 253 bytes."),
     });
     if !batch {
         return object("What a worker asks for.", &[], properties);
@@ -106,7 +108,8 @@ fn heartbeat() -> Value {
         LEASE_SECONDS_MAX,
         "The lease ends so many seconds from now; 0 means the default.",
     );
-    object("How long the lease is to last.", &[], json!({ "extendSeconds": extend }))
+    let properties = under_lease(json!({ "extendSeconds": extend }));
+    object("How long the lease is to last.", &[], properties)
 }
 
 fn abandon() -> Value {
@@ -114,7 +117,23 @@ fn abandon() -> Value {
         "type": ["boolean", "null"],
         "description": "Whether this spends an attempt. Default true.",
     });
-    object("How the task is given back.", &[], json!({ "penalty": penalty }))
+    let properties = under_lease(json!({ "penalty": penalty }));
+    object("How the task is given back.", &[], properties)
+}
+
+/// With what names the lease.
+fn under_lease(mut properties: Value) -> Value {
+    let fence = json!({
+        "type": ["integer", "null"], "format": "int64", "minimum": 0,
+        "description": "The `fence` that the claim answered. If the task has been claimed again since, the answer is 409 `lease_lost`. Absent: not compared.",
+    });
+    let worker_id = json!({
+        "type": ["string", "null"],
+        "description": "The `workerId` of the claim. Not compared if the claim had none.",
+    });
+    set(&mut properties, "fence", fence);
+    set(&mut properties, "workerId", worker_id);
+    properties
 }
 
 fn nack() -> Value {
@@ -123,7 +142,7 @@ fn nack() -> Value {
             "The pause before the next try, up to the server's longest; 0 means at once, absent the backoff policy."),
         "reason": { "type": ["string", "null"], "description": "Kept as the task's error; cut at 4,096 bytes." },
     });
-    object("Why and until when.", &[], properties)
+    object("Why and until when.", &[], under_lease(properties))
 }
 
 fn submission(in_batch: bool) -> Value {
@@ -156,11 +175,12 @@ fn submission(in_batch: bool) -> Value {
         "status": word(&["COMPLETED", "FAILED"], "How the task ended. `FAILED` is final; to have it tried again, nack."),
         "result": {
             "type": ["object", "null"],
-            "description": "With `COMPLETED`: any object up to 1 MiB, kept as sent; absent counts as `{}`.",
+            "description": "Any object up to 1 MiB, unless the server is configured otherwise (up to 16 MiB), kept as sent. With `COMPLETED`, absent counts as `{}`.",
         },
-        "error": { "type": ["string", "null"], "description": "Required with `FAILED`; cut at 4,096 bytes." },
+        "error": { "type": ["string", "null"], "description": "Required with `FAILED`, kept with `COMPLETED` too; cut at 4,096 bytes." },
         "artifacts": artifacts,
     });
+    properties = under_lease(properties);
     let mut required = vec!["status"];
     if in_batch {
         set(&mut properties, "taskId", json!({ "type": "string", "description": "The task." }));

@@ -7,8 +7,14 @@ use super::operation::Operation;
 /// What becomes of a lease after a claim.
 const NEXT: &[&str] = &["heartbeatTask", "submitResult", "nackTask", "abandonTask"];
 /// What any call about a leased task can be refused for.
-const LEASED: &[&str] =
-    &["not_found", "not_in_progress", "not_owner", "invalid_tenant", "invalid_worker"];
+const LEASED: &[&str] = &[
+    "not_found",
+    "lease_lost",
+    "not_in_progress",
+    "not_owner",
+    "invalid_tenant",
+    "invalid_worker",
+];
 /// What a claim can be refused for.
 const CLAIM: &[&str] = &[
     "invalid_command",
@@ -34,12 +40,15 @@ pub fn operations() -> Vec<(&'static str, Operation)> {
 }
 
 fn claim() -> Operation {
-    let example = json!({ "commands": ["GENERATE_MASTER"], "leaseSeconds": 60, "waitSeconds": 20 });
+    let example = json!({
+        "commands": ["GENERATE_MASTER"], "workerId": "w-1", "leaseSeconds": 60, "waitSeconds": 20,
+    });
     Operation::new(
         "task",
         "Claim a task",
         "Leases the task of highest priority, then the oldest, to the subject of the token. If there is \
-         none it waits up to `waitSeconds` and wakes with the first that comes.",
+         none it waits up to `waitSeconds` and wakes with the first that comes. The answer has the `fence` of \
+         the lease: send it with everything about the task.",
     )
     .optional_body("ClaimRequest", example)
     .answers(200, "The task, leased.", "Task")
@@ -69,7 +78,7 @@ fn heartbeat() -> Operation {
         "Extend a lease",
         "Sets the end of the lease to now + `extendSeconds`. A lease that has ended is not extended.",
     )
-    .optional_body("HeartbeatRequest", json!({ "extendSeconds": 60 }))
+    .optional_body("HeartbeatRequest", json!({ "extendSeconds": 60, "fence": 1 }))
     .answers(200, "The new end, and whether to stop.", "Lease")
     .refuses(LEASED)
     .refuses(&["invalid_lease"])
@@ -104,13 +113,12 @@ const SUBMIT: &[&str] =
     &["invalid_status", "error_required", "invalid_result", "invalid_artifacts"];
 
 fn submit() -> Operation {
-    let example =
-        json!({ "status": "COMPLETED", "result": { "url": "https://example.com/out.mp4" } });
+    let example = json!({ "status": "COMPLETED", "result": { "url": "https://example.com/out.mp4" }, "fence": 1 });
     Operation::new(
         "task",
         "Finish a task",
-        "Checked in this order: the task exists (404), it is in progress (409), the caller has the lease \
-         (403), the result is right (400). Artifacts that come with their content are stored then, all or \
+        "Checked in this order: the task exists (404), it has not been claimed again since the `fence` (409), \
+         it is in progress (409), the caller has the lease (403), the result is right (400). Artifacts that come with their content are stored then, all or \
          none. The same submit again answers the stored record.",
     )
     .body("Submission", example)

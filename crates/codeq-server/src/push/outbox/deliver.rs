@@ -9,6 +9,7 @@ use codeq_core::command::{Callback, Command, Delivery};
 use codeq_core::names::queue_name;
 use codeq_core::read::PendingCallback;
 use codeq_engine::{Engine, EngineError};
+use tokio::sync::Semaphore;
 use tracing::Instrument;
 
 use super::schedule::Went;
@@ -25,6 +26,11 @@ const JSON: HeaderValue = HeaderValue::from_static("application/json");
 /// The pause before a report that the engine did not take is made again, and the longest.
 const REPORT_PAUSE: Duration = Duration::from_millis(100);
 const REPORT_PAUSE_MAX: Duration = Duration::from_secs(5);
+/// A callback whose task and result have more than this waits for one of a few turns: hundreds of calls run at once,
+/// and each holds the result twice.
+const LARGE_BYTES: usize = 2 << 20;
+/// Large callbacks at once. More than go to one host by default, so that one that hangs does not hold up the others.
+pub const LARGE_AT_ONCE: usize = 24;
 
 /// Makes the calls.
 pub struct Courier {
@@ -42,15 +48,26 @@ pub struct Courier {
     pub times: Times,
     /// Attempts of a callback.
     pub attempts_max: u32,
+    /// Turns of large callbacks.
+    pub large: Semaphore,
+}
+
+fn result_bytes(callback: &PendingCallback) -> usize {
+    callback.result.result.as_ref().map_or(0, Bytes::len)
 }
 
 impl Courier {
     /// Delivers the callback of a task, if it is still to be delivered.
     pub async fn deliver(&self, shard: u16, seq: u64) -> Went {
-        let callback = match self.engine.callback(shard, seq).await {
-            Ok(Some(callback)) if callback.outbox.next_at.is_some() => callback,
-            Ok(_) | Err(_) => return Went::Nowhere,
-        };
+        let Some(mut callback) = self.pending(shard, seq).await else { return Went::Nowhere };
+        let mut _large = None;
+        if callback.task.bytes() + result_bytes(&callback) > LARGE_BYTES {
+            // Not in memory while it waits for its turn.
+            drop(callback);
+            _large = self.large.acquire().await.ok();
+            let Some(again) = self.pending(shard, seq).await else { return Went::Nowhere };
+            callback = again;
+        }
         let task = &callback.task;
         let stored = task.trace_parent.as_deref();
         let stored = stored.map(|parent| (parent, task.trace_state.as_deref().unwrap_or_default()));
@@ -66,6 +83,12 @@ impl Courier {
         let went = if delivery == Delivery::Delivered { Went::Well } else { Went::Badly };
         self.report(&callback, delivery).await;
         went
+    }
+
+    /// The callback of a task that is to be delivered now or later.
+    async fn pending(&self, shard: u16, seq: u64) -> Option<PendingCallback> {
+        let callback = self.engine.callback(shard, seq).await.ok().flatten()?;
+        callback.outbox.next_at.is_some().then_some(callback)
     }
 
     /// None if it could not be tried, for no fault of the receiver: then nothing is counted and nothing spent.

@@ -23,7 +23,7 @@ use tokio::sync::{Notify, watch};
 use tokio::task::JoinSet;
 
 use crate::config::WebhookConfig;
-pub use deliver::{Courier, message_id};
+pub use deliver::{Courier, LARGE_AT_ONCE, message_id};
 use schedule::{Call, Due, Position, Schedule, Went, note};
 
 /// Rows that are read at a time. The shard stands still meanwhile.

@@ -118,6 +118,7 @@ impl Worker {
                 status: "COMPLETED".to_owned(),
                 result_json: Bytes::from_static(RESULT),
                 error: String::new(),
+                fence: 0,
             });
             if self.results.len() >= self.result_batch {
                 self.submit();

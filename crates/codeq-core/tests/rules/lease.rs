@@ -1,0 +1,118 @@
+//! Commands of workers that name the lease they act under.
+
+use bytes::Bytes;
+use codeq_core::command::*;
+use codeq_core::id::TaskId;
+use codeq_core::place::Place;
+use codeq_core::reply::{Rejection, Reply};
+
+use crate::harness::*;
+
+/// One of each, by the harness's worker.
+fn deeds(id: TaskId) -> [Deed; 4] {
+    let (t, w) = (|| text(T), || text(W));
+    [
+        Deed::Heartbeat(Heartbeat { tenant: t(), id, worker: w(), extend: LEASE }),
+        Deed::Submit(Submit {
+            tenant: t(),
+            id,
+            worker: w(),
+            outcome: Outcome::Completed(Bytes::from_static(b"{}")),
+            artifacts: Vec::new(),
+        }),
+        Deed::Nack(Nack { tenant: t(), id, worker: w(), delay: Some(0), reason: None, seed: 1 }),
+        Deed::Abandon(Abandon { tenant: t(), id, worker: w(), penalty: true, fence: None }),
+    ]
+}
+
+fn under(deed: Deed, fence: Option<u64>, instance: Option<&str>) -> Command {
+    let (instance, deed) = (instance.map(text), Box::new(deed));
+    Command::UnderLease(UnderLease { fence, instance, deed })
+}
+
+#[test]
+fn an_earlier_claim_of_the_same_worker_is_lost() {
+    for at in 0..4 {
+        let mut h = Harness::new();
+        let run = h.running(task("a"));
+        h.pass(LEASE + 1);
+        h.sweep(10);
+        h.pass(HOUR);
+        let again = h.claim("a").expect("the same task");
+        assert_eq!((again.id, run.fence, again.fence), (run.id, 1, 2));
+        let deed = || deeds(run.id)[at].clone();
+        for stale in [1, 3, 0] {
+            let reply = h.apply(under(deed(), Some(stale), None));
+            assert_eq!(reply, refused(Rejection::LeaseLost), "{:?}", deed());
+        }
+        assert_eq!(h.get(run.id).place, Place::InProgress);
+        let reply = h.apply(under(deed(), Some(2), None));
+        assert!(!matches!(reply, Reply::Rejected(_)), "{reply:?}");
+        h.finish();
+    }
+}
+
+#[test]
+fn checks_in_order() {
+    let mut h = Harness::new();
+    let run = h.running(task("a"));
+    for deed in deeds(TaskId::new(999, 1)) {
+        assert_eq!(h.apply(under(deed, Some(1), None)), refused(Rejection::NotFound));
+    }
+    h.pass(LEASE + 1);
+    h.sweep(10);
+    for deed in deeds(run.id) {
+        // The claim is the latest one, but over.
+        assert_eq!(h.apply(under(deed, Some(1), None)), refused(Rejection::NotInProgress));
+    }
+    h.pass(HOUR);
+    h.claim_as(T, "other", Selector::Any, 1);
+    for deed in deeds(run.id) {
+        assert_eq!(h.apply(under(deed.clone(), Some(1), None)), refused(Rejection::LeaseLost));
+        assert_eq!(h.apply(under(deed, Some(2), None)), refused(Rejection::NotOwner));
+    }
+    h.finish();
+}
+
+#[test]
+fn an_instance_counts_only_against_a_lease_that_has_one() {
+    for at in 0..4 {
+        let mut h = Harness::new();
+        // Claimed without an instance: whatever is named later is not held against the lease.
+        let plain = h.running(task("a"));
+        let reply = h.apply(under(deeds(plain.id)[at].clone(), None, Some("worker/x")));
+        assert!(!matches!(reply, Reply::Rejected(_)), "{reply:?}");
+        // Claimed by an instance: nobody else has it, not even the worker without one.
+        h.add(task("b"));
+        let from = Selector::Commands(vec![text("b")]);
+        let Reply::Claimed(tasks) = h.claim_as(T, "worker/a", from, 1) else { panic!() };
+        let deed = || deeds(tasks[0].id)[at].clone();
+        for other in [None, Some("worker/b")] {
+            assert_eq!(h.apply(under(deed(), Some(1), other)), refused(Rejection::NotOwner));
+        }
+        assert_eq!(h.apply(deed().into()), refused(Rejection::NotOwner));
+        let reply = h.apply(under(deed(), None, Some("worker/a")));
+        assert!(!matches!(reply, Reply::Rejected(_)), "{reply:?}");
+        h.finish();
+    }
+}
+
+#[test]
+fn a_repeated_submit_is_known_by_its_claim_and_instance() {
+    let mut h = Harness::new();
+    h.add(task("b"));
+    let Reply::Claimed(tasks) = h.claim_as(T, "worker/a", Selector::Any, 1) else { panic!() };
+    let submit = || deeds(tasks[0].id)[1].clone();
+    let first = h.apply(under(submit(), Some(1), Some("worker/a")));
+    assert!(matches!(first, Reply::Submitted(_)), "{first:?}");
+    for fence in [None, Some(1)] {
+        assert_eq!(h.apply(under(submit(), fence, Some("worker/a"))), first);
+        for other in [None, Some("worker/b")] {
+            let reply = h.apply(under(submit(), fence, other));
+            assert_eq!(reply, refused(Rejection::NotInProgress));
+        }
+    }
+    let stale = h.apply(under(submit(), Some(2), Some("worker/a")));
+    assert_eq!(stale, refused(Rejection::LeaseLost));
+    h.finish();
+}
