@@ -15,7 +15,7 @@ use futures_util::FutureExt;
 use tracing::Instrument;
 
 use super::call::{Call, nobody};
-use super::problem::{Challenge, Problem};
+use super::problem::Problem;
 use super::routes::{Access, BodyLimit, Route, Verb};
 use super::{App, answer, body};
 use crate::auth::{AuthError, Principal, Role, bearer_token};
@@ -228,14 +228,11 @@ fn not_let_in(app: &App, route: &Route, seen: &mut Seen, error: AuthError) -> Pr
             );
         }
     }
-    let scope = match (&error, route.access) {
-        (AuthError::Forbidden(_), Access::Worker(scope)) => Some(scope.name()),
-        _ => None,
-    };
-    let problem = Problem::from(error);
-    match scope {
-        Some(_) => Problem { challenge: Some(Challenge::Scope(scope)), ..problem },
-        None => problem,
+    match (error, route.access) {
+        (AuthError::Forbidden(why), Access::Worker(scope)) => {
+            ServiceError::forbidden(why).needs(scope.name()).into()
+        }
+        (error, _) => error.into(),
     }
 }
 

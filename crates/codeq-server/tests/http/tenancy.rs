@@ -353,7 +353,7 @@ async fn the_tenant_is_the_tokens_whatever_the_request_says() {
     }
     h.post(WORKER, "tasks/claim", claim.clone()).await.expect(204);
     let claimed = h.post(WORKER_B, "tasks/claim", claim).await.expect(200).json();
-    assert_eq!((&claimed["tenantId"], &claimed["workerId"]), (&json!("b"), &json!("worker")));
+    assert_eq!((&claimed["tenantId"], &claimed["workerId"]), (&json!("b"), &json!("worker/boss")));
     let list = h.get(PRODUCER, "tasks?tenant=b&tenantId=b").await.expect(200).json();
     assert_eq!(list, json!({"items": []}));
     let queues = h.get(ADMIN, "admin/queues?tenant=b").await.expect(200).json();
