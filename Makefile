@@ -32,12 +32,16 @@ COMPAT := $(VENV)/bin/python -B tests/compat/run.py --binary target/debug/codeq
 
 .PHONY: all test compat verify bench campaign attack advisories clean prepare
 
+# The binary for use, with its symbols in a file beside it: target/release/codeq and codeq.debug.
 all:
 	$(CARGO) build --release --locked --bin codeq
+	scripts/split-symbols target/release/codeq
 
-# Every test of the workspace: units, properties, conformance, simulator, crashes, command line, examples.
+# Every test of the workspace: units, properties, conformance, simulator, crashes, command line, examples; and codeQ's
+# clients against the binary that these were linked with.
 test: prepare
 	$(CARGO) test --workspace --locked
+	$(COMPAT)
 
 # What codeQ's clients send and expect, written anew in Go and Python, against the debug binary.
 compat: prepare

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use codeq_core::kv::Table;
 use codeq_disk::{Disk, RealDisk, SharedDisk};
 use codeq_log::{Log, NewLog};
-use codeq_store::Store;
+use codeq_store::{SnapshotJob, Store};
 
 use crate::engine::{Engine, entropy, lock};
 use crate::error::OpenError;
@@ -49,17 +49,28 @@ impl Engine {
                 (number, store.snapshot_to(Arc::clone(&self.disk), &path, Some(owner)))
             })
             .collect();
-        let mut last = 0;
-        for (number, job) in jobs {
-            let dir = layout::shard_dir(target, number);
-            self.disk.create_dir_all(&dir).map_err(OpenError::io("create", &dir))?;
-            last = last.max(job.run()?);
-            self.disk.sync_dir(&dir).map_err(OpenError::io("sync", &dir))?;
-        }
+        let last = copy_stores(&self.disk, target, jobs)?;
         let backup = verify(&self.disk, target, manifest)?;
         complete(&self.disk, target, manifest, last, SEGMENT_BYTES)?;
         Ok(backup)
     }
+}
+
+/// Makes the stores of a new directory, and returns the index that its log goes on from. All of them say this one: none
+/// may wait for frames of the old log that another shard did not need any more.
+fn copy_stores(
+    disk: &SharedDisk,
+    dir: &Path,
+    jobs: Vec<(u16, SnapshotJob)>,
+) -> Result<u64, OpenError> {
+    let last = jobs.iter().map(|(_, job)| job.position()).max().unwrap_or(0);
+    for (number, job) in jobs {
+        let dir = layout::shard_dir(dir, number);
+        disk.create_dir_all(&dir).map_err(OpenError::io("create", &dir))?;
+        job.run_at(last)?;
+        disk.sync_dir(&dir).map_err(OpenError::io("sync", &dir))?;
+    }
+    Ok(last)
 }
 
 /// Reads every page and row of the stores, and counts what there is.
@@ -129,18 +140,16 @@ fn copy(
     }
     let manifest = Manifest::new(found.shards, log_id);
     incomplete::begin(&**disk, dir, Work::Restore)?;
-    let mut last = 0;
+    let mut jobs = Vec::new();
     for number in 0..manifest.shards {
         let from = layout::store_path(backup, number);
-        let sub = layout::shard_dir(dir, number);
-        disk.create_dir_all(&sub).map_err(OpenError::io("create", &sub))?;
         let options =
             codeq_store::Options { owner: Some(found.owner(number)), ..Default::default() };
         let store = Store::open(disk.clone(), &from, options)?;
         let (to, owner) = (layout::store_path(dir, number), Some(manifest.owner(number)));
-        last = last.max(store.snapshot_to(disk.clone(), &to, owner).run()?);
-        disk.sync_dir(&sub).map_err(OpenError::io("sync", &sub))?;
+        jobs.push((number, store.snapshot_to(disk.clone(), &to, owner)));
     }
+    let last = copy_stores(disk, dir, jobs)?;
     if log.last_index > last {
         return Err(OpenError::Foreign {
             dir: backup.to_owned(),

@@ -251,12 +251,9 @@ fn bytes(command: &Command) -> usize {
             let filter = text(&part.filter.error_contains) + text(&part.filter.worker);
             part.tenant.len() + part.by.len() + text(&part.from.queue) + work + filter
         }
-        // The first three are only in logs of older versions: nobody proposes them any more.
-        Command::ConfigureV1(_)
-        | Command::PutTopicV1(_)
-        | Command::BulkPartV1(_)
-        | Command::Configure(_)
-        | Command::Sweep(_) => 0,
+        Command::PutTopicV1(put) => bytes(&Command::PutTopic(put.clone().into())),
+        Command::BulkPartV1(part) => bytes(&Command::BulkPart(part.clone().into())),
+        Command::ConfigureV1(_) | Command::Configure(_) | Command::Sweep(_) => 0,
     }
 }
 

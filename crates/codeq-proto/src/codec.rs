@@ -11,8 +11,6 @@ use tonic_prost::ProstCodec;
 
 /// Most items of an event: the tasks or results of a batch, the commands of a Ready.
 pub const ITEMS_MAX: usize = 10_000;
-/// The items, and the field of the event that holds them.
-const FIELDS_MAX: usize = ITEMS_MAX + 1;
 
 /// The codec of both streams.
 #[derive(Debug)]
@@ -52,16 +50,17 @@ impl<U: Message + Default> Decoder for CheckedDecoder<U> {
     type Error = Status;
 
     fn decode(&mut self, from: &mut DecodeBuf<'_>) -> Result<Option<U>, Status> {
-        decode(from).map(Some)
+        decode(from, ITEMS_MAX).map(Some)
     }
 }
 
-/// Decodes a message that lies in one piece, if it has no more than [`ITEMS_MAX`] items.
-pub fn decode<U: Message + Default>(from: impl Buf) -> Result<U, Status> {
+/// Decodes a message that lies in one piece, if it has no more than so many items.
+pub fn decode<U: Message + Default>(from: impl Buf, most: usize) -> Result<U, Status> {
     // The decoder says what is wrong with one that is malformed.
     let whole = from.chunk().get(..from.remaining());
-    if whole.is_some_and(|message| items(message) > FIELDS_MAX) {
-        let text = format!("a message has more than {ITEMS_MAX} items: send several messages");
+    // The items, and the field of the event that holds them.
+    if whole.is_some_and(|message| items(message, most + 1) > most + 1) {
+        let text = format!("a message has more than {most} items: send several messages");
         return Err(Status::invalid_argument(text));
     }
     U::decode(from).map_err(|error| Status::internal(error.to_string()))
@@ -73,17 +72,17 @@ pub fn encoder<T: Message + Send + 'static>() -> impl Encoder<Item = T, Error = 
 }
 
 /// Fields of the messages that a message holds, two levels down: what repeats is there. Stops counting when it is
-/// too many, and where the bytes make no sense.
-fn items(message: &[u8]) -> usize {
+/// more than `most`, and where the bytes make no sense.
+fn items(message: &[u8], most: usize) -> usize {
     let mut count = 0;
     for_each_field(message, |inner| {
         for_each_field(inner, |_| {
             count += 1;
-            count <= FIELDS_MAX
+            count <= most
         });
         // Fields of the event itself repeat as well: the last one wins, after all were decoded.
         count += 1;
-        count <= FIELDS_MAX
+        count <= most
     });
     count
 }
@@ -141,16 +140,16 @@ mod tests {
     #[test]
     fn items_are_counted_where_they_repeat() {
         let full = CreateTask { seq: 7, payload: vec![b'0'; 300].into(), ..CreateTask::default() };
-        assert_eq!(items(&batch(1_000, &full)), 1_001);
-        assert!(items(&batch(8_000_000, &CreateTask::default())) > FIELDS_MAX);
+        assert_eq!(items(&batch(1_000, &full), ITEMS_MAX), 1_001);
+        assert!(items(&batch(8_000_000, &CreateTask::default()), ITEMS_MAX) > ITEMS_MAX);
         let one = ProducerEvent { event: Some(Event::Create(full)) };
-        assert_eq!(items(&one.encode_to_vec()), 3);
+        assert_eq!(items(&one.encode_to_vec(), ITEMS_MAX), 3);
         let commands = vec!["c".to_owned(); 1_000];
         let ready = Ready { commands, lease_seconds: 30, count: 1 };
         let ready = WorkerEvent { event: Some(worker_event::Event::Ready(ready)) };
-        assert_eq!(items(&ready.encode_to_vec()), 1_003);
+        assert_eq!(items(&ready.encode_to_vec(), ITEMS_MAX), 1_003);
         // The same event again and again: each is decoded before the last one wins.
-        assert!(items(&one.encode_to_vec().repeat(5_000)) > FIELDS_MAX);
+        assert!(items(&one.encode_to_vec().repeat(5_000), ITEMS_MAX) > ITEMS_MAX);
     }
 
     #[test]
@@ -163,7 +162,7 @@ mod tests {
             &[0x80; 20],
             b"\x0a\xff\xff\xff\xff\x0f",
         ] {
-            assert!(items(bytes) <= 1, "{bytes:?}");
+            assert!(items(bytes, ITEMS_MAX) <= 1, "{bytes:?}");
         }
     }
 }

@@ -23,6 +23,7 @@ mod near;
 pub mod net;
 pub mod observe;
 pub mod push;
+pub mod reload;
 pub mod server;
 pub mod service;
 

@@ -15,7 +15,7 @@ use crate::artifacts::keeper::{self, Leavings};
 use crate::artifacts::sweep::{self, Swept};
 use crate::auth::Authenticator;
 use crate::backup;
-use crate::config::Config;
+use crate::config::{Changes, Config, ConfigError};
 use crate::descriptors::{Descriptors, METRICS_CONNECTIONS};
 use crate::events::EventBus;
 use crate::grpc::Streams;
@@ -29,6 +29,7 @@ use crate::push::client::{self, Client};
 use crate::push::notify::{CLAIM_PATH, Notifier};
 use crate::push::outbox::{Announced, Courier, LARGE_AT_ONCE, Outbox, per_host};
 use crate::push::resolve::{DnsResolver, Resolve};
+use crate::reload::{Reloader, Reloading};
 use crate::service::Service;
 
 /// A running server.
@@ -139,6 +140,22 @@ impl Server {
         config: Config,
         resolve: Arc<dyn Resolve>,
     ) -> Result<Server, StartError> {
+        Server::launch(config, resolve, Reloading::default()).await
+    }
+
+    /// The same as [`Server::start`], with a configuration that can be read again.
+    pub async fn start_reloading(
+        config: Config,
+        reloading: Reloading,
+    ) -> Result<Server, StartError> {
+        Server::launch(config, Arc::new(DnsResolver::system()), reloading).await
+    }
+
+    async fn launch(
+        config: Config,
+        resolve: Arc<dyn Resolve>,
+        reloading: Reloading,
+    ) -> Result<Server, StartError> {
         let start = Instant::now();
         if let Some(problem) = config.check().first() {
             return Err(StartError::Config(problem.to_string()));
@@ -204,6 +221,7 @@ impl Server {
             net: Arc::new(NetStats::default()),
             times,
             edge: Edge::new(&config),
+            reloader: Reloader::new(reloading, tls.clone(), config.clone()),
         });
         let descriptors = Descriptors::now(&config, app.service.engine.shards());
         if let Some(note) = descriptors.note(&config) {
@@ -302,6 +320,17 @@ impl Server {
         done.inspect_err(|error| {
             tracing::warn!(target: "codeq::server", %error, "the certificate stays as it was");
         })
+    }
+
+    /// Reads the configuration again, and the certificate; says what is in force from now on and what needs a restart,
+    /// and so does the log.
+    pub async fn reload(&self) -> Result<Changes, ConfigError> {
+        self.app.reload().await
+    }
+
+    /// Takes over what a running server can from another configuration.
+    pub async fn reload_to(&self, config: &Config) -> Result<Changes, ConfigError> {
+        self.app.take_over(config).await
     }
 
     /// Looks now for artifacts that no result names and that are older than this, and removes them; otherwise

@@ -150,9 +150,22 @@ pub struct SnapshotJob {
 }
 
 impl SnapshotJob {
+    /// The log index that the rows are complete up to.
+    pub fn position(&self) -> u64 {
+        self.checkpoint.position
+    }
+
     /// Makes the copy, durably, and returns the log index that it is complete up to. The target
     /// appears under its name only when it is whole; a file of that name is replaced.
     pub fn run(self) -> Result<u64, StoreError> {
+        let position = self.position();
+        self.run_at(position)
+    }
+
+    /// The same, for a log of its own that begins after `position`: the copies of several shards, each complete up to
+    /// another index of the log that they come from, all go on from there.
+    pub fn run_at(mut self, position: u64) -> Result<u64, StoreError> {
+        self.checkpoint.position = position;
         let mut copy = Rewrite::begin(&self.disk, &self.path, &self.options)?;
         copy.step(&self.view, u64::MAX)?;
         let owner = self.owner.or(self.checkpoint.owner);

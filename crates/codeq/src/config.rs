@@ -5,10 +5,14 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
+use anyhow::Context;
 use clap::{Args, Subcommand, ValueEnum};
 use codeq_server::config::{
-    DEFAULT_YAML, Durability, FILE_VARIABLE, Flags, Loaded, LogFormat, load,
+    DEFAULT_YAML, Durability, FILE_VARIABLE, Flags, Loaded, LogFormat, load, log_format,
 };
+use serde::Deserialize;
+
+use crate::admin::Access;
 
 /// What `codeq config` does.
 #[derive(Subcommand)]
@@ -18,7 +22,8 @@ The first that speaks wins: flags, CODEQ_* variables, the file, the defaults.
 Examples:
   codeq config default > codeq.yaml
   codeq config check --config codeq.yaml
-  CODEQ_SHARDS=4 codeq config show --config codeq.yaml -o json")]
+  CODEQ_SHARDS=4 codeq config show --config codeq.yaml -o json
+  codeq config reload --url http://127.0.0.1:8080 --token-file operator.token")]
 pub enum Config {
     /// Print a commented file with every key and its default.
     Default,
@@ -26,6 +31,44 @@ pub enum Config {
     Check(Layers),
     /// Print the configuration that is in force, and where each value came from. Secrets are masked.
     Show(Show),
+    /// Have a running server read its configuration again; prints what changed and what needs a restart.
+    Reload(Reload),
+}
+
+/// Options of `codeq config reload`.
+#[derive(Args)]
+#[command(after_help = "\
+The server reads the file and the variables that it was started with, and its certificate, as it does on
+SIGHUP. Tokens, issuers, secrets, rates, limits of tenants, networks of webhooks, the place of backups
+and the log level are taken over at once. If anything is wrong, nothing is changed.
+
+Exit code: 0 reloaded, 1 refused or not reached.
+
+Examples:
+  codeq config reload --url https://codeq.example.com --token-file operator.token
+  kill -HUP $(pidof codeq)")]
+pub struct Reload {
+    /// The server, such as https://codeq.example.com. Without it: the variable CODEQ_HTTP_URL, or
+    /// http://127.0.0.1:8080.
+    #[arg(long, value_name = "URL")]
+    url: Option<String>,
+    #[command(flatten)]
+    access: Access,
+}
+
+/// What the server answers.
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Reloaded {
+    changed: Vec<Changed>,
+    needs_restart: Vec<String>,
+}
+
+#[derive(Deserialize)]
+struct Changed {
+    key: String,
+    from: String,
+    to: String,
 }
 
 /// Options of `codeq config show`.
@@ -45,7 +88,7 @@ enum Output {
 }
 
 /// The file and the flags that every command with a configuration takes.
-#[derive(Args)]
+#[derive(Args, Clone)]
 pub struct Layers {
     /// The YAML file. Without it: the one that CODEQ_CONFIG names, or none.
     #[arg(long, value_name = "FILE")]
@@ -71,7 +114,7 @@ pub struct Layers {
     /// A level or a filter, such as info,codeq_server=debug.
     #[arg(long, value_name = "LEVEL")]
     log_level: Option<String>,
-    /// json or text.
+    /// json, text or short.
     #[arg(long, value_name = "FORMAT")]
     log_format: Option<LogFormat>,
     /// Address and port of metrics.
@@ -98,6 +141,11 @@ impl Layers {
     /// Reads all layers and checks them.
     pub fn load(&self) -> Result<Loaded, codeq_server::config::ConfigError> {
         load(self.file().as_deref(), environment(), &self.flags())
+    }
+
+    /// How log lines look, as far as that can be known.
+    pub fn log_format(&self) -> LogFormat {
+        log_format(self.file().as_deref(), environment(), &self.flags())
     }
 
     fn file(&self) -> Option<PathBuf> {
@@ -142,7 +190,36 @@ impl Config {
                 Ok(loaded) => print_shown(&loaded, show.output),
                 Err(code) => code,
             },
+            Config::Reload(reload) => match reload.run() {
+                Ok(text) => print(&text),
+                Err(error) => {
+                    eprintln!("codeq: {error:#}");
+                    ExitCode::FAILURE
+                }
+            },
         }
+    }
+}
+
+impl Reload {
+    fn run(&self) -> anyhow::Result<String> {
+        let named = std::env::var("CODEQ_HTTP_URL").ok().filter(|url| !url.is_empty());
+        let url = self.url.clone().or(named);
+        let url = url.unwrap_or_else(|| "http://127.0.0.1:8080".to_owned());
+        let answer = self.access.post(&url, "admin/config/reload")?;
+        let Reloaded { changed, needs_restart } = serde_json::from_str(&answer)
+            .with_context(|| format!("{url} reloaded, but its answer is not understood"))?;
+        let mut text = String::new();
+        for Changed { key, from, to } in &changed {
+            text.push_str(&format!("changed: {key}: {from} -> {to}\n"));
+        }
+        for key in &needs_restart {
+            text.push_str(&format!("needs a restart: {key}\n"));
+        }
+        if text.is_empty() {
+            text.push_str("nothing changed\n");
+        }
+        Ok(text)
     }
 }
 

@@ -54,7 +54,7 @@ Every command has its own --help.";
 
 #[derive(Subcommand)]
 enum Command {
-    /// Run a server to try things out: this machine only, one known token.
+    /// Run a server to try things out.
     Dev(dev::Args),
     /// Run a server.
     Serve(serve::Args),
@@ -76,9 +76,9 @@ enum Command {
 fn main() -> ExitCode {
     let done = match Cli::parse().command {
         Command::Dev(args) => dev::run(&args),
-        Command::Serve(args) => serve::run(&args),
         Command::Backup(args) => backup::run(&args),
         Command::Restore(args) => restore::run(&args),
+        Command::Serve(args) => return serve::run(&args),
         Command::Config(config) => return config.run(),
         // These say more by their exit code.
         Command::Bench(args) => match bench::run(&args) {

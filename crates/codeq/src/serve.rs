@@ -1,10 +1,17 @@
 //! `codeq serve`: a server for production.
 
+use std::io::Write;
+use std::process::ExitCode;
+use std::sync::Arc;
+
 use anyhow::Context;
+use codeq_server::observe::line;
+use codeq_server::reload::{Reloading, Source};
 use codeq_server::{Config, Server};
 use tokio::signal::unix::{SignalKind, signal};
 
 use crate::config::Layers;
+use crate::say_last;
 
 #[derive(clap::Args)]
 #[command(after_help = "\
@@ -19,32 +26,67 @@ pub struct Args {
     layers: Layers,
 }
 
-pub fn run(args: &Args) -> anyhow::Result<()> {
-    let config = args.layers.load()?.config;
-    for note in config.notes() {
-        eprintln!("codeq: {note}");
+/// Whatever is said on the standard error has the form of the log, from the first line to the last, so that whoever
+/// collects it can read it.
+pub fn run(args: &Args) -> ExitCode {
+    let config = match args.layers.load() {
+        Ok(loaded) => loaded.config,
+        Err(error) => {
+            let format = args.layers.log_format();
+            let told = error.to_string();
+            let told = told.lines().map(|told| line(format, "ERROR", "codeq::config", told));
+            say_last(told.collect());
+            return ExitCode::FAILURE;
+        }
+    };
+    let format = config.log_format;
+    match serve(args, config) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            say_last(line(format, "ERROR", "codeq::server", &format!("{error:#}")));
+            ExitCode::FAILURE
+        }
     }
-    run_server(config, |server| {
+}
+
+fn serve(args: &Args, config: Config) -> anyhow::Result<()> {
+    let format = config.log_format;
+    // Whatever the level is. Whoever has closed it does not want to know.
+    let say = move |level: &str, target: &str, text: &str| {
+        let _ = std::io::stderr().write_all(line(format, level, target, text).as_bytes());
+    };
+    let layers = args.layers.clone();
+    let source: Source = Arc::new(move || layers.load().map(|loaded| loaded.config));
+    for note in config.notes() {
+        say("WARN", "codeq::config", &note);
+    }
+    run_server(config, Some(source), |server| {
         let ready_ms = server.ready_after().as_millis();
         let (http, producer) = (server.http_addr(), server.producer_addr());
         let worker = server.worker_addr();
-        eprintln!("codeq: ready after {ready_ms} ms on {http}; streams on {producer}, {worker}");
+        let text = format!("ready after {ready_ms} ms on {http}; streams on {producer}, {worker}");
+        say("INFO", "codeq::server", &text);
     })
 }
 
 /// Serves until a signal says stop, or the engine fails.
-pub fn run_server(config: Config, ready: impl FnOnce(&Server)) -> anyhow::Result<()> {
+pub fn run_server(
+    config: Config,
+    source: Option<Source>,
+    ready: impl FnOnce(&Server),
+) -> anyhow::Result<()> {
     codeq_server::descriptors::raise(&config);
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .enable_all()
         .build()
         .context("cannot start the runtime")?;
     let done = runtime.block_on(async {
-        let _logs = codeq_server::observe::init_logs(&config).map_err(anyhow::Error::msg)?;
+        let logs = codeq_server::observe::init_logs(&config).map_err(anyhow::Error::msg)?;
+        let reloading = Reloading { source, log_level: Some(logs.level()) };
         let mut terminate = signal(SignalKind::terminate())?;
         let mut interrupt = signal(SignalKind::interrupt())?;
         let mut hangup = signal(SignalKind::hangup())?;
-        let server = Server::start(config).await?;
+        let server = Server::start_reloading(config, reloading).await?;
         ready(&server);
         let why = loop {
             tokio::select! {
@@ -52,7 +94,7 @@ pub fn run_server(config: Config, ready: impl FnOnce(&Server)) -> anyhow::Result
                 _ = interrupt.recv() => break "SIGINT",
                 _ = hangup.recv() => {
                     // Said in the log.
-                    let _ = server.reload_certificate().await;
+                    let _ = server.reload().await;
                 }
                 reason = server.failed() => {
                     // Nothing more can be written. A supervisor starts a process that reads what is there.

@@ -398,6 +398,14 @@ fn rows_of_version_1_are_read_and_brought_up_to_date() {
     let new = small_shard().kv;
     for table in Table::ALL {
         let (old, new): (Vec<_>, Vec<_>) = (kv.rows(table).collect(), new.rows(table).collect());
+        if table == Table::Timer {
+            // Callbacks keep the number that their receiver had: it comes first and only decides whose turn it is.
+            let without_receiver =
+                |(key, value): &(Key, &Bytes)| (*key, value.slice(8.min(value.len())..));
+            let of = |rows: &[(Key, &Bytes)]| rows.iter().map(without_receiver).collect::<Vec<_>>();
+            assert_eq!(of(&old), of(&new));
+            continue;
+        }
         if table != Table::Task {
             assert_eq!(old, new, "{table:?}");
             continue;

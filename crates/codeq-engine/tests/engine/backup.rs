@@ -1,8 +1,11 @@
 //! Online backup and restore.
 
-use codeq_engine::backup::restore;
+use std::sync::atomic::{AtomicBool, Ordering};
 
-use crate::harness::{TENANT, block, open, put, take};
+use codeq_engine::backup::restore;
+use codeq_engine::{Engine, Options};
+
+use crate::harness::{TENANT, block, open, put, small, take};
 
 #[test]
 fn a_backup_under_load_restores_to_everything_acknowledged_before_it() {
@@ -46,6 +49,40 @@ fn length(dir: &std::path::Path) -> u64 {
         false => path.metadata().unwrap().len(),
     };
     entries.map(bytes).sum()
+}
+
+/// Shards are checkpointed at different frames, and a backup holds each as it is then.
+#[test]
+fn shards_that_are_at_different_frames_go_on_together() {
+    let dir = tempfile::tempdir().unwrap();
+    let options = Options { shards: Some(3), ..small() };
+    let engine = Engine::open(&dir.path().join("data"), options.clone()).unwrap();
+    let ids: Vec<_> = (0..30).map(|n| put(&engine, "q", &n.to_string()).id).collect();
+    let busy = AtomicBool::new(true);
+    let (engine, busy) = (&engine, &busy);
+    std::thread::scope(|scope| {
+        scope.spawn(move || {
+            // Bounded, should the rest fail.
+            for _ in 0..20_000 {
+                if busy.load(Ordering::SeqCst) {
+                    put(engine, "later", "1");
+                }
+            }
+        });
+        for round in 0..8 {
+            let backup = dir.path().join(format!("backup-{round}"));
+            engine.backup(&backup).unwrap();
+            let restored = dir.path().join(format!("restored-{round}"));
+            restore(&backup, &restored, 256 << 10).unwrap();
+            for dir in [backup, restored] {
+                let copy = Engine::open(&dir, options.clone()).unwrap();
+                for id in &ids {
+                    assert!(block(copy.task(TENANT, *id)).unwrap().is_some());
+                }
+            }
+        }
+        busy.store(false, Ordering::SeqCst);
+    });
 }
 
 #[test]

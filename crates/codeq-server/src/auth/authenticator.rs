@@ -4,7 +4,9 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
+use arc_swap::ArcSwap;
 use reqwest::Client;
+use tokio::sync::watch;
 
 use crate::auth::bearer::check_token;
 use crate::auth::fetch::{Source, client};
@@ -15,38 +17,88 @@ use crate::auth::static_tokens::{StaticTokens, TokenDigest, digest};
 use crate::auth::{AuthError, Principal, Reason, Refusal, Role};
 use crate::config::{AuthConfig, Config, JwtConfig};
 
-/// All validators of a server.
+/// All validators of a server, as they are now.
 pub struct Authenticator {
+    ways: ArcSwap<Ways>,
+    /// Says that they are others now.
+    replaced: watch::Sender<()>,
+}
+
+/// All validators of a configuration.
+pub(crate) struct Ways {
     producers: Validators,
     workers: Validators,
     producers_may_work: bool,
-    caches: Vec<Arc<KeyCache>>,
+    caches: HashMap<Source, Arc<KeyCache>>,
 }
 
-impl Authenticator {
-    /// From the configuration. Nothing is fetched yet.
-    pub fn new(config: &Config) -> Result<Authenticator, String> {
-        let mut caches = Caches::default();
+impl Ways {
+    /// From the configuration. Nothing is fetched yet; keys that are known stay so.
+    fn new(config: &Config, known: HashMap<Source, Arc<KeyCache>>) -> Result<Ways, String> {
+        let mut caches = Caches { known, ..Caches::default() };
         let producer_kind =
             if config.allow_producer_as_worker { Kind::ProducerAsWorker } else { Kind::Producer };
         let producers = Validators::new(&config.producer_auth, producer_kind, &mut caches)
             .map_err(|why| format!("producerAuth: {why}"))?;
         let workers = Validators::new(&config.worker_auth, Kind::Worker, &mut caches)
             .map_err(|why| format!("workerAuth: {why}"))?;
-        Ok(Authenticator {
+        Ok(Ways {
             producers,
             workers,
             producers_may_work: config.allow_producer_as_worker,
-            caches: caches.by_source.into_values().collect(),
+            caches: caches.by_source,
         })
+    }
+
+    /// Whose fixed token this is, for that role.
+    fn fixed(&self, digest: &TokenDigest, role: Role) -> Option<&Principal> {
+        let (first, second) = match role {
+            Role::Producer => (&self.producers, None),
+            Role::Worker if self.producers_may_work => (&self.workers, Some(&self.producers)),
+            Role::Worker => (&self.workers, None),
+            Role::Any => (&self.producers, Some(&self.workers)),
+        };
+        first.tokens.find(digest).or_else(|| second?.tokens.find(digest))
+    }
+}
+
+impl Authenticator {
+    /// From the configuration. Nothing is fetched yet.
+    pub fn new(config: &Config) -> Result<Authenticator, String> {
+        let ways = ArcSwap::from_pointee(Ways::new(config, HashMap::new())?);
+        Ok(Authenticator { ways, replaced: watch::Sender::new(()) })
+    }
+
+    /// The validators of another configuration, with the keys that are known already.
+    pub(crate) fn prepare(&self, config: &Config) -> Result<Ways, String> {
+        Ways::new(config, self.ways.load().caches.clone())
+    }
+
+    /// Takes other validators from now on. Whoever waits in [`Authenticator::withdrawn`] looks again.
+    pub(crate) fn replace(&self, ways: Ways) {
+        self.ways.store(Arc::new(ways));
+        self.replaced.send_replace(());
+    }
+
+    /// Returns when a fixed token does not stand for this caller any more: a reload has removed it, or changed what it
+    /// may do. Never for other tokens. The caller must have been let in by this token.
+    pub async fn withdrawn(&self, token: &str, role: Role, caller: &Principal) {
+        let mut replaced = self.replaced.subscribe();
+        let digest = digest(token);
+        if Jwt::parse(token).is_ok() && self.ways.load().fixed(&digest, role).is_none() {
+            return std::future::pending().await;
+        }
+        while self.ways.load().fixed(&digest, role) == Some(caller) {
+            // The sender lives as long as this.
+            let _ = replaced.changed().await;
+        }
     }
 
     /// Loads the keys of all identity providers, so that the first callers need not wait for them. A
     /// provider that does not answer is logged and asked again when it is needed.
     pub async fn warm(&self) {
         let mut loads = tokio::task::JoinSet::new();
-        for cache in &self.caches {
-            let cache = Arc::clone(cache);
+        for cache in self.ways.load().caches.values().cloned() {
             loads.spawn(async move { cache.warm().await });
         }
         while loads.join_next().await.is_some() {}
@@ -55,7 +107,7 @@ impl Authenticator {
     /// Waits until no keys are being loaded.
     #[cfg(test)]
     pub(super) async fn settled(&self) {
-        for cache in &self.caches {
+        for cache in self.ways.load_full().caches.values() {
             cache.settled().await;
         }
     }
@@ -76,10 +128,11 @@ impl Authenticator {
     ) -> Result<Principal, AuthError> {
         check_token(token).map_err(|why| Refusal::new(Reason::Malformed, why))?;
         let presented = Presented { digest: digest(token), jwt: Jwt::parse(token), now };
-        let (producers, workers) = (&self.producers, &self.workers);
+        let ways = self.ways.load_full();
+        let (producers, workers) = (&ways.producers, &ways.workers);
         let (first, second, other) = match role {
             Role::Producer => (producers, None, Some((workers, "token is not a producer's"))),
-            Role::Worker if self.producers_may_work => (workers, Some(producers), None),
+            Role::Worker if ways.producers_may_work => (workers, Some(producers), None),
             Role::Worker => (workers, None, Some((producers, "token is not a worker's"))),
             Role::Any => (producers, Some(workers), None),
         };
@@ -174,12 +227,18 @@ fn validator(jwt: &JwtConfig, caches: &mut Caches) -> Result<JwtValidator, Strin
 struct Caches {
     client: Option<Client>,
     by_source: HashMap<Source, Arc<KeyCache>>,
+    /// Those of the configuration before.
+    known: HashMap<Source, Arc<KeyCache>>,
 }
 
 impl Caches {
     fn get(&mut self, source: Source) -> Result<Arc<KeyCache>, String> {
         if let Some(cache) = self.by_source.get(&source) {
             return Ok(Arc::clone(cache));
+        }
+        if let Some(cache) = self.known.remove(&source) {
+            self.by_source.insert(source, Arc::clone(&cache));
+            return Ok(cache);
         }
         let client = match &self.client {
             Some(client) => client.clone(),

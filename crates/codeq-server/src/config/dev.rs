@@ -32,7 +32,7 @@ pub(crate) const ADMIN_SCOPES: [&str; 2] = ["codeq:admin", "codeq:operator"];
 
 impl Config {
     /// A server on this machine that anybody on it may use. Refuses other addresses, because the token is
-    /// known to the world.
+    /// known to the world: see [`Config::dev_with_token`].
     pub fn dev(data_dir: PathBuf, http_addr: SocketAddr) -> Result<Config, Problem> {
         if !http_addr.ip().is_loopback() {
             let text = format!(
@@ -41,13 +41,18 @@ impl Config {
             );
             return Err(Problem::of("httpAddr", text));
         }
-        Ok(Config {
+        Ok(Config::dev_with_token(data_dir, http_addr, DEV_TOKEN))
+    }
+
+    /// The same with a token of its own: for addresses that others can reach, as in a container.
+    pub fn dev_with_token(data_dir: PathBuf, http_addr: SocketAddr, token: &str) -> Config {
+        Config {
             data_dir,
             http_addr,
             log_level: "warn".to_owned(),
             log_format: LogFormat::Text,
-            producer_auth: dev_auth(&ADMIN_SCOPES),
-            worker_auth: dev_auth(&WORKER_SCOPES),
+            producer_auth: dev_auth(token, &ADMIN_SCOPES),
+            worker_auth: dev_auth(token, &WORKER_SCOPES),
             allow_producer_as_worker: true,
             grpc: GrpcConfig { reflection: true },
             webhooks: WebhookConfig {
@@ -55,13 +60,18 @@ impl Config {
                 ..WebhookConfig::default()
             },
             ..Config::default()
-        })
+        }
     }
 }
 
-fn dev_auth(scopes: &[&str]) -> AuthConfig {
+/// A token that nobody can guess.
+pub fn random_token() -> String {
+    format!("dev-{:032x}", rand::random::<u128>())
+}
+
+fn dev_auth(token: &str, scopes: &[&str]) -> AuthConfig {
     let token = StaticToken {
-        token: Some(DEV_TOKEN.to_owned()),
+        token: Some(token.to_owned()),
         token_sha256: None,
         subject: "worker-dev".to_owned(),
         tenant: "dev-tenant".to_owned(),

@@ -14,6 +14,8 @@ pub(crate) struct Key {
     /// Whether an environment variable has to hold YAML.
     pub(crate) list: bool,
     set: fn(&mut Config, &Node, &mut Reader<'_>),
+    same: fn(&Config, &Config) -> bool,
+    copy: fn(&mut Config, &Config),
 }
 
 macro_rules! key {
@@ -22,6 +24,8 @@ macro_rules! key {
             path: $path,
             list: false,
             set: |config, node, reader| take(&mut config.$($field).+, node, $path, reader),
+            same: |one, other| one.$($field).+ == other.$($field).+,
+            copy: |to, from| to.$($field).+.clone_from(&from.$($field).+),
         }
     };
     (list $path:literal, $($field:ident).+) => {
@@ -39,6 +43,12 @@ macro_rules! key {
                     None => {}
                 }
             },
+            same: |one, other| {
+                let value = |config: &Config| config.rate_limit.$limit.map(|limit| limit.$field);
+                value(one) == value(other)
+            },
+            // Both halves at once: one without the other is no limit.
+            copy: |to, from| to.rate_limit.$limit = from.rate_limit.$limit,
         }
     };
 }
@@ -148,6 +158,16 @@ impl Key {
             }
         }
         name
+    }
+
+    /// Whether two configurations have the same value.
+    pub(crate) fn same(&self, one: &Config, other: &Config) -> bool {
+        (self.same)(one, other)
+    }
+
+    /// Takes the value from another configuration.
+    pub(crate) fn copy(&self, to: &mut Config, from: &Config) {
+        (self.copy)(to, from);
     }
 
     /// Sets it, and notes who did. A value that does not fit is noted, and changes nothing.

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use super::flags::Flags;
-use super::model::Config;
+use super::model::{Config, LogFormat};
 use super::problem::{ConfigError, PROBLEMS_MAX, Problem, Sources};
 use super::{env, file};
 
@@ -41,6 +41,22 @@ pub fn load(
     } else {
         Err(ConfigError::Invalid(problems))
     }
+}
+
+/// How log lines look, as far as the layers can be read: what is wrong with them is said in that form too.
+pub fn log_format(
+    path: Option<&Path>,
+    env: impl Iterator<Item = (String, String)>,
+    flags: &Flags,
+) -> LogFormat {
+    let (mut config, mut sources, mut problems) = Default::default();
+    if let Some(path) = path {
+        // Whoever asks has been told about it.
+        let _ = file::apply(&mut config, path, &mut problems, &mut sources);
+    }
+    env::apply(&mut config, env, &mut problems, &mut sources);
+    flags.apply(&mut config, &mut sources);
+    config.log_format
 }
 
 /// Adds what the checks find. How values go together is checked only if all could be read: a default in

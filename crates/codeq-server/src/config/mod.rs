@@ -23,17 +23,18 @@ mod mask;
 mod model;
 mod problem;
 mod read;
+mod reload;
 mod show;
 mod tree;
 
 #[cfg(test)]
 mod tests;
 
-pub use dev::DEV_TOKEN;
+pub use dev::{DEV_TOKEN, random_token};
 pub use env::FILE_VARIABLE;
 pub use file::FILE_BYTES_MAX;
 pub use flags::Flags;
-pub use load::{Loaded, load};
+pub use load::{Loaded, load, log_format};
 pub use model::{
     ArtifactsConfig, AuthConfig, BackoffPolicy, BackupConfig, Config, Durability, GrpcConfig,
     HttpConfig, JwtConfig, LogFormat, MetricsConfig, RateLimit, RateLimits, RetentionConfig,
@@ -41,6 +42,7 @@ pub use model::{
     WebhookSecret,
 };
 pub use problem::{ConfigError, Problem, Source, Sources};
+pub use reload::{Change, Changes};
 
 /// The commented file that says the defaults.
 pub const DEFAULT_YAML: &str = include_str!("default.yaml");

@@ -117,6 +117,8 @@ pub enum LogFormat {
     Json,
     /// For people.
     Text,
+    /// For people who watch: a request is its method, path, status and time.
+    Short,
 }
 
 /// How the pause before a retry grows with the attempts.

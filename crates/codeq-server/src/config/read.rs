@@ -304,7 +304,8 @@ choices! {
     LogFormat {
         "json" => Json,
         "text" => Text,
-    } "json or text"
+        "short" => Short,
+    } "json, text or short"
     BackoffPolicy {
         "fixed" => Fixed,
         "linear" => Linear,

@@ -45,7 +45,7 @@ fn line(yaml: &mut String, depth: usize, text: &str) {
 }
 
 /// The value at a path; JSON is YAML too.
-fn get(config: &Value, path: &str) -> Value {
+pub(super) fn get(config: &Value, path: &str) -> Value {
     let value = path.split('.').try_fold(config, |value, name| value.get(name));
     value.cloned().unwrap_or(Value::Null)
 }

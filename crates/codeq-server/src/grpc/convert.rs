@@ -54,7 +54,8 @@ fn timestamp(at: Millis) -> Timestamp {
 pub(super) fn moment(at: Timestamp) -> Result<Millis, ServiceError> {
     let nanos = u32::try_from(at.nanos).ok().filter(|nanos| *nanos < 1_000_000_000);
     let Some(nanos) = nanos else {
-        return Err(ServiceError::invalid("invalid_run_at", "invalid 'run_at'"));
+        let text = "invalid 'runAt' (use RFC3339)";
+        return Err(ServiceError::invalid("invalid_run_at", text));
     };
     let seconds = u64::try_from(at.seconds).unwrap_or(0);
     Ok(seconds.saturating_mul(1_000).saturating_add(u64::from(nanos / 1_000_000)))

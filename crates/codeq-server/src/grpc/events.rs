@@ -19,6 +19,8 @@ use crate::limits::budget::{HeldFor, Hold, Share};
 
 /// Longest Hello. A token of the longest kind goes into the metadata.
 pub(super) const HELLO_BYTES_MAX: usize = 16 << 10;
+/// Most items of it: it has none that repeat.
+const HELLO_ITEMS_MAX: usize = 64;
 /// Time from a message's first byte to its last.
 const PATIENCE: Duration = Duration::from_secs(30);
 /// The same whoever is to blame: while nobody reads, or there is no room for the rest, the client's time stands still,
@@ -116,7 +118,9 @@ impl<In: codeq_proto::Message + Default> Events<In> {
                 Ok(Some(message)) => {
                     self.deadline = None;
                     self.held_until = None;
-                    return Poll::Ready(Some(codec::decode(message)));
+                    let known = self.max > HELLO_BYTES_MAX;
+                    let most = if known { codec::ITEMS_MAX } else { HELLO_ITEMS_MAX };
+                    return Poll::Ready(Some(codec::decode(message, most)));
                 }
                 Ok(None) => {}
                 Err(status) => return Poll::Ready(Some(Err(status))),

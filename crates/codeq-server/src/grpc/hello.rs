@@ -1,10 +1,12 @@
 //! Hello: the first event of a stream says who is there.
 
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use axum::http::HeaderMap;
 use codeq_proto::Message;
+use futures_util::future::BoxFuture;
 use tonic::Status;
 
 use super::Call;
@@ -30,6 +32,9 @@ pub(super) async fn first<In: Message + Default, Hello>(
     first.and_then(hello).ok_or_else(|| Status::failed_precondition("first event must be Hello"))
 }
 
+/// Comes to its end when the token of a stream is withdrawn.
+pub(super) type Withdrawn = BoxFuture<'static, ()>;
+
 /// The token of a stream: of its Hello, or else of its metadata.
 pub(super) struct Token<'a> {
     pub(super) hello: &'a str,
@@ -37,29 +42,30 @@ pub(super) struct Token<'a> {
 }
 
 impl Token<'_> {
-    /// Who the bearer is.
+    /// Who the bearer is, and what says when that is over.
     pub(super) async fn bearer(
         &self,
-        app: &App,
+        app: &Arc<App>,
         call: &Call,
         service: &'static str,
         role: Role,
-    ) -> Result<Principal, Status> {
+    ) -> Result<(Principal, Withdrawn), Status> {
         // A token that was read from a file often ends with a newline.
         let token = match self.hello.trim() {
             "" => bearer_token(self.metadata),
             token => Ok(token),
         };
-        let caller = match token {
-            Ok(token) => app.auth.authenticate(token, role).await,
-            Err(error) => Err(error),
-        };
-        caller.map_err(|error| {
+        let refused = |error: AuthError| {
             if let Some(refusal) = error.refusal() {
                 log(app, call, service, &refusal);
             }
             status(&error)
-        })
+        };
+        let token = token.map_err(refused)?;
+        let caller = app.auth.authenticate(token, role).await.map_err(refused)?;
+        let (app, token, known) = (Arc::clone(app), token.to_owned(), caller.clone());
+        let withdrawn = async move { app.auth.withdrawn(&token, role, &known).await };
+        Ok((caller, Box::pin(withdrawn)))
     }
 }
 

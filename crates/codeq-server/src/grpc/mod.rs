@@ -90,11 +90,7 @@ impl Streams {
 }
 
 /// Answers the call of a stream: with the session, which waits for the Hello.
-async fn call<P, F>(
-    app: Arc<App>,
-    request: Request,
-    open: fn(Arc<App>, Arc<Call>, HeaderMap, Events<P::In>) -> F,
-) -> Response
+async fn call<P, F>(app: Arc<App>, request: Request, open: Open<P::In, F>) -> Response
 where
     P: Protocol,
     F: Future<Output = Result<Opened<P>, Status>> + Send + 'static,
@@ -126,6 +122,9 @@ where
     }
     response
 }
+
+/// Waits for the Hello of a stream: what every request needs, the call, its metadata and what the client sends.
+type Open<In, F> = fn(Arc<App>, Arc<Call>, HeaderMap, Events<In>) -> F;
 
 /// What is kept of the call that a stream came with.
 struct Call {

@@ -40,11 +40,11 @@ pub(super) async fn open(
     let text = |name| metadata.get(name).and_then(|value| value.to_str().ok());
     let trace = trace::parse(text("traceparent"), text("tracestate"));
     let token = hello::Token { hello: &token, metadata: &metadata };
-    let caller = token.bearer(&app, &call, Producer::SERVICE, Role::Producer).await?;
+    let (caller, withdrawn) = token.bearer(&app, &call, Producer::SERVICE, Role::Producer).await?;
     let (tenant_id, subject) = (caller.tenant.to_string(), caller.subject.to_string());
     let ack = answer(Answer::HelloAck(HelloAck { tenant_id, subject }));
     let protocol = Producer { app, caller: Arc::new(caller), trace, command: "".into() };
-    Ok(Opened { protocol, events, ack })
+    Ok(Opened { protocol, events, ack, withdrawn })
 }
 
 /// One producer at the other end of a stream.

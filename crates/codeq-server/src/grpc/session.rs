@@ -20,6 +20,7 @@ use tonic::{Code, Status};
 
 use super::Call;
 use super::events::Events;
+use super::hello::Withdrawn;
 use super::mail::{Posted, Slot};
 use crate::auth::{Principal, SKEW_SECONDS, shown};
 use crate::http::App;
@@ -122,6 +123,7 @@ pub(super) struct Opened<P: Protocol> {
     pub(super) events: Events<P::In>,
     /// The answer to the Hello.
     pub(super) ack: P::Out,
+    pub(super) withdrawn: Withdrawn,
 }
 
 /// One stream.
@@ -152,7 +154,7 @@ struct Open<P: Protocol> {
     /// Runs while none of them is posted.
     rest: Option<Pin<Box<Sleep>>>,
     acks: FuturesUnordered<BoxFuture<'static, (P::Out, usize)>>,
-    /// What can end the stream: the server's stop, and the token's end if it is to.
+    /// What can end the stream: the server's stop, the token's withdrawal, and its end if it is to.
     endings: FuturesUnordered<BoxFuture<'static, Ending>>,
     ending: Option<Ending>,
     /// Of events whose acknowledgement is due.
@@ -170,6 +172,14 @@ struct Open<P: Protocol> {
 enum Ending {
     Drain,
     Expired,
+    Withdrawn,
+}
+
+impl Ending {
+    /// Whether the client has no right to be heard any more.
+    fn is_tokens(self) -> bool {
+        matches!(self, Ending::Expired | Ending::Withdrawn)
+    }
 }
 
 /// What is said of a stream when it is over.
@@ -229,7 +239,7 @@ impl<P: Protocol> Stream for Session<P> {
             State::Opening(opening) => match opening.as_mut().poll(cx) {
                 Poll::Pending => Poll::Pending,
                 Poll::Ready(Err(status)) => this.close(status),
-                Poll::Ready(Ok(Opened { protocol, mut events, ack })) => {
+                Poll::Ready(Ok(Opened { protocol, mut events, ack, withdrawn })) => {
                     let caller = protocol.caller();
                     this.tally.caller = Some((caller.tenant.clone(), caller.subject.clone()));
                     let app = Arc::clone(&this.tally.app);
@@ -238,7 +248,12 @@ impl<P: Protocol> Stream for Session<P> {
                     if let Err(status) = events.admit(&share, P::OF_PRODUCERS, max) {
                         return this.close(status);
                     }
-                    this.state = State::Open(Box::new(Open::new(app, protocol, events, &share)));
+                    let open = Open::new(app, protocol, events, &share);
+                    open.endings.push(Box::pin(async move {
+                        withdrawn.await;
+                        Ending::Withdrawn
+                    }));
+                    this.state = State::Open(Box::new(open));
                     Poll::Ready(Some(Ok(ack)))
                 }
             },
@@ -321,8 +336,7 @@ impl<P: Protocol> Open<P> {
             }
             if let Poll::Ready(Some(ending)) = self.endings.poll_next_unpin(cx) {
                 // The token's end outweighs the server's: it stops the reading too.
-                self.ending =
-                    Some(self.ending.filter(|had| *had == Ending::Expired).unwrap_or(ending));
+                self.ending = Some(self.ending.filter(|had| had.is_tokens()).unwrap_or(ending));
                 continue;
             }
             if self.under_way() > 0 {
@@ -331,6 +345,9 @@ impl<P: Protocol> Open<P> {
             return match (self.ending, &self.events) {
                 (Some(Ending::Expired), _) => {
                     Poll::Ready(Err(Status::unauthenticated("token expired")))
+                }
+                (Some(Ending::Withdrawn), _) => {
+                    Poll::Ready(Err(Status::unauthenticated("token withdrawn")))
                 }
                 (Some(Ending::Drain), _) => Poll::Ready(Err(stopped())),
                 (None, None) => Poll::Ready(Err(Status::new(Code::Ok, ""))),
@@ -389,7 +406,7 @@ impl<P: Protocol> Open<P> {
         count: &mut u64,
     ) -> Poll<Result<P::Out, Status>> {
         loop {
-            if self.ending == Some(Ending::Expired) || self.events.is_none() {
+            if self.ending.is_some_and(Ending::is_tokens) || self.events.is_none() {
                 return Poll::Pending;
             }
             match self.has_room(cx) {

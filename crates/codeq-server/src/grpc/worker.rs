@@ -54,13 +54,13 @@ pub(super) async fn open(
     });
     let Hello { token, worker_id } = hello.await?;
     let token = hello::Token { hello: &token, metadata: &metadata };
-    let mut caller = token.bearer(&app, &call, Worker::SERVICE, Role::Worker).await?;
+    let (mut caller, withdrawn) = token.bearer(&app, &call, Worker::SERVICE, Role::Worker).await?;
     let invalid = |_| Status::invalid_argument("worker_id is too long or not printable");
     caller.subject = identity(&caller, &worker_id).map_err(invalid)?;
     let worker_id = shown(&caller.subject).into_owned();
     let ack = HelloAck { worker_id, tenant_id: caller.tenant.to_string() };
     let protocol = Worker { app, caller: Arc::new(caller), last: Arc::default() };
-    Ok(Opened { protocol, events, ack: answer(Answer::HelloAck(ack)) })
+    Ok(Opened { protocol, events, ack: answer(Answer::HelloAck(ack)), withdrawn })
 }
 
 /// One worker at the other end of a stream.
@@ -334,11 +334,10 @@ impl Worker {
         self.start(nack.reason.len(), |app, caller| async move {
             let Nack { task_id, delay_seconds, reason, fence } = nack;
             let reason = (!reason.is_empty()).then(|| reason.into());
-            let done = match (check_worker_rate(&app, &caller, "nack"), delay(delay_seconds)) {
-                (Ok(()), Ok(delay)) => {
-                    app.service.nack(&caller, &task_id, delay, reason, lease(fence)).await
-                }
-                (Err(error), _) | (_, Err(error)) => Err(error),
+            let delay = delay(delay_seconds);
+            let done = match check_worker_rate(&app, &caller, "nack") {
+                Ok(()) => app.service.nack(&caller, &task_id, delay, reason, lease(fence)).await,
+                Err(error) => Err(error),
             };
             let ack = match done {
                 Ok(done) => NackAck {
@@ -462,14 +461,11 @@ fn lease(fence: u64) -> LeaseNamed {
     LeaseNamed::fence((fence > 0).then_some(fence))
 }
 
-/// Zero means the backoff policy, as in codeQ; -1 means at once.
-fn delay(seconds: i32) -> Result<Option<u64>, ServiceError> {
+/// Zero means the backoff policy, as in codeQ, and so does what is negative; but -1 means at once.
+fn delay(seconds: i32) -> Option<u64> {
     match seconds {
-        0 => Ok(None),
-        -1 => Ok(Some(0)),
-        seconds => u64::try_from(seconds).map(Some).map_err(|_| {
-            ServiceError::invalid("invalid_delay", "invalid 'delay_seconds' (must be >= -1)")
-        }),
+        -1 => Some(0),
+        seconds => u64::try_from(seconds).ok().filter(|seconds| *seconds > 0),
     }
 }
 

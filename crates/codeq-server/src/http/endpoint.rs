@@ -18,7 +18,7 @@ use tracing::Instrument;
 use super::call::{Call, nobody};
 use super::fields::unknown_parameter;
 use super::json;
-use super::problem::{Challenge, Problem};
+use super::problem::Problem;
 use super::routes::{Access, BodyLimit, Route, Verb};
 use super::{App, answer, body};
 use crate::auth::{AuthError, Principal, Role, bearer_token};
@@ -44,6 +44,8 @@ struct Seen {
     request_id: String,
     method: String,
     path: &'static str,
+    /// The path as it came, where somebody watches.
+    shown: Option<String>,
     operation: &'static str,
     start: Instant,
     tenant: Option<Arc<str>>,
@@ -57,11 +59,12 @@ struct Seen {
 }
 
 impl Seen {
-    fn new(request: &Request, path: &'static str, operation: &'static str) -> Seen {
+    fn new(app: &App, request: &Request, path: &'static str, operation: &'static str) -> Seen {
         Seen {
             request_id: request_id(request.headers()),
             method: request.method().as_str().to_owned(),
             path,
+            shown: app.edge.shows_paths.then(|| request.uri().path().to_owned()),
             operation,
             start: Instant::now(),
             tenant: None,
@@ -77,7 +80,7 @@ impl Seen {
 
 /// Answers a request to a route.
 pub async fn run(app: Arc<App>, route: &'static Route, request: Request) -> Response {
-    let mut seen = Seen::new(&request, route.path, route.operation);
+    let mut seen = Seen::new(&app, &request, route.path, route.operation);
     let context = trace_context(request.headers());
     let span = trace::request_span(route.operation, &seen.method, context.as_ref());
     let serving = serve(&app, route, request, context, &mut seen).instrument(span.clone());
@@ -94,7 +97,7 @@ pub async fn run(app: Arc<App>, route: &'static Route, request: Request) -> Resp
 
 /// Answers a request that no route takes.
 pub async fn refuse(app: Arc<App>, request: Request, problem: Problem) -> Response {
-    let mut seen = Seen::new(&request, "", "none");
+    let mut seen = Seen::new(&app, &request, "", "none");
     finish(&app, &mut seen, Err(problem))
 }
 
@@ -265,7 +268,7 @@ fn not_let_in(app: &App, route: &Route, seen: &mut Seen, error: AuthError) -> Pr
                 target: "codeq::auth",
                 request_id = %seen.request_id,
                 method = %seen.method,
-                path = seen.path,
+                path = seen.shown.as_deref().unwrap_or(seen.path),
                 peer = seen.peer.map(tracing::field::display),
                 reason = refusal.reason.name(),
                 detail = refusal.detail,
@@ -274,14 +277,11 @@ fn not_let_in(app: &App, route: &Route, seen: &mut Seen, error: AuthError) -> Pr
             );
         }
     }
-    let scope = match (&error, route.access) {
-        (AuthError::Forbidden(_), Access::Worker(scope)) => Some(scope.name()),
-        _ => None,
-    };
-    let problem = Problem::from(error);
-    match scope {
-        Some(_) => Problem { challenge: Some(Challenge::Scope(scope)), ..problem },
-        None => problem,
+    match (error, route.access) {
+        (AuthError::Forbidden(why), Access::Worker(scope)) => {
+            ServiceError::forbidden(why).needs(scope.name()).into()
+        }
+        (error, _) => error.into(),
     }
 }
 
@@ -339,7 +339,7 @@ fn log(seen: &Seen, status: StatusCode, took: Duration) {
         target: "codeq::http",
         request_id = %seen.request_id,
         method = %seen.method,
-        path = seen.path,
+        path = seen.shown.as_deref().unwrap_or(seen.path),
         operation = seen.operation,
         status = status.as_u16(),
         took_ms,

@@ -8,13 +8,14 @@ use axum::body::Body;
 use axum::http::{HeaderValue, StatusCode};
 use bytes::Bytes;
 use codeq_core::effect::Move;
+use futures_util::future::BoxFuture;
 use serde::Serialize;
 
 use super::call::{Answer, Call};
 use super::tasks::event_text;
 use super::wire::{Times, status_text};
 use super::{App, answer};
-use crate::auth::SKEW_SECONDS;
+use crate::auth::{AuthError, Role, SKEW_SECONDS, bearer_token};
 use crate::events::{Heard, Position, Reader};
 use crate::limits::budget::{HeldFor, Hold};
 use crate::service::{Kind, ServiceError};
@@ -50,6 +51,8 @@ struct Stream {
     reader: Reader,
     command: Option<String>,
     ends: tokio::time::Instant,
+    /// The token is not good any more.
+    withdrawn: BoxFuture<'static, ()>,
     first: Option<String>,
     _hold: Hold,
 }
@@ -73,6 +76,7 @@ pub async fn stream(call: Call) -> Answer {
     let first = if missed { missed_event(reader.position()) } else { String::new() };
     let stream = Stream {
         ends: token_end(&call),
+        withdrawn: withdrawn(&call)?,
         command: call.param("command").map(|text| text.to_ascii_lowercase()),
         app: Arc::clone(&call.app),
         tenant: Arc::clone(&call.caller.tenant),
@@ -101,6 +105,7 @@ impl Stream {
                 () = self.reader.wait() => {}
                 () = tokio::time::sleep(KEEP_ALIVE) => return Some(": quiet\n\n".to_owned()),
                 () = tokio::time::sleep_until(self.ends) => return None,
+                () = &mut self.withdrawn => return None,
                 () = self.app.service.drained() => return None,
             }
             // Five hundred streams that catch up are ready at the same time: one of a tenant goes on at once.
@@ -122,6 +127,13 @@ impl Stream {
             }
         }
     }
+}
+
+/// Comes to its end when the token is withdrawn.
+fn withdrawn(call: &Call) -> Result<BoxFuture<'static, ()>, AuthError> {
+    let (app, caller) = (Arc::clone(&call.app), call.caller.clone());
+    let token = bearer_token(&call.headers)?.to_owned();
+    Ok(Box::pin(async move { app.auth.withdrawn(&token, Role::Any, &caller).await }))
 }
 
 /// When the stream ends because its token does.

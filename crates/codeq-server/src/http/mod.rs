@@ -14,12 +14,13 @@ use axum::routing::{MethodFilter, MethodRouter, on};
 use tower::ServiceExt;
 
 use crate::auth::Authenticator;
-use crate::config::{Config, UnknownFields};
+use crate::config::{Config, LogFormat, UnknownFields};
 use crate::limits::RateLimiter;
 use crate::limits::budget::Budget;
 use crate::limits::memory::buffered_bytes;
 use crate::net::NetStats;
 use crate::observe::Metrics;
+use crate::reload::Reloader;
 use crate::service::Service;
 
 pub mod answer;
@@ -49,6 +50,7 @@ mod nack;
 mod parse_error;
 mod probes;
 mod queues;
+mod reload;
 mod submit;
 mod subscriptions;
 mod tasks;
@@ -77,6 +79,8 @@ pub struct App {
     pub times: Times,
     /// The edge's bounds.
     pub edge: Edge,
+    /// The configuration, to be read again.
+    pub reloader: Reloader,
 }
 
 /// Bounds of the edge.
@@ -94,6 +98,8 @@ pub struct Edge {
     pub metrics_public: bool,
     /// What becomes of fields and parameters that nobody knows.
     pub unknown_fields: UnknownFields,
+    /// Log lines have paths as they came, instead of those of their routes.
+    pub shows_paths: bool,
     /// A stream ends when its token does.
     pub end_streams_at_expiry: bool,
 }
@@ -108,6 +114,7 @@ impl Edge {
             body_timeout: Duration::from_secs(config.http.body_timeout_seconds),
             metrics_public: config.metrics.public,
             unknown_fields: config.http.unknown_fields,
+            shows_paths: config.log_format == LogFormat::Short,
             end_streams_at_expiry: config.auth.end_streams_at_expiry,
         }
     }

@@ -1,6 +1,8 @@
 //! Errors on the wire: `application/problem+json` (RFC 9457), with what is wrong with the token in `WWW-Authenticate`
 //! (RFC 6750).
 
+use std::borrow::Cow;
+
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::Response;
 use serde::Serialize;
@@ -18,34 +20,6 @@ pub struct Problem {
     pub error: ServiceError,
     /// The connection cannot be used again: what is left of the body must not be taken for a request.
     pub close: bool,
-    /// What is wrong with the token, if that is what is wrong.
-    pub challenge: Option<Challenge>,
-}
-
-/// What `WWW-Authenticate` says. Without it a 401 asks for a token and says no more.
-#[derive(Debug, Clone, Copy)]
-pub enum Challenge {
-    /// The token is no good.
-    Invalid(&'static str),
-    /// It does not reach that far.
-    Scope(Option<&'static str>),
-}
-
-impl Challenge {
-    fn header(challenge: Option<Challenge>) -> Option<HeaderValue> {
-        const REALM: &str = "Bearer realm=\"codeq\"";
-        let text = match challenge {
-            None => REALM.to_owned(),
-            Some(Challenge::Invalid(why)) => {
-                format!("{REALM}, error=\"invalid_token\", error_description=\"{why}\"")
-            }
-            Some(Challenge::Scope(None)) => format!("{REALM}, error=\"insufficient_scope\""),
-            Some(Challenge::Scope(Some(scope))) => {
-                format!("{REALM}, error=\"insufficient_scope\", scope=\"{scope}\"")
-            }
-        };
-        HeaderValue::from_str(&text).ok()
-    }
 }
 
 #[derive(Serialize)]
@@ -93,8 +67,7 @@ impl Problem {
     /// A refusal of the edge itself.
     pub fn edge(status: StatusCode, code: &'static str, error: &'static str) -> Problem {
         // The class is for other protocols; the status is decided here.
-        let error = ServiceError::invalid(code, error);
-        Problem { status, error, close: false, challenge: None }
+        Problem { status, error: ServiceError::invalid(code, error), close: false }
     }
 
     /// With more than the short text says.
@@ -105,13 +78,21 @@ impl Problem {
 
     /// The answer.
     pub fn into_response(self, request_id: &str, operation: &'static str) -> Response {
-        let Problem { status, error, close, challenge } = self;
+        let Problem { status, error, close } = self;
         let limited = status == StatusCode::TOO_MANY_REQUESTS;
+        let why = error.detail.as_deref().unwrap_or(&error.error);
+        let detail = match error.code {
+            // The same for every guess: what else is wrong is for the operator.
+            "invalid_token" => Cow::Owned(format!(
+                "{why}: use one that this server's configuration accepts; its log says more under this requestId"
+            )),
+            _ => Cow::Borrowed(why),
+        };
         let body = Body {
             r#type: format!("/docs#{}", error.code),
             title: status.canonical_reason().unwrap_or("Error"),
             status: status.as_u16(),
-            detail: error.detail.as_deref().unwrap_or(&error.error),
+            detail: &detail,
             error: &error.error,
             code: error.code,
             request_id,
@@ -125,8 +106,7 @@ impl Problem {
         if let Some(seconds) = error.retry_after {
             headers.insert(header::RETRY_AFTER, HeaderValue::from(seconds));
         }
-        let asks = status == StatusCode::UNAUTHORIZED || challenge.is_some();
-        if let Some(challenge) = Challenge::header(challenge).filter(|_| asks) {
+        if let Some(challenge) = challenge(&error) {
             headers.insert(header::WWW_AUTHENTICATE, challenge);
         }
         if close {
@@ -134,6 +114,25 @@ impl Problem {
         }
         response
     }
+}
+
+/// What `WWW-Authenticate` says: that a token is needed, what is wrong with it, or how far it does not reach.
+fn challenge(error: &ServiceError) -> Option<HeaderValue> {
+    const REALM: &str = "Bearer realm=\"codeq\"";
+    let text = match (error.kind, error.code) {
+        (Kind::Unauthenticated, "missing_token") => REALM.to_owned(),
+        (Kind::Unauthenticated, _) => {
+            let why = error.detail.as_deref().unwrap_or(&error.error);
+            format!("{REALM}, error=\"invalid_token\", error_description=\"{why}\"")
+        }
+        // Another code is about the task, not about the token.
+        (Kind::Forbidden, "forbidden") => {
+            let scope = error.scope.map(|scope| format!(", scope=\"{scope}\""));
+            format!("{REALM}, error=\"insufficient_scope\"{}", scope.unwrap_or_default())
+        }
+        _ => return None,
+    };
+    HeaderValue::from_str(&text).ok()
 }
 
 impl From<ServiceError> for Problem {
@@ -150,8 +149,7 @@ impl From<ServiceError> for Problem {
             Kind::Unavailable => StatusCode::SERVICE_UNAVAILABLE,
             Kind::Internal => StatusCode::INTERNAL_SERVER_ERROR,
         };
-        let challenge = error.needs.map(|scope| Challenge::Scope(Some(scope)));
-        Problem { status, error, close: false, challenge }
+        Problem { status, error, close: false }
     }
 }
 
@@ -165,18 +163,9 @@ impl From<AuthError> for Problem {
             }
             AuthError::Invalid(refusal) => {
                 let error = ServiceError::new(Kind::Unauthenticated, "invalid_token", text);
-                let challenge = Some(Challenge::Invalid(refusal.told()));
-                // The same for every guess: what else is wrong is for the operator.
-                let detail = format!(
-                    "{}: use one that this server's configuration accepts; its log says more under this requestId",
-                    refusal.told()
-                );
-                Problem { challenge, ..error.detail(detail).into() }
+                error.detail(refusal.told()).into()
             }
-            AuthError::Forbidden(_) => {
-                let error = ServiceError::new(Kind::Forbidden, "forbidden", text);
-                Problem { challenge: Some(Challenge::Scope(None)), ..error.into() }
-            }
+            AuthError::Forbidden(_) => ServiceError::new(Kind::Forbidden, "forbidden", text).into(),
             AuthError::Unavailable => {
                 let refused = ServiceError::new(Kind::Unavailable, "identity_unavailable", text);
                 ServiceError { retry_after: Some(5), ..refused }.into()

@@ -3,7 +3,7 @@
 use super::call::Handler;
 use super::{
     abandon, artifacts, backup, cancel, claim, cleanup, dead_letters, docs, enqueue, events,
-    heartbeat, nack, probes, queues, submit, subscriptions, tasks, topics, webhooks,
+    heartbeat, nack, probes, queues, reload, submit, subscriptions, tasks, topics, webhooks,
 };
 use crate::auth::Scope;
 
@@ -136,6 +136,7 @@ pub static ROUTES: &[Route] = routes! {
     Post "/v1/codeq/admin/webhooks/secrets/rotate" "rotateWebhookSecret" Access::Admin, Small, webhooks::rotate;
     Delete "/v1/codeq/admin/webhooks/secrets" "deleteWebhookSecrets" Access::Admin, None, webhooks::delete_secrets;
     Post "/v1/codeq/admin/backup" "makeBackup" Access::Operator, Small, backup::make;
+    Post "/v1/codeq/admin/config/reload" "reloadConfig" Access::Operator, Small, reload::reload;
     Get "/" "index" Access::Open, None, docs::index;
     Get "/livez" "livez" Access::Open, None, probes::live, "verbose";
     Get "/readyz" "readyz" Access::Open, None, probes::ready, "verbose";

@@ -5,6 +5,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use arc_swap::ArcSwap;
 use parking_lot::Mutex;
 use tokio::time::Instant;
 
@@ -53,7 +54,7 @@ pub struct Allowance {
 
 /// The buckets of all tenants.
 pub struct RateLimiter {
-    limits: RateLimits,
+    limits: ArcSwap<RateLimits>,
     start: Instant,
     buckets: Mutex<HashMap<(LimitScope, Arc<str>), Duration>>,
 }
@@ -61,16 +62,23 @@ pub struct RateLimiter {
 impl RateLimiter {
     /// With the limits of the configuration; a scope without one is never limited.
     pub fn new(limits: &RateLimits) -> RateLimiter {
-        let (limits, buckets) = (limits.clone(), Mutex::default());
-        RateLimiter { limits, start: Instant::now(), buckets }
+        let limits = ArcSwap::from_pointee(limits.clone());
+        RateLimiter { limits, start: Instant::now(), buckets: Mutex::default() }
+    }
+
+    /// With other limits from now on. All buckets are full again.
+    pub fn set(&self, limits: &RateLimits) {
+        self.limits.store(Arc::new(limits.clone()));
+        self.buckets.lock().clear();
     }
 
     /// Takes a token, if the scope has a limit. The clock is monotonic: no jump of the wall clock helps.
     pub fn take(&self, tenant: &Arc<str>, scope: LimitScope) -> Option<Allowance> {
+        let limits = self.limits.load();
         let limit = match scope {
-            LimitScope::Producer => self.limits.producer,
-            LimitScope::Worker => self.limits.worker,
-            LimitScope::Admin => self.limits.admin,
+            LimitScope::Producer => limits.producer,
+            LimitScope::Worker => limits.worker,
+            LimitScope::Admin => limits.admin,
         }?;
         let now = self.start.elapsed();
         let mut buckets = self.buckets.lock();
@@ -143,6 +151,19 @@ mod tests {
         assert_eq!(limiter.take(&a, LimitScope::Worker), None);
         tokio::time::advance(Duration::from_secs(1)).await;
         assert!(limiter.take(&a, LimitScope::Producer).unwrap().allowed);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn other_limits_hold_at_once() {
+        let limiter = RateLimiter::new(&RateLimits::default());
+        let tenant: Arc<str> = "a".into();
+        assert_eq!(limiter.take(&tenant, LimitScope::Producer), None);
+        let slow = RateLimit { requests_per_minute: 1, burst: 1 };
+        limiter.set(&RateLimits { producer: Some(slow), ..Default::default() });
+        assert!(limiter.take(&tenant, LimitScope::Producer).unwrap().allowed);
+        assert!(!limiter.take(&tenant, LimitScope::Producer).unwrap().allowed);
+        limiter.set(&RateLimits { producer: Some(LIMIT), ..Default::default() });
+        assert!(limiter.take(&tenant, LimitScope::Producer).unwrap().allowed);
     }
 
     #[tokio::test(start_paused = true)]

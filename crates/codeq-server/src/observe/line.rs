@@ -8,7 +8,7 @@ use std::fmt::{self, Write};
 use opentelemetry::Context;
 use opentelemetry::trace::TraceContextExt;
 use tracing::field::{Field, Visit};
-use tracing::{Event, Subscriber};
+use tracing::{Event, Level, Subscriber};
 use tracing_subscriber::fmt::format::Writer;
 use tracing_subscriber::fmt::{FmtContext, FormatEvent, FormatFields};
 use tracing_subscriber::registry::LookupSpan;
@@ -19,6 +19,11 @@ use crate::config::LogFormat;
 const VALUE_BYTES_MAX: usize = 4_096;
 /// Names that the line itself uses; a field of such a name gets a prefix.
 const RESERVED: [&str; 6] = ["timestamp", "level", "target", "message", "trace_id", "span_id"];
+
+/// The target of the line that a request has.
+const REQUESTS: &str = "codeq::http";
+/// The time of day, where a line is read as it comes.
+const CLOCK: &str = "%H:%M:%S";
 
 /// Writes events as lines.
 #[derive(Debug, Clone, Copy)]
@@ -35,11 +40,16 @@ where
         mut writer: Writer<'_>,
         event: &Event<'_>,
     ) -> fmt::Result {
+        let (at, meta) = (jiff::Timestamp::now(), event.metadata());
+        let (level, target) = (meta.level(), meta.target());
+        if self.0 == LogFormat::Short && target == REQUESTS && *level == Level::INFO {
+            let mut request = RequestLine::default();
+            event.record(&mut request);
+            return writeln!(writer, "{} {request}", at.strftime(CLOCK));
+        }
         let mut fields = Fields::new(self.0);
         event.record(&mut fields);
         fields.trace();
-        let (at, meta) = (jiff::Timestamp::now(), event.metadata());
-        let (level, target) = (meta.level(), meta.target());
         let Fields { message, rest, .. } = fields;
         match self.0 {
             LogFormat::Json => writeln!(
@@ -47,6 +57,9 @@ where
                 r#"{{"timestamp":"{at:.6}","level":"{level}","target":"{target}","message":"{message}"{rest}}}"#
             ),
             LogFormat::Text => writeln!(writer, "{at:.6} {level:>5} {target}: {message}{rest}"),
+            LogFormat::Short => {
+                writeln!(writer, "{} {level} {target}: {message}{rest}", at.strftime(CLOCK))
+            }
         }
     }
 }
@@ -54,13 +67,77 @@ where
 /// The line that says how many others were lost. Written without an event: it would join those that wait.
 pub fn notice(format: LogFormat, lost: u64) -> String {
     const MESSAGE: &str = "log lines were lost: they came faster than they were read";
+    let rest = match format {
+        LogFormat::Json => format!(",\"lost\":{lost}"),
+        LogFormat::Text | LogFormat::Short => format!(" lost={lost}"),
+    };
+    whole(format, "WARN", "codeq::logs", MESSAGE, &rest)
+}
+
+/// A line in the form of the log, for what is said before the log is there, or after.
+pub fn line(format: LogFormat, level: &str, target: &str, message: &str) -> String {
+    let mut escaped = String::new();
+    escape(&mut escaped, message);
+    whole(format, level, target, &escaped, "")
+}
+
+fn whole(format: LogFormat, level: &str, target: &str, message: &str, rest: &str) -> String {
     let at = jiff::Timestamp::now();
     match format {
         LogFormat::Json => format!(
-            "{{\"timestamp\":\"{at:.6}\",\"level\":\"WARN\",\"target\":\"codeq::logs\",\
-             \"message\":\"{MESSAGE}\",\"lost\":{lost}}}\n"
+            "{{\"timestamp\":\"{at:.6}\",\"level\":\"{level}\",\"target\":\"{target}\",\
+             \"message\":\"{message}\"{rest}}}\n"
         ),
-        LogFormat::Text => format!("{at:.6}  WARN codeq::logs: {MESSAGE} lost={lost}\n"),
+        LogFormat::Text => format!("{at:.6} {level:>5} {target}: {message}{rest}\n"),
+        LogFormat::Short => {
+            format!("{} {level} {target}: {message}{rest}\n", at.strftime(CLOCK))
+        }
+    }
+}
+
+/// A request in the short form: `POST /v1/codeq/tasks 202 0.4 ms`, and the code if it was refused.
+#[derive(Default)]
+struct RequestLine {
+    method: String,
+    path: String,
+    status: u64,
+    took_ms: f64,
+    code: String,
+}
+
+impl fmt::Display for RequestLine {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let RequestLine { method, path, status, took_ms, code } = self;
+        write!(f, "{method} {path} {status} {took_ms:.1} ms")?;
+        if code.is_empty() { Ok(()) } else { write!(f, " {code}") }
+    }
+}
+
+impl Visit for RequestLine {
+    fn record_str(&mut self, field: &Field, value: &str) {
+        let to = match field.name() {
+            "method" => &mut self.method,
+            "path" => &mut self.path,
+            "code" => &mut self.code,
+            _ => return,
+        };
+        escape(to, value);
+    }
+
+    fn record_debug(&mut self, field: &Field, value: &dyn fmt::Debug) {
+        self.record_str(field, &format!("{value:?}"));
+    }
+
+    fn record_u64(&mut self, field: &Field, value: u64) {
+        if field.name() == "status" {
+            self.status = value;
+        }
+    }
+
+    fn record_f64(&mut self, field: &Field, value: f64) {
+        if field.name() == "took_ms" {
+            self.took_ms = value;
+        }
     }
 }
 
@@ -110,7 +187,7 @@ impl Fields {
                 escape(&mut self.rest, name);
                 self.rest.push_str("\":");
             }
-            LogFormat::Text => {
+            LogFormat::Text | LogFormat::Short => {
                 self.rest.push(' ');
                 self.rest.push_str(name);
                 self.rest.push('=');
@@ -119,7 +196,7 @@ impl Fields {
     }
 
     fn text(&mut self, value: &str) {
-        let bare = self.format == LogFormat::Text
+        let bare = self.format != LogFormat::Json
             && !value.is_empty()
             && value.chars().all(|c| c.is_alphanumeric() || "-_.:/+@*".contains(c));
         if bare {

@@ -8,6 +8,7 @@ use tracing::{Metadata, Subscriber};
 use tracing_subscriber::filter::{EnvFilter, FilterExt, FilterFn, LevelFilter, filter_fn};
 use tracing_subscriber::fmt::MakeWriter;
 use tracing_subscriber::layer::{Layer, SubscriberExt};
+use tracing_subscriber::{Registry, reload};
 
 use super::line::Line;
 use super::log_writer::LogWriter;
@@ -41,9 +42,7 @@ pub fn subscriber<W>(
 where
     W: for<'w> MakeWriter<'w> + Send + Sync + 'static,
 {
-    let level = EnvFilter::builder()
-        .parse(&config.log_level)
-        .map_err(|error| format!("invalid logLevel: {error}"))?;
+    let (level, handle) = reload::Layer::new(filter(&config.log_level)?);
     // Lines do not show spans. Without a collector nobody wants them, and then making one costs nothing.
     let events = filter_fn(|meta: &Metadata<'_>| !is_trace(meta));
     let lines = tracing_subscriber::fmt::layer()
@@ -65,7 +64,7 @@ where
     // The filter stays when the layer is missing: a layer without one would want every span.
     let wanted = spans_if(spans.is_some());
     let subscriber = tracing_subscriber::registry().with(lines).with(spans.with_filter(wanted));
-    Ok((subscriber, LogGuard { provider, writer: None }))
+    Ok((subscriber, LogGuard { provider, writer: None, level: LogLevel(handle) }))
 }
 
 /// The spans of [`trace`], whatever the level of the log lines is; or nothing.
@@ -83,6 +82,30 @@ fn is_trace(meta: &Metadata<'_>) -> bool {
 pub struct LogGuard {
     provider: Option<SdkTracerProvider>,
     writer: Option<LogWriter>,
+    level: LogLevel,
+}
+
+impl LogGuard {
+    /// What changes the level of the lines.
+    pub fn level(&self) -> LogLevel {
+        self.level.clone()
+    }
+}
+
+/// Changes the level of log lines while the process runs.
+#[derive(Debug, Clone)]
+pub struct LogLevel(reload::Handle<EnvFilter, Registry>);
+
+impl LogLevel {
+    /// A level or a filter, as `logLevel` has it.
+    pub fn set(&self, level: &str) -> Result<(), String> {
+        let filter = filter(level)?;
+        self.0.reload(filter).map_err(|error| format!("the log level cannot be set: {error}"))
+    }
+}
+
+fn filter(level: &str) -> Result<EnvFilter, String> {
+    EnvFilter::builder().parse(level).map_err(|error| format!("invalid logLevel: {error}"))
 }
 
 impl Drop for LogGuard {

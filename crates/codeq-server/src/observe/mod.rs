@@ -7,7 +7,8 @@
 
 pub use commands::{COMMANDS_MAX, Delivery, OTHER, Webhook};
 pub use format::Format;
-pub use logs::{LogGuard, init_logs, subscriber};
+pub use line::line;
+pub use logs::{LogGuard, LogLevel, init_logs, subscriber};
 pub use metrics::Metrics;
 pub use refusals::Refused;
 

@@ -5,7 +5,9 @@
 //! addresses behind it are judged each time one of them is dialled.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::sync::Arc;
 
+use arc_swap::ArcSwap;
 use axum::http::Uri;
 use codeq_core::limits::WEBHOOK_BYTES_MAX;
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
@@ -56,9 +58,9 @@ const fn v6([a, b, c]: [u16; 3], len: u8) -> Ipv6Net {
 }
 
 /// Which addresses may be called.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Default)]
 pub struct Policy {
-    allowed: Vec<IpNet>,
+    allowed: ArcSwap<Vec<IpNet>>,
 }
 
 /// A place that a tenant named and that is not refused so far.
@@ -100,7 +102,14 @@ pub enum Refused {
 impl Policy {
     /// Public addresses, and these networks.
     pub fn new(allowed: &[IpNet]) -> Policy {
-        Policy { allowed: allowed.iter().map(|net| unmapped(*net)).collect() }
+        let policy = Policy::default();
+        policy.set(allowed);
+        policy
+    }
+
+    /// Other networks from now on.
+    pub fn set(&self, allowed: &[IpNet]) {
+        self.allowed.store(Arc::new(allowed.iter().map(|net| unmapped(*net)).collect()));
     }
 
     /// Whether an address may be called. An IPv4 address in the form of IPv6 (`::ffff:0:0/96`) is the IPv4
@@ -113,7 +122,7 @@ impl Policy {
     /// Whether the operator has opened this address.
     pub fn opens(&self, ip: IpAddr) -> bool {
         let ip = ip.to_canonical();
-        self.allowed.iter().any(|net| net.contains(&ip))
+        self.allowed.load().iter().any(|net| net.contains(&ip))
     }
 
     /// Reads an address that a client gave: http or https, a host, a port that is for webhooks, no

@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
+use arc_swap::ArcSwap;
 use codeq_core::command::Millis;
 use codeq_core::record::RecordKind;
 use codeq_engine::{Engine, EngineError};
@@ -19,7 +20,7 @@ pub const LIVE_MAX: usize = 4;
 /// The secrets of all tenants.
 pub struct Secrets {
     engine: Arc<Engine>,
-    configured: HashMap<String, Vec<Secret>>,
+    configured: ArcSwap<HashMap<String, Vec<Secret>>>,
 }
 
 /// What a tenant's admins have made, as it is kept.
@@ -51,19 +52,26 @@ impl std::fmt::Debug for KeptSecret {
 impl Secrets {
     /// With those of the configuration, which was checked.
     pub fn new(engine: Arc<Engine>, configured: &[WebhookSecret]) -> Secrets {
+        let secrets = Secrets { engine, configured: ArcSwap::default() };
+        secrets.set(configured);
+        secrets
+    }
+
+    /// Others of the configuration from now on.
+    pub fn set(&self, configured: &[WebhookSecret]) {
         let configured = configured.iter().map(|entry| {
             let texts = entry.previous.iter().chain(&entry.secret);
             let secrets = texts.filter_map(|text| Secret::read(text).ok()).collect();
             (entry.tenant.clone(), secrets)
         });
-        Secrets { engine, configured: configured.collect() }
+        self.configured.store(Arc::new(configured.collect()));
     }
 
     /// The secrets to sign with, oldest first; none if the tenant has none.
     pub async fn live(&self, tenant: &Arc<str>) -> Result<Vec<Secret>, EngineError> {
         let (kept, _) = self.kept(tenant).await?;
         if kept.secrets.is_empty() {
-            return Ok(self.configured(tenant).to_vec());
+            return Ok(self.configured(tenant));
         }
         Ok(kept.secrets.iter().filter_map(|kept| Secret::read(&kept.secret).ok()).collect())
     }
@@ -79,7 +87,7 @@ impl Secrets {
     }
 
     /// Those of the configuration, oldest first.
-    pub fn configured(&self, tenant: &str) -> &[Secret] {
-        self.configured.get(tenant).map_or(&[], Vec::as_slice)
+    pub fn configured(&self, tenant: &str) -> Vec<Secret> {
+        self.configured.load().get(tenant).cloned().unwrap_or_default()
     }
 }

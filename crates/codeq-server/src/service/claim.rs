@@ -73,7 +73,7 @@ impl Service {
 
     /// Whether a claim of so many tasks is allowed.
     pub fn check_claim_count(&self, count: i64) -> Result<u32, ServiceError> {
-        let max = self.defaults.claim_max;
+        let max = self.defaults.load().claim_max;
         match u32::try_from(count) {
             Ok(0) | Err(_) if count <= 0 => {
                 let detail = format!("count is missing or not 1 to {max}");

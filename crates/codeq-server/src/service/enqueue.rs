@@ -110,7 +110,7 @@ impl Service {
 
     /// Whether a batch of this length is allowed.
     pub fn check_batch(&self, len: usize) -> Result<(), ServiceError> {
-        let max = self.defaults.batch_max;
+        let max = self.defaults.load().batch_max;
         if len == 0 {
             return Err(ServiceError::invalid_body().detail("the batch has no items"));
         }
@@ -119,7 +119,7 @@ impl Service {
 
     /// Most tasks or results of one batch.
     pub fn batch_max(&self) -> usize {
-        self.defaults.batch_max.max(1)
+        self.defaults.load().batch_max.max(1)
     }
 
     /// Whether so many tasks are made by posting [`Service::enqueue_request`]. Not those of tenants whose holdings are
@@ -142,7 +142,7 @@ impl Service {
     }
 
     pub(super) fn limits_holdings(&self) -> bool {
-        let limits = &self.defaults.tenant;
+        let limits = &self.defaults.load().tenant;
         limits.max_pending_tasks.is_some()
             || limits.max_pending_bytes.is_some()
             || limits.max_stored_bytes.is_some()
@@ -168,7 +168,7 @@ impl Service {
         let bytes: usize = new.iter().map(|task| task.payload.len()).sum();
         let held = self.check_pending(caller, new.len(), bytes).await?;
         let with_rows = bytes.saturating_add(new.len() * TASK_ROWS_BYTES as usize);
-        if over(self.defaults.tenant.max_stored_bytes, held.stored_bytes, with_rows) {
+        if over(self.defaults.load().tenant.max_stored_bytes, held.stored_bytes, with_rows) {
             let text = "the tenant's tasks hold as many bytes as they may, finished ones included";
             return Err(quota(text));
         }
@@ -182,7 +182,8 @@ impl Service {
         tasks: usize,
         bytes: usize,
     ) -> Result<Holdings, ServiceError> {
-        let limits = &self.defaults.tenant;
+        let defaults = self.defaults.load_full();
+        let limits = &defaults.tenant;
         let held = self.engine.held(&caller.tenant).await?;
         if over(limits.max_pending_tasks, held.tasks, tasks) {
             return Err(quota("the tenant holds as many unfinished tasks as it may"));
@@ -200,7 +201,8 @@ impl Service {
         caller: &Principal,
         wanted: u32,
     ) -> Result<u32, ServiceError> {
-        let limits = &self.defaults.tenant;
+        let defaults = self.defaults.load_full();
+        let limits = &defaults.tenant;
         if limits.max_pending_tasks.is_none() && limits.max_pending_bytes.is_none() {
             return Ok(wanted);
         }

@@ -50,10 +50,8 @@ pub struct ServiceError {
     pub field: Option<Box<str>>,
     /// When to try again, in seconds.
     pub retry_after: Option<u64>,
-    /// Which limit was hit.
+    /// Which limit was hit, or which scope the token lacks.
     pub scope: Option<&'static str>,
-    /// The scope that the token lacks.
-    pub needs: Option<&'static str>,
 }
 
 impl ServiceError {
@@ -64,8 +62,8 @@ impl ServiceError {
         error: impl Into<Cow<'static, str>>,
     ) -> ServiceError {
         let error = error.into();
-        let (detail, field, retry_after, scope, needs) = (None, None, None, None, None);
-        ServiceError { kind, error, code, detail, field, retry_after, scope, needs }
+        let (detail, field, retry_after, scope) = (None, None, None, None);
+        ServiceError { kind, error, code, detail, field, retry_after, scope }
     }
 
     /// The request makes no sense.
@@ -119,7 +117,7 @@ impl ServiceError {
     /// With the scope that the token lacks.
     #[must_use]
     pub fn needs(self, scope: &'static str) -> ServiceError {
-        ServiceError { needs: Some(scope), ..self }
+        ServiceError { scope: Some(scope), ..self }
     }
 
     /// There is no room for this now, here or in the engine.

@@ -5,6 +5,7 @@
 
 use std::sync::Arc;
 
+use arc_swap::ArcSwap;
 use codeq_core::command::Millis;
 use codeq_core::id::TaskId;
 use codeq_core::limits::LEASE_MS_MAX;
@@ -65,7 +66,9 @@ pub struct Service {
     pub(crate) backups: Backups,
     /// Whose turn it is to look at many rows.
     pub(crate) scans: scan::Scans,
-    pub(crate) defaults: Defaults,
+    pub(crate) defaults: ArcSwap<Defaults>,
+    /// Largest payload and largest result. Buffers are sized by it at the start, so a reload does not change it.
+    payload_max: usize,
     /// Turns true when the server begins to stop: whoever waits is answered.
     pub(crate) draining: watch::Receiver<bool>,
 }
@@ -76,8 +79,18 @@ pub(crate) struct Defaults {
     pub lease: Millis,
     pub batch_max: usize,
     pub claim_max: usize,
-    pub payload_max: usize,
     pub tenant: TenantLimits,
+}
+
+impl Defaults {
+    fn new(config: &Config) -> Defaults {
+        Defaults {
+            lease: seconds(config.default_lease_seconds),
+            batch_max: config.max_batch_size,
+            claim_max: config.max_claim_batch_size,
+            tenant: config.tenant_limits.clone(),
+        }
+    }
 }
 
 impl Service {
@@ -90,13 +103,6 @@ impl Service {
         config: &Config,
         draining: watch::Receiver<bool>,
     ) -> Service {
-        let defaults = Defaults {
-            lease: seconds(config.default_lease_seconds),
-            batch_max: config.max_batch_size,
-            claim_max: config.max_claim_batch_size,
-            payload_max: config.payload_max(),
-            tenant: config.tenant_limits.clone(),
-        };
         let destinations = Arc::new(Policy::new(&config.webhooks.allowed_networks));
         let secrets = Arc::new(Secrets::new(Arc::clone(&engine), &config.webhooks.secrets));
         let subscriptions = Arc::new(Subscriptions::new(Arc::clone(&destinations), bell));
@@ -109,9 +115,18 @@ impl Service {
             artifacts,
             backups: Backups::new(config),
             scans: scan::Scans::default(),
-            defaults,
+            defaults: ArcSwap::from_pointee(Defaults::new(config)),
+            payload_max: config.payload_max(),
             draining,
         }
+    }
+
+    /// Takes over what may change while the server runs.
+    pub(crate) fn reload(&self, config: &Config) {
+        self.defaults.store(Arc::new(Defaults::new(config)));
+        self.destinations.set(&config.webhooks.allowed_networks);
+        self.secrets.set(&config.webhooks.secrets);
+        self.backups.set_target(config.backup.target.clone());
     }
 
     /// Whether the server is about to stop.
@@ -128,7 +143,7 @@ impl Service {
 
     /// Largest payload and largest result.
     pub fn payload_max(&self) -> usize {
-        self.defaults.payload_max
+        self.payload_max
     }
 
     /// The length of a lease that a client asks for in `field`: none, zero and less mean the default.
@@ -139,7 +154,7 @@ impl Service {
     ) -> Result<Millis, ServiceError> {
         const MAX: u64 = LEASE_MS_MAX / 1_000;
         match wanted.map_or(0, |wanted| u64::try_from(wanted).unwrap_or(0)) {
-            0 => Ok(self.defaults.lease),
+            0 => Ok(self.defaults.load().lease),
             wanted @ 1..=MAX => Ok(seconds(wanted)),
             wanted => {
                 let detail = format!(

@@ -28,6 +28,6 @@ impl Principal {
             return Ok(());
         }
         let detail = "the token needs the scope codeq:operator: this concerns all tenants";
-        Err(ServiceError::forbidden("operator required").detail(detail))
+        Err(ServiceError::forbidden("operator required").detail(detail).needs("codeq:operator"))
     }
 }

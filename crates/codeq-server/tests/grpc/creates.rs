@@ -229,8 +229,13 @@ fn flaws() -> Vec<(&'static str, CreateTask, &'static str, &'static str)> {
             "invalid_delay",
             "invalid delay (at most 316224000000 ms)",
         ),
-        ("nanoseconds below 0", at(1, -1), "invalid_run_at", "invalid 'run_at'"),
-        ("nanoseconds of a second", at(1, 1_000_000_000), "invalid_run_at", "invalid 'run_at'"),
+        ("nanoseconds below 0", at(1, -1), "invalid_run_at", "invalid 'runAt' (use RFC3339)"),
+        (
+            "nanoseconds of a second",
+            at(1, 1_000_000_000),
+            "invalid_run_at",
+            "invalid 'runAt' (use RFC3339)",
+        ),
         (
             "a long key",
             CreateTask { idempotency_key: "k".repeat(257), ..new_task(0, "c") },

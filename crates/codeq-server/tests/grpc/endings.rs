@@ -22,7 +22,7 @@ use tonic_health::pb::health_client::HealthClient;
 
 use crate::acks::{ack, heartbeat, result};
 use crate::client::{PATIENCE, Producer, Worker, channel, endpoint, new_task};
-use crate::harness::{ADMIN, Harness, PRODUCER, WORKER};
+use crate::harness::{ADMIN, Harness, PRODUCER, WORKER, WORKER_2};
 
 const STOPPED: (Code, &str) = (Code::Unavailable, "the server is about to stop");
 
@@ -336,4 +336,29 @@ async fn a_stream_outlives_its_token_unless_it_is_to_end_with_it() {
         late.hello(&token, "").await;
         assert_eq!(late.ended().await.0, Code::Unauthenticated);
     }
+}
+
+#[tokio::test]
+async fn a_withdrawn_token_ends_its_streams_and_no_others() {
+    let server = Harness::start().await;
+    let mut gone = Worker::open(server.worker_addr(), WORKER).await;
+    let mut stays = Worker::open(server.worker_addr(), WORKER_2).await;
+    let mut producer = Producer::open(server.producer_addr(), PRODUCER).await;
+    gone.ready("c", 1).await;
+    gone.settle().await;
+    let mut config = server.config().clone();
+    config.worker_auth.static_tokens.retain(|known| known.token.as_deref() != Some(WORKER));
+    server.server().reload_to(&config).await.unwrap();
+    assert_eq!(gone.ended().await, (Code::Unauthenticated, "token withdrawn".to_owned()));
+    let mut again = crate::client::worker(server.worker_addr()).await;
+    again.hello(WORKER, "").await;
+    assert_eq!(again.ended().await.0, Code::Unauthenticated);
+    // The task goes to whoever is still there.
+    stays.ready("c", 1).await;
+    producer.say(ToProducers::Create(new_task(1, "c"))).await;
+    assert!(matches!(
+        producer.answer().await.unwrap().unwrap().event,
+        Some(FromProducers::CreateAck(ack)) if ack.ok
+    ));
+    assert_eq!(stays.task().await.command, "c");
 }

@@ -31,7 +31,10 @@ async fn a_cleanup_over_many_queues_is_bounded_as_a_whole() {
                 n => deleted.push(n),
             }
         }
-        assert_eq!(deleted, [500, 500, 200], "the limit is for the call, not for each shard");
+        // A call also ends when its time is over, so that there may be more of them on a busy machine.
+        assert_eq!(deleted.iter().sum::<u64>(), 1_200);
+        let most = deleted.iter().max();
+        assert!(most <= Some(&500), "the limit is for the call, not for each shard: {deleted:?}");
         let queues = h.get(ADMIN, "admin/queues?format=list").await.expect(200).json();
         assert_eq!(queues, json!({"items": []}));
     }

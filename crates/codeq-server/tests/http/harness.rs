@@ -110,6 +110,12 @@ impl Harness {
         &self.config.data_dir
     }
 
+    /// What it was started with.
+    #[allow(dead_code, reason = "for the tests of reloading")]
+    pub fn config(&self) -> &Config {
+        &self.config
+    }
+
     /// The server itself.
     #[allow(dead_code, reason = "for the tests of artifacts")]
     pub fn server(&self) -> &Server {

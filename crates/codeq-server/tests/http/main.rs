@@ -22,6 +22,7 @@ mod leases;
 mod lifecycle;
 mod long_poll;
 mod memory;
+mod reload;
 mod restart;
 mod tenancy;
 mod typos;

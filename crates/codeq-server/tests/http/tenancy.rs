@@ -100,7 +100,7 @@ fn promised(operation: &str) -> Access {
         | "listWebhookSecrets"
         | "rotateWebhookSecret"
         | "deleteWebhookSecrets" => Access::Admin,
-        "makeBackup" => Access::Operator,
+        "makeBackup" | "reloadConfig" => Access::Operator,
         "index" | "livez" | "readyz" | "healthz" | "metrics" | "openapi" | "docs" => Access::Open,
         other => panic!("say here who may call {other}"),
     }
@@ -151,7 +151,7 @@ fn reach(route: &Route) -> Reach {
         | "deleteWebhookSecrets" => Reach::Tenant,
         "streamEvents" => Reach::Stream,
         // Those of operators are refused to everybody else, see above.
-        "makeBackup" => Reach::Nothing,
+        "makeBackup" | "reloadConfig" => Reach::Nothing,
         "raftStatus" | "index" | "livez" | "readyz" | "healthz" | "metrics" | "openapi"
         | "docs" => Reach::Nothing,
         other => panic!("say here what {other} reaches"),
@@ -362,7 +362,7 @@ async fn the_tenant_is_the_tokens_whatever_the_request_says() {
     }
     h.post(WORKER, "tasks/claim", claim.clone()).await.expect(204);
     let claimed = h.post(WORKER_B, "tasks/claim", claim).await.expect(200).json();
-    assert_eq!((&claimed["tenantId"], &claimed["workerId"]), (&json!("b"), &json!("worker")));
+    assert_eq!((&claimed["tenantId"], &claimed["workerId"]), (&json!("b"), &json!("worker/boss")));
     let list = h.get(PRODUCER, "tasks?tenant=b&tenantId=b").await.expect(200).json();
     assert_eq!(list, json!({"items": []}));
     let queues = h.get(ADMIN, "admin/queues?tenant=b").await.expect(200).json();

@@ -23,7 +23,7 @@ fn a_log_that_nobody_reads_stops_nobody() {
     let dir = base.path().join("data");
     let args = ["dev", "--data-dir", dir.to_str().unwrap(), "--http-addr", "127.0.0.1:0"];
     let mut command = codeq(&args);
-    command.args(["--log-level", "info"]).stderr(Stdio::piped());
+    command.args(["--log-level", "info", "--log-format", "text"]).stderr(Stdio::piped());
     let mut node = Node::greeted(&mut command, &dir.with_extension("log"));
     let mut stderr = node.stderr();
     flood(&node);

@@ -17,6 +17,7 @@ mod load;
 mod logs;
 mod node;
 mod random;
+mod reload;
 mod start;
 mod task;
 mod terminate;

@@ -53,9 +53,7 @@ impl Node {
     /// Starts a server that greets, and reads the greeting. Where there is none, its log says why.
     pub fn greeted(command: &mut Command, log: &Path) -> Node {
         let mut process = Process::spawn(command);
-        let stdout = process.stdout.take().unwrap();
-        let (stdout, greeting) = within("greeting", move || read_greeting(stdout));
-        process.stdout = Some(stdout);
+        let greeting = process.greeting();
         let url = greeting.lines().find_map(|line| line.trim().strip_prefix("API "));
         let Some(url) = url else {
             let (status, log) = (process.child.wait(), std::fs::read_to_string(log));
@@ -114,6 +112,14 @@ impl Process {
 
     pub fn id(&self) -> u32 {
         self.child.id()
+    }
+
+    /// What a development server says until it is ready.
+    pub fn greeting(&mut self) -> String {
+        let stdout = self.stdout.take().unwrap();
+        let (stdout, greeting) = within("greeting", move || read_greeting(stdout));
+        self.stdout = Some(stdout);
+        greeting
     }
 
     /// What it says on its standard error, if that is piped.

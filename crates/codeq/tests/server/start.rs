@@ -1,7 +1,7 @@
 //! The first minute: the greeting and its commands, and every way in which a start is refused.
 
 use std::collections::BTreeMap;
-use std::io::BufRead;
+use std::io::{BufRead, Read};
 use std::net::{SocketAddr, TcpListener};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
@@ -123,10 +123,113 @@ fn a_server_for_the_network_without_authentication_is_refused() {
     for needed in ["0.0.0.0:0", "nobody could authenticate", "producerAuth", "workerAuth"] {
         assert!(text.contains(needed), "{needed} is not in: {text}");
     }
-    let (code, text) = refused(&["dev", "--data-dir", path, "--http-addr", "0.0.0.0:0"]);
-    assert_eq!(code, 1, "{text}");
-    assert!(text.contains("loopback"), "{text}");
     assert!(!dir.exists());
+}
+
+/// In a container the server listens to the network. Then the token that everybody knows is none.
+#[test]
+fn dev_beyond_this_machine_has_a_token_of_its_own() {
+    let base = tempfile::tempdir().unwrap();
+    let dir = base.path().join("data");
+    let args = ["dev", "--data-dir", dir.to_str().unwrap(), "--http-addr", "0.0.0.0:0"];
+    let mut command = codeq(&args);
+    let log = std::fs::File::create(dir.with_extension("log")).unwrap();
+    let mut process = Process::spawn(command.stderr(log));
+    let said = process.greeting();
+    let token = said.lines().find_map(|line| line.trim().strip_prefix("Token "));
+    let token = token.unwrap().split_whitespace().next().unwrap().to_owned();
+    assert!(token.len() > 32 && token.starts_with("dev-"), "{said}");
+    assert_eq!(said.matches("   (tenant dev-tenant, every role; whoever has it").count(), 1);
+    let url = said.lines().find_map(|line| line.trim().strip_prefix("API ")).unwrap().trim();
+    let port = url.strip_prefix("http://localhost:").unwrap().split('/').next().unwrap();
+    let addr = SocketAddr::from(([127, 0, 0, 1], port.parse().unwrap()));
+    let body = r#"{"command":"a","payload":1}"#;
+    assert_eq!(Client::new(addr).post("/tasks", body).unwrap().status, 401);
+    assert_eq!(Client::with_token(addr, &token).post("/tasks", body).unwrap().status, 202);
+    let commands = curls(&said);
+    assert_eq!(commands.len(), 2, "{said}");
+    assert!(commands.iter().all(|command| command.contains(&token)), "{said}");
+    assert_eq!(paste(&commands[1].replace("localhost", "127.0.0.1")).status, "IN_PROGRESS");
+}
+
+#[test]
+fn dev_says_what_was_asked_and_goodbye() {
+    let base = tempfile::tempdir().unwrap();
+    let dir = base.path().join("data");
+    let log = dir.with_extension("log");
+    let mut command = codeq(&["dev", "--data-dir", dir.to_str().unwrap()]);
+    command.args(["--http-addr", "127.0.0.1:0"]);
+    let mut process = Process::spawn(command.stderr(std::fs::File::create(&log).unwrap()));
+    let said = process.greeting();
+    let url = said.lines().find_map(|line| line.trim().strip_prefix("API ")).unwrap().trim();
+    let addr = url.strip_prefix("http://").unwrap().split('/').next().unwrap().parse().unwrap();
+    let mut client = Client::new(addr);
+    client.post("/tasks", r#"{"command":"a","payload":1}"#).unwrap();
+    client.get("/v1/codeq/task/7?x=1").unwrap();
+    drop(client);
+    process.signal("INT");
+    let (status, said) = process.finished();
+    assert_eq!(status.code(), Some(0));
+    let expected = format!("\ncodeq has stopped; the data is in {}. Goodbye.\n", dir.display());
+    assert_eq!(said, expected);
+    let log = std::fs::read_to_string(log).unwrap();
+    let lines: Vec<&str> = log.lines().map(|line| line.split_once(' ').unwrap().1).collect();
+    assert!(
+        lines[0].starts_with("POST /v1/codeq/tasks 202 ") && lines[0].ends_with(" ms"),
+        "{log}"
+    );
+    assert!(lines[1].starts_with("GET /v1/codeq/task/7 404 "), "{log}");
+    assert!(lines[1].ends_with(" ms no_such_route"), "{log}");
+    assert_eq!(lines.len(), 2, "{log}");
+}
+
+#[test]
+fn logs_in_json_are_json_from_the_first_line_to_the_last() {
+    let base = tempfile::tempdir().unwrap();
+    let dir = base.path().join("data");
+    let path = dir.to_str().unwrap();
+    let all_json = |text: &str| {
+        let lines: Vec<Value> = text
+            .lines()
+            .map(|line| serde_json::from_str(line).unwrap_or_else(|_| panic!("no JSON: {line}")))
+            .collect();
+        assert!(!lines.is_empty());
+        for line in &lines {
+            for key in ["timestamp", "level", "target", "message"] {
+                assert!(line[key].is_string(), "{line}");
+            }
+        }
+        lines
+    };
+    // A whole life, with notes about what the operator may not have meant.
+    let mut command = codeq(&["serve", "--data-dir", path, "--http-addr", "127.0.0.1:0"]);
+    let mut process = Process::spawn(command.stderr(Stdio::piped()));
+    let mut stderr = process.stderr();
+    let mut text = String::new();
+    while !text.contains("ready after") {
+        assert!(stderr.read_line(&mut text).unwrap() > 0, "{text}");
+    }
+    // It does not start twice.
+    let (code, second) = refused(&["serve", "--data-dir", path, "--http-addr", "127.0.0.1:0"]);
+    assert_eq!(code, 1);
+    let said = all_json(&second);
+    assert!(said.last().unwrap()["message"].as_str().unwrap().contains("in use"), "{second}");
+    process.signal("TERM");
+    assert_eq!(process.ended().code(), Some(0));
+    stderr.read_to_string(&mut text).unwrap();
+    let said = all_json(&text);
+    assert!(said.iter().any(|line| line["level"] == "WARN"), "{text}");
+    assert_eq!(said.last().unwrap()["message"], "stopped");
+    // A configuration that is wrong, one line for each problem.
+    let file = base.path().join("codeq.yaml");
+    std::fs::write(&file, "shard: 1\nmaxBatchSize: 0\n").unwrap();
+    let (code, wrong) = refused(&["serve", "--config", file.to_str().unwrap()]);
+    assert_eq!((code, all_json(&wrong).len()), (1, 2), "{wrong}");
+    // And in the other form.
+    let (code, wrong) =
+        refused(&["serve", "--config", file.to_str().unwrap(), "--log-format", "text"]);
+    assert_eq!(code, 1);
+    assert!(wrong.lines().all(|line| line.contains(" ERROR codeq::config: ")), "{wrong}");
 }
 
 #[test]
@@ -174,7 +277,7 @@ fn serve_with_static_tokens_works_from_enqueue_to_result() {
 
 /// The address in the line that says that the server is ready.
 fn served(line: &str) -> Option<SocketAddr> {
-    let rest = line.strip_prefix("codeq: ready after ")?;
+    let (_, rest) = line.split_once("ready after ")?;
     rest.split([' ', ';']).find_map(|word| word.parse().ok())
 }
 

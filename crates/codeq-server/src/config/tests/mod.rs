@@ -4,6 +4,7 @@ mod bad_files;
 mod checks;
 mod defaults;
 mod layers;
+mod reload;
 mod secrets;
 
 use std::fs;

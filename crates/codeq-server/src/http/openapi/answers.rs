@@ -397,7 +397,7 @@ fn problem() -> Value {
         "code": text("A stable slug for programs."),
         "requestId": text("The same as in `X-Request-Id`."),
         "field": text("The field or parameter that is wrong, if one is."),
-        "scope": text("With 429: which limit was hit."),
+        "scope": text("With 429: which limit was hit. With 403: the scope that the token lacks."),
         "operation": text("With 429: the operation id of the route."),
         "retryAfterSeconds": count("With 429 and 503: when to try again."),
     });

@@ -164,6 +164,8 @@ pub static CODES: &[Code] = codes! {
         "Wait until it is done: there is one at a time.";
     "backup_failed" 503, "The backup was not made; `detail` and the server's log say why. Nothing of it is left that could be taken for a backup.",
         "Mend the cause, such as a full disk or a bucket that refuses, and try again.";
+    "invalid_configuration" 422, "The configuration that was read again is not one to work with; `detail` says what is wrong, and where. Nothing was changed.",
+        "Correct the file, look it over with `codeq config check`, and reload again.";
 
     "overloaded" 503, "More work is waiting than the server holds. Nothing was done.",
         "Try again after `Retry-After` seconds, with growing pauses.";

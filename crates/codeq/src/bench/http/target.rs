@@ -32,7 +32,9 @@ impl Target {
         let start = Instant::now();
         let exe = std::env::current_exe().context("which binary is this?")?;
         let mut child = Command::new(exe)
-            .args(["dev", "--http-addr", "127.0.0.1:0", "--durability", durability, "--data-dir"])
+            // A line for each request is for people.
+            .args(["dev", "--log-level", "warn", "--http-addr", "127.0.0.1:0"])
+            .args(["--durability", durability, "--data-dir"])
             .arg(dir)
             .stdout(Stdio::piped())
             .spawn()
