@@ -422,7 +422,7 @@ impl Run {
                 workload.died(&nack.tenant, nack.id);
             }
             (Command::UnderLease(command), reply) => {
-                return self.learn(&Command::from((*command.deed).clone()), reply);
+                self.learn(&Command::from((*command.deed).clone()), reply);
             }
             (Command::Abandon(abandon), Reply::Returned(Returned::Dead)) => {
                 workload.died(&abandon.tenant, abandon.id);

@@ -98,7 +98,8 @@ impl Authenticator {
     /// provider that does not answer is logged and asked again when it is needed.
     pub async fn warm(&self) {
         let mut loads = tokio::task::JoinSet::new();
-        for cache in self.ways.load().caches.values().cloned() {
+        for cache in self.ways.load().caches.values() {
+            let cache = Arc::clone(cache);
             loads.spawn(async move { cache.warm().await });
         }
         while loads.join_next().await.is_some() {}
