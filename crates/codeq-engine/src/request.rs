@@ -251,8 +251,8 @@ fn bytes(command: &Command) -> usize {
             let filter = text(&part.filter.error_contains) + text(&part.filter.worker);
             part.tenant.len() + part.by.len() + text(&part.from.queue) + work + filter
         }
-        Command::PutTopicV1(put) => bytes(&Command::PutTopic(put.clone().into())),
-        Command::BulkPartV1(part) => bytes(&Command::BulkPart(part.clone().into())),
+        Command::PutTopicV1(put) => bytes(&Command::PutTopic(put.clone().into())) - BASE,
+        Command::BulkPartV1(part) => bytes(&Command::BulkPart(part.clone().into())) - BASE,
         Command::ConfigureV1(_) | Command::Configure(_) | Command::Sweep(_) => 0,
     }
 }
