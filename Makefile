@@ -37,9 +37,11 @@ all:
 	$(CARGO) build --release --locked --bin codeq
 	scripts/split-symbols target/release/codeq
 
-# Every test of the workspace: units, properties, conformance, simulator, crashes, command line, examples.
+# Every test of the workspace: units, properties, conformance, simulator, crashes, command line, examples; and codeQ's
+# clients against the binary that these were linked with.
 test: prepare
 	$(CARGO) test --workspace --locked
+	$(COMPAT)
 
 # What codeQ's clients send and expect, written anew in Go and Python, against the debug binary.
 compat: prepare

@@ -167,7 +167,7 @@ impl Queue {
 }
 
 fn is_enqueue(request: &Request) -> bool {
-    matches!(request.command, Command::Enqueue(_))
+    matches!(request.command, Command::Enqueue(_) | Command::EnqueueByValue(_))
 }
 
 impl Inbox {

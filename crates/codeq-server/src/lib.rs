@@ -19,6 +19,7 @@ pub mod grpc;
 mod hex;
 pub mod http;
 pub mod limits;
+mod near;
 pub mod net;
 pub mod observe;
 pub mod push;

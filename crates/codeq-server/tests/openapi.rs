@@ -114,6 +114,37 @@ fn every_operation_says_who_may_call_it() {
 }
 
 #[test]
+fn the_parameters_are_those_of_the_list_of_routes() {
+    for route in ROUTES {
+        let (_, _, parameters) = all()
+            .into_iter()
+            .find(|(_, operation, _)| operation["operationId"] == route.operation)
+            .unwrap();
+        let query = parameters.iter().filter(|parameter| parameter["in"] == "query");
+        let documented: BTreeSet<&str> =
+            query.map(|parameter| parameter["name"].as_str().unwrap()).collect();
+        assert_eq!(documented, route.query.iter().copied().collect(), "{}", route.operation);
+    }
+}
+
+#[test]
+fn what_clients_send_is_closed() {
+    let mut closed = 0;
+    let paths = document()["paths"].as_object().unwrap().values();
+    for schema in paths.flat_map(|path| VERBS.iter().filter_map(|verb| path.get(verb))) {
+        let body = schema.pointer("/requestBody/content/application~1json/schema");
+        let Some(schema) = body else { continue };
+        walk(resolve(schema), "", &mut |at, value| {
+            if value["type"] == "object" && value.get("properties").is_some() {
+                assert_eq!(value["additionalProperties"], false, "{at}");
+                closed += 1;
+            }
+        });
+    }
+    assert!(closed > 10, "{closed}");
+}
+
+#[test]
 fn references_resolve_and_all_components_are_used() {
     let mut used = BTreeSet::new();
     walk(document(), "", &mut |at, value| {
@@ -186,8 +217,8 @@ fn answers_follow_from_the_kind_of_route() {
     let enqueue =
         ["202", "400", "401", "403", "408", "413", "415", "422", "429", "431", "500", "503"];
     assert_eq!(statuses("enqueueTask"), enqueue);
-    assert_eq!(statuses("livez"), ["200", "431", "500"]);
-    assert_eq!(statuses("readyz"), ["200", "431", "500", "503"]);
+    assert_eq!(statuses("livez"), ["200", "400", "431", "500"]);
+    assert_eq!(statuses("readyz"), ["200", "400", "431", "500", "503"]);
     let get = ["200", "400", "401", "403", "404", "429", "431", "500", "503"];
     assert_eq!(statuses("getTask"), get);
     assert!(statuses("submitResult").contains(&"409"));

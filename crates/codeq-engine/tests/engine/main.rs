@@ -17,3 +17,4 @@ mod harness;
 mod records;
 mod restart;
 mod shards;
+mod sizes;

@@ -2,10 +2,10 @@
 
 use super::keys::KEYS;
 use super::model::Config;
-use super::near::nearest;
 use super::problem::{PROBLEMS_MAX, Problem, Source, Sources};
 use super::read::{Origin, Reader, shown};
 use super::tree::{Node, parse};
+use crate::near::nearest;
 
 /// The variable that names the file. It is read by the program, not here.
 pub const FILE_VARIABLE: &str = "CODEQ_CONFIG";

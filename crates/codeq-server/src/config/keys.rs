@@ -3,9 +3,9 @@
 use std::collections::BTreeMap;
 
 use super::model::{Config, RateLimit};
-use super::near::nearest;
 use super::read::{Reader, Value, take, unknown_key};
 use super::tree::{Kind, Name, Node};
+use crate::near::nearest;
 
 /// One key.
 pub(crate) struct Key {
@@ -110,6 +110,7 @@ pub(crate) const KEYS: &[Key] = &[
     key!("http.headerTimeoutSeconds", http.header_timeout_seconds),
     key!("http.bodyTimeoutSeconds", http.body_timeout_seconds),
     key!("http.idleTimeoutSeconds", http.idle_timeout_seconds),
+    key!("http.unknownFields", http.unknown_fields),
     key!("grpc.reflection", grpc.reflection),
     key!("tls.certFile", tls.cert_file),
     key!("tls.keyFile", tls.key_file),

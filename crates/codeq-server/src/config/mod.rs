@@ -21,7 +21,6 @@ mod keys;
 mod load;
 mod mask;
 mod model;
-mod near;
 mod problem;
 mod read;
 mod reload;
@@ -39,7 +38,8 @@ pub use load::{Loaded, load, log_format};
 pub use model::{
     ArtifactsConfig, AuthConfig, BackoffPolicy, BackupConfig, Config, Durability, GrpcConfig,
     HttpConfig, JwtConfig, LogFormat, MetricsConfig, RateLimit, RateLimits, RetentionConfig,
-    StaticToken, TenantLimits, TlsConfig, TokenConfig, TracingConfig, WebhookConfig, WebhookSecret,
+    StaticToken, TenantLimits, TlsConfig, TokenConfig, TracingConfig, UnknownFields, WebhookConfig,
+    WebhookSecret,
 };
 pub use problem::{ConfigError, Problem, Source, Sources};
 pub use reload::{Change, Changes};

@@ -305,6 +305,18 @@ pub struct HttpConfig {
     pub body_timeout_seconds: u64,
     /// A connection without a request is closed after this.
     pub idle_timeout_seconds: u64,
+    /// What becomes of a request with a field or query parameter that its route does not know.
+    pub unknown_fields: UnknownFields,
+}
+
+/// What becomes of a request with a field or query parameter that its route does not know.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum UnknownFields {
+    /// It is refused, and nothing is done: a typo must not widen what a call does.
+    Refuse,
+    /// The field is ignored.
+    Ignore,
 }
 
 /// The edge of the streams.
@@ -445,6 +457,7 @@ impl Default for HttpConfig {
             header_timeout_seconds: 10,
             body_timeout_seconds: 30,
             idle_timeout_seconds: 75,
+            unknown_fields: UnknownFields::Refuse,
         }
     }
 }

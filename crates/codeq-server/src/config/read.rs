@@ -7,10 +7,12 @@ use std::sync::Arc;
 
 use ipnet::IpNet;
 
-use super::model::{BackoffPolicy, Durability, JwtConfig, LogFormat, StaticToken, WebhookSecret};
-use super::near::nearest;
+use super::model::{
+    BackoffPolicy, Durability, JwtConfig, LogFormat, StaticToken, UnknownFields, WebhookSecret,
+};
 use super::problem::{PROBLEMS_MAX, Problem, Source, Sources};
 use super::tree::{Kind, Malformed, Name, Node, Place, Style};
+use crate::near::nearest;
 
 /// Most letters of a value that are quoted in a problem.
 const QUOTE_MAX: usize = 40;
@@ -295,6 +297,10 @@ choices! {
         "fsync" => Fsync,
         "os" => Os,
     } "fsync or os"
+    UnknownFields {
+        "refuse" => Refuse,
+        "ignore" => Ignore,
+    } "refuse or ignore"
     LogFormat {
         "json" => Json,
         "text" => Text,

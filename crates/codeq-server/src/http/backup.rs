@@ -8,7 +8,6 @@ use super::{answer, json};
 
 /// There is nothing to choose: where backups go is the operator's business, not the request's.
 #[derive(Deserialize, Default)]
-#[serde(deny_unknown_fields)]
 struct Request {}
 
 #[derive(Serialize)]

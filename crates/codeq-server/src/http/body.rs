@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use axum::body::Body;
+use axum::body::{Body, HttpBody};
 use axum::http::request::Parts;
 use axum::http::{StatusCode, header};
 use bytes::{Bytes, BytesMut};
@@ -10,12 +10,16 @@ use http_body_util::{BodyExt, LengthLimitError, Limited};
 use tokio::time::{Instant, timeout_at};
 
 use super::Edge;
+use super::json::{self, NoFields};
 use super::problem::Problem;
+use crate::config::UnknownFields;
 use crate::limits::budget::Hold;
 use crate::service::ServiceError;
 
 /// How long a body waits for room before it is refused.
 const PATIENCE: Duration = Duration::from_secs(1);
+/// So much is read of the body of a request that should have none, to name what is wrong with it.
+const NO_FIELDS_BYTES: usize = 4 << 10;
 /// A body is counted in steps of so many bytes.
 const STEP: usize = 16 << 10;
 /// A body of which so much has come gets the place for the rest that it announced: to grow it by doubling would take
@@ -95,6 +99,20 @@ pub async fn read(
     }
     let bytes = if whole.is_empty() { bytes.freeze() } else { whole };
     Ok(Bytes::from_owner(Counted { bytes, _hold: hold }))
+}
+
+/// Makes sure that a request to a route without fields has none: its body is empty, `null` or `{}`.
+pub async fn none(edge: &Edge, body: Body) -> Result<(), Problem> {
+    if body.is_end_stream() {
+        return Ok(());
+    }
+    let refused = || ServiceError::invalid_body().detail("this route takes no body");
+    let whole = Limited::new(body, NO_FIELDS_BYTES).collect();
+    let whole = timeout_at(Instant::now() + edge.body_timeout, whole).await;
+    let bytes = whole.ok().and_then(Result::ok).ok_or_else(refused)?.to_bytes();
+    let body = json::Body { bytes, unknown: UnknownFields::Refuse };
+    json::parse_or_default::<NoFields>(&body)?;
+    Ok(())
 }
 
 fn too_slow() -> Problem {

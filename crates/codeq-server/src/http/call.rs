@@ -6,11 +6,12 @@ use std::time::Duration;
 
 use axum::http::HeaderMap;
 use axum::response::Response;
-use bytes::Bytes;
 use futures_util::future::BoxFuture;
 
 use super::App;
+use super::json::Body;
 use super::problem::Problem;
+use super::routes::Route;
 use super::wire::{ResultBody, TaskBody, Times};
 use crate::auth::{EventTypes, Principal, Scopes};
 use crate::limits::budget::{HeldFor, Hold, Share};
@@ -28,6 +29,8 @@ pub type Handler = fn(Call) -> BoxFuture<'static, Answer>;
 pub struct Call {
     /// What every request needs.
     pub app: Arc<App>,
+    /// The route.
+    pub route: &'static Route,
     /// Who is calling; nobody on open routes.
     pub caller: Principal,
     /// The first variable part of the path, decoded; empty if it has none.
@@ -38,8 +41,8 @@ pub struct Call {
     pub query: String,
     /// The headers.
     pub headers: HeaderMap,
-    /// The body; empty if the route has none.
-    pub body: Bytes,
+    /// The body; empty if the route has no fields.
+    pub body: Body,
     /// The client's trace, if it sent one.
     pub trace: Option<TraceContext>,
     /// Where the request comes from.
@@ -84,6 +87,7 @@ impl Call {
 
     /// A parameter of the query: the first of that name, decoded. Empty counts as absent.
     pub fn param(&self, name: &str) -> Option<Cow<'_, str>> {
+        debug_assert!(self.route.query.contains(&name), "'{name}' is not in the list of routes");
         let mut pairs = url::form_urlencoded::parse(self.query.as_bytes());
         pairs.find(|(key, _)| key == name).map(|(_, value)| value).filter(|value| !value.is_empty())
     }

@@ -8,8 +8,10 @@ use serde::{Deserialize, Serialize};
 
 use super::call::{Answer, Call};
 use super::endpoint::no_content;
+use super::fields::unknown_field;
 use super::wire::TaskBody;
 use super::{answer, json};
+use crate::config::UnknownFields;
 use crate::limits::budget::HeldFor;
 use crate::service::ServiceError;
 use crate::service::claim::{CLAIM_WAIT_MAX, ClaimRequest};
@@ -20,6 +22,7 @@ struct Request {
     commands: Option<Vec<Arc<str>>>,
     lease_seconds: Option<i64>,
     wait_seconds: Option<i64>,
+    /// In a batch only.
     count: Option<i64>,
     worker_id: Option<Box<str>>,
 }
@@ -30,15 +33,16 @@ struct Claimed<'a> {
 }
 
 impl Request {
-    fn claim(self, count: u32) -> Result<ClaimRequest, ServiceError> {
-        let Ok(wait_seconds) = u64::try_from(self.wait_seconds.unwrap_or(0)) else {
-            return Err(ServiceError::invalid("invalid_wait", "invalid 'waitSeconds' (0 to 30)"));
-        };
-        // Longer counts as the longest.
-        let wait_seconds = wait_seconds.min(CLAIM_WAIT_MAX);
-        let commands = self.commands.unwrap_or_default();
-        let Request { lease_seconds, worker_id, .. } = self;
-        Ok(ClaimRequest { commands, lease_seconds, wait_seconds, count, worker_id })
+    fn claim(self, count: u32) -> ClaimRequest {
+        // Negative counts as none, longer as the longest.
+        let wait_seconds = u64::try_from(self.wait_seconds.unwrap_or(0)).unwrap_or(0);
+        ClaimRequest {
+            commands: self.commands.unwrap_or_default(),
+            lease_seconds: self.lease_seconds,
+            wait_seconds: wait_seconds.min(CLAIM_WAIT_MAX),
+            count,
+            worker_id: self.worker_id,
+        }
     }
 }
 
@@ -55,7 +59,12 @@ async fn claim(call: &Call, request: &ClaimRequest) -> Result<Vec<Task>, Service
 
 pub async fn one(call: Call) -> Answer {
     let request: Request = json::parse_or_default(&call.body)?;
-    let tasks = claim(&call, &request.claim(1)?).await?;
+    if request.count.is_some() && call.body.unknown == UnknownFields::Refuse {
+        let detail =
+            "unknown field 'count': several tasks at once are POST /v1/codeq/tasks/claim/batch";
+        return Err(unknown_field("count", &[]).detail(detail).into());
+    }
+    let tasks = claim(&call, &request.claim(1)).await?;
     Ok(match tasks.first() {
         Some(task) => answer::json(StatusCode::OK, &call.task(task)),
         None => no_content(),
@@ -65,7 +74,7 @@ pub async fn one(call: Call) -> Answer {
 pub async fn batch(call: Call) -> Answer {
     let request: Request = json::parse(&call.body)?;
     let count = call.service().check_claim_count(request.count.unwrap_or(0))?;
-    let tasks = claim(&call, &request.claim(count)?).await?;
+    let tasks = claim(&call, &request.claim(count)).await?;
     if tasks.is_empty() {
         return Ok(no_content());
     }

@@ -1,5 +1,6 @@
 //! What is the same for every request.
 
+use std::borrow::Cow;
 use std::net::SocketAddr;
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
@@ -15,10 +16,13 @@ use futures_util::FutureExt;
 use tracing::Instrument;
 
 use super::call::{Call, nobody};
+use super::fields::unknown_parameter;
+use super::json;
 use super::problem::Problem;
 use super::routes::{Access, BodyLimit, Route, Verb};
 use super::{App, answer, body};
 use crate::auth::{AuthError, Principal, Role, bearer_token};
+use crate::config::UnknownFields;
 use crate::limits::budget::{HeldFor, Hold, Share};
 use crate::limits::{Allowance, LimitScope};
 use crate::net::Peer;
@@ -31,6 +35,7 @@ const REQUEST_BYTES: usize = 4 << 10;
 
 /// Names a request in the log and to its client.
 pub const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
+const HINT: HeaderName = HeaderName::from_static("x-codeq-hint");
 const RATE_LIMIT: HeaderName = HeaderName::from_static("ratelimit");
 const RATE_LIMIT_POLICY: HeaderName = HeaderName::from_static("ratelimit-policy");
 
@@ -104,9 +109,11 @@ async fn serve(
     seen: &mut Seen,
 ) -> Result<Response, Problem> {
     let (mut parts, body) = request.into_parts();
-    // A body that nobody reads is not kept either.
-    let body = Some(body).filter(|_| route.body != BodyLimit::None);
     let caller = admit(app, route, &parts.headers, seen).await?;
+    let unknown = app.edge.unknown_fields;
+    if unknown == UnknownFields::Refuse {
+        check_query(route, parts.uri.query().unwrap_or_default())?;
+    }
     let peer = parts.extensions.get::<Peer>();
     let (share, hold) = hold_request(app, route, &caller, peer)?;
     let peer = peer.map(|peer| peer.addr.ip());
@@ -114,25 +121,64 @@ async fn serve(
     let (name, second) = path_params(&mut parts).await?;
     let max = match route.body {
         BodyLimit::Batch => app.edge.batch_body_max,
-        _ => app.edge.body_max,
+        BodyLimit::Small | BodyLimit::None => app.edge.body_max,
     };
-    let (body, _hold) = match body {
-        Some(body) => (body::read(&app.edge, &parts, body, max, hold).await?, None),
-        None => (Bytes::new(), Some(hold)),
+    let (bytes, _hold) = match route.body {
+        BodyLimit::None => {
+            if unknown == UnknownFields::Refuse {
+                body::none(&app.edge, body).await?;
+            }
+            (Bytes::new(), Some(hold))
+        }
+        _ => (body::read(&app.edge, &parts, body, max, hold).await?, None),
     };
     let call = Call {
         app: Arc::clone(app),
+        route,
         caller,
         name,
         second,
         query: parts.uri.query().unwrap_or_default().to_owned(),
         peer,
         headers: parts.headers,
-        body,
+        body: json::Body { bytes, unknown },
         trace,
         share,
     };
-    (route.handler)(call).await
+    let hint = queue_hint(&call).await;
+    let mut answer = (route.handler)(call).await?;
+    if let Some(hint) = hint {
+        answer.headers_mut().insert(HINT, hint);
+    }
+    Ok(answer)
+}
+
+/// What to say beside the answer about a queue that nothing is known of. Its name may be a typo; but many a queue is
+/// empty for a while, so this is no error.
+async fn queue_hint(call: &Call) -> Option<HeaderValue> {
+    let command = if call.route.path.contains("{command}") {
+        Cow::Borrowed(call.name.as_str())
+    } else if call.route.query.contains(&"command") {
+        call.param("command")?
+    } else {
+        return None;
+    };
+    let hint = call.service().missing_queue(&call.caller, &command).await.ok()??;
+    let plain = |letter: char| letter.is_ascii_graphic() || letter == ' ';
+    let escape = |letter: char| match plain(letter) {
+        true => letter.to_string(),
+        false => letter.escape_unicode().to_string(),
+    };
+    HeaderValue::try_from(hint.chars().map(escape).collect::<String>()).ok()
+}
+
+/// Refuses a query with a parameter that the route does not have.
+fn check_query(route: &Route, query: &str) -> Result<(), ServiceError> {
+    let mut names = url::form_urlencoded::parse(query.as_bytes()).map(|(name, _)| name);
+    match names.find(|name| !name.is_empty() && !route.query.contains(&&**name)) {
+        Some(name) => Err(unknown_parameter(&name, route.query)),
+        None => Ok(()),
+    }
 }
 
 /// Counts a request. Probes are answered however little room there is: they have no body, and small answers.

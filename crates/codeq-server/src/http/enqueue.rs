@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 
 use super::call::{Answer, Call};
+use super::problem::ItemProblem;
 use super::wire::TaskBody;
 use super::{answer, json};
 use crate::observe::trace;
@@ -42,10 +43,10 @@ struct BatchAnswer<'a> {
 }
 
 #[derive(Serialize)]
-#[serde(rename_all = "camelCase")]
+#[serde(untagged)]
 enum Item<'a> {
-    Task(Box<TaskBody<'a>>),
-    Error(String),
+    Made { task: Box<TaskBody<'a>> },
+    Refused(ItemProblem<'a>),
 }
 
 pub async fn one(call: Call) -> Answer {
@@ -67,7 +68,7 @@ pub async fn one(call: Call) -> Answer {
 }
 
 pub async fn batch(call: Call) -> Answer {
-    let request: BatchRequest<'_> = json::parse(&call.body)?;
+    let request: BatchRequest<'_> = json::parse_batch(&call.body)?;
     let atomic = call.flag("atomic")?;
     call.service().check_batch(request.tasks.len())?;
     let key = header_key(&call)?;
@@ -75,7 +76,7 @@ pub async fn batch(call: Call) -> Answer {
     let mut tasks = Vec::with_capacity(request.tasks.len());
     let mut outcomes = Vec::with_capacity(request.tasks.len());
     for (index, text) in request.tasks.iter().enumerate() {
-        let parsed = json::parse_object(text.get());
+        let parsed = json::parse_item(text.get(), call.body.unknown);
         match parsed.and_then(|request| new_task(&call, request)) {
             Ok(mut task) => {
                 // A key for the whole batch makes one for every task that has none.
@@ -105,8 +106,8 @@ pub async fn batch(call: Call) -> Answer {
         .collect();
     let repeated = outcomes.iter().all(|outcome| matches!(outcome, Ok(made) if made.repeated));
     let results = outcomes.iter().map(|outcome| match outcome {
-        Ok(made) => Item::Task(Box::new(call.task(&made.task))),
-        Err(error) => Item::Error(error.to_string()),
+        Ok(made) => Item::Made { task: Box::new(call.task(&made.task)) },
+        Err(error) => Item::Refused(error.into()),
     });
     let mut response = answer::json(StatusCode::OK, &BatchAnswer { results: results.collect() });
     mark_repeated(&mut response, repeated);
@@ -130,7 +131,9 @@ fn new_task(call: &Call, request: TaskRequest<'_>) -> Result<NewTask, ServiceErr
     let run_at = match request.run_at.as_deref().filter(|text| !text.is_empty()) {
         None => None,
         Some(text) => Some(moment(text).ok_or_else(|| {
-            ServiceError::invalid("invalid_run_at", "invalid 'runAt' (use RFC3339)")
+            let detail = "write it like 2026-01-31T08:00:00Z";
+            let refused = ServiceError::invalid("invalid_run_at", "invalid 'runAt' (use RFC3339)");
+            refused.field("runAt").detail(detail)
         })?),
     };
     let (parent, state) = creation_context(call);

@@ -9,11 +9,12 @@ use std::time::Duration;
 
 use axum::Router;
 use axum::extract::Request;
-use axum::http::StatusCode;
+use axum::response::IntoResponse;
 use axum::routing::{MethodFilter, MethodRouter, on};
+use tower::ServiceExt;
 
 use crate::auth::Authenticator;
-use crate::config::{Config, LogFormat};
+use crate::config::{Config, LogFormat, UnknownFields};
 use crate::limits::RateLimiter;
 use crate::limits::budget::Budget;
 use crate::limits::memory::buffered_bytes;
@@ -26,6 +27,7 @@ pub mod answer;
 pub mod body;
 pub mod call;
 pub mod endpoint;
+pub mod fields;
 pub mod json;
 pub mod openapi;
 pub mod problem;
@@ -53,9 +55,9 @@ mod submit;
 mod subscriptions;
 mod tasks;
 mod topics;
+mod unrouted;
 mod webhooks;
 
-use problem::Problem;
 use routes::{ROUTES, Route, Verb};
 use wire::Times;
 
@@ -94,6 +96,8 @@ pub struct Edge {
     pub body_timeout: Duration,
     /// `/metrics` answers everybody, not only loopback.
     pub metrics_public: bool,
+    /// What becomes of fields and parameters that nobody knows.
+    pub unknown_fields: UnknownFields,
     /// Log lines have paths as they came, instead of those of their routes.
     pub shows_paths: bool,
     /// A stream ends when its token does.
@@ -109,6 +113,7 @@ impl Edge {
             message_max: config.message_max(),
             body_timeout: Duration::from_secs(config.http.body_timeout_seconds),
             metrics_public: config.metrics.public,
+            unknown_fields: config.http.unknown_fields,
             shows_paths: config.log_format == LogFormat::Short,
             end_streams_at_expiry: config.auth.end_streams_at_expiry,
         }
@@ -137,18 +142,29 @@ pub fn router(app: Arc<App>) -> Router {
         }
         let app = Arc::clone(&app);
         methods = methods.fallback(move |request: Request| {
-            let problem = Problem::edge(
-                StatusCode::METHOD_NOT_ALLOWED,
-                "method_not_allowed",
-                "method not allowed",
-            );
+            let (method, asked) = (request.method().as_str(), request.uri().path());
+            let problem = unrouted::wrong_method(method, path, asked);
             endpoint::refuse(Arc::clone(&app), request, problem)
         });
         router = router.route(path, methods);
     }
-    router.fallback(move |request: Request| {
-        let problem = Problem::edge(StatusCode::NOT_FOUND, "no_such_route", "not found");
+    let not_found = move |request: Request| {
+        let problem = unrouted::not_found(request.method().as_str(), request.uri().path());
         endpoint::refuse(Arc::clone(&app), request, problem)
+    };
+    let exact = router.clone().fallback(not_found.clone());
+    // A path with a slash at its end is served as the one without it.
+    router.fallback(move |mut request: Request| {
+        let (exact, not_found) = (exact.clone(), not_found.clone());
+        async move {
+            match unrouted::without_slash(request.uri()) {
+                None => not_found(request).await,
+                Some(uri) => {
+                    *request.uri_mut() = uri;
+                    exact.oneshot(request).await.into_response()
+                }
+            }
+        }
     })
 }
 

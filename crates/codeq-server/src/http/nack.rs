@@ -8,7 +8,6 @@ use serde::{Deserialize, Serialize};
 
 use super::call::{Answer, Call};
 use super::{answer, json};
-use crate::service::ServiceError;
 use crate::service::lease::LeaseNamed;
 
 #[derive(Deserialize, Default)]
@@ -29,10 +28,8 @@ struct Nacked {
 
 pub async fn nack(call: Call) -> Answer {
     let request: Request = json::parse_or_default(&call.body)?;
-    let Ok(delay) = request.delay_seconds.map(u64::try_from).transpose() else {
-        let text = "invalid 'delaySeconds' (must be >= 0)";
-        return Err(ServiceError::invalid("invalid_delay", text).into());
-    };
+    // Negative counts as absent.
+    let delay = request.delay_seconds.and_then(|delay| u64::try_from(delay).ok());
     let lease = LeaseNamed::new(&call.caller, request.worker_id.as_deref(), request.fence);
     let done = call.service().nack(&call.caller, &call.name, delay, request.reason, lease).await?;
     let delay_seconds = match done {

@@ -4,7 +4,7 @@
 //! [`ROUTES`]; the rest stands in a table by operation id. A test fails when the two do not have the same
 //! operations, and when `docs/openapi.json` is not what is generated here.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::LazyLock;
 
 use serde_json::{Map, Value, json};
@@ -65,6 +65,8 @@ fn build() -> Value {
         let about = about.unwrap_or_else(|| Operation::new("server", route.operation, ""));
         set(path, verb(route.verb), operation(route, about));
     }
+    let mut components = components::components();
+    close_requests(&Value::Object(paths.clone()), &mut components);
     json!({
         "openapi": "3.1.1",
         "info": info(),
@@ -76,8 +78,50 @@ fn build() -> Value {
             "taskFinished": { "post": components::result_callback() },
             "taskAvailable": { "post": subscriptions::webhook(components::webhook_headers()) },
         },
-        "components": components::components(),
+        "components": components,
     })
+}
+
+/// Closes the schemas of all that clients send: what is not in them is refused.
+fn close_requests(paths: &Value, components: &mut Value) {
+    let mut names = Vec::new();
+    references(paths, "requestBody", &mut names);
+    let mut closed = BTreeSet::new();
+    while let Some(name) = names.pop() {
+        let Some(schema) = components.pointer_mut(&format!("/schemas/{name}")) else { continue };
+        if closed.insert(name) {
+            close(schema);
+            references(schema, "", &mut names);
+        }
+    }
+}
+
+/// The names of the schemas that are referred to, inside of members of this name only, if it is not empty.
+fn references(value: &Value, inside: &str, names: &mut Vec<String>) {
+    match value {
+        Value::Object(map) => {
+            for (member, value) in map {
+                if let ("$ref", "", Some(at)) = (member.as_str(), inside, value.as_str()) {
+                    names.extend(at.strip_prefix("#/components/schemas/").map(str::to_owned));
+                }
+                references(value, if member == inside { "" } else { inside }, names);
+            }
+        }
+        Value::Array(list) => list.iter().for_each(|value| references(value, inside, names)),
+        _ => {}
+    }
+}
+
+/// Closes every object in a schema whose members are known.
+fn close(schema: &mut Value) {
+    if schema["type"] == "object" && schema.get("properties").is_some() {
+        set(schema, "additionalProperties", json!(false));
+    }
+    match schema {
+        Value::Object(map) => map.values_mut().for_each(close),
+        Value::Array(list) => list.iter_mut().for_each(close),
+        _ => {}
+    }
 }
 
 fn info() -> Value {
@@ -85,7 +129,11 @@ fn info() -> Value {
         "title": "codeQ",
         "version": env!("CARGO_PKG_VERSION"),
         "summary": "A durable task queue for many tenants.",
-        "description": "JSON in and out; fields that are not known are ignored, except in a topic's policy. \
+        "description": "JSON in and out. A field or query parameter that a route does not know is refused (`unknown_field`), \
+            unless the server is set to `http.unknownFields: ignore`; `null` counts as absent, and where every field is \
+            optional the body may be empty or `null`. \
+            A route without fields takes an empty body, `null` or `{}`. A path may end with a slash. Where no task of a \
+            queue is kept that a request names, the header `X-CodeQ-Hint` of the answer says which one may have been meant. \
             Numbers must be written as integers where integers are asked for. \
             Moments are RFC 3339. The tenant and the identity of a worker come from the token, never from \
             the request. Errors are problems (RFC 9457) with a stable `code`; a method that a path does not \
@@ -160,7 +208,7 @@ fn operation(route: &Route, about: Operation) -> Value {
 
 /// Codes that the edge gives to every route of this kind.
 fn shared_codes(route: &Route, has_body: bool) -> Vec<&'static str> {
-    let mut codes = vec!["internal"];
+    let mut codes = vec!["internal", "unknown_field", "invalid_body"];
     if route.path.contains('{') {
         codes.push("invalid_path");
     }
@@ -168,10 +216,9 @@ fn shared_codes(route: &Route, has_body: bool) -> Vec<&'static str> {
         codes.extend(components::CALLER);
     }
     if route.body != BodyLimit::None {
-        codes.extend(["invalid_body", "body_too_large", "body_timeout", "unsupported_encoding"]);
-        codes.extend(["too_large", "disk_full"]);
+        codes.extend(["body_too_large", "body_timeout", "unsupported_encoding", "too_large"]);
     }
-    if route.verb == Verb::Delete {
+    if route.verb != Verb::Get {
         codes.push("disk_full");
     }
     if has_body {

@@ -7,46 +7,85 @@ use serde::de::value::Error as Refused;
 use serde::de::{Deserializer, Error as _, Visitor};
 use serde_json::error::Category;
 
+use super::fields::unknown_field;
 use crate::service::ServiceError;
 
-/// Longest reason in bytes; a client may choose long names of fields.
-const REASON_BYTES_MAX: usize = 150;
+/// Longest reason in bytes.
+const REASON_BYTES_MAX: usize = 200;
 
 /// What to answer to a text that is no `T`.
 pub fn explain<'de, T: Deserialize<'de>>(text: &str, error: &serde_json::Error) -> ServiceError {
     let place = format!(" at line {} column {}", error.line(), error.column());
     let said = error.to_string();
-    let reason = without_value(said.strip_suffix(&place).unwrap_or(&said));
+    // Of a type that refuses unknown fields by itself, whatever the server is set to.
+    if let Some(rest) = said.strip_prefix("unknown field `") {
+        return unknown_field(rest.split('`').next().unwrap_or_default(), fields::<T>());
+    }
+    let reason = said.strip_suffix(&place).unwrap_or(&said);
+    // Where the syntax is broken, the last field that was seen may have nothing to do with it.
+    let field = match error.classify() {
+        Category::Data => {
+            let name = named(reason).or_else(|| field_at(text, error.line(), error.column()));
+            fields::<T>().iter().copied().find(|field| name == Some(*field))
+        }
+        _ => None,
+    };
+    let reason = in_plain_words(reason, field);
     let short = cut(&reason, REASON_BYTES_MAX);
     let more = if short.len() < reason.len() { "…" } else { "" };
     let answer = ServiceError::invalid_body().detail(format!("{short}{more}{place}"));
-    // Where the syntax is broken, the last field that was seen may have nothing to do with it.
-    if error.classify() != Category::Data {
-        return answer;
-    }
-    let name = named(&reason).or_else(|| field_at(text, error.line(), error.column()));
-    let known = fields::<T>().iter().find(|field| name == Some(**field));
-    match known {
+    match field {
         Some(field) => answer.field(field),
         None => answer,
     }
 }
 
-/// serde shows the value that it did not expect; its kind is enough.
-fn without_value(reason: &str) -> String {
+/// serde shows the value that it did not expect, and Rust's name for what it did. The kind of the value is enough, and
+/// whoever wrote the body may not know Rust.
+fn in_plain_words(reason: &str, field: Option<&str>) -> String {
     let kinds = ["invalid type: ", "invalid value: "];
-    let Some(kind) = kinds.into_iter().find(|kind| reason.starts_with(kind)) else {
+    let Some((kind, rest)) =
+        kinds.iter().find_map(|kind| Some((*kind, reason.strip_prefix(kind)?)))
+    else {
         return reason.to_owned();
     };
     // The last one: a text that was found may hold these words as well.
-    let (found, expected) = reason.rsplit_once(", expected ").unwrap_or((reason, "something else"));
-    let found = found.split(['"', '`']).next().unwrap_or(kind).trim_end();
-    format!("{found}, expected {expected}")
+    let (found, expected) = rest.rsplit_once(", expected ").unwrap_or((rest, "something else"));
+    let found = match found.split(['"', '`']).next().unwrap_or_default().trim_end() {
+        "integer" if kind == "invalid value: " => "a number out of range",
+        "integer" => "a whole number",
+        "floating point" => "a number with a fraction or an exponent",
+        "string" => "a string",
+        "boolean" => "a boolean",
+        "sequence" => "an array",
+        "map" => "an object",
+        other => other,
+    };
+    let expected = match expected {
+        "i64" => "a whole number",
+        "u32" | "u64" => "a whole number, 0 or more",
+        "a sequence" => "an array",
+        other => other,
+    };
+    let (name, unit) = match field {
+        Some(field) => (format!("'{field}': "), unit(field)),
+        None => (String::new(), ""),
+    };
+    format!("{name}found {found}, expected {expected}{unit}")
+}
+
+/// How the value of a field is counted or written, where its name alone has misled people.
+fn unit(field: &str) -> &'static str {
+    match field {
+        "runAt" | "before" | "after" => " in RFC 3339, such as 2026-01-31T08:00:00Z",
+        _ if field.ends_with("Seconds") => ", in seconds",
+        _ => "",
+    }
 }
 
 /// The field in a reason such as "missing field `tasks`".
 fn named(reason: &str) -> Option<&str> {
-    let kinds = ["missing field `", "duplicate field `", "unknown field `"];
+    let kinds = ["missing field `", "duplicate field `"];
     let rest = kinds.into_iter().find_map(|kind| reason.strip_prefix(kind))?;
     rest.split('`').next()
 }
@@ -118,15 +157,15 @@ mod tests {
     #[serde(rename_all = "camelCase", deny_unknown_fields)]
     #[expect(dead_code, reason = "only their types count")]
     struct Body {
-        max_count: Option<i64>,
+        max_seconds: Option<i64>,
         names: Vec<String>,
     }
 
-    fn said(text: &str) -> (String, Option<&'static str>) {
+    fn said(text: &str) -> (String, Option<String>) {
         let error = serde_json::from_str::<Body>(text).unwrap_err();
         let answer = explain::<Body>(text, &error);
         assert_eq!((answer.code, &*answer.error), ("invalid_body", "invalid body"));
-        (answer.detail.unwrap().into(), answer.field)
+        (answer.detail.unwrap().into(), answer.field.map(Into::into))
     }
 
     #[test]
@@ -140,32 +179,37 @@ mod tests {
                 Some("names"),
             ),
             (
-                r#"{"name":1}"#,
-                "unknown field `name`, expected `maxCount` or `names` at line 1 column 7",
-                None,
+                "{\"names\":[],\n \"maxSeconds\":1.5}",
+                "'maxSeconds': found a number with a fraction or an exponent, expected a whole number, in seconds \
+                 at line 2 column 17",
+                Some("maxSeconds"),
             ),
             (
-                "{\"names\":[],\n \"maxCount\":1.5}",
-                "invalid type: floating point, expected i64 at line 2 column 15",
-                Some("maxCount"),
-            ),
-            (
-                r#"{"maxCount":1,"names":["a:\"b\"",{"maxCount":2}]}"#,
-                "invalid type: map, expected a string at line 1 column 33",
+                r#"{"maxSeconds":1,"names":["a:\"b\"",{"maxSeconds":2}]}"#,
+                "'names': found an object, expected a string at line 1 column 35",
                 Some("names"),
             ),
             (
                 r#"{"names":null}"#,
-                "invalid type: null, expected a sequence at line 1 column 13",
+                "'names': found null, expected an array at line 1 column 13",
                 Some("names"),
             ),
         ] {
-            assert_eq!(said(text), (detail.to_owned(), field), "{text}");
+            assert_eq!(said(text), (detail.to_owned(), field.map(str::to_owned)), "{text}");
         }
     }
 
     #[test]
-    fn values_are_not_repeated_and_names_are_cut() {
+    fn what_the_type_itself_refuses_is_an_unknown_field() {
+        let text = format!(r#"{{"{}":1}}"#, "name");
+        let error = serde_json::from_str::<Body>(&text).unwrap_err();
+        let answer = explain::<Body>(&text, &error);
+        assert_eq!((answer.code, answer.field.as_deref()), ("unknown_field", Some("name")));
+        assert!(answer.detail.unwrap().ends_with("did you mean 'names'?"));
+    }
+
+    #[test]
+    fn values_are_not_repeated() {
         for value in [
             r#""secret""#,
             r#""a, expected secret""#,
@@ -173,14 +217,13 @@ mod tests {
             "[\"secret\"]",
             "{\"secret\":1}",
         ] {
-            let (detail, field) = said(&format!(r#"{{"maxCount":{value}}}"#));
+            let (detail, field) = said(&format!(r#"{{"maxSeconds":{value}}}"#));
             assert!(
-                !detail.contains("secret") && detail.contains(", expected i64 at "),
+                !detail.contains("secret")
+                    && detail.contains(", expected a whole number, in seconds at "),
                 "{detail}"
             );
-            assert_eq!(field, Some("maxCount"));
+            assert_eq!(field.as_deref(), Some("maxSeconds"));
         }
-        let (detail, _) = said(&format!(r#"{{"{}":1}}"#, "é".repeat(10_000)));
-        assert!(detail.len() < 200 && detail.contains("… at line 1 column "), "{detail}");
     }
 }

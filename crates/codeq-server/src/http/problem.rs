@@ -1,6 +1,8 @@
 //! Errors on the wire: `application/problem+json` (RFC 9457), with what is wrong with the token in `WWW-Authenticate`
 //! (RFC 6750).
 
+use std::borrow::Cow;
+
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::Response;
 use serde::Serialize;
@@ -40,6 +42,27 @@ struct Body<'a> {
     retry_after_seconds: Option<u64>,
 }
 
+/// Why one item of a batch was refused.
+#[derive(Serialize)]
+pub struct ItemProblem<'a> {
+    error: &'a str,
+    code: &'a str,
+    detail: &'a str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    field: Option<&'a str>,
+}
+
+impl<'a> From<&'a ServiceError> for ItemProblem<'a> {
+    fn from(error: &'a ServiceError) -> ItemProblem<'a> {
+        ItemProblem {
+            error: &error.error,
+            code: error.code,
+            detail: error.detail.as_deref().unwrap_or(&error.error),
+            field: error.field.as_deref(),
+        }
+    }
+}
+
 impl Problem {
     /// A refusal of the edge itself.
     pub fn edge(status: StatusCode, code: &'static str, error: &'static str) -> Problem {
@@ -57,15 +80,23 @@ impl Problem {
     pub fn into_response(self, request_id: &str, operation: &'static str) -> Response {
         let Problem { status, error, close } = self;
         let limited = status == StatusCode::TOO_MANY_REQUESTS;
+        let why = error.detail.as_deref().unwrap_or(&error.error);
+        let detail = match error.code {
+            // The same for every guess: what else is wrong is for the operator.
+            "invalid_token" => Cow::Owned(format!(
+                "{why}: use one that this server's configuration accepts; its log says more under this requestId"
+            )),
+            _ => Cow::Borrowed(why),
+        };
         let body = Body {
             r#type: format!("/docs#{}", error.code),
             title: status.canonical_reason().unwrap_or("Error"),
             status: status.as_u16(),
-            detail: error.detail.as_deref().unwrap_or(&error.error),
+            detail: &detail,
             error: &error.error,
             code: error.code,
             request_id,
-            field: error.field,
+            field: error.field.as_deref(),
             scope: error.scope,
             operation: limited.then_some(operation),
             retry_after_seconds: error.retry_after,
@@ -127,7 +158,8 @@ impl From<AuthError> for Problem {
         let text = error.to_string();
         match error {
             AuthError::Missing => {
-                ServiceError::new(Kind::Unauthenticated, "missing_token", text).into()
+                let refused = ServiceError::new(Kind::Unauthenticated, "missing_token", text);
+                refused.detail("send the header 'Authorization: Bearer <token>'").into()
             }
             AuthError::Invalid(refusal) => {
                 let error = ServiceError::new(Kind::Unauthenticated, "invalid_token", text);

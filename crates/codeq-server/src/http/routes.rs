@@ -19,6 +19,8 @@ pub struct Route {
     pub access: Access,
     /// How large its body may be.
     pub body: BodyLimit,
+    /// The parameters that its query may have.
+    pub query: &'static [&'static str],
     /// The function that answers.
     pub handler: Handler,
 }
@@ -34,6 +36,18 @@ pub enum Verb {
     Put,
     /// Removes.
     Delete,
+}
+
+impl Verb {
+    /// The method as it stands in a request.
+    pub fn name(self) -> &'static str {
+        match self {
+            Verb::Get => "GET",
+            Verb::Post => "POST",
+            Verb::Put => "PUT",
+            Verb::Delete => "DELETE",
+        }
+    }
 }
 
 /// Who may call a route.
@@ -56,7 +70,7 @@ pub enum Access {
 /// How large a body may be.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum BodyLimit {
-    /// It is not read.
+    /// The route has no fields.
     None,
     /// The ordinary limit.
     Small,
@@ -65,13 +79,14 @@ pub enum BodyLimit {
 }
 
 macro_rules! routes {
-    ($($verb:ident $path:literal $operation:literal $access:expr, $body:ident, $handler:path;)*) => {
+    ($($verb:ident $path:literal $operation:literal $access:expr, $body:ident, $handler:path $(, $query:literal)*;)*) => {
         &[$(Route {
             verb: Verb::$verb,
             path: $path,
             operation: $operation,
             access: $access,
             body: BodyLimit::$body,
+            query: &[$($query),*],
             handler: |call| Box::pin($handler(call)),
         }),*]
     };
@@ -80,52 +95,52 @@ macro_rules! routes {
 /// Every route of the server.
 pub static ROUTES: &[Route] = routes! {
     Post "/v1/codeq/tasks" "enqueueTask" Access::Producer, Small, enqueue::one;
-    Post "/v1/codeq/tasks/batch" "enqueueTasks" Access::Producer, Batch, enqueue::batch;
-    Get "/v1/codeq/tasks" "listTasks" Access::Any, None, tasks::list;
+    Post "/v1/codeq/tasks/batch" "enqueueTasks" Access::Producer, Batch, enqueue::batch, "atomic";
+    Get "/v1/codeq/tasks" "listTasks" Access::Any, None, tasks::list, "command", "status", "filter", "limit", "cursor";
     Post "/v1/codeq/tasks/claim" "claimTask" Access::Worker(Scope::Claim), Small, claim::one;
     Post "/v1/codeq/tasks/claim/batch" "claimTasks" Access::Worker(Scope::Claim), Small, claim::batch;
     Post "/v1/codeq/tasks/batch/results" "submitResults" Access::Worker(Scope::Result), Batch, submit::batch;
     Get "/v1/codeq/tasks/{id}" "getTask" Access::Any, None, tasks::get;
-    Get "/v1/codeq/tasks/{id}/result" "getResult" Access::Any, None, tasks::result;
+    Get "/v1/codeq/tasks/{id}/result" "getResult" Access::Any, None, tasks::result, "waitSeconds";
     Get "/v1/codeq/tasks/{id}/history" "getHistory" Access::Any, None, tasks::history;
     Post "/v1/codeq/tasks/{id}/heartbeat" "heartbeatTask" Access::Worker(Scope::Heartbeat), Small, heartbeat::heartbeat;
     Post "/v1/codeq/tasks/{id}/abandon" "abandonTask" Access::Worker(Scope::Abandon), Small, abandon::abandon;
     Post "/v1/codeq/tasks/{id}/nack" "nackTask" Access::Worker(Scope::Nack), Small, nack::nack;
     Post "/v1/codeq/tasks/{id}/result" "submitResult" Access::Worker(Scope::Result), Batch, submit::one;
-    Post "/v1/codeq/tasks/{id}/cancel" "cancelTask" Access::Producer, Small, cancel::cancel;
-    Post "/v1/codeq/tasks/{id}/replay" "replayTask" Access::Admin, Small, dead_letters::replay_one;
-    Get "/v1/codeq/artifacts/{id}/{artifact}" "getArtifact" Access::Any, None, artifacts::download;
+    Post "/v1/codeq/tasks/{id}/cancel" "cancelTask" Access::Producer, None, cancel::cancel;
+    Post "/v1/codeq/tasks/{id}/replay" "replayTask" Access::Admin, None, dead_letters::replay_one;
+    Get "/v1/codeq/artifacts/{id}/{artifact}" "getArtifact" Access::Any, None, artifacts::download, "v", "type", "sha256";
     Post "/v1/codeq/workers/subscriptions" "subscribe" Access::Worker(Scope::Subscribe), Small, subscriptions::create;
     Get "/v1/codeq/workers/subscriptions" "listSubscriptions" Access::Any, None, subscriptions::list;
     Get "/v1/codeq/workers/subscriptions/{subscription}" "getSubscription" Access::Any, None, subscriptions::get;
     Delete "/v1/codeq/workers/subscriptions/{subscription}" "unsubscribe" Access::Any, None, subscriptions::delete;
     Post "/v1/codeq/workers/subscriptions/{subscription}/heartbeat" "renewSubscription" Access::Worker(Scope::Subscribe), Small, subscriptions::heartbeat;
-    Get "/v1/codeq/events" "streamEvents" Access::Any, None, events::stream;
+    Get "/v1/codeq/events" "streamEvents" Access::Any, None, events::stream, "command";
     Get "/v1/codeq/raft/status" "raftStatus" Access::Any, None, probes::raft;
-    Get "/v1/codeq/admin/queues" "listQueues" Access::Admin, None, queues::list;
+    Get "/v1/codeq/admin/queues" "listQueues" Access::Admin, None, queues::list, "format", "allTenants";
     Get "/v1/codeq/admin/queues/{command}" "getQueue" Access::Admin, None, queues::get;
-    Post "/v1/codeq/admin/queues/{command}/pause" "pauseQueue" Access::Admin, Small, queues::pause;
-    Post "/v1/codeq/admin/queues/{command}/resume" "resumeQueue" Access::Admin, Small, queues::resume;
+    Post "/v1/codeq/admin/queues/{command}/pause" "pauseQueue" Access::Admin, None, queues::pause;
+    Post "/v1/codeq/admin/queues/{command}/resume" "resumeQueue" Access::Admin, None, queues::resume;
     Post "/v1/codeq/admin/queues/{command}/purge" "purgeQueue" Access::Admin, Small, queues::purge;
-    Get "/v1/codeq/admin/dlq/{command}" "listDeadLetters" Access::Admin, None, dead_letters::list;
+    Get "/v1/codeq/admin/dlq/{command}" "listDeadLetters" Access::Admin, None, dead_letters::list, "filter", "limit", "cursor";
     Post "/v1/codeq/admin/dlq/{command}/replay" "replayDeadLetters" Access::Admin, Small, dead_letters::replay;
     Post "/v1/codeq/admin/dlq/{command}/purge" "purgeDeadLetters" Access::Admin, Small, dead_letters::purge;
     Post "/v1/codeq/admin/tasks/cleanup" "cleanupTasks" Access::Admin, Small, cleanup::cleanup;
     Put "/v1/codeq/admin/topics/{name}" "putTopic" Access::Admin, Small, topics::put;
     Get "/v1/codeq/admin/topics/{name}" "getTopic" Access::Admin, None, topics::get;
-    Delete "/v1/codeq/admin/topics/{name}" "deleteTopic" Access::Admin, None, topics::delete;
-    Get "/v1/codeq/admin/webhooks/deliveries" "listDeliveries" Access::Admin, None, webhooks::deliveries;
+    Delete "/v1/codeq/admin/topics/{name}" "deleteTopic" Access::Admin, None, topics::delete, "deletionPolicy";
+    Get "/v1/codeq/admin/webhooks/deliveries" "listDeliveries" Access::Admin, None, webhooks::deliveries, "status", "limit", "cursor";
     Post "/v1/codeq/admin/webhooks/deliveries/resend" "resendDeliveries" Access::Admin, Small, webhooks::resend_failed;
-    Post "/v1/codeq/admin/webhooks/deliveries/{id}/resend" "resendDelivery" Access::Admin, Small, webhooks::resend;
+    Post "/v1/codeq/admin/webhooks/deliveries/{id}/resend" "resendDelivery" Access::Admin, None, webhooks::resend;
     Get "/v1/codeq/admin/webhooks/secrets" "listWebhookSecrets" Access::Admin, None, webhooks::secrets;
     Post "/v1/codeq/admin/webhooks/secrets/rotate" "rotateWebhookSecret" Access::Admin, Small, webhooks::rotate;
     Delete "/v1/codeq/admin/webhooks/secrets" "deleteWebhookSecrets" Access::Admin, None, webhooks::delete_secrets;
     Post "/v1/codeq/admin/backup" "makeBackup" Access::Operator, Small, backup::make;
     Post "/v1/codeq/admin/config/reload" "reloadConfig" Access::Operator, Small, reload::reload;
     Get "/" "index" Access::Open, None, docs::index;
-    Get "/livez" "livez" Access::Open, None, probes::live;
-    Get "/readyz" "readyz" Access::Open, None, probes::ready;
-    Get "/healthz" "healthz" Access::Open, None, probes::ready;
+    Get "/livez" "livez" Access::Open, None, probes::live, "verbose";
+    Get "/readyz" "readyz" Access::Open, None, probes::ready, "verbose";
+    Get "/healthz" "healthz" Access::Open, None, probes::ready, "verbose";
     Get "/metrics" "metrics" Access::Open, None, probes::metrics;
     Get "/openapi.json" "openapi" Access::Open, None, docs::openapi;
     Get "/docs" "docs" Access::Open, None, docs::page;
@@ -138,5 +153,6 @@ pub static METRICS_ALONE: Route = Route {
     operation: "metrics",
     access: Access::Open,
     body: BodyLimit::None,
+    query: &[],
     handler: |call| Box::pin(probes::metrics_alone(call)),
 };

@@ -4,14 +4,19 @@ use std::sync::Arc;
 
 use axum::http::StatusCode;
 use bytes::Bytes;
+use codeq_core::view::ResultRecord;
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 
 use super::call::{Answer, Call};
+use super::fields::unknown_field;
+use super::json::Body;
+use super::problem::ItemProblem;
 use super::wire::ResultBody;
 use super::{answer, json};
 use crate::artifacts::content::Content;
 use crate::artifacts::upload::{NewArtifact, Source};
+use crate::config::UnknownFields;
 use crate::service::ServiceError;
 use crate::service::artifacts::invalid;
 use crate::service::lease::LeaseNamed;
@@ -20,6 +25,8 @@ use crate::service::submit::SubmitRequest;
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct Request<'a> {
+    /// In a batch only: otherwise it is in the path.
+    task_id: Option<String>,
     status: Option<String>,
     #[serde(borrow)]
     result: Option<&'a RawValue>,
@@ -47,12 +54,6 @@ struct BatchRequest<'a> {
     results: Vec<&'a RawValue>,
 }
 
-#[derive(Deserialize)]
-#[serde(rename_all = "camelCase")]
-struct ItemId {
-    task_id: String,
-}
-
 #[derive(Serialize)]
 struct BatchAnswer<'a> {
     results: Vec<Item<'a>>,
@@ -62,33 +63,86 @@ struct BatchAnswer<'a> {
 #[serde(rename_all = "camelCase")]
 struct Item<'a> {
     task_id: &'a str,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    result: Option<ResultBody<'a>>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    error: Option<String>,
+    #[serde(flatten)]
+    outcome: Outcome<'a>,
+}
+
+#[derive(Serialize)]
+#[serde(untagged)]
+enum Outcome<'a> {
+    Stored { result: ResultBody<'a> },
+    Refused(ItemProblem<'a>),
 }
 
 pub async fn one(call: Call) -> Answer {
-    let request = submit_request(&call, json::parse(&call.body)?);
+    let request: Request<'_> = json::parse(&call.body)?;
+    if request.task_id.is_some() && call.body.unknown == UnknownFields::Refuse {
+        let refused = unknown_field("taskId", &[]);
+        return Err(refused
+            .detail("unknown field 'taskId': the task is the one in the path")
+            .into());
+    }
+    let request = submit_request(&call, request);
     let record = call.service().submit(&call.caller, &call.name, request).await?;
     Ok(answer::json(StatusCode::OK, &call.result(&record)))
 }
 
 pub async fn batch(call: Call) -> Answer {
-    let request: BatchRequest<'_> = json::parse(&call.body)?;
+    let request: BatchRequest<'_> = json::parse_batch(&call.body)?;
+    call.service().check_batch(request.results.len())?;
+    // What cannot even be read is answered in its place; the rest goes on.
     let mut requests = Vec::with_capacity(request.results.len());
-    for (index, text) in request.results.iter().enumerate() {
-        // An item without a task cannot even be answered for: that is a bad batch.
-        let item: ItemId = json::parse_item(index, text.get())?;
-        let request = json::parse_item(index, text.get())?;
-        requests.push((item.task_id, submit_request(&call, request)));
+    let mut refused = Vec::with_capacity(request.results.len());
+    for text in &request.results {
+        match item(&call, text) {
+            Ok(request) => {
+                requests.push(request);
+                refused.push(None);
+            }
+            Err(error) => refused.push(Some((named_task(text), error))),
+        }
     }
-    let done = call.service().submit_batch(&call.caller, requests).await?;
-    let results = done.iter().map(|(task_id, outcome)| match outcome {
-        Ok(record) => Item { task_id, result: Some(call.result(record)), error: None },
-        Err(error) => Item { task_id, result: None, error: Some(error.to_string()) },
+    let done = if requests.is_empty() {
+        Vec::new()
+    } else {
+        call.service().submit_batch(&call.caller, requests).await?
+    };
+    let mut done = done.into_iter();
+    let outcomes: Vec<(String, Result<ResultRecord, ServiceError>)> = refused
+        .into_iter()
+        .filter_map(|flaw| match flaw {
+            Some((task_id, error)) => Some((task_id, Err(error))),
+            None => done.next(),
+        })
+        .collect();
+    let results = outcomes.iter().map(|(task_id, outcome)| {
+        let outcome = match outcome {
+            Ok(record) => Outcome::Stored { result: call.result(record) },
+            Err(error) => Outcome::Refused(error.into()),
+        };
+        Item { task_id, outcome }
     });
     Ok(answer::json(StatusCode::OK, &BatchAnswer { results: results.collect() }))
+}
+
+/// One result of a batch.
+fn item(call: &Call, text: &RawValue) -> Result<(String, SubmitRequest), ServiceError> {
+    let mut request: Request<'_> = json::parse_item(text.get(), call.body.unknown)?;
+    let task_id = request.task_id.take().ok_or_else(|| {
+        ServiceError::invalid_body().field("taskId").detail("taskId is missing or null")
+    })?;
+    Ok((task_id, submit_request(call, request)))
+}
+
+/// The task that an item names which cannot be read otherwise; empty if it names none.
+fn named_task(text: &RawValue) -> String {
+    #[derive(Deserialize)]
+    #[serde(rename_all = "camelCase")]
+    struct Named {
+        task_id: String,
+    }
+    let named = json::parse_item::<Named>(text.get(), UnknownFields::Ignore);
+    named.map_or_else(|_| String::new(), |named| named.task_id)
 }
 
 fn submit_request(call: &Call, request: Request<'_>) -> SubmitRequest {
@@ -102,12 +156,9 @@ fn submit_request(call: &Call, request: Request<'_>) -> SubmitRequest {
     flaw = flaw.or_else(|| call.service().too_long(result?));
     let mut artifacts = Vec::new();
     for (index, artifact) in request.artifacts.unwrap_or_default().into_iter().enumerate() {
-        match new_artifact(&call.body, artifact) {
-            Some(artifact) => artifacts.push(artifact),
-            None => {
-                let why = "needs a name, and exactly one of url and contentBase64";
-                flaw = flaw.or_else(|| Some(invalid(&format!("artifact {index} {why}"))));
-            }
+        match new_artifact(&call.body, index, artifact) {
+            Ok(artifact) => artifacts.push(artifact),
+            Err(error) => flaw = flaw.or(Some(error)),
         }
     }
     SubmitRequest {
@@ -120,18 +171,31 @@ fn submit_request(call: &Call, request: Request<'_>) -> SubmitRequest {
     }
 }
 
-fn new_artifact(body: &Bytes, text: &RawValue) -> Option<NewArtifact> {
-    let request: ArtifactRequest<'_> = json::parse_object(text.get()).ok()?;
-    let source = match (request.url, request.content_base64) {
-        (Some(url), None) => Source::Url(url),
-        (None, Some(content)) => {
-            let letters = content.get().strip_prefix('"')?.strip_suffix('"')?;
-            let content = Content::new(body.slice_ref(letters.as_bytes()));
-            // Forms leave it empty.
-            let content_type = request.content_type.filter(|text| !text.is_empty());
-            Source::Content { content, content_type }
+fn new_artifact(body: &Body, index: usize, text: &RawValue) -> Result<NewArtifact, ServiceError> {
+    let in_artifact = |error: ServiceError| {
+        let detail = format!("artifact {index}: {}", error.detail.as_deref().unwrap_or_default());
+        match error.code {
+            "unknown_field" => error.detail(detail),
+            _ => invalid(&detail),
         }
-        _ => return None,
     };
-    Some(NewArtifact { name: request.name?, source })
+    let request: ArtifactRequest<'_> =
+        json::parse_object(text.get(), body.unknown).map_err(in_artifact)?;
+    let source = match (request.url, request.content_base64) {
+        (Some(url), None) => Some(Source::Url(url)),
+        (None, Some(content)) => {
+            let letters = content.get().strip_prefix('"').and_then(|rest| rest.strip_suffix('"'));
+            letters.map(|letters| Source::Content {
+                content: Content::new(body.bytes.slice_ref(letters.as_bytes())),
+                // Forms leave it empty.
+                content_type: request.content_type.filter(|text| !text.is_empty()),
+            })
+        }
+        _ => None,
+    };
+    let Some((name, source)) = request.name.zip(source) else {
+        let why = "needs a name, and exactly one of url and contentBase64";
+        return Err(invalid(&format!("artifact {index} {why}")));
+    };
+    Ok(NewArtifact { name, source })
 }

@@ -59,7 +59,8 @@ pub async fn get(call: Call) -> Answer {
 }
 
 pub async fn result(call: Call) -> Answer {
-    let wait = call.number("waitSeconds")?.unwrap_or(0);
+    // What is no number, or negative, counts as none: codeQ's clients rely on it.
+    let wait = call.param("waitSeconds").and_then(|text| text.parse().ok()).unwrap_or(0);
     let (task, record) = call.service().result(&call.caller, &call.name, wait).await?;
     let body = Finished { task: call.task(&task), result: call.result(&record) };
     Ok(answer::json(StatusCode::OK, &body))

@@ -9,7 +9,8 @@ use super::endpoint::no_content;
 use super::{answer, json};
 use crate::service::{Kind, ServiceError};
 
-/// Values are checked one by one, so that the answer can name the field.
+/// Values are checked one by one, so that the answer can name the field. Unknown fields are refused whatever the server
+/// is set to.
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 struct PolicyRequest {

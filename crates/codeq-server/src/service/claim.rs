@@ -65,7 +65,7 @@ impl Service {
         Ok(Claim {
             tenant: caller.tenant.clone(),
             worker,
-            lease: self.lease(request.lease_seconds)?,
+            lease: self.lease(request.lease_seconds, "leaseSeconds")?,
             count: request.count,
             from: selector(caller, &request.commands)?,
         })
@@ -95,6 +95,9 @@ pub fn claimed(answer: Answer) -> Result<Vec<Task>, ServiceError> {
             // What the claims of the tasks were: moments in their producers' traces.
             tasks.iter().for_each(|task| drop(span_of("claim", task)));
             Ok(tasks)
+        }
+        Reply::Rejected(Rejection::InvalidCommand) => {
+            Err(ServiceError::from(Rejection::InvalidCommand).field("commands"))
         }
         Reply::Rejected(rejection) => Err(rejection.into()),
         _ => Err(ServiceError::unexpected()),

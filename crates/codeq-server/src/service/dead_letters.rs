@@ -34,7 +34,7 @@ impl Service {
         let replay = Command::Replay(Replay { tenant, target, by });
         match self.engine.propose(replay).await? {
             Reply::Replayed(task) => Ok(*task),
-            Reply::Rejected(Rejection::NotFound) => Err(ServiceError::not_found("not found")),
+            Reply::Rejected(Rejection::NotFound) => Err(ServiceError::no_task("not found")),
             Reply::Rejected(rejection) => Err(rejection.into()),
             _ => Err(ServiceError::unexpected()),
         }

@@ -32,7 +32,7 @@ pub struct Draft {
     pub payload: Bytes,
     /// Beyond 0..=9 it counts as the nearest of these.
     pub priority: i64,
-    /// Zero means the default.
+    /// Zero and less mean the default.
     pub max_attempts: i64,
     /// Where the result is posted.
     pub webhook: Option<Arc<str>>,
@@ -68,16 +68,12 @@ impl Draft {
             Some(Ok(delay)) => Some(seconds(delay)),
             Some(Err(_)) => {
                 let text = "invalid 'delaySeconds' (must be >= 0)";
-                return Err(ServiceError::invalid("invalid_delay", text));
+                return Err(ServiceError::invalid("invalid_delay", text).field("delaySeconds"));
             }
         };
         let max_attempts = match self.max_attempts {
-            0 => None,
-            n if n > 0 => Some(u32::try_from(n).unwrap_or(u32::MAX)),
-            _ => {
-                let text = "invalid 'maxAttempts' (must be >= 0)";
-                return Err(ServiceError::invalid("invalid_max_attempts", text));
-            }
+            n if n <= 0 => None,
+            n => Some(u32::try_from(n).unwrap_or(u32::MAX)),
         };
         Ok(NewTask {
             command,

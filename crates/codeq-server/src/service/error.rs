@@ -5,6 +5,10 @@ use std::borrow::Cow;
 use codeq_core::reply::Rejection;
 use codeq_engine::EngineError;
 
+/// Why an id that looks like one finds no task.
+pub(crate) const NO_TASK: &str = "no task of the token's tenant has this id: it may be another tenant's, or was removed \
+                                  when its retention ended";
+
 /// The class of a failure; HTTP and gRPC have a status for each.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
@@ -42,8 +46,8 @@ pub struct ServiceError {
     pub code: &'static str,
     /// What is wrong with this very request, where that is more than the short text says.
     pub detail: Option<Box<str>>,
-    /// The field that is wrong, if one is.
-    pub field: Option<&'static str>,
+    /// The field or parameter that is wrong, if one is.
+    pub field: Option<Box<str>>,
     /// When to try again, in seconds.
     pub retry_after: Option<u64>,
     /// Which limit was hit, or which scope the token lacks.
@@ -82,6 +86,11 @@ impl ServiceError {
         ServiceError::new(Kind::NotFound, "not_found", error)
     }
 
+    /// There is no such task.
+    pub(crate) fn no_task(error: &'static str) -> ServiceError {
+        ServiceError::not_found(error).detail(NO_TASK)
+    }
+
     /// The batch is empty or too long.
     pub fn batch_too_long(max: usize) -> ServiceError {
         ServiceError::invalid("invalid_batch", format!("batch size exceeds maximum of {max}"))
@@ -101,8 +110,8 @@ impl ServiceError {
 
     /// With the field that is wrong.
     #[must_use]
-    pub fn field(self, field: &'static str) -> ServiceError {
-        ServiceError { field: Some(field), ..self }
+    pub fn field(self, field: impl Into<Box<str>>) -> ServiceError {
+        ServiceError { field: Some(field.into()), ..self }
     }
 
     /// With the scope that the token lacks.
@@ -128,6 +137,27 @@ impl From<Rejection> for ServiceError {
         let error = ServiceError::new(kind, rejection.code(), rejection.to_string());
         match rejection {
             Rejection::InvalidTopic { field } => error.field(field),
+            Rejection::InvalidTopicName => {
+                let detail = "a topic's name has 1 to 63 lower-case letters, digits and inner hyphens";
+                error.field("name").detail(detail)
+            }
+            Rejection::InvalidCommand => {
+                error.field("command").detail("a command has 1 to 128 bytes and no control characters")
+            }
+            Rejection::InvalidDelay { max } => error.detail(format!(
+                "a task waits at most {} seconds: delaySeconds is in seconds, runAt is a moment",
+                max / 1_000
+            )),
+            Rejection::NotFound => error.detail(NO_TASK),
+            Rejection::NotInProgress => error.detail(
+                "nobody holds a lease on the task: it is finished, or went back to its queue when its lease ended",
+            ),
+            Rejection::NotOwner => error.detail(
+                "the lease is another worker's: the caller's has ended, or the token has another subject",
+            ),
+            Rejection::ErrorRequired => {
+                error.field("error").detail("say in 'error' why the task failed: it is missing or blank")
+            }
             _ => error,
         }
     }
@@ -144,7 +174,9 @@ fn kind_of(rejection: &Rejection) -> Kind {
         | Rejection::RecordChanged
         | Rejection::TooManyRecords { .. } => Kind::Conflict,
         Rejection::NotOwner => Kind::Forbidden,
-        Rejection::IdempotencyConflict | Rejection::InvalidTopic { .. } => Kind::Unprocessable,
+        Rejection::IdempotencyConflict
+        | Rejection::InvalidTopic { .. }
+        | Rejection::InvalidTopicName => Kind::Unprocessable,
         Rejection::InBatch { reason, .. } => kind_of(reason),
         Rejection::InvalidPayload { .. } | Rejection::InvalidResult { .. } => Kind::TooLarge,
         _ => Kind::Invalid,

@@ -211,7 +211,11 @@ mod tests {
             "created>1970-01-01T00:00:00Z[UTC]",
         ] {
             let error = parse(bad).unwrap_err();
-            assert_eq!((error.code, error.field), ("invalid_filter", Some("filter")), "{bad}");
+            assert_eq!(
+                (error.code, error.field.as_deref()),
+                ("invalid_filter", Some("filter")),
+                "{bad}"
+            );
             let detail = error.detail.unwrap();
             assert!(detail.starts_with(&*error.error) && detail.contains(EXPECTED), "{detail}");
         }

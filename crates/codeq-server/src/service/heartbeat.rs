@@ -33,7 +33,7 @@ impl Service {
             tenant: caller.tenant.clone(),
             id,
             worker: caller.subject.clone(),
-            extend: self.lease(extend_seconds)?,
+            extend: self.lease(extend_seconds, "extendSeconds")?,
         };
         let command = lease.command(Deed::Heartbeat(heartbeat));
         match self.engine.propose(command).instrument(span).await? {

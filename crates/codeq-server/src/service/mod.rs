@@ -8,6 +8,7 @@ use std::sync::Arc;
 use arc_swap::ArcSwap;
 use codeq_core::command::Millis;
 use codeq_core::id::TaskId;
+use codeq_core::limits::LEASE_MS_MAX;
 use codeq_engine::Engine;
 use tokio::sync::watch;
 
@@ -145,12 +146,24 @@ impl Service {
         self.payload_max
     }
 
-    /// The length of a lease that a client asks for: none and zero mean the default.
-    pub(crate) fn lease(&self, wanted: Option<i64>) -> Result<Millis, ServiceError> {
-        match wanted {
-            None | Some(0) => Ok(self.defaults.load().lease),
-            Some(n) if n > 0 => Ok(seconds(n.unsigned_abs())),
-            Some(_) => Err(ServiceError::invalid("invalid_lease", "invalid lease (1 to 43200 s)")),
+    /// The length of a lease that a client asks for in `field`: none, zero and less mean the default.
+    pub(crate) fn lease(
+        &self,
+        wanted: Option<i64>,
+        field: &'static str,
+    ) -> Result<Millis, ServiceError> {
+        const MAX: u64 = LEASE_MS_MAX / 1_000;
+        match wanted.map_or(0, |wanted| u64::try_from(wanted).unwrap_or(0)) {
+            0 => Ok(self.defaults.load().lease),
+            wanted @ 1..=MAX => Ok(seconds(wanted)),
+            wanted => {
+                let detail = format!(
+                    "{field} is in seconds, 1 to {MAX} (12 hours), and not {wanted}; heartbeats make a lease longer"
+                );
+                let refused =
+                    ServiceError::invalid("invalid_lease", "invalid lease (1 to 43200 s)");
+                Err(refused.field(field).detail(detail))
+            }
         }
     }
 }
@@ -176,5 +189,8 @@ pub(crate) fn seed() -> u64 {
 
 /// The id in a path or body. One that is not an id names no task.
 pub(crate) fn task_id(text: &str, missing: &'static str) -> Result<TaskId, ServiceError> {
-    text.parse().map_err(|_| ServiceError::not_found(missing))
+    text.parse().map_err(|_| {
+        let detail = "this is not a task's id: send the 'id' that the answer to the enqueue has";
+        ServiceError::not_found(missing).detail(detail)
+    })
 }

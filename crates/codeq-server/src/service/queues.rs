@@ -3,16 +3,18 @@
 use std::sync::Arc;
 
 use codeq_core::command::{BulkWork, Pause};
-use codeq_core::names::check_command;
+use codeq_core::limits::COMMAND_BYTES_MAX;
+use codeq_core::names::{check_command, cut};
 use codeq_core::place::Place;
 use codeq_core::read::QueueStats;
-use codeq_core::reply::Reply;
+use codeq_core::reply::{Rejection, Reply};
 use codeq_core::rows::Counts;
 use codeq_engine::read::QueueSums;
 
 use super::bulk::{BulkOptions, BulkOutcome};
 use super::{Service, ServiceError};
 use crate::auth::Principal;
+use crate::near::distance;
 
 /// What a purge did.
 pub struct Purged {
@@ -31,6 +33,38 @@ impl Service {
     ) -> Result<Option<QueueStats>, ServiceError> {
         check_command(command)?;
         Ok(self.engine.queue(&caller.tenant, command).await?)
+    }
+
+    /// What to say of a queue that nothing is known of: which one may have been meant. Nothing of any other.
+    pub async fn missing_queue(
+        &self,
+        caller: &Principal,
+        command: &str,
+    ) -> Result<Option<String>, ServiceError> {
+        let unknown = check_command(command).is_ok()
+            && self.engine.queue(&caller.tenant, command).await?.is_none();
+        if !unknown {
+            return Ok(None);
+        }
+        let mut near: Option<((usize, usize), Arc<str>)> = None;
+        for shard in 0..self.engine.shards() {
+            let tenant = Arc::clone(&caller.tenant);
+            // The first slice of them: to guess is not worth more.
+            let slice =
+                self.scan(&caller.tenant, shard, move |reader| reader.queues(&tenant, None));
+            let mut sums = QueueSums::default();
+            sums.add(slice.await?);
+            for queue in sums.all() {
+                if let Some(distance) = distance(command, &queue.name)
+                    && near.as_ref().is_none_or(|(best, _)| distance < *best)
+                {
+                    near = Some((distance, queue.name));
+                }
+            }
+        }
+        let command = cut(command, COMMAND_BYTES_MAX);
+        let meant = near.map_or(String::new(), |(_, name)| format!("; did you mean '{name}'?"));
+        Ok(Some(format!("no task of the queue '{command}' is kept here{meant}")))
     }
 
     /// The numbers of all queues that the caller sees: its tenant's, or everybody's for an operator who asks
@@ -63,6 +97,10 @@ impl Service {
     ) -> Result<(), ServiceError> {
         let (tenant, command) = (caller.tenant.clone(), Arc::from(command));
         match self.engine.pause(Pause { tenant, command, paused }).await? {
+            Reply::Rejected(Rejection::NotFound) => {
+                let detail = "there is no such queue: nothing of it is kept, and it is not paused";
+                Err(ServiceError::from(Rejection::NotFound).detail(detail))
+            }
             Reply::Rejected(rejection) => Err(rejection.into()),
             _ => Ok(()),
         }

@@ -132,7 +132,7 @@ impl Service {
         flaw: ServiceError,
     ) -> Result<ServiceError, ServiceError> {
         let Some(task) = self.engine.task(&caller.tenant, id).await? else {
-            return Ok(ServiceError::not_found("task not found"));
+            return Ok(ServiceError::no_task("task not found"));
         };
         let holder = lease.holder(&caller.subject);
         Ok(if !holder.is_current(task.fence) {
@@ -178,14 +178,14 @@ fn elsewhere(artifacts: Vec<NewArtifact>) -> Vec<Artifact> {
 pub fn submitted(answer: Answer) -> Result<ResultRecord, ServiceError> {
     match answer? {
         Reply::Submitted(record) => Ok(*record),
-        Reply::Rejected(Rejection::NotFound) => Err(ServiceError::not_found("task not found")),
+        Reply::Rejected(Rejection::NotFound) => Err(ServiceError::no_task("task not found")),
         Reply::Rejected(rejection) => Err(rejection.into()),
         _ => Err(ServiceError::unexpected()),
     }
 }
 
 fn outcome(request: &SubmitRequest) -> Result<Outcome, ServiceError> {
-    let error = request.error.clone().filter(|error| !error.is_empty());
+    let error = request.error.clone().filter(|error| !error.trim().is_empty());
     let both = |completed, result, error| Outcome::Both { completed, result, error };
     let outcome = match (&*request.status, request.result.clone(), error) {
         ("COMPLETED", result, None) => {
@@ -199,7 +199,9 @@ fn outcome(request: &SubmitRequest) -> Result<Outcome, ServiceError> {
         ("FAILED", Some(result), Some(error)) => both(false, result, error),
         _ => {
             let refused = ServiceError::invalid("invalid_status", "invalid status");
-            return Err(refused.field("status").detail("status must be COMPLETED or FAILED"));
+            return Err(refused
+                .field("status")
+                .detail("status must be COMPLETED or FAILED, in capitals"));
         }
     };
     if let Some(flaw) = &request.flaw {

@@ -30,13 +30,13 @@ impl Service {
     /// A task of the caller's tenant.
     pub async fn task(&self, caller: &Principal, id: &str) -> Result<Task, ServiceError> {
         let task = self.engine.task(&caller.tenant, task_id(id, "not found")?).await?;
-        task.ok_or_else(|| ServiceError::not_found("not found"))
+        task.ok_or_else(|| ServiceError::no_task("not found"))
     }
 
     /// A task's transitions.
     pub async fn history(&self, caller: &Principal, id: &str) -> Result<History, ServiceError> {
         let history = self.engine.history(&caller.tenant, task_id(id, "not found")?).await?;
-        history.ok_or_else(|| ServiceError::not_found("not found"))
+        history.ok_or_else(|| ServiceError::no_task("not found"))
     }
 
     /// A finished task with its result, waiting for it up to `wait_seconds`.
@@ -49,11 +49,14 @@ impl Service {
         let id = task_id(id, "task not found")?;
         let look = || async {
             match self.engine.result(&caller.tenant, id).await? {
-                None => Err(ServiceError::not_found("task not found")),
+                None => Err(ServiceError::no_task("task not found")),
                 Some((task, result)) => Ok(result.map(|result| (task, result))),
             }
         };
-        let missing = || ServiceError::not_found("result not found");
+        let missing = || {
+            let detail = "the task is not finished: ?waitSeconds= waits for it, up to 60 seconds";
+            ServiceError::not_found("result not found").detail(detail)
+        };
         let wait = Duration::from_secs(wait_seconds.min(RESULT_WAIT_MAX));
         // Most ask for what is there: they need not wait for it.
         if let Some(found) = look().await? {

@@ -21,8 +21,10 @@ impl Service {
         &self,
         caller: &Principal,
         name: &str,
-        policy: Policy,
+        mut policy: Policy,
     ) -> Result<TopicWritten, ServiceError> {
+        // In whichever order they come, they are the same tiers.
+        policy.priority_tiers.sort_unstable();
         let (tenant, name) = (caller.tenant.clone(), name.into());
         match self.engine.put_topic(PutTopic { tenant, name, policy }).await? {
             Reply::Topic { topic, created } => Ok(TopicWritten { topic: *topic, created }),
@@ -41,14 +43,14 @@ impl Service {
         topic.ok_or_else(|| ServiceError::not_found("topic not found"))
     }
 
-    /// Removes a policy; the queue and its tasks stay.
+    /// Removes a policy; the queue and its tasks stay. One that is not there is as good as removed.
     pub async fn delete_topic(&self, caller: &Principal, name: &str) -> Result<(), ServiceError> {
         if !is_dns_label(name) {
             return Err(Rejection::InvalidTopicName.into());
         }
         let (tenant, name) = (caller.tenant.clone(), name.into());
         match self.engine.delete_topic(DeleteTopic { tenant, name }).await? {
-            Reply::Rejected(Rejection::NotFound) => Err(ServiceError::not_found("topic not found")),
+            Reply::Rejected(Rejection::NotFound) => Ok(()),
             Reply::Rejected(rejection) => Err(rejection.into()),
             _ => Ok(()),
         }

@@ -228,7 +228,7 @@ async fn heartbeats_extend_and_tell_of_a_cancel() {
     let server = Harness::start().await;
     let mut worker = Worker::open(server.worker_addr(), WORKER).await;
     let id = server.running("c").await;
-    for (extend, want) in [(0, 300), (5_000, 5_000), (43_200, 43_200)] {
+    for (extend, want) in [(0, 300), (5_000, 5_000), (-1, 300), (43_200, 43_200)] {
         let now = jiff::Timestamp::now().as_second();
         let FromWorkers::HeartbeatAck(got) = worker.ask(heartbeat(&id, extend)).await else {
             panic!("no ack")
@@ -238,10 +238,8 @@ async fn heartbeats_extend_and_tell_of_a_cancel() {
         assert!((want - 1..=want + 30).contains(&left), "{extend}: {left}");
         assert_eq!(shown(&server, &id).await["leaseUntil"], got.lease_until);
     }
-    for extend in [-1, 43_201] {
-        let got = ack(worker.ask(heartbeat(&id, extend)).await);
-        assert_eq!((got.ok, &*got.code), (false, "invalid_lease"));
-    }
+    let got = ack(worker.ask(heartbeat(&id, 43_201)).await);
+    assert_eq!((got.ok, &*got.code), (false, "invalid_lease"));
     server.act(PRODUCER, &format!("tasks/{id}/cancel")).await;
     let FromWorkers::HeartbeatAck(got) = worker.ask(heartbeat(&id, 0)).await else {
         panic!("no ack")

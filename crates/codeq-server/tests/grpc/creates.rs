@@ -218,12 +218,6 @@ fn flaws() -> Vec<(&'static str, CreateTask, &'static str, &'static str)> {
             "invalid webhook url",
         ),
         (
-            "negative attempts",
-            CreateTask { max_attempts: -1, ..new_task(0, "c") },
-            "invalid_max_attempts",
-            "invalid 'maxAttempts' (must be >= 0)",
-        ),
-        (
             "a negative delay",
             CreateTask { delay_seconds: -1, ..new_task(0, "c") },
             "invalid_delay",
@@ -294,7 +288,6 @@ async fn refusals_are_in_the_words_of_http() {
         json!({"command": long}),
         json!({"webhook": "ftp://x"}),
         json!({"webhook": "http://0x7f.1/"}),
-        json!({"maxAttempts": -1}),
         json!({"delaySeconds": -1}),
         json!({"idempotencyKey": long}),
     ] {

@@ -180,7 +180,8 @@ async fn a_stream_that_is_refused_has_an_id_in_the_log() {
         }
         assert_eq!(lines.len(), 2 * at + 2);
     }
-    // The line about the stream has the same id.
+    // The line about the stream has the same id. It is written when the stream is gone, at the stop at the latest.
+    server.stop().await;
     let text = log.text();
     let streams = text.lines().filter(|line| line.contains(r#""message":"stream""#));
     assert!(streams.into_iter().any(|line| line.contains(r#""request_id":"w4""#)), "{text}");

@@ -25,3 +25,4 @@ mod memory;
 mod reload;
 mod restart;
 mod tenancy;
+mod typos;

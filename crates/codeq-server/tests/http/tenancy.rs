@@ -3,6 +3,7 @@
 
 use base64::prelude::{BASE64_STANDARD, Engine};
 use codeq_server::auth::Scope;
+use codeq_server::config::UnknownFields;
 use codeq_server::http::routes::{Access, ROUTES, Route, Verb};
 use reqwest::Method;
 use serde_json::{Value, json};
@@ -198,9 +199,14 @@ fn request(h: &Harness, route: &Route, token: &str, id: &str) -> reqwest::Reques
     if route.verb == Verb::Get { request } else { request.body(body(route, id).to_string()) }
 }
 
+/// A server that does not mind fields of which it knows nothing: here they name another tenant.
+async fn lenient() -> Harness {
+    Harness::with(|config| config.http.unknown_fields = UnknownFields::Ignore).await
+}
+
 #[tokio::test]
 async fn every_route_lets_in_whom_it_should_and_nobody_else() {
-    let h = Harness::start().await;
+    let h = lenient().await;
     for route in ROUTES {
         assert_eq!(route.access, promised(route.operation), "{}", route.operation);
         for caller in Caller::ALL {
@@ -289,7 +295,7 @@ fn without_request_id(reply: &Reply) -> (u16, Value) {
 
 #[tokio::test]
 async fn no_route_reaches_into_another_tenant() {
-    let h = Harness::start().await;
+    let h = lenient().await;
     let ids = fill(&h).await;
     let before = view(&h, &ids).await;
     let listed = h.get(ADMIN, "workers/subscriptions").await.expect(200).json();
@@ -314,8 +320,11 @@ async fn no_route_reaches_into_another_tenant() {
                 assert_eq!(without_request_id(&reply), without_request_id(&unknown), "{context}");
                 assert_eq!(reply.header("content-length"), unknown.header("content-length"));
             } else if route.operation == "submitResults" {
-                let answer = json!({"results": [{"taskId": id, "error": "task not found"}]});
-                assert_eq!(reply.json(), answer);
+                let item = &reply.json()["results"][0];
+                assert_eq!(
+                    (&item["taskId"], &item["error"]),
+                    (&json!(id), &json!("task not found"))
+                );
             } else {
                 assert!(!ids.iter().any(|id| text.contains(id.as_str())), "{context}");
             }
@@ -344,7 +353,7 @@ async fn a_wrong_submit_says_nothing_about_another_tenants_task() {
 
 #[tokio::test]
 async fn the_tenant_is_the_tokens_whatever_the_request_says() {
-    let h = Harness::start().await;
+    let h = lenient().await;
     let claim = json!({"tenant": "b", "tenantId": "b", "workerId": "boss"});
     for route in ROUTES.iter().filter(|route| route.operation == "enqueueTask") {
         // This request says that it is of tenant A; its token is B's.

@@ -9,10 +9,10 @@ use url::{Host, Url};
 use crate::config::dev::{ADMIN_SCOPES, WORKER_SCOPES};
 use crate::config::mask::mask_url;
 use crate::config::model::{AuthConfig, JwtConfig, StaticToken};
-use crate::config::near::nearest;
 use crate::config::problem::Problem;
 use crate::config::read::shown;
 use crate::hex::hex;
+use crate::near::nearest;
 use crate::service::subscriptions::GROUP_BYTES_MAX;
 
 /// Most validators of one role, each in its kind.

@@ -57,7 +57,7 @@ fn bad_files_are_told_with_place_and_remedy() {
             "http: 5\n",
             "codeq.yaml:1:7: http: found 5, expected a mapping with maxBodyBytes, \
              maxBatchBodyBytes, maxBufferedBytes, maxConnections, headerTimeoutSeconds, \
-             bodyTimeoutSeconds, idleTimeoutSeconds",
+             bodyTimeoutSeconds, idleTimeoutSeconds, unknownFields",
         ),
         (
             "metrics: {public: yes}\n",

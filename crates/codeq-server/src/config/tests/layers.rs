@@ -28,6 +28,7 @@ fn other_value(path: &str) -> Value {
         "webhooks.secrets" => {
             json!([{ "tenant": "t", "secret": null, "previous": null }])
         }
+        "http.unknownFields" => json!("ignore"),
         "artifacts.url" | "backup.target" => json!("s3://bucket/prefix"),
         "publicUrl" => json!("https://codeq.example.com"),
         "tracing.otlpEndpoint" => json!("http://localhost:4318"),

@@ -58,15 +58,14 @@ fn pause() -> Operation {
     Operation::new(
         "queue",
         "Pause a queue",
-        "Claims find nothing in it; enqueues go on. A queue may be paused before its first task. The body, \
-         if there is one, is ignored.",
+        "Claims find nothing in it; enqueues go on. A queue may be paused before its first task.",
     )
     .answers(200, "It is paused.", "Paused")
     .refuses(&["invalid_command", "too_many_queues", "invalid_tenant"])
 }
 
 fn resume() -> Operation {
-    Operation::new("queue", "Resume a queue", "The body, if there is one, is ignored.")
+    Operation::new("queue", "Resume a queue", "Claims find its tasks again.")
         .answers(200, "It is not paused any more.", "Paused")
         .refuses(&["invalid_command", "not_found", "invalid_tenant"])
 }
@@ -123,7 +122,7 @@ fn replay_task() -> Operation {
         "dlq",
         "Replay one task",
         "Returns a dead-lettered, failed or cancelled task to its queue with no attempts spent. Its result is \
-         removed, its history stays. The body, if there is one, is ignored.",
+         removed, its history stays.",
     )
     .answers(200, "The task, pending again.", "Task")
     .refuses(&["not_found", "completed", "not_finished", "quota_exceeded"])
@@ -173,5 +172,5 @@ fn delete_topic() -> Operation {
     )
     .required_query("deletionPolicy", "Says that this is meant.", policy)
     .answers_nothing(204, "It is gone.")
-    .refuses(&["invalid_parameter", "invalid_topic_name", "not_found", "invalid_tenant"])
+    .refuses(&["invalid_parameter", "invalid_topic_name", "invalid_tenant"])
 }

@@ -147,10 +147,21 @@ fn history() -> Value {
     object("The transitions of a task.", &["taskId", "items"], properties)
 }
 
+const ITEM_PROBLEM: [&str; 3] = ["error", "code", "detail"];
+
+/// What is said of an item that was refused.
+fn item_problem() -> Value {
+    json!({
+        "error": text("Why it was refused, in short."),
+        "code": text("The same for programs."),
+        "detail": text("What is wrong with this very item."),
+        "field": text("The field that is wrong, if one is."),
+    })
+}
+
 fn enqueue_batch() -> Value {
     let made = object("It was made.", &["task"], json!({ "task": reference("Task") }));
-    let refused = json!({ "error": text("Why not.") });
-    let refused = object("It was refused.", &["error"], refused);
+    let refused = object("It was refused.", &ITEM_PROBLEM, item_problem());
     let results = list(json!({ "oneOf": [made, refused] }), "In the order of the request.");
     object("What became of each task.", &["results"], json!({ "results": results }))
 }
@@ -162,13 +173,11 @@ fn claimed_tasks() -> Value {
 }
 
 fn submit_batch() -> Value {
-    let item = json!({
-        "taskId": text("The task, as sent."),
-        "result": reference("ResultRecord"),
-        "error": text("Why it was refused."),
-    });
+    let mut item = item_problem();
+    set(&mut item, "taskId", text("The task, as sent; empty if the item names none."));
+    set(&mut item, "result", reference("ResultRecord"));
     let mut item = object("A result, or an error.", &["taskId"], item);
-    set(&mut item, "oneOf", json!([{ "required": ["result"] }, { "required": ["error"] }]));
+    set(&mut item, "oneOf", json!([{ "required": ["result"] }, { "required": ITEM_PROBLEM }]));
     let results = list(item, "In the order of the request.");
     object("What became of each result.", &["results"], json!({ "results": results }))
 }

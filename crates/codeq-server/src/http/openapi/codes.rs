@@ -53,6 +53,8 @@ pub static CODES: &[Code] = codes! {
         "Send it as it is.";
     "invalid_body" 400, "The body is not the JSON that this route takes: malformed, a field missing or of another type.",
         "`detail` says what and where. Compare the body with the schema of the request.";
+    "unknown_field" 400, "The body has a field, or the query a parameter, that this route does not know. Nothing was done.",
+        "`field` names it, `detail` the one that was probably meant. Correct the name, or leave it out.";
     "too_deep" 400, "The JSON is nested deeper than 100 levels.",
         "Flatten it, or send it as a string.";
 
@@ -85,10 +87,8 @@ pub static CODES: &[Code] = codes! {
         "Send 0 to 2592000.";
     "invalid_run_at" 400, "`runAt` is not a moment in RFC 3339.",
         "Write it like `2026-01-31T08:00:00Z`.";
-    "invalid_delay" 400, "A delay is negative, or ends more than ten years from now.",
-        "Choose a nearer moment.";
-    "invalid_max_attempts" 400, "`maxAttempts` is negative.",
-        "Send 1 or more; 0 means the default.";
+    "invalid_delay" 400, "The delay of a new task is negative, or ends more than ten years from now.",
+        "Send 0 or more seconds, or a nearer moment.";
     "invalid_idempotency_key" 400, "The idempotency key is longer than 256 bytes, is not visible text, or header and body disagree.",
         "Send one key, in the header or in the body.";
     "idempotency_conflict" 422, "The idempotency key was used before for another command or payload. Payloads are compared as JSON values: the order of members, whitespace and the way numbers are written do not matter, and numbers are compared exactly.",
@@ -102,10 +102,8 @@ pub static CODES: &[Code] = codes! {
     "too_large" 413, "The request as a whole takes more than the log stores at once.",
         "Send fewer items at a time.";
 
-    "invalid_lease" 400, "The lease is not 1 to 43,200 seconds.",
-        "Choose a length in this range; 0 means the default. Heartbeats make it longer.";
-    "invalid_wait" 400, "`waitSeconds` is negative.",
-        "Send 0 to 30.";
+    "invalid_lease" 400, "The lease is longer than 43,200 seconds.",
+        "Choose a length in this range; 0 and less mean the default. Heartbeats make it longer.";
     "invalid_count" 400, "More tasks were asked for than one claim gives.",
         "Ask for fewer at a time.";
     "too_many_commands" 400, "A claim names more than 1,000 commands.",
@@ -114,7 +112,7 @@ pub static CODES: &[Code] = codes! {
         "Try again after `Retry-After` seconds, or wait with fewer claims.";
     "invalid_status" 400, "The status of a result is neither `COMPLETED` nor `FAILED`.",
         "Send one of the two.";
-    "error_required" 400, "A result with status `FAILED` has no error.",
+    "error_required" 400, "A result with status `FAILED` has no error, or a blank one.",
         "Say in `error` what went wrong.";
     "invalid_result" 400 413, "The result is not a JSON object, or is larger than the server takes: 1 MiB, unless it is configured otherwise.",
         "Wrap it in an object; store large outputs elsewhere and list them as artifacts.";
@@ -137,7 +135,7 @@ pub static CODES: &[Code] = codes! {
         "Send the id of the last event as it came, or none.";
     "too_many_streams" 503, "As many event streams are open as the server keeps, or half as many of this tenant.",
         "Try again after `Retry-After` seconds, or share one stream.";
-    "invalid_topic_name" 400, "The name of the topic is not a DNS label of at most 63 characters.",
+    "invalid_topic_name" 422, "The name of the topic is not a DNS label of at most 63 characters.",
         "Use lower-case letters, digits and inner hyphens.";
     "invalid_topic_policy" 422, "A value of the policy is out of its range; `field` names it.",
         "Correct the field.";

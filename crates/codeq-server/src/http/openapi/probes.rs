@@ -39,12 +39,9 @@ fn index() -> Operation {
 }
 
 fn live() -> Operation {
-    Operation::new("server", "Whether the server runs", "For a liveness probe.").answers_as(
-        200,
-        "It does.",
-        PLAIN,
-        text("`ok`."),
-    )
+    Operation::new("server", "Whether the server runs", "For a liveness probe.")
+        .query("verbose", "Changes nothing.", json!({ "type": "string" }))
+        .answers_as(200, "It does.", PLAIN, text("`ok`."))
 }
 
 fn ready(summary: &'static str) -> Operation {

@@ -1,4 +1,4 @@
-//! Schemas of what clients send. What is not in them is ignored, except in a topic's policy.
+//! Schemas of what clients send. What is not in them is refused: the document closes them all.
 //!
 //! Bounds that an operator can change are those of the default configuration, and say so.
 
@@ -54,8 +54,8 @@ fn new_task() -> Value {
         },
         "priority": number_or_null(i64::MIN, i64::MAX,
             "0 to 9, higher first; what lies outside is moved to the nearer end. Default 0."),
-        "maxAttempts": number_or_null(0, i64::MAX,
-            "Failed executions before the task is dead-lettered; 0 means the default, more than 1,000 counts as 1,000."),
+        "maxAttempts": number_or_null(i64::MIN, i64::MAX,
+            "Failed executions before the task is dead-lettered; 0 and less mean the default, more than 1,000 counts as 1,000."),
         "webhook": form_or_blank(url, "Where the result is posted: http or https, to a public address unless the operator has opened others."),
         "idempotencyKey": text_or_null(IDEMPOTENCY_KEY_BYTES_MAX,
             "A repeat with the same key answers the task that was made first, if command and payload are the same; payloads are compared as JSON values. At most 256 bytes."),
@@ -85,9 +85,9 @@ fn claim(batch: bool) -> Value {
     set(&mut commands, "maxItems", json!(CLAIM_COMMANDS_MAX));
     let mut properties = json!({
         "commands": commands,
-        "leaseSeconds": number_or_null(0, LEASE_SECONDS_MAX, "Length of the lease; 0 means the default."),
-        "waitSeconds": number_or_null(0, i64::MAX,
-            "Wait so long for a task if there is none; more than 30 counts as 30."),
+        "leaseSeconds": number_or_null(i64::MIN, LEASE_SECONDS_MAX, "Length of the lease; 0 and less mean the default."),
+        "waitSeconds": number_or_null(i64::MIN, i64::MAX,
+            "Wait so long for a task if there is none; less than 0 counts as 0, more than 30 as 30."),
         "workerId": text_or_null(WORKER_BYTES_MAX,
             "Names this process among those that share the token: the lease is then given to `subject/workerId`. With the subject it may have 253 bytes."),
     });
@@ -104,9 +104,9 @@ fn claim(batch: bool) -> Value {
 
 fn heartbeat() -> Value {
     let extend = number_or_null(
-        0,
+        i64::MIN,
         LEASE_SECONDS_MAX,
-        "The lease ends so many seconds from now; 0 means the default.",
+        "The lease ends so many seconds from now; 0 and less mean the default.",
     );
     let properties = under_lease(json!({ "extendSeconds": extend }));
     object("How long the lease is to last.", &[], properties)
@@ -138,8 +138,8 @@ fn under_lease(mut properties: Value) -> Value {
 
 fn nack() -> Value {
     let properties = json!({
-        "delaySeconds": number_or_null(0, i64::MAX,
-            "The pause before the next try, up to the server's longest; 0 means at once, absent the backoff policy."),
+        "delaySeconds": number_or_null(i64::MIN, i64::MAX,
+            "The pause before the next try, up to the server's longest; 0 means at once, less and absent the backoff policy."),
         "reason": { "type": ["string", "null"], "description": "Kept as the task's error; cut at 4,096 bytes." },
     });
     object("Why and until when.", &[], under_lease(properties))
@@ -188,7 +188,7 @@ fn submission(in_batch: bool) -> Value {
     }
     let mut schema = object("How a task ended.", &required, properties);
     let failed = json!({ "properties": { "status": { "const": "FAILED" } } });
-    let error = json!({ "required": ["error"], "properties": { "error": { "type": "string", "minLength": 1 } } });
+    let error = json!({ "required": ["error"], "properties": { "error": { "type": "string", "pattern": r"\S" } } });
     set(&mut schema, "if", failed);
     set(&mut schema, "then", error);
     schema
@@ -271,7 +271,5 @@ fn policy() -> Value {
         "deadLetterRetentionSeconds": number_or_null(0, RETENTION_SECONDS_MAX, "How long dead letters are kept; 0 means `retentionSeconds` if the policy has it, or else the server's setting."),
         "maxConsumers": number_or_null(0, TOPIC_CONSUMERS_MAX.into(), "At most so many tasks in progress at once; 0 means no limit."),
     });
-    let mut schema = object("The policy of a queue. Unknown fields are refused.", &[], properties);
-    set(&mut schema, "additionalProperties", json!(false));
-    schema
+    object("The policy of a queue.", &[], properties)
 }

@@ -14,7 +14,6 @@ const NEW_TASK: &[&str] = &[
     "invalid_webhook",
     "invalid_run_at",
     "invalid_delay",
-    "invalid_max_attempts",
     "invalid_idempotency_key",
     "invalid_tenant",
     "too_many_queues",
@@ -153,8 +152,11 @@ fn artifact() -> Operation {
         "Download an artifact",
         "What the server stored for a task, with the content type that its worker gave, always as an \
          attachment. Artifacts that came with a URL are not here. They are removed with their task. \
-         Parameters of the query are ignored.",
+         The parameters that its URL has are not looked at.",
     )
+    .query("v", "Part of the URL that the result has.", text(""))
+    .query("type", "Part of the URL that the result has.", text(""))
+    .query("sha256", "Part of the URL that the result has.", text(""))
     .answers_as(200, "The bytes.", "*/*", json!({}))
     .refuses(&["not_found", "artifact_unavailable"])
 }
@@ -164,8 +166,7 @@ fn cancel() -> Operation {
         "task",
         "Cancel a task",
         "A task that nobody runs is finished at once, as `FAILED` with the error `CANCELLED`. One in \
-         progress is marked: its worker learns of it with the next heartbeat (`cancelRequested`). The \
-         body, if there is one, is ignored.",
+         progress is marked: its worker learns of it with the next heartbeat (`cancelRequested`).",
     )
     .answers(200, "The task is finished.", "Task")
     .answers(202, "The worker will be told.", "Task")

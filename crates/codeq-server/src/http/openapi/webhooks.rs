@@ -55,8 +55,7 @@ fn resend() -> Operation {
     Operation::new(
         "webhook",
         "Send one delivery again",
-        "At once, with no attempts spent and under the same `webhook-id`. The id is that of the task. The \
-         body, if there is one, is ignored.",
+        "At once, with no attempts spent and under the same `webhook-id`. The id is that of the task.",
     )
     .answers(202, "It will be sent.", "DeliveryResent")
     .refuses(&["not_found", "invalid_tenant"])

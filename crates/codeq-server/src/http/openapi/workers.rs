@@ -19,7 +19,6 @@ const LEASED: &[&str] = &[
 const CLAIM: &[&str] = &[
     "invalid_command",
     "invalid_lease",
-    "invalid_wait",
     "too_many_commands",
     "too_many_waiting",
     "invalid_tenant",
@@ -105,7 +104,6 @@ fn nack() -> Operation {
     .optional_body("NackRequest", json!({ "delaySeconds": 30, "reason": "upstream unavailable" }))
     .answers(200, "Where it went, and after which pause it comes back.", "Nacked")
     .refuses(LEASED)
-    .refuses(&["invalid_delay"])
 }
 
 /// What a result can be refused for.

@@ -66,7 +66,7 @@ async fn artifacts_that_cannot_be() {
             "exactly one of url and contentBase64",
         ),
         (json!([{"contentBase64": ""}]), "exactly one of url and contentBase64"),
-        (json!([1]), "exactly one of url and contentBase64"),
+        (json!([1]), "artifact 0: expected a JSON object"),
         (plain("contentBase64", json!(1)), "exactly one of url and contentBase64"),
         (plain("contentBase64", json!("A")), "not base64"),
         (plain("contentBase64", json!("QQ==QQ==")), "not base64"),

@@ -129,14 +129,14 @@ async fn a_body_may_be_empty_where_every_field_is_optional() {
         (admin, "admin/tasks/cleanup"),
     ];
     for (token, path) in optional {
-        for body in ["", " \r\n", "{}"] {
+        for body in ["", " \r\n", "{}", "null", " null\n"] {
             let status = h.post_text(token, path, body).await.status;
             assert!((200..300).contains(&status), "{path} {body:?}: {status}");
         }
         h.post_text(token, path, "{").await.refused(400, "invalid body");
     }
     for verb in ["heartbeat", "abandon", "nack"] {
-        for body in ["", "{}"] {
+        for body in ["", "{}", "null"] {
             let id = h.running(&format!("{verb}{body}")).await;
             h.post_text(WORKER, &format!("tasks/{id}/{verb}"), body).await.expect(200);
         }
@@ -149,7 +149,82 @@ async fn a_body_may_be_empty_where_every_field_is_optional() {
     ];
     for (token, path) in required {
         h.act(token, path).await.refused(400, "invalid body");
+        h.post_text(token, path, "null").await.refused(400, "invalid body");
     }
+}
+
+#[tokio::test]
+async fn one_bad_item_never_fails_the_others() {
+    let h = Harness::start().await;
+    let deep = format!(r#"{{"command":"c","payload":{}{}}}"#, "[".repeat(200), "]".repeat(200));
+    let bad = [
+        ("null", "invalid_body"),
+        ("[1]", "invalid_body"),
+        ("\"text\"", "invalid_body"),
+        ("{}", "invalid_body"),
+        (r#"{"command":7,"payload":1}"#, "invalid_body"),
+        (r#"{"command":"c","payload":1,"command":"d"}"#, "invalid_body"),
+        (r#"{"command":" ","payload":1}"#, "invalid_command"),
+        (r#"{"command":"c","payload":1,"extra":1}"#, "unknown_field"),
+        (&deep, "too_deep"),
+    ];
+    let good = r#"{"command":"c","payload":1}"#;
+    let items = bad.iter().map(|(text, _)| *text).collect::<Vec<_>>().join(",");
+    let body = format!(r#"{{"tasks":[{good},{items},{good}]}}"#);
+    let made = h.post_text(PRODUCER, "tasks/batch", body).await.expect(200).json();
+    let made = made["results"].as_array().unwrap();
+    assert!(made.len() == bad.len() + 2 && made[0]["task"].is_object());
+    assert!(made[bad.len() + 1]["task"].is_object());
+    for (item, (text, code)) in made[1..].iter().zip(bad) {
+        assert_eq!(item["code"], code, "{text}: {item}");
+        assert!(item["error"].is_string() && item["detail"].is_string(), "{item}");
+    }
+}
+
+#[tokio::test]
+async fn one_bad_result_never_fails_the_others() {
+    let h = Harness::start().await;
+    let nested = format!("{}1{}", r#"{"a":"#.repeat(200), "}".repeat(200));
+    let deep = format!(r#"{{"taskId":"t","status":"COMPLETED","result":{nested}}}"#);
+    let bad = [
+        ("null", "", "invalid_body"),
+        ("7", "", "invalid_body"),
+        (r#"{"status":"COMPLETED"}"#, "", "invalid_body"),
+        (r#"{"taskId":7,"status":"COMPLETED"}"#, "", "invalid_body"),
+        (r#"{"taskId":"t","status":7}"#, "t", "invalid_body"),
+        (r#"{"taskId":"t","stauts":"COMPLETED"}"#, "t", "unknown_field"),
+        (r#"{"taskId":"t","status":"COMPLETED"}"#, "t", "not_found"),
+        (&deep, "", "too_deep"),
+    ];
+    let items = bad.iter().map(|(text, ..)| *text).collect::<Vec<_>>().join(",");
+    let good = |id: &str| format!(r#"{{"taskId":"{id}","status":"COMPLETED"}}"#);
+    let (first, last) = (h.running("c").await, h.running("c").await);
+    let body = format!(r#"{{"results":[{},{items},{}]}}"#, good(&first), good(&last));
+    let done = h.post_text(WORKER, "tasks/batch/results", body).await.expect(200).json();
+    let done = done["results"].as_array().unwrap();
+    assert!(done.len() == bad.len() + 2 && done[0]["result"].is_object());
+    assert!(done[bad.len() + 1]["result"].is_object());
+    for (item, (text, task, code)) in done[1..].iter().zip(bad) {
+        assert_eq!(
+            (&item["taskId"], &item["code"]),
+            (&json!(task), &json!(code)),
+            "{text}: {item}"
+        );
+    }
+}
+
+#[tokio::test]
+async fn a_failure_needs_more_than_blanks() {
+    let h = Harness::start().await;
+    let id = h.running("c").await;
+    let path = format!("tasks/{id}/result");
+    for error in [json!(null), json!(""), json!(" \t\n")] {
+        let body = json!({"status": "FAILED", "error": error});
+        let refused = h.post(WORKER, &path, body).await;
+        let refused = refused.refused(400, "error required when status=FAILED");
+        assert_eq!(refused["field"], "error");
+    }
+    h.post(WORKER, &path, json!({"status": "FAILED", "error": " no "})).await.expect(200);
 }
 
 #[tokio::test]

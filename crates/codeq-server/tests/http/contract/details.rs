@@ -23,7 +23,7 @@ async fn a_body_that_cannot_be_read_says_why_and_where() {
             PRODUCER,
             "tasks",
             "{\"command\":\"c\",\n\"payload\":1,\n\"priority\":\"high\"}",
-            "invalid type: string, expected i64 at line 3 column 17",
+            "'priority': found a string, expected a whole number at line 3 column 17",
             Some("priority"),
         ),
         (PRODUCER, "tasks", "{\"command\":\"c\"}", "payload is missing or null", Some("payload")),
@@ -33,22 +33,15 @@ async fn a_body_that_cannot_be_read_says_why_and_where() {
             WORKER,
             "tasks/claim",
             "{\"commands\":[\"a\",7]}",
-            "invalid type: integer, expected a string at line 1 column 18",
+            "'commands': found a whole number, expected a string at line 1 column 18",
             Some("commands"),
         ),
         (WORKER, "tasks/claim/batch", "{}", "count is missing or not 1 to 10", Some("count")),
         (
-            WORKER,
-            "tasks/batch/results",
-            "{\"results\":[{\"taskId\":\"x\"},{}]}",
-            "item 1: missing field `taskId` at line 1 column 2",
-            Some("taskId"),
-        ),
-        (
             ADMIN,
             "admin/tasks/cleanup",
             "{\"limit\":-1}",
-            "invalid value: integer, expected u64 at line 1 column 11",
+            "'limit': found a number out of range, expected a whole number, 0 or more at line 1 column 11",
             Some("limit"),
         ),
     ];
@@ -58,7 +51,10 @@ async fn a_body_that_cannot_be_read_says_why_and_where() {
     }
     let atomic = (PRODUCER, "tasks/batch?atomic=true", r#"{"tasks":[{"command":1}]}"#);
     let (detail, field) = told(&h, atomic, 400, "item 0: invalid body").await;
-    assert_eq!(detail, "item 0: invalid type: integer, expected a string at line 1 column 12");
+    assert_eq!(
+        detail,
+        "item 0: 'command': found a whole number, expected a string at line 1 column 12"
+    );
     assert_eq!(field, "command");
     let utf8: &[u8] = b"{\"command\":\"\xff\"}";
     let problem = h.post_text(PRODUCER, "tasks", utf8).await.refused(400, "invalid body");
@@ -81,10 +77,10 @@ async fn a_body_is_not_repeated() {
     let path = "admin/topics/t";
     let request =
         |name: &str| h.request(Method::PUT, ADMIN, path).body(format!(r#"{{"{name}":1}}"#));
-    let named = send(request("maxAttempt")).await.refused(400, "invalid body");
-    assert!(named["detail"].as_str().unwrap().starts_with("unknown field `maxAttempt`, expected"));
-    let long = send(request(&"x".repeat(5_000))).await.refused(400, "invalid body");
-    assert!(long["detail"].as_str().unwrap().len() < 200, "{long}");
+    let named = send(request("maxAttempt")).await.refused(400, "unknown field");
+    assert_eq!(named["detail"], "unknown field 'maxAttempt': did you mean 'maxAttempts'?");
+    let long = send(request(&"x".repeat(5_000))).await.refused(400, "unknown field");
+    assert!(long["detail"].as_str().unwrap().len() < 250, "{long}");
 }
 
 #[tokio::test]
@@ -121,7 +117,10 @@ async fn values_and_limits_are_named() {
     let id = h.running("c").await;
     let result = (WORKER, &*format!("tasks/{id}/result"), r#"{"status":"DONE"}"#);
     let (detail, field) = told(&h, result, 400, "invalid status").await;
-    assert_eq!((&*detail, field), ("status must be COMPLETED or FAILED", json!("status")));
+    assert_eq!(
+        (&*detail, field),
+        ("status must be COMPLETED or FAILED, in capitals", json!("status"))
+    );
     let large = format!(r#"{{"command":"c","payload":"{}"}}"#, "x".repeat(2_000));
     let (detail, _) = told(&h, (PRODUCER, "tasks", &large), 413, "body too large").await;
     assert_eq!(detail, "the body is larger than 2000 bytes, the limit of this route");

@@ -53,7 +53,7 @@ async fn a_problem_has_every_member_and_no_other() {
 async fn unknown_routes_and_methods_are_problems() {
     let h = Harness::start().await;
     for path in
-        ["//", "/v1/codeq", "/v1/codeq/", "nope", "tasks/", "tasks/a/b/c", "/v2/codeq/tasks"]
+        ["//", "/v1/codeq", "/v1/codeq/", "nope", "tasks//", "tasks/a/b/c", "/v2/codeq/tasks"]
     {
         for token in ["", PRODUCER] {
             h.get(token, path).await.refused(404, "not found");
@@ -74,6 +74,22 @@ async fn unknown_routes_and_methods_are_problems() {
         named.sort_unstable();
         assert_eq!(named, allowed, "{path}");
     }
+}
+
+#[tokio::test]
+async fn a_slash_at_the_end_leads_to_the_route_without_it() {
+    let h = Harness::start().await;
+    let made = h.post(PRODUCER, "tasks/", json!({"command": "c", "payload": 1})).await.expect(202);
+    let id = made.id();
+    assert_eq!(h.get(PRODUCER, &format!("tasks/{id}/")).await.expect(200).id(), id);
+    let list = h.get(PRODUCER, "tasks/?command=c").await.expect(200).json();
+    assert_eq!(list["items"][0]["id"], *id);
+    assert_eq!(h.act(WORKER, "tasks/claim/").await.expect(200).id(), id);
+    h.get("", "/livez/").await.expect(200);
+    // What is refused without it is refused with it.
+    h.get("", "tasks/").await.refused(401, "missing bearer token");
+    send(h.request(Method::PUT, PRODUCER, "tasks/")).await.refused(405, "method not allowed");
+    h.get(PRODUCER, "tasks/?comand=c").await.refused(400, "unknown query parameter");
 }
 
 #[tokio::test]

@@ -7,4 +7,5 @@ mod edge;
 mod enqueue;
 mod limits;
 mod reads;
+mod unknown;
 mod workers;

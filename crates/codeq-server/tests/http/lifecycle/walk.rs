@@ -105,7 +105,7 @@ async fn attempts_run_out_exactly_at_the_ceiling() {
         let claimed = h.claim(WORKER, "c").await;
         assert_eq!(claimed.get("attempts").and_then(Value::as_u64).unwrap_or(0), attempt);
         let verb = if attempt % 2 == 0 { "abandon" } else { "nack" };
-        let body = json!({"delaySeconds": 0});
+        let body = if verb == "nack" { json!({"delaySeconds": 0}) } else { json!({}) };
         let gone = h.post(WORKER, &format!("tasks/{id}/{verb}"), body).await.expect(200).json();
         assert_eq!(gone["status"], if attempt == 3 { "dlq" } else { "requeued" });
     }

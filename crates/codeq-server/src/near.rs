@@ -17,6 +17,11 @@ pub(crate) fn nearest<'a>(
     scored.min_by_key(|(score, _)| *score).map(|(_, full)| full)
 }
 
+/// How far a name is from the candidate that it may have meant, less being nearer; none if it is too far.
+pub(crate) fn distance(name: &str, candidate: &str) -> Option<(usize, usize)> {
+    if name.len() > NAME_MAX { None } else { score(&plain(name), &plain(candidate)) }
+}
+
 fn plain(name: &str) -> Vec<char> {
     name.chars().filter(|c| !matches!(c, '_' | '-')).flat_map(char::to_lowercase).collect()
 }

@@ -1,0 +1,134 @@
+//! Requests that no route takes: what their path or method was probably meant to be.
+
+use axum::http::StatusCode;
+use axum::http::uri::{PathAndQuery, Uri};
+use codeq_core::names::cut;
+
+use super::problem::Problem;
+use super::routes::{ROUTES, Route};
+use crate::near::distance;
+
+/// Where the routes of the API begin.
+const BASE: &str = "/v1/codeq";
+/// Most bytes of a path that are repeated in an answer.
+const PATH_BYTES_MAX: usize = 100;
+/// Most parts of a path that are looked at; no route has as many.
+const PARTS_MAX: usize = 12;
+
+/// The same address without the slash at the end of its path, if that is the only one too many.
+pub fn without_slash(uri: &Uri) -> Option<Uri> {
+    let path =
+        uri.path().strip_suffix('/').filter(|path| !path.is_empty() && !path.ends_with('/'))?;
+    let path = match uri.query() {
+        Some(query) => PathAndQuery::try_from(format!("{path}?{query}")),
+        None => PathAndQuery::try_from(path),
+    };
+    let mut parts = uri.clone().into_parts();
+    parts.path_and_query = Some(path.ok()?);
+    Uri::from_parts(parts).ok()
+}
+
+/// There is nothing at this path.
+pub fn not_found(method: &str, path: &str) -> Problem {
+    let shown = cut(path, PATH_BYTES_MAX);
+    let more = if shown.len() < path.len() { "…" } else { "" };
+    let instead = match nearest(method, path) {
+        Some(route) => format!("did you mean {} {}?", route.verb.name(), route.path),
+        None => "the routes are listed at /docs".to_owned(),
+    };
+    let detail = format!("there is no {} {shown}{more}: {instead}", cut(method, PATH_BYTES_MAX));
+    Problem::edge(StatusCode::NOT_FOUND, "no_such_route", "not found").detail(detail)
+}
+
+/// The path takes other methods only: those of this route's.
+pub fn wrong_method(method: &str, route: &str, path: &str) -> Problem {
+    let verbs = ROUTES.iter().filter(|other| other.path == route).map(|other| other.verb.name());
+    let verbs = verbs.collect::<Vec<_>>().join(" or ");
+    let shown = cut(method, PATH_BYTES_MAX);
+    let mut detail = format!("{route} does not take {shown}: use {verbs}");
+    // What was meant as another route's name may have been taken for a name of the caller's.
+    if let Some(near) = with_method(method, path) {
+        detail.push_str(&format!("; or did you mean {} {}?", near.verb.name(), near.path));
+    }
+    let (status, text) = (StatusCode::METHOD_NOT_ALLOWED, "method not allowed");
+    Problem::edge(status, "method_not_allowed", text).detail(detail)
+}
+
+/// The route that a request was most likely meant for.
+fn nearest(method: &str, path: &str) -> Option<&'static Route> {
+    with_method(method, path).or_else(|| nearest_of(ROUTES.iter(), path))
+}
+
+/// The one of those with this method.
+fn with_method(method: &str, path: &str) -> Option<&'static Route> {
+    nearest_of(ROUTES.iter().filter(|route| route.verb.name() == method), path)
+}
+
+fn nearest_of(routes: impl Iterator<Item = &'static Route>, path: &str) -> Option<&'static Route> {
+    let parts: Vec<&str> = path.split('/').filter(|part| !part.is_empty()).collect();
+    if parts.len() > PARTS_MAX {
+        return None;
+    }
+    let scored = routes.filter_map(|route| Some((score(route, &parts)?, route)));
+    scored.min_by_key(|(score, _)| *score).map(|(_, route)| route)
+}
+
+/// How far a path is from a route's. What comes before its last parts, such as a forgotten or mistyped base, does not
+/// count, nor does what stands where the route has a name of the caller's.
+fn score(route: &Route, parts: &[&str]) -> Option<(usize, usize)> {
+    let own = route.path.strip_prefix(BASE).unwrap_or(route.path).trim_start_matches('/');
+    let own_parts: Vec<&str> = own.split('/').collect();
+    let parts = parts.get(parts.len().checked_sub(own_parts.len())?..)?;
+    // Names of the caller's would count as letters that are right.
+    let fixed = |part: &str| !part.starts_with('{');
+    let meant: Vec<&str> = own_parts.iter().copied().filter(|own| fixed(own)).collect();
+    let said = own_parts.iter().zip(parts).filter(|(own, _)| fixed(own));
+    let said: Vec<&str> = said.map(|(_, part)| *part).collect();
+    if own.is_empty() { None } else { distance(&said.join("/"), &meant.join("/")) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn near(method: &str, path: &str) -> Option<(&'static str, &'static str)> {
+        nearest(method, path).map(|route| (route.verb.name(), route.path))
+    }
+
+    #[test]
+    fn the_nearest_route() {
+        for (method, path, verb, meant) in [
+            ("POST", "/v1/codeq/task", "POST", "/v1/codeq/tasks"),
+            ("GET", "/v1/codeq/task", "GET", "/v1/codeq/tasks"),
+            ("POST", "/tasks", "POST", "/v1/codeq/tasks"),
+            ("POST", "/v1/tasks", "POST", "/v1/codeq/tasks"),
+            ("POST", "/v2/codeq/tasks/claim", "POST", "/v1/codeq/tasks/claim"),
+            ("POST", "/v1/codeq/tasks/claims", "POST", "/v1/codeq/tasks/claim"),
+            ("GET", "/v1/codeq/tasks/0190-x/results", "GET", "/v1/codeq/tasks/{id}/result"),
+            ("POST", "/v1/codeq/tasks/0190-x/ack", "POST", "/v1/codeq/tasks/{id}/nack"),
+            ("POST", "/v1/codeq/admin/dql/x/purge", "POST", "/v1/codeq/admin/dlq/{command}/purge"),
+            ("GET", "/metric", "GET", "/metrics"),
+            ("GET", "/health", "GET", "/healthz"),
+        ] {
+            assert_eq!(near(method, path), Some((verb, meant)), "{method} {path}");
+        }
+        let long = "/x".repeat(1_000);
+        for path in ["/", "//", "/v1/codeq", "/v1/codeq/xyz", "/foo/bar/baz", &long] {
+            assert_eq!(near("GET", path), None, "{path}");
+        }
+    }
+
+    #[test]
+    fn one_slash_at_the_end() {
+        let without = |text: &'static str| without_slash(&Uri::from_static(text));
+        assert_eq!(without("/v1/codeq/tasks/"), Some(Uri::from_static("/v1/codeq/tasks")));
+        assert_eq!(
+            without("/v1/codeq/tasks/?a=b%2F/"),
+            Some(Uri::from_static("/v1/codeq/tasks?a=b%2F/"))
+        );
+        assert_eq!(without("http://h/x/"), Some(Uri::from_static("http://h/x")));
+        for text in ["/", "//", "/x//", "/x", "*"] {
+            assert_eq!(without(text), None, "{text}");
+        }
+    }
+}
