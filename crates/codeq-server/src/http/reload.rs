@@ -8,7 +8,6 @@ use super::{answer, json};
 use crate::service::{Kind, ServiceError};
 
 #[derive(Deserialize, Default)]
-#[serde(deny_unknown_fields)]
 struct Request {}
 
 #[derive(Serialize)]

@@ -122,9 +122,11 @@ async fn batches_of_claims_name_an_instance_too() {
     let tasks = h.post(WORKER, "tasks/claim/batch", body).await.expect(200).json();
     assert_eq!(tasks["tasks"][0]["workerId"], "worker/b");
     for name in ["x".repeat(300), "a\nb".to_owned()] {
-        let body = json!({"workerId": name, "count": 1});
-        for path in ["tasks/claim", "tasks/claim/batch"] {
-            let problem = h.post(WORKER, path, body.clone()).await;
+        for (path, body) in [
+            ("tasks/claim", json!({"workerId": name})),
+            ("tasks/claim/batch", json!({"workerId": name, "count": 1})),
+        ] {
+            let problem = h.post(WORKER, path, body).await;
             let problem = problem.refused(400, "invalid workerId");
             assert_eq!(
                 (&problem["code"], &problem["field"]),
