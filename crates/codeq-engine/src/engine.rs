@@ -103,9 +103,15 @@ impl Engine {
         let settings = engine.options.settings.clone();
         let differs = |shard: &ShardHandle| *shard.data.read().state.settings() != settings;
         if engine.shards.iter().any(differs) {
-            let configured = engine.submit_all(Command::Configure(settings));
-            for answer in configured? {
-                answer.blocking_recv().map_err(|_| engine.pipeline.error())??;
+            let configured = engine.submit_all(Command::Configure(settings))?;
+            // On a thread of its own: whoever opens an engine may be a thread of an async runtime, which must not block
+            // on an answer.
+            let answers = std::thread::scope(|scope| {
+                let receive = || configured.into_iter().map(|answer| answer.blocking_recv());
+                scope.spawn(|| receive().collect::<Vec<_>>()).join()
+            });
+            for answer in answers.unwrap_or_default() {
+                answer.map_err(|_| engine.pipeline.error())??;
             }
         }
         Ok(engine)

@@ -31,8 +31,11 @@ pub enum LogError {
         source: io::Error,
     },
     /// An earlier write or sync failed, so what is on the disk is unknown until the log is reopened.
-    #[error("the log is stopped after a failed write or sync; restart to recover what is durable")]
-    Poisoned,
+    #[error("the log is stopped: {reason}; restart to recover what is durable")]
+    Poisoned {
+        /// What failed first.
+        reason: String,
+    },
     /// No segment has room. Nothing was written; the log can be used again once one is provided.
     #[error("no prepared segment has room for {needed} bytes; the disk may be full")]
     NoSegment {

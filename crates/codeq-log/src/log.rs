@@ -6,8 +6,7 @@
 use std::collections::VecDeque;
 use std::fmt;
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Weak};
+use std::sync::{Arc, OnceLock, Weak};
 
 use codeq_disk::SharedDisk;
 
@@ -46,7 +45,7 @@ pub struct Log {
     pub(crate) next_epoch: u64,
     /// The frame being written; kept so that an append allocates nothing.
     pub(crate) buf: Vec<u8>,
-    pub(crate) poisoned: Arc<AtomicBool>,
+    pub(crate) poisoned: Arc<OnceLock<String>>,
     /// Alive as long as a job or its result is under way.
     pub(crate) job: Weak<()>,
     /// The epoch of the segment that the job under way is to make.
@@ -94,7 +93,7 @@ impl Log {
     /// A caller that checks this before it changes any state is never left with a change that
     /// cannot be logged.
     pub fn room(&self) -> u64 {
-        if self.poisoned.load(Ordering::Acquire) {
+        if self.poisoned.get().is_some() {
             return 0;
         }
         let current = self.current_room();
@@ -129,7 +128,7 @@ impl Log {
         let crc = frame::encode(&mut self.buf, tag, self.link, self.synced, records);
         if let Err(error) = held.segment.file.write_all_at(&self.buf, self.end) {
             let error = LogError::io("write", &held.segment.path)(error);
-            self.poison();
+            self.poison(&error);
             return Err(error);
         }
         let index = self.link.next;
@@ -148,10 +147,7 @@ impl Log {
             return Ok(());
         }
         let result = self.sync_current();
-        if result.is_err() {
-            self.poison();
-        }
-        result
+        result.inspect_err(|error| self.poison(error))
     }
 
     /// Calls `each` with every record from frame `from` on, in order.
@@ -218,7 +214,7 @@ impl Log {
     /// again. If it failed for a [shortage](LogError::shortage) ask again after a pause; any other error has
     /// poisoned the log.
     pub fn wanted(&mut self) -> Option<PrepareJob> {
-        if self.job.strong_count() > 0 || self.poisoned.load(Ordering::Acquire) {
+        if self.job.strong_count() > 0 || self.poisoned.get().is_some() {
             return None;
         }
         // A job that ended without a result may have left its segment behind. Never the same epoch
@@ -279,11 +275,15 @@ impl Log {
     }
 
     fn check_poison(&self) -> Result<(), LogError> {
-        if self.poisoned.load(Ordering::Acquire) { Err(LogError::Poisoned) } else { Ok(()) }
+        match self.poisoned.get() {
+            Some(reason) => Err(LogError::Poisoned { reason: reason.clone() }),
+            None => Ok(()),
+        }
     }
 
-    fn poison(&self) {
-        self.poisoned.store(true, Ordering::Release);
+    /// The first reason stays.
+    fn poison(&self, error: &LogError) {
+        self.poisoned.get_or_init(|| error.to_string());
     }
 }
 

@@ -5,7 +5,6 @@
 
 use std::collections::VecDeque;
 use std::path::Path;
-use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Weak};
 
 use codeq_disk::{Disk, SharedDisk};
@@ -97,7 +96,7 @@ impl Log {
             retired,
             next_epoch: found.next_epoch,
             buf: Vec::new(),
-            poisoned: Arc::new(AtomicBool::new(false)),
+            poisoned: Arc::default(),
             job: Weak::new(),
             making: None,
         })

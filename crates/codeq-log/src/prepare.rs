@@ -6,8 +6,7 @@
 //! that opens with all of its frames.
 
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
 
 use codeq_disk::{SharedDisk, Shortage};
 
@@ -26,7 +25,7 @@ pub struct PrepareJob {
     pub(crate) make: Option<SegmentHeader>,
     pub(crate) segment_bytes: u64,
     /// Set when something failed that a second try cannot mend: what the disk holds is then unknown.
-    pub(crate) poisoned: Arc<AtomicBool>,
+    pub(crate) poisoned: Arc<OnceLock<String>>,
     /// Lets the log see that the job is still under way.
     pub(crate) token: Arc<()>,
 }
@@ -48,7 +47,7 @@ impl PrepareJob {
         let poisoned = Arc::clone(&self.poisoned);
         self.prepare().inspect_err(|error| {
             if error.shortage().is_none() {
-                poisoned.store(true, Ordering::Release);
+                poisoned.get_or_init(|| error.to_string());
             }
         })
     }

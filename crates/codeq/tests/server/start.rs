@@ -74,7 +74,8 @@ fn a_second_server_on_the_same_directory_is_refused() {
     let path = dir.to_str().unwrap();
     let (code, text) = refused(&["dev", "--data-dir", path, "--http-addr", "127.0.0.1:0"]);
     assert_eq!(code, 1, "{text}");
-    let told = format!("{path} is in use by another process: stop it first, or use another directory");
+    let told =
+        format!("{path} is in use by another process: stop it first, or use another directory");
     assert!(text.contains(&told), "{text}");
     assert!(before == contents(&dir).unwrap(), "the refused server touched the data");
     node.resume();

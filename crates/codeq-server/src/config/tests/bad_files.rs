@@ -74,7 +74,10 @@ fn bad_files_are_told_with_place_and_remedy() {
              127.0.0.1:8080, 0.0.0.0:8080 or [::1]:8080",
         ),
         ("durability: none\n", "codeq.yaml:1:13: durability: found 'none', expected fsync or os"),
-        ("logFormat: xml\n", "codeq.yaml:1:12: logFormat: found 'xml', expected json or text"),
+        (
+            "logFormat: xml\n",
+            "codeq.yaml:1:12: logFormat: found 'xml', expected json, text or short",
+        ),
         (
             "backoffPolicy: cubic\n",
             "codeq.yaml:1:16: backoffPolicy: found 'cubic', expected fixed, linear, exponential, \
