@@ -40,6 +40,10 @@ impl Access {
 
     async fn send(&self, url: &str, path: &str) -> anyhow::Result<String> {
         let full = format!("{}/v1/codeq/{path}", url.trim_end_matches('/'));
+        let shown = reqwest::Url::parse(&full).ok().filter(|url| url.has_host());
+        let Some(shown) = shown.as_ref().map(|url| url.origin().ascii_serialization()) else {
+            anyhow::bail!("the server's address must begin with http:// or https://");
+        };
         let mut builder = reqwest::Client::builder().redirect(reqwest::redirect::Policy::none());
         if let Some(file) = self.ca_file.clone().or_else(|| variable(CA_VARIABLE)) {
             let pem = read(&file)?;
@@ -49,8 +53,10 @@ impl Access {
         }
         let client = builder.build().context("cannot make an HTTP client")?;
         let sent = client.post(full).bearer_auth(self.token()?).send().await;
-        // Without the address, which may have credentials in it.
-        let answer = sent.map_err(|error| error.without_url()).context("cannot ask the server")?;
+        // Without the whole address, which may have credentials in it.
+        let answer = sent
+            .map_err(|error| error.without_url())
+            .with_context(|| format!("cannot ask the server at {shown}"))?;
         let status = answer.status();
         let text = answer.text().await.map_err(|error| error.without_url())?;
         if status.is_success() {

@@ -36,6 +36,8 @@ impl DryRun {
     }
 }
 
+const A_DATE: &str = "write it like 2026-01-31T08:00:00Z";
+
 impl BulkRequest {
     /// The options, if they make sense. An empty text is refused and not taken for none: it is more likely a
     /// variable that was not set than the wish to touch everything.
@@ -44,11 +46,11 @@ impl BulkRequest {
             error_contains: part(self.error_contains, "errorContains", ERROR_BYTES_MAX)?,
             before: date(self.before.as_deref()).map_err(|()| {
                 let text = "invalid 'before' (use RFC3339)";
-                ServiceError::invalid("invalid_before", text).field("before")
+                ServiceError::invalid("invalid_before", text).field("before").detail(A_DATE)
             })?,
             after: date(self.after.as_deref()).map_err(|()| {
                 let text = "invalid 'after' (use RFC3339)";
-                ServiceError::invalid("invalid_filter", text).field("after")
+                ServiceError::invalid("invalid_filter", text).field("after").detail(A_DATE)
             })?,
             worker: part(self.worker, "worker", WORKER_BYTES_MAX)?,
         };
@@ -84,7 +86,7 @@ fn check_dates(after: Option<Millis>, before: Option<Millis>) -> Result<(), Serv
         (Some(after), Some(before)) if after >= before => {
             let text =
                 "invalid filter: 'after' must be earlier than 'before', or nothing can match";
-            Err(ServiceError::invalid("invalid_filter", text).field("after"))
+            Err(ServiceError::invalid("invalid_filter", text).field("after").detail(A_DATE))
         }
         _ => Ok(()),
     }

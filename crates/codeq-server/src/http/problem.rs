@@ -165,7 +165,13 @@ impl From<AuthError> for Problem {
                 let error = ServiceError::new(Kind::Unauthenticated, "invalid_token", text);
                 error.detail(refusal.told()).into()
             }
-            AuthError::Forbidden(_) => ServiceError::new(Kind::Forbidden, "forbidden", text).into(),
+            AuthError::Forbidden(_) => {
+                let detail = format!(
+                    "{text}: producers' tokens are those of producerAuth, workers' those of workerAuth \
+                     (allowProducerAsWorker lets producers act as workers)"
+                );
+                ServiceError::new(Kind::Forbidden, "forbidden", text).detail(detail).into()
+            }
             AuthError::Unavailable => {
                 let refused = ServiceError::new(Kind::Unavailable, "identity_unavailable", text);
                 ServiceError { retry_after: Some(5), ..refused }.into()

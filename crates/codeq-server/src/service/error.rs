@@ -153,7 +153,12 @@ impl From<Rejection> for ServiceError {
                 "nobody holds a lease on the task: it is finished, or went back to its queue when its lease ended",
             ),
             Rejection::NotOwner => error.detail(
-                "the lease is another worker's: the caller's has ended, or the token has another subject",
+                "the lease is another worker's: the caller's has ended, the token has another subject, or the task was \
+                 claimed with another workerId",
+            ),
+            Rejection::LeaseLost => error.detail(
+                "the fence is not that of the latest claim: the task was claimed again, or never with this fence; \
+                 stop working on it",
             ),
             Rejection::ErrorRequired => {
                 error.field("error").detail("say in 'error' why the task failed: it is missing or blank")
