@@ -21,6 +21,19 @@ pub fn check_worker(worker: &str) -> Result<(), Rejection> {
     if is_name(worker, WORKER_BYTES_MAX) { Ok(()) } else { Err(Rejection::InvalidWorker) }
 }
 
+/// Stands between a subject and the name of one of its instances in a worker's identity. Unicode reserves it for uses
+/// like this one, and no subject may contain it: an instance can never be mistaken for another subject.
+pub const INSTANCE_SEPARATOR: char = '\u{fdd0}';
+
+/// Whether a worker's identity is the one that is written: as it is, or as people see it, `subject/instance`.
+pub fn is_worker(identity: &str, written: &str) -> bool {
+    let shown = |(subject, name): (&str, &str)| {
+        let rest = written.strip_prefix(subject).and_then(|rest| rest.strip_prefix('/'));
+        rest == Some(name)
+    };
+    identity == written || identity.split_once(INSTANCE_SEPARATOR).is_some_and(shown)
+}
+
 /// Checks the name of a record.
 pub fn check_record_name(name: &str) -> Result<(), Rejection> {
     let good = is_name(name, RECORD_NAME_BYTES_MAX);

@@ -15,6 +15,7 @@ use crate::lease::Holder;
 use crate::limits::{
     CALLBACK_SCAN_MAX, LIST_BYTES_MAX, LIST_MAX, LIST_SLICE_MAX, QUEUES_SLICE_MAX,
 };
+use crate::names::is_worker;
 use crate::place::{Place, Status};
 use crate::record::{Record, RecordKind};
 use crate::rows::{Counts, OutboxRow, QueueRow, RecordRow, TaskRow};
@@ -468,7 +469,10 @@ fn matches(query: &ListQuery, row: &TaskRow) -> bool {
         lease.or(row.finish.as_ref().and_then(|finish| finish.worker.as_ref()))
     };
     query.created_before.is_none_or(|before| row.created_at < before)
-        && query.worker.as_ref().is_none_or(|wanted| worker() == Some(wanted))
+        && query
+            .worker
+            .as_deref()
+            .is_none_or(|wanted| worker().is_some_and(|worker| is_worker(worker, wanted)))
         && query
             .error_contains
             .as_deref()

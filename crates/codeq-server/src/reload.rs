@@ -8,7 +8,7 @@ use std::sync::Arc;
 use tokio::sync::Mutex;
 
 use crate::backup;
-use crate::config::{Changes, Config, ConfigError, Problem};
+use crate::config::{AuthConfig, Changes, Config, ConfigError, Problem};
 use crate::http::App;
 use crate::net::TlsFiles;
 use crate::observe::LogLevel;
@@ -67,6 +67,10 @@ impl App {
     pub(crate) async fn take_over(&self, new: &Config) -> Result<Changes, ConfigError> {
         let mut in_force = self.reloader.in_force.lock().await;
         let (merged, changes) = in_force.reloaded(new)?;
+        if has_tokens(&in_force) && !has_tokens(&merged) {
+            let text = "nobody would have a token: the file may be empty or only half written";
+            return Err(problem(text.to_owned()));
+        }
         // What can fail comes first.
         let ways = self.auth.prepare(&merged).map_err(problem)?;
         if let Some(Err(why)) = merged.backup.target.as_deref().map(backup::check_target) {
@@ -87,6 +91,11 @@ impl App {
         *in_force = merged;
         Ok(changes)
     }
+}
+
+fn has_tokens(config: &Config) -> bool {
+    let of = |auth: &AuthConfig| !auth.jwt.is_empty() || !auth.static_tokens.is_empty();
+    of(&config.producer_auth) || of(&config.worker_auth)
 }
 
 fn problem(text: String) -> ConfigError {

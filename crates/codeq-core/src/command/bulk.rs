@@ -5,6 +5,7 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 
 use super::Millis;
+use crate::names::is_worker;
 use crate::rows::TaskRow;
 
 /// What a bulk operation does, and to which list of tasks.
@@ -67,10 +68,9 @@ impl BulkFilter {
         self.before.is_none_or(|before| date < before)
             && self.after.is_none_or(|after| date >= after)
             && self.error_contains.as_deref().is_none_or(|part| error().contains(part))
-            && self
-                .worker
-                .as_ref()
-                .is_none_or(|worker| row.history.last_worker().is_some_and(|last| last == *worker))
+            && self.worker.as_deref().is_none_or(|worker| {
+                row.history.last_worker().is_some_and(|last| is_worker(&last, worker))
+            })
     }
 }
 

@@ -7,7 +7,7 @@
 use std::borrow::Cow;
 use std::sync::Arc;
 
-use codeq_core::names::check_worker;
+use codeq_core::names::{INSTANCE_SEPARATOR, check_worker};
 
 pub use authenticator::Authenticator;
 pub use bearer::{TOKEN_BYTES_MAX, bearer_token};
@@ -168,10 +168,6 @@ impl From<Refusal> for AuthError {
         AuthError::Invalid(refusal)
     }
 }
-
-/// Stands between a subject and the name of one of its instances. It is reserved for uses like this one, and
-/// no subject may contain it: an instance can never be mistaken for another subject, whatever its name is.
-pub(crate) const INSTANCE_SEPARATOR: char = '\u{fdd0}';
 
 /// Whether a text can be a token's subject.
 pub(crate) fn is_subject(text: &str) -> bool {

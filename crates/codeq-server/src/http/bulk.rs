@@ -55,8 +55,13 @@ impl BulkRequest {
             worker: part(self.worker, "worker", WORKER_BYTES_MAX)?,
         };
         check_dates(filter.after, filter.before)?;
-        let limit = self.limit.filter(|limit| *limit > 0);
-        let limit = limit.map(|limit| limit.min(BULK_MAX.into()) as u32);
+        if self.limit == Some(0) {
+            let error = ServiceError::invalid("invalid_limit", "invalid 'limit'").field("limit");
+            return Err(
+                error.detail("a limit of 0 touches nothing: leave it out for the default of 1000")
+            );
+        }
+        let limit = self.limit.map(|limit| limit.min(BULK_MAX.into()) as u32);
         let dry_run = self.dry_run.unwrap_or(false);
         Ok(BulkOptions { filter, limit, cursor: self.cursor, dry_run })
     }

@@ -23,6 +23,9 @@ pub async fn cleanup(call: Call) -> Answer {
     let mut request: BulkRequest = json::parse_or_default(&call.body)?;
     // codeQ's clients send an empty one for none. Here that is the careful choice: only what has expired.
     request.before = request.before.filter(|text| !text.is_empty());
+    if request.before.is_none() {
+        request.limit = request.limit.filter(|limit| *limit > 0);
+    }
     let done = call.service().cleanup(&call.caller, &request.options()?).await?;
     let body = CleanedUp {
         before: call.times().text(done.before),

@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use crate::harness::{Harness, PRODUCER, WORKER, WORKER_2};
+use crate::harness::{ADMIN, Harness, PRODUCER, WORKER, WORKER_2};
 use crate::shape::with;
 
 /// What a worker can do with a task, and what it needs to say.
@@ -32,6 +32,31 @@ async fn attempt(h: &Harness, token: &str, path: &str, body: Value) -> (u16, Str
 
 async fn claim(h: &Harness, body: Value) -> Value {
     h.post(WORKER, "tasks/claim", body).await.expect(200).json()
+}
+
+#[tokio::test]
+async fn filters_find_a_worker_by_the_name_that_answers_show() {
+    let h = Harness::start().await;
+    let task = json!({"command": "c", "payload": 1, "maxAttempts": 1});
+    h.post(PRODUCER, "tasks", task).await.expect(202);
+    let claimed = claim(&h, json!({"commands": ["c"], "workerId": "a"})).await;
+    let shown = claimed["workerId"].as_str().unwrap();
+    let listed = async |worker: &str| {
+        let list = h.get(PRODUCER, &format!("tasks?filter=worker={worker}")).await.expect(200);
+        list.json()["items"].as_array().unwrap().len()
+    };
+    assert_eq!((listed(shown).await, listed("a").await, listed("worker").await), (1, 0, 0));
+    let path = format!("tasks/{}/nack", claimed["id"].as_str().unwrap());
+    h.post(WORKER, &path, json!({"workerId": "a", "reason": "no"})).await.expect(200);
+    let dry = json!({"worker": shown, "dryRun": true});
+    let dry = h.post(ADMIN, "admin/dlq/c/purge", dry).await.expect(200).json();
+    assert_eq!(dry["matched"], 1);
+    // No limit is not the same as none.
+    for path in ["admin/dlq/c/purge", "admin/dlq/c/replay", "admin/queues/c/purge"] {
+        h.post(ADMIN, path, json!({"limit": 0})).await.refused(400, "invalid 'limit'");
+    }
+    let replayed = h.post(ADMIN, "admin/dlq/c/replay", json!({"worker": shown})).await.expect(200);
+    assert_eq!(replayed.json()["replayed"], 1);
 }
 
 #[tokio::test]

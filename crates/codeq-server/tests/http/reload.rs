@@ -56,6 +56,18 @@ async fn a_removed_token_is_refused_at_once_and_its_event_streams_end() {
 }
 
 #[tokio::test]
+async fn an_empty_file_locks_nobody_out() {
+    let h = Harness::start().await;
+    let mut config = h.config().clone();
+    for auth in [&mut config.producer_auth, &mut config.worker_auth] {
+        auth.static_tokens.clear();
+    }
+    let refused = h.server().reload_to(&config).await.unwrap_err().to_string();
+    assert!(refused.contains("nobody would have a token"), "{refused}");
+    h.get(OPERATOR, "admin/queues").await.expect(200);
+}
+
+#[tokio::test]
 async fn a_token_with_other_rights_has_to_come_again() {
     let h = Harness::start().await;
     let response = h.request(Method::GET, ADMIN, "events").send().await.unwrap();

@@ -7,8 +7,14 @@ use super::operation::{JSON, Operation, reference};
 use super::tasks::paged;
 
 /// What a bulk operation on a queue is refused for.
-const BULK: [&str; 5] =
-    ["invalid_command", "invalid_before", "invalid_filter", "invalid_cursor", "invalid_tenant"];
+const BULK: [&str; 6] = [
+    "invalid_command",
+    "invalid_before",
+    "invalid_filter",
+    "invalid_cursor",
+    "invalid_limit",
+    "invalid_tenant",
+];
 
 /// The documentation by operation id.
 pub fn operations() -> Vec<(&'static str, Operation)> {
