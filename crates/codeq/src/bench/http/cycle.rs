@@ -5,7 +5,7 @@ use std::rc::Rc;
 use std::time::Instant;
 
 use super::client::{Client, task_ids};
-use super::{Load, Row, histogram};
+use super::{Load, Row, all_latencies, histogram};
 
 const ENQUEUE: usize = 100;
 const CLAIM: usize = 10;
@@ -55,15 +55,7 @@ pub async fn run(load: &Load<'_>) -> anyhow::Result<Row> {
             anyhow::Ok(latencies)
         }));
     }
-    let mut latencies = histogram()?;
-    tasks
-        .run_until(async {
-            for task in running {
-                latencies.add(task.await??)?;
-            }
-            anyhow::Ok(())
-        })
-        .await?;
+    let latencies = all_latencies(&tasks, running).await?;
     let mut row = load.row("cycle", done.get(), start.elapsed(), &latencies, cpu);
     row.note = format!("latency of {SUBMIT} tasks, claimed by {CLAIM} and submitted at once");
     Ok(row)

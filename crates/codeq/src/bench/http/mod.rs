@@ -170,6 +170,23 @@ pub(crate) fn histogram() -> anyhow::Result<Histogram<u64>> {
     Ok(Histogram::new(3)?)
 }
 
+/// Runs clients to their end, and puts their latencies together.
+pub(crate) async fn all_latencies(
+    tasks: &tokio::task::LocalSet,
+    running: Vec<tokio::task::JoinHandle<anyhow::Result<Histogram<u64>>>>,
+) -> anyhow::Result<Histogram<u64>> {
+    let mut latencies = histogram()?;
+    tasks
+        .run_until(async {
+            for task in running {
+                latencies.add(task.await??)?;
+            }
+            anyhow::Ok(())
+        })
+        .await?;
+    Ok(latencies)
+}
+
 impl Load<'_> {
     /// A row of `count` operations that took `time` in all.
     pub(crate) fn row(

@@ -6,7 +6,7 @@ use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 use super::client::{Client, task_ids};
-use super::{Load, Row, cycle, histogram};
+use super::{Load, Row, all_latencies, cycle, histogram};
 
 /// Clients at once.
 const CLIENTS: usize = 64;
@@ -55,15 +55,7 @@ pub async fn run(load: &Load<'_>) -> anyhow::Result<Vec<Row>> {
             anyhow::Ok(latencies)
         }));
     }
-    let mut latencies = histogram()?;
-    tasks
-        .run_until(async {
-            for task in running {
-                latencies.add(task.await??)?;
-            }
-            anyhow::Ok(())
-        })
-        .await?;
+    let latencies = all_latencies(&tasks, running).await?;
     let mut waits = load.row("waits", latencies.len(), start.elapsed(), &latencies, cpu);
     nobody_waits(&mut client).await?;
     waits.note = format!("reads and waits of {CLIENTS} clients, half of which hang up; {GAUGE}0");
