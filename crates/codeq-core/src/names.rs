@@ -37,7 +37,7 @@ pub fn is_worker(identity: &str, written: &str) -> bool {
 /// Checks the name of a record.
 pub fn check_record_name(name: &str) -> Result<(), Rejection> {
     let good = is_name(name, RECORD_NAME_BYTES_MAX);
-    if good { Ok(()) } else { Err(Rejection::InvalidRecord { field: "name" }) }
+    if good { Ok(()) } else { Err(Rejection::InvalidRecord { field: "name".into() }) }
 }
 
 /// The queue that a command means: its ASCII-lowercase form.

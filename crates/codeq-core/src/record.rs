@@ -33,7 +33,7 @@ pub enum RecordKind {
 }
 
 /// A record as it is now.
-#[derive(Clone, PartialEq, Eq)]
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Record {
     /// Whose.
     pub tenant: Arc<str>,
@@ -311,10 +311,10 @@ fn check(command: &PutRecord) -> Result<(), Rejection> {
     check_tenant(&command.tenant)?;
     check_record_name(&command.name)?;
     if command.value.len() > RECORD_VALUE_BYTES_MAX {
-        return Err(Rejection::InvalidRecord { field: "value" });
+        return Err(Rejection::InvalidRecord { field: "value".into() });
     }
     if command.ttl.is_some_and(|ttl| !(1..=RECORD_TTL_MS_MAX).contains(&ttl)) {
-        return Err(Rejection::InvalidRecord { field: "ttl" });
+        return Err(Rejection::InvalidRecord { field: "ttl".into() });
     }
     Ok(())
 }

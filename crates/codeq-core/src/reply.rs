@@ -1,4 +1,10 @@
 //! What a command answers. A rejection is an answer like any other: it changed nothing and says why.
+//!
+//! Answers are data as commands are: they can be sent to another process.
+
+use std::borrow::Cow;
+
+use serde::{Deserialize, Serialize};
 
 use crate::command::{BulkFrom, Millis};
 use crate::record::Record;
@@ -6,7 +12,7 @@ use crate::topic::Topic;
 use crate::view::{ResultRecord, Task};
 
 /// The answer to a command.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub enum Reply {
     /// Nothing to tell.
     Done,
@@ -51,7 +57,7 @@ pub enum Reply {
 }
 
 /// What became of one task of an enqueue.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub enum Enqueued {
     /// It was made.
     Created(Box<Task>),
@@ -62,7 +68,7 @@ pub enum Enqueued {
 }
 
 /// Where a task went that its worker gave back.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Returned {
     /// To its queue, claimable after a delay.
     Requeued {
@@ -76,7 +82,7 @@ pub enum Returned {
 }
 
 /// The extent of a bulk operation.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Bulk {
     /// Tasks touched.
     pub done: u64,
@@ -87,7 +93,7 @@ pub struct Bulk {
 }
 
 /// What a part of a bulk operation did.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct BulkDone {
     /// Tasks touched.
     pub done: u64,
@@ -96,7 +102,7 @@ pub struct BulkDone {
 }
 
 /// What a sweep did.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Swept {
     /// Leases that ended.
     pub expired: u32,
@@ -109,7 +115,7 @@ pub struct Swept {
 }
 
 /// Why a command was refused. Messages are the short texts that clients read.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
 pub enum Rejection {
     /// Empty, too long, or with control characters.
     #[error("invalid tenant")]
@@ -180,13 +186,13 @@ pub enum Rejection {
     #[error("invalid setting '{field}'")]
     InvalidSetting {
         /// Which.
-        field: &'static str,
+        field: Cow<'static, str>,
     },
     /// A field of a topic policy is out of range.
     #[error("invalid topic policy: {field}")]
     InvalidTopic {
         /// Which.
-        field: &'static str,
+        field: Cow<'static, str>,
     },
     /// The name is not a DNS label of at most 63 characters.
     #[error("invalid topic name")]
@@ -239,7 +245,7 @@ pub enum Rejection {
     #[error("invalid record: {field}")]
     InvalidRecord {
         /// Which.
-        field: &'static str,
+        field: Cow<'static, str>,
     },
     /// There are as many records as there may be.
     #[error("too many records (at most {max})")]

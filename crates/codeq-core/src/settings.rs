@@ -101,6 +101,6 @@ impl Settings {
         } else {
             return Ok(());
         };
-        Err(Rejection::InvalidSetting { field })
+        Err(Rejection::InvalidSetting { field: field.into() })
     }
 }

@@ -125,7 +125,7 @@ impl Policy {
         } else {
             return Ok(());
         };
-        Err(Rejection::InvalidTopic { field })
+        Err(Rejection::InvalidTopic { field: field.into() })
     }
 
     /// The priority that a task gets which asks for `wanted`: the nearest tier not above it, or else the

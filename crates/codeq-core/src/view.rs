@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
+use serde::{Deserialize, Serialize};
 
 use crate::command::{Artifact, Millis};
 use crate::id::TaskId;
@@ -13,7 +14,7 @@ use crate::place::{Place, Status};
 use crate::rows::{BodyRow, QueueRow, TaskRow};
 
 /// A task.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Task {
     /// Its id.
     pub id: TaskId,
@@ -58,7 +59,7 @@ pub struct Task {
 }
 
 /// The one result of a finished task.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct ResultRecord {
     /// The task.
     pub id: TaskId,

@@ -171,19 +171,21 @@ fn is_enqueue(request: &Request) -> bool {
 }
 
 impl Inbox {
-    /// Adds a request.
-    pub fn push(&self, request: Request) -> Result<(), EngineError> {
-        let room = self.room_for(1, usize::from(is_enqueue(&request)))?;
-        self.add(room, std::iter::once(request), PATIENCE_MAX);
-        Ok(())
+    /// Adds a request, or answers why not.
+    pub fn push(&self, request: Request) {
+        match self.room_for(1, usize::from(is_enqueue(&request))) {
+            Ok(room) => self.add(room, std::iter::once(request), PATIENCE_MAX),
+            Err(error) => request.refuse(error),
+        }
     }
 
-    /// Adds requests, all or none; those that were not added stay with the caller.
-    pub fn push_all(&self, requests: &mut Vec<Request>) -> Result<(), EngineError> {
+    /// Adds requests, all or none; those that were not added are answered why not.
+    pub fn push_all(&self, requests: &mut Vec<Request>) {
         let enqueues = requests.iter().filter(|request| is_enqueue(request)).count();
-        let room = self.room_for(requests.len(), enqueues)?;
-        self.add(room, requests.drain(..), PATIENCE_POSTED_MAX);
-        Ok(())
+        match self.room_for(requests.len(), enqueues) {
+            Ok(room) => self.add(room, requests.drain(..), PATIENCE_POSTED_MAX),
+            Err(error) => requests.drain(..).for_each(|request| request.refuse(error.clone())),
+        }
     }
 
     /// Adds what the engine owes to clients that have left, however much is waiting: it is no more than was handed
@@ -354,6 +356,7 @@ mod tests {
     use codeq_core::id::TaskId;
 
     use super::*;
+    use crate::request::ReplyTo;
 
     fn enqueue(bytes: usize) -> Request {
         let task = NewTask { payload: vec![b'1'; bytes].into(), ..NewTask::default() };
@@ -365,6 +368,13 @@ mod tests {
         let (tenant, worker) = ("a".into(), "w".into());
         let heartbeat = Heartbeat { tenant, id: TaskId::new(1, 1), worker, extend: 1 };
         Request::detached(Command::Heartbeat(heartbeat))
+    }
+
+    /// Whether there is room for all of these.
+    fn is_taken(inbox: &Inbox, mut requests: Vec<Request>) -> bool {
+        let wanted = inbox.len() + requests.len();
+        inbox.push_all(&mut requests);
+        inbox.len() == wanted
     }
 
     /// The enqueues and the others of the next batch.
@@ -391,12 +401,14 @@ mod tests {
         let inbox = Inbox::default();
         let request = || Request::detached(Command::Sweep(Sweep { limit: 1, seed: 1 }));
         for _ in 0..INBOX_MAX {
-            inbox.push(request()).unwrap();
+            inbox.push(request());
         }
-        let mut more = vec![request(), request()];
-        assert!(matches!(inbox.push_all(&mut more), Err(EngineError::Overloaded)));
-        assert_eq!(more.len(), 2);
-        inbox.push_owed(more.into_iter());
+        let (sender, mut answer) = oneshot::channel();
+        let sweep = Command::Sweep(Sweep { limit: 1, seed: 1 });
+        inbox.push_all(&mut vec![request(), Request::with(sweep, ReplyTo::One(sender), 0)]);
+        assert_eq!(answer.try_recv().unwrap(), Err(EngineError::Overloaded));
+        assert_eq!(inbox.len(), INBOX_MAX);
+        inbox.push_owed([request(), request()].into_iter());
         assert_eq!(inbox.len(), INBOX_MAX + 2);
     }
 
@@ -405,18 +417,18 @@ mod tests {
         // As many enqueues as are taken, and as many bytes of them.
         for (bytes, max_bytes) in [(1, 1 << 20), (1 << 20, 1 << 20)] {
             let inbox = Inbox::default();
-            let flood = std::iter::repeat_with(|| inbox.push(enqueue(bytes)));
-            let taken = flood.take_while(Result::is_ok).count();
+            let flood = std::iter::repeat_with(|| is_taken(&inbox, vec![enqueue(bytes)]));
+            let taken = flood.take_while(|taken| *taken).count();
             assert!(taken <= ENQUEUES_MAX, "{taken}");
-            assert_eq!(inbox.push_all(&mut vec![enqueue(1)]), Err(EngineError::Overloaded));
+            assert!(!is_taken(&inbox, vec![enqueue(1)]));
             for _ in 0..100 {
-                inbox.push(heartbeat()).unwrap();
+                inbox.push(heartbeat());
             }
-            assert_eq!(inbox.push_all(&mut vec![heartbeat(), heartbeat()]), Ok(()));
+            assert!(is_taken(&inbox, vec![heartbeat(), heartbeat()]));
             let (first, second) = (take(&inbox, 256, max_bytes), take(&inbox, 256, max_bytes));
             assert_eq!(first.1 + second.1, 102, "within two batches: {first:?} {second:?}");
             assert!(first.0 > 0, "the enqueues go on: {first:?} {second:?}");
-            assert!(inbox.push(enqueue(1)).is_ok(), "there is room again");
+            assert!(is_taken(&inbox, vec![enqueue(1)]), "there is room again");
         }
     }
 
@@ -425,13 +437,13 @@ mod tests {
         let inbox = Inbox::default();
         let mut enqueues = 0;
         for _ in 0..300 {
-            inbox.push(heartbeat()).unwrap();
+            inbox.push(heartbeat());
         }
         // Larger than what is left beside any heartbeat.
-        inbox.push_all(&mut vec![enqueue(1 << 20), enqueue(1 << 20)]).unwrap();
+        inbox.push_all(&mut vec![enqueue(1 << 20), enqueue(1 << 20)]);
         for _ in 0..4 {
             for _ in 0..256 {
-                inbox.push(heartbeat()).unwrap();
+                inbox.push(heartbeat());
             }
             let (taken, others) = take(&inbox, 256, 1 << 20);
             assert!(taken == 1 || others == 256, "{taken} {others}");
@@ -444,7 +456,7 @@ mod tests {
     fn few_requests_are_taken_in_the_order_in_which_they_came() {
         let inbox = Inbox::default();
         for at in 0..100 {
-            inbox.push(if at % 3 == 0 { enqueue(at) } else { heartbeat() }).unwrap();
+            inbox.push(if at % 3 == 0 { enqueue(at) } else { heartbeat() });
         }
         let mut requests = Vec::new();
         inbox.take(256, 1 << 20, None, &mut requests, &mut Vec::new());

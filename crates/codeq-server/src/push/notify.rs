@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use axum::http::{HeaderValue, StatusCode, header};
 use bytes::Bytes;
-use codeq_core::command::DeleteRecord;
+use codeq_core::command::{Command, DeleteRecord};
 use codeq_core::record::RecordKind;
 use codeq_engine::Engine;
 use futures_util::FutureExt;
@@ -158,7 +158,7 @@ impl Notifier {
             name: Arc::clone(&subscription.id),
             expected: None,
         };
-        if let Err(error) = self.engine.delete_record(delete).await {
+        if let Err(error) = self.engine.propose(Command::DeleteRecord(delete)).await {
             tracing::debug!(target: "codeq::push", %error, "a subscription was not removed");
         }
     }

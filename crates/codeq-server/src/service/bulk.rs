@@ -2,7 +2,8 @@
 
 use codeq_core::command::{BulkFilter, BulkFrom, BulkPart, BulkWork, ReplayFrom};
 use codeq_core::limits::{BULK_LOOK_MAX, BULK_MAX, BULK_TAKE_MAX};
-use codeq_core::reply::BulkDone;
+use codeq_core::reply::{BulkDone, Reply};
+use codeq_engine::Call;
 use tokio::time::Instant;
 
 use super::scan::CALL_TIME;
@@ -121,7 +122,10 @@ impl Service {
         }
         // One part of a tenant at a time: a hundred calls at once must not fill the shard's inbox.
         let _turn = self.scans.turn(&caller.tenant).await?;
-        Ok(self.engine.bulk_part(shard, part).await?)
+        match self.engine.call(Call::BulkPart { shard, part }).await? {
+            Reply::BulkPart(done) => Ok(done),
+            _ => Ok(BulkDone::default()),
+        }
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use codeq_core::command::{BulkWork, Pause};
+use codeq_core::command::{BulkWork, Command, Pause};
 use codeq_core::limits::COMMAND_BYTES_MAX;
 use codeq_core::names::{check_command, cut};
 use codeq_core::place::Place;
@@ -96,7 +96,7 @@ impl Service {
         paused: bool,
     ) -> Result<(), ServiceError> {
         let (tenant, command) = (caller.tenant.clone(), Arc::from(command));
-        match self.engine.pause(Pause { tenant, command, paused }).await? {
+        match self.engine.propose(Command::Pause(Pause { tenant, command, paused })).await? {
             Reply::Rejected(Rejection::NotFound) => {
                 let detail = "there is no such queue: nothing of it is kept, and it is not paused";
                 Err(ServiceError::from(Rejection::NotFound).detail(detail))

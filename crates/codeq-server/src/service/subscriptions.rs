@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
-use codeq_core::command::{DeleteRecord, PutRecord};
+use codeq_core::command::{Command, DeleteRecord, PutRecord};
 use codeq_core::limits::{COMMAND_BYTES_MAX, RECORD_VALUE_BYTES_MAX};
 use codeq_core::names::{check_command, cut};
 use codeq_core::record::{Record, RecordKind};
@@ -122,7 +122,7 @@ impl Service {
         let (_, known) = self.known_subscription(caller, id).await?;
         let tenant = Arc::clone(&caller.tenant);
         let delete = DeleteRecord { tenant, kind: KIND, name: known.id, expected: None };
-        match self.engine.delete_record(delete).await? {
+        match self.engine.propose(Command::DeleteRecord(delete)).await? {
             Reply::Done => Ok(()),
             Reply::Rejected(Rejection::NotFound) => Err(not_found()),
             Reply::Rejected(rejection) => Err(rejection.into()),
@@ -133,7 +133,7 @@ impl Service {
     async fn put_subscription(&self, put: PutRecord) -> Result<Subscription, ServiceError> {
         // Kept until the view has it, so that what is enqueued after the answer is heard.
         let _listening = self.subscriptions.bell().interest();
-        match self.engine.put_record(put).await? {
+        match self.engine.propose(Command::PutRecord(put)).await? {
             Reply::Record(record) => {
                 self.subscriptions.put(&record);
                 Subscription::read(&record).ok_or_else(ServiceError::unexpected)

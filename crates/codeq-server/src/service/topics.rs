@@ -1,6 +1,6 @@
 //! Topic policies.
 
-use codeq_core::command::{DeleteTopic, PutTopic};
+use codeq_core::command::{Command, DeleteTopic, PutTopic};
 use codeq_core::reply::{Rejection, Reply};
 use codeq_core::topic::{Policy, Topic, is_dns_label};
 
@@ -26,7 +26,7 @@ impl Service {
         // In whichever order they come, they are the same tiers.
         policy.priority_tiers.sort_unstable();
         let (tenant, name) = (caller.tenant.clone(), name.into());
-        match self.engine.put_topic(PutTopic { tenant, name, policy }).await? {
+        match self.engine.propose(Command::PutTopic(PutTopic { tenant, name, policy })).await? {
             Reply::Topic { topic, created } => Ok(TopicWritten { topic: *topic, created }),
             Reply::Rejected(rejection) => Err(rejection.into()),
             _ => Err(ServiceError::unexpected()),
@@ -49,7 +49,7 @@ impl Service {
             return Err(Rejection::InvalidTopicName.into());
         }
         let (tenant, name) = (caller.tenant.clone(), name.into());
-        match self.engine.delete_topic(DeleteTopic { tenant, name }).await? {
+        match self.engine.propose(Command::DeleteTopic(DeleteTopic { tenant, name })).await? {
             Reply::Rejected(Rejection::NotFound) => Ok(()),
             Reply::Rejected(rejection) => Err(rejection.into()),
             _ => Ok(()),
