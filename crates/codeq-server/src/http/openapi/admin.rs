@@ -8,13 +8,13 @@ use super::tasks::paged;
 use crate::service::Code;
 
 /// What a bulk operation on a queue is refused for.
-const BULK: [&str; 6] = [
-    "invalid_command",
-    "invalid_before",
-    "invalid_filter",
-    "invalid_cursor",
-    "invalid_limit",
-    "invalid_tenant",
+const BULK: [Code; 6] = [
+    Code::InvalidCommand,
+    Code::InvalidBefore,
+    Code::InvalidFilter,
+    Code::InvalidCursor,
+    Code::InvalidLimit,
+    Code::InvalidTenant,
 ];
 
 /// The documentation by operation id.
