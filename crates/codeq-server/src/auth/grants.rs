@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use codeq_core::names::check_command;
 
-use crate::auth::{EventTypes, Principal, Scope, Scopes};
+use crate::auth::{ADMIN, EventTypes, OPERATOR, Principal, Scope, Scopes};
 
 /// Most event types of one token.
 const EVENT_TYPES_MAX: usize = 1_000;
@@ -34,25 +34,14 @@ pub(super) struct Grants {
 impl Grants {
     /// Adds what a scope stands for; false if it is none of ours. Only the exact name counts.
     pub fn add(&mut self, scope: &str) -> bool {
-        let worker_scope = match scope {
-            "codeq:claim" => Scope::Claim,
-            "codeq:heartbeat" => Scope::Heartbeat,
-            "codeq:abandon" => Scope::Abandon,
-            "codeq:nack" => Scope::Nack,
-            "codeq:result" => Scope::Result,
-            "codeq:subscribe" => Scope::Subscribe,
-            "codeq:admin" => {
-                self.admin = true;
-                return true;
-            }
-            "codeq:operator" => {
-                self.admin = true;
-                self.operator = true;
-                return true;
-            }
-            _ => return false,
-        };
-        self.scopes = self.scopes.with(worker_scope);
+        match scope {
+            ADMIN => self.admin = true,
+            OPERATOR => (self.admin, self.operator) = (true, true),
+            name => match Scope::ALL.into_iter().find(|scope| scope.name() == name) {
+                Some(scope) => self.scopes = self.scopes.with(scope),
+                None => return false,
+            },
+        }
         true
     }
 }

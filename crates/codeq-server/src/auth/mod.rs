@@ -72,21 +72,36 @@ pub struct Scopes(u8);
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Scope {
-    /// `codeq:claim`
+    /// Take tasks.
     Claim = 1,
-    /// `codeq:heartbeat`
+    /// Extend leases.
     Heartbeat = 2,
-    /// `codeq:abandon`
+    /// Give tasks back.
     Abandon = 4,
-    /// `codeq:nack`
+    /// Report failed executions.
     Nack = 8,
-    /// `codeq:result`
+    /// Finish tasks.
     Result = 16,
-    /// `codeq:subscribe`
+    /// Subscribe to queues.
     Subscribe = 32,
 }
 
+/// The scope of those who administer their tenant.
+pub const ADMIN: &str = "codeq:admin";
+/// The scope of those who act for all tenants.
+pub const OPERATOR: &str = "codeq:operator";
+
 impl Scope {
+    /// Every worker scope.
+    pub const ALL: [Scope; 6] = [
+        Scope::Claim,
+        Scope::Heartbeat,
+        Scope::Abandon,
+        Scope::Nack,
+        Scope::Result,
+        Scope::Subscribe,
+    ];
+
     /// Its name in tokens.
     pub fn name(self) -> &'static str {
         match self {

@@ -1,7 +1,7 @@
 //! What a caller may do.
 
 use super::ServiceError;
-use crate::auth::{Principal, Scope};
+use crate::auth::{ADMIN, OPERATOR, Principal, Scope};
 
 impl Principal {
     /// Refuses a worker whose token lacks the scope.
@@ -10,7 +10,7 @@ impl Principal {
             return Ok(());
         }
         let text = format!("missing scope {}", scope.name());
-        Err(ServiceError::forbidden(text).needs(scope.name()))
+        Err(ServiceError::forbidden(text).scope(scope.name()))
     }
 
     /// Refuses whoever may not administer.
@@ -19,7 +19,7 @@ impl Principal {
             return Ok(());
         }
         let detail = "the token needs the scope codeq:admin, or the role ADMIN";
-        Err(ServiceError::forbidden("admin required").detail(detail).needs("codeq:admin"))
+        Err(ServiceError::forbidden("admin required").detail(detail).scope(ADMIN))
     }
 
     /// Refuses whoever may not act for all tenants.
@@ -28,6 +28,6 @@ impl Principal {
             return Ok(());
         }
         let detail = "the token needs the scope codeq:operator: this concerns all tenants";
-        Err(ServiceError::forbidden("operator required").detail(detail).needs("codeq:operator"))
+        Err(ServiceError::forbidden("operator required").detail(detail).scope(OPERATOR))
     }
 }

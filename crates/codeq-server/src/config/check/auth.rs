@@ -6,7 +6,7 @@ use codeq_core::names::{check_command, check_tenant, check_worker};
 use sha2::{Digest, Sha256};
 use url::{Host, Url};
 
-use crate::config::dev::{ADMIN_SCOPES, WORKER_SCOPES};
+use crate::auth::{ADMIN, OPERATOR, Scope};
 use crate::config::mask::mask_url;
 use crate::config::model::{AuthConfig, JwtConfig, StaticToken};
 use crate::config::problem::Problem;
@@ -133,7 +133,7 @@ fn check_static(token: &StaticToken, path: &str, problems: &mut Vec<Problem>) {
     if check_tenant(&token.tenant).is_err() {
         problem(".tenant", "must be 1 to 256 bytes without control characters");
     }
-    let known = || WORKER_SCOPES.iter().chain(&ADMIN_SCOPES).copied();
+    let known = || Scope::ALL.map(Scope::name).into_iter().chain([ADMIN, OPERATOR]);
     for (index, scope) in token.scopes.iter().enumerate() {
         if !known().any(|known| known == scope) {
             let near = nearest(scope, known().map(|scope| (scope, scope)));
