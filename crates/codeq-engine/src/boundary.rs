@@ -121,7 +121,8 @@ impl Engine {
                 None => part.refuse(EngineError::Closed),
             });
         }
-        for (shard, mut line) in self.shards.iter().zip(lines).filter(|(_, line)| !line.is_empty()) {
+        for (shard, mut line) in self.shards.iter().zip(lines).filter(|(_, line)| !line.is_empty())
+        {
             shard.inbox.push_all(&mut line);
         }
     }

@@ -43,6 +43,11 @@ impl Engine {
         self.read(id.shard(self.shards()), |reader| reader.task(tenant, id)).await
     }
 
+    /// A task as of the latest applied command, durable or not: for traces, not to be shown.
+    pub fn task_now(&self, tenant: &str, id: TaskId) -> Option<Task> {
+        self.look(id.shard(self.shards()), |reader| reader.task(tenant, id)).ok()?.value
+    }
+
     /// A task and its result, if it has one.
     pub async fn result(
         &self,
@@ -118,7 +123,9 @@ impl Engine {
     /// What a tenant holds, over all shards, durable or not: for limits.
     pub fn held(&self, tenant: &str) -> Holdings {
         let mut sum = Holdings::default();
-        for held in (0..self.shards()).filter_map(|shard| self.peek(shard, |state| state.held(tenant))) {
+        for held in
+            (0..self.shards()).filter_map(|shard| self.peek(shard, |state| state.held(tenant)))
+        {
             sum.tasks += held.tasks;
             sum.bytes += held.bytes;
             sum.stored_bytes += held.stored_bytes;

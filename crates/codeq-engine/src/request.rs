@@ -165,7 +165,9 @@ impl ReplyTo {
             }
             Some((ReplyTo::Nobody, _)) | None => Ok(()),
             // Another shard has answered.
-            Some((ReplyTo::First(_) | ReplyTo::Round(_) | ReplyTo::Part(..), answer)) => Err(answer),
+            Some((ReplyTo::First(_) | ReplyTo::Round(_) | ReplyTo::Part(..), answer)) => {
+                Err(answer)
+            }
         }
     }
 }

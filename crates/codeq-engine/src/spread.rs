@@ -42,9 +42,7 @@ pub fn divide(command: Command, shards: u16) -> Divided {
         {
             Divided::Refused(Ok(Reply::Rejected(Rejection::InvalidBatch { max: BATCH_MAX })))
         }
-        Command::Enqueue(enqueue) if is_divided(&enqueue) => {
-            divide_tasks(enqueue, &[], shards)
-        }
+        Command::Enqueue(enqueue) if is_divided(&enqueue) => divide_tasks(enqueue, &[], shards),
         Command::EnqueueByValue(EnqueueByValue { enqueue, fingerprints })
             if is_divided(&enqueue) =>
         {
@@ -229,7 +227,8 @@ impl Round {
             return Some((self.to, answer));
         };
         for inbox in self.inboxes.iter() {
-            let (command, reply) = (Command::Claim(self.claim.clone()), ReplyTo::First(first.clone()));
+            let (command, reply) =
+                (Command::Claim(self.claim.clone()), ReplyTo::First(first.clone()));
             inbox.push(Request::with(command, reply, self.wait));
         }
         None

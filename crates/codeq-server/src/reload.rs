@@ -12,6 +12,7 @@ use crate::config::{AuthConfig, Changes, Config, ConfigError, Problem};
 use crate::http::App;
 use crate::net::TlsFiles;
 use crate::observe::LogLevel;
+use crate::service::permission::MayOperate;
 
 /// Reads the configuration again.
 pub type Source = Arc<dyn Fn() -> Result<Config, ConfigError> + Send + Sync>;
@@ -40,6 +41,11 @@ impl Reloader {
 }
 
 impl App {
+    /// Reads the configuration again for an operator who asks for it.
+    pub async fn reload_for(&self, _: MayOperate<'_>) -> Result<Changes, ConfigError> {
+        self.reload().await
+    }
+
     /// Reads the configuration and the certificate again.
     pub async fn reload(&self) -> Result<Changes, ConfigError> {
         if let Some(tls) = self.reloader.tls.clone() {

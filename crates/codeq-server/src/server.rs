@@ -223,7 +223,7 @@ impl Server {
             edge: Edge::new(&config),
             reloader: Reloader::new(reloading, tls.clone(), config.clone()),
         });
-        let descriptors = Descriptors::now(&config, app.service.engine.shards());
+        let descriptors = Descriptors::now(&config, app.service.engine().shards());
         if let Some(note) = descriptors.note(&config) {
             tracing::warn!(target: "codeq::server", "{note}");
         }
@@ -336,14 +336,14 @@ impl Server {
     /// Looks now for artifacts that no result names and that are older than this, and removes them; otherwise
     /// that is done at the start and every few hours, for those older than an hour.
     pub async fn sweep_artifacts(&self, older_than: Duration) -> Result<Swept, String> {
-        let Service { artifacts, engine, .. } = &self.app.service;
-        sweep::sweep(artifacts, engine, older_than).await
+        let service = &self.app.service;
+        sweep::sweep(&service.artifacts, service.engine(), older_than).await
     }
 
     /// Returns when the engine has stopped by itself, after a failed write, with the reason. What to do then
     /// is to end the process: nothing more will be written.
     pub async fn failed(&self) -> String {
-        let reason = self.app.service.engine.failed().await.to_string();
+        let reason = self.app.service.engine().failed().await.to_string();
         tracing::error!(target: "codeq::server", reason, "stopped after a failure");
         reason
     }
@@ -368,14 +368,14 @@ impl Server {
         draining.send_replace(true);
         streams.stop().await;
         drop(streams);
-        app.service.engine.drain();
+        app.service.engine().drain();
         stopping.send_replace(true);
         for task in listeners.into_iter().chain(background) {
             if let Err(error) = task.await {
                 tracing::error!(target: "codeq::server", %error, "a task ended badly");
             }
         }
-        let engine = Arc::clone(&app.service.engine);
+        let engine = Arc::clone(app.service.engine());
         drop(app);
         // Ends threads and writes a checkpoint: not a thing to do on a thread of the runtime.
         let closed = tokio::task::spawn_blocking(move || engine.shutdown()).await;
@@ -411,7 +411,7 @@ fn hosts(config: &Config) -> Hosts {
 
 fn courier(app: &App, client: Client, config: &Config) -> Courier {
     Courier {
-        engine: Arc::clone(&app.service.engine),
+        engine: Arc::clone(app.service.engine()),
         client,
         policy: Arc::clone(&app.service.destinations),
         secrets: Arc::clone(&app.service.secrets),
@@ -425,7 +425,8 @@ fn courier(app: &App, client: Client, config: &Config) -> Courier {
 /// What tells workers that queues have work, with all subscriptions read.
 async fn notifier(app: &App, client: Client, config: &Config) -> Result<Notifier, StartError> {
     let public = config.public_url.as_deref().map(|url| url.trim_end_matches('/'));
-    let Service { engine, subscriptions, secrets, .. } = &app.service;
+    let Service { subscriptions, secrets, .. } = &app.service;
+    let engine = app.service.engine();
     subscriptions.load(engine).await.map_err(OpenError::from)?;
     Ok(Notifier {
         engine: Arc::clone(engine),

@@ -323,12 +323,7 @@ impl Run {
         }
     }
 
-    fn take_off(
-        &mut self,
-        shard: u16,
-        command: Command,
-        answer: oneshot::Receiver<Answer>,
-    ) {
+    fn take_off(&mut self, shard: u16, command: Command, answer: oneshot::Receiver<Answer>) {
         self.tick += 1;
         self.report.ops += 1;
         let invoked = self.tick;

@@ -63,7 +63,7 @@ impl Call {
 
     /// The date of a deadline that counts by engine time, as the wall clock goes now.
     pub fn date_of(&self, deadline: Millis) -> String {
-        self.times().text(self.service().engine.now().date_of(deadline))
+        self.times().text(self.service().now().date_of(deadline))
     }
 
     /// Bytes for what an answer is made of, if there is room for them soon.

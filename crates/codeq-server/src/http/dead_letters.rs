@@ -11,6 +11,7 @@ use super::call::{Answer, Call};
 use super::queues::Purged;
 use super::tasks::{page, page_limit};
 use super::{answer, json};
+use crate::service::permission::MayAdminister;
 use crate::service::{Code, ServiceError};
 
 /// Like [`BulkRequest`], and where the tasks come from.
@@ -70,7 +71,7 @@ pub async fn list(call: Call) -> Answer {
 }
 
 pub async fn replay_one(call: Call) -> Answer {
-    let task = call.service().replay(&call.caller, call.path("id")).await?;
+    let task = call.service().replay(MayAdminister::of(&call.caller)?, call.path("id")).await?;
     Ok(answer::json(StatusCode::OK, &call.task(&task)))
 }
 
@@ -78,8 +79,8 @@ pub async fn replay(call: Call) -> Answer {
     let request: ReplayRequest = json::parse_or_default(&call.body)?;
     let from = request.from()?;
     let options = request.rest().options()?;
-    let done =
-        call.service().replay_queue(&call.caller, call.path("command"), from, &options).await?;
+    let caller = MayAdminister::of(&call.caller)?;
+    let done = call.service().replay_queue(caller, call.path("command"), from, &options).await?;
     let body = Replayed {
         replayed: done.outcome.done,
         remaining: done.remaining,
@@ -92,7 +93,7 @@ pub async fn replay(call: Call) -> Answer {
 pub async fn purge(call: Call) -> Answer {
     let request: BulkRequest = json::parse_or_default(&call.body)?;
     let options = request.options()?;
-    let done =
-        call.service().purge_dead_letters(&call.caller, call.path("command"), &options).await?;
+    let caller = MayAdminister::of(&call.caller)?;
+    let done = call.service().purge_dead_letters(caller, call.path("command"), &options).await?;
     Ok(answer::json(StatusCode::OK, &Purged::from(done)))
 }

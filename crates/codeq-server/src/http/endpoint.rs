@@ -27,6 +27,7 @@ use crate::limits::budget::{HeldFor, Hold, Share};
 use crate::limits::{Allowance, LimitScope};
 use crate::net::Peer;
 use crate::observe::trace::{self, TraceContext};
+use crate::service::permission::{self, MayAdminister, MayOperate};
 use crate::service::{Code, ServiceError};
 
 /// What a request takes beside its body and a long answer.
@@ -235,9 +236,13 @@ async fn admit(
     seen.tenant = Some(Arc::clone(&caller.tenant));
     seen.subject = Some(Arc::clone(&caller.subject));
     match route.access {
-        Access::Worker(scope) => caller.needs(scope)?,
-        Access::Admin => caller.needs_admin()?,
-        Access::Operator => caller.needs_operator()?,
+        Access::Worker(scope) => permission::scope(&caller, scope)?,
+        Access::Admin => {
+            MayAdminister::of(&caller)?;
+        }
+        Access::Operator => {
+            MayOperate::of(&caller)?;
+        }
         _ => {}
     }
     let scope = match route.access {

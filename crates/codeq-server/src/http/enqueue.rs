@@ -12,8 +12,9 @@ use super::problem::ItemProblem;
 use super::wire::TaskBody;
 use super::{answer, json};
 use crate::observe::trace;
-use crate::service::enqueue::{Draft, Made};
+use crate::service::enqueue::{Ahead, Draft, Made};
 use crate::service::filter::moment;
+use crate::service::permission::MayProduce;
 use crate::service::{Code, ServiceError};
 
 #[derive(Deserialize)]
@@ -61,7 +62,8 @@ pub async fn one(call: Call) -> Answer {
             _ => task.idempotency_key = Some(key.into()),
         }
     }
-    let made = call.service().enqueue(&call.caller, task).await?;
+    let (service, caller) = (call.service(), MayProduce::of(&call.caller)?);
+    let made = service.answer(service.enqueue(caller, task)?).await?;
     let mut response = answer::json(StatusCode::ACCEPTED, &call.task(&made.task));
     mark_repeated(&mut response, made.repeated);
     Ok(response)
@@ -97,7 +99,9 @@ pub async fn batch(call: Call) -> Answer {
     let made = if tasks.is_empty() {
         Vec::new()
     } else {
-        call.service().enqueue_batch(&call.caller, tasks, atomic).await?
+        let (service, caller) = (call.service(), MayProduce::of(&call.caller)?);
+        let ask = service.enqueue_batch(caller, tasks, atomic, &mut Ahead::default())?;
+        service.answer(ask).await?
     };
     let mut made = made.into_iter();
     let outcomes: Vec<Result<Made, ServiceError>> = outcomes

@@ -138,7 +138,7 @@ fn withdrawn(call: &Call) -> Result<BoxFuture<'static, ()>, AuthError> {
 fn token_end(call: &Call) -> tokio::time::Instant {
     /// Long enough for any stream.
     const YEAR: u64 = 366 * 86_400;
-    let now = call.service().engine.wall() / 1_000;
+    let now = call.service().now().wall / 1_000;
     let left =
         call.caller.expires_at.map(|end| end.saturating_add(SKEW_SECONDS).saturating_sub(now));
     tokio::time::Instant::now() + Duration::from_secs(left.unwrap_or(YEAR).min(YEAR))

@@ -19,6 +19,7 @@ use crate::artifacts::upload::{NewArtifact, Source};
 use crate::config::UnknownFields;
 use crate::service::artifacts::invalid;
 use crate::service::lease::LeaseNamed;
+use crate::service::permission::MaySubmit;
 use crate::service::submit::SubmitRequest;
 use crate::service::{Code, ServiceError};
 
@@ -82,8 +83,9 @@ pub async fn one(call: Call) -> Answer {
             .detail("unknown field 'taskId': the task is the one in the path")
             .into());
     }
+    let caller = MaySubmit::of(&call.caller)?;
     let request = submit_request(&call, request);
-    let record = call.service().submit(&call.caller, call.path("id"), request).await?;
+    let record = call.service().submit_and_store(caller, call.path("id"), request).await?;
     Ok(answer::json(StatusCode::OK, &call.result(&record)))
 }
 
@@ -105,7 +107,7 @@ pub async fn batch(call: Call) -> Answer {
     let done = if requests.is_empty() {
         Vec::new()
     } else {
-        call.service().submit_batch(&call.caller, requests).await?
+        call.service().submit_batch(MaySubmit::of(&call.caller)?, requests).await?
     };
     let mut done = done.into_iter();
     let outcomes: Vec<(String, Result<ResultRecord, ServiceError>)> = refused

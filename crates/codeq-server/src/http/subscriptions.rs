@@ -10,6 +10,7 @@ use super::endpoint::no_content;
 use super::{answer, json};
 use crate::auth::shown;
 use crate::push::subscriptions::Subscription;
+use crate::service::permission::MaySubscribe;
 use crate::service::subscriptions::SubscribeRequest;
 
 #[derive(Deserialize)]
@@ -67,7 +68,7 @@ pub async fn create(call: Call) -> Answer {
         group_id: request.group_id,
         min_interval_seconds: request.min_interval_seconds,
     };
-    let done = call.service().subscribe(&call.caller, request).await?;
+    let done = call.service().subscribe(MaySubscribe::of(&call.caller)?, request).await?;
     Ok(subscribed(&call, &done))
 }
 
@@ -75,7 +76,7 @@ pub async fn heartbeat(call: Call) -> Answer {
     let Renewal { ttl_seconds } = json::parse_or_default(&call.body)?;
     let done = call
         .service()
-        .renew_subscription(&call.caller, call.path("subscription"), ttl_seconds)
+        .renew_subscription(MaySubscribe::of(&call.caller)?, call.path("subscription"), ttl_seconds)
         .await?;
     Ok(subscribed(&call, &done))
 }

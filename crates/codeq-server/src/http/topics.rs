@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 use super::call::{Answer, Call};
 use super::endpoint::no_content;
 use super::{answer, json};
+use crate::service::permission::MayAdminister;
 use crate::service::{Code, ServiceError};
 
 /// Values are checked one by one, so that the answer can name the field. Unknown fields are refused whatever the server
@@ -51,13 +52,14 @@ struct TopicBody<'a> {
 
 pub async fn put(call: Call) -> Answer {
     let policy = policy(json::parse(&call.body)?)?;
-    let done = call.service().put_topic(&call.caller, call.path("name"), policy).await?;
+    let caller = MayAdminister::of(&call.caller)?;
+    let done = call.service().put_topic(caller, call.path("name"), policy).await?;
     let status = if done.created { StatusCode::CREATED } else { StatusCode::OK };
     Ok(answer::json(status, &body(&call, &done.topic)))
 }
 
 pub async fn get(call: Call) -> Answer {
-    let topic = call.service().topic(&call.caller, call.path("name")).await?;
+    let topic = call.service().topic(MayAdminister::of(&call.caller)?, call.path("name")).await?;
     Ok(answer::json(StatusCode::OK, &body(&call, &topic)))
 }
 
@@ -66,7 +68,8 @@ pub async fn delete(call: Call) -> Answer {
         let text = "deletionPolicy=Delete required";
         return Err(ServiceError::new(Code::InvalidParameter, text).field("deletionPolicy").into());
     }
-    call.service().delete_topic(&call.caller, call.path("name")).await?;
+    let caller = MayAdminister::of(&call.caller)?;
+    call.service().delete_topic(caller, call.path("name")).await?;
     Ok(no_content())
 }
 

@@ -9,7 +9,7 @@ use codeq_core::submit::check;
 use codeq_core::view::ResultRecord;
 use codeq_engine::{Engine, EngineError};
 use tokio::sync::Semaphore;
-use tracing::Instrument;
+use tracing::{Instrument, Span};
 
 use super::lease::LeaseNamed;
 use super::{Code, Service, ServiceError, task_id};
@@ -70,7 +70,7 @@ impl Service {
         let prepared = prepared.map_err(|why| invalid(&why))?;
         let submit = Submit { artifacts: prepared.artifacts.clone(), ..submit };
         check(&submit.outcome, &submit.artifacts)?;
-        let span = self.span("submit", caller, submit.id).await;
+        let span = self.span("submit", caller, submit.id).unwrap_or_else(Span::none);
         let (artifacts, engine) = (Arc::clone(&self.artifacts), Arc::clone(&self.engine));
         let work =
             async move { store(&artifacts, &engine, submit, lease, prepared, &at_once).await };

@@ -1,13 +1,12 @@
 //! Backup: an operator copies the data of all tenants.
 
+use super::permission::MayOperate;
 use super::{Code, Service, ServiceError};
-use crate::auth::Principal;
 use crate::backup::{BackupError, Made};
 
 impl Service {
     /// Makes a backup where the configuration says, and verifies it.
-    pub async fn backup(&self, caller: &Principal) -> Result<Made, ServiceError> {
-        caller.needs_operator()?;
+    pub async fn backup(&self, _: MayOperate<'_>) -> Result<Made, ServiceError> {
         self.backups.make(&self.engine).await.map_err(|error| {
             let detail = error.to_string();
             let refused = match error {

@@ -26,6 +26,7 @@ pub use error::{Kind, ServiceError};
 
 pub mod abandon;
 pub mod artifacts;
+pub mod ask;
 pub mod backup;
 pub mod bulk;
 pub mod cancel;
@@ -40,6 +41,7 @@ pub mod filter;
 pub mod heartbeat;
 pub mod lease;
 pub mod nack;
+pub mod payload;
 pub mod permission;
 pub mod queues;
 pub mod scan;
@@ -53,7 +55,7 @@ pub mod webhooks;
 /// The service layer of one server.
 pub struct Service {
     /// Order and durability.
-    pub engine: Arc<Engine>,
+    engine: Arc<Engine>,
     /// Transitions as they become durable.
     pub events: Arc<EventBus>,
     /// Where webhooks may go.

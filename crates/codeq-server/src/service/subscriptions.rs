@@ -9,8 +9,9 @@ use codeq_core::names::{check_command, cut};
 use codeq_core::record::{Record, RecordKind};
 use codeq_core::reply::{Rejection, Reply};
 
+use super::permission::MaySubscribe;
 use super::{Code, Service, ServiceError, seconds};
-use crate::auth::{EventTypes, Principal, Scope};
+use crate::auth::{EventTypes, Principal};
 use crate::push::subscriptions::{Mode, Subscription, Wish};
 
 /// How long a subscription lives that does not say.
@@ -49,11 +50,10 @@ impl Service {
     /// Subscribes the caller, or renews the same subscription.
     pub async fn subscribe(
         &self,
-        caller: &Principal,
+        caller: MaySubscribe<'_>,
         request: SubscribeRequest,
     ) -> Result<Subscription, ServiceError> {
-        caller.needs(Scope::Subscribe)?;
-        let wish = self.wish(caller, request)?;
+        let wish = self.wish(&caller, request)?;
         let put = PutRecord {
             tenant: Arc::clone(&caller.tenant),
             kind: KIND,
@@ -68,14 +68,13 @@ impl Service {
     /// Lets a subscription of the caller live on.
     pub async fn renew_subscription(
         &self,
-        caller: &Principal,
+        caller: MaySubscribe<'_>,
         id: &str,
         ttl_seconds: Option<i64>,
     ) -> Result<Subscription, ServiceError> {
-        caller.needs(Scope::Subscribe)?;
         let ttl = ttl(ttl_seconds)?;
         for _ in 0..TRIES {
-            let (record, known) = self.known_subscription(caller, id).await?;
+            let (record, known) = self.known_subscription(&caller, id).await?;
             if known.wish.owner != caller.subject {
                 return Err(not_found());
             }
@@ -122,7 +121,7 @@ impl Service {
         let (_, known) = self.known_subscription(caller, id).await?;
         let tenant = Arc::clone(&caller.tenant);
         let delete = DeleteRecord { tenant, kind: KIND, name: known.id, expected: None };
-        match self.engine.propose(Command::DeleteRecord(delete)).await? {
+        match self.propose(Command::DeleteRecord(delete)).await? {
             Reply::Done => Ok(()),
             Reply::Rejected(Rejection::NotFound) => Err(not_found()),
             Reply::Rejected(rejection) => Err(rejection.into()),
@@ -133,7 +132,7 @@ impl Service {
     async fn put_subscription(&self, put: PutRecord) -> Result<Subscription, ServiceError> {
         // Kept until the view has it, so that what is enqueued after the answer is heard.
         let _listening = self.subscriptions.bell().interest();
-        match self.engine.propose(Command::PutRecord(put)).await? {
+        match self.propose(Command::PutRecord(put)).await? {
             Reply::Record(record) => {
                 self.subscriptions.put(&record);
                 Subscription::read(&record).ok_or_else(ServiceError::unexpected)
@@ -182,7 +181,7 @@ impl Service {
 }
 
 fn sees(caller: &Principal, subscription: &Subscription) -> bool {
-    let owner = caller.needs(Scope::Subscribe).is_ok();
+    let owner = MaySubscribe::of(caller).is_ok();
     caller.admin || (owner && subscription.wish.owner == caller.subject)
 }
 

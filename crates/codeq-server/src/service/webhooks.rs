@@ -10,10 +10,10 @@ use codeq_engine::read::ShardReader;
 use futures_util::StreamExt;
 use tokio::time::Instant;
 
+use super::permission::MayAdminister;
 use super::scan::CALL_TIME;
 use super::tasks::PAGE_DEFAULT;
 use super::{Code, Service, ServiceError, cursor, seconds, task_id};
-use crate::auth::Principal;
 use crate::push::secret::Secret;
 use crate::push::secrets::{Kept, KeptSecret, LIVE_MAX, RECORD};
 
@@ -74,7 +74,7 @@ impl Service {
     /// that are not.
     pub async fn deliveries(
         &self,
-        caller: &Principal,
+        caller: MayAdminister<'_>,
         failed: Option<bool>,
         limit: Option<u64>,
         cursor: Option<&str>,
@@ -118,14 +118,14 @@ impl Service {
     }
 
     /// Sends a task's callback again, with fresh attempts.
-    pub async fn resend(&self, caller: &Principal, id: &str) -> Result<(), ServiceError> {
+    pub async fn resend(&self, caller: MayAdminister<'_>, id: &str) -> Result<(), ServiceError> {
         let command = Command::Callback(Callback {
             tenant: caller.tenant.clone(),
             id: task_id(id, "delivery not found")?,
             completed_at: None,
             delivery: Delivery::Resend,
         });
-        match self.engine.propose(command).await? {
+        match self.propose(command).await? {
             Reply::Rejected(Rejection::NotFound | Rejection::NoCallback) => {
                 Err(ServiceError::not_found("delivery not found"))
             }
@@ -137,7 +137,7 @@ impl Service {
     /// Sends callbacks that are given up again, up to `limit`.
     pub async fn resend_failed(
         &self,
-        caller: &Principal,
+        caller: MayAdminister<'_>,
         limit: Option<u32>,
         cursor: Option<&str>,
     ) -> Result<Resent, ServiceError> {
@@ -159,7 +159,10 @@ impl Service {
     }
 
     /// The secrets of the caller's tenant, without the secrets.
-    pub async fn webhook_secrets(&self, caller: &Principal) -> Result<SecretList, ServiceError> {
+    pub async fn webhook_secrets(
+        &self,
+        caller: MayAdminister<'_>,
+    ) -> Result<SecretList, ServiceError> {
         let (kept, _) = self.secrets.kept(&caller.tenant).await?;
         if !kept.secrets.is_empty() {
             return Ok(SecretList { source: SecretSource::Api, secrets: kept.secrets });
@@ -172,7 +175,7 @@ impl Service {
     /// Makes a new secret, or takes the one that is given. The one before stays live for a while.
     pub async fn rotate_webhook_secret(
         &self,
-        caller: &Principal,
+        caller: MayAdminister<'_>,
         given: Option<&str>,
         overlap_seconds: Option<u64>,
     ) -> Result<NewSecret, ServiceError> {
@@ -220,14 +223,17 @@ impl Service {
     }
 
     /// Forgets the secrets that the tenant's admins made; those of the configuration count again.
-    pub async fn delete_webhook_secrets(&self, caller: &Principal) -> Result<(), ServiceError> {
+    pub async fn delete_webhook_secrets(
+        &self,
+        caller: MayAdminister<'_>,
+    ) -> Result<(), ServiceError> {
         let command = Command::DeleteRecord(DeleteRecord {
             tenant: caller.tenant.clone(),
             kind: RecordKind::WebhookSecret,
             name: RECORD.into(),
             expected: None,
         });
-        match self.engine.propose(command).await? {
+        match self.propose(command).await? {
             Reply::Rejected(Rejection::NotFound) => {
                 Err(ServiceError::not_found("secret not found"))
             }
@@ -238,7 +244,7 @@ impl Service {
 
     async fn keep(
         &self,
-        caller: &Principal,
+        caller: MayAdminister<'_>,
         kept: &Kept,
         revision: u64,
     ) -> Result<(), ServiceError> {
@@ -251,7 +257,7 @@ impl Service {
             ttl: None,
             expected: Some(revision),
         });
-        match self.engine.propose(command).await? {
+        match self.propose(command).await? {
             Reply::Rejected(rejection) => Err(rejection.into()),
             _ => Ok(()),
         }
