@@ -43,7 +43,10 @@ impl Clock for Still {
 }
 
 fn open(dir: &Path, shards: u16) -> Engine {
-    let options = Options { shards: Some(shards), ..small() };
+    open_with(dir, Options { shards: Some(shards), ..small() })
+}
+
+fn open_with(dir: &Path, options: Options) -> Engine {
     Engine::open_with(Arc::new(RealDisk), dir, options, Arc::new(Still), 7).unwrap()
 }
 
@@ -85,7 +88,9 @@ impl Twins {
 fn a_call_that_was_sent_does_the_same_and_so_is_its_answer() {
     for shards in [1, 3] {
         let dirs = [tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap()];
-        let twins = Twins([open(dirs[0].path(), shards), open(dirs[1].path(), shards)]);
+        // Room for a batch that is too long.
+        let options = Options { shards: Some(shards), segment_bytes: 8 << 20, ..small() };
+        let twins = Twins([&dirs[0], &dirs[1]].map(|dir| open_with(dir.path(), options.clone())));
         let (tenant, worker) = (|| TENANT.into(), || "w".into());
         let tasks = created(twins.ask(several()).unwrap());
         assert_eq!(tasks.len(), 12);
@@ -115,7 +120,7 @@ fn a_call_that_was_sent_does_the_same_and_so_is_its_answer() {
             artifacts: Vec::new(),
         };
         assert!(matches!(twins.propose(Command::Submit(submit)), Ok(Reply::Submitted(_))));
-        let mut next = || {
+        let next = || {
             let claim = Command::Claim(claim("q", 1));
             claimed(twins.propose(claim).unwrap())[0].id
         };

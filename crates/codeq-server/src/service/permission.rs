@@ -85,3 +85,74 @@ fn operator(caller: &Principal) -> Result<(), ServiceError> {
     let detail = "the token needs the scope codeq:operator: this concerns all tenants";
     Err(ServiceError::forbidden("operator required").detail(detail).scope(OPERATOR))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::auth::{EventTypes, Scopes};
+
+    const SCOPES: [Scope; 6] = [
+        Scope::Claim,
+        Scope::Heartbeat,
+        Scope::Abandon,
+        Scope::Nack,
+        Scope::Result,
+        Scope::Subscribe,
+    ];
+
+    type Check = fn(&Principal) -> Result<(), ServiceError>;
+
+    /// Every right, in the order of [`roles`].
+    const RIGHTS: [(&str, Check); 9] = [
+        ("claim", |caller| MayClaim::of(caller).map(drop)),
+        ("heartbeat", |caller| MayHeartbeat::of(caller).map(drop)),
+        ("abandon", |caller| MayAbandon::of(caller).map(drop)),
+        ("nack", |caller| MayNack::of(caller).map(drop)),
+        ("submit", |caller| MaySubmit::of(caller).map(drop)),
+        ("subscribe", |caller| MaySubscribe::of(caller).map(drop)),
+        ("produce", |caller| MayProduce::of(caller).map(drop)),
+        ("administer", |caller| MayAdminister::of(caller).map(drop)),
+        ("operate", |caller| MayOperate::of(caller).map(drop)),
+    ];
+
+    fn nobody() -> Principal {
+        crate::http::call::nobody()
+    }
+
+    /// Callers with one right each, and the names of the rights that they have.
+    fn roles() -> Vec<(Principal, Vec<&'static str>)> {
+        let worker = |scopes| Principal {
+            worker: true,
+            scopes,
+            event_types: EventTypes::Any,
+            ..nobody()
+        };
+        let mut roles: Vec<_> = SCOPES
+            .into_iter()
+            .zip(RIGHTS)
+            .map(|(scope, (right, _))| (worker(Scopes::default().with(scope)), vec![right]))
+            .collect();
+        roles.push((nobody(), vec![]));
+        roles.push((worker(Scopes::default()), vec![]));
+        // Scopes of a token that is no worker's grant nothing.
+        roles.push((Principal { scopes: Scopes::ALL, ..nobody() }, vec![]));
+        roles.push((Principal { producer: true, ..nobody() }, vec!["produce"]));
+        roles.push((Principal { admin: true, ..nobody() }, vec!["administer"]));
+        let operator = Principal { admin: true, operator: true, ..nobody() };
+        roles.push((operator, vec!["administer", "operate"]));
+        roles
+    }
+
+    #[test]
+    fn every_right_is_of_those_who_have_it_and_nobody_else() {
+        for (caller, has) in roles() {
+            for (right, check) in RIGHTS {
+                let checked = check(&caller);
+                assert_eq!(checked.is_ok(), has.contains(&right), "{right}: {caller:?}");
+                if let Err(error) = checked {
+                    assert_eq!(error.code, super::super::Code::Forbidden);
+                }
+            }
+        }
+    }
+}
