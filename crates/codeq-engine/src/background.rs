@@ -9,9 +9,9 @@ use codeq_log::PrepareJob;
 use codeq_store::{FlushJob, Flushed};
 
 use crate::clock_file::NOTE_EVERY;
-use crate::inbox::{Inbox, Notice};
 use crate::observer::SharedObserver;
 use crate::pipeline::Pipeline;
+use crate::request::{Inbox, Notice};
 
 /// Hands work to the background threads. They end when every handle is gone.
 #[derive(Clone)]

@@ -28,16 +28,15 @@ pub mod shard;
 
 mod background;
 mod commit;
+mod dispatch;
 mod engine;
-mod inbox;
 mod parked;
 mod pipeline;
 mod result_waiters;
 mod scrub;
-mod spread;
 mod worker;
 
-pub use boundary::{Answer, Call};
+pub use boundary::{Answer, Call, Mailbox};
 pub use engine::{Engine, EngineStats};
 pub use error::{EngineError, OpenError};
 pub use observer::{Observer, SharedObserver};

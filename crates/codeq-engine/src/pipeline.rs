@@ -13,9 +13,9 @@ use tokio::sync::{oneshot, watch};
 use crate::commit::{Committer, Turn};
 use crate::error::EngineError;
 use crate::group::Group;
-use crate::inbox::Inbox;
 use crate::observer::SharedObserver;
 use crate::options::{GROUP_MAX, Options};
+use crate::request::Inbox;
 use crate::result_waiters::ResultWaiters;
 
 /// By the number in [`Pipeline::short`].

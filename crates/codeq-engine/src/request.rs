@@ -12,8 +12,12 @@ use tokio::sync::oneshot;
 
 use crate::boundary::{Answer, Call, Mailbox};
 use crate::error::EngineError;
-use crate::inbox::{Inbox, Notice};
-use crate::spread::{Join, Round};
+
+mod inbox;
+mod spread;
+
+pub(crate) use inbox::{Inbox, Notice, after};
+pub(crate) use spread::{Divided, Join, Round, divide};
 
 /// Where an answer goes.
 pub enum ReplyTo {

@@ -47,14 +47,14 @@ pub(super) async fn open(
     let (caller, withdrawn) = token.bearer(&app, &call, Producer::SERVICE, Role::Producer).await?;
     let (tenant_id, subject) = (caller.tenant.to_string(), caller.subject.to_string());
     let ack = answer(Answer::HelloAck(HelloAck { tenant_id, subject }));
-    let protocol = Producer { app, caller: Arc::new(caller), trace, command: "".into() };
+    let protocol = Producer { app, caller, trace, command: "".into() };
     Ok(Opened { protocol, events, ack, withdrawn })
 }
 
 /// One producer at the other end of a stream.
 pub(super) struct Producer {
     app: Arc<App>,
-    caller: Arc<Principal>,
+    caller: Principal,
     /// The trace of the call, for tasks that bring none of their own.
     trace: Option<TraceContext>,
     /// The last command: most streams know few.

@@ -60,14 +60,14 @@ pub(super) async fn open(
     caller.subject = identity(&caller, &worker_id).map_err(invalid)?;
     let worker_id = shown(&caller.subject).into_owned();
     let ack = HelloAck { worker_id, tenant_id: caller.tenant.to_string() };
-    let protocol = Worker { app, caller: Arc::new(caller), last: Arc::default() };
+    let protocol = Worker { app, caller, last: Arc::default() };
     Ok(Opened { protocol, events, ack: answer(Answer::HelloAck(ack)), withdrawn })
 }
 
 /// One worker at the other end of a stream.
 pub(super) struct Worker {
     app: Arc<App>,
-    caller: Arc<Principal>,
+    caller: Principal,
     /// What the last Ready asked for.
     last: Arc<ClaimRequest>,
 }

@@ -121,12 +121,8 @@ mod tests {
 
     /// Callers with one right each, and the names of the rights that they have.
     fn roles() -> Vec<(Principal, Vec<&'static str>)> {
-        let worker = |scopes| Principal {
-            worker: true,
-            scopes,
-            event_types: EventTypes::Any,
-            ..nobody()
-        };
+        let worker =
+            |scopes| Principal { worker: true, scopes, event_types: EventTypes::Any, ..nobody() };
         let mut roles: Vec<_> = SCOPES
             .into_iter()
             .zip(RIGHTS)

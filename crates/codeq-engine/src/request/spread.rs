@@ -8,9 +8,9 @@ use codeq_core::limits::BATCH_MAX;
 use codeq_core::reply::{Rejection, Reply};
 use parking_lot::Mutex;
 
+use super::{FirstReply, Inboxes, ReplyTo, Request};
 use crate::boundary::Answer;
 use crate::error::EngineError;
-use crate::request::{FirstReply, Inboxes, ReplyTo, Request};
 use crate::route::task_shard;
 
 /// How the answers of several shards become one.

@@ -10,11 +10,11 @@ use std::time::{Duration, Instant};
 use codeq_store::Flushed;
 use parking_lot::{Condvar, Mutex, MutexGuard};
 
+use super::{ClientNumber, Request};
 use crate::error::EngineError;
 use crate::options::{
     ENQUEUES_BYTES_MAX, ENQUEUES_MAX, INBOX_BYTES_MAX, INBOX_MAX, PATIENCE_MAX, PATIENCE_POSTED_MAX,
 };
-use crate::request::{ClientNumber, Request};
 use codeq_core::command::Command;
 use tokio::sync::oneshot;
 
