@@ -20,7 +20,6 @@ mod hex;
 pub mod http;
 pub mod limits;
 mod near;
-pub mod net;
 pub mod observe;
 pub mod push;
 pub mod reload;

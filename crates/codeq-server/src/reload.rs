@@ -5,12 +5,12 @@
 
 use std::sync::Arc;
 
+use codeq_net::TlsFiles;
 use tokio::sync::Mutex;
 
 use crate::backup;
 use crate::config::{AuthConfig, Changes, Config, ConfigError, Problem};
 use crate::http::App;
-use crate::net::TlsFiles;
 use crate::observe::LogLevel;
 
 /// Reads the configuration again.

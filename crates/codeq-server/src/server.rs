@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 
 use codeq_core::effect::Effect;
 use codeq_engine::{Engine, EngineError, Observer, OpenError, SharedObserver};
+use codeq_net::{Hosts, NetLimits, NetStats, TlsError, TlsFiles};
 use tokio::net::{TcpListener, TcpSocket};
 use tokio::sync::{Semaphore, watch};
 use tokio::task::JoinHandle;
@@ -22,7 +23,6 @@ use crate::grpc::Streams;
 use crate::http::wire::Times;
 use crate::http::{App, Edge, budget, metrics_router, router};
 use crate::limits::RateLimiter;
-use crate::net::{self, Hosts, NetLimits, NetStats, TlsError, TlsFiles};
 use crate::observe::Metrics;
 use crate::push::bell::Bell;
 use crate::push::client::{self, Client};
@@ -236,7 +236,15 @@ impl Server {
         let grace = Duration::from_secs(config.shutdown_grace_seconds);
         let alone = NetLimits { max_connections: METRICS_CONNECTIONS, ..limits.clone() };
         let serve = |listener, app, tls, limits: &NetLimits, stats| {
-            tokio::spawn(net::serve(listener, app, tls, limits.clone(), stats, stop.clone(), grace))
+            tokio::spawn(codeq_net::serve(
+                listener,
+                app,
+                tls,
+                limits.clone(),
+                stats,
+                stop.clone(),
+                grace,
+            ))
         };
         let mut listeners = Vec::new();
         let mut metrics_addr = None;

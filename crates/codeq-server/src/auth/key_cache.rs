@@ -171,11 +171,15 @@ impl Landing {
         match fetch(&self.cache.client, &self.cache.source).await {
             Ok((keys, lifetime)) => {
                 if keys.usable() == 0 {
-                    tracing::warn!(host, "the identity provider has no usable key");
+                    tracing::warn!(
+                        target: "codeq::auth", host, "the identity provider has no usable key"
+                    );
                 }
                 self.fetched = Some((keys, lifetime));
             }
-            Err(error) => tracing::warn!(host, error, "keys of the identity provider not loaded"),
+            Err(error) => tracing::warn!(
+                target: "codeq::auth", host, error, "keys of the identity provider not loaded"
+            ),
         }
     }
 }

@@ -17,6 +17,7 @@ use axum::extract::Request;
 use axum::http::{HeaderMap, HeaderValue, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::any;
+use codeq_net::Peer;
 use codeq_proto::codec;
 use tonic::codec::{EncodeBody, SingleMessageCompressionOverride};
 use tonic::{Code, Status};
@@ -25,7 +26,6 @@ use tonic_health::server::{HealthReporter, HealthService};
 
 use crate::http::App;
 use crate::http::endpoint::{REQUEST_ID, request_id};
-use crate::net::Peer;
 
 mod convert;
 mod events;

@@ -12,6 +12,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use codeq_engine::Engine;
 use codeq_engine::request::{Answer, Request};
+use codeq_net::H2_STREAM_WINDOW;
 use codeq_proto::Message;
 use futures_util::future::BoxFuture;
 use futures_util::stream::{FuturesUnordered, Stream, StreamExt};
@@ -26,7 +27,6 @@ use crate::auth::{Principal, SKEW_SECONDS, shown};
 use crate::http::App;
 use crate::limits::LimitScope;
 use crate::limits::budget::{Connection, HeldFor, Hold, Share};
-use crate::net::H2_STREAM_WINDOW;
 use crate::service::ServiceError;
 
 /// Events of one stream whose answers are due; beyond them the stream is not read.

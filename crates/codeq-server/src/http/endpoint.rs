@@ -12,6 +12,7 @@ use axum::http::request::Parts;
 use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
 use axum::response::Response;
 use bytes::Bytes;
+use codeq_net::Peer;
 use futures_util::FutureExt;
 use tracing::Instrument;
 
@@ -25,7 +26,6 @@ use crate::auth::{AuthError, Principal, Role, bearer_token};
 use crate::config::UnknownFields;
 use crate::limits::budget::{HeldFor, Hold, Share};
 use crate::limits::{Allowance, LimitScope};
-use crate::net::Peer;
 use crate::observe::Refused;
 use crate::observe::trace::{self, TraceContext};
 use crate::service::{Kind, ServiceError};

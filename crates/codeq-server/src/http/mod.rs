@@ -11,6 +11,7 @@ use axum::Router;
 use axum::extract::Request;
 use axum::response::IntoResponse;
 use axum::routing::{MethodFilter, MethodRouter, on};
+use codeq_net::NetStats;
 use tower::ServiceExt;
 
 use crate::auth::Authenticator;
@@ -18,7 +19,6 @@ use crate::config::{Config, LogFormat, UnknownFields};
 use crate::limits::RateLimiter;
 use crate::limits::budget::Budget;
 use crate::limits::memory::buffered_bytes;
-use crate::net::NetStats;
 use crate::observe::Metrics;
 use crate::reload::Reloader;
 use crate::service::Service;

@@ -357,7 +357,7 @@ fn collide(one: SocketAddr, other: SocketAddr) -> bool {
 /// would be logged any more.
 fn check_level(level: &str) -> Result<(), String> {
     let expected = "expected error, warn, info, debug, trace, off, or a filter such as \
-                    info,codeq_server=debug";
+                    info,codeq::net=debug";
     let lone = |part: &str| !part.contains(['=', '[']);
     let is_level = |part: &str| LEVELS.iter().any(|level| level.eq_ignore_ascii_case(part));
     let words = level.split(',').map(str::trim);

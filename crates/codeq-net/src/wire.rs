@@ -4,26 +4,31 @@ use std::io::{self, IoSlice};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
+use std::time::Duration;
 
 use bytes::{Buf, Bytes};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::{Sleep, sleep};
 
-use super::connection::{LINGER, LINGER_BYTES};
-use super::framing::Framing;
-use super::pulse::Pulse;
-use super::socket::Transport;
+use crate::framing::Framing;
+use crate::pulse::Pulse;
+use crate::socket::Transport;
+
+/// How long, and for how many bytes, a closed connection is read on. To close with bytes unread
+/// makes the kernel send a reset, and that can destroy the answer (say, 413) on its way.
+pub(crate) const LINGER: Duration = Duration::from_secs(1);
+pub(crate) const LINGER_BYTES: usize = 1024 * 1024;
 
 /// A transport whose bytes are told to the pulse and, for HTTP/1, checked.
-pub(super) struct Wire {
-    pub(super) transport: Transport,
+pub(crate) struct Wire {
+    pub(crate) transport: Transport,
     /// Bytes read to tell the protocol; hyper gets them first.
     prefix: Bytes,
     /// `None` for HTTP/2, whose framing is not ambiguous.
     framing: Option<Framing>,
     pulse: Arc<Pulse>,
     /// The client has said that it sends no more.
-    pub(super) ended: bool,
+    pub(crate) ended: bool,
     /// For HTTP/2, once nothing more will be written: how long the client is still listened to.
     linger: Option<Linger>,
 }
@@ -34,7 +39,7 @@ struct Linger {
 }
 
 impl Wire {
-    pub(super) fn h1(transport: Transport, prefix: Bytes, pulse: Arc<Pulse>) -> Self {
+    pub(crate) fn h1(transport: Transport, prefix: Bytes, pulse: Arc<Pulse>) -> Self {
         Self {
             transport,
             prefix,
@@ -45,7 +50,7 @@ impl Wire {
         }
     }
 
-    pub(super) fn h2(transport: Transport, prefix: Bytes, pulse: Arc<Pulse>) -> Self {
+    pub(crate) fn h2(transport: Transport, prefix: Bytes, pulse: Arc<Pulse>) -> Self {
         Self { transport, prefix, framing: None, pulse, ended: false, linger: None }
     }
 

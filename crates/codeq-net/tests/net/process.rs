@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdout, Command, Stdio};
 use std::sync::Arc;
 
-use codeq_server::net::{NetLimits, NetStats, TlsFiles, serve};
+use codeq_net::{NetLimits, NetStats, TlsFiles, serve};
 use tokio::net::TcpListener;
 use tokio::sync::watch;
 

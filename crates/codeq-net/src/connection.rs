@@ -4,7 +4,6 @@ use std::future::poll_fn;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::Duration;
 
 use axum::Router;
 use bytes::Bytes;
@@ -17,22 +16,17 @@ use tokio::sync::watch;
 use tokio::time::{Instant, timeout, timeout_at};
 use tokio_rustls::TlsAcceptor;
 
-use super::accept::Slot;
-use super::pulse::Pulse;
-use super::service::Tracked;
-use super::socket::{Socket, Transport};
-use super::stall::Patience;
-use super::stream::StreamExecutor;
-use super::wire::Wire;
-use super::{NetLimits, NetStats, Peer, TlsFiles, protocol};
-
-/// How long, and for how many bytes, a closed connection is read on. To close with bytes unread
-/// makes the kernel send a reset, and that can destroy the answer (say, 413) on its way.
-pub(super) const LINGER: Duration = Duration::from_secs(1);
-pub(super) const LINGER_BYTES: usize = 1024 * 1024;
+use crate::pulse::Pulse;
+use crate::service::Tracked;
+use crate::slot::Slot;
+use crate::socket::{Socket, Transport};
+use crate::stall::Patience;
+use crate::stream::StreamExecutor;
+use crate::wire::{LINGER, LINGER_BYTES, Wire};
+use crate::{NetLimits, NetStats, Peer, TlsFiles, protocol};
 
 /// What the connections of a listener have in common.
-pub(super) struct Shared {
+pub(crate) struct Shared {
     app: Router,
     tls: Option<TlsAcceptor>,
     limits: NetLimits,
@@ -43,7 +37,7 @@ pub(super) struct Shared {
 }
 
 impl Shared {
-    pub(super) fn new(
+    pub(crate) fn new(
         app: Router,
         tls: Option<TlsFiles>,
         limits: NetLimits,
@@ -58,7 +52,7 @@ impl Shared {
 }
 
 /// Serves one connection. The slot is given back last, after the socket is closed.
-pub(super) async fn run(stream: TcpStream, peer: Peer, shared: Arc<Shared>, slot: Slot) {
+pub(crate) async fn run(stream: TcpStream, peer: Peer, shared: Arc<Shared>, slot: Slot) {
     let mut stop = shared.stop.clone();
     let opened = tokio::select! {
         biased;
@@ -154,7 +148,7 @@ where
             biased;
             done = conn.as_mut() => {
                 if let Err(error) = done {
-                    tracing::debug!(%error, "a connection ended with an error");
+                    tracing::debug!(target: "codeq::net", %error, "a connection ended with an error");
                 }
                 return if draining { End::Server } else { End::Protocol };
             }

@@ -13,7 +13,7 @@ use axum::extract::{Extension, State};
 use axum::http::StatusCode;
 use axum::routing::{get, post};
 use bytes::Bytes;
-use codeq_server::net::{Hosts, NetLimits, NetStats, Peer, TlsFiles, serve};
+use codeq_net::{Hosts, NetLimits, NetStats, Peer, TlsFiles, serve};
 use hyper::body::Frame;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};

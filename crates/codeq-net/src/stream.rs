@@ -12,7 +12,7 @@ use std::task::{Context, Poll};
 use hyper::rt::Executor;
 use tokio::time::Instant;
 
-use super::stall::{Patience, Stall};
+use crate::stall::{Patience, Stall};
 
 tokio::task_local! {
     static STATE: Cell<State>;
@@ -27,12 +27,12 @@ enum State {
 }
 
 /// The response's head or a piece of its body was given to hyper.
-pub(super) fn handed_out() {
+pub(crate) fn handed_out() {
     set(|| State::Client(Instant::now()));
 }
 
 /// Hyper asked for more, and there is none yet.
-pub(super) fn waiting_for_the_handler() {
+pub(crate) fn waiting_for_the_handler() {
     set(|| State::Handler);
 }
 
@@ -43,8 +43,8 @@ fn set(state: impl FnOnce() -> State) {
 
 /// Runs HTTP/2 streams, each with a limit on how long its client may take nothing.
 #[derive(Clone)]
-pub(super) struct StreamExecutor {
-    pub(super) patience: Patience,
+pub(crate) struct StreamExecutor {
+    pub(crate) patience: Patience,
 }
 
 impl<F> Executor<F> for StreamExecutor
@@ -76,5 +76,7 @@ fn poll_stall(stall: &mut Option<Stall>, patience: &Patience, cx: &mut Context<'
         return Poll::Pending;
     };
     let stall = stall.get_or_insert_with(|| Stall::new(patience));
-    stall.poll(since, cx).map(|()| tracing::debug!("a client takes nothing of a stream: reset"))
+    stall.poll(since, cx).map(|()| {
+        tracing::debug!(target: "codeq::net", "a client takes nothing of a stream: reset");
+    })
 }

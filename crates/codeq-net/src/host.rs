@@ -28,7 +28,7 @@ impl Hosts {
 
     /// Programs on the way may each take another host for the one that is meant: there must be one. HTTP/2 and the
     /// absolute form of HTTP/1.1 name it in the target, and a `Host` beside that must say the same.
-    pub(super) fn refuse(
+    pub(crate) fn refuse(
         &self,
         version: Version,
         target: &Uri,

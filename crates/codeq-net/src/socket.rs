@@ -9,10 +9,10 @@ use tokio::net::TcpStream;
 use tokio::time::Instant;
 use tokio_rustls::server::TlsStream;
 
-use super::stall::{Patience, Stall};
+use crate::stall::{Patience, Stall};
 
 /// A TCP stream on which a write that makes no progress for too long is an error.
-pub(super) struct Socket {
+pub(crate) struct Socket {
     stream: TcpStream,
     patience: Patience,
     /// Runs while a write waits, since that moment.
@@ -20,7 +20,7 @@ pub(super) struct Socket {
 }
 
 impl Socket {
-    pub(super) fn new(stream: TcpStream, patience: Patience) -> Self {
+    pub(crate) fn new(stream: TcpStream, patience: Patience) -> Self {
         Self { stream, patience, stall: None }
     }
 
@@ -84,7 +84,7 @@ impl AsyncWrite for Socket {
 }
 
 /// A connection in clear text or under TLS.
-pub(super) enum Transport {
+pub(crate) enum Transport {
     Plain(Socket),
     Tls(Box<TlsStream<Socket>>),
 }
@@ -93,7 +93,7 @@ impl Transport {
     /// Drops what the client still sends, until it ends or `left` bytes are gone.
     ///
     /// Below TLS on purpose: nobody reads it, so nobody need decrypt it.
-    pub(super) fn poll_discard(&mut self, cx: &mut Context<'_>, left: &mut usize) -> Poll<()> {
+    pub(crate) fn poll_discard(&mut self, cx: &mut Context<'_>, left: &mut usize) -> Poll<()> {
         let socket = match self {
             Self::Plain(socket) => socket,
             Self::Tls(stream) => stream.get_mut().0,

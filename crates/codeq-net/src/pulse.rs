@@ -14,11 +14,11 @@ use std::time::Duration;
 use tokio::sync::Notify;
 use tokio::time::{Instant, Sleep, sleep_until};
 
-use super::stall::STOPPING;
-use super::{LONGEST, NetLimits};
+use crate::stall::STOPPING;
+use crate::{LONGEST, NetLimits};
 
 /// The state of one connection that its time limits depend on.
-pub(super) struct Pulse {
+pub(crate) struct Pulse {
     born: Instant,
     header_timeout: Duration,
     idle_timeout: Duration,
@@ -37,7 +37,7 @@ pub(super) struct Pulse {
 }
 
 impl Pulse {
-    pub(super) fn new(born: Instant, limits: &NetLimits, h2: bool) -> Arc<Self> {
+    pub(crate) fn new(born: Instant, limits: &NetLimits, h2: bool) -> Arc<Self> {
         let pulse = Self {
             born,
             header_timeout: limits.header_timeout,
@@ -55,7 +55,7 @@ impl Pulse {
         Arc::new(pulse)
     }
 
-    pub(super) fn is_h2(&self) -> bool {
+    pub(crate) fn is_h2(&self) -> bool {
         self.h2
     }
 
@@ -72,32 +72,32 @@ impl Pulse {
     }
 
     /// Bytes have come from the client. The first of a head starts its clock; later ones do not.
-    pub(super) fn bytes_in(&self) {
+    pub(crate) fn bytes_in(&self) {
         if !self.h2 && self.is_quiet() && self.head_since.load(Ordering::Relaxed) == 0 {
             self.head_since.store(self.now().saturating_add(1), Ordering::Relaxed);
         }
     }
 
     /// The client takes the end of a response: it is not idle. Pings make this useless in HTTP/2.
-    pub(super) fn bytes_out(&self, outcome: &Poll<io::Result<usize>>) {
+    pub(crate) fn bytes_out(&self, outcome: &Poll<io::Result<usize>>) {
         if !self.h2 && outcome.is_ready() && self.is_quiet() {
             self.quiet_since.store(self.now(), Ordering::Relaxed);
         }
     }
 
     /// The server has asked the client to go; from here it has `header_timeout` to do so.
-    pub(super) fn begin_close(&self) {
+    pub(crate) fn begin_close(&self) {
         self.closing.store(true, Ordering::Relaxed);
         self.quiet_since.store(self.now(), Ordering::Relaxed);
     }
 
     /// The same because the server stops: a client that does not even say that it has heard is not waited for.
-    pub(super) fn begin_stop(&self) {
+    pub(crate) fn begin_stop(&self) {
         self.stopping.store(true, Ordering::Relaxed);
         self.begin_close();
     }
 
-    pub(super) fn is_closing(&self) -> bool {
+    pub(crate) fn is_closing(&self) -> bool {
         self.closing.load(Ordering::Relaxed)
     }
 
@@ -127,7 +127,7 @@ impl Pulse {
     /// Ends when the connection's time is over.
     ///
     /// To be polled after the connection, in the same task: what hyper has just done counts.
-    pub(super) async fn expired(&self) {
+    pub(crate) async fn expired(&self) {
         let mut timer = Box::pin(sleep_until(self.born + self.header_timeout));
         loop {
             tokio::select! {
@@ -154,10 +154,10 @@ impl Pulse {
 }
 
 /// A request in flight: from its head to the end of its response's body.
-pub(super) struct InFlight(Arc<Pulse>);
+pub(crate) struct InFlight(Arc<Pulse>);
 
 impl InFlight {
-    pub(super) fn begin(pulse: &Arc<Pulse>) -> Self {
+    pub(crate) fn begin(pulse: &Arc<Pulse>) -> Self {
         pulse.in_flight.fetch_add(1, Ordering::AcqRel);
         pulse.served.store(true, Ordering::Relaxed);
         pulse.head_since.store(0, Ordering::Relaxed);

@@ -13,20 +13,19 @@ use hyper::body::{Body as HttpBody, Frame, Incoming, SizeHint};
 use hyper::service::Service;
 use hyper::{Request, Response};
 
-use super::pulse::{InFlight, Pulse};
-use super::stream;
-use super::{Hosts, Peer};
+use crate::pulse::{InFlight, Pulse};
+use crate::{Hosts, Peer, stream};
 
 /// A frame of HTTP/2. A larger piece would go to the send buffer whole, however small the client's
 /// window is.
 const PIECE: usize = 16 * 1024;
 
 /// Calls the router for one connection.
-pub(super) struct Tracked {
-    pub(super) app: Router,
-    pub(super) peer: Peer,
-    pub(super) pulse: Arc<Pulse>,
-    pub(super) hosts: Hosts,
+pub(crate) struct Tracked {
+    pub(crate) app: Router,
+    pub(crate) peer: Peer,
+    pub(crate) pulse: Arc<Pulse>,
+    pub(crate) hosts: Hosts,
 }
 
 impl Service<Request<Incoming>> for Tracked {
@@ -55,7 +54,7 @@ impl Service<Request<Incoming>> for Tracked {
 }
 
 /// A response's body, in pieces that fit a frame. The request is in flight as long as it lives.
-pub(super) struct TrackedBody {
+pub(crate) struct TrackedBody {
     body: Body,
     piece: usize,
     rest: Bytes,

@@ -131,12 +131,12 @@ impl TlsFiles {
         self.files.refresh(true)
     }
 
-    pub(super) fn config(&self) -> Arc<ServerConfig> {
+    pub(crate) fn config(&self) -> Arc<ServerConfig> {
         Arc::clone(&self.files.config)
     }
 
     /// Follows the files until `stop` turns true.
-    pub(super) async fn watch(self, mut stop: watch::Receiver<bool>) {
+    pub(crate) async fn watch(self, mut stop: watch::Receiver<bool>) {
         // An interval of nothing is refused by the clock.
         let mut ticks = interval(self.every.max(Duration::from_millis(1)));
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -149,7 +149,12 @@ impl TlsFiles {
             let looked = tokio::task::spawn_blocking(move || files.refresh(false)).await;
             if let Ok(Err(error)) = looked {
                 let reason = std::error::Error::source(&error).map(ToString::to_string);
-                tracing::warn!(%error, reason, "the new TLS certificate is not used, the old one stays");
+                tracing::warn!(
+                    target: "codeq::net",
+                    %error,
+                    reason,
+                    "the new TLS certificate is not used, the old one stays"
+                );
             }
         }
     }
@@ -168,7 +173,7 @@ impl Files {
         *tried = hash;
         let pair = contents?.pair(&self.cert, &self.key, &self.provider)?;
         self.current.0.store(Arc::new(pair));
-        tracing::info!(cert = %self.cert.display(), "TLS certificate loaded");
+        tracing::info!(target: "codeq::net", cert = %self.cert.display(), "TLS certificate loaded");
         Ok(())
     }
 }

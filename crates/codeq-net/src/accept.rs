@@ -2,7 +2,6 @@
 
 use std::io;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use axum::Router;
@@ -11,8 +10,9 @@ use tokio::sync::watch;
 use tokio::task::{JoinError, JoinSet};
 use tokio::time::{sleep, timeout};
 
-use super::connection::{self, Shared};
-use super::{NetLimits, NetStats, Peer, TlsFiles};
+use crate::connection::{self, Shared};
+use crate::slot::Slot;
+use crate::{NetLimits, NetStats, Peer, TlsFiles};
 
 /// Pause after an accept that failed for want of resources: descriptors come free meanwhile.
 const PAUSE: Duration = Duration::from_millis(50);
@@ -59,7 +59,7 @@ async fn accept(listener: &TcpListener) -> (TcpStream, Peer) {
             Ok((stream, addr)) => return (stream, Peer { addr, held: Arc::default() }),
             Err(error) if is_of_the_client(&error) => {}
             Err(error) => {
-                tracing::warn!(%error, "cannot accept connections, trying again");
+                tracing::warn!(target: "codeq::net", %error, "cannot accept connections, trying again");
                 sleep(PAUSE).await;
             }
         }
@@ -79,7 +79,8 @@ async fn drain(mut tasks: JoinSet<()>, grace: Duration) {
         }
     };
     if timeout(grace, all).await.is_err() {
-        tracing::warn!(connections = tasks.len(), "requests did not finish in time: dropped");
+        let connections = tasks.len();
+        tracing::warn!(target: "codeq::net", connections, "requests did not finish in time: dropped");
         tasks.shutdown().await;
     }
 }
@@ -89,30 +90,6 @@ fn absorb(done: Result<(), JoinError>) {
     if let Err(error) = done
         && error.is_panic()
     {
-        tracing::error!(%error, "a connection's task panicked");
-    }
-}
-
-/// A place among the connections of all listeners that share their numbers, given back when dropped.
-pub(super) struct Slot {
-    pub(super) stats: Arc<NetStats>,
-}
-
-impl Slot {
-    /// `None` when all are taken; then the connection is counted as refused.
-    fn take(most: usize, stats: &Arc<NetStats>) -> Option<Self> {
-        let one_more = |open| (open < most).then_some(open + 1);
-        if stats.open.fetch_update(Ordering::Relaxed, Ordering::Relaxed, one_more).is_err() {
-            stats.refused.fetch_add(1, Ordering::Relaxed);
-            return None;
-        }
-        stats.accepted.fetch_add(1, Ordering::Relaxed);
-        Some(Self { stats: Arc::clone(stats) })
-    }
-}
-
-impl Drop for Slot {
-    fn drop(&mut self) {
-        self.stats.open.fetch_sub(1, Ordering::Relaxed);
+        tracing::error!(target: "codeq::net", %error, "a connection's task panicked");
     }
 }

@@ -9,24 +9,24 @@ use tokio::sync::watch;
 use tokio::time::{Instant, Sleep, sleep_until};
 
 /// The limit once the server stops: whoever reads gets the rest of its answers, and nobody else holds up the stop.
-pub(super) const STOPPING: Duration = Duration::from_secs(2);
+pub(crate) const STOPPING: Duration = Duration::from_secs(2);
 
 /// How long a client may take nothing.
 #[derive(Clone)]
-pub(super) struct Patience {
+pub(crate) struct Patience {
     usual: Duration,
     stop: watch::Receiver<bool>,
 }
 
 impl Patience {
     /// So long, or less once `stop` turns true.
-    pub(super) fn new(usual: Duration, stop: watch::Receiver<bool>) -> Patience {
+    pub(crate) fn new(usual: Duration, stop: watch::Receiver<bool>) -> Patience {
         Patience { usual, stop }
     }
 }
 
 /// A client that takes nothing at the moment. Made only then: most never need it.
-pub(super) struct Stall {
+pub(crate) struct Stall {
     usual: Duration,
     timer: Pin<Box<Sleep>>,
     /// Ends when the server stops; none once it has.
@@ -35,7 +35,7 @@ pub(super) struct Stall {
 }
 
 impl Stall {
-    pub(super) fn new(patience: &Patience) -> Stall {
+    pub(crate) fn new(patience: &Patience) -> Stall {
         let mut stop = patience.stop.clone();
         Stall {
             usual: patience.usual,
@@ -47,7 +47,7 @@ impl Stall {
     }
 
     /// Ready when the client, which took something at `since` and nothing after, has had its time.
-    pub(super) fn poll(&mut self, since: Instant, cx: &mut Context<'_>) -> Poll<()> {
+    pub(crate) fn poll(&mut self, since: Instant, cx: &mut Context<'_>) -> Poll<()> {
         if let Some(stop) = &mut self.stop
             && stop.as_mut().poll(cx).is_ready()
         {

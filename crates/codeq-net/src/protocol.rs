@@ -8,9 +8,9 @@ use hyper::server::conn::{http1, http2};
 use hyper_util::rt::TokioTimer;
 use tokio::io::AsyncReadExt;
 
-use super::socket::Transport;
-use super::stall::Patience;
-use super::stream::StreamExecutor;
+use crate::socket::Transport;
+use crate::stall::Patience;
+use crate::stream::StreamExecutor;
 
 /// What every HTTP/2 connection begins with.
 const PREFACE: &[u8; 24] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
@@ -23,10 +23,11 @@ const H1_BUFFER: usize = 64 * 1024;
 const H2_HEADER_LIST: u32 = 24 * 1024;
 /// Requests at once on an HTTP/2 connection.
 const H2_STREAMS: u32 = 256;
-/// How much one connection, and one request, may send before it is read. A stream that is not read for want of room
-/// counts with its window. The connection's also says how many small frames h2 keeps for streams that are not read.
+/// How much a connection may send before it is read. It also says how many small frames h2 keeps for streams that are
+/// not read.
 const H2_CONNECTION_WINDOW: u32 = 1024 * 1024;
-pub(crate) const H2_STREAM_WINDOW: u32 = 128 * 1024;
+/// How much a request may send before it is read. A stream that is not read for want of room counts with this.
+pub const H2_STREAM_WINDOW: u32 = 128 * 1024;
 /// Response bytes held for one stream, beyond which its body is not asked for more.
 const H2_SEND_BUFFER: usize = 64 * 1024;
 /// Streams reset by the client before they were looked at, and streams reset for its errors:
@@ -38,7 +39,7 @@ const H2_PING_INTERVAL: Duration = Duration::from_secs(30);
 const H2_PING_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// Settings of HTTP/1. The number of headers is left at hyper's 100, which needs no allocation.
-pub(super) fn h1() -> http1::Builder {
+pub(crate) fn h1() -> http1::Builder {
     let mut builder = http1::Builder::new();
     builder
         .timer(TokioTimer::new())
@@ -52,7 +53,7 @@ pub(super) fn h1() -> http1::Builder {
 }
 
 /// Settings of HTTP/2. A server never pushes: hyper has no such thing.
-pub(super) fn h2(patience: Patience) -> http2::Builder<StreamExecutor> {
+pub(crate) fn h2(patience: Patience) -> http2::Builder<StreamExecutor> {
     let mut builder = http2::Builder::new(StreamExecutor { patience });
     builder
         .timer(TokioTimer::new())
@@ -71,7 +72,7 @@ pub(super) fn h2(patience: Patience) -> http2::Builder<StreamExecutor> {
 /// Reads until it is plain which protocol the client speaks: true for HTTP/2. Also gives what was read.
 ///
 /// The caller sets the time limit.
-pub(super) async fn detect(transport: &mut Transport) -> io::Result<(bool, Bytes)> {
+pub(crate) async fn detect(transport: &mut Transport) -> io::Result<(bool, Bytes)> {
     let mut buf = Vec::with_capacity(PREFACE.len());
     let mut limited = transport.take(PREFACE.len() as u64);
     loop {

@@ -3,7 +3,7 @@
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use codeq_server::net::{Hosts, NetLimits};
+use codeq_net::{Hosts, NetLimits};
 
 use crate::support::{HUGE, PATIENCE, Server, limits};
 

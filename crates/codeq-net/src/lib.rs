@@ -1,4 +1,5 @@
-//! Sockets: the accept loop, TLS, time limits, draining. Knows nothing of tasks.
+//! Sockets: the accept loop, TLS, time limits, draining. It serves any router, and knows none of codeQ's
+//! other crates.
 //!
 //! ```text
 //! accept ─> connection: TLS handshake ─> h1 or h2 ─> hyper ─> router
@@ -17,10 +18,8 @@ use std::time::Duration;
 
 pub use accept::serve;
 pub use host::Hosts;
-pub(crate) use protocol::H2_STREAM_WINDOW;
+pub use protocol::H2_STREAM_WINDOW;
 pub use tls::{TlsError, TlsFiles};
-
-use crate::limits::budget::Connection;
 
 mod accept;
 mod connection;
@@ -29,6 +28,7 @@ mod host;
 mod protocol;
 mod pulse;
 mod service;
+mod slot;
 mod socket;
 mod stall;
 mod stream;
@@ -84,6 +84,6 @@ pub struct NetStats {
 pub struct Peer {
     /// Where it comes from.
     pub addr: SocketAddr,
-    /// What is held for it.
-    pub held: Arc<Connection>,
+    /// Bytes that are held for it; whoever serves it counts them.
+    pub held: Arc<AtomicUsize>,
 }

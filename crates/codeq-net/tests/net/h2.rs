@@ -2,7 +2,7 @@
 
 use std::sync::atomic::Ordering;
 
-use codeq_server::net::NetLimits;
+use codeq_net::NetLimits;
 use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
 

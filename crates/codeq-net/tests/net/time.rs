@@ -1,6 +1,6 @@
 //! Clients that are slow, silent or idle.
 
-use codeq_server::net::NetLimits;
+use codeq_net::NetLimits;
 use tokio::io::AsyncReadExt;
 use tokio::io::AsyncWriteExt;
 use tokio::time::{interval, sleep, timeout};
