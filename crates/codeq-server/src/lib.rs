@@ -9,8 +9,9 @@
 //! `service` is the one layer that every protocol calls. Wire types stop in `http` and `grpc`; the engine's types stop
 //! in `service`. There is no global state: any number of servers run in one process.
 
+use codeq_auth as auth;
+
 pub mod artifacts;
-pub mod auth;
 pub mod backup;
 pub mod config;
 pub mod descriptors;

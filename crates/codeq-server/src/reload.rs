@@ -9,7 +9,7 @@ use codeq_net::TlsFiles;
 use tokio::sync::Mutex;
 
 use crate::backup;
-use crate::config::{AuthConfig, Changes, Config, ConfigError, Problem};
+use crate::config::{Changes, Config, ConfigError, Problem};
 use crate::http::App;
 use crate::observe::LogLevel;
 
@@ -72,7 +72,7 @@ impl App {
             return Err(problem(text.to_owned()));
         }
         // What can fail comes first.
-        let ways = self.auth.prepare(&merged).map_err(problem)?;
+        let ways = self.auth.prepare(&merged.auth_settings()).map_err(problem)?;
         if let Some(Err(why)) = merged.backup.target.as_deref().map(backup::check_target) {
             return Err(problem(format!("backup.target cannot be used: {why}")));
         }
@@ -94,8 +94,7 @@ impl App {
 }
 
 fn has_tokens(config: &Config) -> bool {
-    let of = |auth: &AuthConfig| !auth.jwt.is_empty() || !auth.static_tokens.is_empty();
-    of(&config.producer_auth) || of(&config.worker_auth)
+    config.producer_auth.lets_in() || config.worker_auth.lets_in()
 }
 
 fn problem(text: String) -> ConfigError {

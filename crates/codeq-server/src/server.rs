@@ -160,7 +160,7 @@ impl Server {
         if let Some(problem) = config.check().first() {
             return Err(StartError::Config(problem.to_string()));
         }
-        let auth = Authenticator::new(&config).map_err(StartError::Config)?;
+        let auth = Authenticator::new(&config.auth_settings()).map_err(StartError::Config)?;
         let unknown = || StartError::Config(format!("unknown timezone '{}'", config.timezone));
         let times = Times::new(&config.timezone).ok_or_else(unknown)?;
         let tls = match (&config.tls.cert_file, &config.tls.key_file) {

@@ -29,6 +29,7 @@ use crate::limits::LimitScope;
 use crate::observe::Refused;
 use crate::service::claim::{CREDIT_WAIT, ClaimRequest, claimed};
 use crate::service::lease::{LeaseNamed, identity};
+use crate::service::permission::Permissions;
 use crate::service::submit::{SubmitRequest, submitted};
 use crate::service::{Kind, Service, ServiceError};
 

@@ -28,6 +28,7 @@ use crate::limits::budget::{HeldFor, Hold, Share};
 use crate::limits::{Allowance, LimitScope};
 use crate::observe::Refused;
 use crate::observe::trace::{self, TraceContext};
+use crate::service::permission::Permissions;
 use crate::service::{Kind, ServiceError};
 
 /// What a request takes beside its body and a long answer.

@@ -6,6 +6,7 @@ use tracing::Instrument;
 
 use super::lease::LeaseNamed;
 use super::nack::returned;
+use super::permission::Permissions;
 use super::{Service, ServiceError, task_id};
 use crate::auth::{Principal, Scope};
 

@@ -1,5 +1,6 @@
 //! Backup: an operator copies the data of all tenants.
 
+use super::permission::Permissions;
 use super::{Kind, Service, ServiceError};
 use crate::auth::Principal;
 use crate::backup::{BackupError, Made};

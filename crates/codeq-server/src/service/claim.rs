@@ -10,6 +10,7 @@ use codeq_core::view::Task;
 use codeq_engine::request::Answer;
 
 use super::lease::identity;
+use super::permission::Permissions;
 use super::trace::span_of;
 use super::{Service, ServiceError, seconds, trimmed};
 use crate::auth::{EventTypes, Principal, Scope};

@@ -5,6 +5,7 @@ use codeq_core::reply::Reply;
 use tracing::Instrument;
 
 use super::lease::LeaseNamed;
+use super::permission::Permissions;
 use super::{Service, ServiceError, task_id};
 use crate::auth::{Principal, Scope};
 

@@ -7,6 +7,7 @@ use codeq_core::reply::{Reply, Returned};
 use tracing::Instrument;
 
 use super::lease::LeaseNamed;
+use super::permission::Permissions;
 use super::{Service, ServiceError, seconds, seed, task_id};
 use crate::auth::{Principal, Scope};
 

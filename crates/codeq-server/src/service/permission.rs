@@ -1,11 +1,22 @@
-//! What a caller may do.
+//! Whether a caller may do what it asks for.
 
 use super::ServiceError;
 use crate::auth::{Principal, Scope};
 
-impl Principal {
+/// What a caller may do.
+pub trait Permissions {
     /// Refuses a worker whose token lacks the scope.
-    pub fn needs(&self, scope: Scope) -> Result<(), ServiceError> {
+    fn needs(&self, scope: Scope) -> Result<(), ServiceError>;
+
+    /// Refuses whoever may not administer.
+    fn needs_admin(&self) -> Result<(), ServiceError>;
+
+    /// Refuses whoever may not act for all tenants.
+    fn needs_operator(&self) -> Result<(), ServiceError>;
+}
+
+impl Permissions for Principal {
+    fn needs(&self, scope: Scope) -> Result<(), ServiceError> {
         if self.worker && self.scopes.has(scope) {
             return Ok(());
         }
@@ -13,8 +24,7 @@ impl Principal {
         Err(ServiceError::forbidden(text).needs(scope.name()))
     }
 
-    /// Refuses whoever may not administer.
-    pub fn needs_admin(&self) -> Result<(), ServiceError> {
+    fn needs_admin(&self) -> Result<(), ServiceError> {
         if self.admin {
             return Ok(());
         }
@@ -22,8 +32,7 @@ impl Principal {
         Err(ServiceError::forbidden("admin required").detail(detail).needs("codeq:admin"))
     }
 
-    /// Refuses whoever may not act for all tenants.
-    pub fn needs_operator(&self) -> Result<(), ServiceError> {
+    fn needs_operator(&self) -> Result<(), ServiceError> {
         if self.operator {
             return Ok(());
         }

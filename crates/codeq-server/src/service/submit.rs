@@ -14,6 +14,7 @@ use tracing::Instrument;
 
 use super::artifacts::invalid;
 use super::lease::LeaseNamed;
+use super::permission::Permissions;
 use super::{Service, ServiceError, task_id};
 use crate::artifacts::UPLOADS_AT_ONCE;
 use crate::artifacts::upload::{self, NewArtifact, Source};

@@ -9,8 +9,9 @@ use codeq_core::names::{check_command, cut};
 use codeq_core::record::{Record, RecordKind};
 use codeq_core::reply::{Rejection, Reply};
 
+use super::permission::Permissions;
 use super::{Service, ServiceError, seconds};
-use crate::auth::{EventTypes, Principal, Scope};
+use crate::auth::{EventTypes, GROUP_BYTES_MAX, Principal, Scope};
 use crate::push::subscriptions::{Mode, Subscription, Wish};
 
 /// How long a subscription lives that does not say.
@@ -21,8 +22,6 @@ pub const TTL_SECONDS_MAX: u32 = 86_400;
 pub const INTERVAL_SECONDS_DEFAULT: u32 = 5;
 /// The longest such pause.
 pub const INTERVAL_SECONDS_MAX: u32 = 3_600;
-/// Longest name of a group in bytes.
-pub const GROUP_BYTES_MAX: usize = 128;
 
 const KIND: RecordKind = RecordKind::Subscription;
 /// How often a renewal begins anew that met another one.

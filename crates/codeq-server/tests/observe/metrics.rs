@@ -11,7 +11,7 @@ use codeq_core::place::Place;
 use codeq_core::reply::Reply;
 use codeq_engine::Observer;
 use codeq_net::NetStats;
-use codeq_server::auth::Reason;
+use codeq_auth::Reason;
 use codeq_server::limits::budget::Budget;
 use codeq_server::observe::{COMMANDS_MAX, Delivery, Format, Metrics, Webhook};
 

@@ -13,9 +13,9 @@ use reqwest::Client;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
-use crate::auth::fetch::{Source, fetch};
-use crate::auth::jwk::{Found, Key, KeySet};
-use crate::auth::{AuthError, Reason, Refusal};
+use crate::fetch::{Source, fetch};
+use crate::jwk::{Found, Key, KeySet};
+use crate::refusal::{AuthError, Reason, Refusal};
 
 /// Pause between two attempts when there are keys.
 const PAUSE: Duration = Duration::from_secs(30);
@@ -26,7 +26,7 @@ const PAUSE_WITHOUT_KEYS: Duration = Duration::from_secs(5);
 const OVERDUE_LIFETIMES: u32 = 2;
 
 /// The keys of one issuer.
-pub(super) struct KeyCache {
+pub(crate) struct KeyCache {
     client: Client,
     source: Source,
     state: Mutex<State>,

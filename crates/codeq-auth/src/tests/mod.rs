@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use crate::auth::{AuthError, Authenticator, Principal, Role};
-use crate::config::{Config, JwtConfig};
+use crate::settings::{JwtConfig, Settings};
+use crate::{AuthError, Authenticator, Principal, Role};
 use keys::Signer;
 use provider::Provider;
 
@@ -43,9 +43,9 @@ impl World {
     }
 }
 
-fn worker_config(jwks_url: String) -> Config {
-    let mut config = Config::default();
-    config.worker_auth.jwt.push(jwt_config(jwks_url));
+fn worker_config(jwks_url: String) -> Settings {
+    let mut config = Settings::default();
+    config.workers.jwt.push(jwt_config(jwks_url));
     config
 }
 

@@ -7,22 +7,21 @@ use codeq_core::names::{check_tenant, check_worker};
 use sha2::{Digest, Sha256};
 use subtle::{ConditionallySelectable, ConstantTimeEq};
 
-use crate::auth::Principal;
-use crate::auth::bearer::check_token;
-use crate::auth::grants::{Grants, Kind, event_types, principal};
-use crate::auth::is_subject;
-use crate::config::StaticToken;
+use crate::bearer::check_token;
+use crate::grants::{Grants, Kind, event_types, principal};
+use crate::principal::{Principal, is_subject};
+use crate::settings::StaticToken;
 
 /// SHA-256 of a token.
-pub(super) type TokenDigest = [u8; 32];
+pub(crate) type TokenDigest = [u8; 32];
 
 /// The digest of a token as it was presented.
-pub(super) fn digest(token: &str) -> TokenDigest {
+pub(crate) fn digest(token: &str) -> TokenDigest {
     Sha256::digest(token.as_bytes()).into()
 }
 
 /// The fixed tokens of one role.
-pub(super) struct StaticTokens {
+pub(crate) struct StaticTokens {
     entries: Vec<(TokenDigest, Principal)>,
 }
 
@@ -104,7 +103,7 @@ fn unhex(text: &str) -> Option<TokenDigest> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::auth::{EventTypes, Scope};
+    use crate::{EventTypes, Scope};
 
     // SHA-256 of "abc", from FIPS 180-4.
     const ABC: &str = "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad";

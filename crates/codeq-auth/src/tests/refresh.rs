@@ -7,7 +7,7 @@ use tokio::task::JoinSet;
 use super::keys::Signer;
 use super::provider::Answer;
 use super::{NOW, World, assert_invalid, claims, skip};
-use crate::auth::{AuthError, Authenticator, Principal, Role};
+use crate::{AuthError, Authenticator, Principal, Role};
 use serde_json::json;
 
 /// So many callers at once with tokens of a key that nobody knows.

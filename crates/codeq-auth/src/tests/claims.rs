@@ -4,8 +4,8 @@ use serde_json::{Value, json};
 
 use super::keys::Signer;
 use super::{AUDIENCE, ISSUER, NOW, World, assert_invalid, changed, claims, jwt_config};
-use crate::auth::{AuthError, Authenticator, EventTypes, Principal, Role, Scope, Scopes};
-use crate::config::Config;
+use crate::settings::Settings;
+use crate::{AuthError, Authenticator, EventTypes, Principal, Role, Scope, Scopes};
 
 struct Desk {
     signer: Signer,
@@ -158,8 +158,8 @@ async fn the_subject_is_a_name() {
 async fn a_producer_needs_no_subject() {
     let signer = Signer::new("ec");
     let world = World::new(&[&signer]).await;
-    let mut config = Config::default();
-    config.producer_auth.jwt.push(jwt_config(world.provider.keys_url()));
+    let mut config = Settings::default();
+    config.producers.jwt.push(jwt_config(world.provider.keys_url()));
     let producers = Authenticator::new(&config).unwrap();
     let nobody = changed(claims(), "sub", None);
     let with = |name, value: Value| changed(nobody.clone(), name, Some(value));

@@ -6,14 +6,14 @@
 
 use std::time::Duration;
 
-use axum::http::HeaderMap;
-use axum::http::header::CACHE_CONTROL;
+use http::HeaderMap;
+use http::header::CACHE_CONTROL;
 use reqwest::redirect::Policy;
 use reqwest::{Client, Response, StatusCode};
 use serde::Deserialize;
 use url::{Host, Url};
 
-use crate::auth::jwk::KeySet;
+use crate::jwk::KeySet;
 
 /// Longest time for one request, connecting and reading included.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(5);
@@ -28,7 +28,7 @@ const LIFETIME_MAX: Duration = Duration::from_secs(3_600);
 
 /// Where an issuer's keys are.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub(super) enum Source {
+pub(crate) enum Source {
     /// At this address.
     Jwks(Url),
     /// Where the issuer's discovery document says.
@@ -86,7 +86,7 @@ fn is_loopback(url: &Url) -> bool {
 }
 
 /// A client for all providers.
-pub(super) fn client() -> Result<Client, String> {
+pub(crate) fn client() -> Result<Client, String> {
     Client::builder()
         .redirect(Policy::none())
         .no_proxy()
@@ -97,7 +97,7 @@ pub(super) fn client() -> Result<Client, String> {
 }
 
 /// Gets the keys, and how long they are fresh. The error is for the log.
-pub(super) async fn fetch(client: &Client, source: &Source) -> Result<(KeySet, Duration), String> {
+pub(crate) async fn fetch(client: &Client, source: &Source) -> Result<(KeySet, Duration), String> {
     let found;
     let url = match source {
         Source::Jwks(url) => url,

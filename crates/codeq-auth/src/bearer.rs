@@ -1,9 +1,9 @@
 //! The bearer token of a request.
 
-use axum::http::HeaderMap;
-use axum::http::header::AUTHORIZATION;
+use http::HeaderMap;
+use http::header::AUTHORIZATION;
 
-use crate::auth::{AuthError, Reason, Refusal};
+use crate::refusal::{AuthError, Reason, Refusal};
 
 /// Longest token that is looked at. Real ones are below 4 KiB; what is longer only costs time.
 pub const TOKEN_BYTES_MAX: usize = 16 << 10;
@@ -31,7 +31,7 @@ fn malformed(detail: &'static str) -> Refusal {
 }
 
 /// Whether a text can be a token at all: not too long, and nothing but visible ASCII.
-pub(super) fn check_token(token: &str) -> Result<(), &'static str> {
+pub(crate) fn check_token(token: &str) -> Result<(), &'static str> {
     if token.is_empty() {
         return Err("token is empty");
     }
@@ -46,7 +46,7 @@ pub(super) fn check_token(token: &str) -> Result<(), &'static str> {
 
 #[cfg(test)]
 mod tests {
-    use axum::http::HeaderValue;
+    use http::HeaderValue;
 
     use super::*;
 

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use super::changed;
 use super::keys::Signer;
-use crate::auth::jwk::KeySet;
+use crate::jwk::KeySet;
 
 fn usable(jwk: &Value) -> usize {
     KeySet::parse(json!({ "keys": [jwk] }).to_string().as_bytes()).expect("is a set").usable()

@@ -1,4 +1,4 @@
-//! Why a token was refused: all of it for the log, and for the client no more than its own identity provider could
+//! Why a caller was not let in: all of it for the log, and for the client no more than its own identity provider could
 //! tell it.
 
 /// What was wrong, from what is found out first to what is found out last.
@@ -95,6 +95,40 @@ impl Refusal {
     pub fn or(self, other: Refusal) -> Refusal {
         let rank = |refusal: &Refusal| (refusal.verified, refusal.reason);
         if rank(&other) >= rank(&self) { other } else { self }
+    }
+}
+
+/// Why a caller was not let in. The texts go to clients and say nothing that helps to forge a token.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum AuthError {
+    /// No `Authorization: Bearer` header.
+    #[error("missing bearer token")]
+    Missing,
+    /// Not a token that any validator accepts: 401.
+    #[error("invalid token")]
+    Invalid(Refusal),
+    /// A good token that may not do this: 403.
+    #[error("{0}")]
+    Forbidden(&'static str),
+    /// The keys cannot be had and none are known: 503.
+    #[error("identity provider unavailable")]
+    Unavailable,
+}
+
+impl AuthError {
+    /// Why the token was refused, if it was.
+    pub fn refusal(&self) -> Option<Refusal> {
+        match self {
+            AuthError::Missing => Some(Refusal::new(Reason::Missing, "no bearer token")),
+            AuthError::Invalid(refusal) => Some(*refusal),
+            AuthError::Forbidden(_) | AuthError::Unavailable => None,
+        }
+    }
+}
+
+impl From<Refusal> for AuthError {
+    fn from(refusal: Refusal) -> AuthError {
+        AuthError::Invalid(refusal)
     }
 }
 

@@ -13,7 +13,7 @@ use serde::Deserialize;
 use serde_json::Value;
 
 /// Longest `kid` in bytes.
-pub(super) const KID_BYTES_MAX: usize = 256;
+pub(crate) const KID_BYTES_MAX: usize = 256;
 /// Most keys of one issuer.
 const KEYS_MAX: usize = 100;
 /// Shortest RSA modulus in bits that is still safe.
@@ -29,7 +29,7 @@ const RSA_ALGORITHMS: &[Algorithm] =
     &[Algorithm::RS256, Algorithm::RS384, Algorithm::RS512, Algorithm::PS256];
 
 /// The algorithm of this name, if tokens may use it: never `none`, and no shared secrets.
-pub(super) fn accepted_algorithm(name: &str) -> Option<Algorithm> {
+pub(crate) fn accepted_algorithm(name: &str) -> Option<Algorithm> {
     Some(match name {
         "RS256" => Algorithm::RS256,
         "RS384" => Algorithm::RS384,
@@ -43,7 +43,7 @@ pub(super) fn accepted_algorithm(name: &str) -> Option<Algorithm> {
 }
 
 /// A key that may verify tokens.
-pub(super) struct Key {
+pub(crate) struct Key {
     decoding: DecodingKey,
     algorithms: Vec<Algorithm>,
 }
@@ -68,7 +68,7 @@ impl Key {
 }
 
 /// What a set says about a `kid`.
-pub(super) enum Found {
+pub(crate) enum Found {
     /// This key.
     Key(Arc<Key>),
     /// No key, and newer keys would not help.
@@ -78,7 +78,7 @@ pub(super) enum Found {
 }
 
 /// The keys of an issuer at one time.
-pub(super) struct KeySet {
+pub(crate) struct KeySet {
     /// None where several keys have the name.
     by_kid: HashMap<String, Option<Arc<Key>>>,
     /// The key of a token without `kid`: there must be no choice.

@@ -5,8 +5,8 @@ use serde_json::{Value, json};
 use super::keys::Signer;
 use super::provider::Provider;
 use super::{NOW, World, changed, claims, jwt_config};
-use crate::auth::{AuthError, Authenticator, Principal, Reason, Role};
-use crate::config::{Config, JwtConfig, StaticToken};
+use crate::settings::{JwtConfig, Settings, StaticToken};
+use crate::{AuthError, Authenticator, Principal, Reason, Role};
 
 /// The reason, and what the client hears.
 fn why(answer: Result<Principal, AuthError>) -> (Reason, &'static str) {
@@ -70,22 +70,21 @@ async fn of_several_validators_the_one_that_knows_most_is_heard() {
     let signer = Signer::new("ec");
     let provider = Provider::start().await;
     provider.publish(&[&signer]);
-    let mut config = Config::default();
+    let mut config = Settings::default();
     let of = |issuer: &str, audience: &str| JwtConfig {
         issuer: issuer.into(),
         audience: audience.into(),
         ..jwt_config(provider.keys_url())
     };
     // An issuer need not be an address when it is said where its keys are.
-    config.producer_auth.jwt = vec![of("acme staff", "produce"), of("acme staff", "both")];
-    config.worker_auth.jwt = vec![of("elsewhere", "work")];
-    config.worker_auth.static_tokens.push(StaticToken {
+    config.producers.jwt = vec![of("acme staff", "produce"), of("acme staff", "both")];
+    config.workers.jwt = vec![of("elsewhere", "work")];
+    config.workers.static_tokens.push(StaticToken {
         token: Some("fixed".into()),
         subject: "s".into(),
         tenant: "t".into(),
         ..StaticToken::default()
     });
-    assert!(config.check().is_empty(), "{:?}", config.check());
     let auth = Authenticator::new(&config).unwrap();
     auth.warm().await;
     let claims = changed(claims(), "iss", Some(json!("acme staff")));

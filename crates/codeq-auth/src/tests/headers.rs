@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use super::keys::{Signer, message, part};
 use super::{World, assert_invalid, changed, claims};
-use crate::auth::TOKEN_BYTES_MAX;
+use crate::TOKEN_BYTES_MAX;
 
 #[tokio::test]
 async fn every_accepted_algorithm_passes() {

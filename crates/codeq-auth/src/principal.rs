@@ -1,32 +1,9 @@
-//! Who is calling: from a bearer token to a [`Principal`].
-//!
-//! Producer tokens and worker tokens have separate validators; each is a list of ways (JWT, static tokens)
-//! tried in turn. What a principal may do is asked of the principal; which route needs what is `service`'s
-//! business.
+//! Callers, and what their tokens say of them.
 
 use std::borrow::Cow;
 use std::sync::Arc;
 
 use codeq_core::names::{INSTANCE_SEPARATOR, check_worker};
-
-pub use authenticator::Authenticator;
-pub use bearer::{TOKEN_BYTES_MAX, bearer_token};
-pub use claims::SKEW_SECONDS;
-pub use refusal::{Reason, Refusal};
-
-mod authenticator;
-mod bearer;
-mod claims;
-mod fetch;
-mod grants;
-mod jwk;
-mod jwt;
-mod key_cache;
-mod refusal;
-mod static_tokens;
-
-#[cfg(test)]
-mod tests;
 
 /// Which validator a route asks for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -64,6 +41,11 @@ pub struct Principal {
     pub expires_at: Option<u64>,
 }
 
+/// The scope of admins.
+pub const ADMIN: &str = "codeq:admin";
+/// The scope of operators.
+pub const OPERATOR: &str = "codeq:operator";
+
 /// Worker scopes of a token.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Scopes(u8);
@@ -87,6 +69,16 @@ pub enum Scope {
 }
 
 impl Scope {
+    /// Every worker scope.
+    pub const ALL: [Scope; 6] = [
+        Scope::Claim,
+        Scope::Heartbeat,
+        Scope::Abandon,
+        Scope::Nack,
+        Scope::Result,
+        Scope::Subscribe,
+    ];
+
     /// Its name in tokens.
     pub fn name(self) -> &'static str {
         match self {
@@ -132,40 +124,6 @@ impl EventTypes {
             EventTypes::Any => true,
             EventTypes::Only(names) => names.iter().any(|name| name.eq_ignore_ascii_case(command)),
         }
-    }
-}
-
-/// Why a caller was not let in. The texts go to clients and say nothing that helps to forge a token.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum AuthError {
-    /// No `Authorization: Bearer` header.
-    #[error("missing bearer token")]
-    Missing,
-    /// Not a token that any validator accepts: 401.
-    #[error("invalid token")]
-    Invalid(Refusal),
-    /// A good token that may not do this: 403.
-    #[error("{0}")]
-    Forbidden(&'static str),
-    /// The keys cannot be had and none are known: 503.
-    #[error("identity provider unavailable")]
-    Unavailable,
-}
-
-impl AuthError {
-    /// Why the token was refused, if it was.
-    pub fn refusal(&self) -> Option<Refusal> {
-        match self {
-            AuthError::Missing => Some(Refusal::new(Reason::Missing, "no bearer token")),
-            AuthError::Invalid(refusal) => Some(*refusal),
-            AuthError::Forbidden(_) | AuthError::Unavailable => None,
-        }
-    }
-}
-
-impl From<Refusal> for AuthError {
-    fn from(refusal: Refusal) -> AuthError {
-        AuthError::Invalid(refusal)
     }
 }
 

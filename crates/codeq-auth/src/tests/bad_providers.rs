@@ -8,8 +8,8 @@ use tokio::time::Instant;
 use super::keys::Signer;
 use super::provider::{Answer, Provider};
 use super::{AUDIENCE, NOW, World, assert_invalid, changed, claims, skip, worker_config};
-use crate::auth::{AuthError, Authenticator, Role};
-use crate::config::{Config, JwtConfig};
+use crate::settings::{JwtConfig, Settings};
+use crate::{AuthError, Authenticator, Role};
 
 fn bad_answers() -> Vec<(&'static str, Answer)> {
     let body = |text: &str| Answer::Body(200, text.as_bytes().to_vec(), None);
@@ -118,9 +118,9 @@ async fn discovery() {
     let provider = Provider::start().await;
     provider.publish(&[&signer]);
     let (issuer, keys) = (provider.url(), provider.keys_url());
-    let mut config = Config::default();
+    let mut config = Settings::default();
     let jwt = JwtConfig { issuer: issuer.clone(), audience: AUDIENCE.into(), jwks_url: None };
-    config.worker_auth.jwt.push(jwt);
+    config.workers.jwt.push(jwt);
     let token = signer.token(&changed(claims(), "iss", Some(json!(issuer))));
     let ask = async || {
         let auth = Authenticator::new(&config).unwrap();

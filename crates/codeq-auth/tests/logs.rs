@@ -9,9 +9,7 @@ use axum::Router;
 use axum::http::StatusCode;
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
-use codeq_server::Config;
-use codeq_server::auth::{AuthError, Authenticator, Role};
-use codeq_server::config::JwtConfig;
+use codeq_auth::{AuthError, Authenticator, JwtConfig, Role, Settings};
 use parking_lot::Mutex;
 use tokio::net::TcpListener;
 
@@ -43,13 +41,13 @@ fn token() -> String {
 }
 
 async fn log_of(jwks_url: String, lines: &Lines) -> String {
-    let mut config = Config::default();
-    config.worker_auth.jwt.push(JwtConfig {
+    let mut settings = Settings::default();
+    settings.workers.jwt.push(JwtConfig {
         issuer: "https://id.test.example".to_owned(),
         audience: "codeq".to_owned(),
         jwks_url: Some(jwks_url),
     });
-    let auth = Authenticator::new(&config).unwrap();
+    let auth = Authenticator::new(&settings).unwrap();
     for _ in 0..5 {
         let refused = auth.authenticate(&token(), Role::Worker).await;
         assert_eq!(refused, Err(AuthError::Unavailable));

@@ -12,14 +12,15 @@ use jsonwebtoken::Algorithm;
 use serde::Deserialize;
 use serde::de::{DeserializeOwned, IgnoredAny};
 
-use crate::auth::claims::{Claims, present};
-use crate::auth::grants::Kind;
-use crate::auth::jwk::{KID_BYTES_MAX, Key, accepted_algorithm};
-use crate::auth::key_cache::KeyCache;
-use crate::auth::{AuthError, Principal, Reason, Refusal};
+use crate::claims::{Claims, present};
+use crate::grants::Kind;
+use crate::jwk::{KID_BYTES_MAX, Key, accepted_algorithm};
+use crate::key_cache::KeyCache;
+use crate::principal::Principal;
+use crate::refusal::{AuthError, Reason, Refusal};
 
 /// A token taken apart. Nothing in it is to be believed yet.
-pub(super) struct Jwt<'a> {
+pub(crate) struct Jwt<'a> {
     algorithm: Algorithm,
     kid: Option<String>,
     claims: Claims,
@@ -86,7 +87,7 @@ fn is_accepted_type(typ: &str) -> bool {
 }
 
 /// Accepts tokens of one issuer for one audience.
-pub(super) struct JwtValidator {
+pub(crate) struct JwtValidator {
     issuer: String,
     audience: String,
     keys: Arc<KeyCache>,

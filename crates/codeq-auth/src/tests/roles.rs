@@ -5,8 +5,8 @@ use serde_json::json;
 use super::keys::Signer;
 use super::provider::{Answer, Provider};
 use super::{NOW, assert_invalid, changed, claims, jwt_config};
-use crate::auth::{AuthError, Authenticator, EventTypes, Principal, Reason, Refusal, Role, Scopes};
-use crate::config::{Config, JwtConfig, StaticToken};
+use crate::settings::{JwtConfig, Settings, StaticToken};
+use crate::{AuthError, Authenticator, EventTypes, Principal, Reason, Refusal, Role, Scopes};
 
 const NOT_A_PRODUCER: Result<Principal, AuthError> =
     Err(AuthError::Forbidden("token is not a producer's"));
@@ -22,22 +22,22 @@ fn fixed(token: &str) -> StaticToken {
     }
 }
 
-fn fixed_config() -> Config {
-    let mut config = Config::default();
-    config.producer_auth.static_tokens.push(fixed("producer"));
-    config.worker_auth.static_tokens.push(fixed("worker"));
+fn fixed_config() -> Settings {
+    let mut config = Settings::default();
+    config.producers.static_tokens.push(fixed("producer"));
+    config.workers.static_tokens.push(fixed("worker"));
     config
 }
 
 /// Producers and workers of one issuer, told apart by the audience.
-async fn two_audiences(signer: &Signer) -> (Provider, Config) {
+async fn two_audiences(signer: &Signer) -> (Provider, Settings) {
     let provider = Provider::start().await;
     provider.publish(&[signer]);
-    let mut config = Config::default();
+    let mut config = Settings::default();
     let base = jwt_config(provider.keys_url());
     let of = |audience: &str| JwtConfig { audience: audience.into(), ..base.clone() };
-    config.producer_auth.jwt.push(of("produce"));
-    config.worker_auth.jwt.push(of("work"));
+    config.producers.jwt.push(of("produce"));
+    config.workers.jwt.push(of("work"));
     (provider, config)
 }
 
@@ -67,7 +67,7 @@ async fn fixed_tokens_have_a_role() {
 
 #[tokio::test]
 async fn nobody_gets_in_without_validators() {
-    let auth = Authenticator::new(&Config::default()).unwrap();
+    let auth = Authenticator::new(&Settings::default()).unwrap();
     let token = Signer::new("ec").token(&claims());
     for role in [Role::Producer, Role::Worker, Role::Any] {
         assert_invalid(&auth.authenticate(&token, role).await, "no validators");
@@ -77,7 +77,7 @@ async fn nobody_gets_in_without_validators() {
 
 #[tokio::test]
 async fn producers_may_work_if_that_is_allowed() {
-    let config = Config { allow_producer_as_worker: true, ..fixed_config() };
+    let config = Settings { producers_may_work: true, ..fixed_config() };
     let auth = Authenticator::new(&config).unwrap();
     for role in [Role::Producer, Role::Worker, Role::Any] {
         let principal = auth.authenticate("producer", role).await.expect("is accepted");
@@ -129,11 +129,11 @@ async fn a_producer_needs_no_event_types() {
     let (_provider, config) = two_audiences(&signer).await;
     let claims = changed(claims(), "aud", Some(json!("produce")));
     let token = signer.token(&changed(claims, "eventTypes", Some(json!(1))));
-    for allow_producer_as_worker in [false, true] {
-        let config = Config { allow_producer_as_worker, ..config.clone() };
+    for producers_may_work in [false, true] {
+        let config = Settings { producers_may_work, ..config.clone() };
         let auth = Authenticator::new(&config).unwrap();
         let principal = auth.authenticate_at(&token, Role::Producer, NOW).await;
-        assert_eq!(principal.expect("is accepted").worker, allow_producer_as_worker);
+        assert_eq!(principal.expect("is accepted").worker, producers_may_work);
     }
 }
 
@@ -156,10 +156,10 @@ async fn validators_are_tried_in_turn() {
     let (down, up) = (Provider::start().await, Provider::start().await);
     down.publish(&[&first]);
     up.publish(&[&second]);
-    let mut config = Config::default();
-    config.worker_auth.static_tokens.push(fixed("worker"));
+    let mut config = Settings::default();
+    config.workers.static_tokens.push(fixed("worker"));
     for provider in [&down, &up] {
-        config.worker_auth.jwt.push(jwt_config(provider.keys_url()));
+        config.workers.jwt.push(jwt_config(provider.keys_url()));
     }
     let ask = async |auth: &Authenticator, token: &str| {
         auth.authenticate_at(token, Role::Worker, NOW).await
@@ -199,13 +199,13 @@ fn mistakes_in_the_configuration_are_named() {
         ),
     ];
     for (jwt, want) in cases {
-        let mut config = Config::default();
-        config.producer_auth.jwt = vec![good.clone(), jwt];
+        let mut config = Settings::default();
+        config.producers.jwt = vec![good.clone(), jwt];
         let refused = Authenticator::new(&config).err().expect("is refused");
         assert_eq!(refused, format!("producerAuth: jwt[1]: {want}"));
     }
-    let mut config = Config::default();
-    config.worker_auth.static_tokens.push(StaticToken { token: None, ..fixed("w") });
+    let mut config = Settings::default();
+    config.workers.static_tokens.push(StaticToken { token: None, ..fixed("w") });
     let refused = Authenticator::new(&config).err().expect("is refused");
     assert!(refused.starts_with("workerAuth: static token of subject \"w-subject\""), "{refused}");
 }

@@ -4,14 +4,14 @@ use std::sync::Arc;
 
 use codeq_core::names::check_command;
 
-use crate::auth::{EventTypes, Principal, Scope, Scopes};
+use crate::principal::{ADMIN, EventTypes, OPERATOR, Principal, Scope, Scopes};
 
 /// Most event types of one token.
 const EVENT_TYPES_MAX: usize = 1_000;
 
 /// As what an accepted token counts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Kind {
+pub(crate) enum Kind {
     /// It passed a producer's validator.
     Producer,
     /// The same, where producers may act as workers.
@@ -22,7 +22,7 @@ pub(super) enum Kind {
 
 /// Permissions that scopes stand for.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(super) struct Grants {
+pub(crate) struct Grants {
     /// What a worker may call.
     pub scopes: Scopes,
     /// May administer its tenant.
@@ -34,31 +34,20 @@ pub(super) struct Grants {
 impl Grants {
     /// Adds what a scope stands for; false if it is none of ours. Only the exact name counts.
     pub fn add(&mut self, scope: &str) -> bool {
-        let worker_scope = match scope {
-            "codeq:claim" => Scope::Claim,
-            "codeq:heartbeat" => Scope::Heartbeat,
-            "codeq:abandon" => Scope::Abandon,
-            "codeq:nack" => Scope::Nack,
-            "codeq:result" => Scope::Result,
-            "codeq:subscribe" => Scope::Subscribe,
-            "codeq:admin" => {
-                self.admin = true;
-                return true;
-            }
-            "codeq:operator" => {
-                self.admin = true;
-                self.operator = true;
-                return true;
-            }
-            _ => return false,
-        };
+        if scope == ADMIN || scope == OPERATOR {
+            self.admin = true;
+            self.operator |= scope == OPERATOR;
+            return true;
+        }
+        let known = Scope::ALL.into_iter().find(|known| known.name() == scope);
+        let Some(worker_scope) = known else { return false };
         self.scopes = self.scopes.with(worker_scope);
         true
     }
 }
 
 /// The commands that these names allow; `*` is any.
-pub(super) fn event_types<'a>(
+pub(crate) fn event_types<'a>(
     names: impl Iterator<Item = &'a str>,
 ) -> Result<EventTypes, &'static str> {
     let mut only: Vec<Arc<str>> = Vec::new();
@@ -75,7 +64,7 @@ pub(super) fn event_types<'a>(
 }
 
 /// The caller that an accepted token stands for.
-pub(super) fn principal(
+pub(crate) fn principal(
     kind: Kind,
     tenant: &str,
     subject: &str,

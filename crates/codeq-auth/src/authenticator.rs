@@ -8,14 +8,15 @@ use arc_swap::ArcSwap;
 use reqwest::Client;
 use tokio::sync::watch;
 
-use crate::auth::bearer::check_token;
-use crate::auth::fetch::{Source, client};
-use crate::auth::grants::Kind;
-use crate::auth::jwt::{Jwt, JwtValidator};
-use crate::auth::key_cache::KeyCache;
-use crate::auth::static_tokens::{StaticTokens, TokenDigest, digest};
-use crate::auth::{AuthError, Principal, Reason, Refusal, Role};
-use crate::config::{AuthConfig, Config, JwtConfig};
+use crate::bearer::check_token;
+use crate::fetch::{Source, client};
+use crate::grants::Kind;
+use crate::jwt::{Jwt, JwtValidator};
+use crate::key_cache::KeyCache;
+use crate::principal::{Principal, Role};
+use crate::refusal::{AuthError, Reason, Refusal};
+use crate::settings::{AuthConfig, JwtConfig, Settings};
+use crate::static_tokens::{StaticTokens, TokenDigest, digest};
 
 /// All validators of a server, as they are now.
 pub struct Authenticator {
@@ -24,8 +25,8 @@ pub struct Authenticator {
     replaced: watch::Sender<()>,
 }
 
-/// All validators of a configuration.
-pub(crate) struct Ways {
+/// All validators of some settings.
+pub struct Ways {
     producers: Validators,
     workers: Validators,
     producers_may_work: bool,
@@ -33,21 +34,16 @@ pub(crate) struct Ways {
 }
 
 impl Ways {
-    /// From the configuration. Nothing is fetched yet; keys that are known stay so.
-    fn new(config: &Config, known: HashMap<Source, Arc<KeyCache>>) -> Result<Ways, String> {
+    /// Nothing is fetched yet; keys that are known stay so.
+    fn new(settings: &Settings, known: HashMap<Source, Arc<KeyCache>>) -> Result<Ways, String> {
         let mut caches = Caches { known, ..Caches::default() };
-        let producer_kind =
-            if config.allow_producer_as_worker { Kind::ProducerAsWorker } else { Kind::Producer };
-        let producers = Validators::new(&config.producer_auth, producer_kind, &mut caches)
+        let producers_may_work = settings.producers_may_work;
+        let kind = if producers_may_work { Kind::ProducerAsWorker } else { Kind::Producer };
+        let producers = Validators::new(&settings.producers, kind, &mut caches)
             .map_err(|why| format!("producerAuth: {why}"))?;
-        let workers = Validators::new(&config.worker_auth, Kind::Worker, &mut caches)
+        let workers = Validators::new(&settings.workers, Kind::Worker, &mut caches)
             .map_err(|why| format!("workerAuth: {why}"))?;
-        Ok(Ways {
-            producers,
-            workers,
-            producers_may_work: config.allow_producer_as_worker,
-            caches: caches.by_source,
-        })
+        Ok(Ways { producers, workers, producers_may_work, caches: caches.by_source })
     }
 
     /// Whose fixed token this is, for that role.
@@ -63,19 +59,19 @@ impl Ways {
 }
 
 impl Authenticator {
-    /// From the configuration. Nothing is fetched yet.
-    pub fn new(config: &Config) -> Result<Authenticator, String> {
-        let ways = ArcSwap::from_pointee(Ways::new(config, HashMap::new())?);
+    /// Nothing is fetched yet. An error names what is wrong with the settings.
+    pub fn new(settings: &Settings) -> Result<Authenticator, String> {
+        let ways = ArcSwap::from_pointee(Ways::new(settings, HashMap::new())?);
         Ok(Authenticator { ways, replaced: watch::Sender::new(()) })
     }
 
-    /// The validators of another configuration, with the keys that are known already.
-    pub(crate) fn prepare(&self, config: &Config) -> Result<Ways, String> {
-        Ways::new(config, self.ways.load().caches.clone())
+    /// The validators of other settings, with the keys that are known already.
+    pub fn prepare(&self, settings: &Settings) -> Result<Ways, String> {
+        Ways::new(settings, self.ways.load().caches.clone())
     }
 
     /// Takes other validators from now on. Whoever waits in [`Authenticator::withdrawn`] looks again.
-    pub(crate) fn replace(&self, ways: Ways) {
+    pub fn replace(&self, ways: Ways) {
         self.ways.store(Arc::new(ways));
         self.replaced.send_replace(());
     }
@@ -107,7 +103,7 @@ impl Authenticator {
 
     /// Waits until no keys are being loaded.
     #[cfg(test)]
-    pub(super) async fn settled(&self) {
+    pub(crate) async fn settled(&self) {
         for cache in self.ways.load_full().caches.values() {
             cache.settled().await;
         }
@@ -121,7 +117,7 @@ impl Authenticator {
     }
 
     /// The same at a given time, in Unix seconds.
-    pub(super) async fn authenticate_at(
+    pub(crate) async fn authenticate_at(
         &self,
         token: &str,
         role: Role,
@@ -228,7 +224,7 @@ fn validator(jwt: &JwtConfig, caches: &mut Caches) -> Result<JwtValidator, Strin
 struct Caches {
     client: Option<Client>,
     by_source: HashMap<Source, Arc<KeyCache>>,
-    /// Those of the configuration before.
+    /// Those of the settings before.
     known: HashMap<Source, Arc<KeyCache>>,
 }
 

@@ -9,8 +9,9 @@ use codeq_core::names::{check_tenant, check_worker};
 use serde::{Deserialize, Deserializer};
 use serde_json::Value;
 
-use crate::auth::grants::{Grants, Kind, event_types, principal};
-use crate::auth::{AuthError, EventTypes, Principal, Reason, Refusal, is_subject};
+use crate::grants::{Grants, Kind, event_types, principal};
+use crate::principal::{EventTypes, Principal, is_subject};
+use crate::refusal::{AuthError, Reason, Refusal};
 
 /// How far the clock of an issuer may be off, in seconds.
 pub const SKEW_SECONDS: u64 = 60;
@@ -20,7 +21,7 @@ const DATE_MAX: u64 = 253_402_300_799;
 /// The claims that mean something here. A claim that is there twice does not parse.
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub(super) struct Claims {
+pub(crate) struct Claims {
     #[serde(default, deserialize_with = "present")]
     iss: Option<Value>,
     #[serde(default, deserialize_with = "present")]
@@ -58,7 +59,7 @@ pub(super) struct Claims {
 }
 
 /// A field that is there, whatever its value: without this, serde reads `null` as absent.
-pub(super) fn present<'de, D, T>(deserializer: D) -> Result<Option<T>, D::Error>
+pub(crate) fn present<'de, D, T>(deserializer: D) -> Result<Option<T>, D::Error>
 where
     D: Deserializer<'de>,
     T: Deserialize<'de>,
