@@ -11,6 +11,7 @@
 
 use codeq_auth as auth;
 
+pub mod app;
 pub mod artifacts;
 pub mod backup;
 pub mod config;
@@ -23,9 +24,10 @@ pub mod limits;
 mod near;
 pub mod observe;
 pub mod push;
-pub mod reload;
+mod request_id;
 pub mod server;
 pub mod service;
+pub mod times;
 
 pub use config::Config;
 pub use server::{Server, StartError};

@@ -6,8 +6,9 @@ use codeq_proto::{Timestamp, worker};
 use tonic::Code;
 
 use crate::auth::shown;
-use crate::http::wire::{Times, status_text};
+use crate::http::wire::status_text;
 use crate::service::{Kind, ServiceError};
+use crate::times::Times;
 
 /// A task for its worker.
 pub(super) fn task(task: Task, times: &Times) -> worker::Task {

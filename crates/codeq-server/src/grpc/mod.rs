@@ -24,8 +24,8 @@ use tonic::{Code, Status};
 use tonic_health::pb::health_server::HealthServer;
 use tonic_health::server::{HealthReporter, HealthService};
 
-use crate::http::App;
-use crate::http::endpoint::{REQUEST_ID, request_id};
+use crate::app::App;
+use crate::request_id::{REQUEST_ID, request_id};
 
 mod convert;
 mod events;

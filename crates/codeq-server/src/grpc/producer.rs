@@ -18,11 +18,12 @@ use super::events::Events;
 use super::hello;
 use super::session::{After, Begun, Opened, Protocol, Slots, check_rate};
 use super::{Call, convert};
+use crate::app::App;
 use crate::auth::{Principal, Role};
-use crate::http::{App, json};
 use crate::limits::LimitScope;
 use crate::observe::trace::{self, TraceContext};
 use crate::service::enqueue::{Draft, Made, enqueued};
+use crate::service::payload::check_payload;
 use crate::service::{Kind, ServiceError};
 
 /// Opens a stream: waits for its Hello.
@@ -215,7 +216,7 @@ impl Producer {
             payload if payload.is_empty() => Bytes::from_static(b"null"),
             payload => payload,
         };
-        json::check_payload(&payload)?;
+        check_payload(&payload)?;
         if *self.command != *create.command {
             self.command = create.command.into();
         }

@@ -23,12 +23,13 @@ use super::events::Events;
 use super::hello;
 use super::session::{After, Begun, Opened, Protocol, Slots, check_rate};
 use super::{Call, convert};
+use crate::app::App;
 use crate::auth::{Principal, Role, Scope, shown};
-use crate::http::{App, json};
 use crate::limits::LimitScope;
 use crate::observe::Refused;
 use crate::service::claim::{CREDIT_WAIT, ClaimRequest, claimed};
 use crate::service::lease::{LeaseNamed, identity};
+use crate::service::payload::check_result;
 use crate::service::permission::Permissions;
 use crate::service::submit::{SubmitRequest, submitted};
 use crate::service::{Kind, Service, ServiceError};
@@ -443,8 +444,7 @@ fn credit_bytes(request: &ClaimRequest, shared: bool) -> usize {
 
 fn submit_request(service: &Service, result: Outcome) -> (String, SubmitRequest) {
     let Outcome { task_id, status, result_json, error, fence } = result;
-    let flaw =
-        (!result_json.is_empty()).then(|| json::check_result(&result_json)).and_then(Result::err);
+    let flaw = (!result_json.is_empty()).then(|| check_result(&result_json)).and_then(Result::err);
     let flaw = flaw.or_else(|| service.too_long(&result_json));
     let request = SubmitRequest {
         status,

@@ -11,14 +11,16 @@ use codeq_core::effect::Move;
 use futures_util::future::BoxFuture;
 use serde::Serialize;
 
+use super::answer;
 use super::call::{Answer, Call};
 use super::tasks::event_text;
-use super::wire::{Times, status_text};
-use super::{App, answer};
+use super::wire::status_text;
+use crate::app::App;
 use crate::auth::{AuthError, Role, SKEW_SECONDS, bearer_token};
 use crate::events::{Heard, Position, Reader};
 use crate::limits::budget::{HeldFor, Hold};
 use crate::service::{Kind, ServiceError};
+use crate::times::Times;
 
 /// A comment that keeps proxies from closing a quiet stream.
 const KEEP_ALIVE: Duration = Duration::from_secs(15);

@@ -26,8 +26,8 @@ use super::secret;
 use super::secrets::Secrets;
 use super::subscriptions::{Subscription, Subscriptions};
 use super::turns::Turns;
-use crate::http::wire::Times;
 use crate::observe::{Delivery, Metrics, Refused, Webhook};
+use crate::times::Times;
 
 /// Where a worker claims: what codeQ sends, and its workers put behind the address that they know.
 pub const CLAIM_PATH: &str = "/v1/codeq/tasks/claim";

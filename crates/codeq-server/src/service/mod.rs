@@ -38,6 +38,7 @@ pub mod filter;
 pub mod heartbeat;
 pub mod lease;
 pub mod nack;
+pub mod payload;
 pub mod permission;
 pub mod queues;
 pub mod scan;

@@ -13,12 +13,13 @@ use tokio::sync::Semaphore;
 use tracing::Instrument;
 
 use super::schedule::Went;
-use crate::http::wire::{CallbackBody, Times};
+use crate::http::wire::CallbackBody;
 use crate::observe::{Delivery as Counted, Metrics, Webhook, trace};
 use crate::push::client::{Answered, Client, SendError};
 use crate::push::destination::Policy;
 use crate::push::secret;
 use crate::push::secrets::Secrets;
+use crate::times::Times;
 
 const TRACEPARENT: HeaderName = HeaderName::from_static("traceparent");
 const TRACESTATE: HeaderName = HeaderName::from_static("tracestate");

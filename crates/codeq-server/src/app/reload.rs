@@ -10,8 +10,9 @@ use tokio::sync::Mutex;
 
 use crate::backup;
 use crate::config::{Changes, Config, ConfigError, Problem};
-use crate::http::App;
 use crate::observe::LogLevel;
+
+use super::App;
 
 /// Reads the configuration again.
 pub type Source = Arc<dyn Fn() -> Result<Config, ConfigError> + Send + Sync>;
