@@ -63,6 +63,7 @@ mod error;
 mod http;
 mod options;
 mod producer;
+mod seconds;
 #[cfg(feature = "testing")]
 pub mod testing;
 mod transport;

@@ -27,7 +27,6 @@ pub mod shard;
 
 mod background;
 mod claim;
-mod commit;
 mod engine;
 mod enqueue;
 mod inbox;

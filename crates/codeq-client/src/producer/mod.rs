@@ -20,7 +20,6 @@ use crate::transport;
 
 use driver::{Driver, Job};
 pub use new_task::NewTask;
-pub(crate) use new_task::whole_seconds;
 
 /// A task that is in its queue, on disk.
 #[derive(Debug, Clone, PartialEq, Eq)]

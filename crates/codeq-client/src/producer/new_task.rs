@@ -8,6 +8,7 @@ use codeq_proto::producer::CreateTask;
 use serde::Serialize;
 
 use crate::error::Error;
+use crate::seconds::{saturated, whole_seconds};
 use crate::worker::TaskInfo;
 
 /// A task to be made.
@@ -117,15 +118,6 @@ impl NewTask {
         }
         (create, random)
     }
-}
-
-/// Rounded up: never earlier than asked for.
-pub(crate) fn whole_seconds(duration: Duration) -> i32 {
-    saturated(duration.as_secs().saturating_add(u64::from(duration.subsec_nanos() > 0)))
-}
-
-fn saturated(value: u64) -> i32 {
-    i32::try_from(value).unwrap_or(i32::MAX)
 }
 
 #[cfg(test)]

@@ -25,7 +25,7 @@ use tonic::transport::Endpoint;
 
 use crate::error::Error;
 use crate::options::Options;
-use crate::producer::whole_seconds;
+use crate::seconds::whole_seconds;
 use crate::transport;
 
 use driver::Driver;

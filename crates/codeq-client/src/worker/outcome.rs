@@ -8,7 +8,7 @@ use codeq_proto::worker::{Abandon, Nack, Result as WireResult, WorkerEvent};
 use serde::Serialize;
 use serde_json::value::RawValue;
 
-use crate::producer::whole_seconds;
+use crate::seconds::whole_seconds;
 
 /// Errors are cut here: the server keeps no more.
 const ERROR_MAX: usize = 4_096;

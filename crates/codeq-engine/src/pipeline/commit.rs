@@ -10,12 +10,12 @@ use codeq_disk::Shortage;
 use codeq_log::{Log, LogError, Prepared};
 use tokio::sync::oneshot;
 
+use super::Pipeline;
 use crate::background::Background;
 use crate::error::EngineError;
 use crate::group::Group;
 use crate::observer::SharedObserver;
 use crate::options::{Durability, FULL_DISK_RETRY, Options};
-use crate::pipeline::Pipeline;
 
 /// So many clients count as few: waiting for them costs less than their wake-ups.
 const FEW_CLIENTS: usize = 64;
