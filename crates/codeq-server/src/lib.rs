@@ -1,9 +1,9 @@
 //! codeQ on the network.
 //!
 //! ```text
-//! net/ (sockets, TLS, time limits) ─> http/ (parse, call, shape)   ─┐
-//!                                  └─> grpc/ (streams of events)    ─┴─> service/ (permission, limits, defaults)
-//!                                        auth/ (token -> principal)         └─> codeq-engine
+//! codeq-net (sockets, TLS, time limits) ─> http/ (parse, call, shape)  ─┐
+//!                                       └─> grpc/ (streams of events)   ─┴─> service/ (permission, limits, defaults)
+//!                                             codeq-auth (token -> principal)    └─> codeq-engine
 //! ```
 //!
 //! `service` is the one layer that every protocol calls. Wire types stop in `http` and `grpc`; the engine's types stop
