@@ -34,14 +34,14 @@ pub(crate) struct Grants {
 impl Grants {
     /// Adds what a scope stands for; false if it is none of ours. Only the exact name counts.
     pub fn add(&mut self, scope: &str) -> bool {
-        if scope == ADMIN || scope == OPERATOR {
-            self.admin = true;
-            self.operator |= scope == OPERATOR;
-            return true;
+        match scope {
+            ADMIN => self.admin = true,
+            OPERATOR => (self.admin, self.operator) = (true, true),
+            name => match Scope::ALL.into_iter().find(|scope| scope.name() == name) {
+                Some(scope) => self.scopes = self.scopes.with(scope),
+                None => return false,
+            },
         }
-        let known = Scope::ALL.into_iter().find(|known| known.name() == scope);
-        let Some(worker_scope) = known else { return false };
-        self.scopes = self.scopes.with(worker_scope);
         true
     }
 }

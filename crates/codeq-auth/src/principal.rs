@@ -41,11 +41,6 @@ pub struct Principal {
     pub expires_at: Option<u64>,
 }
 
-/// The scope of admins.
-pub const ADMIN: &str = "codeq:admin";
-/// The scope of operators.
-pub const OPERATOR: &str = "codeq:operator";
-
 /// Worker scopes of a token.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Scopes(u8);
@@ -54,19 +49,24 @@ pub struct Scopes(u8);
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Scope {
-    /// `codeq:claim`
+    /// Take tasks.
     Claim = 1,
-    /// `codeq:heartbeat`
+    /// Extend leases.
     Heartbeat = 2,
-    /// `codeq:abandon`
+    /// Give tasks back.
     Abandon = 4,
-    /// `codeq:nack`
+    /// Report failed executions.
     Nack = 8,
-    /// `codeq:result`
+    /// Finish tasks.
     Result = 16,
-    /// `codeq:subscribe`
+    /// Subscribe to queues.
     Subscribe = 32,
 }
+
+/// The scope of those who administer their tenant.
+pub const ADMIN: &str = "codeq:admin";
+/// The scope of those who act for all tenants.
+pub const OPERATOR: &str = "codeq:operator";
 
 impl Scope {
     /// Every worker scope.

@@ -40,6 +40,44 @@ pub enum Event {
     Postponed,
 }
 
+impl Event {
+    /// Every event, in the order of the variants.
+    pub const ALL: [Event; 13] = [
+        Event::Created,
+        Event::Claimed,
+        Event::Submitted,
+        Event::Nacked,
+        Event::Abandoned,
+        Event::Released,
+        Event::LeaseExpired,
+        Event::Due,
+        Event::CancelRequested,
+        Event::Cancelled,
+        Event::Replayed,
+        Event::Removed,
+        Event::Postponed,
+    ];
+
+    /// The text of the wire formats.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Event::Created => "created",
+            Event::Claimed => "claimed",
+            Event::Submitted => "submitted",
+            Event::Nacked => "nacked",
+            Event::Abandoned => "abandoned",
+            Event::Released => "released",
+            Event::LeaseExpired => "lease_expired",
+            Event::Due => "due",
+            Event::CancelRequested => "cancel_requested",
+            Event::Cancelled => "cancelled",
+            Event::Replayed => "replayed",
+            Event::Removed => "removed",
+            Event::Postponed => "postponed",
+        }
+    }
+}
+
 /// One transition.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Entry {

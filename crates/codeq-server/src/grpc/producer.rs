@@ -300,7 +300,7 @@ fn ack(seq: u64, made: Result<Made, ServiceError>) -> CreateAck {
             seq,
             ok: false,
             error_message: error.to_string(),
-            code: error.code.to_owned(),
+            code: error.code.text().to_owned(),
             ..CreateAck::default()
         },
     }

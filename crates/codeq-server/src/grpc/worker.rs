@@ -26,13 +26,12 @@ use super::{Call, convert};
 use crate::app::App;
 use crate::auth::{Principal, Role, Scope, shown};
 use crate::limits::LimitScope;
-use crate::observe::Refused;
 use crate::service::claim::{CREDIT_WAIT, ClaimRequest, claimed};
 use crate::service::lease::{LeaseNamed, identity};
 use crate::service::payload::check_result;
 use crate::service::permission::Permissions;
 use crate::service::submit::{SubmitRequest, submitted};
-use crate::service::{Kind, Service, ServiceError};
+use crate::service::{Code, Kind, Service, ServiceError};
 
 /// Most tasks of one TaskBatch: with all that belongs to a task it stays under the 4 MiB that clients accept.
 const TASKS_MAX: i32 = 256;
@@ -218,8 +217,8 @@ impl Worker {
             Ok(tasks) if !tasks.is_empty() => After::Answer(assignment(&self.app, tasks, single)),
             _ if self.app.service.is_draining() => After::Nothing,
             Ok(_) => After::Again(SHORT),
-            Err(error) if error.kind == Kind::Unavailable => {
-                if let Some(what) = Refused::from_code(error.code) {
+            Err(error) if error.code.kind() == Kind::Unavailable => {
+                if let Some(what) = error.code.refused() {
                     self.app.metrics.refused(&self.caller.tenant, what);
                 }
                 After::Again(RETRY)
@@ -324,7 +323,7 @@ impl Worker {
                 Err(error) => HeartbeatAck {
                     task_id,
                     error_message: error.to_string(),
-                    code: error.code.to_owned(),
+                    code: error.code.text().to_owned(),
                     ..HeartbeatAck::default()
                 },
             };
@@ -358,7 +357,7 @@ impl Worker {
                 Err(error) => NackAck {
                     task_id,
                     error_message: error.to_string(),
-                    code: error.code.to_owned(),
+                    code: error.code.text().to_owned(),
                     ..NackAck::default()
                 },
             };
@@ -379,7 +378,7 @@ impl Worker {
                 Err(error) => AbandonAck {
                     task_id,
                     error_message: error.to_string(),
-                    code: error.code.to_owned(),
+                    code: error.code.text().to_owned(),
                     ..AbandonAck::default()
                 },
             };
@@ -475,7 +474,7 @@ fn result_ack(task_id: String, error: Option<&ServiceError>) -> ResultAck {
         task_id,
         ok: error.is_none(),
         error_message: error.map_or_else(String::new, ToString::to_string),
-        code: error.map_or_else(String::new, |error| error.code.to_owned()),
+        code: error.map_or_else(String::new, |error| error.code.text().to_owned()),
     }
 }
 
@@ -497,11 +496,11 @@ fn answer_batch(acks: Vec<ResultAck>) -> ServerEvent {
 
 /// Whether the token does not allow this at all; a task of somebody else's is another matter.
 fn is_denied(error: &ServiceError) -> bool {
-    error.kind == Kind::Forbidden && error.code == "forbidden"
+    error.code == Code::Forbidden
 }
 
 fn refusal(error: &ServiceError) -> ServerEvent {
-    let code = convert::code_name(error.kind).to_owned();
+    let code = convert::code_name(error.code.kind()).to_owned();
     answer(Answer::Error(ServerError { code, message: error.to_string() }))
 }
 

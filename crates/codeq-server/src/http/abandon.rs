@@ -25,6 +25,6 @@ pub async fn abandon(call: Call) -> Answer {
     let request: Request = json::parse_or_default(&call.body)?;
     let penalty = request.penalty.unwrap_or(true);
     let lease = LeaseNamed::new(&call.caller, request.worker_id.as_deref(), request.fence);
-    let done = call.service().abandon(&call.caller, &call.name, penalty, lease).await?;
+    let done = call.service().abandon(&call.caller, call.path("id"), penalty, lease).await?;
     Ok(answer::json(StatusCode::OK, &Abandoned { status: place(done) }))
 }

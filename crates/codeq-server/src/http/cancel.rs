@@ -7,7 +7,7 @@ use super::call::{Answer, Call};
 use crate::service::cancel::Cancelled;
 
 pub async fn cancel(call: Call) -> Answer {
-    Ok(match call.service().cancel(&call.caller, &call.name).await? {
+    Ok(match call.service().cancel(&call.caller, call.path("id")).await? {
         Cancelled::Done(task) => answer::json(StatusCode::OK, &call.task(&task)),
         Cancelled::Requested(task) => answer::json(StatusCode::ACCEPTED, &call.task(&task)),
     })

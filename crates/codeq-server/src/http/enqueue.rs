@@ -12,9 +12,9 @@ use super::problem::ItemProblem;
 use super::wire::TaskBody;
 use super::{answer, json};
 use crate::observe::trace;
-use crate::service::ServiceError;
 use crate::service::enqueue::{Draft, Made};
 use crate::service::filter::moment;
+use crate::service::{Code, ServiceError};
 
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
@@ -56,7 +56,7 @@ pub async fn one(call: Call) -> Answer {
         match &task.idempotency_key {
             Some(other) if **other != *key => {
                 let text = "Idempotency-Key and idempotencyKey disagree";
-                return Err(ServiceError::invalid("invalid_idempotency_key", text).into());
+                return Err(ServiceError::new(Code::InvalidIdempotencyKey, text).into());
             }
             _ => task.idempotency_key = Some(key.into()),
         }
@@ -132,7 +132,7 @@ fn new_task(call: &Call, request: TaskRequest<'_>) -> Result<NewTask, ServiceErr
         None => None,
         Some(text) => Some(moment(text).ok_or_else(|| {
             let detail = "write it like 2026-01-31T08:00:00Z";
-            let refused = ServiceError::invalid("invalid_run_at", "invalid 'runAt' (use RFC3339)");
+            let refused = ServiceError::new(Code::InvalidRunAt, "invalid 'runAt' (use RFC3339)");
             refused.field("runAt").detail(detail)
         })?),
     };
@@ -170,7 +170,7 @@ fn header_key(call: &Call) -> Result<Option<String>, ServiceError> {
     let text = value.to_str().ok().map(str::trim).filter(|text| !text.is_empty());
     let Some(text) = text else {
         let text = "invalid Idempotency-Key header";
-        return Err(ServiceError::invalid("invalid_idempotency_key", text));
+        return Err(ServiceError::new(Code::InvalidIdempotencyKey, text));
     };
     let quoted = text.strip_prefix('"').and_then(|rest| rest.strip_suffix('"'));
     Ok(Some(quoted.unwrap_or(text).to_owned()))

@@ -13,13 +13,11 @@ use serde::Serialize;
 
 use super::answer;
 use super::call::{Answer, Call};
-use super::tasks::event_text;
-use super::wire::status_text;
 use crate::app::App;
 use crate::auth::{AuthError, Role, SKEW_SECONDS, bearer_token};
 use crate::events::{Heard, Position, Reader};
 use crate::limits::budget::{HeldFor, Hold};
-use crate::service::{Kind, ServiceError};
+use crate::service::{Code, ServiceError};
 use crate::times::Times;
 
 /// A comment that keeps proxies from closing a quiet stream.
@@ -60,18 +58,17 @@ struct Stream {
 }
 
 pub async fn stream(call: Call) -> Answer {
-    let from =
-        match call.header("last-event-id").map(str::trim).filter(|id| !id.is_empty()) {
-            None => None,
-            Some(id) => Some(position(id).ok_or_else(|| {
-                ServiceError::invalid("invalid_event_id", "invalid Last-Event-ID")
-            })?),
-        };
+    let from = match call.header("last-event-id").map(str::trim).filter(|id| !id.is_empty()) {
+        None => None,
+        Some(id) => Some(
+            position(id)
+                .ok_or_else(|| ServiceError::new(Code::InvalidEventId, "invalid Last-Event-ID"))?,
+        ),
+    };
     // No tenant has more than half of them.
     let Some((reader, missed)) = call.service().events.listen(&call.caller.tenant, from) else {
-        let refused =
-            ServiceError::new(Kind::Unavailable, "too_many_streams", "too many event streams");
-        return Err(ServiceError { retry_after: Some(5), ..refused }.into());
+        let refused = ServiceError::new(Code::TooManyStreams, "too many event streams");
+        return Err(refused.retry_after(5).into());
     };
     let hold =
         call.share.hold(HeldFor::Answers, STREAM_BYTES).ok_or_else(ServiceError::overloaded)?;
@@ -152,10 +149,10 @@ fn event(moved: &Move, position: &Position, times: &Times) -> String {
     let body = EventBody {
         task_id: moved.id.to_string(),
         command: &moved.queue,
-        event: event_text(moved.event),
+        event: moved.event.as_str(),
         from: moved.from.map(|place| place.location()),
         to: moved.to.map(|place| place.location()),
-        status: moved.to.map(|place| status_text(place.status())),
+        status: moved.to.map(|place| place.status().as_str()),
         attempts: moved.attempts,
         at: times.text(moved.at.wall),
     };

@@ -26,8 +26,10 @@ struct Extended {
 pub async fn heartbeat(call: Call) -> Answer {
     let request: Request = json::parse_or_default(&call.body)?;
     let lease = LeaseNamed::new(&call.caller, request.worker_id.as_deref(), request.fence);
-    let done =
-        call.service().heartbeat(&call.caller, &call.name, request.extend_seconds, lease).await?;
+    let done = call
+        .service()
+        .heartbeat(&call.caller, call.path("id"), request.extend_seconds, lease)
+        .await?;
     let body = Extended {
         ok: true,
         lease_until: call.times().text(done.lease_until),

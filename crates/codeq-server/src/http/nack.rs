@@ -31,7 +31,8 @@ pub async fn nack(call: Call) -> Answer {
     // Negative counts as absent.
     let delay = request.delay_seconds.and_then(|delay| u64::try_from(delay).ok());
     let lease = LeaseNamed::new(&call.caller, request.worker_id.as_deref(), request.fence);
-    let done = call.service().nack(&call.caller, &call.name, delay, request.reason, lease).await?;
+    let done =
+        call.service().nack(&call.caller, call.path("id"), delay, request.reason, lease).await?;
     let delay_seconds = match done {
         Returned::Requeued { delay } => delay.div_ceil(1_000),
         Returned::Dead | Returned::Cancelled => 0,

@@ -5,8 +5,8 @@ use serde::Serialize;
 
 use super::answer;
 use super::call::{Answer, Call};
-use super::problem::Problem;
 use crate::observe::Format;
+use crate::service::{Code, ServiceError};
 
 const TEXT: HeaderValue = HeaderValue::from_static("text/plain; charset=utf-8");
 
@@ -58,7 +58,7 @@ pub async fn metrics(call: Call) -> Answer {
     let near = call.peer.is_some_and(|peer| peer.to_canonical().is_loopback());
     if !near && !call.app.edge.metrics_public {
         // As if there were none: what is not offered need not be known.
-        return Err(Problem::edge(StatusCode::NOT_FOUND, "no_such_route", "not found"));
+        return Err(ServiceError::new(Code::NoSuchRoute, "not found").into());
     }
     metrics_alone(call).await
 }

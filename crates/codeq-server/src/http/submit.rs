@@ -17,10 +17,10 @@ use super::{answer, json};
 use crate::artifacts::content::Content;
 use crate::artifacts::upload::{NewArtifact, Source};
 use crate::config::UnknownFields;
-use crate::service::ServiceError;
 use crate::service::artifacts::invalid;
 use crate::service::lease::LeaseNamed;
 use crate::service::submit::SubmitRequest;
+use crate::service::{Code, ServiceError};
 
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
@@ -83,7 +83,7 @@ pub async fn one(call: Call) -> Answer {
             .into());
     }
     let request = submit_request(&call, request);
-    let record = call.service().submit(&call.caller, &call.name, request).await?;
+    let record = call.service().submit(&call.caller, call.path("id"), request).await?;
     Ok(answer::json(StatusCode::OK, &call.result(&record)))
 }
 
@@ -150,7 +150,7 @@ fn submit_request(call: &Call, request: Request<'_>) -> SubmitRequest {
     let result = request.result.map(RawValue::get).filter(|text| *text != "null");
     if result.is_some_and(|text| !text.starts_with('{')) {
         let text = "invalid result (must be an object)";
-        flaw = Some(ServiceError::invalid("invalid_result", text));
+        flaw = Some(ServiceError::new(Code::InvalidResult, text));
     }
     let result = result.map(str::as_bytes);
     flaw = flaw.or_else(|| call.service().too_long(result?));
@@ -175,7 +175,7 @@ fn new_artifact(body: &Body, index: usize, text: &RawValue) -> Result<NewArtifac
     let in_artifact = |error: ServiceError| {
         let detail = format!("artifact {index}: {}", error.detail.as_deref().unwrap_or_default());
         match error.code {
-            "unknown_field" => error.detail(detail),
+            Code::UnknownField => error.detail(detail),
             _ => invalid(&detail),
         }
     };

@@ -73,7 +73,10 @@ pub async fn create(call: Call) -> Answer {
 
 pub async fn heartbeat(call: Call) -> Answer {
     let Renewal { ttl_seconds } = json::parse_or_default(&call.body)?;
-    let done = call.service().renew_subscription(&call.caller, &call.name, ttl_seconds).await?;
+    let done = call
+        .service()
+        .renew_subscription(&call.caller, call.path("subscription"), ttl_seconds)
+        .await?;
     Ok(subscribed(&call, &done))
 }
 
@@ -84,12 +87,12 @@ pub async fn list(call: Call) -> Answer {
 }
 
 pub async fn get(call: Call) -> Answer {
-    let found = call.service().subscription(&call.caller, &call.name).await?;
+    let found = call.service().subscription(&call.caller, call.path("subscription")).await?;
     Ok(answer::json(StatusCode::OK, &body(&call, &found)))
 }
 
 pub async fn delete(call: Call) -> Answer {
-    call.service().unsubscribe(&call.caller, &call.name).await?;
+    call.service().unsubscribe(&call.caller, call.path("subscription")).await?;
     Ok(no_content())
 }
 

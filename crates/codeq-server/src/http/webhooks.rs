@@ -6,12 +6,12 @@ use serde::{Deserialize, Serialize};
 
 use super::call::{Answer, Call};
 use super::endpoint::no_content;
-use super::wire::{is_zero, status_text};
+use super::wire::is_zero;
 use super::{answer, json};
 use crate::push::outbox::message_id;
 use crate::push::secrets::KeptSecret;
-use crate::service::ServiceError;
 use crate::service::webhooks::SecretSource;
+use crate::service::{Code, ServiceError};
 
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
@@ -99,7 +99,7 @@ pub async fn deliveries(call: Call) -> Answer {
         Some("pending") => Some(false),
         Some(_) => {
             let text = "invalid 'status' (pending or failed)";
-            return Err(ServiceError::invalid("invalid_parameter", text).field("status").into());
+            return Err(ServiceError::new(Code::InvalidParameter, text).field("status").into());
         }
     };
     let (limit, cursor) = (call.number("limit")?, call.param("cursor"));
@@ -109,8 +109,8 @@ pub async fn deliveries(call: Call) -> Answer {
 }
 
 pub async fn resend(call: Call) -> Answer {
-    call.service().resend(&call.caller, &call.name).await?;
-    let body = ResentOne { id: &call.name, status: "pending" };
+    call.service().resend(&call.caller, call.path("id")).await?;
+    let body = ResentOne { id: call.path("id"), status: "pending" };
     Ok(answer::json(StatusCode::ACCEPTED, &body))
 }
 
@@ -157,7 +157,7 @@ fn delivery<'a>(call: &Call, item: &'a PendingCallback) -> DeliveryBody<'a> {
         webhook_id: message_id(item),
         url: item.task.webhook.as_deref().unwrap_or_default(),
         event_type: &item.task.command,
-        task_status: status_text(item.result.status),
+        task_status: item.result.status.as_str(),
         status: if outbox.next_at.is_some() { "pending" } else { "failed" },
         attempts: outbox.attempts,
         next_attempt_at: outbox.next_at.map(|at| call.date_of(at)),

@@ -2,30 +2,13 @@
 
 use std::borrow::Cow;
 
-use codeq_core::place::{Place, Status};
+use codeq_core::place::Place;
 use codeq_core::view::{ResultRecord, Task};
 use serde::Serialize;
 use serde_json::value::RawValue;
 
 use crate::auth::shown;
 use crate::times::Times;
-
-/// The client's word for a status.
-pub fn status_text(status: Status) -> &'static str {
-    match status {
-        Status::Pending => "PENDING",
-        Status::InProgress => "IN_PROGRESS",
-        Status::Completed => "COMPLETED",
-        Status::Failed => "FAILED",
-    }
-}
-
-/// The status that a client's word means.
-pub fn status_of(text: &str) -> Option<Status> {
-    const ALL: [Status; 4] =
-        [Status::Pending, Status::InProgress, Status::Completed, Status::Failed];
-    ALL.into_iter().find(|status| status_text(*status).eq_ignore_ascii_case(text))
-}
 
 /// A task. Empty texts, zeros and absent values are left out.
 #[derive(Serialize)]
@@ -83,7 +66,7 @@ impl<'a> TaskBody<'a> {
             webhook: task.webhook.as_deref(),
             trace_parent: task.trace_parent.as_deref(),
             trace_state: task.trace_state.as_deref(),
-            status: status_text(task.place.status()),
+            status: task.place.status().as_str(),
             last_known_location: task.place.location(),
             worker_id: task.worker.as_deref().map(shown),
             lease_until: task.lease_until.map(|at| times.text(at)),
@@ -128,7 +111,7 @@ impl<'a> ResultBody<'a> {
         let artifacts = record.artifacts.iter();
         ResultBody {
             task_id: record.id.to_string(),
-            status: status_text(record.status),
+            status: record.status.as_str(),
             result: record.result.as_deref().and_then(|text| serde_json::from_slice(text).ok()),
             error: record.error.as_deref(),
             artifacts: artifacts.map(|a| ArtifactBody { name: &a.name, url: &a.url }).collect(),

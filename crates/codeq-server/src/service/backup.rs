@@ -1,7 +1,7 @@
 //! Backup: an operator copies the data of all tenants.
 
 use super::permission::Permissions;
-use super::{Kind, Service, ServiceError};
+use super::{Code, Service, ServiceError};
 use crate::auth::Principal;
 use crate::backup::{BackupError, Made};
 
@@ -14,14 +14,14 @@ impl Service {
             let refused = match error {
                 BackupError::NotConfigured => {
                     let text = "backups are not configured";
-                    ServiceError::new(Kind::Conflict, "backup_not_configured", text)
+                    ServiceError::new(Code::BackupNotConfigured, text)
                 }
                 BackupError::Running => {
-                    ServiceError::new(Kind::Conflict, "backup_running", "a backup is running")
+                    ServiceError::new(Code::BackupRunning, "a backup is running")
                 }
                 BackupError::Failed(_) => {
                     let text = "the backup was not made";
-                    ServiceError::new(Kind::Unavailable, "backup_failed", text)
+                    ServiceError::new(Code::BackupFailed, text)
                 }
             };
             refused.detail(detail)

@@ -12,7 +12,7 @@ use codeq_engine::request::Answer;
 use super::lease::identity;
 use super::permission::Permissions;
 use super::trace::span_of;
-use super::{Service, ServiceError, seconds, trimmed};
+use super::{Code, Service, ServiceError, seconds, trimmed};
 use crate::auth::{EventTypes, Principal, Scope};
 
 /// Longest wait of a request for a task, in seconds.
@@ -83,7 +83,7 @@ impl Service {
             Ok(count) if count as usize <= max => Ok(count),
             _ => {
                 let text = format!("count exceeds maximum of {max}");
-                Err(ServiceError::invalid("invalid_count", text))
+                Err(ServiceError::new(Code::InvalidCount, text))
             }
         }
     }

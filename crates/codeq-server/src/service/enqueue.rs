@@ -12,7 +12,7 @@ use codeq_core::view::Task;
 use codeq_engine::request::{Answer, ReplyTo, Request};
 
 use super::trace::span_of;
-use super::{Kind, Service, ServiceError, seconds, seed, trimmed};
+use super::{Code, Service, ServiceError, seconds, seed, trimmed};
 use crate::auth::Principal;
 
 /// What became of one task.
@@ -60,7 +60,7 @@ impl Draft {
         }
         let webhook = self.webhook.filter(|text| !text.is_empty());
         if let Some(Err(why)) = webhook.as_deref().map(|text| destinations.read(text)) {
-            let error = ServiceError::invalid("invalid_webhook", "invalid webhook url");
+            let error = ServiceError::new(Code::InvalidWebhook, "invalid webhook url");
             return Err(error.field("webhook").detail(why.to_string()));
         }
         let delay = match self.delay_seconds.map(u64::try_from) {
@@ -68,7 +68,7 @@ impl Draft {
             Some(Ok(delay)) => Some(seconds(delay)),
             Some(Err(_)) => {
                 let text = "invalid 'delaySeconds' (must be >= 0)";
-                return Err(ServiceError::invalid("invalid_delay", text).field("delaySeconds"));
+                return Err(ServiceError::new(Code::InvalidDelay, text).field("delaySeconds"));
             }
         };
         let max_attempts = match self.max_attempts {
@@ -241,7 +241,6 @@ fn made(outcome: Enqueued) -> Result<Made, ServiceError> {
 }
 
 fn quota(text: &'static str) -> ServiceError {
-    let refused = ServiceError::new(Kind::TooMany, "quota_exceeded", text);
     // Finished tasks make room: soon enough to ask again in a few seconds.
-    ServiceError { retry_after: Some(5), scope: Some("tenant"), ..refused }
+    ServiceError::new(Code::QuotaExceeded, text).scope("tenant").retry_after(5)
 }

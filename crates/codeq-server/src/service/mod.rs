@@ -21,6 +21,7 @@ use crate::push::destination::Policy;
 use crate::push::secrets::Secrets;
 use crate::push::subscriptions::Subscriptions;
 
+pub use code::Code;
 pub use error::{Kind, ServiceError};
 
 pub mod abandon;
@@ -30,6 +31,7 @@ pub mod bulk;
 pub mod cancel;
 pub mod claim;
 pub mod cleanup;
+pub mod code;
 pub mod cursor;
 pub mod dead_letters;
 pub mod enqueue;
@@ -161,8 +163,7 @@ impl Service {
                 let detail = format!(
                     "{field} is in seconds, 1 to {MAX} (12 hours), and not {wanted}; heartbeats make a lease longer"
                 );
-                let refused =
-                    ServiceError::invalid("invalid_lease", "invalid lease (1 to 43200 s)");
+                let refused = ServiceError::new(Code::InvalidLease, "invalid lease (1 to 43200 s)");
                 Err(refused.field(field).detail(detail))
             }
         }

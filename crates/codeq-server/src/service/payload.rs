@@ -2,14 +2,14 @@
 
 use serde::de::IgnoredAny;
 
-use super::ServiceError;
+use super::{Code, ServiceError};
 
 /// Deepest nesting of a body. The parser of raw values has no limit of its own.
 pub const DEPTH_MAX: usize = 100;
 
 /// Refuses a payload that is not JSON text. What is JSON is kept as it is.
 pub fn check_payload(payload: &[u8]) -> Result<(), ServiceError> {
-    let invalid = || ServiceError::invalid("invalid_body", "invalid payload (must be JSON)");
+    let invalid = || ServiceError::new(Code::InvalidBody, "invalid payload (must be JSON)");
     check_depth(payload)?;
     // Its own step: the parser skips over strings without looking at their bytes.
     let text = std::str::from_utf8(payload).map_err(|_| invalid())?;
@@ -23,7 +23,7 @@ pub fn check_result(result: &[u8]) -> Result<(), ServiceError> {
     if object && check_payload(result).is_ok() {
         return Ok(());
     }
-    Err(ServiceError::invalid("invalid_result", "invalid result (must be an object)"))
+    Err(ServiceError::new(Code::InvalidResult, "invalid result (must be an object)"))
 }
 
 /// Refuses nesting deeper than [`DEPTH_MAX`], in one pass over the bytes.
@@ -42,7 +42,7 @@ pub fn check_depth(body: &[u8]) -> Result<(), ServiceError> {
                 depth += 1;
                 if depth > DEPTH_MAX {
                     let detail = format!("nested deeper than {DEPTH_MAX} levels");
-                    return Err(ServiceError::invalid("too_deep", "invalid body").detail(detail));
+                    return Err(ServiceError::new(Code::TooDeep, "invalid body").detail(detail));
                 }
             }
             b']' | b'}' if !in_string => depth = depth.saturating_sub(1),

@@ -1,7 +1,7 @@
 //! Whether a caller may do what it asks for.
 
 use super::ServiceError;
-use crate::auth::{Principal, Scope};
+use crate::auth::{ADMIN, OPERATOR, Principal, Scope};
 
 /// What a caller may do.
 pub trait Permissions {
@@ -21,7 +21,7 @@ impl Permissions for Principal {
             return Ok(());
         }
         let text = format!("missing scope {}", scope.name());
-        Err(ServiceError::forbidden(text).needs(scope.name()))
+        Err(ServiceError::forbidden(text).scope(scope.name()))
     }
 
     fn needs_admin(&self) -> Result<(), ServiceError> {
@@ -29,7 +29,7 @@ impl Permissions for Principal {
             return Ok(());
         }
         let detail = "the token needs the scope codeq:admin, or the role ADMIN";
-        Err(ServiceError::forbidden("admin required").detail(detail).needs("codeq:admin"))
+        Err(ServiceError::forbidden("admin required").detail(detail).scope(ADMIN))
     }
 
     fn needs_operator(&self) -> Result<(), ServiceError> {
@@ -37,6 +37,6 @@ impl Permissions for Principal {
             return Ok(());
         }
         let detail = "the token needs the scope codeq:operator: this concerns all tenants";
-        Err(ServiceError::forbidden("operator required").detail(detail).needs("codeq:operator"))
+        Err(ServiceError::forbidden("operator required").detail(detail).scope(OPERATOR))
     }
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use codeq_core::command::{Artifact, Deed, Outcome, Submit};
 use codeq_core::id::TaskId;
-use codeq_core::place::Place;
+use codeq_core::place::{Place, Status};
 use codeq_core::reply::{Rejection, Reply};
 use codeq_core::view::ResultRecord;
 use codeq_engine::request::{Answer, ReplyTo, Request};
@@ -15,7 +15,7 @@ use tracing::Instrument;
 use super::artifacts::invalid;
 use super::lease::LeaseNamed;
 use super::permission::Permissions;
-use super::{Service, ServiceError, task_id};
+use super::{Code, Service, ServiceError, task_id};
 use crate::artifacts::UPLOADS_AT_ONCE;
 use crate::artifacts::upload::{self, NewArtifact, Source};
 use crate::auth::{Principal, Scope};
@@ -188,18 +188,20 @@ pub fn submitted(answer: Answer) -> Result<ResultRecord, ServiceError> {
 fn outcome(request: &SubmitRequest) -> Result<Outcome, ServiceError> {
     let error = request.error.clone().filter(|error| !error.trim().is_empty());
     let both = |completed, result, error| Outcome::Both { completed, result, error };
-    let outcome = match (&*request.status, request.result.clone(), error) {
-        ("COMPLETED", result, None) => {
+    let ends = [Status::Completed, Status::Failed];
+    let status = ends.into_iter().find(|status| status.as_str() == &*request.status);
+    let outcome = match (status, request.result.clone(), error) {
+        (Some(Status::Completed), result, None) => {
             Outcome::Completed(result.unwrap_or(Bytes::from_static(b"{}")))
         }
-        ("COMPLETED", result, Some(error)) => {
+        (Some(Status::Completed), result, Some(error)) => {
             both(true, result.unwrap_or(Bytes::from_static(b"{}")), error)
         }
-        ("FAILED", _, None) => return Err(Rejection::ErrorRequired.into()),
-        ("FAILED", None, Some(error)) => Outcome::Failed(error),
-        ("FAILED", Some(result), Some(error)) => both(false, result, error),
-        _ => {
-            let refused = ServiceError::invalid("invalid_status", "invalid status");
+        (Some(_), _, None) => return Err(Rejection::ErrorRequired.into()),
+        (Some(_), None, Some(error)) => Outcome::Failed(error),
+        (Some(_), Some(result), Some(error)) => both(false, result, error),
+        (None, ..) => {
+            let refused = ServiceError::new(Code::InvalidStatus, "invalid status");
             return Err(refused
                 .field("status")
                 .detail("status must be COMPLETED or FAILED, in capitals"));

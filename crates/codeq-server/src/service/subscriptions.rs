@@ -10,7 +10,7 @@ use codeq_core::record::{Record, RecordKind};
 use codeq_core::reply::{Rejection, Reply};
 
 use super::permission::Permissions;
-use super::{Service, ServiceError, seconds};
+use super::{Code, Service, ServiceError, seconds};
 use crate::auth::{EventTypes, GROUP_BYTES_MAX, Principal, Scope};
 use crate::push::subscriptions::{Mode, Subscription, Wish};
 
@@ -160,7 +160,7 @@ impl Service {
 
     fn wish(&self, caller: &Principal, request: SubscribeRequest) -> Result<Wish, ServiceError> {
         if let Err(why) = self.destinations.read(&request.callback_url) {
-            let error = ServiceError::invalid("invalid_callback_url", "invalid callback url");
+            let error = ServiceError::new(Code::InvalidCallbackUrl, "invalid callback url");
             return Err(error.field("callbackUrl").detail(why.to_string()));
         }
         let (mode, group) = mode(caller, request.delivery_mode, request.group_id)?;
@@ -190,7 +190,7 @@ fn not_found() -> ServiceError {
 }
 
 fn invalid(field: &'static str, text: &'static str) -> ServiceError {
-    ServiceError::invalid("invalid_subscription", text).field(field)
+    ServiceError::new(Code::InvalidSubscription, text).field(field)
 }
 
 fn encode(wish: &Wish) -> Result<Bytes, ServiceError> {

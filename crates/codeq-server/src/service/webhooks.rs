@@ -12,7 +12,7 @@ use tokio::time::Instant;
 
 use super::scan::CALL_TIME;
 use super::tasks::PAGE_DEFAULT;
-use super::{Service, ServiceError, cursor, seconds, task_id};
+use super::{Code, Service, ServiceError, cursor, seconds, task_id};
 use crate::auth::Principal;
 use crate::push::secret::Secret;
 use crate::push::secrets::{Kept, KeptSecret, LIVE_MAX, RECORD};
@@ -84,7 +84,7 @@ impl Service {
             Some(n) => {
                 usize::try_from(n).ok().filter(|n| (1..=LIST_MAX).contains(n)).ok_or_else(|| {
                     let text = format!("invalid limit (1 to {LIST_MAX})");
-                    ServiceError::invalid("invalid_limit", text).field("limit")
+                    ServiceError::new(Code::InvalidLimit, text).field("limit")
                 })?
             }
         };
@@ -179,14 +179,14 @@ impl Service {
         let secret = match given {
             None => Secret::random(),
             Some(text) => Secret::read(text).map_err(|bad| {
-                let refused = ServiceError::invalid("invalid_secret", "invalid secret");
+                let refused = ServiceError::new(Code::InvalidSecret, "invalid secret");
                 refused.field("secret").detail(bad.to_string())
             })?,
         };
         let overlap = overlap_seconds.unwrap_or(OVERLAP_DEFAULT);
         if overlap > OVERLAP_MAX {
             let text = format!("invalid 'overlapSeconds' (0 to {OVERLAP_MAX})");
-            return Err(ServiceError::invalid("invalid_overlap", text).field("overlapSeconds"));
+            return Err(ServiceError::new(Code::InvalidOverlap, text).field("overlapSeconds"));
         }
         let (kept, revision) = self.secrets.kept(&caller.tenant).await?;
         let before = if kept.secrets.is_empty() {
