@@ -22,10 +22,10 @@ pub mod limits;
 mod near;
 pub mod net;
 pub mod observe;
-pub mod push;
 pub mod reload;
 pub mod server;
 pub mod service;
+mod webhooks;
 
 pub use config::Config;
 pub use server::{Server, StartError};

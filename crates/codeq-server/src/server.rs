@@ -6,8 +6,12 @@ use std::time::{Duration, Instant};
 
 use codeq_core::effect::Effect;
 use codeq_engine::{Engine, EngineError, Observer, OpenError, SharedObserver};
+use codeq_webhooks::availability::Bell;
+use codeq_webhooks::client::{self, Client};
+use codeq_webhooks::dns::{DnsResolver, Resolve};
+use codeq_webhooks::results::Announced;
 use tokio::net::{TcpListener, TcpSocket};
-use tokio::sync::{Semaphore, watch};
+use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
 use crate::artifacts::Artifacts;
@@ -24,13 +28,9 @@ use crate::http::{App, Edge, budget, metrics_router, router};
 use crate::limits::RateLimiter;
 use crate::net::{self, Hosts, NetLimits, NetStats, TlsError, TlsFiles};
 use crate::observe::Metrics;
-use crate::push::bell::Bell;
-use crate::push::client::{self, Client};
-use crate::push::notify::{CLAIM_PATH, Notifier};
-use crate::push::outbox::{Announced, Courier, LARGE_AT_ONCE, Outbox, per_host};
-use crate::push::resolve::{DnsResolver, Resolve};
 use crate::reload::{Reloader, Reloading};
 use crate::service::Service;
+use crate::webhooks;
 
 /// A running server.
 pub struct Server {
@@ -258,18 +258,14 @@ impl Server {
             own,
             connections: descriptors.calls,
             lookups: descriptors.lookups,
-            per_address: per_host(&config.webhooks),
+            per_address: config.webhooks.call_limits().per_host(),
             ..client::Options::default()
         };
         let client = Client::new(Arc::clone(&app.service.destinations), resolve, options);
-        let notifier = notifier(&app, client.clone(), &config).await?;
+        let mut background = vec![keeper];
+        let webhooks = webhooks::start(&app, &config, client, callbacks, &stop).await;
+        background.extend(webhooks.map_err(OpenError::from)?);
         drop(listening);
-        let outbox = Outbox::new(courier(&app, client, &config), callbacks, &config.webhooks);
-        let background = vec![
-            keeper,
-            tokio::spawn(notifier.run(stop.clone())),
-            tokio::spawn(outbox.run(stop.clone())),
-        ];
         let ready_after = start.elapsed();
         Ok(Server {
             app,
@@ -407,35 +403,6 @@ fn hosts(config: &Config) -> Hosts {
     let public = config.public_url.as_deref().and_then(|url| url::Url::parse(url).ok());
     let public = public.and_then(|url| url.host_str().map(str::to_ascii_lowercase));
     Hosts::local([config.http_addr.ip().to_string()].into_iter().chain(public))
-}
-
-fn courier(app: &App, client: Client, config: &Config) -> Courier {
-    Courier {
-        engine: Arc::clone(&app.service.engine),
-        client,
-        policy: Arc::clone(&app.service.destinations),
-        secrets: Arc::clone(&app.service.secrets),
-        metrics: Arc::clone(&app.metrics),
-        times: app.times.clone(),
-        attempts_max: config.result_webhook_max_attempts,
-        large: Semaphore::new(LARGE_AT_ONCE),
-    }
-}
-
-/// What tells workers that queues have work, with all subscriptions read.
-async fn notifier(app: &App, client: Client, config: &Config) -> Result<Notifier, StartError> {
-    let public = config.public_url.as_deref().map(|url| url.trim_end_matches('/'));
-    let Service { engine, subscriptions, secrets, .. } = &app.service;
-    subscriptions.load(engine).await.map_err(OpenError::from)?;
-    Ok(Notifier {
-        engine: Arc::clone(engine),
-        subscriptions: Arc::clone(subscriptions),
-        client,
-        secrets: Arc::clone(secrets),
-        metrics: Arc::clone(&app.metrics),
-        times: app.times.clone(),
-        claim_url: public.map(|url| format!("{url}{CLAIM_PATH}")),
-    })
 }
 
 async fn open(

@@ -6,7 +6,7 @@ use codeq_proto::{Timestamp, worker};
 use tonic::Code;
 
 use crate::auth::shown;
-use crate::http::wire::{Times, status_text};
+use crate::http::wire::Times;
 use crate::service::{Kind, ServiceError};
 
 /// A task for its worker.
@@ -21,7 +21,7 @@ pub(super) fn task(task: Task, times: &Times) -> worker::Task {
         priority: i32::from(task.priority),
         webhook: text(task.webhook),
         max_attempts: number(task.max_attempts),
-        status: status_text(task.place.status()).to_owned(),
+        status: task.place.status().name().to_owned(),
         worker_id: task
             .worker
             .as_deref()

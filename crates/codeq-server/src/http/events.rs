@@ -13,7 +13,7 @@ use serde::Serialize;
 
 use super::call::{Answer, Call};
 use super::tasks::event_text;
-use super::wire::{Times, status_text};
+use super::wire::Times;
 use super::{App, answer};
 use crate::auth::{AuthError, Role, SKEW_SECONDS, bearer_token};
 use crate::events::{Heard, Position, Reader};
@@ -153,7 +153,7 @@ fn event(moved: &Move, position: &Position, times: &Times) -> String {
         event: event_text(moved.event),
         from: moved.from.map(|place| place.location()),
         to: moved.to.map(|place| place.location()),
-        status: moved.to.map(|place| status_text(place.status())),
+        status: moved.to.map(|place| place.status().name()),
         attempts: moved.attempts,
         at: times.text(moved.at.wall),
     };

@@ -10,7 +10,7 @@ use serde::Serialize;
 
 use super::answer;
 use super::call::{Answer, Call};
-use super::wire::{ResultBody, TaskBody, is_zero, status_of, status_text};
+use super::wire::{ResultBody, TaskBody, is_zero, status_of};
 use crate::auth::shown;
 use crate::service::tasks::{PAGE_DEFAULT, TaskPage};
 use crate::service::{ServiceError, filter};
@@ -87,7 +87,7 @@ fn entry_body<'a>(call: &Call, entry: &'a Entry, from: Option<&'static str>) -> 
         event: event_text(entry.event),
         from,
         to: entry.to.location(),
-        status: status_text(entry.to.status()),
+        status: entry.to.status().name(),
         who: entry.who.as_deref().map(shown),
         why: entry.why.as_deref(),
     }

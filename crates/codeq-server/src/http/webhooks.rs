@@ -2,14 +2,14 @@
 
 use axum::http::StatusCode;
 use codeq_core::read::PendingCallback;
+use codeq_webhooks::results::message_id;
+use codeq_webhooks::secrets::KeptSecret;
 use serde::{Deserialize, Serialize};
 
 use super::call::{Answer, Call};
 use super::endpoint::no_content;
-use super::wire::{is_zero, status_text};
+use super::wire::is_zero;
 use super::{answer, json};
-use crate::push::outbox::message_id;
-use crate::push::secrets::KeptSecret;
 use crate::service::ServiceError;
 use crate::service::webhooks::SecretSource;
 
@@ -157,7 +157,7 @@ fn delivery<'a>(call: &Call, item: &'a PendingCallback) -> DeliveryBody<'a> {
         webhook_id: message_id(item),
         url: item.task.webhook.as_deref().unwrap_or_default(),
         event_type: &item.task.command,
-        task_status: status_text(item.result.status),
+        task_status: item.result.status.name(),
         status: if outbox.next_at.is_some() { "pending" } else { "failed" },
         attempts: outbox.attempts,
         next_attempt_at: outbox.next_at.map(|at| call.date_of(at)),

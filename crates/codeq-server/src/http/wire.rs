@@ -36,21 +36,11 @@ impl Times {
     }
 }
 
-/// The client's word for a status.
-pub fn status_text(status: Status) -> &'static str {
-    match status {
-        Status::Pending => "PENDING",
-        Status::InProgress => "IN_PROGRESS",
-        Status::Completed => "COMPLETED",
-        Status::Failed => "FAILED",
-    }
-}
-
 /// The status that a client's word means.
 pub fn status_of(text: &str) -> Option<Status> {
     const ALL: [Status; 4] =
         [Status::Pending, Status::InProgress, Status::Completed, Status::Failed];
-    ALL.into_iter().find(|status| status_text(*status).eq_ignore_ascii_case(text))
+    ALL.into_iter().find(|status| status.name().eq_ignore_ascii_case(text))
 }
 
 /// A task. Empty texts, zeros and absent values are left out.
@@ -109,7 +99,7 @@ impl<'a> TaskBody<'a> {
             webhook: task.webhook.as_deref(),
             trace_parent: task.trace_parent.as_deref(),
             trace_state: task.trace_state.as_deref(),
-            status: status_text(task.place.status()),
+            status: task.place.status().name(),
             last_known_location: task.place.location(),
             worker_id: task.worker.as_deref().map(shown),
             lease_until: task.lease_until.map(|at| times.text(at)),
@@ -154,43 +144,11 @@ impl<'a> ResultBody<'a> {
         let artifacts = record.artifacts.iter();
         ResultBody {
             task_id: record.id.to_string(),
-            status: status_text(record.status),
+            status: record.status.name(),
             result: record.result.as_deref().and_then(|text| serde_json::from_slice(text).ok()),
             error: record.error.as_deref(),
             artifacts: artifacts.map(|a| ArtifactBody { name: &a.name, url: &a.url }).collect(),
             completed_at: times.text(record.completed_at),
-        }
-    }
-}
-
-/// What is posted to a task's webhook. Every key is there, as codeQ has it: `result` may be null, `error` and
-/// `artifacts` empty.
-#[derive(Serialize)]
-#[serde(rename_all = "camelCase")]
-pub struct CallbackBody<'a> {
-    task_id: String,
-    event_type: &'a str,
-    status: &'static str,
-    result: Option<&'a RawValue>,
-    error: &'a str,
-    artifacts: Vec<ArtifactBody<'a>>,
-    completed_at: String,
-}
-
-impl<'a> CallbackBody<'a> {
-    /// The end of a task of this command.
-    pub fn new(command: &'a str, record: &'a ResultRecord, times: &Times) -> CallbackBody<'a> {
-        let ResultBody { task_id, status, result, error, artifacts, completed_at } =
-            ResultBody::new(record, times);
-        let error = error.unwrap_or_default();
-        CallbackBody {
-            task_id,
-            event_type: command,
-            status,
-            result,
-            error,
-            artifacts,
-            completed_at,
         }
     }
 }
