@@ -23,11 +23,11 @@ pub mod http;
 pub mod limits;
 mod near;
 pub mod observe;
-pub mod push;
 mod request_id;
 pub mod server;
 pub mod service;
 pub mod times;
+mod webhooks;
 
 pub use config::Config;
 pub use server::{Server, StartError};

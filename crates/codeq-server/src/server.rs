@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use codeq_engine::OpenError;
 use codeq_net::{TlsError, TlsFiles};
+use codeq_webhooks::dns::{DnsResolver, Resolve};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
@@ -13,7 +14,6 @@ use crate::app::{App, Reloading};
 use crate::artifacts::sweep::{self, Swept};
 use crate::config::{Changes, Config, ConfigError};
 use crate::grpc::Streams;
-use crate::push::resolve::{DnsResolver, Resolve};
 use crate::service::Service;
 use listeners::Addresses;
 

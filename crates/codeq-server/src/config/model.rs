@@ -3,12 +3,15 @@
 //! Secrets are masked wherever a configuration is shown: in `Debug`, and when it is serialised. What is
 //! serialised is therefore for people, not for another server to read.
 
+use std::collections::HashMap;
 use std::fmt;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
 use codeq_auth::AuthConfig;
 use codeq_auth::mask::{self, MASK, mask_url};
+use codeq_webhooks::results::CallLimits;
+use codeq_webhooks::signing::Secret;
 use ipnet::IpNet;
 use serde::{Deserialize, Serialize};
 
@@ -420,6 +423,22 @@ impl Config {
         };
         let producer = self.producer_addr.unwrap_or_else(|| beside_http(9092));
         (producer, self.worker_addr.unwrap_or_else(|| beside_http(9091)))
+    }
+}
+
+impl WebhookConfig {
+    /// The secrets of each tenant, oldest first.
+    pub fn signing_secrets(&self) -> HashMap<String, Vec<Secret>> {
+        let secrets = self.secrets.iter().map(|entry| {
+            let texts = entry.previous.iter().chain(&entry.secret);
+            (entry.tenant.clone(), texts.filter_map(|text| Secret::read(text).ok()).collect())
+        });
+        secrets.collect()
+    }
+
+    /// How many result callbacks are sent at once.
+    pub fn call_limits(&self) -> CallLimits {
+        CallLimits { max_concurrent: self.max_concurrent, max_per_host: self.max_per_host }
     }
 }
 

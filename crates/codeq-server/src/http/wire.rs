@@ -120,38 +120,6 @@ impl<'a> ResultBody<'a> {
     }
 }
 
-/// What is posted to a task's webhook. Every key is there, as codeQ has it: `result` may be null, `error` and
-/// `artifacts` empty.
-#[derive(Serialize)]
-#[serde(rename_all = "camelCase")]
-pub struct CallbackBody<'a> {
-    task_id: String,
-    event_type: &'a str,
-    status: &'static str,
-    result: Option<&'a RawValue>,
-    error: &'a str,
-    artifacts: Vec<ArtifactBody<'a>>,
-    completed_at: String,
-}
-
-impl<'a> CallbackBody<'a> {
-    /// The end of a task of this command.
-    pub fn new(command: &'a str, record: &'a ResultRecord, times: &Times) -> CallbackBody<'a> {
-        let ResultBody { task_id, status, result, error, artifacts, completed_at } =
-            ResultBody::new(record, times);
-        let error = error.unwrap_or_default();
-        CallbackBody {
-            task_id,
-            event_type: command,
-            status,
-            result,
-            error,
-            artifacts,
-            completed_at,
-        }
-    }
-}
-
 /// Whether a number is left out.
 pub fn is_zero(n: &u32) -> bool {
     *n == 0

@@ -4,7 +4,10 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use codeq_engine::OpenError;
-use tokio::sync::{Semaphore, watch};
+use codeq_webhooks::client::{self, Client};
+use codeq_webhooks::dns::Resolve;
+use codeq_webhooks::results::Announced;
+use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
 use super::StartError;
@@ -12,11 +15,8 @@ use crate::app::App;
 use crate::artifacts::keeper::{self, Heard};
 use crate::config::Config;
 use crate::descriptors::Descriptors;
-use crate::push::client::{self, Client};
-use crate::push::notify::{CLAIM_PATH, Notifier};
-use crate::push::outbox::{Announced, Courier, LARGE_AT_ONCE, Outbox, per_host};
-use crate::push::resolve::Resolve;
 use crate::service::Service;
+use crate::webhooks;
 
 /// Starts it all, each in a task of its own that ends when `stop` turns true.
 pub(super) async fn start(
@@ -29,13 +29,10 @@ pub(super) async fn start(
 ) -> Result<Vec<JoinHandle<()>>, StartError> {
     let Service { artifacts, engine, .. } = &app.service;
     let keeper = keeper::run(Arc::clone(artifacts), Arc::clone(engine), heard, stop.clone());
-    let notifier = notifier(app, client.clone(), config).await?;
-    let outbox = Outbox::new(courier(app, client, config), callbacks, &config.webhooks);
-    Ok(vec![
-        tokio::spawn(keeper),
-        tokio::spawn(notifier.run(stop.clone())),
-        tokio::spawn(outbox.run(stop.clone())),
-    ])
+    let mut tasks = vec![tokio::spawn(keeper)];
+    let webhooks = webhooks::start(app, config, client, callbacks, stop).await;
+    tasks.extend(webhooks.map_err(OpenError::from)?);
+    Ok(tasks)
 }
 
 /// The client of all calls. It never calls this server.
@@ -50,37 +47,8 @@ pub(super) fn client(
         own,
         connections: descriptors.calls,
         lookups: descriptors.lookups,
-        per_address: per_host(&config.webhooks),
+        per_address: config.webhooks.call_limits().per_host(),
         ..client::Options::default()
     };
     Client::new(Arc::clone(&app.service.destinations), resolve, options)
-}
-
-fn courier(app: &App, client: Client, config: &Config) -> Courier {
-    Courier {
-        engine: Arc::clone(&app.service.engine),
-        client,
-        policy: Arc::clone(&app.service.destinations),
-        secrets: Arc::clone(&app.service.secrets),
-        metrics: Arc::clone(&app.metrics),
-        times: app.times.clone(),
-        attempts_max: config.result_webhook_max_attempts,
-        large: Semaphore::new(LARGE_AT_ONCE),
-    }
-}
-
-/// What tells workers that queues have work, with all subscriptions read.
-async fn notifier(app: &App, client: Client, config: &Config) -> Result<Notifier, StartError> {
-    let public = config.public_url.as_deref().map(|url| url.trim_end_matches('/'));
-    let Service { engine, subscriptions, secrets, .. } = &app.service;
-    subscriptions.load(engine).await.map_err(OpenError::from)?;
-    Ok(Notifier {
-        engine: Arc::clone(engine),
-        subscriptions: Arc::clone(subscriptions),
-        client,
-        secrets: Arc::clone(secrets),
-        metrics: Arc::clone(&app.metrics),
-        times: app.times.clone(),
-        claim_url: public.map(|url| format!("{url}{CLAIM_PATH}")),
-    })
 }

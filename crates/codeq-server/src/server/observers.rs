@@ -5,12 +5,12 @@ use std::time::Duration;
 
 use codeq_core::effect::Effect;
 use codeq_engine::{EngineError, Observer};
+use codeq_webhooks::availability::Bell;
+use codeq_webhooks::results::Announced;
 
 use crate::artifacts::keeper::{Heard, Leavings};
 use crate::events::EventBus;
 use crate::observe::Metrics;
-use crate::push::bell::Bell;
-use crate::push::outbox::Announced;
 
 /// Everybody who wants to know what the engine did.
 pub(super) struct Observers {

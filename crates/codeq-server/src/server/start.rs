@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use codeq_auth::Authenticator;
 use codeq_engine::{Engine, OpenError, SharedObserver};
 use codeq_net::{NetStats, TlsFiles};
+use codeq_webhooks::dns::Resolve;
 use tokio::sync::watch;
 
 use super::listeners::{Listeners, limits};
@@ -20,7 +21,6 @@ use crate::descriptors::Descriptors;
 use crate::grpc::Streams;
 use crate::limits::RateLimiter;
 use crate::observe::Metrics;
-use crate::push::resolve::Resolve;
 use crate::service::Service;
 use crate::times::Times;
 

@@ -8,11 +8,11 @@ use codeq_core::limits::{COMMAND_BYTES_MAX, RECORD_VALUE_BYTES_MAX};
 use codeq_core::names::{check_command, cut};
 use codeq_core::record::{Record, RecordKind};
 use codeq_core::reply::{Rejection, Reply};
+use codeq_webhooks::availability::{Mode, Subscription, Wish};
 
 use super::permission::Permissions;
 use super::{Code, Service, ServiceError, seconds};
 use crate::auth::{EventTypes, GROUP_BYTES_MAX, Principal, Scope};
-use crate::push::subscriptions::{Mode, Subscription, Wish};
 
 /// How long a subscription lives that does not say.
 pub const TTL_SECONDS_DEFAULT: u32 = 300;
