@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-/// Rounded up: never earlier than asked for.
+/// Rounded up, so that nothing happens earlier than requested.
 pub(crate) fn whole_seconds(duration: Duration) -> i32 {
     saturated(duration.as_secs().saturating_add(u64::from(duration.subsec_nanos() > 0)))
 }

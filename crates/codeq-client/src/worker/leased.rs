@@ -1,8 +1,8 @@
-//! The tasks in a worker's hand, from their assignment to the acknowledgement of what became of them.
+//! The tasks a worker holds, from assignment to the acknowledgement of their outcome.
 //!
-//! Pure: knows neither the stream nor the handlers, and time is given to it. What is to be sent is asked for
-//! with [`Hand::due`]. Of each task there is at most one message in flight, so that an answer always belongs
-//! to what was sent last.
+//! Pure: knows neither the stream nor the handlers, and takes the time as an argument. [`LeasedTasks::due`] returns
+//! what to send next. Each task has at most one message in flight, so an acknowledgement always belongs to the latest
+//! message.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -16,14 +16,14 @@ use super::task::{CancelReason, Signal};
 use crate::backoff::Backoff;
 use crate::error::is_transient;
 
-/// How far a task is.
+/// The state of a task.
 #[derive(Debug, PartialEq)]
 enum Phase {
     Running,
     Done(Report),
 }
 
-/// The message of a task whose answer is due.
+/// The message that awaits its acknowledgement.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum InFlight {
     Nothing,
@@ -36,15 +36,15 @@ struct Entry {
     fence: u64,
     phase: Phase,
     in_flight: InFlight,
-    /// Messages of an earlier claim of the same task whose answers are still to come on this stream.
+    /// Number of messages of an earlier claim of this task that are still to be acknowledged on this stream.
     stale: u32,
-    /// When the next message is due.
+    /// When to send the next message.
     due: Instant,
     backoff: Backoff,
     signal: Signal,
 }
 
-/// The server's answer to a message about a task.
+/// The server's acknowledgement of a message about a task.
 pub(super) struct Ack {
     pub(super) task_id: String,
     pub(super) ok: bool,
@@ -53,30 +53,30 @@ pub(super) struct Ack {
     pub(super) cancel_requested: bool,
 }
 
-/// What an answer meant.
+/// What an acknowledgement means for the task.
 #[derive(Debug, PartialEq)]
 pub(super) enum Settled {
-    /// Nothing is over.
+    /// The task is still held.
     No,
-    /// The report is on disk.
+    /// The outcome is on disk.
     Accepted(Report),
     /// The lease is lost.
     Lost,
 }
 
-/// All tasks in hand.
+/// All tasks that the worker holds.
 #[derive(Debug)]
-pub(super) struct Hand {
+pub(super) struct LeasedTasks {
     entries: HashMap<String, Entry>,
     lease: Duration,
     extend_seconds: i32,
 }
 
-impl Hand {
-    /// Leases are asked for and extended by so many seconds.
-    pub(super) fn new(lease_seconds: i32) -> Hand {
+impl LeasedTasks {
+    /// Leases last, and are extended by, `lease_seconds`.
+    pub(super) fn new(lease_seconds: i32) -> LeasedTasks {
         let lease = Duration::from_secs(u64::try_from(lease_seconds).unwrap_or(1));
-        Hand { entries: HashMap::new(), lease, extend_seconds: lease_seconds }
+        LeasedTasks { entries: HashMap::new(), lease, extend_seconds: lease_seconds }
     }
 
     pub(super) fn len(&self) -> usize {
@@ -87,7 +87,7 @@ impl Hand {
         self.entries.is_empty()
     }
 
-    /// A task arrives. If an earlier claim of it is still in hand, that one's lease is lost.
+    /// Adds an assigned task. If an earlier claim of it is still held, that claim's lease is lost.
     pub(super) fn take(&mut self, task_id: &str, fence: u64, signal: Signal, now: Instant) {
         let mut stale = 0;
         if let Some(earlier) = self.entries.remove(task_id) {
@@ -106,7 +106,7 @@ impl Hand {
         self.entries.insert(task_id.to_owned(), entry);
     }
 
-    /// A handler is done. Ignored if the task is not in hand under that claim any more.
+    /// Records a handler's outcome. Ignored if the task is no longer held under that claim.
     pub(super) fn finish(&mut self, task_id: &str, fence: u64, report: Report, now: Instant) {
         if let Some(entry) = self.entries.get_mut(task_id)
             && entry.fence == fence
@@ -117,7 +117,7 @@ impl Hand {
         }
     }
 
-    /// Gives back, without penalty, all that is still being worked on.
+    /// Returns all running tasks to their queues without a penalty.
     pub(super) fn release_running(&mut self, now: Instant) {
         for entry in self.entries.values_mut().filter(|entry| entry.phase == Phase::Running) {
             entry.signal.fire(CancelReason::Shutdown);
@@ -126,7 +126,7 @@ impl Hand {
         }
     }
 
-    /// A new stream: nothing that was sent over the last one will be answered. Everything is said again.
+    /// On a new stream, messages of the previous one are never acknowledged: sends everything again.
     pub(super) fn reconnected(&mut self, now: Instant) {
         for entry in self.entries.values_mut() {
             entry.in_flight = InFlight::Nothing;
@@ -135,7 +135,7 @@ impl Hand {
         }
     }
 
-    /// The message of this task, if one is due.
+    /// The next message of a task, if one is due.
     pub(super) fn due(&mut self, task_id: &str, now: Instant) -> Option<WorkerEvent> {
         let extend_seconds = self.extend_seconds;
         let entry = self.entries.get_mut(task_id)?;
@@ -149,7 +149,7 @@ impl Hand {
         entries.filter_map(move |(task_id, entry)| entry.message(task_id, now, extend_seconds))
     }
 
-    /// The server answered.
+    /// Processes an acknowledgement.
     pub(super) fn settle(&mut self, ack: &Ack, now: Instant) -> Settled {
         let interval = self.lease / 3;
         let Some(entry) = self.entries.get_mut(&ack.task_id) else { return Settled::No };
@@ -164,7 +164,7 @@ impl Hand {
         match answered {
             InFlight::Nothing => Settled::No,
             InFlight::Heartbeat | InFlight::Report if is_lost(ack) => self.lose(&ack.task_id),
-            // Its handler may be done by now, and then its report is due already.
+            // The handler may have finished by now; then its report is already due.
             InFlight::Heartbeat => {
                 if entry.phase == Phase::Running {
                     entry.due = now + if ack.ok { interval } else { interval / 4 };
@@ -213,15 +213,15 @@ impl Entry {
         }
     }
 
-    /// A report was refused though the lease is held.
+    /// Handles a refused report while the lease is still held.
     fn refused(&mut self, ack: &Ack, now: Instant) {
         self.due = now + self.backoff.pause();
         let Phase::Done(report) = &mut self.phase else { return };
         if passes(&ack.code) || !matches!(report, Report::Complete(_) | Report::Fail(_)) {
             return;
         }
-        // The result itself is no good, too large for instance: not before the lease ends, but now.
-        let reason = format!("the result was refused: {} ({})", ack.message, ack.code);
+        // The result itself is unacceptable, too large for instance. Nack now instead of letting the lease expire.
+        let reason = format!("the server refused the result: {} ({})", ack.message, ack.code);
         tracing::error!(task = %ack.task_id, %reason);
         *report = Report::Nack { delay_seconds: 0, reason };
         self.due = now;
@@ -233,7 +233,7 @@ fn is_lost(ack: &Ack) -> bool {
     !ack.ok && lost.contains(&ack.code.as_str())
 }
 
-/// Work is not thrown away because a disk is full.
+/// Whether a refusal is temporary. A full disk counts: finished work must not be discarded because of it.
 fn passes(code: &str) -> bool {
     is_transient(code) || code == "disk_full"
 }
@@ -256,11 +256,11 @@ mod tests {
         }
     }
 
-    fn hand_with(task_id: &str, now: Instant) -> (Hand, Cancellation) {
-        let mut hand = Hand::new(LEASE);
+    fn leased_with(task_id: &str, now: Instant) -> (LeasedTasks, Cancellation) {
+        let mut leased = LeasedTasks::new(LEASE);
         let (signal, cancellation) = Signal::new();
-        hand.take(task_id, 1, signal, now);
-        (hand, cancellation)
+        leased.take(task_id, 1, signal, now);
+        (leased, cancellation)
     }
 
     fn complete() -> Report {
@@ -281,51 +281,51 @@ mod tests {
     #[test]
     fn a_heartbeat_is_due_after_a_third_of_the_lease() {
         let now = Instant::now();
-        let (mut hand, _) = hand_with("t", now);
-        assert_eq!(kind(hand.due("t", now + Duration::from_millis(9_999))), "nothing");
+        let (mut leased, _) = leased_with("t", now);
+        assert_eq!(kind(leased.due("t", now + Duration::from_millis(9_999))), "nothing");
         let third = now + Duration::from_secs(10);
-        assert_eq!(kind(hand.due("t", third)), "heartbeat");
-        assert_eq!(kind(hand.due("t", third)), "nothing", "one in flight is enough");
-        assert_eq!(hand.settle(&ack("t", ""), third), Settled::No);
-        assert_eq!(kind(hand.due("t", third + Duration::from_secs(10))), "heartbeat");
+        assert_eq!(kind(leased.due("t", third)), "heartbeat");
+        assert_eq!(kind(leased.due("t", third)), "nothing", "one in flight is enough");
+        assert_eq!(leased.settle(&ack("t", ""), third), Settled::No);
+        assert_eq!(kind(leased.due("t", third + Duration::from_secs(10))), "heartbeat");
     }
 
     #[test]
     fn a_refused_heartbeat_ends_the_task_and_its_late_result_is_not_sent() {
         let now = Instant::now();
-        let (mut hand, cancellation) = hand_with("t", now);
-        hand.due("t", now + Duration::from_secs(10));
-        assert_eq!(hand.settle(&ack("t", "not_owner"), now), Settled::Lost);
+        let (mut leased, cancellation) = leased_with("t", now);
+        leased.due("t", now + Duration::from_secs(10));
+        assert_eq!(leased.settle(&ack("t", "not_owner"), now), Settled::Lost);
         assert_eq!(cancellation.reason(), Some(CancelReason::LeaseLost));
-        hand.finish("t", 1, complete(), now);
-        assert_eq!(kind(hand.due("t", now)), "nothing");
-        assert!(hand.is_empty());
+        leased.finish("t", 1, complete(), now);
+        assert_eq!(kind(leased.due("t", now)), "nothing");
+        assert!(leased.is_empty());
     }
 
     #[test]
     fn a_report_waits_for_the_heartbeat_before_it() {
         let now = Instant::now();
-        let (mut hand, _) = hand_with("t", now);
+        let (mut leased, _) = leased_with("t", now);
         let later = now + Duration::from_secs(10);
-        assert_eq!(kind(hand.due("t", later)), "heartbeat");
-        hand.finish("t", 1, complete(), later);
-        assert_eq!(kind(hand.due("t", later)), "nothing");
-        hand.settle(&ack("t", ""), later);
-        assert_eq!(kind(hand.due("t", later)), "result");
-        assert_eq!(hand.settle(&ack("t", ""), later), Settled::Accepted(complete()));
-        assert!(hand.is_empty());
+        assert_eq!(kind(leased.due("t", later)), "heartbeat");
+        leased.finish("t", 1, complete(), later);
+        assert_eq!(kind(leased.due("t", later)), "nothing");
+        leased.settle(&ack("t", ""), later);
+        assert_eq!(kind(leased.due("t", later)), "result");
+        assert_eq!(leased.settle(&ack("t", ""), later), Settled::Accepted(complete()));
+        assert!(leased.is_empty());
     }
 
     #[test]
     fn everything_is_said_again_over_a_new_stream() {
         let now = Instant::now();
-        let (mut hand, _) = hand_with("done", now);
+        let (mut leased, _) = leased_with("done", now);
         let (signal, _cancellation) = Signal::new();
-        hand.take("running", 1, signal, now);
-        hand.finish("done", 1, complete(), now);
-        assert_eq!(kind(hand.due("done", now)), "result");
-        hand.reconnected(now);
-        let mut again: Vec<_> = hand.all_due(now).map(|event| kind(Some(event))).collect();
+        leased.take("running", 1, signal, now);
+        leased.finish("done", 1, complete(), now);
+        assert_eq!(kind(leased.due("done", now)), "result");
+        leased.reconnected(now);
+        let mut again: Vec<_> = leased.all_due(now).map(|event| kind(Some(event))).collect();
         again.sort_unstable();
         assert_eq!(again, ["heartbeat", "result"]);
     }
@@ -333,38 +333,38 @@ mod tests {
     #[test]
     fn a_busy_server_is_asked_again_and_a_bad_result_becomes_a_nack() {
         let now = Instant::now();
-        let (mut hand, _) = hand_with("t", now);
-        hand.finish("t", 1, complete(), now);
-        hand.due("t", now);
-        assert_eq!(hand.settle(&ack("t", "overloaded"), now), Settled::No);
+        let (mut leased, _) = leased_with("t", now);
+        leased.finish("t", 1, complete(), now);
+        leased.due("t", now);
+        assert_eq!(leased.settle(&ack("t", "overloaded"), now), Settled::No);
         let later = now + Duration::from_secs(1);
-        assert_eq!(kind(hand.due("t", later)), "result");
-        assert_eq!(hand.settle(&ack("t", "invalid_result"), later), Settled::No);
-        assert_eq!(kind(hand.due("t", later)), "nack");
+        assert_eq!(kind(leased.due("t", later)), "result");
+        assert_eq!(leased.settle(&ack("t", "invalid_result"), later), Settled::No);
+        assert_eq!(kind(leased.due("t", later)), "nack");
     }
 
     #[test]
     fn answers_to_an_earlier_claim_do_not_count_for_the_next() {
         let now = Instant::now();
-        let (mut hand, first) = hand_with("t", now);
-        assert_eq!(kind(hand.due("t", now + Duration::from_secs(10))), "heartbeat");
+        let (mut leased, first) = leased_with("t", now);
+        assert_eq!(kind(leased.due("t", now + Duration::from_secs(10))), "heartbeat");
         let (signal, second) = Signal::new();
-        hand.take("t", 2, signal, now);
+        leased.take("t", 2, signal, now);
         assert_eq!(first.reason(), Some(CancelReason::LeaseLost));
-        assert_eq!(hand.settle(&ack("t", "not_owner"), now), Settled::No);
+        assert_eq!(leased.settle(&ack("t", "not_owner"), now), Settled::No);
         assert_eq!(second.reason(), None);
-        hand.finish("t", 1, complete(), now);
-        assert_eq!(kind(hand.due("t", now)), "nothing", "the outcome of the first claim");
-        hand.finish("t", 2, complete(), now);
-        assert_eq!(kind(hand.due("t", now)), "result");
+        leased.finish("t", 1, complete(), now);
+        assert_eq!(kind(leased.due("t", now)), "nothing", "the outcome of the first claim");
+        leased.finish("t", 2, complete(), now);
+        assert_eq!(kind(leased.due("t", now)), "result");
     }
 
     #[test]
     fn what_runs_at_the_end_of_the_grace_goes_back() {
         let now = Instant::now();
-        let (mut hand, cancellation) = hand_with("t", now);
-        hand.release_running(now);
+        let (mut leased, cancellation) = leased_with("t", now);
+        leased.release_running(now);
         assert_eq!(cancellation.reason(), Some(CancelReason::Shutdown));
-        assert_eq!(kind(hand.due("t", now)), "abandon");
+        assert_eq!(kind(leased.due("t", now)), "abandon");
     }
 }
