@@ -5,8 +5,8 @@ use std::sync::Arc;
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 
-use crate::command::Millis;
 use crate::limits::{HISTORY_MAX, HISTORY_REASON_BYTES_MAX, WORKER_BYTES_MAX};
+use crate::moment::Millis;
 use crate::place::Place;
 
 /// What caused a transition. The order is part of the on-disk format: add at the end.

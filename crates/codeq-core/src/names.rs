@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 
 use crate::limits::{COMMAND_BYTES_MAX, RECORD_NAME_BYTES_MAX, TENANT_BYTES_MAX, WORKER_BYTES_MAX};
-use crate::reply::Rejection;
+use crate::rejection::Rejection;
 
 /// Checks a tenant's name. Names never appear in keys, so none can collide with another; control characters are
 /// refused to keep logs readable.

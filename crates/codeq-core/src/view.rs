@@ -4,11 +4,11 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
-use crate::command::{Artifact, Millis};
+use crate::command::Artifact;
 use crate::id::TaskId;
 use crate::keys;
 use crate::kv::{KvError, KvRead, Table};
-use crate::moment::Moment;
+use crate::moment::{Millis, Moment};
 use crate::place::{Place, Status};
 use crate::rows::{BodyRow, QueueRow, TaskRow};
 
