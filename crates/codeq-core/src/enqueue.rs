@@ -1,11 +1,11 @@
-//! Enqueue: tasks come into being.
+//! Enqueue: creates tasks.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use bytes::Bytes;
 
-use crate::command::{Enqueue, Millis, NewTask};
+use crate::command::{Enqueue, NewTask};
 use crate::history::{Event, History};
 use crate::id::TaskId;
 use crate::idempotency::{Fingerprint, Known, key_hash};
@@ -16,6 +16,7 @@ use crate::limits::{
     PAYLOAD_BYTES_MAX, PRIORITY_MAX, TRACE_PARENT_BYTES_MAX, TRACE_STATE_BYTES_MAX,
     WEBHOOK_BYTES_MAX,
 };
+use crate::moment::Millis;
 use crate::names::{check_command, check_tenant};
 use crate::place::Place;
 use crate::reply::{Enqueued, Rejection, Reply};
@@ -24,7 +25,7 @@ use crate::step::{Cause, Step};
 use crate::view::Task;
 
 impl<K: Kv> Step<'_, K> {
-    /// Makes tasks. `values` has their fingerprints by value; none means the rules of older logs.
+    /// Creates tasks. `values` holds their fingerprints by value; `None` applies the rules of older logs.
     pub(crate) fn enqueue(
         &mut self,
         command: &Enqueue,
@@ -82,7 +83,7 @@ impl<K: Kv> Step<'_, K> {
         Ok(Enqueued::Created(Box::new(created)))
     }
 
-    /// What an atomic batch fails on, if anything, without changing anything.
+    /// The first task that makes an atomic batch fail, if any. Changes nothing.
     fn first_refused(
         &self,
         command: &Enqueue,
@@ -122,7 +123,7 @@ impl<K: Kv> Step<'_, K> {
         Ok(None)
     }
 
-    /// Makes a task that has passed every check.
+    /// Creates a task that has passed every check.
     pub(crate) fn create(
         &mut self,
         queue: QueueId,
@@ -180,12 +181,12 @@ impl<K: Kv> Step<'_, K> {
     }
 }
 
-/// What makes the task the same work as another: by value if the command says so.
+/// The identity of the task's work, by value if the command says so.
 fn print_of(task: &NewTask, value: Option<u128>) -> Fingerprint {
     value.map_or_else(|| Fingerprint::of_bytes(task), Fingerprint::Value)
 }
 
-/// Checks all that does not depend on the state.
+/// Checks everything that does not depend on the state.
 fn check(task: &NewTask, wall: Millis, by_value: bool) -> Result<(), Rejection> {
     check_command(&task.command)?;
     let max = if by_value { PAYLOAD_BYTES_MAX } else { ENQUEUE_PAYLOAD_BYTES_MAX };
@@ -209,7 +210,7 @@ fn check(task: &NewTask, wall: Millis, by_value: bool) -> Result<(), Rejection> 
     Ok(())
 }
 
-/// A trace context that is too long is not one: it is left out, the task is not refused.
+/// Drops a trace context that is too long, instead of refusing the task.
 fn trace(text: &Option<Arc<str>>, max: usize) -> Option<&str> {
     text.as_deref().filter(|text| !text.is_empty() && text.len() <= max)
 }

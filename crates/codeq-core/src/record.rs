@@ -1,53 +1,41 @@
-//! Records: small durable things that the server keeps for a tenant and that the rules do not look into.
+//! Records: small durable data that the server keeps for a tenant and the rules do not interpret.
 //!
-//! A record has a name inside its tenant and kind, a revision that grows with every put, and perhaps an
-//! end. Once its time is over it is gone for everybody, whether or not a sweep has removed it yet.
+//! A record has a name that is unique within its tenant and kind, a revision that grows with every put, and
+//! optionally an expiry. An expired record is invisible at once, whether or not a sweep has removed it yet.
 
-use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
 
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 
-use crate::command::{DeleteRecord, Millis, PutRecord};
-use crate::effect::Effect;
-use crate::keys::{self, TimerKind};
-use crate::kv::{Key, Kv, KvError, KvRead, Table};
-use crate::limits::{
-    RECORD_TTL_MS_MAX, RECORD_VALUE_BYTES_MAX, RECORDS_PER_KIND_MAX, RECORDS_PER_SHARD_MAX,
-};
-use crate::names::{check_record_name, check_tenant};
-use crate::reply::{Rejection, Reply};
-use crate::rows::RecordRow;
-use crate::state::{State, for_each};
-use crate::step::Step;
+use crate::moment::Millis;
 
 /// What a record is for. The order is part of the on-disk format.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub enum RecordKind {
-    /// A worker wants to be told of tasks.
+    /// A worker's registration for notifications about new tasks.
     Subscription,
-    /// What the tenant's webhooks are signed with.
+    /// The secret that signs the tenant's webhooks.
     WebhookSecret,
 }
 
-/// A record as it is now.
+/// A record as stored now.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Record {
-    /// Whose.
+    /// The tenant that owns it.
     pub tenant: Arc<str>,
-    /// Its name.
+    /// Unique within the tenant and kind.
     pub name: Arc<str>,
-    /// Its content.
+    /// The record's content, opaque to the rules.
     pub value: Bytes,
-    /// 1, and one more with every put.
+    /// Starts at 1 and grows by one with every put.
     pub revision: u64,
-    /// The date at which it was made.
+    /// Wall-clock time of its creation.
     pub created_at: Millis,
-    /// The date at which it was last put.
+    /// Wall-clock time of the last put.
     pub updated_at: Millis,
-    /// When it goes by itself, by engine time.
+    /// When it expires, by engine time.
     pub expires_at: Option<Millis>,
 }
 
@@ -65,260 +53,11 @@ impl fmt::Debug for Record {
     }
 }
 
-impl From<RecordRow> for Record {
-    fn from(row: RecordRow) -> Record {
-        Record {
-            tenant: row.tenant,
-            name: row.name,
-            value: row.value,
-            revision: row.revision,
-            created_at: row.created_at,
-            updated_at: row.updated_at,
-            expires_at: row.expires_at,
-        }
-    }
-}
-
-/// A value that may be a secret: shown by its length only.
+/// A value that may be a secret: only its length is shown.
 pub(crate) struct Hidden<'a>(pub &'a Bytes);
 
 impl fmt::Debug for Hidden<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "({} bytes)", self.0.len())
     }
-}
-
-/// Where a record lies: its number, and when it goes. The rest is in its row.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Slot {
-    pub seq: u64,
-    pub expires_at: Option<Millis>,
-}
-
-impl Slot {
-    fn is_over(&self, now: Millis) -> bool {
-        self.expires_at.is_some_and(|at| at <= now)
-    }
-}
-
-/// The records of a shard by kind, tenant and name.
-#[derive(Debug, Default)]
-pub(crate) struct Records {
-    by_owner: BTreeMap<(RecordKind, Arc<str>), BTreeMap<Arc<str>, Slot>>,
-    total: usize,
-}
-
-impl Records {
-    /// Finds all records in their table.
-    pub fn load<K: KvRead + ?Sized>(kv: &K) -> Result<Records, KvError> {
-        let mut records = Records::default();
-        for_each(kv, Table::Record, 0, Key::MAX, |key, value| {
-            let row = RecordRow::decode(key, value)?;
-            let slot = Slot { seq: keys::seq_of(key), expires_at: row.expires_at };
-            records.set(row.kind, &row.tenant, &row.name, slot);
-            Ok(())
-        })?;
-        Ok(records)
-    }
-
-    fn of(&self, kind: RecordKind, tenant: &Arc<str>) -> Option<&BTreeMap<Arc<str>, Slot>> {
-        self.by_owner.get(&(kind, Arc::clone(tenant)))
-    }
-
-    fn get(&self, kind: RecordKind, tenant: &Arc<str>, name: &str) -> Option<Slot> {
-        self.of(kind, tenant)?.get(name).copied()
-    }
-
-    fn set(&mut self, kind: RecordKind, tenant: &Arc<str>, name: &Arc<str>, slot: Slot) {
-        let names = self.by_owner.entry((kind, Arc::clone(tenant))).or_default();
-        if names.insert(Arc::clone(name), slot).is_none() {
-            self.total += 1;
-        }
-    }
-
-    fn remove(&mut self, kind: RecordKind, tenant: &Arc<str>, name: &str) {
-        let owner = (kind, Arc::clone(tenant));
-        let Some(names) = self.by_owner.get_mut(&owner) else {
-            return;
-        };
-        if names.remove(name).is_some() {
-            self.total -= 1;
-        }
-        if names.is_empty() {
-            self.by_owner.remove(&owner);
-        }
-    }
-}
-
-impl State {
-    /// Where the record of that name lies, if its time is not over at `now`.
-    pub fn record_number(
-        &self,
-        tenant: &Arc<str>,
-        kind: RecordKind,
-        name: &str,
-        now: Millis,
-    ) -> Option<u64> {
-        let slot = self.records.get(kind, tenant, name)?;
-        (!slot.is_over(now)).then_some(slot.seq)
-    }
-
-    /// Number and end of all records of a kind that a tenant has, in the order of their names; also of those
-    /// that are over and not yet removed.
-    pub fn records_of(
-        &self,
-        tenant: &Arc<str>,
-        kind: RecordKind,
-    ) -> impl Iterator<Item = (u64, Option<Millis>)> {
-        let slots = self.records.of(kind, tenant).into_iter().flat_map(BTreeMap::values);
-        slots.map(|slot| (slot.seq, slot.expires_at))
-    }
-
-    /// Kind, tenant, name, number and end of every record, in this order.
-    pub fn records(
-        &self,
-    ) -> impl Iterator<Item = (RecordKind, &Arc<str>, &Arc<str>, u64, Option<Millis>)> {
-        self.records.by_owner.iter().flat_map(|((kind, tenant), names)| {
-            names.iter().map(move |(name, slot)| (*kind, tenant, name, slot.seq, slot.expires_at))
-        })
-    }
-
-    /// How many records the shard counts.
-    pub fn record_count(&self) -> usize {
-        self.records.total
-    }
-}
-
-impl<K: Kv> Step<'_, K> {
-    pub(crate) fn put_record(&mut self, command: &PutRecord) -> Result<Reply, KvError> {
-        if let Err(rejection) = check(command) {
-            return Ok(Reply::Rejected(rejection));
-        }
-        let PutRecord { tenant, kind, name, .. } = command;
-        let slot = self.state.records.get(*kind, tenant, name);
-        let known = self.live_record(slot)?;
-        if !is_expected(command.expected, known.as_ref()) {
-            return Ok(Reply::Rejected(Rejection::RecordChanged));
-        }
-        if known.is_none()
-            && let Err(rejection) = self.check_room(*kind, tenant)
-        {
-            return Ok(Reply::Rejected(rejection));
-        }
-        if let Some(slot) = slot {
-            self.drop_record(slot, *kind, tenant, name)?;
-        }
-        let row = RecordRow {
-            kind: *kind,
-            tenant: Arc::clone(tenant),
-            name: Arc::clone(name),
-            value: command.value.clone(),
-            revision: known.as_ref().map_or(1, |known| known.revision.saturating_add(1)),
-            created_at: known.as_ref().map_or(self.wall, |known| known.created_at),
-            updated_at: self.wall,
-            expires_at: command.ttl.map(|ttl| self.now.saturating_add(ttl)),
-        };
-        let seq = self.take_seq();
-        self.kv.insert(Table::Record, keys::record(seq), row.encode());
-        if let Some(at) = row.expires_at {
-            self.state.timers.arm(self.kv, TimerKind::Record, at, seq, Bytes::new());
-        }
-        let slot = Slot { seq, expires_at: row.expires_at };
-        self.state.records.set(*kind, tenant, name, slot);
-        self.record_changed(*kind, tenant, name);
-        Ok(Reply::Record(Box::new(row.into())))
-    }
-
-    pub(crate) fn delete_record(&mut self, command: &DeleteRecord) -> Result<Reply, KvError> {
-        let DeleteRecord { tenant, kind, name, expected } = command;
-        let slot = self.state.records.get(*kind, tenant, name);
-        let Some(known) = self.live_record(slot)? else {
-            return Ok(Reply::Rejected(Rejection::NotFound));
-        };
-        if !is_expected(*expected, Some(&known)) {
-            return Ok(Reply::Rejected(Rejection::RecordChanged));
-        }
-        if let Some(slot) = slot {
-            self.drop_record(slot, *kind, tenant, name)?;
-        }
-        self.record_changed(*kind, tenant, name);
-        Ok(Reply::Done)
-    }
-
-    /// Removes at most `limit` records whose time is over.
-    pub(crate) fn remove_old_records(&mut self, limit: usize) -> Result<u32, KvError> {
-        let due = self.state.timers.due(self.kv, TimerKind::Record, self.now, limit)?;
-        let mut removed = 0;
-        for (key, _) in due {
-            let seq = keys::seq_of(key);
-            let Some(row) = RecordRow::load(self.kv, keys::record(seq))? else {
-                continue;
-            };
-            let slot = Slot { seq, expires_at: row.expires_at };
-            self.drop_record(slot, row.kind, &row.tenant, &row.name)?;
-            self.record_changed(row.kind, &row.tenant, &row.name);
-            removed += 1;
-        }
-        Ok(removed)
-    }
-
-    fn live_record(&self, slot: Option<Slot>) -> Result<Option<RecordRow>, KvError> {
-        match slot.filter(|slot| !slot.is_over(self.now)) {
-            Some(slot) => RecordRow::load(self.kv, keys::record(slot.seq)),
-            None => Ok(None),
-        }
-    }
-
-    /// Whether one more may be made. Those that are over and not yet swept do not count for their tenant.
-    fn check_room(&self, kind: RecordKind, tenant: &Arc<str>) -> Result<(), Rejection> {
-        let full = |max| Err(Rejection::TooManyRecords { max });
-        if self.state.records.total >= RECORDS_PER_SHARD_MAX {
-            return full(RECORDS_PER_SHARD_MAX);
-        }
-        let Some(names) = self.state.records.of(kind, tenant) else {
-            return Ok(());
-        };
-        let live = || names.values().filter(|slot| !slot.is_over(self.now)).count();
-        if names.len() >= RECORDS_PER_KIND_MAX && live() >= RECORDS_PER_KIND_MAX {
-            return full(RECORDS_PER_KIND_MAX);
-        }
-        Ok(())
-    }
-
-    fn drop_record(
-        &mut self,
-        slot: Slot,
-        kind: RecordKind,
-        tenant: &Arc<str>,
-        name: &str,
-    ) -> Result<(), KvError> {
-        self.kv.delete(Table::Record, keys::record(slot.seq));
-        if let Some(at) = slot.expires_at {
-            self.state.timers.disarm(self.kv, TimerKind::Record, at, slot.seq)?;
-        }
-        self.state.records.remove(kind, tenant, name);
-        Ok(())
-    }
-
-    fn record_changed(&mut self, kind: RecordKind, tenant: &Arc<str>, name: &Arc<str>) {
-        self.changed = true;
-        let (tenant, name) = (Arc::clone(tenant), Arc::clone(name));
-        self.effects.push(Effect::RecordChanged { kind, tenant, name });
-    }
-}
-
-fn check(command: &PutRecord) -> Result<(), Rejection> {
-    check_tenant(&command.tenant)?;
-    check_record_name(&command.name)?;
-    if command.value.len() > RECORD_VALUE_BYTES_MAX {
-        return Err(Rejection::InvalidRecord { field: "value".into() });
-    }
-    if command.ttl.is_some_and(|ttl| !(1..=RECORD_TTL_MS_MAX).contains(&ttl)) {
-        return Err(Rejection::InvalidRecord { field: "ttl".into() });
-    }
-    Ok(())
-}
-
-fn is_expected(expected: Option<u64>, known: Option<&RecordRow>) -> bool {
-    expected.is_none_or(|wanted| known.map_or(0, |known| known.revision) == wanted)
 }

@@ -1,4 +1,4 @@
-//! Submit: a worker ends its task. Result, place, lease and callback are one step.
+//! Submit: a worker finishes its task. Result, place, lease and callback change in one step.
 
 use std::sync::Arc;
 
@@ -7,10 +7,11 @@ use bytes::Bytes;
 use crate::command::{Artifact, Outcome, Submit};
 use crate::finish::Ending;
 use crate::history::Event;
-use crate::kv::{Kv, KvError};
+use crate::kv::{Kv, KvError, KvRead};
 use crate::lease::{Holder, shorten};
 use crate::limits::{ARTIFACT_FIELD_BYTES_MAX, ARTIFACTS_MAX, RESULT_BYTES_MAX};
 use crate::place::Place;
+use crate::read::Reader;
 use crate::reply::{Rejection, Reply};
 use crate::rows::TaskRow;
 use crate::step::{Cause, Step};
@@ -53,9 +54,25 @@ impl<K: Kv> Step<'_, K> {
     }
 }
 
-/// Whether this is the submit that ended the task, sent again because its answer was lost. `same` says
-/// whether an artifact that is stored is the one that was sent.
-pub(crate) fn repeats(
+impl<K: KvRead + ?Sized> Reader<'_, K> {
+    /// The stored result, if this submit repeats the one that finished the task. `same` compares a stored artifact with
+    /// a submitted one.
+    pub fn repeated(
+        &self,
+        command: &Submit,
+        holder: Holder<'_>,
+        same: impl Fn(&Artifact, &Artifact) -> bool,
+    ) -> Result<Option<ResultRecord>, KvError> {
+        let found = self.find(&command.tenant, command.id)?;
+        let row = found.map(|(row, _)| row);
+        let row = row.filter(|row| repeats(row, command, holder, same));
+        Ok(row.and_then(|row| ResultRecord::from_row(command.id.seq(), &row)))
+    }
+}
+
+/// Whether this repeats the submit that finished the task, because its reply was lost. `same` compares a stored
+/// artifact with a submitted one.
+fn repeats(
     row: &TaskRow,
     command: &Submit,
     holder: Holder<'_>,
@@ -81,7 +98,7 @@ fn place_of(outcome: &Outcome) -> Place {
     }
 }
 
-/// What the submit leaves behind, whoever sent it.
+/// What the submit leaves behind.
 fn ending_of(command: &Submit) -> Ending {
     let (result, error) = match &command.outcome {
         Outcome::Completed(result) if result.is_empty() => (Some(Bytes::from_static(b"{}")), None),
@@ -94,7 +111,7 @@ fn ending_of(command: &Submit) -> Ending {
     Ending { worker: None, result, error, artifacts: command.artifacts.clone() }
 }
 
-/// Whether a result could be stored, whosever it is.
+/// Whether the result is within the limits.
 pub fn check(outcome: &Outcome, artifacts: &[Artifact]) -> Result<(), Rejection> {
     match outcome {
         Outcome::Failed(error) | Outcome::Both { error, .. } if error.is_empty() => {

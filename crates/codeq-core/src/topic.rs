@@ -1,39 +1,37 @@
-//! Topic policies: what an operator lays down for one queue.
+//! Topic policies: per-queue settings made by an operator.
 
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
-use crate::command::{DeleteTopic, Millis, PutTopic};
-use crate::kv::{Kv, KvError};
 use crate::limits::{
     PRIORITY_MAX, RETENTION_MS_MAX, TOPIC_ATTEMPTS_MAX, TOPIC_CONSUMERS_MAX, TOPIC_NAME_BYTES_MAX,
     TOPIC_TIER_MAX, TOPIC_TIERS_MAX,
 };
+use crate::moment::Millis;
 use crate::place::Place;
-use crate::reply::{Rejection, Reply};
+use crate::rejection::Rejection;
 use crate::settings::Settings;
-use crate::step::Step;
 
-/// The settings of one queue. Absent ones leave the shard's defaults in force.
+/// Settings of one queue. Those not set fall back to the shard's defaults.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Policy {
-    /// The priorities that tasks of the queue may have; empty means all.
+    /// Priorities that the queue's tasks may have; empty means all.
     pub priority_tiers: Vec<u8>,
-    /// Default and ceiling of the attempts of new tasks.
+    /// Default and upper limit for the attempts of new tasks.
     pub max_attempts: Option<u32>,
-    /// A task that is dead-lettered is also enqueued under this command.
+    /// A dead-lettered task is also enqueued under this command.
     pub dead_letter_topic: Option<Arc<str>>,
     /// Retention of finished tasks in milliseconds; 0 means the shard's.
     pub retention: Millis,
-    /// At most so many tasks in progress at once; 0 means no limit.
+    /// Upper limit of tasks in progress at once; 0 means no limit.
     pub max_consumers: u32,
-    /// Retention of dead-lettered tasks in milliseconds; 0 means that of finished tasks if the policy has one,
-    /// or else the shard's.
+    /// Retention of dead-lettered tasks in milliseconds; 0 means the policy's `retention` or, without one, the shard's
+    /// default.
     pub dead_letter_retention: Millis,
 }
 
-/// The settings of one queue as version 1 wrote them.
+/// Settings of one queue, as version 1 encoded them.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[allow(missing_docs, reason = "the fields are those of `Policy`")]
 pub struct PolicyV1 {
@@ -57,12 +55,12 @@ impl From<PolicyV1> for Policy {
     }
 }
 
-/// A queue's policy with its version.
+/// A queue's policy and its version.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Topic {
-    /// The policy.
+    /// The settings.
     pub policy: Policy,
-    /// 1, and one more with every change.
+    /// Starts at 1 and grows by one with every change.
     pub version: u64,
     /// When it was first written.
     pub created_at: Millis,
@@ -70,7 +68,7 @@ pub struct Topic {
     pub updated_at: Millis,
 }
 
-/// A queue's policy with its version, as rows of queues had it before version 3.
+/// A queue's policy and its version, as queue rows before version 3 encoded them.
 #[derive(Deserialize)]
 pub(crate) struct TopicV1 {
     policy: PolicyV1,
@@ -87,7 +85,7 @@ impl From<TopicV1> for Topic {
 }
 
 impl Policy {
-    /// How long a task of the queue is kept once it has ended in `place`.
+    /// How long a task of the queue is kept after it finished in `place`.
     pub(crate) fn retention(&self, place: Place, settings: &Settings) -> Millis {
         let first = |wanted: &[Millis]| wanted.iter().copied().find(|ms| *ms > 0).unwrap_or(0);
         match place {
@@ -128,8 +126,7 @@ impl Policy {
         Err(Rejection::InvalidTopic { field: field.into() })
     }
 
-    /// The priority that a task gets which asks for `wanted`: the nearest tier not above it, or else the
-    /// lowest tier.
+    /// Maps a requested priority to a tier: the nearest tier that is not above it, or else the lowest tier.
     pub fn tier(&self, wanted: u8) -> u8 {
         let not_above = self.priority_tiers.iter().copied().filter(|tier| *tier <= wanted).max();
         let lowest = self.priority_tiers.iter().copied().min();
@@ -137,7 +134,7 @@ impl Policy {
     }
 }
 
-/// Whether a text is a DNS label in lower case.
+/// Whether a text is a lowercase DNS label.
 pub fn is_dns_label(text: &str) -> bool {
     let inner = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit();
     let bytes = text.as_bytes();
@@ -145,49 +142,6 @@ pub fn is_dns_label(text: &str) -> bool {
         && bytes.iter().all(|b| inner(*b) || *b == b'-')
         && bytes.first().is_some_and(|b| inner(*b))
         && bytes.last().is_some_and(|b| inner(*b))
-}
-
-impl<K: Kv> Step<'_, K> {
-    pub(crate) fn put_topic(&mut self, command: &PutTopic) -> Result<Reply, KvError> {
-        if !is_dns_label(&command.name) {
-            return Ok(Reply::Rejected(Rejection::InvalidTopicName));
-        }
-        if let Err(rejection) = command.policy.check(&command.name) {
-            return Ok(Reply::Rejected(rejection));
-        }
-        let id = match self.queue_or_new(&command.tenant, &command.name) {
-            Ok(id) => id,
-            Err(rejection) => return Ok(Reply::Rejected(rejection)),
-        };
-        let known = self.queue(id)?.row.topic.as_ref();
-        let created = known.is_none();
-        if let Some(topic) = known.filter(|topic| topic.policy == command.policy) {
-            let topic = Box::new(topic.clone());
-            return Ok(Reply::Topic { topic, created });
-        }
-        let topic = Topic {
-            policy: command.policy.clone(),
-            version: known.map_or(1, |topic| topic.version + 1),
-            created_at: known.map_or(self.wall, |topic| topic.created_at),
-            updated_at: self.wall,
-        };
-        self.queue_mut(id)?.row.topic = Some(topic.clone());
-        self.reindex_head(id)?;
-        Ok(Reply::Topic { topic: Box::new(topic), created })
-    }
-
-    pub(crate) fn delete_topic(&mut self, command: &DeleteTopic) -> Result<Reply, KvError> {
-        let Some(id) = self.state.queue_id(&command.tenant, &command.name) else {
-            return Ok(Reply::Rejected(Rejection::NotFound));
-        };
-        if self.queue(id)?.row.topic.is_none() {
-            return Ok(Reply::Rejected(Rejection::NotFound));
-        }
-        self.queue_mut(id)?.row.topic = None;
-        self.reindex_head(id)?;
-        self.forget_if_unused(id);
-        Ok(Reply::Done)
-    }
 }
 
 #[cfg(test)]

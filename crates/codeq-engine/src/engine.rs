@@ -3,7 +3,7 @@
 use std::fs::{File, TryLockError};
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, OnceLock, Weak};
 use std::thread::{Builder, JoinHandle};
 
 use codeq_core::command::{Command, Millis};
@@ -16,11 +16,10 @@ use tokio::sync::{oneshot, watch};
 use crate::background::Background;
 use crate::clock::{Clock, EngineClock, SystemClock};
 use crate::clock_file::ClockFile;
-use crate::commit::Committer;
 use crate::error::{EngineError, OpenError};
 use crate::layout;
 use crate::options::Options;
-use crate::pipeline::{Lane, Pipeline};
+use crate::pipeline::{Committer, Lane, Pipeline};
 use crate::recover::Node;
 use crate::request::{Inbox, Inboxes, Notice};
 use crate::result_waiters::ResultWaiters;
@@ -266,12 +265,21 @@ fn start(
         handles.push(ShardHandle { inbox, data, durable: watched, parked });
     }
     // The background tells the pipeline of segments, the pipeline hands work to the background.
-    let told = Arc::new(OnceLock::new());
+    let told = Arc::new(OnceLock::<Weak<Pipeline>>::new());
+    let prepared = {
+        let told = Arc::clone(&told);
+        move |prepared| {
+            if let Some(pipeline) = told.get().and_then(Weak::upgrade) {
+                pipeline.prepared(prepared);
+            }
+        }
+    };
+    let note_time = {
+        let (file, clock) = (clock_file.clone(), Arc::clone(&clock));
+        move || file.note(&clock)
+    };
     let (background, background_threads) =
-        Background::start(Arc::clone(&told), options.observer.clone(), {
-            let (file, clock) = (clock_file.clone(), Arc::clone(&clock));
-            move || file.note(&clock)
-        })?;
+        Background::start(prepared, options.observer.clone(), note_time)?;
     let committer = Committer::new(log, lanes.len(), &options, background.clone());
     let pipeline = Arc::new(Pipeline::new(lanes, positions, committer, &options));
     told.get_or_init(|| Arc::downgrade(&pipeline));

@@ -1,5 +1,6 @@
 //! Why the engine did not do what it was asked.
 
+use std::fmt;
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -9,8 +10,6 @@ use codeq_disk::Shortage;
 use codeq_log::LogError;
 use codeq_store::StoreError;
 use serde::{Deserialize, Serialize};
-
-use crate::incomplete::Work;
 
 /// Why a call or a read got no answer. Rejections by the rules are answers, not errors.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
@@ -175,5 +174,30 @@ impl OpenError {
     ) -> impl FnOnce(std::io::Error) -> OpenError {
         let path = path.to_owned();
         move |source| OpenError::Io { action, path, source }
+    }
+}
+
+/// What makes a directory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Work {
+    /// The first start in an empty place.
+    Creation,
+    /// `codeq backup`.
+    Backup,
+    /// `codeq restore`.
+    Restore,
+}
+
+impl Work {
+    pub(crate) const ALL: [Work; 3] = [Work::Creation, Work::Backup, Work::Restore];
+}
+
+impl fmt::Display for Work {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Work::Creation => "creation",
+            Work::Backup => "backup",
+            Work::Restore => "restore",
+        })
     }
 }

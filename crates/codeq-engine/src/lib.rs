@@ -27,7 +27,6 @@ pub mod route;
 pub mod shard;
 
 mod background;
-mod commit;
 mod dispatch;
 mod engine;
 mod parked;

@@ -1,4 +1,4 @@
-//! Commands of workers that name the lease they act under.
+//! Worker commands that name the lease they act under.
 
 use std::sync::Arc;
 
@@ -7,33 +7,33 @@ use serde::{Deserialize, Serialize};
 use super::{Abandon, Command, Heartbeat, Nack, Submit};
 use crate::id::TaskId;
 
-/// A command of a worker that names the lease it acts under more exactly than by its worker alone.
+/// A worker command that identifies its lease more precisely than by the worker alone.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct UnderLease {
-    /// Only under the claim with this number; none means whichever the worker has.
+    /// Applies only to the claim with this fence; `None` accepts the worker's current lease.
     pub fence: Option<u64>,
-    /// The instance of the worker that acts. It counts if the lease was given to an instance; a lease that the
-    /// worker took without naming one is the worker's.
+    /// The worker's instance. It must match if the lease was given to an instance; a lease claimed without one belongs
+    /// to the worker as a whole.
     pub instance: Option<Arc<str>>,
-    /// What it does.
+    /// The action itself.
     pub deed: Box<Deed>,
 }
 
-/// What a worker can do with a task that it holds.
+/// What a worker can do with a task it holds.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub enum Deed {
     /// Extend the lease.
     Heartbeat(Heartbeat),
     /// Finish the task.
     Submit(Submit),
-    /// Give it back as failed.
+    /// Return it as failed.
     Nack(Nack),
-    /// Give it back.
+    /// Return it unfinished.
     Abandon(Abandon),
 }
 
 impl Deed {
-    /// The task.
+    /// The task's id.
     pub fn id(&self) -> TaskId {
         match self {
             Deed::Heartbeat(deed) => deed.id,
@@ -43,7 +43,7 @@ impl Deed {
         }
     }
 
-    /// Whose task.
+    /// The tenant that owns the task.
     pub fn tenant(&self) -> &Arc<str> {
         match self {
             Deed::Heartbeat(deed) => &deed.tenant,
@@ -53,7 +53,7 @@ impl Deed {
         }
     }
 
-    /// The worker.
+    /// The worker that acts.
     pub fn worker(&self) -> &Arc<str> {
         match self {
             Deed::Heartbeat(deed) => &deed.worker,
@@ -72,5 +72,39 @@ impl From<Deed> for Command {
             Deed::Nack(deed) => Command::Nack(deed),
             Deed::Abandon(deed) => Command::Abandon(deed),
         }
+    }
+}
+
+/// Identifies who acts on a task.
+#[derive(Debug, Clone, Copy)]
+pub struct Holder<'a> {
+    /// The worker's identity.
+    pub worker: &'a str,
+    /// Its instance, if it names one.
+    pub instance: Option<&'a str>,
+    /// The fence of the claim it acts under, if it names one.
+    pub fence: Option<u64>,
+}
+
+impl<'a> Holder<'a> {
+    /// A worker that names neither an instance nor a claim.
+    pub fn plain(worker: &'a str) -> Holder<'a> {
+        Holder { worker, instance: None, fence: None }
+    }
+
+    /// The holder that a command names.
+    pub fn of(command: &'a UnderLease) -> Holder<'a> {
+        let (worker, instance) = (command.deed.worker(), command.instance.as_deref());
+        Holder { worker, instance, fence: command.fence }
+    }
+
+    /// Whether this holder owns a lease that belongs to `owner`.
+    pub fn is(&self, owner: &str) -> bool {
+        owner == self.worker || self.instance == Some(owner)
+    }
+
+    /// Whether the holder names no fence, or the task's latest one.
+    pub fn is_current(&self, fence: u64) -> bool {
+        self.fence.is_none_or(|named| named == fence)
     }
 }

@@ -3,11 +3,11 @@
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::PathBuf;
 
+use codeq_auth::{ADMIN, AuthConfig, OPERATOR, Scope, StaticToken};
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 
-use super::model::{AuthConfig, Config, GrpcConfig, LogFormat, StaticToken, WebhookConfig};
+use super::model::{Config, GrpcConfig, LogFormat, WebhookConfig};
 use super::problem::Problem;
-use crate::auth::{ADMIN, OPERATOR, Scope};
 
 /// The token of a development server: producer, worker, admin and operator.
 pub const DEV_TOKEN: &str = "dev-token";

@@ -5,8 +5,8 @@ use codeq_core::view::Task;
 use codeq_proto::{Timestamp, worker};
 
 use crate::auth::shown;
-use crate::http::wire::Times;
 use crate::service::{Code, Kind, ServiceError};
+use crate::times::Times;
 
 /// A task for its worker.
 pub(super) fn task(task: Task, times: &Times) -> worker::Task {

@@ -14,7 +14,7 @@ use futures_util::task::AtomicWaker;
 use parking_lot::Mutex;
 use slab::Slab;
 
-use crate::http::App;
+use crate::app::App;
 use crate::limits::budget::{HeldFor, Hold, Share};
 use crate::service::ask::{Ask, Asked};
 

@@ -12,6 +12,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use codeq_engine::Answer;
 use codeq_engine::request::Request;
+use codeq_net::H2_STREAM_WINDOW;
 use codeq_proto::Message;
 use futures_util::future::BoxFuture;
 use futures_util::stream::{FuturesUnordered, Stream, StreamExt};
@@ -22,11 +23,10 @@ use super::Call;
 use super::events::Events;
 use super::hello::Withdrawn;
 use super::mail::{Posted, Slot};
+use crate::app::App;
 use crate::auth::{Principal, SKEW_SECONDS, shown};
-use crate::http::App;
 use crate::limits::LimitScope;
 use crate::limits::budget::{Connection, HeldFor, Hold, Share};
-use crate::net::H2_STREAM_WINDOW;
 use crate::service::ServiceError;
 
 /// Events of one stream whose answers are due; beyond them the stream is not read.

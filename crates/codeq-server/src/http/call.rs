@@ -9,11 +9,11 @@ use axum::http::HeaderMap;
 use axum::response::Response;
 use futures_util::future::BoxFuture;
 
-use super::App;
 use super::json::Body;
 use super::problem::Problem;
 use super::routes::Route;
 use super::wire::{ResultBody, TaskBody, Times};
+use crate::app::App;
 use crate::auth::{EventTypes, Principal, Scopes};
 use crate::limits::budget::{HeldFor, Hold, Share};
 use crate::observe::trace::TraceContext;

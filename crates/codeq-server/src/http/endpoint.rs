@@ -12,6 +12,7 @@ use axum::http::request::Parts;
 use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
 use axum::response::Response;
 use bytes::Bytes;
+use codeq_net::Peer;
 use futures_util::FutureExt;
 use tracing::Instrument;
 
@@ -20,21 +21,20 @@ use super::fields::unknown_parameter;
 use super::json;
 use super::problem::Problem;
 use super::routes::{Access, BodyLimit, Route, Verb};
-use super::{App, answer, body};
+use super::{answer, body};
+use crate::app::App;
 use crate::auth::{AuthError, Principal, Role, bearer_token};
 use crate::config::UnknownFields;
 use crate::limits::budget::{HeldFor, Hold, Share};
 use crate::limits::{Allowance, LimitScope};
-use crate::net::Peer;
 use crate::observe::trace::{self, TraceContext};
+use crate::request_id::{REQUEST_ID, request_id};
 use crate::service::permission::{self, MayAdminister, MayOperate};
 use crate::service::{Code, ServiceError};
 
 /// What a request takes beside its body and a long answer.
 const REQUEST_BYTES: usize = 4 << 10;
 
-/// Names a request in the log and to its client.
-pub const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 const HINT: HeaderName = HeaderName::from_static("x-codeq-hint");
 const RATE_LIMIT: HeaderName = HeaderName::from_static("ratelimit");
 const RATE_LIMIT_POLICY: HeaderName = HeaderName::from_static("ratelimit-policy");
@@ -355,19 +355,6 @@ fn log(seen: &Seen, status: StatusCode, took: Duration) {
 fn trace_context(headers: &HeaderMap) -> Option<TraceContext> {
     let text = |name| headers.get(name).and_then(|value| value.to_str().ok());
     trace::parse(text("traceparent"), text("tracestate"))
-}
-
-/// The client's request id if it is sane, or a new one.
-pub fn request_id(headers: &HeaderMap) -> String {
-    const LONGEST: usize = 128;
-    let theirs = headers.get(REQUEST_ID).and_then(|id| id.to_str().ok());
-    let sane = |id: &&str| {
-        (1..=LONGEST).contains(&id.len()) && id.bytes().all(|byte| byte.is_ascii_graphic())
-    };
-    match theirs.filter(sane) {
-        Some(id) => id.to_owned(),
-        None => format!("{:032x}", rand::random::<u128>()),
-    }
 }
 
 /// An answer without a body.

@@ -11,13 +11,14 @@ use codeq_core::effect::Move;
 use futures_util::future::BoxFuture;
 use serde::Serialize;
 
+use super::answer;
 use super::call::{Answer, Call};
-use super::wire::Times;
-use super::{App, answer};
+use crate::app::App;
 use crate::auth::{AuthError, Role, SKEW_SECONDS, bearer_token};
 use crate::events::{Heard, Position, Reader};
 use crate::limits::budget::{HeldFor, Hold};
 use crate::service::{Code, ServiceError};
+use crate::times::Times;
 
 /// A comment that keeps proxies from closing a quiet stream.
 const KEEP_ALIVE: Duration = Duration::from_secs(15);

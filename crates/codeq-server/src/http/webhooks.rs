@@ -2,14 +2,14 @@
 
 use axum::http::StatusCode;
 use codeq_core::read::PendingCallback;
+use codeq_webhooks::results::message_id;
+use codeq_webhooks::secrets::KeptSecret;
 use serde::{Deserialize, Serialize};
 
 use super::call::{Answer, Call};
 use super::endpoint::no_content;
 use super::wire::is_zero;
 use super::{answer, json};
-use crate::push::outbox::message_id;
-use crate::push::secrets::KeptSecret;
 use crate::service::permission::MayAdminister;
 use crate::service::webhooks::SecretSource;
 use crate::service::{Code, ServiceError};

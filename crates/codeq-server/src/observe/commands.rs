@@ -11,6 +11,7 @@ use std::sync::Arc;
 use codeq_core::effect::{Effect, Move};
 use codeq_core::history::Event;
 use codeq_core::place::{Place, Status};
+use codeq_webhooks::{WebhookKind, WebhookOutcome};
 use parking_lot::Mutex;
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, NoLabelSet};
@@ -32,36 +33,14 @@ const LATENCY_MS: [u64; 18] = [
     600_000, 1_800_000, 3_600_000,
 ];
 
-/// Why the server calls somebody.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Webhook {
-    /// A task has ended.
-    Result,
-    /// A queue has work.
-    Availability,
-}
+const WEBHOOKS: [(WebhookKind, &str); 2] =
+    [(WebhookKind::Result, "result"), (WebhookKind::Availability, "availability")];
 
-const WEBHOOKS: [(Webhook, &str); 2] =
-    [(Webhook::Result, "result"), (Webhook::Availability, "availability")];
-
-/// What became of a call.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Delivery {
-    /// The receiver took it.
-    Delivered,
-    /// It did not, and is called again.
-    Retried,
-    /// It did not, and is not called again.
-    Failed,
-    /// There was no room for it.
-    Dropped,
-}
-
-const DELIVERIES: [(Delivery, &str); 4] = [
-    (Delivery::Delivered, "delivered"),
-    (Delivery::Retried, "retried"),
-    (Delivery::Failed, "failed"),
-    (Delivery::Dropped, "dropped"),
+const DELIVERIES: [(WebhookOutcome, &str); 4] = [
+    (WebhookOutcome::Delivered, "delivered"),
+    (WebhookOutcome::Retried, "retried"),
+    (WebhookOutcome::Failed, "failed"),
+    (WebhookOutcome::Dropped, "dropped"),
 ];
 
 /// How tasks end.
@@ -230,7 +209,12 @@ impl Commands {
     }
 
     /// Counts a webhook of a queue: tenant and name. What is of no queue that is known counts with the others.
-    pub fn webhook(&self, kind: Webhook, outcome: Delivery, queue: Option<(&Arc<str>, &str)>) {
+    pub fn webhook(
+        &self,
+        kind: WebhookKind,
+        outcome: WebhookOutcome,
+        queue: Option<(&Arc<str>, &str)>,
+    ) {
         let mut table = self.table.lock();
         let at = queue.and_then(|(tenant, name)| match table.index.get(name) {
             Some(at) => Some(*at),

@@ -10,16 +10,15 @@ use codeq_core::command::Millis;
 use codeq_core::id::TaskId;
 use codeq_core::limits::LEASE_MS_MAX;
 use codeq_engine::Engine;
+use codeq_webhooks::availability::{Bell, Subscriptions};
+use codeq_webhooks::policy::Policy;
+use codeq_webhooks::secrets::Secrets;
 use tokio::sync::watch;
 
 use crate::artifacts::Artifacts;
 use crate::backup::Backups;
 use crate::config::{Config, TenantLimits};
 use crate::events::EventBus;
-use crate::push::bell::Bell;
-use crate::push::destination::Policy;
-use crate::push::secrets::Secrets;
-use crate::push::subscriptions::Subscriptions;
 
 pub use code::Code;
 pub use error::{Kind, ServiceError};
@@ -108,7 +107,8 @@ impl Service {
         draining: watch::Receiver<bool>,
     ) -> Service {
         let destinations = Arc::new(Policy::new(&config.webhooks.allowed_networks));
-        let secrets = Arc::new(Secrets::new(Arc::clone(&engine), &config.webhooks.secrets));
+        let secrets = Arc::new(Secrets::new(Arc::clone(&engine)));
+        secrets.set(config.webhooks.signing_secrets());
         let subscriptions = Arc::new(Subscriptions::new(Arc::clone(&destinations), bell));
         Service {
             engine,
@@ -129,7 +129,7 @@ impl Service {
     pub(crate) fn reload(&self, config: &Config) {
         self.defaults.store(Arc::new(Defaults::new(config)));
         self.destinations.set(&config.webhooks.allowed_networks);
-        self.secrets.set(&config.webhooks.secrets);
+        self.secrets.set(config.webhooks.signing_secrets());
         self.backups.set_target(config.backup.target.clone());
     }
 

@@ -1,10 +1,10 @@
-//! Payloads and results: JSON text of clients, which is kept as it came.
+//! JSON that is kept as it came.
 
 use serde::de::IgnoredAny;
 
 use super::{Code, ServiceError};
 
-/// Deepest nesting. The parser of raw values has no limit of its own.
+/// Deepest nesting of a body. The parser of raw values has no limit of its own.
 pub const DEPTH_MAX: usize = 100;
 
 /// Refuses a payload that is not JSON text. What is JSON is kept as it is.

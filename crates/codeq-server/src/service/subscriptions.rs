@@ -8,11 +8,11 @@ use codeq_core::limits::{COMMAND_BYTES_MAX, RECORD_VALUE_BYTES_MAX};
 use codeq_core::names::{check_command, cut};
 use codeq_core::record::{Record, RecordKind};
 use codeq_core::reply::{Rejection, Reply};
+use codeq_webhooks::availability::{Mode, Subscription, Wish};
 
 use super::permission::MaySubscribe;
 use super::{Code, Service, ServiceError, seconds};
-use crate::auth::{EventTypes, Principal};
-use crate::push::subscriptions::{Mode, Subscription, Wish};
+use crate::auth::{EventTypes, GROUP_BYTES_MAX, Principal};
 
 /// How long a subscription lives that does not say.
 pub const TTL_SECONDS_DEFAULT: u32 = 300;
@@ -22,8 +22,6 @@ pub const TTL_SECONDS_MAX: u32 = 86_400;
 pub const INTERVAL_SECONDS_DEFAULT: u32 = 5;
 /// The longest such pause.
 pub const INTERVAL_SECONDS_MAX: u32 = 3_600;
-/// Longest name of a group in bytes.
-pub const GROUP_BYTES_MAX: usize = 128;
 
 const KIND: RecordKind = RecordKind::Subscription;
 /// How often a renewal begins anew that met another one.

@@ -7,6 +7,8 @@ use codeq_core::read::PendingCallback;
 use codeq_core::record::RecordKind;
 use codeq_core::reply::{Rejection, Reply};
 use codeq_engine::read::ShardReader;
+use codeq_webhooks::secrets::{Kept, KeptSecret, LIVE_MAX, RECORD};
+use codeq_webhooks::signing::Secret;
 use futures_util::StreamExt;
 use tokio::time::Instant;
 
@@ -14,8 +16,6 @@ use super::permission::MayAdminister;
 use super::scan::CALL_TIME;
 use super::tasks::PAGE_DEFAULT;
 use super::{Code, Service, ServiceError, cursor, seconds, task_id};
-use crate::push::secret::Secret;
-use crate::push::secrets::{Kept, KeptSecret, LIVE_MAX, RECORD};
 
 /// How long the secret before stays live if nobody says: a day.
 pub const OVERLAP_DEFAULT: u64 = 86_400;

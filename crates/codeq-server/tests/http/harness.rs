@@ -77,7 +77,7 @@ impl Harness {
     #[allow(dead_code, reason = "for the tests of callbacks")]
     pub async fn resolving(
         self,
-        resolve: std::sync::Arc<dyn codeq_server::push::resolve::Resolve>,
+        resolve: std::sync::Arc<dyn codeq_webhooks::dns::Resolve>,
     ) -> Harness {
         let Harness { server, dir, config, client } = self;
         server.stop().await;

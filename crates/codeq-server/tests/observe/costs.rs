@@ -7,8 +7,8 @@ use codeq_core::effect::Effect;
 use codeq_core::history::Event;
 use codeq_core::place::Place;
 use codeq_engine::Observer;
+use codeq_net::NetStats;
 use codeq_server::limits::budget::Budget;
-use codeq_server::net::NetStats;
 use codeq_server::observe::Metrics;
 
 use crate::tasks::{moved, new_task, open, put};

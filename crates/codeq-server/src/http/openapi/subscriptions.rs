@@ -5,8 +5,9 @@ use serde_json::{Value, json};
 
 use super::kinds::{count, list, moment, number_or_null, object, text, text_or_null, word};
 use super::operation::{Operation, reference, set};
+use crate::auth::GROUP_BYTES_MAX;
 use crate::service::Code;
-use crate::service::subscriptions::{GROUP_BYTES_MAX, INTERVAL_SECONDS_MAX, TTL_SECONDS_MAX};
+use crate::service::subscriptions::{INTERVAL_SECONDS_MAX, TTL_SECONDS_MAX};
 
 const MODES: &[&str] = &["fanout", "group", "hash"];
 const WRITE: &[Code] = &[Code::InvalidSubscription, Code::InvalidTenant, Code::RecordChanged];
