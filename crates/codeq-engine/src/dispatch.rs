@@ -68,19 +68,13 @@ impl Engine {
     /// What is posted together takes each shard's lock once and wakes it once.
     pub fn post(&self, requests: &mut Vec<Request>) {
         if let [shard] = self.shards.as_slice()
-            && requests.iter().all(|request| self.check_size(request).is_ok())
+            && requests.iter().all(|it| it.shard.is_none() && self.check_size(it).is_ok())
         {
             return shard.inbox.push_all(requests);
         }
         let mut lines: Vec<Vec<Request>> = self.shards.iter().map(|_| Vec::new()).collect();
         for request in requests.drain(..) {
-            self.dispatch(request, |shard, part| match lines.get_mut(usize::from(shard)) {
-                Some(line) => match self.check_size(&part) {
-                    Ok(()) => line.push(part),
-                    Err(error) => part.refuse(error),
-                },
-                None => part.refuse(EngineError::Closed),
-            });
+            self.dispatch(request, |shard, part| lines.get_mut(shard).map(|line| line.push(part)));
         }
         for (shard, mut line) in self.shards.iter().zip(lines).filter(|(_, line)| !line.is_empty())
         {
@@ -107,18 +101,20 @@ impl Engine {
     }
 
     fn take(&self, request: Request) {
-        self.dispatch(request, |shard, part| match self.shards.get(usize::from(shard)) {
-            Some(handle) => match self.check_size(&part) {
-                Ok(()) => handle.inbox.push(part),
-                Err(error) => part.refuse(error),
-            },
-            None => part.refuse(EngineError::Closed),
-        });
+        let push = |shard, part| self.shards.get(shard).map(|handle| handle.inbox.push(part));
+        self.dispatch(request, push);
     }
 
-    /// Divides a call among the shards that it concerns.
-    fn dispatch(&self, request: Request, mut put: impl FnMut(u16, Request)) {
+    /// Divides a call among the shards that it concerns; `put` gets what each of them is to do.
+    fn dispatch(&self, request: Request, mut put: impl FnMut(usize, Request) -> Option<()>) {
         let shards = self.shards();
+        let mut put = |shard: u16, part: Request| match self.check_size(&part) {
+            Ok(()) if shard < shards => {
+                put(usize::from(shard), part);
+            }
+            Ok(()) => part.refuse(EngineError::Closed),
+            Err(error) => part.refuse(error),
+        };
         if let Some(shard) = request.shard {
             return put(shard, request);
         }
@@ -139,7 +135,9 @@ impl Engine {
                 }
             }
             // Whoever is gone does not need to know.
-            Divided::Refused(answer) => drop(reply.send(answer)),
+            Divided::Refused(answer) => {
+                let _ = reply.send(answer);
+            }
             Divided::Whole(command) => {
                 let route = route(&command, shards);
                 let request = Request::with(command, reply, 0);

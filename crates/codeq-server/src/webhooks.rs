@@ -37,7 +37,8 @@ pub(crate) async fn start(
     callbacks: Arc<Announced>,
     stop: &watch::Receiver<bool>,
 ) -> Result<[JoinHandle<()>; 2], EngineError> {
-    let Service { engine, destinations, secrets, subscriptions, .. } = &app.service;
+    let Service { destinations, secrets, subscriptions, .. } = &app.service;
+    let engine = app.service.engine();
     let report: Arc<dyn Report> = Arc::<Metrics>::clone(&app.metrics);
     let times = app.times.clone();
     let format_time: FormatTime = Arc::new(move |at| times.text(at));

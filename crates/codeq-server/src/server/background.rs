@@ -15,7 +15,6 @@ use crate::app::App;
 use crate::artifacts::keeper::{self, Heard};
 use crate::config::Config;
 use crate::descriptors::Descriptors;
-use crate::service::Service;
 use crate::webhooks;
 
 /// Starts it all, each in a task of its own that ends when `stop` turns true.
@@ -27,7 +26,7 @@ pub(super) async fn start(
     heard: Heard,
     stop: &watch::Receiver<bool>,
 ) -> Result<Vec<JoinHandle<()>>, StartError> {
-    let Service { artifacts, engine, .. } = &app.service;
+    let (artifacts, engine) = (&app.service.artifacts, app.service.engine());
     let keeper = keeper::run(Arc::clone(artifacts), Arc::clone(engine), heard, stop.clone());
     let mut tasks = vec![tokio::spawn(keeper)];
     let webhooks = webhooks::start(app, config, client, callbacks, stop).await;
