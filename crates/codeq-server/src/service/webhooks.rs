@@ -12,7 +12,7 @@ use tokio::time::Instant;
 
 use super::scan::CALL_TIME;
 use super::tasks::PAGE_DEFAULT;
-use super::{Code, Service, ServiceError, cursor, seconds, task_id};
+use super::{Code, Kind, Service, ServiceError, cursor, seconds, task_id};
 use crate::auth::Principal;
 use crate::push::secret::Secret;
 use crate::push::secrets::{Kept, KeptSecret, LIVE_MAX, RECORD};
@@ -151,7 +151,7 @@ impl Service {
             match done {
                 Ok(()) => resent += 1,
                 // It was delivered or removed meanwhile.
-                Err(error) if error.kind == super::Kind::NotFound => {}
+                Err(error) if error.code.kind() == Kind::NotFound => {}
                 Err(error) => return Err(error),
             }
         }
