@@ -86,7 +86,7 @@ impl Service {
                 expected: Some(known.revision),
             };
             match self.put_subscription(put).await {
-                Err(error) if error.code == Rejection::RecordChanged.code() => {}
+                Err(error) if error.code == Code::RecordChanged => {}
                 done => return done,
             }
         }

@@ -15,7 +15,7 @@ use tokio::time::Instant;
 use super::permission::MayAdminister;
 use super::scan::CALL_TIME;
 use super::tasks::PAGE_DEFAULT;
-use super::{Code, Service, ServiceError, cursor, seconds, task_id};
+use super::{Code, Kind, Service, ServiceError, cursor, seconds, task_id};
 
 /// How long the secret before stays live if nobody says: a day.
 pub const OVERLAP_DEFAULT: u64 = 86_400;
@@ -151,7 +151,7 @@ impl Service {
             match done {
                 Ok(()) => resent += 1,
                 // It was delivered or removed meanwhile.
-                Err(error) if error.kind == super::Kind::NotFound => {}
+                Err(error) if error.code.kind() == Kind::NotFound => {}
                 Err(error) => return Err(error),
             }
         }
