@@ -1,5 +1,7 @@
 //! Why a command was refused. A rejection is a reply: it changed nothing.
 
+use crate::moment::Millis;
+
 /// Why a command was refused. Clients see the messages.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Rejection {
