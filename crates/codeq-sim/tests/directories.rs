@@ -8,7 +8,7 @@ use codeq_core::command::{Command, Enqueue, NewTask};
 use codeq_disk::{Disk, SharedDisk};
 use codeq_engine::backup::restore_on;
 use codeq_engine::clock::SystemClock;
-use codeq_engine::incomplete::Work;
+use codeq_engine::error::Work;
 use codeq_engine::layout::Manifest;
 use codeq_engine::recover::Node;
 use codeq_engine::{Engine, OpenError, Options};

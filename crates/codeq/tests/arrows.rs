@@ -213,14 +213,15 @@ fn cycles(arrows: &BTreeMap<(String, String), String>) -> BTreeSet<BTreeSet<Stri
     let modules: BTreeSet<&String> = arrows.keys().map(|(from, _)| from).collect();
     let reached: BTreeMap<&String, BTreeSet<String>> =
         modules.iter().map(|module| (*module, reached(module, arrows))).collect();
-    let round = modules.iter().filter(|module| reached[**module].contains(**module));
-    round
-        .map(|module| {
-            let group = reached[module].iter();
-            group.filter(|it| reached.get(it).is_some_and(|back| back.contains(*module))).cloned()
-        })
-        .map(Iterator::collect)
-        .collect()
+    let mut groups = BTreeSet::new();
+    for (module, known) in &reached {
+        let knows_it = |other: &&String| reached.get(other).is_some_and(|it| it.contains(*module));
+        let group: BTreeSet<String> = known.iter().filter(knows_it).cloned().collect();
+        if !group.is_empty() {
+            groups.insert(group);
+        }
+    }
+    groups
 }
 
 #[test]

@@ -9,9 +9,9 @@ use bytes::{Bytes, BytesMut};
 use http_body_util::{BodyExt, LengthLimitError, Limited};
 use tokio::time::{Instant, timeout_at};
 
-use super::Edge;
 use super::json::{self, NoFields};
 use super::problem::Problem;
+use crate::app::Edge;
 use crate::config::UnknownFields;
 use crate::limits::budget::Hold;
 use crate::service::{Code, ServiceError};

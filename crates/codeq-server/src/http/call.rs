@@ -12,12 +12,13 @@ use futures_util::future::BoxFuture;
 use super::json::Body;
 use super::problem::Problem;
 use super::routes::Route;
-use super::wire::{ResultBody, TaskBody, Times};
+use super::wire::{ResultBody, TaskBody};
 use crate::app::App;
 use crate::auth::{EventTypes, Principal, Scopes};
 use crate::limits::budget::{HeldFor, Hold, Share};
 use crate::observe::trace::TraceContext;
 use crate::service::{Code, Service, ServiceError};
+use crate::times::Times;
 use codeq_core::command::Millis;
 use codeq_core::view::{ResultRecord, Task};
 

@@ -376,7 +376,7 @@ mod tests {
         streams.clear();
         assert!(b.hold(HeldFor::Answers, 3_000).is_some());
         drop(rest);
-        assert_eq!((held(&budget), first.0.load(Relaxed), second.0.load(Relaxed)), (0, 0, 0));
+        assert_eq!((held(&budget), first.load(Relaxed), second.load(Relaxed)), (0, 0, 0));
     }
 
     #[test]
