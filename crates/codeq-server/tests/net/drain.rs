@@ -5,8 +5,8 @@ use std::time::Duration;
 use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
 
-use crate::frames::{HEADERS, get, preface, until};
-use crate::support::{LONG, SHORT, Server, limits};
+use crate::net::frames::{HEADERS, get, preface, until};
+use crate::net::support::{LONG, SHORT, Server, limits};
 
 /// A setting of HTTP/2.
 const INITIAL_WINDOW: u16 = 4;

@@ -3,7 +3,7 @@
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::time::timeout;
 
-use crate::support::PATIENCE;
+use crate::net::support::PATIENCE;
 
 pub const DATA: u8 = 0;
 pub const HEADERS: u8 = 1;

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use codeq_server::net::{Hosts, NetLimits};
 
-use crate::support::{HUGE, PATIENCE, Server, limits};
+use crate::net::support::{HUGE, PATIENCE, Server, limits};
 
 #[tokio::test]
 async fn requests_are_answered_one_after_the_other_on_one_connection() {

@@ -6,11 +6,11 @@ use codeq_server::net::NetLimits;
 use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
 
-use crate::frames::{
+use crate::net::frames::{
     ACK, CONTINUATION, DATA, END_HEADERS, END_STREAM, GOAWAY, HEADERS, PING, RST_STREAM, Seen,
     block, flood, frame, get, preface, reset, rest, until,
 };
-use crate::support::{HUGE, SHORT, Server, limits};
+use crate::net::support::{HUGE, SHORT, Server, limits};
 
 /// Error codes.
 const REFUSED_STREAM: [u8; 4] = 7_u32.to_be_bytes();

@@ -1,6 +1,6 @@
 //! Requests whose end can be read in two ways: 400, and the connection is closed.
 
-use crate::support::{Server, limits};
+use crate::net::support::{Server, limits};
 
 const NEXT: &str = "GET /hello HTTP/1.1\r\nHost: t\r\n\r\n";
 

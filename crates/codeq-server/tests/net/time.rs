@@ -5,7 +5,7 @@ use tokio::io::AsyncReadExt;
 use tokio::io::AsyncWriteExt;
 use tokio::time::{interval, sleep, timeout};
 
-use crate::support::{HUGE, PATIENCE, SHORT, Server, limits};
+use crate::net::support::{HUGE, PATIENCE, SHORT, Server, limits};
 
 fn short_head() -> NetLimits {
     NetLimits { header_timeout: SHORT, ..limits() }

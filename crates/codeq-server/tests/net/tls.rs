@@ -19,8 +19,8 @@ use tokio::time::timeout;
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 
-use crate::frames::{HEADERS, get, preface, until};
-use crate::support::{Client, LONG, PATIENCE, SHORT, Server, limits};
+use crate::net::frames::{HEADERS, get, preface, until};
+use crate::net::support::{Client, LONG, PATIENCE, SHORT, Server, limits};
 
 /// A certificate and its key in a directory of their own.
 pub struct Files {

@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use codeq_server::push::client::SendError;
 use codeq_server::push::destination::Refused;
 
-use crate::support::{Names, PATIENCE, client, policy, post};
+use crate::push::support::{Names, PATIENCE, client, policy, post};
 
 /// Addresses that are not for tenants: the ends of every range, and those one would try first.
 const CLOSED: &[&str] = &[

@@ -7,7 +7,7 @@ use axum::http::StatusCode;
 use codeq_server::push::client::{Client, Options, SendError};
 use tokio::io::AsyncWriteExt;
 
-use crate::support::{Names, PATIENCE, Receiver, client, policy, post, read_request};
+use crate::push::support::{Names, PATIENCE, Receiver, client, policy, post, read_request};
 
 const OK: &str = "HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n";
 /// Ends the connection, so that the next post needs a new one.

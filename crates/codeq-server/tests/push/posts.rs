@@ -10,7 +10,7 @@ use codeq_server::push::client::Answered;
 use tokio::io::AsyncWriteExt;
 use tokio::sync::mpsc;
 
-use crate::support::{Names, PATIENCE, Receiver, client, everything, post, read_request};
+use crate::push::support::{Names, PATIENCE, Receiver, client, everything, post, read_request};
 
 #[tokio::test]
 async fn what_a_receiver_sees() {
@@ -99,7 +99,7 @@ fn a_proxy_in_the_environment_has_no_effect() {
     proxy.set_nonblocking(true).unwrap();
     let address = format!("http://{}", proxy.local_addr().unwrap());
     let mut child = Command::new(std::env::current_exe().unwrap());
-    child.args(["--exact", "posts::what_a_receiver_sees"]);
+    child.args(["--exact", "push::posts::what_a_receiver_sees"]);
     for name in ["HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "http_proxy", "https_proxy", "all_proxy"]
     {
         child.env(name, &address);

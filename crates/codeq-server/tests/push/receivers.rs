@@ -10,7 +10,7 @@ use tokio::net::{TcpSocket, TcpStream};
 use tokio::sync::mpsc;
 use tokio::time::{interval, timeout};
 
-use crate::support::{Names, PATIENCE, Receiver, SHORT, client, gone, post, read_request};
+use crate::push::support::{Names, PATIENCE, Receiver, SHORT, client, gone, post, read_request};
 
 const OPEN: &[&str] = &["127.0.0.1/32"];
 /// No test waits for this: what ends before it did not end because of time.
@@ -181,7 +181,7 @@ async fn a_receiver_that_takes_nothing_runs_out_of_time() {
     })
     .await;
     let client = client(OPEN, &Names::none(), SHORT);
-    let to = crate::support::everything().read(&receiver.url()).unwrap();
+    let to = crate::push::support::everything().read(&receiver.url()).unwrap();
     let body = vec![b'x'; 64 << 20].into();
     let posted = timeout(PATIENCE, client.post(&"t".into(), &to, Default::default(), body)).await;
     assert_eq!(posted.unwrap(), Err(SendError::TimedOut));

@@ -16,7 +16,7 @@ use tokio::io::AsyncWriteExt;
 use tokio::sync::mpsc;
 use tokio_rustls::TlsAcceptor;
 
-use crate::support::{Names, PATIENCE, Receiver, policy, post, read_request};
+use crate::push::support::{Names, PATIENCE, Receiver, policy, post, read_request};
 
 type Authority = CertifiedIssuer<'static, KeyPair>;
 
@@ -169,7 +169,7 @@ async fn a_file_of_certificates_in_the_environment_is_trusted() {
     let file = dir.path().join("roots.pem");
     std::fs::write(&file, authority.pem()).unwrap();
     let mut child = Command::new(std::env::current_exe().unwrap());
-    child.args(["--exact", "tls::posts_to_what_the_environment_says", "--ignored"]);
+    child.args(["--exact", "push::tls::posts_to_what_the_environment_says", "--ignored"]);
     child.env("SSL_CERT_FILE", file).env(URL, https.url("hook.example"));
     let done = tokio::task::spawn_blocking(move || child.output()).await.unwrap().unwrap();
     let said = String::from_utf8_lossy(&done.stdout);

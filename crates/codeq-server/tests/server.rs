@@ -1,0 +1,17 @@
+//! The server over real sockets, an area a module. One binary, because linking one takes seconds.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    reason = "helpers of tests"
+)]
+
+mod callbacks;
+mod grpc;
+mod http;
+mod net;
+mod observe;
+mod push;
+mod subscriptions;
