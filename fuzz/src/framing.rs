@@ -1,6 +1,6 @@
 //! Where HTTP/1 requests begin and end.
 
-use codeq_server::net::Framing;
+use codeq_net::Framing;
 
 /// However the bytes are cut, the verdict is the same; a refusal spoils one byte, and nothing else changes any.
 pub fn run(data: &[u8]) {

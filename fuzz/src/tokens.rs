@@ -1,20 +1,18 @@
 //! Bearer tokens: fixed ones, and JSON Web Tokens up to the point where a key is needed.
 
-use codeq_server::Config;
-use codeq_server::auth::{Authenticator, Role};
-use codeq_server::config::JwtConfig;
+use codeq_auth::{Authenticator, JwtConfig, Role, Settings};
 use tokio::runtime::{Builder, Runtime};
 
 thread_local! {
     static AUTH: (Authenticator, Runtime) = {
-        let mut config = Config::default();
-        config.worker_auth.jwt.push(JwtConfig {
+        let mut settings = Settings::default();
+        settings.workers.jwt.push(JwtConfig {
             issuer: "https://id.test.example".to_owned(),
             audience: "codeq".to_owned(),
             // Nobody listens there.
             jwks_url: Some("http://127.0.0.1:9/keys".to_owned()),
         });
-        let auth = Authenticator::new(&config).expect("a sound configuration");
+        let auth = Authenticator::new(&settings).expect("a sound configuration");
         (auth, Builder::new_current_thread().enable_all().build().expect("a runtime"))
     };
 }

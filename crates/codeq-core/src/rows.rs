@@ -9,15 +9,15 @@ use bytes::Bytes;
 use serde::{Deserialize, Serialize, Serializer};
 
 use crate::codec::{VERSION, decode, decode_grown, decode_row, encode_row, strip_version};
-use crate::command::{Artifact, Millis};
+use crate::command::Artifact;
 use crate::history::History;
 use crate::id::TaskId;
 use crate::keys::{self, QueueId};
 use crate::kv::{Key, KvError, KvRead, Table};
 use crate::limits::{PRIORITIES, TASK_ROWS_BYTES};
-use crate::moment::Moment;
+use crate::moment::{Millis, Moment};
 use crate::place::Place;
-use crate::record::{Hidden, RecordKind};
+use crate::record::{Hidden, Record, RecordKind};
 use crate::settings::{Settings, SettingsV1};
 use crate::topic::{Topic, TopicV1};
 
@@ -522,5 +522,19 @@ impl<'a> BodyRow<'a> {
             .map_err(|error| error.to_string())
             .and_then(|body| postcard::from_bytes(body).map_err(|_| "does not decode".to_owned()))
             .map_err(|reason| KvError::Corrupt { table: Table::Body, key: keys::task(seq), reason })
+    }
+}
+
+impl From<RecordRow> for Record {
+    fn from(row: RecordRow) -> Record {
+        Record {
+            tenant: row.tenant,
+            name: row.name,
+            value: row.value,
+            revision: row.revision,
+            created_at: row.created_at,
+            updated_at: row.updated_at,
+            expires_at: row.expires_at,
+        }
     }
 }

@@ -20,8 +20,8 @@ use codeq_core::command::{
 use codeq_core::limits::{BULK_LOOK_MAX, BULK_TAKE_MAX};
 use codeq_core::reply::Reply;
 use codeq_disk::RealDisk;
-use codeq_engine::Engine;
 use codeq_engine::clock::Clock;
+use codeq_engine::{Call, Engine};
 use codeq_sim::ledger::digest;
 use codeq_sim::rng::Rng;
 use serde::{Deserialize, Serialize};
@@ -306,7 +306,11 @@ fn remove_all(engine: &Engine, runtime: &Runtime) -> anyhow::Result<()> {
                     look: BULK_LOOK_MAX,
                     by: "verify".into(),
                 };
-                next = runtime.block_on(engine.bulk_part(shard, part))?.next;
+                let part = Call::BulkPart { shard, part };
+                next = match runtime.block_on(engine.call(part))? {
+                    Reply::BulkPart(done) => done.next,
+                    _ => None,
+                };
             }
         }
     }

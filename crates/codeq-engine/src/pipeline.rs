@@ -10,13 +10,17 @@ use codeq_log::{LogError, Prepared};
 use parking_lot::{Condvar, Mutex};
 use tokio::sync::{oneshot, watch};
 
-use crate::commit::{Committer, Turn};
 use crate::error::EngineError;
 use crate::group::Group;
-use crate::inbox::Inbox;
 use crate::observer::SharedObserver;
 use crate::options::{GROUP_MAX, Options};
+use crate::request::Inbox;
 use crate::result_waiters::ResultWaiters;
+
+mod commit;
+
+pub use commit::Committer;
+use commit::Turn;
 
 /// By the number in [`Pipeline::short`].
 const SHORTAGES: [Option<Shortage>; 3] = [None, Some(Shortage::Space), Some(Shortage::Descriptors)];

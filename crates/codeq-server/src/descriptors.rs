@@ -3,11 +3,11 @@
 //! Sockets of clients take what is left when the log, the stores, artifacts and outgoing calls have theirs. Otherwise a
 //! stranger with a thousand idle connections could keep the log from opening its next segment.
 
+use codeq_webhooks::availability::RUNNING_MAX;
+use codeq_webhooks::client::KEPT_MAX;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use crate::config::Config;
-use crate::push::client::KEPT_MAX;
-use crate::push::lanes::RUNNING_MAX;
 
 /// For the runtime, listeners, the log and its next segments, certificates, artifacts that are written or read.
 const FILES: u64 = 64;

@@ -11,7 +11,5 @@
 mod callbacks;
 mod grpc;
 mod http;
-mod net;
 mod observe;
-mod push;
 mod subscriptions;

@@ -72,7 +72,7 @@ impl Run {
         for shard in &server.node.shards {
             let data = shard.data().read();
             let mut rows = Vec::new();
-            codeq_core::state::for_each(
+            codeq_core::kv::for_each(
                 &data.store,
                 codeq_core::kv::Table::Task,
                 0,

@@ -175,7 +175,7 @@ pub enum Outcome {
     Refused {
         /// The server's clock when it refused.
         at: Millis,
-        /// The stable code of the refusal.
+        /// Why, in short.
         code: String,
     },
     /// No answer came.
@@ -208,7 +208,7 @@ pub enum Made {
     Created(Seen),
     /// Its key was known: this is the task of that key.
     Repeated(Seen),
-    /// It was refused, with this code.
+    /// It was refused, and why.
     Refused(String),
 }
 
@@ -375,7 +375,7 @@ mod tests {
                 Ref { tenant: "t".into(), worker: "w".into(), id: TaskId::new(7, 9) },
                 digest(b"{}"),
             ),
-            outcome: Outcome::Refused { at: 5, code: "not_owner".into() },
+            outcome: Outcome::Refused { at: 5, code: "not-owner".into() },
         };
         let text = format!("{0}\n{0}\n{1}", line.to_text(), &line.to_text()[..10]);
         let ledger = Ledger::parse(&text).unwrap();

@@ -14,12 +14,12 @@ use codeq_core::command::{
 };
 use codeq_core::id::TaskId;
 use codeq_core::keys::{self, QueueId};
+use codeq_core::kv::for_each;
 use codeq_core::kv::{Direction, Key, KvError, KvRead, Table};
 use codeq_core::moment::Moment;
 use codeq_core::place::{Place, Status};
 use codeq_core::reply::{Enqueued, Reply};
 use codeq_core::rows::TaskRow;
-use codeq_core::state::for_each;
 use codeq_core::view::ResultRecord;
 use codeq_engine::clock::{Clock, EngineClock};
 use codeq_engine::clock_file::ClockFile;

@@ -12,9 +12,9 @@ use codeq_core::id::split_mix64;
 use codeq_core::moment::Moment;
 use codeq_core::reply::{Enqueued, Reply, Returned};
 use codeq_core::view::Task;
-use codeq_engine::EngineError;
-use codeq_engine::request::{FirstReply, ReplyTo, Request};
+use codeq_engine::request::{FirstReply, Inboxes, ReplyTo, Request};
 use codeq_engine::route::{Route, route};
+use codeq_engine::{Answer, EngineError};
 use tokio::sync::oneshot::{self, error::TryRecvError};
 
 use crate::disk::{Class, SimDisk};
@@ -112,7 +112,7 @@ struct Flight {
     shard: u16,
     /// The moment at which it was applied.
     at: Option<Moment>,
-    answer: oneshot::Receiver<codeq_engine::request::Answer>,
+    answer: oneshot::Receiver<Answer>,
 }
 
 pub(crate) struct Run {
@@ -310,7 +310,7 @@ impl Run {
     /// A claim that waits in every shard and is answered by one.
     fn send_to_first(&mut self, ask: &Ask) {
         let (sender, answer) = oneshot::channel();
-        let first = FirstReply::new(sender);
+        let first = FirstReply::new(ReplyTo::One(sender), Inboxes::default());
         // One shard's answer arrives; the others may lease a task for a moment and take it back.
         let (_, unheard) = oneshot::channel();
         self.take_off(u16::MAX, ask.command.clone(), unheard);
@@ -323,12 +323,7 @@ impl Run {
         }
     }
 
-    fn take_off(
-        &mut self,
-        shard: u16,
-        command: Command,
-        answer: oneshot::Receiver<codeq_engine::request::Answer>,
-    ) {
+    fn take_off(&mut self, shard: u16, command: Command, answer: oneshot::Receiver<Answer>) {
         self.tick += 1;
         self.report.ops += 1;
         let invoked = self.tick;

@@ -111,7 +111,7 @@ pub struct Layers {
     /// When a write is acknowledged: fsync or os.
     #[arg(long, value_name = "WHEN")]
     durability: Option<Durability>,
-    /// A level or a filter, such as info,codeq_server=debug.
+    /// A level or a filter, such as info,codeq::net=debug.
     #[arg(long, value_name = "LEVEL")]
     log_level: Option<String>,
     /// json, text or short.

@@ -1,4 +1,4 @@
-//! Connections that are cut, slow or silent, and a server that stops: under a producer and a worker.
+//! A producer and a worker with connections that are cut, slow or silent, and a server that stops.
 
 use std::time::Duration;
 
@@ -41,7 +41,7 @@ async fn cut_connections() {
         network.each(Proxy::cut);
     }
     ledger.check().await;
-    assert!(network.workers.connections() > 2, "cuts may come before the last one is mended");
+    assert!(network.workers.connections() > 2, "a cut may come before the last one is repaired");
     server.end().await;
 }
 
@@ -52,7 +52,7 @@ async fn silent_connections() {
     let ledger = Ledger::start(network.options(&server)).await;
     for step in 1..4 {
         ledger.reaches(step * TASKS / 5).await;
-        // Nobody says that these are over.
+        // Nothing signals that these connections are dead.
         network.each(Proxy::resume_new);
     }
     ledger.check().await;

@@ -7,18 +7,21 @@ use std::task::Context;
 
 use codeq_core::reply::Reply;
 use codeq_core::view::Task;
-use codeq_engine::Engine;
-use codeq_engine::request::{Answer, Mailbox, ReplyTo};
+use codeq_engine::Answer;
+use codeq_engine::boundary::Mailbox;
+use codeq_engine::request::{ReplyTo, Request};
 use futures_util::task::AtomicWaker;
 use parking_lot::Mutex;
 use slab::Slab;
 
+use crate::app::App;
 use crate::limits::budget::{HeldFor, Hold, Share};
+use crate::service::ask::{Ask, Asked};
 
 /// Bytes of tasks that a stream's client has not taken yet. Tasks beyond them go back to their queue.
 const UNSENT_BYTES_MAX: usize = 16 << 20;
 /// Bits of a number that say which part of an event it is.
-const INDEX_BITS: u32 = 16;
+const INDEX_BITS: u32 = 32;
 
 /// Where the engine puts answers.
 struct Mail {
@@ -77,41 +80,46 @@ impl Mailbox for Mail {
 
 /// Events that were posted, until their answers are written.
 pub(super) struct Posted<T> {
-    engine: Arc<Engine>,
+    app: Arc<App>,
     mail: Arc<Mail>,
     arrived: VecDeque<Delivered>,
     events: Slab<T>,
 }
 
-/// The place that the next event will have.
+/// Where the answers to an event go, and its calls.
 pub(super) struct Slot<'a> {
     mail: &'a Arc<Mail>,
     key: usize,
+    /// What is posted together when everything that has come is read.
+    out: &'a mut Vec<Request>,
 }
 
 impl Slot<'_> {
-    /// Where the answer to a part of the event goes.
-    pub(super) fn reply(&self, index: u16) -> ReplyTo {
-        let number = (self.key as u64) << INDEX_BITS | u64::from(index);
-        ReplyTo::Mailbox(Arc::clone(self.mail) as Arc<dyn Mailbox>, number)
+    /// Posts a part of the event; returns what reads its answer.
+    pub(super) fn post<T>(&mut self, index: usize, ask: Ask<T>) -> Asked<T> {
+        let number = (self.key as u64) << INDEX_BITS | index as u64;
+        let reply = ReplyTo::Mailbox(Arc::clone(self.mail) as Arc<dyn Mailbox>, number);
+        let (request, asked) = ask.post(reply);
+        self.out.push(request);
+        asked
     }
 }
 
 impl<T> Posted<T> {
     /// For a stream whose answers count in this share.
-    pub(super) fn new(engine: Arc<Engine>, share: &Share) -> Posted<T> {
+    pub(super) fn new(app: Arc<App>, share: &Share) -> Posted<T> {
         let mail = Mail {
             state: Mutex::default(),
             waker: AtomicWaker::new(),
             share: share.clone(),
             unsent: AtomicUsize::new(0),
         };
-        Posted { engine, mail: Arc::new(mail), arrived: VecDeque::new(), events: Slab::new() }
+        Posted { app, mail: Arc::new(mail), arrived: VecDeque::new(), events: Slab::new() }
     }
 
     /// Forgets all events, as if the stream were gone.
     pub(super) fn clear(&mut self) {
-        *self = Posted::new(Arc::clone(&self.engine), &self.mail.share.clone());
+        *self = Posted::new(Arc::clone(&self.app), &self.mail.share.clone());
     }
 
     /// How many have no answer yet.
@@ -119,9 +127,9 @@ impl<T> Posted<T> {
         self.events.len()
     }
 
-    /// Where the answers to the event go that is put here next.
-    pub(super) fn slot(&self) -> Slot<'_> {
-        Slot { mail: &self.mail, key: self.events.vacant_key() }
+    /// For the event that is put here next.
+    pub(super) fn slot<'a>(&'a self, out: &'a mut Vec<Request>) -> Slot<'a> {
+        Slot { mail: &self.mail, key: self.events.vacant_key(), out }
     }
 
     /// Remembers the event whose slot was asked for last.
@@ -131,7 +139,10 @@ impl<T> Posted<T> {
 
     /// The next answer, with the event and the part of it that it is for, and what is held for it. Wakes the task
     /// when there is one.
-    pub(super) fn next(&mut self, cx: &Context<'_>) -> Option<(usize, u16, Answer, Option<Hold>)> {
+    pub(super) fn next(
+        &mut self,
+        cx: &Context<'_>,
+    ) -> Option<(usize, usize, Answer, Option<Hold>)> {
         if self.arrived.is_empty() {
             self.mail.waker.register(cx.waker());
             std::mem::swap(&mut self.arrived, &mut self.mail.state.lock().answers);
@@ -141,12 +152,16 @@ impl<T> Posted<T> {
             self.mail.unsent.fetch_sub(hold.bytes(), Ordering::Relaxed);
         }
         let index = number & ((1 << INDEX_BITS) - 1);
-        Some(((number >> INDEX_BITS) as usize, index as u16, answer, hold))
+        Some(((number >> INDEX_BITS) as usize, index as usize, answer, hold))
     }
 
-    /// The event of an answer.
-    pub(super) fn get(&mut self, key: usize) -> Option<&mut T> {
-        self.events.get_mut(key)
+    /// The event of an answer, and where what it still has to post goes.
+    pub(super) fn get<'a>(
+        &'a mut self,
+        key: usize,
+        out: &'a mut Vec<Request>,
+    ) -> Option<(&'a mut T, Slot<'a>)> {
+        Some((self.events.get_mut(key)?, Slot { mail: &self.mail, key, out }))
     }
 
     /// Forgets an event: it has its answer.
@@ -163,11 +178,11 @@ impl<T> Drop for Posted<T> {
         drop(state);
         if !self.events.is_empty() {
             let mailbox: Arc<dyn Mailbox> = self.mail.clone();
-            self.engine.gone(&mailbox);
+            self.app.service.gone(&mailbox);
         }
         for (_, answer, _) in self.arrived.drain(..).chain(late) {
             if let Ok(Reply::Claimed(tasks)) = answer {
-                self.engine.give_back(tasks);
+                self.app.service.give_back(tasks);
             }
         }
     }

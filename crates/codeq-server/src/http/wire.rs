@@ -2,56 +2,13 @@
 
 use std::borrow::Cow;
 
-use codeq_core::command::Millis;
-use codeq_core::place::{Place, Status};
+use codeq_core::place::Place;
 use codeq_core::view::{ResultRecord, Task};
-use jiff::tz::TimeZone;
 use serde::Serialize;
 use serde_json::value::RawValue;
 
 use crate::auth::shown;
-
-/// Writes moments in the configured time zone.
-#[derive(Debug, Clone)]
-pub struct Times(TimeZone);
-
-impl Times {
-    /// For an IANA time zone. None if there is no such zone.
-    pub fn new(zone: &str) -> Option<Times> {
-        if zone == "UTC" {
-            return Some(Times(TimeZone::UTC));
-        }
-        TimeZone::get(zone).ok().map(Times)
-    }
-
-    /// A moment in RFC 3339, to the millisecond.
-    pub fn text(&self, at: Millis) -> String {
-        let moment =
-            i64::try_from(at).ok().and_then(|at| jiff::Timestamp::from_millisecond(at).ok());
-        let moment = moment.unwrap_or(jiff::Timestamp::MAX);
-        if self.0 == TimeZone::UTC {
-            return format!("{moment:.3}");
-        }
-        moment.to_zoned(self.0.clone()).strftime("%Y-%m-%dT%H:%M:%S%.3f%:z").to_string()
-    }
-}
-
-/// The client's word for a status.
-pub fn status_text(status: Status) -> &'static str {
-    match status {
-        Status::Pending => "PENDING",
-        Status::InProgress => "IN_PROGRESS",
-        Status::Completed => "COMPLETED",
-        Status::Failed => "FAILED",
-    }
-}
-
-/// The status that a client's word means.
-pub fn status_of(text: &str) -> Option<Status> {
-    const ALL: [Status; 4] =
-        [Status::Pending, Status::InProgress, Status::Completed, Status::Failed];
-    ALL.into_iter().find(|status| status_text(*status).eq_ignore_ascii_case(text))
-}
+use crate::times::Times;
 
 /// A task. Empty texts, zeros and absent values are left out.
 #[derive(Serialize)]
@@ -109,7 +66,7 @@ impl<'a> TaskBody<'a> {
             webhook: task.webhook.as_deref(),
             trace_parent: task.trace_parent.as_deref(),
             trace_state: task.trace_state.as_deref(),
-            status: status_text(task.place.status()),
+            status: task.place.status().as_str(),
             last_known_location: task.place.location(),
             worker_id: task.worker.as_deref().map(shown),
             lease_until: task.lease_until.map(|at| times.text(at)),
@@ -154,7 +111,7 @@ impl<'a> ResultBody<'a> {
         let artifacts = record.artifacts.iter();
         ResultBody {
             task_id: record.id.to_string(),
-            status: status_text(record.status),
+            status: record.status.as_str(),
             result: record.result.as_deref().and_then(|text| serde_json::from_slice(text).ok()),
             error: record.error.as_deref(),
             artifacts: artifacts.map(|a| ArtifactBody { name: &a.name, url: &a.url }).collect(),
@@ -163,55 +120,7 @@ impl<'a> ResultBody<'a> {
     }
 }
 
-/// What is posted to a task's webhook. Every key is there, as codeQ has it: `result` may be null, `error` and
-/// `artifacts` empty.
-#[derive(Serialize)]
-#[serde(rename_all = "camelCase")]
-pub struct CallbackBody<'a> {
-    task_id: String,
-    event_type: &'a str,
-    status: &'static str,
-    result: Option<&'a RawValue>,
-    error: &'a str,
-    artifacts: Vec<ArtifactBody<'a>>,
-    completed_at: String,
-}
-
-impl<'a> CallbackBody<'a> {
-    /// The end of a task of this command.
-    pub fn new(command: &'a str, record: &'a ResultRecord, times: &Times) -> CallbackBody<'a> {
-        let ResultBody { task_id, status, result, error, artifacts, completed_at } =
-            ResultBody::new(record, times);
-        let error = error.unwrap_or_default();
-        CallbackBody {
-            task_id,
-            event_type: command,
-            status,
-            result,
-            error,
-            artifacts,
-            completed_at,
-        }
-    }
-}
-
 /// Whether a number is left out.
 pub fn is_zero(n: &u32) -> bool {
     *n == 0
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn moments() {
-        let utc = Times::new("UTC").unwrap();
-        assert_eq!(utc.text(1_700_000_000_007), "2023-11-14T22:13:20.007Z");
-        assert_eq!(utc.text(0), "1970-01-01T00:00:00.000Z");
-        let sao_paulo = Times::new("America/Sao_Paulo").unwrap();
-        assert_eq!(sao_paulo.text(1_700_000_000_007), "2023-11-14T19:13:20.007-03:00");
-        assert!(Times::new("Nowhere/Else").is_none());
-        assert!(!utc.text(u64::MAX).is_empty());
-    }
 }

@@ -5,6 +5,8 @@ use std::time::{Duration, Instant};
 
 use codeq_core::effect::Effect;
 use codeq_engine::{Engine, Observer};
+use codeq_net::NetStats;
+use codeq_webhooks::{WebhookKind, WebhookOutcome};
 use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::encoding::text::{encode_eof, encode_registry};
 use prometheus_client::metrics::counter::Counter;
@@ -14,13 +16,12 @@ use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
 use prometheus_client::metrics::info::Info;
 use prometheus_client::registry::{Registry, Unit};
 
-use super::commands::{Commands, Delivery, Webhook};
+use super::commands::Commands;
 use super::refusals::{Refusals, Refused};
 use super::scrape::{self, Depths};
 use super::token_refusals::TokenRefusals;
 use crate::auth::Reason;
 use crate::limits::budget::Budget;
-use crate::net::NetStats;
 
 /// What all names begin with.
 const PREFIX: &str = "codeq";
@@ -196,9 +197,17 @@ impl Metrics {
         self.stream_events.get_or_create(&ServiceLabels { service }).inc_by(events);
     }
 
-    /// A webhook was delivered, or was not: of this queue (tenant and name), if that is known.
-    pub fn webhook(&self, kind: Webhook, outcome: Delivery, queue: Option<(&Arc<str>, &str)>) {
+    /// Counts a webhook of a queue (tenant and name), if the queue is known.
+    pub fn webhook(
+        &self,
+        kind: WebhookKind,
+        outcome: WebhookOutcome,
+        queue: Option<(&Arc<str>, &str)>,
+    ) {
         self.commands.webhook(kind, outcome, queue);
+        if let (WebhookOutcome::Dropped, Some((tenant, _))) = (outcome, queue) {
+            self.refused(tenant, Refused::Notification);
+        }
     }
 
     /// An artifact was `stored`, has `failed` to be, or was `removed`.

@@ -5,7 +5,7 @@
 //! tracing events ─> logs (line) ─> log_writer ─> stderr        trace spans ─> export ─> OTLP collector
 //! ```
 
-pub use commands::{COMMANDS_MAX, Delivery, OTHER, Webhook};
+pub use commands::{COMMANDS_MAX, OTHER};
 pub use format::Format;
 pub use line::line;
 pub use logs::{LogGuard, LogLevel, init_logs, subscriber};

@@ -10,26 +10,28 @@ use codeq_core::command::Millis;
 use codeq_core::id::TaskId;
 use codeq_core::limits::LEASE_MS_MAX;
 use codeq_engine::Engine;
+use codeq_webhooks::availability::{Bell, Subscriptions};
+use codeq_webhooks::policy::Policy;
+use codeq_webhooks::secrets::Secrets;
 use tokio::sync::watch;
 
 use crate::artifacts::Artifacts;
 use crate::backup::Backups;
 use crate::config::{Config, TenantLimits};
 use crate::events::EventBus;
-use crate::push::bell::Bell;
-use crate::push::destination::Policy;
-use crate::push::secrets::Secrets;
-use crate::push::subscriptions::Subscriptions;
 
+pub use code::Code;
 pub use error::{Kind, ServiceError};
 
 pub mod abandon;
 pub mod artifacts;
+pub mod ask;
 pub mod backup;
 pub mod bulk;
 pub mod cancel;
 pub mod claim;
 pub mod cleanup;
+pub mod code;
 pub mod cursor;
 pub mod dead_letters;
 pub mod enqueue;
@@ -38,6 +40,7 @@ pub mod filter;
 pub mod heartbeat;
 pub mod lease;
 pub mod nack;
+pub mod payload;
 pub mod permission;
 pub mod queues;
 pub mod scan;
@@ -51,7 +54,7 @@ pub mod webhooks;
 /// The service layer of one server.
 pub struct Service {
     /// Order and durability.
-    pub engine: Arc<Engine>,
+    engine: Arc<Engine>,
     /// Transitions as they become durable.
     pub events: Arc<EventBus>,
     /// Where webhooks may go.
@@ -104,7 +107,8 @@ impl Service {
         draining: watch::Receiver<bool>,
     ) -> Service {
         let destinations = Arc::new(Policy::new(&config.webhooks.allowed_networks));
-        let secrets = Arc::new(Secrets::new(Arc::clone(&engine), &config.webhooks.secrets));
+        let secrets = Arc::new(Secrets::new(Arc::clone(&engine)));
+        secrets.set(config.webhooks.signing_secrets());
         let subscriptions = Arc::new(Subscriptions::new(Arc::clone(&destinations), bell));
         Service {
             engine,
@@ -125,7 +129,7 @@ impl Service {
     pub(crate) fn reload(&self, config: &Config) {
         self.defaults.store(Arc::new(Defaults::new(config)));
         self.destinations.set(&config.webhooks.allowed_networks);
-        self.secrets.set(&config.webhooks.secrets);
+        self.secrets.set(config.webhooks.signing_secrets());
         self.backups.set_target(config.backup.target.clone());
     }
 
@@ -160,8 +164,7 @@ impl Service {
                 let detail = format!(
                     "{field} is in seconds, 1 to {MAX} (12 hours), and not {wanted}; heartbeats make a lease longer"
                 );
-                let refused =
-                    ServiceError::invalid("invalid_lease", "invalid lease (1 to 43200 s)");
+                let refused = ServiceError::new(Code::InvalidLease, "invalid lease (1 to 43200 s)");
                 Err(refused.field(field).detail(detail))
             }
         }

@@ -98,7 +98,6 @@ fn numbers(acks: &[codeq_proto::producer::CreateAck]) -> Vec<(u64, bool)> {
 
 #[tokio::test]
 async fn long_batches_are_split_and_acknowledged_as_one() {
-    // On one shard they are posted; on two, and for tenants with limits, they are made one after the other.
     for (shards, limit) in [(1, None), (2, None), (1, Some(1_000))] {
         let server = Harness::with(|config| {
             config.max_batch_size = 5;
@@ -134,6 +133,26 @@ async fn long_batches_are_split_and_acknowledged_as_one() {
         }
         producer.closes().await;
         worker.closes().await;
+    }
+}
+
+#[tokio::test]
+async fn a_long_batch_gets_past_no_limit_of_its_tenant() {
+    for shards in [1, 2] {
+        let server = Harness::with(|config| {
+            config.max_batch_size = 5;
+            config.shards = Some(shards);
+            config.tenant_limits.max_pending_tasks = Some(12);
+        })
+        .await;
+        let mut producer = Producer::open(server.producer_addr(), PRODUCER).await;
+        let acks = producer.create_all((0..20).map(|n| new_task(n, "c")).collect()).await;
+        let codes: Vec<_> = acks.iter().map(|ack| (ack.seq, ack.ok, &*ack.code)).collect();
+        let want = |n| if n < 10 { (n, true, "") } else { (n, false, "quota_exceeded") };
+        assert_eq!(codes, (0..20).map(want).collect::<Vec<_>>());
+        producer.make(new_task(20, "c")).await;
+        producer.make(new_task(21, "c")).await;
+        assert_eq!(producer.create(new_task(22, "c")).await.code, "quota_exceeded");
     }
 }
 

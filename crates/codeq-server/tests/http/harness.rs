@@ -76,7 +76,7 @@ impl Harness {
     /// The same server again, with webhooks looked up there.
     pub async fn resolving(
         self,
-        resolve: std::sync::Arc<dyn codeq_server::push::resolve::Resolve>,
+        resolve: std::sync::Arc<dyn codeq_webhooks::dns::Resolve>,
     ) -> Harness {
         let Harness { server, dir, config, client } = self;
         server.stop().await;

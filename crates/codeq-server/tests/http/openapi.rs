@@ -1,11 +1,11 @@
 //! The OpenAPI document: complete, sound, and the one that is committed.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
-use codeq_server::http::openapi::codes::CODES;
 use codeq_server::http::openapi::{document, operations, page, text};
 use codeq_server::http::routes::{Access, ROUTES};
+use codeq_server::service::Code;
 use serde_json::Value;
 
 const VERBS: [&str; 4] = ["get", "post", "put", "delete"];
@@ -217,58 +217,16 @@ fn answers_follow_from_the_kind_of_route() {
     assert!(statuses("submitResult").contains(&"409"));
 }
 
-fn sources(dir: &Path, files: &mut Vec<PathBuf>) {
-    for entry in std::fs::read_dir(dir).unwrap() {
-        let path = entry.unwrap().path();
-        if path.is_dir() {
-            if !path.ends_with("http/openapi") && !path.ends_with("tests") {
-                sources(&path, files);
-            }
-        } else if path.extension().is_some_and(|ext| ext == "rs") {
-            files.push(path);
-        }
-    }
-}
-
-/// The text literals that come right after a constructor of errors.
-fn codes_in(source: &str, found: &mut BTreeSet<String>) {
-    const MAKERS: [&str; 4] =
-        ["ServiceError::invalid(", "ServiceError::new(", "Problem::edge(", "unavailable("];
-    for maker in MAKERS {
-        for (at, _) in source.match_indices(maker) {
-            // A status of gRPC is another thing.
-            if source[..at].ends_with("Status::") {
-                continue;
-            }
-            let arguments = &source[at + maker.len()..];
-            // The code is the first or the second argument; a literal later than that is the message.
-            let first_two: Vec<&str> = arguments.splitn(3, ',').take(2).map(str::trim).collect();
-            let literal = first_two.iter().find_map(|text| {
-                let text = text.strip_prefix('"')?;
-                Some(text.split('"').next().unwrap())
-            });
-            found.extend(literal.map(str::to_owned));
-        }
-    }
-}
-
 #[test]
-fn every_code_that_the_server_emits_is_explained() {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
-    let mut files = Vec::new();
-    sources(&root.join("src"), &mut files);
-    let mut found = BTreeSet::new();
-    for file in files {
-        let source = std::fs::read_to_string(file).unwrap();
-        codes_in(source.split("#[cfg(test)]").next().unwrap(), &mut found);
+fn codes_share_a_text_only_next_to_each_other_and_with_another_status() {
+    let mut texts = BTreeSet::new();
+    for pair in Code::ALL.windows(2) {
+        let (one, two) = (pair[0], pair[1]);
+        match one.text() == two.text() {
+            true => assert_ne!(one.kind(), two.kind(), "{}", one.text()),
+            false => assert!(texts.insert(one.text()), "{}", one.text()),
+        }
     }
-    let reply = std::fs::read_to_string(root.join("../codeq-core/src/reply.rs")).unwrap();
-    let arms = reply.split("fn code(").nth(1).unwrap();
-    let arms = arms.lines().filter_map(|line| line.split("=> \"").nth(1));
-    found.extend(arms.map(|rest| rest.split('"').next().unwrap().to_owned()));
-    let known: BTreeSet<String> = CODES.iter().map(|entry| entry.code.to_owned()).collect();
-    assert_eq!(known.len(), CODES.len(), "codes are unique");
-    assert_eq!(found, known);
 }
 
 #[test]
@@ -278,7 +236,7 @@ fn the_page_has_an_anchor_for_every_code_and_operation() {
     for rest in page.split(" id=\"").skip(1) {
         *ids.entry(rest.split('"').next().unwrap()).or_default() += 1;
     }
-    let codes = CODES.iter().map(|entry| entry.code);
+    let codes = Code::ALL.iter().map(|code| code.text());
     for anchor in codes.chain(ROUTES.iter().map(|route| route.operation)) {
         assert_eq!(ids.get(anchor), Some(&1), "{anchor}");
     }

@@ -2,7 +2,7 @@
 //! routes: one that is added there without a word here fails.
 
 use base64::prelude::{BASE64_STANDARD, Engine};
-use codeq_server::auth::Scope;
+use codeq_auth::Scope;
 use codeq_server::config::UnknownFields;
 use codeq_server::http::routes::{Access, ROUTES, Route, Verb};
 use reqwest::Method;

@@ -82,7 +82,7 @@ fn taken_away(
     let Outcome::Refused { at, code } = &deed.outcome else {
         return None;
     };
-    let lost = matches!(code.as_str(), "not_in_progress" | "not_owner" | "not_found");
+    let lost = matches!(code.as_str(), "not-in-progress" | "not-owner" | "not-found");
     let worker_deed = deed.ends_lease() || deed.verb == Verb::Heartbeat;
     let in_time = deed.invoked > claim.done && deed.tenant == claim.tenant;
     if !lost || !worker_deed || deed.worker != claim.worker || !in_time {

@@ -5,8 +5,8 @@
 
 use codeq_core::State;
 use codeq_core::digest::digest;
+use codeq_core::kv::for_each;
 use codeq_core::kv::{Key, KvError, KvRead, Table};
-use codeq_core::state::for_each;
 
 use super::Violation;
 

@@ -9,10 +9,10 @@ use codeq_core::callback::CallbackCounts;
 use codeq_core::command::Millis;
 use codeq_core::held::Holdings;
 use codeq_core::keys::{self, QueueId};
+use codeq_core::kv::for_each;
 use codeq_core::kv::{Key, KvError, KvRead, Table};
 use codeq_core::record::RecordKind;
 use codeq_core::rows::{BodyRow, IdempotencyRow, OutboxRow, QueueRow, RecordRow, TaskRow};
-use codeq_core::state::for_each;
 
 /// What a record is known by: kind, tenant and name.
 pub type RecordName = (RecordKind, Arc<str>, Arc<str>);

@@ -7,13 +7,13 @@ use codeq_core::command::{
     Submit,
 };
 use codeq_core::keys;
+use codeq_core::kv::for_each;
 use codeq_core::kv::{Key, Kv, Table};
 use codeq_core::moment::Moment;
 use codeq_core::place::Place;
 use codeq_core::record::RecordKind;
 use codeq_core::reply::Reply;
 use codeq_core::rows::TaskRow;
-use codeq_core::state::for_each;
 use codeq_core::view::Task;
 use codeq_sim::invariants::check_all;
 use codeq_store::MemStore;

@@ -2,11 +2,11 @@
 
 use std::net::{Ipv4Addr, Ipv6Addr};
 
+use codeq_webhooks::policy::unmapped;
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 
 use crate::config::dev::DEV_TOKEN;
 use crate::config::model::Config;
-use crate::push::destination::unmapped;
 
 const MACHINE: &str = "what listens on this machine for itself only";
 const LINK: &str = "link-local addresses, where clouds hand out credentials";

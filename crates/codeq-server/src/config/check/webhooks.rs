@@ -3,10 +3,10 @@
 use std::collections::BTreeSet;
 
 use codeq_core::names::check_tenant;
+use codeq_webhooks::signing::Secret;
 
 use crate::config::model::{Config, WebhookConfig};
 use crate::config::problem::Problem;
-use crate::push::secret::Secret;
 
 /// Most tenants with a secret in the configuration.
 const SECRETS_MAX: usize = 10_000;

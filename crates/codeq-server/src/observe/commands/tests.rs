@@ -4,8 +4,8 @@ use super::*;
 
 #[test]
 fn events_are_in_the_order_of_the_variants() {
-    for (at, (event, _)) in EVENTS.iter().enumerate() {
-        assert_eq!(*event as usize, at);
+    for (at, event) in Event::ALL.into_iter().enumerate() {
+        assert_eq!(event as usize, at);
     }
     for (at, (kind, _)) in WEBHOOKS.iter().enumerate() {
         assert_eq!(*kind as usize, at);
@@ -41,7 +41,7 @@ fn created(tenant: &str, command: &str) -> Effect {
 fn webhooks_of_commands_without_end_share_a_label_value() {
     let commands = Commands::default();
     let tenant: Arc<str> = "hostile".into();
-    let (kind, outcome) = (Webhook::Result, Delivery::Failed);
+    let (kind, outcome) = (WebhookKind::Result, WebhookOutcome::Failed);
     for n in 0..1_000 {
         commands.webhook(kind, outcome, Some((&tenant, &format!("c{n}"))));
     }
