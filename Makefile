@@ -36,9 +36,10 @@ DENY := $(shell command -v cargo-deny || echo target/tools/bin/cargo-deny)
 # The client in another language and the S3 server of the tests: their packages, and where they are installed.
 REQUIREMENTS := crates/codeq-server/tests/grpc/python/requirements.txt crates/codeq/tests/server/requirements.txt
 VENV := target/venv
+INTERLEAVINGS := $(CARGO) test --locked -p codeq-engine --features shuttle --lib interleavings
 COMPAT := $(VENV)/bin/python -B tests/compat/run.py --binary target/debug/codeq
 
-.PHONY: all test compat verify bench campaign attack fuzz advisories clean prepare
+.PHONY: all test interleavings compat verify bench campaign attack fuzz advisories clean prepare
 
 # The binary for use, with its symbols in a file beside it: target/dist/codeq and codeq.debug.
 all:
@@ -49,7 +50,12 @@ all:
 # clients against the binary that these were linked with.
 test: prepare
 	$(CARGO) test --workspace --locked
+	$(INTERLEAVINGS)
 	$(COMPAT)
+
+# The threads around inbox and pipeline in 400 orders, or in as many as CODEQ_INTERLEAVINGS says.
+interleavings:
+	$(INTERLEAVINGS)
 
 # What codeQ's clients send and expect, written anew in Go and Python, against the debug binary.
 compat: prepare

@@ -26,7 +26,7 @@ const MINIMUM: &[(&str, &str, &str)] = &[
     ("memmap2", "0.9.11", "RUSTSEC-2026-0186"),
     ("openraft", "0.9.25", "commits without a quorum"),
     ("protobuf", "3.7.2", "RUSTSEC-2024-0437"),
-    ("rand", "0.9.3", "RUSTSEC-2026-0097"),
+    ("rand", "0.8.6", "RUSTSEC-2026-0097"),
     ("ring", "0.17.12", "RUSTSEC-2025-0009"),
     ("rustls", "0.23.18", "RUSTSEC-2024-0336, RUSTSEC-2024-0399"),
     ("rustls-webpki", "0.103.13", "RUSTSEC-2026-0049, -0098, -0099, -0104"),
@@ -42,6 +42,8 @@ const MINIMUM: &[(&str, &str, &str)] = &[
 const EXCEPT: &[(&str, &str, &str, &str)] = &[
     ("lz4_flex", "0.12.0", "0.12.1", "RUSTSEC-2026-0041"),
     ("openraft", "0.10.0-0", "0.10.0-alpha.34", "commits without a quorum, stalls"),
+    ("rand", "0.9.0", "0.9.3", "RUSTSEC-2026-0097"),
+    ("rand", "0.10.0", "0.10.1", "RUSTSEC-2026-0097"),
 ];
 
 /// Never, in any version, and why.
