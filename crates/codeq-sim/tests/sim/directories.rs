@@ -1,6 +1,5 @@
 //! Making a directory, a backup and a restored one, with the power cut at every sync: what is left is complete,
 //! or an empty place, or is refused by its name; and what is refused stays as it is.
-#![allow(clippy::unwrap_used, clippy::panic, reason = "a helper of tests may fail like a test")]
 
 use std::path::{Path, PathBuf};
 
