@@ -60,8 +60,7 @@ pub fn decode<U: Message + Default>(from: impl Buf, most: usize) -> Result<U, St
     let whole = from.chunk().get(..from.remaining());
     // One more, for the field of the event that holds the items.
     if whole.is_some_and(|message| items(message, most + 1) > most + 1) {
-        let text =
-            format!("a message has more than {most} items: send several messages");
+        let text = format!("a message has more than {most} items: send several messages");
         return Err(Status::invalid_argument(text));
     }
     U::decode(from).map_err(|error| Status::internal(error.to_string()))

@@ -7,7 +7,7 @@ use codeq_client::{HttpClient, NewTask, Options, Outcome, Producer, Task, Worker
 use serde_json::{Value, json};
 use tokio::task::JoinHandle;
 
-use crate::support::{TIMEOUT, Running, soon};
+use crate::support::{Running, TIMEOUT, soon};
 
 /// Tasks per run.
 pub const TASKS: u64 = 500;
