@@ -11,7 +11,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     first_task(Path::new("target/first-task"))
 }
 
-/// Enqueues a task, claims it, and submits its result. Every answer means: it is on the disk.
+/// Enqueues a task, claims it, and submits its result. An answer means that the change is on disk.
 pub fn first_task(dir: &Path) -> Result<(), Box<dyn Error>> {
     let engine = Engine::open(dir, Options::default())?;
 
