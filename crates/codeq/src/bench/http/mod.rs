@@ -19,7 +19,8 @@ use serde::Serialize;
 use super::process;
 use target::Target;
 
-/// What a load is told.
+/// A measurement to make.
+#[derive(Clone, Copy)]
 pub(crate) struct Load<'a> {
     pub target: &'a Target,
     pub token: &'a str,
@@ -133,6 +134,12 @@ fn measure(args: &Args, what: What, runtime: &tokio::runtime::Runtime) -> anyhow
     };
     let time = Duration::from_secs(args.seconds);
     let load = Load { target: &target, token: &args.token, time, args };
+    // A second server, for what is measured against one that did less.
+    let control = match (what, args.addr) {
+        (What::Waits, None) => Some(Target::start(&dir.path().join("control"), &args.durability)?),
+        _ => None,
+    };
+    let control = control.as_ref().map(|target| Load { target, ..load });
     runtime.block_on(async {
         match what {
             What::Start => Ok(vec![load.started()]),
@@ -140,7 +147,7 @@ fn measure(args: &Args, what: What, runtime: &tokio::runtime::Runtime) -> anyhow
             What::Cycle => Ok(vec![cycle::run(&load).await?]),
             What::Polls => Ok(vec![polls::run(&load).await?]),
             What::List => list::run(&load).await,
-            What::Waits => waits::run(&load).await,
+            What::Waits => waits::run(&load, control.as_ref()).await,
         }
     })
 }
