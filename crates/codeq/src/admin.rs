@@ -1,25 +1,24 @@
-//! Asking a running server, as an operator.
+//! Operator calls to a running server.
 
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail};
 use serde::Deserialize;
 
-/// The variable that names the token; the same as for workers and producers.
+/// The SDK uses the same variable.
 const TOKEN_VARIABLE: &str = "CODEQ_TOKEN";
-/// The same for the certificates.
 const CA_VARIABLE: &str = "CODEQ_CA_FILE";
 
-/// How to get in.
+/// Token and certificates for a call.
 #[derive(clap::Args)]
 pub struct Access {
-    /// File that holds the token, which needs the scope codeq:operator. Without it: the variable CODEQ_TOKEN.
+    /// File with the token, which needs the scope codeq:operator. Default: the token in CODEQ_TOKEN.
     #[arg(long, value_name = "FILE", conflicts_with = "token")]
     token_file: Option<PathBuf>,
-    /// The token itself. Everybody on this machine can see it in the list of processes: better use a file.
+    /// The token itself. Prefer a file: every user of this machine can see the process list.
     #[arg(long, value_name = "TOKEN")]
     token: Option<String>,
-    /// PEM file of certificates to trust besides those of the system. Without it: the variable CODEQ_CA_FILE.
+    /// PEM file with certificates to trust in addition to the system's. Default: CODEQ_CA_FILE.
     #[arg(long, value_name = "FILE")]
     ca_file: Option<PathBuf>,
 }

@@ -15,8 +15,8 @@ use crate::say_last;
 
 #[derive(clap::Args)]
 #[command(after_help = "\
-Settings come from flags, CODEQ_* environment variables and the file, in this order. `codeq config default`
-prints a commented file, `codeq config check` says what is wrong with one, `codeq config show` where every
+Flags override CODEQ_* environment variables, and variables override the file. `codeq config default`
+prints a commented file, `codeq config check` finds errors, and `codeq config show` prints where every
 value comes from.
 
 Example:
@@ -26,8 +26,7 @@ pub struct Args {
     layers: Layers,
 }
 
-/// Whatever is said on the standard error has the form of the log, from the first line to the last, so that whoever
-/// collects it can read it.
+/// Everything on stderr has the log's format, from the first line to the last, so log collectors can parse it.
 pub fn run(args: &Args) -> ExitCode {
     let config = match args.layers.load() {
         Ok(loaded) => loaded.config,
@@ -69,7 +68,7 @@ fn serve(args: &Args, config: Config) -> anyhow::Result<()> {
     })
 }
 
-/// Serves until a signal says stop, or the engine fails.
+/// Serves until a signal or an engine failure.
 pub fn run_server(
     config: Config,
     source: Option<Source>,

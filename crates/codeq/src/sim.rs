@@ -8,37 +8,36 @@ use std::time::{Duration, Instant};
 use clap::Parser;
 use codeq_sim::{Campaign, Options, Report, Summary, run_campaign};
 
-/// Options of `codeq sim`.
 #[derive(Parser)]
 #[command(after_help = "\
-A seed decides everything about a run: the clients, the clock, the crashes, the disk's faults. The same
-seed of the same program is the same run, so that a failure is repeated by its seed alone.
+The seed decides everything about a run: clients, clock, crashes and disk faults. The same seed in the same
+binary gives the same run, so the seed alone reproduces a failure.
 
-Exit code: 0 all runs hold, 1 a run found a violation (its seed is printed), 2 usage.
+Exit code: 0 no violations, 1 a run found a violation (its seed is printed), 2 wrong usage.
 
 Examples:
   codeq sim --seed 42
   codeq sim --seeds 1..501 --hours 100")]
 pub struct Args {
-    /// Run this seed only.
+    /// Run only this seed.
     #[arg(long, conflicts_with_all = ["seeds", "hours"])]
     seed: Option<u64>,
-    /// Run these seeds: the first one and the one after the last.
+    /// Run seeds A up to, but not including, B.
     #[arg(long, value_name = "A..B", value_parser = range, default_value = "1..101")]
     seeds: Range<u64>,
-    /// Go on with further seeds until so many hours have been simulated.
+    /// Continue with further seeds until this many hours have been simulated.
     #[arg(long, value_name = "H")]
     hours: Option<u64>,
-    /// Rounds of requests in each run, instead of what the seed says.
+    /// Rounds of requests per run, instead of the number that the seed chooses.
     #[arg(long)]
     steps: Option<u64>,
-    /// Do not show clients the fences of their claims.
+    /// Hide fences from the clients.
     #[arg(long)]
     without_fences: bool,
-    /// Do not stop at the first seed that finds something.
+    /// Continue after a seed that finds a violation.
     #[arg(long)]
     keep_going: bool,
-    /// Print all that the clients of a failing run know.
+    /// Print everything that the clients of a failing run know.
     #[arg(long)]
     ledger: bool,
 }

@@ -25,21 +25,21 @@ use codeq_store::{CheckReport, StoreError};
 use report::Report;
 pub use scratch::ScratchDisk;
 
-/// Options of `codeq fsck`.
 #[derive(Parser)]
 #[command(after_help = "\
-Nothing in the directory is changed. It must not be in use; a copy or a backup can be checked anywhere.
+The directory is not changed. It must not be in use; to check a running server, check a backup.
 
-The rows of one shard at a time are held in memory, without their payloads; --files-only needs little.
+fsck holds the rows of one shard at a time in memory, without their payloads; --files-only needs little
+memory.
 
-Exit code: 0 sound, 1 problems found, 2 could not be checked (no such directory, in use, newer format).
+Exit code: 0 no problems, 1 problems found, 2 could not check (no such directory, in use, newer format).
 
 Example:
   codeq fsck /var/lib/codeq")]
 pub struct Args {
-    /// The data directory.
+    /// Data directory.
     dir: PathBuf,
-    /// Check the files only, not whether the rows make sense together.
+    /// Check only the files, not the rows against the invariants.
     #[arg(long)]
     files_only: bool,
 }
