@@ -79,7 +79,8 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
         // Keep serving if nobody reads the output any more.
         let _ = writeln!(std::io::stdout(), "{text}");
     })?;
-    let rest = if kept { format!("the data is in {data}") } else { "the data is deleted".to_owned() };
+    let rest =
+        if kept { format!("the data is in {data}") } else { "the data is deleted".to_owned() };
     let _ = writeln!(std::io::stdout(), "\ncodeq has stopped; {rest}. Goodbye.");
     Ok(())
 }

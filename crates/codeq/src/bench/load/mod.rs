@@ -63,7 +63,7 @@ pub struct Args {
     /// Prefix of the command; every run adds a random suffix
     #[arg(long, default_value = "bench")]
     command: String,
-    /// Creates in flight per producer [default: 32; with --rate 10000]
+    /// Creates in flight per producer [default: 32, or 10000 with --rate]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     in_flight: Option<u32>,
     /// Tasks that each worker is ready for
