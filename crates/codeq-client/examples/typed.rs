@@ -1,4 +1,4 @@
-//! Payloads and results with types of their own, and all that a handler can say.
+//! Typed payloads and results, and every outcome that a handler can return.
 //!
 //! With a server on this machine (`codeq dev`): `CODEQ_TOKEN=dev-token cargo run --example typed`.
 
@@ -8,32 +8,32 @@ use std::time::Duration;
 use codeq_client::{HandlerError, NewTask, Options, Outcome, Producer, Task, Worker};
 use serde::{Deserialize, Serialize};
 
-/// What is to be charged.
+/// A payment to make.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct Charge {
-    /// Who pays.
+    /// The account that pays.
     pub account: String,
-    /// How much.
+    /// The amount.
     pub cents: u64,
 }
 
-/// What came of it.
+/// A payment made.
 #[derive(Debug, PartialEq, Serialize, Deserialize)]
 pub struct Receipt {
-    /// A number.
+    /// The receipt number.
     pub number: String,
-    /// How much was paid.
+    /// The amount paid.
     pub cents: u64,
 }
 
 async fn charge(task: Task<Charge>) -> Result<Outcome, HandlerError> {
     let Charge { account, cents } = &task.payload;
     if *cents == 0 {
-        // For good: another attempt would end the same way.
+        // Permanent: another attempt would fail the same way.
         return Ok(Outcome::fail(format!("nothing to charge to {account}")));
     }
     if *cents > 1_000_000 && task.attempts == 0 {
-        // Later again. Returning an error does the same, with the server's own pause.
+        // Retry. Returning an error does the same, with the server's backoff delay.
         return Ok(Outcome::nack_after(Duration::ZERO, "the bank wants to be asked twice"));
     }
     Outcome::complete(&Receipt { number: format!("{account}-{}", task.fence), cents: *cents })
@@ -47,7 +47,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// Charges three accounts, and returns a receipt or an error for each.
+/// Makes three payments, and returns a receipt or an error for each.
 pub async fn run(options: Options) -> Result<Vec<Result<Receipt, String>>, Box<dyn Error>> {
     let worker = Worker::builder(options.clone())
         .concurrency(4)
