@@ -19,7 +19,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// Enqueues a task, processes it, and returns the result.
+/// Enqueues a task, works on it, and returns what came of it.
 pub async fn run(options: Options) -> Result<String, Box<dyn Error>> {
     let worker = Worker::builder(options.clone())
         .handle("hello", |task: Task<String>| async move {

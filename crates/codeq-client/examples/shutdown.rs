@@ -1,5 +1,5 @@
-//! Graceful shutdown: on Ctrl-C the worker takes no more tasks, gives running handlers time to finish, and returns the
-//! rest without using up an attempt.
+//! A worker that ends well: on Ctrl-C it takes no more tasks, lets handlers finish for a while, and gives the
+//! rest back without penalty.
 //!
 //! With a server on this machine (`codeq dev`): `CODEQ_TOKEN=dev-token cargo run --example shutdown`.
 
@@ -12,7 +12,7 @@ use codeq_client::{Options, Outcome, Task, Worker, WorkerStats};
 #[tokio::main]
 async fn main() -> Result<(), Box<dyn Error>> {
     let ctrl_c = async {
-        // If the signal cannot be received, keep working.
+        // Without a way to be told, it works on.
         if tokio::signal::ctrl_c().await.is_err() {
             std::future::pending().await
         }
@@ -21,7 +21,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// Works until `stop` completes, and returns the worker's statistics.
+/// Works until it is told to stop, and returns what it has done.
 pub async fn run(
     options: Options,
     stop: impl Future<Output = ()>,
@@ -32,7 +32,7 @@ pub async fn run(
             let work = tokio::time::sleep(Duration::from_millis(task.payload));
             tokio::select! {
                 () = work => Ok(Outcome::done()),
-                // Clean up here if the producer cancels the task or the lease is lost.
+                // A chance to tidy up, if the producer wants no result or the lease is lost.
                 reason = task.cancellation.cancelled() => Ok(Outcome::fail(format!("{reason:?}"))),
             }
         })

@@ -1,4 +1,4 @@
-//! Typed payloads and results, and every outcome that a handler can return.
+//! Payloads and results with types of their own, and all that a handler can say.
 //!
 //! With a server on this machine (`codeq dev`): `CODEQ_TOKEN=dev-token cargo run --example typed`.
 
@@ -8,32 +8,32 @@ use std::time::Duration;
 use codeq_client::{HandlerError, NewTask, Options, Outcome, Producer, Task, Worker};
 use serde::{Deserialize, Serialize};
 
-/// A payment to make.
+/// What is to be charged.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct Charge {
-    /// The account that pays.
+    /// Who pays.
     pub account: String,
-    /// The amount.
+    /// How much.
     pub cents: u64,
 }
 
-/// A payment made.
+/// What came of it.
 #[derive(Debug, PartialEq, Serialize, Deserialize)]
 pub struct Receipt {
-    /// The receipt number.
+    /// A number.
     pub number: String,
-    /// The amount paid.
+    /// How much was paid.
     pub cents: u64,
 }
 
 async fn charge(task: Task<Charge>) -> Result<Outcome, HandlerError> {
     let Charge { account, cents } = &task.payload;
     if *cents == 0 {
-        // Permanent: another attempt would fail the same way.
+        // For good: another attempt would end the same way.
         return Ok(Outcome::fail(format!("nothing to charge to {account}")));
     }
     if *cents > 1_000_000 && task.attempts == 0 {
-        // Retry. Returning an error does the same, with the server's backoff delay.
+        // Later again. Returning an error does the same, with the server's own pause.
         return Ok(Outcome::nack_after(Duration::ZERO, "the bank wants to be asked twice"));
     }
     Outcome::complete(&Receipt { number: format!("{account}-{}", task.fence), cents: *cents })
@@ -47,7 +47,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// Makes three payments, and returns a receipt or an error for each.
+/// Charges three accounts, and returns a receipt or an error for each.
 pub async fn run(options: Options) -> Result<Vec<Result<Receipt, String>>, Box<dyn Error>> {
     let worker = Worker::builder(options.clone())
         .concurrency(4)
