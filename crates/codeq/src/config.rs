@@ -37,7 +37,7 @@ pub enum Config {
 #[derive(Args)]
 #[command(after_help = "\
 The server rereads its configuration file and its TLS certificate, as it does on SIGHUP. Flags and variables
-keep their values from the start. Changed tokens, issuers, secrets, rate limits, tenant limits, webhook
+keep their values from startup. Changed tokens, issuers, secrets, rate limits, tenant limits, webhook
 networks, backup target and log level apply at once. If anything is wrong, nothing changes.
 
 Exit code: 0 reloaded, 1 refused or unreachable.
