@@ -205,7 +205,7 @@ impl Reload {
         let url = url.unwrap_or_else(|| "http://127.0.0.1:8080".to_owned());
         let answer = self.access.post(&url, "admin/config/reload")?;
         let Reloaded { changed, needs_restart } = serde_json::from_str(&answer)
-            .with_context(|| format!("{url} reloaded, but its answer is not understood"))?;
+            .with_context(|| format!("{url} reloaded, but its response cannot be parsed"))?;
         let mut text = String::new();
         for Changed { key, from, to } in &changed {
             text.push_str(&format!("changed: {key}: {from} -> {to}\n"));

@@ -51,7 +51,7 @@ pub struct Args {
 
 pub fn run(args: &Args) -> anyhow::Result<()> {
     // Removed when this function returns, however the server ended.
-    let temporary = || tempfile::tempdir().context("cannot make a temporary directory");
+    let temporary = || tempfile::tempdir().context("cannot create a temporary directory");
     let ephemeral = args.ephemeral.then(temporary).transpose()?;
     let data_dir = match &ephemeral {
         Some(dir) => dir.path().join("data"),

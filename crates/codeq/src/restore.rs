@@ -40,9 +40,10 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
 fn download(url: &str, dir: &Path) -> anyhow::Result<TempDir> {
     let parent = dir.parent().filter(|parent| !parent.as_os_str().is_empty());
     let parent = parent.unwrap_or(Path::new("."));
-    std::fs::create_dir_all(parent).with_context(|| format!("cannot make {}", parent.display()))?;
+    std::fs::create_dir_all(parent)
+        .with_context(|| format!("cannot create {}", parent.display()))?;
     let to = tempfile::tempdir_in(parent)
-        .with_context(|| format!("cannot make a directory in {}", parent.display()))?;
+        .with_context(|| format!("cannot create a directory in {}", parent.display()))?;
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
     let got = runtime.block_on(codeq_server::backup::download(url, to.path()));
     got.map_err(anyhow::Error::msg)?;

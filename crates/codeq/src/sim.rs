@@ -89,7 +89,7 @@ fn print(args: &Args, total: &Summary, took: Duration) -> ExitCode {
         println!("repeat with: {}", replay_command(args, report));
     }
     println!(
-        "{} run(s), {} operations ({} acknowledged, {} without an answer), {} crashes, {} checkpoints, \
+        "{} run(s), {} operations ({} acknowledged, {} with unknown outcome), {} crashes, {} checkpoints, \
          {:.1} hours simulated in {:.1} s, {} failure(s)",
         total.runs,
         total.ops,
@@ -159,12 +159,12 @@ impl Progress {
 
 fn range(text: &str) -> Result<Range<u64>, String> {
     let number = |text: &str| text.trim().parse::<u64>().map_err(|error| error.to_string());
-    let (from, to) = text.split_once("..").ok_or("two numbers with '..' between them")?;
+    let (from, to) = text.split_once("..").ok_or("expected two numbers separated by '..'")?;
     let range = match to.strip_prefix('=') {
         Some(last) => number(from)?..number(last)?.saturating_add(1),
         None => number(from)?..number(to)?,
     };
-    if range.is_empty() { Err("there is no seed in it".to_owned()) } else { Ok(range) }
+    if range.is_empty() { Err("the range is empty".to_owned()) } else { Ok(range) }
 }
 
 #[cfg(test)]
