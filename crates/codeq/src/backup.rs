@@ -42,7 +42,7 @@ pub struct Args {
     access: Access,
 }
 
-/// The server's answer.
+/// The server's response.
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct Made {
@@ -57,7 +57,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     if let Some(url) = &args.url {
         return ask(url, &args.access);
     }
-    // The command line has both, or else a URL.
+    // clap guarantees either both or a URL.
     let (Some(dir), Some(target)) = (&args.dir, &args.target) else {
         anyhow::bail!("expected a data directory and a target, or --url");
     };
@@ -87,7 +87,7 @@ fn contents(tasks: u64, bytes: u64) -> String {
     format!("{tasks} task(s), {bytes} bytes, verified")
 }
 
-/// Options under which the directory keeps the settings that it has: opening it with others changes them.
+/// Options with the directory's own settings: opening it with others would change them.
 fn existing(dir: &std::path::Path) -> Result<Options, OpenError> {
     let disk: SharedDisk = Arc::new(ScratchDisk::default());
     let _lock = share(dir)?;

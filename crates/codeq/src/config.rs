@@ -54,7 +54,7 @@ pub struct Reload {
     access: Access,
 }
 
-/// The server's answer.
+/// The server's response.
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct Reloaded {
@@ -125,22 +125,21 @@ pub struct Layers {
     tls_key_file: Option<PathBuf>,
 }
 
-/// An address and a port, as a flag has it.
 pub fn address(text: &str) -> Result<SocketAddr, String> {
     text.parse().map_err(|_| {
-        // Who gives a port alone, with or without its colon, most likely means this machine.
+        // A port alone, with or without its colon, most likely means this machine.
         let port = text.trim_start_matches(':').parse().unwrap_or(8080_u16);
         format!("expected an address and a port, such as 127.0.0.1:{port}")
     })
 }
 
 impl Layers {
-    /// Reads all layers and checks them.
+    /// Reads and checks all layers.
     pub fn load(&self) -> Result<Loaded, codeq_server::config::ConfigError> {
         load(self.file().as_deref(), environment(), &self.flags())
     }
 
-    /// How log lines look, as far as that can be known.
+    /// The configured log format, as far as the configuration can be read.
     pub fn log_format(&self) -> LogFormat {
         log_format(self.file().as_deref(), environment(), &self.flags())
     }
@@ -167,15 +166,13 @@ impl Layers {
     }
 }
 
-/// The process's variables. Letters that are no UTF-8 are replaced, so that they are told about like any
-/// other value that does not fit.
+/// The process's environment. Invalid UTF-8 is replaced, so it is reported like any other invalid value.
 fn environment() -> impl Iterator<Item = (String, String)> {
     let text = |text: std::ffi::OsString| text.to_string_lossy().into_owned();
     std::env::vars_os().map(move |(name, value)| (text(name), text(value)))
 }
 
 impl Config {
-    /// Prints.
     pub fn run(&self) -> ExitCode {
         match self {
             Config::Default => print(DEFAULT_YAML),
@@ -220,7 +217,7 @@ impl Reload {
     }
 }
 
-/// The configuration; or else what is wrong was told.
+/// Loads the configuration, or prints what is wrong with it.
 fn loaded(layers: &Layers) -> Result<Loaded, ExitCode> {
     layers.load().map_err(|error| {
         eprintln!("{error}");
@@ -271,7 +268,7 @@ fn print_shown(loaded: &Loaded, output: Output) -> ExitCode {
     }
 }
 
-/// Prints to the standard output. A reader that has seen enough is no failure.
+/// Prints to stdout. A closed pipe is not an error.
 fn print(text: &str) -> ExitCode {
     match io::stdout().write_all(text.as_bytes()) {
         Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {

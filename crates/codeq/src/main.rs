@@ -80,7 +80,7 @@ fn main() -> ExitCode {
         Command::Restore(args) => restore::run(&args),
         Command::Serve(args) => return serve::run(&args),
         Command::Config(config) => return config.run(),
-        // These say more by their exit code.
+        // These have their own exit codes.
         Command::Bench(args) => match bench::run(&args) {
             Ok(code) => return code,
             Err(error) => Err(error),
@@ -102,7 +102,7 @@ fn main() -> ExitCode {
 fn say_last(text: String) {
     let (done, said) = std::sync::mpsc::channel();
     std::thread::spawn(move || {
-        // Whoever has closed it does not want to know.
+        // Nobody is reading if stderr is closed.
         let _ = std::io::Write::write_all(&mut std::io::stderr(), text.as_bytes());
         let _ = done.send(());
     });

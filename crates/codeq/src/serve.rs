@@ -50,7 +50,7 @@ pub fn run(args: &Args) -> ExitCode {
 
 fn serve(args: &Args, config: Config) -> anyhow::Result<()> {
     let format = config.log_format;
-    // Whatever the level is. Whoever has closed it does not want to know.
+    // At every log level. Nobody is reading if stderr is closed.
     let say = move |level: &str, target: &str, text: &str| {
         let _ = std::io::stderr().write_all(line(format, level, target, text).as_bytes());
     };
@@ -92,18 +92,18 @@ pub fn run_server(
                 _ = terminate.recv() => break "SIGTERM",
                 _ = interrupt.recv() => break "SIGINT",
                 _ = hangup.recv() => {
-                    // Said in the log.
+                    // The log has the details.
                     let _ = server.reload().await;
                 }
                 reason = server.failed() => {
-                    // Nothing more can be written. A supervisor starts a process that reads what is there.
+                    // Nothing more can be written. A supervisor restarts the process, which recovers from the disk.
                     anyhow::bail!("stopped after a failure: {reason}");
                 }
             }
         };
         tokio::select! {
             () = server.stop_because(why) => Ok(()),
-            // Whoever says it twice does not want to wait. What was acknowledged is on the disk.
+            // A second signal means: do not wait. Everything acknowledged is on disk.
             _ = terminate.recv() => Err(anyhow::anyhow!("stopped without draining")),
             _ = interrupt.recv() => Err(anyhow::anyhow!("stopped without draining")),
         }

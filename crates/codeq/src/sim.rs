@@ -42,12 +42,11 @@ pub struct Args {
     ledger: bool,
 }
 
-/// Seeds between two looks at the hours that were simulated.
+/// Seeds to run between checks of the simulated hours.
 const CHUNK: u64 = 20;
-/// How often a line of progress is printed where it cannot be overwritten.
+/// How often progress is printed if stderr is not a terminal.
 const PROGRESS: Duration = Duration::from_secs(30);
 
-/// Simulates and prints.
 pub fn run(args: &Args) -> ExitCode {
     let started = Instant::now();
     let seeds = args.seed.map_or(args.seeds.clone(), |seed| seed..seed.saturating_add(1));
@@ -104,7 +103,7 @@ fn print(args: &Args, total: &Summary, took: Duration) -> ExitCode {
     if total.failures.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
-/// The command that repeats a run, with the options that it depends on.
+/// The command that repeats a run, with every option that the run depends on.
 fn replay_command(args: &Args, report: &Report) -> String {
     let mut command = report.replay_command();
     if let Some(steps) = args.steps {
@@ -131,7 +130,7 @@ fn add(total: &mut Summary, more: Summary) {
     total.failures.extend(more.failures);
 }
 
-/// A line on the standard error that says how far it is.
+/// A progress line on stderr.
 struct Progress {
     shown: Instant,
     terminal: bool,
@@ -146,7 +145,7 @@ impl Progress {
         self.shown = Instant::now();
         let (lead, end) = if self.terminal { ("\r\x1b[K", "") } else { ("", "\n") };
         eprint!("{lead}seed {}: {} operations, {} crashes{end}", report.seed, sum.ops, sum.crashes);
-        // Nobody may be reading.
+        // Nobody is reading if stderr is closed.
         let _ = std::io::stderr().flush();
     }
 

@@ -89,7 +89,6 @@ struct Row {
     peak_rss_mib: f64,
 }
 
-/// Measures and prints.
 pub fn run(args: &Args) -> anyhow::Result<()> {
     let mut rows = Vec::new();
     let header = !args.json;
@@ -177,7 +176,7 @@ fn measure(args: &Args, in_flight: usize) -> anyhow::Result<Row> {
         None => load.closed(in_flight, time),
     };
     run(time / 5)?;
-    // The bare limit before and after: the machine may have changed in between.
+    // The bare rate before and after: the machine's speed may change during the run.
     let bytes_before = engine.stats();
     let usage = Usage::now();
     let measured = run(time)?;

@@ -1,4 +1,4 @@
-//! `codeq bench`: speed, measured by the same binary on the machine at hand.
+//! `codeq bench`: benchmarks in the same binary, on this machine.
 
 mod bare;
 mod cycle;
@@ -33,7 +33,7 @@ enum What {
     Scenarios(scenarios::Args),
 }
 
-/// Runs the benchmark. Some say more by their exit code.
+/// Runs the benchmark. Some have their own exit codes.
 pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     match &args.what {
         None => return load::run(&args.load),

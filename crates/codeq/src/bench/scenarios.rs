@@ -46,7 +46,6 @@ pub struct Args {
     fill: Option<PathBuf>,
 }
 
-/// A scenario.
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum Name {
     /// Millions of tasks waiting: memory, start after kill -9, claim latency.
@@ -59,7 +58,6 @@ enum Name {
     Checkpoints,
 }
 
-/// Runs the scenarios.
 pub fn run(args: &Args) -> anyhow::Result<()> {
     if let Some(dir) = &args.fill {
         return fill_and_wait(dir, args.backlog);

@@ -1,7 +1,7 @@
-//! `codeq bench`: load for any server that speaks codeQ's streams or its HTTP, with every task accounted for.
+//! `codeq bench`: loads any server that speaks codeQ's streams or HTTP, and accounts for every task.
 //!
-//! The client shares the machine with the server, as a rule: it must cost a fraction of it. So there is one
-//! thread, no task or channel per message, and no map of texts.
+//! The client usually shares the machine with the server, so it must cost a fraction of it: one thread, no task or channel
+//! per message, and no map keyed by text.
 
 mod core;
 mod http;
@@ -45,7 +45,7 @@ Examples:
   codeq bench --http-url http://127.0.0.1:8080 --in-flight 16 --slots 16";
 
 #[derive(clap::Args, Debug)]
-// Its group would be called like the one it is flattened into.
+// Its group would have the same name as the one it is flattened into.
 #[group(skip)]
 pub struct Args {
     /// Address of the server's producer stream
@@ -134,14 +134,14 @@ pub struct Args {
     quiet: bool,
 }
 
-/// A length of time between nothing and a day.
+/// Parses a duration of up to a day.
 fn seconds(text: &str) -> Result<f64, String> {
     const DAY: f64 = 86_400.0;
     let seconds: f64 = text.parse().map_err(|_| "not a number".to_owned())?;
     (0.0..=DAY).contains(&seconds).then_some(seconds).ok_or(format!("not within 0 and {DAY}"))
 }
 
-/// All runs, for machines.
+/// All runs, as JSON.
 #[derive(Serialize)]
 struct Document<'a> {
     mode: &'static str,
@@ -153,7 +153,7 @@ struct Document<'a> {
     machine: String,
 }
 
-/// What was asked for, after it was made sound.
+/// The options of the run, after defaults and corrections.
 #[derive(Serialize)]
 struct Settings {
     producers: usize,
@@ -168,7 +168,7 @@ struct Settings {
     rate: Option<u64>,
 }
 
-/// Runs, prints, and says by the exit code how it went.
+/// Runs and prints; the exit code says how it went.
 pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     if let Some(pid) = args.server_pid {
         let process = PathBuf::from(format!("/proc/{pid}/stat"));
@@ -198,7 +198,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     })
 }
 
-/// One run, with a runtime of its own: nothing of it is left when the next begins.
+/// One run, with its own runtime, so nothing is left over when the next one starts.
 fn one(args: &Args, ledger: &mut Option<Ledger>) -> anyhow::Result<Row> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let tasks = tokio::task::LocalSet::new();
@@ -223,7 +223,7 @@ fn print(args: &Args, rows: &[Row]) {
         runs: rows,
         machine: process::machine(),
     };
-    // A plain struct can always be written.
+    // Serialising a plain struct cannot fail.
     println!("{}", serde_json::to_string_pretty(&document).unwrap_or_default());
 }
 
