@@ -1,4 +1,4 @@
-//! Work off the commit path: preparing log segments, writing checkpoints, freeing memory, recording the time.
+//! Work beside the commit path: preparing log segments, writing checkpoints, freeing memory, noting the time.
 
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::sync::{Arc, OnceLock, Weak};
@@ -13,7 +13,7 @@ use crate::inbox::{Inbox, Notice};
 use crate::observer::SharedObserver;
 use crate::pipeline::Pipeline;
 
-/// Sends work to the background threads. They end when every handle is dropped.
+/// Hands work to the background threads. They end when every handle is gone.
 #[derive(Clone)]
 pub struct Background {
     prepare: mpsc::Sender<PrepareJob>,
@@ -26,8 +26,8 @@ enum StoreWork {
 }
 
 impl Background {
-    /// Starts the threads; `pipeline` receives prepared segments once it exists. Segments have a thread of their own,
-    /// so that a long checkpoint cannot delay the log.
+    /// Starts the threads; `pipeline` is told of prepared segments once it exists. Segments have their own
+    /// thread, so that a long checkpoint cannot keep the log waiting.
     pub fn start(
         pipeline: Arc<OnceLock<Weak<Pipeline>>>,
         observer: SharedObserver,
@@ -74,16 +74,16 @@ impl Background {
 
     /// Prepares a log segment.
     pub fn prepare(&self, job: PrepareJob) {
-        // The thread ends only with the engine.
+        // The thread is gone only when the engine is.
         let _ = self.prepare.send(job);
     }
 
-    /// Writes a checkpoint and notifies the shard.
+    /// Writes a checkpoint and tells the shard.
     pub fn flush(&self, job: FlushJob, inbox: Arc<Inbox>) {
         let _ = self.store.send(StoreWork::Flush(Box::new(job), inbox));
     }
 
-    /// Frees the memory of a finished checkpoint.
+    /// Frees what a checkpoint left behind.
     pub fn free(&self, flushed: Box<Flushed>) {
         let _ = self.store.send(StoreWork::Free(flushed));
     }

@@ -1,7 +1,7 @@
-//! Commits: one write and one sync for everything that the shards have applied meanwhile.
+//! Committing: one write and one sync for whatever the shards have applied meanwhile.
 //!
-//! Shards add to their open group while the log syncs the previous one. After the sync, the answers are sent and the
-//! open groups are taken, so groups grow automatically under load.
+//! Shards add to their open group while the log syncs the group before. When the sync is done, the answers
+//! are sent and what has gathered is taken: groups grow by themselves under load.
 
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
@@ -17,34 +17,34 @@ use crate::observer::SharedObserver;
 use crate::options::{Durability, FULL_DISK_RETRY, Options};
 use crate::pipeline::Pipeline;
 
-/// Up to this many clients count as few: waiting for them costs less than waking up for each.
+/// So many clients count as few: waiting for them costs less than their wake-ups.
 const FEW_CLIENTS: usize = 64;
 
-/// The log, and the state of the commit thread.
+/// The log, and what belongs to committing.
 pub struct Committer {
     pub log: Log,
     durability: Durability,
     group_bytes_max: usize,
     observer: SharedObserver,
-    /// `None` after the end: the background threads run as long as this handle exists.
+    /// Until the end: the background threads run as long as somebody could hand them work.
     background: Option<Background>,
-    /// The groups being committed, by shard; emptied, then swapped for the open ones.
+    /// By shard: the groups being committed; emptied, then swapped for the open ones.
     groups: Vec<Group>,
-    /// Number of answers sent with the last group, and when: those clients are likely to come back at once.
+    /// Answers sent with the last group, and when: those clients are likely to come back at once.
     expected: usize,
     released: Instant,
-    /// Moving average of the duration of a sync.
+    /// A moving average of what a sync takes.
     sync_time: Duration,
-    /// When to request a segment again after a shortage.
+    /// When to ask again for a segment that could not be had.
     pub retry_at: Option<Instant>,
 }
 
-/// Outcome of one round.
+/// What a turn came to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Turn {
-    /// There may be more to do.
+    /// There may be more.
     Next,
-    /// That was the last round.
+    /// That was the last.
     Stop,
 }
 
@@ -100,7 +100,7 @@ impl Committer {
         }
     }
 
-    /// The end: syncs what so far only the operating system has.
+    /// The end: leaves nothing that only the operating system has.
     pub fn close(&mut self, pipeline: &Pipeline) {
         self.background = None;
         if !pipeline.has_failed()
@@ -138,8 +138,8 @@ impl Committer {
         if state.stop { Taken::Stop } else { Taken::Nothing }
     }
 
-    /// Waits for the clients that were just answered, which tend to come back together, for at most a fraction of a
-    /// sync. Syncing the first of them alone would make the others wait for two syncs.
+    /// The clients that were just answered tend to come back together. Syncing the first of them alone
+    /// would make the others wait for two syncs; so wait for them, for a fraction of a sync at most.
     fn linger(&self, pipeline: &Pipeline) {
         if self.expected < 2 || self.durability == Durability::Os {
             return;
@@ -208,8 +208,8 @@ impl Committer {
             if group.is_empty() {
                 continue;
             }
-            // A group of claims that only timed out has the number of an older batch, and after a failure the number
-            // is the maximum: it must never go down.
+            // A group of nothing but claims that waited in vain has the number of an older batch, and after
+            // a failure the number is the highest there is: it only ever grows.
             lane.durable.send_if_modified(|reached| {
                 let higher = group.batch > *reached;
                 *reached = (*reached).max(group.batch);
@@ -230,14 +230,14 @@ impl Committer {
     fn pass(&mut self, barriers: Vec<oneshot::Sender<u64>>) -> Result<(), LogError> {
         self.log.sync()?;
         for barrier in barriers {
-            // If the receiver is gone, the shard has stopped.
+            // A shard that no longer waits has stopped.
             let _ = barrier.send(self.log.synced_index());
         }
         Ok(())
     }
 
-    /// Requests the next segment, if the log needs one. Called after every round and once before the first: a shard
-    /// may be waiting for room, and then nothing else would happen.
+    /// Has the next segment prepared, if one is needed. After every turn, and once before the first: a shard
+    /// may be waiting for the room, and then nothing else would come.
     pub fn want_segment(&mut self) {
         if self.retry_at.is_some_and(|at| Instant::now() < at) {
             return;
@@ -250,7 +250,7 @@ impl Committer {
         }
     }
 
-    /// Adds a new segment to the log. A shortage is retried later; any other failure is final.
+    /// Takes a new segment. What is short now may be there later; anything else that failed is final.
     fn provide(
         &mut self,
         pipeline: &Pipeline,
@@ -277,7 +277,7 @@ impl Committer {
         Ok(())
     }
 
-    /// Reports each change, not each retry.
+    /// Once for each change, not for each try.
     fn tell_short(&self, pipeline: &Pipeline, shortage: Option<Shortage>, why: Option<&str>) {
         if pipeline.shortage() != shortage
             && let Some(observer) = &self.observer.0
@@ -288,7 +288,7 @@ impl Committer {
 
     fn fail(&mut self, pipeline: &Pipeline, error: &LogError) {
         let error = EngineError::Failed(error.to_string().into());
-        // Record the failure before anybody is answered.
+        // The failure is known before anybody hears of it.
         pipeline.fail(&error);
         for group in &mut self.groups {
             group.fail(&error);

@@ -30,7 +30,7 @@ use crate::request::{Answer, Request};
 use crate::result_waiters::ResultWaiters;
 use crate::scrub::Scrub;
 use crate::shard::ShardData;
-use crate::shard_thread::{Checkpoint, ShardThread};
+use crate::worker::{Checkpoint, Worker};
 
 /// A running engine.
 pub struct Engine {
@@ -390,7 +390,7 @@ fn start(
     let mut threads = Vec::new();
     for (shard, handle) in shards.into_iter().zip(&handles) {
         let number = shard.number;
-        let thread = ShardThread {
+        let worker = Worker {
             shard,
             inbox: Arc::clone(&handle.inbox),
             pipeline: Arc::clone(&pipeline),
@@ -403,7 +403,7 @@ fn start(
             refusing: false,
         };
         let name = format!("codeq-shard-{number}");
-        threads.push(Builder::new().name(name).spawn(move || thread.run())?);
+        threads.push(Builder::new().name(name).spawn(move || worker.run())?);
     }
     let commit = Arc::clone(&pipeline);
     threads.push(Builder::new().name("codeq-commit".into()).spawn(move || commit.run())?);

@@ -1,4 +1,4 @@
-//! Errors of the engine.
+//! Why the engine did not do what it was asked.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -11,36 +11,36 @@ use codeq_store::StoreError;
 
 use crate::incomplete::Work;
 
-/// Why a proposal or a read has no answer. Rejections by the rules are answers, not errors.
+/// Why a proposal or a read got no answer. Rejections by the rules are answers, not errors.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum EngineError {
-    /// More work is queued than the engine accepts. Nothing was done; try again later.
+    /// More work is queued than the engine holds. Nothing was done; try again later.
     #[error("overloaded: the engine's queue is full")]
     Overloaded,
-    /// The limit of waiting clients is reached, in total or for this tenant. Nothing was done.
+    /// As many clients wait for a task or a result as may, in all or of this tenant. Nothing was done.
     #[error("too many clients wait: try again later, or without waiting")]
     TooManyWaiting,
-    /// The command is larger than the log accepts at once. Nothing was done.
+    /// The command is larger than the log takes at once. Nothing was done.
     #[error("the command takes {bytes} bytes, at most {max} are possible: send less at a time")]
     TooLarge {
-        /// Its size in bytes.
+        /// Its size.
         bytes: usize,
-        /// The largest size in bytes.
+        /// The bound.
         max: usize,
     },
-    /// The disk is full. Nothing was done. Reads continue; writes resume once there is space.
+    /// The disk has no room for more. Nothing was done; reads go on, and writes do once there is space.
     #[error("the disk is full: writes are refused until there is space")]
     DiskFull,
-    /// Too many files are open. Nothing was done. Reads continue; writes resume once some are closed.
+    /// No file can be opened: too many are. Nothing was done; reads go on, and writes do once some are closed.
     #[error("no file descriptor is left: writes are refused until there are some")]
     NoDescriptors,
-    /// The engine stopped after a failed write or read. Whether the operation happened is unknown.
+    /// The engine stopped after a failed write or read. Whether the operation took place is unknown.
     #[error("the engine has stopped: {0}")]
     Failed(Arc<str>),
     /// The engine is shut down.
     #[error("the engine is shut down")]
     Closed,
-    /// The idempotency keys of an atomic batch belong to different shards.
+    /// An atomic batch whose idempotency keys live in different shards.
     #[error("an atomic batch must lie in one shard: its idempotency keys do not")]
     AtomicSpansShards,
     /// A command that concerns every shard was proposed as if it concerned one. Nothing was done.
@@ -48,7 +48,7 @@ pub enum EngineError {
         "the command concerns every shard: use the engine's method for it, such as claim, pause or put_topic"
     )]
     ConcernsEveryShard,
-    /// `maxConsumers` cannot be divided among the shards.
+    /// `maxConsumers` cannot be divided over the shards.
     #[error("maxConsumers must be 0 or at least the number of shards ({shards})")]
     TooFewConsumers {
         /// The number of shards.
@@ -65,26 +65,26 @@ impl From<Shortage> for EngineError {
     }
 }
 
-/// Why a data directory was not opened, backed up or restored. A failed open changes nothing.
+/// Why a data directory was not opened, backed up or restored. Nothing was changed by an open that failed.
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {
-    /// Another process has it open.
+    /// Another process has it.
     #[error("{} is in use by another process: stop it first, or use another directory", .0.display())]
     InUse(PathBuf),
-    /// It is not a codeQ data directory.
+    /// Not one of ours.
     #[error("{} is not a codeQ data directory: {reason}", dir.display())]
     Foreign {
         /// The directory.
         dir: PathBuf,
-        /// How it was recognised.
+        /// How that was seen.
         reason: String,
     },
-    /// Files of different directories, or files missing.
+    /// Files of different directories, or some of its own missing.
     #[error("{} does not fit together: {reason}", dir.display())]
     Mixed {
         /// The directory.
         dir: PathBuf,
-        /// How it was recognised.
+        /// How that was seen.
         reason: String,
     },
     /// A backup or a restore was interrupted here.
@@ -96,18 +96,18 @@ pub enum OpenError {
     Unfinished {
         /// The directory.
         dir: PathBuf,
-        /// The interrupted operation.
+        /// What was interrupted.
         work: Work,
     },
-    /// A backup or restore overwrites nothing.
+    /// A backup or a restore overwrites nothing.
     #[error("{} is not empty: it holds '{name}'; choose an empty directory", dir.display())]
     NotEmpty {
         /// The directory.
         dir: PathBuf,
-        /// Something the directory contains.
+        /// Something that it holds.
         name: String,
     },
-    /// A newer version wrote it.
+    /// Written by a newer version.
     #[error(
         "{} has format version {found}, this version of codeq reads up to {supported}: run the \
          version that wrote it, or a later one",
@@ -116,12 +116,12 @@ pub enum OpenError {
     TooNew {
         /// The directory.
         dir: PathBuf,
-        /// The directory's version.
+        /// Its version.
         found: u32,
-        /// The newest version that this one can read.
+        /// Ours.
         supported: u32,
     },
-    /// Ids depend on the number of shards.
+    /// Ids are bound to the number of shards.
     #[error(
         "{} has {found} shard(s) but {wanted} were asked for: the number of shards is fixed when a \
          directory is made; leave it out, or use another directory",
@@ -130,19 +130,19 @@ pub enum OpenError {
     Shards {
         /// The directory.
         dir: PathBuf,
-        /// The number it was created with.
+        /// What it was made with.
         found: u16,
-        /// The requested number.
+        /// What was asked for.
         wanted: u16,
     },
-    /// A system call failed.
+    /// The operating system refused.
     #[error("cannot {action} {}: {source}", path.display())]
     Io {
-        /// The attempted operation.
+        /// What was tried.
         action: &'static str,
-        /// The file or directory.
+        /// On what.
         path: PathBuf,
-        /// The system's error.
+        /// The system's answer.
         source: std::io::Error,
     },
     /// The log could not be opened.
@@ -151,17 +151,17 @@ pub enum OpenError {
     /// A store could not be opened.
     #[error(transparent)]
     Store(#[from] StoreError),
-    /// The rows are inconsistent.
+    /// The rows do not make sense.
     #[error(transparent)]
     Rows(#[from] KvError),
     /// A record of the log does not decode.
     #[error("log frame {index}, shard {shard}: {source}")]
     Record {
-        /// Index of the frame.
+        /// The frame.
         index: u64,
         /// The shard.
         shard: u16,
-        /// Why it does not decode.
+        /// What was wrong.
         source: DecodeError,
     },
     /// The operation needs a running engine.

@@ -13,30 +13,30 @@ use codeq_core::view::Task;
 use crate::error::EngineError;
 use crate::request::{Answer, Mailbox, ReplyTo, Request};
 
-/// Most mailboxes remembered for one wake-up each: few, because every answer searches them.
+/// Mailboxes that are remembered to be woken: few, because each answer looks through them.
 const TOUCHED_MAX: usize = 16;
 
 /// Commands that share one sync, with the answers that wait for it.
 #[derive(Default)]
 pub struct Group {
-    /// Records for the log, one per moment at which commands were applied.
+    /// The records for the log: one for each moment at which commands were applied.
     bytes: Vec<u8>,
     records: Vec<Range<usize>>,
     answers: Vec<(ReplyTo, Answer)>,
-    /// Number of answers whose clients wait for nothing else.
+    /// Answers whose clients wait for nothing else.
     callers: usize,
-    /// Effects to report once the group is durable.
+    /// What follows once the group is durable.
     pub effects: Vec<Effect>,
-    /// Number of the last batch in the group; see `Shard`.
+    /// The number of the last batch in the group; see `Shard`.
     pub batch: u64,
-    /// Number of commands that changed something.
+    /// Commands in the group that changed something.
     pub commands: usize,
-    /// Bytes of the log reserved for the group.
+    /// Bytes of the log that are set aside for the group.
     pub reserved: u64,
 }
 
 impl Group {
-    /// Starts a record: the following commands are applied at this moment.
+    /// Starts a record: the commands that follow are applied at this moment.
     pub fn begin(&mut self, at: Moment) {
         let start = self.bytes.len();
         codec::begin_group(at, &mut self.bytes);
@@ -49,7 +49,7 @@ impl Group {
         self.commands += 1;
     }
 
-    /// Ends the record, or removes it if it has no commands.
+    /// Ends the record; one without commands is taken back.
     pub fn end(&mut self) {
         let end = self.bytes.len();
         if let Some(record) = self.records.last_mut() {
@@ -67,7 +67,7 @@ impl Group {
         self.answers.push((to, answer));
     }
 
-    /// Moves a later group of the same shard into this one.
+    /// Adds a later group of the same shard to this one, and leaves that one empty.
     pub fn absorb(&mut self, later: &mut Group) {
         let shift = self.bytes.len();
         self.bytes.extend_from_slice(&later.bytes);
@@ -97,13 +97,13 @@ impl Group {
         self.bytes.len()
     }
 
-    /// Number of waiting answers.
+    /// Answers that wait.
     pub fn answers(&self) -> usize {
         self.answers.len()
     }
 
-    /// Number of clients that wait for one answer and are likely to come back at once. Readers of a mailbox do not
-    /// count: they have more in flight.
+    /// Clients that wait for one of the answers and are likely to come back as soon as they have it. Those who
+    /// read a mailbox are not among them: they have more on the way.
     pub fn callers(&self) -> usize {
         self.callers
     }
@@ -113,11 +113,11 @@ impl Group {
         self.records.iter().filter_map(|range| self.bytes.get(range.clone()))
     }
 
-    /// Sends the answers, because the group is durable. Returns requests to propose next: they return tasks that were
-    /// leased to clients that have left meanwhile.
+    /// Sends the answers: the group is durable. Returns what is to be proposed in turn: tasks that were
+    /// leased to a client that has gone meanwhile go back at once.
     pub fn release(&mut self) -> Vec<Request> {
         let mut unheard = Vec::new();
-        // Wake each mailbox once, after all of its answers are in it.
+        // Each mailbox is woken once, when all of its answers are there.
         let mut touched: Vec<Arc<dyn Mailbox>> = Vec::new();
         for (to, answer) in self.answers.drain(..) {
             let sent = match to {
@@ -141,15 +141,15 @@ impl Group {
         unheard
     }
 
-    /// Answers that the outcome is unknown, because the group could not be made durable.
+    /// Tells everybody who waits that the outcome is unknown: the group could not be made durable.
     pub fn fail(&mut self, error: &EngineError) {
         for (to, _) in self.answers.drain(..) {
-            // A client that is gone does not need to know.
+            // Whoever is gone does not need to know.
             let _ = to.send(Err(error.clone()));
         }
     }
 
-    /// Empties the group for new commands, keeping its memory.
+    /// Makes the group fit for new commands, keeping its memory.
     pub fn clear(&mut self) {
         const KEEP: usize = 4 << 20;
         self.bytes.clear();
@@ -165,7 +165,7 @@ impl Group {
 
 /// Returns a task to its queue that was leased to a client that is gone.
 pub(crate) fn give_back(task: Task) -> Option<Request> {
-    // With its fence: the same worker may lose this lease and claim the task again before this is applied.
+    // By its fence: the same worker may lose this lease and claim the task again before this is applied.
     let (worker, fence) = (task.worker?, Some(task.fence));
     let abandon = Abandon { tenant: task.tenant, id: task.id, worker, penalty: false, fence };
     Some(Request::detached(Command::Abandon(abandon)))

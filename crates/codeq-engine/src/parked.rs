@@ -1,4 +1,4 @@
-//! Claims that found nothing and wait. A new task wakes exactly one of them, the one that has waited longest.
+//! Claims that found nothing and wait. A new task wakes exactly one of them, the longest waiting.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
@@ -8,49 +8,49 @@ use codeq_core::names::queue_name;
 
 use crate::request::{ClientNumber, ParkedClaim};
 
-/// Number of a waiting claim; smaller numbers have waited longer.
+/// The number of a parked claim: smaller has waited longer.
 pub type ParkId = u64;
 
-/// The waiting claims of a shard.
+/// The parked claims of a shard.
 #[derive(Default)]
 pub struct Parked {
     next: ParkId,
     claims: BTreeMap<ParkId, ParkedClaim>,
-    /// Claims by queue, longest wait first. A claim for several commands is listed several times.
+    /// Who waits for which queue, longest first. A claim for several commands stands in several lines.
     by_queue: BTreeMap<(Arc<str>, Arc<str>), VecDeque<ParkId>>,
-    /// Claims for any queue of a tenant.
+    /// Who waits for any queue of a tenant.
     by_tenant: BTreeMap<Arc<str>, VecDeque<ParkId>>,
     deadlines: BTreeSet<(Millis, ParkId)>,
-    /// Claims by client, to find those of a client that leaves.
+    /// Which claims are whose, to find those of a client that goes.
     by_client: BTreeSet<(ClientNumber, ParkId)>,
-    /// Number of waiting claims per tenant.
+    /// How many of a tenant wait.
     tenants: BTreeMap<Arc<str>, usize>,
 }
 
 impl Parked {
-    /// Number of waiting claims.
+    /// How many wait.
     pub fn len(&self) -> usize {
         self.claims.len()
     }
 
-    /// Number of a tenant's waiting claims.
+    /// How many of a tenant wait.
     pub fn of(&self, tenant: &str) -> usize {
         self.tenants.get(tenant).copied().unwrap_or(0)
     }
 
-    /// Whether no claim waits.
+    /// Whether nobody waits.
     pub fn is_empty(&self) -> bool {
         self.claims.is_empty()
     }
 
-    /// Adds a claim at the end of its lists.
+    /// Adds a claim to the end of its lines.
     pub fn park(&mut self, claim: ParkedClaim) {
         let id = self.next;
         self.next += 1;
         self.put(id, claim);
     }
 
-    /// Returns a claim that was taken but not served. It keeps its position.
+    /// Puts a claim back that was taken and not served. It keeps its place in line.
     pub fn put(&mut self, id: ParkId, parked: ParkedClaim) {
         let tenant = Arc::clone(&parked.claim.tenant);
         match &parked.claim.from {
@@ -82,30 +82,30 @@ impl Parked {
         }
     }
 
-    /// Takes a claim whose wait has timed out.
+    /// Takes a claim whose wait is over.
     pub fn take_due(&mut self, now: Millis) -> Option<ParkedClaim> {
         let (deadline, id) = self.deadlines.first().copied()?;
         if deadline <= now { self.remove(id) } else { None }
     }
 
-    /// When the next wait times out.
+    /// When the next wait is over.
     pub fn next_deadline(&self) -> Option<Millis> {
         self.deadlines.first().map(|(deadline, _)| *deadline)
     }
 
-    /// Takes all claims, at shutdown.
+    /// Takes all, at shutdown.
     pub fn take_all(&mut self) -> Vec<ParkedClaim> {
         let all = std::mem::take(self);
         self.next = all.next;
         all.claims.into_values().collect()
     }
 
-    /// Drops the claims of a client that is gone.
+    /// Lets go of the claims of a client that is gone.
     pub fn forget(&mut self, client: ClientNumber) {
         loop {
             let mut of_client = self.by_client.range((client, 0)..=(client, ParkId::MAX));
             let Some(id) = of_client.next().map(|(_, id)| *id) else { return };
-            // The number may already belong to a new client.
+            // The number may be that of a new client by now.
             if self.claims.get(&id).is_some_and(|parked| !parked.reply.is_closed()) {
                 return;
             }
@@ -153,7 +153,7 @@ impl Parked {
     }
 }
 
-/// Keeps the list sorted by number, so that a claim that is put back returns to its position.
+/// Lines are sorted by number, so a claim that comes back finds its place.
 fn enter(line: &mut VecDeque<ParkId>, id: ParkId) {
     if let Err(at) = line.binary_search(&id) {
         line.insert(at, id);

@@ -1,4 +1,4 @@
-//! Operations on queues and topics, applied in every shard and summed up.
+//! Operations on queues and topics: the same in every shard, summed up.
 
 use codeq_core::command::{BulkPart, Command, DeleteTopic, Pause, PutTopic};
 use codeq_core::reply::{BulkDone, Reply};
@@ -8,7 +8,7 @@ use crate::error::EngineError;
 use crate::request::Answer;
 
 impl Engine {
-    /// Pauses or resumes claims of a queue, in every shard.
+    /// Stops or allows claims of a queue, in every shard.
     pub async fn pause(&self, command: Pause) -> Answer {
         self.same_everywhere(Command::Pause(command)).await
     }
@@ -41,7 +41,7 @@ impl Engine {
         self.same_everywhere(Command::DeleteTopic(command)).await
     }
 
-    /// Runs one part of a bulk operation in one shard.
+    /// Does a bounded part of a bulk operation in one shard.
     pub async fn bulk_part(&self, shard: u16, part: BulkPart) -> Result<BulkDone, EngineError> {
         let answer = self.submit(shard, Command::BulkPart(part))?;
         match self.answer(answer).await? {
@@ -50,7 +50,7 @@ impl Engine {
         }
     }
 
-    /// Returns the answer of the first shard that does not refuse, or else the refusal.
+    /// The answer of the first shard that does not refuse, or else the refusal.
     async fn same_everywhere(&self, command: Command) -> Answer {
         let replies = self.ask_all(command).await?;
         let accepted = replies.iter().find(|reply| !matches!(reply, Reply::Rejected(_)));

@@ -1,4 +1,4 @@
-//! Records of tenants. All records of a tenant are in one shard, so that a conditional put is one step.
+//! Records of tenants: each tenant's in one shard, so that a put that expects a revision is one step.
 
 use std::sync::Arc;
 
@@ -11,19 +11,19 @@ use crate::error::EngineError;
 use crate::request::Answer;
 use crate::route::record_shard;
 
-/// Where a walk over all records continues.
+/// Where a walk over all records goes on.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct RecordCursor {
     shard: u16,
     after: u64,
 }
 
-/// A page of records.
+/// Some of all records.
 #[derive(Debug, Clone)]
 pub struct RecordPage {
-    /// The records. A page may be short or empty without being the last.
+    /// The records. A page may be short, even empty, and still go on.
     pub records: Vec<Record>,
-    /// Where to continue; `None` on the last page.
+    /// Where to go on; none on the last page.
     pub next: Option<RecordCursor>,
 }
 
@@ -38,7 +38,7 @@ impl Engine {
         self.propose(Command::DeleteRecord(command)).await
     }
 
-    /// The record with this name, unless it has expired.
+    /// The record of that name, unless its time is over.
     pub async fn record(
         &self,
         tenant: &Arc<str>,
@@ -50,7 +50,7 @@ impl Engine {
             .await
     }
 
-    /// A tenant's records of one kind, ordered by name.
+    /// The records of a kind that a tenant has, in the order of their names.
     pub async fn records(
         &self,
         tenant: &Arc<str>,
@@ -60,8 +60,8 @@ impl Engine {
         self.read(shard, |reader| reader.records(tenant, kind, now.max(reader.state.now()))).await
     }
 
-    /// Some records of one kind, of all tenants. A record that is put meanwhile may be seen twice; one that stays is
-    /// never missed.
+    /// Some records of a kind, of all tenants. One that is put meanwhile is seen twice at worst; none that
+    /// stays is missed.
     pub async fn all_records(
         &self,
         kind: RecordKind,

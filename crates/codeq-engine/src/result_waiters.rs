@@ -1,7 +1,7 @@
-//! Clients that wait for a task to finish. The commit that finishes it wakes them.
+//! Clients that wait for a task to finish. They are woken by the commit that finishes it.
 //!
-//! A wait is removed when its task finishes or its client leaves, whichever comes first. Each of these only touches
-//! that wait, so a commit does no more work for many waiting clients than for few.
+//! A wait is removed when its task finishes or its client goes, whichever comes first. Each of these touches that wait
+//! alone, so a commit does no more work for many waiting clients than for few.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -14,29 +14,29 @@ use tokio::sync::oneshot;
 use crate::error::EngineError;
 use crate::options::{PARKED_MAX, PARKED_PER_TENANT_MAX};
 
-/// Clients that wait for results in one shard.
+/// Those who wait for results in one shard.
 #[derive(Default)]
 pub struct ResultWaiters {
-    /// Number of waits, so that a commit can skip the map if there are none.
+    /// How many wait, for commits that need not look at the map.
     count: AtomicUsize,
     waits: Mutex<Waits>,
 }
 
 #[derive(Default)]
 struct Waits {
-    /// Number of the next wait.
+    /// The number of the next wait.
     next: u64,
     by_task: BTreeMap<WaitKey, (Arc<str>, oneshot::Sender<()>)>,
-    /// Number of waits per tenant.
+    /// How many of a tenant wait.
     tenants: BTreeMap<Arc<str>, usize>,
-    /// The engine has stopped: no waits are accepted.
+    /// The engine has stopped: nobody waits any more.
     closed: bool,
 }
 
-/// The task's number and the wait's number.
+/// The number of the task, and that of the wait.
 type WaitKey = (u64, u64);
 
-/// A waiting client. Dropping it ends the wait.
+/// A client that waits. Dropping it ends the wait.
 pub struct ResultWait<'a> {
     waiters: &'a ResultWaiters,
     key: WaitKey,
@@ -44,9 +44,9 @@ pub struct ResultWait<'a> {
 }
 
 impl ResultWait<'_> {
-    /// Completes when the task has finished or the engine has stopped.
+    /// Returns when the task has finished, or when the engine has stopped.
     pub async fn woken(mut self) {
-        // The sender is only ever dropped: both ways of ending count as a wake-up.
+        // The sender is dropped, not used: both ways of ending are a wake-up.
         let _ = (&mut self.woken).await;
     }
 }
@@ -60,13 +60,13 @@ impl Drop for ResultWait<'_> {
 }
 
 impl ResultWaiters {
-    /// Starts to wait for task number `seq` of a tenant.
+    /// Waits for task number `seq` of a tenant.
     pub fn wait(&self, tenant: &Arc<str>, seq: u64) -> Result<ResultWait<'_>, EngineError> {
         let (wake, woken) = oneshot::channel();
         let mut waits = self.waits.lock();
         let key = (seq, waits.next);
         waits.next = waits.next.wrapping_add(1);
-        // If the engine has stopped, `wake` is dropped here, which is the wake-up.
+        // When the engine has stopped, `wake` is dropped here: that is the wake-up.
         if !waits.closed {
             let of_tenant = waits.tenants.get(tenant).copied().unwrap_or(0);
             if waits.by_task.len() >= PARKED_MAX || of_tenant >= PARKED_PER_TENANT_MAX {
@@ -79,12 +79,12 @@ impl ResultWaiters {
         Ok(ResultWait { waiters: self, key, woken })
     }
 
-    /// Number of waits.
+    /// How many wait.
     pub fn len(&self) -> usize {
         self.count.load(Ordering::Acquire)
     }
 
-    /// Wakes the clients whose task finished.
+    /// Wakes those whose task finished.
     pub fn committed(&self, effects: &[Effect]) {
         if self.count.load(Ordering::Acquire) == 0 {
             return;
@@ -100,7 +100,7 @@ impl ResultWaiters {
         self.count.store(waits.by_task.len(), Ordering::Release);
     }
 
-    /// Wakes all clients, now and in the future, because the engine has stopped.
+    /// Wakes everybody, and from now on whoever comes: the engine has stopped.
     pub fn close(&self) {
         let mut waits = self.waits.lock();
         *waits = Waits { closed: true, next: waits.next, ..Waits::default() };
@@ -117,7 +117,7 @@ impl Waits {
         }
     }
 
-    /// Removes a wait if it is still there, which wakes its client.
+    /// Removes a wait, if it is still there. That wakes its client.
     fn remove(&mut self, key: WaitKey) {
         let Some((tenant, _)) = self.by_task.remove(&key) else { return };
         if let Some(count) = self.tenants.get_mut(&tenant) {

@@ -1,7 +1,8 @@
-//! A shard: the rules on their store, and the waiting claims.
+//! A shard: the rules on their store, and the claims that wait.
 //!
-//! Nothing here starts a thread, reads a clock or touches the log: commands arrive with their moment and go into a
-//! [`Group`]. The threads around it are in `shard_thread` and `commit`; the simulator drives a shard directly.
+//! Nothing here starts a thread, reads a clock or touches the log: commands come in with their moment and
+//! go into a [`Group`]. The threads around it are in `worker` and `commit`; the simulator drives a shard
+//! directly.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -25,13 +26,13 @@ use crate::options::{PARKED_MAX, PARKED_PER_TENANT_MAX};
 use crate::parked::Parked;
 use crate::request::{ClientNumber, ParkedClaim, Request};
 
-/// What readers share with the shard's thread.
+/// What readers share with the shard's writer.
 pub struct ShardData {
     /// The rules' state.
     pub state: State,
     /// Its rows.
     pub store: Store,
-    /// Number of the last batch that changed something. What a reader sees is durable once this batch is.
+    /// The number of the last batch that changed something. What a reader sees is durable once it is.
     pub batch: u64,
 }
 
@@ -41,11 +42,11 @@ pub struct Shard {
     pub number: u16,
     data: Arc<RwLock<ShardData>>,
     parked: Parked,
-    /// Bytes of the log that may still be spent on waiting claims, until set again.
+    /// Bytes of the log that may still be spent on claims that wait, until it is set anew.
     spare: usize,
-    /// Queues with tasks for waiting claims, for which there were not enough bytes.
+    /// Queues with tasks for claims that wait, for which there were not enough of them.
     unserved: BTreeSet<QueueId>,
-    /// The commands applied since the last group was taken.
+    /// The commands that have been applied since the last group was taken.
     pub group: Group,
     effects: Vec<Effect>,
     draining: bool,
@@ -53,7 +54,7 @@ pub struct Shard {
 }
 
 impl Shard {
-    /// Starts from a recovered state.
+    /// A shard on its recovered state.
     pub fn new(number: u16, state: State, store: Store) -> Shard {
         let data = Arc::new(RwLock::new(ShardData { state, store, batch: 0 }));
         Shard {
@@ -69,24 +70,24 @@ impl Shard {
         }
     }
 
-    /// What readers share with the shard's thread.
+    /// What readers share.
     pub fn data(&self) -> &Arc<RwLock<ShardData>> {
         &self.data
     }
 
-    /// Sets how many bytes of the log may be spent on waiting claims. The size of a request is known before it is
-    /// applied, but not how many claims it wakes: some name a thousand queues, and hundreds of those in one group
-    /// would exceed what the log accepts at once. The next [`Shard::sweep`] serves those that did not fit.
+    /// Says how many bytes of the log may be spent on claims that wait. What a request takes is known before it is
+    /// applied, but not how many claims it wakes: some name a thousand queues, and hundreds of those in one group would
+    /// be more than the log takes at once. Those that are too many are served by the next [`Shard::sweep`].
     pub fn set_spare(&mut self, bytes: usize) {
         self.spare = bytes;
     }
 
-    /// Whether waiting claims could not be served because too much would have been logged.
+    /// Whether claims wait for tasks that are there, because too much would have been logged with them.
     pub fn has_unserved(&self) -> bool {
         !self.unserved.is_empty()
     }
 
-    /// Applies requests at one moment, serves waiting claims that can be served now, and adds everything that changed
+    /// Applies requests at one moment, wakes the claims that can be served now, and adds all that changed
     /// to the group. An error means that the shard must stop.
     pub fn apply(
         &mut self,
@@ -110,8 +111,8 @@ impl Shard {
         self.group.begin(at);
         work(self, &mut data)?;
         self.group.end();
-        // A batch that changed nothing, such as a claim that now waits, does not count: readers must not wait for it,
-        // because nothing would make it durable.
+        // A batch that changed nothing, such as a claim that now waits, is not one: readers must not wait
+        // for it, because nobody would make it durable.
         if self.group.commands > before {
             data.batch += 1;
             self.group.batch = data.batch;
@@ -124,7 +125,7 @@ impl Shard {
         self.parked_count.store(self.parked.len(), Ordering::Release);
     }
 
-    /// Does what is due. The work is bounded: repeat it as long as something is due.
+    /// Does what is due: bounded work, to be repeated as long as something is.
     pub fn sweep(&mut self, at: Moment, seed: u64) -> Result<(), KvError> {
         while let Some(parked) = self.parked.take_due(at.now) {
             self.group.answer(parked.reply, Ok(Reply::Claimed(Vec::new())));
@@ -140,7 +141,7 @@ impl Shard {
         Ok(())
     }
 
-    /// Time until [`Shard::sweep`] has something to do, unless the wall clock is set meanwhile.
+    /// How long until [`Shard::sweep`] has something to do, if nobody sets the wall clock meanwhile.
     pub fn wait(&self, at: Moment) -> Option<Millis> {
         let data = self.data.read();
         if self.has_unserved() || data.state.is_due(at) {
@@ -152,12 +153,12 @@ impl Shard {
         left.chain(date).min()
     }
 
-    /// Number of waiting claims.
+    /// How many claims wait for a task.
     pub fn parked(&self) -> &Arc<AtomicUsize> {
         &self.parked_count
     }
 
-    /// Answers the waiting claims, and from now on those that would wait.
+    /// Answers the claims that wait, and from now on those that would.
     pub fn drain(&mut self) {
         self.draining = true;
         for parked in self.parked.take_all() {
@@ -166,17 +167,17 @@ impl Shard {
         self.count_parked();
     }
 
-    /// Answers all waiting claims that the engine has stopped.
+    /// Tells everybody who waits here that the engine has stopped.
     pub fn fail(&mut self, error: &EngineError) {
         self.group.fail(error);
         for parked in self.parked.take_all() {
-            // A client that is gone does not need to know.
+            // Whoever is gone does not need to know.
             let _ = parked.reply.send(Err(error.clone()));
         }
     }
 
-    /// Starts a checkpoint at `position`, the last log frame with records of this shard. Everything applied must be
-    /// durable.
+    /// Starts a checkpoint at `position`, the last log frame that holds anything of this shard. Everything
+    /// that was applied must be durable.
     pub fn freeze(&mut self, position: u64) -> Option<FlushJob> {
         let mut data = self.data.write();
         let ShardData { state, store, .. } = &mut *data;
@@ -187,7 +188,7 @@ impl Shard {
         store.freeze(position)
     }
 
-    /// Takes back a finished checkpoint job.
+    /// Takes back what a checkpoint job did.
     pub fn flushed(&mut self, flushed: &mut Flushed) -> Result<(), StoreError> {
         self.data.write().store.flushed(flushed)
     }
@@ -220,7 +221,7 @@ impl Shard {
 
     fn park(&mut self, claim: ParkedClaim) {
         if claim.reply.is_closed() {
-            // The client left while its claim was on the way, and no further notice of that will come.
+            // Gone while its claim was on its way: nobody would say so again.
             return;
         }
         if self.draining {
@@ -232,7 +233,7 @@ impl Shard {
         }
     }
 
-    /// Drops the claims of a client that is gone.
+    /// Lets go of the claims of a client that is gone.
     pub fn forget(&mut self, client: ClientNumber) {
         self.parked.forget(client);
         self.count_parked();
@@ -242,8 +243,8 @@ impl Shard {
         self.parked.len() >= PARKED_MAX || self.parked.of(tenant) >= PARKED_PER_TENANT_MAX
     }
 
-    /// Serves waiting claims from queues that became claimable, in the same group: the worker receives the task once
-    /// the task and its lease are durable, after one sync.
+    /// Hands tasks of queues that became claimable to the claims that wait for them, in the same group: the
+    /// worker hears of the task when the task and its lease are durable, after one sync.
     fn serve_parked(
         &mut self,
         data: &mut ShardData,
@@ -263,7 +264,7 @@ impl Shard {
         Ok(())
     }
 
-    /// Serves claims for which there was no room in the log.
+    /// Hands out tasks for which there was no room in the log.
     fn serve_unserved(&mut self, data: &mut ShardData, at: Moment) -> Result<(), KvError> {
         let mut effects = std::mem::take(&mut self.effects);
         for queue in std::mem::take(&mut self.unserved) {

@@ -1,4 +1,4 @@
-//! Records of tenants: in one shard each, there after a restart, gone when they expire.
+//! Records of tenants: one shard each, found again after a restart, gone when their time is over.
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, mpsc};
@@ -91,16 +91,16 @@ impl Observer for Told {
 }
 
 #[test]
-fn an_expired_record_is_reported_without_a_request() {
+fn the_end_of_a_record_is_told_without_being_asked_for() {
     let dir = tempfile::tempdir().unwrap();
-    let (sender, changes) = mpsc::sync_channel(16);
+    let (sender, told) = mpsc::sync_channel(16);
     let observer = SharedObserver(Some(Arc::new(Told(sender))));
     let engine = Engine::open(dir.path(), Options { observer, ..small() }).unwrap();
     let short = PutRecord { ttl: Some(50), ..put("t", "short") };
     block(engine.put_record(short)).unwrap();
     let wait = std::time::Duration::from_secs(30);
-    assert_eq!(&*changes.recv_timeout(wait).unwrap(), "short", "the put");
-    assert_eq!(&*changes.recv_timeout(wait).unwrap(), "short", "the end");
+    assert_eq!(&*told.recv_timeout(wait).unwrap(), "short", "the put");
+    assert_eq!(&*told.recv_timeout(wait).unwrap(), "short", "the end");
     assert_eq!(block(engine.record(&"t".into(), KIND, "short")).unwrap(), None);
     assert_eq!(engine.peek(0, |state| state.record_count()), Some(0));
 }

@@ -1,4 +1,4 @@
-//! A shard's thread: takes requests, applies them, passes the group to the log, and keeps time.
+//! A shard's thread: takes requests, applies them, offers the group to the log, and keeps time.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -19,17 +19,17 @@ use crate::pipeline::Pipeline;
 use crate::request::Request;
 use crate::shard::Shard;
 
-/// Bytes of the log reserved with every batch for waiting claims that it serves: as many as the batch itself takes,
-/// within these limits.
+/// Bytes of the log set aside with every batch for claims that wait and are served by it: as many as it takes itself, up
+/// to the first, and always the last.
 const RESERVE_PARKED: usize = 65_536;
 const RESERVE_PARKED_MIN: usize = 2_048;
-/// The same for claims that did not fit into that; none is larger than this.
+/// The same for claims that were too large for that; none is larger than this.
 const RESERVE_UNSERVED: usize = 262_144;
-/// Bytes of the log reserved with every batch for what the shard adds on its own.
+/// Bytes of the log set aside with every batch, for what the shard adds by itself.
 const RESERVE_SLACK: usize = 2_048;
 
 /// A shard's thread.
-pub struct ShardThread {
+pub struct Worker {
     pub shard: Shard,
     pub inbox: Arc<Inbox>,
     pub pipeline: Arc<Pipeline>,
@@ -39,30 +39,30 @@ pub struct ShardThread {
     pub checkpoint: Checkpoint,
     pub seed: u64,
     pub stopping: bool,
-    /// Writes are refused, and the readiness check says so.
+    /// Writes are refused, as those who ask whether the engine is ready are told.
     pub refusing: bool,
 }
 
-/// State of the shard's checkpoints.
+/// Where the shard's checkpoint stands.
 #[derive(Default)]
 pub struct Checkpoint {
-    /// A job is in progress.
+    /// A job is under way.
     pub running: bool,
     /// The last frame that the running job covers.
     pub position: u64,
-    /// Bytes appended to the log when the last checkpoint began.
+    /// What the log had appended when the last one began.
     pub log_bytes: u64,
-    /// When to retry after a full disk or a lack of file descriptors.
+    /// The disk was full, or no file could be opened: try again at this moment.
     pub retry_at: Option<Instant>,
-    /// Which of the two it was.
+    /// Which of them it was.
     pub short: Option<Shortage>,
-    /// Callers that wait for a checkpoint that has not started yet.
+    /// Those who wait for one that has not begun yet.
     pub wanted: Vec<oneshot::Sender<Result<(), EngineError>>>,
-    /// Callers that wait for the running checkpoint.
+    /// Those who wait for the running one.
     pub awaited: Vec<oneshot::Sender<Result<(), EngineError>>>,
 }
 
-/// Why the thread stops.
+/// Something stops the shard.
 enum Stop {
     Failed(EngineError),
     Closed,
@@ -80,15 +80,15 @@ impl From<EngineError> for Stop {
     }
 }
 
-impl ShardThread {
+impl Worker {
     /// Runs until it is stopped or something fails.
     pub fn run(mut self) {
         let mut requests = Vec::with_capacity(BATCH_MAX);
         let mut notices = Vec::new();
-        // Add the checksums to a store of an older release now, rather than after the first checkpoint.
+        // A store of an older release does not wait for its first checkpoint to get its checksums.
         self.maintain();
         loop {
-            match self.round(&mut requests, &mut notices) {
+            match self.turn(&mut requests, &mut notices) {
                 Ok(()) => {}
                 Err(Stop::Closed) => {
                     self.shard.fail(&EngineError::Closed);
@@ -104,11 +104,7 @@ impl ShardThread {
         }
     }
 
-    fn round(
-        &mut self,
-        requests: &mut Vec<Request>,
-        notices: &mut Vec<Notice>,
-    ) -> Result<(), Stop> {
+    fn turn(&mut self, requests: &mut Vec<Request>, notices: &mut Vec<Notice>) -> Result<(), Stop> {
         let wake_at = self.wake_at();
         let max_bytes = BATCH_BYTES_MAX.min(self.options.command_bytes_max() / 4);
         self.inbox.take(BATCH_MAX, max_bytes, wake_at, requests, notices);
@@ -143,7 +139,7 @@ impl ShardThread {
         if requests.is_empty() && !due {
             return Ok(());
         }
-        // More than what was requested: waiting claims may be served with the tasks, and are logged too.
+        // More than what is asked for: claims that wait may be served with the tasks, and are logged too.
         let asked: usize = requests.iter().map(Request::bytes).sum();
         let spare = if self.shard.has_unserved() {
             RESERVE_UNSERVED.min(self.options.command_bytes_max().saturating_sub(asked))
@@ -156,7 +152,7 @@ impl ShardThread {
         if self.memory_is_full() || !self.pipeline.reserve(bytes) {
             let error = self.refusal();
             for request in requests.drain(..) {
-                // A client that is gone does not need to know.
+                // Whoever is gone does not need to know.
                 let _ = request.reply.send(Err(error.clone()));
             }
             return Ok(());
@@ -173,7 +169,7 @@ impl ShardThread {
         Ok(())
     }
 
-    /// Why requests are refused. Remembers that they are, until there is room again.
+    /// Why what was asked for is refused; it is noted until there is room again.
     fn refusal(&mut self) -> EngineError {
         if self.pipeline.has_failed() {
             return self.pipeline.error();
@@ -188,8 +184,8 @@ impl ShardThread {
         error
     }
 
-    /// Whether sweeps wait for a checkpoint. Otherwise a million tasks that come due together would fill the memory
-    /// that the clients' commands need, and stall them.
+    /// Whether sweeps wait for a checkpoint: a million tasks that come due together would otherwise fill the
+    /// memory that the clients' commands need, and stall them.
     fn holds_back(&self) -> bool {
         self.checkpoint.running && self.memory() >= self.options.memtable_bytes
     }
@@ -208,13 +204,13 @@ impl ShardThread {
         Ok(())
     }
 
-    /// When there is something to do without a request.
+    /// When there is something to do though nobody asks.
     fn wake_at(&mut self) -> Option<Instant> {
         if self.stopping {
             return Some(Instant::now());
         }
         let retry = self.checkpoint.retry_at;
-        // The end of a checkpoint is a notice, which wakes the shard anyway.
+        // A checkpoint that ends is a notice: it wakes the shard by itself.
         let waits = self.is_full() || self.holds_back();
         let wait = self.shard.wait(self.clock.moment()).filter(|_| !waits);
         let due = after(wait.map(|wait| Duration::from_millis(wait).min(CLOCK_LOOK)));
@@ -222,7 +218,7 @@ impl ShardThread {
         due.into_iter().chain(retry).chain(full).min()
     }
 
-    /// Whether rows that no checkpoint can write have reached their memory limit.
+    /// Whether rows that no checkpoint can write have filled the memory that they may take.
     fn memory_is_full(&self) -> bool {
         let waiting = self.checkpoint.retry_at.is_some();
         waiting && self.memory() > self.options.memtable_bytes.saturating_mul(2)
@@ -280,7 +276,7 @@ impl ShardThread {
             return Ok(());
         };
         if !frozen {
-            // A retry writes what was frozen before; callers that wait now need the next checkpoint.
+            // A retry writes what was frozen before; those who wait now need the one after.
             self.checkpoint.position = position;
             self.checkpoint.awaited.append(&mut self.checkpoint.wanted);
         }
@@ -316,7 +312,7 @@ impl ShardThread {
         }
     }
 
-    /// Remembers what a checkpoint lacked, and reports each change once.
+    /// Notes what a checkpoint lacked, and tells it once for each change.
     fn set_short(&mut self, short: Option<Shortage>, why: Option<&str>) {
         let before = std::mem::replace(&mut self.checkpoint.short, short);
         if before != short
@@ -335,7 +331,7 @@ impl ShardThread {
 
     fn settle(&mut self, outcome: Result<(), EngineError>) {
         for done in self.checkpoint.awaited.drain(..) {
-            // A caller that is gone does not need to know.
+            // Whoever is gone does not need to know.
             let _ = done.send(outcome.clone());
         }
         if outcome.is_err() {
@@ -345,13 +341,14 @@ impl ShardThread {
         }
     }
 
-    /// The last round: waits until everything is durable, and writes a checkpoint so that the next start is quick.
+    /// The last turn: everything is offered, so wait until it is durable, and leave a checkpoint behind
+    /// so that the next start is quick.
     fn finish(&mut self) -> Result<(), Stop> {
         let position = self.pipeline.barrier()?;
         if !self.checkpoint.running
             && let Some(job) = self.shard.freeze(position)
         {
-            // The log has everything: if this checkpoint fails, the next start only takes longer.
+            // The log has everything: a checkpoint that fails here costs the next start some time only.
             let _ = self.shard.flushed(&mut job.run());
         }
         self.settle(Ok(()));
