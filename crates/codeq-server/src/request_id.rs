@@ -2,6 +2,8 @@
 
 use axum::http::{HeaderMap, HeaderName};
 
+use crate::hex::hex;
+
 /// Names a request in the log and to its client.
 pub const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 
@@ -14,6 +16,6 @@ pub fn request_id(headers: &HeaderMap) -> String {
     };
     match theirs.filter(sane) {
         Some(id) => id.to_owned(),
-        None => format!("{:032x}", rand::random::<u128>()),
+        None => hex(&rand::random::<[u8; 16]>()),
     }
 }

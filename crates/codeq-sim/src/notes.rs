@@ -1,4 +1,4 @@
-//! From commands and replies to ledger lines: what a client writes down.
+//! Converts commands and replies to ledger lines.
 
 use codeq_core::command::{
     BulkWork, Command, Delivery, Outcome as Ending, PurgeTarget, ReplayTarget,
@@ -14,7 +14,7 @@ use crate::ledger::{
     digest, error_digest, result_digest,
 };
 
-/// What a command asks for.
+/// The operation that a command requests.
 pub fn op(command: &Command) -> Op {
     let task = |tenant: &str, worker: &str, id: TaskId| Ref {
         tenant: tenant.to_owned(),
@@ -98,7 +98,7 @@ pub fn op(command: &Command) -> Op {
     }
 }
 
-/// What a reply says; a refusal gives its text.
+/// What a reply says, or the text of a refusal.
 pub fn answer(reply: &Reply) -> Result<Answer, String> {
     Ok(match reply {
         Reply::Enqueued(made) => Answer::Enqueued(
