@@ -6,10 +6,10 @@ use std::time::{Duration, Instant};
 
 use codeq_core::effect::Effect;
 use codeq_engine::{Engine, EngineError, Observer, OpenError, SharedObserver};
-use codeq_webhooks::availability::Bell;
+use codeq_webhooks::availability::WorkAvailable;
 use codeq_webhooks::client::{self, Client};
 use codeq_webhooks::dns::{DnsResolver, Resolve};
-use codeq_webhooks::results::Announced;
+use codeq_webhooks::results::CallbacksDue;
 use tokio::net::{TcpListener, TcpSocket};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
@@ -80,18 +80,18 @@ pub enum StartError {
 struct Observers {
     events: Arc<EventBus>,
     metrics: Arc<Metrics>,
-    callbacks: Arc<Announced>,
+    callbacks_due: Arc<CallbacksDue>,
     leavings: Leavings,
-    bell: Arc<Bell>,
+    work_available: Arc<WorkAvailable>,
 }
 
 impl Observer for Observers {
     fn committed(&self, shard: u16, effects: &[Effect]) {
         self.metrics.committed(shard, effects);
         self.events.committed(shard, effects);
-        self.callbacks.committed(shard, effects);
+        self.callbacks_due.committed(shard, effects);
         self.leavings.committed(shard, effects);
-        self.bell.committed(shard, effects);
+        self.work_available.committed(shard, effects);
     }
 
     fn recovered(&self, shard: u16, effects: &[Effect]) {
@@ -194,16 +194,16 @@ impl Server {
         }
         let (leavings, heard) = Leavings::new();
         let events = EventBus::new(codeq_engine::options::SHARDS_MAX);
-        let callbacks = Arc::new(Announced::default());
-        let bell = Arc::new(Bell::default());
-        // Until the subscriptions are read, nobody knows that there are none.
-        let listening = bell.interest();
+        let callbacks_due = Arc::new(CallbacksDue::default());
+        let work_available = Arc::new(WorkAvailable::default());
+        // There may be subscriptions, until they have been read.
+        let listening = work_available.listen();
         let observers = Observers {
             events: Arc::clone(&events),
             metrics: Arc::clone(&metrics),
-            callbacks: Arc::clone(&callbacks),
+            callbacks_due: Arc::clone(&callbacks_due),
             leavings,
-            bell: Arc::clone(&bell),
+            work_available: Arc::clone(&work_available),
         };
         let engine = open(&config, &events, observers).await?;
         let (draining, drained) = watch::channel(false);
@@ -213,7 +213,7 @@ impl Server {
             tokio::spawn(keeper::run(artifacts, engine, heard, stop.clone()))
         };
         let app = Arc::new(App {
-            service: Service::new(engine, events, artifacts, bell, &config, drained),
+            service: Service::new(engine, events, artifacts, work_available, &config, drained),
             auth,
             limiter: RateLimiter::new(&config.rate_limit),
             budget: budget(&config),
@@ -263,7 +263,7 @@ impl Server {
         };
         let client = Client::new(Arc::clone(&app.service.destinations), resolve, options);
         let mut background = vec![keeper];
-        let webhooks = webhooks::start(&app, &config, client, callbacks, &stop).await;
+        let webhooks = webhooks::start(&app, &config, client, callbacks_due, &stop).await;
         background.extend(webhooks.map_err(OpenError::from)?);
         drop(listening);
         let ready_after = start.elapsed();
