@@ -32,18 +32,6 @@ pub enum Status {
     Failed,
 }
 
-impl Status {
-    /// The status as clients write it.
-    pub fn name(self) -> &'static str {
-        match self {
-            Status::Pending => "PENDING",
-            Status::InProgress => "IN_PROGRESS",
-            Status::Completed => "COMPLETED",
-            Status::Failed => "FAILED",
-        }
-    }
-}
-
 impl Place {
     /// Every place.
     pub const ALL: [Place; 6] = [

@@ -7,7 +7,7 @@ use codeq_engine::EngineError;
 use codeq_webhooks::availability::Notifier;
 use codeq_webhooks::client::Client;
 use codeq_webhooks::results::{CallbacksDue, ResultCallbacks};
-use codeq_webhooks::{EngineHandle, Outbound, Report, WebhookKind, WebhookOutcome};
+use codeq_webhooks::{Outbound, Report, WebhookKind, WebhookOutcome};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tracing::Span;
@@ -38,11 +38,10 @@ pub(crate) async fn start(
     stop: &watch::Receiver<bool>,
 ) -> Result<[JoinHandle<()>; 2], EngineError> {
     let Service { engine, destinations, secrets, subscriptions, .. } = &app.service;
-    let engine = EngineHandle::new(Arc::clone(engine));
-    subscriptions.load(&engine).await?;
+    subscriptions.load(engine).await?;
     let times = app.times.clone();
     let outbound = Arc::new(Outbound {
-        engine,
+        engine: Arc::clone(engine),
         client,
         policy: Arc::clone(destinations),
         secrets: Arc::clone(secrets),

@@ -346,23 +346,6 @@ impl<T: Clone + Eq + Hash> Dispatcher<T> {
     pub fn waiting(&self) -> usize {
         self.waiting.len()
     }
-
-    /// How many receivers are in memory.
-    #[cfg(test)]
-    pub fn receivers(&self) -> usize {
-        self.receivers.len()
-    }
-
-    /// Whether nothing waits, runs or is remembered.
-    #[cfg(test)]
-    pub fn is_empty(&self) -> bool {
-        self.waiting.is_empty()
-            && self.receivers.is_empty()
-            && self.tenants.is_empty()
-            && self.turns.is_empty()
-            && self.hosts.is_empty()
-            && self.running == 0
-    }
 }
 
 #[cfg(test)]

@@ -6,7 +6,7 @@
 //! ```
 //!
 //! A tenant must not reach through codeQ what it could not reach from outside: [`client`] dials nothing that
-//! [`policy`] does not allow. This crate knows the engine (through [`EngineHandle`]), and nothing of the server: no
+//! [`policy`] does not allow. This crate knows the engine, and nothing of the server: no
 //! routes, configuration, permissions or metrics. It reports through [`Report`].
 
 mod addresses;
@@ -15,7 +15,6 @@ pub mod client;
 mod connect;
 mod dispatcher;
 pub mod dns;
-mod engine;
 mod hex;
 mod lookups;
 mod outbound;
@@ -27,6 +26,5 @@ mod retry_after;
 pub mod secrets;
 pub mod signing;
 
-pub use engine::EngineHandle;
 pub use outbound::Outbound;
 pub use report::{FormatTime, Report, WebhookKind, WebhookOutcome};

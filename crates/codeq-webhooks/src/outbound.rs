@@ -4,13 +4,12 @@ use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use codeq_engine::EngineError;
+use codeq_engine::{Engine, EngineError};
 use futures_util::FutureExt;
 use hyper::header::{CONTENT_TYPE, HeaderMap, HeaderValue};
 
 use crate::client::{Answered, Client, SendError};
 use crate::dispatcher::{Call, Outcome};
-use crate::engine::EngineHandle;
 use crate::policy::{Destination, Policy};
 use crate::report::{FormatTime, Report};
 use crate::secrets::Secrets;
@@ -21,7 +20,7 @@ const JSON: HeaderValue = HeaderValue::from_static("application/json");
 /// What sending needs.
 pub struct Outbound {
     /// Where tasks, callbacks and subscriptions are.
-    pub engine: EngineHandle,
+    pub engine: Arc<Engine>,
     /// Posts.
     pub client: Client,
     /// Which addresses may be called.

@@ -5,10 +5,10 @@ use std::sync::Arc;
 
 use arc_swap::ArcSwap;
 use codeq_core::command::Millis;
-use codeq_engine::EngineError;
+use codeq_core::record::RecordKind;
+use codeq_engine::{Engine, EngineError};
 use serde::{Deserialize, Serialize};
 
-use crate::engine::EngineHandle;
 use crate::signing::Secret;
 
 /// The name of the record that holds a tenant's secrets.
@@ -18,7 +18,7 @@ pub const LIVE_MAX: usize = 4;
 
 /// The secrets of all tenants.
 pub struct Secrets {
-    engine: EngineHandle,
+    engine: Arc<Engine>,
     configured: ArcSwap<HashMap<String, Vec<Secret>>>,
 }
 
@@ -50,7 +50,7 @@ impl std::fmt::Debug for StoredSecret {
 
 impl Secrets {
     /// Starts without secrets from the configuration.
-    pub fn new(engine: EngineHandle) -> Secrets {
+    pub fn new(engine: Arc<Engine>) -> Secrets {
         Secrets { engine, configured: ArcSwap::default() }
     }
 
@@ -70,11 +70,10 @@ impl Secrets {
 
     /// The live secrets that the tenant's admins made, and the revision of their record: 0 if there is none.
     pub async fn stored(&self, tenant: &Arc<str>) -> Result<(StoredSecrets, u64), EngineError> {
-        let Some(record) = self.engine.secrets(tenant, RECORD).await? else {
-            return Ok((StoredSecrets::default(), 0));
-        };
+        let record = self.engine.record(tenant, RecordKind::WebhookSecret, RECORD).await?;
+        let Some(record) = record else { return Ok((StoredSecrets::default(), 0)) };
         let mut stored: StoredSecrets = serde_json::from_slice(&record.value).unwrap_or_default();
-        let now = self.engine.now();
+        let now = self.engine.now().now;
         stored.secrets.retain(|secret| secret.until.is_none_or(|until| until > now));
         Ok((stored, record.revision))
     }

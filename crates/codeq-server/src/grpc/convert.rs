@@ -21,7 +21,7 @@ pub(super) fn task(task: Task, times: &Times) -> worker::Task {
         priority: i32::from(task.priority),
         webhook: text(task.webhook),
         max_attempts: number(task.max_attempts),
-        status: task.place.status().name().to_owned(),
+        status: task.place.status().as_str().to_owned(),
         worker_id: task
             .worker
             .as_deref()

@@ -153,7 +153,7 @@ fn event(moved: &Move, position: &Position, times: &Times) -> String {
         event: event_text(moved.event),
         from: moved.from.map(|place| place.location()),
         to: moved.to.map(|place| place.location()),
-        status: moved.to.map(|place| place.status().name()),
+        status: moved.to.map(|place| place.status().as_str()),
         attempts: moved.attempts,
         at: times.text(moved.at.wall),
     };

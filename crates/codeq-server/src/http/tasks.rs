@@ -87,7 +87,7 @@ fn entry_body<'a>(call: &Call, entry: &'a Entry, from: Option<&'static str>) -> 
         event: event_text(entry.event),
         from,
         to: entry.to.location(),
-        status: entry.to.status().name(),
+        status: entry.to.status().as_str(),
         who: entry.who.as_deref().map(shown),
         why: entry.why.as_deref(),
     }

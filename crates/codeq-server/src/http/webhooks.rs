@@ -157,7 +157,7 @@ fn delivery<'a>(call: &Call, item: &'a PendingCallback) -> DeliveryBody<'a> {
         webhook_id: message_id(item),
         url: item.task.webhook.as_deref().unwrap_or_default(),
         event_type: &item.task.command,
-        task_status: item.result.status.name(),
+        task_status: item.result.status.as_str(),
         status: if outbox.next_at.is_some() { "pending" } else { "failed" },
         attempts: outbox.attempts,
         next_attempt_at: outbox.next_at.map(|at| call.date_of(at)),

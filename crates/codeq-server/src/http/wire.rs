@@ -40,7 +40,7 @@ impl Times {
 pub fn status_of(text: &str) -> Option<Status> {
     const ALL: [Status; 4] =
         [Status::Pending, Status::InProgress, Status::Completed, Status::Failed];
-    ALL.into_iter().find(|status| status.name().eq_ignore_ascii_case(text))
+    ALL.into_iter().find(|status| status.as_str().eq_ignore_ascii_case(text))
 }
 
 /// A task. Empty texts, zeros and absent values are left out.
@@ -99,7 +99,7 @@ impl<'a> TaskBody<'a> {
             webhook: task.webhook.as_deref(),
             trace_parent: task.trace_parent.as_deref(),
             trace_state: task.trace_state.as_deref(),
-            status: task.place.status().name(),
+            status: task.place.status().as_str(),
             last_known_location: task.place.location(),
             worker_id: task.worker.as_deref().map(shown),
             lease_until: task.lease_until.map(|at| times.text(at)),
@@ -144,7 +144,7 @@ impl<'a> ResultBody<'a> {
         let artifacts = record.artifacts.iter();
         ResultBody {
             task_id: record.id.to_string(),
-            status: record.status.name(),
+            status: record.status.as_str(),
             result: record.result.as_deref().and_then(|text| serde_json::from_slice(text).ok()),
             error: record.error.as_deref(),
             artifacts: artifacts.map(|a| ArtifactBody { name: &a.name, url: &a.url }).collect(),

@@ -10,7 +10,6 @@ use codeq_core::command::Millis;
 use codeq_core::id::TaskId;
 use codeq_core::limits::LEASE_MS_MAX;
 use codeq_engine::Engine;
-use codeq_webhooks::EngineHandle;
 use codeq_webhooks::availability::{Subscriptions, WorkAvailable};
 use codeq_webhooks::policy::Policy;
 use codeq_webhooks::secrets::Secrets;
@@ -104,7 +103,7 @@ impl Service {
         draining: watch::Receiver<bool>,
     ) -> Service {
         let destinations = Arc::new(Policy::new(&config.webhooks.allowed_networks));
-        let secrets = Arc::new(Secrets::new(EngineHandle::new(Arc::clone(&engine))));
+        let secrets = Arc::new(Secrets::new(Arc::clone(&engine)));
         secrets.set_configured(config.webhooks.signing_secrets());
         let subscriptions = Arc::new(Subscriptions::new(Arc::clone(&destinations), work_available));
         Service {

@@ -90,8 +90,9 @@ impl Notifier {
     /// After a start: the run before may not have announced all queues that have work.
     async fn add_all_queues(&mut self) {
         for tenant in self.sender.subscriptions.tenants() {
-            for command in self.sender.engine().ready_queues(&tenant).await {
-                self.add_queue(Arc::clone(&tenant), command);
+            let queues = self.sender.engine().queues(&tenant).await.unwrap_or_default();
+            for queue in queues.into_iter().filter(|queue| queue.counts.ready() > 0) {
+                self.add_queue(Arc::clone(&tenant), queue.name);
             }
         }
     }
@@ -103,7 +104,11 @@ impl Notifier {
         // Subscriptions first: a worker that subscribed before a queue got work must be notified.
         self.refresh(&changes).await;
         for (shard, queue) in changes.ready {
-            if let Some((tenant, command)) = self.sender.engine().queue_name(shard, queue) {
+            let name = self.sender.engine().peek(shard, |state| {
+                let row = state.queue_row(queue)?;
+                Some((Arc::clone(&row.tenant), Arc::clone(&row.name)))
+            });
+            if let Some((tenant, command)) = name.flatten() {
                 self.add_queue(tenant, command);
             }
         }
@@ -134,7 +139,7 @@ impl Notifier {
     /// Chooses the recipients for the next queue that has work.
     fn notify_queue(&mut self) {
         let Some((tenant, command)) = self.ready.take() else { return };
-        let now = self.sender.engine().now();
+        let now = self.sender.engine().now().now;
         let subscribers = self.sender.subscriptions.interested(&tenant, &command, now);
         // Often a waiting claim has taken the task by now.
         if subscribers.is_empty() || self.sender.engine().claimable(&tenant, &command) == 0 {
@@ -150,7 +155,7 @@ impl Notifier {
 
     /// Sends what had to wait for a subscription's minimum interval.
     fn notify_deferred(&mut self) {
-        let now = self.sender.engine().now();
+        let now = self.sender.engine().now().now;
         for due in self.recipients.take_due(Instant::now()) {
             match self.sender.subscriptions.get(&due.tenant, &due.id, now) {
                 Some(subscriber) => self.enqueue(&subscriber, due.command),

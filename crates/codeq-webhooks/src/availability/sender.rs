@@ -3,6 +3,9 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
+use codeq_core::command::{Command, DeleteRecord};
+use codeq_core::record::RecordKind;
+use codeq_engine::Engine;
 use hyper::StatusCode;
 use hyper::header::HeaderMap;
 use serde::Serialize;
@@ -11,7 +14,6 @@ use super::recipients::Notification;
 use super::subscriptions::Subscriptions;
 use crate::client::Answered;
 use crate::dispatcher::Outcome;
-use crate::engine::EngineHandle;
 use crate::outbound::Outbound;
 use crate::policy::Destination;
 use crate::report::{WebhookKind, WebhookOutcome};
@@ -49,13 +51,13 @@ impl Sender {
         Sender { outbound, subscriptions, claim_url }
     }
 
-    pub fn engine(&self) -> &EngineHandle {
+    pub fn engine(&self) -> &Engine {
         &self.outbound.engine
     }
 
     pub async fn send(&self, notification: &Notification) -> Outcome {
         let Notification { tenant, id: subscription, command } = notification;
-        let subscriber = self.subscriptions.get(tenant, subscription, self.engine().now());
+        let subscriber = self.subscriptions.get(tenant, subscription, self.engine().now().now);
         let Some(subscriber) = subscriber else { return Outcome::Skipped };
         let queue_depth = self.engine().claimable(tenant, command);
         let event_type = match subscriber.subscription.spec.spelling(command) {
@@ -106,9 +108,13 @@ impl Sender {
 
     /// The receiver said that it is gone for good.
     async fn unsubscribe(&self, notification: &Notification) {
-        let Notification { tenant, id, .. } = notification;
-        let deleted = self.engine().delete_subscription(Arc::clone(tenant), Arc::clone(id)).await;
-        if let Err(error) = deleted {
+        let delete = Command::DeleteRecord(DeleteRecord {
+            tenant: Arc::clone(&notification.tenant),
+            kind: RecordKind::Subscription,
+            name: Arc::clone(&notification.id),
+            expected: None,
+        });
+        if let Err(error) = self.engine().propose(delete).await {
             tracing::debug!(target: "codeq::webhooks", %error, "a subscription was not removed");
         }
     }

@@ -8,14 +8,14 @@ use std::fmt;
 use std::sync::Arc;
 
 use codeq_core::command::Millis;
-use codeq_core::record::Record;
-use codeq_engine::EngineError;
+use codeq_core::record::{Record, RecordKind};
+use codeq_engine::records::RecordCursor;
+use codeq_engine::{Engine, EngineError};
 use parking_lot::RwLock;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
 use super::work_available::{Listening, WorkAvailable};
-use crate::engine::EngineHandle;
 use crate::hex::hex;
 use crate::policy::{Destination, Policy};
 
@@ -186,16 +186,18 @@ impl Subscriptions {
     }
 
     /// Reads all of them from the engine.
-    pub async fn load(&self, engine: &EngineHandle) -> Result<(), EngineError> {
+    pub async fn load(&self, engine: &Engine) -> Result<(), EngineError> {
         let mut found = ByTenant::default();
-        let add = |record: &Record| {
-            if let Some(subscriber) = self.subscriber(record) {
+        let mut next = Some(RecordCursor::default());
+        while let Some(from) = next {
+            let page = engine.all_records(RecordKind::Subscription, from).await?;
+            for subscriber in page.records.iter().filter_map(|record| self.subscriber(record)) {
                 let Subscription { tenant, id, .. } = &subscriber.subscription;
                 let of_tenant = found.entry(Arc::clone(tenant)).or_default();
                 of_tenant.insert(Arc::clone(id), Arc::new(subscriber));
             }
-        };
-        engine.for_each_subscription(add).await?;
+            next = page.next;
+        }
         *self.by_tenant.write() = found;
         Ok(())
     }
@@ -203,11 +205,11 @@ impl Subscriptions {
     /// Reads one of them from the engine. False if it is gone.
     pub(super) async fn refresh(
         &self,
-        engine: &EngineHandle,
+        engine: &Engine,
         tenant: &Arc<str>,
         id: &Arc<str>,
     ) -> Result<bool, EngineError> {
-        let record = engine.subscription(tenant, id).await?;
+        let record = engine.record(tenant, RecordKind::Subscription, id).await?;
         let set = record.is_some_and(|record| self.set(&record));
         if !set {
             self.remove(tenant, id);

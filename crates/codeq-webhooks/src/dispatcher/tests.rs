@@ -3,6 +3,23 @@
 use super::*;
 use crate::availability::LIMITS as AVAILABILITY;
 
+impl<T> Dispatcher<T> {
+    /// How many receivers are in memory.
+    pub(crate) fn receivers(&self) -> usize {
+        self.receivers.len()
+    }
+
+    /// Whether nothing waits, runs or is remembered.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.waiting.is_empty()
+            && self.receivers.is_empty()
+            && self.tenants.is_empty()
+            && self.turns.is_empty()
+            && self.hosts.is_empty()
+            && self.running == 0
+    }
+}
+
 const FAR: usize = 1_000_000;
 
 fn to(tenant: u64, host: u64) -> Receiver {

@@ -36,7 +36,7 @@ impl<'a> CallbackBody<'a> {
         CallbackBody {
             task_id: record.id.to_string(),
             event_type: command,
-            status: record.status.name(),
+            status: record.status.as_str(),
             result: record.result.as_deref().and_then(|text| serde_json::from_slice(text).ok()),
             error: record.error.as_deref().unwrap_or_default(),
             artifacts: artifacts.map(|a| ArtifactBody { name: &a.name, url: &a.url }).collect(),

@@ -149,7 +149,7 @@ impl ResultCallbacks {
             }
         }
         for shard in 0..self.sender.engine().shards() {
-            let now = self.sender.engine().now();
+            let now = self.sender.engine().now().now;
             let next = self.next_at.get(usize::from(shard)).copied().flatten();
             if next.is_some_and(|at| at <= now) {
                 self.read_shard(shard, now).await?;

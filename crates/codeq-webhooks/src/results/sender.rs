@@ -4,10 +4,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use codeq_core::command::{Callback, Delivery};
+use codeq_core::command::{Callback, Command, Delivery};
 use codeq_core::names::queue_name;
 use codeq_core::read::PendingCallback;
-use codeq_engine::EngineError;
+use codeq_engine::{Engine, EngineError};
 use hyper::StatusCode;
 use hyper::header::{HeaderMap, HeaderName, HeaderValue};
 use tokio::sync::Semaphore;
@@ -16,7 +16,6 @@ use tracing::Instrument;
 use super::body::CallbackBody;
 use crate::client::{Answered, SendError};
 use crate::dispatcher::Outcome;
-use crate::engine::EngineHandle;
 use crate::outbound::{Outbound, PostError};
 use crate::report::{WebhookKind, WebhookOutcome};
 
@@ -42,23 +41,19 @@ impl Sender {
         Sender { outbound, attempts_max, large: Semaphore::new(LARGE_AT_ONCE) }
     }
 
-    pub fn engine(&self) -> &EngineHandle {
+    pub fn engine(&self) -> &Engine {
         &self.outbound.engine
     }
 
     /// Delivers the callback of a task, if it still has to be delivered.
     pub async fn deliver(&self, shard: u16, seq: u64) -> Outcome {
-        let Some(mut callback) = self.engine().callback(shard, seq).await else {
-            return Outcome::Skipped;
-        };
+        let Some(mut callback) = self.pending(shard, seq).await else { return Outcome::Skipped };
         let mut _large = None;
         if callback.task.bytes() + result_bytes(&callback) > LARGE_BYTES {
             // It must not stay in memory while it waits for a permit.
             drop(callback);
             _large = self.large.acquire().await.ok();
-            let Some(again) = self.engine().callback(shard, seq).await else {
-                return Outcome::Skipped;
-            };
+            let Some(again) = self.pending(shard, seq).await else { return Outcome::Skipped };
             callback = again;
         }
         let span = self.outbound.report.callback_span(&callback.task);
@@ -72,6 +67,12 @@ impl Sender {
         let delivered = delivery == Delivery::Delivered;
         self.record(&callback, delivery).await;
         if delivered { Outcome::Delivered } else { Outcome::Failed }
+    }
+
+    /// The callback of a task, if it still has to be delivered.
+    async fn pending(&self, shard: u16, seq: u64) -> Option<PendingCallback> {
+        let callback = self.engine().callback(shard, seq).await.ok().flatten()?;
+        callback.outbox.next_at.is_some().then_some(callback)
     }
 
     /// None if the call could not be tried, through no fault of the receiver: nothing is counted, and no attempt used.
@@ -128,23 +129,24 @@ impl Sender {
     /// Records in the engine how the delivery ended. While the engine takes no writes this waits and so keeps the slot,
     /// because otherwise the receiver would be called over and over.
     async fn record(&self, callback: &PendingCallback, delivery: Delivery) {
-        let ended = Callback {
+        let command = Command::Callback(Callback {
             tenant: Arc::clone(&callback.task.tenant),
             id: callback.task.id,
             completed_at: Some(callback.result.completed_at),
             delivery,
-        };
+        });
         let mut pause = RECORD_PAUSE;
         loop {
-            match self.engine().record_delivery(ended.clone()).await {
+            match self.engine().propose(command.clone()).await {
                 Err(
                     EngineError::Overloaded | EngineError::DiskFull | EngineError::NoDescriptors,
                 ) => {
                     tokio::time::sleep(pause).await;
                     pause = (pause * 2).min(RECORD_PAUSE_MAX);
                 }
-                // If the engine is closed, the callback is sent again after the next start.
-                Ok(()) | Err(_) => return,
+                // A refusal means that the task has moved on. If the engine is closed, the callback is sent again after
+                // the next start.
+                Ok(_) | Err(_) => return,
             }
         }
     }
