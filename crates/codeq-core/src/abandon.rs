@@ -1,4 +1,4 @@
-//! Abandon: a worker gives a task back, to be claimed again at once.
+//! Abandon: a worker returns a task, which can be claimed again at once.
 
 use crate::command::Abandon;
 use crate::history::Event;

@@ -1,11 +1,11 @@
-//! The pause before a failed task is tried again.
+//! The delay before a failed task is retried.
 
 use serde::{Deserialize, Serialize};
 
 use crate::command::Millis;
 use crate::id::split_mix64;
 
-/// How the pause grows with the attempts.
+/// How the delay grows with the number of attempts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Growth {
     /// Always the base.
@@ -14,20 +14,20 @@ pub enum Growth {
     Linear,
     /// The base, doubled with each further attempt.
     Exponential,
-    /// Half of the exponential pause, and a random part of the other half.
+    /// Half of the exponential delay, plus a random part of the other half.
     ExponentialEqualJitter,
-    /// A random part of the exponential pause.
+    /// A random part of the exponential delay.
     ExponentialFullJitter,
 }
 
-/// A backoff policy.
+/// How long to wait before each retry.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Backoff {
-    /// How the pause grows.
+    /// How the delay grows.
     pub growth: Growth,
-    /// The first pause.
+    /// The first delay.
     pub base: Millis,
-    /// The longest pause.
+    /// The longest delay.
     pub max: Millis,
 }
 
@@ -38,7 +38,7 @@ impl Default for Backoff {
 }
 
 impl Backoff {
-    /// The pause after `attempts` failed executions (1 for the first). Never overflows, never exceeds `max`.
+    /// The delay after `attempts` failed attempts (1 for the first). Never overflows, never exceeds `max`.
     pub fn pause(&self, attempts: u32, seed: u64) -> Millis {
         let doublings = attempts.saturating_sub(1);
         let exponential = if doublings >= Millis::BITS || self.base > (Millis::MAX >> doublings) {
@@ -59,7 +59,7 @@ impl Backoff {
     }
 }
 
-/// A number in `0..=whole`, evenly drawn from the seed.
+/// A uniform number in `0..=whole`, derived from the seed.
 fn part_of(whole: Millis, seed: u64) -> Millis {
     let draw = u128::from(split_mix64(seed));
     ((draw * (u128::from(whole) + 1)) >> 64) as Millis

@@ -1,8 +1,8 @@
 //! Bulk operations in bounded parts: cleanup, purge and replay of many tasks.
 //!
-//! One part looks at a bounded number of rows over all queues of the call, so that a shard never stands still
-//! for it. Whoever asks goes on where the part before stopped, with other tenants' commands in between. What a
-//! part would touch can be asked without touching it ([`Reader::bulk`]).
+//! Each part looks at a bounded number of rows across all queues of the call, so it never stalls its shard. The caller
+//! continues where the previous part stopped, and other tenants' commands run in between. [`Reader::bulk`] previews
+//! what a part would touch without touching it.
 
 use std::ops::Bound;
 use std::sync::Arc;
@@ -18,28 +18,28 @@ use crate::reply::{BulkDone, Reply};
 use crate::rows::{OutboxRow, TaskRow};
 use crate::step::{Cause, Step};
 
-/// What a bulk operation does about a task that it comes to.
+/// What a bulk operation does with a task it visits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Look {
-    /// Touches it.
+pub(crate) enum Verdict {
+    /// Touch it.
     Take,
-    /// Leaves it.
+    /// Leave it.
     Skip,
-    /// Looks no further: no later task is wanted either.
+    /// Stop: no later task of the list matches either.
     Stop,
 }
 
-impl Look {
-    pub fn take_if(wanted: bool) -> Look {
-        if wanted { Look::Take } else { Look::Skip }
+impl Verdict {
+    pub fn take_if(wanted: bool) -> Verdict {
+        if wanted { Verdict::Take } else { Verdict::Skip }
     }
 }
 
-/// How much a search may still do.
+/// How much work a search may still do.
 pub(crate) struct Budget {
-    /// Tasks to be touched.
+    /// Tasks it may still touch.
     pub take: usize,
-    /// Rows to be looked at.
+    /// Rows it may still look at.
     pub look: usize,
 }
 
@@ -49,26 +49,26 @@ impl Budget {
     }
 }
 
-/// What a search of one list found.
+/// Result of searching one list.
 pub(crate) struct Found {
-    /// The numbers of the tasks, in order. Not their rows: a hundred results may be more than fits in memory.
+    /// Numbers of the matching tasks, in order. Not their rows: a hundred results may not fit in memory.
     pub numbers: Vec<u64>,
-    /// The number of the last task that was looked at.
+    /// Number of the last task visited.
     pub last: u64,
-    /// The list has nothing more that is wanted.
+    /// Nothing more in the list matches.
     pub ended: bool,
 }
 
-/// What a part of a bulk operation touches.
+/// The tasks that one part of a bulk operation touches.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct BulkPlan {
-    /// The numbers of the tasks.
+    /// Numbers of the tasks.
     pub numbers: Vec<u64>,
-    /// Where the next part goes on; none if there is nothing left to look at.
+    /// Where the next part starts; `None` once there is nothing left to look at.
     pub next: Option<BulkFrom>,
 }
 
-/// The lists of finished tasks, in the order in which a cleanup goes through them.
+/// The lists of finished tasks, in the order a cleanup visits them.
 const FINISHED: [Place; 3] = [Place::Completed, Place::Failed, Place::Dead];
 
 impl<K: Kv> Step<'_, K> {
@@ -96,7 +96,7 @@ impl<K: Kv> Step<'_, K> {
 }
 
 impl<K: KvRead + ?Sized> Reader<'_, K> {
-    /// What a part of a bulk operation would touch at `now`, by engine time.
+    /// The tasks that a part of a bulk operation would touch at `now`, by engine time.
     pub fn bulk(&self, part: &BulkPart, now: Millis) -> Result<BulkPlan, KvError> {
         let mut budget = Budget {
             take: part.take.min(BULK_TAKE_MAX) as usize,
@@ -118,7 +118,7 @@ impl<K: KvRead + ?Sized> Reader<'_, K> {
         Ok(BulkPlan { numbers: found.numbers, next: (!found.ended).then_some(next) })
     }
 
-    /// Goes through the finished tasks of the tenant's queues, in the order of the queues' names.
+    /// Visits the finished tasks of the tenant's queues, ordered by queue name.
     fn cleanup_part(
         &self,
         part: &BulkPart,
@@ -140,7 +140,7 @@ impl<K: KvRead + ?Sized> Reader<'_, K> {
                 plan.next = at(first, if resumed { from.after } else { 0 });
                 return Ok(plan);
             }
-            // A queue is looked at too: ten thousand empty ones are work.
+            // An empty queue costs a look too: there may be ten thousand of them.
             budget.look -= 1;
             for (list, place) in (0..).zip(FINISHED).skip(usize::from(first)) {
                 let after = if resumed && list == from.list { from.after } else { 0 };
@@ -164,30 +164,30 @@ impl<K: KvRead + ?Sized> Reader<'_, K> {
         Ok(plan)
     }
 
-    /// What an operation does about a task of its list.
+    /// Decides what the operation does with one task of its list.
     fn wanted(
         &self,
         part: &BulkPart,
         now: Millis,
         seq: u64,
         row: &TaskRow,
-    ) -> Result<Look, KvError> {
+    ) -> Result<Verdict, KvError> {
         let finish = row.finish.as_ref();
         let removes = match &part.work {
             BulkWork::Cleanup { expired } => {
-                // Lists are in the order of making, and a task that was made later has not finished before.
+                // Lists are in creation order, and a task cannot finish before it is created.
                 if part.filter.before.is_some_and(|before| row.created_at >= before) {
-                    return Ok(Look::Stop);
+                    return Ok(Verdict::Stop);
                 }
                 if *expired && finish.is_none_or(|finish| finish.expires_at > now) {
-                    return Ok(Look::Skip);
+                    return Ok(Verdict::Skip);
                 }
                 true
             }
             BulkWork::PurgeDead { .. } => true,
             BulkWork::PurgeWaiting { .. } => false,
             BulkWork::Replay { from, .. } => {
-                // Whoever fails a task for good is in its result; nobody is in that of a cancelled one.
+                // A failed task's result names its worker; a cancelled task's result names none.
                 let by_worker = finish.is_some_and(|finish| finish.worker.is_some());
                 let other = match from {
                     ReplayFrom::DeadLetters => false,
@@ -195,19 +195,19 @@ impl<K: KvRead + ?Sized> Reader<'_, K> {
                     ReplayFrom::Cancelled => by_worker,
                 };
                 if other {
-                    return Ok(Look::Skip);
+                    return Ok(Verdict::Skip);
                 }
                 false
             }
         };
         if !part.filter.matches(row) {
-            return Ok(Look::Skip);
+            return Ok(Verdict::Skip);
         }
-        // A callback that is still to be delivered needs its task: that one stays until it is.
-        Ok(Look::take_if(!(removes && self.awaits_callback(seq, row)?)))
+        // Delivering a callback reads the task's rows, so keep them until the callback is delivered.
+        Ok(Verdict::take_if(!(removes && self.awaits_callback(seq, row)?)))
     }
 
-    /// Whether the task's callback is still to be delivered: such a task is not removed.
+    /// Whether the task's callback still has to be delivered; such a task must not be removed.
     pub(crate) fn awaits_callback(&self, seq: u64, row: &TaskRow) -> Result<bool, KvError> {
         if !row.has_webhook {
             return Ok(false);
@@ -216,15 +216,14 @@ impl<K: KvRead + ?Sized> Reader<'_, K> {
         Ok(outbox.is_some_and(|outbox| outbox.next_at.is_some()))
     }
 
-    /// The tasks of one list that are wanted, in the order of their numbers, as far as the budget goes. Reads a
-    /// page at a time.
+    /// The matching tasks of one list, ordered by number, as far as the budget goes. Reads a page at a time.
     pub(crate) fn search(
         &self,
         queue: QueueId,
         place: Place,
         after: u64,
         budget: &mut Budget,
-        wanted: impl Fn(u64, &TaskRow) -> Result<Look, KvError>,
+        wanted: impl Fn(u64, &TaskRow) -> Result<Verdict, KvError>,
     ) -> Result<Found, KvError> {
         const PAGE: usize = 256;
         let mut found = Found { numbers: Vec::new(), last: after, ended: false };
@@ -241,13 +240,13 @@ impl<K: KvRead + ?Sized> Reader<'_, K> {
                 let Some(row) = TaskRow::load(self.kv, keys::task(seq))? else {
                     continue;
                 };
-                let look = wanted(seq, &row)?;
-                if look == Look::Stop {
+                let verdict = wanted(seq, &row)?;
+                if verdict == Verdict::Stop {
                     found.ended = true;
                     return Ok(found);
                 }
                 found.last = seq;
-                if look == Look::Take {
+                if verdict == Verdict::Take {
                     found.numbers.push(seq);
                     budget.take -= 1;
                     if budget.take == 0 {

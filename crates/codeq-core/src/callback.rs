@@ -1,4 +1,4 @@
-//! Result callbacks: what became of a delivery, and when to try again.
+//! Result callbacks: recording delivery attempts and scheduling retries.
 
 use bytes::Bytes;
 use sha2::{Digest, Sha256};
@@ -16,17 +16,17 @@ use crate::settings::Settings;
 use crate::state::for_each;
 use crate::step::Step;
 
-/// How many callbacks a shard keeps.
+/// Number of callbacks that a shard keeps.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct CallbackCounts {
-    /// To be delivered, now or later.
+    /// Still to be delivered.
     pub pending: u64,
-    /// Given up, kept to be looked at and sent again.
+    /// Given up; kept for inspection and resending.
     pub failed: u64,
 }
 
 impl CallbackCounts {
-    /// Counts the rows.
+    /// Counts the outbox rows.
     pub(crate) fn load<K: KvRead + ?Sized>(kv: &K) -> Result<CallbackCounts, KvError> {
         let mut counts = CallbackCounts::default();
         for_each(kv, Table::Outbox, 0, crate::kv::Key::MAX, |key, value| {
@@ -84,7 +84,7 @@ impl<K: Kv> Step<'_, K> {
         Ok(Reply::Done)
     }
 
-    /// The callback of a task that has just ended.
+    /// Adds the callback of a task that has just finished.
     pub(crate) fn add_callback(&mut self, seq: u64, row: &TaskRow) -> Result<(), KvError> {
         let outbox = OutboxRow {
             id: row.id(seq),
@@ -96,7 +96,7 @@ impl<K: Kv> Step<'_, K> {
         self.set_callback(seq, row.queue, None, Some(outbox))
     }
 
-    /// Forgets the callback of a task that is no longer finished, or no longer there.
+    /// Drops the callback of a task that was replayed or removed.
     pub(crate) fn drop_callback(&mut self, seq: u64, row: &TaskRow) -> Result<(), KvError> {
         if !row.has_webhook {
             return Ok(());
@@ -107,7 +107,7 @@ impl<K: Kv> Step<'_, K> {
         }
     }
 
-    /// The one place where callbacks change: row, timer, counters and effect together.
+    /// The only place that changes a callback: row, timer, counters and effect change together.
     fn set_callback(
         &mut self,
         seq: u64,
@@ -135,18 +135,17 @@ impl<K: Kv> Step<'_, K> {
         };
         *self.state.callbacks.slot(&row) += 1;
         if let Some(at) = row.next_at {
-            let whom = self.whom(seq, queue)?;
-            self.state.timers.arm(self.kv, TimerKind::Callback, at, seq, whom);
+            let callback_target = self.callback_target(seq, queue)?;
+            self.state.timers.arm(self.kv, TimerKind::Callback, at, seq, callback_target);
             self.effects.push(Effect::CallbackDue { seq, at });
         }
         self.kv.put(Table::Outbox, keys::task(seq), row.encode());
         Ok(())
     }
 
-    /// Who receives a task's callback and whose it is, as numbers. They stand beside the timer, so that a
-    /// sender can pass over what goes to a receiver that is down, and share its time between tenants, without
-    /// reading the tasks.
-    fn whom(&self, seq: u64, queue: QueueId) -> Result<Bytes, KvError> {
+    /// Packs the receiver and the tenant of a callback as hashes. They are stored with the timer, so that the sender
+    /// can skip receivers that are down and share its time between tenants without reading the tasks.
+    fn callback_target(&self, seq: u64, queue: QueueId) -> Result<Bytes, KvError> {
         let body = self.kv.get(Table::Body, keys::task(seq))?.unwrap_or_default();
         let receiver = BodyRow::decode(seq, &body)?.webhook.map_or(0, receiver_of);
         let tenant = number_of(&self.queue(queue)?.row.tenant);
@@ -155,8 +154,8 @@ impl<K: Kv> Step<'_, K> {
     }
 }
 
-/// The same number for all URLs with the same host and port, however they are written. It only decides whose turn it is:
-/// rows that hold another number for the same receiver, from before, are delivered all the same.
+/// A hash of the URL's host and port, however the URL is spelled. It only affects scheduling: rows written by older
+/// versions may hold a different hash for the same receiver and are delivered all the same.
 pub fn receiver_of(url: &str) -> u64 {
     let host_and_port = Url::parse(url).ok().and_then(|url| {
         let host = url.host_str()?.trim_end_matches('.');

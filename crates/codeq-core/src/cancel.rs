@@ -1,4 +1,4 @@
-//! Cancel: a producer takes its task back, at once or through the worker that runs it.
+//! Cancel: a producer withdraws its task, at once or by asking the worker that runs it to stop.
 
 use crate::command::Cancel;
 use crate::history::Event;

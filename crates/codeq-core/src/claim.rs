@@ -1,4 +1,4 @@
-//! Claim: a worker takes the tasks that are first in line.
+//! Claim: a worker leases the first tasks in line.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -25,7 +25,7 @@ impl<K: Kv> Step<'_, K> {
         if let Err(rejection) = check(command) {
             return Ok(Reply::Rejected(rejection));
         }
-        // What is due is claimable now, whether or not the sweep has come round to it.
+        // A task that is due can be claimed now, even if the sweep has not reached it yet.
         let seed = split_mix64(self.now ^ self.state.meta.next_seq);
         self.make_due(CLAIM_REPAIR_MAX, seed)?;
         let mut tasks = Vec::new();
@@ -47,7 +47,7 @@ impl<K: Kv> Step<'_, K> {
                     && bytes < CLAIM_BYTES_MAX
                     && let Some(Reverse((head, queue))) = heads.pop()
                 {
-                    // A command that was named twice has a head that is gone by now.
+                    // If a command was named twice, its second head is stale by now.
                     if self.head_of(queue) == Some(head) {
                         let Some(task) = self.take_head(queue, command)? else { break };
                         bytes += task.payload.len();
@@ -60,8 +60,8 @@ impl<K: Kv> Step<'_, K> {
         Ok(Reply::Claimed(tasks))
     }
 
-    /// Highest priority over all the queues, then the oldest: the heads sort that way. A heap, because the
-    /// most names times the most tasks of a claim would be a million looks.
+    /// The queues' heads, ordered by priority and then by age. A heap, because at the limits of names and tasks per
+    /// claim a linear scan would take a million steps.
     fn heads_named(
         &self,
         tenant: &str,
@@ -82,8 +82,8 @@ impl<K: Kv> Step<'_, K> {
         self.state.tenants.get(tenant)?.heads.first().map(|(_, id)| *id)
     }
 
-    /// Leases the first task of a queue. None if its date is ahead again, because the wall clock was set back
-    /// before more tasks than a claim repairs: the sweep does the rest.
+    /// Leases the first task of a queue. Returns `None` if the wall clock was set back before the task's date and more
+    /// tasks are affected than one claim repairs: the sweep handles the rest.
     fn take_head(&mut self, queue: QueueId, command: &Claim) -> Result<Option<Task>, KvError> {
         let (_, (_, seq)) = self.queue(queue)?.next().ok_or_else(|| missing(queue, 0))?;
         let was = TaskRow::load(self.kv, keys::task(seq))?.ok_or_else(|| missing(queue, seq))?;
@@ -124,6 +124,6 @@ fn missing(queue: QueueId, seq: u64) -> KvError {
     KvError::Corrupt {
         table: Table::Pending,
         key: keys::pending(queue, 0, seq),
-        reason: "a waiting task does not exist".to_owned(),
+        reason: "a pending row refers to a task that does not exist".to_owned(),
     }
 }

@@ -1,6 +1,6 @@
-//! Cleanup as versions before [`crate::command::BulkPartV1`] did it: only read from older logs.
+//! Cleanup before [`crate::command::BulkPartV1`] existed: only replayed from old logs.
 
-use crate::bulk::Look;
+use crate::bulk::Verdict;
 use crate::command::{Cleanup, Millis};
 use crate::keys::{self, QueueId};
 use crate::kv::{Kv, KvError};
@@ -36,16 +36,17 @@ impl<K: Kv> Step<'_, K> {
         Ok(Reply::Bulk(Bulk { done: done as u64, remaining: 0, last }))
     }
 
-    /// Lists are in the order of making, and a task that was made later has not finished before.
-    fn is_old(&self, seq: u64, row: &TaskRow, before: Millis) -> Result<Look, KvError> {
+    /// Lists are in creation order, and a task cannot finish before it is created, so the first young task ends the
+    /// scan.
+    fn is_old(&self, seq: u64, row: &TaskRow, before: Millis) -> Result<Verdict, KvError> {
         if row.created_at >= before {
-            return Ok(Look::Stop);
+            return Ok(Verdict::Stop);
         }
         let over = row.finish.as_ref().is_some_and(|end| end.at < before);
-        Ok(Look::take_if(over && !self.awaits_callback(seq, row)?))
+        Ok(Verdict::take_if(over && !self.awaits_callback(seq, row)?))
     }
 
-    /// Whether the task's callback is still to be delivered: such a task is not removed.
+    /// Whether the task's callback still has to be delivered; such a task must not be removed.
     pub(crate) fn awaits_callback(&self, seq: u64, row: &TaskRow) -> Result<bool, KvError> {
         self.reader().awaits_callback(seq, row)
     }

@@ -1,11 +1,10 @@
-//! How rows and commands become bytes: one version byte, then postcard.
+//! How rows and commands are encoded: one version byte, then postcard.
 //!
-//! The rule for changing a format: postcard is not self-describing, so a struct or enum that has been
-//! released is never changed in place, except by adding enum variants at the end. To add a field, raise
-//! the version of that kind of row and put the field at the end, as a number: a row of the version before
-//! is then read as one whose new fields are 0, and `rows` gives them their meaning. Anything else needs the
-//! old struct under the name `…V1`, converted on read. The fixtures of the log and the store, written by
-//! version 1, are opened by their tests for ever.
+//! Changing a format: postcard is not self-describing, so never change a released struct or enum in place, except to
+//! add enum variants at the end. To add a field, raise the version of that row kind and append the field as a number:
+//! rows of the previous version decode with the new fields set to 0, and `rows` interprets that. Any other change
+//! keeps the old struct as `…V1` and converts on read. Fixtures of the log and the store written by version 1 are
+//! opened by tests for ever.
 
 use bytes::Bytes;
 use serde::Serialize;
@@ -15,20 +14,20 @@ use crate::command::{Command, Millis};
 use crate::kv::{Key, KvError, Table};
 use crate::moment::Moment;
 
-/// The version of every row that does not say otherwise.
+/// Version of every row kind that does not define its own.
 pub(crate) const VERSION: u8 = 1;
-/// The version of a group: since the second it says what the wall clock showed.
+/// Version of a group. Version 2 added the wall clock.
 const GROUP_VERSION: u8 = 2;
-/// The length of a group without commands.
+/// Length of a group without commands.
 pub const GROUP_HEADER_BYTES: usize = 17;
 
-/// Bytes that do not decode.
+/// Why bytes did not decode.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum DecodeError {
     /// Written by a newer version.
     #[error("format version {0} is not known to this version of codeq: upgrade it")]
     Version(u8),
-    /// Not what was written.
+    /// Damaged, or never written by codeQ.
     #[error("malformed: {0}")]
     Malformed(&'static str),
 }
@@ -36,7 +35,7 @@ pub enum DecodeError {
 pub(crate) fn encode_row<T: Serialize>(row: &T, version: u8, capacity: usize) -> Bytes {
     let mut buffer = Vec::with_capacity(capacity);
     buffer.push(version);
-    // Encoding into memory cannot fail for our types. An empty row would be refused on read, loudly.
+    // Encoding our types into memory cannot fail. If it did, an empty row would be rejected on read.
     Bytes::from(postcard::to_extend(row, buffer).unwrap_or_default())
 }
 
@@ -63,7 +62,7 @@ pub(crate) fn decode_row<T: DeserializeOwned>(
     row.map_err(|error| KvError::Corrupt { table, key, reason: error.to_string() })
 }
 
-/// Reads a row of version 2, or one of version 1, which lacks the last `added` fields: they are 0.
+/// Reads a row of version 2, or one of version 1, in which the last `added` fields are missing and read as 0.
 pub(crate) fn decode_grown<T: DeserializeOwned>(
     table: Table,
     key: Key,
@@ -81,18 +80,18 @@ pub(crate) fn decode_grown<T: DeserializeOwned>(
     row.map_err(|error| KvError::Corrupt { table, key, reason: error.to_string() })
 }
 
-/// Starts a group: what one shard applied at one moment. `buffer` is the record's future content.
+/// Starts a group: the commands that one shard applied at one moment. `buffer` becomes the log record.
 pub fn begin_group(at: Moment, buffer: &mut Vec<u8>) {
     buffer.push(GROUP_VERSION);
     buffer.extend_from_slice(&at.now.to_le_bytes());
     buffer.extend_from_slice(&at.wall.to_le_bytes());
 }
 
-/// Adds a command to a group. Its length is written before it, so that a reader can bound it.
+/// Appends a command to a group, prefixed with its length so that a reader can bound it.
 pub fn push_command(command: &Command, buffer: &mut Vec<u8>) {
     let start = buffer.len();
     buffer.extend_from_slice(&[0; 4]);
-    // Encoding into memory cannot fail for our types; a lost command would surface as an empty slot.
+    // Encoding our types into memory cannot fail; a lost command would show up as an empty slot.
     let taken = std::mem::take(buffer);
     *buffer = postcard::to_extend(command, taken).unwrap_or_default();
     let length = (buffer.len() - start - 4) as u32;
@@ -101,7 +100,7 @@ pub fn push_command(command: &Command, buffer: &mut Vec<u8>) {
     }
 }
 
-/// Reads a group back: its moment, and its commands in order.
+/// Decodes a group: its moment, and its commands in order.
 pub fn read_group(bytes: &[u8]) -> Result<(Moment, Vec<Command>), DecodeError> {
     let (at, mut rest) = match bytes.split_first() {
         Some((&GROUP_VERSION, body)) => {
@@ -109,7 +108,7 @@ pub fn read_group(bytes: &[u8]) -> Result<(Moment, Vec<Command>), DecodeError> {
             let (wall, body) = read_millis(body)?;
             (Moment { now, wall }, body)
         }
-        // Version 1 had one clock, which followed the wall clock.
+        // Version 1 had a single clock, which followed the wall clock.
         _ => {
             let (now, body) = read_millis(strip_version(bytes)?)?;
             (Moment::agreed(now), body)
@@ -159,7 +158,7 @@ mod tests {
         let mut bytes = Vec::new();
         begin_group(Moment::agreed(42), &mut bytes);
         push_command(&Command::Sweep(Sweep { limit: 1, seed: u64::MAX }), &mut bytes);
-        // The header is a whole (empty) group; every other cut is an error.
+        // The header alone is a valid empty group; any other cut is an error.
         for cut in (0..bytes.len()).filter(|cut| *cut != GROUP_HEADER_BYTES) {
             assert!(read_group(&bytes[..cut]).is_err(), "cut at {cut}");
         }

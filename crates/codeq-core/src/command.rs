@@ -1,9 +1,8 @@
 //! Everything that can change a shard, as data.
 //!
-//! A command carries all that its outcome depends on besides the rows: names, sizes, and the randomness
-//! (`seed`) that was drawn for it outside. Time comes with the group that the command is applied in.
-//! Commands are what the log holds, so the order of variants and fields is part of the on-disk format:
-//! add variants at the end, never change one (see `codec`).
+//! Besides the rows, a command carries everything its outcome depends on: names, sizes, and randomness (`seed`) drawn
+//! by the caller. Time comes from the group in which the command is applied. The log stores commands, so the order of
+//! variants and fields is part of the on-disk format: add variants at the end and never change one (see `codec`).
 
 use std::fmt;
 use std::sync::Arc;
@@ -27,12 +26,12 @@ pub use under_lease::{Deed, UnderLease};
 /// Milliseconds since the Unix epoch, or a length of time in milliseconds.
 pub type Millis = u64;
 
-/// What a client, an operator or the shard itself asks for.
+/// A change requested by a client, an operator or the shard itself.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub enum Command {
-    /// Replace the shard's settings, as versions before [`Command::Configure`] did.
+    /// Replace the shard's settings. Superseded by [`Command::Configure`]; only in older logs.
     ConfigureV1(SettingsV1),
-    /// Make tasks.
+    /// Create tasks.
     Enqueue(Enqueue),
     /// Lease tasks to a worker.
     Claim(Claim),
@@ -40,33 +39,33 @@ pub enum Command {
     Heartbeat(Heartbeat),
     /// Finish a task.
     Submit(Submit),
-    /// Give a task back as failed, to be tried again.
+    /// Return a failed task, to be retried later.
     Nack(Nack),
-    /// Give a task back.
+    /// Return a task unfinished.
     Abandon(Abandon),
-    /// Finish a task that nobody runs, or ask its worker to stop.
+    /// Finish a task that is not running, or ask its worker to stop.
     Cancel(Cancel),
-    /// Return tasks that did not end well to their queue.
+    /// Return dead-lettered, failed or cancelled tasks to their queue.
     Replay(Replay),
-    /// Remove dead-lettered tasks, or finish waiting ones.
+    /// Remove dead-lettered tasks, or cancel pending and delayed ones.
     Purge(Purge),
-    /// Stop or allow claims of a queue.
+    /// Pause or resume claims of a queue.
     Pause(Pause),
-    /// Create or change a topic policy, as versions before [`Command::PutTopic`] did.
+    /// Create or change a topic policy. Superseded by [`Command::PutTopic`]; only in older logs.
     PutTopicV1(PutTopicV1),
     /// Remove a topic policy.
     DeleteTopic(DeleteTopic),
     /// Remove finished tasks before their retention ends.
     Cleanup(Cleanup),
-    /// Act on what is due: expired leases, delays, retention. Proposed by the shard to itself.
+    /// Handle what is due: expired leases, delays, retention. The shard proposes this to itself.
     Sweep(Sweep),
-    /// What became of an attempt to deliver a result callback.
+    /// Record the outcome of an attempt to deliver a result callback.
     Callback(Callback),
     /// Create or replace a record.
     PutRecord(PutRecord),
     /// Remove a record.
     DeleteRecord(DeleteRecord),
-    /// A bounded part of a cleanup, purge or replay, as versions before [`Command::BulkPart`] did it.
+    /// A bounded part of a bulk operation. Superseded by [`Command::BulkPart`]; only in older logs.
     BulkPartV1(BulkPartV1),
     /// Replace the shard's settings.
     Configure(Settings),
@@ -74,54 +73,54 @@ pub enum Command {
     PutTopic(PutTopic),
     /// A bounded part of a cleanup, purge or replay.
     BulkPart(BulkPart),
-    /// What a worker does with its task, only if it still holds the lease that it names.
+    /// A worker's action on its task, valid only under the lease it names.
     UnderLease(UnderLease),
-    /// Make tasks whose keys compare payloads as JSON values, or whose payloads are large.
+    /// Create tasks whose idempotency keys compare payloads as JSON values, or whose payloads are large.
     EnqueueByValue(EnqueueByValue),
 }
 
-/// Makes one or more tasks of one tenant.
+/// Creates one or more tasks of one tenant.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Enqueue {
-    /// Whose tasks.
+    /// The tenant that owns the tasks.
     pub tenant: Arc<str>,
     /// The tasks, in order.
     pub tasks: Vec<NewTask>,
-    /// All or nothing; otherwise each task stands for itself.
+    /// All or nothing; otherwise each task succeeds or fails on its own.
     pub atomic: bool,
-    /// Randomness for the ids.
+    /// Randomness for the task ids.
     pub seed: u64,
 }
 
-/// A task to be made.
+/// A task to create.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 pub struct NewTask {
-    /// The kind of work, as sent.
+    /// The kind of work, in the case the producer sent.
     pub command: Arc<str>,
     /// The producer's JSON text, byte for byte.
     pub payload: Bytes,
     /// Clamped to 0..=9.
     pub priority: i32,
-    /// Attempts before dead-letter; none means the policy's or the shard's default.
+    /// Attempts before the task is dead-lettered; `None` means the policy's or the shard's default.
     pub max_attempts: Option<u32>,
-    /// Where the result is posted.
+    /// URL that receives the result.
     pub webhook: Option<Arc<str>>,
-    /// Makes the enqueue repeatable.
+    /// Makes it safe to repeat the enqueue.
     pub idempotency_key: Option<Arc<str>>,
-    /// Not claimable before this date, by the wall clock. Wins over `delay`.
+    /// Not claimable before this wall-clock time. Takes precedence over `delay`.
     pub run_at: Option<Millis>,
     /// Not claimable for this long.
     pub delay: Option<Millis>,
-    /// W3C trace context.
+    /// W3C `traceparent` header.
     pub trace_parent: Option<Arc<str>>,
-    /// W3C trace context.
+    /// W3C `tracestate` header.
     pub trace_state: Option<Arc<str>>,
 }
 
-/// Which queues of the tenant a claim takes from.
+/// The tenant's queues that a claim takes from.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub enum Selector {
-    /// Any queue.
+    /// All of them.
     Any,
     /// The queues of these commands.
     Commands(Vec<Arc<str>>),
@@ -130,199 +129,199 @@ pub enum Selector {
 /// Leases up to `count` tasks.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Claim {
-    /// Whose tasks.
+    /// The tenant that owns the tasks.
     pub tenant: Arc<str>,
-    /// Who becomes the owner.
+    /// The worker that receives the leases.
     pub worker: Arc<str>,
-    /// From which queues.
+    /// The queues to claim from.
     pub from: Selector,
-    /// Length of the lease.
+    /// How long each lease lasts.
     pub lease: Millis,
-    /// At most so many tasks.
+    /// Upper bound on the number of tasks.
     pub count: u32,
 }
 
 /// Sets the end of a lease to now + `extend`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Heartbeat {
-    /// Whose task.
+    /// The tenant that owns the task.
     pub tenant: Arc<str>,
-    /// Which task.
+    /// The task's id.
     pub id: TaskId,
-    /// The owner.
+    /// The worker that holds the lease.
     pub worker: Arc<str>,
-    /// Length of the lease from now.
+    /// How long the lease lasts from now.
     pub extend: Millis,
 }
 
-/// How a task ended, in its worker's words.
+/// How a task ended, as its worker reports it.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub enum Outcome {
-    /// Done; the result is a JSON object as text.
+    /// Done, with a JSON object as the result.
     Completed(Bytes),
-    /// Failed for good.
+    /// Failed for good, with an error.
     Failed(Arc<str>),
     /// Done or failed, with both a result and an error.
     Both {
-        /// Whether the task is done.
+        /// Whether the task succeeded.
         completed: bool,
-        /// A JSON object as text.
+        /// A JSON object.
         result: Bytes,
         /// What went wrong.
         error: Arc<str>,
     },
 }
 
-/// A named output of a task that lies elsewhere.
+/// A named output of a task, stored elsewhere.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Artifact {
-    /// Its name.
+    /// Shown to whoever reads the result.
     pub name: Arc<str>,
-    /// Where it is.
+    /// Where to fetch it.
     pub url: Arc<str>,
 }
 
 /// Finishes a task.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Submit {
-    /// Whose task.
+    /// The tenant that owns the task.
     pub tenant: Arc<str>,
-    /// Which task.
+    /// The task's id.
     pub id: TaskId,
-    /// The owner.
+    /// The worker that holds the lease.
     pub worker: Arc<str>,
     /// How it ended.
     pub outcome: Outcome,
-    /// Its outputs.
+    /// Named outputs stored elsewhere.
     pub artifacts: Vec<Artifact>,
 }
 
-/// Gives a task back as failed.
+/// Returns a task as failed.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Nack {
-    /// Whose task.
+    /// The tenant that owns the task.
     pub tenant: Arc<str>,
-    /// Which task.
+    /// The task's id.
     pub id: TaskId,
-    /// The owner.
+    /// The worker that holds the lease.
     pub worker: Arc<str>,
-    /// Wait so long before the next attempt; none means the backoff policy.
+    /// Delay before the next attempt; `None` means the backoff policy.
     pub delay: Option<Millis>,
-    /// Why.
+    /// Kept as the task's error.
     pub reason: Option<Arc<str>>,
     /// Randomness for the backoff.
     pub seed: u64,
 }
 
-/// Gives a task back.
+/// Returns a task unfinished.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Abandon {
-    /// Whose task.
+    /// The tenant that owns the task.
     pub tenant: Arc<str>,
-    /// Which task.
+    /// The task's id.
     pub id: TaskId,
-    /// The owner.
+    /// The worker that holds the lease.
     pub worker: Arc<str>,
-    /// Whether this spends an attempt. A worker that shuts down cleanly says no.
+    /// Whether this counts as a failed attempt. A worker that shuts down cleanly says no.
     pub penalty: bool,
-    /// Only if the lease is still the one with this fence; none means whichever the worker has.
+    /// Applies only if this is still the fence of the lease; `None` accepts the worker's current lease.
     pub fence: Option<u64>,
 }
 
 /// Cancels a task.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Cancel {
-    /// Whose task.
+    /// The tenant that owns the task.
     pub tenant: Arc<str>,
-    /// Which task.
+    /// The task's id.
     pub id: TaskId,
-    /// Who asks, for the history.
+    /// Who asked, for the history.
     pub by: Arc<str>,
 }
 
-/// Which tasks are replayed.
+/// Which tasks a replay returns.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub enum ReplayTarget {
-    /// One that is dead-lettered, failed or cancelled.
+    /// A dead-lettered, failed or cancelled task.
     One(TaskId),
-    /// Dead-lettered tasks of a queue, oldest first, a bounded number at a time. Only read from older logs.
+    /// Dead-lettered tasks of a queue, oldest first, a bounded number at a time. Only in older logs.
     Queue {
-        /// The queue.
+        /// The queue's command.
         command: Arc<str>,
         /// Only tasks whose last error contains this.
         error_contains: Option<Arc<str>>,
-        /// Only tasks with a higher number: where the last call stopped.
+        /// Only tasks with a higher number: where the previous call stopped.
         after: u64,
-        /// At most so many.
+        /// Upper bound on the number of tasks.
         limit: u32,
     },
 }
 
-/// Returns tasks to their queue with fresh attempts.
+/// Returns tasks to their queue with all their attempts restored.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Replay {
-    /// Whose tasks.
+    /// The tenant that owns the tasks.
     pub tenant: Arc<str>,
-    /// Which.
+    /// The tasks to replay.
     pub target: ReplayTarget,
-    /// Who asks, for the history.
+    /// Who asked, for the history.
     pub by: Arc<str>,
 }
 
-/// What a purge takes away.
+/// The tasks that a purge empties out.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum PurgeTarget {
     /// Dead-lettered tasks: removed with their results.
     Dead,
-    /// Pending and delayed tasks: finished as cancelled, so that their producers hear of it.
+    /// Pending and delayed tasks: cancelled, so that their producers are notified.
     Waiting,
 }
 
-/// Empties a queue or its dead letters, a bounded number at a time.
+/// Empties a queue or its dead letters, a bounded number of tasks at a time.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Purge {
-    /// Whose queue.
+    /// The tenant that owns the queue.
     pub tenant: Arc<str>,
-    /// Which queue.
+    /// The queue's command.
     pub command: Arc<str>,
-    /// What goes.
+    /// What to purge.
     pub target: PurgeTarget,
-    /// At most so many.
+    /// Upper bound on the number of tasks.
     pub limit: u32,
-    /// Who asks, for the history.
+    /// Who asked, for the history.
     pub by: Arc<str>,
 }
 
-/// Stops or allows claims of a queue; enqueues go on.
+/// Pauses or resumes claims of a queue; enqueues continue.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Pause {
-    /// Whose queue.
+    /// The tenant that owns the queue.
     pub tenant: Arc<str>,
-    /// Which queue.
+    /// The queue's command.
     pub command: Arc<str>,
-    /// Stop, or allow.
+    /// True to pause, false to resume.
     pub paused: bool,
 }
 
 /// Creates or changes the policy of a queue.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct PutTopic {
-    /// Whose queue.
+    /// The tenant that owns the queue.
     pub tenant: Arc<str>,
-    /// The queue's name: a DNS label.
+    /// The queue's name, a DNS label.
     pub name: Arc<str>,
-    /// The policy.
+    /// The policy to set.
     pub policy: Policy,
 }
 
-/// Creates or changes the policy of a queue, as version 1 wrote it.
+/// Creates or changes the policy of a queue, as version 1 encoded it.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct PutTopicV1 {
-    /// Whose queue.
+    /// The tenant that owns the queue.
     pub tenant: Arc<str>,
-    /// The queue's name: a DNS label.
+    /// The queue's name, a DNS label.
     pub name: Arc<str>,
-    /// The policy.
+    /// The policy to set.
     pub policy: PolicyV1,
 }
 
@@ -335,49 +334,49 @@ impl From<PutTopicV1> for PutTopic {
 /// Removes the policy of a queue.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct DeleteTopic {
-    /// Whose queue.
+    /// The tenant that owns the queue.
     pub tenant: Arc<str>,
     /// The queue's name.
     pub name: Arc<str>,
 }
 
-/// Removes finished tasks early.
+/// Removes finished tasks before their retention ends.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Cleanup {
-    /// Whose tasks.
+    /// The tenant that owns the tasks.
     pub tenant: Arc<str>,
-    /// Only those that finished before this moment.
+    /// Only tasks that finished before this time.
     pub before: Millis,
-    /// At most so many.
+    /// Upper bound on the number of tasks.
     pub limit: u32,
 }
 
-/// Acts on what is due.
+/// Handles what is due.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Sweep {
-    /// Moves at most so many tasks.
+    /// Upper bound on the number of tasks moved.
     pub limit: u32,
     /// Randomness for the backoffs.
     pub seed: u64,
 }
 
-/// What became of a delivery.
+/// The outcome of a delivery attempt.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub enum Delivery {
     /// Delivered: the callback is done.
     Delivered,
-    /// Not delivered: tried again later, or kept as failed when its attempts are spent.
+    /// Not delivered: retried later, or kept as failed once its attempts are used up.
     Failed {
         /// The receiver's HTTP status, if it answered.
         status: Option<u16>,
         /// What went wrong.
         error: Arc<str>,
-        /// The receiver asked for at least this pause.
+        /// The minimum delay the receiver asked for.
         retry_after: Option<Millis>,
     },
-    /// An operator wants a failed callback sent again.
+    /// An operator asked for a failed callback to be sent again.
     Resend,
-    /// The receiver wants no more of it: kept as failed without further attempts.
+    /// The receiver rejected it permanently: kept as failed, without further attempts.
     Refused {
         /// Its HTTP status.
         status: u16,
@@ -386,38 +385,38 @@ pub enum Delivery {
     },
 }
 
-/// What became of the callback of a finished task.
+/// Reports on the callback of a finished task.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Callback {
-    /// Whose task.
+    /// The tenant that owns the task.
     pub tenant: Arc<str>,
-    /// Which task.
+    /// The task's id.
     pub id: TaskId,
-    /// Which of its ends; none means the latest. A task that was replayed can end again, and a late report
-    /// about the callback of its first end must not be taken for one about the second.
+    /// Identifies which completion of the task this is about; `None` means the latest. A replayed task can finish
+    /// again, and a late report about its first callback must not be taken for one about the second.
     pub completed_at: Option<Millis>,
-    /// What became of it.
+    /// The outcome of the delivery.
     pub delivery: Delivery,
 }
 
 /// Creates or replaces a record.
 #[derive(Clone, PartialEq, Serialize, Deserialize)]
 pub struct PutRecord {
-    /// Whose.
+    /// The tenant that owns it.
     pub tenant: Arc<str>,
     /// What it is for.
     pub kind: RecordKind,
     /// Its name, unique in the tenant and kind.
     pub name: Arc<str>,
-    /// Its content.
+    /// The record's content, opaque to the rules.
     pub value: Bytes,
-    /// It goes by itself after so long; none means never.
+    /// How long it lives; `None` means until it is deleted.
     pub ttl: Option<Millis>,
-    /// Only if it has this revision now: 0 means that it must not exist. None means whatever there is.
+    /// Applies only at this revision; 0 means that the record must not exist. `None` accepts any.
     pub expected: Option<u64>,
 }
 
-// A value may be a secret.
+// The value may be a secret.
 impl fmt::Debug for PutRecord {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("PutRecord")
@@ -434,30 +433,30 @@ impl fmt::Debug for PutRecord {
 /// Removes a record.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct DeleteRecord {
-    /// Whose.
+    /// The tenant that owns it.
     pub tenant: Arc<str>,
     /// What it is for.
     pub kind: RecordKind,
     /// Its name.
     pub name: Arc<str>,
-    /// Only if it has this revision now; none means whichever.
+    /// Applies only at this revision; `None` accepts any.
     pub expected: Option<u64>,
 }
 
-/// Makes tasks, by rules that [`Enqueue`] did not have when it was first logged: payloads may have up to
-/// [`PAYLOAD_BYTES_MAX`](crate::limits::PAYLOAD_BYTES_MAX) bytes, and keys compare them as JSON values.
+/// Creates tasks under rules that logged [`Enqueue`] commands must not get retroactively: payloads may have up to
+/// [`PAYLOAD_BYTES_MAX`](crate::limits::PAYLOAD_BYTES_MAX) bytes, and idempotency keys compare them as JSON values.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct EnqueueByValue {
-    /// The tasks.
+    /// The tasks to create.
     pub enqueue: Enqueue,
-    /// For each task with a key, what makes it the same work as another: see
-    /// [`fingerprint_by_value`](crate::idempotency::fingerprint_by_value). Zero for the others.
+    /// For each task with an idempotency key, the identity of its work (see
+    /// [`fingerprint_by_value`](crate::idempotency::fingerprint_by_value)); 0 for the others.
     pub fingerprints: Vec<u128>,
 }
 
 impl Command {
-    /// The command as it is proposed now. What an older version proposed is applied as it was then; this is where
-    /// newer rules begin. Reads the payloads of tasks with a key, so the caller's thread should do it.
+    /// The newest form of the command, which new proposals use. Logged commands of older forms keep their old rules.
+    /// Hashes the payloads of tasks with a key, so call it on the caller's thread.
     pub fn current(self) -> Command {
         match self {
             Command::Enqueue(enqueue) if enqueue.tasks.iter().any(needs_value) => {

@@ -1,4 +1,4 @@
-//! Configure: the shard's defaults change, in the log like everything else.
+//! Configure: change the shard's defaults, through the log like every other change.
 
 use crate::kv::Kv;
 use crate::reply::Reply;

@@ -1,4 +1,4 @@
-//! A digest of everything durable, to compare two shards or one shard before and after a restart.
+//! A digest of all durable state, to compare two shards or one shard before and after a restart.
 
 use sha2::{Digest, Sha256};
 
@@ -6,7 +6,7 @@ use crate::keys;
 use crate::kv::{Key, KvError, KvRead, Table};
 use crate::state::{State, for_each};
 
-/// SHA-256 over the shard's rows as the next command would see them. Reads everything: for tests, the
+/// SHA-256 over the shard's rows as the next command would see them. Reads everything, so it is for tests, the
 /// simulator and `fsck`, not for a running server.
 pub fn digest<K: KvRead + ?Sized>(state: &State, kv: &K) -> Result<[u8; 32], KvError> {
     let mut hasher = Sha256::new();
@@ -18,7 +18,7 @@ pub fn digest<K: KvRead + ?Sized>(state: &State, kv: &K) -> Result<[u8; 32], KvE
     };
     for table in Table::ALL {
         match table {
-            // These live in memory between checkpoints; the rows in the tables may be older.
+            // Between checkpoints these are newer in memory than in the tables.
             Table::Queue => {
                 state.queues().for_each(|(id, row)| feed(table, keys::queue(id), &row.encode()))
             }

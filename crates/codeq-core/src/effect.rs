@@ -1,7 +1,7 @@
-//! What follows from an applied command, outside the rules.
+//! Side effects of an applied command, for the code outside the rules.
 //!
-//! Effects are hints for the engine: wake somebody, count something, start a delivery. Nothing durable
-//! depends on them; what must survive is in the rows.
+//! Effects are hints to the engine: wake a waiter, count something, start a delivery. Nothing durable depends on them;
+//! whatever must survive is in the rows.
 
 use std::sync::Arc;
 
@@ -13,65 +13,63 @@ use crate::moment::Moment;
 use crate::place::Place;
 use crate::record::RecordKind;
 
-/// Something happened that somebody outside may wait for.
+/// Something happened that code outside the rules may be waiting for.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Effect {
-    /// A queue has a task that can be claimed and had none before. Sent once: whoever is woken and finds more
-    /// than he takes wakes the next.
+    /// A queue that had no claimable task now has one. Sent once: a waiter that finds more tasks than it takes wakes
+    /// the next waiter.
     Ready {
-        /// The queue.
+        /// The queue that has work.
         queue: QueueId,
     },
-    /// A task moved.
+    /// A task changed its place.
     Moved(Move),
-    /// A result callback is to be delivered.
+    /// A result callback has to be delivered.
     CallbackDue {
-        /// The number of the finished task.
+        /// Number of the finished task.
         seq: u64,
         /// When it is due, by engine time.
         at: Millis,
     },
-    /// A record was put, deleted, or is over.
+    /// A record was put, deleted, or has expired.
     RecordChanged {
         /// What it is for.
         kind: RecordKind,
-        /// Whose.
+        /// The tenant that owns it.
         tenant: Arc<str>,
-        /// Its name.
+        /// The record's name.
         name: Arc<str>,
     },
-    /// A finished task was removed or replayed, and its result named artifacts: what was stored for it is of no
-    /// more use.
+    /// A finished task was removed or replayed, so the artifacts of its result are no longer needed.
     ArtifactsGone {
         /// The task.
         id: TaskId,
-        /// What its result named.
+        /// The artifacts its result named.
         artifacts: Vec<Artifact>,
     },
 }
 
-/// A transition of a task.
+/// A task's transition from one place to another.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Move {
-    /// Counts the transitions of the shard, for ever: the same transition has the same number whenever it is
-    /// seen, also after a restart.
+    /// Numbers the shard's transitions for ever: a transition keeps its number across restarts.
     pub number: u64,
     /// The task.
     pub id: TaskId,
-    /// Whose.
+    /// The tenant that owns it.
     pub tenant: Arc<str>,
-    /// The name of its queue.
+    /// The queue's name.
     pub queue: Arc<str>,
-    /// Where it was; none for a new task.
+    /// The previous place; `None` for a new task.
     pub from: Option<Place>,
-    /// Where it is; none for a task that is gone.
+    /// The new place; `None` for a task that was removed.
     pub to: Option<Place>,
     /// What moved it.
     pub event: Event,
-    /// When.
+    /// When it happened.
     pub at: Moment,
-    /// How long ago the task was made.
+    /// How long ago the task was created.
     pub age: Millis,
-    /// Its failed executions.
+    /// The task's failed attempts.
     pub attempts: u32,
 }

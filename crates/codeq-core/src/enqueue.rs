@@ -1,4 +1,4 @@
-//! Enqueue: tasks come into being.
+//! Enqueue: creates tasks.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -24,7 +24,7 @@ use crate::step::{Cause, Step};
 use crate::view::Task;
 
 impl<K: Kv> Step<'_, K> {
-    /// Makes tasks. `values` has their fingerprints by value; none means the rules of older logs.
+    /// Creates tasks. `values` holds their fingerprints by value; `None` applies the rules of older logs.
     pub(crate) fn enqueue(
         &mut self,
         command: &Enqueue,
@@ -82,7 +82,7 @@ impl<K: Kv> Step<'_, K> {
         Ok(Enqueued::Created(Box::new(created)))
     }
 
-    /// What an atomic batch fails on, if anything, without changing anything.
+    /// The first task that makes an atomic batch fail, if any. Changes nothing.
     fn first_refused(
         &self,
         command: &Enqueue,
@@ -122,7 +122,7 @@ impl<K: Kv> Step<'_, K> {
         Ok(None)
     }
 
-    /// Makes a task that has passed every check.
+    /// Creates a task that has passed every check.
     pub(crate) fn create(
         &mut self,
         queue: QueueId,
@@ -180,12 +180,12 @@ impl<K: Kv> Step<'_, K> {
     }
 }
 
-/// What makes the task the same work as another: by value if the command says so.
+/// The identity of the task's work, by value if the command says so.
 fn print_of(task: &NewTask, value: Option<u128>) -> Fingerprint {
     value.map_or_else(|| Fingerprint::of_bytes(task), Fingerprint::Value)
 }
 
-/// Checks all that does not depend on the state.
+/// Checks everything that does not depend on the state.
 fn check(task: &NewTask, wall: Millis, by_value: bool) -> Result<(), Rejection> {
     check_command(&task.command)?;
     let max = if by_value { PAYLOAD_BYTES_MAX } else { ENQUEUE_PAYLOAD_BYTES_MAX };
@@ -209,7 +209,7 @@ fn check(task: &NewTask, wall: Millis, by_value: bool) -> Result<(), Rejection> 
     Ok(())
 }
 
-/// A trace context that is too long is not one: it is left out, the task is not refused.
+/// Drops a trace context that is too long, instead of refusing the task.
 fn trace(text: &Option<Arc<str>>, max: usize) -> Option<&str> {
     text.as_deref().filter(|text| !text.is_empty() && text.len() <= max)
 }

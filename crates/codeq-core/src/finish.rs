@@ -1,4 +1,4 @@
-//! How tasks end: one result, one move, the callback in the same step.
+//! How tasks end: result, move and callback happen in one step.
 
 use std::sync::Arc;
 
@@ -12,7 +12,7 @@ use crate::place::Place;
 use crate::rows::{Finish, TaskRow};
 use crate::step::{Cause, Step};
 
-/// What a task leaves behind.
+/// What a finished task leaves behind.
 #[derive(Default)]
 pub(crate) struct Ending {
     pub worker: Option<Arc<str>>,
@@ -22,7 +22,7 @@ pub(crate) struct Ending {
 }
 
 impl<K: Kv> Step<'_, K> {
-    /// Ends a task in a terminal place.
+    /// Moves a task to a terminal place.
     pub(crate) fn finish(
         &mut self,
         seq: u64,
@@ -56,7 +56,7 @@ impl<K: Kv> Step<'_, K> {
         Ok(row)
     }
 
-    /// Ends a task whose attempts are spent; the queue's policy may want a copy of it worked elsewhere.
+    /// Dead-letters a task that used up its attempts, and enqueues a copy elsewhere if the queue's policy says so.
     pub(crate) fn dead_letter(
         &mut self,
         seq: u64,
@@ -81,14 +81,14 @@ impl<K: Kv> Step<'_, K> {
             trace_state: dead.trace_state,
             ..NewTask::default()
         };
-        // A tenant at its limit of queues keeps the dead letter itself; only the copy has nowhere to go.
+        // A tenant at its queue limit keeps the dead letter itself; only the copy is dropped.
         if let Ok(queue) = self.queue_or_new(&tenant, &command) {
             self.create(queue, &copy, Some(dead.id), dead.id.salt())?;
         }
         Ok(())
     }
 
-    /// Ends a task that its producer no longer wants.
+    /// Finishes a task that its producer cancelled.
     pub(crate) fn finish_cancelled(
         &mut self,
         seq: u64,
@@ -102,7 +102,7 @@ impl<K: Kv> Step<'_, K> {
         self.finish(seq, row, was, Place::Failed, ending, cause)
     }
 
-    /// Removes a finished task with its result, its key and its callback.
+    /// Removes a finished task with its result, idempotency key and callback.
     pub(crate) fn remove(&mut self, seq: u64, row: &TaskRow) -> Result<(), KvError> {
         self.release_key(seq, row)?;
         self.drop_callback(seq, row)?;
@@ -110,7 +110,7 @@ impl<K: Kv> Step<'_, K> {
         self.evict(seq, row)
     }
 
-    /// Tells that what the result named is of no more use.
+    /// Reports that the artifacts of the task's result are no longer needed.
     pub(crate) fn drop_artifacts(&mut self, seq: u64, row: &TaskRow) {
         if let Some(finish) = row.finish.as_ref().filter(|finish| !finish.artifacts.is_empty()) {
             let artifacts = finish.artifacts.clone();

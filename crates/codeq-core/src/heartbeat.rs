@@ -1,4 +1,4 @@
-//! Heartbeat: a worker keeps its lease.
+//! Heartbeat: a worker extends its lease.
 
 use crate::command::Heartbeat;
 use crate::kv::{Kv, KvError};

@@ -1,12 +1,11 @@
-//! What a tenant holds in a shard: the sum over its queues, kept so that a quota is checked without adding them
-//! up.
+//! What a tenant holds in a shard: totals over its queues, maintained so that checking a quota needs no summing.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::rows::{Counts, TaskRow};
 
-/// The sums of one tenant. Its queues share them. Only the shard's writer changes them, and whoever reads has the
-/// shard's lock: the numbers are atomic because they are shared, not because anybody races.
+/// The totals of one tenant, shared by its queues. Only the shard's thread changes them, and readers hold the shard's
+/// lock: they are atomic because they are shared, not because of races.
 #[derive(Debug, Default)]
 pub(crate) struct Held {
     tasks: AtomicU64,
@@ -14,19 +13,19 @@ pub(crate) struct Held {
     stored: AtomicU64,
 }
 
-/// What a tenant holds.
+/// A tenant's totals at one moment.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Holdings {
     /// Tasks that are not finished.
     pub tasks: u64,
     /// Their payload bytes.
     pub bytes: u64,
-    /// What all tasks hold, finished ones included, until retention removes them.
+    /// Bytes of all tasks, including finished ones until retention removes them.
     pub stored_bytes: u64,
 }
 
 impl Held {
-    /// A task enters a place.
+    /// Counts a task that enters a place.
     pub fn add(&self, row: &TaskRow) {
         if !row.place.is_terminal() {
             grow(&self.tasks, 1);
@@ -35,7 +34,7 @@ impl Held {
         grow(&self.stored, row.stored_bytes());
     }
 
-    /// A task leaves a place.
+    /// Uncounts a task that leaves a place.
     pub fn remove(&self, row: &TaskRow) {
         if !row.place.is_terminal() {
             shrink(&self.tasks, 1);
@@ -44,14 +43,14 @@ impl Held {
         shrink(&self.stored, row.stored_bytes());
     }
 
-    /// A queue is loaded.
+    /// Counts a loaded queue.
     pub fn add_all(&self, counts: &Counts) {
         grow(&self.tasks, counts.live());
         grow(&self.bytes, counts.live_bytes);
         grow(&self.stored, counts.stored_bytes);
     }
 
-    /// The sums.
+    /// The current totals.
     pub fn holdings(&self) -> Holdings {
         Holdings {
             tasks: self.tasks.load(Ordering::Relaxed),

@@ -1,4 +1,4 @@
-//! A task's history: every transition, kept in its row, bounded.
+//! A task's history: its transitions, kept in its row and bounded.
 
 use std::sync::Arc;
 
@@ -9,34 +9,34 @@ use crate::command::Millis;
 use crate::limits::{HISTORY_MAX, HISTORY_REASON_BYTES_MAX, WORKER_BYTES_MAX};
 use crate::place::Place;
 
-/// What moved a task. The order is part of the on-disk format: add at the end.
+/// What caused a transition. The order is part of the on-disk format: add at the end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub enum Event {
-    /// A producer made it.
+    /// A producer created it.
     Created,
-    /// A worker took it.
+    /// A worker claimed it.
     Claimed,
     /// Its worker finished it.
     Submitted,
-    /// Its worker gave it back as failed.
+    /// Its worker returned it as failed.
     Nacked,
-    /// Its worker gave it back and lost an attempt.
+    /// Its worker returned it, at the cost of an attempt.
     Abandoned,
-    /// Its worker gave it back without losing an attempt.
+    /// Its worker returned it, at no cost.
     Released,
     /// Its lease ended.
     LeaseExpired,
     /// Its delay ended.
     Due,
-    /// Somebody asked its worker to stop.
+    /// Its worker was asked to stop.
     CancelRequested,
     /// It was cancelled.
     Cancelled,
-    /// It came back after it had ended: dead-lettered, failed or cancelled.
+    /// It was requeued after being dead-lettered, failed or cancelled.
     Replayed,
-    /// It was removed: retention, cleanup or purge.
+    /// Retention, cleanup or purge removed it.
     Removed,
-    /// The wall clock was set back before the date that it may run at.
+    /// The wall clock was set back to before the task's `runAt`.
     Postponed,
 }
 
@@ -58,7 +58,7 @@ impl Event {
         Event::Postponed,
     ];
 
-    /// The text of the wire formats.
+    /// The text used in wire formats.
     pub fn as_str(self) -> &'static str {
         match self {
             Event::Created => "created",
@@ -78,23 +78,22 @@ impl Event {
     }
 }
 
-/// One transition.
+/// One transition of a task.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Entry {
-    /// The date.
+    /// Wall-clock time.
     pub at: Millis,
-    /// What.
+    /// What happened.
     pub event: Event,
-    /// Where the task went.
+    /// The place the task moved to.
     pub to: Place,
-    /// Who did it; none for the server itself.
+    /// Who caused it; `None` for the server itself.
     pub who: Option<Arc<str>>,
-    /// Why.
+    /// The reason given.
     pub why: Option<Arc<str>>,
 }
 
-/// The transitions of one task, oldest first, in encoded form: a transition is appended without decoding
-/// the ones before.
+/// The transitions of one task, oldest first, kept encoded so that appending one does not decode the others.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct History {
     entries: Bytes,
@@ -103,7 +102,7 @@ pub struct History {
 }
 
 impl History {
-    /// Adds a transition. Past the bound the second-oldest gives way; the first stays for ever.
+    /// Appends a transition. Beyond the bound, the second-oldest is dropped; the first is always kept.
     pub(crate) fn push(&mut self, entry: Entry) {
         let entry = Entry {
             who: entry.who.map(|who| shorten(who, WORKER_BYTES_MAX)),
@@ -126,7 +125,7 @@ impl History {
     fn append(&mut self, entry: &Entry) {
         let mut buffer = Vec::with_capacity(self.entries.len() + 48);
         buffer.extend_from_slice(&self.entries);
-        // Encoding into memory cannot fail for these types; if it ever did, the entry is left out.
+        // Encoding these types into memory cannot fail; if it did, the entry would be left out.
         if let Ok(done) = postcard::to_extend(entry, buffer) {
             self.entries = Bytes::from(done);
             self.len = self.len.saturating_add(1);
@@ -149,14 +148,14 @@ impl History {
         entries
     }
 
-    /// Who took the task last; none if nobody has yet.
+    /// The worker that made the latest claim; `None` before the first claim.
     pub fn last_worker(&self) -> Option<Arc<str>> {
         let entries = self.entries();
         let claim = entries.into_iter().rev().find(|entry| entry.event == Event::Claimed);
         claim.and_then(|entry| entry.who)
     }
 
-    /// How many transitions gave way to newer ones, after the first.
+    /// How many transitions after the first were dropped to make room.
     pub fn dropped(&self) -> u32 {
         self.dropped
     }

@@ -1,28 +1,28 @@
 //! Task ids: a UUID (version 8) that carries the task's number and 62 random bits.
 //!
-//! The number makes every lookup a lookup by a growing key, so that no id → place map has to exist; the
-//! random bits make an id unguessable and let the minter choose the shard that the id hashes to.
+//! The number turns every lookup into one by a growing key, so no map from id to place is needed. The random bits make
+//! an id unguessable and let the creating shard choose an id that hashes to itself.
 
 use std::fmt;
 use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
-/// Bits of a task number that an id carries.
+/// How many bits of an id hold the task number.
 pub const SEQ_BITS: u32 = 60;
 const SALT_MASK: u64 = (1 << 62) - 1;
 
-/// The id of a task, as clients see it.
+/// A task's id, as clients see it.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct TaskId(u128);
 
-/// A text that is not a task id.
+/// The text is not a task id.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("not a task id")]
 pub struct InvalidTaskId;
 
 impl TaskId {
-    /// The id of task number `seq` with the random bits `salt` (of which 62 are used).
+    /// The id of task number `seq` with the random bits `salt`, of which 62 are used.
     pub fn new(seq: u64, salt: u64) -> TaskId {
         let seq = seq & ((1 << SEQ_BITS) - 1);
         let high = ((seq >> 12) << 16) | 0x8000 | (seq & 0xfff);
@@ -116,12 +116,12 @@ impl FromStr for TaskId {
             value = (value << 4) | u128::from(digit);
         }
         let id = TaskId(value);
-        // Only what we minted comes back: version 8 and the standard variant.
+        // Accept only ids that `new` can produce: version 8, standard variant.
         if id == TaskId::new(id.seq(), id.salt()) { Ok(id) } else { Err(InvalidTaskId) }
     }
 }
 
-/// FNV-1a, 64 bits: the hash that decides a task's shard. Part of the on-disk contract.
+/// FNV-1a, 64 bits: maps a task to its shard. Part of the on-disk format.
 pub fn fnv1a64(bytes: &[u8]) -> u64 {
     let mut hash: u64 = 0xcbf2_9ce4_8422_2325;
     for byte in bytes {
@@ -131,7 +131,7 @@ pub fn fnv1a64(bytes: &[u8]) -> u64 {
     hash
 }
 
-/// SplitMix64: stretches the randomness that a command carries into as many draws as it needs.
+/// SplitMix64: derives as many random draws as needed from a command's seed.
 pub fn split_mix64(state: u64) -> u64 {
     let mut z = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
     z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);

@@ -1,4 +1,4 @@
-//! Idempotency keys: one task per (tenant, key), for as long as the task lives and at least a day.
+//! Idempotency keys: one task per (tenant, key), for as long as the task exists and at least a day.
 
 use bytes::Bytes;
 use sha2::{Digest, Sha256};
@@ -14,12 +14,12 @@ use crate::rows::{BodyRow, IdempotencyRow, TaskRow};
 use crate::step::Step;
 use crate::view::Task;
 
-/// What makes two enqueues the same work.
+/// What identifies two enqueues as the same work.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Fingerprint {
-    /// The same command and the same bytes, as [`Enqueue`](crate::command::Enqueue) has it.
+    /// Same command and same payload bytes, as [`Enqueue`](crate::command::Enqueue) compares them.
     Bytes(u128),
-    /// The same command and the same JSON value.
+    /// Same command and same JSON value.
     Value(u128),
 }
 
@@ -33,7 +33,7 @@ impl Fingerprint {
     }
 }
 
-/// Whether a key was used before.
+/// Result of looking up an idempotency key.
 pub(crate) enum Known {
     No,
     Yes(Box<Task>),
@@ -41,7 +41,7 @@ pub(crate) enum Known {
 }
 
 impl<K: Kv> Step<'_, K> {
-    /// Looks a key up. Lookup and insert happen in one command, so nothing can come between.
+    /// Looks up a key. Lookup and insert happen in one command, so nothing can come between them.
     pub(crate) fn known(
         &self,
         tenant: &str,
@@ -56,7 +56,7 @@ impl<K: Kv> Step<'_, K> {
             true => Fingerprint::Value(row.fingerprint),
             false => Fingerprint::Bytes(row.fingerprint),
         };
-        // A key of an older version remembers bytes, and nothing else.
+        // A key stored by an older version only knows the bytes.
         let sent = match (stored, print) {
             (Fingerprint::Bytes(_), Fingerprint::Value(_)) => Fingerprint::of_bytes(task),
             (Fingerprint::Value(_), Fingerprint::Bytes(_)) => Fingerprint::of_value(task),
@@ -73,7 +73,7 @@ impl<K: Kv> Step<'_, K> {
         Ok(Known::Yes(Box::new(view)))
     }
 
-    /// Lets go of the key of a task that is being removed; a young key stays until its day is over.
+    /// Releases the key of a task that is being removed; a key younger than a day stays until then.
     pub(crate) fn release_key(&mut self, seq: u64, row: &TaskRow) -> Result<(), KvError> {
         if !row.has_key {
             return Ok(());
@@ -99,7 +99,7 @@ impl<K: Kv> Step<'_, K> {
     }
 }
 
-/// The task of a key that outlived it: what is known is that it was the same work, and how it ended.
+/// Stands in for a task that its key outlived: only its identity and how it ended are known.
 fn gone(row: &IdempotencyRow, tenant: &str, task: &NewTask) -> Task {
     Task {
         id: row.id,
@@ -125,12 +125,12 @@ fn gone(row: &IdempotencyRow, tenant: &str, task: &NewTask) -> Task {
     }
 }
 
-/// The row key of an idempotency key. The tenant's length comes first, so that no two pairs run together.
+/// The row key of an idempotency key. The tenant's length comes first, so that no two pairs collide.
 pub(crate) fn key_hash(tenant: &str, key: &str) -> Key {
     hash([tenant.as_bytes(), key.as_bytes()])
 }
 
-/// The same for every payload of the same value, under the same command.
+/// Hashes a command and a payload; equal for all spellings of the same JSON value.
 pub fn fingerprint_by_value(command: &str, payload: &[u8]) -> u128 {
     fingerprint(command, &json_value::canonical(payload))
 }

@@ -1,23 +1,22 @@
-//! JSON texts compared as values: what a text says, whatever the order of its members, its whitespace, its escapes
-//! and the way its numbers are written.
+//! Compares JSON texts by value, ignoring member order, whitespace, escapes and how numbers are written.
 //!
-//! - Members of an object are compared by name. A name that comes twice counts twice, in that order: which of the
-//!   two a reader takes is not for us to say.
-//! - Numbers are compared as numbers, exactly and without floats: `1`, `1.0` and `10e-1` are one number,
-//!   9007199254740993 and 9007199254740992 are two.
-//! - Texts that are no JSON, or nested deeper than [`DEPTH_MAX`], are compared byte by byte.
+//! - Object members are compared by name. A duplicate name counts twice, in its original order, because readers
+//!   disagree on which one wins.
+//! - Numbers are compared exactly, without floats: `1`, `1.0` and `10e-1` are equal, 9007199254740993 and
+//!   9007199254740992 are not.
+//! - Texts that are not JSON, or are nested deeper than [`DEPTH_MAX`], are compared byte by byte.
 //!
-//! One pass, with memory for about the text itself: what has been read of a container is replaced by its hash.
+//! One pass, with about as much memory as the text: a large container is replaced by its hash once it is read.
 
 use sha2::{Digest, Sha256};
 
-/// Deepest nesting that is read. The server takes no more than 100 levels.
+/// Deepest nesting that is parsed. The server accepts at most 100 levels.
 pub const DEPTH_MAX: usize = 128;
-/// A container that has grown beyond this is replaced by its hash when it ends, so that no byte is moved once for
-/// every level that it lies in.
+/// A container longer than this is replaced by its hash when it closes. Otherwise sorting would move its bytes once
+/// per enclosing level.
 const CONTAINER_BYTES_MAX: usize = 64;
 
-/// Bytes that are equal for texts of equal value.
+/// Bytes that are equal exactly for texts of equal value.
 pub(crate) fn canonical(text: &[u8]) -> Vec<u8> {
     let mut scan = Scan { text, at: 0, out: Vec::with_capacity(text.len()), members: Vec::new() };
     scan.out.push(b'v');
@@ -30,7 +29,7 @@ pub(crate) fn canonical(text: &[u8]) -> Vec<u8> {
     out
 }
 
-/// A member of an open object: where it begins in the output, where its name is, and where it ends.
+/// A member of an open object: where it starts in the output, where its name is, and where it ends.
 #[derive(Clone, Copy)]
 struct Member {
     start: usize,
@@ -42,7 +41,7 @@ struct Scan<'a> {
     text: &'a [u8],
     at: usize,
     out: Vec<u8>,
-    /// Of all objects that are open.
+    /// Members of all open objects.
     members: Vec<Member>,
 }
 
@@ -81,7 +80,7 @@ impl Scan<'_> {
         }
     }
 
-    /// A word is told by its first letter; `n` begins a number.
+    /// Writes a word as its first letter, which no other value starts with (`n` is taken by numbers).
     fn word(&mut self, word: &[u8]) -> Option<()> {
         self.text.get(self.at..)?.starts_with(word).then_some(())?;
         self.at += word.len();
@@ -139,7 +138,7 @@ impl Scan<'_> {
         Some(())
     }
 
-    /// Puts the members from `first` on, which begin at `start` in the output, into the order of their names.
+    /// Sorts the members from `first` on, which start at `start` in the output, by name.
     fn sort_members(&mut self, start: usize, first: usize) -> Option<()> {
         let out = &self.out;
         let name = |member: &Member| out.get(member.name.0..member.name.1);
@@ -168,7 +167,7 @@ impl Scan<'_> {
         self.out.extend_from_slice(&hash);
     }
 
-    /// Writes a string: its letter, its length, its characters. Says where these are.
+    /// Writes a string: tag, length, characters. Returns where the characters are.
     fn string(&mut self) -> Option<(usize, usize)> {
         self.take(b'"')?;
         self.out.push(b's');
@@ -230,7 +229,7 @@ impl Scan<'_> {
             Some(letter) => {
                 self.out.extend_from_slice(letter.encode_utf8(&mut [0; 4]).as_bytes());
             }
-            // Half of a pair: in three bytes that no character is written with.
+            // An unpaired surrogate, written as three bytes that no character encodes to.
             None => self.out.extend_from_slice(&[
                 0xe0 | (code >> 12) as u8,
                 0x80 | (code >> 6 & 0x3f) as u8,
@@ -254,7 +253,7 @@ impl Scan<'_> {
         (start, self.at)
     }
 
-    /// Writes a number as its digits without zeros at either end, and the power of ten that goes with them.
+    /// Writes a number as its digits without leading and trailing zeros, and a power of ten.
     fn number(&mut self) -> Option<()> {
         let negative = self.take(b'-').is_some();
         let whole = self.digits();
@@ -267,11 +266,11 @@ impl Scan<'_> {
             self.at += 1;
             let down = self.take(b'-').is_some();
             if !down {
-                // A sign that says nothing.
+                // A plus sign has no meaning.
                 let _ = self.take(b'+');
             }
             let (from, to) = self.digits();
-            // Beyond this no number is meant; such a text is compared as it stands.
+            // An exponent beyond i64 is not a useful number: compare such a text byte by byte.
             let exponent: i64 = std::str::from_utf8(self.text.get(from..to)?).ok()?.parse().ok()?;
             power = if down { -exponent } else { exponent };
         }
@@ -294,7 +293,7 @@ impl Scan<'_> {
             power = power.checked_add(1)?;
         }
         if self.out.len() == digits_at {
-            // Zero is zero, whatever its sign and power.
+            // Zero is zero, whatever its sign and exponent.
             self.out.truncate(start);
             self.out.extend_from_slice(b"n0e0;");
             return Some(());
@@ -353,13 +352,13 @@ mod tests {
             (r#"{"a":1}"#, r#"{"a":1,"b":null}"#),
             (r#"{"a":"b","c":1}"#, r#"{"a":"bc","":1}"#),
             (r#"{"a":1,"b":2}"#, r#"{"a":2,"b":1}"#),
-            // A name that comes twice: the order decides what it means.
+            // A duplicate name: the order matters.
             (r#"{"a":1,"a":2}"#, r#"{"a":2,"a":1}"#),
             (r#"{"a":1,"a":1}"#, r#"{"a":1}"#),
             (r#""\ud83d""#, r#""\ude00""#),
             (r#""\ud83d\n""#, r#""\ud83d""#),
             ("1e99999999999999999999", "1e99999999999999999998"),
-            // Not JSON: byte by byte.
+            // Not JSON: compared byte by byte.
             ("{", "{ "),
             ("", " "),
             ("1 2", "1  2"),
@@ -378,7 +377,7 @@ mod tests {
         assert!(same(&nested(DEPTH_MAX, "1"), &nested(DEPTH_MAX, " 1")));
         assert!(!same(&nested(DEPTH_MAX + 1, "1"), &nested(DEPTH_MAX + 1, " 1")));
         assert!(canonical("[".repeat(1_000_000).as_bytes()).len() <= 1_000_001);
-        // What lies deep is not moved once for every level.
+        // Deep content must not be moved once per level.
         let members = |n: usize| format!("{{\"z\":{n},\"a\":");
         let deep: String = (0..100).map(members).collect();
         let text = format!("{deep}\"{}\"{}", "x".repeat(1 << 20), "}".repeat(100));

@@ -1,7 +1,7 @@
-//! The only place that builds and reads row keys.
+//! Builds and parses row keys; no other module does.
 //!
-//! A key is one 128-bit number whose fields are numbers too, most significant first, so that the order of
-//! the keys is the order that the rules need. Names never enter a key.
+//! A key is a 128-bit number made of numeric fields, most significant first, so that keys sort in the order the rules
+//! need. Names never appear in a key.
 
 use crate::kv::Key;
 use crate::limits::PRIORITY_MAX;
@@ -22,7 +22,7 @@ pub fn record(seq: u64) -> Key {
     Key::from(seq)
 }
 
-/// The number of a key in `Body`, `Task`, `Outbox`, `Record`, and the last field of `Index` and `Timer` keys.
+/// The number in a key of `Body`, `Task`, `Outbox` or `Record`, and the last field of `Index` and `Timer` keys.
 pub fn seq_of(key: Key) -> u64 {
     key as u64
 }
@@ -49,11 +49,11 @@ pub fn index_parts(key: Key) -> (QueueId, u8, u64) {
     ((key >> (LOW + 8)) as QueueId, (key >> LOW) as u8, key as u64)
 }
 
-/// The lists of callbacks in `Index`, beside those of [`Place::index_code`].
+/// The lists of callbacks in `Index`, in addition to those of [`Place::index_code`].
 const CALLBACKS_PENDING: u8 = 5;
 const CALLBACKS_FAILED: u8 = 6;
 
-/// Key in `Index` of a task whose callback is kept: to be delivered, or given up.
+/// Key in `Index` of a task whose callback is kept, either to be delivered or as failed.
 pub fn callback(queue: QueueId, failed: bool, seq: u64) -> Key {
     let code = if failed { CALLBACKS_FAILED } else { CALLBACKS_PENDING };
     (Key::from(queue) << (LOW + 8)) | (Key::from(code) << LOW) | Key::from(seq)
@@ -71,11 +71,11 @@ pub enum TimerKind {
     Idempotency = 2,
     /// A result callback is due.
     Callback = 3,
-    /// A record goes.
+    /// A record expires.
     Record = 4,
-    /// A task waits for the date that it may run at: the only deadline by the wall clock.
+    /// A task waits for its `runAt`: the only deadline by the wall clock.
     RunAt = 5,
-    /// A pending task whose date has passed. It waits again should the wall clock be set back before it.
+    /// A pending task whose `runAt` has passed. It is delayed again if the wall clock is set back before it.
     RunAtPassed = 6,
 }
 
@@ -95,7 +95,7 @@ impl TimerKind {
 const DEADLINE_BITS: u32 = 56;
 const DEADLINE_MAX: u64 = (1 << DEADLINE_BITS) - 1;
 
-/// Key in `Timer`. Deadlines are cut at 2^56 ms, two million years from the epoch.
+/// Key in `Timer`. Deadlines are capped at 2^56 ms, two million years after the epoch.
 pub fn timer(kind: TimerKind, deadline: u64, seq: u64) -> Key {
     (Key::from(kind as u8) << (LOW + DEADLINE_BITS))
         | (Key::from(deadline.min(DEADLINE_MAX)) << LOW)

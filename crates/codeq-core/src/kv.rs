@@ -1,8 +1,8 @@
-//! What the rules need of a store: ordered tables of small keys, read and written in one thread.
+//! What the rules need from a store: ordered tables with small keys, accessed by one thread.
 //!
-//! The rules keep every durable fact in one of ten tables. They see only these traits; whether the rows
-//! lie in memory or in a B-tree on disk is the store's business. Keys are fixed 16-byte numbers, so that
-//! no name of a tenant or command can ever run into another one's rows.
+//! The rules keep every durable fact in one of ten tables and see only these traits; whether rows are in memory or in a
+//! B-tree on disk is up to the store. Keys are 16-byte numbers, so that no tenant or command name can collide with
+//! another one's rows.
 
 use bytes::Bytes;
 
@@ -19,19 +19,19 @@ pub enum Table {
     Task = 1,
     /// (queue, priority, order) → task number, for tasks that can be claimed.
     Pending = 2,
-    /// (queue, state, task number) → nothing: the lists by command and status, and those of callbacks.
+    /// (queue, state, task number) → nothing: lists of tasks by command and status, and of callbacks.
     Index = 3,
-    /// (kind, deadline, number) → what else its kind needs: delays, retention, keys, callbacks, records.
+    /// (kind, deadline, number) → data of that kind: delays, retention, keys, callbacks, records.
     Timer = 4,
-    /// (tenant, hash of the key) → the task that the key made.
+    /// (tenant, hash of the key) → the task created with the key.
     Idempotency = 5,
     /// Queue number → its name, tenant, counters and policy.
     Queue = 6,
     /// Task number → a result callback that is not delivered yet.
     Outbox = 7,
-    /// Single rows: the shard's counters and settings.
+    /// A single row with the shard's counters and settings.
     Meta = 8,
-    /// Number → a record: what the server keeps for a tenant and the rules do not look into.
+    /// Number → a record: data that the server keeps for a tenant and the rules do not interpret.
     Record = 9,
 }
 
@@ -60,30 +60,30 @@ pub enum Direction {
     Reverse,
 }
 
-/// The store could not be read. The shard that sees this stops: its state can no longer be trusted.
+/// The store could not be read. The shard stops, because its state can no longer be trusted.
 #[derive(Debug, thiserror::Error)]
 pub enum KvError {
     /// The disk or the file under the store failed.
     #[error("store read failed: {0}")]
     Read(String),
-    /// A row does not decode: the store is damaged or written by another version.
+    /// A row does not decode: the store is damaged, or another version wrote it.
     #[error("corrupt row in table {table:?} at key {key:#x}: {reason}")]
     Corrupt {
         /// The table of the row.
         table: Table,
         /// The key of the row.
         key: Key,
-        /// What was wrong with it.
+        /// Why it does not decode.
         reason: String,
     },
 }
 
-/// Reading the tables.
+/// Read access to the tables.
 pub trait KvRead {
     /// The row at `key`.
     fn get(&self, table: Table, key: Key) -> Result<Option<Bytes>, KvError>;
 
-    /// Appends to `out` at most `limit` rows with `from <= key <= to`, in the direction asked for.
+    /// Appends at most `limit` rows with `from <= key <= to` to `out`, in the given direction.
     fn scan(
         &self,
         table: Table,
@@ -95,14 +95,14 @@ pub trait KvRead {
     ) -> Result<(), KvError>;
 }
 
-/// Writing the tables. Writes are seen at once by the reads that follow; they cannot fail, because they
-/// only reach memory here. Making them durable is the log's and the checkpoint's work.
+/// Write access to the tables. Later reads see a write at once. Writes cannot fail, because they only reach memory;
+/// the log and the checkpoint make them durable.
 pub trait Kv: KvRead {
     /// Sets the row at `key`.
     fn put(&mut self, table: Table, key: Key, value: Bytes);
 
-    /// Sets a row whose key has never been in the table before. A store may use this to forget the row
-    /// without a trace when it is deleted before it ever reached the disk.
+    /// Sets a row whose key was never in the table before. If such a row is deleted before it reaches the disk, the
+    /// store can forget it without a trace.
     fn insert(&mut self, table: Table, key: Key, value: Bytes);
 
     /// Removes the row at `key`, if there is one.

@@ -1,4 +1,4 @@
-//! What every command of a worker checks first, and what happens when an attempt fails.
+//! The checks that every worker command starts with, and what happens when an attempt fails.
 
 use std::sync::Arc;
 
@@ -13,29 +13,29 @@ use crate::reply::{Rejection, Reply, Returned};
 use crate::rows::TaskRow;
 use crate::step::{Cause, Step};
 
-/// The error of a task whose lease ended.
+/// Error of a task whose lease ended.
 pub(crate) const LEASE_EXPIRED: &str = "LEASE_EXPIRED";
-/// The error of a task whose attempts ran out without anybody saying why.
+/// Error of a task that used up its attempts without a reported reason.
 pub(crate) const MAX_ATTEMPTS: &str = "MAX_ATTEMPTS";
-/// The error of a cancelled task.
+/// Error of a cancelled task.
 pub(crate) const CANCELLED: &str = "CANCELLED";
 
-/// When a failed task is tried again.
+/// When a failed task is retried.
 pub(crate) enum Retry {
-    /// By the backoff policy, with this randomness.
+    /// After the backoff policy's delay, with this randomness.
     Backoff(u64),
-    /// After this pause.
+    /// After this delay.
     After(Millis),
 }
 
-/// Who acts on a task.
+/// Identifies who acts on a task.
 #[derive(Debug, Clone, Copy)]
 pub struct Holder<'a> {
-    /// The worker.
+    /// The worker's identity.
     pub worker: &'a str,
     /// Its instance, if it names one.
     pub instance: Option<&'a str>,
-    /// The claim that it acts under, if it names one.
+    /// The fence of the claim it acts under, if it names one.
     pub fence: Option<u64>,
 }
 
@@ -45,25 +45,25 @@ impl<'a> Holder<'a> {
         Holder { worker, instance: None, fence: None }
     }
 
-    /// Who acts in a command that names more than the worker.
+    /// The holder that a command names.
     pub fn of(command: &'a UnderLease) -> Holder<'a> {
         let (worker, instance) = (command.deed.worker(), command.instance.as_deref());
         Holder { worker, instance, fence: command.fence }
     }
 
-    /// Whether the owner of a lease is the one who acts.
+    /// Whether this holder owns a lease that belongs to `owner`.
     pub fn is(&self, owner: &str) -> bool {
         owner == self.worker || self.instance == Some(owner)
     }
 
-    /// Whether the latest claim of the task is the one that is named, if one is.
+    /// Whether the holder names no fence, or the task's latest one.
     pub fn is_current(&self, fence: u64) -> bool {
         self.fence.is_none_or(|named| named == fence)
     }
 }
 
 impl<K: Kv> Step<'_, K> {
-    /// What a worker does under a lease that it names.
+    /// Applies a worker's action under the lease it names.
     pub(crate) fn under_lease(&mut self, command: &UnderLease) -> Result<Reply, KvError> {
         let holder = Holder::of(command);
         match &*command.deed {
@@ -74,9 +74,9 @@ impl<K: Kv> Step<'_, K> {
         }
     }
 
-    /// The task, if it exists in the tenant, no later claim than the named one was made of it, it is in progress,
-    /// and the holder owns its lease; checked in this order. A lease that has ended is ended here, before anybody
-    /// can act on it.
+    /// Loads the task, checking in this order that the tenant has it, that it was not claimed again after the named
+    /// claim, that it is in progress, and that the holder owns its lease. A lease that is over is expired here, before
+    /// anything can act under it.
     pub(crate) fn owned(
         &mut self,
         tenant: &str,
@@ -89,7 +89,7 @@ impl<K: Kv> Step<'_, K> {
         }
     }
 
-    /// The same for a task that was found already. With the task comes the owner of its lease.
+    /// Same as [`Step::owned`] for a loaded task; also returns the owner of the lease.
     pub(crate) fn owned_row(
         &mut self,
         id: TaskId,
@@ -113,7 +113,7 @@ impl<K: Kv> Step<'_, K> {
         Ok(Ok((row, owner)))
     }
 
-    /// Ends a lease whose time is over.
+    /// Ends a lease that is over.
     pub(crate) fn expire(&mut self, seq: u64, was: &TaskRow, seed: u64) -> Result<(), KvError> {
         let error = Some(Arc::from(LEASE_EXPIRED));
         let cause = Cause::server(Event::LeaseExpired);
@@ -121,8 +121,8 @@ impl<K: Kv> Step<'_, K> {
         Ok(())
     }
 
-    /// Counts a failed execution and sends the task where it belongs now: back, to the dead letters, or,
-    /// if somebody has asked for that meanwhile, to its end.
+    /// Counts a failed attempt and moves the task on: back to its queue, to the dead letters, or, if cancellation was
+    /// requested meanwhile, to its end.
     pub(crate) fn fail_attempt(
         &mut self,
         seq: u64,
@@ -154,7 +154,7 @@ impl<K: Kv> Step<'_, K> {
         Ok(Returned::Requeued { delay })
     }
 
-    /// Puts a task back into its queue, claimable after `delay` and not before its date.
+    /// Returns a task to its queue, claimable after `delay` and not before its `runAt`.
     pub(crate) fn requeue(
         &mut self,
         seq: u64,

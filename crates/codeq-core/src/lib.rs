@@ -1,13 +1,12 @@
 //! The rules of codeQ.
 //!
-//! Everything that changes a queue is a [`Command`](command::Command). [`State::apply`] takes one, with the
-//! moment and the randomness that were fixed outside, changes the rows through the [`kv`] boundary, and
-//! answers with a [`Reply`](reply::Reply) and [`Effect`](effect::Effect)s. The same commands at the same
-//! moments give the same rows on every machine: there is no clock, no thread, no file and no hash order in
-//! this crate, and clippy keeps it so.
+//! Everything that changes a queue is a [`Command`](command::Command). [`State::apply`] takes a command, with a moment
+//! and randomness fixed by the caller, changes rows through the [`kv`] traits, and returns a
+//! [`Reply`](reply::Reply) and [`Effect`](effect::Effect)s. The same commands at the same moments produce the same rows
+//! on every machine: this crate has no clock, threads, files or hash order, and clippy enforces that.
 //!
-//! One file per command, named by its verb. What they share: `step` (how a task changes place), `lease`
-//! (who may act on it), `finish` (how it ends).
+//! There is one file per command, named after its verb. They share `step` (how a task changes place), `lease` (who may
+//! act on it) and `finish` (how it ends).
 
 pub mod backoff;
 pub mod codec;

@@ -1,6 +1,6 @@
-//! Every bound of the rules, by name and in one place.
+//! Every limit of the rules, by name.
 //!
-//! A bound that is not here does not exist; a number elsewhere that limits something is a mistake.
+//! A number elsewhere that limits something is a mistake.
 
 /// Longest command name in bytes.
 pub const COMMAND_BYTES_MAX: usize = 128;
@@ -12,15 +12,15 @@ pub const WORKER_BYTES_MAX: usize = 256;
 pub const IDEMPOTENCY_KEY_BYTES_MAX: usize = 256;
 /// Longest webhook URL in bytes.
 pub const WEBHOOK_BYTES_MAX: usize = 2_048;
-/// Longest `traceparent` in bytes; a longer one is not a trace context.
+/// Longest `traceparent` in bytes; a longer one is ignored.
 pub const TRACE_PARENT_BYTES_MAX: usize = 128;
-/// Longest `tracestate` in bytes (the W3C minimum that must be carried is 512).
+/// Longest `tracestate` in bytes; W3C requires support for 512.
 pub const TRACE_STATE_BYTES_MAX: usize = 512;
-/// Largest payload in bytes. A server takes less, unless it is configured to.
+/// Largest payload in bytes. Servers accept less unless configured otherwise.
 pub const PAYLOAD_BYTES_MAX: usize = 16 << 20;
-/// Largest payload of [`Enqueue`](crate::command::Enqueue), which has had this bound in logs since the first version.
+/// Largest payload of [`Enqueue`](crate::command::Enqueue). Fixed since the first version: logs depend on it.
 pub const ENQUEUE_PAYLOAD_BYTES_MAX: usize = 1 << 20;
-/// Largest result in bytes. A server takes less, unless it is configured to.
+/// Largest result in bytes. Servers accept less unless configured otherwise.
 pub const RESULT_BYTES_MAX: usize = 16 << 20;
 /// Longest error or reason that is kept; a longer one is cut at a character boundary.
 pub const ERROR_BYTES_MAX: usize = 4_096;
@@ -29,7 +29,7 @@ pub const ARTIFACTS_MAX: usize = 64;
 /// Longest name or URL of an artifact in bytes.
 pub const ARTIFACT_FIELD_BYTES_MAX: usize = 2_048;
 
-/// What the rows of a task count in its tenant's quota, besides payload and result.
+/// Bytes that a task's rows count against its tenant's quota, besides payload and result.
 pub const TASK_ROWS_BYTES: u64 = 512;
 
 /// Highest priority.
@@ -37,7 +37,7 @@ pub const PRIORITY_MAX: u8 = 9;
 /// Number of priorities.
 pub const PRIORITIES: usize = PRIORITY_MAX as usize + 1;
 
-/// Attempts of a task that does not say.
+/// Attempts of a task that does not set a number.
 pub const ATTEMPTS_DEFAULT: u32 = 5;
 /// Most attempts of a task.
 pub const ATTEMPTS_MAX: u32 = 1_000;
@@ -46,19 +46,19 @@ pub const ATTEMPTS_MAX: u32 = 1_000;
 pub const LEASE_MS_MIN: u64 = 1_000;
 /// Longest lease in milliseconds: twelve hours.
 pub const LEASE_MS_MAX: u64 = 43_200_000;
-/// Farthest a task may be put into the future, in milliseconds: ten years.
+/// How far in the future a task may be scheduled, in milliseconds: ten years.
 pub const DELAY_MS_MAX: u64 = 10 * 366 * 86_400_000;
 /// Longest retention in milliseconds (`2^31 - 1` seconds).
 pub const RETENTION_MS_MAX: u64 = 2_147_483_647_000;
-/// An idempotency key lives at least this long after its task was made.
+/// Minimum lifetime of an idempotency key, counted from the creation of its task.
 pub const IDEMPOTENCY_MS_MIN: u64 = 86_400_000;
 
 /// Most tasks in one enqueue.
 pub const BATCH_MAX: usize = 1_000;
-/// Most tasks that one claim hands out.
+/// Most tasks that one claim returns.
 pub const CLAIM_MAX: usize = 1_000;
-/// A claim takes no further task once those that it has carry this many payload bytes: with the last one
-/// an answer stays under the 4 MiB that gRPC clients accept unless they are told otherwise.
+/// A claim takes no further task once its tasks carry this many payload bytes. With the last task included, a reply
+/// stays below 4 MiB, the default limit of gRPC clients.
 pub const CLAIM_BYTES_MAX: usize = 2 << 20;
 /// Most command names in one claim.
 pub const CLAIM_COMMANDS_MAX: usize = 1_000;
@@ -67,49 +67,49 @@ pub const QUEUES_PER_TENANT_MAX: usize = 10_000;
 
 /// Most tasks that one sweep moves: about a millisecond of work, so that a sweep never stalls a claim.
 pub const SWEEP_MAX: u32 = 512;
-/// Most due tasks that a claim repairs before it looks at the queue.
+/// Most due tasks that a claim handles before it looks at the queue.
 pub const CLAIM_REPAIR_MAX: u32 = 16;
-/// Most tasks that one replay, purge or cleanup touches.
+/// Most tasks that one replay, purge or cleanup command of an older log touches.
 pub const BULK_MAX: u32 = 1_000;
-/// Most tasks that one part of a replay, purge or cleanup touches: about as long as a sweep takes.
+/// Most tasks that one part of a bulk operation touches: about as much time as a sweep.
 pub const BULK_TAKE_MAX: u32 = 128;
-/// Most rows that one part looks at in search of the tasks that it wants, over all queues.
+/// Most rows that one part of a bulk operation looks at, over all queues.
 pub const BULK_LOOK_MAX: u32 = 512;
-/// A part that may look at less than this could get nowhere.
+/// Lower bound on the rows a part may look at: with fewer it might make no progress.
 pub const BULK_LOOK_MIN: u32 = 16;
-/// Rows of one list that a bulk command of an older log reads in search of the tasks that it wants.
+/// Rows of one list that a bulk command of an older log looks at.
 pub const BULK_SCAN_MAX: usize = 10_240;
 
-/// Transitions kept in a task's history; older ones (but the first) give way.
+/// Transitions kept in a task's history; beyond that, older ones except the first are dropped.
 pub const HISTORY_MAX: u16 = 64;
 /// Longest reason kept in the history, in bytes.
 pub const HISTORY_REASON_BYTES_MAX: usize = 256;
 
-/// Tasks of one priority of one queue whose order is held in memory.
+/// Tasks per priority of a queue whose order is kept in memory.
 pub const WINDOW_MAX: usize = 1_024;
-/// The same once all windows together hold [`WINDOW_TOTAL`] tasks.
+/// The same, once all windows together hold [`WINDOW_TOTAL`] tasks.
 pub const WINDOW_MIN: usize = 16;
-/// Tasks in all windows of a shard, above which windows are filled to [`WINDOW_MIN`] only.
+/// Tasks in all windows of a shard beyond which windows are only filled to [`WINDOW_MIN`].
 pub const WINDOW_TOTAL: usize = 1 << 20;
 
-/// Delivery attempts of a result callback before it is kept as failed.
+/// Upper limit for the configured delivery attempts of a result callback.
 pub const CALLBACK_ATTEMPTS_MAX: u32 = 100;
-/// Longest pause that the receiver of a callback may ask for: a day. Its task is kept meanwhile.
+/// Longest delay that a callback's receiver may ask for: a day. The task is kept meanwhile.
 pub const CALLBACK_RETRY_AFTER_MS_MAX: u64 = 86_400_000;
-/// Most callbacks, and lists of them, that are read under one look at the shard.
+/// Most callbacks, and lists of them, read in one access to the shard.
 pub const CALLBACK_SCAN_MAX: usize = 256;
-/// Retention waits this long at a time for a callback that is still to be delivered.
+/// How long retention is postponed at a time for a callback that is still to be delivered.
 pub const CALLBACK_RETENTION_STEP_MS: u64 = 60_000;
 
 /// Longest name of a record in bytes.
 pub const RECORD_NAME_BYTES_MAX: usize = 128;
 /// Largest value of a record in bytes.
 pub const RECORD_VALUE_BYTES_MAX: usize = 8 << 10;
-/// Longest life of a record that has an end: a year.
+/// Longest lifetime of a record that expires: a year.
 pub const RECORD_TTL_MS_MAX: u64 = 366 * 86_400_000;
-/// Most records of one kind that a tenant has.
+/// Most records of one kind per tenant.
 pub const RECORDS_PER_KIND_MAX: usize = 1_000;
-/// Most records of a shard.
+/// Most records per shard.
 pub const RECORDS_PER_SHARD_MAX: usize = 100_000;
 
 /// Topic policy: most priority tiers.
@@ -124,11 +124,11 @@ pub const TOPIC_CONSUMERS_MAX: u32 = 10_000;
 pub const TOPIC_NAME_BYTES_MAX: usize = 63;
 /// Most tasks on one page of a list.
 pub const LIST_MAX: usize = 1_000;
-/// A page of a list ends before the task with which those on it would take more bytes than this; it has at least one.
+/// A page of a list ends before the task that would push it beyond this many bytes, but has at least one task.
 pub const LIST_BYTES_MAX: usize = 4 << 20;
-/// Most rows that are read for a list under one look at the shard: well under a millisecond.
+/// Most rows read for a list in one access to the shard: well under a millisecond.
 pub const LIST_SLICE_MAX: usize = 256;
-/// Most rows of a shard that one page reads, a slice at a time, in search of the tasks that its filter wants.
+/// Most rows of a shard that one page reads, a slice at a time, to find tasks that match its filter.
 pub const LIST_SCAN_MAX: usize = 10_000;
-/// Most queues whose numbers are read under one look at the shard.
+/// Most queues whose statistics are read in one access to the shard.
 pub const QUEUES_SLICE_MAX: usize = 256;

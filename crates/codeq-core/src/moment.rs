@@ -1,8 +1,8 @@
-//! A moment, on the two clocks that there are.
+//! A moment, as read from two clocks.
 //!
-//! Whatever lasts a while (a lease, a delay, a pause between attempts, retention) ends by *engine time*, which
-//! only counts how much time has passed. Nobody can set it, so nothing that lasts is ever cut short. Only
-//! `runAt` names a date, and is compared with *wall time*, which somebody may correct in either direction.
+//! Durations (leases, delays, retries, retention) end by *engine time*, which only counts elapsed time. Nobody can set
+//! it, so no duration is ever cut short. Only `runAt` names a date; it is compared with *wall time*, which may be
+//! corrected in either direction.
 
 use crate::command::Millis;
 
@@ -11,7 +11,7 @@ use crate::command::Millis;
 pub struct Moment {
     /// Engine time: never runs backwards and never jumps.
     pub now: Millis,
-    /// What the machine's clock shows; may have been set since the moment before.
+    /// The machine's clock, which may have been set since the previous moment.
     pub wall: Millis,
 }
 
@@ -21,7 +21,7 @@ impl Moment {
         Moment { now, wall: now }
     }
 
-    /// The date at which the wall clock will show that `deadline`, a moment of engine time, is reached.
+    /// The wall-clock date that corresponds to `deadline`, a moment of engine time.
     pub fn date_of(self, deadline: Millis) -> Millis {
         match deadline.checked_sub(self.now) {
             Some(left) => self.wall.saturating_add(left),

@@ -1,4 +1,4 @@
-//! Nack: a worker gives a task back as failed.
+//! Nack: a worker returns a task as failed.
 
 use crate::command::Nack;
 use crate::history::Event;

@@ -1,12 +1,12 @@
-//! Names that come from outside: what is allowed, and which queue a command means.
+//! Validation of names from outside, and the mapping from commands to queues.
 
 use std::borrow::Cow;
 
 use crate::limits::{COMMAND_BYTES_MAX, RECORD_NAME_BYTES_MAX, TENANT_BYTES_MAX, WORKER_BYTES_MAX};
 use crate::reply::Rejection;
 
-/// Checks a tenant's name. It never enters a key, so no name can run into another; control characters are
-/// refused for the sake of those who read logs.
+/// Checks a tenant's name. Names never appear in keys, so none can collide with another; control characters are
+/// refused to keep logs readable.
 pub fn check_tenant(tenant: &str) -> Result<(), Rejection> {
     if is_name(tenant, TENANT_BYTES_MAX) { Ok(()) } else { Err(Rejection::InvalidTenant) }
 }
@@ -21,11 +21,11 @@ pub fn check_worker(worker: &str) -> Result<(), Rejection> {
     if is_name(worker, WORKER_BYTES_MAX) { Ok(()) } else { Err(Rejection::InvalidWorker) }
 }
 
-/// Stands between a subject and the name of one of its instances in a worker's identity. Unicode reserves it for uses
-/// like this one, and no subject may contain it: an instance can never be mistaken for another subject.
+/// Separates a subject from an instance name in a worker's identity. Unicode reserves this code point for internal use,
+/// and no subject may contain it, so an instance can never be mistaken for another subject.
 pub const INSTANCE_SEPARATOR: char = '\u{fdd0}';
 
-/// Whether a worker's identity is the one that is written: as it is, or as people see it, `subject/instance`.
+/// Whether `written` names this worker: verbatim, or in the displayed form `subject/instance`.
 pub fn is_worker(identity: &str, written: &str) -> bool {
     let shown = |(subject, name): (&str, &str)| {
         let rest = written.strip_prefix(subject).and_then(|rest| rest.strip_prefix('/'));
@@ -40,7 +40,7 @@ pub fn check_record_name(name: &str) -> Result<(), Rejection> {
     if good { Ok(()) } else { Err(Rejection::InvalidRecord { field: "name" }) }
 }
 
-/// The queue that a command means: its ASCII-lowercase form.
+/// The queue that a command belongs to: the command in ASCII lowercase.
 pub fn queue_name(command: &str) -> Cow<'_, str> {
     if command.bytes().any(|b| b.is_ascii_uppercase()) {
         Cow::Owned(command.to_ascii_lowercase())

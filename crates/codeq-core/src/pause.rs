@@ -1,4 +1,4 @@
-//! Pause and resume: claims of a queue stop, enqueues go on.
+//! Pause and resume claims of a queue; enqueues continue.
 
 use crate::command::Pause;
 use crate::kv::{Kv, KvError};
@@ -10,7 +10,7 @@ impl<K: Kv> Step<'_, K> {
         let known = self.state.queue_id(&command.tenant, &command.command);
         let queue = match (known, command.paused) {
             (Some(queue), _) => Ok(queue),
-            // A queue may be paused before its first task, so that nothing slips through.
+            // A queue can be paused before its first task, so that no task slips through.
             (None, true) => self.queue_or_new(&command.tenant, &command.command),
             (None, false) => Err(Rejection::NotFound),
         };

@@ -1,21 +1,21 @@
-//! Where a task is. The place is the truth; status and location texts are derived from it.
+//! Where a task is. The place is authoritative; status and location texts are derived from it.
 
 use serde::{Deserialize, Serialize};
 
-/// The one place that a task is in. The order of the variants is part of the on-disk format.
+/// The place of a task; it is in exactly one. The order of the variants is part of the on-disk format.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub enum Place {
     /// Waiting to be claimed.
     Pending,
-    /// Waiting for its time.
+    /// Waiting for its delay or `runAt` to pass.
     Delayed,
     /// Leased to a worker.
     InProgress,
-    /// Finished well.
+    /// Finished successfully.
     Completed,
-    /// Finished badly: a worker said so, or it was cancelled.
+    /// Finished unsuccessfully: failed by a worker, or cancelled.
     Failed,
-    /// Finished badly: its attempts ran out. Can be replayed.
+    /// Finished unsuccessfully: its attempts are used up. Can be replayed.
     Dead,
 }
 
@@ -26,14 +26,14 @@ pub enum Status {
     Pending,
     /// Leased.
     InProgress,
-    /// Finished well.
+    /// Finished successfully.
     Completed,
-    /// Finished badly, or dead-lettered.
+    /// Failed, cancelled or dead-lettered.
     Failed,
 }
 
 impl Place {
-    /// Every place.
+    /// Every place, in declaration order.
     pub const ALL: [Place; 6] = [
         Place::Pending,
         Place::Delayed,
@@ -43,12 +43,12 @@ impl Place {
         Place::Dead,
     ];
 
-    /// Whether the task is finished (dead-lettered counts: it has its one result).
+    /// Whether the task is finished. Dead-lettered tasks count: they have a result.
     pub fn is_terminal(self) -> bool {
         matches!(self, Place::Completed | Place::Failed | Place::Dead)
     }
 
-    /// The client's word for it.
+    /// The status shown to clients.
     pub fn status(self) -> Status {
         match self {
             Place::Pending | Place::Delayed => Status::Pending,
@@ -58,7 +58,7 @@ impl Place {
         }
     }
 
-    /// codeQ's `lastKnownLocation`.
+    /// The value of the API's `lastKnownLocation`.
     pub fn location(self) -> &'static str {
         match self {
             Place::Pending => "PENDING_LIST",
@@ -69,8 +69,8 @@ impl Place {
         }
     }
 
-    /// The list that the task is found in. Pending and delayed share one: a task that comes due does not
-    /// move in any list.
+    /// The number of the list that holds the task. Pending and delayed tasks share a list, so a task that comes due
+    /// does not move between lists.
     pub fn index_code(self) -> u8 {
         match self {
             Place::Pending | Place::Delayed => 0,
@@ -87,7 +87,7 @@ impl Status {
     pub const ALL: [Status; 4] =
         [Status::Pending, Status::InProgress, Status::Completed, Status::Failed];
 
-    /// The text of the wire formats.
+    /// The text used in wire formats.
     pub fn as_str(self) -> &'static str {
         match self {
             Status::Pending => "PENDING",
@@ -97,7 +97,7 @@ impl Status {
         }
     }
 
-    /// One place for every list in which tasks of this status are found.
+    /// One place per list that holds tasks of this status.
     pub fn lists(self) -> &'static [Place] {
         match self {
             Status::Pending => &[Place::Pending],

@@ -1,6 +1,6 @@
-//! Purge as versions before [`crate::command::BulkPartV1`] did it: only read from older logs.
+//! Purge before [`crate::command::BulkPartV1`] existed: only replayed from old logs.
 
-use crate::bulk::Look;
+use crate::bulk::Verdict;
 use crate::command::{Purge, PurgeTarget};
 use crate::history::Event;
 use crate::keys;
@@ -21,10 +21,10 @@ impl<K: Kv> Step<'_, K> {
             PurgeTarget::Dead => Place::Dead,
             PurgeTarget::Waiting => Place::Pending,
         };
-        // A callback that is still to be delivered needs its task: that one stays until it is.
+        // Delivering a callback reads the task's rows, so keep them until the callback is delivered.
         let wanted = |seq, row: &TaskRow| {
             let kept = place == Place::Dead && self.awaits_callback(seq, row)?;
-            Ok(Look::take_if(!kept))
+            Ok(Verdict::take_if(!kept))
         };
         let (numbers, last) = self.listed(queue, place, 0, limit, wanted)?;
         let done = numbers.len() as u64;

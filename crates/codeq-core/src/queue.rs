@@ -1,8 +1,8 @@
-//! A queue in memory: its row, and the order of the tasks at its head.
+//! A queue in memory: its row, and the order of its first tasks.
 //!
-//! The pending table holds the order of all waiting tasks. A lane keeps the first of them in memory, so
-//! that a claim does not read the store; what is behind them is counted, not held. Tasks enter at the back
-//! only (every order number is fresh), so a window is complete up to its last entry.
+//! The pending table holds the order of all pending tasks. For each priority, a window keeps the first of them in
+//! memory, so that a claim does not read the store; the tasks behind the window are only counted. Tasks enter at the
+//! back only (every order number is new), so a window has no gaps.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -13,15 +13,15 @@ use crate::kv::{Direction, KvError, KvRead, Table};
 use crate::limits::{PRIORITIES, PRIORITY_MAX};
 use crate::rows::QueueRow;
 
-/// A waiting task: its order and its number.
+/// A pending task: its order number and its task number.
 pub(crate) type Waiting = (u64, u64);
 
-/// The head of a queue in the order of claims: smaller comes first.
+/// The head of a queue; heads sort in claim order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Head {
     /// 9 minus the priority.
     pub inverse_priority: u8,
-    /// The order number.
+    /// The order number within the priority.
     pub order: u64,
 }
 
@@ -30,63 +30,63 @@ pub(crate) struct Queue {
     pub row: QueueRow,
     /// The row differs from the one in the store.
     pub dirty: bool,
-    /// The entry of this queue among the tenant's heads.
+    /// The queue's entry in the tenant's set of heads.
     pub head: Option<Head>,
-    lanes: [Lane; PRIORITIES],
-    /// What the tenant holds in all its queues.
+    levels: [PriorityLevel; PRIORITIES],
+    /// Totals of the tenant over all its queues.
     pub held: Arc<Held>,
 }
 
 #[derive(Debug, Default)]
-struct Lane {
-    /// The first waiting tasks, in order.
+struct PriorityLevel {
+    /// The first pending tasks, in order.
     window: VecDeque<Waiting>,
-    /// How many more wait behind the window.
+    /// Number of tasks behind the window.
     tail: u64,
-    /// The highest order that was ever in the window: the tail begins after it. A search from the start
-    /// would walk over every task that was claimed since the last checkpoint.
+    /// The highest order number that was ever in the window; the tail starts after it. A scan from the beginning would
+    /// visit every task claimed since the last checkpoint.
     reached: u64,
 }
 
 impl Queue {
-    /// A queue whose windows are still empty: all that waits is tail.
+    /// Starts with empty windows: every pending task is in a tail.
     pub fn new(row: QueueRow, held: Arc<Held>) -> Queue {
-        let mut lanes: [Lane; PRIORITIES] = Default::default();
-        for (lane, count) in lanes.iter_mut().zip(row.counts.pending) {
-            lane.tail = count;
+        let mut levels: [PriorityLevel; PRIORITIES] = Default::default();
+        for (level, count) in levels.iter_mut().zip(row.counts.pending) {
+            level.tail = count;
         }
-        Queue { row, dirty: false, head: None, lanes, held }
+        Queue { row, dirty: false, head: None, levels, held }
     }
 
     /// Adds a task at the back of its priority. Returns whether it entered the window.
     pub fn push(&mut self, priority: u8, waiting: Waiting, window_max: usize) -> bool {
-        let lane = self.lane(priority);
-        let fits = lane.tail == 0 && lane.window.len() < window_max;
+        let level = self.level(priority);
+        let fits = level.tail == 0 && level.window.len() < window_max;
         if fits {
-            lane.window.push_back(waiting);
-            lane.reached = waiting.0;
+            level.window.push_back(waiting);
+            level.reached = waiting.0;
         } else {
-            lane.tail += 1;
+            level.tail += 1;
         }
         fits
     }
 
-    /// Removes a task, wherever in the lane it is. Returns whether it was in the window.
+    /// Removes a task from the window or the tail. Returns whether it was in the window.
     pub fn remove(&mut self, priority: u8, order: u64) -> bool {
-        let lane = self.lane(priority);
-        match lane.window.binary_search_by_key(&order, |waiting| waiting.0) {
+        let level = self.level(priority);
+        match level.window.binary_search_by_key(&order, |waiting| waiting.0) {
             Ok(at) => {
-                lane.window.remove(at);
+                level.window.remove(at);
                 true
             }
             Err(_) => {
-                lane.tail = lane.tail.saturating_sub(1);
+                level.tail = level.tail.saturating_sub(1);
                 false
             }
         }
     }
 
-    /// Fills empty windows that have a tail from the store. Returns how many entries came in.
+    /// Refills empty windows from the store. Returns how many entries were added.
     pub fn refill<K: KvRead + ?Sized>(
         &mut self,
         id: QueueId,
@@ -94,56 +94,56 @@ impl Queue {
         window_max: usize,
     ) -> Result<usize, KvError> {
         let mut filled = 0;
-        for (priority, lane) in (0..=PRIORITY_MAX).zip(&mut self.lanes) {
-            if lane.tail == 0 || !lane.window.is_empty() {
+        for (priority, level) in (0..=PRIORITY_MAX).zip(&mut self.levels) {
+            if level.tail == 0 || !level.window.is_empty() {
                 continue;
             }
             let mut rows = Vec::new();
-            let from = keys::pending(id, priority, lane.reached.saturating_add(1));
+            let from = keys::pending(id, priority, level.reached.saturating_add(1));
             let to = keys::pending(id, priority, u64::MAX);
             kv.scan(Table::Pending, from, to, Direction::Forward, window_max, &mut rows)?;
             if rows.is_empty() {
-                let reason = format!("{} tasks are counted but not found", lane.tail);
+                let reason = format!("{} pending tasks are counted but have no row", level.tail);
                 return Err(KvError::Corrupt { table: Table::Pending, key: from, reason });
             }
             for (key, value) in &rows {
                 let waiting = waiting_of(*key, value);
-                lane.window.push_back(waiting);
-                lane.reached = waiting.0;
+                level.window.push_back(waiting);
+                level.reached = waiting.0;
             }
-            lane.tail = lane.tail.saturating_sub(rows.len() as u64);
+            level.tail = level.tail.saturating_sub(rows.len() as u64);
             filled += rows.len();
         }
         Ok(filled)
     }
 
-    /// The task that is claimed next, if the queue may be claimed from.
+    /// The next task to claim; `None` if the queue is empty, paused or at its limit of consumers.
     pub fn next(&self) -> Option<(Head, Waiting)> {
         let limit = self.row.topic.as_ref().map_or(0, |topic| topic.policy.max_consumers);
         let full = limit != 0 && self.row.counts.in_progress >= u64::from(limit);
         if self.row.paused || full {
             return None;
         }
-        (0..=PRIORITY_MAX).zip(&self.lanes).rev().find_map(|(priority, lane)| {
-            let waiting = *lane.window.front()?;
+        (0..=PRIORITY_MAX).zip(&self.levels).rev().find_map(|(priority, level)| {
+            let waiting = *level.window.front()?;
             let head = Head { inverse_priority: PRIORITY_MAX - priority, order: waiting.0 };
             Some((head, waiting))
         })
     }
 
-    /// The first task of every priority that has one.
+    /// The number of the first task of each priority that has one.
     pub fn fronts(&self) -> impl Iterator<Item = u64> {
-        self.lanes.iter().filter_map(|lane| lane.window.front().map(|waiting| waiting.1))
+        self.levels.iter().filter_map(|level| level.window.front().map(|waiting| waiting.1))
     }
 
     #[allow(clippy::indexing_slicing, reason = "the index is clamped to the array")]
-    fn lane(&mut self, priority: u8) -> &mut Lane {
-        &mut self.lanes[usize::from(priority).min(PRIORITIES - 1)]
+    fn level(&mut self, priority: u8) -> &mut PriorityLevel {
+        &mut self.levels[usize::from(priority).min(PRIORITIES - 1)]
     }
 }
 
-/// The order and number of a pending row. A task that was never requeued has its number as its order, and
-/// then the row is empty.
+/// Order and task number of a pending row. A task that was never requeued uses its number as its order, and its row is
+/// empty.
 pub(crate) fn waiting_of(key: u128, value: &[u8]) -> Waiting {
     let (_, _, order) = keys::pending_parts(key);
     let seq = value.try_into().map_or(order, u64::from_le_bytes);

@@ -1,4 +1,4 @@
-//! Reading: tasks, results, histories, lists and counters. Nothing here changes anything.
+//! Reads: tasks, results, histories, lists and counters. Nothing here changes state.
 
 use std::collections::BinaryHeap;
 use std::ops::Bound;
@@ -24,10 +24,10 @@ use crate::submit;
 use crate::topic::Topic;
 use crate::view::{ResultRecord, Task};
 
-/// What to list: the tasks of a tenant, newest first.
+/// Selects a tenant's tasks, newest first.
 #[derive(Debug, Clone, Default)]
 pub struct ListQuery {
-    /// Whose tasks.
+    /// The tenant that owns the tasks.
     pub tenant: Arc<str>,
     /// Only tasks of this command.
     pub command: Option<Arc<str>>,
@@ -37,17 +37,17 @@ pub struct ListQuery {
     pub dead_only: bool,
     /// Only tasks that this worker runs or finished.
     pub worker: Option<Arc<str>>,
-    /// Only tasks made at this moment or later.
+    /// Only tasks created at this time or later.
     pub created_from: Option<Millis>,
-    /// Only tasks made before this moment.
+    /// Only tasks created before this time.
     pub created_before: Option<Millis>,
     /// Only tasks whose last error contains this.
     pub error_contains: Option<Arc<str>>,
-    /// Only tasks with a smaller number: where the page before ended.
+    /// Only tasks with a smaller number: where the previous page ended.
     pub below: Option<u64>,
-    /// At most so many.
+    /// Upper bound on the number of tasks.
     pub limit: usize,
-    /// At most so many bytes, if that is less than [`LIST_BYTES_MAX`]. One task is on a page in any case.
+    /// Upper bound on bytes, if smaller than [`LIST_BYTES_MAX`]. A page always has room for one task.
     pub bytes: Option<usize>,
 }
 
@@ -56,61 +56,61 @@ pub struct ListQuery {
 pub struct Page {
     /// The tasks, newest first.
     pub items: Vec<Task>,
-    /// Pass as `below` to go on; none on the last page. A page may be short, even empty, and still go on:
-    /// at most [`LIST_SLICE_MAX`] rows are read at a time, and a page has a bounded number of bytes.
+    /// Pass as `below` to continue; `None` on the last page. A page may be short or even empty without being the last:
+    /// one read covers at most [`LIST_SLICE_MAX`] rows and a bounded number of bytes.
     pub next: Option<u64>,
-    /// Rows that were read.
+    /// Number of rows read.
     pub looked: usize,
-    /// It ended because the next task would have been too many bytes.
+    /// The page ended because the next task would have exceeded the byte limit.
     pub full: bool,
 }
 
-/// A queue's numbers.
+/// Statistics of a queue.
 #[derive(Debug, Clone)]
 pub struct QueueStats {
-    /// Whose.
+    /// The tenant that owns it.
     pub tenant: Arc<str>,
     /// The queue's name.
     pub name: Arc<str>,
-    /// How many tasks are where.
+    /// Number of tasks in each place.
     pub counts: Counts,
-    /// Whether claims are stopped.
+    /// Whether claims are paused.
     pub paused: bool,
-    /// Its policy.
+    /// The queue's policy, if an operator set one.
     pub topic: Option<Topic>,
-    /// When the oldest of the tasks that are first of their priority was made.
+    /// Creation time of the oldest task among the first tasks of each priority.
     pub oldest_ready_at: Option<Millis>,
 }
 
-/// A callback that waits for its moment.
+/// A callback scheduled for delivery.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct DueCallback {
     /// When it is due, by engine time.
     pub at: Millis,
-    /// The number of its task.
+    /// Number of its task.
     pub seq: u64,
-    /// Who receives it: the same number for the same host and port.
+    /// Hash of the receiver's host and port.
     pub receiver: u64,
-    /// Whose it is: the same number for the same tenant.
+    /// Hash of the tenant's name.
     pub tenant: u64,
 }
 
-/// Some of a tenant's callbacks.
+/// A page of a tenant's callbacks.
 #[derive(Debug, Clone, Default)]
 pub struct CallbackPage {
-    /// By queue, and of a queue those to be delivered before those given up, oldest task first; without payloads
-    /// and results: a page of them could take gigabytes.
+    /// Ordered by queue; within a queue pending before failed, then oldest task first. Payloads and results are left
+    /// out, because a page of them could take gigabytes.
     pub items: Vec<PendingCallback>,
-    /// Where to go on, if there may be more.
+    /// Where to continue; `None` on the last page.
     pub next: Option<BulkFrom>,
 }
 
-/// A callback that is due or failed.
+/// A callback that is pending or failed.
 #[derive(Debug, Clone)]
 pub struct PendingCallback {
     /// The finished task.
     pub task: Task,
-    /// Its result.
+    /// The task's result.
     pub result: ResultRecord,
     /// The state of the delivery.
     pub outbox: OutboxRow,
@@ -125,7 +125,7 @@ impl PendingCallback {
     }
 }
 
-/// Reads of one shard, as of the latest applied command.
+/// Reads one shard, as of the latest applied command.
 pub struct Reader<'a, K: KvRead + ?Sized> {
     /// The shard's state.
     pub state: &'a State,
@@ -134,7 +134,7 @@ pub struct Reader<'a, K: KvRead + ?Sized> {
 }
 
 impl<K: KvRead + ?Sized> Reader<'_, K> {
-    /// A task.
+    /// The task with this id, if the tenant owns it.
     pub fn task(&self, tenant: &str, id: TaskId) -> Result<Option<Task>, KvError> {
         let Some((row, queue)) = self.find(tenant, id)? else {
             return Ok(None);
@@ -142,12 +142,12 @@ impl<K: KvRead + ?Sized> Reader<'_, K> {
         Task::from_rows(self.kv, id.seq(), &row, queue, self.state.moment()).map(Some)
     }
 
-    /// When the task of this number was made.
+    /// When the task with this number was created.
     pub fn created_at(&self, seq: u64) -> Result<Option<Millis>, KvError> {
         Ok(TaskRow::load(self.kv, keys::task(seq))?.map(|row| row.created_at))
     }
 
-    /// A task and its result, if it has one.
+    /// A task, with its result once it is finished.
     pub fn result(
         &self,
         tenant: &str,
@@ -160,8 +160,8 @@ impl<K: KvRead + ?Sized> Reader<'_, K> {
         Ok(Some((task, ResultRecord::from_row(id.seq(), &row))))
     }
 
-    /// The result that this very submit made when it was sent before. `same` says whether an artifact that
-    /// is stored is the one that is sent now.
+    /// The stored result, if this submit repeats the one that finished the task. `same` compares a stored artifact with
+    /// a submitted one.
     pub fn repeated(
         &self,
         command: &Submit,
@@ -174,20 +174,20 @@ impl<K: KvRead + ?Sized> Reader<'_, K> {
         Ok(row.and_then(|row| ResultRecord::from_row(command.id.seq(), &row)))
     }
 
-    /// What the result of a task names, whosever it is: for the upkeep of what is stored. None if there is no
-    /// such task or it is not finished.
+    /// The artifacts that a task's result names, for any tenant: used to clean up storage. `None` if the task does not
+    /// exist or is not finished.
     pub fn artifacts(&self, id: TaskId) -> Result<Option<Vec<Artifact>>, KvError> {
         let row = TaskRow::load(self.kv, keys::task(id.seq()))?;
         let finish = row.filter(|row| row.salt == id.salt()).and_then(|row| row.finish);
         Ok(finish.map(|finish| finish.artifacts))
     }
 
-    /// A task's history.
+    /// A task's history, if the tenant owns the task.
     pub fn history(&self, tenant: &str, id: TaskId) -> Result<Option<History>, KvError> {
         Ok(self.find(tenant, id)?.map(|(row, _)| row.history))
     }
 
-    /// A queue's numbers.
+    /// Statistics of one queue.
     pub fn queue(&self, tenant: &str, command: &str) -> Result<Option<QueueStats>, KvError> {
         let Some(id) = self.state.queue_id(tenant, command) else {
             return Ok(None);
@@ -195,15 +195,15 @@ impl<K: KvRead + ?Sized> Reader<'_, K> {
         self.stats(id)
     }
 
-    /// The numbers of a tenant's queues in the order of their names, those behind `after`. There are more if
-    /// there are [`QUEUES_SLICE_MAX`].
+    /// Statistics of a tenant's queues after the name `after`, ordered by name. [`QUEUES_SLICE_MAX`] results mean that
+    /// there may be more.
     pub fn queues(&self, tenant: &str, after: Option<&str>) -> Result<Vec<QueueStats>, KvError> {
         let start = after.map_or(Bound::Unbounded, Bound::Excluded);
         let queues = self.state.queues_from(tenant, start).take(QUEUES_SLICE_MAX);
         queues.filter_map(|(_, id)| self.stats(id).transpose()).collect()
     }
 
-    /// A slice of a list.
+    /// One slice of a list: read with a bounded number of rows.
     pub fn list(&self, query: &ListQuery) -> Result<Page, KvError> {
         let limit = query.limit.clamp(1, LIST_MAX);
         let mut streams = self.streams(query)?;
@@ -230,8 +230,8 @@ impl<K: KvRead + ?Sized> Reader<'_, K> {
             let Some(row) = TaskRow::load(self.kv, keys::task(seq))? else {
                 continue;
             };
-            // Numbers grow with time, so everything further down is older still, unless somebody has set
-            // the clock back: what was made while it was ahead may then be left out.
+            // Numbers grow with time, so every task further down is older, unless the clock was set back. In that
+            // case tasks created while it was ahead may be left out.
             if query.created_from.is_some_and(|from| row.created_at < from) {
                 break;
             }
@@ -251,8 +251,8 @@ impl<K: KvRead + ?Sized> Reader<'_, K> {
         Ok(page)
     }
 
-    /// At most `limit` callbacks that are to be delivered, in the order of their moments, from a moment and
-    /// a task's number on. The tasks are not read.
+    /// At most `limit` pending callbacks in order of due time, starting at a time and a task number. Does not read the
+    /// tasks.
     pub fn callbacks_due(
         &self,
         (at, seq): (Millis, u64),
@@ -270,9 +270,9 @@ impl<K: KvRead + ?Sized> Reader<'_, K> {
         Ok(due.collect())
     }
 
-    /// At most `limit` callbacks of a tenant, or only those that have or have not failed, by queue and oldest
-    /// first, from a position on. A page may be short, or even empty, before the last one: the work is bounded,
-    /// and nothing but the tenant's own is looked at.
+    /// At most `limit` callbacks of a tenant, optionally only failed or only pending ones, ordered by queue and age,
+    /// starting at a position. A page may be short or empty without being the last, because the work is bounded. Only
+    /// this tenant's rows are read.
     pub fn callbacks(
         &self,
         tenant: &str,
@@ -297,7 +297,7 @@ impl<K: KvRead + ?Sized> Reader<'_, K> {
                         page.next = Some(BulkFrom { queue: Some(Arc::clone(name)), list, after });
                         return Ok(page);
                     }
-                    // A list is looked at too: ten thousand empty ones are work.
+                    // An empty list costs a look too: there may be ten thousand of them.
                     look -= 1;
                     let wanted = (limit - page.items.len()).min(look);
                     rows.clear();
@@ -320,7 +320,7 @@ impl<K: KvRead + ?Sized> Reader<'_, K> {
         Ok(page)
     }
 
-    /// The record of that name, unless its time is over at `now`, by engine time.
+    /// The record with this name, unless it has expired at `now`, by engine time.
     pub fn record(
         &self,
         tenant: &Arc<str>,
@@ -334,7 +334,7 @@ impl<K: KvRead + ?Sized> Reader<'_, K> {
         Ok(RecordRow::load(self.kv, keys::record(seq))?.map(Record::from))
     }
 
-    /// The records of a kind that a tenant has at `now`, in the order of their names.
+    /// A tenant's records of one kind at `now`, ordered by name.
     pub fn records(
         &self,
         tenant: &Arc<str>,
@@ -347,8 +347,8 @@ impl<K: KvRead + ?Sized> Reader<'_, K> {
         rows.filter_map(Result::transpose).map(|row| Ok(row?.into())).collect()
     }
 
-    /// The records of a kind of all tenants at `now` with a number above `after`, and where to go on; at most
-    /// `limit` are read.
+    /// Records of one kind of all tenants at `now` with a number above `after`, and where to continue. Reads at most
+    /// `limit` records.
     pub fn all_records(
         &self,
         kind: RecordKind,
@@ -372,7 +372,7 @@ impl<K: KvRead + ?Sized> Reader<'_, K> {
         Ok((records, next))
     }
 
-    /// The callback of a task, with all that it tells.
+    /// The callback of a task, with everything needed to deliver it.
     pub fn callback(&self, seq: u64) -> Result<Option<PendingCallback>, KvError> {
         let key = keys::task(seq);
         let (Some(outbox), Some(row)) =
@@ -416,7 +416,7 @@ impl<K: KvRead + ?Sized> Reader<'_, K> {
         }))
     }
 
-    /// One stream of descending task numbers for every list that the query touches.
+    /// For every list that the query touches, a stream of descending task numbers.
     fn streams(&self, query: &ListQuery) -> Result<Vec<Stream>, KvError> {
         const ALL: [Place; 5] =
             [Place::Pending, Place::InProgress, Place::Completed, Place::Failed, Place::Dead];
@@ -444,7 +444,7 @@ impl<K: KvRead + ?Sized> Reader<'_, K> {
         Ok(streams)
     }
 
-    /// The smallest task number that was made at `moment` or later, or one past the last.
+    /// The smallest number of a task created at `moment` or later, or one past the last number.
     fn first_created_at(&self, moment: Millis) -> Result<u64, KvError> {
         let (mut low, mut high) = (0, self.state.meta.next_seq);
         while low < high {
@@ -479,7 +479,7 @@ fn matches(query: &ListQuery, row: &TaskRow) -> bool {
             .is_none_or(|part| row.error.as_deref().is_some_and(|error| error.contains(part)))
 }
 
-/// One list, read downwards a few rows at a time.
+/// One list, read backwards in small chunks.
 struct Stream {
     queue: QueueId,
     place: Place,

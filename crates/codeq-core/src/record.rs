@@ -1,7 +1,7 @@
-//! Records: small durable things that the server keeps for a tenant and that the rules do not look into.
+//! Records: small durable data that the server keeps for a tenant and the rules do not interpret.
 //!
-//! A record has a name inside its tenant and kind, a revision that grows with every put, and perhaps an
-//! end. Once its time is over it is gone for everybody, whether or not a sweep has removed it yet.
+//! A record has a name that is unique within its tenant and kind, a revision that grows with every put, and
+//! optionally an expiry. An expired record is invisible at once, whether or not a sweep has removed it yet.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -26,28 +26,28 @@ use crate::step::Step;
 /// What a record is for. The order is part of the on-disk format.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub enum RecordKind {
-    /// A worker wants to be told of tasks.
+    /// A worker's registration for notifications about new tasks.
     Subscription,
-    /// What the tenant's webhooks are signed with.
+    /// The secret that signs the tenant's webhooks.
     WebhookSecret,
 }
 
-/// A record as it is now.
+/// A record as stored now.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Record {
-    /// Whose.
+    /// The tenant that owns it.
     pub tenant: Arc<str>,
-    /// Its name.
+    /// Unique within the tenant and kind.
     pub name: Arc<str>,
-    /// Its content.
+    /// The record's content, opaque to the rules.
     pub value: Bytes,
-    /// 1, and one more with every put.
+    /// Starts at 1 and grows by one with every put.
     pub revision: u64,
-    /// The date at which it was made.
+    /// Wall-clock time of its creation.
     pub created_at: Millis,
-    /// The date at which it was last put.
+    /// Wall-clock time of the last put.
     pub updated_at: Millis,
-    /// When it goes by itself, by engine time.
+    /// When it expires, by engine time.
     pub expires_at: Option<Millis>,
 }
 
@@ -79,7 +79,7 @@ impl From<RecordRow> for Record {
     }
 }
 
-/// A value that may be a secret: shown by its length only.
+/// A value that may be a secret: only its length is shown.
 pub(crate) struct Hidden<'a>(pub &'a Bytes);
 
 impl fmt::Debug for Hidden<'_> {
@@ -88,7 +88,7 @@ impl fmt::Debug for Hidden<'_> {
     }
 }
 
-/// Where a record lies: its number, and when it goes. The rest is in its row.
+/// Locates a record: its number and expiry. The rest is in its row.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Slot {
     pub seq: u64,
@@ -101,7 +101,7 @@ impl Slot {
     }
 }
 
-/// The records of a shard by kind, tenant and name.
+/// Index of a shard's records by kind, tenant and name.
 #[derive(Debug, Default)]
 pub(crate) struct Records {
     by_owner: BTreeMap<(RecordKind, Arc<str>), BTreeMap<Arc<str>, Slot>>,
@@ -109,7 +109,7 @@ pub(crate) struct Records {
 }
 
 impl Records {
-    /// Finds all records in their table.
+    /// Builds the index from the table.
     pub fn load<K: KvRead + ?Sized>(kv: &K) -> Result<Records, KvError> {
         let mut records = Records::default();
         for_each(kv, Table::Record, 0, Key::MAX, |key, value| {
@@ -151,7 +151,7 @@ impl Records {
 }
 
 impl State {
-    /// Where the record of that name lies, if its time is not over at `now`.
+    /// The number of a record, unless it has expired at `now`.
     pub fn record_number(
         &self,
         tenant: &Arc<str>,
@@ -163,8 +163,8 @@ impl State {
         (!slot.is_over(now)).then_some(slot.seq)
     }
 
-    /// Number and end of all records of a kind that a tenant has, in the order of their names; also of those
-    /// that are over and not yet removed.
+    /// Number and expiry of all records of one kind of a tenant, ordered by name, including expired ones that are not
+    /// removed yet.
     pub fn records_of(
         &self,
         tenant: &Arc<str>,
@@ -174,7 +174,7 @@ impl State {
         slots.map(|slot| (slot.seq, slot.expires_at))
     }
 
-    /// Kind, tenant, name, number and end of every record, in this order.
+    /// Kind, tenant, name, number and expiry of every record, in this order.
     pub fn records(
         &self,
     ) -> impl Iterator<Item = (RecordKind, &Arc<str>, &Arc<str>, u64, Option<Millis>)> {
@@ -183,7 +183,7 @@ impl State {
         })
     }
 
-    /// How many records the shard counts.
+    /// Number of records in the shard.
     pub fn record_count(&self) -> usize {
         self.records.total
     }
@@ -245,7 +245,7 @@ impl<K: Kv> Step<'_, K> {
         Ok(Reply::Done)
     }
 
-    /// Removes at most `limit` records whose time is over.
+    /// Removes at most `limit` expired records.
     pub(crate) fn remove_old_records(&mut self, limit: usize) -> Result<u32, KvError> {
         let due = self.state.timers.due(self.kv, TimerKind::Record, self.now, limit)?;
         let mut removed = 0;
@@ -269,7 +269,7 @@ impl<K: Kv> Step<'_, K> {
         }
     }
 
-    /// Whether one more may be made. Those that are over and not yet swept do not count for their tenant.
+    /// Checks the limits on records. Expired records that are not swept yet do not count against their tenant.
     fn check_room(&self, kind: RecordKind, tenant: &Arc<str>) -> Result<(), Rejection> {
         let full = |max| Err(Rejection::TooManyRecords { max });
         if self.state.records.total >= RECORDS_PER_SHARD_MAX {

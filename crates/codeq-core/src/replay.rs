@@ -1,8 +1,8 @@
-//! Replay: tasks that did not end well get a second life.
+//! Replay: returns dead-lettered, failed and cancelled tasks to their queue.
 
 use std::sync::Arc;
 
-use crate::bulk::{Budget, Look};
+use crate::bulk::{Budget, Verdict};
 use crate::command::{Replay, ReplayTarget};
 use crate::history::Event;
 use crate::keys::{self, QueueId};
@@ -38,7 +38,7 @@ impl<K: Kv> Step<'_, K> {
                 let wanted = |_, row: &TaskRow| {
                     let error = row.error.as_deref().unwrap_or_default();
                     let part = error_contains.as_deref();
-                    Ok(Look::take_if(part.is_none_or(|part| error.contains(part))))
+                    Ok(Verdict::take_if(part.is_none_or(|part| error.contains(part))))
                 };
                 self.revive_some(queue, *after, (*limit).min(BULK_MAX), wanted, &command.by)
             }
@@ -50,7 +50,7 @@ impl<K: Kv> Step<'_, K> {
         queue: QueueId,
         after: u64,
         limit: u32,
-        wanted: impl Fn(u64, &TaskRow) -> Result<Look, KvError>,
+        wanted: impl Fn(u64, &TaskRow) -> Result<Verdict, KvError>,
         by: &Arc<str>,
     ) -> Result<Reply, KvError> {
         let mut done = 0;
@@ -65,7 +65,7 @@ impl<K: Kv> Step<'_, K> {
         Ok(Reply::Bulk(Bulk { done, remaining, last }))
     }
 
-    /// Puts a finished task back into its queue, without its result and what came with that. Its history stays.
+    /// Returns a finished task to its queue without its result and callback. Its history stays.
     pub(crate) fn revive(
         &mut self,
         seq: u64,
@@ -78,15 +78,15 @@ impl<K: Kv> Step<'_, K> {
         self.requeue(seq, row, was, 0, Cause::by(Event::Replayed, by))
     }
 
-    /// The numbers of at most `limit` tasks of one list that are wanted, in order, and that of the last one that
-    /// was looked at. For commands in logs of versions before [`crate::command::BulkPartV1`].
+    /// Numbers of at most `limit` matching tasks of one list, in order, and the number of the last task visited. For
+    /// commands from before [`crate::command::BulkPartV1`], in older logs.
     pub(crate) fn listed(
         &self,
         queue: QueueId,
         place: Place,
         after: u64,
         limit: usize,
-        wanted: impl Fn(u64, &TaskRow) -> Result<Look, KvError>,
+        wanted: impl Fn(u64, &TaskRow) -> Result<Verdict, KvError>,
     ) -> Result<(Vec<u64>, u64), KvError> {
         let mut budget = Budget { take: limit, look: BULK_SCAN_MAX };
         let found = self.reader().search(queue, place, after, &mut budget, wanted)?;

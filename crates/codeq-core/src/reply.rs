@@ -1,4 +1,4 @@
-//! What a command answers. A rejection is an answer like any other: it changed nothing and says why.
+//! What a command returns. A rejection is a normal reply: nothing changed, and it says why.
 
 use crate::command::{BulkFrom, Millis};
 use crate::record::Record;
@@ -8,41 +8,41 @@ use crate::view::{ResultRecord, Task};
 /// The answer to a command.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Reply {
-    /// Nothing to tell.
+    /// Success, with nothing to report.
     Done,
-    /// One answer for each task of an enqueue, in order.
+    /// One result per task of an enqueue, in order.
     Enqueued(Vec<Enqueued>),
-    /// The tasks that were leased; empty if there were none.
+    /// The leased tasks; empty if nothing was claimable.
     Claimed(Vec<Task>),
     /// The lease was extended.
     Extended {
         /// The new end of the lease.
         lease_until: Millis,
-        /// The producer wants the work to stop.
+        /// The producer asked for the work to stop.
         cancel_requested: bool,
     },
-    /// The task is finished; also for a repeat of the submit that finished it.
+    /// The task is finished. Also the reply to a repeated submit.
     Submitted(Box<ResultRecord>),
-    /// The task went back.
+    /// The worker returned the task.
     Returned(Returned),
-    /// The task is finished as cancelled.
+    /// The task was cancelled.
     Cancelled(Box<Task>),
-    /// The task runs: its worker will be told.
+    /// The task is running; its next heartbeat tells the worker to stop.
     CancelRequested(Box<Task>),
-    /// One task is back in its queue.
+    /// The task is back in its queue.
     Replayed(Box<Task>),
-    /// Some tasks were touched.
+    /// Outcome of a bulk command of an older log.
     Bulk(Bulk),
-    /// The topic as it is now.
+    /// The topic after the change.
     Topic {
         /// The topic.
         topic: Box<Topic>,
         /// Whether this command created it.
         created: bool,
     },
-    /// The record as it is now.
+    /// The record after the change.
     Record(Box<Record>),
-    /// A part of a bulk operation is done.
+    /// One part of a bulk operation is done.
     BulkPart(BulkDone),
     /// What a sweep did.
     Swept(Swept),
@@ -50,65 +50,65 @@ pub enum Reply {
     Rejected(Rejection),
 }
 
-/// What became of one task of an enqueue.
+/// Result for one task of an enqueue.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Enqueued {
-    /// It was made.
+    /// It was created.
     Created(Box<Task>),
-    /// Its key was used before, for the same work: this is the task that was made then.
+    /// Its key was used before for the same work: this is the existing task.
     Repeated(Box<Task>),
     /// It was refused.
     Rejected(Rejection),
 }
 
-/// Where a task went that its worker gave back.
+/// Where a task went that its worker returned.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Returned {
-    /// To its queue, claimable after a delay.
+    /// Back to its queue, claimable after a delay.
     Requeued {
         /// The delay that was applied.
         delay: Millis,
     },
-    /// To the dead letters: its attempts are spent.
+    /// To the dead letters: its attempts are used up.
     Dead,
-    /// It had been cancelled meanwhile and is finished.
+    /// Cancellation had been requested, so it is finished as cancelled.
     Cancelled,
 }
 
-/// The extent of a bulk operation.
+/// Outcome of a bulk command of an older log.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Bulk {
     /// Tasks touched.
     pub done: u64,
-    /// Tasks that are still in the place that was worked on.
+    /// Tasks left in the place that was worked on.
     pub remaining: u64,
-    /// The number of the last task looked at: pass it on to go on.
+    /// Number of the last task visited; pass it on to continue.
     pub last: u64,
 }
 
-/// What a part of a bulk operation did.
+/// Outcome of one part of a bulk operation.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct BulkDone {
     /// Tasks touched.
     pub done: u64,
-    /// Where the next part goes on; none if there is nothing left to look at.
+    /// Where the next part starts; `None` once there is nothing left to look at.
     pub next: Option<BulkFrom>,
 }
 
 /// What a sweep did.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Swept {
-    /// Leases that ended.
+    /// Leases that expired.
     pub expired: u32,
     /// Delayed tasks that became claimable.
     pub promoted: u32,
-    /// Pending tasks whose date is ahead again, because the wall clock was set back.
+    /// Pending tasks delayed again because the wall clock was set back before their `runAt`.
     pub postponed: u32,
-    /// Finished tasks, old keys and records that were removed.
+    /// Finished tasks, idempotency keys and records that were removed.
     pub removed: u32,
 }
 
-/// Why a command was refused. Messages are the short texts that clients read.
+/// Why a command was refused. Clients see the messages.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Rejection {
     /// Empty, too long, or with control characters.
@@ -123,25 +123,25 @@ pub enum Rejection {
     /// Too many commands in one claim.
     #[error("too many commands (at most {max})")]
     TooManyCommands {
-        /// The bound.
+        /// The upper bound.
         max: usize,
     },
     /// No tasks, or too many.
     #[error("batch size exceeds maximum of {max}")]
     InvalidBatch {
-        /// The bound.
+        /// The upper bound.
         max: usize,
     },
     /// The payload is empty or too large.
     #[error("invalid payload (1 to {max} bytes)")]
     InvalidPayload {
-        /// The bound.
+        /// The upper bound.
         max: usize,
     },
     /// The result is too large.
     #[error("invalid result (at most {max} bytes)")]
     InvalidResult {
-        /// The bound.
+        /// The upper bound.
         max: usize,
     },
     /// Too many artifacts, or a name or URL that is empty or too long.
@@ -153,13 +153,13 @@ pub enum Rejection {
     /// Empty or too long.
     #[error("invalid idempotency key (1 to {max} bytes)")]
     InvalidIdempotencyKey {
-        /// The bound.
+        /// The upper bound.
         max: usize,
     },
     /// Too far in the future.
     #[error("invalid delay (at most {max} ms)")]
     InvalidDelay {
-        /// The bound.
+        /// The upper bound.
         max: Millis,
     },
     /// Too short or too long.
@@ -170,34 +170,34 @@ pub enum Rejection {
         /// The upper bound.
         max: Millis,
     },
-    /// Zero, or too many.
+    /// Zero or too large.
     #[error("invalid count (1 to {max})")]
     InvalidCount {
-        /// The bound.
+        /// The upper bound.
         max: usize,
     },
     /// A setting is out of range.
     #[error("invalid setting '{field}'")]
     InvalidSetting {
-        /// Which.
+        /// The field's name.
         field: &'static str,
     },
     /// A field of a topic policy is out of range.
     #[error("invalid topic policy: {field}")]
     InvalidTopic {
-        /// Which.
+        /// The field's name.
         field: &'static str,
     },
     /// The name is not a DNS label of at most 63 characters.
     #[error("invalid topic name")]
     InvalidTopicName,
-    /// The tenant has as many queues as it may.
+    /// The tenant has reached its limit of queues.
     #[error("too many queues (at most {max})")]
     TooManyQueues {
-        /// The bound.
+        /// The upper bound.
         max: usize,
     },
-    /// The key was used for other work.
+    /// The key was used before for different work.
     #[error("idempotency key was used with a different command or payload")]
     IdempotencyConflict,
     /// An atomic batch was refused because of this item.
@@ -211,43 +211,43 @@ pub enum Rejection {
     /// No such task in this tenant.
     #[error("not-found")]
     NotFound,
-    /// The task is not leased (any more).
+    /// The task is not leased, or no longer.
     #[error("not-in-progress")]
     NotInProgress,
-    /// Somebody else has the lease.
+    /// Another worker holds the lease.
     #[error("not-owner")]
     NotOwner,
-    /// The task has been claimed again since the claim that was named.
+    /// The task was claimed again after the claim that was named.
     #[error("lease-lost")]
     LeaseLost,
-    /// FAILED needs an error.
+    /// A FAILED result needs an error.
     #[error("error required when status=FAILED")]
     ErrorRequired,
-    /// The task is finished.
+    /// The task is already finished.
     #[error("task is finished")]
     Finished,
-    /// The task ended well: it is not run again.
+    /// The task succeeded and cannot be replayed.
     #[error("task is completed; only dead-lettered, failed and cancelled tasks can be replayed")]
     Completed,
-    /// The task has not ended yet, so there is nothing to replay.
+    /// The task has not finished yet, so there is nothing to replay.
     #[error("task is not finished; only dead-lettered, failed and cancelled tasks can be replayed")]
     NotFinished,
-    /// No callback is kept for this task.
+    /// The task has no pending or failed callback.
     #[error("no callback")]
     NoCallback,
     /// A field of a record is empty, too long or out of range.
     #[error("invalid record: {field}")]
     InvalidRecord {
-        /// Which.
+        /// The field's name.
         field: &'static str,
     },
-    /// There are as many records as there may be.
+    /// The limit of records is reached.
     #[error("too many records (at most {max})")]
     TooManyRecords {
-        /// The bound.
+        /// The upper bound.
         max: usize,
     },
-    /// The record is not the one that was expected.
+    /// The record's revision is not the expected one.
     #[error("record has changed")]
     RecordChanged,
 }

@@ -1,6 +1,6 @@
-//! The durable rows. Every field here is on disk; what is only in memory is in `queue` and `state`.
+//! The durable rows. Every field here is on disk; state that exists only in memory is in `queue` and `state`.
 //!
-//! The order of fields is the format: see `codec` for the rule for changing it.
+//! The order of fields is the format; `codec` explains how to change it.
 
 use std::fmt;
 use std::sync::Arc;
@@ -21,40 +21,40 @@ use crate::record::{Hidden, RecordKind};
 use crate::settings::{Settings, SettingsV1};
 use crate::topic::{Topic, TopicV1};
 
-/// The changing part of a task.
+/// The mutable part of a task.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct TaskRow {
     /// The random bits of its id.
     pub salt: u64,
-    /// Its queue.
+    /// The queue's number.
     pub queue: QueueId,
-    /// Where it is: the truth.
+    /// Where it is. Authoritative: status and lists follow from it.
     pub place: Place,
     /// 0..=9.
     pub priority: u8,
-    /// Failed executions so far.
+    /// Failed attempts so far.
     pub attempts: u32,
-    /// The ceiling of `attempts`.
+    /// Upper bound on `attempts`.
     pub max_attempts: u32,
     /// Grows with every claim.
     pub fence: u64,
-    /// Its position in the queue, while pending.
+    /// Order number in the queue, while pending.
     pub order: u64,
-    /// Bytes of its payload.
+    /// Payload size in bytes.
     pub size: u32,
-    /// The date at which it was made.
+    /// Wall-clock time of its creation.
     pub created_at: Millis,
-    /// The date at which it last changed.
+    /// Wall-clock time of its last change.
     pub updated_at: Millis,
-    /// When its delay ends, by engine time. 0 if it is not delayed, or waits for `run_at`.
+    /// When its delay ends, by engine time. 0 if it is not delayed or waits for `run_at`.
     pub visible_at: Millis,
     /// Its lease, while in progress.
     pub lease: Option<Lease>,
-    /// Its worker is asked to stop.
+    /// Cancellation was requested: its worker should stop.
     pub cancel_requested: bool,
-    /// Its last failure.
+    /// The error of the last failed attempt.
     pub error: Option<Arc<str>>,
-    /// How it ended, once it is finished.
+    /// How it ended, once finished.
     pub finish: Option<Finish>,
     /// It has a webhook.
     pub has_webhook: bool,
@@ -62,54 +62,54 @@ pub struct TaskRow {
     pub has_key: bool,
     /// What happened to it.
     pub history: History,
-    /// It is never pending before this date; 0 if it was not given one. Since version 2.
+    /// Never pending before this wall-clock time; 0 if not set. Since version 2.
     pub run_at: Millis,
-    /// When it was made, by engine time. Since version 2.
+    /// When it was created, by engine time. Since version 2.
     pub made_at: Millis,
 }
 
 /// Who runs a task, and until when.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Lease {
-    /// The owner.
+    /// The worker that holds the lease.
     pub worker: Arc<str>,
-    /// The last moment of the lease, by engine time: it has ended once time is past this.
+    /// The last moment of the lease, by engine time; the lease is over once time is past this.
     pub until: Millis,
 }
 
-/// How a task ended: its one result.
+/// How a task ended, including its result.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Finish {
-    /// The date.
+    /// Wall-clock time.
     pub at: Millis,
     /// When retention removes it, by engine time.
     pub expires_at: Millis,
-    /// Who submitted it; none if the server ended it.
+    /// Who submitted it; `None` if the server ended the task.
     pub worker: Option<Arc<str>>,
     /// The result of a completed task.
     pub result: Option<Bytes>,
     /// The error of a failed one.
     pub error: Option<Arc<str>>,
-    /// Its outputs.
+    /// Named outputs stored elsewhere.
     pub artifacts: Vec<Artifact>,
 }
 
-/// What the producer sent, written once. Borrowed on read: a claim must not copy the payload.
+/// What the producer sent; written once. Borrowed on read, so that a claim does not copy the payload.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct BodyRow<'a> {
-    /// The command as sent.
+    /// The command in the case the producer sent.
     pub command: &'a str,
-    /// The webhook.
+    /// URL that receives the result.
     pub webhook: Option<&'a str>,
-    /// The idempotency key.
+    /// As the producer sent it.
     pub idempotency_key: Option<&'a str>,
-    /// W3C trace context.
+    /// W3C `traceparent` header.
     pub trace_parent: Option<&'a str>,
-    /// W3C trace context.
+    /// W3C `tracestate` header.
     pub trace_state: Option<&'a str>,
-    /// The task whose dead letter this is.
+    /// The dead-lettered task that this one is a copy of.
     pub origin: Option<TaskId>,
-    /// The payload.
+    /// As the producer sent it.
     #[serde(borrow, serialize_with = "as_bytes")]
     pub payload: &'a [u8],
 }
@@ -117,40 +117,40 @@ pub struct BodyRow<'a> {
 /// A queue: one tenant's tasks of one command.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct QueueRow {
-    /// Whose.
+    /// The tenant that owns it.
     pub tenant: Arc<str>,
-    /// The command in ASCII lower case.
+    /// The command in ASCII lowercase.
     pub name: Arc<str>,
-    /// Claims are stopped.
+    /// Claims are paused.
     pub paused: bool,
-    /// The policy.
+    /// The policy, if an operator set one.
     pub topic: Option<Topic>,
-    /// How many tasks are where.
+    /// Number of tasks in each place.
     pub counts: Counts,
 }
 
-/// How many tasks of a queue are where.
+/// Number of a queue's tasks in each place.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Counts {
-    /// Claimable (or paused) tasks by priority.
+    /// Pending tasks by priority, including those of a paused queue.
     pub pending: [u64; PRIORITIES],
-    /// Waiting for their time.
+    /// Waiting for a delay or `runAt`.
     pub delayed: u64,
     /// Leased.
     pub in_progress: u64,
-    /// Finished well and not yet removed.
+    /// Succeeded and not yet removed.
     pub completed: u64,
-    /// Finished badly and not yet removed.
+    /// Failed or cancelled, and not yet removed.
     pub failed: u64,
     /// Dead-lettered and not yet removed.
     pub dead: u64,
     /// Payload bytes of the tasks that are not finished.
     pub live_bytes: u64,
-    /// What all tasks hold, finished ones included: see [`TaskRow::stored_bytes`].
+    /// Bytes of all tasks, including finished ones: see [`TaskRow::stored_bytes`].
     pub stored_bytes: u64,
 }
 
-/// A queue as version 1 wrote it.
+/// A queue, as version 1 encoded it.
 #[derive(Deserialize)]
 struct QueueRowV1 {
     tenant: Arc<str>,
@@ -160,7 +160,7 @@ struct QueueRowV1 {
     counts: CountsV1,
 }
 
-/// A queue as version 2 wrote it.
+/// A queue, as version 2 encoded it.
 #[derive(Deserialize)]
 struct QueueRowV2 {
     tenant: Arc<str>,
@@ -177,7 +177,7 @@ impl From<QueueRowV2> for QueueRow {
     }
 }
 
-/// The counters of a queue as version 1 wrote them: without what finished tasks hold.
+/// A queue's counters, as version 1 encoded them: without the bytes of finished tasks.
 #[derive(Deserialize)]
 struct CountsV1 {
     pending: [u64; PRIORITIES],
@@ -204,24 +204,24 @@ impl From<QueueRowV1> for QueueRow {
             live_bytes,
             stored_bytes: 0,
         };
-        // What its finished tasks hold is added when the state is loaded.
+        // `State::load` adds the bytes of finished tasks.
         counts.stored_bytes = counts.live_bytes + counts.live() * TASK_ROWS_BYTES;
         QueueRow { tenant, name, paused, topic: topic.map(Topic::from), counts }
     }
 }
 
-/// The task that an idempotency key made.
+/// The task created with an idempotency key.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct IdempotencyRow {
     /// Its id.
     pub id: TaskId,
-    /// When it was made.
+    /// When it was created.
     pub created_at: Millis,
     /// Hash of its command and payload.
     pub fingerprint: u128,
-    /// Once the task is gone: how it ended.
+    /// How the task ended, once it is removed.
     pub gone: Option<Place>,
-    /// Whether the fingerprint is one of values, since version 2, or of bytes.
+    /// Whether the fingerprint compares JSON values (since version 2) or bytes.
     #[serde(skip)]
     pub by_value: bool,
 }
@@ -231,38 +231,38 @@ pub struct IdempotencyRow {
 pub struct OutboxRow {
     /// The finished task.
     pub id: TaskId,
-    /// Deliveries tried.
+    /// Delivery attempts so far.
     pub attempts: u32,
-    /// When it is tried next, by engine time; none once its attempts are spent.
+    /// When the next attempt is due, by engine time; `None` once the callback has failed.
     pub next_at: Option<Millis>,
     /// The receiver's last HTTP status.
     pub last_status: Option<u16>,
-    /// What went wrong last.
+    /// The error of the last attempt.
     pub last_error: Option<Arc<str>>,
 }
 
-/// A record: see `record`.
+/// A record; see the `record` module.
 #[derive(Clone, PartialEq, Serialize, Deserialize)]
 pub struct RecordRow {
     /// What it is for.
     pub kind: RecordKind,
-    /// Whose.
+    /// The tenant that owns it.
     pub tenant: Arc<str>,
-    /// Its name.
+    /// Unique within the tenant and kind.
     pub name: Arc<str>,
-    /// Its content.
+    /// The record's content, opaque to the rules.
     pub value: Bytes,
-    /// 1, and one more with every put.
+    /// Starts at 1 and grows by one with every put.
     pub revision: u64,
-    /// The date at which it was made.
+    /// Wall-clock time of its creation.
     pub created_at: Millis,
-    /// The date at which it was last put.
+    /// Wall-clock time of the last put.
     pub updated_at: Millis,
-    /// When it goes by itself, by engine time.
+    /// When it expires, by engine time.
     pub expires_at: Option<Millis>,
 }
 
-// A value may be a secret.
+// The value may be a secret.
 impl fmt::Debug for RecordRow {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("RecordRow")
@@ -278,24 +278,24 @@ impl fmt::Debug for RecordRow {
     }
 }
 
-/// The shard's own row.
+/// The shard's counters and settings.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct MetaRow {
-    /// The next task or order number.
+    /// The next task number or order number.
     pub next_seq: u64,
     /// The next queue number.
     pub next_queue: QueueId,
-    /// The moment of the last group, by engine time.
+    /// Engine time of the last group.
     pub now: Millis,
     /// The settings in force.
     pub settings: Settings,
-    /// Transitions of tasks so far: the number of the next one.
+    /// Number of the next transition.
     pub moves: u64,
-    /// What the wall clock showed at the last group. Since version 2.
+    /// Wall time of the last group. Since version 2.
     pub wall: Millis,
 }
 
-/// The shard's own row as versions 1 and 2 wrote it.
+/// The shard's counters and settings, as versions 1 and 2 encoded them.
 #[derive(Deserialize)]
 struct MetaRowV2 {
     next_seq: u64,
@@ -329,7 +329,7 @@ impl Counts {
         self.live() + self.completed + self.failed + self.dead
     }
 
-    /// How many tasks are in the list of a place; pending and delayed ones share one.
+    /// Number of tasks in the list of a place; pending and delayed tasks share a list.
     pub fn of(&self, place: Place) -> u64 {
         match place {
             Place::Pending | Place::Delayed => self.ready() + self.delayed,
@@ -357,7 +357,7 @@ impl Counts {
     }
 }
 
-/// Without this a slice is written as a list of numbers, one at a time: the same bytes, but slower.
+/// Serialises a slice in one write. The default writes the same bytes one number at a time, which is slower.
 fn as_bytes<S: Serializer>(bytes: &&[u8], serializer: S) -> Result<S::Ok, S::Error> {
     serializer.serialize_bytes(bytes)
 }
@@ -427,7 +427,7 @@ impl QueueRow {
         encode_row(self, Self::VERSION, 128)
     }
 
-    /// Decodes the row that lies at `key`. One of version 1 does not say what finished tasks hold.
+    /// Decodes the row at `key`. Version 1 does not count the bytes of finished tasks.
     pub fn decode(key: Key, bytes: &[u8]) -> Result<QueueRow, KvError> {
         let decoded = match bytes.split_first() {
             Some((&QueueRow::VERSION, body)) => decode(body),
@@ -441,7 +441,7 @@ impl QueueRow {
         })
     }
 
-    /// Whether bytes that decode are of version 1, which does not say what finished tasks hold.
+    /// Whether the bytes are of version 1, which does not count the bytes of finished tasks.
     pub(crate) fn is_old(bytes: &[u8]) -> bool {
         bytes.first() == Some(&VERSION)
     }
@@ -457,13 +457,13 @@ impl TaskRow {
     pub fn decode(key: Key, bytes: &[u8]) -> Result<TaskRow, KvError> {
         let mut row: TaskRow = decode_grown(Table::Task, key, bytes, 2)?;
         if row.made_at == 0 {
-            // Version 1 had one clock.
+            // Version 1 had a single clock.
             row.made_at = row.created_at;
         }
         Ok(row)
     }
 
-    /// What the task holds for its tenant's quota: its payload, its result, and an allowance for its rows.
+    /// Bytes that the task counts against its tenant's quota: payload, result, and an allowance for its rows.
     pub fn stored_bytes(&self) -> u64 {
         let finish = self.finish.as_ref().map_or(0, |finish| {
             let artifact = |artifact: &Artifact| artifact.name.len() + artifact.url.len();

@@ -1,7 +1,7 @@
-//! What a shard applies where a task or a policy is silent.
+//! A shard's defaults, for everything that a task or policy does not set.
 //!
-//! Settings are changed by a command, so that they lie in the log: replaying yesterday's log with today's
-//! configuration file gives yesterday's state.
+//! A command changes them, so that they are in the log: replaying yesterday's log under today's configuration file
+//! produces yesterday's state.
 
 use serde::{Deserialize, Serialize};
 
@@ -14,26 +14,26 @@ use crate::reply::Rejection;
 
 const DAY: Millis = 86_400_000;
 
-/// The shard's defaults.
+/// Defaults of a shard.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Settings {
-    /// Attempts of a task that does not say.
+    /// Attempts of a task that does not set a number.
     pub max_attempts: u32,
-    /// The pause after a failed attempt.
+    /// Delay after a failed attempt.
     pub backoff: Backoff,
     /// How long finished tasks are kept.
     pub retention: Millis,
     /// Delivery attempts of a result callback.
     pub callback_attempts: u32,
-    /// The pause after the first failed delivery; it doubles with each one.
+    /// Delay after the first failed delivery; it doubles with each further one.
     pub callback_base: Millis,
-    /// The longest pause between deliveries.
+    /// Longest delay between deliveries.
     pub callback_max: Millis,
     /// How long dead-lettered tasks are kept.
     pub dead_letter_retention: Millis,
 }
 
-/// Settings as version 1 wrote them: dead letters were kept as long as other finished tasks.
+/// Settings, as version 1 encoded them: dead letters were kept as long as other finished tasks.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[allow(missing_docs, reason = "the fields are those of `Settings`")]
 pub struct SettingsV1 {
@@ -74,13 +74,13 @@ impl Default for Settings {
 }
 
 impl Settings {
-    /// What holds in a shard before it is told anything: the defaults of version 1. A log of that version does
-    /// not say them, and must mean the same for ever.
+    /// The settings of a shard before its first `Configure`: the defaults of version 1. Logs of that version do not
+    /// contain them, so they must never change.
     pub fn of_empty_shard() -> Settings {
         Settings { dead_letter_retention: DAY, ..Settings::default() }
     }
 
-    /// Checks every field.
+    /// Checks that every field is in range.
     pub fn check(&self) -> Result<(), Rejection> {
         let field = if !(1..=ATTEMPTS_MAX).contains(&self.max_attempts) {
             "max_attempts"

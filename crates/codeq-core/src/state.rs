@@ -1,8 +1,7 @@
-//! A shard's state in memory: what the rows mean, held ready for the next command.
+//! A shard's state in memory, derived from its rows.
 //!
-//! Everything here can be rebuilt from the rows ([`State::load`]). The queues' counters are the exception
-//! in timing only: they are kept here and written to their rows by [`State::write_back`], which the engine
-//! calls before each checkpoint.
+//! [`State::load`] can rebuild all of it. Queue counters are kept here and only reach their rows when the engine calls
+//! [`State::write_back`], before each checkpoint.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound;
@@ -28,12 +27,12 @@ use crate::settings::Settings;
 use crate::step::Step;
 use crate::timers::Timers;
 
-/// What applying a command gave.
+/// Outcome of applying a command.
 #[derive(Debug)]
 pub struct Applied {
     /// The answer.
     pub reply: Reply,
-    /// Whether anything changed. What changed nothing need not be logged.
+    /// Whether anything changed. A command that changed nothing need not be logged.
     pub changed: bool,
 }
 
@@ -41,9 +40,9 @@ pub struct Applied {
 #[derive(Debug, Default)]
 pub(crate) struct Tenant {
     pub queues: BTreeMap<Arc<str>, QueueId>,
-    /// The heads of the queues that can be claimed from, first to be claimed first.
+    /// Heads of the queues that can be claimed from, in claim order.
     pub heads: BTreeSet<(Head, QueueId)>,
-    /// What is in the queues.
+    /// Totals over the tenant's queues.
     pub held: Arc<Held>,
 }
 
@@ -55,22 +54,22 @@ pub struct State {
     pub(crate) meta: MetaRow,
     pub(crate) tenants: BTreeMap<Arc<str>, Tenant>,
     pub(crate) queues: BTreeMap<QueueId, Queue>,
-    /// Running leases by their end. The rows hold the rest.
+    /// Running leases by their end. Everything else about them is in the rows.
     pub(crate) leases: BTreeSet<(Millis, u64)>,
     pub(crate) timers: Timers,
-    /// The callbacks that are kept.
+    /// Number of callbacks kept.
     pub(crate) callbacks: CallbackCounts,
     pub(crate) records: Records,
-    /// Queues whose row in the store is out of date.
+    /// Queues whose row in the store is stale.
     pub(crate) dirty: Vec<QueueId>,
-    /// Queues whose row is of an older version, and whose callbacks are not in lists yet.
+    /// Queues whose row has an older version and whose callbacks are not indexed yet.
     outdated: BTreeSet<QueueId>,
-    /// Entries in the windows of all queues.
+    /// Number of entries in the windows of all queues.
     pub(crate) windowed: usize,
 }
 
 impl State {
-    /// The state that the rows describe; empty tables give an empty shard.
+    /// Builds the state from the rows; empty tables give an empty shard.
     pub fn load<K: KvRead + ?Sized>(kv: &K, shard: u16, shards: u16) -> Result<State, KvError> {
         let meta = MetaRow::load(kv, keys::META)?.unwrap_or_else(|| MetaRow {
             next_seq: 1,
@@ -121,7 +120,7 @@ impl State {
             let until = until.ok_or_else(|| KvError::Corrupt {
                 table: Table::Index,
                 key,
-                reason: "in progress without a lease".to_owned(),
+                reason: "task is in progress but has no lease".to_owned(),
             })?;
             self.leases.insert((until, seq));
             Ok(())
@@ -144,8 +143,8 @@ impl State {
         Ok(())
     }
 
-    /// Applies one command at a moment. An error means that the store could not be read: the
-    /// state may be half changed and must not be used any more.
+    /// Applies one command at a moment. An error means that the store could not be read: the state may be half changed
+    /// and must not be used any more.
     pub fn apply<K: Kv>(
         &mut self,
         kv: &mut K,
@@ -193,7 +192,7 @@ impl State {
         Ok(Applied { reply, changed })
     }
 
-    /// Writes the counters and the shard's own row into the tables, so that they are complete.
+    /// Writes the counters and the shard's own row to the tables, so that the tables are complete.
     pub fn write_back<K: Kv>(&mut self, kv: &mut K) {
         for id in std::mem::take(&mut self.dirty) {
             if let Some(queue) = self.queues.get_mut(&id) {
@@ -204,8 +203,8 @@ impl State {
         kv.put(Table::Meta, keys::META, self.meta.encode());
     }
 
-    /// Brings rows up to date that an older version wrote. To be called after [`State::load`], before anything is
-    /// applied; what it writes is written again after a crash, so that it needs no log.
+    /// Upgrades rows that an older version wrote. Call it after [`State::load`] and before applying anything. A crash
+    /// repeats the upgrade, so it needs no log.
     pub fn upgrade<K: Kv>(&mut self, kv: &mut K) -> Result<(), KvError> {
         if self.outdated.is_empty() {
             return Ok(());
@@ -223,19 +222,19 @@ impl State {
         Ok(())
     }
 
-    /// Whether a sweep has something to do.
+    /// Whether a sweep would find anything to do.
     pub fn is_due(&self, at: Moment) -> bool {
         self.next_deadline().is_some_and(|deadline| deadline <= at.now)
             || self.next_run_at().is_some_and(|date| date <= at.wall)
             || self.timers.may_be_early(at.wall)
     }
 
-    /// The date at which the next task may run that waits for one.
+    /// The wall-clock time at which the next task reaches its `runAt`.
     pub fn next_run_at(&self) -> Option<Millis> {
         self.timers.next(TimerKind::RunAt)
     }
 
-    /// When the next sweep has something to do, by engine time.
+    /// When the next sweep is due, by engine time.
     pub fn next_deadline(&self) -> Option<Millis> {
         let lease = self.leases.first().map(|(until, _)| until.saturating_add(1));
         [TimerKind::Delayed, TimerKind::Retention, TimerKind::Idempotency, TimerKind::Record]
@@ -250,17 +249,17 @@ impl State {
         self.timers.next(TimerKind::Callback)
     }
 
-    /// How many result callbacks are kept.
+    /// Number of result callbacks kept.
     pub fn callbacks(&self) -> CallbackCounts {
         self.callbacks
     }
 
-    /// The engine time of the latest command that changed something. It never runs backwards from here.
+    /// Engine time of the latest command that changed something. Never runs backwards.
     pub fn now(&self) -> Millis {
         self.meta.now
     }
 
-    /// The moment of the latest command that changed something, on both clocks.
+    /// Moment of the latest command that changed something, on both clocks.
     pub fn moment(&self) -> Moment {
         self.meta.moment()
     }
@@ -280,17 +279,17 @@ impl State {
         self.queues.get(&id).map(|queue| &queue.row)
     }
 
-    /// Of the tasks that are first of their priority the one that was made first, by its number.
+    /// The number of the oldest task among the first tasks of each priority.
     pub fn oldest_front(&self, id: QueueId) -> Option<u64> {
         self.queues.get(&id).and_then(|queue| queue.fronts().min())
     }
 
-    /// Whether a task of the queue could be claimed now.
+    /// Whether a claim would find a task in the queue.
     pub fn is_claimable(&self, id: QueueId) -> bool {
         self.queues.get(&id).is_some_and(|queue| queue.head.is_some())
     }
 
-    /// How many tasks of the queue could be claimed now.
+    /// Number of tasks that could be claimed from the queue now.
     pub fn claimable(&self, id: QueueId) -> u64 {
         let Some(queue) = self.queues.get(&id).filter(|queue| queue.head.is_some()) else {
             return 0;
@@ -303,18 +302,18 @@ impl State {
         }
     }
 
-    /// What a tenant holds.
+    /// Totals over a tenant's queues.
     pub fn held(&self, tenant: &str) -> Holdings {
         self.tenants.get(tenant).map_or_else(Holdings::default, |tenant| tenant.held.holdings())
     }
 
-    /// The queues of a tenant in the order of their names.
+    /// A tenant's queues, ordered by name.
     pub fn queues_of(&self, tenant: &str) -> impl Iterator<Item = (QueueId, &QueueRow)> {
         let ids = self.tenants.get(tenant).into_iter().flat_map(|tenant| tenant.queues.values());
         ids.filter_map(|id| Some((*id, self.queue_row(*id)?)))
     }
 
-    /// The queues of a tenant from a name on, in the order of their names.
+    /// A tenant's queues from a name on, ordered by name.
     pub(crate) fn queues_from<'s>(
         &'s self,
         tenant: &str,
@@ -326,17 +325,17 @@ impl State {
             .map(|(name, id)| (name, *id))
     }
 
-    /// All queues in the order of their numbers.
+    /// All queues, ordered by number.
     pub fn queues(&self) -> impl Iterator<Item = (QueueId, &QueueRow)> {
         self.queues.iter().map(|(id, queue)| (*id, &queue.row))
     }
 
-    /// The names of the tenants that have queues, in order.
+    /// Names of the tenants that have queues, sorted.
     pub fn tenants(&self) -> impl Iterator<Item = &Arc<str>> {
         self.tenants.keys()
     }
 
-    /// Leases that have not ended, as far as the latest command knows.
+    /// Number of leases that have not expired as of the latest command.
     pub fn leases(&self) -> usize {
         self.leases.len()
     }
@@ -347,8 +346,8 @@ impl State {
     }
 }
 
-/// What the finished tasks of a queue hold. Only for rows of version 1, which do not say: once, at the first start
-/// of a version that counts it.
+/// Bytes held by a queue's finished tasks. Only needed for rows of version 1, which do not count them: once, at the
+/// first start of a newer version.
 fn finished_bytes<K: KvRead + ?Sized>(kv: &K, id: QueueId) -> Result<u64, KvError> {
     let mut sum = 0;
     for place in [Place::Completed, Place::Failed, Place::Dead] {
@@ -362,7 +361,7 @@ fn finished_bytes<K: KvRead + ?Sized>(kv: &K, id: QueueId) -> Result<u64, KvErro
     Ok(sum)
 }
 
-/// How long a window may become, given how many entries all windows hold.
+/// The size limit of a window, given the number of entries in all windows.
 pub(crate) fn window_max(windowed: usize) -> usize {
     if windowed < crate::limits::WINDOW_TOTAL {
         crate::limits::WINDOW_MAX

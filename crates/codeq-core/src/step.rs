@@ -1,7 +1,7 @@
-//! One command being applied: the moves that all commands are made of.
+//! One command being applied, and the operations that all commands share.
 //!
-//! A task changes place only here, in [`Step::relocate`], which keeps the order, the lists, the timers, the
-//! leases and the counters in step with the row. Commands say *what* happens; this file keeps *where* true.
+//! A task changes place only in [`Step::relocate`], which keeps order, lists, timers, leases and counters consistent
+//! with the row. Commands decide *what* happens; this file keeps track of *where* tasks are.
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -31,14 +31,14 @@ pub(crate) struct Step<'a, K: Kv> {
     pub kv: &'a mut K,
     /// Engine time.
     pub now: Millis,
-    /// Wall time: what is shown, and what `run_at` is compared with.
+    /// Wall time: shown to users, and compared with `run_at`.
     pub wall: Millis,
     pub effects: &'a mut Vec<Effect>,
-    /// Something durable changed.
+    /// Whether something durable changed.
     pub changed: bool,
 }
 
-/// What moved a task, for its history.
+/// What caused a transition, for the history.
 pub(crate) struct Cause<'a> {
     pub event: Event,
     pub who: Option<&'a Arc<str>>,
@@ -56,15 +56,15 @@ impl<'a> Cause<'a> {
 }
 
 impl<K: Kv> Step<'_, K> {
-    /// The next number for a task or for a place in the order.
+    /// The next number, for a task or for its order.
     pub fn take_seq(&mut self) -> u64 {
         let seq = self.state.meta.next_seq;
         self.state.meta.next_seq += 1;
         seq
     }
 
-    /// A number for a queue. Queues come and go with the commands that producers think up, so the numbers
-    /// may come round; one that is in use is passed over.
+    /// A free queue number. Queues come and go with the commands that producers use, so the numbers may wrap around;
+    /// those in use are skipped.
     fn take_queue_id(&mut self) -> QueueId {
         loop {
             let id = self.state.meta.next_queue;
@@ -75,7 +75,7 @@ impl<K: Kv> Step<'_, K> {
         }
     }
 
-    /// The task of that id in that tenant.
+    /// The task with this id, if the tenant owns it.
     pub fn find(&self, tenant: &str, id: TaskId) -> Result<Option<TaskRow>, KvError> {
         let Some(row) = TaskRow::load(self.kv, keys::task(id.seq()))? else {
             return Ok(None);
@@ -85,12 +85,12 @@ impl<K: Kv> Step<'_, K> {
         Ok(ours.then_some(row))
     }
 
-    /// The queue of that number, which a row names.
+    /// The queue that a row refers to.
     pub fn queue(&self, id: QueueId) -> Result<&Queue, KvError> {
         self.state.queues.get(&id).ok_or_else(|| no_queue(id))
     }
 
-    /// The same, about to be changed.
+    /// Same as [`Step::queue`], marked as changed.
     pub fn queue_mut(&mut self, id: QueueId) -> Result<&mut Queue, KvError> {
         self.changed = true;
         let queue = self.state.queues.get_mut(&id).ok_or_else(|| no_queue(id))?;
@@ -101,7 +101,7 @@ impl<K: Kv> Step<'_, K> {
         Ok(queue)
     }
 
-    /// The queue of a command, made if it does not exist.
+    /// The queue of a command, created if it does not exist.
     pub fn queue_or_new(&mut self, tenant: &Arc<str>, command: &str) -> Result<QueueId, Rejection> {
         check_tenant(tenant)?;
         check_command(command)?;
@@ -136,7 +136,7 @@ impl<K: Kv> Step<'_, K> {
         Ok(id)
     }
 
-    /// Forgets a queue that holds nothing and that nobody has set anything for.
+    /// Drops a queue that has no tasks, policy or pause.
     pub fn forget_if_unused(&mut self, id: QueueId) {
         let Some(queue) = self.state.queues.get(&id) else {
             return;
@@ -156,7 +156,7 @@ impl<K: Kv> Step<'_, K> {
         self.changed = true;
     }
 
-    /// Puts a new task into its first place.
+    /// Stores a new task in its first place.
     pub fn settle(
         &mut self,
         seq: u64,
@@ -167,13 +167,13 @@ impl<K: Kv> Step<'_, K> {
         row.place = place;
         self.enter(seq, row, true)?;
         self.kv.insert(Table::Index, keys::index(row.queue, place, seq), Bytes::new());
-        self.note(seq, row, None, cause)?;
+        self.record_move(seq, row, None, cause)?;
         self.kv.insert(Table::Task, keys::task(seq), row.encode());
         self.reindex_head(row.queue)
     }
 
-    /// Moves a task from its place to another and saves its row. Fields that belong to the new place
-    /// (lease, finish, visible time) are set by the caller before; those of the old place are still in `was`.
+    /// Moves a task to the place its row names and saves the row. The caller has already set the fields of the new
+    /// place (lease, finish, visible time); `was` still has those of the old one.
     pub fn relocate(
         &mut self,
         seq: u64,
@@ -187,8 +187,8 @@ impl<K: Kv> Step<'_, K> {
         if was.place.index_code() != row.place.index_code() {
             self.kv.delete(Table::Index, keys::index(row.queue, was.place, seq));
             let key = keys::index(row.queue, row.place, seq);
-            // A task completes once, and is claimed for the first time once. It may fail more than once: a
-            // replay brings it back.
+            // A task completes only once, and has only one first claim. It may fail several times, because it can be
+            // replayed.
             let first =
                 row.place == Place::Completed || (row.place == Place::InProgress && row.fence == 1);
             if first {
@@ -197,7 +197,7 @@ impl<K: Kv> Step<'_, K> {
                 self.kv.put(Table::Index, key, Bytes::new());
             }
         }
-        self.note(seq, row, Some(was.place), cause)?;
+        self.record_move(seq, row, Some(was.place), cause)?;
         self.save(seq, row);
         self.reindex_head(row.queue)
     }
@@ -250,11 +250,11 @@ impl<K: Kv> Step<'_, K> {
         Ok(())
     }
 
-    /// Puts a task into the place that its row names: order, timer, lease and counters, but not its list.
+    /// Puts a task into the place its row names: order, timer, lease and counters, but not its list.
     fn enter(&mut self, seq: u64, row: &mut TaskRow, new: bool) -> Result<(), KvError> {
         match row.place {
             Place::Pending => {
-                // Back of the queue: a fresh order, which for a new task is its own number.
+                // Back of the queue: a new order number, which for a new task is its own number.
                 row.order = if new { seq } else { self.take_seq() };
                 let key = keys::pending(row.queue, row.priority, row.order);
                 let value = match row.order == seq {
@@ -297,19 +297,19 @@ impl<K: Kv> Step<'_, K> {
         Ok(())
     }
 
-    /// Removes a finished task from its place and its list.
+    /// Removes a finished task from its place, its list and the tables.
     pub fn evict(&mut self, seq: u64, row: &TaskRow) -> Result<(), KvError> {
         self.leave(seq, row)?;
         self.kv.delete(Table::Index, keys::index(row.queue, row.place, seq));
         self.kv.delete(Table::Task, keys::task(seq));
         self.kv.delete(Table::Body, keys::task(seq));
-        self.tell(seq, row, Some(row.place), None, Event::Removed)?;
+        self.emit_move(seq, row, Some(row.place), None, Event::Removed)?;
         self.forget_if_unused(row.queue);
         Ok(())
     }
 
-    /// Records a transition in the task's history and tells the engine.
-    fn note(
+    /// Records a transition in the task's history and reports it to the engine.
+    fn record_move(
         &mut self,
         seq: u64,
         row: &mut TaskRow,
@@ -323,10 +323,10 @@ impl<K: Kv> Step<'_, K> {
             who: cause.who.cloned(),
             why: cause.why,
         });
-        self.tell(seq, row, from, Some(row.place), cause.event)
+        self.emit_move(seq, row, from, Some(row.place), cause.event)
     }
 
-    fn tell(
+    fn emit_move(
         &mut self,
         seq: u64,
         row: &TaskRow,
@@ -353,7 +353,7 @@ impl<K: Kv> Step<'_, K> {
         Ok(())
     }
 
-    /// Brings the tenant's list of heads up to date after a queue changed.
+    /// Updates the queue's entry in the tenant's set of heads.
     pub fn reindex_head(&mut self, id: QueueId) -> Result<(), KvError> {
         let queue = self.state.queues.get_mut(&id).ok_or_else(|| no_queue(id))?;
         self.state.windowed += queue.refill(id, self.kv, window_max(self.state.windowed))?;
@@ -376,12 +376,12 @@ impl<K: Kv> Step<'_, K> {
         Ok(())
     }
 
-    /// The task as the outside sees it.
+    /// The task as clients see it.
     pub fn view(&self, seq: u64, row: &TaskRow) -> Result<Task, KvError> {
         Task::from_rows(self.kv, seq, row, &self.queue(row.queue)?.row, self.moment())
     }
 
-    /// Reads what is there at this point of the command.
+    /// Reads the state as changed so far.
     pub fn reader(&self) -> Reader<'_, K> {
         Reader { state: self.state, kv: self.kv }
     }
@@ -391,13 +391,13 @@ impl<K: Kv> Step<'_, K> {
         Moment { now: self.now, wall: self.wall }
     }
 
-    /// Where a task goes that waits for nothing but its date, if it has one.
+    /// The place of a task that only its `runAt` can hold back.
     pub fn first_place(&self, row: &TaskRow) -> Place {
         if row.run_at > self.wall { Place::Delayed } else { Place::Pending }
     }
 }
 
-/// What a delayed task waits for: the end of its delay, or its date.
+/// What a delayed task waits for: its delay or its `runAt`.
 fn waits_for(row: &TaskRow) -> (TimerKind, Millis) {
     match row.visible_at {
         0 => (TimerKind::RunAt, row.run_at),
@@ -409,6 +409,6 @@ fn no_queue(id: QueueId) -> KvError {
     KvError::Corrupt {
         table: Table::Queue,
         key: keys::queue(id),
-        reason: "a task names a queue that does not exist".to_owned(),
+        reason: "a task refers to a queue that does not exist".to_owned(),
     }
 }

@@ -1,4 +1,4 @@
-//! Submit: a worker ends its task. Result, place, lease and callback are one step.
+//! Submit: a worker finishes its task. Result, place, lease and callback change in one step.
 
 use std::sync::Arc;
 
@@ -53,8 +53,8 @@ impl<K: Kv> Step<'_, K> {
     }
 }
 
-/// Whether this is the submit that ended the task, sent again because its answer was lost. `same` says
-/// whether an artifact that is stored is the one that was sent.
+/// Whether this repeats the submit that finished the task, because its reply was lost. `same` compares a stored
+/// artifact with a submitted one.
 pub(crate) fn repeats(
     row: &TaskRow,
     command: &Submit,
@@ -81,7 +81,7 @@ fn place_of(outcome: &Outcome) -> Place {
     }
 }
 
-/// What the submit leaves behind, whoever sent it.
+/// What the submit leaves behind.
 fn ending_of(command: &Submit) -> Ending {
     let (result, error) = match &command.outcome {
         Outcome::Completed(result) if result.is_empty() => (Some(Bytes::from_static(b"{}")), None),
@@ -94,7 +94,7 @@ fn ending_of(command: &Submit) -> Ending {
     Ending { worker: None, result, error, artifacts: command.artifacts.clone() }
 }
 
-/// Whether a result could be stored, whosever it is.
+/// Whether the result is within the limits.
 pub fn check(outcome: &Outcome, artifacts: &[Artifact]) -> Result<(), Rejection> {
     match outcome {
         Outcome::Failed(error) | Outcome::Both { error, .. } if error.is_empty() => {

@@ -1,5 +1,5 @@
-//! Sweep: what time brings about. Leases end, delayed tasks come due, finished tasks and old records go. And
-//! what the wall clock takes back when it is set: tasks that were due and no longer are.
+//! Sweep: everything that time triggers. Leases expire, delayed tasks come due, finished tasks and old records are
+//! removed, and tasks are delayed again if the wall clock was set back before their `runAt`.
 
 use std::collections::BTreeSet;
 
@@ -26,8 +26,8 @@ impl<K: Kv> Step<'_, K> {
         Ok(Reply::Swept(swept))
     }
 
-    /// Ends leases that are over, makes delayed tasks claimable and lets those wait again whose date is ahead
-    /// once more, at most `limit` together.
+    /// Expires leases, makes delayed tasks claimable, and delays tasks again whose `runAt` is ahead once more; at most
+    /// `limit` tasks in total.
     pub(crate) fn make_due(&mut self, limit: u32, seed: u64) -> Result<Swept, KvError> {
         let mut swept = Swept::default();
         while swept.expired < limit
@@ -59,7 +59,7 @@ impl<K: Kv> Step<'_, K> {
         Ok(swept)
     }
 
-    /// The wall clock was set back: at most `limit` pending tasks whose date is ahead again wait for it.
+    /// After the wall clock was set back, delays at most `limit` pending tasks whose `runAt` is ahead again.
     fn postpone_early(&mut self, limit: u32) -> Result<u32, KvError> {
         let mut postponed = 0;
         let mut queues = BTreeSet::new();
@@ -73,13 +73,13 @@ impl<K: Kv> Step<'_, K> {
             queues.insert(row.queue);
             postponed += 1;
         }
-        // Claims that were stopped by such a task may be waiting for the ones behind it.
+        // Claims that such a task held up may be waiting for the tasks behind it.
         let open = queues.into_iter().filter(|id| self.state.is_claimable(*id));
         self.effects.extend(open.map(|queue| Effect::Ready { queue }));
         Ok(postponed)
     }
 
-    /// Removes what retention no longer keeps, at most `limit` tasks, keys and records.
+    /// Removes at most `limit` tasks, keys and records whose retention has ended.
     fn remove_old(&mut self, limit: u32) -> Result<u32, KvError> {
         let due = self.state.timers.due(self.kv, TimerKind::Retention, self.now, limit as usize)?;
         let left = (limit as usize).saturating_sub(due.len());
@@ -110,7 +110,7 @@ impl<K: Kv> Step<'_, K> {
         Ok(removed)
     }
 
-    /// A callback that is still to be delivered needs the task's rows: they stay a while longer.
+    /// Postpones the removal of a task whose callback is still to be delivered, because the delivery reads its rows.
     fn keep_longer(&mut self, seq: u64, mut row: TaskRow) -> Result<(), KvError> {
         if let Some(finish) = &mut row.finish {
             let timers = &mut self.state.timers;

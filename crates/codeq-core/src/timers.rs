@@ -1,4 +1,4 @@
-//! Deadlines in the timer table, and where to look for the next one.
+//! Deadlines in the timer table, and a cache of the next one.
 
 use bytes::Bytes;
 
@@ -6,15 +6,15 @@ use crate::command::Millis;
 use crate::keys::{self, TimerKind};
 use crate::kv::{Direction, Key, Kv, KvError, KvRead, Table};
 
-/// For each kind of timer, the first one and a key below which none is left.
+/// For each kind of timer, the first one and a key below which there are none.
 ///
-/// Without the second, every look at the head would walk over the rows that were deleted since the last
-/// checkpoint. The first is exact: somebody sleeps until its deadline, and a deadline that was disarmed
-/// would wake him for nothing, over and over if nobody takes it away.
+/// Without that key, every look at the head would visit the rows deleted since the last checkpoint. The first timer
+/// is exact, because a thread sleeps until its deadline: a disarmed timer left in place would wake it for nothing,
+/// possibly over and over.
 #[derive(Debug, Default)]
 pub(crate) struct Timers {
     cursors: [Cursor; TimerKind::ALL.len()],
-    /// No date of kind `RunAtPassed` is after this.
+    /// Upper bound on the dates of kind `RunAtPassed`.
     passed_until: Millis,
 }
 
@@ -75,8 +75,8 @@ impl Timers {
         Some(keys::timer_parts(first).1)
     }
 
-    /// At most `limit` timers of a kind whose deadline is not after `now`, earliest first. The caller
-    /// disarms every one of them before it asks again.
+    /// At most `limit` timers of a kind whose deadline is `now` or earlier, earliest first. The caller must disarm
+    /// all of them before the next call.
     pub fn due<K: KvRead + ?Sized>(
         &mut self,
         kv: &K,
@@ -98,24 +98,24 @@ impl Timers {
         Ok(rows)
     }
 
-    /// Notes that a pending task was to wait for this date.
+    /// Notes that a pending task had to wait for this date.
     pub fn arm_passed<K: Kv>(&mut self, kv: &mut K, date: Millis, seq: u64) {
         kv.put(Table::Timer, keys::timer(TimerKind::RunAtPassed, date, seq), Bytes::new());
         self.passed_until = self.passed_until.max(date);
     }
 
-    /// The task is no longer pending.
+    /// Removes that note, because the task is no longer pending.
     pub fn disarm_passed<K: Kv>(&mut self, kv: &mut K, date: Millis, seq: u64) {
         kv.delete(Table::Timer, keys::timer(TimerKind::RunAtPassed, date, seq));
     }
 
-    /// Whether there may be pending tasks whose date is after `wall`: only after the clock was set back.
+    /// Whether pending tasks may have a date after `wall`, which takes a clock that was set back.
     pub fn may_be_early(&self, wall: Millis) -> bool {
         self.passed_until > wall
     }
 
-    /// The numbers of at most `limit` pending tasks whose date is after `wall`, latest first. The caller
-    /// disarms every one of them.
+    /// Numbers of at most `limit` pending tasks whose date is after `wall`, latest first. The caller must disarm all of
+    /// them.
     pub fn early<K: KvRead + ?Sized>(
         &mut self,
         kv: &K,
@@ -150,7 +150,7 @@ impl Timers {
     }
 }
 
-/// The keys of all dates after `wall` that have passed by an earlier reading of the clock.
+/// The key range of dates after `wall` that an earlier reading of the clock had passed.
 fn passed_after(wall: Millis) -> (Key, Key) {
     let kind = TimerKind::RunAtPassed;
     (keys::timer(kind, wall, u64::MAX), keys::timer(kind, Millis::MAX, u64::MAX))

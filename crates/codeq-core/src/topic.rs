@@ -1,4 +1,4 @@
-//! Topic policies: what an operator lays down for one queue.
+//! Topic policies: per-queue settings made by an operator.
 
 use std::sync::Arc;
 
@@ -15,25 +15,25 @@ use crate::reply::{Rejection, Reply};
 use crate::settings::Settings;
 use crate::step::Step;
 
-/// The settings of one queue. Absent ones leave the shard's defaults in force.
+/// Settings of one queue. Those not set fall back to the shard's defaults.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Policy {
-    /// The priorities that tasks of the queue may have; empty means all.
+    /// Priorities that the queue's tasks may have; empty means all.
     pub priority_tiers: Vec<u8>,
-    /// Default and ceiling of the attempts of new tasks.
+    /// Default and upper limit for the attempts of new tasks.
     pub max_attempts: Option<u32>,
-    /// A task that is dead-lettered is also enqueued under this command.
+    /// A dead-lettered task is also enqueued under this command.
     pub dead_letter_topic: Option<Arc<str>>,
     /// Retention of finished tasks in milliseconds; 0 means the shard's.
     pub retention: Millis,
-    /// At most so many tasks in progress at once; 0 means no limit.
+    /// Upper limit of tasks in progress at once; 0 means no limit.
     pub max_consumers: u32,
-    /// Retention of dead-lettered tasks in milliseconds; 0 means that of finished tasks if the policy has one,
-    /// or else the shard's.
+    /// Retention of dead-lettered tasks in milliseconds; 0 means the policy's `retention` or, without one, the shard's
+    /// default.
     pub dead_letter_retention: Millis,
 }
 
-/// The settings of one queue as version 1 wrote them.
+/// Settings of one queue, as version 1 encoded them.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[allow(missing_docs, reason = "the fields are those of `Policy`")]
 pub struct PolicyV1 {
@@ -57,12 +57,12 @@ impl From<PolicyV1> for Policy {
     }
 }
 
-/// A queue's policy with its version.
+/// A queue's policy and its version.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Topic {
-    /// The policy.
+    /// The settings.
     pub policy: Policy,
-    /// 1, and one more with every change.
+    /// Starts at 1 and grows by one with every change.
     pub version: u64,
     /// When it was first written.
     pub created_at: Millis,
@@ -70,7 +70,7 @@ pub struct Topic {
     pub updated_at: Millis,
 }
 
-/// A queue's policy with its version, as rows of queues had it before version 3.
+/// A queue's policy and its version, as queue rows before version 3 encoded them.
 #[derive(Deserialize)]
 pub(crate) struct TopicV1 {
     policy: PolicyV1,
@@ -87,7 +87,7 @@ impl From<TopicV1> for Topic {
 }
 
 impl Policy {
-    /// How long a task of the queue is kept once it has ended in `place`.
+    /// How long a task of the queue is kept after it finished in `place`.
     pub(crate) fn retention(&self, place: Place, settings: &Settings) -> Millis {
         let first = |wanted: &[Millis]| wanted.iter().copied().find(|ms| *ms > 0).unwrap_or(0);
         match place {
@@ -128,8 +128,7 @@ impl Policy {
         Err(Rejection::InvalidTopic { field })
     }
 
-    /// The priority that a task gets which asks for `wanted`: the nearest tier not above it, or else the
-    /// lowest tier.
+    /// Maps a requested priority to a tier: the nearest tier that is not above it, or else the lowest tier.
     pub fn tier(&self, wanted: u8) -> u8 {
         let not_above = self.priority_tiers.iter().copied().filter(|tier| *tier <= wanted).max();
         let lowest = self.priority_tiers.iter().copied().min();
@@ -137,7 +136,7 @@ impl Policy {
     }
 }
 
-/// Whether a text is a DNS label in lower case.
+/// Whether a text is a lowercase DNS label.
 pub fn is_dns_label(text: &str) -> bool {
     let inner = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit();
     let bytes = text.as_bytes();

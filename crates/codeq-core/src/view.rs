@@ -1,4 +1,4 @@
-//! Tasks and results as the outside sees them.
+//! Tasks and results as clients see them.
 
 use std::sync::Arc;
 
@@ -12,44 +12,44 @@ use crate::moment::Moment;
 use crate::place::{Place, Status};
 use crate::rows::{BodyRow, QueueRow, TaskRow};
 
-/// A task.
+/// A task with everything that clients can see.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Task {
-    /// Its id.
+    /// Carries the task's number.
     pub id: TaskId,
-    /// Whose it is.
+    /// The tenant that owns it.
     pub tenant: Arc<str>,
-    /// The command as sent.
+    /// The command in the case the producer sent.
     pub command: Arc<str>,
-    /// The payload as sent.
+    /// The payload, byte for byte.
     pub payload: Bytes,
     /// 0..=9.
     pub priority: u8,
-    /// Where the result is posted.
+    /// URL that receives the result.
     pub webhook: Option<Arc<str>>,
-    /// W3C trace context.
+    /// W3C `traceparent` header.
     pub trace_parent: Option<Arc<str>>,
-    /// W3C trace context.
+    /// W3C `tracestate` header.
     pub trace_state: Option<Arc<str>>,
-    /// The task whose dead letter this is.
+    /// The dead-lettered task that this one is a copy of.
     pub origin: Option<TaskId>,
     /// Where it is.
     pub place: Place,
-    /// The owner of its lease.
+    /// The worker that holds its lease.
     pub worker: Option<Arc<str>>,
     /// The end of its lease.
     pub lease_until: Option<Millis>,
     /// The number of its latest claim.
     pub fence: u64,
-    /// Failed executions.
+    /// Failed attempts.
     pub attempts: u32,
-    /// The ceiling of `attempts`.
+    /// Upper bound on `attempts`.
     pub max_attempts: u32,
-    /// Its last failure.
+    /// The error of the last failed attempt.
     pub error: Option<Arc<str>>,
-    /// Its worker is asked to stop.
+    /// Cancellation was requested: its worker should stop.
     pub cancel_requested: bool,
-    /// When it was made.
+    /// When it was created.
     pub created_at: Millis,
     /// When it last changed.
     pub updated_at: Millis,
@@ -57,25 +57,25 @@ pub struct Task {
     pub visible_at: Option<Millis>,
 }
 
-/// The one result of a finished task.
+/// The result of a finished task.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ResultRecord {
-    /// The task.
+    /// The task's id.
     pub id: TaskId,
     /// `COMPLETED` or `FAILED`.
     pub status: Status,
-    /// The result of a completed task, as sent.
+    /// The result of a completed task, byte for byte.
     pub result: Option<Bytes>,
     /// The error of a failed one.
     pub error: Option<Arc<str>>,
-    /// Its outputs.
+    /// Named outputs stored elsewhere.
     pub artifacts: Vec<Artifact>,
     /// When it ended.
     pub completed_at: Millis,
 }
 
 impl Task {
-    /// About how many bytes it takes, in memory and in an answer.
+    /// Its approximate size in memory and in a response.
     pub fn bytes(&self) -> usize {
         const BASE: usize = 512;
         let text = |text: &Option<Arc<str>>| text.as_ref().map_or(0, |text| text.len());
@@ -84,7 +84,7 @@ impl Task {
         BASE + self.payload.len() + texts
     }
 
-    /// Puts a task together from its rows. `at` says which dates its deadlines are.
+    /// Builds a task from its rows. `at` converts its deadlines to dates.
     pub fn from_rows<K: KvRead + ?Sized>(
         kv: &K,
         seq: u64,
@@ -137,7 +137,7 @@ impl Task {
             updated_at: row.updated_at,
             visible_at: (row.place == Place::Delayed).then(|| match row.visible_at {
                 0 => row.run_at,
-                // After a delay a task may still have to wait for its date.
+                // After its delay, a task may still have to wait for its `runAt`.
                 delayed => at.date_of(delayed).max(row.run_at),
             }),
         }
@@ -145,7 +145,7 @@ impl Task {
 }
 
 impl ResultRecord {
-    /// The result of a finished task; none while it is not.
+    /// The result of a finished task; `None` while it is not finished.
     pub fn from_row(seq: u64, row: &TaskRow) -> Option<ResultRecord> {
         let finish = row.finish.as_ref()?;
         Some(ResultRecord {

@@ -1,8 +1,8 @@
 //! The file operations that the log and the store need, and nothing more.
 //!
-//! Everything durable in codeQ goes through [`Disk`] and [`DiskFile`], so that the simulator can put a
-//! disk underneath that loses unsynced writes, tears pages, fills up and fails. This crate holds the
-//! boundary and the operating system's side of it; it knows nothing of logs, stores or tasks.
+//! Everything durable in codeQ goes through [`Disk`] and [`DiskFile`], so that the simulator can substitute a disk that
+//! loses unsynced writes, tears pages, fills up and fails. This crate has the traits and their implementation for the
+//! operating system; it knows nothing about logs, stores or tasks.
 
 mod real;
 
@@ -17,20 +17,20 @@ pub type SharedDisk = Arc<dyn Disk>;
 
 /// A directory tree in which files are created, renamed and removed.
 ///
-/// Nothing that changes a directory (create, rename, remove) is durable before [`Disk::sync_dir`] on
-/// the directory that holds the entry has returned.
+/// A change to a directory (create, rename, remove) is durable only after [`Disk::sync_dir`] on the directory that
+/// contains the entry.
 pub trait Disk: Send + Sync + 'static {
     /// Opens an existing file for reading and writing.
     fn open(&self, path: &Path) -> io::Result<Box<dyn DiskFile>>;
     /// Creates a file that must not exist yet.
     fn create(&self, path: &Path) -> io::Result<Box<dyn DiskFile>>;
-    /// Whether a file or directory of that name exists.
+    /// Whether a file or directory exists at the path.
     fn exists(&self, path: &Path) -> io::Result<bool>;
     /// The names of the entries in a directory, sorted.
     fn list(&self, dir: &Path) -> io::Result<Vec<String>>;
-    /// Creates a directory and its parents; a directory that exists is fine.
+    /// Creates a directory and its parents; succeeds if it already exists.
     fn create_dir_all(&self, dir: &Path) -> io::Result<()>;
-    /// Renames a file inside the tree, replacing the target.
+    /// Renames a file, replacing the target.
     fn rename(&self, from: &Path, to: &Path) -> io::Result<()>;
     /// Removes a file.
     fn remove(&self, path: &Path) -> io::Result<()>;
@@ -40,13 +40,13 @@ pub trait Disk: Send + Sync + 'static {
 
 /// An open file, read and written at explicit offsets.
 pub trait DiskFile: Send + Sync + 'static {
-    /// Fills `buf` from `offset`; a file that ends before is an `UnexpectedEof`.
+    /// Fills `buf` from `offset`; returns `UnexpectedEof` if the file ends earlier.
     fn read_exact_at(&self, buf: &mut [u8], offset: u64) -> io::Result<()>;
-    /// Writes all of `data` at `offset`, growing the file where needed.
+    /// Writes all of `data` at `offset`, growing the file if needed.
     fn write_all_at(&self, data: &[u8], offset: u64) -> io::Result<()>;
     /// Makes the written bytes durable (`fdatasync`).
     fn sync_data(&self) -> io::Result<()>;
-    /// Cuts or extends (with zeros) the file.
+    /// Truncates the file, or extends it with zeros.
     fn set_len(&self, len: u64) -> io::Result<()>;
     /// The length of the file in bytes.
     fn len(&self) -> io::Result<u64>;
@@ -56,18 +56,18 @@ pub trait DiskFile: Send + Sync + 'static {
     }
 }
 
-/// What there is too little of at the moment.
+/// A resource that the system has temporarily run out of.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Shortage {
-    /// Space on the disk, or of a quota.
+    /// Disk space, or a quota.
     Space,
-    /// File descriptors, of the process or of the machine.
+    /// File descriptors of the process or the machine.
     Descriptors,
 }
 
 impl Shortage {
-    /// What the system lacks, if that is why it refused. `EMFILE` and `ENFILE` come from opening, never from a
-    /// write or a sync: nothing has been tried then.
+    /// Which shortage caused the error, if one did. `EMFILE` and `ENFILE` come from opening a file, never from a
+    /// write or a sync, so nothing has been attempted yet.
     pub fn of(error: &io::Error) -> Option<Shortage> {
         const ENFILE: i32 = 23;
         const EMFILE: i32 = 24;

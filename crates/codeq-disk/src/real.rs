@@ -7,7 +7,7 @@ use std::path::Path;
 
 use crate::{Disk, DiskFile};
 
-/// Files of the operating system, by the paths as given.
+/// The file system of the operating system; paths are used as given.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct RealDisk;
 
@@ -52,8 +52,8 @@ impl Disk for RealDisk {
     }
 }
 
-/// Creates a directory and its parents, for this user alone: payloads and secrets lie in them. One that exists
-/// stays as it is.
+/// Creates a directory and its parents with access for this user only, because they hold payloads and secrets. An
+/// existing directory keeps its mode.
 pub fn private_dir(dir: &Path) -> io::Result<()> {
     fs::DirBuilder::new().recursive(true).mode(0o700).create(dir)
 }
@@ -89,7 +89,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_made_is_for_its_user_alone() {
+    fn created_directories_are_private() {
         let mode = |dir: &Path| fs::metadata(dir).unwrap().permissions().mode() & 0o777;
         let base = std::env::temp_dir().join(format!("codeq-disk-{}", std::process::id()));
         fs::create_dir(&base).unwrap();
@@ -99,6 +99,6 @@ mod tests {
         RealDisk.create_dir_all(&base).unwrap();
         let modes = [mode(&base), mode(&base.join("a")), mode(&inner)];
         fs::remove_dir_all(&base).unwrap();
-        assert_eq!(modes, [0o755, 0o700, 0o700], "one that exists stays as it is");
+        assert_eq!(modes, [0o755, 0o700, 0o700], "an existing directory keeps its mode");
     }
 }

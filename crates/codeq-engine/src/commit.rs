@@ -244,7 +244,7 @@ impl Committer {
         }
         self.retry_at = None;
         if let Some(background) = &self.background
-            && let Some(job) = self.log.wanted()
+            && let Some(job) = self.log.next_job()
         {
             background.prepare(job);
         }

@@ -1,4 +1,4 @@
-//! What can go wrong with a log, in words for the person who has to act.
+//! Errors of a log, worded for the person who has to act on them.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -7,67 +7,67 @@ use codeq_disk::Shortage;
 
 use crate::FrameIndex;
 
-/// Why the log did not do what it was asked.
+/// Why a log operation failed.
 ///
-/// A log that is refused for what its files hold has not been touched.
+/// If a log is refused because of what its files contain, nothing was changed.
 #[derive(Debug, thiserror::Error)]
 pub enum LogError {
-    /// The operating system refused. After a failed write or sync the log is poisoned.
+    /// A system call failed. After a failed write or sync the log is poisoned.
     #[error("cannot {action} {}: {source}", file.display())]
     Io {
-        /// What was tried.
+        /// The attempted operation.
         action: &'static str,
-        /// On which file or directory.
+        /// The file or directory.
         file: PathBuf,
-        /// The system's answer.
+        /// The system's error.
         source: io::Error,
     },
-    /// A directory could not be synced: which of its entries survive a power cut is unknown.
+    /// A directory could not be synced, so it is unknown which of its entries survive a power cut.
     #[error("cannot sync {}: {source}", dir.display())]
     SyncDir {
-        /// The directory.
+        /// The directory that was synced.
         dir: PathBuf,
-        /// The system's answer.
+        /// The system's error.
         source: io::Error,
     },
-    /// An earlier write or sync failed, so what is on the disk is unknown until the log is reopened.
+    /// An earlier write or sync failed, so the state of the disk is unknown until the log is reopened.
     #[error("the log is stopped: {reason}; restart to recover what is durable")]
     Poisoned {
-        /// What failed first.
+        /// The first failure.
         reason: String,
     },
-    /// No segment has room. Nothing was written; the log can be used again once one is provided.
+    /// No segment has room. Nothing was written; the log works again once a segment is provided.
     #[error("no prepared segment has room for {needed} bytes; the disk may be full")]
     NoSegment {
-        /// The length of the frame that found no room.
+        /// Length of the frame that did not fit.
         needed: u64,
     },
-    /// The frame is longer than any segment takes.
+    /// The frame is longer than a segment can hold.
     #[error("a frame of {len} bytes is over the limit of {max} bytes")]
     FrameTooLarge {
-        /// The length of the frame.
+        /// Length of the frame.
         len: u64,
-        /// The limit.
+        /// The longest allowed.
         max: u64,
     },
-    /// The options cannot work.
-    #[error("segments of {found} bytes are too small, the least is {least} bytes")]
+    /// The configured segments are too small.
+    #[error("segments of {found} bytes are too small; use at least {least} bytes")]
     SegmentTooSmall {
-        /// The length asked for.
+        /// The configured length.
         found: u64,
-        /// The smallest length possible.
+        /// The smallest allowed length.
         least: u64,
     },
-    /// There is no log in the directory.
+    /// The directory contains no log.
     #[error("no log in {}", dir.display())]
     NotFound {
-        /// The directory.
+        /// Where the log was expected.
         dir: PathBuf,
     },
-    /// A log was to be created where there is one.
-    #[error("there is a log in {} already; open it, or create the new one elsewhere", dir.display())]
+    /// The directory already contains a log.
+    #[error("{} already contains a log; open it, or create the new one elsewhere", dir.display())]
     AlreadyExists {
-        /// The directory.
+        /// Where the log was to be created.
         dir: PathBuf,
     },
     /// Frames that were known to be durable cannot be read.
@@ -84,7 +84,7 @@ pub enum LogError {
         /// What was found there.
         what: String,
     },
-    /// The log ends before frames that were acknowledged.
+    /// The log ends before a frame that was acknowledged.
     #[error(
         "the log ends at frame {last} in {}, but frame {acknowledged} was acknowledged as durable; \
          nothing was changed: restore this directory from a backup or a replica",
@@ -93,14 +93,14 @@ pub enum LogError {
     ShorterThanAcknowledged {
         /// The segment in which the log ends.
         file: PathBuf,
-        /// The last frame that is there.
+        /// The last frame found.
         last: FrameIndex,
-        /// The last frame that was synced, by the watermark.
+        /// The last synced frame, according to the watermark.
         acknowledged: FrameIndex,
     },
-    /// The file that says how far the log must reach is missing or unreadable.
+    /// The watermark, which says how far the log must reach, is missing or unreadable.
     #[error(
-        "{} is {what}, so that nobody can say whether the log is complete; nothing was changed: \
+        "{} is {what}, so it is unknown whether the log is complete; nothing was changed: \
          restore this directory from a backup or a replica",
         file.display()
     )]
@@ -110,7 +110,7 @@ pub enum LogError {
         /// Missing or damaged.
         what: &'static str,
     },
-    /// A later version of codeQ wrote the file.
+    /// A newer version of codeQ wrote the file.
     #[error(
         "{} has format version {found}, this program reads up to {supported}; run the version that \
          wrote it, or a later one",
@@ -121,38 +121,37 @@ pub enum LogError {
         file: PathBuf,
         /// Its version.
         found: u32,
-        /// The newest version known here.
+        /// The newest version that this one can read.
         supported: u32,
     },
-    /// The file belongs to another log or another place.
+    /// The file belongs to another log or directory.
     #[error("{} does not belong here: {what}; move it out, or restore the directory", file.display())]
     Foreign {
         /// The file.
         file: PathBuf,
-        /// How that was seen.
+        /// How it was recognised.
         what: String,
     },
-    /// Frames were asked for that are no longer in the log.
+    /// The requested frames were purged.
     #[error("frame {from} is no longer in the log, which starts at frame {first}")]
     Purged {
-        /// The first frame asked for.
+        /// The first frame requested.
         from: FrameIndex,
-        /// The first frame there is.
+        /// The oldest frame in the log.
         first: FrameIndex,
     },
-    /// Frames were asked for beyond the one that would come next: the asker has seen more than the
-    /// log holds.
-    #[error("frame {from} was asked for, but the log ends at frame {last}")]
+    /// The requested frames are beyond the next one: the caller has seen more frames than the log holds.
+    #[error("frame {from} was requested, but the log ends at frame {last}")]
     BeyondEnd {
-        /// The first frame asked for.
+        /// The first frame requested.
         from: FrameIndex,
-        /// The last frame there is.
+        /// The newest frame in the log.
         last: FrameIndex,
     },
 }
 
 impl LogError {
-    /// What the system lacked, if the same can succeed later with nothing lost in between.
+    /// The shortage that caused the error, if the operation can be repeated later without loss.
     pub fn shortage(&self) -> Option<Shortage> {
         match self {
             LogError::Io { source, .. } => Shortage::of(source),
@@ -160,7 +159,7 @@ impl LogError {
         }
     }
 
-    /// For `map_err`: an operating system error with what was tried and where.
+    /// For `map_err`: adds the attempted operation and the path.
     pub(crate) fn io(action: &'static str, file: &Path) -> impl FnOnce(io::Error) -> LogError {
         move |source| LogError::Io { action, file: file.to_owned(), source }
     }

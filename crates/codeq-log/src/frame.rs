@@ -1,48 +1,47 @@
-//! The frame, as bytes: one commit group, checked as a whole.
+//! The encoding of a frame: one commit group under one checksum.
 //!
-//! Pure: slices in, slices out. Where a frame lies and whether it belongs to the chain is the
-//! reader's business.
+//! Pure functions on slices. Where a frame is stored and whether it belongs to the chain is up to the reader.
 
 use crate::FrameIndex;
 use crate::bytes::{u32_at, u64_at};
 
-/// The bytes in front of a frame's records.
+/// Length of a frame's header.
 pub const FRAME_HEADER_BYTES: u64 = 40;
 
-/// The bytes in front of each record.
+/// Length of each record's header.
 pub const RECORD_HEADER_BYTES: u64 = 6;
 
-/// The checksum comes first and covers all that follows, the length included.
+/// The checksum comes first and covers everything after it, including the length.
 const CRC_BYTES: usize = 4;
 const HEADER: usize = FRAME_HEADER_BYTES as usize;
 const RECORD_HEADER: usize = RECORD_HEADER_BYTES as usize;
 
-/// Where the tag stands in a frame; the search for strays looks for it first.
+/// Offset of the tag in a frame; the search for stray frames looks for it first.
 pub(crate) const TAG_OFFSET: u64 = 8;
 
-/// The length of the frame that these records make.
+/// Length of a frame with these records.
 pub fn frame_len(records: &[(u16, &[u8])]) -> u64 {
     let records: u64 =
         records.iter().map(|(_, bytes)| RECORD_HEADER_BYTES + bytes.len() as u64).sum();
     FRAME_HEADER_BYTES + records
 }
 
-/// The place in the chain that the next frame takes.
+/// The position in the chain that the next frame takes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Link {
-    /// The index that the next frame has.
+    /// Index of the next frame.
     pub(crate) next: FrameIndex,
-    /// The checksum of the frame before it; 0 in front of a log's first frame.
+    /// Checksum of the frame before it; 0 at the start of a log.
     pub(crate) prev: u32,
 }
 
-/// What a frame says about itself.
+/// The header of a frame.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct FrameHeader {
     pub(crate) crc: u32,
-    /// The length of the records in bytes.
+    /// Length of the records in bytes.
     pub(crate) payload: u32,
-    /// Which use of which segment of which log this is; see [`crate::segment::tag`].
+    /// Identifies the log, the segment and its use; see [`crate::segment::tag`].
     pub(crate) tag: u64,
     pub(crate) index: FrameIndex,
     /// The highest frame known to be synced when this one was written.
@@ -53,7 +52,7 @@ pub(crate) struct FrameHeader {
 }
 
 impl FrameHeader {
-    /// Reads a header; says nothing about whether the frame is valid.
+    /// Decodes a header without validating the frame.
     pub(crate) fn decode(bytes: &[u8]) -> Option<Self> {
         Some(Self {
             crc: u32_at(bytes, 0)?,
@@ -72,7 +71,7 @@ impl FrameHeader {
     }
 }
 
-/// Whether the bytes of a whole frame have the checksum they start with.
+/// Whether a whole frame matches its checksum.
 pub(crate) fn is_intact(frame: &[u8]) -> bool {
     match frame.split_first_chunk::<CRC_BYTES>() {
         Some((crc, rest)) => u32::from_le_bytes(*crc) == crc32c::crc32c(rest),
@@ -80,10 +79,9 @@ pub(crate) fn is_intact(frame: &[u8]) -> bool {
     }
 }
 
-/// Writes a frame into `buf`, replacing what was there, and returns its checksum.
+/// Encodes a frame into `buf`, replacing its content, and returns the checksum.
 ///
-/// The caller has checked [`frame_len`] against [`crate::MAX_FRAME_BYTES`], so that the lengths fit
-/// their fields.
+/// The caller has checked [`frame_len`] against [`crate::MAX_FRAME_BYTES`], so the lengths fit their fields.
 pub(crate) fn encode(
     buf: &mut Vec<u8>,
     tag: u64,
@@ -121,12 +119,12 @@ pub(crate) struct Records<'a> {
 }
 
 impl<'a> Records<'a> {
-    /// Starts at the first record of a whole frame.
+    /// Starts at the first record of a complete frame.
     pub(crate) fn new(header: &FrameHeader, frame: &'a [u8]) -> Self {
         Self { rest: frame.get(HEADER..).unwrap_or_default(), left: header.records }
     }
 
-    /// The next record; `None` after the last one, and where the bytes do not hold one.
+    /// The next record; `None` after the last one, or if the bytes do not hold one.
     pub(crate) fn next(&mut self) -> Option<(u16, &'a [u8])> {
         self.left = self.left.checked_sub(1)?;
         let (head, rest) = self.rest.split_at_checked(RECORD_HEADER)?;
@@ -136,7 +134,7 @@ impl<'a> Records<'a> {
         Some((shard, bytes))
     }
 
-    /// Whether the records ended where the frame does, and as many as it says.
+    /// Whether the frame held exactly as many records and bytes as its header says.
     pub(crate) fn is_complete(&self) -> bool {
         self.left == 0 && self.rest.is_empty()
     }

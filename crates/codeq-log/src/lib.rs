@@ -1,22 +1,21 @@
-//! The durable log: the only thing that codeQ syncs before it answers.
+//! The durable log: the only thing codeQ syncs before it answers.
 //!
-//! A log is a directory of fixed-size *segments*. The unit of writing is the *frame*: one commit
-//! group, with the records of any number of shards, written by one write and made durable by one
-//! sync. Frames are numbered 1, 2, 3… over the whole log and each one carries the checksum of the
-//! one before it, so that the frames form a chain in which nothing can be missing, doubled or moved
-//! without being noticed.
+//! A log is a directory of fixed-size *segments*. The unit of writing is the *frame*: one commit group with records
+//! of any number of shards, written with one write and made durable by one sync. Frames are numbered 1, 2, 3… across
+//! the whole log, and each carries the checksum of its predecessor. They form a chain in which no frame can be
+//! missing, duplicated or moved unnoticed.
 //!
-//! What the log promises:
+//! The log guarantees:
 //!
-//! - A frame is durable when [`Log::sync`] has returned, and not before.
-//! - [`Log::open`] gives back every durable frame, in order, or refuses. It repairs one kind of
-//!   damage only, the kind that a crash leaves: a bad frame that was never known to be synced.
-//! - After a failed write or sync nothing more is written ([`LogError::Poisoned`]); a sync is never
-//!   tried a second time, because the second one may succeed without the data.
+//! - A frame is durable once [`Log::sync`] has returned, and not before.
+//! - [`Log::open`] recovers every durable frame, in order, or returns an error. It repairs only the damage that a
+//!   crash leaves: a bad frame that was never known to be synced.
+//! - After a failed write or sync nothing more is written ([`LogError::Poisoned`]). A sync is never repeated, because
+//!   the second one may succeed without the data.
 //!
-//! What it leaves to others: what the records mean, when to sync, which frames may be purged, and
-//! that one process at a time has the directory. It reads no clock, starts no thread, and touches
-//! files through [`codeq_disk::Disk`] only.
+//! The caller decides what records mean, when to sync, and which frames to purge, and makes sure that only one
+//! process uses the directory. The log reads no clock, starts no threads, and only touches files through
+//! [`codeq_disk::Disk`].
 //!
 //! ```
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -34,12 +33,12 @@
 //!     other => other?,
 //! };
 //! // Usually on another thread.
-//! while let Some(job) = log.wanted() {
+//! while let Some(job) = log.next_job() {
 //!     log.provide(job.run()?);
 //! }
 //! let index = log.append(&[(0, b"one"), (3, b"two")])?;
 //! log.sync()?;
-//! // Now, and not before, clients may be told.
+//! // Only now may clients be answered.
 //!
 //! log.replay(index, |_, shard, record| {
 //!     println!("shard {shard}: {} bytes", record.len());
@@ -49,7 +48,7 @@
 //! # }
 //! ```
 //!
-//! The bytes are described in `FORMAT.md` beside this crate's sources.
+//! `FORMAT.md`, next to this crate's sources, describes the bytes.
 
 mod bytes;
 mod error;
@@ -71,28 +70,28 @@ pub use prepare::{PrepareJob, Prepared};
 pub use segment::SEGMENT_HEADER_BYTES;
 pub use verify::{LogReport, SegmentReport, log_id, verify};
 
-/// The number of a frame: 1, 2, 3… over the life of the log.
+/// Index of a frame: 1, 2, 3… over the life of the log.
 pub type FrameIndex = u64;
 
-/// The longest frame, header included. Bounds the memory of a reader and the time of one write; the
-/// groups that the engine forms are far smaller.
+/// The longest frame, including its header. Bounds a reader's memory and the time of one write; the engine's groups are
+/// far smaller.
 pub const MAX_FRAME_BYTES: u64 = 32 * 1024 * 1024;
 
-/// Segments that stand ready behind the current one. Two, so that one is still there while the
-/// next is written: at a full disk this is also the room for the commands that free space.
+/// Segments kept ready after the current one. Two, so that one is left while the next is written; on a full disk they
+/// are also the room for commands that free space.
 pub const PREPARED_SEGMENTS: usize = 2;
 
-/// Purged segments kept for reuse; more are removed. Two cover what a checkpoint frees between two
-/// preparations; a burst that needed more gives its space back.
+/// Purged segments kept for reuse; any more are removed. Two cover what a checkpoint frees between two preparations;
+/// after a burst that needed more, the space is returned.
 pub const MAX_SPARE_SEGMENTS: usize = 2;
 
-/// The smallest segment that is accepted: room for the header and a frame of some use.
+/// The smallest allowed segment: the header and one useful frame.
 pub const MIN_SEGMENT_BYTES: u64 = 512;
 
-/// What can be chosen about a log.
+/// Settings of a log.
 #[derive(Debug, Clone, Copy)]
 pub struct Options {
-    /// The length of new segments in bytes. Segments that exist keep theirs.
+    /// Length of new segments in bytes. Existing segments keep theirs.
     pub segment_bytes: u64,
 }
 
@@ -103,7 +102,7 @@ impl Default for Options {
 }
 
 impl Options {
-    /// The longest frame that fits every segment made with these options.
+    /// The longest frame that fits into every segment made with these options.
     pub fn max_frame_bytes(&self) -> u64 {
         MAX_FRAME_BYTES.min(self.segment_bytes.saturating_sub(SEGMENT_HEADER_BYTES))
     }

@@ -1,7 +1,7 @@
-//! The log in use: appending, syncing, reading back, purging.
+//! An open log: append, sync, replay, purge.
 //!
-//! One owner thread. The order of things on the disk is decided here: a segment is synced before
-//! the next one is begun, and the watermark follows the sync.
+//! One thread owns it. This file decides the order of operations on disk: a segment is synced before the next one is
+//! started, and the watermark follows the sync.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -16,10 +16,10 @@ use crate::segment::{self, SEGMENT_HEADER_BYTES, Segment, SegmentHeader};
 use crate::watermark::Watermark;
 use crate::{FrameIndex, LogError, Options, PREPARED_SEGMENTS, PrepareJob, Prepared};
 
-/// A segment that holds part of the log.
-pub(crate) struct Held {
+/// A segment that is part of the log.
+pub(crate) struct LiveSegment {
     pub(crate) segment: Segment,
-    /// The index of its first frame; of the next one, as long as it has none.
+    /// Index of its first frame, or of the next frame while it has none.
     pub(crate) first: FrameIndex,
 }
 
@@ -29,26 +29,26 @@ pub struct Log {
     pub(crate) dir: PathBuf,
     pub(crate) options: Options,
     pub(crate) log_id: u64,
-    /// Oldest first; the last one is the current one. Never empty.
-    pub(crate) held: Vec<Held>,
+    /// Oldest first; the last one is being written. Never empty.
+    pub(crate) segments: Vec<LiveSegment>,
     /// Where the next frame goes in the current segment.
     pub(crate) end: u64,
     /// What the next frame continues from.
     pub(crate) link: Link,
-    /// The last frame that is synced.
+    /// The last synced frame.
     pub(crate) synced: FrameIndex,
     pub(crate) watermark: Watermark,
-    /// Segments that stand ready, in the order of their epochs.
+    /// Segments ready for use, by epoch.
     pub(crate) prepared: VecDeque<Segment>,
-    /// Epochs of files that are no longer part of the log but still named so.
+    /// Epochs of files that have left the log but still have a segment's name.
     pub(crate) retired: Vec<u64>,
     pub(crate) next_epoch: u64,
-    /// The frame being written; kept so that an append allocates nothing.
+    /// Buffer for the frame being written; kept so that an append does not allocate.
     pub(crate) buf: Vec<u8>,
     pub(crate) poisoned: Arc<OnceLock<String>>,
-    /// Alive as long as a job or its result is under way.
+    /// Alive while a job or its result is in progress.
     pub(crate) job: Weak<()>,
-    /// The epoch of the segment that the job under way is to make.
+    /// Epoch of the segment that the current job prepares.
     pub(crate) making: Option<u64>,
 }
 
@@ -64,12 +64,12 @@ impl fmt::Debug for Log {
 }
 
 impl Log {
-    /// The oldest frame in the log; one more than [`Log::last_index`] if it is empty.
+    /// The oldest frame in the log; one past [`Log::last_index`] if the log is empty.
     ///
-    /// After a reopen it can be lower than it was: purged segments that were not yet taken out of
-    /// the directory are part of the log again.
+    /// May be lower after a reopen: purged segments that were not yet removed from the directory are part of the log
+    /// again.
     pub fn first_index(&self) -> FrameIndex {
-        self.held.first().map_or(self.link.next, |held| held.first)
+        self.segments.first().map_or(self.link.next, |live| live.first)
     }
 
     /// The newest frame in the log, synced or not.
@@ -82,24 +82,23 @@ impl Log {
         self.synced
     }
 
-    /// The number that the log was created with.
+    /// The random number that identifies the log.
     pub fn log_id(&self) -> u64 {
         self.log_id
     }
 
-    /// How many bytes of frames (see [`crate::frame_len`]) can certainly be appended, in frames of
-    /// any lengths, before a segment has to be provided.
+    /// How many bytes of frames (see [`crate::frame_len`]) can be appended for certain, in frames of any length,
+    /// before a segment has to be provided.
     ///
-    /// A caller that checks this before it changes any state is never left with a change that
-    /// cannot be logged.
+    /// A caller that checks this before it changes any state never ends up with a change that it cannot log.
     pub fn room(&self) -> u64 {
         if self.poisoned.get().is_some() {
             return 0;
         }
         let current = self.current_room();
         let each = self.options.segment_bytes.saturating_sub(SEGMENT_HEADER_BYTES);
-        // Every segment that is left for the next one may waste nearly a whole frame at its end. The
-        // last one is filled from its start, so that it counts in full whatever came before.
+        // Each segment that is left for the next one may waste almost a whole frame at its end. The last one is filled
+        // from its start, so it counts in full whatever came before.
         let ready = self.prepared.len() as u64;
         let wasted = ready.saturating_mul(self.options.max_frame_bytes());
         let all = each.saturating_mul(ready).saturating_add(current).saturating_sub(wasted);
@@ -107,10 +106,10 @@ impl Log {
         all.max(current).max(last)
     }
 
-    /// Writes one frame, to be made durable by the next [`Log::sync`].
+    /// Writes one frame; the next [`Log::sync`] makes it durable.
     ///
-    /// Begins the next prepared segment if the frame does not fit the current one. Errors other
-    /// than [`LogError::NoSegment`] and [`LogError::FrameTooLarge`] poison the log.
+    /// Starts the next prepared segment if the frame does not fit into the current one. Errors other than
+    /// [`LogError::NoSegment`] and [`LogError::FrameTooLarge`] poison the log.
     pub fn append(&mut self, records: &[(u16, &[u8])]) -> Result<FrameIndex, LogError> {
         self.check_poison()?;
         let len = frame::frame_len(records);
@@ -121,13 +120,13 @@ impl Log {
         if len > self.current_room() {
             self.begin_segment(len)?;
         }
-        let Some(held) = self.held.last() else {
+        let Some(live) = self.segments.last() else {
             return Err(LogError::NoSegment { needed: len });
         };
-        let tag = segment::tag(self.log_id, held.segment.epoch);
+        let tag = segment::tag(self.log_id, live.segment.epoch);
         let crc = frame::encode(&mut self.buf, tag, self.link, self.synced, records);
-        if let Err(error) = held.segment.file.write_all_at(&self.buf, self.end) {
-            let error = LogError::io("write", &held.segment.path)(error);
+        if let Err(error) = live.segment.file.write_all_at(&self.buf, self.end) {
+            let error = LogError::io("write", &live.segment.path)(error);
             self.poison(&error);
             return Err(error);
         }
@@ -137,10 +136,9 @@ impl Log {
         Ok(index)
     }
 
-    /// Makes everything appended so far durable. Costs nothing if it is already.
+    /// Makes everything appended so far durable. Does nothing if it already is.
     ///
-    /// An error poisons the log: the frames may or may not be on the disk, and only a reopen can
-    /// tell.
+    /// An error poisons the log: the frames may or may not be on disk, and only a reopen can tell.
     pub fn sync(&mut self) -> Result<(), LogError> {
         self.check_poison()?;
         if self.synced == self.last_index() {
@@ -152,8 +150,8 @@ impl Log {
 
     /// Calls `each` with every record from frame `from` on, in order.
     ///
-    /// A `from` that the log does not reach back or forward to is an error: records would be
-    /// missing. One more than the last frame is fine and gives none.
+    /// Returns an error if `from` is before the first frame or more than one past the last, because records would be
+    /// missing. One past the last frame is fine and yields none.
     pub fn replay<E: From<LogError>>(
         &self,
         from: FrameIndex,
@@ -166,12 +164,12 @@ impl Log {
         if from > self.link.next {
             return Err(LogError::BeyondEnd { from, last }.into());
         }
-        let ends = self.held.iter().skip(1).map(|next| next.first).chain([self.link.next]);
-        for (held, end) in self.held.iter().zip(ends).filter(|(_, end)| from < *end) {
-            let path = &held.segment.path;
-            let tag = segment::tag(self.log_id, held.segment.epoch);
-            let mut frames = Frames::new(&held.segment, tag, None);
-            for index in held.first..end {
+        let ends = self.segments.iter().skip(1).map(|next| next.first).chain([self.link.next]);
+        for (live, end) in self.segments.iter().zip(ends).filter(|(_, end)| from < *end) {
+            let path = &live.segment.path;
+            let tag = segment::tag(self.log_id, live.segment.epoch);
+            let mut frames = Frames::new(&live.segment, tag, None);
+            for index in live.first..end {
                 let at = frames.offset();
                 let corrupt = |what: &str| {
                     let what = format!("{what} in frame {index}");
@@ -181,7 +179,7 @@ impl Log {
                     .next()
                     .map_err(LogError::io("read", path))?
                     .filter(|(header, _)| header.index == index)
-                    .ok_or_else(|| corrupt("damage since the log was opened"))?;
+                    .ok_or_else(|| corrupt("damage that appeared after the log was opened"))?;
                 if index < from {
                     continue;
                 }
@@ -190,35 +188,34 @@ impl Log {
                     each(index, shard, bytes)?;
                 }
                 if !records.is_complete() {
-                    return Err(corrupt("records that do not fill it"));
+                    return Err(corrupt("records that do not fill the frame"));
                 }
             }
         }
         Ok(())
     }
 
-    /// Says that the frames up to and including `up_to` are not needed any more.
+    /// Drops frames up to and including `up_to`, which are no longer needed.
     ///
-    /// Segments that hold no others leave the log; their files are taken out by the next
-    /// [`PrepareJob`]. The current segment always stays, and so does one whose successor holds
-    /// nothing durable yet: the log must not lose its beginning to a crash.
+    /// Segments without later frames leave the log, and the next [`PrepareJob`] removes their files. The current
+    /// segment always stays, and so does a segment whose successor holds nothing durable yet: a crash must not cost
+    /// the log its beginning.
     pub fn purge(&mut self, up_to: FrameIndex) {
         let end = up_to.saturating_add(1).min(self.synced);
-        let count = self.held.iter().skip(1).take_while(|next| next.first <= end).count();
-        self.retired.extend(self.held.drain(..count).map(|held| held.segment.epoch));
+        let count = self.segments.iter().skip(1).take_while(|next| next.first <= end).count();
+        self.retired.extend(self.segments.drain(..count).map(|live| live.segment.epoch));
     }
 
-    /// Work to be done for the log, if there is any and none is under way.
+    /// The next job for the log, if there is one and none is in progress.
     ///
-    /// Run it, on another thread or right here, and hand the result to [`Log::provide`]; then ask
-    /// again. If it failed for a [shortage](LogError::shortage) ask again after a pause; any other error has
-    /// poisoned the log.
-    pub fn wanted(&mut self) -> Option<PrepareJob> {
+    /// Run it, here or on another thread, pass the result to [`Log::provide`], and ask again. If it failed because of a
+    /// [shortage](LogError::shortage), ask again after a pause; any other error has poisoned the log.
+    pub fn next_job(&mut self) -> Option<PrepareJob> {
         if self.job.strong_count() > 0 || self.poisoned.get().is_some() {
             return None;
         }
-        // A job that ended without a result may have left its segment behind. Never the same epoch
-        // twice: nobody needs to know then how far the failed job came.
+        // A job that ended without a result may have left its segment behind. The epoch is never used again, so it does
+        // not matter how far the job got.
         self.retired.extend(self.making.take());
         if self.prepared.len() < PREPARED_SEGMENTS {
             self.making = Some(self.next_epoch);
@@ -241,7 +238,7 @@ impl Log {
         })
     }
 
-    /// Takes over what a job has prepared.
+    /// Adds the segment that a job prepared.
     pub fn provide(&mut self, prepared: Prepared) {
         self.retired.retain(|epoch| !prepared.retired.contains(epoch));
         self.prepared.extend(prepared.segment);
@@ -250,25 +247,25 @@ impl Log {
 
     /// The bytes left in the current segment.
     fn current_room(&self) -> u64 {
-        self.held.last().map_or(0, |held| held.segment.len.saturating_sub(self.end))
+        self.segments.last().map_or(0, |live| live.segment.len.saturating_sub(self.end))
     }
 
-    /// Leaves the current segment, durable, for the next prepared one.
+    /// Syncs the current segment and continues in the next prepared one.
     fn begin_segment(&mut self, needed: u64) -> Result<(), LogError> {
         if self.prepared.is_empty() {
             return Err(LogError::NoSegment { needed });
         }
         self.sync()?;
-        self.held.extend(
-            self.prepared.pop_front().map(|segment| Held { segment, first: self.link.next }),
+        self.segments.extend(
+            self.prepared.pop_front().map(|segment| LiveSegment { segment, first: self.link.next }),
         );
         self.end = SEGMENT_HEADER_BYTES;
         Ok(())
     }
 
     fn sync_current(&mut self) -> Result<(), LogError> {
-        if let Some(held) = self.held.last() {
-            held.segment.file.sync_data().map_err(LogError::io("sync", &held.segment.path))?;
+        if let Some(live) = self.segments.last() {
+            live.segment.file.sync_data().map_err(LogError::io("sync", &live.segment.path))?;
         }
         self.synced = self.last_index();
         self.watermark.write(self.synced)
@@ -281,7 +278,7 @@ impl Log {
         }
     }
 
-    /// The first reason stays.
+    /// Keeps the first reason.
     fn poison(&self, error: &LogError) {
         self.poisoned.get_or_init(|| error.to_string());
     }

@@ -1,7 +1,7 @@
-//! Starting a log: making one, and opening one after whatever happened to the process before.
+//! Creating a log, and opening one after a clean stop or a crash.
 //!
-//! Everything that recovery changes on the disk is here: it cuts a torn tail and makes sure that
-//! what was read is durable before anyone builds on it.
+//! Everything that recovery changes on disk is here: it cuts a torn tail, and makes what was read durable before
+//! anything relies on it.
 
 use std::collections::VecDeque;
 use std::path::Path;
@@ -10,26 +10,26 @@ use std::sync::{Arc, Weak};
 use codeq_disk::{Disk, SharedDisk};
 
 use crate::frame::Link;
-use crate::log::{Held, Log};
+use crate::log::{LiveSegment, Log};
 use crate::reader::Frames;
 use crate::recover::{self, Found, Recovery, Role};
 use crate::segment::{self, Segment, SegmentHeader, write_zeros};
 use crate::watermark::{self, Watermark};
 use crate::{FrameIndex, LogError, MIN_SEGMENT_BYTES, Options};
 
-/// What a new log starts from.
+/// How a new log starts.
 #[derive(Debug, Clone, Copy)]
 pub struct NewLog {
-    /// The index of its first frame: 1, or one more than the last frame in a restored backup.
+    /// Index of its first frame: 1, or one past the last frame of a restored backup.
     pub first_index: FrameIndex,
-    /// A random number. It tells the files of this log from those of any other.
+    /// A random number that distinguishes this log's files from those of any other log.
     pub log_id: u64,
 }
 
 impl Log {
-    /// Makes a log in a directory that holds none, and opens it.
+    /// Creates a log in a directory that has none, and opens it.
     ///
-    /// A creation that was interrupted can simply be repeated.
+    /// An interrupted creation can simply be repeated.
     pub fn create(
         disk: SharedDisk,
         dir: &Path,
@@ -44,7 +44,7 @@ impl Log {
         disk.create_dir_all(dir).map_err(LogError::io("create", dir))?;
         clear(&*disk, dir)?;
 
-        // The watermark comes last: a log exists from the moment that it has one.
+        // The watermark comes last: a log exists once it has one.
         let first_index = new.first_index.max(1);
         let start = Some(Link { next: first_index, prev: 0 });
         let header = SegmentHeader { log_id: new.log_id, epoch: 1, start };
@@ -54,11 +54,10 @@ impl Log {
         Log::open(disk, dir, options)
     }
 
-    /// Opens a log: reads and checks all of its frames, cuts a torn tail, and makes what is left
-    /// durable. If it refuses, nothing was changed.
+    /// Opens a log: reads and checks all of its frames, cuts a torn tail, and makes the rest durable. If it returns an
+    /// error, it has changed nothing.
     ///
-    /// The directory's own entry is made durable too, those of its ancestors are the caller's
-    /// business.
+    /// Also makes the directory's own entry durable; the entries of its ancestors are up to the caller.
     pub fn open(disk: SharedDisk, dir: &Path, options: Options) -> Result<Log, LogError> {
         check(&options)?;
         let found = recover::recover(&*disk, dir)?;
@@ -67,15 +66,15 @@ impl Log {
         let last = found.link.next.saturating_sub(1);
         watermark.write(last)?;
 
-        let (mut held, mut prepared, mut retired) = (Vec::new(), VecDeque::new(), Vec::new());
+        let (mut segments, mut prepared, mut retired) = (Vec::new(), VecDeque::new(), Vec::new());
         let mut end = 0;
         for (position, each) in found.segments.into_iter().enumerate() {
             let segment = each.segment;
-            // A segment of another length would make `Log::room` a guess.
+            // A segment of a different length would make `Log::room` inexact.
             let fits = position > found.current && segment.len == options.segment_bytes;
             match each.role {
                 Role::Used { first } => {
-                    held.push(Held { segment, first });
+                    segments.push(LiveSegment { segment, first });
                     end = each.end;
                 }
                 Role::Unused if fits => prepared.push_back(segment),
@@ -87,7 +86,7 @@ impl Log {
             dir: dir.to_owned(),
             options,
             log_id: found.mark.log_id,
-            held,
+            segments,
             end,
             link: found.link,
             synced: last,
@@ -111,7 +110,7 @@ fn check(options: &Options) -> Result<(), LogError> {
     Ok(())
 }
 
-/// Removes what an interrupted creation left.
+/// Removes the remains of an interrupted creation.
 fn clear(disk: &dyn Disk, dir: &Path) -> Result<(), LogError> {
     for name in disk.list(dir).map_err(LogError::io("list", dir))? {
         if let Some((epoch, kind)) = segment::parse_name(&name) {
@@ -122,17 +121,16 @@ fn clear(disk: &dyn Disk, dir: &Path) -> Result<(), LogError> {
     Ok(())
 }
 
-/// Brings the disk to the state that the recovery has decided on.
+/// Brings the disk into the state that recovery decided on.
 fn make_durable(disk: &dyn Disk, dir: &Path, found: &Recovery) -> Result<(), LogError> {
-    // The process before may have died between a rename and its sync, or while it created the log;
-    // a frame that is synced into a file without a durable name is lost with the name.
+    // The previous process may have died between a rename and its sync, or while creating the log. A frame synced to a
+    // file without a durable name is lost along with the name.
     disk.sync_dir(dir).map_err(LogError::io("sync", dir))?;
     if let Some(parent) = dir.parent().filter(|parent| !parent.as_os_str().is_empty()) {
         disk.sync_dir(parent).map_err(LogError::io("sync", parent))?;
     }
     for torn in found.torn() {
-        // Without this the remains could become valid again, should a frame be written that equals
-        // the lost one.
+        // Otherwise the remains could become valid again if a frame identical to the lost one is written.
         let cut = || {
             write_zeros(&*torn.segment.file, torn.end, torn.torn_end)?;
             torn.segment.file.sync_data()
@@ -147,11 +145,11 @@ fn make_durable(disk: &dyn Disk, dir: &Path, found: &Recovery) -> Result<(), Log
     }
 }
 
-/// Writes the frames again that are not known to be synced, and syncs them.
+/// Rewrites and syncs the frames that are not known to be synced.
 ///
-/// They were read, but maybe from memory: if the sync of the process before failed, the system
-/// considers these pages clean and a mere sync would succeed without writing them. Only the last
-/// segment can hold such frames, because a segment is synced before the next one is begun.
+/// They were read, but possibly from the page cache: if the previous process had a failed sync, the kernel considers
+/// these pages clean, and another sync would succeed without writing them. Only the last segment can hold such
+/// frames, because a segment is synced before the next one is started.
 fn rewrite_tail(current: &Found, found: &Recovery) -> Result<(), LogError> {
     let segment = &current.segment;
     let tag = segment::tag(found.mark.log_id, segment.epoch);

@@ -1,9 +1,8 @@
-//! Making the segments that the log will need, away from the append path.
+//! Prepares the segments that the log will need, off the append path.
 //!
-//! A job owns no memory of the log and shares no file with it: it works on the directory alone and
-//! may run on another thread while the log is written. It can fail or be dropped at any point; the
-//! next one starts from what it finds. Every step is ordered so that a crash leaves a directory
-//! that opens with all of its frames.
+//! A job shares no memory and no file with the log: it only works on the directory, and may run on another thread
+//! while the log is written. It can fail or be dropped at any point, and the next job starts from what it finds. Its
+//! steps are ordered so that a crash always leaves a directory that opens with all of its frames.
 
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
@@ -13,24 +12,24 @@ use codeq_disk::{SharedDisk, Shortage};
 use crate::segment::{self, Kind, Segment, SegmentHeader};
 use crate::{LogError, MAX_SPARE_SEGMENTS};
 
-/// Work that the log wants done: files to be retired, and a segment to be made ready.
+/// Work for the log's directory: files to retire, and a segment to prepare.
 ///
-/// At most one exists at a time, as a job or as its result.
+/// At most one job exists at a time; its [`Prepared`] result counts too.
 pub struct PrepareJob {
     pub(crate) disk: SharedDisk,
     pub(crate) dir: PathBuf,
     /// Epochs of segments that are no longer part of the log, oldest first.
     pub(crate) retired: Vec<u64>,
-    /// The segment to be made.
+    /// The segment to prepare.
     pub(crate) make: Option<SegmentHeader>,
     pub(crate) segment_bytes: u64,
-    /// Set when something failed that a second try cannot mend: what the disk holds is then unknown.
+    /// Set after a failure that cannot be retried, because the state of the disk is then unknown.
     pub(crate) poisoned: Arc<OnceLock<String>>,
-    /// Lets the log see that the job is still under way.
+    /// Shows the log that the job is still in progress.
     pub(crate) token: Arc<()>,
 }
 
-/// The result of a [`PrepareJob`], to be handed to [`crate::Log::provide`].
+/// The result of a [`PrepareJob`], to be passed to [`crate::Log::provide`].
 pub struct Prepared {
     pub(crate) retired: Vec<u64>,
     pub(crate) segment: Option<Segment>,
@@ -38,11 +37,11 @@ pub struct Prepared {
 }
 
 impl PrepareJob {
-    /// Does the work. Takes as long as writing a segment takes.
+    /// Runs the job. Takes as long as writing a segment.
     ///
-    /// After an error that [is a shortage](LogError::shortage) the log is as usable as before; ask it for
-    /// another job after a pause. Any other error poisons the log: of a failed write or sync nobody knows what
-    /// the disk holds, and a second sync may succeed without the data.
+    /// After an error that [is a shortage](LogError::shortage), the log is as usable as before; ask it for another
+    /// job after a pause. Any other error poisons the log: after a failed write or sync the state of the disk is
+    /// unknown, and a second sync may succeed without the data.
     pub fn run(self) -> Result<Prepared, LogError> {
         let poisoned = Arc::clone(&self.poisoned);
         self.prepare().inspect_err(|error| {
@@ -67,11 +66,11 @@ impl PrepareJob {
 
     /// Takes a segment out of the log.
     ///
-    /// Each one is out durably before the next one goes: the log must never be seen with a hole.
-    /// And before anything is written to it: a segment must never be seen with a wrong header.
+    /// Durably, before the next one: the log must never have a gap. And before its file is overwritten: a segment must
+    /// never be seen with a wrong header.
     fn retire(&self, epoch: u64) -> Result<(), LogError> {
         let path = segment::path(&self.dir, epoch, Kind::Segment);
-        // An earlier job may have come this far.
+        // An earlier job may have got this far.
         if self.disk.exists(&path).map_err(LogError::io("look for", &path))? {
             let spare = segment::path(&self.dir, epoch, Kind::Spare);
             self.disk.rename(&path, &spare).map_err(LogError::io("rename", &path))?;
@@ -79,7 +78,7 @@ impl PrepareJob {
         self.sync_dir()
     }
 
-    /// Removes what is not worth keeping, and picks a spare file for the segment to be made.
+    /// Removes unneeded files, and picks a spare file for the segment to prepare.
     fn tidy(&self) -> Result<Option<PathBuf>, LogError> {
         let mut spares = Vec::new();
         let names = self.disk.list(&self.dir).map_err(LogError::io("list", &self.dir))?;
@@ -111,9 +110,9 @@ impl PrepareJob {
 
     fn sync_dir(&self) -> Result<(), LogError> {
         self.disk.sync_dir(&self.dir).map_err(|error| match Shortage::of(&error) {
-            // A directory that could not even be opened was not synced, and can be later.
+            // If the directory could not even be opened, no sync was attempted, so it can be repeated.
             Some(Shortage::Descriptors) => LogError::io("open", &self.dir)(error),
-            // A full disk is no excuse here: the sync has failed.
+            // A full disk is no excuse here: the sync itself failed.
             _ => LogError::SyncDir { dir: self.dir.clone(), source: error },
         })
     }

@@ -1,6 +1,6 @@
-//! Reading segments: frames along the chain, and the search for frames off it.
+//! Reading segments: following the chain of frames, and searching for frames outside of it.
 //!
-//! Reads only, and trusts nothing: every length is held against the file before it is used.
+//! Read-only and defensive: every length is checked against the file before it is used.
 
 use std::io;
 
@@ -10,10 +10,10 @@ use crate::MAX_FRAME_BYTES;
 use crate::frame::{self, FRAME_HEADER_BYTES, FrameHeader, Link, TAG_OFFSET};
 use crate::segment::{SEGMENT_HEADER_BYTES, Segment};
 
-/// Files are read in pieces of this length.
+/// Files are read in chunks of this length.
 const CHUNK: u64 = 1024 * 1024;
 
-/// A part of a file in memory, moved along as bytes are asked for.
+/// A part of a file in memory, advanced as bytes are requested.
 struct Window<'a> {
     file: &'a dyn DiskFile,
     len: u64,
@@ -26,13 +26,12 @@ impl<'a> Window<'a> {
         Self { file: &*segment.file, len: segment.len, start: 0, bytes: Vec::new() }
     }
 
-    /// The `count` bytes at `offset`; `None` where the file ends before.
+    /// The `count` bytes at `offset`; `None` if the file ends earlier.
     fn at(&mut self, offset: u64, count: u64) -> io::Result<Option<&[u8]>> {
         Ok(self.rest(offset, count)?.and_then(|bytes| bytes.get(..count as usize)))
     }
 
-    /// At least `least` bytes from `offset` on, and all that are in memory anyway; `None` where the
-    /// file ends before.
+    /// At least `least` bytes from `offset` on, plus whatever is already in memory; `None` if the file ends earlier.
     fn rest(&mut self, offset: u64, least: u64) -> io::Result<Option<&[u8]>> {
         let Some(end) = offset.checked_add(least).filter(|end| *end <= self.len) else {
             return Ok(None);
@@ -47,7 +46,7 @@ impl<'a> Window<'a> {
         Ok(self.bytes.get((offset - self.start) as usize..))
     }
 
-    /// The intact frame at `offset` that has the tag, if there is one.
+    /// The intact frame with this tag at `offset`, if there is one.
     fn frame(&mut self, offset: u64, tag: u64) -> io::Result<Option<(FrameHeader, &[u8])>> {
         let Some(header) = self.at(offset, FRAME_HEADER_BYTES)?.and_then(FrameHeader::decode)
         else {
@@ -64,7 +63,7 @@ impl<'a> Window<'a> {
     }
 }
 
-/// The frames of one segment, along the chain.
+/// The frames of one segment that follow the chain.
 pub(crate) struct Frames<'a> {
     window: Window<'a>,
     tag: u64,
@@ -73,13 +72,13 @@ pub(crate) struct Frames<'a> {
 }
 
 impl<'a> Frames<'a> {
-    /// Starts at the segment's first frame, which has to continue from `link`; without a link any
-    /// first frame will do.
+    /// Starts at the segment's first frame, which has to continue from `link`; without a link, any first frame is
+    /// accepted.
     pub(crate) fn new(segment: &'a Segment, tag: u64, link: Option<Link>) -> Self {
         Self { window: Window::new(segment), tag, offset: SEGMENT_HEADER_BYTES, link }
     }
 
-    /// The next frame; `None` where no intact frame continues the chain.
+    /// The next frame; `None` if no intact frame continues the chain.
     pub(crate) fn next(&mut self) -> io::Result<Option<(FrameHeader, &[u8])>> {
         let Some((header, frame)) = self.window.frame(self.offset, self.tag)? else {
             return Ok(None);
@@ -104,19 +103,18 @@ impl<'a> Frames<'a> {
     }
 }
 
-/// Intact frames that no chain leads to.
+/// Intact frames outside the chain.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Strays {
     /// Where the last one ends; 0 if there are none.
     pub(crate) end: u64,
-    /// The highest frame that one of them knows to be synced.
+    /// The highest frame that any of them knows to be synced.
     pub(crate) synced: u64,
 }
 
-/// Searches a segment from `from` on, at every byte, for intact frames with the tag.
+/// Searches a segment at every byte from `from` on for intact frames with the tag.
 ///
-/// Zeros and the leavings of earlier uses do not hold the tag, so that this runs at the speed of a
-/// search for eight bytes.
+/// Zeros and the remains of earlier uses do not contain the tag, so this is as fast as a search for eight bytes.
 pub(crate) fn find_strays(segment: &Segment, tag: u64, from: u64) -> io::Result<Strays> {
     let mut window = Window::new(segment);
     let mut strays = Strays::default();
@@ -136,15 +134,14 @@ pub(crate) fn find_strays(segment: &Segment, tag: u64, from: u64) -> io::Result<
                     at += 1;
                 }
             }
-            // The end of this piece may hold the start of a header: look at it again with the next.
+            // The end of this chunk may hold the start of a header: include it in the next one.
             None => at += count - (FRAME_HEADER_BYTES - 1),
         }
     }
     Ok(strays)
 }
 
-/// Where the frame that was begun at `offset` would have ended, if one was: its header is there,
-/// the rest is not.
+/// Where the frame at `offset` would have ended, if its header is there but the rest is not.
 pub(crate) fn torn_end(segment: &Segment, tag: u64, offset: u64) -> io::Result<Option<u64>> {
     let mut window = Window::new(segment);
     let header = window.at(offset, FRAME_HEADER_BYTES)?.and_then(FrameHeader::decode);

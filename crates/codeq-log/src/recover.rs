@@ -1,10 +1,9 @@
-//! Finding out what is in a log's directory, without changing anything.
+//! Examines a log's directory without changing anything.
 //!
-//! The frames are followed along their chain from the oldest segment on. Where the chain stops, the
-//! question is whether a crash stopped it: the frames after the last synced one may be lost or torn
-//! in any way, the others may not. So the rest of that segment and all later ones are searched for
-//! intact frames. One that knows the missing frame to be synced proves corruption; and the
-//! watermark says how far the log has to reach even if nothing came after.
+//! Frames are followed along their chain from the oldest segment on. Where the chain stops, the question is whether a
+//! crash stopped it: frames after the last synced one may be lost or torn in any way, earlier ones may not. So the
+//! rest of that segment and all later segments are searched for intact frames. A frame that knows the missing one to
+//! be synced proves corruption, and the watermark says how far the log has to reach even if no frame follows.
 
 use std::path::{Path, PathBuf};
 
@@ -16,50 +15,50 @@ use crate::segment::{self, Kind, SEGMENT_HEADER_BYTES, Segment, SegmentHeader};
 use crate::watermark::{self, Mark};
 use crate::{FrameIndex, LogError};
 
-/// What part a segment has in the log.
+/// The part a segment plays in the log.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Role {
-    /// Holds frames from `first` on, or is the segment of a log without any.
+    /// Holds frames from `first` on, or is the only segment of an empty log.
     Used { first: FrameIndex },
-    /// Holds nothing, and is whole.
+    /// Intact, but holds no frames.
     Unused,
-    /// Holds nothing, and its header is damaged.
+    /// Holds no frames, and its header is damaged.
     Broken,
 }
 
-/// A segment as it was found.
+/// A segment found in the directory.
 pub(crate) struct Found {
     pub(crate) segment: Segment,
     pub(crate) role: Role,
     /// Where its frames end.
     pub(crate) end: u64,
-    /// Where the remains of unsynced frames after `end` end; equal to it if there are none.
+    /// Where torn, unsynced frames after `end` end; equal to `end` if there are none.
     pub(crate) torn_end: u64,
 }
 
-/// What was found in a directory that is fit to be opened.
+/// The state of a directory that can be opened.
 pub(crate) struct Recovery {
     pub(crate) mark: Mark,
-    /// All of them, by epoch.
+    /// All segments, by epoch.
     pub(crate) segments: Vec<Found>,
-    /// The position in `segments` of the one that is written next.
+    /// Position in `segments` of the one to write next.
     pub(crate) current: usize,
     pub(crate) link: Link,
-    /// The highest frame that is known to be synced.
+    /// The highest frame known to be synced.
     pub(crate) synced: FrameIndex,
-    /// An epoch that no file has had.
+    /// An epoch that no file has used.
     pub(crate) next_epoch: u64,
 }
 
 impl Recovery {
-    /// The segments with remains of unsynced frames. None before the current one can have any: it
-    /// was synced before the next one was begun.
+    /// Segments with torn, unsynced frames. Only the current segment and later ones can have any, because a segment is
+    /// synced before the next one is started.
     pub(crate) fn torn(&self) -> impl Iterator<Item = &Found> {
         self.segments.iter().skip(self.current).filter(|found| found.torn_end > found.end)
     }
 }
 
-/// Reads and judges a log's directory.
+/// Reads a log's directory and decides whether it can be opened.
 pub(crate) fn recover(disk: &dyn Disk, dir: &Path) -> Result<Recovery, LogError> {
     let (epochs, next_epoch) = list(disk, dir)?;
     let mark = match watermark::read(disk, dir)? {
@@ -81,13 +80,13 @@ pub(crate) fn recover(disk: &dyn Disk, dir: &Path) -> Result<Recovery, LogError>
     walk.judge(dir, segments, mark, next_epoch)
 }
 
-/// Whether any segment holds a frame. For directories without a watermark: none of them is a log,
-/// but only those without frames may be taken for an unfinished creation.
+/// Whether any segment holds a frame. For directories without a watermark: none of them is a log, but only those
+/// without frames can be an unfinished creation.
 pub(crate) fn holds_frames(disk: &dyn Disk, dir: &Path) -> Result<bool, LogError> {
     for epoch in list(disk, dir)?.0 {
         let (segment, header) = Segment::open(disk, dir, epoch)?;
-        // Without the header there is no tag to look for; such a file is not explained by a
-        // creation, which names a segment only when its header is durable.
+        // Without a header there is no tag to search for. An unfinished creation does not explain such a file, because
+        // a segment is named only after its header is durable.
         let Some(header) = header else {
             return Ok(true);
         };
@@ -101,7 +100,7 @@ pub(crate) fn holds_frames(disk: &dyn Disk, dir: &Path) -> Result<bool, LogError
     Ok(false)
 }
 
-/// The epochs of the segments, sorted, and one that no file here has.
+/// The epochs of the segments, sorted, and an epoch that no file here has.
 fn list(disk: &dyn Disk, dir: &Path) -> Result<(Vec<u64>, u64), LogError> {
     if !disk.exists(dir).map_err(LogError::io("look for", dir))? {
         return Ok((Vec::new(), 1));
@@ -115,19 +114,19 @@ fn list(disk: &dyn Disk, dir: &Path) -> Result<(Vec<u64>, u64), LogError> {
     Ok((epochs, next_epoch))
 }
 
-/// The way along the chain.
+/// State of the walk along the chain.
 struct Walk {
     log_id: u64,
     /// What the next frame has to continue from; `None` until the log's first frame is found.
     link: Option<Link>,
-    /// The highest frame that a frame of the chain, or the watermark, knows to be synced.
+    /// The highest frame known to be synced, from a frame in the chain or from the watermark.
     known: FrameIndex,
-    /// The highest frame that a frame off the chain knows to be synced.
+    /// The highest frame known to be synced, from a frame outside the chain.
     stray_synced: FrameIndex,
 }
 
 impl Walk {
-    /// Takes in the next segment.
+    /// Follows the chain through the next segment.
     fn visit(
         &mut self,
         segment: Segment,
@@ -135,8 +134,8 @@ impl Walk {
     ) -> Result<Found, LogError> {
         let tag = segment::tag(self.log_id, segment.epoch);
         let Some(header) = header else {
-            // Headers are synced before the segment gets its name: this is no crash. It does not
-            // matter, though, in a segment that nothing was written to.
+            // Headers are synced before the segment gets its name, so no crash explains this. It does not matter,
+            // though, in a segment that was never written to.
             let strays =
                 find_strays(&segment, tag, 0).map_err(LogError::io("read", &segment.path))?;
             if strays.end > 0 || self.link.is_none() {
@@ -159,7 +158,7 @@ impl Walk {
         self.link = frames.link();
 
         if self.link.is_none() {
-            // What came before was purged, which waits until the first frame here is durable.
+            // Earlier frames were purged, which waits until the first frame here is durable.
             return Err(corrupt(&segment.path, end, "the oldest frame of the log is damaged"));
         }
 
@@ -174,7 +173,7 @@ impl Walk {
 
     fn check_header(&self, segment: &Segment, header: &SegmentHeader) -> Result<(), LogError> {
         let what = if header.log_id != self.log_id {
-            format!("it is of log {:016x}, this is log {:016x}", header.log_id, self.log_id)
+            format!("it belongs to log {:016x}, this is log {:016x}", header.log_id, self.log_id)
         } else if header.epoch != segment.epoch {
             format!("it is a copy of segment {:016x} under another name", header.epoch)
         } else {
@@ -183,7 +182,7 @@ impl Walk {
         Err(LogError::Foreign { file: segment.path.clone(), what })
     }
 
-    /// Decides, with everything seen, whether the log may be opened.
+    /// Decides, from everything seen, whether the log can be opened.
     fn judge(
         self,
         dir: &Path,
@@ -199,7 +198,7 @@ impl Walk {
         let file = ending.segment.path.clone();
         if self.stray_synced >= link.next {
             let what = format!(
-                "frame {} is missing or damaged, but later ones know that it was synced",
+                "frame {} is missing or damaged, but later frames show that it was synced",
                 link.next
             );
             return Err(corrupt(&file, ending.end, &what));

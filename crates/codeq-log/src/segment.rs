@@ -1,9 +1,8 @@
-//! A segment, as a file: its name, its header, its making.
+//! A segment file: its name, its header, and how it is made.
 //!
-//! A name ends with what the file is for. `.seg` files are the log and the prepared segments behind
-//! it: they are complete and synced before they get that name. `.spare` files were segments and wait
-//! for reuse, `.new` files are being written; both may be lost or found half done at any time, and
-//! nothing but [`crate::prepare`] looks at them.
+//! The suffix says what a file is for. `.seg` files are the log and the segments prepared for it; they are complete and
+//! synced before they get that name. `.spare` files are former segments kept for reuse, and `.new` files are being
+//! written. Both may disappear or be incomplete at any time, and only [`crate::prepare`] reads them.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -14,17 +13,17 @@ use crate::bytes::{u32_at, u64_at};
 use crate::frame::Link;
 use crate::{FrameIndex, LogError};
 
-/// The bytes in front of a segment's first frame.
+/// Length of a segment's header; the first frame follows it.
 pub const SEGMENT_HEADER_BYTES: u64 = 64;
 
-/// The version of the format that is written, and the newest that is read.
+/// The format version that is written, and the newest that can be read.
 pub(crate) const FORMAT_VERSION: u32 = 1;
 
 const HEADER: usize = SEGMENT_HEADER_BYTES as usize;
 const CRC_OFFSET: usize = HEADER - 4;
 const MAGIC: [u8; 8] = *b"codeQlog";
 
-/// Zeros are written in pieces of this length: long enough for the disk, short enough for memory.
+/// Zeros are written in chunks of this length: large enough for the disk, small enough for memory.
 const ZEROS: usize = 1024 * 1024;
 
 /// What a file in the log's directory is for.
@@ -32,22 +31,22 @@ const ZEROS: usize = 1024 * 1024;
 pub(crate) enum Kind {
     /// Part of the log, or prepared to be.
     Segment,
-    /// Content of no interest, blocks of value.
+    /// A former segment: its content is irrelevant, its allocated blocks are reused.
     Spare,
-    /// Not finished.
+    /// Still being written.
     New,
 }
 
 const KINDS: [(Kind, &str); 3] =
     [(Kind::Segment, ".seg"), (Kind::Spare, ".spare"), (Kind::New, ".new")];
 
-/// The path of a segment's file. Sorted names are sorted epochs.
+/// Path of a segment file. Names sort by epoch.
 pub(crate) fn path(dir: &Path, epoch: u64, kind: Kind) -> PathBuf {
     let suffix = KINDS.iter().find(|(k, _)| *k == kind).map_or("", |(_, suffix)| suffix);
     dir.join(format!("{epoch:016x}{suffix}"))
 }
 
-/// What a name says; `None` for files that are not ours.
+/// Parses a file name; `None` if the file is not ours.
 pub(crate) fn parse_name(name: &str) -> Option<(u64, Kind)> {
     let (kind, digits) =
         KINDS.iter().find_map(|(kind, suffix)| Some((*kind, name.strip_suffix(suffix)?)))?;
@@ -55,23 +54,23 @@ pub(crate) fn parse_name(name: &str) -> Option<(u64, Kind)> {
     ours.then(|| u64::from_str_radix(digits, 16).ok().map(|epoch| (epoch, kind)))?
 }
 
-/// What marks the frames of one use of one segment of one log.
+/// Identifies the frames of one use of one segment of one log.
 ///
-/// A recycled segment is full of old frames that are valid in themselves; another epoch gives them
-/// another tag. The log's id is random and not shown to clients, so that no task can carry bytes
-/// that a search for frames would take for one.
+/// A recycled segment is full of old frames that are valid in themselves; the new epoch gives them the wrong tag. The
+/// log id is random and not shown to clients, so no payload can contain bytes that a search for frames would mistake
+/// for one.
 pub(crate) fn tag(log_id: u64, epoch: u64) -> u64 {
     log_id.wrapping_add(epoch)
 }
 
-/// The first bytes of a segment, written and synced before it gets its name, never changed after.
+/// The first bytes of a segment. Written and synced before the segment gets its name, and never changed afterwards.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct SegmentHeader {
     pub(crate) log_id: u64,
     /// Grows with every use of a segment file.
     pub(crate) epoch: u64,
-    /// Where the chain starts, in the segment that a log was created with. Later segments are
-    /// prepared before anyone knows; their first frame says it.
+    /// Where the chain starts; only set in the segment that the log was created with. Later segments are prepared
+    /// before this is known, and their first frame says it.
     pub(crate) start: Option<Link>,
 }
 
@@ -91,8 +90,8 @@ impl SegmentHeader {
         bytes
     }
 
-    /// Reads a header; `None` if it is damaged. The checksum is looked at first: a version number
-    /// means something only in a header that is whole.
+    /// Decodes a header; `None` if it is damaged. Checks the checksum first, because the version number only means
+    /// something in an intact header.
     fn decode(bytes: &[u8], file: &Path) -> Result<Option<Self>, LogError> {
         let fields = || {
             let (covered, _) = bytes.split_at_checked(CRC_OFFSET)?;
@@ -115,17 +114,17 @@ impl SegmentHeader {
     }
 }
 
-/// A segment's file, open.
+/// An open segment file.
 pub(crate) struct Segment {
     pub(crate) epoch: u64,
     pub(crate) path: PathBuf,
     pub(crate) file: Box<dyn DiskFile>,
-    /// The length of the file: where the last frame has to end.
+    /// Length of the file, and thus the limit for the last frame.
     pub(crate) len: u64,
 }
 
 impl Segment {
-    /// Opens a segment and reads its header; no header if that is damaged.
+    /// Opens a segment and reads its header; the header is `None` if it is damaged.
     pub(crate) fn open(
         disk: &dyn Disk,
         dir: &Path,
@@ -143,8 +142,8 @@ impl Segment {
         Ok((Self { epoch, path, file, len }, header))
     }
 
-    /// Makes a segment under its final name, out of a spare file or of new zeros. Durable, name
-    /// included, once the directory has been synced.
+    /// Makes a segment under its final name, from a spare file or from new zeros. It is durable, including its name,
+    /// once the directory has been synced.
     pub(crate) fn make(
         disk: &dyn Disk,
         dir: &Path,
@@ -164,13 +163,13 @@ impl Segment {
         };
         let fill = || {
             write().map_err(LogError::io("write", &unfinished))?;
-            // That there is no space may show only here. Nothing of the log is in the file yet.
+            // A lack of space may only show here. The file holds nothing of the log yet.
             file.sync_data().map_err(LogError::io("sync", &unfinished))?;
             disk.rename(&unfinished, &path).map_err(LogError::io("rename", &unfinished))
         };
         if let Err(error) = fill() {
-            // Whatever failed, this file is not trusted any more; and on a full disk its space is
-            // needed. If it cannot be removed now, the next job does it.
+            // Whatever failed, the file cannot be trusted, and on a full disk its space is needed. If the removal
+            // fails, the next job repeats it.
             let _ = disk.remove(&unfinished);
             return Err(error);
         }

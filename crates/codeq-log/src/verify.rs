@@ -1,4 +1,4 @@
-//! A look at a log that changes nothing, for `fsck` and for the curious.
+//! Read-only inspection of a log, for `fsck`.
 
 use std::path::{Path, PathBuf};
 
@@ -7,18 +7,18 @@ use codeq_disk::Disk;
 use crate::recover::{self, Role};
 use crate::{FrameIndex, LogError, watermark};
 
-/// What [`verify`] found in a sound log.
+/// What [`verify`] found in an intact log.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LogReport {
-    /// The number that the log was created with.
+    /// The random number that identifies the log.
     pub log_id: u64,
-    /// The oldest frame; one more than `last_index` if the log is empty.
+    /// The oldest frame; one past `last_index` if the log is empty.
     pub first_index: FrameIndex,
     /// The newest frame.
     pub last_index: FrameIndex,
-    /// The last frame that the watermark knows to be synced.
+    /// The last frame known to be synced, according to the watermark.
     pub watermark: FrameIndex,
-    /// Remains of unsynced frames, which opening the log would cut.
+    /// Bytes of unsynced, torn frames, which opening the log would cut.
     pub torn_bytes: u64,
     /// The segments, oldest first.
     pub segments: Vec<SegmentReport>,
@@ -29,25 +29,24 @@ pub struct LogReport {
 pub struct SegmentReport {
     /// The file.
     pub file: PathBuf,
-    /// How often segment files had been put to use when this one was.
+    /// Grows with every use of a segment file.
     pub epoch: u64,
     /// The length of the file in bytes.
     pub len: u64,
     /// The bytes in use, header included.
     pub used: u64,
-    /// The index of its first frame; `None` in one that is prepared or left over.
+    /// Index of its first frame; `None` if it is prepared or left over.
     pub first_index: Option<FrameIndex>,
 }
 
-/// The number that the log in a directory was created with, without looking at the rest; none if there is no
-/// watermark to say it.
+/// The id of the log in a directory, without checking the rest; `None` if there is no watermark file.
 pub fn log_id(disk: &dyn Disk, dir: &Path) -> Result<Option<u64>, LogError> {
     Ok(watermark::read(disk, dir)?.map(|mark| mark.log_id))
 }
 
-/// Checks a log as [`crate::Log::open`] does, and changes nothing. The errors are those of opening.
+/// Checks a log as [`crate::Log::open`] does, without changing anything. Returns the errors that opening would.
 ///
-/// Of a log that is being written meanwhile it may see a torn tail that is none.
+/// If the log is being written at the same time, this may report a torn tail where there is none.
 pub fn verify(disk: &dyn Disk, dir: &Path) -> Result<LogReport, LogError> {
     let found = recover::recover(disk, dir)?;
     let last_index = found.link.next.saturating_sub(1);

@@ -1,12 +1,12 @@
 //! The watermark: how far the log is known to reach.
 //!
-//! A crash and a lost tail look the same from inside the segments. After every sync the number of
-//! the last synced frame is therefore also written here, in a file of its own, in turn to one of
-//! two slots. It is a plain write: the operating system keeps it when the process dies, and takes
-//! it to the disk within seconds; after a power cut it may be older than the log, never newer.
+//! From inside the segments, a crash and a lost tail look the same. Therefore the index of the last synced frame is
+//! also written to a separate file after every sync, alternating between two slots. This is a plain write: the
+//! operating system keeps it when the process dies and writes it to disk within seconds. After a power cut it may be
+//! older than the log, but never newer.
 //!
-//! A log has this file from the moment it exists, both slots valid. Each slot lies inside one disk
-//! sector, on a page of its own, so that no crash and no single fault can take both.
+//! A log has this file from its creation, with both slots valid. Each slot is inside one disk sector, on a page of
+//! its own, so that no crash and no single fault can destroy both.
 
 use std::path::{Path, PathBuf};
 
@@ -21,7 +21,7 @@ const UNFINISHED: &str = "watermark.new";
 const MAGIC: [u8; 8] = *b"codeQmrk";
 const SLOT: usize = 32;
 const CRC_OFFSET: usize = SLOT - 4;
-/// The distance of the slots: one page of the disk.
+/// Distance between the slots: one disk page.
 const SLOT_STEP: u64 = 4096;
 
 /// The path of the watermark file.
@@ -29,13 +29,13 @@ pub(crate) fn path(dir: &Path) -> PathBuf {
     dir.join(NAME)
 }
 
-/// What the watermark file says.
+/// The content of the watermark file.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Mark {
     pub(crate) log_id: u64,
-    /// The last frame that is known to be synced.
+    /// The last frame known to be synced.
     pub(crate) index: FrameIndex,
-    /// The slot that is written next: the damaged one, else the older one.
+    /// The slot to write next: the damaged one, or else the older one.
     next_slot: u64,
 }
 
@@ -48,7 +48,7 @@ pub(crate) struct Watermark {
 }
 
 impl Watermark {
-    /// Makes the file for a new log; the caller syncs the directory.
+    /// Creates the file for a new log; the caller syncs the directory.
     pub(crate) fn create(
         disk: &dyn Disk,
         dir: &Path,
@@ -71,14 +71,14 @@ impl Watermark {
         write().map_err(LogError::io("create", &path))
     }
 
-    /// Opens the file for writing, as [`read`] found it.
+    /// Opens the file for writing, in the state that [`read`] found.
     pub(crate) fn open(disk: &dyn Disk, dir: &Path, mark: Mark) -> Result<Self, LogError> {
         let path = path(dir);
         let file = disk.open(&path).map_err(LogError::io("open", &path))?;
         Ok(Self { path, file, log_id: mark.log_id, next_slot: mark.next_slot })
     }
 
-    /// Says that the log is durable up to `index`. Never ahead of the sync that made it true.
+    /// Records that the log is durable up to `index`. Must follow the sync, never precede it.
     pub(crate) fn write(&mut self, index: FrameIndex) -> Result<(), LogError> {
         self.file
             .write_all_at(&encode(self.log_id, index), self.next_slot * SLOT_STEP)
@@ -88,7 +88,7 @@ impl Watermark {
     }
 }
 
-/// Reads the watermark; `None` if there is no such file.
+/// Reads the watermark; `None` if the file does not exist.
 pub(crate) fn read(disk: &dyn Disk, dir: &Path) -> Result<Option<Mark>, LogError> {
     let path = path(dir);
     if !disk.exists(&path).map_err(LogError::io("look for", &path))? {
@@ -105,7 +105,7 @@ pub(crate) fn read(disk: &dyn Disk, dir: &Path) -> Result<Option<Mark>, LogError
         decode(&bytes, &path)
     };
     match (slot(0)?, slot(1)?) {
-        // Both are valid from the creation on and only one is written at a time: this is damage.
+        // Both slots are valid from creation, and only one is written at a time, so this is damage.
         (None, None) => Err(LogError::NoWatermark { file: path, what: "damaged in both slots" }),
         (Some((log_id, index)), None) => Ok(Some(Mark { log_id, index, next_slot: 1 })),
         (None, Some((log_id, index))) => Ok(Some(Mark { log_id, index, next_slot: 0 })),

@@ -286,7 +286,7 @@ impl Server {
 
     /// Prepares log segments, if any are wanted. A full disk is no failure.
     pub fn prepare(&mut self) {
-        while let Some(job) = self.node.log.wanted() {
+        while let Some(job) = self.node.log.next_job() {
             match job.run() {
                 Ok(prepared) => self.node.log.provide(prepared),
                 Err(_) => return,

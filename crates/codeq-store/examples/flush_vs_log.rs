@@ -1,12 +1,12 @@
-//! What checkpoints do to the log's syncs on the same device.
+//! Measures how checkpoints affect the log's syncs on the same device.
 //!
 //! `cargo run --release -p codeq-store --example flush_vs_log -- [directory] [seconds] [rounds] [MiB between syncs]`
 //!
-//! One thread writes groups of 4 to 40 KiB to a file that has been written before, as the log does, and
-//! syncs each. A second thread fills memtables. Rounds alternate: without checkpoints the memtables are
-//! thrown away, with checkpoints one of 64 MiB after the other is flushed. (Without any second thread the
-//! first one's CPU goes to sleep during syncs, and a sync takes 3.6 ms on a virtual machine instead of
-//! 0.3: that would make checkpoints look good.) Printed are the medians over the rounds.
+//! One thread writes groups of 4 to 40 KiB to a file that has been written before, as the log does, and syncs each. A
+//! second thread fills memtables. Rounds alternate: without checkpoints the memtables are discarded, with checkpoints
+//! one after the other, of 64 MiB each, is flushed. (Without a second thread, the first one's CPU goes to sleep
+//! during syncs, and a sync takes 3.6 ms on a virtual machine instead of 0.3 ms: that would make checkpoints look
+//! good.) Prints the medians over the rounds.
 
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
@@ -60,7 +60,7 @@ fn main() -> Result<()> {
     remove(&log_path)
 }
 
-/// Runs the log in this thread and `work` in another. Returns the log's latencies, and what `work` says.
+/// Runs the log on this thread and `work` on another. Returns the log's latencies and the result of `work`.
 fn round(
     log: &std::fs::File,
     seconds: f64,
@@ -130,7 +130,7 @@ fn log_round(log: &std::fs::File, seconds: f64) -> Result<Vec<f64>> {
         log.sync_data()?;
         latencies.push(start.elapsed().as_secs_f64() * 1e6);
         offset = (offset + len as u64) % (LOG - (40 << 10));
-        // The log waits for commands now and then: a sync each millisecond at most.
+        // The log sometimes waits for commands: at most one sync per millisecond.
         std::thread::sleep(Duration::from_micros(300));
     }
     latencies.sort_by(f64::total_cmp);

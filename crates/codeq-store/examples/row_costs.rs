@@ -1,8 +1,8 @@
-//! What a row costs: CPU for writing, reading, flushing and deleting, memory, and the time to open.
+//! Measures the cost of a row: CPU time to write, read, flush and delete it, memory, and the time to open a store.
 //!
-//! `cargo run --release -p codeq-store --example row_costs -- [directory] [tasks] [tasks a checkpoint]`
+//! `cargo run --release -p codeq-store --example row_costs -- [directory] [tasks] [tasks per checkpoint]`
 //!
-//! A task is four rows: a body of 330 bytes, a state of 250, and two keys without a value. They are
+//! A task is four rows: a body of 330 bytes, a state of 250 bytes, and two keys without a value. They are
 //! checkpointed, and deleted again some checkpoints later, as retention does.
 
 use std::path::PathBuf;
@@ -134,7 +134,7 @@ fn checkpoint(store: &mut Store, position: u64, tasks: u64, cost: &mut Cost) -> 
     Ok(())
 }
 
-/// CPU time of this thread, spread over a number of things.
+/// CPU time of this thread, divided by a number of operations.
 #[derive(Default)]
 struct Cost {
     nanos: u64,

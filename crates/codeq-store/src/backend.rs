@@ -1,10 +1,10 @@
-//! The B-tree library's view of a file, over the disk boundary.
+//! The B-tree library's view of a file.
 //!
-//! Two duties beyond passing calls on. **Pacing**: a checkpoint writes tens of megabytes, and one large
-//! sync at its end would hold up the log's syncs on the same device; so the file is synced every few
-//! megabytes while it is written. **Fail-stop**: after the first failed write nothing reaches the file
-//! any more, so it stays at its last checkpoint, while reads of that checkpoint go on. (The library
-//! itself refuses every read after a failed write, which would stop a shard for a full disk.)
+//! It does two things besides forwarding calls. **Pacing**: a checkpoint writes tens of megabytes, and one large sync
+//! at its end would hold up the log's syncs on the same device, so the file is synced every few megabytes while it is
+//! written. **Fail-stop**: after the first failed write nothing reaches the file any more, so it stays at its last
+//! checkpoint while reads of that checkpoint continue. (The library itself refuses every read after a failed write,
+//! which would stop a shard on a full disk.)
 
 use std::io;
 use std::sync::Arc;
@@ -19,7 +19,7 @@ use crate::overlay::Overlay;
 /// The file under a B-tree, shared by the library (through [`Backend`]) and the store.
 pub(crate) struct PagedFile {
     file: BlockFile,
-    /// Set for good by the first failed write, or by [`PagedFile::detach`].
+    /// Set permanently by the first failed write, or by [`PagedFile::detach`].
     detached: AtomicBool,
     overlay: RwLock<Overlay>,
     failure: Mutex<Option<io::Error>>,
@@ -29,7 +29,7 @@ pub(crate) struct PagedFile {
 }
 
 impl PagedFile {
-    /// Wraps a file that is synced after each `sync_every` bytes.
+    /// Wraps a file that is synced after every `sync_every` bytes.
     pub(crate) fn new(file: BlockFile, sync_every: u64) -> io::Result<Arc<Self>> {
         let len = file.len()?;
         Ok(Arc::new(PagedFile {
@@ -43,7 +43,7 @@ impl PagedFile {
         }))
     }
 
-    /// From here on nothing is written to the file; reads show the writes as if they had been made.
+    /// Stops writing to the file; reads show later writes as if they had been made.
     pub(crate) fn detach(&self) -> io::Result<()> {
         let mut overlay = self.overlay.write();
         if !self.detached.load(Ordering::Acquire) {
@@ -53,22 +53,22 @@ impl PagedFile {
         Ok(())
     }
 
-    /// Whether the file takes no writes any more.
+    /// Whether the file accepts no more writes.
     pub(crate) fn is_detached(&self) -> bool {
         self.detached.load(Ordering::Acquire)
     }
 
-    /// Why the file was detached, if a write failed and nobody has asked before.
+    /// Takes the write error that detached the file, if there was one.
     pub(crate) fn take_failure(&self) -> Option<io::Error> {
         self.failure.lock().take()
     }
 
-    /// Whether the file is one of an older release, whose blocks are not checked as they are read.
+    /// Whether an older release wrote the file, so that its blocks are not checked on read.
     pub(crate) fn is_plain(&self) -> bool {
         self.file.is_plain()
     }
 
-    /// About how many bytes the file takes on the disk.
+    /// Approximate disk space used by the file.
     pub(crate) fn disk_bytes(&self) -> u64 {
         self.written.lock().count * BLOCK
     }
@@ -87,7 +87,7 @@ impl PagedFile {
         self.pace(len)
     }
 
-    /// Syncs what was written, now and then.
+    /// Syncs after every `sync_every` bytes.
     fn pace(&self, len: u64) -> io::Result<()> {
         if self.unsynced.fetch_add(len, Ordering::Relaxed) + len >= self.sync_every {
             self.sync_blocks()?;
@@ -97,8 +97,8 @@ impl PagedFile {
 
     fn sync_blocks(&self) -> io::Result<()> {
         self.unsynced.store(0, Ordering::Relaxed);
-        // A sync that fails for want of space has lost pages that the kernel had accepted; unlike a
-        // refused write it must not look as if it could be tried again.
+        // A sync that fails for lack of space has lost pages that the kernel had accepted. Unlike a refused write, it
+        // must not look retryable.
         self.file.sync_blocks().map_err(|error| io::Error::other(format!("sync failed: {error}")))
     }
 
@@ -108,10 +108,10 @@ impl PagedFile {
     }
 }
 
-/// Which blocks of the file were ever written. The library grows a file by doubling it, as a hole, and
-/// spreads its pages over the new half; what was never written takes no space on the disk.
+/// The blocks of the file that were ever written. The library grows a file by doubling it, as a hole, and spreads its
+/// pages over the new half; blocks that were never written take no disk space.
 ///
-/// One bit for 4 KiB: 32 KiB of memory for each GiB. A file that is opened counts as written throughout.
+/// One bit per 4 KiB: 32 KiB of memory per GiB. An opened file counts as fully written.
 #[derive(Default)]
 struct WrittenBlocks {
     bits: Vec<u64>,
@@ -153,7 +153,7 @@ impl WrittenBlocks {
     }
 }
 
-/// What the library owns.
+/// The handle that the library owns.
 pub(crate) struct Backend(pub(crate) Arc<PagedFile>);
 
 impl std::fmt::Debug for Backend {

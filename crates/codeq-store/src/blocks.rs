@@ -1,24 +1,24 @@
-//! The blocks of a store's file, each with a checksum that every read is held against.
+//! The blocks of a store's file, each with a checksum that is verified on every read.
 //!
-//! The B-tree library trusts the pages that it reads: a flipped bit in a branch page leads a search to the
-//! wrong leaf, and one in the allocator's table lets the next checkpoint overwrite live pages. So the library
-//! sees a file of blocks (its pages), and this module puts a checksum of each into the file:
+//! The B-tree library trusts the pages it reads: a flipped bit in a branch page leads a search to the wrong leaf, and
+//! one in the allocator's table lets the next checkpoint overwrite live pages. So this module presents the library's
+//! pages as blocks and adds a checksum of each to the file:
 //!
 //! ```text
 //! sums of blocks 0 to 1023 │ block 0 │ block 1 │ … │ block 1023 │ sums of blocks 1024 to 2047 │ block 1024 │ …
 //! ```
 //!
-//! A block is 4096 bytes; its sum is the CRC32C of its number and its bytes, 4 bytes little-endian, with 1 in
-//! place of 0. A sum of 0 stands for a block that was never written and reads as zeros. Block 0 is the
-//! library's header, the only one that is ever overwritten while it counts: it has no sum there. Its first
-//! 508 bytes are followed by their CRC32C, so that both lie in the one sector that the hardware writes whole.
-//! In place of its sum the file begins with `cQs` and the version of this layout.
+//! A block is 4096 bytes. Its sum is the CRC32C of its number and its bytes, 4 bytes little-endian, with 1 in place
+//! of 0. A sum of 0 stands for a block that was never written and reads as zeros. Block 0 is the library's header,
+//! the only live block that is ever overwritten, and has no sum there. Instead, its first 508 bytes are followed by
+//! their CRC32C, so that both are in one sector, which the hardware writes atomically. In place of its sum, the file
+//! begins with `cQs` and the version of this layout.
 //!
-//! After a crash sums and blocks can disagree, but only for blocks that no durable checkpoint refers to: the
-//! library never overwrites the others, and the sums are written before the sync that makes a checkpoint of
-//! the blocks. Sums change in place, but in a sector that is torn or old the sums of those others are the same.
+//! After a crash, sums and blocks can disagree, but only for blocks that no durable checkpoint refers to: the library
+//! never overwrites the others, and the sums are written before the sync that turns the blocks into a checkpoint.
+//! Sums change in place, but the sums of those other blocks are the same in a torn or old sector.
 //!
-//! Files of older releases begin with the library's header: they are passed through as they are.
+//! Files of older releases begin with the library's header and are passed through unchanged.
 
 use std::collections::BTreeMap;
 use std::io::{self, ErrorKind};
@@ -32,27 +32,27 @@ use crate::error::StoreError;
 /// The library's page size.
 pub(crate) const BLOCK: usize = 4096;
 const BLOCK_BYTES: u64 = BLOCK as u64;
-/// Blocks whose sums fill a block.
+/// Number of blocks whose sums fill one block.
 const GROUP: u64 = BLOCK_BYTES / 4;
-/// A block of sums and its blocks.
+/// A block of sums and the blocks it covers.
 const GROUP_BYTES: u64 = (GROUP + 1) * BLOCK_BYTES;
-/// The part of block 0 that is used.
+/// The used part of block 0.
 const HEADER: usize = 512;
 const HEADER_SUM: usize = HEADER - 4;
 
 const MAGIC: [u8; 3] = *b"cQs";
 const LAYOUT: u8 = 1;
-/// How a file of the library's own begins.
+/// First bytes of a plain redb file.
 const PLAIN: [u8; 4] = *b"redb";
 
-/// A file of checked blocks, or a plain one of an older release.
+/// A file of checked blocks, or a plain file of an older release.
 pub(crate) struct BlockFile {
     file: Box<dyn DiskFile>,
-    /// None in a plain file.
+    /// `None` in a plain file.
     sums: Option<RwLock<Sums>>,
 }
 
-/// The sums that have been needed so far: 1 KiB of memory for each MiB of the file.
+/// The sums needed so far: 1 KiB of memory per MiB of the file.
 #[derive(Default)]
 struct Sums(BTreeMap<u64, Group>);
 
@@ -62,7 +62,7 @@ struct Group {
 }
 
 impl BlockFile {
-    /// A new file of checked blocks.
+    /// Starts a new file of checked blocks.
     pub(crate) fn create(file: Box<dyn DiskFile>) -> BlockFile {
         let mut first = Group { bytes: Box::new([0; BLOCK]), dirty: true };
         let [a, b, c] = MAGIC;
@@ -71,7 +71,7 @@ impl BlockFile {
         BlockFile { file, sums: Some(RwLock::new(sums)) }
     }
 
-    /// A file that exists, of this release or an older one.
+    /// Opens a file of this release or an older one.
     pub(crate) fn open(file: Box<dyn DiskFile>, path: &Path) -> Result<BlockFile, StoreError> {
         let mut start = [0; 4];
         match file.read_exact_at(&mut start, 0) {
@@ -86,21 +86,21 @@ impl BlockFile {
             [a, b, c, LAYOUT] if [a, b, c] == MAGIC => {
                 Ok(BlockFile { file, sums: Some(RwLock::default()) })
             }
-            _ => Err(StoreError::corrupt(path, "the file does not begin as a store does")),
+            _ => Err(StoreError::corrupt(path, "the file does not start like a store")),
         }
     }
 
-    /// Whether the file is one of an older release, whose blocks have no sums.
+    /// Whether an older release wrote the file, so that its blocks have no sums.
     pub(crate) fn is_plain(&self) -> bool {
         self.sums.is_none()
     }
 
-    /// Makes the blocks durable, but not their sums: for the syncs that only spread the work.
+    /// Makes the blocks durable, but not their sums: for syncs that only spread the work.
     pub(crate) fn sync_blocks(&self) -> io::Result<()> {
         self.file.sync_data()
     }
 
-    /// Writes the sums that have changed. `each` is called after every one.
+    /// Writes the changed sums, and calls `each` after every block of them.
     pub(crate) fn write_sums(&self, mut each: impl FnMut(u64) -> io::Result<()>) -> io::Result<()> {
         let Some(sums) = &self.sums else {
             return Ok(());
@@ -122,7 +122,7 @@ impl BlockFile {
         Ok(())
     }
 
-    /// The block's sum as it should be.
+    /// The sum that the block should have.
     fn expected(&self, sums: &RwLock<Sums>, block: u64) -> io::Result<u32> {
         let number = block / GROUP;
         if let Some(group) = sums.read().0.get(&number) {
@@ -130,7 +130,7 @@ impl BlockFile {
         }
         let group = self.load(number)?;
         let sum = group.get(block % GROUP);
-        // Somebody may have loaded and changed it meanwhile.
+        // Another thread may have loaded and changed it meanwhile.
         sums.write().0.entry(number).or_insert(group);
         Ok(sum)
     }
@@ -153,7 +153,7 @@ impl BlockFile {
         Ok(())
     }
 
-    /// The used part of block 0. The bytes of its sum are zeros, as the library expects what it never wrote.
+    /// The used part of block 0, with its checksum zeroed, because the library expects zeros where it never wrote.
     fn read_header(&self) -> io::Result<[u8; HEADER]> {
         let mut header = [0; HEADER];
         self.file.read_exact_at(&mut header, BLOCK_BYTES)?;
@@ -268,7 +268,7 @@ impl DiskFile for BlockFile {
             return self.file.set_len(len);
         };
         let blocks = len.div_ceil(BLOCK_BYTES);
-        // Blocks that are cut off come back as zeros, if they do.
+        // Truncated blocks read as zeros if the file grows again.
         self.expected(sums, blocks)?;
         self.file.set_len(len + blocks.div_ceil(GROUP) * BLOCK_BYTES)?;
         let mut sums = sums.write();
@@ -309,7 +309,7 @@ impl Group {
     }
 }
 
-/// A part of a range: whole blocks of one group, or a part of one block.
+/// A part of a range: whole blocks of one group, or part of one block.
 struct Piece {
     block: u64,
     skip: usize,
@@ -342,7 +342,7 @@ fn pieces(offset: u64, len: usize) -> impl Iterator<Item = Piece> {
     })
 }
 
-/// Where a block lies in the file.
+/// Offset of a block in the file.
 fn place(block: u64) -> u64 {
     (block + block / GROUP + 1) * BLOCK_BYTES
 }

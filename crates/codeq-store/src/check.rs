@@ -1,4 +1,4 @@
-//! Verifying a store's file from end to end, without changing it.
+//! Verifies a store's whole file without changing it.
 
 use std::path::Path;
 
@@ -9,22 +9,22 @@ use crate::error::StoreError;
 use crate::file::{StoreFile, View};
 use crate::{Options, Owner};
 
-/// What a check has seen.
+/// The outcome of a check.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CheckReport {
-    /// The log index that the file is complete up to.
+    /// Log index up to which the file is complete.
     pub position: u64,
-    /// Whose rows they are; none in a file of an older release.
+    /// Whose rows they are; `None` in a file of an older release.
     pub owner: Option<Owner>,
-    /// The rows of each table.
+    /// Number of rows per table.
     pub rows: Vec<(Table, u64)>,
-    /// The bytes of all rows, keys included.
+    /// Bytes of all rows, including keys.
     pub live_bytes: u64,
 }
 
-/// Verifies the store at `path`: the checksum of every page, the allocation of pages, the checksum of
-/// every row, and the counters. The store must not be open elsewhere. Nothing in the file is changed:
-/// what the library writes while it checks is kept in memory and thrown away.
+/// Verifies the store at `path`: the checksum of every page, the allocation of pages, the checksum of every row, and
+/// the counters. The store must not be open elsewhere. The file is not changed: whatever the library writes during
+/// the check is kept in memory and discarded.
 pub fn check(disk: &SharedDisk, path: &Path) -> Result<CheckReport, StoreError> {
     let mut file = StoreFile::open_unchanged(disk, path, &Options::default())?;
     let checkpoint = file.checkpoint()?;
@@ -50,8 +50,8 @@ pub fn check(disk: &SharedDisk, path: &Path) -> Result<CheckReport, StoreError> 
         report.rows.push((table, count));
     }
     if report.live_bytes != checkpoint.live_bytes {
-        let (found, told) = (report.live_bytes, checkpoint.live_bytes);
-        let reason = format!("the rows hold {found} bytes, the checkpoint counted {told}");
+        let (found, counted) = (report.live_bytes, checkpoint.live_bytes);
+        let reason = format!("the rows hold {found} bytes, but the checkpoint counted {counted}");
         return Err(StoreError::corrupt(path, reason));
     }
     Ok(report)

@@ -1,4 +1,4 @@
-//! What can go wrong with a store, split by what the caller does about it.
+//! Errors of a store, grouped by how the caller reacts.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -8,30 +8,30 @@ use codeq_disk::Shortage;
 /// Why a store could not be opened, written or copied.
 #[derive(Debug, thiserror::Error)]
 pub enum StoreError {
-    /// The disk is full. Nothing is lost: the rows stay in memory and in the log, the file stays at its
-    /// last checkpoint, and the flush can be tried again when there is room.
-    #[error("no space left for store {path}: free some space, the checkpoint is tried again")]
+    /// The disk is full. Nothing is lost: the rows stay in memory and in the log, the file stays at its last
+    /// checkpoint, and the flush can be retried when there is space.
+    #[error("no space left for store {path}: free some space; the checkpoint will be retried")]
     Full {
         /// The store's file.
         path: PathBuf,
     },
-    /// No file could be opened: too many are open. Nothing is lost, as with a full disk.
-    #[error("no file descriptor left for store {path}: the checkpoint is tried again")]
+    /// Too many files are open. Nothing is lost, as with a full disk.
+    #[error("no file descriptor left for store {path}: raise the limit of open files; the checkpoint will be retried")]
     NoDescriptors {
         /// The store's file.
         path: PathBuf,
     },
-    /// The disk failed. After a failed sync nobody knows what is on the disk, so this is not retried:
-    /// the process stops and recovers from the log.
+    /// The disk failed. After a failed sync the state of the disk is unknown, so this is not retried: the process stops
+    /// and recovers from the log.
     #[error("store {path}: {source}")]
     Io {
         /// The store's file.
         path: PathBuf,
-        /// What the operating system said.
+        /// The system's error.
         #[source]
         source: io::Error,
     },
-    /// The file is not a healthy store.
+    /// The file is not an intact store.
     #[error(
         "store {path} is damaged ({reason}): restore it from a backup or rebuild it from the log; \
          the file has been left as it is"
@@ -39,20 +39,20 @@ pub enum StoreError {
     Corrupt {
         /// The store's file.
         path: PathBuf,
-        /// What was wrong with it.
+        /// How the damage showed.
         reason: String,
     },
-    /// The file is a healthy store, but of another shard or another directory.
+    /// The file is intact, but belongs to another shard or directory.
     #[error(
         "store {path} does not belong here: {what}; put the right file back, or restore the directory from a backup"
     )]
     Foreign {
         /// The store's file.
         path: PathBuf,
-        /// How that was seen.
+        /// How it was recognised.
         what: String,
     },
-    /// The file was written by a newer release.
+    /// A newer release wrote the file.
     #[error(
         "store {path} has format version {found}, this release reads up to {supported}: \
          start it with the newer release that wrote it"
@@ -62,18 +62,18 @@ pub enum StoreError {
         path: PathBuf,
         /// The version in the file.
         found: u64,
-        /// The newest version that this release knows.
+        /// The newest version that this release can read.
         supported: u64,
     },
 }
 
 impl StoreError {
-    /// Whether the same operation can succeed later without anything being lost in between.
+    /// Whether the operation can be repeated later without loss.
     pub fn is_retryable(&self) -> bool {
         self.shortage().is_some()
     }
 
-    /// What the system lacked, if the same operation can succeed later.
+    /// The shortage that caused the error, if the operation can be repeated later.
     pub fn shortage(&self) -> Option<Shortage> {
         match self {
             StoreError::Full { .. } => Some(Shortage::Space),
@@ -87,7 +87,7 @@ impl StoreError {
         match (Shortage::of(&source), source.kind()) {
             (Some(Shortage::Space), _) => StoreError::Full { path },
             (Some(Shortage::Descriptors), _) => StoreError::NoDescriptors { path },
-            // A block that does not match its checksum, and a file that ends before one.
+            // A block that does not match its checksum, or a file that ends too early.
             (None, io::ErrorKind::InvalidData | io::ErrorKind::UnexpectedEof) => {
                 Self::corrupt(&path, source)
             }
@@ -99,7 +99,7 @@ impl StoreError {
         StoreError::Corrupt { path: path.to_owned(), reason: reason.to_string() }
     }
 
-    /// Sorts an error of the B-tree library into ours.
+    /// Converts an error of the B-tree library.
     pub(crate) fn redb(path: &Path, error: impl Into<redb::Error>) -> Self {
         match error.into() {
             redb::Error::Io(source) => Self::io(path, source),

@@ -1,8 +1,8 @@
-//! One redb file: making it, opening it, and the state of its last checkpoint.
+//! One redb file: creating it, opening it, and the state of its last checkpoint.
 //!
-//! This is the only module, with [`crate::write`], that speaks the library's language. A file holds one
-//! table for each [`Table`], and a small table of numbers: the format version, the log position that the
-//! rows are complete up to, the live bytes, and whose rows they are.
+//! Only this module and [`crate::write`] use the library's types. A file holds one table per [`Table`], and a small
+//! table of numbers: the format version, the log index up to which the rows are complete, the live bytes, and the
+//! owner.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
@@ -20,16 +20,15 @@ use crate::per_table::PerTable;
 use crate::row;
 use crate::{Options, Owner};
 
-/// The format that this release writes. Version 1: a redb v3 file with the tables below but `record`, rows
-/// as in [`crate::row`]. Version 2: the table `record` beside them. Version 3: the owner among the numbers;
-/// the file lies in checked blocks ([`crate::blocks`]), but for one of an older version that has not been
-/// rewritten yet. A release that changes any of that raises the number, reads the older ones, and adds a
-/// fixture to `tests/fixtures`.
+/// The format that this release writes. Version 1: a redb v3 file with the tables below except `record`, rows as in
+/// [`crate::row`]. Version 2: adds the table `record`. Version 3: adds the owner to the numbers; the file consists of
+/// checked blocks ([`crate::blocks`]), except for older files that are not rewritten yet. A release that changes any of
+/// this raises the number, reads the older ones, and adds a fixture to `tests/fixtures`.
 const FORMAT: u64 = 3;
 
 const NUMBERS: TableDefinition<&str, u64> = TableDefinition::new("checkpoint");
 
-/// A table's name in the file. Part of the format, like the table's number.
+/// A table's name in the file; part of the format, like the table's number.
 pub(crate) fn definition(table: Table) -> TableDefinition<'static, Key, &'static [u8]> {
     TableDefinition::new(match table {
         Table::Body => "body",
@@ -45,19 +44,19 @@ pub(crate) fn definition(table: Table) -> TableDefinition<'static, Key, &'static
     })
 }
 
-/// What a checkpoint says about itself.
+/// The numbers stored with a checkpoint.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct Checkpoint {
-    /// The log index that the rows are complete up to.
+    /// Log index up to which the rows are complete.
     pub(crate) position: u64,
-    /// The bytes of all rows, keys included: what a perfectly packed file would hold.
+    /// Bytes of all rows including keys: the size of a perfectly packed file.
     pub(crate) live_bytes: u64,
-    /// Whose rows they are; none in a file of an older release.
+    /// Whose rows they are; `None` in a file of an older release.
     pub(crate) owner: Option<Owner>,
 }
 
 impl Checkpoint {
-    /// Writes the numbers in the transaction of the rows that they describe.
+    /// Writes the numbers in the same transaction as the rows they describe.
     pub(crate) fn save(self, transaction: &redb::WriteTransaction) -> Result<(), redb::Error> {
         let mut numbers = transaction.open_table(NUMBERS)?;
         numbers.insert("format", FORMAT)?;
@@ -72,34 +71,34 @@ impl Checkpoint {
     }
 }
 
-/// How much a commit promises.
+/// What a commit guarantees.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Durability {
-    /// It survives a crash once it has returned.
+    /// Survives a crash once it has returned.
     Checkpoint,
-    /// Only a file that is still being built, and that a crash throws away, is committed like this.
+    /// Nothing: for a file that is still being built, which a crash discards.
     None,
 }
 
-/// An open redb file. Dropping it closes it in an orderly way, unless it has been detached.
+/// An open redb file. Dropping it closes it cleanly, unless it has been detached.
 pub(crate) struct StoreFile {
     pub(crate) path: PathBuf,
     pub(crate) paged: Arc<PagedFile>,
-    /// `None` only when the file has been closed.
+    /// `None` once the file is closed.
     db: Option<redb::Database>,
 }
 
 impl Drop for StoreFile {
     fn drop(&mut self) {
-        // Guarded: a panic over a malformed page poisons the library's locks, and closing panics again.
-        // The last checkpoint is durable whether or not the closing succeeds.
+        // Guarded: a panic over a malformed page poisons the library's locks, and then closing panics again. The last
+        // checkpoint is durable whether or not closing succeeds.
         let _ = self.close();
     }
 }
 
 impl StoreFile {
-    /// Makes an empty store at `path`. The file is not durable, and not even whole, before the first
-    /// durable commit and a sync of the directory; so callers build under a passing name and rename.
+    /// Creates an empty store at `path`. Until the first durable commit and a sync of the directory, the file is
+    /// neither durable nor complete, so callers build it under a temporary name and rename it.
     pub(crate) fn build(
         disk: &SharedDisk,
         path: &Path,
@@ -115,15 +114,15 @@ impl StoreFile {
         path: &Path,
         options: &Options,
     ) -> Result<(StoreFile, Checkpoint), StoreError> {
-        // The library writes into the file as it opens it; one that we do not understand, or that is not
-        // ours, stays as it is.
+        // The library writes to the file when opening it, so first check without writing that we understand the file
+        // and that it is ours.
         let seen = Self::existing(disk, path, options, true)?;
-        let checkpoint = belongs(path, seen.checkpoint()?, options.owner)?;
+        let checkpoint = check_owner(path, seen.checkpoint()?, options.owner)?;
         drop(seen);
         Ok((Self::existing(disk, path, options, false)?, checkpoint))
     }
 
-    /// Opens the store at `path` so that nothing in the file is changed.
+    /// Opens the store at `path` without changing the file.
     pub(crate) fn open_unchanged(
         disk: &SharedDisk,
         path: &Path,
@@ -139,7 +138,7 @@ impl StoreFile {
         unchanged: bool,
     ) -> Result<StoreFile, StoreError> {
         let file = disk.open(path).map_err(|error| StoreError::io(path, error))?;
-        // The library would quietly make a new database out of an empty file.
+        // The library would silently make a new database from an empty file.
         if file.is_empty().map_err(|error| StoreError::io(path, error))? {
             return Err(StoreError::corrupt(path, "the file is empty"));
         }
@@ -160,9 +159,9 @@ impl StoreFile {
         let db = guarded(path, || {
             redb::Builder::new()
                 .set_cache_size(options.cache_bytes)
-                // Every durable commit records the allocator's state, so a crash never needs the walk
-                // over the whole file. If it seems to, the file is not what we left behind: refuse,
-                // rather than let a repair change the evidence.
+                // Every durable commit records the allocator's state, so a crash never requires a walk over the whole
+                // file. If one seems necessary, the file is not what we left behind: refuse it, rather than let a
+                // repair change the evidence.
                 .set_repair_callback(|repair| repair.abort())
                 .create_with_backend(Backend(Arc::clone(&paged)))
                 .map_err(redb::Error::from)
@@ -173,7 +172,7 @@ impl StoreFile {
         Ok(StoreFile { path: path.to_owned(), db: Some(db), paged })
     }
 
-    /// Closes the file, which trims it to its contents. Nothing can be done with it afterwards.
+    /// Closes the file, which trims it to its contents. It cannot be used afterwards.
     pub(crate) fn close(&mut self) -> Result<(), StoreError> {
         let db = self.db.take();
         guarded(&self.path, || {
@@ -190,7 +189,7 @@ impl StoreFile {
         self.db.as_ref().ok_or(redb::Error::DatabaseClosed)
     }
 
-    /// Whether every page and the allocation of pages verify. Reads the whole file.
+    /// Whether all pages and their allocation verify. Reads the whole file.
     pub(crate) fn verify_pages(&mut self) -> Result<bool, StoreError> {
         guarded(&self.path, || {
             let db = self.db.as_mut().ok_or(redb::Error::DatabaseClosed)?;
@@ -198,7 +197,7 @@ impl StoreFile {
         })
     }
 
-    /// The numbers of the last durable checkpoint; refuses a format that this release does not know.
+    /// The numbers of the last durable checkpoint. Refuses formats that this release does not know.
     pub(crate) fn checkpoint(&self) -> Result<Checkpoint, StoreError> {
         let numbers = guarded(&self.path, || {
             let numbers = self.db()?.begin_read()?.open_table(NUMBERS)?;
@@ -224,8 +223,8 @@ impl StoreFile {
         }
     }
 
-    /// Runs one write transaction. If anything fails, the file is detached: it stays at its last
-    /// durable commit, and has to be opened again to be written.
+    /// Runs one write transaction. On any failure the file is detached: it stays at its last durable commit, and has to
+    /// be reopened before it can be written again.
     pub(crate) fn transact<T>(
         &self,
         durability: Durability,
@@ -234,8 +233,8 @@ impl StoreFile {
         let result = guarded(&self.path, || {
             let mut transaction = self.db()?.begin_write()?;
             match durability {
-                // Quick repair implies two-phase commit: the rows are synced before the header points
-                // at them, and opening after a crash reads the allocator's state, not the whole file.
+                // Quick repair implies two-phase commit: rows are synced before the header refers to them, and
+                // opening after a crash reads the allocator's state instead of the whole file.
                 Durability::Checkpoint => transaction.set_quick_repair(true),
                 Durability::None => transaction.set_durability(redb::Durability::None)?,
             }
@@ -250,7 +249,7 @@ impl StoreFile {
         if result.is_ok() && !self.paged.is_detached() {
             return result;
         }
-        // What the disk said counts for more than what the library made of it.
+        // The disk's error takes precedence over the library's interpretation of it.
         let io_error = |error| StoreError::io(&self.path, error);
         self.paged.detach().map_err(io_error)?;
         match self.paged.take_failure() {
@@ -262,13 +261,13 @@ impl StoreFile {
     }
 }
 
-/// The rows of one checkpoint, readable from any thread while later ones are written.
+/// The rows of one checkpoint, readable from any thread while later checkpoints are written.
 ///
-/// The table handles are kept open for as long as the checkpoint is the newest one: opening a
-/// transaction and a table for each read would double the cost of a cached read (0.6 µs to 1.3 µs).
+/// Table handles stay open for as long as this is the newest checkpoint: opening a transaction and a table per read
+/// would double the cost of a cached read (0.6 µs to 1.3 µs).
 pub(crate) struct View {
     tables: PerTable<Option<redb::ReadOnlyTable<Key, &'static [u8]>>>,
-    /// Keeps the database open. Declared after the tables, so it is dropped after them.
+    /// Keeps the database open. Declared after the tables, so that it is dropped after them.
     file: Arc<StoreFile>,
 }
 
@@ -279,20 +278,20 @@ impl View {
             let transaction = file.db()?.begin_read()?;
             PerTable::try_new(|table| {
                 let rows = match transaction.open_table(definition(table)) {
-                    // A file of version 1 gets the table with its first row.
+                    // A file of version 1 gets this table with its first record.
                     Err(redb::TableError::TableDoesNotExist(_)) if table == Table::Record => {
                         return Ok(None);
                     }
                     opened => opened?,
                 };
-                // An empty table is not worth a look for each read.
+                // Skip empty tables on every read.
                 Ok::<_, redb::Error>(if rows.is_empty()? { None } else { Some(rows) })
             })
         })?;
         Ok(Arc::new(View { tables, file: Arc::clone(file) }))
     }
 
-    /// The file that the rows are in.
+    /// The file that contains the rows.
     pub(crate) fn file(&self) -> &Arc<StoreFile> {
         &self.file
     }
@@ -348,7 +347,7 @@ impl<'a> Rows<'a> {
     }
 }
 
-/// One row, not yet copied out of its page: a scan decodes only the rows that nothing shadows.
+/// One row, not yet copied out of its page: a scan only decodes rows that nothing shadows.
 pub(crate) struct Row<'a> {
     table: Table,
     pub(crate) key: Key,
@@ -366,7 +365,7 @@ impl Row<'_> {
         decode(self.table, self.key, self.stored()).map(drop)
     }
 
-    /// The row as it lies in the file.
+    /// The row as stored in the file.
     pub(crate) fn stored(&self) -> &[u8] {
         self.stored.value()
     }
@@ -384,24 +383,24 @@ fn read_error(path: &Path) -> impl FnOnce(redb::StorageError) -> KvError {
     |error| KvError::Read(StoreError::redb(path, error).to_string())
 }
 
-/// Refuses the checkpoint of somebody else.
-fn belongs(
+/// Refuses a checkpoint that belongs to another owner.
+fn check_owner(
     path: &Path,
     found: Checkpoint,
-    wanted: Option<Owner>,
+    expected: Option<Owner>,
 ) -> Result<Checkpoint, StoreError> {
-    match (found.owner, wanted) {
-        (Some(found), Some(wanted)) if found != wanted => {
-            let what = format!("it holds the rows of {found}, here are those of {wanted}");
+    match (found.owner, expected) {
+        (Some(found), Some(expected)) if found != expected => {
+            let what = format!("it holds the rows of {found}, not of {expected}");
             Err(StoreError::Foreign { path: path.to_owned(), what })
         }
-        // A file that does not say is told by its next checkpoint.
-        (owner, wanted) => Ok(Checkpoint { owner: owner.or(wanted), ..found }),
+        // A file that does not name its owner gets one with its next checkpoint.
+        (owner, expected) => Ok(Checkpoint { owner: owner.or(expected), ..found }),
     }
 }
 
-/// Runs `work` on the library. It trusts page contents in places, and panics on some that are
-/// malformed; a damaged file must be an error that names the file, not the end of the thread.
+/// Runs `work` on the library, which trusts page contents in places and panics on some malformed ones. A damaged file
+/// must produce an error that names the file, not end the thread.
 fn guarded<T>(path: &Path, work: impl FnOnce() -> Result<T, redb::Error>) -> Result<T, StoreError> {
     match catch_unwind(AssertUnwindSafe(work)) {
         Ok(result) => result.map_err(|error| StoreError::redb(path, error)),
@@ -415,29 +414,29 @@ fn guarded_read<T>(path: &Path, work: impl FnOnce() -> Result<T, KvError>) -> Re
     })
 }
 
-/// The passing name under which a file is built before it takes its place.
-pub(crate) fn passing_name(path: &Path) -> PathBuf {
+/// The temporary name under which a file is built.
+pub(crate) fn temporary_name(path: &Path) -> PathBuf {
     let mut name = path.as_os_str().to_owned();
     name.push(".tmp");
     PathBuf::from(name)
 }
 
-/// Removes what an interrupted build has left behind.
+/// Removes the remains of an interrupted build.
 pub(crate) fn remove_leftover(disk: &SharedDisk, path: &Path) -> Result<(), StoreError> {
-    let leftover = passing_name(path);
+    let leftover = temporary_name(path);
     let remove = || -> std::io::Result<()> {
         if disk.exists(&leftover)? { disk.remove(&leftover) } else { Ok(()) }
     };
     remove().map_err(|error| StoreError::io(&leftover, error))
 }
 
-/// Gives a finished file its name, durably.
+/// Renames a finished file to its final name, durably.
 pub(crate) fn publish(disk: &SharedDisk, path: &Path) -> Result<(), StoreError> {
     let dir = match path.parent() {
         Some(dir) if !dir.as_os_str().is_empty() => dir,
         _ => Path::new("."),
     };
-    disk.rename(&passing_name(path), path)
+    disk.rename(&temporary_name(path), path)
         .and_then(|()| disk.sync_dir(dir))
         .map_err(|error| StoreError::io(path, error))
 }

@@ -1,7 +1,7 @@
-//! The work of a checkpoint, done beside the commit path.
+//! Checkpoint work, done off the commit path.
 //!
-//! A job owns all it needs, so it runs in another thread, or inline in a simulator. Its outcome has to be
-//! handed back to the store that gave it out.
+//! A job owns everything it needs, so it can run on another thread, or inline in the simulator. Its outcome goes back
+//! to the store that created it.
 
 use std::sync::Arc;
 
@@ -21,15 +21,15 @@ pub(crate) struct Frozen {
     pub(crate) position: u64,
 }
 
-/// What a job does.
+/// The kind of job.
 pub(crate) enum Work {
-    /// Writes frozen rows into the file.
+    /// Write frozen rows to the file.
     Flush(Frozen),
-    /// Moves the copy into a smaller file on by one step.
+    /// Advance the copy into a smaller file by one step.
     Rewrite,
 }
 
-/// A piece of work for the store's file: see [`crate::Store::freeze`].
+/// A unit of work on the store's file; see [`crate::Store::freeze`].
 pub struct FlushJob {
     pub(crate) disk: SharedDisk,
     pub(crate) options: Options,
@@ -43,9 +43,8 @@ pub struct FlushJob {
 pub(crate) struct FileState {
     pub(crate) view: Arc<View>,
     pub(crate) checkpoint: Checkpoint,
-    /// The disk bytes that a rewrite needed for 1000 bytes of rows. Rows whose size is just above a
-    /// power of two take nearly twice their bytes in any file; without this they would be rewritten
-    /// for ever.
+    /// Disk bytes per 1000 bytes of rows that a rewrite needed. Rows just above a power of two take almost twice their
+    /// size in any file; without this, they would be rewritten for ever.
     pub(crate) packing: u64,
 }
 
@@ -61,17 +60,17 @@ impl FileState {
         Ok(FileState { view: View::newest(&file)?, checkpoint, packing: 1000 })
     }
 
-    /// The file, through which the checkpoint is read and the next one is written.
+    /// The file that holds this checkpoint and receives the next one.
     pub(crate) fn file(&self) -> &Arc<StoreFile> {
         self.view.file()
     }
 
-    /// Whether the file is one of an older release: rewriting it gives its blocks checksums.
+    /// Whether an older release wrote the file, so that a rewrite would add checksums.
     pub(crate) fn is_plain(&self) -> bool {
         self.file().paged.is_plain()
     }
 
-    /// Whether more than half of the file, and more than `slack` bytes, hold nothing.
+    /// Whether more than half of the file, and more than `slack` bytes, is unused.
     pub(crate) fn is_sparse(&self, slack: u64) -> bool {
         let used = self.file().paged.disk_bytes();
         let packed = self.checkpoint.live_bytes / 1000 * self.packing.max(1000);
@@ -82,25 +81,25 @@ impl FileState {
 
 /// The outcome of a [`FlushJob`].
 ///
-/// After [`crate::Store::flushed`] has taken what it needs, this holds the spent rows and the old view.
-/// Freeing hundreds of thousands of rows takes milliseconds, so drop it off the commit path.
+/// After [`crate::Store::flushed`] has taken what it needs, this holds the old rows and the old view. Freeing
+/// hundreds of thousands of rows takes milliseconds, so drop it off the commit path.
 pub struct Flushed {
     pub(crate) outcome: Result<(), StoreError>,
     pub(crate) state: FileState,
     pub(crate) rewrite: Option<Rewrite>,
-    /// The rows that are in the file now.
+    /// The rows that are now in the file.
     pub(crate) flushed: Option<Frozen>,
 }
 
 impl Flushed {
-    /// Whether the rows are in the file.
+    /// Whether the rows have reached the file.
     pub fn is_done(&self) -> bool {
         self.outcome.is_ok()
     }
 }
 
 impl FlushJob {
-    /// Does the work. Never panics and never blocks the store; a failure is part of the outcome.
+    /// Runs the job. Never panics and never blocks the store; a failure is part of the outcome.
     pub fn run(mut self) -> Flushed {
         let outcome = self.reopen_if_detached().and_then(|()| match &self.work {
             Work::Flush(frozen) => {
@@ -116,7 +115,7 @@ impl FlushJob {
         Flushed { outcome, state: self.state, rewrite: self.rewrite, flushed }
     }
 
-    /// A file that failed, or that was replaced, takes no writes any more; the one under its name does.
+    /// Reopens the file by name if this handle failed or was replaced and accepts no more writes.
     fn reopen_if_detached(&mut self) -> Result<(), StoreError> {
         if self.state.file().paged.is_detached() {
             self.rewrite = None;
@@ -139,7 +138,7 @@ impl FlushJob {
         })?;
         self.state.checkpoint = checkpoint;
         self.state.view = View::newest(self.state.file())?;
-        // The checkpoint stands whatever becomes of the copy.
+        // The checkpoint is valid whatever happens to the copy.
         if let Some(mut rewrite) = self.rewrite.take()
             && rewrite.apply(&frozen.rows).is_ok()
         {
@@ -160,7 +159,7 @@ impl FlushJob {
             return Ok(());
         }
         let checkpoint = rewrite.finish(&path, self.state.checkpoint)?;
-        // Once the new file may bear the name, a write to the old one would be lost.
+        // Once the new file may have the name, a write to the old one would be lost.
         self.state.file().paged.detach().map_err(|error| StoreError::io(&path, error))?;
         publish(&self.disk, &path)?;
         self.state = FileState::open(&self.disk, &path, &self.options)?;

@@ -1,12 +1,11 @@
 //! The rows of a shard on disk.
 //!
-//! A [`Store`] keeps recent writes in sorted memory and the rest in one redb file. The file only changes
-//! by checkpoints, which run beside the commit path; between two of them the log is what is durable.
-//! This crate knows tables, keys and bytes. It knows nothing of tasks, of the log's format or of time,
-//! and no type of the library under it is visible from outside.
+//! A [`Store`] keeps recent writes in sorted memory and the rest in one redb file. Only checkpoints change the file,
+//! off the commit path; between checkpoints, the log is what is durable. This crate knows tables, keys and bytes. It
+//! knows nothing about tasks, the log's format or time, and exposes no type of the library underneath.
 //!
-//! Reading order: [`Store`], then `memtable` and `scan` (what reads see), `flush` and `write` (a
-//! checkpoint), `file`, `backend` and `blocks` (the library and its disk), `rewrite` (space and backups).
+//! Reading order: [`Store`], then `memtable` and `scan` (what reads see), `flush` and `write` (a checkpoint), `file`,
+//! `backend` and `blocks` (the library and its disk), `rewrite` (space and backups).
 
 mod backend;
 mod blocks;
@@ -33,14 +32,14 @@ pub use rewrite::SnapshotJob;
 pub use scrub::{ScrubJob, ScrubPlace, Scrubbed};
 pub use store::Store;
 
-/// Whose rows a store holds. Every checkpoint writes it into the file.
+/// Whose rows a store holds. Every checkpoint stores it in the file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Owner {
     /// The shard's number.
     pub shard: u16,
-    /// How many shards there are.
+    /// The total number of shards.
     pub shards: u16,
-    /// The id of the log that the rows come from.
+    /// Id of the log that the rows come from.
     pub log_id: u64,
 }
 
@@ -51,23 +50,22 @@ impl std::fmt::Display for Owner {
     }
 }
 
-/// The bounds of a store.
+/// Settings of a store.
 #[derive(Debug, Clone)]
 pub struct Options {
-    /// Whose rows these are: a file that says otherwise is refused, one of an older release that says
-    /// nothing is not. None asks nothing and leaves the file's own.
+    /// The expected owner: a file that names another one is refused; a file of an older release that names none is
+    /// accepted. `None` skips the check and keeps the file's owner.
     pub owner: Option<Owner>,
-    /// The most memory that cached pages take, half of it at most for pages that a checkpoint has
-    /// changed and not written yet.
+    /// Upper limit for cached pages, of which at most half hold changes that a checkpoint has not written yet.
     pub cache_bytes: usize,
-    /// While a checkpoint is written the file is synced after this many bytes, so that no sync is long.
-    /// With checkpoints back to back on the log's device, a log sync's p99 was 1.05 times the one
-    /// without checkpoints at 1 MiB, 1.3 times at 4, 3.4 times at 16, and 3.6 times with a single sync
-    /// at the end (p99.9 then 5 times); a checkpoint of 64 MiB took 0.5 s instead of 0.4.
+    /// During a checkpoint the file is synced after this many bytes, so that no sync takes long. With back-to-back
+    /// checkpoints on the log's device, the p99 of a log sync relative to no checkpoints was 1.05 at 1 MiB, 1.3 at 4
+    /// MiB, 3.4 at 16 MiB, and 3.6 with a single sync at the end (p99.9: 5). A checkpoint of 64 MiB took 0.5 s
+    /// instead of 0.4 s.
     pub sync_every: u64,
-    /// Unused space below this is not worth a rewrite.
+    /// Less unused space than this is not worth a rewrite.
     pub rewrite_slack: u64,
-    /// How many bytes one step of a rewrite copies.
+    /// Bytes that one step of a rewrite copies.
     pub rewrite_step: u64,
 }
 

@@ -1,4 +1,4 @@
-//! A store that only lives in memory: the yardstick for [`crate::Store`] and the base of rule tests.
+//! A store in memory: the reference for [`crate::Store`], and the base of tests of the rules.
 
 use std::collections::BTreeMap;
 
@@ -7,7 +7,7 @@ use codeq_core::kv::{Direction, Key, Kv, KvError, KvRead, Table};
 
 use crate::per_table::PerTable;
 
-/// Plain sorted maps behind the store's traits. Nothing is ever durable.
+/// Sorted maps behind the store's traits. Nothing is ever durable.
 #[derive(Debug, Default, Clone)]
 pub struct MemStore {
     tables: PerTable<BTreeMap<Key, Bytes>>,

@@ -1,7 +1,7 @@
 //! The rows written since a checkpoint, sorted, in memory.
 //!
-//! A memtable shadows what lies under it: a value replaces the row below, a tombstone hides it. It knows
-//! nothing of files; its rows are durable only through the log.
+//! A memtable shadows the layers below: a value replaces the row there, a tombstone hides it. It knows nothing about
+//! files; only the log makes its rows durable.
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
@@ -11,23 +11,23 @@ use codeq_core::kv::{Key, Table};
 
 use crate::per_table::PerTable;
 
-/// What a row costs beyond its value: 16 bytes of key and 40 of slot in B-tree nodes that ascending keys
-/// leave half full (112 bytes a row measured, with a million empty rows), and the allocator's rounding.
+/// Cost of a row beyond its value: 16 bytes of key and 40 of slot, in B-tree nodes that ascending keys leave half full
+/// (measured 112 bytes per row with a million empty rows), plus the allocator's rounding.
 const ROW_OVERHEAD: usize = 128;
 
-/// What a memtable says about one key.
+/// A memtable's entry for one key.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Slot {
-    /// A row whose key is in no layer below, so that deleting it needs no tombstone.
+    /// A row whose key is in no layer below, so deleting it needs no tombstone.
     Fresh(Bytes),
     /// A row that may replace one below.
     Put(Bytes),
-    /// The row is deleted, whatever lies below.
+    /// The row is deleted, whatever is below.
     Tombstone,
 }
 
 impl Slot {
-    /// The value, if the row is there.
+    /// The value; `None` for a tombstone.
     pub(crate) fn value(&self) -> Option<&Bytes> {
         match self {
             Slot::Fresh(value) | Slot::Put(value) => Some(value),
@@ -40,8 +40,8 @@ impl Slot {
     }
 }
 
-/// A key as two words. As one 128-bit number it would be aligned to 16 bytes, and with it every node of
-/// the tree, which sends the allocator down a slow path (3 % of the writer's time).
+/// A key as two words. A single 128-bit number would align every node of the tree to 16 bytes, which sends the
+/// allocator down a slow path (3 % of the writer's time).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 struct Words(u64, u64);
 
@@ -63,7 +63,7 @@ pub(crate) struct Memtable {
 }
 
 impl Memtable {
-    /// About how much memory the rows take.
+    /// Approximate memory used by the rows.
     pub(crate) fn bytes(&self) -> usize {
         self.bytes
     }
@@ -72,7 +72,7 @@ impl Memtable {
         self.tables.get(table).get(&Words::of(key))
     }
 
-    /// The slots with `from <= key <= to`. `from` must not be above `to`.
+    /// Entries with `from <= key <= to`. `from` must not exceed `to`.
     pub(crate) fn range(
         &self,
         table: Table,
@@ -105,7 +105,7 @@ impl Memtable {
             Entry::Vacant(entry) => {
                 self.bytes += entry.insert(Slot::Fresh(value)).cost();
             }
-            // The caller broke the promise that the key is new. A plain put is always right.
+            // The caller broke the promise that the key is new. A plain put is always correct.
             Entry::Occupied(_) => self.put(table, key, value),
         }
     }
@@ -131,7 +131,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_row_that_lived_and_died_in_memory_leaves_nothing() {
+    fn a_row_deleted_before_a_checkpoint_leaves_nothing() {
         let mut rows = Memtable::default();
         rows.insert(Table::Task, 7, Bytes::from_static(b"body"));
         rows.put(Table::Task, 7, Bytes::from_static(b"changed body"));
@@ -141,13 +141,13 @@ mod tests {
     }
 
     #[test]
-    fn a_row_that_may_lie_below_leaves_a_tombstone() {
+    fn a_row_that_may_exist_below_leaves_a_tombstone() {
         let mut rows = Memtable::default();
         rows.put(Table::Task, 7, Bytes::from_static(b"body"));
         rows.delete(Table::Task, 7);
         assert_eq!(rows.get(Table::Task, 7), Some(&Slot::Tombstone));
         assert_eq!(rows.bytes(), ROW_OVERHEAD);
-        // An insert over a tombstone must not forget that something may lie below.
+        // An insert over a tombstone must remember that a row may exist below.
         rows.insert(Table::Task, 7, Bytes::from_static(b"again"));
         rows.delete(Table::Task, 7);
         assert_eq!(rows.get(Table::Task, 7), Some(&Slot::Tombstone));

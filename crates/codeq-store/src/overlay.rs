@@ -1,7 +1,7 @@
-//! Writes that are kept in memory instead of reaching a file.
+//! Keeps writes in memory instead of writing them to a file.
 //!
-//! A store whose disk has failed, or that is only being checked, must not change its file any more, but
-//! the B-tree library goes on writing (it rolls back, it closes). Those writes land here.
+//! If its disk has failed, or it is only being checked, a store must not change its file any more. But the B-tree
+//! library keeps writing, when it rolls back or closes. Those writes end up here.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -10,18 +10,18 @@ use codeq_disk::DiskFile;
 
 use crate::blocks::BLOCK;
 
-/// Blocks written over a file that stays as it is.
+/// Blocks written on top of an unchanged file.
 #[derive(Debug, Default)]
 pub(crate) struct Overlay {
     blocks: BTreeMap<u64, Vec<u8>>,
-    /// The length that the file would have.
+    /// The length the file would have.
     len: u64,
-    /// The bytes of the file below this offset still show through; above it are zeros.
+    /// Below this offset the file's bytes show through; above it are zeros.
     visible: u64,
 }
 
 impl Overlay {
-    /// Lies over a file of `len` bytes and changes nothing yet.
+    /// An empty overlay on a file of `len` bytes.
     pub(crate) fn over(len: u64) -> Self {
         Overlay { blocks: BTreeMap::new(), len, visible: len }
     }
@@ -33,8 +33,8 @@ impl Overlay {
     pub(crate) fn set_len(&mut self, len: u64) {
         self.len = len;
         self.visible = self.visible.min(len);
-        // A block that is cut in the middle keeps its tail: the library never reads past the length
-        // and always writes whole pages when it grows again.
+        // A block cut in the middle keeps its tail: the library never reads past the length, and writes whole pages
+        // when it grows the file again.
         self.blocks.retain(|start, _| *start < len);
     }
 
@@ -88,7 +88,7 @@ impl Overlay {
         Ok(())
     }
 
-    /// The file's own bytes, with zeros where it no longer shows through.
+    /// The file's own bytes, with zeros where the file no longer shows through.
     fn read_below(&self, file: &dyn DiskFile, offset: u64, out: &mut [u8]) -> io::Result<()> {
         let shown = (self.visible.saturating_sub(offset)).min(out.len() as u64) as usize;
         let (from_file, zeros) = out.split_at_mut(shown);

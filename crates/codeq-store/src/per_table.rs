@@ -1,8 +1,8 @@
-//! One value for each table, looked up by the table's number.
+//! One value per table, looked up by the table's number.
 
 use codeq_core::kv::Table;
 
-/// One `T` for each table.
+/// One `T` per table.
 #[derive(Debug, Clone)]
 pub(crate) struct PerTable<T>(Vec<T>);
 
@@ -13,13 +13,13 @@ impl<T: Default> Default for PerTable<T> {
 }
 
 impl<T> PerTable<T> {
-    /// Makes the values in the order of the tables; the first failure ends it.
+    /// Creates the values in table order; stops at the first error.
     pub(crate) fn try_new<E>(make: impl FnMut(Table) -> Result<T, E>) -> Result<Self, E> {
         Ok(PerTable(Table::ALL.into_iter().map(make).collect::<Result<_, E>>()?))
     }
 }
 
-// A table's number is its place in `Table::ALL`, which is what the vector was made from.
+// A table's number is its index in `Table::ALL`, from which the vector was built.
 #[allow(clippy::indexing_slicing)]
 impl<T> PerTable<T> {
     pub(crate) fn get(&self, table: Table) -> &T {

@@ -1,10 +1,10 @@
-//! Copying a checkpoint into a new file: to give space back to the disk, and to take backups.
+//! Copies a checkpoint to a new file, to return space to the disk and for backups.
 //!
-//! The B-tree library reuses freed pages but hardly ever returns them, and its own compaction needs the
-//! file for itself, without readers, for as long as it takes, and leaves a file that must be repaired if
-//! it is interrupted. So live rows are copied to a new file, which then takes the old one's name. The
-//! copy goes in bounded steps; a checkpoint that is written between two steps is applied to both files.
-//! A crash at any moment leaves the old file, or the new one, complete under the store's name.
+//! The B-tree library reuses freed pages but hardly ever returns them. Its own compaction needs exclusive access
+//! without readers for its whole duration, and leaves a file in need of repair if it is interrupted. So live rows are
+//! copied to a new file, which then replaces the old one. The copy proceeds in bounded steps; a checkpoint written
+//! between two steps is applied to both files. A crash at any moment leaves a complete file, old or new, under the
+//! store's name.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -14,19 +14,19 @@ use codeq_disk::SharedDisk;
 
 use crate::error::StoreError;
 use crate::file::{
-    Checkpoint, Durability, StoreFile, View, definition, passing_name, publish, remove_leftover,
+    Checkpoint, Durability, StoreFile, View, definition, temporary_name, publish, remove_leftover,
 };
 use crate::memtable::Memtable;
 use crate::write::Writer;
 use crate::{Options, Owner};
 
-/// A new file writes in key order and is read by nobody: it needs hardly any cache.
+/// A new file is written in key order and read by nobody, so it needs hardly any cache.
 const BUILD_CACHE: usize = 8 << 20;
 
-/// A file that is being filled with the rows of another one.
+/// A file that is being filled with the rows of another.
 pub(crate) struct Rewrite {
     file: StoreFile,
-    /// The rows before this one have been copied; `None` when all have.
+    /// Rows before this one are copied; `None` once all are.
     next: Option<(Table, Key)>,
     live_bytes: u64,
     disk: SharedDisk,
@@ -35,8 +35,8 @@ pub(crate) struct Rewrite {
 
 impl Drop for Rewrite {
     fn drop(&mut self) {
-        // A copy that nobody will finish must not keep its space, least of all on a full disk. If
-        // this fails, the next start removes it.
+        // An abandoned copy must not keep its space, least of all on a full disk. If this fails, the next start removes
+        // it.
         if !self.finished {
             let _ = self.file.paged.detach();
             let _ = self.disk.remove(&self.file.path);
@@ -45,7 +45,7 @@ impl Drop for Rewrite {
 }
 
 impl Rewrite {
-    /// Starts an empty file beside `path`, which will take its place.
+    /// Creates an empty file next to `path`, which it will replace.
     pub(crate) fn begin(
         disk: &SharedDisk,
         path: &Path,
@@ -54,7 +54,7 @@ impl Rewrite {
         remove_leftover(disk, path)?;
         let options =
             Options { cache_bytes: BUILD_CACHE.min(options.cache_bytes), ..options.clone() };
-        let file = StoreFile::build(disk, &passing_name(path), &options)?;
+        let file = StoreFile::build(disk, &temporary_name(path), &options)?;
         let rewrite = Rewrite {
             file,
             next: Table::ALL.first().map(|table| (*table, 0)),
@@ -98,7 +98,7 @@ impl Rewrite {
         Ok(())
     }
 
-    /// Brings the rows that have been copied already up to a newer checkpoint.
+    /// Applies a newer checkpoint to the rows copied so far.
     pub(crate) fn apply(&mut self, rows: &Memtable) -> Result<(), StoreError> {
         let paged = Arc::clone(&self.file.paged);
         self.live_bytes = self.file.transact(Durability::None, |transaction| {
@@ -109,16 +109,16 @@ impl Rewrite {
         Ok(())
     }
 
-    /// Makes the copy durable under its passing name. `checkpoint` is what the file at `from` said of itself.
+    /// Makes the copy durable under its temporary name. `checkpoint` is the one stored in the file at `from`.
     pub(crate) fn finish(
         mut self,
         from: &Path,
         checkpoint: Checkpoint,
     ) -> Result<Checkpoint, StoreError> {
-        // Rows that a damaged page hides must not be left out for good.
+        // Rows hidden by a damaged page must not get lost for good.
         if checkpoint.live_bytes != self.live_bytes {
-            let (found, told) = (self.live_bytes, checkpoint.live_bytes);
-            let reason = format!("the rows hold {found} bytes, the checkpoint counted {told}");
+            let (found, counted) = (self.live_bytes, checkpoint.live_bytes);
+            let reason = format!("the rows hold {found} bytes, but the checkpoint counted {counted}");
             return Err(StoreError::corrupt(from, reason));
         }
         self.file.transact(Durability::Checkpoint, |transaction| checkpoint.save(transaction))?;
@@ -128,21 +128,21 @@ impl Rewrite {
     }
 }
 
-/// Makes an empty store under its name, or nothing at all.
+/// Creates an empty store at `path`, or nothing at all.
 pub(crate) fn create(disk: &SharedDisk, path: &Path, options: &Options) -> Result<(), StoreError> {
     let empty = Checkpoint { owner: options.owner, ..Checkpoint::default() };
     Rewrite::begin(disk, path, options)?.finish(path, empty)?;
     publish(disk, path)
 }
 
-/// A copy of a checkpoint to make while the store goes on, in another thread.
+/// Copies a checkpoint on another thread, while the store stays in use.
 ///
-/// It keeps the pages of its checkpoint from being reused, so the store's file grows by what is
-/// checkpointed while the copy runs.
+/// The pages of its checkpoint cannot be reused meanwhile, so the store's file grows by whatever is checkpointed while
+/// the copy runs.
 pub struct SnapshotJob {
     pub(crate) view: Arc<View>,
     pub(crate) checkpoint: Checkpoint,
-    /// Whose the copy is.
+    /// Owner of the copy.
     pub(crate) owner: Option<Owner>,
     pub(crate) disk: SharedDisk,
     pub(crate) path: PathBuf,
@@ -150,20 +150,20 @@ pub struct SnapshotJob {
 }
 
 impl SnapshotJob {
-    /// The log index that the rows are complete up to.
+    /// Log index up to which the rows are complete.
     pub fn position(&self) -> u64 {
         self.checkpoint.position
     }
 
-    /// Makes the copy, durably, and returns the log index that it is complete up to. The target
-    /// appears under its name only when it is whole; a file of that name is replaced.
+    /// Makes the copy durable and returns the log index up to which it is complete. The target gets its name only once
+    /// it is complete; an existing file of that name is replaced.
     pub fn run(self) -> Result<u64, StoreError> {
         let position = self.position();
         self.run_at(position)
     }
 
-    /// The same, for a log of its own that begins after `position`: the copies of several shards, each complete up to
-    /// another index of the log that they come from, all go on from there.
+    /// Same as [`SnapshotJob::run`], but for a new log that begins after `position`: copies of several shards,
+    /// complete up to different indices of their old log, then all continue from there.
     pub fn run_at(mut self, position: u64) -> Result<u64, StoreError> {
         self.checkpoint.position = position;
         let mut copy = Rewrite::begin(&self.disk, &self.path, &self.options)?;

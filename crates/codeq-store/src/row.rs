@@ -1,11 +1,11 @@
-//! How a row lies in the file: its value, then four bytes of CRC32C over key and value.
+//! The stored form of a row: its value, then four bytes of CRC32C over key and value.
 //!
-//! The B-tree library checks its pages only when it repairs or verifies a whole file, so a bit that rots
-//! under a running server would otherwise be served as data. The sums take 2 % of the CPU of a flush.
+//! The B-tree library only checks its pages when it repairs or verifies a whole file, so a bit that rots under a
+//! running server would otherwise be served as data. The sums take 2 % of the CPU time of a flush.
 
 use codeq_core::kv::Key;
 
-/// What a stored row is longer than its value.
+/// Bytes that a stored row has beyond its value.
 pub(crate) const TRAILER: usize = 4;
 
 /// Replaces the contents of `out` with the stored form of a row.
@@ -16,7 +16,7 @@ pub(crate) fn encode(key: Key, value: &[u8], out: &mut Vec<u8>) {
     out.extend_from_slice(&checksum(key, value).to_le_bytes());
 }
 
-/// The value inside a stored row, or what is wrong with it.
+/// The value inside a stored row, or an error if it is damaged.
 pub(crate) fn decode(key: Key, stored: &[u8]) -> Result<&[u8], &'static str> {
     let Some((value, sum)) = stored.split_last_chunk::<TRAILER>() else {
         return Err("shorter than its checksum");
@@ -27,7 +27,7 @@ pub(crate) fn decode(key: Key, stored: &[u8]) -> Result<&[u8], &'static str> {
     Ok(value)
 }
 
-/// The bytes of live data that a row stands for.
+/// The bytes that a row counts as live data.
 pub(crate) fn live_bytes(stored: &[u8]) -> u64 {
     (size_of::<Key>() + stored.len()) as u64
 }

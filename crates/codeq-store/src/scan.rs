@@ -1,4 +1,4 @@
-//! Merging the layers of a store into one ordered scan.
+//! Merges the layers of a store into one ordered scan.
 
 use std::iter::Peekable;
 
@@ -8,8 +8,8 @@ use codeq_core::kv::{Direction, Key, KvError};
 use crate::file::{Row, Rows};
 use crate::memtable::Slot;
 
-/// Appends to `out` at most `limit` rows. The iterators run in the direction of the scan; where keys
-/// meet, `newer` wins over `older`, and both over the rows of the file.
+/// Appends at most `limit` rows to `out`. The iterators run in the direction of the scan; for equal keys, `newer`
+/// wins over `older`, and both win over the rows of the file.
 pub(crate) fn merge<'a>(
     newer: impl Iterator<Item = (Key, &'a Slot)>,
     older: impl Iterator<Item = (Key, &'a Slot)>,

@@ -1,8 +1,8 @@
-//! Looking for damage among rows that nobody reads, step by step.
+//! Looks for damage in rows that nothing reads, step by step.
 //!
-//! Each step looks at the newest checkpoint and lets go of it, so that the file does not grow meanwhile. A row that
-//! is there from the first step to the last is read once, with every page that leads to it; what a checkpoint writes
-//! in between is not.
+//! Each step reads the newest checkpoint and releases it, so that the file does not grow meanwhile. A row that exists
+//! from the first step to the last is read once, along with every page on the path to it; rows that a checkpoint
+//! writes in between are not.
 
 use std::sync::Arc;
 
@@ -11,7 +11,7 @@ use codeq_core::kv::{Direction, Key, KvError, Table};
 use crate::error::StoreError;
 use crate::file::View;
 
-/// The first row that a scrub has not looked at.
+/// The first row that a scrub has not verified yet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ScrubPlace(Table, Key);
 
@@ -22,23 +22,23 @@ impl Default for ScrubPlace {
     }
 }
 
-/// What a step has seen.
+/// The outcome of one step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Scrubbed {
-    /// Bytes of the rows.
+    /// Bytes of the verified rows.
     pub bytes: u64,
-    /// Where to go on; none at the end.
+    /// Where to continue; `None` at the end.
     pub next: Option<ScrubPlace>,
 }
 
-/// A step: see [`crate::Store::scrub`].
+/// One step of a scrub; see [`crate::Store::scrub`].
 pub struct ScrubJob {
     pub(crate) view: Arc<View>,
     pub(crate) place: ScrubPlace,
 }
 
 impl ScrubJob {
-    /// Verifies rows of about so many bytes. An error names the file, and the block if it is one.
+    /// Verifies about `bytes` bytes of rows. An error names the file, and the block if a block is damaged.
     pub fn run(self, bytes: u64) -> Result<Scrubbed, KvError> {
         let path = &self.view.file().path;
         let damaged = |error| match error {

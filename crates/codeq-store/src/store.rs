@@ -18,30 +18,29 @@ use crate::{Options, Owner};
 
 /// The rows of one shard.
 ///
-/// Writes reach memory only; what makes them durable is the caller's log, and now and then a checkpoint:
-/// [`Store::freeze`] hands out a job, the job writes the rows into the file, and [`Store::flushed`] lets
-/// go of them. Reads see every write at once, before, during and after that.
+/// Writes only reach memory. The caller's log makes them durable, and from time to time a checkpoint does:
+/// [`Store::freeze`] returns a job, the job writes the rows to the file, and [`Store::flushed`] releases them. Reads
+/// see every write at once, before, during and after a checkpoint.
 ///
-/// A scan steps over the tombstones of all rows that were deleted in its range since the last two
-/// checkpoints. Whoever takes rows from the head of a range again and again should
-/// remember where the head is.
+/// A scan visits the tombstones of all rows deleted in its range since the last two checkpoints. Code that repeatedly
+/// takes rows from the head of a range should remember where the head is.
 pub struct Store {
     disk: SharedDisk,
     options: Options,
     active: Memtable,
-    /// The rows of a checkpoint that is not in `state.view` yet.
+    /// Rows of a checkpoint that is not in `state.view` yet.
     frozen: Option<Frozen>,
     state: FileState,
     rewrite: Option<Rewrite>,
-    /// Whether a job has been handed out and not come back.
+    /// Whether a job is in progress.
     busy: bool,
-    /// Whether the disk had no room for the copy that gives a file of an older release its checksums: not
-    /// tried again before the next start, for it would copy everything again and again.
+    /// The disk had no room for the copy that adds checksums to a file of an older release. Not retried before the next
+    /// start, because that would copy everything again and again.
     no_room: bool,
 }
 
 impl Store {
-    /// Makes an empty store at `path`, which must not exist, and opens it.
+    /// Creates an empty store at `path`, which must not exist, and opens it.
     pub fn create(disk: SharedDisk, path: &Path, options: Options) -> Result<Store, StoreError> {
         if disk.exists(path).map_err(|error| StoreError::io(path, error))? {
             let exists = std::io::ErrorKind::AlreadyExists.into();
@@ -51,10 +50,10 @@ impl Store {
         Self::open(disk, path, options)
     }
 
-    /// Opens the store at `path` as of its last checkpoint. After a crash too this takes milliseconds,
-    /// whatever the size of the file.
+    /// Opens the store at `path` as of its last checkpoint. This takes milliseconds whatever the size of the file, even
+    /// after a crash.
     ///
-    /// The store does not lock its file: that no other process has it open is the caller's business.
+    /// The store does not lock its file: the caller makes sure that no other process has it open.
     pub fn open(disk: SharedDisk, path: &Path, options: Options) -> Result<Store, StoreError> {
         remove_leftover(&disk, path)?;
         let state = FileState::open(&disk, path, &options)?;
@@ -70,35 +69,35 @@ impl Store {
         })
     }
 
-    /// The log index that the file is complete up to: where replay starts.
+    /// Log index up to which the file is complete: replay starts after it.
     pub fn position(&self) -> u64 {
         self.state.checkpoint.position
     }
 
-    /// About how much memory the rows take that were written since the last [`Store::freeze`].
+    /// Approximate memory of the rows written since the last [`Store::freeze`].
     pub fn active_bytes(&self) -> usize {
         self.active.bytes()
     }
 
-    /// About how much memory the rows take that a checkpoint is being made of.
+    /// Approximate memory of the rows being checkpointed.
     pub fn frozen_bytes(&self) -> usize {
         self.frozen.as_ref().map_or(0, |frozen| frozen.rows.bytes())
     }
 
-    /// The bytes of the rows in the file, keys included.
+    /// Bytes of the rows in the file, including keys.
     pub fn live_bytes(&self) -> u64 {
         self.state.checkpoint.live_bytes
     }
 
-    /// About how many bytes the file takes on the disk.
+    /// Approximate disk space used by the file.
     pub fn disk_bytes(&self) -> u64 {
         self.state.file().paged.disk_bytes()
     }
 
-    /// Starts a checkpoint: every row written so far is to become durable together with `position`, the
-    /// log index that they are complete up to. Takes no time; the work is in the job.
+    /// Starts a checkpoint: all rows written so far become durable together with `position`, the log index up to which
+    /// they are complete. Returns at once; the job does the work.
     ///
-    /// `None` while another job is out, or while an earlier checkpoint has failed and not been retried.
+    /// `None` while another job is in progress, or while a failed checkpoint has not been retried.
     pub fn freeze(&mut self, position: u64) -> Option<FlushJob> {
         if self.busy || self.frozen.is_some() {
             return None;
@@ -108,18 +107,17 @@ impl Store {
         self.retry_flush()
     }
 
-    /// The job of a checkpoint that has been started and has failed.
+    /// The job of a checkpoint that failed and has to be repeated.
     pub fn retry_flush(&mut self) -> Option<FlushJob> {
         let frozen = self.frozen.clone()?;
         self.job(Work::Flush(frozen))
     }
 
-    /// A bounded step of giving unused space back to the disk, if more than half of the file is unused
-    /// (and more than [`Options::rewrite_slack`]), or of giving a file of an older release the checksums of
-    /// this one, or if either has been begun. Call it at the start, after checkpoints and when idle, until
-    /// there is nothing to do.
+    /// A bounded step of maintenance, if there is any: returning unused space to the disk if more than half of the
+    /// file (and more than [`Options::rewrite_slack`]) is unused, or adding checksums to a file of an older release.
+    /// Call it at the start, after checkpoints and when idle, until it returns `None`.
     ///
-    /// A failed step costs nothing but the copy, which starts again from the beginning.
+    /// A failed step only loses the copy, which starts over.
     pub fn maintain(&mut self) -> Option<FlushJob> {
         let due = (self.state.is_plain() && !self.no_room)
             || self.state.is_sparse(self.options.rewrite_slack);
@@ -143,11 +141,11 @@ impl Store {
         })
     }
 
-    /// Takes the outcome of a job back. On success the rows are read from the file from here on. On
-    /// failure nothing has changed: reads go on from memory and from the last checkpoint, and an error
-    /// that [`StoreError::is_retryable`] leaves the job to [`Store::retry_flush`].
+    /// Takes back a finished job. On success, the rows are read from the file from now on. On failure nothing has
+    /// changed: reads continue from memory and the last checkpoint, and after a [retryable](StoreError::is_retryable)
+    /// error [`Store::retry_flush`] returns the job again.
     ///
-    /// Swaps a few pointers; what has to be freed stays in `flushed`.
+    /// Only swaps a few pointers; memory to be freed stays in `flushed`.
     pub fn flushed(&mut self, flushed: &mut Flushed) -> Result<(), StoreError> {
         self.busy = false;
         self.rewrite = flushed.rewrite.take();
@@ -155,15 +153,15 @@ impl Store {
         if flushed.flushed.is_some() {
             self.frozen = None;
         }
-        // Also after a failure: the job may have opened the file again, and what it holds then is the
-        // same checkpoint on a healthy handle.
+        // Also after a failure: the job may have reopened the file, which then has the same checkpoint on a working
+        // handle.
         std::mem::swap(&mut self.state, &mut flushed.state);
         std::mem::replace(&mut flushed.outcome, Ok(()))
     }
 
-    /// A job that copies the last checkpoint into a new store at `path` on `disk`, while this one goes
-    /// on. Rows that are only in memory are not in it; the copy says which log index it ends at. `owner` is
-    /// whose the copy is; none leaves it as it is.
+    /// A job that copies the last checkpoint to a new store at `path` on `disk`, while this one stays in use. Rows
+    /// that are only in memory are not copied; the copy says at which log index it ends. `owner` becomes the copy's
+    /// owner; `None` keeps the current one.
     pub fn snapshot_to(&self, disk: SharedDisk, path: &Path, owner: Option<Owner>) -> SnapshotJob {
         SnapshotJob {
             view: Arc::clone(&self.state.view),
@@ -175,8 +173,8 @@ impl Store {
         }
     }
 
-    /// A job that verifies some rows of the last checkpoint, from a place on. Rows that are only in memory are
-    /// not looked at.
+    /// A job that verifies some rows of the last checkpoint, starting at `place`. Rows that are only in memory are not
+    /// checked.
     pub fn scrub(&self, place: ScrubPlace) -> ScrubJob {
         ScrubJob { view: Arc::clone(&self.state.view), place }
     }

@@ -1,12 +1,12 @@
-//! Putting rows into a redb transaction, cheaply.
+//! Fast writing of rows to a redb transaction.
 //!
-//! A checkpoint is one transaction. Splitting it into unsynced commits was measured and gains nothing:
-//! the library already bounds its dirty pages at half of its cache and writes the rest out early, a page
-//! changed twice is copied once instead of twice, readers never have to look into the write buffer, and
-//! a crash can only leave the old checkpoint or the new one.
+//! A checkpoint is one transaction. Splitting it into unsynced commits gained nothing in measurements: the library
+//! already limits its dirty pages to half of its cache and writes the rest early, a page changed twice is copied once
+//! instead of twice, readers never look into the write buffer, and a crash can only leave the old checkpoint or the
+//! new one.
 //!
-//! The rows come sorted, and that is most of the speed (figures for 254-byte rows): a cursor inserts new
-//! rows at 0.7 µs instead of 1.4, and deleting a dense run in one pass costs 0.2 µs a row instead of 1.5.
+//! The rows arrive sorted, which is where most of the speed comes from (for 254-byte rows): a cursor inserts a new
+//! row in 0.7 µs instead of 1.4, and deleting a dense run in one pass costs 0.2 µs per row instead of 1.5.
 
 use std::iter::Peekable;
 use std::ops::Bound;
@@ -22,12 +22,12 @@ type RedbTable<'txn> = redb::Table<'txn, Key, &'static [u8]>;
 
 /// From this many rows on, one pass over a range is cheaper than single deletes.
 const DENSE_RUN: usize = 8;
-/// A pass takes at most this many rows, to keep its list of keys small.
+/// Most rows per pass, to keep its list of keys small.
 const LONGEST_RUN: usize = 4096;
-/// A run ends where more than this many rows in a row are not to be deleted.
+/// A run ends where more than this many consecutive rows stay.
 const GAP: usize = 4;
 
-/// Writes rows into one transaction and counts what that does to the live bytes.
+/// Writes rows to one transaction and tracks the change in live bytes.
 pub(crate) struct Writer<'txn> {
     transaction: &'txn redb::WriteTransaction,
     stored: Vec<u8>,
@@ -40,12 +40,12 @@ impl<'txn> Writer<'txn> {
         Writer { transaction, stored: Vec::new(), added: 0, removed: 0 }
     }
 
-    /// The live bytes after the writes, given those before.
+    /// Live bytes after the writes, given those before.
     pub(crate) fn live_bytes(&self, before: u64) -> u64 {
         (before + self.added).saturating_sub(self.removed)
     }
 
-    /// Applies the rows of a memtable that lie below `end`, in the order of tables and keys.
+    /// Applies a memtable's rows below `end`, in table and key order.
     pub(crate) fn apply(
         &mut self,
         rows: &Memtable,
@@ -81,7 +81,7 @@ impl<'txn> Writer<'txn> {
         Ok(())
     }
 
-    /// Sets one row, whether or not its key is there.
+    /// Sets one row, whether or not its key exists.
     fn put(
         &mut self,
         target: &mut RedbTable<'_>,
@@ -110,7 +110,7 @@ impl<'txn> Writer<'txn> {
                 row::encode(*key, value, &mut self.stored);
                 match cursor.insert_before(*key, self.stored.as_slice()) {
                     Ok(()) => self.added += row::live_bytes(&self.stored),
-                    // An older row lies before this key: the cursor has to jump over it.
+                    // An existing row precedes this key: the cursor has to skip it.
                     Err(CursorError::UnorderedKey) => {
                         blocked = Some((*key, value));
                         break;
@@ -120,8 +120,8 @@ impl<'txn> Writer<'txn> {
                 rows.next();
             }
             cursor.close()?;
-            // Blocked at once means that the key itself is there. The caller broke its promise; the
-            // row it means is still the newer one.
+            // Blocked at once means that the key itself exists. The caller broke its promise, but its row is still
+            // the newer one.
             if let Some((key, value)) = blocked
                 && key == first
             {
@@ -154,7 +154,7 @@ impl<'txn> Writer<'txn> {
                 self.delete_dense(target, run)?;
                 rest = tail;
             } else {
-                // The look-ahead was in vain; do not repeat it for each key.
+                // Looking ahead found no dense run; do not repeat it for each key.
                 let (run, tail) = rest.split_at(rest.len().min(2 * DENSE_RUN));
                 for key in run {
                     if let Some(old) = target.remove(key)? {
@@ -167,7 +167,7 @@ impl<'txn> Writer<'txn> {
         Ok(())
     }
 
-    /// Deletes a sorted run of keys in one pass over the range that they span.
+    /// Deletes a sorted run of keys in one pass over the range they span.
     fn delete_dense(
         &mut self,
         target: &mut RedbTable<'_>,
@@ -185,8 +185,8 @@ impl<'txn> Writer<'txn> {
         })
     }
 
-    /// Copies rows of a checkpoint, from `from` on, to the end of a table whose rows all lie below.
-    /// Returns the first row that no longer fitted into `budget` bytes.
+    /// Copies a checkpoint's rows from `from` on to the end of a table whose rows all come before. Returns the first
+    /// row that did not fit into `budget` bytes.
     pub(crate) fn copy(
         &mut self,
         view: &View,
@@ -214,8 +214,8 @@ impl<'txn> Writer<'txn> {
     }
 }
 
-/// How many of the keys, from the first on, lie close together in the table: a pass from the first to
-/// the last of them visits few rows that stay. Keys that are not in the table cost nothing.
+/// How many keys at the start are close together in the table, so that a pass over them visits few rows that stay. Keys
+/// that are not in the table cost nothing.
 fn dense_prefix(target: &RedbTable<'_>, keys: &[Key]) -> Result<usize, StorageError> {
     let (Some(first), Some(last)) = (keys.first(), keys.last()) else {
         return Ok(0);

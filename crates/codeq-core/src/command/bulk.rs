@@ -1,4 +1,4 @@
-//! Bulk operations: which tasks of a tenant, and what is done about them.
+//! Bulk operations: which tasks of a tenant they select, and what they do with them.
 
 use std::sync::Arc;
 
@@ -8,60 +8,59 @@ use super::Millis;
 use crate::names::is_worker;
 use crate::rows::TaskRow;
 
-/// What a bulk operation does, and to which list of tasks.
+/// The bulk operation, and the list of tasks it works on.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum BulkWork {
     /// Removes finished tasks of all queues.
     Cleanup {
-        /// Only those whose retention has ended.
+        /// Only tasks whose retention has ended.
         expired: bool,
     },
-    /// Removes dead-lettered tasks of a queue with their results.
+    /// Removes dead-lettered tasks of a queue, with their results.
     PurgeDead {
-        /// The queue.
+        /// The queue's command.
         command: Arc<str>,
     },
-    /// Finishes pending and delayed tasks of a queue as cancelled, so that their producers hear of it.
+    /// Cancels pending and delayed tasks of a queue, so that their producers are notified.
     PurgeWaiting {
-        /// The queue.
+        /// The queue's command.
         command: Arc<str>,
     },
-    /// Returns tasks of a queue to it with fresh attempts, oldest first.
+    /// Returns tasks to their queue with all their attempts restored, oldest first.
     Replay {
-        /// The queue.
+        /// The queue's command.
         command: Arc<str>,
-        /// Which of those that did not end well.
+        /// Which unsuccessful tasks to replay.
         from: ReplayFrom,
     },
 }
 
-/// Which of the tasks that did not end well are replayed.
+/// Which unsuccessful tasks to replay.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum ReplayFrom {
-    /// Those whose attempts are spent.
+    /// Tasks that used up their attempts.
     DeadLetters,
-    /// Those that a worker gave up for good.
+    /// Tasks that a worker failed for good.
     Failed,
-    /// Those that were cancelled, a purge of the queue included.
+    /// Cancelled tasks, including those of a purge.
     Cancelled,
 }
 
-/// Which tasks of a list a bulk operation touches: those of which everything holds that is given here.
+/// Selects tasks of a list: every condition that is set must hold.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct BulkFilter {
     /// The last error contains this.
     pub error_contains: Option<Arc<str>>,
-    /// The task's date is before this one. It is the date at which it finished, or, of a task that is waiting,
-    /// that at which it was made.
+    /// The task's date is earlier: when it finished or, for a pending or delayed task, when it was created.
     pub before: Option<Millis>,
-    /// The same date is this one or later.
+    /// The task's date is this or later.
     pub after: Option<Millis>,
-    /// The latest claim was this worker's.
+    /// This worker made the latest claim.
     pub worker: Option<Arc<str>>,
 }
 
 impl BulkFilter {
-    /// Whether everything holds of a task.
+    /// Whether every condition holds for a task.
     pub(crate) fn matches(&self, row: &TaskRow) -> bool {
         let date = row.finish.as_ref().map_or(row.created_at, |finish| finish.at);
         let error = || row.error.as_deref().unwrap_or_default();
@@ -74,10 +73,10 @@ impl BulkFilter {
     }
 }
 
-/// Where a bulk operation goes on.
+/// Where a bulk operation continues.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct BulkFrom {
-    /// For a cleanup: the queue; none means the first one.
+    /// For a cleanup: the queue; `None` means the first one.
     pub queue: Option<Arc<str>>,
     /// For a cleanup: which of the queue's lists of finished tasks.
     pub list: u8,
@@ -85,55 +84,55 @@ pub struct BulkFrom {
     pub after: u64,
 }
 
-/// A bounded part of a bulk operation. Before it there were [`BulkPartV1`], and before that
-/// [`Cleanup`](super::Cleanup), [`Purge`](super::Purge) and [`ReplayTarget::Queue`](super::ReplayTarget), whose
-/// bounds were for each queue and not for the whole: all these are only read from older logs.
+/// A bounded part of a bulk operation. Its predecessors are only replayed from older logs: [`BulkPartV1`], and before
+/// it [`Cleanup`](super::Cleanup), [`Purge`](super::Purge) and [`ReplayTarget::Queue`](super::ReplayTarget), whose
+/// limits applied per queue instead of to the whole operation.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct BulkPart {
-    /// Whose tasks.
+    /// The tenant that owns the tasks.
     pub tenant: Arc<str>,
-    /// What to do.
+    /// The operation.
     pub work: BulkWork,
-    /// To which tasks.
+    /// Which tasks of the list it applies to.
     pub filter: BulkFilter,
-    /// Where the part before stopped.
+    /// Where the previous part stopped.
     pub from: BulkFrom,
-    /// Touches at most so many tasks.
+    /// Upper bound on the tasks touched.
     pub take: u32,
-    /// Looks at at most so many rows.
+    /// Upper bound on the rows looked at.
     pub look: u32,
-    /// Who asks, for the history.
+    /// Who asked, for the history.
     pub by: Arc<str>,
 }
 
-/// What a bulk operation did in version 1.
+/// The bulk operation, as version 1 encoded it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum BulkWorkV1 {
     /// Removed finished tasks of all queues.
     Cleanup {
-        /// Only those that finished before this moment.
+        /// Only tasks that finished before this time.
         before: Millis,
     },
     /// Removed dead-lettered tasks of a queue.
     PurgeDead {
-        /// The queue.
+        /// The queue's command.
         command: Arc<str>,
     },
-    /// Finished waiting tasks of a queue as cancelled.
+    /// Cancelled pending and delayed tasks of a queue.
     PurgeWaiting {
-        /// The queue.
+        /// The queue's command.
         command: Arc<str>,
     },
-    /// Returned dead-lettered tasks of a queue to it.
+    /// Returned dead-lettered tasks to their queue.
     Replay {
-        /// The queue.
+        /// The queue's command.
         command: Arc<str>,
         /// Only tasks whose last error contains this.
         error_contains: Option<Arc<str>>,
     },
 }
 
-/// A bounded part of a bulk operation as version 1 wrote it: only replays had a filter.
+/// A bounded part of a bulk operation, as version 1 encoded it: only replays had a filter.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[allow(missing_docs, reason = "the fields are those of `BulkPart`")]
 pub struct BulkPartV1 {

@@ -1,4 +1,4 @@
-//! Commands of workers that name the lease they act under.
+//! Worker commands that name the lease they act under.
 
 use std::sync::Arc;
 
@@ -7,33 +7,33 @@ use serde::{Deserialize, Serialize};
 use super::{Abandon, Command, Heartbeat, Nack, Submit};
 use crate::id::TaskId;
 
-/// A command of a worker that names the lease it acts under more exactly than by its worker alone.
+/// A worker command that identifies its lease more precisely than by the worker alone.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct UnderLease {
-    /// Only under the claim with this number; none means whichever the worker has.
+    /// Applies only to the claim with this fence; `None` accepts the worker's current lease.
     pub fence: Option<u64>,
-    /// The instance of the worker that acts. It counts if the lease was given to an instance; a lease that the
-    /// worker took without naming one is the worker's.
+    /// The worker's instance. It must match if the lease was given to an instance; a lease claimed without one belongs
+    /// to the worker as a whole.
     pub instance: Option<Arc<str>>,
-    /// What it does.
+    /// The action itself.
     pub deed: Box<Deed>,
 }
 
-/// What a worker can do with a task that it holds.
+/// What a worker can do with a task it holds.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub enum Deed {
     /// Extend the lease.
     Heartbeat(Heartbeat),
     /// Finish the task.
     Submit(Submit),
-    /// Give it back as failed.
+    /// Return it as failed.
     Nack(Nack),
-    /// Give it back.
+    /// Return it unfinished.
     Abandon(Abandon),
 }
 
 impl Deed {
-    /// The task.
+    /// The task's id.
     pub fn id(&self) -> TaskId {
         match self {
             Deed::Heartbeat(deed) => deed.id,
@@ -43,7 +43,7 @@ impl Deed {
         }
     }
 
-    /// Whose task.
+    /// The tenant that owns the task.
     pub fn tenant(&self) -> &Arc<str> {
         match self {
             Deed::Heartbeat(deed) => &deed.tenant,
@@ -53,7 +53,7 @@ impl Deed {
         }
     }
 
-    /// The worker.
+    /// The worker that acts.
     pub fn worker(&self) -> &Arc<str> {
         match self {
             Deed::Heartbeat(deed) => &deed.worker,

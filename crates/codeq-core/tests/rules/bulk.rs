@@ -8,7 +8,7 @@ use codeq_core::settings::Settings;
 
 use crate::harness::*;
 
-/// What an operation does, and to which tasks.
+/// An operation and the tasks it selects.
 type Work = (BulkWork, BulkFilter);
 
 fn all(work: BulkWork) -> Work {
@@ -23,26 +23,26 @@ fn finished_before(before: Millis) -> Work {
 fn part(h: &mut Harness, work: Work, from: BulkFrom, take: u32, look: u32) -> BulkDone {
     let (tenant, by, (work, filter)) = (text(T), text("admin"), work);
     let part = BulkPart { tenant, work, filter, from, take, look, by };
-    let foretold = h.reader().bulk(&part, h.now).unwrap();
-    let foretold = BulkDone { done: foretold.numbers.len() as u64, next: foretold.next };
+    let predicted = h.reader().bulk(&part, h.now).unwrap();
+    let predicted = BulkDone { done: predicted.numbers.len() as u64, next: predicted.next };
     h.kv.reads.set(0);
     match h.apply(Command::BulkPart(part)) {
         Reply::BulkPart(done) => {
-            assert_eq!(done, foretold, "a dry run says what the run does");
+            assert_eq!(done, predicted, "a dry run says what the run does");
             done
         }
         other => panic!("{other:?}"),
     }
 }
 
-/// All parts of an operation: what each of them touched, and how many rows of tasks it read to find it.
+/// All parts of an operation: how many tasks each touched, and how many task rows it read.
 fn parts(h: &mut Harness, work: &Work, take: u32, look: u32) -> Vec<(u64, usize)> {
     let (mut all, mut from) = (Vec::new(), Some(BulkFrom::default()));
     while let Some(at) = from {
         let done = part(h, work.clone(), at, take, look);
         all.push((done.done, h.kv.reads.get()));
         from = done.next;
-        assert!(all.len() < 10_000, "it gets nowhere");
+        assert!(all.len() < 10_000, "it makes no progress");
     }
     all
 }
@@ -53,7 +53,7 @@ fn a_cleanup_over_many_queues_looks_at_a_bounded_number_of_rows() {
     h.every = 10_000;
     for queue in 0..100 {
         for _ in 0..20 {
-            // Its callback is still due, so nothing of it may go: there is much to look at and nothing to do.
+            // Its callback is still due, so it must stay: much to look at and nothing to do.
             h.done(hooked(&format!("q{queue:03}")));
         }
     }
@@ -128,7 +128,7 @@ fn purge_waiting() -> Work {
     all(BulkWork::PurgeWaiting { command: text("A") })
 }
 
-/// The tasks that a filter leaves, by their numbers among those given.
+/// The tasks that a filter leaves, by their position among those given.
 fn left(h: &mut Harness, ids: &[TaskId], work: BulkWork, filter: BulkFilter) -> Vec<usize> {
     part(h, (work, filter), BulkFrom::default(), u32::MAX, u32::MAX);
     (0..ids.len()).filter(|n| h.find(T, ids[*n]).is_some()).collect()
@@ -152,12 +152,12 @@ fn a_purge_takes_what_its_filter_says_and_nothing_else() {
     }
     let purge = || BulkWork::PurgeDead { command: text("a") };
     let filter = BulkFilter::default;
-    // Half open: what ended at `after` is taken, what ended at `before` is not.
+    // Half open: a task that ended at `after` is taken, one that ended at `before` is not.
     let some = BulkFilter { after: Some(dates[1]), before: Some(dates[2]), ..filter() };
     assert_eq!(left(&mut h, &dead, purge(), some), [0, 2, 3, 4, 5]);
     let some =
         BulkFilter { error_contains: Some(text("no")), worker: Some(text("w2")), ..filter() };
-    assert_eq!(left(&mut h, &dead, purge(), some), [0, 2, 4], "whoever claimed it last counts");
+    assert_eq!(left(&mut h, &dead, purge(), some), [0, 2, 4], "the latest claim counts");
     let none = BulkFilter { worker: Some(text("w")), ..filter() };
     assert_eq!(left(&mut h, &dead, purge(), none), [0, 2, 4]);
     let some = BulkFilter { error_contains: Some(text("low")), ..filter() };
@@ -215,7 +215,7 @@ fn failed_and_cancelled_tasks_are_replayed_apart() {
     assert_eq!((h.get(run.id).place, waiting(&h)), (Place::Pending, 1), "a worker failed it");
     assert_eq!(part(&mut h, replay(ReplayFrom::Cancelled), BulkFrom::default(), 9, 99).done, 2);
     assert_eq!((h.get(dead.id).place, waiting(&h)), (Place::Dead, 3));
-    assert!(!h.get(stopped.id).cancel_requested, "nobody wants it stopped any more");
+    assert!(!h.get(stopped.id).cancel_requested, "cancellation is no longer requested");
     assert_eq!(part(&mut h, replay(ReplayFrom::DeadLetters), BulkFrom::default(), 9, 99).done, 1);
     assert_eq!(waiting(&h), 4);
     h.finish();

@@ -91,7 +91,7 @@ fn five_attempts_with_doubling_pauses() {
     let outbox = &kept[0].outbox;
     assert_eq!((outbox.attempts, outbox.next_at, outbox.last_status), (5, None, Some(503)));
     assert_eq!(outbox.last_error.as_deref(), Some("busy"));
-    // A report that comes late changes no schedule.
+    // A late report does not change the schedule.
     h.callback(done.id, failed(None));
     assert_eq!(h.state.next_callback(), None);
     assert_eq!(h.callback(done.id, Delivery::Resend), Reply::Done);
@@ -248,7 +248,7 @@ fn a_page_reads_nothing_of_other_tenants_and_is_bounded() {
         (from, pages) = (page.next, pages + 1);
     }
     assert_eq!(got, mine);
-    // Two lists of each queue, and one callback in each queue.
+    // Two lists per queue, and one callback in each queue.
     assert!(pages >= (3 * mine.len()).div_ceil(CALLBACK_SCAN_MAX), "{pages} pages");
 }
 

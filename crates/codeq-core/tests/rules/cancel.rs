@@ -59,7 +59,7 @@ fn a_requested_cancel_ends_the_task_whatever_its_worker_does() {
         assert_eq!(act(&mut h, run.id), reply);
         let task = h.get(run.id);
         assert_eq!((task.place, task.error.as_deref()), (Place::Failed, Some("CANCELLED")));
-        assert_eq!(h.callbacks().len(), 1, "its producer hears of it");
+        assert_eq!(h.callbacks().len(), 1, "its producer is notified");
         h.pass(HOUR);
         assert_eq!(h.claim("a"), None);
         h.finish();

@@ -175,7 +175,7 @@ fn a_long_queue_keeps_its_order() {
     let mut h = Harness::new();
     h.every = 700;
     let made: Vec<Task> = (0..3 * WINDOW_MAX).map(|_| h.add(task("a"))).collect();
-    // Holes at the head, in the window, at its edge, and in the tail.
+    // Gaps at the head, in the window, at its edge, and in the tail.
     let holes = [0, 1, 500, WINDOW_MAX - 1, WINDOW_MAX, WINDOW_MAX + 1, 2_000, 3 * WINDOW_MAX - 1];
     for at in holes {
         assert!(matches!(h.cancel(made[at].id), Reply::Cancelled(_)));
@@ -208,7 +208,7 @@ fn a_task_that_enters_behind_a_tail_does_not_overtake() {
     let mut h = Harness::new();
     h.every = 500;
     let made: Vec<Task> = (0..WINDOW_MAX + 10).map(|_| h.add(task("a"))).collect();
-    // Room in the window, while the tail is still there.
+    // Room in the window while there is still a tail.
     let taken = h.claims(&["a"], 100);
     assert_eq!(taken[99].id, made[99].id);
     let newest = h.add(task("a"));
@@ -242,7 +242,7 @@ fn a_tail_that_is_cancelled_away_leaves_nothing_behind() {
     h.finish();
 }
 
-/// Windows, tails, holes and requeues in three priorities, against three plain lists.
+/// Windows, tails, gaps and requeues in three priorities, against three plain lists.
 #[test]
 fn a_long_queue_under_random_use_keeps_its_order() {
     let mut h = Harness::new();

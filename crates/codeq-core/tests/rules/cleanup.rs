@@ -57,7 +57,7 @@ fn a_callback_that_is_still_due_keeps_its_task() {
     let called = h.done(hooked("a"));
     let plain = h.done(task("a"));
     h.pass(1);
-    assert_eq!(h.cleanup(T, h.now, 1), 1, "it does not stand in the way of others");
+    assert_eq!(h.cleanup(T, h.now, 1), 1, "it does not block the others");
     assert_eq!(h.find(T, plain.id), None);
     assert_eq!(h.get(called.id).place, Place::Completed);
     h.callback(called.id, Delivery::Delivered);

@@ -1,5 +1,5 @@
-//! Two clocks: what lasts a while ends by engine time, `run_at` is compared with the wall clock, and a wall
-//! clock that is set makes neither early.
+//! Two clocks: durations end by engine time, `run_at` is compared with the wall clock, and setting the wall clock makes
+//! neither end early.
 
 use codeq_core::effect::Effect;
 use codeq_core::history::Event;
@@ -14,7 +14,7 @@ use crate::harness::*;
 
 const HOURS: i64 = HOUR as i64;
 
-/// A shard far enough from the epoch for a clock that is set back.
+/// A shard far enough from the epoch that the clock can be set back.
 fn shard() -> Harness {
     let mut h = Harness::with(Settings { retention: HOUR, ..Settings::default() });
     h.now = 1_000 * HOUR;
@@ -40,7 +40,7 @@ fn a_wall_clock_that_is_set_ends_nothing_that_lasts() {
         assert_eq!(h.claim("b").map(|task| task.id), Some(late.id));
         h.sweep(100);
         assert!(h.find(T, done.id).is_none());
-        // A key lives for a day from when its task was made.
+        // A key lives for a day from the creation of its task.
         h.pass(22 * HOUR);
         h.sweep(100);
         assert_eq!(h.rows(Table::Idempotency), 1);
@@ -62,7 +62,7 @@ fn a_date_is_a_date_whatever_engine_time_it_is() {
     h.set_clock(-10 * HOURS);
     assert!(h.claim("a").is_none());
     assert_eq!(h.get(made.id).visible_at, Some(date));
-    // It is set right: the date has long passed.
+    // It is set right again: the date has long passed.
     h.set_clock(10 * HOURS);
     assert_eq!(h.claim("a").map(|task| task.id), Some(made.id));
     h.finish();
@@ -108,7 +108,7 @@ fn more_early_tasks_than_a_claim_repairs_hold_it_up_and_the_sweep_frees_it() {
     let ready = |h: &Harness| h.effects.iter().any(|e| matches!(e, Effect::Ready { .. }));
     let swept = h.sweep(SWEEP_MAX);
     assert_eq!(swept.postponed, many - CLAIM_REPAIR_MAX);
-    assert!(ready(&h), "who waits is told of the one behind them");
+    assert!(ready(&h), "waiters learn about the task behind them");
     assert_eq!(h.claim("a").map(|task| task.id), Some(plain.id));
     assert!(h.claim("a").is_none());
     h.pass(HOUR);
@@ -152,7 +152,7 @@ fn what_comes_back_waits_for_its_date_too() {
         assert_eq!(h.get(id).visible_at, Some(date));
     }
     h.pass(60_000);
-    assert_eq!(h.sweep(100).promoted, 1, "the delay is over, the date is not here");
+    assert_eq!(h.sweep(100).promoted, 1, "the delay is over, but not the date");
     assert!(h.claim_any(T).is_none());
     h.pass(HOUR - 60_000);
     assert_eq!(h.sweep(100).promoted, 4);

@@ -24,11 +24,11 @@ const TENANTS: [&str; 2] = ["a", "ab"];
 const COMMANDS: [&str; 3] = ["x", "y", "z"];
 const WORKERS: [&str; 3] = ["w1", "w2", "w3"];
 const KINDS: [RecordKind; 2] = [RecordKind::Subscription, RecordKind::WebhookSecret];
-/// How somebody sets the wall clock, beside leaving it alone.
+/// How the wall clock may be set, besides leaving it alone.
 const JUMPS: [i64; 6] = [1, -1, HOUR as i64, -(HOUR as i64), 10 * HOUR as i64, -10 * HOUR as i64];
 const STEPS: [Millis; 10] = [0, 0, 0, 1, 500, 1_000, 5_000, 5_001, HOUR, DAY];
 
-/// A command in the making: numbers that are read as choices, so that they shrink.
+/// A command as numbers that are read as choices, so that failures shrink.
 #[derive(Debug, Clone)]
 pub struct Act {
     time: usize,
@@ -71,13 +71,13 @@ fn name(why: &Rejection) -> &'static str {
     }
 }
 
-/// The shard, the model, and the ids that were ever seen.
+/// The shard, the model, and all ids seen so far.
 pub struct Pair {
     h: Harness,
     model: Model,
     ids: Vec<TaskId>,
     pub log: Vec<(Moment, Command)>,
-    /// The kinds of replies that were seen.
+    /// The kinds of replies seen.
     seen: BTreeSet<&'static str>,
 }
 
@@ -90,7 +90,7 @@ impl Pair {
             log: Vec::new(),
             seen: BTreeSet::new(),
         };
-        // Far enough from the epoch for a clock that is set back.
+        // Far enough from the epoch that the clock can be set back.
         pair.h.now = 1_000 * HOUR;
         pair.apply(Command::Configure(Settings {
             max_attempts: 3,
@@ -119,7 +119,7 @@ impl Pair {
         if act.a.is_multiple_of(3) {
             command = self.under_lease(command, act);
         }
-        // More than a claim repairs at once is a matter of bounds, not of rules.
+        // How many tasks a claim repairs at once is a limit, not a rule.
         if matches!(command, Command::Claim(_)) && self.model.due(self.h.moment()) > 16 {
             self.apply(Command::Sweep(Sweep { limit: 512, seed: 1 }));
         }
@@ -127,25 +127,25 @@ impl Pair {
     }
 
     fn apply(&mut self, command: Command) {
-        let foretold = match &command {
+        let predicted = match &command {
             Command::BulkPart(part) => {
                 let plan = self.h.reader().bulk(part, self.h.now).expect("reads");
                 Some(BulkDone { done: plan.numbers.len() as u64, next: plan.next })
             }
             _ => None,
         };
-        let told = self.h.apply(command.clone());
-        if let Some(foretold) = foretold {
-            let touched = foretold.done > 0;
-            assert_eq!(told, Reply::BulkPart(foretold), "a dry run of {command:?}");
+        let actual = self.h.apply(command.clone());
+        if let Some(predicted) = predicted {
+            let touched = predicted.done > 0;
+            assert_eq!(actual, Reply::BulkPart(predicted), "a dry run of {command:?}");
             self.see_bulk(&command, touched);
         }
-        self.see(&told);
-        let mut wanted = self.model.apply(self.h.moment(), &command, &told);
+        self.see(&actual);
+        let mut wanted = self.model.apply(self.h.moment(), &command, &actual);
         self.model.shows(self.h.moment(), self.h.changed);
-        let mut got = told;
+        let mut got = actual;
         if let (Command::Cleanup(_), Reply::Bulk(bulk)) = (&command, &mut got) {
-            // Where a cleanup stopped is nobody's business.
+            // Where a cleanup stopped is internal.
             *bulk = Bulk { last: 0, ..*bulk };
         }
         if let (Command::Purge(_), Reply::Bulk(a), Reply::Bulk(b)) =
@@ -259,7 +259,7 @@ impl Pair {
         }
     }
 
-    /// The same by a worker that names its lease: rightly, or the one before, or through an instance.
+    /// The same from a worker that names its lease: the right one, the previous one, or through an instance.
     fn under_lease(&self, command: Command, act: &Act) -> Command {
         let deed = match command {
             Command::Heartbeat(c) => Deed::Heartbeat(c),
@@ -277,7 +277,7 @@ impl Pair {
 
     fn command(&self, act: &Act) -> Command {
         let Act { verb, pick, a, b, .. } = *act;
-        // Mostly the newest tasks, and mostly by those whom they concern.
+        // Mostly the newest tasks, and mostly by the worker or tenant that owns them.
         let newest = self.ids[self.ids.len() - 1 - pick % self.ids.len().min(12)];
         let running: Vec<TaskId> = self
             .model
@@ -560,7 +560,7 @@ fn the_rules_do_what_the_model_does_with_exponential_backoff() {
     compare_with_model(Growth::Exponential, 3);
 }
 
-/// The bulk commands of older logs, as later versions wrote them.
+/// The bulk commands of older logs, in the form that newer versions write.
 fn in_parts(command: Command) -> Command {
     let (tenant, work, after, take, by) = match command {
         Command::Cleanup(Cleanup { tenant, before, limit }) => {

@@ -229,6 +229,6 @@ fn queue_numbers_come_round() {
         h.add(task(name));
     }
     let ids: Vec<_> = h.state.queues().map(|(id, _)| id).collect();
-    assert_eq!(ids, [0, 1, 2, u32::MAX], "the one in use is passed over");
+    assert_eq!(ids, [0, 1, 2, u32::MAX], "the one in use is skipped");
     assert_eq!(h.claims(&["a", "b", "c", "d"], 9).len(), 4);
 }

@@ -1,6 +1,6 @@
-//! What older versions wrote is read for ever: every command and every kind of row, stored as bytes.
+//! Data of older versions stays readable for ever: every command and every kind of row, stored as bytes.
 //!
-//! To write the fixtures anew (only before a release, or for a new version beside the old one), remove
+//! To rewrite the fixtures (only before a release, or to add a new version next to the old one), remove
 //! `tests/fixtures/` and run this module with `CODEQ_WRITE_FIXTURE=1`.
 
 use std::collections::BTreeMap;
@@ -190,7 +190,7 @@ fn bulk_commands_are_read() {
     assert_eq!(stored, bytes, "and are still written the same way");
 }
 
-/// What came with the filter of bulk operations and the retention of dead letters.
+/// What the filter of bulk operations and the retention of dead letters added.
 #[test]
 fn commands_with_filters_and_retention_of_dead_letters_are_read() {
     let part = |work, filter| {
@@ -224,7 +224,7 @@ fn commands_with_filters_and_retention_of_dead_letters_are_read() {
     assert_eq!(stored, bytes, "and are still written the same way");
 }
 
-/// A log of version 1 that never says its settings kept dead letters for a day, and still does.
+/// A log of version 1 that never sets its settings kept dead letters for a day, and still does.
 #[test]
 fn an_old_log_gives_the_old_outcome() {
     let (settings, policy) = (|h: &Harness| h.state.settings().clone(), PolicyV1::default());
@@ -364,12 +364,12 @@ fn kv_of(name: &str) -> Mem {
 
 #[test]
 fn rows_are_written_as_before() {
-    // The same history gives the same rows; a change of a row's format shows here first.
+    // The same history produces the same rows; a changed row format shows here first.
     let bytes = all_rows(&small_shard().kv);
     assert_eq!(stored("rows-v3", &bytes), bytes);
 }
 
-/// Version 2 had no retention of dead letters, in the shard's own row and in those of queues.
+/// Version 2 had no retention of dead letters, neither in the shard's own row nor in queue rows.
 #[test]
 fn rows_of_version_2_are_read() {
     let mut kv = kv_of("rows-v2");
@@ -388,7 +388,7 @@ fn rows_of_version_2_are_read() {
     assert_eq!(MetaRow::load(&kv, keys::META).unwrap(), MetaRow::load(&fresh, keys::META).unwrap());
 }
 
-/// Version 1 had one clock, no bytes of finished tasks in the rows of queues, and no lists of callbacks.
+/// Version 1 had one clock, did not count the bytes of finished tasks, and had no lists of callbacks.
 #[test]
 fn rows_of_version_1_are_read_and_brought_up_to_date() {
     let mut kv = kv_of("rows-v1");

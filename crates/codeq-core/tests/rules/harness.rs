@@ -1,4 +1,4 @@
-//! One shard under test: terse verbs, and the structure checked after every command.
+//! One shard under test: terse helpers, and the structure checked after every command.
 
 use std::sync::Arc;
 
@@ -20,7 +20,7 @@ use codeq_core::view::{ResultRecord, Task};
 use crate::mem::Mem;
 use crate::structure;
 
-/// The tenant and the worker of a test that does not care.
+/// Tenant and worker of tests that do not care which.
 pub const T: &str = "tenant";
 pub const W: &str = "worker";
 pub const LEASE: Millis = 30_000;
@@ -37,9 +37,9 @@ pub struct Harness {
     pub changed: bool,
     /// The effects of the latest command.
     pub effects: Vec<Effect>,
-    /// Check the structure at every n-th command: long queues make it slow.
+    /// Check the structure after every n-th command, because long queues make it slow.
     pub every: usize,
-    /// All commands that changed something, as the log would hold them.
+    /// All commands that changed something, as the log would have them.
     log: Vec<Vec<u8>>,
     steps: usize,
     seed: u64,
@@ -120,13 +120,13 @@ impl Harness {
         }
         if let Some(before) = before {
             if !applied.changed {
-                assert_eq!(self.digest(), before, "changed without saying so: {command:?}");
-                assert_eq!(self.effects, [], "effects of nothing: {command:?}");
+                assert_eq!(self.digest(), before, "changed without reporting it: {command:?}");
+                assert_eq!(self.effects, [], "effects without a change: {command:?}");
             }
             if let Reply::Rejected(why) = &applied.reply {
-                // A lease that is found to be over is ended even so.
+                // Even then, a lease that is found to be over is ended.
                 let ended = matches!(why, Rejection::NotInProgress | Rejection::Finished);
-                assert!(!applied.changed || ended, "refused and yet changed: {command:?}");
+                assert!(!applied.changed || ended, "refused but changed: {command:?}");
             }
             structure::check(&self.kv, &self.state);
         }
@@ -137,7 +137,7 @@ impl Harness {
         self.now += time;
     }
 
-    /// Somebody sets the wall clock.
+    /// Sets the wall clock.
     pub fn set_clock(&mut self, by: i64) {
         self.ahead += by;
     }
@@ -150,7 +150,7 @@ impl Harness {
         Moment { now: self.now, wall: self.wall() }
     }
 
-    /// A restart: the state is what the rows say.
+    /// Restarts: rebuilds the state from the rows.
     pub fn reload(&mut self) {
         self.state.write_back(&mut self.kv);
         self.state = State::load(&self.kv, 0, 1).expect("loads");
@@ -161,7 +161,7 @@ impl Harness {
         digest(&self.state, &self.kv).expect("digest")
     }
 
-    /// The end of a test: the log replays to the same rows, and a restarted shard hands out the same tasks.
+    /// Ends a test: the log replays to the same rows, and a restarted shard hands out the same tasks.
     pub fn finish(mut self) {
         structure::check(&self.kv, &self.state);
         let mut kv = Mem::default();
@@ -199,7 +199,7 @@ impl Harness {
         self.seed
     }
 
-    // Verbs of the tenant T and the worker W.
+    // Helpers for the tenant T and the worker W.
 
     pub fn enqueue_all(&mut self, tenant: &str, tasks: Vec<NewTask>, atomic: bool) -> Reply {
         let seed = self.seed();
@@ -224,7 +224,7 @@ impl Harness {
         }
     }
 
-    /// As it is proposed now.
+    /// In the form that new proposals use.
     pub fn offer_now(&mut self, task: NewTask) -> Enqueued {
         let (tenant, tasks, seed) = (text(T), vec![task], self.seed());
         let enqueue = Enqueue { tenant, tasks, atomic: false, seed };
@@ -277,7 +277,7 @@ impl Harness {
         }
     }
 
-    /// A task that W runs.
+    /// A task that W is running.
     pub fn running(&mut self, task: NewTask) -> Task {
         let made = self.add(task);
         let taken = self.claim(&made.command).expect("something to claim");

@@ -24,7 +24,7 @@ fn tells_every_move() {
     h.claim("a");
     h.cancel(made.id);
     h.complete(made.id);
-    let told: Vec<_> = entries(&h, made.id)
+    let actual: Vec<_> = entries(&h, made.id)
         .into_iter()
         .map(|e| (e.at - start, e.event, e.to, e.who, e.why))
         .collect();
@@ -43,7 +43,7 @@ fn tells_every_move() {
         (end, Event::CancelRequested, Place::InProgress, who("producer"), None),
         (end, Event::Submitted, Place::Completed, who(W), None),
     ];
-    assert_eq!(told, wanted);
+    assert_eq!(actual, wanted);
     assert_eq!(h.reader().history("x", made.id).unwrap(), None);
     h.finish();
 }

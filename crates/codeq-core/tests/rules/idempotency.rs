@@ -145,7 +145,7 @@ fn payloads_are_compared_as_values() {
         assert_eq!(h.offer_now(other), refused);
         h.reload();
     }
-    // Inside an atomic batch, too.
+    // Also inside an atomic batch.
     let tasks = vec![with_payload("n", "[1, 2]"), with_payload("n", "[1,2]")];
     let enqueue = Enqueue { tenant: text(T), tasks, atomic: true, seed: 1 };
     let Reply::Enqueued(items) = h.apply(Command::Enqueue(enqueue).current()) else { panic!() };
@@ -153,18 +153,18 @@ fn payloads_are_compared_as_values() {
     h.finish();
 }
 
-/// Old logs were written when payloads were compared byte by byte, and are applied in this way for ever.
+/// Old logs compared payloads byte by byte, and are applied that way for ever.
 #[test]
 fn what_an_older_version_logged_is_compared_by_bytes() {
     let mut h = Harness::new();
     h.add(with_payload("k", "[1,2]"));
     assert_eq!(h.refuse(with_payload("k", "[1, 2]")), Rejection::IdempotencyConflict);
-    // Its keys go on: with the bytes that they remember.
+    // Its keys stay valid, with the bytes they remember.
     let same = h.offer_now(with_payload("k", "[1,2]"));
     assert!(matches!(same, Enqueued::Repeated(_)), "{same:?}");
     let other = h.offer_now(with_payload("k", "[1, 2]"));
     assert_eq!(other, Enqueued::Rejected(Rejection::IdempotencyConflict));
-    // And the other way round.
+    // And the other way around.
     assert!(matches!(h.offer_now(with_payload("n", "[1,2]")), Enqueued::Created(_)));
     assert!(matches!(h.offer(T, with_payload("n", "[1, 2]")), Enqueued::Repeated(_)));
     let atomic = vec![with_payload("m", "[1]"), with_payload("m", "[ 1]")];

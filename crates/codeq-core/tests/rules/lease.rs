@@ -1,4 +1,4 @@
-//! Commands of workers that name the lease they act under.
+//! Worker commands that name the lease they act under.
 
 use bytes::Bytes;
 use codeq_core::command::*;
@@ -62,7 +62,7 @@ fn checks_in_order() {
     h.pass(LEASE + 1);
     h.sweep(10);
     for deed in deeds(run.id) {
-        // The claim is the latest one, but over.
+        // The claim is the latest one, but its lease is over.
         assert_eq!(h.apply(under(deed, Some(1), None)), refused(Rejection::NotInProgress));
     }
     h.pass(HOUR);
@@ -78,11 +78,11 @@ fn checks_in_order() {
 fn an_instance_counts_only_against_a_lease_that_has_one() {
     for at in 0..4 {
         let mut h = Harness::new();
-        // Claimed without an instance: whatever is named later is not held against the lease.
+        // Claimed without an instance: an instance named later is accepted.
         let plain = h.running(task("a"));
         let reply = h.apply(under(deeds(plain.id)[at].clone(), None, Some("worker/x")));
         assert!(!matches!(reply, Reply::Rejected(_)), "{reply:?}");
-        // Claimed by an instance: nobody else has it, not even the worker without one.
+        // Claimed by an instance: no other instance has it, nor does the worker without one.
         h.add(task("b"));
         let from = Selector::Commands(vec![text("b")]);
         let Reply::Claimed(tasks) = h.claim_as(T, "worker/a", from, 1) else { panic!() };

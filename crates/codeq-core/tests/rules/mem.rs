@@ -1,4 +1,4 @@
-//! The tables in memory, strict about what the boundary asks of the rules.
+//! Tables in memory that check the contract of the `Kv` traits.
 
 use std::cell::Cell;
 use std::collections::{BTreeMap, BTreeSet};
@@ -9,9 +9,9 @@ use codeq_core::kv::{Direction, Key, Kv, KvError, KvRead, Table};
 #[derive(Clone, Default)]
 pub struct Mem {
     tables: BTreeMap<Table, BTreeMap<Key, Bytes>>,
-    /// Every key that was ever in a table: `insert` promises a key that was not.
+    /// Every key that was ever in a table: `insert` promises a new one.
     ever: BTreeSet<(Table, Key)>,
-    /// Rows of tasks that were read one by one.
+    /// Number of task rows read one by one.
     pub reads: Cell<usize>,
 }
 

@@ -1,9 +1,8 @@
-//! The contract once more, as plainly as possible: one list of tasks, searched from end to end.
+//! The contract again, as plainly as possible: one list of tasks, searched from end to end.
 //!
-//! The model is told each command with the reply that the rules gave, and says what the reply should have
-//! been. It learns ids from replies, and nothing else. Two limits: the backoff must be one without jitter
-//! (the pause after a lease that ended is in no reply), and at most sixteen tasks may come due between two
-//! commands (the rules bound the repair that a claim does).
+//! The model is given each command with the rules' actual reply, and returns the reply it expects. Ids are the only
+//! thing it learns from actual replies. Two limits: the backoff must have no jitter (no reply shows the delay after an
+//! expired lease), and at most sixteen tasks may come due between two commands (a claim repairs no more).
 
 use std::sync::Arc;
 
@@ -28,31 +27,31 @@ mod sweep;
 
 const DAY: Millis = 24 * 60 * 60 * 1_000;
 
-/// A callback that is not delivered.
+/// A callback that is not delivered yet.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Post {
     pub tried: u32,
     pub next_at: Option<Millis>,
 }
 
-/// A task and all that is known about it.
+/// A task and everything known about it.
 #[derive(Debug, Clone)]
 pub struct Known {
-    /// What is shown, but for the dates of deadlines.
+    /// As clients see it, except for the dates of deadlines.
     pub task: Task,
-    /// By engine time: when it was made, when its lease ends, when its delay ends.
+    /// By engine time: when it was created, when its lease ends, when its delay ends.
     made_at: Millis,
     lease_ends: Option<Millis>,
     delay_ends: Option<Millis>,
-    /// By wall time: not before.
+    /// Not claimable before this wall-clock time.
     run_at: Option<Millis>,
-    /// The id is only known once a reply has shown it.
+    /// Whether a reply has shown the id yet.
     named: bool,
     queue: String,
     key: Option<Arc<str>>,
-    /// Position among all that wait.
-    turn: u64,
-    /// How it ended, by whose hand, and when it may go.
+    /// Position among all pending tasks.
+    order: u64,
+    /// How it ended, who ended it, and when it is removed.
     pub end: Option<ResultRecord>,
     ended_by: Option<Arc<str>>,
     claimed_by: Option<Arc<str>>,
@@ -60,7 +59,7 @@ pub struct Known {
     pub post: Option<Post>,
 }
 
-/// A key whose task is gone.
+/// A key that outlived its task.
 #[derive(Debug, Clone)]
 struct OldKey {
     tenant: Arc<str>,
@@ -73,7 +72,7 @@ struct OldKey {
     created_at: Millis,
 }
 
-/// What was laid down for a queue.
+/// What an operator set for a queue.
 #[derive(Debug, Clone, Default)]
 struct Rule {
     tenant: Arc<str>,
@@ -88,9 +87,9 @@ pub struct Model {
     settings: Settings,
     now: Millis,
     wall: Millis,
-    /// The moment of the last command that changed anything: reads show deadlines as of then.
+    /// The moment of the last command that changed anything; reads show deadlines as of then.
     changed_at: Moment,
-    turn: u64,
+    order: u64,
     /// Oldest first.
     pub tasks: Vec<Known>,
     old_keys: Vec<OldKey>,
@@ -99,8 +98,8 @@ pub struct Model {
 }
 
 impl Model {
-    /// What the reply should be; `told` is the one that was given.
-    pub fn apply(&mut self, at: Moment, command: &Command, told: &Reply) -> Reply {
+    /// The expected reply; `actual` is the one the rules gave.
+    pub fn apply(&mut self, at: Moment, command: &Command, actual: &Reply) -> Reply {
         self.now = self.now.max(at.now);
         self.wall = at.wall;
         match command {
@@ -112,10 +111,10 @@ impl Model {
                 self.settings = settings.clone();
                 Reply::Done
             }
-            Command::Enqueue(c) => self.enqueue(c, told),
-            // What the same value is, `json_value` and its tests know; here payloads have one form.
-            Command::EnqueueByValue(c) => self.enqueue(&c.enqueue, told),
-            Command::Claim(c) => self.claim(c, told),
+            Command::Enqueue(c) => self.enqueue(c, actual),
+            // `json_value` and its tests cover equal values; here payloads have one spelling.
+            Command::EnqueueByValue(c) => self.enqueue(&c.enqueue, actual),
+            Command::Claim(c) => self.claim(c, actual),
             Command::UnderLease(c) => {
                 let Some(found) = self.find(c.deed.tenant(), c.deed.id()) else {
                     return Reply::Rejected(Rejection::NotFound);
@@ -124,7 +123,7 @@ impl Model {
                 if c.fence.is_some_and(|fence| fence != known.task.fence) {
                     return Reply::Rejected(Rejection::LeaseLost);
                 }
-                // An instance that has the lease, or had it at the end, is the worker.
+                // An instance that holds the lease, or held it at the end, counts as the worker.
                 let has = known.task.worker.as_ref().or(known.ended_by.as_ref());
                 let mut deed = (*c.deed).clone();
                 if c.instance.is_some() && has == c.instance.as_ref() {
@@ -136,7 +135,7 @@ impl Model {
                     };
                     *worker = c.instance.clone().expect("was compared");
                 }
-                self.apply(at, &Command::from(deed), told)
+                self.apply(at, &Command::from(deed), actual)
             }
             Command::Heartbeat(c) => match self.owned(&c.tenant, c.id, &c.worker) {
                 Err(why) => Reply::Rejected(why),
@@ -177,7 +176,7 @@ impl Model {
                 self.rule(&c.tenant, &queue).paused = c.paused;
                 Reply::Done
             }
-            Command::PutTopicV1(c) => self.apply(at, &Command::PutTopic(c.clone().into()), told),
+            Command::PutTopicV1(c) => self.apply(at, &Command::PutTopic(c.clone().into()), actual),
             Command::PutTopic(c) => {
                 let now = self.wall;
                 let rule = self.rule(&c.tenant, &c.name);
@@ -197,8 +196,7 @@ impl Model {
             },
             Command::BulkPart(c) => self.bulk(c),
             Command::BulkPartV1(c) => {
-                // The whole operation in one go: with so few rows a part is never cut short by what it may
-                // look at.
+                // The whole operation at once: with so few rows, no part reaches its limit of rows.
                 let (tenant, limit, by) = (c.tenant.clone(), c.take, c.by.clone());
                 let after = c.from.after;
                 let whole = match c.work.clone() {
@@ -218,7 +216,7 @@ impl Model {
                         Command::Replay(Replay { tenant, target, by })
                     }
                 };
-                match self.apply(at, &whole, told) {
+                match self.apply(at, &whole, actual) {
                     Reply::Bulk(bulk) => Reply::BulkPart(BulkDone { done: bulk.done, next: None }),
                     other => other,
                 }
@@ -226,8 +224,8 @@ impl Model {
             Command::Cleanup(c) => {
                 let mut done = 0;
                 let mut at = 0;
-                // Queue by queue in the order of names, then by kind of end, then oldest first, and there up to
-                // the first that was not there at that date.
+                // Queue by queue in name order, then by kind of end, then oldest first, up to the first task created
+                // at that date or later.
                 let mut young = Vec::new();
                 let mut old: Vec<(String, Place, usize)> = Vec::new();
                 for (at, known) in self.tasks.iter().enumerate() {
@@ -261,7 +259,7 @@ impl Model {
         }
     }
 
-    /// Whether the command changed anything: then reads show what they show as of its moment.
+    /// Whether the command changed anything: reads show deadlines as of the last command that did.
     pub fn shows(&mut self, at: Moment, changed: bool) {
         if changed {
             self.changed_at = at;
@@ -272,14 +270,14 @@ impl Model {
         Moment { now: self.now, wall: self.wall }
     }
 
-    /// The tasks of a tenant, newest first. `told` names those whose ids were not known yet.
-    pub fn list(&mut self, tenant: &str, told: &[Task]) -> Vec<Task> {
-        let (mut told, at) = (told.iter(), self.changed_at);
+    /// A tenant's tasks, newest first. `actual` supplies ids that were not known yet.
+    pub fn list(&mut self, tenant: &str, actual: &[Task]) -> Vec<Task> {
+        let (mut actual, at) = (actual.iter(), self.changed_at);
         let theirs = self.tasks.iter_mut().rev().filter(|k| *k.task.tenant == *tenant);
-        theirs.map(|known| known.shown(told.next().map(|t| t.id), at)).collect()
+        theirs.map(|known| known.shown(actual.next().map(|t| t.id), at)).collect()
     }
 
-    /// The queues of a tenant in the order of names: ready, delayed, in progress, dead, paused.
+    /// A tenant's queues in name order: ready, delayed, in progress, dead, paused.
     pub fn queues(&self, tenant: &str) -> Vec<(String, [u64; 4], bool)> {
         let ruled = self.rules.iter().filter(|r| r.paused || r.topic.is_some());
         let ruled = ruled.filter(|r| *r.tenant == *tenant).map(|r| r.queue.clone());
@@ -296,7 +294,7 @@ impl Model {
         names.into_iter().map(numbers).collect()
     }
 
-    /// How many tasks are due, or nearly: the driver keeps this small.
+    /// Number of tasks that are due or almost due: the driver keeps it small.
     pub fn due(&self, at: Moment) -> usize {
         let due = |known: &&Known| {
             known.lease_ends.is_some_and(|until| until < at.now)
@@ -351,17 +349,17 @@ impl Known {
         self.post.as_ref().is_some_and(|post| post.next_at.is_some())
     }
 
-    /// The date that it still waits for.
+    /// The date it still waits for.
     fn waits_for_date(&self) -> Option<Millis> {
         self.run_at.filter(|_| self.task.place == Place::Delayed && self.delay_ends.is_none())
     }
 
-    /// The date that it waited for, while it can be claimed.
+    /// The date it waited for, while it can be claimed.
     fn date_passed(&self) -> Option<Millis> {
         self.run_at.filter(|_| self.task.place == Place::Pending)
     }
 
-    /// The task with the dates of its deadlines, as the wall clock counts at that moment.
+    /// The task with its deadlines as wall-clock dates at that moment.
     fn as_of(&self, at: Moment) -> Task {
         let date = |deadline: Millis| deadline + at.wall - at.now;
         let mut task = self.task.clone();
@@ -372,7 +370,7 @@ impl Known {
         task
     }
 
-    /// The task as a reply shows it, which may be the first time that its id is seen.
+    /// The task as a reply shows it, possibly the first time its id is seen.
     fn shown(&mut self, id: Option<TaskId>, at: Moment) -> Task {
         if let Some(id) = id.filter(|_| !self.named) {
             self.named = true;

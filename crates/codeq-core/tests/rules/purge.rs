@@ -38,7 +38,7 @@ fn waiting_tasks_end_as_cancelled() {
         assert_eq!((last.who.as_deref(), last.why.as_deref()), (Some("admin"), Some("purge")));
     }
     assert_eq!(h.callbacks_due(), [pending.id]);
-    assert_eq!(h.get(run.id).place, Place::InProgress, "what runs goes on");
+    assert_eq!(h.get(run.id).place, Place::InProgress, "running tasks go on");
     h.finish();
 }
 
@@ -48,7 +48,7 @@ fn a_callback_that_is_still_due_keeps_its_dead_letter() {
     let dead = h.dead(hooked("a"));
     let plain = h.dead(task("a"));
     let bulk = h.purge_as(T, "a", PurgeTarget::Dead, 1);
-    assert_eq!((bulk.done, bulk.remaining), (1, 1), "it does not stand in the way of others");
+    assert_eq!((bulk.done, bulk.remaining), (1, 1), "it does not block the others");
     assert_eq!(h.find(T, plain.id), None);
     assert_eq!(h.callbacks_due(), [dead.id], "never forgotten");
     h.callback(dead.id, Delivery::Delivered);

@@ -133,7 +133,7 @@ fn pages_neither_skip_nor_repeat() {
             assert!(page.items.len() <= limit);
             got.extend(page.items.iter().map(|t| t.id));
             below = page.next;
-            // What is made meanwhile does not disturb the pages that follow.
+            // Tasks created meanwhile do not disturb the pages that follow.
             h.add(task("new"));
         }
         assert_eq!(got, wanted, "limit {limit}");
@@ -195,7 +195,7 @@ fn a_page_has_a_bounded_number_of_bytes_and_one_task_at_least() {
     let page = h.list(ListQuery { bytes: Some(1), ..all() });
     assert_eq!(page.items.len(), 1);
     assert!(page.next.is_some());
-    // One that is larger than a page stands alone on it.
+    // A task larger than a page gets a page of its own.
     h.add_now(sized(LIST_BYTES_MAX + 1));
     h.add(sized(1));
     let lengths = |page: &Page| page.items.iter().map(|t| t.payload.len()).collect::<Vec<_>>();

@@ -1,4 +1,4 @@
-//! Records: revisions, bounds, ends, and a model of them for the differential tests.
+//! Records: revisions, limits, expiry, and a model of them for the differential tests.
 
 use std::sync::Arc;
 
@@ -185,7 +185,7 @@ fn a_record_goes_when_its_time_is_over() {
     h.pass(999);
     assert_eq!(names(&h, T, KIND), [text("a"), text("b")]);
     h.pass(1);
-    // Gone before the sweep, for readers and for writers.
+    // Invisible to readers and writers before the sweep.
     assert_eq!(names(&h, T, KIND), [text("b")]);
     assert_eq!(h.reader().record(&text(T), KIND, "a", h.now).unwrap(), None);
     assert_eq!(h.apply(Command::DeleteRecord(delete("a"))), refused(Rejection::NotFound));
@@ -193,7 +193,7 @@ fn a_record_goes_when_its_time_is_over() {
     assert_eq!(h.sweep(512).removed, 1);
     assert!(changed(&h, "a"));
     assert_eq!(h.rows(Table::Record), 1);
-    // A put in time moves the end, one too late starts anew.
+    // A put in time extends the life; one that is too late starts over.
     h.pass(7_999);
     assert_eq!(apply(&mut h, PutRecord { ttl: Some(9_000), ..put("b") }).revision, 2);
     h.pass(8_999);
@@ -252,7 +252,7 @@ fn a_tenant_has_a_bounded_number_of_each_kind() {
     apply(&mut h, put("r5"));
     apply(&mut h, PutRecord { kind: SECRET, ..put("more") });
     apply(&mut h, PutRecord { tenant: text("other"), ..put("more") });
-    // One that is over makes room before it is swept.
+    // An expired record makes room before it is swept.
     h.pass(1_000);
     apply(&mut h, put("more"));
     assert_eq!(h.apply(Command::PutRecord(put("still more"))), full);

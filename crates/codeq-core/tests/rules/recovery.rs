@@ -34,7 +34,7 @@ fn a_window_after_a_restart_is_the_head_of_the_queue() {
     while got.len() < made.len() {
         h.reload();
         got.extend(h.claims(&["a"], 300).iter().map(|task| task.id));
-        // Room in the window, a tail behind it: the newcomer waits its turn.
+        // Room in the window, but a tail behind it: the new task goes to the tail.
         if got.len() == 300 {
             let last = h.add(urgent("a", 0)).id;
             h.cancel(last);
@@ -53,13 +53,13 @@ fn damage_is_an_error_not_a_guess() {
         h.state.write_back(&mut h.kv);
         h
     };
-    // A queue that counts a task which is not there.
+    // A queue counts a task that does not exist.
     let mut h = fresh();
     let pending = h.kv.keys(Table::Pending);
     pending.iter().for_each(|key| h.kv.delete(Table::Pending, *key));
     let error = State::load(&h.kv, 0, 1).expect_err("damaged");
     assert!(matches!(error, KvError::Corrupt { table: Table::Pending, .. }));
-    // A lease without its task.
+    // A lease without a task.
     let mut h = fresh();
     let leased = keys::task(h.list_running());
     h.kv.delete(Table::Task, leased);

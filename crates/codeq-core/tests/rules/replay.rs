@@ -17,7 +17,7 @@ fn one_comes_back_with_fresh_attempts() {
     assert_eq!((task.place, task.attempts, task.max_attempts), (Place::Pending, 0, 1));
     assert_eq!(task.error.as_deref(), Some("boom"), "the last failure is kept");
     assert_eq!(h.result(dead.id), None, "its result is gone");
-    assert_eq!(h.callbacks().len(), 0, "and so is the callback that told of it");
+    assert_eq!(h.callbacks().len(), 0, "and so is its callback");
     let order: Vec<_> = h.claims(&["a"], 9).into_iter().map(|t| (t.id, t.fence)).collect();
     assert_eq!(order, [(waiting.id, 1), (dead.id, 2)], "at the back, with a higher fence");
     let history = h.reader().history(T, dead.id).unwrap().unwrap().entries();
@@ -29,7 +29,7 @@ fn one_comes_back_with_fresh_attempts() {
     h.finish();
 }
 
-/// A task that a worker failed, one that was cancelled while it waited, and one that was cancelled while it ran.
+/// A task that a worker failed, one cancelled while pending, and one cancelled while running.
 #[test]
 fn whatever_did_not_end_well_comes_back() {
     let mut h = Harness::new();
@@ -61,7 +61,7 @@ fn whatever_did_not_end_well_comes_back() {
             (now.tasks, now.bytes),
             (held.tasks + 1, held.bytes + task.payload.len() as u64)
         );
-        assert!(now.stored_bytes < held.stored_bytes, "its result counts no more");
+        assert!(now.stored_bytes < held.stored_bytes, "its result no longer counts");
         assert_eq!(h.replay(id), refused(Rejection::NotFinished));
         let claimed = h.claim("a").expect("it can be claimed");
         assert_eq!((claimed.id, claimed.fence), (id, fence + 1));

@@ -1,4 +1,4 @@
-//! What must hold between the rows, and between the rows and the state in memory, after every command.
+//! What must hold among the rows, and between the rows and the state in memory, after every command.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -79,7 +79,7 @@ fn check_task(kv: &Mem, state: &State, seq: u64, row: &TaskRow, expected: &mut E
     assert_eq!(body.webhook.is_some(), row.has_webhook);
     assert_eq!(row.lease.is_some(), row.place == Place::InProgress);
     assert_eq!(row.finish.is_some(), row.place.is_terminal());
-    assert!(row.visible_at == 0 || row.place == Place::Delayed, "no delay");
+    assert!(row.visible_at == 0 || row.place == Place::Delayed, "a delay outside `Delayed`");
     assert!(row.place != Place::Delayed || row.visible_at + row.run_at > 0, "nothing to wait for");
     assert!(row.place != Place::Dead || row.attempts >= row.max_attempts);
     assert!(row.place.is_terminal() || row.attempts < row.max_attempts);
@@ -123,7 +123,7 @@ fn check_task(kv: &Mem, state: &State, seq: u64, row: &TaskRow, expected: &mut E
     }
 }
 
-/// Callbacks belong to finished tasks that have a webhook, and to nobody else.
+/// Only finished tasks with a webhook have callbacks.
 fn check_outbox(kv: &Mem, state: &State, expected: &mut Expected) {
     let mut counts = CallbackCounts::default();
     for (key, value) in kv.rows(Table::Outbox) {
@@ -144,7 +144,7 @@ fn check_outbox(kv: &Mem, state: &State, expected: &mut Expected) {
     assert_eq!(state.callbacks(), counts);
 }
 
-/// A key belongs to a task, or to a task that is gone, and then has a timer.
+/// A key belongs to a task, or outlived it and has a timer.
 fn check_keys(kv: &Mem, expected: &mut Expected) {
     let mut owners = BTreeSet::new();
     for (key, value) in kv.rows(Table::Idempotency) {
@@ -157,7 +157,7 @@ fn check_keys(kv: &Mem, expected: &mut Expected) {
                 assert!(owners.insert(seq), "two keys of one task");
             }
             Some(_) => {
-                assert!(task.is_none(), "gone, and yet there");
+                assert!(task.is_none(), "the key says that its task is removed, but it exists");
                 let kind = TimerKind::Idempotency as u8;
                 let own = |(timer, _): &(Key, &bytes::Bytes)| {
                     let (of, _, number) = keys::timer_parts(*timer);
@@ -172,7 +172,7 @@ fn check_keys(kv: &Mem, expected: &mut Expected) {
     assert_eq!(owners, expected.with_key, "a key row for every task with a key");
 }
 
-/// The state knows every record that has a row, and no other; one that has an end has a timer.
+/// The state knows exactly the records that have a row; those with an expiry have a timer.
 fn check_records(kv: &Mem, state: &State, expected: &mut Expected) {
     let mut wanted = BTreeSet::new();
     for (key, value) in kv.rows(Table::Record) {
@@ -191,7 +191,7 @@ fn check_records(kv: &Mem, state: &State, expected: &mut Expected) {
     assert_eq!(state.record_count(), wanted.len(), "count of records");
 }
 
-/// The engine sleeps until these moments: too late loses a deadline, too early makes it spin.
+/// The engine sleeps until these moments: too late misses a deadline, too early makes it spin.
 fn check_deadlines(state: &State, expected: &Expected) {
     let of = |wanted: &'static [TimerKind]| {
         let parts = expected.timers.iter().map(|key| keys::timer_parts(*key));
@@ -208,13 +208,13 @@ fn check_deadlines(state: &State, expected: &Expected) {
     let waits = Moment { now: 0, wall: at.wall };
     let early = of(&[RunAtPassed]).any(|date| date > at.wall);
     let late = of(&[RunAt]).any(|date| date <= at.wall);
-    assert!(!(early || late) || state.is_due(waits), "a date that nobody looks at");
+    assert!(!(early || late) || state.is_due(waits), "a date that no sweep looks at");
 }
 
-/// A restart gives the same state.
+/// A restart produces the same state.
 fn check_reload(kv: &Mem, state: &State) {
     let mut rows = Mem::clone(kv);
-    // The counters live in memory between checkpoints: put them where a checkpoint would.
+    // Between checkpoints the counters are only in memory: write them as a checkpoint would.
     for (id, row) in state.queues() {
         rows.put(Table::Queue, keys::queue(id), row.encode());
     }

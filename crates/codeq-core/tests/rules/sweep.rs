@@ -104,7 +104,7 @@ fn time_never_runs_backwards() {
     let moment = h.now;
     h.now -= 5_000;
     let taken = h.claim("a").expect("one");
-    // The wall clock was set back by as much: the lease has its full length, and shows so.
+    // The wall clock was set back by as much: the lease keeps its full length, and shows it.
     assert_eq!((taken.updated_at, taken.lease_until), (h.now, Some(h.now + LEASE)));
     assert_eq!((h.state.now(), made.created_at), (moment, moment));
 }

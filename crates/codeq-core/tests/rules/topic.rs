@@ -139,7 +139,7 @@ fn a_dead_letter_is_worked_elsewhere() {
     assert_eq!((copy.attempts, copy.max_attempts, copy.webhook), (0, 5, None));
     assert_eq!(copy.trace_parent.as_deref(), Some("00-a-b-01"));
     assert_eq!(h.get(by_nack.id).place, Place::Dead, "the original stays");
-    // Every way to the dead letters.
+    // Every way to become a dead letter.
     let by_abandon = h.running(tries("a", 1));
     h.abandon(by_abandon.id, true);
     let by_expiry = h.running(tries("a", 1));

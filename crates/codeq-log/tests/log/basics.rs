@@ -71,7 +71,7 @@ fn purged_segments_are_recycled_and_their_old_frames_stay_gone() {
         }
     }
     assert!(log.first_index() > 370, "{}", log.first_index());
-    // 10 frames are at most 3 segments; then the watermark and what is kept in store.
+    // 10 frames take at most 3 segments; then there are the watermark and the files kept ready.
     assert!(most_files <= 3 + 1 + PREPARED_SEGMENTS + MAX_SPARE_SEGMENTS, "{most_files}");
 }
 
@@ -102,7 +102,7 @@ fn purge_keeps_what_is_needed() {
         log.replay(first - 1, |_, _, _| Ok::<_, LogError>(())),
         Err(LogError::Purged { .. })
     ));
-    // Not yet taken out of the directory: part of the log again, and harmless.
+    // Not yet removed from the directory: part of the log again, and harmless.
     let again = open(&disk.image()).unwrap();
     assert_eq!(again.first_index(), 1);
     assert_fed(&again, 40);
@@ -219,7 +219,7 @@ fn room_is_never_promised_in_vain() {
     let mut rng = crate::disk::Rng(7);
     for _ in 0..300 {
         for _ in 0..rng.below(3) {
-            if let Some(job) = log.wanted() {
+            if let Some(job) = log.next_job() {
                 log.provide(job.run().unwrap());
             }
         }
@@ -243,15 +243,15 @@ fn room_is_never_promised_in_vain() {
 fn one_job_at_a_time_and_a_lost_one_is_made_good() {
     let disk = MemDisk::default();
     let mut log = Log::create(shared(&disk), &dir(), SMALL, NEW).unwrap();
-    let job = log.wanted().unwrap();
-    assert!(log.wanted().is_none());
+    let job = log.next_job().unwrap();
+    assert!(log.next_job().is_none());
     let prepared = job.run().unwrap();
-    assert!(log.wanted().is_none());
+    assert!(log.next_job().is_none());
     drop(prepared);
     feed(&mut log, 1..=40);
     log.purge(40);
     prepare(&mut log);
-    assert!(log.wanted().is_none());
+    assert!(log.next_job().is_none());
     assert_eq!(names(&disk, &dir(), ".seg"), 1 + PREPARED_SEGMENTS);
     assert_fed(&open(&disk.image()).unwrap(), 40);
 }
@@ -264,7 +264,7 @@ fn segments_are_prepared_on_another_thread_while_the_log_is_written() {
     for n in 1..=200 {
         loop {
             if job.is_none() {
-                job = log.wanted().map(|job| std::thread::spawn(move || job.run().unwrap()));
+                job = log.next_job().map(|job| std::thread::spawn(move || job.run().unwrap()));
             }
             let enough = log.room() >= len(&frame(n));
             if let Some(done) = job.take_if(|job| !enough || job.is_finished()) {

@@ -5,8 +5,8 @@ use codeq_log::{Log, LogError};
 use crate::disk::{Fuse, MemDisk, OPS, Op, Rng};
 use crate::support::*;
 
-/// A life of a log with everything in it: create, rotate, recycle, purge, reopen. Returns how many
-/// frames were acknowledged before the first error.
+/// A log's history with everything in it: create, rotate, recycle, purge, reopen. Returns how many frames were
+/// acknowledged before the first error.
 fn live(disk: &MemDisk) -> (u64, Option<LogError>) {
     let mut acknowledged = 0;
     let error = try_live(disk, &mut acknowledged).err();
@@ -17,7 +17,7 @@ fn try_live(disk: &MemDisk, acknowledged: &mut u64) -> Result<(), LogError> {
     let mut log = Log::create(shared(disk), &dir(), SMALL, NEW)?;
     for round in 0..3 {
         for n in round * 20 + 1..=round * 20 + 20 {
-            while let Some(job) = log.wanted() {
+            while let Some(job) = log.next_job() {
                 match job.run() {
                     Ok(prepared) => log.provide(prepared),
                     Err(_) => break,
@@ -40,7 +40,7 @@ fn try_live(disk: &MemDisk, acknowledged: &mut u64) -> Result<(), LogError> {
     Ok(())
 }
 
-/// What was acknowledged is there, and the log can be used.
+/// Acknowledged frames are there, and the log is usable.
 fn assert_survives(disk: &MemDisk, acknowledged: u64, what: &str) {
     let mut log = match Log::open(shared(disk), &dir(), SMALL) {
         Ok(log) => log,
@@ -55,7 +55,7 @@ fn assert_survives(disk: &MemDisk, acknowledged: u64, what: &str) {
     assert_fed(&log, last);
     feed(&mut log, last + 1..=last + 15);
     drop(log);
-    // What an open log showed stays true, also after a power cut.
+    // What an open log has shown stays true, even after a power cut.
     let disk = disk.power_cut(&mut Rng(1));
     assert_fed(&Log::open(shared(&disk), &dir(), SMALL).unwrap(), last + 15);
 }
@@ -122,7 +122,7 @@ fn after_a_failed_write_or_sync_nothing_more_is_written() {
         let image = disk.image();
         assert!(matches!(log.sync(), Err(LogError::Poisoned { .. })));
         assert!(matches!(append(&mut log, &frame(7)), Err(LogError::Poisoned { .. })));
-        assert!(log.wanted().is_none());
+        assert!(log.next_job().is_none());
         assert_eq!(log.room(), 0);
         assert_eq!(disk.image(), image);
         assert!(open(&image).unwrap().last_index() >= 5);
@@ -142,7 +142,7 @@ fn a_segment_that_cannot_be_made_poisons_the_log() {
         let disk = MemDisk::default();
         let mut log = Log::create(shared(&disk), &dir(), SMALL, NEW).unwrap();
         disk.light(Fuse { op: Some(op), left: 0, dead: false });
-        let error = log.wanted().unwrap().run().err().unwrap();
+        let error = log.next_job().unwrap().run().err().unwrap();
         assert_eq!(error.shortage(), None, "{op:?}: {error}");
         assert!(matches!(append(&mut log, &frame(1)), Err(LogError::Poisoned { .. })), "{op:?}");
     }
@@ -150,8 +150,8 @@ fn a_segment_that_cannot_be_made_poisons_the_log() {
 
 #[test]
 fn frames_whose_sync_failed_are_written_again_when_the_log_opens() {
-    // The failed sync left them in memory only; the next process reads them there, shows them, and
-    // a plain sync would say yes without writing them.
+    // The failed sync left them in memory only. The next process reads them there and shows them, and a plain sync
+    // would succeed without writing them.
     let disk = MemDisk::default();
     let mut log = Log::create(shared(&disk), &dir(), SMALL, NEW).unwrap();
     feed(&mut log, 1..=5);

@@ -1,4 +1,4 @@
-//! Bytes that change behind the log's back: it opens whole, or it refuses and touches nothing.
+//! Bytes that change behind the log's back: it opens completely, or is refused and unchanged.
 
 use codeq_log::{Log, LogError, SEGMENT_HEADER_BYTES};
 
@@ -38,7 +38,7 @@ fn no_single_bit_takes_an_acknowledged_frame() {
 fn nor_after_a_purge() {
     let disk = MemDisk::default();
     let mut log = Log::create(shared(&disk), &dir(), SMALL, NEW).unwrap();
-    // The oldest segment that is left holds a single frame: nothing after it in its own segment.
+    // The oldest remaining segment holds a single frame: nothing follows in its own segment.
     feed(&mut log, 1..=10);
     let big = vec![(0, vec![7; 850])];
     append(&mut log, &big).unwrap();
@@ -80,8 +80,8 @@ fn a_zeroed_page_is_refused() {
 
 #[test]
 fn a_later_frame_is_found_wherever_it_lies() {
-    // Frames 1 and 2 are damaged and the watermark is old: only frame 3 can tell. It is put around
-    // the place where the search goes from one piece of the file to the next.
+    // Frames 1 and 2 are damaged and the watermark is old: only frame 3 can tell. It is placed around the boundary
+    // between two chunks of the search.
     const PIECE: usize = 1024 * 1024;
     let options = codeq_log::Options { segment_bytes: 3 * PIECE as u64 };
     for back in 0..60 {
@@ -149,8 +149,8 @@ fn swapped_frames_of_equal_length_are_refused() {
 
 #[test]
 fn a_frame_of_another_history_is_refused() {
-    // The same log, torn apart and continued in two ways: frame 5 of one does not follow frame 4 of
-    // the other, though index, place and checksum are right.
+    // The same log, split and continued in two ways: frame 5 of one does not follow frame 4 of the other, though index,
+    // place and checksum are right.
     let start = fed_image(3);
     let continued = |byte: u8| {
         let disk = MemDisk::from_image(&start);
@@ -204,7 +204,7 @@ fn a_missing_segment_is_refused() {
         open_or_untouched(&without_last),
         Err(LogError::ShorterThanAcknowledged { acknowledged: 40, .. })
     ));
-    // The oldest one may have been purged; whoever still needs it is told when reading.
+    // The oldest one may have been purged; a reader that still needs it gets an error.
     let mut without_first = image.clone();
     without_first.remove(&used[0]);
     let log = open(&without_first).unwrap();
@@ -236,7 +236,7 @@ fn a_copied_or_foreign_segment_is_refused() {
         image.insert(path.clone(), other[path].clone());
         assert!(matches!(open_or_untouched(&image), Err(LogError::Foreign { .. })));
     }
-    // Files that are not the log's are nobody's business.
+    // Files that are not the log's are ignored.
     let mut beside = image.clone();
     beside.insert(dir().join("notes.txt"), b"hello".to_vec());
     beside.insert(dir().join("1.seg"), b"hello".to_vec());

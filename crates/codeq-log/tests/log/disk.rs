@@ -1,7 +1,7 @@
 //! A disk in memory that forgets, tears, fails and fills up.
 //!
-//! Durable and merely written content are kept apart, for bytes as for names. A power cut keeps any
-//! part of what was not synced: each sector of each write and each change of a name on its own.
+//! Durable and merely written content are kept apart, for both bytes and names. A power cut keeps a random part of what
+//! was not synced: each sector of each write and each change of a name independently.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -28,10 +28,10 @@ pub enum Op {
 
 pub const OPS: [Op; 6] = [Op::Create, Op::Rename, Op::Remove, Op::SyncDir, Op::Write, Op::Sync];
 
-/// A failure to come.
+/// A scheduled failure.
 #[derive(Debug, Clone, Copy)]
 pub struct Fuse {
-    /// The operations counted; all kinds if `None`.
+    /// Which operations count; all kinds if `None`.
     pub op: Option<Op>,
     /// How many of them still succeed.
     pub left: u64,
@@ -64,7 +64,7 @@ struct State {
 }
 
 impl State {
-    /// Whether this operation is to fail.
+    /// Whether this operation has to fail.
     fn strikes(&mut self, op: Op) -> bool {
         let Some(fuse) = self.fuse.as_mut() else {
             return false;
@@ -166,7 +166,7 @@ impl MemDisk {
     /// The disk after a power cut: what was synced, and a random part of the rest.
     pub fn power_cut(&self, rng: &mut Rng) -> MemDisk {
         let state = self.state();
-        // Often all or nothing is kept, which single coins would hardly ever give.
+        // Often everything or nothing survives, which independent coin flips would hardly ever produce.
         let odds = [0, 1, 5, 9, 10][rng.below(5) as usize];
         let mut names = state.durable_names.clone();
         for op in &state.unsynced_names {
@@ -199,7 +199,7 @@ impl MemDisk {
         (state.fuse, state.blown) = (Some(fuse), false);
     }
 
-    /// Whether the failure has come; takes the fuse out.
+    /// Whether the failure has happened; cancels it.
     pub fn extinguish(&self) -> bool {
         let mut state = self.state();
         state.fuse = None;
@@ -328,7 +328,7 @@ impl DiskFile for MemFile {
             let len = state.inodes[self.inode].current.len();
             let fits = (len + capacity.saturating_sub(used)).saturating_sub(offset as usize);
             if fits < data.len() {
-                // What fits is written, as far as it goes.
+                // As much as fits is written.
                 data = &data[..fits];
                 result = Err(io::ErrorKind::StorageFull.into());
             }
@@ -345,7 +345,7 @@ impl DiskFile for MemFile {
         let dead = fails && state.fuse.is_some_and(|fuse| fuse.dead);
         let inode = &mut state.inodes[self.inode];
         if fails {
-            // As Linux does it: the pages count as clean afterwards, and were never written.
+            // Like Linux: the pages count as clean afterwards, but were never written.
             if !dead {
                 inode.unsynced.clear();
             }

@@ -1,8 +1,7 @@
 //! A stored log of format version 1, which every later version has to open.
 //!
-//! The files in `tests/fixtures/v1` are never changed. Should a version 2 come, it gets a directory
-//! of its own, made with `CODEQ_WRITE_FIXTURE=1 cargo test -p codeq-log fixture`, which writes only
-//! where nothing is yet.
+//! The files in `tests/fixtures/v1` are never changed. A version 2 would get a directory of its own, made with
+//! `CODEQ_WRITE_FIXTURE=1 cargo test -p codeq-log fixture`, which never overwrites anything.
 
 use std::path::{Path, PathBuf};
 
@@ -22,7 +21,7 @@ fn write_fixture(dir: &Path) {
     log.purge(15);
     prepare(&mut log);
     feed(&mut log, 31..=40);
-    // An unsynced end, of which the last frame is torn.
+    // An unsynced end, with a torn last frame.
     append(&mut log, &frame(41)).unwrap();
     append(&mut log, &frame(42)).unwrap();
     drop(log);

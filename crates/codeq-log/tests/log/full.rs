@@ -1,4 +1,4 @@
-//! A full disk: refused before anything changed, usable again when there is space.
+//! A full disk: refused before anything changes, usable again once there is space.
 
 use codeq_disk::Shortage;
 use codeq_log::{Log, LogError};
@@ -16,7 +16,7 @@ fn a_full_disk_leaves_the_log_usable_and_its_room_right() {
     loop {
         let frame = frame(next);
         let room = log.room();
-        if let Some(job) = log.wanted() {
+        if let Some(job) = log.next_job() {
             let before = disk.used();
             let error = job.run().err().expect("no space");
             assert_eq!(error.shortage(), Some(Shortage::Space));
@@ -36,15 +36,15 @@ fn a_full_disk_leaves_the_log_usable_and_its_room_right() {
     assert_fed(&log, next - 1);
     assert_fed(&open(&disk.image()).unwrap(), next - 1);
 
-    // A purge alone makes room, without any new space.
+    // A purge alone makes room, without new space.
     log.purge(next - 1);
-    let job = log.wanted().unwrap();
+    let job = log.next_job().unwrap();
     log.provide(job.run().unwrap());
     assert!(log.room() >= len(&frame(next)));
     assert_eq!(append(&mut log, &frame(next)).unwrap(), next);
     log.sync().unwrap();
 
-    // And space makes it whole again.
+    // With new space, the log is back to normal.
     disk.set_capacity(None);
     feed(&mut log, next + 1..=next + 40);
     assert_fed(&open(&disk.image()).unwrap(), next + 40);

@@ -1,4 +1,4 @@
-//! Random lives of a log, compared with a list.
+//! Random histories of a log, compared with a list.
 
 use codeq_log::{Log, LogError};
 use proptest::prelude::*;
@@ -14,7 +14,7 @@ enum Step {
     Purge(u8),
     Reopen,
     PowerCut(u64),
-    /// The process dies at the n-th operation from here, then the power goes.
+    /// The process dies at the n-th operation from here, then the power fails.
     Die(u8, u64),
 }
 
@@ -33,7 +33,7 @@ fn step() -> impl Strategy<Value = Step> {
 struct Model {
     disk: MemDisk,
     log: Log,
-    /// Frame 1 first; never shortened at the front.
+    /// Starts with frame 1; never shortened at the front.
     frames: Vec<Frame>,
     synced: u64,
     purged: u64,
@@ -47,7 +47,7 @@ impl Model {
         Self { disk, log, frames: Vec::new(), synced: 0, purged: 0, written: 0 }
     }
 
-    /// Takes one step; an error only from a disk that is dying.
+    /// Takes one step; fails only if the disk is failing.
     fn step(&mut self, step: &Step) -> Result<(), LogError> {
         match step {
             Step::Append(lens) => {
@@ -70,7 +70,7 @@ impl Model {
                 self.synced = self.frames.len() as u64;
             }
             Step::Prepare => {
-                if let Some(Ok(prepared)) = self.log.wanted().map(|job| job.run()) {
+                if let Some(Ok(prepared)) = self.log.next_job().map(|job| job.run()) {
                     self.log.provide(prepared);
                 }
             }
@@ -86,7 +86,7 @@ impl Model {
         Ok(())
     }
 
-    /// Opens what is left and compares.
+    /// Opens what is left and compares it with the list.
     fn reopen(&mut self, disk: MemDisk) {
         self.log = Log::open(shared(&disk), &dir(), SMALL).unwrap();
         self.disk = disk;
@@ -95,7 +95,7 @@ impl Model {
         assert!(first <= self.purged + 1, "{first} but purged {}", self.purged);
         let read = read(&self.log, first);
         assert_eq!(read.len() as u64, last + 1 - first);
-        // The append that failed may have made it after all; it is not in the list then.
+        // The append that failed may have succeeded after all; then it is not in the list.
         let known = (self.frames.len() as u64).min(last);
         assert!(last <= self.frames.len() as u64 + 1);
         assert_eq!(
@@ -123,7 +123,7 @@ proptest! {
                 dying = Some(*seed);
                 continue;
             }
-            // The disk in its last moments sees no reopen, which would have to succeed.
+            // No reopen while the disk is failing: it would have to succeed.
             let restarts = matches!(step, Step::Reopen | Step::PowerCut(_));
             if !(dying.is_some() && restarts) && model.step(step).is_ok() {
                 continue;

@@ -1,4 +1,4 @@
-//! What the tests share: one way to make, feed, and compare logs.
+//! Helpers to create, fill and compare logs.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -45,14 +45,14 @@ pub fn len(frame: &Frame) -> u64 {
     frame_len(&borrow(frame))
 }
 
-/// Does all the work that the log wants.
+/// Runs all jobs of the log.
 pub fn prepare(log: &mut Log) {
-    while let Some(job) = log.wanted() {
+    while let Some(job) = log.next_job() {
         log.provide(job.run().unwrap());
     }
 }
 
-/// Appends and syncs the frames of these numbers, each one on its own.
+/// Appends and syncs the frames with these numbers, one by one.
 pub fn feed(log: &mut Log, numbers: std::ops::RangeInclusive<u64>) {
     for n in numbers {
         if log.room() < len(&frame(n)) {
@@ -96,7 +96,7 @@ pub fn open(image: &Image) -> Result<Log, LogError> {
     Log::open(shared(&MemDisk::from_image(image)), &dir(), SMALL)
 }
 
-/// Opens; if that is refused, checks that nothing was touched.
+/// Opens the log; if that fails, checks that nothing was changed.
 pub fn open_or_untouched(image: &Image) -> Result<Log, LogError> {
     let disk = MemDisk::from_image(image);
     let result = Log::open(shared(&disk), &dir(), SMALL);
@@ -118,7 +118,7 @@ pub fn used_segments(image: &Image) -> Vec<PathBuf> {
     report.segments.into_iter().filter(|s| s.first_index.is_some()).map(|s| s.file).collect()
 }
 
-/// Where the frames of a segment lie, from its own lengths.
+/// Where the frames of a segment are, according to their own lengths.
 pub fn frame_offsets(segment: &[u8], frames: usize) -> Vec<(usize, usize)> {
     let mut at = codeq_log::SEGMENT_HEADER_BYTES as usize;
     let mut offsets = Vec::new();

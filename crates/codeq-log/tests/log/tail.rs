@@ -1,15 +1,15 @@
-//! Tails that a crash can leave: cut, and nothing else lost.
+//! Torn tails as a crash leaves them: they are cut, and nothing else is lost.
 
 use codeq_log::{Log, Options, verify};
 
 use crate::disk::{Image, MemDisk};
 use crate::support::*;
 
-/// Room for all frames of a test in one segment: a rotation would sync.
+/// Large enough for all frames of a test, because a rotation would sync.
 const ROOMY: Options = Options { segment_bytes: 4096 };
 
-/// A log of `count` frames of which the first `synced` are known to be synced, and nothing says
-/// more: as a power cut would have it, with the watermark not yet on the disk.
+/// A log of `count` frames of which only the first `synced` are known to be synced, as after a power cut before the
+/// watermark reached the disk.
 fn image(count: u64, synced: u64) -> Image {
     let disk = MemDisk::default();
     let mut log = Log::create(shared(&disk), &dir(), ROOMY, NEW).unwrap();
@@ -93,7 +93,7 @@ fn any_damage_to_unsynced_frames_costs_only_those() {
         let mut log = Log::open(shared(&disk), &dir(), SMALL).unwrap();
         assert_fed(&log, expected);
         assert_eq!(verify(&disk, &dir()).unwrap().torn_bytes, 0);
-        // The very same bytes again must not bring the frames behind them back.
+        // Writing the same bytes again must not bring back the frames behind them.
         if expected < 8 {
             append(&mut log, &frame(expected + 1)).unwrap();
             log.sync().unwrap();
@@ -109,7 +109,7 @@ fn a_later_sync_turns_the_same_damage_into_corruption() {
     let offsets = frame_offsets(&image[&path], 8);
     for (n, (at, _)) in offsets.iter().enumerate() {
         let mut image = image.clone();
-        // Without the watermark's help: it is as old as a power cut may leave it.
+        // Without the watermark's help: as old as a power cut may leave it.
         image.insert(dir().join("watermark"), fed_image(0)[&dir().join("watermark")].clone());
         image.get_mut(&path).unwrap()[at + 20] ^= 1;
         let result = open_or_untouched(&image);

@@ -9,7 +9,7 @@ fn mark(image: &mut Image) -> &mut Vec<u8> {
     image.get_mut(&dir().join("watermark")).unwrap()
 }
 
-/// Takes the last frames out of the log, as a disk that lied about its syncs would.
+/// Removes the last frames from the log, like a disk that lied about its syncs.
 fn without_last_frames(image: &Image, count: usize) -> Image {
     let mut image = image.clone();
     let report = verify(&MemDisk::from_image(&image), &dir()).unwrap();
@@ -43,11 +43,11 @@ fn one_damaged_slot_is_made_good_by_the_other() {
             assert!(verify(&disk, &dir()).unwrap().watermark >= 13);
             assert_fed(&Log::open(shared(&disk), &dir(), SMALL).unwrap(), 14);
             assert_eq!(verify(&disk, &dir()).unwrap().watermark, 14);
-            // Both slots stand again, or the next sync would have been the second fault.
+            // Both slots are valid again, or the next sync would be the second fault.
             assert_fed(&open(&disk.image()).unwrap(), 14);
         }
     }
-    // With its newest slot damaged it still knows all but the newest frame.
+    // Without its newest slot, it still knows all but the newest frame.
     let mut image = without_last_frames(&image, 2);
     let newest = usize::from(mark(&mut image)[4096 + 20] == 14) * 4096;
     mark(&mut image)[newest] ^= 1;

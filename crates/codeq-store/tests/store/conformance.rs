@@ -1,6 +1,6 @@
-//! What every store must do, whatever it is made of. Each test runs for the memory twin, for a store that
-//! never checkpoints, and for stores that are interrupted between any two writes by checkpoints that are
-//! pending, done, or done and reopened.
+//! What every store must do, whatever its implementation. Each test runs for the store in memory, for a store that
+//! never checkpoints, and for stores that checkpoint between any two writes, with the checkpoint pending, done, or
+//! done and followed by a reopen.
 
 use bytes::Bytes;
 use codeq_core::kv::{Direction, Key, Kv, KvError, KvRead, Table};
@@ -13,7 +13,7 @@ use crate::{checkpoint, create, open, rows, value};
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Between {
     Nothing,
-    /// The rows are frozen; the job is run only at the next freeze.
+    /// The rows are frozen; the job only runs at the next freeze.
     LateFlush,
     Flush,
     Reopen,

@@ -31,8 +31,8 @@ fn change_everything(store: &mut Store) {
     }
 }
 
-/// Runs `work` with a power cut after each number of changes, and checks what is left each time.
-/// Returns the number of moments, and of the files that were renamed when there was no cut.
+/// Runs `work` with a power cut after each number of changes, and checks what is left each time. Returns the number of
+/// moments, and of files renamed in a run without a cut.
 fn at_every_moment(work: impl Fn(&mut Store), verify: impl Fn(&Store)) -> (u64, u64) {
     let mut moments = 0;
     loop {
@@ -129,7 +129,7 @@ fn creating_a_store_leaves_a_store_or_nothing() {
         if codeq_disk::Disk::exists(&left, path()).unwrap() {
             assert_eq!(open(&left).position(), 0);
         } else {
-            assert!(!created, "a store that was made is gone");
+            assert!(!created, "a store that was created is lost");
             drop(create(&left));
         }
         if created {

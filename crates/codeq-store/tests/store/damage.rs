@@ -1,4 +1,4 @@
-//! Damaged files: whatever a store shows is what was written, or it shows an error.
+//! Damaged files: a store returns what was written, or an error.
 
 use std::os::unix::fs::FileExt;
 use std::sync::Arc;
@@ -32,7 +32,7 @@ fn killed() -> (Vec<u8>, Vec<Vec<(Key, bytes::Bytes)>>) {
     (bytes, expected)
 }
 
-/// Every row by a scan and by its key.
+/// Every row, by scan and by key.
 fn read(store: &Store) -> Result<Vec<Vec<(Key, bytes::Bytes)>>, KvError> {
     let mut all = Vec::new();
     for table in Table::ALL {
@@ -42,12 +42,12 @@ fn read(store: &Store) -> Result<Vec<Vec<(Key, bytes::Bytes)>>, KvError> {
     }
     for key in 0..ROWS {
         let found = store.get(Table::Body, key)?;
-        assert!(found.is_some(), "row {key} is hidden");
+        assert!(found.is_some(), "row {key} is missing");
     }
     Ok(all)
 }
 
-/// Verifies the rows in steps of so many bytes; says how many steps and how many bytes there were.
+/// Verifies the rows in steps of `step` bytes; returns the number of steps and bytes.
 fn scrub(store: &Store, step: u64) -> Result<(u64, u64), KvError> {
     let (mut next, mut steps, mut bytes) = (Some(ScrubPlace::default()), 0, 0);
     while let Some(place) = next {
@@ -57,7 +57,7 @@ fn scrub(store: &Store, step: u64) -> Result<(u64, u64), KvError> {
     Ok((steps, bytes))
 }
 
-/// What became of a damaged file.
+/// Outcomes of opening damaged files.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Tally {
     refused: u32,
@@ -86,7 +86,7 @@ impl Tally {
         match read(&store) {
             Ok(rows) => {
                 assert_eq!(scrubbed.unwrap().1, store.live_bytes(), "{what}");
-                assert!(rows == expected, "{what}: other rows, and nobody noticed");
+                assert!(rows == expected, "{what}: wrong rows were served");
                 self.harmless += 1;
             }
             Err(error) => {
@@ -97,7 +97,7 @@ impl Tally {
                 return;
             }
         }
-        // The next checkpoint must not overwrite anything that counts.
+        // The next checkpoint must not overwrite anything live.
         let mut store = store;
         for key in 0..ROWS / 2 {
             store.put(Table::Index, key, value("later"));
@@ -145,7 +145,7 @@ fn a_cut_or_swapped_file_is_never_served() {
     for blocks in (0..good.len() / 4096).step_by(29) {
         tally.try_one(good[..blocks * 4096].to_vec(), &expected, &format!("{blocks} blocks left"));
     }
-    // Two blocks in each other's place: each is sound, and neither belongs there.
+    // Two blocks swapped: each is intact, but in the wrong place.
     for block in (2..good.len() / 4096 - 1).step_by(23) {
         let mut bytes = good.clone();
         let (left, right) = bytes.split_at_mut((block + 1) * 4096);
@@ -165,7 +165,7 @@ fn a_scrub_goes_on_where_it_was_while_the_store_changes() {
     let (steps, bytes) = scrub(&store, 1_000).unwrap();
     assert!(steps > 100 && bytes == live, "{steps} {bytes} {live}");
     let first = store.scrub(ScrubPlace::default()).run(live / 4).unwrap();
-    // Rows before the place and behind it change, and one that has been seen goes.
+    // Rows before and after the position change, and one that was verified is deleted.
     store.put(Table::Body, 0, value("before"));
     store.delete(Table::Body, 1);
     store.put(Table::Index, ROWS, value("behind"));
@@ -179,7 +179,7 @@ fn a_scrub_goes_on_where_it_was_while_the_store_changes() {
     assert_eq!(first.bytes + behind, live + 16 + 4 + "behind".len() as u64);
 }
 
-/// Rot does not wait for a start.
+/// Bits rot at any time, not only before a start.
 #[test]
 fn damage_under_a_running_store_stops_its_reads() {
     let dir = tempfile::tempdir().unwrap();
@@ -191,7 +191,7 @@ fn damage_under_a_running_store_stops_its_reads() {
     let options = Options { cache_bytes: 16 << 10, ..options() };
     let store = Store::open(Arc::clone(&disk), &path, options).unwrap();
     read(&store).unwrap();
-    // Everywhere, because older copies of the row lie in blocks that are free now.
+    // Everywhere, because older copies of the row are in blocks that are free now.
     let places = good.windows(10).enumerate().filter(|(_, window)| *window == b"body 1234 ");
     let file = std::fs::File::options().write(true).open(&path).unwrap();
     for (place, _) in places {
@@ -199,8 +199,8 @@ fn damage_under_a_running_store_stops_its_reads() {
     }
     let Err(error) = read(&store) else { panic!("damage was served") };
     let error = error.to_string();
-    let told = ["does not match its checksum", "restore it from a backup", path.to_str().unwrap()];
-    assert!(told.iter().all(|part| error.contains(part)), "{error}");
+    let parts = ["does not match its checksum", "restore it from a backup", path.to_str().unwrap()];
+    assert!(parts.iter().all(|part| error.contains(part)), "{error}");
     let error = check(&disk, &path).unwrap_err();
     assert!(matches!(error, StoreError::Corrupt { .. }), "{error}");
 }

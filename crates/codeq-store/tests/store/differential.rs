@@ -1,4 +1,4 @@
-//! Random histories on the store and on its memory twin, with checkpoints, rewrites and crashes between.
+//! Random histories on the store and on the store in memory, with checkpoints, rewrites and crashes in between.
 
 use codeq_core::kv::{Direction, Key, Kv, KvRead, Table};
 use codeq_store::{FlushJob, MemStore, Store, check};
@@ -10,7 +10,7 @@ use crate::{contents, create, open, path, value};
 #[derive(Debug, Clone)]
 enum Step {
     Put(Table, Key, u16),
-    /// The key is a new one, drawn in an order that falls between older keys.
+    /// A new key, drawn in an order that falls between older keys.
     Insert(Table),
     Delete(Table, Key),
     /// Deletes the rows of a range, which makes dense runs of tombstones.
@@ -51,7 +51,7 @@ struct Twins {
     disk: SimDisk,
     store: Store,
     model: MemStore,
-    /// The model as of the last checkpoint, and as of the one that is under way.
+    /// The model as of the last checkpoint, and as of the one in progress.
     durable: (u64, MemStore),
     pending: Option<(u64, MemStore)>,
     job: Option<FlushJob>,

@@ -1,8 +1,8 @@
-//! Stores written by earlier releases open today.
+//! Stores written by earlier releases still open.
 //!
-//! Each format version keeps one small file, written by the release that introduced it. A new version
-//! adds a file; an old file is never written again. To make the file of a new version:
-//! `cargo test -p codeq-store --test store write_fixture -- --ignored`.
+//! Each format version has one small file, written by the release that introduced it. A new version adds a file; old
+//! files are never rewritten. To create the file of a new version: `cargo test -p codeq-store --test store
+//! write_fixture -- --ignored`.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -27,7 +27,7 @@ fn version_1_opens() {
     assert_eq!(report.position, 77);
     let mut store = Store::open(disk, &copy, options()).unwrap();
     for table in Table::ALL {
-        // The table of records came with version 2.
+        // Version 2 added the table of records.
         let expected = if table == Table::Record { Vec::new() } else { written(table) };
         assert_eq!(rows(&store, table), expected);
     }
@@ -83,7 +83,7 @@ fn version_3_opens() {
     assert!(store.maintain().is_none(), "it has its checksums");
 }
 
-/// Files without checksums get them in the background, and lose nothing on the way.
+/// Files without checksums get them in the background, without losing anything.
 #[test]
 fn older_versions_get_checksums_and_an_owner() {
     for version in [1, 2] {
@@ -134,6 +134,6 @@ fn row_key(table: Table, n: u128) -> Key {
 }
 
 fn row_value(table: Table, n: u128) -> bytes::Bytes {
-    // The first row of each table has no value, as index rows have.
+    // The first row of each table has no value, like index rows.
     value(format!("{table:?} {n} ").repeat(n as usize - 1))
 }

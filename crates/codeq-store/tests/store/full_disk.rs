@@ -1,4 +1,4 @@
-//! A disk without room, and one that fails.
+//! A full disk, and a failing one.
 
 use codeq_core::kv::{Kv, KvRead, Table};
 use codeq_store::{Options, Store, StoreError, check};
@@ -6,7 +6,7 @@ use codeq_store::{Options, Store, StoreError, check};
 use crate::sim_disk::{Faults, SimDisk};
 use crate::{checkpoint, contents, create, open, options, path, value};
 
-/// A store larger than its cache, so that reads have to reach the file.
+/// A store larger than its cache, so that reads reach the file.
 fn filled(disk: &SimDisk) -> Store {
     let mut store = create(disk);
     for key in 0..6000 {
@@ -29,7 +29,7 @@ fn a_full_disk_stops_the_checkpoint_and_nothing_else() {
     let mut store = filled(&disk);
     write_more(&mut store);
     let expected = contents(&store);
-    // From hardly any room to nearly enough.
+    // From hardly any space to almost enough.
     for extra in [0, 40_000, 400_000, 1_000_000] {
         let capacity = Some(disk.used() + extra);
         disk.set_faults(Faults { capacity, ..Faults::default() });
@@ -89,7 +89,7 @@ fn a_rewrite_without_room_is_given_up() {
 
 #[test]
 fn a_failed_sync_is_final_but_reads_go_on() {
-    // The syncs on the way, and only the one of the commit itself.
+    // The syncs along the way, and then only the one of the commit itself.
     for sync_every in [options().sync_every, u64::MAX] {
         let disk = SimDisk::new();
         drop(filled(&disk));

@@ -1,6 +1,6 @@
-//! The store against its contract: one suite for every kind of store, and what only a file can get wrong.
+//! The store against its contract: one suite for every implementation, and what only a file can get wrong.
 
-// Helpers of tests are tests too, but the lint only knows functions marked as such.
+// Test helpers count as tests too, but the lint only knows functions marked as such.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
 
 mod conformance;
@@ -22,7 +22,7 @@ use codeq_store::{Options, Store};
 
 use crate::sim_disk::SimDisk;
 
-/// The engine keeps a store under a lock with readers beside it, and runs jobs in other threads.
+/// The engine keeps a store behind a lock with concurrent readers, and runs jobs on other threads.
 #[test]
 fn stores_and_jobs_cross_threads() {
     fn shared<T: Send + Sync>() {}
@@ -40,7 +40,7 @@ fn path() -> &'static Path {
     Path::new(PATH)
 }
 
-/// Small bounds, so that small tests reach them.
+/// Small limits, so that small tests reach them.
 fn options() -> Options {
     Options {
         owner: None,
@@ -59,7 +59,7 @@ fn open(disk: &SimDisk) -> Store {
     Store::open(disk.shared(), path(), options()).unwrap()
 }
 
-/// A whole checkpoint, in line.
+/// A whole checkpoint, inline.
 fn checkpoint(store: &mut Store, position: u64) {
     let mut flushed = store.freeze(position).unwrap().run();
     store.flushed(&mut flushed).unwrap();

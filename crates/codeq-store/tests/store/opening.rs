@@ -1,4 +1,4 @@
-//! Opening after a clean end, after a kill, and what is refused.
+//! Opening after a clean stop and after a kill, and what is refused.
 
 use codeq_core::kv::{Kv, KvRead, Table};
 use codeq_disk::{RealDisk, SharedDisk};
@@ -9,8 +9,8 @@ use std::sync::Arc;
 use crate::sim_disk::SimDisk;
 use crate::{checkpoint, contents, create, open, options, path, value};
 
-/// Any walk over the whole file is a repair, and the store refuses to open if the library asks for one;
-/// so opening at all proves that there was none, whatever the clock of a busy machine says.
+/// A walk over the whole file would be a repair, and the store refuses to open if the library asks for one. So
+/// opening at all proves that there was none, without measuring time on a busy machine.
 #[test]
 fn opening_after_a_kill_needs_no_repair() {
     let dir = tempfile::tempdir().unwrap();
@@ -22,7 +22,7 @@ fn opening_after_a_kill_needs_no_repair() {
             store.insert(Table::Body, round << 64 | key, value("a body of some length"));
         }
         checkpoint(&mut store, round as u64 + 1);
-        // The file of a running store, as a kill would leave it.
+        // The file of a running store, as a kill leaves it.
         let killed = dir.path().join(format!("killed-{round}"));
         std::fs::copy(&path, &killed).unwrap();
         let reopened = Store::open(Arc::clone(&disk), &killed, Options::default()).unwrap();

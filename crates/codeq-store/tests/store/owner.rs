@@ -1,4 +1,4 @@
-//! Whose rows a store holds.
+//! The owner of a store's rows.
 
 use std::path::Path;
 

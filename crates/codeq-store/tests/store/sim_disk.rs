@@ -1,4 +1,4 @@
-//! A disk in memory that runs full, fails, and loses what was not synced.
+//! A disk in memory that fills up, fails, and loses what was not synced.
 
 use std::collections::BTreeMap;
 use std::io::{self, ErrorKind};
@@ -21,7 +21,7 @@ struct Contents {
     now: Vec<u8>,
     durable: Vec<u8>,
     unsynced: Vec<Change>,
-    /// The blocks that were ever written: holes take no space.
+    /// The blocks ever written: holes take no space.
     blocks: std::collections::BTreeSet<u64>,
 }
 
@@ -36,12 +36,12 @@ struct State {
     renames: u64,
 }
 
-/// What is wrong with the disk.
+/// The disk's faults.
 #[derive(Default, Clone, Copy)]
 pub struct Faults {
     /// Writes beyond this many bytes of all files are refused.
     pub capacity: Option<u64>,
-    /// Every change after this many fails, as if the power were gone.
+    /// Every change after this many fails, as in a power cut.
     pub power_cut_after: Option<u64>,
     /// Syncs fail.
     pub sync_fails: bool,
@@ -63,7 +63,7 @@ impl SimDisk {
         self.0.lock().unwrap().faults = faults;
     }
 
-    /// How many changes (writes, syncs, renames, …) have been asked for.
+    /// Number of changes (writes, syncs, renames, …) requested so far.
     pub fn changes(&self) -> u64 {
         self.0.lock().unwrap().changes
     }
@@ -91,11 +91,11 @@ impl SimDisk {
         state.durable_names.insert(path.to_owned(), file);
     }
 
-    /// What is left after a power cut: synced bytes, and of the others whatever sectors the seed picks.
+    /// What a power cut leaves: synced bytes, and of the others the sectors that the seed picks.
     pub fn after_power_cut(&self, seed: u64) -> SimDisk {
         let mut coin = Coin(seed);
         let state = self.0.lock().unwrap();
-        // An unsynced rename or creation may have reached the disk all the same.
+        // An unsynced rename or creation may have reached the disk nevertheless.
         let names = if coin.flip() { &state.names } else { &state.durable_names };
         let left = SimDisk::new();
         for (path, file) in names {
@@ -130,7 +130,7 @@ impl SimDisk {
     }
 }
 
-/// A tiny generator: the tests only need bits that a seed repeats.
+/// A tiny generator: the tests only need reproducible bits.
 pub struct Coin(pub u64);
 
 impl Coin {

@@ -1,4 +1,4 @@
-//! Giving space back after most rows are gone.
+//! Returning space after most rows are deleted.
 
 use codeq_core::kv::{Kv, Table};
 
@@ -15,7 +15,7 @@ fn the_file_shrinks_to_less_than_twice_its_rows() {
     }
     checkpoint(&mut store, 1);
     let full = disk.used();
-    // Nine of ten rows go, all over the file.
+    // Nine of ten rows are deleted, all over the file.
     for key in (0..20_000).filter(|key| key % 10 != 0) {
         store.delete(Table::Body, key);
         store.delete(Table::Timer, key << 64);
@@ -26,7 +26,7 @@ fn the_file_shrinks_to_less_than_twice_its_rows() {
     while let Some(job) = store.maintain() {
         store.flushed(&mut job.run()).unwrap();
         steps += 1;
-        // Checkpoints go on between the steps.
+        // Checkpoints continue between the steps.
         position += 1;
         store.insert(Table::Body, 100_000 - u128::from(position), value("written meanwhile"));
         store.delete(Table::Body, u128::from(position) * 10);
@@ -60,7 +60,7 @@ fn a_rewrite_takes_in_changes_at_its_own_edge() {
         position += 1;
         let job = store.maintain().unwrap();
         store.flushed(&mut job.run()).unwrap();
-        // Every row changes, so also the one at which the next step begins.
+        // Every row changes, including the one at which the next step begins.
         for (key, _) in rows(&store, Table::Body) {
             store.put(Table::Body, key, value(format!("changed {position} ").repeat(20)));
         }
@@ -76,7 +76,7 @@ fn a_rewrite_takes_in_changes_at_its_own_edge() {
 fn rows_that_pack_badly_are_not_rewritten_for_ever() {
     let disk = SimDisk::new();
     let mut store = create(&disk);
-    // Just above a power of two: each takes nearly twice its size in any file.
+    // Just above a power of two: each row takes almost twice its size in any file.
     for key in 0..200 {
         store.insert(Table::Body, key, value("x".repeat(8200)));
     }

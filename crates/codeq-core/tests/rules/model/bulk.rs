@@ -1,4 +1,4 @@
-//! Operations on tasks whoever works on them: cancel, replay, purge, cleanup.
+//! Operations on tasks regardless of who works on them: cancel, replay, purge, cleanup.
 
 use super::*;
 
@@ -68,14 +68,14 @@ impl Model {
         Reply::Bulk(Bulk { done, remaining, last })
     }
 
-    /// A task that ended comes back as if it had never run.
+    /// Returns a finished task to its queue as if it had never run.
     pub(super) fn revive(&mut self, at: usize) {
         let task = &mut self.tasks[at].task;
         (task.attempts, task.cancel_requested) = (0, false);
         self.wait(at, 0);
     }
 
-    /// A whole operation in one go: with so few rows a part is never cut short by what it may look at.
+    /// The whole operation at once: with so few rows, no part reaches its limit of rows.
     pub(super) fn bulk(&mut self, c: &BulkPart) -> Reply {
         let cleans = matches!(c.work, BulkWork::Cleanup { .. });
         let mut over: Vec<(String, Place)> = Vec::new();
@@ -105,7 +105,7 @@ impl Model {
             if known.task.tenant != c.tenant || !listed {
                 continue;
             }
-            // A cleanup reads a list up to the first task that was not there at that date.
+            // A cleanup reads a list up to the first task created at that date or later.
             let list = (known.queue.clone(), place);
             let before = c.filter.before;
             if cleans && before.is_some_and(|date| known.task.created_at >= date) {
@@ -181,7 +181,7 @@ impl Model {
         Reply::Bulk(Bulk { done, remaining: counts.sum(), last })
     }
 
-    /// A task goes, with its result and its callback; its key stays out its day.
+    /// Removes a task with its result and callback; its key lives on until it is a day old.
     pub(super) fn remove(&mut self, at: usize) {
         let known = self.tasks.remove(at);
         let task = known.task;

@@ -3,10 +3,10 @@
 use super::*;
 
 impl Model {
-    pub(super) fn claim(&mut self, c: &Claim, told: &Reply) -> Reply {
+    pub(super) fn claim(&mut self, c: &Claim, actual: &Reply) -> Reply {
         let moment = self.moment();
         self.come_due(u32::MAX);
-        let mut told = match told {
+        let mut actual = match actual {
             Reply::Claimed(tasks) => tasks.iter(),
             _ => [].iter(),
         };
@@ -31,7 +31,7 @@ impl Model {
             let best =
                 (0..self.tasks.len()).filter(|at| wanted(&self.tasks[*at])).max_by_key(|at| {
                     let known = &self.tasks[*at];
-                    (known.task.priority, std::cmp::Reverse(known.turn))
+                    (known.task.priority, std::cmp::Reverse(known.order))
                 });
             let Some(at) = best else { break };
             let known = &mut self.tasks[at];
@@ -41,12 +41,12 @@ impl Model {
             known.lease_ends = Some(self.now + c.lease);
             known.task.fence += 1;
             known.task.updated_at = self.wall;
-            taken.push(known.shown(told.next().map(|task| task.id), moment));
+            taken.push(known.shown(actual.next().map(|task| task.id), moment));
         }
         Reply::Claimed(taken)
     }
 
-    /// 404, 409, 403, in this order; a lease that is over is ended first.
+    /// 404, 409, 403, in this order; an expired lease is ended first.
     pub(super) fn owned(
         &mut self,
         tenant: &str,

@@ -3,7 +3,7 @@
 use super::*;
 
 impl Model {
-    pub(super) fn enqueue(&mut self, c: &Enqueue, told: &Reply) -> Reply {
+    pub(super) fn enqueue(&mut self, c: &Enqueue, actual: &Reply) -> Reply {
         let conflict = |model: &Model, at: usize| {
             let task = &c.tasks[at];
             let Some(key) = &task.idempotency_key else {
@@ -31,15 +31,15 @@ impl Model {
                 }
                 Some((.., task)) => {
                     let mut task = task;
-                    // Of a task that is gone only what was sent again is known.
+                    // Only what is sent again is known of a removed task.
                     if self.find(&c.tenant, task.id).is_none() {
                         (task.command, task.payload) = (new.command.clone(), new.payload.clone());
                     }
                     Enqueued::Repeated(Box::new(task))
                 }
                 None => {
-                    let id = match told {
-                        Reply::Enqueued(told) => match told.get(at) {
+                    let id = match actual {
+                        Reply::Enqueued(actual) => match actual.get(at) {
                             Some(Enqueued::Created(task)) => Some(task.id),
                             _ => None,
                         },
@@ -54,7 +54,7 @@ impl Model {
         Reply::Enqueued(replies)
     }
 
-    /// The work and the task of a key.
+    /// The command, payload and task of a key.
     pub(super) fn keyed(&self, tenant: &str, key: &str) -> Option<(String, Bytes, Task)> {
         let live = self
             .tasks
@@ -87,7 +87,7 @@ impl Model {
         }
         let default = policy.max_attempts.unwrap_or(self.settings.max_attempts);
         let ceiling = policy.max_attempts.unwrap_or(1_000);
-        self.turn += 1;
+        self.order += 1;
         let mut task = blank(tenant, TaskId::new(0, 0), self.wall);
         task.command = new.command.clone();
         task.payload = new.payload.clone();
@@ -107,7 +107,7 @@ impl Model {
             named: false,
             queue,
             key: new.idempotency_key.clone(),
-            turn: self.turn,
+            order: self.order,
             end: None,
             ended_by: None,
             claimed_by: None,

@@ -1,4 +1,4 @@
-//! How an execution ends, and what becomes of its task.
+//! How an attempt ends, and what happens to its task.
 
 use super::*;
 
@@ -34,7 +34,7 @@ impl Model {
         }
     }
 
-    /// An execution failed.
+    /// Counts a failed attempt.
     pub(super) fn fail(
         &mut self,
         at: usize,
@@ -73,18 +73,18 @@ impl Model {
             Growth::Fixed => backoff.base,
             Growth::Linear => backoff.base * attempts,
             Growth::Exponential => (1..attempts).fold(backoff.base, |pause, _| pause * 2),
-            other => panic!("the model cannot foretell {other:?}"),
+            other => panic!("the model cannot predict {other:?}"),
         });
         let delay = delay.min(backoff.max);
         self.wait(at, delay);
         Returned::Requeued { delay }
     }
 
-    /// The task waits again: at the back, or for its time.
+    /// Returns the task to the back of its queue, or delays it.
     pub(super) fn wait(&mut self, at: usize, delay: Millis) {
-        self.turn += 1;
+        self.order += 1;
         let known = &mut self.tasks[at];
-        known.turn = self.turn;
+        known.order = self.order;
         known.end = None;
         known.ended_by = None;
         known.post = None;

@@ -34,7 +34,7 @@ impl Model {
         swept
     }
 
-    /// The task with the earliest moment of a kind; of several the oldest.
+    /// The task with the earliest time of a kind; if several share it, the oldest.
     pub(super) fn earliest(&self, moment: impl Fn(&Known) -> Option<Millis>) -> Option<usize> {
         let all = self.tasks.iter().enumerate();
         let some = all.filter_map(|(at, known)| Some((moment(known)?, at)));
