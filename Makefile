@@ -1,67 +1,65 @@
-# `make test` and `make verify` are the gate; the rest takes longer.
-# Nothing here reads from the terminal.
+# `make test` and `make verify` are the gate. The other targets take longer. None is interactive.
 
 CARGO ?= cargo
-# The disk that is measured. A directory on it: temporary ones are made inside and removed.
+# A directory on the disk to benchmark. Temporary directories are created inside it and removed.
 BENCH_DIR ?= target/bench
-# Seeds and simulated hours of the simulator's campaign, cycles of the crash campaigns, and where their
-# data and ledgers lie (two filesystems, so that a power cut takes only one of them).
+# Campaign sizes: the simulator's seeds and simulated hours, and cycles of the crash tests.
 SIM_SEEDS ?= 1..2001
 SIM_HOURS ?= 100
 KILLS ?= 100
 CUTS ?= 60
 STREAM_KILLS ?= 50
 CALLBACK_KILLS ?= 50
-# Damages of stores and of the manifest.
+# Number of damaged stores and MANIFESTs.
 DAMAGES ?= 4000
 MANIFESTS ?= 400
 
-# The attack suite: the binary under attack (built if none is named), another to compare it with, and which attacks.
+# Attack tests: the binary to attack (built if empty), a binary to compare it with, and the attacks to run.
 BINARY ?=
 BASELINE ?=
 ATTACKS ?=
 
-# What is installed and measured.
+# The binary that is installed and benchmarked.
 DIST := --profile dist --features cloud,otlp --locked --bin codeq
 DIST_BINARY := target/dist/codeq
 
-# Seconds for each fuzz target, and which.
+# Which fuzz targets to run, and how many seconds each.
 FUZZ_SECONDS ?= 60
 FUZZ ?= commands configuration cursors filters framing log rows tokens
 
-# A debug build without optional features: a few minutes less, and fast enough for a check.
+# cargo-deny is installed as a debug build without optional features: it saves a few minutes and is fast enough.
 DENY_VERSION := 0.20.2
 DENY := $(shell command -v cargo-deny || echo target/tools/bin/cargo-deny)
 
-# The client in another language and the S3 server of the tests: their packages, and where they are installed.
+# Python packages for the gRPC client and the S3 server in the tests, and the virtualenv they go into.
 REQUIREMENTS := crates/codeq-server/tests/grpc/python/requirements.txt crates/codeq/tests/server/requirements.txt
 VENV := target/venv
 COMPAT := $(VENV)/bin/python -B tests/compat/run.py --binary target/debug/codeq
 
 .PHONY: all test compat verify bench campaign attack fuzz advisories clean prepare
 
-# The binary for use, with its symbols in a file beside it: target/dist/codeq and codeq.debug.
+# The binary to install, with its symbols in a separate file: target/dist/codeq and codeq.debug.
 all:
 	$(CARGO) build $(DIST)
 	scripts/split-symbols $(DIST_BINARY)
 
-# Every test of the workspace: units, properties, conformance, simulator, crashes, command line, examples; and codeQ's
-# clients against the binary that these were linked with.
+# Every test in the workspace (unit, property, conformance, simulator, crash, command line, examples), then the original
+# codeQ's clients against the binary those tests built.
 test: prepare
 	$(CARGO) test --workspace --locked
 	$(COMPAT)
 
-# What codeQ's clients send and expect, written anew in Go and Python, against the debug binary.
+# What the original codeQ's clients send and expect, reimplemented in Go and Python, against the debug binary.
 compat: prepare
 	$(CARGO) build --locked --profile test -p codeq
 	$(COMPAT)
 
-# What tests need beside Rust: a C compiler for the allocator and the cryptography, curl for the README's
-# lines, Python with gRPC for a client of the streams that is not ours and with an S3 server, and tools for an ext4 in a file whose
-# power can be cut. Missing packages are installed where that is possible; power-cut tests that cannot run say
-# so. Go is used if it is there (tests/compat says when it is skipped): that of Debian 12 is too old for gRPC.
+# What the tests need besides Rust: a C compiler for the allocator and the cryptography, curl for the README's commands,
+# Python with gRPC (an independent stream client) and an S3 server, and tools to create and mount an ext4 image for power
+# cuts. Missing packages are installed if possible; power-cut tests that cannot run say so. Go is optional, because the
+# one in Debian 12 is too old for gRPC; tests/compat reports when it skips the Go tests.
 prepare:
-	@command -v $(CARGO) >/dev/null || { echo "Rust 1.95 or later is needed: https://rustup.rs" >&2; exit 1; }
+	@command -v $(CARGO) >/dev/null || { echo "Rust 1.95 or later is required: https://rustup.rs" >&2; exit 1; }
 	@PATH="$$PATH:/usr/sbin:/sbin"; missing=; \
 	command -v cc >/dev/null || missing="$$missing gcc libc6-dev"; \
 	command -v curl >/dev/null || missing="$$missing curl"; \
@@ -82,13 +80,13 @@ prepare:
 		python3 -m venv --clear $(VENV) \
 		&& $(VENV)/bin/pip install -q --no-input --disable-pip-version-check $(addprefix -r ,$(REQUIREMENTS)) </dev/null \
 		&& cat $(REQUIREMENTS) > $(VENV)/requirements.txt; \
-	} || echo "could not make $(VENV): the tests with a Python client and an S3 server will fail" >&2
+	} || echo "could not create $(VENV): the tests with a Python client and an S3 server will fail" >&2
 	@! command -v go >/dev/null || (cd tests/compat/go && GOTOOLCHAIN=local go mod download) \
 		|| echo "could not download the modules of tests/compat/go" >&2
 
-# Form, lints, documentation, and the build without optional features. Read-only. Licences, sources and unused
-# dependencies are tests (crates/codeq/tests/project/dependencies.rs). The profile is that of the tests: what was built for
-# them, C and macros above all, is not built again.
+# Formatting, lints, documentation, and the build without optional features. Read-only. Licences, sources and unused
+# dependencies are tests: crates/codeq/tests/project/dependencies.rs. Uses the test profile, so that build scripts, C code and
+# macros are not built a second time.
 verify:
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy --profile test --workspace --all-targets --locked -- -D warnings
@@ -96,24 +94,23 @@ verify:
 	.ci/clippy-bans
 	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --profile test --workspace --no-deps --document-private-items --locked
 
-# Random inputs for whatever reads bytes from outside. Needs a nightly toolchain and cargo-fuzz (`cargo install cargo-fuzz`).
-# A short run over the same functions with fixed seeds is part of `make test`.
+# Fuzzes every decoder of bytes from outside. Needs a nightly toolchain and cargo-fuzz (`cargo install cargo-fuzz`).
+# `make test` runs the same functions for a moment, with fixed seeds.
 fuzz:
 	CODEQ_FUZZ_CORPUS=$(CURDIR)/fuzz/corpus $(CARGO) test --locked -p codeq --test codeq project::fuzz
 	set -e; for target in $(FUZZ); do \
 		$(CARGO) +nightly fuzz run $$target -- -max_total_time=$(FUZZ_SECONDS); \
 	done
 
-# Known vulnerabilities. Not part of `verify`: the database is fetched from GitHub, which not every machine
-# reaches, and it changes without the tree changing. Minimum versions that matter are held by
-# crates/codeq/tests/project/dependencies.rs, offline.
+# Known vulnerabilities. Not part of `verify`: the database comes from GitHub, which not every machine can reach, and
+# changes independently of the tree. crates/codeq/tests/project/dependencies.rs enforces the minimum versions that matter, offline.
 advisories: $(DENY)
 	$(DENY) --locked check advisories
 
 target/tools/bin/cargo-deny:
 	$(CARGO) install --locked --debug --no-default-features --root target/tools cargo-deny@$(DENY_VERSION)
 
-# The commands behind docs/performance.md.
+# Reproduces docs/performance.md.
 bench:
 	mkdir -p $(BENCH_DIR)
 	$(CARGO) build $(DIST)
@@ -126,7 +123,7 @@ bench:
 	scripts/bench-streams $(DIST_BINARY) $(BENCH_DIR)
 	scripts/bench-callbacks $(DIST_BINARY) $(BENCH_DIR)
 
-# Hours of simulated time and real crashes. Power cuts need root and loop devices.
+# Long simulator and crash campaigns. Power cuts need root and loop devices.
 campaign: prepare
 	$(CARGO) run --release --locked -p codeq -- sim --seeds $(SIM_SEEDS) --hours $(SIM_HOURS)
 	$(CARGO) run --release --locked -p codeq-crash -- kill --cycles $(KILLS)
@@ -135,8 +132,8 @@ campaign: prepare
 	CODEQ_HTTP_KILLS=$(KILLS) CODEQ_STREAM_KILLS=$(STREAM_KILLS) CODEQ_CALLBACK_KILLS=$(CALLBACK_KILLS) \
 		$(CARGO) test --locked -p codeq --test codeq server:: -- --nocapture
 
-# A hostile tenant and a stranger against a server in a memory cgroup of 512 MiB: docs/security.md. Root. With BASELINE,
-# before and after by turns, in about ten minutes; DOCUMENT=1 puts the table into docs/security.md.
+# A hostile tenant and a stranger against a server in a memory cgroup of 512 MiB (docs/security.md). Needs root. BASELINE
+# compares two binaries in alternating runs, in about ten minutes; DOCUMENT=1 writes the table into docs/security.md.
 attack:
 	$(if $(BINARY),,$(CARGO) build $(DIST))
 	python3 -B tests/attack/run.py --binary $(or $(BINARY),$(DIST_BINARY)) $(if $(BASELINE),--baseline $(BASELINE)) \

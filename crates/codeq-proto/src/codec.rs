@@ -58,6 +58,8 @@ impl<U: Message + Default> Decoder for CheckedDecoder<U> {
 pub fn decode<U: Message + Default>(from: impl Buf, most: usize) -> Result<U, Status> {
     // The decoder says what is wrong with one that is malformed.
     let whole = from.chunk().get(..from.remaining());
+    // An item takes two bytes at least, so most messages are too short to have that many.
+    let whole = whole.filter(|message| message.len() > 2 * most);
     // The items, and the field of the event that holds them.
     if whole.is_some_and(|message| items(message, most + 1) > most + 1) {
         let text = format!("a message has more than {most} items: send several messages");

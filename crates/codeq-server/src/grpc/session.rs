@@ -162,8 +162,6 @@ struct Open<P: Protocol> {
     /// Of all waits for work.
     credit_bytes: usize,
     hold: Hold,
-    /// Of the tasks that were handed out last: they are being sent until the next answer is asked for.
-    sent: Option<Hold>,
     /// Runs while there is no room for more events.
     retry: Option<Pin<Box<Sleep>>>,
 }
@@ -300,14 +298,12 @@ impl<P: Protocol> Open<P> {
             bytes: 0,
             credit_bytes: 0,
             hold: share.hold_anyway(HeldFor::Streams, STREAM_BYTES).of_producer(P::OF_PRODUCERS),
-            sent: None,
             retry: None,
         }
     }
 
     /// The next answer; an error is the end, also a good one.
     fn poll(&mut self, cx: &mut Context<'_>, events: &mut u64) -> Poll<Result<P::Out, Status>> {
-        self.sent = None;
         loop {
             let read = self.poll_events(cx, events);
             if !self.out.is_empty() {
@@ -362,7 +358,7 @@ impl<P: Protocol> Open<P> {
     }
 
     fn next_posted(&mut self, cx: &Context<'_>) -> Option<P::Out> {
-        while let Some((key, index, answer, _)) = self.posted.next(cx) {
+        while let Some((key, index, answer)) = self.posted.next(cx) {
             let Some((event, _)) = self.posted.get(key) else { continue };
             let after = self.protocol.answered(event, index, answer);
             if matches!(after, After::More) {
@@ -378,12 +374,11 @@ impl<P: Protocol> Open<P> {
     }
 
     fn next_posted_credit(&mut self, cx: &Context<'_>) -> Option<P::Out> {
-        while let Some((key, index, answer, hold)) = self.posted_credits.next(cx) {
+        while let Some((key, index, answer)) = self.posted_credits.next(cx) {
             let Some((mut credit, bytes)) = self.posted_credits.remove(key) else { continue };
             match self.protocol.answered(&mut credit, index, answer) {
                 After::Answer(answer) => {
                     self.credit_bytes = self.credit_bytes.saturating_sub(bytes);
-                    self.sent = hold;
                     return Some(answer);
                 }
                 After::Again(pause) => {
