@@ -1,59 +1,57 @@
-# `make test` is the gate; `make verify` is what a change should pass as well; the rest takes longer.
-# Nothing here reads from the terminal.
+# `make test` is the gate. A change should also pass `make verify`. The other targets take longer. None is interactive.
 
 CARGO ?= cargo
-# The disk that is measured. A directory on it: temporary ones are made inside and removed.
+# A directory on the disk to benchmark. Temporary directories are created inside it and removed.
 BENCH_DIR ?= target/bench
-# Seeds and simulated hours of the simulator's campaign, cycles of the crash campaigns, and where their
-# data and ledgers lie (two filesystems, so that a power cut takes only one of them).
+# Campaign sizes: the simulator's seeds and simulated hours, and cycles of the crash tests.
 SIM_SEEDS ?= 1..2001
 SIM_HOURS ?= 100
 KILLS ?= 100
 CUTS ?= 60
 STREAM_KILLS ?= 50
 CALLBACK_KILLS ?= 50
-# Damages of stores and of the manifest.
+# Number of damaged stores and MANIFESTs.
 DAMAGES ?= 4000
 MANIFESTS ?= 400
 
-# The attack suite: the binary under attack (built if none is named), another to compare it with, and which attacks.
+# Attack tests: the binary to attack (built if empty), a binary to compare it with, and the attacks to run.
 BINARY ?=
 BASELINE ?=
 ATTACKS ?=
 
-# A debug build without optional features: a few minutes less, and fast enough for a check.
+# cargo-deny is installed as a debug build without optional features: it saves a few minutes and is fast enough.
 DENY_VERSION := 0.20.2
 DENY := $(shell command -v cargo-deny || echo target/tools/bin/cargo-deny)
 
-# The client in another language and the S3 server of the tests: their packages, and where they are installed.
+# Python packages for the gRPC client and the S3 server in the tests, and the virtualenv they go into.
 REQUIREMENTS := crates/codeq-server/tests/grpc/python/requirements.txt crates/codeq/tests/server/requirements.txt
 VENV := target/venv
 COMPAT := $(VENV)/bin/python -B tests/compat/run.py --binary target/debug/codeq
 
 .PHONY: all test compat verify bench campaign attack advisories clean prepare
 
-# The binary for use, with its symbols in a file beside it: target/release/codeq and codeq.debug.
+# The release binary, with its symbols in a separate file: target/release/codeq and codeq.debug.
 all:
 	$(CARGO) build --release --locked --bin codeq
 	scripts/split-symbols target/release/codeq
 
-# Every test of the workspace: units, properties, conformance, simulator, crashes, command line, examples; and codeQ's
-# clients against the binary that these were linked with.
+# Every test in the workspace (unit, property, conformance, simulator, crash, command line, examples), then the original
+# codeQ's clients against the binary those tests built.
 test: prepare
 	$(CARGO) test --workspace --locked
 	$(COMPAT)
 
-# What codeQ's clients send and expect, written anew in Go and Python, against the debug binary.
+# What the original codeQ's clients send and expect, reimplemented in Go and Python, against the debug binary.
 compat: prepare
 	$(CARGO) build --locked --profile test -p codeq
 	$(COMPAT)
 
-# What tests need beside Rust: a C compiler for the allocator and the cryptography, curl for the README's
-# lines, Python with gRPC for a client of the streams that is not ours and with an S3 server, and tools for an ext4 in a file whose
-# power can be cut. Missing packages are installed where that is possible; power-cut tests that cannot run say
-# so. Go is used if it is there (tests/compat says when it is skipped): that of Debian 12 is too old for gRPC.
+# What the tests need besides Rust: a C compiler for the allocator and the cryptography, curl for the README's commands,
+# Python with gRPC (an independent stream client) and an S3 server, and tools to create and mount an ext4 image for power
+# cuts. Missing packages are installed if possible; power-cut tests that cannot run say so. Go is optional, because the
+# one in Debian 12 is too old for gRPC; tests/compat reports when it skips the Go tests.
 prepare:
-	@command -v $(CARGO) >/dev/null || { echo "Rust 1.95 or later is needed: https://rustup.rs" >&2; exit 1; }
+	@command -v $(CARGO) >/dev/null || { echo "Rust 1.95 or later is required: https://rustup.rs" >&2; exit 1; }
 	@PATH="$$PATH:/usr/sbin:/sbin"; missing=; \
 	command -v cc >/dev/null || missing="$$missing gcc libc6-dev"; \
 	command -v curl >/dev/null || missing="$$missing curl"; \
@@ -74,11 +72,11 @@ prepare:
 		python3 -m venv --clear $(VENV) \
 		&& $(VENV)/bin/pip install -q --no-input --disable-pip-version-check $(addprefix -r ,$(REQUIREMENTS)) </dev/null \
 		&& cat $(REQUIREMENTS) > $(VENV)/requirements.txt; \
-	} || echo "could not make $(VENV): the tests with a Python client and an S3 server will fail" >&2
+	} || echo "could not create $(VENV): the tests with a Python client and an S3 server will fail" >&2
 	@! command -v go >/dev/null || (cd tests/compat/go && GOTOOLCHAIN=local go mod download) \
 		|| echo "could not download the modules of tests/compat/go" >&2
 
-# Form, lints, documentation, dependencies. Read-only.
+# Formatting, lints, documentation, dependencies. Read-only.
 verify: $(DENY)
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy --workspace --all-targets --locked -- -D warnings
@@ -88,16 +86,15 @@ verify: $(DENY)
 	$(DENY) --offline --locked check bans licenses sources
 	$(CARGO) test --locked -p codeq --test dependencies
 
-# Known vulnerabilities. Not part of `verify`: the database is fetched from GitHub, which not every machine
-# reaches, and it changes without the tree changing. Minimum versions that matter are held by
-# crates/codeq/tests/dependencies.rs, offline.
+# Known vulnerabilities. Not part of `verify`: the database comes from GitHub, which not every machine can reach, and
+# changes independently of the tree. crates/codeq/tests/dependencies.rs enforces the minimum versions that matter, offline.
 advisories: $(DENY)
 	$(DENY) --locked check advisories
 
 target/tools/bin/cargo-deny:
 	$(CARGO) install --locked --debug --no-default-features --root target/tools cargo-deny@$(DENY_VERSION)
 
-# The commands behind docs/performance.md.
+# Reproduces docs/performance.md.
 bench:
 	mkdir -p $(BENCH_DIR)
 	$(CARGO) build --release --locked --bin codeq
@@ -110,7 +107,7 @@ bench:
 	scripts/bench-streams target/release/codeq $(BENCH_DIR)
 	scripts/bench-callbacks target/release/codeq $(BENCH_DIR)
 
-# Hours of simulated time and real crashes. Power cuts need root and loop devices.
+# Long simulator and crash campaigns. Power cuts need root and loop devices.
 campaign: prepare
 	$(CARGO) run --release --locked -p codeq -- sim --seeds $(SIM_SEEDS) --hours $(SIM_HOURS)
 	$(CARGO) run --release --locked -p codeq-crash -- kill --cycles $(KILLS)
@@ -119,8 +116,8 @@ campaign: prepare
 	CODEQ_HTTP_KILLS=$(KILLS) CODEQ_STREAM_KILLS=$(STREAM_KILLS) CODEQ_CALLBACK_KILLS=$(CALLBACK_KILLS) \
 		$(CARGO) test --locked -p codeq --test server -- --nocapture
 
-# A hostile tenant and a stranger against a server in a memory cgroup of 512 MiB: docs/security.md. Root. With BASELINE,
-# before and after by turns, in about ten minutes; DOCUMENT=1 puts the table into docs/security.md.
+# A hostile tenant and a stranger against a server in a memory cgroup of 512 MiB (docs/security.md). Needs root. BASELINE
+# compares two binaries in alternating runs, in about ten minutes; DOCUMENT=1 writes the table into docs/security.md.
 attack:
 	$(if $(BINARY),,$(CARGO) build --release --locked --bin codeq)
 	python3 -B tests/attack/run.py --binary $(or $(BINARY),target/release/codeq) $(if $(BASELINE),--baseline $(BASELINE)) \

@@ -33,7 +33,7 @@ pub enum Reply {
     Returned(Returned),
     /// The task was cancelled.
     Cancelled(Box<Task>),
-    /// The task is running; its next heartbeat tells the worker to stop.
+    /// The task is running; its worker will be asked to stop.
     CancelRequested(Box<Task>),
     /// The task is back in its queue.
     Replayed(Box<Task>),

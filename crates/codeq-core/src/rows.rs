@@ -370,7 +370,7 @@ macro_rules! plain_row {
                 encode_row(self, VERSION, $capacity)
             }
 
-            /// Decodes the row that lies at `key`.
+            /// Decodes the row at `key`.
             pub fn decode(key: Key, bytes: &[u8]) -> Result<Self, KvError> {
                 decode_row($table, key, bytes)
             }
@@ -404,7 +404,7 @@ impl IdempotencyRow {
         encode_row(self, if self.by_value { Self::BY_VALUE } else { VERSION }, 64)
     }
 
-    /// Decodes the row that lies at `key`.
+    /// Decodes the row at `key`.
     pub fn decode(key: Key, bytes: &[u8]) -> Result<IdempotencyRow, KvError> {
         let Some((&IdempotencyRow::BY_VALUE, body)) = bytes.split_first() else {
             return decode_row(Table::Idempotency, key, bytes);
@@ -453,7 +453,7 @@ impl TaskRow {
         encode_row(self, 2, 200)
     }
 
-    /// Decodes the row that lies at `key`.
+    /// Decodes the row at `key`.
     pub fn decode(key: Key, bytes: &[u8]) -> Result<TaskRow, KvError> {
         let mut row: TaskRow = decode_grown(Table::Task, key, bytes, 2)?;
         if row.made_at == 0 {
@@ -488,7 +488,7 @@ impl MetaRow {
         encode_row(self, Self::VERSION, 64)
     }
 
-    /// Decodes the row that lies at `key`.
+    /// Decodes the row at `key`.
     pub fn decode(key: Key, bytes: &[u8]) -> Result<MetaRow, KvError> {
         let mut row: MetaRow =
             match bytes.split_first() {

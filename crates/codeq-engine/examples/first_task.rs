@@ -11,7 +11,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     first_task(Path::new("target/first-task"))
 }
 
-/// Enqueues a task, claims it, and submits its result. Every answer means: it is on the disk.
+/// Enqueues a task, claims it, and submits its result. Each reply means that the change is on disk.
 pub fn first_task(dir: &Path) -> Result<(), Box<dyn Error>> {
     let engine = Engine::open(dir, Options::default())?;
 
@@ -24,7 +24,7 @@ pub fn first_task(dir: &Path) -> Result<(), Box<dyn Error>> {
         tenant: "acme".into(),
         tasks: vec![task],
         atomic: false,
-        seed: 0x5eed, // The random part of the id. Draw it.
+        seed: 0x5eed, // The random part of the id: use a random number.
     }))?;
 
     let claim = Claim {

@@ -101,7 +101,8 @@ impl Engine {
     }
 
     fn take(&self, request: Request) {
-        let push = |shard: usize, part| self.shards.get(shard).map(|handle| handle.inbox.push(part));
+        let push =
+            |shard: usize, part| self.shards.get(shard).map(|handle| handle.inbox.push(part));
         self.dispatch(request, push);
     }
 

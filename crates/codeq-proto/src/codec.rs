@@ -58,6 +58,8 @@ impl<U: Message + Default> Decoder for CheckedDecoder<U> {
 pub fn decode<U: Message + Default>(from: impl Buf, most: usize) -> Result<U, Status> {
     // For a malformed message, the decoder reports what is wrong.
     let whole = from.chunk().get(..from.remaining());
+    // An item takes at least two bytes, so most messages are too short to have that many.
+    let whole = whole.filter(|message| message.len() > 2 * most);
     // One more, for the field of the event that holds the items.
     if whole.is_some_and(|message| items(message, most + 1) > most + 1) {
         let text = format!("a message has more than {most} items: send several messages");

@@ -1,4 +1,4 @@
-//! From commands and replies to ledger lines: what a client writes down.
+//! Converts commands and replies to ledger lines.
 
 use codeq_core::command::{
     BulkWork, Command, Delivery, Outcome as Ending, PurgeTarget, ReplayTarget,
@@ -14,7 +14,7 @@ use crate::ledger::{
     digest, error_digest, result_digest,
 };
 
-/// What a command asks for.
+/// The operation that a command requests.
 pub fn op(command: &Command) -> Op {
     let task = |tenant: &str, worker: &str, id: TaskId| Ref {
         tenant: tenant.to_owned(),

@@ -1,5 +1,5 @@
-//! Making a directory, a backup and a restored one, with the power cut at every sync: what is left is complete,
-//! or an empty place, or is refused by its name; and what is refused stays as it is.
+//! Creates a directory, a backup and a restored one, with a power cut at every sync: what is left is complete, or
+//! empty, or refused with its name; and what is refused is left unchanged.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a helper of tests may fail like a test")]
 
 use std::path::{Path, PathBuf};
@@ -14,7 +14,7 @@ use codeq_engine::recover::Node;
 use codeq_engine::{Engine, OpenError, Options};
 use codeq_sim::disk::{Faults, SimDisk};
 
-/// Power cuts that are tried for each moment: what was not synced survives differently each time.
+/// Power cuts to try at each moment: different unsynced data survives each time.
 const SEEDS: u64 = 2;
 const TASKS: u64 = 6;
 
@@ -48,8 +48,8 @@ fn contents(disk: &SimDisk, dir: &Path) -> Vec<(PathBuf, Option<Vec<u8>>)> {
     found
 }
 
-/// Cuts the power at each sync of `work` in turn, and lets `judge` see what is left. `prepare` makes the disk
-/// that the work starts on.
+/// Cuts the power at each sync of `work` and lets `judge` check what is left. `prepare` makes the disk that the work
+/// starts with.
 fn at_every_sync<T>(
     prepare: impl Fn(&SimDisk) -> T,
     work: impl Fn(&SimDisk, T) -> Result<(), OpenError>,
@@ -64,7 +64,7 @@ fn at_every_sync<T>(
             let prepared = prepare(&disk);
             disk.plan(Faults { cut_at_sync: Some(moment), ..Faults::default() });
             done = work(&disk, prepared).is_ok() && !disk.is_dead();
-            // The last one is a process that dies; the system goes on.
+            // The last one kills the process; the system continues.
             if seed == SEEDS {
                 disk.kill()
             } else {
@@ -75,7 +75,7 @@ fn at_every_sync<T>(
         if done {
             return moment;
         }
-        assert!(moment < 1_000, "it never comes to its end");
+        assert!(moment < 1_000, "it never finishes");
     }
 }
 
@@ -100,7 +100,7 @@ fn a_creation_is_complete_or_made_again() {
     assert!(moments > 10, "only {moments} moments to fail at");
 }
 
-/// An engine with tasks, on a simulated disk. Its lock lies on a real one.
+/// An engine with tasks, on a simulated disk. Its lock file is on a real one.
 fn filled(disk: &SimDisk, root: &Path) -> Engine {
     disk.create_dir_all(root).unwrap();
     root.ancestors().skip(1).for_each(|above| disk.sync_dir(above).unwrap());
@@ -119,7 +119,7 @@ fn filled(disk: &SimDisk, root: &Path) -> Engine {
     engine
 }
 
-/// What is left of `dir` is complete, or nothing, or refused as half of `work`.
+/// What is left of `dir` is complete, or empty, or refused as an unfinished `work`.
 fn judge(disk: &SimDisk, dir: &Path, work: Work, done: bool) {
     let before = contents(disk, dir);
     let complete = Manifest::load(disk, dir).unwrap().is_some();
@@ -127,7 +127,7 @@ fn judge(disk: &SimDisk, dir: &Path, work: Work, done: bool) {
     match open(disk, dir) {
         Ok(node) if complete => assert_eq!(tasks(&node), TASKS),
         Ok(node) => {
-            // Nothing was there but a mark that was never finished.
+            // Nothing was there except a mark that was never finished.
             assert!(before.iter().all(|(path, _)| path.ends_with("INCOMPLETE.new")), "{before:?}");
             assert_eq!(tasks(&node), 0);
         }

@@ -1,10 +1,10 @@
-//! The harness is proven by planted bugs: each must be caught, and within so many seeds.
+//! Planted bugs prove the harness: each must be caught within a limited number of seeds.
 
 use codeq_sim::invariants::Violation;
 use codeq_sim::sabotage::Sabotage;
 use codeq_sim::{Options, run};
 
-/// A bug that needs more seeds than this is not caught.
+/// A bug that needs more seeds than this counts as missed.
 const SEEDS_MAX: u64 = 60;
 
 #[test]

@@ -1,8 +1,8 @@
-//! The gate's share of the campaign: seeds that must pass, and a seed that must repeat itself.
+//! A short campaign for CI: seeds that must pass, and a seed that must repeat itself.
 
 use codeq_sim::{Campaign, Options, Summary, run, run_campaign};
 
-/// Enough for every kind of plan; the long campaign is `codeq sim`.
+/// Enough for every kind of plan; `codeq sim` runs the long campaign.
 const SEEDS: u64 = 80;
 
 #[test]

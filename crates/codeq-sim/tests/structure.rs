@@ -1,4 +1,4 @@
-//! The structural checkers are quiet on healthy rows and notice every single row that is lost or misplaced.
+//! The structural checkers accept intact rows and notice every single row that is lost or misplaced.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "helpers of tests")]
 
@@ -55,7 +55,7 @@ impl Shard {
     }
 }
 
-/// A shard with a task in every place, with and without a key, a webhook and a past.
+/// A shard with a task in every place, with and without a key, a webhook and a history.
 fn shard() -> Shard {
     let store = MemStore::new();
     let state = State::load(&store, 0, 1).unwrap();
@@ -131,7 +131,7 @@ fn every_lost_row_is_noticed() {
     let shard = shard();
     for table in Table::ALL {
         if matches!(table, Table::Queue | Table::Meta) {
-            continue; // Kept in memory between checkpoints.
+            continue; // Only in memory between checkpoints.
         }
         let rows = rows(&shard.store, table);
         assert!(!rows.is_empty(), "{table:?}");
@@ -144,7 +144,7 @@ fn every_lost_row_is_noticed() {
 }
 
 #[test]
-fn every_row_too_many_is_noticed() {
+fn every_additional_row_is_noticed() {
     let shard = shard();
     for table in [
         Table::Body,

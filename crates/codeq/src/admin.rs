@@ -1,25 +1,24 @@
-//! Asking a running server, as an operator.
+//! Operator calls to a running server.
 
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail};
 use serde::Deserialize;
 
-/// The variable that names the token; the same as for workers and producers.
+/// The SDK uses the same variable.
 const TOKEN_VARIABLE: &str = "CODEQ_TOKEN";
-/// The same for the certificates.
 const CA_VARIABLE: &str = "CODEQ_CA_FILE";
 
-/// How to get in.
+/// Token and certificates for a call.
 #[derive(clap::Args)]
 pub struct Access {
-    /// File that holds the token, which needs the scope codeq:operator. Without it: the variable CODEQ_TOKEN.
+    /// File with the token, which needs the scope codeq:operator. Default: the token in CODEQ_TOKEN.
     #[arg(long, value_name = "FILE", conflicts_with = "token")]
     token_file: Option<PathBuf>,
-    /// The token itself. Everybody on this machine can see it in the list of processes: better use a file.
+    /// The token itself. Prefer a file: every user of this machine can see the process list.
     #[arg(long, value_name = "TOKEN")]
     token: Option<String>,
-    /// PEM file of certificates to trust besides those of the system. Without it: the variable CODEQ_CA_FILE.
+    /// PEM file with certificates to trust in addition to the system's. Default: CODEQ_CA_FILE.
     #[arg(long, value_name = "FILE")]
     ca_file: Option<PathBuf>,
 }
@@ -32,7 +31,7 @@ struct Problem {
 }
 
 impl Access {
-    /// Posts to a route of the API without a body, and waits for the answer as long as it takes.
+    /// POSTs without a body, and waits for the response without a timeout.
     pub fn post(&self, url: &str, path: &str) -> anyhow::Result<String> {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         runtime.block_on(self.send(url, path))
@@ -42,7 +41,7 @@ impl Access {
         let full = format!("{}/v1/codeq/{path}", url.trim_end_matches('/'));
         let shown = reqwest::Url::parse(&full).ok().filter(|url| url.has_host());
         let Some(shown) = shown.as_ref().map(|url| url.origin().ascii_serialization()) else {
-            anyhow::bail!("the server's address must begin with http:// or https://");
+            anyhow::bail!("the server's URL must start with http:// or https://");
         };
         let mut builder = reqwest::Client::builder().redirect(reqwest::redirect::Policy::none());
         if let Some(file) = self.ca_file.clone().or_else(|| variable(CA_VARIABLE)) {
@@ -51,12 +50,12 @@ impl Access {
                 .with_context(|| format!("{} is not PEM", file.display()))?;
             builder = builder.tls_certs_merge(certificates);
         }
-        let client = builder.build().context("cannot make an HTTP client")?;
+        let client = builder.build().context("cannot create an HTTP client")?;
         let sent = client.post(full).bearer_auth(self.token()?).send().await;
-        // Without the whole address, which may have credentials in it.
+        // Not the whole URL: it may contain credentials.
         let answer = sent
             .map_err(|error| error.without_url())
-            .with_context(|| format!("cannot ask the server at {shown}"))?;
+            .with_context(|| format!("cannot reach the server at {shown}"))?;
         let status = answer.status();
         let text = answer.text().await.map_err(|error| error.without_url())?;
         if status.is_success() {
@@ -79,7 +78,7 @@ impl Access {
         };
         let token = text.trim();
         if token.is_empty() {
-            bail!("no token: give --token-file, or set {TOKEN_VARIABLE}");
+            bail!("no token: use --token-file or set {TOKEN_VARIABLE}");
         }
         Ok(token.to_owned())
     }

@@ -1,4 +1,4 @@
-//! `codeq backup`: asks a running server for a backup, or copies a data directory that no process has open.
+//! `codeq backup`: asks a running server for a backup, or copies a data directory that is not in use.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -13,37 +13,36 @@ use serde::Deserialize;
 use crate::admin::Access;
 use crate::fsck::{ScratchDisk, open_in_memory, share};
 
-/// Options of `codeq backup`.
 #[derive(Parser)]
 #[command(after_help = "\
-With --url, a running server makes the backup and goes on serving. It puts it under a new name where its
-setting backup.target says, a directory of its own machine or a bucket, and verifies it. The token needs
-the scope codeq:operator.
+With --url, a running server makes the backup and keeps serving. It writes the backup under a new name below
+its backup.target, a directory on its machine or a bucket, and verifies it. The token needs the scope
+codeq:operator.
 
 With two directories, the first one must not be in use. It is opened as a server would open it: recovery
-runs, and what has become due in the meantime (leases, delays, retention) is acted on.
+runs, and leases, delays and retention that have ended since take effect.
 
-Either way, everything that was acknowledged before is in the backup.
+Either way, the backup contains everything acknowledged before it started.
 
 Examples:
   codeq backup --url https://codeq.example.com --token-file operator.token
   codeq backup /var/lib/codeq /backup/2026-01-31
   codeq fsck /backup/2026-01-31")]
 pub struct Args {
-    /// The data directory.
+    /// Data directory.
     #[arg(required_unless_present = "url", conflicts_with = "url")]
     dir: Option<PathBuf>,
-    /// Where the backup goes: a directory that is empty or does not exist.
+    /// Where to write the backup: an empty or missing directory.
     #[arg(required_unless_present = "url", conflicts_with = "url")]
     target: Option<PathBuf>,
-    /// A running server to back up, such as https://codeq.example.com.
+    /// URL of a running server to back up, such as https://codeq.example.com.
     #[arg(long, value_name = "URL")]
     url: Option<String>,
     #[command(flatten)]
     access: Access,
 }
 
-/// What the server answers.
+/// The server's response.
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct Made {
@@ -54,12 +53,11 @@ struct Made {
     took_ms: u64,
 }
 
-/// Makes the backup.
 pub fn run(args: &Args) -> anyhow::Result<()> {
     if let Some(url) = &args.url {
         return ask(url, &args.access);
     }
-    // The command line has both, or else a URL.
+    // clap guarantees either both or a URL.
     let (Some(dir), Some(target)) = (&args.dir, &args.target) else {
         anyhow::bail!("expected a data directory and a target, or --url");
     };
@@ -78,7 +76,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
 fn ask(url: &str, access: &Access) -> anyhow::Result<()> {
     let answer = access.post(url, "admin/backup")?;
     let made: Made = serde_json::from_str(&answer)
-        .with_context(|| format!("{url} made a backup, but its answer is not understood"))?;
+        .with_context(|| format!("{url} made a backup, but its response cannot be parsed"))?;
     let Made { location, bytes, tasks, shards, took_ms } = made;
     let contents = contents(tasks, bytes);
     println!("backed up {url} to {location}: {shards} shard(s), {contents}, {took_ms} ms");
@@ -89,7 +87,7 @@ fn contents(tasks: u64, bytes: u64) -> String {
     format!("{tasks} task(s), {bytes} bytes, verified")
 }
 
-/// Options under which the directory keeps the settings that it has: opening it with others changes them.
+/// Options with the directory's own settings: opening it with others would change them.
 fn existing(dir: &std::path::Path) -> Result<Options, OpenError> {
     let disk: SharedDisk = Arc::new(ScratchDisk::default());
     let _lock = share(dir)?;

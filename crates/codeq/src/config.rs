@@ -1,4 +1,4 @@
-//! `codeq config`: the defaults, a check, and what is in force.
+//! `codeq config`: print the defaults, check, show and reload.
 
 use std::io::{self, Write};
 use std::net::SocketAddr;
@@ -14,10 +14,9 @@ use serde::Deserialize;
 
 use crate::admin::Access;
 
-/// What `codeq config` does.
 #[derive(Subcommand)]
 #[command(after_help = "\
-The first that speaks wins: flags, CODEQ_* variables, the file, the defaults.
+Flags override CODEQ_* variables, variables override the file, and the file overrides the defaults.
 
 Examples:
   codeq config default > codeq.yaml
@@ -27,28 +26,27 @@ Examples:
 pub enum Config {
     /// Print a commented file with every key and its default.
     Default,
-    /// Look the configuration over: exit code 1 if anything is wrong.
+    /// Check the configuration; exit code 1 if anything is wrong.
     Check(Layers),
-    /// Print the configuration that is in force, and where each value came from. Secrets are masked.
+    /// Print every setting in force and where it comes from. Secrets are masked.
     Show(Show),
-    /// Have a running server read its configuration again; prints what changed and what needs a restart.
+    /// Make a running server reread its configuration; print what changed and what needs a restart.
     Reload(Reload),
 }
 
-/// Options of `codeq config reload`.
 #[derive(Args)]
 #[command(after_help = "\
-The server reads the file and the variables that it was started with, and its certificate, as it does on
-SIGHUP. Tokens, issuers, secrets, rates, limits of tenants, networks of webhooks, the place of backups
-and the log level are taken over at once. If anything is wrong, nothing is changed.
+The server rereads its configuration file and its TLS certificate, as it does on SIGHUP. Flags and variables
+keep their values from startup. Changed tokens, issuers, secrets, rate limits, tenant limits, webhook
+networks, backup target and log level apply at once. If anything is wrong, nothing changes.
 
-Exit code: 0 reloaded, 1 refused or not reached.
+Exit code: 0 reloaded, 1 refused or unreachable.
 
 Examples:
   codeq config reload --url https://codeq.example.com --token-file operator.token
   kill -HUP $(pidof codeq)")]
 pub struct Reload {
-    /// The server, such as https://codeq.example.com. Without it: the variable CODEQ_HTTP_URL, or
+    /// URL of the server, such as https://codeq.example.com. Default: CODEQ_HTTP_URL, or
     /// http://127.0.0.1:8080.
     #[arg(long, value_name = "URL")]
     url: Option<String>,
@@ -56,7 +54,7 @@ pub struct Reload {
     access: Access,
 }
 
-/// What the server answers.
+/// The server's response.
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct Reloaded {
@@ -71,12 +69,11 @@ struct Changed {
     to: String,
 }
 
-/// Options of `codeq config show`.
 #[derive(Args)]
 pub struct Show {
     #[command(flatten)]
     layers: Layers,
-    /// The form.
+    /// Output format.
     #[arg(short, long, value_enum, default_value_t = Output::Yaml)]
     output: Output,
 }
@@ -87,63 +84,62 @@ enum Output {
     Json,
 }
 
-/// The file and the flags that every command with a configuration takes.
+/// The flags of every command that reads a configuration.
 #[derive(Args, Clone)]
 pub struct Layers {
-    /// The YAML file. Without it: the one that CODEQ_CONFIG names, or none.
+    /// YAML configuration file. Default: the file that CODEQ_CONFIG names, if any.
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
-    /// Directory of the data.
+    /// Data directory.
     #[arg(long, value_name = "DIR")]
     data_dir: Option<PathBuf>,
-    /// Address and port of HTTP.
+    /// HTTP address and port.
     #[arg(long, value_name = "ADDR", value_parser = address)]
     http_addr: Option<SocketAddr>,
-    /// Address and port of producers' gRPC streams.
+    /// Address and port for producer streams (gRPC).
     #[arg(long, value_name = "ADDR", value_parser = address)]
     producer_addr: Option<SocketAddr>,
-    /// Address and port of workers' gRPC streams.
+    /// Address and port for worker streams (gRPC).
     #[arg(long, value_name = "ADDR", value_parser = address)]
     worker_addr: Option<SocketAddr>,
-    /// Shards of a new data directory.
+    /// Number of shards in a new data directory.
     #[arg(long, value_name = "N")]
     shards: Option<u16>,
-    /// When a write is acknowledged: fsync or os.
+    /// When a write is acknowledged: fsync (on disk) or os (handed to the operating system).
     #[arg(long, value_name = "WHEN")]
     durability: Option<Durability>,
     /// A level or a filter, such as info,codeq::net=debug.
     #[arg(long, value_name = "LEVEL")]
     log_level: Option<String>,
-    /// json, text or short.
+    /// Log format: json, text or short.
     #[arg(long, value_name = "FORMAT")]
     log_format: Option<LogFormat>,
-    /// Address and port of metrics.
+    /// Address and port for metrics.
     #[arg(long, value_name = "ADDR", value_parser = address)]
     metrics_addr: Option<SocketAddr>,
-    /// Certificate chain, PEM.
+    /// TLS certificate chain (PEM).
     #[arg(long, value_name = "FILE")]
     tls_cert_file: Option<PathBuf>,
-    /// Private key, PEM.
+    /// TLS private key (PEM).
     #[arg(long, value_name = "FILE")]
     tls_key_file: Option<PathBuf>,
 }
 
-/// An address and a port, as a flag has it.
 pub fn address(text: &str) -> Result<SocketAddr, String> {
     text.parse().map_err(|_| {
-        // Who gives a port alone, with or without its colon, most likely means this machine.
+        // A port alone, with or without its colon, most likely means this machine.
         let port = text.trim_start_matches(':').parse().unwrap_or(8080_u16);
         format!("expected an address and a port, such as 127.0.0.1:{port}")
     })
 }
 
 impl Layers {
-    /// Reads all layers and checks them.
+    /// Reads and checks all layers.
     pub fn load(&self) -> Result<Loaded, codeq_server::config::ConfigError> {
         load(self.file().as_deref(), environment(), &self.flags())
     }
 
-    /// How log lines look, as far as that can be known.
+    /// The configured log format, as far as the configuration can be read.
     pub fn log_format(&self) -> LogFormat {
         log_format(self.file().as_deref(), environment(), &self.flags())
     }
@@ -170,15 +166,13 @@ impl Layers {
     }
 }
 
-/// The process's variables. Letters that are no UTF-8 are replaced, so that they are told about like any
-/// other value that does not fit.
+/// The process's environment. Invalid UTF-8 is replaced, so it is reported like any other invalid value.
 fn environment() -> impl Iterator<Item = (String, String)> {
     let text = |text: std::ffi::OsString| text.to_string_lossy().into_owned();
     std::env::vars_os().map(move |(name, value)| (text(name), text(value)))
 }
 
 impl Config {
-    /// Prints.
     pub fn run(&self) -> ExitCode {
         match self {
             Config::Default => print(DEFAULT_YAML),
@@ -208,7 +202,7 @@ impl Reload {
         let url = url.unwrap_or_else(|| "http://127.0.0.1:8080".to_owned());
         let answer = self.access.post(&url, "admin/config/reload")?;
         let Reloaded { changed, needs_restart } = serde_json::from_str(&answer)
-            .with_context(|| format!("{url} reloaded, but its answer is not understood"))?;
+            .with_context(|| format!("{url} reloaded, but its response cannot be parsed"))?;
         let mut text = String::new();
         for Changed { key, from, to } in &changed {
             text.push_str(&format!("changed: {key}: {from} -> {to}\n"));
@@ -223,7 +217,7 @@ impl Reload {
     }
 }
 
-/// The configuration; or else what is wrong was told.
+/// Loads the configuration, or prints what is wrong with it.
 fn loaded(layers: &Layers) -> Result<Loaded, ExitCode> {
     layers.load().map_err(|error| {
         eprintln!("{error}");
@@ -274,7 +268,7 @@ fn print_shown(loaded: &Loaded, output: Output) -> ExitCode {
     }
 }
 
-/// Prints to the standard output. A reader that has seen enough is no failure.
+/// Prints to stdout. A closed pipe is not an error.
 fn print(text: &str) -> ExitCode {
     match io::stdout().write_all(text.as_bytes()) {
         Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {

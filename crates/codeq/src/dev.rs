@@ -1,4 +1,4 @@
-//! `codeq dev`: a server to try things out, in one command.
+//! `codeq dev`: a development server in one command.
 
 use std::io::Write;
 use std::net::SocketAddr;
@@ -13,46 +13,45 @@ use crate::serve::run_server;
 
 #[derive(clap::Args)]
 #[command(after_help = "\
-Beyond this machine, as in a container, the server has a random token instead of the known one, and prints
-it. It is another one at every start.
+When it listens beyond loopback, as in a container, the server uses a random token instead of dev-token and
+prints it. The token changes at every start.
 
 Examples:
   codeq dev --ephemeral --http-addr 127.0.0.1:8090
   codeq dev --http-addr 0.0.0.0:8080")]
 pub struct Args {
-    /// Throw the data away at the end.
+    /// Delete the data on exit.
     #[arg(long, conflicts_with = "data_dir")]
     ephemeral: bool,
-    /// Directory of the data.
+    /// Data directory.
     #[arg(long, value_name = "DIR", default_value = ".codeq-dev")]
     data_dir: PathBuf,
-    /// Address and port of HTTP. Beyond loopback the token is a random one.
+    /// HTTP address and port. Beyond loopback, the token is random.
     #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:8080", value_parser = address)]
     http_addr: SocketAddr,
-    /// Address and port of producers' gRPC streams. Without it: port 9092, or any free one if the port of HTTP
-    /// is 0.
+    /// Address and port for producer streams (gRPC). Default: port 9092, or any free port if the HTTP port is 0.
     #[arg(long, value_name = "ADDR", value_parser = address)]
     producer_addr: Option<SocketAddr>,
-    /// The same for workers' gRPC streams, with port 9091.
+    /// Address and port for worker streams (gRPC). Default: port 9091, or any free port if the HTTP port is 0.
     #[arg(long, value_name = "ADDR", value_parser = address)]
     worker_addr: Option<SocketAddr>,
-    /// Shards of a new data directory.
+    /// Number of shards in a new data directory.
     #[arg(long, value_name = "N")]
     shards: Option<u16>,
-    /// When a write is acknowledged: fsync or os.
+    /// When a write is acknowledged: fsync (on disk) or os (handed to the operating system).
     #[arg(long, value_name = "WHEN", default_value = "fsync")]
     durability: Durability,
     /// A level or a filter, such as info,codeq::net=debug.
     #[arg(long, value_name = "LEVEL", default_value = "warn,codeq::http=info,codeq::grpc=info")]
     log_level: String,
-    /// json, text or short.
+    /// Log format: json, text or short.
     #[arg(long, value_name = "FORMAT", default_value = "short")]
     log_format: LogFormat,
 }
 
 pub fn run(args: &Args) -> anyhow::Result<()> {
     // Removed when this function returns, however the server ended.
-    let temporary = || tempfile::tempdir().context("cannot make a temporary directory");
+    let temporary = || tempfile::tempdir().context("cannot create a temporary directory");
     let ephemeral = args.ephemeral.then(temporary).transpose()?;
     let data_dir = match &ephemeral {
         Some(dir) => dir.path().join("data"),
@@ -77,10 +76,11 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     run_server(config, None, |server| {
         let url = public.public_url(server.http_addr());
         let text = welcome(server, &url, &token, &data, kept, durability);
-        // Whoever started the server may have stopped reading: no reason not to serve.
+        // Keep serving if nobody reads the output any more.
         let _ = writeln!(std::io::stdout(), "{text}");
     })?;
-    let rest = if kept { format!("the data is in {data}") } else { "the data is gone".to_owned() };
+    let rest =
+        if kept { format!("the data is in {data}") } else { "the data is deleted".to_owned() };
     let _ = writeln!(std::io::stdout(), "\ncodeq has stopped; {rest}. Goodbye.");
     Ok(())
 }
@@ -95,14 +95,14 @@ fn welcome(
 ) -> String {
     let who = match token {
         DEV_TOKEN => "this machine only",
-        _ => "whoever has it can use this server; another one at every start",
+        _ => "anyone who has it can use this server; it changes at every start",
     };
     let (producer, worker) = (server.producer_addr(), server.worker_addr());
     let ready = server.ready_after().as_millis();
-    let kept = if kept { "kept" } else { "thrown away at the end" };
+    let kept = if kept { "kept" } else { "deleted on exit" };
     let durable = match durability {
-        Durability::Fsync => "every answer is on the disk before it leaves",
-        Durability::Os => "durability os: a power cut can lose answered writes",
+        Durability::Fsync => "writes are on disk before they are acknowledged",
+        Durability::Os => "durability os: a power cut can lose acknowledged writes",
     };
     format!(
         "\

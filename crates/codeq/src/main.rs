@@ -1,13 +1,13 @@
 //! The `codeq` binary.
 
-/// A reader that has seen enough (`codeq … | head`) is no reason to panic, as the standard macros do.
+/// Unlike the standard macro, does not panic when the reader closes the pipe (`codeq … | head`).
 macro_rules! print {
     ($($text:tt)*) => {{
         let _ = std::io::Write::write_fmt(&mut std::io::stdout(), format_args!($($text)*));
     }};
 }
 
-/// The same, with the end of the line.
+/// The same, with a newline.
 macro_rules! println {
     ($($text:tt)*) => {
         print!("{}\n", format_args!($($text)*))
@@ -31,7 +31,7 @@ use clap::{Parser, Subcommand};
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
-/// A durable, multi-tenant task queue in one binary.
+/// A durable, multi-tenant task queue server in a single binary.
 #[derive(Parser)]
 #[command(version, about, max_term_width = 100, after_help = EXAMPLES)]
 struct Cli {
@@ -54,22 +54,22 @@ Every command has its own --help.";
 
 #[derive(Subcommand)]
 enum Command {
-    /// Run a server to try things out.
+    /// Run a development server: one command, no configuration.
     Dev(dev::Args),
-    /// Run a server.
+    /// Run a server for production.
     Serve(serve::Args),
-    /// Print or check the configuration.
+    /// Print, check or reload the configuration.
     #[command(subcommand)]
     Config(config::Config),
-    /// Put a server under load, or measure this machine.
+    /// Load-test a server, or benchmark this machine.
     Bench(Box<bench::Args>),
-    /// Verify a data directory, changing nothing.
+    /// Verify a data directory without changing it.
     Fsck(fsck::Args),
     /// Back up a running server, or a data directory that is not in use.
     Backup(backup::Args),
-    /// Make a data directory from a backup.
+    /// Create a data directory from a backup.
     Restore(restore::Args),
-    /// Run the simulator: seeded clients, crashes and disk faults, with every promise checked.
+    /// Run the simulator: seeded clients, crashes and disk faults, with every invariant checked.
     Sim(sim::Args),
 }
 
@@ -80,7 +80,7 @@ fn main() -> ExitCode {
         Command::Restore(args) => restore::run(&args),
         Command::Serve(args) => return serve::run(&args),
         Command::Config(config) => return config.run(),
-        // These say more by their exit code.
+        // These have their own exit codes.
         Command::Bench(args) => match bench::run(&args) {
             Ok(code) => return code,
             Err(error) => Err(error),
@@ -97,12 +97,12 @@ fn main() -> ExitCode {
     }
 }
 
-/// Says why the process ends, and does not wait long for somebody to read it: a full pipe must not keep a server that
-/// has failed from being started again.
+/// Prints why the process exits, with a short timeout: a full pipe must not keep a supervisor from restarting a failed
+/// server.
 fn say_last(text: String) {
     let (done, said) = std::sync::mpsc::channel();
     std::thread::spawn(move || {
-        // Whoever has closed it does not want to know.
+        // Nobody is reading if stderr is closed.
         let _ = std::io::Write::write_all(&mut std::io::stderr(), text.as_bytes());
         let _ = done.send(());
     });

@@ -15,8 +15,8 @@ use crate::say_last;
 
 #[derive(clap::Args)]
 #[command(after_help = "\
-Settings come from flags, CODEQ_* environment variables and the file, in this order. `codeq config default`
-prints a commented file, `codeq config check` says what is wrong with one, `codeq config show` where every
+Flags override CODEQ_* environment variables, and variables override the file. `codeq config default`
+prints a commented file, `codeq config check` finds errors, and `codeq config show` prints where every
 value comes from.
 
 Example:
@@ -26,8 +26,7 @@ pub struct Args {
     layers: Layers,
 }
 
-/// Whatever is said on the standard error has the form of the log, from the first line to the last, so that whoever
-/// collects it can read it.
+/// Everything on stderr has the log's format, from the first line to the last, so log collectors can parse it.
 pub fn run(args: &Args) -> ExitCode {
     let config = match args.layers.load() {
         Ok(loaded) => loaded.config,
@@ -51,7 +50,7 @@ pub fn run(args: &Args) -> ExitCode {
 
 fn serve(args: &Args, config: Config) -> anyhow::Result<()> {
     let format = config.log_format;
-    // Whatever the level is. Whoever has closed it does not want to know.
+    // At every log level. Nobody is reading if stderr is closed.
     let say = move |level: &str, target: &str, text: &str| {
         let _ = std::io::stderr().write_all(line(format, level, target, text).as_bytes());
     };
@@ -69,7 +68,7 @@ fn serve(args: &Args, config: Config) -> anyhow::Result<()> {
     })
 }
 
-/// Serves until a signal says stop, or the engine fails.
+/// Serves until a signal or an engine failure.
 pub fn run_server(
     config: Config,
     source: Option<Source>,
@@ -93,18 +92,18 @@ pub fn run_server(
                 _ = terminate.recv() => break "SIGTERM",
                 _ = interrupt.recv() => break "SIGINT",
                 _ = hangup.recv() => {
-                    // Said in the log.
+                    // The log has the details.
                     let _ = server.reload().await;
                 }
                 reason = server.failed() => {
-                    // Nothing more can be written. A supervisor starts a process that reads what is there.
+                    // Nothing more can be written. A supervisor restarts the process, which recovers from the disk.
                     anyhow::bail!("stopped after a failure: {reason}");
                 }
             }
         };
         tokio::select! {
             () = server.stop_because(why) => Ok(()),
-            // Whoever says it twice does not want to wait. What was acknowledged is on the disk.
+            // A second signal means: do not wait. Everything acknowledged is on disk.
             _ = terminate.recv() => Err(anyhow::anyhow!("stopped without draining")),
             _ = interrupt.recv() => Err(anyhow::anyhow!("stopped without draining")),
         }

@@ -8,47 +8,45 @@ use std::time::{Duration, Instant};
 use clap::Parser;
 use codeq_sim::{Campaign, Options, Report, Summary, run_campaign};
 
-/// Options of `codeq sim`.
 #[derive(Parser)]
 #[command(after_help = "\
-A seed decides everything about a run: the clients, the clock, the crashes, the disk's faults. The same
-seed of the same program is the same run, so that a failure is repeated by its seed alone.
+The seed decides everything about a run: clients, clock, crashes and disk faults. The same seed in the same
+binary gives the same run, so the seed alone reproduces a failure.
 
-Exit code: 0 all runs hold, 1 a run found a violation (its seed is printed), 2 usage.
+Exit code: 0 no violations, 1 a run found a violation (its seed is printed), 2 wrong usage.
 
 Examples:
   codeq sim --seed 42
   codeq sim --seeds 1..501 --hours 100")]
 pub struct Args {
-    /// Run this seed only.
+    /// Run only this seed.
     #[arg(long, conflicts_with_all = ["seeds", "hours"])]
     seed: Option<u64>,
-    /// Run these seeds: the first one and the one after the last.
+    /// Run seeds A up to, but not including, B.
     #[arg(long, value_name = "A..B", value_parser = range, default_value = "1..101")]
     seeds: Range<u64>,
-    /// Go on with further seeds until so many hours have been simulated.
+    /// Continue with further seeds until this many hours have been simulated.
     #[arg(long, value_name = "H")]
     hours: Option<u64>,
-    /// Rounds of requests in each run, instead of what the seed says.
+    /// Rounds of requests per run, instead of the number that the seed chooses.
     #[arg(long)]
     steps: Option<u64>,
-    /// Do not show clients the fences of their claims.
+    /// Hide fences from the clients.
     #[arg(long)]
     without_fences: bool,
-    /// Do not stop at the first seed that finds something.
+    /// Continue after a seed that finds a violation.
     #[arg(long)]
     keep_going: bool,
-    /// Print all that the clients of a failing run know.
+    /// Print everything that the clients of a failing run know.
     #[arg(long)]
     ledger: bool,
 }
 
-/// Seeds between two looks at the hours that were simulated.
+/// Seeds to run between checks of the simulated hours.
 const CHUNK: u64 = 20;
-/// How often a line of progress is printed where it cannot be overwritten.
+/// How often progress is printed if stderr is not a terminal.
 const PROGRESS: Duration = Duration::from_secs(30);
 
-/// Simulates and prints.
 pub fn run(args: &Args) -> ExitCode {
     let started = Instant::now();
     let seeds = args.seed.map_or(args.seeds.clone(), |seed| seed..seed.saturating_add(1));
@@ -90,7 +88,7 @@ fn print(args: &Args, total: &Summary, took: Duration) -> ExitCode {
         println!("repeat with: {}", replay_command(args, report));
     }
     println!(
-        "{} run(s), {} operations ({} acknowledged, {} without an answer), {} crashes, {} checkpoints, \
+        "{} run(s), {} operations ({} acknowledged, {} with unknown outcome), {} crashes, {} checkpoints, \
          {:.1} hours simulated in {:.1} s, {} failure(s)",
         total.runs,
         total.ops,
@@ -105,7 +103,7 @@ fn print(args: &Args, total: &Summary, took: Duration) -> ExitCode {
     if total.failures.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
-/// The command that repeats a run, with the options that it depends on.
+/// The command that repeats a run, with every option that the run depends on.
 fn replay_command(args: &Args, report: &Report) -> String {
     let mut command = report.replay_command();
     if let Some(steps) = args.steps {
@@ -132,7 +130,7 @@ fn add(total: &mut Summary, more: Summary) {
     total.failures.extend(more.failures);
 }
 
-/// A line on the standard error that says how far it is.
+/// A progress line on stderr.
 struct Progress {
     shown: Instant,
     terminal: bool,
@@ -147,7 +145,7 @@ impl Progress {
         self.shown = Instant::now();
         let (lead, end) = if self.terminal { ("\r\x1b[K", "") } else { ("", "\n") };
         eprint!("{lead}seed {}: {} operations, {} crashes{end}", report.seed, sum.ops, sum.crashes);
-        // Nobody may be reading.
+        // Nobody is reading if stderr is closed.
         let _ = std::io::stderr().flush();
     }
 
@@ -160,12 +158,12 @@ impl Progress {
 
 fn range(text: &str) -> Result<Range<u64>, String> {
     let number = |text: &str| text.trim().parse::<u64>().map_err(|error| error.to_string());
-    let (from, to) = text.split_once("..").ok_or("two numbers with '..' between them")?;
+    let (from, to) = text.split_once("..").ok_or("expected two numbers separated by '..'")?;
     let range = match to.strip_prefix('=') {
         Some(last) => number(from)?..number(last)?.saturating_add(1),
         None => number(from)?..number(to)?,
     };
-    if range.is_empty() { Err("there is no seed in it".to_owned()) } else { Ok(range) }
+    if range.is_empty() { Err("the range is empty".to_owned()) } else { Ok(range) }
 }
 
 #[cfg(test)]

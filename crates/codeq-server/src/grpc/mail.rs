@@ -2,7 +2,6 @@
 
 use std::collections::VecDeque;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::Context;
 
 use codeq_core::reply::Reply;
@@ -20,6 +19,8 @@ use crate::service::ask::{Ask, Asked};
 
 /// Bytes of tasks that a stream's client has not taken yet. Tasks beyond them go back to their queue.
 const UNSENT_BYTES_MAX: usize = 16 << 20;
+/// They count in steps, so that most deliveries cost nothing there.
+const STEP: usize = 16 << 10;
 /// Bits of a number that say which part of an event it is.
 const INDEX_BITS: u32 = 32;
 
@@ -27,19 +28,16 @@ const INDEX_BITS: u32 = 32;
 struct Mail {
     state: Mutex<State>,
     waker: AtomicWaker,
-    share: Share,
-    /// Bytes of tasks that nobody has taken yet.
-    unsent: AtomicUsize,
 }
 
-#[derive(Default)]
 struct State {
-    answers: VecDeque<Delivered>,
+    answers: VecDeque<(u64, Answer)>,
+    /// Bytes of tasks that the client has not taken yet.
+    unsent: usize,
+    /// The same as the tenant's bytes count it.
+    hold: Hold,
     closed: bool,
 }
-
-/// The number of an answer, the answer, and what is held for the tasks in it.
-type Delivered = (u64, Answer, Option<Hold>);
 
 impl Mailbox for Mail {
     fn deliver(&self, number: u64, answer: Answer) -> Result<(), Answer> {
@@ -52,20 +50,22 @@ impl Mailbox for Mail {
             _ => 0,
         };
         if bytes == 0 {
-            state.answers.push_back((number, answer, None));
+            state.answers.push_back((number, answer));
             return Ok(());
         }
         // One task may be larger than that: it goes alone.
-        let unsent = self.unsent.load(Ordering::Relaxed);
-        let fits = unsent == 0 || unsent.saturating_add(bytes) <= UNSENT_BYTES_MAX;
-        let hold = if fits { self.share.hold(HeldFor::Answers, bytes) } else { None };
-        if hold.is_none() {
+        let unsent = state.unsent.saturating_add(bytes);
+        let fits = state.unsent == 0 || unsent <= UNSENT_BYTES_MAX;
+        if !fits || !state.hold.fit(unsent, STEP) {
+            if fits {
+                state.hold.refused();
+            }
             // The wait for work has come to nothing, and may begin anew.
-            state.answers.push_back((number, Ok(Reply::Claimed(Vec::new())), None));
+            state.answers.push_back((number, Ok(Reply::Claimed(Vec::new()))));
             return Err(answer);
         }
-        self.unsent.fetch_add(bytes, Ordering::Relaxed);
-        state.answers.push_back((number, answer, hold));
+        state.unsent = unsent;
+        state.answers.push_back((number, answer));
         Ok(())
     }
 
@@ -82,7 +82,10 @@ impl Mailbox for Mail {
 pub(super) struct Posted<T> {
     app: Arc<App>,
     mail: Arc<Mail>,
-    arrived: VecDeque<Delivered>,
+    share: Share,
+    arrived: VecDeque<(u64, Answer)>,
+    /// Bytes of tasks in `arrived`, and in what was taken out of it.
+    arrived_bytes: usize,
     events: Slab<T>,
 }
 
@@ -108,18 +111,16 @@ impl Slot<'_> {
 impl<T> Posted<T> {
     /// For a stream whose answers count in this share.
     pub(super) fn new(app: Arc<App>, share: &Share) -> Posted<T> {
-        let mail = Mail {
-            state: Mutex::default(),
-            waker: AtomicWaker::new(),
-            share: share.clone(),
-            unsent: AtomicUsize::new(0),
-        };
-        Posted { app, mail: Arc::new(mail), arrived: VecDeque::new(), events: Slab::new() }
+        let hold = share.nothing(HeldFor::Answers);
+        let state = State { answers: VecDeque::new(), unsent: 0, hold, closed: false };
+        let mail = Arc::new(Mail { state: Mutex::new(state), waker: AtomicWaker::new() });
+        let (arrived, events) = (VecDeque::new(), Slab::new());
+        Posted { app, mail, share: share.clone(), arrived, arrived_bytes: 0, events }
     }
 
     /// Forgets all events, as if the stream were gone.
     pub(super) fn clear(&mut self) {
-        *self = Posted::new(Arc::clone(&self.app), &self.mail.share.clone());
+        *self = Posted::new(Arc::clone(&self.app), &self.share.clone());
     }
 
     /// How many have no answer yet.
@@ -137,22 +138,23 @@ impl<T> Posted<T> {
         self.events.insert(event);
     }
 
-    /// The next answer, with the event and the part of it that it is for, and what is held for it. Wakes the task
-    /// when there is one.
-    pub(super) fn next(
-        &mut self,
-        cx: &Context<'_>,
-    ) -> Option<(usize, usize, Answer, Option<Hold>)> {
+    /// The next answer, with the event and the part of it that it is for. Wakes the task when there is one. Whoever
+    /// asks has sent the answer before.
+    pub(super) fn next(&mut self, cx: &Context<'_>) -> Option<(usize, usize, Answer)> {
         if self.arrived.is_empty() {
             self.mail.waker.register(cx.waker());
-            std::mem::swap(&mut self.arrived, &mut self.mail.state.lock().answers);
+            let mut state = self.mail.state.lock();
+            let State { answers, unsent, hold, .. } = &mut *state;
+            std::mem::swap(&mut self.arrived, answers);
+            *unsent -= std::mem::take(&mut self.arrived_bytes);
+            self.arrived_bytes = *unsent;
+            if *unsent == 0 {
+                hold.shrink_to(0);
+            }
         }
-        let (number, answer, hold) = self.arrived.pop_front()?;
-        if let Some(hold) = &hold {
-            self.mail.unsent.fetch_sub(hold.bytes(), Ordering::Relaxed);
-        }
+        let (number, answer) = self.arrived.pop_front()?;
         let index = number & ((1 << INDEX_BITS) - 1);
-        Some(((number >> INDEX_BITS) as usize, index as usize, answer, hold))
+        Some(((number >> INDEX_BITS) as usize, index as usize, answer))
     }
 
     /// The event of an answer, and where what it still has to post goes.
@@ -174,13 +176,14 @@ impl<T> Drop for Posted<T> {
     fn drop(&mut self) {
         let mut state = self.mail.state.lock();
         state.closed = true;
+        state.hold.shrink_to(0);
         let late = std::mem::take(&mut state.answers);
         drop(state);
         if !self.events.is_empty() {
             let mailbox: Arc<dyn Mailbox> = self.mail.clone();
             self.app.service.gone(&mailbox);
         }
-        for (_, answer, _) in self.arrived.drain(..).chain(late) {
+        for (_, answer) in self.arrived.drain(..).chain(late) {
             if let Ok(Reply::Claimed(tasks)) = answer {
                 self.app.service.give_back(tasks);
             }

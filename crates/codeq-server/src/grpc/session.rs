@@ -158,8 +158,6 @@ struct Open<P: Protocol> {
     /// Of all waits for work.
     credit_bytes: usize,
     hold: Hold,
-    /// Of the tasks that were handed out last: they are being sent until the next answer is asked for.
-    sent: Option<Hold>,
     /// Runs while there is no room for more events.
     retry: Option<Pin<Box<Sleep>>>,
 }
@@ -295,14 +293,12 @@ impl<P: Protocol> Open<P> {
             bytes: 0,
             credit_bytes: 0,
             hold: share.hold_anyway(HeldFor::Streams, STREAM_BYTES).of_producer(P::OF_PRODUCERS),
-            sent: None,
             retry: None,
         }
     }
 
     /// The next answer; an error is the end, also a good one.
     fn poll(&mut self, cx: &mut Context<'_>, events: &mut u64) -> Poll<Result<P::Out, Status>> {
-        self.sent = None;
         loop {
             let read = self.poll_events(cx, events);
             if !self.out.is_empty() {
@@ -352,7 +348,7 @@ impl<P: Protocol> Open<P> {
     }
 
     fn next_posted(&mut self, cx: &Context<'_>) -> Option<P::Out> {
-        while let Some((key, index, answer, _)) = self.posted.next(cx) {
+        while let Some((key, index, answer)) = self.posted.next(cx) {
             let Some(((event, _), mut slot)) = self.posted.get(key, &mut self.out) else {
                 continue;
             };
@@ -370,13 +366,12 @@ impl<P: Protocol> Open<P> {
     }
 
     fn next_posted_credit(&mut self, cx: &Context<'_>) -> Option<P::Out> {
-        while let Some((key, index, answer, hold)) = self.posted_credits.next(cx) {
+        while let Some((key, index, answer)) = self.posted_credits.next(cx) {
             let Some((mut credit, bytes)) = self.posted_credits.remove(key) else { continue };
             let mut slot = self.posted_credits.slot(&mut self.out);
             match self.protocol.answered(&mut credit, index, answer, &mut slot) {
                 After::Answer(answer) => {
                     self.credit_bytes = self.credit_bytes.saturating_sub(bytes);
-                    self.sent = hold;
                     return Some(answer);
                 }
                 After::Again(pause) => self.again((credit, bytes), pause),

@@ -20,7 +20,9 @@ use crate::service::{Code, ServiceError};
 const PATIENCE: Duration = Duration::from_secs(1);
 /// So much is read of the body of a request that should have none, to name what is wrong with it.
 const NO_FIELDS_BYTES: usize = 4 << 10;
-/// A body is counted in steps of so many bytes.
+/// A body of so many bytes counts with the request's head.
+const SMALL: usize = 1 << 10;
+/// A larger one is counted in steps of so many bytes.
 const STEP: usize = 16 << 10;
 /// A body of which so much has come gets the place for the rest that it announced: to grow it by doubling would take
 /// three times its memory. Memory that nothing has been written to is not taken from the system, so it does not count.
@@ -40,14 +42,14 @@ impl AsRef<[u8]> for Counted {
 }
 
 /// The body of a request, of at most `max` bytes. It takes memory and counts in `hold` as it comes: to say that much
-/// will come costs nothing.
+/// will come costs nothing. The hold comes back with a small body, to be kept as long as the request.
 pub async fn read(
     edge: &Edge,
     parts: &Parts,
     body: Body,
     max: usize,
     mut hold: Hold,
-) -> Result<Bytes, Problem> {
+) -> Result<(Bytes, Option<Hold>), Problem> {
     let length = parts.headers.get(header::CONTENT_LENGTH);
     let length = length.and_then(|text| text.to_str().ok()).and_then(|text| text.parse().ok());
     let length: u64 = length.unwrap_or(0);
@@ -92,12 +94,18 @@ pub async fn read(
         let announced = placed && bytes.len() as u64 <= length;
         let taken = if announced { bytes.len() } else { bytes.capacity() };
         let held = head + whole.len().max(taken);
+        if held - head <= SMALL {
+            continue;
+        }
         if !hold.grow_within(held.next_multiple_of(STEP), PATIENCE).await {
             return Err(Problem { error: ServiceError::overloaded(), close: true });
         }
     }
     let bytes = if whole.is_empty() { bytes.freeze() } else { whole };
-    Ok(Bytes::from_owner(Counted { bytes, _hold: hold }))
+    if bytes.len() <= SMALL {
+        return Ok((bytes, Some(hold)));
+    }
+    Ok((Bytes::from_owner(Counted { bytes, _hold: hold }), None))
 }
 
 /// Makes sure that a request to a route without fields has none: its body is empty, `null` or `{}`.
@@ -150,7 +158,7 @@ mod tests {
         let pieces: Vec<Result<Bytes, std::io::Error>> =
             (0..sent.div_ceil(STEP)).map(|_| Ok(Bytes::from(vec![7; STEP]))).collect();
         let body = Body::from_stream(futures_util::stream::iter(pieces));
-        read(&edge, &parts(said), body, LARGEST, hold).await
+        read(&edge, &parts(said), body, LARGEST, hold).await.map(|(bytes, _)| bytes)
     }
 
     #[tokio::test(start_paused = true)]

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use axum::body::{Body, HttpBody};
 use axum::extract::{FromRequestParts, RawPathParams, Request};
 use axum::http::request::Parts;
-use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
+use axum::http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, header};
 use axum::response::Response;
 use bytes::Bytes;
 use codeq_net::Peer;
@@ -42,7 +42,7 @@ const RATE_LIMIT_POLICY: HeaderName = HeaderName::from_static("ratelimit-policy"
 /// A request as far as it is known, for the answer's headers and the log line.
 struct Seen {
     request_id: String,
-    method: String,
+    method: Method,
     path: &'static str,
     /// The path as it came, where somebody watches.
     shown: Option<String>,
@@ -62,7 +62,7 @@ impl Seen {
     fn new(app: &App, request: &Request, path: &'static str, operation: &'static str) -> Seen {
         Seen {
             request_id: request_id(request.headers()),
-            method: request.method().as_str().to_owned(),
+            method: request.method().clone(),
             path,
             shown: app.edge.shows_paths.then(|| request.uri().path().to_owned()),
             operation,
@@ -82,7 +82,7 @@ impl Seen {
 pub async fn run(app: Arc<App>, route: &'static Route, request: Request) -> Response {
     let mut seen = Seen::new(&app, &request, route.path, route.operation);
     let context = trace_context(request.headers());
-    let span = trace::request_span(route.operation, &seen.method, context.as_ref());
+    let span = trace::request_span(route.operation, seen.method.as_str(), context.as_ref());
     let serving = serve(&app, route, request, context, &mut seen).instrument(span.clone());
     let served = AssertUnwindSafe(serving).catch_unwind().await;
     let answer = served.unwrap_or_else(|_| {
@@ -91,7 +91,7 @@ pub async fn run(app: Arc<App>, route: &'static Route, request: Request) -> Resp
     });
     let answer = answer.and_then(|response| counted(route, &seen, response));
     let response = finish(&app, &mut seen, answer);
-    trace::answered(&span, &seen.method, seen.path, response.status().as_u16());
+    trace::answered(&span, seen.method.as_str(), seen.path, response.status().as_u16());
     response
 }
 
@@ -118,7 +118,7 @@ async fn serve(
     let (share, hold) = hold_request(app, route, &caller, peer)?;
     let peer = peer.map(|peer| peer.addr.ip());
     seen.share = Some(share.clone()).filter(|_| route.access != Access::Open);
-    let params = path_params(&mut parts).await?;
+    let params = path_params(route, &mut parts).await?;
     let max = match route.body {
         BodyLimit::Batch => app.edge.batch_body_max,
         BodyLimit::Small | BodyLimit::None => app.edge.body_max,
@@ -130,7 +130,7 @@ async fn serve(
             }
             (Bytes::new(), Some(hold))
         }
-        _ => (body::read(&app.edge, &parts, body, max, hold).await?, None),
+        _ => body::read(&app.edge, &parts, body, max, hold).await?,
     };
     let call = Call {
         app: Arc::clone(app),
@@ -288,10 +288,16 @@ fn not_let_in(app: &App, route: &Route, seen: &mut Seen, error: AuthError) -> Pr
     }
 }
 
-/// The variable parts of the path, decoded.
-async fn path_params(parts: &mut Parts) -> Result<RawPathParams, ServiceError> {
+/// The variable parts of the path, decoded; none if it has none.
+async fn path_params(
+    route: &Route,
+    parts: &mut Parts,
+) -> Result<Option<RawPathParams>, ServiceError> {
+    if !route.path.contains('{') {
+        return Ok(None);
+    }
     let params = RawPathParams::from_request_parts(parts, &()).await;
-    params.map_err(|_| ServiceError::new(Code::InvalidPath, "invalid path"))
+    params.map(Some).map_err(|_| ServiceError::new(Code::InvalidPath, "invalid path"))
 }
 
 fn finish(app: &App, seen: &mut Seen, answer: Result<Response, Problem>) -> Response {
@@ -305,9 +311,6 @@ fn finish(app: &App, seen: &mut Seen, answer: Result<Response, Problem>) -> Resp
         problem.into_response(&seen.request_id, seen.operation)
     });
     let headers = response.headers_mut();
-    if let Ok(id) = HeaderValue::from_str(&seen.request_id) {
-        headers.insert(REQUEST_ID, id);
-    }
     headers.insert(header::X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
     headers.entry(header::CACHE_CONTROL).or_insert(HeaderValue::from_static("no-store"));
     if let Some((scope, allowance)) = seen.allowance {
@@ -315,9 +318,12 @@ fn finish(app: &App, seen: &mut Seen, answer: Result<Response, Problem>) -> Resp
     }
     let took = seen.start.elapsed();
     let status = response.status();
-    app.metrics.answered(seen.operation, &seen.method, status.as_u16(), took);
+    app.metrics.answered(seen.operation, seen.method.as_str(), status.as_u16(), took);
     if !seen.quiet {
         log(seen, status, took);
+    }
+    if let Ok(id) = HeaderValue::try_from(std::mem::take(&mut seen.request_id)) {
+        response.headers_mut().insert(REQUEST_ID, id);
     }
     response
 }

@@ -52,13 +52,16 @@ struct Count {
 #[derive(Debug)]
 struct Totals {
     limit: usize,
-    bytes: AtomicUsize,
     kinds: [Count; KINDS.len()],
 }
 
 impl Totals {
     fn of(&self, kind: HeldFor) -> Option<&Count> {
         self.kinds.get(kind as usize)
+    }
+
+    fn bytes(&self) -> usize {
+        self.kinds.iter().map(|count| count.bytes.load(Relaxed)).sum()
     }
 }
 
@@ -114,8 +117,7 @@ pub struct Hold {
 impl Budget {
     /// A budget of so many bytes.
     pub fn new(limit: usize) -> Budget {
-        let totals =
-            Arc::new(Totals { limit, bytes: AtomicUsize::new(0), kinds: Default::default() });
+        let totals = Arc::new(Totals { limit, kinds: Default::default() });
         // Nobody without a token has a use for more than a Hello.
         let strangers = Owner::new(&totals, limit / 8);
         Budget { totals, strangers, tenants: RwLock::default() }
@@ -203,7 +205,7 @@ impl Share {
         let add = |count: &AtomicUsize| count.fetch_add(bytes, Relaxed).saturating_add(bytes);
         totals.of(kind).map(|count| add(&count.bytes));
         let connection = self.connection.as_ref().map_or(0, |connection| add(connection));
-        let (mine, all) = (add(mine), add(&totals.bytes));
+        let (mine, all) = (add(mine), totals.bytes());
         let bound = |limit: usize| if of_producer { limit - limit / 8 } else { limit };
         let connection_fits = connection <= self.owner.connection_limit();
         connection_fits && mine <= bound(*limit) && all <= bound(totals.limit)
@@ -214,7 +216,6 @@ impl Share {
         totals.of(kind).map(|count| count.bytes.fetch_sub(bytes, Relaxed));
         self.connection.as_ref().map(|connection| connection.fetch_sub(bytes, Relaxed));
         self.owner.bytes.fetch_sub(bytes, Relaxed);
-        totals.bytes.fetch_sub(bytes, Relaxed);
     }
 
     fn take(&self, kind: HeldFor, bytes: usize, of_producer: bool) -> bool {

@@ -1,4 +1,4 @@
-//! The bare limit: the same bytes, appended to a pre-written file and synced, and nothing else.
+//! The bare limit: the same bytes appended to a pre-written file and synced, nothing else.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -37,7 +37,7 @@ impl Bare {
         time: Duration,
     ) -> anyhow::Result<f64> {
         let size = (group * bytes).clamp(1, FILE_BYTES as usize / 2);
-        // Not zeros: a device may take those for nothing.
+        // Not zeros: a device may treat those specially.
         let data: Vec<u8> = (0..size).map(|i| (i * 31 + 7) as u8).collect();
         let start = Instant::now();
         let mut operations = 0;

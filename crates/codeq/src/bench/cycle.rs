@@ -12,7 +12,7 @@ use codeq_engine::Engine;
 use hdrhistogram::Histogram;
 use parking_lot::Mutex;
 
-/// What the clients of a run share.
+/// State shared by the clients of a run.
 #[derive(Clone)]
 pub struct Load {
     pub engine: Arc<Engine>,
@@ -22,7 +22,7 @@ pub struct Load {
     pub result: Bytes,
 }
 
-/// What a run gave.
+/// The result of a run.
 pub struct Measured {
     pub cycles: u64,
     pub elapsed: Duration,
@@ -149,7 +149,7 @@ impl Load {
         })
     }
 
-    /// An open loop: `rate` cycles a second begin whether or not the ones before are done, and latency
+    /// An open loop: `rate` cycles per second start, whether or not earlier ones are done, and latency
     /// counts from the moment at which a cycle should have begun.
     pub fn open(&self, rate: u64, time: Duration) -> anyhow::Result<Measured> {
         runtime()?.block_on(async {
@@ -176,7 +176,7 @@ impl Load {
     }
 }
 
-/// What the clients of a run record. One thread runs them all, so the lock is never waited for.
+/// Records of a run's clients. One thread runs them all, so the lock is never contended.
 type Latencies = Arc<Mutex<Measured>>;
 
 fn finish(latencies: Latencies, start: Instant) -> anyhow::Result<Measured> {
@@ -196,7 +196,7 @@ impl Measured {
     }
 }
 
-/// One thread for all clients: the load must leave the machine to the engine.
+/// One thread for all clients, to leave the machine to the engine.
 pub fn runtime() -> anyhow::Result<tokio::runtime::Runtime> {
     Ok(tokio::runtime::Builder::new_current_thread().enable_time().build()?)
 }

@@ -13,22 +13,21 @@ use super::bare::Bare;
 use super::cycle::{Load, Measured};
 use super::process::{Usage, machine, peak_rss, rss};
 
-/// Options of `codeq bench engine`.
 #[derive(Parser)]
 #[command(
     after_help = "Example: codeq bench engine --in-flight 1,64,256 --seconds 2 --dir /var/lib/codeq"
 )]
 pub struct Args {
-    /// Cycles in flight; several values give several rows.
+    /// Cycles in flight; one row per value.
     #[arg(long, value_delimiter = ',', default_value = "1,16,64,256,1024,4096")]
     in_flight: Vec<usize>,
-    /// Begin so many cycles a second instead (open loop, latency from the moment they were due).
+    /// Start this many cycles per second instead (open loop, latency from the moment each was due).
     #[arg(long)]
     rate: Option<u64>,
-    /// Payload bytes.
+    /// Payload size in bytes.
     #[arg(long, default_value_t = 256)]
     payload: usize,
-    /// Shards.
+    /// Number of shards.
     #[arg(long, default_value_t = 1)]
     shards: u16,
     /// When an operation is acknowledged.
@@ -46,7 +45,7 @@ pub struct Args {
     /// Checkpoint when unwritten rows take this many MiB.
     #[arg(long)]
     memtable_mib: Option<usize>,
-    /// Directory for the data (a temporary one inside); use the disk that you want to know about.
+    /// Directory on the disk to measure; the data goes into a temporary directory inside it.
     #[arg(long, default_value = ".")]
     dir: PathBuf,
     /// Print JSON instead of a table.
@@ -90,7 +89,6 @@ struct Row {
     peak_rss_mib: f64,
 }
 
-/// Measures and prints.
 pub fn run(args: &Args) -> anyhow::Result<()> {
     let mut rows = Vec::new();
     let header = !args.json;
@@ -178,7 +176,7 @@ fn measure(args: &Args, in_flight: usize) -> anyhow::Result<Row> {
         None => load.closed(in_flight, time),
     };
     run(time / 5)?;
-    // The bare limit before and after: the machine may have changed in between.
+    // The bare rate before and after: the machine's speed may change during the run.
     let bytes_before = engine.stats();
     let usage = Usage::now();
     let measured = run(time)?;

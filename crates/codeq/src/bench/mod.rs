@@ -1,4 +1,4 @@
-//! `codeq bench`: speed, measured by the same binary on the machine at hand.
+//! `codeq bench`: benchmarks in the same binary, on this machine.
 
 mod bare;
 mod cycle;
@@ -12,7 +12,7 @@ use std::process::ExitCode;
 
 use clap::Subcommand;
 
-/// A server under load, or one of the other measurements.
+/// Load-tests a server, or runs one of the other benchmarks.
 #[derive(clap::Args)]
 #[command(args_conflicts_with_subcommands = true, after_help = load::HELP)]
 pub struct Args {
@@ -22,18 +22,18 @@ pub struct Args {
     load: load::Args,
 }
 
-/// What to measure instead.
+/// The other benchmarks.
 #[derive(Subcommand)]
 enum What {
-    /// The engine without a network: full cycles (enqueue, claim, submit) against the bare disk.
+    /// Benchmark the engine without a network: full cycles (enqueue, claim, submit) against the bare disk.
     Engine(engine::Args),
-    /// A server over HTTP.
+    /// Benchmark a server over HTTP.
     Http(http::Args),
-    /// Long queues, long runs, many timers, checkpoints.
+    /// Benchmark long queues, long runs, many timers and checkpoints.
     Scenarios(scenarios::Args),
 }
 
-/// Runs the benchmark. Some say more by their exit code.
+/// Runs the benchmark. Some have their own exit codes.
 pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     match &args.what {
         None => return load::run(&args.load),

@@ -18,19 +18,18 @@ use super::process::{machine, peak_rss, rss};
 const BATCH: usize = 500;
 const MIB: f64 = 1_048_576.0;
 
-/// Options of `codeq bench scenarios`.
 #[derive(Parser)]
 #[command(
     after_help = "Example: codeq bench scenarios backlog --backlog 1000000 --dir /var/lib/codeq"
 )]
 pub struct Args {
-    /// Which ones; all if none is named.
+    /// Scenarios to run; all by default.
     #[arg(value_enum)]
     names: Vec<Name>,
     /// Tasks waiting in `backlog`.
     #[arg(long, default_value_t = 10_000_000)]
     backlog: usize,
-    /// Tasks that go through one queue in `churn`.
+    /// Tasks that pass through one queue in `churn`.
     #[arg(long, default_value_t = 5_000_000)]
     churn: u64,
     /// Tasks that stay in the store during `churn`.
@@ -39,7 +38,7 @@ pub struct Args {
     /// Tasks that come due together in `delayed`.
     #[arg(long, default_value_t = 1_000_000)]
     delayed: usize,
-    /// Directory for the data (a temporary one inside).
+    /// Directory on the disk to measure; the data goes into a temporary directory inside it.
     #[arg(long, default_value = ".")]
     dir: PathBuf,
     /// Internal: fill this directory and wait to be killed.
@@ -47,20 +46,18 @@ pub struct Args {
     fill: Option<PathBuf>,
 }
 
-/// A scenario.
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum Name {
     /// Millions of tasks waiting: memory, start after kill -9, claim latency.
     Backlog,
-    /// Millions of tasks through one queue: does it slow down, does the disk come back.
+    /// Millions of tasks through one queue: does it slow down, is disk space freed.
     Churn,
-    /// A million delayed tasks due in one second: none early, nobody else stalled.
+    /// A million delayed tasks due in one second: none early, no other operation stalled.
     Delayed,
     /// Operation latency with and without checkpoints.
     Checkpoints,
 }
 
-/// Runs the scenarios.
 pub fn run(args: &Args) -> anyhow::Result<()> {
     if let Some(dir) = &args.fill {
         return fill_and_wait(dir, args.backlog);

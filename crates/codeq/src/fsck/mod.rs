@@ -25,29 +25,28 @@ use codeq_store::{CheckReport, StoreError};
 use report::Report;
 pub use scratch::ScratchDisk;
 
-/// Options of `codeq fsck`.
 #[derive(Parser)]
 #[command(after_help = "\
-Nothing in the directory is changed. It must not be in use; a copy or a backup can be checked anywhere.
+The directory is not changed. It must not be in use; to check a running server, check a backup.
 
-The rows of one shard at a time are held in memory, without their payloads; --files-only needs little.
+fsck holds the rows of one shard at a time in memory, without their payloads; --files-only needs little
+memory.
 
-Exit code: 0 sound, 1 problems found, 2 could not be checked (no such directory, in use, newer format).
+Exit code: 0 no problems, 1 problems found, 2 could not check (no such directory, in use, newer format).
 
 Example:
   codeq fsck /var/lib/codeq")]
 pub struct Args {
-    /// The data directory.
+    /// Data directory.
     dir: PathBuf,
-    /// Check the files only, not whether the rows make sense together.
+    /// Check only the files, not the rows against the invariants.
     #[arg(long)]
     files_only: bool,
 }
 
-/// The directory cannot be checked here and now, whatever its state.
+/// The exit code when the directory cannot be checked, whatever its state.
 const NOT_CHECKED: u8 = 2;
 
-/// Checks and prints.
 pub fn run(args: &Args) -> ExitCode {
     let mut report = Report::default();
     match check(args, &mut report) {
@@ -59,7 +58,7 @@ pub fn run(args: &Args) -> ExitCode {
     }
 }
 
-/// An error means that the directory could not be checked; what is wrong with it goes into the report.
+/// An error means that the directory could not be checked; problems in the directory go into the report.
 fn check(args: &Args, report: &mut Report) -> anyhow::Result<()> {
     let dir = args.dir.as_path();
     let metadata = dir.metadata().with_context(|| format!("cannot open {}", dir.display()))?;
@@ -84,7 +83,7 @@ fn check(args: &Args, report: &mut Report) -> anyhow::Result<()> {
     } else if report.is_sound() {
         check_rows(&disk, dir, report)?;
     } else {
-        report.note("the rows were not checked: the files have to be sound first");
+        report.note("the rows were not checked, because the files have problems");
     }
     Ok(())
 }
@@ -115,7 +114,7 @@ fn check_manifest(
             let Manifest { shards, log_id, .. } = manifest;
             report.fine("manifest", format!("{shards} shard(s), log id {log_id:016x}"));
             if manifest.format < layout::FORMAT {
-                report.note("the manifest has no checksum yet; the next start writes one");
+                report.note("the manifest has no checksum yet; the next start adds one");
             }
             Ok(Some(manifest))
         }
@@ -159,13 +158,13 @@ fn check_log(
     report.fine("log", format!("{frames}, synced up to {synced}, {segments} segment(s)"));
     if log.log_id != manifest.log_id {
         let (found, told) = (log.log_id, manifest.log_id);
-        let text = format!("its id is {found:016x}, the manifest says {told:016x}");
+        let text = format!("its id is {found:016x}, but the manifest says {told:016x}");
         report.problem("log", text);
     }
     if log.torn_bytes > 0 {
         report.note(format!(
-            "the log ends with {} bytes of a write that a crash interrupted; nobody was told that it \
-             succeeded, and the next start removes them",
+            "the log ends with {} bytes of a write that a crash interrupted; it was never \
+             acknowledged, and the next start removes it",
             log.torn_bytes
         ));
     }
@@ -185,12 +184,12 @@ fn check_store(
             let wanted = manifest.owner(shard);
             match store.owner {
                 Some(found) if found != wanted => {
-                    let text = format!("its store is that of {found}, here belongs {wanted}");
+                    let text = format!("its store belongs to {found}, expected {wanted}");
                     report.problem(&part, text);
                 }
                 Some(_) => {}
                 None => report.note(format!(
-                    "the store of shard {shard} does not say whose it is yet; its next checkpoint does"
+                    "the store of shard {shard} does not name its owner yet; the next checkpoint adds it"
                 )),
             }
             let rows: u64 = store.rows.iter().map(|(_, count)| count).sum();
@@ -209,7 +208,7 @@ fn check_store(
     }
 }
 
-/// The store must end where the log can go on.
+/// The log must continue where the store ends.
 fn check_position(log: &LogReport, store: &CheckReport, shard: u16, report: &mut Report) {
     let (position, first, last) = (store.position, log.first_index, log.last_index);
     let part = format!("shard {shard}");
@@ -222,7 +221,7 @@ fn check_position(log: &LogReport, store: &CheckReport, shard: u16, report: &mut
     }
 }
 
-/// Opens the directory as a server would, in memory, and holds the rows against the invariants.
+/// Opens the directory in memory, as a server would, and checks the rows against the invariants.
 fn check_rows(disk: &SharedDisk, dir: &Path, report: &mut Report) -> anyhow::Result<()> {
     let node = match open_in_memory(disk, dir) {
         Ok(node) => node,
@@ -253,14 +252,14 @@ fn check_rows(disk: &SharedDisk, dir: &Path, report: &mut Report) -> anyhow::Res
     Ok(())
 }
 
-/// What opening the directory would give. What recovery writes goes to the scratch disk.
+/// Opens the directory; recovery writes to the scratch disk.
 pub fn open_in_memory(disk: &SharedDisk, dir: &Path) -> Result<Node, OpenError> {
     // No checkpoint on the way: it would only move rows from one place in memory to another.
     let options = Options { memtable_bytes: usize::MAX, ..Options::default() };
     Node::open(disk, dir, &options, 0)
 }
 
-/// The system does not let us look: that says nothing about the directory.
+/// The system refuses access, which says nothing about the directory.
 fn is_refusal(error: &io::Error) -> bool {
     error.kind() == io::ErrorKind::PermissionDenied
 }

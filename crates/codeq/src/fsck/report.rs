@@ -1,24 +1,24 @@
-//! What `codeq fsck` prints, and the code that it ends with.
+//! The output and the exit code of `codeq fsck`.
 
 use std::fmt::Display;
 use std::process::ExitCode;
 
-/// Printed problems; the rest is counted. One cause tends to have many effects.
+/// Maximum printed problems; the rest are only counted. One cause often has many effects.
 const PRINTED: usize = 50;
 
-/// Findings, printed as they come.
+/// Findings, printed as they are found.
 #[derive(Default)]
 pub struct Report {
     problems: usize,
 }
 
 impl Report {
-    /// A part that is as it should be.
+    /// Prints a part without problems.
     pub fn fine(&self, part: &str, text: impl Display) {
         println!("{part:<10} ok       {text}");
     }
 
-    /// A part that is not.
+    /// Prints a part with a problem.
     pub fn problem(&mut self, part: &str, text: impl Display) {
         self.problems += 1;
         if self.problems <= PRINTED {
@@ -26,17 +26,17 @@ impl Report {
         }
     }
 
-    /// Something to know.
+    /// Prints a remark.
     pub fn note(&self, text: impl Display) {
         println!("{:<10} note     {text}", "");
     }
 
-    /// Whether no problem was found so far.
+    /// Whether no problem has been found so far.
     pub fn is_sound(&self) -> bool {
         self.problems == 0
     }
 
-    /// The last line.
+    /// Prints the last line.
     pub fn finish(&self) -> ExitCode {
         match self.problems {
             0 => {

@@ -1,7 +1,7 @@
-//! The real files, opened for reading only, under changes that stay in memory.
+//! The real files, opened read-only, with changes that stay in memory.
 //!
-//! Recovery writes: it cuts a torn tail, moves the watermark, recycles files. On this disk it can do all
-//! of that, and the directory stays as it is, even on a medium that cannot be written.
+//! Recovery writes: it cuts a torn tail, moves the watermark, recycles files. On this disk it can do all of that without
+//! changing the directory, even on a read-only medium.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
@@ -15,16 +15,16 @@ use parking_lot::{Mutex, RwLock};
 
 const PAGE: usize = 4_096;
 
-/// A disk whose changes are forgotten with it.
+/// A disk whose changes are lost on drop.
 #[derive(Default)]
 pub struct ScratchDisk {
     names: Mutex<Names>,
 }
 
-/// What differs from the real directories.
+/// The changes to the real directories.
 #[derive(Default)]
 struct Names {
-    /// Files by name; none where a real one has been removed.
+    /// Files by name; `None` for a real file that has been removed.
     files: BTreeMap<PathBuf, Option<Arc<Content>>>,
     dirs: BTreeSet<PathBuf>,
 }
@@ -114,7 +114,7 @@ impl Disk for ScratchDisk {
 
 struct ScratchFile(Arc<Content>);
 
-/// A file: what was there, and the pages that were written since.
+/// A file: the real one, and the pages written since.
 #[derive(Default)]
 struct Content {
     base: Option<File>,
@@ -124,7 +124,7 @@ struct Content {
 #[derive(Default)]
 struct State {
     len: u64,
-    /// The part of the real file that still counts.
+    /// The length of the real file that still counts.
     base_len: u64,
     pages: BTreeMap<u64, Box<[u8; PAGE]>>,
 }
@@ -136,7 +136,7 @@ impl Content {
         Ok(Content { base: Some(file), state: RwLock::new(state) })
     }
 
-    /// Fills `buf` with what the real file says, and zeros beyond.
+    /// Fills `buf` from the real file, with zeros beyond its end.
     fn read_base(&self, base_len: u64, buf: &mut [u8], offset: u64) -> io::Result<()> {
         let real = base_len.saturating_sub(offset).min(buf.len() as u64) as usize;
         let (real, beyond) = buf.split_at_mut(real);

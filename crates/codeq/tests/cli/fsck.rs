@@ -140,7 +140,7 @@ fn swapped_stores_are_a_problem() {
     std::fs::rename(at("shard-000/store"), at("held")).unwrap();
     std::fs::rename(at("shard-001/store"), at("shard-000/store")).unwrap();
     std::fs::rename(at("held"), at("shard-001/store")).unwrap();
-    expect(&fsck(&dir), 1, "here belongs shard 0 of 2");
+    expect(&fsck(&dir), 1, "expected shard 0 of 2");
 }
 
 #[test]

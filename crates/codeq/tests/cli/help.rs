@@ -7,13 +7,13 @@ fn every_command_has_help_with_an_example() {
     let top = codeq(&["--help"]);
     assert_eq!(top.code, 0);
     for (command, part) in [
-        ("fsck", "Nothing in the directory is changed"),
-        ("fsck", "Exit code: 0 sound, 1 problems found, 2"),
+        ("fsck", "The directory is not changed"),
+        ("fsck", "Exit code: 0 no problems, 1 problems found, 2"),
         ("backup", "must not be in use"),
         ("restore", "The backup is verified"),
         ("sim", "codeq sim --seed 42"),
         ("bench", "codeq bench --http-url "),
-        ("bench", "Exit code: 0 all is well, 1 "),
+        ("bench", "Exit code: 0 success, 1 "),
     ] {
         assert!(
             top.out.contains(&format!("  {command} ")),

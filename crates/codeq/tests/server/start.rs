@@ -105,7 +105,7 @@ fn an_ephemeral_server_leaves_nothing() {
     let mut command = codeq(&["dev", "--ephemeral", "--http-addr", "127.0.0.1:0"]);
     command.env("TMPDIR", base.path()).current_dir(base.path());
     let node = Node::greeted(command.stderr(log), &path);
-    assert!(node.greeting.contains("thrown away"), "{}", node.greeting);
+    assert!(node.greeting.contains("deleted on exit"), "{}", node.greeting);
     let made = node.client().post("/tasks", r#"{"command":"a","payload":1}"#).unwrap();
     assert_eq!(made.status, 202);
     assert!(std::fs::read_dir(base.path()).unwrap().count() > 0);
@@ -140,7 +140,7 @@ fn dev_beyond_this_machine_has_a_token_of_its_own() {
     let token = said.lines().find_map(|line| line.trim().strip_prefix("Token "));
     let token = token.unwrap().split_whitespace().next().unwrap().to_owned();
     assert!(token.len() > 32 && token.starts_with("dev-"), "{said}");
-    assert_eq!(said.matches("   (tenant dev-tenant, every role; whoever has it").count(), 1);
+    assert_eq!(said.matches("   (tenant dev-tenant, every role; anyone who has it").count(), 1);
     let url = said.lines().find_map(|line| line.trim().strip_prefix("API ")).unwrap().trim();
     let port = url.strip_prefix("http://localhost:").unwrap().split('/').next().unwrap();
     let addr = SocketAddr::from(([127, 0, 0, 1], port.parse().unwrap()));

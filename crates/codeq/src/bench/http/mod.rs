@@ -19,7 +19,8 @@ use serde::Serialize;
 use super::process;
 use target::Target;
 
-/// What a load is told.
+/// A measurement to make.
+#[derive(Clone, Copy)]
 pub(crate) struct Load<'a> {
     pub target: &'a Target,
     pub token: &'a str,
@@ -32,61 +33,60 @@ pub struct Args {
     /// What to measure
     #[arg(value_enum, default_values_t = [What::Start, What::Enqueue, What::Cycle, What::Polls])]
     what: Vec<What>,
-    /// A server that runs; without it, one is started on a fresh directory
+    /// Address of a running server; by default, one is started on a fresh directory
     #[arg(long, value_name = "HOST:PORT")]
     addr: Option<SocketAddr>,
-    /// Its process, for its memory and processor time
+    /// Process id of the server, to report its memory and CPU time
     #[arg(long, value_name = "PID", requires = "addr")]
     server_pid: Option<u32>,
-    /// A token with every role
+    /// Token with every role
     #[arg(long, default_value = "dev-token")]
     token: String,
-    /// Length of a measurement
+    /// Seconds per measurement
     #[arg(long, default_value_t = 10)]
     seconds: u64,
-    /// Measurements of each kind; the median is printed
+    /// Measurements per benchmark; prints the median
     #[arg(long, default_value_t = 3)]
     rounds: usize,
-    /// Connections that enqueue
+    /// Connections for enqueue
     #[arg(long, default_value_t = 64)]
     connections: usize,
-    /// Bytes of a payload
+    /// Payload size in bytes
     #[arg(long, default_value_t = 256)]
     payload: usize,
-    /// Claims that wait
+    /// Waiting claims
     #[arg(long, default_value_t = 10_000)]
     polls: usize,
-    /// Reads of results and waits for them
+    /// Result reads and waits
     #[arg(long, default_value_t = 200_000)]
     waits: usize,
-    /// Tasks in the store for lists
+    /// Tasks in the store for `list`
     #[arg(long, default_value_t = 5_000_000)]
     tasks: usize,
-    /// fsync or os, for a server that is started
+    /// fsync or os, for the server that is started
     #[arg(long, default_value = "fsync")]
     durability: String,
-    /// Where a server that is started has its data
+    /// Directory for the data of the server that is started
     #[arg(long, default_value = "target/bench", value_name = "DIR")]
     dir: PathBuf,
-    /// For machines
+    /// Print JSON
     #[arg(long)]
     json: bool,
 }
 
-/// What can be measured.
 #[derive(ValueEnum, Debug, Clone, Copy, PartialEq, Eq)]
 pub enum What {
-    /// from the start of the process to ready, on an empty directory
+    /// from process start until ready, on an empty directory
     Start,
-    /// one task a request, on many connections
+    /// one task per request, on many connections
     Enqueue,
     /// full cycles: enqueue 100, claim 10, submit 100
     Cycle,
-    /// claims that wait, and how fast one wakes
+    /// waiting claims, and how fast one wakes
     Polls,
-    /// pages of lists and searches of a full store
+    /// pages of lists and searches in a full store
     List,
-    /// reads of results and waits by clients that hang up, between full cycles
+    /// result reads and waits by clients that hang up, between full cycles
     Waits,
 }
 
@@ -133,6 +133,12 @@ fn measure(args: &Args, what: What, runtime: &tokio::runtime::Runtime) -> anyhow
     };
     let time = Duration::from_secs(args.seconds);
     let load = Load { target: &target, token: &args.token, time, args };
+    // A second server, for what is measured against one that did less.
+    let control = match (what, args.addr) {
+        (What::Waits, None) => Some(Target::start(&dir.path().join("control"), &args.durability)?),
+        _ => None,
+    };
+    let control = control.as_ref().map(|target| Load { target, ..load });
     runtime.block_on(async {
         match what {
             What::Start => Ok(vec![load.started()]),
@@ -140,7 +146,7 @@ fn measure(args: &Args, what: What, runtime: &tokio::runtime::Runtime) -> anyhow
             What::Cycle => Ok(vec![cycle::run(&load).await?]),
             What::Polls => Ok(vec![polls::run(&load).await?]),
             What::List => list::run(&load).await,
-            What::Waits => waits::run(&load).await,
+            What::Waits => waits::run(&load, control.as_ref()).await,
         }
     })
 }

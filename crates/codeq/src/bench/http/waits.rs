@@ -1,5 +1,6 @@
 //! Reads of results and waits for them, most of them by clients that hang up: what they leave behind in the server, and
-//! whether full cycles are as fast after them as before.
+//! whether full cycles are as fast after them. A store that has grown makes cycles slower by itself, so a second server
+//! runs the same cycles without the waits, and the two are compared.
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -25,8 +26,11 @@ struct Asked {
     body: String,
 }
 
-pub async fn run(load: &Load<'_>) -> anyhow::Result<Vec<Row>> {
+pub async fn run(load: &Load<'_>, control: Option<&Load<'_>>) -> anyhow::Result<Vec<Row>> {
     let before = Row { what: "cycles before", ..cycle::run(load).await? };
+    if let Some(control) = control {
+        cycle::run(control).await?;
+    }
     let mut client = Client::connect(load.target.addr, load.token).await?;
     let asked = Rc::new(Asked {
         finished: finished(load, &mut client).await?,
@@ -60,9 +64,13 @@ pub async fn run(load: &Load<'_>) -> anyhow::Result<Vec<Row>> {
     nobody_waits(&mut client).await?;
     waits.note = format!("reads and waits of {CLIENTS} clients, half of which hang up; {GAUGE}0");
     let mut after = Row { what: "cycles after", ..cycle::run(load).await? };
-    let percent = after.per_second / before.per_second.max(1.0) * 100.0;
-    after.note = format!("{percent:.1} % of those before");
-    Ok(vec![before, waits, after])
+    let Some(control) = control else {
+        return Ok(vec![before, waits, after]);
+    };
+    let without = Row { what: "cycles without waits", ..cycle::run(control).await? };
+    let percent = after.per_second / without.per_second.max(1.0) * 100.0;
+    after.note = format!("{percent:.1} % of those on a server without waits");
+    Ok(vec![before, waits, without, after])
 }
 
 /// One of the ways to ask for a result. A client that hangs up leaves a connection that is gone.

@@ -1,4 +1,4 @@
-//! What the two ways to drive a server share: which tasks may be created now, and what became of each.
+//! Shared by the stream and HTTP drivers: which tasks may be created now, and the outcome of each.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -14,15 +14,15 @@ use super::plan::Plan;
 use super::schedule::Schedule;
 use super::tracker::Tracker;
 
-/// Different errors that are counted apart; the rest are counted together.
+/// Kinds of errors counted separately; the rest are counted together.
 const KINDS: usize = 50;
 
 /// Why a run ended early.
 #[derive(Debug, Clone)]
 pub enum Failure {
-    /// The server, or the way to it, went away.
+    /// The server or the connection was lost.
     Away(String),
-    /// The server does not do what the contract says, or does not let us.
+    /// The server broke the contract or refused us.
     Refused(String),
 }
 
@@ -35,24 +35,24 @@ impl fmt::Display for Failure {
     }
 }
 
-/// So many creates refused and none made: the run is over.
+/// Refused creates, without a single success, that end the run.
 const REFUSALS_MAX: u64 = 100;
 
 /// The state of a run.
 pub struct Core {
-    /// What it is to do.
+    /// The plan of the run.
     pub plan: Plan,
-    /// What became of the tasks.
+    /// The outcome of each task.
     pub tracker: Tracker,
-    /// Makes payloads.
+    /// Creates payloads.
     pub payloads: Payloads,
-    /// What was acknowledged, if it is to be written down.
+    /// Record of acknowledgements, if requested.
     pub ledger: Option<Ledger>,
     /// Errors by kind.
     pub errors: BTreeMap<String, u64>,
-    /// Something happened that the run waits for: a failure, or the last answer.
+    /// Wakes the run on a failure or the last response.
     pub event: Rc<Notify>,
-    /// There may be room for a create, for producers that wait.
+    /// Wakes waiting producers when there may be room for a create.
     pub room: Rc<Notify>,
     failure: Option<Failure>,
     schedule: Option<Schedule>,
@@ -62,7 +62,7 @@ pub struct Core {
 }
 
 impl Core {
-    /// A run that has not begun.
+    /// A run that has not started.
     pub fn new(plan: Plan, ledger: Option<Ledger>) -> anyhow::Result<Core> {
         Ok(Core {
             tracker: Tracker::new(plan.window())?,
@@ -80,19 +80,19 @@ impl Core {
         })
     }
 
-    /// The clock of the run begins, and tasks may be created.
+    /// Starts the clock; tasks may be created from now on.
     pub fn start(&mut self) {
         self.start = Instant::now();
         self.creating = true;
     }
 
-    /// The time is over. What arrived in it is still sent, or the latest would not be counted.
+    /// The time is over. Tasks that were due are still sent, or the slowest would not be counted.
     pub fn stop(&mut self) {
         self.stopping = true;
         self.creating &= self.schedule.is_some();
     }
 
-    /// Everything that was to be sent was, and every answer came.
+    /// Every task was sent and every response received.
     pub fn is_done(&self) -> bool {
         self.stopping && self.tracker.is_drained() && self.backlog() == 0
     }
@@ -107,14 +107,14 @@ impl Core {
         self.start.elapsed()
     }
 
-    /// Arrivals that are due and not sent.
+    /// Arrivals that are due but not sent.
     pub fn backlog(&self) -> u64 {
         let end = self.plan.window().end;
         let due = self.schedule.map(|schedule| schedule.due(self.now().min(end)));
         due.map_or(0, |due| due.saturating_sub(self.tracker.counts().sent))
     }
 
-    /// The numbers of the tasks that are to be created now, in one message; empty if none.
+    /// The numbers of the tasks to create now, in one message; may be empty.
     pub fn take(&mut self) -> Range<u64> {
         let first = self.tracker.counts().sent;
         if !self.creating {
@@ -128,27 +128,27 @@ impl Core {
             Some(_) => self.backlog().min(batch).min(room),
         };
         for number in first..first + count {
-            // The number of a task is also that of its arrival.
+            // A task's number is also its arrival's number.
             let since = self.schedule.map_or(now, |schedule| schedule.at(number));
             self.tracker.send(since);
         }
         first..first + count
     }
 
-    /// An error of a kind.
+    /// Counts an error by kind.
     pub fn error(&mut self, kind: String) {
         let known = self.errors.contains_key(&kind) || self.errors.len() < KINDS;
         *self.errors.entry(if known { kind } else { "other".to_owned() }).or_default() += 1;
     }
 
-    /// The run cannot go on. The first reason stays.
+    /// Fails the run. The first reason is kept.
     pub fn fail(&mut self, failure: Failure) {
         self.creating = false;
         self.failure.get_or_insert(failure);
         self.event.notify_one();
     }
 
-    /// Why the run cannot go on.
+    /// Why the run failed.
     pub fn failure(&self) -> Option<&Failure> {
         self.failure.as_ref()
     }
@@ -165,7 +165,7 @@ impl Core {
     pub fn refused(&mut self, number: u64, why: &str) {
         self.tracker.refused(number);
         self.error(format!("create refused: {why}"));
-        // Some may be refused under load. When nothing else ever happens, more of the same tells nothing.
+        // Some may be refused under load. If nothing else ever happens, continuing is pointless.
         let counts = self.tracker.counts();
         if counts.created == 0 && counts.refused >= REFUSALS_MAX {
             self.fail(Failure::Refused(format!("every create is refused: {why}")));
@@ -180,7 +180,7 @@ impl Core {
         }
     }
 
-    /// To be called after a handful of answers: wakes whoever waits for them.
+    /// Wakes the waiters. Call after handling a batch of responses.
     pub fn settle(&mut self) {
         if self.creating {
             self.room.notify_waiters();

@@ -1,5 +1,4 @@
-//! Driving a server over HTTP: a connection for every create in flight and for every credit, one request at
-//! a time on each.
+//! The HTTP driver: one connection per create in flight and per credit, with one request at a time on each.
 
 use std::borrow::Cow;
 use std::cell::RefCell;
@@ -20,12 +19,12 @@ use super::payload;
 const BASE: &str = "/v1/codeq";
 /// Claims wait this long for a task, in seconds.
 const WAIT: u32 = 5;
-/// Between a claim that the server had no time for and the next.
+/// Pause after a claim that the server shed.
 const MOMENT: Duration = Duration::from_millis(10);
 
 type Shared = Rc<RefCell<Core>>;
 
-/// Where a server is.
+/// The server's address.
 #[derive(Debug, Clone)]
 pub struct Target {
     addr: SocketAddr,
@@ -33,7 +32,7 @@ pub struct Target {
     token: String,
 }
 
-/// A task in an answer: what is needed of it.
+/// The fields of a task that the driver needs.
 #[derive(Deserialize)]
 struct Task<'a> {
     #[serde(borrow)]
@@ -48,7 +47,7 @@ struct Claimed<'a> {
     tasks: Vec<Task<'a>>,
 }
 
-/// An answer for each item of a batch.
+/// The results of a batch, one per item.
 #[derive(Deserialize)]
 struct Batch<'a> {
     #[serde(borrow)]
@@ -64,7 +63,7 @@ struct Item<'a> {
 }
 
 impl Target {
-    /// The server at an address such as `http://127.0.0.1:8080`; a path in it is put before the routes.
+    /// The server at an address such as `http://127.0.0.1:8080`; a path in it is a prefix of the routes.
     pub async fn new(url: &str, token: &str) -> anyhow::Result<Target> {
         let rest = url.strip_prefix("http://").with_context(|| format!("{url} is not http://"))?;
         let (host, path) = rest.split_once('/').unwrap_or((rest, ""));
@@ -129,7 +128,7 @@ impl Side {
         }
     }
 
-    /// Creates tasks for ever.
+    /// Creates tasks until the run ends.
     async fn create(&mut self) -> Result<(), Failure> {
         loop {
             let room = Rc::clone(&self.core.borrow().room);
@@ -186,12 +185,12 @@ impl Side {
         let core = &mut *self.core.borrow_mut();
         let payload = core.payloads.make(number);
         let (command, payload) = (&core.plan.command, String::from_utf8_lossy(&payload));
-        // As JSON: whatever the flag says stays inside the text.
+        // Encoded as JSON, so the flag's value cannot break out of the string.
         let webhook = serde_json::Value::from(&*core.plan.webhook);
         format!(r#"{{"command":"{command}","payload":{payload},"webhook":{webhook}}}"#)
     }
 
-    /// Claims and completes for ever.
+    /// Claims and completes tasks until the run ends.
     async fn work(&mut self) -> Result<(), Failure> {
         let (batch, most) = {
             let plan = &self.core.borrow().plan;
@@ -199,7 +198,7 @@ impl Side {
         };
         let mut held: Vec<(u64, String)> = Vec::new();
         loop {
-            // Results that wait for more are not to wait for long.
+            // Results must not wait long for a full batch.
             let wait = if held.is_empty() { WAIT } else { 0 };
             let before = held.len();
             self.claim(batch, wait, &mut held).await?;
@@ -233,7 +232,7 @@ impl Side {
             200 if count.is_empty() => vec![parse::<Task<'_>>(answer.body)?],
             200 => parse::<Claimed<'_>>(answer.body)?.tasks,
             204 => Vec::new(),
-            // A server that sheds load is counted, and given a moment; one that never lets us in is no use.
+            // Load shedding is counted and retried after a pause; a server that refuses everything ends the run.
             status @ (429 | 503) => {
                 let why = said(status, answer.body);
                 self.core.borrow_mut().error(format!("claim refused: {why}"));
@@ -302,7 +301,7 @@ fn away(error: anyhow::Error) -> Failure {
     Failure::Away(format!("{error:#}"))
 }
 
-/// The short text of a refusal.
+/// The `error` of a refusal.
 fn said(status: u16, body: &[u8]) -> String {
     #[derive(Deserialize)]
     struct Problem {

@@ -1,10 +1,9 @@
-//! Ids of tasks as numbers: 64 bits of an id are enough to know it again among those of a run, and are
-//! compared and looked up without touching the text.
+//! Task ids as numbers: 64 bits identify an id within a run, and are compared and looked up without touching the text.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
 
-/// What an id is known by. Never 0.
+/// The 64 bits that identify an id. Never 0.
 pub fn key(id: &str) -> u64 {
     let mix = |state: u64, word: u64| {
         let product = u128::from(state ^ word) * u128::from(0x9E37_79B9_7F4A_7C15_u64);
@@ -20,7 +19,7 @@ pub fn key(id: &str) -> u64 {
 /// Numbers of tasks by the keys of their ids.
 pub type Numbers = HashMap<u64, u64, BuildHasherDefault<AsIs>>;
 
-/// A key is as good as random already.
+/// Keys are already random enough.
 #[derive(Default)]
 pub struct AsIs(u64);
 

@@ -1,4 +1,4 @@
-//! What the server acknowledged, written down for whoever checks after a crash that it is still there.
+//! A record of what the server acknowledged, to check after a crash.
 
 use std::fs::File;
 use std::io::{BufWriter, Write};
@@ -9,12 +9,12 @@ use anyhow::Context;
 /// A file of lines: `C <task id>` for an acknowledged create, `D <task id>` for an acknowledged completion.
 pub struct Ledger {
     file: BufWriter<File>,
-    /// The first write that failed: reported at the end, since no message handler can do anything about it.
+    /// The first failed write, reported at the end: message handlers cannot act on it.
     failed: Option<std::io::Error>,
 }
 
 impl Ledger {
-    /// Begins a file; one that is there is replaced.
+    /// Creates the file, replacing an existing one.
     pub fn create(path: &Path) -> anyhow::Result<Ledger> {
         let file = File::create(path)
             .with_context(|| format!("cannot write the ledger {}", path.display()))?;
@@ -37,7 +37,7 @@ impl Ledger {
         }
     }
 
-    /// Everything so far is in the file, or an error.
+    /// Flushes, and returns the first error.
     pub fn flush(&mut self) -> anyhow::Result<()> {
         match self.failed.take() {
             Some(error) => Err(error).context("the ledger is not complete"),

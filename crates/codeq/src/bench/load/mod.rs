@@ -1,7 +1,7 @@
-//! `codeq bench`: load for any server that speaks codeQ's streams or its HTTP, with every task accounted for.
+//! `codeq bench`: loads any server that speaks codeQ's streams or HTTP, and accounts for every task.
 //!
-//! The client shares the machine with the server, as a rule: it must cost a fraction of it. So there is one
-//! thread, no task or channel per message, and no map of texts.
+//! The client usually shares the machine with the server, so it must cost a fraction of it: one thread, no task or channel
+//! per message, and no map keyed by text.
 
 mod core;
 mod http;
@@ -26,18 +26,17 @@ use ledger::Ledger;
 use plan::Plan;
 use report::{Row, Summary};
 
-/// The exit code when the server went away in the middle of a run.
+/// The exit code when the server disappears during a run.
 const AWAY: u8 = 3;
 
-/// What is shown below the flags.
 pub const HELP: &str = "\
 Creates tasks, claims and completes them, and measures full cycles: a cycle counts once its completion is
-acknowledged. Without --rate a new task is sent when an answer came (closed loop); with it tasks arrive by
-the clock, and latency counts from the moment a task was due. At the end no more tasks are sent, those in
-flight finish, and every acknowledged create must have been assigned and completed exactly once.
+acknowledged. By default, each answer triggers the next task (closed loop). With --rate, tasks arrive at a
+fixed rate, and latency counts from the moment a task was due. At the end, tasks in flight finish, and every
+acknowledged create must have been assigned and completed exactly once.
 
-Exit code: 0 all is well, 1 the server cannot be reached, refused, or a task is missing or was done twice,
-2 wrong usage, 3 the server went away in the middle.
+Exit code: 0 success, 1 the server is unreachable or refused, or a task is missing or was done twice,
+2 wrong usage, 3 the server disappeared during the run.
 
 Examples:
   codeq bench --seconds 10 --runs 3
@@ -46,43 +45,43 @@ Examples:
   codeq bench --http-url http://127.0.0.1:8080 --in-flight 16 --slots 16";
 
 #[derive(clap::Args, Debug)]
-// Its group would be called like the one it is flattened into.
+// Its group would have the same name as the one it is flattened into.
 #[group(skip)]
 pub struct Args {
-    /// Where the server's producer stream is
+    /// Address of the server's producer stream
     #[arg(long, value_name = "HOST:PORT", default_value = "127.0.0.1:9092")]
     producer_addr: String,
-    /// Where the server's worker stream is
+    /// Address of the server's worker stream
     #[arg(long, value_name = "HOST:PORT", default_value = "127.0.0.1:9091")]
     worker_addr: String,
-    /// Over HTTP instead of the streams
+    /// Use HTTP at this URL instead of the streams
     #[arg(long, value_name = "URL", conflicts_with_all = ["producer_addr", "worker_addr"])]
     http_url: Option<String>,
-    /// A token that may create and work
+    /// Token that may create and process tasks
     #[arg(long, default_value = "dev-token")]
     token: String,
-    /// Beginning of the queue's name; every run adds something random
+    /// Prefix of the command; every run adds a random suffix
     #[arg(long, default_value = "bench")]
     command: String,
-    /// Creates in flight per producer [default: 32; with --rate 10000]
+    /// Creates in flight per producer [default: 32, or 10000 with --rate]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     in_flight: Option<u32>,
-    /// Tasks that a worker is ready for
+    /// Tasks that each worker is ready for
     #[arg(long, value_name = "N", default_value_t = 128)]
     #[arg(value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     slots: u32,
-    /// Tasks on their way, from create to completion, at most [default: what fills both sides]
+    /// Maximum tasks between create and completion [default: enough to fill both sides]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=10_000_000))]
     ahead: Option<u64>,
-    /// Tasks in one create message
+    /// Tasks per create message
     #[arg(long, value_name = "N", default_value_t = 1)]
     #[arg(value_parser = clap::value_parser!(u32).range(1..=10_000))]
     create_batch: u32,
-    /// Tasks that one credit asks for
+    /// Tasks per Ready
     #[arg(long, value_name = "N", default_value_t = 1)]
     #[arg(value_parser = clap::value_parser!(u32).range(1..=10_000))]
     ready_batch: u32,
-    /// Results in one message
+    /// Results per message
     #[arg(long, value_name = "N", default_value_t = 1)]
     #[arg(value_parser = clap::value_parser!(u32).range(1..=10_000))]
     result_batch: u32,
@@ -94,55 +93,55 @@ pub struct Args {
     #[arg(long, value_name = "N", default_value_t = 1)]
     #[arg(value_parser = clap::value_parser!(u32).range(1..=10_000))]
     workers: u32,
-    /// One task at a time, from create to completion: latency without load
+    /// Run one task at a time, from create to completion: latency without load
     #[arg(long, conflicts_with_all = ["in_flight", "slots", "ahead", "producers", "workers"])]
     #[arg(conflicts_with_all = ["create_batch", "ready_batch", "result_batch", "rate"])]
     one_at_a_time: bool,
-    /// Bytes of a payload
+    /// Payload size in bytes
     #[arg(long, value_name = "BYTES", default_value_t = 256)]
     #[arg(value_parser = clap::value_parser!(u32).range(payload::LEAST as i64..=16 << 20))]
     payload: u32,
-    /// Give every task this webhook
+    /// Webhook URL for every task
     #[arg(long, value_name = "URL")]
     webhook: Option<String>,
-    /// Length of what is measured
+    /// Seconds to measure
     #[arg(long, default_value_t = 10.0, value_parser = seconds)]
     seconds: f64,
-    /// Length of what comes before and is not measured, in seconds
+    /// Seconds to run before measuring
     #[arg(long, value_name = "SECONDS", default_value_t = 2.0, value_parser = seconds)]
     warm_up: f64,
-    /// At the end, wait so long for what is in flight
+    /// Seconds to wait at the end for tasks in flight
     #[arg(long, value_name = "SECONDS", default_value_t = 15)]
     drain: u64,
-    /// Open loop: so many tasks arrive a second, come what may
+    /// Open loop: tasks arrive at this rate per second, however fast the server is
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=10_000_000))]
     rate: Option<u64>,
-    /// The server's process, for its processor time and memory
+    /// Process id of the server, to report its CPU time and memory
     #[arg(long, value_name = "PID")]
     server_pid: Option<u32>,
-    /// Runs; the median is printed with the smallest and the largest
+    /// Number of runs; prints the median with the minimum and maximum
     #[arg(long, value_name = "N", default_value_t = 1)]
     #[arg(value_parser = clap::value_parser!(u32).range(1..=1_000))]
     runs: u32,
     /// Write `C <task id>` for each acked create and `D <task id>` for each acked completion
     #[arg(long, value_name = "FILE")]
     ledger: Option<PathBuf>,
-    /// One JSON document on standard output
+    /// Print one JSON document to stdout
     #[arg(long)]
     json: bool,
-    /// No line a second on standard error
+    /// Do not print a progress line per second to stderr
     #[arg(long)]
     quiet: bool,
 }
 
-/// A length of time between nothing and a day.
+/// Parses a duration of up to a day.
 fn seconds(text: &str) -> Result<f64, String> {
     const DAY: f64 = 86_400.0;
     let seconds: f64 = text.parse().map_err(|_| "not a number".to_owned())?;
     (0.0..=DAY).contains(&seconds).then_some(seconds).ok_or(format!("not within 0 and {DAY}"))
 }
 
-/// All runs, for machines.
+/// All runs, as JSON.
 #[derive(Serialize)]
 struct Document<'a> {
     mode: &'static str,
@@ -154,7 +153,7 @@ struct Document<'a> {
     machine: String,
 }
 
-/// What was asked for, after it was made sound.
+/// The options of the run, after defaults and corrections.
 #[derive(Serialize)]
 struct Settings {
     producers: usize,
@@ -169,7 +168,7 @@ struct Settings {
     rate: Option<u64>,
 }
 
-/// Runs, prints, and says by the exit code how it went.
+/// Runs and prints; the exit code says how it went.
 pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     if let Some(pid) = args.server_pid {
         let process = PathBuf::from(format!("/proc/{pid}/stat"));
@@ -199,7 +198,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     })
 }
 
-/// One run, with a runtime of its own: nothing of it is left when the next begins.
+/// One run, with its own runtime, so nothing is left over when the next one starts.
 fn one(args: &Args, ledger: &mut Option<Ledger>) -> anyhow::Result<Row> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let tasks = tokio::task::LocalSet::new();
@@ -224,7 +223,7 @@ fn print(args: &Args, rows: &[Row]) {
         runs: rows,
         machine: process::machine(),
     };
-    // A plain struct can always be written.
+    // Serialising a plain struct cannot fail.
     println!("{}", serde_json::to_string_pretty(&document).unwrap_or_default());
 }
 

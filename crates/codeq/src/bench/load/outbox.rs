@@ -1,5 +1,5 @@
-//! What a session has to say. Everything that lies here is taken in one go when the connection is ready, and
-//! so leaves in few frames and few writes: a channel of single messages would cost a wake for each.
+//! Outgoing messages of a session. When the connection is ready it takes all of them at once, so they leave in few frames
+//! and few writes; a channel would cost a wake-up per message.
 
 use std::collections::VecDeque;
 use std::pin::Pin;
@@ -9,7 +9,7 @@ use std::task::{Context, Poll, Waker};
 use parking_lot::Mutex;
 use tonic::codegen::tokio_stream::Stream;
 
-/// Messages that wait to be sent. Its copies share them.
+/// Messages to send. Clones share them.
 pub struct Outbox<T>(Arc<Mutex<Waiting<T>>>);
 
 struct Waiting<T> {
@@ -19,13 +19,12 @@ struct Waiting<T> {
 }
 
 impl<T> Outbox<T> {
-    /// An empty one.
     pub fn new() -> Outbox<T> {
         let waiting = Waiting { messages: VecDeque::new(), waker: None, closed: false };
         Outbox(Arc::new(Mutex::new(waiting)))
     }
 
-    /// Adds a message. How many there can be is the business of whoever adds them.
+    /// Adds a message. The caller bounds their number.
     pub fn push(&self, message: T) {
         let mut waiting = self.0.lock();
         waiting.messages.push_back(message);
@@ -34,7 +33,7 @@ impl<T> Outbox<T> {
         }
     }
 
-    /// Nothing more is to be said: the stream ends after what lies here.
+    /// Ends the stream after the messages queued so far.
     pub fn close(&self) {
         let mut waiting = self.0.lock();
         waiting.closed = true;

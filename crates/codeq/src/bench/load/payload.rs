@@ -1,10 +1,10 @@
-//! Payloads that say which task they belong to: `{"n":123,"pad":"xxx"}`, of exactly the size that was asked for.
+//! Payloads of an exact size that name their task: `{"n":123,"pad":"xxx"}`.
 
 use bytes::{Bytes, BytesMut};
 
-/// The smallest payload: room for every number that a run can reach.
+/// The smallest payload: it has room for the largest task number of a run.
 pub const LEAST: usize = 40;
-/// Payloads are cut from blocks, so that most of them cost no allocation.
+/// Payloads are cut from blocks, so most of them cost no allocation.
 const BLOCK: usize = 256 << 10;
 const HEAD: &[u8] = b"{\"n\":";
 const PAD: &[u8] = b",\"pad\":\"";
@@ -18,7 +18,7 @@ pub struct Payloads {
 }
 
 impl Payloads {
-    /// Of this size; a smaller one than the smallest becomes the smallest.
+    /// Payloads of this size, but at least [`LEAST`].
     pub fn new(size: usize) -> Payloads {
         let size = size.max(LEAST);
         Payloads { size, block: BytesMut::new(), fill: vec![b'x'; size] }
@@ -50,8 +50,7 @@ fn push_number(into: &mut BytesMut, number: u64) {
     }
 }
 
-/// Which task a payload belongs to. Its number is the first in the text, whether the server kept the text as
-/// it was, wrote it anew or quoted it.
+/// The task that a payload belongs to: the first number in the text, whether the server kept, reformatted or quoted it.
 pub fn number(payload: &[u8]) -> Option<u64> {
     let mut digits = payload.iter().skip_while(|byte| !byte.is_ascii_digit()).peekable();
     digits.peek()?;

@@ -1,53 +1,53 @@
-//! What a run is to do: the flags, made sound.
+//! The plan of a run, from the flags.
 
 use std::time::Duration;
 
 use super::Args;
 
-/// Creates in flight when tasks arrive by the clock: enough never to be the limit of a server that keeps up.
+/// Creates in flight in an open loop: never the limit for a server that keeps up.
 const OPEN_IN_FLIGHT: usize = 10_000;
-/// Tasks on their way when they arrive by the clock; beyond it arrivals wait, and their latency grows.
+/// Unfinished tasks in an open loop; beyond it arrivals wait, and their latency grows.
 const OPEN_AHEAD: u64 = 200_000;
 
-/// What a run is to do.
+/// The plan of a run.
 #[derive(Debug, Clone)]
 pub struct Plan {
-    /// Streams or connections that create.
+    /// Streams or connections that create tasks.
     pub producers: usize,
     /// Creates in flight on each.
     pub in_flight: usize,
-    /// Streams that work.
+    /// Streams or connections that process tasks.
     pub workers: usize,
-    /// Credits of each.
+    /// Credits on each.
     pub slots: usize,
-    /// Tasks in one create.
+    /// Tasks per create.
     pub create_batch: usize,
-    /// Tasks that one credit asks for.
+    /// Tasks per credit.
     pub ready_batch: usize,
-    /// Results in one message.
+    /// Results per message.
     pub result_batch: usize,
-    /// Tasks that are sent and not completed, at most.
+    /// Maximum tasks sent and not completed.
     pub ahead: u64,
-    /// Bytes of a payload.
+    /// Payload size in bytes.
     pub payload: usize,
     /// The webhook of every task; empty for none.
     pub webhook: String,
-    /// Before anything is measured.
+    /// Time before the measurement.
     pub warm_up: Duration,
-    /// What is measured.
+    /// Time measured.
     pub time: Duration,
-    /// After the last create, for what is in flight.
+    /// Time after the last create for tasks in flight.
     pub drain: Duration,
-    /// Arrivals a second, if by the clock.
+    /// Arrivals per second in an open loop.
     pub rate: Option<u64>,
     /// The queue of this run.
     pub command: String,
-    /// A line a second.
+    /// Print a line per second.
     pub progress: bool,
 }
 
 impl Plan {
-    /// The plan of one run, with a queue that no other run has.
+    /// The plan of one run, with its own queue.
     pub fn new(args: &Args) -> Plan {
         let one = args.one_at_a_time;
         let size = |asked: u32| if one { 1 } else { asked.max(1) as usize };
@@ -55,10 +55,10 @@ impl Plan {
         let asked = args.in_flight.map(|asked| asked as usize);
         let usual = if args.rate.is_some() { OPEN_IN_FLIGHT } else { 32 };
         let in_flight = if one { 1 } else { asked.unwrap_or(usual).max(create_batch) };
-        // Whole credits only: it is not said which of two different ones a batch of tasks answers.
+        // Whole credits only: a batch of tasks does not say which of two different credits it answers.
         let slots = size(args.slots).max(ready_batch) / ready_batch * ready_batch;
         let (producers, workers) = (size(args.producers), size(args.workers));
-        // Both sides can be busy to their limits, and the queue in between stays short.
+        // Enough to keep both sides busy, while the queue in between stays short.
         let busy = (producers * in_flight + workers * slots) as u64;
         let usual = if args.rate.is_some() { OPEN_AHEAD } else { busy };
         let ahead = if one { 1 } else { args.ahead.unwrap_or(usual).max(create_batch as u64) };
@@ -82,14 +82,14 @@ impl Plan {
         }
     }
 
-    /// From here on a task is measured, and from there on no more: nanoseconds since the start.
+    /// The measured window, in nanoseconds since the start.
     pub fn window(&self) -> std::ops::Range<u64> {
         let nanos = |time: Duration| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
         nanos(self.warm_up)..nanos(self.warm_up + self.time)
     }
 }
 
-/// The standard library's hashers have random keys: all the randomness that is needed here.
+/// The standard library's hashers have random keys, which is enough randomness here.
 fn random() -> u64 {
     use std::hash::{BuildHasher, Hasher};
     std::hash::RandomState::new().build_hasher().finish()

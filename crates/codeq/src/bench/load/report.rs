@@ -1,4 +1,4 @@
-//! What a run gave, for people and for machines.
+//! The result of a run, as text and as JSON.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -10,7 +10,7 @@ use serde::Serialize;
 use super::core::{Core, Failure};
 use super::tracker::{Counts, Faults};
 
-/// What the measured window took.
+/// Resources used in the measured window.
 pub struct Spent {
     pub time: Duration,
     pub cycles: u64,
@@ -31,12 +31,12 @@ pub struct Percentiles {
     pub max: f64,
 }
 
-/// What a run gave.
+/// The result of a run.
 #[derive(Debug, Clone, Serialize)]
 pub struct Row {
-    /// Acknowledged completions a second.
+    /// Acknowledged completions per second.
     pub cycles_per_second: f64,
-    /// Acknowledged creates a second.
+    /// Acknowledged creates per second.
     pub creates_per_second: f64,
     pub seconds: f64,
     /// From a create sent (or due) to its completion acknowledged.
@@ -48,12 +48,12 @@ pub struct Row {
     pub client_cpu_us_per_cycle: f64,
     pub server_cpu_us_per_cycle: Option<f64>,
     pub server_rss_mib: Option<f64>,
-    /// Of the whole run, with warm-up and drain.
+    /// Counts for the whole run, including warm-up and drain.
     pub counts: Counts,
     pub errors: BTreeMap<String, u64>,
-    /// Arrivals of the open loop that could not be sent, even after the time was over.
+    /// Open-loop arrivals that could not be sent, even after the time was over.
     pub unsent: u64,
-    /// The server took what the open loop gave it.
+    /// The server kept up with the open loop.
     pub kept_up: bool,
     pub faults: Faults,
     /// Every acknowledged create was assigned and completed exactly once.
@@ -64,7 +64,7 @@ pub struct Row {
 }
 
 impl Row {
-    /// What a run gave, after its end.
+    /// The result of a finished run.
     pub fn new(core: &Core, spent: &Spent) -> Row {
         let seconds = spent.time.as_secs_f64().max(1e-9);
         let each = |time: Duration| time.as_secs_f64() * 1e6 / spent.cycles.max(1) as f64;
@@ -97,7 +97,7 @@ impl Row {
         row
     }
 
-    /// Completions a little behind the arrivals are tasks on their way; more is a queue that grows.
+    /// Completions slightly behind the arrivals are tasks in flight; more means a growing queue.
     fn check_rate(&mut self, rate: u64) {
         const LEAST: f64 = 0.95;
         let (cycles, unsent) = (self.cycles_per_second, self.unsent);
@@ -115,7 +115,7 @@ impl Row {
         self.notes.push(text);
     }
 
-    /// For people.
+    /// As text.
     pub fn text(&self) -> String {
         let mut text = String::new();
         let (cycles, creates) = (self.cycles_per_second, self.creates_per_second);
@@ -152,7 +152,7 @@ impl Row {
         text
     }
 
-    /// Whether all is well, in a line.
+    /// The verdict in one line.
     pub fn verdict(&self) -> String {
         let Counts { sent, created, completed, .. } = self.counts;
         if let Some(failure) = &self.failure {
@@ -181,7 +181,7 @@ impl Percentiles {
     }
 }
 
-/// A figure over several runs.
+/// A figure across several runs.
 #[derive(Debug, Clone, Copy, Serialize)]
 pub struct Spread {
     pub median: f64,
@@ -190,7 +190,7 @@ pub struct Spread {
 }
 
 impl Spread {
-    /// The spread of a figure; none of no runs.
+    /// The spread of a figure; `None` without runs.
     pub fn of(rows: &[Row], figure: impl Fn(&Row) -> Option<f64>) -> Option<Spread> {
         let mut all: Vec<f64> = rows.iter().filter_map(figure).collect();
         all.sort_by(f64::total_cmp);
@@ -204,7 +204,7 @@ impl Spread {
     }
 }
 
-/// The figures of all runs together.
+/// The figures of all runs.
 #[derive(Debug, Serialize)]
 pub struct Summary {
     pub cycles_per_second: Option<Spread>,
@@ -219,7 +219,6 @@ pub struct Summary {
 }
 
 impl Summary {
-    /// Of these runs.
     pub fn of(rows: &[Row]) -> Summary {
         Summary {
             cycles_per_second: Spread::of(rows, |row| Some(row.cycles_per_second)),
@@ -234,7 +233,7 @@ impl Summary {
         }
     }
 
-    /// For people.
+    /// As text.
     pub fn text(&self, runs: usize) -> String {
         let mut text = format!("median of {runs} runs (min to max)\n");
         for (name, spread) in [

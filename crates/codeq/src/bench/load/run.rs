@@ -1,4 +1,4 @@
-//! One run: connect, warm up, measure, let what is in flight finish, and verify.
+//! One run: connect, warm up, measure, let tasks in flight finish, and verify.
 
 use std::cell::RefCell;
 use std::io::Write;
@@ -14,10 +14,10 @@ use super::streams::{Addresses, Streams};
 use super::tracker::Counts;
 use super::{Args, plan::Plan};
 
-/// After everything was answered, for streams to end as they should.
+/// Time for streams to end after the last response.
 const FAREWELL: Duration = Duration::from_secs(2);
 
-/// What was used and done until a moment.
+/// A snapshot of resources used and work done.
 struct Mark {
     at: Duration,
     counts: Counts,
@@ -25,8 +25,7 @@ struct Mark {
     server: Option<Duration>,
 }
 
-/// One run on a thread of its own making: this one. An error is one of before the first task; what goes wrong
-/// later is in the row.
+/// One run on the current thread. Fails only before the first task; later failures are in the row.
 pub async fn run(args: &Args, ledger: &mut Option<Ledger>) -> anyhow::Result<Row> {
     let core = Core::new(Plan::new(args), ledger.take())?;
     let core = Rc::new(RefCell::new(core));
@@ -48,7 +47,7 @@ pub async fn run(args: &Args, ledger: &mut Option<Ledger>) -> anyhow::Result<Row
         streams.borrow().close();
         let ends = async {
             for session in running {
-                // A session that ended badly has said so before.
+                // A session that failed has already reported it.
                 let _ = session.await;
             }
         };
@@ -96,7 +95,7 @@ async fn measure(args: &Args, core: &Rc<RefCell<Core>>) -> Row {
     Row::new(&core, &spent)
 }
 
-/// Waits until a moment of the run, or a failure, and says every second how it goes.
+/// Waits until a moment of the run, or a failure, and prints progress every second.
 async fn wait(core: &Rc<RefCell<Core>>, until: Duration) {
     let mut last = core.borrow().tracker.counts();
     while core.borrow().failure().is_none() {
@@ -113,7 +112,7 @@ async fn wait(core: &Rc<RefCell<Core>>, until: Duration) {
             let (outstanding, backlog) = (core.tracker.outstanding(), core.backlog());
             let late = if backlog > 1 { format!(", {backlog} late") } else { String::new() };
             let seconds = second.as_secs();
-            // Whoever read it may have gone: no reason to stop.
+            // Continue if nobody reads the output any more.
             let _ = writeln!(
                 std::io::stderr(),
                 "{seconds:4} s  {done} cycles, {made} creates, {outstanding} on their way{late}"
@@ -123,10 +122,10 @@ async fn wait(core: &Rc<RefCell<Core>>, until: Duration) {
     }
 }
 
-/// Waits until a moment of the run, or until something happened.
+/// Waits until a moment of the run, or an event.
 async fn pause(core: &Rc<RefCell<Core>>, until: Duration) {
     let (event, now) = (Rc::clone(&core.borrow().event), core.borrow().elapsed());
-    // That the time is over is as good as an event.
+    // A timeout counts as an event.
     let _ = tokio::time::timeout(until.saturating_sub(now), event.notified()).await;
 }
 

@@ -1,4 +1,4 @@
-//! The open loop: tasks arrive at fixed moments, whether or not the server has answered the ones before.
+//! The open loop: tasks arrive at fixed moments, whether or not the server has answered earlier ones.
 
 const SECOND: u128 = 1_000_000_000;
 
@@ -9,13 +9,13 @@ pub struct Schedule {
 }
 
 impl Schedule {
-    /// So many arrivals a second.
+    /// Arrivals at this rate per second.
     pub fn new(per_second: u64) -> Schedule {
         Schedule { per_second: per_second.max(1) }
     }
 
-    /// When an arrival is due: latency counts from here, however late the task is really sent. Otherwise a
-    /// server that stalls would be asked less, and its stall would count once instead of for everyone.
+    /// When an arrival is due. Latency counts from here, however late the task is sent; otherwise a server that
+    /// stalls would get less load, and its stall would count for one task instead of for all that waited.
     pub fn at(&self, arrival: u64) -> u64 {
         let nanos = u128::from(arrival) * SECOND / u128::from(self.per_second);
         u64::try_from(nanos).unwrap_or(u64::MAX)

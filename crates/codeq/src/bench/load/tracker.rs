@@ -1,5 +1,4 @@
-//! Every task of a run: when it was sent, what became of it, and at the end whether each was done exactly
-//! once.
+//! Every task of a run: when it was sent, its outcome, and at the end whether each was done exactly once.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -11,8 +10,8 @@ const REFUSED: u8 = 2;
 const ASSIGNED: u8 = 4;
 const COMPLETED: u8 = 8;
 
-/// Finished tasks are forgotten from the front. One that stays unfinished for this many others is put aside,
-/// so that memory is bounded by what is in flight and not by the length of the run.
+/// Finished tasks are dropped from the front. A task that stays unfinished for this many others is moved aside, so memory
+/// is bounded by the tasks in flight, not by the length of the run.
 const RECENT: usize = 1 << 20;
 /// Longer latencies count as this: an hour.
 const LONGEST: u64 = 3_600_000_000_000;
@@ -21,7 +20,7 @@ const LONGEST: u64 = 3_600_000_000_000;
 struct Record {
     /// Sent, or due to be sent.
     since: u64,
-    /// Of the id that the create was answered with, or the assignment named; 0 before.
+    /// The key of the id from the create's response or the assignment; 0 before.
     key: u64,
     state: u8,
 }
@@ -36,7 +35,7 @@ impl Record {
     }
 }
 
-/// What was counted so far.
+/// Counts so far.
 #[derive(Debug, Clone, Copy, Default, Serialize)]
 pub struct Counts {
     /// Creates that were sent.
@@ -51,14 +50,14 @@ pub struct Counts {
     pub completed: u64,
 }
 
-/// What is wrong at the end. All zero: every acknowledged create was assigned and completed exactly once.
+/// Errors found at the end. All zero: every acknowledged create was assigned and completed exactly once.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
 pub struct Faults {
-    /// Creates that got no answer.
+    /// Creates without a response.
     pub unanswered: u64,
     /// Acknowledged creates without an acknowledged completion.
     pub missing: u64,
-    /// Those of the missing that were never assigned.
+    /// Missing tasks that were never assigned.
     pub never_assigned: u64,
     /// Assignments of a task that had been assigned before.
     pub assigned_again: u64,
@@ -87,7 +86,7 @@ pub struct Tracker {
     counts: Counts,
     faults: Faults,
     window: std::ops::Range<u64>,
-    /// What was measured.
+    /// Latencies measured.
     pub latencies: Latencies,
 }
 
@@ -109,7 +108,7 @@ impl Tracker {
         })
     }
 
-    /// What was counted so far.
+    /// Counts so far.
     pub fn counts(&self) -> Counts {
         self.counts
     }
@@ -119,13 +118,13 @@ impl Tracker {
         self.counts.sent.saturating_sub(self.counts.completed + self.counts.refused)
     }
 
-    /// Nothing is awaited any more.
+    /// No response is outstanding.
     pub fn is_drained(&self) -> bool {
         let answered = self.counts.created + self.counts.refused;
         self.outstanding() == 0 && answered == self.counts.sent
     }
 
-    /// A task is sent. Its number.
+    /// Records a sent task and returns its number.
     pub fn send(&mut self, since: u64) -> u64 {
         self.recent.push_back(Record { since, key: 0, state: 0 });
         let number = self.counts.sent;
@@ -169,7 +168,7 @@ impl Tracker {
             return;
         }
         let Some(record) = self.find(number) else {
-            // It was finished, and forgotten.
+            // Finished and already dropped.
             self.faults.assigned_again += 1;
             return;
         };
@@ -207,7 +206,7 @@ impl Tracker {
         self.settle(number);
     }
 
-    /// What is wrong if nothing more comes.
+    /// The errors if no more responses come.
     pub fn faults(&self) -> Faults {
         let mut faults = self.faults;
         for record in self.recent.iter().chain(self.aside.values()) {
@@ -240,7 +239,7 @@ impl Tracker {
         }
     }
 
-    /// Forgets a task that was put aside and is finished after all.
+    /// Drops a task that was moved aside and has finished.
     fn settle(&mut self, number: u64) {
         if number < self.first && self.aside.get(&number).is_some_and(Record::is_finished) {
             self.aside.remove(&number);
@@ -249,7 +248,7 @@ impl Tracker {
 }
 
 impl Faults {
-    /// Nothing is wrong.
+    /// Whether there are no errors.
     pub fn is_none(&self) -> bool {
         *self == Faults::default()
     }

@@ -1,5 +1,5 @@
-//! Driving a server over its gRPC streams. One thread, no task per message: what has arrived is handled where
-//! it was decoded, and what that gives to say is laid in the outbox of its stream.
+//! The stream driver. One thread, no task per message: messages are handled where they are decoded, and replies go into the
+//! outbox of their stream.
 
 mod producer;
 mod worker;
@@ -21,15 +21,15 @@ use super::core::{Core, Failure};
 use producer::Producer;
 use worker::Worker;
 
-/// Windows of a connection and of a stream on it: never what a run waits for.
+/// Flow-control windows of a connection and its streams, large enough never to limit a run.
 const WINDOW: u32 = 4 << 20;
 /// A batch of tasks may be larger than the library's usual 4 MiB.
 const MESSAGE: usize = 64 << 20;
 const CONNECT: Duration = Duration::from_secs(5);
-/// Results and credits wait this long to become a batch, and arrivals to be sent.
+/// How long results, credits and arrivals wait to form a batch.
 const TICK: Duration = Duration::from_millis(1);
 
-/// Where the streams are, and who asks.
+/// The addresses of the streams, and the token.
 pub struct Addresses<'a> {
     pub producer: &'a str,
     pub worker: &'a str,
@@ -40,7 +40,7 @@ pub struct Addresses<'a> {
 pub struct Streams {
     producers: Vec<Producer>,
     workers: Vec<Worker>,
-    /// The producer that is asked first: they take turns.
+    /// The producer to ask first: round robin.
     turn: usize,
 }
 
@@ -48,7 +48,7 @@ pub struct Streams {
 type Shared<T> = Rc<RefCell<T>>;
 
 impl Streams {
-    /// Opens all streams and lets tasks be handled on them. What is returned ends when the streams have.
+    /// Opens all streams and spawns their handlers. The returned future ends with the streams.
     pub async fn open(
         core: &Shared<Core>,
         addresses: &Addresses<'_>,
@@ -88,7 +88,7 @@ impl Streams {
         Ok((streams, running))
     }
 
-    /// Creates as many tasks as may be.
+    /// Creates as many tasks as allowed.
     pub fn fill(&mut self, core: &mut Core) {
         let count = self.producers.len().max(1);
         let mut idle = 0;
@@ -100,14 +100,14 @@ impl Streams {
         }
     }
 
-    /// Nothing more is to be said.
+    /// Ends the streams after the queued messages.
     pub fn close(&self) {
         self.producers.iter().for_each(Producer::close);
         self.workers.iter().for_each(Worker::close);
     }
 }
 
-/// Lets the messages of a stream be handled, until it ends.
+/// Handles the messages of a stream until it ends.
 fn spawn<T: 'static>(
     core: &Shared<Core>,
     streams: &Shared<Streams>,
@@ -146,7 +146,7 @@ fn receive<T>(
                 Poll::Pending => break false,
             }
         };
-        // Once for all that has arrived.
+        // Once per batch of received messages.
         streams.fill(core);
         core.settle();
         if ended { Poll::Ready(()) } else { Poll::Pending }
@@ -183,7 +183,7 @@ async fn connect(address: &str, what: &str) -> anyhow::Result<Channel> {
     channel.with_context(|| format!("cannot reach the {what} stream at {address}"))
 }
 
-/// The first message of a stream, which must be there soon.
+/// The first message of a stream, with a timeout.
 async fn greeting<T>(incoming: &mut Streaming<T>, what: &str) -> anyhow::Result<T> {
     let first = tokio::time::timeout(CONNECT, incoming.message()).await;
     let first = first.with_context(|| format!("no answer to the hello of the {what} stream"))?;
@@ -192,7 +192,7 @@ async fn greeting<T>(incoming: &mut Streaming<T>, what: &str) -> anyhow::Result<
     first.with_context(|| format!("the {what} stream ended before its first answer"))
 }
 
-/// A status as a person reads it.
+/// A readable form of a status.
 fn describe(status: &tonic::Status) -> String {
     format!("{:?}: {}", status.code(), status.message())
 }

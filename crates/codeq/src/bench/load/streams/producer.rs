@@ -15,12 +15,12 @@ use super::{MESSAGE, connect, describe, greeting};
 /// A stream that creates tasks.
 pub struct Producer {
     outbox: Outbox<ProducerEvent>,
-    /// Creates without an answer.
+    /// Creates without a response.
     in_flight: usize,
 }
 
 impl Producer {
-    /// Opens a stream and says hello.
+    /// Opens a stream and sends Hello.
     pub async fn open(
         address: &str,
         token: &str,
@@ -46,7 +46,7 @@ impl Producer {
         self.outbox.push(ProducerEvent { event: Some(event) });
     }
 
-    /// Creates what may be created now. Whether there was anything.
+    /// Creates the tasks allowed now; returns whether there were any.
     pub fn create(&mut self, core: &mut Core) -> bool {
         if self.in_flight + core.plan.create_batch > core.plan.in_flight {
             return false;
@@ -68,7 +68,7 @@ impl Producer {
         true
     }
 
-    /// Something was heard.
+    /// Handles a message.
     pub fn handle(&mut self, core: &mut Core, event: ServerEvent) -> Result<(), Failure> {
         match event.event {
             Some(Heard::CreateAck(ack)) => self.acknowledged(core, &ack),
@@ -97,7 +97,7 @@ impl Producer {
         }
     }
 
-    /// Nothing more is to be said.
+    /// Ends the stream after the queued messages.
     pub fn close(&self) {
         self.outbox.close();
     }

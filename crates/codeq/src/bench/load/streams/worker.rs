@@ -1,4 +1,4 @@
-//! A stream that works: every task is completed as soon as it arrives, and its credit goes back with the result.
+//! A worker stream: completes every task as soon as it arrives, and renews its credit with the result.
 
 use bytes::Bytes;
 use codeq_proto::worker::server_event::Event as Heard;
@@ -18,12 +18,12 @@ use super::{MESSAGE, connect, describe, greeting};
 
 const RESULT: &[u8] = b"{\"ok\":true}";
 
-/// A stream that works.
+/// A worker stream.
 pub struct Worker {
     outbox: Outbox<WorkerEvent>,
-    /// Results that wait for more to come.
+    /// Results waiting for a full batch.
     results: Vec<Outcome>,
-    /// Credits that are to be given.
+    /// Credits to give.
     credits: usize,
     /// Tasks whose results were sent, by id.
     submitted: Numbers,
@@ -33,7 +33,7 @@ pub struct Worker {
 }
 
 impl Worker {
-    /// Opens a stream, says hello and gives all credits.
+    /// Opens a stream, sends Hello and gives all credits.
     pub async fn open(
         address: &str,
         token: &str,
@@ -80,7 +80,7 @@ impl Worker {
         }
     }
 
-    /// Something was heard.
+    /// Handles a message.
     pub fn handle(&mut self, core: &mut Core, event: ServerEvent) -> Result<(), Failure> {
         match event.event {
             Some(Heard::Task(assignment)) => {
@@ -101,7 +101,7 @@ impl Worker {
         Ok(())
     }
 
-    /// One credit was answered by these tasks; what it asked for beyond them is free again.
+    /// These tasks answer one credit; the rest of the credit is free again.
     fn assigned(&mut self, core: &mut Core, tasks: Vec<Task>) {
         self.credits += self.ready_batch.saturating_sub(tasks.len());
         let now = core.now();
@@ -137,7 +137,7 @@ impl Worker {
         }
     }
 
-    /// Sends the results that have waited for more.
+    /// Sends the waiting results.
     pub fn flush(&mut self) {
         if !self.results.is_empty() {
             self.submit();
@@ -153,7 +153,7 @@ impl Worker {
         }
     }
 
-    /// Nothing more is to be said.
+    /// Ends the stream after the queued messages.
     pub fn close(&self) {
         self.outbox.close();
     }

@@ -1,4 +1,4 @@
-//! The ledger, told task by task: what every history checker starts from.
+//! The ledger, grouped by task: the input of every history checker.
 
 use std::collections::BTreeMap;
 
@@ -14,69 +14,69 @@ use crate::ledger::{
 /// What happened to every task, as far as clients know.
 #[derive(Debug, Default)]
 pub struct Histories {
-    /// By task.
-    pub stories: BTreeMap<TaskId, Story>,
-    /// Enqueues by (tenant, key): every task with the key that was asked for, in order.
+    /// Histories by task.
+    pub tasks: BTreeMap<TaskId, TaskHistory>,
+    /// Enqueues by (tenant, key): every requested task with the key, in order.
     pub keys: BTreeMap<(String, String), Vec<Keyed>>,
-    /// Claims without an answer: who asked, for which tenant, and when.
+    /// Unanswered claims.
     pub lost_claims: Vec<LostClaim>,
     /// Operations on whole queues that may have happened.
     pub bulk: Vec<Bulk>,
-    /// Cleanups that may have happened: tenant and when asked for.
+    /// Cleanups that may have happened: tenant, and when requested.
     pub cleanups: Vec<(String, u64)>,
-    /// Digests of all payloads that were ever sent, by tenant.
+    /// Digests of all payloads ever sent, by tenant.
     pub payloads: BTreeMap<(String, Digest), u64>,
-    /// The end.
+    /// The server's tasks at the end, as listed.
     pub end: Option<Final>,
-    /// The tasks at the end.
+    /// The same, by task.
     pub listed: BTreeMap<TaskId, Listed>,
 }
 
-/// One task with an idempotency key, as asked for.
+/// One requested task with an idempotency key.
 #[derive(Debug, Clone)]
 pub struct Keyed {
-    /// When it was asked for.
+    /// When it was requested.
     pub invoked: u64,
-    /// What was asked for.
+    /// The requested task.
     pub wanted: Wanted,
-    /// The server's clock and its answer; none if there was none.
+    /// The server's clock and its answer; `None` if there was none.
     pub answer: Option<(Millis, Made)>,
 }
 
-/// A claim whose answer never came.
+/// A claim that was never answered.
 #[derive(Debug, Clone)]
 pub struct LostClaim {
-    /// Whose.
+    /// The tenant that owns it.
     pub tenant: String,
-    /// For whom.
+    /// The worker that claimed.
     pub worker: String,
-    /// When it was asked for.
+    /// When it was requested.
     pub invoked: u64,
 }
 
 /// An operation on a whole queue.
 #[derive(Debug, Clone)]
 pub struct Bulk {
-    /// Which.
+    /// The queue.
     pub queue: Queue,
-    /// What.
+    /// The operation.
     pub verb: Verb,
-    /// When it was asked for.
+    /// When it was requested.
     pub invoked: u64,
-    /// When it was known to be done; the end of time if it never was.
+    /// When it was known to be done; `u64::MAX` if never.
     pub done: u64,
 }
 
-/// What somebody did to a task.
+/// What was done to a task.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Verb {
     /// Extended its lease.
     Heartbeat,
-    /// Finished it, with the result of this digest.
+    /// Finished it, with a result that has this digest.
     Submit(Digest),
-    /// Gave it back as failed.
+    /// Returned it as failed.
     Nack,
-    /// Gave it back, losing an attempt or not.
+    /// Returned it, at the cost of an attempt or not.
     Abandon(bool),
     /// Cancelled it.
     Cancel,
@@ -84,80 +84,80 @@ pub enum Verb {
     Replay,
     /// Removed it as dead.
     PurgeDead,
-    /// Finished it as cancelled, with its queue.
+    /// Cancelled it with its whole queue.
     PurgeWaiting,
-    /// Said what became of its callback.
+    /// Reported the delivery of its callback.
     Callback(Delivered),
 }
 
-/// Somebody did something to a task, or tried to.
+/// An operation on a task, successful or not.
 #[derive(Debug, Clone)]
-pub struct Deed {
-    /// When it was asked for.
+pub struct TaskOp {
+    /// When it was requested.
     pub invoked: u64,
-    /// When its outcome was known; the end of time if it never was.
+    /// When its outcome was known; `u64::MAX` if never.
     pub done: u64,
-    /// Whose client asked.
+    /// The tenant of the client.
     pub tenant: String,
-    /// Who asked.
+    /// The client.
     pub worker: String,
-    /// What for.
+    /// The operation.
     pub verb: Verb,
-    /// What came of it.
+    /// Its outcome.
     pub outcome: Outcome,
 }
 
-/// A task was leased.
+/// A claim that leased the task.
 #[derive(Debug, Clone)]
 pub struct Claimed {
-    /// When the claim was asked for.
+    /// When the claim was requested.
     pub invoked: u64,
-    /// When its answer came.
+    /// When its answer arrived.
     pub done: u64,
     /// The server's clock.
     pub at: Millis,
     /// The shard.
     pub shard: u16,
-    /// Whose client asked.
+    /// The tenant of the client.
     pub tenant: String,
-    /// Who asked.
+    /// The worker that claimed.
     pub worker: String,
     /// The task as it was handed out.
     pub seen: Seen,
 }
 
-/// The making of a task.
+/// The creation of a task.
 #[derive(Debug, Clone)]
 pub struct Created {
-    /// When it was asked for.
+    /// When it was requested.
     pub invoked: u64,
-    /// When the answer came.
+    /// When the answer arrived.
     pub done: u64,
     /// The server's clock.
     pub at: Millis,
     /// The shard.
     pub shard: u16,
-    /// Who asked.
+    /// The tenant of the client.
     pub tenant: String,
-    /// What was asked for.
+    /// The requested task.
     pub wanted: Wanted,
-    /// The task as it was made.
+    /// The task as it was created.
     pub seen: Seen,
 }
 
 /// What clients know about one task.
 #[derive(Debug, Default)]
-pub struct Story {
-    /// Its making, if a client was told.
+pub struct TaskHistory {
+    /// Its creation, if a client knows of it.
     pub created: Option<Created>,
     /// Its claims, in the order of their answers.
     pub claims: Vec<Claimed>,
-    /// Everything else, in the order of the outcomes; bulk operations on its queue included.
-    pub deeds: Vec<Deed>,
+    /// All other operations, in the order of their outcomes, including bulk operations on its queue.
+    pub ops: Vec<TaskOp>,
 }
 
-impl Deed {
-    /// The server did it.
+impl TaskOp {
+    /// The server's clock and answer, if the server did it.
     pub fn acked(&self) -> Option<(Millis, &Answer)> {
         match &self.outcome {
             Outcome::Acked { at, answer, .. } => Some((*at, answer)),
@@ -165,22 +165,22 @@ impl Deed {
         }
     }
 
-    /// It may have happened: it was done, or nobody knows.
+    /// Whether it may have happened: it was acknowledged, or its outcome is unknown.
     pub fn possible(&self) -> bool {
         !matches!(self.outcome, Outcome::Refused { .. })
     }
 
-    /// It may have happened before `tick` and after `since`.
+    /// Whether it may have happened between `since` and `tick`.
     pub fn may_fall_in(&self, since: u64, tick: u64) -> bool {
         self.possible() && self.invoked < tick && self.done > since
     }
 
-    /// It is of the kind that ends a lease.
+    /// Whether it is of a kind that ends a lease.
     pub fn ends_lease(&self) -> bool {
         matches!(self.verb, Verb::Submit(_) | Verb::Nack | Verb::Abandon(_))
     }
 
-    /// Where the task went, if it was given back.
+    /// Where the task went, if this returned it.
     pub fn returned(&self) -> Option<(Millis, Back)> {
         match self.acked()? {
             (at, Answer::Returned(back)) => Some((at, *back)),
@@ -190,7 +190,7 @@ impl Deed {
 }
 
 impl Histories {
-    /// Reads a ledger.
+    /// Groups a ledger by task.
     pub fn of(ledger: &Ledger) -> Histories {
         let mut histories = Histories { end: ledger.end.clone(), ..Histories::default() };
         for line in &ledger.lines {
@@ -206,13 +206,13 @@ impl Histories {
         match &line.op {
             Op::Enqueue { tenant, tasks } => self.add_enqueue(line, tenant, tasks),
             Op::Claim { tenant, worker, .. } => self.add_claim(line, tenant, worker),
-            Op::Heartbeat(task) => self.add_deed(line, task, Verb::Heartbeat),
-            Op::Submit(task, digest) => self.add_deed(line, task, Verb::Submit(*digest)),
-            Op::Nack(task) => self.add_deed(line, task, Verb::Nack),
-            Op::Abandon(task, penalty) => self.add_deed(line, task, Verb::Abandon(*penalty)),
-            Op::Cancel(task) => self.add_deed(line, task, Verb::Cancel),
-            Op::ReplayOne(task) => self.add_deed(line, task, Verb::Replay),
-            Op::Callback(task, how) => self.add_deed(line, task, Verb::Callback(*how)),
+            Op::Heartbeat(task) => self.add_op(line, task, Verb::Heartbeat),
+            Op::Submit(task, digest) => self.add_op(line, task, Verb::Submit(*digest)),
+            Op::Nack(task) => self.add_op(line, task, Verb::Nack),
+            Op::Abandon(task, penalty) => self.add_op(line, task, Verb::Abandon(*penalty)),
+            Op::Cancel(task) => self.add_op(line, task, Verb::Cancel),
+            Op::ReplayOne(task) => self.add_op(line, task, Verb::Replay),
+            Op::Callback(task, how) => self.add_op(line, task, Verb::Callback(*how)),
             Op::ReplayQueue(queue) => self.add_bulk(line, queue, Verb::Replay),
             Op::PurgeDead(queue) => self.add_bulk(line, queue, Verb::PurgeDead),
             Op::PurgeWaiting(queue) => self.add_bulk(line, queue, Verb::PurgeWaiting),
@@ -252,7 +252,7 @@ impl Histories {
                     wanted: wanted.clone(),
                     seen: seen.clone(),
                 };
-                self.stories.entry(seen.id).or_default().created = Some(created);
+                self.tasks.entry(seen.id).or_default().created = Some(created);
             }
         }
     }
@@ -272,7 +272,7 @@ impl Histories {
             return;
         };
         for seen in tasks {
-            self.stories.entry(seen.id).or_default().claims.push(Claimed {
+            self.tasks.entry(seen.id).or_default().claims.push(Claimed {
                 invoked: line.invoked,
                 done: line.done,
                 at,
@@ -284,8 +284,8 @@ impl Histories {
         }
     }
 
-    fn add_deed(&mut self, line: &Line, task: &Ref, verb: Verb) {
-        let deed = Deed {
+    fn add_op(&mut self, line: &Line, task: &Ref, verb: Verb) {
+        let op = TaskOp {
             invoked: line.invoked,
             done: if line.is_unknown() { u64::MAX } else { line.done },
             tenant: task.tenant.clone(),
@@ -293,7 +293,7 @@ impl Histories {
             verb,
             outcome: line.outcome.clone(),
         };
-        self.stories.entry(task.id).or_default().deeds.push(deed);
+        self.tasks.entry(task.id).or_default().ops.push(op);
     }
 
     fn add_bulk(&mut self, line: &Line, queue: &Queue, verb: Verb) {
@@ -307,7 +307,7 @@ impl Histories {
         }
     }
 
-    /// Whether an operation of that kind on the task's whole queue may have happened between the ticks.
+    /// Whether such an operation on the task's whole queue may have happened between the ticks.
     pub fn bulk_between(&self, seen: &Seen, verb: Verb, since: u64, until: u64) -> bool {
         self.bulk.iter().any(|bulk| {
             bulk.verb == verb
@@ -318,14 +318,16 @@ impl Histories {
         })
     }
 
-    /// Whether the task may have been replayed between the ticks, alone or with its queue.
-    pub fn replayed_between(&self, story: &Story, since: u64, until: u64) -> bool {
-        story.deeds.iter().any(|deed| deed.verb == Verb::Replay && deed.may_fall_in(since, until))
-            || story.seen().is_some_and(|seen| self.bulk_between(seen, Verb::Replay, since, until))
+    /// Whether the task may have been replayed between the ticks, individually or with its queue.
+    pub fn replayed_between(&self, history: &TaskHistory, since: u64, until: u64) -> bool {
+        history.ops.iter().any(|op| op.verb == Verb::Replay && op.may_fall_in(since, until))
+            || history
+                .seen()
+                .is_some_and(|seen| self.bulk_between(seen, Verb::Replay, since, until))
     }
 
-    /// Whether a claim without an answer, by that worker if one is named, may have taken a task of the
-    /// tenant before the tick.
+    /// Whether an unanswered claim, by this worker if one is given, may have taken a task of the tenant before the
+    /// tick.
     pub fn lost_claim(&self, tenant: &str, worker: Option<&str>, before: u64) -> bool {
         self.lost_claims.iter().any(|lost| {
             lost.tenant == tenant
@@ -335,15 +337,15 @@ impl Histories {
     }
 }
 
-impl Story {
-    /// The claims in the order of their fences, or of their answers where fences are not shown.
+impl TaskHistory {
+    /// The claims by fence, or by answer if fences are hidden.
     pub fn by_fence(&self) -> Vec<&Claimed> {
         let mut claims: Vec<&Claimed> = self.claims.iter().collect();
         claims.sort_by_key(|claim| (claim.seen.fence, claim.done));
         claims
     }
 
-    /// The tenant and command, from whatever shows them.
+    /// The task as first shown, from whatever shows it.
     pub fn seen(&self) -> Option<&Seen> {
         let created = self.created.as_ref().map(|created| &created.seen);
         created.or_else(|| self.claims.first().map(|claim| &claim.seen))

@@ -1,9 +1,9 @@
-//! What must be true of every task, by what clients were told.
+//! What must be true of every task, according to what clients were answered.
 //!
-//! Everything here is a lower bound that no crash may undercut: a task exists, its fence and attempts are
-//! at least so high, it has ended in this way. What is unknown (asked for, not answered) widens what is
-//! allowed until the next look at the recovered engine, which settles it: an operation that a dead process
-//! has not done by then never happens, and one that was seen stays.
+//! Everything here is a lower bound that must hold after any crash: a task exists, its fence and attempts are at
+//! least this high, it has ended in this way. Unknown outcomes (requested, but not answered) widen what is allowed
+//! until the next look at the recovered engine settles them: an operation that a dead process has not done by then
+//! never happens, and one whose effect was seen stays.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -23,11 +23,11 @@ pub enum Ending {
     Dead,
     /// Cancelled.
     Cancelled,
-    /// With this status; more was not shown.
+    /// With this status; nothing more was shown.
     Status(String),
 }
 
-/// A lease that a worker was told of.
+/// A lease that a worker knows of.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Lease {
     /// Its fence.
@@ -41,68 +41,68 @@ pub struct Lease {
 /// What is known of one task.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Known {
-    /// Whose it is.
+    /// The tenant that owns it.
     pub tenant: String,
-    /// The command as sent.
+    /// The command in the case the producer sent.
     pub command: String,
     /// The digest of its payload.
     pub payload: Digest,
-    /// The ceiling of its attempts.
+    /// Upper bound on its attempts.
     pub max_attempts: u32,
-    /// Whether it names a webhook, if that is known.
+    /// Whether it has a webhook, if known.
     pub webhook: Option<bool>,
-    /// Its fence is at least this.
+    /// Lower bound on its fence.
     pub fence: u64,
-    /// Its attempts are at least this.
+    /// Lower bound on its attempts.
     pub attempts: u32,
-    /// The last lease that somebody was told of.
+    /// The last lease that a worker knows of.
     pub lease: Option<Lease>,
-    /// The highest fence under which somebody gave it back or finished it, or may have.
+    /// The highest fence under which it was, or may have been, returned or finished.
     pub let_go: u64,
-    /// It has ended.
+    /// How it has ended.
     pub ending: Option<Ending>,
-    /// Its worker is asked to stop.
+    /// Cancellation was requested from its worker.
     pub stop_wanted: bool,
-    /// Somebody asked to cancel it, and was not refused.
+    /// A cancellation was attempted and not refused.
     pub cancel_tried: bool,
-    /// Results that somebody tried to submit, and was not refused.
+    /// Results that were submitted and not refused.
     pub tried: Vec<Digest>,
 }
 
 /// Everything that is known.
 #[derive(Debug, Default, Serialize, Deserialize)]
-pub struct Book {
+pub struct Expectations {
     /// The tasks that must exist.
     pub tasks: BTreeMap<TaskId, Known>,
     /// The task of each (tenant, idempotency key).
     pub keys: BTreeMap<(String, String), TaskId>,
-    /// Tasks that were removed after they had ended, and whose keys live on.
+    /// Finished tasks that were removed, and whose keys live on.
     pub gone: BTreeSet<TaskId>,
-    /// Every (tenant, payload) that was ever sent, and the key it was sent with.
+    /// Every (tenant, payload) ever sent, and the key it was sent with.
     pub sent: BTreeMap<(String, Digest), Option<String>>,
     /// Those whose enqueue is unknown: the task may exist.
     pub possible: BTreeSet<(String, Digest)>,
     /// Operations that were acknowledged.
     pub acked: u64,
-    /// Operations whose outcome was not heard.
+    /// Operations whose outcome is unknown.
     pub unknown: u64,
-    /// What was wrong with the answers themselves.
+    /// Contradictions among the answers themselves.
     pub wrong: Vec<String>,
 }
 
-/// The claims that one client holds: fence and attempts as it was told.
+/// The claims that one client holds: fence and attempts as it knows them.
 type Held = BTreeMap<TaskId, (u64, u32)>;
 
-impl Book {
+impl Expectations {
     /// Adds what the clients of a cycle know.
     pub fn add(&mut self, clients: &[ClientLedger]) {
-        // All that was sent comes first: a worker may hear of a task before its producer does.
+        // First everything that was sent: a worker may see a task before its producer is answered.
         for line in clients.iter().flat_map(|client| &client.lines) {
             if let Op::Enqueue { tenant, tasks } = &line.op {
                 self.add_sent(line, tenant, tasks);
             }
         }
-        // Then who was shown which tasks, and only then what was done to them, by whichever client.
+        // Then which tasks clients were shown, and only then what was done to them, by any client.
         for client in clients {
             for line in &client.lines {
                 match &line.outcome {
@@ -119,7 +119,7 @@ impl Book {
         for client in clients {
             let mut held = Held::new();
             for line in &client.lines {
-                self.add_deed(line, &mut held);
+                self.add_op(line, &mut held);
             }
         }
     }
@@ -151,7 +151,7 @@ impl Book {
         }
     }
 
-    fn add_deed(&mut self, line: &Line, held: &mut Held) {
+    fn add_op(&mut self, line: &Line, held: &mut Held) {
         if matches!(line.outcome, Outcome::Refused { .. }) {
             return;
         }
@@ -165,8 +165,8 @@ impl Book {
             (Op::Heartbeat(task), _) => self.add_heartbeat(task, answer, held),
             (Op::Submit(task, digest), _) => {
                 self.add_let_go(task, held);
-                if let Some(Answer::Result(told)) = answer
-                    && told != digest
+                if let Some(Answer::Result(shown)) = answer
+                    && shown != digest
                 {
                     let id = task.id;
                     self.wrong.push(format!("task {id}: one result was submitted, another shown"));
@@ -218,7 +218,7 @@ impl Book {
         }
     }
 
-    /// Notes the task of a key; a key that gives two tasks is wrong.
+    /// Notes the task of a key; a key that returns two tasks is a contradiction.
     pub fn add_key(&mut self, tenant: &str, key: Option<&str>, id: TaskId) {
         let Some(key) = key else { return };
         let scope = (tenant.to_owned(), key.to_owned());
@@ -231,7 +231,7 @@ impl Book {
 
     fn add_claimed(&mut self, tenant: &str, worker: &str, seen: &Seen) {
         if seen.tenant != tenant || !self.sent.contains_key(&(tenant.to_owned(), seen.payload)) {
-            let text = format!("worker {worker} was given task {}, which nobody sent", seen.id);
+            let text = format!("worker {worker} received task {}, which nobody sent", seen.id);
             self.wrong.push(text);
         }
         let known = self.known(seen);
@@ -251,7 +251,7 @@ impl Book {
         let same = known.lease.as_mut().filter(|lease| Some(lease.fence) == fence);
         match (same, answer) {
             (Some(lease), Some(Answer::Extended(until))) => lease.until = *until,
-            // It may have been shortened: nothing is known of its end.
+            // It may have been shortened, so its end is unknown.
             (Some(_), None) => known.lease = None,
             _ => {}
         }
@@ -298,7 +298,7 @@ impl Book {
         }
     }
 
-    /// The entry of a task that somebody was shown, raised to what was shown.
+    /// The entry of a task that was shown, raised to what was shown.
     fn known(&mut self, seen: &Seen) -> &mut Known {
         let known = self.tasks.entry(seen.id).or_insert_with(|| Known {
             tenant: seen.tenant.clone(),
@@ -320,7 +320,7 @@ impl Book {
         known
     }
 
-    /// Takes over what the recovered engine shows: from now on this must stay.
+    /// Takes over what the recovered engine shows, which must stay from now on.
     pub fn settle(
         &mut self,
         seen: &Seen,
@@ -347,7 +347,7 @@ impl Book {
         };
     }
 
-    /// Everything has ended and was removed: only the keys are still known.
+    /// Forgets everything except the keys, because all tasks have ended and were removed.
     pub fn close(&mut self) {
         self.tasks.clear();
         self.sent.clear();
