@@ -14,7 +14,6 @@ use crate::app::{App, Reloading};
 use crate::artifacts::sweep::{self, Swept};
 use crate::config::{Changes, Config, ConfigError};
 use crate::grpc::Streams;
-use crate::service::Service;
 use listeners::Addresses;
 
 mod background;

@@ -36,7 +36,7 @@ pub struct Call {
     /// Who is calling; nobody on open routes.
     pub caller: Principal,
     /// The variable parts of the path, decoded.
-    pub params: RawPathParams,
+    pub params: Option<RawPathParams>,
     /// The query as it came.
     pub query: String,
     /// The headers.
@@ -87,7 +87,8 @@ impl Call {
 
     /// The part of the path that the route has as `{name}`.
     pub fn path(&self, name: &str) -> &str {
-        let value = self.params.iter().find(|(key, _)| *key == name).map(|(_, value)| value);
+        let params = self.params.iter().flat_map(RawPathParams::iter);
+        let value = params.into_iter().find(|(key, _)| *key == name).map(|(_, value)| value);
         debug_assert!(value.is_some(), "'{name}' is not in {}", self.route.path);
         value.unwrap_or_default()
     }
