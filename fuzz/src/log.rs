@@ -61,7 +61,7 @@ pub fn run(data: &[u8]) {
 
 /// Gives every frame of a segment a checksum that fits, in its own header and in that of the next.
 fn mend_checksums(segment: &mut [u8]) {
-    let (mut at, mut before) = (SEGMENT_HEADER_BYTES as usize, None);
+    let (mut at, mut before) = (SEGMENT_HEADER_BYTES as usize, None::<[u8; 4]>);
     while let Some((payload, _)) = segment.get(at + 4..).and_then(<[u8]>::split_first_chunk) {
         let length = FRAME_HEADER_BYTES as usize + u32::from_le_bytes(*payload) as usize;
         let Some(frame) = at.checked_add(length).and_then(|end| segment.get_mut(at..end)) else {

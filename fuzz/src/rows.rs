@@ -3,12 +3,11 @@
 use codeq_core::State;
 use codeq_core::command::{Claim, Command, Enqueue, NewTask, Outcome, PutRecord, Selector, Submit};
 use codeq_core::keys;
-use codeq_core::kv::{Key, Table};
+use codeq_core::kv::{Key, Table, for_each};
 use codeq_core::moment::Moment;
 use codeq_core::record::RecordKind;
 use codeq_core::reply::Reply;
 use codeq_core::rows::{BodyRow, IdempotencyRow, MetaRow, OutboxRow, QueueRow, RecordRow, TaskRow};
-use codeq_core::state::for_each;
 use codeq_store::MemStore;
 
 /// The first byte says which table. What can be read is written so that it reads the same.

@@ -19,10 +19,3 @@ pub fn request_id(headers: &HeaderMap) -> String {
         None => hex(&rand::random::<[u8; 16]>()),
     }
 }
-
-fn hex(bytes: &[u8]) -> String {
-    let digits = bytes.iter().flat_map(|byte| [byte >> 4, byte & 15]);
-    let mut text = String::with_capacity(2 * bytes.len());
-    text.extend(digits.filter_map(|digit| char::from_digit(u32::from(digit), 16)));
-    text
-}

@@ -118,7 +118,7 @@ async fn serve(
     let (share, hold) = hold_request(app, route, &caller, peer)?;
     let peer = peer.map(|peer| peer.addr.ip());
     seen.share = Some(share.clone()).filter(|_| route.access != Access::Open);
-    let params = path_params(&mut parts).await?;
+    let params = path_params(route, &mut parts).await?;
     let max = match route.body {
         BodyLimit::Batch => app.edge.batch_body_max,
         BodyLimit::Small | BodyLimit::None => app.edge.body_max,
@@ -288,10 +288,16 @@ fn not_let_in(app: &App, route: &Route, seen: &mut Seen, error: AuthError) -> Pr
     }
 }
 
-/// The variable parts of the path, decoded.
-async fn path_params(parts: &mut Parts) -> Result<RawPathParams, ServiceError> {
+/// The variable parts of the path, decoded; none if it has none.
+async fn path_params(
+    route: &Route,
+    parts: &mut Parts,
+) -> Result<Option<RawPathParams>, ServiceError> {
+    if !route.path.contains('{') {
+        return Ok(None);
+    }
     let params = RawPathParams::from_request_parts(parts, &()).await;
-    params.map_err(|_| ServiceError::new(Code::InvalidPath, "invalid path"))
+    params.map(Some).map_err(|_| ServiceError::new(Code::InvalidPath, "invalid path"))
 }
 
 fn finish(app: &App, seen: &mut Seen, answer: Result<Response, Problem>) -> Response {

@@ -190,11 +190,11 @@ fn banned_crates_are_absent_and_everything_is_from_the_registry() {
 /// Whether the licences in use satisfy an expression of SPDX, such as `(MIT OR Apache-2.0) AND ISC`. Some packages
 /// still write `/` for `OR`.
 fn is_allowed(expression: &str) -> bool {
-    fn any<'a>(words: &mut impl Iterator<Item = &'a str>) -> bool {
+    fn satisfied<'a>(words: &mut impl Iterator<Item = &'a str>) -> bool {
         let (mut any, mut all) = (false, true);
         loop {
             all &= match words.next() {
-                Some("(") => self::any(words),
+                Some("(") => satisfied(words),
                 licence => licence.is_some_and(|licence| LICENCES.contains(&licence)),
             };
             match words.next() {
@@ -207,7 +207,7 @@ fn is_allowed(expression: &str) -> bool {
         }
     }
     let spaced = expression.replace('/', " OR ").replace('(', " ( ").replace(')', " ) ");
-    any(&mut spaced.split_whitespace())
+    satisfied(&mut spaced.split_whitespace())
 }
 
 #[test]
