@@ -29,10 +29,13 @@ pub mod shard;
 mod background;
 mod dispatch;
 mod engine;
+#[cfg(all(test, feature = "shuttle"))]
+mod interleavings;
 mod parked;
 mod pipeline;
 mod result_waiters;
 mod scrub;
+mod sync;
 mod worker;
 
 pub use boundary::{Answer, Call, Mailbox};
