@@ -13,7 +13,8 @@ use codeq_engine::Observer;
 use codeq_server::auth::Reason;
 use codeq_server::limits::budget::Budget;
 use codeq_server::net::NetStats;
-use codeq_server::observe::{COMMANDS_MAX, Delivery, Format, Metrics, Webhook};
+use codeq_server::observe::{COMMANDS_MAX, Format, Metrics};
+use codeq_webhooks::{WebhookKind, WebhookOutcome};
 
 use crate::exposition::Exposition;
 use crate::tasks::{TENANT, complete, moved, new_task, open, put, scrape, take};
@@ -201,8 +202,8 @@ async fn everything_else_is_there_and_the_text_is_valid() {
     metrics.answered("createTask", "SIP", 405, Duration::from_micros(10));
     metrics.rate_limited("producer", "createTask");
     let queue = Some((&TENANT.into(), "q"));
-    metrics.webhook(Webhook::Result, Delivery::Delivered, queue);
-    metrics.webhook(Webhook::Availability, Delivery::Dropped, None);
+    metrics.webhook(WebhookKind::Result, WebhookOutcome::Delivered, queue);
+    metrics.webhook(WebhookKind::Availability, WebhookOutcome::Dropped, None);
     assert_eq!(metrics.token_refused(Reason::Audience), Some(0));
     metrics.artifact_stored(5);
     metrics.artifact_stored(7);
