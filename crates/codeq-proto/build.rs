@@ -1,4 +1,4 @@
-//! Compiles `proto/` in Rust: no `protoc` is needed.
+//! Compiles `proto/` in Rust, without `protoc`.
 
 use std::error::Error;
 use std::path::PathBuf;
@@ -11,8 +11,8 @@ fn main() -> Result<(), Box<dyn Error>> {
     let descriptors = protox::compile(files, ["proto"])?;
     let out = PathBuf::from(std::env::var("OUT_DIR")?);
     std::fs::write(out.join("descriptors.bin"), descriptors.encode_to_vec())?;
-    // Payloads and results are slices of what was received: no copy on the way in.
-    // The server reads the streams itself, to bound what they take.
+    // Payloads and results are slices of the received bytes, not copies. The server reads the streams itself, to limit
+    // their memory.
     tonic_prost_build::configure()
         .build_server(false)
         .bytes(".")

@@ -1,6 +1,6 @@
-//! A producer and a worker say hello.
+//! A producer and a worker in one process.
 //!
-//! With a server on this machine (`codeq dev`): `CODEQ_TOKEN=dev-token cargo run --example hello`.
+//! With a local server (`codeq dev`): `CODEQ_TOKEN=dev-token cargo run --example hello`.
 
 use std::error::Error;
 use std::time::Duration;
@@ -19,7 +19,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// Enqueues a task, works on it, and returns what came of it.
+/// Enqueues a task, works on it, and returns its result.
 pub async fn run(options: Options) -> Result<String, Box<dyn Error>> {
     let worker = Worker::builder(options.clone())
         .handle("hello", |task: Task<String>| async move {

@@ -1,7 +1,7 @@
-//! A worker that ends well: on Ctrl-C it takes no more tasks, lets handlers finish for a while, and gives the
-//! rest back without penalty.
+//! Graceful shutdown: on Ctrl-C the worker takes no more tasks, lets handlers finish for a while, and returns the rest
+//! without a penalty.
 //!
-//! With a server on this machine (`codeq dev`): `CODEQ_TOKEN=dev-token cargo run --example shutdown`.
+//! With a local server (`codeq dev`): `CODEQ_TOKEN=dev-token cargo run --example shutdown`.
 
 use std::error::Error;
 use std::future::Future;
@@ -12,7 +12,7 @@ use codeq_client::{Options, Outcome, Task, Worker, WorkerStats};
 #[tokio::main]
 async fn main() -> Result<(), Box<dyn Error>> {
     let ctrl_c = async {
-        // Without a way to be told, it works on.
+        // Without a signal handler, keep working.
         if tokio::signal::ctrl_c().await.is_err() {
             std::future::pending().await
         }
@@ -21,7 +21,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// Works until it is told to stop, and returns what it has done.
+/// Works until `stop` completes, and returns the worker's statistics.
 pub async fn run(
     options: Options,
     stop: impl Future<Output = ()>,
@@ -32,7 +32,7 @@ pub async fn run(
             let work = tokio::time::sleep(Duration::from_millis(task.payload));
             tokio::select! {
                 () = work => Ok(Outcome::done()),
-                // A chance to tidy up, if the producer wants no result or the lease is lost.
+                // A chance to clean up after a cancellation or a lost lease.
                 reason = task.cancellation.cancelled() => Ok(Outcome::fail(format!("{reason:?}"))),
             }
         })

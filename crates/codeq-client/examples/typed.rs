@@ -1,6 +1,6 @@
-//! Payloads and results with types of their own, and all that a handler can say.
+//! Typed payloads and results, and every outcome that a handler can return.
 //!
-//! With a server on this machine (`codeq dev`): `CODEQ_TOKEN=dev-token cargo run --example typed`.
+//! With a local server (`codeq dev`): `CODEQ_TOKEN=dev-token cargo run --example typed`.
 
 use std::error::Error;
 use std::time::Duration;
@@ -8,7 +8,7 @@ use std::time::Duration;
 use codeq_client::{HandlerError, NewTask, Options, Outcome, Producer, Task, Worker};
 use serde::{Deserialize, Serialize};
 
-/// What is to be charged.
+/// The payload of a `charge` task.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct Charge {
     /// Who pays.
@@ -17,10 +17,10 @@ pub struct Charge {
     pub cents: u64,
 }
 
-/// What came of it.
+/// The result of a `charge` task.
 #[derive(Debug, PartialEq, Serialize, Deserialize)]
 pub struct Receipt {
-    /// A number.
+    /// Receipt number.
     pub number: String,
     /// How much was paid.
     pub cents: u64,
@@ -33,7 +33,7 @@ async fn charge(task: Task<Charge>) -> Result<Outcome, HandlerError> {
         return Ok(Outcome::fail(format!("nothing to charge to {account}")));
     }
     if *cents > 1_000_000 && task.attempts == 0 {
-        // Later again. Returning an error does the same, with the server's own pause.
+        // Retry at once. Returning an error also retries, after the server's backoff.
         return Ok(Outcome::nack_after(Duration::ZERO, "the bank wants to be asked twice"));
     }
     Outcome::complete(&Receipt { number: format!("{account}-{}", task.fence), cents: *cents })

@@ -1,28 +1,28 @@
-//! The pause before another attempt: exponential, with full jitter.
+//! The delay before a retry: exponential, with full jitter.
 
 use std::time::Duration;
 
-/// The bound of the first pause.
+/// Upper bound of the first delay.
 const FIRST: Duration = Duration::from_millis(100);
-/// The bound of every pause: a fleet comes back within about this time.
+/// Upper bound of every delay: a fleet reconnects within about this time.
 const LONGEST: Duration = Duration::from_secs(5);
 
-/// Counts failures in a row.
+/// Counts consecutive failures.
 #[derive(Debug, Default)]
 pub(crate) struct Backoff {
     failures: u32,
 }
 
 impl Backoff {
-    /// The next pause: anything between nothing and a bound that doubles, so that clients that were cut off
-    /// together do not come back together.
+    /// The next delay: random, below a bound that doubles each time, so that clients that were cut off together do not
+    /// reconnect together.
     pub(crate) fn pause(&mut self) -> Duration {
         let bound = bound(self.failures);
         self.failures = self.failures.saturating_add(1);
         bound.mul_f64(rand::random::<f64>())
     }
 
-    /// It works again.
+    /// Starts over after a success.
     pub(crate) fn reset(&mut self) {
         self.failures = 0;
     }

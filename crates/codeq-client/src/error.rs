@@ -1,4 +1,4 @@
-//! Everything that can go wrong, in one type.
+//! The error type of the SDK.
 
 use std::time::Duration;
 
@@ -8,51 +8,51 @@ use tonic::{Code, Status};
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// An address or an option is no good.
-    #[error("bad configuration: {0}")]
+    /// An address or an option is invalid.
+    #[error("invalid configuration: {0}")]
     Config(String),
-    /// The server cannot be reached, or went away.
-    #[error("the server is not available: {0}")]
+    /// The server cannot be reached, or the connection broke.
+    #[error("the server is unavailable: {0}")]
     Unavailable(String),
-    /// The time that the call was given is over. What was asked for may have happened nevertheless.
-    #[error("no answer in time")]
+    /// The call's time limit passed. The operation may have happened nevertheless.
+    #[error("no response within the time limit")]
     Timeout,
-    /// The connection behind this handle was given up.
+    /// The connection behind this handle was closed.
     #[error("the connection is closed")]
     Closed,
-    /// The server refused what was sent over a stream.
+    /// The server refused a message sent over a stream.
     #[error("refused: {message} ({code})")]
     Refused {
-        /// A stable slug, the same as over HTTP.
+        /// A stable code, the same as over HTTP.
         code: String,
-        /// A short text for people.
+        /// A short explanation for people.
         message: String,
     },
-    /// The server answered a request over HTTP with an error.
+    /// The HTTP API returned an error.
     #[error("refused with {status}: {message} ({code})")]
     Api {
-        /// The status of the answer.
+        /// The HTTP status.
         status: u16,
-        /// A stable slug; empty if the answer was not codeQ's.
+        /// A stable code; empty if the response did not come from codeQ.
         code: String,
-        /// A short text for people.
+        /// A short explanation for people.
         message: String,
-        /// When to try again, if the server said so.
+        /// How long to wait before retrying, if the server said so.
         retry_after: Option<Duration>,
     },
-    /// A value could not be turned into JSON.
+    /// A value could not be serialised to JSON.
     #[error("cannot encode: {0}")]
     Encode(#[source] serde_json::Error),
     /// JSON does not have the expected shape.
     #[error("cannot decode: {0}")]
     Decode(#[source] serde_json::Error),
-    /// The task whose result was asked for has failed.
+    /// The task whose result was requested has failed.
     #[error("the task failed: {0}")]
     TaskFailed(String),
 }
 
 impl Error {
-    /// The stable slug of a refusal.
+    /// The stable code of a refusal.
     pub fn code(&self) -> Option<&str> {
         match self {
             Error::Refused { code, .. } | Error::Api { code, .. } => Some(code),
@@ -60,7 +60,7 @@ impl Error {
         }
     }
 
-    /// Whether the same call may well succeed a little later.
+    /// Whether the same call may succeed a little later.
     pub fn is_transient(&self) -> bool {
         match self {
             Error::Unavailable(_) | Error::Timeout => true,
@@ -74,7 +74,7 @@ impl Error {
         Error::Unavailable(chain(cause))
     }
 
-    /// The end of a stream, or of an attempt to open one.
+    /// Converts the status of a stream that ended or could not be opened.
     pub(crate) fn of_status(status: &Status) -> Error {
         let code = match status.code() {
             Code::Unauthenticated => "unauthenticated",
@@ -87,7 +87,7 @@ impl Error {
         Error::Refused { code: code.to_owned(), message: status.message().to_owned() }
     }
 
-    /// An error that came over a stream as a message. Its code is the name of a gRPC code.
+    /// Converts an error received as a message on a stream, whose code is the name of a gRPC code.
     pub(crate) fn of_stream(code: String, message: String) -> Error {
         let code = match code.as_str() {
             "Unauthenticated" => "unauthenticated",
@@ -101,12 +101,12 @@ impl Error {
     }
 }
 
-/// Refusals that pass by themselves: the server is busy, ends, or is about to be started again.
+/// Refusals that pass on their own: the server is busy, shutting down or restarting.
 pub(crate) fn is_transient(code: &str) -> bool {
     matches!(code, "overloaded" | "shutting_down" | "failed" | "rate_limited")
 }
 
-/// An error with its causes: the outermost text of a transport error says nothing.
+/// An error with its causes, because the outermost text of a transport error says nothing.
 fn chain(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();
     let mut cause = error.source();
@@ -126,7 +126,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_refusal_at_the_door_is_not_an_outage() {
+    fn a_refused_stream_is_not_an_outage() {
         let denied = Error::of_status(&Status::unauthenticated("missing token"));
         assert_eq!(denied.code(), Some("unauthenticated"));
         assert!(!denied.is_transient());
@@ -136,7 +136,7 @@ mod tests {
     }
 
     #[test]
-    fn errors_on_a_stream_have_the_slugs_of_http() {
+    fn errors_on_a_stream_have_the_codes_of_http() {
         let of = |code: &str| Error::of_stream(code.to_owned(), "no".to_owned());
         assert_eq!(of("PermissionDenied").code(), Some("forbidden"));
         assert_eq!(of("invalid_lease").code(), Some("invalid_lease"));
@@ -147,6 +147,6 @@ mod tests {
     fn a_chain_names_the_cause_once() {
         let inner = std::io::Error::other("connection refused");
         let outer = Error::unavailable(&inner);
-        assert_eq!(outer.to_string(), "the server is not available: connection refused");
+        assert_eq!(outer.to_string(), "the server is unavailable: connection refused");
     }
 }

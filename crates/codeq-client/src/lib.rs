@@ -1,16 +1,15 @@
-//! The Rust SDK of codeQ.
+//! The Rust SDK for codeQ, a durable task queue.
 //!
-//! - A [`Producer`] enqueues tasks over one stream. Each enqueue returns when its task is on disk; a lost
-//!   connection is opened again, and what was not acknowledged is sent again without making a second task.
-//! - A [`Worker`] claims tasks over another stream, extends their leases while handlers run, and reports what
-//!   became of them until the server has acknowledged it, over as many connections as that takes.
-//! - [`webhook`] verifies calls that the server makes.
-//! - An [`HttpClient`] does everything else: results, history, search, dead letters, queues, topics.
+//! - A [`Producer`] enqueues tasks over one stream. Each enqueue returns once its task is on disk. If the connection
+//!   breaks, the producer reconnects and resends unacknowledged tasks without creating duplicates.
+//! - A [`Worker`] claims tasks over another stream, extends their leases while handlers run, and reports their
+//!   outcomes until the server acknowledges them, reconnecting as often as needed.
+//! - An [`HttpClient`] covers the rest of the API: results, history, search, dead letters, queues, topics.
+//! - [`webhook`] verifies calls from the server to your endpoints.
 //!
-//! Work is done at least once: a handler whose lease is lost is told by the task's [`Cancellation`], once the
-//! server can be heard again, but what it did until then was done. Where effects must not be repeated, pass on
-//! [`TaskInfo::fence`].
-//!
+//! Tasks run at least once. A handler that loses its lease is notified through the task's [`Cancellation`] as soon as
+//! the server is reachable again, but whatever it did until then has happened. If a side effect must not be repeated,
+//! pass [`TaskInfo::fence`] along with it.
 //! ```
 //! use std::time::Duration;
 //!
@@ -55,14 +54,15 @@
 //! # }
 //! ```
 //!
-//! With the feature `testing` there is a real server for tests, without a process or a port of one's own to
-//! look after: `testing::TestServer`.
+//! The feature `testing` adds `testing::TestServer`, a real server inside the test process: no separate process to
+//! manage and no ports to choose.
 
 mod backoff;
 mod error;
 mod http;
 mod options;
 mod producer;
+mod seconds;
 #[cfg(feature = "testing")]
 pub mod testing;
 mod transport;

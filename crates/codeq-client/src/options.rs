@@ -1,4 +1,4 @@
-//! Where the server is, and how to talk to it.
+//! Connection settings.
 
 use std::fmt;
 use std::time::Duration;
@@ -7,10 +7,22 @@ use url::Url;
 
 use crate::error::Error;
 
-/// Where the server is, who is calling, and how patient the caller is.
+/// Where the server is, which token to use, and how long to wait.
 ///
-/// Addresses are URLs: `http://` and `grpc://` in the clear, `https://` and `grpcs://` with TLS against the
-/// certificates of the system and [`Options::ca_pem`].
+/// Addresses are URLs: `http://` and `grpc://` are plaintext, `https://` and `grpcs://` use TLS with the system's
+/// certificates plus [`Options::ca_pem`].
+///
+/// ```
+/// use std::time::Duration;
+///
+/// use codeq_client::Options;
+///
+/// let options = Options::new("my-token")
+///     .http_url("https://queue.example")
+///     .producer_url("grpcs://queue.example:9092")
+///     .worker_url("grpcs://queue.example:9091")
+///     .enqueue_timeout(Duration::from_secs(5));
+/// ```
 #[derive(Clone)]
 pub struct Options {
     pub(crate) http_url: String,
@@ -26,7 +38,7 @@ pub struct Options {
 }
 
 impl Options {
-    /// A server on this machine with its default ports.
+    /// Options for a server on this machine with its default ports.
     pub fn new(token: impl Into<String>) -> Options {
         Options {
             http_url: "http://127.0.0.1:8080".to_owned(),
@@ -42,8 +54,8 @@ impl Options {
         }
     }
 
-    /// From the environment: `CODEQ_TOKEN` (required), `CODEQ_HTTP_URL`, `CODEQ_PRODUCER_URL`,
-    /// `CODEQ_WORKER_URL`, and `CODEQ_CA_FILE` (a PEM file).
+    /// Reads the environment: `CODEQ_TOKEN` (required), `CODEQ_HTTP_URL`, `CODEQ_PRODUCER_URL`, `CODEQ_WORKER_URL` and
+    /// `CODEQ_CA_FILE` (a PEM file).
     pub fn from_env() -> Result<Options, Error> {
         let token = std::env::var("CODEQ_TOKEN")
             .map_err(|_| Error::Config("CODEQ_TOKEN is not set".to_owned()))?;
@@ -64,67 +76,66 @@ impl Options {
         Ok(options)
     }
 
-    /// Where HTTP is served.
+    /// Address of the HTTP API. Default `http://127.0.0.1:8080`.
     #[must_use]
     pub fn http_url(mut self, url: impl Into<String>) -> Options {
         self.http_url = url.into();
         self
     }
 
-    /// Where the stream of producers is served.
+    /// Address of the producer stream. Default `http://127.0.0.1:9092`.
     #[must_use]
     pub fn producer_url(mut self, url: impl Into<String>) -> Options {
         self.producer_url = url.into();
         self
     }
 
-    /// Where the stream of workers is served.
+    /// Address of the worker stream. Default `http://127.0.0.1:9091`.
     #[must_use]
     pub fn worker_url(mut self, url: impl Into<String>) -> Options {
         self.worker_url = url.into();
         self
     }
 
-    /// Trust these certificates (PEM), too.
+    /// Additional trusted certificates, in PEM format.
     #[must_use]
     pub fn ca_pem(mut self, pem: impl Into<Vec<u8>>) -> Options {
         self.ca_pem = Some(pem.into());
         self
     }
 
-    /// How long opening a connection may take. Default 10 s.
+    /// Time limit for opening a connection. Default 10 s.
     #[must_use]
     pub fn connect_timeout(mut self, timeout: Duration) -> Options {
         self.connect_timeout = timeout;
         self
     }
 
-    /// How long an enqueue may take, reconnects included. Default 30 s.
+    /// Time limit for an enqueue, including reconnects. Default 30 s.
     #[must_use]
     pub fn enqueue_timeout(mut self, timeout: Duration) -> Options {
         self.enqueue_timeout = timeout;
         self
     }
 
-    /// A stream over which nothing comes for this long is asked for a sign of life, and given up if there is
-    /// none for as long again. Default 10 s.
+    /// How long a stream may be silent before it is pinged. If the ping is not answered within the same time, the
+    /// stream is closed and reopened. Default 10 s.
     #[must_use]
     pub fn keep_alive(mut self, interval: Duration) -> Options {
         self.keep_alive = interval;
         self
     }
 
-    /// Enqueues of one producer that may wait for their acknowledgement; more wait for their turn.
-    /// Default 1,024.
+    /// How many enqueues of one producer may await their acknowledgement; further ones wait. Default 1,024.
     #[must_use]
     pub fn max_in_flight(mut self, max: usize) -> Options {
         self.max_in_flight = max.clamp(1, 1 << 16);
         self
     }
 
-    /// Longest payload and longest result that are sent, up to 16 MiB. What is longer is refused on this side: a
-    /// message that is too long for the server would end the stream. Default 1 MiB, as the server's
-    /// `maxPayloadBytes`; set both to the same.
+    /// Largest payload or result to send, up to 16 MiB. Larger ones are refused by the client, because a message that
+    /// is too long for the server would end the stream. Default 1 MiB, like the server's `maxPayloadBytes`; keep both
+    /// the same.
     #[must_use]
     pub fn max_payload_bytes(mut self, max: usize) -> Options {
         self.max_payload_bytes = max.clamp(1, 16 << 20);
@@ -147,17 +158,17 @@ impl fmt::Debug for Options {
     }
 }
 
-/// An address without what somebody may have hidden in it.
+/// The address without credentials that it may contain.
 fn shown(address: &str) -> String {
     match parse(address) {
         Ok(url) => url.to_string(),
-        Err(_) => "(not an address)".to_owned(),
+        Err(_) => "(invalid address)".to_owned(),
     }
 }
 
-/// Reads an address. `grpc` and `grpcs` are other names of `http` and `https`; without any, it is `http`.
+/// Parses an address. `grpc` and `grpcs` are aliases of `http` and `https`; the default is `http`.
 pub(crate) fn parse(address: &str) -> Result<Url, Error> {
-    let bad = |why: &str| Error::Config(format!("bad address: {why}"));
+    let bad = |why: &str| Error::Config(format!("invalid address: {why}"));
     let text = match address.split_once("://") {
         Some(("grpc", rest)) => format!("http://{rest}"),
         Some(("grpcs", rest)) => format!("https://{rest}"),
@@ -169,7 +180,7 @@ pub(crate) fn parse(address: &str) -> Result<Url, Error> {
         return Err(bad("expected http, https, grpc or grpcs"));
     }
     if !url.username().is_empty() || url.password().is_some() {
-        return Err(bad("the token does not belong into it"));
+        return Err(bad("credentials in the address are not supported; use the token"));
     }
     Ok(url)
 }

@@ -25,10 +25,10 @@ use crate::options::Options;
 use crate::producer::Producer;
 use crate::worker::{Worker, WorkerBuilder};
 
-/// Accepted by a [`TestServer`] for everything.
+/// A token that a [`TestServer`] accepts for everything.
 pub const TOKEN: &str = "dev-token";
 
-/// A server of its own. Its data is removed when this is dropped.
+/// A server for one test. Dropping it removes its data.
 pub struct TestServer {
     config: Config,
     server: Option<Server>,
@@ -45,12 +45,12 @@ impl std::fmt::Debug for TestServer {
 }
 
 impl TestServer {
-    /// Starts one.
+    /// Starts a server.
     pub async fn start() -> Result<TestServer, Error> {
         TestServer::start_with(|_| {}).await
     }
 
-    /// Starts one whose configuration is a little different.
+    /// Starts a server with a modified configuration.
     pub async fn start_with(configure: impl FnOnce(&mut Config)) -> Result<TestServer, Error> {
         let dir = tempfile::tempdir().map_err(|error| Error::Config(error.to_string()))?;
         let any = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
@@ -62,7 +62,7 @@ impl TestServer {
         Ok(server)
     }
 
-    /// Where it is, with a token that it accepts.
+    /// Options to connect to the server, with a token that it accepts.
     pub fn options(&self) -> Options {
         Options::new(TOKEN)
             .http_url(format!("http://{}", self.http_addr()))
@@ -70,44 +70,44 @@ impl TestServer {
             .worker_url(format!("http://{}", self.worker_addr()))
     }
 
-    /// Where it serves HTTP.
+    /// Address of the HTTP API.
     pub fn http_addr(&self) -> SocketAddr {
         self.config.http_addr
     }
 
-    /// Where it serves the stream of producers.
+    /// Address of the producer stream.
     pub fn producer_addr(&self) -> SocketAddr {
         self.config.stream_addrs().0
     }
 
-    /// Where it serves the stream of workers.
+    /// Address of the worker stream.
     pub fn worker_addr(&self) -> SocketAddr {
         self.config.stream_addrs().1
     }
 
-    /// A producer of it.
+    /// Connects a producer.
     pub async fn producer(&self) -> Result<Producer, Error> {
         Producer::connect(self.options()).await
     }
 
-    /// A worker for it.
+    /// Starts building a worker.
     pub fn worker(&self) -> WorkerBuilder {
         Worker::builder(self.options())
     }
 
-    /// A client of its API over HTTP.
+    /// A client of the HTTP API.
     pub fn http(&self) -> Result<HttpClient, Error> {
         HttpClient::new(&self.options())
     }
 
-    /// Stops it as a deployment would, and keeps its data. Does nothing if it does not run.
+    /// Stops the server gracefully and keeps its data. Does nothing if it is not running.
     pub async fn stop(&mut self) {
         if let Some(server) = self.server.take() {
             server.stop().await;
         }
     }
 
-    /// Starts it again, with its data, on the same ports. Does nothing if it runs.
+    /// Starts the server again, with its data and on the same ports. Does nothing if it is running.
     pub async fn resume(&mut self) -> Result<(), Error> {
         if self.server.is_some() {
             return Ok(());
@@ -121,13 +121,13 @@ impl TestServer {
         Ok(())
     }
 
-    /// Stops it and starts it again.
+    /// Stops the server and starts it again.
     pub async fn restart(&mut self) -> Result<(), Error> {
         self.stop().await;
         self.resume().await
     }
 
-    /// Stops it for good.
+    /// Stops the server and removes its data.
     pub async fn end(mut self) {
         self.stop().await;
     }

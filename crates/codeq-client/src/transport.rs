@@ -1,4 +1,4 @@
-//! Channels under the streams.
+//! The gRPC channels below the streams.
 
 use futures_util::Stream;
 use tokio::sync::mpsc;
@@ -7,10 +7,10 @@ use tonic::transport::{Certificate, ClientTlsConfig, Endpoint};
 use crate::error::Error;
 use crate::options::{self, Options};
 
-/// Messages that wait between us and the connection; the bound that matters is each stream's own.
+/// Messages buffered for the connection; each stream has its own, more relevant limit.
 pub(crate) const OUTBOUND: usize = 64;
 
-/// An address, ready to be connected to.
+/// Prepares an address for connecting.
 pub(crate) fn endpoint(address: &str, options: &Options) -> Result<Endpoint, Error> {
     let url = options::parse(address)?;
     let config = |error: tonic::transport::Error| match Error::unavailable(&error) {
@@ -34,12 +34,12 @@ pub(crate) fn endpoint(address: &str, options: &Options) -> Result<Endpoint, Err
         return plain.tls_config(ClientTlsConfig::new().with_native_roots()).map_err(config);
     };
     let own = ClientTlsConfig::new().ca_certificate(Certificate::from_pem(pem));
-    // A container without any certificates of its own is fine if it was given one.
+    // A container without system certificates is fine if it was given one.
     let both = plain.clone().tls_config(own.clone().with_native_roots());
     both.or_else(|_| plain.tls_config(own)).map_err(config)
 }
 
-/// What is put into the sender goes out; the stream is half-closed when the sender is dropped.
+/// Turns a channel into the outgoing half of a stream; dropping the sender half-closes the stream.
 pub(crate) fn outbound<T: Send + 'static>(
     receiver: mpsc::Receiver<T>,
 ) -> impl Stream<Item = T> + Send + 'static {

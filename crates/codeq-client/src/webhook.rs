@@ -1,4 +1,4 @@
-//! For receivers of webhooks: whether a call comes from the server, and what it says.
+//! For webhook receivers: verifies that a call comes from the server, and parses its body.
 //!
 //! ```
 //! use std::time::SystemTime;
@@ -12,7 +12,7 @@
 //! ) -> Result<String, Box<dyn std::error::Error>> {
 //!     verifier.verify(header, body, SystemTime::now())?;
 //!     let callback: ResultCallback = serde_json::from_slice(body)?;
-//!     // Deliveries may repeat: whoever does something with it remembers the id.
+//!     // Deliveries may repeat: deduplicate by the task's id before acting on one.
 //!     Ok(callback.task_id)
 //! }
 //! ```
@@ -30,60 +30,60 @@ use sha2::Sha256;
 use crate::error::Error;
 use crate::http::types::{Artifact, Status};
 
-/// A call that is older or younger is not believed: somebody may have recorded it.
+/// Calls signed earlier or later than this are rejected, because they may be replayed recordings.
 const TOLERANCE: Duration = Duration::from_secs(300);
 
-/// Knows the secret that calls are signed with.
+/// Verifies signatures with the secret that the server signs with.
 #[derive(Clone)]
 pub struct Verifier {
     key: Vec<u8>,
 }
 
-/// Why a call is not believed.
+/// Why a call was rejected.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Unverified {
-    /// A header is missing or cannot be read.
-    #[error("the header {0} is missing or cannot be read")]
+    /// A header is missing or malformed.
+    #[error("header {0} is missing or malformed")]
     Header(&'static str),
-    /// It was signed too long ago, or in the future.
-    #[error("the call was signed at another time")]
+    /// The timestamp is more than five minutes off.
+    #[error("the timestamp is more than five minutes off; check the clock")]
     Time,
-    /// It was signed with another secret, or changed on its way.
-    #[error("no signature matches")]
+    /// Signed with another secret, or modified on the way.
+    #[error("no signature matches the secret")]
     Signature,
 }
 
-/// A text that is no secret.
+/// The text is not a valid secret.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("what follows whsec_ is not base64")]
+#[error("invalid secret: the part after whsec_ is not base64")]
 pub struct BadSecret;
 
-/// What is posted to a task's webhook when the task has ended.
+/// The body of the call to a task's webhook after the task has finished.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(rename_all = "camelCase")]
 #[non_exhaustive]
 pub struct ResultCallback {
-    /// The task. Deliveries may repeat: deduplicate by this.
+    /// The task's id. Deliveries may repeat: deduplicate by this.
     pub task_id: String,
     /// The task's command.
     pub event_type: String,
     /// [`Status::Completed`] or [`Status::Failed`].
     pub status: Status,
-    /// The worker's object as it was sent; see [`ResultCallback::json`].
+    /// The worker's result as it was sent; see [`ResultCallback::json`].
     pub result: Option<Box<RawValue>>,
-    /// Why it failed; empty if it did not.
+    /// Why the task failed; empty if it did not.
     #[serde(default)]
     pub error: String,
-    /// Outputs that lie elsewhere.
+    /// Named outputs stored elsewhere.
     #[serde(default)]
     pub artifacts: Vec<Artifact>,
-    /// When it ended.
+    /// When the task finished (RFC 3339).
     pub completed_at: String,
 }
 
 impl ResultCallback {
-    /// The worker's result, typed; an error if there is none.
+    /// The worker's result, deserialised. An error if there is none.
     pub fn json<T: DeserializeOwned>(&self) -> Result<T, Error> {
         let text = self.result.as_deref().map_or("null", RawValue::get);
         serde_json::from_str(text).map_err(Error::Decode)
@@ -91,7 +91,7 @@ impl ResultCallback {
 }
 
 impl Verifier {
-    /// With the secret as the server showed it: `whsec_` and base64, or a plain text.
+    /// Takes the secret as the server showed it: `whsec_` and base64, or plain text.
     pub fn new(secret: &str) -> Result<Verifier, BadSecret> {
         let key = match secret.strip_prefix("whsec_") {
             Some(encoded) => STANDARD.decode(encoded).map_err(|_| BadSecret)?,
@@ -100,8 +100,8 @@ impl Verifier {
         Ok(Verifier { key })
     }
 
-    /// Whether a call was signed with the secret, within five minutes of `now`. `header` finds headers by
-    /// their lower-case name; `body` must be the bytes as they came.
+    /// Checks that a call was signed with the secret, within five minutes of `now`. `header` looks up headers by
+    /// lowercase name; `body` must be the bytes as received.
     pub fn verify(
         &self,
         header: impl Fn(&str) -> Option<String>,
@@ -163,13 +163,13 @@ mod tests {
     }
 
     #[test]
-    fn what_is_signed_is_believed() {
+    fn a_signed_call_is_accepted() {
         assert_eq!(verify(SECRET, GOOD, BODY, 0), Ok(()));
         assert_eq!(verify(SECRET, &format!("v1,AAAA v1a,x {GOOD}"), BODY, 300), Ok(()));
     }
 
     #[test]
-    fn what_is_not_is_not() {
+    fn any_other_call_is_rejected() {
         let other = "whsec_AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA";
         assert_eq!(verify(other, GOOD, BODY, 0), Err(Unverified::Signature));
         assert_eq!(verify("plain text", GOOD, BODY, 0), Err(Unverified::Signature));

@@ -2,8 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::command::Millis;
 use crate::id::split_mix64;
+use crate::moment::Millis;
 
 /// How the delay grows with the number of attempts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]

@@ -7,11 +7,13 @@
 use std::ops::Bound;
 use std::sync::Arc;
 
-use crate::command::{BulkFrom, BulkPart, BulkWork, Millis, ReplayFrom};
+use crate::command::{BulkFilter, BulkFrom, BulkPart, BulkWork, ReplayFrom};
 use crate::history::Event;
 use crate::keys::{self, QueueId};
 use crate::kv::{Direction, Kv, KvError, KvRead, Table};
 use crate::limits::{BULK_LOOK_MAX, BULK_LOOK_MIN, BULK_TAKE_MAX};
+use crate::moment::Millis;
+use crate::names::is_worker;
 use crate::place::Place;
 use crate::read::Reader;
 use crate::reply::{BulkDone, Reply};
@@ -260,5 +262,19 @@ impl<K: KvRead + ?Sized> Reader<'_, K> {
             }
         }
         Ok(found)
+    }
+}
+
+impl BulkFilter {
+    /// Whether every condition holds for a task.
+    fn matches(&self, row: &TaskRow) -> bool {
+        let date = row.finish.as_ref().map_or(row.created_at, |finish| finish.at);
+        let error = || row.error.as_deref().unwrap_or_default();
+        self.before.is_none_or(|before| date < before)
+            && self.after.is_none_or(|after| date >= after)
+            && self.error_contains.as_deref().is_none_or(|part| error().contains(part))
+            && self.worker.as_deref().is_none_or(|worker| {
+                row.history.last_worker().is_some_and(|last| is_worker(&last, worker))
+            })
     }
 }

@@ -4,42 +4,19 @@ use bytes::Bytes;
 use sha2::{Digest, Sha256};
 use url::Url;
 
-use crate::command::{Callback, Delivery, Millis};
+use crate::command::{Callback, Delivery};
 use crate::effect::Effect;
 use crate::keys::{self, QueueId, TimerKind};
-use crate::kv::{Kv, KvError, KvRead, Table};
+use crate::kv::{Kv, KvError, Table};
 use crate::lease::shorten;
 use crate::limits::CALLBACK_RETRY_AFTER_MS_MAX;
+use crate::moment::Millis;
 use crate::reply::{Rejection, Reply};
 use crate::rows::{BodyRow, OutboxRow, TaskRow};
 use crate::settings::Settings;
-use crate::state::for_each;
 use crate::step::Step;
 
-/// Number of callbacks that a shard keeps.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct CallbackCounts {
-    /// Still to be delivered.
-    pub pending: u64,
-    /// Given up; kept for inspection and resending.
-    pub failed: u64,
-}
-
-impl CallbackCounts {
-    /// Counts the outbox rows.
-    pub(crate) fn load<K: KvRead + ?Sized>(kv: &K) -> Result<CallbackCounts, KvError> {
-        let mut counts = CallbackCounts::default();
-        for_each(kv, Table::Outbox, 0, crate::kv::Key::MAX, |key, value| {
-            *counts.slot(&OutboxRow::decode(key, value)?) += 1;
-            Ok(())
-        })?;
-        Ok(counts)
-    }
-
-    fn slot(&mut self, row: &OutboxRow) -> &mut u64 {
-        if row.next_at.is_some() { &mut self.pending } else { &mut self.failed }
-    }
-}
+pub use crate::state::CallbackCounts;
 
 impl<K: Kv> Step<'_, K> {
     pub(crate) fn callback(&mut self, command: &Callback) -> Result<Reply, KvError> {

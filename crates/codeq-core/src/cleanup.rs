@@ -1,10 +1,11 @@
 //! Cleanup before [`crate::command::BulkPartV1`] existed: only replayed from old logs.
 
 use crate::bulk::Verdict;
-use crate::command::{Cleanup, Millis};
+use crate::command::Cleanup;
 use crate::keys::{self, QueueId};
 use crate::kv::{Kv, KvError};
 use crate::limits::BULK_MAX;
+use crate::moment::Millis;
 use crate::place::Place;
 use crate::reply::{Bulk, Reply};
 use crate::rows::TaskRow;

@@ -10,9 +10,9 @@ use bytes::Bytes;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-use crate::command::{Command, Millis};
+use crate::command::Command;
 use crate::kv::{Key, KvError, Table};
-use crate::moment::Moment;
+use crate::moment::{Millis, Moment};
 
 /// Version of every row kind that does not define its own.
 pub(crate) const VERSION: u8 = 1;

@@ -11,8 +11,6 @@ use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 
 use crate::id::TaskId;
-use crate::idempotency::fingerprint_by_value;
-use crate::limits::ENQUEUE_PAYLOAD_BYTES_MAX;
 use crate::record::{Hidden, RecordKind};
 use crate::settings::{Settings, SettingsV1};
 use crate::topic::{Policy, PolicyV1};
@@ -21,10 +19,9 @@ mod bulk;
 mod under_lease;
 
 pub use bulk::{BulkFilter, BulkFrom, BulkPart, BulkPartV1, BulkWork, BulkWorkV1, ReplayFrom};
-pub use under_lease::{Deed, UnderLease};
+pub use under_lease::{Deed, Holder, UnderLease};
 
-/// Milliseconds since the Unix epoch, or a length of time in milliseconds.
-pub type Millis = u64;
+pub use crate::moment::Millis;
 
 /// A change requested by a client, an operator or the shard itself.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -452,26 +449,4 @@ pub struct EnqueueByValue {
     /// For each task with an idempotency key, the identity of its work (see
     /// [`fingerprint_by_value`](crate::idempotency::fingerprint_by_value)); 0 for the others.
     pub fingerprints: Vec<u128>,
-}
-
-impl Command {
-    /// The newest form of the command, which new proposals use. Logged commands of older forms keep their old rules.
-    /// Hashes the payloads of tasks with a key, so call it on the caller's thread.
-    pub fn current(self) -> Command {
-        match self {
-            Command::Enqueue(enqueue) if enqueue.tasks.iter().any(needs_value) => {
-                let print = |task: &NewTask| match task.idempotency_key {
-                    Some(_) => fingerprint_by_value(&task.command, &task.payload),
-                    None => 0,
-                };
-                let fingerprints = enqueue.tasks.iter().map(print).collect();
-                Command::EnqueueByValue(EnqueueByValue { enqueue, fingerprints })
-            }
-            other => other,
-        }
-    }
-}
-
-fn needs_value(task: &NewTask) -> bool {
-    task.idempotency_key.is_some() || task.payload.len() > ENQUEUE_PAYLOAD_BYTES_MAX
 }

@@ -3,8 +3,8 @@
 use sha2::{Digest, Sha256};
 
 use crate::keys;
-use crate::kv::{Key, KvError, KvRead, Table};
-use crate::state::{State, for_each};
+use crate::kv::{Key, KvError, KvRead, Table, for_each};
+use crate::state::State;
 
 /// SHA-256 over the shard's rows as the next command would see them. Reads everything, so it is for tests, the
 /// simulator and `fsck`, not for a running server.

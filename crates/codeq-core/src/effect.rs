@@ -5,11 +5,11 @@
 
 use std::sync::Arc;
 
-use crate::command::{Artifact, Millis};
+use crate::command::Artifact;
 use crate::history::Event;
 use crate::id::TaskId;
 use crate::keys::QueueId;
-use crate::moment::Moment;
+use crate::moment::{Millis, Moment};
 use crate::place::Place;
 use crate::record::RecordKind;
 

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
-use crate::command::{Enqueue, Millis, NewTask};
+use crate::command::{Enqueue, NewTask};
 use crate::history::{Event, History};
 use crate::id::TaskId;
 use crate::idempotency::{Fingerprint, Known, key_hash};
@@ -16,6 +16,7 @@ use crate::limits::{
     PAYLOAD_BYTES_MAX, PRIORITY_MAX, TRACE_PARENT_BYTES_MAX, TRACE_STATE_BYTES_MAX,
     WEBHOOK_BYTES_MAX,
 };
+use crate::moment::Millis;
 use crate::names::{check_command, check_tenant};
 use crate::place::Place;
 use crate::reply::{Enqueued, Rejection, Reply};

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 
-use crate::command::Millis;
 use crate::limits::{HISTORY_MAX, HISTORY_REASON_BYTES_MAX, WORKER_BYTES_MAX};
+use crate::moment::Millis;
 use crate::place::Place;
 
 /// What caused a transition. The order is part of the on-disk format: add at the end.
@@ -38,6 +38,44 @@ pub enum Event {
     Removed,
     /// The wall clock was set back to before the task's `runAt`.
     Postponed,
+}
+
+impl Event {
+    /// Every event, in the order of the variants.
+    pub const ALL: [Event; 13] = [
+        Event::Created,
+        Event::Claimed,
+        Event::Submitted,
+        Event::Nacked,
+        Event::Abandoned,
+        Event::Released,
+        Event::LeaseExpired,
+        Event::Due,
+        Event::CancelRequested,
+        Event::Cancelled,
+        Event::Replayed,
+        Event::Removed,
+        Event::Postponed,
+    ];
+
+    /// The text used in wire formats.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Event::Created => "created",
+            Event::Claimed => "claimed",
+            Event::Submitted => "submitted",
+            Event::Nacked => "nacked",
+            Event::Abandoned => "abandoned",
+            Event::Released => "released",
+            Event::LeaseExpired => "lease_expired",
+            Event::Due => "due",
+            Event::CancelRequested => "cancel_requested",
+            Event::Cancelled => "cancelled",
+            Event::Replayed => "replayed",
+            Event::Removed => "removed",
+            Event::Postponed => "postponed",
+        }
+    }
 }
 
 /// One transition of a task.

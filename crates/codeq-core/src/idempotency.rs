@@ -3,11 +3,11 @@
 use bytes::Bytes;
 use sha2::{Digest, Sha256};
 
-use crate::command::NewTask;
+use crate::command::{Command, EnqueueByValue, NewTask};
 use crate::json_value;
 use crate::keys::{self, TimerKind};
 use crate::kv::{Key, Kv, KvError, Table};
-use crate::limits::IDEMPOTENCY_MS_MIN;
+use crate::limits::{ENQUEUE_PAYLOAD_BYTES_MAX, IDEMPOTENCY_MS_MIN};
 use crate::names::queue_name;
 use crate::place::Place;
 use crate::rows::{BodyRow, IdempotencyRow, TaskRow};
@@ -147,6 +147,28 @@ fn hash(parts: [&[u8]; 2]) -> u128 {
     }
     let digest: [u8; 32] = hasher.finalize().into();
     digest.first_chunk::<16>().map_or(0, |half| u128::from_le_bytes(*half))
+}
+
+impl Command {
+    /// The newest form of the command, which new proposals use. Logged commands of older forms keep their old rules.
+    /// Hashes the payloads of tasks with a key, so call it on the caller's thread.
+    pub fn current(self) -> Command {
+        match self {
+            Command::Enqueue(enqueue) if enqueue.tasks.iter().any(needs_value) => {
+                let print = |task: &NewTask| match task.idempotency_key {
+                    Some(_) => fingerprint_by_value(&task.command, &task.payload),
+                    None => 0,
+                };
+                let fingerprints = enqueue.tasks.iter().map(print).collect();
+                Command::EnqueueByValue(EnqueueByValue { enqueue, fingerprints })
+            }
+            other => other,
+        }
+    }
+}
+
+fn needs_value(task: &NewTask) -> bool {
+    task.idempotency_key.is_some() || task.payload.len() > ENQUEUE_PAYLOAD_BYTES_MAX
 }
 
 #[cfg(test)]

@@ -80,7 +80,7 @@ impl Scan<'_> {
         }
     }
 
-    /// Writes a word as its first letter, which no other value starts with (`n` is taken by numbers).
+    /// Writes a word as its first letter; `null` becomes `z`, because `n` tags numbers.
     fn word(&mut self, word: &[u8]) -> Option<()> {
         self.text.get(self.at..)?.starts_with(word).then_some(())?;
         self.at += word.len();

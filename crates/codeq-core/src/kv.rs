@@ -108,3 +108,27 @@ pub trait Kv: KvRead {
     /// Removes the row at `key`, if there is one.
     fn delete(&mut self, table: Table, key: Key);
 }
+
+/// Visits the rows of a range in order, reading a bounded number at a time.
+pub fn for_each<K: KvRead + ?Sized>(
+    kv: &K,
+    table: Table,
+    from: Key,
+    to: Key,
+    mut visit: impl FnMut(Key, &[u8]) -> Result<(), KvError>,
+) -> Result<(), KvError> {
+    const CHUNK: usize = 1_024;
+    let mut next = from;
+    let mut rows = Vec::with_capacity(CHUNK);
+    loop {
+        rows.clear();
+        kv.scan(table, next, to, Direction::Forward, CHUNK, &mut rows)?;
+        for (key, value) in &rows {
+            visit(*key, value)?;
+        }
+        match rows.last() {
+            Some((last, _)) if rows.len() == CHUNK && *last < to => next = last + 1,
+            _ => return Ok(()),
+        }
+    }
+}

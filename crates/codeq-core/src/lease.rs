@@ -2,16 +2,19 @@
 
 use std::sync::Arc;
 
-use crate::command::{Deed, Millis, UnderLease};
+use crate::command::{Deed, UnderLease};
 use crate::history::Event;
 use crate::id::TaskId;
 use crate::kv::{Kv, KvError};
 use crate::limits::ERROR_BYTES_MAX;
+use crate::moment::Millis;
 use crate::names::cut;
 use crate::place::Place;
 use crate::reply::{Rejection, Reply, Returned};
 use crate::rows::TaskRow;
 use crate::step::{Cause, Step};
+
+pub use crate::command::Holder;
 
 /// Error of a task whose lease ended.
 pub(crate) const LEASE_EXPIRED: &str = "LEASE_EXPIRED";
@@ -26,40 +29,6 @@ pub(crate) enum Retry {
     Backoff(u64),
     /// After this delay.
     After(Millis),
-}
-
-/// Identifies who acts on a task.
-#[derive(Debug, Clone, Copy)]
-pub struct Holder<'a> {
-    /// The worker's identity.
-    pub worker: &'a str,
-    /// Its instance, if it names one.
-    pub instance: Option<&'a str>,
-    /// The fence of the claim it acts under, if it names one.
-    pub fence: Option<u64>,
-}
-
-impl<'a> Holder<'a> {
-    /// A worker that names neither an instance nor a claim.
-    pub fn plain(worker: &'a str) -> Holder<'a> {
-        Holder { worker, instance: None, fence: None }
-    }
-
-    /// The holder that a command names.
-    pub fn of(command: &'a UnderLease) -> Holder<'a> {
-        let (worker, instance) = (command.deed.worker(), command.instance.as_deref());
-        Holder { worker, instance, fence: command.fence }
-    }
-
-    /// Whether this holder owns a lease that belongs to `owner`.
-    pub fn is(&self, owner: &str) -> bool {
-        owner == self.worker || self.instance == Some(owner)
-    }
-
-    /// Whether the holder names no fence, or the task's latest one.
-    pub fn is_current(&self, fence: u64) -> bool {
-        self.fence.is_none_or(|named| named == fence)
-    }
 }
 
 impl<K: Kv> Step<'_, K> {

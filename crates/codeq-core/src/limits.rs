@@ -69,7 +69,7 @@ pub const QUEUES_PER_TENANT_MAX: usize = 10_000;
 pub const SWEEP_MAX: u32 = 512;
 /// Most due tasks that a claim handles before it looks at the queue.
 pub const CLAIM_REPAIR_MAX: u32 = 16;
-/// Most tasks that one replay, purge or cleanup command of an older log touches.
+/// Most tasks that one call to replay, purge or clean up touches.
 pub const BULK_MAX: u32 = 1_000;
 /// Most tasks that one part of a bulk operation touches: about as much time as a sweep.
 pub const BULK_TAKE_MAX: u32 = 128;

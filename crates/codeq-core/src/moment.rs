@@ -4,7 +4,8 @@
 //! it, so no duration is ever cut short. Only `runAt` names a date; it is compared with *wall time*, which may be
 //! corrected in either direction.
 
-use crate::command::Millis;
+/// Milliseconds since the Unix epoch, or a length of time in milliseconds.
+pub type Millis = u64;
 
 /// One moment on both clocks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]

@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 
 use crate::limits::{COMMAND_BYTES_MAX, RECORD_NAME_BYTES_MAX, TENANT_BYTES_MAX, WORKER_BYTES_MAX};
-use crate::reply::Rejection;
+use crate::rejection::Rejection;
 
 /// Checks a tenant's name. Names never appear in keys, so none can collide with another; control characters are
 /// refused to keep logs readable.
@@ -37,7 +37,7 @@ pub fn is_worker(identity: &str, written: &str) -> bool {
 /// Checks the name of a record.
 pub fn check_record_name(name: &str) -> Result<(), Rejection> {
     let good = is_name(name, RECORD_NAME_BYTES_MAX);
-    if good { Ok(()) } else { Err(Rejection::InvalidRecord { field: "name" }) }
+    if good { Ok(()) } else { Err(Rejection::InvalidRecord { field: "name".into() }) }
 }
 
 /// The queue that a command belongs to: the command in ASCII lowercase.

@@ -83,6 +83,10 @@ impl Place {
 }
 
 impl Status {
+    /// Every status.
+    pub const ALL: [Status; 4] =
+        [Status::Pending, Status::InProgress, Status::Completed, Status::Failed];
+
     /// The text used in wire formats.
     pub fn as_str(self) -> &'static str {
         match self {

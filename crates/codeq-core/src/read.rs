@@ -6,21 +6,20 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
-use crate::command::{Artifact, BulkFrom, Millis, Submit};
+use crate::command::{Artifact, BulkFrom};
 use crate::history::History;
 use crate::id::TaskId;
 use crate::keys::{self, QueueId, TimerKind};
 use crate::kv::{Direction, Key, KvError, KvRead, Table};
-use crate::lease::Holder;
 use crate::limits::{
     CALLBACK_SCAN_MAX, LIST_BYTES_MAX, LIST_MAX, LIST_SLICE_MAX, QUEUES_SLICE_MAX,
 };
+use crate::moment::Millis;
 use crate::names::is_worker;
 use crate::place::{Place, Status};
 use crate::record::{Record, RecordKind};
 use crate::rows::{Counts, OutboxRow, QueueRow, RecordRow, TaskRow};
 use crate::state::State;
-use crate::submit;
 use crate::topic::Topic;
 use crate::view::{ResultRecord, Task};
 
@@ -158,20 +157,6 @@ impl<K: KvRead + ?Sized> Reader<'_, K> {
         };
         let task = Task::from_rows(self.kv, id.seq(), &row, queue, self.state.moment())?;
         Ok(Some((task, ResultRecord::from_row(id.seq(), &row))))
-    }
-
-    /// The stored result, if this submit repeats the one that finished the task. `same` compares a stored artifact with
-    /// a submitted one.
-    pub fn repeated(
-        &self,
-        command: &Submit,
-        holder: Holder<'_>,
-        same: impl Fn(&Artifact, &Artifact) -> bool,
-    ) -> Result<Option<ResultRecord>, KvError> {
-        let found = self.find(&command.tenant, command.id)?;
-        let row = found.map(|(row, _)| row);
-        let row = row.filter(|row| submit::repeats(row, command, holder, same));
-        Ok(row.and_then(|row| ResultRecord::from_row(command.id.seq(), &row)))
     }
 
     /// The artifacts that a task's result names, for any tenant: used to clean up storage. `None` if the task does not
@@ -389,7 +374,11 @@ impl<K: KvRead + ?Sized> Reader<'_, K> {
         Ok(Some(PendingCallback { task, result, outbox }))
     }
 
-    fn find(&self, tenant: &str, id: TaskId) -> Result<Option<(TaskRow, &QueueRow)>, KvError> {
+    pub(crate) fn find(
+        &self,
+        tenant: &str,
+        id: TaskId,
+    ) -> Result<Option<(TaskRow, &QueueRow)>, KvError> {
         let Some(row) = TaskRow::load(self.kv, keys::task(id.seq()))? else {
             return Ok(None);
         };

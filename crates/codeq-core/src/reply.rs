@@ -1,12 +1,18 @@
-//! What a command returns. A rejection is a normal reply: nothing changed, and it says why.
+//! What a command returns. A rejection is a normal reply: nothing changed, and it says why. Replies can be encoded, as
+//! commands can.
 
-use crate::command::{BulkFrom, Millis};
+use serde::{Deserialize, Serialize};
+
+use crate::command::BulkFrom;
+use crate::moment::Millis;
 use crate::record::Record;
 use crate::topic::Topic;
 use crate::view::{ResultRecord, Task};
 
+pub use crate::rejection::Rejection;
+
 /// The answer to a command.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub enum Reply {
     /// Success, with nothing to report.
     Done,
@@ -27,7 +33,7 @@ pub enum Reply {
     Returned(Returned),
     /// The task was cancelled.
     Cancelled(Box<Task>),
-    /// The task is running; its next heartbeat tells the worker to stop.
+    /// The task is running; its worker will be asked to stop.
     CancelRequested(Box<Task>),
     /// The task is back in its queue.
     Replayed(Box<Task>),
@@ -51,7 +57,7 @@ pub enum Reply {
 }
 
 /// Result for one task of an enqueue.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub enum Enqueued {
     /// It was created.
     Created(Box<Task>),
@@ -62,7 +68,7 @@ pub enum Enqueued {
 }
 
 /// Where a task went that its worker returned.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Returned {
     /// Back to its queue, claimable after a delay.
     Requeued {
@@ -76,7 +82,7 @@ pub enum Returned {
 }
 
 /// Outcome of a bulk command of an older log.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Bulk {
     /// Tasks touched.
     pub done: u64,
@@ -87,7 +93,7 @@ pub struct Bulk {
 }
 
 /// Outcome of one part of a bulk operation.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct BulkDone {
     /// Tasks touched.
     pub done: u64,
@@ -96,7 +102,7 @@ pub struct BulkDone {
 }
 
 /// What a sweep did.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Swept {
     /// Leases that expired.
     pub expired: u32,
@@ -106,187 +112,4 @@ pub struct Swept {
     pub postponed: u32,
     /// Finished tasks, idempotency keys and records that were removed.
     pub removed: u32,
-}
-
-/// Why a command was refused. Clients see the messages.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum Rejection {
-    /// Empty, too long, or with control characters.
-    #[error("invalid tenant")]
-    InvalidTenant,
-    /// Empty, too long, or with control characters.
-    #[error("invalid command")]
-    InvalidCommand,
-    /// Empty, too long, or with control characters.
-    #[error("invalid worker")]
-    InvalidWorker,
-    /// Too many commands in one claim.
-    #[error("too many commands (at most {max})")]
-    TooManyCommands {
-        /// The upper bound.
-        max: usize,
-    },
-    /// No tasks, or too many.
-    #[error("batch size exceeds maximum of {max}")]
-    InvalidBatch {
-        /// The upper bound.
-        max: usize,
-    },
-    /// The payload is empty or too large.
-    #[error("invalid payload (1 to {max} bytes)")]
-    InvalidPayload {
-        /// The upper bound.
-        max: usize,
-    },
-    /// The result is too large.
-    #[error("invalid result (at most {max} bytes)")]
-    InvalidResult {
-        /// The upper bound.
-        max: usize,
-    },
-    /// Too many artifacts, or a name or URL that is empty or too long.
-    #[error("invalid artifacts")]
-    InvalidArtifacts,
-    /// Empty, too long, or with control characters.
-    #[error("invalid webhook url")]
-    InvalidWebhook,
-    /// Empty or too long.
-    #[error("invalid idempotency key (1 to {max} bytes)")]
-    InvalidIdempotencyKey {
-        /// The upper bound.
-        max: usize,
-    },
-    /// Too far in the future.
-    #[error("invalid delay (at most {max} ms)")]
-    InvalidDelay {
-        /// The upper bound.
-        max: Millis,
-    },
-    /// Too short or too long.
-    #[error("invalid lease ({min} to {max} ms)")]
-    InvalidLease {
-        /// The lower bound.
-        min: Millis,
-        /// The upper bound.
-        max: Millis,
-    },
-    /// Zero or too large.
-    #[error("invalid count (1 to {max})")]
-    InvalidCount {
-        /// The upper bound.
-        max: usize,
-    },
-    /// A setting is out of range.
-    #[error("invalid setting '{field}'")]
-    InvalidSetting {
-        /// The field's name.
-        field: &'static str,
-    },
-    /// A field of a topic policy is out of range.
-    #[error("invalid topic policy: {field}")]
-    InvalidTopic {
-        /// The field's name.
-        field: &'static str,
-    },
-    /// The name is not a DNS label of at most 63 characters.
-    #[error("invalid topic name")]
-    InvalidTopicName,
-    /// The tenant has reached its limit of queues.
-    #[error("too many queues (at most {max})")]
-    TooManyQueues {
-        /// The upper bound.
-        max: usize,
-    },
-    /// The key was used before for different work.
-    #[error("idempotency key was used with a different command or payload")]
-    IdempotencyConflict,
-    /// An atomic batch was refused because of this item.
-    #[error("item {index}: {reason}")]
-    InBatch {
-        /// The position of the item.
-        index: usize,
-        /// What was wrong with it.
-        reason: Box<Rejection>,
-    },
-    /// No such task in this tenant.
-    #[error("not-found")]
-    NotFound,
-    /// The task is not leased, or no longer.
-    #[error("not-in-progress")]
-    NotInProgress,
-    /// Another worker holds the lease.
-    #[error("not-owner")]
-    NotOwner,
-    /// The task was claimed again after the claim that was named.
-    #[error("lease-lost")]
-    LeaseLost,
-    /// A FAILED result needs an error.
-    #[error("error required when status=FAILED")]
-    ErrorRequired,
-    /// The task is already finished.
-    #[error("task is finished")]
-    Finished,
-    /// The task succeeded and cannot be replayed.
-    #[error("task is completed; only dead-lettered, failed and cancelled tasks can be replayed")]
-    Completed,
-    /// The task has not finished yet, so there is nothing to replay.
-    #[error("task is not finished; only dead-lettered, failed and cancelled tasks can be replayed")]
-    NotFinished,
-    /// The task has no pending or failed callback.
-    #[error("no callback")]
-    NoCallback,
-    /// A field of a record is empty, too long or out of range.
-    #[error("invalid record: {field}")]
-    InvalidRecord {
-        /// The field's name.
-        field: &'static str,
-    },
-    /// The limit of records is reached.
-    #[error("too many records (at most {max})")]
-    TooManyRecords {
-        /// The upper bound.
-        max: usize,
-    },
-    /// The record's revision is not the expected one.
-    #[error("record has changed")]
-    RecordChanged,
-}
-
-impl Rejection {
-    /// A stable code for programs.
-    pub fn code(&self) -> &'static str {
-        match self {
-            Rejection::InvalidTenant => "invalid_tenant",
-            Rejection::InvalidCommand => "invalid_command",
-            Rejection::InvalidWorker => "invalid_worker",
-            Rejection::TooManyCommands { .. } => "too_many_commands",
-            Rejection::InvalidBatch { .. } => "invalid_batch",
-            Rejection::InvalidPayload { .. } => "invalid_payload",
-            Rejection::InvalidResult { .. } => "invalid_result",
-            Rejection::InvalidArtifacts => "invalid_artifacts",
-            Rejection::InvalidWebhook => "invalid_webhook",
-            Rejection::InvalidIdempotencyKey { .. } => "invalid_idempotency_key",
-            Rejection::InvalidDelay { .. } => "invalid_delay",
-            Rejection::InvalidLease { .. } => "invalid_lease",
-            Rejection::InvalidCount { .. } => "invalid_count",
-            Rejection::InvalidSetting { .. } => "invalid_setting",
-            Rejection::InvalidTopic { .. } => "invalid_topic_policy",
-            Rejection::InvalidTopicName => "invalid_topic_name",
-            Rejection::TooManyQueues { .. } => "too_many_queues",
-            Rejection::IdempotencyConflict => "idempotency_conflict",
-            Rejection::InBatch { reason, .. } => reason.code(),
-            Rejection::NotFound => "not_found",
-            Rejection::NotInProgress => "not_in_progress",
-            Rejection::NotOwner => "not_owner",
-            Rejection::LeaseLost => "lease_lost",
-            Rejection::ErrorRequired => "error_required",
-            Rejection::Finished => "finished",
-            Rejection::Completed => "completed",
-            Rejection::NotFinished => "not_finished",
-            Rejection::NoCallback => "no_callback",
-            Rejection::InvalidRecord { .. } => "invalid_record",
-            Rejection::TooManyRecords { .. } => "too_many_records",
-            Rejection::RecordChanged => "record_changed",
-        }
-    }
 }

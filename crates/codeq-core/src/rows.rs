@@ -9,15 +9,15 @@ use bytes::Bytes;
 use serde::{Deserialize, Serialize, Serializer};
 
 use crate::codec::{VERSION, decode, decode_grown, decode_row, encode_row, strip_version};
-use crate::command::{Artifact, Millis};
+use crate::command::Artifact;
 use crate::history::History;
 use crate::id::TaskId;
 use crate::keys::{self, QueueId};
 use crate::kv::{Key, KvError, KvRead, Table};
 use crate::limits::{PRIORITIES, TASK_ROWS_BYTES};
-use crate::moment::Moment;
+use crate::moment::{Millis, Moment};
 use crate::place::Place;
-use crate::record::{Hidden, RecordKind};
+use crate::record::{Hidden, Record, RecordKind};
 use crate::settings::{Settings, SettingsV1};
 use crate::topic::{Topic, TopicV1};
 
@@ -370,7 +370,7 @@ macro_rules! plain_row {
                 encode_row(self, VERSION, $capacity)
             }
 
-            /// Decodes the row that lies at `key`.
+            /// Decodes the row at `key`.
             pub fn decode(key: Key, bytes: &[u8]) -> Result<Self, KvError> {
                 decode_row($table, key, bytes)
             }
@@ -404,7 +404,7 @@ impl IdempotencyRow {
         encode_row(self, if self.by_value { Self::BY_VALUE } else { VERSION }, 64)
     }
 
-    /// Decodes the row that lies at `key`.
+    /// Decodes the row at `key`.
     pub fn decode(key: Key, bytes: &[u8]) -> Result<IdempotencyRow, KvError> {
         let Some((&IdempotencyRow::BY_VALUE, body)) = bytes.split_first() else {
             return decode_row(Table::Idempotency, key, bytes);
@@ -453,7 +453,7 @@ impl TaskRow {
         encode_row(self, 2, 200)
     }
 
-    /// Decodes the row that lies at `key`.
+    /// Decodes the row at `key`.
     pub fn decode(key: Key, bytes: &[u8]) -> Result<TaskRow, KvError> {
         let mut row: TaskRow = decode_grown(Table::Task, key, bytes, 2)?;
         if row.made_at == 0 {
@@ -488,7 +488,7 @@ impl MetaRow {
         encode_row(self, Self::VERSION, 64)
     }
 
-    /// Decodes the row that lies at `key`.
+    /// Decodes the row at `key`.
     pub fn decode(key: Key, bytes: &[u8]) -> Result<MetaRow, KvError> {
         let mut row: MetaRow =
             match bytes.split_first() {
@@ -522,5 +522,19 @@ impl<'a> BodyRow<'a> {
             .map_err(|error| error.to_string())
             .and_then(|body| postcard::from_bytes(body).map_err(|_| "does not decode".to_owned()))
             .map_err(|reason| KvError::Corrupt { table: Table::Body, key: keys::task(seq), reason })
+    }
+}
+
+impl From<RecordRow> for Record {
+    fn from(row: RecordRow) -> Record {
+        Record {
+            tenant: row.tenant,
+            name: row.name,
+            value: row.value,
+            revision: row.revision,
+            created_at: row.created_at,
+            updated_at: row.updated_at,
+            expires_at: row.expires_at,
+        }
     }
 }

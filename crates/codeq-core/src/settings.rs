@@ -6,11 +6,11 @@
 use serde::{Deserialize, Serialize};
 
 use crate::backoff::Backoff;
-use crate::command::Millis;
 use crate::limits::{
     ATTEMPTS_DEFAULT, ATTEMPTS_MAX, CALLBACK_ATTEMPTS_MAX, DELAY_MS_MAX, RETENTION_MS_MAX,
 };
-use crate::reply::Rejection;
+use crate::moment::Millis;
+use crate::rejection::Rejection;
 
 const DAY: Millis = 86_400_000;
 
@@ -101,6 +101,6 @@ impl Settings {
         } else {
             return Ok(());
         };
-        Err(Rejection::InvalidSetting { field })
+        Err(Rejection::InvalidSetting { field: field.into() })
     }
 }

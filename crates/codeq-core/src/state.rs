@@ -9,22 +9,17 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
-use crate::callback::CallbackCounts;
-use crate::command::{Command, Millis};
-use crate::effect::Effect;
 use crate::held::{Held, Holdings};
 use crate::keys::{self, QueueId, TimerKind};
-use crate::kv::{Direction, Key, Kv, KvError, KvRead, Table};
-use crate::lease::Holder;
-use crate::moment::Moment;
+use crate::kv::{Key, Kv, KvError, KvRead, Table, for_each};
+use crate::moment::{Millis, Moment};
 use crate::names::queue_name;
 use crate::place::Place;
 use crate::queue::{Head, Queue};
-use crate::record::Records;
+use crate::records::Records;
 use crate::reply::Reply;
 use crate::rows::{MetaRow, OutboxRow, QueueRow, TaskRow};
 use crate::settings::Settings;
-use crate::step::Step;
 use crate::timers::Timers;
 
 /// Outcome of applying a command.
@@ -34,6 +29,31 @@ pub struct Applied {
     pub reply: Reply,
     /// Whether anything changed. A command that changed nothing need not be logged.
     pub changed: bool,
+}
+
+/// Number of callbacks that a shard keeps.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct CallbackCounts {
+    /// Still to be delivered.
+    pub pending: u64,
+    /// Given up; kept for inspection and resending.
+    pub failed: u64,
+}
+
+impl CallbackCounts {
+    /// Counts the outbox rows.
+    pub(crate) fn load<K: KvRead + ?Sized>(kv: &K) -> Result<CallbackCounts, KvError> {
+        let mut counts = CallbackCounts::default();
+        for_each(kv, Table::Outbox, 0, Key::MAX, |key, value| {
+            *counts.slot(&OutboxRow::decode(key, value)?) += 1;
+            Ok(())
+        })?;
+        Ok(counts)
+    }
+
+    pub(crate) fn slot(&mut self, row: &OutboxRow) -> &mut u64 {
+        if row.next_at.is_some() { &mut self.pending } else { &mut self.failed }
+    }
 }
 
 /// One tenant's queues.
@@ -141,55 +161,6 @@ impl State {
         }
         self.queues.insert(id, queue);
         Ok(())
-    }
-
-    /// Applies one command at a moment. An error means that the store could not be read: the state may be half changed
-    /// and must not be used any more.
-    pub fn apply<K: Kv>(
-        &mut self,
-        kv: &mut K,
-        at: Moment,
-        command: &Command,
-        effects: &mut Vec<Effect>,
-    ) -> Result<Applied, KvError> {
-        let (now, wall) = (self.meta.now.max(at.now), at.wall);
-        let mut step = Step { state: self, kv, now, wall, effects, changed: false };
-        let reply = match command {
-            Command::ConfigureV1(settings) => step.configure(&settings.clone().into()),
-            Command::Configure(settings) => step.configure(settings),
-            Command::Enqueue(command) => step.enqueue(command, None)?,
-            Command::EnqueueByValue(command) => {
-                step.enqueue(&command.enqueue, Some(&command.fingerprints))?
-            }
-            Command::Claim(command) => step.claim(command)?,
-            Command::Heartbeat(command) => {
-                step.heartbeat(command, Holder::plain(&command.worker))?
-            }
-            Command::Submit(command) => step.submit(command, Holder::plain(&command.worker))?,
-            Command::Nack(command) => step.nack(command, Holder::plain(&command.worker))?,
-            Command::Abandon(command) => step.abandon(command, Holder::plain(&command.worker))?,
-            Command::Cancel(command) => step.cancel(command)?,
-            Command::Replay(command) => step.replay(command)?,
-            Command::Purge(command) => step.purge(command)?,
-            Command::Pause(command) => step.pause(command)?,
-            Command::PutTopicV1(command) => step.put_topic(&command.clone().into())?,
-            Command::PutTopic(command) => step.put_topic(command)?,
-            Command::DeleteTopic(command) => step.delete_topic(command)?,
-            Command::Cleanup(command) => step.cleanup(command)?,
-            Command::Sweep(command) => step.sweep(command)?,
-            Command::Callback(command) => step.callback(command)?,
-            Command::PutRecord(command) => step.put_record(command)?,
-            Command::DeleteRecord(command) => step.delete_record(command)?,
-            Command::BulkPartV1(command) => step.bulk_part(&command.clone().into())?,
-            Command::BulkPart(command) => step.bulk_part(command)?,
-            Command::UnderLease(command) => step.under_lease(command)?,
-        };
-        let changed = step.changed;
-        if changed {
-            self.meta.now = now;
-            self.meta.wall = wall;
-        }
-        Ok(Applied { reply, changed })
     }
 
     /// Writes the counters and the shard's own row to the tables, so that the tables are complete.
@@ -367,29 +338,5 @@ pub(crate) fn window_max(windowed: usize) -> usize {
         crate::limits::WINDOW_MAX
     } else {
         crate::limits::WINDOW_MIN
-    }
-}
-
-/// Visits the rows of a range in order, reading a bounded number at a time.
-pub fn for_each<K: KvRead + ?Sized>(
-    kv: &K,
-    table: Table,
-    from: Key,
-    to: Key,
-    mut visit: impl FnMut(Key, &[u8]) -> Result<(), KvError>,
-) -> Result<(), KvError> {
-    const CHUNK: usize = 1_024;
-    let mut next = from;
-    let mut rows = Vec::with_capacity(CHUNK);
-    loop {
-        rows.clear();
-        kv.scan(table, next, to, Direction::Forward, CHUNK, &mut rows)?;
-        for (key, value) in &rows {
-            visit(*key, value)?;
-        }
-        match rows.last() {
-            Some((last, _)) if rows.len() == CHUNK && *last < to => next = last + 1,
-            _ => return Ok(()),
-        }
     }
 }

@@ -8,14 +8,13 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
-use crate::command::Millis;
 use crate::effect::{Effect, Move};
 use crate::history::{Entry, Event};
 use crate::id::TaskId;
 use crate::keys::{self, QueueId, TimerKind};
 use crate::kv::{Kv, KvError, Table};
 use crate::limits::QUEUES_PER_TENANT_MAX;
-use crate::moment::Moment;
+use crate::moment::{Millis, Moment};
 use crate::names::{check_command, check_tenant, queue_name};
 use crate::place::Place;
 use crate::queue::Queue;

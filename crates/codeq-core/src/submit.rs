@@ -7,10 +7,11 @@ use bytes::Bytes;
 use crate::command::{Artifact, Outcome, Submit};
 use crate::finish::Ending;
 use crate::history::Event;
-use crate::kv::{Kv, KvError};
+use crate::kv::{Kv, KvError, KvRead};
 use crate::lease::{Holder, shorten};
 use crate::limits::{ARTIFACT_FIELD_BYTES_MAX, ARTIFACTS_MAX, RESULT_BYTES_MAX};
 use crate::place::Place;
+use crate::read::Reader;
 use crate::reply::{Rejection, Reply};
 use crate::rows::TaskRow;
 use crate::step::{Cause, Step};
@@ -53,9 +54,25 @@ impl<K: Kv> Step<'_, K> {
     }
 }
 
+impl<K: KvRead + ?Sized> Reader<'_, K> {
+    /// The stored result, if this submit repeats the one that finished the task. `same` compares a stored artifact with
+    /// a submitted one.
+    pub fn repeated(
+        &self,
+        command: &Submit,
+        holder: Holder<'_>,
+        same: impl Fn(&Artifact, &Artifact) -> bool,
+    ) -> Result<Option<ResultRecord>, KvError> {
+        let found = self.find(&command.tenant, command.id)?;
+        let row = found.map(|(row, _)| row);
+        let row = row.filter(|row| repeats(row, command, holder, same));
+        Ok(row.and_then(|row| ResultRecord::from_row(command.id.seq(), &row)))
+    }
+}
+
 /// Whether this repeats the submit that finished the task, because its reply was lost. `same` compares a stored
 /// artifact with a submitted one.
-pub(crate) fn repeats(
+fn repeats(
     row: &TaskRow,
     command: &Submit,
     holder: Holder<'_>,

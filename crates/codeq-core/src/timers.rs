@@ -2,9 +2,9 @@
 
 use bytes::Bytes;
 
-use crate::command::Millis;
 use crate::keys::{self, TimerKind};
 use crate::kv::{Direction, Key, Kv, KvError, KvRead, Table};
+use crate::moment::Millis;
 
 /// For each kind of timer, the first one and a key below which there are none.
 ///

@@ -4,16 +4,14 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
-use crate::command::{DeleteTopic, Millis, PutTopic};
-use crate::kv::{Kv, KvError};
 use crate::limits::{
     PRIORITY_MAX, RETENTION_MS_MAX, TOPIC_ATTEMPTS_MAX, TOPIC_CONSUMERS_MAX, TOPIC_NAME_BYTES_MAX,
     TOPIC_TIER_MAX, TOPIC_TIERS_MAX,
 };
+use crate::moment::Millis;
 use crate::place::Place;
-use crate::reply::{Rejection, Reply};
+use crate::rejection::Rejection;
 use crate::settings::Settings;
-use crate::step::Step;
 
 /// Settings of one queue. Those not set fall back to the shard's defaults.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
@@ -125,7 +123,7 @@ impl Policy {
         } else {
             return Ok(());
         };
-        Err(Rejection::InvalidTopic { field })
+        Err(Rejection::InvalidTopic { field: field.into() })
     }
 
     /// Maps a requested priority to a tier: the nearest tier that is not above it, or else the lowest tier.
@@ -144,49 +142,6 @@ pub fn is_dns_label(text: &str) -> bool {
         && bytes.iter().all(|b| inner(*b) || *b == b'-')
         && bytes.first().is_some_and(|b| inner(*b))
         && bytes.last().is_some_and(|b| inner(*b))
-}
-
-impl<K: Kv> Step<'_, K> {
-    pub(crate) fn put_topic(&mut self, command: &PutTopic) -> Result<Reply, KvError> {
-        if !is_dns_label(&command.name) {
-            return Ok(Reply::Rejected(Rejection::InvalidTopicName));
-        }
-        if let Err(rejection) = command.policy.check(&command.name) {
-            return Ok(Reply::Rejected(rejection));
-        }
-        let id = match self.queue_or_new(&command.tenant, &command.name) {
-            Ok(id) => id,
-            Err(rejection) => return Ok(Reply::Rejected(rejection)),
-        };
-        let known = self.queue(id)?.row.topic.as_ref();
-        let created = known.is_none();
-        if let Some(topic) = known.filter(|topic| topic.policy == command.policy) {
-            let topic = Box::new(topic.clone());
-            return Ok(Reply::Topic { topic, created });
-        }
-        let topic = Topic {
-            policy: command.policy.clone(),
-            version: known.map_or(1, |topic| topic.version + 1),
-            created_at: known.map_or(self.wall, |topic| topic.created_at),
-            updated_at: self.wall,
-        };
-        self.queue_mut(id)?.row.topic = Some(topic.clone());
-        self.reindex_head(id)?;
-        Ok(Reply::Topic { topic: Box::new(topic), created })
-    }
-
-    pub(crate) fn delete_topic(&mut self, command: &DeleteTopic) -> Result<Reply, KvError> {
-        let Some(id) = self.state.queue_id(&command.tenant, &command.name) else {
-            return Ok(Reply::Rejected(Rejection::NotFound));
-        };
-        if self.queue(id)?.row.topic.is_none() {
-            return Ok(Reply::Rejected(Rejection::NotFound));
-        }
-        self.queue_mut(id)?.row.topic = None;
-        self.reindex_head(id)?;
-        self.forget_if_unused(id);
-        Ok(Reply::Done)
-    }
 }
 
 #[cfg(test)]

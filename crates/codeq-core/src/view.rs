@@ -3,17 +3,18 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
+use serde::{Deserialize, Serialize};
 
-use crate::command::{Artifact, Millis};
+use crate::command::Artifact;
 use crate::id::TaskId;
 use crate::keys;
 use crate::kv::{KvError, KvRead, Table};
-use crate::moment::Moment;
+use crate::moment::{Millis, Moment};
 use crate::place::{Place, Status};
 use crate::rows::{BodyRow, QueueRow, TaskRow};
 
 /// A task with everything that clients can see.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Task {
     /// Carries the task's number.
     pub id: TaskId,
@@ -58,7 +59,7 @@ pub struct Task {
 }
 
 /// The result of a finished task.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct ResultRecord {
     /// The task's id.
     pub id: TaskId,

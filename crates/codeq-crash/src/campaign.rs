@@ -1,4 +1,4 @@
-//! What the kill loop and the power-cut loop share: children, cycles, the tally.
+//! What the kill loop and the power-cut loop share: child processes, cycles, totals.
 
 use std::fs::{self, File};
 use std::io::Read;
@@ -14,50 +14,50 @@ use codeq_sim::rng::Rng;
 use crate::setup::Setup;
 use crate::verify::{Report, Verify};
 
-/// Every so many cycles everything is finished, recounted and removed.
+/// Cycles between two drains, which finish, recount and remove everything.
 const DRAIN_EVERY: u64 = 10;
-/// Violations that are printed; the rest is counted.
+/// Number of violations to print; the rest are only counted.
 const PRINTED: usize = 20;
 
-/// Longest that a verification may take, a drain included: an engine that answers nobody is a failure too.
+/// Time limit for a verification including a drain: an engine that does not answer has failed, too.
 const VERIFY_LIMIT: Duration = Duration::from_secs(240);
 
-/// What a campaign came to.
+/// Totals of a campaign.
 #[derive(Debug, Default)]
 pub struct Tally {
     /// Cycles that were run.
     pub cycles: u64,
-    /// Crashes, those during a start included.
+    /// Crashes, including those during a start.
     pub crashes: u64,
-    /// The last report's sums, and the longest times.
+    /// The totals of the last report, and the longest times.
     pub report: Report,
-    /// Violations found in all.
+    /// Total number of violations.
     pub violations: usize,
 }
 
 /// A campaign on one data directory.
 pub struct Campaign {
-    /// What the next cycle runs with.
+    /// Setup of the next cycle.
     pub setup: Setup,
-    /// Draws of the campaign.
+    /// Random numbers of the campaign.
     pub rng: Rng,
-    /// What it has come to.
+    /// Totals so far.
     pub tally: Tally,
-    /// Somebody wants it to end.
+    /// Set to end the campaign early.
     pub stop: Arc<AtomicBool>,
-    /// The last cycle: drained whatever its number.
+    /// The last cycle: always drained.
     pub last_cycle: u64,
 }
 
 impl Campaign {
-    /// A campaign that writes its ledger into `ledger_dir`.
+    /// A campaign that writes its ledger to `ledger_dir`.
     pub fn new(mut setup: Setup, seed: u64, cycles: u64, stop: Arc<AtomicBool>) -> Campaign {
         let mut rng = Rng::new(seed);
         setup.shards = rng.pick(&[1, 1, 2, 4]).copied();
         Campaign { setup, rng, tally: Tally::default(), stop, last_cycle: cycles }
     }
 
-    /// Begins the next cycle: new sizes, an empty part of the ledger.
+    /// Starts the next cycle: new sizes, an empty part of the ledger.
     pub fn next_cycle(&mut self) -> anyhow::Result<()> {
         self.setup.cycle += 1;
         self.setup.draw(&mut self.rng);
@@ -69,7 +69,7 @@ impl Campaign {
         Ok(fs::create_dir_all(&dir)?)
     }
 
-    /// Starts the process that is to be crashed.
+    /// Starts the process that will be crashed.
     pub fn start_driver(&self, start_only: bool) -> anyhow::Result<Driver> {
         let setup = Setup { start_only, ..self.setup.clone() };
         let log = setup.ledger_dir.join("driver.log");
@@ -85,27 +85,27 @@ impl Campaign {
         Ok(Driver { child, log })
     }
 
-    /// Waits until the clients of the driver are at work.
+    /// Waits until the driver's clients are working.
     pub fn wait_until_open(&self, driver: &mut Driver) -> anyhow::Result<()> {
         let limit = Instant::now() + Duration::from_secs(60);
         let mark = self.setup.cycle_dir().join("open");
         while !mark.exists() {
             driver.check()?;
             if Instant::now() > limit {
-                bail!("the driver is not open after a minute");
+                bail!("the driver is not ready after a minute");
             }
             std::thread::sleep(Duration::from_millis(1));
         }
         Ok(())
     }
 
-    /// A moment in which the crash is due: the nemesis itself.
+    /// Waits a random time before the crash.
     pub fn pause(&mut self, low_ms: u64, high_ms: u64) {
         let micros = self.rng.between(low_ms * 1_000, high_ms * 1_000);
         std::thread::sleep(Duration::from_micros(micros));
     }
 
-    /// Verifies in a process of its own; what it found goes into the tally.
+    /// Verifies in a separate process and adds the outcome to the totals.
     pub fn verify(&mut self, cut: Option<u64>) -> anyhow::Result<()> {
         let cycle = self.setup.cycle;
         let drain = cycle.is_multiple_of(DRAIN_EVERY) || cycle == self.last_cycle;
@@ -122,7 +122,7 @@ impl Campaign {
             Ok(report) if ended => report,
             _ => {
                 self.tally.violations += 1;
-                let ended = if ended { "" } else { "the verification does not come to an end " };
+                let ended = if ended { "" } else { "the verification timed out " };
                 bail!("cycle {cycle}: {ended}{}", tail(&err));
             }
         };
@@ -144,7 +144,7 @@ impl Campaign {
         Ok(())
     }
 
-    /// Removes the ledger of cycles that are closed: the book holds what is still of use.
+    /// Removes the ledgers of finished cycles: the expectations contain what is still needed.
     fn forget(&self) -> anyhow::Result<()> {
         for entry in fs::read_dir(&self.setup.ledger_dir)? {
             let path = entry?.path();
@@ -155,12 +155,12 @@ impl Campaign {
         Ok(())
     }
 
-    /// Whether somebody wants the campaign to end.
+    /// Whether the campaign should end early.
     pub fn stopped(&self) -> bool {
         self.stop.load(Ordering::Relaxed)
     }
 
-    /// The campaign in one line.
+    /// The totals in one line.
     pub fn summary(&self, name: &str, seed: u64) -> String {
         let Tally { cycles, crashes, report, violations } = &self.tally;
         format!(
@@ -176,21 +176,21 @@ impl Campaign {
     }
 }
 
-/// A running driver. It is killed when this is dropped.
+/// A running driver. Dropping it kills the process.
 pub struct Driver {
     child: Child,
     log: PathBuf,
 }
 
 impl Driver {
-    /// Kills it, without a chance to do anything about it.
+    /// Kills the process with SIGKILL.
     pub fn kill(&mut self) -> anyhow::Result<()> {
         self.child.kill()?;
         self.child.wait()?;
         Ok(())
     }
 
-    /// Fails if it has ended by itself.
+    /// Fails if the process has ended by itself.
     pub fn check(&mut self) -> anyhow::Result<()> {
         if let Some(status) = self.child.try_wait()? {
             bail!("the driver ended by itself ({status}): {}", tail(&self.log));
@@ -201,7 +201,7 @@ impl Driver {
 
 impl Drop for Driver {
     fn drop(&mut self) {
-        // It may have ended already.
+        // It may already have ended.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
@@ -224,19 +224,19 @@ fn wait(child: &mut Child, limit: Duration) -> anyhow::Result<bool> {
 fn tail(path: &Path) -> String {
     let mut text = String::new();
     if let Ok(mut file) = File::open(path) {
-        // Whatever can be read helps.
+        // Best effort: whatever can be read helps.
         let _ = file.read_to_string(&mut text);
     }
     let lines: Vec<&str> = text.lines().rev().take(5).collect();
     lines.into_iter().rev().collect::<Vec<_>>().join("\n")
 }
 
-/// The program to start children from. Tests name it, since they are another program.
+/// The program to run as a child. Tests set it, because they are a different program.
 fn own_program() -> anyhow::Result<PathBuf> {
     Ok(std::env::current_exe()?)
 }
 
-/// A flag that ctrl-c and a termination request raise, so that guards still clean up.
+/// A flag that Ctrl-C and SIGTERM set, so that guards still clean up.
 pub fn stop_flag() -> anyhow::Result<Arc<AtomicBool>> {
     use tokio::signal::unix::{SignalKind, signal};
     let flag = Arc::new(AtomicBool::new(false));

@@ -1,4 +1,4 @@
-//! A client: asks the engine one thing at a time and writes the ledger around it.
+//! A client: sends one request at a time and writes the ledger around it.
 
 use std::io;
 use std::path::Path;
@@ -14,7 +14,7 @@ use tokio::runtime::Runtime;
 
 use crate::ledger::Writer;
 
-/// A client with its file.
+/// A client with its ledger file.
 pub struct Client<'a> {
     engine: &'a Engine,
     ledger: Writer,
@@ -26,7 +26,7 @@ pub struct Client<'a> {
 pub enum Stop {
     /// The engine has failed or closed.
     Engine(EngineError),
-    /// The ledger cannot be written: the run says nothing.
+    /// The ledger cannot be written, so the run proves nothing.
     Ledger(io::Error),
 }
 
@@ -37,12 +37,12 @@ impl From<io::Error> for Stop {
 }
 
 impl<'a> Client<'a> {
-    /// The client of that number, writing into `dir`.
+    /// Creates client number `number`, which writes to `dir`.
     pub fn new(engine: &'a Engine, dir: &Path, number: usize) -> io::Result<Client<'a>> {
         Ok(Client { engine, ledger: Writer::create(dir, number)?, runtime: runtime()? })
     }
 
-    /// Proposes a command. A refusal for lack of room gives none.
+    /// Proposes a command. `None` if it was refused for lack of room.
     pub fn ask(&mut self, command: &Command) -> Result<Option<Reply>, Stop> {
         self.ledger.asked(notes::op(command))?;
         let asked_at = self.engine.wall();
@@ -62,12 +62,12 @@ impl<'a> Client<'a> {
         }
     }
 
-    /// Looks at a page of the newest tasks: what a read shows must never be lost either.
+    /// Reads a page of the newest tasks: what a read shows must never be lost either.
     pub fn look(&mut self, tenant: &str, limit: usize) -> Result<(), Stop> {
         let query = ListQuery { tenant: tenant.into(), limit, ..ListQuery::default() };
         let page = self.runtime.block_on(self.engine.list(&query, &[]));
         let tasks = page.map_err(Stop::Engine)?.items;
-        // The result came to be at the latest with what the list showed only if the list says so.
+        // The list does not show results, so nothing is known about them.
         let tasks = tasks.iter().map(|task| listed(task, None)).collect();
         Ok(self.ledger.read(tasks)?)
     }
@@ -110,7 +110,7 @@ pub fn runtime() -> io::Result<Runtime> {
     tokio::runtime::Builder::new_current_thread().enable_time().build()
 }
 
-/// A task as the ledger holds it.
+/// A task as the ledger stores it.
 pub fn listed(task: &Task, result: Option<&ResultRecord>) -> Listed {
     Listed {
         task: notes::seen(task),
@@ -120,8 +120,7 @@ pub fn listed(task: &Task, result: Option<&ResultRecord>) -> Listed {
     }
 }
 
-/// The server's clock and the shard of an answer. Where the answer does not tell the time, the moment of
-/// asking stands in: it is not later.
+/// Time and shard of an answer. If the answer has no time, the time of the request stands in, because it is not later.
 fn when_and_where(
     command: &Command,
     reply: &Reply,

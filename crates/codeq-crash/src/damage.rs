@@ -1,5 +1,5 @@
-//! Damaged stores and manifests, and files that are missing or of somebody else: every start either shows
-//! everything that was acknowledged, and hands it out, or refuses and names what is wrong.
+//! Damaged stores and manifests, and files that are missing or belong elsewhere: every start must either show
+//! everything that was acknowledged, and hand it out, or fail and name the problem.
 
 use std::fmt;
 use std::fs;
@@ -23,58 +23,57 @@ use crate::setup::TENANTS;
 use crate::small::{Copies, SmallClient, copy_anew, copy_dir, options};
 use crate::sweep::flip;
 
-/// Shards of the directory that is damaged.
+/// Number of shards of the damaged directory.
 const SHARDS: u16 = 3;
-/// Tasks in it: enough for B-trees of several levels.
+/// Number of tasks in it: enough for B-trees of several levels.
 const TASKS: u64 = 900;
 const SECTOR: u64 = 512;
 
-/// A campaign.
+/// Settings of a campaign.
 #[derive(Debug, Args)]
 pub struct Damage {
-    /// Damages of stores: flipped bits and zeroed sectors in turn.
+    /// Number of damaged stores, alternating between flipped bits and zeroed sectors.
     #[arg(long, default_value_t = 4_000)]
     pub stores: u64,
-    /// Damages of the manifest.
+    /// Number of damaged manifests.
     #[arg(long, default_value_t = 400)]
     pub manifests: u64,
-    /// What is damaged, and where.
+    /// What to damage, and where.
     #[command(flatten)]
     pub copies: Copies,
 }
 
-/// What became of the damaged copies.
+/// Outcomes of opening the damaged copies.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Tally {
     /// Copies that were opened.
     pub tried: u64,
-    /// Refused to open, and said which directory or file is wrong.
+    /// Refused to open, and named the directory or file.
     pub refused: u64,
-    /// Opened; then a read stopped the engine, or the engine itself while it verified its stores, and said which
-    /// file is wrong.
+    /// Opened, but later a read or the engine's own verification stopped the engine and named the file.
     pub stopped: u64,
-    /// Opened with a store that was made again from the log, and showed everything.
+    /// Opened with a store rebuilt from the log, and showed everything.
     pub rebuilt: u64,
     /// Opened and showed everything.
     pub whole: u64,
-    /// Anything else: what was done, and what was seen.
+    /// Anything else: the damage, and what was observed.
     pub silent: Vec<String>,
 }
 
-/// Runs all of it; says what it came to.
+/// Runs the campaign and returns a summary.
 pub fn run(damage: &Damage) -> anyhow::Result<String> {
     let (stores, manifests, seed) = (damage.stores, damage.manifests, damage.copies.seed);
     let running = stores / 8;
     let purged = Image::make(&damage.copies.root, true)?;
     let complete = Image::make(&damage.copies.root, false)?;
     let stores = [
-        // A start that verifies the stores, and one that leaves it to the reads, as with large ones.
+        // A start that verifies the stores, and one that leaves that to the reads, as with large stores.
         purged.stores(stores / 2, seed, true)?,
         purged.stores(stores / 4, seed + 1, false)?,
-        // The log still has everything: a damaged store can be made again.
+        // The log still has everything: a damaged store can be rebuilt.
         complete.stores(stores - stores / 2 - stores / 4, seed + 2, true)?,
     ];
-    // Under an engine that runs: found by whoever reads, or by the engine itself.
+    // In a running engine: found by a read, or by the engine itself.
     let running =
         [purged.running(running, seed + 3, false)?, purged.running(running, seed + 4, true)?];
     let manifests = purged.manifests(manifests, seed)?;
@@ -86,7 +85,7 @@ pub fn run(damage: &Damage) -> anyhow::Result<String> {
     let all = stores.iter().chain(&running).chain([&manifests]).chain(&files);
     let silent: Vec<&String> = all.flat_map(|tally| &tally.silent).collect();
     if !silent.is_empty() {
-        bail!("{} damages went unnoticed: {silent:#?}", silent.len());
+        bail!("{} cases of damage went unnoticed: {silent:#?}", silent.len());
     }
     Ok(text)
 }
@@ -99,8 +98,8 @@ pub struct Image {
 }
 
 impl Image {
-    /// Works for a while, with checkpoints, and takes a copy while the engine runs. The log of a `purged` one
-    /// no longer begins at its first frame.
+    /// Works for a while, with checkpoints, and takes a copy while the engine runs. If `purged`, the log no longer
+    /// starts at its first frame.
     pub fn make(root: &Path, purged: bool) -> anyhow::Result<Image> {
         let dir = tempfile::tempdir_in(root)?;
         let (live, image) = (dir.path().join("live"), dir.path().join("image"));
@@ -112,7 +111,7 @@ impl Image {
             if round % 5 == 0 {
                 client.finish_one(&engine)?;
             }
-            // Two make the log forget what came before the first.
+            // After two checkpoints, the log drops what came before the first.
             if round % (TASKS / 4) == 1 {
                 engine.checkpoint()?;
             }
@@ -130,7 +129,7 @@ impl Image {
             fs::remove_dir_all(&image)?;
             client.enqueue(&engine)?;
         }
-        bail!("the log was never as wanted (purged: {purged})")
+        bail!("the log never reached the required state (purged: {purged})")
     }
 
     fn image(&self) -> PathBuf {
@@ -144,7 +143,7 @@ impl Image {
         Ok(copy)
     }
 
-    /// Opens a copy after `damage` has been done to it.
+    /// Opens a copy after applying `damage` to it.
     fn try_one(
         &self,
         tally: &mut Tally,
@@ -165,7 +164,7 @@ impl Image {
                 return Ok(());
             }
             Err(error) => {
-                tally.silent.push(format!("{what}: refused without a name: {error}"));
+                tally.silent.push(format!("{what}: refused without naming a file: {error}"));
                 return Ok(());
             }
         };
@@ -173,7 +172,7 @@ impl Image {
         Ok(())
     }
 
-    /// Reads everything from an engine, and counts what becomes of that.
+    /// Reads everything from an engine and counts the outcome.
     fn judge(&self, tally: &mut Tally, what: String, dir: &Path, engine: &Engine) {
         let named = |text: &str| text.contains(&*dir.to_string_lossy());
         match self.lost(engine) {
@@ -184,11 +183,13 @@ impl Image {
                 tally.silent.push(format!("{what}: {} lost, {first}", lost.len()));
             }
             Err(error) if named(&error.to_string()) => tally.stopped += 1,
-            Err(error) => tally.silent.push(format!("{what}: stopped without a name: {error}")),
+            Err(error) => {
+                tally.silent.push(format!("{what}: stopped without naming a file: {error}"))
+            }
         }
     }
 
-    /// What was acknowledged and is not there, or cannot be claimed.
+    /// What was acknowledged but is missing, or cannot be claimed.
     fn lost(&self, engine: &Engine) -> Result<Vec<String>, EngineError> {
         let mut lost = self.client.missing(engine)?;
         let mut claimed = 0;
@@ -217,7 +218,7 @@ impl Image {
         Ok(lost)
     }
 
-    /// Flips bits and zeroes sectors of stores, in turn.
+    /// Flips bits and zeroes sectors of stores, alternating.
     pub fn stores(&self, count: u64, seed: u64, verify: bool) -> anyhow::Result<Tally> {
         let mut rng = Rng::new(seed).fork("stores");
         let mut tally = Tally::default();
@@ -228,7 +229,7 @@ impl Image {
         Ok(tally)
     }
 
-    /// The same under an engine that runs. `scrub` leaves it to the engine to find that.
+    /// The same in a running engine. With `scrub`, the engine has to find the damage itself.
     pub fn running(&self, count: u64, seed: u64, scrub: bool) -> anyhow::Result<Tally> {
         let mut rng = Rng::new(seed).fork("running");
         let mut tally = Tally::default();
@@ -248,7 +249,7 @@ impl Image {
             let spot = Spot::pick(&mut rng, &copy, number)?;
             spot.damage(&copy)?;
             if scrub {
-                // The one that is under way may be past the damage, so it takes a second one.
+                // The current pass may be past the damage, so wait for a second one.
                 let wanted = passes.0.load(Ordering::Relaxed) + 2;
                 let end = Instant::now() + Duration::from_secs(60);
                 while engine.failure().is_none() && passes.0.load(Ordering::Relaxed) < wanted {
@@ -262,13 +263,15 @@ impl Image {
             let stopped = tally.stopped;
             self.judge(&mut tally, spot.to_string(), &copy, &engine);
             if scrub && !found && tally.stopped > stopped {
-                tally.silent.push(format!("{spot}: a read stopped at what was just verified"));
+                tally
+                    .silent
+                    .push(format!("{spot}: a read stopped at something that was just verified"));
             }
         }
         Ok(tally)
     }
 
-    /// Damages the manifest in many ways, that of this version and that of the one before, in turn.
+    /// Damages the manifest in many ways, alternating between this version's and the previous one's.
     pub fn manifests(&self, count: u64, seed: u64) -> anyhow::Result<Tally> {
         let text = fs::read_to_string(self.image().join("MANIFEST"))?;
         let (fields, _) = text.split_once("checksum").context("a manifest without checksum")?;
@@ -295,7 +298,7 @@ impl Image {
         Ok(tally)
     }
 
-    /// Removes every file, and puts every other file of the same kind into its place.
+    /// Removes every file, and replaces it with every other file of the same kind.
     pub fn files(&self, other: &Image) -> anyhow::Result<Tally> {
         let mut tally = Tally::default();
         let files = files(&self.image())?;
@@ -347,11 +350,11 @@ impl Image {
     }
 }
 
-/// A place in a store, and what is done to it.
+/// A place in a store, and how to damage it.
 struct Spot {
     shard: u16,
     bit: u64,
-    /// The whole sector is zeroed, not only the bit flipped.
+    /// Zero the whole sector instead of flipping the bit.
     sector: bool,
 }
 
@@ -379,7 +382,7 @@ impl fmt::Display for Spot {
     }
 }
 
-/// How often all rows were verified.
+/// Counts complete verifications of all rows.
 #[derive(Default)]
 struct Passes(AtomicU64);
 

@@ -1,4 +1,4 @@
-//! The process that is killed: an engine and clients that keep it busy until the end comes.
+//! The process that gets killed: an engine, and clients that keep it busy.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -18,11 +18,11 @@ use parking_lot::Mutex;
 use crate::client::{Client, Stop};
 use crate::setup::{COMMANDS, LEASE_MS, Setup, TENANTS, WEBHOOK, command, payload};
 
-/// Clients that make tasks.
+/// Clients that create tasks.
 const PRODUCERS: usize = 8;
 /// Clients that work on them.
 const WORKERS: usize = 8;
-/// Ids that producers remember to cancel.
+/// Number of recent ids that producers may cancel.
 const RECENT: usize = 256;
 
 /// What the clients of a run share.
@@ -33,7 +33,7 @@ struct Shared<'a> {
     recent: Mutex<Vec<(&'static str, TaskId)>>,
 }
 
-/// Runs until it is killed, or until the engine fails by itself.
+/// Runs until it is killed, or until the engine fails.
 pub fn run(setup: &Setup) -> anyhow::Result<()> {
     let engine = Engine::open(&setup.data_dir, setup.options()).context("driver: open")?;
     if setup.start_only {
@@ -43,7 +43,7 @@ pub fn run(setup: &Setup) -> anyhow::Result<()> {
     }
     let shared = Shared { setup, next_key: AtomicU64::new(0), recent: Mutex::new(Vec::new()) };
     let dir = setup.cycle_dir();
-    // Whoever waits for the workload to be under way waits for this file.
+    // This file shows that the workload has started.
     std::fs::create_dir_all(&dir)?;
     std::fs::write(dir.join("open"), b"")?;
     std::thread::scope(|scope| {
@@ -61,7 +61,7 @@ pub fn run(setup: &Setup) -> anyhow::Result<()> {
                 })
             })
             .collect();
-        // They work until the end comes: the first one that stops says why the run is over.
+        // They work until the end; the first one that stops says why the run is over.
         let ended = clients.into_iter().map(|client| client.join());
         for ended in ended {
             if let Ok(Err(stop)) = ended {
@@ -78,7 +78,7 @@ fn produce(
     number: usize,
     mut rng: Rng,
 ) -> Result<(), Stop> {
-    // What recovery brought back is seen, and so must stay, before anything new is durable.
+    // What recovery brought back is read, and must therefore stay, before anything new is durable.
     for tenant in TENANTS {
         client.look(tenant, 100)?;
     }
@@ -143,13 +143,13 @@ fn plain(label: &str, rng: &mut Rng) -> NewTask {
     }
 }
 
-/// A task with a key out of a small window, so that producers meet on the same one, or an older key.
+/// A task with a key from a small window, so that producers collide, or with an older key.
 fn keyed(shared: &Shared<'_>, label: &str, rng: &mut Rng) -> NewTask {
     let newest = shared.next_key.fetch_add(rng.below(2), Ordering::Relaxed);
     let number = newest.saturating_sub(rng.below(6));
     let cycle = shared.setup.cycle.saturating_sub(rng.below(2));
     let key = key_name(cycle, number);
-    // Now and then with other work, which must be refused unless it comes first.
+    // Sometimes with different work, which must be refused unless it comes first.
     let content = if rng.chance(5) { label } else { &key };
     NewTask { idempotency_key: Some(Arc::from(&*key)), ..plain(content, rng) }
 }
@@ -182,7 +182,7 @@ fn work(client: &mut Client<'_>, number: usize, mut rng: Rng) -> Result<(), Stop
     }
 }
 
-/// What a worker does with a task; now and then nothing, so that its lease runs out.
+/// What a worker does with a task; sometimes nothing, so that the lease expires.
 fn act(client: &mut Client<'_>, claim: &Claim, task: &Task, rng: &mut Rng) -> Result<(), Stop> {
     let (tenant, worker, id) = (claim.tenant.clone(), claim.worker.clone(), task.id);
     if rng.chance(15) {

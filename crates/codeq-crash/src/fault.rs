@@ -1,5 +1,5 @@
-//! The N-th disk operation fails, for every N: nothing that was acknowledged is lost, and nothing is
-//! acknowledged that the disk refused.
+//! The N-th disk operation fails, for every N: nothing acknowledged is lost, and nothing that the disk refused is
+//! acknowledged.
 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering;
@@ -15,23 +15,23 @@ use codeq_sim::ledger::digest;
 use crate::faulty::{EIO, ENOSPC, Faults, FaultyDisk};
 use crate::small::{SmallClient, new_task, options};
 
-/// Rounds of the workload; a checkpoint comes in the middle.
+/// Rounds of the workload; a checkpoint is in the middle.
 const ROUNDS: u64 = 24;
-/// Proposals that share a group whose sync fails.
+/// Number of proposals in one group whose sync fails.
 const CROWD: u64 = 64;
 
-/// A sweep over failing operations.
+/// Settings of a sweep over failing operations.
 #[derive(Debug, Args)]
 pub struct Fault {
-    /// Every so many operations one is tried; 1 tries all.
+    /// Distance between the operations to fail; 1 tries all.
     #[arg(long, default_value_t = 1)]
     pub step: u64,
-    /// Where the directories are made.
+    /// Where to create the directories.
     #[arg(long, default_value = "/dev/shm")]
     pub root: PathBuf,
 }
 
-/// What the sweep saw.
+/// Totals of a sweep.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 pub struct Tally {
     /// Runs with a fault.
@@ -40,9 +40,9 @@ pub struct Tally {
     pub not_opened: u64,
     /// The engine stopped.
     pub stopped: u64,
-    /// The engine went on: the operation was not one that it depends on.
+    /// The engine continued: it does not depend on the operation.
     pub went_on: u64,
-    /// Acknowledged operations in all.
+    /// Total number of acknowledged operations.
     pub acked: u64,
 }
 
@@ -68,7 +68,7 @@ pub fn sweep(root: &Path, errno: i32, step: u64) -> anyhow::Result<Tally> {
     Ok(tally)
 }
 
-/// One run; false if the workload was over before the fault came.
+/// One run; false if the workload ended before the fault.
 fn one(root: &Path, errno: i32, number: u64, tally: &mut Tally) -> anyhow::Result<bool> {
     let dir = tempfile::tempdir_in(root)?;
     let data = dir.path().join("data");
@@ -86,7 +86,7 @@ fn one(root: &Path, errno: i32, number: u64, tally: &mut Tally) -> anyhow::Resul
             match (&worked, &failure) {
                 (Ok(()) | Err(EngineError::DiskFull), None) => tally.went_on += 1,
                 (_, Some(_)) => tally.stopped += 1,
-                (Err(error), None) => bail!("{error}, and the engine says it is well"),
+                (Err(error), None) => bail!("{error}, but the engine reports no failure"),
             }
             if failure.is_some() && client.enqueue(engine).is_ok() {
                 bail!("acknowledged after the failure");
@@ -100,7 +100,7 @@ fn one(root: &Path, errno: i32, number: u64, tally: &mut Tally) -> anyhow::Resul
     }
     tally.runs += 1;
     let engine = Engine::open(&data, options())
-        .with_context(|| format!("it does not open on a healthy disk, after {failure:?}"))?;
+        .with_context(|| format!("open on a healthy disk, after {failure:?}"))?;
     let lost = client.missing(&engine)?;
     if !lost.is_empty() {
         bail!("lost, after {failure:?}: {}", lost.join("; "));
@@ -114,8 +114,8 @@ fn open(faults: &Arc<Faults>, data: &Path) -> Result<Engine, OpenError> {
     Engine::open_with(disk, data, options(), SystemClock::new(), 1)
 }
 
-/// Goes on after a full disk, as clients do; stops at anything else. Nothing may be acknowledged after a
-/// failure that was reported.
+/// Continues after a full disk, as clients do; stops at anything else. Nothing may be acknowledged after a reported
+/// failure.
 fn work(engine: &Engine, client: &mut SmallClient) -> Result<(), EngineError> {
     let mut first = Ok(());
     let mut note = |result: Result<(), EngineError>| match result {
@@ -138,7 +138,7 @@ fn work(engine: &Engine, client: &mut SmallClient) -> Result<(), EngineError> {
     first
 }
 
-/// Many proposals at once, and every sync fails: none may be acknowledged. Says how many were refused.
+/// Many proposals at once while every sync fails: none may be acknowledged. Returns how many were refused.
 pub fn crowd(root: &Path) -> anyhow::Result<u64> {
     let dir = tempfile::tempdir_in(root)?;
     let data = dir.path().join("data");
@@ -167,14 +167,14 @@ pub fn crowd(root: &Path) -> anyhow::Result<u64> {
         match answer {
             Ok(Err(EngineError::Failed(_))) => refused += 1,
             Ok(Ok(Reply::Enqueued(made))) if !made.is_empty() => {
-                bail!("acknowledged though its sync failed: {:?}", kind(&made));
+                bail!("acknowledged although its sync failed: {:?}", kind(&made));
             }
             Ok(other) => bail!("unexpected answer: {other:?}"),
             Err(_) => bail!("a proposal panicked"),
         }
     }
     if engine.failure().is_none() {
-        bail!("every sync fails and the engine says it is well");
+        bail!("every sync fails, but the engine reports no failure");
     }
     drop(engine);
     let engine = Engine::open(&data, options())?;

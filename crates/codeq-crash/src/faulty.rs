@@ -1,4 +1,4 @@
-//! A disk whose N-th operation fails, or that has no room to grow.
+//! A disk whose N-th operation fails, or that cannot grow.
 
 use std::io;
 use std::path::Path;
@@ -7,23 +7,23 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use codeq_disk::{Disk, DiskFile, RealDisk};
 
-/// `EIO`.
+/// Input/output error.
 pub const EIO: i32 = 5;
-/// `ENOSPC`.
+/// No space left on device.
 pub const ENOSPC: i32 = 28;
 
-/// What goes wrong, shared by the disk, its files and the test.
+/// The faults, shared by the disk, its files and the test.
 #[derive(Debug, Default)]
 pub struct Faults {
-    /// Operations that change something, so far.
+    /// Number of changing operations so far.
     pub done: AtomicU64,
-    /// The number of the one that fails, once; 0 means none.
+    /// Number of the operation that fails, once; 0 means none.
     pub fail_at: AtomicU64,
-    /// The error that it fails with.
+    /// The error number.
     pub errno: AtomicU64,
     /// Every sync fails from now on.
     pub fail_syncs: AtomicBool,
-    /// Nothing that needs more room succeeds.
+    /// Whatever needs more space fails.
     pub full: AtomicBool,
     /// The fault has happened.
     pub tripped: AtomicBool,
@@ -118,7 +118,7 @@ impl DiskFile for FaultyFile {
 
     fn write_all_at(&self, data: &[u8], offset: u64) -> io::Result<()> {
         if let Err(error) = self.faults.step() {
-            // A write that fails may have written a part.
+            // A failed write may have written a part.
             let part = data.get(..data.len() / 2).unwrap_or_default();
             self.file.write_all_at(part, offset)?;
             return Err(error);

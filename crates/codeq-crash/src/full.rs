@@ -1,4 +1,4 @@
-//! A full disk: writes are refused, reads go on, and once there is space writes do too.
+//! A full disk: writes are refused, reads continue, and writes resume once there is space.
 
 use std::fs::{self, File};
 use std::io::Write;
@@ -17,20 +17,20 @@ use crate::faulty::{Faults, FaultyDisk};
 use crate::mount::LoopMount;
 use crate::small::{SmallClient, options};
 
-/// Tasks after which a full disk must have been noticed.
+/// Number of tasks after which a full disk must have been noticed.
 const TASKS_MAX: u64 = 20_000;
-/// The engine looks for space once a second.
+/// Time limit for writes to resume; the engine checks for space once a second.
 const BACK_WITHIN: Duration = Duration::from_secs(20);
 
-/// A full-disk run.
+/// Settings of a full-disk run.
 #[derive(Debug, Args)]
 pub struct Full {
-    /// Where the image of the small filesystem is made.
+    /// Where to create the image of the small file system.
     #[arg(long, default_value = "/tmp")]
     pub image_root: PathBuf,
 }
 
-/// On a filesystem of 48 MiB.
+/// Runs on a file system of 48 MiB.
 pub fn run(full: &Full) -> anyhow::Result<String> {
     let mount = LoopMount::create(&full.image_root, 48 << 20)?;
     let ballast = mount.path().join("ballast");
@@ -42,7 +42,7 @@ pub fn run(full: &Full) -> anyhow::Result<String> {
     Ok(text)
 }
 
-/// On a disk that only says that it is full.
+/// Runs on a disk that only pretends to be full.
 pub fn run_pretended(root: &Path) -> anyhow::Result<String> {
     let dir = tempfile::tempdir_in(root)?;
     let faults = Arc::new(Faults::default());
@@ -79,7 +79,7 @@ fn scenario(
         let limit = Instant::now() + BACK_WITHIN;
         while let Err(error) = client.enqueue(&engine) {
             if error != EngineError::DiskFull || Instant::now() > limit {
-                bail!("round {round}: there is space again, and: {error}");
+                bail!("round {round}: there is space again, but: {error}");
             }
             std::thread::yield_now();
         }
@@ -107,10 +107,10 @@ fn until_full(engine: &Engine, client: &mut SmallClient) -> anyhow::Result<()> {
             Err(error) => bail!("on a full disk: {error}"),
         }
     }
-    bail!("{TASKS_MAX} tasks were taken on a full disk")
+    bail!("{TASKS_MAX} tasks were accepted on a full disk")
 }
 
-/// Takes all the space that there is.
+/// Uses up all free space.
 fn fill(path: &Path) -> anyhow::Result<()> {
     let mut file = File::create(path)?;
     let mut block = vec![7; 1 << 20];

@@ -1,4 +1,4 @@
-//! A clock that stands still while the judge looks: no lease ends between two pages of a list.
+//! A clock that stands still during a verification, so that no lease ends between two pages of a list.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -7,7 +7,7 @@ use codeq_core::command::Millis;
 use codeq_engine::clock::{Clock, SystemClock};
 use parking_lot::Mutex;
 
-/// The system's clock, stopped at the moment of its making until it is released.
+/// The system's clock, stopped at its creation until it is released.
 pub struct HeldClock {
     system: Arc<SystemClock>,
     wall_micros: u64,
@@ -16,10 +16,10 @@ pub struct HeldClock {
 }
 
 impl HeldClock {
-    /// Stands still from now on.
+    /// A clock stopped at the current time.
     pub fn new() -> Arc<HeldClock> {
         let system = SystemClock::new();
-        // Readings that lie close together: the two clocks must agree about the moment.
+        // Take readings that are close together: the two clocks must agree about the moment.
         let read = |_| {
             let (before, wall) = (system.monotonic(), system.wall_micros());
             (system.monotonic() - before, wall, before)
@@ -33,7 +33,7 @@ impl HeldClock {
         self.released.lock().map_or(Duration::ZERO, |at| at.elapsed())
     }
 
-    /// Lets it run.
+    /// Lets the clock run.
     pub fn release(&self) {
         *self.released.lock() = Some(Instant::now());
     }

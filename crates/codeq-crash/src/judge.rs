@@ -1,4 +1,4 @@
-//! Holds what the recovered engine shows against the book.
+//! Compares what the recovered engine shows with the expectations.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -11,7 +11,7 @@ use codeq_sim::invariants::check_all;
 use codeq_sim::notes;
 use tokio::runtime::Runtime;
 
-use crate::book::{Book, Ending, Known};
+use crate::expectations::{Ending, Expectations, Known};
 use crate::setup::TENANTS;
 
 /// A task as the engine shows it.
@@ -22,7 +22,7 @@ pub struct Shown {
     pub result: Option<ResultRecord>,
 }
 
-/// Everything that the engine shows through its read interface.
+/// Everything that the engine's read interface shows.
 pub fn list_all(engine: &Engine, runtime: &Runtime) -> Result<Vec<Shown>, EngineError> {
     let mut shown = Vec::new();
     for tenant in TENANTS {
@@ -51,9 +51,9 @@ pub fn list_all(engine: &Engine, runtime: &Runtime) -> Result<Vec<Shown>, Engine
     Ok(shown)
 }
 
-/// Compares what is shown with what must be, says what is wrong, and settles what was unknown.
-pub fn judge(book: &mut Book, shown: &[Shown], now: Millis) -> Vec<String> {
-    let mut found = std::mem::take(&mut book.wrong);
+/// Compares what is shown with the expectations, reports differences, and settles what was unknown.
+pub fn judge(expected: &mut Expectations, shown: &[Shown], now: Millis) -> Vec<String> {
+    let mut found = std::mem::take(&mut expected.wrong);
     let mut ids = BTreeSet::new();
     let mut payloads = BTreeMap::new();
     for one in shown {
@@ -62,29 +62,29 @@ pub fn judge(book: &mut Book, shown: &[Shown], now: Millis) -> Vec<String> {
         if !ids.insert(seen.id) {
             found.push(format!("task {} is listed twice", seen.id));
         }
-        match book.tasks.get(&seen.id) {
+        match expected.tasks.get(&seen.id) {
             Some(known) => found.extend(
                 differences(known, one, now)
                     .into_iter()
                     .map(|text| format!("task {}: {text}", seen.id)),
             ),
-            None if book.possible.contains(&content) => {}
-            None => found.push(format!("task {} exists and nobody made it", seen.id)),
+            None if expected.possible.contains(&content) => {}
+            None => found.push(format!("task {} exists, but nobody created it", seen.id)),
         }
         if let Some(other) = payloads.insert(content, seen.id) {
             found.push(format!("tasks {other} and {} are the same work", seen.id));
         }
         let webhook = one.task.webhook.is_some();
-        book.settle(&seen, ending(one), webhook, one.task.cancel_requested);
+        expected.settle(&seen, ending(one), webhook, one.task.cancel_requested);
     }
-    for (id, known) in &book.tasks {
+    for (id, known) in &expected.tasks {
         if !ids.contains(id) {
             found
-                .push(format!("task {id} of tenant {} was acknowledged and is lost", known.tenant));
+                .push(format!("task {id} of tenant {} was acknowledged but is lost", known.tenant));
         }
     }
-    book.possible.clear();
-    found.append(&mut book.wrong);
+    expected.possible.clear();
+    found.append(&mut expected.wrong);
     found
 }
 
@@ -112,7 +112,7 @@ fn differences(known: &Known, shown: &Shown, now: Millis) -> Vec<String> {
         || seen.command != known.command
         || seen.payload != known.payload
         || seen.max_attempts != known.max_attempts
-        || known.webhook.is_some_and(|told| told != task.webhook.is_some());
+        || known.webhook.is_some_and(|expected| expected != task.webhook.is_some());
     say(changed, "it is not what its producer sent".to_owned());
     say(task.fence < known.fence, format!("its fence was {}, now {}", known.fence, task.fence));
     say(
@@ -124,12 +124,12 @@ fn differences(known: &Known, shown: &Shown, now: Millis) -> Vec<String> {
     say(terminal != digest.is_some(), format!("it is {:?} with result {digest:?}", task.place));
     if let Some(ending) = &known.ending {
         let kept = match ending {
-            Ending::Result(told) => digest == Some(*told),
+            Ending::Result(expected) => digest == Some(*expected),
             Ending::Dead => task.place == Place::Dead,
             Ending::Cancelled => task.place == Place::Failed,
             Ending::Status(status) => terminal && (status.is_empty() || *status == seen.status),
         };
-        say(!kept, format!("it had ended ({ending:?}) and is {:?}", task.place));
+        say(!kept, format!("it had ended ({ending:?}) but is {:?}", task.place));
     } else if let (Place::Completed | Place::Failed, Some(digest)) = (task.place, digest) {
         let cancelled = task.place == Place::Failed && (known.cancel_tried || known.stop_wanted);
         say(
@@ -139,7 +139,7 @@ fn differences(known: &Known, shown: &Shown, now: Millis) -> Vec<String> {
     }
     say(
         known.stop_wanted && !terminal && !task.cancel_requested,
-        "its worker was to be asked to stop, and is not".to_owned(),
+        "its worker should be asked to stop, but is not".to_owned(),
     );
     if let Some(lease) = &known.lease
         && lease.fence == task.fence
@@ -173,11 +173,11 @@ pub fn check_structure(
         found.extend(violations.iter().map(|violation| format!("shard {shard}: {violation}")));
     }
     for tenant in TENANTS {
-        let mut told = [0_u64; 5];
+        let mut counters = [0_u64; 5];
         for queue in runtime.block_on(engine.queues(tenant))? {
             let counts = &queue.counts;
             let waiting = counts.pending.iter().sum::<u64>();
-            for (sum, part) in told.iter_mut().zip([
+            for (sum, part) in counters.iter_mut().zip([
                 waiting + counts.delayed,
                 counts.in_progress,
                 counts.completed,
@@ -193,8 +193,8 @@ pub fn check_structure(
                 *slot += 1;
             }
         }
-        if told != counted {
-            found.push(format!("tenant {tenant}: counters {told:?}, recount {counted:?}"));
+        if counters != counted {
+            found.push(format!("tenant {tenant}: counters {counters:?}, recount {counted:?}"));
         }
     }
     Ok(found)

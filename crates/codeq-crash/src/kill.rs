@@ -1,4 +1,4 @@
-//! The kill loop: kill -9 at a random moment, in a fifth of the cycles again during the start.
+//! The kill loop: kill -9 at a random moment, and in a fifth of the cycles again during the start.
 
 use std::path::PathBuf;
 
@@ -8,30 +8,30 @@ use clap::Args;
 use crate::campaign::{Campaign, stop_flag};
 use crate::setup::{Durable, Setup};
 
-/// A kill campaign.
+/// Settings of a kill campaign.
 #[derive(Debug, Args)]
 pub struct Kill {
     /// Cycles.
     #[arg(long, default_value_t = 100)]
     pub cycles: u64,
-    /// The seed of sizes and moments.
+    /// Seed for sizes and moments.
     #[arg(long, default_value_t = 1)]
     pub seed: u64,
     /// The longest time before a kill, in milliseconds.
     #[arg(long, default_value_t = 1_500)]
     pub max_ms: u64,
-    /// Where the data directory is made.
+    /// Where to create the data directory.
     #[arg(long, default_value = "/tmp")]
     pub data_root: PathBuf,
-    /// Where the ledger is made: another filesystem than the data's.
+    /// Where to create the ledger: not on the data's file system.
     #[arg(long, default_value = "/dev/shm")]
     pub ledger_root: PathBuf,
-    /// When operations are acknowledged; a killed process loses nothing either way.
+    /// When operations are acknowledged; a kill loses nothing either way.
     #[arg(long, value_enum, default_value = "fsync")]
     pub durability: Durable,
 }
 
-/// Runs the campaign; says what it came to.
+/// Runs the campaign and returns a summary.
 pub fn run(kill: &Kill) -> anyhow::Result<String> {
     let data = tempfile::tempdir_in(&kill.data_root).context("make the data directory")?;
     let ledger = tempfile::tempdir_in(&kill.ledger_root).context("make the ledger's directory")?;
@@ -55,7 +55,7 @@ pub fn run(kill: &Kill) -> anyhow::Result<String> {
     }
 }
 
-/// A setup whose sizes are still to be drawn.
+/// A setup with the sizes still to be drawn.
 pub fn new_setup(
     data_dir: &std::path::Path,
     ledger_dir: &std::path::Path,

@@ -1,8 +1,8 @@
-//! The acknowledgement ledger of a run: what every client asked for, and what it heard.
+//! The ledger of a run: what every client requested, and what it was answered.
 //!
-//! It lies on another filesystem than the data. Each client has a file of its own and appends one JSON
-//! line with one write before it asks and one right after the answer, so a client that is killed leaves
-//! at most its last line cut short. An operation that was asked for and has no answer is *unknown*.
+//! It is on another file system than the data. Each client has its own file and appends one JSON line, in one write,
+//! before a request, and another right after the answer, so a killed client leaves at most its last line incomplete.
+//! A request without an answer is *unknown*.
 
 use std::fs::{self, File};
 use std::io::{self, Write};
@@ -16,25 +16,25 @@ use crate::sys::monotonic_ns;
 /// A line of a client's file.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub enum Entry {
-    /// The client is about to ask.
+    /// The client is about to send a request.
     Asked {
-        /// When.
+        /// When, by the shared monotonic clock.
         t: u64,
-        /// For what.
+        /// The operation.
         op: Op,
     },
-    /// The answer to what was asked last.
+    /// The answer to the last request.
     Heard {
-        /// When.
+        /// When, by the shared monotonic clock.
         t: u64,
-        /// What.
+        /// The outcome.
         outcome: Outcome,
     },
     /// A read showed these tasks.
     Read {
-        /// When.
+        /// When, by the shared monotonic clock.
         t: u64,
-        /// What.
+        /// The tasks.
         tasks: Vec<Listed>,
     },
 }
@@ -52,25 +52,25 @@ pub struct ClientLedger {
 pub struct Writer(File);
 
 impl Writer {
-    /// Makes the file of the client of that number.
+    /// Creates the file of client number `client`.
     pub fn create(dir: &Path, client: usize) -> io::Result<Writer> {
         fs::create_dir_all(dir)?;
         File::create(dir.join(format!("{client:03}.jsonl"))).map(Writer)
     }
 
-    /// Notes what is about to be asked.
+    /// Records what is about to be requested.
     pub fn asked(&mut self, op: Op) -> io::Result<()> {
         let t = monotonic_ns();
         self.append(&Entry::Asked { t, op })
     }
 
-    /// Notes what was heard. The moment is taken here, after the answer.
+    /// Records an outcome. The time is taken here, after the answer.
     pub fn heard(&mut self, outcome: Outcome) -> io::Result<()> {
         let t = monotonic_ns();
         self.append(&Entry::Heard { t, outcome })
     }
 
-    /// Notes what a read showed.
+    /// Records what a read showed.
     pub fn read(&mut self, tasks: Vec<Listed>) -> io::Result<()> {
         let t = monotonic_ns();
         self.append(&Entry::Read { t, tasks })
@@ -83,8 +83,8 @@ impl Writer {
     }
 }
 
-/// Reads the files of all clients of a run. What was heard at `cut` or later counts as never heard: after a
-/// power cut a sync may still say yes, but a machine without power would not have passed the answer on.
+/// Reads the files of all clients of a run. Answers at `cut` or later count as never received: after a power cut a
+/// sync may still report success, but a machine without power would not have passed the answer on.
 pub fn load(dir: &Path, cut: Option<u64>) -> io::Result<Vec<ClientLedger>> {
     let mut paths: Vec<PathBuf> = match fs::read_dir(dir) {
         Ok(entries) => {
@@ -136,7 +136,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_heard_after_the_cut_or_never_is_unknown() {
+    fn answers_after_the_cut_count_as_unknown() {
         let op = || Op::Other("x".into());
         let outcome = || Outcome::Refused { at: 1, code: "no".into() };
         let mut text = String::new();

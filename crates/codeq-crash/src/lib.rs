@@ -1,20 +1,20 @@
-//! Crash tests of the engine on a real disk: what was acknowledged is still there, whatever happened.
+//! Crash tests of the engine on a real disk: whatever was acknowledged is still there afterwards.
 //!
 //! ```text
-//! kill, power ─> driver (a process: engine, clients, ledger) ─✂─> verify (a process: engine, book)
-//! sweep       ─> copies of a directory with a damaged log: everything, or a refusal
+//! kill, power ─> driver (a process: engine, clients, ledger) ─✂─> verify (a process: engine, expectations)
+//! sweep       ─> copies of a directory with a damaged log: everything is there, or the open fails
 //! damage      ─> the same with damaged stores and manifests, and with files missing or swapped
 //! fault, full ─> a disk whose N-th operation fails, or that is full
 //! ```
 //!
-//! Reading order: `ledger` (what clients write down), `book` (what follows from it), `judge` (whether it is
-//! so), `driver`, `verify`, then the loops.
+//! Reading order: `ledger` (what clients record), `expectations` (what follows from it), `judge` (the comparison),
+//! `driver`, `verify`, then the loops.
 
-pub mod book;
 pub mod campaign;
 pub mod client;
 pub mod damage;
 pub mod driver;
+pub mod expectations;
 pub mod fault;
 pub mod faulty;
 pub mod full;

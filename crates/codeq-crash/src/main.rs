@@ -26,7 +26,7 @@ struct Cli {
 enum Task {
     /// Run an engine and its clients until the process is killed.
     Driver(Setup),
-    /// Hold a directory against the ledger.
+    /// Compare a directory with the ledger.
     Verify(Verify),
     /// Kill -9 at random moments.
     Kill(Kill),
@@ -36,7 +36,7 @@ enum Task {
     Sweep(Sweep),
     /// Damage the stores and the manifest of copies of a directory, remove files and swap them.
     Damage(Damage),
-    /// Let every disk operation fail in turn.
+    /// Let every disk operation fail, one per run.
     Fault(Fault),
     /// Fill a small filesystem.
     Full(Full),
@@ -65,7 +65,7 @@ fn run(task: Task) -> anyhow::Result<ExitCode> {
             if what.clean {
                 drop(engine);
             } else {
-                // A crash of its own: nothing is flushed on the way out.
+                // End like a crash: nothing is flushed on the way out.
                 std::process::exit(i32::from(!report.violations.is_empty()));
             }
         }

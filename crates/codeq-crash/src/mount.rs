@@ -1,4 +1,4 @@
-//! An ext4 filesystem in a file, mounted through a loop device, whose power can be cut.
+//! An ext4 file system in a file, mounted through a loop device, whose power can be cut.
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -9,13 +9,13 @@ use tempfile::TempDir;
 
 use crate::sys::cut_power;
 
-/// A mounted image. It is unmounted and removed when this is dropped.
+/// A mounted image. Dropping it unmounts and removes the image.
 pub struct LoopMount {
     dir: TempDir,
     mounted: bool,
 }
 
-/// Mounting is not permitted here, or a tool is missing: nothing was tested.
+/// Mounting is not permitted here, or a tool is missing, so nothing was tested.
 #[derive(Debug)]
 pub struct NotPermitted(pub String);
 
@@ -28,14 +28,14 @@ impl std::fmt::Display for NotPermitted {
 impl std::error::Error for NotPermitted {}
 
 impl LoopMount {
-    /// Makes an image of that size under `root` and mounts it.
+    /// Creates an image of this size under `root` and mounts it.
     pub fn create(root: &Path, bytes: u64) -> anyhow::Result<LoopMount> {
         let dir = tempfile::tempdir_in(root).context("make a directory for the image")?;
         let mut mount = LoopMount { dir, mounted: false };
         File::create(mount.image())?.set_len(bytes)?;
         let image = mount.image().display().to_string();
         std::fs::create_dir(mount.path())?;
-        // No lazy initialisation: the kernel would go on writing to the image in the background.
+        // No lazy initialisation: the kernel would keep writing to the image in the background.
         let options = "lazy_itable_init=0,lazy_journal_init=0";
         let format = ["-q", "-F", "-m", "0", "-E", options, &image];
         command("mkfs.ext4", &format).map_err(not_permitted)?;
@@ -43,7 +43,7 @@ impl LoopMount {
         Ok(mount)
     }
 
-    /// Where it is mounted.
+    /// The mount point.
     pub fn path(&self) -> PathBuf {
         self.dir.path().join("mnt")
     }
@@ -61,7 +61,7 @@ impl LoopMount {
         Ok(())
     }
 
-    /// Unmounts it; the loop device goes with it.
+    /// Unmounts the image, which also removes the loop device.
     pub fn unmount(&mut self) -> anyhow::Result<()> {
         if self.mounted {
             command("umount", &[&self.path().display().to_string()])?;
@@ -70,7 +70,7 @@ impl LoopMount {
         Ok(())
     }
 
-    /// From now on nothing reaches the image any more, whatever a sync says.
+    /// From now on nothing reaches the image, whatever a sync reports.
     pub fn cut_power(&self) -> anyhow::Result<()> {
         cut_power(&self.path()).context("cut the power")
     }
@@ -79,7 +79,7 @@ impl LoopMount {
 impl Drop for LoopMount {
     fn drop(&mut self) {
         if self.mounted {
-            // Lazily, if somebody still holds it: the loop device goes when they do.
+            // Lazily, if it is still in use: the loop device disappears with its last user.
             let path = self.path().display().to_string();
             if command("umount", &[&path]).is_err() {
                 let _ = command("umount", &["-l", &path]);

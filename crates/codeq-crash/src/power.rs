@@ -1,7 +1,7 @@
-//! The power-cut loop: everything that was not synced is gone.
+//! The power-cut loop: everything that was not synced is lost.
 //!
-//! A killed process proves nothing about syncs, because the page cache survives it. Here the filesystem
-//! itself stops, without writing its journal; then the process is killed and the image mounted again.
+//! Killing a process proves nothing about syncs, because the page cache survives. Here the file system itself stops,
+//! without writing its journal; then the process is killed and the image mounted again.
 
 use std::path::PathBuf;
 
@@ -14,36 +14,36 @@ use crate::mount::LoopMount;
 use crate::setup::Durable;
 use crate::sys::monotonic_ns;
 
-/// The exit code of a campaign that could not be run for want of a loop mount.
+/// Exit code of a campaign that could not run because loop mounts are not possible.
 pub const SKIPPED: u8 = 77;
 
-/// A power-cut campaign.
+/// Settings of a power-cut campaign.
 #[derive(Debug, Args)]
 pub struct Power {
     /// Cycles.
     #[arg(long, default_value_t = 60)]
     pub cycles: u64,
-    /// The seed of sizes and moments.
+    /// Seed for sizes and moments.
     #[arg(long, default_value_t = 1)]
     pub seed: u64,
     /// The longest time before a cut, in milliseconds.
     #[arg(long, default_value_t = 1_000)]
     pub max_ms: u64,
-    /// Where the image is made.
+    /// Where to create the image.
     #[arg(long, default_value = "/tmp")]
     pub image_root: PathBuf,
     /// The size of the image in MiB.
     #[arg(long, default_value_t = 512)]
     pub image_mib: u64,
-    /// Where the ledger is made: another filesystem than the image's mount.
+    /// Where to create the ledger: not on the image's file system.
     #[arg(long, default_value = "/dev/shm")]
     pub ledger_root: PathBuf,
-    /// When operations are acknowledged. `os` must lose some: the proof that the harness sees it.
+    /// When operations are acknowledged. `os` must lose some, which proves that the harness notices.
     #[arg(long, value_enum, default_value = "fsync")]
     pub durability: Durable,
 }
 
-/// Runs the campaign; says what it came to.
+/// Runs the campaign and returns a summary.
 pub fn run(power: &Power) -> anyhow::Result<String> {
     let ledger = tempfile::tempdir_in(&power.ledger_root).context("make the ledger's directory")?;
     let mut mount = LoopMount::create(&power.image_root, power.image_mib << 20)?;
@@ -74,8 +74,7 @@ fn cycles(campaign: &mut Campaign, power: &Power, mount: &mut LoopMount) -> anyh
         campaign.pause(10, power.max_ms.max(10));
         driver.check()?;
         if campaign.rng.chance(25) {
-            // A killed process first: what the next one recovers from the page cache and shows must be
-            // on the disk by then.
+            // Kill the process first: what the next one recovers from the page cache and shows must be on disk by then.
             driver.kill()?;
             campaign.tally.crashes += 1;
             campaign.verify(None)?;
@@ -98,7 +97,7 @@ fn cycles(campaign: &mut Campaign, power: &Power, mount: &mut LoopMount) -> anyh
     Ok(())
 }
 
-/// The filesystem stops under the process, and comes back without it.
+/// Stops the file system under the process, and mounts it again without the process.
 fn cut_power(mount: &mut LoopMount, mut driver: Driver) -> anyhow::Result<()> {
     mount.cut_power()?;
     driver.kill()?;

@@ -1,4 +1,4 @@
-//! What a run is made of: the engine's options, drawn anew for every cycle, and the tasks' contents.
+//! What a run consists of: the engine's options, drawn for every cycle, and the tasks' contents.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -10,13 +10,13 @@ use codeq_core::settings::Settings;
 use codeq_engine::{Durability, Options};
 use codeq_sim::rng::{Rng, text_hash};
 
-/// The tenants of every run.
+/// Tenants of every run.
 pub const TENANTS: [&str; 2] = ["red", "blue"];
-/// The commands of every run; two of them are one queue.
+/// Commands of every run; two of them are the same queue.
 pub const COMMANDS: [&str; 4] = ["resize", "Resize", "index", "mail"];
-/// Where webhooks would go; nobody delivers them.
+/// Target of webhooks; nothing delivers them.
 pub const WEBHOOK: &str = "https://receiver.example/hook";
-/// Leases of the workers, short so that those of killed workers end within a few cycles.
+/// Leases of the workers, so short that those of killed workers end within a few cycles.
 pub const LEASE_MS: (u64, u64) = (1_000, 2_000);
 
 /// When the engine acknowledges.
@@ -24,7 +24,7 @@ pub const LEASE_MS: (u64, u64) = (1_000, 2_000);
 pub enum Durable {
     /// After the sync.
     Fsync,
-    /// After the write: a power cut loses acknowledged work, and the harness must see it.
+    /// After the write: a power cut loses acknowledged work, and the harness must notice.
     Os,
 }
 
@@ -34,37 +34,37 @@ pub struct Setup {
     /// The data directory.
     #[arg(long)]
     pub data_dir: PathBuf,
-    /// The directory of the ledger, on another filesystem.
+    /// The ledger's directory, on another file system.
     #[arg(long)]
     pub ledger_dir: PathBuf,
-    /// The cycle: names the clients' files and their tasks.
+    /// The cycle's number: names the clients' files and their tasks.
     #[arg(long, default_value_t = 0)]
     pub cycle: u64,
-    /// The seed of the clients.
+    /// Seed for the clients.
     #[arg(long, default_value_t = 1)]
     pub seed: u64,
-    /// Shards of a new directory.
+    /// Number of shards of a new directory.
     #[arg(long)]
     pub shards: Option<u16>,
-    /// Memory of a shard's rows before a checkpoint.
+    /// Memory of a shard's rows that triggers a checkpoint.
     #[arg(long, default_value_t = 1 << 20)]
     pub memtable_bytes: usize,
     /// Length of a log segment.
     #[arg(long, default_value_t = 1 << 20)]
     pub segment_bytes: u64,
-    /// Growth of the log before a checkpoint.
+    /// Growth of the log that triggers a checkpoint.
     #[arg(long, default_value_t = 4 << 20)]
     pub checkpoint_log_bytes: u64,
     /// When an operation is acknowledged.
     #[arg(long, value_enum, default_value = "fsync")]
     pub durability: Durable,
-    /// Open the engine and do nothing: for a crash during the start.
+    /// Open the engine and do nothing, for a crash during the start.
     #[arg(long)]
     pub start_only: bool,
 }
 
 impl Setup {
-    /// Draws the parts that change from cycle to cycle; sizes are spread evenly over their magnitudes.
+    /// Draws what changes from cycle to cycle; sizes are spread evenly over their magnitudes.
     pub fn draw(&mut self, rng: &mut Rng) {
         let mut size = |low: u64, high: u64| low << rng.below(u64::from((high / low).ilog2()) + 1);
         self.memtable_bytes = size(64 << 10, 8 << 20) as usize;
@@ -73,7 +73,7 @@ impl Setup {
         self.seed = rng.draw();
     }
 
-    /// The same as arguments.
+    /// The setup as command-line arguments.
     pub fn to_args(&self) -> Vec<String> {
         let mut args = Vec::new();
         let mut add = |name: &str, value: String| args.extend([format!("--{name}"), value]);
@@ -112,13 +112,13 @@ impl Setup {
         }
     }
 
-    /// Where the clients of this cycle write.
+    /// Directory of this cycle's ledger files.
     pub fn cycle_dir(&self) -> PathBuf {
         self.ledger_dir.join(format!("cycle-{:05}", self.cycle))
     }
 }
 
-/// Rules with pauses short enough for a drain.
+/// Rules with delays short enough for a drain.
 pub fn settings() -> Settings {
     Settings {
         backoff: Backoff { growth: Growth::ExponentialFullJitter, base: 20, max: 200 },
@@ -126,8 +126,8 @@ pub fn settings() -> Settings {
     }
 }
 
-/// The payload that goes with a label: the same label has the same payload everywhere, so that whoever
-/// knows the label of an idempotency key can repeat the enqueue. Most are short, some are large.
+/// The payload of a label: the same everywhere, so that whoever knows the label of an idempotency key can repeat the
+/// enqueue. Most are short, some are large.
 pub fn payload(label: &str) -> Bytes {
     let draw = text_hash(label);
     let length = match draw % 100 {
@@ -139,7 +139,7 @@ pub fn payload(label: &str) -> Bytes {
     Bytes::from(format!("{{\"label\":\"{label}\",\"pad\":\"{pad}\"}}"))
 }
 
-/// The command that goes with a label.
+/// The command of a label.
 pub fn command(label: &str) -> Arc<str> {
     let at = (text_hash(label) >> 40) as usize % COMMANDS.len();
     Arc::from(COMMANDS.get(at).copied().unwrap_or("index"))

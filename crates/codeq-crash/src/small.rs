@@ -1,4 +1,4 @@
-//! A small directory whose contents are known exactly: what the sweeps and the disk faults work on.
+//! A small directory with exactly known contents, for sweeps and disk faults.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -19,10 +19,10 @@ use crate::client::runtime;
 use crate::judge::{check_structure, list_all};
 use crate::setup::{TENANTS, WEBHOOK, payload, settings};
 
-/// What is known of a task: its payload, and its result once it has one.
+/// What is known of each task: its payload, and its result once it has one.
 pub type Contents = BTreeMap<TaskId, (Digest, Option<Digest>)>;
 
-/// Options small enough that a few hundred operations cross segments and checkpoints.
+/// Options so small that a few hundred operations span several segments and checkpoints.
 pub fn options() -> Options {
     Options {
         shards: Some(1),
@@ -43,12 +43,12 @@ pub struct SmallClient {
 }
 
 impl SmallClient {
-    /// A client that knows nothing yet. `start` makes its tasks differ from those of an earlier one.
+    /// A client that knows nothing yet. `start` makes its tasks differ from those of an earlier client.
     pub fn new(start: u64) -> anyhow::Result<SmallClient> {
         Ok(SmallClient { acked: Contents::new(), runtime: runtime()?, made: start })
     }
 
-    /// Makes one task.
+    /// Creates one task.
     pub fn enqueue(&mut self, engine: &Engine) -> Result<TaskId, EngineError> {
         self.made += 1;
         let command = new_task(self.made);
@@ -78,7 +78,7 @@ impl SmallClient {
         };
         for task in tasks {
             let result = Bytes::from(format!("{{\"done\":{}}}", task.id.seq()));
-            let told = result_digest(&result);
+            let digest = result_digest(&result);
             let submit = Submit {
                 tenant: task.tenant,
                 id: task.id,
@@ -88,7 +88,7 @@ impl SmallClient {
             };
             engine.propose_blocking(Command::Submit(submit))?;
             if let Some((_, slot)) = self.acked.get_mut(&task.id) {
-                *slot = Some(told);
+                *slot = Some(digest);
             }
         }
         Ok(())
@@ -104,7 +104,7 @@ impl SmallClient {
         Ok(contents.collect())
     }
 
-    /// What is acknowledged and not shown as it was, and whatever the checkers find.
+    /// Acknowledged tasks that are missing or changed, and whatever the checkers find.
     pub fn missing(&self, engine: &Engine) -> Result<Vec<String>, EngineError> {
         let shown = self.contents(engine)?;
         let mut found = missing(&self.acked, &shown);
@@ -114,7 +114,7 @@ impl SmallClient {
     }
 }
 
-/// What is acknowledged and not shown as it was. A task without a known result may have one by now.
+/// Acknowledged tasks that are missing or changed. A task without a known result may have one by now.
 pub fn missing(acked: &Contents, shown: &Contents) -> Vec<String> {
     let kept = |id: &TaskId, (payload, result): &(Digest, Option<Digest>)| {
         shown.get(id).is_some_and(|(p, r)| p == payload && (result.is_none() || r == result))
@@ -123,7 +123,7 @@ pub fn missing(acked: &Contents, shown: &Contents) -> Vec<String> {
     lost.map(|(id, known)| format!("task {id} was {known:?}, is {:?}", shown.get(id))).collect()
 }
 
-/// The enqueue of the task of that number.
+/// The enqueue of task number `number`.
 pub fn new_task(number: u64) -> Command {
     let label = format!("small-{number}");
     let content = payload(&label);
@@ -145,18 +145,18 @@ fn unexpected(what: &str) -> EngineError {
     EngineError::Failed(format!("unexpected answer: {what}").into())
 }
 
-/// Where the copies of a directory are made, and what decides how each is damaged.
+/// Where to make copies of a directory, and how to damage them.
 #[derive(Debug, Args)]
 pub struct Copies {
-    /// The seed of the damages.
+    /// Seed for the damage.
     #[arg(long, default_value_t = 1)]
     pub seed: u64,
-    /// Where the copies are made.
+    /// Where to make the copies.
     #[arg(long, default_value = "/dev/shm")]
     pub root: PathBuf,
 }
 
-/// Copies a directory tree to a place where an earlier copy may lie.
+/// Copies a directory tree, replacing an earlier copy.
 pub fn copy_anew(from: &Path, to: &Path) -> anyhow::Result<()> {
     if to.exists() {
         std::fs::remove_dir_all(to)?;

@@ -1,5 +1,5 @@
-//! A damaged log: every open of one either refuses or shows everything that was acknowledged. Stores and the
-//! rest are damaged by [`crate::damage`].
+//! Damages a log: opening it must either fail or show everything that was acknowledged. [`crate::damage`] covers stores
+//! and everything else.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -12,21 +12,21 @@ use codeq_sim::rng::Rng;
 
 use crate::small::{Contents, Copies, SmallClient, copy_anew, copy_dir, missing, options};
 
-/// Frames at the end of the log in which every byte is a place to cut.
+/// Number of frames at the end of the log that are cut at every byte.
 const LAST_FRAMES: usize = 3;
 
-/// A sweep.
+/// Settings of a sweep.
 #[derive(Debug, Args)]
 pub struct Sweep {
     /// Bits to flip in the log; 0 means every bit.
     #[arg(long, default_value_t = 2_000)]
     pub flips: u64,
-    /// What is damaged, and where.
+    /// What to damage, and where.
     #[command(flatten)]
     pub copies: Copies,
 }
 
-/// What became of the damaged copies.
+/// Outcomes of opening the damaged copies.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Tally {
     /// Copies that were opened.
@@ -35,9 +35,9 @@ pub struct Tally {
     pub refused: u64,
     /// Opened and showed everything.
     pub whole: u64,
-    /// Opened; then a read failed.
+    /// Opened, but a later read failed.
     pub failed_later: u64,
-    /// Opened and showed less, and nothing reports it.
+    /// Opened with data missing, and nothing reported it.
     pub silent: Vec<String>,
 }
 
@@ -50,11 +50,11 @@ pub struct Image {
     pub steps: Vec<(Contents, u64)>,
 }
 
-/// What opening a copy came to.
+/// Outcome of opening one copy.
 enum Opened {
-    /// With this reason.
+    /// The open failed with this reason.
     Refused(String),
-    /// With this error.
+    /// A later read failed with this error.
     FailedLater(String),
     Shows(Contents),
 }
@@ -70,7 +70,7 @@ fn look(dir: &Path) -> anyhow::Result<Opened> {
     })
 }
 
-/// Runs all sweeps; says what they came to.
+/// Runs all sweeps and returns a summary.
 pub fn run(sweep: &Sweep) -> anyhow::Result<String> {
     let image = Image::make(&sweep.copies.root)?;
     let cuts = truncations(&image)?;
@@ -92,8 +92,8 @@ impl Image {
     pub fn make(root: &Path) -> anyhow::Result<Image> {
         let dir = tempfile::tempdir_in(root)?;
         let live = dir.path().join("live");
-        // Only the checkpoint that is asked for: one that happened to cover the last frames would make every
-        // cut below it a log that ends before its store, which no crash leaves and no open accepts.
+        // Only the requested checkpoint: one that happened to cover the last frames would turn every cut below it
+        // into a log that ends before its store, which no crash leaves and no open accepts.
         let unhurried =
             Options { memtable_bytes: 1 << 30, checkpoint_log_bytes: u64::MAX, ..options() };
         let engine = Engine::open(&live, unhurried).context("make the image")?;
@@ -119,7 +119,7 @@ impl Image {
         Ok(Image { dir, acked: client.acked, steps })
     }
 
-    /// The directory as it was before the last frames (0), …, or after them.
+    /// The directory before the last frames (0), …, or after them.
     pub fn step(&self, step: usize) -> PathBuf {
         self.dir.path().join(format!("step-{step}"))
     }
@@ -129,7 +129,7 @@ impl Image {
         self.step(LAST_FRAMES)
     }
 
-    /// Opens a copy after `damage` has been done to it.
+    /// Opens a copy after applying `damage` to it.
     fn open_damaged(
         &self,
         damage: impl FnOnce(&Path) -> anyhow::Result<()>,
@@ -141,8 +141,8 @@ impl Image {
     }
 }
 
-/// Cuts the newest segment at every byte of its last frames. With the watermark of the end, a cut that loses
-/// a frame must be refused; with that of before, as a power cut leaves it, exactly the whole frames count.
+/// Cuts the newest segment at every byte of its last frames. With the final watermark, a cut that loses a frame must be
+/// refused; with the earlier one, as a power cut leaves it, exactly the complete frames count.
 pub fn truncations(image: &Image) -> anyhow::Result<u64> {
     let segment = newest_segment(&image.path())?.0;
     let (first, last) = match (image.steps.first(), image.steps.last()) {
@@ -157,7 +157,7 @@ pub fn truncations(image: &Image) -> anyhow::Result<u64> {
         };
         match image.open_damaged(cut)? {
             Opened::Refused(_) => {}
-            _ => bail!("cut at byte {at}, below the watermark: it opened"),
+            _ => bail!("a cut at byte {at}, below the watermark, was not noticed"),
         }
         let lagging = image.open_damaged(|copy| {
             cut(copy)?;
@@ -174,7 +174,7 @@ pub fn truncations(image: &Image) -> anyhow::Result<u64> {
                 expected.map(Contents::len)
             ),
             Opened::Refused(reason) | Opened::FailedLater(reason) => {
-                bail!("cut at byte {at}, above the watermark: it did not open: {reason}")
+                bail!("cut at byte {at}, above the watermark, but the open failed: {reason}")
             }
         }
         cuts += 1;
@@ -233,7 +233,7 @@ pub fn flip(path: &Path, bit: u64) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The name of the segment that is written to, and the bytes in use.
+/// Name of the segment being written, and its used bytes.
 fn newest_segment(dir: &Path) -> anyhow::Result<(PathBuf, u64)> {
     let report = codeq_log::verify(&RealDisk, &layout::log_dir(dir))?;
     let used = report.segments.iter().filter(|segment| segment.first_index.is_some());

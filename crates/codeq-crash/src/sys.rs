@@ -1,4 +1,4 @@
-//! The two system calls that the standard library does not have. The only module with `unsafe`.
+//! The two system calls that the standard library does not offer. The only module with `unsafe`.
 #![allow(unsafe_code)]
 
 use std::fs::File;
@@ -8,11 +8,11 @@ use std::path::Path;
 
 /// `EXT4_IOC_SHUTDOWN`, which takes a pointer to a flag.
 const EXT4_IOC_SHUTDOWN: libc::c_ulong = 0x8004_587d;
-/// `EXT4_GOING_FLAGS_NOLOGFLUSH`: nothing that was not synced reaches the disk any more, the journal
-/// included. As near to pulling the plug as software gets.
+/// `EXT4_GOING_FLAGS_NOLOGFLUSH`: nothing that was not synced reaches the disk any more, not even the journal. As
+/// close to pulling the plug as software gets.
 const NO_LOG_FLUSH: u32 = 2;
 
-/// Nanoseconds of the clock that all processes of this machine share.
+/// Nanoseconds of a clock that all processes of this machine share.
 pub fn monotonic_ns() -> u64 {
     let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
     // SAFETY: `time` is a valid timespec that lives through the call, which writes nothing else.

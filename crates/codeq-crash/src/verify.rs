@@ -1,8 +1,7 @@
-//! Opens a directory after a crash and holds it against the ledger.
+//! Opens a directory after a crash and compares it with the ledger.
 //!
-//! What is known is kept in the book beside the ledger, so that each cycle adds its own part only. The
-//! process ends without shutting the engine down, unless it is told to: the next crash then finds no
-//! checkpoint that a clean end would have left.
+//! The expectations are stored next to the ledger, so that each cycle only adds its own part. The process ends without
+//! shutting the engine down, unless requested: the next crash then finds no checkpoint of a clean shutdown.
 
 use std::fs;
 use std::path::PathBuf;
@@ -20,37 +19,37 @@ use codeq_core::command::{
 use codeq_core::limits::{BULK_LOOK_MAX, BULK_TAKE_MAX};
 use codeq_core::reply::Reply;
 use codeq_disk::RealDisk;
-use codeq_engine::Engine;
 use codeq_engine::clock::Clock;
+use codeq_engine::{Call, Engine};
 use codeq_sim::ledger::digest;
 use codeq_sim::rng::Rng;
 use serde::{Deserialize, Serialize};
 use tokio::runtime::Runtime;
 
-use crate::book::Book;
 use crate::client::{Client, Stop, runtime};
+use crate::expectations::Expectations;
 use crate::held_clock::HeldClock;
 use crate::judge::{check_structure, judge, list_all};
 use crate::ledger;
 use crate::setup::{Setup, TENANTS, command, payload};
 
-/// Keys that are tried again in each verification.
+/// Number of keys that each verification uses again.
 const KEYS_TRIED: usize = 200;
-/// Longest that a drain may take: the last leases end after two seconds, pauses after a fifth of one.
+/// Time limit for a drain: the last leases end after two seconds, retry delays after 0.2 s.
 const DRAIN_LIMIT: Duration = Duration::from_secs(120);
 /// Clients of a drain.
 const DRAINERS: usize = 16;
 
-/// What to verify.
+/// Settings of a verification.
 #[derive(Debug, Clone, Args)]
 pub struct Verify {
-    /// The engine.
+    /// The engine to open.
     #[command(flatten)]
     pub setup: Setup,
-    /// When the power was cut: what was heard at this moment or later counts as unknown.
+    /// When the power was cut: answers at this time or later count as unknown.
     #[arg(long)]
     pub cut: Option<u64>,
-    /// Finish everything, recount, and remove it.
+    /// Finish, recount and remove all tasks.
     #[arg(long)]
     pub drain: bool,
     /// Shut the engine down at the end.
@@ -58,31 +57,31 @@ pub struct Verify {
     pub clean: bool,
 }
 
-/// What a verification found.
+/// Outcome of a verification.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub struct Report {
     /// What is wrong.
     pub violations: Vec<String>,
     /// Operations acknowledged so far.
     pub acked: u64,
-    /// Operations so far whose outcome nobody heard.
+    /// Operations so far whose outcome is unknown.
     pub unknown: u64,
-    /// Tasks that the engine held.
+    /// Tasks in the engine.
     pub tasks: usize,
     /// How long opening took.
     pub open_ms: u64,
-    /// How long the first write took after that.
+    /// How long the first write took afterwards.
     pub first_write_ms: u64,
 }
 
-/// Verifies. The engine is given back so that the caller decides how it ends.
+/// Verifies. Returns the engine, so that the caller decides how it ends.
 pub fn run(verify: &Verify) -> anyhow::Result<(Report, Engine)> {
     let setup = &verify.setup;
     let runtime = runtime()?;
-    let book_path = setup.ledger_dir.join("book");
-    let mut book = match fs::read(&book_path) {
-        Ok(bytes) => postcard::from_bytes(&bytes).context("the book does not parse")?,
-        Err(_) => Book::default(),
+    let path = setup.ledger_dir.join("expectations");
+    let mut expected = match fs::read(&path) {
+        Ok(bytes) => postcard::from_bytes(&bytes).context("parse the expectations")?,
+        Err(_) => Expectations::default(),
     };
     let clock = HeldClock::new();
     let start = Instant::now();
@@ -91,35 +90,35 @@ pub fn run(verify: &Verify) -> anyhow::Result<(Report, Engine)> {
     let engine = Engine::open_with(disk, &setup.data_dir, setup.options(), shared, setup.seed)
         .context("verify: the engine does not open")?;
     let mut report = Report { open_ms: start.elapsed().as_millis() as u64, ..Report::default() };
-    book.add(&ledger::load(&setup.cycle_dir(), verify.cut)?);
+    expected.add(&ledger::load(&setup.cycle_dir(), verify.cut)?);
     let now = settled(&engine, &runtime)?;
     let shown = list_all(&engine, &runtime)?;
     report.tasks = shown.len();
-    report.violations = judge(&mut book, &shown, now);
+    report.violations = judge(&mut expected, &shown, now);
     report.violations.extend(check_structure(&engine, &runtime, &shown)?);
     drop(shown);
     clock.release();
     let start = Instant::now();
     let dir = setup.cycle_dir().join("verify");
-    write_again(&engine, setup, &book, dir.clone(), &mut report, start)?;
-    book.add(&ledger::load(&dir, None)?);
-    report.violations.append(&mut book.wrong);
+    write_again(&engine, setup, &expected, dir.clone(), &mut report, start)?;
+    expected.add(&ledger::load(&dir, None)?);
+    report.violations.append(&mut expected.wrong);
     if verify.drain {
-        drain(&engine, &runtime, setup, &mut book, &mut report)?;
+        drain(&engine, &runtime, setup, &mut expected, &mut report)?;
     }
-    (report.acked, report.unknown) = (book.acked, book.unknown);
-    fs::write(&book_path, postcard::to_allocvec(&book)?)?;
+    (report.acked, report.unknown) = (expected.acked, expected.unknown);
+    fs::write(&path, postcard::to_allocvec(&expected)?)?;
     Ok((report, engine))
 }
 
-/// Waits until the shards have done all that was due when the clock was stopped.
+/// Waits until the shards have done everything that was due when the clock was stopped.
 fn settled(engine: &Engine, runtime: &Runtime) -> anyhow::Result<Millis> {
     let limit = Instant::now() + Duration::from_secs(60);
     let now = engine.now();
     for shard in 0..engine.shards() {
         while runtime.block_on(engine.read(shard, |reader| Ok(reader.state.is_due(now))))? {
             if Instant::now() > limit {
-                bail!("shard {shard} does not get through what is due, it is {now:?}");
+                bail!("shard {shard} does not finish what is due; it is {now:?}");
             }
             std::thread::yield_now();
         }
@@ -127,11 +126,11 @@ fn settled(engine: &Engine, runtime: &Runtime) -> anyhow::Result<Millis> {
     Ok(now.wall)
 }
 
-/// The first writes after the crash: a new task, and keys that must give the task that they gave before.
+/// The first writes after the crash: a new task, and keys that must return the same task as before.
 fn write_again(
     engine: &Engine,
     setup: &Setup,
-    book: &Book,
+    expected: &Expectations,
     dir: PathBuf,
     report: &mut Report,
     start: Instant,
@@ -141,19 +140,19 @@ fn write_again(
     let probe = format!("probe-{}", setup.cycle);
     ask(&mut client, &enqueue(TENANTS[0], &probe, None, rng.draw()))?;
     report.first_write_ms = start.elapsed().as_millis() as u64;
-    let usual: Vec<_> = book
+    let usual: Vec<_> = expected
         .keys
         .iter()
         .filter(|((_, key), id)| {
             let own = |payload| payload == digest(&self::payload(key));
-            book.tasks.get(id).is_some_and(|known| own(known.payload))
+            expected.tasks.get(id).is_some_and(|known| own(known.payload))
         })
         .collect();
     for _ in 0..KEYS_TRIED.min(usual.len()) {
         let Some(((tenant, key), _)) = rng.pick(&usual) else {
             break;
         };
-        // A key that gives another task than before is noticed when the ledger is read.
+        // If a key returns a different task than before, reading the ledger shows it.
         ask(&mut client, &enqueue(tenant, key, Some(key), rng.draw()))?;
     }
     Ok(())
@@ -180,7 +179,7 @@ fn ask(client: &mut Client<'_>, command: &Command) -> anyhow::Result<Option<Repl
 fn stopped(stop: Stop) -> anyhow::Error {
     match stop {
         Stop::Engine(error) => anyhow::anyhow!("the engine stopped: {error}"),
-        Stop::Ledger(error) => anyhow::anyhow!("the ledger cannot be written: {error}"),
+        Stop::Ledger(error) => anyhow::anyhow!("cannot write the ledger: {error}"),
     }
 }
 
@@ -189,7 +188,7 @@ fn drain(
     engine: &Engine,
     runtime: &Runtime,
     setup: &Setup,
-    book: &mut Book,
+    expected: &mut Expectations,
     report: &mut Report,
 ) -> anyhow::Result<()> {
     let dir = setup.cycle_dir().join("drain");
@@ -207,10 +206,10 @@ fn drain(
             Err(_) => bail!("a draining client panicked"),
         })
     })?;
-    book.add(&ledger::load(&dir, None)?);
+    expected.add(&ledger::load(&dir, None)?);
     let shown = list_all(engine, runtime)?;
     let found = &mut report.violations;
-    found.extend(judge(book, &shown, engine.wall()));
+    found.extend(judge(expected, &shown, engine.wall()));
     found.extend(check_structure(engine, runtime, &shown)?);
     for one in shown.iter().filter(|one| !one.task.place.is_terminal()) {
         let (id, place) = (one.task.id, one.task.place);
@@ -222,7 +221,7 @@ fn drain(
         found.push(format!("{} tasks are left after a full cleanup", left.len()));
     }
     found.extend(check_structure(engine, runtime, &left)?);
-    book.close();
+    expected.close();
     Ok(())
 }
 
@@ -306,7 +305,11 @@ fn remove_all(engine: &Engine, runtime: &Runtime) -> anyhow::Result<()> {
                     look: BULK_LOOK_MAX,
                     by: "verify".into(),
                 };
-                next = runtime.block_on(engine.bulk_part(shard, part))?.next;
+                let part = Call::BulkPart { shard, part };
+                next = match runtime.block_on(engine.call(part))? {
+                    Reply::BulkPart(done) => done.next,
+                    _ => None,
+                };
             }
         }
     }

@@ -1,4 +1,4 @@
-//! Short forms of the campaigns; the long ones are run from the command line.
+//! Short campaigns; run the long ones from the command line.
 #![allow(clippy::unwrap_used, reason = "a helper of tests may fail like a test")]
 
 use std::path::Path;
@@ -39,9 +39,9 @@ fn power_cuts_lose_nothing_that_was_synced() {
     assert!(skipped(&output) || output.status.success());
 }
 
-/// Without syncs the same harness must find losses at once: it sees what it is there to see.
+/// Without syncs the same harness must find losses at once, which proves that it can.
 #[test]
-fn power_cuts_without_syncs_are_found_out() {
+fn power_cuts_without_syncs_are_noticed() {
     let args = ["power", "--cycles", "6", "--seed", "5", "--max-ms", "400", "--durability", "os"];
     let output = campaign(&args);
     if !skipped(&output) {

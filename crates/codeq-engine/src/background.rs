@@ -1,17 +1,16 @@
 //! Work beside the commit path: preparing log segments, writing checkpoints, freeing memory, noting the time.
 
+use std::sync::Arc;
 use std::sync::mpsc::{self, RecvTimeoutError};
-use std::sync::{Arc, OnceLock, Weak};
 use std::thread::{Builder, JoinHandle};
 use std::time::Instant;
 
-use codeq_log::PrepareJob;
+use codeq_log::{LogError, PrepareJob, Prepared};
 use codeq_store::{FlushJob, Flushed};
 
 use crate::clock_file::NOTE_EVERY;
-use crate::inbox::{Inbox, Notice};
 use crate::observer::SharedObserver;
-use crate::pipeline::Pipeline;
+use crate::request::{Inbox, Notice};
 
 /// Hands work to the background threads. They end when every handle is gone.
 #[derive(Clone)]
@@ -26,10 +25,10 @@ enum StoreWork {
 }
 
 impl Background {
-    /// Starts the threads; `pipeline` is told of prepared segments once it exists. Segments have their own
+    /// Starts the threads; `prepared` gets the segments that were asked for. Segments have their own
     /// thread, so that a long checkpoint cannot keep the log waiting.
     pub fn start(
-        pipeline: Arc<OnceLock<Weak<Pipeline>>>,
+        prepared: impl Fn(Result<Prepared, LogError>) + Send + 'static,
         observer: SharedObserver,
         note_time: impl Fn() + Send + 'static,
     ) -> std::io::Result<(Background, [JoinHandle<()>; 2])> {
@@ -37,10 +36,7 @@ impl Background {
         let (store, store_jobs) = mpsc::channel::<StoreWork>();
         let segments = Builder::new().name("codeq-segments".into()).spawn(move || {
             for job in prepare_jobs {
-                let prepared = job.run();
-                if let Some(pipeline) = pipeline.get().and_then(Weak::upgrade) {
-                    pipeline.prepared(prepared);
-                }
+                prepared(job.run());
             }
         })?;
         let checkpoints = Builder::new().name("codeq-checkpoint".into()).spawn(move || {
@@ -70,6 +66,12 @@ impl Background {
             }
         })?;
         Ok((Background { prepare, store }, [segments, checkpoints]))
+    }
+
+    /// Does nothing with the work that it is given.
+    #[cfg(all(test, feature = "shuttle"))]
+    pub fn idle() -> Background {
+        Background { prepare: mpsc::channel().0, store: mpsc::channel().0 }
     }
 
     /// Prepares a log segment.

@@ -13,8 +13,8 @@ use codeq_log::{Log, NewLog};
 use codeq_store::{SnapshotJob, Store};
 
 use crate::engine::{Engine, entropy, lock};
-use crate::error::OpenError;
-use crate::incomplete::{self, Work};
+use crate::error::{OpenError, Work};
+use crate::incomplete;
 use crate::layout::{self, Manifest};
 
 /// The log of a backup is empty: a segment of the usual 64 MiB would be nothing but zeros to copy and to pay for. Whoever

@@ -3,14 +3,12 @@
 use std::fs::{File, TryLockError};
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, OnceLock, Weak};
 use std::thread::{Builder, JoinHandle};
 
 use codeq_core::command::{Command, Millis};
 use codeq_core::id::split_mix64;
 use codeq_core::moment::Moment;
-use codeq_core::reply::Reply;
-use codeq_core::view::Task;
 use codeq_disk::{RealDisk, SharedDisk};
 use parking_lot::{Mutex, RwLock};
 use tokio::sync::{oneshot, watch};
@@ -18,15 +16,12 @@ use tokio::sync::{oneshot, watch};
 use crate::background::Background;
 use crate::clock::{Clock, EngineClock, SystemClock};
 use crate::clock_file::ClockFile;
-use crate::commit::Committer;
 use crate::error::{EngineError, OpenError};
-use crate::group::give_back;
-use crate::inbox::{Inbox, Notice};
 use crate::layout;
 use crate::options::Options;
-use crate::pipeline::{Lane, Pipeline};
+use crate::pipeline::{Committer, Lane, Pipeline};
 use crate::recover::Node;
-use crate::request::{Answer, Request};
+use crate::request::{Inbox, Inboxes, Notice};
 use crate::result_waiters::ResultWaiters;
 use crate::scrub::Scrub;
 use crate::shard::ShardData;
@@ -35,6 +30,7 @@ use crate::worker::{Checkpoint, Worker};
 /// A running engine.
 pub struct Engine {
     pub(crate) shards: Vec<ShardHandle>,
+    pub(crate) inboxes: Inboxes,
     pub(crate) pipeline: Arc<Pipeline>,
     pub(crate) disk: SharedDisk,
     pub(crate) options: Options,
@@ -103,81 +99,15 @@ impl Engine {
         let settings = engine.options.settings.clone();
         let differs = |shard: &ShardHandle| *shard.data.read().state.settings() != settings;
         if engine.shards.iter().any(differs) {
-            let configured = engine.submit_all(Command::Configure(settings))?;
             // On a thread of its own: whoever opens an engine may be a thread of an async runtime, which must not block
             // on an answer.
-            let answers = std::thread::scope(|scope| {
-                let receive = || configured.into_iter().map(|answer| answer.blocking_recv());
-                scope.spawn(|| receive().collect::<Vec<_>>()).join()
+            let configured = std::thread::scope(|scope| {
+                let configure = || engine.propose_blocking(Command::Configure(settings));
+                scope.spawn(configure).join()
             });
-            for answer in answers.unwrap_or_default() {
-                answer.map_err(|_| engine.pipeline.error())??;
-            }
+            configured.unwrap_or(Err(EngineError::Closed))?;
         }
         Ok(engine)
-    }
-
-    /// Proposes a command and waits for its answer, which comes when what it says is durable.
-    ///
-    /// With more than one shard, a command that concerns all of them is refused with
-    /// [`EngineError::ConcernsEveryShard`]. It has a method of its own: [`Engine::claim`], [`Engine::pause`],
-    /// [`Engine::put_topic`], [`Engine::delete_topic`], [`Engine::bulk_part`].
-    pub async fn propose(&self, command: Command) -> Answer {
-        let shard = self.shard_of(&command)?;
-        let answer = self.submit(shard, command)?;
-        answer.await.unwrap_or_else(|_| Err(self.pipeline.error()))
-    }
-
-    /// The same, blocking the calling thread.
-    pub fn propose_blocking(&self, command: Command) -> Answer {
-        let shard = self.shard_of(&command)?;
-        let answer = self.submit(shard, command)?;
-        answer.blocking_recv().unwrap_or_else(|_| Err(self.pipeline.error()))
-    }
-
-    /// Proposes commands of one shard each without waiting; answers, also that one could not be taken, go where
-    /// the requests say. With more than one shard, one that concerns all of them, such as a claim, is refused.
-    pub fn post(&self, requests: &mut Vec<Request>) {
-        if self.shards() == 1 {
-            return self.post_to(Ok(0), requests);
-        }
-        for request in requests.drain(..) {
-            self.post_to(self.shard_of(&request.command), &mut vec![request]);
-        }
-    }
-
-    fn post_to(&self, shard: Result<u16, EngineError>, requests: &mut Vec<Request>) {
-        let too_large = requests.iter().find_map(|request| self.check_size(request).err());
-        let refused = match (shard, too_large) {
-            (Ok(shard), None) => match self.shards.get(usize::from(shard)) {
-                Some(shard) => shard.inbox.push_all(requests).err(),
-                None => Some(EngineError::Closed),
-            },
-            (Ok(shard), Some(_)) if requests.len() > 1 => {
-                // The one that is too large does not keep the others out.
-                for request in requests.drain(..) {
-                    self.post_to(Ok(shard), &mut vec![request]);
-                }
-                None
-            }
-            (Ok(_), too_large) => too_large,
-            (Err(error), _) => Some(error),
-        };
-        if let Some(error) = refused {
-            for request in requests.drain(..) {
-                // Whoever is gone does not need to know.
-                let _ = request.reply.send(Err(error.clone()));
-            }
-        }
-    }
-
-    /// Gives tasks back that were leased to a client that has gone before it heard of them.
-    pub fn give_back(&self, tasks: Vec<Task>) {
-        for task in tasks {
-            if let Some(shard) = self.shards.get(usize::from(task.id.shard(self.shards()))) {
-                shard.inbox.push_owed(give_back(task).into_iter());
-            }
-        }
     }
 
     /// Number of shards.
@@ -280,49 +210,6 @@ impl Engine {
         }
         self.clock_file.note(&self.clock);
     }
-
-    pub(crate) fn shard_of(&self, command: &Command) -> Result<u16, EngineError> {
-        match crate::route::route(command, self.shards())? {
-            crate::route::Route::One(shard) => Ok(shard),
-            crate::route::Route::All => Err(EngineError::ConcernsEveryShard),
-        }
-    }
-
-    pub(crate) fn submit(
-        &self,
-        shard: u16,
-        command: Command,
-    ) -> Result<oneshot::Receiver<Answer>, EngineError> {
-        let (sender, receiver) = oneshot::channel();
-        self.push(shard, Request::new(command, sender))?;
-        Ok(receiver)
-    }
-
-    pub(crate) fn push(&self, shard: u16, request: Request) -> Result<(), EngineError> {
-        let handle = self.shards.get(usize::from(shard)).ok_or(EngineError::Closed)?;
-        self.check_size(&request)?;
-        handle.inbox.push(request)
-    }
-
-    fn check_size(&self, request: &Request) -> Result<(), EngineError> {
-        let (bytes, max) = (request.bytes(), self.options.command_bytes_max());
-        if bytes > max { Err(EngineError::TooLarge { bytes, max }) } else { Ok(()) }
-    }
-
-    pub(crate) fn submit_all(
-        &self,
-        command: Command,
-    ) -> Result<Vec<oneshot::Receiver<Answer>>, EngineError> {
-        (0..self.shards()).map(|shard| self.submit(shard, command.clone())).collect()
-    }
-
-    pub(crate) async fn ask_all(&self, command: Command) -> Result<Vec<Reply>, EngineError> {
-        let mut replies = Vec::new();
-        for answer in self.submit_all(command)? {
-            replies.push(answer.await.unwrap_or_else(|_| Err(self.pipeline.error()))?);
-        }
-        Ok(replies)
-    }
 }
 
 impl Drop for Engine {
@@ -378,12 +265,21 @@ fn start(
         handles.push(ShardHandle { inbox, data, durable: watched, parked });
     }
     // The background tells the pipeline of segments, the pipeline hands work to the background.
-    let told = Arc::new(OnceLock::new());
+    let told = Arc::new(OnceLock::<Weak<Pipeline>>::new());
+    let prepared = {
+        let told = Arc::clone(&told);
+        move |prepared| {
+            if let Some(pipeline) = told.get().and_then(Weak::upgrade) {
+                pipeline.prepared(prepared);
+            }
+        }
+    };
+    let note_time = {
+        let (file, clock) = (clock_file.clone(), Arc::clone(&clock));
+        move || file.note(&clock)
+    };
     let (background, background_threads) =
-        Background::start(Arc::clone(&told), options.observer.clone(), {
-            let (file, clock) = (clock_file.clone(), Arc::clone(&clock));
-            move || file.note(&clock)
-        })?;
+        Background::start(prepared, options.observer.clone(), note_time)?;
     let committer = Committer::new(log, lanes.len(), &options, background.clone());
     let pipeline = Arc::new(Pipeline::new(lanes, positions, committer, &options));
     told.get_or_init(|| Arc::downgrade(&pipeline));
@@ -411,6 +307,7 @@ fn start(
     let stores = handles.iter().map(|handle| Arc::clone(&handle.data)).collect();
     let scrub = Scrub::start(stores, Arc::clone(&pipeline), &options, verified)?;
     Ok(Engine {
+        inboxes: handles.iter().map(|handle| Arc::clone(&handle.inbox)).collect(),
         shards: handles,
         pipeline,
         disk,

@@ -1,5 +1,6 @@
 //! Why the engine did not do what it was asked.
 
+use std::fmt;
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -8,11 +9,10 @@ use codeq_core::kv::KvError;
 use codeq_disk::Shortage;
 use codeq_log::LogError;
 use codeq_store::StoreError;
+use serde::{Deserialize, Serialize};
 
-use crate::incomplete::Work;
-
-/// Why a proposal or a read got no answer. Rejections by the rules are answers, not errors.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+/// Why a call or a read got no answer. Rejections by the rules are answers, not errors.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
 pub enum EngineError {
     /// More work is queued than the engine holds. Nothing was done; try again later.
     #[error("overloaded: the engine's queue is full")]
@@ -43,10 +43,8 @@ pub enum EngineError {
     /// An atomic batch whose idempotency keys live in different shards.
     #[error("an atomic batch must lie in one shard: its idempotency keys do not")]
     AtomicSpansShards,
-    /// A command that concerns every shard was proposed as if it concerned one. Nothing was done.
-    #[error(
-        "the command concerns every shard: use the engine's method for it, such as claim, pause or put_topic"
-    )]
+    /// A command that goes through the shards in parts was proposed as a whole. Nothing was done.
+    #[error("the command concerns every shard: make a bulk operation of parts")]
     ConcernsEveryShard,
     /// `maxConsumers` cannot be divided over the shards.
     #[error("maxConsumers must be 0 or at least the number of shards ({shards})")]
@@ -176,5 +174,30 @@ impl OpenError {
     ) -> impl FnOnce(std::io::Error) -> OpenError {
         let path = path.to_owned();
         move |source| OpenError::Io { action, path, source }
+    }
+}
+
+/// What makes a directory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Work {
+    /// The first start in an empty place.
+    Creation,
+    /// `codeq backup`.
+    Backup,
+    /// `codeq restore`.
+    Restore,
+}
+
+impl Work {
+    pub(crate) const ALL: [Work; 3] = [Work::Creation, Work::Backup, Work::Restore];
+}
+
+impl fmt::Display for Work {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Work::Creation => "creation",
+            Work::Backup => "backup",
+            Work::Restore => "restore",
+        })
     }
 }

@@ -10,8 +10,9 @@ use codeq_core::moment::Moment;
 use codeq_core::reply::Reply;
 use codeq_core::view::Task;
 
+use crate::boundary::{Answer, Mailbox};
 use crate::error::EngineError;
-use crate::request::{Answer, Mailbox, ReplyTo, Request};
+use crate::request::{ReplyTo, Request};
 
 /// Mailboxes that are remembered to be woken: few, because each answer looks through them.
 const TOUCHED_MAX: usize = 16;
@@ -63,7 +64,7 @@ impl Group {
 
     /// Keeps an answer until the group is durable.
     pub fn answer(&mut self, to: ReplyTo, answer: Answer) {
-        self.callers += usize::from(!matches!(to, ReplyTo::Mailbox(..)));
+        self.callers += usize::from(!to.is_posted());
         self.answers.push((to, answer));
     }
 
@@ -120,6 +121,7 @@ impl Group {
         // Each mailbox is woken once, when all of its answers are there.
         let mut touched: Vec<Arc<dyn Mailbox>> = Vec::new();
         for (to, answer) in self.answers.drain(..) {
+            let Some((to, answer)) = to.settle(answer) else { continue };
             let sent = match to {
                 ReplyTo::Mailbox(mailbox, number) => {
                     let sent = mailbox.deliver(number, answer);

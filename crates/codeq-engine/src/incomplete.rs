@@ -12,38 +12,12 @@
 //!
 //! With the MANIFEST the directory is complete, mark or not.
 
-use std::fmt;
 use std::path::{Path, PathBuf};
 
 use codeq_disk::Disk;
 
-use crate::error::OpenError;
+use crate::error::{OpenError, Work};
 use crate::layout;
-
-/// What makes a directory.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Work {
-    /// The first start in an empty place.
-    Creation,
-    /// `codeq backup`.
-    Backup,
-    /// `codeq restore`.
-    Restore,
-}
-
-impl Work {
-    const ALL: [Work; 3] = [Work::Creation, Work::Backup, Work::Restore];
-}
-
-impl fmt::Display for Work {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Work::Creation => "creation",
-            Work::Backup => "backup",
-            Work::Restore => "restore",
-        })
-    }
-}
 
 const NAME: &str = "INCOMPLETE";
 const UNFINISHED: &str = "INCOMPLETE.new";

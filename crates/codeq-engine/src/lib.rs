@@ -1,7 +1,7 @@
 //! Order and durability: from a proposed command to an answer that can be relied on.
 //!
 //! ```text
-//! propose ─> inbox ─> shard thread: apply, add to the open group ─> commit thread: write, sync ─> answers
+//! call ─> inbox ─> shard thread: apply, add to the open group ─> commit thread: write, sync ─> answers
 //!                         │                                                           └─> effects
 //!                         └─ now and then: freeze ─> checkpoint thread: write the store
 //! ```
@@ -10,6 +10,7 @@
 //! and read no clock; the simulator runs them on a disk of its own. The threads are thin loops around them.
 
 pub mod backup;
+pub mod boundary;
 pub mod clock;
 pub mod clock_file;
 pub mod error;
@@ -26,18 +27,18 @@ pub mod route;
 pub mod shard;
 
 mod background;
-mod claim;
-mod commit;
+mod dispatch;
 mod engine;
-mod enqueue;
-mod inbox;
+#[cfg(all(test, feature = "shuttle"))]
+mod interleavings;
 mod parked;
 mod pipeline;
-mod queues;
 mod result_waiters;
 mod scrub;
+mod sync;
 mod worker;
 
+pub use boundary::{Answer, Call, Mailbox};
 pub use engine::{Engine, EngineStats};
 pub use error::{EngineError, OpenError};
 pub use observer::{Observer, SharedObserver};

@@ -63,7 +63,7 @@ impl Parked {
             }
         }
         self.deadlines.insert((parked.deadline, id));
-        self.by_client.extend(parked.reply.client().map(|client| (client, id)));
+        self.by_client.extend(parked.reply.clients().map(|client| (client, id)));
         *self.tenants.entry(Arc::clone(&parked.claim.tenant)).or_default() += 1;
         self.claims.insert(id, parked);
     }
@@ -118,7 +118,7 @@ impl Parked {
     fn remove(&mut self, id: ParkId) -> Option<ParkedClaim> {
         let parked = self.claims.remove(&id)?;
         self.deadlines.remove(&(parked.deadline, id));
-        if let Some(client) = parked.reply.client() {
+        for client in parked.reply.clients() {
             self.by_client.remove(&(client, id));
         }
         let tenant = &parked.claim.tenant;

@@ -2,21 +2,25 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use codeq_disk::Shortage;
 use codeq_log::{LogError, Prepared};
-use parking_lot::{Condvar, Mutex};
 use tokio::sync::{oneshot, watch};
 
-use crate::commit::{Committer, Turn};
 use crate::error::EngineError;
 use crate::group::Group;
-use crate::inbox::Inbox;
 use crate::observer::SharedObserver;
 use crate::options::{GROUP_MAX, Options};
+use crate::request::Inbox;
 use crate::result_waiters::ResultWaiters;
+use crate::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
+use crate::sync::{Condvar, Mutex};
+
+mod commit;
+
+pub use commit::Committer;
+use commit::Turn;
 
 /// By the number in [`Pipeline::short`].
 const SHORTAGES: [Option<Shortage>; 3] = [None, Some(Shortage::Space), Some(Shortage::Descriptors)];

@@ -43,6 +43,11 @@ impl Engine {
         self.read(id.shard(self.shards()), |reader| reader.task(tenant, id)).await
     }
 
+    /// A task as of the latest applied command, durable or not: for traces, not to be shown.
+    pub fn task_now(&self, tenant: &str, id: TaskId) -> Option<Task> {
+        self.look(id.shard(self.shards()), |reader| reader.task(tenant, id)).ok()?.value
+    }
+
     /// A task and its result, if it has one.
     pub async fn result(
         &self,
@@ -115,16 +120,17 @@ impl Engine {
         (0..self.shards()).filter_map(|shard| self.peek(shard, count)?).sum()
     }
 
-    /// What a tenant holds, over all shards.
-    pub async fn held(&self, tenant: &str) -> Result<Holdings, EngineError> {
+    /// What a tenant holds, over all shards, durable or not: for limits.
+    pub fn held(&self, tenant: &str) -> Holdings {
         let mut sum = Holdings::default();
-        for shard in 0..self.shards() {
-            let held = self.read(shard, |reader| Ok(reader.state.held(tenant))).await?;
+        for held in
+            (0..self.shards()).filter_map(|shard| self.peek(shard, |state| state.held(tenant)))
+        {
             sum.tasks += held.tasks;
             sum.bytes += held.bytes;
             sum.stored_bytes += held.stored_bytes;
         }
-        Ok(sum)
+        sum
     }
 
     /// The tenants that have queues, in order.

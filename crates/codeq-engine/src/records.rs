@@ -2,13 +2,11 @@
 
 use std::sync::Arc;
 
-use codeq_core::command::{Command, DeleteRecord, PutRecord};
 use codeq_core::limits::LIST_MAX;
 use codeq_core::record::{Record, RecordKind};
 
 use crate::engine::Engine;
 use crate::error::EngineError;
-use crate::request::Answer;
 use crate::route::record_shard;
 
 /// Where a walk over all records goes on.
@@ -28,16 +26,6 @@ pub struct RecordPage {
 }
 
 impl Engine {
-    /// Creates or replaces a record.
-    pub async fn put_record(&self, command: PutRecord) -> Answer {
-        self.propose(Command::PutRecord(command)).await
-    }
-
-    /// Removes a record.
-    pub async fn delete_record(&self, command: DeleteRecord) -> Answer {
-        self.propose(Command::DeleteRecord(command)).await
-    }
-
     /// The record of that name, unless its time is over.
     pub async fn record(
         &self,

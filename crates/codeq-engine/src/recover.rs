@@ -9,8 +9,8 @@ use codeq_disk::{Disk, SharedDisk};
 use codeq_log::{Log, LogError, NewLog};
 use codeq_store::{Store, StoreError};
 
-use crate::error::OpenError;
-use crate::incomplete::{self, Work};
+use crate::error::{OpenError, Work};
+use crate::incomplete;
 use crate::layout::{self, FORMAT, Manifest};
 use crate::options::{Options, SHARDS_MAX};
 use crate::shard::Shard;

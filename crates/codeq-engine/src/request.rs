@@ -7,47 +7,57 @@ use codeq_core::command::{
     Artifact, BulkWork, Claim, Command, Deed, Delivery, Enqueue, EnqueueByValue, Millis, Nack,
     NewTask, Outcome, ReplayTarget, Selector, Submit, UnderLease,
 };
-use codeq_core::reply::Reply;
 use parking_lot::Mutex;
 use tokio::sync::oneshot;
 
+use crate::boundary::{Answer, Call, Mailbox};
 use crate::error::EngineError;
 
-/// The answer to a proposal.
-pub type Answer = Result<Reply, EngineError>;
+mod inbox;
+mod spread;
 
-/// Takes the answers to many proposals of one client, which need no channel each.
-pub trait Mailbox: Send + Sync {
-    /// Takes the answer to the proposal with this number; gives it back if nobody reads any more.
-    fn deliver(&self, number: u64, answer: Answer) -> Result<(), Answer>;
-
-    /// Says that there is something to read. Once for all answers that are delivered together.
-    fn wake(&self);
-
-    /// Whether nobody reads any more.
-    fn is_closed(&self) -> bool;
-}
+pub(crate) use inbox::{Inbox, Notice, after};
+pub(crate) use spread::{Divided, Join, Round, divide};
 
 /// Where an answer goes.
 pub enum ReplyTo {
-    /// To the one who proposed.
+    /// To the one who called.
     One(oneshot::Sender<Answer>),
     /// To a mailbox, under a number of its owner's.
     Mailbox(Arc<dyn Mailbox>, u64),
-    /// To the one who proposed, from whichever shard is first.
+    /// From whichever shard is first.
     First(FirstReply),
+    /// To a claim that asks one shard after the other.
+    Round(Box<Round>),
+    /// To the other answers of a call that several shards answer together.
+    Part(Arc<Join>, usize),
     /// To nobody.
     Nobody,
 }
 
+/// The inboxes of all shards.
+pub type Inboxes = Arc<[Arc<Inbox>]>;
+
 /// A claim that waits, in several shards perhaps, and is answered by one of them.
 #[derive(Clone)]
-pub struct FirstReply(Arc<Mutex<Option<oneshot::Sender<Answer>>>>);
+pub struct FirstReply(Arc<First>);
+
+struct First {
+    to: Mutex<Option<ReplyTo>>,
+    /// Who reads the answer, if it goes to a mailbox.
+    mailbox: Option<ClientNumber>,
+    /// Of the shards that it waits in.
+    inboxes: Inboxes,
+}
 
 impl FirstReply {
-    /// Shares a sender among shards.
-    pub fn new(sender: oneshot::Sender<Answer>) -> FirstReply {
-        FirstReply(Arc::new(Mutex::new(Some(sender))))
+    /// Shares a reply among shards.
+    pub fn new(to: ReplyTo, inboxes: Inboxes) -> FirstReply {
+        let mailbox = match &to {
+            ReplyTo::Mailbox(mailbox, _) => Some(mailbox_client(mailbox)),
+            _ => None,
+        };
+        FirstReply(Arc::new(First { to: Mutex::new(Some(to)), mailbox, inboxes }))
     }
 
     /// Its client's number.
@@ -57,12 +67,14 @@ impl FirstReply {
 
     /// Shares a reply again that a shard had made its own and has no answer for.
     pub fn put_back(self, reply: ReplyTo) -> ReplyTo {
-        match reply {
-            ReplyTo::One(sender) => {
-                *self.0.lock() = Some(sender);
-                ReplyTo::First(self)
-            }
-            other => other,
+        *self.0.to.lock() = Some(reply);
+        ReplyTo::First(self)
+    }
+
+    /// Lets go of the claim wherever else it waits: it has its answer.
+    pub(crate) fn answered(&self) {
+        if let inboxes @ [_, _, ..] = &*self.0.inboxes {
+            inboxes.iter().for_each(|inbox| inbox.notify(Notice::Gone(self.client())));
         }
     }
 }
@@ -82,20 +94,32 @@ impl ReplyTo {
         match self {
             ReplyTo::One(sender) => sender.is_closed(),
             ReplyTo::Mailbox(mailbox, _) => mailbox.is_closed(),
-            ReplyTo::First(first) => {
-                first.0.lock().as_ref().is_none_or(|sender| sender.is_closed())
-            }
+            ReplyTo::First(first) => first.0.to.lock().as_ref().is_none_or(ReplyTo::is_closed),
+            ReplyTo::Round(round) => round.to().is_closed(),
+            ReplyTo::Part(join, _) => join.is_closed(),
             ReplyTo::Nobody => false,
         }
     }
 
-    /// Whose answer it is, if that client may wait for a task and be told apart.
-    pub fn client(&self) -> Option<ClientNumber> {
+    /// Whether it goes to a mailbox, whose reader waits for more than this answer.
+    pub fn is_posted(&self) -> bool {
         match self {
-            ReplyTo::Mailbox(mailbox, _) => Some(mailbox_client(mailbox)),
-            ReplyTo::First(first) => Some(first.client()),
-            ReplyTo::One(_) | ReplyTo::Nobody => None,
+            ReplyTo::Mailbox(..) => true,
+            ReplyTo::First(first) => first.0.mailbox.is_some(),
+            ReplyTo::Round(round) => round.to().is_posted(),
+            ReplyTo::Part(join, _) => join.is_posted(),
+            ReplyTo::One(_) | ReplyTo::Nobody => false,
         }
+    }
+
+    /// The numbers under which a claim that waits is found again, when it is to be let go.
+    pub fn clients(&self) -> impl Iterator<Item = ClientNumber> + use<> {
+        let (own, mailbox) = match self {
+            ReplyTo::Mailbox(mailbox, _) => (None, Some(mailbox_client(mailbox))),
+            ReplyTo::First(first) => (Some(first.client()), first.0.mailbox),
+            _ => (None, None),
+        };
+        own.into_iter().chain(mailbox)
     }
 
     /// What it shares with other shards.
@@ -109,22 +133,45 @@ impl ReplyTo {
     /// Makes the answer this shard's alone. None if another shard has it already.
     pub fn take(self) -> Option<ReplyTo> {
         match self {
-            ReplyTo::First(first) => first.0.lock().take().map(ReplyTo::One),
+            ReplyTo::First(first) => first.0.to.lock().take(),
             other => Some(other),
         }
     }
 
+    /// Who the answer is for in the end, and what it is then. None if other shards have to answer too.
+    pub(crate) fn settle(self, answer: Answer) -> Option<(ReplyTo, Answer)> {
+        let (to, answer) = match self {
+            ReplyTo::First(first) => {
+                let to = first.0.to.lock().take();
+                match to {
+                    Some(to) => {
+                        first.answered();
+                        (to, answer)
+                    }
+                    None => return Some((ReplyTo::First(first), answer)),
+                }
+            }
+            ReplyTo::Round(round) => round.answered(answer)?,
+            ReplyTo::Part(join, part) => join.answered(part, answer)?,
+            to => return Some((to, answer)),
+        };
+        to.settle(answer)
+    }
+
     /// Sends the answer; gives it back if nobody waits for it.
     pub fn send(self, answer: Answer) -> Result<(), Answer> {
-        match self.take() {
-            Some(ReplyTo::One(sender)) => sender.send(answer),
-            Some(ReplyTo::Mailbox(mailbox, number)) => {
+        match self.settle(answer) {
+            Some((ReplyTo::One(sender), answer)) => sender.send(answer),
+            Some((ReplyTo::Mailbox(mailbox, number), answer)) => {
                 let sent = mailbox.deliver(number, answer);
                 mailbox.wake();
                 sent
             }
-            Some(ReplyTo::Nobody) => Ok(()),
-            Some(ReplyTo::First(_)) | None => Err(answer),
+            Some((ReplyTo::Nobody, _)) | None => Ok(()),
+            // Another shard has answered.
+            Some((ReplyTo::First(_) | ReplyTo::Round(_) | ReplyTo::Part(..), answer)) => {
+                Err(answer)
+            }
         }
     }
 }
@@ -137,20 +184,35 @@ pub struct Request {
     pub reply: ReplyTo,
     /// For a claim that finds nothing: wait for a task this long.
     pub wait: Millis,
+    /// The one shard that it is for, if its caller has chosen.
+    pub(crate) shard: Option<u16>,
     bytes: usize,
 }
 
 impl Request {
-    /// A command whose answer goes to `sender`.
-    pub fn new(command: Command, sender: oneshot::Sender<Answer>) -> Request {
-        Request::with(command, ReplyTo::One(sender), 0)
+    /// A call whose answer goes to `reply`.
+    pub fn new(call: Call, reply: ReplyTo) -> Request {
+        match call {
+            Call::Propose(command) => Request::with(command, reply, 0),
+            Call::Claim { claim, wait } => Request::with(Command::Claim(claim), reply, wait),
+            Call::BulkPart { shard, part } => {
+                let request = Request::with(Command::BulkPart(part), reply, 0);
+                Request { shard: Some(shard), ..request }
+            }
+        }
     }
 
     /// A command whose answer goes to `reply`; a claim that finds nothing waits for `wait`.
     pub fn with(command: Command, reply: ReplyTo, wait: Millis) -> Request {
         let command = command.current();
         let bytes = bytes(&command);
-        Request { command, reply, wait, bytes }
+        Request { command, reply, wait, shard: None, bytes }
+    }
+
+    /// Answers that it was not taken.
+    pub(crate) fn refuse(self, error: EngineError) {
+        // Whoever is gone does not need to know.
+        let _ = self.reply.send(Err(error));
     }
 
     /// A command of the engine itself.

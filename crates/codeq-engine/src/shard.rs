@@ -314,7 +314,12 @@ impl Shard {
                     self.parked.put(id, ParkedClaim { claim, reply, deadline, bytes });
                     break;
                 }
-                (answer, _) => self.group.answer(reply, Ok(answer)),
+                (answer, _) => {
+                    self.group.answer(reply, Ok(answer));
+                    if let Some(first) = shared {
+                        first.answered();
+                    }
+                }
             }
         }
         Ok(())

@@ -13,10 +13,9 @@ use tokio::sync::oneshot;
 use crate::background::Background;
 use crate::clock::EngineClock;
 use crate::error::EngineError;
-use crate::inbox::{Inbox, Notice, after};
 use crate::options::{BATCH_BYTES_MAX, BATCH_MAX, CLOCK_LOOK, FULL_DISK_RETRY, Options};
 use crate::pipeline::Pipeline;
-use crate::request::Request;
+use crate::request::{Inbox, Notice, Request, after};
 use crate::shard::Shard;
 
 /// Bytes of the log set aside with every batch for claims that wait and are served by it: as many as it takes itself, up

@@ -1,5 +1,5 @@
-//! Messages are looked over before they are decoded: an item of a few bytes on the wire takes hundreds in memory,
-//! so that a message of megabytes could take gigabytes.
+//! Checks messages before decoding them: an item takes a few bytes on the wire but hundreds in memory, so a message of
+//! megabytes could take gigabytes.
 
 use std::marker::PhantomData;
 
@@ -9,10 +9,10 @@ use tonic::Status;
 use tonic::codec::{BufferSettings, Codec, DecodeBuf, Decoder, Encoder};
 use tonic_prost::ProstCodec;
 
-/// Most items of an event: the tasks or results of a batch, the commands of a Ready.
+/// Most items per event: the tasks or results of a batch, or the commands of a `Ready`.
 pub const ITEMS_MAX: usize = 10_000;
 
-/// The codec of both streams.
+/// The codec of both streams; limits the items of a message.
 #[derive(Debug)]
 pub struct Checked<T, U>(PhantomData<(T, U)>);
 
@@ -41,7 +41,7 @@ where
     }
 }
 
-/// Decodes what has no more than [`ITEMS_MAX`] items.
+/// Decodes messages with at most [`ITEMS_MAX`] items.
 #[derive(Debug)]
 pub struct CheckedDecoder<U>(PhantomData<U>);
 
@@ -54,13 +54,13 @@ impl<U: Message + Default> Decoder for CheckedDecoder<U> {
     }
 }
 
-/// Decodes a message that lies in one piece, if it has no more than so many items.
+/// Decodes a contiguous message with at most `most` items.
 pub fn decode<U: Message + Default>(from: impl Buf, most: usize) -> Result<U, Status> {
-    // The decoder says what is wrong with one that is malformed.
+    // For a malformed message, the decoder reports what is wrong.
     let whole = from.chunk().get(..from.remaining());
-    // An item takes two bytes at least, so most messages are too short to have that many.
+    // An item takes at least two bytes, so most messages are too short to have that many.
     let whole = whole.filter(|message| message.len() > 2 * most);
-    // The items, and the field of the event that holds them.
+    // One more, for the field of the event that holds the items.
     if whole.is_some_and(|message| items(message, most + 1) > most + 1) {
         let text = format!("a message has more than {most} items: send several messages");
         return Err(Status::invalid_argument(text));
@@ -68,13 +68,13 @@ pub fn decode<U: Message + Default>(from: impl Buf, most: usize) -> Result<U, St
     U::decode(from).map_err(|error| Status::internal(error.to_string()))
 }
 
-/// Encodes messages of a server.
+/// Encodes the server's messages.
 pub fn encoder<T: Message + Send + 'static>() -> impl Encoder<Item = T, Error = Status> {
     Checked::<T, ()>::default().encoder()
 }
 
-/// Fields of the messages that a message holds, two levels down: what repeats is there. Stops counting when it is
-/// more than `most`, and where the bytes make no sense.
+/// Counts the fields two levels down, which is where items repeat. Stops once the count exceeds `most`, or at bytes
+/// that are not a valid message.
 fn items(message: &[u8], most: usize) -> usize {
     let mut count = 0;
     for_each_field(message, |inner| {
@@ -82,14 +82,14 @@ fn items(message: &[u8], most: usize) -> usize {
             count += 1;
             count <= most
         });
-        // Fields of the event itself repeat as well: the last one wins, after all were decoded.
+        // Fields of the event itself can repeat as well: all are decoded before the last one wins.
         count += 1;
         count <= most
     });
     count
 }
 
-/// Gives the bytes of each field to `each`, none for a number, until that says stop.
+/// Calls `each` with the bytes of each field, empty for a number, until it returns false.
 fn for_each_field(mut bytes: &[u8], mut each: impl FnMut(&[u8]) -> bool) {
     while !bytes.is_empty() {
         let Some(key) = varint(&mut bytes) else { return };
@@ -150,7 +150,7 @@ mod tests {
         let ready = Ready { commands, lease_seconds: 30, count: 1 };
         let ready = WorkerEvent { event: Some(worker_event::Event::Ready(ready)) };
         assert_eq!(items(&ready.encode_to_vec(), ITEMS_MAX), 1_003);
-        // The same event again and again: each is decoded before the last one wins.
+        // The same event repeated: each is decoded before the last one wins.
         assert!(items(&one.encode_to_vec().repeat(5_000), ITEMS_MAX) > ITEMS_MAX);
     }
 

@@ -1,26 +1,25 @@
-//! codeQ's gRPC streams on the wire.
+//! Messages of codeQ's gRPC streams.
 //!
-//! The messages and clients are generated from `proto/` when the crate is built. What the messages
-//! mean is said there, field by field.
+//! Messages and clients are generated from `proto/` at build time. The comments there explain each field.
 
 pub mod codec;
 
-/// The stream of producers: `/producerpb.ProducerStream/Stream`.
+/// The producer stream: `/producerpb.ProducerStream/Stream`.
 #[allow(missing_docs, clippy::all, reason = "generated")]
 pub mod producer {
     tonic::include_proto!("producerpb");
 }
 
-/// The stream of workers: `/workerpb.WorkerStream/Stream`.
+/// The worker stream: `/workerpb.WorkerStream/Stream`.
 #[allow(missing_docs, clippy::all, reason = "generated")]
 pub mod worker {
     tonic::include_proto!("workerpb");
 }
 
-/// What all messages are.
+/// The trait that all messages implement.
 pub use prost::Message;
-/// Moments on the wire.
+/// A point in time on the wire.
 pub use prost_types::Timestamp;
 
-/// Both files and what they import, as an encoded `FileDescriptorSet`: for reflection.
+/// Both files and their imports, as an encoded `FileDescriptorSet`, for reflection.
 pub const DESCRIPTORS: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/descriptors.bin"));

@@ -1,16 +1,18 @@
 //! codeQ on the network.
 //!
 //! ```text
-//! net/ (sockets, TLS, time limits) ─> http/ (parse, call, shape)   ─┐
-//!                                  └─> grpc/ (streams of events)    ─┴─> service/ (permission, limits, defaults)
-//!                                        auth/ (token -> principal)         └─> codeq-engine
+//! codeq-net (sockets, TLS, time limits) ─> http/ (parse, call, shape)  ─┐
+//!                                       └─> grpc/ (streams of events)   ─┴─> service/ (permission, limits, defaults)
+//!                                             codeq-auth (token -> principal)    └─> codeq-engine
 //! ```
 //!
 //! `service` is the one layer that every protocol calls. Wire types stop in `http` and `grpc`; the engine's types stop
 //! in `service`. There is no global state: any number of servers run in one process.
 
+use codeq_auth as auth;
+
+pub mod app;
 pub mod artifacts;
-pub mod auth;
 pub mod backup;
 pub mod config;
 pub mod descriptors;
@@ -20,11 +22,11 @@ mod hex;
 pub mod http;
 pub mod limits;
 mod near;
-pub mod net;
 pub mod observe;
-pub mod reload;
+mod request_id;
 pub mod server;
 pub mod service;
+pub mod times;
 mod webhooks;
 
 pub use config::Config;

@@ -12,8 +12,8 @@ use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tracing::Span;
 
+use crate::app::App;
 use crate::config::Config;
-use crate::http::App;
 use crate::observe::{Metrics, trace};
 use crate::service::Service;
 
@@ -37,7 +37,8 @@ pub(crate) async fn start(
     due: Arc<CallbacksDue>,
     stop: &watch::Receiver<bool>,
 ) -> Result<[JoinHandle<()>; 2], EngineError> {
-    let Service { engine, destinations, secrets, subscriptions, .. } = &app.service;
+    let Service { destinations, secrets, subscriptions, .. } = &app.service;
+    let engine = app.service.engine();
     subscriptions.load(engine).await?;
     let times = app.times.clone();
     let outbound = Arc::new(Outbound {

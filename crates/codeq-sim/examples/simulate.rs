@@ -1,5 +1,5 @@
-//! Runs seeds and prints what they found: `simulate FIRST COUNT`, or `simulate SEED 1 TEXT` to see the
-//! ledger lines of one run that contain a text, such as a task's id.
+//! Runs seeds and prints what they found: `simulate FIRST COUNT`. `simulate SEED 1 TEXT` prints the ledger lines of
+//! one run that contain a text, such as a task's id.
 
 use codeq_sim::{Campaign, Options, run_campaign};
 

@@ -1,4 +1,4 @@
-//! Many runs, one after the other.
+//! Runs many seeds, one after the other.
 
 use crate::simulator::{Options, Report, run};
 
@@ -9,9 +9,9 @@ pub struct Campaign {
     pub first: u64,
     /// How many seeds.
     pub seeds: u64,
-    /// What holds for every run.
+    /// Options of every run.
     pub options: Options,
-    /// Stop at the first run that finds something.
+    /// Stop at the first run with a violation.
     pub stop_at_failure: bool,
 }
 
@@ -21,7 +21,7 @@ impl Default for Campaign {
     }
 }
 
-/// What a campaign came to.
+/// Totals of a campaign.
 #[derive(Debug, Clone, Default)]
 pub struct Summary {
     /// Runs.
@@ -30,7 +30,7 @@ pub struct Summary {
     pub ops: u64,
     /// Acknowledged operations.
     pub acked: u64,
-    /// Operations whose answer never came.
+    /// Operations that were never answered.
     pub unknown: u64,
     /// Kills and power cuts.
     pub crashes: u64,
@@ -38,7 +38,7 @@ pub struct Summary {
     pub checkpoints: u64,
     /// Virtual milliseconds.
     pub simulated: u64,
-    /// The runs that found something.
+    /// The runs with violations.
     pub failures: Vec<Report>,
 }
 
@@ -58,7 +58,7 @@ impl Summary {
     }
 }
 
-/// Runs the seeds. `progress` hears of every run, with the sum so far.
+/// Runs the seeds. Calls `progress` after every run, with the totals so far.
 pub fn run_campaign(campaign: &Campaign, mut progress: impl FnMut(&Report, &Summary)) -> Summary {
     let mut summary = Summary::default();
     for seed in campaign.first..campaign.first.saturating_add(campaign.seeds) {

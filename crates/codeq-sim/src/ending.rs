@@ -1,4 +1,4 @@
-//! The end of a run: everything is healed, what clients know is judged, and what is left must finish.
+//! The end of a run: faults stop, the clients' history is checked, and all remaining tasks must finish.
 
 use std::sync::Arc;
 
@@ -21,22 +21,24 @@ use crate::server::{Server, Stopped};
 use crate::simulator::Run;
 use crate::workload::Ask;
 
-/// The last tasks are worked off in at most so many rounds.
+/// Most rounds to finish the remaining tasks.
 const ROUNDS_MAX: usize = 400;
-/// The shortest round. Callbacks that nobody delivers have a deadline every minute, for ever.
+/// The shortest round. Undelivered callbacks have a deadline every minute, for ever.
 const ROUND_MIN: Millis = 1_800_000;
 
 impl Run {
-    /// Heals, judges, works off.
+    /// Ends all faults, checks the history, and finishes the remaining tasks.
     pub(crate) fn finish(&mut self) {
         self.disk.plan(Faults::default());
         if self.server.is_none() {
             self.judge();
             return;
         }
-        if self.disk.is_dead() || self.turn_all().and_then(|()| self.turn_all()).is_err() {
+        if self.disk.is_dead()
+            || self.run_all_shards().and_then(|()| self.run_all_shards()).is_err()
+        {
             self.crash_and_restart(self.disk.is_dead());
-            let _ = self.turn_all();
+            let _ = self.run_all_shards();
         }
         self.check_rows("at the end");
         self.ledger.end = self.listing().ok();
@@ -44,11 +46,11 @@ impl Run {
         if self.report.violations.is_empty() {
             self.ledger.end = None;
             if let Err(Stopped(text)) = self.work_off() {
-                let text = format!("healed, the server stopped: {text}");
+                let text = format!("the server stopped although all faults are over: {text}");
                 self.report.violations.push(Violation::new(1, text));
             }
             self.judge();
-            // A last restart must find the same.
+            // A last restart must find the same state.
             self.crash_and_restart(false);
         }
         for number in 0..self.server.as_ref().map_or(0, Server::shards) {
@@ -61,7 +63,7 @@ impl Run {
         }
     }
 
-    /// Everything that the server holds.
+    /// Lists everything that the server holds.
     fn listing(&mut self) -> Result<Final, KvError> {
         let mut end = Final { retention: self.retention, ..Final::default() };
         let fence = !self.saboteur.hides_fences();
@@ -72,7 +74,7 @@ impl Run {
         for shard in &server.node.shards {
             let data = shard.data().read();
             let mut rows = Vec::new();
-            codeq_core::state::for_each(
+            codeq_core::kv::for_each(
                 &data.store,
                 codeq_core::kv::Table::Task,
                 0,
@@ -84,7 +86,7 @@ impl Run {
             )?;
             for (seq, row) in rows {
                 let Some(queue) = data.state.queue_row(row.queue) else {
-                    continue; // Named by the check of the rows.
+                    continue; // Reported by the check of the rows.
                 };
                 let task = Task::from_rows(&data.store, seq, &row, queue, Moment::agreed(end.at))?;
                 let callback = OutboxRow::load(&data.store, keys::task(seq))?.is_some();
@@ -100,9 +102,9 @@ impl Run {
         Ok(end)
     }
 
-    /// Every task that is left is claimed and finished, however long it has to wait for its time.
+    /// Claims and finishes every remaining task, however long its delay.
     fn work_off(&mut self) -> Result<(), Stopped> {
-        // A disk that was full left checkpoints undone, and a server without room takes no commands.
+        // A full disk may have left checkpoints undone, and without room the server accepts no commands.
         if let Some(server) = &mut self.server {
             for number in 0..server.shards() {
                 server.run_job(number)?;
@@ -113,7 +115,7 @@ impl Run {
         for ask in self.resume() {
             self.invoke(ask);
         }
-        self.turn_all()?;
+        self.run_all_shards()?;
         for _ in 0..ROUNDS_MAX {
             let left = self.unfinished();
             if left.is_empty() {
@@ -134,7 +136,7 @@ impl Run {
                     }
                 }
             }
-            self.turn_all()?;
+            self.run_all_shards()?;
             for held in self.workload.held.split_off(held.min(self.workload.held.len())) {
                 let submit = Submit {
                     tenant: held.tenant,
@@ -145,14 +147,14 @@ impl Run {
                 };
                 self.invoke(Ask { command: Command::Submit(submit), wait: 0 });
             }
-            self.turn_all()?;
+            self.run_all_shards()?;
             self.wait_for_deadline();
-            self.turn_all()?;
+            self.run_all_shards()?;
         }
         let left = self.unfinished();
         if !left.is_empty() {
             let text = format!(
-                "healed, after {ROUNDS_MAX} rounds these tenants have live tasks: {left:?}"
+                "live tasks are left {ROUNDS_MAX} rounds after all faults are over, of tenants {left:?}"
             );
             self.report.violations.push(Violation::new(1, text));
         }
@@ -167,7 +169,7 @@ impl Run {
         }
     }
 
-    /// What lifts everything that keeps tasks from being claimed.
+    /// Requests that lift everything that keeps tasks from being claimed.
     fn resume(&self) -> Vec<Ask> {
         let mut asks = Vec::new();
         let shards = self.server.iter().flat_map(|server| &server.node.shards);
@@ -188,7 +190,7 @@ impl Run {
         asks
     }
 
-    /// Tenants with tasks that are not finished, and whether some can be claimed.
+    /// Tenants with unfinished tasks, and whether some of these can be claimed.
     fn unfinished(&self) -> Vec<(Arc<str>, bool)> {
         let mut left: Vec<(Arc<str>, bool)> = Vec::new();
         let shards = self.server.iter().flat_map(|server| &server.node.shards);

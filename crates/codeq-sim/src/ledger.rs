@@ -1,9 +1,9 @@
-//! What clients know: every operation that they asked for, and what came of it.
+//! What clients know: every operation they requested, and its outcome.
 //!
-//! The history checkers read nothing else, so the same checkers serve the simulator and a harness that
-//! drives a real server: another process appends one JSON line per operation to a file ([`Line`]) and a
-//! judge reads them back ([`Ledger::parse`]). An operation whose answer never came is [`Outcome::Unknown`]:
-//! it may have happened at any time since it was asked for, or never.
+//! The history checkers read nothing else, so the same checkers serve the simulator and a harness that drives a real
+//! server: another process appends one JSON line per operation to a file ([`Line`]), and the checker reads them back
+//! ([`Ledger::parse`]). An operation that was never answered is [`Outcome::Unknown`]: it may have happened at any time
+//! since it was requested, or never.
 
 use codeq_core::command::Millis;
 use codeq_core::id::TaskId;
@@ -14,119 +14,119 @@ use crate::rng::mix;
 /// One operation of one client.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Line {
-    /// When it was asked for, on the ledger's own monotone clock.
+    /// When it was requested, on the ledger's own monotonic clock.
     pub invoked: u64,
-    /// When its outcome was known, on the same clock. Never below `invoked`.
+    /// When its outcome was known, on the same clock. Never before `invoked`.
     pub done: u64,
-    /// What was asked for.
+    /// The requested operation.
     pub op: Op,
-    /// What came of it.
+    /// Its outcome.
     pub outcome: Outcome,
 }
 
-/// What a client asks for.
+/// An operation that a client requests.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub enum Op {
-    /// Make tasks.
+    /// Create tasks.
     Enqueue {
-        /// Whose.
+        /// The tenant that owns it.
         tenant: String,
-        /// The tasks.
+        /// The tasks to create.
         tasks: Vec<Wanted>,
     },
     /// Lease tasks.
     Claim {
-        /// Whose.
+        /// The tenant that owns it.
         tenant: String,
-        /// For whom.
+        /// The worker that claims.
         worker: String,
-        /// From which queues; none means any.
+        /// The queues to claim from; `None` means any.
         commands: Option<Vec<String>>,
     },
     /// Extend a lease.
     Heartbeat(Ref),
-    /// Finish a task with the result of this digest.
+    /// Finish a task with a result that has this digest.
     Submit(Ref, Digest),
-    /// Give a task back as failed.
+    /// Return a task as failed.
     Nack(Ref),
-    /// Give a task back; the flag says whether an attempt is spent.
+    /// Return a task; the flag says whether that costs an attempt.
     Abandon(Ref, bool),
     /// Cancel a task.
     Cancel(Ref),
-    /// Return one task that did not end well.
+    /// Replay one dead-lettered, failed or cancelled task.
     ReplayOne(Ref),
-    /// Return tasks of a queue that did not end well.
+    /// Replay such tasks of a queue.
     ReplayQueue(Queue),
     /// Remove the dead-lettered tasks of a queue.
     PurgeDead(Queue),
-    /// Finish the waiting tasks of a queue as cancelled.
+    /// Cancel the pending and delayed tasks of a queue.
     PurgeWaiting(Queue),
-    /// Remove finished tasks of a tenant.
+    /// Remove a tenant's finished tasks.
     Cleanup {
-        /// Whose.
+        /// The tenant that owns it.
         tenant: String,
     },
-    /// Say what became of a result callback.
+    /// Report the delivery of a result callback.
     Callback(Ref, Delivered),
     /// Something that no history checker looks at.
     Other(String),
 }
 
-/// A task as an operation names it.
+/// Refers to a task in an operation.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Ref {
     /// The tenant of the caller.
     pub tenant: String,
-    /// The caller.
+    /// The calling worker.
     pub worker: String,
-    /// The task, by the text of its id.
+    /// The task's id, serialised as text.
     #[serde(with = "id_text")]
     pub id: TaskId,
 }
 
-/// A queue as an operation names it.
+/// Refers to a queue in an operation.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Queue {
-    /// Whose.
+    /// The tenant that owns it.
     pub tenant: String,
-    /// The command in lower case.
+    /// The command in lowercase.
     pub command: String,
 }
 
-/// A task that a client wants made.
+/// A task that a client wants to create.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Wanted {
-    /// The command as sent.
+    /// The command in the case the producer sent.
     pub command: String,
-    /// A digest of the payload.
+    /// Digest of the payload.
     pub payload: Digest,
-    /// The idempotency key.
+    /// The idempotency key, if any.
     pub key: Option<String>,
-    /// The result is to be posted somewhere.
+    /// Whether it has a webhook.
     pub webhook: bool,
-    /// The ceiling of attempts that was asked for.
+    /// The requested limit of attempts.
     pub max_attempts: Option<u32>,
-    /// Not before this moment, or for this long, as asked for.
+    /// The requested start time or delay.
     pub not_before: Option<NotBefore>,
 }
 
-/// How a client put a task into the future.
+/// How a client schedules a task.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum NotBefore {
     /// At a date of the server's wall clock.
     At(Millis),
-    /// After so long.
+    /// After a delay.
     After(Millis),
 }
 
-/// What became of a delivery.
+/// Outcome of a delivery.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Delivered {
     /// The receiver has it.
     Yes,
-    /// It does not.
+    /// The receiver does not have it.
     No,
-    /// It is to be sent again.
+    /// It has to be sent again.
     Resend,
 }
 
@@ -138,124 +138,124 @@ pub fn digest(bytes: &[u8]) -> Digest {
     mix(&[codeq_core::id::fnv1a64(bytes), bytes.len() as u64])
 }
 
-/// The digest of the result of a completed task.
+/// Digest of the result of a completed task.
 pub fn result_digest(result: &[u8]) -> Digest {
     digest(result) & !1
 }
 
-/// The digest of the error of a task that did not end well. It is that of no result.
+/// Digest of the error of an unsuccessful task. Never equal to that of a result.
 pub fn error_digest(error: &str) -> Digest {
     digest(error.as_bytes()) | 1
 }
 
-/// The digest of a result with an error beside it.
+/// Digest of a result with an error.
 pub fn both_digest(completed: bool, result: &[u8], error: &str) -> Digest {
     let both = mix(&[digest(result), digest(error.as_bytes())]);
     if completed { both & !1 } else { both | 1 }
 }
 
-/// Whether a digest is that of a task that did not end well.
+/// Whether a digest belongs to an unsuccessful task.
 pub fn is_failure(digest: Digest) -> bool {
     digest & 1 == 1
 }
 
-/// What came of an operation.
+/// Outcome of an operation.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub enum Outcome {
     /// The server did it.
     Acked {
-        /// The server's clock when it did.
+        /// The server's clock at that moment.
         at: Millis,
         /// The shard that did it.
         shard: u16,
-        /// What it answered.
+        /// The server's answer.
         answer: Answer,
     },
-    /// The server refused: the operation changed nothing.
+    /// The server refused it, and nothing changed.
     Refused {
-        /// The server's clock when it refused.
+        /// The server's clock at that moment.
         at: Millis,
-        /// The stable code of the refusal.
+        /// Why, in short.
         code: String,
     },
-    /// No answer came.
+    /// The operation was never answered.
     Unknown,
 }
 
-/// What the server answered.
+/// The server's answer.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub enum Answer {
-    /// Nothing that a checker needs.
+    /// Success, with nothing that a checker needs.
     Done,
     /// One answer per task of an enqueue.
     Enqueued(Vec<Made>),
-    /// The tasks that were leased.
+    /// The leased tasks.
     Claimed(Vec<Seen>),
     /// The new end of a lease.
     Extended(Millis),
     /// The stored result.
     Result(Digest),
-    /// Where a task went that was given back.
+    /// Where the returned task went.
     Returned(Back),
     /// The task after a cancel or a replay.
     Task(Seen),
 }
 
-/// What became of one task of an enqueue.
+/// Answer for one task of an enqueue.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub enum Made {
-    /// It was made.
+    /// It was created.
     Created(Seen),
-    /// Its key was known: this is the task of that key.
+    /// Its key was known: this is the key's task.
     Repeated(Seen),
-    /// It was refused, with this code.
+    /// It was refused, and why.
     Refused(String),
 }
 
-/// Where a task went that its worker gave back.
+/// Where a task went that its worker returned.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Back {
-    /// To its queue, after this long.
+    /// To its queue, claimable after this delay.
     Requeued(Millis),
     /// To the dead letters.
     Dead,
-    /// To its end: it had been cancelled.
+    /// To its end, because it had been cancelled.
     Cancelled,
 }
 
 /// A task as an answer shows it.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Seen {
-    /// Its id.
+    /// The task's id, serialised as text.
     #[serde(with = "id_text")]
     pub id: TaskId,
-    /// Whose it is.
+    /// The tenant that owns it.
     pub tenant: String,
-    /// The command as sent.
+    /// The command in the case the producer sent.
     pub command: String,
     /// A digest of its payload.
     pub payload: Digest,
     /// Its priority.
     pub priority: u8,
-    /// Its status, in the words of the wire.
+    /// Its status, as on the wire.
     pub status: String,
-    /// The owner of its lease.
+    /// The worker that holds its lease.
     pub worker: Option<String>,
     /// The end of its lease.
     pub lease_until: Option<Millis>,
-    /// The number of its latest claim; none where the interface does not show it.
+    /// Number of its latest claim; `None` if the interface does not show it.
     pub fence: Option<u64>,
-    /// Failed executions.
+    /// Failed attempts.
     pub attempts: u32,
-    /// Their ceiling.
+    /// Upper bound on `attempts`.
     pub max_attempts: u32,
     /// When it becomes claimable.
     pub visible_at: Option<Millis>,
-    /// The date at which it last changed.
+    /// Wall-clock time of its last change.
     pub updated_at: Millis,
 }
 
-/// What the server holds at the end, as listed after all faults are over.
+/// The server's tasks at the end, listed after all faults are over.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Final {
     /// The server's clock.
@@ -275,26 +275,26 @@ pub struct Listed {
     pub dead: bool,
     /// A digest of its result, if it has one.
     pub result: Option<Digest>,
-    /// A callback is kept for it: still to be delivered, or as failed.
+    /// Whether a callback is kept for it, pending or failed.
     pub callback: bool,
 }
 
-/// All that clients know.
+/// Everything that clients know.
 #[derive(Debug, Clone, Default)]
 pub struct Ledger {
-    /// The operations in the order in which their outcomes became known.
+    /// The operations, in the order in which their outcomes became known.
     pub lines: Vec<Line>,
-    /// The end, once it has been looked at.
+    /// The server's tasks at the end, once they were listed.
     pub end: Option<Final>,
 }
 
-/// A line that does not parse.
+/// A line could not be parsed.
 #[derive(Debug, thiserror::Error)]
 #[error("ledger line {number}: {reason}")]
 pub struct BadLine {
-    /// Which, from 1.
+    /// Line number, from 1.
     pub number: usize,
-    /// What is wrong.
+    /// Why it could not be parsed.
     pub reason: String,
 }
 
@@ -304,7 +304,7 @@ impl Line {
         serde_json::to_string(self).unwrap_or_default()
     }
 
-    /// When and where the server did it, if it did.
+    /// When, where and with what answer the server did it, if it did.
     pub fn acked(&self) -> Option<(Millis, u16, &Answer)> {
         match &self.outcome {
             Outcome::Acked { at, shard, answer } => Some((*at, *shard, answer)),
@@ -312,14 +312,14 @@ impl Line {
         }
     }
 
-    /// Whether it may have happened without an answer.
+    /// Whether its outcome is unknown.
     pub fn is_unknown(&self) -> bool {
         self.outcome == Outcome::Unknown
     }
 }
 
 impl Answer {
-    /// Leaves out the fences, as an interface does that does not show them.
+    /// Removes the fences, for interfaces that do not show them.
     pub fn without_fences(mut self) -> Answer {
         match &mut self {
             Answer::Enqueued(made) => made.iter_mut().for_each(|made| {
@@ -336,7 +336,7 @@ impl Answer {
 }
 
 impl Ledger {
-    /// Reads lines back; a last line that was cut short (its writer died) is left out.
+    /// Parses lines; ignores an incomplete last line, whose writer died.
     pub fn parse(text: &str) -> Result<Ledger, BadLine> {
         let mut lines = Vec::new();
         let whole = text.rfind('\n').map_or("", |end| text.get(..end).unwrap_or(""));
@@ -375,7 +375,7 @@ mod tests {
                 Ref { tenant: "t".into(), worker: "w".into(), id: TaskId::new(7, 9) },
                 digest(b"{}"),
             ),
-            outcome: Outcome::Refused { at: 5, code: "not_owner".into() },
+            outcome: Outcome::Refused { at: 5, code: "not-owner".into() },
         };
         let text = format!("{0}\n{0}\n{1}", line.to_text(), &line.to_text()[..10]);
         let ledger = Ledger::parse(&text).unwrap();

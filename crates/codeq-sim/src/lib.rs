@@ -1,16 +1,15 @@
-//! The seeded simulator, and a checker for every promise.
+//! The seeded simulator, and a checker for every guarantee.
 //!
-//! [`simulator::run`] plays one seed: clients with habits drawn from it, the engine's own parts without
-//! their threads, virtual time, and a disk that loses, tears, fails and fills up. The [`invariants`] judge
-//! the rows and what the clients were told; each is one file, and none of them needs the simulator, so
-//! that `fsck` and crash tests of the real program use the same ones, over rows and over a [`ledger`].
+//! [`simulator::run`] plays one seed: clients whose behaviour the seed decides, the engine's own parts without their
+//! threads, virtual time, and a disk that loses, tears, fails and fills up. The [`invariants`] check the rows and
+//! what the clients were told. Each is one file, and none of them needs the simulator, so that `fsck` and the crash
+//! tests of the real program use them as well, over rows and over a [`ledger`].
 //!
-//! Nothing here reads a clock, starts a thread or depends on hash order: a seed is a run, and the run of a
-//! failing seed is repeated by one command. That the checkers see something is itself tested, by planted
-//! bugs ([`sabotage`]).
+//! Nothing here reads a clock, starts a thread or depends on hash order: a seed determines a run, and one command
+//! repeats a failing one. Planted bugs ([`sabotage`]) test that the checkers notice something.
 //!
-//! Reading order: `simulator` (one run), `mishap` and `ending` (its other two parts), `server` (the engine
-//! moved by hand), `model` (what it is compared with), `plan` and `workload` (what a seed stands for).
+//! Reading order: `simulator` (one run), `mishap` and `ending` (its other two parts), `server` (the engine, driven
+//! step by step), `model` (the reference), `plan` and `workload` (what a seed stands for).
 
 pub mod campaign;
 pub mod disk;

@@ -1,4 +1,4 @@
-//! What goes wrong in a run, how it goes on after that, and how time passes.
+//! What goes wrong in a run, how the run recovers, and how time passes.
 
 use codeq_core::command::Millis;
 use codeq_engine::Durability;
@@ -8,13 +8,13 @@ use crate::invariants::Violation;
 use crate::server::{Server, Stopped};
 use crate::simulator::{Run, mark_all};
 
-/// A crash in the middle of a restart, at most so often in a row.
+/// Most consecutive crashes during a restart.
 const RESTARTS_MAX: u64 = 4;
-/// Deadlines that are met one by one when much time passes at once.
+/// Most deadlines that are visited one by one when much time passes at once.
 const DEADLINES_MAX: usize = 40;
 
 impl Run {
-    /// Maybe something goes wrong now.
+    /// Perhaps lets something go wrong now.
     pub(crate) fn mishap(&mut self) {
         if self.fault_left > 0 {
             self.fault_left -= 1;
@@ -36,10 +36,10 @@ impl Run {
         }
         if self.rng.chance(mishaps.io_error) {
             let class = if self.rng.chance(50) { Class::Log } else { Class::Store };
-            let turn = Some((class, self.rng.between(1, 8)));
+            let nth = Some((class, self.rng.between(1, 8)));
             let faults = match self.rng.chance(50) {
-                true => Faults { fail_write: turn, ..Faults::default() },
-                false => Faults { fail_sync: turn, ..Faults::default() },
+                true => Faults { fail_write: nth, ..Faults::default() },
+                false => Faults { fail_sync: nth, ..Faults::default() },
             };
             self.fault(faults);
         }
@@ -56,7 +56,7 @@ impl Run {
         }
     }
 
-    /// Somebody sets the wall clock: right, or wrong by up to an hour or by ten.
+    /// Sets the wall clock: right, or wrong by up to an hour or ten.
     fn set_clock(&mut self) {
         const HOUR: i64 = 3_600_000;
         let ahead = match self.rng.below(6) {
@@ -73,7 +73,7 @@ impl Run {
         self.disk.plan(faults);
     }
 
-    /// The process dies, with the power or without, and is started again; maybe more than once.
+    /// Kills the process, with or without a power cut, and restarts it; perhaps more than once.
     pub(crate) fn crash_and_restart(&mut self, power_cut: bool) {
         let mut power_cut = power_cut;
         for attempt in 0.. {
@@ -94,7 +94,7 @@ impl Run {
                     break;
                 }
                 Err(error) if !died => {
-                    let text = format!("after a crash the server does not start: {error}");
+                    let text = format!("the server does not start after a crash: {error}");
                     self.report.violations.push(Violation::new(1, text));
                     return;
                 }
@@ -108,7 +108,7 @@ impl Run {
         self.collect();
         self.report.crashes += 1;
         self.fault_left = 0;
-        // The disk first: a process that dies writes nothing more, whatever its destructors want.
+        // The disk first: a dead process writes nothing more, whatever its destructors try.
         if power_cut {
             self.disk.power_cut();
             let off = self.rng.between(0, 7_200_000);
@@ -117,12 +117,12 @@ impl Run {
         } else {
             self.disk.kill();
         }
-        // A start is when a wrong clock does the most harm.
+        // At a start, a wrong clock does the most harm.
         if self.plan.mishaps.jump > 0 && self.rng.chance(20) {
             self.set_clock();
         }
         self.server = None;
-        self.lose_flights();
+        self.lose_in_flight();
         self.saboteur.crashed();
     }
 
@@ -142,18 +142,18 @@ impl Run {
             Ok(None) => self.check_rows("after a restart"),
             Ok(Some(violation)) => {
                 self.report.violations.push(violation);
-                // The model and the server have parted for good.
+                // From here on, the model and the server differ for good.
                 self.server = None;
             }
             Err(error) => {
-                let text = format!("the log does not apply: {error}");
+                let text = format!("the log cannot be applied: {error}");
                 self.report.violations.push(Violation::new(14, text));
                 self.server = None;
             }
         }
     }
 
-    /// Time passes between two steps.
+    /// Lets time pass between two steps.
     pub(crate) fn pass_time(&mut self) -> Result<(), Stopped> {
         let total = self.plan.pace.iter().sum();
         let mut draw = self.rng.below(total);
@@ -189,7 +189,7 @@ impl Run {
         self.report.simulated += by;
     }
 
-    /// How long it is to a moment at which something ends: that moment, the one before, or the one after.
+    /// Time until a moment near a deadline: the deadline itself, or one millisecond before or after.
     fn until_a_deadline(&mut self) -> Millis {
         let Some(server) = &self.server else { return 0 };
         let now = server.now().now;
@@ -202,7 +202,7 @@ impl Run {
         (wait + self.rng.between(0, 2)).saturating_sub(1)
     }
 
-    /// Much time passes, and the server wakes up for every deadline on the way.
+    /// Lets much time pass; the server wakes up for every deadline on the way.
     fn pass_awake(&mut self, by: Millis) -> Result<(), Stopped> {
         let mut left = by;
         for _ in 0..DEADLINES_MAX {
@@ -213,18 +213,18 @@ impl Run {
             }
             left -= wait;
             self.advance(wait);
-            self.turn_all()?;
+            self.run_all_shards()?;
         }
         self.advance(left);
         Ok(())
     }
 
-    /// Every shard has its turn, and everything is answered.
-    pub(crate) fn turn_all(&mut self) -> Result<(), Stopped> {
+    /// Runs every shard and answers everything.
+    pub(crate) fn run_all_shards(&mut self) -> Result<(), Stopped> {
         let shards = self.server.as_ref().map_or(0, Server::shards);
         for number in 0..shards {
             if let Some(server) = &mut self.server {
-                let at = server.turn(number, &mut self.saboteur)?;
+                let at = server.run_shard(number, &mut self.saboteur)?;
                 mark_all(self, number, at);
             }
         }

@@ -1,7 +1,7 @@
-//! The reference: the rules on a plain map, fed with what the log certainly holds, in its order.
+//! The reference: the rules on a plain map, fed with what the log certainly holds, in order.
 //!
-//! It never restarts, has no disk and no checkpoint. A server that was killed, cut off and recovered any
-//! number of times must be equal to it, row by row.
+//! It never restarts and has no disk and no checkpoints. A server that was killed, cut off and recovered any number
+//! of times must be equal to it, row by row.
 
 use std::collections::BTreeMap;
 
@@ -17,12 +17,12 @@ use crate::invariants::{Violation, replicas_equal};
 /// The records of one frame of the log, with their shards.
 pub type Frame = Vec<(u16, Vec<u8>)>;
 
-/// The shards as they must be.
+/// The expected state of the shards.
 pub struct Model {
     shards: Vec<(State, MemStore)>,
     /// The last frame that was applied.
     applied: u64,
-    /// Frames that were handed to the log and are not certain yet.
+    /// Frames given to the log that are not certain to survive yet.
     pending: BTreeMap<u64, Frame>,
 }
 
@@ -40,12 +40,12 @@ impl Model {
         })
     }
 
-    /// A frame is about to be handed to the log.
+    /// Notes a frame that is about to be given to the log.
     pub fn offered(&mut self, index: u64, frame: Frame) {
         self.pending.insert(index, frame);
     }
 
-    /// Answers up to this frame have been sent: it must never be lost.
+    /// Notes that answers up to this frame were sent: it must never be lost.
     pub fn certain(&mut self, index: u64) -> Result<(), KvError> {
         while self.applied < index {
             self.applied += 1;
@@ -63,7 +63,7 @@ impl Model {
         Ok(())
     }
 
-    /// A restart found the log to end at this frame: everything up to it is certain, the rest never was.
+    /// Notes the last frame that a restart found: everything up to it is certain, the rest is lost.
     pub fn recovered(&mut self, last: u64) -> Result<Option<Violation>, KvError> {
         let offered = self.pending.keys().next_back().copied().unwrap_or(self.applied);
         if last < self.applied {
@@ -82,12 +82,12 @@ impl Model {
         Ok(None)
     }
 
-    /// The last frame that is certain.
+    /// The last certain frame.
     pub fn applied(&self) -> u64 {
         self.applied
     }
 
-    /// Holds the shards against the reference. They must have applied exactly what is certain.
+    /// Compares the shards with the reference. They must have applied exactly what is certain.
     pub fn compare(&self, what: &str, shards: &[Shard]) -> Result<Vec<Violation>, KvError> {
         let mut found = Vec::new();
         for (shard, (state, store)) in shards.iter().zip(&self.shards) {

@@ -1,4 +1,4 @@
-//! From commands and replies to ledger lines: what a client writes down.
+//! Converts commands and replies to ledger lines.
 
 use codeq_core::command::{
     BulkWork, Command, Delivery, Outcome as Ending, PurgeTarget, ReplayTarget,
@@ -14,7 +14,7 @@ use crate::ledger::{
     digest, error_digest, result_digest,
 };
 
-/// What a command asks for.
+/// The operation that a command requests.
 pub fn op(command: &Command) -> Op {
     let task = |tenant: &str, worker: &str, id: TaskId| Ref {
         tenant: tenant.to_owned(),
@@ -98,7 +98,7 @@ pub fn op(command: &Command) -> Op {
     }
 }
 
-/// What a reply says; a refusal gives its code.
+/// What a reply says, or the text of a refusal.
 pub fn answer(reply: &Reply) -> Result<Answer, String> {
     Ok(match reply {
         Reply::Enqueued(made) => Answer::Enqueued(
@@ -106,7 +106,7 @@ pub fn answer(reply: &Reply) -> Result<Answer, String> {
                 .map(|one| match one {
                     Enqueued::Created(task) => Made::Created(seen(task)),
                     Enqueued::Repeated(task) => Made::Repeated(seen(task)),
-                    Enqueued::Rejected(why) => Made::Refused(why.code().to_owned()),
+                    Enqueued::Rejected(why) => Made::Refused(why.to_string()),
                 })
                 .collect(),
         ),
@@ -121,7 +121,7 @@ pub fn answer(reply: &Reply) -> Result<Answer, String> {
         Reply::Cancelled(task) | Reply::CancelRequested(task) | Reply::Replayed(task) => {
             Answer::Task(seen(task))
         }
-        Reply::Rejected(why) => return Err(why.code().to_owned()),
+        Reply::Rejected(why) => return Err(why.to_string()),
         Reply::Done
         | Reply::Bulk(_)
         | Reply::BulkPart(_)

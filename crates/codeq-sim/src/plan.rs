@@ -1,7 +1,7 @@
-//! What one seed stands for: the sizes, the habits of the clients and the faults of one run.
+//! What a seed stands for: the sizes, the clients' habits and the faults of one run.
 //!
-//! Every seed draws its own ("swarm testing"): a run that leaves some operations out entirely and repeats
-//! others reaches states that an even mixture never does.
+//! Every seed draws its own ("swarm testing"): a run that omits some operations and repeats others reaches states
+//! that an even mix never does.
 
 use std::sync::Arc;
 
@@ -12,20 +12,20 @@ use codeq_engine::Durability;
 
 use crate::rng::Rng;
 
-/// What a client can do. The weights of a plan are by these.
+/// What a client can do; plans weight these.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Act {
-    /// Make one task.
+    /// Create one task.
     Enqueue,
-    /// Make several tasks, each for itself or all or none.
+    /// Create several tasks, individually or atomically.
     EnqueueBatch,
-    /// Make a task for later.
+    /// Create a task for later.
     EnqueueLater,
-    /// Make a task with an idempotency key.
+    /// Create a task with an idempotency key.
     EnqueueKeyed,
     /// Claim from one queue.
     Claim,
-    /// Claim from several queues, or any.
+    /// Claim from several queues, or from any.
     ClaimWide,
     /// Claim, and wait if there is nothing.
     ClaimWait,
@@ -35,9 +35,9 @@ pub enum Act {
     Submit,
     /// Finish a task again.
     SubmitAgain,
-    /// Give a task back as failed.
+    /// Return a task as failed.
     Nack,
-    /// Give a task back.
+    /// Return a task unfinished.
     Abandon,
     /// Cancel a task.
     Cancel,
@@ -45,15 +45,15 @@ pub enum Act {
     Replay,
     /// Purge a queue or its dead letters.
     Purge,
-    /// Stop or allow claims.
+    /// Pause or resume claims.
     Pause,
     /// Create, change or remove a policy.
     Topic,
     /// Remove finished tasks.
     Cleanup,
-    /// Deliver, or fail to deliver, a callback.
+    /// Deliver a callback, or fail to.
     Callback,
-    /// Do something that is not allowed: another's lease, another tenant's task.
+    /// Do something forbidden: use another worker's lease or another tenant's task.
     Trespass,
     /// Change the defaults.
     Configure,
@@ -61,7 +61,7 @@ pub enum Act {
     Record,
 }
 
-/// Every act with its usual weight.
+/// Every act with its default weight.
 const USUAL: [(Act, u64); 22] = [
     (Act::Enqueue, 30),
     (Act::EnqueueBatch, 8),
@@ -87,12 +87,12 @@ const USUAL: [(Act, u64); 22] = [
     (Act::Record, 6),
 ];
 
-/// What goes wrong, in percent of the steps.
+/// Probability of faults, in percent per step.
 #[derive(Debug, Clone, Default)]
 pub struct Mishaps {
     /// The process is killed.
     pub kill: u64,
-    /// The power goes, at once or at one of the next syncs.
+    /// The power fails, at once or at one of the next syncs.
     pub power_cut: u64,
     /// A write or sync fails.
     pub io_error: u64,
@@ -115,39 +115,39 @@ pub struct Plan {
     pub durability: Durability,
     /// Length of a log segment.
     pub segment_bytes: u64,
-    /// Size at which a shard is checkpointed.
+    /// Memory at which a shard is checkpointed.
     pub memtable_bytes: usize,
-    /// Percent of the steps that ask for a checkpoint anyway.
+    /// Percentage of steps that start a checkpoint anyway.
     pub checkpoint: u64,
-    /// The first settings.
+    /// The initial settings.
     pub settings: Settings,
-    /// Who has tasks.
+    /// The tenants that have tasks.
     pub tenants: Vec<Arc<str>>,
-    /// What kinds.
+    /// The commands they use.
     pub commands: Vec<Arc<str>>,
-    /// Who works, in every tenant.
+    /// The workers of every tenant.
     pub workers: Vec<Arc<str>>,
-    /// How many idempotency keys a tenant uses.
+    /// Number of idempotency keys per tenant.
     pub keys: u64,
     /// The longest payload.
     pub payload: u64,
     /// The longest lease.
     pub lease: Millis,
-    /// Percent of tasks with a webhook.
+    /// Percentage of tasks with a webhook.
     pub webhooks: u64,
-    /// Percent of claimed tasks whose worker is not heard of again.
+    /// Percentage of claimed tasks whose worker vanishes.
     pub worker_crash: u64,
-    /// Percent of worker operations that come after the lease has ended.
+    /// Percentage of worker operations that come after the lease has ended.
     pub zombie: u64,
     /// Most requests in one round.
     pub burst: u64,
     /// The weights of the acts.
     pub weights: Vec<(Act, u64)>,
-    /// The weights of steps in time: none, milliseconds, seconds, to a deadline, minutes, hours.
+    /// Weights of time steps: none, milliseconds, seconds, to a deadline, minutes, hours.
     pub pace: [u64; 6],
-    /// What goes wrong.
+    /// Probability of faults.
     pub mishaps: Mishaps,
-    /// Hundreds of tasks that wait from the start: more than the rules keep in memory.
+    /// Hundreds of tasks pending from the start: more than the rules keep in memory.
     pub preload: u64,
 }
 
@@ -198,7 +198,7 @@ fn pick<T: Copy + Default>(rng: &mut Rng, items: &[T]) -> T {
     rng.pick(items).copied().unwrap_or_default()
 }
 
-/// Some settings; also drawn anew in the middle of a run.
+/// Random settings; also drawn again in the middle of a run.
 pub fn settings(rng: &mut Rng) -> Settings {
     const GROWTHS: [Growth; 5] = [
         Growth::Fixed,
@@ -221,7 +221,7 @@ pub fn settings(rng: &mut Rng) -> Settings {
     }
 }
 
-/// Each act keeps its usual weight, is left out, or is done much more often.
+/// Each act keeps its default weight, is left out, or becomes much more frequent.
 fn weights(rng: &mut Rng) -> Vec<(Act, u64)> {
     let mut weights: Vec<(Act, u64)> = USUAL
         .iter()
@@ -248,7 +248,7 @@ fn mishaps(rng: &mut Rng, durability: Durability) -> Mishaps {
         jump: percent(rng, &[0, 0, 2]),
     };
     if durability == Durability::Os {
-        // What is acknowledged before it is synced survives the process, not the power.
+        // What is acknowledged before the sync survives a kill, but not a power cut.
         mishaps.power_cut = 0;
         mishaps.io_error = 0;
     }

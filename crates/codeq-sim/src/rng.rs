@@ -1,8 +1,8 @@
-//! The simulator's randomness: small, seeded, and the same on every machine.
+//! The simulator's random numbers: small, seeded, and the same on every machine.
 
 use codeq_core::id::split_mix64;
 
-/// A stream of draws from one seed.
+/// Random numbers from one seed.
 #[derive(Debug, Clone)]
 pub struct Rng(u64);
 
@@ -12,7 +12,7 @@ impl Rng {
         Rng(split_mix64(seed))
     }
 
-    /// A stream of its own for one purpose, so that a draw more in one place moves nothing in another.
+    /// A separate generator for one purpose, so that an additional draw in one place changes nothing elsewhere.
     pub fn fork(&self, purpose: &str) -> Rng {
         Rng(mix(&[self.0, text_hash(purpose)]))
     }
@@ -33,24 +33,24 @@ impl Rng {
         low + self.below(high.saturating_sub(low).saturating_add(1))
     }
 
-    /// True in `percent` of a hundred draws.
+    /// True with a probability of `percent` %.
     pub fn chance(&mut self, percent: u64) -> bool {
         self.below(100) < percent
     }
 
-    /// One of the items; none if there are none.
+    /// One of the items; `None` if there are none.
     pub fn pick<'a, T>(&mut self, items: &'a [T]) -> Option<&'a T> {
         let at = self.below(items.len() as u64) as usize;
         items.get(at)
     }
 }
 
-/// One number out of several, in which every bit counts.
+/// Combines several numbers into one in which every bit counts.
 pub fn mix(parts: &[u64]) -> u64 {
     parts.iter().fold(0x51_6d_70_1e, |sum, part| split_mix64(sum ^ part.rotate_left(17)))
 }
 
-/// A text as a number.
+/// Hashes a text.
 pub fn text_hash(text: &str) -> u64 {
     codeq_core::id::fnv1a64(text.as_bytes())
 }

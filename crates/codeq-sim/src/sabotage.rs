@@ -1,8 +1,8 @@
-//! Planted bugs: each one breaks a promise, and the checkers have to notice.
+//! Planted bugs: each one breaks a guarantee, and the checkers have to notice.
 //!
-//! None of them is in the code that ships. They sit between the simulator and the engine's parts: commands
-//! are changed before they are applied, answers are given too early, the disk lies. What the log then
-//! holds is consistent in itself, so that no bug gives itself away by a crash of the program.
+//! None of them is in the code that ships. They sit between the simulator and the engine's parts: they change
+//! commands before they are applied, answer too early, or make the disk lie. The resulting log is still consistent,
+//! so that no bug reveals itself by crashing the program.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -14,12 +14,12 @@ use codeq_core::command::{
 };
 use codeq_core::id::TaskId;
 use codeq_core::keys::{self, QueueId};
+use codeq_core::kv::for_each;
 use codeq_core::kv::{Direction, Key, KvError, KvRead, Table};
 use codeq_core::moment::Moment;
 use codeq_core::place::{Place, Status};
 use codeq_core::reply::{Enqueued, Reply};
 use codeq_core::rows::TaskRow;
-use codeq_core::state::for_each;
 use codeq_core::view::ResultRecord;
 use codeq_engine::clock::{Clock, EngineClock};
 use codeq_engine::clock_file::ClockFile;
@@ -32,21 +32,21 @@ use codeq_store::Store;
 pub enum Sabotage {
     /// Answers leave before the log is synced.
     AckBeforeSync,
-    /// The disk says that it has synced the log and has not.
+    /// The disk reports the log as synced although it is not.
     LyingSync,
     /// A checkpoint holds rows whose commands are not in the log yet.
     CheckpointBeforeSync,
-    /// Whoever knows a task's id may act on it.
+    /// Anyone who knows a task's id may act on it.
     NoOwnerCheck,
     /// A lease ends at its last millisecond, not after it.
     EarlyExpiry,
-    /// Two enqueues with one key look it up before either has written it.
+    /// Two enqueues with the same key look it up before either has written it.
     KeyOutsideStep,
     /// A submit is acknowledged with its result; the task's state follows in a second write.
     TwoWrites,
-    /// The dead letter comes after one attempt too many.
+    /// A task is dead-lettered one attempt too late.
     LateDeadLetter,
-    /// A new task takes its place in the order ahead of one that was acknowledged before.
+    /// A new task is ordered before one that was acknowledged earlier.
     OrderBeforeCommit,
     /// The second task in line is handed out first.
     HeadSkipped,
@@ -54,15 +54,15 @@ pub enum Sabotage {
     CrossTenant,
     /// The callback is not written with the terminal state.
     ForgottenCallback,
-    /// A heartbeat is acknowledged and kept nowhere.
+    /// A heartbeat is acknowledged but not stored.
     HeartbeatNotKept,
     /// Delays are kept in whole seconds.
     DelayInSeconds,
     /// Finished tasks are removed at once.
     EarlyRetention,
-    /// After a restart engine time goes on from the wall clock, if that is later.
+    /// After a restart, engine time continues from the wall clock if that is later.
     EngineTimeFollowsWall,
-    /// A date is turned into a delay when the task is made, and what the wall clock does later is ignored.
+    /// `runAt` is converted to a delay when the task is created, and later changes of the wall clock are ignored.
     DateAsDelay,
 }
 
@@ -90,7 +90,7 @@ impl Sabotage {
 }
 
 impl Sabotage {
-    /// The invariants that it breaks: one of them has to notice.
+    /// The invariants it breaks: one of them has to notice.
     pub fn breaks(self) -> &'static [u8] {
         match self {
             Sabotage::AckBeforeSync | Sabotage::LyingSync => &[1],
@@ -116,7 +116,7 @@ pub struct Saboteur {
     bug: Option<Sabotage>,
     without_fences: bool,
     keys: BTreeSet<(Arc<str>, Arc<str>)>,
-    /// By shard: the second halves of submits.
+    /// The second halves of submits, by shard.
     halves: Vec<(u16, Submit)>,
     raised: BTreeSet<Arc<str>>,
 }
@@ -124,7 +124,7 @@ pub struct Saboteur {
 const GHOST: &str = "ghost";
 
 impl Saboteur {
-    /// Plants a bug, or none; answers may leave out the fences either way.
+    /// Plants a bug, or none; answers can leave out the fences either way.
     pub fn new(bug: Option<Sabotage>, without_fences: bool) -> Saboteur {
         Saboteur { bug, without_fences, ..Saboteur::default() }
     }
@@ -134,8 +134,8 @@ impl Saboteur {
         self.bug == Some(bug)
     }
 
-    /// Whether answers leave out the fences: the bugs of the order claim tasks behind everybody's back, and
-    /// the fences would tell before the order does.
+    /// Whether answers leave out the fences: bugs in the order claim tasks secretly, and the fences would reveal that
+    /// before the order does.
     pub fn hides_fences(&self) -> bool {
         self.without_fences
             || self.is(Sabotage::OrderBeforeCommit)
@@ -147,12 +147,12 @@ impl Saboteur {
         self.is(Sabotage::CheckpointBeforeSync)
     }
 
-    /// The process died: what the bug held in memory is gone.
+    /// Forgets what the bug held in memory, because the process died.
     pub fn crashed(&mut self) {
         self.halves.clear();
     }
 
-    /// The clock of a server that starts.
+    /// The clock of a starting server.
     pub fn clock<C: Clock>(&self, clock: &Arc<C>, file: &ClockFile, last: Millis) -> EngineClock {
         let clock: Arc<dyn Clock> = Arc::clone(clock) as Arc<dyn Clock>;
         if self.is(Sabotage::EngineTimeFollowsWall) {
@@ -257,7 +257,7 @@ impl Saboteur {
                     }
                 }
             }
-            // Only as the first of a turn: what the rows show is then what the claim will find.
+            // Only as the first request of a round: then the claim will find what the rows show now.
             (
                 Sabotage::OrderBeforeCommit,
                 Command::Enqueue(enqueue) | Command::EnqueueByValue(EnqueueByValue { enqueue, .. }),
@@ -406,7 +406,7 @@ fn end_leases(state: &State, store: &Store, now: Millis) -> Result<Vec<Request>,
     Ok(ended)
 }
 
-/// The first tasks in line of a queue.
+/// The first tasks of a queue.
 fn heads(store: &Store, queue: QueueId, count: usize) -> Result<Vec<TaskId>, KvError> {
     let (from, to) = (keys::pending(queue, 9, 0), keys::pending(queue, 0, u64::MAX));
     let mut rows = Vec::new();
@@ -437,10 +437,10 @@ fn ghost_release(tenant: &Arc<str>, id: TaskId) -> Request {
     Request::detached(Command::Abandon(Abandon { tenant, id, worker, penalty: false, fence: None }))
 }
 
-/// Requests of the ghost before and after one of a client.
+/// The ghost's requests before and after a client's request.
 type Around = (Option<Request>, Option<Request>);
 
-/// Around this enqueue the task that was first in its queue steps aside, and stands behind the new one.
+/// Moves the first task of the queue behind the one being enqueued.
 fn push_back(state: &State, store: &Store, enqueue: &Enqueue) -> Result<Around, KvError> {
     let command = enqueue.tasks.first().map(|task| &task.command);
     let queue = command
@@ -458,7 +458,7 @@ fn push_back(state: &State, store: &Store, enqueue: &Enqueue) -> Result<Around, 
     })
 }
 
-/// Around this claim the task that is first in line steps aside.
+/// Moves the first task of the queue out of the way during this claim.
 fn skip_head(state: &State, store: &Store, claim: &Claim) -> Result<Around, KvError> {
     let Selector::Commands(commands) = &claim.from else {
         return Ok((None, None));

@@ -1,8 +1,7 @@
-//! A server without threads: the engine's parts, moved by hand.
+//! A server without threads: the engine's parts, driven by the simulator.
 //!
-//! The order of things is the engine's: apply, append, sync, answer; the next commands may be applied
-//! while a group waits for its sync; checkpoints and segments are made beside that. When each part moves
-//! is the simulator's choice.
+//! The order is the engine's: apply, append, sync, answer. The next commands may be applied while a group waits for its
+//! sync, and checkpoints and segments are made in parallel. The simulator chooses when each part moves.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -24,10 +23,10 @@ use crate::model::Model;
 use crate::rng::Rng;
 use crate::sabotage::Saboteur;
 
-/// The directory that the server lives in.
+/// The server's data directory.
 pub const DIR: &str = "/data";
 
-/// Virtual time: what really passes, and the clocks of a machine that is set and rebooted.
+/// Virtual time: the true time, and the clocks of a machine that can be set and rebooted.
 #[derive(Debug, Default)]
 pub struct SimClock(Mutex<Times>);
 
@@ -35,32 +34,32 @@ pub struct SimClock(Mutex<Times>);
 struct Times {
     /// The real date.
     real: Millis,
-    /// How wrong the wall clock is.
+    /// How far the wall clock is off.
     ahead: i64,
-    /// Time since the machine was booted.
+    /// Time since the machine booted.
     up: Millis,
     boots: u64,
 }
 
 impl SimClock {
-    /// A clock that is right, at that date.
+    /// A correct clock at this date.
     pub fn new(real: Millis) -> Arc<SimClock> {
         Arc::new(SimClock(Mutex::new(Times { real, ..Times::default() })))
     }
 
-    /// Time passes.
+    /// Lets time pass.
     pub fn advance(&self, by: Millis) {
         let mut now = self.0.lock();
         now.real += by;
         now.up += by;
     }
 
-    /// Somebody sets the wall clock, wrong by so much.
+    /// Sets the wall clock, off by this much.
     pub fn set(&self, ahead: i64) {
         self.0.lock().ahead = ahead;
     }
 
-    /// The machine is off for a while and boots again.
+    /// ShardRuns the machine off for a while and boots it again.
     pub fn reboot(&self, off: Millis) {
         let mut now = self.0.lock();
         now.real += off;
@@ -89,7 +88,7 @@ impl Clock for SimClock {
     }
 }
 
-/// The server has stopped and must be started again.
+/// The server has stopped and must be restarted.
 #[derive(Debug, thiserror::Error)]
 #[error("stopped: {0}")]
 pub struct Stopped(pub String);
@@ -99,7 +98,7 @@ pub fn stop(error: impl std::fmt::Display) -> Stopped {
     Stopped(error.to_string())
 }
 
-/// A server, open on its directory.
+/// A server with its directory open.
 pub struct Server {
     /// The engine's parts.
     pub node: Node,
@@ -107,23 +106,23 @@ pub struct Server {
     clock: EngineClock,
     clock_file: ClockFile,
     inbox: Vec<Vec<Request>>,
-    /// What gives leases back whose clients had gone.
+    /// Requests that return leases whose clients had gone.
     unheard: Vec<Vec<Request>>,
-    /// Applied and not yet handed to the log.
+    /// Applied, but not given to the log yet.
     open: Vec<Group>,
-    /// Handed to the log and not yet answered.
+    /// Given to the log, but not answered yet.
     written: Vec<Group>,
     is_written: bool,
-    /// Checkpoint positions: the latest and the one before.
+    /// Checkpoint positions: the latest and the previous one.
     positions: Vec<[u64; 2]>,
     jobs: Vec<Option<FlushJob>>,
-    /// A checkpoint found the disk full and has to be tried again.
+    /// A checkpoint found the disk full and has to be retried.
     retry: Vec<bool>,
     rng: Rng,
 }
 
 impl Server {
-    /// Starts on what the disk holds.
+    /// Starts from what the disk holds.
     pub fn open(
         disk: &SimDisk,
         clock: &Arc<SimClock>,
@@ -163,7 +162,7 @@ impl Server {
         self.node.shards.len()
     }
 
-    /// A request arrives.
+    /// Adds an arriving request.
     pub fn push(&mut self, shard: u16, request: Request) {
         if let Some(inbox) = self.inbox.get_mut(usize::from(shard)) {
             inbox.push(request);
@@ -181,13 +180,13 @@ impl Server {
         self.node.shards.iter().filter_map(|shard| shard.wait(now)).min()
     }
 
-    /// Whether nothing is under way: the state is exactly what the log holds.
+    /// Whether nothing is in progress, so that the state is exactly what the log holds.
     pub fn is_quiet(&self) -> bool {
         !self.is_written && self.open.iter().all(|group| !group.has_records())
     }
 
-    /// A shard applies what has arrived and does what is due. Returns the moment.
-    pub fn turn(&mut self, number: usize, saboteur: &mut Saboteur) -> Result<Moment, Stopped> {
+    /// Lets a shard apply what has arrived and do what is due. Returns the moment.
+    pub fn run_shard(&mut self, number: usize, saboteur: &mut Saboteur) -> Result<Moment, Stopped> {
         let now = self.now();
         if self.rng.chance(5) {
             self.clock_file.note(&self.clock);
@@ -204,7 +203,7 @@ impl Server {
         let requests = std::mem::take(inbox);
         if full {
             for request in requests {
-                // Whoever is gone does not need to know.
+                // A client that is gone does not need to know.
                 let _ = request.reply.send(Err(EngineError::DiskFull));
             }
             return Ok(now);
@@ -234,7 +233,7 @@ impl Server {
         self.node.log.room() < reserve || (waiting && memory > self.options.memtable_bytes * 4)
     }
 
-    /// Hands what was applied to the log, as one frame. With [`Durability::Os`] that is all it takes.
+    /// Gives what was applied to the log, as one frame. With [`Durability::Os`], answers follow at once.
     pub fn append(&mut self, model: &mut Model, early: bool) -> Result<(), Stopped> {
         if self.is_written {
             self.sync(model)?;
@@ -277,14 +276,14 @@ impl Server {
         Ok(())
     }
 
-    /// Everything that was applied becomes durable and is answered.
+    /// Makes everything that was applied durable and answers it.
     pub fn commit(&mut self, model: &mut Model) -> Result<(), Stopped> {
         self.sync(model)?;
         self.append(model, false)?;
         self.sync(model)
     }
 
-    /// Prepares log segments, if any are wanted. A full disk is no failure.
+    /// Prepares log segments, if the log needs any. A full disk is not a failure.
     pub fn prepare(&mut self) {
         while let Some(job) = self.node.log.next_job() {
             match job.run() {
@@ -294,7 +293,7 @@ impl Server {
         }
     }
 
-    /// Whether a shard holds so much in memory that it has to be checkpointed.
+    /// Whether a shard has to be checkpointed because of its memory.
     pub fn wants_checkpoint(&self, number: usize) -> bool {
         let due = self.node.shards.get(number).is_some_and(|shard| {
             shard.data().read().store.active_bytes() >= self.options.memtable_bytes
@@ -302,7 +301,7 @@ impl Server {
         due || self.retry.get(number).copied().unwrap_or_default()
     }
 
-    /// Starts a checkpoint of a shard, unless one is under way. The saboteur may skip the wait for the log.
+    /// Starts a checkpoint of a shard, unless one is in progress. The saboteur may skip the wait for the log.
     pub fn begin_checkpoint(
         &mut self,
         number: usize,

@@ -1,8 +1,8 @@
-//! One run: a seed decides everything, and the same seed decides the same.
+//! One run: the seed decides everything, and always the same.
 //!
-//! Two phases. First the clients work while things go wrong; the rows are held against the invariants and
-//! against the [`Model`] again and again, and after every restart. Then everything is healed: what clients
-//! know is judged, and every task that is left must be claimable and finish.
+//! A run has two phases. First the clients work while things go wrong; again and again, and after every restart, the
+//! rows are checked against the invariants and the [`Model`]. Then the faults stop: the clients' history is checked,
+//! and every remaining task must be claimable and finish.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -12,9 +12,9 @@ use codeq_core::id::split_mix64;
 use codeq_core::moment::Moment;
 use codeq_core::reply::{Enqueued, Reply, Returned};
 use codeq_core::view::Task;
-use codeq_engine::EngineError;
-use codeq_engine::request::{FirstReply, ReplyTo, Request};
+use codeq_engine::request::{FirstReply, Inboxes, ReplyTo, Request};
 use codeq_engine::route::{Route, route};
+use codeq_engine::{Answer, EngineError};
 use tokio::sync::oneshot::{self, error::TryRecvError};
 
 use crate::disk::{Class, SimDisk};
@@ -28,56 +28,56 @@ use crate::sabotage::{Sabotage, Saboteur};
 use crate::server::{Server, SimClock, Stopped, stop};
 use crate::workload::{Ask, Held, Workload};
 
-/// What can be chosen about a run. The rest follows from the seed.
+/// Options of a run. Everything else follows from the seed.
 #[derive(Debug, Clone, Default)]
 pub struct Options {
     /// A bug to plant.
     pub sabotage: Option<Sabotage>,
-    /// Rounds of requests; none means what the seed says.
+    /// Rounds of requests; `None` means what the seed says.
     pub steps: Option<u64>,
-    /// Clients are not shown the fences of their claims, as over an interface that leaves them out.
+    /// Hide the fences of claims from clients, like an interface that does not have them.
     pub without_fences: bool,
     /// Return the ledger with the report.
     pub keep_ledger: bool,
 }
 
-/// What came of a run.
+/// Outcome of a run.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Report {
     /// Its seed.
     pub seed: u64,
     /// A hash over everything that clients saw and everything that restarts found.
     pub trace: u64,
-    /// Operations that were asked for.
+    /// Requested operations.
     pub ops: u64,
-    /// Those of them that were acknowledged.
+    /// Acknowledged operations.
     pub acked: u64,
-    /// Those whose answer never came.
+    /// Operations that were never answered.
     pub unknown: u64,
     /// Virtual milliseconds.
     pub simulated: Millis,
     /// Kills and power cuts.
     pub crashes: u64,
-    /// Checkpoints that were begun.
+    /// Checkpoints that were started.
     pub checkpoints: u64,
-    /// What must not be. Empty if all is well.
+    /// Broken invariants; empty if everything is fine.
     pub violations: Vec<Violation>,
-    /// All that clients know; for a closer look at a failing seed.
+    /// Everything that clients know, to investigate a failing seed.
     pub ledger: Vec<String>,
 }
 
 impl Report {
-    /// The one command that repeats this run.
+    /// The command that repeats this run.
     pub fn replay_command(&self) -> String {
         format!("codeq sim --seed {}", self.seed)
     }
 }
 
-/// Wall clock at the start of every run: a date of no importance.
+/// Wall clock at the start of every run; an arbitrary date.
 const EPOCH: Millis = 1_700_000_000_000;
-/// The rows are checked every so many steps.
+/// Steps between two checks of the rows.
 const CHECK_EVERY: u64 = 8;
-/// A run that found something goes on this long no more: one cause has many effects.
+/// A run ends after this many violations: one cause has many effects.
 const VIOLATIONS_MAX: usize = 8;
 
 /// Runs a seed.
@@ -86,7 +86,7 @@ pub fn run(seed: u64, options: &Options) -> Report {
         Ok(run) => run,
         Err(Stopped(text)) => {
             let violations =
-                vec![Violation::new(1, format!("a new directory did not open: {text}"))];
+                vec![Violation::new(1, format!("a new directory could not be opened: {text}"))];
             return Report { seed, violations, ..Report::default() };
         }
     };
@@ -105,14 +105,14 @@ pub fn run(seed: u64, options: &Options) -> Report {
     run.report
 }
 
-/// A request under way.
-struct Flight {
+/// A request in flight.
+struct InFlight {
     invoked: u64,
     command: Command,
     shard: u16,
-    /// The moment at which it was applied.
+    /// When it was applied.
     at: Option<Moment>,
-    answer: oneshot::Receiver<codeq_engine::request::Answer>,
+    answer: oneshot::Receiver<Answer>,
 }
 
 pub(crate) struct Run {
@@ -121,19 +121,19 @@ pub(crate) struct Run {
     pub(crate) disk: SimDisk,
     pub(crate) clock: Arc<SimClock>,
     pub(crate) engine: codeq_engine::Options,
-    /// None while the process is down.
+    /// `None` while the process is down.
     pub(crate) server: Option<Server>,
     pub(crate) model: Model,
     pub(crate) saboteur: Saboteur,
     pub(crate) workload: Workload,
-    flights: Vec<Flight>,
-    /// The latest moments at which the shards applied something.
-    turns: Turns,
+    in_flight: Vec<InFlight>,
+    /// The latest moments at which the shards ran.
+    shard_runs: ShardRuns,
     pub(crate) ledger: Ledger,
     tick: u64,
-    /// The shortest retention that was ever asked for.
+    /// The shortest retention that was ever configured.
     pub(crate) retention: Millis,
-    /// Steps until the present fault is over.
+    /// Steps until the current fault is over.
     pub(crate) fault_left: u64,
     pub(crate) report: Report,
 }
@@ -176,11 +176,11 @@ impl Run {
             model: Model::new(plan.shards).map_err(stop)?,
             saboteur,
             workload: Workload::new(&plan, seed),
-            flights: Vec::new(),
-            turns: Turns::default(),
+            in_flight: Vec::new(),
+            shard_runs: ShardRuns::default(),
             ledger: Ledger::default(),
             tick: 0,
-            // The default holds until the first configuration is applied, and only then.
+            // The default applies only until the first configuration.
             retention: plan.settings.retention.min(plan.settings.dead_letter_retention),
             fault_left: 0,
             report: Report { seed, ..Report::default() },
@@ -191,13 +191,13 @@ impl Run {
         Ok(run)
     }
 
-    /// Long queues from the start, if the plan has them.
+    /// Creates long queues at the start, if the plan has them.
     fn preload(&mut self) {
         for _ in 0..self.plan.preload {
             let ask = self.workload.hundred();
             self.invoke(ask);
-            if let Err(Stopped(text)) = self.turn_all() {
-                let text = format!("nothing is wrong, and yet the server stopped: {text}");
+            if let Err(Stopped(text)) = self.run_all_shards() {
+                let text = format!("the server stopped without a fault: {text}");
                 self.report.violations.push(Violation::new(1, text));
             }
         }
@@ -233,7 +233,7 @@ impl Run {
         }
     }
 
-    /// The server gets some of its work done.
+    /// Lets the server do some of its work.
     fn serve(&mut self) -> Result<(), Stopped> {
         let plan = &self.plan;
         let Some(server) = &mut self.server else {
@@ -245,8 +245,8 @@ impl Run {
         let early = self.saboteur.is(Sabotage::AckBeforeSync);
         for number in 0..server.shards() {
             if self.rng.chance(90) {
-                let at = server.turn(number, &mut self.saboteur)?;
-                mark(&mut self.flights, &mut self.turns, number, at);
+                let at = server.run_shard(number, &mut self.saboteur)?;
+                mark(&mut self.in_flight, &mut self.shard_runs, number, at);
             }
         }
         if self.rng.chance(80) {
@@ -255,8 +255,8 @@ impl Run {
         for number in 0..server.shards() {
             // The next commands are applied while the group waits for its sync.
             if self.rng.chance(30) {
-                let at = server.turn(number, &mut self.saboteur)?;
-                mark(&mut self.flights, &mut self.turns, number, at);
+                let at = server.run_shard(number, &mut self.saboteur)?;
+                mark(&mut self.in_flight, &mut self.shard_runs, number, at);
             }
             if server.wants_checkpoint(number) || self.rng.chance(plan.checkpoint) {
                 self.report.checkpoints += 1;
@@ -272,7 +272,7 @@ impl Run {
         Ok(())
     }
 
-    /// Somebody asks for something.
+    /// Sends a request.
     pub(crate) fn invoke(&mut self, ask: Ask) {
         let shards = self.plan.shards;
         if let Command::Configure(settings) = &ask.command {
@@ -301,20 +301,20 @@ impl Run {
     fn send(&mut self, shard: u16, ask: Ask) {
         let (sender, answer) = oneshot::channel();
         let request = Request::with(ask.command.clone(), ReplyTo::One(sender), ask.wait);
-        self.take_off(shard, ask.command, answer);
+        self.track(shard, ask.command, answer);
         if let Some(server) = &mut self.server {
             server.push(shard, request);
         }
     }
 
-    /// A claim that waits in every shard and is answered by one.
+    /// Sends a claim that waits in every shard and is answered by one.
     fn send_to_first(&mut self, ask: &Ask) {
         let (sender, answer) = oneshot::channel();
-        let first = FirstReply::new(sender);
-        // One shard's answer arrives; the others may lease a task for a moment and take it back.
+        let first = FirstReply::new(ReplyTo::One(sender), Inboxes::default());
+        // One shard's answer arrives; the others may lease a task briefly and return it.
         let (_, unheard) = oneshot::channel();
-        self.take_off(u16::MAX, ask.command.clone(), unheard);
-        self.take_off(u16::MAX, ask.command.clone(), answer);
+        self.track(u16::MAX, ask.command.clone(), unheard);
+        self.track(u16::MAX, ask.command.clone(), answer);
         if let Some(server) = &mut self.server {
             for shard in 0..self.plan.shards {
                 let reply = ReplyTo::First(first.clone());
@@ -323,45 +323,40 @@ impl Run {
         }
     }
 
-    fn take_off(
-        &mut self,
-        shard: u16,
-        command: Command,
-        answer: oneshot::Receiver<codeq_engine::request::Answer>,
-    ) {
+    fn track(&mut self, shard: u16, command: Command, answer: oneshot::Receiver<Answer>) {
         self.tick += 1;
         self.report.ops += 1;
         let invoked = self.tick;
-        self.flights.push(Flight { invoked, command, shard, at: None, answer });
+        self.in_flight.push(InFlight { invoked, command, shard, at: None, answer });
     }
 
-    /// Clients take their answers and write them down.
+    /// Lets clients receive their answers and record them.
     pub(crate) fn collect(&mut self) {
-        for mut flight in std::mem::take(&mut self.flights) {
-            match flight.answer.try_recv() {
-                Ok(Ok(reply)) => self.answered(flight, reply),
+        for mut request in std::mem::take(&mut self.in_flight) {
+            match request.answer.try_recv() {
+                Ok(Ok(reply)) => self.answered(request, reply),
                 Ok(Err(
                     EngineError::DiskFull | EngineError::Overloaded | EngineError::TooManyWaiting,
                 )) => {
-                    let at = flight.at.unwrap_or_default().now;
-                    self.note(&flight, Outcome::Refused { at, code: "disk_full".to_owned() });
+                    let at = request.at.unwrap_or_default().now;
+                    self.record(&request, Outcome::Refused { at, code: "disk_full".to_owned() });
                 }
-                Ok(Err(_)) | Err(TryRecvError::Closed) => self.note(&flight, Outcome::Unknown),
-                Err(TryRecvError::Empty) => self.flights.push(flight),
+                Ok(Err(_)) | Err(TryRecvError::Closed) => self.record(&request, Outcome::Unknown),
+                Err(TryRecvError::Empty) => self.in_flight.push(request),
             }
         }
     }
 
-    fn answered(&mut self, flight: Flight, mut reply: Reply) {
+    fn answered(&mut self, request: InFlight, mut reply: Reply) {
         self.saboteur.after_release(&mut reply);
-        let mut at = flight.at.unwrap_or_default();
-        let mut shard = flight.shard;
+        let mut at = request.at.unwrap_or_default();
+        let mut shard = request.shard;
         if let Reply::Claimed(tasks) = &reply
             && let Some(task) = tasks.first()
         {
-            // A claim that waited is served at a later moment than it arrived.
+            // A waiting claim is served later than it arrived.
             shard = task.id.shard(self.plan.shards);
-            at = self.turns.at(shard, task.updated_at).unwrap_or(at);
+            at = self.shard_runs.at(shard, task.updated_at).unwrap_or(at);
         }
         count_in_engine_time(&mut reply, at);
         let at = at.now;
@@ -372,11 +367,11 @@ impl Run {
             Ok(answer) => Outcome::Acked { at, shard, answer },
             Err(code) => Outcome::Refused { at, code },
         };
-        self.learn(&flight.command, &reply);
-        self.note(&flight, outcome);
+        self.learn(&request.command, &reply);
+        self.record(&request, outcome);
     }
 
-    fn note(&mut self, flight: &Flight, outcome: Outcome) {
+    fn record(&mut self, request: &InFlight, outcome: Outcome) {
         self.tick += 1;
         match outcome {
             Outcome::Acked { .. } => self.report.acked += 1,
@@ -384,16 +379,16 @@ impl Run {
             Outcome::Refused { .. } => {}
         }
         let line = Line {
-            invoked: flight.invoked,
+            invoked: request.invoked,
             done: self.tick,
-            op: notes::op(&flight.command),
+            op: notes::op(&request.command),
             outcome,
         };
         self.report.trace = mix(&[self.report.trace, text_hash(&line.to_text())]);
         self.ledger.lines.push(line);
     }
 
-    /// What the clients now know.
+    /// Updates what the clients know.
     fn learn(&mut self, command: &Command, reply: &Reply) {
         let workload = &mut self.workload;
         match (command, reply) {
@@ -440,22 +435,22 @@ impl Run {
         }
     }
 
-    /// Every request under way will never be answered.
-    pub(crate) fn lose_flights(&mut self) {
+    /// Marks every request in flight as never answered.
+    pub(crate) fn lose_in_flight(&mut self) {
         self.collect();
-        for flight in std::mem::take(&mut self.flights) {
-            self.note(&flight, Outcome::Unknown);
+        for request in std::mem::take(&mut self.in_flight) {
+            self.record(&request, Outcome::Unknown);
         }
     }
 
-    /// The time that the disk took passes for everybody.
+    /// Lets the time pass that the disk took.
     fn pass_disk_time(&mut self) {
         let cost = self.disk.take_cost();
         self.clock.advance(cost);
         self.report.simulated += cost;
     }
 
-    /// Holds the rows against the invariants and the model, if nothing is under way.
+    /// Checks the rows against the invariants and the model, if nothing is in flight.
     pub(crate) fn check_rows(&mut self, when: &str) {
         let Some(server) = &self.server else { return };
         let mut found = Vec::new();
@@ -475,11 +470,11 @@ impl Run {
         self.report.violations.extend(found);
     }
 
-    /// A callback sender looks into the outbox.
+    /// Lets a callback sender look into the outbox.
     pub(crate) fn look_for_callbacks(&mut self) {
         let Some(server) = &self.server else { return };
         if !server.is_quiet() {
-            return; // It is sent only what is durable.
+            return; // It only sees what is durable.
         }
         for number in 0..server.shards() {
             let now = server.now().now;
@@ -502,32 +497,32 @@ impl Run {
         self.report.trace = split_mix64(self.report.trace ^ what);
     }
 
-    /// The history so far is judged.
+    /// Checks the history so far.
     pub(crate) fn judge(&mut self) {
         let found = check_history(&self.ledger);
         self.report.violations.extend(found);
     }
 }
 
-/// Requests that had arrived at a shard were applied at this moment.
+/// Notes that requests which had arrived at a shard were applied at this moment.
 pub(crate) fn mark_all(run: &mut Run, number: usize, at: Moment) {
-    mark(&mut run.flights, &mut run.turns, number, at);
+    mark(&mut run.in_flight, &mut run.shard_runs, number, at);
 }
 
-fn mark(flights: &mut [Flight], turns: &mut Turns, number: usize, at: Moment) {
-    turns.add(number, at);
-    for flight in flights {
-        if flight.at.is_none() && usize::from(flight.shard) == number {
-            flight.at = Some(at);
+fn mark(in_flight: &mut [InFlight], shard_runs: &mut ShardRuns, number: usize, at: Moment) {
+    shard_runs.add(number, at);
+    for request in in_flight {
+        if request.at.is_none() && usize::from(request.shard) == number {
+            request.at = Some(at);
         }
     }
 }
 
-/// When the shards had their turns, as far back as an answer may be under way.
+/// When the shards ran, for as long as answers may be in flight.
 #[derive(Default)]
-struct Turns(VecDeque<(usize, Moment)>);
+struct ShardRuns(VecDeque<(usize, Moment)>);
 
-impl Turns {
+impl ShardRuns {
     fn add(&mut self, shard: usize, at: Moment) {
         const MEMORY: usize = 1_024;
         if self.0.len() >= MEMORY {
@@ -536,30 +531,32 @@ impl Turns {
         self.0.push_back((shard, at));
     }
 
-    /// The latest turn of a shard when its wall clock showed that.
+    /// The latest run of a shard at which its wall clock showed this.
     fn at(&self, shard: u16, wall: Millis) -> Option<Moment> {
-        let of = |turn: &&(usize, Moment)| turn.0 == usize::from(shard) && turn.1.wall == wall;
+        let of = |run: &&(usize, Moment)| run.0 == usize::from(shard) && run.1.wall == wall;
         self.0.iter().rev().find(of).map(|(_, at)| *at)
     }
 }
 
-/// Clients are shown dates. The checkers count in engine time, which nobody sets: the dates of deadlines in an
-/// answer that was given at this moment are turned back.
+/// Converts the dates of deadlines in an answer to engine time. Clients see dates, but the checkers count in engine
+/// time, which nobody sets.
 fn count_in_engine_time(reply: &mut Reply, at: Moment) {
     let back = |date: &mut Millis| *date = Moment { now: at.wall, wall: at.now }.date_of(*date);
-    let turn = |task: &mut Task| {
+    let convert = |task: &mut Task| {
         task.lease_until.iter_mut().for_each(back);
         task.visible_at.iter_mut().for_each(back);
     };
     match reply {
         Reply::Enqueued(made) => made.iter_mut().for_each(|one| {
             if let Enqueued::Created(task) | Enqueued::Repeated(task) = one {
-                turn(task);
+                convert(task);
             }
         }),
-        Reply::Claimed(tasks) => tasks.iter_mut().for_each(turn),
+        Reply::Claimed(tasks) => tasks.iter_mut().for_each(convert),
         Reply::Extended { lease_until, .. } => back(lease_until),
-        Reply::Cancelled(task) | Reply::CancelRequested(task) | Reply::Replayed(task) => turn(task),
+        Reply::Cancelled(task) | Reply::CancelRequested(task) | Reply::Replayed(task) => {
+            convert(task)
+        }
         _ => {}
     }
 }

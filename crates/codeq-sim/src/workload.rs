@@ -1,7 +1,7 @@
-//! Clients and workers: what they know, and what they ask for next.
+//! Clients and workers: what they know, and what they request next.
 //!
-//! They know only what answers have told them. Some stop in the middle, some come back after their lease
-//! has ended, some try what they must not.
+//! They only know what answers have shown them. Some stop in the middle, some come back after their lease has ended,
+//! and some try what they must not.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -23,7 +23,7 @@ use crate::rng::Rng;
 /// How many tasks of each kind the clients remember.
 const MEMORY: usize = 64;
 
-/// A request, and how long it waits if it is a claim that finds nothing.
+/// A request, and how long a claim waits if it finds nothing.
 #[derive(Debug, Clone)]
 pub struct Ask {
     /// The command.
@@ -32,18 +32,18 @@ pub struct Ask {
     pub wait: Millis,
 }
 
-/// A lease that a worker holds, or believes to hold.
+/// A lease that a worker holds, or believes it holds.
 #[derive(Debug, Clone)]
 pub struct Held {
-    /// Whose task.
+    /// The tenant that owns the task.
     pub tenant: Arc<str>,
-    /// Who holds it.
+    /// The worker that holds it.
     pub worker: Arc<str>,
     /// The task.
     pub id: TaskId,
-    /// Until when, as far as the worker knows.
+    /// Its end, as far as the worker knows.
     pub until: Millis,
-    /// The number of the claim.
+    /// Number of the claim.
     pub fence: u64,
 }
 
@@ -64,7 +64,7 @@ pub struct Workload {
 }
 
 impl Workload {
-    /// The clients of a plan.
+    /// Creates the clients of a plan.
     pub fn new(plan: &Plan, seed: u64) -> Workload {
         Workload {
             plan: plan.clone(),
@@ -79,7 +79,7 @@ impl Workload {
         }
     }
 
-    /// What somebody asks for next, when the server's wall clock shows `wall`.
+    /// The next request of some client, when the server's wall clock shows `wall`.
     pub fn next(&mut self, wall: Millis) -> Ask {
         let total = self.plan.weights.iter().map(|(_, weight)| weight).sum();
         let mut draw = self.rng.below(total);
@@ -93,7 +93,7 @@ impl Workload {
             Act::ClaimWait => self.rng.between(1, 20_000),
             _ => 0,
         };
-        // An act on something that is not there becomes an enqueue.
+        // If there is nothing to act on, enqueue instead.
         let command = self.command(act, wall).unwrap_or_else(|| self.enqueue(1));
         Ask { command, wait }
     }
@@ -205,7 +205,7 @@ impl Workload {
         self.rng.pick(&self.plan.workers).cloned().unwrap_or_else(|| "w1".into())
     }
 
-    /// A task that is unlike any other: its payload names it.
+    /// A task with a unique payload.
     fn new_task(&mut self, tenant: &str) -> NewTask {
         self.sent += 1;
         let size = self.rng.below(self.plan.payload) as usize;
@@ -259,7 +259,7 @@ impl Workload {
         Command::Enqueue(Enqueue { tenant, tasks: vec![task], atomic: false, seed })
     }
 
-    /// One of a few keys; mostly with the work that always goes with it.
+    /// Uses one of a few keys, mostly with the work that belongs to it.
     fn enqueue_keyed(&mut self) -> Command {
         let tenant = self.tenant();
         let key = self.rng.below(self.plan.keys);
@@ -290,7 +290,7 @@ impl Workload {
         Command::Claim(Claim { tenant, worker, from, lease, count })
     }
 
-    /// A lease that its worker acts on; with `last` the worker then lets go of it.
+    /// A lease for its worker to act on; `last` means that the worker then forgets it.
     fn lease(&mut self, last: bool) -> Option<Held> {
         if !self.zombies.is_empty() && self.rng.chance(self.plan.zombie) {
             let at = self.rng.below(self.zombies.len() as u64) as usize;
@@ -333,7 +333,7 @@ impl Workload {
         let by: Arc<str> = "operator".into();
         if self.rng.chance(70) {
             let at = self.rng.below(self.dead.len() as u64) as usize;
-            // Some are still at work, or completed: these stay where they are.
+            // Some are still running or completed: these stay where they are.
             let (tenant, id) = match self.rng.chance(20) {
                 true => self.known_task()?,
                 false => self.dead.get(at)?.clone(),
@@ -352,8 +352,7 @@ impl Workload {
         Some(self.bulk(tenant, BulkWork::Replay { command, from }, wall, take))
     }
 
-    /// An operator's bulk operation: one part, from the start, that looks at few rows. Half of them take
-    /// whatever they come to.
+    /// One part of an operator's bulk operation, from the start, that looks at few rows. Half of them have no filter.
     fn bulk(&mut self, tenant: Arc<str>, work: BulkWork, wall: Millis, take: u32) -> Command {
         let mut filter = BulkFilter::default();
         if self.rng.chance(50) {
@@ -441,12 +440,12 @@ impl Workload {
         })
     }
 
-    /// A client was told that its task exists.
+    /// Notes that a client knows its task exists.
     pub fn created(&mut self, tenant: &Arc<str>, id: TaskId) {
         remember(&mut self.known, (Arc::clone(tenant), id));
     }
 
-    /// A worker was handed a task. It may never be heard of again, or come back too late.
+    /// Notes that a worker received a task. The worker may vanish, or come back too late.
     pub fn claimed(&mut self, held: Held) {
         remember(&mut self.known, (Arc::clone(&held.tenant), held.id));
         if self.rng.chance(self.plan.worker_crash) {
@@ -461,26 +460,26 @@ impl Workload {
         self.held.push(held);
     }
 
-    /// A worker was told a new end of its lease.
+    /// Notes the new end of a worker's lease.
     pub fn extended(&mut self, id: TaskId, until: Millis) {
         for held in self.held.iter_mut().filter(|held| held.id == id) {
             held.until = until;
         }
     }
 
-    /// Somebody was told that a task did not end well.
+    /// Notes that a task ended unsuccessfully.
     pub fn died(&mut self, tenant: &Arc<str>, id: TaskId) {
         remember(&mut self.dead, (Arc::clone(tenant), id));
     }
 
-    /// A worker was told that it has lost the task.
+    /// Notes that a worker has lost the task.
     pub fn refused(&mut self, id: TaskId) {
         if self.rng.chance(80) {
             self.held.retain(|held| held.id != id);
         }
     }
 
-    /// The ends of the leases that workers know of: moments at which something interesting happens.
+    /// Ends of the leases that workers know of: something interesting happens at these moments.
     pub fn lease_ends(&self) -> impl Iterator<Item = Millis> {
         self.held.iter().chain(&self.zombies).map(|held| held.until)
     }

@@ -10,13 +10,13 @@
 //!
 //! A block is 4096 bytes. Its sum is the CRC32C of its number and its bytes, 4 bytes little-endian, with 1 in place
 //! of 0. A sum of 0 stands for a block that was never written and reads as zeros. Block 0 is the library's header,
-//! the only live block that is ever overwritten, and has no sum there. Instead, its first 508 bytes are followed by
-//! their CRC32C, so that both are in one sector, which the hardware writes atomically. In place of its sum, the file
-//! begins with `cQs` and the version of this layout.
+//! the only live block that is ever overwritten, and has no entry among the sums: the file begins with `cQs` and the
+//! version of this layout instead. The first 508 bytes of block 0 are followed by their CRC32C, so that both are in
+//! one sector, which the hardware writes atomically.
 //!
 //! After a crash, sums and blocks can disagree, but only for blocks that no durable checkpoint refers to: the library
 //! never overwrites the others, and the sums are written before the sync that turns the blocks into a checkpoint.
-//! Sums change in place, but the sums of those other blocks are the same in a torn or old sector.
+//! Sums change in place, but even a torn or old sector has the right sums of those other blocks.
 //!
 //! Files of older releases begin with the library's header and are passed through unchanged.
 

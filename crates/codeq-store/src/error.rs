@@ -16,7 +16,9 @@ pub enum StoreError {
         path: PathBuf,
     },
     /// Too many files are open. Nothing is lost, as with a full disk.
-    #[error("no file descriptor left for store {path}: raise the limit of open files; the checkpoint will be retried")]
+    #[error(
+        "no file descriptor left for store {path}: raise the limit of open files; the checkpoint will be retried"
+    )]
     NoDescriptors {
         /// The store's file.
         path: PathBuf,

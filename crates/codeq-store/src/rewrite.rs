@@ -14,7 +14,7 @@ use codeq_disk::SharedDisk;
 
 use crate::error::StoreError;
 use crate::file::{
-    Checkpoint, Durability, StoreFile, View, definition, temporary_name, publish, remove_leftover,
+    Checkpoint, Durability, StoreFile, View, definition, publish, remove_leftover, temporary_name,
 };
 use crate::memtable::Memtable;
 use crate::write::Writer;
@@ -118,7 +118,8 @@ impl Rewrite {
         // Rows hidden by a damaged page must not get lost for good.
         if checkpoint.live_bytes != self.live_bytes {
             let (found, counted) = (self.live_bytes, checkpoint.live_bytes);
-            let reason = format!("the rows hold {found} bytes, but the checkpoint counted {counted}");
+            let reason =
+                format!("the rows hold {found} bytes, but the checkpoint counted {counted}");
             return Err(StoreError::corrupt(from, reason));
         }
         self.file.transact(Durability::Checkpoint, |transaction| checkpoint.save(transaction))?;

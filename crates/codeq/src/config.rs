@@ -108,7 +108,7 @@ pub struct Layers {
     /// When a write is acknowledged: fsync (on disk) or os (handed to the operating system).
     #[arg(long, value_name = "WHEN")]
     durability: Option<Durability>,
-    /// A level or a filter, such as info,codeq_server=debug.
+    /// A level or a filter, such as info,codeq::net=debug.
     #[arg(long, value_name = "LEVEL")]
     log_level: Option<String>,
     /// Log format: json, text or short.

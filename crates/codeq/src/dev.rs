@@ -41,7 +41,7 @@ pub struct Args {
     /// When a write is acknowledged: fsync (on disk) or os (handed to the operating system).
     #[arg(long, value_name = "WHEN", default_value = "fsync")]
     durability: Durability,
-    /// A level or a filter, such as info,codeq_server=debug.
+    /// A level or a filter, such as info,codeq::net=debug.
     #[arg(long, value_name = "LEVEL", default_value = "warn,codeq::http=info,codeq::grpc=info")]
     log_level: String,
     /// Log format: json, text or short.

@@ -5,8 +5,8 @@ use std::process::ExitCode;
 use std::sync::Arc;
 
 use anyhow::Context;
+use codeq_server::app::{Reloading, Source};
 use codeq_server::observe::line;
-use codeq_server::reload::{Reloading, Source};
 use codeq_server::{Config, Server};
 use tokio::signal::unix::{SignalKind, signal};
 

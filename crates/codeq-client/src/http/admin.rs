@@ -1,4 +1,4 @@
-//! Queues, dead letters, topics, cleanup: for tokens of administrators.
+//! Queues, dead letters, topics and cleanup. Needs an admin token.
 
 use reqwest::Method;
 
@@ -17,30 +17,30 @@ impl HttpClient {
         Ok(list.items)
     }
 
-    /// The numbers of a queue.
+    /// Statistics of a queue.
     pub async fn queue(&self, command: &str) -> Result<QueueStats, Error> {
         self.request(Method::GET, &["admin", "queues", command])?.json().await
     }
 
-    /// Stops claims from a queue; enqueues go on.
+    /// Pauses claims from a queue; enqueues continue.
     pub async fn pause_queue(&self, command: &str) -> Result<(), Error> {
         let path = ["admin", "queues", command, "pause"];
         self.request(Method::POST, &path)?.send().await.map(|_| ())
     }
 
-    /// Allows claims from a queue again.
+    /// Resumes claims from a queue.
     pub async fn resume_queue(&self, command: &str) -> Result<(), Error> {
         let path = ["admin", "queues", command, "resume"];
         self.request(Method::POST, &path)?.send().await.map(|_| ())
     }
 
-    /// Cancels tasks that wait in a queue.
+    /// Cancels pending and delayed tasks of a queue.
     pub async fn purge_queue(&self, command: &str, which: &BulkOptions) -> Result<Purged, Error> {
         let path = ["admin", "queues", command, "purge"];
         self.request(Method::POST, &path)?.body(which).json().await
     }
 
-    /// A page of the dead letters of a queue. Of the search, `filter`, `limit` and `cursor` count.
+    /// A page of a queue's dead letters. Only `filter`, `limit` and `cursor` of the search apply.
     pub async fn dead_letters(&self, command: &str, search: &Search) -> Result<TaskPage, Error> {
         let limit = search.limit.map(|limit| limit.to_string());
         self.request(Method::GET, &["admin", "dlq", command])?
@@ -53,7 +53,7 @@ impl HttpClient {
             .await
     }
 
-    /// Puts dead letters, failed or cancelled tasks back into their queue.
+    /// Returns dead-lettered, failed or cancelled tasks to their queue.
     pub async fn replay_dead_letters(
         &self,
         command: &str,
@@ -63,12 +63,12 @@ impl HttpClient {
         self.request(Method::POST, &path)?.body(replay).json().await
     }
 
-    /// Puts a task back into its queue that is dead-lettered, failed or cancelled.
+    /// Returns a dead-lettered, failed or cancelled task to its queue.
     pub async fn replay_task(&self, id: &str) -> Result<TaskRecord, Error> {
         self.request(Method::POST, &["tasks", id, "replay"])?.json().await
     }
 
-    /// Removes dead letters for good.
+    /// Removes dead letters permanently.
     pub async fn purge_dead_letters(
         &self,
         command: &str,
@@ -94,7 +94,7 @@ impl HttpClient {
         request.query(&[("deletionPolicy", Some("Delete"))]).send().await.map(|_| ())
     }
 
-    /// Removes finished tasks: those that finished before a moment, or without one those whose retention has ended.
+    /// Removes finished tasks: those that finished before a given time or, by default, those whose retention has ended.
     pub async fn cleanup(&self, which: &BulkOptions) -> Result<CleanedUp, Error> {
         let path = ["admin", "tasks", "cleanup"];
         self.request(Method::POST, &path)?.body(which).json().await

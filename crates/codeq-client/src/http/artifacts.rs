@@ -1,4 +1,4 @@
-//! Results with outputs, and downloads of those.
+//! Results with artifacts, and downloads.
 
 use std::time::Duration;
 
@@ -9,10 +9,10 @@ use serde::Serialize;
 use serde_json::value::RawValue;
 
 use super::types::{Status, TaskRecord, TaskResult};
-use super::{HttpClient, PATIENCE, failed};
+use super::{HttpClient, RESPONSE_TIMEOUT, failed};
 use crate::error::Error;
 
-/// An output of a task, to be sent with its result.
+/// An artifact to submit with a result.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NewArtifact {
     name: String,
@@ -26,18 +26,18 @@ enum Source {
 }
 
 impl NewArtifact {
-    /// An output that lies elsewhere.
+    /// An artifact stored elsewhere.
     pub fn url(name: impl Into<String>, url: impl Into<String>) -> NewArtifact {
         NewArtifact { name: name.into(), source: Source::Url(url.into()) }
     }
 
-    /// An output that the server is to store.
+    /// An artifact for the server to store.
     pub fn content(name: impl Into<String>, bytes: impl Into<Bytes>) -> NewArtifact {
         let source = Source::Content { bytes: bytes.into(), content_type: None };
         NewArtifact { name: name.into(), source }
     }
 
-    /// With the type that a download is answered with, such as `image/png`.
+    /// Sets the content type of downloads, such as `image/png`.
     #[must_use]
     pub fn with_type(mut self, text: impl Into<String>) -> NewArtifact {
         if let Source::Content { content_type, .. } = &mut self.source {
@@ -47,7 +47,7 @@ impl NewArtifact {
     }
 }
 
-/// How a task ends, with its outputs.
+/// A task's outcome with its artifacts.
 #[derive(Debug, Clone)]
 pub struct Submission {
     status: Status,
@@ -57,26 +57,26 @@ pub struct Submission {
 }
 
 impl Submission {
-    /// It ends well. The result must be a JSON object.
+    /// Succeeded. The result must serialise to a JSON object.
     pub fn completed(result: &impl Serialize) -> Result<Submission, Error> {
         let result = Some(serde_json::value::to_raw_value(result).map_err(Error::Encode)?);
         Ok(Submission { status: Status::Completed, result, error: None, artifacts: Vec::new() })
     }
 
-    /// It ends badly, and for good.
+    /// Failed for good.
     pub fn failed(error: impl Into<String>) -> Submission {
         let error = Some(error.into());
         Submission { status: Status::Failed, result: None, error, artifacts: Vec::new() }
     }
 
-    /// With one more output. No two may have the same name.
+    /// Adds an artifact. Names must be unique.
     #[must_use]
     pub fn with(mut self, artifact: NewArtifact) -> Submission {
         self.artifacts.push(artifact);
         self
     }
 
-    /// Bytes that have to travel.
+    /// Bytes of content to upload.
     fn weight(&self) -> usize {
         let of = |artifact: &NewArtifact| match &artifact.source {
             Source::Url(_) => 0,
@@ -127,28 +127,28 @@ pub struct Download {
 }
 
 impl Download {
-    /// Its length in bytes.
+    /// Length in bytes, if known.
     pub fn length(&self) -> Option<u64> {
         self.response.content_length()
     }
 
-    /// Its content type.
+    /// Content type, if known.
     pub fn content_type(&self) -> Option<&str> {
         self.response.headers().get("content-type")?.to_str().ok()
     }
 
-    /// The next bytes; none at the end.
+    /// The next chunk; `None` at the end.
     pub async fn chunk(&mut self) -> Result<Option<Bytes>, Error> {
-        let next = tokio::time::timeout(PATIENCE, self.response.chunk());
+        let next = tokio::time::timeout(RESPONSE_TIMEOUT, self.response.chunk());
         next.await.map_err(|_| Error::Timeout)?.map_err(failed)
     }
 
-    /// All of it, if it has at most `max` bytes.
+    /// Reads everything, up to `max` bytes; a longer artifact is an error.
     pub async fn bytes(mut self, max: usize) -> Result<Vec<u8>, Error> {
         let mut all = Vec::new();
         while let Some(chunk) = self.chunk().await? {
             if all.len().saturating_add(chunk.len()) > max {
-                return Err(Error::Unavailable(format!("more than {max} bytes")));
+                return Err(Error::Unavailable(format!("the artifact has more than {max} bytes")));
             }
             all.extend_from_slice(&chunk);
         }
@@ -165,9 +165,9 @@ struct ClaimBody<'a> {
 }
 
 impl HttpClient {
-    /// Leases one task of these commands, or of any that the token allows if there are none. Waits up to
-    /// `wait` for one (whole seconds, up to 30). Nobody extends the lease: that is what a
-    /// [`Worker`](crate::Worker) is for. This is for work whose outputs the server is to store.
+    /// Leases one task of these commands, or of any command that the token allows if the list is empty. Waits up to
+    /// `wait` for one (whole seconds, up to 30). The lease is not extended automatically; use a
+    /// [`Worker`](crate::Worker) for that. This is for work whose artifacts the server stores.
     pub async fn claim(
         &self,
         commands: &[&str],
@@ -185,11 +185,10 @@ impl HttpClient {
         serde_json::from_slice(&body).map(Some).map_err(Error::Decode)
     }
 
-    /// Ends a task that the subject of the token has leased with [`HttpClient::claim`], with outputs that the
-    /// server stores. The tasks of a [`Worker`](crate::Worker) belong to its stream, and a stream carries no
-    /// outputs.
+    /// Finishes a task leased with [`HttpClient::claim`] under the same token, with artifacts for the server to
+    /// store. Tasks of a [`Worker`](crate::Worker) belong to its stream, which cannot carry artifacts.
     pub async fn submit(&self, id: &str, submission: &Submission) -> Result<TaskResult, Error> {
-        /// A slow line takes a second for so many bytes.
+        /// Bytes per second of a slow connection.
         const SLOW: u64 = 256 << 10;
         let body = SubmissionBody {
             status: submission.status,
@@ -202,7 +201,7 @@ impl HttpClient {
         request.body(&body).waits(travel).json().await
     }
 
-    /// Downloads an artifact that the server stored for a task, piece by piece.
+    /// Downloads an artifact that the server stored for a task, chunk by chunk.
     pub async fn artifact(&self, id: &str, name: &str) -> Result<Download, Error> {
         let response = self.request(Method::GET, &["artifacts", id, name])?.answer(None).await?;
         Ok(Download { response })

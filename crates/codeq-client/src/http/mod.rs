@@ -1,7 +1,7 @@
-//! The API over HTTP.
+//! The HTTP API.
 //!
-//! `tasks`, `artifacts`, `subscriptions`, `webhooks` and `admin` hold the routes, `types` what comes back. Nothing is repeated
-//! by itself: what failed is the caller's to judge, see [`Error::is_transient`].
+//! `tasks`, `artifacts`, `subscriptions`, `webhooks` and `admin` have the routes, `types` the responses. Nothing is
+//! retried automatically: the caller decides, see [`Error::is_transient`].
 
 mod admin;
 pub(crate) mod artifacts;
@@ -21,12 +21,26 @@ use url::Url;
 use crate::error::Error;
 use crate::options::{self, Options};
 
-/// Longer answers are not read. A page of a thousand tasks with large payloads may be long.
-const ANSWER_MAX: usize = 1 << 30;
-/// How long an answer may take, beyond the time that the server was asked to wait.
-const PATIENCE: Duration = Duration::from_secs(30);
+/// Longest response that is read. A page of a thousand tasks with large payloads may be long.
+const RESPONSE_MAX: usize = 1 << 30;
+/// Time limit for a response, in addition to the time the server was asked to wait.
+const RESPONSE_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// A client of the whole API, for what the streams do not offer. Clones share their connections.
+/// A client for the HTTP API, which covers what the streams do not. Clones share connections.
+///
+/// ```no_run
+/// use codeq_client::{HttpClient, Options, Search};
+///
+/// # async fn example() -> Result<(), codeq_client::Error> {
+/// let client = HttpClient::new(&Options::from_env()?)?;
+/// let page = client.dead_letters("send-mail", &Search::default()).await?;
+/// for task in page.items {
+///     println!("{}: {}", task.id, task.error);
+///     client.replay_task(&task.id).await?;
+/// }
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone)]
 pub struct HttpClient {
     client: reqwest::Client,
@@ -40,7 +54,7 @@ impl fmt::Debug for HttpClient {
     }
 }
 
-/// The fields of a problem (RFC 9457) that matter here.
+/// The fields of a problem document (RFC 9457) that are used here.
 #[derive(Deserialize, Default)]
 #[serde(rename_all = "camelCase", default)]
 struct Problem {
@@ -49,7 +63,7 @@ struct Problem {
     retry_after_seconds: Option<u64>,
 }
 
-/// A request that is being put together.
+/// A request being built.
 pub(crate) struct Request<'a> {
     client: &'a HttpClient,
     method: Method,
@@ -59,7 +73,7 @@ pub(crate) struct Request<'a> {
 }
 
 impl HttpClient {
-    /// A client for the server of these options. Connects when it is used.
+    /// A client for the server of these options. Connects on first use.
     pub fn new(options: &Options) -> Result<HttpClient, Error> {
         let base = options::parse(&options.http_url)?;
         let mut builder = reqwest::Client::builder()
@@ -67,63 +81,66 @@ impl HttpClient {
             .redirect(redirect::Policy::none())
             .connect_timeout(options.connect_timeout);
         if let Some(pem) = &options.ca_pem {
-            let bad = |error: reqwest::Error| Error::Config(format!("bad certificate: {error}"));
+            let bad =
+                |error: reqwest::Error| Error::Config(format!("invalid certificate: {error}"));
             builder = builder.tls_certs_merge(Certificate::from_pem_bundle(pem).map_err(bad)?);
         }
         let client = builder.build().map_err(|error| Error::Config(error.to_string()))?;
         Ok(HttpClient { client, base, token: options.token.clone() })
     }
 
-    /// A request to the path of these segments, each escaped, under `/v1/codeq`.
+    /// A request to `/v1/codeq` and these path segments, which are escaped.
     pub(crate) fn request(&self, method: Method, path: &[&str]) -> Result<Request<'_>, Error> {
         let mut url = self.base.clone();
         url.path_segments_mut()
-            .map_err(|()| Error::Config("bad address".to_owned()))?
+            .map_err(|()| Error::Config("invalid address".to_owned()))?
             .pop_if_empty()
             .extend(["v1", "codeq"])
             .extend(path);
         if path.iter().any(|segment| matches!(*segment, "" | "." | "..")) {
-            return Err(Error::Config("an empty name, or one made of dots".to_owned()));
+            return Err(Error::Config(
+                "a name in the path is empty or consists of dots".to_owned(),
+            ));
         }
-        Ok(Request { client: self, method, url, body: None, timeout: PATIENCE })
+        Ok(Request { client: self, method, url, body: None, timeout: RESPONSE_TIMEOUT })
     }
 }
 
 impl Request<'_> {
-    /// With parameters; those without a value are left out.
+    /// Adds query parameters; those without a value are left out.
     pub(crate) fn query(mut self, pairs: &[(&str, Option<&str>)]) -> Self {
         let given = pairs.iter().filter_map(|(name, value)| Some((*name, (*value)?)));
         self.url.query_pairs_mut().extend_pairs(given);
         self
     }
 
-    /// With a body.
+    /// Sets the JSON body.
     pub(crate) fn body(mut self, body: &impl serde::Serialize) -> Self {
         self.body = Some(serde_json::to_vec(body).map_err(Error::Encode));
         self
     }
 
-    /// With time for the server to wait.
+    /// Adds the time that the server is asked to wait.
     pub(crate) fn waits(mut self, wait: Duration) -> Self {
-        self.timeout = PATIENCE.saturating_add(wait);
+        self.timeout = RESPONSE_TIMEOUT.saturating_add(wait);
         self
     }
 
-    /// Sends it and reads the answer.
+    /// Sends the request and decodes the response.
     pub(crate) async fn json<T: DeserializeOwned>(self) -> Result<T, Error> {
         let (_, body) = self.send().await?;
         serde_json::from_slice(&body).map_err(Error::Decode)
     }
 
-    /// Sends it; an error is one if the status says so.
+    /// Sends the request; an error status becomes an error.
     pub(crate) async fn send(self) -> Result<(StatusCode, Vec<u8>), Error> {
         let timeout = self.timeout;
         let response = self.answer(Some(timeout)).await?;
         Ok((response.status(), read(response).await?))
     }
 
-    /// Sends it and returns with the head of a good answer. The timeout is for all of the answer; without
-    /// one, the head may take as long as an ordinary answer, and the rest is up to the caller.
+    /// Sends the request and returns the head of a successful response. `timeout` covers the whole response; without
+    /// one, only the head is limited, and the rest is up to the caller.
     pub(crate) async fn answer(self, timeout: Option<Duration>) -> Result<Response, Error> {
         let HttpClient { client, token, .. } = self.client;
         let mut builder = client.request(self.method, self.url).bearer_auth(token);
@@ -157,8 +174,8 @@ fn retry_after(response: &Response) -> Option<u64> {
 async fn read(mut response: Response) -> Result<Vec<u8>, Error> {
     let mut body = Vec::new();
     while let Some(chunk) = response.chunk().await.map_err(failed)? {
-        if body.len().saturating_add(chunk.len()) > ANSWER_MAX {
-            return Err(Error::Unavailable("the answer is too long".to_owned()));
+        if body.len().saturating_add(chunk.len()) > RESPONSE_MAX {
+            return Err(Error::Unavailable("the response is too long".to_owned()));
         }
         body.extend_from_slice(&chunk);
     }

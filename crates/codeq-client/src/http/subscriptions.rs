@@ -1,4 +1,4 @@
-//! Worker subscriptions: being told when there is work.
+//! Worker subscriptions: notifications about new work.
 
 use reqwest::Method;
 use serde::{Deserialize, Serialize};
@@ -6,77 +6,77 @@ use serde::{Deserialize, Serialize};
 use super::HttpClient;
 use crate::error::Error;
 
-/// Who of several subscriptions is told.
+/// Which of several subscriptions is notified.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 #[non_exhaustive]
 pub enum DeliveryMode {
-    /// Each.
+    /// Every subscription.
     Fanout,
-    /// One of the group, in turn.
+    /// One of each group, in rotation.
     Group,
-    /// One of all that have this mode, by the command.
+    /// One of all subscriptions with this mode, chosen by the command's hash.
     Hash,
 }
 
-/// What to subscribe to. The default leaves all but the address to the server.
+/// A subscription to create. By default, the server chooses everything except the address.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct NewSubscription {
-    /// Where notifications are posted.
+    /// URL that receives notifications.
     pub callback_url: String,
-    /// Commands; empty means all that the token allows.
+    /// Commands to watch; empty means all that the token allows.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub event_types: Vec<String>,
-    /// How long it lives without being renewed.
+    /// How long it lives unless it is renewed.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub ttl_seconds: Option<u32>,
-    /// Who of several is told.
+    /// Which of several subscriptions is notified.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub delivery_mode: Option<DeliveryMode>,
-    /// The group, in group mode.
+    /// The group's name, in group mode.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub group_id: Option<String>,
-    /// At least so long between two notifications.
+    /// Minimum time between two notifications.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub min_interval_seconds: Option<u32>,
 }
 
-/// A subscription that was made or renewed.
+/// A created or renewed subscription.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "camelCase")]
 #[non_exhaustive]
 pub struct Subscribed {
-    /// Its id.
+    /// The subscription's id.
     pub subscription_id: String,
-    /// When it ends, unless it is renewed.
+    /// When it expires unless it is renewed (RFC 3339).
     pub expires_at: String,
 }
 
-/// A subscription.
+/// A subscription as the server has it.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "camelCase")]
 #[non_exhaustive]
 pub struct Subscription {
-    /// Its id.
+    /// The subscription's id.
     pub subscription_id: String,
-    /// Its owner.
+    /// The worker that owns it.
     pub worker_id: String,
-    /// Where notifications are posted.
+    /// URL that receives notifications.
     pub callback_url: String,
-    /// Commands; `*` is any.
+    /// Commands it watches; `*` means any.
     pub event_types: Vec<String>,
-    /// Who of several is told.
+    /// Which of several subscriptions is notified.
     pub delivery_mode: DeliveryMode,
-    /// The group, in group mode.
+    /// The group's name, in group mode.
     pub group_id: Option<String>,
-    /// At least so long between two notifications.
+    /// Minimum time between two notifications.
     pub min_interval_seconds: u32,
-    /// How long it lives without being renewed.
+    /// How long it lives unless it is renewed.
     pub ttl_seconds: u32,
-    /// When it was made.
+    /// When it was created (RFC 3339).
     pub created_at: String,
-    /// When it ends, unless it is renewed.
+    /// When it expires unless it is renewed (RFC 3339).
     pub expires_at: String,
 }
 
@@ -93,12 +93,12 @@ struct Renewal {
 }
 
 impl HttpClient {
-    /// Has the server post to an address when there is work. The same again renews the subscription.
-    pub async fn subscribe(&self, wish: &NewSubscription) -> Result<Subscribed, Error> {
-        self.request(Method::POST, &["workers", "subscriptions"])?.body(wish).json().await
+    /// Asks the server to post to a URL when there is work. Subscribing again renews the subscription.
+    pub async fn subscribe(&self, new: &NewSubscription) -> Result<Subscribed, Error> {
+        self.request(Method::POST, &["workers", "subscriptions"])?.body(new).json().await
     }
 
-    /// Lets a subscription live on for `ttl_seconds`; as long as it was made for if that is none.
+    /// Renews a subscription for `ttl_seconds`; `None` means its original lifetime.
     pub async fn renew_subscription(
         &self,
         id: &str,
@@ -108,13 +108,13 @@ impl HttpClient {
         self.request(Method::POST, &path)?.body(&Renewal { ttl_seconds }).json().await
     }
 
-    /// The worker's subscriptions; those of the tenant with a token of an administrator.
+    /// The worker's subscriptions, or with an admin token all of the tenant's.
     pub async fn subscriptions(&self) -> Result<Vec<Subscription>, Error> {
         let list: List = self.request(Method::GET, &["workers", "subscriptions"])?.json().await?;
         Ok(list.items)
     }
 
-    /// A subscription.
+    /// Looks up a subscription.
     pub async fn subscription(&self, id: &str) -> Result<Subscription, Error> {
         self.request(Method::GET, &["workers", "subscriptions", id])?.json().await
     }

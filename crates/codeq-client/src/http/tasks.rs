@@ -1,4 +1,4 @@
-//! Tasks: reading, waiting, cancelling.
+//! Tasks: read, wait, cancel.
 
 use std::time::Duration;
 
@@ -10,16 +10,16 @@ use super::types::{FinishedTask, History, Search, TaskPage, TaskRecord, TaskResu
 use crate::backoff::Backoff;
 use crate::error::Error;
 
-/// The longest that the server is asked to wait in one request.
+/// Longest wait per request.
 const WAIT_MAX: Duration = Duration::from_secs(30);
 
 impl HttpClient {
-    /// The task.
+    /// Looks up a task.
     pub async fn task(&self, id: &str) -> Result<TaskRecord, Error> {
         self.request(Method::GET, &["tasks", id])?.json().await
     }
 
-    /// The result, if there is one by now or within `wait` (whole seconds, up to 60).
+    /// The result, if there is one now or within `wait` (whole seconds, up to 60).
     pub async fn result(&self, id: &str, wait: Duration) -> Result<Option<TaskResult>, Error> {
         let seconds = wait.as_secs().min(60);
         let answer: Result<FinishedTask, Error> = self
@@ -37,8 +37,7 @@ impl HttpClient {
         }
     }
 
-    /// Waits for the result up to `timeout`, then [`Error::Timeout`]. A server that is away for a while is
-    /// asked again.
+    /// Waits for the result, or returns [`Error::Timeout`] after `timeout`. Retries while the server is unavailable.
     pub async fn wait_result(&self, id: &str, timeout: Duration) -> Result<TaskResult, Error> {
         let deadline = Instant::now() + timeout;
         let waiting = tokio::time::timeout_at(deadline, self.ask_for_result(id, deadline)).await;
@@ -53,7 +52,7 @@ impl HttpClient {
             let wait = Duration::from_secs(left.as_secs() + u64::from(left.subsec_nanos() > 0));
             let pause = match self.result(id, wait).await {
                 Ok(Some(result)) => return Ok(result),
-                // The server's wait is over, or it ends and has answered early.
+                // The server's wait is over, or it is shutting down and answered early.
                 Ok(None) => backoff.pause(),
                 Err(Error::Api { retry_after: Some(after), status: 429 | 503, .. }) => after,
                 Err(error) if error.is_transient() => backoff.pause(),
@@ -63,12 +62,12 @@ impl HttpClient {
         }
     }
 
-    /// Every transition of the task.
+    /// Every transition of a task.
     pub async fn history(&self, id: &str) -> Result<History, Error> {
         self.request(Method::GET, &["tasks", id, "history"])?.json().await
     }
 
-    /// A page of tasks.
+    /// A page of tasks that match the search.
     pub async fn tasks(&self, search: &Search) -> Result<TaskPage, Error> {
         let limit = search.limit.map(|limit| limit.to_string());
         self.request(Method::GET, &["tasks"])?
@@ -83,7 +82,7 @@ impl HttpClient {
             .await
     }
 
-    /// Cancels the task. True if it is finished by that; false if a worker has it and was asked to stop.
+    /// Cancels a task. True if it is finished now; false if it is running and its worker was asked to stop.
     pub async fn cancel(&self, id: &str) -> Result<bool, Error> {
         let (status, _) = self.request(Method::POST, &["tasks", id, "cancel"])?.send().await?;
         Ok(status == StatusCode::OK)

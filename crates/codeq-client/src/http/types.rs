@@ -1,4 +1,4 @@
-//! What comes back over HTTP. Moments are RFC 3339 texts, as the server writes them.
+//! Types of the HTTP API. Times are RFC 3339 texts, as the server writes them.
 
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
@@ -6,17 +6,17 @@ use serde_json::value::RawValue;
 
 use crate::error::Error;
 
-/// How far a task is.
+/// Status of a task.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "SCREAMING_SNAKE_CASE")]
 pub enum Status {
-    /// Waits, claimable or delayed.
+    /// Waiting to be claimed, or delayed.
     Pending,
-    /// A worker has it.
+    /// Leased to a worker.
     InProgress,
-    /// Finished well.
+    /// Succeeded.
     Completed,
-    /// Finished badly, dead-lettered or cancelled.
+    /// Failed, dead-lettered or cancelled.
     Failed,
 }
 
@@ -36,52 +36,52 @@ impl Status {
 #[serde(rename_all = "camelCase")]
 #[non_exhaustive]
 pub struct TaskRecord {
-    /// Opaque.
+    /// The task's id; treat it as opaque.
     pub id: String,
     /// The kind of work.
     pub command: String,
     /// The producer's JSON, byte for byte; see [`TaskRecord::json`].
     pub payload: String,
-    /// Higher first.
+    /// 0 to 9, higher first.
     #[serde(default)]
     pub priority: u8,
-    /// Where the result is posted; empty if nowhere.
+    /// URL that receives the result; empty if there is none.
     #[serde(default)]
     pub webhook: String,
-    /// How far it is.
+    /// Its current status.
     pub status: Status,
     /// `PENDING_LIST`, `DELAYED_ZSET`, `INPROG_SET`, `DLQ_SET` or `NONE`.
     pub last_known_location: String,
-    /// Who has the lease; empty if nobody.
+    /// The worker that holds the lease; empty if there is none.
     #[serde(default)]
     pub worker_id: String,
     /// When the lease ends.
     pub lease_until: Option<String>,
-    /// The number of the claim that it is leased under; absent while it is not.
+    /// Number of the claim that holds the lease; absent if it is not leased.
     pub fence: Option<u64>,
-    /// Failed executions so far.
+    /// Failed attempts so far.
     #[serde(default)]
     pub attempts: u32,
-    /// The ceiling of attempts.
+    /// Attempts before the task is dead-lettered.
     #[serde(default)]
     pub max_attempts: u32,
-    /// The last failure; empty if there was none.
+    /// Error of the last failed attempt; empty if there was none.
     #[serde(default)]
     pub error: String,
-    /// Its tenant.
+    /// The tenant that owns the task.
     pub tenant_id: String,
-    /// W3C trace context of the enqueue; empty if there was none.
+    /// W3C `traceparent` of the enqueue; empty if there was none.
     #[serde(default)]
     pub trace_parent: String,
-    /// W3C trace state of the enqueue; empty if there was none.
+    /// W3C `tracestate` of the enqueue; empty if there was none.
     #[serde(default)]
     pub trace_state: String,
-    /// The producer wants the work to stop.
+    /// Cancellation was requested: its worker should stop.
     #[serde(default)]
     pub cancel_requested: bool,
-    /// The dead letter that this task was made for.
+    /// The dead-lettered task that this one is a copy of.
     pub origin_task_id: Option<String>,
-    /// When it was made.
+    /// When it was created.
     pub created_at: String,
     /// When it last changed.
     pub updated_at: String,
@@ -90,44 +90,44 @@ pub struct TaskRecord {
 }
 
 impl TaskRecord {
-    /// The payload, typed.
+    /// The payload, deserialised.
     pub fn json<T: DeserializeOwned>(&self) -> Result<T, Error> {
         serde_json::from_str(&self.payload).map_err(Error::Decode)
     }
 }
 
-/// An output of a task.
+/// A named output of a task.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 pub struct Artifact {
-    /// Its name.
+    /// Unique within the result.
     pub name: String,
-    /// Where it lies.
+    /// Where to fetch it.
     pub url: String,
 }
 
-/// How a task ended. Written once.
+/// The result of a finished task.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(rename_all = "camelCase")]
 #[non_exhaustive]
 pub struct TaskResult {
-    /// The task.
+    /// The task's id.
     pub task_id: String,
     /// [`Status::Completed`] or [`Status::Failed`].
     pub status: Status,
-    /// The worker's object as it was sent; see [`TaskResult::json`]. A failed task may have one, too.
+    /// The worker's result as it was sent; see [`TaskResult::json`]. A failed task may have one, too.
     pub result: Option<Box<RawValue>>,
-    /// Why it failed. A completed task may have one, if its worker sent both.
+    /// Why it failed. A completed task may have one as well, if its worker sent both.
     #[serde(default)]
     pub error: String,
-    /// Its outputs; those that the server stores are read with [`HttpClient::artifact`](crate::HttpClient::artifact).
+    /// Named outputs; read those that the server stores with [`HttpClient::artifact`](crate::HttpClient::artifact).
     #[serde(default)]
     pub artifacts: Vec<Artifact>,
-    /// When it ended.
+    /// When the task finished.
     pub completed_at: String,
 }
 
 impl TaskResult {
-    /// The worker's object, typed; [`Error::TaskFailed`] if the task failed.
+    /// The worker's result, deserialised. Returns [`Error::TaskFailed`] if the task failed.
     pub fn json<T: DeserializeOwned>(&self) -> Result<T, Error> {
         if self.status != Status::Completed {
             return Err(Error::TaskFailed(self.error.clone()));
@@ -147,37 +147,37 @@ pub(crate) struct FinishedTask {
 #[derive(Debug, Clone, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct TaskPage {
-    /// The tasks.
+    /// The tasks of the page.
     pub items: Vec<TaskRecord>,
     /// Where the next page begins; absent on the last one.
     pub next_cursor: Option<String>,
 }
 
-/// Which tasks to list. The default is the newest fifty of all.
+/// Selects tasks. By default, the newest fifty of all queues.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Search {
-    /// Only this queue.
+    /// Only tasks of this queue.
     pub command: Option<String>,
-    /// Only this status. Not for dead letters.
+    /// Only tasks with this status. Not for dead letters.
     pub status: Option<Status>,
-    /// Terms that must all hold: `worker=w-1`, `created>2026-01-31T00:00:00Z`, `error~refused`.
+    /// Conditions that must all hold, such as `worker=w-1`, `created>2026-01-31T00:00:00Z` or `error~refused`.
     pub filter: Option<String>,
-    /// Tasks on the page, 1 to 1,000.
+    /// Tasks per page, 1 to 1,000.
     pub limit: Option<u32>,
-    /// [`TaskPage::next_cursor`] of the page before, with the same other fields.
+    /// [`TaskPage::next_cursor`] of the previous page; keep all other fields the same.
     pub cursor: Option<String>,
 }
 
-/// The transitions of a task.
+/// A task's history.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(rename_all = "camelCase")]
 #[non_exhaustive]
 pub struct History {
-    /// The task.
+    /// The task's id.
     pub task_id: String,
     /// Oldest first.
     pub items: Vec<Transition>,
-    /// Transitions after the first that gave way to newer ones.
+    /// Number of transitions after the first that were dropped to make room.
     #[serde(default)]
     pub dropped: u64,
 }
@@ -186,34 +186,34 @@ pub struct History {
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[non_exhaustive]
 pub struct Transition {
-    /// When.
+    /// When it happened.
     pub at: String,
     /// What happened: `created`, `claimed`, `submitted`, `nacked`, `abandoned`, `released`,
     /// `lease_expired`, `due`, `cancel_requested`, `cancelled`, `replayed`, `removed` or
     /// `postponed`.
     pub event: String,
-    /// Where the task was.
+    /// The previous location.
     pub from: Option<String>,
-    /// Where it went.
+    /// The new location.
     pub to: String,
-    /// Its status since.
+    /// The status after the transition.
     pub status: Status,
-    /// Who did it; absent for the server itself.
+    /// Who caused it; absent for the server itself.
     pub who: Option<String>,
     /// The reason, if one was given.
     pub why: Option<String>,
 }
 
-/// The numbers of a queue.
+/// Statistics of a queue.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "camelCase")]
 #[non_exhaustive]
 pub struct QueueStats {
-    /// The queue.
+    /// The queue's command.
     pub command: String,
     /// Claimable tasks.
     pub ready: u64,
-    /// Tasks that wait for their time.
+    /// Tasks waiting for a delay or `runAt`.
     pub delayed: u64,
     /// Leased tasks.
     pub in_progress: u64,
@@ -226,26 +226,26 @@ pub struct QueueStats {
 #[serde(rename_all = "camelCase")]
 #[non_exhaustive]
 pub struct Queue {
-    /// How many tasks are where.
+    /// Number of tasks in each state.
     #[serde(flatten)]
     pub stats: QueueStats,
-    /// Its tenant.
+    /// The tenant that owns the queue.
     pub tenant_id: String,
-    /// Finished tasks that are kept, completed.
+    /// Completed tasks that are still kept.
     pub completed: u64,
-    /// Finished tasks that are kept, failed.
+    /// Failed tasks that are still kept.
     pub failed: u64,
     /// Payload bytes of unfinished tasks.
     pub bytes: u64,
-    /// Claims are stopped.
+    /// Claims are paused.
     pub paused: bool,
     /// Age of the oldest claimable task; 0 if there is none.
     pub oldest_ready_seconds: f64,
-    /// Tasks made, over the last minute.
+    /// Tasks created per second, over the last minute.
     pub enqueued_per_second: f64,
-    /// Tasks claimed, over the last minute.
+    /// Tasks claimed per second, over the last minute.
     pub claimed_per_second: f64,
-    /// Tasks finished, over the last minute.
+    /// Tasks finished per second, over the last minute.
     pub finished_per_second: f64,
 }
 
@@ -254,44 +254,44 @@ pub(crate) struct QueueList {
     pub(crate) items: Vec<Queue>,
 }
 
-/// Which tasks a purge or a cleanup touches: those of which everything holds that is given. The default is all, a
-/// thousand in a call. Ask with `dry_run` first.
+/// Selects the tasks of a purge, cleanup or replay: all conditions that are set must hold. By default all tasks, up
+/// to a thousand per call. Try it with `dry_run` first.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct BulkOptions {
     /// Only tasks whose last error contains this.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub error_contains: Option<String>,
-    /// Only tasks that finished before this moment (RFC 3339), or, of waiting tasks, were created before it.
+    /// Only tasks that finished before this time (RFC 3339) or, if not finished, were created before it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub before: Option<String>,
-    /// The same at this moment or later.
+    /// Only tasks that finished, or were created, at this time or later.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub after: Option<String>,
-    /// Only tasks whose latest claim was this worker's.
+    /// Only tasks that this worker claimed last.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub worker: Option<String>,
-    /// Touch at most so many, up to 1,000.
+    /// Touch at most this many, up to 1,000.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub limit: Option<u32>,
-    /// `next_cursor` of the call before.
+    /// `next_cursor` of the previous call.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cursor: Option<String>,
-    /// Touch nothing; `matched` of the answer says how many match.
+    /// Touch nothing; `matched` in the response says how many match.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub dry_run: bool,
 }
 
-/// Which tasks of a queue are replayed.
+/// Which unsuccessful tasks of a queue to replay.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub enum ReplayFrom {
-    /// Those whose attempts are spent.
+    /// Tasks that used up their attempts.
     #[default]
     DeadLetters,
-    /// Those that a worker failed for good.
+    /// Tasks that a worker failed for good.
     Failed,
-    /// Those that were cancelled, alone or with their queue.
+    /// Tasks that were cancelled, individually or by a purge.
     Cancelled,
 }
 
@@ -301,71 +301,71 @@ impl ReplayFrom {
     }
 }
 
-/// What a replay puts back: by default all dead letters, a thousand in a call.
+/// Selects the tasks to replay. By default all dead letters, up to a thousand per call.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 pub struct Replay {
-    /// Where the tasks come from.
+    /// The kind of tasks.
     #[serde(skip_serializing_if = "ReplayFrom::is_dead_letters")]
     pub from: ReplayFrom,
-    /// Which of them.
+    /// Further conditions.
     #[serde(flatten)]
     pub options: BulkOptions,
 }
 
-/// What a purge did.
+/// Outcome of a purge.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "camelCase")]
 #[non_exhaustive]
 pub struct Purged {
-    /// Tasks that are gone from the place.
+    /// Number of tasks purged.
     pub purged: u64,
-    /// Tasks that are still there: call again.
+    /// Number of tasks left: call again.
     pub remaining: u64,
-    /// Of a dry run: tasks that match.
+    /// In a dry run, the number of tasks that match.
     pub matched: Option<u64>,
-    /// Where to go on, if not all were looked at.
+    /// Where to continue; absent once everything was looked at.
     pub next_cursor: Option<String>,
 }
 
-/// What a replay did.
+/// Outcome of a replay.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "camelCase")]
 #[non_exhaustive]
 pub struct Replayed {
-    /// Tasks that are back in their queue.
+    /// Number of tasks returned to their queue.
     pub replayed: u64,
-    /// Dead letters that are left in the queue; of another [`ReplayFrom`], failed and cancelled tasks together.
+    /// Dead letters left in the queue. For any other [`ReplayFrom`], failed and cancelled tasks together.
     pub remaining: u64,
-    /// Of a dry run: tasks that match.
+    /// In a dry run, the number of tasks that match.
     pub matched: Option<u64>,
-    /// Where to go on, if not all were looked at.
+    /// Where to continue; absent once everything was looked at.
     pub next_cursor: Option<String>,
 }
 
-/// The policy of a queue.
+/// Per-queue settings.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct TopicPolicy {
-    /// A task's priority is lowered to the nearest tier not above it, or raised to the lowest.
+    /// Allowed priorities. A task gets the nearest tier that is not above its priority, or else the lowest tier.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub priority_tiers: Option<Vec<u8>>,
-    /// Default and ceiling for new tasks.
+    /// Default and upper limit for the attempts of new tasks.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub max_attempts: Option<u32>,
-    /// A dead letter is also enqueued under this command.
+    /// A dead-lettered task is also enqueued under this command.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub dead_letter_topic_ref: Option<String>,
-    /// How long finished tasks are kept, dead letters included unless they have a setting of their own; 0 means the
+    /// How long finished tasks are kept, including dead letters unless they have their own setting; 0 means the
     /// server's setting.
     pub retention_seconds: u64,
-    /// How long dead letters are kept; 0 means `retention_seconds` if that is set, or else the server's setting.
+    /// How long dead letters are kept; 0 means `retention_seconds` if set, or else the server's setting.
     #[serde(skip_serializing_if = "is_zero")]
     pub dead_letter_retention_seconds: u64,
-    /// At most so many tasks in progress at once; 0 means no limit.
+    /// Upper limit of tasks in progress at once; 0 means no limit.
     pub max_consumers: u64,
 }
 
-// An older server does not know the field, and refuses what it does not know.
+// An older server refuses fields that it does not know.
 fn is_zero(seconds: &u64) -> bool {
     *seconds == 0
 }
@@ -377,33 +377,33 @@ fn is_zero(seconds: &u64) -> bool {
 pub struct Topic {
     /// `<tenant>.<name>`.
     pub topic_id: String,
-    /// The tenant.
+    /// The tenant that owns the queue.
     pub tenant_id: String,
-    /// The name, which is the command of the queue.
+    /// The command of the queue.
     pub topic_name: String,
-    /// The policy.
+    /// The queue's settings.
     pub policy: TopicPolicy,
     /// Grows by one with every change.
     pub version: u64,
-    /// When it was first written.
+    /// When it was created.
     pub created_at: String,
     /// When it last changed.
     pub updated_at: String,
 }
 
-/// What a cleanup did.
+/// Outcome of a cleanup.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "camelCase")]
 #[non_exhaustive]
 pub struct CleanedUp {
-    /// The moment that was used.
+    /// The time that was used.
     pub before: String,
-    /// Tasks that are gone.
+    /// Number of tasks removed.
     pub deleted: u64,
-    /// How many could have gone.
+    /// Upper limit of the call.
     pub limit: u64,
-    /// Of a dry run: tasks that match.
+    /// In a dry run, the number of tasks that match.
     pub matched: Option<u64>,
-    /// Where to go on, if not all were looked at.
+    /// Where to continue; absent once everything was looked at.
     pub next_cursor: Option<String>,
 }

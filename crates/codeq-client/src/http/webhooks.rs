@@ -1,4 +1,4 @@
-//! Deliveries of result callbacks, and secrets: for tokens of administrators.
+//! Deliveries of result callbacks, and signing secrets. Needs an admin token.
 
 use reqwest::Method;
 use serde::{Deserialize, Serialize};
@@ -7,79 +7,79 @@ use super::HttpClient;
 use super::types::Status;
 use crate::error::Error;
 
-/// Whether a delivery will be tried again.
+/// Whether a delivery will be retried.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum DeliveryStatus {
-    /// It will be.
+    /// It will be retried.
     Pending,
-    /// It was given up.
+    /// Its attempts are used up, or the receiver refused it.
     Failed,
 }
 
-/// A result callback that was not delivered.
+/// A result callback that has not been delivered.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "camelCase")]
 #[non_exhaustive]
 pub struct Delivery {
     /// The task's id.
     pub id: String,
-    /// The header `webhook-id` of all attempts.
+    /// The `webhook-id` header of all attempts.
     pub webhook_id: String,
-    /// Where it goes.
+    /// The receiver.
     pub url: String,
     /// The task's command.
     pub event_type: String,
     /// How the task ended.
     pub task_status: Status,
-    /// Whether it will be tried again.
+    /// Whether it will be retried.
     pub status: DeliveryStatus,
-    /// Attempts so far.
+    /// Delivery attempts so far.
     #[serde(default)]
     pub attempts: u32,
-    /// When it is tried next.
+    /// When the next attempt is due.
     pub next_attempt_at: Option<String>,
     /// The receiver's last HTTP status.
     pub last_status: Option<u16>,
-    /// What went wrong last; empty if nothing has.
+    /// Error of the last attempt; empty if there was none.
     #[serde(default)]
     pub last_error: String,
-    /// When the task ended.
+    /// When the task finished.
     pub completed_at: String,
 }
 
-/// Some deliveries.
+/// A page of deliveries.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "camelCase")]
 #[non_exhaustive]
 pub struct DeliveryPage {
-    /// The deliveries.
+    /// The deliveries of the page.
     pub items: Vec<Delivery>,
-    /// Where the next page begins; none on the last one. A page may be short before that.
+    /// Where the next page begins; `None` on the last one. A page may be short without being the last.
     pub next_cursor: Option<String>,
 }
 
-/// Deliveries that will be sent again.
+/// Outcome of a resend.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "camelCase")]
 #[non_exhaustive]
 pub struct Resent {
-    /// How many.
+    /// Number of deliveries that will be sent again.
     pub resent: u64,
-    /// Where to go on; none when all have been looked at.
+    /// Where to continue; `None` once everything was looked at.
     pub next_cursor: Option<String>,
 }
 
-/// A secret that was just made: the only time that it is shown.
+/// A new secret. It is shown only this once.
 #[derive(Clone, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "camelCase")]
 #[non_exhaustive]
 pub struct NewSecret {
-    /// The secret.
+    /// The secret to verify calls with.
     pub secret: String,
-    /// When it was made.
+    /// When it was created.
     pub created_at: String,
-    /// Until when calls are signed with the one before as well.
+    /// How long calls are signed with the previous secret as well.
     pub previous_expires_at: Option<String>,
 }
 
@@ -112,7 +112,7 @@ struct Rotate<'a> {
 }
 
 impl HttpClient {
-    /// A page of the result callbacks that were not delivered: all, or only those of this kind.
+    /// A page of result callbacks that have not been delivered, optionally only pending or only failed ones.
     pub async fn deliveries(
         &self,
         status: Option<DeliveryStatus>,
@@ -126,13 +126,13 @@ impl HttpClient {
         request.query(&[("status", status), ("cursor", cursor)]).json().await
     }
 
-    /// Sends the callback of a task again, at once and with no attempts spent.
+    /// Sends a task's callback again, at once and with all attempts restored.
     pub async fn resend_delivery(&self, task_id: &str) -> Result<(), Error> {
         let path = ["admin", "webhooks", "deliveries", task_id, "resend"];
         self.request(Method::POST, &path)?.send().await.map(|_| ())
     }
 
-    /// Sends callbacks that were given up again, up to `limit` (1,000 at most, and by default).
+    /// Sends failed callbacks again, up to `limit` (default and maximum 1,000).
     pub async fn resend_failed_deliveries(
         &self,
         limit: Option<u32>,
@@ -142,8 +142,8 @@ impl HttpClient {
         self.request(Method::POST, &path)?.body(&Resend { limit, cursor }).json().await
     }
 
-    /// Makes a new secret, or sets this one. Calls are signed with the one before as well for so many seconds,
-    /// a day by default.
+    /// Sets a new secret, generated by the server if `secret` is `None`. Calls are also signed with the previous one
+    /// for `overlap_seconds`, a day by default.
     pub async fn rotate_webhook_secret(
         &self,
         secret: Option<&str>,
@@ -153,7 +153,7 @@ impl HttpClient {
         self.request(Method::POST, &path)?.body(&Rotate { secret, overlap_seconds }).json().await
     }
 
-    /// Forgets the secrets that were made over the API.
+    /// Removes the secrets made over the API; those of the server's configuration apply again.
     pub async fn delete_webhook_secrets(&self) -> Result<(), Error> {
         let path = ["admin", "webhooks", "secrets"];
         self.request(Method::DELETE, &path)?.send().await.map(|_| ())

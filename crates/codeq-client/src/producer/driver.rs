@@ -1,7 +1,8 @@
-//! Owns the stream and what is in flight on it.
+//! Owns the stream and everything in flight on it.
 //!
-//! A create is kept until its acknowledgement: when the stream breaks, all that are kept go out again over the
-//! next one, under the same idempotency keys. Callers keep their own time; one that has left is forgotten.
+//! A create is kept until it is acknowledged: when the stream breaks, all unacknowledged creates are sent again over
+//! the next one, with the same idempotency keys. Callers have their own timeouts; creates whose caller has left are
+//! dropped.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::future::Future;
@@ -20,27 +21,27 @@ use crate::backoff::Backoff;
 use crate::error::{Error, is_transient};
 use crate::options::Options;
 
-/// How often those that are to be sent again, and those that nobody waits for, are looked for.
+/// How often to look for creates to resend and for callers that have left.
 const TICK: Duration = Duration::from_millis(250);
 
-/// A create and who waits for it.
+/// A create and its waiting caller.
 pub(super) struct Job {
     pub(super) create: CreateTask,
-    /// The key is random: if it was seen before, then because we sent it twice.
+    /// The key is random: if the server has seen it before, we have sent it twice.
     pub(super) random_key: bool,
     pub(super) reply: oneshot::Sender<Result<Enqueued, Error>>,
 }
 
 struct Pending {
     job: Job,
-    /// Set when the server was busy: not before this moment.
+    /// When to resend, after the server was busy.
     retry_at: Option<Instant>,
     backoff: Backoff,
 }
 
 /// How a stream ended.
 enum End {
-    /// There is nobody left to work for.
+    /// No producer is left.
     Idle,
     /// Open another one.
     Broken(Error),
@@ -50,9 +51,9 @@ pub(super) struct Driver {
     endpoint: Endpoint,
     options: Options,
     jobs: mpsc::Receiver<Job>,
-    /// By number, so that a resend keeps the order.
+    /// By sequence number, so that a resend keeps the order.
     pending: BTreeMap<u64, Pending>,
-    /// Numbers to be sent, oldest first.
+    /// Sequence numbers to send, oldest first.
     outbox: VecDeque<u64>,
     last_seq: u64,
     backoff: Backoff,
@@ -100,7 +101,7 @@ impl Driver {
                             permit.send(event);
                         }
                     }
-                    Err(_) => return End::Broken(last_words(Ok(None))),
+                    Err(_) => return End::Broken(stream_error(Ok(None))),
                 },
                 message = inbound.message() => match message {
                     Ok(Some(event)) => {
@@ -108,7 +109,7 @@ impl Driver {
                             return End::Broken(error);
                         }
                     }
-                    over => return End::Broken(last_words(over)),
+                    over => return End::Broken(stream_error(over)),
                 },
                 job = self.jobs.recv(), if self.pending.len() < self.options.max_in_flight => match job {
                     Some(job) => self.accept(job),
@@ -129,7 +130,7 @@ impl Driver {
         self.outbox.push_back(self.last_seq);
     }
 
-    /// The next create that somebody still waits for.
+    /// The next create whose caller is still waiting.
     fn next_create(&mut self) -> Option<ProducerEvent> {
         while let Some(seq) = self.outbox.pop_front() {
             let Some(pending) = self.pending.get_mut(&seq) else { continue };
@@ -147,7 +148,7 @@ impl Driver {
                 batch.acks.into_iter().for_each(|ack| self.acknowledge(ack));
             }
             Some(server_event::Event::Error(error)) => {
-                // It does not say which create it is about: it is about the stream.
+                // It names no create, so it concerns the stream.
                 return Err(Error::of_stream(error.code, error.message));
             }
             Some(server_event::Event::HelloAck(_)) | None => {}
@@ -170,7 +171,7 @@ impl Driver {
             }
             false => Err(Error::Refused { code: ack.code, message: ack.error_message }),
         };
-        // Nobody there: the caller's time was over.
+        // Fails if the caller has timed out.
         let _ = pending.job.reply.send(answer);
     }
 
@@ -188,7 +189,7 @@ impl Driver {
         }
     }
 
-    /// Tries until it works, or until there is nobody left to work for.
+    /// Retries until it succeeds. `None` if no producer is left.
     async fn reconnect(&mut self) -> Option<Link> {
         loop {
             let pause = tokio::time::sleep(self.backoff.pause());
@@ -203,8 +204,8 @@ impl Driver {
         }
     }
 
-    /// Waits for something outside while creates come in: they should hear it if the server refuses us. None
-    /// if there is nobody left to work for.
+    /// Awaits something while accepting creates, so that their callers learn about it if the server refuses us.
+    /// `None` if no producer is left.
     async fn meanwhile<F: Future>(&mut self, outside: F) -> Option<F::Output> {
         tokio::pin!(outside);
         loop {
@@ -216,9 +217,9 @@ impl Driver {
         }
     }
 
-    /// The server does not want us: those who wait should know, and not after their time is over.
+    /// Fails all waiting creates at once, because the server refuses this client.
     fn refuse_all(&mut self, code: &str, message: &str) {
-        tracing::error!(code, message, "the server refuses the producer");
+        tracing::error!(code, message, "the server refused the producer");
         for (_, pending) in std::mem::take(&mut self.pending) {
             let refused = Error::Refused { code: code.to_owned(), message: message.to_owned() };
             let _ = pending.job.reply.send(Err(refused));
@@ -226,7 +227,7 @@ impl Driver {
     }
 }
 
-fn last_words(message: Result<Option<ServerEvent>, Status>) -> Error {
+fn stream_error(message: Result<Option<ServerEvent>, Status>) -> Error {
     match message {
         Err(status) => Error::of_status(&status),
         Ok(_) => Error::Unavailable("the stream ended".to_owned()),

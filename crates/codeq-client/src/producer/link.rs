@@ -1,4 +1,4 @@
-//! Opens the stream.
+//! Opens a producer stream.
 
 use codeq_proto::producer::producer_event::Event;
 use codeq_proto::producer::producer_stream_client::ProducerStreamClient;
@@ -11,7 +11,7 @@ use crate::error::Error;
 use crate::options::Options;
 use crate::transport::{OUTBOUND, outbound};
 
-/// A stream that has said hello.
+/// A stream on which the hello has been acknowledged.
 pub(super) struct Link {
     pub(super) out: mpsc::Sender<ProducerEvent>,
     pub(super) inbound: Streaming<ServerEvent>,
@@ -19,7 +19,9 @@ pub(super) struct Link {
 
 pub(super) async fn open(endpoint: Endpoint, options: Options) -> Result<Link, Error> {
     let greeted = tokio::time::timeout(options.connect_timeout, greet(&endpoint, &options)).await;
-    greeted.unwrap_or_else(|_| Err(Error::Unavailable("no answer to the hello".to_owned())))
+    greeted.unwrap_or_else(|_| {
+        Err(Error::Unavailable("the server did not answer the hello in time".to_owned()))
+    })
 }
 
 async fn greet(endpoint: &Endpoint, options: &Options) -> Result<Link, Error> {
@@ -37,6 +39,8 @@ async fn greet(endpoint: &Endpoint, options: &Options) -> Result<Link, Error> {
         Some(ServerEvent { event: Some(server_event::Event::Error(error)) }) => {
             Err(Error::of_stream(error.code, error.message))
         }
-        _ => Err(Error::Unavailable("the hello was not answered".to_owned())),
+        _ => Err(Error::Unavailable(
+            "the server ended the stream before answering the hello".to_owned(),
+        )),
     }
 }

@@ -1,6 +1,6 @@
 //! Producers: many enqueues over one stream.
 //!
-//! `new_task` is what goes in; `driver` owns the stream and everything that is in flight; `link` opens it.
+//! `new_task` builds the tasks, `driver` owns the stream and everything in flight, and `link` opens the stream.
 
 mod driver;
 mod link;
@@ -20,19 +20,30 @@ use crate::transport;
 
 use driver::{Driver, Job};
 pub use new_task::NewTask;
-pub(crate) use new_task::whole_seconds;
 
-/// A task that is in its queue, on disk.
+/// The acknowledgement of an enqueue: the task is in its queue and on disk.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Enqueued {
-    /// The task.
+    /// The task's id.
     pub task_id: String,
-    /// The idempotency key was used before: this is the task that was made then.
+    /// The idempotency key was used before, and `task_id` is the existing task.
     pub repeated: bool,
 }
 
-/// Enqueues tasks over one connection, which is opened again when it breaks. Clones share it.
+/// Enqueues tasks over one connection, and reconnects when it breaks. Clones share the connection.
+///
+/// ```no_run
+/// use codeq_client::{NewTask, Options, Producer};
+///
+/// # async fn example() -> Result<(), codeq_client::Error> {
+/// let producer = Producer::connect(Options::from_env()?).await?;
+/// let task = NewTask::new("send-mail", &serde_json::json!({"to": "ada"}))?;
+/// let enqueued = producer.enqueue(task).await?;
+/// println!("task {} is on disk", enqueued.task_id);
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone)]
 pub struct Producer {
     jobs: mpsc::Sender<Job>,
@@ -48,42 +59,42 @@ impl fmt::Debug for Producer {
 }
 
 impl Producer {
-    /// Connects. Fails if the server is not there or does not accept the token; from then on a lost
-    /// connection is opened again for as long as the producer lives.
+    /// Connects to the server. Fails if the server is unreachable or rejects the token; afterwards the producer
+    /// reconnects for as long as it lives.
     pub async fn connect(options: Options) -> Result<Producer, Error> {
         let endpoint = transport::endpoint(&options.producer_url, &options)?;
         let http = HttpClient::new(&options)?;
         let (timeout, max_payload_bytes) = (options.enqueue_timeout, options.max_payload_bytes);
         let link = link::open(endpoint.clone(), options.clone()).await?;
-        // Jobs wait in the driver, within its bound; this is only the way there.
+        // Jobs wait in the driver, which bounds them; this channel only hands them over.
         let (jobs, receiver) = mpsc::channel(1);
         tokio::spawn(Driver::new(endpoint, options, receiver).run(link));
         Ok(Producer { jobs, timeout, max_payload_bytes, http })
     }
 
-    /// Enqueues a task. Returns when it is on disk.
+    /// Enqueues a task. Returns once it is on disk.
     ///
-    /// The connection may break meanwhile: the task is sent again over the next one, and its idempotency key
-    /// sees to it that there is one task in the end. After [`Error::Timeout`] there may or may not be a task.
+    /// If the connection breaks meanwhile, the task is sent again over the next one; its idempotency key prevents a
+    /// duplicate. After [`Error::Timeout`], the task may or may not exist.
     pub async fn enqueue(&self, task: NewTask) -> Result<Enqueued, Error> {
         let sending = self.send(task);
         tokio::time::timeout(self.timeout, sending).await.unwrap_or(Err(Error::Timeout))
     }
 
-    /// Enqueues tasks; each stands for itself. Answers are in the order of the tasks.
+    /// Enqueues tasks independently of each other. Results are in the order of the tasks.
     pub async fn enqueue_batch(&self, tasks: Vec<NewTask>) -> Vec<Result<Enqueued, Error>> {
         join_all(tasks.into_iter().map(|task| self.enqueue(task))).await
     }
 
-    /// Waits for the result of a task up to `timeout`, then [`Error::Timeout`]. Over HTTP, and through restarts of
-    /// the server. A task that failed has a result too: its status says so, and [`TaskResult::json`] is then
+    /// Waits for the result of a task, or returns [`Error::Timeout`] after `timeout`. Uses HTTP and survives restarts
+    /// of the server. A failed task has a result too: its status says so, and [`TaskResult::json`] returns
     /// [`Error::TaskFailed`].
     pub async fn wait_result(&self, task_id: &str, timeout: Duration) -> Result<TaskResult, Error> {
         self.http.wait_result(task_id, timeout).await
     }
 
     async fn send(&self, task: NewTask) -> Result<Enqueued, Error> {
-        // Here, because a message that is too long for the server ends the stream, and others are on it.
+        // Checked here, because a message that is too long for the server would end the stream for everyone on it.
         task.check_size(self.max_payload_bytes)?;
         let (reply, answer) = oneshot::channel();
         let (create, random_key) = task.into_wire();

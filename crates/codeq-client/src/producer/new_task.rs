@@ -1,4 +1,4 @@
-//! A task to be made.
+//! Builder for tasks.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -8,32 +8,47 @@ use codeq_proto::producer::CreateTask;
 use serde::Serialize;
 
 use crate::error::Error;
+use crate::seconds::{saturated, whole_seconds};
 use crate::worker::TaskInfo;
 
-/// A task to be made.
+/// A task to enqueue.
+///
+/// ```
+/// use std::time::Duration;
+///
+/// use codeq_client::NewTask;
+///
+/// # fn main() -> Result<(), codeq_client::Error> {
+/// let task = NewTask::new("send-mail", &serde_json::json!({"to": "ada"}))?
+///     .priority(5)
+///     .delay(Duration::from_secs(60))
+///     .idempotency_key("welcome-ada");
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug, Clone, PartialEq)]
 pub struct NewTask {
     create: CreateTask,
 }
 
-/// More than all other fields together may have.
+/// More than the server allows for all text fields together.
 const TEXT_BYTES_MAX: usize = 1 << 16;
 
 impl NewTask {
-    /// A task of a command with a payload: anything that becomes JSON other than `null`.
+    /// A task for a command, with a payload: any value that serialises to JSON other than `null`.
     pub fn new(command: impl Into<String>, payload: &impl Serialize) -> Result<NewTask, Error> {
         let payload = serde_json::to_vec(payload).map_err(Error::Encode)?;
         Ok(NewTask::from_json(command, payload))
     }
 
-    /// A task whose payload is JSON text already. It is kept byte for byte.
+    /// A task whose payload is already JSON text. It is kept byte for byte.
     pub fn from_json(command: impl Into<String>, payload: impl Into<Bytes>) -> NewTask {
         let (command, payload) = (command.into(), payload.into());
         NewTask { create: CreateTask { command, payload, ..CreateTask::default() } }
     }
 
-    /// Refuses what the server would refuse for its size. A message that is longer than the server reads ends
-    /// the stream, and others are on it.
+    /// Refuses what the server would refuse for its size. A message that is too long for the server would end the
+    /// stream for everyone on it.
     pub(super) fn check_size(&self, max: usize) -> Result<(), Error> {
         let CreateTask { command, webhook, idempotency_key, .. } = &self.create;
         let traces = self.create.trace_parent.len() + self.create.trace_state.len();
@@ -41,43 +56,43 @@ impl NewTask {
         let (code, message) = if self.create.payload.len() > max {
             ("invalid_payload", format!("invalid payload (1 to {max} bytes)"))
         } else if texts > TEXT_BYTES_MAX {
-            ("too_large", format!("the task's texts have more than {TEXT_BYTES_MAX} bytes"))
+            ("too_large", format!("the task's text fields exceed {TEXT_BYTES_MAX} bytes"))
         } else {
             return Ok(());
         };
         Err(Error::Refused { code: code.to_owned(), message })
     }
 
-    /// 0 to 9, higher first; what is above counts as 9. Default 0.
+    /// 0 to 9, higher first; larger values are clamped to 9. Default 0.
     #[must_use]
     pub fn priority(mut self, priority: u8) -> NewTask {
         self.create.priority = priority.into();
         self
     }
 
-    /// Where the result is to be posted. The server keeps the wish with the task; it does not post yet.
+    /// URL to which the server posts the result. The server's configuration decides which hosts are allowed.
     #[must_use]
     pub fn webhook(mut self, url: impl Into<String>) -> NewTask {
         self.create.webhook = url.into();
         self
     }
 
-    /// Failed executions before the task is dead-lettered. Default: the server's.
+    /// Failed attempts before the task is dead-lettered. Defaults to the server's setting.
     #[must_use]
     pub fn max_attempts(mut self, attempts: u32) -> NewTask {
         self.create.max_attempts = saturated(attempts.into());
         self
     }
 
-    /// A key of your own: a second task with it is not made, the first one is answered. Without one, each
-    /// enqueue has a random key, so that a resend after a lost connection makes no second task.
+    /// A key of your own: enqueueing it again returns the existing task. Without one, each enqueue gets a random key,
+    /// so that a resend after a lost connection does not create a second task.
     #[must_use]
     pub fn idempotency_key(mut self, key: impl Into<String>) -> NewTask {
         self.create.idempotency_key = key.into();
         self
     }
 
-    /// Not before this moment. Wins over [`NewTask::delay`].
+    /// Not before this time. Takes precedence over [`NewTask::delay`].
     #[must_use]
     pub fn run_at(mut self, moment: SystemTime) -> NewTask {
         let since = moment.duration_since(UNIX_EPOCH).unwrap_or_default();
@@ -87,14 +102,14 @@ impl NewTask {
         self
     }
 
-    /// Not before so much time has passed, in whole seconds, rounded up.
+    /// Not before this much time has passed, in whole seconds, rounded up.
     #[must_use]
     pub fn delay(mut self, delay: Duration) -> NewTask {
         self.create.delay_seconds = whole_seconds(delay);
         self
     }
 
-    /// The W3C trace context that the task continues.
+    /// The W3C trace context (`traceparent`, `tracestate`) that the task continues.
     #[must_use]
     pub fn trace(mut self, parent: impl Into<String>, state: impl Into<String>) -> NewTask {
         self.create.trace_parent = parent.into();
@@ -102,13 +117,13 @@ impl NewTask {
         self
     }
 
-    /// Continues the trace of the task that is being worked on.
+    /// Continues the trace of the task being worked on.
     #[must_use]
     pub fn continues(self, task: &TaskInfo) -> NewTask {
         self.trace(task.trace_parent.clone(), task.trace_state.clone())
     }
 
-    /// The message, with a key in any case, and whether that is a random one.
+    /// The message, always with a key, and whether that key is random.
     pub(crate) fn into_wire(self) -> (CreateTask, bool) {
         let mut create = self.create;
         let random = create.idempotency_key.is_empty();
@@ -117,15 +132,6 @@ impl NewTask {
         }
         (create, random)
     }
-}
-
-/// Rounded up: never earlier than asked for.
-pub(crate) fn whole_seconds(duration: Duration) -> i32 {
-    saturated(duration.as_secs().saturating_add(u64::from(duration.subsec_nanos() > 0)))
-}
-
-fn saturated(value: u64) -> i32 {
-    i32::try_from(value).unwrap_or(i32::MAX)
 }
 
 #[cfg(test)]

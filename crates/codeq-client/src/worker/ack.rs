@@ -1,8 +1,8 @@
-//! The server's answers, all in one shape.
+//! Converts the server's acknowledgements to one type.
 
 use codeq_proto::worker::{AbandonAck, HeartbeatAck, NackAck, ResultAck};
 
-use super::hand::Ack;
+use super::leased::Ack;
 
 macro_rules! plain {
     ($($wire:ident),*) => {$(

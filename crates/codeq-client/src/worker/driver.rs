@@ -1,7 +1,7 @@
-//! Runs a worker: one stream after another, the handlers, and the end.
+//! Runs a worker: its streams, its handlers, and its shutdown.
 //!
-//! While there is no stream, handlers go on and their reports are kept. A shutdown half-closes the stream,
-//! which gives its credits back; what is still in hand is seen to over another stream, without credits.
+//! While there is no stream, handlers continue and their reports are kept. A shutdown half-closes the stream, which
+//! returns its credits; tasks still held are finished over another stream, without credits.
 
 use std::collections::VecDeque;
 use std::future::Future;
@@ -16,19 +16,19 @@ use tokio::time::{Instant, MissedTickBehavior};
 use tonic::{Status, Streaming};
 
 use super::Setup;
-use super::hand::{Ack, Hand, Settled};
+use super::leased::{Ack, LeasedTasks, Settled};
 use super::link::{self, Link};
 use super::outcome::{Outcome, Report};
 use super::task::{CancelReason, Signal, TaskInfo};
 use crate::backoff::Backoff;
 use crate::error::Error;
 
-/// Time for the last reports after the grace period, and for the server to end a stream that we end.
-const LAST_WORDS: Duration = Duration::from_secs(5);
-/// A stream that lived so long was a good one: the next failure is the first.
-const GOOD: Duration = Duration::from_secs(10);
+/// Time limit for the last reports after the grace period, and for the server to end a half-closed stream.
+const LAST_REPORTS: Duration = Duration::from_secs(5);
+/// A stream that lived this long resets the backoff.
+const STABLE_AFTER: Duration = Duration::from_secs(10);
 
-/// A handler's end.
+/// The outcome of a handler.
 struct Finished {
     task_id: String,
     fence: u64,
@@ -37,40 +37,40 @@ struct Finished {
 
 /// How a stream ended.
 enum End {
-    /// There is nothing left to do.
+    /// Nothing is left to do.
     Finished,
-    /// We ended it to give credits back: open another one at once.
+    /// Closed by us to return credits: open another one at once.
     Swapped,
-    /// Open another one after a pause.
+    /// Open another one after a delay.
     Broken(Error),
-    /// There is no use in another one.
+    /// The server would refuse another one, too.
     Refused(Error),
 }
 
-/// A shutdown under way.
+/// A shutdown in progress.
 struct Drain {
     grace_ends: Instant,
     released: bool,
 }
 
 impl Drain {
-    /// The moment of the next step.
+    /// When the next step is due.
     fn next_step(&self) -> Instant {
-        if self.released { self.grace_ends + LAST_WORDS } else { self.grace_ends }
+        if self.released { self.grace_ends + LAST_REPORTS } else { self.grace_ends }
     }
 }
 
 pub(super) struct Driver {
     setup: Setup,
     shutdown: watch::Receiver<bool>,
-    hand: Hand,
+    leased: LeasedTasks,
     running: JoinSet<Finished>,
-    /// What is to be sent over this stream: a message for each task in hand and each credit at most.
+    /// Messages for this stream: at most one per held task and per credit.
     outbox: VecDeque<WorkerEvent>,
-    /// Readys of this stream that were not answered.
+    /// Unanswered `Ready` messages of this stream.
     credits: usize,
     drain: Option<Drain>,
-    /// There was no time left for the last reports.
+    /// The time for the last reports has run out.
     given_up: bool,
     failure: Option<Error>,
     backoff: Backoff,
@@ -79,7 +79,7 @@ pub(super) struct Driver {
 impl Driver {
     pub(super) fn new(setup: Setup, shutdown: watch::Receiver<bool>) -> Driver {
         Driver {
-            hand: Hand::new(setup.lease_seconds),
+            leased: LeasedTasks::new(setup.lease_seconds),
             setup,
             shutdown,
             running: JoinSet::new(),
@@ -110,7 +110,7 @@ impl Driver {
                 End::Refused(error) => return Err(error),
                 End::Swapped => {}
                 End::Broken(error) => {
-                    tracing::warn!(%error, "the worker has no stream");
+                    tracing::warn!(%error, "the worker has no stream; reconnecting");
                     let pause = tokio::time::sleep(self.backoff.pause());
                     if self.meanwhile(pause).await.is_none() {
                         break;
@@ -118,22 +118,22 @@ impl Driver {
                 }
             }
         }
-        match (self.failure, self.hand.len()) {
+        match (self.failure, self.leased.len()) {
             (Some(failure), _) => Err(failure),
             (None, 0) => Ok(()),
             (None, left) => Err(Error::Unavailable(format!(
-                "shut down without an answer about {left} tasks, whose leases will end"
+                "shut down before the server acknowledged {left} tasks; they return to their queue when their leases end"
             ))),
         }
     }
 
-    /// Waits for something outside while handlers go on. None if there is nothing left to wait for.
+    /// Awaits something while handlers continue. `None` if nothing is left to wait for.
     async fn meanwhile<F: Future>(&mut self, outside: F) -> Option<F::Output> {
         tokio::pin!(outside);
         while !self.is_finished() {
             tokio::select! {
                 output = &mut outside => return Some(output),
-                () = self.inside() => {}
+                () = self.local_event() => {}
             }
         }
         None
@@ -141,15 +141,15 @@ impl Driver {
 
     fn is_finished(&self) -> bool {
         let Some(drain) = &self.drain else { return false };
-        self.given_up || (self.hand.is_empty() && (self.running.is_empty() || drain.released))
+        self.given_up || (self.leased.is_empty() && (self.running.is_empty() || drain.released))
     }
 
-    /// The next thing that happens on this side.
-    async fn inside(&mut self) {
+    /// Handles the next event on this side: a finished handler, or a step of the shutdown.
+    async fn local_event(&mut self) {
         let step = self.drain.as_ref().map(Drain::next_step);
         tokio::select! {
             Some(finished) = self.running.join_next() => self.finish(finished),
-            () = asked_for(&mut self.shutdown), if self.drain.is_none() => self.begin_drain(),
+            () = requested(&mut self.shutdown), if self.drain.is_none() => self.begin_drain(),
             () = tokio::time::sleep_until(step.unwrap_or_else(Instant::now)), if step.is_some() => {
                 self.next_step();
             }
@@ -158,12 +158,12 @@ impl Driver {
     }
 
     fn finish(&mut self, finished: Result<Finished, JoinError>) {
-        // An error means that we ended it ourselves: panics are outcomes.
+        // A `JoinError` means that we aborted the handler: panics are outcomes.
         if let Ok(Finished { task_id, fence, outcome }) = finished {
             let now = Instant::now();
             let report = Report::new(outcome, self.setup.options.max_payload_bytes);
-            self.hand.finish(&task_id, fence, report, now);
-            self.outbox.extend(self.hand.due(&task_id, now));
+            self.leased.finish(&task_id, fence, report, now);
+            self.outbox.extend(self.leased.due(&task_id, now));
         }
     }
 
@@ -172,15 +172,15 @@ impl Driver {
         self.drain.get_or_insert(Drain { grace_ends, released: false });
     }
 
-    /// The grace period is over; after it, the time for last words.
+    /// Ends the grace period or, the second time, the wait for the last reports.
     fn next_step(&mut self) {
         match &mut self.drain {
             Some(drain) if !drain.released => {
                 drain.released = true;
                 let now = Instant::now();
-                self.hand.release_running(now);
+                self.leased.release_running(now);
                 self.running.abort_all();
-                self.outbox.extend(self.hand.all_due(now));
+                self.outbox.extend(self.leased.all_due(now));
             }
             _ => self.given_up = true,
         }
@@ -190,8 +190,8 @@ impl Driver {
         let Link { out, mut inbound } = link;
         let opened = Instant::now();
         self.outbox.clear();
-        self.hand.reconnected(opened);
-        self.outbox.extend(self.hand.all_due(opened));
+        self.leased.reconnected(opened);
+        self.outbox.extend(self.leased.all_due(opened));
         let mut tick = tokio::time::interval(self.setup.tick());
         tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
@@ -207,7 +207,7 @@ impl Driver {
                             permit.send(event);
                         }
                     }
-                    Err(_) => return End::Broken(last_words(Ok(None))),
+                    Err(_) => return End::Broken(stream_error(Ok(None))),
                 },
                 message = inbound.message() => match message {
                     Ok(Some(event)) => {
@@ -215,22 +215,22 @@ impl Driver {
                             return end;
                         }
                     }
-                    over => return End::Broken(last_words(over)),
+                    over => return End::Broken(stream_error(over)),
                 },
                 _ = tick.tick() => {
-                    if opened.elapsed() > GOOD {
+                    if opened.elapsed() > STABLE_AFTER {
                         self.backoff.reset();
                     }
-                    self.outbox.extend(self.hand.all_due(Instant::now()));
+                    self.outbox.extend(self.leased.all_due(Instant::now()));
                 }
-                () = self.inside() => {}
+                () = self.local_event() => {}
             }
         }
     }
 
-    /// We have said our last over this stream. What the server had on its way is taken in.
+    /// Reads what the server still sends after we have half-closed the stream.
     async fn half_closed(&mut self, mut inbound: Streaming<ServerEvent>) -> End {
-        let reading = tokio::time::sleep(LAST_WORDS.min(self.setup.lease() / 3));
+        let reading = tokio::time::sleep(LAST_REPORTS.min(self.setup.lease() / 3));
         tokio::pin!(reading);
         loop {
             tokio::select! {
@@ -246,13 +246,13 @@ impl Driver {
         if self.is_finished() { End::Finished } else { End::Swapped }
     }
 
-    /// As many credits as handlers could start. Reports that are not acknowledged hold credits back when
-    /// there are as many of them as handlers.
+    /// Sends as many credits as handlers could start. If as many reports are unacknowledged as there are handlers,
+    /// they hold back credits.
     fn give_credits(&mut self) {
         let Setup { concurrency, lease_seconds, .. } = self.setup;
         while self.drain.is_none()
             && self.running.len() + self.credits < concurrency
-            && self.hand.len() + self.credits < concurrency * 2
+            && self.leased.len() + self.credits < concurrency * 2
         {
             self.credits += 1;
             let commands = self.setup.commands.clone();
@@ -261,7 +261,7 @@ impl Driver {
         }
     }
 
-    /// Takes in what the server says. Some if that ends the stream.
+    /// Processes a message. Returns `Some` if it ends the stream.
     fn receive(&mut self, event: ServerEvent) -> Option<End> {
         match event.event? {
             Answer::Task(assignment) => self.assigned(assignment.task),
@@ -285,14 +285,14 @@ impl Driver {
             refused @ Error::Refused { .. } => refused,
             passing => return Some(End::Broken(passing)),
         };
-        // The token does not allow what this worker is for: no use in going on.
-        tracing::error!(error = %failure, "the server refuses the worker");
+        // The token does not allow this worker's commands: retrying is pointless.
+        tracing::error!(error = %failure, "the server refused the worker");
         self.failure.get_or_insert(failure);
         self.begin_drain();
         None
     }
 
-    /// The answer to one credit.
+    /// Starts the tasks that answer one credit.
     fn assigned(&mut self, tasks: impl IntoIterator<Item = WireTask>) {
         self.credits = self.credits.saturating_sub(1);
         for task in tasks {
@@ -302,11 +302,11 @@ impl Driver {
                 signal.fire(CancelReason::Requested);
             }
             let info = TaskInfo::new(&task, cancellation);
-            self.hand.take(&task.id, task.fence, signal, now);
+            self.leased.take(&task.id, task.fence, signal, now);
             if self.drain.is_some() {
                 let report = Report::Abandon { no_penalty: true };
-                self.hand.finish(&task.id, task.fence, report, now);
-                self.outbox.extend(self.hand.due(&task.id, now));
+                self.leased.finish(&task.id, task.fence, report, now);
+                self.outbox.extend(self.leased.due(&task.id, now));
                 continue;
             }
             let work = self.setup.handlers.run(info, task.payload);
@@ -317,26 +317,26 @@ impl Driver {
 
     fn settle(&mut self, ack: Ack) {
         let now = Instant::now();
-        match self.hand.settle(&ack, now) {
-            Settled::No => self.outbox.extend(self.hand.due(&ack.task_id, now)),
+        match self.leased.settle(&ack, now) {
+            Settled::No => self.outbox.extend(self.leased.due(&ack.task_id, now)),
             Settled::Accepted(report) => self.setup.stats.accepted(&report),
             Settled::Lost => {
                 let (task, code) = (&ack.task_id, &ack.code);
-                tracing::warn!(%task, %code, "a lease is lost");
+                tracing::warn!(%task, %code, "lost the lease of a task");
                 self.setup.stats.lost();
             }
         }
     }
 }
 
-async fn asked_for(shutdown: &mut watch::Receiver<bool>) {
+async fn requested(shutdown: &mut watch::Receiver<bool>) {
     if shutdown.wait_for(|shutdown| *shutdown).await.is_err() {
-        // Nobody is left who could ask for it.
+        // The handle is gone, so no shutdown can be requested.
         std::future::pending().await
     }
 }
 
-fn last_words(message: Result<Option<ServerEvent>, Status>) -> Error {
+fn stream_error(message: Result<Option<ServerEvent>, Status>) -> Error {
     match message {
         Err(status) => Error::of_status(&status),
         Ok(_) => Error::Unavailable("the stream ended".to_owned()),

@@ -1,4 +1,4 @@
-//! Handlers, with their types erased.
+//! Type-erased handlers.
 
 use std::any::Any;
 use std::collections::HashMap;
@@ -18,7 +18,7 @@ use super::task::{Task, TaskInfo};
 
 type Handler = Arc<dyn Fn(TaskInfo, Bytes) -> BoxFuture<'static, Outcome> + Send + Sync>;
 
-/// The handlers of a worker by the name of their queue, which ignores the case of ASCII letters.
+/// A worker's handlers by queue name, which ignores ASCII case.
 #[derive(Default, Clone)]
 pub(super) struct Handlers {
     by_queue: HashMap<String, Handler>,
@@ -37,7 +37,7 @@ impl Handlers {
             async move {
                 let payload = match serde_json::from_slice(&payload) {
                     Ok(payload) => payload,
-                    // Another worker may be able to: this one may be a release too old or too new.
+                    // Another worker may be able to: this one's release may be too old or too new.
                     Err(error) => return Outcome::nack(unreadable::<T>(&error)),
                 };
                 match handler(Task { payload, info }).await {
@@ -65,7 +65,7 @@ impl Handlers {
         let work = async move {
             match handler {
                 Some(handler) => handler(info, payload).await,
-                None => Outcome::nack(format!("no handler for the command '{}'", info.command)),
+                None => Outcome::nack(format!("no handler for command '{}'", info.command)),
             }
         };
         let work = AssertUnwindSafe(work.instrument(span)).catch_unwind();
@@ -73,7 +73,7 @@ impl Handlers {
     }
 }
 
-/// Why a payload could not be read, without what stands in it: reasons end up in logs and lists.
+/// Why a payload could not be read, without quoting it: reasons end up in logs and lists.
 fn unreadable<T>(error: &serde_json::Error) -> String {
     let (kind, place) = (std::any::type_name::<T>(), (error.line(), error.column()));
     let said = error.to_string();
@@ -83,7 +83,7 @@ fn unreadable<T>(error: &serde_json::Error) -> String {
         |text: &str| text.split(['"', '`']).next().unwrap_or_default().trim_end().to_owned();
     let reason = match error.classify() {
         Category::Data if said.starts_with("missing field `") => said.to_owned(),
-        // "invalid type: string "…", expected u32": the kind of what was found will do.
+        // "invalid type: string "…", expected u32": naming the kind of value is enough.
         Category::Data if said.starts_with("invalid ") => {
             let (found, expected) = said.rsplit_once(", expected ").unwrap_or((said, "another"));
             format!("{}, expected {expected}", short(found))
@@ -121,7 +121,7 @@ mod tests {
     }
 
     #[test]
-    fn what_could_not_be_read_and_nothing_of_what_stands_there() {
+    fn the_reason_does_not_quote_the_payload() {
         for (payload, reason) in [
             ("{}", "missing field `count`"),
             (r#"{"count":"secret"}"#, "invalid type: string, expected u32"),

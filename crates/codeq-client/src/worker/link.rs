@@ -1,4 +1,4 @@
-//! Opens the stream.
+//! Opens a worker stream.
 
 use codeq_proto::worker::worker_event::Event;
 use codeq_proto::worker::worker_stream_client::WorkerStreamClient;
@@ -11,10 +11,10 @@ use crate::error::Error;
 use crate::options::Options;
 use crate::transport::{OUTBOUND, outbound};
 
-/// Longest message with tasks: payloads of 2 MiB, and then one of the largest there is.
+/// Longest message with tasks: 2 MiB of payloads, plus one of the largest possible.
 const ASSIGNED_BYTES_MAX: usize = 24 << 20;
 
-/// A stream that has said hello.
+/// A stream on which the hello has been acknowledged.
 pub(super) struct Link {
     pub(super) out: mpsc::Sender<WorkerEvent>,
     pub(super) inbound: Streaming<ServerEvent>,
@@ -27,7 +27,9 @@ pub(super) async fn open(
 ) -> Result<Link, Error> {
     let greeting = greet(&endpoint, &options, worker_id);
     let greeted = tokio::time::timeout(options.connect_timeout, greeting).await;
-    greeted.unwrap_or_else(|_| Err(Error::Unavailable("no answer to the hello".to_owned())))
+    greeted.unwrap_or_else(|_| {
+        Err(Error::Unavailable("the server did not answer the hello in time".to_owned()))
+    })
 }
 
 async fn greet(endpoint: &Endpoint, options: &Options, worker_id: String) -> Result<Link, Error> {
@@ -46,6 +48,8 @@ async fn greet(endpoint: &Endpoint, options: &Options, worker_id: String) -> Res
         Some(ServerEvent { event: Some(server_event::Event::Error(error)) }) => {
             Err(Error::of_stream(error.code, error.message))
         }
-        _ => Err(Error::Unavailable("the hello was not answered".to_owned())),
+        _ => Err(Error::Unavailable(
+            "the server ended the stream before answering the hello".to_owned(),
+        )),
     }
 }

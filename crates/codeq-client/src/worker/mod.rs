@@ -1,14 +1,14 @@
-//! Workers: tasks are claimed over a stream, handled, and reported back.
+//! Workers: claim tasks over a stream, run handlers, report outcomes.
 //!
 //! ```text
-//! driver (the stream, credits, shutdown) ─ hand (each task from assignment to acknowledgement; pure)
-//!    └─ handler (types erased) ─> the user's code, with task (what it is given) and outcome (what it says)
+//! driver (stream, credits, shutdown) ─ leased (each task from assignment to acknowledgement; pure)
+//!    └─ handler (types erased) ─> user code, which takes a task and returns an outcome
 //! ```
 
 mod ack;
 mod driver;
-mod hand;
 mod handler;
+mod leased;
 mod link;
 mod outcome;
 mod stats;
@@ -25,7 +25,7 @@ use tonic::transport::Endpoint;
 
 use crate::error::Error;
 use crate::options::Options;
-use crate::producer::whole_seconds;
+use crate::seconds::whole_seconds;
 use crate::transport;
 
 use driver::Driver;
@@ -35,12 +35,12 @@ use stats::Counters;
 pub use stats::WorkerStats;
 pub use task::{CancelReason, Cancellation, Task, TaskInfo};
 
-/// The server holds no more credits for one stream.
+/// The server's limit of credits per stream.
 const CONCURRENCY_MAX: usize = 10_000;
-/// The longest lease that the server gives.
+/// The server's longest lease, in seconds.
 const LEASE_MAX: i32 = 43_200;
 
-/// What a worker is made of.
+/// The checked settings of a worker.
 struct Setup {
     options: Options,
     endpoint: Endpoint,
@@ -49,7 +49,7 @@ struct Setup {
     concurrency: usize,
     lease_seconds: i32,
     grace: Duration,
-    /// The same over all streams: leases belong to it.
+    /// The same over all streams, because leases belong to it.
     worker_id: String,
     stats: Arc<Counters>,
 }
@@ -59,13 +59,28 @@ impl Setup {
         Duration::from_secs(u64::try_from(self.lease_seconds).unwrap_or(1))
     }
 
-    /// How often heartbeats that are due are looked for: they are late by this at most.
+    /// How often due heartbeats are sent; they are late by at most this.
     fn tick(&self) -> Duration {
         (self.lease() / 12).min(Duration::from_secs(1))
     }
 }
 
-/// Claims tasks and hands them to handlers. Made by [`Worker::builder`], ended by a [`WorkerHandle`].
+/// Claims tasks and runs handlers for them. Built with [`Worker::builder`], stopped with a [`WorkerHandle`].
+///
+/// ```no_run
+/// use codeq_client::{Options, Outcome, Task, Worker};
+///
+/// # async fn example() -> Result<(), codeq_client::Error> {
+/// let worker = Worker::builder(Options::from_env()?)
+///     .concurrency(50)
+///     .handle("greet", |task: Task<String>| async move {
+///         println!("hello {}, attempt {}", task.payload, task.attempts + 1);
+///         Ok(Outcome::done())
+///     })
+///     .build()?;
+/// worker.run().await
+/// # }
+/// ```
 pub struct Worker {
     setup: Setup,
     handle: WorkerHandle,
@@ -82,7 +97,7 @@ impl fmt::Debug for Worker {
 }
 
 impl Worker {
-    /// A worker for the server of these options.
+    /// Starts building a worker for the server of these options.
     pub fn builder(options: Options) -> WorkerBuilder {
         WorkerBuilder {
             options,
@@ -93,15 +108,15 @@ impl Worker {
         }
     }
 
-    /// To end the worker, and to see what it has done.
+    /// A handle to stop the worker and read its statistics.
     pub fn handle(&self) -> WorkerHandle {
         self.handle.clone()
     }
 
-    /// Works until [`WorkerHandle::shutdown`]. A server that is away is waited for; one that does not accept
-    /// the token, or does not let it do what this worker is for, is an error.
+    /// Works until [`WorkerHandle::shutdown`]. Waits for a server that is down; returns an error if the server
+    /// rejects the token or does not allow it to work on these commands.
     ///
-    /// Dropping the future ends the handlers where they are; their tasks come back when their leases end.
+    /// Dropping the future aborts the handlers; their tasks return to the queue when their leases end.
     pub async fn run(self) -> Result<(), Error> {
         let Worker { setup, handle } = self;
         let shutdown = handle.shutdown.subscribe();
@@ -109,7 +124,7 @@ impl Worker {
     }
 }
 
-/// A worker in the making.
+/// Configures a [`Worker`].
 #[derive(Clone)]
 pub struct WorkerBuilder {
     options: Options,
@@ -129,30 +144,30 @@ impl fmt::Debug for WorkerBuilder {
 }
 
 impl WorkerBuilder {
-    /// How many handlers run at once, 1 to 10,000. Default 10.
+    /// Number of handlers that run at once, 1 to 10,000. Default 10.
     #[must_use]
     pub fn concurrency(mut self, handlers: usize) -> WorkerBuilder {
         self.concurrency = handlers;
         self
     }
 
-    /// For how long a task is leased, in whole seconds, up to 12 hours. It is extended while its handler
-    /// runs, so this is how long a task waits when its worker is lost. Default 60 s.
+    /// How long a task is leased, in whole seconds, up to 12 hours. The lease is extended while the handler runs, so
+    /// this is how long a task waits after its worker is lost. Default 60 s.
     #[must_use]
     pub fn lease(mut self, lease: Duration) -> WorkerBuilder {
         self.lease = lease;
         self
     }
 
-    /// How long a shutdown waits for handlers. Default 30 s.
+    /// How long a shutdown waits for running handlers. Default 30 s.
     #[must_use]
     pub fn grace(mut self, grace: Duration) -> WorkerBuilder {
         self.grace = grace;
         self
     }
 
-    /// Handles the tasks of a command. A handler that fails or panics has its task nacked, and so has a payload that
-    /// cannot be read as `T`: another worker, of another release, may be able to.
+    /// Registers the handler of a command. If the handler returns an error or panics, or the payload does not
+    /// deserialise as `T`, the task is nacked: a worker of another release may be able to handle it.
     #[must_use]
     pub fn handle<T, F, Fut>(mut self, command: impl AsRef<str>, handler: F) -> WorkerBuilder
     where
@@ -164,20 +179,22 @@ impl WorkerBuilder {
         self
     }
 
-    /// The worker. Connects when it runs.
+    /// Checks the settings. The worker connects when it runs.
     pub fn build(self) -> Result<Worker, Error> {
         let WorkerBuilder { options, handlers, concurrency, lease, grace } = self;
         let commands = handlers.commands();
         if commands.is_empty() {
-            return Err(Error::Config("a worker without handlers".to_owned()));
+            return Err(Error::Config(
+                "the worker has no handlers; add one with `handle`".to_owned(),
+            ));
         }
         if !(1..=CONCURRENCY_MAX).contains(&concurrency) {
-            let text = format!("concurrency {concurrency}, expected 1 to {CONCURRENCY_MAX}");
+            let text = format!("concurrency is {concurrency}, expected 1 to {CONCURRENCY_MAX}");
             return Err(Error::Config(text));
         }
         let lease_seconds = whole_seconds(lease);
         if !(1..=LEASE_MAX).contains(&lease_seconds) {
-            return Err(Error::Config(format!("lease of {lease:?}, expected 1 s to 12 h")));
+            return Err(Error::Config(format!("lease is {lease:?}, expected 1 s to 12 h")));
         }
         let endpoint = transport::endpoint(&options.worker_url, &options)?;
         let stats = Arc::new(Counters::default());
@@ -199,7 +216,7 @@ impl WorkerBuilder {
     }
 }
 
-/// Ends a worker, and tells what it has done. Clones are the same.
+/// Stops a worker and reads its statistics. Clones control the same worker.
 #[derive(Debug, Clone)]
 pub struct WorkerHandle {
     shutdown: watch::Sender<bool>,
@@ -207,13 +224,13 @@ pub struct WorkerHandle {
 }
 
 impl WorkerHandle {
-    /// Takes no more tasks and lets handlers finish within the grace period; what is left then goes back to
-    /// its queue without penalty. [`Worker::run`] returns when that is done.
+    /// Stops claiming tasks and lets handlers finish within the grace period; tasks still running then return to their
+    /// queue without a penalty. [`Worker::run`] returns when that is done.
     pub fn shutdown(&self) {
         self.shutdown.send_replace(true);
     }
 
-    /// What the worker has done so far.
+    /// The worker's statistics so far.
     pub fn stats(&self) -> WorkerStats {
         self.stats.read()
     }

@@ -1,4 +1,4 @@
-//! What a handler says in the end, and how it goes over the wire.
+//! What a handler returns, and how it is reported.
 
 use std::time::Duration;
 
@@ -8,36 +8,36 @@ use codeq_proto::worker::{Abandon, Nack, Result as WireResult, WorkerEvent};
 use serde::Serialize;
 use serde_json::value::RawValue;
 
-use crate::producer::whole_seconds;
+use crate::seconds::whole_seconds;
 
-/// Errors are cut here: the server keeps no more.
+/// Errors are cut to this length, because the server keeps no more.
 const ERROR_MAX: usize = 4_096;
 
-/// What a handler may fail with: any error. The task is nacked with its text.
+/// Any error. If a handler returns one, its task is nacked with the error's text.
 pub type HandlerError = Box<dyn std::error::Error + Send + Sync>;
 
-/// What became of a task.
+/// What a handler decides about its task.
 #[derive(Debug, Clone)]
 pub enum Outcome {
-    /// Finished well, with a JSON object. See [`Outcome::complete`].
+    /// Succeeded, with a JSON object. See [`Outcome::complete`].
     Complete(Box<RawValue>),
-    /// Finished badly, for good: it is not tried again.
+    /// Failed for good: the task is not retried.
     Fail(String),
-    /// Try again.
+    /// Failed for now: the task is retried.
     Nack {
-        /// After this pause, in whole seconds, rounded up; None leaves it to the server's policy.
+        /// Delay in whole seconds, rounded up; `None` applies the server's backoff policy.
         delay: Option<Duration>,
         /// Kept as the task's error.
         reason: String,
     },
-    /// Give it back. An attempt is spent.
+    /// Return the task to its queue. Costs an attempt.
     Abandon,
 }
 
 impl Outcome {
-    /// Finished well, with a value that becomes a JSON object. Anything else is an error, and an error of a handler is
-    /// a nack: the task is tried again. So is one with more than
-    /// [`Options::max_payload_bytes`](crate::Options::max_payload_bytes).
+    /// Succeeded, with a value that serialises to a JSON object. Any other value is an error, which nacks the task if
+    /// the handler returns it. A result above [`Options::max_payload_bytes`](crate::Options::max_payload_bytes) nacks
+    /// the task too.
     pub fn complete(result: &impl Serialize) -> Result<Outcome, HandlerError> {
         let json = serde_json::value::to_raw_value(result)?;
         if !json.get().starts_with('{') {
@@ -46,29 +46,29 @@ impl Outcome {
         Ok(Outcome::Complete(json))
     }
 
-    /// Finished well, with nothing to say.
+    /// Succeeded, with an empty result.
     pub fn done() -> Outcome {
-        // The empty object: the server takes no bytes for it.
+        // Sent as zero bytes, which the server reads as the empty object.
         Outcome::Complete(RawValue::NULL.to_owned())
     }
 
-    /// Finished badly, for good.
+    /// Failed for good.
     pub fn fail(error: impl Into<String>) -> Outcome {
         Outcome::Fail(error.into())
     }
 
-    /// Try again when the server's policy says so.
+    /// Failed for now: retried after the delay of the server's backoff policy.
     pub fn nack(reason: impl Into<String>) -> Outcome {
         Outcome::Nack { delay: None, reason: reason.into() }
     }
 
-    /// Try again after a pause.
+    /// Failed for now: retried after `delay`.
     pub fn nack_after(delay: Duration, reason: impl Into<String>) -> Outcome {
         Outcome::Nack { delay: Some(delay), reason: reason.into() }
     }
 }
 
-/// What the server is told about a task, until it has acknowledged it.
+/// What is reported to the server, until it acknowledges it.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) enum Report {
     Complete(Bytes),
@@ -78,7 +78,7 @@ pub(super) enum Report {
 }
 
 impl Report {
-    /// What to say of an outcome. Results may have so many bytes.
+    /// The report for an outcome. Results may have at most `max` bytes.
     pub(super) fn new(outcome: Outcome, max: usize) -> Report {
         match outcome {
             Outcome::Complete(json) if json.get().len() > max => {

@@ -1,22 +1,22 @@
-//! What a worker has done, counted when the server has acknowledged it.
+//! Counts what a worker has done.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use super::outcome::Report;
 
-/// What a worker has done: reports that the server has acknowledged.
+/// Number of tasks by outcome. An outcome counts once the server has acknowledged it.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct WorkerStats {
-    /// Tasks that were completed.
+    /// Tasks that succeeded.
     pub completed: u64,
     /// Tasks that failed for good.
     pub failed: u64,
-    /// Tasks that are to be tried again, or were dead-lettered.
+    /// Tasks that failed for now: to be retried, or dead-lettered.
     pub nacked: u64,
-    /// Tasks that were given back.
+    /// Tasks returned to their queue.
     pub abandoned: u64,
-    /// Leases that were lost.
+    /// Tasks whose lease was lost.
     pub lost: u64,
 }
 

@@ -1,4 +1,4 @@
-//! What a handler is given.
+//! The task as a handler receives it.
 
 use std::ops::Deref;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -6,13 +6,13 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use codeq_proto::worker as wire;
 use tokio::sync::watch;
 
-/// A task with its payload, typed. Everything else about it is in [`TaskInfo`], which this dereferences to.
+/// A task with its typed payload. Dereferences to [`TaskInfo`], which has everything else.
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct Task<T> {
-    /// What the producer sent.
+    /// The payload, deserialised.
     pub payload: T,
-    /// Everything else.
+    /// Everything except the payload.
     pub info: TaskInfo,
 }
 
@@ -24,33 +24,33 @@ impl<T> Deref for Task<T> {
     }
 }
 
-/// A task, apart from its payload.
+/// A task, except for its payload.
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct TaskInfo {
-    /// Opaque.
+    /// The task's id; treat it as opaque.
     pub id: String,
     /// The kind of work, as the producer spelled it.
     pub command: String,
     /// 0 to 9.
     pub priority: i32,
-    /// Failed executions so far.
+    /// Failed attempts so far.
     pub attempts: i32,
-    /// The ceiling of attempts.
+    /// Attempts before the task is dead-lettered.
     pub max_attempts: i32,
-    /// Grows with every claim of the task: pass it on to what must not be written by a late worker.
+    /// Grows with every claim of the task. Pass it along with writes that a late worker must not make.
     pub fence: u64,
-    /// Its tenant.
+    /// The tenant that owns the task.
     pub tenant_id: String,
-    /// The identity that has the lease.
+    /// The identity that holds the lease.
     pub worker_id: String,
-    /// The producer's W3C trace context; empty if there was none.
+    /// The producer's W3C `traceparent`; empty if there was none.
     pub trace_parent: String,
-    /// The producer's W3C trace state; empty if there was none.
+    /// The producer's W3C `tracestate`; empty if there was none.
     pub trace_state: String,
-    /// When it was made.
+    /// When it was created.
     pub created_at: SystemTime,
-    /// Says when the work should stop.
+    /// Signals when the work should stop.
     pub cancellation: Cancellation,
 }
 
@@ -78,26 +78,38 @@ impl TaskInfo {
     }
 }
 
-/// Why work should stop.
+/// Why the work should stop.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum CancelReason {
-    /// The producer asked for it. The outcome still counts.
+    /// The producer cancelled the task. The outcome still counts.
     Requested,
-    /// The lease is lost: somebody else may be at it. The outcome is thrown away.
+    /// The lease is lost and another worker may have the task. The outcome is discarded.
     LeaseLost,
-    /// The worker shuts down and its grace period is over. The task goes back to its queue.
+    /// The worker's grace period is over. The task returns to its queue.
     Shutdown,
 }
 
-/// Says when work should stop. Clones say the same.
+/// Signals that the work should stop. Clones share the signal.
+///
+/// ```
+/// use codeq_client::{HandlerError, Outcome, Task};
+///
+/// async fn resize(task: Task<String>) -> Result<Outcome, HandlerError> {
+///     tokio::select! {
+///         result = work(&task.payload) => result,
+///         reason = task.cancellation.cancelled() => Ok(Outcome::fail(format!("{reason:?}"))),
+///     }
+/// }
+/// # async fn work(_: &str) -> Result<Outcome, HandlerError> { Ok(Outcome::done()) }
+/// ```
 #[derive(Debug, Clone)]
 pub struct Cancellation {
     receiver: watch::Receiver<Option<CancelReason>>,
 }
 
 impl Cancellation {
-    /// Whether the work should stop, and why.
+    /// Why the work should stop; `None` if it may continue.
     pub fn reason(&self) -> Option<CancelReason> {
         *self.receiver.borrow()
     }
@@ -107,7 +119,7 @@ impl Cancellation {
         self.reason().is_some()
     }
 
-    /// Returns when the work should stop, with the reason. Never returns if it may go on to its end.
+    /// Completes when the work should stop, with the reason. Never completes otherwise.
     pub async fn cancelled(&self) -> CancelReason {
         let mut receiver = self.receiver.clone();
         if let Ok(reason) = receiver.wait_for(Option::is_some).await
@@ -115,12 +127,12 @@ impl Cancellation {
         {
             return reason;
         }
-        // Nobody is left who could say so.
+        // The sender is gone, so no cancellation can follow.
         std::future::pending().await
     }
 }
 
-/// The other end of a [`Cancellation`].
+/// The sending side of a [`Cancellation`].
 #[derive(Debug)]
 pub(super) struct Signal {
     sender: watch::Sender<Option<CancelReason>>,
@@ -132,7 +144,7 @@ impl Signal {
         (Signal { sender }, Cancellation { receiver })
     }
 
-    /// A graver reason replaces a request.
+    /// Sets the reason. A lost lease or a shutdown replaces a request; nothing else is replaced.
     pub(super) fn fire(&self, reason: CancelReason) {
         self.sender.send_if_modified(|now| {
             let news = match now {

@@ -1,4 +1,4 @@
-//! The API over HTTP.
+//! The HTTP API.
 
 use std::time::Duration;
 
@@ -90,7 +90,7 @@ async fn a_worker_leaves_outputs_and_anybody_of_the_tenant_reads_them() {
 #[tokio::test(flavor = "multi_thread")]
 async fn queues_are_paused_resumed_and_purged() {
     let (server, producer, http) = all().await;
-    // A name that must be escaped to be a part of a path.
+    // A name that must be escaped in a path.
     let name = "send/mail? 100%";
     http.pause_queue(name).await.unwrap();
     let handler = |_: Task<u64>| async { Ok(Outcome::done()) };

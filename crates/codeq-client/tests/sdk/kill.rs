@@ -1,4 +1,4 @@
-//! A server that is killed: a process of its own, which is this test program once more.
+//! A server that is killed. It runs as a separate process of this test program.
 
 use std::io::{BufRead, BufReader, Read};
 use std::net::SocketAddr;
@@ -14,13 +14,13 @@ use crate::ledger::{Ledger, TASKS};
 
 const DIR: &str = "CODEQ_TEST_SERVER_DIR";
 const PORTS: &str = "CODEQ_TEST_SERVER_PORTS";
-/// Before the ports in what the process prints.
+/// Precedes the ports in the process's output.
 const MARK: &str = "ports ";
 
 /// A server in another process.
 struct Process {
     child: Child,
-    /// Of HTTP, producers and workers.
+    /// Ports of HTTP, producers and workers.
     ports: Vec<u16>,
 }
 
@@ -50,7 +50,7 @@ impl Process {
     }
 }
 
-/// Not a test: what [`Process`] runs. Ends with the process that started it.
+/// Not a test: this is what [`Process`] runs. Ends with the process that started it.
 #[test]
 #[ignore = "run by other tests in a process of its own"]
 fn server_process() {
@@ -73,7 +73,7 @@ fn server_process() {
         port(server.producer_addr()),
         port(server.worker_addr())
     );
-    // Until the other process is gone.
+    // Until the parent process is gone.
     let _ = std::io::stdin().read_to_end(&mut Vec::new());
 }
 

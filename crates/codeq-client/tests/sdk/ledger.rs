@@ -1,4 +1,4 @@
-//! Counts what went in and what came out: nothing lost, nothing done twice.
+//! Counts what goes in and what comes out: nothing lost, nothing done twice.
 
 use std::collections::{HashMap, HashSet};
 use std::time::Duration;
@@ -7,9 +7,9 @@ use codeq_client::{HttpClient, NewTask, Options, Outcome, Producer, Task, Worker
 use serde_json::{Value, json};
 use tokio::task::JoinHandle;
 
-use crate::support::{PATIENCE, Running, soon};
+use crate::support::{Running, TIMEOUT, soon};
 
-/// Tasks in a run.
+/// Tasks per run.
 pub const TASKS: u64 = 500;
 
 /// A producer and a worker with tasks between them.
@@ -20,7 +20,7 @@ pub struct Ledger {
 }
 
 fn worker(options: Options) -> WorkerBuilder {
-    // Short leases: what was assigned over a connection that broke comes back soon.
+    // Short leases: tasks assigned over a broken connection come back soon.
     let builder = Worker::builder(options).concurrency(8).lease(Duration::from_secs(2));
     builder.handle("square", |task: Task<u64>| async move {
         Outcome::complete(&json!({"square": task.payload * task.payload}))
@@ -28,9 +28,9 @@ fn worker(options: Options) -> WorkerBuilder {
 }
 
 impl Ledger {
-    /// Starts both. Tasks go in by the dozen, so that there is time for something to happen.
+    /// Starts both. Tasks go in by the dozen, to leave time for outages.
     pub async fn start(options: Options) -> Ledger {
-        let options = options.enqueue_timeout(PATIENCE);
+        let options = options.enqueue_timeout(TIMEOUT);
         let http = HttpClient::new(&options).unwrap();
         let producer = Producer::connect(options.clone()).await.unwrap();
         let worker = Running::start(worker(options));
@@ -38,11 +38,21 @@ impl Ledger {
         Ledger { http, worker, producing }
     }
 
-    /// Waits until so many completions are acknowledged.
+    /// Waits for this many acknowledged completions.
     pub async fn reaches(&self, completed: u64) {
         soon(async {
             while self.worker.handle.stats().completed < completed {
                 tokio::time::sleep(Duration::from_millis(1)).await;
+            }
+        })
+        .await;
+    }
+
+    /// Waits until the number of tasks that are assigned is as wanted.
+    pub async fn in_progress(&self, wanted: impl Fn(u64) -> bool) {
+        soon(async {
+            while !wanted(self.http.queue("square").await.unwrap().in_progress) {
+                tokio::time::sleep(Duration::from_millis(5)).await;
             }
         })
         .await;
@@ -54,7 +64,7 @@ impl Ledger {
         let tasks = soon(producing).await.unwrap();
         assert_eq!(tasks.len() as u64, TASKS, "each enqueue made a task of its own");
         for (id, n) in &tasks {
-            let result = http.wait_result(id, PATIENCE).await.unwrap();
+            let result = http.wait_result(id, TIMEOUT).await.unwrap();
             let value: Value = result.json().unwrap();
             assert_eq!(value, json!({"square": n * n}));
             let history = http.history(id).await.unwrap();
@@ -82,6 +92,6 @@ async fn produce(producer: Producer) -> HashMap<String, u64> {
             ids.insert(enqueued.task_id, n);
         }
     }
-    assert_eq!(repeated, HashSet::from([false]), "a resend is nothing that a caller sees");
+    assert_eq!(repeated, HashSet::from([false]), "callers do not notice resends");
     ids
 }

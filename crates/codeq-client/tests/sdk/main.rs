@@ -1,4 +1,4 @@
-//! The SDK against a real server: as it should be, and as it is when the network or the server is not.
+//! The SDK against a real server, with and without failures of the network and the server.
 
 #![allow(
     clippy::unwrap_used,

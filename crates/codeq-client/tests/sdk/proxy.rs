@@ -1,4 +1,4 @@
-//! A network that can be made worse: between a client and a server, on loopback.
+//! A proxy between a client and a server on loopback, which can degrade the network.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -11,16 +11,16 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
-/// The weather.
+/// The state of the network.
 #[derive(Clone, Copy, Default)]
 struct Weather {
-    /// Bytes stay where they are.
+    /// Bytes are held back.
     paused: bool,
     /// Connections with a smaller number are silent for ever.
     silent_below: u64,
-    /// Bytes take this long.
+    /// Delay of all bytes.
     delay: Duration,
-    /// Connections from before the last cut are over.
+    /// Connections from before the last cut are closed.
     cuts: u64,
 }
 
@@ -54,22 +54,22 @@ impl Proxy {
         format!("http://{}", self.addr)
     }
 
-    /// Ends all connections. New ones are fine.
+    /// Closes all connections. New ones work.
     pub fn cut(&self) {
         self.weather.send_modify(|weather| weather.cuts += 1);
     }
 
-    /// Holds all bytes, in both directions, on connections that stay open.
+    /// Holds back all bytes in both directions; connections stay open.
     pub fn pause(&self) {
         self.weather.send_modify(|weather| weather.paused = true);
     }
 
-    /// Lets them go again.
+    /// Releases the bytes again.
     pub fn resume(&self) {
         self.weather.send_modify(|weather| weather.paused = false);
     }
 
-    /// Lets the bytes of new connections go; those there are now are silent for ever.
+    /// Lets new connections work; existing ones stay silent for ever.
     pub fn resume_new(&self) {
         let count = self.count.load(Ordering::SeqCst);
         self.weather.send_modify(|weather| {
@@ -83,7 +83,7 @@ impl Proxy {
         self.count.load(Ordering::SeqCst)
     }
 
-    /// Holds each piece for so long.
+    /// Delays each chunk by this much.
     pub fn delay(&self, delay: Duration) {
         self.weather.send_modify(|weather| weather.delay = delay);
     }

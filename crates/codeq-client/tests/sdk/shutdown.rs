@@ -1,4 +1,4 @@
-//! The end of a worker.
+//! Shutting down a worker.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -7,7 +7,7 @@ use codeq_client::testing::TestServer;
 use codeq_client::{CancelReason, Error, NewTask, Outcome, Status, Task};
 use tokio::sync::{Notify, mpsc};
 
-use crate::support::{Running, enqueue, result, soon};
+use crate::support::{Running, enqueue, outlives_its_lease, result, soon};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_idle_worker_ends_and_takes_nothing_more() {
@@ -18,7 +18,7 @@ async fn an_idle_worker_ends_and_takes_nothing_more() {
     let id = enqueue(&producer, "work", &1).await;
     result(&producer, &id).await;
     assert_eq!(worker.stop().await.completed, 1);
-    // Its credits ended with it: the task stays for somebody else.
+    // The worker's credits ended with it: the task stays for another one.
     let id = enqueue(&producer, "work", &2).await;
     assert_eq!(server.http().unwrap().task(&id).await.unwrap().status, Status::Pending);
     let next = Running::start(server.worker().handle("work", handler));
@@ -34,7 +34,7 @@ async fn handlers_finish_within_the_grace() {
     let (started, mut starts) = mpsc::channel(8);
     let go = Arc::new(Notify::new());
     let gate = Arc::clone(&go);
-    // A short lease: it must be extended during the shutdown too.
+    // A short lease: it must be extended during the shutdown, too.
     let builder = server.worker().concurrency(2).lease(Duration::from_secs(1));
     let worker = Running::start(builder.handle("work", move |_: Task<u64>| {
         let (started, gate) = (started.clone(), Arc::clone(&gate));
@@ -47,12 +47,11 @@ async fn handlers_finish_within_the_grace() {
     let first = enqueue(&producer, "work", &1).await;
     soon(starts.recv()).await.unwrap();
     worker.handle.shutdown();
-    // The second credit is given back: this task is not touched.
+    // The second credit is returned: this task is not touched.
     let http = server.http().unwrap();
     let history = || async { http.history(&first).await.unwrap().items.len() };
     let second = enqueue(&producer, "work", &2).await;
-    // The work goes on for more than a lease.
-    tokio::time::sleep(Duration::from_millis(2_500)).await;
+    outlives_its_lease(&http, &first).await;
     assert_eq!(history().await, 2, "created and claimed");
     go.notify_one();
     let handle = worker.handle.clone();
@@ -65,7 +64,7 @@ async fn handlers_finish_within_the_grace() {
     server.end().await;
 }
 
-/// Says when it is dropped.
+/// Records when it is dropped.
 struct Dropped(mpsc::Sender<Option<CancelReason>>, codeq_client::Cancellation);
 
 impl Drop for Dropped {
@@ -111,8 +110,8 @@ async fn what_does_not_finish_goes_back_without_penalty() {
 async fn tasks_on_their_way_at_the_shutdown_go_back() {
     let server = TestServer::start().await.unwrap();
     let producer = server.producer().await.unwrap();
-    // Tasks stream in while one worker after another is shut down: wherever the cut falls, none is left in
-    // the hands of a worker that is gone.
+    // Tasks keep arriving while one worker after another shuts down: at whatever moment that happens, no task stays with a
+    // worker that is gone.
     let feeding = {
         let producer = producer.clone();
         tokio::spawn(async move {

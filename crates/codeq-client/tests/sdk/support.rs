@@ -1,19 +1,20 @@
-//! What most tests need.
+//! Helpers.
 
 use std::time::Duration;
 
 use codeq_client::testing::TestServer;
 use codeq_client::{
-    Error, NewTask, Producer, Status, TaskResult, WorkerBuilder, WorkerHandle, WorkerStats,
+    Error, HttpClient, NewTask, Producer, Status, TaskResult, WorkerBuilder, WorkerHandle,
+    WorkerStats,
 };
 use codeq_server::config::BackoffPolicy;
 use serde::Serialize;
 use tokio::task::JoinHandle;
 
-/// Long enough on a busy machine; a test that waits so long has failed.
-pub const PATIENCE: Duration = Duration::from_secs(60);
+/// Long enough for a busy machine; a test that waits this long has failed.
+pub const TIMEOUT: Duration = Duration::from_secs(60);
 
-/// A server that lets failed tasks be tried again after a second.
+/// A server that retries failed tasks after a second.
 pub async fn server() -> TestServer {
     TestServer::start_with(|config| {
         config.backoff_policy = BackoffPolicy::Fixed;
@@ -24,7 +25,7 @@ pub async fn server() -> TestServer {
     .unwrap()
 }
 
-/// A worker at work.
+/// A running worker.
 pub struct Running {
     pub handle: WorkerHandle,
     working: JoinHandle<Result<(), Error>>,
@@ -42,7 +43,7 @@ impl Running {
         soon(self.working).await.unwrap()
     }
 
-    /// Shuts it down, and says what it has done.
+    /// Shuts the worker down and returns its statistics.
     pub async fn stop(self) -> WorkerStats {
         let handle = self.handle.clone();
         handle.shutdown();
@@ -51,9 +52,25 @@ impl Running {
     }
 }
 
+/// Waits until the lease of a task was extended often enough to have ended without that: a third of it has passed
+/// each time.
+pub async fn outlives_its_lease(http: &HttpClient, id: &str) {
+    let lease = || async { http.task(id).await.unwrap().lease_until };
+    soon(async {
+        let (mut until, mut extended) = (lease().await, 0);
+        while extended < 4 {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+            let now = lease().await;
+            extended += u32::from(now != until);
+            until = now;
+        }
+    })
+    .await;
+}
+
 /// It, or the test fails.
 pub async fn soon<F: Future>(future: F) -> F::Output {
-    tokio::time::timeout(PATIENCE, future).await.expect("it takes too long")
+    tokio::time::timeout(TIMEOUT, future).await.expect("it takes too long")
 }
 
 /// Enqueues a task and returns its id.
@@ -63,7 +80,7 @@ pub async fn enqueue(producer: &Producer, command: &str, payload: &impl Serializ
 
 /// The result of a task.
 pub async fn result(producer: &Producer, id: &str) -> TaskResult {
-    producer.wait_result(id, PATIENCE).await.unwrap()
+    producer.wait_result(id, TIMEOUT).await.unwrap()
 }
 
 /// The error of a task that failed.

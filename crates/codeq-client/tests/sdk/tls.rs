@@ -1,4 +1,4 @@
-//! TLS, with a certificate of one's own.
+//! TLS with a self-signed certificate.
 
 use std::fs::Permissions;
 use std::os::unix::fs::PermissionsExt;
@@ -28,7 +28,7 @@ async fn streams_and_http_are_encrypted_and_checked() {
         .producer_url(format!("grpcs://localhost:{}", server.producer_addr().port()))
         .worker_url(format!("https://localhost:{}", server.worker_addr().port()))
         .connect_timeout(Duration::from_secs(20));
-    assert!(Producer::connect(options.clone()).await.is_err(), "a certificate nobody vouches for");
+    assert!(Producer::connect(options.clone()).await.is_err(), "an untrusted certificate");
     assert!(HttpClient::new(&options).unwrap().queues().await.is_err());
     let options = options.ca_pem(key.cert.pem());
     let producer = Producer::connect(options.clone()).await.unwrap();

@@ -1,4 +1,4 @@
-//! Tokens that are not accepted any more.
+//! Tokens that are no longer accepted.
 
 use std::net::SocketAddr;
 
@@ -34,7 +34,7 @@ async fn a_token_that_is_taken_back_ends_the_work_with_its_reason() {
         }
     }
     let server = Server::start(config).await.unwrap();
-    // Long before the time of an enqueue is over.
+    // Long before the enqueue times out.
     let refused = soon(producer.enqueue(NewTask::new("work", &2).unwrap())).await.unwrap_err();
     assert_eq!(refused.code(), Some("unauthenticated"));
     let refused = worker.ended().await.unwrap_err();

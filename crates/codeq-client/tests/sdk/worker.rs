@@ -10,10 +10,10 @@ use codeq_client::{
 };
 use serde::Deserialize;
 use serde_json::{Value, json};
-use tokio::sync::{Barrier, Semaphore, mpsc};
+use tokio::sync::{Barrier, Semaphore, mpsc, watch};
 
 use crate::proxy::Proxy;
-use crate::support::{Running, enqueue, failure, result, server, soon};
+use crate::support::{Running, enqueue, failure, outlives_its_lease, result, server, soon};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn each_command_has_its_handler_whatever_its_case() {
@@ -93,7 +93,7 @@ async fn all_outcomes_reach_the_server() {
     server.end().await;
 }
 
-/// A bad deploy must not empty a queue: what one worker cannot read stays for the next.
+/// A bad deploy must not empty a queue: tasks that one worker cannot read stay for the next.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_payload_that_cannot_be_read_is_given_back_with_the_reason() {
     let server = server().await;
@@ -132,7 +132,7 @@ async fn as_many_handlers_run_as_were_asked_for_and_no_more() {
             let (now, most, barrier) = (Arc::clone(&now), Arc::clone(&most), Arc::clone(&barrier));
             async move {
                 most.fetch_max(now.fetch_add(1, Ordering::SeqCst) + 1, Ordering::SeqCst);
-                // Nobody gets on before eight are here.
+                // None continues before all eight are here.
                 barrier.wait().await;
                 now.fetch_sub(1, Ordering::SeqCst);
                 Ok(Outcome::done())
@@ -153,16 +153,21 @@ async fn a_lease_lasts_as_long_as_its_handler() {
     let server = TestServer::start().await.unwrap();
     let producer = server.producer().await.unwrap();
     let lease = Duration::from_secs(1);
-    let worker = Running::start(server.worker().lease(lease).handle("slow", |task: Task<u64>| {
-        async move {
-            // The work itself: three leases long.
-            tokio::time::sleep(Duration::from_millis(task.payload)).await;
-            Ok(Outcome::done())
-        }
-    }));
-    let id = enqueue(&producer, "slow", &3_000).await;
+    let (done, until_done) = watch::channel(false);
+    let worker =
+        Running::start(server.worker().lease(lease).handle("slow", move |_: Task<u64>| {
+            let mut until_done = until_done.clone();
+            async move {
+                until_done.wait_for(|done| *done).await?;
+                Ok(Outcome::done())
+            }
+        }));
+    let id = enqueue(&producer, "slow", &1).await;
+    let http = server.http().unwrap();
+    outlives_its_lease(&http, &id).await;
+    done.send_replace(true);
     result(&producer, &id).await;
-    let history = server.http().unwrap().history(&id).await.unwrap();
+    let history = http.history(&id).await.unwrap();
     let events: Vec<_> = history.items.iter().map(|item| item.event.as_str()).collect();
     assert_eq!(events, ["created", "claimed", "submitted"]);
     assert_eq!(worker.stop().await.lost, 0);
@@ -218,7 +223,7 @@ async fn a_lost_lease_stops_the_work_and_its_outcome_is_thrown_away() {
     let id = enqueue(&producer, "long", &1).await;
     soon(starts.recv()).await.unwrap();
     proxy.pause();
-    // The server gives it up when its lease ends; nothing of that gets through.
+    // The server ends the lease; none of that gets through.
     let http = server.http().unwrap();
     soon(async { while http.task(&id).await.unwrap().attempts == 0 {} }).await;
     proxy.resume();
@@ -230,7 +235,7 @@ async fn a_lost_lease_stops_the_work_and_its_outcome_is_thrown_away() {
     server.end().await;
 }
 
-/// A worker whose handler says that it has started, and then waits for the gate.
+/// A worker whose handler reports that it has started, and then waits for the gate.
 fn gated(builder: WorkerBuilder) -> (Running, mpsc::Receiver<()>, Arc<Semaphore>) {
     let (started, starts) = mpsc::channel(8);
     let gate = Arc::new(Semaphore::new(0));
@@ -261,13 +266,13 @@ async fn a_task_in_hand_survives_a_new_connection() {
     let first = enqueue(&producer, "work", &1).await;
     soon(starts.recv()).await.unwrap();
     proxy.cut();
-    // It is back when it takes another task, while the first one is still being worked on.
+    // The worker is back when it takes another task while the first one is still running.
     let second = enqueue(&producer, "work", &2).await;
     soon(starts.recv()).await.unwrap();
     gate.add_permits(2);
     result(&producer, &first).await;
     assert_eq!(events(&server, &first).await, ["created", "claimed", "submitted"]);
-    // This one may have been claimed for the connection that was cut, and given back by the server.
+    // This one may have been claimed over the connection that was cut, and returned by the server.
     result(&producer, &second).await;
     assert_eq!(server.http().unwrap().task(&second).await.unwrap().attempts, 0);
     assert_eq!(proxy.connections(), 2);

@@ -5,8 +5,6 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 
 use super::Millis;
-use crate::names::is_worker;
-use crate::rows::TaskRow;
 
 /// The bulk operation, and the list of tasks it works on.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -57,20 +55,6 @@ pub struct BulkFilter {
     pub after: Option<Millis>,
     /// This worker made the latest claim.
     pub worker: Option<Arc<str>>,
-}
-
-impl BulkFilter {
-    /// Whether every condition holds for a task.
-    pub(crate) fn matches(&self, row: &TaskRow) -> bool {
-        let date = row.finish.as_ref().map_or(row.created_at, |finish| finish.at);
-        let error = || row.error.as_deref().unwrap_or_default();
-        self.before.is_none_or(|before| date < before)
-            && self.after.is_none_or(|after| date >= after)
-            && self.error_contains.as_deref().is_none_or(|part| error().contains(part))
-            && self.worker.as_deref().is_none_or(|worker| {
-                row.history.last_worker().is_some_and(|last| is_worker(&last, worker))
-            })
-    }
 }
 
 /// Where a bulk operation continues.

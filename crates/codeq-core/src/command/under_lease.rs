@@ -74,3 +74,37 @@ impl From<Deed> for Command {
         }
     }
 }
+
+/// Identifies who acts on a task.
+#[derive(Debug, Clone, Copy)]
+pub struct Holder<'a> {
+    /// The worker's identity.
+    pub worker: &'a str,
+    /// Its instance, if it names one.
+    pub instance: Option<&'a str>,
+    /// The fence of the claim it acts under, if it names one.
+    pub fence: Option<u64>,
+}
+
+impl<'a> Holder<'a> {
+    /// A worker that names neither an instance nor a claim.
+    pub fn plain(worker: &'a str) -> Holder<'a> {
+        Holder { worker, instance: None, fence: None }
+    }
+
+    /// The holder that a command names.
+    pub fn of(command: &'a UnderLease) -> Holder<'a> {
+        let (worker, instance) = (command.deed.worker(), command.instance.as_deref());
+        Holder { worker, instance, fence: command.fence }
+    }
+
+    /// Whether this holder owns a lease that belongs to `owner`.
+    pub fn is(&self, owner: &str) -> bool {
+        owner == self.worker || self.instance == Some(owner)
+    }
+
+    /// Whether the holder names no fence, or the task's latest one.
+    pub fn is_current(&self, fence: u64) -> bool {
+        self.fence.is_none_or(|named| named == fence)
+    }
+}

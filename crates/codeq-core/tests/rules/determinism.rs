@@ -74,7 +74,7 @@ fn bad_settings_are_refused() {
     let mut h = Harness::new();
     for (field, settings) in bad {
         let reply = h.apply(Command::Configure(settings));
-        assert_eq!(reply, refused(Rejection::InvalidSetting { field }));
+        assert_eq!(reply, refused(Rejection::InvalidSetting { field: field.into() }));
     }
     h.finish();
 }

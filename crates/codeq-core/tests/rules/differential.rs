@@ -11,7 +11,7 @@ use codeq_core::id::TaskId;
 use codeq_core::moment::Moment;
 use codeq_core::read::ListQuery;
 use codeq_core::record::RecordKind;
-use codeq_core::reply::{Bulk, BulkDone, Enqueued, Reply, Returned};
+use codeq_core::reply::{Bulk, BulkDone, Enqueued, Rejection, Reply, Returned};
 use codeq_core::settings::Settings;
 use codeq_core::topic::Policy;
 use proptest::prelude::*;
@@ -52,6 +52,23 @@ pub fn acts(length: usize) -> impl Strategy<Value = Vec<Act>> {
         jump,
     });
     proptest::collection::vec(act, 1..length)
+}
+
+/// The rejections that random commands meet.
+fn name(why: &Rejection) -> &'static str {
+    match why {
+        Rejection::Completed => "completed",
+        Rejection::Finished => "finished",
+        Rejection::IdempotencyConflict => "idempotency_conflict",
+        Rejection::LeaseLost => "lease_lost",
+        Rejection::NoCallback => "no_callback",
+        Rejection::NotFinished => "not_finished",
+        Rejection::NotFound => "not_found",
+        Rejection::NotInProgress => "not_in_progress",
+        Rejection::NotOwner => "not_owner",
+        Rejection::RecordChanged => "record_changed",
+        _ => "another rejection",
+    }
 }
 
 /// The shard, the model, and all ids seen so far.
@@ -163,7 +180,7 @@ impl Pair {
                 self.seen.extend(items.iter().map(|item| match item {
                     Enqueued::Created(_) => "created",
                     Enqueued::Repeated(_) => "repeated",
-                    Enqueued::Rejected(why) => why.code(),
+                    Enqueued::Rejected(why) => name(why),
                 }));
                 return;
             }
@@ -185,7 +202,7 @@ impl Pair {
             Reply::Returned(Returned::Requeued { .. }) => "delayed",
             Reply::Returned(Returned::Dead) => "dead",
             Reply::Returned(Returned::Cancelled) => "stopped",
-            Reply::Rejected(why) => why.code(),
+            Reply::Rejected(why) => name(why),
             Reply::Done => "done",
             Reply::Extended { .. } => "extended",
             Reply::Submitted(_) => "submitted",

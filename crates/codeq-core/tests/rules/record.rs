@@ -222,7 +222,7 @@ fn a_sweep_is_bounded_over_tasks_and_records() {
 #[test]
 fn bounds() {
     let mut h = Harness::new();
-    let invalid = |field| refused(Rejection::InvalidRecord { field });
+    let invalid = |field: &'static str| refused(Rejection::InvalidRecord { field: field.into() });
     for name in ["", "a\n", &"n".repeat(RECORD_NAME_BYTES_MAX + 1)] {
         assert_eq!(h.apply(Command::PutRecord(put(name))), invalid("name"));
     }

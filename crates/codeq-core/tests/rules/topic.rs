@@ -50,10 +50,10 @@ fn bad_names_and_values_are_refused() {
         assert_eq!(h.put_topic_as(T, name, policy()), refused(Rejection::InvalidTopicName));
     }
     let bad = Policy { max_attempts: Some(0), ..policy() };
-    let field = "maxAttempts";
+    let field = "maxAttempts".into();
     assert_eq!(h.put_topic_as(T, "a", bad), refused(Rejection::InvalidTopic { field }));
     let bad = Policy { retention: u64::MAX, ..policy() };
-    let field = "retentionSeconds";
+    let field = "retentionSeconds".into();
     assert_eq!(h.put_topic_as(T, "a", bad), refused(Rejection::InvalidTopic { field }));
     assert_eq!(h.put_topic_as("", "a", policy()), refused(Rejection::InvalidTenant));
     h.finish();

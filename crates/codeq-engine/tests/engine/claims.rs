@@ -5,9 +5,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use codeq_core::command::{Claim, Command, Selector};
 use codeq_core::view::Task;
+use codeq_engine::boundary::Mailbox;
 use codeq_engine::options::PARKED_PER_TENANT_MAX;
-use codeq_engine::request::{Answer, Mailbox, ReplyTo, Request};
-use codeq_engine::{Engine, EngineError, Options};
+use codeq_engine::request::{ReplyTo, Request};
+use codeq_engine::{Answer, Engine, EngineError, Options};
 use tokio::sync::oneshot;
 
 use crate::harness::{

@@ -9,6 +9,7 @@
 )]
 
 mod backup;
+mod boundary;
 mod claims;
 mod clocks;
 mod directory;

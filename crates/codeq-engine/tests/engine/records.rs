@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::sync::{Arc, mpsc};
 
 use bytes::Bytes;
-use codeq_core::command::{DeleteRecord, PutRecord};
+use codeq_core::command::{Command, DeleteRecord, PutRecord};
 use codeq_core::effect::Effect;
 use codeq_core::record::{Record, RecordKind};
 use codeq_core::reply::{Rejection, Reply};
@@ -51,9 +51,9 @@ fn a_tenants_records_lie_in_one_shard_and_survive() {
     assert_eq!(used, BTreeSet::from([0, 1, 2]));
     for tenant in &tenants {
         for name in ["a", "b"] {
-            let reply = block(engine.put_record(put(tenant, name))).unwrap();
+            let reply = block(engine.propose(Command::PutRecord(put(tenant, name)))).unwrap();
             assert!(matches!(reply, Reply::Record(record) if record.revision == 1));
-            let again = block(engine.put_record(put(tenant, name))).unwrap();
+            let again = block(engine.propose(Command::PutRecord(put(tenant, name)))).unwrap();
             assert_eq!(again, Reply::Rejected(Rejection::RecordChanged));
         }
         let shard = record_shard(tenant, 3);
@@ -66,7 +66,7 @@ fn a_tenants_records_lie_in_one_shard_and_survive() {
         name: "a".into(),
         expected: Some(1),
     };
-    assert_eq!(block(engine.delete_record(gone)).unwrap(), Reply::Done);
+    assert_eq!(block(engine.propose(Command::DeleteRecord(gone))).unwrap(), Reply::Done);
     drop(engine);
     let engine = three(dir.path());
     assert_eq!(all(&engine).len(), 23);
@@ -97,7 +97,7 @@ fn the_end_of_a_record_is_told_without_being_asked_for() {
     let observer = SharedObserver(Some(Arc::new(Told(sender))));
     let engine = Engine::open(dir.path(), Options { observer, ..small() }).unwrap();
     let short = PutRecord { ttl: Some(50), ..put("t", "short") };
-    block(engine.put_record(short)).unwrap();
+    block(engine.propose(Command::PutRecord(short))).unwrap();
     let wait = std::time::Duration::from_secs(30);
     assert_eq!(&*told.recv_timeout(wait).unwrap(), "short", "the put");
     assert_eq!(&*told.recv_timeout(wait).unwrap(), "short", "the end");

@@ -1,4 +1,4 @@
-//! What the engine is told.
+//! What other crates need of it, in their own types.
 
 use codeq_core::backoff::{Backoff, Growth};
 use codeq_core::settings::Settings;
@@ -20,6 +20,15 @@ impl Config {
             callback_base: millis(self.result_webhook_base_backoff_seconds),
             callback_max: millis(self.result_webhook_max_backoff_seconds),
             dead_letter_retention: millis(self.retention.dead_letter_seconds),
+        }
+    }
+
+    /// How tokens are validated.
+    pub fn auth_settings(&self) -> codeq_auth::Settings {
+        codeq_auth::Settings {
+            producers: self.producer_auth.clone(),
+            workers: self.worker_auth.clone(),
+            producers_may_work: self.allow_producer_as_worker,
         }
     }
 

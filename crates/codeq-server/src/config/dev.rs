@@ -3,9 +3,10 @@
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::PathBuf;
 
+use codeq_auth::{ADMIN, AuthConfig, OPERATOR, Scope, StaticToken};
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 
-use super::model::{AuthConfig, Config, GrpcConfig, LogFormat, StaticToken, WebhookConfig};
+use super::model::{Config, GrpcConfig, LogFormat, WebhookConfig};
 use super::problem::Problem;
 
 /// The token of a development server: producer, worker, admin and operator.
@@ -16,19 +17,6 @@ pub(crate) const LOOPBACK: [IpNet; 2] = [
     IpNet::V4(Ipv4Net::new_assert(Ipv4Addr::new(127, 0, 0, 0), 8)),
     IpNet::V6(Ipv6Net::new_assert(Ipv6Addr::LOCALHOST, 128)),
 ];
-
-/// The scopes of a worker.
-pub(crate) const WORKER_SCOPES: [&str; 6] = [
-    "codeq:claim",
-    "codeq:heartbeat",
-    "codeq:abandon",
-    "codeq:nack",
-    "codeq:result",
-    "codeq:subscribe",
-];
-
-/// The scopes beyond a role.
-pub(crate) const ADMIN_SCOPES: [&str; 2] = ["codeq:admin", "codeq:operator"];
 
 impl Config {
     /// A server on this machine that anybody on it may use. Refuses other addresses, because the token is
@@ -51,8 +39,8 @@ impl Config {
             http_addr,
             log_level: "warn".to_owned(),
             log_format: LogFormat::Text,
-            producer_auth: dev_auth(token, &ADMIN_SCOPES),
-            worker_auth: dev_auth(token, &WORKER_SCOPES),
+            producer_auth: dev_auth(token, &[ADMIN, OPERATOR]),
+            worker_auth: dev_auth(token, &Scope::ALL.map(Scope::name)),
             allow_producer_as_worker: true,
             grpc: GrpcConfig { reflection: true },
             webhooks: WebhookConfig {

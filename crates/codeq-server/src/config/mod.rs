@@ -19,7 +19,6 @@ mod file;
 mod flags;
 mod keys;
 mod load;
-mod mask;
 mod model;
 mod problem;
 mod read;
@@ -30,16 +29,16 @@ mod tree;
 #[cfg(test)]
 mod tests;
 
+pub use codeq_auth::{AuthConfig, JwtConfig, StaticToken};
 pub use dev::{DEV_TOKEN, random_token};
 pub use env::FILE_VARIABLE;
 pub use file::FILE_BYTES_MAX;
 pub use flags::Flags;
 pub use load::{Loaded, load, log_format};
 pub use model::{
-    ArtifactsConfig, AuthConfig, BackoffPolicy, BackupConfig, Config, Durability, GrpcConfig,
-    HttpConfig, JwtConfig, LogFormat, MetricsConfig, RateLimit, RateLimits, RetentionConfig,
-    StaticToken, TenantLimits, TlsConfig, TokenConfig, TracingConfig, UnknownFields, WebhookConfig,
-    WebhookSecret,
+    ArtifactsConfig, BackoffPolicy, BackupConfig, Config, Durability, GrpcConfig, HttpConfig,
+    LogFormat, MetricsConfig, RateLimit, RateLimits, RetentionConfig, TenantLimits, TlsConfig,
+    TokenConfig, TracingConfig, UnknownFields, WebhookConfig, WebhookSecret,
 };
 pub use problem::{ConfigError, Problem, Source, Sources};
 pub use reload::{Change, Changes};

@@ -4,15 +4,16 @@
 //! serialised is therefore for people, not for another server to read.
 
 use std::collections::HashMap;
+use std::fmt;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
+use codeq_auth::AuthConfig;
+use codeq_auth::mask::{self, MASK, mask_url};
 use codeq_webhooks::results::CallLimits;
 use codeq_webhooks::signing::Secret;
 use ipnet::IpNet;
 use serde::{Deserialize, Serialize};
-
-use super::mask;
 
 /// The whole configuration.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -168,49 +169,14 @@ pub struct WebhookSecret {
     pub previous: Option<String>,
 }
 
-/// How tokens of one role are validated. Several ways are tried in turn; none at all means that nobody of
-/// this role gets in.
-#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
-pub struct AuthConfig {
-    /// JSON Web Tokens.
-    pub jwt: Vec<JwtConfig>,
-    /// Fixed tokens.
-    pub static_tokens: Vec<StaticToken>,
-}
-
-/// Tokens signed by one issuer.
-#[derive(Clone, PartialEq, Default, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
-pub struct JwtConfig {
-    /// The `iss` that tokens must carry. Without `jwksUrl`, its OpenID discovery document is read.
-    pub issuer: String,
-    /// The `aud` that tokens must carry.
-    pub audience: String,
-    /// Where the keys are; overrides discovery.
-    #[serde(serialize_with = "mask::url")]
-    pub jwks_url: Option<String>,
-}
-
-/// A fixed token and what it stands for.
-#[derive(Clone, PartialEq, Default, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
-pub struct StaticToken {
-    /// The token itself; or else its hash.
-    #[serde(serialize_with = "mask::secret")]
-    pub token: Option<String>,
-    /// SHA-256 of the token in hex.
-    pub token_sha256: Option<String>,
-    /// The identity.
-    pub subject: String,
-    /// The tenant.
-    pub tenant: String,
-    /// Worker scopes, `codeq:admin`, `codeq:operator`.
-    pub scopes: Vec<String>,
-    /// Commands that a worker may claim; `*` is any.
-    pub event_types: Vec<String>,
-    /// The group of workers that it belongs to, for availability notifications.
-    pub worker_group: Option<String>,
+impl fmt::Debug for WebhookSecret {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("WebhookSecret")
+            .field("tenant", &self.tenant)
+            .field("secret", &self.secret.as_ref().map(|_| MASK))
+            .field("previous", &self.previous.as_ref().map(|_| MASK))
+            .finish()
+    }
 }
 
 /// What holds for tokens of both roles.
@@ -280,6 +246,15 @@ pub struct ArtifactsConfig {
     pub max_bytes: usize,
 }
 
+impl fmt::Debug for ArtifactsConfig {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ArtifactsConfig")
+            .field("url", &self.url.as_deref().map(mask_url))
+            .field("max_bytes", &self.max_bytes)
+            .finish()
+    }
+}
+
 /// Copies of the data that are made while the server runs.
 #[derive(Clone, PartialEq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
@@ -288,6 +263,14 @@ pub struct BackupConfig {
     /// there are none.
     #[serde(serialize_with = "mask::url")]
     pub target: Option<String>,
+}
+
+impl fmt::Debug for BackupConfig {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("BackupConfig")
+            .field("target", &self.target.as_deref().map(mask_url))
+            .finish()
+    }
 }
 
 /// Bounds of the HTTP edge.
@@ -361,6 +344,16 @@ pub struct TracingConfig {
     pub sample_ratio: f64,
     /// `service.name`.
     pub service_name: String,
+}
+
+impl fmt::Debug for TracingConfig {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("TracingConfig")
+            .field("otlp_endpoint", &self.otlp_endpoint.as_deref().map(mask_url))
+            .field("sample_ratio", &self.sample_ratio)
+            .field("service_name", &self.service_name)
+            .finish()
+    }
 }
 
 impl Default for Config {

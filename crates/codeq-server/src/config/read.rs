@@ -5,11 +5,10 @@ use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use codeq_auth::{JwtConfig, StaticToken};
 use ipnet::IpNet;
 
-use super::model::{
-    BackoffPolicy, Durability, JwtConfig, LogFormat, StaticToken, UnknownFields, WebhookSecret,
-};
+use super::model::{BackoffPolicy, Durability, LogFormat, UnknownFields, WebhookSecret};
 use super::problem::{PROBLEMS_MAX, Problem, Source, Sources};
 use super::tree::{Kind, Malformed, Name, Node, Place, Style};
 use crate::near::nearest;

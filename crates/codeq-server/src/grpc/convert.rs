@@ -3,11 +3,10 @@
 use codeq_core::command::Millis;
 use codeq_core::view::Task;
 use codeq_proto::{Timestamp, worker};
-use tonic::Code;
 
 use crate::auth::shown;
-use crate::http::wire::Times;
-use crate::service::{Kind, ServiceError};
+use crate::service::{Code, Kind, ServiceError};
+use crate::times::Times;
 
 /// A task for its worker.
 pub(super) fn task(task: Task, times: &Times) -> worker::Task {
@@ -55,7 +54,7 @@ pub(super) fn moment(at: Timestamp) -> Result<Millis, ServiceError> {
     let nanos = u32::try_from(at.nanos).ok().filter(|nanos| *nanos < 1_000_000_000);
     let Some(nanos) = nanos else {
         let text = "invalid 'runAt' (use RFC3339)";
-        return Err(ServiceError::invalid("invalid_run_at", text));
+        return Err(ServiceError::new(Code::InvalidRunAt, text));
     };
     let seconds = u64::try_from(at.seconds).unwrap_or(0);
     Ok(seconds.saturating_mul(1_000).saturating_add(u64::from(nanos / 1_000_000)))
@@ -63,27 +62,19 @@ pub(super) fn moment(at: Timestamp) -> Result<Millis, ServiceError> {
 
 /// The name of the gRPC code that a failure corresponds to.
 pub(super) fn code_name(kind: Kind) -> &'static str {
-    match code(kind) {
-        Code::InvalidArgument => "InvalidArgument",
-        Code::Unauthenticated => "Unauthenticated",
-        Code::PermissionDenied => "PermissionDenied",
-        Code::NotFound => "NotFound",
-        Code::FailedPrecondition => "FailedPrecondition",
-        Code::ResourceExhausted => "ResourceExhausted",
-        Code::Unavailable => "Unavailable",
-        _ => "Internal",
-    }
-}
-
-fn code(kind: Kind) -> Code {
     match kind {
-        Kind::Invalid | Kind::Unprocessable | Kind::TooLarge => Code::InvalidArgument,
-        Kind::Unauthenticated => Code::Unauthenticated,
-        Kind::Forbidden => Code::PermissionDenied,
-        Kind::NotFound => Code::NotFound,
-        Kind::Conflict => Code::FailedPrecondition,
-        Kind::TooMany => Code::ResourceExhausted,
-        Kind::Unavailable => Code::Unavailable,
-        Kind::Internal => Code::Internal,
+        Kind::Invalid
+        | Kind::MethodNotAllowed
+        | Kind::TimedOut
+        | Kind::TooLarge
+        | Kind::Unsupported
+        | Kind::Unprocessable => "InvalidArgument",
+        Kind::Unauthenticated => "Unauthenticated",
+        Kind::Forbidden => "PermissionDenied",
+        Kind::NotFound => "NotFound",
+        Kind::Conflict => "FailedPrecondition",
+        Kind::TooMany => "ResourceExhausted",
+        Kind::Unavailable => "Unavailable",
+        Kind::Internal => "Internal",
     }
 }

@@ -11,8 +11,8 @@ use tonic::Status;
 
 use super::Call;
 use super::events::Events;
+use crate::app::App;
 use crate::auth::{AuthError, Principal, Refusal, Role, bearer_token};
-use crate::http::App;
 
 /// Time for the Hello.
 const PATIENCE: Duration = Duration::from_secs(10);

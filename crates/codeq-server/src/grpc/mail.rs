@@ -6,20 +6,23 @@ use std::task::Context;
 
 use codeq_core::reply::Reply;
 use codeq_core::view::Task;
-use codeq_engine::Engine;
-use codeq_engine::request::{Answer, Mailbox, ReplyTo};
+use codeq_engine::Answer;
+use codeq_engine::boundary::Mailbox;
+use codeq_engine::request::{ReplyTo, Request};
 use futures_util::task::AtomicWaker;
 use parking_lot::Mutex;
 use slab::Slab;
 
+use crate::app::App;
 use crate::limits::budget::{HeldFor, Hold, Share};
+use crate::service::ask::{Ask, Asked};
 
 /// Bytes of tasks that a stream's client has not taken yet. Tasks beyond them go back to their queue.
 const UNSENT_BYTES_MAX: usize = 16 << 20;
 /// They count in steps, so that most deliveries cost nothing there.
 const STEP: usize = 16 << 10;
 /// Bits of a number that say which part of an event it is.
-const INDEX_BITS: u32 = 16;
+const INDEX_BITS: u32 = 32;
 
 /// Where the engine puts answers.
 struct Mail {
@@ -77,7 +80,7 @@ impl Mailbox for Mail {
 
 /// Events that were posted, until their answers are written.
 pub(super) struct Posted<T> {
-    engine: Arc<Engine>,
+    app: Arc<App>,
     mail: Arc<Mail>,
     share: Share,
     arrived: VecDeque<(u64, Answer)>,
@@ -86,33 +89,38 @@ pub(super) struct Posted<T> {
     events: Slab<T>,
 }
 
-/// The place that the next event will have.
+/// Where the answers to an event go, and its calls.
 pub(super) struct Slot<'a> {
     mail: &'a Arc<Mail>,
     key: usize,
+    /// What is posted together when everything that has come is read.
+    out: &'a mut Vec<Request>,
 }
 
 impl Slot<'_> {
-    /// Where the answer to a part of the event goes.
-    pub(super) fn reply(&self, index: u16) -> ReplyTo {
-        let number = (self.key as u64) << INDEX_BITS | u64::from(index);
-        ReplyTo::Mailbox(Arc::clone(self.mail) as Arc<dyn Mailbox>, number)
+    /// Posts a part of the event; returns what reads its answer.
+    pub(super) fn post<T>(&mut self, index: usize, ask: Ask<T>) -> Asked<T> {
+        let number = (self.key as u64) << INDEX_BITS | index as u64;
+        let reply = ReplyTo::Mailbox(Arc::clone(self.mail) as Arc<dyn Mailbox>, number);
+        let (request, asked) = ask.post(reply);
+        self.out.push(request);
+        asked
     }
 }
 
 impl<T> Posted<T> {
     /// For a stream whose answers count in this share.
-    pub(super) fn new(engine: Arc<Engine>, share: &Share) -> Posted<T> {
+    pub(super) fn new(app: Arc<App>, share: &Share) -> Posted<T> {
         let hold = share.nothing(HeldFor::Answers);
         let state = State { answers: VecDeque::new(), unsent: 0, hold, closed: false };
         let mail = Arc::new(Mail { state: Mutex::new(state), waker: AtomicWaker::new() });
         let (arrived, events) = (VecDeque::new(), Slab::new());
-        Posted { engine, mail, share: share.clone(), arrived, arrived_bytes: 0, events }
+        Posted { app, mail, share: share.clone(), arrived, arrived_bytes: 0, events }
     }
 
     /// Forgets all events, as if the stream were gone.
     pub(super) fn clear(&mut self) {
-        *self = Posted::new(Arc::clone(&self.engine), &self.share.clone());
+        *self = Posted::new(Arc::clone(&self.app), &self.share.clone());
     }
 
     /// How many have no answer yet.
@@ -120,9 +128,9 @@ impl<T> Posted<T> {
         self.events.len()
     }
 
-    /// Where the answers to the event go that is put here next.
-    pub(super) fn slot(&self) -> Slot<'_> {
-        Slot { mail: &self.mail, key: self.events.vacant_key() }
+    /// For the event that is put here next.
+    pub(super) fn slot<'a>(&'a self, out: &'a mut Vec<Request>) -> Slot<'a> {
+        Slot { mail: &self.mail, key: self.events.vacant_key(), out }
     }
 
     /// Remembers the event whose slot was asked for last.
@@ -132,7 +140,7 @@ impl<T> Posted<T> {
 
     /// The next answer, with the event and the part of it that it is for. Wakes the task when there is one. Whoever
     /// asks has sent the answer before.
-    pub(super) fn next(&mut self, cx: &Context<'_>) -> Option<(usize, u16, Answer)> {
+    pub(super) fn next(&mut self, cx: &Context<'_>) -> Option<(usize, usize, Answer)> {
         if self.arrived.is_empty() {
             self.mail.waker.register(cx.waker());
             let mut state = self.mail.state.lock();
@@ -146,12 +154,16 @@ impl<T> Posted<T> {
         }
         let (number, answer) = self.arrived.pop_front()?;
         let index = number & ((1 << INDEX_BITS) - 1);
-        Some(((number >> INDEX_BITS) as usize, index as u16, answer))
+        Some(((number >> INDEX_BITS) as usize, index as usize, answer))
     }
 
-    /// The event of an answer.
-    pub(super) fn get(&mut self, key: usize) -> Option<&mut T> {
-        self.events.get_mut(key)
+    /// The event of an answer, and where what it still has to post goes.
+    pub(super) fn get<'a>(
+        &'a mut self,
+        key: usize,
+        out: &'a mut Vec<Request>,
+    ) -> Option<(&'a mut T, Slot<'a>)> {
+        Some((self.events.get_mut(key)?, Slot { mail: &self.mail, key, out }))
     }
 
     /// Forgets an event: it has its answer.
@@ -169,11 +181,11 @@ impl<T> Drop for Posted<T> {
         drop(state);
         if !self.events.is_empty() {
             let mailbox: Arc<dyn Mailbox> = self.mail.clone();
-            self.engine.gone(&mailbox);
+            self.app.service.gone(&mailbox);
         }
         for (_, answer) in self.arrived.drain(..).chain(late) {
             if let Ok(Reply::Claimed(tasks)) = answer {
-                self.engine.give_back(tasks);
+                self.app.service.give_back(tasks);
             }
         }
     }

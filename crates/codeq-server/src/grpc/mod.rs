@@ -17,15 +17,15 @@ use axum::extract::Request;
 use axum::http::{HeaderMap, HeaderValue, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::any;
+use codeq_net::Peer;
 use codeq_proto::codec;
 use tonic::codec::{EncodeBody, SingleMessageCompressionOverride};
 use tonic::{Code, Status};
 use tonic_health::pb::health_server::HealthServer;
 use tonic_health::server::{HealthReporter, HealthService};
 
-use crate::http::App;
-use crate::http::endpoint::{REQUEST_ID, request_id};
-use crate::net::Peer;
+use crate::app::App;
+use crate::request_id::{REQUEST_ID, request_id};
 
 mod convert;
 mod events;

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use axum::http::HeaderMap;
 use bytes::Bytes;
 use codeq_core::command::NewTask;
-use codeq_engine::request::Answer as EngineAnswer;
+use codeq_engine::Answer as EngineAnswer;
 use codeq_proto::producer::producer_event::Event;
 use codeq_proto::producer::server_event::Event as Answer;
 use codeq_proto::producer::{
@@ -16,13 +16,17 @@ use tonic::Status;
 
 use super::events::Events;
 use super::hello;
-use super::session::{After, Begun, Opened, Protocol, Slots, check_rate};
+use super::mail::Slot;
+use super::session::{After, Begun, Credit, Opened, Protocol, check_rate};
 use super::{Call, convert};
+use crate::app::App;
 use crate::auth::{Principal, Role};
-use crate::http::{App, json};
 use crate::limits::LimitScope;
 use crate::observe::trace::{self, TraceContext};
-use crate::service::enqueue::{Draft, Made, enqueued};
+use crate::service::ask::Asked;
+use crate::service::enqueue::{Ahead, Draft, Made, MadeAll};
+use crate::service::payload::check_payload;
+use crate::service::permission::MayProduce;
 use crate::service::{Kind, ServiceError};
 
 /// Opens a stream: waits for its Hello.
@@ -43,14 +47,14 @@ pub(super) async fn open(
     let (caller, withdrawn) = token.bearer(&app, &call, Producer::SERVICE, Role::Producer).await?;
     let (tenant_id, subject) = (caller.tenant.to_string(), caller.subject.to_string());
     let ack = answer(Answer::HelloAck(HelloAck { tenant_id, subject }));
-    let protocol = Producer { app, caller: Arc::new(caller), trace, command: "".into() };
+    let protocol = Producer { app, caller, trace, command: "".into() };
     Ok(Opened { protocol, events, ack, withdrawn })
 }
 
 /// One producer at the other end of a stream.
 pub(super) struct Producer {
     app: Arc<App>,
-    caller: Arc<Principal>,
+    caller: Principal,
     /// The trace of the call, for tasks that bring none of their own.
     trace: Option<TraceContext>,
     /// The last command: most streams know few.
@@ -73,15 +77,15 @@ impl Protocol for Producer {
         Err(event)
     }
 
-    fn post_credit(&mut self, credit: Created, _: &mut Slots<'_>) -> Result<Created, ServerEvent> {
+    fn post_credit(&mut self, credit: Created, _: &mut Slot<'_>) -> Credit<Producer> {
         // There are none.
-        Ok(credit)
+        Credit::Posted(credit)
     }
 
-    fn begin(&mut self, event: ProducerEvent, slots: &mut Slots<'_>) -> Begun<Producer> {
+    fn begin(&mut self, event: ProducerEvent, slot: &mut Slot<'_>) -> Begun<Producer> {
         match event.event {
-            Some(Event::Create(create)) => self.create(create, slots),
-            Some(Event::CreateBatch(batch)) => self.create_batch(batch, slots),
+            Some(Event::Create(create)) => self.create(create, slot),
+            Some(Event::CreateBatch(batch)) => self.create_batch(batch, slot),
             Some(Event::Hello(_)) => mistake("Hello comes first, and once"),
             None => mistake("unknown event"),
         }
@@ -90,14 +94,15 @@ impl Protocol for Producer {
     fn answered(
         &mut self,
         event: &mut Created,
-        index: u16,
+        index: usize,
         answer: EngineAnswer,
+        _: &mut Slot<'_>,
     ) -> After<ServerEvent> {
         match event {
-            Created::One(seq) => After::Answer(acknowledge(*seq, one(enqueued(answer)))),
+            Created::One(seq, asked) => After::Answer(acknowledge(*seq, asked.read(answer))),
             Created::Batch { acks, parts, missing } => {
-                if let Some(part) = parts.get_mut(usize::from(index)) {
-                    fill(acks, std::mem::take(part), enqueued(answer));
+                if let Some((places, asked)) = parts.get_mut(index) {
+                    fill(acks, std::mem::take(places), asked.read(answer));
                 }
                 *missing -= 1;
                 if *missing > 0 {
@@ -112,10 +117,10 @@ impl Protocol for Producer {
 /// What is remembered of creates that were posted.
 pub(super) enum Created {
     /// The number of a single one.
-    One(u64),
+    One(u64, Asked<Made>),
     /// The acknowledgements of a batch as far as they are there; for each part that was posted, whose are not; and
     /// how many parts have no answer.
-    Batch { acks: Vec<CreateAck>, parts: Vec<Places>, missing: usize },
+    Batch { acks: Vec<CreateAck>, parts: Vec<(Places, Asked<MadeAll>)>, missing: usize },
 }
 
 /// Where in a batch the tasks of a part are.
@@ -128,48 +133,32 @@ struct Batch {
 }
 
 impl Producer {
-    fn create(&mut self, create: CreateTask, slots: &mut Slots<'_>) -> Begun<Producer> {
+    fn create(&mut self, create: CreateTask, slot: &mut Slot<'_>) -> Begun<Producer> {
         let (seq, bytes) = (create.seq, weight(&create));
-        let task = match self.check_rate().and_then(|()| self.new_task(create)) {
-            Ok(task) => task,
-            Err(error) => return Begun::Answered(acknowledge(seq, Err(error))),
-        };
+        let task = self.check_rate().and_then(|()| self.new_task(create));
         let service = &self.app.service;
-        if service.posts_enqueue(1) {
-            let reply = slots.reply.reply(0);
-            slots.out.push(service.enqueue_request(&self.caller, vec![task], reply));
-            return Begun::Posted(Created::One(seq), bytes);
+        match task.and_then(|task| service.enqueue(MayProduce::of(&self.caller)?, task)) {
+            Ok(ask) => Begun::Posted(Created::One(seq, slot.post(0, ask)), bytes),
+            Err(error) => Begun::Answered(acknowledge(seq, Err(error))),
         }
-        let (app, caller) = (Arc::clone(&self.app), Arc::clone(&self.caller));
-        let made = async move { acknowledge(seq, app.service.enqueue(&caller, task).await) };
-        Begun::Acknowledged(Box::pin(made), bytes)
     }
 
-    fn create_batch(&mut self, batch: CreateTaskBatch, slots: &mut Slots<'_>) -> Begun<Producer> {
+    fn create_batch(&mut self, batch: CreateTaskBatch, slot: &mut Slot<'_>) -> Begun<Producer> {
         let bytes = batch.tasks.iter().map(weight).sum();
-        let Batch { acks, parts } = self.read_batch(batch.tasks);
-        let service = &self.app.service;
-        let longest = parts.iter().map(|(_, tasks)| tasks.len()).max();
-        let Some(longest) = longest else {
-            return Begun::Answered(acknowledge_all(acks));
-        };
-        if !service.posts_enqueue(longest) {
-            let (app, caller) = (Arc::clone(&self.app), Arc::clone(&self.caller));
-            let made = async move {
-                let mut acks = acks;
-                for (places, tasks) in parts {
-                    let made = app.service.enqueue_batch(&caller, tasks, false).await;
-                    fill(&mut acks, places, made);
-                }
-                acknowledge_all(acks)
-            };
-            return Begun::Acknowledged(Box::pin(made), bytes);
-        }
+        let Batch { mut acks, parts } = self.read_batch(batch.tasks);
         let mut posted = Vec::with_capacity(parts.len());
-        for (index, (places, tasks)) in (0..).zip(parts) {
-            let reply = slots.reply.reply(index);
-            slots.out.push(service.enqueue_request(&self.caller, tasks, reply));
-            posted.push(places);
+        let mut ahead = Ahead::default();
+        for (places, tasks) in parts {
+            let service = &self.app.service;
+            let caller = MayProduce::of(&self.caller);
+            match caller.and_then(|caller| service.enqueue_batch(caller, tasks, false, &mut ahead))
+            {
+                Ok(ask) => posted.push((places, slot.post(posted.len(), ask))),
+                Err(error) => fill(&mut acks, places, Err(error)),
+            }
+        }
+        if posted.is_empty() {
+            return Begun::Answered(acknowledge_all(acks));
         }
         let missing = posted.len();
         Begun::Posted(Created::Batch { acks, parts: posted, missing }, bytes)
@@ -215,7 +204,7 @@ impl Producer {
             payload if payload.is_empty() => Bytes::from_static(b"null"),
             payload => payload,
         };
-        json::check_payload(&payload)?;
+        check_payload(&payload)?;
         if *self.command != *create.command {
             self.command = create.command.into();
         }
@@ -257,15 +246,8 @@ fn text(text: String) -> Option<Arc<str>> {
     (!text.is_empty()).then(|| text.into())
 }
 
-type MadeAll = Result<Vec<Result<Made, ServiceError>>, ServiceError>;
-
-/// What became of the only task of an enqueue.
-fn one(made: MadeAll) -> Result<Made, ServiceError> {
-    made?.pop().unwrap_or_else(|| Err(ServiceError::unexpected()))
-}
-
 /// Writes what became of a part into the acknowledgements of its tasks.
-fn fill(acks: &mut [CreateAck], places: Places, made: MadeAll) {
+fn fill(acks: &mut [CreateAck], places: Places, made: Result<MadeAll, ServiceError>) {
     let mut made = made.map(Vec::into_iter);
     for place in places {
         let made = match &mut made {
@@ -299,7 +281,7 @@ fn ack(seq: u64, made: Result<Made, ServiceError>) -> CreateAck {
             seq,
             ok: false,
             error_message: error.to_string(),
-            code: error.code.to_owned(),
+            code: error.code.text().to_owned(),
             ..CreateAck::default()
         },
     }

@@ -10,8 +10,9 @@ use std::sync::atomic::Ordering;
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use codeq_engine::Engine;
-use codeq_engine::request::{Answer, Request};
+use codeq_engine::Answer;
+use codeq_engine::request::Request;
+use codeq_net::H2_STREAM_WINDOW;
 use codeq_proto::Message;
 use futures_util::future::BoxFuture;
 use futures_util::stream::{FuturesUnordered, Stream, StreamExt};
@@ -22,11 +23,10 @@ use super::Call;
 use super::events::Events;
 use super::hello::Withdrawn;
 use super::mail::{Posted, Slot};
+use crate::app::App;
 use crate::auth::{Principal, SKEW_SECONDS, shown};
-use crate::http::App;
 use crate::limits::LimitScope;
 use crate::limits::budget::{Connection, HeldFor, Hold, Share};
-use crate::net::H2_STREAM_WINDOW;
 use crate::service::ServiceError;
 
 /// Events of one stream whose answers are due; beyond them the stream is not read.
@@ -53,8 +53,16 @@ pub(super) enum Begun<P: Protocol> {
     Answered(P::Out),
     /// It was posted to the engine, and is answered when it is durable. It weighs so many bytes.
     Posted(P::Posted, usize),
-    /// The same where more has to be done than to post it.
-    Acknowledged(BoxFuture<'static, P::Out>, usize),
+}
+
+/// What becomes of a wait for work.
+pub(super) enum Credit<P: Protocol> {
+    /// It was posted.
+    Posted(P::Posted),
+    /// It is to be posted again after a pause.
+    Again(P::Posted, Duration),
+    /// It cannot be: this is the answer.
+    Refused(P::Out),
 }
 
 /// What the engine's answer to a posted event comes to.
@@ -67,14 +75,6 @@ pub(super) enum After<Out> {
     Nothing,
     /// Nothing yet: the wait for work is posted again after a pause.
     Again(Duration),
-}
-
-/// Where an event goes that is posted.
-pub(super) struct Slots<'a> {
-    /// Where its answer goes.
-    pub(super) reply: Slot<'a>,
-    /// What is posted together when everything that has come is read.
-    pub(super) out: &'a mut Vec<Request>,
 }
 
 /// One of the two streams.
@@ -98,22 +98,19 @@ pub(super) trait Protocol: Send + Unpin + Sized + 'static {
     /// Takes an event that is a wait for work, and says about how many bytes it takes; gives back any other one.
     fn credit(&mut self, event: Self::In) -> Result<(Self::Posted, usize), Self::In>;
 
-    /// Posts a wait for work, which ends when the client has no more to say; or the answer, if it cannot be.
-    fn post_credit(
-        &mut self,
-        credit: Self::Posted,
-        slots: &mut Slots<'_>,
-    ) -> Result<Self::Posted, Self::Out>;
+    /// Posts a wait for work, which ends when the client has no more to say.
+    fn post_credit(&mut self, credit: Self::Posted, slot: &mut Slot<'_>) -> Credit<Self>;
 
     /// Starts what an event asks for.
-    fn begin(&mut self, event: Self::In, slots: &mut Slots<'_>) -> Begun<Self>;
+    fn begin(&mut self, event: Self::In, slot: &mut Slot<'_>) -> Begun<Self>;
 
-    /// Takes the engine's answer to a part of a posted event.
+    /// Takes the engine's answer to a part of a posted event, and may post another part.
     fn answered(
         &mut self,
         event: &mut Self::Posted,
-        index: u16,
+        index: usize,
         answer: Answer,
+        slot: &mut Slot<'_>,
     ) -> After<Self::Out>;
 }
 
@@ -141,7 +138,7 @@ enum State<P: Protocol> {
 }
 
 struct Open<P: Protocol> {
-    engine: Arc<Engine>,
+    app: Arc<App>,
     protocol: P,
     /// None once the client has said its last.
     events: Option<Events<P::In>>,
@@ -153,7 +150,6 @@ struct Open<P: Protocol> {
     held: VecDeque<(P::Posted, usize)>,
     /// Runs while none of them is posted.
     rest: Option<Pin<Box<Sleep>>>,
-    acks: FuturesUnordered<BoxFuture<'static, (P::Out, usize)>>,
     /// What can end the stream: the server's stop, the token's withdrawal, and its end if it is to.
     endings: FuturesUnordered<BoxFuture<'static, Ending>>,
     ending: Option<Ending>,
@@ -267,11 +263,11 @@ impl<P: Protocol> Stream for Session<P> {
 
 impl<P: Protocol> Open<P> {
     fn new(app: Arc<App>, protocol: P, events: Events<P::In>, share: &Share) -> Open<P> {
-        let engine = Arc::clone(&app.service.engine);
         let ends_at_expiry = app.edge.end_streams_at_expiry;
         let endings: FuturesUnordered<BoxFuture<'static, Ending>> = FuturesUnordered::new();
+        let drained = Arc::clone(&app);
         endings.push(Box::pin(async move {
-            app.service.drained().await;
+            drained.service.drained().await;
             Ending::Drain
         }));
         let expires_at = protocol.caller().expires_at;
@@ -287,12 +283,11 @@ impl<P: Protocol> Open<P> {
             protocol,
             events: Some(events),
             out: Vec::new(),
-            posted: Posted::new(Arc::clone(&engine), share),
-            posted_credits: Posted::new(Arc::clone(&engine), share),
+            posted: Posted::new(Arc::clone(&app), share),
+            posted_credits: Posted::new(Arc::clone(&app), share),
             held: VecDeque::new(),
             rest: None,
-            engine,
-            acks: FuturesUnordered::new(),
+            app,
             endings,
             ending: None,
             bytes: 0,
@@ -307,7 +302,7 @@ impl<P: Protocol> Open<P> {
         loop {
             let read = self.poll_events(cx, events);
             if !self.out.is_empty() {
-                self.engine.post(&mut self.out);
+                self.app.service.post(&mut self.out);
             }
             if let Poll::Ready(answer) = read {
                 return Poll::Ready(answer);
@@ -317,12 +312,12 @@ impl<P: Protocol> Open<P> {
             if let Some(answer) = self.next_posted(cx) {
                 return Poll::Ready(Ok(answer));
             }
-            if let Poll::Ready(Some((answer, bytes))) = self.acks.poll_next_unpin(cx) {
-                self.bytes = self.bytes.saturating_sub(bytes);
-                return Poll::Ready(Ok(answer));
-            }
             if let Some(answer) = self.next_posted_credit(cx) {
                 return Poll::Ready(Ok(answer));
+            }
+            if !self.out.is_empty() {
+                // What an answer has led to.
+                continue;
             }
             if let Some(rest) = &mut self.rest
                 && rest.as_mut().poll(cx).is_ready()
@@ -335,7 +330,7 @@ impl<P: Protocol> Open<P> {
                 self.ending = Some(self.ending.filter(|had| had.is_tokens()).unwrap_or(ending));
                 continue;
             }
-            if self.under_way() > 0 {
+            if self.posted.len() > 0 {
                 return Poll::Pending;
             }
             return match (self.ending, &self.events) {
@@ -352,15 +347,12 @@ impl<P: Protocol> Open<P> {
         }
     }
 
-    /// Events whose acknowledgement is due.
-    fn under_way(&self) -> usize {
-        self.posted.len() + self.acks.len()
-    }
-
     fn next_posted(&mut self, cx: &Context<'_>) -> Option<P::Out> {
         while let Some((key, index, answer)) = self.posted.next(cx) {
-            let Some((event, _)) = self.posted.get(key) else { continue };
-            let after = self.protocol.answered(event, index, answer);
+            let Some(((event, _), mut slot)) = self.posted.get(key, &mut self.out) else {
+                continue;
+            };
+            let after = self.protocol.answered(event, index, answer, &mut slot);
             if matches!(after, After::More) {
                 continue;
             }
@@ -376,15 +368,13 @@ impl<P: Protocol> Open<P> {
     fn next_posted_credit(&mut self, cx: &Context<'_>) -> Option<P::Out> {
         while let Some((key, index, answer)) = self.posted_credits.next(cx) {
             let Some((mut credit, bytes)) = self.posted_credits.remove(key) else { continue };
-            match self.protocol.answered(&mut credit, index, answer) {
+            let mut slot = self.posted_credits.slot(&mut self.out);
+            match self.protocol.answered(&mut credit, index, answer, &mut slot) {
                 After::Answer(answer) => {
                     self.credit_bytes = self.credit_bytes.saturating_sub(bytes);
                     return Some(answer);
                 }
-                After::Again(pause) => {
-                    self.held.push_front((credit, bytes));
-                    self.rest = Some(Box::pin(sleep(pause)));
-                }
+                After::Again(pause) => self.again((credit, bytes), pause),
                 After::More | After::Nothing => {
                     self.credit_bytes = self.credit_bytes.saturating_sub(bytes);
                 }
@@ -444,7 +434,7 @@ impl<P: Protocol> Open<P> {
     /// bytes. What a client has sent beyond waits in the connection's window, which counts too. An error ends the stream.
     fn has_room(&mut self, cx: &mut Context<'_>) -> Result<bool, Status> {
         let bytes = STREAM_BYTES + self.bytes + self.credit_bytes;
-        let few = self.under_way() < IN_FLIGHT_MAX && self.bytes < IN_FLIGHT_BYTES_MAX;
+        let few = self.posted.len() < IN_FLIGHT_MAX && self.bytes < IN_FLIGHT_BYTES_MAX;
         if few && self.hold.fit(bytes, STEP) {
             self.retry = None;
             return Ok(true);
@@ -491,31 +481,32 @@ impl<P: Protocol> Open<P> {
 
     /// Posts a wait for work, or answers it.
     fn post(&mut self, (credit, bytes): (P::Posted, usize)) -> Option<P::Out> {
-        let mut slots = Slots { reply: self.posted_credits.slot(), out: &mut self.out };
-        match self.protocol.post_credit(credit, &mut slots) {
-            Ok(credit) => {
-                self.posted_credits.put((credit, bytes));
-                None
-            }
-            Err(refusal) => {
+        let mut slot = self.posted_credits.slot(&mut self.out);
+        match self.protocol.post_credit(credit, &mut slot) {
+            Credit::Posted(credit) => self.posted_credits.put((credit, bytes)),
+            Credit::Again(credit, pause) => self.again((credit, bytes), pause),
+            Credit::Refused(refusal) => {
                 self.credit_bytes = self.credit_bytes.saturating_sub(bytes);
-                Some(refusal)
+                return Some(refusal);
             }
         }
+        None
+    }
+
+    /// Posts a wait for work again after a pause, before any other.
+    fn again(&mut self, credit: (P::Posted, usize), pause: Duration) {
+        self.held.push_front(credit);
+        self.rest = Some(Box::pin(sleep(pause)));
     }
 
     /// Starts what an event asks for; what needs no waiting is answered.
     fn begin(&mut self, event: P::In) -> Option<P::Out> {
-        let mut slots = Slots { reply: self.posted.slot(), out: &mut self.out };
-        match self.protocol.begin(event, &mut slots) {
+        let mut slot = self.posted.slot(&mut self.out);
+        match self.protocol.begin(event, &mut slot) {
             Begun::Answered(answer) => return Some(answer),
             Begun::Posted(event, bytes) => {
                 self.bytes += bytes;
                 self.posted.put((event, bytes));
-            }
-            Begun::Acknowledged(answer, bytes) => {
-                self.bytes += bytes;
-                self.acks.push(Box::pin(async move { (answer.await, bytes) }));
             }
         }
         None

@@ -4,10 +4,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use axum::http::HeaderMap;
-use codeq_core::command::{Claim, Command, Millis};
-use codeq_core::reply::{Reply, Returned};
-use codeq_core::view::Task;
-use codeq_engine::request::{Answer as EngineAnswer, ReplyTo, Request as EngineRequest};
+use codeq_core::reply::Returned;
+use codeq_core::view::{ResultRecord, Task};
+use codeq_engine::Answer as EngineAnswer;
 use codeq_proto::worker::server_event::Event as Answer;
 use codeq_proto::worker::worker_event::Event;
 use codeq_proto::worker::{
@@ -15,22 +14,24 @@ use codeq_proto::worker::{
     Result as Outcome, ResultAck, ResultAckBatch, ResultBatch, ServerError, ServerEvent,
     TaskAssignment, TaskBatch, WorkerEvent,
 };
-use futures_util::future::BoxFuture;
-use tokio::task::AbortHandle;
 use tonic::Status;
 
 use super::events::Events;
 use super::hello;
-use super::session::{After, Begun, Opened, Protocol, Slots, check_rate};
+use super::mail::Slot;
+use super::session::{After, Begun, Credit, Opened, Protocol, check_rate};
 use super::{Call, convert};
-use crate::auth::{Principal, Role, Scope, shown};
-use crate::http::{App, json};
+use crate::app::App;
+use crate::auth::{Principal, Role, shown};
 use crate::limits::LimitScope;
-use crate::observe::Refused;
-use crate::service::claim::{CREDIT_WAIT, ClaimRequest, claimed};
+use crate::service::ask::{Ask, Asked};
+use crate::service::claim::{CREDIT_WAIT, ClaimRequest};
+use crate::service::heartbeat::Extended;
 use crate::service::lease::{LeaseNamed, identity};
-use crate::service::submit::{SubmitRequest, submitted};
-use crate::service::{Kind, Service, ServiceError};
+use crate::service::payload::check_result;
+use crate::service::permission::{MayAbandon, MayClaim, MayHeartbeat, MayNack, MaySubmit};
+use crate::service::submit::SubmitRequest;
+use crate::service::{Code, Kind, Service, ServiceError};
 
 /// Most tasks of one TaskBatch: with all that belongs to a task it stays under the 4 MiB that clients accept.
 const TASKS_MAX: i32 = 256;
@@ -59,14 +60,14 @@ pub(super) async fn open(
     caller.subject = identity(&caller, &worker_id).map_err(invalid)?;
     let worker_id = shown(&caller.subject).into_owned();
     let ack = HelloAck { worker_id, tenant_id: caller.tenant.to_string() };
-    let protocol = Worker { app, caller: Arc::new(caller), last: Arc::default() };
+    let protocol = Worker { app, caller, last: Arc::default() };
     Ok(Opened { protocol, events, ack: answer(Answer::HelloAck(ack)), withdrawn })
 }
 
 /// One worker at the other end of a stream.
 pub(super) struct Worker {
     app: Arc<App>,
-    caller: Arc<Principal>,
+    caller: Principal,
     /// What the last Ready asked for.
     last: Arc<ClaimRequest>,
 }
@@ -90,39 +91,35 @@ impl Protocol for Worker {
         let had = Arc::clone(&self.last);
         let request = self.request(ready);
         let bytes = credit_bytes(&request, Arc::ptr_eq(&had, &request));
-        Ok((Waiting::Credit { request, drawn: false, _work: None }, bytes))
+        Ok((Waiting::Credit { request, drawn: false, asked: None }, bytes))
     }
 
-    fn post_credit(
-        &mut self,
-        credit: Waiting,
-        slots: &mut Slots<'_>,
-    ) -> Result<Waiting, ServerEvent> {
+    fn post_credit(&mut self, credit: Waiting, slot: &mut Slot<'_>) -> Credit<Worker> {
         let Waiting::Credit { request, drawn, .. } = credit else {
-            return Ok(credit);
+            return Credit::Posted(credit);
         };
         let service = &self.app.service;
-        let (claim, wait) =
-            service.claim_command(&self.caller, &request).map_err(|error| refusal(&error))?;
-        // A credit is never refused for its rate: it waits a little longer.
-        let limited = !drawn && check_worker_rate(&self.app, &self.caller, "claimTask").is_err();
-        let reply = slots.reply.reply(0);
-        let _work = if limited || service.engine.shards() > 1 {
-            Some(self.claim(claim, wait, limited, reply))
-        } else {
-            slots.out.push(EngineRequest::with(Command::Claim(claim), reply, wait));
-            None
+        let ask = MayClaim::of(&self.caller).and_then(|caller| service.claim(caller, &request));
+        let ask = match ask {
+            Ok(ask) => ask,
+            Err(error) => return Credit::Refused(refusal(&error)),
         };
-        Ok(Waiting::Credit { request, drawn: true, _work })
+        // A credit is never refused for its rate: it waits a little longer.
+        if !drawn && let Err(limited) = self.check_rate("claimTask") {
+            let pause = Duration::from_secs(limited.retry_after.unwrap_or(1));
+            return Credit::Again(Waiting::Credit { request, drawn, asked: None }, pause);
+        }
+        let asked = Some(slot.post(0, ask));
+        Credit::Posted(Waiting::Credit { request, drawn: true, asked })
     }
 
-    fn begin(&mut self, event: WorkerEvent, slots: &mut Slots<'_>) -> Begun<Worker> {
+    fn begin(&mut self, event: WorkerEvent, slot: &mut Slot<'_>) -> Begun<Worker> {
         match event.event {
-            Some(Event::Result(result)) => self.result(result, slots),
-            Some(Event::ResultBatch(batch)) => self.result_batch(batch, slots),
-            Some(Event::Heartbeat(heartbeat)) => self.heartbeat(heartbeat),
-            Some(Event::Nack(nack)) => self.nack(nack),
-            Some(Event::Abandon(abandon)) => self.abandon(abandon),
+            Some(Event::Result(result)) => self.result(result, slot),
+            Some(Event::ResultBatch(batch)) => self.result_batch(batch, slot),
+            Some(Event::Heartbeat(heartbeat)) => self.heartbeat(heartbeat, slot),
+            Some(Event::Nack(nack)) => self.nack(nack, slot),
+            Some(Event::Abandon(abandon)) => self.abandon(abandon, slot),
             Some(Event::Hello(_)) => mistake("Hello comes first, and once"),
             // Readys are credits.
             Some(Event::Ready(_)) | None => mistake("unknown event"),
@@ -132,61 +129,77 @@ impl Protocol for Worker {
     fn answered(
         &mut self,
         event: &mut Waiting,
-        index: u16,
+        index: usize,
         answer: EngineAnswer,
+        slot: &mut Slot<'_>,
     ) -> After<ServerEvent> {
-        match event {
-            Waiting::Credit { request, .. } => self.claimed(request.count <= 1, claimed(answer)),
-            Waiting::Result(id) => {
-                let error = submitted(answer).err();
-                After::Answer(result_answer(std::mem::take(id), error.as_ref()))
+        After::Answer(match event {
+            Waiting::Credit { request, asked, .. } => {
+                return asked.as_mut().map_or(After::Nothing, |asked| {
+                    self.claimed(request.count <= 1, asked.read(answer))
+                });
             }
-            Waiting::Batch { acks, missing } => {
-                if let Some(ack) = acks.get_mut(usize::from(index)) {
-                    refuse(ack, submitted(answer).err().as_ref());
-                }
-                *missing -= 1;
-                if *missing > 0 {
+            Waiting::Result(id, asked) => {
+                result_answer(std::mem::take(id), asked.read(answer).err().as_ref())
+            }
+            Waiting::Heartbeat(id, asked) => {
+                heartbeat_answer(&self.app, std::mem::take(id), asked.read(answer))
+            }
+            Waiting::Nack(id, asked) => nack_answer(std::mem::take(id), asked.read(answer)),
+            Waiting::Abandon(id, asked) => abandon_answer(std::mem::take(id), asked.read(answer)),
+            Waiting::Batch(batch) => {
+                batch.answered(index, answer);
+                if batch.missing > 0 || self.post_results(batch, slot) {
                     return After::More;
                 }
-                After::Answer(answer_batch(std::mem::take(acks)))
+                answer_batch(std::mem::take(&mut batch.acks))
             }
+        })
+    }
+}
+
+/// What is remembered of events that were posted: the task, and what reads the answer.
+pub(super) enum Waiting {
+    /// What a Ready asks for, and whether it has drawn its token of the tenant's rate.
+    Credit {
+        request: Arc<ClaimRequest>,
+        drawn: bool,
+        asked: Option<Asked<Vec<Task>>>,
+    },
+    Result(String, Asked<ResultRecord>),
+    Batch(Box<Batch>),
+    Heartbeat(String, Asked<Extended>),
+    Nack(String, Asked<Returned>),
+    Abandon(String, Asked<Returned>),
+}
+
+/// A batch of results. It goes in parts that are no longer than a batch over HTTP may be, one after the other.
+pub(super) struct Batch {
+    /// Those of later parts.
+    results: std::vec::IntoIter<Outcome>,
+    /// Of all results that have been posted or refused.
+    acks: Vec<ResultAck>,
+    /// Of the present part: the places of their acknowledgements, and what reads the answers.
+    posted: Vec<(usize, Asked<ResultRecord>)>,
+    /// How many of them have no answer.
+    missing: usize,
+}
+
+impl Batch {
+    fn answered(&mut self, index: usize, answer: EngineAnswer) {
+        self.missing = self.missing.saturating_sub(1);
+        if let Some((place, asked)) = self.posted.get_mut(index)
+            && let Some(ack) = self.acks.get_mut(*place)
+            && let Err(error) = asked.read(answer)
+        {
+            *ack = result_ack(std::mem::take(&mut ack.task_id), Some(&error));
         }
     }
 }
 
-/// What is remembered of events that were posted.
-pub(super) enum Waiting {
-    /// What a Ready asked for, whether it has drawn its token of the tenant's rate, and what claims for it.
-    Credit { request: Arc<ClaimRequest>, drawn: bool, _work: Option<Running> },
-    /// The task of a result.
-    Result(String),
-    /// The acknowledgements of a batch, as far as they are there.
-    Batch { acks: Vec<ResultAck>, missing: usize },
-}
-
-/// A claim that runs by itself until nobody waits for it.
-pub(super) struct Running(AbortHandle);
-
-impl Drop for Running {
-    fn drop(&mut self) {
-        self.0.abort();
-    }
-}
-
 impl Worker {
-    /// A future that has all it needs: the service, and who calls.
-    fn start<F>(
-        &self,
-        bytes: usize,
-        work: impl FnOnce(Arc<App>, Arc<Principal>) -> F,
-    ) -> Begun<Worker>
-    where
-        F: Future<Output = ServerEvent> + Send + 'static,
-    {
-        let work: BoxFuture<'static, ServerEvent> =
-            Box::pin(work(Arc::clone(&self.app), Arc::clone(&self.caller)));
-        Begun::Acknowledged(work, BASE + bytes)
+    fn check_rate(&self, operation: &'static str) -> Result<(), ServiceError> {
+        check_rate(&self.app, &self.caller, LimitScope::Worker, operation)
     }
 
     /// What a Ready asks for: most ask for the same as the one before.
@@ -216,8 +229,8 @@ impl Worker {
             Ok(tasks) if !tasks.is_empty() => After::Answer(assignment(&self.app, tasks, single)),
             _ if self.app.service.is_draining() => After::Nothing,
             Ok(_) => After::Again(SHORT),
-            Err(error) if error.kind == Kind::Unavailable => {
-                if let Some(what) = Refused::from_code(error.code) {
+            Err(error) if error.code.kind() == Kind::Unavailable => {
+                if let Some(what) = error.code.refused() {
                     self.app.metrics.refused(&self.caller.tenant, what);
                 }
                 After::Again(RETRY)
@@ -226,201 +239,107 @@ impl Worker {
         }
     }
 
-    /// Claims where more has to be done than to post it: in several shards, or not before the tenant may ask again.
-    fn claim(&self, claim: Claim, wait: Millis, limited: bool, reply: ReplyTo) -> Running {
-        let (app, caller) = (Arc::clone(&self.app), Arc::clone(&self.caller));
-        let work = tokio::spawn(async move {
-            if limited {
-                tokio::time::sleep(RETRY).await;
-                wait_for_rate(&app, &caller).await;
-            }
-            let answer = app.service.engine.claim(claim, wait).await;
-            if let Err(Ok(Reply::Claimed(tasks))) = reply.send(answer) {
-                app.service.engine.give_back(tasks);
-            }
-        });
-        Running(work.abort_handle())
-    }
-
-    fn result(&self, result: Outcome, slots: &mut Slots<'_>) -> Begun<Worker> {
+    fn result(&self, result: Outcome, slot: &mut Slot<'_>) -> Begun<Worker> {
         let bytes = BASE + result.result_json.len();
-        let (id, request) = submit_request(&self.app.service, result);
-        if let Err(error) = check_worker_rate(&self.app, &self.caller, "submitResult") {
-            return Begun::Answered(result_answer(id, Some(&error)));
-        }
-        if !request.is_plain() {
-            return self.start(bytes, |app, caller| async move {
-                let done = app.service.submit(&caller, &id, request).await;
-                result_answer(id, done.err().as_ref())
-            });
-        }
-        match self.app.service.submit_request(&self.caller, &id, request, slots.reply.reply(0)) {
-            Ok(submit) => {
-                slots.out.push(submit);
-                Begun::Posted(Waiting::Result(id), bytes)
-            }
+        let (id, ask) = self.submit(result, || self.check_rate("submitResult"));
+        match ask {
+            Ok(ask) => Begun::Posted(Waiting::Result(id, slot.post(0, ask)), bytes),
             Err(error) => Begun::Answered(result_answer(id, Some(&error))),
         }
     }
 
-    fn result_batch(&self, batch: ResultBatch, slots: &mut Slots<'_>) -> Begun<Worker> {
+    fn result_batch(&self, batch: ResultBatch, slot: &mut Slot<'_>) -> Begun<Worker> {
         if batch.results.is_empty() {
             return Begun::Answered(answer_batch(Vec::new()));
         }
-        if let Err(error) = self.caller.needs(Scope::Result) {
+        if let Err(error) = MaySubmit::of(&self.caller) {
             return Begun::Answered(refusal(&error));
         }
         let bytes = batch.results.iter().map(|result| BASE + result.result_json.len()).sum();
+        let acks = Vec::with_capacity(batch.results.len());
+        let results = batch.results.into_iter();
+        let mut batch = Box::new(Batch { results, acks, posted: Vec::new(), missing: 0 });
+        if self.post_results(&mut batch, slot) {
+            return Begun::Posted(Waiting::Batch(batch), bytes);
+        }
+        Begun::Answered(answer_batch(batch.acks))
+    }
+
+    /// Posts the next part of a batch, which draws one token of the tenant's rate; false if nothing is left to post.
+    fn post_results(&self, batch: &mut Batch, slot: &mut Slot<'_>) -> bool {
+        let max = self.app.service.batch_max();
+        batch.posted.clear();
+        while batch.results.len() > 0 && batch.posted.is_empty() {
+            batch.posted.reserve(batch.results.len().min(max));
+            let allowed = self.check_rate("submitResults");
+            for result in batch.results.by_ref().take(max) {
+                let (id, ask) = self.submit(result, || allowed.clone());
+                let refused = match ask {
+                    Ok(ask) => {
+                        let asked = slot.post(batch.posted.len(), ask);
+                        batch.posted.push((batch.acks.len(), asked));
+                        None
+                    }
+                    Err(error) => Some(error),
+                };
+                batch.acks.push(result_ack(id, refused.as_ref()));
+            }
+        }
+        batch.missing = batch.posted.len();
+        batch.missing > 0
+    }
+
+    /// The task of a result, and what ends it.
+    fn submit(
+        &self,
+        result: Outcome,
+        allowed: impl FnOnce() -> Result<(), ServiceError>,
+    ) -> (String, Result<Ask<ResultRecord>, ServiceError>) {
         let service = &self.app.service;
-        let requests = batch.results.into_iter().map(|result| submit_request(service, result));
-        let requests: Vec<_> = requests.collect();
-        let plain = requests.iter().all(|(_, request)| request.is_plain());
-        if !plain || requests.len() > service.batch_max() {
-            return self.start(bytes, |app, caller| submit_in_parts(app, caller, requests));
+        let (id, request) = submit_request(service, result);
+        let ask =
+            allowed().and_then(|()| service.submit(MaySubmit::of(&self.caller)?, &id, request));
+        (id, ask)
+    }
+
+    fn heartbeat(&self, heartbeat: Heartbeat, slot: &mut Slot<'_>) -> Begun<Worker> {
+        let Heartbeat { task_id, extend_seconds, fence } = heartbeat;
+        let extend = Some(i64::from(extend_seconds));
+        let ask = self.check_rate("heartbeat").and_then(|()| {
+            let caller = MayHeartbeat::of(&self.caller)?;
+            self.app.service.heartbeat(caller, &task_id, extend, lease(fence))
+        });
+        match ask {
+            Ok(ask) => Begun::Posted(Waiting::Heartbeat(task_id, slot.post(0, ask)), BASE),
+            Err(error) => Begun::Answered(heartbeat_answer(&self.app, task_id, Err(error))),
         }
-        if let Err(error) = check_worker_rate(&self.app, &self.caller, "submitResults") {
-            let acks = requests.into_iter().map(|(id, _)| result_ack(id, Some(&error)));
-            return Begun::Answered(answer_batch(acks.collect()));
+    }
+
+    fn nack(&self, nack: Nack, slot: &mut Slot<'_>) -> Begun<Worker> {
+        let Nack { task_id, delay_seconds, reason, fence } = nack;
+        let bytes = BASE + reason.len();
+        let reason = (!reason.is_empty()).then(|| reason.into());
+        let ask = self.check_rate("nack").and_then(|()| {
+            let caller = MayNack::of(&self.caller)?;
+            self.app.service.nack(caller, &task_id, delay(delay_seconds), reason, lease(fence))
+        });
+        match ask {
+            Ok(ask) => Begun::Posted(Waiting::Nack(task_id, slot.post(0, ask)), bytes),
+            Err(error) => Begun::Answered(nack_answer(task_id, Err(error))),
         }
-        let mut acks = Vec::with_capacity(requests.len());
-        let mut missing = 0;
-        for (index, (id, request)) in (0..).zip(requests) {
-            let reply = slots.reply.reply(index);
-            let error = match service.submit_request(&self.caller, &id, request, reply) {
-                Ok(submit) => {
-                    slots.out.push(submit);
-                    missing += 1;
-                    None
-                }
-                Err(error) => Some(error),
-            };
-            acks.push(result_ack(id, error.as_ref()));
+    }
+
+    fn abandon(&self, abandon: Abandon, slot: &mut Slot<'_>) -> Begun<Worker> {
+        let Abandon { task_id, no_penalty, fence } = abandon;
+        let ask = self.check_rate("abandon").and_then(|()| {
+            let caller = MayAbandon::of(&self.caller)?;
+            self.app.service.abandon(caller, &task_id, !no_penalty, lease(fence))
+        });
+        match ask {
+            Ok(ask) => Begun::Posted(Waiting::Abandon(task_id, slot.post(0, ask)), BASE),
+            Err(error) => Begun::Answered(abandon_answer(task_id, Err(error))),
         }
-        if missing == 0 {
-            return Begun::Answered(answer_batch(acks));
-        }
-        Begun::Posted(Waiting::Batch { acks, missing }, bytes)
     }
-
-    fn heartbeat(&self, heartbeat: Heartbeat) -> Begun<Worker> {
-        self.start(0, |app, caller| async move {
-            let Heartbeat { task_id, extend_seconds, fence } = heartbeat;
-            let extend = Some(i64::from(extend_seconds));
-            let done = match check_worker_rate(&app, &caller, "heartbeat") {
-                Ok(()) => app.service.heartbeat(&caller, &task_id, extend, lease(fence)).await,
-                Err(error) => Err(error),
-            };
-            let ack = match done {
-                Ok(done) => HeartbeatAck {
-                    task_id,
-                    ok: true,
-                    lease_until: app.times.text(done.lease_until),
-                    cancel_requested: done.cancel_requested,
-                    ..HeartbeatAck::default()
-                },
-                Err(error) if is_denied(&error) => return refusal(&error),
-                Err(error) => HeartbeatAck {
-                    task_id,
-                    error_message: error.to_string(),
-                    code: error.code.to_owned(),
-                    ..HeartbeatAck::default()
-                },
-            };
-            answer(Answer::HeartbeatAck(ack))
-        })
-    }
-
-    fn nack(&self, nack: Nack) -> Begun<Worker> {
-        self.start(nack.reason.len(), |app, caller| async move {
-            let Nack { task_id, delay_seconds, reason, fence } = nack;
-            let reason = (!reason.is_empty()).then(|| reason.into());
-            let delay = delay(delay_seconds);
-            let done = match check_worker_rate(&app, &caller, "nack") {
-                Ok(()) => app.service.nack(&caller, &task_id, delay, reason, lease(fence)).await,
-                Err(error) => Err(error),
-            };
-            let ack = match done {
-                Ok(done) => NackAck {
-                    task_id,
-                    ok: true,
-                    applied_delay_seconds: match done {
-                        Returned::Requeued { delay } => {
-                            i32::try_from(delay.div_ceil(1_000)).unwrap_or(i32::MAX)
-                        }
-                        Returned::Dead | Returned::Cancelled => 0,
-                    },
-                    dlq: done == Returned::Dead,
-                    ..NackAck::default()
-                },
-                Err(error) if is_denied(&error) => return refusal(&error),
-                Err(error) => NackAck {
-                    task_id,
-                    error_message: error.to_string(),
-                    code: error.code.to_owned(),
-                    ..NackAck::default()
-                },
-            };
-            answer(Answer::NackAck(ack))
-        })
-    }
-
-    fn abandon(&self, abandon: Abandon) -> Begun<Worker> {
-        self.start(0, |app, caller| async move {
-            let Abandon { task_id, no_penalty, fence } = abandon;
-            let done = match check_worker_rate(&app, &caller, "abandon") {
-                Ok(()) => app.service.abandon(&caller, &task_id, !no_penalty, lease(fence)).await,
-                Err(error) => Err(error),
-            };
-            let ack = match done {
-                Ok(_) => AbandonAck { task_id, ok: true, ..AbandonAck::default() },
-                Err(error) if is_denied(&error) => return refusal(&error),
-                Err(error) => AbandonAck {
-                    task_id,
-                    error_message: error.to_string(),
-                    code: error.code.to_owned(),
-                    ..AbandonAck::default()
-                },
-            };
-            answer(Answer::AbandonAck(ack))
-        })
-    }
-}
-
-/// Submits in parts that are no longer than a batch over HTTP may be, one after the other; each draws one token of the
-/// tenant's rate.
-async fn submit_in_parts(
-    app: Arc<App>,
-    caller: Arc<Principal>,
-    requests: Vec<(String, SubmitRequest)>,
-) -> ServerEvent {
-    let max = app.service.batch_max();
-    let mut acks = Vec::with_capacity(requests.len());
-    let mut requests = requests.into_iter();
-    while requests.len() > 0 {
-        let part: Vec<_> = requests.by_ref().take(max).collect();
-        if let Err(error) = check_worker_rate(&app, &caller, "submitResults") {
-            acks.extend(part.into_iter().map(|(id, _)| result_ack(id, Some(&error))));
-            continue;
-        }
-        let done = app.service.submit_all(&caller, part).await;
-        acks.extend(done.into_iter().map(|(id, done)| result_ack(id, done.err().as_ref())));
-    }
-    answer_batch(acks)
-}
-
-/// Returns when the tenant may ask again.
-async fn wait_for_rate(app: &App, caller: &Principal) {
-    while let Err(limited) = check_worker_rate(app, caller, "claimTask") {
-        tokio::time::sleep(Duration::from_secs(limited.retry_after.unwrap_or(1))).await;
-    }
-}
-
-fn check_worker_rate(
-    app: &App,
-    caller: &Principal,
-    operation: &'static str,
-) -> Result<(), ServiceError> {
-    check_rate(app, caller, LimitScope::Worker, operation)
 }
 
 fn assignment(app: &App, tasks: Vec<Task>, single: bool) -> ServerEvent {
@@ -442,8 +361,7 @@ fn credit_bytes(request: &ClaimRequest, shared: bool) -> usize {
 
 fn submit_request(service: &Service, result: Outcome) -> (String, SubmitRequest) {
     let Outcome { task_id, status, result_json, error, fence } = result;
-    let flaw =
-        (!result_json.is_empty()).then(|| json::check_result(&result_json)).and_then(Result::err);
+    let flaw = (!result_json.is_empty()).then(|| check_result(&result_json)).and_then(Result::err);
     let flaw = flaw.or_else(|| service.too_long(&result_json));
     let request = SubmitRequest {
         status,
@@ -470,17 +388,8 @@ fn delay(seconds: i32) -> Option<u64> {
 }
 
 fn result_ack(task_id: String, error: Option<&ServiceError>) -> ResultAck {
-    ResultAck {
-        task_id,
-        ok: error.is_none(),
-        error_message: error.map_or_else(String::new, ToString::to_string),
-        code: error.map_or_else(String::new, |error| error.code.to_owned()),
-    }
-}
-
-/// Writes into an acknowledgement what was wrong, if anything was.
-fn refuse(ack: &mut ResultAck, error: Option<&ServiceError>) {
-    *ack = result_ack(std::mem::take(&mut ack.task_id), error);
+    let (error_message, code) = error.map(told).unwrap_or_default();
+    ResultAck { task_id, ok: error.is_none(), error_message, code }
 }
 
 fn result_answer(task_id: String, error: Option<&ServiceError>) -> ServerEvent {
@@ -490,17 +399,76 @@ fn result_answer(task_id: String, error: Option<&ServiceError>) -> ServerEvent {
     }
 }
 
+fn heartbeat_answer(
+    app: &App,
+    task_id: String,
+    done: Result<Extended, ServiceError>,
+) -> ServerEvent {
+    answer(Answer::HeartbeatAck(match done {
+        Ok(done) => HeartbeatAck {
+            task_id,
+            ok: true,
+            lease_until: app.times.text(done.lease_until),
+            cancel_requested: done.cancel_requested,
+            ..HeartbeatAck::default()
+        },
+        Err(error) if is_denied(&error) => return refusal(&error),
+        Err(error) => {
+            let (error_message, code) = told(&error);
+            HeartbeatAck { task_id, error_message, code, ..HeartbeatAck::default() }
+        }
+    }))
+}
+
+fn nack_answer(task_id: String, done: Result<Returned, ServiceError>) -> ServerEvent {
+    answer(Answer::NackAck(match done {
+        Ok(done) => NackAck {
+            task_id,
+            ok: true,
+            applied_delay_seconds: match done {
+                Returned::Requeued { delay } => {
+                    i32::try_from(delay.div_ceil(1_000)).unwrap_or(i32::MAX)
+                }
+                Returned::Dead | Returned::Cancelled => 0,
+            },
+            dlq: done == Returned::Dead,
+            ..NackAck::default()
+        },
+        Err(error) if is_denied(&error) => return refusal(&error),
+        Err(error) => {
+            let (error_message, code) = told(&error);
+            NackAck { task_id, error_message, code, ..NackAck::default() }
+        }
+    }))
+}
+
+fn abandon_answer(task_id: String, done: Result<Returned, ServiceError>) -> ServerEvent {
+    answer(Answer::AbandonAck(match done {
+        Ok(_) => AbandonAck { task_id, ok: true, ..AbandonAck::default() },
+        Err(error) if is_denied(&error) => return refusal(&error),
+        Err(error) => {
+            let (error_message, code) = told(&error);
+            AbandonAck { task_id, error_message, code, ..AbandonAck::default() }
+        }
+    }))
+}
+
+/// What an acknowledgement says of an error.
+fn told(error: &ServiceError) -> (String, String) {
+    (error.to_string(), error.code.text().to_owned())
+}
+
 fn answer_batch(acks: Vec<ResultAck>) -> ServerEvent {
     answer(Answer::ResultAckBatch(ResultAckBatch { acks }))
 }
 
 /// Whether the token does not allow this at all; a task of somebody else's is another matter.
 fn is_denied(error: &ServiceError) -> bool {
-    error.kind == Kind::Forbidden && error.code == "forbidden"
+    error.code == Code::Forbidden
 }
 
 fn refusal(error: &ServiceError) -> ServerEvent {
-    let code = convert::code_name(error.kind).to_owned();
+    let code = convert::code_name(error.code.kind()).to_owned();
     answer(Answer::Error(ServerError { code, message: error.to_string() }))
 }
 

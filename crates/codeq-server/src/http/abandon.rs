@@ -7,6 +7,7 @@ use super::call::{Answer, Call};
 use super::nack::place;
 use super::{answer, json};
 use crate::service::lease::LeaseNamed;
+use crate::service::permission::MayAbandon;
 
 #[derive(Deserialize, Default)]
 #[serde(rename_all = "camelCase")]
@@ -25,6 +26,7 @@ pub async fn abandon(call: Call) -> Answer {
     let request: Request = json::parse_or_default(&call.body)?;
     let penalty = request.penalty.unwrap_or(true);
     let lease = LeaseNamed::new(&call.caller, request.worker_id.as_deref(), request.fence);
-    let done = call.service().abandon(&call.caller, &call.name, penalty, lease).await?;
+    let (service, caller) = (call.service(), MayAbandon::of(&call.caller)?);
+    let done = service.answer(service.abandon(caller, call.path("id"), penalty, lease)?).await?;
     Ok(answer::json(StatusCode::OK, &Abandoned { status: place(done) }))
 }

@@ -13,7 +13,8 @@ const POLICY: HeaderValue = HeaderValue::from_static("sandbox; default-src 'none
 const CONTENT_SECURITY_POLICY: HeaderName = HeaderName::from_static("content-security-policy");
 
 pub async fn download(call: Call) -> Answer {
-    let download = call.service().artifact(&call.caller, &call.name, &call.second).await?;
+    let download =
+        call.service().artifact(&call.caller, call.path("id"), call.path("artifact")).await?;
     let media = HeaderValue::from_str(&download.content_type)
         .unwrap_or(HeaderValue::from_static(DEFAULT_TYPE));
     let body = Body::from_stream(download.body);
@@ -21,7 +22,7 @@ pub async fn download(call: Call) -> Answer {
     let headers = response.headers_mut();
     headers.insert(header::CONTENT_LENGTH, HeaderValue::from(download.length));
     headers.insert(CONTENT_SECURITY_POLICY, POLICY);
-    if let Ok(disposition) = HeaderValue::from_str(&disposition(&call.second)) {
+    if let Ok(disposition) = HeaderValue::from_str(&disposition(call.path("artifact"))) {
         headers.insert(header::CONTENT_DISPOSITION, disposition);
     }
     Ok(response)

@@ -5,6 +5,7 @@ use serde::{Deserialize, Serialize};
 
 use super::call::{Answer, Call};
 use super::{answer, json};
+use crate::service::permission::MayOperate;
 
 /// There is nothing to choose: where backups go is the operator's business, not the request's.
 #[derive(Deserialize, Default)]
@@ -22,7 +23,7 @@ struct MadeBody {
 
 pub async fn make(call: Call) -> Answer {
     let Request {} = json::parse_or_default(&call.body)?;
-    let made = call.service().backup(&call.caller).await?;
+    let made = call.service().backup(MayOperate::of(&call.caller)?).await?;
     let body = MadeBody {
         location: made.location,
         bytes: made.backup.bytes,

@@ -3,18 +3,18 @@
 use std::time::Duration;
 
 use axum::body::{Body, HttpBody};
+use axum::http::header;
 use axum::http::request::Parts;
-use axum::http::{StatusCode, header};
 use bytes::{Bytes, BytesMut};
 use http_body_util::{BodyExt, LengthLimitError, Limited};
 use tokio::time::{Instant, timeout_at};
 
-use super::Edge;
 use super::json::{self, NoFields};
 use super::problem::Problem;
+use crate::app::Edge;
 use crate::config::UnknownFields;
 use crate::limits::budget::Hold;
-use crate::service::ServiceError;
+use crate::service::{Code, ServiceError};
 
 /// How long a body waits for room before it is refused.
 const PATIENCE: Duration = Duration::from_secs(1);
@@ -57,9 +57,8 @@ pub async fn read(
         return Err(too_large(max));
     }
     if parts.headers.get(header::CONTENT_ENCODING).is_some_and(|coding| coding != "identity") {
-        let status = StatusCode::UNSUPPORTED_MEDIA_TYPE;
         let said = "content encoding not supported";
-        return Err(Problem::edge(status, "unsupported_encoding", said));
+        return Err(ServiceError::new(Code::UnsupportedEncoding, said).into());
     }
     let end = Instant::now() + edge.body_timeout;
     let mut body = Limited::new(body, max);
@@ -99,7 +98,7 @@ pub async fn read(
             continue;
         }
         if !hold.grow_within(held.next_multiple_of(STEP), PATIENCE).await {
-            return Err(Problem { close: true, ..ServiceError::overloaded().into() });
+            return Err(Problem { error: ServiceError::overloaded(), close: true });
         }
     }
     let bytes = if whole.is_empty() { bytes.freeze() } else { whole };
@@ -124,15 +123,13 @@ pub async fn none(edge: &Edge, body: Body) -> Result<(), Problem> {
 }
 
 fn too_slow() -> Problem {
-    let status = StatusCode::REQUEST_TIMEOUT;
-    let problem = Problem::edge(status, "body_timeout", "the body took too long");
-    Problem { close: true, ..problem }
+    let error = ServiceError::new(Code::BodyTimeout, "the body took too long");
+    Problem { error, close: true }
 }
 
 fn too_large(max: usize) -> Problem {
     let detail = format!("the body is larger than {max} bytes, the limit of this route");
-    let status = StatusCode::PAYLOAD_TOO_LARGE;
-    Problem::edge(status, "body_too_large", "body too large").detail(detail)
+    ServiceError::new(Code::BodyTooLarge, "body too large").detail(detail).into()
 }
 
 #[cfg(test)]
@@ -176,10 +173,7 @@ mod tests {
         drop(first);
         assert!(held() >= LARGEST, "a part of it is as good as the whole");
         let refused = ask(&budget, "a", LARGEST, LARGEST).await.unwrap_err();
-        assert_eq!(
-            (refused.status, refused.error.code),
-            (StatusCode::SERVICE_UNAVAILABLE, "overloaded")
-        );
+        assert_eq!(refused.error.code, Code::Overloaded);
         assert!(refused.close && refused.error.retry_after.is_some());
         assert_eq!(budget.refused(HeldFor::Requests), 1);
         assert!(ask(&budget, "b", LARGEST, LARGEST).await.is_ok(), "another tenant has its half");

@@ -4,9 +4,9 @@ use codeq_core::command::{BulkFilter, Millis};
 use codeq_core::limits::{BULK_MAX, ERROR_BYTES_MAX, WORKER_BYTES_MAX};
 use serde::{Deserialize, Serialize};
 
-use crate::service::ServiceError;
 use crate::service::bulk::{BulkOptions, BulkOutcome};
 use crate::service::filter::moment;
+use crate::service::{Code, ServiceError};
 
 /// The body of a purge or a cleanup.
 #[derive(Deserialize, Default)]
@@ -46,17 +46,17 @@ impl BulkRequest {
             error_contains: part(self.error_contains, "errorContains", ERROR_BYTES_MAX)?,
             before: date(self.before.as_deref()).map_err(|()| {
                 let text = "invalid 'before' (use RFC3339)";
-                ServiceError::invalid("invalid_before", text).field("before").detail(A_DATE)
+                ServiceError::new(Code::InvalidBefore, text).field("before").detail(A_DATE)
             })?,
             after: date(self.after.as_deref()).map_err(|()| {
                 let text = "invalid 'after' (use RFC3339)";
-                ServiceError::invalid("invalid_filter", text).field("after").detail(A_DATE)
+                ServiceError::new(Code::InvalidFilter, text).field("after").detail(A_DATE)
             })?,
             worker: part(self.worker, "worker", WORKER_BYTES_MAX)?,
         };
         check_dates(filter.after, filter.before)?;
         if self.limit == Some(0) {
-            let error = ServiceError::invalid("invalid_limit", "invalid 'limit'").field("limit");
+            let error = ServiceError::new(Code::InvalidLimit, "invalid 'limit'").field("limit");
             return Err(
                 error.detail("a limit of 0 touches nothing: leave it out for the default of 1000")
             );
@@ -81,7 +81,7 @@ fn part(
         Some(text) if (1..=max).contains(&text.len()) => Ok(Some(text.into())),
         Some(_) => {
             let text = format!("invalid '{field}' (1 to {max} bytes; leave it out to match any)");
-            Err(ServiceError::invalid("invalid_filter", text).field(field))
+            Err(ServiceError::new(Code::InvalidFilter, text).field(field))
         }
     }
 }
@@ -91,7 +91,7 @@ fn check_dates(after: Option<Millis>, before: Option<Millis>) -> Result<(), Serv
         (Some(after), Some(before)) if after >= before => {
             let text =
                 "invalid filter: 'after' must be earlier than 'before', or nothing can match";
-            Err(ServiceError::invalid("invalid_filter", text).field("after").detail(A_DATE))
+            Err(ServiceError::new(Code::InvalidFilter, text).field("after").detail(A_DATE))
         }
         _ => Ok(()),
     }

@@ -4,19 +4,21 @@ use std::borrow::Cow;
 use std::sync::Arc;
 use std::time::Duration;
 
+use axum::extract::RawPathParams;
 use axum::http::HeaderMap;
 use axum::response::Response;
 use futures_util::future::BoxFuture;
 
-use super::App;
 use super::json::Body;
 use super::problem::Problem;
 use super::routes::Route;
-use super::wire::{ResultBody, TaskBody, Times};
+use super::wire::{ResultBody, TaskBody};
+use crate::app::App;
 use crate::auth::{EventTypes, Principal, Scopes};
 use crate::limits::budget::{HeldFor, Hold, Share};
 use crate::observe::trace::TraceContext;
-use crate::service::{Service, ServiceError};
+use crate::service::{Code, Service, ServiceError};
+use crate::times::Times;
 use codeq_core::command::Millis;
 use codeq_core::view::{ResultRecord, Task};
 
@@ -33,10 +35,8 @@ pub struct Call {
     pub route: &'static Route,
     /// Who is calling; nobody on open routes.
     pub caller: Principal,
-    /// The first variable part of the path, decoded; empty if it has none.
-    pub name: String,
-    /// The second variable part of the path, decoded; empty if it has none.
-    pub second: String,
+    /// The variable parts of the path, decoded.
+    pub params: Option<RawPathParams>,
     /// The query as it came.
     pub query: String,
     /// The headers.
@@ -64,7 +64,7 @@ impl Call {
 
     /// The date of a deadline that counts by engine time, as the wall clock goes now.
     pub fn date_of(&self, deadline: Millis) -> String {
-        self.times().text(self.service().engine.now().date_of(deadline))
+        self.times().text(self.service().now().date_of(deadline))
     }
 
     /// Bytes for what an answer is made of, if there is room for them soon.
@@ -85,6 +85,14 @@ impl Call {
         ResultBody::new(record, &self.app.times)
     }
 
+    /// The part of the path that the route has as `{name}`.
+    pub fn path(&self, name: &str) -> &str {
+        let params = self.params.iter().flat_map(RawPathParams::iter);
+        let value = params.into_iter().find(|(key, _)| *key == name).map(|(_, value)| value);
+        debug_assert!(value.is_some(), "'{name}' is not in {}", self.route.path);
+        value.unwrap_or_default()
+    }
+
     /// A parameter of the query: the first of that name, decoded. Empty counts as absent.
     pub fn param(&self, name: &str) -> Option<Cow<'_, str>> {
         debug_assert!(self.route.query.contains(&name), "'{name}' is not in the list of routes");
@@ -99,7 +107,7 @@ impl Call {
         };
         let number = text.parse().map(Some);
         number.map_err(|_| {
-            ServiceError::invalid("invalid_parameter", format!("invalid '{name}'")).field(name)
+            ServiceError::new(Code::InvalidParameter, format!("invalid '{name}'")).field(name)
         })
     }
 
@@ -110,7 +118,7 @@ impl Call {
             Some("true" | "1") => Ok(true),
             Some(_) => {
                 let text = format!("invalid '{name}' (true or false)");
-                Err(ServiceError::invalid("invalid_parameter", text).field(name))
+                Err(ServiceError::new(Code::InvalidParameter, text).field(name))
             }
         }
     }

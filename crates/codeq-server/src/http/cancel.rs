@@ -5,9 +5,11 @@ use axum::http::StatusCode;
 use super::answer;
 use super::call::{Answer, Call};
 use crate::service::cancel::Cancelled;
+use crate::service::permission::MayProduce;
 
 pub async fn cancel(call: Call) -> Answer {
-    Ok(match call.service().cancel(&call.caller, &call.name).await? {
+    let caller = MayProduce::of(&call.caller)?;
+    Ok(match call.service().cancel(caller, call.path("id")).await? {
         Cancelled::Done(task) => answer::json(StatusCode::OK, &call.task(&task)),
         Cancelled::Requested(task) => answer::json(StatusCode::ACCEPTED, &call.task(&task)),
     })

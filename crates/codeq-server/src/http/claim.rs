@@ -15,6 +15,7 @@ use crate::config::UnknownFields;
 use crate::limits::budget::HeldFor;
 use crate::service::ServiceError;
 use crate::service::claim::{CLAIM_WAIT_MAX, ClaimRequest};
+use crate::service::permission::MayClaim;
 
 #[derive(Deserialize, Default)]
 #[serde(rename_all = "camelCase")]
@@ -48,10 +49,11 @@ impl Request {
 
 /// Claims. Tasks that there is no room for are given back: their worker would not hear of them soon.
 async fn claim(call: &Call, request: &ClaimRequest) -> Result<Vec<Task>, ServiceError> {
-    let tasks = call.service().claim(&call.caller, request).await?;
+    let service = call.service();
+    let tasks = service.answer(service.claim(MayClaim::of(&call.caller)?, request)?).await?;
     let bytes = tasks.iter().map(Task::bytes).sum();
     if call.share.hold(HeldFor::Answers, bytes).is_none() {
-        call.service().engine.give_back(tasks);
+        service.give_back(tasks);
         return Err(ServiceError::overloaded());
     }
     Ok(tasks)

@@ -6,6 +6,7 @@ use serde::Serialize;
 use super::bulk::{BulkRequest, DryRun};
 use super::call::{Answer, Call};
 use super::{answer, json};
+use crate::service::permission::MayAdminister;
 
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
@@ -26,7 +27,8 @@ pub async fn cleanup(call: Call) -> Answer {
     if request.before.is_none() {
         request.limit = request.limit.filter(|limit| *limit > 0);
     }
-    let done = call.service().cleanup(&call.caller, &request.options()?).await?;
+    let caller = MayAdminister::of(&call.caller)?;
+    let done = call.service().cleanup(caller, &request.options()?).await?;
     let body = CleanedUp {
         before: call.times().text(done.before),
         deleted: done.outcome.done,

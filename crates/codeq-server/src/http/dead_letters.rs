@@ -11,7 +11,8 @@ use super::call::{Answer, Call};
 use super::queues::Purged;
 use super::tasks::{page, page_limit};
 use super::{answer, json};
-use crate::service::ServiceError;
+use crate::service::permission::MayAdminister;
+use crate::service::{Code, ServiceError};
 
 /// Like [`BulkRequest`], and where the tasks come from.
 #[derive(Deserialize, Default)]
@@ -46,7 +47,7 @@ impl ReplayRequest {
             Some("cancelled") => Ok(ReplayFrom::Cancelled),
             Some(_) => {
                 let text = "invalid 'from' (deadLetters, failed or cancelled)";
-                Err(ServiceError::invalid("invalid_filter", text).field("from"))
+                Err(ServiceError::new(Code::InvalidFilter, text).field("from"))
             }
         }
     }
@@ -59,9 +60,9 @@ impl ReplayRequest {
 }
 
 pub async fn list(call: Call) -> Answer {
-    check_command(&call.name).map_err(ServiceError::from)?;
+    check_command(call.path("command")).map_err(ServiceError::from)?;
     let query = ListQuery {
-        command: Some(call.name.as_str().into()),
+        command: Some(call.path("command").into()),
         dead_only: true,
         limit: page_limit(&call)?,
         ..ListQuery::default()
@@ -70,7 +71,7 @@ pub async fn list(call: Call) -> Answer {
 }
 
 pub async fn replay_one(call: Call) -> Answer {
-    let task = call.service().replay(&call.caller, &call.name).await?;
+    let task = call.service().replay(MayAdminister::of(&call.caller)?, call.path("id")).await?;
     Ok(answer::json(StatusCode::OK, &call.task(&task)))
 }
 
@@ -78,7 +79,8 @@ pub async fn replay(call: Call) -> Answer {
     let request: ReplayRequest = json::parse_or_default(&call.body)?;
     let from = request.from()?;
     let options = request.rest().options()?;
-    let done = call.service().replay_queue(&call.caller, &call.name, from, &options).await?;
+    let caller = MayAdminister::of(&call.caller)?;
+    let done = call.service().replay_queue(caller, call.path("command"), from, &options).await?;
     let body = Replayed {
         replayed: done.outcome.done,
         remaining: done.remaining,
@@ -91,6 +93,7 @@ pub async fn replay(call: Call) -> Answer {
 pub async fn purge(call: Call) -> Answer {
     let request: BulkRequest = json::parse_or_default(&call.body)?;
     let options = request.options()?;
-    let done = call.service().purge_dead_letters(&call.caller, &call.name, &options).await?;
+    let caller = MayAdminister::of(&call.caller)?;
+    let done = call.service().purge_dead_letters(caller, call.path("command"), &options).await?;
     Ok(answer::json(StatusCode::OK, &Purged::from(done)))
 }

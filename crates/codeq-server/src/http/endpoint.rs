@@ -12,6 +12,7 @@ use axum::http::request::Parts;
 use axum::http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, header};
 use axum::response::Response;
 use bytes::Bytes;
+use codeq_net::Peer;
 use futures_util::FutureExt;
 use tracing::Instrument;
 
@@ -20,21 +21,20 @@ use super::fields::unknown_parameter;
 use super::json;
 use super::problem::Problem;
 use super::routes::{Access, BodyLimit, Route, Verb};
-use super::{App, answer, body};
+use super::{answer, body};
+use crate::app::App;
 use crate::auth::{AuthError, Principal, Role, bearer_token};
 use crate::config::UnknownFields;
 use crate::limits::budget::{HeldFor, Hold, Share};
 use crate::limits::{Allowance, LimitScope};
-use crate::net::Peer;
-use crate::observe::Refused;
 use crate::observe::trace::{self, TraceContext};
-use crate::service::{Kind, ServiceError};
+use crate::request_id::{REQUEST_ID, request_id};
+use crate::service::permission::{self, MayAdminister, MayOperate};
+use crate::service::{Code, ServiceError};
 
 /// What a request takes beside its body and a long answer.
 const REQUEST_BYTES: usize = 4 << 10;
 
-/// Names a request in the log and to its client.
-pub const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 const HINT: HeaderName = HeaderName::from_static("x-codeq-hint");
 const RATE_LIMIT: HeaderName = HeaderName::from_static("ratelimit");
 const RATE_LIMIT_POLICY: HeaderName = HeaderName::from_static("ratelimit-policy");
@@ -50,7 +50,7 @@ struct Seen {
     start: Instant,
     tenant: Option<Arc<str>>,
     subject: Option<Arc<str>>,
-    code: &'static str,
+    code: Option<Code>,
     peer: Option<SocketAddr>,
     /// Nothing is logged: it is one of too many.
     quiet: bool,
@@ -69,7 +69,7 @@ impl Seen {
             start: Instant::now(),
             tenant: None,
             subject: None,
-            code: "",
+            code: None,
             peer: request.extensions().get::<Peer>().map(|peer| peer.addr),
             quiet: false,
             share: None,
@@ -87,7 +87,7 @@ pub async fn run(app: Arc<App>, route: &'static Route, request: Request) -> Resp
     let served = AssertUnwindSafe(serving).catch_unwind().await;
     let answer = served.unwrap_or_else(|_| {
         tracing::error!(target: "codeq::http", operation = route.operation, "a handler panicked");
-        Err(ServiceError::new(Kind::Internal, "internal", "internal error").into())
+        Err(ServiceError::unexpected().into())
     });
     let answer = answer.and_then(|response| counted(route, &seen, response));
     let response = finish(&app, &mut seen, answer);
@@ -118,7 +118,7 @@ async fn serve(
     let (share, hold) = hold_request(app, route, &caller, peer)?;
     let peer = peer.map(|peer| peer.addr.ip());
     seen.share = Some(share.clone()).filter(|_| route.access != Access::Open);
-    let (name, second) = path_params(route, &mut parts).await?;
+    let params = path_params(route, &mut parts).await?;
     let max = match route.body {
         BodyLimit::Batch => app.edge.batch_body_max,
         BodyLimit::Small | BodyLimit::None => app.edge.body_max,
@@ -136,8 +136,7 @@ async fn serve(
         app: Arc::clone(app),
         route,
         caller,
-        name,
-        second,
+        params,
         query: parts.uri.query().unwrap_or_default().to_owned(),
         peer,
         headers: parts.headers,
@@ -157,7 +156,7 @@ async fn serve(
 /// empty for a while, so this is no error.
 async fn queue_hint(call: &Call) -> Option<HeaderValue> {
     let command = if call.route.path.contains("{command}") {
-        Cow::Borrowed(call.name.as_str())
+        Cow::Borrowed(call.path("command"))
     } else if call.route.query.contains(&"command") {
         call.param("command")?
     } else {
@@ -237,9 +236,13 @@ async fn admit(
     seen.tenant = Some(Arc::clone(&caller.tenant));
     seen.subject = Some(Arc::clone(&caller.subject));
     match route.access {
-        Access::Worker(scope) => caller.needs(scope)?,
-        Access::Admin => caller.needs_admin()?,
-        Access::Operator => caller.needs_operator()?,
+        Access::Worker(scope) => permission::scope(&caller, scope)?,
+        Access::Admin => {
+            MayAdminister::of(&caller)?;
+        }
+        Access::Operator => {
+            MayOperate::of(&caller)?;
+        }
         _ => {}
     }
     let scope = match route.access {
@@ -279,28 +282,29 @@ fn not_let_in(app: &App, route: &Route, seen: &mut Seen, error: AuthError) -> Pr
     }
     match (error, route.access) {
         (AuthError::Forbidden(why), Access::Worker(scope)) => {
-            ServiceError::forbidden(why).needs(scope.name()).into()
+            ServiceError::forbidden(why).scope(scope.name()).into()
         }
         (error, _) => error.into(),
     }
 }
 
-/// The variable parts of the path, decoded: none, one or two.
-async fn path_params(route: &Route, parts: &mut Parts) -> Result<(String, String), Problem> {
+/// The variable parts of the path, decoded; none if it has none.
+async fn path_params(
+    route: &Route,
+    parts: &mut Parts,
+) -> Result<Option<RawPathParams>, ServiceError> {
     if !route.path.contains('{') {
-        return Ok((String::new(), String::new()));
+        return Ok(None);
     }
-    let Ok(params) = RawPathParams::from_request_parts(parts, &()).await else {
-        return Err(Problem::edge(StatusCode::BAD_REQUEST, "invalid_path", "invalid path"));
-    };
-    let mut values = params.iter().map(|(_, value)| value.to_owned());
-    Ok((values.next().unwrap_or_default(), values.next().unwrap_or_default()))
+    let params = RawPathParams::from_request_parts(parts, &()).await;
+    params.map(Some).map_err(|_| ServiceError::new(Code::InvalidPath, "invalid path"))
 }
 
 fn finish(app: &App, seen: &mut Seen, answer: Result<Response, Problem>) -> Response {
     let mut response = answer.unwrap_or_else(|problem| {
-        seen.code = problem.error.code;
-        let refused = seen.tenant.as_ref().zip(Refused::from_code(seen.code));
+        let code = problem.error.code;
+        seen.code = Some(code);
+        let refused = seen.tenant.as_ref().zip(code.refused());
         if let Some((tenant, what)) = refused {
             app.metrics.refused(tenant, what);
         }
@@ -348,7 +352,7 @@ fn log(seen: &Seen, status: StatusCode, took: Duration) {
         took_ms,
         tenant,
         subject,
-        code = seen.code,
+        code = seen.code.map_or("", Code::text),
         "request"
     );
 }
@@ -357,26 +361,6 @@ fn log(seen: &Seen, status: StatusCode, took: Duration) {
 fn trace_context(headers: &HeaderMap) -> Option<TraceContext> {
     let text = |name| headers.get(name).and_then(|value| value.to_str().ok());
     trace::parse(text("traceparent"), text("tracestate"))
-}
-
-/// The client's request id if it is sane, or a new one.
-pub fn request_id(headers: &HeaderMap) -> String {
-    const LONGEST: usize = 128;
-    let theirs = headers.get(REQUEST_ID).and_then(|id| id.to_str().ok());
-    let sane = |id: &&str| {
-        (1..=LONGEST).contains(&id.len()) && id.bytes().all(|byte| byte.is_ascii_graphic())
-    };
-    match theirs.filter(sane) {
-        Some(id) => id.to_owned(),
-        None => hex(&rand::random::<[u8; 16]>()),
-    }
-}
-
-fn hex(bytes: &[u8]) -> String {
-    let digits = bytes.iter().flat_map(|byte| [byte >> 4, byte & 15]);
-    let mut text = String::with_capacity(2 * bytes.len());
-    text.extend(digits.filter_map(|digit| char::from_digit(u32::from(digit), 16)));
-    text
 }
 
 /// An answer without a body.

@@ -12,9 +12,10 @@ use super::problem::ItemProblem;
 use super::wire::TaskBody;
 use super::{answer, json};
 use crate::observe::trace;
-use crate::service::ServiceError;
-use crate::service::enqueue::{Draft, Made};
+use crate::service::enqueue::{Ahead, Draft, Made};
 use crate::service::filter::moment;
+use crate::service::permission::MayProduce;
+use crate::service::{Code, ServiceError};
 
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
@@ -56,12 +57,13 @@ pub async fn one(call: Call) -> Answer {
         match &task.idempotency_key {
             Some(other) if **other != *key => {
                 let text = "Idempotency-Key and idempotencyKey disagree";
-                return Err(ServiceError::invalid("invalid_idempotency_key", text).into());
+                return Err(ServiceError::new(Code::InvalidIdempotencyKey, text).into());
             }
             _ => task.idempotency_key = Some(key.into()),
         }
     }
-    let made = call.service().enqueue(&call.caller, task).await?;
+    let (service, caller) = (call.service(), MayProduce::of(&call.caller)?);
+    let made = service.answer(service.enqueue(caller, task)?).await?;
     let mut response = answer::json(StatusCode::ACCEPTED, &call.task(&made.task));
     mark_repeated(&mut response, made.repeated);
     Ok(response)
@@ -97,7 +99,9 @@ pub async fn batch(call: Call) -> Answer {
     let made = if tasks.is_empty() {
         Vec::new()
     } else {
-        call.service().enqueue_batch(&call.caller, tasks, atomic).await?
+        let (service, caller) = (call.service(), MayProduce::of(&call.caller)?);
+        let ask = service.enqueue_batch(caller, tasks, atomic, &mut Ahead::default())?;
+        service.answer(ask).await?
     };
     let mut made = made.into_iter();
     let outcomes: Vec<Result<Made, ServiceError>> = outcomes
@@ -132,7 +136,7 @@ fn new_task(call: &Call, request: TaskRequest<'_>) -> Result<NewTask, ServiceErr
         None => None,
         Some(text) => Some(moment(text).ok_or_else(|| {
             let detail = "write it like 2026-01-31T08:00:00Z";
-            let refused = ServiceError::invalid("invalid_run_at", "invalid 'runAt' (use RFC3339)");
+            let refused = ServiceError::new(Code::InvalidRunAt, "invalid 'runAt' (use RFC3339)");
             refused.field("runAt").detail(detail)
         })?),
     };
@@ -170,7 +174,7 @@ fn header_key(call: &Call) -> Result<Option<String>, ServiceError> {
     let text = value.to_str().ok().map(str::trim).filter(|text| !text.is_empty());
     let Some(text) = text else {
         let text = "invalid Idempotency-Key header";
-        return Err(ServiceError::invalid("invalid_idempotency_key", text));
+        return Err(ServiceError::new(Code::InvalidIdempotencyKey, text));
     };
     let quoted = text.strip_prefix('"').and_then(|rest| rest.strip_suffix('"'));
     Ok(Some(quoted.unwrap_or(text).to_owned()))

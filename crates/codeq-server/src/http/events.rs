@@ -11,14 +11,14 @@ use codeq_core::effect::Move;
 use futures_util::future::BoxFuture;
 use serde::Serialize;
 
+use super::answer;
 use super::call::{Answer, Call};
-use super::tasks::event_text;
-use super::wire::Times;
-use super::{App, answer};
+use crate::app::App;
 use crate::auth::{AuthError, Role, SKEW_SECONDS, bearer_token};
 use crate::events::{Heard, Position, Reader};
 use crate::limits::budget::{HeldFor, Hold};
-use crate::service::{Kind, ServiceError};
+use crate::service::{Code, ServiceError};
+use crate::times::Times;
 
 /// A comment that keeps proxies from closing a quiet stream.
 const KEEP_ALIVE: Duration = Duration::from_secs(15);
@@ -58,18 +58,17 @@ struct Stream {
 }
 
 pub async fn stream(call: Call) -> Answer {
-    let from =
-        match call.header("last-event-id").map(str::trim).filter(|id| !id.is_empty()) {
-            None => None,
-            Some(id) => Some(position(id).ok_or_else(|| {
-                ServiceError::invalid("invalid_event_id", "invalid Last-Event-ID")
-            })?),
-        };
+    let from = match call.header("last-event-id").map(str::trim).filter(|id| !id.is_empty()) {
+        None => None,
+        Some(id) => Some(
+            position(id)
+                .ok_or_else(|| ServiceError::new(Code::InvalidEventId, "invalid Last-Event-ID"))?,
+        ),
+    };
     // No tenant has more than half of them.
     let Some((reader, missed)) = call.service().events.listen(&call.caller.tenant, from) else {
-        let refused =
-            ServiceError::new(Kind::Unavailable, "too_many_streams", "too many event streams");
-        return Err(ServiceError { retry_after: Some(5), ..refused }.into());
+        let refused = ServiceError::new(Code::TooManyStreams, "too many event streams");
+        return Err(refused.retry_after(5).into());
     };
     let hold =
         call.share.hold(HeldFor::Answers, STREAM_BYTES).ok_or_else(ServiceError::overloaded)?;
@@ -140,7 +139,7 @@ fn withdrawn(call: &Call) -> Result<BoxFuture<'static, ()>, AuthError> {
 fn token_end(call: &Call) -> tokio::time::Instant {
     /// Long enough for any stream.
     const YEAR: u64 = 366 * 86_400;
-    let now = call.service().engine.wall() / 1_000;
+    let now = call.service().now().wall / 1_000;
     let left =
         call.caller.expires_at.map(|end| end.saturating_add(SKEW_SECONDS).saturating_sub(now));
     tokio::time::Instant::now() + Duration::from_secs(left.unwrap_or(YEAR).min(YEAR))
@@ -150,7 +149,7 @@ fn event(moved: &Move, position: &Position, times: &Times) -> String {
     let body = EventBody {
         task_id: moved.id.to_string(),
         command: &moved.queue,
-        event: event_text(moved.event),
+        event: moved.event.as_str(),
         from: moved.from.map(|place| place.location()),
         to: moved.to.map(|place| place.location()),
         status: moved.to.map(|place| place.status().as_str()),

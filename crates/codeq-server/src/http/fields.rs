@@ -13,7 +13,7 @@ use serde::Deserialize;
 use serde::de::{DeserializeSeed, Deserializer, Error, IntoDeserializer, MapAccess, Visitor};
 
 use crate::near::nearest;
-use crate::service::ServiceError;
+use crate::service::{Code, ServiceError};
 
 /// Longest name in bytes that is repeated in an answer.
 const NAME_BYTES_MAX: usize = 64;
@@ -60,7 +60,7 @@ fn unknown(what: &'static str, name: &str, known: &[&'static str]) -> ServiceErr
         None => format!("expected one of {}", known.join(", ")),
     };
     let detail = format!("{what} '{shown}{more}': {instead}");
-    ServiceError::invalid("unknown_field", what).field(shown).detail(detail)
+    ServiceError::new(Code::UnknownField, what).field(shown).detail(detail)
 }
 
 /// Reads a struct, and remembers the first field that it does not have.
@@ -180,7 +180,7 @@ mod tests {
         match read::<Body>(text) {
             Err(Unread::Unknown { name, known }) => {
                 let error = unknown_field(&name, known);
-                assert_eq!((error.code, &*error.error), ("unknown_field", "unknown field"));
+                assert_eq!((error.code, &*error.error), (Code::UnknownField, "unknown field"));
                 (error.field.unwrap().into(), error.detail.unwrap().into())
             }
             other => panic!("{other:?}"),

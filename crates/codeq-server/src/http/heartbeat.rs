@@ -6,6 +6,7 @@ use serde::{Deserialize, Serialize};
 use super::call::{Answer, Call};
 use super::{answer, json};
 use crate::service::lease::LeaseNamed;
+use crate::service::permission::MayHeartbeat;
 
 #[derive(Deserialize, Default)]
 #[serde(rename_all = "camelCase")]
@@ -26,8 +27,9 @@ struct Extended {
 pub async fn heartbeat(call: Call) -> Answer {
     let request: Request = json::parse_or_default(&call.body)?;
     let lease = LeaseNamed::new(&call.caller, request.worker_id.as_deref(), request.fence);
-    let done =
-        call.service().heartbeat(&call.caller, &call.name, request.extend_seconds, lease).await?;
+    let (service, caller) = (call.service(), MayHeartbeat::of(&call.caller)?);
+    let ask = service.heartbeat(caller, call.path("id"), request.extend_seconds, lease)?;
+    let done = service.answer(ask).await?;
     let body = Extended {
         ok: true,
         lease_until: call.times().text(done.lease_until),

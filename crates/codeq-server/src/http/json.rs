@@ -2,15 +2,13 @@
 
 use bytes::Bytes;
 use serde::Deserialize;
-use serde::de::{DeserializeOwned, IgnoredAny};
+use serde::de::DeserializeOwned;
 
 use super::fields::{self, Unread, unknown_field};
 use super::parse_error::explain;
 use crate::config::UnknownFields;
 use crate::service::ServiceError;
-
-/// Deepest nesting of a body. The parser of raw values has no limit of its own.
-pub const DEPTH_MAX: usize = 100;
+use crate::service::payload::check_depth;
 
 /// The body of a request, and what becomes of fields in it that nobody knows.
 #[derive(Debug, Clone)]
@@ -85,51 +83,6 @@ pub fn parse_or_default<T: DeserializeOwned + Default>(body: &Body) -> Result<T,
     }
 }
 
-/// Refuses a payload that is not JSON text. What is JSON is kept as it is.
-pub fn check_payload(payload: &[u8]) -> Result<(), ServiceError> {
-    let invalid = || ServiceError::invalid("invalid_body", "invalid payload (must be JSON)");
-    check_depth(payload)?;
-    // Its own step: the parser skips over strings without looking at their bytes.
-    let text = std::str::from_utf8(payload).map_err(|_| invalid())?;
-    serde_json::from_str::<IgnoredAny>(text).map_err(|_| invalid())?;
-    Ok(())
-}
-
-/// Refuses a result that is not the text of a JSON object.
-pub fn check_result(result: &[u8]) -> Result<(), ServiceError> {
-    let object = result.trim_ascii_start().starts_with(b"{");
-    if object && check_payload(result).is_ok() {
-        return Ok(());
-    }
-    Err(ServiceError::invalid("invalid_result", "invalid result (must be an object)"))
-}
-
-/// Refuses nesting deeper than [`DEPTH_MAX`], in one pass over the bytes.
-fn check_depth(body: &[u8]) -> Result<(), ServiceError> {
-    // Few brackets cannot be deep, whatever they stand in; to count them is a matter of nanoseconds.
-    if body.iter().filter(|byte| matches!(byte, b'[' | b'{')).count() <= DEPTH_MAX {
-        return Ok(());
-    }
-    let (mut depth, mut in_string, mut escaped) = (0_usize, false, false);
-    for byte in body {
-        match byte {
-            _ if escaped => escaped = false,
-            b'\\' if in_string => escaped = true,
-            b'"' => in_string = !in_string,
-            b'[' | b'{' if !in_string => {
-                depth += 1;
-                if depth > DEPTH_MAX {
-                    let detail = format!("nested deeper than {DEPTH_MAX} levels");
-                    return Err(ServiceError::invalid("too_deep", "invalid body").detail(detail));
-                }
-            }
-            b']' | b'}' if !in_string => depth = depth.saturating_sub(1),
-            _ => {}
-        }
-    }
-    Ok(())
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -154,16 +107,5 @@ mod tests {
         for bad in ["[]", "nul", "null null", "\"null\""] {
             assert!(parse_or_default::<Limits>(&body(bad)).is_err(), "{bad}");
         }
-    }
-
-    #[test]
-    fn depth_counts_outside_of_strings_only() {
-        let nested = |n: usize| format!("{}1{}", "[".repeat(n), "]".repeat(n));
-        assert!(check_depth(nested(DEPTH_MAX).as_bytes()).is_ok());
-        assert!(check_depth(nested(DEPTH_MAX + 1).as_bytes()).is_err());
-        assert!(check_depth("[".repeat(1_000_000).as_bytes()).is_err());
-        let text = format!(r#"{{"a":"{}\"{}"}}"#, "[".repeat(500), "{".repeat(500));
-        assert!(check_depth(text.as_bytes()).is_ok());
-        assert!(check_depth(format!("[{}]", "[],".repeat(10_000)).as_bytes()).is_ok());
     }
 }

@@ -9,6 +9,7 @@ use serde::{Deserialize, Serialize};
 use super::call::{Answer, Call};
 use super::{answer, json};
 use crate::service::lease::LeaseNamed;
+use crate::service::permission::MayNack;
 
 #[derive(Deserialize, Default)]
 #[serde(rename_all = "camelCase")]
@@ -31,7 +32,9 @@ pub async fn nack(call: Call) -> Answer {
     // Negative counts as absent.
     let delay = request.delay_seconds.and_then(|delay| u64::try_from(delay).ok());
     let lease = LeaseNamed::new(&call.caller, request.worker_id.as_deref(), request.fence);
-    let done = call.service().nack(&call.caller, &call.name, delay, request.reason, lease).await?;
+    let (service, caller) = (call.service(), MayNack::of(&call.caller)?);
+    let ask = service.nack(caller, call.path("id"), delay, request.reason, lease)?;
+    let done = service.answer(ask).await?;
     let delay_seconds = match done {
         Returned::Requeued { delay } => delay.div_ceil(1_000),
         Returned::Dead | Returned::Cancelled => 0,

@@ -10,9 +10,10 @@ use std::sync::LazyLock;
 use serde_json::{Map, Value, json};
 
 use super::routes::{Access, BodyLimit, ROUTES, Route, Verb};
+use crate::auth::{ADMIN, OPERATOR};
+use crate::service::Code;
 use operation::{Operation, set};
 
-pub mod codes;
 pub mod operation;
 pub mod page;
 
@@ -207,22 +208,27 @@ fn operation(route: &Route, about: Operation) -> Value {
 }
 
 /// Codes that the edge gives to every route of this kind.
-fn shared_codes(route: &Route, has_body: bool) -> Vec<&'static str> {
-    let mut codes = vec!["internal", "unknown_field", "invalid_body"];
+fn shared_codes(route: &Route, has_body: bool) -> Vec<Code> {
+    let mut codes = vec![Code::Internal, Code::UnknownField, Code::InvalidBody];
     if route.path.contains('{') {
-        codes.push("invalid_path");
+        codes.push(Code::InvalidPath);
     }
     if route.access != Access::Open {
         codes.extend(components::CALLER);
     }
     if route.body != BodyLimit::None {
-        codes.extend(["body_too_large", "body_timeout", "unsupported_encoding", "too_large"]);
+        codes.extend([
+            Code::BodyTooLarge,
+            Code::BodyTimeout,
+            Code::UnsupportedEncoding,
+            Code::TooLarge,
+        ]);
     }
     if route.verb != Verb::Get {
-        codes.push("disk_full");
+        codes.push(Code::DiskFull);
     }
     if has_body {
-        codes.push("too_deep");
+        codes.push(Code::TooDeep);
     }
     codes
 }
@@ -252,8 +258,8 @@ fn security(access: Access) -> Value {
     match access {
         Access::Open => json!([]),
         Access::Any => either(&[]),
-        Access::Admin => either(&["codeq:admin"]),
-        Access::Operator => either(&["codeq:operator"]),
+        Access::Admin => either(&[ADMIN]),
+        Access::Operator => either(&[OPERATOR]),
         Access::Producer => json!([{ "producer": [] }]),
         Access::Worker(needed) => json!([{ "worker": [needed.name()] }]),
     }

@@ -152,6 +152,7 @@ impl<'de> Deserializer<'de> for Names<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::service::Code;
 
     #[derive(Deserialize, Debug)]
     #[serde(rename_all = "camelCase", deny_unknown_fields)]
@@ -164,7 +165,7 @@ mod tests {
     fn said(text: &str) -> (String, Option<String>) {
         let error = serde_json::from_str::<Body>(text).unwrap_err();
         let answer = explain::<Body>(text, &error);
-        assert_eq!((answer.code, &*answer.error), ("invalid_body", "invalid body"));
+        assert_eq!((answer.code, &*answer.error), (Code::InvalidBody, "invalid body"));
         (answer.detail.unwrap().into(), answer.field.map(Into::into))
     }
 
@@ -204,7 +205,7 @@ mod tests {
         let text = format!(r#"{{"{}":1}}"#, "name");
         let error = serde_json::from_str::<Body>(&text).unwrap_err();
         let answer = explain::<Body>(&text, &error);
-        assert_eq!((answer.code, answer.field.as_deref()), ("unknown_field", Some("name")));
+        assert_eq!((answer.code, answer.field.as_deref()), (Code::UnknownField, Some("name")));
         assert!(answer.detail.unwrap().ends_with("did you mean 'names'?"));
     }
 

@@ -5,8 +5,8 @@ use serde::Serialize;
 
 use super::answer;
 use super::call::{Answer, Call};
-use super::problem::Problem;
 use crate::observe::Format;
+use crate::service::{Code, ServiceError};
 
 const TEXT: HeaderValue = HeaderValue::from_static("text/plain; charset=utf-8");
 
@@ -23,7 +23,7 @@ pub async fn live(_call: Call) -> Answer {
 }
 
 pub async fn ready(call: Call) -> Answer {
-    let engine = &call.service().engine;
+    let engine = call.service().engine();
     let stopped = engine.failure().is_some();
     // Who stopped is not asked for more. Why is for everybody to read: no paths.
     let refusing = engine.refusing().filter(|_| !stopped).map(|why| why.to_string());
@@ -58,7 +58,7 @@ pub async fn metrics(call: Call) -> Answer {
     let near = call.peer.is_some_and(|peer| peer.to_canonical().is_loopback());
     if !near && !call.app.edge.metrics_public {
         // As if there were none: what is not offered need not be known.
-        return Err(Problem::edge(StatusCode::NOT_FOUND, "no_such_route", "not found"));
+        return Err(ServiceError::new(Code::NoSuchRoute, "not found").into());
     }
     metrics_alone(call).await
 }
@@ -66,7 +66,7 @@ pub async fn metrics(call: Call) -> Answer {
 /// The metrics, on a port where whoever comes may read them.
 pub async fn metrics_alone(call: Call) -> Answer {
     let text =
-        call.app.metrics.render(&call.service().engine, &call.app.net, &call.app.budget).await;
+        call.app.metrics.render(call.service().engine(), &call.app.net, &call.app.budget).await;
     let accept = call.headers.get_all(header::ACCEPT).iter();
     let format = Format::accepted(accept.filter_map(|value| value.to_str().ok()));
     let media = HeaderValue::from_static(format.content_type());

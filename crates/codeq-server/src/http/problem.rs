@@ -9,14 +9,12 @@ use serde::Serialize;
 
 use super::answer::{self, PROBLEM};
 use crate::auth::AuthError;
-use crate::service::{Kind, ServiceError};
+use crate::service::{Code, Kind, ServiceError};
 
-/// A refusal of the edge itself, or one of the service layer.
+/// A refusal, as HTTP answers it.
 #[derive(Debug, Clone)]
 pub struct Problem {
-    /// The status.
-    pub status: StatusCode,
-    /// The short text, the slug, and so on.
+    /// The short text, the code, and so on.
     pub error: ServiceError,
     /// The connection cannot be used again: what is left of the body must not be taken for a request.
     pub close: bool,
@@ -30,7 +28,7 @@ struct Body<'a> {
     status: u16,
     detail: &'a str,
     error: &'a str,
-    code: &'a str,
+    code: Code,
     request_id: &'a str,
     #[serde(skip_serializing_if = "Option::is_none")]
     field: Option<&'a str>,
@@ -46,7 +44,7 @@ struct Body<'a> {
 #[derive(Serialize)]
 pub struct ItemProblem<'a> {
     error: &'a str,
-    code: &'a str,
+    code: Code,
     detail: &'a str,
     #[serde(skip_serializing_if = "Option::is_none")]
     field: Option<&'a str>,
@@ -64,32 +62,21 @@ impl<'a> From<&'a ServiceError> for ItemProblem<'a> {
 }
 
 impl Problem {
-    /// A refusal of the edge itself.
-    pub fn edge(status: StatusCode, code: &'static str, error: &'static str) -> Problem {
-        // The class is for other protocols; the status is decided here.
-        Problem { status, error: ServiceError::invalid(code, error), close: false }
-    }
-
-    /// With more than the short text says.
-    #[must_use]
-    pub fn detail(self, detail: impl Into<Box<str>>) -> Problem {
-        Problem { error: self.error.detail(detail), ..self }
-    }
-
     /// The answer.
     pub fn into_response(self, request_id: &str, operation: &'static str) -> Response {
-        let Problem { status, error, close } = self;
+        let Problem { error, close } = self;
+        let status = status(error.code);
         let limited = status == StatusCode::TOO_MANY_REQUESTS;
         let why = error.detail.as_deref().unwrap_or(&error.error);
         let detail = match error.code {
             // The same for every guess: what else is wrong is for the operator.
-            "invalid_token" => Cow::Owned(format!(
+            Code::InvalidToken => Cow::Owned(format!(
                 "{why}: use one that this server's configuration accepts; its log says more under this requestId"
             )),
             _ => Cow::Borrowed(why),
         };
         let body = Body {
-            r#type: format!("/docs#{}", error.code),
+            r#type: format!("/docs#{}", error.code.text()),
             title: status.canonical_reason().unwrap_or("Error"),
             status: status.as_u16(),
             detail: &detail,
@@ -119,14 +106,14 @@ impl Problem {
 /// What `WWW-Authenticate` says: that a token is needed, what is wrong with it, or how far it does not reach.
 fn challenge(error: &ServiceError) -> Option<HeaderValue> {
     const REALM: &str = "Bearer realm=\"codeq\"";
-    let text = match (error.kind, error.code) {
-        (Kind::Unauthenticated, "missing_token") => REALM.to_owned(),
-        (Kind::Unauthenticated, _) => {
+    let text = match error.code {
+        Code::MissingToken => REALM.to_owned(),
+        Code::InvalidToken => {
             let why = error.detail.as_deref().unwrap_or(&error.error);
             format!("{REALM}, error=\"invalid_token\", error_description=\"{why}\"")
         }
         // Another code is about the task, not about the token.
-        (Kind::Forbidden, "forbidden") => {
+        Code::Forbidden => {
             let scope = error.scope.map(|scope| format!(", scope=\"{scope}\""));
             format!("{REALM}, error=\"insufficient_scope\"{}", scope.unwrap_or_default())
         }
@@ -135,21 +122,28 @@ fn challenge(error: &ServiceError) -> Option<HeaderValue> {
     HeaderValue::from_str(&text).ok()
 }
 
+/// The status of answers with this code.
+pub fn status(code: Code) -> StatusCode {
+    match code.kind() {
+        Kind::Invalid => StatusCode::BAD_REQUEST,
+        Kind::Unauthenticated => StatusCode::UNAUTHORIZED,
+        Kind::Forbidden => StatusCode::FORBIDDEN,
+        Kind::NotFound => StatusCode::NOT_FOUND,
+        Kind::MethodNotAllowed => StatusCode::METHOD_NOT_ALLOWED,
+        Kind::TimedOut => StatusCode::REQUEST_TIMEOUT,
+        Kind::Conflict => StatusCode::CONFLICT,
+        Kind::TooLarge => StatusCode::PAYLOAD_TOO_LARGE,
+        Kind::Unsupported => StatusCode::UNSUPPORTED_MEDIA_TYPE,
+        Kind::Unprocessable => StatusCode::UNPROCESSABLE_ENTITY,
+        Kind::TooMany => StatusCode::TOO_MANY_REQUESTS,
+        Kind::Unavailable => StatusCode::SERVICE_UNAVAILABLE,
+        Kind::Internal => StatusCode::INTERNAL_SERVER_ERROR,
+    }
+}
+
 impl From<ServiceError> for Problem {
     fn from(error: ServiceError) -> Problem {
-        let status = match error.kind {
-            Kind::Invalid => StatusCode::BAD_REQUEST,
-            Kind::Unauthenticated => StatusCode::UNAUTHORIZED,
-            Kind::Forbidden => StatusCode::FORBIDDEN,
-            Kind::NotFound => StatusCode::NOT_FOUND,
-            Kind::Conflict => StatusCode::CONFLICT,
-            Kind::TooLarge => StatusCode::PAYLOAD_TOO_LARGE,
-            Kind::Unprocessable => StatusCode::UNPROCESSABLE_ENTITY,
-            Kind::TooMany => StatusCode::TOO_MANY_REQUESTS,
-            Kind::Unavailable => StatusCode::SERVICE_UNAVAILABLE,
-            Kind::Internal => StatusCode::INTERNAL_SERVER_ERROR,
-        };
-        Problem { status, error, close: false }
+        Problem { error, close: false }
     }
 }
 
@@ -158,11 +152,11 @@ impl From<AuthError> for Problem {
         let text = error.to_string();
         match error {
             AuthError::Missing => {
-                let refused = ServiceError::new(Kind::Unauthenticated, "missing_token", text);
+                let refused = ServiceError::new(Code::MissingToken, text);
                 refused.detail("send the header 'Authorization: Bearer <token>'").into()
             }
             AuthError::Invalid(refusal) => {
-                let error = ServiceError::new(Kind::Unauthenticated, "invalid_token", text);
+                let error = ServiceError::new(Code::InvalidToken, text);
                 error.detail(refusal.told()).into()
             }
             AuthError::Forbidden(_) => {
@@ -170,11 +164,10 @@ impl From<AuthError> for Problem {
                     "{text}: producers' tokens are those of producerAuth, workers' those of workerAuth \
                      (allowProducerAsWorker lets producers act as workers)"
                 );
-                ServiceError::new(Kind::Forbidden, "forbidden", text).detail(detail).into()
+                ServiceError::new(Code::Forbidden, text).detail(detail).into()
             }
             AuthError::Unavailable => {
-                let refused = ServiceError::new(Kind::Unavailable, "identity_unavailable", text);
-                ServiceError { retry_after: Some(5), ..refused }.into()
+                ServiceError::new(Code::IdentityUnavailable, text).retry_after(5).into()
             }
         }
     }

@@ -11,7 +11,8 @@ use super::bulk::{BulkRequest, DryRun};
 use super::call::{Answer, Call};
 use super::{answer, json};
 use crate::events::rates::Rate;
-use crate::service::{self, ServiceError};
+use crate::service::permission::MayAdminister;
+use crate::service::{self, Code, ServiceError};
 
 #[derive(Serialize, Default)]
 #[serde(rename_all = "camelCase")]
@@ -72,11 +73,11 @@ struct Paused<'a> {
 
 pub async fn list(call: Call) -> Answer {
     let all_tenants = call.flag("allTenants")?;
-    let queues = call.service().queues(&call.caller, all_tenants).await?;
+    let queues = call.service().queues(MayAdminister::of(&call.caller)?, all_tenants).await?;
     match call.param("format").as_deref() {
         None => Ok(answer::json(StatusCode::OK, &flat(&queues))),
         Some("list") => {
-            let Moment { now, wall } = call.service().engine.now();
+            let Moment { now, wall } = call.service().now();
             let rates = &call.service().events.rates;
             let rate = |queue: &QueueStats| rates.of(&queue.tenant, &queue.name, now);
             let items = queues.iter().map(|queue| item(queue, wall, rate(queue))).collect();
@@ -84,16 +85,17 @@ pub async fn list(call: Call) -> Answer {
         }
         Some(_) => {
             let text = "invalid 'format' (list, or absent)";
-            Err(ServiceError::invalid("invalid_parameter", text).field("format").into())
+            Err(ServiceError::new(Code::InvalidParameter, text).field("format").into())
         }
     }
 }
 
 pub async fn get(call: Call) -> Answer {
-    let queue = call.service().queue(&call.caller, &call.name).await?;
+    let queue =
+        call.service().queue(MayAdminister::of(&call.caller)?, call.path("command")).await?;
     let body = match &queue {
-        Some(queue) => body(&call.name, queue),
-        None => QueueBody { command: &call.name, ..QueueBody::default() },
+        Some(queue) => body(call.path("command"), queue),
+        None => QueueBody { command: call.path("command"), ..QueueBody::default() },
     };
     Ok(answer::json(StatusCode::OK, &body))
 }
@@ -107,13 +109,15 @@ pub async fn resume(call: Call) -> Answer {
 }
 
 async fn set_paused(call: Call, paused: bool) -> Answer {
-    call.service().pause(&call.caller, &call.name, paused).await?;
-    Ok(answer::json(StatusCode::OK, &Paused { command: &call.name, paused }))
+    let caller = MayAdminister::of(&call.caller)?;
+    call.service().pause(caller, call.path("command"), paused).await?;
+    Ok(answer::json(StatusCode::OK, &Paused { command: call.path("command"), paused }))
 }
 
 pub async fn purge(call: Call) -> Answer {
     let request: BulkRequest = json::parse_or_default(&call.body)?;
-    let done = call.service().purge(&call.caller, &call.name, &request.options()?).await?;
+    let (caller, options) = (MayAdminister::of(&call.caller)?, request.options()?);
+    let done = call.service().purge(caller, call.path("command"), &options).await?;
     Ok(answer::json(StatusCode::OK, &Purged::from(done)))
 }
 

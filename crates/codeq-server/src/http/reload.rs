@@ -5,7 +5,8 @@ use serde::{Deserialize, Serialize};
 
 use super::call::{Answer, Call};
 use super::{answer, json};
-use crate::service::{Kind, ServiceError};
+use crate::service::permission::MayOperate;
+use crate::service::{Code, ServiceError};
 
 #[derive(Deserialize, Default)]
 struct Request {}
@@ -26,9 +27,9 @@ struct ChangeBody {
 
 pub async fn reload(call: Call) -> Answer {
     let Request {} = json::parse_or_default(&call.body)?;
-    let changes = call.app.reload().await.map_err(|error| {
+    let changes = call.app.reload_for(MayOperate::of(&call.caller)?).await.map_err(|error| {
         let text = "the configuration stays as it was";
-        let refused = ServiceError::new(Kind::Unprocessable, "invalid_configuration", text);
+        let refused = ServiceError::new(Code::InvalidConfiguration, text);
         refused.detail(error.to_string())
     })?;
     let changed = changes.changed.into_iter();

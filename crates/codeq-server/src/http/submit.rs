@@ -17,10 +17,11 @@ use super::{answer, json};
 use crate::artifacts::content::Content;
 use crate::artifacts::upload::{NewArtifact, Source};
 use crate::config::UnknownFields;
-use crate::service::ServiceError;
 use crate::service::artifacts::invalid;
 use crate::service::lease::LeaseNamed;
+use crate::service::permission::MaySubmit;
 use crate::service::submit::SubmitRequest;
+use crate::service::{Code, ServiceError};
 
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
@@ -82,8 +83,9 @@ pub async fn one(call: Call) -> Answer {
             .detail("unknown field 'taskId': the task is the one in the path")
             .into());
     }
+    let caller = MaySubmit::of(&call.caller)?;
     let request = submit_request(&call, request);
-    let record = call.service().submit(&call.caller, &call.name, request).await?;
+    let record = call.service().submit_and_store(caller, call.path("id"), request).await?;
     Ok(answer::json(StatusCode::OK, &call.result(&record)))
 }
 
@@ -105,7 +107,7 @@ pub async fn batch(call: Call) -> Answer {
     let done = if requests.is_empty() {
         Vec::new()
     } else {
-        call.service().submit_batch(&call.caller, requests).await?
+        call.service().submit_batch(MaySubmit::of(&call.caller)?, requests).await?
     };
     let mut done = done.into_iter();
     let outcomes: Vec<(String, Result<ResultRecord, ServiceError>)> = refused
@@ -150,7 +152,7 @@ fn submit_request(call: &Call, request: Request<'_>) -> SubmitRequest {
     let result = request.result.map(RawValue::get).filter(|text| *text != "null");
     if result.is_some_and(|text| !text.starts_with('{')) {
         let text = "invalid result (must be an object)";
-        flaw = Some(ServiceError::invalid("invalid_result", text));
+        flaw = Some(ServiceError::new(Code::InvalidResult, text));
     }
     let result = result.map(str::as_bytes);
     flaw = flaw.or_else(|| call.service().too_long(result?));
@@ -175,7 +177,7 @@ fn new_artifact(body: &Body, index: usize, text: &RawValue) -> Result<NewArtifac
     let in_artifact = |error: ServiceError| {
         let detail = format!("artifact {index}: {}", error.detail.as_deref().unwrap_or_default());
         match error.code {
-            "unknown_field" => error.detail(detail),
+            Code::UnknownField => error.detail(detail),
             _ => invalid(&detail),
         }
     };

@@ -10,6 +10,7 @@ use super::call::{Answer, Call};
 use super::endpoint::no_content;
 use super::{answer, json};
 use crate::auth::shown;
+use crate::service::permission::MaySubscribe;
 use crate::service::subscriptions::SubscribeRequest;
 
 #[derive(Deserialize)]
@@ -67,13 +68,16 @@ pub async fn create(call: Call) -> Answer {
         group_id: request.group_id,
         min_interval_seconds: request.min_interval_seconds,
     };
-    let done = call.service().subscribe(&call.caller, request).await?;
+    let done = call.service().subscribe(MaySubscribe::of(&call.caller)?, request).await?;
     Ok(subscribed(&call, &done))
 }
 
 pub async fn heartbeat(call: Call) -> Answer {
     let Renewal { ttl_seconds } = json::parse_or_default(&call.body)?;
-    let done = call.service().renew_subscription(&call.caller, &call.name, ttl_seconds).await?;
+    let done = call
+        .service()
+        .renew_subscription(MaySubscribe::of(&call.caller)?, call.path("subscription"), ttl_seconds)
+        .await?;
     Ok(subscribed(&call, &done))
 }
 
@@ -84,12 +88,12 @@ pub async fn list(call: Call) -> Answer {
 }
 
 pub async fn get(call: Call) -> Answer {
-    let found = call.service().subscription(&call.caller, &call.name).await?;
+    let found = call.service().subscription(&call.caller, call.path("subscription")).await?;
     Ok(answer::json(StatusCode::OK, &body(&call, &found)))
 }
 
 pub async fn delete(call: Call) -> Answer {
-    call.service().unsubscribe(&call.caller, &call.name).await?;
+    call.service().unsubscribe(&call.caller, call.path("subscription")).await?;
     Ok(no_content())
 }
 

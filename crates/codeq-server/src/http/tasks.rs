@@ -3,17 +3,18 @@
 use std::borrow::Cow;
 
 use axum::http::StatusCode;
-use codeq_core::history::{Entry, Event};
+use codeq_core::history::Entry;
 use codeq_core::limits::{LIST_BYTES_MAX, LIST_MAX};
+use codeq_core::place::Status;
 use codeq_core::read::ListQuery;
 use serde::Serialize;
 
 use super::answer;
 use super::call::{Answer, Call};
-use super::wire::{ResultBody, TaskBody, is_zero, status_of};
+use super::wire::{ResultBody, TaskBody, is_zero};
 use crate::auth::shown;
 use crate::service::tasks::{PAGE_DEFAULT, TaskPage};
-use crate::service::{ServiceError, filter};
+use crate::service::{Code, ServiceError, filter};
 
 #[derive(Serialize)]
 struct Finished<'a> {
@@ -54,20 +55,20 @@ struct EntryBody<'a> {
 }
 
 pub async fn get(call: Call) -> Answer {
-    let task = call.service().task(&call.caller, &call.name).await?;
+    let task = call.service().task(&call.caller, call.path("id")).await?;
     Ok(answer::json(StatusCode::OK, &call.task(&task)))
 }
 
 pub async fn result(call: Call) -> Answer {
     // What is no number, or negative, counts as none: codeQ's clients rely on it.
     let wait = call.param("waitSeconds").and_then(|text| text.parse().ok()).unwrap_or(0);
-    let (task, record) = call.service().result(&call.caller, &call.name, wait).await?;
+    let (task, record) = call.service().result(&call.caller, call.path("id"), wait).await?;
     let body = Finished { task: call.task(&task), result: call.result(&record) };
     Ok(answer::json(StatusCode::OK, &body))
 }
 
 pub async fn history(call: Call) -> Answer {
-    let history = call.service().history(&call.caller, &call.name).await?;
+    let history = call.service().history(&call.caller, call.path("id")).await?;
     let entries = history.entries();
     let before = std::iter::once(None).chain(entries.iter().map(|entry| Some(entry.to.location())));
     // Where entries gave way after the first, the second does not follow from it.
@@ -76,15 +77,18 @@ pub async fn history(call: Call) -> Answer {
         let from = from.filter(|_| gap == 0 || index != gap);
         entry_body(&call, entry, from)
     });
-    let body =
-        HistoryBody { task_id: &call.name, items: items.collect(), dropped: history.dropped() };
+    let body = HistoryBody {
+        task_id: call.path("id"),
+        items: items.collect(),
+        dropped: history.dropped(),
+    };
     Ok(answer::json(StatusCode::OK, &body))
 }
 
 fn entry_body<'a>(call: &Call, entry: &'a Entry, from: Option<&'static str>) -> EntryBody<'a> {
     EntryBody {
         at: call.times().text(entry.at),
-        event: event_text(entry.event),
+        event: entry.event.as_str(),
         from,
         to: entry.to.location(),
         status: entry.to.status().as_str(),
@@ -102,9 +106,10 @@ pub async fn list(call: Call) -> Answer {
     if let Some(text) = call.param("status") {
         let unknown = || {
             let text = "invalid 'status' (PENDING, IN_PROGRESS, COMPLETED or FAILED)";
-            ServiceError::invalid("invalid_parameter", text).field("status")
+            ServiceError::new(Code::InvalidParameter, text).field("status")
         };
-        query.status = Some(status_of(&text).ok_or_else(unknown)?);
+        let known = |status: &Status| status.as_str().eq_ignore_ascii_case(&text);
+        query.status = Some(Status::ALL.into_iter().find(known).ok_or_else(unknown)?);
     }
     page(call, query).await
 }
@@ -130,26 +135,7 @@ pub fn page_limit(call: &Call) -> Result<usize, ServiceError> {
         Some(limit) if (1..=LIST_MAX as u64).contains(&limit) => Ok(limit as usize),
         Some(_) => {
             let text = format!("invalid 'limit' (1 to {LIST_MAX})");
-            Err(ServiceError::invalid("invalid_limit", text).field("limit"))
+            Err(ServiceError::new(Code::InvalidLimit, text).field("limit"))
         }
-    }
-}
-
-/// The client's word for what moved a task.
-pub fn event_text(event: Event) -> &'static str {
-    match event {
-        Event::Created => "created",
-        Event::Claimed => "claimed",
-        Event::Submitted => "submitted",
-        Event::Nacked => "nacked",
-        Event::Abandoned => "abandoned",
-        Event::Released => "released",
-        Event::LeaseExpired => "lease_expired",
-        Event::Due => "due",
-        Event::CancelRequested => "cancel_requested",
-        Event::Cancelled => "cancelled",
-        Event::Replayed => "replayed",
-        Event::Removed => "removed",
-        Event::Postponed => "postponed",
     }
 }

@@ -7,7 +7,8 @@ use serde::{Deserialize, Serialize};
 use super::call::{Answer, Call};
 use super::endpoint::no_content;
 use super::{answer, json};
-use crate::service::{Kind, ServiceError};
+use crate::service::permission::MayAdminister;
+use crate::service::{Code, ServiceError};
 
 /// Values are checked one by one, so that the answer can name the field. Unknown fields are refused whatever the server
 /// is set to.
@@ -51,24 +52,24 @@ struct TopicBody<'a> {
 
 pub async fn put(call: Call) -> Answer {
     let policy = policy(json::parse(&call.body)?)?;
-    let done = call.service().put_topic(&call.caller, &call.name, policy).await?;
+    let caller = MayAdminister::of(&call.caller)?;
+    let done = call.service().put_topic(caller, call.path("name"), policy).await?;
     let status = if done.created { StatusCode::CREATED } else { StatusCode::OK };
     Ok(answer::json(status, &body(&call, &done.topic)))
 }
 
 pub async fn get(call: Call) -> Answer {
-    let topic = call.service().topic(&call.caller, &call.name).await?;
+    let topic = call.service().topic(MayAdminister::of(&call.caller)?, call.path("name")).await?;
     Ok(answer::json(StatusCode::OK, &body(&call, &topic)))
 }
 
 pub async fn delete(call: Call) -> Answer {
     if call.param("deletionPolicy").as_deref() != Some("Delete") {
         let text = "deletionPolicy=Delete required";
-        return Err(ServiceError::invalid("invalid_parameter", text)
-            .field("deletionPolicy")
-            .into());
+        return Err(ServiceError::new(Code::InvalidParameter, text).field("deletionPolicy").into());
     }
-    call.service().delete_topic(&call.caller, &call.name).await?;
+    let caller = MayAdminister::of(&call.caller)?;
+    call.service().delete_topic(caller, call.path("name")).await?;
     Ok(no_content())
 }
 
@@ -105,14 +106,14 @@ fn is_zero(number: &u64) -> bool {
 
 fn bad(field: &'static str) -> ServiceError {
     let text = format!("invalid topic policy: {field}");
-    ServiceError::new(Kind::Unprocessable, "invalid_topic_policy", text).field(field)
+    ServiceError::new(Code::InvalidTopicPolicy, text).field(field)
 }
 
 fn body<'a>(call: &'a Call, topic: &'a Topic) -> TopicBody<'a> {
     TopicBody {
-        topic_id: format!("{}.{}", call.caller.tenant, call.name),
+        topic_id: format!("{}.{}", call.caller.tenant, call.path("name")),
         tenant_id: &call.caller.tenant,
-        topic_name: &call.name,
+        topic_name: call.path("name"),
         policy: PolicyBody {
             priority_tiers: &topic.policy.priority_tiers,
             max_attempts: topic.policy.max_attempts,

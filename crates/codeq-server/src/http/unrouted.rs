@@ -1,12 +1,12 @@
 //! Requests that no route takes: what their path or method was probably meant to be.
 
-use axum::http::StatusCode;
 use axum::http::uri::{PathAndQuery, Uri};
 use codeq_core::names::cut;
 
 use super::problem::Problem;
 use super::routes::{ROUTES, Route};
 use crate::near::distance;
+use crate::service::{Code, ServiceError};
 
 /// Where the routes of the API begin.
 const BASE: &str = "/v1/codeq";
@@ -37,7 +37,7 @@ pub fn not_found(method: &str, path: &str) -> Problem {
         None => "the routes are listed at /docs".to_owned(),
     };
     let detail = format!("there is no {} {shown}{more}: {instead}", cut(method, PATH_BYTES_MAX));
-    Problem::edge(StatusCode::NOT_FOUND, "no_such_route", "not found").detail(detail)
+    ServiceError::new(Code::NoSuchRoute, "not found").detail(detail).into()
 }
 
 /// The path takes other methods only: those of this route's.
@@ -50,8 +50,7 @@ pub fn wrong_method(method: &str, route: &str, path: &str) -> Problem {
     if let Some(near) = with_method(method, path) {
         detail.push_str(&format!("; or did you mean {} {}?", near.verb.name(), near.path));
     }
-    let (status, text) = (StatusCode::METHOD_NOT_ALLOWED, "method not allowed");
-    Problem::edge(status, "method_not_allowed", text).detail(detail)
+    ServiceError::new(Code::MethodNotAllowed, "method not allowed").detail(detail).into()
 }
 
 /// The route that a request was most likely meant for.

@@ -10,8 +10,9 @@ use super::call::{Answer, Call};
 use super::endpoint::no_content;
 use super::wire::is_zero;
 use super::{answer, json};
-use crate::service::ServiceError;
+use crate::service::permission::MayAdminister;
 use crate::service::webhooks::SecretSource;
+use crate::service::{Code, ServiceError};
 
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
@@ -99,31 +100,33 @@ pub async fn deliveries(call: Call) -> Answer {
         Some("pending") => Some(false),
         Some(_) => {
             let text = "invalid 'status' (pending or failed)";
-            return Err(ServiceError::invalid("invalid_parameter", text).field("status").into());
+            return Err(ServiceError::new(Code::InvalidParameter, text).field("status").into());
         }
     };
     let (limit, cursor) = (call.number("limit")?, call.param("cursor"));
-    let page = call.service().deliveries(&call.caller, failed, limit, cursor.as_deref()).await?;
+    let caller = MayAdminister::of(&call.caller)?;
+    let page = call.service().deliveries(caller, failed, limit, cursor.as_deref()).await?;
     let items = page.items.iter().map(|item| delivery(&call, item)).collect();
     Ok(answer::json(StatusCode::OK, &Page { items, next_cursor: page.next.as_deref() }))
 }
 
 pub async fn resend(call: Call) -> Answer {
-    call.service().resend(&call.caller, &call.name).await?;
-    let body = ResentOne { id: &call.name, status: "pending" };
+    call.service().resend(MayAdminister::of(&call.caller)?, call.path("id")).await?;
+    let body = ResentOne { id: call.path("id"), status: "pending" };
     Ok(answer::json(StatusCode::ACCEPTED, &body))
 }
 
 pub async fn resend_failed(call: Call) -> Answer {
     let request: ResendRequest = json::parse_or_default(&call.body)?;
     let cursor = request.cursor.as_deref();
-    let done = call.service().resend_failed(&call.caller, request.limit, cursor).await?;
+    let caller = MayAdminister::of(&call.caller)?;
+    let done = call.service().resend_failed(caller, request.limit, cursor).await?;
     let body = ResentBody { resent: done.resent, next_cursor: done.next.as_deref() };
     Ok(answer::json(StatusCode::OK, &body))
 }
 
 pub async fn secrets(call: Call) -> Answer {
-    let list = call.service().webhook_secrets(&call.caller).await?;
+    let list = call.service().webhook_secrets(MayAdminister::of(&call.caller)?).await?;
     let source = match list.source {
         SecretSource::Api => "api",
         SecretSource::Setting => "setting",
@@ -136,7 +139,8 @@ pub async fn secrets(call: Call) -> Answer {
 pub async fn rotate(call: Call) -> Answer {
     let request: RotateRequest = json::parse_or_default(&call.body)?;
     let (given, overlap) = (request.secret.as_deref(), request.overlap_seconds);
-    let made = call.service().rotate_webhook_secret(&call.caller, given, overlap).await?;
+    let caller = MayAdminister::of(&call.caller)?;
+    let made = call.service().rotate_webhook_secret(caller, given, overlap).await?;
     let body = RotatedBody {
         secret: made.secret.reveal(),
         created_at: call.times().text(made.created_at),
@@ -146,7 +150,7 @@ pub async fn rotate(call: Call) -> Answer {
 }
 
 pub async fn delete_secrets(call: Call) -> Answer {
-    call.service().delete_webhook_secrets(&call.caller).await?;
+    call.service().delete_webhook_secrets(MayAdminister::of(&call.caller)?).await?;
     Ok(no_content())
 }
 

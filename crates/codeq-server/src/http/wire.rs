@@ -2,46 +2,13 @@
 
 use std::borrow::Cow;
 
-use codeq_core::command::Millis;
-use codeq_core::place::{Place, Status};
+use codeq_core::place::Place;
 use codeq_core::view::{ResultRecord, Task};
-use jiff::tz::TimeZone;
 use serde::Serialize;
 use serde_json::value::RawValue;
 
 use crate::auth::shown;
-
-/// Writes moments in the configured time zone.
-#[derive(Debug, Clone)]
-pub struct Times(TimeZone);
-
-impl Times {
-    /// For an IANA time zone. None if there is no such zone.
-    pub fn new(zone: &str) -> Option<Times> {
-        if zone == "UTC" {
-            return Some(Times(TimeZone::UTC));
-        }
-        TimeZone::get(zone).ok().map(Times)
-    }
-
-    /// A moment in RFC 3339, to the millisecond.
-    pub fn text(&self, at: Millis) -> String {
-        let moment =
-            i64::try_from(at).ok().and_then(|at| jiff::Timestamp::from_millisecond(at).ok());
-        let moment = moment.unwrap_or(jiff::Timestamp::MAX);
-        if self.0 == TimeZone::UTC {
-            return format!("{moment:.3}");
-        }
-        moment.to_zoned(self.0.clone()).strftime("%Y-%m-%dT%H:%M:%S%.3f%:z").to_string()
-    }
-}
-
-/// The status that a client's word means.
-pub fn status_of(text: &str) -> Option<Status> {
-    const ALL: [Status; 4] =
-        [Status::Pending, Status::InProgress, Status::Completed, Status::Failed];
-    ALL.into_iter().find(|status| status.as_str().eq_ignore_ascii_case(text))
-}
+use crate::times::Times;
 
 /// A task. Empty texts, zeros and absent values are left out.
 #[derive(Serialize)]
@@ -156,20 +123,4 @@ impl<'a> ResultBody<'a> {
 /// Whether a number is left out.
 pub fn is_zero(n: &u32) -> bool {
     *n == 0
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn moments() {
-        let utc = Times::new("UTC").unwrap();
-        assert_eq!(utc.text(1_700_000_000_007), "2023-11-14T22:13:20.007Z");
-        assert_eq!(utc.text(0), "1970-01-01T00:00:00.000Z");
-        let sao_paulo = Times::new("America/Sao_Paulo").unwrap();
-        assert_eq!(sao_paulo.text(1_700_000_000_007), "2023-11-14T19:13:20.007-03:00");
-        assert!(Times::new("Nowhere/Else").is_none());
-        assert!(!utc.text(u64::MAX).is_empty());
-    }
 }

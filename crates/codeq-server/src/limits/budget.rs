@@ -94,8 +94,7 @@ impl Owner {
 }
 
 /// The bytes that are held for one connection, whoever its requests are from.
-#[derive(Debug, Default)]
-pub struct Connection(AtomicUsize);
+pub type Connection = AtomicUsize;
 
 /// The bytes that one tenant may have held, or all who have shown no token yet; and of these the part of one
 /// connection, if it is known.
@@ -205,7 +204,7 @@ impl Share {
         let Owner { totals, limit, bytes: mine } = &*self.owner;
         let add = |count: &AtomicUsize| count.fetch_add(bytes, Relaxed).saturating_add(bytes);
         totals.of(kind).map(|count| add(&count.bytes));
-        let connection = self.connection.as_ref().map_or(0, |connection| add(&connection.0));
+        let connection = self.connection.as_ref().map_or(0, |connection| add(connection));
         let (mine, all) = (add(mine), totals.bytes());
         let bound = |limit: usize| if of_producer { limit - limit / 8 } else { limit };
         let connection_fits = connection <= self.owner.connection_limit();
@@ -215,7 +214,7 @@ impl Share {
     fn give_back(&self, kind: HeldFor, bytes: usize) {
         let totals = &self.owner.totals;
         totals.of(kind).map(|count| count.bytes.fetch_sub(bytes, Relaxed));
-        self.connection.as_ref().map(|connection| connection.0.fetch_sub(bytes, Relaxed));
+        self.connection.as_ref().map(|connection| connection.fetch_sub(bytes, Relaxed));
         self.owner.bytes.fetch_sub(bytes, Relaxed);
     }
 
@@ -378,7 +377,7 @@ mod tests {
         streams.clear();
         assert!(b.hold(HeldFor::Answers, 3_000).is_some());
         drop(rest);
-        assert_eq!((held(&budget), first.0.load(Relaxed), second.0.load(Relaxed)), (0, 0, 0));
+        assert_eq!((held(&budget), first.load(Relaxed), second.load(Relaxed)), (0, 0, 0));
     }
 
     #[test]

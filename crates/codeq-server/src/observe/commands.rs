@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use codeq_core::effect::{Effect, Move};
 use codeq_core::history::Event;
-use codeq_core::place::Place;
+use codeq_core::place::{Place, Status};
 use codeq_webhooks::{WebhookKind, WebhookOutcome};
 use parking_lot::Mutex;
 use prometheus_client::collector::Collector;
@@ -33,23 +33,6 @@ const LATENCY_MS: [u64; 18] = [
     600_000, 1_800_000, 3_600_000,
 ];
 
-/// The label values of every [`Event`], in the order of its variants.
-const EVENTS: [(Event, &str); 13] = [
-    (Event::Created, "created"),
-    (Event::Claimed, "claimed"),
-    (Event::Submitted, "submitted"),
-    (Event::Nacked, "nacked"),
-    (Event::Abandoned, "abandoned"),
-    (Event::Released, "released"),
-    (Event::LeaseExpired, "lease_expired"),
-    (Event::Due, "due"),
-    (Event::CancelRequested, "cancel_requested"),
-    (Event::Cancelled, "cancelled"),
-    (Event::Replayed, "replayed"),
-    (Event::Removed, "removed"),
-    (Event::Postponed, "postponed"),
-];
-
 const WEBHOOKS: [(WebhookKind, &str); 2] =
     [(WebhookKind::Result, "result"), (WebhookKind::Availability, "availability")];
 
@@ -60,15 +43,15 @@ const DELIVERIES: [(WebhookOutcome, &str); 4] = [
     (WebhookOutcome::Dropped, "dropped"),
 ];
 
-/// The label values of how tasks end.
-const STATUSES: [&str; 2] = ["COMPLETED", "FAILED"];
+/// How tasks end.
+const ENDS: [Status; 2] = [Status::Completed, Status::Failed];
 
 /// The numbers of one command.
 #[derive(Debug, Clone, Default)]
 struct Counts {
-    events: [u64; EVENTS.len()],
+    events: [u64; Event::ALL.len()],
     /// By status.
-    ends: [Ends; STATUSES.len()],
+    ends: [Ends; ENDS.len()],
     /// By kind, and by what became of them.
     webhooks: [[u64; DELIVERIES.len()]; WEBHOOKS.len()],
 }
@@ -330,9 +313,9 @@ impl Page<'_> {
         let kind = MetricType::Counter;
         let mut metric = self.encoder.encode_descriptor("task_completed", help, None, kind)?;
         for (command, counts) in &self.commands {
-            for (status, ends) in STATUSES.into_iter().zip(&counts.ends) {
+            for (status, ends) in ENDS.into_iter().zip(&counts.ends) {
                 metric
-                    .encode_family(&[("command", &**command), ("status", status)])?
+                    .encode_family(&[("command", &**command), ("status", status.as_str())])?
                     .encode_counter::<NoLabelSet, _, u64>(&ends.count(), None)?;
             }
         }
@@ -348,10 +331,10 @@ impl Page<'_> {
         let kind = MetricType::Counter;
         let mut metric = self.encoder.encode_descriptor("task_transitions", help, None, kind)?;
         for (command, counts) in &self.commands {
-            for ((_, event), count) in EVENTS.iter().zip(counts.events) {
+            for (event, count) in Event::ALL.into_iter().zip(counts.events) {
                 if count > 0 {
                     metric
-                        .encode_family(&[("command", &**command), ("event", event)])?
+                        .encode_family(&[("command", &**command), ("event", event.as_str())])?
                         .encode_counter::<NoLabelSet, _, u64>(&count, None)?;
                 }
             }
@@ -362,10 +345,9 @@ impl Page<'_> {
     /// Only the ways in which tasks have ended.
     fn latency(&mut self) -> fmt::Result {
         let ends = self.commands.iter().flat_map(|(command, counts)| {
-            STATUSES
-                .into_iter()
+            ENDS.into_iter()
                 .zip(&counts.ends)
-                .map(move |(status, ends)| (command, status, ends))
+                .map(move |(status, ends)| (command, status.as_str(), ends))
         });
         let ends: Vec<_> = ends.filter(|(_, _, ends)| ends.count() > 0).collect();
         if ends.is_empty() {

@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 
 use codeq_core::effect::Effect;
 use codeq_engine::{Engine, Observer};
+use codeq_net::NetStats;
 use codeq_webhooks::{WebhookKind, WebhookOutcome};
 use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::encoding::text::{encode_eof, encode_registry};
@@ -21,7 +22,6 @@ use super::scrape::{self, Depths};
 use super::token_refusals::TokenRefusals;
 use crate::auth::Reason;
 use crate::limits::budget::Budget;
-use crate::net::NetStats;
 
 /// What all names begin with.
 const PREFIX: &str = "codeq";

@@ -38,18 +38,6 @@ const REASONS: [(Refused, &str); 4] = [
     (Refused::Quota, "quota"),
 ];
 
-impl Refused {
-    /// What the code of an answer says was refused.
-    pub fn from_code(code: &str) -> Option<Refused> {
-        match code {
-            "too_many_streams" => Some(Refused::EventStream),
-            "too_many_waiting" => Some(Refused::WaitingClaim),
-            "quota_exceeded" => Some(Refused::Quota),
-            _ => None,
-        }
-    }
-}
-
 type Counts = [u64; REASONS.len()];
 
 #[derive(Debug, Default)]

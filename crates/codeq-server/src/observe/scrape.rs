@@ -10,6 +10,7 @@ use codeq_core::command::Millis;
 use codeq_core::rows::{Counts, QueueRow};
 use codeq_core::state::State;
 use codeq_engine::Engine;
+use codeq_net::NetStats;
 use prometheus_client::encoding::{EncodeMetric, MetricEncoder, NoLabelSet};
 use prometheus_client::metrics::MetricType;
 use prometheus_client::metrics::counter::ConstCounter;
@@ -20,7 +21,6 @@ use super::commands::{COMMANDS_MAX, Commands, OTHER};
 use super::log_writer;
 use super::process::Process;
 use crate::limits::budget::{Budget, KINDS};
-use crate::net::NetStats;
 
 /// No tenant more is looked at under one lock once so many queues were: the shard waits that long.
 const QUEUES_PER_LOOK: usize = 1_000;

@@ -2,25 +2,23 @@
 
 use codeq_core::command::{Abandon, Deed};
 use codeq_core::reply::Returned;
-use tracing::Instrument;
 
+use super::ask::Ask;
 use super::lease::LeaseNamed;
 use super::nack::returned;
+use super::permission::MayAbandon;
 use super::{Service, ServiceError, task_id};
-use crate::auth::{Principal, Scope};
 
 impl Service {
     /// Gives a task back, spending an attempt unless `penalty` is false.
-    pub async fn abandon(
+    pub fn abandon(
         &self,
-        caller: &Principal,
+        caller: MayAbandon<'_>,
         id: &str,
         penalty: bool,
         lease: LeaseNamed,
-    ) -> Result<Returned, ServiceError> {
-        caller.needs(Scope::Abandon)?;
+    ) -> Result<Ask<Returned>, ServiceError> {
         let id = task_id(id, "not-found")?;
-        let span = self.span("abandon", caller, id).await;
         let abandon = Abandon {
             tenant: caller.tenant.clone(),
             id,
@@ -28,7 +26,6 @@ impl Service {
             penalty,
             fence: None,
         };
-        let command = lease.command(Deed::Abandon(abandon));
-        returned(self.engine.propose(command).instrument(span).await?)
+        Ok(self.deed("abandon", &caller, id, lease.command(Deed::Abandon(abandon)), returned))
     }
 }

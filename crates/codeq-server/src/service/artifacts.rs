@@ -9,10 +9,10 @@ use codeq_core::submit::check;
 use codeq_core::view::ResultRecord;
 use codeq_engine::{Engine, EngineError};
 use tokio::sync::Semaphore;
-use tracing::Instrument;
+use tracing::{Instrument, Span};
 
 use super::lease::LeaseNamed;
-use super::{Kind, Service, ServiceError, task_id};
+use super::{Code, Service, ServiceError, task_id};
 use crate::artifacts::upload::{NewArtifact, Prepared, is_same};
 use crate::artifacts::{Artifacts, Download};
 use crate::auth::Principal;
@@ -36,7 +36,7 @@ impl Service {
         match self.artifacts.download(&record, name).await {
             Ok(Some(download)) => Ok(download),
             Ok(None) => Err(ServiceError::not_found(MISSING)),
-            Err(_) => Err(unavailable("artifact_unavailable", "artifact unavailable")),
+            Err(_) => Err(unavailable(Code::ArtifactUnavailable, "artifact unavailable")),
         }
     }
 
@@ -70,7 +70,7 @@ impl Service {
         let prepared = prepared.map_err(|why| invalid(&why))?;
         let submit = Submit { artifacts: prepared.artifacts.clone(), ..submit };
         check(&submit.outcome, &submit.artifacts)?;
-        let span = self.span("submit", caller, submit.id).await;
+        let span = self.span("submit", caller, submit.id).unwrap_or_else(Span::none);
         let (artifacts, engine) = (Arc::clone(&self.artifacts), Arc::clone(&self.engine));
         let work =
             async move { store(&artifacts, &engine, submit, lease, prepared, &at_once).await };
@@ -90,7 +90,7 @@ async fn store(
     at_once: &Semaphore,
 ) -> Result<ResultRecord, ServiceError> {
     let uploaded = artifacts.upload(&prepared, at_once).await;
-    uploaded.map_err(|_| unavailable("artifact_upload_failed", "artifact upload failed"))?;
+    uploaded.map_err(|_| unavailable(Code::ArtifactUploadFailed, "artifact upload failed"))?;
     match engine.propose(lease.clone().command(Deed::Submit(submit.clone()))).await {
         Ok(Reply::Submitted(record)) => Ok(*record),
         Ok(Reply::Rejected(rejection)) => {
@@ -129,11 +129,10 @@ async fn repeated_or(
 
 /// Artifacts that cannot be.
 pub(crate) fn invalid(why: &str) -> ServiceError {
-    let refused = ServiceError::invalid("invalid_artifacts", "invalid artifacts");
+    let refused = ServiceError::new(Code::InvalidArtifacts, "invalid artifacts");
     refused.field("artifacts").detail(why)
 }
 
-fn unavailable(code: &'static str, error: &'static str) -> ServiceError {
-    let refused = ServiceError::new(Kind::Unavailable, code, error);
-    ServiceError { retry_after: Some(STORE_RETRY_SECONDS), ..refused }
+fn unavailable(code: Code, error: &'static str) -> ServiceError {
+    ServiceError::new(code, error).retry_after(STORE_RETRY_SECONDS)
 }

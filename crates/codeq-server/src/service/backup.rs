@@ -1,26 +1,25 @@
 //! Backup: an operator copies the data of all tenants.
 
-use super::{Kind, Service, ServiceError};
-use crate::auth::Principal;
+use super::permission::MayOperate;
+use super::{Code, Service, ServiceError};
 use crate::backup::{BackupError, Made};
 
 impl Service {
     /// Makes a backup where the configuration says, and verifies it.
-    pub async fn backup(&self, caller: &Principal) -> Result<Made, ServiceError> {
-        caller.needs_operator()?;
+    pub async fn backup(&self, _: MayOperate<'_>) -> Result<Made, ServiceError> {
         self.backups.make(&self.engine).await.map_err(|error| {
             let detail = error.to_string();
             let refused = match error {
                 BackupError::NotConfigured => {
                     let text = "backups are not configured";
-                    ServiceError::new(Kind::Conflict, "backup_not_configured", text)
+                    ServiceError::new(Code::BackupNotConfigured, text)
                 }
                 BackupError::Running => {
-                    ServiceError::new(Kind::Conflict, "backup_running", "a backup is running")
+                    ServiceError::new(Code::BackupRunning, "a backup is running")
                 }
                 BackupError::Failed(_) => {
                     let text = "the backup was not made";
-                    ServiceError::new(Kind::Unavailable, "backup_failed", text)
+                    ServiceError::new(Code::BackupFailed, text)
                 }
             };
             refused.detail(detail)

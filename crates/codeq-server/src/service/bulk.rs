@@ -2,9 +2,11 @@
 
 use codeq_core::command::{BulkFilter, BulkFrom, BulkPart, BulkWork, ReplayFrom};
 use codeq_core::limits::{BULK_LOOK_MAX, BULK_MAX, BULK_TAKE_MAX};
-use codeq_core::reply::BulkDone;
+use codeq_core::reply::{BulkDone, Reply};
+use codeq_engine::Call;
 use tokio::time::Instant;
 
+use super::permission::MayAdminister;
 use super::scan::CALL_TIME;
 use super::{Service, ServiceError, cursor};
 use crate::auth::Principal;
@@ -44,11 +46,11 @@ impl Service {
     /// is over. A dry run counts: up to the limit if there is one, or else all.
     pub(super) async fn bulk(
         &self,
-        caller: &Principal,
+        caller: MayAdminister<'_>,
         work: BulkWork,
         options: &BulkOptions,
     ) -> Result<BulkOutcome, ServiceError> {
-        let about = about(caller, &work, &options.filter);
+        let about = about(&caller, &work, &options.filter);
         let start = options.cursor.as_deref();
         let start =
             start.map_or(Ok((0, BulkFrom::default())), |text| cursor::decode_from(text, &about));
@@ -68,7 +70,7 @@ impl Service {
             let take = left.min(BULK_TAKE_MAX.into()) as u32;
             let take = match &work {
                 BulkWork::Replay { .. } if !options.dry_run => {
-                    match self.replay_room(caller, take).await {
+                    match self.replay_room(&caller, take) {
                         Ok(room) => room,
                         // What is done is told; whoever goes on is told why nothing more is.
                         Err(_) if seen > 0 => {
@@ -108,7 +110,7 @@ impl Service {
     /// One part in one shard. A dry run only reads: nothing of it is logged.
     async fn bulk_part(
         &self,
-        caller: &Principal,
+        caller: MayAdminister<'_>,
         shard: u16,
         part: BulkPart,
         dry_run: bool,
@@ -121,7 +123,10 @@ impl Service {
         }
         // One part of a tenant at a time: a hundred calls at once must not fill the shard's inbox.
         let _turn = self.scans.turn(&caller.tenant).await?;
-        Ok(self.engine.bulk_part(shard, part).await?)
+        match self.engine.call(Call::BulkPart { shard, part }).await? {
+            Reply::BulkPart(done) => Ok(done),
+            _ => Ok(BulkDone::default()),
+        }
     }
 }
 

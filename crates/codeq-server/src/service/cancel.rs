@@ -4,8 +4,8 @@ use codeq_core::command::{Cancel, Command};
 use codeq_core::reply::Reply;
 use codeq_core::view::Task;
 
+use super::permission::MayProduce;
 use super::{Service, ServiceError, task_id};
-use crate::auth::Principal;
 
 /// How far a cancellation came.
 pub enum Cancelled {
@@ -17,13 +17,17 @@ pub enum Cancelled {
 
 impl Service {
     /// Finishes a task that nobody runs, or asks its worker to stop.
-    pub async fn cancel(&self, caller: &Principal, id: &str) -> Result<Cancelled, ServiceError> {
+    pub async fn cancel(
+        &self,
+        caller: MayProduce<'_>,
+        id: &str,
+    ) -> Result<Cancelled, ServiceError> {
         let cancel = Cancel {
             tenant: caller.tenant.clone(),
             id: task_id(id, "not found")?,
             by: caller.subject.clone(),
         };
-        match self.engine.propose(Command::Cancel(cancel)).await? {
+        match self.propose(Command::Cancel(cancel)).await? {
             Reply::Cancelled(task) => Ok(Cancelled::Done(task)),
             Reply::CancelRequested(task) => Ok(Cancelled::Requested(task)),
             Reply::Rejected(codeq_core::reply::Rejection::NotFound) => {

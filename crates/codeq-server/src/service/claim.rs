@@ -2,17 +2,19 @@
 
 use std::sync::Arc;
 
-use codeq_core::command::{Claim, Millis, Selector};
+use codeq_core::command::{Claim, Selector};
 use codeq_core::limits::COMMAND_BYTES_MAX;
 use codeq_core::names::cut;
 use codeq_core::reply::{Rejection, Reply};
 use codeq_core::view::Task;
-use codeq_engine::request::Answer;
+use codeq_engine::{Answer, Call};
 
+use super::ask::Ask;
 use super::lease::identity;
+use super::permission::MayClaim;
 use super::trace::span_of;
-use super::{Service, ServiceError, seconds, trimmed};
-use crate::auth::{EventTypes, Principal, Scope};
+use super::{Code, Service, ServiceError, seconds, trimmed};
+use crate::auth::{EventTypes, Principal};
 
 /// Longest wait of a request for a task, in seconds.
 pub const CLAIM_WAIT_MAX: u64 = 30;
@@ -36,39 +38,24 @@ pub struct ClaimRequest {
 }
 
 impl Service {
-    /// Leases tasks to the caller, waiting for the first one if there is none. Dropping the future gives
-    /// back what nobody will hear of.
-    pub async fn claim(
+    /// Leases tasks to the caller, waiting for the first one if there is none.
+    pub fn claim(
         &self,
-        caller: &Principal,
+        caller: MayClaim<'_>,
         request: &ClaimRequest,
-    ) -> Result<Vec<Task>, ServiceError> {
-        let wait = seconds(request.wait_seconds);
-        claimed(self.engine.claim(self.command(caller, request)?, wait).await)
-    }
-
-    /// What to post for a claim, and how long it waits; [`claimed`] reads the answer.
-    pub fn claim_command(
-        &self,
-        caller: &Principal,
-        request: &ClaimRequest,
-    ) -> Result<(Claim, Millis), ServiceError> {
-        Ok((self.command(caller, request)?, seconds(request.wait_seconds)))
-    }
-
-    fn command(&self, caller: &Principal, request: &ClaimRequest) -> Result<Claim, ServiceError> {
-        caller.needs(Scope::Claim)?;
+    ) -> Result<Ask<Vec<Task>>, ServiceError> {
         let worker = match &request.worker_id {
-            Some(name) => identity(caller, name)?,
+            Some(name) => identity(&caller, name)?,
             None => caller.subject.clone(),
         };
-        Ok(Claim {
+        let claim = Claim {
             tenant: caller.tenant.clone(),
             worker,
             lease: self.lease(request.lease_seconds, "leaseSeconds")?,
             count: request.count,
-            from: selector(caller, &request.commands)?,
-        })
+            from: selector(&caller, &request.commands)?,
+        };
+        Ok(Ask::new(Call::Claim { claim, wait: seconds(request.wait_seconds) }, claimed))
     }
 
     /// Whether a claim of so many tasks is allowed.
@@ -82,14 +69,14 @@ impl Service {
             Ok(count) if count as usize <= max => Ok(count),
             _ => {
                 let text = format!("count exceeds maximum of {max}");
-                Err(ServiceError::invalid("invalid_count", text))
+                Err(ServiceError::new(Code::InvalidCount, text))
             }
         }
     }
 }
 
 /// The tasks that a claim got.
-pub fn claimed(answer: Answer) -> Result<Vec<Task>, ServiceError> {
+fn claimed(answer: Answer) -> Result<Vec<Task>, ServiceError> {
     match answer? {
         Reply::Claimed(tasks) => {
             // What the claims of the tasks were: moments in their producers' traces.

@@ -3,8 +3,8 @@
 use codeq_core::command::{BulkWork, Millis};
 
 use super::bulk::{BulkOptions, BulkOutcome};
+use super::permission::MayAdminister;
 use super::{Service, ServiceError};
-use crate::auth::Principal;
 
 /// What a cleanup did.
 pub struct CleanedUp {
@@ -21,7 +21,7 @@ impl Service {
     /// moment, or without one those whose retention has ended.
     pub async fn cleanup(
         &self,
-        caller: &Principal,
+        caller: MayAdminister<'_>,
         options: &BulkOptions,
     ) -> Result<CleanedUp, ServiceError> {
         let before = options.filter.before;

@@ -12,7 +12,7 @@ use codeq_core::limits::COMMAND_BYTES_MAX;
 use codeq_core::read::ListQuery;
 use sha2::{Digest, Sha256};
 
-use super::ServiceError;
+use super::{Code, ServiceError};
 
 const CHECK: usize = 8;
 
@@ -80,7 +80,7 @@ fn open(text: &str, about: &[Option<String>], max: usize) -> Result<Vec<u8>, Ser
 
 /// What to say of a cursor that is not one of ours, or not for this call.
 fn invalid() -> ServiceError {
-    ServiceError::invalid("invalid_cursor", "invalid cursor")
+    ServiceError::new(Code::InvalidCursor, "invalid cursor")
 }
 
 fn about(query: &ListQuery) -> Vec<Option<String>> {

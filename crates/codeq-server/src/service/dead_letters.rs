@@ -7,9 +7,9 @@ use codeq_core::reply::{Rejection, Reply};
 use codeq_core::view::Task;
 
 use super::bulk::{BulkOptions, BulkOutcome};
+use super::permission::MayAdminister;
 use super::queues::Purged;
 use super::{Service, ServiceError, task_id};
-use crate::auth::Principal;
 
 /// What a replay of some tasks came to.
 pub struct Replayed {
@@ -21,18 +21,18 @@ pub struct Replayed {
 
 impl Service {
     /// Returns one task to its queue that did not end well.
-    pub async fn replay(&self, caller: &Principal, id: &str) -> Result<Task, ServiceError> {
+    pub async fn replay(&self, caller: MayAdminister<'_>, id: &str) -> Result<Task, ServiceError> {
         let id = task_id(id, "not found")?;
         if self.limits_holdings()
             && let Some(task) = self.engine.task(&caller.tenant, id).await?
             && matches!(task.place, Place::Dead | Place::Failed)
         {
-            self.check_pending(caller, 1, task.payload.len()).await?;
+            self.check_pending(&caller, 1, task.payload.len())?;
         }
         let target = ReplayTarget::One(id);
         let (tenant, by) = (caller.tenant.clone(), caller.subject.clone());
         let replay = Command::Replay(Replay { tenant, target, by });
-        match self.engine.propose(replay).await? {
+        match self.propose(replay).await? {
             Reply::Replayed(task) => Ok(*task),
             Reply::Rejected(Rejection::NotFound) => Err(ServiceError::no_task("not found")),
             Reply::Rejected(rejection) => Err(rejection.into()),
@@ -43,7 +43,7 @@ impl Service {
     /// Returns tasks of a queue to it that did not end well, a bounded number at a time, oldest first.
     pub async fn replay_queue(
         &self,
-        caller: &Principal,
+        caller: MayAdminister<'_>,
         command: &str,
         from: ReplayFrom,
         options: &BulkOptions,
@@ -63,7 +63,7 @@ impl Service {
     /// Removes dead letters of a queue, a bounded number at a time.
     pub async fn purge_dead_letters(
         &self,
-        caller: &Principal,
+        caller: MayAdminister<'_>,
         command: &str,
         options: &BulkOptions,
     ) -> Result<Purged, ServiceError> {

@@ -9,10 +9,12 @@ use codeq_core::limits::{PAYLOAD_BYTES_MAX, TASK_ROWS_BYTES};
 use codeq_core::names::check_command;
 use codeq_core::reply::{Enqueued, Rejection, Reply};
 use codeq_core::view::Task;
-use codeq_engine::request::{Answer, ReplyTo, Request};
+use codeq_engine::{Answer, Call};
 
+use super::ask::Ask;
+use super::permission::MayProduce;
 use super::trace::span_of;
-use super::{Kind, Service, ServiceError, seconds, seed, trimmed};
+use super::{Code, Service, ServiceError, seconds, seed, trimmed};
 use crate::auth::Principal;
 
 /// What became of one task.
@@ -60,7 +62,7 @@ impl Draft {
         }
         let webhook = self.webhook.filter(|text| !text.is_empty());
         if let Some(Err(why)) = webhook.as_deref().map(|text| destinations.read(text)) {
-            let error = ServiceError::invalid("invalid_webhook", "invalid webhook url");
+            let error = ServiceError::new(Code::InvalidWebhook, "invalid webhook url");
             return Err(error.field("webhook").detail(why.to_string()));
         }
         let delay = match self.delay_seconds.map(u64::try_from) {
@@ -68,7 +70,7 @@ impl Draft {
             Some(Ok(delay)) => Some(seconds(delay)),
             Some(Err(_)) => {
                 let text = "invalid 'delaySeconds' (must be >= 0)";
-                return Err(ServiceError::invalid("invalid_delay", text).field("delaySeconds"));
+                return Err(ServiceError::new(Code::InvalidDelay, text).field("delaySeconds"));
             }
         };
         let max_attempts = match self.max_attempts {
@@ -90,22 +92,41 @@ impl Draft {
     }
 }
 
+/// What a message has asked for before its next part, which no tenant holds yet.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Ahead {
+    tasks: usize,
+    bytes: usize,
+}
+
+/// What became of the tasks of a batch.
+pub type MadeAll = Vec<Result<Made, ServiceError>>;
+
 impl Service {
     /// Makes one task.
-    pub async fn enqueue(&self, caller: &Principal, task: NewTask) -> Result<Made, ServiceError> {
-        let mut made = self.enqueue_all(caller, vec![task], false).await?;
-        made.pop().ok_or_else(ServiceError::unexpected)?
+    pub fn enqueue(
+        &self,
+        caller: MayProduce<'_>,
+        task: NewTask,
+    ) -> Result<Ask<Made>, ServiceError> {
+        let tasks = vec![task];
+        self.check_quota(&caller, &tasks, &mut Ahead::default())?;
+        Ok(Ask::new(enqueue(&caller, tasks, false), |answer| {
+            enqueued(answer)?.pop().ok_or_else(ServiceError::unexpected)?
+        }))
     }
 
     /// Makes up to the configured number of tasks; each stands for itself unless the batch is atomic.
-    pub async fn enqueue_batch(
+    pub fn enqueue_batch(
         &self,
-        caller: &Principal,
+        caller: MayProduce<'_>,
         tasks: Vec<NewTask>,
         atomic: bool,
-    ) -> Result<Vec<Result<Made, ServiceError>>, ServiceError> {
+        ahead: &mut Ahead,
+    ) -> Result<Ask<MadeAll>, ServiceError> {
         self.check_batch(tasks.len())?;
-        self.enqueue_all(caller, tasks, atomic).await
+        self.check_quota(&caller, &tasks, ahead)?;
+        Ok(Ask::new(enqueue(&caller, tasks, atomic), enqueued))
     }
 
     /// Whether a batch of this length is allowed.
@@ -122,25 +143,6 @@ impl Service {
         self.defaults.load().batch_max.max(1)
     }
 
-    /// Whether so many tasks are made by posting [`Service::enqueue_request`]. Not those of tenants whose holdings are
-    /// limited, which takes a look first, nor several for more than one shard.
-    pub fn posts_enqueue(&self, len: usize) -> bool {
-        let for_shards = len > 1 && self.engine.shards() > 1;
-        !for_shards && !self.limits_holdings()
-    }
-
-    /// What to post so that tasks are made; the answer goes to `reply`, and [`enqueued`] reads it.
-    pub fn enqueue_request(
-        &self,
-        caller: &Principal,
-        tasks: Vec<NewTask>,
-        reply: ReplyTo,
-    ) -> Request {
-        let tenant = caller.tenant.clone();
-        let enqueue = Enqueue { tenant, tasks, atomic: false, seed: seed() };
-        Request::with(Command::Enqueue(enqueue), reply, 0)
-    }
-
     pub(super) fn limits_holdings(&self) -> bool {
         let limits = &self.defaults.load().tenant;
         limits.max_pending_tasks.is_some()
@@ -148,43 +150,40 @@ impl Service {
             || limits.max_stored_bytes.is_some()
     }
 
-    async fn enqueue_all(
-        &self,
-        caller: &Principal,
-        tasks: Vec<NewTask>,
-        atomic: bool,
-    ) -> Result<Vec<Result<Made, ServiceError>>, ServiceError> {
-        self.check_quota(caller, &tasks).await?;
-        let enqueue = Enqueue { tenant: caller.tenant.clone(), tasks, atomic, seed: seed() };
-        enqueued(self.engine.enqueue(enqueue).await)
-    }
-
     /// Whether the tenant may hold so much more. Requests that run side by side may together go a little
     /// beyond the limit: it protects the disk, it is not an account.
-    async fn check_quota(&self, caller: &Principal, new: &[NewTask]) -> Result<(), ServiceError> {
+    fn check_quota(
+        &self,
+        caller: &Principal,
+        new: &[NewTask],
+        ahead: &mut Ahead,
+    ) -> Result<(), ServiceError> {
         if !self.limits_holdings() {
             return Ok(());
         }
         let bytes: usize = new.iter().map(|task| task.payload.len()).sum();
-        let held = self.check_pending(caller, new.len(), bytes).await?;
-        let with_rows = bytes.saturating_add(new.len() * TASK_ROWS_BYTES as usize);
+        let tasks = ahead.tasks.saturating_add(new.len());
+        let bytes = ahead.bytes.saturating_add(bytes);
+        let held = self.check_pending(caller, tasks, bytes)?;
+        let with_rows = bytes.saturating_add(tasks * TASK_ROWS_BYTES as usize);
         if over(self.defaults.load().tenant.max_stored_bytes, held.stored_bytes, with_rows) {
             let text = "the tenant's tasks hold as many bytes as they may, finished ones included";
             return Err(quota(text));
         }
+        *ahead = Ahead { tasks, bytes };
         Ok(())
     }
 
     /// Whether the tenant may have so many more tasks that are not finished, and so many more bytes in them.
-    pub(super) async fn check_pending(
+    pub(super) fn check_pending(
         &self,
         caller: &Principal,
         tasks: usize,
         bytes: usize,
     ) -> Result<Holdings, ServiceError> {
-        let defaults = self.defaults.load_full();
+        let defaults = self.defaults.load();
         let limits = &defaults.tenant;
-        let held = self.engine.held(&caller.tenant).await?;
+        let held = self.engine.held(&caller.tenant);
         if over(limits.max_pending_tasks, held.tasks, tasks) {
             return Err(quota("the tenant holds as many unfinished tasks as it may"));
         }
@@ -196,17 +195,13 @@ impl Service {
 
     /// How many of `wanted` tasks may come back to their queue: a replay gets past no limit. What finished tasks hold
     /// is not looked at: a replay makes that less.
-    pub(super) async fn replay_room(
-        &self,
-        caller: &Principal,
-        wanted: u32,
-    ) -> Result<u32, ServiceError> {
-        let defaults = self.defaults.load_full();
+    pub(super) fn replay_room(&self, caller: &Principal, wanted: u32) -> Result<u32, ServiceError> {
+        let defaults = self.defaults.load();
         let limits = &defaults.tenant;
         if limits.max_pending_tasks.is_none() && limits.max_pending_bytes.is_none() {
             return Ok(wanted);
         }
-        let held = self.check_pending(caller, 1, 1).await?;
+        let held = self.check_pending(caller, 1, 1)?;
         let room = |max: Option<u64>, held: u64, each: u64| {
             max.map_or(u64::MAX, |max| max.saturating_sub(held) / each).max(1)
         };
@@ -220,8 +215,12 @@ fn over(max: Option<u64>, held: u64, more: usize) -> bool {
     max.is_some_and(|max| held.saturating_add(more as u64) > max)
 }
 
-/// What became of the tasks of an enqueue.
-pub fn enqueued(answer: Answer) -> Result<Vec<Result<Made, ServiceError>>, ServiceError> {
+fn enqueue(caller: &Principal, tasks: Vec<NewTask>, atomic: bool) -> Call {
+    let tenant = Arc::clone(&caller.tenant);
+    Call::Propose(Command::Enqueue(Enqueue { tenant, tasks, atomic, seed: seed() }))
+}
+
+fn enqueued(answer: Answer) -> Result<MadeAll, ServiceError> {
     match answer? {
         Reply::Enqueued(outcomes) => Ok(outcomes.into_iter().map(made).collect()),
         Reply::Rejected(rejection) => Err(rejection.into()),
@@ -241,7 +240,6 @@ fn made(outcome: Enqueued) -> Result<Made, ServiceError> {
 }
 
 fn quota(text: &'static str) -> ServiceError {
-    let refused = ServiceError::new(Kind::TooMany, "quota_exceeded", text);
     // Finished tasks make room: soon enough to ask again in a few seconds.
-    ServiceError { retry_after: Some(5), scope: Some("tenant"), ..refused }
+    ServiceError::new(Code::QuotaExceeded, text).scope("tenant").retry_after(5)
 }

@@ -5,6 +5,8 @@ use std::borrow::Cow;
 use codeq_core::reply::Rejection;
 use codeq_engine::EngineError;
 
+use super::Code;
+
 /// Why an id that looks like one finds no task.
 pub(crate) const NO_TASK: &str = "no task of the token's tenant has this id: it may be another tenant's, or was removed \
                                   when its retention ended";
@@ -20,10 +22,16 @@ pub enum Kind {
     Forbidden,
     /// There is no such thing for this caller: 404.
     NotFound,
+    /// The thing cannot be called this way: 405.
+    MethodNotAllowed,
+    /// The request did not arrive in time: 408.
+    TimedOut,
     /// The thing is not in a state that allows this: 409.
     Conflict,
     /// The request is larger than it may be: 413.
     TooLarge,
+    /// The request is encoded in a way that is not understood: 415.
+    Unsupported,
     /// The request is well formed and still wrong: 422.
     Unprocessable,
     /// The tenant asks too often or holds too much: 429.
@@ -38,12 +46,10 @@ pub enum Kind {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{error}")]
 pub struct ServiceError {
-    /// Its class.
-    pub kind: Kind,
     /// The short text that clients read.
     pub error: Cow<'static, str>,
-    /// A stable slug for programs.
-    pub code: &'static str,
+    /// The same for programs, with its class.
+    pub code: Code,
     /// What is wrong with this very request, where that is more than the short text says.
     pub detail: Option<Box<str>>,
     /// The field or parameter that is wrong, if one is.
@@ -55,35 +61,26 @@ pub struct ServiceError {
 }
 
 impl ServiceError {
-    /// A failure with the class, the slug and the text.
-    pub fn new(
-        kind: Kind,
-        code: &'static str,
-        error: impl Into<Cow<'static, str>>,
-    ) -> ServiceError {
+    /// A failure with the code and the text.
+    pub fn new(code: Code, error: impl Into<Cow<'static, str>>) -> ServiceError {
         let error = error.into();
         let (detail, field, retry_after, scope) = (None, None, None, None);
-        ServiceError { kind, error, code, detail, field, retry_after, scope }
-    }
-
-    /// The request makes no sense.
-    pub fn invalid(code: &'static str, error: impl Into<Cow<'static, str>>) -> ServiceError {
-        ServiceError::new(Kind::Invalid, code, error)
+        ServiceError { error, code, detail, field, retry_after, scope }
     }
 
     /// The body is not what it should be.
     pub fn invalid_body() -> ServiceError {
-        ServiceError::invalid("invalid_body", "invalid body")
+        ServiceError::new(Code::InvalidBody, "invalid body")
     }
 
     /// The caller may not do this.
     pub fn forbidden(error: impl Into<Cow<'static, str>>) -> ServiceError {
-        ServiceError::new(Kind::Forbidden, "forbidden", error)
+        ServiceError::new(Code::Forbidden, error)
     }
 
     /// There is no such thing.
     pub fn not_found(error: &'static str) -> ServiceError {
-        ServiceError::new(Kind::NotFound, "not_found", error)
+        ServiceError::new(Code::NotFound, error)
     }
 
     /// There is no such task.
@@ -93,7 +90,7 @@ impl ServiceError {
 
     /// The batch is empty or too long.
     pub fn batch_too_long(max: usize) -> ServiceError {
-        ServiceError::invalid("invalid_batch", format!("batch size exceeds maximum of {max}"))
+        ServiceError::new(Code::InvalidBatch, format!("batch size exceeds maximum of {max}"))
     }
 
     /// With more than the short text says.
@@ -104,8 +101,14 @@ impl ServiceError {
 
     /// The tenant asks too often; in so many seconds it may again.
     pub fn rate_limited(scope: &'static str, seconds: u64) -> ServiceError {
-        let refused = ServiceError::new(Kind::TooMany, "rate_limited", "rate limit exceeded");
-        ServiceError { retry_after: Some(seconds.max(1)), scope: Some(scope), ..refused }
+        let refused = ServiceError::new(Code::RateLimited, "rate limit exceeded");
+        refused.scope(scope).retry_after(seconds.max(1))
+    }
+
+    /// Worth trying again after so many seconds.
+    #[must_use]
+    pub fn retry_after(self, seconds: u64) -> ServiceError {
+        ServiceError { retry_after: Some(seconds), ..self }
     }
 
     /// With the field that is wrong.
@@ -114,9 +117,9 @@ impl ServiceError {
         ServiceError { field: Some(field.into()), ..self }
     }
 
-    /// With the scope that the token lacks.
+    /// With the limit that was hit, or the scope that the token lacks.
     #[must_use]
-    pub fn needs(self, scope: &'static str) -> ServiceError {
+    pub fn scope(self, scope: &'static str) -> ServiceError {
         ServiceError { scope: Some(scope), ..self }
     }
 
@@ -127,14 +130,13 @@ impl ServiceError {
 
     /// An answer that the engine does not give to this command: a mistake of ours.
     pub(crate) fn unexpected() -> ServiceError {
-        ServiceError::new(Kind::Internal, "internal", "internal error")
+        ServiceError::new(Code::Internal, "internal error")
     }
 }
 
 impl From<Rejection> for ServiceError {
     fn from(rejection: Rejection) -> ServiceError {
-        let kind = kind_of(&rejection);
-        let error = ServiceError::new(kind, rejection.code(), rejection.to_string());
+        let error = ServiceError::new(Code::from(&rejection), rejection.to_string());
         match rejection {
             Rejection::InvalidTopic { field } => error.field(field),
             Rejection::InvalidTopicName => {
@@ -168,57 +170,29 @@ impl From<Rejection> for ServiceError {
     }
 }
 
-fn kind_of(rejection: &Rejection) -> Kind {
-    match rejection {
-        Rejection::NotFound | Rejection::NoCallback => Kind::NotFound,
-        Rejection::NotInProgress
-        | Rejection::LeaseLost
-        | Rejection::Finished
-        | Rejection::Completed
-        | Rejection::NotFinished
-        | Rejection::RecordChanged
-        | Rejection::TooManyRecords { .. } => Kind::Conflict,
-        Rejection::NotOwner => Kind::Forbidden,
-        Rejection::IdempotencyConflict
-        | Rejection::InvalidTopic { .. }
-        | Rejection::InvalidTopicName => Kind::Unprocessable,
-        Rejection::InBatch { reason, .. } => kind_of(reason),
-        Rejection::InvalidPayload { .. } | Rejection::InvalidResult { .. } => Kind::TooLarge,
-        _ => Kind::Invalid,
-    }
-}
-
 impl From<EngineError> for ServiceError {
     fn from(error: EngineError) -> ServiceError {
-        let unavailable = |code, seconds| {
-            let text = error.to_string();
-            let refused = ServiceError::new(Kind::Unavailable, code, text);
-            ServiceError { retry_after: Some(seconds), ..refused }
-        };
+        let unavailable =
+            |code, seconds| ServiceError::new(code, error.to_string()).retry_after(seconds);
         match &error {
-            EngineError::Overloaded => unavailable("overloaded", 1),
-            EngineError::TooManyWaiting => unavailable("too_many_waiting", 1),
-            EngineError::DiskFull => unavailable("disk_full", 30),
-            EngineError::NoDescriptors => unavailable("overloaded", 1),
-            EngineError::Closed => unavailable("shutting_down", 1),
+            EngineError::Overloaded => unavailable(Code::Overloaded, 1),
+            EngineError::TooManyWaiting => unavailable(Code::TooManyWaiting, 1),
+            EngineError::DiskFull => unavailable(Code::DiskFull, 30),
+            EngineError::NoDescriptors => unavailable(Code::Overloaded, 1),
+            EngineError::Closed => unavailable(Code::ShuttingDown, 1),
             EngineError::Failed(reason) => {
                 // The reason names files and offsets: it is for the operator, not for the client.
                 tracing::error!(target: "codeq::engine", %reason, "the engine has stopped");
                 let text = "the server has stopped after a failure of its storage";
-                let refused = ServiceError::new(Kind::Unavailable, "failed", text);
-                ServiceError { retry_after: Some(30), ..refused }
+                ServiceError::new(Code::Failed, text).retry_after(30)
             }
-            EngineError::TooLarge { .. } => {
-                ServiceError::new(Kind::TooLarge, "too_large", error.to_string())
-            }
+            EngineError::TooLarge { .. } => ServiceError::new(Code::TooLarge, error.to_string()),
             EngineError::AtomicSpansShards => {
-                ServiceError::invalid("atomic_spans_shards", error.to_string())
+                ServiceError::new(Code::AtomicSpansShards, error.to_string())
             }
             EngineError::ConcernsEveryShard => ServiceError::unexpected(),
             EngineError::TooFewConsumers { .. } => {
-                let text = error.to_string();
-                let refused = ServiceError::new(Kind::Unprocessable, "invalid_topic_policy", text);
-                refused.field("maxConsumers")
+                ServiceError::new(Code::InvalidTopicPolicy, error.to_string()).field("maxConsumers")
             }
         }
     }

@@ -9,7 +9,7 @@
 use codeq_core::command::Millis;
 use codeq_core::read::ListQuery;
 
-use super::ServiceError;
+use super::{Code, ServiceError};
 
 /// Longest filter in bytes.
 pub const FILTER_BYTES_MAX: usize = 2_048;
@@ -140,7 +140,7 @@ fn is_rfc3339(text: &[u8]) -> bool {
 fn invalid(why: &'static str) -> ServiceError {
     let text = format!("invalid filter: it {why}");
     let detail = format!("{text}; {EXPECTED}; at most {FILTER_BYTES_MAX} bytes");
-    ServiceError::invalid("invalid_filter", text).field("filter").detail(detail)
+    ServiceError::new(Code::InvalidFilter, text).field("filter").detail(detail)
 }
 
 #[cfg(test)]
@@ -213,7 +213,7 @@ mod tests {
             let error = parse(bad).unwrap_err();
             assert_eq!(
                 (error.code, error.field.as_deref()),
-                ("invalid_filter", Some("filter")),
+                (Code::InvalidFilter, Some("filter")),
                 "{bad}"
             );
             let detail = error.detail.unwrap();

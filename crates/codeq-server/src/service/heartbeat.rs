@@ -2,11 +2,12 @@
 
 use codeq_core::command::{Deed, Heartbeat, Millis};
 use codeq_core::reply::Reply;
-use tracing::Instrument;
+use codeq_engine::Answer;
 
+use super::ask::Ask;
 use super::lease::LeaseNamed;
+use super::permission::MayHeartbeat;
 use super::{Service, ServiceError, task_id};
-use crate::auth::{Principal, Scope};
 
 /// A lease that was extended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -19,16 +20,14 @@ pub struct Extended {
 
 impl Service {
     /// Sets the end of the caller's lease to now + `extend_seconds`.
-    pub async fn heartbeat(
+    pub fn heartbeat(
         &self,
-        caller: &Principal,
+        caller: MayHeartbeat<'_>,
         id: &str,
         extend_seconds: Option<i64>,
         lease: LeaseNamed,
-    ) -> Result<Extended, ServiceError> {
-        caller.needs(Scope::Heartbeat)?;
+    ) -> Result<Ask<Extended>, ServiceError> {
         let id = task_id(id, "not-found")?;
-        let span = self.span("heartbeat", caller, id).await;
         let heartbeat = Heartbeat {
             tenant: caller.tenant.clone(),
             id,
@@ -36,12 +35,16 @@ impl Service {
             extend: self.lease(extend_seconds, "extendSeconds")?,
         };
         let command = lease.command(Deed::Heartbeat(heartbeat));
-        match self.engine.propose(command).instrument(span).await? {
-            Reply::Extended { lease_until, cancel_requested } => {
-                Ok(Extended { lease_until, cancel_requested })
-            }
-            Reply::Rejected(rejection) => Err(rejection.into()),
-            _ => Err(ServiceError::unexpected()),
+        Ok(self.deed("heartbeat", &caller, id, command, extended))
+    }
+}
+
+fn extended(answer: Answer) -> Result<Extended, ServiceError> {
+    match answer? {
+        Reply::Extended { lease_until, cancel_requested } => {
+            Ok(Extended { lease_until, cancel_requested })
         }
+        Reply::Rejected(rejection) => Err(rejection.into()),
+        _ => Err(ServiceError::unexpected()),
     }
 }

@@ -6,7 +6,7 @@ use codeq_core::command::{Command, Deed, UnderLease};
 use codeq_core::lease::Holder;
 use codeq_core::names::check_worker;
 
-use super::ServiceError;
+use super::{Code, ServiceError};
 use crate::auth::{Principal, instance};
 
 /// What a worker says of its lease. Nothing means: whichever lease the token's subject has.
@@ -57,7 +57,7 @@ pub fn identity(caller: &Principal, name: &str) -> Result<Arc<str>, ServiceError
     }
     let identity = instance(subject, name);
     if check_worker(&identity).is_err() {
-        let refused = ServiceError::invalid("invalid_worker", "invalid workerId");
+        let refused = ServiceError::new(Code::InvalidWorker, "invalid workerId");
         let detail = "workerId is too long or not printable: with the token's subject it may have \
                       253 bytes";
         return Err(refused.field("workerId").detail(detail));

@@ -20,15 +20,18 @@ use crate::backup::Backups;
 use crate::config::{Config, TenantLimits};
 use crate::events::EventBus;
 
+pub use code::Code;
 pub use error::{Kind, ServiceError};
 
 pub mod abandon;
 pub mod artifacts;
+pub mod ask;
 pub mod backup;
 pub mod bulk;
 pub mod cancel;
 pub mod claim;
 pub mod cleanup;
+pub mod code;
 pub mod cursor;
 pub mod dead_letters;
 pub mod enqueue;
@@ -37,6 +40,7 @@ pub mod filter;
 pub mod heartbeat;
 pub mod lease;
 pub mod nack;
+pub mod payload;
 pub mod permission;
 pub mod queues;
 pub mod scan;
@@ -50,7 +54,7 @@ pub mod webhooks;
 /// The service layer of one server.
 pub struct Service {
     /// Order and durability.
-    pub engine: Arc<Engine>,
+    engine: Arc<Engine>,
     /// Transitions as they become durable.
     pub events: Arc<EventBus>,
     /// Where webhooks may go.
@@ -160,8 +164,7 @@ impl Service {
                 let detail = format!(
                     "{field} is in seconds, 1 to {MAX} (12 hours), and not {wanted}; heartbeats make a lease longer"
                 );
-                let refused =
-                    ServiceError::invalid("invalid_lease", "invalid lease (1 to 43200 s)");
+                let refused = ServiceError::new(Code::InvalidLease, "invalid lease (1 to 43200 s)");
                 Err(refused.field(field).detail(detail))
             }
         }

@@ -4,25 +4,24 @@ use std::sync::Arc;
 
 use codeq_core::command::{Deed, Nack};
 use codeq_core::reply::{Reply, Returned};
-use tracing::Instrument;
+use codeq_engine::Answer;
 
+use super::ask::Ask;
 use super::lease::LeaseNamed;
+use super::permission::MayNack;
 use super::{Service, ServiceError, seconds, seed, task_id};
-use crate::auth::{Principal, Scope};
 
 impl Service {
     /// Gives a task back. `delay_seconds` is used as given, zero included; none means the backoff policy.
-    pub async fn nack(
+    pub fn nack(
         &self,
-        caller: &Principal,
+        caller: MayNack<'_>,
         id: &str,
         delay_seconds: Option<u64>,
         reason: Option<Arc<str>>,
         lease: LeaseNamed,
-    ) -> Result<Returned, ServiceError> {
-        caller.needs(Scope::Nack)?;
+    ) -> Result<Ask<Returned>, ServiceError> {
         let id = task_id(id, "not-found")?;
-        let span = self.span("nack", caller, id).await;
         let nack = Nack {
             tenant: caller.tenant.clone(),
             id,
@@ -31,14 +30,13 @@ impl Service {
             reason,
             seed: seed(),
         };
-        let command = lease.command(Deed::Nack(nack));
-        returned(self.engine.propose(command).instrument(span).await?)
+        Ok(self.deed("nack", &caller, id, lease.command(Deed::Nack(nack)), returned))
     }
 }
 
 /// Where a task went that was given back.
-pub(super) fn returned(reply: Reply) -> Result<Returned, ServiceError> {
-    match reply {
+pub(super) fn returned(answer: Answer) -> Result<Returned, ServiceError> {
+    match answer? {
         Reply::Returned(returned) => Ok(returned),
         Reply::Rejected(rejection) => Err(rejection.into()),
         _ => Err(ServiceError::unexpected()),

@@ -1,33 +1,154 @@
 //! What a caller may do.
+//!
+//! Every method of the service that needs a right takes the proof that its caller has it. Only the checks here make
+//! one, so no protocol can forget them.
+
+use std::ops::Deref;
 
 use super::ServiceError;
-use crate::auth::{Principal, Scope};
+use crate::auth::{ADMIN, OPERATOR, Principal, Scope};
 
-impl Principal {
-    /// Refuses a worker whose token lacks the scope.
-    pub fn needs(&self, scope: Scope) -> Result<(), ServiceError> {
-        if self.worker && self.scopes.has(scope) {
-            return Ok(());
+macro_rules! rights {
+    ($($(#[$doc:meta])* $right:ident($check:expr);)*) => {$(
+        $(#[$doc])*
+        #[derive(Debug, Clone, Copy)]
+        pub struct $right<'a>(&'a Principal);
+
+        impl<'a> $right<'a> {
+            /// The proof, or what the caller lacks.
+            pub fn of(caller: &'a Principal) -> Result<$right<'a>, ServiceError> {
+                let check: fn(&Principal) -> Result<(), ServiceError> = $check;
+                check(caller).map(|()| $right(caller))
+            }
         }
-        let text = format!("missing scope {}", scope.name());
-        Err(ServiceError::forbidden(text).needs(scope.name()))
+
+        impl Deref for $right<'_> {
+            type Target = Principal;
+
+            fn deref(&self) -> &Principal {
+                self.0
+            }
+        }
+    )*};
+}
+
+rights! {
+    /// Makes tasks and cancels them.
+    MayProduce(producer);
+    /// Claims tasks.
+    MayClaim(|caller| scope(caller, Scope::Claim));
+    /// Extends leases.
+    MayHeartbeat(|caller| scope(caller, Scope::Heartbeat));
+    /// Gives tasks back.
+    MayAbandon(|caller| scope(caller, Scope::Abandon));
+    /// Gives tasks back as failed.
+    MayNack(|caller| scope(caller, Scope::Nack));
+    /// Ends tasks.
+    MaySubmit(|caller| scope(caller, Scope::Result));
+    /// Subscribes to queues.
+    MaySubscribe(|caller| scope(caller, Scope::Subscribe));
+    /// Administers its tenant.
+    MayAdminister(admin);
+    /// Acts for all tenants.
+    MayOperate(operator);
+}
+
+fn producer(caller: &Principal) -> Result<(), ServiceError> {
+    if caller.producer {
+        return Ok(());
+    }
+    let detail = "the token is a worker's: tasks are made and cancelled with a producer's token";
+    Err(ServiceError::forbidden("producer required").detail(detail))
+}
+
+/// Refuses a worker whose token lacks the scope.
+pub fn scope(caller: &Principal, scope: Scope) -> Result<(), ServiceError> {
+    if caller.worker && caller.scopes.has(scope) {
+        return Ok(());
+    }
+    let text = format!("missing scope {}", scope.name());
+    Err(ServiceError::forbidden(text).scope(scope.name()))
+}
+
+fn admin(caller: &Principal) -> Result<(), ServiceError> {
+    if caller.admin {
+        return Ok(());
+    }
+    let detail = "the token needs the scope codeq:admin, or the role ADMIN";
+    Err(ServiceError::forbidden("admin required").detail(detail).scope(ADMIN))
+}
+
+fn operator(caller: &Principal) -> Result<(), ServiceError> {
+    if caller.operator {
+        return Ok(());
+    }
+    let detail = "the token needs the scope codeq:operator: this concerns all tenants";
+    Err(ServiceError::forbidden("operator required").detail(detail).scope(OPERATOR))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::auth::{EventTypes, Scopes};
+
+    const SCOPES: [Scope; 6] = [
+        Scope::Claim,
+        Scope::Heartbeat,
+        Scope::Abandon,
+        Scope::Nack,
+        Scope::Result,
+        Scope::Subscribe,
+    ];
+
+    type Check = fn(&Principal) -> Result<(), ServiceError>;
+
+    /// Every right, in the order of [`roles`].
+    const RIGHTS: [(&str, Check); 9] = [
+        ("claim", |caller| MayClaim::of(caller).map(drop)),
+        ("heartbeat", |caller| MayHeartbeat::of(caller).map(drop)),
+        ("abandon", |caller| MayAbandon::of(caller).map(drop)),
+        ("nack", |caller| MayNack::of(caller).map(drop)),
+        ("submit", |caller| MaySubmit::of(caller).map(drop)),
+        ("subscribe", |caller| MaySubscribe::of(caller).map(drop)),
+        ("produce", |caller| MayProduce::of(caller).map(drop)),
+        ("administer", |caller| MayAdminister::of(caller).map(drop)),
+        ("operate", |caller| MayOperate::of(caller).map(drop)),
+    ];
+
+    fn nobody() -> Principal {
+        crate::http::call::nobody()
     }
 
-    /// Refuses whoever may not administer.
-    pub fn needs_admin(&self) -> Result<(), ServiceError> {
-        if self.admin {
-            return Ok(());
-        }
-        let detail = "the token needs the scope codeq:admin, or the role ADMIN";
-        Err(ServiceError::forbidden("admin required").detail(detail).needs("codeq:admin"))
+    /// Callers with one right each, and the names of the rights that they have.
+    fn roles() -> Vec<(Principal, Vec<&'static str>)> {
+        let worker =
+            |scopes| Principal { worker: true, scopes, event_types: EventTypes::Any, ..nobody() };
+        let mut roles: Vec<_> = SCOPES
+            .into_iter()
+            .zip(RIGHTS)
+            .map(|(scope, (right, _))| (worker(Scopes::default().with(scope)), vec![right]))
+            .collect();
+        roles.push((nobody(), vec![]));
+        roles.push((worker(Scopes::default()), vec![]));
+        // Scopes of a token that is no worker's grant nothing.
+        roles.push((Principal { scopes: Scopes::ALL, ..nobody() }, vec![]));
+        roles.push((Principal { producer: true, ..nobody() }, vec!["produce"]));
+        roles.push((Principal { admin: true, ..nobody() }, vec!["administer"]));
+        let operator = Principal { admin: true, operator: true, ..nobody() };
+        roles.push((operator, vec!["administer", "operate"]));
+        roles
     }
 
-    /// Refuses whoever may not act for all tenants.
-    pub fn needs_operator(&self) -> Result<(), ServiceError> {
-        if self.operator {
-            return Ok(());
+    #[test]
+    fn every_right_is_of_those_who_have_it_and_nobody_else() {
+        for (caller, has) in roles() {
+            for (right, check) in RIGHTS {
+                let checked = check(&caller);
+                assert_eq!(checked.is_ok(), has.contains(&right), "{right}: {caller:?}");
+                if let Err(error) = checked {
+                    assert_eq!(error.code, super::super::Code::Forbidden);
+                }
+            }
         }
-        let detail = "the token needs the scope codeq:operator: this concerns all tenants";
-        Err(ServiceError::forbidden("operator required").detail(detail).needs("codeq:operator"))
     }
 }

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use codeq_core::command::{BulkWork, Pause};
+use codeq_core::command::{BulkWork, Command, Pause};
 use codeq_core::limits::COMMAND_BYTES_MAX;
 use codeq_core::names::{check_command, cut};
 use codeq_core::place::Place;
@@ -12,6 +12,7 @@ use codeq_core::rows::Counts;
 use codeq_engine::read::QueueSums;
 
 use super::bulk::{BulkOptions, BulkOutcome};
+use super::permission::MayAdminister;
 use super::{Service, ServiceError};
 use crate::auth::Principal;
 use crate::near::distance;
@@ -28,7 +29,7 @@ impl Service {
     /// The numbers of one queue; of one that does not exist, zeros.
     pub async fn queue(
         &self,
-        caller: &Principal,
+        caller: MayAdminister<'_>,
         command: &str,
     ) -> Result<Option<QueueStats>, ServiceError> {
         check_command(command)?;
@@ -71,7 +72,7 @@ impl Service {
     /// for them.
     pub async fn queues(
         &self,
-        caller: &Principal,
+        caller: MayAdminister<'_>,
         all_tenants: bool,
     ) -> Result<Vec<QueueStats>, ServiceError> {
         if !all_tenants {
@@ -91,12 +92,12 @@ impl Service {
     /// Stops or allows claims of a queue; enqueues go on.
     pub async fn pause(
         &self,
-        caller: &Principal,
+        caller: MayAdminister<'_>,
         command: &str,
         paused: bool,
     ) -> Result<(), ServiceError> {
         let (tenant, command) = (caller.tenant.clone(), Arc::from(command));
-        match self.engine.pause(Pause { tenant, command, paused }).await? {
+        match self.propose(Command::Pause(Pause { tenant, command, paused })).await? {
             Reply::Rejected(Rejection::NotFound) => {
                 let detail = "there is no such queue: nothing of it is kept, and it is not paused";
                 Err(ServiceError::from(Rejection::NotFound).detail(detail))
@@ -109,7 +110,7 @@ impl Service {
     /// Cancels waiting tasks of a queue, a bounded number at a time.
     pub async fn purge(
         &self,
-        caller: &Principal,
+        caller: MayAdminister<'_>,
         command: &str,
         options: &BulkOptions,
     ) -> Result<Purged, ServiceError> {
@@ -120,7 +121,7 @@ impl Service {
 
     pub(super) async fn purge_some(
         &self,
-        caller: &Principal,
+        caller: MayAdminister<'_>,
         command: &str,
         work: BulkWork,
         options: &BulkOptions,

@@ -3,15 +3,16 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
-use codeq_core::command::{DeleteRecord, PutRecord};
+use codeq_core::command::{Command, DeleteRecord, PutRecord};
 use codeq_core::limits::{COMMAND_BYTES_MAX, RECORD_VALUE_BYTES_MAX};
 use codeq_core::names::{check_command, cut};
 use codeq_core::record::{Record, RecordKind};
 use codeq_core::reply::{Rejection, Reply};
 use codeq_webhooks::availability::{Mode, Subscription, SubscriptionSpec};
 
-use super::{Service, ServiceError, seconds};
-use crate::auth::{EventTypes, Principal, Scope};
+use super::permission::MaySubscribe;
+use super::{Code, Service, ServiceError, seconds};
+use crate::auth::{EventTypes, GROUP_BYTES_MAX, Principal};
 
 /// How long a subscription lives that does not say.
 pub const TTL_SECONDS_DEFAULT: u32 = 300;
@@ -21,8 +22,6 @@ pub const TTL_SECONDS_MAX: u32 = 86_400;
 pub const INTERVAL_SECONDS_DEFAULT: u32 = 5;
 /// The longest such pause.
 pub const INTERVAL_SECONDS_MAX: u32 = 3_600;
-/// Longest name of a group in bytes.
-pub const GROUP_BYTES_MAX: usize = 128;
 
 const KIND: RecordKind = RecordKind::Subscription;
 /// How often a renewal begins anew that met another one.
@@ -49,11 +48,10 @@ impl Service {
     /// Subscribes the caller, or renews the same subscription.
     pub async fn subscribe(
         &self,
-        caller: &Principal,
+        caller: MaySubscribe<'_>,
         request: SubscribeRequest,
     ) -> Result<Subscription, ServiceError> {
-        caller.needs(Scope::Subscribe)?;
-        let spec = self.spec(caller, request)?;
+        let spec = self.spec(&caller, request)?;
         let put = PutRecord {
             tenant: Arc::clone(&caller.tenant),
             kind: KIND,
@@ -68,14 +66,13 @@ impl Service {
     /// Lets a subscription of the caller live on.
     pub async fn renew_subscription(
         &self,
-        caller: &Principal,
+        caller: MaySubscribe<'_>,
         id: &str,
         ttl_seconds: Option<i64>,
     ) -> Result<Subscription, ServiceError> {
-        caller.needs(Scope::Subscribe)?;
         let ttl = ttl(ttl_seconds)?;
         for _ in 0..TRIES {
-            let (record, known) = self.known_subscription(caller, id).await?;
+            let (record, known) = self.known_subscription(&caller, id).await?;
             if known.spec.owner != caller.subject {
                 return Err(not_found());
             }
@@ -89,7 +86,7 @@ impl Service {
                 expected: Some(known.revision),
             };
             match self.put_subscription(put).await {
-                Err(error) if error.code == Rejection::RecordChanged.code() => {}
+                Err(error) if error.code == Code::RecordChanged => {}
                 done => return done,
             }
         }
@@ -122,7 +119,7 @@ impl Service {
         let (_, known) = self.known_subscription(caller, id).await?;
         let tenant = Arc::clone(&caller.tenant);
         let delete = DeleteRecord { tenant, kind: KIND, name: known.id, expected: None };
-        match self.engine.delete_record(delete).await? {
+        match self.propose(Command::DeleteRecord(delete)).await? {
             Reply::Done => Ok(()),
             Reply::Rejected(Rejection::NotFound) => Err(not_found()),
             Reply::Rejected(rejection) => Err(rejection.into()),
@@ -131,9 +128,9 @@ impl Service {
     }
 
     async fn put_subscription(&self, put: PutRecord) -> Result<Subscription, ServiceError> {
-        // Until the subscription is in memory, so that it gets notified of what is enqueued after this answer.
+        // Kept until the view has it, so that what is enqueued after the answer is heard.
         let _listening = self.subscriptions.work_available().listen();
-        match self.engine.put_record(put).await? {
+        match self.propose(Command::PutRecord(put)).await? {
             Reply::Record(record) => {
                 self.subscriptions.put(&record);
                 Subscription::read(&record).ok_or_else(ServiceError::unexpected)
@@ -165,7 +162,7 @@ impl Service {
         request: SubscribeRequest,
     ) -> Result<SubscriptionSpec, ServiceError> {
         if let Err(why) = self.destinations.read(&request.callback_url) {
-            let error = ServiceError::invalid("invalid_callback_url", "invalid callback url");
+            let error = ServiceError::new(Code::InvalidCallbackUrl, "invalid callback url");
             return Err(error.field("callbackUrl").detail(why.to_string()));
         }
         let (mode, group) = mode(caller, request.delivery_mode, request.group_id)?;
@@ -186,7 +183,7 @@ impl Service {
 }
 
 fn sees(caller: &Principal, subscription: &Subscription) -> bool {
-    let owner = caller.needs(Scope::Subscribe).is_ok();
+    let owner = MaySubscribe::of(caller).is_ok();
     caller.admin || (owner && subscription.spec.owner == caller.subject)
 }
 
@@ -195,7 +192,7 @@ fn not_found() -> ServiceError {
 }
 
 fn invalid(field: &'static str, text: &'static str) -> ServiceError {
-    ServiceError::invalid("invalid_subscription", text).field(field)
+    ServiceError::new(Code::InvalidSubscription, text).field(field)
 }
 
 fn encode(spec: &SubscriptionSpec) -> Result<Bytes, ServiceError> {

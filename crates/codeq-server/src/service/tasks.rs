@@ -9,6 +9,7 @@ use codeq_engine::read::{ListPage, Listing};
 use tokio::time::Instant;
 
 use super::cursor;
+use super::permission::MayAdminister;
 use super::scan::CALL_TIME;
 use super::{Service, ServiceError, task_id};
 use crate::auth::Principal;
@@ -82,13 +83,16 @@ impl Service {
         look().await?.ok_or_else(missing)
     }
 
-    /// A page of the caller's tasks, newest first.
+    /// A page of the caller's tasks, newest first. A list of dead letters is for admins.
     pub async fn list(
         &self,
         caller: &Principal,
         query: ListQuery,
         after: Option<&str>,
     ) -> Result<TaskPage, ServiceError> {
+        if query.dead_only {
+            MayAdminister::of(caller)?;
+        }
         let query = ListQuery { tenant: caller.tenant.clone(), ..query };
         let below = match after {
             Some(text) => cursor::decode(text, &query, self.engine.shards())?,

@@ -1,11 +1,11 @@
 //! Topic policies.
 
-use codeq_core::command::{DeleteTopic, PutTopic};
+use codeq_core::command::{Command, DeleteTopic, PutTopic};
 use codeq_core::reply::{Rejection, Reply};
 use codeq_core::topic::{Policy, Topic, is_dns_label};
 
+use super::permission::MayAdminister;
 use super::{Service, ServiceError};
-use crate::auth::Principal;
 
 /// A policy that was written.
 pub struct TopicWritten {
@@ -19,14 +19,14 @@ impl Service {
     /// Creates or changes a policy.
     pub async fn put_topic(
         &self,
-        caller: &Principal,
+        caller: MayAdminister<'_>,
         name: &str,
         mut policy: Policy,
     ) -> Result<TopicWritten, ServiceError> {
         // In whichever order they come, they are the same tiers.
         policy.priority_tiers.sort_unstable();
         let (tenant, name) = (caller.tenant.clone(), name.into());
-        match self.engine.put_topic(PutTopic { tenant, name, policy }).await? {
+        match self.propose(Command::PutTopic(PutTopic { tenant, name, policy })).await? {
             Reply::Topic { topic, created } => Ok(TopicWritten { topic: *topic, created }),
             Reply::Rejected(rejection) => Err(rejection.into()),
             _ => Err(ServiceError::unexpected()),
@@ -34,7 +34,11 @@ impl Service {
     }
 
     /// A policy.
-    pub async fn topic(&self, caller: &Principal, name: &str) -> Result<Topic, ServiceError> {
+    pub async fn topic(
+        &self,
+        caller: MayAdminister<'_>,
+        name: &str,
+    ) -> Result<Topic, ServiceError> {
         if !is_dns_label(name) {
             return Err(Rejection::InvalidTopicName.into());
         }
@@ -44,12 +48,16 @@ impl Service {
     }
 
     /// Removes a policy; the queue and its tasks stay. One that is not there is as good as removed.
-    pub async fn delete_topic(&self, caller: &Principal, name: &str) -> Result<(), ServiceError> {
+    pub async fn delete_topic(
+        &self,
+        caller: MayAdminister<'_>,
+        name: &str,
+    ) -> Result<(), ServiceError> {
         if !is_dns_label(name) {
             return Err(Rejection::InvalidTopicName.into());
         }
         let (tenant, name) = (caller.tenant.clone(), name.into());
-        match self.engine.delete_topic(DeleteTopic { tenant, name }).await? {
+        match self.propose(Command::DeleteTopic(DeleteTopic { tenant, name })).await? {
             Reply::Rejected(Rejection::NotFound) => Ok(()),
             Reply::Rejected(rejection) => Err(rejection.into()),
             _ => Ok(()),

@@ -9,21 +9,18 @@ use crate::auth::Principal;
 use crate::observe::trace;
 
 impl Service {
-    /// The span of an operation on a task whose context is on the disk.
-    pub(super) async fn span(
+    /// The span of an operation on a task whose context is on the disk; none unless traces are collected. The operation
+    /// itself will say that there is no such task.
+    pub(super) fn span(
         &self,
         operation: &'static str,
         caller: &Principal,
         id: TaskId,
-    ) -> Span {
+    ) -> Option<Span> {
         if !trace::is_on() {
-            return Span::none();
+            return None;
         }
-        match self.engine.task(&caller.tenant, id).await {
-            Ok(Some(task)) => span_of(operation, &task),
-            // The operation itself will say what is wrong.
-            _ => Span::none(),
-        }
+        Some(span_of(operation, &self.engine.task_now(&caller.tenant, id)?))
     }
 }
 

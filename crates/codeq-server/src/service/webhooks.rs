@@ -12,10 +12,10 @@ use codeq_webhooks::signing::Secret;
 use futures_util::StreamExt;
 use tokio::time::Instant;
 
+use super::permission::MayAdminister;
 use super::scan::CALL_TIME;
 use super::tasks::PAGE_DEFAULT;
-use super::{Service, ServiceError, cursor, seconds, task_id};
-use crate::auth::Principal;
+use super::{Code, Kind, Service, ServiceError, cursor, seconds, task_id};
 
 /// How long the secret before stays live if nobody says: a day.
 pub const OVERLAP_DEFAULT: u64 = 86_400;
@@ -74,7 +74,7 @@ impl Service {
     /// that are not.
     pub async fn deliveries(
         &self,
-        caller: &Principal,
+        caller: MayAdminister<'_>,
         failed: Option<bool>,
         limit: Option<u64>,
         cursor: Option<&str>,
@@ -84,7 +84,7 @@ impl Service {
             Some(n) => {
                 usize::try_from(n).ok().filter(|n| (1..=LIST_MAX).contains(n)).ok_or_else(|| {
                     let text = format!("invalid limit (1 to {LIST_MAX})");
-                    ServiceError::invalid("invalid_limit", text).field("limit")
+                    ServiceError::new(Code::InvalidLimit, text).field("limit")
                 })?
             }
         };
@@ -118,14 +118,14 @@ impl Service {
     }
 
     /// Sends a task's callback again, with fresh attempts.
-    pub async fn resend(&self, caller: &Principal, id: &str) -> Result<(), ServiceError> {
+    pub async fn resend(&self, caller: MayAdminister<'_>, id: &str) -> Result<(), ServiceError> {
         let command = Command::Callback(Callback {
             tenant: caller.tenant.clone(),
             id: task_id(id, "delivery not found")?,
             completed_at: None,
             delivery: Delivery::Resend,
         });
-        match self.engine.propose(command).await? {
+        match self.propose(command).await? {
             Reply::Rejected(Rejection::NotFound | Rejection::NoCallback) => {
                 Err(ServiceError::not_found("delivery not found"))
             }
@@ -137,7 +137,7 @@ impl Service {
     /// Sends callbacks that are given up again, up to `limit`.
     pub async fn resend_failed(
         &self,
-        caller: &Principal,
+        caller: MayAdminister<'_>,
         limit: Option<u32>,
         cursor: Option<&str>,
     ) -> Result<Resent, ServiceError> {
@@ -151,7 +151,7 @@ impl Service {
             match done {
                 Ok(()) => resent += 1,
                 // It was delivered or removed meanwhile.
-                Err(error) if error.kind == super::Kind::NotFound => {}
+                Err(error) if error.code.kind() == Kind::NotFound => {}
                 Err(error) => return Err(error),
             }
         }
@@ -159,7 +159,10 @@ impl Service {
     }
 
     /// The secrets of the caller's tenant, without the secrets.
-    pub async fn webhook_secrets(&self, caller: &Principal) -> Result<SecretList, ServiceError> {
+    pub async fn webhook_secrets(
+        &self,
+        caller: MayAdminister<'_>,
+    ) -> Result<SecretList, ServiceError> {
         let (stored, _) = self.secrets.stored(&caller.tenant).await?;
         if !stored.secrets.is_empty() {
             return Ok(SecretList { source: SecretSource::Api, secrets: stored.secrets });
@@ -172,21 +175,21 @@ impl Service {
     /// Makes a new secret, or takes the one that is given. The one before stays live for a while.
     pub async fn rotate_webhook_secret(
         &self,
-        caller: &Principal,
+        caller: MayAdminister<'_>,
         given: Option<&str>,
         overlap_seconds: Option<u64>,
     ) -> Result<NewSecret, ServiceError> {
         let secret = match given {
             None => Secret::random(),
             Some(text) => Secret::read(text).map_err(|bad| {
-                let refused = ServiceError::invalid("invalid_secret", "invalid secret");
+                let refused = ServiceError::new(Code::InvalidSecret, "invalid secret");
                 refused.field("secret").detail(bad.to_string())
             })?,
         };
         let overlap = overlap_seconds.unwrap_or(OVERLAP_DEFAULT);
         if overlap > OVERLAP_MAX {
             let text = format!("invalid 'overlapSeconds' (0 to {OVERLAP_MAX})");
-            return Err(ServiceError::invalid("invalid_overlap", text).field("overlapSeconds"));
+            return Err(ServiceError::new(Code::InvalidOverlap, text).field("overlapSeconds"));
         }
         let (stored, revision) = self.secrets.stored(&caller.tenant).await?;
         let before = if stored.secrets.is_empty() {
@@ -220,14 +223,17 @@ impl Service {
     }
 
     /// Forgets the secrets that the tenant's admins made; those of the configuration count again.
-    pub async fn delete_webhook_secrets(&self, caller: &Principal) -> Result<(), ServiceError> {
+    pub async fn delete_webhook_secrets(
+        &self,
+        caller: MayAdminister<'_>,
+    ) -> Result<(), ServiceError> {
         let command = Command::DeleteRecord(DeleteRecord {
             tenant: caller.tenant.clone(),
             kind: RecordKind::WebhookSecret,
             name: RECORD.into(),
             expected: None,
         });
-        match self.engine.propose(command).await? {
+        match self.propose(command).await? {
             Reply::Rejected(Rejection::NotFound) => {
                 Err(ServiceError::not_found("secret not found"))
             }
@@ -238,7 +244,7 @@ impl Service {
 
     async fn store(
         &self,
-        caller: &Principal,
+        caller: MayAdminister<'_>,
         stored: &StoredSecrets,
         revision: u64,
     ) -> Result<(), ServiceError> {
@@ -251,7 +257,7 @@ impl Service {
             ttl: None,
             expected: Some(revision),
         });
-        match self.engine.propose(command).await? {
+        match self.propose(command).await? {
             Reply::Rejected(rejection) => Err(rejection.into()),
             _ => Ok(()),
         }

@@ -9,9 +9,9 @@ use codeq_server::config::RateLimit;
 use serde_json::json;
 use tonic::{Code, Request};
 
-use crate::acks::{batch, outcome};
-use crate::client::{Producer, Worker, channel, new_task, producer_on, worker_on};
-use crate::harness::{ADMIN, Harness, PRODUCER, UNKNOWN_ID, WORKER};
+use crate::grpc::acks::{batch, outcome};
+use crate::grpc::client::{Producer, Worker, channel, new_task, producer_on, worker_on};
+use crate::http::harness::{ADMIN, Harness, PRODUCER, UNKNOWN_ID, WORKER};
 
 #[tokio::test]
 async fn a_create_without_payload_stores_null() {
@@ -98,7 +98,6 @@ fn numbers(acks: &[codeq_proto::producer::CreateAck]) -> Vec<(u64, bool)> {
 
 #[tokio::test]
 async fn long_batches_are_split_and_acknowledged_as_one() {
-    // On one shard they are posted; on two, and for tenants with limits, they are made one after the other.
     for (shards, limit) in [(1, None), (2, None), (1, Some(1_000))] {
         let server = Harness::with(|config| {
             config.max_batch_size = 5;
@@ -138,6 +137,26 @@ async fn long_batches_are_split_and_acknowledged_as_one() {
 }
 
 #[tokio::test]
+async fn a_long_batch_gets_past_no_limit_of_its_tenant() {
+    for shards in [1, 2] {
+        let server = Harness::with(|config| {
+            config.max_batch_size = 5;
+            config.shards = Some(shards);
+            config.tenant_limits.max_pending_tasks = Some(12);
+        })
+        .await;
+        let mut producer = Producer::open(server.producer_addr(), PRODUCER).await;
+        let acks = producer.create_all((0..20).map(|n| new_task(n, "c")).collect()).await;
+        let codes: Vec<_> = acks.iter().map(|ack| (ack.seq, ack.ok, &*ack.code)).collect();
+        let want = |n| if n < 10 { (n, true, "") } else { (n, false, "quota_exceeded") };
+        assert_eq!(codes, (0..20).map(want).collect::<Vec<_>>());
+        producer.make(new_task(20, "c")).await;
+        producer.make(new_task(21, "c")).await;
+        assert_eq!(producer.create(new_task(22, "c")).await.code, "quota_exceeded");
+    }
+}
+
+#[tokio::test]
 async fn ten_thousand_items_are_the_most() {
     let server = Harness::start().await;
     let mut producer = Producer::open(server.producer_addr(), PRODUCER).await;
@@ -150,7 +169,7 @@ async fn ten_thousand_items_are_the_most() {
     assert_eq!(producer.ended().await, (Code::InvalidArgument, text.to_owned()));
     let mut worker = Worker::open(server.worker_addr(), WORKER).await;
     let said = vec![outcome(UNKNOWN_ID, "COMPLETED", "", ""); 10_000];
-    let acks = crate::acks::batch(&mut worker, said).await;
+    let acks = crate::grpc::acks::batch(&mut worker, said).await;
     assert!(acks.len() == 10_000 && acks.iter().all(|ack| ack.code == "not_found"));
     let queue = server.get(ADMIN, "admin/queues/c").await.expect(200).json();
     assert_eq!(queue["ready"], 10_000);

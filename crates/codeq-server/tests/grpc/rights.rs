@@ -6,9 +6,11 @@ use codeq_proto::worker::{Ready, Result as Outcome, ResultBatch};
 use codeq_server::config::StaticToken;
 use serde_json::json;
 
-use crate::acks::{ack, each, heartbeat, result};
-use crate::client::{Producer, Worker, new_task};
-use crate::harness::{Harness, PRODUCER, PRODUCER_B, RESTRICTED, WORKER, WORKER_2, WORKER_B};
+use crate::grpc::acks::{ack, each, heartbeat, result};
+use crate::grpc::client::{Producer, Worker, new_task};
+use crate::http::harness::{
+    Harness, PRODUCER, PRODUCER_B, RESTRICTED, UNKNOWN_ID, WORKER, WORKER_2, WORKER_B,
+};
 
 const SCOPES: [&str; 5] =
     ["codeq:claim", "codeq:result", "codeq:heartbeat", "codeq:nack", "codeq:abandon"];
@@ -72,6 +74,44 @@ async fn a_missing_scope_is_an_error_and_the_stream_goes_on() {
             worker.settle().await;
             let mut other = Worker::open(server.worker_addr(), WORKER_2).await;
             assert_eq!(other.take("c").await.id, id);
+        }
+        worker.closes().await;
+    }
+}
+
+#[tokio::test]
+async fn a_scope_allows_its_own_events_and_no_other() {
+    let server = Harness::with(|config| {
+        for scope in SCOPES {
+            config.worker_auth.static_tokens.push(token(scope, "worker", &[scope]));
+        }
+        let subscriber = token("codeq:subscribe", "worker", &["codeq:subscribe"]);
+        config.worker_auth.static_tokens.push(subscriber);
+    })
+    .await;
+    for scope in [&SCOPES[..], &["codeq:subscribe"]].concat() {
+        let mut worker = Worker::open(server.worker_addr(), scope).await;
+        let results = vec![Outcome { task_id: UNKNOWN_ID.into(), ..Outcome::default() }];
+        let events = [
+            ("codeq:claim", ToWorkers::Ready(Ready::default())),
+            ("codeq:result", ToWorkers::ResultBatch(ResultBatch { results })),
+        ];
+        let of_tasks = each(UNKNOWN_ID).map(|(kind, event)| match kind {
+            "result" => ("codeq:result", event),
+            "heartbeat" => ("codeq:heartbeat", event),
+            "nack" => ("codeq:nack", event),
+            _ => ("codeq:abandon", event),
+        });
+        for (needed, event) in events.into_iter().chain(of_tasks) {
+            worker.say(event).await;
+            if needed != scope {
+                let error = worker.error().await;
+                let want = ("PermissionDenied", format!("missing scope {needed}"));
+                assert_eq!((&*error.code, error.message), want, "with {scope}");
+            } else if needed != "codeq:claim" {
+                let answer = worker.event().await;
+                assert!(!matches!(answer, FromWorkers::Error(_)), "with {scope}: {answer:?}");
+            }
         }
         worker.closes().await;
     }

@@ -4,20 +4,20 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use codeq_auth::Reason;
 use codeq_core::command::{Cancel, Command, Nack, NewTask, Replay, ReplayTarget};
 use codeq_core::effect::Effect;
 use codeq_core::history::Event;
 use codeq_core::place::Place;
 use codeq_core::reply::Reply;
 use codeq_engine::Observer;
-use codeq_server::auth::Reason;
+use codeq_net::NetStats;
 use codeq_server::limits::budget::Budget;
-use codeq_server::net::NetStats;
 use codeq_server::observe::{COMMANDS_MAX, Format, Metrics};
 use codeq_webhooks::{WebhookKind, WebhookOutcome};
 
-use crate::exposition::Exposition;
-use crate::tasks::{TENANT, complete, moved, new_task, open, put, scrape, take};
+use crate::observe::exposition::Exposition;
+use crate::observe::tasks::{TENANT, complete, moved, new_task, open, put, scrape, take};
 
 #[tokio::test]
 async fn a_task_through_every_turn_is_counted_exactly() {

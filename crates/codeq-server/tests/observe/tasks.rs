@@ -12,11 +12,11 @@ use codeq_core::place::Place;
 use codeq_core::reply::{Enqueued, Reply};
 use codeq_core::view::Task;
 use codeq_engine::{Engine, Options, SharedObserver};
+use codeq_net::NetStats;
 use codeq_server::limits::budget::Budget;
-use codeq_server::net::NetStats;
 use codeq_server::observe::Metrics;
 
-use crate::exposition::Exposition;
+use crate::observe::exposition::Exposition;
 
 pub const TENANT: &str = "acme";
 

@@ -1,18 +1,18 @@
-//! The bytes of one file: what is there now, and what a power cut may bring back.
+//! The bytes of one file: their current state, and what a power cut may bring back.
 
 use std::collections::BTreeMap;
 use std::io;
 
 use crate::rng::mix;
 
-/// The unit in which unsynced bytes survive or not.
+/// The unit in which unsynced bytes survive or get lost.
 pub const PAGE: u64 = 4096;
-/// The unit that the hardware writes whole: a torn page is a mixture of old and new sectors.
+/// The unit that the hardware writes atomically: a torn page is a mix of old and new sectors.
 pub const SECTOR: usize = 512;
 
 type Page = Box<[u8; PAGE as usize]>;
 
-/// One page in so many that changed is torn rather than old or new.
+/// One in this many changed pages is torn, rather than old or new.
 const TORN_IN: u64 = 4;
 
 #[derive(Default)]
@@ -20,11 +20,11 @@ pub(super) struct Contents {
     len: u64,
     pages: BTreeMap<u64, Page>,
     durable_len: u64,
-    /// Pages that differ from their durable state, with that state; `None` for a page that had none.
+    /// Pages that differ from their durable state, with that state; `None` for a page that did not exist.
     undo: BTreeMap<u64, Option<Page>>,
 }
 
-/// The pieces of a range, each within one page: page number, offset in it, length.
+/// Splits a range at page boundaries: page number, offset within it, length.
 fn pieces(offset: u64, len: u64) -> impl Iterator<Item = (u64, usize, usize)> {
     let end = offset + len;
     let mut at = offset;
@@ -114,7 +114,7 @@ impl Contents {
         self.durable_len = self.len;
     }
 
-    /// Decides what is left. `salt` stands for the seed, the crash and the file.
+    /// Decides what is left. `salt` combines the seed, the crash and the file.
     pub(super) fn power_cut(&mut self, salt: u64) {
         for (number, before) in std::mem::take(&mut self.undo) {
             let draw = mix(&[salt, number]);
@@ -131,7 +131,7 @@ impl Contents {
         self.sync();
     }
 
-    /// Some sectors of the page are old, some new.
+    /// Mixes old and new sectors of the page.
     fn tear(&mut self, number: u64, before: Option<Page>, draw: u64) {
         let old = before.unwrap_or_else(|| Box::new([0; PAGE as usize]));
         let page = self.pages.entry(number).or_insert_with(|| Box::new([0; PAGE as usize]));
@@ -142,7 +142,7 @@ impl Contents {
         }
     }
 
-    /// A length that was not synced may be the old one, the new one, or, of a file that grew, one between.
+    /// An unsynced length may be the old one, the new one or, if the file grew, one in between.
     fn cut_len(&mut self, draw: u64) {
         let (old, new) = (self.durable_len, self.len);
         let len = match draw % 3 {

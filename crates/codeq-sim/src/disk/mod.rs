@@ -1,11 +1,11 @@
 //! A disk in memory that loses what was not synced, tears pages, fails, fills up and is slow.
 //!
-//! What survives a power cut is decided per 4 KiB page, from the seed, the number of the crash, the name
-//! of the file and the position of the page, and from nothing else: not from the order of writes, so that
-//! a library which writes its pages in some order of its own does not change the outcome of a seed.
+//! What survives a power cut is decided per 4 KiB page, only from the seed, the number of the crash, the name of the
+//! file and the position of the page. The order of writes plays no role, so a library that writes its pages in an
+//! order of its own does not change the outcome of a seed.
 //!
-//! Names are as fragile as bytes: a file created, renamed or removed is durably so only after the
-//! directory was synced. One thread at a time uses it; the lock is there because the boundary asks for it.
+//! Names are as fragile as bytes: creating, renaming or removing a file is durable only after the directory was
+//! synced. Only one thread uses it at a time; the lock is there because the trait requires `Sync`.
 
 mod file;
 mod names;
@@ -23,7 +23,7 @@ use file::Contents;
 pub use file::{PAGE, SECTOR};
 use names::Names;
 
-/// What a file is for; faults are planned by this.
+/// What a file is for; faults are planned per class.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Class {
     /// Part of the log: segments and the watermark.
@@ -33,7 +33,7 @@ pub enum Class {
 }
 
 impl Class {
-    /// The class of a path, by the names that the log gives to its files.
+    /// The class of a path, according to the file names of the log.
     pub fn of(path: &Path) -> Class {
         let name = path.file_name().map(|name| name.to_string_lossy());
         let name = name.unwrap_or_default();
@@ -44,17 +44,16 @@ impl Class {
     }
 }
 
-/// What goes wrong, and when. Counts start when the plan is set.
+/// Planned faults. Counts start when the plan is set.
 #[derive(Debug, Clone, Default)]
 pub struct Faults {
-    /// The n-th write (1 for the next) to a file of the class fails.
+    /// The n-th write (1 is the next) to a file of the class fails.
     pub fail_write: Option<(Class, u64)>,
-    /// The n-th sync (1 for the next) of a file of the class fails, and what it should have made durable
-    /// stays undecided.
+    /// The n-th sync (1 is the next) of a file of the class fails, and whether its data is durable stays undecided.
     pub fail_sync: Option<(Class, u64)>,
-    /// The power goes at the n-th sync of anything: it and everything after it fails.
+    /// The power fails at the n-th sync of anything: it and everything after it fails.
     pub cut_at_sync: Option<u64>,
-    /// New pages beyond so many bytes in all files are refused.
+    /// Limit on the bytes of all files; new pages beyond it are refused.
     pub capacity: Option<u64>,
     /// What a sync costs in virtual milliseconds.
     pub sync_cost: u64,
@@ -72,9 +71,9 @@ struct Inner {
     writes: BTreeMap<Class, u64>,
     syncs: BTreeMap<Class, u64>,
     all_syncs: u64,
-    /// After a cut nothing works until the crash is over.
+    /// After a power cut, nothing works until the crash is over.
     dead: bool,
-    /// Handles from before a crash are void.
+    /// Handles from before a crash are invalid.
     generation: u64,
     cost: u64,
     total_syncs: u64,
@@ -85,19 +84,19 @@ struct Inner {
 pub struct SimDisk(Arc<Mutex<Inner>>);
 
 impl SimDisk {
-    /// An empty disk whose crashes are decided by `seed`.
+    /// An empty disk; `seed` decides its crashes.
     pub fn new(seed: u64) -> SimDisk {
         let disk = SimDisk::default();
         disk.0.lock().seed = seed;
         disk
     }
 
-    /// The disk as the engine takes it.
+    /// The disk in the form that the engine takes.
     pub fn shared(&self) -> SharedDisk {
         Arc::new(self.clone())
     }
 
-    /// Sets what goes wrong from here on, and clears what was planned before.
+    /// Replaces the planned faults.
     pub fn plan(&self, faults: Faults) {
         let mut inner = self.0.lock();
         inner.faults = faults;
@@ -106,13 +105,13 @@ impl SimDisk {
         inner.all_syncs = 0;
     }
 
-    /// From here on syncs of this class say yes and do nothing. Only for planted bugs.
+    /// From now on, syncs of this class report success but do nothing. Only for planted bugs.
     pub fn lie(&self, class: Class) {
         self.0.lock().lying = Some(class);
     }
 
-    /// The power goes: open handles are void, unsynced bytes and names survive as the seed decides. The
-    /// disk then works again, without faults.
+    /// Cuts the power: open handles become invalid, and the seed decides which unsynced bytes and names survive.
+    /// Afterwards the disk works again, without faults.
     pub fn power_cut(&self) {
         let mut inner = self.0.lock();
         inner.crashes += 1;
@@ -129,25 +128,25 @@ impl SimDisk {
         inner.revive();
     }
 
-    /// The process dies: open handles are void, the operating system keeps all that was written. The disk
-    /// then works again, without faults.
+    /// Kills the process: open handles become invalid, but the operating system keeps everything that was written.
+    /// Afterwards the disk works again, without faults.
     pub fn kill(&self) {
         let mut inner = self.0.lock();
         inner.crashes += 1;
         inner.revive();
     }
 
-    /// Whether a planned cut has happened: nothing works until [`SimDisk::power_cut`].
+    /// Whether a planned power cut has happened: nothing works until [`SimDisk::power_cut`].
     pub fn is_dead(&self) -> bool {
         self.0.lock().dead
     }
 
-    /// The virtual milliseconds that the disk has taken since this was last asked.
+    /// Virtual milliseconds that the disk has taken since the last call.
     pub fn take_cost(&self) -> u64 {
         std::mem::take(&mut self.0.lock().cost)
     }
 
-    /// Bytes of all pages that were ever written, as a file system would count them.
+    /// Bytes of all pages ever written, as a file system would count them.
     pub fn used(&self) -> u64 {
         self.0.lock().used()
     }
@@ -287,7 +286,7 @@ impl Handle {
     ) -> io::Result<T> {
         let mut inner = self.disk.0.lock();
         inner.alive()?;
-        let void = || io::Error::other("the handle is from before a crash");
+        let void = || io::Error::other("the handle was opened before a crash");
         if inner.generation != self.generation {
             return Err(void());
         }
@@ -305,8 +304,8 @@ impl DiskFile for Handle {
 
     fn write_all_at(&self, data: &[u8], offset: u64) -> io::Result<()> {
         self.with(|inner, contents| {
-            let turn = count(&mut inner.writes, self.class);
-            if inner.faults.fail_write == Some(turn) {
+            let nth = count(&mut inner.writes, self.class);
+            if inner.faults.fail_write == Some(nth) {
                 return Err(io::Error::other("simulated write error"));
             }
             if let Some(capacity) = inner.faults.capacity {
@@ -324,8 +323,8 @@ impl DiskFile for Handle {
     fn sync_data(&self) -> io::Result<()> {
         self.with(|inner, contents| {
             inner.before_sync()?;
-            let turn = count(&mut inner.syncs, self.class);
-            if inner.faults.fail_sync == Some(turn) {
+            let nth = count(&mut inner.syncs, self.class);
+            if inner.faults.fail_sync == Some(nth) {
                 return Err(io::Error::other("simulated sync error"));
             }
             if inner.lying != Some(self.class) {

@@ -1,4 +1,4 @@
-//! Directories: which name leads to which file, now and after a power cut.
+//! Directories: which name refers to which file, now and after a power cut.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -33,7 +33,7 @@ struct Tree {
 }
 
 impl Tree {
-    /// Makes a change, if what it needs is there.
+    /// Applies a change, if its preconditions hold.
     fn apply(&mut self, change: &Change) {
         match change {
             Change::Dir(path) => {
@@ -57,7 +57,7 @@ impl Tree {
         is_root(path) || self.dirs.contains(path)
     }
 
-    /// Files whose directory did not survive are gone with it.
+    /// Removes files whose directory did not survive.
     fn prune(&mut self) {
         let dirs = self.dirs.clone();
         let reachable =
@@ -71,7 +71,7 @@ impl Tree {
 pub(super) struct Names {
     now: Tree,
     durable: Tree,
-    /// Changes that no sync has covered, in order.
+    /// Unsynced changes, in order.
     pending: Vec<Change>,
 }
 
@@ -162,8 +162,8 @@ impl Names {
         Ok(())
     }
 
-    /// Every change that was not synced survives or not. Half of the crashes keep the order, as a file
-    /// system with a journal does: what survives is a beginning. The other half keep nothing together.
+    /// Each unsynced change survives or gets lost. Half of the crashes keep the order, like a journaling file system:
+    /// what survives is a prefix. In the other half, changes survive independently.
     pub(super) fn power_cut(&mut self, salt: u64) {
         let salt = mix(&[salt, text_hash("names")]);
         let pending = std::mem::take(&mut self.pending);

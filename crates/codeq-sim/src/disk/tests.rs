@@ -1,4 +1,4 @@
-//! What the simulated disk promises.
+//! The guarantees of the simulated disk.
 
 use super::*;
 
@@ -30,7 +30,7 @@ fn synced_bytes_survive_every_crash() {
         let mut bytes = disk.bytes(&path("a")).unwrap();
         assert_eq!(bytes.len(), 4_099);
         assert_eq!(bytes.split_off(4_094), b"hello");
-        assert!(file.read_exact_at(&mut [0], 0).is_err(), "the handle is void");
+        assert!(file.read_exact_at(&mut [0], 0).is_err(), "the handle is invalid");
     }
 }
 
@@ -82,7 +82,7 @@ fn a_kill_loses_nothing_that_was_written() {
     disk.kill();
     assert_eq!(disk.bytes(&path("a")).unwrap(), b"x");
     assert!(disk.exists(&path("b")).unwrap());
-    // ... and it is still not durable.
+    // ... but it is still not durable.
     let lost = (0..50).any(|seed| {
         let (disk, file) = self::disk(seed);
         file.write_all_at(b"x", 0).unwrap();
@@ -117,7 +117,7 @@ fn names_are_durable_after_the_directory_is_synced() {
 }
 
 #[test]
-fn a_directory_whose_entry_was_not_synced_goes_with_all_it_holds() {
+fn a_directory_whose_entry_was_not_synced_is_lost_with_its_contents() {
     let gone = (0..50).any(|seed| {
         let disk = SimDisk::new(seed);
         disk.create_dir_all(Path::new("/d/e")).unwrap();

@@ -1,11 +1,11 @@
-//! Invariant 7: attempts grow by one, and dead-letter comes exactly at the ceiling.
+//! Invariant 7: attempts grow by one, and a task is dead-lettered exactly at its limit.
 
 use codeq_core::place::Place;
 
-use super::{Claimed, Deed, Histories, Rows, Story, Verb, Violation};
+use super::{Claimed, Histories, Rows, TaskHistory, TaskOp, Verb, Violation};
 use crate::ledger::Back;
 
-/// Over the rows: a task that can still run has attempts left, a dead letter has none.
+/// Rows: a task that can still run has attempts left, a dead letter has none.
 pub fn check(rows: &Rows, found: &mut Vec<Violation>) {
     for (seq, row) in &rows.tasks {
         let spent = row.attempts >= row.max_attempts;
@@ -27,12 +27,12 @@ pub fn check(rows: &Rows, found: &mut Vec<Violation>) {
     }
 }
 
-/// Over the history.
+/// History.
 pub fn check_history(histories: &Histories, found: &mut Vec<Violation>) {
-    for (id, story) in &histories.stories {
+    for (id, history) in &histories.tasks {
         let mut say = |text: String| found.push(Violation::new(7, format!("task {id}: {text}")));
-        let ceiling = story.created.as_ref().map(|created| created.seen.max_attempts);
-        let claims = story.by_fence();
+        let ceiling = history.created.as_ref().map(|created| created.seen.max_attempts);
+        let claims = history.by_fence();
         for claim in &claims {
             let max = ceiling.unwrap_or(claim.seen.max_attempts);
             if claim.seen.attempts >= max {
@@ -41,20 +41,20 @@ pub fn check_history(histories: &Histories, found: &mut Vec<Violation>) {
         }
         for pair in claims.windows(2) {
             if let [first, second] = pair
-                && let Some(text) = wrong_step(histories, story, first, second)
+                && let Some(text) = wrong_step(histories, history, first, second)
             {
                 say(text);
             }
         }
-        for deed in &story.deeds {
-            let Some((_, back)) = deed.returned() else {
+        for op in &history.ops {
+            let Some((_, back)) = op.returned() else {
                 continue;
             };
-            let Some(claim) = holder(histories, story, &claims, deed) else {
+            let Some(claim) = holder(histories, history, &claims, op) else {
                 continue;
             };
             let max = ceiling.unwrap_or(claim.seen.max_attempts);
-            let spends = deed.verb != Verb::Abandon(false);
+            let spends = op.verb != Verb::Abandon(false);
             let after = claim.seen.attempts + u32::from(spends);
             let right = match back {
                 Back::Dead => spends && after >= max,
@@ -62,7 +62,7 @@ pub fn check_history(histories: &Histories, found: &mut Vec<Violation>) {
                 Back::Cancelled => true,
             };
             if !right {
-                say(format!("{:?} after {after} of {max} attempts gave {back:?}", deed.verb));
+                say(format!("{:?} after {after} of {max} attempts resulted in {back:?}", op.verb));
             }
         }
         if let Some(listed) = histories.listed.get(id)
@@ -83,38 +83,36 @@ pub fn check_history(histories: &Histories, found: &mut Vec<Violation>) {
 /// The claim under which a worker acted, if that is certain.
 fn holder<'a>(
     histories: &Histories,
-    story: &Story,
+    history: &TaskHistory,
     claims: &[&'a Claimed],
-    deed: &Deed,
+    op: &TaskOp,
 ) -> Option<&'a Claimed> {
-    let last = claims.iter().rev().find(|claim| claim.invoked < deed.done)?;
-    let ended = story.deeds.iter().any(|other| {
-        other.ends_lease()
-            && other.invoked != deed.invoked
-            && other.may_fall_in(last.done, deed.done)
+    let last = claims.iter().rev().find(|claim| claim.invoked < op.done)?;
+    let ended = history.ops.iter().any(|other| {
+        other.ends_lease() && other.invoked != op.invoked && other.may_fall_in(last.done, op.done)
     });
-    let unseen = histories.lost_claim(&deed.tenant, Some(&deed.worker), deed.done);
-    let certain = last.worker == deed.worker && last.done < deed.invoked && !ended && !unseen;
+    let unseen = histories.lost_claim(&op.tenant, Some(&op.worker), op.done);
+    let certain = last.worker == op.worker && last.done < op.invoked && !ended && !unseen;
     certain.then_some(last)
 }
 
-/// Two claims in a row (by their fences) between which the attempts did not change as they had to.
+/// Two consecutive claims (by fence) between which the attempts did not change as required.
 fn wrong_step(
     histories: &Histories,
-    story: &Story,
+    history: &TaskHistory,
     first: &Claimed,
     second: &Claimed,
 ) -> Option<String> {
     let (low, high) = (first.seen.fence?, second.seen.fence?);
     if high != low + 1 {
-        return None; // Somebody claimed it in between without hearing of it.
+        return None; // An unanswered claim came in between.
     }
-    let between = || story.deeds.iter().filter(|deed| deed.may_fall_in(first.invoked, second.done));
-    let replayed = histories.replayed_between(story, first.invoked, second.done);
+    let between = || history.ops.iter().filter(|op| op.may_fall_in(first.invoked, second.done));
+    let replayed = histories.replayed_between(history, first.invoked, second.done);
     let released = |certain: bool| {
-        between().any(|deed| {
-            deed.verb == Verb::Abandon(false)
-                && (!certain || (deed.invoked > first.done && deed.done < second.invoked))
+        between().any(|op| {
+            op.verb == Verb::Abandon(false)
+                && (!certain || (op.invoked > first.done && op.done < second.invoked))
         })
     };
     let (before, after) = (first.seen.attempts, second.seen.attempts);

@@ -6,8 +6,8 @@ use codeq_core::keys::{self, TimerKind};
 use super::{Histories, Rows, Verb, Violation};
 use crate::ledger::{Back, Delivered, is_failure};
 
-/// Over the rows: a callback is kept only for a finished task with a webhook, it has a timer exactly while
-/// it is to be tried again, and the state in memory wakes up for it in time.
+/// Rows: only finished tasks with a webhook have a callback, it has a timer exactly while it is to be retried, and the
+/// state in memory wakes up for it in time.
 pub fn check(rows: &Rows, found: &mut Vec<Violation>) {
     let mut say = |text: String| found.push(Violation::new(11, text));
     for (seq, outbox) in &rows.outbox {
@@ -18,11 +18,11 @@ pub fn check(rows: &Rows, found: &mut Vec<Violation>) {
                     say(format!("{name} has the callback of task {}", outbox.id));
                 }
             }
-            _ => say(format!("{name} has a callback without being finished with a webhook")),
+            _ => say(format!("{name} has a callback but is not finished with a webhook")),
         }
         if let Some(at) = outbox.next_at {
             if !rows.timers.contains_key(&keys::timer(TimerKind::Callback, at, *seq)) {
-                say(format!("{name} has a callback due at {at} without a timer"));
+                say(format!("{name} has a callback due at {at} but no timer"));
             }
             if rows.next_callback.is_none_or(|next| next > at) {
                 say(format!(
@@ -35,11 +35,14 @@ pub fn check(rows: &Rows, found: &mut Vec<Violation>) {
     let pending = rows.outbox.values().filter(|outbox| outbox.next_at.is_some()).count() as u64;
     let counted = CallbackCounts { pending, failed: rows.outbox.len() as u64 - pending };
     if rows.callbacks != counted {
-        say(format!("{counted:?} of callbacks, and {:?} in memory", rows.callbacks));
+        say(format!(
+            "{counted:?} callbacks have rows, but {:?} are counted in memory",
+            rows.callbacks
+        ));
     }
     for (_, deadline, seq, _) in rows.timers_of(TimerKind::Callback) {
         if rows.outbox.get(&seq).and_then(|outbox| outbox.next_at) != Some(deadline) {
-            say(format!("{} has a callback timer at {deadline} for nothing", rows.name(seq)));
+            say(format!("{} has a callback timer at {deadline} but no callback", rows.name(seq)));
         }
     }
     for (seq, row) in &rows.tasks {
@@ -49,40 +52,41 @@ pub fn check(rows: &Rows, found: &mut Vec<Violation>) {
     }
 }
 
-/// Over the history: a task that a client was told is finished, and that is still listed, was called or
-/// has its callback listed.
+/// History: for a task that a client knows to be finished and that is still listed, the webhook was called or its
+/// callback is listed.
 pub fn check_history(histories: &Histories, found: &mut Vec<Violation>) {
-    for (id, story) in &histories.stories {
-        let Some(created) = story.created.as_ref().filter(|created| created.wanted.webhook) else {
+    for (id, history) in &histories.tasks {
+        let Some(created) = history.created.as_ref().filter(|created| created.wanted.webhook)
+        else {
             continue;
         };
         let Some(listed) = histories.listed.get(id) else {
-            continue; // Whether it may be gone is `retention`'s question.
+            continue; // `retention` checks whether it may have been removed.
         };
-        // The latest end that is known for certain. Nothing follows a completion: later submits only repeat it.
-        // Whatever else ended may have been replayed and ended again.
+        // The latest end that is certain. Nothing follows a completion: later submits only repeat it. Any other end may
+        // have been replayed and ended again.
         let submitted = |bad: bool| {
-            let submits = story.deeds.iter().filter(move |deed| match deed.verb {
-                Verb::Submit(result) => is_failure(result) == bad && deed.acked().is_some(),
+            let submits = history.ops.iter().filter(move |op| match op.verb {
+                Verb::Submit(result) => is_failure(result) == bad && op.acked().is_some(),
                 _ => false,
             });
-            submits.map(|deed| deed.invoked).min()
+            submits.map(|op| op.invoked).min()
         };
-        let died = story
-            .deeds
+        let died = history
+            .ops
             .iter()
-            .filter(|deed| deed.returned().is_some_and(|(_, back)| back == Back::Dead))
-            .map(|deed| deed.invoked)
+            .filter(|op| op.returned().is_some_and(|(_, back)| back == Back::Dead))
+            .map(|op| op.invoked)
             .max();
         let terminal = submitted(false).or_else(|| submitted(true).max(died));
         let finished = listed.dead || matches!(listed.task.status.as_str(), "COMPLETED" | "FAILED");
         if !finished || listed.callback {
             continue;
         }
-        let called = story.deeds.iter().any(|deed| {
-            deed.verb == Verb::Callback(Delivered::Yes)
-                && deed.possible()
-                && terminal.is_none_or(|invoked| deed.done > invoked)
+        let called = history.ops.iter().any(|op| {
+            op.verb == Verb::Callback(Delivered::Yes)
+                && op.possible()
+                && terminal.is_none_or(|invoked| op.done > invoked)
         });
         if !called {
             let text = format!(

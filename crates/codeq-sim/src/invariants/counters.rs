@@ -7,7 +7,7 @@ use codeq_core::rows::Counts;
 
 use super::{Rows, Violation};
 
-/// Over the rows.
+/// Rows.
 pub fn check(rows: &Rows, found: &mut Vec<Violation>) {
     let mut recount: BTreeMap<u32, Counts> =
         rows.queues.keys().map(|id| (*id, Counts::default())).collect();
@@ -21,7 +21,7 @@ pub fn check(rows: &Rows, found: &mut Vec<Violation>) {
     }
     for (id, counts) in recount {
         let Some(queue) = rows.queues.get(&id) else {
-            continue; // Named by `one_place`.
+            continue; // Reported by `one_place`.
         };
         if queue.counts != counts {
             let text = format!(
@@ -39,7 +39,7 @@ pub fn check(rows: &Rows, found: &mut Vec<Violation>) {
             stored_bytes: sum.stored_bytes + queue.counts.stored_bytes,
         });
         if sum != *held {
-            let text = format!("tenant {tenant} holds {held:?}, its queues {sum:?}");
+            let text = format!("tenant {tenant} holds {held:?}, but its queues add up to {sum:?}");
             found.push(Violation::new(12, text));
         }
     }

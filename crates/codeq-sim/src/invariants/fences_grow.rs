@@ -5,8 +5,7 @@ use codeq_core::place::Place;
 
 use super::{Histories, Rows, Violation};
 
-/// Over the rows: a task in progress has been claimed, and a task was claimed at least as often as its
-/// history shows.
+/// Rows: a task in progress has been claimed, and a task was claimed at least as often as its history shows.
 pub fn check(rows: &Rows, found: &mut Vec<Violation>) {
     for (seq, row) in &rows.tasks {
         let claims =
@@ -25,11 +24,11 @@ pub fn check(rows: &Rows, found: &mut Vec<Violation>) {
     }
 }
 
-/// Over the history: of two claims of a task, the later one has the higher fence.
+/// History: of two claims of a task, the later one has the higher fence.
 pub fn check_history(histories: &Histories, found: &mut Vec<Violation>) {
-    for (id, story) in &histories.stories {
-        for earlier in &story.claims {
-            for later in &story.claims {
+    for (id, history) in &histories.tasks {
+        for earlier in &history.claims {
+            for later in &history.claims {
                 let (Some(low), Some(high)) = (earlier.seen.fence, later.seen.fence) else {
                     continue;
                 };

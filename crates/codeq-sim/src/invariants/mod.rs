@@ -1,9 +1,8 @@
 //! The invariants of the contract, one file each.
 //!
-//! Two kinds of checkers, in the same file where an invariant has both: *structural* ones hold the rows of
-//! a shard against each other ([`check_all`]: for `fsck`, the simulator and crash tests), and ones over the
-//! *history* that clients have written down ([`check_history`]). Neither kind knows how the rules work;
-//! they know what has to be true.
+//! There are two kinds of checkers, in the same file if an invariant has both: *structural* ones compare a shard's
+//! rows with each other ([`check_all`]: for `fsck`, the simulator and crash tests), and ones over the *history* that
+//! clients recorded ([`check_history`]). Neither kind knows how the rules work; they know what must be true.
 
 use std::fmt;
 
@@ -12,8 +11,8 @@ use codeq_core::kv::{KvError, KvRead};
 
 use crate::ledger::Ledger;
 
+mod histories;
 mod rows;
-mod story;
 
 pub mod attempts;
 pub mod callbacks;
@@ -31,15 +30,15 @@ pub mod retention;
 pub mod tenants_apart;
 pub mod terminal_is_terminal;
 
+pub use histories::{Claimed, Histories, TaskHistory, TaskOp, Verb};
 pub use rows::Rows;
-pub use story::{Claimed, Deed, Histories, Story, Verb};
 
-/// Something that must not be.
+/// A broken invariant.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Violation {
-    /// The number of the invariant in the contract; 15 is the server's own.
+    /// Number of the invariant in the contract; 15 is the server's own.
     pub invariant: u8,
-    /// What was seen, naming the task and the rule.
+    /// What was observed.
     pub text: String,
 }
 
@@ -56,7 +55,7 @@ impl fmt::Display for Violation {
     }
 }
 
-/// Checks the rows of one shard, and the state in memory against them.
+/// Checks the rows of one shard, and its state in memory against them.
 ///
 /// Reads every row: for `fsck`, tests and the simulator. An error means that the rows could not be read.
 pub fn check_all<K: KvRead + ?Sized>(state: &State, kv: &K) -> Result<Vec<Violation>, KvError> {
@@ -81,7 +80,7 @@ pub fn check_all<K: KvRead + ?Sized>(state: &State, kv: &K) -> Result<Vec<Violat
     Ok(found)
 }
 
-/// Checks what clients know.
+/// Checks the history that clients recorded.
 pub fn check_history(ledger: &Ledger) -> Vec<Violation> {
     let histories = Histories::of(ledger);
     let mut found = Vec::new();

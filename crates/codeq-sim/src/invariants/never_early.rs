@@ -5,7 +5,7 @@ use codeq_core::place::Place;
 use super::{Histories, Rows, Violation};
 use crate::ledger::{Back, NotBefore};
 
-/// Over the rows: a delayed task has something to wait for, and only a delayed one has a delay left.
+/// Rows: a delayed task has something to wait for, and only a delayed task has a delay left.
 pub fn check(rows: &Rows, found: &mut Vec<Violation>) {
     for (seq, row) in &rows.tasks {
         let wrong = match row.place {
@@ -26,38 +26,40 @@ pub fn check(rows: &Rows, found: &mut Vec<Violation>) {
     }
 }
 
-/// Over the history: no claim before the date or the end of the delay that its producer, or its last failure,
-/// had set. The date is that of the wall clock at the claim. A task that was cancelled while it was delayed and
-/// then replayed waits for its date, but for no delay.
+/// History: no claim before the date or the end of the delay that the producer or the last failure set. The date is
+/// compared with the wall clock at the claim. A task that was cancelled while delayed and then replayed waits for its
+/// date, but for no delay.
 pub fn check_history(histories: &Histories, found: &mut Vec<Violation>) {
-    for (id, story) in &histories.stories {
+    for (id, history) in &histories.tasks {
         let mut say = |text: String| found.push(Violation::new(8, format!("task {id}: {text}")));
-        let asked = story.created.as_ref().and_then(|created| created.wanted.not_before);
+        let asked = history.created.as_ref().and_then(|created| created.wanted.not_before);
         if let Some(NotBefore::At(date)) = asked
-            && let Some(early) = story.claims.iter().find(|claim| claim.seen.updated_at < date)
+            && let Some(early) = history.claims.iter().find(|claim| claim.seen.updated_at < date)
         {
             let shown = early.seen.updated_at;
-            say(format!("it was to wait until {date} and was claimed when it was {shown}"));
+            say(format!(
+                "it had to wait until {date}, but was claimed when the clock showed {shown}"
+            ));
         }
-        if let (Some(NotBefore::After(delay)), Some(created)) = (asked, &story.created)
+        if let (Some(NotBefore::After(delay)), Some(created)) = (asked, &history.created)
             && let moment = created.at.saturating_add(delay)
-            && let Some(early) = story.claims.iter().find(|claim| claim.at < moment)
-            && !histories.replayed_between(story, created.invoked, early.done)
+            && let Some(early) = history.claims.iter().find(|claim| claim.at < moment)
+            && !histories.replayed_between(history, created.invoked, early.done)
         {
-            say(format!("it was to wait until {moment} and was claimed at {}", early.at));
+            say(format!("it had to wait until {moment}, but was claimed at {}", early.at));
         }
-        for deed in &story.deeds {
-            let Some((at, Back::Requeued(delay))) = deed.returned() else {
+        for op in &history.ops {
+            let Some((at, Back::Requeued(delay))) = op.returned() else {
                 continue;
             };
             let moment = at.saturating_add(delay);
             let early =
-                story.claims.iter().find(|claim| claim.invoked > deed.done && claim.at < moment);
+                history.claims.iter().find(|claim| claim.invoked > op.done && claim.at < moment);
             if let Some(early) = early
-                && !histories.replayed_between(story, deed.invoked, early.done)
+                && !histories.replayed_between(history, op.invoked, early.done)
             {
                 say(format!(
-                    "it was given back at {at} for {delay} ms and was claimed at {}",
+                    "it was returned at {at} with a delay of {delay} ms, but was claimed at {}",
                     early.at
                 ));
             }

@@ -1,12 +1,12 @@
-//! Invariant 2: at most one live lease per task; and only its owner acts on it, while it lasts.
+//! Invariant 2: at most one live lease per task; only its owner acts on it, and only while it lasts.
 
 use codeq_core::command::Millis;
 use codeq_core::place::Place;
 
-use super::{Claimed, Deed, Histories, Rows, Story, Verb, Violation};
+use super::{Claimed, Histories, Rows, TaskHistory, TaskOp, Verb, Violation};
 use crate::ledger::{Answer, Outcome};
 
-/// Over the rows: the leases in memory are the tasks in progress, and the state wakes up for the first end.
+/// Rows: the leases in memory are the tasks in progress, and the state wakes up for the first end.
 pub fn check(rows: &Rows, found: &mut Vec<Violation>) {
     let running = rows.tasks.values().filter(|row| row.place == Place::InProgress);
     let ends: Vec<Millis> =
@@ -24,27 +24,27 @@ pub fn check(rows: &Rows, found: &mut Vec<Violation>) {
     }
 }
 
-/// Over the history.
+/// History.
 pub fn check_history(histories: &Histories, found: &mut Vec<Violation>) {
-    for (id, story) in &histories.stories {
-        let claims = story.by_fence();
+    for (id, history) in &histories.tasks {
+        let claims = history.by_fence();
         for pair in claims.windows(2) {
             if let [first, second] = pair
-                && let Some(text) = overlap(story, first, second)
+                && let Some(text) = overlap(history, first, second)
             {
                 found.push(Violation::new(2, format!("task {id}: {text}")));
             }
         }
         for claim in &claims {
-            for deed in &story.deeds {
-                if let Some(text) = taken_away(histories, story, claim, deed) {
+            for op in &history.ops {
+                if let Some(text) = taken_away(histories, history, claim, op) {
                     found.push(Violation::new(2, format!("task {id}: {text}")));
                 }
             }
         }
-        for deed in &story.deeds {
+        for op in &history.ops {
             if let Some(text) =
-                stranger(histories, story, deed).or_else(|| late(histories, story, deed))
+                stranger(histories, history, op).or_else(|| late(histories, history, op))
             {
                 found.push(Violation::new(2, format!("task {id}: {text}")));
             }
@@ -52,18 +52,16 @@ pub fn check_history(histories: &Histories, found: &mut Vec<Violation>) {
     }
 }
 
-/// Two claims whose leases overlap, with nobody having given the task back in between.
-fn overlap(story: &Story, first: &Claimed, second: &Claimed) -> Option<String> {
+/// Two claims whose leases overlap although nobody returned the task in between.
+fn overlap(history: &TaskHistory, first: &Claimed, second: &Claimed) -> Option<String> {
     if let (Some(low), Some(high)) = (first.seen.fence, second.seen.fence)
         && high > low + 1
     {
-        return None; // Somebody held it in between without hearing of it, and may have extended that.
+        return None; // An unanswered claim held it in between, and may have extended its lease.
     }
-    let given_back = story
-        .deeds
-        .iter()
-        .any(|deed| deed.ends_lease() && deed.may_fall_in(first.invoked, second.done));
-    let until = least_end(story, first, (second.invoked, second.done))?;
+    let given_back =
+        history.ops.iter().any(|op| op.ends_lease() && op.may_fall_in(first.invoked, second.done));
+    let until = least_end(history, first, (second.invoked, second.done))?;
     (!given_back && second.at <= until).then(|| {
         format!(
             "{} claimed it at {} while {} held it until {until}",
@@ -72,119 +70,118 @@ fn overlap(story: &Story, first: &Claimed, second: &Claimed) -> Option<String> {
     })
 }
 
-/// The owner is refused although its lease had not ended and nobody had given the task back.
+/// The owner is refused although its lease had not ended and nobody had returned the task.
 fn taken_away(
     histories: &Histories,
-    story: &Story,
+    history: &TaskHistory,
     claim: &Claimed,
-    deed: &Deed,
+    op: &TaskOp,
 ) -> Option<String> {
-    let Outcome::Refused { at, code } = &deed.outcome else {
+    let Outcome::Refused { at, code } = &op.outcome else {
         return None;
     };
-    let lost = matches!(code.as_str(), "not_in_progress" | "not_owner" | "not_found");
-    let worker_deed = deed.ends_lease() || deed.verb == Verb::Heartbeat;
-    let in_time = deed.invoked > claim.done && deed.tenant == claim.tenant;
-    if !lost || !worker_deed || deed.worker != claim.worker || !in_time {
+    let lost = matches!(code.as_str(), "not-in-progress" | "not-owner" | "not-found");
+    let worker_deed = op.ends_lease() || op.verb == Verb::Heartbeat;
+    let in_time = op.invoked > claim.done && op.tenant == claim.tenant;
+    if !lost || !worker_deed || op.worker != claim.worker || !in_time {
         return None;
     }
-    let superseded = story.claims.iter().any(|other| {
-        other.invoked < deed.done && other.done > claim.done && other.seen.fence > claim.seen.fence
+    let superseded = history.claims.iter().any(|other| {
+        other.invoked < op.done && other.done > claim.done && other.seen.fence > claim.seen.fence
     });
-    let given_back = story
-        .deeds
+    let given_back = history
+        .ops
         .iter()
-        .any(|other| other.ends_lease() && other.may_fall_in(claim.invoked, deed.done));
-    let until = least_end(story, claim, (deed.invoked, deed.done))?;
-    // A heartbeat may have been for a lease that nobody heard of. A claim that came in between is the case
-    // of `overlap`.
-    let unseen = histories.lost_claim(&claim.tenant, Some(&claim.worker), deed.done);
+        .any(|other| other.ends_lease() && other.may_fall_in(claim.invoked, op.done));
+    let until = least_end(history, claim, (op.invoked, op.done))?;
+    // The heartbeat may have been for a lease from an unanswered claim. A claim in between is the case of `overlap`.
+    let unseen = histories.lost_claim(&claim.tenant, Some(&claim.worker), op.done);
     (!superseded && !given_back && !unseen && *at <= until)
         .then(|| format!("{} held it until {until} and was refused at {at} ({code})", claim.worker))
 }
 
-/// Somebody acted on the task who certainly did not hold it.
-fn stranger(histories: &Histories, story: &Story, deed: &Deed) -> Option<String> {
-    let (at, _) = deed.acked()?;
-    if !(deed.ends_lease() || deed.verb == Verb::Heartbeat) || is_repeat(story, deed) {
+/// Someone acted on the task who certainly did not hold it.
+fn stranger(histories: &Histories, history: &TaskHistory, op: &TaskOp) -> Option<String> {
+    let (at, _) = op.acked()?;
+    if !(op.ends_lease() || op.verb == Verb::Heartbeat) || is_repeat(history, op) {
         return None;
     }
-    if histories.lost_claim(&deed.tenant, Some(&deed.worker), deed.done) {
+    if histories.lost_claim(&op.tenant, Some(&op.worker), op.done) {
         return None;
     }
-    let last = story
+    let last = history
         .claims
         .iter()
-        .filter(|claim| claim.done < deed.invoked)
+        .filter(|claim| claim.done < op.invoked)
         .max_by_key(|claim| (claim.seen.fence, claim.done));
     let since = last.map_or(0, |claim| claim.invoked);
-    let may_hold = story.claims.iter().any(|claim| {
-        claim.worker == deed.worker && claim.invoked < deed.done && claim.done >= since
-    });
+    let may_hold = history
+        .claims
+        .iter()
+        .any(|claim| claim.worker == op.worker && claim.invoked < op.done && claim.done >= since);
     (!may_hold).then(|| {
         let holder = last.map_or("nobody", |claim| &claim.worker);
-        format!("{} was let to {:?} at {at}, but {holder} had it", deed.worker, deed.verb)
+        format!("{} was allowed to {:?} at {at}, but {holder} held it", op.worker, op.verb)
     })
 }
 
 /// The owner acted on the task after its lease had certainly ended.
-fn late(histories: &Histories, story: &Story, deed: &Deed) -> Option<String> {
-    let (at, _) = deed.acked()?;
-    if histories.lost_claim(&deed.tenant, Some(&deed.worker), deed.done) {
+fn late(histories: &Histories, history: &TaskHistory, op: &TaskOp) -> Option<String> {
+    let (at, _) = op.acked()?;
+    if histories.lost_claim(&op.tenant, Some(&op.worker), op.done) {
         return None;
     }
-    if !(deed.ends_lease() || deed.verb == Verb::Heartbeat) || is_repeat(story, deed) {
+    if !(op.ends_lease() || op.verb == Verb::Heartbeat) || is_repeat(history, op) {
         return None;
     }
-    let claims = story.claims.iter().filter(|claim| claim.worker == deed.worker);
+    let claims = history.claims.iter().filter(|claim| claim.worker == op.worker);
     let ends = claims.filter_map(|claim| claim.seen.lease_until);
-    let mine = |other: &&Deed| other.verb == Verb::Heartbeat && other.worker == deed.worker;
-    let beats = story.deeds.iter().filter(mine);
+    let mine = |other: &&TaskOp| other.verb == Verb::Heartbeat && other.worker == op.worker;
+    let beats = history.ops.iter().filter(mine);
     if beats.clone().any(|beat| beat.outcome == Outcome::Unknown) {
         return None;
     }
-    let beaten = beats.filter(|beat| beat.invoked < deed.invoked).filter_map(extended_to);
+    let beaten = beats.filter(|beat| beat.invoked < op.invoked).filter_map(extended_to);
     let until = ends.chain(beaten).max()?;
     (at > until).then(|| {
         format!(
-            "{} was let to {:?} at {at}, after its lease ended at {until}",
-            deed.worker, deed.verb
+            "{} was allowed to {:?} at {at}, after its lease ended at {until}",
+            op.worker, op.verb
         )
     })
 }
 
-/// A submit that repeats one of the same worker, which may have been done.
-fn is_repeat(story: &Story, deed: &Deed) -> bool {
-    matches!(deed.verb, Verb::Submit(_))
-        && story.deeds.iter().any(|other| {
-            other.verb == deed.verb
-                && other.worker == deed.worker
+/// A submit that repeats one of the same worker, which may have succeeded.
+fn is_repeat(history: &TaskHistory, op: &TaskOp) -> bool {
+    matches!(op.verb, Verb::Submit(_))
+        && history.ops.iter().any(|other| {
+            other.verb == op.verb
+                && other.worker == op.worker
                 && other.possible()
-                && other.invoked < deed.invoked
+                && other.invoked < op.invoked
         })
 }
 
-fn extended_to(beat: &Deed) -> Option<Millis> {
+fn extended_to(beat: &TaskOp) -> Option<Millis> {
     match beat.acked()? {
         (_, Answer::Extended(until)) => Some(*until),
         _ => None,
     }
 }
 
-/// The earliest moment at which the lease can have ended by itself, before something that happened between
-/// the ticks `before`. None if a heartbeat of unknown outcome leaves it open: a heartbeat may also shorten
-/// a lease.
-fn least_end(story: &Story, claim: &Claimed, before: (u64, u64)) -> Option<Millis> {
+/// The earliest time at which the lease can have expired, before something that happened between the ticks `before`.
+/// `None` if a heartbeat with an unknown outcome leaves it open: a heartbeat can also shorten a lease.
+fn least_end(history: &TaskHistory, claim: &Claimed, before: (u64, u64)) -> Option<Millis> {
     let mut ends = vec![(claim.done, claim.seen.lease_until?)];
     let mut settled = claim.invoked;
-    let beats = story.deeds.iter().filter(|deed| {
-        deed.verb == Verb::Heartbeat
-            && deed.worker == claim.worker
-            && deed.may_fall_in(claim.invoked, before.1)
+    let beats = history.ops.iter().filter(|op| {
+        op.verb == Verb::Heartbeat
+            && op.worker == claim.worker
+            && op.may_fall_in(claim.invoked, before.1)
     });
     for beat in beats {
         ends.push((beat.done, extended_to(beat)?));
-        // Only one that is certainly of this lease, and certainly before, can have replaced others.
+        // Only a heartbeat that is certainly of this lease, and certainly earlier, can have replaced others.
         if beat.invoked > claim.done && beat.done < before.0 {
             settled = settled.max(beat.invoked);
         }

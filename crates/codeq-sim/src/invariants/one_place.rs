@@ -1,7 +1,7 @@
 //! Invariant 3: a task is in exactly one place.
 //!
-//! Rows and lists are one-to-one: every task has a body, a queue, one entry in one list, and exactly the
-//! order entry, timer or lease that its place calls for; nothing points to a task that is not there.
+//! Rows and lists match one to one: every task has a body, a queue, one entry in one list, and exactly the order entry,
+//! timer or lease that its place requires; nothing refers to a task that does not exist.
 
 use codeq_core::keys::{self, TimerKind};
 use codeq_core::place::Place;
@@ -9,7 +9,7 @@ use codeq_core::rows::TaskRow;
 
 use super::{Rows, Violation};
 
-/// Over the rows.
+/// Rows.
 pub fn check(rows: &Rows, found: &mut Vec<Violation>) {
     let mut say = |text: String| found.push(Violation::new(3, text));
     for (seq, row) in &rows.tasks {
@@ -22,7 +22,7 @@ pub fn check(rows: &Rows, found: &mut Vec<Violation>) {
             say(format!("{name} is in queue {}, which does not exist", row.queue));
         }
         if *seq >= rows.next_seq || row.order >= rows.next_seq {
-            say(format!("{name} has a number that was not given out yet"));
+            say(format!("{name} has a number that was not assigned yet"));
         }
         if !rows.index.contains(&keys::index(row.queue, row.place, *seq)) {
             say(format!("{name} is {:?} but not in that list", row.place));
@@ -41,11 +41,11 @@ pub fn check(rows: &Rows, found: &mut Vec<Violation>) {
             say(format!("{name} is {:?} with lease {:?}", row.place, row.lease));
         }
         if row.place.is_terminal() != row.finish.is_some() {
-            say(format!("{name} is {:?} and its result says otherwise", row.place));
+            say(format!("{name} is {:?}, but its result says otherwise", row.place));
         }
     }
     for seq in rows.bodies.keys().filter(|seq| !rows.tasks.contains_key(seq)) {
-        say(format!("a body is left of task number {seq}"));
+        say(format!("task number {seq} has a body but no row"));
     }
     for (seq, row) in &rows.outbox {
         let queue = rows.tasks.get(seq).map(|task| task.queue);

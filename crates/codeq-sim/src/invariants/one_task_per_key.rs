@@ -9,13 +9,13 @@ use codeq_core::names::queue_name;
 use super::{Histories, Rows, Violation};
 use crate::ledger::Made;
 
-/// Over the rows: tasks with a key and rows of keys are one-to-one; a key without its task knows so and has
-/// a timer that ends it.
+/// Rows: tasks with a key and key rows match one to one; a key that outlived its task says so and has a timer that
+/// ends it.
 pub fn check(rows: &Rows, found: &mut Vec<Violation>) {
     let mut say = |text: String| found.push(Violation::new(6, text));
     for (seq, row) in &rows.tasks {
         let Some(body) = rows.bodies.get(seq) else {
-            continue; // Named by `one_place`.
+            continue; // Reported by `one_place`.
         };
         if body.key.is_some() != row.has_key {
             say(format!("{} disagrees with its body about its key", rows.name(*seq)));
@@ -36,10 +36,10 @@ pub fn check(rows: &Rows, found: &mut Vec<Violation>) {
         match task {
             Some(row) if !row.has_key => say(format!("{} is held by a key", rows.name(seq))),
             Some(_) if key.gone.is_some() || armed => {
-                say(format!("the key of {} believes that the task is gone", rows.name(seq)));
+                say(format!("the key of {} claims that the task was removed", rows.name(seq)));
             }
             None if key.gone.is_none() || !armed => {
-                say(format!("a key is left of task {}, without an end", key.id));
+                say(format!("the key of the removed task {} has no timer", key.id));
             }
             _ => {}
         }
@@ -52,7 +52,7 @@ pub fn check(rows: &Rows, found: &mut Vec<Violation>) {
     }
     for (seq, hash) in &ending {
         if !rows.idempotency.contains_key(hash) {
-            say(format!("a timer would end the key of {}, which is gone", rows.name(*seq)));
+            say(format!("a timer exists for the key of {}, which does not exist", rows.name(*seq)));
         }
     }
 }
@@ -61,8 +61,8 @@ fn hash_of(value: &[u8]) -> Option<u128> {
     value.try_into().ok().map(u128::from_le_bytes)
 }
 
-/// Over the history: within its lifetime a key leads to one task, whoever asks and however often; other
-/// work under the same key is refused.
+/// History: during its lifetime a key leads to one task, whoever uses it and however often; different work under the
+/// same key is refused.
 pub fn check_history(histories: &Histories, found: &mut Vec<Violation>) {
     for ((tenant, key), asked) in &histories.keys {
         let answers = || {
@@ -77,7 +77,7 @@ pub fn check_history(histories: &Histories, found: &mut Vec<Violation>) {
         };
         for (keyed, at, seen, created) in answers() {
             for (other, other_at, other_seen, other_created) in answers() {
-                // The key lives as long as its task, and a day at least.
+                // A key lives as long as its task, and at least a day.
                 let alive = histories.listed.contains_key(&seen.id)
                     || other_at < at.saturating_add(IDEMPOTENCY_MS_MIN);
                 let later = other_at >= at && other.invoked >= keyed.invoked;

@@ -1,4 +1,4 @@
-//! Invariant 15: a record is known by one name, and goes when its time is over.
+//! Invariant 15: a record has one name, and disappears when it expires.
 
 use std::collections::BTreeMap;
 
@@ -6,8 +6,8 @@ use codeq_core::keys::{self, TimerKind};
 
 use super::{Rows, Violation};
 
-/// Over the rows: the state in memory knows exactly the records that have a row, each has a timer exactly if
-/// it has an end, and the state in memory wakes up for the first end.
+/// Rows: the state in memory knows exactly the records that have a row, each has a timer exactly if it expires, and the
+/// state wakes up for the first expiry.
 pub fn check(rows: &Rows, found: &mut Vec<Violation>) {
     let mut say = |text: String| found.push(Violation::new(15, text));
     let mut by_name = BTreeMap::new();
@@ -23,11 +23,11 @@ pub fn check(rows: &Rows, found: &mut Vec<Violation>) {
             continue;
         };
         if !rows.timers.contains_key(&keys::timer(TimerKind::Record, at, *seq)) {
-            say(format!("record {} of {} goes at {at} without a timer", row.name, row.tenant));
+            say(format!("record {} of {} expires at {at} but has no timer", row.name, row.tenant));
         }
         if rows.next_deadline.is_none_or(|next| next > at) {
             let next = rows.next_deadline;
-            say(format!("record {} of {} goes at {at}, not {next:?}", row.name, row.tenant));
+            say(format!("record {} of {} expires at {at}, not {next:?}", row.name, row.tenant));
         }
     }
     if by_name != rows.known_records || rows.record_count != rows.records.len() {
@@ -40,7 +40,7 @@ pub fn check(rows: &Rows, found: &mut Vec<Violation>) {
     }
     for (_, deadline, seq, _) in rows.timers_of(TimerKind::Record) {
         if rows.records.get(&seq).and_then(|row| row.expires_at) != Some(deadline) {
-            say(format!("number {seq} has a record's timer at {deadline} for nothing"));
+            say(format!("number {seq} has a record timer at {deadline} but no record"));
         }
     }
 }

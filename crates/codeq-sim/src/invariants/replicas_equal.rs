@@ -1,16 +1,16 @@
 //! Invariant 14: replicas at the same log index are equal.
 //!
-//! A shard that was restarted, a shard that never was, and a copy in memory are all replicas: whatever the
-//! way that the rows went, the same log gives the same digest.
+//! A restarted shard, a shard that never restarted, and a copy in memory are all replicas: the same log produces the
+//! same digest, however the rows got there.
 
 use codeq_core::State;
 use codeq_core::digest::digest;
+use codeq_core::kv::for_each;
 use codeq_core::kv::{Key, KvError, KvRead, Table};
-use codeq_core::state::for_each;
 
 use super::Violation;
 
-/// Compares two shards that applied the same commands, and names the first row in which they differ.
+/// Compares two shards that applied the same commands, and reports the first row that differs.
 pub fn check<A: KvRead + ?Sized, B: KvRead + ?Sized>(
     what: &str,
     ours: (&State, &A),
@@ -20,7 +20,7 @@ pub fn check<A: KvRead + ?Sized, B: KvRead + ?Sized>(
         return Ok(None);
     }
     let place = first_difference(ours, theirs)?;
-    let text = format!("{what}: the same log gave another state; {place}");
+    let text = format!("{what}: the same log produced a different state; {place}");
     Ok(Some(Violation::new(14, text)))
 }
 
@@ -41,7 +41,7 @@ fn first_difference<A: KvRead + ?Sized, B: KvRead + ?Sized>(
     }
     for table in Table::ALL {
         if matches!(table, Table::Queue | Table::Meta) {
-            continue; // Compared above: in the tables they may be older.
+            continue; // Compared above: the tables may be older.
         }
         let (left, right) = (rows(ours.1, table)?, rows(theirs.1, table)?);
         if let Some(at) =
@@ -55,7 +55,7 @@ fn first_difference<A: KvRead + ?Sized, B: KvRead + ?Sized>(
             return Ok(format!("table {table:?} holds {left}, expected {right}"));
         }
     }
-    Ok("the rows are equal one by one".to_owned())
+    Ok("but all rows are equal".to_owned())
 }
 
 fn rows<K: KvRead + ?Sized>(kv: &K, table: Table) -> Result<Vec<(Key, Vec<u8>)>, KvError> {

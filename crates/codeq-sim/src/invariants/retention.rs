@@ -2,22 +2,22 @@
 
 use codeq_core::keys::TimerKind;
 
-use super::{Histories, Rows, Story, Verb, Violation};
+use super::{Histories, Rows, TaskHistory, Verb, Violation};
 use crate::ledger::Answer;
 
-/// Over the rows: only finished tasks have a retention timer, it is not before they were made, and the state
-/// in memory wakes up for the earliest deadline of every kind.
+/// Rows: only finished tasks have a retention timer, it is not before their creation, and the state in memory wakes
+/// up for the earliest deadline of every kind.
 pub fn check(rows: &Rows, found: &mut Vec<Violation>) {
     let mut say = |text: String| found.push(Violation::new(9, text));
     for (_, deadline, seq, _) in rows.timers_of(TimerKind::Retention) {
         let Some(row) = rows.tasks.get(&seq) else {
-            continue; // Named by `one_place`.
+            continue; // Reported by `one_place`.
         };
         if !row.place.is_terminal() {
             say(format!("{} is {:?} and would be removed", rows.name(seq), row.place));
         }
         if row.made_at > deadline {
-            say(format!("{} would be removed before it was made", rows.name(seq)));
+            say(format!("{} would be removed before its creation", rows.name(seq)));
         }
     }
     let kinds =
@@ -42,18 +42,17 @@ pub fn check(rows: &Rows, found: &mut Vec<Violation>) {
     }
 }
 
-/// Over the history: a task that is gone was finished for as long as the shortest retention, or somebody
-/// asked for its removal.
+/// History: a removed task was finished for at least the shortest retention, or somebody requested its removal.
 pub fn check_history(histories: &Histories, found: &mut Vec<Violation>) {
     let Some(end) = &histories.end else { return };
-    for (id, story) in &histories.stories {
-        let Some(created) = &story.created else {
+    for (id, history) in &histories.tasks {
+        let Some(created) = &history.created else {
             continue;
         };
-        if histories.listed.contains_key(id) || removal_asked_for(histories, story) {
+        if histories.listed.contains_key(id) || removal_asked_for(histories, history) {
             continue;
         }
-        let alive = last_sign_of_life(story).max(created.at);
+        let alive = last_sign_of_life(history).max(created.at);
         if end.at < alive.saturating_add(end.retention) {
             let text = format!(
                 "task {id} of tenant {} is gone at {}, but was alive at {alive}, less than the retention \
@@ -65,9 +64,9 @@ pub fn check_history(histories: &Histories, found: &mut Vec<Violation>) {
     }
 }
 
-/// Whether somebody may have removed the task by hand.
-pub(super) fn removal_asked_for(histories: &Histories, story: &Story) -> bool {
-    let Some(created) = &story.created else {
+/// Whether the task may have been removed on request.
+pub(super) fn removal_asked_for(histories: &Histories, history: &TaskHistory) -> bool {
+    let Some(created) = &history.created else {
         return false;
     };
     let cleaned = histories
@@ -77,12 +76,12 @@ pub(super) fn removal_asked_for(histories: &Histories, story: &Story) -> bool {
     cleaned || histories.bulk_between(&created.seen, Verb::PurgeDead, created.invoked, u64::MAX)
 }
 
-/// The latest moment of the server's clock at which the task was certainly not finished.
-fn last_sign_of_life(story: &Story) -> u64 {
-    let claimed = story.claims.iter().map(|claim| claim.at);
-    let extended = story.deeds.iter().filter_map(|deed| match deed.acked()? {
+/// The latest time, by the server's clock, at which the task was certainly not finished.
+fn last_sign_of_life(history: &TaskHistory) -> u64 {
+    let claimed = history.claims.iter().map(|claim| claim.at);
+    let extended = history.ops.iter().filter_map(|op| match op.acked()? {
         (at, Answer::Extended(_)) => Some(at),
-        (at, _) if deed.verb == Verb::Replay => Some(at),
+        (at, _) if op.verb == Verb::Replay => Some(at),
         _ => None,
     });
     claimed.chain(extended).max().unwrap_or(0)

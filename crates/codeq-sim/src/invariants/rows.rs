@@ -1,4 +1,4 @@
-//! All rows of a shard in memory, decoded once for all structural checkers.
+//! All rows of a shard, decoded once for all structural checkers.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -9,21 +9,21 @@ use codeq_core::callback::CallbackCounts;
 use codeq_core::command::Millis;
 use codeq_core::held::Holdings;
 use codeq_core::keys::{self, QueueId};
+use codeq_core::kv::for_each;
 use codeq_core::kv::{Key, KvError, KvRead, Table};
 use codeq_core::record::RecordKind;
 use codeq_core::rows::{BodyRow, IdempotencyRow, OutboxRow, QueueRow, RecordRow, TaskRow};
-use codeq_core::state::for_each;
 
-/// What a record is known by: kind, tenant and name.
+/// What identifies a record: kind, tenant and name.
 pub type RecordName = (RecordKind, Arc<str>, Arc<str>);
 
-/// The rows of one shard, and what its state in memory says.
+/// The rows of one shard, and its state in memory.
 pub struct Rows {
-    /// The changing parts of the tasks.
+    /// The mutable parts of the tasks.
     pub tasks: BTreeMap<u64, TaskRow>,
     /// What the producers sent, as far as checkers need it.
     pub bodies: BTreeMap<u64, Body>,
-    /// The order of the waiting tasks: key and task number.
+    /// The order of the pending tasks: key and task number.
     pub pending: BTreeMap<Key, u64>,
     /// The lists.
     pub index: BTreeSet<Key>,
@@ -35,25 +35,25 @@ pub struct Rows {
     pub outbox: BTreeMap<u64, OutboxRow>,
     /// The records.
     pub records: BTreeMap<u64, RecordRow>,
-    /// The records that the state in memory knows: number and end.
+    /// The records in memory: number and expiry.
     pub known_records: BTreeMap<RecordName, (u64, Option<Millis>)>,
-    /// How many records the state in memory counts.
+    /// Number of records counted in memory.
     pub record_count: usize,
-    /// The queues, as the state in memory has them.
+    /// The queues in memory.
     pub queues: BTreeMap<QueueId, QueueRow>,
-    /// What the state in memory says that tenants hold.
+    /// What tenants hold, according to memory.
     pub held: BTreeMap<Arc<str>, Holdings>,
-    /// The queues that the state in memory would serve a claim from.
+    /// The queues from which a claim would be served, according to memory.
     pub claimable: BTreeSet<QueueId>,
-    /// The leases that the state in memory knows.
+    /// Number of leases in memory.
     pub leases: usize,
-    /// When the state in memory wants to sweep next.
+    /// When the next sweep is due, according to memory.
     pub next_deadline: Option<Millis>,
-    /// The date that the state in memory waits for next.
+    /// The next `runAt`, according to memory.
     pub next_run_at: Option<Millis>,
-    /// When the state in memory wants to deliver next.
+    /// When the next callback is due, according to memory.
     pub next_callback: Option<Millis>,
-    /// How many callbacks the state in memory knows.
+    /// Number of callbacks, according to memory.
     pub callbacks: CallbackCounts,
     /// The next task number.
     pub next_seq: u64,
@@ -64,9 +64,9 @@ pub struct Rows {
 /// The parts of a body that checkers need.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Body {
-    /// The command as sent.
+    /// The command in the case the producer sent.
     pub command: String,
-    /// It names a webhook.
+    /// Whether it has a webhook.
     pub webhook: bool,
     /// The idempotency key.
     pub key: Option<String>,
@@ -75,7 +75,7 @@ pub struct Body {
 }
 
 impl Rows {
-    /// Reads everything.
+    /// Reads all rows.
     pub fn read<K: KvRead + ?Sized>(state: &State, kv: &K) -> Result<Rows, KvError> {
         let mut rows = Rows {
             tasks: BTreeMap::new(),
@@ -149,7 +149,7 @@ impl Rows {
         Ok(rows)
     }
 
-    /// A task by the name that a person can look it up with.
+    /// A task's id and number, for messages.
     pub fn name(&self, seq: u64) -> String {
         match self.tasks.get(&seq) {
             Some(row) => format!("task {} (number {seq})", row.id(seq)),

@@ -2,18 +2,16 @@
 
 use std::collections::BTreeMap;
 
+use codeq_auth::mask::mask_url;
+use codeq_auth::{ADMIN, AuthConfig, GROUP_BYTES_MAX, JwtConfig, OPERATOR, Scope, StaticToken};
 use codeq_core::names::{check_command, check_tenant, check_worker};
 use sha2::{Digest, Sha256};
 use url::{Host, Url};
 
-use crate::config::dev::{ADMIN_SCOPES, WORKER_SCOPES};
-use crate::config::mask::mask_url;
-use crate::config::model::{AuthConfig, JwtConfig, StaticToken};
 use crate::config::problem::Problem;
 use crate::config::read::shown;
 use crate::hex::hex;
 use crate::near::nearest;
-use crate::service::subscriptions::GROUP_BYTES_MAX;
 
 /// Most validators of one role, each in its kind.
 const WAYS_MAX: usize = 1_000;
@@ -39,13 +37,6 @@ pub(super) fn check(auth: &AuthConfig, role: &str, problems: &mut Vec<Problem>) 
             let text = format!("the same token as staticTokens[{first}]");
             problems.push(Problem::of(path, text));
         }
-    }
-}
-
-impl AuthConfig {
-    /// Whether anybody of this role can get in.
-    pub(super) fn lets_in(&self) -> bool {
-        !self.jwt.is_empty() || !self.static_tokens.is_empty()
     }
 }
 
@@ -133,7 +124,7 @@ fn check_static(token: &StaticToken, path: &str, problems: &mut Vec<Problem>) {
     if check_tenant(&token.tenant).is_err() {
         problem(".tenant", "must be 1 to 256 bytes without control characters");
     }
-    let known = || WORKER_SCOPES.iter().chain(&ADMIN_SCOPES).copied();
+    let known = || Scope::ALL.map(Scope::name).into_iter().chain([ADMIN, OPERATOR]);
     for (index, scope) in token.scopes.iter().enumerate() {
         if !known().any(|known| known == scope) {
             let near = nearest(scope, known().map(|scope| (scope, scope)));

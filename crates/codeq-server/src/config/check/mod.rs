@@ -8,6 +8,7 @@ mod webhooks;
 use std::net::SocketAddr;
 use std::ops::RangeInclusive;
 
+use codeq_auth::mask::mask_url;
 use codeq_core::limits::{
     ATTEMPTS_MAX, BATCH_MAX, CALLBACK_ATTEMPTS_MAX, CLAIM_MAX, DELAY_MS_MAX, LEASE_MS_MAX,
     LEASE_MS_MIN, PAYLOAD_BYTES_MAX, RETENTION_MS_MAX,
@@ -17,7 +18,6 @@ use jiff::tz::TimeZone;
 use tracing_subscriber::EnvFilter;
 
 use super::dev::DEV_TOKEN;
-use super::mask::mask_url;
 use super::model::{Config, Durability, RateLimit};
 use super::problem::Problem;
 use super::read::shown;
@@ -357,7 +357,7 @@ fn collide(one: SocketAddr, other: SocketAddr) -> bool {
 /// would be logged any more.
 fn check_level(level: &str) -> Result<(), String> {
     let expected = "expected error, warn, info, debug, trace, off, or a filter such as \
-                    info,codeq_server=debug";
+                    info,codeq::net=debug";
     let lone = |part: &str| !part.contains(['=', '[']);
     let is_level = |part: &str| LEVELS.iter().any(|level| level.eq_ignore_ascii_case(part));
     let words = level.split(',').map(str::trim);

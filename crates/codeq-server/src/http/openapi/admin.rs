@@ -5,15 +5,16 @@ use serde_json::json;
 use super::kinds::query_flag;
 use super::operation::{JSON, Operation, reference};
 use super::tasks::paged;
+use crate::service::Code;
 
 /// What a bulk operation on a queue is refused for.
-const BULK: [&str; 6] = [
-    "invalid_command",
-    "invalid_before",
-    "invalid_filter",
-    "invalid_cursor",
-    "invalid_limit",
-    "invalid_tenant",
+const BULK: [Code; 6] = [
+    Code::InvalidCommand,
+    Code::InvalidBefore,
+    Code::InvalidFilter,
+    Code::InvalidCursor,
+    Code::InvalidLimit,
+    Code::InvalidTenant,
 ];
 
 /// The documentation by operation id.
@@ -47,7 +48,7 @@ fn list_queues() -> Operation {
     .query("format", "How the answer looks.", format)
     .query("allTenants", "Queues of all tenants; needs the scope `codeq:operator`.", query_flag())
     .answers_as(200, "The queues.", JSON, either)
-    .refuses(&["invalid_parameter"])
+    .refuses(&[Code::InvalidParameter])
 }
 
 fn get_queue() -> Operation {
@@ -57,7 +58,7 @@ fn get_queue() -> Operation {
         "A queue that does not exist has zeros and is not paused.",
     )
     .answers(200, "Its numbers.", "Queue")
-    .refuses(&["invalid_command"])
+    .refuses(&[Code::InvalidCommand])
 }
 
 fn pause() -> Operation {
@@ -67,13 +68,13 @@ fn pause() -> Operation {
         "Claims find nothing in it; enqueues go on. A queue may be paused before its first task.",
     )
     .answers(200, "It is paused.", "Paused")
-    .refuses(&["invalid_command", "too_many_queues", "invalid_tenant"])
+    .refuses(&[Code::InvalidCommand, Code::TooManyQueues, Code::InvalidTenant])
 }
 
 fn resume() -> Operation {
     Operation::new("queue", "Resume a queue", "Claims find its tasks again.")
         .answers(200, "It is not paused any more.", "Paused")
-        .refuses(&["invalid_command", "not_found", "invalid_tenant"])
+        .refuses(&[Code::InvalidCommand, Code::NotFound, Code::InvalidTenant])
 }
 
 fn purge_queue() -> Operation {
@@ -92,7 +93,7 @@ fn purge_queue() -> Operation {
 fn list_dead_letters() -> Operation {
     let operation =
         Operation::new("dlq", "List dead letters", "Tasks whose attempts are spent, newest first.");
-    paged(operation).refuses(&["invalid_command"])
+    paged(operation).refuses(&[Code::InvalidCommand])
 }
 
 fn replay_dead_letters() -> Operation {
@@ -107,7 +108,7 @@ fn replay_dead_letters() -> Operation {
     .optional_body("ReplayRequest", json!({ "errorContains": "timeout", "dryRun": true }))
     .answers(200, "How many are back.", "Replayed")
     .refuses(&BULK)
-    .refuses(&["quota_exceeded"])
+    .refuses(&[Code::QuotaExceeded])
 }
 
 fn purge_dead_letters() -> Operation {
@@ -131,7 +132,7 @@ fn replay_task() -> Operation {
          removed, its history stays.",
     )
     .answers(200, "The task, pending again.", "Task")
-    .refuses(&["not_found", "completed", "not_finished", "quota_exceeded"])
+    .refuses(&[Code::NotFound, Code::Completed, Code::NotFinished, Code::QuotaExceeded])
 }
 
 fn cleanup() -> Operation {
@@ -145,7 +146,7 @@ fn cleanup() -> Operation {
     )
     .optional_body("CleanupRequest", example)
     .answers(200, "How many are gone.", "CleanedUp")
-    .refuses(&["invalid_before", "invalid_filter", "invalid_cursor", "invalid_tenant"])
+    .refuses(&[Code::InvalidBefore, Code::InvalidFilter, Code::InvalidCursor, Code::InvalidTenant])
 }
 
 fn put_topic() -> Operation {
@@ -160,13 +161,13 @@ fn put_topic() -> Operation {
     .body("TopicPolicyRequest", example)
     .answers(200, "It was changed, or was like this already.", "Topic")
     .answers(201, "It was created.", "Topic")
-    .refuses(&["invalid_topic_name", "invalid_topic_policy", "too_many_queues", "invalid_tenant"])
+    .refuses(&[Code::InvalidTopicName, Code::InvalidTopicPolicy, Code::TooManyQueues, Code::InvalidTenant])
 }
 
 fn get_topic() -> Operation {
     Operation::new("topic", "Read a topic's policy", "The policy and its version.")
         .answers(200, "The topic.", "Topic")
-        .refuses(&["invalid_topic_name", "not_found"])
+        .refuses(&[Code::InvalidTopicName, Code::NotFound])
 }
 
 fn delete_topic() -> Operation {
@@ -178,5 +179,5 @@ fn delete_topic() -> Operation {
     )
     .required_query("deletionPolicy", "Says that this is meant.", policy)
     .answers_nothing(204, "It is gone.")
-    .refuses(&["invalid_parameter", "invalid_topic_name", "invalid_tenant"])
+    .refuses(&[Code::InvalidParameter, Code::InvalidTopicName, Code::InvalidTenant])
 }

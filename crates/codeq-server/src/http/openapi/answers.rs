@@ -2,26 +2,8 @@
 
 use serde_json::{Value, json};
 
-use super::kinds::{count, flag, list, moment, object, text, word};
+use super::kinds::{count, ending, event, flag, list, moment, object, place, status, text, word};
 use super::operation::{reference, set};
-
-const STATUSES: &[&str] = &["PENDING", "IN_PROGRESS", "COMPLETED", "FAILED"];
-const PLACES: &[&str] = &["PENDING_LIST", "DELAYED_ZSET", "INPROG_SET", "DLQ_SET", "NONE"];
-const EVENTS: &[&str] = &[
-    "created",
-    "claimed",
-    "submitted",
-    "nacked",
-    "abandoned",
-    "released",
-    "lease_expired",
-    "due",
-    "cancel_requested",
-    "cancelled",
-    "replayed",
-    "removed",
-    "postponed",
-];
 
 /// The schemas by name.
 pub fn schemas() -> Vec<(&'static str, Value)> {
@@ -79,8 +61,8 @@ fn task() -> Value {
         "webhook": text("Where the result is posted."),
         "traceParent": text("W3C trace context of the enqueue."),
         "traceState": text("W3C trace state of the enqueue."),
-        "status": word(STATUSES, "How far the task is."),
-        "lastKnownLocation": word(PLACES, "Where the task is."),
+        "status": status("How far the task is."),
+        "lastKnownLocation": place("Where the task is."),
         "workerId": text("Who has the lease."),
         "leaseUntil": moment("When the lease ends."),
         "fence": count("Grows with every claim of the task; present while it is leased."),
@@ -106,7 +88,7 @@ fn artifact() -> Value {
 fn result_record() -> Value {
     let properties = json!({
         "taskId": id("The task."),
-        "status": word(&["COMPLETED", "FAILED"], "How it ended."),
+        "status": ending("How it ended."),
         "result": { "type": "object", "description": "The worker's object as sent. Always there with `COMPLETED`." },
         "error": text("What went wrong. Always there with `FAILED`."),
         "artifacts": list(reference("Artifact"), "Absent when there are none."),
@@ -131,10 +113,10 @@ fn task_page() -> Value {
 fn history() -> Value {
     let entry = json!({
         "at": moment("When."),
-        "event": word(EVENTS, "What happened."),
-        "from": word(PLACES, "Where the task was; absent for the first, and after a gap."),
-        "to": word(PLACES, "Where it went."),
-        "status": word(STATUSES, "Its status since."),
+        "event": event("What happened."),
+        "from": place("Where the task was; absent for the first, and after a gap."),
+        "to": place("Where it went."),
+        "status": status("Its status since."),
         "who": text("Who did it; absent for the server itself."),
         "why": text("The reason, if one was given."),
     });
@@ -331,10 +313,10 @@ fn task_event() -> Value {
     let properties = json!({
         "taskId": id("The task."),
         "command": text("Its queue."),
-        "event": word(EVENTS, "What happened."),
-        "from": word(PLACES, "Where it was; absent when it was made."),
-        "to": word(PLACES, "Where it went; absent when it was removed."),
-        "status": word(STATUSES, "Its status since; absent when it was removed."),
+        "event": event("What happened."),
+        "from": place("Where it was; absent when it was made."),
+        "to": place("Where it went; absent when it was removed."),
+        "status": status("Its status since; absent when it was removed."),
         "attempts": count("Failed executions so far."),
         "at": moment("When."),
     });
@@ -377,7 +359,7 @@ fn result_callback() -> Value {
     let properties = json!({
         "taskId": id("The task. Deliveries may repeat: deduplicate by this."),
         "eventType": text("The task's command."),
-        "status": word(&["COMPLETED", "FAILED"], "How it ended."),
+        "status": ending("How it ended."),
         "result": { "type": ["object", "null"], "description": "The worker's object; null if there is none." },
         "error": text("Why it failed; empty if it did not."),
         "artifacts": list(reference("Artifact"), "Outputs of the task; empty if there are none."),

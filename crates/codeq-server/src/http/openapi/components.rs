@@ -4,40 +4,49 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::{Map, Value, json};
 
-use super::codes;
 use super::kinds::{command, label, text};
 use super::operation::{headers, reference, set};
 use super::{answers, operator, requests, subscriptions, webhooks};
+use crate::http::problem::status;
+use crate::service::Code;
 
 /// Codes of every route that asks for a token.
-pub const CALLER: [&str; 8] = [
-    "missing_token",
-    "invalid_token",
-    "forbidden",
-    "rate_limited",
-    "identity_unavailable",
-    "overloaded",
-    "shutting_down",
-    "failed",
+pub const CALLER: [Code; 8] = [
+    Code::MissingToken,
+    Code::InvalidToken,
+    Code::Forbidden,
+    Code::RateLimited,
+    Code::IdentityUnavailable,
+    Code::Overloaded,
+    Code::ShuttingDown,
+    Code::Failed,
 ];
 
 /// Answers that many operations have in common, by name.
-const SHARED: &[(&str, u16, &[&str])] = &[
-    ("Unauthorized", 401, &["missing_token", "invalid_token"]),
-    ("Forbidden", 403, &["forbidden"]),
-    ("NotFound", 404, &["not_found"]),
-    ("NoSuchRoute", 404, &["no_such_route"]),
-    ("MethodNotAllowed", 405, &["method_not_allowed"]),
-    ("BodyTimeout", 408, &["body_timeout"]),
-    ("TooLarge", 413, &["body_too_large", "too_large"]),
-    ("UnsupportedEncoding", 415, &["unsupported_encoding"]),
-    ("RateLimited", 429, &["rate_limited"]),
-    ("InternalError", 500, &["internal"]),
-    ("UnavailableToRead", 503, &["identity_unavailable", "overloaded", "shutting_down", "failed"]),
+const SHARED: &[(&str, &[Code])] = &[
+    ("Unauthorized", &[Code::MissingToken, Code::InvalidToken]),
+    ("Forbidden", &[Code::Forbidden]),
+    ("NotFound", &[Code::NotFound]),
+    ("NoSuchRoute", &[Code::NoSuchRoute]),
+    ("MethodNotAllowed", &[Code::MethodNotAllowed]),
+    ("BodyTimeout", &[Code::BodyTimeout]),
+    ("TooLarge", &[Code::BodyTooLarge, Code::TooLarge]),
+    ("UnsupportedEncoding", &[Code::UnsupportedEncoding]),
+    ("RateLimited", &[Code::RateLimited]),
+    ("InternalError", &[Code::Internal]),
+    (
+        "UnavailableToRead",
+        &[Code::IdentityUnavailable, Code::Overloaded, Code::ShuttingDown, Code::Failed],
+    ),
     (
         "Unavailable",
-        503,
-        &["identity_unavailable", "overloaded", "shutting_down", "failed", "disk_full"],
+        &[
+            Code::IdentityUnavailable,
+            Code::Overloaded,
+            Code::ShuttingDown,
+            Code::Failed,
+            Code::DiskFull,
+        ],
     ),
 ];
 
@@ -51,8 +60,9 @@ pub fn components() -> Value {
         .chain(subscriptions::schemas())
         .map(|(name, schema)| (name.to_owned(), schema))
         .collect();
-    let shared = SHARED.iter().map(|(name, status, codes)| {
-        ((*name).to_owned(), problem(*status, &codes.iter().copied().collect()))
+    let shared = SHARED.iter().flat_map(|(name, codes)| {
+        let by_status = by_status(codes).into_iter();
+        by_status.map(|(status, codes)| ((*name).to_owned(), problem(status, &codes)))
     });
     json!({
         "schemas": schemas,
@@ -73,24 +83,23 @@ pub fn components() -> Value {
 }
 
 /// The answers for these codes by status, those that are shared by reference.
-pub fn problems(codes: &[&'static str]) -> BTreeMap<String, Value> {
+pub fn problems(codes: &[Code]) -> BTreeMap<String, Value> {
+    let answers = by_status(codes).into_iter();
+    answers.map(|(status, codes)| (status.to_string(), answer(status, &codes))).collect()
+}
+
+fn by_status(codes: &[Code]) -> BTreeMap<u16, BTreeSet<&'static str>> {
     let mut by_status: BTreeMap<u16, BTreeSet<&'static str>> = BTreeMap::new();
     for code in codes {
-        let statuses = codes::find(code).map_or(&[][..], |code| code.statuses);
-        for status in statuses {
-            by_status.entry(*status).or_default().insert(code);
-        }
+        by_status.entry(status(*code).as_u16()).or_default().insert(code.text());
     }
     by_status
-        .into_iter()
-        .map(|(status, codes)| (status.to_string(), answer(status, &codes)))
-        .collect()
 }
 
 fn answer(status: u16, codes: &BTreeSet<&'static str>) -> Value {
-    let same = |known: &[&'static str]| known.iter().copied().collect::<BTreeSet<_>>() == *codes;
-    match SHARED.iter().find(|(_, known, known_codes)| *known == status && same(known_codes)) {
-        Some((name, ..)) => json!({ "$ref": format!("#/components/responses/{name}") }),
+    let same = |known: &[Code]| by_status(known).get(&status) == Some(codes);
+    match SHARED.iter().find(|(_, known)| same(known)) {
+        Some((name, _)) => json!({ "$ref": format!("#/components/responses/{name}") }),
         None => problem(status, codes),
     }
 }

@@ -1,6 +1,8 @@
 //! Kinds of values that schemas are made of, with their bounds taken from the rules themselves.
 
+use codeq_core::history::Event;
 use codeq_core::limits::{COMMAND_BYTES_MAX, TOPIC_NAME_BYTES_MAX};
+use codeq_core::place::{Place, Status};
 use serde_json::{Value, json};
 
 use crate::service::filter::FILTER_BYTES_MAX;
@@ -58,6 +60,27 @@ pub fn flag(description: &str) -> Value {
 /// One of these words.
 pub fn word(words: &[&str], description: &str) -> Value {
     json!({ "type": "string", "enum": words, "description": description })
+}
+
+/// The status of a task.
+pub fn status(description: &str) -> Value {
+    word(&Status::ALL.map(Status::as_str), description)
+}
+
+/// The status of a task that has ended.
+pub fn ending(description: &str) -> Value {
+    word(&[Status::Completed, Status::Failed].map(Status::as_str), description)
+}
+
+/// Where a task is.
+pub fn place(description: &str) -> Value {
+    let places = [Place::Pending, Place::Delayed, Place::InProgress, Place::Dead, Place::Completed];
+    word(&places.map(Place::location), description)
+}
+
+/// What moved a task.
+pub fn event(description: &str) -> Value {
+    word(&Event::ALL.map(Event::as_str), description)
 }
 
 /// A number of a request, which may be null.

@@ -4,6 +4,8 @@ use std::collections::BTreeMap;
 
 use serde_json::{Map, Value, json};
 
+use crate::service::Code;
+
 /// The content type of bodies.
 pub const JSON: &str = "application/json";
 
@@ -22,7 +24,7 @@ pub struct Operation {
     /// Good answers by status.
     pub answers: BTreeMap<u16, Value>,
     /// Codes of problems besides those that all routes of its kind share.
-    pub codes: Vec<&'static str>,
+    pub codes: Vec<Code>,
 }
 
 impl Operation {
@@ -134,7 +136,7 @@ impl Operation {
     }
 
     /// Problems that it may answer.
-    pub fn refuses(mut self, codes: &[&'static str]) -> Operation {
+    pub fn refuses(mut self, codes: &[Code]) -> Operation {
         self.codes.extend_from_slice(codes);
         self
     }

@@ -4,6 +4,7 @@ use serde_json::{Value, json};
 
 use super::kinds::{count, list, object, text};
 use super::operation::Operation;
+use crate::service::Code;
 
 /// The documentation by operation id.
 pub fn operations() -> Vec<(&'static str, Operation)> {
@@ -25,7 +26,7 @@ fn make_backup() -> Operation {
          body, if there is one, is an empty object.",
     )
     .answers(200, "It is complete and verified.", "Backup")
-    .refuses(&["backup_not_configured", "backup_running", "backup_failed"])
+    .refuses(&[Code::BackupNotConfigured, Code::BackupRunning, Code::BackupFailed])
 }
 
 fn reload_config() -> Operation {
@@ -38,7 +39,7 @@ fn reload_config() -> Operation {
          Streams of a fixed token that was removed or changed end. The body, if there is one, is an empty object.",
     )
     .answers(200, "It is in force.", "Reloaded")
-    .refuses(&["invalid_configuration"])
+    .refuses(&[Code::InvalidConfiguration])
 }
 
 fn reloaded() -> Value {

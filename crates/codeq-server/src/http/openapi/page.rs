@@ -6,8 +6,9 @@ use std::sync::LazyLock;
 
 use serde_json::{Map, Value};
 
-use super::codes::CODES;
 use super::document;
+use crate::http::problem::status;
+use crate::service::Code;
 use schema::{resolve, table};
 
 mod curl;
@@ -239,12 +240,17 @@ fn problems(page: &mut Html) {
     page.raw(
         "<div class=\"wide\"><table><tr><th>Code</th><th>Meaning</th><th>What to do</th></tr>",
     );
-    for entry in CODES {
-        page.raw("<tr id=\"").text(entry.code).raw("\"><td><code>").text(entry.code);
-        page.raw("</code><br><span class=\"soft\">");
-        let statuses: Vec<String> = entry.statuses.iter().map(u16::to_string).collect();
-        page.text(&statuses.join(", ")).raw("</span></td><td>").prose(entry.meaning);
-        page.raw("</td><td>").prose(entry.remedy).raw("</td></tr>");
+    let mut before = "";
+    for code in Code::ALL {
+        // A code with two statuses has two rows, one after the other, and one anchor.
+        match code.text() == before {
+            true => page.raw("<tr>"),
+            false => page.raw("<tr id=\"").text(code.text()).raw("\">"),
+        };
+        before = code.text();
+        page.raw("<td><code>").text(code.text()).raw("</code><br><span class=\"soft\">");
+        page.text(status(*code).as_str()).raw("</span></td><td>").prose(code.meaning());
+        page.raw("</td><td>").prose(code.remedy()).raw("</td></tr>");
     }
     page.raw("</table></div></section>");
 }

@@ -4,6 +4,7 @@ use serde_json::json;
 
 use super::kinds::text;
 use super::operation::{JSON, Operation};
+use crate::service::Code;
 
 const PLAIN: &str = "text/plain";
 const OPEN_METRICS: &str = "application/openmetrics-text";
@@ -65,7 +66,7 @@ fn metrics() -> Operation {
     )
     .answers_as(200, "The metrics.", PLAIN, text("Prometheus text."))
     .or_as(200, OPEN_METRICS, text("OpenMetrics text."))
-    .refuses(&["no_such_route"])
+    .refuses(&[Code::NoSuchRoute])
 }
 
 fn openapi() -> Operation {

@@ -10,7 +10,7 @@ use codeq_core::limits::{
 use serde_json::{Value, json};
 
 use super::kinds::{
-    command, form_or_blank, label, list, number_or_null, object, text_or_null, word,
+    command, ending, form_or_blank, label, list, number_or_null, object, text_or_null,
 };
 use super::operation::{reference, set};
 use crate::config::Config;
@@ -172,7 +172,7 @@ fn submission(in_batch: bool) -> Value {
     set(&mut artifacts, "type", json!(["array", "null"]));
     set(&mut artifacts, "maxItems", json!(ARTIFACTS_MAX));
     let mut properties = json!({
-        "status": word(&["COMPLETED", "FAILED"], "How the task ended. `FAILED` is final; to have it tried again, nack."),
+        "status": ending("How the task ended. `FAILED` is final; to have it tried again, nack."),
         "result": {
             "type": ["object", "null"],
             "description": "Any object up to 1 MiB, unless the server is configured otherwise (up to 16 MiB), kept as sent. With `COMPLETED`, absent counts as `{}`.",

@@ -5,10 +5,12 @@ use serde_json::{Value, json};
 
 use super::kinds::{count, list, moment, number_or_null, object, text, text_or_null, word};
 use super::operation::{Operation, reference, set};
-use crate::service::subscriptions::{GROUP_BYTES_MAX, INTERVAL_SECONDS_MAX, TTL_SECONDS_MAX};
+use crate::auth::GROUP_BYTES_MAX;
+use crate::service::Code;
+use crate::service::subscriptions::{INTERVAL_SECONDS_MAX, TTL_SECONDS_MAX};
 
 const MODES: &[&str] = &["fanout", "group", "hash"];
-const WRITE: &[&str] = &["invalid_subscription", "invalid_tenant", "record_changed"];
+const WRITE: &[Code] = &[Code::InvalidSubscription, Code::InvalidTenant, Code::RecordChanged];
 
 /// The documentation by operation id.
 pub fn operations() -> Vec<(&'static str, Operation)> {
@@ -50,7 +52,7 @@ fn subscribe() -> Operation {
     .body("SubscribeRequest", example)
     .answers(200, "The subscription and its end.", "Subscribed")
     .refuses(WRITE)
-    .refuses(&["invalid_callback_url", "invalid_command", "too_many_records", "invalid_record"])
+    .refuses(&[Code::InvalidCallbackUrl, Code::InvalidCommand, Code::TooManyRecords, Code::InvalidRecord])
 }
 
 fn renew() -> Operation {
@@ -62,7 +64,7 @@ fn renew() -> Operation {
     .optional_body("RenewSubscriptionRequest", json!({ "ttlSeconds": 300 }))
     .answers(200, "The subscription and its end.", "Subscribed")
     .refuses(WRITE)
-    .refuses(&["not_found"])
+    .refuses(&[Code::NotFound])
 }
 
 fn list_all() -> Operation {
@@ -78,14 +80,14 @@ fn get() -> Operation {
     let about = "One of the worker's own, or any of the tenant for an admin.";
     Operation::new("subscription", "Get a subscription", about)
         .answers(200, "The subscription.", "Subscription")
-        .refuses(&["not_found"])
+        .refuses(&[Code::NotFound])
 }
 
 fn unsubscribe() -> Operation {
     let about = "One of the worker's own, or any of the tenant for an admin.";
     Operation::new("subscription", "Remove a subscription", about)
         .answers_nothing(204, "It is gone.")
-        .refuses(&["not_found", "record_changed"])
+        .refuses(&[Code::NotFound, Code::RecordChanged])
 }
 
 fn event_types(description: &str) -> Value {

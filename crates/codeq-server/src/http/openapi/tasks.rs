@@ -1,24 +1,26 @@
 //! The operations of producers, and reading tasks.
 
 use codeq_core::limits::LIST_MAX;
+use codeq_core::place::Status;
 use serde_json::{Value, json};
 
 use super::kinds::{filter, query_flag, text};
 use super::operation::Operation;
+use crate::service::Code;
 use crate::service::tasks::PAGE_DEFAULT;
 
 /// What a new task can be refused for.
-const NEW_TASK: &[&str] = &[
-    "invalid_command",
-    "invalid_payload",
-    "invalid_webhook",
-    "invalid_run_at",
-    "invalid_delay",
-    "invalid_idempotency_key",
-    "invalid_tenant",
-    "too_many_queues",
-    "idempotency_conflict",
-    "quota_exceeded",
+const NEW_TASK: &[Code] = &[
+    Code::InvalidCommand,
+    Code::InvalidPayload,
+    Code::InvalidWebhook,
+    Code::InvalidRunAt,
+    Code::InvalidDelay,
+    Code::InvalidIdempotencyKey,
+    Code::InvalidTenant,
+    Code::TooManyQueues,
+    Code::IdempotencyConflict,
+    Code::QuotaExceeded,
 ];
 
 /// The documentation by operation id.
@@ -52,7 +54,12 @@ pub fn paged(operation: Operation) -> Operation {
             cursor(),
         )
         .answers(200, "A page. Without `nextCursor` it is the last one.", "TaskPage")
-        .refuses(&["invalid_parameter", "invalid_filter", "invalid_limit", "invalid_cursor"])
+        .refuses(&[
+            Code::InvalidParameter,
+            Code::InvalidFilter,
+            Code::InvalidLimit,
+            Code::InvalidCursor,
+        ])
 }
 
 fn cursor() -> Value {
@@ -102,11 +109,11 @@ fn enqueue_batch() -> Operation {
     .answers(200, "What became of each task, in order.", "EnqueueBatch")
     .with_header(200, "Idempotent-Replayed", "IdempotentReplayed")
     .refuses(NEW_TASK)
-    .refuses(&["invalid_parameter", "invalid_batch", "atomic_spans_shards"])
+    .refuses(&[Code::InvalidParameter, Code::InvalidBatch, Code::AtomicSpansShards])
 }
 
 fn list() -> Operation {
-    let statuses = ["PENDING", "IN_PROGRESS", "COMPLETED", "FAILED"];
+    let statuses = Status::ALL.map(Status::as_str);
     let operation = Operation::new(
         "task",
         "List and search tasks",
@@ -121,7 +128,7 @@ fn list() -> Operation {
 fn get() -> Operation {
     Operation::new("task", "Read a task", "A task of another tenant is not found.")
         .answers(200, "The task.", "Task")
-        .refuses(&["not_found"])
+        .refuses(&[Code::NotFound])
 }
 
 fn result() -> Operation {
@@ -133,7 +140,7 @@ fn result() -> Operation {
     )
     .query("waitSeconds", "Wait so long for the result; more than 60 counts as 60.", wait)
     .answers(200, "The task and its result.", "FinishedTask")
-    .refuses(&["invalid_parameter", "not_found"])
+    .refuses(&[Code::InvalidParameter, Code::NotFound])
 }
 
 fn history() -> Operation {
@@ -143,7 +150,7 @@ fn history() -> Operation {
         "Every transition: when, from where to where, who and why. The first and the newest are kept.",
     )
     .answers(200, "The transitions, oldest first.", "History")
-    .refuses(&["not_found"])
+    .refuses(&[Code::NotFound])
 }
 
 fn artifact() -> Operation {
@@ -158,7 +165,7 @@ fn artifact() -> Operation {
     .query("type", "Part of the URL that the result has.", text(""))
     .query("sha256", "Part of the URL that the result has.", text(""))
     .answers_as(200, "The bytes.", "*/*", json!({}))
-    .refuses(&["not_found", "artifact_unavailable"])
+    .refuses(&[Code::NotFound, Code::ArtifactUnavailable])
 }
 
 fn cancel() -> Operation {
@@ -170,7 +177,7 @@ fn cancel() -> Operation {
     )
     .answers(200, "The task is finished.", "Task")
     .answers(202, "The worker will be told.", "Task")
-    .refuses(&["not_found", "finished"])
+    .refuses(&[Code::NotFound, Code::Finished])
 }
 
 fn events() -> Operation {
@@ -187,5 +194,5 @@ fn events() -> Operation {
     .query("command", "Only this queue.", text(""))
     .header("Last-Event-ID", "Go on after this event.", id)
     .answers_as(200, "The stream.", "text/event-stream", schema)
-    .refuses(&["invalid_event_id", "too_many_streams"])
+    .refuses(&[Code::InvalidEventId, Code::TooManyStreams])
 }

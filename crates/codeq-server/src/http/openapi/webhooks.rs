@@ -3,8 +3,9 @@
 use codeq_core::limits::{BULK_MAX, LIST_MAX};
 use serde_json::{Value, json};
 
-use super::kinds::{count, list, moment, number_or_null, object, text, word};
+use super::kinds::{count, ending, list, moment, number_or_null, object, text, word};
 use super::operation::{Operation, reference};
+use crate::service::Code;
 use crate::service::tasks::PAGE_DEFAULT;
 use crate::service::webhooks::{OVERLAP_DEFAULT, OVERLAP_MAX};
 
@@ -48,7 +49,7 @@ fn list_deliveries() -> Operation {
     .query("limit", "Deliveries on the page.", limit)
     .query("cursor", "`nextCursor` of the page before.", json!({ "type": "string" }))
     .answers(200, "A page. Without `nextCursor` it is the last one.", "DeliveryPage")
-    .refuses(&["invalid_parameter", "invalid_limit", "invalid_cursor"])
+    .refuses(&[Code::InvalidParameter, Code::InvalidLimit, Code::InvalidCursor])
 }
 
 fn resend() -> Operation {
@@ -58,7 +59,7 @@ fn resend() -> Operation {
         "At once, with no attempts spent and under the same `webhook-id`. The id is that of the task.",
     )
     .answers(202, "It will be sent.", "DeliveryResent")
-    .refuses(&["not_found", "invalid_tenant"])
+    .refuses(&[Code::NotFound, Code::InvalidTenant])
 }
 
 fn resend_failed() -> Operation {
@@ -70,7 +71,7 @@ fn resend_failed() -> Operation {
     )
     .optional_body("ResendRequest", json!({ "limit": 100 }))
     .answers(200, "How many will be sent.", "DeliveriesResent")
-    .refuses(&["invalid_limit", "invalid_cursor", "invalid_tenant"])
+    .refuses(&[Code::InvalidLimit, Code::InvalidCursor, Code::InvalidTenant])
 }
 
 fn list_secrets() -> Operation {
@@ -91,8 +92,8 @@ fn rotate() -> Operation {
     )
     .optional_body("RotateSecretRequest", json!({ "overlapSeconds": OVERLAP_DEFAULT }))
     .answers(200, "The secret.", "NewWebhookSecret")
-    .refuses(&["invalid_secret", "invalid_overlap", "record_changed", "invalid_tenant"])
-    .refuses(&["too_many_records"])
+    .refuses(&[Code::InvalidSecret, Code::InvalidOverlap, Code::RecordChanged, Code::InvalidTenant])
+    .refuses(&[Code::TooManyRecords])
 }
 
 fn delete_secrets() -> Operation {
@@ -102,7 +103,7 @@ fn delete_secrets() -> Operation {
         "Those of the configuration count again; without any, calls are not signed.",
     )
     .answers_nothing(204, "They are gone.")
-    .refuses(&["not_found", "invalid_tenant"])
+    .refuses(&[Code::NotFound, Code::InvalidTenant])
 }
 
 fn delivery() -> Value {
@@ -111,7 +112,7 @@ fn delivery() -> Value {
         "webhookId": text("The header `webhook-id` of all attempts."),
         "url": text("Where it goes."),
         "eventType": text("The task's command."),
-        "taskStatus": word(&["COMPLETED", "FAILED"], "How the task ended."),
+        "taskStatus": ending("How the task ended."),
         "status": word(&["pending", "failed"], "Whether it will be tried again."),
         "attempts": count("Attempts so far; left out if there were none."),
         "nextAttemptAt": moment("When it is tried next."),

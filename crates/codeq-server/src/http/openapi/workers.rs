@@ -3,26 +3,27 @@
 use serde_json::json;
 
 use super::operation::Operation;
+use crate::service::Code;
 
 /// What becomes of a lease after a claim.
 const NEXT: &[&str] = &["heartbeatTask", "submitResult", "nackTask", "abandonTask"];
 /// What any call about a leased task can be refused for.
-const LEASED: &[&str] = &[
-    "not_found",
-    "lease_lost",
-    "not_in_progress",
-    "not_owner",
-    "invalid_tenant",
-    "invalid_worker",
+const LEASED: &[Code] = &[
+    Code::NotFound,
+    Code::LeaseLost,
+    Code::NotInProgress,
+    Code::NotOwner,
+    Code::InvalidTenant,
+    Code::InvalidWorker,
 ];
 /// What a claim can be refused for.
-const CLAIM: &[&str] = &[
-    "invalid_command",
-    "invalid_lease",
-    "too_many_commands",
-    "too_many_waiting",
-    "invalid_tenant",
-    "invalid_worker",
+const CLAIM: &[Code] = &[
+    Code::InvalidCommand,
+    Code::InvalidLease,
+    Code::TooManyCommands,
+    Code::TooManyWaiting,
+    Code::InvalidTenant,
+    Code::InvalidWorker,
 ];
 
 /// The documentation by operation id.
@@ -68,7 +69,7 @@ fn claim_batch() -> Operation {
     .answers_nothing(204, "There are none.")
     .leads_to(200, "/tasks/0/id", NEXT)
     .refuses(CLAIM)
-    .refuses(&["invalid_count"])
+    .refuses(&[Code::InvalidCount])
 }
 
 fn heartbeat() -> Operation {
@@ -80,7 +81,7 @@ fn heartbeat() -> Operation {
     .optional_body("HeartbeatRequest", json!({ "extendSeconds": 60, "fence": 1 }))
     .answers(200, "The new end, and whether to stop.", "Lease")
     .refuses(LEASED)
-    .refuses(&["invalid_lease"])
+    .refuses(&[Code::InvalidLease])
 }
 
 fn abandon() -> Operation {
@@ -107,8 +108,13 @@ fn nack() -> Operation {
 }
 
 /// What a result can be refused for.
-const SUBMIT: &[&str] =
-    &["invalid_status", "error_required", "invalid_result", "invalid_artifacts"];
+const SUBMIT: &[Code] = &[
+    Code::InvalidStatus,
+    Code::ErrorRequired,
+    Code::InvalidResult,
+    Code::ResultTooLarge,
+    Code::InvalidArtifacts,
+];
 
 fn submit() -> Operation {
     let example = json!({ "status": "COMPLETED", "result": { "url": "https://example.com/out.mp4" }, "fence": 1 });
@@ -124,7 +130,7 @@ fn submit() -> Operation {
     .leads_to(200, "/taskId", &["getResult", "getHistory"])
     .refuses(LEASED)
     .refuses(SUBMIT)
-    .refuses(&["artifact_upload_failed"])
+    .refuses(&[Code::ArtifactUploadFailed])
 }
 
 fn submit_batch() -> Operation {
@@ -139,5 +145,5 @@ fn submit_batch() -> Operation {
     )
     .body("Submissions", example)
     .answers(200, "What became of each result, in order.", "SubmitBatch")
-    .refuses(&["invalid_batch"])
+    .refuses(&[Code::InvalidBatch])
 }

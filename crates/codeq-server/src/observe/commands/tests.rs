@@ -4,8 +4,8 @@ use super::*;
 
 #[test]
 fn events_are_in_the_order_of_the_variants() {
-    for (at, (event, _)) in EVENTS.iter().enumerate() {
-        assert_eq!(*event as usize, at);
+    for (at, event) in Event::ALL.into_iter().enumerate() {
+        assert_eq!(event as usize, at);
     }
     for (at, (kind, _)) in WEBHOOKS.iter().enumerate() {
         assert_eq!(*kind as usize, at);

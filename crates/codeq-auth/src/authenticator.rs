@@ -1,0 +1,248 @@
+//! Trying the validators in turn.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use arc_swap::ArcSwap;
+use reqwest::Client;
+use tokio::sync::watch;
+
+use crate::bearer::check_token;
+use crate::fetch::{Source, client};
+use crate::grants::Kind;
+use crate::jwt::{Jwt, JwtValidator};
+use crate::key_cache::KeyCache;
+use crate::principal::{Principal, Role};
+use crate::refusal::{AuthError, Reason, Refusal};
+use crate::settings::{AuthConfig, JwtConfig, Settings};
+use crate::static_tokens::{StaticTokens, TokenDigest, digest};
+
+/// All validators of a server, as they are now.
+pub struct Authenticator {
+    ways: ArcSwap<Ways>,
+    /// Says that they are others now.
+    replaced: watch::Sender<()>,
+}
+
+/// All validators of some settings.
+pub struct Ways {
+    producers: Validators,
+    workers: Validators,
+    producers_may_work: bool,
+    caches: HashMap<Source, Arc<KeyCache>>,
+}
+
+impl Ways {
+    /// Nothing is fetched yet; keys that are known stay so.
+    fn new(settings: &Settings, known: HashMap<Source, Arc<KeyCache>>) -> Result<Ways, String> {
+        let mut caches = Caches { known, ..Caches::default() };
+        let producers_may_work = settings.producers_may_work;
+        let kind = if producers_may_work { Kind::ProducerAsWorker } else { Kind::Producer };
+        let producers = Validators::new(&settings.producers, kind, &mut caches)
+            .map_err(|why| format!("producerAuth: {why}"))?;
+        let workers = Validators::new(&settings.workers, Kind::Worker, &mut caches)
+            .map_err(|why| format!("workerAuth: {why}"))?;
+        Ok(Ways { producers, workers, producers_may_work, caches: caches.by_source })
+    }
+
+    /// Whose fixed token this is, for that role.
+    fn fixed(&self, digest: &TokenDigest, role: Role) -> Option<&Principal> {
+        let (first, second) = match role {
+            Role::Producer => (&self.producers, None),
+            Role::Worker if self.producers_may_work => (&self.workers, Some(&self.producers)),
+            Role::Worker => (&self.workers, None),
+            Role::Any => (&self.producers, Some(&self.workers)),
+        };
+        first.tokens.find(digest).or_else(|| second?.tokens.find(digest))
+    }
+}
+
+impl Authenticator {
+    /// Nothing is fetched yet. An error names what is wrong with the settings.
+    pub fn new(settings: &Settings) -> Result<Authenticator, String> {
+        let ways = ArcSwap::from_pointee(Ways::new(settings, HashMap::new())?);
+        Ok(Authenticator { ways, replaced: watch::Sender::new(()) })
+    }
+
+    /// The validators of other settings, with the keys that are known already.
+    pub fn prepare(&self, settings: &Settings) -> Result<Ways, String> {
+        Ways::new(settings, self.ways.load().caches.clone())
+    }
+
+    /// Takes other validators from now on. Whoever waits in [`Authenticator::withdrawn`] looks again.
+    pub fn replace(&self, ways: Ways) {
+        self.ways.store(Arc::new(ways));
+        self.replaced.send_replace(());
+    }
+
+    /// Returns when a fixed token does not stand for this caller any more: a reload has removed it, or changed what it
+    /// may do. Never for other tokens. The caller must have been let in by this token.
+    pub async fn withdrawn(&self, token: &str, role: Role, caller: &Principal) {
+        let mut replaced = self.replaced.subscribe();
+        let digest = digest(token);
+        if Jwt::parse(token).is_ok() && self.ways.load().fixed(&digest, role).is_none() {
+            return std::future::pending().await;
+        }
+        while self.ways.load().fixed(&digest, role) == Some(caller) {
+            // The sender lives as long as this.
+            let _ = replaced.changed().await;
+        }
+    }
+
+    /// Loads the keys of all identity providers, so that the first callers need not wait for them. A
+    /// provider that does not answer is logged and asked again when it is needed.
+    pub async fn warm(&self) {
+        let mut loads = tokio::task::JoinSet::new();
+        for cache in self.ways.load().caches.values() {
+            let cache = Arc::clone(cache);
+            loads.spawn(async move { cache.warm().await });
+        }
+        while loads.join_next().await.is_some() {}
+    }
+
+    /// Waits until no keys are being loaded.
+    #[cfg(test)]
+    pub(crate) async fn settled(&self) {
+        for cache in self.ways.load_full().caches.values() {
+            cache.settled().await;
+        }
+    }
+
+    /// Who the bearer of this token is. The validators of `role` are tried first; a token that only the other
+    /// role's validators accept is [`AuthError::Forbidden`].
+    pub async fn authenticate(&self, token: &str, role: Role) -> Result<Principal, AuthError> {
+        let since_epoch = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        self.authenticate_at(token, role, since_epoch.as_secs()).await
+    }
+
+    /// The same at a given time, in Unix seconds.
+    pub(crate) async fn authenticate_at(
+        &self,
+        token: &str,
+        role: Role,
+        now: u64,
+    ) -> Result<Principal, AuthError> {
+        check_token(token).map_err(|why| Refusal::new(Reason::Malformed, why))?;
+        let presented = Presented { digest: digest(token), jwt: Jwt::parse(token), now };
+        let ways = self.ways.load_full();
+        let (producers, workers) = (&ways.producers, &ways.workers);
+        let (first, second, other) = match role {
+            Role::Producer => (producers, None, Some((workers, "token is not a producer's"))),
+            Role::Worker if ways.producers_may_work => (workers, Some(producers), None),
+            Role::Worker => (workers, None, Some((producers, "token is not a worker's"))),
+            Role::Any => (producers, Some(workers), None),
+        };
+        let mut refusal = Refusal::new(Reason::Unknown, "no validator for this role").into();
+        for validators in [Some(first), second].into_iter().flatten() {
+            match validators.check(&presented).await {
+                Err(next) if !is_final(&next) => refusal = weightier(refusal, next),
+                decided => return decided,
+            }
+        }
+        match (other, &refusal) {
+            (Some((validators, why)), AuthError::Invalid(_))
+                if validators.check(&presented).await.is_ok() =>
+            {
+                Err(AuthError::Forbidden(why))
+            }
+            _ => Err(refusal),
+        }
+    }
+}
+
+/// A token as it came.
+struct Presented<'a> {
+    digest: TokenDigest,
+    jwt: Result<Jwt<'a>, Refusal>,
+    now: u64,
+}
+
+/// The validators of one role.
+struct Validators {
+    kind: Kind,
+    tokens: StaticTokens,
+    jwts: Vec<JwtValidator>,
+}
+
+impl Validators {
+    fn new(config: &AuthConfig, kind: Kind, caches: &mut Caches) -> Result<Validators, String> {
+        let tokens = StaticTokens::new(&config.static_tokens, kind)?;
+        let mut jwts = Vec::with_capacity(config.jwt.len());
+        for (index, jwt) in config.jwt.iter().enumerate() {
+            jwts.push(validator(jwt, caches).map_err(|why| format!("jwt[{index}]: {why}"))?);
+        }
+        Ok(Validators { kind, tokens, jwts })
+    }
+
+    /// Static tokens first, for they cost least; then every validator of the issuer that the token names.
+    /// The first that accepts, or knows the token but forbids it, decides.
+    async fn check(&self, presented: &Presented<'_>) -> Result<Principal, AuthError> {
+        if let Some(principal) = self.tokens.find(&presented.digest) {
+            return Ok(principal.clone());
+        }
+        let jwt = presented.jwt.as_ref().map_err(|refusal| AuthError::Invalid(*refusal))?;
+        let mut refusal = Refusal::new(Reason::Issuer, "no validator for this issuer").into();
+        for validator in self.jwts.iter().filter(|validator| validator.is_for(jwt)) {
+            match validator.validate(jwt, self.kind, presented.now).await {
+                Err(next) if !is_final(&next) => refusal = weightier(refusal, next),
+                decided => return decided,
+            }
+        }
+        Err(refusal)
+    }
+}
+
+/// Whether a refusal needs no second opinion: the token is known, and forbidden.
+fn is_final(refusal: &AuthError) -> bool {
+    matches!(refusal, AuthError::Forbidden(_))
+}
+
+/// What to say when both refuse: a token that one of them could not judge may be good; otherwise what says more.
+fn weightier(first: AuthError, next: AuthError) -> AuthError {
+    match (first, next) {
+        (AuthError::Unavailable, _) => AuthError::Unavailable,
+        (AuthError::Invalid(first), AuthError::Invalid(next)) => first.or(next).into(),
+        (_, next) => next,
+    }
+}
+
+fn validator(jwt: &JwtConfig, caches: &mut Caches) -> Result<JwtValidator, String> {
+    if jwt.issuer.is_empty() {
+        return Err("issuer is missing".to_owned());
+    }
+    if jwt.audience.is_empty() {
+        return Err("audience is missing".to_owned());
+    }
+    let source = Source::new(&jwt.issuer, jwt.jwks_url.as_deref())?;
+    let keys = caches.get(source)?;
+    Ok(JwtValidator::new(jwt.issuer.clone(), jwt.audience.clone(), keys))
+}
+
+/// One cache for each source: validators that differ in audience only share their keys, and their fetches.
+#[derive(Default)]
+struct Caches {
+    client: Option<Client>,
+    by_source: HashMap<Source, Arc<KeyCache>>,
+    /// Those of the settings before.
+    known: HashMap<Source, Arc<KeyCache>>,
+}
+
+impl Caches {
+    fn get(&mut self, source: Source) -> Result<Arc<KeyCache>, String> {
+        if let Some(cache) = self.by_source.get(&source) {
+            return Ok(Arc::clone(cache));
+        }
+        if let Some(cache) = self.known.remove(&source) {
+            self.by_source.insert(source, Arc::clone(&cache));
+            return Ok(cache);
+        }
+        let client = match &self.client {
+            Some(client) => client.clone(),
+            None => self.client.insert(client()?).clone(),
+        };
+        let cache = Arc::new(KeyCache::new(client, source.clone()));
+        self.by_source.insert(source, Arc::clone(&cache));
+        Ok(cache)
+    }
+}

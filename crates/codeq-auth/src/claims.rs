@@ -1,0 +1,221 @@
+//! The claims of a JSON Web Token: what makes it valid, and who it says is calling.
+//!
+//! Pure: the time is an argument. Claims are read by their exact types; a claim of a wrong type, `null`
+//! included, is a refusal and never counts as absent.
+
+use std::sync::Arc;
+
+use codeq_core::names::{check_tenant, check_worker};
+use serde::{Deserialize, Deserializer};
+use serde_json::Value;
+
+use crate::grants::{Grants, Kind, event_types, principal};
+use crate::principal::{EventTypes, Principal, is_subject};
+use crate::refusal::{AuthError, Reason, Refusal};
+
+/// How far the clock of an issuer may be off, in seconds.
+pub const SKEW_SECONDS: u64 = 60;
+/// The end of the year 9999: a later date is a mistake, and would overflow somewhere else.
+const DATE_MAX: u64 = 253_402_300_799;
+
+/// The claims that mean something here. A claim that is there twice does not parse.
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct Claims {
+    #[serde(default, deserialize_with = "present")]
+    iss: Option<Value>,
+    #[serde(default, deserialize_with = "present")]
+    aud: Option<Value>,
+    #[serde(default, deserialize_with = "present")]
+    exp: Option<Value>,
+    #[serde(default, deserialize_with = "present")]
+    nbf: Option<Value>,
+    #[serde(default, deserialize_with = "present")]
+    iat: Option<Value>,
+    #[serde(default, deserialize_with = "present")]
+    sub: Option<Value>,
+    #[serde(default, deserialize_with = "present", rename = "client_id")]
+    client_id: Option<Value>,
+    #[serde(default, deserialize_with = "present")]
+    azp: Option<Value>,
+    #[serde(default, deserialize_with = "present")]
+    tid: Option<Value>,
+    #[serde(default, deserialize_with = "present")]
+    tenant_id: Option<Value>,
+    #[serde(default, deserialize_with = "present", rename = "tenant_id")]
+    tenant_id_snake: Option<Value>,
+    #[serde(default, deserialize_with = "present")]
+    organization_id: Option<Value>,
+    #[serde(default, deserialize_with = "present", rename = "organization_id")]
+    organization_id_snake: Option<Value>,
+    #[serde(default, deserialize_with = "present")]
+    event_types: Option<Value>,
+    #[serde(default, deserialize_with = "present")]
+    scope: Option<Value>,
+    #[serde(default, deserialize_with = "present")]
+    role: Option<Value>,
+    #[serde(default, deserialize_with = "present")]
+    worker_group: Option<Value>,
+}
+
+/// A field that is there, whatever its value: without this, serde reads `null` as absent.
+pub(crate) fn present<'de, D, T>(deserializer: D) -> Result<Option<T>, D::Error>
+where
+    D: Deserializer<'de>,
+    T: Deserialize<'de>,
+{
+    T::deserialize(deserializer).map(Some)
+}
+
+impl Claims {
+    /// Whether the token is of this issuer.
+    pub fn is_of(&self, issuer: &str) -> bool {
+        self.iss.as_ref().and_then(Value::as_str) == Some(issuer)
+    }
+
+    /// Whether the token is for this audience and valid at `now` (Unix seconds).
+    pub fn check(&self, audience: &str, now: u64) -> Result<(), Refusal> {
+        let aud = self.aud.as_ref().ok_or_else(|| wrong("aud is missing"))?;
+        if !names_audience(aud, audience) {
+            return Err(Refusal::new(Reason::Audience, "aud is another"));
+        }
+        let exp = self.expires_at().map_err(wrong)?;
+        if now >= exp.saturating_add(SKEW_SECONDS) {
+            return Err(Refusal::new(Reason::Expired, "exp is past"));
+        }
+        let latest = now.saturating_add(SKEW_SECONDS);
+        if let Some(nbf) = &self.nbf
+            && date(nbf).ok_or_else(|| wrong("nbf is not a date"))? > latest
+        {
+            return Err(Refusal::new(Reason::NotYetValid, "nbf is in the future"));
+        }
+        if let Some(iat) = &self.iat
+            && date(iat).ok_or_else(|| wrong("iat is not a date"))? > latest
+        {
+            return Err(Refusal::new(Reason::NotYetValid, "iat is in the future"));
+        }
+        Ok(())
+    }
+
+    /// The caller. To be asked only once the signature is known to be good.
+    pub fn principal(&self, kind: Kind) -> Result<Principal, AuthError> {
+        let wrong = |detail| wrong(detail).verified();
+        let named = self.tenant()?;
+        let subject = self.subject(kind, named).map_err(wrong)?;
+        let tenant = named.unwrap_or(subject);
+        check_tenant(tenant).map_err(|_| wrong("tenant is empty, too long or not printable"))?;
+        let event_types = match kind {
+            Kind::Worker => self.event_types().map_err(wrong)?,
+            Kind::Producer | Kind::ProducerAsWorker => EventTypes::Only(Vec::new()),
+        };
+        let grants = self.grants().map_err(wrong)?;
+        Ok(Principal {
+            worker_group: self.worker_group().map_err(wrong)?,
+            expires_at: Some(self.expires_at().map_err(wrong)?),
+            ..principal(kind, tenant, subject, grants, event_types)
+        })
+    }
+
+    fn expires_at(&self) -> Result<u64, &'static str> {
+        date(self.exp.as_ref().ok_or("exp is missing")?).ok_or("exp is not a date")
+    }
+
+    /// `sub`; for a producer without one, which many providers issue to services, the client or else the tenant. A
+    /// worker must have its own: leases belong to it.
+    fn subject<'a>(&'a self, kind: Kind, tenant: Option<&'a str>) -> Result<&'a str, &'static str> {
+        let client = self.client_id.as_ref().or(self.azp.as_ref()).filter(|_| kind != Kind::Worker);
+        let subject = match (&self.sub, client) {
+            (Some(sub), _) => sub.as_str().ok_or("sub is not a string")?,
+            (None, Some(client)) => client.as_str().ok_or("the client id is not a string")?,
+            (None, None) => tenant.filter(|_| kind != Kind::Worker).ok_or("sub is missing")?,
+        };
+        if !is_subject(subject) {
+            return Err("the subject is empty, too long or not printable");
+        }
+        Ok(subject)
+    }
+
+    fn tenant(&self) -> Result<Option<&str>, AuthError> {
+        let mut tenant: Option<&str> = None;
+        let mut disagree = false;
+        for claim in [
+            &self.tid,
+            &self.tenant_id,
+            &self.tenant_id_snake,
+            &self.organization_id,
+            &self.organization_id_snake,
+        ]
+        .into_iter()
+        .flatten()
+        {
+            let name = claim.as_str().ok_or_else(|| wrong("tenant is not a string").verified())?;
+            disagree |= *tenant.get_or_insert(name) != name;
+        }
+        if disagree {
+            return Err(AuthError::Forbidden("tenant claims disagree"));
+        }
+        Ok(tenant)
+    }
+
+    fn event_types(&self) -> Result<EventTypes, &'static str> {
+        const WRONG: &str = "eventTypes is not a list of strings";
+        match &self.event_types {
+            None => Ok(EventTypes::Only(Vec::new())),
+            Some(Value::String(name)) => event_types(std::iter::once(name.as_str())),
+            Some(Value::Array(names)) => event_types(strings(names).ok_or(WRONG)?.into_iter()),
+            Some(_) => Err(WRONG),
+        }
+    }
+
+    fn grants(&self) -> Result<Grants, &'static str> {
+        const WRONG: &str = "scope is not a string or a list of strings";
+        let names: Vec<&str> = match &self.scope {
+            None => Vec::new(),
+            Some(Value::String(text)) => text.split(' ').collect(),
+            Some(Value::Array(names)) => strings(names).ok_or(WRONG)?,
+            Some(_) => return Err(WRONG),
+        };
+        let mut grants = Grants::default();
+        for name in names {
+            // Scopes of other services are none of our business.
+            let _ours = grants.add(name);
+        }
+        let role = self.role.as_ref().and_then(Value::as_str);
+        grants.admin |= role.is_some_and(|role| role.eq_ignore_ascii_case("ADMIN"));
+        Ok(grants)
+    }
+
+    fn worker_group(&self) -> Result<Option<Arc<str>>, &'static str> {
+        let Some(claim) = &self.worker_group else { return Ok(None) };
+        let group = claim.as_str().ok_or("workerGroup is not a string")?;
+        check_worker(group).map_err(|_| "workerGroup is empty, too long or not printable")?;
+        Ok(Some(Arc::from(group)))
+    }
+}
+
+fn wrong(detail: &'static str) -> Refusal {
+    Refusal::new(Reason::Claims, detail)
+}
+
+fn names_audience(claim: &Value, audience: &str) -> bool {
+    match claim {
+        Value::String(name) => name == audience,
+        Value::Array(names) => strings(names).is_some_and(|names| names.contains(&audience)),
+        _ => false,
+    }
+}
+
+fn strings(values: &[Value]) -> Option<Vec<&str>> {
+    values.iter().map(Value::as_str).collect()
+}
+
+/// A `NumericDate` in whole seconds. Fractions are allowed by RFC 7519 and cut off.
+fn date(claim: &Value) -> Option<u64> {
+    let number = claim.as_number()?;
+    let seconds = match number.as_u64() {
+        Some(seconds) => seconds,
+        // The cast saturates, so what is too large stays too large.
+        None => number.as_f64().filter(|seconds| *seconds >= 0.0)? as u64,
+    };
+    (seconds <= DATE_MAX).then_some(seconds)
+}

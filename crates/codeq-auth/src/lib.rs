@@ -1,0 +1,30 @@
+//! Who is calling: from a bearer token to a [`Principal`].
+//!
+//! Producer tokens and worker tokens have separate validators; each is a list of ways (JWT, static tokens)
+//! tried in turn. Nothing here knows routes, configuration files, the service or the engine: which call needs
+//! which right is decided elsewhere.
+
+pub use authenticator::{Authenticator, Ways};
+pub use bearer::{TOKEN_BYTES_MAX, bearer_token};
+pub use claims::SKEW_SECONDS;
+pub use principal::{ADMIN, EventTypes, OPERATOR, Principal, Role, Scope, Scopes, instance, shown};
+pub use refusal::{AuthError, Reason, Refusal};
+pub use settings::{AuthConfig, GROUP_BYTES_MAX, JwtConfig, Settings, StaticToken};
+
+pub mod mask;
+
+mod authenticator;
+mod bearer;
+mod claims;
+mod fetch;
+mod grants;
+mod jwk;
+mod jwt;
+mod key_cache;
+mod principal;
+mod refusal;
+mod settings;
+mod static_tokens;
+
+#[cfg(test)]
+mod tests;

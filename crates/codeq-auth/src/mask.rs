@@ -1,0 +1,57 @@
+//! Hiding secrets from those who read logs and dumps.
+
+use serde::{Serialize, Serializer};
+use url::Url;
+
+/// What stands for a secret.
+pub const MASK: &str = "***";
+
+/// The address without user, password and query. What is no address at all keeps only what stands behind
+/// its last `@`.
+pub fn mask_url(text: &str) -> String {
+    let Ok(url) = Url::parse(text) else {
+        return match text.rsplit_once('@') {
+            Some((_, rest)) => format!("{MASK}@{rest}"),
+            None => text.to_owned(),
+        };
+    };
+    if url.username().is_empty() && url.password().is_none() && url.query().is_none() {
+        return text.to_owned();
+    }
+    let user = if url.username().is_empty() && url.password().is_none() { "" } else { "***@" };
+    let query = if url.query().is_some() { "?***" } else { "" };
+    let host = url.host_str().unwrap_or_default();
+    let port = url.port().map(|port| format!(":{port}")).unwrap_or_default();
+    format!("{}://{user}{host}{port}{}{query}", url.scheme(), url.path())
+}
+
+/// Serialises a secret as its mask.
+pub fn secret<S: Serializer>(secret: &Option<String>, serializer: S) -> Result<S::Ok, S::Error> {
+    secret.as_ref().map(|_| MASK).serialize(serializer)
+}
+
+/// Serialises an address without its credentials.
+pub fn url<S: Serializer>(url: &Option<String>, serializer: S) -> Result<S::Ok, S::Error> {
+    url.as_deref().map(mask_url).serialize(serializer)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses_lose_what_is_secret_and_nothing_else() {
+        for (text, masked) in [
+            ("https://a.example/x", "https://a.example/x"),
+            ("https://a.example", "https://a.example"),
+            ("https://u:p@a.example:8443/x", "https://***@a.example:8443/x"),
+            ("https://key@a.example/", "https://***@a.example/"),
+            ("https://:p@a.example/", "https://***@a.example/"),
+            ("https://a.example/x?key=s", "https://a.example/x?***"),
+            ("no address u:p@host", "***@host"),
+            ("", ""),
+        ] {
+            assert_eq!(mask_url(text), masked);
+        }
+    }
+}

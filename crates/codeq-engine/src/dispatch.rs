@@ -1,0 +1,191 @@
+//! Calls on their way to the shards that they concern, and clients that wait for the answers.
+
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::task::{Context, Poll};
+
+use codeq_core::command::{Claim, Command, Millis};
+use codeq_core::reply::Reply;
+use codeq_core::view::Task;
+use tokio::sync::oneshot;
+
+use crate::boundary::{Answer, Call, Mailbox};
+use crate::engine::Engine;
+use crate::error::EngineError;
+use crate::group::give_back;
+use crate::request::{
+    ClientNumber, Divided, FirstReply, Join, Notice, ReplyTo, Request, Round, divide,
+    mailbox_client,
+};
+use crate::route::{Route, route};
+
+impl Engine {
+    /// Makes a call and waits for its answer, which comes when what it says is durable. Dropping the future ends the
+    /// wait of a claim, and gives back what its client was not there to take.
+    pub async fn call(&self, call: Call) -> Answer {
+        let (sender, answer) = oneshot::channel();
+        let (mut reply, mut client) = (ReplyTo::One(sender), None);
+        if matches!(call, Call::Claim { wait: 1.., .. }) {
+            let first = FirstReply::new(reply, Arc::clone(&self.inboxes));
+            client = Some(first.client());
+            reply = ReplyTo::First(first);
+        }
+        self.take(Request::new(call, reply));
+        Waiting { engine: self, answer, client }.await
+    }
+
+    /// The same, blocking the calling thread.
+    pub fn call_blocking(&self, call: Call) -> Answer {
+        let (sender, answer) = oneshot::channel();
+        self.take(Request::new(call, ReplyTo::One(sender)));
+        answer.blocking_recv().unwrap_or_else(|_| Err(self.pipeline.error()))
+    }
+
+    /// Proposes a command and waits for its answer.
+    pub async fn propose(&self, command: Command) -> Answer {
+        self.call(Call::Propose(command)).await
+    }
+
+    /// The same, blocking the calling thread.
+    pub fn propose_blocking(&self, command: Command) -> Answer {
+        self.call_blocking(Call::Propose(command))
+    }
+
+    /// Claims tasks. If there are none, waits up to `wait` milliseconds for the first one: the claim lies in the shards
+    /// and is served by the commit that brings the task.
+    pub async fn claim(&self, claim: Claim, wait: Millis) -> Answer {
+        self.call(Call::Claim { claim, wait }).await
+    }
+
+    /// Claims tasks without waiting, blocking the calling thread.
+    pub fn claim_blocking(&self, claim: Claim) -> Answer {
+        self.propose_blocking(Command::Claim(claim))
+    }
+
+    /// Makes calls without waiting for them; answers, also that a call could not be taken, go where the requests say.
+    /// What is posted together takes each shard's lock once and wakes it once.
+    pub fn post(&self, requests: &mut Vec<Request>) {
+        if let [shard] = self.shards.as_slice()
+            && requests.iter().all(|it| it.shard.is_none() && self.check_size(it).is_ok())
+        {
+            return shard.inbox.push_all(requests);
+        }
+        let mut lines: Vec<Vec<Request>> = self.shards.iter().map(|_| Vec::new()).collect();
+        for request in requests.drain(..) {
+            self.dispatch(request, |shard, part| lines.get_mut(shard).map(|line| line.push(part)));
+        }
+        for (shard, mut line) in self.shards.iter().zip(lines).filter(|(_, line)| !line.is_empty())
+        {
+            shard.inbox.push_all(&mut line);
+        }
+    }
+
+    /// Says that nobody reads a mailbox any more, so that claims that wait for it are let go.
+    pub fn gone(&self, mailbox: &Arc<dyn Mailbox>) {
+        self.forget(mailbox_client(mailbox));
+    }
+
+    /// Gives tasks back that were leased to a client that has gone before it heard of them.
+    pub fn give_back(&self, tasks: Vec<Task>) {
+        for task in tasks {
+            if let Some(shard) = self.shards.get(usize::from(task.id.shard(self.shards()))) {
+                shard.inbox.push_owed(give_back(task).into_iter());
+            }
+        }
+    }
+
+    fn forget(&self, client: ClientNumber) {
+        self.shards.iter().for_each(|shard| shard.inbox.notify(Notice::Gone(client)));
+    }
+
+    fn take(&self, request: Request) {
+        let push =
+            |shard: usize, part| self.shards.get(shard).map(|handle| handle.inbox.push(part));
+        self.dispatch(request, push);
+    }
+
+    /// Divides a call among the shards that it concerns; `put` gets what each of them is to do.
+    fn dispatch(&self, request: Request, mut put: impl FnMut(usize, Request) -> Option<()>) {
+        let shards = self.shards();
+        let mut put = |shard: u16, part: Request| match self.check_size(&part) {
+            Ok(()) if shard < shards => {
+                put(usize::from(shard), part);
+            }
+            Ok(()) => part.refuse(EngineError::Closed),
+            Err(error) => part.refuse(error),
+        };
+        if let Some(shard) = request.shard {
+            return put(shard, request);
+        }
+        if shards == 1 {
+            return put(0, request);
+        }
+        if matches!(request.command, Command::Claim(_)) {
+            let start = self.turn.fetch_add(1, Ordering::Relaxed) % u64::from(shards);
+            return put(start as u16, Round::begin(request, start as usize, &self.inboxes));
+        }
+        let Request { command, reply, .. } = request;
+        match divide(command, shards) {
+            Divided::Parts(parts, merge) => {
+                let join = Join::new(reply, parts.len(), merge);
+                for (index, (shard, command)) in parts.into_iter().enumerate() {
+                    let reply = ReplyTo::Part(Arc::clone(&join), index);
+                    put(shard, Request::with(command, reply, 0));
+                }
+            }
+            // Whoever is gone does not need to know.
+            Divided::Refused(answer) => {
+                let _ = reply.send(answer);
+            }
+            Divided::Whole(command) => {
+                let route = route(&command, shards);
+                let request = Request::with(command, reply, 0);
+                match route {
+                    Ok(Route::One(shard)) => put(shard, request),
+                    Ok(Route::All) => request.refuse(EngineError::ConcernsEveryShard),
+                    Err(error) => request.refuse(error),
+                }
+            }
+        }
+    }
+
+    fn check_size(&self, request: &Request) -> Result<(), EngineError> {
+        let (bytes, max) = (request.bytes(), self.options.command_bytes_max());
+        if bytes > max { Err(EngineError::TooLarge { bytes, max }) } else { Ok(()) }
+    }
+}
+
+/// A client that waits for an answer.
+struct Waiting<'a> {
+    engine: &'a Engine,
+    answer: oneshot::Receiver<Answer>,
+    /// The number under which its claim may wait in the shards.
+    client: Option<ClientNumber>,
+}
+
+impl Future for Waiting<'_> {
+    type Output = Answer;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Answer> {
+        let answer = Pin::new(&mut self.answer).poll(cx);
+        answer.map(|answer| {
+            self.client = None;
+            answer.unwrap_or_else(|_| Err(self.engine.pipeline.error()))
+        })
+    }
+}
+
+impl Drop for Waiting<'_> {
+    fn drop(&mut self) {
+        // From here on the shards find nobody, and give tasks back themselves.
+        self.answer.close();
+        if let Some(client) = self.client {
+            self.engine.forget(client);
+        }
+        if let Ok(Ok(Reply::Claimed(tasks))) = self.answer.try_recv() {
+            self.engine.give_back(tasks);
+        }
+    }
+}

@@ -1,0 +1,297 @@
+//! Committing: one write and one sync for whatever the shards have applied meanwhile.
+//!
+//! Shards add to their open group while the log syncs the group before. When the sync is done, the answers
+//! are sent and what has gathered is taken: groups grow by themselves under load.
+
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+use codeq_disk::Shortage;
+use codeq_log::{Log, LogError, Prepared};
+use tokio::sync::oneshot;
+
+use super::Pipeline;
+use crate::background::Background;
+use crate::error::EngineError;
+use crate::group::Group;
+use crate::observer::SharedObserver;
+use crate::options::{Durability, FULL_DISK_RETRY, Options};
+
+/// So many clients count as few: waiting for them costs less than their wake-ups.
+const FEW_CLIENTS: usize = 64;
+
+/// The log, and what belongs to committing.
+pub struct Committer {
+    pub log: Log,
+    durability: Durability,
+    group_bytes_max: usize,
+    observer: SharedObserver,
+    /// Until the end: the background threads run as long as somebody could hand them work.
+    background: Option<Background>,
+    /// By shard: the groups being committed; emptied, then swapped for the open ones.
+    groups: Vec<Group>,
+    /// Answers sent with the last group, and when: those clients are likely to come back at once.
+    expected: usize,
+    released: Instant,
+    /// A moving average of what a sync takes.
+    sync_time: Duration,
+    /// When to ask again for a segment that could not be had.
+    pub retry_at: Option<Instant>,
+}
+
+/// What a turn came to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Turn {
+    /// There may be more.
+    Next,
+    /// That was the last.
+    Stop,
+}
+
+/// Work taken from the shared state.
+enum Taken {
+    Groups,
+    Barriers(Vec<oneshot::Sender<u64>>),
+    Prepared(Result<Prepared, LogError>),
+    Nothing,
+    Stop,
+}
+
+impl Committer {
+    pub fn new(log: Log, shards: usize, options: &Options, background: Background) -> Committer {
+        Committer {
+            log,
+            durability: options.durability,
+            group_bytes_max: options.group_bytes_max(),
+            observer: options.observer.clone(),
+            background: Some(background),
+            groups: (0..shards).map(|_| Group::default()).collect(),
+            expected: 0,
+            released: Instant::now(),
+            sync_time: Duration::from_micros(200),
+            retry_at: None,
+        }
+    }
+
+    /// Whether the last group answered one client at most.
+    pub fn last_was_single(&self) -> bool {
+        self.expected <= 1
+    }
+
+    /// Does what there is to do.
+    pub fn turn(&mut self, pipeline: &Pipeline) -> Turn {
+        self.linger(pipeline);
+        let done = match self.take(pipeline) {
+            Taken::Groups => self.commit(pipeline),
+            Taken::Prepared(prepared) => self.provide(pipeline, prepared),
+            Taken::Barriers(barriers) => self.pass(barriers),
+            Taken::Nothing => Ok(()),
+            Taken::Stop => return Turn::Stop,
+        };
+        match done {
+            Ok(()) => {
+                self.want_segment();
+                Turn::Next
+            }
+            Err(error) => {
+                self.fail(pipeline, &error);
+                Turn::Stop
+            }
+        }
+    }
+
+    /// The end: leaves nothing that only the operating system has.
+    pub fn close(&mut self, pipeline: &Pipeline) {
+        self.background = None;
+        if !pipeline.has_failed()
+            && let Err(error) = self.log.sync()
+        {
+            self.fail(pipeline, &error);
+        }
+    }
+
+    fn take(&mut self, pipeline: &Pipeline) -> Taken {
+        let mut state = pipeline.state.lock();
+        if state.error.is_some() {
+            return Taken::Stop;
+        }
+        if let Some(prepared) = state.prepared.take() {
+            return Taken::Prepared(prepared);
+        }
+        if std::mem::take(&mut state.purge) {
+            if let Some(oldest) = state.positions.iter().map(|[_, previous]| *previous).min() {
+                self.log.purge(oldest);
+            }
+            return Taken::Nothing;
+        }
+        if state.open.iter().any(|group| !group.is_empty()) {
+            for (mine, open) in self.groups.iter_mut().zip(&mut state.open) {
+                std::mem::swap(mine, open);
+            }
+            drop(state);
+            pipeline.notify_taken();
+            return Taken::Groups;
+        }
+        if !state.barriers.is_empty() {
+            return Taken::Barriers(std::mem::take(&mut state.barriers));
+        }
+        if state.stop { Taken::Stop } else { Taken::Nothing }
+    }
+
+    /// The clients that were just answered tend to come back together. Syncing the first of them alone
+    /// would make the others wait for two syncs; so wait for them, for a fraction of a sync at most.
+    fn linger(&self, pipeline: &Pipeline) {
+        if self.expected < 2 || self.durability == Durability::Os {
+            return;
+        }
+        // Many clients keep both sides busy anyway; few would leave them idle.
+        let few = self.expected <= FEW_CLIENTS;
+        let limit = if few { self.sync_time } else { self.sync_time / 3 };
+        while self.released.elapsed() < limit {
+            let here: usize = pipeline.state.lock().open.iter().map(Group::callers).sum();
+            if here >= self.expected {
+                return;
+            }
+            std::thread::yield_now();
+        }
+    }
+
+    fn commit(&mut self, pipeline: &Pipeline) -> Result<(), LogError> {
+        let mut bytes = 0;
+        // The groups of all shards go into one frame, unless that would be too long.
+        let mut frame: Vec<(u16, &[u8])> = Vec::new();
+        for (shard, group) in (0..).zip(&self.groups) {
+            if !frame.is_empty() && bytes + group.len() > self.group_bytes_max {
+                self.log.append(&frame)?;
+                frame.clear();
+            }
+            frame.extend(group.records().map(|record| (shard, record)));
+            bytes += group.len();
+        }
+        if !frame.is_empty() {
+            self.log.append(&frame)?;
+        }
+        if bytes > 0 {
+            pipeline.appended.fetch_add(bytes as u64, Ordering::Relaxed);
+            if self.durability == Durability::Fsync {
+                self.sync(pipeline)?;
+            }
+            pipeline.set_room(self.log.room());
+        }
+        pipeline.unreserve(self.groups.iter().map(|group| group.reserved).sum());
+        self.release(pipeline);
+        Ok(())
+    }
+
+    fn sync(&mut self, pipeline: &Pipeline) -> Result<(), LogError> {
+        let start = Instant::now();
+        for lane in &pipeline.lanes {
+            lane.inbox.set_patient(true, false);
+        }
+        let synced = self.log.sync();
+        for (lane, group) in pipeline.lanes.iter().zip(&self.groups) {
+            lane.inbox.set_patient(false, (2..=FEW_CLIENTS).contains(&group.callers()));
+        }
+        let took = start.elapsed();
+        self.sync_time = (self.sync_time * 7 + took) / 8;
+        if let Some(observer) = &self.observer.0 {
+            observer.synced(took, self.groups.iter().map(|group| group.commands).sum());
+        }
+        pipeline.syncs.fetch_add(1, Ordering::Relaxed);
+        synced
+    }
+
+    fn release(&mut self, pipeline: &Pipeline) {
+        self.expected = self.groups.iter().map(Group::callers).sum();
+        self.released = Instant::now();
+        for ((shard, lane), group) in (0..).zip(&pipeline.lanes).zip(&mut self.groups) {
+            if group.is_empty() {
+                continue;
+            }
+            // A group of nothing but claims that waited in vain has the number of an older batch, and after
+            // a failure the number is the highest there is: it only ever grows.
+            lane.durable.send_if_modified(|reached| {
+                let higher = group.batch > *reached;
+                *reached = (*reached).max(group.batch);
+                higher
+            });
+            let unheard = group.release();
+            lane.waiters.committed(&group.effects);
+            if let Some(observer) = &self.observer.0 {
+                observer.committed(shard, &group.effects);
+            }
+            group.clear();
+            if !unheard.is_empty() {
+                lane.inbox.push_owed(unheard.into_iter());
+            }
+        }
+    }
+
+    fn pass(&mut self, barriers: Vec<oneshot::Sender<u64>>) -> Result<(), LogError> {
+        self.log.sync()?;
+        for barrier in barriers {
+            // A shard that no longer waits has stopped.
+            let _ = barrier.send(self.log.synced_index());
+        }
+        Ok(())
+    }
+
+    /// Has the next segment prepared, if one is needed. After every turn, and once before the first: a shard
+    /// may be waiting for the room, and then nothing else would come.
+    pub fn want_segment(&mut self) {
+        if self.retry_at.is_some_and(|at| Instant::now() < at) {
+            return;
+        }
+        self.retry_at = None;
+        if let Some(background) = &self.background
+            && let Some(job) = self.log.next_job()
+        {
+            background.prepare(job);
+        }
+    }
+
+    /// Takes a new segment. What is short now may be there later; anything else that failed is final.
+    fn provide(
+        &mut self,
+        pipeline: &Pipeline,
+        prepared: Result<Prepared, LogError>,
+    ) -> Result<(), LogError> {
+        let shortage = match prepared {
+            Ok(prepared) => {
+                self.log.provide(prepared);
+                None
+            }
+            Err(error) => {
+                let Some(shortage) = error.shortage() else { return Err(error) };
+                self.retry_at = Instant::now().checked_add(FULL_DISK_RETRY);
+                self.tell_short(pipeline, Some(shortage), Some(&error.to_string()));
+                Some(shortage)
+            }
+        };
+        if shortage.is_none() {
+            self.tell_short(pipeline, None, None);
+        }
+        pipeline.set_room(self.log.room());
+        pipeline.set_shortage(shortage);
+        pipeline.notify_taken();
+        Ok(())
+    }
+
+    /// Once for each change, not for each try.
+    fn tell_short(&self, pipeline: &Pipeline, shortage: Option<Shortage>, why: Option<&str>) {
+        if pipeline.shortage() != shortage
+            && let Some(observer) = &self.observer.0
+        {
+            observer.short(why);
+        }
+    }
+
+    fn fail(&mut self, pipeline: &Pipeline, error: &LogError) {
+        let error = EngineError::Failed(error.to_string().into());
+        // The failure is known before anybody hears of it.
+        pipeline.fail(&error);
+        for group in &mut self.groups {
+            group.fail(&error);
+        }
+    }
+}

@@ -1,0 +1,467 @@
+//! A shard's inbox: bounded, many senders, one reader that takes all there is at once.
+//!
+//! Producers must not be able to keep workers out, or the other way round: enqueues and everything else wait in a line
+//! each. Requests are taken in the order in which they came, but while both lines have some, neither gets more than
+//! half of what is taken. Enqueues leave a quarter of the inbox to the others.
+
+use std::collections::VecDeque;
+use std::time::{Duration, Instant};
+
+use codeq_store::Flushed;
+
+use super::{ClientNumber, Request};
+use crate::error::EngineError;
+use crate::options::{
+    ENQUEUES_BYTES_MAX, ENQUEUES_MAX, INBOX_BYTES_MAX, INBOX_MAX, PATIENCE_MAX, PATIENCE_POSTED_MAX,
+};
+use crate::sync::{Condvar, Mutex, MutexGuard};
+use codeq_core::command::Command;
+use tokio::sync::oneshot;
+
+/// What reaches a shard's thread besides requests.
+pub enum Notice {
+    /// A checkpoint job is done.
+    Flushed(Box<Flushed>),
+    /// A client that waited for tasks is gone.
+    Gone(ClientNumber),
+    /// Make a checkpoint now, and say when everything acknowledged before is in the store.
+    Checkpoint(oneshot::Sender<Result<(), EngineError>>),
+    /// Stop handing out tasks: the server is about to stop.
+    Drain,
+    /// Finish what is there, then end.
+    Stop,
+}
+
+/// How long a shard looks out for clients that come back.
+const LOOK_OUT: Duration =
+    if cfg!(feature = "shuttle") { Duration::ZERO } else { Duration::from_micros(80) };
+
+/// A shard's inbox.
+#[derive(Default)]
+pub struct Inbox {
+    queue: Mutex<Queue>,
+    filled: Condvar,
+}
+
+#[derive(Default)]
+struct Queue {
+    enqueues: Line,
+    others: Line,
+    /// The number of the next request.
+    next: u64,
+    /// The line that got nothing when requests were taken last, though it had some: it is first now.
+    passed_over: Option<Of>,
+    notices: VecDeque<Notice>,
+    waiting: bool,
+    /// The log is at work: nothing is gained by applying a single request at once.
+    patient: bool,
+    /// A few clients are being answered and are likely to come back at once.
+    expectant: bool,
+    closed: Option<EngineError>,
+}
+
+/// Requests that are taken in turn with those of the other line.
+#[derive(Default)]
+struct Line {
+    /// With the numbers in which they came.
+    requests: VecDeque<(u64, Request)>,
+    bytes: usize,
+}
+
+/// Which line.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Of {
+    Enqueues,
+    Others,
+}
+
+/// What a line has given to a batch.
+#[derive(Default)]
+struct Taken {
+    requests: usize,
+    bytes: usize,
+}
+
+impl Queue {
+    fn len(&self) -> usize {
+        self.enqueues.requests.len() + self.others.requests.len()
+    }
+
+    fn is_empty(&self) -> bool {
+        self.enqueues.requests.is_empty() && self.others.requests.is_empty()
+    }
+
+    fn bytes(&self) -> usize {
+        self.enqueues.bytes + self.others.bytes
+    }
+
+    fn line(&mut self, of: Of) -> &mut Line {
+        match of {
+            Of::Enqueues => &mut self.enqueues,
+            Of::Others => &mut self.others,
+        }
+    }
+
+    fn push(&mut self, request: Request) {
+        let number = self.next;
+        self.next = number.wrapping_add(1);
+        let line = self.line(if is_enqueue(&request) { Of::Enqueues } else { Of::Others });
+        line.bytes += request.bytes();
+        line.requests.push_back((number, request));
+    }
+
+    /// The line whose turn it is, and the bytes of its first request. `left` is none as long as any request fits.
+    fn next(
+        &self,
+        left: Option<usize>,
+        full: impl Fn(Of) -> bool,
+        passed_over: Option<Of>,
+    ) -> Option<(Of, usize)> {
+        let first = |line: &Line| {
+            let first = line.requests.front().map(|(at, request)| (*at, request.bytes()));
+            first.filter(|(_, bytes)| left.is_none_or(|left| *bytes <= left))
+        };
+        match (first(&self.enqueues), first(&self.others)) {
+            (None, None) => None,
+            (Some((_, bytes)), None) => Some((Of::Enqueues, bytes)),
+            (None, Some((_, bytes))) => Some((Of::Others, bytes)),
+            (Some(enqueue), Some(other)) => {
+                let enqueue_next = match passed_over {
+                    Some(of) => of == Of::Enqueues,
+                    None if full(Of::Enqueues) != full(Of::Others) => full(Of::Others),
+                    None => enqueue.0 < other.0,
+                };
+                Some(if enqueue_next { (Of::Enqueues, enqueue.1) } else { (Of::Others, other.1) })
+            }
+        }
+    }
+
+    /// Takes at most `max` requests of `max_bytes` together, but one if it is larger.
+    fn take(&mut self, max: usize, max_bytes: usize, requests: &mut Vec<Request>) {
+        let mut passed_over = self.passed_over.take();
+        let (mut enqueues, mut others) = (Taken::default(), Taken::default());
+        while requests.len() < max {
+            let full = |of| {
+                let taken = if of == Of::Enqueues { &enqueues } else { &others };
+                taken.requests >= max / 2 || taken.bytes >= max_bytes / 2
+            };
+            // The first request may be large; no further one may make the batch so.
+            let so_far = enqueues.bytes + others.bytes;
+            let left = (so_far > 0).then(|| max_bytes.saturating_sub(so_far));
+            let Some((of, bytes)) = self.next(left, full, passed_over.take()) else { break };
+            let line = self.line(of);
+            line.bytes = line.bytes.saturating_sub(bytes);
+            requests.extend(line.requests.pop_front().map(|(_, request)| request));
+            let taken = if of == Of::Enqueues { &mut enqueues } else { &mut others };
+            taken.requests += 1;
+            taken.bytes += bytes;
+        }
+        let passed = |line: &Line, taken: &Taken| !line.requests.is_empty() && taken.requests == 0;
+        self.passed_over = if requests.is_empty() {
+            None
+        } else if passed(&self.others, &others) {
+            Some(Of::Others)
+        } else {
+            passed(&self.enqueues, &enqueues).then_some(Of::Enqueues)
+        };
+    }
+}
+
+fn is_enqueue(request: &Request) -> bool {
+    matches!(request.command, Command::Enqueue(_) | Command::EnqueueByValue(_))
+}
+
+impl Inbox {
+    /// Adds a request, or answers why not.
+    pub fn push(&self, request: Request) {
+        match self.room_for(1, usize::from(is_enqueue(&request))) {
+            Ok(room) => self.add(room, std::iter::once(request), PATIENCE_MAX),
+            Err(error) => request.refuse(error),
+        }
+    }
+
+    /// Adds requests, all or none; those that were not added are answered why not.
+    pub fn push_all(&self, requests: &mut Vec<Request>) {
+        let enqueues = requests.iter().filter(|request| is_enqueue(request)).count();
+        match self.room_for(requests.len(), enqueues) {
+            Ok(room) => self.add(room, requests.drain(..), PATIENCE_POSTED_MAX),
+            Err(error) => requests.drain(..).for_each(|request| request.refuse(error.clone())),
+        }
+    }
+
+    /// Adds what the engine owes to clients that have left, however much is waiting: it is no more than was handed
+    /// out to them.
+    pub fn push_owed(&self, requests: impl Iterator<Item = Request>) {
+        let queue = self.queue.lock();
+        if queue.closed.is_none() {
+            self.add(queue, requests, PATIENCE_MAX);
+        }
+    }
+
+    /// Room for so many more requests, so many of them enqueues.
+    fn room_for(&self, more: usize, enqueues: usize) -> Result<MutexGuard<'_, Queue>, EngineError> {
+        let queue = self.queue.lock();
+        if let Some(error) = &queue.closed {
+            return Err(error.clone());
+        }
+        let full = queue.len() + more > INBOX_MAX || queue.bytes() > INBOX_BYTES_MAX;
+        let line = &queue.enqueues;
+        let enqueues_full =
+            line.requests.len() + enqueues > ENQUEUES_MAX || line.bytes > ENQUEUES_BYTES_MAX;
+        if full || (enqueues > 0 && enqueues_full) {
+            return Err(EngineError::Overloaded);
+        }
+        Ok(queue)
+    }
+
+    fn add(
+        &self,
+        mut queue: MutexGuard<'_, Queue>,
+        requests: impl Iterator<Item = Request>,
+        patience: usize,
+    ) {
+        requests.for_each(|request| queue.push(request));
+        if !queue.patient || queue.len() >= patience {
+            self.wake(queue);
+        }
+    }
+
+    /// Says that the log has begun or ended a sync. While it is at work, requests gather before they wake
+    /// the shard: that saves it most of its wake-ups, and what has gathered at the end is applied then.
+    ///
+    /// `few` says that a few clients are about to be answered: the shard is woken to look out for them while
+    /// they are woken themselves.
+    pub fn set_patient(&self, patient: bool, few: bool) {
+        let mut queue = self.queue.lock();
+        queue.patient = patient;
+        queue.expectant |= few;
+        if !patient && (few || !queue.is_empty()) {
+            self.wake(queue);
+        }
+    }
+
+    /// Adds a notice. Notices are few and never refused; but nobody is left who could make a checkpoint once the inbox
+    /// is closed.
+    pub fn notify(&self, notice: Notice) {
+        let mut queue = self.queue.lock();
+        let notice = match (notice, &queue.closed) {
+            (Notice::Checkpoint(done), Some(error)) => {
+                let _ = done.send(Err(error.clone()));
+                return;
+            }
+            (notice, _) => notice,
+        };
+        queue.notices.push_back(notice);
+        self.wake(queue);
+    }
+
+    /// Takes at most `max` requests of `max_bytes` together (but one, if it is larger) and all notices. Waits
+    /// for some until `deadline`, for ever if none; a closed inbox gives nothing at once.
+    pub fn take(
+        &self,
+        max: usize,
+        max_bytes: usize,
+        deadline: Option<Instant>,
+        requests: &mut Vec<Request>,
+        notices: &mut Vec<Notice>,
+    ) {
+        let mut queue = self.queue.lock();
+        while queue.is_empty() && queue.notices.is_empty() {
+            if queue.closed.is_some() {
+                return;
+            }
+            if std::mem::take(&mut queue.expectant) {
+                drop(queue);
+                queue = self.look_out();
+                continue;
+            }
+            queue.waiting = true;
+            let timed_out = match deadline {
+                Some(deadline) => self.filled.wait_until(&mut queue, deadline).timed_out(),
+                None => {
+                    self.filled.wait(&mut queue);
+                    false
+                }
+            };
+            queue.waiting = false;
+            if timed_out {
+                return;
+            }
+        }
+        notices.extend(queue.notices.drain(..));
+        queue.take(max, max_bytes, requests);
+        queue.expectant = requests.len() == 1 && queue.is_empty();
+    }
+
+    /// Clients come back a moment after their answer. Looking out for them that long saves a wake-up, which
+    /// on an idle machine takes as long as a third of a sync.
+    fn look_out(&self) -> MutexGuard<'_, Queue> {
+        let start = Instant::now();
+        loop {
+            let queue = self.queue.lock();
+            let arrived = !queue.is_empty() || !queue.notices.is_empty();
+            if arrived || start.elapsed() >= LOOK_OUT {
+                return queue;
+            }
+            drop(queue);
+            std::thread::yield_now();
+        }
+    }
+
+    /// Refuses everything from now on and answers what waits with the same error.
+    pub fn close(&self, error: &EngineError) {
+        let mut queue = self.queue.lock();
+        queue.closed.get_or_insert_with(|| error.clone());
+        let enqueues = std::mem::take(&mut queue.enqueues);
+        let others = std::mem::take(&mut queue.others);
+        let notices = std::mem::take(&mut queue.notices);
+        // A shard that was told to stop still has to hear of it, or whoever waits for its end waits for ever.
+        if notices.iter().any(|notice| matches!(notice, Notice::Stop)) {
+            queue.notices.push_back(Notice::Stop);
+        }
+        // The shard may also wait for a checkpoint whose outcome has just been dropped.
+        self.wake(queue);
+        for (_, request) in others.requests.into_iter().chain(enqueues.requests) {
+            // Whoever is gone does not need to know.
+            let _ = request.reply.send(Err(error.clone()));
+        }
+        for notice in notices {
+            if let Notice::Checkpoint(done) = notice {
+                let _ = done.send(Err(error.clone()));
+            }
+        }
+    }
+
+    /// Requests that wait.
+    pub fn len(&self) -> usize {
+        self.queue.lock().len()
+    }
+
+    fn wake(&self, queue: MutexGuard<'_, Queue>) {
+        let waiting = queue.waiting;
+        drop(queue);
+        if waiting {
+            self.filled.notify_one();
+        }
+    }
+}
+
+/// The moment that lies `wait` ahead; none for one that never comes.
+pub fn after(wait: Option<Duration>) -> Option<Instant> {
+    wait.and_then(|wait| Instant::now().checked_add(wait))
+}
+
+#[cfg(test)]
+mod tests {
+    use codeq_core::command::{Enqueue, Heartbeat, NewTask, Sweep};
+    use codeq_core::id::TaskId;
+
+    use super::*;
+    use crate::request::ReplyTo;
+
+    fn enqueue(bytes: usize) -> Request {
+        let task = NewTask { payload: vec![b'1'; bytes].into(), ..NewTask::default() };
+        let enqueue = Enqueue { tenant: "a".into(), tasks: vec![task], atomic: false, seed: 1 };
+        Request::detached(Command::Enqueue(enqueue))
+    }
+
+    fn heartbeat() -> Request {
+        let (tenant, worker) = ("a".into(), "w".into());
+        let heartbeat = Heartbeat { tenant, id: TaskId::new(1, 1), worker, extend: 1 };
+        Request::detached(Command::Heartbeat(heartbeat))
+    }
+
+    /// Whether there is room for all of these.
+    fn is_taken(inbox: &Inbox, mut requests: Vec<Request>) -> bool {
+        let wanted = inbox.len() + requests.len();
+        inbox.push_all(&mut requests);
+        inbox.len() == wanted
+    }
+
+    /// The enqueues and the others of the next batch.
+    fn take(inbox: &Inbox, max: usize, max_bytes: usize) -> (usize, usize) {
+        let mut requests = Vec::new();
+        inbox.take(max, max_bytes, Some(Instant::now()), &mut requests, &mut Vec::new());
+        let enqueues = requests.iter().filter(|request| is_enqueue(request)).count();
+        (enqueues, requests.len() - enqueues)
+    }
+
+    #[test]
+    fn a_failure_does_not_swallow_the_stop() {
+        let inbox = Inbox::default();
+        inbox.notify(Notice::Drain);
+        inbox.notify(Notice::Stop);
+        inbox.close(&EngineError::Closed);
+        let mut notices = Vec::new();
+        inbox.take(1, 1, Some(Instant::now()), &mut Vec::new(), &mut notices);
+        assert!(matches!(notices.as_slice(), [Notice::Stop]));
+    }
+
+    #[test]
+    fn what_is_owed_is_taken_by_a_full_inbox_too() {
+        let inbox = Inbox::default();
+        let request = || Request::detached(Command::Sweep(Sweep { limit: 1, seed: 1 }));
+        for _ in 0..INBOX_MAX {
+            inbox.push(request());
+        }
+        let (sender, mut answer) = oneshot::channel();
+        let sweep = Command::Sweep(Sweep { limit: 1, seed: 1 });
+        inbox.push_all(&mut vec![request(), Request::with(sweep, ReplyTo::One(sender), 0)]);
+        assert_eq!(answer.try_recv().unwrap(), Err(EngineError::Overloaded));
+        assert_eq!(inbox.len(), INBOX_MAX);
+        inbox.push_owed([request(), request()].into_iter());
+        assert_eq!(inbox.len(), INBOX_MAX + 2);
+    }
+
+    #[test]
+    fn producers_do_not_keep_workers_out() {
+        // As many enqueues as are taken, and as many bytes of them.
+        for (bytes, max_bytes) in [(1, 1 << 20), (1 << 20, 1 << 20)] {
+            let inbox = Inbox::default();
+            let flood = std::iter::repeat_with(|| is_taken(&inbox, vec![enqueue(bytes)]));
+            let taken = flood.take_while(|taken| *taken).count();
+            assert!(taken <= ENQUEUES_MAX, "{taken}");
+            assert!(!is_taken(&inbox, vec![enqueue(1)]));
+            for _ in 0..100 {
+                inbox.push(heartbeat());
+            }
+            assert!(is_taken(&inbox, vec![heartbeat(), heartbeat()]));
+            let (first, second) = (take(&inbox, 256, max_bytes), take(&inbox, 256, max_bytes));
+            assert_eq!(first.1 + second.1, 102, "within two batches: {first:?} {second:?}");
+            assert!(first.0 > 0, "the enqueues go on: {first:?} {second:?}");
+            assert!(is_taken(&inbox, vec![enqueue(1)]), "there is room again");
+        }
+    }
+
+    #[test]
+    fn workers_do_not_keep_producers_out() {
+        let inbox = Inbox::default();
+        let mut enqueues = 0;
+        for _ in 0..300 {
+            inbox.push(heartbeat());
+        }
+        // Larger than what is left beside any heartbeat.
+        inbox.push_all(&mut vec![enqueue(1 << 20), enqueue(1 << 20)]);
+        for _ in 0..4 {
+            for _ in 0..256 {
+                inbox.push(heartbeat());
+            }
+            let (taken, others) = take(&inbox, 256, 1 << 20);
+            assert!(taken == 1 || others == 256, "{taken} {others}");
+            enqueues += taken;
+        }
+        assert_eq!(enqueues, 2);
+    }
+
+    #[test]
+    fn few_requests_are_taken_in_the_order_in_which_they_came() {
+        let inbox = Inbox::default();
+        for at in 0..100 {
+            inbox.push(if at % 3 == 0 { enqueue(at) } else { heartbeat() });
+        }
+        let mut requests = Vec::new();
+        inbox.take(256, 1 << 20, None, &mut requests, &mut Vec::new());
+        assert!((0..100).zip(&requests).all(|(at, request)| is_enqueue(request) == (at % 3 == 0)));
+        assert_eq!((requests.len(), inbox.queue.lock().bytes()), (100, 0));
+    }
+}

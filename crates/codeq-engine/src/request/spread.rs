@@ -1,0 +1,236 @@
+//! A call that concerns several shards: how it is divided among them, and how their answers become one.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use codeq_core::command::{Claim, Command, Enqueue, EnqueueByValue, Millis};
+use codeq_core::limits::BATCH_MAX;
+use codeq_core::reply::{Rejection, Reply};
+use parking_lot::Mutex;
+
+use super::{FirstReply, Inboxes, ReplyTo, Request};
+use crate::boundary::Answer;
+use crate::error::EngineError;
+use crate::route::task_shard;
+
+/// How the answers of several shards become one.
+pub enum Merge {
+    /// The first that is not a refusal, or else the refusal.
+    Same,
+    /// The same, with the number of consumers that was divided.
+    Topic { max_consumers: u32 },
+    /// Each part has the outcomes of the tasks in these places of the batch.
+    Enqueued { places: Vec<Vec<usize>> },
+}
+
+/// What a command comes to where there are several shards.
+pub enum Divided {
+    /// It concerns one shard, or is for none of them.
+    Whole(Command),
+    /// What each of these shards does.
+    Parts(Vec<(u16, Command)>, Merge),
+    /// It is not possible, or not allowed.
+    Refused(Answer),
+}
+
+/// Divides a command among shards.
+pub fn divide(command: Command, shards: u16) -> Divided {
+    match command {
+        Command::Enqueue(Enqueue { tasks, .. })
+        | Command::EnqueueByValue(EnqueueByValue { enqueue: Enqueue { tasks, .. }, .. })
+            if tasks.len() > BATCH_MAX =>
+        {
+            Divided::Refused(Ok(Reply::Rejected(Rejection::InvalidBatch { max: BATCH_MAX })))
+        }
+        Command::Enqueue(enqueue) if is_divided(&enqueue) => divide_tasks(enqueue, &[], shards),
+        Command::EnqueueByValue(EnqueueByValue { enqueue, fingerprints })
+            if is_divided(&enqueue) =>
+        {
+            divide_tasks(enqueue, &fingerprints, shards)
+        }
+        Command::PutTopic(put) => {
+            let max_consumers = put.policy.max_consumers;
+            let each = u32::from(shards);
+            if (1..each).contains(&max_consumers) {
+                return Divided::Refused(Err(EngineError::TooFewConsumers { shards }));
+            }
+            let share = |shard: u16| {
+                let mut share = put.clone();
+                let extra = u32::from(u32::from(shard) < max_consumers % each);
+                share.policy.max_consumers = max_consumers / each + extra;
+                (shard, Command::PutTopic(share))
+            };
+            Divided::Parts((0..shards).map(share).collect(), Merge::Topic { max_consumers })
+        }
+        Command::Pause(_) | Command::DeleteTopic(_) | Command::Configure(_) => {
+            let same = |shard| (shard, command.clone());
+            Divided::Parts((0..shards).map(same).collect(), Merge::Same)
+        }
+        other => Divided::Whole(other),
+    }
+}
+
+/// An atomic batch must lie in one shard.
+fn is_divided(enqueue: &Enqueue) -> bool {
+    !enqueue.atomic && enqueue.tasks.len() > 1
+}
+
+/// Divides tasks by their keys.
+fn divide_tasks(enqueue: Enqueue, fingerprints: &[u128], shards: u16) -> Divided {
+    let Enqueue { tenant, tasks, seed, .. } = enqueue;
+    let mut parts: BTreeMap<u16, (Vec<usize>, Vec<_>, Vec<_>)> = BTreeMap::new();
+    for (at, task) in tasks.into_iter().enumerate() {
+        let shard = task_shard(&tenant, &task, seed, shards);
+        let (places, tasks, prints) = parts.entry(shard).or_default();
+        places.push(at);
+        tasks.push(task);
+        prints.extend(fingerprints.get(at).copied());
+    }
+    let (mut commands, mut all_places) = (Vec::new(), Vec::new());
+    for (shard, (places, tasks, fingerprints)) in parts {
+        let enqueue = Enqueue { tenant: Arc::clone(&tenant), tasks, atomic: false, seed };
+        let command = if fingerprints.is_empty() {
+            Command::Enqueue(enqueue)
+        } else {
+            Command::EnqueueByValue(EnqueueByValue { enqueue, fingerprints })
+        };
+        commands.push((shard, command));
+        all_places.push(places);
+    }
+    Divided::Parts(commands, Merge::Enqueued { places: all_places })
+}
+
+impl Merge {
+    fn merge(&self, answers: impl Iterator<Item = Answer>) -> Answer {
+        let mut replies = answers.collect::<Result<Vec<Reply>, EngineError>>()?;
+        if let Merge::Enqueued { places } = self {
+            return in_order(replies, places);
+        }
+        let accepted = replies.iter().position(|reply| !matches!(reply, Reply::Rejected(_)));
+        let first = replies.drain(..).nth(accepted.unwrap_or(0));
+        let mut reply = first.ok_or(EngineError::Closed)?;
+        if let (Merge::Topic { max_consumers }, Reply::Topic { topic, .. }) = (self, &mut reply) {
+            topic.policy.max_consumers = *max_consumers;
+        }
+        Ok(reply)
+    }
+}
+
+/// Puts the outcomes of a batch in the order of its tasks.
+fn in_order(replies: Vec<Reply>, places: &[Vec<usize>]) -> Answer {
+    let mut outcomes = Vec::new();
+    outcomes.resize_with(places.iter().map(Vec::len).sum(), || None);
+    for (reply, places) in replies.into_iter().zip(places) {
+        let Reply::Enqueued(part) = reply else { return Ok(reply) };
+        for (at, outcome) in places.iter().zip(part) {
+            if let Some(slot) = outcomes.get_mut(*at) {
+                *slot = Some(outcome);
+            }
+        }
+    }
+    outcomes.into_iter().collect::<Option<_>>().map(Reply::Enqueued).ok_or(EngineError::Closed)
+}
+
+/// The answers of several shards to one call, as far as they are there.
+pub struct Join {
+    merge: Merge,
+    posted: bool,
+    parts: Mutex<Parts>,
+}
+
+struct Parts {
+    to: Option<ReplyTo>,
+    answers: Vec<Option<Answer>>,
+    missing: usize,
+}
+
+impl Join {
+    pub fn new(to: ReplyTo, parts: usize, merge: Merge) -> Arc<Join> {
+        let (posted, answers) = (to.is_posted(), (0..parts).map(|_| None).collect());
+        let parts = Parts { to: Some(to), answers, missing: parts };
+        Arc::new(Join { merge, posted, parts: Mutex::new(parts) })
+    }
+
+    pub fn is_posted(&self) -> bool {
+        self.posted
+    }
+
+    pub fn is_closed(&self) -> bool {
+        self.parts.lock().to.as_ref().is_none_or(ReplyTo::is_closed)
+    }
+
+    /// Takes the answer to a part; returns the whole answer once it is complete, and where it goes.
+    pub fn answered(&self, part: usize, answer: Answer) -> Option<(ReplyTo, Answer)> {
+        let mut parts = self.parts.lock();
+        *parts.answers.get_mut(part)? = Some(answer);
+        parts.missing -= 1;
+        if parts.missing > 0 {
+            return None;
+        }
+        let (to, answers) = (parts.to.take()?, std::mem::take(&mut parts.answers));
+        drop(parts);
+        Some((to, self.merge.merge(answers.into_iter().flatten())))
+    }
+}
+
+/// A claim that asks one shard after the other, and waits in all of them if there is nothing in any.
+pub struct Round {
+    claim: Claim,
+    wait: Millis,
+    inboxes: Inboxes,
+    /// The shard that is asked next.
+    next: usize,
+    /// How many are still to be asked.
+    left: usize,
+    to: ReplyTo,
+}
+
+impl Round {
+    /// What to ask the shard `start`, the first one, for a claim.
+    pub fn begin(request: Request, start: usize, inboxes: &Inboxes) -> Request {
+        let Request { command, reply, wait, .. } = request;
+        let Command::Claim(claim) = &command else {
+            return Request::with(command, reply, wait);
+        };
+        let inboxes = Arc::clone(inboxes);
+        let to = match reply {
+            first @ ReplyTo::First(_) => first,
+            to if wait > 0 => ReplyTo::First(FirstReply::new(to, Arc::clone(&inboxes))),
+            to => to,
+        };
+        let (claim, left) = (claim.clone(), inboxes.len() - 1);
+        let round = Round { claim, wait, inboxes, next: start + 1, left, to };
+        Request::with(command, ReplyTo::Round(Box::new(round)), 0)
+    }
+
+    /// Where the answer goes in the end.
+    pub fn to(&self) -> &ReplyTo {
+        &self.to
+    }
+
+    /// Takes the answer of a shard. Returns it if that is the answer to the claim, with where it goes.
+    pub fn answered(mut self: Box<Round>, answer: Answer) -> Option<(ReplyTo, Answer)> {
+        let empty = matches!(&answer, Ok(Reply::Claimed(tasks)) if tasks.is_empty());
+        if !empty || self.to.is_closed() {
+            return Some((self.to, answer));
+        }
+        if self.left > 0 {
+            self.left -= 1;
+            let at = self.next % self.inboxes.len();
+            self.next = at + 1;
+            let inbox = self.inboxes.get(at).map(Arc::clone);
+            let command = Command::Claim(self.claim.clone());
+            inbox?.push(Request::with(command, ReplyTo::Round(self), 0));
+            return None;
+        }
+        let (1.., ReplyTo::First(first)) = (self.wait, &self.to) else {
+            return Some((self.to, answer));
+        };
+        for inbox in self.inboxes.iter() {
+            let (command, reply) =
+                (Command::Claim(self.claim.clone()), ReplyTo::First(first.clone()));
+            inbox.push(Request::with(command, reply, self.wait));
+        }
+        None
+    }
+}

@@ -1,0 +1,127 @@
+//! Reading the configuration again while the server runs.
+//!
+//! All or nothing: a configuration that cannot be read, or does not go together with what only a restart can change,
+//! changes nothing. Requests and streams under way go on, but for streams whose fixed token is gone.
+
+use std::sync::Arc;
+
+use codeq_net::TlsFiles;
+use tokio::sync::Mutex;
+
+use crate::backup;
+use crate::config::{Changes, Config, ConfigError, Problem};
+use crate::observe::LogLevel;
+use crate::service::permission::MayOperate;
+
+use super::App;
+
+/// Reads the configuration again.
+pub type Source = Arc<dyn Fn() -> Result<Config, ConfigError> + Send + Sync>;
+
+/// What a reload needs from outside of the server.
+#[derive(Clone, Default)]
+pub struct Reloading {
+    /// Where the configuration comes from. None: it stays as it was at the start.
+    pub source: Option<Source>,
+    /// The level of the process's log lines.
+    pub log_level: Option<LogLevel>,
+}
+
+/// Reloads, one at a time.
+pub struct Reloader {
+    reloading: Reloading,
+    tls: Option<TlsFiles>,
+    in_force: Mutex<Config>,
+}
+
+impl Reloader {
+    /// For a server that was started with this configuration.
+    pub(crate) fn new(reloading: Reloading, tls: Option<TlsFiles>, config: Config) -> Reloader {
+        Reloader { reloading, tls, in_force: Mutex::new(config) }
+    }
+}
+
+impl App {
+    /// Reads the configuration again for an operator who asks for it.
+    pub async fn reload_for(&self, _: MayOperate<'_>) -> Result<Changes, ConfigError> {
+        self.reload().await
+    }
+
+    /// Reads the configuration and the certificate again.
+    pub async fn reload(&self) -> Result<Changes, ConfigError> {
+        if let Some(tls) = self.reloader.tls.clone() {
+            let done = tokio::task::spawn_blocking(move || tls.reload()).await;
+            if let Ok(Err(error)) = done {
+                tracing::warn!(target: "codeq::server", %error, "the certificate stays as it was");
+            }
+        }
+        let read = match self.reloader.reloading.source.clone() {
+            None => Ok(self.reloader.in_force.lock().await.clone()),
+            // Files are read.
+            Some(source) => tokio::task::spawn_blocking(move || source())
+                .await
+                .unwrap_or_else(|error| Err(problem(error.to_string()))),
+        };
+        let done = match read {
+            Ok(new) => self.take_over(&new).await,
+            Err(error) => Err(error),
+        };
+        log(&done);
+        done
+    }
+
+    /// Takes over what a running server can.
+    pub(crate) async fn take_over(&self, new: &Config) -> Result<Changes, ConfigError> {
+        let mut in_force = self.reloader.in_force.lock().await;
+        let (merged, changes) = in_force.reloaded(new)?;
+        if has_tokens(&in_force) && !has_tokens(&merged) {
+            let text = "nobody would have a token: the file may be empty or only half written";
+            return Err(problem(text.to_owned()));
+        }
+        // What can fail comes first.
+        let ways = self.auth.prepare(&merged.auth_settings()).map_err(problem)?;
+        if let Some(Err(why)) = merged.backup.target.as_deref().map(backup::check_target) {
+            return Err(problem(format!("backup.target cannot be used: {why}")));
+        }
+        if let (Some(level), true) =
+            (&self.reloader.reloading.log_level, changes.concern("logLevel"))
+        {
+            level.set(&merged.log_level).map_err(problem)?;
+        }
+        if ["producerAuth", "workerAuth", "allowProducer"].iter().any(|key| changes.concern(key)) {
+            self.auth.replace(ways);
+        }
+        if changes.concern("rateLimit") {
+            self.limiter.set(&merged.rate_limit);
+        }
+        self.service.reload(&merged);
+        *in_force = merged;
+        Ok(changes)
+    }
+}
+
+fn has_tokens(config: &Config) -> bool {
+    config.producer_auth.lets_in() || config.worker_auth.lets_in()
+}
+
+fn problem(text: String) -> ConfigError {
+    ConfigError::Invalid(vec![Problem::of("", text)])
+}
+
+fn log(done: &Result<Changes, ConfigError>) {
+    match done {
+        Ok(changes) => {
+            let changed = changes.changed.iter();
+            let changed: Vec<String> =
+                changed.map(|it| format!("{}: {} -> {}", it.key, it.from, it.to)).collect();
+            let (changed, needs_restart) = (changed.join("; "), changes.needs_restart.join(", "));
+            tracing::info!(
+                target: "codeq::config", changed, needs_restart, "configuration reloaded"
+            );
+        }
+        Err(error) => {
+            let why = error.to_string();
+            tracing::error!(target: "codeq::config", why, "the configuration stays as it was");
+        }
+    }
+}

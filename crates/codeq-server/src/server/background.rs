@@ -1,0 +1,53 @@
+//! What runs beside the requests: artifacts are cleared away, webhooks are called.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use codeq_engine::OpenError;
+use codeq_webhooks::client::{self, Client};
+use codeq_webhooks::dns::Resolve;
+use codeq_webhooks::results::CallbacksDue;
+use tokio::sync::watch;
+use tokio::task::JoinHandle;
+
+use super::StartError;
+use crate::app::App;
+use crate::artifacts::keeper::{self, Heard};
+use crate::config::Config;
+use crate::descriptors::Descriptors;
+use crate::webhooks;
+
+/// Starts it all, each in a task of its own that ends when `stop` turns true.
+pub(super) async fn start(
+    app: &App,
+    config: &Config,
+    client: Client,
+    callbacks_due: Arc<CallbacksDue>,
+    heard: Heard,
+    stop: &watch::Receiver<bool>,
+) -> Result<Vec<JoinHandle<()>>, StartError> {
+    let (artifacts, engine) = (&app.service.artifacts, app.service.engine());
+    let keeper = keeper::run(Arc::clone(artifacts), Arc::clone(engine), heard, stop.clone());
+    let mut tasks = vec![tokio::spawn(keeper)];
+    let webhooks = webhooks::start(app, config, client, callbacks_due, stop).await;
+    tasks.extend(webhooks.map_err(OpenError::from)?);
+    Ok(tasks)
+}
+
+/// The client of all calls. It never calls this server.
+pub(super) fn client(
+    app: &App,
+    config: &Config,
+    own: Vec<SocketAddr>,
+    descriptors: &Descriptors,
+    resolve: Arc<dyn Resolve>,
+) -> Client {
+    let options = client::Options {
+        own,
+        connections: descriptors.calls,
+        lookups: descriptors.lookups,
+        per_address: config.webhooks.call_limits().per_host(),
+        ..client::Options::default()
+    };
+    Client::new(Arc::clone(&app.service.destinations), resolve, options)
+}

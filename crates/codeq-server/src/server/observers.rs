@@ -1,0 +1,81 @@
+//! Who hears what the engine did.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use codeq_core::effect::Effect;
+use codeq_engine::{EngineError, Observer};
+use codeq_webhooks::availability::WorkAvailable;
+use codeq_webhooks::results::CallbacksDue;
+
+use crate::artifacts::keeper::{Heard, Leavings};
+use crate::events::EventBus;
+use crate::observe::Metrics;
+
+/// Everybody who wants to know what the engine did.
+pub(super) struct Observers {
+    pub(super) events: Arc<EventBus>,
+    metrics: Arc<Metrics>,
+    pub(super) callbacks_due: Arc<CallbacksDue>,
+    leavings: Leavings,
+    pub(super) work_available: Arc<WorkAvailable>,
+}
+
+impl Observers {
+    /// The other end is for whoever removes the artifacts of tasks that are gone.
+    pub(super) fn new(metrics: &Arc<Metrics>) -> (Observers, Heard) {
+        let (leavings, heard) = Leavings::new();
+        let observers = Observers {
+            events: EventBus::new(codeq_engine::options::SHARDS_MAX),
+            metrics: Arc::clone(metrics),
+            callbacks_due: Arc::default(),
+            leavings,
+            work_available: Arc::default(),
+        };
+        (observers, heard)
+    }
+}
+
+impl Observer for Observers {
+    fn committed(&self, shard: u16, effects: &[Effect]) {
+        self.metrics.committed(shard, effects);
+        self.events.committed(shard, effects);
+        self.callbacks_due.committed(shard, effects);
+        self.leavings.committed(shard, effects);
+        self.work_available.committed(shard, effects);
+    }
+
+    fn recovered(&self, shard: u16, effects: &[Effect]) {
+        self.metrics.recovered(shard, effects);
+        self.events.recovered(shard, effects);
+    }
+
+    fn synced(&self, took: Duration, commands: usize) {
+        self.metrics.synced(took, commands);
+    }
+
+    fn short(&self, why: Option<&str>) {
+        match why {
+            Some(why) => {
+                tracing::warn!(target: "codeq::engine", why, "the log or a checkpoint waits")
+            }
+            None => tracing::info!(target: "codeq::engine", "the log or a checkpoint goes on"),
+        }
+    }
+
+    fn refusing(&self, why: Option<&EngineError>) {
+        match why {
+            Some(why) => tracing::error!(target: "codeq::engine", %why, "writes are refused"),
+            None => tracing::warn!(target: "codeq::engine", "writes are taken again"),
+        }
+    }
+
+    fn checkpointed(&self, took: Duration, done: bool) {
+        self.metrics.checkpointed(took, done);
+    }
+
+    fn scrubbed(&self, bytes: u64, took: Duration) {
+        let took_ms = took.as_micros() as f64 / 1_000.0;
+        tracing::info!(target: "codeq::engine", bytes, took_ms, "every row of the stores was verified");
+    }
+}

@@ -1,0 +1,44 @@
+//! The end: the parts stop in the order in which they need each other.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use super::Server;
+
+impl Server {
+    /// Drains and stops: not ready any more, no new claims, those that wait are answered, requests in flight
+    /// finish, a checkpoint is left.
+    pub async fn stop(self) {
+        self.stop_because("asked to").await;
+    }
+
+    /// The same, with the reason for the log.
+    pub async fn stop_because(self, why: &str) {
+        let start = Instant::now();
+        tracing::info!(target: "codeq::server", why, "draining");
+        self.drain().await;
+        let took_ms = start.elapsed().as_micros() as f64 / 1_000.0;
+        tracing::info!(target: "codeq::server", took_ms, "stopped");
+    }
+
+    async fn drain(self) {
+        let Server { app, draining, stopping, listeners, background, streams, .. } = self;
+        draining.send_replace(true);
+        streams.stop().await;
+        drop(streams);
+        app.service.engine().drain();
+        stopping.send_replace(true);
+        for task in listeners.into_iter().chain(background) {
+            if let Err(error) = task.await {
+                tracing::error!(target: "codeq::server", %error, "a task ended badly");
+            }
+        }
+        let engine = Arc::clone(app.service.engine());
+        drop(app);
+        // Ends threads and writes a checkpoint: not a thing to do on a thread of the runtime.
+        let closed = tokio::task::spawn_blocking(move || engine.shutdown()).await;
+        if let Err(error) = closed {
+            tracing::error!(target: "codeq::server", %error, "the engine did not close");
+        }
+    }
+}

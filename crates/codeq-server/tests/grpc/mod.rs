@@ -1,0 +1,18 @@
+//! The two streams over real sockets: what `grpc.md` promises, asked for by a client.
+
+pub mod client;
+
+mod a_foreign_client;
+mod acks;
+mod creates;
+mod credits;
+mod endings;
+mod hello;
+mod leniency;
+mod load;
+mod memory;
+mod rates;
+mod rights;
+mod services;
+mod sessions;
+mod tokens;

@@ -1,0 +1,8 @@
+//! The command line, as a person meets it: the real binary, its words and its exit codes.
+
+mod backup;
+mod config;
+mod fsck;
+mod harness;
+mod help;
+mod sim;

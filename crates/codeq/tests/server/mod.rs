@@ -1,0 +1,20 @@
+//! The server as a process: started, used over sockets, killed, terminated, started again.
+
+mod artifacts;
+mod backup;
+mod bench;
+mod callbacks;
+mod check;
+mod descriptors;
+mod finish;
+mod http;
+mod kill;
+mod ledger;
+mod load;
+mod logs;
+mod node;
+pub mod random;
+mod reload;
+mod start;
+mod task;
+mod terminate;
