@@ -197,11 +197,15 @@ fn is_allowed(expression: &str) -> bool {
                 Some("(") => satisfied(words),
                 licence => licence.is_some_and(|licence| LICENCES.contains(&licence)),
             };
-            match words.next() {
+            let mut operator = words.next();
+            if operator == Some("WITH") {
+                // An exception makes it another licence.
+                (all, _) = (false, words.next());
+                operator = words.next();
+            }
+            match operator {
                 Some("AND") => {}
                 Some("OR") => (any, all) = (any | all, true),
-                // An exception makes it another licence.
-                Some("WITH") => (all, _) = (false, words.next()),
                 _ => return any | all,
             }
         }
@@ -221,6 +225,8 @@ fn expressions_of_licences() {
         ("MIT/GPL-3.0", true),
         ("(MIT OR GPL-3.0) AND ISC", true),
         ("ISC AND (GPL-3.0 OR MPL-2.0)", false),
+        ("Apache-2.0 WITH LLVM-exception OR MIT", true),
+        ("Apache-2.0 WITH LLVM-exception", false),
         ("MIT AND (GPL-3.0 OR (ISC AND Zlib)) AND ISC", true),
     ] {
         assert_eq!(is_allowed(expression), allowed, "{expression}");
