@@ -1,4 +1,4 @@
-# `make test` is the gate. A change should also pass `make verify`. The other targets take longer. None is interactive.
+# `make test` and `make verify` are the gate. The other targets take longer. None is interactive.
 
 CARGO ?= cargo
 # A directory on the disk to benchmark. Temporary directories are created inside it and removed.
@@ -19,6 +19,14 @@ BINARY ?=
 BASELINE ?=
 ATTACKS ?=
 
+# The binary that is installed and benchmarked.
+DIST := --profile dist --features cloud,otlp --locked --bin codeq
+DIST_BINARY := target/dist/codeq
+
+# Seconds per fuzz target, and the targets.
+FUZZ_SECONDS ?= 60
+FUZZ ?= commands configuration cursors filters framing log rows tokens
+
 # cargo-deny is installed as a debug build without optional features: it saves a few minutes and is fast enough.
 DENY_VERSION := 0.20.2
 DENY := $(shell command -v cargo-deny || echo target/tools/bin/cargo-deny)
@@ -26,20 +34,26 @@ DENY := $(shell command -v cargo-deny || echo target/tools/bin/cargo-deny)
 # Python packages for the gRPC client and the S3 server in the tests, and the virtualenv they go into.
 REQUIREMENTS := crates/codeq-server/tests/grpc/python/requirements.txt crates/codeq/tests/server/requirements.txt
 VENV := target/venv
+INTERLEAVINGS := $(CARGO) test --locked -p codeq-engine --features shuttle --lib interleavings
 COMPAT := $(VENV)/bin/python -B tests/compat/run.py --binary target/debug/codeq
 
-.PHONY: all test compat verify bench campaign attack advisories clean prepare
+.PHONY: all test interleavings compat verify bench campaign attack fuzz advisories clean prepare
 
-# The release binary, with its symbols in a separate file: target/release/codeq and codeq.debug.
+# The binary to install, with its symbols in a separate file: target/dist/codeq and codeq.debug.
 all:
-	$(CARGO) build --release --locked --bin codeq
-	scripts/split-symbols target/release/codeq
+	$(CARGO) build $(DIST)
+	scripts/split-symbols $(DIST_BINARY)
 
 # Every test in the workspace (unit, property, conformance, simulator, crash, command line, examples), then the original
 # codeQ's clients against the binary those tests built.
 test: prepare
 	$(CARGO) test --workspace --locked
+	$(INTERLEAVINGS)
 	$(COMPAT)
+
+# Runs the threads around inbox and pipeline in 400 interleavings, or as many as CODEQ_INTERLEAVINGS says.
+interleavings:
+	$(INTERLEAVINGS)
 
 # What the original codeQ's clients send and expect, reimplemented in Go and Python, against the debug binary.
 compat: prepare
@@ -76,18 +90,26 @@ prepare:
 	@! command -v go >/dev/null || (cd tests/compat/go && GOTOOLCHAIN=local go mod download) \
 		|| echo "could not download the modules of tests/compat/go" >&2
 
-# Formatting, lints, documentation, dependencies. Read-only.
-verify: $(DENY)
+# Formatting, lints, documentation, and the build without optional features. Read-only. Licences, sources and unused
+# dependencies are checked by a test (crates/codeq/tests/project/dependencies.rs). The test profile is used so that
+# dependencies built for the tests are not built again.
+verify:
 	$(CARGO) fmt --all --check
-	$(CARGO) clippy --workspace --all-targets --locked -- -D warnings
+	$(CARGO) clippy --profile test --workspace --all-targets --locked -- -D warnings
+	$(CARGO) clippy --profile test -p codeq --locked -- -D warnings
 	.ci/clippy-bans
-	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --workspace --no-deps --document-private-items --locked
-	$(CARGO) fetch --locked
-	$(DENY) --offline --locked check bans licenses sources
-	$(CARGO) test --locked -p codeq --test dependencies
+	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --profile test --workspace --no-deps --document-private-items --locked
+
+# Random inputs for whatever reads bytes from outside. Needs a nightly toolchain and cargo-fuzz (`cargo install cargo-fuzz`).
+# A short run over the same functions with fixed seeds is part of `make test`.
+fuzz:
+	CODEQ_FUZZ_CORPUS=$(CURDIR)/fuzz/corpus $(CARGO) test --locked -p codeq --test codeq project::fuzz
+	set -e; for target in $(FUZZ); do \
+		$(CARGO) +nightly fuzz run $$target -- -max_total_time=$(FUZZ_SECONDS); \
+	done
 
 # Known vulnerabilities. Not part of `verify`: the database comes from GitHub, which not every machine can reach, and
-# changes independently of the tree. crates/codeq/tests/dependencies.rs enforces the minimum versions that matter, offline.
+# changes independently of the tree. crates/codeq/tests/project/dependencies.rs enforces the minimum versions that matter, offline.
 advisories: $(DENY)
 	$(DENY) --locked check advisories
 
@@ -97,15 +119,15 @@ target/tools/bin/cargo-deny:
 # Reproduces docs/performance.md.
 bench:
 	mkdir -p $(BENCH_DIR)
-	$(CARGO) build --release --locked --bin codeq
-	$(CARGO) run --release --locked -- bench engine --dir $(BENCH_DIR)
-	$(CARGO) run --release --locked -- bench engine --dir $(BENCH_DIR) --in-flight 256,1024 --retention-ms 2000
-	$(CARGO) run --release --locked -- bench engine --dir $(BENCH_DIR) --in-flight 1,64,256 --durability os
-	$(CARGO) run --release --locked -- bench scenarios --dir $(BENCH_DIR)
-	$(CARGO) run --release --locked -- bench http --seconds 8 --dir $(BENCH_DIR)
-	$(CARGO) run --release --locked -- bench http list --dir $(BENCH_DIR)
-	scripts/bench-streams target/release/codeq $(BENCH_DIR)
-	scripts/bench-callbacks target/release/codeq $(BENCH_DIR)
+	$(CARGO) build $(DIST)
+	$(DIST_BINARY) bench engine --dir $(BENCH_DIR)
+	$(DIST_BINARY) bench engine --dir $(BENCH_DIR) --in-flight 256,1024 --retention-ms 2000
+	$(DIST_BINARY) bench engine --dir $(BENCH_DIR) --in-flight 1,64,256 --durability os
+	$(DIST_BINARY) bench scenarios --dir $(BENCH_DIR)
+	$(DIST_BINARY) bench http --seconds 8 --dir $(BENCH_DIR)
+	$(DIST_BINARY) bench http list --dir $(BENCH_DIR)
+	scripts/bench-streams $(DIST_BINARY) $(BENCH_DIR)
+	scripts/bench-callbacks $(DIST_BINARY) $(BENCH_DIR)
 
 # Long simulator and crash campaigns. Power cuts need root and loop devices.
 campaign: prepare
@@ -114,13 +136,13 @@ campaign: prepare
 	$(CARGO) run --release --locked -p codeq-crash -- power --cycles $(CUTS)
 	$(CARGO) run --release --locked -p codeq-crash -- damage --stores $(DAMAGES) --manifests $(MANIFESTS)
 	CODEQ_HTTP_KILLS=$(KILLS) CODEQ_STREAM_KILLS=$(STREAM_KILLS) CODEQ_CALLBACK_KILLS=$(CALLBACK_KILLS) \
-		$(CARGO) test --locked -p codeq --test server -- --nocapture
+		$(CARGO) test --locked -p codeq --test codeq server:: -- --nocapture
 
 # A hostile tenant and a stranger against a server in a memory cgroup of 512 MiB (docs/security.md). Needs root. BASELINE
 # compares two binaries in alternating runs, in about ten minutes; DOCUMENT=1 writes the table into docs/security.md.
 attack:
-	$(if $(BINARY),,$(CARGO) build --release --locked --bin codeq)
-	python3 -B tests/attack/run.py --binary $(or $(BINARY),target/release/codeq) $(if $(BASELINE),--baseline $(BASELINE)) \
+	$(if $(BINARY),,$(CARGO) build $(DIST))
+	python3 -B tests/attack/run.py --binary $(or $(BINARY),$(DIST_BINARY)) $(if $(BASELINE),--baseline $(BASELINE)) \
 		$(if $(ATTACKS),--attacks $(ATTACKS)) $(if $(DOCUMENT),--document)
 
 clean:

@@ -1,6 +1,6 @@
 """The attack suite: each attack on a fresh server in a memory cgroup of 512 MiB, with B measured alone and under it.
 
-    python3 tests/attack/run.py --binary target/release/codeq [--baseline OLD/codeq] [--attacks a,c] [--document]
+    python3 tests/attack/run.py --binary target/dist/codeq [--baseline OLD/codeq] [--attacks a,c] [--document]
 
 With a baseline every attack runs on both, one after the other. Figures go to `--out` as JSON and to the terminal as a
 table; `--document` also writes the table into docs/security.md. The exit code is 1 if the binary does not hold: the server
@@ -138,7 +138,7 @@ def main():
             print(f"{attack.key}  {attack.title}\n    {attack.text}")
         return
     if not args.binary and not args.baseline:
-        sys.exit("which binary? --binary target/release/codeq")
+        sys.exit("which binary? --binary target/dist/codeq")
     chosen = [key for key in args.attacks.replace(" ", "").split(",") if key] or sorted(ATTACKS)
     unknown = [key for key in chosen if key not in ATTACKS]
     if unknown:

@@ -141,7 +141,8 @@ pub fn receiver_of(url: &str) -> u64 {
     number_of(host_and_port.as_deref().unwrap_or(url))
 }
 
-fn number_of(text: &str) -> u64 {
+/// The number of a tenant, or of a host and port.
+pub fn number_of(text: &str) -> u64 {
     let digest: [u8; 32] = Sha256::digest(text).into();
     digest.first_chunk().map_or(0, |bytes| u64::from_le_bytes(*bytes))
 }

@@ -68,6 +68,12 @@ impl Background {
         Ok((Background { prepare, store }, [segments, checkpoints]))
     }
 
+    /// Does nothing with the work that it is given.
+    #[cfg(all(test, feature = "shuttle"))]
+    pub fn idle() -> Background {
+        Background { prepare: mpsc::channel().0, store: mpsc::channel().0 }
+    }
+
     /// Prepares a log segment.
     pub fn prepare(&self, job: PrepareJob) {
         // The thread ends only with the engine.

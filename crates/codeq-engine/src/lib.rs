@@ -29,11 +29,14 @@ pub mod shard;
 mod background;
 mod dispatch;
 mod engine;
+#[cfg(all(test, feature = "shuttle"))]
+mod interleavings;
 mod parked;
 mod pipeline;
 mod result_waiters;
 mod scrub;
 mod shard_thread;
+mod sync;
 
 pub use boundary::{Answer, Call, Mailbox};
 pub use engine::{Engine, EngineStats};

@@ -2,12 +2,10 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use codeq_disk::Shortage;
 use codeq_log::{LogError, Prepared};
-use parking_lot::{Condvar, Mutex};
 use tokio::sync::{oneshot, watch};
 
 use crate::error::EngineError;
@@ -16,6 +14,8 @@ use crate::observer::SharedObserver;
 use crate::options::{GROUP_MAX, Options};
 use crate::request::Inbox;
 use crate::result_waiters::ResultWaiters;
+use crate::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
+use crate::sync::{Condvar, Mutex};
 
 mod commit;
 

@@ -11,7 +11,7 @@ const KEPT: usize = 64;
 
 /// Follows the bytes of one connection.
 #[derive(Debug, Default)]
-pub(crate) struct Framing {
+pub struct Framing {
     part: Part,
     line: Line,
     head: Head,
@@ -82,7 +82,7 @@ struct Refusal;
 
 impl Framing {
     /// Looks at bytes just read, and spoils them where the request is not to be served.
-    pub(crate) fn check(&mut self, mut bytes: &mut [u8]) {
+    pub fn check(&mut self, mut bytes: &mut [u8]) {
         while !bytes.is_empty() {
             bytes = match self.part {
                 Part::Refused => return,

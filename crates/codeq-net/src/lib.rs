@@ -17,6 +17,9 @@ use std::sync::atomic::{AtomicU64, AtomicUsize};
 use std::time::Duration;
 
 pub use accept::serve;
+// For the fuzz targets.
+#[doc(hidden)]
+pub use framing::Framing;
 pub use host::Hosts;
 pub use protocol::H2_STREAM_WINDOW;
 pub use tls::{TlsError, TlsFiles};

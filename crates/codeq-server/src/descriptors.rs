@@ -3,7 +3,7 @@
 //! Sockets of clients take what is left when the log, the stores, artifacts and outgoing calls have theirs. Otherwise a
 //! stranger with a thousand idle connections could keep the log from opening its next segment.
 
-use codeq_webhooks::availability::RUNNING_MAX;
+use codeq_webhooks::availability::CALLS_MAX;
 use codeq_webhooks::client::KEPT_MAX;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
@@ -92,7 +92,7 @@ fn aside(shards: u16) -> u64 {
 }
 
 fn wanted_calls(config: &Config) -> u64 {
-    (config.webhooks.max_concurrent + RUNNING_MAX + KEPT_MAX) as u64
+    (config.webhooks.max_concurrent + CALLS_MAX + KEPT_MAX) as u64
 }
 
 #[cfg(test)]

@@ -2,6 +2,8 @@
 
 use axum::http::{HeaderMap, HeaderName};
 
+use crate::hex::hex;
+
 /// Names a request in the log and to its client.
 pub const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 
@@ -16,11 +18,4 @@ pub fn request_id(headers: &HeaderMap) -> String {
         Some(id) => id.to_owned(),
         None => hex(&rand::random::<[u8; 16]>()),
     }
-}
-
-fn hex(bytes: &[u8]) -> String {
-    let digits = bytes.iter().flat_map(|byte| [byte >> 4, byte & 15]);
-    let mut text = String::with_capacity(2 * bytes.len());
-    text.extend(digits.filter_map(|digit| char::from_digit(u32::from(digit), 16)));
-    text
 }

@@ -4,11 +4,11 @@ use std::sync::Arc;
 
 use codeq_core::view::Task;
 use codeq_engine::EngineError;
-use codeq_webhooks::availability::{CLAIM_PATH, Notifier};
+use codeq_webhooks::availability::Notifier;
 use codeq_webhooks::client::Client;
-use codeq_webhooks::results::{Announced, Courier, LARGE_AT_ONCE, Outbox};
-use codeq_webhooks::{FormatTime, Report, WebhookKind, WebhookOutcome};
-use tokio::sync::{Semaphore, watch};
+use codeq_webhooks::results::{CallbacksDue, ResultCallbacks};
+use codeq_webhooks::{Outbound, Report, WebhookKind, WebhookOutcome};
+use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tracing::Span;
 
@@ -34,35 +34,25 @@ pub(crate) async fn start(
     app: &App,
     config: &Config,
     client: Client,
-    callbacks: Arc<Announced>,
+    due: Arc<CallbacksDue>,
     stop: &watch::Receiver<bool>,
 ) -> Result<[JoinHandle<()>; 2], EngineError> {
     let Service { destinations, secrets, subscriptions, .. } = &app.service;
     let engine = app.service.engine();
-    let report: Arc<dyn Report> = Arc::<Metrics>::clone(&app.metrics);
-    let times = app.times.clone();
-    let format_time: FormatTime = Arc::new(move |at| times.text(at));
-    let public = config.public_url.as_deref().map(|url| url.trim_end_matches('/'));
     subscriptions.load(engine).await?;
-    let notifier = Notifier {
-        engine: Arc::clone(engine),
-        subscriptions: Arc::clone(subscriptions),
-        client: client.clone(),
-        secrets: Arc::clone(secrets),
-        report: Arc::clone(&report),
-        format_time: Arc::clone(&format_time),
-        claim_url: public.map(|url| format!("{url}{CLAIM_PATH}")),
-    };
-    let courier = Courier {
+    let times = app.times.clone();
+    let outbound = Arc::new(Outbound {
         engine: Arc::clone(engine),
         client,
         policy: Arc::clone(destinations),
         secrets: Arc::clone(secrets),
-        report,
-        format_time,
-        attempts_max: config.result_webhook_max_attempts,
-        large: Semaphore::new(LARGE_AT_ONCE),
-    };
-    let outbox = Outbox::new(courier, callbacks, config.webhooks.call_limits());
-    Ok([tokio::spawn(notifier.run(stop.clone())), tokio::spawn(outbox.run(stop.clone()))])
+        report: Arc::<Metrics>::clone(&app.metrics),
+        format_time: Arc::new(move |at| times.text(at)),
+    });
+    let public_url = config.public_url.as_deref();
+    let notifier = Notifier::new(Arc::clone(&outbound), Arc::clone(subscriptions), public_url);
+    let limits = config.webhooks.call_limits();
+    let attempts_max = config.result_webhook_max_attempts;
+    let results = ResultCallbacks::new(outbound, due, limits, attempts_max);
+    Ok([tokio::spawn(notifier.run(stop.clone())), tokio::spawn(results.run(stop.clone()))])
 }

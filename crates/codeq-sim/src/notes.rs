@@ -98,7 +98,7 @@ pub fn op(command: &Command) -> Op {
     }
 }
 
-/// What a reply says; a refusal gives its text.
+/// What a reply says, or the text of a refusal.
 pub fn answer(reply: &Reply) -> Result<Answer, String> {
     Ok(match reply {
         Reply::Enqueued(made) => Answer::Enqueued(

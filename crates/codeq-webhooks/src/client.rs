@@ -1,9 +1,8 @@
 //! The HTTP client that posts webhooks.
 //!
-//! Neither the receiver nor the tenant who named it is trusted: addresses are judged when they are dialled,
-//! no redirect is followed, no proxy is taken from the environment, nothing is decompressed, and an answer is
-//! bounded in time and size. What went wrong is told in words that are the same whatever is there, so that
-//! nobody learns from them which ports are open.
+//! It trusts neither the receiver nor the tenant who chose it: addresses are checked on every call, redirects are not
+//! followed, no proxy is taken from the environment, nothing is decompressed, and an answer is bounded in time and size.
+//! Error messages do not differ by what is at the other end, so that nobody learns from them which ports are open.
 
 use std::error::Error;
 use std::net::SocketAddr;
@@ -21,36 +20,34 @@ use jiff::Timestamp;
 use rustls::RootCertStore;
 use tokio::time::{Instant, timeout_at};
 
-use crate::connect::{Connector, DIAL, Dial, DialError, Judge};
+use crate::addresses::AllowedAddresses;
+use crate::connect::{Connector, DIAL, Dial, DialError};
 use crate::dns::Resolve;
 use crate::lookups::Lookups;
 use crate::per_address::PerAddress;
 use crate::policy::{Destination, Policy};
 use crate::retry_after;
 
-/// Who posts.
 const USER_AGENT: HeaderValue =
     HeaderValue::from_static(concat!("codeq/", env!("CARGO_PKG_VERSION")));
-/// Time for everything, as the contract has it.
+/// Time for the whole call, as documented.
 const TIME_LIMIT: Duration = Duration::from_secs(10);
-/// Largest head of an answer.
 const HEAD_BYTES_MAX: usize = 16 << 10;
-/// Most headers of an answer.
 const HEADERS_MAX: usize = 100;
-/// The part of the time that is given to the rest of an answer after its head.
+/// The body of an answer gets this part of the time: one tenth.
 const BODY_SHARE: u32 = 10;
-/// What is read of the body, to use the connection again; nobody looks at it.
+/// How much of a body is read, so that the connection can be reused. The body itself is ignored.
 const BODY_BYTES_MAX: usize = 64 << 10;
-/// All that a receiver may send for one request: head, body, and as much as a head for what surrounds them.
+/// All that a receiver may send for one request: head, body, and another head's worth for framing.
 const ANSWER_BYTES_MAX: usize = BODY_BYTES_MAX + 2 * HEAD_BYTES_MAX;
-/// How long a connection waits for its next request.
+/// How long an idle connection is kept.
 const IDLE: Duration = Duration::from_secs(30);
-/// Connections to one host that wait for their next request.
+/// Idle connections that are kept to one host.
 const IDLE_PER_HOST_MAX: usize = 4;
-/// Most connections that are left behind.
+/// Idle connections that are kept to all hosts.
 pub const KEPT_MAX: usize = 512;
-/// Headers that are the connection's business.
-const NOT_THE_CALLERS: [HeaderName; 7] = [
+/// Headers that the HTTP library sets.
+const CONNECTION_HEADERS: [HeaderName; 7] = [
     header::HOST,
     header::CONTENT_LENGTH,
     header::TRANSFER_ENCODING,
@@ -65,54 +62,53 @@ const NOT_THE_CALLERS: [HeaderName; 7] = [
 pub struct Client {
     http: legacy::Client<Connector, Full<Bytes>>,
     connector: Connector,
-    judge: Judge,
+    addresses: AllowedAddresses,
     per_address: PerAddress,
-    /// With so many connections, new requests leave none behind.
+    /// From this many connections on, new requests close theirs.
     kept_max: usize,
     time: Duration,
 }
 
-/// What a client can be given.
+/// Settings of a client.
 pub struct Options {
-    /// Where this server listens: never dialled, unless the operator has opened the address. Other addresses
-    /// of this machine are not dialled either, as far as the machine knows them for its own.
+    /// Where this server listens. These are never called, unless the operator has opened the address; nor are other
+    /// addresses of this machine, as far as the machine knows them as its own.
     pub own: Vec<SocketAddr>,
-    /// Which certificates are trusted; none means those of the platform.
+    /// Which certificates are trusted; none means those that the platform trusts.
     pub roots: Option<RootCertStore>,
-    /// Time for everything.
+    /// Time for the whole call.
     pub time: Duration,
-    /// Most connections.
+    /// Open connections.
     pub connections: usize,
-    /// Most calls to one address at once, whatever name led there.
+    /// Calls in flight to one IP address and port, whatever host names led there.
     pub per_address: usize,
-    /// Most names looked up at once.
+    /// DNS lookups at once.
     pub lookups: usize,
 }
 
-/// A receiver answered.
+/// The answer of a receiver.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Answered {
-    /// How.
+    /// The HTTP status.
     pub status: StatusCode,
-    /// When it wants to be asked again: a day at most.
+    /// The pause that `Retry-After` asks for, a day at most.
     pub retry_after: Option<Duration>,
 }
 
-/// Why there is no answer. The texts are for the tenant: refused, closed, filtered, broken and not speaking
-/// HTTP are the same to it.
+/// Why there is no answer. Tenants see the messages, so refused, closed, filtered, broken and not HTTP look the same.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum SendError {
-    /// The destination has an address that may not be called; nothing was dialled.
+    /// The destination has an address that may not be called. No connection was made.
     #[error("the destination cannot be reached")]
     NotAllowed,
-    /// There is no connection, or none that works.
+    /// There was no connection, or it broke.
     #[error("the destination cannot be reached")]
     Unreachable,
-    /// There was no slot for a lookup, a connection, or another call to this address: it was not tried, and
-    /// will be later.
+    /// There was no slot for a lookup, a connection, or another call to this address. The call was not tried, and will
+    /// be later.
     #[error("the destination was not tried yet")]
     Busy,
-    /// It was reached, and did not answer in time.
+    /// The destination was reached, but did not answer in time.
     #[error("the destination did not answer in time")]
     TimedOut,
 }
@@ -131,14 +127,14 @@ impl Default for Options {
 }
 
 impl Client {
-    /// Dials only what the policy allows, at the addresses that `resolve` finds.
+    /// A client that calls only what the policy allows, at the addresses that `resolve` finds.
     pub fn new(policy: Arc<Policy>, resolve: Arc<dyn Resolve>, options: Options) -> Client {
         let Options { own, roots, time, connections, per_address, lookups } = options;
         let connector = Connector::new(roots, ANSWER_BYTES_MAX, connections);
         let lookups = Lookups::new(resolve, lookups);
-        let judge = Judge { policy, lookups, own: own.into() };
+        let addresses = AllowedAddresses { policy, lookups, own: own.into() };
         let per_address = PerAddress::new(per_address);
-        // The other half is for calls to places that no connection is left to.
+        // The other half is for calls to hosts without an idle connection.
         let kept_max = KEPT_MAX.min(connections / 2);
         let http = legacy::Client::builder(TokioExecutor::new())
             .pool_timer(TokioTimer::new())
@@ -147,11 +143,11 @@ impl Client {
             .http1_max_buf_size(HEAD_BYTES_MAX)
             .http1_max_headers(HEADERS_MAX)
             .build(connector.clone());
-        Client { http, connector, judge, per_address, kept_max, time }
+        Client { http, connector, addresses, per_address, kept_max, time }
     }
 
-    /// Posts for a tenant, and waits for the head of the answer; 10 s at most for everything. If a body follows
-    /// it is read and thrown away for a second, so that the connection can be used again.
+    /// Posts on behalf of a tenant, and waits for the head of the answer. The body is read and ignored for a second at
+    /// most, so that the connection can be reused.
     pub async fn post(
         &self,
         tenant: &Arc<str>,
@@ -160,9 +156,9 @@ impl Client {
         body: Bytes,
     ) -> Result<Answered, SendError> {
         let (now, until) = (Instant::now(), Instant::now() + self.time);
-        // Shorter than the whole, so that a port where nothing answers is told like one that is closed.
+        // Less than the whole time, so that a filtered port looks like a closed one.
         let dial_until = now + self.time * 3 / 4;
-        let found = self.judge.addresses(tenant, to, dial_until).await;
+        let found = self.addresses.find(tenant, to, dial_until).await;
         let addresses = found.map_err(|error| failed(to, &error))?;
         let counted = self.per_address.take(tenant, addresses);
         let (_held, addresses) = counted.ok_or(SendError::Busy)?;
@@ -173,13 +169,13 @@ impl Client {
             Ok(Ok(response)) => response,
             Ok(Err(error)) => return Err(failed(to, &error)),
             Err(_) => {
-                tracing::debug!(target: "codeq::push", to = to.authority(), "no answer in time");
+                tracing::debug!(target: "codeq::webhooks", to = to.authority(), "no answer in time");
                 return Err(SendError::TimedOut);
             }
         };
         let status = response.status();
         let retry_after = retry_after::read(response.headers(), Timestamp::now());
-        // Whatever becomes of the body, there is an answer.
+        // The status is the answer, whatever happens to the body.
         let until = until.min(Instant::now() + self.time / BODY_SHARE);
         let _ = timeout_at(until, discard(response.into_body())).await;
         Ok(Answered { status, retry_after })
@@ -191,7 +187,7 @@ impl Client {
         *request.uri_mut() = to.uri().clone();
         *request.headers_mut() = headers;
         let headers = request.headers_mut();
-        for name in NOT_THE_CALLERS {
+        for name in CONNECTION_HEADERS {
             headers.remove(name);
         }
         headers.insert(header::USER_AGENT, USER_AGENT);
@@ -202,7 +198,7 @@ impl Client {
     }
 }
 
-/// Reads a body to its end, or as much of it as is worth a connection.
+/// Reads a body to its end, unless that takes more than a new connection would.
 async fn discard(mut body: Incoming) {
     let mut left = BODY_BYTES_MAX;
     while let Some(Ok(frame)) = body.frame().await {
@@ -212,20 +208,20 @@ async fn discard(mut body: Incoming) {
     }
 }
 
-/// Tells the operator what happened, and the tenant as much as it may know.
+/// Logs the cause for the operator, and returns what the tenant may know.
 fn failed(to: &Destination, error: &(dyn Error + 'static)) -> SendError {
     let (mut cause, mut texts): (Option<&dyn Error>, _) = (Some(error), Vec::new());
-    let mut told = SendError::Unreachable;
+    let mut public = SendError::Unreachable;
     while let Some(error) = cause {
         match error.downcast_ref::<DialError>() {
-            Some(DialError::NotAllowed(_) | DialError::Own(_)) => told = SendError::NotAllowed,
-            Some(DialError::Busy) => told = SendError::Busy,
+            Some(DialError::NotAllowed(_) | DialError::Own(_)) => public = SendError::NotAllowed,
+            Some(DialError::Busy) => public = SendError::Busy,
             _ => {}
         }
         texts.push(error.to_string());
         cause = error.source();
     }
     let cause = texts.join(": ");
-    tracing::debug!(target: "codeq::push", to = to.authority(), cause, "no answer");
-    told
+    tracing::debug!(target: "codeq::webhooks", to = to.authority(), cause, "no answer");
+    public
 }

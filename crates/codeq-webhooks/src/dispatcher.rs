@@ -1,123 +1,126 @@
-//! Who is called next: fair between tenants and their receivers, patient with those that are down.
+//! Decides which call is made next.
 //!
-//! Pure: time comes in, decisions come out. A receiver is a host and port of one tenant. Each has a queue and a
-//! few slots. Tenants take turns, and so do the receivers of each; none has more than half of all slots. A slot
-//! whose call failed rests before it is used again, a little longer with every failure in a row, so that a
-//! receiver that is down costs next to nothing however much waits for it; and receivers that keep failing share
-//! half of the slots as well. What does not fit into memory stays where it is, in the outbox: the position is
-//! noted, and looked at again when there is room.
+//! Tenants take turns, and so do the receivers of one tenant. Calls in flight are limited in total, per tenant and per
+//! host, so a receiver that hangs delays only its own tenant's calls to it. A receiver that keeps failing rests after
+//! each call, a little longer every time, and failing receivers together get at most half of the calls.
+//!
+//! Pure: callers pass the time in, and make the calls.
 
 use std::cmp::Reverse;
-use std::collections::{BTreeMap, BinaryHeap, HashMap, HashSet, VecDeque};
-use std::time::{Duration, Instant};
+use std::collections::{BinaryHeap, HashMap, HashSet, VecDeque};
+use std::hash::Hash;
+use std::time::Duration;
 
-use codeq_core::command::Millis;
+use tokio::time::Instant;
 
-/// Callbacks of one receiver in memory.
-const WAITING_MAX: usize = 1_024;
-/// With so few left, those that did not fit are looked for.
-const WAITING_LOW: usize = 256;
-/// Callbacks in memory, of one tenant and of all.
-const TENANT_TOTAL_MAX: usize = 16_384;
-const TOTAL_MAX: usize = 65_536;
-/// Receivers in memory, of one tenant and of all.
-const TENANT_RECEIVERS_MAX: usize = 1_024;
-const RECEIVERS_MAX: usize = 4_096;
-/// A receiver is failing after so many failures in a row.
+/// A receiver is failing after this many failures in a row.
 const FAILING_AFTER: u32 = 3;
-/// The first rest of a slot of a failing receiver, and the longest.
+/// How long a failing receiver rests after a call: at first, and at most.
 const REST_MIN: Duration = Duration::from_millis(50);
 const REST_MAX: Duration = Duration::from_secs(1);
-/// The rest of a slot whose call could not be tried.
+/// How long a receiver rests after a call that could not be tried.
 const BUSY_REST: Duration = Duration::from_millis(100);
 
-/// A callback that is due.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub struct Due {
-    /// Its shard.
-    pub shard: u16,
-    /// When it was due.
-    pub at: Millis,
-    /// The number of its task.
-    pub seq: u64,
+/// A receiver: a host and port that one tenant calls. Both are the numbers that
+/// [`number_of`](codeq_core::callback::number_of) gives to names.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) struct Receiver {
+    pub tenant: u64,
+    pub host: u64,
 }
 
-/// A place in the outbox of a shard.
-pub type Position = (Millis, u64);
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Limits {
+    /// Calls in flight.
+    pub calls: usize,
+    pub calls_per_tenant: usize,
+    pub calls_per_host: usize,
+    /// Items that wait.
+    pub waiting: usize,
+    pub waiting_per_tenant: usize,
+    pub waiting_per_receiver: usize,
+    /// Receivers in memory.
+    pub receivers: usize,
+    pub receivers_per_tenant: usize,
+}
 
-/// A receiver: the number of the tenant, and that of the host and port.
-pub type Whom = (u64, u64);
+/// The limit that leaves no room for an item.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) enum Full {
+    All,
+    Tenant(u64),
+    Receiver(Receiver),
+}
 
 /// A call to be made.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Call {
-    /// The receiver.
-    pub to: Whom,
-    /// What is sent.
-    pub due: Due,
-    /// The receiver had failed several times in a row.
+pub(crate) struct Call<T> {
+    pub to: Receiver,
+    pub item: T,
+    /// The receiver was failing when the call was handed out.
     failing: bool,
 }
 
-/// How a call went.
+/// How a call ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Went {
-    /// The receiver took it.
-    Well,
-    /// It did not.
-    Badly,
+pub(crate) enum Outcome {
+    /// The receiver accepted it.
+    Delivered,
+    /// The receiver did not accept it.
+    Failed,
     /// There was nothing to send.
-    Nowhere,
-    /// It could not be tried yet.
+    Skipped,
+    /// It could not be tried, through no fault of the receiver. The item waits again, ahead of the others.
     Busy,
 }
 
-/// The calls that wait and run.
+/// Items that wait to be sent, and calls in flight.
 #[derive(Debug)]
-pub struct Schedule {
+pub(crate) struct Dispatcher<T> {
+    limits: Limits,
     tenants: HashMap<u64, Tenant>,
-    receivers: HashMap<Whom, Receiver>,
-    /// Tenants with receivers that have a turn, in turn.
+    receivers: HashMap<Receiver, State<T>>,
+    /// Tenants with a callable receiver, next one first.
     turns: VecDeque<u64>,
-    known: HashSet<(u16, u64)>,
-    /// Calls that run, by host and port, whosoever they are.
+    /// Items that wait: each waits once.
+    waiting: HashSet<T>,
+    /// Calls in flight to each host, by any tenant.
     hosts: HashMap<u64, usize>,
-    resting: BinaryHeap<Reverse<(Instant, Whom)>>,
+    resting: BinaryHeap<Reverse<(Instant, Receiver)>>,
     running: usize,
     running_failing: usize,
-    /// What did not fit.
-    left: BTreeMap<u16, Position>,
-    /// Positions to be looked at again.
-    again: BTreeMap<u16, Position>,
-    slots: usize,
-    slots_each: usize,
 }
 
 #[derive(Debug, Default)]
 struct Tenant {
-    /// Receivers with something to send and a slot to send it, in turn.
+    /// Hosts of its callable receivers, next one first.
     turns: VecDeque<u64>,
+    /// Whether the tenant is in the dispatcher's turns.
     has_turn: bool,
-    /// Callbacks in memory.
-    known: usize,
+    waiting: usize,
     receivers: usize,
     running: usize,
-    /// What did not fit.
-    left: BTreeMap<u16, Position>,
 }
 
-#[derive(Debug, Default)]
-struct Receiver {
-    waiting: VecDeque<Due>,
-    /// Slots that run or rest.
+/// What is known of a receiver.
+#[derive(Debug)]
+struct State<T> {
+    waiting: VecDeque<T>,
+    /// Calls in flight, and rests.
     busy: usize,
+    /// Failures in a row.
     failures: u32,
+    /// Whether the receiver is in its tenant's turns.
     has_turn: bool,
-    /// What did not fit.
-    left: BTreeMap<u16, Position>,
 }
 
-impl Receiver {
+impl<T> Default for State<T> {
+    fn default() -> State<T> {
+        State { waiting: VecDeque::new(), busy: 0, failures: 0, has_turn: false }
+    }
+}
+
+impl<T> State<T> {
     fn is_failing(&self) -> bool {
         self.failures >= FAILING_AFTER
     }
@@ -128,57 +131,73 @@ impl Receiver {
     }
 }
 
-impl Schedule {
-    /// With so many calls at once, and so many to one host and port.
-    pub fn new(slots: usize, slots_each: usize) -> Schedule {
-        Schedule {
+impl<T: Clone + Eq + Hash> Dispatcher<T> {
+    pub fn new(limits: Limits) -> Dispatcher<T> {
+        Dispatcher {
+            limits,
             tenants: HashMap::new(),
             receivers: HashMap::new(),
             turns: VecDeque::new(),
-            known: HashSet::new(),
+            waiting: HashSet::new(),
             hosts: HashMap::new(),
             resting: BinaryHeap::new(),
             running: 0,
             running_failing: 0,
-            left: BTreeMap::new(),
-            again: BTreeMap::new(),
-            slots,
-            slots_each,
         }
     }
 
-    /// A callback is due. It may be known already.
-    pub fn add(&mut self, to: Whom, due: Due) {
-        if self.known.contains(&(due.shard, due.seq)) {
-            return;
+    /// Queues an item, unless it is waiting already.
+    pub fn add(&mut self, to: Receiver, item: T) -> Result<(), Full> {
+        if self.waiting.contains(&item) {
+            return Ok(());
         }
-        let position = (due.at, due.seq);
-        let new = !self.receivers.contains_key(&to);
-        if self.known.len() >= TOTAL_MAX || (new && self.receivers.len() >= RECEIVERS_MAX) {
-            note(&mut self.left, due.shard, position);
-            return;
+        let limits = self.limits;
+        let is_new = !self.receivers.contains_key(&to);
+        if self.waiting.len() >= limits.waiting
+            || (is_new && self.receivers.len() >= limits.receivers)
+        {
+            return Err(Full::All);
         }
-        let tenant = self.tenants.entry(to.0).or_default();
-        if tenant.known >= TENANT_TOTAL_MAX || (new && tenant.receivers >= TENANT_RECEIVERS_MAX) {
-            note(&mut tenant.left, due.shard, position);
-            return;
+        let tenant = self.tenants.entry(to.tenant).or_default();
+        if tenant.waiting >= limits.waiting_per_tenant
+            || (is_new && tenant.receivers >= limits.receivers_per_tenant)
+        {
+            return Err(Full::Tenant(to.tenant));
         }
-        tenant.receivers += usize::from(new);
         let receiver = self.receivers.entry(to).or_default();
-        // Nobody overtakes those that did not fit, or they might never.
-        if receiver.waiting.len() >= WAITING_MAX || !receiver.left.is_empty() {
-            note(&mut receiver.left, due.shard, position);
-            return;
+        if receiver.waiting.len() >= limits.waiting_per_receiver {
+            return Err(Full::Receiver(to));
         }
-        tenant.known += 1;
-        self.known.insert((due.shard, due.seq));
-        receiver.waiting.push_back(due);
+        tenant.receivers += usize::from(is_new);
+        tenant.waiting += 1;
+        receiver.waiting.push_back(item.clone());
+        self.waiting.insert(item);
         self.give_turn(to);
+        Ok(())
     }
 
-    /// The next call to be made now. The caller says with [`Schedule::done`] how it went.
-    pub fn next_call(&mut self) -> Option<Call> {
-        if self.running >= self.slots {
+    /// Whether what this limit refused fits now. A receiver's queue is refilled only once three quarters of it are
+    /// empty, because callers read what did not fit from disk.
+    pub fn has_room(&self, limit: Full) -> bool {
+        let limits = &self.limits;
+        match limit {
+            Full::All => {
+                self.waiting.len() < limits.waiting && self.receivers.len() < limits.receivers
+            }
+            Full::Tenant(id) => self.tenants.get(&id).is_none_or(|tenant| {
+                tenant.waiting < limits.waiting_per_tenant
+                    && tenant.receivers < limits.receivers_per_tenant
+            }),
+            Full::Receiver(to) => self
+                .receivers
+                .get(&to)
+                .is_none_or(|receiver| receiver.waiting.len() <= limits.waiting_per_receiver / 4),
+        }
+    }
+
+    /// The next call to make now. The caller reports its end to [`Dispatcher::done`].
+    pub fn next_call(&mut self) -> Option<Call<T>> {
+        if self.running >= self.limits.calls {
             return None;
         }
         for _ in 0..self.turns.len() {
@@ -197,146 +216,136 @@ impl Schedule {
         None
     }
 
-    /// The next call of a tenant, if it may have one.
-    fn next_of(&mut self, id: u64) -> Option<Call> {
-        let half = (self.slots / 2).max(1);
+    /// The next call of a tenant, if it may make one.
+    fn next_of(&mut self, id: u64) -> Option<Call<T>> {
+        let Limits { calls, calls_per_tenant, calls_per_host, .. } = self.limits;
         let tenant = self.tenants.get_mut(&id)?;
-        if tenant.running >= half {
+        if tenant.running >= calls_per_tenant {
             return None;
         }
         for _ in 0..tenant.turns.len() {
             let host = tenant.turns.pop_front()?;
-            let Some(receiver) = self.receivers.get_mut(&(id, host)) else { continue };
+            let to = Receiver { tenant: id, host };
+            let Some(receiver) = self.receivers.get_mut(&to) else { continue };
             let failing = receiver.is_failing();
-            let full = self.hosts.get(&host).is_some_and(|running| *running >= self.slots_each);
-            if full || (failing && self.running_failing >= half) {
+            let host_is_full = self.hosts.get(&host).is_some_and(|calls| *calls >= calls_per_host);
+            if host_is_full || (failing && self.running_failing >= (calls / 2).max(1)) {
                 tenant.turns.push_back(host);
                 continue;
             }
             receiver.has_turn = false;
-            let Some(due) = receiver.waiting.pop_front() else { continue };
+            let Some(item) = receiver.waiting.pop_front() else { continue };
+            self.waiting.remove(&item);
             receiver.busy += 1;
+            tenant.waiting = tenant.waiting.saturating_sub(1);
             tenant.running += 1;
             self.running += 1;
             self.running_failing += usize::from(failing);
             *self.hosts.entry(host).or_default() += 1;
-            let to = (id, host);
             self.give_turn(to);
-            return Some(Call { to, due, failing });
+            return Some(Call { to, item, failing });
         }
         None
     }
 
-    /// A call has ended.
-    pub fn done(&mut self, call: Call, went: Went, now: Instant) {
-        let Call { to, due, failing } = call;
-        let busy = went == Went::Busy;
-        if !busy {
-            self.known.remove(&(due.shard, due.seq));
-        }
+    /// A call ended.
+    pub fn done(&mut self, call: Call<T>, outcome: Outcome, now: Instant) {
+        let Call { to, item, failing } = call;
         self.running = self.running.saturating_sub(1);
         self.running_failing = self.running_failing.saturating_sub(usize::from(failing));
-        if let Some(running) = self.hosts.get_mut(&to.1) {
+        if let Some(running) = self.hosts.get_mut(&to.host) {
             *running = running.saturating_sub(1);
             if *running == 0 {
-                self.hosts.remove(&to.1);
+                self.hosts.remove(&to.host);
             }
         }
-        if let Some(tenant) = self.tenants.get_mut(&to.0) {
-            tenant.running = tenant.running.saturating_sub(1);
-            tenant.known = tenant.known.saturating_sub(usize::from(!busy));
-        }
+        let tenant = self.tenants.entry(to.tenant).or_default();
+        tenant.running = tenant.running.saturating_sub(1);
         let Some(receiver) = self.receivers.get_mut(&to) else { return };
-        match went {
-            Went::Well => receiver.failures = 0,
-            Went::Badly => receiver.failures = receiver.failures.saturating_add(1),
-            Went::Nowhere => {}
-            // First in line again, once the slot has rested.
-            Went::Busy => receiver.waiting.push_front(due),
-        }
-        if busy {
-            self.resting.push(Reverse((now + BUSY_REST, to)));
-        } else if went == Went::Badly && receiver.is_failing() {
-            self.resting.push(Reverse((now + receiver.rest(), to)));
-        } else {
-            self.free(to);
+        let rest = match outcome {
+            Outcome::Skipped => None,
+            Outcome::Delivered => {
+                receiver.failures = 0;
+                None
+            }
+            Outcome::Failed => {
+                receiver.failures = receiver.failures.saturating_add(1);
+                receiver.is_failing().then(|| receiver.rest())
+            }
+            Outcome::Busy => {
+                // Unless it was queued again meanwhile.
+                if self.waiting.insert(item.clone()) {
+                    tenant.waiting += 1;
+                    receiver.waiting.push_front(item);
+                }
+                Some(BUSY_REST)
+            }
+        };
+        match rest {
+            Some(rest) => self.resting.push(Reverse((now + rest, to))),
+            None => self.free(to),
         }
     }
 
-    /// Slots that have rested are free again.
-    pub fn wake(&mut self, now: Instant) {
+    /// Ends the rests that are over, and returns their receivers.
+    pub fn wake(&mut self, now: Instant) -> Vec<Receiver> {
+        let mut woken = Vec::new();
         while let Some(Reverse((at, to))) = self.resting.peek().copied()
             && at <= now
         {
             self.resting.pop();
             self.free(to);
+            woken.push(to);
         }
+        woken
     }
 
-    /// When the next slot has rested.
+    /// When the next rest is over.
     pub fn next_wake(&self) -> Option<Instant> {
         self.resting.peek().map(|Reverse((at, _))| *at)
     }
 
-    /// Where to look again for what did not fit, by shard.
-    pub fn take_again(&mut self) -> BTreeMap<u16, Position> {
-        std::mem::take(&mut self.again)
-    }
-
-    fn free(&mut self, to: Whom) {
-        let crowded = self.receivers.len() > RECEIVERS_MAX / 2;
+    /// A call or a rest of this receiver is over.
+    fn free(&mut self, to: Receiver) {
+        let Limits { receivers, receivers_per_tenant, .. } = self.limits;
+        let crowded = self.receivers.len() > receivers / 2;
         let Some(receiver) = self.receivers.get_mut(&to) else { return };
         receiver.busy = receiver.busy.saturating_sub(1);
-        if receiver.waiting.len() <= WAITING_LOW {
-            again(&mut self.again, &mut receiver.left);
-        }
         let idle = receiver.waiting.is_empty() && receiver.busy == 0;
-        if let Some(tenant) = self.tenants.get_mut(&to.0) {
-            let crowded = crowded || tenant.receivers > TENANT_RECEIVERS_MAX / 2;
+        if let Some(tenant) = self.tenants.get_mut(&to.tenant) {
+            let crowded = crowded || tenant.receivers > receivers_per_tenant / 2;
             // One that was failing is remembered, as long as there is room.
             if idle && (receiver.failures == 0 || crowded) {
                 self.receivers.remove(&to);
                 tenant.receivers = tenant.receivers.saturating_sub(1);
             }
-            if tenant.known < TENANT_TOTAL_MAX && tenant.receivers < TENANT_RECEIVERS_MAX {
-                again(&mut self.again, &mut tenant.left);
+            if tenant.receivers == 0 && tenant.running == 0 {
+                self.tenants.remove(&to.tenant);
             }
-            if tenant.receivers == 0 && tenant.running == 0 && tenant.left.is_empty() {
-                // Its place in the turns, if it has one, finds nobody.
-                self.tenants.remove(&to.0);
-            }
-        }
-        if self.receivers.len() < RECEIVERS_MAX && self.known.len() < TOTAL_MAX {
-            again(&mut self.again, &mut self.left);
         }
         self.give_turn(to);
     }
 
-    fn give_turn(&mut self, to: Whom) {
+    /// Puts a receiver in line for a call, if it has something to send and may be called.
+    fn give_turn(&mut self, to: Receiver) {
         let Some(receiver) = self.receivers.get_mut(&to) else { return };
-        if receiver.has_turn || receiver.waiting.is_empty() || receiver.busy >= self.slots_each {
+        let may_call = receiver.busy < self.limits.calls_per_host;
+        if receiver.has_turn || receiver.waiting.is_empty() || !may_call {
             return;
         }
         receiver.has_turn = true;
-        let tenant = self.tenants.entry(to.0).or_default();
-        tenant.turns.push_back(to.1);
+        let tenant = self.tenants.entry(to.tenant).or_default();
+        tenant.turns.push_back(to.host);
         if !tenant.has_turn {
             tenant.has_turn = true;
-            self.turns.push_back(to.0);
+            self.turns.push_back(to.tenant);
         }
     }
-}
 
-/// What did not fit is looked at again.
-fn again(again: &mut BTreeMap<u16, Position>, left: &mut BTreeMap<u16, Position>) {
-    for (shard, position) in std::mem::take(left) {
-        note(again, shard, position);
+    /// How many items wait.
+    pub fn waiting(&self) -> usize {
+        self.waiting.len()
     }
-}
-
-/// Notes a position of a shard, unless an earlier one is noted.
-pub(crate) fn note(positions: &mut BTreeMap<u16, Position>, shard: u16, position: Position) {
-    positions.entry(shard).and_modify(|first| *first = position.min(*first)).or_insert(position);
 }
 
 #[cfg(test)]

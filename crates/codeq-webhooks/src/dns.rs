@@ -1,4 +1,4 @@
-//! From names to addresses.
+//! DNS: the addresses of a host name.
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -15,29 +15,29 @@ use hickory_resolver::proto::rr::{Name, RecordType};
 use hickory_resolver::{Hosts, TokioResolver};
 use parking_lot::Mutex;
 
-/// How long a name server may take, and how often it is asked again.
+/// How long a name server may take to answer, and how often it is asked again.
 const TIME_MAX: Duration = Duration::from_millis(1_500);
 const RETRIES: usize = 1;
-/// Answers that are kept, and for how long at most. Each is judged again whenever it is used.
+/// Answers that are cached, and for how long at most. Their addresses are checked again on every use.
 const ANSWERS_MAX: u64 = 1_024;
 const KEPT_MAX: Duration = Duration::from_secs(300);
 const FAILURE_KEPT_MAX: Duration = Duration::from_secs(5);
-/// Requests under way to one name server over one connection.
+/// Requests in flight to one name server over one connection.
 const REQUESTS_MAX: usize = 256;
-/// How old the system's configuration may be: it changes when a machine moves between networks.
+/// How long the system's configuration is cached. It changes when a machine moves between networks.
 const SYSTEM_AGE_MAX: Duration = Duration::from_secs(30);
 
-/// Finds the addresses of a name.
+/// Looks up host names.
 pub trait Resolve: Send + Sync {
-    /// All addresses of a name, in the order in which to try them.
+    /// All addresses of a host name, in the order in which to try them.
     fn resolve(&self, host: &str) -> BoxFuture<'static, io::Result<Vec<IpAddr>>>;
 }
 
-/// Asks name servers, without a thread for each question.
+/// Asks name servers, without a thread for each lookup.
 pub struct DnsResolver(Arc<Source>);
 
 enum Source {
-    /// `/etc/resolv.conf` and `/etc/hosts`, read again now and then.
+    /// `/etc/resolv.conf` and `/etc/hosts`, read again after [`SYSTEM_AGE_MAX`].
     System(Mutex<Option<(Instant, Arc<Loaded>)>>),
     Fixed(Arc<Loaded>),
 }
@@ -48,12 +48,12 @@ struct Loaded {
 }
 
 impl DnsResolver {
-    /// As the machine is configured.
+    /// Resolves as this machine is configured to.
     pub fn system() -> DnsResolver {
         DnsResolver(Arc::new(Source::System(Mutex::default())))
     }
 
-    /// Asks this name server and looks nowhere else.
+    /// Asks only this name server.
     ///
     /// # Errors
     ///
@@ -100,7 +100,7 @@ impl Source {
 
 impl Loaded {
     fn system() -> io::Result<Loaded> {
-        // Without name servers there is one on this machine, or none.
+        // If no name server is configured, there may be one on this machine.
         let here = || {
             let here = NameServerConfig::udp_and_tcp(Ipv4Addr::LOCALHOST.into());
             (ResolverConfig::from_parts(None, Vec::new(), vec![here]), ResolverOpts::default())
@@ -120,7 +120,7 @@ impl Loaded {
         Ok(found.iter().collect())
     }
 
-    /// What `/etc/hosts` says. No name server is then asked for the family that it does not name.
+    /// What `/etc/hosts` says. If it has an address of one family, name servers are not asked for the other.
     fn local(&self, name: &str) -> Vec<IpAddr> {
         let Ok(name) = Name::from_utf8(name) else { return Vec::new() };
         let of = |kind| self.hosts.lookup_static_host(&Query::query(name.clone(), kind));
@@ -135,7 +135,7 @@ impl Loaded {
 fn servers(config: ResolverConfig, mut options: ResolverOpts) -> io::Result<TokioResolver> {
     options.timeout = TIME_MAX;
     options.attempts = RETRIES;
-    // All of them, because all are judged.
+    // All of them, because all are checked.
     options.ip_strategy = LookupIpStrategy::Ipv4AndIpv6;
     options.num_concurrent_reqs = 1;
     options.max_active_requests = REQUESTS_MAX;
@@ -147,8 +147,8 @@ fn servers(config: ResolverConfig, mut options: ResolverOpts) -> io::Result<Toki
     builder.with_options(options).build().map_err(io::Error::other)
 }
 
-/// A name with a dot in it is looked up as it is, not below the domains of this machine. One without a dot
-/// can only be meant to be found there.
+/// A name with a dot is looked up as it is, not below this machine's search domains. A name without one can only be found
+/// there.
 fn absolute(host: &str) -> String {
     let dot = if host.contains('.') && !host.ends_with('.') { "." } else { "" };
     format!("{host}{dot}")

@@ -1,15 +1,15 @@
 //! What codeQ calls by itself: webhooks, at URLs that tenants choose.
 //!
 //! ```text
-//! engine ─ Observer ─> results/ ──────┐                    ┌─> policy (which addresses may be called)
-//!                 └──> availability/ ─┴─> signing, client ─┴─> dns, lookups, connect, per_address
-//!                            dispatcher (who is called next)
+//! engine ── Observer ──> results/       a task finished  ─┐                ┌─> outbound ─> signing, secrets
+//!                   └──> availability/  a queue has work ─┴─ dispatcher ───┴─> client ─> policy, addresses, dns
 //! ```
 //!
 //! A tenant must not reach through codeQ what it could not reach from outside: [`client`] dials nothing that
-//! [`policy`] does not allow. This crate knows the engine, and nothing of the server: no routes, no configuration, no
-//! permissions, no metrics. It reports through [`Report`].
+//! [`policy`] does not allow. This crate knows the engine, and nothing of the server: no
+//! routes, configuration, permissions or metrics. It reports through [`Report`].
 
+mod addresses;
 pub mod availability;
 pub mod client;
 mod connect;
@@ -17,6 +17,7 @@ mod dispatcher;
 pub mod dns;
 mod hex;
 mod lookups;
+mod outbound;
 mod per_address;
 pub mod policy;
 mod report;
@@ -25,4 +26,5 @@ mod retry_after;
 pub mod secrets;
 pub mod signing;
 
+pub use outbound::Outbound;
 pub use report::{FormatTime, Report, WebhookKind, WebhookOutcome};

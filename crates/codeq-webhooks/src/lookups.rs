@@ -1,7 +1,7 @@
-//! Who may look up a name now: one lookup at a time for each name, and none of all slots for one tenant.
+//! Limits DNS lookups: one at a time for each name, and never all slots for one tenant.
 //!
-//! A tenant chooses names, and with them the name servers that may never answer. A lookup that hangs takes a slot from
-//! its own tenant's share; whoever finds no slot waits for a moment and has not failed.
+//! Tenants choose host names, and so name servers that may never answer. A lookup that hangs uses a slot of its own
+//! tenant's share. A call that gets no slot waits a moment, and then is tried again later; that is not a failure.
 
 use std::collections::HashMap;
 use std::io;
@@ -15,10 +15,10 @@ use tokio::time::{Instant, timeout, timeout_at};
 
 use crate::dns::Resolve;
 
-/// A lookup that takes longer has failed.
+/// A lookup that takes longer fails.
 const TIME_MAX: Duration = Duration::from_secs(4);
-/// How long one waits for a slot.
-const PATIENCE: Duration = Duration::from_secs(2);
+/// How long a call waits for a slot.
+const SLOT_TIME_MAX: Duration = Duration::from_secs(2);
 
 /// Why there are no addresses.
 #[derive(Debug, Clone)]
@@ -31,7 +31,7 @@ pub(crate) enum LookupError {
 
 type Found = Result<Arc<[IpAddr]>, Arc<io::Error>>;
 
-/// Looks names up. Clones share the slots.
+/// Looks up host names. Clones share the slots.
 #[derive(Clone)]
 pub(crate) struct Lookups(Arc<Inner>);
 
@@ -39,35 +39,34 @@ struct Inner {
     resolve: Arc<dyn Resolve>,
     slots: usize,
     state: Mutex<State>,
-    /// A slot came free.
+    /// Wakes those who wait for a slot.
     freed: Notify,
 }
 
 #[derive(Default)]
 struct State {
-    /// By name, what those who wait for it will see.
+    /// By host name, where the result will be.
     running: HashMap<Arc<str>, watch::Receiver<Option<Found>>>,
-    /// By tenant, how many of these it began.
+    /// By tenant, how many of these it started.
     tenants: HashMap<Arc<str>, usize>,
 }
 
 impl Lookups {
-    /// With so many at once.
     pub fn new(resolve: Arc<dyn Resolve>, slots: usize) -> Lookups {
         let (state, freed) = (Mutex::default(), Notify::new());
         Lookups(Arc::new(Inner { resolve, slots, state, freed }))
     }
 
-    /// The addresses of a name, asked for by a tenant.
+    /// The addresses of a host name, for a tenant.
     pub async fn find(
         &self,
         tenant: &Arc<str>,
         name: &str,
         until: Instant,
     ) -> Result<Arc<[IpAddr]>, LookupError> {
-        let slot_until = until.min(Instant::now() + PATIENCE);
+        let slot_until = until.min(Instant::now() + SLOT_TIME_MAX);
         let mut found = loop {
-            // Before the look at the slots, so that one which comes free in between is not missed.
+            // Registered before checking, so that a slot which becomes free in between is not missed.
             let freed = self.0.freed.notified();
             if let Some(found) = self.begin(tenant, name) {
                 break found;
@@ -85,7 +84,7 @@ impl Lookups {
         }
     }
 
-    /// Joins the lookup of a name, or begins one. None if the tenant has its share of the slots.
+    /// Joins the lookup of a name that is running, or starts one. None if the tenant has used up its share of slots.
     fn begin(&self, tenant: &Arc<str>, name: &str) -> Option<watch::Receiver<Option<Found>>> {
         let mut state = self.0.state.lock();
         if let Some(running) = state.running.get(name) {
@@ -93,28 +92,28 @@ impl Lookups {
         }
         let mine = state.tenants.get(tenant).copied().unwrap_or(0);
         let others = state.running.len().saturating_sub(mine);
-        // Half of what the others leave: however many tenants take all they can, the next still finds a slot.
+        // Half of what the others leave. However many tenants take all they can, there is still a slot for the next.
         let share = self.0.slots.saturating_sub(others).div_ceil(2);
         if mine >= share {
             return None;
         }
         let name: Arc<str> = name.into();
-        let (tell, found) = watch::channel(None);
+        let (result, found) = watch::channel(None);
         state.running.insert(Arc::clone(&name), found.clone());
         *state.tenants.entry(Arc::clone(tenant)).or_default() += 1;
         drop(state);
         let slot = Slot { inner: Arc::clone(&self.0), tenant: Arc::clone(tenant), name };
-        // In a task of its own: it goes on when nobody waits any more, and others may wait for it too.
+        // In a task of its own, because several calls may wait for it, and some give up earlier.
         tokio::spawn(async move {
             let looked = timeout(TIME_MAX, slot.inner.resolve.resolve(&slot.name)).await;
             let looked = looked.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()));
-            tell.send_replace(Some(looked.map(Arc::from).map_err(Arc::new)));
+            result.send_replace(Some(looked.map(Arc::from).map_err(Arc::new)));
         });
         Some(found)
     }
 }
 
-/// The slot of a lookup that is under way.
+/// The slot of a running lookup.
 struct Slot {
     inner: Arc<Inner>,
     tenant: Arc<str>,
@@ -195,7 +194,7 @@ mod tests {
         }
         assert_eq!(busy + failed, 300);
         assert!((3..=7).contains(&failed), "{failed} had one of 8 slots");
-        assert!(started.elapsed() <= PATIENCE + TIME_MAX);
+        assert!(started.elapsed() <= SLOT_TIME_MAX + TIME_MAX);
         let state = lookups.0.state.lock();
         assert!(state.running.is_empty() && state.tenants.is_empty());
     }

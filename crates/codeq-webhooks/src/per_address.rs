@@ -1,4 +1,4 @@
-//! How many calls are under way to one address, by whatever names it was found.
+//! Limits calls in flight to one IP address and port, whatever host names led there.
 
 use std::collections::HashMap;
 use std::net::SocketAddr;
@@ -6,31 +6,31 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 
-/// An address; and, beside it, the same address for one tenant.
+/// An address, counted for all tenants and for each one.
 type Key = (SocketAddr, Option<Arc<str>>);
 
-/// Counts calls. Clones share the counts.
+/// Counts calls in flight. Clones share the counts.
 #[derive(Clone)]
 pub(crate) struct PerAddress {
     most: usize,
     counts: Arc<Mutex<HashMap<Key, usize>>>,
 }
 
-/// A call under way, counted at every address that it may reach, until it is dropped.
+/// A call in flight. It counts at every address that it may reach, until this is dropped.
 pub(crate) struct Held {
     counts: Arc<Mutex<HashMap<Key, usize>>>,
     keys: Vec<Key>,
 }
 
 impl PerAddress {
-    /// So many calls to one address.
+    /// Allows `most` calls to one address.
     pub fn new(most: usize) -> PerAddress {
         PerAddress { most, counts: Arc::default() }
     }
 
-    /// Counts a call at those of its addresses that have room, which are all that it may dial then. None if
-    /// there is no such address. A quarter of the slots is not for a tenant alone: others have receivers at
-    /// the same address, as behind a proxy that many share.
+    /// Counts a call at those of its addresses that have room, and returns them: it may dial no others. None if no
+    /// address has room. A tenant gets at most three quarters of an address, because other tenants may have receivers
+    /// at the same one, for example behind a shared proxy.
     pub fn take(
         &self,
         tenant: &Arc<str>,
@@ -85,7 +85,7 @@ mod tests {
         let of_a: Vec<Held> = std::iter::from_fn(|| take(&a, 1)).collect();
         let of_b: Vec<Held> = std::iter::from_fn(|| take(&b, 1)).collect();
         assert_eq!((of_a.len(), of_b.len()), (6, 2));
-        // What is full is left out; what has room is dialled.
+        // A full address is left out.
         let (_held, open) = calls.take(&a, vec![address(1), address(2)]).unwrap();
         assert_eq!(open, [address(2)]);
         drop(of_a);

@@ -1,8 +1,7 @@
-//! Where webhooks may go: only to addresses that everybody on the internet can reach, and to networks that
-//! the operator has opened.
+//! Where webhooks may go: to public IP addresses, and to networks that the operator has opened.
 //!
-//! An address is judged as what it is, not as it is spelt. Nothing is looked up here: a name passes, and the
-//! addresses behind it are judged each time one of them is dialled.
+//! An address is checked by its value, not by its spelling. Nothing is looked up here: a host name passes, and its
+//! addresses are checked each time the host is called.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;
@@ -13,18 +12,18 @@ use hyper::Uri;
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 use url::{Host, Url};
 
-/// IPv4 that is not for everybody, or leads inside. From IANA's registry of special-purpose addresses.
+/// IPv4 networks that are not public, from IANA's registry of special-purpose addresses and from clouds.
 const CLOSED_V4: [Ipv4Net; 16] = [
     v4([0, 0, 0, 0], 8),        // this network
     v4([10, 0, 0, 0], 8),       // private
-    v4([100, 64, 0, 0], 10),    // behind a carrier's NAT; metadata of some clouds
+    v4([100, 64, 0, 0], 10),    // carrier-grade NAT; metadata of some clouds
     v4([127, 0, 0, 0], 8),      // loopback
-    v4([168, 63, 129, 16], 32), // looks public, is the platform of Azure as seen from its machines
+    v4([168, 63, 129, 16], 32), // looks public, but is Azure's platform inside its machines
     v4([169, 254, 0, 0], 16),   // link-local; metadata of most clouds
     v4([172, 16, 0, 0], 12),    // private
     v4([192, 0, 0, 0], 24),     // protocol assignments
     v4([192, 0, 2, 0], 24),     // documentation
-    v4([192, 88, 99, 0], 24),   // relays of 6to4
+    v4([192, 88, 99, 0], 24),   // 6to4 relays
     v4([192, 168, 0, 0], 16),   // private
     v4([198, 18, 0, 0], 15),    // benchmarks
     v4([198, 51, 100, 0], 24),  // documentation
@@ -33,11 +32,11 @@ const CLOSED_V4: [Ipv4Net; 16] = [
     v4([240, 0, 0, 0], 4),      // reserved, broadcast
 ];
 
-/// All of IPv6 that is handed out; what is outside of it is loopback, link-local, private, multicast, a
-/// translation of IPv4, or nothing yet.
+/// All of IPv6 that is assigned. Outside of it are loopback, link-local, private and multicast addresses, translations
+/// of IPv4, and what is not assigned yet.
 const UNICAST_V6: Ipv6Net = v6([0x2000, 0, 0], 3);
 
-/// What of [`UNICAST_V6`] is not for everybody, or leads inside.
+/// The networks of [`UNICAST_V6`] that are not public.
 const CLOSED_V6: [Ipv6Net; 4] = [
     v6([0x2001, 0, 0], 23), // Teredo, benchmarks, ORCHID and other protocol assignments
     v6([0x2001, 0xdb8, 0], 32), // documentation
@@ -45,7 +44,7 @@ const CLOSED_V6: [Ipv6Net; 4] = [
     v6([0x3fff, 0, 0], 20), // documentation
 ];
 
-/// Ports from 1024 on whose services take lines of text for commands: what is posted there could do harm.
+/// Ports from 1024 on whose services read lines of text as commands: a POST could do harm there.
 const CLOSED_PORTS: [u16; 12] =
     [2049, 3659, 4045, 5060, 5061, 6000, 6379, 6566, 6667, 6697, 10080, 11211];
 
@@ -63,7 +62,7 @@ pub struct Policy {
     allowed: ArcSwap<Vec<IpNet>>,
 }
 
-/// A place that a tenant named and that is not refused so far.
+/// A URL that a tenant gave and that was not refused.
 #[derive(Debug, Clone)]
 pub struct Destination {
     url: Url,
@@ -71,28 +70,28 @@ pub struct Destination {
     authority: String,
 }
 
-/// Why a text is no destination. What is said tells nothing about what is inside.
+/// Why a URL is refused. The messages reveal nothing about the network.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum Refused {
-    /// It cannot be read as an address.
+    /// It cannot be parsed.
     #[error("not a url")]
     NotAUrl,
-    /// It is longer than an address may be.
+    /// It is too long.
     #[error("longer than {WEBHOOK_BYTES_MAX} bytes")]
     TooLong,
-    /// It is for another protocol.
+    /// It is for another protocol than HTTP.
     #[error("not http or https")]
     Scheme,
-    /// It carries a user or a password: they would be stored and shown.
+    /// It contains a user or a password, which would be stored and shown.
     #[error("has a user or a password")]
     Credentials,
-    /// Its host is neither an address nor a name.
+    /// Its host is neither an IP address nor a host name.
     #[error("not a host name")]
     Host,
-    /// Its port is not for webhooks.
+    /// Its port may not be called.
     #[error("the port is not allowed")]
     PortNotAllowed,
-    /// It is an address that may not be called.
+    /// Its IP address may not be called.
     #[error(
         "the address is not public, and the operator has not opened it (webhooks.allowedNetworks)"
     )]
@@ -100,20 +99,19 @@ pub enum Refused {
 }
 
 impl Policy {
-    /// Public addresses, and these networks.
+    /// Allows public addresses, and these networks.
     pub fn new(allowed: &[IpNet]) -> Policy {
         let policy = Policy::default();
         policy.set(allowed);
         policy
     }
 
-    /// Other networks from now on.
+    /// Replaces the networks that the operator has opened.
     pub fn set(&self, allowed: &[IpNet]) {
         self.allowed.store(Arc::new(allowed.iter().map(|net| unmapped(*net)).collect()));
     }
 
-    /// Whether an address may be called. An IPv4 address in the form of IPv6 (`::ffff:0:0/96`) is the IPv4
-    /// address.
+    /// Whether an address may be called. An IPv4-mapped IPv6 address (`::ffff:0:0/96`) counts as the IPv4 address.
     pub fn allows(&self, ip: IpAddr) -> bool {
         let ip = ip.to_canonical();
         self.opens(ip) || is_public(ip)
@@ -125,19 +123,19 @@ impl Policy {
         self.allowed.load().iter().any(|net| net.contains(&ip))
     }
 
-    /// Reads an address that a client gave: http or https, a host, a port that is for webhooks, no
-    /// credentials, nothing that programs read in different ways. An IP address is judged at once, whatever
-    /// its spelling; a name is judged when it is dialled.
+    /// Reads a URL that a client gave: http or https, a host, an allowed port, no credentials, nothing that programs
+    /// read in different ways. An IP address is checked at once; the addresses of a host name are checked when it is
+    /// called.
     ///
-    /// Ports are 80, 443, and those from 1024 on that have no well-known service of another kind; IP
-    /// addresses that the operator has opened are open on all ports.
+    /// Allowed ports are 80, 443, and those from 1024 on without a well-known service of another kind. IP addresses
+    /// that the operator has opened may be called on all ports.
     pub fn read(&self, text: &str) -> Result<Destination, Refused> {
         let url = parse(text)?;
         let port = url.port_or_known_default().ok_or(Refused::NotAUrl)?;
         let ip = match url.host().ok_or(Refused::NotAUrl)? {
             Host::Ipv4(ip) => Some(IpAddr::V4(ip)),
             Host::Ipv6(ip) => Some(IpAddr::V6(ip)),
-            // Not worth a look-up, and the first thing that people try.
+            // The first thing that people try; no lookup needed.
             Host::Domain(name) if is_localhost(name) => {
                 let loopback = [IpAddr::V4(Ipv4Addr::LOCALHOST), IpAddr::V6(Ipv6Addr::LOCALHOST)];
                 loopback.into_iter().find(|ip| self.allows(*ip)).or(Some(loopback[0]))
@@ -148,7 +146,7 @@ impl Policy {
         if ip.is_some_and(|ip| !self.allows(ip)) {
             return Err(Refused::AddressNotAllowed);
         }
-        // One way to write an address: whoever counts calls to a host counts all of them.
+        // An address has only one spelling, because calls are counted by host.
         if let (Some(IpAddr::V4(ip)), Some(Host::Ipv4(_))) = (ip, url.host())
             && host_of(text) != ip.to_string()
         {
@@ -166,22 +164,21 @@ impl Policy {
 }
 
 impl Destination {
-    /// The address, without a fragment.
+    /// Without a fragment.
     pub fn url(&self) -> &Url {
         &self.url
     }
 
-    /// The address as HTTP wants it.
     pub(crate) fn uri(&self) -> &Uri {
         &self.uri
     }
 
-    /// The name or the IP address, the latter in brackets if it is one of IPv6.
+    /// The host name or IP address; IPv6 addresses are in brackets.
     pub fn host(&self) -> &str {
         self.url.host_str().unwrap_or("")
     }
 
-    /// The port.
+    /// The port, also if the URL leaves it out.
     pub fn port(&self) -> u16 {
         self.url.port_or_known_default().unwrap_or(0)
     }
@@ -191,14 +188,14 @@ impl Destination {
         self.url.scheme() == "https"
     }
 
-    /// Host and port, always with the port: the same for all spellings of a host.
+    /// Host and port; the same for all spellings of a host.
     pub fn authority(&self) -> &str {
         &self.authority
     }
 }
 
-/// The parts of a text, if all readers of it see the same ones: the standard takes `http:/\x` and
-/// `http:x` too, which other programs read as something else.
+/// Parses a URL that all programs read in the same way: the standard also accepts `http:/\x` and `http:x`, which others
+/// read as something else.
 fn parse(text: &str) -> Result<Url, Refused> {
     if text.len() > WEBHOOK_BYTES_MAX {
         return Err(Refused::TooLong);
@@ -223,20 +220,20 @@ fn parse(text: &str) -> Result<Url, Refused> {
     Ok(url)
 }
 
-/// The host as it is written, without its port.
+/// The host as the text spells it, without its port.
 fn host_of(text: &str) -> &str {
     let rest = text.split_once("//").map_or(text, |(_, rest)| rest);
     let authority = rest.split(['/', '?', '#']).next().unwrap_or(rest);
     authority.rsplit_once(':').map_or(authority, |(host, _)| host)
 }
 
-/// Whether a name means this machine (RFC 6761).
+/// Whether a host name means this machine (RFC 6761).
 fn is_localhost(name: &str) -> bool {
     let name = name.strip_suffix('.').unwrap_or(name);
     name == "localhost" || name.ends_with(".localhost")
 }
 
-/// Whether a name is one that DNS and certificates know: labels of letters, digits, hyphens and underscores.
+/// Whether this is a host name as DNS and certificates have them: labels of letters, digits, hyphens, underscores.
 fn is_name(name: &str) -> bool {
     let name = name.strip_suffix('.').unwrap_or(name);
     let label = |label: &str| {
@@ -259,7 +256,7 @@ fn is_public(ip: IpAddr) -> bool {
     }
 }
 
-/// A network of IPv4 addresses in the form of IPv6 is the network of IPv4.
+/// Turns a network of IPv4-mapped IPv6 addresses into the IPv4 network.
 pub fn unmapped(net: IpNet) -> IpNet {
     let IpNet::V6(six) = net else { return net };
     let four = six.network().to_ipv4_mapped().zip(six.prefix_len().checked_sub(96));

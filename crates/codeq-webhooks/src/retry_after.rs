@@ -1,4 +1,4 @@
-//! When a receiver wants to be asked again.
+//! Reads `Retry-After`.
 
 use std::time::Duration;
 
@@ -7,17 +7,17 @@ use hyper::header::RETRY_AFTER;
 use jiff::Timestamp;
 use jiff::fmt::rfc2822::DateTimeParser;
 
-/// The longest pause that a receiver can ask for.
+/// The longest pause that a receiver gets.
 const PAUSE_MAX: Duration = Duration::from_secs(86_400);
 
-/// The pause that `Retry-After` asks for, as seconds or as a date; what is neither is ignored, and so is a
-/// header that stands twice. A day at most; a date that has passed is no pause.
+/// The pause that `Retry-After` asks for, as seconds or as a date: a day at most, zero for a date in the past. Other
+/// values are ignored, and so is a header that occurs twice.
 pub(crate) fn read(headers: &HeaderMap, now: Timestamp) -> Option<Duration> {
     let mut values = headers.get_all(RETRY_AFTER).iter();
     let (Some(value), None) = (values.next(), values.next()) else { return None };
     let text = value.to_str().ok()?.trim();
     if !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit()) {
-        // More digits than fit are a very long pause.
+        // A number that does not fit means a very long pause.
         let seconds = text.parse().unwrap_or(u64::MAX);
         return Some(Duration::from_secs(seconds).min(PAUSE_MAX));
     }

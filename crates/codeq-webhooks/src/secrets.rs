@@ -1,4 +1,4 @@
-//! Which secrets of a tenant are live: made by its admins, or set in the configuration.
+//! Which secrets a tenant's webhooks are signed with: those that its admins made, otherwise those of the configuration.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -11,9 +11,9 @@ use serde::{Deserialize, Serialize};
 
 use crate::signing::Secret;
 
-/// The record's name: a tenant has one.
+/// The name of the record that holds a tenant's secrets.
 pub const RECORD: &str = "secrets";
-/// Secrets that are live at once: usually one, two while it is replaced, more if that is done again meanwhile.
+/// Secrets that are live at once: usually one, two while it is being replaced, more if that happens again meanwhile.
 pub const LIVE_MAX: usize = 4;
 
 /// The secrets of all tenants.
@@ -22,63 +22,63 @@ pub struct Secrets {
     configured: ArcSwap<HashMap<String, Vec<Secret>>>,
 }
 
-/// What a tenant's admins have made, as it is kept.
+/// The secrets that a tenant's admins made, as the engine stores them. Fields may be added, none is ever renamed.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Kept {
+pub struct StoredSecrets {
     /// Oldest first.
-    pub secrets: Vec<KeptSecret>,
+    pub secrets: Vec<StoredSecret>,
 }
 
-/// A secret that is kept.
+/// One of them.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub struct KeptSecret {
+pub struct StoredSecret {
     /// The secret itself.
     pub secret: String,
-    /// The date at which it was made; none if it was in the configuration before.
+    /// The date at which it was made; none if it came from the configuration.
     pub created_at: Option<Millis>,
-    /// When it ceases to be live, by engine time; none while it is the latest.
+    /// When it stops being live, by engine time; none for the latest.
     pub until: Option<Millis>,
 }
 
-impl std::fmt::Debug for KeptSecret {
+impl std::fmt::Debug for StoredSecret {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let KeptSecret { created_at, until, .. } = self;
-        write!(f, "KeptSecret {{ created_at: {created_at:?}, until: {until:?} }}")
+        let StoredSecret { created_at, until, .. } = self;
+        write!(f, "StoredSecret {{ created_at: {created_at:?}, until: {until:?} }}")
     }
 }
 
 impl Secrets {
-    /// Without any from the configuration.
+    /// Starts without secrets from the configuration.
     pub fn new(engine: Arc<Engine>) -> Secrets {
         Secrets { engine, configured: ArcSwap::default() }
     }
 
-    /// Replaces the secrets from the configuration: those of each tenant, oldest first.
-    pub fn set(&self, configured: HashMap<String, Vec<Secret>>) {
+    /// Replaces the secrets from the configuration: by tenant, oldest first.
+    pub fn set_configured(&self, configured: HashMap<String, Vec<Secret>>) {
         self.configured.store(Arc::new(configured));
     }
 
-    /// The secrets to sign with, oldest first; none if the tenant has none.
+    /// The secrets to sign with, oldest first; empty if the tenant has none.
     pub async fn live(&self, tenant: &Arc<str>) -> Result<Vec<Secret>, EngineError> {
-        let (kept, _) = self.kept(tenant).await?;
-        if kept.secrets.is_empty() {
+        let (stored, _) = self.stored(tenant).await?;
+        if stored.secrets.is_empty() {
             return Ok(self.configured(tenant));
         }
-        Ok(kept.secrets.iter().filter_map(|kept| Secret::read(&kept.secret).ok()).collect())
+        Ok(stored.secrets.iter().filter_map(|stored| Secret::read(&stored.secret).ok()).collect())
     }
 
-    /// What the tenant's admins have made and is live, and its revision: 0 if there is nothing.
-    pub async fn kept(&self, tenant: &Arc<str>) -> Result<(Kept, u64), EngineError> {
+    /// The live secrets that the tenant's admins made, and the revision of their record: 0 if there is none.
+    pub async fn stored(&self, tenant: &Arc<str>) -> Result<(StoredSecrets, u64), EngineError> {
         let record = self.engine.record(tenant, RecordKind::WebhookSecret, RECORD).await?;
-        let Some(record) = record else { return Ok((Kept::default(), 0)) };
-        let mut kept: Kept = serde_json::from_slice(&record.value).unwrap_or_default();
+        let Some(record) = record else { return Ok((StoredSecrets::default(), 0)) };
+        let mut stored: StoredSecrets = serde_json::from_slice(&record.value).unwrap_or_default();
         let now = self.engine.now().now;
-        kept.secrets.retain(|secret| secret.until.is_none_or(|until| until > now));
-        Ok((kept, record.revision))
+        stored.secrets.retain(|secret| secret.until.is_none_or(|until| until > now));
+        Ok((stored, record.revision))
     }
 
-    /// Those of the configuration, oldest first.
+    /// The secrets from the configuration, oldest first.
     pub fn configured(&self, tenant: &str) -> Vec<Secret> {
         self.configured.load().get(tenant).cloned().unwrap_or_default()
     }

@@ -1,9 +1,8 @@
-//! Secrets that outgoing calls are signed with, and the signature.
+//! Signs webhooks.
 //!
-//! Every call carries two signatures over the bytes that are sent: the one that codeQ's receivers know, and
-//! that of Standard Webhooks. While a secret is being replaced two are live, and Standard Webhooks gets a
-//! signature of each. The other header has room for one: it is made with the older secret, because that is
-//! the one that receivers still have.
+//! Every call carries two signatures over its body: codeQ's own (`X-CodeQ-Signature`) and that of Standard Webhooks.
+//! While a secret is being replaced, two are live. Standard Webhooks then gets a signature with each; codeQ's header has
+//! room for one, which is made with the older secret, because receivers still have that.
 
 use std::fmt;
 use std::sync::Arc;
@@ -17,11 +16,11 @@ use sha2::Sha256;
 
 use crate::hex::hex;
 
-/// What Standard Webhooks' secrets begin with.
+/// How secrets of Standard Webhooks start.
 const PREFIX: &str = "whsec_";
-/// Bytes of a secret that is encoded.
+/// Bytes of an encoded secret.
 const KEY_BYTES: std::ops::RangeInclusive<usize> = 24..=64;
-/// Letters of a secret that is a plain text.
+/// Bytes of a plain-text secret.
 const TEXT_BYTES: std::ops::RangeInclusive<usize> = 16..=128;
 
 const WEBHOOK_ID: HeaderName = HeaderName::from_static("webhook-id");
@@ -37,14 +36,13 @@ pub struct Secret {
     key: Vec<u8>,
 }
 
-/// A text that is no secret.
+/// The text is not a secret.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("expected whsec_ and base64 of 24 to 64 bytes, or 16 to 128 visible letters")]
 pub struct BadSecret;
 
 impl Secret {
-    /// Reads a secret: `whsec_` and base64, whose bytes are the key of Standard Webhooks; or a plain text,
-    /// whose letters are.
+    /// Reads a secret. The key of Standard Webhooks is what the base64 behind `whsec_` encodes, or else the text itself.
     pub fn read(text: &str) -> Result<Secret, BadSecret> {
         let key = match text.strip_prefix(PREFIX) {
             Some(encoded) => {
@@ -60,14 +58,14 @@ impl Secret {
         Ok(Secret { text: text.into(), key: key.ok_or(BadSecret)? })
     }
 
-    /// A new one, at random.
+    /// Makes a new secret.
     pub fn random() -> Secret {
         let key: [u8; 32] = rand::random();
         let text = format!("{PREFIX}{}", STANDARD.encode(key));
         Secret { text: text.into(), key: key.to_vec() }
     }
 
-    /// The secret itself, for the tenant's own eyes.
+    /// The secret itself, to be shown to nobody but its tenant.
     pub fn reveal(&self) -> &str {
         &self.text
     }
@@ -79,12 +77,12 @@ impl fmt::Debug for Secret {
     }
 }
 
-/// The headers of a call: its id, the moment in Unix seconds, and the signatures with the secrets that are
-/// live, oldest first. Without a secret nothing is signed.
+/// The headers of a call: its id, the time in Unix seconds, and the signatures with the live secrets (oldest first).
+/// Without a secret there are no signatures.
 pub fn headers(secrets: &[Secret], id: &str, at: u64, body: &[u8]) -> HeaderMap {
     let mut headers = HeaderMap::new();
     let mut set = |name, text: &str| {
-        // Ids, numbers and encoded bytes: always visible letters.
+        // Never fails: ids, numbers, base64 and hex are visible ASCII.
         if let Ok(value) = HeaderValue::from_str(text) {
             headers.insert(name, value);
         }
@@ -107,7 +105,7 @@ pub fn headers(secrets: &[Secret], id: &str, at: u64, body: &[u8]) -> HeaderMap 
 }
 
 fn sign(key: &[u8], parts: &[&[u8]]) -> Vec<u8> {
-    // HMAC takes keys of any length.
+    // Never fails: HMAC takes keys of any length.
     let Ok(mut mac) = Hmac::<Sha256>::new_from_slice(key) else {
         return Vec::new();
     };

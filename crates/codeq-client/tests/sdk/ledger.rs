@@ -48,7 +48,17 @@ impl Ledger {
         .await;
     }
 
-    /// Waits for every result and checks the totals.
+    /// Waits until the number of tasks that are assigned is as wanted.
+    pub async fn in_progress(&self, wanted: impl Fn(u64) -> bool) {
+        soon(async {
+            while !wanted(self.http.queue("square").await.unwrap().in_progress) {
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+        })
+        .await;
+    }
+
+    /// Waits for every result, and checks the books.
     pub async fn check(self) {
         let Ledger { http, worker, producing } = self;
         let tasks = soon(producing).await.unwrap();

@@ -67,9 +67,11 @@ async fn a_paused_and_slow_network() {
     let options = network.options(&server).keep_alive(Duration::from_secs(20));
     let ledger = Ledger::start(options).await;
     ledger.reaches(TASKS / 5).await;
-    network.each(Proxy::pause);
-    // Longer than a lease: tasks held before are claimed again.
-    tokio::time::sleep(Duration::from_secs(3)).await;
+    // Tasks are assigned that do not arrive, until their leases end.
+    network.workers.pause();
+    ledger.in_progress(|tasks| tasks > 0).await;
+    network.producers.pause();
+    ledger.in_progress(|tasks| tasks == 0).await;
     network.each(Proxy::resume);
     ledger.reaches(TASKS / 3).await;
     network.each(|proxy| proxy.delay(Duration::from_millis(20)));

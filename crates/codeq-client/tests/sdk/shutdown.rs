@@ -7,7 +7,7 @@ use codeq_client::testing::TestServer;
 use codeq_client::{CancelReason, Error, NewTask, Outcome, Status, Task};
 use tokio::sync::{Notify, mpsc};
 
-use crate::support::{Running, enqueue, result, soon};
+use crate::support::{Running, enqueue, outlives_its_lease, result, soon};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_idle_worker_ends_and_takes_nothing_more() {
@@ -51,8 +51,7 @@ async fn handlers_finish_within_the_grace() {
     let http = server.http().unwrap();
     let history = || async { http.history(&first).await.unwrap().items.len() };
     let second = enqueue(&producer, "work", &2).await;
-    // The work takes longer than a lease.
-    tokio::time::sleep(Duration::from_millis(2_500)).await;
+    outlives_its_lease(&http, &first).await;
     assert_eq!(history().await, 2, "created and claimed");
     go.notify_one();
     let handle = worker.handle.clone();

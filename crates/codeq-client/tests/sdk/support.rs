@@ -4,7 +4,8 @@ use std::time::Duration;
 
 use codeq_client::testing::TestServer;
 use codeq_client::{
-    Error, NewTask, Producer, Status, TaskResult, WorkerBuilder, WorkerHandle, WorkerStats,
+    Error, HttpClient, NewTask, Producer, Status, TaskResult, WorkerBuilder, WorkerHandle,
+    WorkerStats,
 };
 use codeq_server::config::BackoffPolicy;
 use serde::Serialize;
@@ -51,7 +52,23 @@ impl Running {
     }
 }
 
-/// Awaits the future, or fails the test.
+/// Waits until the lease of a task was extended often enough to have ended without that: a third of it has passed
+/// each time.
+pub async fn outlives_its_lease(http: &HttpClient, id: &str) {
+    let lease = || async { http.task(id).await.unwrap().lease_until };
+    soon(async {
+        let (mut until, mut extended) = (lease().await, 0);
+        while extended < 4 {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+            let now = lease().await;
+            extended += u32::from(now != until);
+            until = now;
+        }
+    })
+    .await;
+}
+
+/// It, or the test fails.
 pub async fn soon<F: Future>(future: F) -> F::Output {
     tokio::time::timeout(TIMEOUT, future).await.expect("it takes too long")
 }

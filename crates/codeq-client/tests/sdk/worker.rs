@@ -10,10 +10,10 @@ use codeq_client::{
 };
 use serde::Deserialize;
 use serde_json::{Value, json};
-use tokio::sync::{Barrier, Semaphore, mpsc};
+use tokio::sync::{Barrier, Semaphore, mpsc, watch};
 
 use crate::proxy::Proxy;
-use crate::support::{Running, enqueue, failure, result, server, soon};
+use crate::support::{Running, enqueue, failure, outlives_its_lease, result, server, soon};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn each_command_has_its_handler_whatever_its_case() {
@@ -153,16 +153,21 @@ async fn a_lease_lasts_as_long_as_its_handler() {
     let server = TestServer::start().await.unwrap();
     let producer = server.producer().await.unwrap();
     let lease = Duration::from_secs(1);
-    let worker = Running::start(server.worker().lease(lease).handle("slow", |task: Task<u64>| {
-        async move {
-            // The work itself takes three leases.
-            tokio::time::sleep(Duration::from_millis(task.payload)).await;
-            Ok(Outcome::done())
-        }
-    }));
-    let id = enqueue(&producer, "slow", &3_000).await;
+    let (done, until_done) = watch::channel(false);
+    let worker =
+        Running::start(server.worker().lease(lease).handle("slow", move |_: Task<u64>| {
+            let mut until_done = until_done.clone();
+            async move {
+                until_done.wait_for(|done| *done).await?;
+                Ok(Outcome::done())
+            }
+        }));
+    let id = enqueue(&producer, "slow", &1).await;
+    let http = server.http().unwrap();
+    outlives_its_lease(&http, &id).await;
+    done.send_replace(true);
     result(&producer, &id).await;
-    let history = server.http().unwrap().history(&id).await.unwrap();
+    let history = http.history(&id).await.unwrap();
     let events: Vec<_> = history.items.iter().map(|item| item.event.as_str()).collect();
     assert_eq!(events, ["created", "claimed", "submitted"]);
     assert_eq!(worker.stop().await.lost, 0);

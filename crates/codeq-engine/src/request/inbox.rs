@@ -8,13 +8,13 @@ use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
 use codeq_store::Flushed;
-use parking_lot::{Condvar, Mutex, MutexGuard};
 
 use super::{ClientNumber, Request};
 use crate::error::EngineError;
 use crate::options::{
     ENQUEUES_BYTES_MAX, ENQUEUES_MAX, INBOX_BYTES_MAX, INBOX_MAX, PATIENCE_MAX, PATIENCE_POSTED_MAX,
 };
+use crate::sync::{Condvar, Mutex, MutexGuard};
 use codeq_core::command::Command;
 use tokio::sync::oneshot;
 
@@ -33,7 +33,8 @@ pub enum Notice {
 }
 
 /// How long a shard polls for clients that are likely to come back.
-const LOOK_OUT: Duration = Duration::from_micros(80);
+const LOOK_OUT: Duration =
+    if cfg!(feature = "shuttle") { Duration::ZERO } else { Duration::from_micros(80) };
 
 /// A shard's inbox.
 #[derive(Default)]
@@ -299,7 +300,7 @@ impl Inbox {
         loop {
             let queue = self.queue.lock();
             let arrived = !queue.is_empty() || !queue.notices.is_empty();
-            if arrived || start.elapsed() > LOOK_OUT {
+            if arrived || start.elapsed() >= LOOK_OUT {
                 return queue;
             }
             drop(queue);

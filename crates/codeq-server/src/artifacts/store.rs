@@ -5,20 +5,15 @@
 use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::Duration;
 
 use bytes::Bytes;
 use futures_util::StreamExt;
 use futures_util::stream::{self, BoxStream};
-use object_store::aws::AmazonS3Builder;
-use object_store::azure::MicrosoftAzureBuilder;
-use object_store::gcp::GoogleCloudStorageBuilder;
 use object_store::local::LocalFileSystem;
 use object_store::path::Path;
 use object_store::prefix::PrefixStore;
 use object_store::{
     GetResultPayload, MultipartUpload, ObjectMeta, ObjectStore, ObjectStoreExt, PutPayload, Result,
-    RetryConfig,
 };
 use parking_lot::Mutex;
 use url::Url;
@@ -27,6 +22,7 @@ use crate::config::{Config, Durability};
 
 /// A file is read in pieces of this size.
 const READ_BYTES: usize = 256 << 10;
+const UNKNOWN_SCHEME: &str = "not a scheme for artifacts: file, s3, gs or az";
 
 /// Where artifacts lie.
 #[derive(Debug)]
@@ -163,11 +159,17 @@ impl Local {
     }
 }
 
+#[cfg(feature = "cloud")]
 fn cloud(url: &Url) -> Result<Arc<dyn ObjectStore>> {
+    use object_store::RetryConfig;
+    use object_store::aws::AmazonS3Builder;
+    use object_store::azure::MicrosoftAzureBuilder;
+    use object_store::gcp::GoogleCloudStorageBuilder;
+
     // A worker waits for the end of this with its lease running: it is told soon, and may try again.
     let retry = RetryConfig {
         max_retries: 3,
-        retry_timeout: Duration::from_secs(30),
+        retry_timeout: std::time::Duration::from_secs(30),
         ..RetryConfig::default()
     };
     let text = url.as_str();
@@ -180,8 +182,16 @@ fn cloud(url: &Url) -> Result<Arc<dyn ObjectStore>> {
         "az" => {
             Arc::new(MicrosoftAzureBuilder::from_env().with_url(text).with_retry(retry).build()?)
         }
-        _ => return Err(generic("not a scheme for artifacts: file, s3, gs or az")),
+        _ => return Err(generic(UNKNOWN_SCHEME)),
     })
+}
+
+#[cfg(not(feature = "cloud"))]
+fn cloud(url: &Url) -> Result<Arc<dyn ObjectStore>> {
+    Err(generic(match url.scheme() {
+        "s3" | "gs" | "az" => "this build has no buckets: build codeq with `--features cloud`",
+        _ => UNKNOWN_SCHEME,
+    }))
 }
 
 /// A file in pieces: the library's own are so small that a download is mostly hand-overs between threads.

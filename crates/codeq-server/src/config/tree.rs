@@ -4,7 +4,7 @@
 //! aliases, merge keys and tags are refused, so that what a file says is what stands there, and no file
 //! grows when it is read.
 
-use serde_saphyr::granit_parser::{self, Event, Marker, Parser, ScalarStyle, Span, StrInput};
+use granit_parser::{Event, Marker, Parser, ScalarStyle, Span, StrInput};
 
 /// Deepest nesting.
 const DEPTH_MAX: usize = 16;

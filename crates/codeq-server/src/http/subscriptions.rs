@@ -104,17 +104,17 @@ fn subscribed(call: &Call, subscription: &Subscription) -> axum::response::Respo
 }
 
 fn body<'a>(call: &Call, subscription: &'a Subscription) -> Body<'a> {
-    let wish = &subscription.wish;
-    let names = wish.event_types.as_ref();
+    let spec = &subscription.spec;
+    let names = spec.event_types.as_ref();
     Body {
         subscription_id: &subscription.id,
-        worker_id: shown(&wish.owner).into_owned(),
-        callback_url: &wish.callback_url,
+        worker_id: shown(&spec.owner).into_owned(),
+        callback_url: &spec.callback_url,
         event_types: names.map_or(vec!["*"], |names| names.iter().map(|name| &**name).collect()),
-        delivery_mode: wish.mode.name(),
-        group_id: wish.group.as_deref(),
-        min_interval_seconds: wish.min_interval_seconds,
-        ttl_seconds: wish.ttl_seconds,
+        delivery_mode: spec.mode.name(),
+        group_id: spec.group.as_deref(),
+        min_interval_seconds: spec.min_interval_seconds,
+        ttl_seconds: spec.ttl_seconds,
         created_at: call.times().text(subscription.created_at),
         expires_at: call.date_of(subscription.expires_at),
     }

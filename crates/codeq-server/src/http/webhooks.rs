@@ -3,7 +3,7 @@
 use axum::http::StatusCode;
 use codeq_core::read::PendingCallback;
 use codeq_webhooks::results::message_id;
-use codeq_webhooks::secrets::KeptSecret;
+use codeq_webhooks::secrets::StoredSecret;
 use serde::{Deserialize, Serialize};
 
 use super::call::{Answer, Call};
@@ -171,7 +171,7 @@ fn delivery<'a>(call: &Call, item: &'a PendingCallback) -> DeliveryBody<'a> {
     }
 }
 
-fn secret_body(call: &Call, secret: &KeptSecret) -> SecretBody {
+fn secret_body(call: &Call, secret: &StoredSecret) -> SecretBody {
     SecretBody {
         created_at: secret.created_at.map(|at| call.times().text(at)),
         expires_at: secret.until.map(|at| call.date_of(at)),

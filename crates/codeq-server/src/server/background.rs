@@ -6,7 +6,7 @@ use std::sync::Arc;
 use codeq_engine::OpenError;
 use codeq_webhooks::client::{self, Client};
 use codeq_webhooks::dns::Resolve;
-use codeq_webhooks::results::Announced;
+use codeq_webhooks::results::CallbacksDue;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
@@ -22,14 +22,14 @@ pub(super) async fn start(
     app: &App,
     config: &Config,
     client: Client,
-    callbacks: Arc<Announced>,
+    callbacks_due: Arc<CallbacksDue>,
     heard: Heard,
     stop: &watch::Receiver<bool>,
 ) -> Result<Vec<JoinHandle<()>>, StartError> {
     let (artifacts, engine) = (&app.service.artifacts, app.service.engine());
     let keeper = keeper::run(Arc::clone(artifacts), Arc::clone(engine), heard, stop.clone());
     let mut tasks = vec![tokio::spawn(keeper)];
-    let webhooks = webhooks::start(app, config, client, callbacks, stop).await;
+    let webhooks = webhooks::start(app, config, client, callbacks_due, stop).await;
     tasks.extend(webhooks.map_err(OpenError::from)?);
     Ok(tasks)
 }

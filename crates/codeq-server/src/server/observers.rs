@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use codeq_core::effect::Effect;
 use codeq_engine::{EngineError, Observer};
-use codeq_webhooks::availability::Bell;
-use codeq_webhooks::results::Announced;
+use codeq_webhooks::availability::WorkAvailable;
+use codeq_webhooks::results::CallbacksDue;
 
 use crate::artifacts::keeper::{Heard, Leavings};
 use crate::events::EventBus;
@@ -16,9 +16,9 @@ use crate::observe::Metrics;
 pub(super) struct Observers {
     pub(super) events: Arc<EventBus>,
     metrics: Arc<Metrics>,
-    pub(super) callbacks: Arc<Announced>,
+    pub(super) callbacks_due: Arc<CallbacksDue>,
     leavings: Leavings,
-    pub(super) bell: Arc<Bell>,
+    pub(super) work_available: Arc<WorkAvailable>,
 }
 
 impl Observers {
@@ -28,9 +28,9 @@ impl Observers {
         let observers = Observers {
             events: EventBus::new(codeq_engine::options::SHARDS_MAX),
             metrics: Arc::clone(metrics),
-            callbacks: Arc::default(),
+            callbacks_due: Arc::default(),
             leavings,
-            bell: Arc::default(),
+            work_available: Arc::default(),
         };
         (observers, heard)
     }
@@ -40,9 +40,9 @@ impl Observer for Observers {
     fn committed(&self, shard: u16, effects: &[Effect]) {
         self.metrics.committed(shard, effects);
         self.events.committed(shard, effects);
-        self.callbacks.committed(shard, effects);
+        self.callbacks_due.committed(shard, effects);
         self.leavings.committed(shard, effects);
-        self.bell.committed(shard, effects);
+        self.work_available.committed(shard, effects);
     }
 
     fn recovered(&self, shard: u16, effects: &[Effect]) {

@@ -46,14 +46,15 @@ impl Server {
         let (observers, heard) = Observers::new(&metrics);
         let observers = Arc::new(observers);
         // Until the subscriptions are read, nobody knows that there are none.
-        let listening = observers.bell.interest();
+        let listening = observers.work_available.listen();
         let engine = open(&config, &observers).await?;
 
         let (draining, drained) = watch::channel(false);
         let (stopping, stop) = watch::channel(false);
-        let (events, bell) = (Arc::clone(&observers.events), Arc::clone(&observers.bell));
+        let (events, work_available) =
+            (Arc::clone(&observers.events), Arc::clone(&observers.work_available));
         let app = Arc::new(App {
-            service: Service::new(engine, events, artifacts, bell, &config, drained),
+            service: Service::new(engine, events, artifacts, work_available, &config, drained),
             auth,
             limiter: RateLimiter::new(&config.rate_limit),
             budget: budget(&config),
@@ -70,7 +71,7 @@ impl Server {
         let grace = Duration::from_secs(config.shutdown_grace_seconds);
         let listeners = listeners.serve(&app, &streams, tls.as_ref(), &limits, grace, &stop);
         let client = background::client(&app, &config, addresses.all(), &descriptors, resolve);
-        let callbacks = Arc::clone(&observers.callbacks);
+        let callbacks = Arc::clone(&observers.callbacks_due);
         let background = background::start(&app, &config, client, callbacks, heard, &stop).await?;
         drop(listening);
         let ready_after = start.elapsed();

@@ -10,7 +10,7 @@ use codeq_core::command::Millis;
 use codeq_core::id::TaskId;
 use codeq_core::limits::LEASE_MS_MAX;
 use codeq_engine::Engine;
-use codeq_webhooks::availability::{Bell, Subscriptions};
+use codeq_webhooks::availability::{Subscriptions, WorkAvailable};
 use codeq_webhooks::policy::Policy;
 use codeq_webhooks::secrets::Secrets;
 use tokio::sync::watch;
@@ -102,14 +102,14 @@ impl Service {
         engine: Arc<Engine>,
         events: Arc<EventBus>,
         artifacts: Arc<Artifacts>,
-        bell: Arc<Bell>,
+        work_available: Arc<WorkAvailable>,
         config: &Config,
         draining: watch::Receiver<bool>,
     ) -> Service {
         let destinations = Arc::new(Policy::new(&config.webhooks.allowed_networks));
         let secrets = Arc::new(Secrets::new(Arc::clone(&engine)));
-        secrets.set(config.webhooks.signing_secrets());
-        let subscriptions = Arc::new(Subscriptions::new(Arc::clone(&destinations), bell));
+        secrets.set_configured(config.webhooks.signing_secrets());
+        let subscriptions = Arc::new(Subscriptions::new(Arc::clone(&destinations), work_available));
         Service {
             engine,
             events,
@@ -129,7 +129,7 @@ impl Service {
     pub(crate) fn reload(&self, config: &Config) {
         self.defaults.store(Arc::new(Defaults::new(config)));
         self.destinations.set(&config.webhooks.allowed_networks);
-        self.secrets.set(config.webhooks.signing_secrets());
+        self.secrets.set_configured(config.webhooks.signing_secrets());
         self.backups.set_target(config.backup.target.clone());
     }
 

@@ -8,7 +8,7 @@ use codeq_core::limits::{COMMAND_BYTES_MAX, RECORD_VALUE_BYTES_MAX};
 use codeq_core::names::{check_command, cut};
 use codeq_core::record::{Record, RecordKind};
 use codeq_core::reply::{Rejection, Reply};
-use codeq_webhooks::availability::{Mode, Subscription, Wish};
+use codeq_webhooks::availability::{Mode, Subscription, SubscriptionSpec};
 
 use super::permission::MaySubscribe;
 use super::{Code, Service, ServiceError, seconds};
@@ -51,13 +51,13 @@ impl Service {
         caller: MaySubscribe<'_>,
         request: SubscribeRequest,
     ) -> Result<Subscription, ServiceError> {
-        let wish = self.wish(&caller, request)?;
+        let spec = self.spec(&caller, request)?;
         let put = PutRecord {
             tenant: Arc::clone(&caller.tenant),
             kind: KIND,
-            name: wish.id(&caller.tenant).into(),
-            value: encode(&wish)?,
-            ttl: Some(seconds(wish.ttl_seconds.into())),
+            name: spec.id(&caller.tenant).into(),
+            value: encode(&spec)?,
+            ttl: Some(seconds(spec.ttl_seconds.into())),
             expected: None,
         };
         self.put_subscription(put).await
@@ -73,7 +73,7 @@ impl Service {
         let ttl = ttl(ttl_seconds)?;
         for _ in 0..TRIES {
             let (record, known) = self.known_subscription(&caller, id).await?;
-            if known.wish.owner != caller.subject {
+            if known.spec.owner != caller.subject {
                 return Err(not_found());
             }
             let put = PutRecord {
@@ -81,7 +81,7 @@ impl Service {
                 kind: KIND,
                 name: known.id,
                 value: record.value,
-                ttl: Some(seconds(ttl.unwrap_or(known.wish.ttl_seconds).into())),
+                ttl: Some(seconds(ttl.unwrap_or(known.spec.ttl_seconds).into())),
                 // One that was removed meanwhile must not come back.
                 expected: Some(known.revision),
             };
@@ -129,7 +129,7 @@ impl Service {
 
     async fn put_subscription(&self, put: PutRecord) -> Result<Subscription, ServiceError> {
         // Kept until the view has it, so that what is enqueued after the answer is heard.
-        let _listening = self.subscriptions.bell().interest();
+        let _listening = self.subscriptions.work_available().listen();
         match self.propose(Command::PutRecord(put)).await? {
             Reply::Record(record) => {
                 self.subscriptions.put(&record);
@@ -156,7 +156,11 @@ impl Service {
         if sees(caller, &subscription) { Ok((record, subscription)) } else { Err(not_found()) }
     }
 
-    fn wish(&self, caller: &Principal, request: SubscribeRequest) -> Result<Wish, ServiceError> {
+    fn spec(
+        &self,
+        caller: &Principal,
+        request: SubscribeRequest,
+    ) -> Result<SubscriptionSpec, ServiceError> {
         if let Err(why) = self.destinations.read(&request.callback_url) {
             let error = ServiceError::new(Code::InvalidCallbackUrl, "invalid callback url");
             return Err(error.field("callbackUrl").detail(why.to_string()));
@@ -164,7 +168,7 @@ impl Service {
         let (mode, group) = mode(caller, request.delivery_mode, request.group_id)?;
         let interval = request.min_interval_seconds.unwrap_or(INTERVAL_SECONDS_DEFAULT.into());
         let interval = u32::try_from(interval).ok().filter(|n| *n <= INTERVAL_SECONDS_MAX);
-        Ok(Wish {
+        Ok(SubscriptionSpec {
             owner: Arc::clone(&caller.subject),
             callback_url: request.callback_url.into(),
             event_types: event_types(caller, request.event_types)?,
@@ -180,7 +184,7 @@ impl Service {
 
 fn sees(caller: &Principal, subscription: &Subscription) -> bool {
     let owner = MaySubscribe::of(caller).is_ok();
-    caller.admin || (owner && subscription.wish.owner == caller.subject)
+    caller.admin || (owner && subscription.spec.owner == caller.subject)
 }
 
 fn not_found() -> ServiceError {
@@ -191,8 +195,8 @@ fn invalid(field: &'static str, text: &'static str) -> ServiceError {
     ServiceError::new(Code::InvalidSubscription, text).field(field)
 }
 
-fn encode(wish: &Wish) -> Result<Bytes, ServiceError> {
-    let value = serde_json::to_vec(wish).map_err(|_| ServiceError::unexpected())?;
+fn encode(spec: &SubscriptionSpec) -> Result<Bytes, ServiceError> {
+    let value = serde_json::to_vec(spec).map_err(|_| ServiceError::unexpected())?;
     if value.len() > RECORD_VALUE_BYTES_MAX {
         let detail = "the names of all event types are too long together: name fewer";
         return Err(invalid("eventTypes", "too many event types").detail(detail));

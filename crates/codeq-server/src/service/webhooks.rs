@@ -7,7 +7,7 @@ use codeq_core::read::PendingCallback;
 use codeq_core::record::RecordKind;
 use codeq_core::reply::{Rejection, Reply};
 use codeq_engine::read::ShardReader;
-use codeq_webhooks::secrets::{Kept, KeptSecret, LIVE_MAX, RECORD};
+use codeq_webhooks::secrets::{LIVE_MAX, RECORD, StoredSecret, StoredSecrets};
 use codeq_webhooks::signing::Secret;
 use futures_util::StreamExt;
 use tokio::time::Instant;
@@ -56,7 +56,7 @@ pub struct SecretList {
     /// Where they come from.
     pub source: SecretSource,
     /// Those that are live, oldest first.
-    pub secrets: Vec<KeptSecret>,
+    pub secrets: Vec<StoredSecret>,
 }
 
 /// A secret that was just made: the only time that it is shown.
@@ -163,9 +163,9 @@ impl Service {
         &self,
         caller: MayAdminister<'_>,
     ) -> Result<SecretList, ServiceError> {
-        let (kept, _) = self.secrets.kept(&caller.tenant).await?;
-        if !kept.secrets.is_empty() {
-            return Ok(SecretList { source: SecretSource::Api, secrets: kept.secrets });
+        let (stored, _) = self.secrets.stored(&caller.tenant).await?;
+        if !stored.secrets.is_empty() {
+            return Ok(SecretList { source: SecretSource::Api, secrets: stored.secrets });
         }
         let configured = self.secrets.configured(&caller.tenant);
         let source = if configured.is_empty() { SecretSource::None } else { SecretSource::Setting };
@@ -191,21 +191,21 @@ impl Service {
             let text = format!("invalid 'overlapSeconds' (0 to {OVERLAP_MAX})");
             return Err(ServiceError::new(Code::InvalidOverlap, text).field("overlapSeconds"));
         }
-        let (kept, revision) = self.secrets.kept(&caller.tenant).await?;
-        let before = if kept.secrets.is_empty() {
+        let (stored, revision) = self.secrets.stored(&caller.tenant).await?;
+        let before = if stored.secrets.is_empty() {
             self.secrets.configured(&caller.tenant).iter().map(from_setting).collect()
         } else {
-            kept.secrets
+            stored.secrets
         };
         let Moment { now, wall } = self.engine.now();
         let until = now.saturating_add(seconds(overlap));
         let mut secrets = before;
         let latest = match secrets.pop_if(|last| last.secret == secret.reveal()) {
             // The same again, because the answer was lost: nothing is replaced.
-            Some(same) => KeptSecret { created_at: same.created_at.or(Some(wall)), ..same },
+            Some(same) => StoredSecret { created_at: same.created_at.or(Some(wall)), ..same },
             None => {
                 let secret = secret.reveal().to_owned();
-                KeptSecret { secret, created_at: Some(wall), until: None }
+                StoredSecret { secret, created_at: Some(wall), until: None }
             }
         };
         for live in &mut secrets {
@@ -218,7 +218,7 @@ impl Service {
         let previous_until = secrets.iter().filter_map(|live| live.until).max();
         let created_at = latest.created_at.unwrap_or(wall);
         secrets.push(latest);
-        self.keep(caller, &Kept { secrets }, revision).await?;
+        self.store(caller, &StoredSecrets { secrets }, revision).await?;
         Ok(NewSecret { secret, created_at, previous_until })
     }
 
@@ -242,13 +242,13 @@ impl Service {
         }
     }
 
-    async fn keep(
+    async fn store(
         &self,
         caller: MayAdminister<'_>,
-        kept: &Kept,
+        stored: &StoredSecrets,
         revision: u64,
     ) -> Result<(), ServiceError> {
-        let value = serde_json::to_vec(kept).map_err(|_| ServiceError::unexpected())?;
+        let value = serde_json::to_vec(stored).map_err(|_| ServiceError::unexpected())?;
         let command = Command::PutRecord(PutRecord {
             tenant: caller.tenant.clone(),
             kind: RecordKind::WebhookSecret,
@@ -264,6 +264,6 @@ impl Service {
     }
 }
 
-fn from_setting(secret: &Secret) -> KeptSecret {
-    KeptSecret { secret: secret.reveal().to_owned(), created_at: None, until: None }
+fn from_setting(secret: &Secret) -> StoredSecret {
+    StoredSecret { secret: secret.reveal().to_owned(), created_at: None, until: None }
 }

@@ -2,8 +2,8 @@
 
 use serde_json::{Value, json};
 
-use crate::harness::{ADMIN, ADMIN_B, Harness, PRODUCER, PRODUCER_B, WORKER, WORKER_B};
-use crate::receiver::{Receiver, answer, server, server_with};
+use crate::callbacks::receiver::{Receiver, answer, server, server_with};
+use crate::http::harness::{ADMIN, ADMIN_B, Harness, PRODUCER, PRODUCER_B, WORKER, WORKER_B};
 
 async fn finish(server: &Harness, tokens: (&str, &str), url: &str) -> String {
     let task = json!({"command": "c", "payload": {}, "webhook": url});

@@ -10,8 +10,8 @@ use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, UdpSocket};
 
-use crate::harness::{ADMIN_B, Harness, PRODUCER, PRODUCER_B, WORKER, WORKER_B};
-use crate::receiver::{PATIENCE, Receiver, server_with};
+use crate::callbacks::receiver::{PATIENCE, Receiver, server_with};
+use crate::http::harness::{ADMIN_B, Harness, PRODUCER, PRODUCER_B, WORKER, WORKER_B};
 
 /// A name server: all names lead to this machine, but for those that begin with `silent`, which it ignores.
 async fn name_server() -> Arc<DnsResolver> {

@@ -7,8 +7,8 @@ use std::process::{Command, Stdio};
 use codeq_server::config::WebhookSecret;
 use serde_json::{Map, Value, json};
 
-use crate::harness::{PRODUCER, WORKER};
-use crate::receiver::{Received, Receiver, server_with};
+use crate::callbacks::receiver::{Received, Receiver, server_with};
+use crate::http::harness::{PRODUCER, WORKER};
 
 const SECRET: &str = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw";
 

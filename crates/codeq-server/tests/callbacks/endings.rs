@@ -4,9 +4,9 @@ use codeq_proto::worker::Result as Outcome;
 use codeq_proto::worker::worker_event::Event as ToWorkers;
 use serde_json::{Value, json};
 
-use crate::client::Worker;
-use crate::harness::{ADMIN, Harness, PRODUCER, WORKER};
-use crate::receiver::{Received, Receiver, server, server_with};
+use crate::callbacks::receiver::{Received, Receiver, server, server_with};
+use crate::grpc::client::Worker;
+use crate::http::harness::{ADMIN, Harness, PRODUCER, WORKER};
 
 const TRACE: &str = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";
 
@@ -43,7 +43,7 @@ async fn a_submit_is_told_with_all_that_it_says() {
     });
     let request = server.request(reqwest::Method::POST, PRODUCER, "tasks").body(task.to_string());
     let request = request.header("traceparent", TRACE).header("tracestate", "a=1");
-    let id = crate::harness::send(request).await.expect(202).id();
+    let id = crate::http::harness::send(request).await.expect(202).id();
     server.claim(WORKER, "resize").await;
     let artifacts = json!([{"name": "out", "url": "https://files.example/out"}]);
     let result = r#"{"big": 9007199254740993, "text": "é"}"#;

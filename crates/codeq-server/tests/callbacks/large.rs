@@ -5,9 +5,9 @@ use codeq_proto::worker::Result as Outcome;
 use codeq_proto::worker::server_event::Event as FromWorkers;
 use codeq_proto::worker::worker_event::Event as ToWorkers;
 
-use crate::client::{Producer, Worker, new_task};
-use crate::harness::{Harness, PRODUCER, WORKER};
-use crate::receiver::{Receiver, server_with};
+use crate::callbacks::receiver::{Receiver, server_with};
+use crate::grpc::client::{Producer, Worker, new_task};
+use crate::http::harness::{Harness, PRODUCER, WORKER};
 
 const MAX: usize = 16 << 20;
 
@@ -30,7 +30,7 @@ fn assert_same(got: &str, want: &str) {
     );
 }
 
-async fn make(server: &Harness, command: &str, payload: &str) -> crate::harness::Reply {
+async fn make(server: &Harness, command: &str, payload: &str) -> crate::http::harness::Reply {
     let body = format!(r#"{{"command":"{command}","payload":{payload}}}"#);
     server.post_text(PRODUCER, "tasks", body).await
 }

@@ -10,7 +10,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::mpsc;
 
-use crate::harness::Harness;
+use crate::http::harness::Harness;
 
 /// Longer than anything here takes.
 pub const PATIENCE: Duration = Duration::from_secs(60);

@@ -7,8 +7,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use serde_json::{Value, json};
 use tokio::net::TcpListener;
 
-use crate::harness::{ADMIN, Harness, PRODUCER, WORKER};
-use crate::receiver::{Act, PATIENCE, Received, Receiver, answer, server, server_with};
+use crate::callbacks::receiver::{Act, PATIENCE, Received, Receiver, answer, server, server_with};
+use crate::http::harness::{ADMIN, Harness, PRODUCER, WORKER};
 
 /// Makes tasks with a webhook and completes them.
 async fn finish(server: &Harness, url: &str, count: usize) -> BTreeSet<String> {

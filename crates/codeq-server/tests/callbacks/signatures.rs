@@ -7,8 +7,8 @@ use std::process::{Command, Stdio};
 use codeq_server::config::WebhookSecret;
 use serde_json::json;
 
-use crate::harness::{ADMIN, Harness, PRODUCER, WORKER};
-use crate::receiver::{Received, Receiver, server, server_with};
+use crate::callbacks::receiver::{Received, Receiver, server, server_with};
+use crate::http::harness::{ADMIN, Harness, PRODUCER, WORKER};
 
 const OLD: &str = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw";
 const NEW: &str = "whsec_C2FVsBQIhrscChlQIMV+b5sSYspob7oDvYNqnK4qJmQ=";

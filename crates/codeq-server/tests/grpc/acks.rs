@@ -6,8 +6,8 @@ use codeq_proto::worker::{Abandon, Heartbeat, Nack, Result as Outcome, ResultAck
 use codeq_server::config::BackoffPolicy;
 use serde_json::{Value, json};
 
-use crate::client::Worker;
-use crate::harness::{ADMIN, Harness, PRODUCER, UNKNOWN_ID, WORKER, WORKER_2};
+use crate::grpc::client::Worker;
+use crate::http::harness::{ADMIN, Harness, PRODUCER, UNKNOWN_ID, WORKER, WORKER_2};
 
 /// A result with this status and nothing else.
 pub fn result(id: &str, status: &str) -> ToWorkers {

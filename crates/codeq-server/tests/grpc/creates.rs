@@ -6,8 +6,8 @@ use codeq_proto::producer::{CreateAck, CreateTask};
 use serde_json::{Value, json};
 use tonic::Request;
 
-use crate::client::{Producer, Worker, channel, new_task, producer_on};
-use crate::harness::{Harness, PRODUCER, WORKER};
+use crate::grpc::client::{Producer, Worker, channel, new_task, producer_on};
+use crate::http::harness::{Harness, PRODUCER, WORKER};
 
 const TRACE: &str = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
 const OTHER_TRACE: &str = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";
@@ -99,7 +99,7 @@ async fn moments_and_delays() {
         let command = task.command.clone();
         producer.make(task).await;
         let path = format!("admin/queues/{command}");
-        let queue = server.get(crate::harness::ADMIN, &path).await.expect(200).json();
+        let queue = server.get(crate::http::harness::ADMIN, &path).await.expect(200).json();
         assert_eq!(
             (&queue["delayed"], &queue["ready"]),
             (&json!(delayed), &json!(1 - delayed)),
@@ -274,7 +274,7 @@ async fn creates_that_are_refused_alone_and_in_a_batch() {
     for (i, ack) in acks.iter().step_by(2).enumerate() {
         assert!(ack.ok && ack.seq == 1_000 + i as u64 && !ack.task_id.is_empty(), "{ack:?}");
     }
-    let queues = server.get(crate::harness::ADMIN, "admin/queues").await.expect(200).json();
+    let queues = server.get(crate::http::harness::ADMIN, "admin/queues").await.expect(200).json();
     assert_eq!(queues, json!({"codeq:q:good:a:pending:0": 1 + flaws().len()}));
 }
 

@@ -8,8 +8,8 @@ use codeq_server::config::BackoffPolicy;
 use futures_util::future::select_all;
 use serde_json::json;
 
-use crate::client::{Producer, Worker, channel, endpoint, new_task};
-use crate::harness::{ADMIN, Harness, PRODUCER, WORKER, WORKER_2};
+use crate::grpc::client::{Producer, Worker, channel, endpoint, new_task};
+use crate::http::harness::{ADMIN, Harness, PRODUCER, WORKER, WORKER_2, pass};
 
 #[tokio::test]
 async fn a_ready_is_held_longer_than_any_request_and_connection_waits() {
@@ -18,7 +18,7 @@ async fn a_ready_is_held_longer_than_any_request_and_connection_waits() {
     worker.ready("rare", 1).await;
     worker.ready("rare", 3).await;
     // Longer than a claim over HTTP can wait: what is tested is that time does nothing.
-    tokio::time::sleep(Duration::from_secs(35)).await;
+    pass(Duration::from_secs(35)).await;
     worker.settle().await;
     let first = server.task("rare").await;
     assert_eq!(worker.task().await.id, first);
@@ -232,8 +232,8 @@ async fn leases_stay_when_the_stream_ends_until_they_expire() {
     assert_eq!((&*task.id, task.attempts, task.fence), (&*id, 1, 2));
     // The one who holds the other comes back on a new stream and goes on.
     let mut first = Worker::open_as(server.worker_addr(), WORKER, "one").await;
-    let done = crate::acks::result(&kept, "COMPLETED");
-    assert!(crate::acks::ack(first.ask(done).await).ok);
+    let done = crate::grpc::acks::result(&kept, "COMPLETED");
+    assert!(crate::grpc::acks::ack(first.ask(done).await).ok);
     let queue = server.get(ADMIN, "admin/queues/c").await.expect(200).json();
     assert_eq!((&queue["inProgress"], &queue["dlq"]), (&json!(1), &json!(0)));
 }

@@ -20,9 +20,9 @@ use tonic::Code;
 use tonic_health::pb::HealthCheckRequest;
 use tonic_health::pb::health_client::HealthClient;
 
-use crate::acks::{ack, heartbeat, result};
-use crate::client::{PATIENCE, Producer, Worker, channel, endpoint, new_task};
-use crate::harness::{ADMIN, Harness, PRODUCER, WORKER, WORKER_2};
+use crate::grpc::acks::{ack, heartbeat, result};
+use crate::grpc::client::{PATIENCE, Producer, Worker, channel, endpoint, new_task};
+use crate::http::harness::{ADMIN, Harness, PRODUCER, WORKER, WORKER_2};
 
 const STOPPED: (Code, &str) = (Code::Unavailable, "the server is about to stop");
 
@@ -75,8 +75,8 @@ async fn a_stop_ends_idle_streams_at_once() {
     worker.ready("c", 10).await;
     worker.settle().await;
     // Two that have not even said Hello.
-    let mut silent = crate::client::producer(server.producer_addr()).await;
-    let mut mute = crate::client::worker(server.worker_addr()).await;
+    let mut silent = crate::grpc::client::producer(server.producer_addr()).await;
+    let mut mute = crate::grpc::client::worker(server.worker_addr()).await;
     let mut health = HealthClient::new(channel(server.worker_addr()).await);
     let watched = HealthCheckRequest { service: String::new() };
     let mut watch = health.watch(watched).await.unwrap().into_inner();
@@ -332,7 +332,7 @@ async fn a_stream_outlives_its_token_unless_it_is_to_end_with_it() {
     assert!(ack(lasting_worker.ask(result(&id, "COMPLETED")).await).ok);
     // But it opens no other one.
     for server in [&strict, &server] {
-        let mut late = crate::client::worker(server.worker_addr()).await;
+        let mut late = crate::grpc::client::worker(server.worker_addr()).await;
         late.hello(&token, "").await;
         assert_eq!(late.ended().await.0, Code::Unauthenticated);
     }
@@ -350,7 +350,7 @@ async fn a_withdrawn_token_ends_its_streams_and_no_others() {
     config.worker_auth.static_tokens.retain(|known| known.token.as_deref() != Some(WORKER));
     server.server().reload_to(&config).await.unwrap();
     assert_eq!(gone.ended().await, (Code::Unauthenticated, "token withdrawn".to_owned()));
-    let mut again = crate::client::worker(server.worker_addr()).await;
+    let mut again = crate::grpc::client::worker(server.worker_addr()).await;
     again.hello(WORKER, "").await;
     assert_eq!(again.ended().await.0, Code::Unauthenticated);
     // The task goes to whoever is still there.

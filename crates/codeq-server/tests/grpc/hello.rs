@@ -8,8 +8,8 @@ use codeq_proto::worker::{Heartbeat, Ready};
 use codeq_proto::{producer, worker};
 use tonic::{Code, Request};
 
-use crate::client::{self, Producer, Worker, channel, new_task, producer_on, worker_on};
-use crate::harness::{ADMIN, Harness, PRODUCER, PRODUCER_B, WORKER};
+use crate::grpc::client::{self, Producer, Worker, channel, new_task, producer_on, worker_on};
+use crate::http::harness::{ADMIN, Harness, PRODUCER, PRODUCER_B, WORKER};
 
 const NOT_FIRST: (Code, &str) = (Code::FailedPrecondition, "first event must be Hello");
 const MISSING: (Code, &str) = (Code::Unauthenticated, "missing token");

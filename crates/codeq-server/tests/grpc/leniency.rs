@@ -9,9 +9,9 @@ use codeq_server::config::RateLimit;
 use serde_json::json;
 use tonic::{Code, Request};
 
-use crate::acks::{batch, outcome};
-use crate::client::{Producer, Worker, channel, new_task, producer_on, worker_on};
-use crate::harness::{ADMIN, Harness, PRODUCER, UNKNOWN_ID, WORKER};
+use crate::grpc::acks::{batch, outcome};
+use crate::grpc::client::{Producer, Worker, channel, new_task, producer_on, worker_on};
+use crate::http::harness::{ADMIN, Harness, PRODUCER, UNKNOWN_ID, WORKER};
 
 #[tokio::test]
 async fn a_create_without_payload_stores_null() {
@@ -169,7 +169,7 @@ async fn ten_thousand_items_are_the_most() {
     assert_eq!(producer.ended().await, (Code::InvalidArgument, text.to_owned()));
     let mut worker = Worker::open(server.worker_addr(), WORKER).await;
     let said = vec![outcome(UNKNOWN_ID, "COMPLETED", "", ""); 10_000];
-    let acks = crate::acks::batch(&mut worker, said).await;
+    let acks = crate::grpc::acks::batch(&mut worker, said).await;
     assert!(acks.len() == 10_000 && acks.iter().all(|ack| ack.code == "not_found"));
     let queue = server.get(ADMIN, "admin/queues/c").await.expect(200).json();
     assert_eq!(queue["ready"], 10_000);

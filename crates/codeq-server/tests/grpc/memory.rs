@@ -10,8 +10,8 @@ use codeq_proto::worker::worker_event::Event as ToWorkers;
 use serde_json::Value;
 use tonic::Code;
 
-use crate::client::{self, Producer, Worker, endpoint, new_task};
-use crate::harness::{ADMIN, Harness, PRODUCER, WORKER, WORKER_B};
+use crate::grpc::client::{self, Producer, Worker, endpoint, new_task};
+use crate::http::harness::{ADMIN, Harness, PRODUCER, WORKER, WORKER_B};
 
 async fn held(server: &Harness) -> u64 {
     let text = server.get("", "/metrics").await.expect(200).text();

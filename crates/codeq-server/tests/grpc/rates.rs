@@ -6,9 +6,9 @@ use codeq_proto::worker::{Result as Outcome, ResultBatch};
 use codeq_server::config::RateLimit;
 use serde_json::json;
 
-use crate::acks::{ack, each};
-use crate::client::{Producer, Worker, new_task};
-use crate::harness::{Harness, PRODUCER, PRODUCER_B, UNKNOWN_ID, WORKER};
+use crate::grpc::acks::{ack, each};
+use crate::grpc::client::{Producer, Worker, new_task};
+use crate::http::harness::{Harness, PRODUCER, PRODUCER_B, UNKNOWN_ID, WORKER};
 
 fn limit(requests_per_minute: u32, burst: u32) -> Option<RateLimit> {
     Some(RateLimit { requests_per_minute, burst })

@@ -6,9 +6,9 @@ use codeq_proto::worker::{Ready, Result as Outcome, ResultBatch};
 use codeq_server::config::StaticToken;
 use serde_json::json;
 
-use crate::acks::{ack, each, heartbeat, result};
-use crate::client::{Producer, Worker, new_task};
-use crate::harness::{
+use crate::grpc::acks::{ack, each, heartbeat, result};
+use crate::grpc::client::{Producer, Worker, new_task};
+use crate::http::harness::{
     Harness, PRODUCER, PRODUCER_B, RESTRICTED, UNKNOWN_ID, WORKER, WORKER_2, WORKER_B,
 };
 

@@ -24,8 +24,8 @@ use tonic_reflection::pb::v1::server_reflection_request::MessageRequest;
 use tonic_reflection::pb::v1::server_reflection_response::MessageResponse;
 use tower::{Service, service_fn};
 
-use crate::client::{Producer, Worker, channel, endpoint, new_task};
-use crate::harness::{Harness, PRODUCER, WORKER};
+use crate::grpc::client::{Producer, Worker, channel, endpoint, new_task};
+use crate::http::harness::{Harness, PRODUCER, WORKER};
 
 #[tokio::test]
 async fn both_streams_are_on_both_ports() {
@@ -152,7 +152,7 @@ async fn a_message_beyond_the_limit_ends_the_stream_and_nothing_else() {
 async fn a_message_of_too_many_items_is_refused_before_it_takes_memory() {
     let server = Harness::start().await;
     // Before the Hello too: nobody has to be known to send one.
-    let first = crate::client::producer(server.producer_addr()).await;
+    let first = crate::grpc::client::producer(server.producer_addr()).await;
     let second = Producer::open(server.producer_addr(), PRODUCER).await;
     for (mut producer, items) in [(first, 100), (second, 1_000_000)] {
         let tasks = vec![CreateTask::default(); items];

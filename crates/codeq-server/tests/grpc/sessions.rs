@@ -7,8 +7,8 @@ use codeq_proto::worker::server_event::Event as FromWorkers;
 use codeq_proto::worker::worker_event::Event as ToWorkers;
 use codeq_proto::worker::{Ready, Result as Outcome};
 
-use crate::client::{Producer, Worker};
-use crate::harness::{Harness, PRODUCER, WORKER};
+use crate::grpc::client::{Producer, Worker};
+use crate::http::harness::{Harness, PRODUCER, WORKER};
 
 #[tokio::test]
 async fn a_task_travels_over_both_streams() {

@@ -12,9 +12,9 @@ use serde_json::{Value, json};
 use tonic::{Code, Request};
 use tracing::subscriber::DefaultGuard;
 
-use crate::client::{channel, producer_on, worker_on};
-use crate::endings::Provider;
-use crate::harness::{Harness, PRODUCER, RESTRICTED, WORKER, send};
+use crate::grpc::client::{channel, producer_on, worker_on};
+use crate::grpc::endings::Provider;
+use crate::http::harness::{Harness, PRODUCER, RESTRICTED, WORKER, send};
 
 /// The lines of a log.
 #[derive(Clone, Default)]
@@ -141,7 +141,7 @@ async fn a_refusal_is_explained_to_the_operator_and_to_whoever_may_know() {
     }
     // Who may do this in general and not to this task is not told to get another token.
     let id = server.running("c").await;
-    let reply = server.act(crate::harness::WORKER_2, &format!("tasks/{id}/heartbeat")).await;
+    let reply = server.act(crate::http::harness::WORKER_2, &format!("tasks/{id}/heartbeat")).await;
     assert_eq!(reply.expect(403).headers.get("www-authenticate"), None);
 }
 
@@ -194,7 +194,7 @@ async fn a_flood_of_bad_tokens_is_counted_and_does_not_flood_the_log() {
     for _ in 0..200 {
         server.get("nobody", "tasks").await.expect(401);
     }
-    let mut producer = crate::client::producer(server.producer_addr()).await;
+    let mut producer = crate::grpc::client::producer(server.producer_addr()).await;
     producer.hello("nobody").await;
     producer.ended().await;
     // Another reason is heard through it.

@@ -3,9 +3,9 @@
 use reqwest::{Method, RequestBuilder};
 use serde_json::json;
 
-use crate::harness::{Harness, PRODUCER, PRODUCER_B, WORKER, send};
-use crate::raw::{Event, Sse};
-use crate::shape::assert_shape;
+use crate::http::harness::{Harness, PRODUCER, PRODUCER_B, WORKER, send};
+use crate::http::raw::{Event, Sse};
+use crate::http::shape::assert_shape;
 
 fn stream(h: &Harness, token: &str, query: &str) -> RequestBuilder {
     h.request(Method::GET, token, &format!("events{query}"))

@@ -3,7 +3,7 @@
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
-use crate::harness::{Harness, PRODUCER, WORKER};
+use crate::http::harness::{Harness, PRODUCER, WORKER};
 
 /// JSON values as text that a parser in between would change.
 fn values() -> Vec<String> {

@@ -2,7 +2,7 @@
 
 use serde_json::json;
 
-use crate::harness::{ADMIN, Harness, LATER, PRODUCER};
+use crate::http::harness::{ADMIN, Harness, LATER, PRODUCER};
 
 /// Finished tasks in many queues: of each queue as many.
 async fn finished(h: &Harness, queues: usize, each: usize) {

@@ -74,7 +74,6 @@ impl Harness {
     }
 
     /// The same server again, with webhooks looked up there.
-    #[allow(dead_code, reason = "for the tests of callbacks")]
     pub async fn resolving(
         self,
         resolve: std::sync::Arc<dyn codeq_webhooks::dns::Resolve>,
@@ -105,19 +104,16 @@ impl Harness {
     }
 
     /// Where the data is.
-    #[allow(dead_code, reason = "for the tests of artifacts")]
     pub fn dir(&self) -> &std::path::Path {
         &self.config.data_dir
     }
 
     /// What it was started with.
-    #[allow(dead_code, reason = "for the tests of reloading")]
     pub fn config(&self) -> &Config {
         &self.config
     }
 
     /// The server itself.
-    #[allow(dead_code, reason = "for the tests of artifacts")]
     pub fn server(&self) -> &Server {
         &self.server
     }
@@ -126,12 +122,10 @@ impl Harness {
         self.server.http_addr()
     }
 
-    #[allow(dead_code, reason = "for the tests of the streams")]
     pub fn producer_addr(&self) -> std::net::SocketAddr {
         self.server.producer_addr()
     }
 
-    #[allow(dead_code, reason = "for the tests of the streams")]
     pub fn worker_addr(&self) -> std::net::SocketAddr {
         self.server.worker_addr()
     }
@@ -210,6 +204,14 @@ impl Harness {
         self.post(WORKER, &format!("tasks/{id}/result"), done).await.expect(200);
         id
     }
+}
+
+/// Moves the clock of this runtime: what the server and clients in it wait for by time. A connection that has not
+/// answered a ping for 20 s is closed, so whoever moves the clock further lets the peers talk in between.
+pub async fn pass(time: Duration) {
+    tokio::time::pause();
+    tokio::time::advance(time).await;
+    tokio::time::resume();
 }
 
 /// A client without certificates: to load those of the system takes longer than most tests.

@@ -3,7 +3,7 @@
 use reqwest::Method;
 use serde_json::{Value, json};
 
-use crate::harness::{ADMIN, Harness, PRODUCER, PRODUCER_B, Reply, WORKER, send};
+use crate::http::harness::{ADMIN, Harness, PRODUCER, PRODUCER_B, Reply, WORKER, send};
 
 const CONFLICT: &str = "idempotency key was used with a different command or payload";
 

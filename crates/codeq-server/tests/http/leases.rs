@@ -2,8 +2,8 @@
 
 use serde_json::{Value, json};
 
-use crate::harness::{ADMIN, Harness, PRODUCER, WORKER, WORKER_2};
-use crate::shape::with;
+use crate::http::harness::{ADMIN, Harness, PRODUCER, WORKER, WORKER_2};
+use crate::http::shape::with;
 
 /// What a worker can do with a task, and what it needs to say.
 fn deeds(id: &str) -> [(String, Value); 5] {
@@ -94,7 +94,7 @@ async fn a_lost_lease_as_a_problem() {
     h.post(WORKER, &path, json!({"fence": "1"})).await.refused(400, "invalid body");
     h.post(WORKER, &path, json!({"fence": null, "workerId": null})).await.expect(200);
     // A task that is not there and one that is somebody else's.
-    let other = path.replace(&id, crate::harness::UNKNOWN_ID);
+    let other = path.replace(&id, crate::http::harness::UNKNOWN_ID);
     h.post(WORKER, &other, json!({"fence": 1})).await.refused(404, "not-found");
     h.post(WORKER_2, &path, json!({"fence": 1})).await.refused(403, "not-owner");
     h.post(WORKER_2, &path, json!({"fence": 2})).await.refused(409, "lease-lost");

@@ -8,8 +8,8 @@ use reqwest::{Method, RequestBuilder};
 use serde_json::{Value, json};
 use tokio::task::JoinHandle;
 
-use crate::harness::{ADMIN, Harness, PRODUCER, Reply, WORKER, WORKER_2, send};
-use crate::raw::{Sse, post_head, send_only};
+use crate::http::harness::{ADMIN, Harness, PRODUCER, Reply, WORKER, WORKER_2, send};
+use crate::http::raw::{Sse, post_head, send_only};
 
 /// Far below the waits that are asked for, far above what a busy machine needs.
 const PROMPT: Duration = Duration::from_secs(10);
@@ -203,7 +203,7 @@ async fn a_waiting_result_wakes_on_its_end() {
     reply.refused(404, "result not found");
     assert!(took >= Duration::from_millis(900), "{took:?}");
     // Nobody waits for a task that does not exist.
-    let (reply, took) = begin(result(&h, crate::harness::UNKNOWN_ID, 60)).await.unwrap();
+    let (reply, took) = begin(result(&h, crate::http::harness::UNKNOWN_ID, 60)).await.unwrap();
     reply.refused(404, "task not found");
     assert!(took < PROMPT, "{took:?}");
 }

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use reqwest::{Client, Response};
 use serde_json::json;
 
-use crate::harness::{Harness, PRODUCER, PRODUCER_B, WORKER};
+use crate::http::harness::{Harness, PRODUCER, PRODUCER_B, WORKER};
 
 const MEGABYTE: usize = 1_000_000;
 const LIST_BYTES_MAX: usize = 4 << 20;

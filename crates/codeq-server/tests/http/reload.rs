@@ -8,7 +8,7 @@ use futures_util::StreamExt;
 use reqwest::Method;
 use serde_json::json;
 
-use crate::harness::{ADMIN, Harness, OPERATOR, PRODUCER, PRODUCER_B, WORKER};
+use crate::http::harness::{ADMIN, Harness, OPERATOR, PRODUCER, PRODUCER_B, WORKER};
 
 /// The server's configuration without the fixed token.
 fn without(h: &Harness, token: &str) -> Config {

@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use crate::harness::{ADMIN, Harness, PRODUCER, PRODUCER_B, WORKER, client, send};
+use crate::http::harness::{ADMIN, Harness, PRODUCER, PRODUCER_B, WORKER, client, send};
 
 /// All that can be read, but for the ends of leases and the ages of tasks, which move.
 async fn view(h: &Harness, ids: &[String]) -> Vec<Value> {

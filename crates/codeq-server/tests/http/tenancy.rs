@@ -8,7 +8,7 @@ use codeq_server::http::routes::{Access, ROUTES, Route, Verb};
 use reqwest::Method;
 use serde_json::{Value, json};
 
-use crate::harness::{
+use crate::http::harness::{
     ADMIN, ADMIN_B, Harness, PRODUCER, PRODUCER_B, Reply, UNKNOWN_ID, WORKER, WORKER_B, send,
 };
 
@@ -175,7 +175,7 @@ fn body(route: &Route, id: &str) -> Value {
         "claimTasks" => json!({"count": 10, "tenantId": "a"}),
         "submitResult" => json!({"status": "COMPLETED", "tenantId": "a"}),
         "submitResults" => json!({"results": [{"taskId": id, "status": "COMPLETED"}]}),
-        "cleanupTasks" => json!({"before": crate::harness::LATER, "tenantId": "a"}),
+        "cleanupTasks" => json!({"before": crate::http::harness::LATER, "tenantId": "a"}),
         "putTopic" => json!({"maxConsumers": 1}),
         "subscribe" => json!({"callbackUrl": "https://example.com/b", "tenantId": "a"}),
         _ => json!({"tenantId": "a"}),
@@ -237,7 +237,7 @@ async fn fill(h: &Harness) -> Vec<String> {
     let make = async |more: Value| {
         let task =
             json!({"command": "shared", "payload": {"secret": SECRET}, "idempotencyKey": null});
-        h.enqueue(PRODUCER, crate::shape::with(task, more)).await
+        h.enqueue(PRODUCER, crate::http::shape::with(task, more)).await
     };
     let policy = json!({"deadLetterTopicRef": SECRET, "maxAttempts": 3});
     h.put(ADMIN, "admin/topics/shared", policy).await.expect(201);

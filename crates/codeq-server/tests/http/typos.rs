@@ -4,7 +4,7 @@
 use reqwest::Method;
 use serde_json::{Value, json};
 
-use crate::harness::{ADMIN, Harness, PRODUCER, UNKNOWN_ID, WORKER, send};
+use crate::http::harness::{ADMIN, Harness, PRODUCER, UNKNOWN_ID, WORKER, send};
 
 /// A request, and what must be in the answer to it.
 struct Typo {
@@ -26,8 +26,9 @@ fn get(what: &'static str, token: &'static str, path: &'static str) -> Typo {
 }
 
 fn typos() -> Vec<Typo> {
-    let task =
-        |change: Value| crate::shape::with(json!({"command": "resize", "payload": 1}), change);
+    let task = |change: Value| {
+        crate::http::shape::with(json!({"command": "resize", "payload": 1}), change)
+    };
     vec![
         Typo {
             told: &["unknown field 'prioritty'", "did you mean 'priority'?"],

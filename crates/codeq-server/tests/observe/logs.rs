@@ -1,11 +1,13 @@
 //! Log lines with hostile fields.
 
 use std::io;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, LazyLock, Mutex};
 
 use codeq_server::Config;
 use codeq_server::config::LogFormat;
 use codeq_server::observe::{subscriber, trace};
+use tracing::Dispatch;
+use tracing::subscriber::NoSubscriber;
 
 /// The bytes that were written.
 #[derive(Clone, Default)]
@@ -27,12 +29,23 @@ impl Sink {
     }
 }
 
+/// While a process has one subscriber, `tracing` asks only the current thread's about a call site that it meets for
+/// the first time. A server of another test has none, and would turn the call site off for every thread. A second
+/// subscriber, there for as long as the process, makes it ask both.
+static SECOND: LazyLock<Dispatch> = LazyLock::new(|| Dispatch::new(NoSubscriber::default()));
+
+/// Runs `work`, which logs into `subscriber`.
+pub fn observed<T>(subscriber: impl Into<Dispatch>, work: impl FnOnce() -> T) -> T {
+    LazyLock::force(&SECOND);
+    tracing::dispatcher::with_default(&subscriber.into(), work)
+}
+
 fn lines(format: LogFormat, level: &str, log: impl FnOnce()) -> String {
     let config = Config { log_format: format, log_level: level.to_owned(), ..Config::default() };
     let sink = Sink::default();
     let to = sink.clone();
     let (subscriber, _guard) = subscriber(&config, move || to.clone()).unwrap();
-    tracing::subscriber::with_default(subscriber, log);
+    observed(subscriber, log);
     sink.text()
 }
 
@@ -143,7 +156,7 @@ impl io::Write for Closed {
 #[test]
 fn a_log_that_nobody_reads_disturbs_nothing() {
     let (subscriber, _guard) = subscriber(&Config::default(), || Closed).unwrap();
-    let done = tracing::subscriber::with_default(subscriber, || {
+    let done = observed(subscriber, || {
         tracing::error!("into the void");
         true
     });

@@ -16,8 +16,8 @@ use codeq_server::limits::budget::Budget;
 use codeq_server::observe::{COMMANDS_MAX, Format, Metrics};
 use codeq_webhooks::{WebhookKind, WebhookOutcome};
 
-use crate::exposition::Exposition;
-use crate::tasks::{TENANT, complete, moved, new_task, open, put, scrape, take};
+use crate::observe::exposition::Exposition;
+use crate::observe::tasks::{TENANT, complete, moved, new_task, open, put, scrape, take};
 
 #[tokio::test]
 async fn a_task_through_every_turn_is_counted_exactly() {

@@ -16,7 +16,7 @@ use codeq_net::NetStats;
 use codeq_server::limits::budget::Budget;
 use codeq_server::observe::Metrics;
 
-use crate::exposition::Exposition;
+use crate::observe::exposition::Exposition;
 
 pub const TENANT: &str = "acme";
 

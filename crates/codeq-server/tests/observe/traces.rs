@@ -7,8 +7,8 @@ use codeq_server::Config;
 use codeq_server::observe::{subscriber, trace};
 use tracing::Instrument;
 
-use crate::collector::Collector;
-use crate::logs::Sink;
+use crate::observe::collector::Collector;
+use crate::observe::logs::{Sink, observed};
 
 const TRACE: &str = "4bf92f3577b34da6a3ce929d0e0e4736";
 const PARENT: &str = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";
@@ -32,7 +32,7 @@ async fn traced(config: Config, work: impl FnOnce() + Send + 'static) -> String 
         let sink = Sink::default();
         let to = sink.clone();
         let (subscriber, guard) = subscriber(&config, move || to.clone()).unwrap();
-        tracing::subscriber::with_default(subscriber, work);
+        observed(subscriber, work);
         drop(guard);
         sink.text()
     };

@@ -4,8 +4,8 @@ use std::time::{Duration, Instant};
 
 use serde_json::json;
 
-use crate::harness::{ADMIN, PRODUCER, PRODUCER_B, WORKER, WORKER_B};
-use crate::receiver::{NARROW, Receiver, drain, server, subscribe, subscribe_as};
+use crate::http::harness::{ADMIN, PRODUCER, PRODUCER_B, WORKER, WORKER_B};
+use crate::subscriptions::receiver::{NARROW, Receiver, drain, server, subscribe, subscribe_as};
 
 #[tokio::test]
 async fn a_tenant_never_hears_of_another() {

@@ -5,8 +5,8 @@ use std::time::{Duration, Instant};
 
 use serde_json::json;
 
-use crate::harness::{Harness, WORKER};
-use crate::receiver::{GROUPED, Receiver, drain, server, subscribe, subscribe_as};
+use crate::http::harness::{Harness, WORKER};
+use crate::subscriptions::receiver::{GROUPED, Receiver, drain, server, subscribe, subscribe_as};
 
 /// Puts a task into the empty queue and says who was told of it: so many.
 async fn told(h: &Harness, receiver: &mut Receiver, command: &str, count: usize) -> Vec<String> {

@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use tokio::net::TcpListener;
 use tokio::sync::mpsc;
 
-use crate::harness::{Harness, WORKER};
+use crate::http::harness::{Harness, WORKER};
 
 /// Far longer than anything takes.
 const PATIENCE: Duration = Duration::from_secs(30);

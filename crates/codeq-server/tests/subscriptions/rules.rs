@@ -2,8 +2,10 @@
 
 use serde_json::{Value, json};
 
-use crate::harness::{ADMIN, ADMIN_B, Harness, PRODUCER, RESTRICTED, WORKER, WORKER_2, WORKER_B};
-use crate::receiver::{GROUPED, server, subscribe, subscribe_as};
+use crate::http::harness::{
+    ADMIN, ADMIN_B, Harness, PRODUCER, RESTRICTED, WORKER, WORKER_2, WORKER_B,
+};
+use crate::subscriptions::receiver::{GROUPED, server, subscribe, subscribe_as};
 
 const URL: &str = "https://worker.example.com/wake";
 const LIST: &str = "workers/subscriptions";

@@ -5,8 +5,8 @@ use std::time::Instant;
 
 use serde_json::json;
 
-use crate::harness::{ADMIN, PRODUCER, WORKER};
-use crate::receiver::{Receiver, drain, server, subscribe};
+use crate::http::harness::{ADMIN, PRODUCER, WORKER};
+use crate::subscriptions::receiver::{Receiver, drain, server, subscribe};
 
 #[tokio::test]
 async fn a_task_in_an_empty_queue() {

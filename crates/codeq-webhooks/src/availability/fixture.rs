@@ -1,17 +1,20 @@
-//! Subscriptions for the tests beside them.
+//! Subscribers for tests.
 
 use std::sync::Arc;
 
 use bytes::Bytes;
 use codeq_core::record::Record;
 
-use super::subscriptions::{Mode, Receiver, Subscriptions, Wish};
-use super::work_available::Bell;
+use super::subscriptions::{Mode, Subscriber, SubscriptionSpec, Subscriptions};
+use super::work_available::WorkAvailable;
 use crate::policy::Policy;
 
-/// A receiver whose wish is changed by the test.
-pub fn receiver(tenant: &str, change: impl FnOnce(&mut Wish)) -> Arc<Receiver> {
-    let mut wish = Wish {
+/// A subscriber whose request is changed by the test.
+pub(super) fn subscriber(
+    tenant: &str,
+    change: impl FnOnce(&mut SubscriptionSpec),
+) -> Arc<Subscriber> {
+    let mut spec = SubscriptionSpec {
         owner: "w".into(),
         callback_url: "http://h.test/".into(),
         event_types: None,
@@ -20,17 +23,17 @@ pub fn receiver(tenant: &str, change: impl FnOnce(&mut Wish)) -> Arc<Receiver> {
         min_interval_seconds: 5,
         ttl_seconds: 300,
     };
-    change(&mut wish);
+    change(&mut spec);
     let record = Record {
         tenant: tenant.into(),
-        name: wish.id(tenant).into(),
-        value: Bytes::from(serde_json::to_vec(&wish).unwrap()),
+        name: spec.id(tenant).into(),
+        value: Bytes::from(serde_json::to_vec(&spec).unwrap()),
         revision: 1,
         created_at: 1,
         updated_at: 1,
         expires_at: Some(u64::MAX),
     };
-    let view = Subscriptions::new(Arc::new(Policy::new(&[])), Arc::new(Bell::default()));
+    let view = Subscriptions::new(Arc::new(Policy::new(&[])), Arc::new(WorkAvailable::default()));
     view.put(&record);
     view.get(tenant, &record.name, 2).unwrap()
 }

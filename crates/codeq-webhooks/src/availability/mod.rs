@@ -1,15 +1,21 @@
 //! Availability notifications: subscribed workers learn that a queue has work.
+//!
+//! [`WorkAvailable`] collects which queues got work, [`Subscriptions`] knows who wants to know, `recipients` chooses
+//! among them, and [`Notifier`] is the task that sends. Notifications are advisory: each is sent once, and a worker that
+//! misses one finds its tasks by claiming.
 
 #[cfg(test)]
 mod fixture;
-mod lanes;
 mod notifier;
 mod ready_queues;
 mod recipients;
+mod sender;
 mod subscriptions;
 mod work_available;
 
-pub use lanes::RUNNING_MAX;
-pub use notifier::{CLAIM_PATH, Notifier};
-pub use subscriptions::{Mode, Subscription, Subscriptions, Wish};
-pub use work_available::Bell;
+pub use notifier::{CALLS_MAX, Notifier};
+pub use subscriptions::{Mode, Subscription, SubscriptionSpec, Subscriptions};
+pub use work_available::{Listening, WorkAvailable};
+
+#[cfg(test)]
+pub(crate) use notifier::LIMITS;

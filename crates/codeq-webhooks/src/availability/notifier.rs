@@ -1,307 +1,202 @@
-//! Availability notifications: workers that have subscribed are told that a queue has work.
+//! The task that sends availability notifications.
 //!
-//! Advisory, and never in the way: the engine's threads ring the [`Bell`](super::work_available::Bell) and go on; one
-//! task looks who wants to hear of it and sends. A notification is sent once; whoever missed it finds its
-//! tasks by claiming.
+//! The engine's threads only leave a note in [`WorkAvailable`](super::WorkAvailable) and go on. This task finds out who
+//! wants to know, and sends.
 
-use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 
-use bytes::Bytes;
-use codeq_core::command::{Command, DeleteRecord};
-use codeq_core::record::RecordKind;
-use codeq_engine::Engine;
-use futures_util::FutureExt;
-use hyper::StatusCode;
-use hyper::header::{self, HeaderValue};
-use serde::Serialize;
+use codeq_core::callback::number_of;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep_until};
 
-use super::lanes::{Job, Lanes};
-use super::ready_queues::Announcements;
-use super::recipients::Turns;
-use super::subscriptions::{Subscription, Subscriptions};
-use super::work_available::Marks;
-use crate::client::Client;
-use crate::report::{FormatTime, Report, WebhookKind, WebhookOutcome as Delivery};
-use crate::secrets::Secrets;
-use crate::signing;
+use super::ready_queues::ReadyQueues;
+use super::recipients::{Notification, Recipients};
+use super::sender::Sender;
+use super::subscriptions::{Subscriber, Subscription, Subscriptions};
+use super::work_available::Changes;
+use crate::dispatcher::{Call, Dispatcher, Limits, Outcome, Receiver};
+use crate::outbound::{Outbound, run};
+use crate::report::WebhookOutcome;
 
-/// Where a worker claims: what codeQ sends, and its workers put behind the address that they know.
-pub const CLAIM_PATH: &str = "/v1/codeq/tasks/claim";
+/// Notifications in flight at once.
+pub const CALLS_MAX: usize = 64;
 
-/// What sending needs.
+pub(crate) const LIMITS: Limits = Limits {
+    calls: CALLS_MAX,
+    // Less than half, so that a tenant with many dead hosts leaves room for others.
+    calls_per_tenant: 24,
+    calls_per_host: 4,
+    waiting: 4_096,
+    waiting_per_tenant: 1_024,
+    waiting_per_receiver: 1_024,
+    // Twice what can wait, because failing receivers are remembered.
+    receivers: 8_192,
+    receivers_per_tenant: 2_048,
+};
+
+/// Sends availability notifications.
 pub struct Notifier {
-    /// Where the tasks are.
-    pub engine: Arc<Engine>,
-    /// Who wants to hear.
-    pub subscriptions: Arc<Subscriptions>,
-    /// How it is sent.
-    pub client: Client,
-    /// What is signed with.
-    pub secrets: Arc<Secrets>,
-    /// Counting.
-    pub report: Arc<dyn Report>,
-    /// How moments are written.
-    pub format_time: FormatTime,
-    /// Where a worker claims, with the server's own address in front, if the operator has set that.
-    pub claim_url: Option<String>,
-}
-
-/// What became of a notification.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Outcome {
-    /// The receiver took it.
-    Delivered,
-    /// It did not.
-    Failed,
-    /// It did not and never will again.
-    Gone,
-    /// There was nothing to tell any more.
-    Nothing,
-}
-
-/// The body of a notification.
-#[derive(Serialize)]
-#[serde(rename_all = "camelCase")]
-struct Available<'a> {
-    event_type: &'a str,
-    available: bool,
-    queue_depth: u64,
-    claim_url: &'a str,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    claim_url_absolute: Option<&'a str>,
-    sent_at: String,
-    notification_id: &'a str,
+    sender: Arc<Sender>,
+    ready: ReadyQueues,
+    recipients: Recipients,
+    dispatcher: Dispatcher<Notification>,
+    calls: JoinSet<(Call<Notification>, Outcome)>,
 }
 
 impl Notifier {
-    /// Notifies until `stop` turns true. The view of the subscriptions must be loaded.
-    pub async fn run(self, mut stop: watch::Receiver<bool>) {
-        let mut desk = Desk {
-            notifier: Arc::new(self),
-            announcements: Announcements::default(),
-            turns: Turns::default(),
-            lanes: Lanes::default(),
-            sends: JoinSet::new(),
-        };
-        desk.look_around().await;
+    /// The subscriptions must be loaded. With a public URL, notifications carry an absolute claim URL too.
+    pub fn new(
+        outbound: Arc<Outbound>,
+        subscriptions: Arc<Subscriptions>,
+        public_url: Option<&str>,
+    ) -> Notifier {
+        Notifier {
+            sender: Arc::new(Sender::new(outbound, subscriptions, public_url)),
+            ready: ReadyQueues::new(),
+            recipients: Recipients::default(),
+            dispatcher: Dispatcher::new(LIMITS),
+            calls: JoinSet::new(),
+        }
+    }
+
+    /// Sends until `stop` turns true.
+    pub async fn run(mut self, mut stop: watch::Receiver<bool>) {
+        self.add_all_queues().await;
+        let work_available = Arc::clone(self.sender.subscriptions.work_available());
         loop {
-            let next = desk.turns.next();
-            let bell = Arc::clone(desk.notifier.subscriptions.bell());
+            let next = [self.recipients.next_deferred(), self.dispatcher.next_wake()];
+            let next = next.into_iter().flatten().min();
             tokio::select! {
                 () = stopped(&mut stop) => break,
-                () = bell.rung() => desk.rung(bell.take()).await,
-                Some(sent) = desk.sends.join_next() => {
-                    if let Ok((job, outcome)) = sent {
-                        desk.sent(&job, outcome).await;
+                () = work_available.changed() => self.apply(work_available.take()).await,
+                Some(done) = self.calls.join_next() => {
+                    if let Ok((call, outcome)) = done {
+                        self.finish(call, outcome);
                     }
                 }
-                // One at a time, and then whatever else there is to do.
-                () = tokio::task::yield_now(), if !desk.announcements.is_empty() => {
-                    desk.announce();
-                }
+                // One queue at a time, so that nothing else waits long.
+                () = tokio::task::yield_now(), if !self.ready.is_empty() => self.notify_queue(),
                 () = sleep_until(next.unwrap_or_else(Instant::now)), if next.is_some() => {
-                    desk.due().await;
+                    self.dispatcher.wake(Instant::now());
+                    self.notify_deferred();
                 }
             }
-            desk.start();
+            self.start_calls();
         }
-        desk.sends.shutdown().await;
+        self.calls.shutdown().await;
     }
 
-    async fn send(&self, job: &Job) -> Outcome {
-        let Subscription { tenant, wish, .. } = &job.receiver.subscription;
-        let queue_depth = self.engine.claimable(tenant, &job.command);
-        let event_type = match wish.spelling(&job.command) {
-            Some(event_type) if queue_depth > 0 => event_type,
-            _ => return Outcome::Nothing,
-        };
-        let now = self.engine.wall();
-        let id = format!("{:032x}", rand::random::<u128>());
-        let body = Available {
-            event_type,
-            available: true,
-            queue_depth,
-            claim_url: CLAIM_PATH,
-            claim_url_absolute: self.claim_url.as_deref(),
-            sent_at: (self.format_time)(now),
-            notification_id: &id,
-        };
-        let Ok(body) = serde_json::to_vec(&body).map(Bytes::from) else {
-            return Outcome::Failed;
-        };
-        let Ok(secrets) = self.secrets.live(tenant).await else {
-            return Outcome::Failed;
-        };
-        let mut headers = signing::headers(&secrets, &id, now / 1_000, &body);
-        headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
-        match self.client.post(tenant, &job.receiver.to, headers, body).await {
-            Ok(answer) if answer.status.is_success() => Outcome::Delivered,
-            Ok(answer) if answer.status == StatusCode::GONE => Outcome::Gone,
-            Ok(answer) => {
-                let (to, status) = (job.receiver.to.authority(), answer.status.as_u16());
-                tracing::debug!(target: "codeq::push", to, status, "a notification was not taken");
-                Outcome::Failed
-            }
-            Err(_) => Outcome::Failed,
-        }
-    }
-
-    /// The receiver has said that it is gone for good.
-    async fn remove(&self, subscription: &Subscription) {
-        let delete = DeleteRecord {
-            tenant: Arc::clone(&subscription.tenant),
-            kind: RecordKind::Subscription,
-            name: Arc::clone(&subscription.id),
-            expected: None,
-        };
-        if let Err(error) = self.engine.propose(Command::DeleteRecord(delete)).await {
-            tracing::debug!(target: "codeq::push", %error, "a subscription was not removed");
-        }
-    }
-}
-
-async fn stopped(stop: &mut watch::Receiver<bool>) {
-    // A sender that is gone is a stop too.
-    let _ = stop.wait_for(|stop| *stop).await;
-}
-
-/// The task's own state.
-struct Desk {
-    notifier: Arc<Notifier>,
-    announcements: Announcements,
-    turns: Turns,
-    lanes: Lanes,
-    sends: JoinSet<(Job, Outcome)>,
-}
-
-impl Desk {
-    /// After a start: what the run before may not have got round to tell.
-    async fn look_around(&mut self) {
-        for tenant in self.notifier.subscriptions.tenants() {
-            let queues = self.notifier.engine.queues(&tenant).await.unwrap_or_default();
+    /// After a start: the run before may not have announced all queues that have work.
+    async fn add_all_queues(&mut self) {
+        for tenant in self.sender.subscriptions.tenants() {
+            let queues = self.sender.engine().queues(&tenant).await.unwrap_or_default();
             for queue in queues.into_iter().filter(|queue| queue.counts.ready() > 0) {
-                self.add(Arc::clone(&tenant), queue.name);
+                self.add_queue(Arc::clone(&tenant), queue.name);
             }
         }
     }
 
-    async fn rung(&mut self, marks: Marks) {
-        for _ in 0..marks.missed {
-            self.count(Delivery::Dropped, None);
+    async fn apply(&mut self, changes: Changes) {
+        for _ in 0..changes.missed {
+            self.sender.count(WebhookOutcome::Dropped, None);
         }
-        // Who has subscribed before a queue got work hears of it: the subscriptions first.
-        self.refresh(&marks).await;
-        for (shard, queue) in marks.ready {
-            let name = self.notifier.engine.peek(shard, |state| {
+        // Subscriptions first: a worker that subscribed before a queue got work must be notified.
+        self.refresh(&changes).await;
+        for (shard, queue) in changes.ready {
+            let name = self.sender.engine().peek(shard, |state| {
                 let row = state.queue_row(queue)?;
                 Some((Arc::clone(&row.tenant), Arc::clone(&row.name)))
             });
             if let Some((tenant, command)) = name.flatten() {
-                self.add(tenant, command);
+                self.add_queue(tenant, command);
+            }
+        }
+    }
+
+    async fn refresh(&mut self, changes: &Changes) {
+        let subscriptions = &self.sender.subscriptions;
+        // Reads fail only when the engine has stopped for good, and then nothing is sent any more.
+        if changes.all_changed && subscriptions.load(self.sender.engine()).await.is_ok() {
+            self.recipients.retain(|tenant, id| subscriptions.get(tenant, id, 0).is_some());
+        }
+        for (tenant, id) in &changes.changed {
+            if let Ok(false) = subscriptions.refresh(self.sender.engine(), tenant, id).await {
+                self.recipients.forget(id);
             }
         }
     }
 
     /// A queue has work.
-    fn add(&mut self, tenant: Arc<str>, command: Arc<str>) {
-        if self.notifier.subscriptions.has_any(&tenant)
-            && !self.announcements.push(Arc::clone(&tenant), Arc::clone(&command))
+    fn add_queue(&mut self, tenant: Arc<str>, command: Arc<str>) {
+        if self.sender.subscriptions.has_any(&tenant)
+            && !self.ready.add(Arc::clone(&tenant), Arc::clone(&command))
         {
-            self.drop_one(&tenant, &command);
+            self.count_dropped(&tenant, &command);
         }
     }
 
-    async fn refresh(&mut self, marks: &Marks) {
-        // What cannot be read has stopped for good, and then there is nothing to tell.
-        let Notifier { engine, subscriptions, .. } = &*self.notifier;
-        if marks.all_changed && subscriptions.load(engine).await.is_ok() {
-            self.turns.retain(|tenant, id| subscriptions.get(tenant, id, 0).is_some());
+    /// Chooses the recipients for the next queue that has work.
+    fn notify_queue(&mut self) {
+        let Some((tenant, command)) = self.ready.take() else { return };
+        let now = self.sender.engine().now().now;
+        let subscribers = self.sender.subscriptions.interested(&tenant, &command, now);
+        // Often a waiting claim has taken the task by now.
+        if subscribers.is_empty() || self.sender.engine().claimable(&tenant, &command) == 0 {
+            return;
         }
-        for (tenant, id) in &marks.changed {
-            if let Ok(false) = subscriptions.refresh(engine, tenant, id).await {
-                self.turns.forget(id);
+        for subscriber in self.recipients.choose(Instant::now(), &command, &subscribers) {
+            self.enqueue(&subscriber, Arc::clone(&command));
+        }
+        for _ in 0..self.recipients.take_dropped() {
+            self.count_dropped(&tenant, &command);
+        }
+    }
+
+    /// Sends what had to wait for a subscription's minimum interval.
+    fn notify_deferred(&mut self) {
+        let now = self.sender.engine().now().now;
+        for due in self.recipients.take_due(Instant::now()) {
+            match self.sender.subscriptions.get(&due.tenant, &due.id, now) {
+                Some(subscriber) => self.enqueue(&subscriber, due.command),
+                None => self.recipients.forget(&due.id),
             }
         }
     }
 
-    /// Tells those who want to hear of the queue whose turn it is.
-    fn announce(&mut self) {
-        let Some((tenant, command)) = self.announcements.pop() else {
-            return;
-        };
-        let now = self.notifier.engine.now().now;
-        let wanting = self.notifier.subscriptions.wanting(&tenant, &command, now);
-        // Often a waiting claim has taken it by now.
-        if wanting.is_empty() || self.notifier.engine.claimable(&tenant, &command) == 0 {
-            return;
-        }
-        for receiver in self.turns.ready(Instant::now(), &command, &wanting) {
-            self.push(Job { receiver, command: Arc::clone(&command) });
-        }
-        for _ in 0..self.turns.take_forgotten() {
-            self.drop_one(&tenant, &command);
-        }
-    }
-
-    /// Somebody who had to wait may hear now.
-    async fn due(&mut self) {
-        let now = self.notifier.engine.now().now;
-        for due in self.turns.due(Instant::now()) {
-            let receiver = self.notifier.subscriptions.get(&due.tenant, &due.id, now);
-            match receiver {
-                Some(receiver) => self.push(Job { receiver, command: due.command }),
-                None => self.turns.forget(&due.id),
-            }
-        }
-    }
-
-    fn push(&mut self, job: Job) {
-        let Subscription { id, tenant, .. } = &job.receiver.subscription;
+    fn enqueue(&mut self, subscriber: &Subscriber, command: Arc<str>) {
+        let Subscription { id, tenant, .. } = &subscriber.subscription;
         let (id, tenant) = (Arc::clone(id), Arc::clone(tenant));
-        let command = Arc::clone(&job.command);
-        if !self.lanes.push(job) {
-            self.turns.unsent(&id, Instant::now());
-            self.drop_one(&tenant, &command);
+        let host = number_of(subscriber.to.authority());
+        let to = Receiver { tenant: number_of(&tenant), host };
+        let notification = Notification { tenant, id, command };
+        if self.dispatcher.add(to, notification.clone()).is_err() {
+            self.recipients.not_sent(&notification.id, Instant::now());
+            self.count_dropped(&notification.tenant, &notification.command);
         }
+    }
+
+    fn start_calls(&mut self) {
+        while let Some(call) = self.dispatcher.next_call() {
+            let (sender, notification) = (Arc::clone(&self.sender), call.item.clone());
+            self.calls.spawn(run(call, async move { sender.send(&notification).await }));
+        }
+    }
+
+    fn finish(&mut self, call: Call<Notification>, outcome: Outcome) {
+        if outcome == Outcome::Skipped {
+            self.recipients.not_sent(&call.item.id, Instant::now());
+        }
+        self.dispatcher.done(call, outcome, Instant::now());
     }
 
     /// There was no room for a notification.
-    fn drop_one(&self, tenant: &Arc<str>, command: &str) {
-        self.count(Delivery::Dropped, Some((tenant, command)));
+    fn count_dropped(&self, tenant: &Arc<str>, command: &str) {
+        self.sender.count(WebhookOutcome::Dropped, Some((tenant, command)));
     }
+}
 
-    fn start(&mut self) {
-        while let Some(job) = self.lanes.start() {
-            let notifier = Arc::clone(&self.notifier);
-            self.sends.spawn(async move {
-                let sending = AssertUnwindSafe(notifier.send(&job)).catch_unwind();
-                let outcome = sending.await.unwrap_or(Outcome::Failed);
-                (job, outcome)
-            });
-        }
-    }
-
-    async fn sent(&mut self, job: &Job, outcome: Outcome) {
-        self.lanes.done(job);
-        let subscription = &job.receiver.subscription;
-        let queue = Some((&subscription.tenant, &*job.command));
-        match outcome {
-            Outcome::Delivered => self.count(Delivery::Delivered, queue),
-            Outcome::Failed => self.count(Delivery::Failed, queue),
-            Outcome::Gone => {
-                self.count(Delivery::Failed, queue);
-                self.turns.forget(&subscription.id);
-                self.notifier.remove(subscription).await;
-            }
-            Outcome::Nothing => self.turns.unsent(&subscription.id, Instant::now()),
-        }
-    }
-
-    fn count(&self, outcome: Delivery, queue: Option<(&Arc<str>, &str)>) {
-        self.notifier.report.count(WebhookKind::Availability, outcome, queue);
-    }
+async fn stopped(stop: &mut watch::Receiver<bool>) {
+    // A sender that is gone counts as a stop.
+    let _ = stop.wait_for(|stop| *stop).await;
 }

@@ -1,59 +1,57 @@
-//! Queues whose subscribers are to be told that they have work. The tenants take turns: one with ten thousand
-//! queues does not keep the others waiting.
+//! Queues that have work and whose subscribers have not been chosen yet.
+//!
+//! Tenants take turns, so that one with ten thousand queues does not delay the others.
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
-/// Most queues that wait; what comes on top is counted and forgotten.
+use codeq_core::callback::number_of;
+use tokio::time::Instant;
+
+use crate::dispatcher::{Dispatcher, Limits, Outcome, Receiver};
+
+/// Queues that wait; more are dropped.
 const WAITING_MAX: usize = 65_536;
-/// The same for one tenant: no tenant has more than half.
+/// Queues of one tenant that wait: no tenant gets more than half.
 const WAITING_PER_TENANT_MAX: usize = WAITING_MAX / 2;
 
-/// The queues that wait to be announced.
-#[derive(Default)]
-pub struct Announcements {
-    tenants: BTreeMap<Arc<str>, BTreeSet<Arc<str>>>,
-    /// The tenants, the next one first.
-    turns: VecDeque<Arc<str>>,
-    waiting: usize,
-}
+/// Each tenant is a receiver that takes one queue at a time.
+const LIMITS: Limits = Limits {
+    calls: 1,
+    calls_per_tenant: 1,
+    calls_per_host: 1,
+    waiting: WAITING_MAX,
+    waiting_per_tenant: WAITING_PER_TENANT_MAX,
+    waiting_per_receiver: WAITING_PER_TENANT_MAX,
+    receivers: WAITING_MAX,
+    receivers_per_tenant: 1,
+};
 
-impl Announcements {
-    /// Whether nothing waits.
-    pub fn is_empty(&self) -> bool {
-        self.waiting == 0
+/// A queue: tenant and command.
+type Queue = (Arc<str>, Arc<str>);
+
+pub(super) struct ReadyQueues(Dispatcher<Queue>);
+
+impl ReadyQueues {
+    pub fn new() -> ReadyQueues {
+        ReadyQueues(Dispatcher::new(LIMITS))
     }
 
-    /// Adds a queue; once is enough. False if there is no room.
-    pub fn push(&mut self, tenant: Arc<str>, command: Arc<str>) -> bool {
-        let known = self.tenants.get(&tenant);
-        if known.is_some_and(|commands| commands.contains(&command)) {
-            return true;
-        }
-        let of_tenant = known.map_or(0, BTreeSet::len);
-        if self.waiting >= WAITING_MAX || of_tenant >= WAITING_PER_TENANT_MAX {
-            return false;
-        }
-        if of_tenant == 0 {
-            self.turns.push_back(Arc::clone(&tenant));
-        }
-        self.tenants.entry(tenant).or_default().insert(command);
-        self.waiting += 1;
-        true
+    pub fn is_empty(&self) -> bool {
+        self.0.waiting() == 0
+    }
+
+    /// Adds a queue, unless it is waiting already. False if there is no room.
+    pub fn add(&mut self, tenant: Arc<str>, command: Arc<str>) -> bool {
+        let to = Receiver { tenant: number_of(&tenant), host: 0 };
+        self.0.add(to, (tenant, command)).is_ok()
     }
 
     /// Takes a queue of the tenant whose turn it is.
-    pub fn pop(&mut self) -> Option<(Arc<str>, Arc<str>)> {
-        let tenant = self.turns.pop_front()?;
-        let commands = self.tenants.get_mut(&tenant)?;
-        let command = commands.pop_first()?;
-        self.waiting -= 1;
-        if commands.is_empty() {
-            self.tenants.remove(&tenant);
-        } else {
-            self.turns.push_back(Arc::clone(&tenant));
-        }
-        Some((tenant, command))
+    pub fn take(&mut self) -> Option<Queue> {
+        let call = self.0.next_call()?;
+        let queue = call.item.clone();
+        self.0.done(call, Outcome::Skipped, Instant::now());
+        Some(queue)
     }
 }
 
@@ -63,25 +61,25 @@ mod tests {
 
     #[test]
     fn tenants_take_turns() {
-        let mut waiting = Announcements::default();
+        let mut waiting = ReadyQueues::new();
         for number in 0..10_000 {
-            assert!(waiting.push("a".into(), format!("q{number:05}").into()));
+            assert!(waiting.add("a".into(), format!("q{number:05}").into()));
         }
-        assert!(waiting.push("b".into(), "mail".into()));
-        assert!(waiting.push("b".into(), "mail".into()), "once is enough");
-        let first: Vec<_> = std::iter::from_fn(|| waiting.pop()).take(3).collect();
+        assert!(waiting.add("b".into(), "mail".into()));
+        assert!(waiting.add("b".into(), "mail".into()), "it waits once");
+        let first: Vec<_> = std::iter::from_fn(|| waiting.take()).take(3).collect();
         let names: Vec<_> = first.iter().map(|(tenant, name)| (&**tenant, &**name)).collect();
         assert_eq!(names, [("a", "q00000"), ("b", "mail"), ("a", "q00001")]);
-        assert_eq!(std::iter::from_fn(|| waiting.pop()).count(), 9_998);
-        assert!(waiting.is_empty() && waiting.tenants.is_empty() && waiting.turns.is_empty());
+        assert_eq!(std::iter::from_fn(|| waiting.take()).count(), 9_998);
+        assert!(waiting.is_empty() && waiting.0.is_empty());
     }
 
     #[test]
     fn no_tenant_has_more_than_half() {
-        let mut waiting = Announcements::default();
+        let mut waiting = ReadyQueues::new();
         let mut fill = |tenant: &str| {
-            let push = |n: &usize| waiting.push(tenant.into(), n.to_string().into());
-            (0..WAITING_MAX).filter(push).count()
+            let add = |n: &usize| waiting.add(tenant.into(), n.to_string().into());
+            (0..WAITING_MAX).filter(add).count()
         };
         assert_eq!(fill("a"), WAITING_PER_TENANT_MAX);
         assert_eq!(fill("b"), WAITING_PER_TENANT_MAX);

@@ -1,6 +1,7 @@
-//! Whose turn it is: which of several subscriptions hear of a queue now, and which have to wait.
+//! Chooses which subscribers are notified of a queue now, and which later.
 //!
-//! No clock and no sockets: moments come in, decisions go out.
+//! A subscription is not notified more often than its minimum interval; what comes sooner is deferred. Pure: callers
+//! pass the time in.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::sync::Arc;
@@ -9,211 +10,210 @@ use std::time::Duration;
 use codeq_core::id::{fnv1a64, split_mix64};
 use tokio::time::Instant;
 
-use super::subscriptions::{Mode, Receiver, Subscription};
+use super::subscriptions::{Mode, Subscriber, Subscription};
 
-/// Queues that a subscription can be told of later; what comes on top is forgotten.
-const OWED_MAX: usize = 256;
+/// Commands deferred for one subscription; more are dropped.
+const DEFERRED_MAX: usize = 256;
 
-/// What each subscription has heard, and what it is still to hear.
+/// What each subscription was notified of, and what is deferred.
 #[derive(Default)]
-pub struct Turns {
-    slots: HashMap<Arc<str>, Slot>,
-    /// Those that are owed something, by the moment from which on they may hear it.
-    agenda: BTreeSet<(Instant, Arc<str>)>,
-    /// Counts notifications: who has waited longest in a group is next.
-    turn: u64,
-    /// How often there was no room to owe something.
-    forgotten: u64,
+pub(super) struct Recipients {
+    by_id: HashMap<Arc<str>, Recipient>,
+    /// Subscriptions with something deferred, by when they may be notified again.
+    schedule: BTreeSet<(Instant, Arc<str>)>,
+    /// Counts notifications, to find who in a group was notified longest ago.
+    sent: u64,
+    dropped: u64,
 }
 
-struct Slot {
+struct Recipient {
     tenant: Arc<str>,
     interval: Duration,
-    /// Not before this moment again.
+    /// When it may be notified again.
     free_at: Instant,
-    /// When it was last told of something, as a number.
+    /// The number of its last notification.
     last: u64,
-    /// Commands that it was not told of.
-    owed: VecDeque<Arc<str>>,
+    /// Commands that it has to be notified of.
+    deferred: VecDeque<Arc<str>>,
 }
 
-/// Something that was owed and may be sent now.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Due {
-    /// Whose subscription.
+/// Says to a subscription that a queue has work.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub(super) struct Notification {
     pub tenant: Arc<str>,
-    /// Which.
+    /// The subscription.
     pub id: Arc<str>,
-    /// The queue.
     pub command: Arc<str>,
 }
 
-impl Turns {
-    /// A queue has work: who of those that want to hear of it is told now. The others are owed it, as far as
-    /// it concerns them.
-    pub fn ready(
+impl Recipients {
+    /// A queue has work: returns who of the interested subscribers is notified now. For the others it is deferred, as
+    /// far as their mode asks for it.
+    pub fn choose(
         &mut self,
         now: Instant,
         command: &Arc<str>,
-        wanting: &[Arc<Receiver>],
-    ) -> Vec<Arc<Receiver>> {
-        let mut groups: BTreeMap<&str, Vec<&Arc<Receiver>>> = BTreeMap::new();
-        let mut hashed: Vec<&Arc<Receiver>> = Vec::new();
-        let mut told = Vec::new();
-        for receiver in wanting {
-            let wish = &receiver.subscription.wish;
-            match wish.mode {
-                Mode::Fanout => told.extend(self.tell(now, command, receiver)),
+        interested: &[Arc<Subscriber>],
+    ) -> Vec<Arc<Subscriber>> {
+        let mut groups: BTreeMap<&str, Vec<&Arc<Subscriber>>> = BTreeMap::new();
+        let mut hashed: Vec<&Arc<Subscriber>> = Vec::new();
+        let mut chosen = Vec::new();
+        for subscriber in interested {
+            let spec = &subscriber.subscription.spec;
+            match spec.mode {
+                Mode::Fanout => chosen.extend(self.notify(now, command, subscriber)),
                 Mode::Group => {
-                    groups.entry(wish.group.as_deref().unwrap_or("")).or_default().push(receiver);
+                    let group = spec.group.as_deref().unwrap_or("");
+                    groups.entry(group).or_default().push(subscriber);
                 }
-                Mode::Hash => hashed.push(receiver),
+                Mode::Hash => hashed.push(subscriber),
             }
         }
         for members in groups.into_values() {
-            told.extend(self.tell_one(now, command, &members));
+            chosen.extend(self.notify_one(now, command, &members));
         }
-        if let Some(chosen) = hashed.into_iter().max_by_key(|one| weight(one, command)) {
-            told.extend(self.tell(now, command, chosen));
+        if let Some(heaviest) = hashed.into_iter().max_by_key(|one| weight(one, command)) {
+            chosen.extend(self.notify(now, command, heaviest));
         }
-        told
+        chosen
     }
 
-    /// How often there was no room to owe something, since the last time.
-    pub fn take_forgotten(&mut self) -> u64 {
-        std::mem::take(&mut self.forgotten)
+    /// How many notifications were dropped for lack of room, since the last call.
+    pub fn take_dropped(&mut self) -> u64 {
+        std::mem::take(&mut self.dropped)
     }
 
-    /// When something that is owed may be sent.
-    pub fn next(&self) -> Option<Instant> {
-        self.agenda.first().map(|(at, _)| *at)
+    /// When the next deferred notification may be sent.
+    pub fn next_deferred(&self) -> Option<Instant> {
+        self.schedule.first().map(|(at, _)| *at)
     }
 
-    /// What is owed and may be sent now, once for each subscription.
-    pub fn due(&mut self, now: Instant) -> Vec<Due> {
-        let ready = self.agenda.iter().take_while(|(at, _)| *at <= now);
+    /// Takes the deferred notifications that may be sent now, one for each subscription.
+    pub fn take_due(&mut self, now: Instant) -> Vec<Notification> {
+        let ready = self.schedule.iter().take_while(|(at, _)| *at <= now);
         let ids: Vec<Arc<str>> = ready.map(|(_, id)| Arc::clone(id)).collect();
         let mut due = Vec::new();
         for id in ids {
-            self.turn += 1;
-            let turn = self.turn;
-            self.change(&id, |slot| {
-                if let Some(command) = slot.owed.pop_front() {
-                    let tenant = Arc::clone(&slot.tenant);
-                    due.push(Due { tenant, id: Arc::clone(&id), command });
-                    slot.sent(now, turn);
+            self.sent += 1;
+            let number = self.sent;
+            self.change(&id, |recipient| {
+                if let Some(command) = recipient.deferred.pop_front() {
+                    let tenant = Arc::clone(&recipient.tenant);
+                    due.push(Notification { tenant, id: Arc::clone(&id), command });
+                    recipient.notified(now, number);
                 }
             });
         }
         due
     }
 
-    /// Nothing was sent after all: the next may come at once.
-    pub fn unsent(&mut self, id: &Arc<str>, now: Instant) {
-        self.change(id, |slot| slot.free_at = slot.free_at.min(now));
+    /// A notification was not sent after all: the next one may follow at once.
+    pub fn not_sent(&mut self, id: &Arc<str>, now: Instant) {
+        self.change(id, |recipient| recipient.free_at = recipient.free_at.min(now));
     }
 
-    /// Forgets all subscriptions but these.
+    /// Forgets all subscriptions but those that `keep` returns true for.
     pub fn retain(&mut self, keep: impl Fn(&str, &str) -> bool) {
-        let gone = self.slots.iter().filter(|(id, slot)| !keep(&slot.tenant, id));
+        let gone = self.by_id.iter().filter(|(id, recipient)| !keep(&recipient.tenant, id));
         let gone: Vec<Arc<str>> = gone.map(|(id, _)| Arc::clone(id)).collect();
         gone.iter().for_each(|id| self.forget(id));
     }
 
-    /// The subscription is gone.
     pub fn forget(&mut self, id: &Arc<str>) {
-        self.change(id, |slot| slot.owed.clear());
-        self.slots.remove(id);
+        self.change(id, |recipient| recipient.deferred.clear());
+        self.by_id.remove(id);
     }
 
-    /// Tells one of a group: who has waited longest of those that may hear now.
-    fn tell_one(
+    /// Notifies one member of a group: of those that may be notified now, the one notified longest ago.
+    fn notify_one(
         &mut self,
         now: Instant,
         command: &Arc<str>,
-        members: &[&Arc<Receiver>],
-    ) -> Option<Arc<Receiver>> {
-        let of = |receiver: &Arc<Receiver>| {
-            let id = &receiver.subscription.id;
-            let slot = self.slots.get(id);
-            let free_at = slot.map_or(now, |slot| slot.free_at.max(now));
-            (free_at, slot.map_or(0, |slot| slot.last), Arc::clone(id))
+        members: &[&Arc<Subscriber>],
+    ) -> Option<Arc<Subscriber>> {
+        let rank = |member: &Arc<Subscriber>| {
+            let id = &member.subscription.id;
+            let known = self.by_id.get(id);
+            let free_at = known.map_or(now, |recipient| recipient.free_at.max(now));
+            (free_at, known.map_or(0, |recipient| recipient.last), Arc::clone(id))
         };
-        let chosen = members.iter().min_by_key(|receiver| of(receiver))?;
-        let owes = |receiver: &&&Arc<Receiver>| {
-            let slot = self.slots.get(&receiver.subscription.id);
-            slot.is_some_and(|slot| slot.owed.contains(command))
+        let chosen = members.iter().min_by_key(|member| rank(member))?;
+        let is_deferred = |member: &&&Arc<Subscriber>| {
+            let known = self.by_id.get(&member.subscription.id);
+            known.is_some_and(|recipient| recipient.deferred.contains(command))
         };
-        let owing: Vec<Arc<str>> =
-            members.iter().filter(owes).map(|one| Arc::clone(&one.subscription.id)).collect();
-        if of(chosen).0 > now && !owing.is_empty() {
+        let deferred: Vec<Arc<str>> = members
+            .iter()
+            .filter(is_deferred)
+            .map(|one| Arc::clone(&one.subscription.id))
+            .collect();
+        if rank(chosen).0 > now && !deferred.is_empty() {
             return None;
         }
-        // One of the group hears of it now, so that nobody else has to later.
-        for id in owing {
-            self.change(&id, |slot| slot.owed.retain(|owed| owed != command));
+        // One member is notified now, so no other needs to be later.
+        for id in deferred {
+            self.change(&id, |recipient| recipient.deferred.retain(|other| other != command));
         }
-        self.tell(now, command, chosen)
+        self.notify(now, command, chosen)
     }
 
-    fn tell(
+    /// Returns the subscriber if it may be notified now; otherwise the notification is deferred.
+    fn notify(
         &mut self,
         now: Instant,
         command: &Arc<str>,
-        receiver: &Arc<Receiver>,
-    ) -> Option<Arc<Receiver>> {
-        let Subscription { id, tenant, wish, .. } = &receiver.subscription;
-        self.turn += 1;
-        let turn = self.turn;
-        self.slots.entry(Arc::clone(id)).or_insert_with(|| Slot {
+        subscriber: &Arc<Subscriber>,
+    ) -> Option<Arc<Subscriber>> {
+        let Subscription { id, tenant, spec, .. } = &subscriber.subscription;
+        self.sent += 1;
+        let number = self.sent;
+        self.by_id.entry(Arc::clone(id)).or_insert_with(|| Recipient {
             tenant: Arc::clone(tenant),
             interval: Duration::ZERO,
             free_at: now,
             last: 0,
-            owed: VecDeque::new(),
+            deferred: VecDeque::new(),
         });
-        let (mut told, mut forgotten) = (false, false);
-        self.change(id, |slot| {
-            slot.interval = Duration::from_secs(wish.min_interval_seconds.into());
-            if slot.free_at <= now {
-                slot.owed.retain(|owed| owed != command);
-                slot.sent(now, turn);
-                told = true;
-            } else if !slot.owed.contains(command) {
-                forgotten = slot.owed.len() >= OWED_MAX;
-                if !forgotten {
-                    slot.owed.push_back(Arc::clone(command));
+        let (mut notify_now, mut dropped) = (false, false);
+        self.change(id, |recipient| {
+            recipient.interval = Duration::from_secs(spec.min_interval_seconds.into());
+            if recipient.free_at <= now {
+                recipient.deferred.retain(|other| other != command);
+                recipient.notified(now, number);
+                notify_now = true;
+            } else if !recipient.deferred.contains(command) {
+                dropped = recipient.deferred.len() >= DEFERRED_MAX;
+                if !dropped {
+                    recipient.deferred.push_back(Arc::clone(command));
                 }
             }
         });
-        self.forgotten += u64::from(forgotten);
-        told.then(|| Arc::clone(receiver))
+        self.dropped += u64::from(dropped);
+        notify_now.then(|| Arc::clone(subscriber))
     }
 
-    /// Changes a slot and keeps the agenda in step.
-    fn change(&mut self, id: &Arc<str>, change: impl FnOnce(&mut Slot)) {
-        let Some(slot) = self.slots.get_mut(id) else {
-            return;
-        };
-        self.agenda.remove(&(slot.free_at, Arc::clone(id)));
-        change(slot);
-        if !slot.owed.is_empty() {
-            self.agenda.insert((slot.free_at, Arc::clone(id)));
+    /// Changes a recipient, and the schedule with it.
+    fn change(&mut self, id: &Arc<str>, change: impl FnOnce(&mut Recipient)) {
+        let Some(recipient) = self.by_id.get_mut(id) else { return };
+        self.schedule.remove(&(recipient.free_at, Arc::clone(id)));
+        change(recipient);
+        if !recipient.deferred.is_empty() {
+            self.schedule.insert((recipient.free_at, Arc::clone(id)));
         }
     }
 }
 
-impl Slot {
-    fn sent(&mut self, now: Instant, turn: u64) {
+impl Recipient {
+    fn notified(&mut self, now: Instant, number: u64) {
         self.free_at = now + self.interval;
-        self.last = turn;
+        self.last = number;
     }
 }
 
-/// The highest wins ("rendezvous hashing"): a subscription that comes or goes moves only the commands that it
-/// wins or has won.
-fn weight<'a>(receiver: &'a Arc<Receiver>, command: &str) -> (u64, &'a str) {
-    let id = &*receiver.subscription.id;
+/// The heaviest subscription is chosen ("rendezvous hashing"): a subscription that comes or goes moves only the commands
+/// that it wins or has won.
+fn weight<'a>(subscriber: &'a Arc<Subscriber>, command: &str) -> (u64, &'a str) {
+    let id = &*subscriber.subscription.id;
     let mixed = split_mix64(fnv1a64(id.as_bytes()) ^ split_mix64(fnv1a64(command.as_bytes())));
     (mixed, id)
 }

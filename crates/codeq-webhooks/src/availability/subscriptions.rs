@@ -1,7 +1,7 @@
-//! Worker subscriptions: who wants to be told that there is work.
+//! Worker subscriptions: who wants to know that a queue has work.
 //!
-//! The truth is in the engine's records. [`Subscriptions`] is the server's view of it, for the one question
-//! that is asked often: who wants to hear of this queue?
+//! They are records in the engine. [`Subscriptions`] is a copy in memory, for the one question that is asked often: who
+//! is interested in this queue?
 
 use std::collections::HashMap;
 use std::fmt;
@@ -15,24 +15,24 @@ use parking_lot::RwLock;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
-use super::work_available::{Bell, Interest};
+use super::work_available::{Listening, WorkAvailable};
 use crate::hex::hex;
 use crate::policy::{Destination, Policy};
 
-/// To whom of several subscriptions a notification goes.
+/// Which of several subscriptions get a notification.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Mode {
-    /// To each.
+    /// All of them.
     Fanout,
-    /// To one of each group, in turn.
+    /// One of each group, in turn.
     Group,
-    /// To one of all that have this mode, by the command.
+    /// One of all that have this mode, chosen by the command.
     Hash,
 }
 
 impl Mode {
-    /// The client's word for it.
+    /// The mode as clients write it.
     pub fn name(self) -> &'static str {
         match self {
             Mode::Fanout => "fanout",
@@ -41,44 +41,45 @@ impl Mode {
         }
     }
 
-    /// What a client's word means.
+    /// Reads a mode as clients write it.
     pub fn of(text: &str) -> Option<Mode> {
         [Mode::Fanout, Mode::Group, Mode::Hash].into_iter().find(|mode| mode.name() == text)
     }
 }
 
-/// What a worker asked for. This is what its record holds, as JSON: fields may be added, none is renamed.
+/// What a worker asked for. Its record holds this as JSON: fields may be added, none is ever renamed.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Wish {
+pub struct SubscriptionSpec {
     /// The subject of the token that made it.
     pub owner: Arc<str>,
     /// Where notifications go.
     pub callback_url: Arc<str>,
-    /// Of which commands, as the worker spells them; none means all.
+    /// The commands, as the worker spells them; none means all.
     pub event_types: Option<Vec<Arc<str>>>,
-    /// To whom of several.
+    /// Which of several subscriptions get a notification.
     pub mode: Mode,
     /// The group, in group mode.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub group: Option<Arc<str>>,
-    /// At least so long between two notifications.
+    /// The shortest time between two notifications.
     pub min_interval_seconds: u32,
-    /// How long it lives without being renewed.
+    /// How long the subscription lives unless it is renewed.
     pub ttl_seconds: u32,
 }
 
-// The address may hold a secret of the receiver's.
-impl fmt::Debug for Wish {
+// The URL may contain a secret of the receiver.
+impl fmt::Debug for SubscriptionSpec {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (owner, mode) = (&self.owner, self.mode);
-        f.debug_struct("Wish").field("owner", owner).field("mode", &mode).finish_non_exhaustive()
+        let mut debug = f.debug_struct("SubscriptionSpec");
+        debug.field("owner", owner).field("mode", &mode).finish_non_exhaustive()
     }
 }
 
-impl Wish {
-    /// The id of the subscription: the same for the same wish of the same worker, so that a worker that
-    /// subscribes again after a restart has one subscription and not two.
+impl SubscriptionSpec {
+    /// The id of the subscription. It is the same whenever a worker asks for the same, so that a worker that subscribes
+    /// again after a restart has one subscription and not two.
     pub fn id(&self, tenant: &str) -> String {
         let mut hasher = Sha256::new();
         let mut feed = |text: &str| {
@@ -105,7 +106,7 @@ impl Wish {
         hex(digest.first_chunk::<16>().map_or(&[][..], |half| half))
     }
 
-    /// How the worker spells this command, if it wants to hear of it.
+    /// How the worker spells this command, if it is interested in it.
     pub fn spelling<'a>(&'a self, command: &'a str) -> Option<&'a str> {
         match &self.event_types {
             None => Some(command),
@@ -117,15 +118,15 @@ impl Wish {
     }
 }
 
-/// A subscription as its record has it.
+/// A subscription, as its record holds it.
 #[derive(Debug, Clone)]
 pub struct Subscription {
-    /// Its id.
+    /// The name of its record.
     pub id: Arc<str>,
-    /// Whose.
+    /// The tenant that it belongs to.
     pub tenant: Arc<str>,
     /// What the worker asked for.
-    pub wish: Wish,
+    pub spec: SubscriptionSpec,
     /// The revision of its record.
     pub revision: u64,
     /// When it was made.
@@ -135,20 +136,20 @@ pub struct Subscription {
 }
 
 impl Subscription {
-    /// Reads a record. None if it is not one of ours, which is told in the log.
+    /// Reads a record. If it is not a subscription, logs that and returns none.
     pub fn read(record: &Record) -> Option<Subscription> {
-        let wish = match serde_json::from_slice(&record.value) {
-            Ok(wish) => wish,
+        let spec = match serde_json::from_slice(&record.value) {
+            Ok(spec) => spec,
             Err(error) => {
                 let id = &*record.name;
-                tracing::warn!(target: "codeq::push", id, %error, "a subscription cannot be read");
+                tracing::warn!(target: "codeq::webhooks", id, %error, "a subscription cannot be read");
                 return None;
             }
         };
         Some(Subscription {
             id: Arc::clone(&record.name),
             tenant: Arc::clone(&record.tenant),
-            wish,
+            spec,
             revision: record.revision,
             created_at: record.created_at,
             expires_at: record.expires_at.unwrap_or(Millis::MAX),
@@ -157,33 +158,31 @@ impl Subscription {
 }
 
 /// A subscription that can be notified.
-pub struct Receiver {
-    /// The subscription.
+pub(crate) struct Subscriber {
     pub subscription: Subscription,
-    /// Where it goes.
     pub to: Destination,
-    /// As long as somebody wants to hear, the bell listens.
-    _interest: Interest,
+    /// The engine's threads take notes as long as there is a subscriber.
+    _listening: Listening,
 }
 
-type ByTenant = HashMap<Arc<str>, HashMap<Arc<str>, Arc<Receiver>>>;
+type ByTenant = HashMap<Arc<str>, HashMap<Arc<str>, Arc<Subscriber>>>;
 
-/// The server's view of all subscriptions.
+/// All subscriptions, in memory.
 pub struct Subscriptions {
     by_tenant: RwLock<ByTenant>,
     policy: Arc<Policy>,
-    bell: Arc<Bell>,
+    work_available: Arc<WorkAvailable>,
 }
 
 impl Subscriptions {
-    /// None, so far.
-    pub fn new(policy: Arc<Policy>, bell: Arc<Bell>) -> Subscriptions {
-        Subscriptions { by_tenant: RwLock::default(), policy, bell }
+    /// Empty until [`Subscriptions::load`].
+    pub fn new(policy: Arc<Policy>, work_available: Arc<WorkAvailable>) -> Subscriptions {
+        Subscriptions { by_tenant: RwLock::default(), policy, work_available }
     }
 
-    /// What hears of queues that have work.
-    pub fn bell(&self) -> &Arc<Bell> {
-        &self.bell
+    /// Where the engine's threads note queues that have work.
+    pub fn work_available(&self) -> &Arc<WorkAvailable> {
+        &self.work_available
     }
 
     /// Reads all of them from the engine.
@@ -192,10 +191,10 @@ impl Subscriptions {
         let mut next = Some(RecordCursor::default());
         while let Some(from) = next {
             let page = engine.all_records(RecordKind::Subscription, from).await?;
-            for receiver in page.records.iter().filter_map(|record| self.receiver(record)) {
-                let Subscription { tenant, id, .. } = &receiver.subscription;
+            for subscriber in page.records.iter().filter_map(|record| self.subscriber(record)) {
+                let Subscription { tenant, id, .. } = &subscriber.subscription;
                 let of_tenant = found.entry(Arc::clone(tenant)).or_default();
-                of_tenant.insert(Arc::clone(id), Arc::new(receiver));
+                of_tenant.insert(Arc::clone(id), Arc::new(subscriber));
             }
             next = page.next;
         }
@@ -204,7 +203,7 @@ impl Subscriptions {
     }
 
     /// Reads one of them from the engine. False if it is gone.
-    pub async fn refresh(
+    pub(super) async fn refresh(
         &self,
         engine: &Engine,
         tenant: &Arc<str>,
@@ -218,19 +217,19 @@ impl Subscriptions {
         Ok(set)
     }
 
-    /// A record that was put just now. The bell will have it read again, should it have changed meanwhile.
+    /// Takes in a record that was written just now. It is read again later, in case it has changed meanwhile.
     pub fn put(&self, record: &Record) {
         self.set(record);
-        self.bell.changed(&record.tenant, &record.name);
+        self.work_available.subscription_changed(&record.tenant, &record.name);
     }
 
     fn set(&self, record: &Record) -> bool {
-        let Some(receiver) = self.receiver(record) else {
+        let Some(subscriber) = self.subscriber(record) else {
             return false;
         };
-        let Subscription { tenant, id, .. } = &receiver.subscription;
+        let Subscription { tenant, id, .. } = &subscriber.subscription;
         let (tenant, id) = (Arc::clone(tenant), Arc::clone(id));
-        self.by_tenant.write().entry(tenant).or_default().insert(id, Arc::new(receiver));
+        self.by_tenant.write().entry(tenant).or_default().insert(id, Arc::new(subscriber));
         true
     }
 
@@ -244,44 +243,50 @@ impl Subscriptions {
         }
     }
 
-    fn receiver(&self, record: &Record) -> Option<Receiver> {
+    fn subscriber(&self, record: &Record) -> Option<Subscriber> {
         let subscription = Subscription::read(record)?;
-        match self.policy.read(&subscription.wish.callback_url) {
-            Ok(to) => Some(Receiver { subscription, to, _interest: self.bell.interest() }),
+        match self.policy.read(&subscription.spec.callback_url) {
+            Ok(to) => {
+                Some(Subscriber { subscription, to, _listening: self.work_available.listen() })
+            }
             Err(why) => {
                 let id = &*subscription.id;
-                tracing::warn!(target: "codeq::push", id, %why, "a subscription's address is refused");
+                tracing::warn!(target: "codeq::webhooks", id, %why, "the callback URL of a subscription is refused");
                 None
             }
         }
     }
 
-    /// Who of a tenant wants to hear of a command now.
-    pub fn wanting(&self, tenant: &str, command: &str, now: Millis) -> Vec<Arc<Receiver>> {
+    /// The subscribers of a tenant that are interested in a command.
+    pub(super) fn interested(
+        &self,
+        tenant: &str,
+        command: &str,
+        now: Millis,
+    ) -> Vec<Arc<Subscriber>> {
         let by_tenant = self.by_tenant.read();
         let all = by_tenant.get(tenant).into_iter().flat_map(HashMap::values);
-        all.filter(|receiver| {
-            let Subscription { wish, expires_at, .. } = &receiver.subscription;
-            *expires_at > now && wish.spelling(command).is_some()
+        all.filter(|subscriber| {
+            let Subscription { spec, expires_at, .. } = &subscriber.subscription;
+            *expires_at > now && spec.spelling(command).is_some()
         })
         .cloned()
         .collect()
     }
 
-    /// The one of that id, if it still counts.
-    pub fn get(&self, tenant: &str, id: &str, now: Millis) -> Option<Arc<Receiver>> {
+    /// The subscriber with this id, unless it has expired.
+    pub(super) fn get(&self, tenant: &str, id: &str, now: Millis) -> Option<Arc<Subscriber>> {
         let by_tenant = self.by_tenant.read();
         let found = by_tenant.get(tenant)?.get(id)?;
         (found.subscription.expires_at > now).then(|| Arc::clone(found))
     }
 
-    /// Whether a tenant has some.
-    pub fn has_any(&self, tenant: &str) -> bool {
+    pub(super) fn has_any(&self, tenant: &str) -> bool {
         self.by_tenant.read().get(tenant).is_some_and(|known| !known.is_empty())
     }
 
-    /// The tenants that have some.
-    pub fn tenants(&self) -> Vec<Arc<str>> {
+    /// The tenants that have subscriptions.
+    pub(super) fn tenants(&self) -> Vec<Arc<str>> {
         self.by_tenant.read().keys().cloned().collect()
     }
 }
@@ -290,8 +295,8 @@ impl Subscriptions {
 mod tests {
     use super::*;
 
-    fn wish() -> Wish {
-        Wish {
+    fn spec() -> SubscriptionSpec {
+        SubscriptionSpec {
             owner: "w".into(),
             callback_url: "https://example.com/hook?key=hush".into(),
             event_types: Some(vec!["A".into(), "b".into()]),
@@ -303,22 +308,22 @@ mod tests {
     }
 
     #[test]
-    fn the_same_wish_has_the_same_id() {
-        let id = wish().id("t");
+    fn the_same_request_has_the_same_id() {
+        let id = spec().id("t");
         assert_eq!(id.len(), 32);
-        let order = Wish { event_types: Some(vec!["B".into(), "a".into()]), ..wish() };
-        let pace = Wish { min_interval_seconds: 9, ttl_seconds: 9, ..wish() };
+        let order = SubscriptionSpec { event_types: Some(vec!["B".into(), "a".into()]), ..spec() };
+        let pace = SubscriptionSpec { min_interval_seconds: 9, ttl_seconds: 9, ..spec() };
         assert_eq!((order.id("t"), pace.id("t")), (id.clone(), id.clone()));
-        let group = Wish { mode: Mode::Group, group: Some("g".into()), ..wish() };
+        let group = SubscriptionSpec { mode: Mode::Group, group: Some("g".into()), ..spec() };
         let others = [
-            wish().id("u"),
-            Wish { owner: "v".into(), ..wish() }.id("t"),
-            Wish { callback_url: "https://example.com/".into(), ..wish() }.id("t"),
-            Wish { event_types: None, ..wish() }.id("t"),
-            Wish { event_types: Some(vec!["ab".into()]), ..wish() }.id("t"),
-            Wish { mode: Mode::Hash, ..wish() }.id("t"),
+            spec().id("u"),
+            SubscriptionSpec { owner: "v".into(), ..spec() }.id("t"),
+            SubscriptionSpec { callback_url: "https://example.com/".into(), ..spec() }.id("t"),
+            SubscriptionSpec { event_types: None, ..spec() }.id("t"),
+            SubscriptionSpec { event_types: Some(vec!["ab".into()]), ..spec() }.id("t"),
+            SubscriptionSpec { mode: Mode::Hash, ..spec() }.id("t"),
             group.id("t"),
-            Wish { group: Some("h".into()), ..group }.id("t"),
+            SubscriptionSpec { group: Some("h".into()), ..group }.id("t"),
         ];
         let all: std::collections::BTreeSet<&String> = others.iter().chain([&id]).collect();
         assert_eq!(all.len(), others.len() + 1);
@@ -326,14 +331,14 @@ mod tests {
 
     #[test]
     fn a_command_is_spelt_as_the_worker_spells_it() {
-        assert_eq!(wish().spelling("a"), Some("A"));
-        assert_eq!(wish().spelling("c"), None);
-        assert_eq!(Wish { event_types: None, ..wish() }.spelling("c"), Some("c"));
+        assert_eq!(spec().spelling("a"), Some("A"));
+        assert_eq!(spec().spelling("c"), None);
+        assert_eq!(SubscriptionSpec { event_types: None, ..spec() }.spelling("c"), Some("c"));
     }
 
     #[test]
     fn the_address_is_not_printed() {
-        let printed = format!("{:?}", wish());
+        let printed = format!("{:?}", spec());
         assert!(!printed.contains("hush") && printed.contains("Fanout"), "{printed}");
     }
 }

@@ -1,7 +1,7 @@
-//! What happens on the engine's threads when a queue gets work: a mark, and a wake-up.
+//! What the engine's threads do when a queue gets work: leave a note, and wake the notifier.
 //!
-//! As long as nobody has subscribed to anything this is one look at a number. Marks are sets: a queue that
-//! becomes ready a thousand times before somebody looks is marked once.
+//! While there are no subscriptions this costs one atomic read. Notes are sets: a queue that gets work a thousand times
+//! before the notifier looks is noted once.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -14,67 +14,64 @@ use codeq_engine::Observer;
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 
-/// Most queues that are marked at once; what comes on top is counted and forgotten.
+/// Queues noted at once; more are counted and dropped.
 const READY_MAX: usize = 65_536;
-/// Most subscriptions that are marked at once; beyond that all are read again.
+/// Changed subscriptions noted at once; beyond that all are read again.
 const CHANGED_MAX: usize = 8_192;
 
-/// Hears of queues that have work, and of subscriptions that have changed.
+/// Collects queues that get work, and subscriptions that change.
 #[derive(Default)]
-pub struct Bell {
-    /// How many want to hear.
-    interest: AtomicUsize,
-    marks: Mutex<Marks>,
+pub struct WorkAvailable {
+    listeners: AtomicUsize,
+    changes: Mutex<Changes>,
     wake: Notify,
 }
 
-/// What has happened since somebody looked.
+/// What has happened since the last look.
 #[derive(Debug, Default)]
-pub struct Marks {
-    /// Queues that had nothing to claim and have something, by shard.
+pub(super) struct Changes {
+    /// Queues that had nothing to claim and now have something, by shard.
     pub ready: BTreeSet<(u16, QueueId)>,
-    /// Subscriptions that have changed: tenant and id.
+    /// Subscriptions that changed: tenant and id.
     pub changed: BTreeSet<(Arc<str>, Arc<str>)>,
-    /// So many have changed that all are to be read again.
+    /// Too many changed to note each: all must be read again.
     pub all_changed: bool,
-    /// Queues for which there was no room.
+    /// How many queues were dropped for lack of room.
     pub missed: u64,
 }
 
-/// Somebody wants to hear; until it is dropped.
-pub struct Interest(Arc<Bell>);
+/// Keeps [`WorkAvailable`] listening until it is dropped.
+pub struct Listening(Arc<WorkAvailable>);
 
-impl Drop for Interest {
+impl Drop for Listening {
     fn drop(&mut self) {
-        self.0.interest.fetch_sub(1, Ordering::AcqRel);
+        self.0.listeners.fetch_sub(1, Ordering::AcqRel);
     }
 }
 
-impl Bell {
-    /// Listens as long as the answer is kept.
-    pub fn interest(self: &Arc<Bell>) -> Interest {
-        self.interest.fetch_add(1, Ordering::AcqRel);
-        Interest(Arc::clone(self))
+impl WorkAvailable {
+    /// Listens as long as the return value lives.
+    pub fn listen(self: &Arc<WorkAvailable>) -> Listening {
+        self.listeners.fetch_add(1, Ordering::AcqRel);
+        Listening(Arc::clone(self))
     }
 
-    /// A subscription has changed.
-    pub fn changed(&self, tenant: &Arc<str>, id: &Arc<str>) {
-        self.marks.lock().change(tenant, id);
+    pub(super) fn subscription_changed(&self, tenant: &Arc<str>, id: &Arc<str>) {
+        self.changes.lock().change(tenant, id);
         self.wake.notify_one();
     }
 
-    /// Waits until something has happened. Only one waits at a time.
-    pub async fn rung(&self) {
+    /// Waits for changes. Only one task waits at a time.
+    pub(super) async fn changed(&self) {
         self.wake.notified().await;
     }
 
-    /// Takes the marks.
-    pub fn take(&self) -> Marks {
-        std::mem::take(&mut self.marks.lock())
+    pub(super) fn take(&self) -> Changes {
+        std::mem::take(&mut self.changes.lock())
     }
 }
 
-impl Marks {
+impl Changes {
     fn change(&mut self, tenant: &Arc<str>, id: &Arc<str>) {
         if self.changed.len() >= CHANGED_MAX {
             self.changed.clear();
@@ -85,7 +82,7 @@ impl Marks {
         }
     }
 
-    fn add(&mut self, shard: u16, effect: &Effect) -> bool {
+    fn add(&mut self, shard: u16, effect: &Effect) {
         match effect {
             Effect::Ready { queue } if self.ready.len() < READY_MAX => {
                 self.ready.insert((shard, *queue));
@@ -94,18 +91,16 @@ impl Marks {
             Effect::RecordChanged { kind: RecordKind::Subscription, tenant, name } => {
                 self.change(tenant, name);
             }
-            _ => return false,
+            _ => {}
         }
-        true
     }
 }
 
-impl Observer for Bell {
+impl Observer for WorkAvailable {
     fn committed(&self, shard: u16, effects: &[Effect]) {
-        if self.interest.load(Ordering::Acquire) == 0 {
+        if self.listeners.load(Ordering::Acquire) == 0 {
             return;
         }
-        // The lock is taken only if there is something to mark.
         let matters = |effect: &&Effect| {
             matches!(
                 effect,
@@ -113,14 +108,13 @@ impl Observer for Bell {
             )
         };
         let mut effects = effects.iter().filter(matters).peekable();
+        // Most commits have nothing to note, and then the lock is not taken.
         if effects.peek().is_none() {
             return;
         }
-        let mut marks = self.marks.lock();
-        effects.for_each(|effect| {
-            marks.add(shard, effect);
-        });
-        drop(marks);
+        let mut changes = self.changes.lock();
+        effects.for_each(|effect| changes.add(shard, effect));
+        drop(changes);
         self.wake.notify_one();
     }
 }
@@ -130,32 +124,32 @@ mod tests {
     use super::*;
 
     #[test]
-    fn nothing_is_marked_without_interest() {
-        let bell = Arc::new(Bell::default());
-        bell.committed(0, &[Effect::Ready { queue: 1 }]);
-        assert!(bell.take().ready.is_empty());
-        let interest = bell.interest();
-        let again = bell.interest();
-        drop(interest);
+    fn nothing_is_noted_without_a_listener() {
+        let work = Arc::new(WorkAvailable::default());
+        work.committed(0, &[Effect::Ready { queue: 1 }]);
+        assert!(work.take().ready.is_empty());
+        let listening = work.listen();
+        let again = work.listen();
+        drop(listening);
         for _ in 0..3 {
-            bell.committed(2, &[Effect::Ready { queue: 1 }, Effect::CallbackDue { seq: 1, at: 0 }]);
+            work.committed(2, &[Effect::Ready { queue: 1 }, Effect::CallbackDue { seq: 1, at: 0 }]);
         }
-        assert_eq!(bell.take().ready, BTreeSet::from([(2, 1)]));
+        assert_eq!(work.take().ready, BTreeSet::from([(2, 1)]));
         drop(again);
-        bell.committed(0, &[Effect::Ready { queue: 1 }]);
-        assert!(bell.take().ready.is_empty());
+        work.committed(0, &[Effect::Ready { queue: 1 }]);
+        assert!(work.take().ready.is_empty());
     }
 
     #[test]
-    fn marks_are_bounded() {
-        let mut marks = Marks::default();
+    fn changes_are_bounded() {
+        let mut changes = Changes::default();
         for queue in 0..70_000 {
-            marks.add(0, &Effect::Ready { queue });
+            changes.add(0, &Effect::Ready { queue });
         }
-        assert_eq!((marks.ready.len(), marks.missed), (READY_MAX, 70_000 - READY_MAX as u64));
+        assert_eq!((changes.ready.len(), changes.missed), (READY_MAX, 70_000 - READY_MAX as u64));
         for number in 0..=CHANGED_MAX {
-            marks.change(&"t".into(), &number.to_string().into());
+            changes.change(&"t".into(), &number.to_string().into());
         }
-        assert!(marks.all_changed && marks.changed.is_empty());
+        assert!(changes.all_changed && changes.changed.is_empty());
     }
 }

@@ -1,8 +1,16 @@
-//! Result callbacks: when a task with a `webhook` finishes, its outcome is posted there.
+//! Result callbacks: when a task with a `webhook` finishes, codeQ posts the outcome to that URL.
+//!
+//! The engine writes a callback to its outbox in the same step that finishes the task. This module reads what is due,
+//! calls, and records how each call ended. If the process dies in between, the outbox is as it was and the callback is
+//! sent again.
 
+mod backlog;
 mod body;
 mod outbox;
 mod sender;
 
-pub use outbox::{Announced, CallLimits, Outbox};
-pub use sender::{Courier, LARGE_AT_ONCE, message_id};
+pub use outbox::{CallLimits, CallbacksDue, ResultCallbacks};
+pub use sender::message_id;
+
+#[cfg(test)]
+pub(crate) use backlog::{Backlog, Callback};

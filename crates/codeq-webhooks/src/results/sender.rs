@@ -1,4 +1,4 @@
-//! One callback, once: read it, sign it, post it, report what became of it.
+//! One attempt to deliver a callback: read it, post it, record how it went.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -9,179 +9,167 @@ use codeq_core::names::queue_name;
 use codeq_core::read::PendingCallback;
 use codeq_engine::{Engine, EngineError};
 use hyper::StatusCode;
-use hyper::header::{self, HeaderMap, HeaderName, HeaderValue};
+use hyper::header::{HeaderMap, HeaderName, HeaderValue};
 use tokio::sync::Semaphore;
 use tracing::Instrument;
 
 use super::body::CallbackBody;
-use crate::client::{Answered, Client, SendError};
-use crate::dispatcher::Went;
-use crate::policy::Policy;
-use crate::report::{FormatTime, Report, WebhookKind, WebhookOutcome as Counted};
-use crate::secrets::Secrets;
-use crate::signing;
+use crate::client::{Answered, SendError};
+use crate::dispatcher::Outcome;
+use crate::outbound::{Outbound, PostError};
+use crate::report::{WebhookKind, WebhookOutcome};
 
 const TRACEPARENT: HeaderName = HeaderName::from_static("traceparent");
 const TRACESTATE: HeaderName = HeaderName::from_static("tracestate");
-const JSON: HeaderValue = HeaderValue::from_static("application/json");
-/// The pause before a report that the engine did not take is made again, and the longest.
-const REPORT_PAUSE: Duration = Duration::from_millis(100);
-const REPORT_PAUSE_MAX: Duration = Duration::from_secs(5);
-/// A callback whose task and result have more than this waits for one of a few turns: hundreds of calls run at once,
-/// and each holds the result twice.
+/// The pause before a record that the engine did not take is offered again: at first, and at most.
+const RECORD_PAUSE: Duration = Duration::from_millis(100);
+const RECORD_PAUSE_MAX: Duration = Duration::from_secs(5);
+/// A callback whose task and result are larger than this waits for one of [`LARGE_AT_ONCE`] permits: hundreds of calls
+/// run at once, and each holds the result twice.
 const LARGE_BYTES: usize = 2 << 20;
-/// Large callbacks at once. More than go to one host by default, so that one that hangs does not hold up the others.
-pub const LARGE_AT_ONCE: usize = 24;
+/// Large callbacks at once. More than go to one host by default, so that one host that hangs does not delay the others.
+const LARGE_AT_ONCE: usize = 24;
 
-/// Makes the calls.
-pub struct Courier {
-    /// Where the outbox is.
-    pub engine: Arc<Engine>,
-    /// Who posts.
-    pub client: Client,
-    /// Where to.
-    pub policy: Arc<Policy>,
-    /// What is signed with.
-    pub secrets: Arc<Secrets>,
-    /// Counting.
-    pub report: Arc<dyn Report>,
-    /// How moments are written.
-    pub format_time: FormatTime,
-    /// Attempts of a callback.
-    pub attempts_max: u32,
-    /// Turns of large callbacks.
-    pub large: Semaphore,
+pub(super) struct Sender {
+    outbound: Arc<Outbound>,
+    attempts_max: u32,
+    large: Semaphore,
 }
 
-fn result_bytes(callback: &PendingCallback) -> usize {
-    callback.result.result.as_ref().map_or(0, Bytes::len)
-}
+impl Sender {
+    pub fn new(outbound: Arc<Outbound>, attempts_max: u32) -> Sender {
+        Sender { outbound, attempts_max, large: Semaphore::new(LARGE_AT_ONCE) }
+    }
 
-impl Courier {
-    /// Delivers the callback of a task, if it is still to be delivered.
-    pub async fn deliver(&self, shard: u16, seq: u64) -> Went {
-        let Some(mut callback) = self.pending(shard, seq).await else { return Went::Nowhere };
+    pub fn engine(&self) -> &Engine {
+        &self.outbound.engine
+    }
+
+    /// Delivers the callback of a task, if it still has to be delivered.
+    pub async fn deliver(&self, shard: u16, seq: u64) -> Outcome {
+        let Some(mut callback) = self.pending(shard, seq).await else { return Outcome::Skipped };
         let mut _large = None;
         if callback.task.bytes() + result_bytes(&callback) > LARGE_BYTES {
-            // Not in memory while it waits for its turn.
+            // It must not stay in memory while it waits for a permit.
             drop(callback);
             _large = self.large.acquire().await.ok();
-            let Some(again) = self.pending(shard, seq).await else { return Went::Nowhere };
+            let Some(again) = self.pending(shard, seq).await else { return Outcome::Skipped };
             callback = again;
         }
-        let span = self.report.callback_span(&callback.task);
+        let span = self.outbound.report.callback_span(&callback.task);
         let Some(delivery) = self.attempt(&callback).instrument(span.clone()).await else {
-            return Went::Busy;
+            return Outcome::Busy;
         };
         if delivery != Delivery::Delivered {
             span.record("otel.status_code", "ERROR");
         }
         self.count(&callback, &delivery);
-        let went = if delivery == Delivery::Delivered { Went::Well } else { Went::Badly };
-        self.report(&callback, delivery).await;
-        went
+        let delivered = delivery == Delivery::Delivered;
+        self.record(&callback, delivery).await;
+        if delivered { Outcome::Delivered } else { Outcome::Failed }
     }
 
-    /// The callback of a task that is to be delivered now or later.
+    /// The callback of a task, if it still has to be delivered.
     async fn pending(&self, shard: u16, seq: u64) -> Option<PendingCallback> {
-        let callback = self.engine.callback(shard, seq).await.ok().flatten()?;
+        let callback = self.engine().callback(shard, seq).await.ok().flatten()?;
         callback.outbox.next_at.is_some().then_some(callback)
     }
 
-    /// None if it could not be tried, for no fault of the receiver: then nothing is counted and nothing spent.
+    /// None if the call could not be tried, through no fault of the receiver: nothing is counted, and no attempt used.
     async fn attempt(&self, callback: &PendingCallback) -> Option<Delivery> {
         let url = callback.task.webhook.as_deref().unwrap_or_default();
-        let to = match self.policy.read(url) {
+        let to = match self.outbound.policy.read(url) {
             Ok(to) => to,
             Err(refused) => return Some(failed(None, &refused.to_string(), None)),
-        };
-        let secrets = match self.secrets.live(&callback.task.tenant).await {
-            Ok(secrets) => secrets,
-            Err(error) => return Some(failed(None, &error.to_string(), None)),
         };
         let Ok(body) = self.body(callback) else {
             return Some(failed(None, "the result cannot be written as JSON", None));
         };
-        let at = self.engine.wall() / 1_000;
-        let mut headers = signing::headers(&secrets, &message_id(callback), at, &body);
-        headers.insert(header::CONTENT_TYPE, JSON);
-        carry_trace(callback, &mut headers);
-        match self.client.post(&callback.task.tenant, &to, headers, body).await {
-            Ok(answered) => Some(judge(answered)),
-            Err(SendError::Busy) => None,
+        let (tenant, id) = (&callback.task.tenant, message_id(callback));
+        let headers = trace_headers(callback);
+        match self.outbound.post(tenant, &to, &id, headers, body).await {
+            Ok(answered) => Some(delivery(answered)),
+            Err(PostError::Send(SendError::Busy)) => None,
             Err(error) => Some(failed(None, &error.to_string(), None)),
         }
     }
 
     fn body(&self, callback: &PendingCallback) -> Result<Bytes, serde_json::Error> {
-        let body = CallbackBody::new(&callback.task.command, &callback.result, &self.format_time);
+        let (command, result) = (&callback.task.command, &callback.result);
+        let body = CallbackBody::new(command, result, &self.outbound.format_time);
         serde_json::to_vec(&body).map(Bytes::from)
     }
 
     fn count(&self, callback: &PendingCallback, delivery: &Delivery) {
-        let spent = callback.outbox.attempts.saturating_add(1) >= self.attempts_max;
+        let attempt = callback.outbox.attempts.saturating_add(1);
+        let retried = if attempt >= self.attempts_max {
+            WebhookOutcome::Failed
+        } else {
+            WebhookOutcome::Retried
+        };
         let queue = queue_name(&callback.task.command);
         let count = |outcome| {
             let queue = Some((&callback.task.tenant, &*queue));
-            self.report.count(WebhookKind::Result, outcome, queue);
+            self.outbound.report.count(WebhookKind::Result, outcome, queue);
         };
         let (status, error, outcome) = match delivery {
-            Delivery::Failed { status, error, .. } => {
-                (*status, error, if spent { Counted::Failed } else { Counted::Retried })
-            }
-            Delivery::Refused { status, error } => (Some(*status), error, Counted::Failed),
-            Delivery::Delivered | Delivery::Resend => return count(Counted::Delivered),
+            Delivery::Failed { status, error, .. } => (*status, error, retried),
+            Delivery::Refused { status, error } => (Some(*status), error, WebhookOutcome::Failed),
+            Delivery::Delivered | Delivery::Resend => return count(WebhookOutcome::Delivered),
         };
         count(outcome);
-        let outcome = if outcome == Counted::Failed { "failed" } else { "retried" };
-        let attempt = callback.outbox.attempts.saturating_add(1);
+        let outcome = if outcome == WebhookOutcome::Failed { "failed" } else { "retried" };
         let (tenant, task) = (&*callback.task.tenant, callback.task.id);
         tracing::info!(
-            target: "codeq::push", tenant, %task, attempt, status, %error, outcome,
+            target: "codeq::webhooks", tenant, %task, attempt, status, %error, outcome,
             "a callback was not delivered"
         );
     }
 
-    /// Tells the engine what became of the callback. As long as it does not listen the slot is kept, so that
-    /// a receiver is not called over and over.
-    async fn report(&self, callback: &PendingCallback, delivery: Delivery) {
+    /// Records in the engine how the delivery ended. While the engine takes no writes this waits and so keeps the slot,
+    /// because otherwise the receiver would be called over and over.
+    async fn record(&self, callback: &PendingCallback, delivery: Delivery) {
         let command = Command::Callback(Callback {
             tenant: Arc::clone(&callback.task.tenant),
             id: callback.task.id,
             completed_at: Some(callback.result.completed_at),
             delivery,
         });
-        let mut pause = REPORT_PAUSE;
+        let mut pause = RECORD_PAUSE;
         loop {
-            match self.engine.propose(command.clone()).await {
+            match self.engine().propose(command.clone()).await {
                 Err(
                     EngineError::Overloaded | EngineError::DiskFull | EngineError::NoDescriptors,
                 ) => {
                     tokio::time::sleep(pause).await;
-                    pause = (pause * 2).min(REPORT_PAUSE_MAX);
+                    pause = (pause * 2).min(RECORD_PAUSE_MAX);
                 }
-                // Refused means that the task has moved on; closed, that the next start sends it again.
+                // A refusal means that the task has moved on. If the engine is closed, the callback is sent again after
+                // the next start.
                 Ok(_) | Err(_) => return,
             }
         }
     }
 }
 
-/// The same for all attempts to tell of one end of a task; another one if it is replayed and ends again.
+/// The id of a callback's message: the same for all attempts, but a new one if the task is replayed and finishes again.
 pub fn message_id(callback: &PendingCallback) -> String {
     format!("{}-{}", callback.task.id, callback.result.completed_at)
 }
 
-fn carry_trace(callback: &PendingCallback, headers: &mut HeaderMap) {
-    let (parent, state) = (&callback.task.trace_parent, &callback.task.trace_state);
-    for (name, text) in [(TRACEPARENT, parent), (TRACESTATE, state)] {
-        if let Some(value) = text.as_deref().and_then(|text| HeaderValue::from_str(text).ok()) {
-            headers.insert(name, value);
-        }
-    }
+fn result_bytes(callback: &PendingCallback) -> usize {
+    callback.result.result.as_ref().map_or(0, Bytes::len)
 }
 
-fn judge(answered: Answered) -> Delivery {
+fn trace_headers(callback: &PendingCallback) -> HeaderMap {
+    let (parent, state) = (&callback.task.trace_parent, &callback.task.trace_state);
+    let headers = [(TRACEPARENT, parent), (TRACESTATE, state)].into_iter();
+    let headers = headers
+        .filter_map(|(name, text)| Some((name, HeaderValue::from_str(text.as_deref()?).ok()?)));
+    headers.collect()
+}
+
+fn delivery(answered: Answered) -> Delivery {
     let Answered { status, retry_after } = answered;
     let error = format!("answered {}", status.as_u16());
     match status {

@@ -1,4 +1,4 @@
-//! Where webhooks go, over real sockets: only where they may, and without harm from whoever is there.
+//! The client over real sockets: it calls only what is allowed, and no receiver can harm it.
 
 #![allow(
     clippy::unwrap_used,

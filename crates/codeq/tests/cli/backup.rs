@@ -2,7 +2,7 @@
 
 use codeq_engine::{Engine, Options};
 
-use crate::harness::{RETENTION, codeq, contents, crashed, filled, options, put, ready, text};
+use crate::cli::harness::{RETENTION, codeq, contents, crashed, filled, options, put, ready, text};
 
 #[test]
 fn a_backup_restores_to_the_same_tasks() {

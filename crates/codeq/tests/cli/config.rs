@@ -2,7 +2,7 @@
 
 use std::os::unix::fs::PermissionsExt;
 
-use crate::harness::{codeq, text};
+use crate::cli::harness::{codeq, text};
 
 #[test]
 fn an_address_without_a_host_is_refused_with_an_example() {

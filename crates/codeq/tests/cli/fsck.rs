@@ -8,7 +8,7 @@ use codeq_disk::RealDisk;
 use codeq_engine::Engine;
 use codeq_store::Store;
 
-use crate::harness::{Said, codeq, contents, copy, crashed, filled, options, put, text};
+use crate::cli::harness::{Said, codeq, contents, copy, crashed, filled, options, put, text};
 
 /// Runs fsck and sees to it that the directory is what it was.
 fn fsck(dir: &Path) -> Said {

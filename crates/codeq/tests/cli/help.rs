@@ -1,6 +1,6 @@
 //! Help that helps: every command says what it does and shows an example.
 
-use crate::harness::codeq;
+use crate::cli::harness::codeq;
 
 #[test]
 fn every_command_has_help_with_an_example() {

@@ -1,6 +1,6 @@
 //! `codeq sim`.
 
-use crate::harness::codeq;
+use crate::cli::harness::codeq;
 
 #[test]
 fn a_seed_repeats_itself() {

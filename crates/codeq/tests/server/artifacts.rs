@@ -12,7 +12,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{mpsc, watch};
 
-use crate::node::{Process, codeq};
+use crate::server::node::{Process, codeq};
 
 const TOKEN: &str = "a-token-for-every-role";
 pub const BUCKET: &str = "artifacts";

@@ -9,10 +9,10 @@ use std::time::{Duration, Instant};
 use parking_lot::Mutex;
 use serde_json::{Value, json};
 
-use crate::artifacts::{BUCKET, S3, address};
-use crate::http::Client;
-use crate::node::{Process, codeq};
-use crate::task::Task;
+use crate::server::artifacts::{BUCKET, S3, address};
+use crate::server::http::Client;
+use crate::server::node::{Process, codeq};
+use crate::server::task::Task;
 
 const OPERATOR: &str = "the-operators-own-token";
 const ADMIN: &str = "an-admins-token";

@@ -11,8 +11,8 @@ use codeq_core::place::Place;
 use codeq_engine::{Engine, Options};
 use serde_json::Value;
 
-use crate::node::{Node, Process, codeq};
-use crate::random::Random;
+use crate::server::node::{Node, Process, codeq};
+use crate::server::random::Random;
 
 /// Long enough for thousands of cycles, short enough to be run with every change.
 const SHORT: [&str; 6] = ["--seconds", "0.5", "--warm-up", "0.1", "--json", "--quiet"];

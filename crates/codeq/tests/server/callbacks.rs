@@ -11,9 +11,9 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
-use crate::http::Client;
-use crate::node::{Node, codeq};
-use crate::random::Random;
+use crate::server::http::Client;
+use crate::server::node::{Node, codeq};
+use crate::server::random::Random;
 
 /// Cycles of one test run; `make campaign` asks for more.
 const KILLS: u64 = 4;

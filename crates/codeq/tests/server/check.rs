@@ -4,11 +4,11 @@ use std::net::SocketAddr;
 
 use parking_lot::Mutex;
 
-use crate::http::Client;
-use crate::ledger::Ledger;
-use crate::load::key_task;
-use crate::random::Random;
-use crate::task::{Finished, Page, Record, Task};
+use crate::server::http::Client;
+use crate::server::ledger::Ledger;
+use crate::server::load::key_task;
+use crate::server::random::Random;
+use crate::server::task::{Finished, Page, Record, Task};
 
 const READERS: usize = 4;
 /// Tasks of earlier cycles that are read again in each; the end reads all.

@@ -7,8 +7,8 @@ use std::time::Instant;
 
 use rustix::process::{Pid, Resource, Rlimit, prlimit};
 
-use crate::http::Client;
-use crate::node::{Node, PATIENCE, codeq};
+use crate::server::http::Client;
+use crate::server::node::{Node, PATIENCE, codeq};
 
 /// What the process may have open, and the connections that come: many more.
 const DESCRIPTORS: usize = 256;

@@ -6,11 +6,11 @@ use std::net::SocketAddr;
 use parking_lot::Mutex;
 use serde_json::json;
 
-use crate::check::{after_restart, in_parallel, list, observe, repeat_keys};
-use crate::http::Client;
-use crate::ledger::{Count, Ledger, State};
-use crate::random::Random;
-use crate::task::{Claimed, History, Record};
+use crate::server::check::{after_restart, in_parallel, list, observe, repeat_keys};
+use crate::server::http::Client;
+use crate::server::ledger::{Count, Ledger, State};
+use crate::server::random::Random;
+use crate::server::task::{Claimed, History, Record};
 
 /// Claims and completes what is left; then every task that was ever acknowledged is finished, exactly once.
 pub fn finish(addr: SocketAddr, ledger: &Mutex<Ledger>, random: &mut Random) -> Count {

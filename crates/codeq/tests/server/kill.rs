@@ -5,12 +5,12 @@ use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 
-use crate::check::after_restart;
-use crate::finish::finish;
-use crate::ledger::Ledger;
-use crate::load;
-use crate::node::{Node, codeq};
-use crate::random::Random;
+use crate::server::check::after_restart;
+use crate::server::finish::finish;
+use crate::server::ledger::Ledger;
+use crate::server::load;
+use crate::server::node::{Node, codeq};
+use crate::server::random::Random;
 
 /// Cycles of one test run; `make campaign` asks for more.
 const KILLS: u64 = 6;

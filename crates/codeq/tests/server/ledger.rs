@@ -7,8 +7,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::Value;
 
-use crate::random::Random;
-use crate::task::{Record, Task};
+use crate::server::random::Random;
+use crate::server::task::{Record, Task};
 
 #[derive(Default)]
 pub struct Ledger {

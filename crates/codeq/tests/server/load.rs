@@ -7,10 +7,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use parking_lot::Mutex;
 use serde_json::{Value, json};
 
-use crate::http::{Answer, Client, is_hang};
-use crate::ledger::{Key, Ledger, State};
-use crate::random::Random;
-use crate::task::{Batch, Claimed, Made, Record, Submitted, Task};
+use crate::server::http::{Answer, Client, is_hang};
+use crate::server::ledger::{Key, Ledger, State};
+use crate::server::random::Random;
+use crate::server::task::{Batch, Claimed, Made, Record, Submitted, Task};
 
 pub const CLIENTS: usize = 8;
 /// No lease ends during a run, so a task that is held must not be handed out. Heartbeats make it longer:

@@ -4,7 +4,7 @@ use std::io::{BufRead, Read};
 use std::process::Stdio;
 use std::time::{Duration, Instant};
 
-use crate::node::{Node, codeq};
+use crate::server::node::{Node, codeq};
 
 /// Far more lines than the pipe and the server hold.
 const REQUESTS: usize = 5_000;

@@ -8,7 +8,7 @@ use std::process::{Child, ChildStderr, ChildStdout, Command, ExitStatus, Stdio};
 use std::sync::mpsc;
 use std::time::Duration;
 
-use crate::http::Client;
+use crate::server::http::Client;
 
 /// A start or an end that takes longer does not come.
 pub const PATIENCE: Duration = Duration::from_secs(30);

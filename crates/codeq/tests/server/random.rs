@@ -5,6 +5,10 @@
 pub struct Random(u64);
 
 impl Random {
+    pub fn new(seed: u64) -> Random {
+        Random(seed)
+    }
+
     /// The seed of this run: from the environment, or a new one; said in either case.
     pub fn of_this_run() -> Random {
         let given = std::env::var("CODEQ_HTTP_SEED").ok();

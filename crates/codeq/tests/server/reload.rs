@@ -9,8 +9,8 @@ use std::sync::mpsc::{Receiver, channel};
 
 use serde_json::Value;
 
-use crate::http::Client;
-use crate::node::{PATIENCE, Process, codeq};
+use crate::server::http::Client;
+use crate::server::node::{PATIENCE, Process, codeq};
 
 const OPERATOR: &str = "the-operators-own-token";
 const TASK: &str = r#"{"command":"a","payload":1}"#;

@@ -10,10 +10,10 @@ use std::time::Duration;
 
 use serde_json::Value;
 
-use crate::http::Client;
-use crate::node::{Node, Process, codeq, refused};
-use crate::random::Random;
-use crate::task::Task;
+use crate::server::http::Client;
+use crate::server::node::{Node, Process, codeq, refused};
+use crate::server::random::Random;
+use crate::server::task::Task;
 
 const STARTS: usize = 20;
 

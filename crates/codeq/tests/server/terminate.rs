@@ -6,13 +6,13 @@ use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 
-use crate::check::after_restart;
-use crate::finish::finish;
-use crate::http::{Client, is_hang};
-use crate::ledger::Ledger;
-use crate::load;
-use crate::node::{Node, PATIENCE};
-use crate::random::Random;
+use crate::server::check::after_restart;
+use crate::server::finish::finish;
+use crate::server::http::{Client, is_hang};
+use crate::server::ledger::Ledger;
+use crate::server::load;
+use crate::server::node::{Node, PATIENCE};
+use crate::server::random::Random;
 
 const CYCLES: u64 = 3;
 const SHARDS: usize = 2;

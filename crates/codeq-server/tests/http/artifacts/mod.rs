@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use base64::prelude::{BASE64_STANDARD, Engine};
 use serde_json::{Value, json};
 
-use crate::harness::{Harness, Reply, WORKER};
+use crate::http::harness::{Harness, Reply, WORKER};
 
 /// More than one part of an upload.
 const LARGE: usize = 7_000_000;

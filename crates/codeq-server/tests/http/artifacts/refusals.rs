@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 
 use super::{LARGE, bytes, completed, content, download, files, finish, submit};
-use crate::harness::{Harness, PRODUCER, UNKNOWN_ID, WORKER, WORKER_2};
+use crate::http::harness::{Harness, PRODUCER, UNKNOWN_ID, WORKER, WORKER_2};
 
 #[tokio::test]
 async fn nothing_is_stored_before_all_is_checked() {

@@ -7,7 +7,7 @@ use codeq_server::artifacts::sweep::Swept;
 use serde_json::json;
 
 use super::{LARGE, bytes, content, download, emptied, files, finish};
-use crate::harness::{ADMIN, Harness, LATER, PRODUCER};
+use crate::http::harness::{ADMIN, Harness, LATER, PRODUCER};
 
 #[tokio::test]
 async fn cleanup_and_retention_remove_what_was_stored() {

@@ -6,7 +6,7 @@ use base64::prelude::{BASE64_STANDARD, BASE64_STANDARD_NO_PAD, Engine};
 use serde_json::json;
 
 use super::{LARGE, bytes, completed, content, download, files, finish, submit, urls};
-use crate::harness::{ADMIN, Harness, PRODUCER, PRODUCER_B, WORKER, WORKER_2};
+use crate::http::harness::{ADMIN, Harness, PRODUCER, PRODUCER_B, WORKER, WORKER_2};
 
 #[tokio::test]
 async fn byte_for_byte_in_every_size() {

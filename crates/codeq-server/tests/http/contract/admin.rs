@@ -2,8 +2,8 @@
 
 use serde_json::json;
 
-use crate::harness::{ADMIN, Harness, LATER, OPERATOR, PRODUCER, PRODUCER_B, WORKER};
-use crate::shape::assert_shape;
+use crate::http::harness::{ADMIN, Harness, LATER, OPERATOR, PRODUCER, PRODUCER_B, WORKER};
+use crate::http::shape::assert_shape;
 
 /// One task in every place of `c`, two of them pending with different priorities.
 async fn fill(h: &Harness) {

@@ -2,8 +2,8 @@
 
 use serde_json::json;
 
-use crate::harness::{Harness, PRODUCER, WORKER, send};
-use crate::raw::{exchange, post_head};
+use crate::http::harness::{Harness, PRODUCER, WORKER, send};
+use crate::http::raw::{exchange, post_head};
 
 const MIB: usize = 1 << 20;
 
@@ -119,7 +119,7 @@ async fn what_is_not_json_is_refused() {
 #[tokio::test]
 async fn a_body_may_be_empty_where_every_field_is_optional() {
     let h = Harness::start().await;
-    let admin = crate::harness::ADMIN;
+    let admin = crate::http::harness::ADMIN;
     h.dead("c", "x").await;
     let optional = [
         (WORKER, "tasks/claim"),

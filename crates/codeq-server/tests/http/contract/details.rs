@@ -3,7 +3,7 @@
 use reqwest::Method;
 use serde_json::{Value, json};
 
-use crate::harness::{ADMIN, Harness, PRODUCER, RESTRICTED, WORKER, send};
+use crate::http::harness::{ADMIN, Harness, PRODUCER, RESTRICTED, WORKER, send};
 
 /// The detail and the field of a problem with this short text.
 async fn told(h: &Harness, ask: (&str, &str, &str), status: u16, error: &str) -> (String, Value) {

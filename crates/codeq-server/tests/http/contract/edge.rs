@@ -3,9 +3,9 @@
 use reqwest::Method;
 use serde_json::json;
 
-use crate::harness::{Harness, PRODUCER, WORKER, send};
-use crate::raw::{exchange, post_head};
-use crate::shape::assert_shape;
+use crate::http::harness::{Harness, PRODUCER, WORKER, send};
+use crate::http::raw::{exchange, post_head};
+use crate::http::shape::assert_shape;
 
 #[tokio::test]
 async fn request_ids_are_echoed_if_sane_and_minted_if_not() {
@@ -143,7 +143,7 @@ async fn paths_are_decoded_once() {
     let h = Harness::start().await;
     h.task("a/b c%2F").await;
     let queue =
-        h.get(crate::harness::ADMIN, "admin/queues/a%2Fb%20c%252F").await.expect(200).json();
+        h.get(crate::http::harness::ADMIN, "admin/queues/a%2Fb%20c%252F").await.expect(200).json();
     assert_eq!((&queue["command"], &queue["ready"]), (&json!("a/b c%2F"), &json!(1)));
     h.get(PRODUCER, "tasks/%ff").await.refused(400, "invalid path");
 }

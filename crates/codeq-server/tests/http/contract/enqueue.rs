@@ -2,8 +2,8 @@
 
 use serde_json::{Value, json};
 
-use crate::harness::{Harness, LATER, PRODUCER, send};
-use crate::shape::{assert_shape, new_task, with};
+use crate::http::harness::{Harness, LATER, PRODUCER, send};
+use crate::http::shape::{assert_shape, new_task, with};
 
 const TRACE: &str = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
 

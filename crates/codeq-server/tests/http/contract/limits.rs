@@ -3,8 +3,8 @@
 use codeq_server::config::RateLimit;
 use serde_json::{Value, json};
 
-use crate::harness::{ADMIN, Harness, LATER, PRODUCER, PRODUCER_B, WORKER};
-use crate::shape::assert_shape;
+use crate::http::harness::{ADMIN, Harness, LATER, PRODUCER, PRODUCER_B, WORKER};
+use crate::http::shape::assert_shape;
 
 const TWO: RateLimit = RateLimit { requests_per_minute: 1, burst: 2 };
 

@@ -2,8 +2,8 @@
 
 use serde_json::{Value, json};
 
-use crate::harness::{Harness, PRODUCER, UNKNOWN_ID, WORKER};
-use crate::shape::{assert_shape, new_task};
+use crate::http::harness::{Harness, PRODUCER, UNKNOWN_ID, WORKER};
+use crate::http::shape::{assert_shape, new_task};
 
 #[tokio::test]
 async fn a_task_in_every_place() {
@@ -173,7 +173,7 @@ async fn open_routes_and_the_cluster() {
     assert!(text.contains("# TYPE codeq_build_info gauge\n") && !text.contains("# EOF"), "{text}");
     let request = h.request(reqwest::Method::GET, "", "/metrics");
     let open = request.header("accept", "application/openmetrics-text;q=0.5, text/plain;q=0.3");
-    let open = crate::harness::send(open).await.expect(200);
+    let open = crate::http::harness::send(open).await.expect(200);
     let media = "application/openmetrics-text; version=1.0.0; charset=utf-8";
     assert_eq!((open.header("content-type"), open.header("vary")), (Some(media), Some("accept")));
     assert!(open.text().contains("# TYPE codeq_log_syncs counter\n"), "{}", open.text());

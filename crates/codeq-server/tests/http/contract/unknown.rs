@@ -6,7 +6,9 @@ use codeq_server::http::routes::{Access, ROUTES, Route, Verb};
 use reqwest::Method;
 use serde_json::{Value, json};
 
-use crate::harness::{ADMIN, Harness, LATER, OPERATOR, PRODUCER, Reply, UNKNOWN_ID, WORKER, send};
+use crate::http::harness::{
+    ADMIN, Harness, LATER, OPERATOR, PRODUCER, Reply, UNKNOWN_ID, WORKER, send,
+};
 
 /// A name that no route knows, and none is near.
 const UNKNOWN: &str = "zzz";
@@ -205,7 +207,7 @@ async fn items_and_nested_objects_are_looked_at_too() {
         refused["detail"],
         "artifact 0: unknown field 'contenttype': did you mean 'contentType'?"
     );
-    let item = crate::shape::with(result, json!({"taskId": id}));
+    let item = crate::http::shape::with(result, json!({"taskId": id}));
     let done = h.post(WORKER, "tasks/batch/results", json!({"results": [item]})).await;
     assert_eq!(done.expect(200).json()["results"][0]["field"], "contenttype");
     let item = json!({"taskId": id, "status": "COMPLETED", "results": {}});
@@ -239,7 +241,7 @@ async fn what_clients_of_codeq_send_is_known() {
     });
     h.post(WORKER, &path("result"), result.clone()).await.expect(200);
     let claimed = h.claim(WORKER, "c").await;
-    let item = crate::shape::with(result, json!({"taskId": claimed["id"]}));
+    let item = crate::http::shape::with(result, json!({"taskId": claimed["id"]}));
     let done = h.post(WORKER, "tasks/batch/results", json!({"results": [item]})).await;
     assert!(done.expect(200).json()["results"][0]["result"].is_object());
     let id = h.claim(WORKER, "c").await["id"].as_str().unwrap().to_owned();

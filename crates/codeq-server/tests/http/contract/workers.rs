@@ -2,8 +2,8 @@
 
 use serde_json::{Value, json};
 
-use crate::harness::{Harness, PRODUCER, RESTRICTED, UNKNOWN_ID, WORKER, WORKER_2};
-use crate::shape::{assert_shape, new_task};
+use crate::http::harness::{Harness, PRODUCER, RESTRICTED, UNKNOWN_ID, WORKER, WORKER_2};
+use crate::http::shape::{assert_shape, new_task};
 
 fn leased(command: &str) -> Value {
     let more = json!({
@@ -53,7 +53,7 @@ async fn claim_only_what_the_token_allows() {
         h.post(RESTRICTED, "tasks/claim", body.clone())
             .await
             .refused(403, "event type not allowed");
-        let body = crate::shape::with(body, json!({"count": 2}));
+        let body = crate::http::shape::with(body, json!({"count": 2}));
         h.post(RESTRICTED, "tasks/claim/batch", body).await.refused(403, "event type not allowed");
     };
     refused(json!(["b"])).await;

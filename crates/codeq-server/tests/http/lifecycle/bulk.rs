@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use crate::harness::{ADMIN, Harness, LATER, PRODUCER, UNKNOWN_ID, WORKER, WORKER_2};
+use crate::http::harness::{ADMIN, Harness, LATER, PRODUCER, UNKNOWN_ID, WORKER, WORKER_2};
 
 const EARLIER: &str = "2001-01-01T00:00:00Z";
 /// Every route with the answer's name for what it touches, and what it is about.

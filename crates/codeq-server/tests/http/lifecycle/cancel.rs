@@ -2,8 +2,8 @@
 
 use serde_json::{Value, json};
 
-use crate::harness::{ADMIN, Harness, PRODUCER, WORKER};
-use crate::shape::{assert_shape, new_task};
+use crate::http::harness::{ADMIN, Harness, PRODUCER, WORKER};
+use crate::http::shape::{assert_shape, new_task};
 
 fn cancelled(command: &str, id: &str) -> Value {
     let more = json!({

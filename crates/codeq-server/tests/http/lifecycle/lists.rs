@@ -1,6 +1,6 @@
 //! Pages of a list while the list grows.
 
-use crate::harness::{Harness, PRODUCER};
+use crate::http::harness::{Harness, PRODUCER};
 
 /// Walks all pages, making a task of `noise` after each; the ids in the order in which they came.
 async fn walk(h: &Harness, query: &str, noise: &str) -> Vec<String> {

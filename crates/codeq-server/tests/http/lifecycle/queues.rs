@@ -2,7 +2,7 @@
 
 use serde_json::json;
 
-use crate::harness::{ADMIN, Harness, PRODUCER, WORKER};
+use crate::http::harness::{ADMIN, Harness, PRODUCER, WORKER};
 
 #[tokio::test]
 async fn a_paused_queue_takes_tasks_and_hands_out_none() {

@@ -2,8 +2,8 @@
 
 use serde_json::{Value, json};
 
-use crate::harness::{ADMIN, ADMIN_B, Harness, PRODUCER, PRODUCER_B, WORKER};
-use crate::shape::assert_shape;
+use crate::http::harness::{ADMIN, ADMIN_B, Harness, PRODUCER, PRODUCER_B, WORKER};
+use crate::http::shape::assert_shape;
 
 const FULL: &str = r#"{"priorityTiers":[3,7],"maxAttempts":2,"deadLetterTopicRef":"graves",
     "retentionSeconds":3600,"deadLetterRetentionSeconds":7200,"maxConsumers":4}"#;

@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
-use crate::harness::{ADMIN, Harness, LATER, PRODUCER, WORKER, WORKER_2};
+use crate::http::harness::{ADMIN, Harness, LATER, PRODUCER, WORKER, WORKER_2};
 
 #[tokio::test]
 async fn from_enqueue_to_cleanup() {

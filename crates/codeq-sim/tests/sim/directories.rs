@@ -1,6 +1,5 @@
 //! Creates a directory, a backup and a restored one, with a power cut at every sync: what is left is complete, or
 //! empty, or refused with its name; and what is refused is left unchanged.
-#![allow(clippy::unwrap_used, clippy::panic, reason = "a helper of tests may fail like a test")]
 
 use std::path::{Path, PathBuf};
 

@@ -1,7 +1,5 @@
 //! The structural checkers accept intact rows and notice every single row that is lost or misplaced.
 
-#![allow(clippy::unwrap_used, clippy::panic, reason = "helpers of tests")]
-
 use bytes::Bytes;
 use codeq_core::State;
 use codeq_core::command::{

@@ -1,14 +1,6 @@
 //! The server over real sockets: what `http.md` and `semantics.md` promise, asked for by a client.
 
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::panic,
-    clippy::indexing_slicing,
-    reason = "helpers of tests"
-)]
-
-mod harness;
+pub mod harness;
 mod raw;
 mod shape;
 
@@ -22,6 +14,7 @@ mod leases;
 mod lifecycle;
 mod long_poll;
 mod memory;
+mod openapi;
 mod reload;
 mod restart;
 mod tenancy;

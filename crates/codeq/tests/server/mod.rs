@@ -1,8 +1,5 @@
 //! The server as a process: started, used over sockets, killed, terminated, started again.
 
-#![allow(clippy::unwrap_used, clippy::expect_used, reason = "helpers of tests")]
-#![allow(clippy::panic, clippy::indexing_slicing, reason = "helpers of tests")]
-
 mod artifacts;
 mod backup;
 mod bench;
@@ -16,7 +13,7 @@ mod ledger;
 mod load;
 mod logs;
 mod node;
-mod random;
+pub mod random;
 mod reload;
 mod start;
 mod task;

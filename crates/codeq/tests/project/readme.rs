@@ -1,6 +1,6 @@
 //! What the documents show runs as it stands there.
 
-#[path = "../../codeq-engine/examples/first_task.rs"]
+#[path = "../../../codeq-engine/examples/first_task.rs"]
 #[allow(dead_code, reason = "its main is for cargo")]
 mod first_task;
 
@@ -14,8 +14,8 @@ fn the_program_of_the_library_page_runs() {
 
 #[test]
 fn the_library_page_shows_the_program_as_it_is() {
-    let page = include_str!("../../../docs/library.md");
-    let program = include_str!("../../codeq-engine/examples/first_task.rs");
+    let page = include_str!("../../../../docs/library.md");
+    let program = include_str!("../../../codeq-engine/examples/first_task.rs");
     let code = program.split_once("\n\n").map(|(_, code)| code.trim()).unwrap();
     assert!(page.contains(code), "docs/library.md shows another program than first_task.rs");
 }
@@ -47,7 +47,7 @@ fn the_first_task_of_the_readme_is_done() {
     let mut lines = BufReader::new(server.0.stdout.take().unwrap()).lines();
     let api = lines.find_map(|line| line.unwrap().trim().strip_prefix("API").map(str::to_owned));
     let api = api.unwrap();
-    let readme = include_str!("../../../README.md");
+    let readme = include_str!("../../../../README.md");
     let script = readme.split("```sh\n").nth(1).and_then(|rest| rest.split("```").next()).unwrap();
     assert!(script.contains("api=http://127.0.0.1:8080/v1/codeq"));
     let script = script.replace("http://127.0.0.1:8080/v1/codeq", api.trim());
@@ -81,7 +81,7 @@ fn the_attack_suite_loads_and_its_document_has_a_place_for_the_tables() {
         let listed = list.lines().any(|line| line.starts_with(&format!("{attack}  ")));
         assert!(listed, "no attack {attack}: {list}");
     }
-    let page = include_str!("../../../docs/security.md");
+    let page = include_str!("../../../../docs/security.md");
     let script = std::fs::read_to_string(suite.join("table.py")).unwrap();
     for marker in ["BEGIN = \"", "END = \""] {
         let marker =

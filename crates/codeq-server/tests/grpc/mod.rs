@@ -1,17 +1,6 @@
 //! The two streams over real sockets: what `grpc.md` promises, asked for by a client.
 
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::panic,
-    clippy::indexing_slicing,
-    reason = "helpers of tests"
-)]
-
-mod client;
-#[path = "../http/harness.rs"]
-#[allow(dead_code, reason = "shared with the tests of HTTP")]
-mod harness;
+pub mod client;
 
 mod a_foreign_client;
 mod acks;

@@ -1,10 +1,12 @@
-//! Rules about what codeQ is built from: versions with known faults are kept out, and so is whatever would
-//! make the rules impure. Reads `Cargo.lock`, the manifests and `clippy.toml`; needs no network.
-
-#![allow(clippy::unwrap_used, clippy::panic, reason = "helpers of tests")]
+//! Rules about what codeQ is built from: versions with known faults are kept out, and so are other licences,
+//! dependencies that nobody uses, and whatever would make the rules impure. Needs no network.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::LazyLock;
+
+use serde_json::Value;
 
 /// The oldest version of a crate that may be used, and the fault that the ones before have. A crate that
 /// is not used costs nothing here; one that is added later is held to its minimum from the first day.
@@ -24,7 +26,7 @@ const MINIMUM: &[(&str, &str, &str)] = &[
     ("memmap2", "0.9.11", "RUSTSEC-2026-0186"),
     ("openraft", "0.9.25", "commits without a quorum"),
     ("protobuf", "3.7.2", "RUSTSEC-2024-0437"),
-    ("rand", "0.9.3", "RUSTSEC-2026-0097"),
+    ("rand", "0.8.6", "RUSTSEC-2026-0097"),
     ("ring", "0.17.12", "RUSTSEC-2025-0009"),
     ("rustls", "0.23.18", "RUSTSEC-2024-0336, RUSTSEC-2024-0399"),
     ("rustls-webpki", "0.103.13", "RUSTSEC-2026-0049, -0098, -0099, -0104"),
@@ -40,10 +42,22 @@ const MINIMUM: &[(&str, &str, &str)] = &[
 const EXCEPT: &[(&str, &str, &str, &str)] = &[
     ("lz4_flex", "0.12.0", "0.12.1", "RUSTSEC-2026-0041"),
     ("openraft", "0.10.0-0", "0.10.0-alpha.34", "commits without a quorum, stalls"),
+    ("rand", "0.9.0", "0.9.3", "RUSTSEC-2026-0097"),
+    ("rand", "0.10.0", "0.10.1", "RUSTSEC-2026-0097"),
 ];
 
-/// Never, in any version. `deny.toml` says the same with reasons.
-const BANNED: &[&str] = &["bincode", "native-tls", "openssl", "openssl-sys", "rsa"];
+/// Never, in any version, and why.
+const BANNED: &[(&str, &str)] = &[
+    ("bincode", "unmaintained; rows and records are postcard"),
+    ("native-tls", "one TLS: rustls"),
+    ("openssl", "one TLS: rustls"),
+    ("openssl-sys", "one TLS: rustls"),
+    ("rsa", "RUSTSEC-2023-0071: timing leak, no fix"),
+];
+
+/// The licences in use, and no others: a new one is a decision. ISC: the cryptography; BSD-3-Clause:
+/// constant-time comparison; Unicode-3.0: names of hosts; Zlib: a hasher of the compiler of messages.
+const LICENCES: &[&str] = &["Apache-2.0", "BSD-3-Clause", "ISC", "MIT", "Unicode-3.0", "Zlib"];
 
 /// What the rules must not be able to reach: threads, clocks, files, the network, randomness.
 const IMPURE: &[&str] =
@@ -55,6 +69,23 @@ fn root() -> PathBuf {
 
 fn read(path: &str) -> String {
     std::fs::read_to_string(root().join(path)).unwrap_or_else(|error| panic!("{path}: {error}"))
+}
+
+/// What cargo knows of the packages that are built on this machine: they have been downloaded.
+static METADATA: LazyLock<Value> = LazyLock::new(|| {
+    let options = ["--format-version=1", "--locked", "--offline", "--filter-platform=host-tuple"];
+    let mut cargo = Command::new(env!("CARGO"));
+    let said = cargo.arg("metadata").args(options).current_dir(root()).output().unwrap();
+    assert!(said.status.success(), "{}", String::from_utf8_lossy(&said.stderr));
+    serde_json::from_slice(&said.stdout).unwrap()
+});
+
+fn list<'a>(of: &'a Value, field: &str) -> &'a [Value] {
+    of[field].as_array().unwrap()
+}
+
+fn text<'a>(of: &'a Value, field: &str) -> &'a str {
+    of[field].as_str().unwrap_or_else(|| panic!("no {field}: {of}"))
 }
 
 struct Package {
@@ -146,15 +177,101 @@ fn minimums_are_compared_by_number() {
 
 #[test]
 fn banned_crates_are_absent_and_everything_is_from_the_registry() {
-    let deny = read("deny.toml");
-    for name in BANNED {
-        assert!(deny.contains(&format!("\"{name}\"")), "deny.toml does not ban {name}");
-    }
     for Package { name, source, .. } in packages() {
-        assert!(!BANNED.contains(&name.as_str()), "{name} is banned");
+        if let Some((_, why)) = BANNED.iter().find(|(banned, _)| *banned == name) {
+            panic!("{name} is banned: {why}");
+        }
         let registry = "registry+https://github.com/rust-lang/crates.io-index";
         let own = name == "codeq" || name.starts_with("codeq-");
         assert_eq!(source.as_deref(), if own { None } else { Some(registry) }, "{name}");
+    }
+}
+
+/// Whether the licences in use satisfy an expression of SPDX, such as `(MIT OR Apache-2.0) AND ISC`. Some packages
+/// still write `/` for `OR`.
+fn is_allowed(expression: &str) -> bool {
+    fn satisfied<'a>(words: &mut impl Iterator<Item = &'a str>) -> bool {
+        let (mut any, mut all) = (false, true);
+        loop {
+            all &= match words.next() {
+                Some("(") => satisfied(words),
+                licence => licence.is_some_and(|licence| LICENCES.contains(&licence)),
+            };
+            match words.next() {
+                Some("AND") => {}
+                Some("OR") => (any, all) = (any | all, true),
+                // An exception makes it another licence.
+                Some("WITH") => (all, _) = (false, words.next()),
+                _ => return any | all,
+            }
+        }
+    }
+    let spaced = expression.replace('/', " OR ").replace('(', " ( ").replace(')', " ) ");
+    satisfied(&mut spaced.split_whitespace())
+}
+
+#[test]
+fn expressions_of_licences() {
+    for (expression, allowed) in [
+        ("MIT", true),
+        ("GPL-3.0", false),
+        ("", false),
+        ("GPL-3.0 OR MIT", true),
+        ("GPL-3.0 AND MIT", false),
+        ("MIT/GPL-3.0", true),
+        ("(MIT OR GPL-3.0) AND ISC", true),
+        ("ISC AND (GPL-3.0 OR MPL-2.0)", false),
+        ("MIT AND (GPL-3.0 OR (ISC AND Zlib)) AND ISC", true),
+    ] {
+        assert_eq!(is_allowed(expression), allowed, "{expression}");
+    }
+}
+
+#[test]
+fn every_licence_is_one_that_is_in_use() {
+    for package in list(&METADATA, "packages") {
+        let licence = text(package, "license");
+        assert!(is_allowed(licence), "{}: {licence}", text(package, "name"));
+    }
+}
+
+/// The Rust sources below a directory, one after the other.
+fn sources(dir: &Path) -> String {
+    let mut all = String::new();
+    for entry in std::fs::read_dir(dir).unwrap() {
+        let path = entry.unwrap().path();
+        if path.is_dir() {
+            all.push_str(&sources(&path));
+        } else if path.extension().is_some_and(|extension| extension == "rs") {
+            all.push_str(&std::fs::read_to_string(path).unwrap());
+        }
+    }
+    all
+}
+
+#[test]
+fn every_dependency_is_used() {
+    let mut named = BTreeSet::new();
+    for package in list(&METADATA, "packages").iter().filter(|package| package["source"].is_null())
+    {
+        let mut sources = sources(Path::new(text(package, "manifest_path")).parent().unwrap());
+        if text(package, "name") == "codeq" {
+            // A module of its tests.
+            sources.push_str(&self::sources(&root().join("fuzz/src")));
+        }
+        for dependency in list(package, "dependencies") {
+            let dependency = text(dependency, "name");
+            named.insert(dependency);
+            let name = dependency.replace('-', "_");
+            let used =
+                ["::", ";", " as "].iter().any(|after| sources.contains(&(name.clone() + after)));
+            assert!(used, "{} does not use {dependency}", text(package, "name"));
+        }
+    }
+    let manifest = read("Cargo.toml");
+    let shared = manifest.split("[workspace.dependencies]").nth(1).unwrap().split("\n[").next();
+    for name in shared.unwrap().lines().filter_map(|line| line.split([' ', '=']).next()) {
+        assert!(name.is_empty() || named.contains(name), "nobody uses {name} of Cargo.toml");
     }
 }
 

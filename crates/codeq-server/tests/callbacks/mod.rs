@@ -1,0 +1,11 @@
+//! Result callbacks over real sockets: who is told, how often, with which signature.
+
+mod receiver;
+
+mod admin;
+mod dns;
+mod documented;
+mod endings;
+mod large;
+mod retries;
+mod signatures;

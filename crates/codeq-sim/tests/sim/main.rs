@@ -1,0 +1,8 @@
+//! The simulator over many seeds, and its checkers over damaged data.
+
+#![allow(clippy::unwrap_used, clippy::panic, reason = "helpers of tests")]
+
+mod directories;
+mod sabotage;
+mod seeds;
+mod structure;

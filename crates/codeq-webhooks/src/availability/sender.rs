@@ -1,0 +1,126 @@
+//! Sends one notification.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use codeq_core::command::{Command, DeleteRecord};
+use codeq_core::record::RecordKind;
+use codeq_engine::Engine;
+use hyper::StatusCode;
+use hyper::header::HeaderMap;
+use serde::Serialize;
+
+use super::recipients::Notification;
+use super::subscriptions::Subscriptions;
+use crate::client::Answered;
+use crate::dispatcher::Outcome;
+use crate::outbound::Outbound;
+use crate::policy::Destination;
+use crate::report::{WebhookKind, WebhookOutcome};
+
+/// Where workers claim, below the server's URL.
+const CLAIM_PATH: &str = "/v1/codeq/tasks/claim";
+
+pub(super) struct Sender {
+    outbound: Arc<Outbound>,
+    pub subscriptions: Arc<Subscriptions>,
+    /// Where workers claim, with the server's public URL in front, if the operator has set one.
+    claim_url: Option<String>,
+}
+
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Body<'a> {
+    event_type: &'a str,
+    available: bool,
+    queue_depth: u64,
+    claim_url: &'a str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    claim_url_absolute: Option<&'a str>,
+    sent_at: String,
+    notification_id: &'a str,
+}
+
+impl Sender {
+    pub fn new(
+        outbound: Arc<Outbound>,
+        subscriptions: Arc<Subscriptions>,
+        public_url: Option<&str>,
+    ) -> Sender {
+        let claim_url = public_url.map(|url| format!("{}{CLAIM_PATH}", url.trim_end_matches('/')));
+        Sender { outbound, subscriptions, claim_url }
+    }
+
+    pub fn engine(&self) -> &Engine {
+        &self.outbound.engine
+    }
+
+    pub async fn send(&self, notification: &Notification) -> Outcome {
+        let Notification { tenant, id: subscription, command } = notification;
+        let subscriber = self.subscriptions.get(tenant, subscription, self.engine().now().now);
+        let Some(subscriber) = subscriber else { return Outcome::Skipped };
+        let queue_depth = self.engine().claimable(tenant, command);
+        let event_type = match subscriber.subscription.spec.spelling(command) {
+            Some(event_type) if queue_depth > 0 => event_type,
+            _ => return Outcome::Skipped,
+        };
+        let id = format!("{:032x}", rand::random::<u128>());
+        let body = Body {
+            event_type,
+            available: true,
+            queue_depth,
+            claim_url: CLAIM_PATH,
+            claim_url_absolute: self.claim_url.as_deref(),
+            sent_at: (self.outbound.format_time)(self.engine().wall()),
+            notification_id: &id,
+        };
+        let accepted = self.post(notification, &subscriber.to, &id, &body).await;
+        let (outcome, counted) = if accepted {
+            (Outcome::Delivered, WebhookOutcome::Delivered)
+        } else {
+            (Outcome::Failed, WebhookOutcome::Failed)
+        };
+        self.count(counted, Some((tenant, command)));
+        outcome
+    }
+
+    /// Whether the receiver accepted it.
+    async fn post(
+        &self,
+        notification: &Notification,
+        to: &Destination,
+        id: &str,
+        body: &Body<'_>,
+    ) -> bool {
+        let Ok(body) = serde_json::to_vec(body) else { return false };
+        let (tenant, headers) = (&notification.tenant, HeaderMap::new());
+        let posted = self.outbound.post(tenant, to, id, headers, Bytes::from(body)).await;
+        let Ok(Answered { status, .. }) = posted else { return false };
+        if !status.is_success() {
+            let (to, code) = (to.authority(), status.as_u16());
+            tracing::debug!(target: "codeq::webhooks", to, status = code, "a notification was not accepted");
+        }
+        if status == StatusCode::GONE {
+            self.unsubscribe(notification).await;
+        }
+        status.is_success()
+    }
+
+    /// The receiver said that it is gone for good.
+    async fn unsubscribe(&self, notification: &Notification) {
+        let delete = Command::DeleteRecord(DeleteRecord {
+            tenant: Arc::clone(&notification.tenant),
+            kind: RecordKind::Subscription,
+            name: Arc::clone(&notification.id),
+            expected: None,
+        });
+        if let Err(error) = self.engine().propose(delete).await {
+            tracing::debug!(target: "codeq::webhooks", %error, "a subscription was not removed");
+        }
+    }
+
+    /// Counts a notification about a queue: tenant and command.
+    pub fn count(&self, outcome: WebhookOutcome, queue: Option<(&Arc<str>, &str)>) {
+        self.outbound.report.count(WebhookKind::Availability, outcome, queue);
+    }
+}

@@ -1,0 +1,98 @@
+//! What both kinds of webhooks need to send: signing, posting, counting.
+
+use std::panic::AssertUnwindSafe;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use codeq_engine::{Engine, EngineError};
+use futures_util::FutureExt;
+use hyper::header::{CONTENT_TYPE, HeaderMap, HeaderValue};
+
+use crate::client::{Answered, Client, SendError};
+use crate::dispatcher::{Call, Outcome};
+use crate::policy::{Destination, Policy};
+use crate::report::{FormatTime, Report};
+use crate::secrets::Secrets;
+use crate::signing;
+
+const JSON: HeaderValue = HeaderValue::from_static("application/json");
+
+/// What sending needs.
+pub struct Outbound {
+    /// Where tasks, callbacks and subscriptions are.
+    pub engine: Arc<Engine>,
+    /// Posts.
+    pub client: Client,
+    /// Which addresses may be called.
+    pub policy: Arc<Policy>,
+    /// What calls are signed with.
+    pub secrets: Arc<Secrets>,
+    /// Counts and traces.
+    pub report: Arc<dyn Report>,
+    /// Writes moments in bodies.
+    pub format_time: FormatTime,
+}
+
+/// Why nobody answered.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum PostError {
+    #[error(transparent)]
+    Secrets(#[from] EngineError),
+    #[error(transparent)]
+    Send(#[from] SendError),
+}
+
+impl Outbound {
+    /// Signs a JSON body with the tenant's secrets and posts it. `more` goes along as it is.
+    pub(crate) async fn post(
+        &self,
+        tenant: &Arc<str>,
+        to: &Destination,
+        id: &str,
+        more: HeaderMap,
+        body: Bytes,
+    ) -> Result<Answered, PostError> {
+        let secrets = self.secrets.live(tenant).await?;
+        let mut headers = signing::headers(&secrets, id, self.engine.wall() / 1_000, &body);
+        headers.insert(CONTENT_TYPE, JSON);
+        headers.extend(more);
+        Ok(self.client.post(tenant, to, headers, body).await?)
+    }
+}
+
+/// Returns a call together with its outcome. A call that panics counts as failed, so that its slot is free again.
+pub(crate) async fn run<T>(
+    call: Call<T>,
+    sending: impl Future<Output = Outcome>,
+) -> (Call<T>, Outcome) {
+    let outcome = AssertUnwindSafe(sending).catch_unwind().await;
+    (call, outcome.unwrap_or(Outcome::Failed))
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::task::JoinSet;
+    use tokio::time::Instant;
+
+    use super::*;
+    use crate::dispatcher::Receiver;
+    use crate::results::{Backlog, Callback};
+
+    #[tokio::test]
+    async fn a_call_that_panics_gives_its_slot_back() {
+        let mut backlog = Backlog::new(1, 1);
+        for seq in 0..100 {
+            backlog.add(Receiver { tenant: seq, host: seq }, Callback { shard: 0, seq }, 1);
+        }
+        let mut calls = JoinSet::new();
+        for _ in 0..100 {
+            let call = backlog.next_call().expect("a slot is free");
+            assert_eq!(backlog.next_call(), None);
+            calls.spawn(run(call, async { panic!("on purpose") }));
+            let (call, outcome) = calls.join_next().await.unwrap().expect("it returns its outcome");
+            assert_eq!(outcome, Outcome::Failed);
+            backlog.done(call, outcome, Instant::now());
+        }
+        assert_eq!(backlog.next_call(), None, "all were called once");
+    }
+}

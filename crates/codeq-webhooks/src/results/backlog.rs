@@ -1,0 +1,224 @@
+//! Result callbacks that are due: those in memory, and where to find the rest.
+//!
+//! Memory is bounded. What does not fit stays in the engine's outbox; its position is remembered and read again once
+//! there is room.
+
+use std::collections::{BTreeMap, HashMap, HashSet};
+
+use codeq_core::command::Millis;
+use tokio::time::Instant;
+
+use crate::dispatcher::{Call, Dispatcher, Full, Limits, Outcome, Receiver};
+
+/// Callbacks in memory: of one receiver, of one tenant, of all.
+const WAITING_PER_RECEIVER_MAX: usize = 1_024;
+const WAITING_PER_TENANT_MAX: usize = 16_384;
+const WAITING_MAX: usize = 65_536;
+/// Receivers in memory: of one tenant, of all.
+const RECEIVERS_PER_TENANT_MAX: usize = 1_024;
+const RECEIVERS_MAX: usize = 4_096;
+
+/// A callback: its shard, and the sequence number of its task.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) struct Callback {
+    pub shard: u16,
+    pub seq: u64,
+}
+
+/// A place in the outbox of a shard: when a callback is due, and the sequence number of its task.
+pub(crate) type Position = (Millis, u64);
+
+/// By shard, the first position to read.
+pub(crate) type Positions = BTreeMap<u16, Position>;
+
+#[derive(Debug)]
+pub(crate) struct Backlog {
+    dispatcher: Dispatcher<Callback>,
+    in_flight: HashSet<Callback>,
+    /// Where callbacks start that did not fit, by the limit that they exceeded.
+    overflow: HashMap<Full, Positions>,
+    /// Where to read again.
+    again: Positions,
+}
+
+impl Backlog {
+    pub fn new(calls: usize, calls_per_host: usize) -> Backlog {
+        let limits = Limits {
+            calls,
+            calls_per_tenant: (calls / 2).max(1),
+            calls_per_host,
+            waiting: WAITING_MAX,
+            waiting_per_tenant: WAITING_PER_TENANT_MAX,
+            waiting_per_receiver: WAITING_PER_RECEIVER_MAX,
+            receivers: RECEIVERS_MAX,
+            receivers_per_tenant: RECEIVERS_PER_TENANT_MAX,
+        };
+        Backlog {
+            dispatcher: Dispatcher::new(limits),
+            in_flight: HashSet::new(),
+            overflow: HashMap::new(),
+            again: Positions::new(),
+        }
+    }
+
+    /// Adds a callback that is due, unless it is known already.
+    pub fn add(&mut self, to: Receiver, callback: Callback, at: Millis) {
+        if self.in_flight.contains(&callback) {
+            return;
+        }
+        // Later callbacks must not overtake those that did not fit, or these might never be sent.
+        let behind = Full::Receiver(to);
+        let added = if self.overflow.contains_key(&behind) {
+            Err(behind)
+        } else {
+            self.dispatcher.add(to, callback)
+        };
+        if let Err(limit) = added {
+            note(self.overflow.entry(limit).or_default(), callback.shard, (at, callback.seq));
+        }
+    }
+
+    pub fn next_call(&mut self) -> Option<Call<Callback>> {
+        let call = self.dispatcher.next_call()?;
+        self.in_flight.insert(call.item);
+        Some(call)
+    }
+
+    pub fn done(&mut self, call: Call<Callback>, outcome: Outcome, now: Instant) {
+        self.in_flight.remove(&call.item);
+        self.dispatcher.done(call, outcome, now);
+        self.refill(call.to);
+    }
+
+    /// Ends the rests that are over.
+    pub fn wake(&mut self, now: Instant) {
+        for receiver in self.dispatcher.wake(now) {
+            self.refill(receiver);
+        }
+    }
+
+    pub fn next_wake(&self) -> Option<Instant> {
+        self.dispatcher.next_wake()
+    }
+
+    /// Where to read callbacks that did not fit and may fit now.
+    pub fn take_again(&mut self) -> Positions {
+        std::mem::take(&mut self.again)
+    }
+
+    /// Schedules another read of what did not fit, as far as this receiver has made room for it.
+    fn refill(&mut self, receiver: Receiver) {
+        for limit in [Full::Receiver(receiver), Full::Tenant(receiver.tenant), Full::All] {
+            if self.dispatcher.has_room(limit)
+                && let Some(positions) = self.overflow.remove(&limit)
+            {
+                for (shard, position) in positions {
+                    note(&mut self.again, shard, position);
+                }
+            }
+        }
+    }
+}
+
+/// Notes a position of a shard, unless an earlier one is noted.
+pub(crate) fn note(positions: &mut Positions, shard: u16, position: Position) {
+    positions.entry(shard).and_modify(|first| *first = position.min(*first)).or_insert(position);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn add(backlog: &mut Backlog, tenant: u64, host: u64, seq: u64) {
+        backlog.add(Receiver { tenant, host }, Callback { shard: 0, seq }, seq);
+    }
+
+    /// Each receiver belongs to a tenant of its own.
+    fn filled(calls: usize, per_host: usize, receivers: u64, callbacks: u64) -> Backlog {
+        let mut backlog = Backlog::new(calls, per_host);
+        for seq in 0..callbacks {
+            add(&mut backlog, seq % receivers, seq % receivers, seq);
+        }
+        backlog
+    }
+
+    fn all(backlog: &mut Backlog) -> Vec<Call<Callback>> {
+        std::iter::from_fn(|| backlog.next_call()).collect()
+    }
+
+    fn seqs(calls: &[Call<Callback>]) -> Vec<u64> {
+        calls.iter().map(|call| call.item.seq).collect()
+    }
+
+    #[test]
+    fn what_is_known_is_not_sent_twice_and_what_is_done_is_forgotten() {
+        let mut backlog = Backlog::new(10, 10);
+        add(&mut backlog, 1, 1, 5);
+        add(&mut backlog, 1, 1, 5);
+        let calls = all(&mut backlog);
+        add(&mut backlog, 1, 1, 5);
+        assert_eq!((seqs(&calls), all(&mut backlog).len()), (vec![5], 0));
+        backlog.done(calls[0], Outcome::Failed, Instant::now());
+        add(&mut backlog, 1, 1, 5);
+        assert_eq!(seqs(&all(&mut backlog)), [5]);
+    }
+
+    #[test]
+    fn what_does_not_fit_is_found_again_in_order() {
+        let max = WAITING_PER_RECEIVER_MAX as u64;
+        let many = max + 500;
+        let mut backlog = filled(1, 1, 1, many);
+        assert_eq!(backlog.dispatcher.waiting(), WAITING_PER_RECEIVER_MAX);
+        assert_eq!(backlog.take_again(), Positions::new());
+        let mut sent = Vec::new();
+        while let Some(call) = backlog.next_call() {
+            sent.push(call.item.seq);
+            backlog.done(call, Outcome::Delivered, Instant::now());
+            for (shard, (at, _)) in backlog.take_again() {
+                assert_eq!((shard, at), (0, max), "the first that did not fit");
+                (at..many).for_each(|seq| add(&mut backlog, 0, 0, seq));
+            }
+        }
+        assert_eq!(sent, (0..many).collect::<Vec<_>>());
+        assert!(backlog.dispatcher.is_empty() && backlog.in_flight.is_empty());
+        assert!(backlog.overflow.is_empty());
+    }
+
+    #[test]
+    fn later_ones_do_not_overtake_those_that_did_not_fit() {
+        let mut backlog = filled(1, 1, 1, WAITING_PER_RECEIVER_MAX as u64 + 1);
+        let call = backlog.next_call().unwrap();
+        backlog.done(call, Outcome::Delivered, Instant::now());
+        add(&mut backlog, 0, 0, 9_999);
+        assert_eq!(backlog.dispatcher.waiting(), WAITING_PER_RECEIVER_MAX - 1);
+    }
+
+    #[test]
+    fn too_many_receivers_wait_their_turn() {
+        let many = RECEIVERS_MAX as u64 + 10;
+        let mut backlog = filled(1, 1, many, many);
+        assert_eq!(backlog.dispatcher.receivers(), RECEIVERS_MAX);
+        let call = backlog.next_call().unwrap();
+        backlog.done(call, Outcome::Delivered, Instant::now());
+        let first = RECEIVERS_MAX as u64;
+        assert_eq!(backlog.take_again(), Positions::from([(0, (first, first))]));
+        add(&mut backlog, first, first, first);
+        assert_eq!(backlog.dispatcher.receivers(), RECEIVERS_MAX);
+    }
+
+    #[test]
+    fn too_many_receivers_of_one_tenant_wait_their_turn() {
+        let mut backlog = Backlog::new(8, 4);
+        for seq in 0..5_000 {
+            add(&mut backlog, 1, seq, seq);
+        }
+        assert_eq!(backlog.dispatcher.receivers(), RECEIVERS_PER_TENANT_MAX);
+        let calls = all(&mut backlog);
+        assert_eq!(calls.len(), 4);
+        add(&mut backlog, 2, 99_999, 9_000);
+        assert_eq!(seqs(&all(&mut backlog)), [9_000], "another tenant has room");
+        backlog.done(calls[0], Outcome::Delivered, Instant::now());
+        let first = RECEIVERS_PER_TENANT_MAX as u64;
+        assert_eq!(backlog.take_again(), Positions::from([(0, (first, first))]));
+    }
+}

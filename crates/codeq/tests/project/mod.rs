@@ -1,0 +1,6 @@
+//! Rules for what codeQ is built from, and documents that are true.
+
+mod arrows;
+mod dependencies;
+mod fuzz;
+mod readme;

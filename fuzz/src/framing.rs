@@ -1,0 +1,29 @@
+//! Where HTTP/1 requests begin and end.
+
+use codeq_net::Framing;
+
+/// However the bytes are cut, the verdict is the same; a refusal spoils one byte, and nothing else changes any.
+pub fn run(data: &[u8]) {
+    let whole = checked(data, data.len().max(1));
+    for step in [1, 2, 7] {
+        assert_eq!(checked(data, step), whole);
+    }
+    let spoiled = whole.iter().zip(data).filter(|(now, before)| now != before).count();
+    assert!(spoiled <= 1);
+}
+
+fn checked(data: &[u8], step: usize) -> Vec<u8> {
+    let (mut framing, mut bytes) = (Framing::default(), data.to_vec());
+    bytes.chunks_mut(step).for_each(|piece| framing.check(piece));
+    bytes
+}
+
+pub fn seeds() -> Vec<Vec<u8>> {
+    let streams = [
+        "GET / HTTP/1.1\r\nhost: a\r\n\r\nGET /2 HTTP/1.1\r\n\r\n",
+        "POST / HTTP/1.1\r\nContent-Length: 3\r\n\r\n\n\n\nGET / HTTP/1.1\r\n\r\n",
+        "POST / HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n2;x=y\r\n\n\n\r\n0\r\nt: v\r\n\r\n",
+        "POST / HTTP/1.1\r\nContent-Length: 1\r\nTransfer-Encoding: chunked\r\n\r\n",
+    ];
+    streams.map(|stream| stream.as_bytes().to_vec()).to_vec()
+}
