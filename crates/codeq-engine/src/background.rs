@@ -1,4 +1,4 @@
-//! Work beside the commit path: preparing log segments, writing checkpoints, freeing memory, noting the time.
+//! Work off the commit path: preparing log segments, writing checkpoints, freeing memory, recording the time.
 
 use std::sync::Arc;
 use std::sync::mpsc::{self, RecvTimeoutError};
@@ -12,7 +12,7 @@ use crate::clock_file::NOTE_EVERY;
 use crate::observer::SharedObserver;
 use crate::request::{Inbox, Notice};
 
-/// Hands work to the background threads. They end when every handle is gone.
+/// Sends work to the background threads. They end when every handle is dropped.
 #[derive(Clone)]
 pub struct Background {
     prepare: mpsc::Sender<PrepareJob>,
@@ -76,16 +76,16 @@ impl Background {
 
     /// Prepares a log segment.
     pub fn prepare(&self, job: PrepareJob) {
-        // The thread is gone only when the engine is.
+        // The thread ends only with the engine.
         let _ = self.prepare.send(job);
     }
 
-    /// Writes a checkpoint and tells the shard.
+    /// Writes a checkpoint and notifies the shard.
     pub fn flush(&self, job: FlushJob, inbox: Arc<Inbox>) {
         let _ = self.store.send(StoreWork::Flush(Box::new(job), inbox));
     }
 
-    /// Frees what a checkpoint left behind.
+    /// Frees the memory of a finished checkpoint.
     pub fn free(&self, flushed: Box<Flushed>) {
         let _ = self.store.send(StoreWork::Free(flushed));
     }

@@ -1,8 +1,8 @@
-//! Online backup into a directory, and restoring from it.
+//! Online backup to a directory, and restore.
 //!
-//! A backup is a data directory like any other: the stores as of a checkpoint, and a log that begins after
-//! it. Restoring is copying it to where it is wanted; [`restore`] does that with checks. Both mark what they
-//! make until it is complete. A backup is read back and verified before it counts as complete.
+//! A backup is a normal data directory: the stores as of a checkpoint, and a log that begins after it. Restoring
+//! means copying it into place; [`restore`] does that with checks. Both mark their target until it is complete. A
+//! backup is read back and verified before it counts as complete.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -17,30 +17,30 @@ use crate::error::{OpenError, Work};
 use crate::incomplete;
 use crate::layout::{self, Manifest};
 
-/// The log of a backup is empty: a segment of the usual 64 MiB would be nothing but zeros to copy and to pay for. Whoever
-/// opens the directory makes the next segments as long as it likes.
+/// The log of a backup is empty: a segment of the usual 64 MiB would only be zeros to copy and pay for. Later
+/// segments get the length that the engine is configured with.
 const SEGMENT_BYTES: u64 = 64 << 10;
 
-/// What a backup holds.
+/// Summary of a backup.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Backup {
-    /// Its shards.
+    /// Number of shards.
     pub shards: u16,
-    /// The tasks of all shards, finished ones included.
+    /// Number of tasks in all shards, including finished ones.
     pub tasks: u64,
-    /// The length of its stores and its log.
+    /// Bytes of its stores and its log.
     pub bytes: u64,
 }
 
 impl Engine {
-    /// Writes a backup into `target`, which must be empty or missing. Everything acknowledged before the
-    /// call is in it; work goes on meanwhile. It is read back and verified before it is complete.
+    /// Writes a backup to `target`, which must be empty or missing. It contains everything acknowledged before the
+    /// call; work continues meanwhile. It is read back and verified before it counts as complete.
     pub fn backup(&self, target: &Path) -> Result<Backup, OpenError> {
         self.checkpoint()?;
         empty_target(&*self.disk, target)?;
         incomplete::begin(&*self.disk, target, Work::Backup)?;
         let manifest = Manifest::new(self.shards(), entropy());
-        // All of them first: the shards are copied as they are at about the same moment.
+        // Start all of them first, so that the shards are copied as of about the same moment.
         let jobs: Vec<_> = (0..)
             .zip(&self.shards)
             .map(|(number, shard)| {
@@ -56,8 +56,8 @@ impl Engine {
     }
 }
 
-/// Makes the stores of a new directory, and returns the index that its log goes on from. All of them say this one: none
-/// may wait for frames of the old log that another shard did not need any more.
+/// Creates the stores of a new directory, and returns the index after which its log starts. All stores get the same
+/// index, so that none waits for frames of the old log that another shard no longer needed.
 fn copy_stores(
     disk: &SharedDisk,
     dir: &Path,
@@ -73,7 +73,7 @@ fn copy_stores(
     Ok(last)
 }
 
-/// Reads every page and row of the stores, and counts what there is.
+/// Verifies every page and row of the stores, and counts the tasks.
 fn verify(disk: &SharedDisk, dir: &Path, manifest: Manifest) -> Result<Backup, OpenError> {
     let mut backup = Backup { shards: manifest.shards, tasks: 0, bytes: SEGMENT_BYTES };
     for number in 0..manifest.shards {
@@ -87,7 +87,7 @@ fn verify(disk: &SharedDisk, dir: &Path, manifest: Manifest) -> Result<Backup, O
     Ok(backup)
 }
 
-/// Copies a backup into `dir`, which must be empty or missing, and makes it a directory of its own.
+/// Copies a backup to `dir`, which must be empty or missing, as a data directory of its own.
 pub fn restore(backup: &Path, dir: &Path, segment_bytes: u64) -> Result<(), OpenError> {
     let disk: SharedDisk = Arc::new(RealDisk);
     let manifest = load(&*disk, backup)?;
@@ -97,7 +97,7 @@ pub fn restore(backup: &Path, dir: &Path, segment_bytes: u64) -> Result<(), Open
     copy(&disk, backup, manifest, dir, segment_bytes, entropy())
 }
 
-/// The same on another disk, where nobody else is: without locks. `log_id` is a random number.
+/// Same as [`restore`], on a disk that nobody else uses, without locks. `log_id` is a random number.
 pub fn restore_on(
     disk: &SharedDisk,
     backup: &Path,
@@ -110,7 +110,7 @@ pub fn restore_on(
     copy(disk, backup, manifest, dir, segment_bytes, log_id)
 }
 
-/// The manifest of a backup.
+/// Loads the manifest of a backup.
 fn load(disk: &dyn Disk, backup: &Path) -> Result<Manifest, OpenError> {
     if let Some(manifest) = Manifest::load(disk, backup)? {
         return Ok(manifest);
@@ -174,7 +174,7 @@ fn empty_target(disk: &dyn Disk, target: &Path) -> Result<(), OpenError> {
     }
 }
 
-/// The log and, last, the manifest: now it is a data directory.
+/// Writes the log and, last, the manifest, which makes this a data directory.
 fn complete(
     disk: &SharedDisk,
     dir: &Path,

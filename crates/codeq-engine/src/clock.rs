@@ -1,10 +1,8 @@
-//! The two clocks: engine time, which only counts how much time has passed, and the wall clock, which somebody
-//! may set at any moment.
+//! The two clocks: engine time, which only counts elapsed time, and the wall clock, which may be set at any moment.
 //!
-//! Everything that lasts a while ends by engine time. It starts at the wall clock with a new directory and
-//! never looks at it again: a start with a wrong clock ends no lease and no delay early. After a restart it goes
-//! on by as much time as has surely passed, which the machine tells as long as it has not been rebooted; see
-//! `clock_file`.
+//! All durations end by engine time. In a new directory it starts at the wall clock, and never looks at it again:
+//! starting with a wrong clock ends no lease and no delay early. After a restart it advances by the time that has
+//! certainly passed, which the machine knows unless it was rebooted; see `clock_file`.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
@@ -17,7 +15,7 @@ use codeq_core::command::Millis;
 use codeq_core::id::fnv1a64;
 use codeq_core::moment::Moment;
 
-/// Where time comes from. The simulator has its own.
+/// The source of time. The simulator has its own.
 pub trait Clock: Send + Sync + 'static {
     /// Milliseconds since the Unix epoch, as the machine believes.
     fn wall(&self) -> Millis;
@@ -25,10 +23,10 @@ pub trait Clock: Send + Sync + 'static {
     fn wall_micros(&self) -> u64 {
         self.wall().saturating_mul(1_000)
     }
-    /// Time since some fixed moment. Never runs backwards, and goes on while the machine sleeps.
+    /// Time since some fixed moment. Never runs backwards, and advances while the machine sleeps.
     fn monotonic(&self) -> Duration;
-    /// A number for that fixed moment, if it outlives the process: readings of [`Clock::monotonic`] under the
-    /// same number can be compared.
+    /// Identifies that fixed moment if it outlives the process: readings of [`Clock::monotonic`] with the same number
+    /// can be compared.
     fn boot(&self) -> Option<u64>;
 }
 
@@ -40,7 +38,7 @@ pub struct SystemClock {
 }
 
 impl SystemClock {
-    /// Finds out which boot of the machine this is.
+    /// Determines which boot of the machine this is.
     pub fn new() -> Arc<SystemClock> {
         Arc::new(SystemClock {
             boot: boot_number(),
@@ -75,8 +73,8 @@ impl Clock for SystemClock {
     }
 }
 
-/// Two processes that see the same number count the same time since the same boot. A container may have a
-/// boot clock of its own, so its time namespace is part of it.
+/// Processes that see the same number count time from the same boot. A container may have its own boot clock, so the
+/// time namespace is included.
 #[cfg(target_os = "linux")]
 fn boot_number() -> Option<u64> {
     let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").ok()?;
@@ -89,10 +87,10 @@ fn boot_number() -> Option<u64> {
     None
 }
 
-/// One reading of engine time beside the clock that counts it: enough to go on from.
+/// A reading of engine time and of the clock that counts it: enough to continue from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Reading {
-    /// Which boot of the machine; 0 if that is not known.
+    /// Identifies the boot of the machine; 0 if unknown.
     pub boot: u64,
     /// The monotonic clock in microseconds.
     pub monotonic: u64,
@@ -100,22 +98,22 @@ pub struct Reading {
     pub engine: u64,
 }
 
-/// The two clocks are read one after the other: so much in between is not a step of the wall clock.
+/// The two clocks are read one after the other: a difference up to this is not a step of the wall clock.
 const READ_MICROS: i64 = 100;
-/// A wall clock that is ahead by so much more than it was is not followed: dates of deadlines would flicker.
+/// Smaller changes of the difference are ignored, because displayed deadlines would flicker.
 const STEP_MIN_MS: i64 = 2;
 
 /// The clocks of all shards.
 pub struct EngineClock {
     clock: Arc<dyn Clock>,
     start: Reading,
-    /// By how many milliseconds the wall clock is ahead of engine time.
+    /// Milliseconds by which the wall clock is ahead of engine time.
     ahead: AtomicI64,
 }
 
 impl EngineClock {
-    /// Goes on from `last`, the engine time of the last group, or from a reading that was taken later. With
-    /// neither the directory is new, and engine time begins with the wall clock.
+    /// Continues from `last`, the engine time of the last group, or from a later reading. With neither, the directory
+    /// is new and engine time starts at the wall clock.
     pub fn start(clock: Arc<dyn Clock>, last: Millis, read: Option<Reading>) -> EngineClock {
         let monotonic = micros(clock.monotonic());
         let boot = clock.boot();
@@ -123,8 +121,8 @@ impl EngineClock {
             None if last == 0 => clock.wall_micros(),
             None => 0,
             Some(read) => {
-                // After another boot nobody knows how long the machine was off, or whether it is the same
-                // machine: deadlines are then late by that time, and never early.
+                // After a reboot it is unknown how long the machine was off, or whether it is the same machine.
+                // Deadlines are then late by that time, but never early.
                 let same = boot == Some(read.boot);
                 let passed = if same { monotonic.saturating_sub(read.monotonic) } else { 0 };
                 read.engine.saturating_add(passed)
@@ -137,7 +135,7 @@ impl EngineClock {
         clock
     }
 
-    /// The moment on both clocks.
+    /// The current moment on both clocks.
     pub fn moment(&self) -> Moment {
         let (mut now, mut ahead) = self.measure();
         let kept = self.ahead.load(Ordering::Relaxed);
@@ -150,7 +148,7 @@ impl EngineClock {
         Moment { now, wall: now.saturating_add_signed(ahead) }
     }
 
-    /// Engine time, and by how many milliseconds the wall clock is ahead of it.
+    /// Engine time, and the milliseconds by which the wall clock is ahead of it.
     fn measure(&self) -> (Millis, i64) {
         let wall = self.clock.wall_micros();
         let engine = self.read().engine;
@@ -158,8 +156,8 @@ impl EngineClock {
         (engine / 1_000, ahead.div_euclid(1_000))
     }
 
-    /// The same by readings that lie close together: to a thread that was held up in between, the wall clock
-    /// would look as if it had been set back.
+    /// Same as `measure`, from readings that are close together: to a thread that was interrupted in between, the
+    /// wall clock would seem to have been set back.
     fn measure_closely(&self) -> (Millis, i64) {
         const TRIES: usize = 16;
         let mut closest = (u64::MAX, (0, 0));
@@ -177,7 +175,7 @@ impl EngineClock {
         closest.1
     }
 
-    /// Engine time, to go on from after a restart.
+    /// A reading to continue from after a restart.
     pub fn read(&self) -> Reading {
         let monotonic = micros(self.clock.monotonic());
         let passed = monotonic.saturating_sub(self.start.monotonic);
@@ -243,7 +241,7 @@ mod tests {
         }
     }
 
-    /// The clocks do not begin their milliseconds together: a deadline must show the same date whenever one looks.
+    /// The clocks' milliseconds do not start together, but a deadline must show the same date whenever one looks.
     #[test]
     fn dates_of_deadlines_do_not_flicker() {
         struct Fine(AtomicI64);

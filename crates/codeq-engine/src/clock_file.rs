@@ -1,4 +1,4 @@
-//! The file `CLOCK`: a reading of engine time, so that a restart knows how much time has passed.
+//! The file `CLOCK`: a reading of engine time, from which a restart learns how much time has passed.
 //!
 //! ```text
 //! codeq-clock: 1
@@ -9,9 +9,9 @@
 //! crc: …
 //! ```
 //!
-//! It is written at the start, once a minute and at the end, in place and without a sync: one that is lost,
-//! torn, out of date or of another directory makes deadlines late by what it does not tell, never early. For
-//! the same reason nothing here fails.
+//! It is written at the start, every minute and at the end, in place and without a sync. If it is lost, torn, stale
+//! or from another directory, deadlines are late by the time it does not account for, but never early. That is also
+//! why nothing here fails.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -23,11 +23,11 @@ use codeq_disk::SharedDisk;
 use crate::clock::{Clock, EngineClock, Reading};
 use crate::layout::{self, Manifest};
 
-/// How often the time is noted: after a power cut deadlines are late by so much, beside the time that the
+/// How often the time is recorded. After a power cut, deadlines are late by up to this, plus the time that the
 /// machine was off.
 pub const NOTE_EVERY: Duration = Duration::from_secs(60);
 
-/// The file of one directory.
+/// The clock file of one directory.
 #[derive(Clone)]
 pub struct ClockFile {
     disk: SharedDisk,
@@ -36,7 +36,7 @@ pub struct ClockFile {
 }
 
 impl ClockFile {
-    /// The file of that directory, which need not exist.
+    /// The clock file of a directory; it need not exist.
     pub fn new(disk: &SharedDisk, dir: &Path, manifest: &Manifest) -> ClockFile {
         ClockFile { disk: Arc::clone(disk), path: layout::clock_path(dir), log_id: manifest.log_id }
     }
@@ -48,12 +48,12 @@ impl ClockFile {
         clock
     }
 
-    /// Writes down what engine time it is.
+    /// Records the current engine time.
     pub fn note(&self, clock: &EngineClock) {
         let text = encode(self.log_id, clock.read());
         let exists = self.disk.exists(&self.path).unwrap_or(false);
         let file = if exists { self.disk.open(&self.path) } else { self.disk.create(&self.path) };
-        // Without it the next start takes the time of the last group.
+        // Without the file, the next start continues from the last group.
         let _ = file.and_then(|file| file.write_all_at(text.as_bytes(), 0));
     }
 
@@ -65,7 +65,7 @@ impl ClockFile {
     }
 }
 
-/// Always of the same length, so that it can be written over the one before.
+/// Always the same length, so that it can be overwritten in place.
 fn encode(log_id: u64, reading: Reading) -> String {
     let Reading { boot, monotonic, engine } = reading;
     let text = format!(

@@ -1,4 +1,4 @@
-//! Calls on their way to the shards that they concern, and clients that wait for the answers.
+//! Sends calls to the shards that they concern, and waits for the answers.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -22,8 +22,8 @@ use crate::request::{
 use crate::route::{Route, route};
 
 impl Engine {
-    /// Makes a call and waits for its answer, which comes when what it says is durable. Dropping the future ends the
-    /// wait of a claim, and gives back what its client was not there to take.
+    /// Makes a call and waits for its answer, which arrives once its effects are durable. Dropping the future ends the
+    /// wait of a claim, and returns tasks that the client did not receive.
     pub async fn call(&self, call: Call) -> Answer {
         let (sender, answer) = oneshot::channel();
         let (mut reply, mut client) = (ReplyTo::One(sender), None);
@@ -36,7 +36,7 @@ impl Engine {
         Waiting { engine: self, answer, client }.await
     }
 
-    /// The same, blocking the calling thread.
+    /// Same as [`Engine::call`], but blocks the calling thread.
     pub fn call_blocking(&self, call: Call) -> Answer {
         let (sender, answer) = oneshot::channel();
         self.take(Request::new(call, ReplyTo::One(sender)));
@@ -48,13 +48,13 @@ impl Engine {
         self.call(Call::Propose(command)).await
     }
 
-    /// The same, blocking the calling thread.
+    /// Same as [`Engine::propose`], but blocks the calling thread.
     pub fn propose_blocking(&self, command: Command) -> Answer {
         self.call_blocking(Call::Propose(command))
     }
 
-    /// Claims tasks. If there are none, waits up to `wait` milliseconds for the first one: the claim lies in the shards
-    /// and is served by the commit that brings the task.
+    /// Claims tasks. If there are none, waits up to `wait` milliseconds for the first one: the claim waits in the
+    /// shards, and the commit that brings the task serves it.
     pub async fn claim(&self, claim: Claim, wait: Millis) -> Answer {
         self.call(Call::Claim { claim, wait }).await
     }
@@ -64,8 +64,8 @@ impl Engine {
         self.propose_blocking(Command::Claim(claim))
     }
 
-    /// Makes calls without waiting for them; answers, also that a call could not be taken, go where the requests say.
-    /// What is posted together takes each shard's lock once and wakes it once.
+    /// Makes calls without waiting. Answers, including refusals, go where the requests say. Calls posted together
+    /// take each shard's lock once and wake it once.
     pub fn post(&self, requests: &mut Vec<Request>) {
         if let [shard] = self.shards.as_slice()
             && requests.iter().all(|it| it.shard.is_none() && self.check_size(it).is_ok())
@@ -82,12 +82,12 @@ impl Engine {
         }
     }
 
-    /// Says that nobody reads a mailbox any more, so that claims that wait for it are let go.
+    /// Drops the waiting claims of a mailbox that is no longer read.
     pub fn gone(&self, mailbox: &Arc<dyn Mailbox>) {
         self.forget(mailbox_client(mailbox));
     }
 
-    /// Gives tasks back that were leased to a client that has gone before it heard of them.
+    /// Returns tasks that were leased to a client that left before it received them.
     pub fn give_back(&self, tasks: Vec<Task>) {
         for task in tasks {
             if let Some(shard) = self.shards.get(usize::from(task.id.shard(self.shards()))) {
@@ -106,7 +106,7 @@ impl Engine {
         self.dispatch(request, push);
     }
 
-    /// Divides a call among the shards that it concerns; `put` gets what each of them is to do.
+    /// Splits a call among the shards that it concerns; `put` receives the part of each shard.
     fn dispatch(&self, request: Request, mut put: impl FnMut(usize, Request) -> Option<()>) {
         let shards = self.shards();
         let mut put = |shard: u16, part: Request| match self.check_size(&part) {
@@ -135,7 +135,7 @@ impl Engine {
                     put(shard, Request::with(command, reply, 0));
                 }
             }
-            // Whoever is gone does not need to know.
+            // A client that is gone does not need to know.
             Divided::Refused(answer) => {
                 let _ = reply.send(answer);
             }
@@ -179,7 +179,7 @@ impl Future for Waiting<'_> {
 
 impl Drop for Waiting<'_> {
     fn drop(&mut self) {
-        // From here on the shards find nobody, and give tasks back themselves.
+        // From here on the shards find no receiver, and return tasks themselves.
         self.answer.close();
         if let Some(client) = self.client {
             self.engine.forget(client);

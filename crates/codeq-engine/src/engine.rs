@@ -1,4 +1,4 @@
-//! The engine: a handle that any number of threads and tasks share.
+//! The engine: a handle that any number of threads and tasks can share.
 
 use std::fs::{File, TryLockError};
 use std::path::Path;
@@ -25,7 +25,7 @@ use crate::request::{Inbox, Inboxes, Notice};
 use crate::result_waiters::ResultWaiters;
 use crate::scrub::Scrub;
 use crate::shard::ShardData;
-use crate::worker::{Checkpoint, Worker};
+use crate::shard_thread::{Checkpoint, ShardThread};
 
 /// A running engine.
 pub struct Engine {
@@ -36,16 +36,16 @@ pub struct Engine {
     pub(crate) options: Options,
     pub(crate) clock: Arc<EngineClock>,
     clock_file: ClockFile,
-    /// Where the next claim over several shards begins.
+    /// The shard at which the next claim over several shards starts.
     pub(crate) turn: AtomicU64,
     threads: Mutex<Vec<JoinHandle<()>>>,
     scrub: Mutex<Option<Scrub>>,
     rebuilt: Vec<String>,
-    /// Held until the engine is gone, so that no other process opens the directory.
+    /// Held until the engine is dropped, so that no other process opens the directory.
     _lock: DirLock,
 }
 
-/// What the outside needs of a shard.
+/// The parts of a shard that callers use.
 pub(crate) struct ShardHandle {
     pub inbox: Arc<Inbox>,
     pub data: Arc<RwLock<ShardData>>,
@@ -53,35 +53,35 @@ pub(crate) struct ShardHandle {
     pub parked: Arc<AtomicUsize>,
 }
 
-/// The engine's own numbers.
+/// Statistics of the engine.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct EngineStats {
     /// Syncs of the log since the start.
     pub syncs: u64,
     /// Bytes of records appended to the log since the start.
     pub log_bytes: u64,
-    /// Bytes that the log can still take before it needs a new segment.
+    /// Bytes that fit into the log before it needs a new segment.
     pub log_room: u64,
-    /// Requests that wait in all inboxes.
+    /// Requests waiting in all inboxes.
     pub queued: usize,
     /// Memory of rows that no checkpoint has written yet.
     pub memtable_bytes: usize,
     /// Bytes of all rows as of the last checkpoints.
     pub live_bytes: u64,
-    /// Bytes that the stores take on the disk.
+    /// Disk space used by the stores.
     pub store_bytes: u64,
-    /// Bytes of rows that were verified since the start, while the engine runs.
+    /// Bytes of rows verified since the start.
     pub scrubbed_bytes: u64,
 }
 
 impl Engine {
-    /// Opens a data directory, or makes it, and starts.
+    /// Opens or creates a data directory, and starts the engine.
     pub fn open(dir: &Path, options: Options) -> Result<Engine, OpenError> {
         let seed = entropy();
         Engine::open_with(Arc::new(RealDisk), dir, options, SystemClock::new(), seed)
     }
 
-    /// The same on another disk or clock. `dir` must exist on the real disk too: the lock lies there.
+    /// Same as [`Engine::open`], with another disk or clock. `dir` must exist on the real disk too, for the lock.
     pub fn open_with(
         disk: SharedDisk,
         dir: &Path,
@@ -99,8 +99,7 @@ impl Engine {
         let settings = engine.options.settings.clone();
         let differs = |shard: &ShardHandle| *shard.data.read().state.settings() != settings;
         if engine.shards.iter().any(differs) {
-            // On a thread of its own: whoever opens an engine may be a thread of an async runtime, which must not block
-            // on an answer.
+            // On a separate thread: the caller may be a thread of an async runtime, which must not block on an answer.
             let configured = std::thread::scope(|scope| {
                 let configure = || engine.propose_blocking(Command::Configure(settings));
                 scope.spawn(configure).join()
@@ -115,12 +114,12 @@ impl Engine {
         self.shards.len() as u16
     }
 
-    /// The moment by the wall clock.
+    /// The current wall-clock time.
     pub fn wall(&self) -> Millis {
         self.now().wall
     }
 
-    /// The moment on both clocks.
+    /// The current moment on both clocks.
     pub fn now(&self) -> Moment {
         self.clock.moment()
     }
@@ -130,18 +129,18 @@ impl Engine {
         self.pipeline.has_failed().then(|| self.pipeline.error())
     }
 
-    /// Damaged stores that the start has made again from the log, one sentence each: to be told to the operator.
+    /// Damaged stores that the start rebuilt from the log, one sentence each, to show to the operator.
     pub fn rebuilt(&self) -> &[String] {
         &self.rebuilt
     }
 
-    /// Why writes are refused at the moment, if they are: the engine has stopped, the disk is full, or no file
-    /// can be opened.
+    /// Why writes are currently refused, if they are: the engine has stopped, the disk is full, or no file can be
+    /// opened.
     pub fn refusing(&self) -> Option<EngineError> {
         self.failure().or_else(|| self.pipeline.refusing())
     }
 
-    /// The engine's own numbers.
+    /// Statistics of the engine.
     pub fn stats(&self) -> EngineStats {
         let mut stats = EngineStats {
             syncs: self.pipeline.syncs.load(Ordering::Relaxed),
@@ -160,17 +159,17 @@ impl Engine {
         stats
     }
 
-    /// Claims that wait for a task, in all shards: one that waits in three shards counts three times.
+    /// Number of waiting claims in all shards; a claim that waits in three shards counts three times.
     pub fn parked_claims(&self) -> usize {
         self.shards.iter().map(|shard| shard.parked.load(Ordering::Acquire)).sum()
     }
 
-    /// Clients that wait for a task to finish.
+    /// Number of clients that wait for a task to finish.
     pub fn result_waiters(&self) -> usize {
         self.pipeline.lanes.iter().map(|lane| lane.waiters.len()).sum()
     }
 
-    /// Brings every store up to everything acknowledged so far.
+    /// Checkpoints every store, so that it contains everything acknowledged so far.
     pub fn checkpoint(&self) -> Result<(), EngineError> {
         let mut waits = Vec::new();
         for shard in &self.shards {
@@ -184,12 +183,12 @@ impl Engine {
         Ok(())
     }
 
-    /// Answers the claims that wait and lets no new one wait: the first step of a shutdown.
+    /// Answers waiting claims and lets no new ones wait: the first step of a shutdown.
     pub fn drain(&self) {
         self.shards.iter().for_each(|shard| shard.inbox.notify(Notice::Drain));
     }
 
-    /// Finishes what was proposed, leaves a checkpoint and ends the threads. Later proposals are refused.
+    /// Finishes what was proposed, writes a checkpoint and ends the threads. Later proposals are refused.
     pub fn shutdown(&self) {
         let mut threads = self.threads.lock();
         if threads.is_empty() {
@@ -199,7 +198,7 @@ impl Engine {
             scrub.stop();
         }
         self.shards.iter().for_each(|shard| shard.inbox.notify(Notice::Stop));
-        // The shards end first, in the order of the list; the commit thread serves them to the last.
+        // The shards end first, in list order; the commit thread serves them to the end.
         let last = threads.len().saturating_sub(3);
         for thread in threads.drain(..last) {
             let _ = thread.join();
@@ -218,18 +217,18 @@ impl Drop for Engine {
     }
 }
 
-/// A directory that this process has taken.
+/// A directory that this process has locked.
 pub(crate) struct DirLock(File);
 
 impl Drop for DirLock {
     fn drop(&mut self) {
-        // Closing the file is not enough: a program that another thread is starting right now holds a copy of it
-        // until it runs, and the directory would seem to be in use.
+        // Closing the file is not enough: a child process that another thread is just starting has a copy of it until
+        // it execs, and the directory would seem to be in use.
         let _ = self.0.unlock();
     }
 }
 
-/// Takes the directory for this process.
+/// Locks the directory for this process.
 pub(crate) fn lock(dir: &Path) -> Result<DirLock, OpenError> {
     codeq_disk::private_dir(dir).map_err(OpenError::io("create", dir))?;
     let path = layout::lock_path(dir);
@@ -259,12 +258,13 @@ fn start(
         let lane_inbox = Arc::clone(&inbox);
         lanes.push(Lane { inbox: lane_inbox, durable, waiters: ResultWaiters::default() });
         let data = Arc::clone(shard.data());
-        // The checkpoint before the last is not known after a restart, so nothing is purged by it.
+        // After a restart the previous checkpoint is unknown, so nothing is purged because of it.
         positions.push([data.read().store.position(), 0]);
         let parked = Arc::clone(shard.parked());
         handles.push(ShardHandle { inbox, data, durable: watched, parked });
     }
-    // The background tells the pipeline of segments, the pipeline hands work to the background.
+    // The two refer to each other: the background passes segments to the pipeline, the pipeline passes jobs to the
+    // background.
     let told = Arc::new(OnceLock::<Weak<Pipeline>>::new());
     let prepared = {
         let told = Arc::clone(&told);
@@ -286,7 +286,7 @@ fn start(
     let mut threads = Vec::new();
     for (shard, handle) in shards.into_iter().zip(&handles) {
         let number = shard.number;
-        let worker = Worker {
+        let thread = ShardThread {
             shard,
             inbox: Arc::clone(&handle.inbox),
             pipeline: Arc::clone(&pipeline),
@@ -299,7 +299,7 @@ fn start(
             refusing: false,
         };
         let name = format!("codeq-shard-{number}");
-        threads.push(Builder::new().name(name).spawn(move || worker.run())?);
+        threads.push(Builder::new().name(name).spawn(move || thread.run())?);
     }
     let commit = Arc::clone(&pipeline);
     threads.push(Builder::new().name("codeq-commit".into()).spawn(move || commit.run())?);
@@ -322,7 +322,7 @@ fn start(
     })
 }
 
-/// A number that differs from start to start: the hasher's keys are drawn from the operating system.
+/// A number that differs from start to start: the operating system provides the hasher's keys.
 pub(crate) fn entropy() -> u64 {
     use std::hash::{BuildHasher, RandomState};
     RandomState::new().hash_one(std::process::id())
@@ -336,7 +336,7 @@ mod tests {
     fn a_directory_is_free_at_once_though_somebody_else_holds_the_file() {
         let dir = tempfile::tempdir().unwrap();
         let held = lock(dir.path()).unwrap();
-        // What a program that is being started has for a moment.
+        // What a starting child process has for a moment.
         let _copy = held.0.try_clone().unwrap();
         assert!(matches!(lock(dir.path()), Err(OpenError::InUse(_))));
         drop(held);

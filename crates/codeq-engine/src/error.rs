@@ -1,4 +1,4 @@
-//! Why the engine did not do what it was asked.
+//! Errors of the engine.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -14,39 +14,39 @@ use serde::{Deserialize, Serialize};
 /// Why a call or a read got no answer. Rejections by the rules are answers, not errors.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
 pub enum EngineError {
-    /// More work is queued than the engine holds. Nothing was done; try again later.
+    /// More work is queued than the engine accepts. Nothing was done; try again later.
     #[error("overloaded: the engine's queue is full")]
     Overloaded,
-    /// As many clients wait for a task or a result as may, in all or of this tenant. Nothing was done.
+    /// The limit of waiting clients is reached, in total or for this tenant. Nothing was done.
     #[error("too many clients wait: try again later, or without waiting")]
     TooManyWaiting,
-    /// The command is larger than the log takes at once. Nothing was done.
+    /// The command is larger than the log accepts at once. Nothing was done.
     #[error("the command takes {bytes} bytes, at most {max} are possible: send less at a time")]
     TooLarge {
-        /// Its size.
+        /// Its size in bytes.
         bytes: usize,
-        /// The bound.
+        /// The largest size in bytes.
         max: usize,
     },
-    /// The disk has no room for more. Nothing was done; reads go on, and writes do once there is space.
+    /// The disk is full. Nothing was done. Reads continue; writes resume once there is space.
     #[error("the disk is full: writes are refused until there is space")]
     DiskFull,
-    /// No file can be opened: too many are. Nothing was done; reads go on, and writes do once some are closed.
+    /// Too many files are open. Nothing was done. Reads continue; writes resume once some are closed.
     #[error("no file descriptor is left: writes are refused until there are some")]
     NoDescriptors,
-    /// The engine stopped after a failed write or read. Whether the operation took place is unknown.
+    /// The engine stopped after a failed write or read. Whether the operation happened is unknown.
     #[error("the engine has stopped: {0}")]
     Failed(Arc<str>),
     /// The engine is shut down.
     #[error("the engine is shut down")]
     Closed,
-    /// An atomic batch whose idempotency keys live in different shards.
+    /// The idempotency keys of an atomic batch belong to different shards.
     #[error("an atomic batch must lie in one shard: its idempotency keys do not")]
     AtomicSpansShards,
     /// A command that goes through the shards in parts was proposed as a whole. Nothing was done.
     #[error("the command concerns every shard: make a bulk operation of parts")]
     ConcernsEveryShard,
-    /// `maxConsumers` cannot be divided over the shards.
+    /// `maxConsumers` cannot be divided among the shards.
     #[error("maxConsumers must be 0 or at least the number of shards ({shards})")]
     TooFewConsumers {
         /// The number of shards.
@@ -63,26 +63,26 @@ impl From<Shortage> for EngineError {
     }
 }
 
-/// Why a data directory was not opened, backed up or restored. Nothing was changed by an open that failed.
+/// Why a data directory was not opened, backed up or restored. A failed open changes nothing.
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {
-    /// Another process has it.
+    /// Another process has it open.
     #[error("{} is in use by another process: stop it first, or use another directory", .0.display())]
     InUse(PathBuf),
-    /// Not one of ours.
+    /// It is not a codeQ data directory.
     #[error("{} is not a codeQ data directory: {reason}", dir.display())]
     Foreign {
         /// The directory.
         dir: PathBuf,
-        /// How that was seen.
+        /// How it was recognised.
         reason: String,
     },
-    /// Files of different directories, or some of its own missing.
+    /// Files of different directories, or files missing.
     #[error("{} does not fit together: {reason}", dir.display())]
     Mixed {
         /// The directory.
         dir: PathBuf,
-        /// How that was seen.
+        /// How it was recognised.
         reason: String,
     },
     /// A backup or a restore was interrupted here.
@@ -94,18 +94,18 @@ pub enum OpenError {
     Unfinished {
         /// The directory.
         dir: PathBuf,
-        /// What was interrupted.
+        /// The interrupted operation.
         work: Work,
     },
-    /// A backup or a restore overwrites nothing.
+    /// A backup or restore overwrites nothing.
     #[error("{} is not empty: it holds '{name}'; choose an empty directory", dir.display())]
     NotEmpty {
         /// The directory.
         dir: PathBuf,
-        /// Something that it holds.
+        /// Something the directory contains.
         name: String,
     },
-    /// Written by a newer version.
+    /// A newer version wrote it.
     #[error(
         "{} has format version {found}, this version of codeq reads up to {supported}: run the \
          version that wrote it, or a later one",
@@ -114,12 +114,12 @@ pub enum OpenError {
     TooNew {
         /// The directory.
         dir: PathBuf,
-        /// Its version.
+        /// The directory's version.
         found: u32,
-        /// Ours.
+        /// The newest version that this one can read.
         supported: u32,
     },
-    /// Ids are bound to the number of shards.
+    /// Ids depend on the number of shards.
     #[error(
         "{} has {found} shard(s) but {wanted} were asked for: the number of shards is fixed when a \
          directory is made; leave it out, or use another directory",
@@ -128,19 +128,19 @@ pub enum OpenError {
     Shards {
         /// The directory.
         dir: PathBuf,
-        /// What it was made with.
+        /// The number it was created with.
         found: u16,
-        /// What was asked for.
+        /// The requested number.
         wanted: u16,
     },
-    /// The operating system refused.
+    /// A system call failed.
     #[error("cannot {action} {}: {source}", path.display())]
     Io {
-        /// What was tried.
+        /// The attempted operation.
         action: &'static str,
-        /// On what.
+        /// The file or directory.
         path: PathBuf,
-        /// The system's answer.
+        /// The system's error.
         source: std::io::Error,
     },
     /// The log could not be opened.
@@ -149,17 +149,17 @@ pub enum OpenError {
     /// A store could not be opened.
     #[error(transparent)]
     Store(#[from] StoreError),
-    /// The rows do not make sense.
+    /// The rows are inconsistent.
     #[error(transparent)]
     Rows(#[from] KvError),
     /// A record of the log does not decode.
     #[error("log frame {index}, shard {shard}: {source}")]
     Record {
-        /// The frame.
+        /// Index of the frame.
         index: u64,
         /// The shard.
         shard: u16,
-        /// What was wrong.
+        /// Why it does not decode.
         source: DecodeError,
     },
     /// The operation needs a running engine.
@@ -177,10 +177,10 @@ impl OpenError {
     }
 }
 
-/// What makes a directory.
+/// An operation that creates a directory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Work {
-    /// The first start in an empty place.
+    /// The first start in an empty directory.
     Creation,
     /// `codeq backup`.
     Backup,

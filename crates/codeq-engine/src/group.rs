@@ -14,30 +14,30 @@ use crate::boundary::{Answer, Mailbox};
 use crate::error::EngineError;
 use crate::request::{ReplyTo, Request};
 
-/// Mailboxes that are remembered to be woken: few, because each answer looks through them.
+/// Most mailboxes remembered for one wake-up each: few, because every answer searches them.
 const TOUCHED_MAX: usize = 16;
 
 /// Commands that share one sync, with the answers that wait for it.
 #[derive(Default)]
 pub struct Group {
-    /// The records for the log: one for each moment at which commands were applied.
+    /// Records for the log, one per moment at which commands were applied.
     bytes: Vec<u8>,
     records: Vec<Range<usize>>,
     answers: Vec<(ReplyTo, Answer)>,
-    /// Answers whose clients wait for nothing else.
+    /// Number of answers whose clients wait for nothing else.
     callers: usize,
-    /// What follows once the group is durable.
+    /// Effects to report once the group is durable.
     pub effects: Vec<Effect>,
-    /// The number of the last batch in the group; see `Shard`.
+    /// Number of the last batch in the group; see `Shard`.
     pub batch: u64,
-    /// Commands in the group that changed something.
+    /// Number of commands that changed something.
     pub commands: usize,
-    /// Bytes of the log that are set aside for the group.
+    /// Bytes of the log reserved for the group.
     pub reserved: u64,
 }
 
 impl Group {
-    /// Starts a record: the commands that follow are applied at this moment.
+    /// Starts a record: the following commands are applied at this moment.
     pub fn begin(&mut self, at: Moment) {
         let start = self.bytes.len();
         codec::begin_group(at, &mut self.bytes);
@@ -50,7 +50,7 @@ impl Group {
         self.commands += 1;
     }
 
-    /// Ends the record; one without commands is taken back.
+    /// Ends the record, or removes it if it has no commands.
     pub fn end(&mut self) {
         let end = self.bytes.len();
         if let Some(record) = self.records.last_mut() {
@@ -68,7 +68,7 @@ impl Group {
         self.answers.push((to, answer));
     }
 
-    /// Adds a later group of the same shard to this one, and leaves that one empty.
+    /// Moves a later group of the same shard into this one.
     pub fn absorb(&mut self, later: &mut Group) {
         let shift = self.bytes.len();
         self.bytes.extend_from_slice(&later.bytes);
@@ -98,13 +98,13 @@ impl Group {
         self.bytes.len()
     }
 
-    /// Answers that wait.
+    /// Number of waiting answers.
     pub fn answers(&self) -> usize {
         self.answers.len()
     }
 
-    /// Clients that wait for one of the answers and are likely to come back as soon as they have it. Those who
-    /// read a mailbox are not among them: they have more on the way.
+    /// Number of clients that wait for one answer and are likely to come back at once. Readers of a mailbox do not
+    /// count: they have more in flight.
     pub fn callers(&self) -> usize {
         self.callers
     }
@@ -114,11 +114,11 @@ impl Group {
         self.records.iter().filter_map(|range| self.bytes.get(range.clone()))
     }
 
-    /// Sends the answers: the group is durable. Returns what is to be proposed in turn: tasks that were
-    /// leased to a client that has gone meanwhile go back at once.
+    /// Sends the answers, because the group is durable. Returns requests to propose next: they return tasks that were
+    /// leased to clients that have left meanwhile.
     pub fn release(&mut self) -> Vec<Request> {
         let mut unheard = Vec::new();
-        // Each mailbox is woken once, when all of its answers are there.
+        // Wake each mailbox once, after all of its answers are in it.
         let mut touched: Vec<Arc<dyn Mailbox>> = Vec::new();
         for (to, answer) in self.answers.drain(..) {
             let Some((to, answer)) = to.settle(answer) else { continue };
@@ -143,15 +143,15 @@ impl Group {
         unheard
     }
 
-    /// Tells everybody who waits that the outcome is unknown: the group could not be made durable.
+    /// Answers that the outcome is unknown, because the group could not be made durable.
     pub fn fail(&mut self, error: &EngineError) {
         for (to, _) in self.answers.drain(..) {
-            // Whoever is gone does not need to know.
+            // A client that is gone does not need to know.
             let _ = to.send(Err(error.clone()));
         }
     }
 
-    /// Makes the group fit for new commands, keeping its memory.
+    /// Empties the group for new commands, keeping its memory.
     pub fn clear(&mut self) {
         const KEEP: usize = 4 << 20;
         self.bytes.clear();
@@ -167,7 +167,7 @@ impl Group {
 
 /// Returns a task to its queue that was leased to a client that is gone.
 pub(crate) fn give_back(task: Task) -> Option<Request> {
-    // By its fence: the same worker may lose this lease and claim the task again before this is applied.
+    // With its fence: the same worker may lose this lease and claim the task again before this is applied.
     let (worker, fence) = (task.worker?, Some(task.fence));
     let abandon = Abandon { tenant: task.tenant, id: task.id, worker, penalty: false, fence };
     Some(Request::detached(Command::Abandon(abandon)))

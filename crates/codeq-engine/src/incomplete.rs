@@ -1,16 +1,16 @@
-//! The mark of a directory that is being made: by a first start, a backup or a restore.
+//! The mark of a directory that is being created: by a first start, a backup or a restore.
 //!
-//! It is written, durably, before anything else, and goes when the MANIFEST is there, which is the last thing
-//! to come. So a directory without MANIFEST is one of these:
+//! It is made durable before anything else, and removed once the MANIFEST is there, which comes last. So a directory
+//! without MANIFEST is one of these:
 //!
 //! | mark | what it is | what a start does |
 //! |---|---|---|
-//! | none, and nothing else | an empty place | makes a directory in it |
-//! | none | somebody else's, or one of ours that has lost its MANIFEST | refuses |
-//! | creation | a first start that was interrupted; nobody was ever answered | clears it and begins again |
-//! | backup, restore | half of one | refuses |
+//! | none, and nothing else | an empty directory | creates a data directory |
+//! | none | not ours, or ours with its MANIFEST lost | refuses |
+//! | creation | an interrupted first start; nothing was ever acknowledged | clears it and starts over |
+//! | backup, restore | an incomplete one | refuses |
 //!
-//! With the MANIFEST the directory is complete, mark or not.
+//! With a MANIFEST the directory is complete, with or without the mark.
 
 use std::path::{Path, PathBuf};
 
@@ -26,7 +26,7 @@ fn path(dir: &Path) -> PathBuf {
     dir.join(NAME)
 }
 
-/// Makes the directory and marks it. It must be empty or missing.
+/// Creates and marks the directory, which must be empty or missing.
 pub(crate) fn begin(disk: &dyn Disk, dir: &Path, work: Work) -> Result<(), OpenError> {
     disk.create_dir_all(dir).map_err(OpenError::io("create", dir))?;
     let text = format!("unfinished {work}\n");
@@ -62,7 +62,7 @@ pub(crate) fn find(disk: &dyn Disk, dir: &Path) -> Result<Option<Work>, OpenErro
     work.map(Some).ok_or_else(damaged)
 }
 
-/// Why a directory without MANIFEST is not one to work with; none if it is an empty place.
+/// Why a directory without MANIFEST cannot be used; `None` if it is empty.
 pub fn refusal(disk: &dyn Disk, dir: &Path) -> Result<Option<OpenError>, OpenError> {
     let foreign = |reason: String| Some(OpenError::Foreign { dir: dir.to_owned(), reason });
     if !disk.exists(dir).map_err(OpenError::io("look for", dir))? {
@@ -84,13 +84,12 @@ pub fn refusal(disk: &dyn Disk, dir: &Path) -> Result<Option<OpenError>, OpenErr
     })
 }
 
-/// What an empty place may hold: the lock, what some filesystems put into their root, and a mark that was
-/// never finished.
+/// What an empty directory may contain: the lock, what some file systems put into their root, and an unfinished mark.
 pub(crate) fn is_allowed(name: &str) -> bool {
     matches!(name, "LOCK" | "lost+found" | UNFINISHED)
 }
 
-/// Removes what an interrupted creation has left, but for its mark.
+/// Removes the remains of an interrupted creation, except for its mark.
 pub(crate) fn clear(disk: &dyn Disk, dir: &Path) -> Result<(), OpenError> {
     let names = disk.list(dir).map_err(OpenError::io("list", dir))?;
     let expected = |name: &str| {

@@ -1,17 +1,17 @@
-//! What lies where in a data directory, and the manifest that says what it is.
+//! The files of a data directory, and the manifest that describes it.
 //!
 //! ```text
 //! MANIFEST          format version, number of shards, id of the log, checksum (text)
 //! LOCK              held by the process that has the directory open
 //! CLOCK             a reading of engine time (text); may be missing
-//! INCOMPLETE        only while the directory is being made, see `incomplete`
+//! INCOMPLETE        only while the directory is being created, see `incomplete`
 //! log/              the log of all shards
 //! shard-000/store   the rows of a shard, as of its last checkpoint
 //! ```
 //!
-//! The manifest is written last: a directory without one holds nothing that was ever acknowledged. Every
-//! store says which shard of how many it is and which log its rows come from, the log's files say the log's
-//! id, and all of that is held against the manifest.
+//! The manifest is written last: a directory without one contains nothing that was ever acknowledged. Every store
+//! names its shard, the number of shards and the log that its rows come from; the log's files name the log's id. All
+//! of that is checked against the manifest.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -22,9 +22,8 @@ use codeq_store::Owner;
 use crate::error::OpenError;
 use crate::options::SHARDS_MAX;
 
-/// The version of the layout. Raise it when an older program must not open the directory. Version 1: no
-/// checksum in the manifest, stores that do not say whose they are. Such a directory becomes one of this
-/// version when it is opened.
+/// The version of the layout. Raise it when an older program must not open the directory. Version 1 had no checksum
+/// in the manifest, and its stores did not name their owner. Opening such a directory upgrades it.
 pub const FORMAT: u32 = 2;
 
 /// The log's directory.
@@ -61,14 +60,14 @@ pub(crate) fn is_shard(name: &str) -> bool {
     name.starts_with("shard-")
 }
 
-/// What a directory is.
+/// Describes a data directory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Manifest {
-    /// The version of the layout that it was written in.
+    /// The version of the layout it was written in.
     pub format: u32,
-    /// Number of shards, fixed for ever: ids hash to them.
+    /// Number of shards, fixed for ever because ids hash to them.
     pub shards: u16,
-    /// The number that the log was made with.
+    /// The random number that identifies the log.
     pub log_id: u64,
 }
 
@@ -78,12 +77,12 @@ impl Manifest {
         Manifest { format: FORMAT, shards, log_id }
     }
 
-    /// What the store of a shard says of itself.
+    /// The owner that the store of a shard must name.
     pub fn owner(&self, shard: u16) -> Owner {
         Owner { shard, shards: self.shards, log_id: self.log_id }
     }
 
-    /// Reads the manifest; none if there is none.
+    /// Reads the manifest; `None` if there is none.
     pub fn load(disk: &dyn Disk, dir: &Path) -> Result<Option<Manifest>, OpenError> {
         let path = manifest_path(dir);
         if !disk.exists(&path).map_err(OpenError::io("look for", &path))? {
@@ -113,14 +112,14 @@ impl Manifest {
         let manifest = shards
             .zip(log_id)
             .map(|(shards, log_id)| Manifest { format, shards, log_id })
-            // To the byte what was written: there is no other way to write one.
+            // Byte for byte what would be written: there is only one way to write it.
             .filter(|manifest| {
                 (1..=SHARDS_MAX).contains(&manifest.shards) && manifest.text() == text
             });
         manifest.map(Some).ok_or_else(|| foreign(damaged))
     }
 
-    /// Writes the manifest, in the newest format: from now on the directory is one of ours.
+    /// Writes the manifest in the newest format, which makes the directory complete.
     pub fn save(&self, disk: &dyn Disk, dir: &Path) -> Result<(), OpenError> {
         let text = Manifest { format: FORMAT, ..*self }.text();
         replace(disk, dir, "MANIFEST.new", "MANIFEST", &text)
@@ -135,7 +134,7 @@ impl Manifest {
         }
     }
 
-    /// Refuses a directory that does not hold exactly the shards that the manifest names.
+    /// Refuses a directory that does not have exactly the shards that the manifest names.
     pub fn check_shards(&self, disk: &dyn Disk, dir: &Path) -> Result<(), OpenError> {
         let names = disk.list(dir).map_err(OpenError::io("list", dir))?;
         let found: Vec<&str> =
@@ -152,7 +151,7 @@ impl Manifest {
         Err(self.mixed(dir, &format!("its MANIFEST says {} shard(s), but {reason}", self.shards)))
     }
 
-    /// Refuses a log that is not the one that the manifest names.
+    /// Refuses a log other than the one that the manifest names.
     pub fn check_log(&self, disk: &dyn Disk, dir: &Path) -> Result<(), OpenError> {
         match codeq_log::log_id(disk, &log_dir(dir))? {
             Some(found) if found != self.log_id => {
@@ -173,7 +172,7 @@ impl Manifest {
     }
 }
 
-/// Writes a small file under its name, or nothing at all, durably.
+/// Writes a small file durably, completely or not at all.
 pub(crate) fn replace(
     disk: &dyn Disk,
     dir: &Path,

@@ -6,8 +6,8 @@
 //!                         └─ now and then: freeze ─> checkpoint thread: write the store
 //! ```
 //!
-//! The parts that decide anything ([`shard::Shard`], [`group::Group`], [`recover::Node`]) start no thread
-//! and read no clock; the simulator runs them on a disk of its own. The threads are thin loops around them.
+//! The parts that make decisions ([`shard::Shard`], [`group::Group`], [`recover::Node`]) start no threads and read no
+//! clock; the simulator runs them on its own disk. The threads are thin loops around them.
 
 pub mod backup;
 pub mod boundary;
@@ -35,8 +35,8 @@ mod parked;
 mod pipeline;
 mod result_waiters;
 mod scrub;
+mod shard_thread;
 mod sync;
-mod worker;
 
 pub use boundary::{Answer, Call, Mailbox};
 pub use engine::{Engine, EngineStats};

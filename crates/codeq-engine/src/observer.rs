@@ -1,4 +1,4 @@
-//! Hearing of what the engine has done.
+//! Notifications about what the engine has done.
 
 use std::fmt;
 use std::sync::Arc;
@@ -8,39 +8,39 @@ use codeq_core::effect::Effect;
 
 use crate::error::EngineError;
 
-/// Is told what happened, on the engine's own threads: it must be quick and must not wait.
+/// Notified on the engine's own threads: methods must be quick and must not block.
 pub trait Observer: Send + Sync + 'static {
-    /// What followed from commands that are durable now, in order.
+    /// Effects of commands that are now durable, in order.
     fn committed(&self, shard: u16, effects: &[Effect]);
 
-    /// The same, seen again while the log was read at start: it happened in an earlier run. Only what came
-    /// after the last checkpoint is seen.
+    /// The same, seen again while reading the log at the start: it happened in an earlier run. Covers only what came
+    /// after the last checkpoint.
     fn recovered(&self, shard: u16, effects: &[Effect]) {
         let _ = (shard, effects);
     }
 
-    /// The log was synced once for so many commands.
+    /// The log was synced once for this many commands.
     fn synced(&self, took: Duration, commands: usize) {
         let _ = (took, commands);
     }
 
-    /// The log or a checkpoint could not get what it needs, and tries again; or it got it at last. What was
-    /// set aside before may still let writes pass.
+    /// The log or a checkpoint is short of a resource and will retry; `None` once it is not. Writes may still succeed
+    /// from what was reserved before.
     fn short(&self, why: Option<&str>) {
         let _ = why;
     }
 
-    /// Writes are refused from now on, or taken again.
+    /// Writes are refused from now on, or accepted again.
     fn refusing(&self, why: Option<&EngineError>) {
         let _ = why;
     }
 
-    /// A checkpoint was written, or could not be.
+    /// A checkpoint was written, or failed.
     fn checkpointed(&self, took: Duration, done: bool) {
         let _ = (took, done);
     }
 
-    /// All rows of the stores were verified, while the engine runs.
+    /// All rows of the stores were verified while the engine runs.
     fn scrubbed(&self, bytes: u64, took: Duration) {
         let _ = (bytes, took);
     }

@@ -1,4 +1,4 @@
-//! What can be chosen about an engine, and its bounds by name.
+//! Settings of an engine, and its limits by name.
 
 use std::time::Duration;
 
@@ -6,51 +6,51 @@ use codeq_core::settings::Settings;
 
 use crate::observer::SharedObserver;
 
-/// Most commands that wait in a shard's inbox; one more is answered *overloaded*.
+/// Most commands waiting in a shard's inbox; any more are answered *overloaded*.
 pub const INBOX_MAX: usize = 16_384;
-/// Most enqueues among them: the rest is for claims, heartbeats and results, which producers that send far more than can
-/// be taken must not keep out.
+/// Most enqueues among them. The rest is for claims, heartbeats and results, which producers that send too much must
+/// not keep out.
 pub const ENQUEUES_MAX: usize = INBOX_MAX / 4 * 3;
-/// So many requests wake a shard even while the log is at work.
+/// This many requests wake a shard even while the log is busy.
 pub const PATIENCE_MAX: usize = 64;
-/// The same for requests that come together: they are worth a wake-up sooner, because no more will follow
-/// until some of them are answered.
+/// The same for requests that arrive together: they justify a wake-up sooner, because no more will follow until some of
+/// them are answered.
 pub const PATIENCE_POSTED_MAX: usize = 16;
-/// Most bytes of commands that wait in a shard's inbox.
+/// Most bytes of commands waiting in a shard's inbox.
 pub const INBOX_BYTES_MAX: usize = 64 << 20;
 /// Most bytes of enqueues among them.
 pub const ENQUEUES_BYTES_MAX: usize = INBOX_BYTES_MAX / 4 * 3;
-/// Bytes of commands applied under one lock, unless a single command has more.
+/// Most bytes of commands applied under one lock, except for a single larger command.
 pub const BATCH_BYTES_MAX: usize = 1 << 20;
-/// Most commands applied under one lock: keeps readers waiting for less than a millisecond.
+/// Most commands applied under one lock: readers wait for less than a millisecond.
 pub const BATCH_MAX: usize = 256;
-/// A group that has grown to this is not added to before the log has taken it.
+/// Nothing is added to a group of this size before the log has taken it.
 pub const GROUP_BYTES_MAX: usize = 1 << 20;
 /// Most commands in a group.
 pub const GROUP_MAX: usize = 4_096;
 /// Most claims that wait in a shard for a task, and most clients that wait there for a result.
 pub const PARKED_MAX: usize = 100_000;
-/// Most of one tenant among them: no tenant has more than half.
+/// Most of one tenant among them: no tenant may have more than half.
 pub const PARKED_PER_TENANT_MAX: usize = PARKED_MAX / 2;
 /// Most shards.
 pub const SHARDS_MAX: u16 = 64;
-/// How long the engine waits before it tries again to get space on a full disk.
+/// How long the engine waits before it retries on a full disk.
 pub const FULL_DISK_RETRY: Duration = Duration::from_secs(1);
 
-/// A shard that waits for a deadline looks at the clocks again after this: somebody may have set the wall clock,
-/// or the machine may have slept, which the wait does not notice.
+/// A shard that waits for a deadline reads the clocks again after this: the wall clock may have been set, or the
+/// machine may have slept, which the wait does not notice.
 pub const CLOCK_LOOK: Duration = Duration::from_secs(1);
 
-/// The stores of a directory are verified from end to end before anything is read from them if they have at
-/// most this many bytes together: then damage is found by the start, which may be able to repair it, rather
-/// than by whoever needs the row. 100 MiB took 0.9 s on two busy cores. Larger stores are checked block by
-/// block as they are read, so that a start with millions of tasks stays short, and verified once it is over.
+/// Stores are verified completely at the start if together they have at most this many bytes. Damage is then found by
+/// the start, which may be able to repair it, rather than by a later read. 100 MiB took 0.9 s on two busy cores.
+/// Larger stores are checked block by block as they are read, to keep the start with millions of tasks short, and
+/// verified afterwards.
 pub const VERIFY_BYTES_MAX: u64 = 64 << 20;
 
-/// The stores of a running engine are verified as often as this. Larger ones than [`VERIFY_BYTES_MAX`] are so for the
-/// first time when the engine has started.
+/// How often the stores of a running engine are verified. For stores larger than [`VERIFY_BYTES_MAX`], the first time
+/// is right after the start.
 pub const SCRUB_EVERY: Duration = Duration::from_secs(24 * 3600);
-/// How fast that is done: a sixth of a core, and ten gibibytes in eleven minutes.
+/// How fast that happens: a sixth of a core, ten gibibytes in eleven minutes.
 pub const SCRUB_BYTES_PER_SECOND: u64 = 16 << 20;
 
 /// When an operation is acknowledged.
@@ -59,32 +59,32 @@ pub enum Durability {
     /// After `fdatasync`: survives a power cut.
     #[default]
     Fsync,
-    /// After the write reached the operating system: survives a crash of the process only.
+    /// After the write reached the operating system: survives only a crash of the process.
     Os,
 }
 
-/// What can be chosen about an engine.
+/// Settings of an engine.
 #[derive(Debug, Clone)]
 pub struct Options {
-    /// Number of shards of a new directory; an existing one must agree. None takes what is there, or 1.
+    /// Number of shards of a new directory; an existing one must match. `None` accepts what is there, or 1.
     pub shards: Option<u16>,
     /// When an operation is acknowledged.
     pub durability: Durability,
-    /// The rules' defaults.
+    /// Defaults for the rules.
     pub settings: Settings,
     /// Length of a log segment.
     pub segment_bytes: u64,
-    /// A shard is checkpointed when its unwritten rows take this much memory…
+    /// Memory of unwritten rows at which a shard is checkpointed.
     pub memtable_bytes: usize,
-    /// …or when the log has grown by this much since its last checkpoint.
+    /// Growth of the log since its last checkpoint at which a shard is checkpointed.
     pub checkpoint_log_bytes: u64,
-    /// Stores that have at most so many bytes together are verified by the start, see [`VERIFY_BYTES_MAX`].
+    /// Stores with at most this many bytes in total are verified at the start; see [`VERIFY_BYTES_MAX`].
     pub verify_bytes_max: u64,
-    /// How often the stores of a running engine are verified, see [`SCRUB_EVERY`].
+    /// How often the stores of a running engine are verified; see [`SCRUB_EVERY`].
     pub scrub_every: Duration,
-    /// The store's bounds.
+    /// Settings of the stores.
     pub store: codeq_store::Options,
-    /// Who is told what happened.
+    /// Receives notifications.
     pub observer: SharedObserver,
 }
 
@@ -93,16 +93,15 @@ impl Options {
         codeq_log::Options { segment_bytes: self.segment_bytes }
     }
 
-    /// The largest command, in bytes: half of the largest frame, or all of it but 8 MiB, so that it never has to be
-    /// refused by the log once it is applied, whatever stands in the same group, which has at most
-    /// [`GROUP_BYTES_MAX`] besides.
+    /// The largest command in bytes: half of the largest frame, or all of it but 8 MiB. An applied command then
+    /// always fits into the log, whatever else is in its group, which has at most [`GROUP_BYTES_MAX`] more.
     pub fn command_bytes_max(&self) -> usize {
         let frame = self.log().max_frame_bytes();
         (frame / 2).max(frame.saturating_sub(8 << 20)) as usize
     }
 
-    /// The bytes up to which groups are put together: with short segments less than [`GROUP_BYTES_MAX`],
-    /// because a frame has to fit into one.
+    /// The size up to which groups grow: with short segments less than [`GROUP_BYTES_MAX`], because a frame has to
+    /// fit into a segment.
     pub(crate) fn group_bytes_max(&self) -> usize {
         GROUP_BYTES_MAX.min(self.command_bytes_max())
     }

@@ -1,4 +1,4 @@
-//! Claims that found nothing and wait. A new task wakes exactly one of them, the longest waiting.
+//! Claims that found nothing and wait. A new task wakes exactly one of them, the one that has waited longest.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
@@ -8,49 +8,49 @@ use codeq_core::names::queue_name;
 
 use crate::request::{ClientNumber, ParkedClaim};
 
-/// The number of a parked claim: smaller has waited longer.
+/// Number of a waiting claim; smaller numbers have waited longer.
 pub type ParkId = u64;
 
-/// The parked claims of a shard.
+/// The waiting claims of a shard.
 #[derive(Default)]
 pub struct Parked {
     next: ParkId,
     claims: BTreeMap<ParkId, ParkedClaim>,
-    /// Who waits for which queue, longest first. A claim for several commands stands in several lines.
+    /// Claims by queue, longest wait first. A claim for several commands is listed several times.
     by_queue: BTreeMap<(Arc<str>, Arc<str>), VecDeque<ParkId>>,
-    /// Who waits for any queue of a tenant.
+    /// Claims for any queue of a tenant.
     by_tenant: BTreeMap<Arc<str>, VecDeque<ParkId>>,
     deadlines: BTreeSet<(Millis, ParkId)>,
-    /// Which claims are whose, to find those of a client that goes.
+    /// Claims by client, to find those of a client that leaves.
     by_client: BTreeSet<(ClientNumber, ParkId)>,
-    /// How many of a tenant wait.
+    /// Number of waiting claims per tenant.
     tenants: BTreeMap<Arc<str>, usize>,
 }
 
 impl Parked {
-    /// How many wait.
+    /// Number of waiting claims.
     pub fn len(&self) -> usize {
         self.claims.len()
     }
 
-    /// How many of a tenant wait.
+    /// Number of a tenant's waiting claims.
     pub fn of(&self, tenant: &str) -> usize {
         self.tenants.get(tenant).copied().unwrap_or(0)
     }
 
-    /// Whether nobody waits.
+    /// Whether no claim waits.
     pub fn is_empty(&self) -> bool {
         self.claims.is_empty()
     }
 
-    /// Adds a claim to the end of its lines.
+    /// Adds a claim at the end of its lists.
     pub fn park(&mut self, claim: ParkedClaim) {
         let id = self.next;
         self.next += 1;
         self.put(id, claim);
     }
 
-    /// Puts a claim back that was taken and not served. It keeps its place in line.
+    /// Returns a claim that was taken but not served. It keeps its position.
     pub fn put(&mut self, id: ParkId, parked: ParkedClaim) {
         let tenant = Arc::clone(&parked.claim.tenant);
         match &parked.claim.from {
@@ -82,30 +82,30 @@ impl Parked {
         }
     }
 
-    /// Takes a claim whose wait is over.
+    /// Takes a claim whose wait has timed out.
     pub fn take_due(&mut self, now: Millis) -> Option<ParkedClaim> {
         let (deadline, id) = self.deadlines.first().copied()?;
         if deadline <= now { self.remove(id) } else { None }
     }
 
-    /// When the next wait is over.
+    /// When the next wait times out.
     pub fn next_deadline(&self) -> Option<Millis> {
         self.deadlines.first().map(|(deadline, _)| *deadline)
     }
 
-    /// Takes all, at shutdown.
+    /// Takes all claims, at shutdown.
     pub fn take_all(&mut self) -> Vec<ParkedClaim> {
         let all = std::mem::take(self);
         self.next = all.next;
         all.claims.into_values().collect()
     }
 
-    /// Lets go of the claims of a client that is gone.
+    /// Drops the claims of a client that is gone.
     pub fn forget(&mut self, client: ClientNumber) {
         loop {
             let mut of_client = self.by_client.range((client, 0)..=(client, ParkId::MAX));
             let Some(id) = of_client.next().map(|(_, id)| *id) else { return };
-            // The number may be that of a new client by now.
+            // The number may already belong to a new client.
             if self.claims.get(&id).is_some_and(|parked| !parked.reply.is_closed()) {
                 return;
             }
@@ -153,7 +153,7 @@ impl Parked {
     }
 }
 
-/// Lines are sorted by number, so a claim that comes back finds its place.
+/// Keeps the list sorted by number, so that a claim that is put back returns to its position.
 fn enter(line: &mut VecDeque<ParkId>, id: ParkId) {
     if let Err(at) = line.binary_search(&id) {
         line.insert(at, id);

@@ -20,23 +20,23 @@ use crate::sync::{Condvar, Mutex};
 mod commit;
 
 pub use commit::Committer;
-use commit::Turn;
+use commit::Round;
 
-/// By the number in [`Pipeline::short`].
+/// Indexed by [`Pipeline::short`].
 const SHORTAGES: [Option<Shortage>; 3] = [None, Some(Shortage::Space), Some(Shortage::Descriptors)];
 
-/// The way from the shards to the log.
+/// Connects the shards to the log.
 pub struct Pipeline {
     pub(crate) state: Mutex<State>,
-    /// The log and what belongs to committing: for the commit thread, or for a shard that is alone.
+    /// The log and the commit state, used by the commit thread or by a shard that commits its own group.
     committer: Mutex<Committer>,
     /// Wakes the commit thread.
     work: Condvar,
     /// Wakes shards that wait for the log.
     taken: Condvar,
-    /// Bytes that the log can still take.
+    /// Free bytes in the log.
     room: AtomicU64,
-    /// Bytes set aside for commands that are not in the log yet.
+    /// Bytes reserved for commands that are not in the log yet.
     reserved: AtomicU64,
     /// Why the last attempt to make room failed: one of [`SHORTAGES`], or none.
     short: AtomicU8,
@@ -44,13 +44,13 @@ pub struct Pipeline {
     refusing: Mutex<BTreeMap<u16, EngineError>>,
     observer: SharedObserver,
     failed: AtomicBool,
-    /// The same for those who wait for it.
+    /// The same, for those that wait for it.
     pub failure: watch::Sender<bool>,
     /// Bytes appended to the log since it was opened.
     pub appended: AtomicU64,
     /// Syncs since the log was opened.
     pub syncs: AtomicU64,
-    /// Bytes of rows that were verified while the engine runs.
+    /// Bytes of rows verified since the start.
     pub scrubbed: AtomicU64,
     pub lanes: Vec<Lane>,
     group_bytes_max: usize,
@@ -59,16 +59,16 @@ pub struct Pipeline {
 /// The commit side of one shard.
 pub struct Lane {
     pub inbox: Arc<Inbox>,
-    /// The last batch that is durable.
+    /// Number of the last durable batch.
     pub durable: watch::Sender<u64>,
     pub waiters: ResultWaiters,
 }
 
-/// What waits for the commit thread.
+/// Work for the commit thread.
 pub struct State {
-    /// By shard: applied and not yet taken.
+    /// Groups that were applied but not taken yet, by shard.
     pub open: Vec<Group>,
-    /// By shard: checkpoint positions, the latest and the one before.
+    /// The latest and the previous checkpoint position, by shard.
     pub positions: Vec<[u64; 2]>,
     pub barriers: Vec<oneshot::Sender<u64>>,
     pub prepared: Option<Result<Prepared, LogError>>,
@@ -126,14 +126,14 @@ impl Pipeline {
         }
     }
 
-    /// The commit thread.
+    /// The loop of the commit thread.
     pub fn run(&self) {
         self.committer.lock().want_segment();
         let mut retry_at = None;
         loop {
             self.wait_for_work(retry_at);
             let mut committer = self.committer.lock();
-            if committer.turn(self) == Turn::Stop {
+            if committer.round(self) == Round::Stop {
                 committer.close(self);
                 self.lanes.iter().for_each(|lane| lane.waiters.close());
                 return;
@@ -160,10 +160,10 @@ impl Pipeline {
         }
     }
 
-    /// Hands a shard's group over and leaves an empty one. It joins what the log has not taken yet; if that
-    /// is full already, the shard waits here. `alone` says that nothing else waits to be applied: then, if
-    /// the log is idle and there is one client only, the calling thread commits the group itself, which
-    /// saves that client the way through another thread.
+    /// Takes a shard's group and leaves an empty one. The group joins what the log has not taken yet; if that is
+    /// already full, the shard waits here. `alone` means that nothing else waits to be applied: then, if the log is
+    /// idle and there is only one client, the calling thread commits the group itself, which saves that client a
+    /// switch to another thread.
     pub fn offer(&self, shard: u16, group: &mut Group, alone: bool) -> Result<(), EngineError> {
         let single = alone && group.answers() <= 1;
         let mut state = self.state.lock();
@@ -192,9 +192,9 @@ impl Pipeline {
             && let Some(mut committer) = self.committer.try_lock()
             && committer.last_was_single()
         {
-            committer.turn(self);
+            committer.round(self);
             drop(committer);
-            // A turn does one thing; if it was not this group, the commit thread does the rest.
+            // A round does one thing; if it was not this group, the commit thread does the rest.
             if !self.state.lock().has_work() {
                 return Ok(());
             }
@@ -205,13 +205,13 @@ impl Pipeline {
         Ok(())
     }
 
-    /// Lets shards go on that wait for the log.
+    /// Wakes shards that wait for the log.
     pub fn notify_taken(&self) {
         self.taken.notify_all();
     }
 
-    /// Sets bytes of the log aside for commands that are about to be applied, so that what is applied can
-    /// be logged. Waits for a segment that is being prepared; false if there is none to be had.
+    /// Reserves bytes of the log for commands that are about to be applied, so that whatever is applied can be
+    /// logged. Waits for a segment that is being prepared; false if none can be made.
     pub fn reserve(&self, bytes: u64) -> bool {
         loop {
             let reserved = self.reserved.fetch_add(bytes, Ordering::AcqRel).saturating_add(bytes);
@@ -227,33 +227,34 @@ impl Pipeline {
         }
     }
 
-    /// Gives back what was set aside: it is in the log, or turned out not to be needed.
+    /// Releases reserved bytes that are in the log now, or turned out not to be needed.
     pub fn unreserve(&self, bytes: u64) {
         self.reserved.fetch_sub(bytes, Ordering::AcqRel);
     }
 
-    /// Says what room the log has.
+    /// Sets the free bytes in the log.
     pub fn set_room(&self, room: u64) {
         self.room.store(room, Ordering::Release);
     }
 
-    /// Says why the log could not get more room, or that it could.
+    /// Sets why the log could not get more room; `None` once it could.
     pub fn set_shortage(&self, shortage: Option<Shortage>) {
         let index = SHORTAGES.iter().position(|known| *known == shortage).unwrap_or_default();
         self.short.store(index as u8, Ordering::Release);
     }
 
-    /// Bytes that the log can still take.
+    /// Free bytes in the log.
     pub fn room(&self) -> u64 {
         self.room.load(Ordering::Acquire)
     }
 
-    /// Why the log could not get the room that it needs.
+    /// Why the log could not get the room it needs.
     pub fn shortage(&self) -> Option<Shortage> {
         SHORTAGES.get(usize::from(self.short.load(Ordering::Acquire))).copied().flatten()
     }
 
-    /// A shard refuses writes, or takes them again. Whoever observes is told when that changes for the engine.
+    /// Notes that a shard refuses writes, or accepts them again. Notifies the observer if that changes for the engine
+    /// as a whole.
     pub fn set_refusing(&self, shard: u16, why: Option<EngineError>) {
         let mut refusing = self.refusing.lock();
         let before = refusing.values().next().cloned();
@@ -269,22 +270,22 @@ impl Pipeline {
         }
     }
 
-    /// Why writes are refused at the moment, by one shard at least.
+    /// Why at least one shard currently refuses writes.
     pub fn refusing(&self) -> Option<EngineError> {
         self.refusing.lock().values().next().cloned()
     }
 
-    /// Waits until everything offered so far is on disk; gives the last frame's number.
+    /// Waits until everything offered so far is on disk; returns the index of the last frame.
     pub fn barrier(&self) -> Result<u64, EngineError> {
         let (done, wait) = oneshot::channel();
         self.tell(|state| state.barriers.push(done))?;
         wait.blocking_recv().map_err(|_| self.error())
     }
 
-    /// Says that a shard's store is complete up to a frame. Older frames go, but for those of one
-    /// checkpoint more.
+    /// Notes that a shard's store is complete up to a frame. Purges older frames, except those since the previous
+    /// checkpoint.
     pub fn checkpointed(&self, shard: u16, position: u64) {
-        // After a failure nothing is purged any more.
+        // After a failure nothing is purged.
         let _ = self.tell(|state| {
             if let Some(positions) = state.positions.get_mut(usize::from(shard))
                 && positions[0] != position
@@ -295,15 +296,15 @@ impl Pipeline {
         });
     }
 
-    /// Gives the log the outcome of a preparation.
+    /// Passes the outcome of a preparation to the log.
     pub fn prepared(&self, prepared: Result<Prepared, LogError>) {
-        // After a failure no segment is needed any more.
+        // After a failure no segment is needed.
         let _ = self.tell(|state| state.prepared = Some(prepared));
     }
 
     /// Ends the commit thread once everything offered is durable.
     pub fn stop(&self) {
-        // After a failure it has ended.
+        // After a failure the thread has already ended.
         let _ = self.tell(|state| state.stop = true);
     }
 
@@ -318,7 +319,7 @@ impl Pipeline {
         Ok(())
     }
 
-    /// Stops the engine: nothing is acknowledged any more.
+    /// Stops the engine: nothing is acknowledged from now on.
     pub fn fail(&self, error: &EngineError) {
         let mut state = self.state.lock();
         state.error.get_or_insert_with(|| error.clone());
@@ -332,7 +333,7 @@ impl Pipeline {
         drop(state);
         for lane in &self.lanes {
             lane.inbox.close(error);
-            // Readers that wait for a batch that will never be durable look again, and see the failure.
+            // Readers that wait for a batch which will never be durable check again, and see the failure.
             lane.durable.send_replace(u64::MAX);
             lane.waiters.close();
         }

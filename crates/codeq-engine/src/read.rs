@@ -1,4 +1,4 @@
-//! Reads: from the shard's rows, answered when what they show is durable.
+//! Reads: from a shard's rows, answered once what they show is durable.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -18,7 +18,7 @@ use codeq_store::Store;
 use crate::engine::Engine;
 use crate::error::EngineError;
 
-/// A reader of a shard's rows.
+/// Reads a shard's rows.
 pub type ShardReader<'a> = Reader<'a, Store>;
 
 /// A page of a list over all shards.
@@ -26,11 +26,11 @@ pub type ShardReader<'a> = Reader<'a, Store>;
 pub struct ListPage {
     /// The tasks, newest first.
     pub items: Vec<Task>,
-    /// Where each shard goes on; empty on the last page.
+    /// Where each shard continues; empty on the last page.
     pub next: Vec<u64>,
 }
 
-/// Something that was read from a shard and may not be durable yet.
+/// Something read from a shard that may not be durable yet.
 #[derive(Debug)]
 pub struct Seen<T> {
     value: T,
@@ -38,7 +38,7 @@ pub struct Seen<T> {
 }
 
 impl Engine {
-    /// A task.
+    /// The task with this id, if the tenant owns it.
     pub async fn task(&self, tenant: &str, id: TaskId) -> Result<Option<Task>, EngineError> {
         self.read(id.shard(self.shards()), |reader| reader.task(tenant, id)).await
     }
@@ -48,7 +48,7 @@ impl Engine {
         self.look(id.shard(self.shards()), |reader| reader.task(tenant, id)).ok()?.value
     }
 
-    /// A task and its result, if it has one.
+    /// A task, with its result once it is finished.
     pub async fn result(
         &self,
         tenant: &str,
@@ -57,8 +57,8 @@ impl Engine {
         self.read(id.shard(self.shards()), |reader| reader.result(tenant, id)).await
     }
 
-    /// Waits until a task of a tenant is finished or the engine stops. Register before looking: a task that finishes
-    /// in between is then not missed. Dropping the future ends the wait.
+    /// Waits until a task of a tenant is finished or the engine stops. Start waiting before you look at the task, so
+    /// that you do not miss it if it finishes in between. Dropping the future ends the wait.
     pub async fn finished(&self, tenant: &Arc<str>, id: TaskId) -> Result<(), EngineError> {
         let shard = usize::from(id.shard(self.shards()));
         let lane = self.pipeline.lanes.get(shard).ok_or(EngineError::Closed)?;
@@ -66,12 +66,12 @@ impl Engine {
         Ok(())
     }
 
-    /// A task's history.
+    /// A task's history, if the tenant owns the task.
     pub async fn history(&self, tenant: &str, id: TaskId) -> Result<Option<History>, EngineError> {
         self.read(id.shard(self.shards()), |reader| reader.history(tenant, id)).await
     }
 
-    /// A page of a list. `below` is the `next` of the page before, or empty.
+    /// A page of a list. `below` is the `next` of the previous page, or empty.
     pub async fn list(&self, query: &ListQuery, below: &[u64]) -> Result<ListPage, EngineError> {
         let mut listing = Listing::new(query.clone(), below, self.shards());
         while let Some((shard, query)) = listing.next_slice() {
@@ -80,7 +80,7 @@ impl Engine {
         Ok(listing.page())
     }
 
-    /// The numbers of a queue, summed over the shards.
+    /// Statistics of a queue, summed over the shards.
     pub async fn queue(
         &self,
         tenant: &str,
@@ -98,7 +98,7 @@ impl Engine {
         Ok(sum)
     }
 
-    /// The numbers of all queues of a tenant, summed over the shards, in the order of their names.
+    /// Statistics of all queues of a tenant, summed over the shards and ordered by name.
     pub async fn queues(&self, tenant: &str) -> Result<Vec<QueueStats>, EngineError> {
         let mut sums = QueueSums::default();
         for shard in 0..self.shards() {
@@ -114,7 +114,7 @@ impl Engine {
         Ok(sums.all())
     }
 
-    /// How many tasks of a queue could be claimed now, over all shards, durable or not: a hint.
+    /// Number of tasks that could be claimed from a queue now, over all shards, durable or not: a hint.
     pub fn claimable(&self, tenant: &str, command: &str) -> u64 {
         let count = |state: &State| state.queue_id(tenant, command).map(|id| state.claimable(id));
         (0..self.shards()).filter_map(|shard| self.peek(shard, count)?).sum()
@@ -133,7 +133,7 @@ impl Engine {
         sum
     }
 
-    /// The tenants that have queues, in order.
+    /// The tenants that have queues, sorted.
     pub async fn tenants(&self) -> Result<Vec<Arc<str>>, EngineError> {
         let mut tenants = std::collections::BTreeSet::new();
         for shard in 0..self.shards() {
@@ -144,8 +144,7 @@ impl Engine {
         Ok(tenants.into_iter().collect())
     }
 
-    /// At most `limit` callbacks of a shard that are to be delivered, in the order of their moments, from a
-    /// moment and a task's number on.
+    /// At most `limit` pending callbacks of a shard in order of due time, starting at a time and a task number.
     pub async fn callbacks_due(
         &self,
         shard: u16,
@@ -155,7 +154,7 @@ impl Engine {
         self.read(shard, |reader| reader.callbacks_due(from, limit)).await
     }
 
-    /// The callback of a task, with all that it tells.
+    /// The callback of a task, with everything needed to deliver it.
     pub async fn callback(
         &self,
         shard: u16,
@@ -164,7 +163,7 @@ impl Engine {
         self.read(shard, |reader| reader.callback(seq)).await
     }
 
-    /// Reads from one shard what is true after the latest applied command, and waits until that is durable.
+    /// Reads from one shard as of the latest applied command, and waits until that is durable.
     pub async fn read<T>(
         &self,
         shard: u16,
@@ -174,8 +173,8 @@ impl Engine {
         self.shown(shard, seen).await
     }
 
-    /// Reads from one shard what is true after the latest applied command. [`Engine::shown`] says when that may
-    /// be shown to anybody. The shard stands still meanwhile, so look briefly.
+    /// Reads from one shard as of the latest applied command. [`Engine::shown`] waits until the result may be shown
+    /// to anybody. The shard waits meanwhile, so be quick.
     pub fn look<T>(
         &self,
         shard: u16,
@@ -189,7 +188,7 @@ impl Engine {
         Ok(Seen { value, batch: data.batch })
     }
 
-    /// Waits until what was seen in a shard is durable.
+    /// Waits until what was read from a shard is durable.
     pub async fn shown<T>(&self, shard: u16, seen: Seen<T>) -> Result<T, EngineError> {
         let handle = self.shards.get(usize::from(shard)).ok_or(EngineError::Closed)?;
         let mut durable = handle.durable.clone();
@@ -203,21 +202,21 @@ impl Engine {
         Ok(seen.value)
     }
 
-    /// Looks at a shard's state as of the latest applied command, durable or not: for gauges. The shard
-    /// stands still meanwhile, so look briefly. None if there is no such shard.
+    /// Reads a shard's state as of the latest applied command, durable or not, for gauges. The shard waits meanwhile,
+    /// so be quick. `None` if there is no such shard.
     pub fn peek<T>(&self, shard: u16, look: impl FnOnce(&State) -> T) -> Option<T> {
         let handle = self.shards.get(usize::from(shard))?;
         Some(look(&handle.data.read().state))
     }
 
-    /// Returns when the engine has stopped by itself, with the reason.
+    /// Completes when the engine has stopped by itself, with the reason.
     pub async fn failed(&self) -> EngineError {
-        // The sender is the engine's own: it is there as long as somebody asks.
+        // The engine owns the sender, so it exists for as long as this borrows the engine.
         let _ = self.pipeline.failure.subscribe().wait_for(|failed| *failed).await;
         self.pipeline.error()
     }
 
-    /// How long until `moment`, by engine time.
+    /// Time until `moment`, by engine time.
     pub fn until(&self, moment: Millis) -> Duration {
         Duration::from_millis(moment.saturating_sub(self.now().now))
     }
@@ -242,12 +241,12 @@ fn add(sum: &mut QueueStats, stats: &QueueStats) {
     }
 }
 
-/// The numbers of queues, summed up over the shards as they are read.
+/// Sums the statistics of queues over the shards as they are read.
 #[derive(Default)]
 pub struct QueueSums(BTreeMap<Arc<str>, QueueStats>);
 
 impl QueueSums {
-    /// Adds a slice of a shard. Returns the name after which the shard goes on; none if that was the last one.
+    /// Adds a slice of a shard. Returns the name after which the shard continues; `None` if that was the last slice.
     pub fn add(&mut self, slice: Vec<QueueStats>) -> Option<Arc<str>> {
         let last = slice.last().filter(|_| slice.len() == QUEUES_SLICE_MAX);
         let next = last.map(|stats| Arc::clone(&stats.name));
@@ -262,39 +261,39 @@ impl QueueSums {
         next
     }
 
-    /// The sums in the order of the names.
+    /// The sums, ordered by name.
     pub fn all(self) -> Vec<QueueStats> {
         self.0.into_values().collect()
     }
 }
 
-/// A page of a list in the making: it says which slice to read next, and puts the slices together.
+/// Builds a page of a list: says which slice to read next, and combines the slices.
 ///
-/// The shards take turns, so that a page that ends early has looked into each of them.
+/// The shards alternate, so that a page that ends early has looked into each of them.
 pub struct Listing {
     query: ListQuery,
     /// Where each shard began.
     start: Vec<u64>,
     /// What each shard has so far.
     pages: Vec<Page>,
-    /// Shards that are not done, the next one first.
+    /// Shards that are not finished, the next one first.
     turns: VecDeque<u16>,
 }
 
 impl Listing {
-    /// Begins where the page before ended; `below` is its `next`, or empty.
+    /// Starts where the previous page ended; `below` is its `next`, or empty.
     pub fn new(query: ListQuery, below: &[u64], shards: u16) -> Listing {
         let first = query.below.unwrap_or(u64::MAX);
         let start = |shard| below.get(usize::from(shard)).copied().unwrap_or(first);
         let start: Vec<u64> = (0..shards).map(start).collect();
-        // A shard that the page before has finished with begins at zero.
+        // A shard that was finished by the previous page starts at zero.
         let next = |at: &u64| Some(*at).filter(|at| *at > 0);
         let pages = start.iter().map(|at| Page { next: next(at), ..Page::default() }).collect();
         let turns = (0..).zip(&start).filter(|(_, at)| **at > 0).map(|(shard, _)| shard).collect();
         Listing { query, start, pages, turns }
     }
 
-    /// The next slice to read: a shard, and what to ask it.
+    /// The next slice to read: a shard and a query.
     pub fn next_slice(&mut self) -> Option<(u16, ListQuery)> {
         let shard = self.turns.pop_front()?;
         let page = self.pages.get(usize::from(shard))?;
@@ -303,12 +302,12 @@ impl Listing {
         Some((shard, ListQuery { below: page.next, limit, bytes, ..self.query.clone() }))
     }
 
-    /// The bytes that a shard may bring: together no more than fits on the page, beside one task each.
+    /// Bytes that a shard may contribute: in total no more than fits on the page, plus one task each.
     fn share(&self) -> usize {
         LIST_BYTES_MAX / self.pages.len().max(1)
     }
 
-    /// Takes the slice that was asked for.
+    /// Adds the requested slice.
     pub fn add(&mut self, shard: u16, slice: Page) {
         let Some(page) = self.pages.get_mut(usize::from(shard)) else {
             return;
@@ -324,14 +323,13 @@ impl Listing {
         }
     }
 
-    /// The page, newest first over all shards; a shard whose tasks did not make it onto the page goes on where
-    /// it began. Inside a shard the order is that of its slices, whatever dates the tasks show: the clock may have
-    /// been set back. The page ends where a shard has more that was not read, so that the next page holds nothing
-    /// newer.
+    /// The page, newest first over all shards. A shard whose tasks did not fit onto the page continues where it
+    /// began. Within a shard the order is that of its slices, whatever the tasks' dates: the clock may have been set
+    /// back. The page ends where a shard has more that was not read, so that the next page has nothing newer.
     pub fn page(self) -> ListPage {
         let mut next = self.start;
         let mut more = false;
-        // Each with the newest last.
+        // Each with the newest task last.
         let mut left: Vec<Vec<Task>> = Vec::new();
         for (shard, page) in self.pages.into_iter().enumerate() {
             if let Some(slot) = next.get_mut(shard) {

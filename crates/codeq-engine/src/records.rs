@@ -1,4 +1,4 @@
-//! Records of tenants: each tenant's in one shard, so that a put that expects a revision is one step.
+//! Records of tenants. All records of a tenant are in one shard, so that a conditional put is one step.
 
 use std::sync::Arc;
 
@@ -9,24 +9,24 @@ use crate::engine::Engine;
 use crate::error::EngineError;
 use crate::route::record_shard;
 
-/// Where a walk over all records goes on.
+/// Where a walk over all records continues.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct RecordCursor {
     shard: u16,
     after: u64,
 }
 
-/// Some of all records.
+/// A page of records.
 #[derive(Debug, Clone)]
 pub struct RecordPage {
-    /// The records. A page may be short, even empty, and still go on.
+    /// The records. A page may be short or empty without being the last.
     pub records: Vec<Record>,
-    /// Where to go on; none on the last page.
+    /// Where to continue; `None` on the last page.
     pub next: Option<RecordCursor>,
 }
 
 impl Engine {
-    /// The record of that name, unless its time is over.
+    /// The record with this name, unless it has expired.
     pub async fn record(
         &self,
         tenant: &Arc<str>,
@@ -38,7 +38,7 @@ impl Engine {
             .await
     }
 
-    /// The records of a kind that a tenant has, in the order of their names.
+    /// A tenant's records of one kind, ordered by name.
     pub async fn records(
         &self,
         tenant: &Arc<str>,
@@ -48,8 +48,8 @@ impl Engine {
         self.read(shard, |reader| reader.records(tenant, kind, now.max(reader.state.now()))).await
     }
 
-    /// Some records of a kind, of all tenants. One that is put meanwhile is seen twice at worst; none that
-    /// stays is missed.
+    /// Some records of one kind, of all tenants. A record that is put meanwhile may be seen twice; one that stays is
+    /// never missed.
     pub async fn all_records(
         &self,
         kind: RecordKind,

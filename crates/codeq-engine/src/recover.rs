@@ -1,4 +1,4 @@
-//! Opening a data directory: make it if it is new, else bring every shard up to the end of the log.
+//! Opens a data directory: creates it if it is new, otherwise brings every shard up to the end of the log.
 
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
@@ -21,16 +21,16 @@ pub struct Node {
     pub log: Log,
     /// The shards, by number.
     pub shards: Vec<Shard>,
-    /// What the directory is.
+    /// Describes the directory.
     pub manifest: Manifest,
-    /// Damaged stores that were made again from the log: what was found and done, one sentence each.
+    /// Damaged stores that were rebuilt from the log: what was found and done, one sentence each.
     pub rebuilt: Vec<String>,
     /// Whether every row of the stores was verified.
     pub verified: bool,
 }
 
 impl Node {
-    /// Opens the directory, or makes it if it is empty or missing. `log_id` is a random number for a new log.
+    /// Opens the directory, or creates it if it is empty or missing. `log_id` is a random number for a new log.
     pub fn open(
         disk: &SharedDisk,
         dir: &Path,
@@ -56,7 +56,7 @@ impl Node {
         for shard in 0..manifest.shards {
             let place = Place { disk, dir, shard, manifest, options };
             let shard = match place.open(verify) {
-                // Nothing was ever purged: the log alone makes the rows again.
+                // Nothing was ever purged: the rows can be rebuilt from the log alone.
                 Err(error) if is_damage(&error) && log.first_index() == 1 => {
                     rebuilt.push(place.set_aside(&error)?);
                     place.create()?
@@ -76,12 +76,12 @@ impl Node {
     }
 }
 
-/// How many bytes the stores have.
+/// Total size of the stores in bytes.
 fn store_bytes(disk: &dyn Disk, dir: &Path, manifest: Manifest) -> Result<u64, OpenError> {
     let mut bytes = 0_u64;
     for shard in 0..manifest.shards {
         let path = layout::store_path(dir, shard);
-        // One that is missing is found out when it is opened.
+        // Opening reports a missing store.
         if disk.exists(&path).map_err(OpenError::io("look for", &path))? {
             let len = disk.open(&path).and_then(|file| file.len());
             bytes = bytes.saturating_add(len.map_err(OpenError::io("measure", &path))?);
@@ -90,7 +90,7 @@ fn store_bytes(disk: &dyn Disk, dir: &Path, manifest: Manifest) -> Result<u64, O
     Ok(bytes)
 }
 
-/// Whether a store is lost or does not verify, rather than out of reach or somebody else's.
+/// Whether a store is lost or does not verify, as opposed to unreachable or belonging elsewhere.
 fn is_damage(error: &OpenError) -> bool {
     match error {
         OpenError::Store(StoreError::Corrupt { .. }) | OpenError::Rows(_) => true,
@@ -99,7 +99,7 @@ fn is_damage(error: &OpenError) -> bool {
     }
 }
 
-/// Where a shard's rows lie.
+/// Where a shard's rows are.
 struct Place<'a> {
     disk: &'a SharedDisk,
     dir: &'a Path,
@@ -131,7 +131,7 @@ impl Place<'_> {
         self.load(Store::open(self.disk.clone(), &self.path(), self.options())?)
     }
 
-    /// Makes an empty store in a new directory of its own.
+    /// Creates an empty store in a new directory.
     fn create(&self) -> Result<(State, Store), OpenError> {
         let dir = layout::shard_dir(self.dir, self.shard);
         self.disk.create_dir_all(&dir).map_err(OpenError::io("create", &dir))?;
@@ -140,7 +140,7 @@ impl Place<'_> {
         self.load(store)
     }
 
-    /// Moves a damaged store out of the way. Says what was done, for the operator.
+    /// Moves a damaged store out of the way. Returns what was done, for the operator.
     fn set_aside(&self, damage: &OpenError) -> Result<String, OpenError> {
         let path = self.path();
         let exists = |path: &Path| self.disk.exists(path).map_err(OpenError::io("look for", path));
@@ -167,7 +167,7 @@ impl Place<'_> {
     }
 }
 
-/// Damaged stores kept beside one that was made again.
+/// Most damaged stores kept next to a rebuilt one.
 const ASIDE_MAX: u32 = 8;
 
 fn create(
@@ -183,7 +183,7 @@ fn create(
     }
     match incomplete::refusal(&**disk, dir)? {
         None => incomplete::begin(&**disk, dir, Work::Creation)?,
-        // Nobody was ever answered by what was to be made here: begin again.
+        // The interrupted creation never answered anybody: start over.
         Some(OpenError::Unfinished { work: Work::Creation, .. }) => {
             incomplete::clear(&**disk, dir)?
         }
@@ -200,7 +200,7 @@ fn create(
     Ok(manifest)
 }
 
-/// Applies what the log holds beyond each shard's checkpoint.
+/// Applies what the log has beyond each shard's checkpoint.
 fn replay(log: &Log, shards: &mut [(State, Store)], options: &Options) -> Result<(), OpenError> {
     let Some(from) = shards.iter().map(|(_, store)| store.position()).min() else {
         return Ok(());
@@ -241,7 +241,7 @@ fn replay(log: &Log, shards: &mut [(State, Store)], options: &Options) -> Result
     })
 }
 
-/// Writes out memtables that a long replay has filled. `done` is the last frame applied in full.
+/// Writes memtables that a long replay has filled. `done` is the last frame applied completely.
 fn checkpoint_full(
     shards: &mut [(State, Store)],
     done: u64,
@@ -254,7 +254,7 @@ fn checkpoint_full(
         state.write_back(store);
         if let Some(job) = store.freeze(done) {
             match store.flushed(&mut job.run()) {
-                // A full disk is no reason not to start: reads work, and so will writes later.
+                // A full disk is no reason not to start: reads work, and writes will later.
                 Ok(()) => {}
                 Err(error) if error.is_retryable() => {}
                 Err(error) => return Err(error.into()),

@@ -1,4 +1,4 @@
-//! A command on its way through a shard, and the way back of its answer.
+//! A command on its way through a shard, and where its answer goes.
 
 use std::sync::Arc;
 
@@ -21,15 +21,15 @@ pub(crate) use spread::{Divided, Join, Round, divide};
 
 /// Where an answer goes.
 pub enum ReplyTo {
-    /// To the one who called.
+    /// To the caller.
     One(oneshot::Sender<Answer>),
-    /// To a mailbox, under a number of its owner's.
+    /// To a mailbox, under a number that its owner chose.
     Mailbox(Arc<dyn Mailbox>, u64),
-    /// From whichever shard is first.
+    /// To the caller, from the first shard that has an answer.
     First(FirstReply),
-    /// To a claim that asks one shard after the other.
+    /// To a claim that tries one shard after the other.
     Round(Box<Round>),
-    /// To the other answers of a call that several shards answer together.
+    /// Combined with the answers of other shards to the same call.
     Part(Arc<Join>, usize),
     /// To nobody.
     Nobody,
@@ -38,15 +38,15 @@ pub enum ReplyTo {
 /// The inboxes of all shards.
 pub type Inboxes = Arc<[Arc<Inbox>]>;
 
-/// A claim that waits, in several shards perhaps, and is answered by one of them.
+/// The reply channel of a claim that may wait in several shards and is answered by one of them.
 #[derive(Clone)]
 pub struct FirstReply(Arc<First>);
 
 struct First {
     to: Mutex<Option<ReplyTo>>,
-    /// Who reads the answer, if it goes to a mailbox.
+    /// The mailbox that receives the answer, if any.
     mailbox: Option<ClientNumber>,
-    /// Of the shards that it waits in.
+    /// Inboxes of the shards in which it waits.
     inboxes: Inboxes,
 }
 
@@ -65,13 +65,13 @@ impl FirstReply {
         Arc::as_ptr(&self.0).addr()
     }
 
-    /// Shares a reply again that a shard had made its own and has no answer for.
+    /// Shares a reply again that a shard had taken but has no answer for.
     pub fn put_back(self, reply: ReplyTo) -> ReplyTo {
         *self.0.to.lock() = Some(reply);
         ReplyTo::First(self)
     }
 
-    /// Lets go of the claim wherever else it waits: it has its answer.
+    /// Drops the claim in all other shards, because it has its answer.
     pub(crate) fn answered(&self) {
         if let inboxes @ [_, _, ..] = &*self.0.inboxes {
             inboxes.iter().for_each(|inbox| inbox.notify(Notice::Gone(self.client())));
@@ -79,8 +79,8 @@ impl FirstReply {
     }
 }
 
-/// Tells clients that wait for tasks apart: the address of where their answers go. It may come to mean another client
-/// when the first one is gone and forgotten, so see whether that one is closed.
+/// Identifies a client that waits for tasks, by the address of its reply channel. The address may be reused for another
+/// client later, so check whether the channel is closed.
 pub type ClientNumber = usize;
 
 /// The number of the client that reads a mailbox.
@@ -89,7 +89,7 @@ pub fn mailbox_client(mailbox: &Arc<dyn Mailbox>) -> ClientNumber {
 }
 
 impl ReplyTo {
-    /// Whether nobody waits for the answer any more.
+    /// Whether the answer is no longer awaited.
     pub fn is_closed(&self) -> bool {
         match self {
             ReplyTo::One(sender) => sender.is_closed(),
@@ -112,7 +112,7 @@ impl ReplyTo {
         }
     }
 
-    /// The numbers under which a claim that waits is found again, when it is to be let go.
+    /// The numbers by which to find a waiting claim in order to drop it.
     pub fn clients(&self) -> impl Iterator<Item = ClientNumber> + use<> {
         let (own, mailbox) = match self {
             ReplyTo::Mailbox(mailbox, _) => (None, Some(mailbox_client(mailbox))),
@@ -122,7 +122,7 @@ impl ReplyTo {
         own.into_iter().chain(mailbox)
     }
 
-    /// What it shares with other shards.
+    /// The reply channel that it shares with other shards.
     pub fn shared(&self) -> Option<FirstReply> {
         match self {
             ReplyTo::First(first) => Some(first.clone()),
@@ -130,7 +130,7 @@ impl ReplyTo {
         }
     }
 
-    /// Makes the answer this shard's alone. None if another shard has it already.
+    /// Takes the reply for this shard alone. `None` if another shard already has it.
     pub fn take(self) -> Option<ReplyTo> {
         match self {
             ReplyTo::First(first) => first.0.to.lock().take(),
@@ -138,7 +138,7 @@ impl ReplyTo {
         }
     }
 
-    /// Who the answer is for in the end, and what it is then. None if other shards have to answer too.
+    /// The final receiver and answer. `None` if other shards have yet to answer.
     pub(crate) fn settle(self, answer: Answer) -> Option<(ReplyTo, Answer)> {
         let (to, answer) = match self {
             ReplyTo::First(first) => {
@@ -158,7 +158,7 @@ impl ReplyTo {
         to.settle(answer)
     }
 
-    /// Sends the answer; gives it back if nobody waits for it.
+    /// Sends the answer; returns it if it is no longer awaited.
     pub fn send(self, answer: Answer) -> Result<(), Answer> {
         match self.settle(answer) {
             Some((ReplyTo::One(sender), answer)) => sender.send(answer),
@@ -176,15 +176,15 @@ impl ReplyTo {
     }
 }
 
-/// A command that waits to be applied.
+/// A command waiting to be applied.
 pub struct Request {
     /// The command.
     pub command: Command,
     /// Where its answer goes.
     pub reply: ReplyTo,
-    /// For a claim that finds nothing: wait for a task this long.
+    /// How long a claim that finds nothing waits for a task.
     pub wait: Millis,
-    /// The one shard that it is for, if its caller has chosen.
+    /// The shard, if the caller chose one.
     pub(crate) shard: Option<u16>,
     bytes: usize,
 }
@@ -209,9 +209,9 @@ impl Request {
         Request { command, reply, wait, shard: None, bytes }
     }
 
-    /// Answers that it was not taken.
+    /// Answers the request with an error, because it was not accepted.
     pub(crate) fn refuse(self, error: EngineError) {
-        // Whoever is gone does not need to know.
+        // A client that is gone does not need to know.
         let _ = self.reply.send(Err(error));
     }
 
@@ -220,15 +220,15 @@ impl Request {
         Request::with(command, ReplyTo::Nobody, 0)
     }
 
-    /// About how many bytes it takes, waiting and in the log; never less than the latter.
+    /// Its approximate size in memory and in the log; never less than the latter.
     pub fn bytes(&self) -> usize {
         self.bytes
     }
 }
 
-/// What a command takes beside its texts, and a task of it.
+/// Bytes of a command, and of a task in it, besides their texts.
 const BASE: usize = 256;
-/// What a fingerprint takes at most.
+/// Most bytes of a fingerprint.
 const FINGERPRINT: usize = 19;
 
 fn text(text: &Option<Arc<str>>) -> usize {
@@ -323,7 +323,7 @@ fn bytes(command: &Command) -> usize {
             let filter = text(&part.filter.error_contains) + text(&part.filter.worker);
             part.tenant.len() + part.by.len() + text(&part.from.queue) + work + filter
         }
-        // Only in logs of older versions: nobody proposes them any more, so it does not matter what this costs.
+        // Only in logs of older versions: these are never proposed, so the cost does not matter.
         Command::ConfigureV1(_) | Command::PutTopicV1(_) | Command::BulkPartV1(_) => {
             let mut logged = Vec::new();
             codec::push_command(command, &mut logged);
@@ -339,8 +339,8 @@ pub struct ParkedClaim {
     pub claim: Claim,
     /// Where its answer goes.
     pub reply: ReplyTo,
-    /// When it is answered empty.
+    /// When it times out and is answered without tasks.
     pub deadline: Millis,
-    /// What it takes in the log at most.
+    /// Most bytes that it takes in the log.
     pub bytes: usize,
 }

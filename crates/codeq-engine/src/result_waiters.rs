@@ -1,7 +1,7 @@
-//! Clients that wait for a task to finish. They are woken by the commit that finishes it.
+//! Clients that wait for a task to finish. The commit that finishes it wakes them.
 //!
-//! A wait is removed when its task finishes or its client goes, whichever comes first. Each of these touches that wait
-//! alone, so a commit does no more work for many waiting clients than for few.
+//! A wait is removed when its task finishes or its client leaves, whichever comes first. Each of these only touches
+//! that wait, so a commit does no more work for many waiting clients than for few.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -14,29 +14,29 @@ use tokio::sync::oneshot;
 use crate::error::EngineError;
 use crate::options::{PARKED_MAX, PARKED_PER_TENANT_MAX};
 
-/// Those who wait for results in one shard.
+/// Clients that wait for results in one shard.
 #[derive(Default)]
 pub struct ResultWaiters {
-    /// How many wait, for commits that need not look at the map.
+    /// Number of waits, so that a commit can skip the map if there are none.
     count: AtomicUsize,
     waits: Mutex<Waits>,
 }
 
 #[derive(Default)]
 struct Waits {
-    /// The number of the next wait.
+    /// Number of the next wait.
     next: u64,
     by_task: BTreeMap<WaitKey, (Arc<str>, oneshot::Sender<()>)>,
-    /// How many of a tenant wait.
+    /// Number of waits per tenant.
     tenants: BTreeMap<Arc<str>, usize>,
-    /// The engine has stopped: nobody waits any more.
+    /// The engine has stopped: no waits are accepted.
     closed: bool,
 }
 
-/// The number of the task, and that of the wait.
+/// The task's number and the wait's number.
 type WaitKey = (u64, u64);
 
-/// A client that waits. Dropping it ends the wait.
+/// A waiting client. Dropping it ends the wait.
 pub struct ResultWait<'a> {
     waiters: &'a ResultWaiters,
     key: WaitKey,
@@ -44,9 +44,9 @@ pub struct ResultWait<'a> {
 }
 
 impl ResultWait<'_> {
-    /// Returns when the task has finished, or when the engine has stopped.
+    /// Completes when the task has finished or the engine has stopped.
     pub async fn woken(mut self) {
-        // The sender is dropped, not used: both ways of ending are a wake-up.
+        // The sender is only ever dropped: both ways of ending count as a wake-up.
         let _ = (&mut self.woken).await;
     }
 }
@@ -60,13 +60,13 @@ impl Drop for ResultWait<'_> {
 }
 
 impl ResultWaiters {
-    /// Waits for task number `seq` of a tenant.
+    /// Starts to wait for task number `seq` of a tenant.
     pub fn wait(&self, tenant: &Arc<str>, seq: u64) -> Result<ResultWait<'_>, EngineError> {
         let (wake, woken) = oneshot::channel();
         let mut waits = self.waits.lock();
         let key = (seq, waits.next);
         waits.next = waits.next.wrapping_add(1);
-        // When the engine has stopped, `wake` is dropped here: that is the wake-up.
+        // If the engine has stopped, `wake` is dropped here, which is the wake-up.
         if !waits.closed {
             let of_tenant = waits.tenants.get(tenant).copied().unwrap_or(0);
             if waits.by_task.len() >= PARKED_MAX || of_tenant >= PARKED_PER_TENANT_MAX {
@@ -79,12 +79,12 @@ impl ResultWaiters {
         Ok(ResultWait { waiters: self, key, woken })
     }
 
-    /// How many wait.
+    /// Number of waits.
     pub fn len(&self) -> usize {
         self.count.load(Ordering::Acquire)
     }
 
-    /// Wakes those whose task finished.
+    /// Wakes the clients whose task finished.
     pub fn committed(&self, effects: &[Effect]) {
         if self.count.load(Ordering::Acquire) == 0 {
             return;
@@ -100,7 +100,7 @@ impl ResultWaiters {
         self.count.store(waits.by_task.len(), Ordering::Release);
     }
 
-    /// Wakes everybody, and from now on whoever comes: the engine has stopped.
+    /// Wakes all clients, now and in the future, because the engine has stopped.
     pub fn close(&self) {
         let mut waits = self.waits.lock();
         *waits = Waits { closed: true, next: waits.next, ..Waits::default() };
@@ -117,7 +117,7 @@ impl Waits {
         }
     }
 
-    /// Removes a wait, if it is still there. That wakes its client.
+    /// Removes a wait if it is still there, which wakes its client.
     fn remove(&mut self, key: WaitKey) {
         let Some((tenant, _)) = self.by_task.remove(&key) else { return };
         if let Some(count) = self.tenants.get_mut(&tenant) {

@@ -1,8 +1,8 @@
-//! Which shard a command belongs to.
+//! Maps commands to shards.
 //!
-//! A task's shard is decided by its id; the id is minted so that it falls on the shard that the enqueue
-//! chose. An enqueue with an idempotency key goes to the shard of the key, so that lookup and insert are
-//! one step; any other goes anywhere. All records of a tenant lie in the shard that its name hashes to.
+//! A task's id determines its shard; the shard that the enqueue chose mints an id that maps to itself. An enqueue
+//! with an idempotency key goes to the shard of the key, so that lookup and insert are one step; any other can go
+//! anywhere. All records of a tenant are in the shard that its name hashes to.
 
 use codeq_core::command::{Command, Enqueue, EnqueueByValue, NewTask, ReplayTarget};
 use codeq_core::id::fnv1a64;
@@ -55,7 +55,7 @@ pub fn route(command: &Command, shards: u16) -> Result<Route, EngineError> {
     })
 }
 
-/// The shard of a task that is to be made: that of its key, or else wherever the randomness sends it.
+/// The shard of a new task: that of its key, or else a random one.
 pub fn task_shard(tenant: &str, task: &NewTask, seed: u64, shards: u16) -> u16 {
     let hash = task.idempotency_key.as_ref().map_or(seed, |key| hash(tenant, key));
     (hash % u64::from(shards.max(1))) as u16
@@ -66,7 +66,7 @@ pub fn record_shard(tenant: &str, shards: u16) -> u16 {
     (fnv1a64(tenant.as_bytes()) % u64::from(shards.max(1))) as u16
 }
 
-/// The one shard of an enqueue: that of its keys, if it has any.
+/// The single shard of an enqueue: that of its keys, if it has any.
 fn enqueue_shard(enqueue: &Enqueue, shards: u16) -> Result<u16, EngineError> {
     let mut keyed = enqueue.tasks.iter().filter(|task| task.idempotency_key.is_some());
     let shard_of = |task| task_shard(&enqueue.tenant, task, enqueue.seed, shards);

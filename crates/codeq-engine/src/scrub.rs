@@ -1,5 +1,5 @@
-//! Verifying the stores while the engine runs, slowly: damage among rows that nobody reads is found while there is
-//! still a good backup, and not when they are needed.
+//! Slowly verifies the stores while the engine runs, to find damage in rows that nothing reads while there is still a
+//! good backup, and not when the rows are needed.
 
 use std::sync::Arc;
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
@@ -14,18 +14,19 @@ use crate::options::{Options, SCRUB_BYTES_PER_SECOND};
 use crate::pipeline::Pipeline;
 use crate::shard::ShardData;
 
-/// Bytes of a step: it takes two or three milliseconds of a core.
+/// Bytes per step, which takes two or three milliseconds of a core.
 const STEP_BYTES: u64 = 256 << 10;
 
 /// The thread that verifies the stores.
 pub(crate) struct Scrub {
-    /// Says stop by being gone.
+    /// Dropping it stops the thread.
     stop: Sender<()>,
     thread: JoinHandle<()>,
 }
 
 impl Scrub {
-    /// Starts the thread. It begins at once, or after the usual time if the stores have just been `verified`.
+    /// Starts the thread. The first pass starts at once, or after the usual interval if the stores were just
+    /// `verified`.
     pub(crate) fn start(
         shards: Vec<Arc<RwLock<ShardData>>>,
         pipeline: Arc<Pipeline>,
@@ -44,7 +45,7 @@ impl Scrub {
                         }
                     }
                     Ok(None) => return,
-                    // As any other read of a damaged row does.
+                    // The same as for any other read of a damaged row.
                     Err(error) => return pipeline.fail(&error),
                 }
                 wait = every;
@@ -53,10 +54,10 @@ impl Scrub {
         Ok(Scrub { stop, thread })
     }
 
-    /// Ends the thread.
+    /// Stops the thread.
     pub(crate) fn stop(self) {
         drop(self.stop);
-        // It may have panicked, which is no reason not to stop the others.
+        // If it panicked, still stop the others.
         let _ = self.thread.join();
     }
 }
@@ -66,7 +67,7 @@ fn pause(stopped: &Receiver<()>, wait: Duration) -> bool {
     matches!(stopped.recv_timeout(wait), Err(RecvTimeoutError::Timeout))
 }
 
-/// Verifies every row once. Says how many bytes that were and how long it took; nothing if the engine stops.
+/// Verifies every row once. Returns the bytes and the duration, or `None` if the engine stops.
 fn pass(
     shards: &[Arc<RwLock<ShardData>>],
     pipeline: &Pipeline,

@@ -1,8 +1,7 @@
-//! A shard: the rules on their store, and the claims that wait.
+//! A shard: the rules on their store, and the waiting claims.
 //!
-//! Nothing here starts a thread, reads a clock or touches the log: commands come in with their moment and
-//! go into a [`Group`]. The threads around it are in `worker` and `commit`; the simulator drives a shard
-//! directly.
+//! Nothing here starts a thread, reads a clock or touches the log: commands arrive with their moment and go into a
+//! [`Group`]. The threads around it are in `shard_thread` and `commit`; the simulator drives a shard directly.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -26,13 +25,13 @@ use crate::options::{PARKED_MAX, PARKED_PER_TENANT_MAX};
 use crate::parked::Parked;
 use crate::request::{ClientNumber, ParkedClaim, Request};
 
-/// What readers share with the shard's writer.
+/// What readers share with the shard's thread.
 pub struct ShardData {
     /// The rules' state.
     pub state: State,
     /// Its rows.
     pub store: Store,
-    /// The number of the last batch that changed something. What a reader sees is durable once it is.
+    /// Number of the last batch that changed something. What a reader sees is durable once this batch is.
     pub batch: u64,
 }
 
@@ -42,11 +41,11 @@ pub struct Shard {
     pub number: u16,
     data: Arc<RwLock<ShardData>>,
     parked: Parked,
-    /// Bytes of the log that may still be spent on claims that wait, until it is set anew.
+    /// Bytes of the log that may still be spent on waiting claims, until set again.
     spare: usize,
-    /// Queues with tasks for claims that wait, for which there were not enough of them.
+    /// Queues with tasks for waiting claims, for which there were not enough bytes.
     unserved: BTreeSet<QueueId>,
-    /// The commands that have been applied since the last group was taken.
+    /// The commands applied since the last group was taken.
     pub group: Group,
     effects: Vec<Effect>,
     draining: bool,
@@ -54,7 +53,7 @@ pub struct Shard {
 }
 
 impl Shard {
-    /// A shard on its recovered state.
+    /// Starts from a recovered state.
     pub fn new(number: u16, state: State, store: Store) -> Shard {
         let data = Arc::new(RwLock::new(ShardData { state, store, batch: 0 }));
         Shard {
@@ -70,24 +69,24 @@ impl Shard {
         }
     }
 
-    /// What readers share.
+    /// What readers share with the shard's thread.
     pub fn data(&self) -> &Arc<RwLock<ShardData>> {
         &self.data
     }
 
-    /// Says how many bytes of the log may be spent on claims that wait. What a request takes is known before it is
-    /// applied, but not how many claims it wakes: some name a thousand queues, and hundreds of those in one group would
-    /// be more than the log takes at once. Those that are too many are served by the next [`Shard::sweep`].
+    /// Sets how many bytes of the log may be spent on waiting claims. The size of a request is known before it is
+    /// applied, but not how many claims it wakes: some name a thousand queues, and hundreds of those in one group
+    /// would exceed what the log accepts at once. The next [`Shard::sweep`] serves those that did not fit.
     pub fn set_spare(&mut self, bytes: usize) {
         self.spare = bytes;
     }
 
-    /// Whether claims wait for tasks that are there, because too much would have been logged with them.
+    /// Whether waiting claims could not be served because too much would have been logged.
     pub fn has_unserved(&self) -> bool {
         !self.unserved.is_empty()
     }
 
-    /// Applies requests at one moment, wakes the claims that can be served now, and adds all that changed
+    /// Applies requests at one moment, serves waiting claims that can be served now, and adds everything that changed
     /// to the group. An error means that the shard must stop.
     pub fn apply(
         &mut self,
@@ -111,8 +110,8 @@ impl Shard {
         self.group.begin(at);
         work(self, &mut data)?;
         self.group.end();
-        // A batch that changed nothing, such as a claim that now waits, is not one: readers must not wait
-        // for it, because nobody would make it durable.
+        // A batch that changed nothing, such as a claim that now waits, does not count: readers must not wait for it,
+        // because nothing would make it durable.
         if self.group.commands > before {
             data.batch += 1;
             self.group.batch = data.batch;
@@ -125,7 +124,7 @@ impl Shard {
         self.parked_count.store(self.parked.len(), Ordering::Release);
     }
 
-    /// Does what is due: bounded work, to be repeated as long as something is.
+    /// Does what is due. The work is bounded: repeat it as long as something is due.
     pub fn sweep(&mut self, at: Moment, seed: u64) -> Result<(), KvError> {
         while let Some(parked) = self.parked.take_due(at.now) {
             self.group.answer(parked.reply, Ok(Reply::Claimed(Vec::new())));
@@ -141,7 +140,7 @@ impl Shard {
         Ok(())
     }
 
-    /// How long until [`Shard::sweep`] has something to do, if nobody sets the wall clock meanwhile.
+    /// Time until [`Shard::sweep`] has something to do, unless the wall clock is set meanwhile.
     pub fn wait(&self, at: Moment) -> Option<Millis> {
         let data = self.data.read();
         if self.has_unserved() || data.state.is_due(at) {
@@ -153,12 +152,12 @@ impl Shard {
         left.chain(date).min()
     }
 
-    /// How many claims wait for a task.
+    /// Number of waiting claims.
     pub fn parked(&self) -> &Arc<AtomicUsize> {
         &self.parked_count
     }
 
-    /// Answers the claims that wait, and from now on those that would.
+    /// Answers the waiting claims, and from now on those that would wait.
     pub fn drain(&mut self) {
         self.draining = true;
         for parked in self.parked.take_all() {
@@ -167,17 +166,17 @@ impl Shard {
         self.count_parked();
     }
 
-    /// Tells everybody who waits here that the engine has stopped.
+    /// Answers all waiting claims that the engine has stopped.
     pub fn fail(&mut self, error: &EngineError) {
         self.group.fail(error);
         for parked in self.parked.take_all() {
-            // Whoever is gone does not need to know.
+            // A client that is gone does not need to know.
             let _ = parked.reply.send(Err(error.clone()));
         }
     }
 
-    /// Starts a checkpoint at `position`, the last log frame that holds anything of this shard. Everything
-    /// that was applied must be durable.
+    /// Starts a checkpoint at `position`, the last log frame with records of this shard. Everything applied must be
+    /// durable.
     pub fn freeze(&mut self, position: u64) -> Option<FlushJob> {
         let mut data = self.data.write();
         let ShardData { state, store, .. } = &mut *data;
@@ -188,7 +187,7 @@ impl Shard {
         store.freeze(position)
     }
 
-    /// Takes back what a checkpoint job did.
+    /// Takes back a finished checkpoint job.
     pub fn flushed(&mut self, flushed: &mut Flushed) -> Result<(), StoreError> {
         self.data.write().store.flushed(flushed)
     }
@@ -221,7 +220,7 @@ impl Shard {
 
     fn park(&mut self, claim: ParkedClaim) {
         if claim.reply.is_closed() {
-            // Gone while its claim was on its way: nobody would say so again.
+            // The client left while its claim was on the way, and no further notice of that will come.
             return;
         }
         if self.draining {
@@ -233,7 +232,7 @@ impl Shard {
         }
     }
 
-    /// Lets go of the claims of a client that is gone.
+    /// Drops the claims of a client that is gone.
     pub fn forget(&mut self, client: ClientNumber) {
         self.parked.forget(client);
         self.count_parked();
@@ -243,8 +242,8 @@ impl Shard {
         self.parked.len() >= PARKED_MAX || self.parked.of(tenant) >= PARKED_PER_TENANT_MAX
     }
 
-    /// Hands tasks of queues that became claimable to the claims that wait for them, in the same group: the
-    /// worker hears of the task when the task and its lease are durable, after one sync.
+    /// Serves waiting claims from queues that became claimable, in the same group: the worker receives the task once
+    /// the task and its lease are durable, after one sync.
     fn serve_parked(
         &mut self,
         data: &mut ShardData,
@@ -264,7 +263,7 @@ impl Shard {
         Ok(())
     }
 
-    /// Hands out tasks for which there was no room in the log.
+    /// Serves claims for which there was no room in the log.
     fn serve_unserved(&mut self, data: &mut ShardData, at: Moment) -> Result<(), KvError> {
         let mut effects = std::mem::take(&mut self.effects);
         for queue in std::mem::take(&mut self.unserved) {

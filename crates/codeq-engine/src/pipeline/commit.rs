@@ -1,7 +1,7 @@
-//! Committing: one write and one sync for whatever the shards have applied meanwhile.
+//! Commits: one write and one sync for everything that the shards have applied meanwhile.
 //!
-//! Shards add to their open group while the log syncs the group before. When the sync is done, the answers
-//! are sent and what has gathered is taken: groups grow by themselves under load.
+//! Shards add to their open group while the log syncs the previous one. After the sync, the answers are sent and the
+//! open groups are taken, so groups grow automatically under load.
 
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
@@ -17,34 +17,34 @@ use crate::group::Group;
 use crate::observer::SharedObserver;
 use crate::options::{Durability, FULL_DISK_RETRY, Options};
 
-/// So many clients count as few: waiting for them costs less than their wake-ups.
+/// Up to this many clients count as few: waiting for them costs less than waking up for each.
 const FEW_CLIENTS: usize = 64;
 
-/// The log, and what belongs to committing.
+/// The log, and the state of the commit thread.
 pub struct Committer {
     pub log: Log,
     durability: Durability,
     group_bytes_max: usize,
     observer: SharedObserver,
-    /// Until the end: the background threads run as long as somebody could hand them work.
+    /// `None` after the end: the background threads run as long as this handle exists.
     background: Option<Background>,
-    /// By shard: the groups being committed; emptied, then swapped for the open ones.
+    /// The groups being committed, by shard; emptied, then swapped for the open ones.
     groups: Vec<Group>,
-    /// Answers sent with the last group, and when: those clients are likely to come back at once.
+    /// Number of answers sent with the last group, and when: those clients are likely to come back at once.
     expected: usize,
     released: Instant,
-    /// A moving average of what a sync takes.
+    /// Moving average of the duration of a sync.
     sync_time: Duration,
-    /// When to ask again for a segment that could not be had.
+    /// When to request a segment again after a shortage.
     pub retry_at: Option<Instant>,
 }
 
-/// What a turn came to.
+/// Outcome of one round.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Turn {
-    /// There may be more.
+pub enum Round {
+    /// There may be more to do.
     Next,
-    /// That was the last.
+    /// That was the last round.
     Stop,
 }
 
@@ -79,28 +79,28 @@ impl Committer {
     }
 
     /// Does what there is to do.
-    pub fn turn(&mut self, pipeline: &Pipeline) -> Turn {
+    pub fn round(&mut self, pipeline: &Pipeline) -> Round {
         self.linger(pipeline);
         let done = match self.take(pipeline) {
             Taken::Groups => self.commit(pipeline),
             Taken::Prepared(prepared) => self.provide(pipeline, prepared),
             Taken::Barriers(barriers) => self.pass(barriers),
             Taken::Nothing => Ok(()),
-            Taken::Stop => return Turn::Stop,
+            Taken::Stop => return Round::Stop,
         };
         match done {
             Ok(()) => {
                 self.want_segment();
-                Turn::Next
+                Round::Next
             }
             Err(error) => {
                 self.fail(pipeline, &error);
-                Turn::Stop
+                Round::Stop
             }
         }
     }
 
-    /// The end: leaves nothing that only the operating system has.
+    /// The end: syncs what so far only the operating system has.
     pub fn close(&mut self, pipeline: &Pipeline) {
         self.background = None;
         if !pipeline.has_failed()
@@ -138,8 +138,8 @@ impl Committer {
         if state.stop { Taken::Stop } else { Taken::Nothing }
     }
 
-    /// The clients that were just answered tend to come back together. Syncing the first of them alone
-    /// would make the others wait for two syncs; so wait for them, for a fraction of a sync at most.
+    /// Waits for the clients that were just answered, which tend to come back together, for at most a fraction of a
+    /// sync. Syncing the first of them alone would make the others wait for two syncs.
     fn linger(&self, pipeline: &Pipeline) {
         if self.expected < 2 || self.durability == Durability::Os {
             return;
@@ -208,8 +208,8 @@ impl Committer {
             if group.is_empty() {
                 continue;
             }
-            // A group of nothing but claims that waited in vain has the number of an older batch, and after
-            // a failure the number is the highest there is: it only ever grows.
+            // A group of claims that only timed out has the number of an older batch, and after a failure the number
+            // is the maximum: it must never go down.
             lane.durable.send_if_modified(|reached| {
                 let higher = group.batch > *reached;
                 *reached = (*reached).max(group.batch);
@@ -230,14 +230,14 @@ impl Committer {
     fn pass(&mut self, barriers: Vec<oneshot::Sender<u64>>) -> Result<(), LogError> {
         self.log.sync()?;
         for barrier in barriers {
-            // A shard that no longer waits has stopped.
+            // If the receiver is gone, the shard has stopped.
             let _ = barrier.send(self.log.synced_index());
         }
         Ok(())
     }
 
-    /// Has the next segment prepared, if one is needed. After every turn, and once before the first: a shard
-    /// may be waiting for the room, and then nothing else would come.
+    /// Requests the next segment, if the log needs one. Called after every round and once before the first: a shard
+    /// may be waiting for room, and then nothing else would happen.
     pub fn want_segment(&mut self) {
         if self.retry_at.is_some_and(|at| Instant::now() < at) {
             return;
@@ -250,7 +250,7 @@ impl Committer {
         }
     }
 
-    /// Takes a new segment. What is short now may be there later; anything else that failed is final.
+    /// Adds a new segment to the log. A shortage is retried later; any other failure is final.
     fn provide(
         &mut self,
         pipeline: &Pipeline,
@@ -277,7 +277,7 @@ impl Committer {
         Ok(())
     }
 
-    /// Once for each change, not for each try.
+    /// Reports each change, not each retry.
     fn tell_short(&self, pipeline: &Pipeline, shortage: Option<Shortage>, why: Option<&str>) {
         if pipeline.shortage() != shortage
             && let Some(observer) = &self.observer.0
@@ -288,7 +288,7 @@ impl Committer {
 
     fn fail(&mut self, pipeline: &Pipeline, error: &LogError) {
         let error = EngineError::Failed(error.to_string().into());
-        // The failure is known before anybody hears of it.
+        // Record the failure before anybody is answered.
         pipeline.fail(&error);
         for group in &mut self.groups {
             group.fail(&error);

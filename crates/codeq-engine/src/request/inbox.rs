@@ -1,8 +1,8 @@
-//! A shard's inbox: bounded, many senders, one reader that takes all there is at once.
+//! A shard's inbox: bounded, with many senders and one reader that takes everything at once.
 //!
-//! Producers must not be able to keep workers out, or the other way round: enqueues and everything else wait in a line
-//! each. Requests are taken in the order in which they came, but while both lines have some, neither gets more than
-//! half of what is taken. Enqueues leave a quarter of the inbox to the others.
+//! Producers must not be able to keep workers out, nor the other way around: enqueues and all other requests have a
+//! line each. Requests are taken in order of arrival, but while both lines have some, neither gets more than half of
+//! a batch. Enqueues may use at most three quarters of the inbox.
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
@@ -20,19 +20,19 @@ use tokio::sync::oneshot;
 
 /// What reaches a shard's thread besides requests.
 pub enum Notice {
-    /// A checkpoint job is done.
+    /// A checkpoint job has finished.
     Flushed(Box<Flushed>),
     /// A client that waited for tasks is gone.
     Gone(ClientNumber),
-    /// Make a checkpoint now, and say when everything acknowledged before is in the store.
+    /// Make a checkpoint now, and report when everything acknowledged before is in the store.
     Checkpoint(oneshot::Sender<Result<(), EngineError>>),
-    /// Stop handing out tasks: the server is about to stop.
+    /// Stop handing out tasks, because the server is about to stop.
     Drain,
-    /// Finish what is there, then end.
+    /// Finish what is there, then end the thread.
     Stop,
 }
 
-/// How long a shard looks out for clients that come back.
+/// How long a shard polls for clients that are likely to come back.
 const LOOK_OUT: Duration =
     if cfg!(feature = "shuttle") { Duration::ZERO } else { Duration::from_micros(80) };
 
@@ -49,21 +49,21 @@ struct Queue {
     others: Line,
     /// The number of the next request.
     next: u64,
-    /// The line that got nothing when requests were taken last, though it had some: it is first now.
+    /// The line that got nothing in the last batch although it had requests: it goes first now.
     passed_over: Option<Of>,
     notices: VecDeque<Notice>,
     waiting: bool,
-    /// The log is at work: nothing is gained by applying a single request at once.
+    /// The log is syncing, so applying a single request right away gains nothing.
     patient: bool,
     /// A few clients are being answered and are likely to come back at once.
     expectant: bool,
     closed: Option<EngineError>,
 }
 
-/// Requests that are taken in turn with those of the other line.
+/// Requests that alternate with those of the other line.
 #[derive(Default)]
 struct Line {
-    /// With the numbers in which they came.
+    /// The requests, with their arrival numbers.
     requests: VecDeque<(u64, Request)>,
     bytes: usize,
 }
@@ -75,7 +75,7 @@ enum Of {
     Others,
 }
 
-/// What a line has given to a batch.
+/// How much a line has contributed to a batch.
 #[derive(Default)]
 struct Taken {
     requests: usize,
@@ -110,7 +110,7 @@ impl Queue {
         line.requests.push_back((number, request));
     }
 
-    /// The line whose turn it is, and the bytes of its first request. `left` is none as long as any request fits.
+    /// The line to take from next, and the bytes of its first request. `left` is `None` as long as any request fits.
     fn next(
         &self,
         left: Option<usize>,
@@ -136,7 +136,7 @@ impl Queue {
         }
     }
 
-    /// Takes at most `max` requests of `max_bytes` together, but one if it is larger.
+    /// Takes at most `max` requests with `max_bytes` in total, or a single larger one.
     fn take(&mut self, max: usize, max_bytes: usize, requests: &mut Vec<Request>) {
         let mut passed_over = self.passed_over.take();
         let (mut enqueues, mut others) = (Taken::default(), Taken::default());
@@ -145,7 +145,7 @@ impl Queue {
                 let taken = if of == Of::Enqueues { &enqueues } else { &others };
                 taken.requests >= max / 2 || taken.bytes >= max_bytes / 2
             };
-            // The first request may be large; no further one may make the batch so.
+            // Only the first request may exceed the limit.
             let so_far = enqueues.bytes + others.bytes;
             let left = (so_far > 0).then(|| max_bytes.saturating_sub(so_far));
             let Some((of, bytes)) = self.next(left, full, passed_over.take()) else { break };
@@ -172,7 +172,7 @@ fn is_enqueue(request: &Request) -> bool {
 }
 
 impl Inbox {
-    /// Adds a request, or answers why not.
+    /// Adds a request, or answers it with the reason for refusing it.
     pub fn push(&self, request: Request) {
         match self.room_for(1, usize::from(is_enqueue(&request))) {
             Ok(room) => self.add(room, std::iter::once(request), PATIENCE_MAX),
@@ -180,7 +180,7 @@ impl Inbox {
         }
     }
 
-    /// Adds requests, all or none; those that were not added are answered why not.
+    /// Adds all requests or none; if none, answers them with the reason.
     pub fn push_all(&self, requests: &mut Vec<Request>) {
         let enqueues = requests.iter().filter(|request| is_enqueue(request)).count();
         match self.room_for(requests.len(), enqueues) {
@@ -189,8 +189,8 @@ impl Inbox {
         }
     }
 
-    /// Adds what the engine owes to clients that have left, however much is waiting: it is no more than was handed
-    /// out to them.
+    /// Adds requests on behalf of clients that have left, however full the inbox is: there are never more of them
+    /// than tasks that were handed out.
     pub fn push_owed(&self, requests: impl Iterator<Item = Request>) {
         let queue = self.queue.lock();
         if queue.closed.is_none() {
@@ -198,7 +198,7 @@ impl Inbox {
         }
     }
 
-    /// Room for so many more requests, so many of them enqueues.
+    /// Locks the queue, if it has room for `more` requests of which `enqueues` are enqueues.
     fn room_for(&self, more: usize, enqueues: usize) -> Result<MutexGuard<'_, Queue>, EngineError> {
         let queue = self.queue.lock();
         if let Some(error) = &queue.closed {
@@ -226,11 +226,11 @@ impl Inbox {
         }
     }
 
-    /// Says that the log has begun or ended a sync. While it is at work, requests gather before they wake
-    /// the shard: that saves it most of its wake-ups, and what has gathered at the end is applied then.
+    /// Notes that the log has started or finished a sync. During a sync, requests accumulate before they wake the
+    /// shard, which saves it most of its wake-ups; whatever has accumulated is applied when the sync ends.
     ///
-    /// `few` says that a few clients are about to be answered: the shard is woken to look out for them while
-    /// they are woken themselves.
+    /// `few` means that a few clients are about to be answered: the shard is woken to poll for their next requests
+    /// while they are woken themselves.
     pub fn set_patient(&self, patient: bool, few: bool) {
         let mut queue = self.queue.lock();
         queue.patient = patient;
@@ -240,8 +240,8 @@ impl Inbox {
         }
     }
 
-    /// Adds a notice. Notices are few and never refused; but nobody is left who could make a checkpoint once the inbox
-    /// is closed.
+    /// Adds a notice. Notices are few and never refused, except for a checkpoint once the inbox is closed, because
+    /// nothing is left to make it.
     pub fn notify(&self, notice: Notice) {
         let mut queue = self.queue.lock();
         let notice = match (notice, &queue.closed) {
@@ -255,8 +255,8 @@ impl Inbox {
         self.wake(queue);
     }
 
-    /// Takes at most `max` requests of `max_bytes` together (but one, if it is larger) and all notices. Waits
-    /// for some until `deadline`, for ever if none; a closed inbox gives nothing at once.
+    /// Takes at most `max` requests with `max_bytes` in total (or a single larger one) and all notices. Waits for
+    /// some until `deadline`, or for ever if it is `None`. A closed inbox returns nothing at once.
     pub fn take(
         &self,
         max: usize,
@@ -293,8 +293,8 @@ impl Inbox {
         queue.expectant = requests.len() == 1 && queue.is_empty();
     }
 
-    /// Clients come back a moment after their answer. Looking out for them that long saves a wake-up, which
-    /// on an idle machine takes as long as a third of a sync.
+    /// Polls for clients, which come back a moment after their answer. That saves a wake-up, which on an idle machine
+    /// takes as long as a third of a sync.
     fn look_out(&self) -> MutexGuard<'_, Queue> {
         let start = Instant::now();
         loop {
@@ -308,21 +308,21 @@ impl Inbox {
         }
     }
 
-    /// Refuses everything from now on and answers what waits with the same error.
+    /// Refuses everything from now on, and answers waiting requests with the same error.
     pub fn close(&self, error: &EngineError) {
         let mut queue = self.queue.lock();
         queue.closed.get_or_insert_with(|| error.clone());
         let enqueues = std::mem::take(&mut queue.enqueues);
         let others = std::mem::take(&mut queue.others);
         let notices = std::mem::take(&mut queue.notices);
-        // A shard that was told to stop still has to hear of it, or whoever waits for its end waits for ever.
+        // A shard still has to receive a stop notice, or whoever waits for its end waits for ever.
         if notices.iter().any(|notice| matches!(notice, Notice::Stop)) {
             queue.notices.push_back(Notice::Stop);
         }
-        // The shard may also wait for a checkpoint whose outcome has just been dropped.
+        // The shard may also be waiting for a checkpoint whose outcome was just dropped.
         self.wake(queue);
         for (_, request) in others.requests.into_iter().chain(enqueues.requests) {
-            // Whoever is gone does not need to know.
+            // A client that is gone does not need to know.
             let _ = request.reply.send(Err(error.clone()));
         }
         for notice in notices {
@@ -332,7 +332,7 @@ impl Inbox {
         }
     }
 
-    /// Requests that wait.
+    /// Number of waiting requests.
     pub fn len(&self) -> usize {
         self.queue.lock().len()
     }
@@ -346,7 +346,7 @@ impl Inbox {
     }
 }
 
-/// The moment that lies `wait` ahead; none for one that never comes.
+/// The time after `wait`; `None` if it is never reached.
 pub fn after(wait: Option<Duration>) -> Option<Instant> {
     wait.and_then(|wait| Instant::now().checked_add(wait))
 }
@@ -378,7 +378,7 @@ mod tests {
         inbox.len() == wanted
     }
 
-    /// The enqueues and the others of the next batch.
+    /// Number of enqueues and of other requests in the next batch.
     fn take(inbox: &Inbox, max: usize, max_bytes: usize) -> (usize, usize) {
         let mut requests = Vec::new();
         inbox.take(max, max_bytes, Some(Instant::now()), &mut requests, &mut Vec::new());
@@ -415,7 +415,7 @@ mod tests {
 
     #[test]
     fn producers_do_not_keep_workers_out() {
-        // As many enqueues as are taken, and as many bytes of them.
+        // As many enqueues, and as many bytes of them, as are accepted.
         for (bytes, max_bytes) in [(1, 1 << 20), (1 << 20, 1 << 20)] {
             let inbox = Inbox::default();
             let flood = std::iter::repeat_with(|| is_taken(&inbox, vec![enqueue(bytes)]));
@@ -440,7 +440,7 @@ mod tests {
         for _ in 0..300 {
             inbox.push(heartbeat());
         }
-        // Larger than what is left beside any heartbeat.
+        // Larger than what any heartbeat leaves.
         inbox.push_all(&mut vec![enqueue(1 << 20), enqueue(1 << 20)]);
         for _ in 0..4 {
             for _ in 0..256 {

@@ -1,4 +1,4 @@
-//! A call that concerns several shards: how it is divided among them, and how their answers become one.
+//! Calls that concern several shards: how they are split, and how the answers are combined.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -13,27 +13,27 @@ use crate::boundary::Answer;
 use crate::error::EngineError;
 use crate::route::task_shard;
 
-/// How the answers of several shards become one.
+/// How the answers of several shards are combined.
 pub enum Merge {
-    /// The first that is not a refusal, or else the refusal.
+    /// The first answer that is not a refusal, or else the refusal.
     Same,
-    /// The same, with the number of consumers that was divided.
+    /// The same, with the total number of consumers restored.
     Topic { max_consumers: u32 },
-    /// Each part has the outcomes of the tasks in these places of the batch.
+    /// Each part has the outcomes of the tasks at these positions of the batch.
     Enqueued { places: Vec<Vec<usize>> },
 }
 
-/// What a command comes to where there are several shards.
+/// How a command is handled by several shards.
 pub enum Divided {
-    /// It concerns one shard, or is for none of them.
+    /// It concerns one shard, or none.
     Whole(Command),
-    /// What each of these shards does.
+    /// The part of each shard.
     Parts(Vec<(u16, Command)>, Merge),
-    /// It is not possible, or not allowed.
+    /// It is impossible or not allowed.
     Refused(Answer),
 }
 
-/// Divides a command among shards.
+/// Splits a command among shards.
 pub fn divide(command: Command, shards: u16) -> Divided {
     match command {
         Command::Enqueue(Enqueue { tasks, .. })
@@ -70,12 +70,12 @@ pub fn divide(command: Command, shards: u16) -> Divided {
     }
 }
 
-/// An atomic batch must lie in one shard.
+/// Checks that an atomic batch belongs to one shard.
 fn is_divided(enqueue: &Enqueue) -> bool {
     !enqueue.atomic && enqueue.tasks.len() > 1
 }
 
-/// Divides tasks by their keys.
+/// Splits tasks by their keys.
 fn divide_tasks(enqueue: Enqueue, fingerprints: &[u128], shards: u16) -> Divided {
     let Enqueue { tenant, tasks, seed, .. } = enqueue;
     let mut parts: BTreeMap<u16, (Vec<usize>, Vec<_>, Vec<_>)> = BTreeMap::new();
@@ -116,7 +116,7 @@ impl Merge {
     }
 }
 
-/// Puts the outcomes of a batch in the order of its tasks.
+/// Puts the outcomes of a batch into the order of its tasks.
 fn in_order(replies: Vec<Reply>, places: &[Vec<usize>]) -> Answer {
     let mut outcomes = Vec::new();
     outcomes.resize_with(places.iter().map(Vec::len).sum(), || None);
@@ -131,7 +131,7 @@ fn in_order(replies: Vec<Reply>, places: &[Vec<usize>]) -> Answer {
     outcomes.into_iter().collect::<Option<_>>().map(Reply::Enqueued).ok_or(EngineError::Closed)
 }
 
-/// The answers of several shards to one call, as far as they are there.
+/// The answers of several shards to one call that have arrived so far.
 pub struct Join {
     merge: Merge,
     posted: bool,
@@ -159,7 +159,7 @@ impl Join {
         self.parts.lock().to.as_ref().is_none_or(ReplyTo::is_closed)
     }
 
-    /// Takes the answer to a part; returns the whole answer once it is complete, and where it goes.
+    /// Adds the answer to one part. Returns the combined answer and where it goes, once it is complete.
     pub fn answered(&self, part: usize, answer: Answer) -> Option<(ReplyTo, Answer)> {
         let mut parts = self.parts.lock();
         *parts.answers.get_mut(part)? = Some(answer);
@@ -173,20 +173,20 @@ impl Join {
     }
 }
 
-/// A claim that asks one shard after the other, and waits in all of them if there is nothing in any.
+/// A claim that tries one shard after the other, and waits in all of them if none has a task.
 pub struct Round {
     claim: Claim,
     wait: Millis,
     inboxes: Inboxes,
-    /// The shard that is asked next.
+    /// The shard to try next.
     next: usize,
-    /// How many are still to be asked.
+    /// Number of shards still to try.
     left: usize,
     to: ReplyTo,
 }
 
 impl Round {
-    /// What to ask the shard `start`, the first one, for a claim.
+    /// The request for `start`, the first shard to try.
     pub fn begin(request: Request, start: usize, inboxes: &Inboxes) -> Request {
         let Request { command, reply, wait, .. } = request;
         let Command::Claim(claim) = &command else {
@@ -203,12 +203,12 @@ impl Round {
         Request::with(command, ReplyTo::Round(Box::new(round)), 0)
     }
 
-    /// Where the answer goes in the end.
+    /// Where the final answer goes.
     pub fn to(&self) -> &ReplyTo {
         &self.to
     }
 
-    /// Takes the answer of a shard. Returns it if that is the answer to the claim, with where it goes.
+    /// Processes the answer of a shard. Returns it, with where it goes, if it is the answer to the claim.
     pub fn answered(mut self: Box<Round>, answer: Answer) -> Option<(ReplyTo, Answer)> {
         let empty = matches!(&answer, Ok(Reply::Claimed(tasks)) if tasks.is_empty());
         if !empty || self.to.is_closed() {

@@ -33,7 +33,7 @@ fn a_backup_under_load_restores_to_everything_acknowledged_before_it() {
     assert_eq!((stats.counts.ready(), stats.counts.in_progress), (497, 3));
     let next = take(&engine, "q", 1).remove(0);
     assert_eq!(next.id, ids[3]);
-    // It is a directory of its own: it goes on.
+    // It is a directory of its own, and usable.
     put(&engine, "q", "1");
     drop(engine);
     let engine = open(&dir.path().join("restored"));
@@ -51,7 +51,7 @@ fn length(dir: &std::path::Path) -> u64 {
     entries.map(bytes).sum()
 }
 
-/// Shards are checkpointed at different frames, and a backup holds each as it is then.
+/// Shards are checkpointed at different frames, and a backup has each as of its own.
 #[test]
 fn shards_that_are_at_different_frames_go_on_together() {
     let dir = tempfile::tempdir().unwrap();
@@ -62,7 +62,7 @@ fn shards_that_are_at_different_frames_go_on_together() {
     let (engine, busy) = (&engine, &busy);
     std::thread::scope(|scope| {
         scope.spawn(move || {
-            // Bounded, should the rest fail.
+            // Bounded, in case the rest fails.
             for _ in 0..20_000 {
                 if busy.load(Ordering::SeqCst) {
                     put(engine, "later", "1");

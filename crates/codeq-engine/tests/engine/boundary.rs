@@ -193,7 +193,7 @@ fn a_call_that_was_sent_does_the_same_and_so_is_its_answer() {
     }
 }
 
-/// A mailbox of a client that may go.
+/// A mailbox of a client that may leave.
 #[derive(Default)]
 struct Mail {
     answers: Mutex<Vec<(u64, Answer)>>,

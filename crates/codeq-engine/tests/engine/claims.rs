@@ -1,4 +1,4 @@
-//! Claims that wait: one wake-up per task, in order, without polling.
+//! Waiting claims: one wake-up per task, in order, without polling.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -95,7 +95,7 @@ fn a_task_claimed_for_a_client_that_has_gone_comes_back_without_penalty() {
     });
 }
 
-/// A mailbox of a client that may go.
+/// A mailbox of a client that may leave.
 #[derive(Default)]
 struct Mail(AtomicBool);
 
@@ -158,7 +158,7 @@ fn claims_of_a_mailbox_that_nobody_reads_wait_no_more() {
 fn claims_of_a_thousand_queues_that_wake_together_do_not_stop_the_engine() {
     let dir = tempfile::tempdir().unwrap();
     let engine = Arc::new(open(dir.path()));
-    // Together more than the log takes at once: 64 of 24 KiB, and segments of 256 KiB.
+    // Together more than the log accepts at once: 64 of 24 KiB, with segments of 256 KiB.
     let mut commands: Vec<Arc<str>> =
         (0..200).map(|at| format!("{at}-{}", "x".repeat(100)).into()).collect();
     commands.push("q".into());
@@ -226,8 +226,7 @@ fn who_waits_for_a_result_is_woken_by_it() {
     });
 }
 
-/// What a reader sees is durable already: neither a claim that waits nor one that has waited in vain may
-/// keep it waiting.
+/// What a reader sees is durable already: neither a waiting claim nor one that timed out may make it wait.
 #[test]
 fn claims_without_a_task_keep_no_reader_waiting() {
     let dir = tempfile::tempdir().unwrap();
@@ -257,7 +256,7 @@ fn no_tenant_has_more_than_half_of_the_claims_that_wait() {
     block(async {
         let mut answers = Vec::new();
         while answers.len() < PARKED_PER_TENANT_MAX {
-            // As many as the inbox takes.
+            // As many as the inbox accepts.
             let mut requests: Vec<Request> = (0..10_000)
                 .map(|_| {
                     let (sender, answer) = oneshot::channel();

@@ -1,5 +1,5 @@
-//! What happens when somebody sets the wall clock, or the machine is restarted: the table of
-//! `docs/operations.md`, walked row by row on a real engine with a clock of our own.
+//! What happens when the wall clock is set or the machine restarts: the table of `docs/operations.md`, checked row by
+//! row on a real engine with a fake clock.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -25,7 +25,7 @@ struct Machine(Mutex<Times>);
 
 #[derive(Default)]
 struct Times {
-    /// Real time since the test began.
+    /// True time since the test began.
     real: Millis,
     up: Millis,
     boots: u64,
@@ -50,7 +50,7 @@ impl Machine {
     fn reboot(&self, off: Millis) {
         let mut now = self.0.lock();
         now.real += off;
-        // A machine that has been up for longer than the one before: nothing may be read into that.
+        // This machine has been up for longer than the previous one, which must not matter.
         now.up = 1_000 * HOUR;
         now.boots += 1;
     }
@@ -71,22 +71,22 @@ impl Clock for Machine {
     }
 }
 
-/// Something that happens.
+/// An event.
 #[derive(Debug, Clone, Copy)]
 enum Step {
     Pass(Millis),
     SetClock(i64),
-    /// Also while the machine sleeps: its boot clock goes on.
+    /// Also while the machine sleeps: its boot clock continues.
     Sleep(Millis),
     Stop,
     Start,
     Reboot(Millis),
-    /// What is due by the clocks is claimable and not claimed.
+    /// What the clocks say is due is claimable but not claimed.
     DateHasPassed,
 }
 use Step::*;
 
-/// A row of the table: what happens, and after how much real time a lease, a delay and a date of one hour end.
+/// A row of the table: the events, and after how much true time a lease, a delay and a date of one hour end.
 struct Row {
     name: &'static str,
     steps: &'static [Step],
@@ -179,7 +179,7 @@ impl World {
         World::with_seed(1)
     }
 
-    /// Directories differ by the seed that they are made with.
+    /// Directories differ by the seed they are created with.
     fn with_seed(seed: u64) -> World {
         let (machine, dir) = (Arc::new(Machine::default()), tempfile::tempdir().unwrap());
         let engine = open(&dir, &machine, seed);
@@ -212,7 +212,7 @@ impl World {
         }
     }
 
-    /// A claim for nothing: whatever is due is acted on.
+    /// A claim that finds nothing, but handles whatever is due.
     fn look(&self) {
         assert!(take(self.engine(), "nothing", 1).is_empty());
     }
@@ -221,7 +221,7 @@ impl World {
         block(self.engine().task(TENANT, id)).unwrap().unwrap().place
     }
 
-    /// Whether it is over: its lease has ended, or it can be claimed.
+    /// Whether the lease has ended, or the task can be claimed.
     fn is_over(&self, id: TaskId) -> bool {
         self.look();
         match self.place(id) {
@@ -232,7 +232,7 @@ impl World {
         }
     }
 
-    /// Lets time pass until so much has passed in all; none if that is over already.
+    /// Lets time pass until this much has passed in total; `None` if it already has.
     fn pass_until(&self, real: Millis) -> Option<()> {
         let left = real.checked_sub(self.machine.real())?;
         self.machine.pass(left);
@@ -250,7 +250,7 @@ fn the_table_of_the_manual_holds() {
     for row in TABLE {
         let mut world = World::new();
         row.steps.iter().for_each(|step| world.step(*step));
-        // What is shown is by the clock as it is set now.
+        // Dates are shown by the clock as it is set now.
         let wall = world.machine.wall();
         assert_eq!(put(world.engine(), "new", "1").created_at, wall, "{}", row.name);
         let task = block(world.engine().task(TENANT, world.leased)).unwrap().unwrap();
@@ -283,7 +283,7 @@ fn the_manual_has_the_same_rows() {
     assert_eq!(names, TABLE.iter().map(|row| row.name).collect::<Vec<_>>());
 }
 
-/// Nobody asks: the shard itself notices that the wall clock was set.
+/// Without any request, the shard itself notices that the wall clock was set.
 #[test]
 fn a_waiting_claim_is_served_soon_after_the_wall_clock_is_set() {
     let world = World::new();
@@ -302,7 +302,7 @@ fn a_waiting_claim_is_served_soon_after_the_wall_clock_is_set() {
     assert_eq!(claimed(served.unwrap())[0].id, world.dated);
 }
 
-/// A power cut, not a shutdown: what the file tells is up to a minute old, and what it lacks makes nothing early.
+/// After a power cut the file is up to a minute old, and what it misses makes nothing early.
 #[test]
 fn a_lost_reading_of_the_clock_stretches_and_never_shortens() {
     for damage in ["gone", "cut", "flipped", "another directory's"] {
@@ -328,7 +328,7 @@ fn a_lost_reading_of_the_clock_stretches_and_never_shortens() {
         }
         world.step(SetClock(TEN));
         world.step(Start);
-        // Engine time goes on from the last group, which was at the very beginning.
+        // Engine time continues from the last group, which was at the very beginning.
         world.pass_until(HOUR + 10 * MINUTE - 1).unwrap();
         assert!(!world.is_over(world.delayed), "{damage}");
         world.step(Pass(1));

@@ -1,4 +1,4 @@
-//! What a start makes of directories whose files are missing, mixed, damaged or of older versions.
+//! Starting with directories whose files are missing, mixed up, damaged or of older versions.
 
 use std::collections::BTreeMap;
 use std::os::unix::fs::FileExt;
@@ -41,7 +41,7 @@ fn files(dir: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
     found
 }
 
-/// The refusal of a directory, which must be left as it is.
+/// Checks that the directory is refused and left unchanged.
 #[track_caller]
 fn refused(dir: &Path, part: &str) -> OpenError {
     let before = files(dir);
@@ -58,7 +58,7 @@ fn flip(path: &Path, place: usize) {
     std::fs::write(path, bytes).unwrap();
 }
 
-/// The first byte of a payload in a store.
+/// Offset of a payload in a store.
 fn payload(store: &Path) -> usize {
     let bytes = std::fs::read(store).unwrap();
     bytes.windows(5).position(|window| window == b"\"find").unwrap()
@@ -70,13 +70,13 @@ fn a_directory_that_lost_its_manifest_is_never_cleared() {
     filled(tmp.path());
     std::fs::remove_file(tmp.path().join("MANIFEST")).unwrap();
     refused(tmp.path(), "its MANIFEST is missing, but there is data");
-    // A log that cannot be read is no empty log.
+    // A log that cannot be read is not an empty log.
     let log = layout::log_dir(tmp.path());
     for file in files(&log).into_keys() {
         flip(&file, 20);
     }
     refused(tmp.path(), "its MANIFEST is missing, but there is data");
-    // Stores alone count too: half of a backup of a version that did not mark them.
+    // Stores alone count too: an incomplete backup of a version that did not mark it.
     std::fs::remove_dir_all(log).unwrap();
     refused(tmp.path(), "its MANIFEST is missing, but there is data");
     std::fs::write(tmp.path().join("INCOMPLETE"), "unfinished restore\n").unwrap();
@@ -100,7 +100,7 @@ fn a_manifest_is_held_against_its_checksum_and_the_rest() {
         write(&good.replace(from, to));
         refused(dir, "its MANIFEST is damaged");
     }
-    // Without a checksum, as version 1 wrote it, the rest has to say it.
+    // Without the checksum, as in version 1, the other checks have to notice.
     let (fields, _) = good.split_once("checksum").unwrap();
     let old = fields.replace("codeq-format: 2", "codeq-format: 1");
     write(&old.replace("shards: 3", "shards: 1"));
@@ -194,7 +194,7 @@ fn a_damaged_store_is_refused_if_the_log_has_not_everything() {
     flip(&store, payload(&store));
     let error = Engine::open(dir, small()).err().unwrap().to_string();
     assert!(error.contains("is damaged") && error.contains(store.to_str().unwrap()), "{error}");
-    // A start that does not look at everything leaves it to the reads, which stop the engine.
+    // A start that does not verify everything leaves it to the reads, which stop the engine.
     let engine = Engine::open(dir, Options { verify_bytes_max: 0, ..small() });
     let error = match engine {
         Err(error) => error.to_string(),
@@ -213,7 +213,7 @@ fn a_damaged_store_is_refused_if_the_log_has_not_everything() {
     assert_eq!(ready(&open(dir)), made);
 }
 
-/// Keeps what it is told of verified rows.
+/// Records the notifications about verified rows.
 #[derive(Default)]
 struct Told(parking_lot::Mutex<Vec<u64>>);
 
@@ -225,7 +225,7 @@ impl Observer for Told {
     }
 }
 
-/// Large stores are not verified by the start, but soon after it, and again and again.
+/// Large stores are not verified at the start, but soon after it, and then regularly.
 #[test]
 fn damage_that_nobody_reads_is_found_while_the_engine_runs() {
     let tmp = tempfile::tempdir().unwrap();
@@ -257,7 +257,7 @@ fn damage_that_nobody_reads_is_found_while_the_engine_runs() {
     assert!(error.contains(store.to_str().unwrap()), "{error}");
 }
 
-/// A directory of version 1 whose stores have no checksums of their blocks gets all of it while it runs.
+/// A directory of version 1, whose stores have no block checksums, gets all of that while it runs.
 #[test]
 fn an_older_directory_is_brought_up_to_date() {
     let tmp = tempfile::tempdir().unwrap();
@@ -278,7 +278,7 @@ fn an_older_directory_is_brought_up_to_date() {
     assert_eq!(ready(&open(dir)), TASKS);
 }
 
-/// A store as versions wrote it that knew no sums of blocks: the blocks alone.
+/// A store as older versions wrote it: the blocks without their sums.
 fn without_sums(bytes: &[u8]) -> Vec<u8> {
     let mut plain: Vec<u8> = bytes
         .chunks(4096)

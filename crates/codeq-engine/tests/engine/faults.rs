@@ -1,4 +1,4 @@
-//! Full queues, failing disks.
+//! Full queues and failing disks.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -15,7 +15,7 @@ use crate::harness::{
     TENANT, block, enqueue, eventually, new_task, open, put, small, submit, take,
 };
 
-/// A disk whose syncs of the log fail, or that runs out of something, on command.
+/// A disk whose log syncs fail, or that runs out of something, on command.
 #[derive(Default)]
 struct Faults {
     fail_log_sync: AtomicBool,
@@ -33,7 +33,7 @@ impl Faults {
     }
 }
 
-/// What the engine says of its write path, in order.
+/// What the engine reports about its writes, in order.
 #[derive(Default)]
 struct Heard(Mutex<Vec<String>>);
 
@@ -168,7 +168,7 @@ fn a_failed_sync_acknowledges_nothing_and_stops_the_engine() {
     assert!(block(engine.task(TENANT, kept.id)).unwrap().is_some());
 }
 
-/// Enqueues until that is refused; gives what was acknowledged, and the refusal.
+/// Enqueues until that is refused; returns what was acknowledged, and the refusal.
 fn fill(engine: &Engine) -> (Vec<TaskId>, EngineError) {
     let payload = format!("\"{}\"", "x".repeat(2_000));
     let mut acknowledged = Vec::new();
@@ -208,7 +208,7 @@ fn without_descriptors_writes_are_refused_by_name_and_go_on_later() {
     let (acknowledged, refused) = fill(&engine);
     assert_eq!(refused, EngineError::NoDescriptors);
     assert_eq!((engine.failure(), engine.refusing()), (None, Some(refused)));
-    // Asked more than once, told once.
+    // Requested more than once, reported once.
     assert_eq!(fill(&engine).1, EngineError::NoDescriptors);
     faults.no_descriptors.store(false, Ordering::SeqCst);
     eventually("writes work again", || {

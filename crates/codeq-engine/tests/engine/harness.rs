@@ -1,4 +1,4 @@
-//! Terse ways to drive an engine, so that a change of its API touches one place.
+//! Short helpers to drive an engine, so that a change of its API touches one place.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -86,7 +86,7 @@ pub fn block<T>(future: impl Future<Output = T>) -> T {
     tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap().block_on(future)
 }
 
-/// Waits for a state of the engine that comes about by itself, on another thread.
+/// Waits for a state that another thread brings about.
 pub fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
     let start = std::time::Instant::now();
     while !holds() {

@@ -1,4 +1,4 @@
-//! Records of tenants: one shard each, found again after a restart, gone when their time is over.
+//! Records of tenants: in one shard each, there after a restart, gone when they expire.
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, mpsc};

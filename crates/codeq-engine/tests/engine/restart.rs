@@ -120,7 +120,7 @@ fn a_lost_manifest_does_not_cost_the_data() {
 fn an_engine_that_starts_on_a_nearly_full_segment_gets_the_next_one() {
     let dir = tempfile::tempdir().unwrap();
     let payload = format!("\"{}\"", "x".repeat(3_000));
-    // Every start is at another place in a segment; the first command of some does not fit any more.
+    // Every start is at a different place in a segment; the first command of some no longer fits.
     for start in 0..40 {
         let engine = open(dir.path());
         for n in 0..(3 + start % 5) {

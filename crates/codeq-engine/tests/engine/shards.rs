@@ -66,7 +66,7 @@ fn pages_of_large_tasks_are_short_and_in_order_over_all_shards() {
     let dir = tempfile::tempdir().unwrap();
     let engine =
         Engine::open(dir.path(), Options { shards: Some(3), ..Options::default() }).unwrap();
-    // Sizes of one shard differ from those of another, so that one stops before the other.
+    // Task sizes differ between shards, so that one stops before the other.
     for seed in 0..30 {
         let payload = "1".repeat(if seed % 3 == 0 { 900_000 } else { 50_000 });
         engine.propose_blocking(enqueue(vec![new_task("q", &payload)], seed)).unwrap();

@@ -1,7 +1,7 @@
-//! The size of a command, which room in the log is set aside by, held against what is logged.
+//! The estimated size of a command, by which room in the log is reserved, compared with what is logged.
 //!
-//! The commands are made by serde from their own definitions, every kind and every choice inside of it, so a new command
-//! or field is covered without a change here.
+//! serde generates the commands from their own definitions, with every variant inside of them, so a new command or
+//! field is covered without a change here.
 
 use codeq_core::codec;
 use codeq_core::command::{Claim, Command, Deed, EnqueueByValue, Selector, UnderLease};
@@ -12,18 +12,18 @@ use serde::de::{
     VariantAccess, Visitor,
 };
 
-/// How the values of a command are made.
+/// How to generate the values of a command.
 #[derive(Clone, Copy)]
 struct Style {
-    /// Bytes of each text.
+    /// Bytes per text.
     text: usize,
-    /// Items of each list.
+    /// Items per list.
     items: usize,
-    /// Whether what may be absent is there.
+    /// Whether optional values are present.
     present: bool,
 }
 
-/// Makes values. `choices` has the variant of each enum on the way, with how many there are; a new one begins at 0.
+/// Generates values. `choices` has the variant of each enum on the way and how many there are; a new one starts at 0.
 struct Maker<'a> {
     style: Style,
     choices: &'a mut Vec<(u32, u32)>,
@@ -217,7 +217,7 @@ impl<'de> VariantAccess<'de> for Maker<'_> {
     }
 }
 
-/// Calls `each` with a command of every kind, with every choice inside of it. Returns how many there were.
+/// Calls `each` with a command of every kind and with every choice inside of it. Returns how many there were.
 fn every_command(style: Style, mut each: impl FnMut(&Command)) -> usize {
     let (mut choices, mut made) = (Vec::new(), 0);
     loop {
@@ -226,7 +226,7 @@ fn every_command(style: Style, mut each: impl FnMut(&Command)) -> usize {
         each(&Command::deserialize(maker).unwrap());
         made += 1;
         assert!(made < 10_000, "too many choices to try them all");
-        // The next one: the last choice that has another variant.
+        // Next combination: advance the last choice that has another variant.
         while choices.pop_if(|(variant, count)| *variant + 1 == *count).is_some() {}
         match choices.last_mut() {
             Some((variant, _)) => *variant += 1,
@@ -235,7 +235,7 @@ fn every_command(style: Style, mut each: impl FnMut(&Command)) -> usize {
     }
 }
 
-/// What a command takes in the log.
+/// Bytes that a command takes in the log.
 fn logged(command: &Command) -> usize {
     let mut bytes = Vec::new();
     codec::push_command(command, &mut bytes);
@@ -261,7 +261,7 @@ fn parts(command: &Command) -> usize {
 
 #[test]
 fn no_command_takes_more_in_the_log_than_is_set_aside_for_it() {
-    // Texts beyond what the constants in the estimate could cover by chance.
+    // Longer texts than the constants in the estimate could cover by chance.
     for (text, items, present) in
         [(3_000, 3, true), (3_000, 1, false), (1, 300, true), (0, 0, false)]
     {

@@ -1,4 +1,4 @@
-//! A shard's thread: takes requests, applies them, offers the group to the log, and keeps time.
+//! A shard's thread: takes requests, applies them, passes the group to the log, and keeps time.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -18,17 +18,17 @@ use crate::pipeline::Pipeline;
 use crate::request::{Inbox, Notice, Request, after};
 use crate::shard::Shard;
 
-/// Bytes of the log set aside with every batch for claims that wait and are served by it: as many as it takes itself, up
-/// to the first, and always the last.
+/// Bytes of the log reserved with every batch for waiting claims that it serves: as many as the batch itself takes,
+/// within these limits.
 const RESERVE_PARKED: usize = 65_536;
 const RESERVE_PARKED_MIN: usize = 2_048;
-/// The same for claims that were too large for that; none is larger than this.
+/// The same for claims that did not fit into that; none is larger than this.
 const RESERVE_UNSERVED: usize = 262_144;
-/// Bytes of the log set aside with every batch, for what the shard adds by itself.
+/// Bytes of the log reserved with every batch for what the shard adds on its own.
 const RESERVE_SLACK: usize = 2_048;
 
 /// A shard's thread.
-pub struct Worker {
+pub struct ShardThread {
     pub shard: Shard,
     pub inbox: Arc<Inbox>,
     pub pipeline: Arc<Pipeline>,
@@ -38,30 +38,30 @@ pub struct Worker {
     pub checkpoint: Checkpoint,
     pub seed: u64,
     pub stopping: bool,
-    /// Writes are refused, as those who ask whether the engine is ready are told.
+    /// Writes are refused, and the readiness check says so.
     pub refusing: bool,
 }
 
-/// Where the shard's checkpoint stands.
+/// State of the shard's checkpoints.
 #[derive(Default)]
 pub struct Checkpoint {
-    /// A job is under way.
+    /// A job is in progress.
     pub running: bool,
     /// The last frame that the running job covers.
     pub position: u64,
-    /// What the log had appended when the last one began.
+    /// Bytes appended to the log when the last checkpoint began.
     pub log_bytes: u64,
-    /// The disk was full, or no file could be opened: try again at this moment.
+    /// When to retry after a full disk or a lack of file descriptors.
     pub retry_at: Option<Instant>,
-    /// Which of them it was.
+    /// Which of the two it was.
     pub short: Option<Shortage>,
-    /// Those who wait for one that has not begun yet.
+    /// Callers that wait for a checkpoint that has not started yet.
     pub wanted: Vec<oneshot::Sender<Result<(), EngineError>>>,
-    /// Those who wait for the running one.
+    /// Callers that wait for the running checkpoint.
     pub awaited: Vec<oneshot::Sender<Result<(), EngineError>>>,
 }
 
-/// Something stops the shard.
+/// Why the thread stops.
 enum Stop {
     Failed(EngineError),
     Closed,
@@ -79,15 +79,15 @@ impl From<EngineError> for Stop {
     }
 }
 
-impl Worker {
+impl ShardThread {
     /// Runs until it is stopped or something fails.
     pub fn run(mut self) {
         let mut requests = Vec::with_capacity(BATCH_MAX);
         let mut notices = Vec::new();
-        // A store of an older release does not wait for its first checkpoint to get its checksums.
+        // Add the checksums to a store of an older release now, rather than after the first checkpoint.
         self.maintain();
         loop {
-            match self.turn(&mut requests, &mut notices) {
+            match self.round(&mut requests, &mut notices) {
                 Ok(()) => {}
                 Err(Stop::Closed) => {
                     self.shard.fail(&EngineError::Closed);
@@ -103,7 +103,11 @@ impl Worker {
         }
     }
 
-    fn turn(&mut self, requests: &mut Vec<Request>, notices: &mut Vec<Notice>) -> Result<(), Stop> {
+    fn round(
+        &mut self,
+        requests: &mut Vec<Request>,
+        notices: &mut Vec<Notice>,
+    ) -> Result<(), Stop> {
         let wake_at = self.wake_at();
         let max_bytes = BATCH_BYTES_MAX.min(self.options.command_bytes_max() / 4);
         self.inbox.take(BATCH_MAX, max_bytes, wake_at, requests, notices);
@@ -138,7 +142,7 @@ impl Worker {
         if requests.is_empty() && !due {
             return Ok(());
         }
-        // More than what is asked for: claims that wait may be served with the tasks, and are logged too.
+        // More than what was requested: waiting claims may be served with the tasks, and are logged too.
         let asked: usize = requests.iter().map(Request::bytes).sum();
         let spare = if self.shard.has_unserved() {
             RESERVE_UNSERVED.min(self.options.command_bytes_max().saturating_sub(asked))
@@ -151,7 +155,7 @@ impl Worker {
         if self.memory_is_full() || !self.pipeline.reserve(bytes) {
             let error = self.refusal();
             for request in requests.drain(..) {
-                // Whoever is gone does not need to know.
+                // A client that is gone does not need to know.
                 let _ = request.reply.send(Err(error.clone()));
             }
             return Ok(());
@@ -168,7 +172,7 @@ impl Worker {
         Ok(())
     }
 
-    /// Why what was asked for is refused; it is noted until there is room again.
+    /// Why requests are refused. Remembers that they are, until there is room again.
     fn refusal(&mut self) -> EngineError {
         if self.pipeline.has_failed() {
             return self.pipeline.error();
@@ -183,8 +187,8 @@ impl Worker {
         error
     }
 
-    /// Whether sweeps wait for a checkpoint: a million tasks that come due together would otherwise fill the
-    /// memory that the clients' commands need, and stall them.
+    /// Whether sweeps wait for a checkpoint. Otherwise a million tasks that come due together would fill the memory
+    /// that the clients' commands need, and stall them.
     fn holds_back(&self) -> bool {
         self.checkpoint.running && self.memory() >= self.options.memtable_bytes
     }
@@ -203,13 +207,13 @@ impl Worker {
         Ok(())
     }
 
-    /// When there is something to do though nobody asks.
+    /// When there is something to do without a request.
     fn wake_at(&mut self) -> Option<Instant> {
         if self.stopping {
             return Some(Instant::now());
         }
         let retry = self.checkpoint.retry_at;
-        // A checkpoint that ends is a notice: it wakes the shard by itself.
+        // The end of a checkpoint is a notice, which wakes the shard anyway.
         let waits = self.is_full() || self.holds_back();
         let wait = self.shard.wait(self.clock.moment()).filter(|_| !waits);
         let due = after(wait.map(|wait| Duration::from_millis(wait).min(CLOCK_LOOK)));
@@ -217,7 +221,7 @@ impl Worker {
         due.into_iter().chain(retry).chain(full).min()
     }
 
-    /// Whether rows that no checkpoint can write have filled the memory that they may take.
+    /// Whether rows that no checkpoint can write have reached their memory limit.
     fn memory_is_full(&self) -> bool {
         let waiting = self.checkpoint.retry_at.is_some();
         waiting && self.memory() > self.options.memtable_bytes.saturating_mul(2)
@@ -275,7 +279,7 @@ impl Worker {
             return Ok(());
         };
         if !frozen {
-            // A retry writes what was frozen before; those who wait now need the one after.
+            // A retry writes what was frozen before; callers that wait now need the next checkpoint.
             self.checkpoint.position = position;
             self.checkpoint.awaited.append(&mut self.checkpoint.wanted);
         }
@@ -311,7 +315,7 @@ impl Worker {
         }
     }
 
-    /// Notes what a checkpoint lacked, and tells it once for each change.
+    /// Remembers what a checkpoint lacked, and reports each change once.
     fn set_short(&mut self, short: Option<Shortage>, why: Option<&str>) {
         let before = std::mem::replace(&mut self.checkpoint.short, short);
         if before != short
@@ -330,7 +334,7 @@ impl Worker {
 
     fn settle(&mut self, outcome: Result<(), EngineError>) {
         for done in self.checkpoint.awaited.drain(..) {
-            // Whoever is gone does not need to know.
+            // A client that is gone does not need to know.
             let _ = done.send(outcome.clone());
         }
         if outcome.is_err() {
@@ -340,14 +344,13 @@ impl Worker {
         }
     }
 
-    /// The last turn: everything is offered, so wait until it is durable, and leave a checkpoint behind
-    /// so that the next start is quick.
+    /// The last round: waits until everything is durable, and writes a checkpoint so that the next start is quick.
     fn finish(&mut self) -> Result<(), Stop> {
         let position = self.pipeline.barrier()?;
         if !self.checkpoint.running
             && let Some(job) = self.shard.freeze(position)
         {
-            // The log has everything: a checkpoint that fails here costs the next start some time only.
+            // The log has everything: if this checkpoint fails, the next start only takes longer.
             let _ = self.shard.flushed(&mut job.run());
         }
         self.settle(Ok(()));
