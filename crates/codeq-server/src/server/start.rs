@@ -72,7 +72,8 @@ impl Server {
         let listeners = listeners.serve(&app, &streams, tls.as_ref(), &limits, grace, &stop);
         let client = background::client(&app, &config, addresses.all(), &descriptors, resolve);
         let callbacks = Arc::clone(&observers.callbacks_due);
-        let background = background::start(&app, &config, client, callbacks, removed, &stop).await?;
+        let background =
+            background::start(&app, &config, client, callbacks, removed, &stop).await?;
         drop(listening);
         let ready_after = start.elapsed();
         Ok(Server {
