@@ -107,9 +107,9 @@ impl Exporter {
     fn tell(&self, result: &OTelSdkResult) {
         match (self.failing.swap(result.is_err(), Ordering::Relaxed), result) {
             (false, Err(error)) => {
-                tracing::warn!(target: "codeq::trace", %error, "spans cannot be sent and are lost");
+                tracing::warn!(target: "codeq::trace", %error, "cannot send spans, dropping them");
             }
-            (true, Ok(())) => tracing::info!(target: "codeq::trace", "spans are sent again"),
+            (true, Ok(())) => tracing::info!(target: "codeq::trace", "sending spans again"),
             _ => {}
         }
     }
