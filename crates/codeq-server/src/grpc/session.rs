@@ -172,7 +172,7 @@ enum Ending {
 
 impl Ending {
     /// Whether the token ended the stream, so that no more events may be read.
-    fn is_tokens(self) -> bool {
+    fn is_token_end(self) -> bool {
         matches!(self, Ending::Expired | Ending::Withdrawn)
     }
 }
@@ -328,7 +328,7 @@ impl<P: Protocol> Open<P> {
             }
             if let Poll::Ready(Some(ending)) = self.endings.poll_next_unpin(cx) {
                 // An ended token takes precedence over a drain because it also stops reading.
-                self.ending = Some(self.ending.filter(|had| had.is_tokens()).unwrap_or(ending));
+                self.ending = Some(self.ending.filter(|had| had.is_token_end()).unwrap_or(ending));
                 continue;
             }
             if self.posted.len() > 0 {
@@ -392,7 +392,7 @@ impl<P: Protocol> Open<P> {
         count: &mut u64,
     ) -> Poll<Result<P::Out, Status>> {
         loop {
-            if self.ending.is_some_and(Ending::is_tokens) || self.events.is_none() {
+            if self.ending.is_some_and(Ending::is_token_end) || self.events.is_none() {
                 return Poll::Pending;
             }
             match self.has_room(cx) {

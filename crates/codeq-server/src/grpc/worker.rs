@@ -416,7 +416,7 @@ fn heartbeat_answer(
         },
         Err(error) if is_denied(&error) => return refusal(&error),
         Err(error) => {
-            let (error_message, code) = told(&error);
+            let (error_message, code) = ack_error(&error);
             HeartbeatAck { task_id, error_message, code, ..HeartbeatAck::default() }
         }
     }))
@@ -438,7 +438,7 @@ fn nack_answer(task_id: String, done: Result<Returned, ServiceError>) -> ServerE
         },
         Err(error) if is_denied(&error) => return refusal(&error),
         Err(error) => {
-            let (error_message, code) = told(&error);
+            let (error_message, code) = ack_error(&error);
             NackAck { task_id, error_message, code, ..NackAck::default() }
         }
     }))
@@ -449,14 +449,14 @@ fn abandon_answer(task_id: String, done: Result<Returned, ServiceError>) -> Serv
         Ok(_) => AbandonAck { task_id, ok: true, ..AbandonAck::default() },
         Err(error) if is_denied(&error) => return refusal(&error),
         Err(error) => {
-            let (error_message, code) = told(&error);
+            let (error_message, code) = ack_error(&error);
             AbandonAck { task_id, error_message, code, ..AbandonAck::default() }
         }
     }))
 }
 
 /// The error code and text for an ack.
-fn told(error: &ServiceError) -> (String, String) {
+fn ack_error(error: &ServiceError) -> (String, String) {
     (error.to_string(), error.code.text().to_owned())
 }
 
