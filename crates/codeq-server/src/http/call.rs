@@ -87,8 +87,8 @@ impl Call {
 
     /// The path parameter `{name}` of the route.
     pub fn path(&self, name: &str) -> &str {
-        let params = self.params.iter().flat_map(RawPathParams::iter);
-        let value = params.into_iter().find(|(key, _)| *key == name).map(|(_, value)| value);
+        let mut params = self.params.iter().flat_map(RawPathParams::iter);
+        let value = params.find(|(key, _)| *key == name).map(|(_, value)| value);
         debug_assert!(value.is_some(), "'{name}' is not in {}", self.route.path);
         value.unwrap_or_default()
     }
