@@ -1,4 +1,4 @@
-//! One connection from accept to close.
+//! One connection, from accept to close.
 
 use std::future::poll_fn;
 use std::pin::Pin;
@@ -25,7 +25,7 @@ use crate::stream::StreamExecutor;
 use crate::wire::{LINGER, LINGER_BYTES, Wire};
 use crate::{NetLimits, NetStats, Peer, TlsFiles, protocol};
 
-/// What the connections of a listener have in common.
+/// State shared by all connections of a listener.
 pub(crate) struct Shared {
     app: Router,
     tls: Option<TlsAcceptor>,
@@ -51,13 +51,13 @@ impl Shared {
     }
 }
 
-/// Serves one connection. The slot is given back last, after the socket is closed.
+/// Serves one connection. Releases the slot last, after the socket is closed.
 pub(crate) async fn run(stream: TcpStream, peer: Peer, shared: Arc<Shared>, slot: Slot) {
     let mut stop = shared.stop.clone();
     let opened = tokio::select! {
         biased;
         opened = open(stream, &shared, &slot.stats) => opened,
-        // No request has begun: nothing to wait for.
+        // No request has started yet, so there is nothing to wait for.
         _ = stop.wait_for(|stop| *stop) => None,
     };
     drop(stop);
@@ -66,7 +66,7 @@ pub(crate) async fn run(stream: TcpStream, peer: Peer, shared: Arc<Shared>, slot
     }
 }
 
-/// A connection whose protocol is known.
+/// A connection with its protocol detected.
 struct Opened {
     transport: Transport,
     h2: bool,
@@ -74,11 +74,11 @@ struct Opened {
     born: Instant,
 }
 
-/// Handshake and the first bytes, all within the time for a head.
+/// Does the TLS handshake and reads the first bytes, both within `header_timeout`.
 async fn open(stream: TcpStream, shared: &Shared, stats: &NetStats) -> Option<Opened> {
     let born = Instant::now();
     let deadline = born + shared.limits.header_timeout;
-    // Answers are written whole: to wait for more to send only delays them.
+    // Responses are written whole, so Nagle's algorithm would only delay them.
     stream.set_nodelay(true).ok()?;
     let socket = Socket::new(stream, shared.patience.clone());
     let mut transport = match &shared.tls {
@@ -97,7 +97,7 @@ async fn open(stream: TcpStream, shared: &Shared, stats: &NetStats) -> Option<Op
     Some(Opened { transport, h2, prefix, born })
 }
 
-/// What the handshake settled: true for HTTP/2, `None` if it settled nothing.
+/// The protocol that ALPN negotiated: true for HTTP/2, `None` if there was no ALPN.
 fn agreed(transport: &Transport) -> Option<bool> {
     match transport {
         Transport::Plain(_) => None,
@@ -111,7 +111,8 @@ impl Opened {
         let (app, hosts) = (shared.app.clone(), shared.limits.hosts.clone());
         let service = Tracked { app, peer, pulse: Arc::clone(&pulse), hosts };
         let stop = shared.stop.clone();
-        // Boxed: a connection of one kind should not carry the size of the other.
+        // Boxed so that an HTTP/1 connection does not carry the size of an HTTP/2 one, or vice
+        // versa.
         if self.h2 {
             let io = TokioIo::new(Wire::h2(self.transport, self.prefix, Arc::clone(&pulse)));
             let mut conn = Box::new(shared.h2.serve_connection(io, service));
@@ -127,16 +128,17 @@ impl Opened {
     }
 }
 
-/// Why a connection is over.
+/// Why a connection ended.
 #[derive(PartialEq)]
 enum End {
-    /// Hyper is done with it.
+    /// Hyper finished with it.
     Protocol,
-    /// It ran out of time, or the server drains.
+    /// It timed out, or the server is draining.
     Server,
 }
 
-/// Runs a connection until it is done or out of time, and tells it when the server stops.
+/// Runs a connection until it finishes or times out; shuts it down gracefully when the server
+/// stops.
 async fn drive<C>(mut conn: Pin<&mut C>, pulse: &Pulse, mut stop: watch::Receiver<bool>) -> End
 where
     C: GracefulConnection,
@@ -148,7 +150,7 @@ where
             biased;
             done = conn.as_mut() => {
                 if let Err(error) = done {
-                    tracing::debug!(target: "codeq::net", %error, "a connection ended with an error");
+                    tracing::debug!(target: "codeq::net", %error, "connection failed");
                 }
                 return if draining { End::Server } else { End::Protocol };
             }
@@ -161,7 +163,7 @@ where
                 if !pulse.is_h2() || pulse.is_closing() {
                     return End::Server;
                 }
-                // The client may be about to send: tell it first.
+                // The client may be about to send a request, so announce the close first.
                 pulse.begin_close();
                 conn.as_mut().graceful_shutdown();
             }
@@ -169,13 +171,13 @@ where
     }
 }
 
-/// Lets the client read the last answer before the socket goes.
+/// Gives the client time to read the last response before the socket closes.
 async fn linger(mut wire: Wire) {
     if wire.ended {
         return;
     }
     let rest = async {
-        // After an error hyper has not said that this is the end.
+        // After an error, hyper leaves the socket's write side open.
         let _ = wire.transport.shutdown().await;
         let mut left = LINGER_BYTES;
         poll_fn(|cx| wire.transport.poll_discard(cx, &mut left)).await;

@@ -1,4 +1,4 @@
-//! The router as hyper calls it: requests learn their peer, the pulse learns of requests.
+//! The router as a hyper service: attaches the peer to requests and reports them to the pulse.
 
 use std::convert::Infallible;
 use std::future::Future;
@@ -16,7 +16,7 @@ use hyper::{Request, Response};
 use crate::pulse::{InFlight, Pulse};
 use crate::{Hosts, Peer, stream};
 
-/// A frame of HTTP/2. A larger piece would go to the send buffer whole, however small the client's
+/// One HTTP/2 frame. A larger piece would go to the send buffer whole, however small the client's
 /// window is.
 const PIECE: usize = 16 * 1024;
 
@@ -53,7 +53,7 @@ impl Service<Request<Incoming>> for Tracked {
     }
 }
 
-/// A response's body, in pieces that fit a frame. The request is in flight as long as it lives.
+/// A response body in pieces that fit a frame. Keeps the request in flight until dropped.
 pub(crate) struct TrackedBody {
     body: Body,
     piece: usize,

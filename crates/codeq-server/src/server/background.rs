@@ -1,4 +1,4 @@
-//! What runs beside the requests: artifacts are cleared away, webhooks are called.
+//! Background tasks: artifact cleanup and webhooks.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -17,7 +17,7 @@ use crate::config::Config;
 use crate::descriptors::Descriptors;
 use crate::webhooks;
 
-/// Starts it all, each in a task of its own that ends when `stop` turns true.
+/// Starts the background tasks. Each ends when `stop` turns true.
 pub(super) async fn start(
     app: &App,
     config: &Config,
@@ -34,7 +34,7 @@ pub(super) async fn start(
     Ok(tasks)
 }
 
-/// The client of all calls. It never calls this server.
+/// The HTTP client for all webhooks. It refuses to call this server.
 pub(super) fn client(
     app: &App,
     config: &Config,

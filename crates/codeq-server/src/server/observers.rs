@@ -1,4 +1,4 @@
-//! Who hears what the engine did.
+//! Passes engine events on to the parts of the server that need them.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,7 +12,7 @@ use crate::artifacts::keeper::{RemovalObserver, RemovedTasks};
 use crate::events::EventBus;
 use crate::observe::Metrics;
 
-/// Everybody who wants to know what the engine did.
+/// All receivers of engine events.
 pub(super) struct Observers {
     pub(super) events: Arc<EventBus>,
     metrics: Arc<Metrics>,
@@ -22,7 +22,7 @@ pub(super) struct Observers {
 }
 
 impl Observers {
-    /// Also returns the receiver for the task that removes artifacts of removed tasks.
+    /// Also returns the receiving end for the task that removes artifacts of deleted tasks.
     pub(super) fn new(metrics: &Arc<Metrics>) -> (Observers, RemovedTasks) {
         let (removals, removed) = RemovalObserver::new();
         let observers = Observers {
@@ -57,9 +57,9 @@ impl Observer for Observers {
     fn short(&self, why: Option<&str>) {
         match why {
             Some(why) => {
-                tracing::warn!(target: "codeq::engine", why, "the log or a checkpoint waits")
+                tracing::warn!(target: "codeq::engine", why, "log or checkpoint is blocked, retrying")
             }
-            None => tracing::info!(target: "codeq::engine", "the log or a checkpoint goes on"),
+            None => tracing::info!(target: "codeq::engine", "log or checkpoint resumed"),
         }
     }
 
