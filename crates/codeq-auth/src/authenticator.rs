@@ -59,8 +59,7 @@ impl Ways {
 }
 
 impl Authenticator {
-    /// Builds the validators without fetching keys. The error names what is wrong with the
-    /// settings.
+    /// Builds the validators without fetching keys. The error names what is wrong with the settings.
     pub fn new(settings: &Settings) -> Result<Authenticator, String> {
         let ways = ArcSwap::from_pointee(Ways::new(settings, HashMap::new())?);
         Ok(Authenticator { ways, replaced: watch::Sender::new(()) })
@@ -71,16 +70,14 @@ impl Authenticator {
         Ways::new(settings, self.ways.load().caches.clone())
     }
 
-    /// Switches to new validators. Pending [`Authenticator::withdrawn`] calls check their tokens
-    /// again.
+    /// Switches to new validators. Pending [`Authenticator::withdrawn`] calls check their tokens again.
     pub fn replace(&self, ways: Ways) {
         self.ways.store(Arc::new(ways));
         self.replaced.send_replace(());
     }
 
     /// Returns when a fixed token no longer stands for this caller, because a reload removed it or
-    /// changed its permissions. Never returns for other tokens. The caller must have authenticated
-    /// with this token.
+    /// changed its permissions. Never returns for other tokens. The caller must have authenticated with this token.
     pub async fn withdrawn(&self, token: &str, role: Role, caller: &Principal) {
         let mut replaced = self.replaced.subscribe();
         let digest = digest(token);
@@ -201,8 +198,7 @@ fn is_final(refusal: &AuthError) -> bool {
     matches!(refusal, AuthError::Forbidden(_))
 }
 
-/// Chooses between two refusals. "Unavailable" wins, since the token may be good; otherwise the
-/// more specific one.
+/// Chooses between two refusals. "Unavailable" wins, since the token may be good; otherwise the more specific one.
 fn weightier(first: AuthError, next: AuthError) -> AuthError {
     match (first, next) {
         (AuthError::Unavailable, _) => AuthError::Unavailable,

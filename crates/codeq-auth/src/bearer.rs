@@ -73,7 +73,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_bearer_header_is_missing() {
+    fn other_authorization_headers_count_as_missing() {
         let cases: [&[&[u8]]; 7] = [
             &[],
             &[b"Basic abc"],

@@ -81,8 +81,7 @@ fn decode<T: DeserializeOwned>(part: &str) -> Option<T> {
     serde_json::from_slice(&json).ok()
 }
 
-/// Tokens for other purposes (a logout, a proof of possession) declare it in `typ` (RFC 8725,
-/// 3.11).
+/// Tokens for other purposes (a logout, a proof of possession) declare it in `typ` (RFC 8725, 3.11).
 fn is_accepted_type(typ: &str) -> bool {
     ["JWT", "at+jwt", "application/at+jwt"].iter().any(|ours| typ.eq_ignore_ascii_case(ours))
 }
@@ -106,8 +105,7 @@ impl JwtValidator {
     }
 
     /// Runs all checks, cheapest first, so that a token that cannot pass causes no fetch. A refused
-    /// token is still tested against the keys already loaded, to learn whether the issuer signed
-    /// it.
+    /// token is still tested against the keys already loaded, to learn whether the issuer signed it.
     pub async fn validate(
         &self,
         jwt: &Jwt<'_>,

@@ -6,8 +6,7 @@ use url::Url;
 /// Replaces a secret in output.
 pub const MASK: &str = "***";
 
-/// The URL without user, password and query. Text that is not a URL keeps only the part after its
-/// last `@`.
+/// The URL without user, password and query. Text that is not a URL keeps only the part after its last `@`.
 pub fn mask_url(text: &str) -> String {
     let Ok(url) = Url::parse(text) else {
         return match text.rsplit_once('@') {
@@ -40,7 +39,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn addresses_lose_what_is_secret_and_nothing_else() {
+    fn masking_removes_only_secrets() {
         for (text, masked) in [
             ("https://a.example/x", "https://a.example/x"),
             ("https://a.example", "https://a.example"),

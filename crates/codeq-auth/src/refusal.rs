@@ -65,8 +65,7 @@ pub struct Refusal {
     pub reason: Reason,
     /// Exact cause, for the log.
     pub detail: &'static str,
-    /// The signature is good: the bearer got the token from its issuer and may learn what is wrong
-    /// with it.
+    /// The signature is good: the bearer got the token from its issuer and may learn what is wrong with it.
     pub verified: bool,
 }
 
@@ -100,8 +99,7 @@ impl Refusal {
     }
 }
 
-/// Why authentication failed. Clients see these texts, so they contain nothing that helps to forge
-/// a token.
+/// Why authentication failed. Clients see these texts, so they contain nothing that helps to forge a token.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum AuthError {
     /// No `Authorization: Bearer` header.
@@ -147,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn a_guess_hears_the_same_whatever_is_wrong_with_it() {
+    fn unverified_tokens_all_get_the_same_message() {
         for reason in Reason::ALL {
             assert_eq!(Refusal::new(reason, "x").told(), "the token is not valid");
         }

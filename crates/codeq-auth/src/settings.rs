@@ -22,8 +22,7 @@ pub struct Settings {
     pub producers_may_work: bool,
 }
 
-/// Token validation for one role. Methods are tried in turn; with none configured, the role is
-/// closed.
+/// Token validation for one role. Methods are tried in turn; with none configured, the role is closed.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct AuthConfig {

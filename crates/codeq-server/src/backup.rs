@@ -104,8 +104,7 @@ impl Backups {
         *self.target.write() = target;
     }
 
-    /// Makes a backup under a new name. Continues if the caller disconnects; the log records the
-    /// outcome.
+    /// Makes a backup under a new name. Continues if the caller disconnects; the log records the outcome.
     pub async fn make(&self, engine: &Arc<Engine>) -> Result<Made, BackupError> {
         let url = self.target.read().clone().ok_or(BackupError::NotConfigured)?;
         let running = Arc::clone(&self.running).try_lock_owned();
@@ -269,8 +268,7 @@ async fn copy(store: &Store, path: &Path, key: &Key) -> Result<(), String> {
     Ok(())
 }
 
-/// Reads the next part of a file; empty at the end. Blocks on the disk, so call it on the backup
-/// thread only.
+/// Reads the next part of a file; empty at the end. Blocks on the disk, so call it on the backup thread only.
 fn read_part(file: &mut File, digest: &mut Sha256) -> Result<Bytes, String> {
     let mut part = Vec::with_capacity(PART_BYTES);
     let read = file.by_ref().take(PART_BYTES as u64).read_to_end(&mut part);
@@ -349,7 +347,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_fails_leaves_nothing_and_says_why() {
+    async fn a_failed_backup_leaves_nothing_and_reports_why() {
         let base = tempfile::tempdir().unwrap();
         let data_dir = base.path().join("data");
         let taken = base.path().join("file");

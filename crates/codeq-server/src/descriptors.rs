@@ -100,7 +100,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn clients_have_what_is_left() {
+    fn clients_get_the_remaining_descriptors() {
         let config = Config::default();
         for (limit, connections, calls, lookups) in [
             (u64::MAX, 16_384, 832, 64),

@@ -34,8 +34,7 @@ fn score(name: &[char], candidate: &[char]) -> Option<(usize, usize)> {
     (!name.is_empty() && best.0 <= name.len() / 3).then_some(best)
 }
 
-/// Edit distances (insert, delete, replace, transpose) from the name to every prefix of the
-/// candidate.
+/// Edit distances (insert, delete, replace, transpose) from the name to every prefix of the candidate.
 fn distances(name: &[char], candidate: &[char]) -> Vec<usize> {
     let mut before: Vec<usize> = Vec::new();
     let mut last: Vec<usize> = (0..=candidate.len()).collect();
@@ -69,7 +68,7 @@ mod tests {
         ["maxAttemptsDefault", "maxBatchSize", "httpAddr", "http", "tls", "shards"];
 
     #[test]
-    fn finds_what_was_meant() {
+    fn finds_the_intended_name() {
         let near = |name| nearest(name, NAMES.iter().map(|name| (*name, *name)));
         for (name, meant) in [
             ("maxAtempts", Some("maxAttemptsDefault")),

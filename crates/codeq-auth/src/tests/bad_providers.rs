@@ -86,7 +86,7 @@ async fn slow_answers_end_after_five_seconds() {
 }
 
 #[tokio::test]
-async fn nobody_waits_for_a_slow_provider_that_has_failed() {
+async fn callers_do_not_wait_for_a_slow_provider_that_failed() {
     let signer = Signer::new("ec");
     let world = World::new(&[&signer]).await;
     world.auth.warm().await;

@@ -17,7 +17,7 @@ fn why(answer: Result<Principal, AuthError>) -> (Reason, &'static str) {
 const GUESS: &str = "the token is not valid";
 
 #[tokio::test]
-async fn what_the_claims_say_is_told_to_whoever_has_the_token_from_its_issuer() {
+async fn claim_errors_are_revealed_only_for_verified_tokens() {
     let (signer, attacker) = (Signer::new("ec"), Signer::new("ec"));
     let world = World::new(&[&signer]).await;
     world.auth.warm().await;
@@ -42,7 +42,7 @@ async fn what_the_claims_say_is_told_to_whoever_has_the_token_from_its_issuer() 
 }
 
 #[tokio::test]
-async fn a_guess_is_told_nothing_and_the_log_everything() {
+async fn forged_tokens_learn_nothing_but_the_log_has_the_reason() {
     let (signer, attacker) = (Signer::new("ec"), Signer::new("ec"));
     let world = World::new(&[&signer]).await;
     world.auth.warm().await;
@@ -66,7 +66,7 @@ async fn a_guess_is_told_nothing_and_the_log_everything() {
 }
 
 #[tokio::test]
-async fn of_several_validators_the_one_that_knows_most_is_heard() {
+async fn the_most_specific_refusal_wins() {
     let signer = Signer::new("ec");
     let provider = Provider::start().await;
     provider.publish(&[&signer]);

@@ -116,7 +116,7 @@ async fn a_withdrawn_key_stops_working() {
 }
 
 #[tokio::test]
-async fn a_key_withdrawn_while_nobody_asked_gets_nobody_in() {
+async fn a_key_withdrawn_while_idle_is_not_accepted() {
     let (old, new) = (Signer::new("old"), Signer::new("new"));
     let world = World::new(&[&old]).await;
     assert!(world.ask(&old.token(&claims())).await.is_ok());
@@ -177,7 +177,7 @@ async fn the_last_good_keys_stay_while_the_provider_is_down() {
 }
 
 #[tokio::test]
-async fn without_keys_nobody_is_judged() {
+async fn without_keys_tokens_are_not_judged() {
     let signer = Signer::new("ec");
     let world = World::new(&[]).await;
     let token = signer.token(&claims());

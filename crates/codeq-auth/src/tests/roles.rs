@@ -66,7 +66,7 @@ async fn fixed_tokens_have_a_role() {
 }
 
 #[tokio::test]
-async fn nobody_gets_in_without_validators() {
+async fn every_token_is_refused_without_validators() {
     let auth = Authenticator::new(&Settings::default()).unwrap();
     let token = Signer::new("ec").token(&claims());
     for role in [Role::Producer, Role::Worker, Role::Any] {
@@ -112,8 +112,7 @@ async fn signed_tokens_have_a_role() {
     assert_eq!(ask("work", Role::Producer).await, NOT_A_PRODUCER);
     assert_eq!(ask("produce", Role::Worker).await, NOT_A_WORKER);
     assert_invalid(&ask("other", Role::Any).await, "other audience");
-    // A token its own validator recognises and forbids stays forbidden, even if another would
-    // accept it.
+    // A token its own validator recognises and forbids stays forbidden, even if another would accept it.
     let torn = changed(claims(), "aud", Some(json!("produce")));
     let torn = signer.token(&changed(torn, "tenantId", Some(json!("other"))));
     let refused = Err(AuthError::Forbidden("tenant claims disagree"));
@@ -170,8 +169,7 @@ async fn validators_are_tried_in_turn() {
         assert!(ask(&auth, &signer.token(&claims())).await.is_ok());
     }
     assert_invalid(&ask(&auth, &Signer::new("three").token(&claims())).await, "neither");
-    // An unavailable provider does not stop the other from deciding, and it might have accepted the
-    // token.
+    // An unavailable provider does not stop the other from deciding, and it might have accepted the token.
     down.answer(Answer::Body(500, Vec::new(), None));
     let auth = Authenticator::new(&config).unwrap();
     assert!(ask(&auth, &second.token(&claims())).await.is_ok());

@@ -143,7 +143,7 @@ mod tests {
     }
 
     #[test]
-    fn an_address_says_all_of_its_object() {
+    fn a_url_identifies_its_object() {
         let id = TaskId::new(5, 9);
         for name in ["a", "a b", "..a", "\"q\"", "ü?#%/&=", "x".repeat(255).as_str()] {
             for public in ["http://127.0.0.1:8080", "https://example.com/queue"] {

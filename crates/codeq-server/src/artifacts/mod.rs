@@ -31,8 +31,7 @@ use store::Store;
 pub const DEFAULT_TYPE: &str = "application/octet-stream";
 /// Concurrent uploads per request.
 pub const UPLOADS_AT_ONCE: usize = 5;
-/// Time limit for uploading one result. Far below the age at which the sweep considers an object
-/// orphaned.
+/// Time limit for uploading one result. Far below the age at which the sweep considers an object orphaned.
 const UPLOAD_MAX: Duration = Duration::from_secs(15 * 60);
 
 /// Stores, serves and removes artifacts.

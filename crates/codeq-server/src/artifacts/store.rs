@@ -1,7 +1,6 @@
 //! The object store: a local directory or a cloud bucket.
 //!
-//! A cloud's credentials, region and endpoint come from the environment variables its own tools
-//! use.
+//! A cloud's credentials, region and endpoint come from the environment variables its own tools use.
 
 use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
@@ -196,8 +195,7 @@ fn cloud(url: &Url) -> Result<Arc<dyn ObjectStore>> {
 }
 
 /// Streams a file in large chunks: the library's own are so small that a download spends most of
-/// its time passing them between threads. Opens the file for each chunk, so a slow client holds no
-/// descriptor.
+/// its time passing them between threads. Opens the file for each chunk, so a slow client holds no descriptor.
 fn pieces(path: PathBuf, length: u64) -> BoxStream<'static, Result<Bytes>> {
     stream::try_unfold((path, 0), move |(path, done)| async move {
         if done >= length {

@@ -63,8 +63,7 @@ pub async fn sweep(
 
 #[derive(Default)]
 struct Page {
-    /// The last task looked up and the objects its record references: a task's objects are listed
-    /// together.
+    /// The last task looked up and the objects its record references: a task's objects are listed together.
     known: Option<(TaskId, Vec<(u128, usize)>)>,
     left_over: Vec<(TaskId, Path)>,
 }

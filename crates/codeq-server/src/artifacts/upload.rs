@@ -102,8 +102,7 @@ pub fn is_same(id: TaskId, stored: &Artifact, sent: &Artifact) -> bool {
 }
 
 impl Artifacts {
-    /// Validates all content and assigns its locations. Writes nothing. The error says what is
-    /// wrong.
+    /// Validates all content and assigns its locations. Writes nothing. The error says what is wrong.
     pub async fn prepare(
         self: &Arc<Artifacts>,
         id: TaskId,
@@ -151,8 +150,7 @@ impl Artifacts {
         Ok((length, digest.finalize().into()))
     }
 
-    /// Writes all content, with as many concurrent writes as there are permits. If one fails,
-    /// removes all.
+    /// Writes all content, with as many concurrent writes as there are permits. If one fails, removes all.
     pub async fn upload(
         &self,
         prepared: &Prepared,

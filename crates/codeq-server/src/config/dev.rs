@@ -32,8 +32,7 @@ impl Config {
         Ok(Config::dev_with_token(data_dir, http_addr, DEV_TOKEN))
     }
 
-    /// Like [`Config::dev`], but with a private token, for addresses that others can reach, as in a
-    /// container.
+    /// Like [`Config::dev`], but with a private token, for addresses that others can reach, as in a container.
     pub fn dev_with_token(data_dir: PathBuf, http_addr: SocketAddr, token: &str) -> Config {
         Config {
             data_dir,

@@ -1,7 +1,7 @@
 //! The configuration's fields and defaults.
 //!
-//! Secrets are masked wherever a configuration is shown: in `Debug` and when serialised. The
-//! serialised form is therefore for people, and a server cannot load it.
+//! Secrets are masked wherever a configuration is shown: in `Debug` and when serialised. The serialised form is
+//! therefore for people: a server that loads it would lack the secrets.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -28,11 +28,9 @@ pub struct Config {
     pub producer_addr: Option<SocketAddr>,
     /// Listen address of the worker stream: like `producer_addr`, with port 9091.
     pub worker_addr: Option<SocketAddr>,
-    /// Public base URL, such as `https://codeq.example.com`, for URLs in responses. Default: the
-    /// HTTP address.
+    /// Public base URL, such as `https://codeq.example.com`, for URLs in responses. Default: the HTTP address.
     pub public_url: Option<String>,
-    /// Shards of a new data directory; must match an existing one. Default: the existing number, or
-    /// 1.
+    /// Shards of a new data directory; must match an existing one. Default: the existing number, or 1.
     pub shards: Option<u16>,
     /// When a write is acknowledged.
     pub durability: Durability,

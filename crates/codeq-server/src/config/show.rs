@@ -8,8 +8,7 @@ use super::keys::KEYS;
 use super::load::Loaded;
 
 impl Loaded {
-    /// YAML with each value's source as a comment. Secrets are masked. Fails if a path is not
-    /// UTF-8.
+    /// YAML with each value's source as a comment. Secrets are masked. Fails if a path is not UTF-8.
     pub fn to_yaml(&self) -> Result<String, serde_json::Error> {
         let config = serde_json::to_value(&self.config)?;
         let mut yaml = String::new();

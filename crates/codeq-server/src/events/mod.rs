@@ -329,8 +329,7 @@ impl Reader {
         Looked::Found
     }
 
-    /// Moves the position to the oldest kept transition if it is before that. Returns true if it
-    /// skipped any.
+    /// Moves the position to the oldest kept transition if it is before that. Returns true if it skipped any.
     fn skip_to_kept(&mut self, state: &State) -> bool {
         let mut missed = false;
         let positions = self.position.iter_mut().zip(&mut self.looked);
@@ -407,7 +406,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn hears_only_its_tenant_and_goes_on_where_it_stopped() {
+    async fn reads_only_its_tenant_and_resumes_where_it_stopped() {
         let bus = EventBus::new(1);
         bus.committed(0, &[moved("a", 1), moved("b", 2), moved("a", 3)]);
         let tenant: Arc<str> = "a".into();
@@ -423,7 +422,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn says_when_something_is_gone() {
+    async fn reports_missed_transitions() {
         let bus = EventBus::new(1);
         let effects: Vec<_> = (10..10 + KEPT as u64 + 5).map(|n| moved("a", n)).collect();
         bus.recovered(0, &effects);
@@ -464,7 +463,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_reader_that_falls_behind_what_is_kept_is_told() {
+    async fn a_reader_that_falls_behind_learns_of_it() {
         let bus = EventBus::new(2);
         let tenant: Arc<str> = "a".into();
         let (mut reader, _) = bus.listen(&tenant, Some(vec![0, 0])).unwrap();

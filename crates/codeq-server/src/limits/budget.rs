@@ -96,8 +96,7 @@ impl Owner {
 /// The bytes held for one connection, across its tenants.
 pub type Connection = AtomicUsize;
 
-/// The share of one tenant, or of all callers without a token; narrowed to one connection if that
-/// is known.
+/// The share of one tenant, or of all callers without a token; narrowed to one connection if that is known.
 #[derive(Debug, Clone)]
 pub struct Share {
     owner: Arc<Owner>,
@@ -199,8 +198,7 @@ impl Share {
         Hold { share: self.clone(), kind, bytes: 0, of_producer: false }
     }
 
-    /// Adds bytes even without room. Returns whether there was room, including a producer's
-    /// reserve.
+    /// Adds bytes even without room. Returns whether there was room, including a producer's reserve.
     fn add(&self, kind: HeldFor, bytes: usize, of_producer: bool) -> bool {
         let Owner { totals, limit, bytes: mine } = &*self.owner;
         let add = |count: &AtomicUsize| count.fetch_add(bytes, Relaxed).saturating_add(bytes);
@@ -278,8 +276,7 @@ impl Hold {
     }
 
     /// Holds at least `bytes` and little more, in multiples of `step`, so that small changes cost
-    /// nothing. Returns false if there is no room; a caller that retries counts that once, with
-    /// [`Hold::refused`].
+    /// nothing. Returns false if there is no room; a caller that retries counts that once, with [`Hold::refused`].
     #[must_use]
     pub fn fit(&mut self, bytes: usize, step: usize) -> bool {
         let wanted = bytes.next_multiple_of(step.max(1));
@@ -412,7 +409,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn whoever_waits_gets_what_comes_free() {
+    async fn a_waiter_gets_released_bytes() {
         let budget = Budget::new(200);
         let share = budget.tenant(&"a".into());
         let first = share.hold(HeldFor::Requests, 100).unwrap();

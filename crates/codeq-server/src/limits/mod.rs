@@ -71,8 +71,7 @@ impl RateLimiter {
         self.buckets.lock().clear();
     }
 
-    /// Draws a token, if the scope has a limit. Uses the monotonic clock, so wall-clock jumps have
-    /// no effect.
+    /// Draws a token, if the scope has a limit. Uses the monotonic clock, so wall-clock jumps have no effect.
     pub fn take(&self, tenant: &Arc<str>, scope: LimitScope) -> Option<Allowance> {
         let limits = self.limits.load();
         let limit = match scope {

@@ -62,8 +62,7 @@ impl Service {
         }
         let prepared = self.artifacts.prepare(submit.id, artifacts).await;
         if !running {
-            // May be a retry of the submit that finished the task, sent because its answer was
-            // lost.
+            // May be a retry of the submit that finished the task, sent because its answer was lost.
             let Ok(prepared) = prepared else { return Err(Rejection::NotInProgress.into()) };
             let submit = Submit { artifacts: prepared.artifacts, ..submit };
             return repeated_or(&self.engine, &submit, &lease, Rejection::NotInProgress).await;
@@ -75,8 +74,7 @@ impl Service {
         let (artifacts, engine) = (Arc::clone(&self.artifacts), Arc::clone(&self.engine));
         let work =
             async move { store(&artifacts, &engine, submit, lease, prepared, &at_once).await };
-        // Runs to the end even if the client disconnects: stopping halfway would leave unreferenced
-        // objects.
+        // Runs to the end even if the client disconnects: stopping halfway would leave unreferenced objects.
         let done = tokio::spawn(work.instrument(span)).await;
         done.unwrap_or_else(|_| Err(ServiceError::unexpected()))
     }

@@ -34,8 +34,7 @@ type Read<T> = fn(Answer) -> Result<T, ServiceError>;
 /// Rarely needed fields, boxed to keep [`Asked`] small.
 #[derive(Default)]
 struct Extras {
-    /// What is wrong with the request itself. The call is then one the engine rejects last, so
-    /// other refusals win.
+    /// What is wrong with the request itself. The call is then one the engine rejects last, so other refusals win.
     flaw: Option<ServiceError>,
     /// Covers the time until the answer, in the trace of the task's producer.
     span: Option<Span>,
@@ -71,8 +70,7 @@ impl<T> Asked<T> {
 }
 
 impl Service {
-    /// Sends the call and waits for its answer. Dropping the future returns any tasks it would have
-    /// claimed.
+    /// Sends the call and waits for its answer. Dropping the future returns any tasks it would have claimed.
     pub async fn answer<T>(&self, ask: Ask<T>) -> Result<T, ServiceError> {
         let Ask { call, mut asked } = ask;
         let span = asked.extras.as_mut().and_then(|extras| extras.span.take());

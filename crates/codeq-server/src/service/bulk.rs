@@ -1,5 +1,4 @@
-//! Bulk operations: many tasks per call, in bounded parts so other tenants' commands run in
-//! between.
+//! Bulk operations: many tasks per call, in bounded parts so other tenants' commands run in between.
 
 use codeq_core::command::{BulkFilter, BulkFrom, BulkPart, BulkWork, ReplayFrom};
 use codeq_core::limits::{BULK_LOOK_MAX, BULK_MAX, BULK_TAKE_MAX};
@@ -38,8 +37,7 @@ pub struct BulkOutcome {
     pub done: u64,
     /// Set for a dry run: tasks that would be touched.
     pub matched: Option<u64>,
-    /// Cursor to continue from. Absent when the scan is complete, or when a fresh call would do as
-    /// well.
+    /// Cursor to continue from. Absent when the scan is complete, or when a fresh call would do as well.
     pub next: Option<String>,
 }
 
@@ -123,8 +121,7 @@ impl Service {
             let plan = look.await?;
             return Ok(BulkDone { done: plan.numbers.len() as u64, next: plan.next });
         }
-        // One part per tenant at a time: a hundred concurrent calls must not fill the shard's
-        // inbox.
+        // One part per tenant at a time: a hundred concurrent calls must not fill the shard's inbox.
         let _turn = self.scans.turn(&caller.tenant).await?;
         match self.engine.call(Call::BulkPart { shard, part }).await? {
             Reply::BulkPart(done) => Ok(done),
@@ -133,8 +130,7 @@ impl Service {
     }
 }
 
-/// Whether the operation removes every task it visits. A cleanup qualifies because its lists end at
-/// its cutoff.
+/// Whether the operation removes every task it visits. A cleanup qualifies because its lists end at its cutoff.
 fn removes_all(work: &BulkWork, filter: &BulkFilter) -> bool {
     match work {
         BulkWork::Replay { .. } => false,

@@ -18,8 +18,7 @@ use crate::auth::{EventTypes, Principal};
 
 /// Longest a claim request may wait for a task, in seconds.
 pub const CLAIM_WAIT_MAX: u64 = 30;
-/// Wait for a stream credit, in seconds. Credits wait until a task arrives, but the engine needs a
-/// deadline.
+/// Wait for a stream credit, in seconds. Credits wait until a task arrives, but the engine needs a deadline.
 pub const CREDIT_WAIT: u64 = 366 * 86_400;
 
 /// A claim as a worker sends it.

@@ -40,8 +40,7 @@ impl Service {
         }
     }
 
-    /// Returns dead-lettered, failed or cancelled tasks to their queue, a bounded number at a time,
-    /// oldest first.
+    /// Returns dead-lettered, failed or cancelled tasks to their queue, a bounded number at a time, oldest first.
     pub async fn replay_queue(
         &self,
         caller: MayAdminister<'_>,

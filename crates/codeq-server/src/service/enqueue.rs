@@ -116,8 +116,7 @@ impl Service {
         }))
     }
 
-    /// Creates up to the configured number of tasks. Each succeeds or fails on its own unless the
-    /// batch is atomic.
+    /// Creates up to the configured number of tasks. Each succeeds or fails on its own unless the batch is atomic.
     pub fn enqueue_batch(
         &self,
         caller: MayProduce<'_>,

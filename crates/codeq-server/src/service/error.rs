@@ -181,8 +181,7 @@ impl From<EngineError> for ServiceError {
             EngineError::NoDescriptors => unavailable(Code::Overloaded, 1),
             EngineError::Closed => unavailable(Code::ShuttingDown, 1),
             EngineError::Failed(reason) => {
-                // The reason names files and offsets: log it for the operator, hide it from
-                // clients.
+                // The reason names files and offsets: log it for the operator, hide it from clients.
                 tracing::error!(target: "codeq::engine", %reason, "the engine has stopped");
                 let text = "the server has stopped after a failure of its storage";
                 ServiceError::new(Code::Failed, text).retry_after(30)

@@ -25,8 +25,7 @@ impl LeaseNamed {
     }
 
     /// Identifies a lease by a client's `workerId` and `fence`. Ignores a `workerId` that could not
-    /// have claimed anything, because clients send whatever they are configured with even if they
-    /// claim without one.
+    /// have claimed anything, because clients send whatever they are configured with even if they claim without one.
     pub fn new(caller: &Principal, worker_id: Option<&str>, fence: Option<u64>) -> LeaseNamed {
         let identity = worker_id.map(|name| identity(caller, name).ok());
         LeaseNamed { instance: identity.flatten().filter(|id| *id != caller.subject), fence }

@@ -70,8 +70,7 @@ pub struct Service {
     /// Limits concurrent scans over many rows.
     pub(crate) scans: scan::Scans,
     pub(crate) defaults: ArcSwap<Defaults>,
-    /// Largest payload or result. Buffers are sized by it at startup, so a reload does not change
-    /// it.
+    /// Largest payload or result. Buffers are sized by it at startup, so a reload does not change it.
     payload_max: usize,
     /// Turns true when shutdown begins, so that waiting requests get an answer.
     pub(crate) draining: watch::Receiver<bool>,
@@ -151,8 +150,7 @@ impl Service {
         self.payload_max
     }
 
-    /// Resolves the lease length a client sent in `field`; absent, zero or negative means the
-    /// default.
+    /// Resolves the lease length a client sent in `field`; absent, zero or negative means the default.
     pub(crate) fn lease(
         &self,
         wanted: Option<i64>,

@@ -12,8 +12,7 @@ use super::permission::MayNack;
 use super::{Service, ServiceError, seconds, seed, task_id};
 
 impl Service {
-    /// Returns a task for a retry. `delay_seconds` applies as given, even zero; `None` means the
-    /// backoff policy.
+    /// Returns a task for a retry. `delay_seconds` applies as given, even zero; `None` means the backoff policy.
     pub fn nack(
         &self,
         caller: MayNack<'_>,

@@ -28,8 +28,7 @@ pub fn check_result(result: &[u8]) -> Result<(), ServiceError> {
 
 /// Rejects nesting deeper than [`DEPTH_MAX`], in one pass over the bytes.
 pub fn check_depth(body: &[u8]) -> Result<(), ServiceError> {
-    // Too few brackets to nest that deep, even counting those inside strings. Counting takes
-    // nanoseconds.
+    // Too few brackets to nest that deep, even counting those inside strings. Counting takes nanoseconds.
     if body.iter().filter(|byte| matches!(byte, b'[' | b'{')).count() <= DEPTH_MAX {
         return Ok(());
     }

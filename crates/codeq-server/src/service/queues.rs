@@ -68,8 +68,7 @@ impl Service {
         Ok(Some(format!("no task of the queue '{command}' is kept here{meant}")))
     }
 
-    /// Statistics of every queue the caller sees: its tenant's, or all tenants' for an operator who
-    /// requests that.
+    /// Statistics of every queue the caller sees: its tenant's, or all tenants' for an operator who requests that.
     pub async fn queues(
         &self,
         caller: MayAdminister<'_>,

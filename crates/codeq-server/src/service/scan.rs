@@ -70,8 +70,7 @@ impl Service {
     ) -> Result<T, ServiceError> {
         let turn = self.scans.turn(tenant).await?;
         let engine = Arc::clone(&self.engine);
-        // Move the permit into the slice: if the caller disconnects, the next slice still waits for
-        // this one.
+        // Move the permit into the slice: if the caller disconnects, the next slice still waits for this one.
         let slice = tokio::task::spawn_blocking(move || {
             let seen = engine.look(shard, look);
             drop(turn);

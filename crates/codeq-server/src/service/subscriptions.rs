@@ -128,8 +128,7 @@ impl Service {
     }
 
     async fn put_subscription(&self, put: PutRecord) -> Result<Subscription, ServiceError> {
-        // Held until the view includes the subscription, so that no task enqueued after the answer
-        // is missed.
+        // Held until the view includes the subscription, so that no task enqueued after the answer is missed.
         let _listening = self.subscriptions.work_available().listen();
         match self.propose(Command::PutRecord(put)).await? {
             Reply::Record(record) => {
@@ -241,8 +240,7 @@ fn event_types(
     }
 }
 
-/// The delivery mode with its group, if it needs one. A token bound to a group allows only that
-/// group.
+/// The delivery mode with its group, if it needs one. A token bound to a group allows only that group.
 fn mode(
     caller: &Principal,
     mode: Option<String>,

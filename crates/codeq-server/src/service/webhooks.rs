@@ -87,8 +87,7 @@ impl Service {
                 })?
             }
         };
-        // Binds the cursor to the tenant and the filter. It names only the tenant's own tasks and
-        // queues.
+        // Binds the cursor to the tenant and the filter. It names only the tenant's own tasks and queues.
         let about = [
             Some(caller.tenant.to_string()),
             Some("deliveries".to_owned()),

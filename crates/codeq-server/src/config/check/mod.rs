@@ -253,8 +253,7 @@ impl Config {
         }
     }
 
-    /// Rejects two listeners on one port. The streams may share a port, because both ports serve
-    /// both.
+    /// Rejects two listeners on one port. The streams may share a port, because both ports serve both.
     fn check_collisions(&self, problems: &mut Vec<Problem>) {
         let (producer, worker) = self.stream_addrs();
         let (http, metrics) = (Some(self.http_addr), self.metrics.addr);
@@ -354,8 +353,7 @@ fn collide(one: SocketAddr, other: SocketAddr) -> bool {
     one.port() != 0 && one.port() == other.port() && (any || one.ip() == other.ip())
 }
 
-/// Rejects a lone word that is not a level: the filter would take it for a module name and log
-/// nothing else.
+/// Rejects a lone word that is not a level: the filter would take it for a module name and log nothing else.
 fn check_level(level: &str) -> Result<(), String> {
     let expected = "expected error, warn, info, debug, trace, off, or a filter such as \
                     info,codeq::net=debug";

@@ -32,8 +32,7 @@ const fn v6([a, b, last]: [u16; 3], len: u8) -> IpNet {
     IpNet::V6(Ipv6Net::new_assert(Ipv6Addr::new(a, b, 0, 0, 0, 0, 0, last), len))
 }
 
-/// Warnings about the networks the configuration opens; none for a development server, which opens
-/// them on purpose.
+/// Warnings about the networks the configuration opens; none for a development server, which opens them on purpose.
 pub(super) fn opened(config: &Config) -> Vec<String> {
     let mut tokens = config.producer_auth.static_tokens.iter();
     if tokens.any(|token| token.token.as_deref() == Some(DEV_TOKEN)) {

@@ -260,7 +260,7 @@ fn a_flag_that_is_wrong_is_named() {
 }
 
 #[test]
-fn empty_variables_and_those_of_others_say_nothing() {
+fn empty_and_unrelated_variables_are_ignored() {
     let env = [
         ("CODEQ_SHARDS", ""),
         ("CODEQ_CONFIG", "/etc/codeq.yaml"),

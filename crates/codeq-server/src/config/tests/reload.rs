@@ -21,7 +21,7 @@ fn every_reloaded_key_is_one() {
 }
 
 #[test]
-fn what_can_be_taken_over_is_and_the_rest_is_named() {
+fn reload_applies_changes_or_reports_that_they_need_a_restart() {
     let mut old = Config::default();
     old.producer_auth.static_tokens = vec![token("first-secret")];
     let mut new = old.clone();
@@ -53,7 +53,7 @@ fn what_can_be_taken_over_is_and_the_rest_is_named() {
 }
 
 #[test]
-fn what_does_not_go_together_is_refused() {
+fn an_invalid_merge_is_refused() {
     let mut old = Config { http_addr: ([0, 0, 0, 0], 8080).into(), ..Config::default() };
     old.producer_auth.static_tokens = vec![token("secret")];
     let new = Config { http_addr: ([127, 0, 0, 1], 8080).into(), ..Config::default() };
