@@ -110,11 +110,11 @@ impl Artifacts {
     ) -> Result<Prepared, String> {
         let this = Arc::clone(self);
         // Decoding megabytes of base64 would block an async thread.
-        let looking = tokio::task::spawn_blocking(move || this.look_through(id, artifacts));
-        looking.await.unwrap_or_else(|error| Err(error.to_string()))
+        let validating = tokio::task::spawn_blocking(move || this.validate_all(id, artifacts));
+        validating.await.unwrap_or_else(|error| Err(error.to_string()))
     }
 
-    fn look_through(&self, id: TaskId, sent: Vec<NewArtifact>) -> Result<Prepared, String> {
+    fn validate_all(&self, id: TaskId, sent: Vec<NewArtifact>) -> Result<Prepared, String> {
         let upload = rand::random();
         let mut prepared = Prepared { artifacts: Vec::new(), id, uploads: Vec::new() };
         for (index, NewArtifact { name, source }) in sent.into_iter().enumerate() {

@@ -118,7 +118,7 @@ pub struct Reader {
     /// After the last transition taken.
     position: Position,
     /// After the last transition scanned.
-    looked: Position,
+    scanned: Position,
     /// Scanned transitions not yet taken.
     backlog: VecDeque<(u16, Arc<Move>)>,
 }
@@ -134,7 +134,7 @@ pub enum Heard {
 
 /// The result of scanning the bus.
 #[derive(Debug, PartialEq, Eq)]
-enum Looked {
+enum Scanned {
     /// Any matches are in the backlog.
     Found,
     /// Some transitions are no longer kept.
@@ -191,8 +191,8 @@ impl EventBus {
             None => (now, false),
         };
         let (bus, tenant) = (Arc::clone(self), Arc::clone(tenant));
-        let (looked, backlog) = (position.clone(), VecDeque::new());
-        let mut reader = Reader { bus, tenant, news, position, looked, backlog };
+        let (scanned, backlog) = (position.clone(), VecDeque::new());
+        let mut reader = Reader { bus, tenant, news, position, scanned, backlog };
         let missed = missed | reader.skip_to_kept(&state);
         Some((reader, missed))
     }
@@ -278,12 +278,12 @@ impl Reader {
 
     fn is_behind(&self) -> bool {
         let state = self.bus.state.lock();
-        state.shards.iter().zip(&self.looked).any(|(kept, looked)| *looked < kept.next)
+        state.shards.iter().zip(&self.scanned).any(|(kept, scanned)| *scanned < kept.next)
     }
 
     /// Returns the tenant's next transition, scanning at most one segment of each shard.
     pub fn take(&mut self) -> Option<Heard> {
-        if self.backlog.is_empty() && self.look() == Looked::Missed {
+        if self.backlog.is_empty() && self.scan() == Scanned::Missed {
             return Some(Heard::Missed(self.position.clone()));
         }
         let (shard, moved) = self.backlog.pop_front()?;
@@ -294,14 +294,14 @@ impl Reader {
     }
 
     /// Scans the next segment of every shard for the tenant's transitions.
-    fn look(&mut self) -> Looked {
+    fn scan(&mut self) -> Scanned {
         let parts: Vec<Option<Part>> = {
             let bus = Arc::clone(&self.bus);
             let state = bus.state.lock();
             if self.skip_to_kept(&state) {
-                return Looked::Missed;
+                return Scanned::Missed;
             }
-            let shards = state.shards.iter().zip(&mut self.looked);
+            let shards = state.shards.iter().zip(&mut self.scanned);
             let part = |(kept, at): (&Kept, &mut u64)| {
                 let part = (*at < kept.next).then(|| kept.segment(*at, &self.tenant));
                 if let Some(Part::Rest(_)) = part {
@@ -311,7 +311,7 @@ impl Reader {
             };
             shards.map(part).collect()
         };
-        for ((shard, part), at) in (0..).zip(parts).zip(&mut self.looked) {
+        for ((shard, part), at) in (0..).zip(parts).zip(&mut self.scanned) {
             match part {
                 None => continue,
                 Some(Part::Rest(rest)) => {
@@ -326,19 +326,19 @@ impl Reader {
                 }
             }
         }
-        Looked::Found
+        Scanned::Found
     }
 
     /// Moves the position to the oldest kept transition if it is before that. Returns true if it skipped any.
     fn skip_to_kept(&mut self, state: &State) -> bool {
         let mut missed = false;
-        let positions = self.position.iter_mut().zip(&mut self.looked);
-        for (kept, (position, looked)) in state.shards.iter().zip(positions) {
+        let positions = self.position.iter_mut().zip(&mut self.scanned);
+        for (kept, (position, scanned)) in state.shards.iter().zip(positions) {
             let first = kept.first();
-            if !(first..=kept.next).contains(looked) {
+            if !(first..=kept.next).contains(scanned) {
                 missed = true;
-                *looked = (*looked).clamp(first, kept.next);
-                *position = *looked;
+                *scanned = (*scanned).clamp(first, kept.next);
+                *position = *scanned;
             }
         }
         missed

@@ -122,7 +122,7 @@ impl Service {
             return Ok(BulkDone { done: plan.numbers.len() as u64, next: plan.next });
         }
         // One part per tenant at a time: a hundred concurrent calls must not fill the shard's inbox.
-        let _turn = self.scans.turn(&caller.tenant).await?;
+        let _permit = self.scans.turn(&caller.tenant).await?;
         match self.engine.call(Call::BulkPart { shard, part }).await? {
             Reply::BulkPart(done) => Ok(done),
             _ => Ok(BulkDone::default()),

@@ -28,7 +28,7 @@ pub struct Scans {
 }
 
 /// A permit for one slice.
-pub struct Turn {
+pub struct SlicePermit {
     _of_tenant: OwnedSemaphorePermit,
     _of_all: OwnedSemaphorePermit,
 }
@@ -42,7 +42,7 @@ impl Default for Scans {
 
 impl Scans {
     /// Waits for a permit for the tenant.
-    pub async fn turn(&self, tenant: &Arc<str>) -> Result<Turn, ServiceError> {
+    pub async fn turn(&self, tenant: &Arc<str>) -> Result<SlicePermit, ServiceError> {
         let mine = {
             let mut tenants = self.tenants.lock();
             // A semaphore held by this map alone belongs to a tenant with no call in progress.
@@ -56,7 +56,7 @@ impl Scans {
         let closed = |_| ServiceError::unexpected();
         let of_tenant = mine.acquire_owned().await.map_err(closed)?;
         let of_all = Arc::clone(&self.slices).acquire_owned().await.map_err(closed)?;
-        Ok(Turn { _of_tenant: of_tenant, _of_all: of_all })
+        Ok(SlicePermit { _of_tenant: of_tenant, _of_all: of_all })
     }
 }
 
@@ -68,12 +68,12 @@ impl Service {
         shard: u16,
         look: impl FnOnce(&ShardReader<'_>) -> Result<T, KvError> + Send + 'static,
     ) -> Result<T, ServiceError> {
-        let turn = self.scans.turn(tenant).await?;
+        let permit = self.scans.turn(tenant).await?;
         let engine = Arc::clone(&self.engine);
         // Move the permit into the slice: if the caller disconnects, the next slice still waits for this one.
         let slice = tokio::task::spawn_blocking(move || {
             let seen = engine.look(shard, look);
-            drop(turn);
+            drop(permit);
             seen
         });
         let seen = slice.await.map_err(|_| ServiceError::unexpected())?;
@@ -91,15 +91,15 @@ mod tests {
         let (a, b): (Arc<str>, Arc<str>) = ("a".into(), "b".into());
         let first = scans.turn(&a).await.unwrap();
         let mut waiting: Vec<_> = (0..100).map(|_| Box::pin(scans.turn(&a))).collect();
-        for turn in &mut waiting {
-            assert!(futures_util::poll!(turn.as_mut()).is_pending());
+        for permit in &mut waiting {
+            assert!(futures_util::poll!(permit.as_mut()).is_pending());
         }
-        let other = scans.turn(&b).await.expect("another tenant does not stand in this line");
+        let other = scans.turn(&b).await.expect("another tenant does not wait");
         drop((first, other));
         assert!(futures_util::poll!(waiting[0].as_mut()).is_ready());
         drop(waiting);
         drop(scans.turn(&"c".into()).await.unwrap());
         drop(scans.turn(&"d".into()).await.unwrap());
-        assert_eq!(scans.tenants.lock().len(), 1, "nothing is kept of tenants that are gone");
+        assert_eq!(scans.tenants.lock().len(), 1, "idle tenants are dropped");
     }
 }
