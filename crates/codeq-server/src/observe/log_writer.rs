@@ -164,7 +164,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_waits_and_what_is_lost_is_counted() {
+    fn writes_never_block_and_lost_lines_are_counted() {
         let (read, reader) = mpsc::sync_channel(0);
         let writer = LogWriter::start(Slow(read), LogFormat::Json).unwrap();
         let line = [b'x'; 1 << 10];

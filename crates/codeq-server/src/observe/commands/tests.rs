@@ -38,7 +38,7 @@ fn created(tenant: &str, command: &str) -> Effect {
 }
 
 #[test]
-fn webhooks_of_commands_without_end_share_a_label_value() {
+fn webhooks_beyond_the_limit_share_a_label_value() {
     let commands = Commands::default();
     let tenant: Arc<str> = "hostile".into();
     let (kind, outcome) = (WebhookKind::Result, WebhookOutcome::Failed);
@@ -60,7 +60,7 @@ fn webhooks_of_commands_without_end_share_a_label_value() {
 }
 
 #[test]
-fn commands_that_are_gone_give_their_label_values_back() {
+fn gone_commands_release_their_label_values() {
     let commands = Commands::default();
     let names = |from: usize| (from..from + 500).map(|n| format!("c{n:04}"));
     let effects: Vec<_> = names(0).map(|name| created("hostile", &name)).collect();
