@@ -1,4 +1,4 @@
-//! Providers that answer badly: nothing of it is taken, and what was there stays.
+//! Misbehaving providers: bad responses are discarded and loaded keys stay.
 
 use std::time::Duration;
 
@@ -74,7 +74,7 @@ async fn slow_answers_end_after_five_seconds() {
     for answer in [Answer::Hang, Answer::Drip] {
         let world = World::new(&[]).await;
         world.provider.answer(answer);
-        // From here the clock jumps to the next timer whenever all wait.
+        // From here, the clock jumps to the next timer whenever every task is waiting.
         tokio::time::pause();
         let start = Instant::now();
         let refused = world.ask(&signer.token(&claims())).await;

@@ -8,7 +8,7 @@ use codeq_engine::{EngineError, Observer};
 use codeq_webhooks::availability::WorkAvailable;
 use codeq_webhooks::results::CallbacksDue;
 
-use crate::artifacts::keeper::{Heard, Leavings};
+use crate::artifacts::keeper::{RemovalObserver, RemovedTasks};
 use crate::events::EventBus;
 use crate::observe::Metrics;
 
@@ -17,22 +17,22 @@ pub(super) struct Observers {
     pub(super) events: Arc<EventBus>,
     metrics: Arc<Metrics>,
     pub(super) callbacks_due: Arc<CallbacksDue>,
-    leavings: Leavings,
+    removals: RemovalObserver,
     pub(super) work_available: Arc<WorkAvailable>,
 }
 
 impl Observers {
-    /// Returns the receiving end for the task that removes artifacts of deleted tasks.
-    pub(super) fn new(metrics: &Arc<Metrics>) -> (Observers, Heard) {
-        let (leavings, heard) = Leavings::new();
+    /// Also returns the receiving end for the task that removes artifacts of deleted tasks.
+    pub(super) fn new(metrics: &Arc<Metrics>) -> (Observers, RemovedTasks) {
+        let (removals, removed) = RemovalObserver::new();
         let observers = Observers {
             events: EventBus::new(codeq_engine::options::SHARDS_MAX),
             metrics: Arc::clone(metrics),
             callbacks_due: Arc::default(),
-            leavings,
+            removals,
             work_available: Arc::default(),
         };
-        (observers, heard)
+        (observers, removed)
     }
 }
 
@@ -41,7 +41,7 @@ impl Observer for Observers {
         self.metrics.committed(shard, effects);
         self.events.committed(shard, effects);
         self.callbacks_due.committed(shard, effects);
-        self.leavings.committed(shard, effects);
+        self.removals.committed(shard, effects);
         self.work_available.committed(shard, effects);
     }
 

@@ -43,7 +43,7 @@ impl Server {
         let metrics = Metrics::new();
         let artifacts = artifacts(&config, addresses.http, &metrics)?;
         check_backup_target(&config)?;
-        let (observers, heard) = Observers::new(&metrics);
+        let (observers, removed) = Observers::new(&metrics);
         let observers = Arc::new(observers);
         // Listen until the subscriptions are read: before that, it is unknown whether there are
         // any.
@@ -73,7 +73,8 @@ impl Server {
         let listeners = listeners.serve(&app, &streams, tls.as_ref(), &limits, grace, &stop);
         let client = background::client(&app, &config, addresses.all(), &descriptors, resolve);
         let callbacks = Arc::clone(&observers.callbacks_due);
-        let background = background::start(&app, &config, client, callbacks, heard, &stop).await?;
+        let background =
+            background::start(&app, &config, client, callbacks, removed, &stop).await?;
         drop(listening);
         let ready_after = start.elapsed();
         Ok(Server {

@@ -1,4 +1,4 @@
-//! What is said about files that are wrong, and where.
+//! Messages and positions for invalid files.
 
 use super::*;
 

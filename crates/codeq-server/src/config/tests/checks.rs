@@ -1,4 +1,4 @@
-//! Values that can be read and make no sense; and those that are told to the engine.
+//! Readable but invalid values, and values passed to the engine.
 
 use codeq_core::backoff::Growth;
 
@@ -8,7 +8,7 @@ use crate::config::{
     WebhookSecret,
 };
 
-/// What is wrong after a change to the defaults.
+/// The problems after a change to the defaults.
 fn problems(change: impl FnOnce(&mut Config)) -> Vec<String> {
     let mut config = Config::default();
     change(&mut config);
@@ -290,7 +290,7 @@ fn issuers_are_reached_safely() {
           (http on this machine only)"]
     );
     assert!(jwt("", None)[0].starts_with("producerAuth.jwt[0].issuer: missing"));
-    // It is only compared where it is said where the keys are.
+    // The issuer is only compared when the location of its keys is given.
     for text in ["acme", "acme staff", "http://id.example", "urn:acme:login"] {
         assert_eq!(jwt(text, Some("https://id.example/keys")), [""; 0], "{text}");
         assert_eq!(jwt(text, None).len(), 1, "{text}");

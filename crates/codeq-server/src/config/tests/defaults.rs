@@ -1,4 +1,4 @@
-//! The commented file says the defaults, and all of them.
+//! The commented file matches the defaults and is complete.
 
 use std::collections::BTreeSet;
 
@@ -11,7 +11,7 @@ use crate::config::{
     StaticToken, TenantLimits, TlsConfig, TracingConfig,
 };
 
-/// A configuration in which nothing is left out.
+/// A configuration with every optional value set.
 fn full() -> Config {
     let auth = AuthConfig {
         jwt: vec![JwtConfig {
@@ -43,7 +43,7 @@ fn full() -> Config {
     }
 }
 
-/// The paths of all that is no object; with `into_lists` also those inside of lists.
+/// The paths of all leaf values; with `into_lists` also those inside lists.
 fn paths(value: &Value, prefix: &str, into_lists: bool, found: &mut BTreeSet<String>) {
     match value {
         Value::Object(fields) => {

@@ -1,4 +1,4 @@
-//! Nothing that is shown has a secret in it.
+//! No secret appears in any output.
 
 use super::*;
 use crate::config::Config;
