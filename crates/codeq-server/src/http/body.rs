@@ -166,12 +166,12 @@ mod tests {
         let budget = Budget::new(4 * LARGEST);
         let held = || budget.bytes(HeldFor::Requests);
         let promised = ask(&budget, "a", LARGEST, STEP).await.unwrap();
-        assert_eq!((promised.len(), held()), (STEP, STEP), "to say that much comes costs nothing");
+        assert_eq!((promised.len(), held()), (STEP, STEP), "announced bytes are not charged");
         let first = ask(&budget, "a", LARGEST, LARGEST).await.unwrap();
         assert!(held() >= LARGEST, "{}", held());
         let mut parts_of_it = vec![first.slice(5..9)];
         drop(first);
-        assert!(held() >= LARGEST, "a part of it is as good as the whole");
+        assert!(held() >= LARGEST, "a slice keeps the whole charge");
         let refused = ask(&budget, "a", LARGEST, LARGEST).await.unwrap_err();
         assert_eq!(refused.error.code, Code::Overloaded);
         assert!(refused.close && refused.error.retry_after.is_some());

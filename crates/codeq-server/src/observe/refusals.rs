@@ -140,6 +140,6 @@ mod tests {
             "whoever is refused stays"
         );
         assert_eq!((of("t0"), of("t59").is_some()), (None, true));
-        assert_eq!(of(OTHER), Some([0, 0, 0, 11]), "nothing is lost of the sum");
+        assert_eq!(of(OTHER), Some([0, 0, 0, 11]), "the sum stays the same");
     }
 }
