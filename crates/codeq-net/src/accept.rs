@@ -39,7 +39,7 @@ pub async fn serve(
         tokio::select! {
             biased;
             _ = stop.wait_for(|stop| *stop) => break,
-            Some(done) = tasks.join_next() => absorb(done),
+            Some(done) = tasks.join_next() => log_panic(done),
             accepted = accept(&listener) => {
                 let (stream, peer) = accepted;
                 if let Some(slot) = Slot::take(most, &stats) {
@@ -75,7 +75,7 @@ fn is_client_abort(error: &io::Error) -> bool {
 async fn drain(mut tasks: JoinSet<()>, grace: Duration) {
     let all = async {
         while let Some(done) = tasks.join_next().await {
-            absorb(done);
+            log_panic(done);
         }
     };
     if timeout(grace, all).await.is_err() {
@@ -86,7 +86,7 @@ async fn drain(mut tasks: JoinSet<()>, grace: Duration) {
 }
 
 /// Logs a panic, which ends only the connection that caused it.
-fn absorb(done: Result<(), JoinError>) {
+fn log_panic(done: Result<(), JoinError>) {
     if let Err(error) = done
         && error.is_panic()
     {

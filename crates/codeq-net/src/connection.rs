@@ -16,11 +16,11 @@ use tokio::sync::watch;
 use tokio::time::{Instant, timeout, timeout_at};
 use tokio_rustls::TlsAcceptor;
 
-use crate::pulse::Pulse;
+use crate::activity::Activity;
 use crate::service::Tracked;
 use crate::slot::Slot;
 use crate::socket::{Socket, Transport};
-use crate::stall::Patience;
+use crate::stall::WriteTimeout;
 use crate::stream::StreamExecutor;
 use crate::wire::{LINGER, LINGER_BYTES, Wire};
 use crate::{NetLimits, NetStats, Peer, TlsFiles, protocol};
@@ -31,7 +31,7 @@ pub(crate) struct Shared {
     tls: Option<TlsAcceptor>,
     limits: NetLimits,
     stop: watch::Receiver<bool>,
-    patience: Patience,
+    write_timeout: WriteTimeout,
     h1: http1::Builder,
     h2: http2::Builder<StreamExecutor>,
 }
@@ -45,9 +45,9 @@ impl Shared {
     ) -> Self {
         let limits = limits.bounded();
         let tls = tls.map(|files| TlsAcceptor::from(files.config()));
-        let patience = Patience::new(limits.write_timeout(), stop.clone());
-        let h2 = protocol::h2(patience.clone());
-        Self { app, tls, limits, stop, patience, h1: protocol::h1(), h2 }
+        let write_timeout = WriteTimeout::new(limits.write_timeout(), stop.clone());
+        let h2 = protocol::h2(write_timeout.clone());
+        Self { app, tls, limits, stop, write_timeout, h1: protocol::h1(), h2 }
     }
 }
 
@@ -80,7 +80,7 @@ async fn open(stream: TcpStream, shared: &Shared, stats: &NetStats) -> Option<Op
     let deadline = born + shared.limits.header_timeout;
     // Responses are written whole, so Nagle's algorithm would only delay them.
     stream.set_nodelay(true).ok()?;
-    let socket = Socket::new(stream, shared.patience.clone());
+    let socket = Socket::new(stream, shared.write_timeout.clone());
     let mut transport = match &shared.tls {
         None => Transport::Plain(socket),
         Some(acceptor) => match timeout_at(deadline, acceptor.accept(socket)).await {
@@ -107,20 +107,20 @@ fn agreed(transport: &Transport) -> Option<bool> {
 
 impl Opened {
     async fn serve(self, peer: Peer, shared: &Shared) {
-        let pulse = Pulse::new(self.born, &shared.limits, self.h2);
+        let activity = Activity::new(self.born, &shared.limits, self.h2);
         let (app, hosts) = (shared.app.clone(), shared.limits.hosts.clone());
-        let service = Tracked { app, peer, pulse: Arc::clone(&pulse), hosts };
+        let service = Tracked { app, peer, activity: Arc::clone(&activity), hosts };
         let stop = shared.stop.clone();
         // Boxed so that an HTTP/1 connection does not carry the size of an HTTP/2 one, or vice
         // versa.
         if self.h2 {
-            let io = TokioIo::new(Wire::h2(self.transport, self.prefix, Arc::clone(&pulse)));
+            let io = TokioIo::new(Wire::h2(self.transport, self.prefix, Arc::clone(&activity)));
             let mut conn = Box::new(shared.h2.serve_connection(io, service));
-            drive(Pin::new(conn.as_mut()), &pulse, stop).await;
+            drive(Pin::new(conn.as_mut()), &activity, stop).await;
         } else {
-            let io = TokioIo::new(Wire::h1(self.transport, self.prefix, Arc::clone(&pulse)));
+            let io = TokioIo::new(Wire::h1(self.transport, self.prefix, Arc::clone(&activity)));
             let mut conn = Box::new(shared.h1.serve_connection(io, service));
-            if drive(Pin::new(conn.as_mut()), &pulse, stop).await == End::Protocol {
+            if drive(Pin::new(conn.as_mut()), &activity, stop).await == End::Protocol {
                 let wire = conn.into_parts().io.into_inner();
                 Box::pin(linger(wire)).await;
             }
@@ -139,7 +139,11 @@ enum End {
 
 /// Runs a connection until it finishes or times out; shuts it down gracefully when the server
 /// stops.
-async fn drive<C>(mut conn: Pin<&mut C>, pulse: &Pulse, mut stop: watch::Receiver<bool>) -> End
+async fn drive<C>(
+    mut conn: Pin<&mut C>,
+    activity: &Activity,
+    mut stop: watch::Receiver<bool>,
+) -> End
 where
     C: GracefulConnection,
     C::Error: std::fmt::Display,
@@ -156,15 +160,15 @@ where
             }
             _ = stop.wait_for(|stop| *stop), if !draining => {
                 draining = true;
-                pulse.begin_stop();
+                activity.begin_stop();
                 conn.as_mut().graceful_shutdown();
             }
-            () = pulse.expired() => {
-                if !pulse.is_h2() || pulse.is_closing() {
+            () = activity.expired() => {
+                if !activity.is_h2() || activity.is_closing() {
                     return End::Server;
                 }
                 // The client may be about to send a request, so announce the close first.
-                pulse.begin_close();
+                activity.begin_close();
                 conn.as_mut().graceful_shutdown();
             }
         }

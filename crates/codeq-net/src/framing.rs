@@ -118,7 +118,7 @@ impl Framing {
             Ok(part) => self.part = part,
             Err(Refusal) => {
                 self.part = Part::Refused;
-                spoil(line);
+                corrupt(line);
             }
         }
         self.line.len = 0;
@@ -202,7 +202,7 @@ fn digits(text: &[u8], radix: u32) -> Result<u64, Refusal> {
 
 /// Corrupts a line but keeps its LF if possible: hyper looks for the end of the head before it
 /// parses the head.
-fn spoil(line: &mut [u8]) {
+fn corrupt(line: &mut [u8]) {
     let last = line.len().saturating_sub(1);
     if let Some(byte) = line.get_mut(last.saturating_sub(1)) {
         *byte = 0;
@@ -225,7 +225,7 @@ mod tests {
     }
 
     #[test]
-    fn sound_streams_pass_untouched_however_they_are_cut() {
+    fn valid_streams_pass_untouched_however_they_are_cut() {
         let streams: [&[u8]; 7] = [
             b"GET / HTTP/1.1\r\nhost: a\r\n\r\n",
             b"\r\n\r\nGET / HTTP/1.1\r\n\r\nGET /2 HTTP/1.1\r\n\r\n",
@@ -245,7 +245,7 @@ mod tests {
     }
 
     #[test]
-    fn ambiguous_streams_are_spoiled_however_they_are_cut() {
+    fn ambiguous_streams_are_corrupted_however_they_are_cut() {
         let pad = " ".repeat(KEPT);
         let padded = format!("POST / HTTP/1.1\r\nContent-Length:{pad}1\r\n\r\na");
         let streams: [&[u8]; 13] = [

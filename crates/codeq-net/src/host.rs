@@ -82,7 +82,7 @@ mod tests {
     }
 
     #[test]
-    fn one_host_and_no_other() {
+    fn exactly_one_host() {
         use Version as V;
         for (version, target, named, status) in [
             (V::HTTP_11, "/", &["a.test"] as &[&str], None),

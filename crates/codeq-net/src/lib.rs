@@ -3,8 +3,8 @@
 //!
 //! ```text
 //! accept ─> connection: TLS handshake ─> h1 or h2 ─> hyper ─> router
-//!              socket   write stalls                    pulse   requests in flight, idle time
-//!              wire     strict h1 framing               stream  h2 responses the client does not read
+//!              socket   write stalls                    activity  requests in flight, idle time
+//!              wire     strict h1 framing               stream    h2 responses the client does not read
 //!              stall    write timeout, shorter once the server stops
 //! ```
 //!
@@ -25,11 +25,11 @@ pub use protocol::H2_STREAM_WINDOW;
 pub use tls::{TlsError, TlsFiles};
 
 mod accept;
+mod activity;
 mod connection;
 mod framing;
 mod host;
 mod protocol;
-mod pulse;
 mod service;
 mod slot;
 mod socket;

@@ -9,7 +9,7 @@ use hyper_util::rt::TokioTimer;
 use tokio::io::AsyncReadExt;
 
 use crate::socket::Transport;
-use crate::stall::Patience;
+use crate::stall::WriteTimeout;
 use crate::stream::StreamExecutor;
 
 /// The first bytes of every HTTP/2 connection.
@@ -44,7 +44,7 @@ pub(crate) fn h1() -> http1::Builder {
     let mut builder = http1::Builder::new();
     builder
         .timer(TokioTimer::new())
-        // `Pulse` enforces this: hyper's timer would also close idle connections.
+        // `Activity` enforces this: hyper's timer would also close idle connections.
         .header_read_timeout(None)
         .half_close(false)
         .keep_alive(true)
@@ -54,8 +54,8 @@ pub(crate) fn h1() -> http1::Builder {
 }
 
 /// HTTP/2 settings. Hyper never sends server pushes, so there is no setting for them.
-pub(crate) fn h2(patience: Patience) -> http2::Builder<StreamExecutor> {
-    let mut builder = http2::Builder::new(StreamExecutor { patience });
+pub(crate) fn h2(write_timeout: WriteTimeout) -> http2::Builder<StreamExecutor> {
+    let mut builder = http2::Builder::new(StreamExecutor { write_timeout });
     builder
         .timer(TokioTimer::new())
         .max_concurrent_streams(H2_STREAMS)

@@ -9,19 +9,19 @@ use tokio::net::TcpStream;
 use tokio::time::Instant;
 use tokio_rustls::server::TlsStream;
 
-use crate::stall::{Patience, Stall};
+use crate::stall::{Stall, WriteTimeout};
 
 /// A TCP stream whose writes fail after too long without progress.
 pub(crate) struct Socket {
     stream: TcpStream,
-    patience: Patience,
+    write_timeout: WriteTimeout,
     /// Set while a write is blocked: when it blocked, and its timeout.
     stall: Option<(Instant, Stall)>,
 }
 
 impl Socket {
-    pub(crate) fn new(stream: TcpStream, patience: Patience) -> Self {
-        Self { stream, patience, stall: None }
+    pub(crate) fn new(stream: TcpStream, write_timeout: WriteTimeout) -> Self {
+        Self { stream, write_timeout, stall: None }
     }
 
     /// Returns the outcome of a write, or a timeout error if the write has been blocked too long.
@@ -34,8 +34,8 @@ impl Socket {
             self.stall = None;
             return outcome;
         }
-        let patience = &self.patience;
-        let stall = self.stall.get_or_insert_with(|| (Instant::now(), Stall::new(patience)));
+        let write_timeout = &self.write_timeout;
+        let stall = self.stall.get_or_insert_with(|| (Instant::now(), Stall::new(write_timeout)));
         let (since, stall) = stall;
         stall.poll(*since, cx).map(|()| Err(io::ErrorKind::TimedOut.into()))
     }

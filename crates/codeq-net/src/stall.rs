@@ -14,15 +14,15 @@ pub(crate) const STOPPING: Duration = Duration::from_secs(2);
 
 /// How long a client may go without reading.
 #[derive(Clone)]
-pub(crate) struct Patience {
+pub(crate) struct WriteTimeout {
     usual: Duration,
     stop: watch::Receiver<bool>,
 }
 
-impl Patience {
+impl WriteTimeout {
     /// Allows `usual`, or [`STOPPING`] once `stop` turns true.
-    pub(crate) fn new(usual: Duration, stop: watch::Receiver<bool>) -> Patience {
-        Patience { usual, stop }
+    pub(crate) fn new(usual: Duration, stop: watch::Receiver<bool>) -> WriteTimeout {
+        WriteTimeout { usual, stop }
     }
 }
 
@@ -36,11 +36,11 @@ pub(crate) struct Stall {
 }
 
 impl Stall {
-    pub(crate) fn new(patience: &Patience) -> Stall {
-        let mut stop = patience.stop.clone();
+    pub(crate) fn new(write_timeout: &WriteTimeout) -> Stall {
+        let mut stop = write_timeout.stop.clone();
         Stall {
-            usual: patience.usual,
-            timer: Box::pin(sleep_until(Instant::now() + patience.usual)),
+            usual: write_timeout.usual,
+            timer: Box::pin(sleep_until(Instant::now() + write_timeout.usual)),
             // A dropped sender counts as a stop.
             stop: Some(Box::pin(async move { drop(stop.wait_for(|stop| *stop).await) })),
             stopped_at: None,

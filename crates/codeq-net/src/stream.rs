@@ -12,7 +12,7 @@ use std::task::{Context, Poll};
 use hyper::rt::Executor;
 use tokio::time::Instant;
 
-use crate::stall::{Patience, Stall};
+use crate::stall::{Stall, WriteTimeout};
 
 tokio::task_local! {
     static STATE: Cell<State>;
@@ -27,12 +27,12 @@ enum State {
 }
 
 /// Records that hyper received the response head or a piece of the body.
-pub(crate) fn handed_out() {
+pub(crate) fn passed_to_hyper() {
     set(|| State::Client(Instant::now()));
 }
 
 /// Records that hyper asked for data and the handler has none yet.
-pub(crate) fn waiting_for_the_handler() {
+pub(crate) fn waiting_for_handler() {
     set(|| State::Handler);
 }
 
@@ -44,7 +44,7 @@ fn set(state: impl FnOnce() -> State) {
 /// Runs HTTP/2 streams, each with a limit on how long its client may go without reading.
 #[derive(Clone)]
 pub(crate) struct StreamExecutor {
-    pub(crate) patience: Patience,
+    pub(crate) write_timeout: WriteTimeout,
 }
 
 impl<F> Executor<F> for StreamExecutor
@@ -53,29 +53,33 @@ where
 {
     fn execute(&self, future: F) {
         tokio::spawn(
-            STATE.scope(Cell::new(State::Handler), patient(future, self.patience.clone())),
+            STATE.scope(Cell::new(State::Handler), run_stream(future, self.write_timeout.clone())),
         );
     }
 }
 
-async fn patient<F: Future>(future: F, patience: Patience) {
+async fn run_stream<F: Future>(future: F, write_timeout: WriteTimeout) {
     let mut future = pin!(future);
     let mut stall = None;
     poll_fn(|cx| {
         if future.as_mut().poll(cx).is_ready() {
             return Poll::Ready(());
         }
-        poll_stall(&mut stall, &patience, cx)
+        poll_stall(&mut stall, &write_timeout, cx)
     })
     .await;
 }
 
-fn poll_stall(stall: &mut Option<Stall>, patience: &Patience, cx: &mut Context<'_>) -> Poll<()> {
+fn poll_stall(
+    stall: &mut Option<Stall>,
+    write_timeout: &WriteTimeout,
+    cx: &mut Context<'_>,
+) -> Poll<()> {
     let State::Client(since) = STATE.with(Cell::get) else {
         *stall = None;
         return Poll::Pending;
     };
-    let stall = stall.get_or_insert_with(|| Stall::new(patience));
+    let stall = stall.get_or_insert_with(|| Stall::new(write_timeout));
     stall.poll(since, cx).map(|()| {
         tracing::debug!(target: "codeq::net", "client does not read its stream, resetting it");
     })

@@ -1,4 +1,4 @@
-//! The I/O object for hyper: reports bytes to the pulse and checks HTTP/1 framing.
+//! The I/O object for hyper: reports bytes to [`Activity`] and checks HTTP/1 framing.
 
 use std::io::{self, IoSlice};
 use std::pin::Pin;
@@ -10,8 +10,8 @@ use bytes::{Buf, Bytes};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::{Sleep, sleep};
 
+use crate::activity::Activity;
 use crate::framing::Framing;
-use crate::pulse::Pulse;
 use crate::socket::Transport;
 
 /// How long, and for how many bytes, to keep reading after the last response. Closing a socket with
@@ -20,14 +20,14 @@ use crate::socket::Transport;
 pub(crate) const LINGER: Duration = Duration::from_secs(1);
 pub(crate) const LINGER_BYTES: usize = 1024 * 1024;
 
-/// A transport that reports its bytes to the pulse and, for HTTP/1, checks their framing.
+/// A transport that reports its bytes to [`Activity`] and, for HTTP/1, checks their framing.
 pub(crate) struct Wire {
     pub(crate) transport: Transport,
     /// Bytes read during protocol detection. Hyper gets them first.
     prefix: Bytes,
     /// `None` for HTTP/2, whose framing is unambiguous.
     framing: Option<Framing>,
-    pulse: Arc<Pulse>,
+    activity: Arc<Activity>,
     /// The client has closed its side.
     pub(crate) ended: bool,
     /// HTTP/2 only, after the last write: how much longer to read from the client.
@@ -40,19 +40,19 @@ struct Linger {
 }
 
 impl Wire {
-    pub(crate) fn h1(transport: Transport, prefix: Bytes, pulse: Arc<Pulse>) -> Self {
+    pub(crate) fn h1(transport: Transport, prefix: Bytes, activity: Arc<Activity>) -> Self {
         Self {
             transport,
             prefix,
             framing: Some(Framing::default()),
-            pulse,
+            activity,
             ended: false,
             linger: None,
         }
     }
 
-    pub(crate) fn h2(transport: Transport, prefix: Bytes, pulse: Arc<Pulse>) -> Self {
-        Self { transport, prefix, framing: None, pulse, ended: false, linger: None }
+    pub(crate) fn h2(transport: Transport, prefix: Bytes, activity: Arc<Activity>) -> Self {
+        Self { transport, prefix, framing: None, activity, ended: false, linger: None }
     }
 
     /// Reads the prefix and then any bytes that have arrived, so hyper usually gets a head in one
@@ -85,7 +85,7 @@ impl AsyncRead for Wire {
             if fresh.is_empty() {
                 this.ended = true;
             } else {
-                this.pulse.bytes_in();
+                this.activity.bytes_in();
             }
         }
         if let Some(framing) = &mut this.framing {
@@ -102,7 +102,7 @@ impl AsyncWrite for Wire {
         buf: &[u8],
     ) -> Poll<io::Result<usize>> {
         let outcome = Pin::new(&mut self.transport).poll_write(cx, buf);
-        self.pulse.bytes_out(&outcome);
+        self.activity.bytes_out(&outcome);
         outcome
     }
 
@@ -112,7 +112,7 @@ impl AsyncWrite for Wire {
         bufs: &[IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
         let outcome = Pin::new(&mut self.transport).poll_write_vectored(cx, bufs);
-        self.pulse.bytes_out(&outcome);
+        self.activity.bytes_out(&outcome);
         outcome
     }
 

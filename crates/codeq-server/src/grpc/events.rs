@@ -22,7 +22,7 @@ pub(super) const HELLO_BYTES_MAX: usize = 16 << 10;
 /// Maximum items in a Hello. It has no repeated fields.
 const HELLO_ITEMS_MAX: usize = 64;
 /// Time limit from a message's first byte to its last.
-const PATIENCE: Duration = Duration::from_secs(30);
+const MESSAGE_TIMEOUT: Duration = Duration::from_secs(30);
 /// Hard limit for the same, whatever the cause of the delay. While the server does not read, or has
 /// no room for the rest, the client's timeout is paused but the partial message stays in memory.
 /// Without this limit, clients that send half messages could exhaust a tenant's memory for good.
@@ -216,7 +216,7 @@ impl<In: codeq_proto::Message + Default> Events<In> {
     /// Ready when the rest of a message is late. Leaves a timer that is set too early alone and
     /// resets it when it fires: most messages are complete before that.
     fn poll_late(&mut self, cx: &mut Context<'_>) -> Poll<()> {
-        let deadline = *self.deadline.get_or_insert_with(|| Instant::now() + PATIENCE);
+        let deadline = *self.deadline.get_or_insert_with(|| Instant::now() + MESSAGE_TIMEOUT);
         let held_until = *self.held_until.get_or_insert_with(|| Instant::now() + HELD_MAX);
         let deadline = deadline.min(held_until);
         let timer = self.timer.get_or_insert_with(|| Box::pin(sleep_until(deadline)));
@@ -296,7 +296,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn nothing_is_reserved_for_what_is_announced() {
+    async fn announced_bytes_reserve_nothing() {
         let budget = Budget::new(64 << 20);
         let mut client = admitted(&budget);
         client.send([prefix(MESSAGE_BYTES_MAX), vec![0; 100]].concat());
@@ -314,7 +314,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_hello_is_short_and_what_follows_is_not_endless() {
+    async fn messages_are_bounded_and_a_hello_more_so() {
         let budget = Budget::new(64 << 20);
         let mut client = stranger(&budget);
         let hello = Hello { token: "t".repeat(HELLO_BYTES_MAX - 8) };
@@ -331,7 +331,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn messages_come_in_any_pieces() {
+    async fn messages_arrive_in_any_pieces() {
         let budget = Budget::new(64 << 20);
         let mut client = admitted(&budget);
         let bytes = [framed(sized(10)), framed(sized(0)), framed(sized(70_000))].concat();
@@ -353,7 +353,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn the_rest_of_a_message_comes_soon() {
+    async fn the_rest_of_a_message_has_a_deadline() {
         let budget = Budget::new(64 << 20);
         let mut client = admitted(&budget);
         let message = framed(sized(100));
@@ -362,11 +362,11 @@ mod tests {
         for pause in [false, true] {
             client.send(start.to_vec());
             client.reads().await;
-            tokio::time::advance(PATIENCE - Duration::from_secs(1)).await;
+            tokio::time::advance(MESSAGE_TIMEOUT - Duration::from_secs(1)).await;
             client.reads().await;
             if pause {
                 client.events.pause().unwrap();
-                tokio::time::advance(PATIENCE).await;
+                tokio::time::advance(MESSAGE_TIMEOUT).await;
                 client.reads().await;
             }
             client.send(end.to_vec());
@@ -375,11 +375,11 @@ mod tests {
         client.send(start.to_vec());
         let begun = Instant::now();
         assert_eq!(client.fails().await, Code::DeadlineExceeded);
-        assert!(begun.elapsed() >= PATIENCE && begun.elapsed() < 2 * PATIENCE);
+        assert!(begun.elapsed() >= MESSAGE_TIMEOUT && begun.elapsed() < 2 * MESSAGE_TIMEOUT);
     }
 
     #[tokio::test(start_paused = true)]
-    async fn without_room_it_waits_and_goes_on() {
+    async fn reading_waits_for_room_and_resumes() {
         let budget = Budget::new(4 << 20);
         let share = budget.tenant(&"a".into());
         let mut client = admitted(&budget);
@@ -388,14 +388,14 @@ mod tests {
             client.send(piece.to_vec());
         }
         client.reads().await;
-        tokio::time::advance(PATIENCE * 2).await;
+        tokio::time::advance(MESSAGE_TIMEOUT * 2).await;
         client.reads().await;
         drop(rest);
         assert!(client.events.message().await.unwrap().is_some());
     }
 
     #[tokio::test(start_paused = true)]
-    async fn half_a_message_is_not_held_for_ever_though_there_is_no_room() {
+    async fn a_partial_message_is_not_held_forever_without_room() {
         let budget = Budget::new(4 << 20);
         let share = budget.tenant(&"a".into());
         let mut client = admitted(&budget);
@@ -424,7 +424,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn strangers_are_few() {
+    async fn streams_without_a_hello_are_bounded() {
         let budget = Budget::new(1 << 20);
         let clients: Vec<_> = (0..8).map(|_| stranger(&budget)).collect();
         let one_more = Events::<ProducerEvent>::new(Body::empty(), &budget.strangers());

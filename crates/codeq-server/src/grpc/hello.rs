@@ -15,9 +15,9 @@ use crate::app::App;
 use crate::auth::{AuthError, Principal, Refusal, Role, bearer_token};
 
 /// Time limit for the Hello.
-const PATIENCE: Duration = Duration::from_secs(10);
+const HELLO_TIMEOUT: Duration = Duration::from_secs(10);
 /// Time limit when many streams are waiting for a Hello: real clients send it at once.
-const PATIENCE_CROWDED: Duration = Duration::from_secs(2);
+const HELLO_TIMEOUT_CROWDED: Duration = Duration::from_secs(2);
 
 /// Waits for the first event, which must be a Hello. `hello` extracts it.
 pub(super) async fn first<In: Message + Default, Hello>(
@@ -26,8 +26,8 @@ pub(super) async fn first<In: Message + Default, Hello>(
     hello: impl FnOnce(In) -> Option<Hello>,
 ) -> Result<Hello, Status> {
     let crowded = app.budget.strangers().is_crowded();
-    let patience = if crowded { PATIENCE_CROWDED } else { PATIENCE };
-    let first = tokio::time::timeout(patience, events.message()).await;
+    let limit = if crowded { HELLO_TIMEOUT_CROWDED } else { HELLO_TIMEOUT };
+    let first = tokio::time::timeout(limit, events.message()).await;
     let first = first.map_err(|_| Status::deadline_exceeded("no Hello in time"))??;
     first.and_then(hello).ok_or_else(|| Status::failed_precondition("first event must be Hello"))
 }

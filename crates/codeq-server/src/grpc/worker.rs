@@ -390,7 +390,7 @@ fn delay(seconds: i32) -> Option<u64> {
 }
 
 fn result_ack(task_id: String, error: Option<&ServiceError>) -> ResultAck {
-    let (error_message, code) = error.map(told).unwrap_or_default();
+    let (error_message, code) = error.map(ack_error).unwrap_or_default();
     ResultAck { task_id, ok: error.is_none(), error_message, code }
 }
 

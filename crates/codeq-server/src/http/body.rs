@@ -17,7 +17,7 @@ use crate::limits::budget::Hold;
 use crate::service::{Code, ServiceError};
 
 /// How long a body may wait for memory before the request is refused.
-const PATIENCE: Duration = Duration::from_secs(1);
+const ROOM_TIMEOUT: Duration = Duration::from_secs(1);
 /// Bytes read of the body on a route without fields, so that the error can name what is wrong.
 const NO_FIELDS_BYTES: usize = 4 << 10;
 /// A body up to this size is covered by the charge for the request head.
@@ -97,7 +97,7 @@ pub async fn read(
         if held - head <= SMALL {
             continue;
         }
-        if !hold.grow_within(held.next_multiple_of(STEP), PATIENCE).await {
+        if !hold.grow_within(held.next_multiple_of(STEP), ROOM_TIMEOUT).await {
             return Err(Problem { error: ServiceError::overloaded(), close: true });
         }
     }
@@ -162,16 +162,16 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn bodies_count_what_has_come_and_no_tenant_has_more_than_half() {
+    async fn received_bytes_are_charged_up_to_half_per_tenant() {
         let budget = Budget::new(4 * LARGEST);
         let held = || budget.bytes(HeldFor::Requests);
         let promised = ask(&budget, "a", LARGEST, STEP).await.unwrap();
-        assert_eq!((promised.len(), held()), (STEP, STEP), "to say that much comes costs nothing");
+        assert_eq!((promised.len(), held()), (STEP, STEP), "announced bytes are not charged");
         let first = ask(&budget, "a", LARGEST, LARGEST).await.unwrap();
         assert!(held() >= LARGEST, "{}", held());
         let mut parts_of_it = vec![first.slice(5..9)];
         drop(first);
-        assert!(held() >= LARGEST, "a part of it is as good as the whole");
+        assert!(held() >= LARGEST, "a slice keeps the whole charge");
         let refused = ask(&budget, "a", LARGEST, LARGEST).await.unwrap_err();
         assert_eq!(refused.error.code, Code::Overloaded);
         assert!(refused.close && refused.error.retry_after.is_some());

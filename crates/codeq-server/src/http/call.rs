@@ -70,8 +70,8 @@ impl Call {
     /// Charges memory for building a response. Waits briefly if there is no room.
     pub async fn hold(&self, bytes: usize) -> Result<Hold, ServiceError> {
         /// How long to wait for room before refusing the request.
-        const PATIENCE: Duration = Duration::from_secs(1);
-        let hold = self.share.hold_within(HeldFor::Answers, bytes, PATIENCE).await;
+        const ROOM_TIMEOUT: Duration = Duration::from_secs(1);
+        let hold = self.share.hold_within(HeldFor::Answers, bytes, ROOM_TIMEOUT).await;
         hold.ok_or_else(ServiceError::overloaded)
     }
 

@@ -188,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_known_is_read_as_ever() {
+    fn known_fields_parse() {
         let text = r#"{"limit":3,"\u0065rrorContains":null}"#;
         assert_eq!(read::<Body>(text).unwrap(), Body { limit: Some(3), error_contains: None });
         for bad in ["{", "[]", "{}}", r#"{"limit":1,"limit":2}"#, r#"{"limit":"3"}"#, "{1:2}"] {
@@ -197,7 +197,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_unknown_is_named_with_what_was_meant() {
+    fn unknown_fields_are_named_with_a_suggestion() {
         let told = |text: &str| said(text).1;
         assert_eq!(said(r#"{"limit":3,"errorContian":"x"}"#).0, "errorContian");
         assert_eq!(

@@ -92,7 +92,7 @@ mod tests {
     }
 
     #[test]
-    fn an_array_is_no_object() {
+    fn an_array_is_not_an_object() {
         #[derive(Deserialize, Default)]
         struct Limits {
             limit: Option<u32>,

@@ -170,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn the_reason_the_place_and_the_field() {
+    fn errors_have_reason_position_and_field() {
         for (text, detail, field) in [
             ("{", "EOF while parsing an object at line 1 column 1", None),
             ("{}", "missing field `names` at line 1 column 2", Some("names")),
@@ -201,7 +201,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_type_itself_refuses_is_an_unknown_field() {
+    fn a_strict_type_reports_unknown_fields() {
         let text = format!(r#"{{"{}":1}}"#, "name");
         let error = serde_json::from_str::<Body>(&text).unwrap_err();
         let answer = explain::<Body>(&text, &error);

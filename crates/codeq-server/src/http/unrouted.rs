@@ -118,7 +118,7 @@ mod tests {
     }
 
     #[test]
-    fn one_slash_at_the_end() {
+    fn one_trailing_slash() {
         let without = |text: &'static str| without_slash(&Uri::from_static(text));
         assert_eq!(without("/v1/codeq/tasks/"), Some(Uri::from_static("/v1/codeq/tasks")));
         assert_eq!(

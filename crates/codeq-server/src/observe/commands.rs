@@ -311,7 +311,7 @@ impl Page<'_> {
         if self.commands.is_empty() {
             return Ok(());
         }
-        let help = "Tasks finished, by how; dead letters are FAILED.";
+        let help = "Finished tasks, by status; dead letters are FAILED.";
         let kind = MetricType::Counter;
         let mut metric = self.encoder.encode_descriptor("task_completed", help, None, kind)?;
         for (command, counts) in &self.commands {
@@ -329,7 +329,7 @@ impl Page<'_> {
         if self.commands.iter().all(|(_, counts)| counts.events.iter().all(|count| *count == 0)) {
             return Ok(());
         }
-        let help = "Transitions of tasks, by what moved them.";
+        let help = "Task transitions, by event.";
         let kind = MetricType::Counter;
         let mut metric = self.encoder.encode_descriptor("task_transitions", help, None, kind)?;
         for (command, counts) in &self.commands {

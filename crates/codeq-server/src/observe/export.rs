@@ -159,7 +159,7 @@ mod tests {
     }
 
     #[test]
-    fn refuses_what_is_no_address_and_repeats_no_secret() {
+    fn refuses_bad_urls_without_repeating_secrets() {
         for bad in [
             "localhost:4318",
             "ftp://x",

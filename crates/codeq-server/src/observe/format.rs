@@ -105,7 +105,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_asked_for() {
+    fn accept_selects_the_format() {
         let prometheus = "application/openmetrics-text;version=1.0.0;escaping=allow-utf-8;q=0.5,\
             application/openmetrics-text;version=0.0.1;q=0.4,text/plain;version=0.0.4;q=0.2,*/*;q=0.1";
         for accept in [
@@ -135,7 +135,7 @@ mod tests {
     }
 
     #[test]
-    fn the_same_in_the_text_of_prometheus() {
+    fn converts_to_prometheus_text() {
         let open = "# HELP a_b Bytes.\n# TYPE a_b counter\n# UNIT a_b bytes\na_b_total{x=\"# {\"} 1\n\
             # HELP v Which.\n# TYPE v info\nv_info{version=\"1\"} 1\n\
             # HELP g Now.\n# TYPE g gauge\ng 2.5\n# EOF\n";

@@ -291,7 +291,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn escapes_what_forges_lines() {
+    fn escapes_characters_that_forge_lines() {
         let mut to = String::new();
         escape(&mut to, "a\n\"b\"\\\u{1b}[31m\u{9b}0m\u{2028}\u{202e}é");
         assert_eq!(to, r#"a\n\"b\"\\\u001b[31m\u009b0m\u2028\u202eé"#);

@@ -133,32 +133,32 @@ impl Metrics {
     fn register(&mut self) {
         let to = &mut self.registry;
         let build = Info::new(BuildLabels { version: env!("CARGO_PKG_VERSION") });
-        to.register("build", "The version that runs", build);
+        to.register("build", "Version of the running server", build);
         to.register_collector(Box::new(Arc::clone(&self.commands)));
         to.register_collector(Box::new(Arc::clone(&self.refusals)));
         to.register("http_requests", "Requests answered", self.requests.clone());
-        let help = "From a request's head to its answer";
+        let help = "Time from a request's head to its response";
         let durations = self.durations.clone();
         to.register_with_unit("http_request_duration", help, Unit::Seconds, durations);
-        let help = "Tokens refused, by what was wrong with them";
+        let help = "Tokens refused, by reason";
         to.register("token_refusals", help, self.token_refusals.counts.clone());
-        let help = "Requests refused for their rate";
+        let help = "Requests refused by a rate limit";
         to.register("rate_limit_hits", help, self.rate_limits.clone());
-        to.register("grpc_streams_open", "Streams that are open", self.streams_open.clone());
-        let help = "Streams that have ended, by gRPC code";
+        to.register("grpc_streams_open", "Open streams", self.streams_open.clone());
+        let help = "Ended streams, by gRPC code";
         to.register("grpc_streams", help, self.streams_ended.clone());
-        let help = "Events that clients sent on streams that have ended";
+        let help = "Events received on streams that have ended";
         to.register("grpc_events", help, self.stream_events.clone());
-        let help = "Artifacts that were stored, could not be stored, or were removed";
+        let help = "Artifacts stored, failed or removed";
         to.register("artifacts", help, self.artifacts.clone());
-        let help = "Bytes of artifacts that were stored";
+        let help = "Bytes of stored artifacts";
         to.register_with_unit("artifact_stored", help, Unit::Bytes, self.artifact_bytes.clone());
-        to.register("commit_batch_commands", "Commands in one sync", self.batches.clone());
-        let help = "What a sync of the log takes";
+        to.register("commit_batch_commands", "Commands per log sync", self.batches.clone());
+        let help = "Duration of a log sync";
         to.register_with_unit("log_sync", help, Unit::Seconds, self.syncs.clone());
-        let help = "What a checkpoint takes";
+        let help = "Duration of a checkpoint";
         to.register_with_unit("checkpoint", help, Unit::Seconds, self.checkpoints.clone());
-        let help = "Checkpoints that could not be written";
+        let help = "Checkpoints that failed";
         to.register("checkpoint_failures", help, self.checkpoint_failures.clone());
     }
 

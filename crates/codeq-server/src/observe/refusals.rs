@@ -98,7 +98,7 @@ impl Collector for Refusals {
         if all.iter().all(|(_, counts)| counts.iter().all(|count| *count == 0)) {
             return Ok(());
         }
-        let help = "Refused because a tenant, or all together, had as much as they may";
+        let help = "Refusals because a limit of the tenant or the server was reached";
         let kind = MetricType::Counter;
         let mut metric = encoder.encode_descriptor("refusals", help, None, kind)?;
         for (tenant, counts) in &all {
@@ -125,7 +125,7 @@ mod tests {
     }
 
     #[test]
-    fn the_tenants_are_bounded_and_give_their_place_back() {
+    fn tenants_are_bounded_and_replaced() {
         let refusals = Refusals::default();
         for number in 0..TENANTS_MAX + 10 {
             refusals.count(&format!("t{number}").into(), Refused::Quota);
@@ -140,6 +140,6 @@ mod tests {
             "whoever is refused stays"
         );
         assert_eq!((of("t0"), of("t59").is_some()), (None, true));
-        assert_eq!(of(OTHER), Some([0, 0, 0, 11]), "nothing is lost of the sum");
+        assert_eq!(of(OTHER), Some([0, 0, 0, 11]), "the sum stays the same");
     }
 }

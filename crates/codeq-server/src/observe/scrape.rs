@@ -41,36 +41,40 @@ fn of_engine(registry: &mut Registry, engine: &Engine) {
     registry.register("log_syncs", "Syncs of the log", count(stats.syncs));
     let help = "Bytes of records appended to the log";
     registry.register_with_unit("log", help, Unit::Bytes, count(stats.log_bytes));
-    let help = "Bytes that the stores take on the disk";
+    let help = "Bytes of the stores on disk";
     registry.register_with_unit("store", help, Unit::Bytes, gauge(stats.store_bytes));
-    let help = "Bytes of all rows as of the last checkpoints";
+    let help = "Bytes of all rows at the last checkpoints";
     registry.register_with_unit("store_live", help, Unit::Bytes, gauge(stats.live_bytes));
-    let help = "Bytes of rows that were verified in the background";
+    let help = "Bytes of rows verified in the background";
     registry.register_with_unit("store_scrubbed", help, Unit::Bytes, count(stats.scrubbed_bytes));
-    let help = "Memory of rows that no checkpoint has written yet";
+    let help = "Memory of rows not yet written by a checkpoint";
     let memtable = gauge(stats.memtable_bytes as u64);
     registry.register_with_unit("memtable", help, Unit::Bytes, memtable);
     let queued = gauge(stats.queued as u64);
-    registry.register("engine_queued", "Requests that wait in all inboxes", queued);
+    registry.register("engine_queued", "Requests waiting in all inboxes", queued);
     let waiting = gauge(engine.parked_claims() as u64);
-    registry.register("claims_waiting", "Claims that wait for a task, in all shards", waiting);
+    registry.register("claims_waiting", "Claims waiting for a task, in all shards", waiting);
     let waiting = gauge(engine.result_waiters() as u64);
-    registry.register("result_waiters", "Clients that wait for a task to finish", waiting);
+    registry.register("result_waiters", "Clients waiting for a task to finish", waiting);
     let mut callbacks = CallbackCounts::default();
     for counts in (0..engine.shards()).filter_map(|shard| engine.peek(shard, State::callbacks)) {
         callbacks.pending += counts.pending;
         callbacks.failed += counts.failed;
     }
-    let help = "Result callbacks that are not delivered";
+    let help = "Result callbacks not delivered yet or failed";
     registry.register("webhook_outbox", help, OutboxDepth(callbacks));
 }
 
 fn of_net(registry: &mut Registry, net: &NetStats) {
     let open = ConstGauge::<u64>::new(net.open.load(Ordering::Relaxed) as u64);
-    registry.register("http_connections", "Connections that are open", open);
+    registry.register("http_connections", "Open connections", open);
     let counters = [
         ("http_connections_accepted", "Connections accepted", &net.accepted),
-        ("http_connections_refused", "Connections refused: too many", &net.refused),
+        (
+            "http_connections_refused",
+            "Connections refused because the limit was reached",
+            &net.refused,
+        ),
         ("http_handshake_failures", "TLS handshakes that failed", &net.handshake_failures),
     ];
     for (name, help, counter) in counters {
@@ -80,13 +84,13 @@ fn of_net(registry: &mut Registry, net: &NetStats) {
 
 fn of_budget(registry: &mut Registry, budget: &Budget) {
     let limit = ConstGauge::<u64>::new(budget.limit() as u64);
-    let help = "Bytes that may be held for clients at once";
+    let help = "Maximum bytes held for clients";
     registry.register_with_unit("held_limit", help, Unit::Bytes, limit);
     let held = KINDS.map(|(kind, name)| (name, budget.bytes(kind) as u64));
-    let help = "Bytes that are held for clients";
+    let help = "Bytes held for clients";
     registry.register_with_unit("held", help, Unit::Bytes, HeldBytes(held));
     let refused = KINDS.map(|(kind, name)| (name, budget.refused(kind)));
-    let help = "How often there was no room for more bytes";
+    let help = "Times the memory limit was reached";
     registry.register("held_refusals", help, HeldRefusals(refused));
 }
 
@@ -126,7 +130,7 @@ impl EncodeMetric for HeldRefusals {
 
 fn of_process(registry: &mut Registry, process: Process) {
     let lost = ConstCounter::new(log_writer::lost());
-    registry.register("log_lines_lost", "Log lines lost: nobody read them in time", lost);
+    registry.register("log_lines_lost", "Log lines lost because stderr was not read in time", lost);
     if let Some(bytes) = process.resident_bytes {
         let gauge = ConstGauge::<u64>::new(bytes);
         registry.register_with_unit("process_resident_memory", "Memory in use", Unit::Bytes, gauge);
@@ -137,7 +141,7 @@ fn of_process(registry: &mut Registry, process: Process) {
     }
     if let Some(fds) = process.open_fds {
         let gauge = ConstGauge::<u64>::new(fds);
-        registry.register("process_open_fds", "Files and sockets that are open", gauge);
+        registry.register("process_open_fds", "Open files and sockets", gauge);
     }
 }
 
@@ -318,10 +322,10 @@ impl Depths {
             return;
         }
         let all = ByQueue(Arc::clone(&depths));
-        registry.register("queue_depth", "Tasks of a command, by where they are", all);
+        registry.register("queue_depth", "Tasks of a command, by place", all);
         let dead = Dead(Arc::clone(&depths));
         registry.register("dlq_depth", "Dead-lettered tasks of a command", dead);
-        let help = "Age of the oldest task of a command that could be claimed, or 0";
+        let help = "Age of the oldest ready task of a command, or 0";
         registry.register_with_unit("queue_oldest_ready", help, Unit::Seconds, Ages(depths, now));
     }
 }

@@ -75,7 +75,7 @@ mod tests {
         };
         assert_eq!(flood(0, 1_000), [0; 10]);
         assert_eq!(flood(1, 1_000), [0; 0]);
-        assert_eq!(flood(2, 1_000), [1_990], "a line that says how many there were");
+        assert_eq!(flood(2, 1_000), [1_990], "the line reports the unlogged ones");
         assert_eq!(flood(8, 1_000), [999, 0, 0]);
         // Each reason has its own limit.
         assert_eq!(refusals.count(Reason::Expired, at(8)), Some(0));

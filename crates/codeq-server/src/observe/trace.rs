@@ -312,7 +312,7 @@ mod tests {
     }
 
     #[test]
-    fn without_a_collector_there_is_nothing() {
+    fn spans_are_disabled_without_a_collector() {
         let context = parse(Some(GOOD), None);
         assert!(request_span("listTasks", "GET", context.as_ref()).is_disabled());
         let span = task_span("claim", "resize", "id", "acme", Some((GOOD, "")));

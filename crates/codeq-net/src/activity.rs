@@ -18,7 +18,7 @@ use crate::stall::STOPPING;
 use crate::{LONGEST, NetLimits};
 
 /// The connection state that its timeouts depend on.
-pub(crate) struct Pulse {
+pub(crate) struct Activity {
     born: Instant,
     header_timeout: Duration,
     idle_timeout: Duration,
@@ -37,9 +37,9 @@ pub(crate) struct Pulse {
     quiet: Notify,
 }
 
-impl Pulse {
+impl Activity {
     pub(crate) fn new(born: Instant, limits: &NetLimits, h2: bool) -> Arc<Self> {
-        let pulse = Self {
+        let activity = Self {
             born,
             header_timeout: limits.header_timeout,
             idle_timeout: limits.idle_timeout,
@@ -52,8 +52,8 @@ impl Pulse {
             stopping: AtomicBool::new(false),
             quiet: Notify::new(),
         };
-        pulse.quiet_since.store(pulse.now(), Ordering::Relaxed);
-        Arc::new(pulse)
+        activity.quiet_since.store(activity.now(), Ordering::Relaxed);
+        Arc::new(activity)
     }
 
     pub(crate) fn is_h2(&self) -> bool {
@@ -93,7 +93,7 @@ impl Pulse {
         self.quiet_since.store(self.now(), Ordering::Relaxed);
     }
 
-    /// Like [`Pulse::begin_close`], for a server that is stopping: waits [`STOPPING`] at most.
+    /// Like [`Activity::begin_close`], for a server that is stopping: waits [`STOPPING`] at most.
     pub(crate) fn begin_stop(&self) {
         self.stopping.store(true, Ordering::Relaxed);
         self.begin_close();
@@ -159,23 +159,23 @@ impl Pulse {
 }
 
 /// A request in flight, from its head to the end of its response body.
-pub(crate) struct InFlight(Arc<Pulse>);
+pub(crate) struct InFlight(Arc<Activity>);
 
 impl InFlight {
-    pub(crate) fn begin(pulse: &Arc<Pulse>) -> Self {
-        pulse.in_flight.fetch_add(1, Ordering::AcqRel);
-        pulse.served.store(true, Ordering::Relaxed);
-        pulse.head_since.store(0, Ordering::Relaxed);
-        Self(Arc::clone(pulse))
+    pub(crate) fn begin(activity: &Arc<Activity>) -> Self {
+        activity.in_flight.fetch_add(1, Ordering::AcqRel);
+        activity.served.store(true, Ordering::Relaxed);
+        activity.head_since.store(0, Ordering::Relaxed);
+        Self(Arc::clone(activity))
     }
 }
 
 impl Drop for InFlight {
     fn drop(&mut self) {
-        let pulse = &self.0;
-        pulse.quiet_since.store(pulse.now(), Ordering::Relaxed);
-        if pulse.in_flight.fetch_sub(1, Ordering::AcqRel) == 1 && pulse.h2 {
-            pulse.quiet.notify_one();
+        let activity = &self.0;
+        activity.quiet_since.store(activity.now(), Ordering::Relaxed);
+        if activity.in_flight.fetch_sub(1, Ordering::AcqRel) == 1 && activity.h2 {
+            activity.quiet.notify_one();
         }
     }
 }
