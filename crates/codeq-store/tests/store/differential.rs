@@ -71,6 +71,8 @@ impl Twins {
 
     fn reopened(&mut self, disk: SimDisk) {
         self.job = None;
+        // Closes the old one first: an old store that is dropped later shortens the file under the new one.
+        self.store = create(&SimDisk::new());
         self.store = open(&disk);
         self.disk = disk;
         self.pending = None;
