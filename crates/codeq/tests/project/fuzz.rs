@@ -61,7 +61,7 @@ fn decoders_survive_anything() {
             }
         }
         seeds.iter().for_each(|seed| run(target, seed));
-        let mut pick = |random: &mut Random| &seeds[random.below(seeds.len() as u64) as usize];
+        let pick = |random: &mut Random| &seeds[random.below(seeds.len() as u64) as usize];
         for _ in 0..ROUNDS {
             run(target, &bytes(&mut random, 200));
             let (mut input, other) = (pick(&mut random).clone(), pick(&mut random));
