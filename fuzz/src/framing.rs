@@ -9,9 +9,11 @@ pub fn run(data: &[u8]) {
         checked.iter().zip(data).filter(|(now, before)| now != before).count()
     };
     let whole = spoiled(data.len().max(1));
-    assert!(whole <= 1);
     for step in [1, 2, 7] {
-        assert_eq!(spoiled(step), whole, "in pieces of {step} bytes");
+        let pieces = spoiled(step);
+        assert!(pieces <= 1 && whole <= 1);
+        // A byte is spoiled by a NUL, which changes nothing where there is one already.
+        assert!(pieces == whole || data.contains(&0), "in pieces of {step} bytes");
     }
 }
 
