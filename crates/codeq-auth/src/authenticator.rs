@@ -1,4 +1,4 @@
-//! Trying the validators in turn.
+//! Tries the validators in turn.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -18,14 +18,14 @@ use crate::refusal::{AuthError, Reason, Refusal};
 use crate::settings::{AuthConfig, JwtConfig, Settings};
 use crate::static_tokens::{StaticTokens, TokenDigest, digest};
 
-/// All validators of a server, as they are now.
+/// A server's current validators; replaced on reload.
 pub struct Authenticator {
     ways: ArcSwap<Ways>,
-    /// Says that they are others now.
+    /// Notified on every replacement.
     replaced: watch::Sender<()>,
 }
 
-/// All validators of some settings.
+/// The validators for one set of settings.
 pub struct Ways {
     producers: Validators,
     workers: Validators,
@@ -34,7 +34,7 @@ pub struct Ways {
 }
 
 impl Ways {
-    /// Nothing is fetched yet; keys that are known stay so.
+    /// Fetches nothing yet; reuses key caches from `known`.
     fn new(settings: &Settings, known: HashMap<Source, Arc<KeyCache>>) -> Result<Ways, String> {
         let mut caches = Caches { known, ..Caches::default() };
         let producers_may_work = settings.producers_may_work;
@@ -46,7 +46,7 @@ impl Ways {
         Ok(Ways { producers, workers, producers_may_work, caches: caches.by_source })
     }
 
-    /// Whose fixed token this is, for that role.
+    /// The caller behind a fixed token, if the role accepts it.
     fn fixed(&self, digest: &TokenDigest, role: Role) -> Option<&Principal> {
         let (first, second) = match role {
             Role::Producer => (&self.producers, None),
@@ -59,25 +59,25 @@ impl Ways {
 }
 
 impl Authenticator {
-    /// Nothing is fetched yet. An error names what is wrong with the settings.
+    /// Builds the validators without fetching keys. The error names what is wrong with the settings.
     pub fn new(settings: &Settings) -> Result<Authenticator, String> {
         let ways = ArcSwap::from_pointee(Ways::new(settings, HashMap::new())?);
         Ok(Authenticator { ways, replaced: watch::Sender::new(()) })
     }
 
-    /// The validators of other settings, with the keys that are known already.
+    /// Builds validators for new settings, reusing the keys already loaded.
     pub fn prepare(&self, settings: &Settings) -> Result<Ways, String> {
         Ways::new(settings, self.ways.load().caches.clone())
     }
 
-    /// Takes other validators from now on. Whoever waits in [`Authenticator::withdrawn`] looks again.
+    /// Switches to new validators. Pending [`Authenticator::withdrawn`] calls check their tokens again.
     pub fn replace(&self, ways: Ways) {
         self.ways.store(Arc::new(ways));
         self.replaced.send_replace(());
     }
 
-    /// Returns when a fixed token does not stand for this caller any more: a reload has removed it, or changed what it
-    /// may do. Never for other tokens. The caller must have been let in by this token.
+    /// Returns when a fixed token no longer stands for this caller, because a reload removed it or
+    /// changed its permissions. Never returns for other tokens. The caller must have authenticated with this token.
     pub async fn withdrawn(&self, token: &str, role: Role, caller: &Principal) {
         let mut replaced = self.replaced.subscribe();
         let digest = digest(token);
@@ -85,13 +85,13 @@ impl Authenticator {
             return std::future::pending().await;
         }
         while self.ways.load().fixed(&digest, role) == Some(caller) {
-            // The sender lives as long as this.
+            // The sender lives as long as `self`.
             let _ = replaced.changed().await;
         }
     }
 
-    /// Loads the keys of all identity providers, so that the first callers need not wait for them. A
-    /// provider that does not answer is logged and asked again when it is needed.
+    /// Loads the keys of all identity providers, so that the first callers need not wait. A
+    /// provider that does not answer is logged and tried again on demand.
     pub async fn warm(&self) {
         let mut loads = tokio::task::JoinSet::new();
         for cache in self.ways.load().caches.values() {
@@ -101,7 +101,7 @@ impl Authenticator {
         while loads.join_next().await.is_some() {}
     }
 
-    /// Waits until no keys are being loaded.
+    /// Waits until no fetch is in progress.
     #[cfg(test)]
     pub(crate) async fn settled(&self) {
         for cache in self.ways.load_full().caches.values() {
@@ -109,14 +109,14 @@ impl Authenticator {
         }
     }
 
-    /// Who the bearer of this token is. The validators of `role` are tried first; a token that only the other
-    /// role's validators accept is [`AuthError::Forbidden`].
+    /// Authenticates the bearer of a token. Tries the validators of `role` first; a token accepted
+    /// only by the other role's validators is [`AuthError::Forbidden`].
     pub async fn authenticate(&self, token: &str, role: Role) -> Result<Principal, AuthError> {
         let since_epoch = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         self.authenticate_at(token, role, since_epoch.as_secs()).await
     }
 
-    /// The same at a given time, in Unix seconds.
+    /// Like [`Authenticator::authenticate`], at a given time in Unix seconds.
     pub(crate) async fn authenticate_at(
         &self,
         token: &str,
@@ -151,7 +151,7 @@ impl Authenticator {
     }
 }
 
-/// A token as it came.
+/// A token as presented, with the time to check it at.
 struct Presented<'a> {
     digest: TokenDigest,
     jwt: Result<Jwt<'a>, Refusal>,
@@ -175,8 +175,8 @@ impl Validators {
         Ok(Validators { kind, tokens, jwts })
     }
 
-    /// Static tokens first, for they cost least; then every validator of the issuer that the token names.
-    /// The first that accepts, or knows the token but forbids it, decides.
+    /// Checks static tokens first, as they are cheapest, then every validator for the token's
+    /// issuer. The first one that accepts the token, or recognises but forbids it, decides.
     async fn check(&self, presented: &Presented<'_>) -> Result<Principal, AuthError> {
         if let Some(principal) = self.tokens.find(&presented.digest) {
             return Ok(principal.clone());
@@ -193,12 +193,12 @@ impl Validators {
     }
 }
 
-/// Whether a refusal needs no second opinion: the token is known, and forbidden.
+/// Whether no other validator can overrule this refusal: the token is known and forbidden.
 fn is_final(refusal: &AuthError) -> bool {
     matches!(refusal, AuthError::Forbidden(_))
 }
 
-/// What to say when both refuse: a token that one of them could not judge may be good; otherwise what says more.
+/// Chooses between two refusals. "Unavailable" wins, since the token may be good; otherwise the more specific one.
 fn weightier(first: AuthError, next: AuthError) -> AuthError {
     match (first, next) {
         (AuthError::Unavailable, _) => AuthError::Unavailable,
@@ -219,12 +219,12 @@ fn validator(jwt: &JwtConfig, caches: &mut Caches) -> Result<JwtValidator, Strin
     Ok(JwtValidator::new(jwt.issuer.clone(), jwt.audience.clone(), keys))
 }
 
-/// One cache for each source: validators that differ in audience only share their keys, and their fetches.
+/// One cache per source: validators that differ only in audience share keys and fetches.
 #[derive(Default)]
 struct Caches {
     client: Option<Client>,
     by_source: HashMap<Source, Arc<KeyCache>>,
-    /// Those of the settings before.
+    /// Caches of the previous settings.
     known: HashMap<Source, Arc<KeyCache>>,
 }
 

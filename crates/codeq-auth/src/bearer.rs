@@ -1,15 +1,15 @@
-//! The bearer token of a request.
+//! Extracts the bearer token of a request.
 
 use http::HeaderMap;
 use http::header::AUTHORIZATION;
 
 use crate::refusal::{AuthError, Reason, Refusal};
 
-/// Longest token that is looked at. Real ones are below 4 KiB; what is longer only costs time.
+/// Longest token to consider. Real ones are below 4 KiB; longer ones only cost time.
 pub const TOKEN_BYTES_MAX: usize = 16 << 10;
 
-/// The token of the one `Authorization: Bearer` header, without the spaces around it. Two such headers are refused: a
-/// proxy may have looked at the other one.
+/// The trimmed token of the only `Authorization: Bearer` header. Rejects two such headers, because
+/// a proxy may have checked the other one.
 pub fn bearer_token(headers: &HeaderMap) -> Result<&str, AuthError> {
     let mut values = headers.get_all(AUTHORIZATION).iter();
     let value = values.next().ok_or(AuthError::Missing)?;
@@ -30,7 +30,7 @@ fn malformed(detail: &'static str) -> Refusal {
     Refusal::new(Reason::Malformed, detail)
 }
 
-/// Whether a text can be a token at all: not too long, and nothing but visible ASCII.
+/// Whether the text can be a token: not too long, and only visible ASCII.
 pub(crate) fn check_token(token: &str) -> Result<(), &'static str> {
     if token.is_empty() {
         return Err("token is empty");
@@ -73,7 +73,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_bearer_header_is_missing() {
+    fn other_authorization_headers_count_as_missing() {
         let cases: [&[&[u8]]; 7] = [
             &[],
             &[b"Basic abc"],

@@ -1,7 +1,7 @@
-//! The claims of a JSON Web Token: what makes it valid, and who it says is calling.
+//! The claims of a JSON Web Token: whether it is valid, and which caller it names.
 //!
-//! Pure: the time is an argument. Claims are read by their exact types; a claim of a wrong type, `null`
-//! included, is a refusal and never counts as absent.
+//! Pure: the time is an argument. Claims must have their exact types; a claim of the wrong type,
+//! including `null`, is refused and never treated as absent.
 
 use std::sync::Arc;
 
@@ -13,12 +13,12 @@ use crate::grants::{Grants, Kind, event_types, principal};
 use crate::principal::{EventTypes, Principal, is_subject};
 use crate::refusal::{AuthError, Reason, Refusal};
 
-/// How far the clock of an issuer may be off, in seconds.
+/// Tolerated clock skew of an issuer, in seconds.
 pub const SKEW_SECONDS: u64 = 60;
-/// The end of the year 9999: a later date is a mistake, and would overflow somewhere else.
+/// The end of the year 9999: a later date is a mistake and could overflow elsewhere.
 const DATE_MAX: u64 = 253_402_300_799;
 
-/// The claims that mean something here. A claim that is there twice does not parse.
+/// The claims this server uses. A duplicate claim does not parse.
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct Claims {
@@ -58,7 +58,7 @@ pub(crate) struct Claims {
     worker_group: Option<Value>,
 }
 
-/// A field that is there, whatever its value: without this, serde reads `null` as absent.
+/// A field that is present, whatever its value: without this, serde reads `null` as absent.
 pub(crate) fn present<'de, D, T>(deserializer: D) -> Result<Option<T>, D::Error>
 where
     D: Deserializer<'de>,
@@ -68,12 +68,12 @@ where
 }
 
 impl Claims {
-    /// Whether the token is of this issuer.
+    /// Whether this issuer issued the token.
     pub fn is_of(&self, issuer: &str) -> bool {
         self.iss.as_ref().and_then(Value::as_str) == Some(issuer)
     }
 
-    /// Whether the token is for this audience and valid at `now` (Unix seconds).
+    /// Whether the token is for this audience and valid at `now`, in Unix seconds.
     pub fn check(&self, audience: &str, now: u64) -> Result<(), Refusal> {
         let aud = self.aud.as_ref().ok_or_else(|| wrong("aud is missing"))?;
         if !names_audience(aud, audience) {
@@ -97,7 +97,7 @@ impl Claims {
         Ok(())
     }
 
-    /// The caller. To be asked only once the signature is known to be good.
+    /// The caller. Use only after verifying the signature.
     pub fn principal(&self, kind: Kind) -> Result<Principal, AuthError> {
         let wrong = |detail| wrong(detail).verified();
         let named = self.tenant()?;
@@ -120,8 +120,8 @@ impl Claims {
         date(self.exp.as_ref().ok_or("exp is missing")?).ok_or("exp is not a date")
     }
 
-    /// `sub`; for a producer without one, which many providers issue to services, the client or else the tenant. A
-    /// worker must have its own: leases belong to it.
+    /// `sub`, or for a producer without one, which many providers issue to services, the client id
+    /// or the tenant. A worker needs its own `sub`, because it holds leases.
     fn subject<'a>(&'a self, kind: Kind, tenant: Option<&'a str>) -> Result<&'a str, &'static str> {
         let client = self.client_id.as_ref().or(self.azp.as_ref()).filter(|_| kind != Kind::Worker);
         let subject = match (&self.sub, client) {
@@ -177,7 +177,7 @@ impl Claims {
         };
         let mut grants = Grants::default();
         for name in names {
-            // Scopes of other services are none of our business.
+            // Ignore scopes of other services.
             let _ours = grants.add(name);
         }
         let role = self.role.as_ref().and_then(Value::as_str);
@@ -209,12 +209,12 @@ fn strings(values: &[Value]) -> Option<Vec<&str>> {
     values.iter().map(Value::as_str).collect()
 }
 
-/// A `NumericDate` in whole seconds. Fractions are allowed by RFC 7519 and cut off.
+/// Parses a `NumericDate` into whole seconds. RFC 7519 allows fractions; they are truncated.
 fn date(claim: &Value) -> Option<u64> {
     let number = claim.as_number()?;
     let seconds = match number.as_u64() {
         Some(seconds) => seconds,
-        // The cast saturates, so what is too large stays too large.
+        // The cast saturates, so an out-of-range value stays out of range.
         None => number.as_f64().filter(|seconds| *seconds >= 0.0)? as u64,
     };
     (seconds <= DATE_MAX).then_some(seconds)

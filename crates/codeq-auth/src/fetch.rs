@@ -1,8 +1,8 @@
-//! Getting an issuer's keys over HTTP.
+//! Fetches an issuer's keys over HTTP.
 //!
-//! The provider is trusted for what its tokens say, not for how it behaves: no redirect is followed, no
-//! proxy is taken from the environment, answers are bounded in time and size, and plain HTTP is for
-//! loopback only.
+//! The provider is trusted for the content of its tokens, not for its behaviour: redirects are not
+//! followed, proxy variables are ignored, responses are bounded in time and size, and plain HTTP
+//! works only on loopback.
 
 use std::time::Duration;
 
@@ -15,33 +15,33 @@ use url::{Host, Url};
 
 use crate::jwk::KeySet;
 
-/// Longest time for one request, connecting and reading included.
+/// Time limit per request, including connecting and reading.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(5);
-/// Largest answer that is read.
+/// Largest response.
 const BODY_BYTES_MAX: usize = 256 << 10;
-/// How long keys are fresh if the provider does not say.
+/// How long keys stay fresh unless the provider says.
 const LIFETIME_DEFAULT: Duration = Duration::from_secs(300);
-/// The least that `max-age` can ask for.
+/// Lower bound on `max-age`.
 const LIFETIME_MIN: Duration = Duration::from_secs(60);
-/// The most that `max-age` can ask for: withdrawn keys must stop working.
+/// Upper bound on `max-age`: withdrawn keys must stop working.
 const LIFETIME_MAX: Duration = Duration::from_secs(3_600);
 
-/// Where an issuer's keys are.
+/// The location of an issuer's keys.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(crate) enum Source {
-    /// At this address.
+    /// A JWKS URL.
     Jwks(Url),
-    /// Where the issuer's discovery document says.
+    /// Named by the issuer's discovery document.
     Discovery {
-        /// What the document must name as its issuer.
+        /// The issuer the document must name.
         issuer: String,
-        /// The document.
+        /// The document's URL.
         document: Url,
     },
 }
 
 impl Source {
-    /// Where to look, as configured.
+    /// Derives the location from the settings.
     pub fn new(issuer: &str, jwks_url: Option<&str>) -> Result<Source, String> {
         if let Some(text) = jwks_url {
             let url = checked_url(text, true).map_err(|why| format!("jwksUrl {why}"))?;
@@ -54,7 +54,7 @@ impl Source {
         Ok(Source::Discovery { issuer: issuer.to_owned(), document })
     }
 
-    /// The host, for the log.
+    /// The host name, for logs.
     pub fn host(&self) -> &str {
         let (Source::Jwks(url) | Source::Discovery { document: url, .. }) = self;
         url.host_str().unwrap_or("")
@@ -85,7 +85,7 @@ fn is_loopback(url: &Url) -> bool {
     }
 }
 
-/// A client for all providers.
+/// Creates the HTTP client shared by all providers.
 pub(crate) fn client() -> Result<Client, String> {
     Client::builder()
         .redirect(Policy::none())
@@ -96,7 +96,7 @@ pub(crate) fn client() -> Result<Client, String> {
         .map_err(|error| format!("no http client for identity providers: {error}"))
 }
 
-/// Gets the keys, and how long they are fresh. The error is for the log.
+/// Fetches the keys and their lifetime. The error is for the log.
 pub(crate) async fn fetch(client: &Client, source: &Source) -> Result<(KeySet, Duration), String> {
     let found;
     let url = match source {
@@ -124,7 +124,7 @@ async fn discover(client: &Client, issuer: &str, document: &Url) -> Result<Url, 
     if found.issuer != issuer {
         return Err("the discovery document is of another issuer".to_owned());
     }
-    // A provider elsewhere has no business with this machine's loopback.
+    // A remote provider must not redirect us to this machine's loopback.
     checked_url(&found.jwks_uri, is_loopback(document)).map_err(|why| format!("jwks_uri {why}"))
 }
 
@@ -147,7 +147,7 @@ async fn body(mut response: Response) -> Result<Vec<u8>, String> {
     Ok(body)
 }
 
-/// An error with its causes, but without the address: its query may hold a secret.
+/// An error with its causes but without the URL, whose query may hold a secret.
 fn text(error: reqwest::Error) -> String {
     let error = error.without_url();
     let mut text = error.to_string();

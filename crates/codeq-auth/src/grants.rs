@@ -1,4 +1,4 @@
-//! What a token grants, whichever way it was validated.
+//! Permissions of a token, for every kind of validator.
 
 use std::sync::Arc;
 
@@ -6,24 +6,24 @@ use codeq_core::names::check_command;
 
 use crate::principal::{ADMIN, EventTypes, OPERATOR, Principal, Scope, Scopes};
 
-/// Most event types of one token.
+/// Maximum number of event types per token.
 const EVENT_TYPES_MAX: usize = 1_000;
 
-/// As what an accepted token counts.
+/// The role an accepted token acts in.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Kind {
-    /// It passed a producer's validator.
+    /// Passed a producer validator.
     Producer,
-    /// The same, where producers may act as workers.
+    /// Passed a producer validator, and producers may act as workers.
     ProducerAsWorker,
-    /// It passed a worker's validator.
+    /// Passed a worker validator.
     Worker,
 }
 
-/// Permissions that scopes stand for.
+/// Permissions granted by scopes.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Grants {
-    /// What a worker may call.
+    /// Operations a worker may call.
     pub scopes: Scopes,
     /// May administer its tenant.
     pub admin: bool,
@@ -32,7 +32,7 @@ pub(crate) struct Grants {
 }
 
 impl Grants {
-    /// Adds what a scope stands for; false if it is none of ours. Only the exact name counts.
+    /// Adds a scope's permission; returns false if the scope is unknown. Names must match exactly.
     pub fn add(&mut self, scope: &str) -> bool {
         match scope {
             ADMIN => self.admin = true,
@@ -46,7 +46,7 @@ impl Grants {
     }
 }
 
-/// The commands that these names allow; `*` is any.
+/// The commands these names allow; `*` means any.
 pub(crate) fn event_types<'a>(
     names: impl Iterator<Item = &'a str>,
 ) -> Result<EventTypes, &'static str> {
@@ -63,7 +63,7 @@ pub(crate) fn event_types<'a>(
     Ok(if any { EventTypes::Any } else { EventTypes::Only(only) })
 }
 
-/// The caller that an accepted token stands for.
+/// Builds the caller of an accepted token.
 pub(crate) fn principal(
     kind: Kind,
     tenant: &str,

@@ -1,7 +1,7 @@
-//! Public keys of an issuer (RFC 7517).
+//! An issuer's public keys (RFC 7517).
 //!
-//! A key is used only with the algorithms that its type allows, and only with its `alg` where it has one:
-//! the token's header chooses among these and nothing else. Keys that must not be used are left out.
+//! A key works only with the algorithms its type allows, and only with its `alg` if it has one; the
+//! token's header can choose only among these. Unusable keys are dropped.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -12,23 +12,23 @@ use jsonwebtoken::{Algorithm, DecodingKey};
 use serde::Deserialize;
 use serde_json::Value;
 
-/// Longest `kid` in bytes.
+/// Longest `kid`, in bytes.
 pub(crate) const KID_BYTES_MAX: usize = 256;
-/// Most keys of one issuer.
+/// Maximum number of keys per issuer.
 const KEYS_MAX: usize = 100;
-/// Shortest RSA modulus in bits that is still safe.
+/// Shortest RSA modulus considered safe, in bits.
 const RSA_BITS_MIN: usize = 2_048;
-/// Longest RSA modulus in bits: verification takes time quadratic in it.
+/// Longest RSA modulus, in bits: verification time is quadratic in it.
 const RSA_BITS_MAX: usize = 8_192;
 /// Smallest RSA exponent (FIPS 186-5).
 const RSA_EXPONENT_MIN: u64 = 65_537;
-/// Largest RSA exponent: verification takes time linear in its length.
+/// Largest RSA exponent: verification time is linear in its length.
 const RSA_EXPONENT_MAX: u64 = (1 << 33) - 1;
 
 const RSA_ALGORITHMS: &[Algorithm] =
     &[Algorithm::RS256, Algorithm::RS384, Algorithm::RS512, Algorithm::PS256];
 
-/// The algorithm of this name, if tokens may use it: never `none`, and no shared secrets.
+/// Looks up an algorithm that tokens may use: never `none`, and no shared secrets.
 pub(crate) fn accepted_algorithm(name: &str) -> Option<Algorithm> {
     Some(match name {
         "RS256" => Algorithm::RS256,
@@ -42,14 +42,14 @@ pub(crate) fn accepted_algorithm(name: &str) -> Option<Algorithm> {
     })
 }
 
-/// A key that may verify tokens.
+/// A key that can verify tokens.
 pub(crate) struct Key {
     decoding: DecodingKey,
     algorithms: Vec<Algorithm>,
 }
 
 impl Key {
-    /// Whether `signature` (base64) over `message` is this key's.
+    /// Whether this key made `signature` (base64) over `message`.
     pub fn verify(
         &self,
         algorithm: Algorithm,
@@ -67,27 +67,27 @@ impl Key {
     }
 }
 
-/// What a set says about a `kid`.
+/// The result of looking up a `kid`.
 pub(crate) enum Found {
-    /// This key.
+    /// The matching key.
     Key(Arc<Key>),
-    /// No key, and newer keys would not help.
+    /// No key, and a newer set would not help.
     Refused(&'static str),
-    /// No such key; a newer set may have it.
+    /// No such key, but a newer set may have it.
     Unknown,
 }
 
-/// The keys of an issuer at one time.
+/// A snapshot of an issuer's keys.
 pub(crate) struct KeySet {
-    /// None where several keys have the name.
+    /// `None` where several keys share a `kid`.
     by_kid: HashMap<String, Option<Arc<Key>>>,
-    /// The key of a token without `kid`: there must be no choice.
+    /// The key for tokens without a `kid`, if the set has exactly one.
     only: Option<Arc<Key>>,
     usable: usize,
 }
 
 impl KeySet {
-    /// From a JWK set. Keys that are not usable are left out; what is not a set, or too large, is an error.
+    /// Parses a JWK set, dropping unusable keys. Fails if it is malformed or too large.
     pub fn parse(json: &[u8]) -> Result<KeySet, &'static str> {
         #[derive(Deserialize)]
         struct Set {
@@ -106,12 +106,12 @@ impl KeySet {
         Ok(keys)
     }
 
-    /// How many keys are usable.
+    /// Number of usable keys.
     pub fn usable(&self) -> usize {
         self.usable
     }
 
-    /// The key for a token with this `kid`.
+    /// Finds the key for a token's `kid`.
     pub fn find(&self, kid: Option<&str>) -> Found {
         let Some(kid) = kid else {
             return match &self.only {
@@ -209,7 +209,7 @@ fn bytes(text: &str) -> Option<Vec<u8>> {
     URL_SAFE_NO_PAD.decode(text).ok()
 }
 
-/// A number without leading zero bytes, which some providers write.
+/// Decodes a number, dropping the leading zero bytes some providers write.
 fn unsigned(text: &str) -> Option<Vec<u8>> {
     let mut value = bytes(text)?;
     let zeros = value.iter().take_while(|byte| **byte == 0).count();

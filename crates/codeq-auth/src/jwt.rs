@@ -1,8 +1,8 @@
-//! JSON Web Tokens of one issuer.
+//! Validates JSON Web Tokens of one issuer.
 //!
-//! The library checks signatures; the rest is checked here, because its way with claims (wrong types that
-//! count as absent, a clock that cannot be set) is looser than ours. Nothing that a token's header points
-//! to (`jku`, `x5u`, `jwk`, `x5c`) is ever looked at.
+//! The library only verifies signatures. Claims are checked here, because the library is too
+//! lenient: it treats claims of the wrong type as absent, and its clock cannot be set. Header
+//! fields that point to keys (`jku`, `x5u`, `jwk`, `x5c`) are ignored.
 
 use std::sync::Arc;
 
@@ -19,7 +19,7 @@ use crate::key_cache::KeyCache;
 use crate::principal::Principal;
 use crate::refusal::{AuthError, Reason, Refusal};
 
-/// A token taken apart. Nothing in it is to be believed yet.
+/// A parsed token. Untrusted until its signature is verified.
 pub(crate) struct Jwt<'a> {
     algorithm: Algorithm,
     kid: Option<String>,
@@ -42,7 +42,7 @@ struct Header {
 }
 
 impl<'a> Jwt<'a> {
-    /// Takes a token apart, if it is one that could pass.
+    /// Parses a token, rejecting any that could never pass.
     pub fn parse(token: &'a str) -> Result<Jwt<'a>, Refusal> {
         const OTHER: &str = "no fixed token of this role, and not a jwt";
         let other = || Refusal::new(Reason::Unknown, OTHER);
@@ -81,7 +81,7 @@ fn decode<T: DeserializeOwned>(part: &str) -> Option<T> {
     serde_json::from_slice(&json).ok()
 }
 
-/// Tokens made for something else (a logout, a proof of possession) say so here (RFC 8725, 3.11).
+/// Tokens for other purposes (a logout, a proof of possession) declare it in `typ` (RFC 8725, 3.11).
 fn is_accepted_type(typ: &str) -> bool {
     ["JWT", "at+jwt", "application/at+jwt"].iter().any(|ours| typ.eq_ignore_ascii_case(ours))
 }
@@ -94,18 +94,18 @@ pub(crate) struct JwtValidator {
 }
 
 impl JwtValidator {
-    /// A validator that takes its keys from `keys`.
+    /// Creates a validator that takes its keys from `keys`.
     pub fn new(issuer: String, audience: String, keys: Arc<KeyCache>) -> JwtValidator {
         JwtValidator { issuer, audience, keys }
     }
 
-    /// Whether tokens with this `iss` are this validator's business.
+    /// Whether the token's `iss` is this validator's issuer.
     pub fn is_for(&self, jwt: &Jwt<'_>) -> bool {
         jwt.claims.is_of(&self.issuer)
     }
 
-    /// Checks everything. What costs least comes first, so that a token that cannot pass causes no fetch; whether it
-    /// is the issuer's at all is then found out with the keys that are here.
+    /// Runs all checks, cheapest first, so that a token that cannot pass causes no fetch. A refused
+    /// token is still tested against the keys already loaded, to learn whether the issuer signed it.
     pub async fn validate(
         &self,
         jwt: &Jwt<'_>,

@@ -1,9 +1,9 @@
-//! The keys of one issuer, kept.
+//! Caches the keys of one issuer.
 //!
-//! Loaded at the first need, then refreshed while in use: in the background once they are no longer fresh,
-//! at once (the caller waits) when they are much older or a `kid` is not known. There is one fetch at a
-//! time, with pauses in between that no caller can shorten. While the provider is down the last good set
-//! stays.
+//! Keys are loaded on first use and refreshed while in use: in the background once stale, and while
+//! the caller waits when they are long overdue or a `kid` is unknown. Only one fetch runs at a
+//! time, with pauses in between that callers cannot shorten. While the provider is down, the last
+//! good set stays in use.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,15 +17,15 @@ use crate::fetch::{Source, fetch};
 use crate::jwk::{Found, Key, KeySet};
 use crate::refusal::{AuthError, Reason, Refusal};
 
-/// Pause between two attempts when there are keys.
+/// Pause between two fetches while there are keys.
 const PAUSE: Duration = Duration::from_secs(30);
-/// Pause between two attempts when there are none, and nobody gets in.
+/// Pause between two fetches while there are no keys and no caller can authenticate.
 const PAUSE_WITHOUT_KEYS: Duration = Duration::from_secs(5);
-/// A caller waits for new keys when the old ones have this many times their lifetime: a cache that nobody
-/// asked for hours must not let a withdrawn key in.
+/// Callers wait for new keys once the old ones reach this multiple of their lifetime: a cache idle
+/// for hours must not accept a withdrawn key.
 const OVERDUE_LIFETIMES: u32 = 2;
 
-/// The keys of one issuer.
+/// The cached keys of one issuer.
 pub(crate) struct KeyCache {
     client: Client,
     source: Source,
@@ -35,11 +35,11 @@ pub(crate) struct KeyCache {
 #[derive(Default)]
 struct State {
     loaded: Option<Loaded>,
-    /// When the last attempt ended.
+    /// When the last fetch ended.
     tried: Option<Instant>,
-    /// The last attempt failed.
+    /// Whether the last fetch failed.
     failing: bool,
-    /// Closed when the attempt that is under way has ended.
+    /// Closed when the current fetch ends.
     flight: Option<Flight>,
 }
 
@@ -57,12 +57,12 @@ enum Step {
 }
 
 impl KeyCache {
-    /// An empty cache.
+    /// Creates an empty cache.
     pub fn new(client: Client, source: Source) -> KeyCache {
         KeyCache { client, source, state: Mutex::default() }
     }
 
-    /// The key for a token with this `kid`.
+    /// The key for a token's `kid`, fetched if necessary.
     pub async fn key(self: &Arc<Self>, kid: Option<&str>) -> Result<Arc<Key>, AuthError> {
         match self.step(kid) {
             Step::Done(answer) => answer,
@@ -74,7 +74,7 @@ impl KeyCache {
         }
     }
 
-    /// The same if it is here: nothing is fetched.
+    /// The key for a token's `kid` if already loaded; fetches nothing.
     pub fn known(&self, kid: Option<&str>) -> Option<Arc<Key>> {
         match self.state.lock().loaded.as_ref()?.keys.find(kid) {
             Found::Key(key) => Some(key),
@@ -82,7 +82,7 @@ impl KeyCache {
         }
     }
 
-    /// Loads the keys if there are none; waits for the attempt that is under way.
+    /// Loads the keys if there are none, waiting for the current fetch.
     pub async fn warm(self: &Arc<Self>) {
         let flight = {
             let mut state = self.state.lock();
@@ -93,7 +93,7 @@ impl KeyCache {
         }
     }
 
-    /// Waits for the attempt that is under way, if there is one.
+    /// Waits for the current fetch, if any.
     #[cfg(test)]
     pub async fn settled(&self) {
         let flight = self.state.lock().flight.clone();
@@ -113,7 +113,7 @@ impl KeyCache {
         let found = loaded.keys.find(kid);
         let age = loaded.at.elapsed();
         let stale = age >= loaded.lifetime;
-        // While the provider is down, waiting for it would only slow everybody down.
+        // While the provider is down, waiting for it would only slow all callers down.
         let overdue = age >= loaded.lifetime * OVERDUE_LIFETIMES && !state.failing;
         let unknown = matches!(found, Found::Unknown);
         if stale || unknown {
@@ -127,7 +127,7 @@ impl KeyCache {
         Step::Done(answer(found))
     }
 
-    /// The attempt that is under way, or a new one if it is time.
+    /// The current fetch, or a new one if the pause is over.
     fn refresh(self: &Arc<Self>, state: &mut State) -> Option<Flight> {
         if let Some(flight) = &state.flight {
             return Some(flight.clone());
@@ -137,9 +137,9 @@ impl KeyCache {
             return None;
         }
         let (sender, flight) = watch::channel(());
-        let landing = Landing { cache: Arc::clone(self), fetched: None, _flight: sender };
-        // A task of its own: it serves all who wait, so the first one's leaving must not end it.
-        tokio::spawn(landing.fly());
+        let running = Fetch { cache: Arc::clone(self), fetched: None, _flight: sender };
+        // A separate task: it serves all waiting callers, so one caller leaving must not cancel it.
+        tokio::spawn(running.run());
         state.flight = Some(flight.clone());
         Some(flight)
     }
@@ -154,19 +154,19 @@ fn answer(found: Found) -> Result<Arc<Key>, AuthError> {
 }
 
 async fn ended(mut flight: Flight) {
-    // Nothing is ever sent: an error says that the sender is gone.
+    // The channel carries no values; an error means that the sender was dropped.
     while flight.changed().await.is_ok() {}
 }
 
-/// Ends an attempt, however it ends: those who wait are woken after the state has been set.
-struct Landing {
+/// Completes a fetch in every case: updates the state, then wakes the waiting callers.
+struct Fetch {
     cache: Arc<KeyCache>,
     fetched: Option<(KeySet, Duration)>,
     _flight: watch::Sender<()>,
 }
 
-impl Landing {
-    async fn fly(mut self) {
+impl Fetch {
+    async fn run(mut self) {
         let host = self.cache.source.host();
         match fetch(&self.cache.client, &self.cache.source).await {
             Ok((keys, lifetime)) => {
@@ -184,7 +184,7 @@ impl Landing {
     }
 }
 
-impl Drop for Landing {
+impl Drop for Fetch {
     fn drop(&mut self) {
         let now = Instant::now();
         let mut state = self.cache.state.lock();

@@ -1,8 +1,8 @@
-//! Who is calling: from a bearer token to a [`Principal`].
+//! Authentication: from a bearer token to a [`Principal`].
 //!
-//! Producer tokens and worker tokens have separate validators; each is a list of ways (JWT, static tokens)
-//! tried in turn. Nothing here knows routes, configuration files, the service or the engine: which call needs
-//! which right is decided elsewhere.
+//! Producer and worker tokens have separate validators; each is a list of methods (JWT, static
+//! tokens) tried in turn. This crate knows nothing of routes, configuration files, the service or
+//! the engine, and does not decide which call needs which permission.
 
 pub use authenticator::{Authenticator, Ways};
 pub use bearer::{TOKEN_BYTES_MAX, bearer_token};

@@ -1,13 +1,12 @@
-//! Hiding secrets from those who read logs and dumps.
+//! Hides secrets in logs and dumps.
 
 use serde::{Serialize, Serializer};
 use url::Url;
 
-/// What stands for a secret.
+/// Replaces a secret in output.
 pub const MASK: &str = "***";
 
-/// The address without user, password and query. What is no address at all keeps only what stands behind
-/// its last `@`.
+/// The URL without user, password and query. Text that is not a URL keeps only the part after its last `@`.
 pub fn mask_url(text: &str) -> String {
     let Ok(url) = Url::parse(text) else {
         return match text.rsplit_once('@') {
@@ -25,12 +24,12 @@ pub fn mask_url(text: &str) -> String {
     format!("{}://{user}{host}{port}{}{query}", url.scheme(), url.path())
 }
 
-/// Serialises a secret as its mask.
+/// Serialises a secret as [`MASK`].
 pub fn secret<S: Serializer>(secret: &Option<String>, serializer: S) -> Result<S::Ok, S::Error> {
     secret.as_ref().map(|_| MASK).serialize(serializer)
 }
 
-/// Serialises an address without its credentials.
+/// Serialises a URL without its credentials.
 pub fn url<S: Serializer>(url: &Option<String>, serializer: S) -> Result<S::Ok, S::Error> {
     url.as_deref().map(mask_url).serialize(serializer)
 }
@@ -40,7 +39,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn addresses_lose_what_is_secret_and_nothing_else() {
+    fn masking_removes_only_secrets() {
         for (text, masked) in [
             ("https://a.example/x", "https://a.example/x"),
             ("https://a.example", "https://a.example"),

@@ -1,47 +1,48 @@
-//! Callers, and what their tokens say of them.
+//! Authenticated callers and their permissions.
 
 use std::borrow::Cow;
 use std::sync::Arc;
 
 use codeq_core::names::{INSTANCE_SEPARATOR, check_worker};
 
-/// Which validator a route asks for.
+/// The kind of token a route accepts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Role {
-    /// Enqueues and cancels.
+    /// May enqueue and cancel.
     Producer,
-    /// Claims and finishes.
+    /// May claim and finish.
     Worker,
-    /// Either will do.
+    /// Either kind.
     Any,
 }
 
 /// An authenticated caller.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Principal {
-    /// Whose data the caller sees.
+    /// The tenant whose data the caller sees.
     pub tenant: Arc<str>,
-    /// The token's `sub`; the identity of a worker. Of a producer's token without one, its client id or tenant.
+    /// The token's `sub`, which is a worker's identity. For a producer token without one, its
+    /// client id or tenant.
     pub subject: Arc<str>,
-    /// The token passed a producer's validator.
+    /// Passed a producer validator.
     pub producer: bool,
-    /// The token passed a worker's validator, or may act as a worker.
+    /// Passed a worker validator, or may act as a worker.
     pub worker: bool,
-    /// What a worker may call.
+    /// Operations a worker may call.
     pub scopes: Scopes,
-    /// What a worker may claim.
+    /// Commands a worker may claim.
     pub event_types: EventTypes,
     /// May administer its tenant.
     pub admin: bool,
-    /// Sees all tenants.
+    /// May act across all tenants.
     pub operator: bool,
     /// The token's `workerGroup`.
     pub worker_group: Option<Arc<str>>,
-    /// When the token ends, in Unix seconds.
+    /// When the token expires, in Unix seconds.
     pub expires_at: Option<u64>,
 }
 
-/// Worker scopes of a token.
+/// A set of worker scopes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Scopes(u8);
 
@@ -49,27 +50,27 @@ pub struct Scopes(u8);
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Scope {
-    /// Take tasks.
+    /// Claim tasks.
     Claim = 1,
     /// Extend leases.
     Heartbeat = 2,
-    /// Give tasks back.
+    /// Return tasks with abandon.
     Abandon = 4,
-    /// Report failed executions.
+    /// Report failed attempts with nack.
     Nack = 8,
-    /// Finish tasks.
+    /// Submit results.
     Result = 16,
-    /// Subscribe to queues.
+    /// Subscribe to queue notifications.
     Subscribe = 32,
 }
 
-/// The scope of those who administer their tenant.
+/// Scope that administers the token's tenant.
 pub const ADMIN: &str = "codeq:admin";
-/// The scope of those who act for all tenants.
+/// Scope that acts across all tenants.
 pub const OPERATOR: &str = "codeq:operator";
 
 impl Scope {
-    /// Every worker scope.
+    /// Every worker scope, in bit order.
     pub const ALL: [Scope; 6] = [
         Scope::Claim,
         Scope::Heartbeat,
@@ -79,7 +80,7 @@ impl Scope {
         Scope::Subscribe,
     ];
 
-    /// Its name in tokens.
+    /// The scope's name in tokens.
     pub fn name(self) -> &'static str {
         match self {
             Scope::Claim => "codeq:claim",
@@ -93,32 +94,32 @@ impl Scope {
 }
 
 impl Scopes {
-    /// Every worker scope.
+    /// The set of every worker scope.
     pub const ALL: Scopes = Scopes(63);
 
-    /// Whether the scope is there.
+    /// Whether the set contains the scope.
     pub fn has(self, scope: Scope) -> bool {
         self.0 & scope as u8 != 0
     }
 
-    /// With one scope more.
+    /// Adds a scope to the set.
     #[must_use]
     pub fn with(self, scope: Scope) -> Scopes {
         Scopes(self.0 | scope as u8)
     }
 }
 
-/// Commands that a worker may claim.
+/// Commands a worker may claim.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum EventTypes {
-    /// `*`
+    /// Any command: `*`.
     Any,
-    /// These, compared without regard to ASCII case.
+    /// Only these commands, ignoring ASCII case.
     Only(Vec<Arc<str>>),
 }
 
 impl EventTypes {
-    /// Whether the command is among them.
+    /// Whether the worker may claim this command.
     pub fn allows(&self, command: &str) -> bool {
         match self {
             EventTypes::Any => true,
@@ -127,17 +128,17 @@ impl EventTypes {
     }
 }
 
-/// Whether a text can be a token's subject.
+/// Whether the text is a valid subject.
 pub(crate) fn is_subject(text: &str) -> bool {
     check_worker(text).is_ok() && !text.contains(INSTANCE_SEPARATOR)
 }
 
-/// The identity of an instance of a subject.
+/// The identity of a named instance under a subject.
 pub fn instance(subject: &str, name: &str) -> String {
     format!("{subject}{INSTANCE_SEPARATOR}{name}")
 }
 
-/// An identity as people see it: `subject`, or `subject/instance`.
+/// Formats an identity for display: `subject` or `subject/instance`.
 pub fn shown(worker: &str) -> Cow<'_, str> {
     match worker.split_once(INSTANCE_SEPARATOR) {
         Some((subject, name)) => Cow::Owned(format!("{subject}/{name}")),

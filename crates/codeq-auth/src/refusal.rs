@@ -1,33 +1,33 @@
-//! Why a caller was not let in: all of it for the log, and for the client no more than its own identity provider could
-//! tell it.
+//! Why a token was refused. The log gets every detail; a client learns no more than its own
+//! identity provider could tell it.
 
-/// What was wrong, from what is found out first to what is found out last.
+/// The kind of failure, ordered from the first check to the last.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Reason {
-    /// There was none.
+    /// The request has no token.
     Missing,
-    /// No fixed token, and not a JWT either.
+    /// Neither a fixed token nor a JWT.
     Unknown,
-    /// A JWT that cannot be read, or of a kind that is not accepted.
+    /// A JWT that does not parse or is of an unsupported kind.
     Malformed,
-    /// Of an issuer that is not configured for this role.
+    /// The issuer is not configured for this role.
     Issuer,
-    /// Signed with a key that the issuer does not publish.
+    /// Signed with a key the issuer does not publish.
     UnknownKey,
-    /// The signature is not the key's.
+    /// The signature does not match the key.
     Signature,
-    /// For another audience.
+    /// Issued for another audience.
     Audience,
-    /// A claim is missing or is not what it should be.
+    /// A claim is missing or invalid.
     Claims,
     /// Not valid yet, or issued in the future.
     NotYetValid,
-    /// Over.
+    /// Past its expiry.
     Expired,
 }
 
 impl Reason {
-    /// Every reason, in the order of the variants.
+    /// Every reason, in declaration order.
     pub const ALL: [Reason; 10] = [
         Reason::Missing,
         Reason::Unknown,
@@ -41,7 +41,7 @@ impl Reason {
         Reason::Expired,
     ];
 
-    /// Its name in logs and metrics.
+    /// Name in logs and metrics.
     pub fn name(self) -> &'static str {
         match self {
             Reason::Missing => "missing",
@@ -61,26 +61,27 @@ impl Reason {
 /// Why a token was refused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Refusal {
-    /// What was wrong.
+    /// The kind of failure.
     pub reason: Reason,
-    /// The same more exactly, for the log.
+    /// Exact cause, for the log.
     pub detail: &'static str,
-    /// The signature is good: the bearer has the token from its issuer, and may hear what is wrong with it.
+    /// The signature is good: the bearer got the token from its issuer and may learn what is wrong with it.
     pub verified: bool,
 }
 
 impl Refusal {
-    /// Of a token whose signature is not known to be good.
+    /// A refusal of a token whose signature is not verified.
     pub fn new(reason: Reason, detail: &'static str) -> Refusal {
         Refusal { reason, detail, verified: false }
     }
 
-    /// Of a token whose signature is good.
+    /// Marks the token's signature as verified.
     pub fn verified(self) -> Refusal {
         Refusal { verified: true, ..self }
     }
 
-    /// What the client is told. A guess hears the same whatever is wrong with it.
+    /// The message for the client. The same for every token without a verified signature, so
+    /// guessing reveals nothing.
     pub fn told(&self) -> &'static str {
         match self.reason {
             _ if !self.verified => "the token is not valid",
@@ -91,32 +92,32 @@ impl Refusal {
         }
     }
 
-    /// The one that says more about the token when two validators refuse it.
+    /// Of two validators' refusals, prefers a verified one, then the one from the later check.
     pub fn or(self, other: Refusal) -> Refusal {
         let rank = |refusal: &Refusal| (refusal.verified, refusal.reason);
         if rank(&other) >= rank(&self) { other } else { self }
     }
 }
 
-/// Why a caller was not let in. The texts go to clients and say nothing that helps to forge a token.
+/// Why authentication failed. Clients see these texts, so they contain nothing that helps to forge a token.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum AuthError {
     /// No `Authorization: Bearer` header.
     #[error("missing bearer token")]
     Missing,
-    /// Not a token that any validator accepts: 401.
+    /// No validator accepts the token: 401.
     #[error("invalid token")]
     Invalid(Refusal),
-    /// A good token that may not do this: 403.
+    /// The token is valid but lacks permission: 403.
     #[error("{0}")]
     Forbidden(&'static str),
-    /// The keys cannot be had and none are known: 503.
+    /// The issuer's keys cannot be fetched and none are cached: 503.
     #[error("identity provider unavailable")]
     Unavailable,
 }
 
 impl AuthError {
-    /// Why the token was refused, if it was.
+    /// The refusal behind this error, if a token was missing or refused.
     pub fn refusal(&self) -> Option<Refusal> {
         match self {
             AuthError::Missing => Some(Refusal::new(Reason::Missing, "no bearer token")),
@@ -144,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn a_guess_hears_the_same_whatever_is_wrong_with_it() {
+    fn unverified_tokens_all_get_the_same_message() {
         for reason in Reason::ALL {
             assert_eq!(Refusal::new(reason, "x").told(), "the token is not valid");
         }

@@ -1,6 +1,6 @@
-//! What an operator can choose about tokens.
+//! Token settings.
 //!
-//! Secrets are masked wherever these are shown: in `Debug`, and when they are serialised.
+//! Secrets are masked wherever these are shown: in `Debug` and when serialised.
 
 use std::fmt;
 
@@ -8,22 +8,21 @@ use serde::{Deserialize, Serialize};
 
 use crate::mask::{self, MASK, mask_url};
 
-/// Longest name of a group of workers, in bytes.
+/// Longest name of a worker group, in bytes.
 pub const GROUP_BYTES_MAX: usize = 128;
 
-/// How the tokens of both roles are validated.
+/// Token validation for both roles.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Settings {
-    /// Who may enqueue.
+    /// Tokens that may enqueue.
     pub producers: AuthConfig,
-    /// Who may claim.
+    /// Tokens that may claim.
     pub workers: AuthConfig,
-    /// A producer's token acts as a worker's with all scopes.
+    /// Lets a producer token act as a worker with all scopes.
     pub producers_may_work: bool,
 }
 
-/// How tokens of one role are validated. Several ways are tried in turn; none at all means that nobody of
-/// this role gets in.
+/// Token validation for one role. Methods are tried in turn; with none configured, the role is closed.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct AuthConfig {
@@ -34,7 +33,7 @@ pub struct AuthConfig {
 }
 
 impl AuthConfig {
-    /// Whether anybody of this role can get in.
+    /// Whether any token can be accepted.
     pub fn lets_in(&self) -> bool {
         !self.jwt.is_empty() || !self.static_tokens.is_empty()
     }
@@ -44,11 +43,11 @@ impl AuthConfig {
 #[derive(Clone, PartialEq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct JwtConfig {
-    /// The `iss` that tokens must carry. Without `jwksUrl`, its OpenID discovery document is read.
+    /// Required `iss`. Without `jwksUrl`, the keys come from its OpenID discovery document.
     pub issuer: String,
-    /// The `aud` that tokens must carry.
+    /// Required `aud`.
     pub audience: String,
-    /// Where the keys are; overrides discovery.
+    /// URL of the keys; overrides discovery.
     #[serde(serialize_with = "mask::url")]
     pub jwks_url: Option<String>,
 }
@@ -63,24 +62,24 @@ impl fmt::Debug for JwtConfig {
     }
 }
 
-/// A fixed token and what it stands for.
+/// A fixed token and the caller it stands for.
 #[derive(Clone, PartialEq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct StaticToken {
-    /// The token itself; or else its hash.
+    /// The token in plain text; alternatively set its hash.
     #[serde(serialize_with = "mask::secret")]
     pub token: Option<String>,
-    /// SHA-256 of the token in hex.
+    /// Hex SHA-256 of the token.
     pub token_sha256: Option<String>,
-    /// The identity.
+    /// The caller's identity.
     pub subject: String,
-    /// The tenant.
+    /// The caller's tenant.
     pub tenant: String,
     /// Worker scopes, `codeq:admin`, `codeq:operator`.
     pub scopes: Vec<String>,
-    /// Commands that a worker may claim; `*` is any.
+    /// Commands a worker may claim; `*` means any.
     pub event_types: Vec<String>,
-    /// The group of workers that it belongs to, for availability notifications.
+    /// Worker group for availability notifications.
     pub worker_group: Option<String>,
 }
 

@@ -1,7 +1,7 @@
 //! Fixed tokens from the configuration.
 //!
-//! Only digests are held. All of them are compared, in constant time, so that the time of an answer says
-//! nothing about how near a guess came or which entry it met.
+//! Only digests are kept. Each lookup compares all of them in constant time, so that response times
+//! reveal neither how close a guess was nor which entry matched.
 
 use codeq_core::names::{check_tenant, check_worker};
 use sha2::{Digest, Sha256};
@@ -15,7 +15,7 @@ use crate::settings::StaticToken;
 /// SHA-256 of a token.
 pub(crate) type TokenDigest = [u8; 32];
 
-/// The digest of a token as it was presented.
+/// The digest of a presented token.
 pub(crate) fn digest(token: &str) -> TokenDigest {
     Sha256::digest(token.as_bytes()).into()
 }
@@ -26,7 +26,7 @@ pub(crate) struct StaticTokens {
 }
 
 impl StaticTokens {
-    /// From the configuration. Errors name the subject, never the token.
+    /// Builds the table from the configuration. Errors name the subject, never the token.
     pub fn new(tokens: &[StaticToken], kind: Kind) -> Result<StaticTokens, String> {
         let mut entries: Vec<(TokenDigest, Principal)> = Vec::with_capacity(tokens.len());
         for token in tokens {
@@ -40,7 +40,7 @@ impl StaticTokens {
         Ok(StaticTokens { entries })
     }
 
-    /// Whose token this is.
+    /// The caller a token stands for.
     pub fn find(&self, presented: &TokenDigest) -> Option<&Principal> {
         let mut at = u64::MAX;
         for (index, (digest, _)) in (0u64..).zip(&self.entries) {

@@ -1,4 +1,4 @@
-//! The accept loop: who may connect, and the drain at the end.
+//! The accept loop: connection limit, retries after accept errors, and the final drain.
 
 use std::io;
 use std::sync::Arc;
@@ -14,12 +14,12 @@ use crate::connection::{self, Shared};
 use crate::slot::Slot;
 use crate::{NetLimits, NetStats, Peer, TlsFiles};
 
-/// Pause after an accept that failed for want of resources: descriptors come free meanwhile.
+/// Pause after an accept fails for lack of resources, so that file descriptors can free up.
 const PAUSE: Duration = Duration::from_millis(50);
 
-/// Serves `app` until `stop` turns true; then lets requests in flight finish, for `grace` at most.
+/// Serves `app` until `stop` turns true, then gives in-flight requests up to `grace` to finish.
 ///
-/// Returns when every connection is closed. A `stop` whose sender is gone counts as true.
+/// Returns once every connection is closed. A dropped `stop` sender counts as true.
 pub async fn serve(
     listener: TcpListener,
     app: Router,
@@ -39,7 +39,7 @@ pub async fn serve(
         tokio::select! {
             biased;
             _ = stop.wait_for(|stop| *stop) => break,
-            Some(done) = tasks.join_next() => absorb(done),
+            Some(done) = tasks.join_next() => log_panic(done),
             accepted = accept(&listener) => {
                 let (stream, peer) = accepted;
                 if let Some(slot) = Slot::take(most, &stats) {
@@ -52,22 +52,22 @@ pub async fn serve(
     drain(tasks, grace).await;
 }
 
-/// The next connection. Errors are waited out here: none of them may end the loop.
+/// Accepts the next connection. Retries on every error: none of them may end the accept loop.
 async fn accept(listener: &TcpListener) -> (TcpStream, Peer) {
     loop {
         match listener.accept().await {
             Ok((stream, addr)) => return (stream, Peer { addr, held: Arc::default() }),
-            Err(error) if is_of_the_client(&error) => {}
+            Err(error) if is_client_abort(&error) => {}
             Err(error) => {
-                tracing::warn!(target: "codeq::net", %error, "cannot accept connections, trying again");
+                tracing::warn!(target: "codeq::net", %error, "cannot accept connections, retrying");
                 sleep(PAUSE).await;
             }
         }
     }
 }
 
-/// The client went away before it was accepted: nothing to wait for.
-fn is_of_the_client(error: &io::Error) -> bool {
+/// Whether the client went away before the accept. The next accept can follow at once.
+fn is_client_abort(error: &io::Error) -> bool {
     use io::ErrorKind::{ConnectionAborted, ConnectionRefused, ConnectionReset, Interrupted};
     matches!(error.kind(), ConnectionAborted | ConnectionRefused | ConnectionReset | Interrupted)
 }
@@ -75,21 +75,21 @@ fn is_of_the_client(error: &io::Error) -> bool {
 async fn drain(mut tasks: JoinSet<()>, grace: Duration) {
     let all = async {
         while let Some(done) = tasks.join_next().await {
-            absorb(done);
+            log_panic(done);
         }
     };
     if timeout(grace, all).await.is_err() {
         let connections = tasks.len();
-        tracing::warn!(target: "codeq::net", connections, "requests did not finish in time: dropped");
+        tracing::warn!(target: "codeq::net", connections, "requests did not finish in time, dropping them");
         tasks.shutdown().await;
     }
 }
 
-/// A panic ends its own connection, nothing else.
-fn absorb(done: Result<(), JoinError>) {
+/// Logs a panic, which ends only the connection that caused it.
+fn log_panic(done: Result<(), JoinError>) {
     if let Err(error) = done
         && error.is_panic()
     {
-        tracing::error!(target: "codeq::net", %error, "a connection's task panicked");
+        tracing::error!(target: "codeq::net", %error, "connection task panicked");
     }
 }

@@ -1,4 +1,4 @@
-//! One connection from accept to close.
+//! One connection, from accept to close.
 
 use std::future::poll_fn;
 use std::pin::Pin;
@@ -16,22 +16,22 @@ use tokio::sync::watch;
 use tokio::time::{Instant, timeout, timeout_at};
 use tokio_rustls::TlsAcceptor;
 
-use crate::pulse::Pulse;
+use crate::activity::Activity;
 use crate::service::Tracked;
 use crate::slot::Slot;
 use crate::socket::{Socket, Transport};
-use crate::stall::Patience;
+use crate::stall::WriteTimeout;
 use crate::stream::StreamExecutor;
 use crate::wire::{LINGER, LINGER_BYTES, Wire};
 use crate::{NetLimits, NetStats, Peer, TlsFiles, protocol};
 
-/// What the connections of a listener have in common.
+/// State shared by all connections of a listener.
 pub(crate) struct Shared {
     app: Router,
     tls: Option<TlsAcceptor>,
     limits: NetLimits,
     stop: watch::Receiver<bool>,
-    patience: Patience,
+    write_timeout: WriteTimeout,
     h1: http1::Builder,
     h2: http2::Builder<StreamExecutor>,
 }
@@ -45,19 +45,19 @@ impl Shared {
     ) -> Self {
         let limits = limits.bounded();
         let tls = tls.map(|files| TlsAcceptor::from(files.config()));
-        let patience = Patience::new(limits.write_timeout(), stop.clone());
-        let h2 = protocol::h2(patience.clone());
-        Self { app, tls, limits, stop, patience, h1: protocol::h1(), h2 }
+        let write_timeout = WriteTimeout::new(limits.write_timeout(), stop.clone());
+        let h2 = protocol::h2(write_timeout.clone());
+        Self { app, tls, limits, stop, write_timeout, h1: protocol::h1(), h2 }
     }
 }
 
-/// Serves one connection. The slot is given back last, after the socket is closed.
+/// Serves one connection. Releases the slot last, after the socket is closed.
 pub(crate) async fn run(stream: TcpStream, peer: Peer, shared: Arc<Shared>, slot: Slot) {
     let mut stop = shared.stop.clone();
     let opened = tokio::select! {
         biased;
         opened = open(stream, &shared, &slot.stats) => opened,
-        // No request has begun: nothing to wait for.
+        // No request has started yet, so there is nothing to wait for.
         _ = stop.wait_for(|stop| *stop) => None,
     };
     drop(stop);
@@ -66,7 +66,7 @@ pub(crate) async fn run(stream: TcpStream, peer: Peer, shared: Arc<Shared>, slot
     }
 }
 
-/// A connection whose protocol is known.
+/// A connection with its protocol detected.
 struct Opened {
     transport: Transport,
     h2: bool,
@@ -74,13 +74,13 @@ struct Opened {
     born: Instant,
 }
 
-/// Handshake and the first bytes, all within the time for a head.
+/// Does the TLS handshake and reads the first bytes, both within `header_timeout`.
 async fn open(stream: TcpStream, shared: &Shared, stats: &NetStats) -> Option<Opened> {
     let born = Instant::now();
     let deadline = born + shared.limits.header_timeout;
-    // Answers are written whole: to wait for more to send only delays them.
+    // Responses are written whole, so Nagle's algorithm would only delay them.
     stream.set_nodelay(true).ok()?;
-    let socket = Socket::new(stream, shared.patience.clone());
+    let socket = Socket::new(stream, shared.write_timeout.clone());
     let mut transport = match &shared.tls {
         None => Transport::Plain(socket),
         Some(acceptor) => match timeout_at(deadline, acceptor.accept(socket)).await {
@@ -97,7 +97,7 @@ async fn open(stream: TcpStream, shared: &Shared, stats: &NetStats) -> Option<Op
     Some(Opened { transport, h2, prefix, born })
 }
 
-/// What the handshake settled: true for HTTP/2, `None` if it settled nothing.
+/// The protocol that ALPN negotiated: true for HTTP/2, `None` if there was no ALPN.
 fn agreed(transport: &Transport) -> Option<bool> {
     match transport {
         Transport::Plain(_) => None,
@@ -107,19 +107,20 @@ fn agreed(transport: &Transport) -> Option<bool> {
 
 impl Opened {
     async fn serve(self, peer: Peer, shared: &Shared) {
-        let pulse = Pulse::new(self.born, &shared.limits, self.h2);
+        let activity = Activity::new(self.born, &shared.limits, self.h2);
         let (app, hosts) = (shared.app.clone(), shared.limits.hosts.clone());
-        let service = Tracked { app, peer, pulse: Arc::clone(&pulse), hosts };
+        let service = Tracked { app, peer, activity: Arc::clone(&activity), hosts };
         let stop = shared.stop.clone();
-        // Boxed: a connection of one kind should not carry the size of the other.
+        // Boxed so that an HTTP/1 connection does not carry the size of an HTTP/2 one, or vice
+        // versa.
         if self.h2 {
-            let io = TokioIo::new(Wire::h2(self.transport, self.prefix, Arc::clone(&pulse)));
+            let io = TokioIo::new(Wire::h2(self.transport, self.prefix, Arc::clone(&activity)));
             let mut conn = Box::new(shared.h2.serve_connection(io, service));
-            drive(Pin::new(conn.as_mut()), &pulse, stop).await;
+            drive(Pin::new(conn.as_mut()), &activity, stop).await;
         } else {
-            let io = TokioIo::new(Wire::h1(self.transport, self.prefix, Arc::clone(&pulse)));
+            let io = TokioIo::new(Wire::h1(self.transport, self.prefix, Arc::clone(&activity)));
             let mut conn = Box::new(shared.h1.serve_connection(io, service));
-            if drive(Pin::new(conn.as_mut()), &pulse, stop).await == End::Protocol {
+            if drive(Pin::new(conn.as_mut()), &activity, stop).await == End::Protocol {
                 let wire = conn.into_parts().io.into_inner();
                 Box::pin(linger(wire)).await;
             }
@@ -127,17 +128,22 @@ impl Opened {
     }
 }
 
-/// Why a connection is over.
+/// Why a connection ended.
 #[derive(PartialEq)]
 enum End {
-    /// Hyper is done with it.
+    /// Hyper finished with it.
     Protocol,
-    /// It ran out of time, or the server drains.
+    /// It timed out, or the server is draining.
     Server,
 }
 
-/// Runs a connection until it is done or out of time, and tells it when the server stops.
-async fn drive<C>(mut conn: Pin<&mut C>, pulse: &Pulse, mut stop: watch::Receiver<bool>) -> End
+/// Runs a connection until it finishes or times out; shuts it down gracefully when the server
+/// stops.
+async fn drive<C>(
+    mut conn: Pin<&mut C>,
+    activity: &Activity,
+    mut stop: watch::Receiver<bool>,
+) -> End
 where
     C: GracefulConnection,
     C::Error: std::fmt::Display,
@@ -148,34 +154,34 @@ where
             biased;
             done = conn.as_mut() => {
                 if let Err(error) = done {
-                    tracing::debug!(target: "codeq::net", %error, "a connection ended with an error");
+                    tracing::debug!(target: "codeq::net", %error, "connection failed");
                 }
                 return if draining { End::Server } else { End::Protocol };
             }
             _ = stop.wait_for(|stop| *stop), if !draining => {
                 draining = true;
-                pulse.begin_stop();
+                activity.begin_stop();
                 conn.as_mut().graceful_shutdown();
             }
-            () = pulse.expired() => {
-                if !pulse.is_h2() || pulse.is_closing() {
+            () = activity.expired() => {
+                if !activity.is_h2() || activity.is_closing() {
                     return End::Server;
                 }
-                // The client may be about to send: tell it first.
-                pulse.begin_close();
+                // The client may be about to send a request, so announce the close first.
+                activity.begin_close();
                 conn.as_mut().graceful_shutdown();
             }
         }
     }
 }
 
-/// Lets the client read the last answer before the socket goes.
+/// Gives the client time to read the last response before the socket closes.
 async fn linger(mut wire: Wire) {
     if wire.ended {
         return;
     }
     let rest = async {
-        // After an error hyper has not said that this is the end.
+        // After an error, hyper leaves the socket's write side open.
         let _ = wire.transport.shutdown().await;
         let mut left = LINGER_BYTES;
         poll_fn(|cx| wire.transport.poll_discard(cx, &mut left)).await;

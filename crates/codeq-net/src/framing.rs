@@ -1,12 +1,12 @@
-//! Where HTTP/1 requests begin and end, read strictly.
+//! Strict HTTP/1 framing: checks where each request begins and ends.
 //!
-//! Two programs that disagree on where a request ends can be made to take one client's bytes for
-//! another's request. Hyper is lenient in places that are known for this: a bare LF ends a line, a
-//! Content-Length beside a Transfer-Encoding is dropped, a repeated one is accepted. None of this can be
-//! seen in a parsed request, so the bytes are followed on their way in. What is wrong is made
-//! unreadable (a NUL), so that hyper itself answers 400 and closes.
+//! Two programs that disagree on where a request ends enable request smuggling. Hyper is lenient in
+//! the places known for this: a bare LF ends a line, a Content-Length next to a Transfer-Encoding
+//! is dropped, a repeated Content-Length is accepted. A parsed request shows none of this, so this
+//! module checks the bytes as they arrive. It overwrites bad input with a NUL, which makes hyper
+//! answer 400 and close the connection.
 
-/// How much of a line is kept: longer names and values are of no interest, or wrong.
+/// Bytes kept of each line. A length header longer than this is refused.
 const KEPT: usize = 64;
 
 /// Follows the bytes of one connection.
@@ -17,7 +17,7 @@ pub struct Framing {
     head: Head,
 }
 
-/// What the next byte belongs to.
+/// The part of the request that the next byte belongs to.
 #[derive(Debug, Default, Clone, Copy)]
 enum Part {
     /// The request line, or empty lines before it.
@@ -29,11 +29,11 @@ enum Part {
     /// A chunk and the CRLF after it.
     Chunk(u64),
     Trailer,
-    /// Something was wrong. Hyper reads no further than this request.
+    /// The request was refused. Hyper reads no further.
     Refused,
 }
 
-/// What a head says of its body.
+/// How the request head describes the body.
 #[derive(Debug, Default, Clone, Copy)]
 struct Head {
     length: Option<u64>,
@@ -64,7 +64,7 @@ impl Line {
         self.last = bytes.last().copied().unwrap_or(self.last);
     }
 
-    /// The line without its CR; `None` if it has none.
+    /// The line without its CR; `None` if the CR is missing.
     fn text(&self) -> Option<&[u8]> {
         if self.last != b'\r' {
             return None;
@@ -77,11 +77,11 @@ impl Line {
     }
 }
 
-/// The request is not to be served.
+/// The request must not be served.
 struct Refusal;
 
 impl Framing {
-    /// Looks at bytes just read, and spoils them where the request is not to be served.
+    /// Checks the bytes just read, and corrupts them if the request must be refused.
     pub fn check(&mut self, mut bytes: &mut [u8]) {
         while !bytes.is_empty() {
             bytes = match self.part {
@@ -106,7 +106,7 @@ impl Framing {
         bytes.get_mut(n..).unwrap_or_default()
     }
 
-    /// Takes a line, or what there is of it.
+    /// Consumes a line, or the part of it that has arrived.
     fn line<'a>(&mut self, bytes: &'a mut [u8]) -> &'a mut [u8] {
         let Some(at) = bytes.iter().position(|byte| *byte == b'\n') else {
             self.line.push(bytes);
@@ -118,7 +118,7 @@ impl Framing {
             Ok(part) => self.part = part,
             Err(Refusal) => {
                 self.part = Part::Refused;
-                spoil(line);
+                corrupt(line);
             }
         }
         self.line.len = 0;
@@ -150,7 +150,7 @@ impl Framing {
 }
 
 impl Head {
-    /// A header that says how long the body is must say so once, alone, and in plain words.
+    /// A length header must appear once, without the other kind, and in its plain form.
     fn header(&mut self, line: &[u8], cut: bool) -> Result<(), Refusal> {
         let Some(colon) = line.iter().position(|byte| *byte == b':') else { return Ok(()) };
         let (name, value) = line.split_at(colon);
@@ -182,13 +182,13 @@ impl Head {
     }
 }
 
-/// The size in front of a chunk; an extension after it is hyper's to judge.
+/// Parses a chunk size. Leaves a chunk extension to hyper.
 fn chunk_size(line: &[u8]) -> Result<u64, Refusal> {
     let size = line.split(|byte| *byte == b';').next().unwrap_or_default();
     digits(size.trim_ascii_end(), 16)
 }
 
-/// A number of digits alone: no sign, no space, nothing empty.
+/// Parses digits only: no sign, no spaces, not empty.
 fn digits(text: &[u8], radix: u32) -> Result<u64, Refusal> {
     if text.is_empty() {
         return Err(Refusal);
@@ -200,9 +200,9 @@ fn digits(text: &[u8], radix: u32) -> Result<u64, Refusal> {
     })
 }
 
-/// Makes a line unreadable, but keeps its LF if possible: hyper looks for the head's end before it
-/// looks at the head.
-fn spoil(line: &mut [u8]) {
+/// Corrupts a line but keeps its LF if possible: hyper looks for the end of the head before it
+/// parses the head.
+fn corrupt(line: &mut [u8]) {
     let last = line.len().saturating_sub(1);
     if let Some(byte) = line.get_mut(last.saturating_sub(1)) {
         *byte = 0;
@@ -213,7 +213,8 @@ fn spoil(line: &mut [u8]) {
 mod tests {
     use super::*;
 
-    /// Feeds a stream in pieces of `step` bytes; says whether it was refused, and what hyper gets.
+    /// Feeds a stream in pieces of `step` bytes. Returns whether it was refused, and the bytes for
+    /// hyper.
     fn feed(stream: &[u8], step: usize) -> (bool, Vec<u8>) {
         let mut framing = Framing::default();
         let mut seen = stream.to_vec();
@@ -224,7 +225,7 @@ mod tests {
     }
 
     #[test]
-    fn sound_streams_pass_untouched_however_they_are_cut() {
+    fn valid_streams_pass_untouched_however_they_are_cut() {
         let streams: [&[u8]; 7] = [
             b"GET / HTTP/1.1\r\nhost: a\r\n\r\n",
             b"\r\n\r\nGET / HTTP/1.1\r\n\r\nGET /2 HTTP/1.1\r\n\r\n",
@@ -244,7 +245,7 @@ mod tests {
     }
 
     #[test]
-    fn ambiguous_streams_are_spoiled_however_they_are_cut() {
+    fn ambiguous_streams_are_corrupted_however_they_are_cut() {
         let pad = " ".repeat(KEPT);
         let padded = format!("POST / HTTP/1.1\r\nContent-Length:{pad}1\r\n\r\na");
         let streams: [&[u8]; 13] = [

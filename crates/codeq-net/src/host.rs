@@ -1,11 +1,11 @@
-//! Which host a request is for.
+//! Checks which host a request names.
 
 use std::sync::Arc;
 
 use axum::http::uri::Authority;
 use axum::http::{HeaderMap, HeaderValue, StatusCode, Uri, Version, header};
 
-/// Why a request is not served, and what is said.
+/// Status and text of a refused request.
 type Refusal = (StatusCode, &'static str);
 
 const AMBIGUOUS: Refusal = (StatusCode::BAD_REQUEST, "the request must name one host\n");
@@ -15,19 +15,20 @@ const FOREIGN: Refusal = (
      a web page must not reach it under another name\n",
 );
 
-/// The hosts that requests may name.
+/// The hosts that a request may name.
 #[derive(Debug, Clone, Default)]
 pub struct Hosts(Option<Arc<[String]>>);
 
 impl Hosts {
-    /// This machine's own names, and these. Without brackets, in lowercase.
+    /// Allows the names of this machine plus `more`: lowercase, without brackets.
     pub fn local(more: impl IntoIterator<Item = String>) -> Hosts {
         let own = ["localhost", "127.0.0.1", "::1"].map(str::to_owned);
         Hosts(Some(own.into_iter().chain(more).collect()))
     }
 
-    /// Programs on the way may each take another host for the one that is meant: there must be one. HTTP/2 and the
-    /// absolute form of HTTP/1.1 name it in the target, and a `Host` beside that must say the same.
+    /// Refuses a request that does not name exactly one host: proxies on the way could each pick a
+    /// different one. HTTP/2 and the absolute form of HTTP/1.1 name the host in the target; a
+    /// `Host` header next to it must match.
     pub(crate) fn refuse(
         &self,
         version: Version,
@@ -40,7 +41,7 @@ impl Hosts {
             return Some(AMBIGUOUS);
         }
         let target = target.authority();
-        // The common case costs nothing: the target names no host, and any will do.
+        // Fast path for the common case: any host is allowed and only one place names it.
         if self.0.is_none() && (target.is_none() || first.is_none()) {
             return None;
         }
@@ -81,7 +82,7 @@ mod tests {
     }
 
     #[test]
-    fn one_host_and_no_other() {
+    fn exactly_one_host() {
         use Version as V;
         for (version, target, named, status) in [
             (V::HTTP_11, "/", &["a.test"] as &[&str], None),

@@ -1,15 +1,15 @@
-//! Sockets: the accept loop, TLS, time limits, draining. It serves any router, and knows none of codeQ's
-//! other crates.
+//! Sockets: the accept loop, TLS, timeouts, draining. Serves any router and depends on no other
+//! codeQ crate.
 //!
 //! ```text
 //! accept ─> connection: TLS handshake ─> h1 or h2 ─> hyper ─> router
-//!              socket   write stalls                    pulse   is a request in flight, since when not
-//!              wire     strict h1 framing               stream  h2 responses nobody takes
-//!              stall    for how long: less once the server stops
+//!              socket   write stalls                    activity  requests in flight, idle time
+//!              wire     strict h1 framing               stream    h2 responses the client does not read
+//!              stall    write timeout, shorter once the server stops
 //! ```
 //!
-//! Every wait on a client has a limit, except the one that is wanted: a request in flight may wait
-//! for its answer as long as the handler likes.
+//! Every wait on a client has a limit, with one deliberate exception: a request in flight may wait
+//! for its handler indefinitely.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -17,7 +17,7 @@ use std::sync::atomic::{AtomicU64, AtomicUsize};
 use std::time::Duration;
 
 pub use accept::serve;
-// For the fuzz targets.
+// Public for the fuzz targets.
 #[doc(hidden)]
 pub use framing::Framing;
 pub use host::Hosts;
@@ -25,11 +25,11 @@ pub use protocol::H2_STREAM_WINDOW;
 pub use tls::{TlsError, TlsFiles};
 
 mod accept;
+mod activity;
 mod connection;
 mod framing;
 mod host;
 mod protocol;
-mod pulse;
 mod service;
 mod slot;
 mod socket;
@@ -38,55 +38,55 @@ mod stream;
 mod tls;
 mod wire;
 
-/// Bounds of a listener.
+/// Limits of a listener.
 #[derive(Debug, Clone)]
 pub struct NetLimits {
-    /// Most connections at once, on all listeners that share their [`NetStats`].
+    /// Maximum open connections, across all listeners that share a [`NetStats`].
     pub max_connections: usize,
-    /// Time for a request's head, and for the TLS handshake.
+    /// Time limit for a request head, and for the TLS handshake.
     pub header_timeout: Duration,
-    /// A connection without a request is closed after this. A client that takes nothing of its
-    /// response is closed after this too, or after 30 seconds if that is shorter.
+    /// Closes a connection that has had no request for this long. A client that reads nothing of its
+    /// response for this long is disconnected too, after 30 seconds at most.
     pub idle_timeout: Duration,
-    /// Which hosts requests may name.
+    /// Hosts that requests may name.
     pub hosts: Hosts,
 }
 
-/// Beyond this a limit is none; and sums with it cannot overflow.
+/// Longer timeouts are clamped to this, so that adding one to an `Instant` cannot overflow.
 const LONGEST: Duration = Duration::from_secs(30 * 24 * 3600);
 
 impl NetLimits {
-    /// The same, fit to calculate with.
+    /// Clamps the timeouts to [`LONGEST`].
     fn bounded(mut self) -> Self {
         self.header_timeout = self.header_timeout.min(LONGEST);
         self.idle_timeout = self.idle_timeout.min(LONGEST);
         self
     }
 
-    /// Longest time in which a client takes no byte of a response.
+    /// How long a client may go without reading a byte of a response.
     fn write_timeout(&self) -> Duration {
         self.idle_timeout.min(Duration::from_secs(30))
     }
 }
 
-/// How listeners are doing; shared with metrics.
+/// Connection counters, shared with the metrics.
 #[derive(Debug, Default)]
 pub struct NetStats {
-    /// Connections that are open.
+    /// Connections open now.
     pub open: AtomicUsize,
-    /// Connections accepted.
+    /// Connections accepted since the start.
     pub accepted: AtomicU64,
-    /// Connections refused because there were too many.
+    /// Connections refused because `max_connections` was reached.
     pub refused: AtomicU64,
-    /// TLS handshakes that failed or took too long.
+    /// TLS handshakes that failed or timed out.
     pub handshake_failures: AtomicU64,
 }
 
-/// Who is at the other end of a connection: a request extension.
+/// The remote end of a connection, attached to every request as an extension.
 #[derive(Debug, Clone)]
 pub struct Peer {
-    /// Where it comes from.
+    /// The remote address.
     pub addr: SocketAddr,
-    /// Bytes that are held for it; whoever serves it counts them.
+    /// Bytes held in memory for this connection. The request handlers keep the count.
     pub held: Arc<AtomicUsize>,
 }

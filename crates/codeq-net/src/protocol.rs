@@ -1,4 +1,4 @@
-//! HTTP/1 or HTTP/2, and hyper's settings for each.
+//! Protocol detection, and hyper's settings for HTTP/1 and HTTP/2.
 
 use std::io;
 use std::time::Duration;
@@ -9,41 +9,42 @@ use hyper_util::rt::TokioTimer;
 use tokio::io::AsyncReadExt;
 
 use crate::socket::Transport;
-use crate::stall::Patience;
+use crate::stall::WriteTimeout;
 use crate::stream::StreamExecutor;
 
-/// What every HTTP/2 connection begins with.
+/// The first bytes of every HTTP/2 connection.
 const PREFACE: &[u8; 24] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
-/// Most bytes of a request's head. Tokens have at most 16 KiB.
+/// Maximum size of a request head. Tokens are at most 16 KiB.
 const HEAD_BYTES: usize = 24 * 1024;
-/// Read and write buffer of an HTTP/1 connection. Grows from 8 KiB only when it is needed.
+/// Read and write buffer of an HTTP/1 connection. Starts at 8 KiB and grows on demand.
 const H1_BUFFER: usize = 64 * 1024;
-/// Decoded headers of an HTTP/2 request; also bounds the CONTINUATION frames of one.
+/// Maximum decoded headers of an HTTP/2 request. Also bounds its CONTINUATION frames.
 const H2_HEADER_LIST: u32 = 24 * 1024;
-/// Requests at once on an HTTP/2 connection.
+/// Maximum concurrent requests on an HTTP/2 connection.
 const H2_STREAMS: u32 = 256;
-/// How much a connection may send before it is read. It also says how many small frames h2 keeps for streams that are
-/// not read.
+/// Bytes a connection may send before the server reads them. Also bounds the small frames that h2
+/// buffers for unread streams.
 const H2_CONNECTION_WINDOW: u32 = 1024 * 1024;
-/// How much a request may send before it is read. A stream that is not read for want of room counts with this.
+/// Bytes a request may send before the server reads them. A stream that is not read for lack of
+/// memory is charged this much.
 pub const H2_STREAM_WINDOW: u32 = 128 * 1024;
-/// Response bytes held for one stream, beyond which its body is not asked for more.
+/// Response bytes buffered per stream before hyper stops polling the body.
 const H2_SEND_BUFFER: usize = 64 * 1024;
-/// Streams reset by the client before they were looked at, and streams reset for its errors:
-/// beyond these the connection is closed ("rapid reset").
+/// Rapid-reset protection: the connection closes after this many pending resets by the client, or
+/// this many resets caused by its errors.
 const H2_PENDING_RESETS: usize = 20;
 const H2_ERROR_RESETS: usize = 256;
-/// A peer that has gone without a word is found out within the sum of these.
+/// Interval and timeout together bound how long a vanished peer goes undetected.
 const H2_PING_INTERVAL: Duration = Duration::from_secs(30);
 const H2_PING_TIMEOUT: Duration = Duration::from_secs(20);
 
-/// Settings of HTTP/1. The number of headers is left at hyper's 100, which needs no allocation.
+/// HTTP/1 settings. Keeps hyper's limit of 100 headers, which needs no allocation.
 pub(crate) fn h1() -> http1::Builder {
     let mut builder = http1::Builder::new();
     builder
         .timer(TokioTimer::new())
-        // The pulse does this: hyper's timer would cut idle connections too.
+        // `Activity` enforces this: hyper's timer would also close idle connections.
         .header_read_timeout(None)
         .half_close(false)
         .keep_alive(true)
@@ -52,9 +53,9 @@ pub(crate) fn h1() -> http1::Builder {
     builder
 }
 
-/// Settings of HTTP/2. A server never pushes: hyper has no such thing.
-pub(crate) fn h2(patience: Patience) -> http2::Builder<StreamExecutor> {
-    let mut builder = http2::Builder::new(StreamExecutor { patience });
+/// HTTP/2 settings. Hyper never sends server pushes, so there is no setting for them.
+pub(crate) fn h2(write_timeout: WriteTimeout) -> http2::Builder<StreamExecutor> {
+    let mut builder = http2::Builder::new(StreamExecutor { write_timeout });
     builder
         .timer(TokioTimer::new())
         .max_concurrent_streams(H2_STREAMS)
@@ -69,7 +70,7 @@ pub(crate) fn h2(patience: Patience) -> http2::Builder<StreamExecutor> {
     builder
 }
 
-/// Reads until it is plain which protocol the client speaks: true for HTTP/2. Also gives what was read.
+/// Reads until the protocol is certain. Returns true for HTTP/2, and the bytes read.
 ///
 /// The caller sets the time limit.
 pub(crate) async fn detect(transport: &mut Transport) -> io::Result<(bool, Bytes)> {
@@ -77,7 +78,7 @@ pub(crate) async fn detect(transport: &mut Transport) -> io::Result<(bool, Bytes
     let mut limited = transport.take(PREFACE.len() as u64);
     loop {
         if limited.read_buf(&mut buf).await? == 0 {
-            // The end of the preface, or of the connection.
+            // Either the full preface has arrived, or the connection ended.
             return Ok((buf == PREFACE, buf.into()));
         }
         if !PREFACE.starts_with(&buf) {

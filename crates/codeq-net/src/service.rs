@@ -1,4 +1,5 @@
-//! The router as hyper calls it: requests learn their peer, the pulse learns of requests.
+//! The router as a hyper service: attaches the peer to requests and reports them to
+//! [`Activity`].
 
 use std::convert::Infallible;
 use std::future::Future;
@@ -13,10 +14,10 @@ use hyper::body::{Body as HttpBody, Frame, Incoming, SizeHint};
 use hyper::service::Service;
 use hyper::{Request, Response};
 
-use crate::pulse::{InFlight, Pulse};
+use crate::activity::{Activity, InFlight};
 use crate::{Hosts, Peer, stream};
 
-/// A frame of HTTP/2. A larger piece would go to the send buffer whole, however small the client's
+/// One HTTP/2 frame. A larger piece would go to the send buffer whole, however small the client's
 /// window is.
 const PIECE: usize = 16 * 1024;
 
@@ -24,7 +25,7 @@ const PIECE: usize = 16 * 1024;
 pub(crate) struct Tracked {
     pub(crate) app: Router,
     pub(crate) peer: Peer,
-    pub(crate) pulse: Arc<Pulse>,
+    pub(crate) activity: Arc<Activity>,
     pub(crate) hosts: Hosts,
 }
 
@@ -34,8 +35,8 @@ impl Service<Request<Incoming>> for Tracked {
     type Future = Pin<Box<dyn Future<Output = Result<Self::Response, Infallible>> + Send>>;
 
     fn call(&self, mut request: Request<Incoming>) -> Self::Future {
-        let in_flight = InFlight::begin(&self.pulse);
-        let piece = if self.pulse.is_h2() { PIECE } else { usize::MAX };
+        let in_flight = InFlight::begin(&self.activity);
+        let piece = if self.activity.is_h2() { PIECE } else { usize::MAX };
         let refusal = self.hosts.refuse(request.version(), request.uri(), request.headers());
         if let Some((status, text)) = refusal {
             let mut response = Response::new(Body::from(text));
@@ -47,13 +48,13 @@ impl Service<Request<Incoming>> for Tracked {
         let answer = tower::Service::call(&mut self.app.clone(), request);
         Box::pin(async move {
             let response = answer.await?;
-            stream::handed_out();
+            stream::passed_to_hyper();
             Ok(response.map(|body| TrackedBody { body, piece, rest: Bytes::new(), in_flight }))
         })
     }
 }
 
-/// A response's body, in pieces that fit a frame. The request is in flight as long as it lives.
+/// A response body in pieces that fit a frame. Keeps the request in flight until dropped.
 pub(crate) struct TrackedBody {
     body: Body,
     piece: usize,
@@ -81,10 +82,10 @@ impl HttpBody for TrackedBody {
         if this.rest.is_empty() {
             let next = Pin::new(&mut this.body).poll_frame(cx);
             let Poll::Ready(next) = next else {
-                stream::waiting_for_the_handler();
+                stream::waiting_for_handler();
                 return Poll::Pending;
             };
-            stream::handed_out();
+            stream::passed_to_hyper();
             match next.map(|frame| frame.map(Frame::into_data)) {
                 Some(Ok(Ok(data))) => this.rest = data,
                 Some(Ok(Err(other))) => return Poll::Ready(Some(Ok(other))),
@@ -92,7 +93,7 @@ impl HttpBody for TrackedBody {
                 None => return Poll::Ready(None),
             }
         } else {
-            stream::handed_out();
+            stream::passed_to_hyper();
         }
         Poll::Ready(Some(Ok(this.next_piece())))
     }

@@ -1,17 +1,18 @@
-//! The places that connections take.
+//! Connection slots.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use crate::NetStats;
 
-/// A place among the connections of all listeners that share their numbers, given back when dropped.
+/// One of the `max_connections` slots, released on drop. Listeners that share a [`NetStats`] share
+/// the slots.
 pub(crate) struct Slot {
     pub(crate) stats: Arc<NetStats>,
 }
 
 impl Slot {
-    /// `None` when all are taken; then the connection is counted as refused.
+    /// Takes a slot. If none is free, counts the connection as refused and returns `None`.
     pub(crate) fn take(most: usize, stats: &Arc<NetStats>) -> Option<Self> {
         let one_more = |open| (open < most).then_some(open + 1);
         if stats.open.fetch_update(Ordering::Relaxed, Ordering::Relaxed, one_more).is_err() {

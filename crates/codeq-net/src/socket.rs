@@ -1,4 +1,4 @@
-//! A TCP stream whose client must keep reading, and the same under TLS.
+//! A TCP stream with a write timeout, in clear text or under TLS.
 
 use std::io::{self, IoSlice};
 use std::pin::Pin;
@@ -9,22 +9,22 @@ use tokio::net::TcpStream;
 use tokio::time::Instant;
 use tokio_rustls::server::TlsStream;
 
-use crate::stall::{Patience, Stall};
+use crate::stall::{Stall, WriteTimeout};
 
-/// A TCP stream on which a write that makes no progress for too long is an error.
+/// A TCP stream whose writes fail after too long without progress.
 pub(crate) struct Socket {
     stream: TcpStream,
-    patience: Patience,
-    /// Runs while a write waits, since that moment.
+    write_timeout: WriteTimeout,
+    /// Set while a write is blocked: when it blocked, and its timeout.
     stall: Option<(Instant, Stall)>,
 }
 
 impl Socket {
-    pub(crate) fn new(stream: TcpStream, patience: Patience) -> Self {
-        Self { stream, patience, stall: None }
+    pub(crate) fn new(stream: TcpStream, write_timeout: WriteTimeout) -> Self {
+        Self { stream, write_timeout, stall: None }
     }
 
-    /// Passes a write's outcome on, unless the write has waited too long.
+    /// Returns the outcome of a write, or a timeout error if the write has been blocked too long.
     fn watch<T>(
         &mut self,
         cx: &mut Context<'_>,
@@ -34,8 +34,8 @@ impl Socket {
             self.stall = None;
             return outcome;
         }
-        let patience = &self.patience;
-        let stall = self.stall.get_or_insert_with(|| (Instant::now(), Stall::new(patience)));
+        let write_timeout = &self.write_timeout;
+        let stall = self.stall.get_or_insert_with(|| (Instant::now(), Stall::new(write_timeout)));
         let (since, stall) = stall;
         stall.poll(*since, cx).map(|()| Err(io::ErrorKind::TimedOut.into()))
     }
@@ -90,9 +90,9 @@ pub(crate) enum Transport {
 }
 
 impl Transport {
-    /// Drops what the client still sends, until it ends or `left` bytes are gone.
+    /// Discards incoming bytes until the client closes or `left` bytes have been read.
     ///
-    /// Below TLS on purpose: nobody reads it, so nobody need decrypt it.
+    /// Reads below TLS on purpose: discarded bytes need no decryption.
     pub(crate) fn poll_discard(&mut self, cx: &mut Context<'_>, left: &mut usize) -> Poll<()> {
         let socket = match self {
             Self::Plain(socket) => socket,

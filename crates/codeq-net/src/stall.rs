@@ -1,4 +1,4 @@
-//! Clients that take nothing of what is sent to them, and for how long they may.
+//! Timeouts for clients that stop reading responses.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -8,45 +8,46 @@ use std::time::Duration;
 use tokio::sync::watch;
 use tokio::time::{Instant, Sleep, sleep_until};
 
-/// The limit once the server stops: whoever reads gets the rest of its answers, and nobody else holds up the stop.
+/// Timeout once the server is stopping: clients that read still get their responses, and stalled
+/// ones cannot delay the stop.
 pub(crate) const STOPPING: Duration = Duration::from_secs(2);
 
-/// How long a client may take nothing.
+/// How long a client may go without reading.
 #[derive(Clone)]
-pub(crate) struct Patience {
+pub(crate) struct WriteTimeout {
     usual: Duration,
     stop: watch::Receiver<bool>,
 }
 
-impl Patience {
-    /// So long, or less once `stop` turns true.
-    pub(crate) fn new(usual: Duration, stop: watch::Receiver<bool>) -> Patience {
-        Patience { usual, stop }
+impl WriteTimeout {
+    /// Allows `usual`, or [`STOPPING`] once `stop` turns true.
+    pub(crate) fn new(usual: Duration, stop: watch::Receiver<bool>) -> WriteTimeout {
+        WriteTimeout { usual, stop }
     }
 }
 
-/// A client that takes nothing at the moment. Made only then: most never need it.
+/// A client that is not reading at the moment. Created on demand: most clients never stall.
 pub(crate) struct Stall {
     usual: Duration,
     timer: Pin<Box<Sleep>>,
-    /// Ends when the server stops; none once it has.
+    /// Completes when the server stops; `None` afterwards.
     stop: Option<Pin<Box<dyn Future<Output = ()> + Send>>>,
     stopped_at: Option<Instant>,
 }
 
 impl Stall {
-    pub(crate) fn new(patience: &Patience) -> Stall {
-        let mut stop = patience.stop.clone();
+    pub(crate) fn new(write_timeout: &WriteTimeout) -> Stall {
+        let mut stop = write_timeout.stop.clone();
         Stall {
-            usual: patience.usual,
-            timer: Box::pin(sleep_until(Instant::now() + patience.usual)),
-            // One whose sender is gone counts as true.
+            usual: write_timeout.usual,
+            timer: Box::pin(sleep_until(Instant::now() + write_timeout.usual)),
+            // A dropped sender counts as a stop.
             stop: Some(Box::pin(async move { drop(stop.wait_for(|stop| *stop).await) })),
             stopped_at: None,
         }
     }
 
-    /// Ready when the client, which took something at `since` and nothing after, has had its time.
+    /// Ready once a client that last read at `since` has used up its time.
     pub(crate) fn poll(&mut self, since: Instant, cx: &mut Context<'_>) -> Poll<()> {
         if let Some(stop) = &mut self.stop
             && stop.as_mut().poll(cx).is_ready()

@@ -1,8 +1,8 @@
-//! HTTP/2 responses that nobody takes.
+//! Resets HTTP/2 streams whose client does not read the response.
 //!
-//! A client that gives no window stalls one stream while the socket stays writable, so the socket's
-//! own limit does not see it. Hyper runs every stream as a task of its own through an executor:
-//! this one gives up on a stream that waits for its client too long, which resets that stream alone.
+//! A client that grants no window stalls one stream while the socket stays writable, so the
+//! socket's write timeout does not catch it. Hyper runs every stream as a task on an executor; this
+//! executor drops a stream that waits on its client too long, which resets only that stream.
 
 use std::cell::Cell;
 use std::future::{Future, poll_fn};
@@ -12,7 +12,7 @@ use std::task::{Context, Poll};
 use hyper::rt::Executor;
 use tokio::time::Instant;
 
-use crate::stall::{Patience, Stall};
+use crate::stall::{Stall, WriteTimeout};
 
 tokio::task_local! {
     static STATE: Cell<State>;
@@ -20,31 +20,31 @@ tokio::task_local! {
 
 #[derive(Clone, Copy)]
 enum State {
-    /// The handler, or its body, has nothing to send yet.
+    /// Waiting for the handler or its body to produce data.
     Handler,
-    /// Something was handed out, and hyper has not come back for more.
+    /// Waiting, since this moment, for hyper to ask for more data.
     Client(Instant),
 }
 
-/// The response's head or a piece of its body was given to hyper.
-pub(crate) fn handed_out() {
+/// Records that hyper received the response head or a piece of the body.
+pub(crate) fn passed_to_hyper() {
     set(|| State::Client(Instant::now()));
 }
 
-/// Hyper asked for more, and there is none yet.
-pub(crate) fn waiting_for_the_handler() {
+/// Records that hyper asked for data and the handler has none yet.
+pub(crate) fn waiting_for_handler() {
     set(|| State::Handler);
 }
 
-/// Outside of an HTTP/2 stream there is no state, and nothing to do.
+/// Does nothing outside an HTTP/2 stream.
 fn set(state: impl FnOnce() -> State) {
     let _ = STATE.try_with(|cell| cell.set(state()));
 }
 
-/// Runs HTTP/2 streams, each with a limit on how long its client may take nothing.
+/// Runs HTTP/2 streams, each with a limit on how long its client may go without reading.
 #[derive(Clone)]
 pub(crate) struct StreamExecutor {
-    pub(crate) patience: Patience,
+    pub(crate) write_timeout: WriteTimeout,
 }
 
 impl<F> Executor<F> for StreamExecutor
@@ -53,30 +53,34 @@ where
 {
     fn execute(&self, future: F) {
         tokio::spawn(
-            STATE.scope(Cell::new(State::Handler), patient(future, self.patience.clone())),
+            STATE.scope(Cell::new(State::Handler), run_stream(future, self.write_timeout.clone())),
         );
     }
 }
 
-async fn patient<F: Future>(future: F, patience: Patience) {
+async fn run_stream<F: Future>(future: F, write_timeout: WriteTimeout) {
     let mut future = pin!(future);
     let mut stall = None;
     poll_fn(|cx| {
         if future.as_mut().poll(cx).is_ready() {
             return Poll::Ready(());
         }
-        poll_stall(&mut stall, &patience, cx)
+        poll_stall(&mut stall, &write_timeout, cx)
     })
     .await;
 }
 
-fn poll_stall(stall: &mut Option<Stall>, patience: &Patience, cx: &mut Context<'_>) -> Poll<()> {
+fn poll_stall(
+    stall: &mut Option<Stall>,
+    write_timeout: &WriteTimeout,
+    cx: &mut Context<'_>,
+) -> Poll<()> {
     let State::Client(since) = STATE.with(Cell::get) else {
         *stall = None;
         return Poll::Pending;
     };
-    let stall = stall.get_or_insert_with(|| Stall::new(patience));
+    let stall = stall.get_or_insert_with(|| Stall::new(write_timeout));
     stall.poll(since, cx).map(|()| {
-        tracing::debug!(target: "codeq::net", "a client takes nothing of a stream: reset");
+        tracing::debug!(target: "codeq::net", "client does not read its stream, resetting it");
     })
 }

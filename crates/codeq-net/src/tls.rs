@@ -1,4 +1,4 @@
-//! Certificates from files, reloaded when they change.
+//! TLS certificates from files, reloaded when the files change.
 
 use std::fmt;
 use std::fs::File;
@@ -20,52 +20,52 @@ use sha2::{Digest, Sha256};
 use tokio::sync::watch;
 use tokio::time::{MissedTickBehavior, interval};
 
-/// How often the files are looked at.
+/// How often to check the files for changes.
 const POLL: Duration = Duration::from_secs(10);
-/// A chain of certificates is a few KiB.
+/// Maximum file size. A certificate chain is a few KiB.
 const MAX_FILE: u64 = 1024 * 1024;
-/// Mode bit: everybody may read.
+/// Mode bit: readable by all users.
 const OTHERS_READ: u32 = 0o004;
 
 /// Why a certificate cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum TlsError {
-    /// A file cannot be read.
+    /// A file could not be read.
     #[error("cannot read {}", path.display())]
     Read {
-        /// The file.
+        /// The unreadable file.
         path: PathBuf,
-        /// What the system says.
+        /// The operating system's error.
         source: io::Error,
     },
-    /// A file is far larger than a certificate or a key.
+    /// A file is far larger than any certificate or key.
     #[error("{} is larger than {MAX_FILE} bytes", .0.display())]
     TooLarge(PathBuf),
-    /// Everybody on the machine can read the private key.
+    /// All users on the machine can read the private key.
     #[error("everybody can read the private key {} (mode {mode:04o}): run chmod 600 or 640 on it", path.display())]
     KeyIsPublic {
-        /// The key's file.
+        /// The key file.
         path: PathBuf,
-        /// Its permissions.
+        /// Its permission bits.
         mode: u32,
     },
-    /// No certificate in the file, or one that cannot be decoded.
+    /// The file has no certificate, or one that cannot be decoded.
     #[error("no readable PEM certificates in {}", .0.display())]
     Certificates(PathBuf),
-    /// No private key in the file, or one that cannot be decoded.
+    /// The file has no private key, or one that cannot be decoded.
     #[error("no readable PEM private key in {}", .0.display())]
     Key(PathBuf),
-    /// The key is of a kind that is not supported, or is not the certificate's.
+    /// The key type is not supported, or the key does not match the certificate.
     #[error("the certificate and the key cannot be used together")]
     Pair(#[source] rustls::Error),
-    /// The cryptographic library refuses its settings.
+    /// The cryptographic library rejected its settings.
     #[error("TLS cannot be set up")]
     Setup(#[source] rustls::Error),
 }
 
-/// A certificate chain and its key, kept fresh.
+/// A certificate chain and its key, kept up to date.
 ///
-/// Clones share the certificate: one is given to `serve`, another reloads it at a signal.
+/// Clones share the certificate: pass one to `serve` and use another to reload on a signal.
 #[derive(Clone)]
 pub struct TlsFiles {
     files: Arc<Files>,
@@ -78,7 +78,7 @@ struct Files {
     provider: Arc<CryptoProvider>,
     config: Arc<ServerConfig>,
     current: Arc<Current>,
-    /// Hash of the contents tried last, good or bad: a bad pair is reported once.
+    /// Hash of the contents last tried, valid or not, so that a bad pair is reported once.
     tried: Mutex<[u8; 32]>,
 }
 
@@ -90,12 +90,12 @@ impl fmt::Debug for TlsFiles {
 }
 
 impl TlsFiles {
-    /// Reads a PEM chain (the server's certificate first) and its PEM private key.
+    /// Reads a PEM chain, server certificate first, and its PEM private key.
     ///
     /// # Errors
     ///
-    /// When a file cannot be read or decoded, when the two do not belong together, and when
-    /// everybody may read the key.
+    /// Fails if a file cannot be read or decoded, if the key does not match the certificate, or if
+    /// all users may read the key.
     pub fn load(cert: &Path, key: &Path) -> Result<Self, TlsError> {
         let provider = Arc::new(aws_lc_rs::default_provider());
         let contents = Contents::read(cert, key)?;
@@ -113,20 +113,21 @@ impl TlsFiles {
         Ok(Self { files: Arc::new(files), every: POLL })
     }
 
-    /// Looks at the files this often while they are served, in place of every 10 seconds.
+    /// Sets how often `serve` checks the files for changes. The default is 10 seconds.
     #[must_use]
     pub fn poll_every(mut self, every: Duration) -> Self {
         self.every = every;
         self
     }
 
-    /// Reads the files again. New handshakes use what they hold now; on an error, what they held.
+    /// Reads the files again. New handshakes use the new certificate, or the old one after an
+    /// error.
     ///
-    /// Blocks on the disk.
+    /// Blocks on disk I/O.
     ///
     /// # Errors
     ///
-    /// As [`TlsFiles::load`]; the certificate in use stays.
+    /// Same as [`TlsFiles::load`]; the current certificate stays in use.
     pub fn reload(&self) -> Result<(), TlsError> {
         self.files.refresh(true)
     }
@@ -135,9 +136,9 @@ impl TlsFiles {
         Arc::clone(&self.files.config)
     }
 
-    /// Follows the files until `stop` turns true.
+    /// Reloads the files when they change, until `stop` turns true.
     pub(crate) async fn watch(self, mut stop: watch::Receiver<bool>) {
-        // An interval of nothing is refused by the clock.
+        // `interval` panics on zero.
         let mut ticks = interval(self.every.max(Duration::from_millis(1)));
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
@@ -153,7 +154,7 @@ impl TlsFiles {
                     target: "codeq::net",
                     %error,
                     reason,
-                    "the new TLS certificate is not used, the old one stays"
+                    "cannot use the new TLS certificate, keeping the old one"
                 );
             }
         }
@@ -161,11 +162,11 @@ impl TlsFiles {
 }
 
 impl Files {
-    /// Reads the files and, if they are new or `always`, puts them to use.
+    /// Reads the files and starts using them if they changed or `always` is set.
     fn refresh(&self, always: bool) -> Result<(), TlsError> {
         let contents = Contents::read(&self.cert, &self.key);
         let hash = contents.as_ref().map_or([0; 32], Contents::hash);
-        // Held to the end: of two reloads at once, the one that read last wins.
+        // Held until the end: of two concurrent reloads, the last to read the files wins.
         let mut tried = self.tried.lock();
         if *tried == hash && !always {
             return Ok(());
@@ -198,7 +199,7 @@ impl ResolvesServerCert for Current {
     }
 }
 
-/// Both files as read.
+/// The raw contents of both files.
 struct Contents {
     cert: Vec<u8>,
     key: Vec<u8>,
@@ -214,7 +215,7 @@ impl Contents {
         hash.chain_update(Sha256::digest(&self.key)).finalize().into()
     }
 
-    /// The decoder's own errors can quote the file, so they are not passed on.
+    /// Hides the decoder's own errors, which can quote the file.
     fn pair(
         &self,
         cert: &Path,
@@ -236,7 +237,7 @@ impl Contents {
 fn read(path: &Path, secret: bool) -> Result<Vec<u8>, TlsError> {
     let failed = |source| TlsError::Read { path: path.to_owned(), source };
     let file = File::open(path).map_err(failed)?;
-    // Of the open file, not of its name: that may point elsewhere a moment later.
+    // Check the open file, not its path: the path may point to a different file a moment later.
     let mode = file.metadata().map_err(failed)?.permissions().mode() & 0o7777;
     if secret && mode & OTHERS_READ != 0 {
         return Err(TlsError::KeyIsPublic { path: path.to_owned(), mode });

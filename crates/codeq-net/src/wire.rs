@@ -1,4 +1,4 @@
-//! What hyper reads from and writes to: the transport, plus what the rest must know of its bytes.
+//! The I/O object for hyper: reports bytes to [`Activity`] and checks HTTP/1 framing.
 
 use std::io::{self, IoSlice};
 use std::pin::Pin;
@@ -10,26 +10,27 @@ use bytes::{Buf, Bytes};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::{Sleep, sleep};
 
+use crate::activity::Activity;
 use crate::framing::Framing;
-use crate::pulse::Pulse;
 use crate::socket::Transport;
 
-/// How long, and for how many bytes, a closed connection is read on. To close with bytes unread
-/// makes the kernel send a reset, and that can destroy the answer (say, 413) on its way.
+/// How long, and for how many bytes, to keep reading after the last response. Closing a socket with
+/// unread bytes makes the kernel send a reset, which can destroy a response in transit, such as a
+/// 413.
 pub(crate) const LINGER: Duration = Duration::from_secs(1);
 pub(crate) const LINGER_BYTES: usize = 1024 * 1024;
 
-/// A transport whose bytes are told to the pulse and, for HTTP/1, checked.
+/// A transport that reports its bytes to [`Activity`] and, for HTTP/1, checks their framing.
 pub(crate) struct Wire {
     pub(crate) transport: Transport,
-    /// Bytes read to tell the protocol; hyper gets them first.
+    /// Bytes read during protocol detection. Hyper gets them first.
     prefix: Bytes,
-    /// `None` for HTTP/2, whose framing is not ambiguous.
+    /// `None` for HTTP/2, whose framing is unambiguous.
     framing: Option<Framing>,
-    pulse: Arc<Pulse>,
-    /// The client has said that it sends no more.
+    activity: Arc<Activity>,
+    /// The client has closed its side.
     pub(crate) ended: bool,
-    /// For HTTP/2, once nothing more will be written: how long the client is still listened to.
+    /// HTTP/2 only, after the last write: how much longer to read from the client.
     linger: Option<Linger>,
 }
 
@@ -39,22 +40,23 @@ struct Linger {
 }
 
 impl Wire {
-    pub(crate) fn h1(transport: Transport, prefix: Bytes, pulse: Arc<Pulse>) -> Self {
+    pub(crate) fn h1(transport: Transport, prefix: Bytes, activity: Arc<Activity>) -> Self {
         Self {
             transport,
             prefix,
             framing: Some(Framing::default()),
-            pulse,
+            activity,
             ended: false,
             linger: None,
         }
     }
 
-    pub(crate) fn h2(transport: Transport, prefix: Bytes, pulse: Arc<Pulse>) -> Self {
-        Self { transport, prefix, framing: None, pulse, ended: false, linger: None }
+    pub(crate) fn h2(transport: Transport, prefix: Bytes, activity: Arc<Activity>) -> Self {
+        Self { transport, prefix, framing: None, activity, ended: false, linger: None }
     }
 
-    /// Reads the prefix and what has arrived after it: hyper then mostly sees a head in one piece.
+    /// Reads the prefix and then any bytes that have arrived, so hyper usually gets a head in one
+    /// piece.
     fn fill(&mut self, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         if self.prefix.is_empty() {
             return Pin::new(&mut self.transport).poll_read(cx, buf);
@@ -62,7 +64,7 @@ impl Wire {
         let n = self.prefix.len().min(buf.remaining());
         buf.put_slice(&self.prefix.split_to(n));
         if !self.prefix.has_remaining() && buf.remaining() > 0 {
-            // An error or the end shows again at the next read.
+            // The next read reports an error or the end again.
             let _ = Pin::new(&mut self.transport).poll_read(cx, buf);
         }
         Poll::Ready(Ok(()))
@@ -83,7 +85,7 @@ impl AsyncRead for Wire {
             if fresh.is_empty() {
                 this.ended = true;
             } else {
-                this.pulse.bytes_in();
+                this.activity.bytes_in();
             }
         }
         if let Some(framing) = &mut this.framing {
@@ -100,7 +102,7 @@ impl AsyncWrite for Wire {
         buf: &[u8],
     ) -> Poll<io::Result<usize>> {
         let outcome = Pin::new(&mut self.transport).poll_write(cx, buf);
-        self.pulse.bytes_out(&outcome);
+        self.activity.bytes_out(&outcome);
         outcome
     }
 
@@ -110,7 +112,7 @@ impl AsyncWrite for Wire {
         bufs: &[IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
         let outcome = Pin::new(&mut self.transport).poll_write_vectored(cx, bufs);
-        self.pulse.bytes_out(&outcome);
+        self.activity.bytes_out(&outcome);
         outcome
     }
 
@@ -122,8 +124,9 @@ impl AsyncWrite for Wire {
         Pin::new(&mut self.transport).poll_flush(cx)
     }
 
-    /// An HTTP/2 client that is still sending, as on a stream, is read on for a moment: to close with its bytes
-    /// unread would destroy the last answers on their way. HTTP/1 does the same when hyper has let go.
+    /// Keeps reading briefly from an HTTP/2 client that is still sending: closing with unread bytes
+    /// would destroy the last responses in transit. For HTTP/1, `connection::linger` does this
+    /// after hyper is done.
     fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         let this = self.get_mut();
         if this.linger.is_none() {

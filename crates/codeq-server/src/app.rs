@@ -1,4 +1,4 @@
-//! What the protocols share.
+//! State shared by HTTP and gRPC.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -19,51 +19,51 @@ mod reload;
 pub(crate) use reload::Reloader;
 pub use reload::{Reloading, Source};
 
-/// What every request needs.
+/// Everything a request handler needs.
 pub struct App {
-    /// The service layer.
+    /// The operations behind both protocols.
     pub service: Service,
-    /// Tokens.
+    /// Authenticates tokens.
     pub auth: Authenticator,
-    /// Rates.
+    /// Rate limits per tenant.
     pub limiter: RateLimiter,
-    /// Bytes that are held for clients.
+    /// Limits the memory held for clients.
     pub budget: Budget,
-    /// Counting.
+    /// The server's metrics.
     pub metrics: Arc<Metrics>,
-    /// The listener's numbers.
+    /// Connection counters of the public listeners.
     pub net: Arc<NetStats>,
-    /// How moments are written.
+    /// Formats timestamps.
     pub times: Times,
-    /// The edge's bounds.
+    /// Limits and options for requests.
     pub edge: Edge,
-    /// The configuration, to be read again.
+    /// Reloads the configuration.
     pub reloader: Reloader,
 }
 
-/// Bounds of the edge.
+/// Limits and options for requests, the same for every route and stream.
 #[derive(Debug, Clone)]
 pub struct Edge {
-    /// Largest body.
+    /// Maximum bytes of a request body.
     pub body_max: usize,
-    /// Largest body of a batch.
+    /// Maximum bytes of a batch request body.
     pub batch_body_max: usize,
-    /// Longest message of a stream.
+    /// Maximum bytes of a stream message.
     pub message_max: usize,
-    /// Time for a body.
+    /// Time limit for receiving a request body.
     pub body_timeout: Duration,
-    /// `/metrics` answers everybody, not only loopback.
+    /// Serves `/metrics` to all addresses, not just loopback.
     pub metrics_public: bool,
-    /// What becomes of fields and parameters that nobody knows.
+    /// How to handle unknown fields and query parameters.
     pub unknown_fields: UnknownFields,
-    /// Log lines have paths as they came, instead of those of their routes.
+    /// Logs paths as received instead of their route templates.
     pub shows_paths: bool,
-    /// A stream ends when its token does.
+    /// Ends a stream when its token expires.
     pub end_streams_at_expiry: bool,
 }
 
 impl Edge {
-    /// From the configuration.
+    /// Takes the limits from the configuration.
     pub fn new(config: &Config) -> Edge {
         Edge {
             body_max: config.body_max(),
@@ -78,7 +78,7 @@ impl Edge {
     }
 }
 
-/// The bytes that may be held for clients, from the configuration or the machine.
+/// The memory limit for clients, from the configuration or the machine's memory.
 pub fn budget(config: &Config) -> Budget {
     let least = config.buffered_min();
     let set = config.http.max_buffered_bytes.map(|bytes| bytes.max(least));

@@ -1,8 +1,8 @@
-//! Backups while the server runs: one at a time, to a place that the operator has chosen.
+//! Online backups: one at a time, to the configured target.
 //!
-//! The engine writes and verifies a backup in a directory. A backup for a bucket is made in the data directory first,
-//! then uploaded; its MANIFEST goes last, after every other object has been read back, so that a backup without one
-//! is half of one, in a bucket as in a directory.
+//! The engine writes and verifies a backup in a directory. A backup for a bucket is first written
+//! to the data directory, then uploaded. Its MANIFEST goes last, after every other object has been
+//! read back, so a backup without a MANIFEST is incomplete, in a bucket as in a directory.
 
 use std::fs::File;
 use std::io::Read;
@@ -23,51 +23,51 @@ use tokio::sync::{Mutex, oneshot};
 use crate::artifacts::store::Store;
 use crate::config::Config;
 
-/// The file that makes a backup complete.
+/// Its presence marks a backup as complete.
 const MANIFEST: &str = "MANIFEST";
-/// Where a backup for a bucket is made, in the data directory.
+/// Staging directory for bucket uploads, inside the data directory.
 const STAGING: &str = "backup.tmp";
-/// An object is written in parts of this size: a bucket takes 10,000 of them, so 160 GB of one shard.
+/// Part size of uploads: a bucket allows 10,000 parts, so 160 GB per shard.
 const PART_BYTES: usize = 16 << 20;
-/// How far the thread of a backup steps back for the others.
+/// Nice value of the backup thread.
 const NICE: i32 = 10;
 
-/// Makes backups.
+/// Makes backups, one at a time.
 pub struct Backups {
     target: RwLock<Option<String>>,
     staging: PathBuf,
     running: Arc<Mutex<()>>,
 }
 
-/// A backup that was made, and where it is.
+/// A completed backup and its location.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Made {
-    /// Its directory or address, as `codeq restore` takes it.
+    /// Directory or URL, as `codeq restore` takes it.
     pub location: String,
-    /// What it holds.
+    /// Content summary.
     pub backup: Backup,
-    /// How long it took.
+    /// Time taken.
     pub took: Duration,
 }
 
-/// Why there is no backup.
+/// Why a backup was not made.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum BackupError {
-    /// Nobody has said where backups go.
+    /// `backup.target` is not set.
     #[error(
         "no place for backups is configured: set backup.target to file:///directory, s3://bucket/prefix, \
          gs://bucket/prefix or az://container/prefix, and reload the configuration"
     )]
     NotConfigured,
-    /// Another one is being made.
+    /// Another backup is in progress.
     #[error("a backup is being made already: wait until it is done")]
     Running,
-    /// It did not work out. What there was of it is removed, as far as that was possible.
+    /// The backup failed; partial data is removed as far as possible.
     #[error("{0}")]
     Failed(String),
 }
 
-/// Where backups go.
+/// A parsed `backup.target`.
 enum Target {
     Directory(PathBuf),
     Bucket(Store),
@@ -84,13 +84,13 @@ impl Target {
     }
 }
 
-/// Whether backups can go there; touches nothing.
+/// Checks a backup target without I/O.
 pub fn check_target(url: &str) -> Result<(), String> {
     Target::open(url).map(drop)
 }
 
 impl Backups {
-    /// To where the configuration says.
+    /// Uses the target and data directory of the configuration.
     pub fn new(config: &Config) -> Backups {
         Backups {
             target: RwLock::new(config.backup.target.clone()),
@@ -99,22 +99,22 @@ impl Backups {
         }
     }
 
-    /// From now on to another place.
+    /// Changes the target for later backups.
     pub fn set_target(&self, target: Option<String>) {
         *self.target.write() = target;
     }
 
-    /// Makes a backup under a new name. It goes on if the caller goes away; the log says how it ended.
+    /// Makes a backup under a new name. Continues if the caller disconnects; the log records the outcome.
     pub async fn make(&self, engine: &Arc<Engine>) -> Result<Made, BackupError> {
         let url = self.target.read().clone().ok_or(BackupError::NotConfigured)?;
         let running = Arc::clone(&self.running).try_lock_owned();
         let running = running.map_err(|_| BackupError::Running)?;
         let (engine, staging) = (Arc::clone(engine), self.staging.clone());
         let (runtime, (done, made)) = (Handle::current(), oneshot::channel());
-        // A thread of its own: the priority that it gives up cannot be had back.
+        // A dedicated thread, because a lowered priority cannot be raised again.
         let thread = std::thread::Builder::new().name("codeq-backup".to_owned());
         let spawned = thread.spawn(move || {
-            // Where that is refused, the backup competes with everybody else.
+            // If refused, the backup runs at normal priority.
             let _ = rustix::process::nice(NICE);
             let start = Instant::now();
             let outcome = make(&url, &engine, &staging, &runtime);
@@ -124,11 +124,15 @@ impl Backups {
             });
             drop((engine, running));
             log(&outcome);
-            // The caller may have gone.
+            // The caller may have disconnected.
             let _ = done.send(outcome);
         });
-        spawned.map_err(|error| BackupError::Failed(format!("no thread for it: {error}")))?;
-        let lost = || BackupError::Failed("it ended without a word; see the log".to_owned());
+        spawned.map_err(|error| {
+            BackupError::Failed(format!("cannot start the backup thread: {error}"))
+        })?;
+        let lost = || {
+            BackupError::Failed("the backup thread ended without a result; see the log".to_owned())
+        };
         made.await.map_err(|_| lost())?.map_err(BackupError::Failed)
     }
 }
@@ -143,11 +147,11 @@ fn log(outcome: &Result<Made, String>) {
             took_ms = took.as_millis() as u64,
             "backup made and verified"
         ),
-        Err(why) => tracing::error!(target: "codeq::backup", why, "no backup was made"),
+        Err(why) => tracing::error!(target: "codeq::backup", why, "backup failed"),
     }
 }
 
-/// A name that sorts by time, and that no other backup has.
+/// A unique name that sorts by time.
 fn new_name() -> String {
     jiff::Timestamp::now().strftime("codeq-%Y%m%dT%H%M%S.%3fZ").to_string()
 }
@@ -170,14 +174,14 @@ fn make(
                 runtime.block_on(upload(&store, staging, &name))?;
                 Ok(backup)
             });
-            // The next one removes it if this does not.
+            // The next backup removes the directory if this fails.
             let _ = remove(staging);
             Ok((format!("{}/{name}", url.trim_end_matches('/')), made?))
         }
     }
 }
 
-/// A backup in a directory, or nothing of it.
+/// Writes a backup to a directory, removing it on failure.
 fn write(engine: &Engine, dir: &Path) -> Result<Backup, String> {
     if dir.try_exists().map_err(|error| format!("{}: {error}", dir.display()))? {
         return Err(format!("{} exists already", dir.display()));
@@ -197,7 +201,7 @@ fn remove(dir: &Path) -> Result<(), String> {
     }
 }
 
-/// All of it, or as little as can be left of it.
+/// Uploads a backup, removing what it can on failure.
 async fn upload(store: &Store, dir: &Path, name: &str) -> Result<(), String> {
     let files = files(dir).map_err(|error| format!("{}: {error}", dir.display()))?;
     let mut sent = Vec::new();
@@ -214,7 +218,7 @@ async fn upload(store: &Store, dir: &Path, name: &str) -> Result<(), String> {
     Ok(())
 }
 
-/// The files of a backup, as paths in it; the one that makes it complete is the last.
+/// Relative paths of a backup's files, MANIFEST last.
 fn files(dir: &Path) -> std::io::Result<Vec<String>> {
     let mut files = Vec::new();
     for entry in std::fs::read_dir(dir)? {
@@ -232,7 +236,7 @@ fn files(dir: &Path) -> std::io::Result<Vec<String>> {
     Ok(files)
 }
 
-/// Sends a file, and reads back what has become of it.
+/// Uploads a file and verifies it by reading it back.
 async fn copy(store: &Store, path: &Path, key: &Key) -> Result<(), String> {
     let text = |error: object_store::Error| error.to_string();
     let mut file = File::open(path).map_err(|error| error.to_string())?;
@@ -252,19 +256,19 @@ async fn copy(store: &Store, path: &Path, key: &Key) -> Result<(), String> {
         writing.complete().await.map_err(text)?;
     }
     let Some((_, mut body)) = store.get(key).await.map_err(text)? else {
-        return Err("it is not there after it was written".to_owned());
+        return Err("the object is missing after the upload".to_owned());
     };
     let mut found = Sha256::new();
     while let Some(piece) = body.next().await {
         found.update(&piece.map_err(text)?);
     }
     if found.finalize() != digest.finalize() {
-        return Err("what was read back is not what was written".to_owned());
+        return Err("the uploaded object differs from the file".to_owned());
     }
     Ok(())
 }
 
-/// The next part of a file; empty at its end. On a thread of its own, which may wait for the disk.
+/// Reads the next part of a file; empty at the end. Blocks on the disk, so call it on the backup thread only.
 fn read_part(file: &mut File, digest: &mut Sha256) -> Result<Bytes, String> {
     let mut part = Vec::with_capacity(PART_BYTES);
     let read = file.by_ref().take(PART_BYTES as u64).read_to_end(&mut part);
@@ -273,8 +277,8 @@ fn read_part(file: &mut File, digest: &mut Sha256) -> Result<Bytes, String> {
     Ok(part.into())
 }
 
-/// Downloads a backup from a bucket into a directory that is empty or missing. `url` is the backup's own address. What
-/// arrives is verified by restoring it.
+/// Downloads a backup from a bucket into an empty or missing directory. `url` is the backup's own
+/// URL. Restoring verifies the files.
 pub async fn download(url: &str, dir: &Path) -> Result<(), String> {
     let store = Store::at(url, false)?;
     let text = |error: object_store::Error| error.to_string();
@@ -307,7 +311,7 @@ async fn fetch(store: &Store, key: &Key, dir: &Path) -> Result<(), String> {
     }
     let text = |error: object_store::Error| error.to_string();
     let Some((_, mut body)) = store.get(key).await.map_err(text)? else {
-        return Err("it is gone".to_owned());
+        return Err("the object no longer exists".to_owned());
     };
     let mut file = File::create_new(&path).map_err(io)?;
     while let Some(piece) = body.next().await {
@@ -343,7 +347,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_fails_leaves_nothing_and_says_why() {
+    async fn a_failed_backup_leaves_nothing_and_reports_why() {
         let base = tempfile::tempdir().unwrap();
         let data_dir = base.path().join("data");
         let taken = base.path().join("file");

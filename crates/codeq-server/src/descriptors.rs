@@ -1,7 +1,7 @@
-//! File descriptors: what the process has, and who may use how many.
+//! Divides the process's file descriptors between clients, webhooks and storage.
 //!
-//! Sockets of clients take what is left when the log, the stores, artifacts and outgoing calls have theirs. Otherwise a
-//! stranger with a thousand idle connections could keep the log from opening its next segment.
+//! Client sockets get what the log, the stores, artifacts and outgoing calls leave. Otherwise a
+//! thousand idle connections from a stranger could keep the log from opening its next segment.
 
 use codeq_webhooks::availability::CALLS_MAX;
 use codeq_webhooks::client::KEPT_MAX;
@@ -9,38 +9,38 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use crate::config::Config;
 
-/// For the runtime, listeners, the log and its next segments, certificates, artifacts that are written or read.
+/// For the runtime, listeners, the log and its next segments, certificates, and open artifacts.
 const FILES: u64 = 64;
-/// For a shard: its store, and the one that replaces it.
+/// Per shard: its store and the one that replaces it.
 const FILES_PER_SHARD: u64 = 4;
-/// Connections to the port that has metrics alone.
+/// Connections to the dedicated metrics port.
 pub const METRICS_CONNECTIONS: usize = 16;
-/// Names looked up at once; each asks for both families of addresses.
+/// Concurrent DNS lookups; each queries both address families.
 const LOOKUPS_MAX: u64 = 64;
 const SOCKETS_PER_LOOKUP: u64 = 2;
-/// With fewer connections there is no point in serving.
+/// Fewer connections than this make serving pointless.
 const CONNECTIONS_MIN: u64 = 16;
 
-/// Who may use how many.
+/// The number of descriptors per purpose.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Descriptors {
-    /// What the process may have open.
+    /// The process's limit on open files.
     pub limit: u64,
-    /// Connections of clients, on all ports together.
+    /// Client connections, on all ports together.
     pub connections: usize,
-    /// Connections to receivers of webhooks.
+    /// Connections to webhook receivers.
     pub calls: usize,
-    /// Names looked up at once.
+    /// Concurrent DNS lookups.
     pub lookups: usize,
 }
 
 impl Descriptors {
-    /// Shares out what the process has now.
+    /// Divides the process's current limit.
     pub fn now(config: &Config, shards: u16) -> Descriptors {
         Descriptors::of(getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX), config, shards)
     }
 
-    /// Shares out what the process can have: the limit up to which it may raise its own.
+    /// Divides the limit the process could raise itself to.
     pub fn possible(config: &Config) -> Descriptors {
         let limit = getrlimit(Resource::Nofile).maximum.unwrap_or(u64::MAX);
         Descriptors::of(limit, config, config.shards.unwrap_or(1))
@@ -49,7 +49,7 @@ impl Descriptors {
     fn of(limit: u64, config: &Config, shards: u16) -> Descriptors {
         let calls = wanted_calls(config).min(limit / 4);
         let lookups = LOOKUPS_MAX.min(limit / 32).max(1);
-        let left = limit.saturating_sub(aside(shards) + calls + lookups * SOCKETS_PER_LOOKUP);
+        let left = limit.saturating_sub(reserved(shards) + calls + lookups * SOCKETS_PER_LOOKUP);
         let connections = (config.http.max_connections as u64).min(left.max(CONNECTIONS_MIN));
         Descriptors {
             limit,
@@ -59,7 +59,7 @@ impl Descriptors {
         }
     }
 
-    /// What to tell the operator, if clients get less than they were meant to have.
+    /// A warning for the operator, if clients get fewer connections than configured.
     pub fn note(&self, config: &Config) -> Option<String> {
         let wanted = config.http.max_connections;
         (self.connections < wanted).then(|| {
@@ -72,22 +72,22 @@ impl Descriptors {
     }
 }
 
-/// Raises the process's own limit to what the configuration needs, as far as the system lets it.
+/// Raises the process's limit to what the configuration needs, as far as the system allows.
 pub fn raise(config: &Config) {
     let needed = wanted_calls(config)
-        .saturating_add(aside(config.shards.unwrap_or(codeq_engine::options::SHARDS_MAX)))
+        .saturating_add(reserved(config.shards.unwrap_or(codeq_engine::options::SHARDS_MAX)))
         .saturating_add(LOOKUPS_MAX * SOCKETS_PER_LOOKUP)
         .saturating_add(config.http.max_connections as u64);
     let Rlimit { current, maximum } = getrlimit(Resource::Nofile);
     let wanted = maximum.map_or(needed, |maximum| maximum.min(needed));
     if current.is_some_and(|current| current < wanted) {
-        // Where it is not allowed there are fewer connections, and that is told.
+        // If refused, there are fewer connections, and `note` says so.
         let _ = setrlimit(Resource::Nofile, Rlimit { current: Some(wanted), maximum });
     }
 }
 
-/// What no client and no receiver gets.
-fn aside(shards: u16) -> u64 {
+/// Descriptors reserved for the server itself.
+fn reserved(shards: u16) -> u64 {
     FILES + METRICS_CONNECTIONS as u64 + FILES_PER_SHARD * u64::from(shards)
 }
 
@@ -100,7 +100,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn clients_have_what_is_left() {
+    fn clients_get_the_remaining_descriptors() {
         let config = Config::default();
         for (limit, connections, calls, lookups) in [
             (u64::MAX, 16_384, 832, 64),

@@ -1,6 +1,6 @@
-//! Bytes as people write them.
+//! Hexadecimal encoding.
 
-/// Lower-case hex.
+/// Encodes bytes as lower-case hex.
 pub(crate) fn hex(bytes: &[u8]) -> String {
     let digits = bytes.iter().flat_map(|byte| [byte >> 4, byte & 15]);
     let mut text = String::with_capacity(2 * bytes.len());

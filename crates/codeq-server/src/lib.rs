@@ -1,4 +1,4 @@
-//! codeQ on the network.
+//! The codeQ server.
 //!
 //! ```text
 //! codeq-net (sockets, TLS, time limits) ─> http/ (parse, call, shape)  ─┐
@@ -6,8 +6,8 @@
 //!                                             codeq-auth (token -> principal)    └─> codeq-engine
 //! ```
 //!
-//! `service` is the one layer that every protocol calls. Wire types stop in `http` and `grpc`; the engine's types stop
-//! in `service`. There is no global state: any number of servers run in one process.
+//! Every protocol calls `service`. Wire types stay in `http` and `grpc`; engine types stay in
+//! `service`. There is no global state, so several servers can run in one process.
 
 use codeq_auth as auth;
 

@@ -1,10 +1,10 @@
-//! Which known name an unknown one was meant to be.
+//! Suggests the known name a misspelled one was meant to be.
 
-/// Longest name that is compared.
+/// Longest name to compare.
 const NAME_MAX: usize = 64;
 
-/// The candidate that the name most likely meant. Case, `_` and `-` do not count, a mistake in every third
-/// letter is forgiven, and a name may be cut short.
+/// The most likely candidate. Ignores case, `_` and `-`, tolerates an error in every third letter,
+/// and accepts a truncated name.
 pub(crate) fn nearest<'a>(
     name: &str,
     candidates: impl Iterator<Item = (&'a str, &'a str)>,
@@ -17,7 +17,7 @@ pub(crate) fn nearest<'a>(
     scored.min_by_key(|(score, _)| *score).map(|(_, full)| full)
 }
 
-/// How far a name is from the candidate that it may have meant, less being nearer; none if it is too far.
+/// Distance between a name and a candidate, smaller being nearer; `None` if too far.
 pub(crate) fn distance(name: &str, candidate: &str) -> Option<(usize, usize)> {
     if name.len() > NAME_MAX { None } else { score(&plain(name), &plain(candidate)) }
 }
@@ -26,7 +26,7 @@ fn plain(name: &str) -> Vec<char> {
     name.chars().filter(|c| !matches!(c, '_' | '-')).flat_map(char::to_lowercase).collect()
 }
 
-/// How far the name is from the best beginning of the candidate, and then how much of it is left.
+/// Edit distance to the candidate's best-matching prefix, then the length of the remainder.
 fn score(name: &[char], candidate: &[char]) -> Option<(usize, usize)> {
     let ends = distances(name, candidate);
     let total = candidate.len();
@@ -34,8 +34,7 @@ fn score(name: &[char], candidate: &[char]) -> Option<(usize, usize)> {
     (!name.is_empty() && best.0 <= name.len() / 3).then_some(best)
 }
 
-/// The edits (a letter more, less, other, or swapped with the next) from the name to every beginning of the
-/// candidate.
+/// Edit distances (insert, delete, replace, transpose) from the name to every prefix of the candidate.
 fn distances(name: &[char], candidate: &[char]) -> Vec<usize> {
     let mut before: Vec<usize> = Vec::new();
     let mut last: Vec<usize> = (0..=candidate.len()).collect();
@@ -69,7 +68,7 @@ mod tests {
         ["maxAttemptsDefault", "maxBatchSize", "httpAddr", "http", "tls", "shards"];
 
     #[test]
-    fn finds_what_was_meant() {
+    fn finds_the_intended_name() {
         let near = |name| nearest(name, NAMES.iter().map(|name| (*name, *name)));
         for (name, meant) in [
             ("maxAtempts", Some("maxAttemptsDefault")),

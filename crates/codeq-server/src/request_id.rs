@@ -1,13 +1,13 @@
-//! The id of a request or a stream.
+//! Ids of requests and streams.
 
 use axum::http::{HeaderMap, HeaderName};
 
 use crate::hex::hex;
 
-/// Names a request in the log and to its client.
+/// Header that carries the id, in requests and responses.
 pub const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 
-/// The client's request id if it is sane, or a new one.
+/// The client's request id if it is well formed, or a new one.
 pub fn request_id(headers: &HeaderMap) -> String {
     const LONGEST: usize = 128;
     let theirs = headers.get(REQUEST_ID).and_then(|id| id.to_str().ok());

@@ -1,4 +1,4 @@
-//! A running server: engine, service, listeners, and their end.
+//! A running server: engine, service, listeners and shutdown.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -22,17 +22,17 @@ mod observers;
 mod start;
 mod stop;
 
-/// A running server.
+/// A running server. Shut it down with [`Server::stop`].
 pub struct Server {
     app: Arc<App>,
     addresses: Addresses,
     streams: Streams,
-    /// No new claims wait, those that do are answered; probes say so.
+    /// True answers waiting claims, lets no new ones wait, and fails the readiness probe.
     draining: watch::Sender<bool>,
-    /// The listeners close.
+    /// True closes the listeners.
     stopping: watch::Sender<bool>,
     listeners: Vec<JoinHandle<()>>,
-    /// What is done in the background: webhooks are called, artifacts are cleared away.
+    /// Webhooks and artifact cleanup.
     background: Vec<JoinHandle<()>>,
     tls: Option<TlsFiles>,
     ready_after: Duration,
@@ -41,24 +41,24 @@ pub struct Server {
 /// Why a server did not start.
 #[derive(Debug, thiserror::Error)]
 pub enum StartError {
-    /// The configuration does not allow it.
+    /// The configuration is invalid.
     #[error("{0}")]
     Config(String),
     /// The data could not be opened.
     #[error(transparent)]
     Open(#[from] OpenError),
-    /// The certificate or its key is no good.
+    /// The certificate or its key cannot be used.
     #[error(transparent)]
     Tls(#[from] TlsError),
-    /// The address is not to be had.
+    /// An address could not be bound.
     #[error("cannot listen on {addr}")]
     Listen {
-        /// Which address.
+        /// The address.
         addr: SocketAddr,
-        /// The system's answer.
+        /// The operating system's error.
         source: std::io::Error,
     },
-    /// Something else of the operating system's.
+    /// Another operating system error.
     #[error("cannot start: {0}")]
     Io(#[from] std::io::Error),
 }
@@ -69,7 +69,7 @@ impl Server {
         Server::start_with(config, Arc::new(DnsResolver::system())).await
     }
 
-    /// The same, with the hosts of webhooks looked up in another way.
+    /// Starts a server with a custom resolver for webhook hosts.
     pub async fn start_with(
         config: Config,
         resolve: Arc<dyn Resolve>,
@@ -77,7 +77,7 @@ impl Server {
         Server::launch(config, resolve, Reloading::default()).await
     }
 
-    /// The same as [`Server::start`], with a configuration that can be read again.
+    /// Starts a server whose configuration can be reloaded.
     pub async fn start_reloading(
         config: Config,
         reloading: Reloading,
@@ -85,22 +85,22 @@ impl Server {
         Server::launch(config, Arc::new(DnsResolver::system()), reloading).await
     }
 
-    /// Where HTTP is served.
+    /// Address of the HTTP API.
     pub fn http_addr(&self) -> SocketAddr {
         self.addresses.http
     }
 
-    /// Where producers' streams are served.
+    /// Address of the producer stream.
     pub fn producer_addr(&self) -> SocketAddr {
         self.addresses.producer
     }
 
-    /// Where workers' streams are served.
+    /// Address of the worker stream.
     pub fn worker_addr(&self) -> SocketAddr {
         self.addresses.worker
     }
 
-    /// Where metrics have a port of their own.
+    /// Address of the separate metrics port, if configured.
     pub fn metrics_addr(&self) -> Option<SocketAddr> {
         self.addresses.metrics
     }
@@ -110,36 +110,36 @@ impl Server {
         self.ready_after
     }
 
-    /// Reads the certificate and its key again now; otherwise that is done when the files change. A bad pair
-    /// is refused and the one in use stays, which the log says.
+    /// Reloads the certificate and its key now instead of when the files change. A bad pair is
+    /// logged, and the current one stays in use.
     pub async fn reload_certificate(&self) -> Result<(), TlsError> {
         let Some(tls) = self.tls.clone() else { return Ok(()) };
         let done = tokio::task::spawn_blocking(move || tls.reload()).await.unwrap_or(Ok(()));
         done.inspect_err(|error| {
-            tracing::warn!(target: "codeq::server", %error, "the certificate stays as it was");
+            tracing::warn!(target: "codeq::server", %error, "cannot reload the certificate, keeping the old one");
         })
     }
 
-    /// Reads the configuration again, and the certificate; says what is in force from now on and what needs a restart,
-    /// and so does the log.
+    /// Reloads the configuration and the certificate. Returns, and logs, which changes are in force
+    /// and which need a restart.
     pub async fn reload(&self) -> Result<Changes, ConfigError> {
         self.app.reload().await
     }
 
-    /// Takes over what a running server can from another configuration.
+    /// Applies the reloadable settings of another configuration.
     pub async fn reload_to(&self, config: &Config) -> Result<Changes, ConfigError> {
         self.app.take_over(config).await
     }
 
-    /// Looks now for artifacts that no result names and that are older than this, and removes them; otherwise
-    /// that is done at the start and every few hours, for those older than an hour.
+    /// Removes artifacts now that no result names and that are older than `older_than`. This also
+    /// runs at the start and every few hours, for artifacts older than an hour.
     pub async fn sweep_artifacts(&self, older_than: Duration) -> Result<Swept, String> {
         let service = &self.app.service;
         sweep::sweep(&service.artifacts, service.engine(), older_than).await
     }
 
-    /// Returns when the engine has stopped by itself, after a failed write, with the reason. What to do then
-    /// is to end the process: nothing more will be written.
+    /// Completes, with the reason, when the engine has stopped after a failed write. Exit the
+    /// process then: nothing more will be written.
     pub async fn failed(&self) -> String {
         let reason = self.app.service.engine().failed().await.to_string();
         tracing::error!(target: "codeq::server", reason, "stopped after a failure");

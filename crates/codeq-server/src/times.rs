@@ -1,14 +1,14 @@
-//! Moments as clients see them.
+//! Timestamps in the format clients see.
 
 use codeq_core::command::Millis;
 use jiff::tz::TimeZone;
 
-/// Writes moments in the configured time zone.
+/// Formats timestamps in the configured time zone.
 #[derive(Debug, Clone)]
 pub struct Times(TimeZone);
 
 impl Times {
-    /// For an IANA time zone. None if there is no such zone.
+    /// Creates a formatter for an IANA time zone; `None` if the zone is unknown.
     pub fn new(zone: &str) -> Option<Times> {
         if zone == "UTC" {
             return Some(Times(TimeZone::UTC));
@@ -16,7 +16,7 @@ impl Times {
         TimeZone::get(zone).ok().map(Times)
     }
 
-    /// A moment in RFC 3339, to the millisecond.
+    /// Formats a timestamp as RFC 3339 with milliseconds.
     pub fn text(&self, at: Millis) -> String {
         let moment =
             i64::try_from(at).ok().and_then(|at| jiff::Timestamp::from_millisecond(at).ok());

@@ -1,4 +1,4 @@
-//! Gives `codeq-webhooks` what it needs of this server, and starts it.
+//! Connects `codeq-webhooks` to this server and starts it.
 
 use std::sync::Arc;
 
@@ -29,7 +29,7 @@ impl Report for Metrics {
     }
 }
 
-/// Starts sending result callbacks and availability notifications, until `stop` turns true.
+/// Starts sending result callbacks and availability notifications until `stop` turns true.
 pub(crate) async fn start(
     app: &App,
     config: &Config,

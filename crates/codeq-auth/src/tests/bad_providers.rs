@@ -1,4 +1,4 @@
-//! Providers that answer badly: nothing of it is taken, and what was there stays.
+//! Misbehaving providers: bad responses are discarded and loaded keys stay.
 
 use std::time::Duration;
 
@@ -74,7 +74,7 @@ async fn slow_answers_end_after_five_seconds() {
     for answer in [Answer::Hang, Answer::Drip] {
         let world = World::new(&[]).await;
         world.provider.answer(answer);
-        // From here the clock jumps to the next timer whenever all wait.
+        // From here, the clock jumps to the next timer whenever every task is waiting.
         tokio::time::pause();
         let start = Instant::now();
         let refused = world.ask(&signer.token(&claims())).await;
@@ -86,7 +86,7 @@ async fn slow_answers_end_after_five_seconds() {
 }
 
 #[tokio::test]
-async fn nobody_waits_for_a_slow_provider_that_has_failed() {
+async fn callers_do_not_wait_for_a_slow_provider_that_failed() {
     let signer = Signer::new("ec");
     let world = World::new(&[&signer]).await;
     world.auth.warm().await;

@@ -1,4 +1,4 @@
-//! When a token is valid, and who it stands for.
+//! Validity of tokens, and the callers they name.
 
 use serde_json::{Value, json};
 
@@ -175,7 +175,7 @@ async fn a_producer_needs_no_subject() {
         let principal = producers.authenticate_at(&token, Role::Producer, NOW).await;
         let principal = principal.expect("is accepted");
         assert_eq!((&*principal.subject, &*principal.tenant), (subject, "acme"), "{claims}");
-        // Leases are held by name: a worker has one of its own.
+        // A worker holds leases under its name, so it needs its own subject.
         let worker = world.ask(&token).await;
         assert_eq!(worker.is_ok(), subject == "s", "{claims}: {worker:?}");
     }

@@ -1,4 +1,4 @@
-//! How a token looks and how it is signed.
+//! Token format and signatures.
 
 use base64::Engine;
 use base64::engine::general_purpose::{STANDARD, URL_SAFE_NO_PAD};
@@ -88,7 +88,7 @@ async fn the_key_chooses_the_algorithm() {
             assert_invalid(&world.ask(&signer.token_with(&header, &claims())).await, alg);
         }
     }
-    // A key that states its algorithm is for that one only, even where its type allows others.
+    // A key with `alg` works with that algorithm only, even if its type allows others.
     let stated = changed(signers[0].jwk(), "alg", Some(json!("RS256")));
     let world = World::new(&[]).await;
     world.provider.publish_jwks(vec![stated]);
@@ -151,7 +151,7 @@ async fn a_token_brings_no_keys_of_its_own() {
     ] {
         let header = changed(attacker.header(), name, Some(value));
         assert_invalid(&world.ask(&attacker.token_with(&header, &claims())).await, name);
-        // The same pointer on a good token does no harm either.
+        // The same pointer in a good token is harmless too.
         assert!(world.ask(&trusted.token_with(&header, &claims())).await.is_ok(), "{name}");
     }
     assert_eq!((world.provider.requests(), world.provider.elsewhere()), (1, 0));

@@ -1,4 +1,4 @@
-//! Which keys of a provider are used.
+//! Which of a provider's keys are usable.
 
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;

@@ -1,4 +1,4 @@
-//! Tokens against a real provider on a local socket.
+//! Tests tokens against a real provider on a local socket.
 
 use std::time::Duration;
 
@@ -19,12 +19,12 @@ mod reasons;
 mod refresh;
 mod roles;
 
-/// The time of all these tests, in Unix seconds.
+/// The current time in all these tests, in Unix seconds.
 const NOW: u64 = 1_800_000_000;
 const ISSUER: &str = "https://id.test.example/realm";
 const AUDIENCE: &str = "codeq";
 
-/// A provider and a server whose workers it vouches for.
+/// A provider, and a server that trusts it for workers.
 struct World {
     provider: Provider,
     auth: Authenticator,
@@ -66,7 +66,7 @@ fn claims() -> Value {
     })
 }
 
-/// The same with one claim set, or without it.
+/// Sets one claim, or removes it.
 fn changed(mut object: Value, name: &str, value: Option<Value>) -> Value {
     let map = object.as_object_mut().expect("is an object");
     match value {
@@ -80,8 +80,8 @@ fn assert_invalid(answer: &Result<Principal, AuthError>, case: &str) {
     assert!(matches!(answer, Err(AuthError::Invalid(_))), "{case}: {answer:?}");
 }
 
-/// Lets time pass for the caches, without a wait. The clock runs again afterwards: were it to stand still,
-/// it would jump ahead whenever a socket is waited for.
+/// Advances the caches' clock without waiting. The clock resumes afterwards: if paused, it would
+/// jump ahead whenever a test waits for a socket.
 async fn skip(seconds: u64) {
     tokio::time::pause();
     tokio::time::advance(Duration::from_secs(seconds)).await;

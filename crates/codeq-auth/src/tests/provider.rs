@@ -1,4 +1,4 @@
-//! An identity provider that does as it is told.
+//! A scripted identity provider.
 
 use std::convert::Infallible;
 use std::future::Future;
@@ -21,19 +21,19 @@ use tokio::time::Sleep;
 
 use super::keys::Signer;
 
-/// What the provider does with a request for keys.
+/// The provider's response to a request for keys.
 pub enum Answer {
     /// This status and body, with `Cache-Control` if any.
     Body(u16, Vec<u8>, Option<&'static str>),
-    /// A redirect to the place that has the keys.
+    /// A redirect to the URL with the keys.
     Redirect,
-    /// Nothing, ever.
+    /// Never respond.
     Hang,
-    /// A byte each second.
+    /// Send one byte per second.
     Drip,
 }
 
-/// A provider on a local port. It ends with the test's runtime.
+/// A provider on a local port. It stops with the test's runtime.
 pub struct Provider {
     address: SocketAddr,
     shared: Arc<Shared>,
@@ -99,12 +99,12 @@ impl Provider {
         *self.shared.requests.borrow()
     }
 
-    /// Requests to any other place.
+    /// Requests to any other path.
     pub fn elsewhere(&self) -> usize {
         self.shared.elsewhere.load(Ordering::SeqCst)
     }
 
-    /// Waits until so many requests for keys have come.
+    /// Waits until the provider has received this many requests for keys.
     pub async fn asked(&self, requests: usize) {
         self.shared.requests.subscribe().wait_for(|count| *count >= requests).await.unwrap();
     }
@@ -157,7 +157,7 @@ impl Shared {
     }
 }
 
-/// A space each second, for ever.
+/// A space per second, for ever.
 struct Drip(Pin<Box<Sleep>>);
 
 impl HttpBody for Drip {

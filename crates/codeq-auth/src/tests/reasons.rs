@@ -1,4 +1,4 @@
-//! Why tokens are refused: what the log says, and what the client hears.
+//! Reasons for refusals: in the log, and in the response.
 
 use serde_json::{Value, json};
 
@@ -8,7 +8,7 @@ use super::{NOW, World, changed, claims, jwt_config};
 use crate::settings::{JwtConfig, Settings, StaticToken};
 use crate::{AuthError, Authenticator, Principal, Reason, Role};
 
-/// The reason, and what the client hears.
+/// The reason, and the message for the client.
 fn why(answer: Result<Principal, AuthError>) -> (Reason, &'static str) {
     let refusal = answer.expect_err("is refused").refusal().expect("has a reason");
     (refusal.reason, refusal.told())
@@ -17,7 +17,7 @@ fn why(answer: Result<Principal, AuthError>) -> (Reason, &'static str) {
 const GUESS: &str = "the token is not valid";
 
 #[tokio::test]
-async fn what_the_claims_say_is_told_to_whoever_has_the_token_from_its_issuer() {
+async fn claim_errors_are_revealed_only_for_verified_tokens() {
     let (signer, attacker) = (Signer::new("ec"), Signer::new("ec"));
     let world = World::new(&[&signer]).await;
     world.auth.warm().await;
@@ -34,7 +34,7 @@ async fn what_the_claims_say_is_told_to_whoever_has_the_token_from_its_issuer() 
     for (name, value, reason, told) in rows {
         let claims = changed(claims(), name, value);
         assert_eq!(why(world.ask(&signer.token(&claims)).await), (reason, told), "{name}");
-        // Whoever made it up learns nothing from it, whatever the log says.
+        // A forger learns nothing from the response, whatever the log says.
         let (_, told) = why(world.ask(&attacker.token(&claims)).await);
         assert_eq!(told, GUESS, "{name}");
     }
@@ -42,7 +42,7 @@ async fn what_the_claims_say_is_told_to_whoever_has_the_token_from_its_issuer() 
 }
 
 #[tokio::test]
-async fn a_guess_is_told_nothing_and_the_log_everything() {
+async fn forged_tokens_learn_nothing_but_the_log_has_the_reason() {
     let (signer, attacker) = (Signer::new("ec"), Signer::new("ec"));
     let world = World::new(&[&signer]).await;
     world.auth.warm().await;
@@ -66,7 +66,7 @@ async fn a_guess_is_told_nothing_and_the_log_everything() {
 }
 
 #[tokio::test]
-async fn of_several_validators_the_one_that_knows_most_is_heard() {
+async fn the_most_specific_refusal_wins() {
     let signer = Signer::new("ec");
     let provider = Provider::start().await;
     provider.publish(&[&signer]);
@@ -76,7 +76,7 @@ async fn of_several_validators_the_one_that_knows_most_is_heard() {
         audience: audience.into(),
         ..jwt_config(provider.keys_url())
     };
-    // An issuer need not be an address when it is said where its keys are.
+    // With jwksUrl, an issuer need not be a URL.
     config.producers.jwt = vec![of("acme staff", "produce"), of("acme staff", "both")];
     config.workers.jwt = vec![of("elsewhere", "work")];
     config.workers.static_tokens.push(StaticToken {

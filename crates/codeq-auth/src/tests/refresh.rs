@@ -1,4 +1,4 @@
-//! Keys that come and go, and how often the provider is asked.
+//! Key rotation, and how often the provider is asked.
 
 use std::sync::Arc;
 
@@ -10,7 +10,7 @@ use super::{NOW, World, assert_invalid, claims, skip};
 use crate::{AuthError, Authenticator, Principal, Role};
 use serde_json::json;
 
-/// So many callers at once with tokens of a key that nobody knows.
+/// Many concurrent callers with tokens of an unknown key.
 fn flood(auth: &Arc<Authenticator>, token: &str) -> JoinSet<Result<Principal, AuthError>> {
     let mut callers = JoinSet::new();
     for _ in 0..1_000 {
@@ -26,7 +26,7 @@ async fn a_flood_of_unknown_names_is_one_fetch() {
     let auth = Arc::new(auth);
     let unknown = Signer::new("unknown").token(&claims());
     for round in 1..=2 {
-        // While the provider holds its answer back, all callers wait for the same one.
+        // While the provider delays its response, all callers wait for the same fetch.
         provider.open(false);
         let callers = flood(&auth, &unknown);
         provider.asked(round).await;
@@ -39,7 +39,7 @@ async fn a_flood_of_unknown_names_is_one_fetch() {
             assert_invalid(&answer, "unknown kid");
         }
         assert_eq!(provider.requests(), round);
-        // Until the pause is over, nothing makes the server ask again.
+        // Until the pause is over, no caller triggers another fetch.
         skip(29).await;
         for answer in flood(&auth, &unknown).join_all().await {
             assert_invalid(&answer, "unknown kid");
@@ -107,7 +107,7 @@ async fn a_withdrawn_key_stops_working() {
     assert!(world.ask(&old.token(&claims())).await.is_ok());
     world.auth.settled().await;
     assert_eq!(world.provider.requests(), 1);
-    // Stale: whoever comes is answered at once, and the keys are refreshed behind.
+    // Stale: callers get an answer at once, and the keys are refreshed in the background.
     skip(1).await;
     assert!(world.ask(&new.token(&claims())).await.is_ok());
     world.auth.settled().await;
@@ -116,7 +116,7 @@ async fn a_withdrawn_key_stops_working() {
 }
 
 #[tokio::test]
-async fn a_key_withdrawn_while_nobody_asked_gets_nobody_in() {
+async fn a_key_withdrawn_while_idle_is_not_accepted() {
     let (old, new) = (Signer::new("old"), Signer::new("new"));
     let world = World::new(&[&old]).await;
     assert!(world.ask(&old.token(&claims())).await.is_ok());
@@ -161,7 +161,7 @@ async fn the_last_good_keys_stay_while_the_provider_is_down() {
     let token = signer.token(&claims());
     assert!(world.ask(&token).await.is_ok());
     world.provider.answer(Answer::Body(500, Vec::new(), None));
-    // A week of failures, one attempt for each time that somebody comes.
+    // A week of failures, one fetch per caller.
     for hour in 1..=7 * 24 {
         skip(3_600).await;
         assert!(world.ask(&token).await.is_ok(), "hour {hour}");
@@ -177,7 +177,7 @@ async fn the_last_good_keys_stay_while_the_provider_is_down() {
 }
 
 #[tokio::test]
-async fn without_keys_nobody_is_judged() {
+async fn without_keys_tokens_are_not_judged() {
     let signer = Signer::new("ec");
     let world = World::new(&[]).await;
     let token = signer.token(&claims());
@@ -192,7 +192,7 @@ async fn without_keys_nobody_is_judged() {
         assert_eq!(world.provider.requests(), attempt);
         skip(1).await;
     }
-    // What cannot pass with any keys is refused without them.
+    // Tokens that no key could verify are refused without a fetch.
     assert_invalid(&world.ask("abc").await, "not a token");
     world.provider.publish(&[&signer]);
     assert!(world.ask(&token).await.is_ok());

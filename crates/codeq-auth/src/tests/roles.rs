@@ -1,4 +1,4 @@
-//! Producers, workers, and what is asked of the configuration.
+//! Producer and worker roles, and validation of the settings.
 
 use serde_json::json;
 
@@ -29,7 +29,7 @@ fn fixed_config() -> Settings {
     config
 }
 
-/// Producers and workers of one issuer, told apart by the audience.
+/// Producers and workers of one issuer, distinguished by audience.
 async fn two_audiences(signer: &Signer) -> (Provider, Settings) {
     let provider = Provider::start().await;
     provider.publish(&[signer]);
@@ -66,7 +66,7 @@ async fn fixed_tokens_have_a_role() {
 }
 
 #[tokio::test]
-async fn nobody_gets_in_without_validators() {
+async fn every_token_is_refused_without_validators() {
     let auth = Authenticator::new(&Settings::default()).unwrap();
     let token = Signer::new("ec").token(&claims());
     for role in [Role::Producer, Role::Worker, Role::Any] {
@@ -112,12 +112,12 @@ async fn signed_tokens_have_a_role() {
     assert_eq!(ask("work", Role::Producer).await, NOT_A_PRODUCER);
     assert_eq!(ask("produce", Role::Worker).await, NOT_A_WORKER);
     assert_invalid(&ask("other", Role::Any).await, "other audience");
-    // A token that its own validator knows and forbids stays forbidden, whatever others think of it.
+    // A token its own validator recognises and forbids stays forbidden, even if another would accept it.
     let torn = changed(claims(), "aud", Some(json!("produce")));
     let torn = signer.token(&changed(torn, "tenantId", Some(json!("other"))));
     let refused = Err(AuthError::Forbidden("tenant claims disagree"));
     assert_eq!(auth.authenticate_at(&torn, Role::Any, NOW).await, refused);
-    // One issuer is one set of keys, whoever asks for them.
+    // One issuer has one set of keys, shared by both roles.
     let unknown = Signer::new("unknown").token(&changed(claims(), "aud", Some(json!("work"))));
     assert_invalid(&auth.authenticate_at(&unknown, Role::Any, NOW).await, "unknown");
     assert_eq!(provider.requests(), 1);
@@ -169,13 +169,13 @@ async fn validators_are_tried_in_turn() {
         assert!(ask(&auth, &signer.token(&claims())).await.is_ok());
     }
     assert_invalid(&ask(&auth, &Signer::new("three").token(&claims())).await, "neither");
-    // One that cannot judge does not keep the other from it, and may have been the right one.
+    // An unavailable provider does not stop the other from deciding, and it might have accepted the token.
     down.answer(Answer::Body(500, Vec::new(), None));
     let auth = Authenticator::new(&config).unwrap();
     assert!(ask(&auth, &second.token(&claims())).await.is_ok());
     assert!(ask(&auth, "worker").await.is_ok());
     assert_eq!(ask(&auth, &first.token(&claims())).await, Err(AuthError::Unavailable));
-    // A token of nobody's issuer needs no provider.
+    // A token of an unknown issuer needs no provider.
     let stranger = first.token(&changed(claims(), "iss", Some(json!("https://other.example"))));
     assert_invalid(&ask(&auth, &stranger).await, "other issuer");
 }

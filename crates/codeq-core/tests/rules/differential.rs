@@ -60,6 +60,7 @@ fn name(why: &Rejection) -> &'static str {
         Rejection::Completed => "completed",
         Rejection::Finished => "finished",
         Rejection::IdempotencyConflict => "idempotency_conflict",
+        Rejection::InBatch { reason, .. } => name(reason),
         Rejection::LeaseLost => "lease_lost",
         Rejection::NoCallback => "no_callback",
         Rejection::NotFinished => "not_finished",

@@ -1,7 +1,8 @@
-//! Reading the configuration again while the server runs.
+//! Reloads the configuration while the server runs.
 //!
-//! All or nothing: a configuration that cannot be read, or does not go together with what only a restart can change,
-//! changes nothing. Requests and streams under way go on, but for streams whose fixed token is gone.
+//! A reload is all or nothing: a configuration that cannot be read, or that conflicts with settings
+//! only a restart can change, changes nothing. Requests and streams continue, except streams whose
+//! static token was removed.
 
 use std::sync::Arc;
 
@@ -18,16 +19,16 @@ use super::App;
 /// Reads the configuration again.
 pub type Source = Arc<dyn Fn() -> Result<Config, ConfigError> + Send + Sync>;
 
-/// What a reload needs from outside of the server.
+/// What a reload needs from outside the server.
 #[derive(Clone, Default)]
 pub struct Reloading {
-    /// Where the configuration comes from. None: it stays as it was at the start.
+    /// Reads the configuration. `None` keeps the one from the start.
     pub source: Option<Source>,
-    /// The level of the process's log lines.
+    /// Changes the process's log level.
     pub log_level: Option<LogLevel>,
 }
 
-/// Reloads, one at a time.
+/// Reloads the configuration, one reload at a time.
 pub struct Reloader {
     reloading: Reloading,
     tls: Option<TlsFiles>,
@@ -35,29 +36,29 @@ pub struct Reloader {
 }
 
 impl Reloader {
-    /// For a server that was started with this configuration.
+    /// Starts from `config`, the configuration in force.
     pub(crate) fn new(reloading: Reloading, tls: Option<TlsFiles>, config: Config) -> Reloader {
         Reloader { reloading, tls, in_force: Mutex::new(config) }
     }
 }
 
 impl App {
-    /// Reads the configuration again for an operator who asks for it.
+    /// Reloads the configuration on behalf of an operator.
     pub async fn reload_for(&self, _: MayOperate<'_>) -> Result<Changes, ConfigError> {
         self.reload().await
     }
 
-    /// Reads the configuration and the certificate again.
+    /// Reloads the configuration and the certificate.
     pub async fn reload(&self) -> Result<Changes, ConfigError> {
         if let Some(tls) = self.reloader.tls.clone() {
             let done = tokio::task::spawn_blocking(move || tls.reload()).await;
             if let Ok(Err(error)) = done {
-                tracing::warn!(target: "codeq::server", %error, "the certificate stays as it was");
+                tracing::warn!(target: "codeq::server", %error, "cannot reload the certificate, keeping the old one");
             }
         }
         let read = match self.reloader.reloading.source.clone() {
             None => Ok(self.reloader.in_force.lock().await.clone()),
-            // Files are read.
+            // Reading files blocks.
             Some(source) => tokio::task::spawn_blocking(move || source())
                 .await
                 .unwrap_or_else(|error| Err(problem(error.to_string()))),
@@ -70,7 +71,7 @@ impl App {
         done
     }
 
-    /// Takes over what a running server can.
+    /// Applies the settings that a running server can change.
     pub(crate) async fn take_over(&self, new: &Config) -> Result<Changes, ConfigError> {
         let mut in_force = self.reloader.in_force.lock().await;
         let (merged, changes) = in_force.reloaded(new)?;
@@ -78,7 +79,7 @@ impl App {
             let text = "nobody would have a token: the file may be empty or only half written";
             return Err(problem(text.to_owned()));
         }
-        // What can fail comes first.
+        // Do the fallible steps first, so that a failure changes nothing.
         let ways = self.auth.prepare(&merged.auth_settings()).map_err(problem)?;
         if let Some(Err(why)) = merged.backup.target.as_deref().map(backup::check_target) {
             return Err(problem(format!("backup.target cannot be used: {why}")));

@@ -1,8 +1,8 @@
-//! The address of an artifact that lies here, and the key of its object.
+//! The download URL of a stored artifact, and the key of its object.
 //!
-//! A record has nothing but names and URLs, so the URL says where the object is and what it is: the version
-//! (which upload, which artifact of it), the content type, and the digest of the bytes. Of a request for a
-//! download none of this is believed: it is read from the stored record.
+//! A record holds only names and URLs, so the URL encodes the object's version (which upload, and
+//! which artifact of it), its content type, and the digest of its bytes. A download request is
+//! never trusted for these: they come from the URL in the stored record.
 
 use codeq_core::id::TaskId;
 use object_store::path::Path;
@@ -11,31 +11,31 @@ use url::Url;
 use super::DEFAULT_TYPE;
 use crate::hex::hex;
 
-/// The path of downloads.
+/// Path prefix of downloads.
 pub(super) const ROUTE: &str = "/v1/codeq/artifacts/";
-/// Longest content type.
+/// Longest content type, in bytes.
 const TYPE_BYTES_MAX: usize = 255;
 
-/// An object that belongs to the result of a task.
+/// An object that belongs to a task's result.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Stored {
-    /// Which upload: fresh for every submit, so that a worker that lost its task overwrites nothing.
+    /// Upload id, fresh for every submit, so that a worker that lost its task overwrites nothing.
     pub upload: u128,
-    /// Which artifact of that upload.
+    /// Index of the artifact within the upload.
     pub index: usize,
-    /// The content type.
+    /// Media type to serve the object with.
     pub content_type: String,
     /// SHA-256 of the bytes.
     pub digest: [u8; 32],
 }
 
 impl Stored {
-    /// The key of the object.
+    /// The object's key.
     pub fn key(&self, id: TaskId) -> Path {
         key(id, self.upload, self.index)
     }
 
-    /// Where it is downloaded.
+    /// The download URL.
     pub fn url(&self, public: &str, id: TaskId, name: &str) -> String {
         let Stored { upload, index, content_type, digest } = self;
         let query = url::form_urlencoded::Serializer::new(String::new())
@@ -46,9 +46,9 @@ impl Stored {
         format!("{public}{ROUTE}{id}/{}?{query}", escaped(name))
     }
 
-    /// The object that a URL in the record of this task names. None if it lies elsewhere.
+    /// Parses a URL from this task's record. `None` if the artifact is stored elsewhere.
     pub fn parse(id: TaskId, url: &str) -> Option<Stored> {
-        // Most results have no artifacts of ours, and this is asked when tasks are removed.
+        // Fast path: most results have no artifacts of ours, and every task removal checks.
         if !url.contains(ROUTE) {
             return None;
         }
@@ -71,8 +71,8 @@ impl Stored {
     }
 }
 
-/// A text as one part of a path, or as an exact name in a header. Not by `url::Url`, which takes dots for
-/// directories.
+/// Percent-encodes text for a path segment or a file name in a header. Not `url::Url`, which treats
+/// dots as directories.
 pub fn escaped(text: &str) -> String {
     let mut escaped = String::with_capacity(text.len());
     for byte in text.bytes() {
@@ -91,7 +91,7 @@ pub fn key(id: TaskId, upload: u128, index: usize) -> Path {
     Path::from(format!("{id}/{upload:032x}/{index}"))
 }
 
-/// What a key says; none if it is not one of ours.
+/// Parses a key; `None` if this server did not create it.
 pub fn parse_key(key: &Path) -> Option<(TaskId, u128, usize)> {
     let mut parts = key.as_ref().split('/');
     let (id, upload, index) = (parts.next()?, parts.next()?, parts.next()?);
@@ -101,7 +101,7 @@ pub fn parse_key(key: &Path) -> Option<(TaskId, u128, usize)> {
     Some((id.parse().ok()?, parse_hex(upload)?, parse_index(index)?))
 }
 
-/// Whether a text is a media type with or without parameters, fit to be a header.
+/// Whether the text is a media type, with or without parameters, that fits in a header.
 pub fn is_content_type(text: &str) -> bool {
     let token = |text: &str| {
         let fine = |byte: u8| byte.is_ascii_alphanumeric() || b"!#$&-^_.+".contains(&byte);
@@ -119,7 +119,7 @@ fn parse_hex(text: &str) -> Option<u128> {
     right.then(|| u128::from_str_radix(text, 16).ok())?
 }
 
-/// A number as it is written here: no sign, no leading zeros.
+/// Parses a canonical number: no sign, no leading zeros.
 fn parse_index(text: &str) -> Option<usize> {
     text.parse().ok().filter(|index: &usize| index.to_string() == text)
 }
@@ -143,7 +143,7 @@ mod tests {
     }
 
     #[test]
-    fn an_address_says_all_of_its_object() {
+    fn a_url_identifies_its_object() {
         let id = TaskId::new(5, 9);
         for name in ["a", "a b", "..a", "\"q\"", "ü?#%/&=", "x".repeat(255).as_str()] {
             for public in ["http://127.0.0.1:8080", "https://example.com/queue"] {

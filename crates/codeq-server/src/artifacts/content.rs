@@ -1,16 +1,16 @@
-//! Content as it comes: base64 inside a JSON string, decoded a piece at a time so that it is never in memory
-//! twice.
+//! Artifact content as received: base64 inside a JSON string, decoded piece by piece so that memory
+//! never holds both forms in full.
 
 use base64::Engine;
 use base64::alphabet::STANDARD;
 use base64::engine::{DecodePaddingMode, GeneralPurpose, GeneralPurposeConfig};
 use bytes::Bytes;
 
-/// Letters that are decoded at a time; a multiple of four.
+/// Characters decoded at a time; a multiple of four.
 const PIECE: usize = 48 << 10;
-/// All but the end: four letters are three bytes, nothing is filled up.
+/// For all but the last piece: four characters are three bytes, without padding.
 const INNER: GeneralPurpose = engine(DecodePaddingMode::RequireNone);
-/// The end, filled up or not.
+/// For the last piece, with or without padding.
 const LAST: GeneralPurpose = engine(DecodePaddingMode::Indifferent);
 
 const fn engine(padding: DecodePaddingMode) -> GeneralPurpose {
@@ -18,27 +18,27 @@ const fn engine(padding: DecodePaddingMode) -> GeneralPurpose {
     GeneralPurpose::new(&STANDARD, config)
 }
 
-/// The content is not base64.
+/// The content is not valid base64.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct NotBase64;
 
-/// Base64 as it stands between the quotes of a JSON string.
+/// Base64 exactly as it appears between the quotes of a JSON string.
 #[derive(Debug, Clone)]
 pub struct Content(Bytes);
 
 impl Content {
-    /// The text between the quotes of a JSON string that was parsed before.
+    /// Wraps the text between the quotes of a JSON string that has already been parsed.
     pub fn new(text: Bytes) -> Content {
         Content(text)
     }
 
-    /// Reads it from the beginning.
+    /// Reads the content from the beginning.
     pub fn reader(&self) -> Reader {
         Reader { left: self.0.clone(), letters: Vec::with_capacity(PIECE) }
     }
 }
 
-/// Decodes content.
+/// Decodes content piece by piece.
 #[derive(Debug)]
 pub struct Reader {
     left: Bytes,
@@ -46,7 +46,7 @@ pub struct Reader {
 }
 
 impl Reader {
-    /// Appends the next piece. False if there is none.
+    /// Appends the next piece. Returns false at the end.
     pub fn read(&mut self, to: &mut Vec<u8>) -> Result<bool, NotBase64> {
         if self.left.is_empty() && self.letters.is_empty() {
             return Ok(false);
@@ -54,14 +54,14 @@ impl Reader {
         while self.letters.len() < PIECE && !self.left.is_empty() {
             self.take()?;
         }
-        // What comes last may be filled up, so it is only known for the last when nothing follows.
+        // Only the last piece may have padding, and only an empty rest shows that it is the last.
         let engine = if self.left.is_empty() { LAST } else { INNER };
         engine.decode_vec(&self.letters, to).map_err(|_| NotBase64)?;
         self.letters.clear();
         Ok(true)
     }
 
-    /// Takes letters up to the next escape, or the escape.
+    /// Takes characters up to the next escape, or one escape.
     fn take(&mut self) -> Result<(), NotBase64> {
         let room = PIECE.saturating_sub(self.letters.len());
         let run = self.left.iter().take(room).position(|byte| *byte == b'\\');
@@ -80,8 +80,8 @@ impl Reader {
     }
 }
 
-/// The letter that an escape of JSON stands for, and how long the escape is. Some encoders escape `/`, some
-/// `+`; no other escape can be one of a letter of base64.
+/// Decodes a JSON escape into a base64 character and the escape's length. Some encoders escape `/`,
+/// some `+`; no other escape can stand for a base64 character.
 fn escape(text: &[u8]) -> Option<(u8, usize)> {
     if text.get(1) == Some(&b'/') {
         return Some((b'/', 2));

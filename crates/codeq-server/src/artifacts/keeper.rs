@@ -1,4 +1,4 @@
-//! Clears away what is no longer needed, beside the requests and never in their way.
+//! Removes objects that are no longer needed, in the background.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,92 +12,95 @@ use tokio::sync::{mpsc, watch};
 use super::address::{ROUTE, Stored, key};
 use super::{Artifacts, sweep};
 
-/// Tasks whose artifacts wait to be removed. What does not fit is found by the sweep.
+/// Queued removals. The sweep finds any that do not fit.
 const WAITING_MAX: usize = 4_096;
-/// How often all objects are looked at.
+/// How often the sweep visits all objects.
 const SWEEP_EVERY: Duration = Duration::from_secs(6 * 3_600);
-/// Objects that are younger may belong to a submit that is still on its way.
+/// Younger objects may belong to a submit in progress.
 pub const LEFT_OVER_AFTER: Duration = Duration::from_secs(3_600);
 
-/// The objects of a task that is gone.
+/// The artifacts of a removed task.
 #[derive(Debug)]
-pub struct Gone {
+pub struct Removed {
     id: TaskId,
     artifacts: Vec<Artifact>,
 }
 
-/// Hears of tasks that are removed.
+/// Observes the engine and queues the artifacts of removed tasks.
 #[derive(Debug)]
-pub struct Leavings(mpsc::Sender<Gone>);
+pub struct RemovalObserver(mpsc::Sender<Removed>);
 
-/// Where the keeper hears of them.
-pub type Heard = mpsc::Receiver<Gone>;
+/// The keeper's end of the removal queue.
+pub type RemovedTasks = mpsc::Receiver<Removed>;
 
-impl Leavings {
-    /// An ear for the engine, and the other end of it for the keeper.
-    pub fn new() -> (Leavings, Heard) {
+impl RemovalObserver {
+    /// Creates the observer for the engine and the receiver for the keeper.
+    pub fn new() -> (RemovalObserver, RemovedTasks) {
         let (sender, receiver) = mpsc::channel(WAITING_MAX);
-        (Leavings(sender), receiver)
+        (RemovalObserver(sender), receiver)
     }
 }
 
-impl Observer for Leavings {
+impl Observer for RemovalObserver {
     fn committed(&self, _shard: u16, effects: &[Effect]) {
         for effect in effects {
             let Effect::ArtifactsGone { id, artifacts } = effect else { continue };
-            // They are read later: clients make up addresses as they like, and commits wait for this.
+            // Parse later: clients can put any URL in a record, and commits wait for this function.
             if artifacts.iter().any(|artifact| artifact.url.contains(ROUTE)) {
-                // Full: the sweep will see to it.
-                let _ = self.0.try_send(Gone { id: *id, artifacts: artifacts.clone() });
+                // If the queue is full, the sweep removes the objects.
+                let _ = self.0.try_send(Removed { id: *id, artifacts: artifacts.clone() });
             }
         }
     }
 }
 
-/// The objects that a record names.
+/// The objects that a record references.
 pub(super) fn stored(id: TaskId, artifacts: &[Artifact]) -> Vec<(u128, usize)> {
     let ours = artifacts.iter().filter_map(|artifact| Stored::parse(id, &artifact.url));
     ours.map(|stored| (stored.upload, stored.index)).collect()
 }
 
-/// Removes and sweeps until the server stops.
+/// Removes objects and sweeps until the server stops.
 pub async fn run(
     artifacts: Arc<Artifacts>,
     engine: Arc<Engine>,
-    heard: Heard,
+    removed: RemovedTasks,
     mut stop: watch::Receiver<bool>,
 ) {
-    let work =
-        async { tokio::join!(remove(&artifacts, heard), sweep_now_and_then(&artifacts, &engine)) };
+    let work = async {
+        tokio::join!(remove(&artifacts, removed), sweep_periodically(&artifacts, &engine))
+    };
     tokio::select! {
         _ = work => {}
-        // Whatever is left is found by the first sweep of the next start.
+        // The first sweep after the next start finds the rest.
         _ = stop.wait_for(|stop| *stop) => {}
     }
 }
 
-async fn remove(artifacts: &Artifacts, mut heard: Heard) {
-    while let Some(Gone { id, artifacts: gone }) = heard.recv().await {
+async fn remove(artifacts: &Artifacts, mut removed: RemovedTasks) {
+    while let Some(Removed { id, artifacts: gone }) = removed.recv().await {
         let objects = stored(id, &gone);
         if objects.is_empty() {
             continue;
         }
         let keys = objects.into_iter().map(|(upload, index)| key(id, upload, index)).collect();
-        // Said in the log, and tried again by the sweep.
+        // `remove` logs failures, and the sweep retries them.
         let _ = artifacts.remove(id, keys).await;
     }
 }
 
-async fn sweep_now_and_then(artifacts: &Artifacts, engine: &Engine) {
+async fn sweep_periodically(artifacts: &Artifacts, engine: &Engine) {
     let mut ticks = tokio::time::interval(SWEEP_EVERY);
     loop {
         ticks.tick().await;
         match sweep::sweep(artifacts, engine, LEFT_OVER_AFTER).await {
             Ok(sweep::Swept { removed: 0, .. }) => {}
             Ok(sweep::Swept { looked_at, removed }) => {
-                tracing::info!(target: "codeq::artifacts", looked_at, removed, "cleared away");
+                tracing::info!(
+                    target: "codeq::artifacts", looked_at, removed, "removed orphaned artifacts"
+                );
             }
-            Err(why) => tracing::warn!(target: "codeq::artifacts", %why, "cannot clear away"),
+            Err(why) => tracing::warn!(target: "codeq::artifacts", %why, "artifact sweep failed"),
         }
     }
 }

@@ -1,10 +1,10 @@
-//! Outputs of tasks that the server keeps for its clients.
+//! Task outputs stored by the server.
 //!
-//! An artifact that comes with a URL lies elsewhere and is none of our business. One that comes with its
-//! content is written to an object store before the result is submitted ([`upload`]); the result has its name
-//! and the address of the download, and [`address`] finds the object from that. Objects go when their task
-//! does: the engine says so ([`keeper`]), and what was missed, or left by a crash, is found by looking
-//! ([`sweep`]). Names never reach the store.
+//! An artifact sent with a URL is stored elsewhere and needs no work here. One sent with content is
+//! written to an object store before the result is submitted ([`upload`]). The result holds its
+//! name and download URL, from which [`address`] derives the object. When a task is removed, the
+//! engine reports it and its objects are removed too ([`keeper`]); a periodic [`sweep`] finds
+//! objects that were missed or left by a crash. Artifact names never reach the store.
 
 pub mod address;
 pub mod content;
@@ -27,40 +27,41 @@ use crate::observe::Metrics;
 use address::Stored;
 use store::Store;
 
-/// The content type of an artifact that has none.
+/// Content type of an artifact sent without one.
 pub const DEFAULT_TYPE: &str = "application/octet-stream";
-/// Uploads of one request that go on at the same time.
+/// Concurrent uploads per request.
 pub const UPLOADS_AT_ONCE: usize = 5;
-/// How long one result may take to upload. Far below the age from which the sweep takes an object for left over.
+/// Time limit for uploading one result. Far below the age at which the sweep considers an object orphaned.
 const UPLOAD_MAX: Duration = Duration::from_secs(15 * 60);
 
-/// What the server keeps for tasks.
+/// Stores, serves and removes artifacts.
 #[derive(Debug)]
 pub struct Artifacts {
     store: Store,
     metrics: Arc<Metrics>,
-    /// What addresses begin with.
+    /// Base of download URLs.
     public: String,
-    /// Most bytes of one artifact.
+    /// Largest artifact, in bytes.
     bytes_max: u64,
 }
 
-/// The store did not do what it was asked for; why is in the log.
+/// The object store failed; the log has the reason.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct StoreFailed;
 
-/// An artifact on its way to a client.
+/// An artifact being downloaded.
 pub struct Download {
-    /// Its length in bytes.
+    /// Length in bytes.
     pub length: u64,
-    /// Its content type.
+    /// Media type.
     pub content_type: String,
-    /// Its bytes.
+    /// Content, streamed.
     pub body: BoxStream<'static, object_store::Result<bytes::Bytes>>,
 }
 
 impl Artifacts {
-    /// As configured. `public` is what addresses begin with. Says what is wrong with the configuration.
+    /// Opens the configured store. `public` is the base of download URLs. The error names what is
+    /// wrong with the configuration.
     pub fn open(
         config: &Config,
         public: String,
@@ -70,7 +71,7 @@ impl Artifacts {
         Ok(Artifacts { store: Store::open(config)?, metrics, public, bytes_max })
     }
 
-    /// The artifact of that name, if it lies here. None if it does not, or no longer.
+    /// Opens a download. `None` if the artifact is not stored here, or no longer exists.
     pub async fn download(
         &self,
         record: &ResultRecord,
@@ -90,7 +91,7 @@ impl Artifacts {
         }
     }
 
-    /// Removes objects; what is gone already is fine.
+    /// Removes objects; missing ones are not an error.
     async fn remove(&self, id: TaskId, keys: Vec<Path>) -> Result<(), StoreFailed> {
         let removing = self.store.delete(keys).await;
         let mut removed =
@@ -107,7 +108,7 @@ impl Artifacts {
     }
 }
 
-/// Logs what the store said: it may name places and accounts, so it is for the operator only.
+/// Logs a store error. It may name locations and accounts, so clients never see it.
 fn failed(what: &'static str, id: TaskId, error: &object_store::Error) -> StoreFailed {
     tracing::error!(target: "codeq::artifacts", task = %id, %error, "{what}");
     StoreFailed

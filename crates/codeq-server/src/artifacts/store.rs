@@ -1,6 +1,6 @@
-//! The object store: a directory of this machine, or a bucket of a cloud.
+//! The object store: a local directory or a cloud bucket.
 //!
-//! Credentials, region and endpoint of a cloud come from the environment variables that its own tools use.
+//! A cloud's credentials, region and endpoint come from the environment variables its own tools use.
 
 use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
@@ -20,11 +20,11 @@ use url::Url;
 
 use crate::config::{Config, Durability};
 
-/// A file is read in pieces of this size.
+/// Chunk size for reading files.
 const READ_BYTES: usize = 256 << 10;
 const UNKNOWN_SCHEME: &str = "not a scheme for artifacts: file, s3, gs or az";
 
-/// Where artifacts lie.
+/// An object store for artifacts and backups.
 #[derive(Debug)]
 pub struct Store {
     place: Place,
@@ -36,7 +36,7 @@ enum Place {
     Local(Local),
 }
 
-/// A directory that is made when it is first needed.
+/// A local directory, created on first write.
 #[derive(Debug)]
 struct Local {
     dir: PathBuf,
@@ -45,7 +45,7 @@ struct Local {
 }
 
 impl Store {
-    /// The store that the configuration names. Touches nothing; says what is wrong with the address.
+    /// Opens the configured store without I/O. The error describes a bad address.
     pub fn open(config: &Config) -> std::result::Result<Store, String> {
         let fsync = config.durability == Durability::Fsync;
         match &config.artifacts.url {
@@ -54,7 +54,7 @@ impl Store {
         }
     }
 
-    /// The store at an address. Touches nothing; says what is wrong with the address.
+    /// Opens the store at an address without I/O. The error describes a bad address.
     pub fn at(url: &str, fsync: bool) -> std::result::Result<Store, String> {
         let url = Url::parse(url).map_err(|error| error.to_string())?;
         if url.scheme() == "file" {
@@ -70,7 +70,7 @@ impl Store {
         Store { place: Place::Local(Local { dir, fsync, opened: Mutex::default() }) }
     }
 
-    /// The directory, if it is one of this machine.
+    /// The local directory, unless the store is a bucket.
     pub fn dir(&self) -> Option<&std::path::Path> {
         match &self.place {
             Place::Local(local) => Some(&local.dir),
@@ -78,17 +78,17 @@ impl Store {
         }
     }
 
-    /// Writes an object that is small enough to be in memory.
+    /// Writes an object that fits in memory.
     pub async fn put(&self, key: &Path, bytes: Bytes) -> Result<()> {
         self.writable().await?.put(key, PutPayload::from_bytes(bytes)).await.map(|_| ())
     }
 
-    /// Begins an object that is written in parts. It is there once it is complete, and not before.
+    /// Starts a multipart write. The object appears only once complete.
     pub async fn put_parts(&self, key: &Path) -> Result<Box<dyn MultipartUpload>> {
         self.writable().await?.put_multipart(key).await
     }
 
-    /// The length and the bytes of an object, if it is there.
+    /// Opens an object: its length and its bytes. `None` if it does not exist.
     pub async fn get(
         &self,
         key: &Path,
@@ -107,13 +107,13 @@ impl Store {
         Ok(Some((length, body)))
     }
 
-    /// Removes objects, and says of each how that went.
+    /// Removes objects and reports the outcome of each.
     pub async fn delete(&self, keys: Vec<Path>) -> Result<BoxStream<'static, Result<Path>>> {
         let Some(store) = self.readable().await? else { return Ok(stream::empty().boxed()) };
         Ok(store.delete_stream(stream::iter(keys.into_iter().map(Ok)).boxed()))
     }
 
-    /// All objects, in pages that are read as they are taken.
+    /// Lists all objects, page by page as the stream is consumed.
     pub async fn list(&self) -> Result<BoxStream<'static, Result<ObjectMeta>>> {
         Ok(match self.readable().await? {
             Some(store) => store.list(None),
@@ -121,7 +121,7 @@ impl Store {
         })
     }
 
-    /// The store to write to. A directory is made now.
+    /// The store for writing; creates a local directory if needed.
     async fn writable(&self) -> Result<Arc<dyn ObjectStore>> {
         match &self.place {
             Place::Cloud(store) => Ok(Arc::clone(store)),
@@ -129,7 +129,7 @@ impl Store {
         }
     }
 
-    /// The store to look into. None for a directory that nobody has made yet.
+    /// The store for reading; `None` if the local directory does not exist yet.
     async fn readable(&self) -> Result<Option<Arc<dyn ObjectStore>>> {
         match &self.place {
             Place::Cloud(store) => Ok(Some(Arc::clone(store))),
@@ -166,7 +166,7 @@ fn cloud(url: &Url) -> Result<Arc<dyn ObjectStore>> {
     use object_store::azure::MicrosoftAzureBuilder;
     use object_store::gcp::GoogleCloudStorageBuilder;
 
-    // A worker waits for the end of this with its lease running: it is told soon, and may try again.
+    // A worker waits for this while its lease runs down, so fail early and let it retry.
     let retry = RetryConfig {
         max_retries: 3,
         retry_timeout: std::time::Duration::from_secs(30),
@@ -194,8 +194,8 @@ fn cloud(url: &Url) -> Result<Arc<dyn ObjectStore>> {
     }))
 }
 
-/// A file in pieces: the library's own are so small that a download is mostly hand-overs between threads.
-/// Opened for each piece: a client that is slow to take it holds no file open.
+/// Streams a file in large chunks: the library's own are so small that a download spends most of
+/// its time passing them between threads. Opens the file for each chunk, so a slow client holds no descriptor.
 fn pieces(path: PathBuf, length: u64) -> BoxStream<'static, Result<Bytes>> {
     stream::try_unfold((path, 0), move |(path, done)| async move {
         if done >= length {

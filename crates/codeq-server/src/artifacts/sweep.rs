@@ -1,7 +1,7 @@
-//! Looks at every object for those that no record names: a crash between upload and submit leaves such, and
-//! a store that did not answer when a task was removed.
+//! Finds and removes objects that no record references: left by a crash between upload and submit,
+//! or by a store that was unavailable when their task was removed.
 //!
-//! Slow on purpose, and holds no more than a page. It touches nothing whose key is not one of ours.
+//! Deliberately slow, holding at most one page in memory. Ignores keys this server did not create.
 
 use std::path::Path as FilePath;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -15,20 +15,20 @@ use super::Artifacts;
 use super::address::parse_key;
 use super::keeper::stored;
 
-/// Objects that are looked at before a pause.
+/// Objects visited before a pause.
 const PAGE: u64 = 1_000;
 const PAUSE: Duration = Duration::from_secs(1);
 
-/// What a sweep did.
+/// The outcome of a sweep.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Swept {
-    /// Objects that were there.
+    /// Objects visited.
     pub looked_at: u64,
-    /// Those that were removed.
+    /// Objects removed.
     pub removed: u64,
 }
 
-/// Looks at all objects once and removes those that are older than `older_than` and that no record names.
+/// Visits every object once and removes those older than `older_than` that no record references.
 pub async fn sweep(
     artifacts: &Artifacts,
     engine: &Engine,
@@ -63,13 +63,13 @@ pub async fn sweep(
 
 #[derive(Default)]
 struct Page {
-    /// The task that was asked for last, and what its record names: objects of a task come in a row.
+    /// The last task looked up and the objects its record references: a task's objects are listed together.
     known: Option<(TaskId, Vec<(u128, usize)>)>,
     left_over: Vec<(TaskId, Path)>,
 }
 
 impl Page {
-    /// Whether the record of a task names this object.
+    /// Whether the task's record references this object.
     async fn names(
         &mut self,
         engine: &Engine,
@@ -104,7 +104,7 @@ fn is_older(modified: SystemTime, than: Duration) -> bool {
     SystemTime::now().duration_since(modified).is_ok_and(|age| age >= than)
 }
 
-/// Files that were never finished, which the store does not list, and directories without files.
+/// Removes unfinished files, which the store does not list, and empty directories.
 fn sweep_unfinished(dir: &FilePath, older_than: Duration) -> u64 {
     let mut removed = 0;
     for task in entries(dir, |name| name.parse::<TaskId>().is_ok()) {
@@ -121,7 +121,7 @@ fn sweep_unfinished(dir: &FilePath, older_than: Duration) -> u64 {
     removed
 }
 
-/// One that is not empty is not removed by this, nor is one that may be about to be filled.
+/// Skips directories that are not empty or young enough to be about to get a file.
 fn remove_empty(dir: &FilePath, older_than: Duration) {
     if old(dir, older_than) {
         let _ = std::fs::remove_dir(dir);

@@ -1,4 +1,4 @@
-//! From what a worker sends to objects in the store: check everything, write everything, or leave nothing.
+//! Uploads a result's content: validates all of it, then writes all of it or leaves nothing behind.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -18,39 +18,39 @@ use super::address::{Stored, is_content_type};
 use super::content::Content;
 use super::{Artifacts, DEFAULT_TYPE, StoreFailed, UPLOAD_MAX, failed};
 
-/// Longest name of an artifact that is stored here.
+/// Longest name of a stored artifact, in bytes.
 pub const NAME_BYTES_MAX: usize = 255;
-/// An object is written in parts of this size. Clouds want 5 MiB or more, and some want all to be equal: it
-/// is a multiple of what [`Content`] gives at a time.
+/// Part size of multipart writes. Clouds require at least 5 MiB, and some require equal parts, so
+/// this is a multiple of what [`Content`] yields at a time.
 const PART_BYTES: usize = 160 * (36 << 10);
 
 /// An artifact as a worker sends it.
 #[derive(Debug, Clone)]
 pub struct NewArtifact {
-    /// Its name.
+    /// Name, unique within the result.
     pub name: Arc<str>,
-    /// Where it is.
+    /// URL or content.
     pub source: Source,
 }
 
-/// Where an artifact is.
+/// Where an artifact's bytes are.
 #[derive(Debug, Clone)]
 pub enum Source {
-    /// Elsewhere.
+    /// Stored elsewhere, under this URL.
     Url(Arc<str>),
-    /// Here.
+    /// Sent along, to be stored by this server.
     Content {
-        /// Its bytes.
+        /// Base64 content.
         content: Content,
-        /// Its type, if the worker says so.
+        /// Media type, if the worker sent one.
         content_type: Option<Box<str>>,
     },
 }
 
-/// Artifacts that are fine, and where they are going to lie.
+/// Validated artifacts with the location of each.
 #[derive(Debug)]
 pub struct Prepared {
-    /// For the record, in the order in which they were sent.
+    /// Artifacts for the record, in the order sent.
     pub artifacts: Vec<Artifact>,
     id: TaskId,
     uploads: Vec<Upload>,
@@ -63,7 +63,7 @@ struct Upload {
     length: u64,
 }
 
-/// Whether names and types of a result's artifacts will do; else says why not.
+/// Checks the names and types of a result's artifacts. The error says what is wrong.
 pub fn check(artifacts: &[NewArtifact]) -> Result<(), String> {
     if artifacts.len() > ARTIFACTS_MAX {
         return Err(format!("{} artifacts, {ARTIFACTS_MAX} at most", artifacts.len()));
@@ -86,14 +86,14 @@ pub fn check(artifacts: &[NewArtifact]) -> Result<(), String> {
     Ok(())
 }
 
-/// Whether a name can be the last part of a path and the name of a file, wherever the download goes.
+/// Whether a name works as a path segment and as a file name on any client.
 fn is_name(name: &str) -> bool {
     (1..=NAME_BYTES_MAX).contains(&name.len())
         && !name.chars().any(|letter| letter.is_control() || matches!(letter, '/' | '\\'))
         && !matches!(name, "." | "..")
 }
 
-/// Whether an artifact in a record is the one that is sent: the same URL, or the same bytes of the same type.
+/// Whether a stored artifact equals the one sent: same URL, or same bytes and type.
 pub fn is_same(id: TaskId, stored: &Artifact, sent: &Artifact) -> bool {
     let both = || Some((Stored::parse(id, &stored.url)?, Stored::parse(id, &sent.url)?));
     let content = |it: &Stored| (it.index, it.content_type.clone(), it.digest);
@@ -102,20 +102,19 @@ pub fn is_same(id: TaskId, stored: &Artifact, sent: &Artifact) -> bool {
 }
 
 impl Artifacts {
-    /// Looks through all content and says where it is going to lie. Or else what is wrong with it. Nothing is
-    /// written.
+    /// Validates all content and assigns its locations. Writes nothing. The error says what is wrong.
     pub async fn prepare(
         self: &Arc<Artifacts>,
         id: TaskId,
         artifacts: Vec<NewArtifact>,
     ) -> Result<Prepared, String> {
         let this = Arc::clone(self);
-        // Megabytes of letters: not a thing to look through on a thread of the runtime.
-        let looking = tokio::task::spawn_blocking(move || this.look_through(id, artifacts));
-        looking.await.unwrap_or_else(|error| Err(error.to_string()))
+        // Decoding megabytes of base64 would block an async thread.
+        let validating = tokio::task::spawn_blocking(move || this.validate_all(id, artifacts));
+        validating.await.unwrap_or_else(|error| Err(error.to_string()))
     }
 
-    fn look_through(&self, id: TaskId, sent: Vec<NewArtifact>) -> Result<Prepared, String> {
+    fn validate_all(&self, id: TaskId, sent: Vec<NewArtifact>) -> Result<Prepared, String> {
         let upload = rand::random();
         let mut prepared = Prepared { artifacts: Vec::new(), id, uploads: Vec::new() };
         for (index, NewArtifact { name, source }) in sent.into_iter().enumerate() {
@@ -136,7 +135,7 @@ impl Artifacts {
         Ok(prepared)
     }
 
-    /// Length and digest of content.
+    /// Decodes content for its length and digest.
     fn measure(&self, content: &Content) -> Result<(u64, [u8; 32]), String> {
         let (mut reader, mut piece) = (content.reader(), Vec::new());
         let (mut length, mut digest) = (0, Sha256::new());
@@ -151,7 +150,7 @@ impl Artifacts {
         Ok((length, digest.finalize().into()))
     }
 
-    /// Writes all content, as many at a time as there are permits. If one fails, none is left.
+    /// Writes all content, with as many concurrent writes as there are permits. If one fails, removes all.
     pub async fn upload(
         &self,
         prepared: &Prepared,
@@ -159,7 +158,7 @@ impl Artifacts {
     ) -> Result<(), StoreFailed> {
         let (stop, deadline) = (AtomicBool::new(false), Instant::now() + UPLOAD_MAX);
         let writing = prepared.uploads.iter().map(|upload| async {
-            // Nobody closes it.
+            // The semaphore is never closed.
             let _permit = at_once.acquire().await;
             let written = self.write(upload, &stop, deadline).await;
             if let Err(error) = written {
@@ -169,7 +168,7 @@ impl Artifacts {
             }
             Ok(())
         });
-        // All of them come to their end: what was begun is also what must be cleared away.
+        // Wait for all of them: a write still running could not be cleaned up.
         let done: Result<Vec<()>, StoreFailed> = join_all(writing).await.into_iter().collect();
         if done.is_err() {
             self.discard(prepared).await;
@@ -181,10 +180,10 @@ impl Artifacts {
         Ok(())
     }
 
-    /// Removes what was written. What cannot be removed now is found by the sweep.
+    /// Removes the uploaded objects. The sweep finds any that cannot be removed now.
     pub async fn discard(&self, prepared: &Prepared) {
         let keys = prepared.uploads.iter().map(|upload| upload.key.clone()).collect();
-        // Said in the log.
+        // `remove` logs failures.
         let _ = self.remove(prepared.id, keys).await;
     }
 
@@ -214,14 +213,14 @@ impl Artifacts {
         };
         let written = written.await;
         if written.is_err() {
-            // Parts cost money in a cloud until somebody says that they are not wanted.
+            // A cloud charges for uploaded parts until the upload is aborted.
             let _ = writing.abort().await;
         }
         written
     }
 }
 
-/// Content in parts.
+/// Content split into parts.
 struct Parts {
     reader: super::content::Reader,
     left: u64,
@@ -235,7 +234,7 @@ impl Parts {
     fn next(&mut self) -> object_store::Result<Option<Bytes>> {
         let mut part = Vec::with_capacity(self.left.min(PART_BYTES as u64) as usize);
         while part.len() < PART_BYTES {
-            // It was looked through before.
+            // `prepare` already validated the content.
             if !self.reader.read(&mut part).map_err(|_| given_up("not base64"))? {
                 break;
             }

@@ -1,4 +1,4 @@
-//! What other crates need of it, in their own types.
+//! Converts the configuration into the types of other crates.
 
 use codeq_core::backoff::{Backoff, Growth};
 use codeq_core::settings::Settings;
@@ -6,7 +6,7 @@ use codeq_core::settings::Settings;
 use super::model::{BackoffPolicy, Config, Durability};
 
 impl Config {
-    /// The rules' defaults.
+    /// Defaults for the queue rules.
     pub fn settings(&self) -> Settings {
         Settings {
             max_attempts: self.max_attempts_default,
@@ -23,7 +23,7 @@ impl Config {
         }
     }
 
-    /// How tokens are validated.
+    /// How to validate tokens.
     pub fn auth_settings(&self) -> codeq_auth::Settings {
         codeq_auth::Settings {
             producers: self.producer_auth.clone(),
@@ -32,7 +32,7 @@ impl Config {
         }
     }
 
-    /// The options of the engine. What is no operator's business keeps its default.
+    /// Engine options. Options that are not configurable keep their defaults.
     pub fn engine_options(&self) -> codeq_engine::Options {
         codeq_engine::Options {
             shards: self.shards,

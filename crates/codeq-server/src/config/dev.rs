@@ -1,4 +1,4 @@
-//! The configuration of a server that is tried out.
+//! The configuration of a development server.
 
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::PathBuf;
@@ -9,18 +9,18 @@ use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 use super::model::{Config, GrpcConfig, LogFormat, WebhookConfig};
 use super::problem::Problem;
 
-/// The token of a development server: producer, worker, admin and operator.
+/// The development server's token: producer, worker, admin and operator.
 pub const DEV_TOKEN: &str = "dev-token";
 
-/// This machine: where somebody who tries things out has the receiver.
+/// This machine, where a developer's webhook receiver runs.
 pub(crate) const LOOPBACK: [IpNet; 2] = [
     IpNet::V4(Ipv4Net::new_assert(Ipv4Addr::new(127, 0, 0, 0), 8)),
     IpNet::V6(Ipv6Net::new_assert(Ipv6Addr::LOCALHOST, 128)),
 ];
 
 impl Config {
-    /// A server on this machine that anybody on it may use. Refuses other addresses, because the token is
-    /// known to the world: see [`Config::dev_with_token`].
+    /// A development server for local users. Rejects non-loopback addresses, because the token is
+    /// public knowledge: see [`Config::dev_with_token`].
     pub fn dev(data_dir: PathBuf, http_addr: SocketAddr) -> Result<Config, Problem> {
         if !http_addr.ip().is_loopback() {
             let text = format!(
@@ -32,7 +32,7 @@ impl Config {
         Ok(Config::dev_with_token(data_dir, http_addr, DEV_TOKEN))
     }
 
-    /// The same with a token of its own: for addresses that others can reach, as in a container.
+    /// Like [`Config::dev`], but with a private token, for addresses that others can reach, as in a container.
     pub fn dev_with_token(data_dir: PathBuf, http_addr: SocketAddr, token: &str) -> Config {
         Config {
             data_dir,
@@ -52,7 +52,7 @@ impl Config {
     }
 }
 
-/// A token that nobody can guess.
+/// Generates an unguessable token.
 pub fn random_token() -> String {
     format!("dev-{:032x}", rand::random::<u128>())
 }

@@ -1,4 +1,4 @@
-//! The layer of environment variables.
+//! The environment layer.
 
 use super::keys::KEYS;
 use super::model::Config;
@@ -7,14 +7,14 @@ use super::read::{Origin, Reader, shown};
 use super::tree::{Node, parse};
 use crate::near::nearest;
 
-/// The variable that names the file. It is read by the program, not here.
+/// Names the configuration file. The program reads it, not this module.
 pub const FILE_VARIABLE: &str = "CODEQ_CONFIG";
 
-/// Variables that are others' business.
+/// Variables with this prefix that are not server settings.
 const OTHERS: [&str; 7] = [
     FILE_VARIABLE,
     "CODEQ_WRITE_FIXTURE",
-    // Those of clients: the server may run where they do.
+    // For clients, which may share the server's environment.
     "CODEQ_TOKEN",
     "CODEQ_HTTP_URL",
     "CODEQ_PRODUCER_URL",
@@ -22,7 +22,7 @@ const OTHERS: [&str; 7] = [
     "CODEQ_CA_FILE",
 ];
 
-/// Sets what the variables say. An empty one says nothing.
+/// Applies the variables. Empty ones are ignored.
 pub(crate) fn apply(
     config: &mut Config,
     env: impl Iterator<Item = (String, String)>,
@@ -66,8 +66,8 @@ fn unknown(name: &str) -> Problem {
     Problem { key: String::new(), text, source: Source::Env(shown(name)) }
 }
 
-/// Whether Kubernetes made this variable for a service whose name begins with `codeq`: it does so in every
-/// pod of the namespace, and nobody would know why the server does not start.
+/// Whether Kubernetes set this variable for a service whose name begins with `codeq`. It does so in
+/// every pod of the namespace, and the server would fail to start for no apparent reason.
 fn is_service_link(name: &str) -> bool {
     let Some((_, port)) = name.split_once("_PORT") else {
         return name.ends_with("_SERVICE_HOST");

@@ -1,4 +1,4 @@
-//! The layer of the YAML file.
+//! The YAML file layer.
 
 use std::fs::File;
 use std::io::{self, Read};
@@ -12,13 +12,13 @@ use super::problem::{ConfigError, Problem, Sources};
 use super::read::{Origin, Reader};
 use super::tree::{Place, parse};
 
-/// Largest file.
+/// Largest file, in bytes.
 pub const FILE_BYTES_MAX: u64 = 1 << 20;
 
-/// Others may read.
+/// Mode bit: world-readable.
 const OTHERS_READ: u32 = 0o004;
 
-/// Sets what the file says.
+/// Applies the file.
 pub(crate) fn apply(
     config: &mut Config,
     path: &Path,
@@ -38,7 +38,7 @@ pub(crate) fn apply(
     Ok(())
 }
 
-/// The file's text, and its mode at the time when it was read.
+/// The file's text, and its mode when it was read.
 fn read(path: &Path) -> io::Result<(String, u32)> {
     let file = File::open(path)?;
     let metadata = file.metadata()?;
@@ -46,7 +46,7 @@ fn read(path: &Path) -> io::Result<(String, u32)> {
         return Err(io::Error::from(io::ErrorKind::IsADirectory));
     }
     let mut text = String::new();
-    // One byte more tells a file that is too large from one that just fits.
+    // Read one byte more to tell a file that is too large from one that just fits.
     file.take(FILE_BYTES_MAX + 1).read_to_string(&mut text)?;
     if text.len() as u64 > FILE_BYTES_MAX {
         let reason = format!("larger than {FILE_BYTES_MAX} bytes");
@@ -55,7 +55,7 @@ fn read(path: &Path) -> io::Result<(String, u32)> {
     Ok((text, metadata.permissions().mode()))
 }
 
-/// Tokens that every user of the machine can read are no secrets.
+/// Rejects plain tokens in a world-readable file.
 fn refuse_readable_tokens(config: &Config, reader: &mut Reader<'_>, path: &Path) {
     let auth = [&config.producer_auth, &config.worker_auth];
     if auth.iter().flat_map(|auth| &auth.static_tokens).any(|token| token.token.is_some()) {

@@ -1,4 +1,4 @@
-//! The layer of flags.
+//! The command-line layer.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use super::model::{Config, Durability, LogFormat};
 use super::problem::{Source, Sources};
 
-/// What the command line says. A flag is named like its field, with dashes.
+/// Command-line flags. Each is named like its field, with dashes.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Flags {
     /// `dataDir`
@@ -34,7 +34,7 @@ pub struct Flags {
 }
 
 impl Flags {
-    /// Sets what the flags say.
+    /// Applies the flags.
     pub(crate) fn apply(&self, config: &mut Config, sources: &mut Sources) {
         let mut said = |path: &str, flag: &'static str| sources.replace(path, Source::Flag(flag));
         if let Some(data_dir) = &self.data_dir {

@@ -1,4 +1,4 @@
-//! Every key, once: its path, and how it is set.
+//! The table of keys: the path of each, and how to set it.
 
 use std::collections::BTreeMap;
 
@@ -7,11 +7,11 @@ use super::read::{Reader, Value, take, unknown_key};
 use super::tree::{Kind, Name, Node};
 use crate::near::nearest;
 
-/// One key.
+/// A configuration key.
 pub(crate) struct Key {
-    /// Its path.
+    /// Dotted path, such as `http.maxBodyBytes`.
     pub(crate) path: &'static str,
-    /// Whether an environment variable has to hold YAML.
+    /// Whether its environment variable holds YAML.
     pub(crate) list: bool,
     set: fn(&mut Config, &Node, &mut Reader<'_>),
     same: fn(&Config, &Config) -> bool,
@@ -47,16 +47,16 @@ macro_rules! key {
                 let value = |config: &Config| config.rate_limit.$limit.map(|limit| limit.$field);
                 value(one) == value(other)
             },
-            // Both halves at once: one without the other is no limit.
+            // Copy both fields together: one without the other is not a limit.
             copy: |to, from| to.rate_limit.$limit = from.rate_limit.$limit,
         }
     };
 }
 
-/// A limit of which nothing is known yet; the checks refuse what is left of it.
+/// Placeholder while a limit is being read; the checks reject zeros that remain.
 const NO_RATE: RateLimit = RateLimit { requests_per_minute: 0, burst: 0 };
 
-/// All keys, in the order in which they are shown.
+/// All keys, in display order.
 pub(crate) const KEYS: &[Key] = &[
     key!("dataDir", data_dir),
     key!("httpAddr", http_addr),
@@ -122,7 +122,7 @@ pub(crate) const KEYS: &[Key] = &[
     key!("shutdownGraceSeconds", shutdown_grace_seconds),
 ];
 
-/// Keys of codeQ's own configuration that have another name or no meaning here.
+/// Keys of codeQ's original configuration that have another name or no meaning here.
 const MOVED: &[(&str, &str)] = &[
     ("port", "it is part of 'httpAddr', such as 0.0.0.0:8080"),
     ("redisAddr", "data lies in 'dataDir'; there is no database beside it"),
@@ -143,7 +143,7 @@ const MOVED: &[(&str, &str)] = &[
 ];
 
 impl Key {
-    /// The variable that sets it: `CODEQ_`, then the path with `_` between levels and words.
+    /// Its environment variable: `CODEQ_`, then the path with `_` between levels and words.
     pub(crate) fn variable(&self) -> String {
         let mut name = "CODEQ_".to_owned();
         for letter in self.path.chars() {
@@ -160,17 +160,17 @@ impl Key {
         name
     }
 
-    /// Whether two configurations have the same value.
+    /// Whether two configurations have the same value for this key.
     pub(crate) fn same(&self, one: &Config, other: &Config) -> bool {
         (self.same)(one, other)
     }
 
-    /// Takes the value from another configuration.
+    /// Copies the value from another configuration.
     pub(crate) fn copy(&self, to: &mut Config, from: &Config) {
         (self.copy)(to, from);
     }
 
-    /// Sets it, and notes who did. A value that does not fit is noted, and changes nothing.
+    /// Sets the value and records its source. An invalid value is reported and changes nothing.
     pub(crate) fn set(&self, config: &mut Config, node: &Node, reader: &mut Reader<'_>) {
         let source = reader.origin.source(node.at);
         reader.sources.replace(self.path, source);
@@ -178,7 +178,7 @@ impl Key {
     }
 }
 
-/// Sets all that a mapping says.
+/// Applies every entry of a mapping.
 pub(crate) fn apply(config: &mut Config, node: &Node, prefix: &str, reader: &mut Reader<'_>) {
     let Kind::Map(entries) = &node.kind else {
         if !node.is_null() {
@@ -220,13 +220,13 @@ fn unknown(name: &Name, prefix: &str, reader: &mut Reader<'_>) {
     reader.note(prefix, text, name.at);
 }
 
-/// The key of another level that the name could mean.
+/// A key on another level that the name could mean.
 fn elsewhere(name: &Name) -> impl FnOnce() -> Option<&'static str> {
     let last = |key: &Key| key.path.rsplit('.').next().unwrap_or(key.path);
     move || nearest(&name.text, KEYS.iter().map(|key| (last(key), key.path)))
 }
 
-/// What may stand in the mapping at this path: the name, and the whole path of it.
+/// The keys allowed in the mapping at this path: name and full path.
 fn children(prefix: &str) -> Vec<(&'static str, &'static str)> {
     let mut children: Vec<(&str, &str)> = Vec::new();
     for key in KEYS {
@@ -240,7 +240,7 @@ fn children(prefix: &str) -> Vec<(&'static str, &'static str)> {
     children
 }
 
-/// What follows the prefix in a path that is inside of it.
+/// The rest of a path below the prefix, if it is below it.
 fn within<'a>(path: &'a str, prefix: &str) -> Option<&'a str> {
     if prefix.is_empty() { Some(path) } else { path.strip_prefix(prefix)?.strip_prefix('.') }
 }

@@ -1,4 +1,4 @@
-//! The layers, put together.
+//! Merges the layers.
 
 use std::path::{Path, PathBuf};
 
@@ -7,21 +7,21 @@ use super::model::{Config, LogFormat};
 use super::problem::{ConfigError, PROBLEMS_MAX, Problem, Sources};
 use super::{env, file};
 
-/// A configuration that was checked, and who said what.
+/// A checked configuration and the source of each value.
 #[derive(Debug, Clone)]
 pub struct Loaded {
     /// The configuration.
     pub config: Config,
-    /// Where its values came from.
+    /// Source of each value.
     pub sources: Sources,
-    /// The file that was read.
+    /// The file it was read from.
     pub file: Option<PathBuf>,
 }
 
-/// Reads all layers and checks the outcome: flags, then the environment, then the file, then defaults; the
-/// first that speaks wins. Lists are replaced as a whole.
+/// Reads all layers and checks the result. Flags override the environment, which overrides the
+/// file, which overrides the defaults. Lists are replaced as a whole.
 ///
-/// The environment is an argument; variables that do not begin with `CODEQ_` are passed over.
+/// The environment is an argument; variables without the prefix `CODEQ_` are ignored.
 pub fn load(
     path: Option<&Path>,
     env: impl Iterator<Item = (String, String)>,
@@ -43,7 +43,7 @@ pub fn load(
     }
 }
 
-/// How log lines look, as far as the layers can be read: what is wrong with them is said in that form too.
+/// The log format, as far as the layers are readable, so that configuration errors use it too.
 pub fn log_format(
     path: Option<&Path>,
     env: impl Iterator<Item = (String, String)>,
@@ -51,7 +51,7 @@ pub fn log_format(
 ) -> LogFormat {
     let (mut config, mut sources, mut problems) = Default::default();
     if let Some(path) = path {
-        // Whoever asks has been told about it.
+        // `load` reports the same problems.
         let _ = file::apply(&mut config, path, &mut problems, &mut sources);
     }
     env::apply(&mut config, env, &mut problems, &mut sources);
@@ -59,8 +59,8 @@ pub fn log_format(
     config.log_format
 }
 
-/// Adds what the checks find. How values go together is checked only if all could be read: a default in
-/// place of a value that could not says nothing about it.
+/// Adds the problems the checks find. Checks how values relate only if all were readable: a default
+/// in place of an unreadable value would give misleading errors.
 fn add_checks(config: &Config, sources: &Sources, problems: &mut Vec<Problem>) {
     let found = if problems.is_empty() { config.check() } else { config.check_fields() };
     for mut problem in found {

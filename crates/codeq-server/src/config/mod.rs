@@ -1,15 +1,15 @@
-//! What an operator can choose, with its defaults.
+//! Every setting an operator can change, with its default.
 //!
-//! Four layers, the first that speaks wins: flags, `CODEQ_*` environment, YAML, defaults. Names are those
-//! of codeQ where it has one. Unknown keys are errors. `default.yaml` documents every key and is checked
-//! to say exactly the defaults.
+//! Four layers in order of precedence: flags, `CODEQ_*` environment, YAML file, defaults. Keys that
+//! codeQ already had keep their names. Unknown keys are errors. `default.yaml` documents every key;
+//! a test checks that it matches the defaults.
 //!
 //! ```text
-//! tree (YAML with places) ─> read (values) ─> keys (one row for each key) ─> load (layers) ─> check
+//! tree (YAML with positions) ─> read (values) ─> keys (one row per key) ─> load (layers) ─> check
 //! ```
 //!
-//! A key is added in four places, and the tests miss none: a field in `model`, a row in `keys`, a bound in
-//! `check`, a paragraph in `default.yaml`.
+//! To add a key, change four places (the tests notice a missing one): a field in `model`, a row in
+//! `keys`, a bound in `check`, a paragraph in `default.yaml`.
 
 mod check;
 mod convert;
@@ -43,5 +43,5 @@ pub use model::{
 pub use problem::{ConfigError, Problem, Source, Sources};
 pub use reload::{Change, Changes};
 
-/// The commented file that says the defaults.
+/// The commented file with every default.
 pub const DEFAULT_YAML: &str = include_str!("default.yaml");

@@ -1,7 +1,7 @@
-//! The fields, and their defaults.
+//! The configuration's fields and defaults.
 //!
-//! Secrets are masked wherever a configuration is shown: in `Debug`, and when it is serialised. What is
-//! serialised is therefore for people, not for another server to read.
+//! Secrets are masked wherever a configuration is shown: in `Debug` and when serialised. The serialised form is
+//! therefore for people: a server that loads it would lack the secrets.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -19,87 +19,86 @@ use serde::{Deserialize, Serialize};
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct Config {
-    /// Where the data lies.
+    /// Data directory.
     pub data_dir: PathBuf,
-    /// Where HTTP is served.
+    /// HTTP listen address.
     pub http_addr: SocketAddr,
-    /// Where producers' streams are served. None is port 9092 of the address of HTTP, or any free port if
-    /// HTTP takes any too. Both ports serve both streams.
+    /// Listen address of the producer stream. Default: port 9092 on the HTTP address, or a free
+    /// port if HTTP uses one. Both stream ports serve both streams.
     pub producer_addr: Option<SocketAddr>,
-    /// Where workers' streams are served: like `producer_addr`, with port 9091.
+    /// Listen address of the worker stream: like `producer_addr`, with port 9091.
     pub worker_addr: Option<SocketAddr>,
-    /// How clients reach HTTP from outside, such as `https://codeq.example.com`: the start of the addresses that
-    /// the server hands out. None is the address of HTTP.
+    /// Public base URL, such as `https://codeq.example.com`, for URLs in responses. Default: the HTTP address.
     pub public_url: Option<String>,
-    /// Shards of a new data directory; an existing one must agree. None takes what is there, or 1.
+    /// Shards of a new data directory; must match an existing one. Default: the existing number, or 1.
     pub shards: Option<u16>,
     /// When a write is acknowledged.
     pub durability: Durability,
-    /// `error`, `warn`, `info`, `debug`, `trace`, or a filter of `tracing-subscriber`.
+    /// `error`, `warn`, `info`, `debug`, `trace`, or a `tracing-subscriber` filter.
     pub log_level: String,
-    /// How log lines look.
+    /// Format of log lines.
     pub log_format: LogFormat,
-    /// The offset of timestamps in answers: an IANA name.
+    /// IANA time zone of timestamps in responses.
     pub timezone: String,
 
-    /// Attempts of a task that does not say.
+    /// Attempts per task unless the task sets its own.
     pub max_attempts_default: u32,
-    /// How the pause before a retry grows.
+    /// How the delay before a retry grows.
     pub backoff_policy: BackoffPolicy,
-    /// The first pause.
+    /// The first delay.
     pub backoff_base_seconds: u64,
-    /// The longest pause.
+    /// The longest delay.
     pub backoff_max_seconds: u64,
-    /// Lease of a claim, and extension of a heartbeat, that do not say.
+    /// Lease of a claim and extension by a heartbeat, unless the request sets its own.
     pub default_lease_seconds: u64,
     /// How long finished tasks are kept.
     pub retention_seconds: u64,
-    /// How long tasks are kept that finished in another way.
+    /// Retention of tasks that did not complete.
     pub retention: RetentionConfig,
-    /// Most tasks or results in one batch request.
+    /// Maximum number of tasks or results per batch request.
     pub max_batch_size: usize,
-    /// Most tasks of one batch claim.
+    /// Maximum number of tasks per batch claim.
     pub max_claim_batch_size: usize,
-    /// Largest payload and largest result, in bytes. None is 1 MiB, with the bodies and messages of their own limits;
-    /// these grow with a value that is set, so that it fits into them.
+    /// Largest payload or result, in bytes. Default: 1 MiB. Setting it raises the limits of bodies
+    /// and messages as far as needed to fit it.
     pub max_payload_bytes: Option<usize>,
-    /// Delivery attempts of a result callback.
+    /// Delivery attempts per result callback.
     pub result_webhook_max_attempts: u32,
-    /// The pause after the first failed delivery; it doubles with each one.
+    /// Delay after the first failed delivery; doubles with each failure.
     pub result_webhook_base_backoff_seconds: u64,
-    /// The longest pause between deliveries.
+    /// Longest delay between deliveries.
     pub result_webhook_max_backoff_seconds: u64,
-    /// What the server posts to addresses that tenants name.
+    /// Calls to URLs that tenants choose.
     pub webhooks: WebhookConfig,
 
-    /// Who may enqueue.
+    /// Tokens that may enqueue.
     pub producer_auth: AuthConfig,
-    /// Who may claim.
+    /// Tokens that may claim.
     pub worker_auth: AuthConfig,
-    /// A producer token acts as a worker with all scopes. For development.
+    /// Lets a producer token act as a worker with all scopes. For development.
     pub allow_producer_as_worker: bool,
-    /// What holds for tokens of both roles.
+    /// Settings for the tokens of both roles.
     pub auth: TokenConfig,
 
-    /// Requests per tenant.
+    /// Request rates per tenant.
     pub rate_limit: RateLimits,
-    /// What a tenant may hold.
+    /// Quotas per tenant.
     pub tenant_limits: TenantLimits,
-    /// Outputs of tasks that are stored here.
+    /// Storage of task outputs.
     pub artifacts: ArtifactsConfig,
-    /// Copies of the data that are made while the server runs.
+    /// Online backups.
     pub backup: BackupConfig,
-    /// The HTTP edge.
+    /// Limits of the HTTP listener.
     pub http: HttpConfig,
-    /// The streams' edge.
+    /// Settings of the gRPC listeners.
     pub grpc: GrpcConfig,
-    /// TLS on all ports but that of the metrics; both files, or none.
+    /// TLS on all ports except metrics; both files or neither.
     pub tls: TlsConfig,
-    /// Prometheus.
+    /// Prometheus metrics.
     pub metrics: MetricsConfig,
-    /// OpenTelemetry.
+    /// OpenTelemetry traces.
     pub tracing: TracingConfig,
-    /// How long a shutdown waits for requests in flight.
+    /// How long shutdown waits for requests in flight.
     pub shutdown_grace_seconds: u64,
 }
 
@@ -107,64 +106,64 @@ pub struct Config {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Durability {
-    /// After `fdatasync`: survives a power cut.
+    /// After `fdatasync`; survives a power cut.
     Fsync,
-    /// After the write reached the operating system: survives a crash of the process only.
+    /// After the write reaches the operating system; survives only a process crash.
     Os,
 }
 
-/// How log lines look.
+/// Format of log lines.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum LogFormat {
-    /// One JSON object a line.
+    /// One JSON object per line.
     Json,
-    /// For people.
+    /// Human-readable.
     Text,
-    /// For people who watch: a request is its method, path, status and time.
+    /// For a terminal: a request is its method, path, status and time.
     Short,
 }
 
-/// How the pause before a retry grows with the attempts.
+/// How the delay before a retry grows with the attempts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum BackoffPolicy {
-    /// Always the base.
+    /// Always the base delay.
     Fixed,
-    /// The base times the attempts.
+    /// The base delay times the number of attempts.
     Linear,
-    /// The base, doubled with each further attempt.
+    /// The base delay, doubled with each further attempt.
     Exponential,
-    /// Half of the exponential pause, and a random part of the other half.
+    /// Half of the exponential delay, plus a random part of the other half.
     ExpEqualJitter,
-    /// A random part of the exponential pause.
+    /// A random part of the exponential delay.
     ExpFullJitter,
 }
 
-/// What the server posts to addresses that tenants name.
+/// Calls to URLs that tenants choose.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct WebhookConfig {
-    /// Networks where webhooks may go although they are not public.
+    /// Non-public networks that webhooks may reach.
     pub allowed_networks: Vec<IpNet>,
-    /// What calls are signed with, by tenant. Those that a tenant's admins make come first.
+    /// Signing secrets by tenant. Secrets created by a tenant's admins take precedence.
     pub secrets: Vec<WebhookSecret>,
-    /// Result callbacks that are being sent at once.
+    /// Maximum number of result callbacks in flight.
     pub max_concurrent: usize,
-    /// The same, to one host and port.
+    /// Maximum number in flight to one host and port.
     pub max_per_host: usize,
 }
 
-/// What the calls of one tenant are signed with.
+/// Signing secrets of one tenant.
 #[derive(Clone, PartialEq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct WebhookSecret {
     /// The tenant.
     pub tenant: String,
-    /// The secret.
+    /// The current secret.
     #[serde(serialize_with = "mask::secret")]
     pub secret: Option<String>,
-    /// The one before, while receivers change over.
+    /// The previous secret, while receivers switch over.
     #[serde(serialize_with = "mask::secret")]
     pub previous: Option<String>,
 }
@@ -179,23 +178,23 @@ impl fmt::Debug for WebhookSecret {
     }
 }
 
-/// What holds for tokens of both roles.
+/// Settings for the tokens of both roles.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct TokenConfig {
-    /// A stream ends when its token expires. Otherwise it goes on until the client reconnects.
+    /// Ends a stream when its token expires. Otherwise it continues until the client reconnects.
     pub end_streams_at_expiry: bool,
 }
 
-/// Token buckets per tenant, one for each scope.
+/// Token buckets per tenant, one per scope.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct RateLimits {
-    /// Routes of producers, and reads.
+    /// Producer routes, and reads.
     pub producer: Option<RateLimit>,
-    /// Routes of workers.
+    /// Worker routes.
     pub worker: Option<RateLimit>,
-    /// Routes of admins.
+    /// Admin routes.
     pub admin: Option<RateLimit>,
 }
 
@@ -203,17 +202,17 @@ pub struct RateLimits {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct RateLimit {
-    /// The rate at which the bucket fills.
+    /// Refill rate of the bucket.
     pub requests_per_minute: u32,
-    /// The size of the bucket.
+    /// Capacity of the bucket.
     pub burst: u32,
 }
 
-/// How long tasks are kept that did not end as they should.
+/// Retention of tasks that did not complete.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct RetentionConfig {
-    /// Tasks whose attempts are spent.
+    /// Tasks that ran out of attempts.
     pub dead_letter_seconds: u64,
 }
 
@@ -223,26 +222,27 @@ impl Default for RetentionConfig {
     }
 }
 
-/// What a tenant may hold at once; none means no limit.
+/// Quotas per tenant; `None` means no limit.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct TenantLimits {
-    /// Tasks that are pending, delayed or in progress.
+    /// Pending, delayed and running tasks.
     pub max_pending_tasks: Option<u64>,
-    /// Bytes of such tasks.
+    /// Bytes of those tasks.
     pub max_pending_bytes: Option<u64>,
-    /// Bytes of all tasks, finished ones included until retention removes them.
+    /// Bytes of all tasks, including finished ones until retention removes them.
     pub max_stored_bytes: Option<u64>,
 }
 
-/// Outputs of tasks that are stored here.
+/// Storage of task outputs.
 #[derive(Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct ArtifactsConfig {
-    /// `file:///…`, `s3://bucket/prefix`, `gs://…` or `az://…`. None is `artifacts` in the data directory.
+    /// `file:///…`, `s3://bucket/prefix`, `gs://…` or `az://…`. Default: `artifacts` in the data
+    /// directory.
     #[serde(serialize_with = "mask::url")]
     pub url: Option<String>,
-    /// Largest artifact.
+    /// Largest artifact, in bytes.
     pub max_bytes: usize,
 }
 
@@ -255,12 +255,12 @@ impl fmt::Debug for ArtifactsConfig {
     }
 }
 
-/// Copies of the data that are made while the server runs.
+/// Online backups.
 #[derive(Clone, PartialEq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct BackupConfig {
-    /// Where they go, each under a new name: `file:///…`, `s3://bucket/prefix`, `gs://…` or `az://…`. None means that
-    /// there are none.
+    /// Destination, where each backup gets a new name: `file:///…`, `s3://bucket/prefix`, `gs://…`
+    /// or `az://…`. `None` disables backups.
     #[serde(serialize_with = "mask::url")]
     pub target: Option<String>,
 }
@@ -273,76 +273,76 @@ impl fmt::Debug for BackupConfig {
     }
 }
 
-/// Bounds of the HTTP edge.
+/// Limits of the HTTP listener.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct HttpConfig {
-    /// Largest request body.
+    /// Largest request body, in bytes.
     pub max_body_bytes: usize,
-    /// Largest body of a batch request.
+    /// Largest body of a batch request, in bytes.
     pub max_batch_body_bytes: usize,
-    /// Bytes that are held for all clients at once. None is a part of the memory that there is.
+    /// Bytes held for all clients at once. Default: a fraction of the available memory.
     pub max_buffered_bytes: Option<usize>,
-    /// Most connections at once.
+    /// Maximum number of connections.
     pub max_connections: usize,
-    /// Time for a request's head, and for the TLS handshake.
+    /// Time limit for a request's head and for the TLS handshake.
     pub header_timeout_seconds: u64,
-    /// Time for a request's body.
+    /// Time limit for a request's body.
     pub body_timeout_seconds: u64,
-    /// A connection without a request is closed after this.
+    /// Time after which an idle connection is closed.
     pub idle_timeout_seconds: u64,
-    /// What becomes of a request with a field or query parameter that its route does not know.
+    /// What to do with fields and query parameters a route does not know.
     pub unknown_fields: UnknownFields,
 }
 
-/// What becomes of a request with a field or query parameter that its route does not know.
+/// What to do with fields and query parameters a route does not know.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum UnknownFields {
-    /// It is refused, and nothing is done: a typo must not widen what a call does.
+    /// Reject the request without side effects: a typo must not widen what a call does.
     Refuse,
-    /// The field is ignored.
+    /// Ignore the field.
     Ignore,
 }
 
-/// The edge of the streams.
+/// Settings of the gRPC listeners.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct GrpcConfig {
-    /// Tools may ask what is served. For development.
+    /// Lets tools list the services. For development.
     pub reflection: bool,
 }
 
-/// TLS; reloaded when the files change.
+/// TLS files; reloaded when they change.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct TlsConfig {
-    /// Certificate chain, PEM.
+    /// Certificate chain in PEM.
     pub cert_file: Option<PathBuf>,
-    /// Private key, PEM.
+    /// Private key in PEM.
     pub key_file: Option<PathBuf>,
 }
 
-/// Where metrics are served.
+/// Exposure of metrics.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct MetricsConfig {
-    /// A port of their own. Without one, `/metrics` on the HTTP port answers loopback clients only.
+    /// Dedicated port. Without one, `/metrics` on the HTTP port answers only loopback clients.
     pub addr: Option<SocketAddr>,
-    /// `/metrics` on the HTTP port answers everybody.
+    /// Lets `/metrics` on the HTTP port answer all clients.
     pub public: bool,
 }
 
-/// Traces over OTLP.
+/// Trace export over OTLP.
 #[derive(Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct TracingConfig {
-    /// The collector's OTLP/HTTP address, such as `http://localhost:4318`; none means no traces.
+    /// The collector's OTLP/HTTP address, such as `http://localhost:4318`; `None` disables traces.
     #[serde(serialize_with = "mask::url")]
     pub otlp_endpoint: Option<String>,
-    /// The part of traces that begin here and are kept.
+    /// Fraction of locally started traces to keep.
     pub sample_ratio: f64,
-    /// `service.name`.
+    /// The resource attribute `service.name`.
     pub service_name: String,
 }
 
@@ -402,8 +402,8 @@ impl Default for Config {
 }
 
 impl Config {
-    /// The start of the addresses that the server hands out, without a slash at the end. `http` is where HTTP
-    /// is served, should the configuration leave the port to the system.
+    /// Base of the URLs in responses, without a trailing slash. `http` is the actual listen
+    /// address, for a configuration that lets the system choose the port.
     pub fn public_url(&self, http: SocketAddr) -> String {
         if let Some(url) = &self.public_url {
             return url.trim_end_matches('/').to_owned();
@@ -415,7 +415,7 @@ impl Config {
         format!("{scheme}://{http}")
     }
 
-    /// Where the streams of producers and of workers are served.
+    /// Listen addresses of the producer and worker streams.
     pub fn stream_addrs(&self) -> (SocketAddr, SocketAddr) {
         let beside_http = |port| match self.http_addr.port() {
             0 => self.http_addr,
@@ -427,7 +427,7 @@ impl Config {
 }
 
 impl WebhookConfig {
-    /// The secrets of each tenant, oldest first.
+    /// Secrets by tenant, oldest first.
     pub fn signing_secrets(&self) -> HashMap<String, Vec<Secret>> {
         let secrets = self.secrets.iter().map(|entry| {
             let texts = entry.previous.iter().chain(&entry.secret);
@@ -436,7 +436,7 @@ impl WebhookConfig {
         secrets.collect()
     }
 
-    /// How many result callbacks are sent at once.
+    /// Concurrency limits for result callbacks.
     pub fn call_limits(&self) -> CallLimits {
         CallLimits { max_concurrent: self.max_concurrent, max_per_host: self.max_per_host }
     }
@@ -480,42 +480,42 @@ impl Default for TracingConfig {
     }
 }
 
-/// Largest payload of a configuration that does not say.
+/// Default largest payload.
 const PAYLOAD_BYTES: usize = 1 << 20;
-/// What surrounds a payload or a result in a body or message: names, texts, artifacts that lie elsewhere.
+/// Room in a body or message around a payload or result: names, texts, artifact URLs.
 const AROUND_BYTES: usize = 512 << 10;
-/// Longest message of a stream: what gRPC servers take unless they are told otherwise.
+/// Default longest stream message, the usual default of gRPC servers.
 const MESSAGE_BYTES: usize = 4 << 20;
 
 impl Config {
-    /// Largest payload and largest result.
+    /// Largest payload or result, in bytes.
     pub fn payload_max(&self) -> usize {
         self.max_payload_bytes.unwrap_or(PAYLOAD_BYTES)
     }
 
-    /// Largest body of a request.
+    /// Largest request body, in bytes.
     pub fn body_max(&self) -> usize {
         self.http.max_body_bytes.max(self.around_payload())
     }
 
-    /// Largest body of a batch, or of a result with its artifacts.
+    /// Largest body of a batch, or of a result with its artifacts, in bytes.
     pub fn batch_body_max(&self) -> usize {
         self.http.max_batch_body_bytes.max(self.around_payload())
     }
 
-    /// Longest message of a stream.
+    /// Longest stream message, in bytes.
     pub fn message_max(&self) -> usize {
         MESSAGE_BYTES.max(self.around_payload())
     }
 
-    /// The least that must be held for all clients: half of it is one tenant's, which has room for two of the largest
-    /// bodies; and three quarters of that are one connection's, which has room for the largest task and for the answer
-    /// that it becomes, where every character may be escaped.
+    /// Smallest workable `maxBufferedBytes`. A tenant's half must fit two of the largest bodies. A
+    /// connection's three quarters of that must fit the largest task and the answer made from it,
+    /// in which every character may be escaped.
     pub fn buffered_min(&self) -> usize {
         self.batch_body_max().saturating_mul(4).max(self.buffered_for_payload())
     }
 
-    /// The part of it that follows from `maxPayloadBytes`, if that is set.
+    /// The part of that minimum due to `maxPayloadBytes`, if set.
     pub(crate) fn buffered_for_payload(&self) -> usize {
         self.max_payload_bytes.unwrap_or(0).saturating_mul(12)
     }

@@ -1,30 +1,30 @@
-//! What is wrong with a configuration, and where each value came from.
+//! Configuration errors, and the source of each value.
 
 use std::collections::BTreeMap;
 use std::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// Most problems that are reported at once.
+/// Maximum number of problems to report.
 pub(crate) const PROBLEMS_MAX: usize = 50;
 
-/// Which layer said something.
+/// The layer a value came from.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Source {
-    /// Nobody did.
+    /// No layer set the value.
     Default,
-    /// The file.
+    /// The configuration file.
     File {
-        /// Its path, as given.
+        /// Path as given.
         file: Arc<Path>,
-        /// The line, from 1.
+        /// Line, from 1.
         line: u32,
-        /// The column in characters, from 1.
+        /// Column in characters, from 1.
         column: u32,
     },
-    /// The environment variable of this name.
+    /// The environment variable with this name.
     Env(String),
-    /// The flag of this name, with its dashes.
+    /// The flag with this name, including its dashes.
     Flag(&'static str),
 }
 
@@ -39,13 +39,13 @@ impl fmt::Display for Source {
     }
 }
 
-/// Which layer each value came from, by its path, such as `http.maxBodyBytes` or
+/// The source of each value, by path, such as `http.maxBodyBytes` or
 /// `producerAuth.staticTokens[0].tenant`.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Sources(BTreeMap<String, Source>);
 
 impl Sources {
-    /// Where the value came from: if the path itself is not known, then where what holds it did.
+    /// The source of a value, or of the nearest parent with a known source.
     pub fn of(&self, path: &str) -> Source {
         let mut path = path;
         loop {
@@ -59,32 +59,32 @@ impl Sources {
         }
     }
 
-    /// A layer has spoken: forgets what earlier layers said about parts of this value.
+    /// Records a layer's value and drops what earlier layers said about its parts.
     pub(crate) fn replace(&mut self, path: &str, source: Source) {
         let inside = |key: &str| key.strip_prefix(path).is_some_and(|rest| rest.starts_with('['));
         self.0.retain(|key, _| !inside(key));
         self.0.insert(path.to_owned(), source);
     }
 
-    /// Where a part of a value stands.
+    /// Records the source of part of a value.
     pub(crate) fn add(&mut self, path: String, source: Source) {
         self.0.insert(path, source);
     }
 }
 
-/// One thing that is wrong.
+/// One problem in a configuration.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Problem {
-    /// The key that it is about; empty if it is about the file or the environment as a whole.
+    /// The offending key; empty if the problem concerns the whole file or environment.
     pub key: String,
-    /// What is wrong, and what to do.
+    /// What is wrong and how to fix it.
     pub text: String,
-    /// Who said it.
+    /// Source of the offending value.
     pub source: Source,
 }
 
 impl Problem {
-    /// A problem of a value, wherever it came from.
+    /// A problem with a value whose source is filled in later.
     pub(crate) fn of(key: impl Into<String>, text: impl Into<String>) -> Problem {
         Problem { key: key.into(), text: text.into(), source: Source::Default }
     }
@@ -107,24 +107,24 @@ impl fmt::Display for Problem {
     }
 }
 
-/// Why there is no configuration.
+/// Why a configuration could not be loaded.
 #[derive(Debug, thiserror::Error)]
 pub enum ConfigError {
     /// The file cannot be read.
     #[error("{}: {error}", file.display())]
     File {
-        /// Its path, as given.
+        /// Path as given.
         file: PathBuf,
-        /// The system's reason.
+        /// The operating system's error.
         error: std::io::Error,
     },
-    /// Something in it is wrong: all that was found, at most fifty.
+    /// The problems found, at most fifty.
     #[error("{}", lines(.0))]
     Invalid(Vec<Problem>),
 }
 
 impl ConfigError {
-    /// What is wrong, one by one. Empty if the file cannot be read.
+    /// The individual problems. Empty if the file cannot be read.
     pub fn problems(&self) -> &[Problem] {
         match self {
             ConfigError::File { .. } => &[],

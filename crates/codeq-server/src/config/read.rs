@@ -1,4 +1,4 @@
-//! From nodes to values, with a note of everything that does not fit.
+//! Converts nodes into values and records every mismatch.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
@@ -13,14 +13,14 @@ use super::problem::{PROBLEMS_MAX, Problem, Source, Sources};
 use super::tree::{Kind, Malformed, Name, Node, Place, Style};
 use crate::near::nearest;
 
-/// Most letters of a value that are quoted in a problem.
+/// Maximum number of characters to quote from a value.
 const QUOTE_MAX: usize = 40;
 
-/// Where nodes come from.
+/// The origin of nodes.
 pub(crate) enum Origin {
-    /// The file.
+    /// The configuration file.
     File(Arc<Path>),
-    /// One variable.
+    /// One environment variable.
     Env(String),
 }
 
@@ -35,7 +35,7 @@ impl Origin {
     }
 }
 
-/// Reads nodes of one origin; keeps places and problems.
+/// Reads nodes of one origin; records sources and problems.
 pub(crate) struct Reader<'a> {
     pub(crate) origin: Origin,
     pub(crate) problems: &'a mut Vec<Problem>,
@@ -43,12 +43,12 @@ pub(crate) struct Reader<'a> {
 }
 
 impl Reader<'_> {
-    /// Whether there are as many problems as are reported.
+    /// Whether the maximum number of problems is reached.
     pub(crate) fn is_full(&self) -> bool {
         self.problems.len() >= PROBLEMS_MAX
     }
 
-    /// Notes a problem; beyond the most that are reported it is dropped.
+    /// Records a problem, unless the maximum is reached.
     pub(crate) fn note(&mut self, key: &str, text: String, at: Place) {
         if !self.is_full() {
             let source = self.origin.source(at);
@@ -56,7 +56,7 @@ impl Reader<'_> {
         }
     }
 
-    /// Notes a text that is no YAML.
+    /// Records text that is not valid YAML.
     pub(crate) fn malformed(&mut self, key: &str, malformed: Malformed) {
         let Malformed { at, text } = malformed;
         let text = match self.origin {
@@ -66,19 +66,19 @@ impl Reader<'_> {
         self.note(key, text, at);
     }
 
-    /// Notes a value that does not fit.
+    /// Records a value of the wrong kind.
     pub(crate) fn wrong<T>(&mut self, path: &str, node: &Node, expected: &str) -> Option<T> {
         self.note(path, format!("found {}, expected {expected}", found(path, node)), node.at);
         None
     }
 
-    /// Notes a key that stands twice in its mapping.
+    /// Records a duplicate key.
     pub(crate) fn twice(&mut self, name: &Name, first: Place) {
         let text = format!("key '{}' is already on line {}", shown(&name.text), first.line);
         self.note("", text, name.at);
     }
 
-    /// Calls `each` with every entry of a mapping, which knows these keys only.
+    /// Calls `each` for every entry of a mapping that allows only these keys.
     fn fields(
         &mut self,
         node: &Node,
@@ -107,7 +107,7 @@ impl Reader<'_> {
     }
 }
 
-/// What is said of a key that does not exist.
+/// The message for an unknown key.
 pub(crate) fn unknown_key(name: &str, near: Option<&str>) -> String {
     let name = shown(name);
     match near {
@@ -116,7 +116,7 @@ pub(crate) fn unknown_key(name: &str, near: Option<&str>) -> String {
     }
 }
 
-/// A text as it is quoted: not too long, nothing that a terminal obeys.
+/// Quotes text for a message: truncated, without terminal control characters.
 pub(crate) fn shown(text: &str) -> String {
     let mut shown: String = text.chars().take(QUOTE_MAX).flat_map(char::escape_debug).collect();
     if text.chars().nth(QUOTE_MAX).is_some() {
@@ -125,7 +125,7 @@ pub(crate) fn shown(text: &str) -> String {
     shown
 }
 
-/// What stands there; without the value where it may be a secret.
+/// Describes the value found, without its content if it may be a secret.
 fn found(path: &str, node: &Node) -> String {
     let secret =
         ["producerAuth", "workerAuth", "webhooks.secrets"].iter().any(|it| path.starts_with(it));
@@ -153,7 +153,7 @@ fn is_number(text: &str) -> bool {
     digits && (integer(text).is_some() || text.parse::<f64>().is_ok())
 }
 
-/// A whole number, as YAML writes them.
+/// Parses a whole number in YAML notation.
 fn integer(text: &str) -> Option<u64> {
     if let Some(digits) = text.strip_prefix("0x") {
         return u64::from_str_radix(digits, 16).ok();
@@ -164,20 +164,20 @@ fn integer(text: &str) -> Option<u64> {
     text.parse().ok()
 }
 
-/// A value that can be read from a node.
+/// A type that can be read from a node.
 pub(crate) trait Value: Sized {
-    /// Reads it, or notes why it cannot be.
+    /// Reads the value, or records why it cannot.
     fn read(node: &Node, path: &str, reader: &mut Reader<'_>) -> Option<Self>;
 }
 
-/// Reads a value into its field, which keeps what it had if that fails.
+/// Reads a value into its field; on failure the field keeps its value.
 pub(crate) fn take<T: Value>(field: &mut T, node: &Node, path: &str, reader: &mut Reader<'_>) {
     if let Some(value) = T::read(node, path, reader) {
         *field = value;
     }
 }
 
-/// The letters of an unquoted scalar.
+/// The text of an unquoted scalar.
 fn plain(node: &Node) -> Option<&str> {
     match &node.kind {
         Kind::Scalar { text, style: Style::Plain | Style::Raw } => Some(text),
@@ -260,7 +260,7 @@ impl Value for IpNet {
     }
 }
 
-/// A network, or an address by itself. One that begins elsewhere than its length says is a slip.
+/// Parses a network or a single address. Rejects host bits beyond the prefix as a likely typo.
 fn network(text: &str) -> Option<IpNet> {
     let address = text.parse::<IpAddr>().map(IpNet::from);
     address.or_else(|_| text.parse()).ok().filter(|net: &IpNet| net.trunc() == *net)

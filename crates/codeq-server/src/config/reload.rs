@@ -1,4 +1,4 @@
-//! What a running server takes over from a configuration that was read again, and what has to wait for a restart.
+//! Which settings a running server can adopt, and which need a restart.
 
 use serde_json::Value;
 
@@ -7,7 +7,7 @@ use super::model::Config;
 use super::problem::{ConfigError, Problem};
 use super::show::get;
 
-/// The keys that a running server takes over. What is not here needs a restart.
+/// Keys a running server can adopt. All others need a restart.
 pub(crate) const RELOADED: [&str; 21] = [
     "logLevel",
     "defaultLeaseSeconds",
@@ -32,36 +32,36 @@ pub(crate) const RELOADED: [&str; 21] = [
     "backup.target",
 ];
 
-/// What a reload comes to.
+/// The outcome of a reload.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Changes {
-    /// What is in force from now on.
+    /// Changes now in effect.
     pub changed: Vec<Change>,
-    /// Keys that differ from what is in force, and will until the next start.
+    /// Keys whose new value takes effect at the next start.
     pub needs_restart: Vec<&'static str>,
 }
 
-/// A key that has another value now. Secrets are masked; of a list there is only its length.
+/// A changed key. Secrets are masked; a list is shown as its length.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Change {
     /// The key.
     pub key: &'static str,
-    /// Its value before.
+    /// Previous value.
     pub from: String,
-    /// Its value now.
+    /// New value.
     pub to: String,
 }
 
 impl Changes {
-    /// Whether a key has changed that begins like this.
+    /// Whether any changed key starts with this prefix.
     pub(crate) fn concern(&self, prefix: &str) -> bool {
         self.changed.iter().any(|change| change.key.starts_with(prefix))
     }
 }
 
 impl Config {
-    /// This configuration with what a running server can take over from `new`, and what that is. Refused if the two do
-    /// not go together.
+    /// Merges the adoptable values of `new` into this configuration and lists the changes. Fails if
+    /// the merged configuration is invalid.
     pub fn reloaded(&self, new: &Config) -> Result<(Config, Changes), ConfigError> {
         let mut merged = self.clone();
         let mut changes = Changes::default();
@@ -75,7 +75,7 @@ impl Config {
             }
         }
         let mut problems = merged.check();
-        // By it the listeners have decided at the start which hosts they answer to.
+        // At startup the listeners chose the hosts they answer to by this token.
         if merged.has_dev_token() != self.has_dev_token() {
             let text = "the development token comes and goes with a restart only";
             problems.push(Problem::of("", text));

@@ -1,4 +1,4 @@
-//! The configuration as it is in force, and who said what; without secrets.
+//! The configuration in effect with the source of each value, without secrets.
 
 use std::fmt::Write;
 
@@ -8,8 +8,7 @@ use super::keys::KEYS;
 use super::load::Loaded;
 
 impl Loaded {
-    /// YAML with a comment behind every value that says where it came from. Secrets are masked. Fails if a
-    /// path is not UTF-8.
+    /// YAML with each value's source as a comment. Secrets are masked. Fails if a path is not UTF-8.
     pub fn to_yaml(&self) -> Result<String, serde_json::Error> {
         let config = serde_json::to_value(&self.config)?;
         let mut yaml = String::new();
@@ -29,8 +28,8 @@ impl Loaded {
         Ok(yaml)
     }
 
-    /// `{"config": …, "sources": {"httpAddr": "default", …}}`. Secrets are masked. Fails if a path is not
-    /// UTF-8.
+    /// `{"config": …, "sources": {"httpAddr": "default", …}}`. Secrets are masked. Fails if a path
+    /// is not UTF-8.
     pub fn to_json(&self) -> Result<Value, serde_json::Error> {
         let source = |path: &str| Value::String(self.sources.of(path).to_string());
         let sources: Map<String, Value> =
@@ -40,11 +39,11 @@ impl Loaded {
 }
 
 fn line(yaml: &mut String, depth: usize, text: &str) {
-    // Writing into a String does not fail.
+    // Writing to a `String` cannot fail.
     let _ = writeln!(yaml, "{:indent$}{text}", "", indent = 2 * depth);
 }
 
-/// The value at a path; JSON is YAML too.
+/// The value at a path, as JSON, which is also YAML.
 pub(super) fn get(config: &Value, path: &str) -> Value {
     let value = path.split('.').try_fold(config, |value, name| value.get(name));
     value.cloned().unwrap_or(Value::Null)

@@ -1,60 +1,59 @@
-//! YAML as a tree in which every node knows its place.
+//! Parses YAML into a tree whose nodes know their position.
 //!
-//! Only what a configuration needs: one document of mappings with text keys, lists and scalars. Anchors,
-//! aliases, merge keys and tags are refused, so that what a file says is what stands there, and no file
-//! grows when it is read.
+//! Supports only what a configuration needs: one document of mappings with text keys, lists and
+//! scalars. Rejects anchors, aliases, merge keys and tags, so that a file means exactly what it
+//! shows and cannot expand when read.
 
 use granit_parser::{Event, Marker, Parser, ScalarStyle, Span, StrInput};
 
-/// Deepest nesting.
+/// Maximum nesting depth.
 const DEPTH_MAX: usize = 16;
-/// Most nodes.
+/// Maximum number of nodes.
 const NODES_MAX: usize = 50_000;
 
-/// A place in a text, from 1.
+/// A position in a text, counted from 1.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Place {
     pub(crate) line: u32,
     pub(crate) column: u32,
 }
 
-/// A value and its place.
+/// A value and its position.
 #[derive(Debug)]
 pub(crate) struct Node {
     pub(crate) at: Place,
     pub(crate) kind: Kind,
 }
 
-/// A value.
 #[derive(Debug)]
 pub(crate) enum Kind {
     /// Neither mapping nor list.
     Scalar { text: String, style: Style },
-    /// Keys in the order of the text; the same key may be there twice.
+    /// Entries in file order; may contain duplicate keys.
     Map(Vec<(Name, Node)>),
-    /// Elements.
+    /// Elements in file order.
     List(Vec<Node>),
 }
 
-/// How a scalar is written.
+/// How a scalar was written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Style {
-    /// Its letters decide what it is.
+    /// Unquoted: its text determines its type.
     Plain,
-    /// A text.
+    /// Quoted: always text.
     Quoted,
-    /// Not YAML at all: it is what is asked for.
+    /// Not from YAML: takes whatever type is expected.
     Raw,
 }
 
-/// A key and its place.
+/// A key and its position.
 #[derive(Debug)]
 pub(crate) struct Name {
     pub(crate) text: String,
     pub(crate) at: Place,
 }
 
-/// Why a text is no tree.
+/// Why a text could not be parsed.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Malformed {
     pub(crate) at: Place,
@@ -62,13 +61,13 @@ pub(crate) struct Malformed {
 }
 
 impl Node {
-    /// A value from outside of any YAML.
+    /// A value that does not come from YAML.
     pub(crate) fn raw(text: &str) -> Node {
         let kind = Kind::Scalar { text: text.to_owned(), style: Style::Raw };
         Node { at: Place { line: 1, column: 1 }, kind }
     }
 
-    /// Whether nothing is said.
+    /// Whether the value is absent.
     pub(crate) fn is_null(&self) -> bool {
         match &self.kind {
             Kind::Scalar { style: Style::Quoted, .. } | Kind::Map(_) | Kind::List(_) => false,
@@ -79,7 +78,7 @@ impl Node {
     }
 }
 
-/// Reads a text. One without any value is an empty mapping.
+/// Parses a text. An empty text is an empty mapping.
 pub(crate) fn parse(text: &str) -> Result<Node, Malformed> {
     let options = granit_parser::options! { emit_comments: false };
     let events = Parser::new_from_str_with_options(text, options);

@@ -1,12 +1,12 @@
-//! Transitions of tasks as a stream that can be taken up again where it broke off.
+//! Task transitions as a resumable stream.
 //!
-//! Every transition has a number in its shard that it keeps for ever. The bus holds the latest ones of all
-//! tenants, after a restart those since the last checkpoint. Whoever comes back with a position that is older
-//! is told so, and lists anew.
+//! Every transition has a permanent number within its shard. The bus keeps the latest transitions
+//! of all tenants; after a restart, those since the last checkpoint. A reader that resumes from an
+//! older position learns that it missed some and must list tasks again.
 //!
-//! The engine's commit thread brings the transitions, so it must never wait for readers. What is kept lies in
-//! segments that do not change once they are full: a reader takes one under the lock and looks through it
-//! without. Readers are woken by a task of their own, not by the commit thread.
+//! The engine's commit thread publishes transitions, so it must never wait for readers. The bus
+//! stores them in segments that are immutable once full: a reader takes a segment under the lock
+//! and scans it without. A separate task wakes readers, not the commit thread.
 
 pub mod rates;
 
@@ -18,54 +18,53 @@ use codeq_engine::Observer;
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 
-/// Transitions that a shard keeps for those who come back.
+/// Transitions kept per shard for readers that resume.
 pub const KEPT: usize = 65_536;
-/// Transitions in a segment: what a reader takes at a time, and what one that stands still keeps alive.
+/// Transitions per segment: what a reader takes at a time, and what an idle reader keeps alive.
 const SEGMENT: usize = 256;
-/// Most readers at once.
+/// Maximum number of readers.
 pub const READERS_MAX: usize = 1_000;
-/// Most readers of one tenant: no tenant has more than half.
+/// Maximum number of readers per tenant: half of all.
 pub const READERS_PER_TENANT_MAX: usize = READERS_MAX / 2;
 
-/// The latest transitions, and those who wait for the next.
+/// The latest transitions, and the readers waiting for more.
 #[derive(Default)]
 pub struct EventBus {
     state: Mutex<State>,
-    /// Somebody is to be woken.
+    /// Signals the waker task that `woken` has entries.
     wake: Notify,
-    /// How fast queues move.
+    /// Transition rates of queues.
     pub rates: rates::Rates,
 }
 
 #[derive(Default)]
 struct State {
-    /// By shard.
+    /// Indexed by shard.
     shards: Vec<Kept>,
-    /// By tenant; only tenants that somebody listens to.
+    /// Only tenants with readers.
     live: HashMap<Arc<str>, Listeners>,
-    /// Readers of all tenants.
+    /// Readers across all tenants.
     readers: usize,
-    /// Those who are to be woken.
+    /// Tenants' notifiers for the waker task to fire.
     woken: Vec<Arc<Notify>>,
-    /// Whether there is a task that wakes them.
+    /// Whether the waker task is running.
     waker: bool,
 }
 
 struct Listeners {
     readers: usize,
     news: Arc<Notify>,
-    /// Whether they are among those who are to be woken.
+    /// Whether this tenant is already in [`State::woken`].
     woken: bool,
 }
 
-/// What a shard keeps, in the order of the numbers.
+/// The transitions of one shard, in order.
 #[derive(Default)]
 struct Kept {
-    /// Segments that are full.
     full: VecDeque<Segment>,
-    /// The one that is being filled.
+    /// The segment being filled.
     open: Vec<Arc<Move>>,
-    /// The number of the next one.
+    /// The number of the next transition.
     next: u64,
 }
 
@@ -84,13 +83,13 @@ impl Kept {
         }
     }
 
-    /// The number of the first one that is kept, or of the next.
+    /// The number of the oldest kept transition, or `next` if there is none.
     fn first(&self) -> u64 {
         let full = self.full.front().and_then(|segment| segment.first());
         full.or(self.open.first()).map_or(self.next, |moved| moved.number)
     }
 
-    /// The segment that goes on at `at`; of the one that is being filled, what is the tenant's.
+    /// The segment that contains `at`; of the segment being filled, only the tenant's transitions.
     fn segment(&self, at: u64, tenant: &Arc<str>) -> Part {
         let ends_before = |segment: &Segment| segment.last().is_some_and(|last| last.number < at);
         let index = self.full.partition_point(ends_before);
@@ -108,62 +107,62 @@ enum Part {
     Rest(Vec<Arc<Move>>),
 }
 
-/// A position: by shard, the number of the next transition.
+/// The number of the next transition, by shard.
 pub type Position = Vec<u64>;
 
-/// Somebody who listens.
+/// One tenant's subscription to the bus.
 pub struct Reader {
     bus: Arc<EventBus>,
     tenant: Arc<str>,
     news: Arc<Notify>,
-    /// After what was heard.
+    /// After the last transition taken.
     position: Position,
-    /// After what was looked at.
-    looked: Position,
-    /// What is to be heard next.
+    /// After the last transition scanned.
+    scanned: Position,
+    /// Scanned transitions not yet taken.
     backlog: VecDeque<(u16, Arc<Move>)>,
 }
 
-/// What a reader hears.
+/// An item of a reader's stream.
 #[derive(Debug, Clone)]
 pub enum Heard {
     /// A transition, and the position after it.
     Move(Arc<Move>, Position),
-    /// Some transitions are no longer kept: the reader should look at the tasks anew.
+    /// Some transitions are no longer kept: the reader should list its tasks again.
     Missed(Position),
 }
 
-/// What a look at the bus came to.
+/// The result of scanning the bus.
 #[derive(Debug, PartialEq, Eq)]
-enum Looked {
-    /// What it found is in the backlog.
+enum Scanned {
+    /// Any matches are in the backlog.
     Found,
-    /// Something is kept no longer.
+    /// Some transitions are no longer kept.
     Missed,
 }
 
 impl EventBus {
-    /// A bus for an engine with so many shards.
+    /// Creates a bus for `shards` shards.
     pub fn new(shards: u16) -> Arc<EventBus> {
         let bus = EventBus::default();
         bus.state.lock().shards.resize_with(usize::from(shards), Kept::default);
         Arc::new(bus)
     }
 
-    /// The number of a shard's next transition, from the engine: the bus knows those that it has seen.
+    /// Sets the number of a shard's next transition, unless the bus has already seen later ones.
     pub fn resume(&self, shard: u16, next: u64) {
         if let Some(kept) = self.state.lock().shards.get_mut(usize::from(shard)) {
             kept.next = kept.next.max(next);
         }
     }
 
-    /// Forgets shards beyond the engine's: their number is known only once the data is open.
+    /// Drops shards beyond the engine's count, which is known only once the data is open.
     pub fn limit_to(&self, shards: u16) {
         self.state.lock().shards.truncate(usize::from(shards));
     }
 
-    /// Listens to a tenant from a position on, or from now on. None if too many listen, or too many of this
-    /// tenant.
+    /// Subscribes to a tenant's transitions, from a position or from now. `None` if there are too
+    /// many readers overall or for this tenant.
     pub fn listen(
         self: &Arc<EventBus>,
         tenant: &Arc<str>,
@@ -192,8 +191,8 @@ impl EventBus {
             None => (now, false),
         };
         let (bus, tenant) = (Arc::clone(self), Arc::clone(tenant));
-        let (looked, backlog) = (position.clone(), VecDeque::new());
-        let mut reader = Reader { bus, tenant, news, position, looked, backlog };
+        let (scanned, backlog) = (position.clone(), VecDeque::new());
+        let mut reader = Reader { bus, tenant, news, position, scanned, backlog };
         let missed = missed | reader.skip_to_kept(&state);
         Some((reader, missed))
     }
@@ -220,7 +219,7 @@ impl EventBus {
     }
 }
 
-/// Wakes the readers of tenants that have news, as long as somebody listens.
+/// The waker task: wakes readers of tenants with new transitions, as long as there are readers.
 async fn wake_readers(bus: Weak<EventBus>) {
     while let Some(bus) = bus.upgrade() {
         bus.wake.notified().await;
@@ -259,16 +258,16 @@ impl Observer for EventBus {
 }
 
 impl Reader {
-    /// The position after what was heard so far.
+    /// The position after the last transition taken.
     pub fn position(&self) -> &Position {
         &self.position
     }
 
-    /// Waits until there is something to take. Costs next to nothing, and may be dropped.
+    /// Waits until there is something to take. Cheap and cancel-safe.
     pub async fn wait(&self) {
         loop {
             let mut news = std::pin::pin!(self.news.notified());
-            // Before the look: what comes in between is not missed.
+            // Register before looking, so that no transition in between is missed.
             news.as_mut().enable();
             if !self.backlog.is_empty() || self.is_behind() {
                 return;
@@ -279,12 +278,12 @@ impl Reader {
 
     fn is_behind(&self) -> bool {
         let state = self.bus.state.lock();
-        state.shards.iter().zip(&self.looked).any(|(kept, looked)| *looked < kept.next)
+        state.shards.iter().zip(&self.scanned).any(|(kept, scanned)| *scanned < kept.next)
     }
 
-    /// The next transition of the tenant, if one look finds any: one segment of each shard.
+    /// Returns the tenant's next transition, scanning at most one segment of each shard.
     pub fn take(&mut self) -> Option<Heard> {
-        if self.backlog.is_empty() && self.look() == Looked::Missed {
+        if self.backlog.is_empty() && self.scan() == Scanned::Missed {
             return Some(Heard::Missed(self.position.clone()));
         }
         let (shard, moved) = self.backlog.pop_front()?;
@@ -294,15 +293,15 @@ impl Reader {
         Some(Heard::Move(moved, self.position.clone()))
     }
 
-    /// Takes the next segment of every shard, and of these what is the tenant's.
-    fn look(&mut self) -> Looked {
+    /// Scans the next segment of every shard for the tenant's transitions.
+    fn scan(&mut self) -> Scanned {
         let parts: Vec<Option<Part>> = {
             let bus = Arc::clone(&self.bus);
             let state = bus.state.lock();
             if self.skip_to_kept(&state) {
-                return Looked::Missed;
+                return Scanned::Missed;
             }
-            let shards = state.shards.iter().zip(&mut self.looked);
+            let shards = state.shards.iter().zip(&mut self.scanned);
             let part = |(kept, at): (&Kept, &mut u64)| {
                 let part = (*at < kept.next).then(|| kept.segment(*at, &self.tenant));
                 if let Some(Part::Rest(_)) = part {
@@ -312,7 +311,7 @@ impl Reader {
             };
             shards.map(part).collect()
         };
-        for ((shard, part), at) in (0..).zip(parts).zip(&mut self.looked) {
+        for ((shard, part), at) in (0..).zip(parts).zip(&mut self.scanned) {
             match part {
                 None => continue,
                 Some(Part::Rest(rest)) => {
@@ -327,19 +326,19 @@ impl Reader {
                 }
             }
         }
-        Looked::Found
+        Scanned::Found
     }
 
-    /// Goes on at the first transition that is kept, if the position is before it. True if something is missed.
+    /// Moves the position to the oldest kept transition if it is before that. Returns true if it skipped any.
     fn skip_to_kept(&mut self, state: &State) -> bool {
         let mut missed = false;
-        let positions = self.position.iter_mut().zip(&mut self.looked);
-        for (kept, (position, looked)) in state.shards.iter().zip(positions) {
+        let positions = self.position.iter_mut().zip(&mut self.scanned);
+        for (kept, (position, scanned)) in state.shards.iter().zip(positions) {
             let first = kept.first();
-            if !(first..=kept.next).contains(looked) {
+            if !(first..=kept.next).contains(scanned) {
                 missed = true;
-                *looked = (*looked).clamp(first, kept.next);
-                *position = *looked;
+                *scanned = (*scanned).clamp(first, kept.next);
+                *position = *scanned;
             }
         }
         missed
@@ -357,7 +356,7 @@ impl Drop for Reader {
             }
         }
         if state.live.is_empty() {
-            // The task that wakes readers has nobody left to wake.
+            // Let the waker task exit: it has no readers left.
             self.bus.wake.notify_one();
         }
     }
@@ -407,7 +406,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn hears_only_its_tenant_and_goes_on_where_it_stopped() {
+    async fn reads_only_its_tenant_and_resumes_where_it_stopped() {
         let bus = EventBus::new(1);
         bus.committed(0, &[moved("a", 1), moved("b", 2), moved("a", 3)]);
         let tenant: Arc<str> = "a".into();
@@ -423,7 +422,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn says_when_something_is_gone() {
+    async fn reports_missed_transitions() {
         let bus = EventBus::new(1);
         let effects: Vec<_> = (10..10 + KEPT as u64 + 5).map(|n| moved("a", n)).collect();
         bus.recovered(0, &effects);
@@ -464,7 +463,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_reader_that_falls_behind_what_is_kept_is_told() {
+    async fn a_reader_that_falls_behind_learns_of_it() {
         let bus = EventBus::new(2);
         let tenant: Arc<str> = "a".into();
         let (mut reader, _) = bus.listen(&tenant, Some(vec![0, 0])).unwrap();
@@ -510,7 +509,7 @@ mod tests {
             assert!(heard.iter().all(|got| *got == [2 * number + 1]), "{heard:?}");
         }
         drop(readers);
-        // Listening again after nobody did: there is a task that wakes again.
+        // Listening again after the last reader left: a new waker task runs.
         tokio::task::yield_now().await;
         let (mut again, _) = bus.listen(&tenant, None).unwrap();
         bus.committed(0, &[moved("a", 99)]);

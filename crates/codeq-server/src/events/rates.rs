@@ -1,4 +1,4 @@
-//! How fast queues move: transitions a second over the last minute, by tenant and queue.
+//! Transition rates: per second over the last minute, by tenant and queue.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -9,19 +9,19 @@ use codeq_core::history::Event;
 use codeq_core::place::Place;
 use parking_lot::Mutex;
 
-/// Most queues that have rates; others show none. Queues that stood still for a minute make room.
+/// Maximum number of queues with rates; others report none. Queues idle for a minute are evicted.
 pub const QUEUES_MAX: usize = 10_000;
 const SLOTS: usize = 12;
 const SLOT_MS: Millis = 5_000;
 
-/// Transitions a second.
+/// Transitions per second.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct Rate {
-    /// Tasks made.
+    /// Tasks created.
     pub enqueued: f64,
     /// Tasks claimed.
     pub claimed: f64,
-    /// Tasks finished, well or badly.
+    /// Tasks finished, in any state.
     pub finished: f64,
 }
 
@@ -37,16 +37,16 @@ struct Tenants {
     by_tenant: HashMap<Arc<str>, HashMap<Arc<str>, Ring>>,
 }
 
-/// Counts by slots of time, the current one and those of the last minute.
+/// Counts per time slot: the current slot and those of the last minute.
 #[derive(Default)]
 struct Ring {
-    /// The number of the slot that was counted in last.
+    /// The slot counted last.
     slot: Millis,
     counts: [[u32; 3]; SLOTS],
 }
 
 impl Ring {
-    /// Empties the slots between the last one and `slot`.
+    /// Clears the slots between the last one and `slot`.
     fn advance(&mut self, slot: Millis) {
         if slot <= self.slot {
             return;
@@ -70,7 +70,7 @@ impl Ring {
 
     fn rate(&mut self, now: Millis) -> Rate {
         self.advance(now / SLOT_MS);
-        // The current slot is not over: the time that the slots stand for is a little less than a minute.
+        // The current slot is not over, so the slots cover slightly less than a minute.
         let past = (SLOTS as Millis - 1) * SLOT_MS + now % SLOT_MS;
         let sum = |kind: usize| {
             let counts = self.counts.iter().filter_map(|counts| counts.get(kind));
@@ -81,7 +81,7 @@ impl Ring {
 }
 
 impl Rates {
-    /// Counts what is durable.
+    /// Counts durable transitions.
     pub fn count(&self, effects: &[Effect]) {
         let mut tenants = self.tenants.lock();
         for effect in effects {
@@ -94,7 +94,7 @@ impl Rates {
         }
     }
 
-    /// The rate of a queue at a moment of engine time.
+    /// The rate of a queue at `now`, in engine time.
     pub fn of(&self, tenant: &str, queue: &str, now: Millis) -> Rate {
         let mut tenants = self.tenants.lock();
         let ring = tenants.by_tenant.get_mut(tenant).and_then(|queues| queues.get_mut(queue));
@@ -115,7 +115,7 @@ impl Tenants {
             self.queues += 1;
         }
         if known {
-            // The common case takes no names.
+            // Common case: no names to clone.
             return self.by_tenant.get_mut(&moved.tenant)?.get_mut(&moved.queue);
         }
         let queues = self.by_tenant.entry(Arc::clone(&moved.tenant)).or_default();

@@ -1,4 +1,4 @@
-//! Between the engine's types and those of the wire.
+//! Conversions between engine types and wire types.
 
 use codeq_core::command::Millis;
 use codeq_core::view::Task;
@@ -8,7 +8,7 @@ use crate::auth::shown;
 use crate::service::{Code, Kind, ServiceError};
 use crate::times::Times;
 
-/// A task for its worker.
+/// A task as its worker sees it.
 pub(super) fn task(task: Task, times: &Times) -> worker::Task {
     let text = |text: Option<std::sync::Arc<str>>| {
         text.map_or_else(String::new, |t| t.as_ref().to_owned())
@@ -37,19 +37,19 @@ pub(super) fn task(task: Task, times: &Times) -> worker::Task {
     }
 }
 
-/// A number that the wire has as a signed one.
+/// Converts to the signed integer that the wire uses.
 pub(super) fn number(n: u32) -> i32 {
     i32::try_from(n).unwrap_or(i32::MAX)
 }
 
 fn timestamp(at: Millis) -> Timestamp {
     let seconds = i64::try_from(at / 1_000).unwrap_or(i64::MAX);
-    // Below a billion by construction.
+    // Always below a billion.
     let nanos = i32::try_from(at % 1_000 * 1_000_000).unwrap_or(0);
     Timestamp { seconds, nanos }
 }
 
-/// A moment from the wire; one before 1970 is long past either way.
+/// Reads a wire timestamp. Times before 1970 become 0: they are in the past either way.
 pub(super) fn moment(at: Timestamp) -> Result<Millis, ServiceError> {
     let nanos = u32::try_from(at.nanos).ok().filter(|nanos| *nanos < 1_000_000_000);
     let Some(nanos) = nanos else {
@@ -60,7 +60,7 @@ pub(super) fn moment(at: Timestamp) -> Result<Millis, ServiceError> {
     Ok(seconds.saturating_mul(1_000).saturating_add(u64::from(nanos / 1_000_000)))
 }
 
-/// The name of the gRPC code that a failure corresponds to.
+/// The name of the gRPC code for an error kind.
 pub(super) fn code_name(kind: Kind) -> &'static str {
     match kind {
         Kind::Invalid

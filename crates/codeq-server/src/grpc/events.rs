@@ -1,7 +1,7 @@
-//! What a client sends on a stream, message by message.
+//! Reads a client's messages from a stream.
 //!
-//! Memory grows with the bytes that have come, never with those that a client says will come: a prefix of five bytes
-//! may announce megabytes.
+//! Memory grows with the bytes received, never with the length a client announces: a five-byte
+//! prefix can announce megabytes.
 
 use std::marker::PhantomData;
 use std::pin::Pin;
@@ -17,34 +17,34 @@ use tonic::{Code, Status};
 use super::session::STEP;
 use crate::limits::budget::{HeldFor, Hold, Share};
 
-/// Longest Hello. A token of the longest kind goes into the metadata.
+/// Maximum size of a Hello. A longer token goes in the metadata.
 pub(super) const HELLO_BYTES_MAX: usize = 16 << 10;
-/// Most items of it: it has none that repeat.
+/// Maximum items in a Hello. It has no repeated fields.
 const HELLO_ITEMS_MAX: usize = 64;
-/// Time from a message's first byte to its last.
-const PATIENCE: Duration = Duration::from_secs(30);
-/// The same whoever is to blame: while nobody reads, or there is no room for the rest, the client's time stands still,
-/// but what has come of a message is held. Clients that send halves until a tenant's bytes are used up would otherwise
-/// hold them for ever.
+/// Time limit from a message's first byte to its last.
+const MESSAGE_TIMEOUT: Duration = Duration::from_secs(30);
+/// Hard limit for the same, whatever the cause of the delay. While the server does not read, or has
+/// no room for the rest, the client's timeout is paused but the partial message stays in memory.
+/// Without this limit, clients that send half messages could exhaust a tenant's memory for good.
 const HELD_MAX: Duration = Duration::from_secs(120);
-/// Pause before it is looked again whether there is room for more bytes.
+/// Pause before checking again for room.
 const RETRY: Duration = Duration::from_millis(100);
-/// Before each message: whether it is compressed, and its length.
+/// The prefix of each message: a compression flag and the length.
 const PREFIX: usize = 5;
-/// A frame of HTTP/2.
+/// An HTTP/2 frame.
 const FRAME: usize = 16 << 10;
 
 /// The messages of one stream.
 pub(super) struct Events<In> {
     body: Body,
-    /// What has come of messages that are not whole.
+    /// Bytes of a message that is still incomplete.
     buf: BytesMut,
     max: usize,
     hold: Hold,
     ended: bool,
-    /// When the rest of a message must be here, as far as it is up to the client.
+    /// When the client must have sent the rest of a message. `None` while the timeout is paused.
     deadline: Option<Instant>,
-    /// When the rest of a message must be here.
+    /// When the rest of a message must have arrived, pauses included.
     held_until: Option<Instant>,
     timer: Option<Pin<Box<Sleep>>>,
     /// Runs while there is no room for more bytes.
@@ -53,7 +53,7 @@ pub(super) struct Events<In> {
 }
 
 impl<In: codeq_proto::Message + Default> Events<In> {
-    /// The messages of a client that has not said who it is.
+    /// Reads from a client that has not identified itself yet.
     pub(super) fn new(body: Body, strangers: &Share) -> Result<Events<In>, Status> {
         let hold = strangers.hold(HeldFor::Streams, HELLO_BYTES_MAX);
         let full = || Status::unavailable("too many streams wait for their Hello");
@@ -71,7 +71,8 @@ impl<In: codeq_proto::Message + Default> Events<In> {
         })
     }
 
-    /// From here on the tenant's bytes count, and messages may be longer. A producer's leave room for others.
+    /// Charges the tenant from here on, and allows longer messages. A producer's stream leaves room
+    /// for workers.
     pub(super) fn admit(
         &mut self,
         share: &Share,
@@ -89,13 +90,12 @@ impl<In: codeq_proto::Message + Default> Events<In> {
         Ok(())
     }
 
-    /// The next message.
     pub(super) async fn message(&mut self) -> Result<Option<In>, Status> {
         std::future::poll_fn(|cx| self.poll_next(cx)).await.transpose()
     }
 
-    /// Nobody reads for now: the time that this takes is not the client's. An error if a part of a message has been
-    /// held for too long; to be called again and again meanwhile.
+    /// Pauses the client's timeout while the server does not read. Fails if a partial message has
+    /// been held too long, so call this repeatedly during the pause.
     pub(super) fn pause(&mut self) -> Result<(), Status> {
         self.deadline = None;
         if self.buf.is_empty() {
@@ -111,7 +111,7 @@ impl<In: codeq_proto::Message + Default> Events<In> {
         Err(Status::resource_exhausted(text))
     }
 
-    /// The next message; none at the end.
+    /// The next message; `None` at the end of the stream.
     pub(super) fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<In, Status>>> {
         loop {
             match self.whole() {
@@ -147,7 +147,7 @@ impl<In: codeq_proto::Message + Default> Events<In> {
                 Poll::Ready(Some(Err(error))) => {
                     self.ended = true;
                     let status = Status::from_error(Box::new(error));
-                    // The client has gone: what it said before stands.
+                    // The client disconnected. Events received before that still count.
                     if status.code() == Code::Cancelled {
                         self.buf.clear();
                         return Poll::Ready(None);
@@ -167,7 +167,7 @@ impl<In: codeq_proto::Message + Default> Events<In> {
         }
     }
 
-    /// A message that has come as a whole.
+    /// Takes a complete message from the buffer.
     fn whole(&mut self) -> Result<Option<Bytes>, Status> {
         let Some([compressed, length @ ..]) = self.buf.first_chunk::<PREFIX>() else {
             return Ok(None);
@@ -213,10 +213,10 @@ impl<In: codeq_proto::Message + Default> Events<In> {
         }
     }
 
-    /// Ready when the rest of a message is late. A timer that is early is left alone and set anew when it fires: most
-    /// messages are whole before.
+    /// Ready when the rest of a message is late. Leaves a timer that is set too early alone and
+    /// resets it when it fires: most messages are complete before that.
     fn poll_late(&mut self, cx: &mut Context<'_>) -> Poll<()> {
-        let deadline = *self.deadline.get_or_insert_with(|| Instant::now() + PATIENCE);
+        let deadline = *self.deadline.get_or_insert_with(|| Instant::now() + MESSAGE_TIMEOUT);
         let held_until = *self.held_until.get_or_insert_with(|| Instant::now() + HELD_MAX);
         let deadline = deadline.min(held_until);
         let timer = self.timer.get_or_insert_with(|| Box::pin(sleep_until(deadline)));
@@ -244,7 +244,7 @@ mod tests {
     const MESSAGE_BYTES_MAX: usize = 4 << 20;
 
     struct Client {
-        /// None once nothing more is sent.
+        /// `None` once the client is done sending.
         send: Option<UnboundedSender<Bytes>>,
         events: Events<ProducerEvent>,
     }
@@ -269,7 +269,7 @@ mod tests {
             self.send.as_ref().unwrap().send(bytes.into()).unwrap();
         }
 
-        /// Nothing is there to be returned; what has come is read.
+        /// Reads what has arrived, and expects no complete message.
         async fn reads(&mut self) {
             let read = std::future::poll_fn(|cx| Poll::Ready(self.events.poll_next(cx)));
             assert!(read.await.is_pending());
@@ -296,14 +296,14 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn nothing_is_reserved_for_what_is_announced() {
+    async fn announced_bytes_reserve_nothing() {
         let budget = Budget::new(64 << 20);
         let mut client = admitted(&budget);
         client.send([prefix(MESSAGE_BYTES_MAX), vec![0; 100]].concat());
         client.reads().await;
         assert!(client.events.buf.capacity() < 1_024, "{}", client.events.buf.capacity());
         assert!(budget.bytes(HeldFor::Streams) <= STEP);
-        // It counts as it comes.
+        // Bytes are charged as they arrive.
         client.send(vec![0; 1 << 20]);
         client.reads().await;
         client.send(vec![0; 1]);
@@ -314,7 +314,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_hello_is_short_and_what_follows_is_not_endless() {
+    async fn messages_are_bounded_and_a_hello_more_so() {
         let budget = Budget::new(64 << 20);
         let mut client = stranger(&budget);
         let hello = Hello { token: "t".repeat(HELLO_BYTES_MAX - 8) };
@@ -331,7 +331,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn messages_come_in_any_pieces() {
+    async fn messages_arrive_in_any_pieces() {
         let budget = Budget::new(64 << 20);
         let mut client = admitted(&budget);
         let bytes = [framed(sized(10)), framed(sized(0)), framed(sized(70_000))].concat();
@@ -353,20 +353,20 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn the_rest_of_a_message_comes_soon() {
+    async fn the_rest_of_a_message_has_a_deadline() {
         let budget = Budget::new(64 << 20);
         let mut client = admitted(&budget);
         let message = framed(sized(100));
         let (start, end) = message.split_at(50);
-        // Slow, but whole in time; and time in which nobody reads is not the client's.
+        // Slow, but complete in time; a pause does not count against the client.
         for pause in [false, true] {
             client.send(start.to_vec());
             client.reads().await;
-            tokio::time::advance(PATIENCE - Duration::from_secs(1)).await;
+            tokio::time::advance(MESSAGE_TIMEOUT - Duration::from_secs(1)).await;
             client.reads().await;
             if pause {
                 client.events.pause().unwrap();
-                tokio::time::advance(PATIENCE).await;
+                tokio::time::advance(MESSAGE_TIMEOUT).await;
                 client.reads().await;
             }
             client.send(end.to_vec());
@@ -375,11 +375,11 @@ mod tests {
         client.send(start.to_vec());
         let begun = Instant::now();
         assert_eq!(client.fails().await, Code::DeadlineExceeded);
-        assert!(begun.elapsed() >= PATIENCE && begun.elapsed() < 2 * PATIENCE);
+        assert!(begun.elapsed() >= MESSAGE_TIMEOUT && begun.elapsed() < 2 * MESSAGE_TIMEOUT);
     }
 
     #[tokio::test(start_paused = true)]
-    async fn without_room_it_waits_and_goes_on() {
+    async fn reading_waits_for_room_and_resumes() {
         let budget = Budget::new(4 << 20);
         let share = budget.tenant(&"a".into());
         let mut client = admitted(&budget);
@@ -388,14 +388,14 @@ mod tests {
             client.send(piece.to_vec());
         }
         client.reads().await;
-        tokio::time::advance(PATIENCE * 2).await;
+        tokio::time::advance(MESSAGE_TIMEOUT * 2).await;
         client.reads().await;
         drop(rest);
         assert!(client.events.message().await.unwrap().is_some());
     }
 
     #[tokio::test(start_paused = true)]
-    async fn half_a_message_is_not_held_for_ever_though_there_is_no_room() {
+    async fn a_partial_message_is_not_held_forever_without_room() {
         let budget = Budget::new(4 << 20);
         let share = budget.tenant(&"a".into());
         let mut client = admitted(&budget);
@@ -409,7 +409,7 @@ mod tests {
         assert!(begun.elapsed() >= HELD_MAX && begun.elapsed() < 2 * HELD_MAX);
         assert_eq!(client.events.buf.capacity(), 0);
         drop((client, rest));
-        // The time in which nobody reads counts too; that between messages does not.
+        // Pauses count here, but the time between messages does not.
         let mut client = admitted(&budget);
         assert_eq!(budget.bytes(HeldFor::Streams), HELLO_BYTES_MAX);
         client.send(framed(sized(10)));
@@ -424,7 +424,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn strangers_are_few() {
+    async fn streams_without_a_hello_are_bounded() {
         let budget = Budget::new(1 << 20);
         let clients: Vec<_> = (0..8).map(|_| stranger(&budget)).collect();
         let one_more = Events::<ProducerEvent>::new(Body::empty(), &budget.strangers());

@@ -1,4 +1,4 @@
-//! Hello: the first event of a stream says who is there.
+//! The Hello, which opens every stream and identifies the client.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -14,35 +14,36 @@ use super::events::Events;
 use crate::app::App;
 use crate::auth::{AuthError, Principal, Refusal, Role, bearer_token};
 
-/// Time for the Hello.
-const PATIENCE: Duration = Duration::from_secs(10);
-/// The same while very many streams wait for theirs: those who come to work send it at once.
-const PATIENCE_CROWDED: Duration = Duration::from_secs(2);
+/// Time limit for the Hello.
+const HELLO_TIMEOUT: Duration = Duration::from_secs(10);
+/// Time limit when many streams are waiting for a Hello: real clients send it at once.
+const HELLO_TIMEOUT_CROWDED: Duration = Duration::from_secs(2);
 
-/// Waits for the first event, which `hello` must find to be a Hello.
+/// Waits for the first event, which must be a Hello. `hello` extracts it.
 pub(super) async fn first<In: Message + Default, Hello>(
     app: &App,
     events: &mut Events<In>,
     hello: impl FnOnce(In) -> Option<Hello>,
 ) -> Result<Hello, Status> {
     let crowded = app.budget.strangers().is_crowded();
-    let patience = if crowded { PATIENCE_CROWDED } else { PATIENCE };
-    let first = tokio::time::timeout(patience, events.message()).await;
+    let limit = if crowded { HELLO_TIMEOUT_CROWDED } else { HELLO_TIMEOUT };
+    let first = tokio::time::timeout(limit, events.message()).await;
     let first = first.map_err(|_| Status::deadline_exceeded("no Hello in time"))??;
     first.and_then(hello).ok_or_else(|| Status::failed_precondition("first event must be Hello"))
 }
 
-/// Comes to its end when the token of a stream is withdrawn.
+/// Completes when the stream's token is revoked.
 pub(super) type Withdrawn = BoxFuture<'static, ()>;
 
-/// The token of a stream: of its Hello, or else of its metadata.
+/// The token of a stream: from its Hello, or else from its metadata.
 pub(super) struct Token<'a> {
     pub(super) hello: &'a str,
     pub(super) metadata: &'a HeaderMap,
 }
 
 impl Token<'_> {
-    /// Who the bearer is, and what says when that is over.
+    /// Authenticates the token. Returns the caller, and a future that completes when the token is
+    /// revoked.
     pub(super) async fn bearer(
         &self,
         app: &Arc<App>,
@@ -50,7 +51,7 @@ impl Token<'_> {
         service: &'static str,
         role: Role,
     ) -> Result<(Principal, Withdrawn), Status> {
-        // A token that was read from a file often ends with a newline.
+        // A token read from a file often ends with a newline.
         let token = match self.hello.trim() {
             "" => bearer_token(self.metadata),
             token => Ok(token),
@@ -69,7 +70,7 @@ impl Token<'_> {
     }
 }
 
-/// Says in the log why a token was refused, unless there are too many of them.
+/// Logs why a token was refused, unless too many were refused recently.
 fn log(app: &App, call: &Call, service: &'static str, refusal: &Refusal) {
     let Some(unlogged) = app.metrics.token_refused(refusal.reason) else {
         call.quiet.store(true, Ordering::Relaxed);

@@ -1,4 +1,4 @@
-//! Answers to what a stream has posted to the engine: no channel and no task for each.
+//! Delivers engine answers to a stream through one mailbox, without a channel or task per request.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -17,14 +17,15 @@ use crate::app::App;
 use crate::limits::budget::{HeldFor, Hold, Share};
 use crate::service::ask::{Ask, Asked};
 
-/// Bytes of tasks that a stream's client has not taken yet. Tasks beyond them go back to their queue.
+/// Maximum bytes of tasks not yet sent to a stream's client. Tasks beyond this return to their
+/// queue.
 const UNSENT_BYTES_MAX: usize = 16 << 20;
-/// They count in steps, so that most deliveries cost nothing there.
+/// These bytes are charged in steps, so that most deliveries do not touch the budget.
 const STEP: usize = 16 << 10;
-/// Bits of a number that say which part of an event it is.
+/// Low bits of a request number: the index of the part within its event.
 const INDEX_BITS: u32 = 32;
 
-/// Where the engine puts answers.
+/// The mailbox for engine answers.
 struct Mail {
     state: Mutex<State>,
     waker: AtomicWaker,
@@ -32,9 +33,9 @@ struct Mail {
 
 struct State {
     answers: VecDeque<(u64, Answer)>,
-    /// Bytes of tasks that the client has not taken yet.
+    /// Bytes of tasks not yet sent to the client.
     unsent: usize,
-    /// The same as the tenant's bytes count it.
+    /// The same bytes as charged to the tenant.
     hold: Hold,
     closed: bool,
 }
@@ -53,14 +54,14 @@ impl Mailbox for Mail {
             state.answers.push_back((number, answer));
             return Ok(());
         }
-        // One task may be larger than that: it goes alone.
+        // A single task larger than the limit is still delivered, on its own.
         let unsent = state.unsent.saturating_add(bytes);
         let fits = state.unsent == 0 || unsent <= UNSENT_BYTES_MAX;
         if !fits || !state.hold.fit(unsent, STEP) {
             if fits {
                 state.hold.refused();
             }
-            // The wait for work has come to nothing, and may begin anew.
+            // An empty claim lets the worker's credit start over.
             state.answers.push_back((number, Ok(Reply::Claimed(Vec::new()))));
             return Err(answer);
         }
@@ -78,27 +79,27 @@ impl Mailbox for Mail {
     }
 }
 
-/// Events that were posted, until their answers are written.
+/// Events posted to the engine whose answers are not written yet.
 pub(super) struct Posted<T> {
     app: Arc<App>,
     mail: Arc<Mail>,
     share: Share,
     arrived: VecDeque<(u64, Answer)>,
-    /// Bytes of tasks in `arrived`, and in what was taken out of it.
+    /// Bytes of the tasks in `arrived`, and of those already taken from it.
     arrived_bytes: usize,
     events: Slab<T>,
 }
 
-/// Where the answers to an event go, and its calls.
+/// Collects the engine requests of one event, and routes their answers back to it.
 pub(super) struct Slot<'a> {
     mail: &'a Arc<Mail>,
     key: usize,
-    /// What is posted together when everything that has come is read.
+    /// Requests posted together once all available input has been read.
     out: &'a mut Vec<Request>,
 }
 
 impl Slot<'_> {
-    /// Posts a part of the event; returns what reads its answer.
+    /// Posts one part of the event. Returns the reader for its answer.
     pub(super) fn post<T>(&mut self, index: usize, ask: Ask<T>) -> Asked<T> {
         let number = (self.key as u64) << INDEX_BITS | index as u64;
         let reply = ReplyTo::Mailbox(Arc::clone(self.mail) as Arc<dyn Mailbox>, number);
@@ -109,7 +110,7 @@ impl Slot<'_> {
 }
 
 impl<T> Posted<T> {
-    /// For a stream whose answers count in this share.
+    /// Charges unsent tasks to `share`.
     pub(super) fn new(app: Arc<App>, share: &Share) -> Posted<T> {
         let hold = share.nothing(HeldFor::Answers);
         let state = State { answers: VecDeque::new(), unsent: 0, hold, closed: false };
@@ -118,28 +119,28 @@ impl<T> Posted<T> {
         Posted { app, mail, share: share.clone(), arrived, arrived_bytes: 0, events }
     }
 
-    /// Forgets all events, as if the stream were gone.
+    /// Drops all events, as if the stream had closed.
     pub(super) fn clear(&mut self) {
         *self = Posted::new(Arc::clone(&self.app), &self.share.clone());
     }
 
-    /// How many have no answer yet.
+    /// Events without an answer.
     pub(super) fn len(&self) -> usize {
         self.events.len()
     }
 
-    /// For the event that is put here next.
+    /// A slot for the next event passed to [`Posted::put`].
     pub(super) fn slot<'a>(&'a self, out: &'a mut Vec<Request>) -> Slot<'a> {
         Slot { mail: &self.mail, key: self.events.vacant_key(), out }
     }
 
-    /// Remembers the event whose slot was asked for last.
+    /// Stores the event of the last slot.
     pub(super) fn put(&mut self, event: T) {
         self.events.insert(event);
     }
 
-    /// The next answer, with the event and the part of it that it is for. Wakes the task when there is one. Whoever
-    /// asks has sent the answer before.
+    /// The next answer, with the key of its event and the index of the part. Registers the task to
+    /// be woken by the next answer. Call it only after sending the previous answer.
     pub(super) fn next(&mut self, cx: &Context<'_>) -> Option<(usize, usize, Answer)> {
         if self.arrived.is_empty() {
             self.mail.waker.register(cx.waker());
@@ -157,7 +158,7 @@ impl<T> Posted<T> {
         Some(((number >> INDEX_BITS) as usize, index as usize, answer))
     }
 
-    /// The event of an answer, and where what it still has to post goes.
+    /// The event of an answer, and a slot for further requests.
     pub(super) fn get<'a>(
         &'a mut self,
         key: usize,
@@ -166,7 +167,7 @@ impl<T> Posted<T> {
         Some((self.events.get_mut(key)?, Slot { mail: &self.mail, key, out }))
     }
 
-    /// Forgets an event: it has its answer.
+    /// Removes an answered event.
     pub(super) fn remove(&mut self, key: usize) -> Option<T> {
         self.events.try_remove(key)
     }

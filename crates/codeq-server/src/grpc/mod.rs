@@ -1,11 +1,11 @@
-//! gRPC: two streams over the service layer that HTTP calls too.
+//! gRPC: producer and worker streams, on the same service layer as HTTP.
 //!
 //! ```text
 //! events: messages ─> session (Hello, flow control, drain) ─> producer | worker: event -> service -> answer
 //! ```
 //!
-//! A stream is one task: it reads events, starts what they ask for, and writes the answers as they become
-//! durable. Whatever is ready goes out in one write.
+//! A stream is a single task. It reads events, starts the requested operations, and writes the
+//! answers as they become durable. All answers that are ready go out in one write.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -38,20 +38,20 @@ mod worker;
 use events::Events;
 use session::{Opened, Protocol, Session};
 
-/// Longest message of a client to the health service and to reflection. It may announce as much without a token.
+/// Maximum request size for the health and reflection services, which need no token.
 const ASIDE_BYTES_MAX: usize = 4 << 10;
 
-/// Serves both streams and the health service; and, for development, reflection.
+/// The gRPC services: both streams, health and, for development, reflection.
 pub struct Streams {
     router: Router,
     health: HealthReporter,
 }
 
-/// What the health service knows of; the empty name stands for the whole server.
+/// The services that health checks report on. The empty name stands for the whole server.
 const SERVICES: [&str; 3] = ["", "producerpb.ProducerStream", "workerpb.WorkerStream"];
 
 impl Streams {
-    /// All services on one router: both ports serve them all.
+    /// Puts all services on one router: both gRPC ports serve all of them.
     pub async fn new(app: Arc<App>, reflection: bool) -> Streams {
         let (health, health_server) = health();
         for service in SERVICES {
@@ -71,17 +71,18 @@ impl Streams {
         Streams { router, health }
     }
 
-    /// The services, for a listener.
+    /// The router for a listener.
     pub fn router(&self) -> Router {
         self.router.clone()
     }
 
-    /// Tells whoever asks for or watches the health that the server is about to stop.
+    /// Reports to health checks that the server is about to stop.
     pub async fn stop(&self) {
         for service in SERVICES {
             self.health.set_service_status(service, tonic_health::ServingStatus::NotServing).await;
         }
-        // Watchers hear the above, then their streams end: they would hold the connection open.
+        // Ends the watch streams after they received the status: they would keep the connection
+        // open.
         for service in SERVICES {
             let mut health = self.health.clone();
             health.clear_service_status(service).await;
@@ -89,7 +90,7 @@ impl Streams {
     }
 }
 
-/// Answers the call of a stream: with the session, which waits for the Hello.
+/// Answers a stream call with a session, which then waits for the Hello.
 async fn call<P, F>(app: Arc<App>, request: Request, open: Open<P::In, F>) -> Response
 where
     P: Protocol,
@@ -123,15 +124,15 @@ where
     response
 }
 
-/// Waits for the Hello of a stream: what every request needs, the call, its metadata and what the client sends.
+/// Opens a stream: waits for the Hello and authenticates the client.
 type Open<In, F> = fn(Arc<App>, Arc<Call>, HeaderMap, Events<In>) -> F;
 
-/// What is kept of the call that a stream came with.
+/// The parts of the HTTP request that a stream keeps.
 struct Call {
-    /// Names the stream in the log and to its client.
+    /// Identifies the stream in the log and to its client.
     request_id: String,
     peer: Option<SocketAddr>,
-    /// Nothing is logged: it is one of too many.
+    /// Suppresses the log line of a stream that was refused as one of too many.
     quiet: AtomicBool,
 }
 
@@ -141,7 +142,7 @@ fn health() -> (HealthReporter, HealthServer<HealthService>) {
     (reporter, HealthServer::new(service).max_decoding_message_size(ASIDE_BYTES_MAX))
 }
 
-/// Lets tools such as grpcurl ask what is served.
+/// Adds reflection, for tools such as grpcurl.
 fn with_reflection(router: Router) -> Router {
     let builder = || {
         tonic_reflection::server::Builder::configure()
@@ -159,13 +160,13 @@ fn with_reflection(router: Router) -> Router {
                 v1alpha.max_decoding_message_size(ASIDE_BYTES_MAX),
             ),
         (Err(error), _) | (_, Err(error)) => {
-            tracing::error!(target: "codeq::grpc", %error, "no reflection");
+            tracing::error!(target: "codeq::grpc", %error, "cannot serve reflection");
             router
         }
     }
 }
 
-/// The answer to a call of a service that is not here.
+/// The answer for unknown services.
 async fn unknown() -> Response {
     let status = HeaderValue::from(Code::Unimplemented as i32);
     let kind = HeaderValue::from_static("application/grpc");

@@ -1,4 +1,4 @@
-//! `/producerpb.ProducerStream/Stream`.
+//! The producer stream, `/producerpb.ProducerStream/Stream`.
 
 use std::sync::Arc;
 
@@ -29,7 +29,7 @@ use crate::service::payload::check_payload;
 use crate::service::permission::MayProduce;
 use crate::service::{Kind, ServiceError};
 
-/// Opens a stream: waits for its Hello.
+/// Opens a stream: waits for the Hello and authenticates the producer.
 pub(super) async fn open(
     app: Arc<App>,
     call: Arc<Call>,
@@ -51,13 +51,13 @@ pub(super) async fn open(
     Ok(Opened { protocol, events, ack, withdrawn })
 }
 
-/// One producer at the other end of a stream.
+/// The producer end of a stream.
 pub(super) struct Producer {
     app: Arc<App>,
     caller: Principal,
-    /// The trace of the call, for tasks that bring none of their own.
+    /// The trace of the call, for tasks without one of their own.
     trace: Option<TraceContext>,
-    /// The last command: most streams know few.
+    /// The last command used: most streams use few.
     command: Arc<str>,
 }
 
@@ -78,7 +78,7 @@ impl Protocol for Producer {
     }
 
     fn post_credit(&mut self, credit: Created, _: &mut Slot<'_>) -> Credit<Producer> {
-        // There are none.
+        // Unreachable: producers send no credits.
         Credit::Posted(credit)
     }
 
@@ -114,19 +114,19 @@ impl Protocol for Producer {
     }
 }
 
-/// What is remembered of creates that were posted.
+/// A create event that was posted to the engine.
 pub(super) enum Created {
-    /// The number of a single one.
+    /// A single task, with its sequence number.
     One(u64, Asked<Made>),
-    /// The acknowledgements of a batch as far as they are there; for each part that was posted, whose are not; and
-    /// how many parts have no answer.
+    /// A batch: the acks known so far, the posted parts with the places of their tasks, and the
+    /// number of parts without an answer.
     Batch { acks: Vec<CreateAck>, parts: Vec<(Places, Asked<MadeAll>)>, missing: usize },
 }
 
-/// Where in a batch the tasks of a part are.
+/// The positions of a part's tasks in the batch.
 type Places = Vec<usize>;
 
-/// A batch that has been read: the acknowledgements of what cannot be made, and the rest in parts.
+/// A parsed batch: an ack per task, final for invalid ones, and the valid tasks in parts.
 struct Batch {
     acks: Vec<CreateAck>,
     parts: Vec<(Places, Vec<NewTask>)>,
@@ -164,8 +164,8 @@ impl Producer {
         Begun::Posted(Created::Batch { acks, parts: posted, missing }, bytes)
     }
 
-    /// Reads a batch in parts that are no longer than a batch over HTTP may be; each draws one token of the tenant's
-    /// rate. What cannot be made is answered in its place; the rest goes on.
+    /// Splits a batch into parts no longer than an HTTP batch; each takes one token from the
+    /// tenant's rate limit. An invalid task gets an error in its ack and does not fail the others.
     fn read_batch(&mut self, creates: Vec<CreateTask>) -> Batch {
         let len = creates.len();
         let max = self.app.service.batch_max();
@@ -200,7 +200,7 @@ impl Producer {
 
     fn new_task(&mut self, create: CreateTask) -> Result<NewTask, ServiceError> {
         let payload = match create.payload {
-            // What codeQ's clients send for a task that needs none.
+            // codeQ's clients send an empty payload for a task that needs none.
             payload if payload.is_empty() => Bytes::from_static(b"null"),
             payload => payload,
         };
@@ -246,7 +246,7 @@ fn text(text: String) -> Option<Arc<str>> {
     (!text.is_empty()).then(|| text.into())
 }
 
-/// Writes what became of a part into the acknowledgements of its tasks.
+/// Writes the outcome of a part into the acks of its tasks.
 fn fill(acks: &mut [CreateAck], places: Places, made: Result<MadeAll, ServiceError>) {
     let mut made = made.map(Vec::into_iter);
     for place in places {

@@ -1,7 +1,7 @@
-//! A stream from its Hello to its end: the same for producers and workers.
+//! A stream from its Hello to its end, for producers and workers alike.
 //!
-//! The session is the stream of answers itself. Whoever writes it to the connection polls it, and while it
-//! is polled it reads events; a client that takes no answers is therefore not read either.
+//! The session is the stream of answers. Polling it for the next answer also reads events, so the
+//! server stops reading from a client that takes no answers.
 
 use std::collections::VecDeque;
 use std::pin::Pin;
@@ -29,82 +29,83 @@ use crate::limits::LimitScope;
 use crate::limits::budget::{Connection, HeldFor, Hold, Share};
 use crate::service::ServiceError;
 
-/// Events of one stream whose answers are due; beyond them the stream is not read.
+/// Maximum unanswered events per stream. Beyond this the stream is not read.
 const IN_FLIGHT_MAX: usize = 1_024;
-/// Bytes of such events.
+/// Maximum bytes of unanswered events.
 const IN_FLIGHT_BYTES_MAX: usize = 8 << 20;
-/// The bytes of a stream are counted in steps, so that most events cost nothing there.
+/// A stream's bytes are charged in steps, so that most events do not touch the budget.
 pub(super) const STEP: usize = 32 << 10;
-/// What a stream takes beside its events.
+/// Memory charged per stream, without its events.
 const STREAM_BYTES: usize = 16 << 10;
-/// Pause before it is looked again whether the tenant has room for more events.
+/// Pause before checking again whether the tenant has room for more events.
 const ROOM_RETRY: Duration = Duration::from_millis(100);
-/// Credits of one stream that wait. A client that gives more is mistaken: nobody works on so much at once.
+/// Maximum credits that wait on one stream. A client that sends more is broken: no worker runs that
+/// many tasks at once.
 const CREDITS_MAX: usize = 10_000;
-/// Bytes of such credits: a client that names a thousand commands in each of them is mistaken as well.
+/// Maximum bytes of waiting credits, for clients that name a thousand commands in each.
 const CREDIT_BYTES_MAX: usize = 8 << 20;
-/// Credits of one stream that tasks may be found for; the others wait until one of these is answered. A client that
-/// takes no answers has so many of them in the server's memory at most.
+/// Maximum credits of one stream posted to the engine; the others wait for one of these to be
+/// answered. Bounds the tasks in memory for a client that takes no answers.
 const CREDITS_OUT_MAX: usize = 256;
 
-/// What an event begins.
+/// The outcome of starting an event.
 pub(super) enum Begun<P: Protocol> {
-    /// Nothing: this is the answer.
+    /// Answered without the engine.
     Answered(P::Out),
-    /// It was posted to the engine, and is answered when it is durable. It weighs so many bytes.
+    /// Posted to the engine, with its size in bytes. Answered once it is durable.
     Posted(P::Posted, usize),
 }
 
-/// What becomes of a wait for work.
+/// The outcome of posting a credit, which is a worker's wait for a task.
 pub(super) enum Credit<P: Protocol> {
-    /// It was posted.
+    /// Posted to the engine.
     Posted(P::Posted),
-    /// It is to be posted again after a pause.
+    /// To be posted again after a pause.
     Again(P::Posted, Duration),
-    /// It cannot be: this is the answer.
+    /// Refused, with this answer.
     Refused(P::Out),
 }
 
-/// What the engine's answer to a posted event comes to.
+/// What to do after the engine has answered a posted event.
 pub(super) enum After<Out> {
-    /// This.
+    /// Send this answer.
     Answer(Out),
-    /// Other parts of the event have no answer yet.
+    /// Wait for other parts of the event.
     More,
-    /// Nothing that the client hears of.
+    /// Send nothing.
     Nothing,
-    /// Nothing yet: the wait for work is posted again after a pause.
+    /// Send nothing yet, and post the credit again after a pause.
     Again(Duration),
 }
 
-/// One of the two streams.
+/// The differences between the producer and the worker stream.
 pub(super) trait Protocol: Send + Unpin + Sized + 'static {
-    /// What the client sends.
+    /// The client's messages.
     type In: Message + Default + 'static;
-    /// What the server sends.
+    /// The server's messages.
     type Out: Message + 'static;
-    /// What is remembered of a posted event.
+    /// State kept for a posted event.
     type Posted: Send + Unpin + 'static;
 
     /// The service's name in logs and metrics.
     const SERVICE: &'static str;
 
-    /// Whether what comes are tasks, which must not keep out what workers say.
+    /// Whether the events create tasks. Those leave room in memory for workers' events.
     const OF_PRODUCERS: bool;
 
-    /// Who is at the other end.
+    /// The authenticated client.
     fn caller(&self) -> &Principal;
 
-    /// Takes an event that is a wait for work, and says about how many bytes it takes; gives back any other one.
+    /// Turns an event into a credit with its approximate size in bytes, or returns any other event.
     fn credit(&mut self, event: Self::In) -> Result<(Self::Posted, usize), Self::In>;
 
-    /// Posts a wait for work, which ends when the client has no more to say.
+    /// Posts a credit. It is cancelled when the client closes its side.
     fn post_credit(&mut self, credit: Self::Posted, slot: &mut Slot<'_>) -> Credit<Self>;
 
-    /// Starts what an event asks for.
+    /// Starts the operation of an event.
     fn begin(&mut self, event: Self::In, slot: &mut Slot<'_>) -> Begun<Self>;
 
-    /// Takes the engine's answer to a part of a posted event, and may post another part.
+    /// Handles the engine's answer to one part of a posted event. May post another part.
     fn answered(
         &mut self,
         event: &mut Self::Posted,
@@ -114,7 +115,7 @@ pub(super) trait Protocol: Send + Unpin + Sized + 'static {
     ) -> After<Self::Out>;
 }
 
-/// A stream whose client is known.
+/// A stream whose client is authenticated.
 pub(super) struct Opened<P: Protocol> {
     pub(super) protocol: P,
     pub(super) events: Events<P::In>,
@@ -126,7 +127,7 @@ pub(super) struct Opened<P: Protocol> {
 /// One stream.
 pub(super) struct Session<P: Protocol> {
     state: State<P>,
-    /// What it comes over, if that is known.
+    /// The connection, if known.
     connection: Option<Arc<Connection>>,
     tally: Tally,
 }
@@ -140,22 +141,22 @@ enum State<P: Protocol> {
 struct Open<P: Protocol> {
     app: Arc<App>,
     protocol: P,
-    /// None once the client has said its last.
+    /// `None` once the client has closed its side.
     events: Option<Events<P::In>>,
-    /// To be posted.
+    /// Requests to post to the engine.
     out: Vec<Request>,
     posted: Posted<(P::Posted, usize)>,
     posted_credits: Posted<(P::Posted, usize)>,
-    /// Waits for work beyond those that are out.
+    /// Credits not posted to the engine yet.
     held: VecDeque<(P::Posted, usize)>,
-    /// Runs while none of them is posted.
+    /// Runs during a pause, in which no credit is posted.
     rest: Option<Pin<Box<Sleep>>>,
-    /// What can end the stream: the server's stop, the token's withdrawal, and its end if it is to.
+    /// Futures that end the stream: server stop, token revoked and, if configured, token expired.
     endings: FuturesUnordered<BoxFuture<'static, Ending>>,
     ending: Option<Ending>,
-    /// Of events whose acknowledgement is due.
+    /// Bytes of unanswered events.
     bytes: usize,
-    /// Of all waits for work.
+    /// Bytes of all credits.
     credit_bytes: usize,
     hold: Hold,
     /// Runs while there is no room for more events.
@@ -170,13 +171,13 @@ enum Ending {
 }
 
 impl Ending {
-    /// Whether the client has no right to be heard any more.
-    fn is_tokens(self) -> bool {
+    /// Whether the token ended the stream, so that no more events may be read.
+    fn is_token_end(self) -> bool {
         matches!(self, Ending::Expired | Ending::Withdrawn)
     }
 }
 
-/// What is said of a stream when it is over.
+/// Logs and counts a stream when it ends.
 struct Tally {
     app: Arc<App>,
     call: Arc<Call>,
@@ -188,7 +189,7 @@ struct Tally {
 }
 
 impl<P: Protocol> Session<P> {
-    /// A stream whose Hello is still to come.
+    /// Creates a stream that waits for its Hello.
     pub(super) fn new(
         app: Arc<App>,
         connection: Option<Arc<Connection>>,
@@ -201,7 +202,7 @@ impl<P: Protocol> Session<P> {
             tokio::select! {
                 biased;
                 opened = opening => opened,
-                // A client that says nothing does not hold up the server's stop.
+                // A silent client must not delay the server's stop.
                 () = drained.service.drained() => Err(stopped()),
             }
         };
@@ -297,7 +298,7 @@ impl<P: Protocol> Open<P> {
         }
     }
 
-    /// The next answer; an error is the end, also a good one.
+    /// The next answer. An error ends the stream; its code is `Ok` for a normal end.
     fn poll(&mut self, cx: &mut Context<'_>, events: &mut u64) -> Poll<Result<P::Out, Status>> {
         loop {
             let read = self.poll_events(cx, events);
@@ -307,8 +308,8 @@ impl<P: Protocol> Open<P> {
             if let Poll::Ready(answer) = read {
                 return Poll::Ready(answer);
             }
-            // Acknowledgements first: a task that was given back may be assigned to the same worker again by the
-            // same commit, and it should hear of the one before the other.
+            // Acks first: one commit may take a task back from a worker and assign it to the same
+            // worker again, and the worker must see the ack before the new assignment.
             if let Some(answer) = self.next_posted(cx) {
                 return Poll::Ready(Ok(answer));
             }
@@ -316,7 +317,7 @@ impl<P: Protocol> Open<P> {
                 return Poll::Ready(Ok(answer));
             }
             if !self.out.is_empty() {
-                // What an answer has led to.
+                // An answer led to another request: post it.
                 continue;
             }
             if let Some(rest) = &mut self.rest
@@ -326,8 +327,8 @@ impl<P: Protocol> Open<P> {
                 continue;
             }
             if let Poll::Ready(Some(ending)) = self.endings.poll_next_unpin(cx) {
-                // The token's end outweighs the server's: it stops the reading too.
-                self.ending = Some(self.ending.filter(|had| had.is_tokens()).unwrap_or(ending));
+                // An ended token takes precedence over a drain because it also stops reading.
+                self.ending = Some(self.ending.filter(|had| had.is_token_end()).unwrap_or(ending));
                 continue;
             }
             if self.posted.len() > 0 {
@@ -383,15 +384,15 @@ impl<P: Protocol> Open<P> {
         None
     }
 
-    /// Reads what the client has sent, as far as there is room. Ready with an answer that needs no waiting,
-    /// or with the end.
+    /// Reads events while there is room. Ready with an immediate answer, or with the end of the
+    /// stream.
     fn poll_events(
         &mut self,
         cx: &mut Context<'_>,
         count: &mut u64,
     ) -> Poll<Result<P::Out, Status>> {
         loop {
-            if self.ending.is_some_and(Ending::is_tokens) || self.events.is_none() {
+            if self.ending.is_some_and(Ending::is_token_end) || self.events.is_none() {
                 return Poll::Pending;
             }
             match self.has_room(cx) {
@@ -411,7 +412,7 @@ impl<P: Protocol> Open<P> {
                 Poll::Ready(Some(Err(status))) => return Poll::Ready(Err(status)),
                 Poll::Ready(None) => {
                     self.events = None;
-                    // Nobody could say what became of a task that came now.
+                    // The client could not report on a task assigned from here on.
                     self.held.clear();
                     self.posted_credits.clear();
                     self.credit_bytes = 0;
@@ -430,8 +431,9 @@ impl<P: Protocol> Open<P> {
         }
     }
 
-    /// Whether another event may be read: there are not too many whose answers are due, and there is room for its
-    /// bytes. What a client has sent beyond waits in the connection's window, which counts too. An error ends the stream.
+    /// Whether another event may be read: not too many are unanswered, and there is memory for it.
+    /// Anything else the client has sent waits in the connection's window, which is charged too. An
+    /// error ends the stream.
     fn has_room(&mut self, cx: &mut Context<'_>) -> Result<bool, Status> {
         let bytes = STREAM_BYTES + self.bytes + self.credit_bytes;
         let few = self.posted.len() < IN_FLIGHT_MAX && self.bytes < IN_FLIGHT_BYTES_MAX;
@@ -455,13 +457,13 @@ impl<P: Protocol> Open<P> {
         Ok(false)
     }
 
-    /// A wait for work that may be posted now.
+    /// The next credit to post, unless the stream is in a pause or at its limit.
     fn next_held(&mut self) -> Option<(P::Posted, usize)> {
         let now = self.rest.is_none() && self.posted_credits.len() < CREDITS_OUT_MAX;
         if now { self.held.pop_front() } else { None }
     }
 
-    /// Takes a wait for work that has just come. An error ends the stream.
+    /// Accepts a new credit. An error ends the stream.
     fn take_credit(&mut self, credit: (P::Posted, usize)) -> Result<Option<P::Out>, Status> {
         if self.held.len() + self.posted_credits.len() >= CREDITS_MAX {
             let text = format!("more than {CREDITS_MAX} Readys wait");
@@ -479,7 +481,7 @@ impl<P: Protocol> Open<P> {
         Ok(self.post(credit))
     }
 
-    /// Posts a wait for work, or answers it.
+    /// Posts a credit. Returns the answer if it was refused.
     fn post(&mut self, (credit, bytes): (P::Posted, usize)) -> Option<P::Out> {
         let mut slot = self.posted_credits.slot(&mut self.out);
         match self.protocol.post_credit(credit, &mut slot) {
@@ -493,13 +495,13 @@ impl<P: Protocol> Open<P> {
         None
     }
 
-    /// Posts a wait for work again after a pause, before any other.
+    /// Puts a credit back at the front of the queue, to be posted after a pause.
     fn again(&mut self, credit: (P::Posted, usize), pause: Duration) {
         self.held.push_front(credit);
         self.rest = Some(Box::pin(sleep(pause)));
     }
 
-    /// Starts what an event asks for; what needs no waiting is answered.
+    /// Starts the operation of an event. Returns the answer if it is immediate.
     fn begin(&mut self, event: P::In) -> Option<P::Out> {
         let mut slot = self.posted.slot(&mut self.out);
         match self.protocol.begin(event, &mut slot) {
@@ -536,12 +538,12 @@ impl Drop for Tally {
     }
 }
 
-/// The end of a stream when the server stops.
+/// The status of streams ended by a server stop.
 fn stopped() -> Status {
     Status::unavailable("the server is about to stop")
 }
 
-/// Whether the tenant may ask now: the same buckets as over HTTP, one token for each event.
+/// Applies the tenant's rate limit: the same buckets as over HTTP, one token per event.
 pub(super) fn check_rate(
     app: &App,
     caller: &Principal,

@@ -1,4 +1,4 @@
-//! `/workerpb.WorkerStream/Stream`.
+//! The worker stream, `/workerpb.WorkerStream/Stream`.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -33,16 +33,16 @@ use crate::service::permission::{MayAbandon, MayClaim, MayHeartbeat, MayNack, Ma
 use crate::service::submit::SubmitRequest;
 use crate::service::{Code, Kind, Service, ServiceError};
 
-/// Most tasks of one TaskBatch: with all that belongs to a task it stays under the 4 MiB that clients accept.
+/// Maximum tasks in a TaskBatch. Keeps the message under the 4 MiB that clients accept.
 const TASKS_MAX: i32 = 256;
-/// Pause before a credit tries again that the engine could not take.
+/// Pause before retrying a credit that the engine could not accept.
 const RETRY: Duration = Duration::from_secs(1);
-/// Pause before a credit tries again whose tasks there was no room for.
+/// Pause before retrying a credit whose tasks did not fit in memory.
 const SHORT: Duration = Duration::from_millis(100);
-/// What an event weighs besides what it carries.
+/// Memory charged per event, without its content.
 const BASE: usize = 256;
 
-/// Opens a stream: waits for its Hello.
+/// Opens a stream: waits for the Hello and authenticates the worker.
 pub(super) async fn open(
     app: Arc<App>,
     call: Arc<Call>,
@@ -64,11 +64,11 @@ pub(super) async fn open(
     Ok(Opened { protocol, events, ack: answer(Answer::HelloAck(ack)), withdrawn })
 }
 
-/// One worker at the other end of a stream.
+/// The worker end of a stream.
 pub(super) struct Worker {
     app: Arc<App>,
     caller: Principal,
-    /// What the last Ready asked for.
+    /// The request of the last Ready.
     last: Arc<ClaimRequest>,
 }
 
@@ -104,7 +104,7 @@ impl Protocol for Worker {
             Ok(ask) => ask,
             Err(error) => return Credit::Refused(refusal(&error)),
         };
-        // A credit is never refused for its rate: it waits a little longer.
+        // The rate limit delays a credit and never refuses it.
         if !drawn && let Err(limited) = self.check_rate("claimTask") {
             let pause = Duration::from_secs(limited.retry_after.unwrap_or(1));
             return Credit::Again(Waiting::Credit { request, drawn, asked: None }, pause);
@@ -121,7 +121,7 @@ impl Protocol for Worker {
             Some(Event::Nack(nack)) => self.nack(nack, slot),
             Some(Event::Abandon(abandon)) => self.abandon(abandon, slot),
             Some(Event::Hello(_)) => mistake("Hello comes first, and once"),
-            // Readys are credits.
+            // `credit` handles every Ready.
             Some(Event::Ready(_)) | None => mistake("unknown event"),
         }
     }
@@ -158,9 +158,9 @@ impl Protocol for Worker {
     }
 }
 
-/// What is remembered of events that were posted: the task, and what reads the answer.
+/// An event that was posted to the engine: the task id, and the reader for the answer.
 pub(super) enum Waiting {
-    /// What a Ready asks for, and whether it has drawn its token of the tenant's rate.
+    /// A Ready: the claim, and whether it has taken its rate-limit token.
     Credit {
         request: Arc<ClaimRequest>,
         drawn: bool,
@@ -173,15 +173,15 @@ pub(super) enum Waiting {
     Abandon(String, Asked<Returned>),
 }
 
-/// A batch of results. It goes in parts that are no longer than a batch over HTTP may be, one after the other.
+/// A batch of results, posted one part at a time. A part is no longer than an HTTP batch.
 pub(super) struct Batch {
-    /// Those of later parts.
+    /// Results of later parts.
     results: std::vec::IntoIter<Outcome>,
-    /// Of all results that have been posted or refused.
+    /// Acks of all results posted or refused so far.
     acks: Vec<ResultAck>,
-    /// Of the present part: the places of their acknowledgements, and what reads the answers.
+    /// The current part: the position of each ack, and the reader for its answer.
     posted: Vec<(usize, Asked<ResultRecord>)>,
-    /// How many of them have no answer.
+    /// Results of the current part without an answer.
     missing: usize,
 }
 
@@ -202,7 +202,7 @@ impl Worker {
         check_rate(&self.app, &self.caller, LimitScope::Worker, operation)
     }
 
-    /// What a Ready asks for: most ask for the same as the one before.
+    /// Converts a Ready to a claim. Reuses the last claim if equal, which is the common case.
     fn request(&mut self, ready: Ready) -> Arc<ClaimRequest> {
         let last = &self.last;
         let count = ready.count.clamp(1, TASKS_MAX).unsigned_abs();
@@ -223,7 +223,7 @@ impl Worker {
         Arc::clone(&self.last)
     }
 
-    /// What a posted credit comes to. One that the engine could not keep begins anew.
+    /// Handles the answer to a credit. Posts it again if the engine could not keep it waiting.
     fn claimed(&self, single: bool, tasks: Result<Vec<Task>, ServiceError>) -> After<ServerEvent> {
         match tasks {
             Ok(tasks) if !tasks.is_empty() => After::Answer(assignment(&self.app, tasks, single)),
@@ -265,7 +265,8 @@ impl Worker {
         Begun::Answered(answer_batch(batch.acks))
     }
 
-    /// Posts the next part of a batch, which draws one token of the tenant's rate; false if nothing is left to post.
+    /// Posts the next part of a batch, which takes one token from the tenant's rate limit. False if
+    /// nothing is left to post.
     fn post_results(&self, batch: &mut Batch, slot: &mut Slot<'_>) -> bool {
         let max = self.app.service.batch_max();
         batch.posted.clear();
@@ -289,7 +290,7 @@ impl Worker {
         batch.missing > 0
     }
 
-    /// The task of a result, and what ends it.
+    /// Checks a result and prepares its engine call. Returns the task id in any case, for the ack.
     fn submit(
         &self,
         result: Outcome,
@@ -351,7 +352,7 @@ fn assignment(app: &App, tasks: Vec<Task>, single: bool) -> ServerEvent {
     }
 }
 
-/// About how many bytes a wait for work takes, here and in the engine, which keeps a line for each command.
+/// Approximate memory of a credit, here and in the engine, which keeps an entry per command.
 fn credit_bytes(request: &ClaimRequest, shared: bool) -> usize {
     let commands = request.commands.iter();
     let own: usize =
@@ -374,12 +375,13 @@ fn submit_request(service: &Service, result: Outcome) -> (String, SubmitRequest)
     (task_id, request)
 }
 
-/// The lease that a message names; fences begin at 1.
+/// The lease a message names. Fences start at 1.
 fn lease(fence: u64) -> LeaseNamed {
     LeaseNamed::fence((fence > 0).then_some(fence))
 }
 
-/// Zero means the backoff policy, as in codeQ, and so does what is negative; but -1 means at once.
+/// Converts a delay as codeQ does: -1 means no delay; zero or any other negative value means the
+/// backoff policy.
 fn delay(seconds: i32) -> Option<u64> {
     match seconds {
         -1 => Some(0),
@@ -388,7 +390,7 @@ fn delay(seconds: i32) -> Option<u64> {
 }
 
 fn result_ack(task_id: String, error: Option<&ServiceError>) -> ResultAck {
-    let (error_message, code) = error.map(told).unwrap_or_default();
+    let (error_message, code) = error.map(ack_error).unwrap_or_default();
     ResultAck { task_id, ok: error.is_none(), error_message, code }
 }
 
@@ -414,7 +416,7 @@ fn heartbeat_answer(
         },
         Err(error) if is_denied(&error) => return refusal(&error),
         Err(error) => {
-            let (error_message, code) = told(&error);
+            let (error_message, code) = ack_error(&error);
             HeartbeatAck { task_id, error_message, code, ..HeartbeatAck::default() }
         }
     }))
@@ -436,7 +438,7 @@ fn nack_answer(task_id: String, done: Result<Returned, ServiceError>) -> ServerE
         },
         Err(error) if is_denied(&error) => return refusal(&error),
         Err(error) => {
-            let (error_message, code) = told(&error);
+            let (error_message, code) = ack_error(&error);
             NackAck { task_id, error_message, code, ..NackAck::default() }
         }
     }))
@@ -447,14 +449,14 @@ fn abandon_answer(task_id: String, done: Result<Returned, ServiceError>) -> Serv
         Ok(_) => AbandonAck { task_id, ok: true, ..AbandonAck::default() },
         Err(error) if is_denied(&error) => return refusal(&error),
         Err(error) => {
-            let (error_message, code) = told(&error);
+            let (error_message, code) = ack_error(&error);
             AbandonAck { task_id, error_message, code, ..AbandonAck::default() }
         }
     }))
 }
 
-/// What an acknowledgement says of an error.
-fn told(error: &ServiceError) -> (String, String) {
+/// The error code and text for an ack.
+fn ack_error(error: &ServiceError) -> (String, String) {
     (error.to_string(), error.code.text().to_owned())
 }
 
@@ -462,7 +464,7 @@ fn answer_batch(acks: Vec<ResultAck>) -> ServerEvent {
     answer(Answer::ResultAckBatch(ResultAckBatch { acks }))
 }
 
-/// Whether the token does not allow this at all; a task of somebody else's is another matter.
+/// Whether the token lacks the permission. A task leased to another worker is a different error.
 fn is_denied(error: &ServiceError) -> bool {
     error.code == Code::Forbidden
 }

@@ -1,4 +1,4 @@
-//! Building answers.
+//! Builds responses.
 
 use std::pin::Pin;
 use std::task::{Context, Poll};
@@ -12,26 +12,27 @@ use serde::Serialize;
 
 use crate::limits::budget::Hold;
 
-/// The content type of answers.
+/// Content type of successful responses.
 pub const JSON: HeaderValue = HeaderValue::from_static("application/json");
-/// The content type of errors.
+/// Content type of error responses.
 pub const PROBLEM: HeaderValue = HeaderValue::from_static("application/problem+json");
 
-/// An answer with a JSON body.
+/// A response with a JSON body.
 pub fn json(status: StatusCode, body: &impl Serialize) -> Response {
     json_as(status, body, JSON)
 }
 
-/// An answer with a JSON body of another media type.
+/// A response with a JSON body of another media type.
 pub fn json_as(status: StatusCode, body: &impl Serialize, media: HeaderValue) -> Response {
     match serde_json::to_vec(body) {
         Ok(bytes) => bytes_as(status, bytes, media),
-        // Our bodies are plain structs, which always can be written; an empty 500 if one ever cannot.
+        // Response bodies are plain structs, which always serialize; answer an empty 500 if one
+        // does not.
         Err(_) => status_only(StatusCode::INTERNAL_SERVER_ERROR),
     }
 }
 
-/// An answer with these bytes.
+/// A response with a raw body.
 pub fn bytes_as(status: StatusCode, bytes: impl Into<Body>, media: HeaderValue) -> Response {
     let mut response = Response::new(bytes.into());
     *response.status_mut() = status;
@@ -39,18 +40,18 @@ pub fn bytes_as(status: StatusCode, bytes: impl Into<Body>, media: HeaderValue) 
     response
 }
 
-/// An answer without a body.
+/// A response without a body.
 pub fn status_only(status: StatusCode) -> Response {
     let mut response = Response::new(Body::empty());
     *response.status_mut() = status;
     response
 }
 
-/// A body whose bytes are counted until they are sent.
+/// A response body whose bytes stay charged until they are sent.
 pub struct Counted {
-    /// The body.
+    /// The wrapped body.
     pub body: Body,
-    /// Its bytes.
+    /// The charge for its bytes.
     pub hold: Hold,
 }
 

@@ -8,7 +8,7 @@ use super::call::{Answer, Call};
 use crate::artifacts::DEFAULT_TYPE;
 use crate::artifacts::address::escaped;
 
-/// A worker decides on the type, so a browser must not run what comes.
+/// The worker chooses the content type, so a browser must not run the content.
 const POLICY: HeaderValue = HeaderValue::from_static("sandbox; default-src 'none'");
 const CONTENT_SECURITY_POLICY: HeaderName = HeaderName::from_static("content-security-policy");
 
@@ -28,7 +28,8 @@ pub async fn download(call: Call) -> Answer {
     Ok(response)
 }
 
-/// To be saved under its name: once as every client understands it, once exactly (RFC 6266).
+/// Offers the artifact for download under its name: an ASCII form for old clients, then the exact
+/// name (RFC 6266).
 fn disposition(name: &str) -> String {
     let plain = |letter: char| {
         let fine = letter.is_ascii_alphanumeric() || matches!(letter, ' ' | '.' | '_' | '-');

@@ -7,7 +7,7 @@ use super::call::{Answer, Call};
 use super::{answer, json};
 use crate::service::permission::MayOperate;
 
-/// There is nothing to choose: where backups go is the operator's business, not the request's.
+/// Has no fields: the operator configures the backup target, not the request.
 #[derive(Deserialize, Default)]
 struct Request {}
 

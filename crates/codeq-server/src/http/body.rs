@@ -1,4 +1,4 @@
-//! Reading bodies: how large, how long, and out of whose bytes.
+//! Reads request bodies within limits on size, time and the tenant's memory.
 
 use std::time::Duration;
 
@@ -16,20 +16,20 @@ use crate::config::UnknownFields;
 use crate::limits::budget::Hold;
 use crate::service::{Code, ServiceError};
 
-/// How long a body waits for room before it is refused.
-const PATIENCE: Duration = Duration::from_secs(1);
-/// So much is read of the body of a request that should have none, to name what is wrong with it.
+/// How long a body may wait for memory before the request is refused.
+const ROOM_TIMEOUT: Duration = Duration::from_secs(1);
+/// Bytes read of the body on a route without fields, so that the error can name what is wrong.
 const NO_FIELDS_BYTES: usize = 4 << 10;
-/// A body of so many bytes counts with the request's head.
+/// A body up to this size is covered by the charge for the request head.
 const SMALL: usize = 1 << 10;
-/// A larger one is counted in steps of so many bytes.
+/// A larger body is charged in steps of this size.
 const STEP: usize = 16 << 10;
-/// A body of which so much has come gets the place for the rest that it announced: to grow it by doubling would take
-/// three times its memory. Memory that nothing has been written to is not taken from the system, so it does not count.
+/// Once this much of a body has arrived, reserve the rest of its announced length: growing by
+/// doubling would take three times the memory. The kernel backs only pages that are written, so the
+/// unwritten rest is not charged.
 const PLACE_FROM: usize = 1 << 20;
 
-/// A body, and the bytes that are held for it. They are free again when the last part of it is gone, whoever has
-/// that.
+/// A body and its charge, which is released when the last slice of the body is dropped.
 struct Counted {
     bytes: Bytes,
     _hold: Hold,
@@ -41,8 +41,8 @@ impl AsRef<[u8]> for Counted {
     }
 }
 
-/// The body of a request, of at most `max` bytes. It takes memory and counts in `hold` as it comes: to say that much
-/// will come costs nothing. The hold comes back with a small body, to be kept as long as the request.
+/// Reads a request body of at most `max` bytes. Charges `hold` for the bytes received, not for the
+/// announced length. Returns the hold with a small body; keep it until the request ends.
 pub async fn read(
     edge: &Edge,
     parts: &Parts,
@@ -62,7 +62,7 @@ pub async fn read(
     }
     let end = Instant::now() + edge.body_timeout;
     let mut body = Limited::new(body, max);
-    // What is held from the start is for the request's head.
+    // The initial charge covers the request head.
     let head = hold.bytes();
     let mut bytes = BytesMut::new();
     let mut whole = Bytes::new();
@@ -79,7 +79,7 @@ pub async fn read(
             Err(_) => return Err(too_slow()),
         };
         let Ok(data) = frame.into_data() else { continue };
-        // Most bodies come in one piece, which need not be copied.
+        // Most bodies arrive in one piece and need no copy.
         if whole.is_empty() && bytes.is_empty() {
             whole = data;
         } else {
@@ -90,14 +90,14 @@ pub async fn read(
             }
             bytes.extend_from_slice(&data);
         }
-        // What grows doubles: its memory is what counts.
+        // A buffer that grows by doubling is charged for its capacity.
         let announced = placed && bytes.len() as u64 <= length;
         let taken = if announced { bytes.len() } else { bytes.capacity() };
         let held = head + whole.len().max(taken);
         if held - head <= SMALL {
             continue;
         }
-        if !hold.grow_within(held.next_multiple_of(STEP), PATIENCE).await {
+        if !hold.grow_within(held.next_multiple_of(STEP), ROOM_TIMEOUT).await {
             return Err(Problem { error: ServiceError::overloaded(), close: true });
         }
     }
@@ -108,7 +108,7 @@ pub async fn read(
     Ok((Bytes::from_owner(Counted { bytes, _hold: hold }), None))
 }
 
-/// Makes sure that a request to a route without fields has none: its body is empty, `null` or `{}`.
+/// Checks that the body on a route without fields is empty, `null` or `{}`.
 pub async fn none(edge: &Edge, body: Body) -> Result<(), Problem> {
     if body.is_end_stream() {
         return Ok(());
@@ -154,7 +154,7 @@ mod tests {
     ) -> Result<Bytes, Problem> {
         let hold = budget.tenant(&tenant.into()).nothing(HeldFor::Requests);
         let edge = Edge::new(&Config::default());
-        // In pieces, as they come over a network.
+        // In pieces, as over a network.
         let pieces: Vec<Result<Bytes, std::io::Error>> =
             (0..sent.div_ceil(STEP)).map(|_| Ok(Bytes::from(vec![7; STEP]))).collect();
         let body = Body::from_stream(futures_util::stream::iter(pieces));
@@ -162,16 +162,16 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn bodies_count_what_has_come_and_no_tenant_has_more_than_half() {
+    async fn received_bytes_are_charged_up_to_half_per_tenant() {
         let budget = Budget::new(4 * LARGEST);
         let held = || budget.bytes(HeldFor::Requests);
         let promised = ask(&budget, "a", LARGEST, STEP).await.unwrap();
-        assert_eq!((promised.len(), held()), (STEP, STEP), "to say that much comes costs nothing");
+        assert_eq!((promised.len(), held()), (STEP, STEP), "announced bytes are not charged");
         let first = ask(&budget, "a", LARGEST, LARGEST).await.unwrap();
         assert!(held() >= LARGEST, "{}", held());
         let mut parts_of_it = vec![first.slice(5..9)];
         drop(first);
-        assert!(held() >= LARGEST, "a part of it is as good as the whole");
+        assert!(held() >= LARGEST, "a slice keeps the whole charge");
         let refused = ask(&budget, "a", LARGEST, LARGEST).await.unwrap_err();
         assert_eq!(refused.error.code, Code::Overloaded);
         assert!(refused.close && refused.error.retry_after.is_some());

@@ -1,4 +1,4 @@
-//! What purge, replay and cleanup have in common: the filter, the dry run, and how far one call goes.
+//! The common part of purge, replay and cleanup: filter, dry run and limit per call.
 
 use codeq_core::command::{BulkFilter, Millis};
 use codeq_core::limits::{BULK_MAX, ERROR_BYTES_MAX, WORKER_BYTES_MAX};
@@ -21,7 +21,7 @@ pub struct BulkRequest {
     pub dry_run: Option<bool>,
 }
 
-/// What a dry run adds to an answer.
+/// Response fields of a dry run.
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct DryRun {
@@ -30,7 +30,7 @@ pub struct DryRun {
 }
 
 impl DryRun {
-    /// What to add to the answer about this outcome, if anything.
+    /// The extra fields for this outcome; `None` unless it was a dry run.
     pub fn of(outcome: &BulkOutcome) -> Option<DryRun> {
         outcome.matched.map(|matched| DryRun { dry_run: true, matched })
     }
@@ -39,8 +39,8 @@ impl DryRun {
 const A_DATE: &str = "write it like 2026-01-31T08:00:00Z";
 
 impl BulkRequest {
-    /// The options, if they make sense. An empty text is refused and not taken for none: it is more likely a
-    /// variable that was not set than the wish to touch everything.
+    /// Checks the fields and converts them. Refuses an empty string instead of ignoring it: an
+    /// unset variable is a likelier cause than the intent to match everything.
     pub fn options(self) -> Result<BulkOptions, ServiceError> {
         let filter = BulkFilter {
             error_contains: part(self.error_contains, "errorContains", ERROR_BYTES_MAX)?,

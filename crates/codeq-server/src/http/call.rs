@@ -22,85 +22,85 @@ use crate::times::Times;
 use codeq_core::command::Millis;
 use codeq_core::view::{ResultRecord, Task};
 
-/// What a handler answers.
+/// The outcome of a handler.
 pub type Answer = Result<Response, Problem>;
-/// A handler.
+/// A request handler.
 pub type Handler = fn(Call) -> BoxFuture<'static, Answer>;
 
-/// A request that may be answered: its caller is known and allowed, its body is here.
+/// A request ready to be handled: its caller is authorized and its body has been read.
 pub struct Call {
-    /// What every request needs.
+    /// State shared by all requests.
     pub app: Arc<App>,
-    /// The route.
+    /// The matched route.
     pub route: &'static Route,
-    /// Who is calling; nobody on open routes.
+    /// The authenticated caller; [`nobody`] on open routes.
     pub caller: Principal,
-    /// The variable parts of the path, decoded.
+    /// The decoded path parameters.
     pub params: Option<RawPathParams>,
-    /// The query as it came.
+    /// The raw query string.
     pub query: String,
-    /// The headers.
+    /// The request headers.
     pub headers: HeaderMap,
-    /// The body; empty if the route has no fields.
+    /// The body; empty if the route takes no fields.
     pub body: Body,
-    /// The client's trace, if it sent one.
+    /// The client's trace context, if it sent one.
     pub trace: Option<TraceContext>,
-    /// Where the request comes from.
+    /// The client's IP address.
     pub peer: Option<std::net::IpAddr>,
-    /// The bytes that may be held for the caller.
+    /// The memory budget to charge for this caller.
     pub share: Share,
 }
 
 impl Call {
-    /// The service layer.
+    /// The operations behind this API.
     pub fn service(&self) -> &Service {
         &self.app.service
     }
 
-    /// How moments are written.
+    /// Formats timestamps.
     pub fn times(&self) -> &Times {
         &self.app.times
     }
 
-    /// The date of a deadline that counts by engine time, as the wall clock goes now.
+    /// Formats an engine-time deadline as a date, by the current wall clock.
     pub fn date_of(&self, deadline: Millis) -> String {
         self.times().text(self.service().now().date_of(deadline))
     }
 
-    /// Bytes for what an answer is made of, if there is room for them soon.
+    /// Charges memory for building a response. Waits briefly if there is no room.
     pub async fn hold(&self, bytes: usize) -> Result<Hold, ServiceError> {
-        /// How long to wait for room before the request is refused.
-        const PATIENCE: Duration = Duration::from_secs(1);
-        let hold = self.share.hold_within(HeldFor::Answers, bytes, PATIENCE).await;
+        /// How long to wait for room before refusing the request.
+        const ROOM_TIMEOUT: Duration = Duration::from_secs(1);
+        let hold = self.share.hold_within(HeldFor::Answers, bytes, ROOM_TIMEOUT).await;
         hold.ok_or_else(ServiceError::overloaded)
     }
 
-    /// A task for the client.
+    /// A task as clients see it.
     pub fn task<'a>(&self, task: &'a Task) -> TaskBody<'a> {
         TaskBody::new(task, &self.app.times)
     }
 
-    /// A result for the client.
+    /// A result as clients see it.
     pub fn result<'a>(&self, record: &'a ResultRecord) -> ResultBody<'a> {
         ResultBody::new(record, &self.app.times)
     }
 
-    /// The part of the path that the route has as `{name}`.
+    /// The path parameter `{name}` of the route.
     pub fn path(&self, name: &str) -> &str {
-        let params = self.params.iter().flat_map(RawPathParams::iter);
-        let value = params.into_iter().find(|(key, _)| *key == name).map(|(_, value)| value);
+        let mut params = self.params.iter().flat_map(RawPathParams::iter);
+        let value = params.find(|(key, _)| *key == name).map(|(_, value)| value);
         debug_assert!(value.is_some(), "'{name}' is not in {}", self.route.path);
         value.unwrap_or_default()
     }
 
-    /// A parameter of the query: the first of that name, decoded. Empty counts as absent.
+    /// A query parameter: the first with this name, decoded. Empty counts as absent.
     pub fn param(&self, name: &str) -> Option<Cow<'_, str>> {
         debug_assert!(self.route.query.contains(&name), "'{name}' is not in the list of routes");
         let mut pairs = url::form_urlencoded::parse(self.query.as_bytes());
         pairs.find(|(key, _)| key == name).map(|(_, value)| value).filter(|value| !value.is_empty())
     }
 
-    /// A whole number in the query.
+    /// A query parameter that is a whole number.
     pub fn number(&self, name: &'static str) -> Result<Option<u64>, ServiceError> {
         let Some(text) = self.param(name) else {
             return Ok(None);
@@ -111,7 +111,7 @@ impl Call {
         })
     }
 
-    /// A yes or no in the query; absent is no.
+    /// A boolean query parameter; false if absent.
     pub fn flag(&self, name: &'static str) -> Result<bool, ServiceError> {
         match self.param(name).as_deref() {
             None | Some("false" | "0") => Ok(false),
@@ -123,13 +123,13 @@ impl Call {
         }
     }
 
-    /// A header as text, if it is there and is text.
+    /// A header's value; `None` if absent or not text.
     pub fn header(&self, name: &str) -> Option<&str> {
         self.headers.get(name).and_then(|value| value.to_str().ok())
     }
 }
 
-/// The caller of an open route.
+/// The caller on open routes, without any permission.
 pub fn nobody() -> Principal {
     Principal {
         tenant: "".into(),

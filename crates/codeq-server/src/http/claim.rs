@@ -35,7 +35,7 @@ struct Claimed<'a> {
 
 impl Request {
     fn claim(self, count: u32) -> ClaimRequest {
-        // Negative counts as none, longer as the longest.
+        // A negative wait counts as none. A wait beyond the maximum is clamped.
         let wait_seconds = u64::try_from(self.wait_seconds.unwrap_or(0)).unwrap_or(0);
         ClaimRequest {
             commands: self.commands.unwrap_or_default(),
@@ -47,7 +47,8 @@ impl Request {
     }
 }
 
-/// Claims. Tasks that there is no room for are given back: their worker would not hear of them soon.
+/// Claims tasks. Returns them to their queue if the response does not fit in memory: the worker
+/// would not get them soon.
 async fn claim(call: &Call, request: &ClaimRequest) -> Result<Vec<Task>, ServiceError> {
     let service = call.service();
     let tasks = service.answer(service.claim(MayClaim::of(&call.caller)?, request)?).await?;

@@ -22,7 +22,8 @@ struct CleanedUp {
 
 pub async fn cleanup(call: Call) -> Answer {
     let mut request: BulkRequest = json::parse_or_default(&call.body)?;
-    // codeQ's clients send an empty one for none. Here that is the careful choice: only what has expired.
+    // codeQ's clients send an empty string for no date. Here that is safe: cleanup then takes only
+    // expired tasks.
     request.before = request.before.filter(|text| !text.is_empty());
     if request.before.is_none() {
         request.limit = request.limit.filter(|limit| *limit > 0);

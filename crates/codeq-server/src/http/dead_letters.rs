@@ -14,7 +14,7 @@ use super::{answer, json};
 use crate::service::permission::MayAdminister;
 use crate::service::{Code, ServiceError};
 
-/// Like [`BulkRequest`], and where the tasks come from.
+/// Like [`BulkRequest`], plus the source of the tasks.
 #[derive(Deserialize, Default)]
 #[serde(rename_all = "camelCase")]
 struct ReplayRequest {

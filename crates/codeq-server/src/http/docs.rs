@@ -1,4 +1,4 @@
-//! The server's description of itself.
+//! The API documentation that the server serves.
 
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::Response;
@@ -7,15 +7,15 @@ use serde::Serialize;
 use super::call::{Answer, Call};
 use super::{answer, openapi};
 
-/// It changes with the server only; a client may keep it for a while.
+/// The documentation changes only with the server version, so clients may cache it.
 const KEEP: HeaderValue = HeaderValue::from_static("public, max-age=300");
-/// The page is text and style, whatever somebody may smuggle into it.
+/// Allows styles only, so that injected content cannot run scripts.
 const CONTENT: HeaderValue = HeaderValue::from_static(
     "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
 );
 const HTML: HeaderValue = HeaderValue::from_static("text/html; charset=utf-8");
 
-/// Where to go from here.
+/// Links to the other documents.
 #[derive(Serialize)]
 struct Index {
     name: &'static str,

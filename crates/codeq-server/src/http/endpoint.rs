@@ -1,4 +1,4 @@
-//! What is the same for every request.
+//! The steps common to every request.
 
 use std::borrow::Cow;
 use std::net::SocketAddr;
@@ -32,19 +32,19 @@ use crate::request_id::{REQUEST_ID, request_id};
 use crate::service::permission::{self, MayAdminister, MayOperate};
 use crate::service::{Code, ServiceError};
 
-/// What a request takes beside its body and a long answer.
+/// Memory charged per request, without its body or a large response.
 const REQUEST_BYTES: usize = 4 << 10;
 
 const HINT: HeaderName = HeaderName::from_static("x-codeq-hint");
 const RATE_LIMIT: HeaderName = HeaderName::from_static("ratelimit");
 const RATE_LIMIT_POLICY: HeaderName = HeaderName::from_static("ratelimit-policy");
 
-/// A request as far as it is known, for the answer's headers and the log line.
+/// Facts about a request, for the response headers and the log line.
 struct Seen {
     request_id: String,
     method: Method,
     path: &'static str,
-    /// The path as it came, where somebody watches.
+    /// The path as received, if the configuration allows logging it.
     shown: Option<String>,
     operation: &'static str,
     start: Instant,
@@ -52,7 +52,7 @@ struct Seen {
     subject: Option<Arc<str>>,
     code: Option<Code>,
     peer: Option<SocketAddr>,
-    /// Nothing is logged: it is one of too many.
+    /// Suppresses the log line of a request that was refused as one of too many.
     quiet: bool,
     share: Option<Share>,
     allowance: Option<(LimitScope, Allowance)>,
@@ -78,7 +78,7 @@ impl Seen {
     }
 }
 
-/// Answers a request to a route.
+/// Handles a request to a route.
 pub async fn run(app: Arc<App>, route: &'static Route, request: Request) -> Response {
     let mut seen = Seen::new(&app, &request, route.path, route.operation);
     let context = trace_context(request.headers());
@@ -86,7 +86,7 @@ pub async fn run(app: Arc<App>, route: &'static Route, request: Request) -> Resp
     let serving = serve(&app, route, request, context, &mut seen).instrument(span.clone());
     let served = AssertUnwindSafe(serving).catch_unwind().await;
     let answer = served.unwrap_or_else(|_| {
-        tracing::error!(target: "codeq::http", operation = route.operation, "a handler panicked");
+        tracing::error!(target: "codeq::http", operation = route.operation, "handler panicked");
         Err(ServiceError::unexpected().into())
     });
     let answer = answer.and_then(|response| counted(route, &seen, response));
@@ -95,7 +95,7 @@ pub async fn run(app: Arc<App>, route: &'static Route, request: Request) -> Resp
     response
 }
 
-/// Answers a request that no route takes.
+/// Answers a request that matches no route.
 pub async fn refuse(app: Arc<App>, request: Request, problem: Problem) -> Response {
     let mut seen = Seen::new(&app, &request, "", "none");
     finish(&app, &mut seen, Err(problem))
@@ -152,8 +152,8 @@ async fn serve(
     Ok(answer)
 }
 
-/// What to say beside the answer about a queue that nothing is known of. Its name may be a typo; but many a queue is
-/// empty for a while, so this is no error.
+/// A hint header for an unknown queue, whose name may be a typo. Not an error, because a queue can
+/// be empty for a while.
 async fn queue_hint(call: &Call) -> Option<HeaderValue> {
     let command = if call.route.path.contains("{command}") {
         Cow::Borrowed(call.path("command"))
@@ -171,7 +171,7 @@ async fn queue_hint(call: &Call) -> Option<HeaderValue> {
     HeaderValue::try_from(hint.chars().map(escape).collect::<String>()).ok()
 }
 
-/// Refuses a query with a parameter that the route does not have.
+/// Refuses unknown query parameters.
 fn check_query(route: &Route, query: &str) -> Result<(), ServiceError> {
     let mut names = url::form_urlencoded::parse(query.as_bytes()).map(|(name, _)| name);
     match names.find(|name| !name.is_empty() && !route.query.contains(&&**name)) {
@@ -180,7 +180,8 @@ fn check_query(route: &Route, query: &str) -> Result<(), ServiceError> {
     }
 }
 
-/// Counts a request. Probes are answered however little room there is: they have no body, and small answers.
+/// Charges memory for a request. Open routes never fail here, so probes work under memory pressure:
+/// they have no body and small responses.
 fn hold_request(
     app: &App,
     route: &Route,
@@ -200,8 +201,8 @@ fn hold_request(
     Ok((share, hold))
 }
 
-/// Counts the bytes of an answer until its client has taken them. Where there is no room for them, a read is refused;
-/// what is done is answered in any case: it is not longer than what asked for it.
+/// Charges the response until the client has read it. Refuses a read that does not fit. A completed
+/// write is always answered, and its response is no longer than its request.
 fn counted(route: &Route, seen: &Seen, response: Response) -> Result<Response, Problem> {
     let bytes = response.body().size_hint().exact().unwrap_or(0);
     let bytes = usize::try_from(bytes).unwrap_or(usize::MAX);
@@ -215,7 +216,7 @@ fn counted(route: &Route, seen: &Seen, response: Response) -> Result<Response, P
     Ok(response.map(|body| Body::new(answer::Counted { body, hold })))
 }
 
-/// Who is calling, if they may, and not too often.
+/// Authenticates and authorizes the caller, and applies the rate limit.
 async fn admit(
     app: &App,
     route: &Route,
@@ -232,7 +233,7 @@ async fn admit(
         Ok(token) => app.auth.authenticate(token, role).await,
         Err(error) => Err(error),
     };
-    let caller = caller.map_err(|error| not_let_in(app, route, seen, error))?;
+    let caller = caller.map_err(|error| auth_problem(app, route, seen, error))?;
     seen.tenant = Some(Arc::clone(&caller.tenant));
     seen.subject = Some(Arc::clone(&caller.subject));
     match route.access {
@@ -261,8 +262,8 @@ async fn admit(
     Ok(caller)
 }
 
-/// What a caller is told who is not let in, and what the log says about it.
-fn not_let_in(app: &App, route: &Route, seen: &mut Seen, error: AuthError) -> Problem {
+/// Converts an authentication error to a response, and logs a refused token.
+fn auth_problem(app: &App, route: &Route, seen: &mut Seen, error: AuthError) -> Problem {
     if let Some(refusal) = error.refusal() {
         let unlogged = app.metrics.token_refused(refusal.reason);
         seen.quiet = unlogged.is_none();
@@ -288,7 +289,7 @@ fn not_let_in(app: &App, route: &Route, seen: &mut Seen, error: AuthError) -> Pr
     }
 }
 
-/// The variable parts of the path, decoded; none if it has none.
+/// The decoded path parameters; `None` if the route has none.
 async fn path_params(
     route: &Route,
     parts: &mut Parts,
@@ -357,13 +358,13 @@ fn log(seen: &Seen, status: StatusCode, took: Duration) {
     );
 }
 
-/// The client's trace, if it sent one.
+/// The client's trace context, if it sent one.
 fn trace_context(headers: &HeaderMap) -> Option<TraceContext> {
     let text = |name| headers.get(name).and_then(|value| value.to_str().ok());
     trace::parse(text("traceparent"), text("tracestate"))
 }
 
-/// An answer without a body.
+/// A 204 response.
 pub fn no_content() -> Response {
     answer::status_only(StatusCode::NO_CONTENT)
 }

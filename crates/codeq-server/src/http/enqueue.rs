@@ -74,14 +74,14 @@ pub async fn batch(call: Call) -> Answer {
     let atomic = call.flag("atomic")?;
     call.service().check_batch(request.tasks.len())?;
     let key = header_key(&call)?;
-    // What cannot even be read is answered in its place; the rest goes on.
+    // An item that cannot be parsed gets its own error. The other items go on.
     let mut tasks = Vec::with_capacity(request.tasks.len());
     let mut outcomes = Vec::with_capacity(request.tasks.len());
     for (index, text) in request.tasks.iter().enumerate() {
         let parsed = json::parse_item(text.get(), call.body.unknown);
         match parsed.and_then(|request| new_task(&call, request)) {
             Ok(mut task) => {
-                // A key for the whole batch makes one for every task that has none.
+                // A key for the whole batch provides one for each task without its own.
                 if let (None, Some(key)) = (&task.idempotency_key, &key) {
                     task.idempotency_key = Some(format!("{key}/{index}").into());
                 }
@@ -156,7 +156,7 @@ fn new_task(call: &Call, request: TaskRequest<'_>) -> Result<NewTask, ServiceErr
     draft.check(call.service())
 }
 
-/// The trace that the task goes on in: the client's, or else the one that begins here.
+/// The trace stored on the task: the client's, or else the one of this request.
 fn creation_context(call: &Call) -> (Option<String>, Option<String>) {
     match &call.trace {
         Some(trace) => {
@@ -166,7 +166,8 @@ fn creation_context(call: &Call) -> (Option<String>, Option<String>) {
     }
 }
 
-/// The `Idempotency-Key` header: a structured string in quotes, or the bare text that many clients send.
+/// The `Idempotency-Key` header: a structured string in quotes, or the bare text that many clients
+/// send.
 fn header_key(call: &Call) -> Result<Option<String>, ServiceError> {
     let Some(value) = call.headers.get("idempotency-key") else {
         return Ok(None);

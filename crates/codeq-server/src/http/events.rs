@@ -20,13 +20,13 @@ use crate::limits::budget::{HeldFor, Hold};
 use crate::service::{Code, ServiceError};
 use crate::times::Times;
 
-/// A comment that keeps proxies from closing a quiet stream.
+/// Interval of the comments that keep proxies from closing a quiet stream.
 const KEEP_ALIVE: Duration = Duration::from_secs(15);
 
-/// What a stream takes: transitions that its client has not taken yet.
+/// Memory charged per stream, for transitions the client has not read yet.
 const STREAM_BYTES: usize = 64 << 10;
 
-/// Transitions that are sent together: some 16 KiB, and a small part of a millisecond of work.
+/// Transitions per write: about 16 KiB, and a fraction of a millisecond of work.
 const AT_ONCE: usize = 64;
 
 #[derive(Serialize)]
@@ -51,7 +51,7 @@ struct Stream {
     reader: Reader,
     command: Option<String>,
     ends: tokio::time::Instant,
-    /// The token is not good any more.
+    /// Completes when the token is revoked.
     withdrawn: BoxFuture<'static, ()>,
     first: Option<String>,
     _hold: Hold,
@@ -65,7 +65,7 @@ pub async fn stream(call: Call) -> Answer {
                 .ok_or_else(|| ServiceError::new(Code::InvalidEventId, "invalid Last-Event-ID"))?,
         ),
     };
-    // No tenant has more than half of them.
+    // `listen` grants a tenant at most half of all streams.
     let Some((reader, missed)) = call.service().events.listen(&call.caller.tenant, from) else {
         let refused = ServiceError::new(Code::TooManyStreams, "too many event streams");
         return Err(refused.retry_after(5).into());
@@ -81,7 +81,7 @@ pub async fn stream(call: Call) -> Answer {
         tenant: Arc::clone(&call.caller.tenant),
         reader,
         _hold: hold,
-        // Something at once, so that the client knows that it is connected.
+        // Send something at once, so that the client knows it is connected.
         first: Some(format!("retry: 1000\n: connected\n\n{first}")),
     };
     let body = futures_util::stream::unfold(stream, |mut stream| async move {
@@ -107,7 +107,8 @@ impl Stream {
                 () = &mut self.withdrawn => return None,
                 () = self.app.service.drained() => return None,
             }
-            // Five hundred streams that catch up are ready at the same time: one of a tenant goes on at once.
+            // Hundreds of streams can catch up at the same time, so only one per tenant runs at
+            // once.
             let _turn = self.app.service.scans.turn(&self.tenant).await.ok()?;
             let mut text = String::new();
             for _ in 0..AT_ONCE {
@@ -128,16 +129,16 @@ impl Stream {
     }
 }
 
-/// Comes to its end when the token is withdrawn.
+/// Completes when the token is revoked.
 fn withdrawn(call: &Call) -> Result<BoxFuture<'static, ()>, AuthError> {
     let (app, caller) = (Arc::clone(&call.app), call.caller.clone());
     let token = bearer_token(&call.headers)?.to_owned();
     Ok(Box::pin(async move { app.auth.withdrawn(&token, Role::Any, &caller).await }))
 }
 
-/// When the stream ends because its token does.
+/// When the stream must end because its token expires.
 fn token_end(call: &Call) -> tokio::time::Instant {
-    /// Long enough for any stream.
+    /// Longer than any stream lasts.
     const YEAR: u64 = 366 * 86_400;
     let now = call.service().now().wall / 1_000;
     let left =
@@ -156,7 +157,7 @@ fn event(moved: &Move, position: &Position, times: &Times) -> String {
         attempts: moved.attempts,
         at: times.text(moved.at.wall),
     };
-    // JSON on one line: no field of it can begin a line of its own.
+    // The JSON is a single line, so no value can start a new SSE field.
     let data = serde_json::to_string(&body).unwrap_or_default();
     format!("id: {}\nevent: task\ndata: {data}\n\n", id_text(position))
 }
@@ -170,7 +171,7 @@ fn id_text(position: &Position) -> String {
     let mut text = String::new();
     for (at, number) in position.iter().enumerate() {
         let separator = if at == 0 { "" } else { "-" };
-        // Writing to a string does not fail.
+        // Writing to a `String` cannot fail.
         let _ = write!(text, "{separator}{number}");
     }
     text

@@ -1,9 +1,9 @@
-//! Names that a request may use: a field or query parameter that its route does not know is refused, because a typo
-//! must never widen what a call does.
+//! Refuses unknown fields and query parameters, because a typo must never widen the effect of a
+//! call.
 //!
-//! What is known follows from the request's struct itself, in the same pass that reads it. That takes two things of
-//! request types: no `flatten`, which hides the names (such a type cannot be read at all), and nested objects kept as
-//! raw values that are read on their own.
+//! The request struct itself defines the known names, in the same pass that parses it. This puts
+//! two constraints on request types: no `flatten`, which hides the names (such a type fails to
+//! parse), and nested objects stay raw values that are parsed separately.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -15,24 +15,24 @@ use serde::de::{DeserializeSeed, Deserializer, Error, IntoDeserializer, MapAcces
 use crate::near::nearest;
 use crate::service::{Code, ServiceError};
 
-/// Longest name in bytes that is repeated in an answer.
+/// Maximum bytes of an unknown name that an error message repeats.
 const NAME_BYTES_MAX: usize = 64;
 
-/// Why a text is not what was to be read.
+/// Why a text could not be parsed.
 #[derive(Debug)]
 pub enum Unread {
-    /// It has a field that the struct has not.
+    /// It has a field that the struct does not have.
     Unknown {
-        /// The field.
+        /// The unknown field.
         name: String,
-        /// Those that there are.
+        /// The fields of the struct.
         known: &'static [&'static str],
     },
-    /// Anything else.
+    /// Any other error.
     Json(serde_json::Error),
 }
 
-/// Reads a struct that has all the fields of an object.
+/// Parses a struct, and refuses unknown fields.
 pub fn read<'de, T: Deserialize<'de>>(text: &'de str) -> Result<T, Unread> {
     let mut unknown = None;
     let mut json = serde_json::Deserializer::from_str(text);
@@ -41,12 +41,12 @@ pub fn read<'de, T: Deserialize<'de>>(text: &'de str) -> Result<T, Unread> {
     read.map_err(|error| unknown.unwrap_or(Unread::Json(error)))
 }
 
-/// What to answer to a body with a field that is not known.
+/// The error for an unknown field in a body.
 pub fn unknown_field(name: &str, known: &[&'static str]) -> ServiceError {
     unknown("unknown field", name, known)
 }
 
-/// What to answer to a query with a parameter that is not known.
+/// The error for an unknown query parameter.
 pub fn unknown_parameter(name: &str, known: &[&'static str]) -> ServiceError {
     unknown("unknown query parameter", name, known)
 }
@@ -63,7 +63,7 @@ fn unknown(what: &'static str, name: &str, known: &[&'static str]) -> ServiceErr
     ServiceError::new(Code::UnknownField, what).field(shown).detail(detail)
 }
 
-/// Reads a struct, and remembers the first field that it does not have.
+/// Deserializes a struct and records the first unknown field.
 struct Known<'u, D> {
     inner: D,
     unknown: &'u mut Option<Unread>,
@@ -138,7 +138,7 @@ impl<'de, A: MapAccess<'de>> MapAccess<'de> for KnownFields<'_, A> {
     }
 }
 
-/// The name of a field, copied only if it is written with escapes.
+/// A field name, copied only if it contains escapes.
 struct Name<'de>(Cow<'de, str>);
 
 impl<'de> Deserialize<'de> for Name<'de> {
@@ -188,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_known_is_read_as_ever() {
+    fn known_fields_parse() {
         let text = r#"{"limit":3,"\u0065rrorContains":null}"#;
         assert_eq!(read::<Body>(text).unwrap(), Body { limit: Some(3), error_contains: None });
         for bad in ["{", "[]", "{}}", r#"{"limit":1,"limit":2}"#, r#"{"limit":"3"}"#, "{1:2}"] {
@@ -197,7 +197,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_unknown_is_named_with_what_was_meant() {
+    fn unknown_fields_are_named_with_a_suggestion() {
         let told = |text: &str| said(text).1;
         assert_eq!(said(r#"{"limit":3,"errorContian":"x"}"#).0, "errorContian");
         assert_eq!(

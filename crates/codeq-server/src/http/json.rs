@@ -1,4 +1,4 @@
-//! JSON from outside.
+//! Parses JSON from clients.
 
 use bytes::Bytes;
 use serde::Deserialize;
@@ -10,27 +10,27 @@ use crate::config::UnknownFields;
 use crate::service::ServiceError;
 use crate::service::payload::check_depth;
 
-/// The body of a request, and what becomes of fields in it that nobody knows.
+/// A request body, and how to handle its unknown fields.
 #[derive(Debug, Clone)]
 pub struct Body {
-    /// Its bytes.
+    /// The raw body.
     pub bytes: Bytes,
-    /// What becomes of unknown fields.
+    /// How to handle unknown fields.
     pub unknown: UnknownFields,
 }
 
-/// The body of a route that has no fields.
+/// The body of a route without fields.
 #[derive(Deserialize, Default)]
 pub struct NoFields {}
 
-/// Reads a body that must be there.
+/// Parses a required body.
 pub fn parse<'a, T: Deserialize<'a>>(body: &'a Body) -> Result<T, ServiceError> {
     check_depth(&body.bytes)?;
     parse_batch(body)
 }
 
-/// Reads the body of a batch, whose items are raw values. How deep they are is looked at one by one, so that one that
-/// is too deep does not fail the others: see [`parse_item`].
+/// Parses the body of a batch, whose items are raw values. [`parse_item`] checks the depth of each
+/// item, so that one that is too deep does not fail the others.
 pub fn parse_batch<'a, T: Deserialize<'a>>(body: &'a Body) -> Result<T, ServiceError> {
     let text = std::str::from_utf8(&body.bytes).map_err(|error| {
         let detail = format!("not UTF-8 after byte {}", error.valid_up_to());
@@ -39,7 +39,7 @@ pub fn parse_batch<'a, T: Deserialize<'a>>(body: &'a Body) -> Result<T, ServiceE
     parse_object(text, body.unknown)
 }
 
-/// Reads an object, and only an object: the parser would take an array for one, field by field.
+/// Parses an object and nothing else: serde would also accept an array, as the fields in order.
 pub fn parse_object<'a, T: Deserialize<'a>>(
     text: &'a str,
     unknown: UnknownFields,
@@ -60,7 +60,7 @@ pub fn parse_object<'a, T: Deserialize<'a>>(
     })
 }
 
-/// Reads one item of a batch. Where it is broken, the place is one in the item.
+/// Parses one item of a batch. Error positions are relative to the item.
 pub fn parse_item<'a, T: Deserialize<'a>>(
     text: &'a str,
     unknown: UnknownFields,
@@ -69,13 +69,13 @@ pub fn parse_item<'a, T: Deserialize<'a>>(
     parse_object(text, unknown)
 }
 
-/// Says in the detail which item of a batch it is about.
+/// Adds the item's index to the error detail.
 pub fn in_item(index: usize, error: ServiceError) -> ServiceError {
     let detail = format!("item {index}: {}", error.detail.as_deref().unwrap_or(&error.error));
     error.detail(detail)
 }
 
-/// Reads a body where every field is optional: it may be empty or `null`.
+/// Parses an optional body: empty or `null` means all defaults.
 pub fn parse_or_default<T: DeserializeOwned + Default>(body: &Body) -> Result<T, ServiceError> {
     match body.bytes.trim_ascii() {
         b"" | b"null" => Ok(T::default()),
@@ -92,7 +92,7 @@ mod tests {
     }
 
     #[test]
-    fn an_array_is_no_object() {
+    fn an_array_is_not_an_object() {
         #[derive(Deserialize, Default)]
         struct Limits {
             limit: Option<u32>,

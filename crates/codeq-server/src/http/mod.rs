@@ -1,8 +1,8 @@
-//! HTTP/JSON: parse, call, shape.
+//! The HTTP/JSON API. Handlers parse, call the service and shape the response.
 //!
-//! [`routes::ROUTES`] is the one list of what is served: for each route who may call it, how large its body
-//! may be, and the function that answers. [`endpoint::run`] does for all of them what is the same for all:
-//! request id, token, rate, body, limits, log line, metrics.
+//! [`routes::ROUTES`] lists every route with its access rule, body limit and handler.
+//! [`endpoint::run`] does the steps common to all of them: request id, token, rate limit, body, log
+//! line and metrics.
 
 use std::sync::Arc;
 
@@ -51,7 +51,7 @@ mod webhooks;
 
 use routes::{ROUTES, Route, Verb};
 
-/// Serves every route of the list.
+/// The router for all routes.
 pub fn router(app: Arc<App>) -> Router {
     let mut router = Router::new();
     let mut paths: Vec<&str> = ROUTES.iter().map(|route| route.path).collect();
@@ -77,7 +77,7 @@ pub fn router(app: Arc<App>) -> Router {
         endpoint::refuse(Arc::clone(&app), request, problem)
     };
     let exact = router.clone().fallback(not_found.clone());
-    // A path with a slash at its end is served as the one without it.
+    // Serve a path with a trailing slash like the path without it.
     router.fallback(move |mut request: Request| {
         let (exact, not_found) = (exact.clone(), not_found.clone());
         async move {
@@ -92,7 +92,7 @@ pub fn router(app: Arc<App>) -> Router {
     })
 }
 
-/// Serves the metrics alone, on a port of their own, to whoever reaches it.
+/// The router for the separate metrics port, which needs no token.
 pub fn metrics_router(app: Arc<App>) -> Router {
     let route = &routes::METRICS_ALONE;
     let serve = move |request: Request| endpoint::run(Arc::clone(&app), route, request);

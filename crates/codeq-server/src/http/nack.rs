@@ -29,7 +29,7 @@ struct Nacked {
 
 pub async fn nack(call: Call) -> Answer {
     let request: Request = json::parse_or_default(&call.body)?;
-    // Negative counts as absent.
+    // A negative delay counts as absent.
     let delay = request.delay_seconds.and_then(|delay| u64::try_from(delay).ok());
     let lease = LeaseNamed::new(&call.caller, request.worker_id.as_deref(), request.fence);
     let (service, caller) = (call.service(), MayNack::of(&call.caller)?);
@@ -42,7 +42,7 @@ pub async fn nack(call: Call) -> Answer {
     Ok(answer::json(StatusCode::OK, &Nacked { status: place(done), delay_seconds }))
 }
 
-/// Where a task went that was given back.
+/// The name of the place a returned task went to.
 pub fn place(returned: Returned) -> &'static str {
     match returned {
         Returned::Requeued { .. } => "requeued",

@@ -1,8 +1,8 @@
-//! The OpenAPI 3.1 document, made from the list of routes.
+//! The OpenAPI 3.1 document, generated from the list of routes.
 //!
-//! What a route says of itself (method, path, who may call it, whether it has a body) is taken from
-//! [`ROUTES`]; the rest stands in a table by operation id. A test fails when the two do not have the same
-//! operations, and when `docs/openapi.json` is not what is generated here.
+//! [`ROUTES`] provides method, path, access and whether there is a body. The rest comes from tables
+//! by operation id. A test fails if the operations of the two differ, or if `docs/openapi.json` is
+//! out of date.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::LazyLock;
@@ -32,17 +32,17 @@ mod workers;
 static DOCUMENT: LazyLock<Value> = LazyLock::new(build);
 static TEXT: LazyLock<String> = LazyLock::new(|| format!("{:#}\n", *DOCUMENT));
 
-/// The document.
+/// The document as JSON.
 pub fn document() -> &'static Value {
     &DOCUMENT
 }
 
-/// The document as it is served and committed.
+/// The document as served and committed.
 pub fn text() -> &'static str {
     &TEXT
 }
 
-/// The documentation by operation id.
+/// The documentation of each operation, by operation id.
 pub fn operations() -> BTreeMap<&'static str, Operation> {
     let groups = [
         tasks::operations(),
@@ -83,7 +83,7 @@ fn build() -> Value {
     })
 }
 
-/// Closes the schemas of all that clients send: what is not in them is refused.
+/// Closes all request schemas, because the server refuses unknown fields.
 fn close_requests(paths: &Value, components: &mut Value) {
     let mut names = Vec::new();
     references(paths, "requestBody", &mut names);
@@ -97,7 +97,8 @@ fn close_requests(paths: &Value, components: &mut Value) {
     }
 }
 
-/// The names of the schemas that are referred to, inside of members of this name only, if it is not empty.
+/// Collects the names of referenced schemas. If `inside` is not empty, only those within members of
+/// that name.
 fn references(value: &Value, inside: &str, names: &mut Vec<String>) {
     match value {
         Value::Object(map) => {
@@ -113,7 +114,7 @@ fn references(value: &Value, inside: &str, names: &mut Vec<String>) {
     }
 }
 
-/// Closes every object in a schema whose members are known.
+/// Closes every object in a schema that lists its members.
 fn close(schema: &mut Value) {
     if schema["type"] == "object" && schema.get("properties").is_some() {
         set(schema, "additionalProperties", json!(false));
@@ -156,7 +157,7 @@ fn tags() -> Value {
     ])
 }
 
-/// The parameters of all operations of a path: what its braces name, and what every request may carry.
+/// The parameters common to all operations of a path: path parameters and common headers.
 fn shared(path: &str) -> Vec<Value> {
     let named = path.split('{').skip(1).filter_map(|rest| rest.split('}').next());
     let named = named.map(|name| match name {
@@ -183,7 +184,7 @@ fn operation(route: &Route, about: Operation) -> Value {
     let mut codes = about.codes;
     codes.extend(shared_codes(route, about.body.is_some()));
     answers.extend(components::problems(&codes));
-    // Given before there is a request: no body, no request id.
+    // Sent before the request is parsed, so without a body or request id.
     let head = "The line and the headers of the request are larger than 24 KiB. No body.";
     answers.insert("431".to_owned(), json!({ "description": head }));
     let mut document = json!({
@@ -207,7 +208,7 @@ fn operation(route: &Route, about: Operation) -> Value {
     document
 }
 
-/// Codes that the edge gives to every route of this kind.
+/// The error codes that every route of this kind can return.
 fn shared_codes(route: &Route, has_body: bool) -> Vec<Code> {
     let mut codes = vec![Code::Internal, Code::UnknownField, Code::InvalidBody];
     if route.path.contains('{') {

@@ -1,5 +1,5 @@
-//! Why a body could not be read, in words that help whoever wrote it: serde's reason, where it is, and the
-//! field. Values of the body are left out: a problem may end up in a log.
+//! Explains why a body could not be parsed: serde's reason, the position and the field. Never
+//! includes values of the body, because an error may end up in a log.
 
 use codeq_core::names::cut;
 use serde::Deserialize;
@@ -11,22 +11,22 @@ use serde_path_to_error::Segment;
 use super::fields::unknown_field;
 use crate::service::ServiceError;
 
-/// Longest reason in bytes.
+/// Maximum bytes of a reason.
 const REASON_BYTES_MAX: usize = 200;
 
-/// What to answer to a text that is no `T`.
+/// The error for a text that does not parse as `T`.
 pub fn explain<'de, T: Deserialize<'de>>(
     text: &'de str,
     error: &serde_json::Error,
 ) -> ServiceError {
     let place = format!(" at line {} column {}", error.line(), error.column());
     let said = error.to_string();
-    // Of a type that refuses unknown fields by itself, whatever the server is set to.
+    // A type that always refuses unknown fields, whatever the server's setting.
     if let Some(rest) = said.strip_prefix("unknown field `") {
         return unknown_field(rest.split('`').next().unwrap_or_default(), fields::<T>());
     }
     let reason = said.strip_suffix(&place).unwrap_or(&said);
-    // Where the syntax is broken, the last field that was seen may have nothing to do with it.
+    // After a syntax error, the last field seen may be unrelated.
     let field = match error.classify() {
         Category::Data => {
             let name = named(reason).map(str::to_owned).or_else(|| refused_field::<T>(text));
@@ -44,8 +44,8 @@ pub fn explain<'de, T: Deserialize<'de>>(
     }
 }
 
-/// serde shows the value that it did not expect, and Rust's name for what it did. The kind of the value is enough, and
-/// whoever wrote the body may not know Rust.
+/// Rewrites serde's reason, which shows the unexpected value and the name of a Rust type. The kind
+/// of the value is enough, and the client's author may not know Rust.
 fn in_plain_words(reason: &str, field: Option<&str>) -> String {
     let kinds = ["invalid type: ", "invalid value: "];
     let Some((kind, rest)) =
@@ -53,7 +53,7 @@ fn in_plain_words(reason: &str, field: Option<&str>) -> String {
     else {
         return reason.to_owned();
     };
-    // The last one: a text that was found may hold these words as well.
+    // Split at the last one: the value itself may contain these words.
     let (found, expected) = rest.rsplit_once(", expected ").unwrap_or((rest, "something else"));
     let found = match found.split(['"', '`']).next().unwrap_or_default().trim_end() {
         "integer" if kind == "invalid value: " => "a number out of range",
@@ -78,7 +78,7 @@ fn in_plain_words(reason: &str, field: Option<&str>) -> String {
     format!("{name}found {found}, expected {expected}{unit}")
 }
 
-/// How the value of a field is counted or written, where its name alone has misled people.
+/// The unit or format of a field, for names that have misled users.
 fn unit(field: &str) -> &'static str {
     match field {
         "runAt" | "before" | "after" => " in RFC 3339, such as 2026-01-31T08:00:00Z",
@@ -87,15 +87,15 @@ fn unit(field: &str) -> &'static str {
     }
 }
 
-/// The field in a reason such as "missing field `tasks`".
+/// The field named in a reason such as "missing field `tasks`".
 fn named(reason: &str) -> Option<&str> {
     let kinds = ["missing field `", "duplicate field `"];
     let rest = kinds.into_iter().find_map(|kind| reason.strip_prefix(kind))?;
     rest.split('`').next()
 }
 
-/// The field of the outermost object whose value was refused. The text is read once more for it, which only refused
-/// requests pay for.
+/// The field of the outermost object whose value was refused. Parses the text again, which only refused requests pay
+/// for.
 fn refused_field<'de, T: Deserialize<'de>>(text: &'de str) -> Option<String> {
     let mut json = serde_json::Deserializer::from_str(text);
     let error = serde_path_to_error::deserialize::<_, T>(&mut json).err()?;
@@ -105,15 +105,15 @@ fn refused_field<'de, T: Deserialize<'de>>(text: &'de str) -> Option<String> {
     }
 }
 
-/// The names of the fields of a struct.
+/// The field names of a struct.
 fn fields<'de, T: Deserialize<'de>>() -> &'static [&'static str] {
     let mut names: &[&str] = &[];
-    // It always refuses, after it was told the names.
+    // Always fails, after recording the names.
     let _ = T::deserialize(Names(&mut names));
     names
 }
 
-/// Learns the names of a struct's fields from the struct itself, and has no value for it.
+/// A deserializer that records a struct's field names and then fails.
 struct Names<'a>(&'a mut &'static [&'static str]);
 
 impl<'de> Deserializer<'de> for Names<'_> {
@@ -160,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn the_reason_the_place_and_the_field() {
+    fn errors_have_reason_position_and_field() {
         for (text, detail, field) in [
             ("{", "EOF while parsing an object at line 1 column 1", None),
             ("{}", "missing field `names` at line 1 column 2", Some("names")),
@@ -191,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_type_itself_refuses_is_an_unknown_field() {
+    fn a_strict_type_reports_unknown_fields() {
         let text = format!(r#"{{"{}":1}}"#, "name");
         let error = serde_json::from_str::<Body>(&text).unwrap_err();
         let answer = explain::<Body>(&text, &error);

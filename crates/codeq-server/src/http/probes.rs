@@ -1,4 +1,4 @@
-//! Probes, metrics, and where this node stands.
+//! Probes, metrics and node status.
 
 use axum::http::{HeaderValue, StatusCode, header};
 use serde::Serialize;
@@ -25,7 +25,8 @@ pub async fn live(_call: Call) -> Answer {
 pub async fn ready(call: Call) -> Answer {
     let engine = call.service().engine();
     let stopped = engine.failure().is_some();
-    // Who stopped is not asked for more. Why is for everybody to read: no paths.
+    // A stopped engine needs no further reason. Everyone can read this text, so it must not contain
+    // paths.
     let refusing = engine.refusing().filter(|_| !stopped).map(|why| why.to_string());
     let draining = call.service().is_draining();
     let checks = [
@@ -57,13 +58,13 @@ pub async fn ready(call: Call) -> Answer {
 pub async fn metrics(call: Call) -> Answer {
     let near = call.peer.is_some_and(|peer| peer.to_canonical().is_loopback());
     if !near && !call.app.edge.metrics_public {
-        // As if there were none: what is not offered need not be known.
+        // Answer as if the route did not exist, so that outsiders cannot detect it.
         return Err(ServiceError::new(Code::NoSuchRoute, "not found").into());
     }
     metrics_alone(call).await
 }
 
-/// The metrics, on a port where whoever comes may read them.
+/// The metrics on their separate port, where every caller may read them.
 pub async fn metrics_alone(call: Call) -> Answer {
     let text =
         call.app.metrics.render(call.service().engine(), &call.app.net, &call.app.budget).await;
@@ -75,7 +76,7 @@ pub async fn metrics_alone(call: Call) -> Answer {
     Ok(response)
 }
 
-/// This node is alone: there are no groups.
+/// Always a single node: there are no Raft groups.
 pub async fn raft(_call: Call) -> Answer {
     let body = RaftStatus { enabled: false, num_groups: 0, groups: [] };
     Ok(answer::json(StatusCode::OK, &body))

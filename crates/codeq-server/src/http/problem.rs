@@ -1,4 +1,4 @@
-//! Errors on the wire: `application/problem+json` (RFC 9457), with what is wrong with the token in `WWW-Authenticate`
+//! Error responses: `application/problem+json` (RFC 9457), plus `WWW-Authenticate` for token errors
 //! (RFC 6750).
 
 use std::borrow::Cow;
@@ -11,12 +11,13 @@ use super::answer::{self, PROBLEM};
 use crate::auth::AuthError;
 use crate::service::{Code, Kind, ServiceError};
 
-/// A refusal, as HTTP answers it.
+/// An error response.
 #[derive(Debug, Clone)]
 pub struct Problem {
-    /// The short text, the code, and so on.
+    /// The error to report.
     pub error: ServiceError,
-    /// The connection cannot be used again: what is left of the body must not be taken for a request.
+    /// Whether to close the connection, so that the unread rest of the body is not parsed as a
+    /// request.
     pub close: bool,
 }
 
@@ -40,7 +41,7 @@ struct Body<'a> {
     retry_after_seconds: Option<u64>,
 }
 
-/// Why one item of a batch was refused.
+/// The error of one item in a batch.
 #[derive(Serialize)]
 pub struct ItemProblem<'a> {
     error: &'a str,
@@ -62,14 +63,14 @@ impl<'a> From<&'a ServiceError> for ItemProblem<'a> {
 }
 
 impl Problem {
-    /// The answer.
+    /// Converts the error to a response.
     pub fn into_response(self, request_id: &str, operation: &'static str) -> Response {
         let Problem { error, close } = self;
         let status = status(error.code);
         let limited = status == StatusCode::TOO_MANY_REQUESTS;
         let why = error.detail.as_deref().unwrap_or(&error.error);
         let detail = match error.code {
-            // The same for every guess: what else is wrong is for the operator.
+            // The same text for every bad token. Only the log has the exact reason.
             Code::InvalidToken => Cow::Owned(format!(
                 "{why}: use one that this server's configuration accepts; its log says more under this requestId"
             )),
@@ -103,7 +104,7 @@ impl Problem {
     }
 }
 
-/// What `WWW-Authenticate` says: that a token is needed, what is wrong with it, or how far it does not reach.
+/// The `WWW-Authenticate` value: a token is required, the token is invalid, or it lacks a scope.
 fn challenge(error: &ServiceError) -> Option<HeaderValue> {
     const REALM: &str = "Bearer realm=\"codeq\"";
     let text = match error.code {
@@ -112,7 +113,7 @@ fn challenge(error: &ServiceError) -> Option<HeaderValue> {
             let why = error.detail.as_deref().unwrap_or(&error.error);
             format!("{REALM}, error=\"invalid_token\", error_description=\"{why}\"")
         }
-        // Another code is about the task, not about the token.
+        // The other 403 codes concern the task, not the token.
         Code::Forbidden => {
             let scope = error.scope.map(|scope| format!(", scope=\"{scope}\""));
             format!("{REALM}, error=\"insufficient_scope\"{}", scope.unwrap_or_default())
@@ -122,7 +123,7 @@ fn challenge(error: &ServiceError) -> Option<HeaderValue> {
     HeaderValue::from_str(&text).ok()
 }
 
-/// The status of answers with this code.
+/// The HTTP status of an error code.
 pub fn status(code: Code) -> StatusCode {
     match code.kind() {
         Kind::Invalid => StatusCode::BAD_REQUEST,

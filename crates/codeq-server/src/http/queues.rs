@@ -45,7 +45,7 @@ struct QueueList<'a> {
     items: Vec<QueueItem<'a>>,
 }
 
-/// What a purge did.
+/// The response to a purge.
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Purged {
@@ -121,7 +121,7 @@ pub async fn purge(call: Call) -> Answer {
     Ok(answer::json(StatusCode::OK, &Purged::from(done)))
 }
 
-/// codeQ's flat map: one entry for every list that is not empty.
+/// codeQ's flat map, with an entry for each list that is not empty.
 fn flat(queues: &[QueueStats]) -> BTreeMap<String, u64> {
     let mut map = BTreeMap::new();
     for queue in queues {

@@ -1,4 +1,4 @@
-//! What is served, to whom.
+//! The list of routes, with their access rules.
 
 use super::call::Handler;
 use super::{
@@ -9,37 +9,37 @@ use crate::auth::Scope;
 
 /// One route.
 pub struct Route {
-    /// The method.
+    /// The HTTP method.
     pub verb: Verb,
-    /// The path, with its variable part in braces.
+    /// The path, with parameters in braces.
     pub path: &'static str,
-    /// Its name in the OpenAPI document, in metrics and in logs.
+    /// The operation id: its name in the OpenAPI document, metrics and logs.
     pub operation: &'static str,
-    /// Who may call it.
+    /// Who may call the route.
     pub access: Access,
-    /// How large its body may be.
+    /// The body size limit.
     pub body: BodyLimit,
-    /// The parameters that its query may have.
+    /// The query parameters the route accepts.
     pub query: &'static [&'static str],
-    /// The function that answers.
+    /// The function that handles requests.
     pub handler: Handler,
 }
 
-/// A method.
+/// An HTTP method.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Verb {
     /// Reads.
     Get,
-    /// Does.
+    /// Runs an operation.
     Post,
-    /// Writes.
+    /// Creates or replaces.
     Put,
-    /// Removes.
+    /// Deletes.
     Delete,
 }
 
 impl Verb {
-    /// The method as it stands in a request.
+    /// The method's name in a request, such as `GET`.
     pub fn name(self) -> &'static str {
         match self {
             Verb::Get => "GET",
@@ -53,9 +53,9 @@ impl Verb {
 /// Who may call a route.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Access {
-    /// Everybody, without a token.
+    /// All callers, without a token.
     Open,
-    /// Whoever has a good token, within its tenant.
+    /// Any valid token, within its tenant.
     Any,
     /// Producers.
     Producer,
@@ -63,18 +63,18 @@ pub enum Access {
     Worker(Scope),
     /// Admins of the tenant.
     Admin,
-    /// Operators: it concerns all tenants.
+    /// Operators, for operations that affect all tenants.
     Operator,
 }
 
-/// How large a body may be.
+/// Maximum size of a request body.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum BodyLimit {
     /// The route has no fields.
     None,
-    /// The ordinary limit.
+    /// The limit for ordinary requests.
     Small,
-    /// The limit of batches.
+    /// The limit for batches.
     Batch,
 }
 
@@ -146,7 +146,7 @@ pub static ROUTES: &[Route] = routes! {
     Get "/docs" "docs" Access::Open, None, docs::page;
 };
 
-/// The metrics on a port of their own.
+/// The metrics route on the separate port.
 pub static METRICS_ALONE: Route = Route {
     verb: Verb::Get,
     path: "/metrics",

@@ -26,7 +26,7 @@ use crate::service::{Code, ServiceError};
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct Request<'a> {
-    /// In a batch only: otherwise it is in the path.
+    /// In a batch only: otherwise the path has it.
     task_id: Option<String>,
     status: Option<String>,
     #[serde(borrow)]
@@ -43,7 +43,7 @@ struct Request<'a> {
 struct ArtifactRequest<'a> {
     name: Option<Arc<str>>,
     url: Option<Arc<str>>,
-    /// As it stands in the body: it may be large, and is not copied.
+    /// Kept as raw JSON, because it may be large and need not be copied.
     #[serde(borrow)]
     content_base64: Option<&'a RawValue>,
     content_type: Option<Box<str>>,
@@ -92,7 +92,7 @@ pub async fn one(call: Call) -> Answer {
 pub async fn batch(call: Call) -> Answer {
     let request: BatchRequest<'_> = json::parse_batch(&call.body)?;
     call.service().check_batch(request.results.len())?;
-    // What cannot even be read is answered in its place; the rest goes on.
+    // An item that cannot be parsed gets its own error. The other items go on.
     let mut requests = Vec::with_capacity(request.results.len());
     let mut refused = Vec::with_capacity(request.results.len());
     for text in &request.results {
@@ -127,7 +127,7 @@ pub async fn batch(call: Call) -> Answer {
     Ok(answer::json(StatusCode::OK, &BatchAnswer { results: results.collect() }))
 }
 
-/// One result of a batch.
+/// Parses one result of a batch.
 fn item(call: &Call, text: &RawValue) -> Result<(String, SubmitRequest), ServiceError> {
     let mut request: Request<'_> = json::parse_item(text.get(), call.body.unknown)?;
     let task_id = request.task_id.take().ok_or_else(|| {
@@ -136,7 +136,7 @@ fn item(call: &Call, text: &RawValue) -> Result<(String, SubmitRequest), Service
     Ok((task_id, submit_request(call, request)))
 }
 
-/// The task that an item names which cannot be read otherwise; empty if it names none.
+/// The task id of an item that is otherwise invalid; empty if it has none.
 fn named_task(text: &RawValue) -> String {
     #[derive(Deserialize)]
     #[serde(rename_all = "camelCase")]
@@ -189,7 +189,7 @@ fn new_artifact(body: &Body, index: usize, text: &RawValue) -> Result<NewArtifac
             let letters = content.get().strip_prefix('"').and_then(|rest| rest.strip_suffix('"'));
             letters.map(|letters| Source::Content {
                 content: Content::new(body.bytes.slice_ref(letters.as_bytes())),
-                // Forms leave it empty.
+                // HTML forms send an empty string.
                 content_type: request.content_type.filter(|text| !text.is_empty()),
             })
         }

@@ -60,7 +60,7 @@ pub async fn get(call: Call) -> Answer {
 }
 
 pub async fn result(call: Call) -> Answer {
-    // What is no number, or negative, counts as none: codeQ's clients rely on it.
+    // An invalid or negative number counts as no wait: codeQ's clients rely on it.
     let wait = call.param("waitSeconds").and_then(|text| text.parse().ok()).unwrap_or(0);
     let (task, record) = call.service().result(&call.caller, call.path("id"), wait).await?;
     let body = Finished { task: call.task(&task), result: call.result(&record) };
@@ -71,7 +71,7 @@ pub async fn history(call: Call) -> Answer {
     let history = call.service().history(&call.caller, call.path("id")).await?;
     let entries = history.entries();
     let before = std::iter::once(None).chain(entries.iter().map(|entry| Some(entry.to.location())));
-    // Where entries gave way after the first, the second does not follow from it.
+    // If entries were dropped after the first, the second entry's `from` is unknown.
     let gap = if history.dropped() > 0 { 1 } else { 0 };
     let items = entries.iter().zip(before).enumerate().map(|(index, (entry, from))| {
         let from = from.filter(|_| gap == 0 || index != gap);
@@ -114,12 +114,13 @@ pub async fn list(call: Call) -> Answer {
     page(call, query).await
 }
 
-/// A page of the list that the query describes, narrowed by `filter`, from `cursor` on.
+/// Answers one page of the list in `query`, with the request's `filter` and `cursor` applied.
 pub async fn page(call: Call, mut query: ListQuery) -> Answer {
     if let Some(text) = call.param("filter") {
         filter::apply(&text, &mut query)?;
     }
-    // Before the tasks are read: many who list at once would have them all in memory.
+    // Reserve memory before reading: many concurrent lists would otherwise load all their tasks at
+    // once.
     let _page = call.hold(LIST_BYTES_MAX.max(call.service().payload_max())).await?;
     let cursor = call.param("cursor");
     let TaskPage { items, next } =
@@ -128,7 +129,7 @@ pub async fn page(call: Call, mut query: ListQuery) -> Answer {
     Ok(answer::json(StatusCode::OK, &Page { items, next_cursor: next.as_deref() }))
 }
 
-/// How many tasks a page may have.
+/// The page size from the request.
 pub fn page_limit(call: &Call) -> Result<usize, ServiceError> {
     match call.number("limit")? {
         None => Ok(PAGE_DEFAULT),

@@ -10,8 +10,8 @@ use super::{answer, json};
 use crate::service::permission::MayAdminister;
 use crate::service::{Code, ServiceError};
 
-/// Values are checked one by one, so that the answer can name the field. Unknown fields are refused whatever the server
-/// is set to.
+/// Fields are checked one by one, so that the error can name the field. Unknown fields are refused
+/// whatever the server's setting.
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 struct PolicyRequest {

@@ -1,4 +1,4 @@
-//! Requests that no route takes: what their path or method was probably meant to be.
+//! Requests that match no route: suggests the route that was probably meant.
 
 use axum::http::uri::{PathAndQuery, Uri};
 use codeq_core::names::cut;
@@ -8,14 +8,14 @@ use super::routes::{ROUTES, Route};
 use crate::near::distance;
 use crate::service::{Code, ServiceError};
 
-/// Where the routes of the API begin.
+/// The base path of the API.
 const BASE: &str = "/v1/codeq";
-/// Most bytes of a path that are repeated in an answer.
+/// Maximum bytes of a path that an error message repeats.
 const PATH_BYTES_MAX: usize = 100;
-/// Most parts of a path that are looked at; no route has as many.
+/// Maximum path segments to compare. No route has as many.
 const PARTS_MAX: usize = 12;
 
-/// The same address without the slash at the end of its path, if that is the only one too many.
+/// The URI without its trailing slash, if there is exactly one.
 pub fn without_slash(uri: &Uri) -> Option<Uri> {
     let path =
         uri.path().strip_suffix('/').filter(|path| !path.is_empty() && !path.ends_with('/'))?;
@@ -28,7 +28,7 @@ pub fn without_slash(uri: &Uri) -> Option<Uri> {
     Uri::from_parts(parts).ok()
 }
 
-/// There is nothing at this path.
+/// The error for an unknown path.
 pub fn not_found(method: &str, path: &str) -> Problem {
     let shown = cut(path, PATH_BYTES_MAX);
     let more = if shown.len() < path.len() { "…" } else { "" };
@@ -40,25 +40,25 @@ pub fn not_found(method: &str, path: &str) -> Problem {
     ServiceError::new(Code::NoSuchRoute, "not found").detail(detail).into()
 }
 
-/// The path takes other methods only: those of this route's.
+/// The error for a method that `route` does not support.
 pub fn wrong_method(method: &str, route: &str, path: &str) -> Problem {
     let verbs = ROUTES.iter().filter(|other| other.path == route).map(|other| other.verb.name());
     let verbs = verbs.collect::<Vec<_>>().join(" or ");
     let shown = cut(method, PATH_BYTES_MAX);
     let mut detail = format!("{route} does not take {shown}: use {verbs}");
-    // What was meant as another route's name may have been taken for a name of the caller's.
+    // A segment meant as the name of another route may have matched a path parameter.
     if let Some(near) = with_method(method, path) {
         detail.push_str(&format!("; or did you mean {} {}?", near.verb.name(), near.path));
     }
     ServiceError::new(Code::MethodNotAllowed, "method not allowed").detail(detail).into()
 }
 
-/// The route that a request was most likely meant for.
+/// The route that was most likely meant.
 fn nearest(method: &str, path: &str) -> Option<&'static Route> {
     with_method(method, path).or_else(|| nearest_of(ROUTES.iter(), path))
 }
 
-/// The one of those with this method.
+/// The nearest route with this method.
 fn with_method(method: &str, path: &str) -> Option<&'static Route> {
     nearest_of(ROUTES.iter().filter(|route| route.verb.name() == method), path)
 }
@@ -72,13 +72,13 @@ fn nearest_of(routes: impl Iterator<Item = &'static Route>, path: &str) -> Optio
     scored.min_by_key(|(score, _)| *score).map(|(_, route)| route)
 }
 
-/// How far a path is from a route's. What comes before its last parts, such as a forgotten or mistyped base, does not
-/// count, nor does what stands where the route has a name of the caller's.
+/// The distance between a path and a route. Compares only the last segments, so a missing or
+/// mistyped base does not count. Ignores path parameters.
 fn score(route: &Route, parts: &[&str]) -> Option<(usize, usize)> {
     let own = route.path.strip_prefix(BASE).unwrap_or(route.path).trim_start_matches('/');
     let own_parts: Vec<&str> = own.split('/').collect();
     let parts = parts.get(parts.len().checked_sub(own_parts.len())?..)?;
-    // Names of the caller's would count as letters that are right.
+    // Path parameters would count as matching letters.
     let fixed = |part: &str| !part.starts_with('{');
     let meant: Vec<&str> = own_parts.iter().copied().filter(|own| fixed(own)).collect();
     let said = own_parts.iter().zip(parts).filter(|(own, _)| fixed(own));
@@ -118,7 +118,7 @@ mod tests {
     }
 
     #[test]
-    fn one_slash_at_the_end() {
+    fn one_trailing_slash() {
         let without = |text: &'static str| without_slash(&Uri::from_static(text));
         assert_eq!(without("/v1/codeq/tasks/"), Some(Uri::from_static("/v1/codeq/tasks")));
         assert_eq!(

@@ -1,4 +1,4 @@
-//! `/admin/webhooks`: deliveries that are not made yet, and secrets.
+//! `/admin/webhooks`: pending deliveries, and signing secrets.
 
 use axum::http::StatusCode;
 use codeq_core::read::PendingCallback;

@@ -10,7 +10,7 @@ use serde_json::value::RawValue;
 use crate::auth::shown;
 use crate::times::Times;
 
-/// A task. Empty texts, zeros and absent values are left out.
+/// A task. Empty strings, zeros and absent values are left out.
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct TaskBody<'a> {
@@ -53,7 +53,7 @@ pub struct TaskBody<'a> {
 }
 
 impl<'a> TaskBody<'a> {
-    /// The task for a client.
+    /// Converts a task, with timestamps in the configured time zone.
     pub fn new(task: &'a Task, times: &Times) -> TaskBody<'a> {
         let running = task.place == Place::InProgress;
         let id = task.id.to_string();
@@ -106,7 +106,7 @@ struct ArtifactBody<'a> {
 }
 
 impl<'a> ResultBody<'a> {
-    /// The result for a client, its JSON as the worker sent it.
+    /// Converts a result, with its JSON exactly as the worker sent it.
     pub fn new(record: &'a ResultRecord, times: &Times) -> ResultBody<'a> {
         let artifacts = record.artifacts.iter();
         ResultBody {
@@ -120,7 +120,7 @@ impl<'a> ResultBody<'a> {
     }
 }
 
-/// Whether a number is left out.
+/// Whether to leave a number out.
 pub fn is_zero(n: &u32) -> bool {
     *n == 0
 }

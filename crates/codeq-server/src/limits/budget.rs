@@ -1,18 +1,18 @@
-//! How many bytes the server holds for its clients: requests that are being read, answers that nobody has taken yet,
-//! waits for work. What is beyond a bound is slowed or refused before it takes memory.
+//! Accounts for the bytes held for clients: requests being read, answers not yet sent, waits for
+//! work. Slows or refuses anything beyond a bound before it takes memory.
 //!
 //! ```text
 //! process ─┬─ tenant: half of the process's bytes at most ─┬─ connection: three quarters of that ─┬─ a request, an
-//!          └─ strangers: those without a token yet         └─ …                                   │  answer, a stream
+//!          └─ strangers: callers without a token yet       └─ …                                   │  answer, a stream
 //!                                                                                                 └─ …
 //! ```
 //!
-//! What producers send leaves an eighth of what a tenant, and all of them, may hold: should they send more than can be
-//! taken, there is room for claims, heartbeats and results.
+//! Producers leave an eighth free, both of a tenant's share and of the whole, so that claims,
+//! heartbeats and results get through when producers send more than the server can take.
 //!
-//! Strangers are not counted by connection: a stream has 16 KiB for its Hello, and HTTP/2's settings allow 256 streams
-//! on a connection, so that is 4 MiB.
-//! Counting takes a few additions and no lock. A stream counts in steps, so that most of its messages cost nothing here.
+//! Strangers are not limited per connection: a stream has 16 KiB for its Hello and HTTP/2 settings
+//! allow 256 streams per connection, so one connection is bounded by 4 MiB. Accounting costs a few
+//! additions and no lock. A stream accounts in steps, so most of its messages cost nothing here.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -22,23 +22,23 @@ use std::time::Duration;
 use parking_lot::RwLock;
 use tokio::time::Instant;
 
-/// Tenants that are remembered while nothing is held for them.
+/// Idle tenants to remember before evicting them.
 const TENANTS_MAX: usize = 1_024;
-/// Pause before somebody who waits for room looks again.
+/// Interval between checks while waiting for room.
 const PAUSE: Duration = Duration::from_millis(10);
 
-/// What bytes are held for.
+/// The purpose of held bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum HeldFor {
-    /// Requests over HTTP, from their heads to their answers.
+    /// HTTP requests, from their heads to their answers.
     Requests,
-    /// Answers that their clients have not taken yet, and pages that are being put together.
+    /// Answers not yet sent, and pages being assembled.
     Answers,
-    /// Streams: messages that are being read, events whose answers are due, waits for work.
+    /// Streams: messages being read, events awaiting answers, waits for work.
     Streams,
 }
 
-/// All of them, with their names in metrics.
+/// All kinds with their metric labels.
 pub const KINDS: [(HeldFor, &str); 3] =
     [(HeldFor::Requests, "requests"), (HeldFor::Answers, "answers"), (HeldFor::Streams, "streams")];
 
@@ -48,7 +48,7 @@ struct Count {
     refused: AtomicU64,
 }
 
-/// The bytes of the process.
+/// Counters of the whole process.
 #[derive(Debug)]
 struct Totals {
     limit: usize,
@@ -65,7 +65,7 @@ impl Totals {
     }
 }
 
-/// The bytes of the process and who has them.
+/// The process-wide budget and its owners.
 #[derive(Debug)]
 pub struct Budget {
     totals: Arc<Totals>,
@@ -73,7 +73,7 @@ pub struct Budget {
     tenants: RwLock<HashMap<Arc<str>, Arc<Owner>>>,
 }
 
-/// The bytes of one tenant, or of all who have shown no token yet.
+/// The bytes of one tenant, or of all callers without a token.
 #[derive(Debug)]
 struct Owner {
     totals: Arc<Totals>,
@@ -86,56 +86,55 @@ impl Owner {
         Arc::new(Owner { totals: Arc::clone(totals), limit, bytes: AtomicUsize::new(0) })
     }
 
-    /// What one connection may have of it: a quarter stays for the others, and one body of the largest size has
-    /// room in the rest.
+    /// One connection's part: a quarter stays for other connections, and the rest still fits one
+    /// body of the largest size.
     fn connection_limit(&self) -> usize {
         self.limit / 4 * 3
     }
 }
 
-/// The bytes that are held for one connection, whoever its requests are from.
+/// The bytes held for one connection, across its tenants.
 pub type Connection = AtomicUsize;
 
-/// The bytes that one tenant may have held, or all who have shown no token yet; and of these the part of one
-/// connection, if it is known.
+/// The share of one tenant, or of all callers without a token; narrowed to one connection if that is known.
 #[derive(Debug, Clone)]
 pub struct Share {
     owner: Arc<Owner>,
     connection: Option<Arc<Connection>>,
 }
 
-/// Bytes that are held. They are free again when this is dropped.
+/// Held bytes, released on drop.
 #[derive(Debug)]
 pub struct Hold {
     share: Share,
     kind: HeldFor,
     bytes: usize,
-    /// Whether it leaves room for others.
+    /// Whether the hold must leave the producers' reserve free.
     of_producer: bool,
 }
 
 impl Budget {
-    /// A budget of so many bytes.
+    /// Creates a budget of `limit` bytes.
     pub fn new(limit: usize) -> Budget {
         let totals = Arc::new(Totals { limit, kinds: Default::default() });
-        // Nobody without a token has a use for more than a Hello.
+        // Callers without a token need no more than a Hello.
         let strangers = Owner::new(&totals, limit / 8);
         Budget { totals, strangers, tenants: RwLock::default() }
     }
 
-    /// The share of those who have shown no token yet.
+    /// The share of callers without a token.
     pub fn strangers(&self) -> Share {
         Share { owner: Arc::clone(&self.strangers), connection: None }
     }
 
-    /// The share of a tenant: half of all.
+    /// A tenant's share: half of the budget.
     pub fn tenant(&self, tenant: &Arc<str>) -> Share {
         if let Some(owner) = self.tenants.read().get(tenant) {
             return Share { owner: Arc::clone(owner), connection: None };
         }
         let mut tenants = self.tenants.write();
         if tenants.len() >= TENANTS_MAX {
-            // Whoever holds something has its share as well.
+            // A tenant with held bytes also has a reference to its share.
             tenants.retain(|_, owner| Arc::strong_count(owner) > 1);
         }
         let fresh = || Owner::new(&self.totals, self.totals.limit / 2);
@@ -143,40 +142,40 @@ impl Budget {
         Share { owner, connection: None }
     }
 
-    /// Bytes that are held now, of one kind.
+    /// Bytes of one kind held now.
     pub fn bytes(&self, kind: HeldFor) -> usize {
         self.totals.of(kind).map_or(0, |count| count.bytes.load(Relaxed))
     }
 
-    /// How often bytes were refused, of one kind.
+    /// How often bytes of one kind were refused.
     pub fn refused(&self, kind: HeldFor) -> u64 {
         self.totals.of(kind).map_or(0, |count| count.refused.load(Relaxed))
     }
 
-    /// The bytes of all.
+    /// The total budget in bytes.
     pub fn limit(&self) -> usize {
         self.totals.limit
     }
 }
 
 impl Share {
-    /// The part of it that a connection may have; all of it if there is none.
+    /// Narrows the share to a connection, if there is one.
     pub fn on(self, connection: Option<&Arc<Connection>>) -> Share {
         Share { connection: connection.cloned(), ..self }
     }
 
-    /// Whether more than half of it is held.
+    /// Whether more than half of the share is held.
     pub fn is_crowded(&self) -> bool {
         self.owner.bytes.load(Relaxed) > self.owner.limit / 2
     }
 
-    /// Holds bytes, if there is room for them.
+    /// Holds bytes if there is room.
     pub fn hold(&self, kind: HeldFor, bytes: usize) -> Option<Hold> {
         let mut hold = self.nothing(kind);
         hold.grow_to(bytes).then_some(hold)
     }
 
-    /// The same, after waiting for room for a while.
+    /// Like [`Share::hold`], but waits up to `patience` for room.
     pub async fn hold_within(
         &self,
         kind: HeldFor,
@@ -187,19 +186,19 @@ impl Share {
         hold.grow_within(bytes, patience).await.then_some(hold)
     }
 
-    /// Holds bytes that are there already, room or not. For what is bounded elsewhere.
+    /// Holds bytes that are already in memory, even without room. For data bounded elsewhere.
     pub fn hold_anyway(&self, kind: HeldFor, bytes: usize) -> Hold {
         let mut hold = self.nothing(kind);
         hold.grow_anyway(bytes);
         hold
     }
 
-    /// Holds nothing yet.
+    /// An empty hold, to grow later.
     pub fn nothing(&self, kind: HeldFor) -> Hold {
         Hold { share: self.clone(), kind, bytes: 0, of_producer: false }
     }
 
-    /// Adds bytes, room or not. Whether there was room, and some left if they are a producer's.
+    /// Adds bytes even without room. Returns whether there was room, including a producer's reserve.
     fn add(&self, kind: HeldFor, bytes: usize, of_producer: bool) -> bool {
         let Owner { totals, limit, bytes: mine } = &*self.owner;
         let add = |count: &AtomicUsize| count.fetch_add(bytes, Relaxed).saturating_add(bytes);
@@ -234,18 +233,18 @@ impl Share {
 }
 
 impl Hold {
-    /// The same for what a producer sends: it grows only as long as there is room for others.
+    /// Marks the bytes as a producer's, so that the hold grows only while the reserve is free.
     pub fn of_producer(mut self, of_producer: bool) -> Hold {
         self.of_producer = of_producer;
         self
     }
 
-    /// Bytes that are held.
+    /// Bytes held now.
     pub fn bytes(&self) -> usize {
         self.bytes
     }
 
-    /// Holds at least so many bytes. False if there is no room for them: then it holds what it did.
+    /// Grows to at least `bytes`. Returns false and changes nothing if there is no room.
     #[must_use]
     pub fn grow_to(&mut self, bytes: usize) -> bool {
         let grown = self.try_grow_to(bytes);
@@ -255,7 +254,7 @@ impl Hold {
         grown
     }
 
-    /// The same, after waiting for room for a while.
+    /// Like [`Hold::grow_to`], but waits up to `patience` for room.
     pub async fn grow_within(&mut self, bytes: usize, patience: Duration) -> bool {
         let end = Instant::now() + patience;
         while !self.try_grow_to(bytes) {
@@ -268,7 +267,7 @@ impl Hold {
         true
     }
 
-    /// Holds at least so many bytes, room or not.
+    /// Grows to at least `bytes`, even without room.
     pub fn grow_anyway(&mut self, bytes: usize) {
         if bytes > self.bytes {
             self.share.add(self.kind, bytes - self.bytes, self.of_producer);
@@ -276,8 +275,8 @@ impl Hold {
         }
     }
 
-    /// Holds at least so many bytes, and not many more: it grows and shrinks in steps, so that small changes cost
-    /// nothing. False if there is no room; who then asks again and again counts that once, by [`Hold::refused`].
+    /// Holds at least `bytes` and little more, in multiples of `step`, so that small changes cost
+    /// nothing. Returns false if there is no room; a caller that retries counts that once, with [`Hold::refused`].
     #[must_use]
     pub fn fit(&mut self, bytes: usize, step: usize) -> bool {
         let wanted = bytes.next_multiple_of(step.max(1));
@@ -290,12 +289,12 @@ impl Hold {
         true
     }
 
-    /// Counts that there was no room.
+    /// Counts one refusal.
     pub fn refused(&self) {
         self.share.count_refusal(self.kind);
     }
 
-    /// Holds so many bytes at most.
+    /// Shrinks to at most `bytes`.
     pub fn shrink_to(&mut self, bytes: usize) {
         if bytes < self.bytes {
             self.share.give_back(self.kind, self.bytes - bytes);
@@ -371,7 +370,7 @@ mod tests {
         assert_eq!(taken.count(), 300, "of 512 streams with 10 bytes each");
         let rest = a(&second).hold(HeldFor::Requests, 1_000).unwrap();
         assert!(a(&second).hold(HeldFor::Requests, 1).is_none(), "the tenant has its half");
-        // Requests of several tenants may come over one connection.
+        // One connection may carry requests of several tenants.
         let b = budget.tenant(&"b".into()).on(Some(&first));
         assert!(b.hold(HeldFor::Answers, 1).is_none());
         streams.clear();
@@ -410,7 +409,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn whoever_waits_gets_what_comes_free() {
+    async fn a_waiter_gets_released_bytes() {
         let budget = Budget::new(200);
         let share = budget.tenant(&"a".into());
         let first = share.hold(HeldFor::Requests, 100).unwrap();

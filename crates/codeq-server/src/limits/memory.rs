@@ -1,21 +1,21 @@
-//! How much memory this process may take: what the machine has, or what its control group leaves of it.
+//! The memory available to this process: the machine's, or less if a control group limits it.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// The bytes for clients when nobody says: this part of the memory…
+/// Default budget for clients: this fraction of the memory…
 const PART: u64 = 8;
-/// …within these bounds. The engine needs its few hundred megabytes beside them.
+/// …within these bounds. The engine needs a few hundred megabytes of its own.
 const LEAST: u64 = 64 << 20;
 const MOST: u64 = 1 << 30;
 
-/// Bytes that may be held for clients at once, on this machine: at least so many, whatever it says.
+/// Default budget for clients on this machine, but at least `least`.
 pub fn buffered_bytes(least: usize) -> usize {
     let part = (limit(Path::new("/")).unwrap_or(0) / PART).clamp(LEAST, MOST);
     usize::try_from(part).unwrap_or(usize::MAX).max(least)
 }
 
-/// The smallest limit that holds for this process; none where there is no `/proc`.
+/// The smallest limit that applies to this process; `None` without `/proc`.
 fn limit(root: &Path) -> Option<u64> {
     let read = |path: &str| fs::read_to_string(root.join(path)).unwrap_or_default();
     let machine = read("proc/meminfo").lines().find_map(|line| {
@@ -27,8 +27,8 @@ fn limit(root: &Path) -> Option<u64> {
     machine.into_iter().chain(groups).min()
 }
 
-/// The limits of a line of `/proc/self/cgroup`: of the group and of all that it lies in. In a container the path
-/// may be that of the host, where only the topmost one can be read.
+/// The limits for one line of `/proc/self/cgroup`: the group's own and its ancestors'. In a
+/// container the path may be the host's, where only the topmost limit is readable.
 fn group_limits(root: &Path, line: &str) -> Vec<u64> {
     let mut parts = line.splitn(3, ':').skip(1);
     let (Some(controllers), Some(path)) = (parts.next(), parts.next()) else {
@@ -44,7 +44,7 @@ fn group_limits(root: &Path, line: &str) -> Vec<u64> {
     let path = PathBuf::from(path.trim_start_matches('/'));
     let places = path.ancestors().map(|group| root.join(mount).join(group).join(file));
     let texts = places.filter_map(|place| fs::read_to_string(place).ok());
-    // "max" stands for none.
+    // "max" means no limit and does not parse.
     texts.filter_map(|text| text.trim().parse().ok()).collect()
 }
 
@@ -62,7 +62,7 @@ mod tests {
         dir
     }
 
-    /// A file, and what is in it.
+    /// A path and its content.
     type File = (&'static str, &'static str);
 
     const MEMORY: File = ("proc/meminfo", "MemFree: 1 kB\nMemTotal:  8388608 kB\n");
@@ -89,7 +89,7 @@ mod tests {
                 ],
                 Some(256 << 20),
             ),
-            // The host's path, which is not there in the container.
+            // The host's path, which does not exist in the container.
             (
                 &[
                     MEMORY,

@@ -1,5 +1,4 @@
-//! How often a tenant may ask: one token bucket for each tenant and scope. And how many bytes are held for it:
-//! [`budget`].
+//! Rate limits: one token bucket per tenant and scope. Limits on bytes in memory are in [`budget`].
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -14,22 +13,22 @@ use crate::config::{RateLimit, RateLimits};
 pub mod budget;
 pub mod memory;
 
-/// Most buckets at once. Buckets that are full again say nothing and are dropped first.
+/// Maximum number of buckets. Full buckets carry no information and are dropped first.
 pub const BUCKETS_MAX: usize = 100_000;
 
-/// Which bucket a request draws from.
+/// The bucket a request draws from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum LimitScope {
-    /// Routes of producers, and reads by them.
+    /// Producer routes, and reads by producers.
     Producer,
-    /// Routes of workers, and reads by them.
+    /// Worker routes, and reads by workers.
     Worker,
-    /// Routes of admins.
+    /// Admin routes.
     Admin,
 }
 
 impl LimitScope {
-    /// Its name in settings, answers and metrics.
+    /// Name in settings, responses and metrics.
     pub fn name(self) -> &'static str {
         match self {
             LimitScope::Producer => "producer",
@@ -39,16 +38,16 @@ impl LimitScope {
     }
 }
 
-/// What the bucket says.
+/// The outcome of drawing a token.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Allowance {
-    /// Whether the request may go on.
+    /// Whether the request may proceed.
     pub allowed: bool,
     /// The bucket's rate and size.
     pub limit: RateLimit,
-    /// Requests that could follow at once.
+    /// Further requests allowed right now.
     pub remaining: u32,
-    /// Seconds until a request is allowed, or until the bucket is full; rounded up.
+    /// Seconds until the next request is allowed, or until the bucket is full; rounded up.
     pub reset_seconds: u64,
 }
 
@@ -60,19 +59,19 @@ pub struct RateLimiter {
 }
 
 impl RateLimiter {
-    /// With the limits of the configuration; a scope without one is never limited.
+    /// Creates a limiter. A scope without a configured limit is unlimited.
     pub fn new(limits: &RateLimits) -> RateLimiter {
         let limits = ArcSwap::from_pointee(limits.clone());
         RateLimiter { limits, start: Instant::now(), buckets: Mutex::default() }
     }
 
-    /// With other limits from now on. All buckets are full again.
+    /// Replaces the limits and refills all buckets.
     pub fn set(&self, limits: &RateLimits) {
         self.limits.store(Arc::new(limits.clone()));
         self.buckets.lock().clear();
     }
 
-    /// Takes a token, if the scope has a limit. The clock is monotonic: no jump of the wall clock helps.
+    /// Draws a token, if the scope has a limit. Uses the monotonic clock, so wall-clock jumps have no effect.
     pub fn take(&self, tenant: &Arc<str>, scope: LimitScope) -> Option<Allowance> {
         let limits = self.limits.load();
         let limit = match scope {
@@ -86,7 +85,7 @@ impl RateLimiter {
         if buckets.len() >= BUCKETS_MAX && !buckets.contains_key(&key) {
             buckets.retain(|_, full_at| *full_at > now);
             if buckets.len() >= BUCKETS_MAX {
-                // More tenants than that at once, all of them busy: forget one rather than grow.
+                // More busy tenants than buckets: evict one rather than grow.
                 let any = buckets.keys().next().cloned();
                 any.and_then(|any| buckets.remove(&any));
             }
@@ -96,7 +95,7 @@ impl RateLimiter {
     }
 }
 
-/// Draws one token from the bucket that will be full at `full_at`.
+/// Draws one token from a bucket that will be full at `full_at`.
 fn draw(full_at: &mut Duration, now: Duration, limit: RateLimit) -> Allowance {
     let one = Duration::from_secs(60) / limit.requests_per_minute.max(1);
     let burst = limit.burst.max(1);

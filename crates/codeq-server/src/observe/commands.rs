@@ -1,8 +1,8 @@
-//! What became of tasks and of their webhooks, counted by command.
+//! Counts task transitions and webhooks by command.
 //!
-//! The engine's commit thread counts here, up to hundreds of thousands of effects a second: plain numbers
-//! behind one lock that is taken once for all effects of a commit. A scrape copies the numbers and writes
-//! its text from the copy, so that it never holds up a commit.
+//! The engine's commit thread calls this with up to hundreds of thousands of effects per second, so
+//! the counters are plain integers behind one lock, taken once per commit. A scrape copies the
+//! counters and renders the copy, so it never blocks a commit.
 
 use std::collections::{HashMap, HashSet};
 use std::fmt;
@@ -18,13 +18,13 @@ use prometheus_client::encoding::{DescriptorEncoder, NoLabelSet};
 use prometheus_client::metrics::MetricType;
 use prometheus_client::registry::Unit;
 
-/// So many commands get a label value of their own; the others share [`OTHER`]. Producers choose the names,
-/// so without a bound anybody could fill the memory of the server and of Prometheus. A command that no queue
-/// has any more gives its place back.
+/// Commands with their own label value; the rest share [`OTHER`]. Producers choose the names, so
+/// without a bound they could fill the memory of the server and of Prometheus. A command that is in
+/// no queue any more loses its label value.
 pub const COMMANDS_MAX: usize = 200;
-/// So many of them at most are there because of one tenant.
+/// Label values that one tenant can occupy.
 pub const COMMANDS_PER_TENANT_MAX: usize = COMMANDS_MAX / 2;
-/// The label value of all commands beyond [`COMMANDS_MAX`], and of a command that has this very name.
+/// The label value of all commands beyond [`COMMANDS_MAX`], and of a command with this exact name.
 pub const OTHER: &str = "other";
 
 /// Upper bounds of the latency buckets in milliseconds: 5 ms to 1 h.
@@ -43,23 +43,23 @@ const DELIVERIES: [(WebhookOutcome, &str); 4] = [
     (WebhookOutcome::Dropped, "dropped"),
 ];
 
-/// How tasks end.
+/// The final statuses of tasks.
 const ENDS: [Status; 2] = [Status::Completed, Status::Failed];
 
-/// The numbers of one command.
+/// The counters of one command.
 #[derive(Debug, Clone, Default)]
 struct Counts {
     events: [u64; Event::ALL.len()],
     /// By status.
     ends: [Ends; ENDS.len()],
-    /// By kind, and by what became of them.
+    /// By kind and outcome.
     webhooks: [[u64; DELIVERIES.len()]; WEBHOOKS.len()],
 }
 
-/// Tasks that have ended in one way, and how long after they were made.
+/// Finished tasks of one status, by latency from creation to end.
 #[derive(Debug, Clone, Default)]
 struct Ends {
-    /// One more than there are bounds: the last has none.
+    /// One bucket more than there are bounds: the last one is unbounded.
     latency: [u64; LATENCY_MS.len() + 1],
     latency_ms: u64,
 }
@@ -113,29 +113,29 @@ impl Counts {
     }
 }
 
-/// A command with a label value of its own.
+/// A command with its own label value.
 #[derive(Debug)]
 struct Entry {
     name: Arc<str>,
-    /// The tenant that it was first seen with.
+    /// The first tenant seen with this command.
     tenant: Arc<str>,
     counts: Counts,
-    /// Something was counted since it was last looked which commands are gone.
+    /// Whether it was counted since the last cleanup of label values.
     moved: bool,
 }
 
 #[derive(Debug, Default)]
 struct Table {
-    /// Where in `entries` a command is.
+    /// The position of each command in `entries`.
     index: HashMap<Arc<str>, usize>,
     entries: Vec<Entry>,
-    /// How many entries a tenant has brought.
+    /// The number of entries that each tenant occupies.
     tenants: HashMap<Arc<str>, usize>,
     other: Counts,
 }
 
 impl Table {
-    /// The place of a command, made if there is room for one more.
+    /// The position of a command. Adds the command if there is room.
     fn admit(&mut self, name: &Arc<str>, tenant: &Arc<str>) -> Option<usize> {
         if let Some(at) = self.index.get(name) {
             return Some(*at);
@@ -163,9 +163,9 @@ impl Table {
         }
     }
 
-    /// Gives back the places of commands that are gone. What they counted goes to the others, so that the sum
-    /// over all commands never shrinks.
-    fn give_back(&mut self, gone: impl Fn(&Entry) -> bool) {
+    /// Removes the entries of commands that are gone. Adds their counts to `other`, so that the sum
+    /// over all commands never decreases.
+    fn release(&mut self, gone: impl Fn(&Entry) -> bool) {
         for entry in self.entries.extract_if(.., |entry| gone(entry)) {
             self.other.merge(&entry.counts);
             if let Some(brought) = self.tenants.get_mut(&entry.tenant) {
@@ -183,17 +183,18 @@ impl Table {
     }
 }
 
-/// What became of tasks, by command.
+/// Counters of task transitions and webhooks, by command.
 #[derive(Debug, Default)]
 pub struct Commands {
     table: Mutex<Table>,
 }
 
 impl Commands {
-    /// Counts what happened.
+    /// Counts the effects of a commit.
     pub fn count(&self, effects: &[Effect]) {
         let mut table = self.table.lock();
-        // Runs of effects tend to be of one queue, whose name is one shared string: no need to hash it again.
+        // Consecutive effects often belong to one queue and share its name string, so skip hashing
+        // it again.
         let mut last: Option<(&Arc<str>, Option<usize>)> = None;
         for effect in effects {
             let Effect::Moved(moved) = effect else {
@@ -208,7 +209,8 @@ impl Commands {
         }
     }
 
-    /// Counts a webhook of a queue: tenant and name. What is of no queue that is known counts with the others.
+    /// Counts a webhook for a queue, given as tenant and name. An unknown queue counts as
+    /// [`OTHER`].
     pub fn webhook(
         &self,
         kind: WebhookKind,
@@ -227,8 +229,8 @@ impl Commands {
         }
     }
 
-    /// Gives commands, each with a tenant that has it, a label value of their own as long as there is room.
-    /// Returns those that did not get one.
+    /// Gives commands their own label values while there is room. `names` pairs each command with a
+    /// tenant that has it. Returns the commands that did not get one.
     pub fn admit<'n>(
         &self,
         names: impl Iterator<Item = (&'n Arc<str>, &'n Arc<str>)>,
@@ -238,23 +240,23 @@ impl Commands {
         refused.map(|(name, _)| Arc::clone(name)).collect()
     }
 
-    /// Gives back the label values of commands that no queue has, and of which nothing was counted since the
-    /// last time. Returns them.
-    pub fn give_back(&self, present: &HashSet<Arc<str>>) -> Vec<Arc<str>> {
+    /// Removes the label values of commands that are in no queue and were not counted since the
+    /// last call. Returns those commands.
+    pub fn release(&self, present: &HashSet<Arc<str>>) -> Vec<Arc<str>> {
         let mut table = self.table.lock();
         let gone = |entry: &Entry| !entry.moved && !present.contains(&entry.name);
         let names = table.entries.iter().filter(|entry| gone(entry));
         let names = names.map(|entry| Arc::clone(&entry.name)).collect();
-        table.give_back(gone);
+        table.release(gone);
         names
     }
 
-    /// The commands that have a label value of their own.
+    /// The commands with their own label value.
     pub fn names(&self) -> Vec<Arc<str>> {
         self.table.lock().entries.iter().map(|entry| Arc::clone(&entry.name)).collect()
     }
 
-    /// A copy of all numbers in the order of the names; of the other commands only if there are any.
+    /// A copy of all counters, sorted by name. Includes [`OTHER`] only if it is not empty.
     fn snapshot(&self) -> Vec<(Arc<str>, Counts)> {
         let table = self.table.lock();
         let of = |entry: &Entry| (Arc::clone(&entry.name), entry.counts.clone());
@@ -275,7 +277,7 @@ impl Collector for Commands {
     }
 }
 
-/// One scrape's text of the numbers above.
+/// The text of one scrape.
 struct Page<'a> {
     encoder: DescriptorEncoder<'a>,
     commands: Vec<(Arc<str>, Counts)>,
@@ -309,7 +311,7 @@ impl Page<'_> {
         if self.commands.is_empty() {
             return Ok(());
         }
-        let help = "Tasks finished, by how; dead letters are FAILED.";
+        let help = "Finished tasks, by status; dead letters are FAILED.";
         let kind = MetricType::Counter;
         let mut metric = self.encoder.encode_descriptor("task_completed", help, None, kind)?;
         for (command, counts) in &self.commands {
@@ -322,12 +324,12 @@ impl Page<'_> {
         Ok(())
     }
 
-    /// Only what has happened: twelve events of every command would be many lines of nothing.
+    /// Skips zeros: twelve events per command would be many useless lines.
     fn transitions(&mut self) -> fmt::Result {
         if self.commands.iter().all(|(_, counts)| counts.events.iter().all(|count| *count == 0)) {
             return Ok(());
         }
-        let help = "Transitions of tasks, by what moved them.";
+        let help = "Task transitions, by event.";
         let kind = MetricType::Counter;
         let mut metric = self.encoder.encode_descriptor("task_transitions", help, None, kind)?;
         for (command, counts) in &self.commands {
@@ -342,7 +344,7 @@ impl Page<'_> {
         Ok(())
     }
 
-    /// Only the ways in which tasks have ended.
+    /// Skips statuses without tasks.
     fn latency(&mut self) -> fmt::Result {
         let ends = self.commands.iter().flat_map(|(command, counts)| {
             ENDS.into_iter()
@@ -368,7 +370,7 @@ impl Page<'_> {
         Ok(())
     }
 
-    /// Only what has happened.
+    /// Skips zeros.
     fn webhooks(&mut self) -> fmt::Result {
         let happened = |counts: &Counts| counts.webhooks.as_flattened().iter().any(|n| *n > 0);
         if !self.commands.iter().any(|(_, counts)| happened(counts)) {

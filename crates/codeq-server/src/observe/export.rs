@@ -1,4 +1,4 @@
-//! Sending spans to an OpenTelemetry collector: OTLP over HTTP, protobuf, in batches.
+//! Exports spans to an OpenTelemetry collector: OTLP over HTTP with protobuf, in batches.
 
 use std::future::{Future, ready};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -16,16 +16,16 @@ use url::Url;
 
 use crate::config::TracingConfig;
 
-/// Spans that wait to be sent; more are dropped.
+/// Maximum spans waiting for export. More are dropped.
 const QUEUE_MAX: usize = 8_192;
-/// Spans in one request.
+/// Maximum spans per request.
 const BATCH_MAX: usize = 512;
-/// A span waits at most this long for others.
+/// Maximum time a span waits for its batch to fill.
 const BATCH_DELAY: Duration = Duration::from_secs(2);
-/// Time for one request.
+/// Time limit of an export request.
 const EXPORT_TIMEOUT: Duration = Duration::from_secs(4);
 
-/// The source of spans, or none if no collector is configured.
+/// The tracer provider, or `None` if no collector is configured.
 pub fn provider(config: &TracingConfig) -> Result<Option<SdkTracerProvider>, String> {
     let Some(endpoint) = &config.otlp_endpoint else {
         return Ok(None);
@@ -49,8 +49,8 @@ pub fn provider(config: &TracingConfig) -> Result<Option<SdkTracerProvider>, Str
     Ok(Some(builder.with_sampler(sampler).with_resource(resource).build()))
 }
 
-/// The collector's address with the path that the specification appends. Credentials belong into
-/// `OTEL_EXPORTER_OTLP_HEADERS`: a URL finds its way into error texts.
+/// The collector's URL with the path that the specification appends. Put credentials in
+/// `OTEL_EXPORTER_OTLP_HEADERS`: a URL can show up in error messages.
 fn traces_url(endpoint: &str) -> Result<Url, String> {
     let bad = |why: &str| format!("tracing.otlpEndpoint {why}");
     let mut url = Url::parse(endpoint).map_err(|error| bad(&format!("is not a URL: {error}")))?;
@@ -70,12 +70,12 @@ fn traces_url(endpoint: &str) -> Result<Url, String> {
     Ok(url)
 }
 
-/// The OTLP exporter with a runtime of its own: batches are sent on a thread that has none, and must still
-/// be sent when the server's runtime is gone.
+/// The OTLP exporter with its own runtime: batches are sent from a thread without one, and must
+/// still be sent after the server's runtime has stopped.
 #[derive(Debug)]
 struct Exporter {
     otlp: opentelemetry_otlp::SpanExporter,
-    /// Always there until the drop.
+    /// `Some` until the drop.
     runtime: Option<Runtime>,
     failing: AtomicBool,
 }
@@ -83,7 +83,7 @@ struct Exporter {
 impl Exporter {
     fn new(url: &Url) -> Result<Exporter, String> {
         let failed = |error: &dyn std::fmt::Display| format!("cannot export traces: {error}");
-        // No idle connections: nobody drives them between two batches.
+        // No idle connections: the runtime does not run between batches.
         let client = reqwest::Client::builder()
             .timeout(EXPORT_TIMEOUT)
             .pool_max_idle_per_host(0)
@@ -103,13 +103,13 @@ impl Exporter {
         Ok(Exporter { otlp, runtime, failing: AtomicBool::new(false) })
     }
 
-    /// Says when it begins to fail and when it works again, not at every batch.
-    fn tell(&self, result: &OTelSdkResult) {
+    /// Logs when exports start to fail and when they work again, not every batch.
+    fn log_change(&self, result: &OTelSdkResult) {
         match (self.failing.swap(result.is_err(), Ordering::Relaxed), result) {
             (false, Err(error)) => {
-                tracing::warn!(target: "codeq::trace", %error, "spans cannot be sent and are lost");
+                tracing::warn!(target: "codeq::trace", %error, "cannot send spans, dropping them");
             }
-            (true, Ok(())) => tracing::info!(target: "codeq::trace", "spans are sent again"),
+            (true, Ok(())) => tracing::info!(target: "codeq::trace", "sending spans again"),
             _ => {}
         }
     }
@@ -121,7 +121,7 @@ impl SpanExporter for Exporter {
             Some(runtime) => runtime.block_on(self.otlp.export(batch)),
             None => Ok(()),
         };
-        self.tell(&result);
+        self.log_change(&result);
         ready(result)
     }
 
@@ -137,7 +137,7 @@ impl SpanExporter for Exporter {
 impl Drop for Exporter {
     fn drop(&mut self) {
         if let Some(runtime) = self.runtime.take() {
-            // Does not wait for a name look-up that hangs.
+            // Do not wait for a DNS lookup that hangs.
             runtime.shutdown_background();
         }
     }
@@ -159,7 +159,7 @@ mod tests {
     }
 
     #[test]
-    fn refuses_what_is_no_address_and_repeats_no_secret() {
+    fn refuses_bad_urls_without_repeating_secrets() {
         for bad in [
             "localhost:4318",
             "ftp://x",

@@ -1,18 +1,19 @@
-//! The two texts that metrics are written in: that of Prometheus, and OpenMetrics for whoever asks for it.
+//! The two metrics formats: Prometheus text, and OpenMetrics on request.
 
 use std::fmt::Write;
 
-/// How metrics are written.
+/// A text format for metrics.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Format {
-    /// Prometheus text 0.0.4: what every tool reads.
+    /// Prometheus text 0.0.4, which every tool reads.
     Prometheus,
     /// OpenMetrics 1.0.
     OpenMetrics,
 }
 
 impl Format {
-    /// What the values of `Accept` ask for: OpenMetrics if it is named and nothing else is preferred.
+    /// Chooses the format for the `Accept` values: OpenMetrics if it is listed and nothing else is
+    /// preferred.
     pub fn accepted<'a>(accept: impl Iterator<Item = &'a str>) -> Format {
         let (mut open, mut plain) = (0, 0);
         for range in accept.flat_map(|value| value.split(',')) {
@@ -26,7 +27,7 @@ impl Format {
         if open > 0 && open >= plain { Format::OpenMetrics } else { Format::Prometheus }
     }
 
-    /// Its `Content-Type`.
+    /// The format's `Content-Type`.
     pub fn content_type(self) -> &'static str {
         match self {
             Format::Prometheus => "text/plain; version=0.0.4; charset=utf-8",
@@ -34,7 +35,7 @@ impl Format {
         }
     }
 
-    /// OpenMetrics text in this format.
+    /// Converts OpenMetrics text to this format.
     pub fn of(self, open: String) -> String {
         match self {
             Format::Prometheus => prometheus(&open),
@@ -43,7 +44,7 @@ impl Format {
     }
 }
 
-/// The format that a media range means, if it is one of ours, and its weight in thousandths.
+/// Parses a media range: its format, if supported, and its weight in thousandths.
 fn parse(range: &str) -> (Option<Format>, u32) {
     let mut parts = range.split(';').map(str::trim);
     let media = parts.next().unwrap_or_default();
@@ -69,8 +70,8 @@ fn parse(range: &str) -> (Option<Format>, u32) {
     (format, weight)
 }
 
-/// Prometheus text of OpenMetrics text as we write it. There the name of a counter's samples is also that of its
-/// family, an info is a gauge, and units and the end have no line.
+/// Converts our OpenMetrics text to Prometheus text. There, a counter's family has the same name as
+/// its samples, an info is a gauge, and there are no lines for units or the end.
 fn prometheus(open: &str) -> String {
     let mut text = String::with_capacity(open.len());
     let mut help = None;
@@ -86,7 +87,7 @@ fn prometheus(open: &str) -> String {
                 "unknown" => ("", "untyped"),
                 kind => ("", kind),
             };
-            // Writing into a string does not fail.
+            // Writing to a `String` cannot fail.
             if let Some((_, help)) = help.take().filter(|(helped, _)| *helped == name) {
                 let _ = writeln!(text, "# HELP {name}{suffix} {help}");
             }
@@ -104,7 +105,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_asked_for() {
+    fn accept_selects_the_format() {
         let prometheus = "application/openmetrics-text;version=1.0.0;escaping=allow-utf-8;q=0.5,\
             application/openmetrics-text;version=0.0.1;q=0.4,text/plain;version=0.0.4;q=0.2,*/*;q=0.1";
         for accept in [
@@ -134,7 +135,7 @@ mod tests {
     }
 
     #[test]
-    fn the_same_in_the_text_of_prometheus() {
+    fn converts_to_prometheus_text() {
         let open = "# HELP a_b Bytes.\n# TYPE a_b counter\n# UNIT a_b bytes\na_b_total{x=\"# {\"} 1\n\
             # HELP v Which.\n# TYPE v info\nv_info{version=\"1\"} 1\n\
             # HELP g Now.\n# TYPE g gauge\ng 2.5\n# EOF\n";

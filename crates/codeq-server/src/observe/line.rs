@@ -1,7 +1,7 @@
-//! How a log line looks: JSON for machines, text for people.
+//! Formats log lines: JSON for machines, text for people.
 //!
-//! One event is one line, whatever its fields hold: clients choose command names, subjects and request ids,
-//! so characters that end a line, steer a terminal or turn the direction of text are escaped.
+//! One event is always one line. Clients choose command names, subjects and request ids, so
+//! characters that end a line, control a terminal or change text direction are escaped.
 
 use std::fmt::{self, Write};
 
@@ -15,17 +15,17 @@ use tracing_subscriber::registry::LookupSpan;
 
 use crate::config::LogFormat;
 
-/// Longest value of a field in bytes; the rest is cut off.
+/// Maximum bytes of a field's value. The rest is cut off.
 const VALUE_BYTES_MAX: usize = 4_096;
-/// Names that the line itself uses; a field of such a name gets a prefix.
+/// Names that the line itself uses. A field with such a name gets a prefix.
 const RESERVED: [&str; 6] = ["timestamp", "level", "target", "message", "trace_id", "span_id"];
 
-/// The target of the line that a request has.
+/// The target of request log lines.
 const REQUESTS: &str = "codeq::http";
-/// The time of day, where a line is read as it comes.
+/// Time of day, for lines that people read live.
 const CLOCK: &str = "%H:%M:%S";
 
-/// Writes events as lines.
+/// Formats events as lines.
 #[derive(Debug, Clone, Copy)]
 pub struct Line(pub LogFormat);
 
@@ -64,7 +64,8 @@ where
     }
 }
 
-/// The line that says how many others were lost. Written without an event: it would join those that wait.
+/// The line that reports lost lines. Formatted without an event, which would join the lines that
+/// wait.
 pub fn notice(format: LogFormat, lost: u64) -> String {
     const MESSAGE: &str = "log lines were lost: they came faster than they were read";
     let rest = match format {
@@ -74,7 +75,7 @@ pub fn notice(format: LogFormat, lost: u64) -> String {
     whole(format, "WARN", "codeq::logs", MESSAGE, &rest)
 }
 
-/// A line in the form of the log, for what is said before the log is there, or after.
+/// A line in the log's format, for messages before the log is set up or after it is gone.
 pub fn line(format: LogFormat, level: &str, target: &str, message: &str) -> String {
     let mut escaped = String::new();
     escape(&mut escaped, message);
@@ -95,7 +96,8 @@ fn whole(format: LogFormat, level: &str, target: &str, message: &str, rest: &str
     }
 }
 
-/// A request in the short form: `POST /v1/codeq/tasks 202 0.4 ms`, and the code if it was refused.
+/// A request in short form: `POST /v1/codeq/tasks 202 0.4 ms`, plus the error code if it was
+/// refused.
 #[derive(Default)]
 struct RequestLine {
     method: String,
@@ -141,7 +143,7 @@ impl Visit for RequestLine {
     }
 }
 
-/// The fields of one event, written down.
+/// The formatted fields of one event.
 struct Fields {
     format: LogFormat,
     message: String,
@@ -155,7 +157,7 @@ impl Fields {
         Fields { format, message, rest, scratch }
     }
 
-    /// The ids of the span that the event happened in, so that lines and traces find each other.
+    /// Adds the ids of the current span, to link log lines and traces.
     fn trace(&mut self) {
         let ids = Context::map_current(|context| {
             let span = context.span();
@@ -210,7 +212,7 @@ impl Fields {
 
     fn plain(&mut self, field: &Field, value: impl fmt::Display) {
         self.key(field);
-        // Writing into a string does not fail.
+        // Writing to a `String` cannot fail.
         let _ = write!(self.rest, "{value}");
     }
 }
@@ -228,7 +230,7 @@ impl Visit for Fields {
     fn record_debug(&mut self, field: &Field, value: &dyn fmt::Debug) {
         let mut scratch = std::mem::take(&mut self.scratch);
         scratch.clear();
-        // A value whose formatting fails is shown as far as it came.
+        // If formatting a value fails, show the part written so far.
         let _ = write!(scratch, "{value:?}");
         self.record_str(field, &scratch);
         self.scratch = scratch;
@@ -256,7 +258,7 @@ impl Visit for Fields {
     }
 }
 
-/// Writes text as it may stand between the quotes of a JSON string, and on a terminal.
+/// Escapes text so that it is safe inside a JSON string and on a terminal.
 fn escape(to: &mut String, text: &str) {
     let cut = codeq_core::names::cut(text, VALUE_BYTES_MAX);
     for c in cut.chars() {
@@ -267,7 +269,7 @@ fn escape(to: &mut String, text: &str) {
             '\r' => to.push_str("\\r"),
             '\t' => to.push_str("\\t"),
             c if is_unsafe(c) => {
-                // Writing into a string does not fail.
+                // Writing to a `String` cannot fail.
                 let _ = write!(to, "\\u{:04x}", u32::from(c));
             }
             c => to.push(c),
@@ -278,7 +280,7 @@ fn escape(to: &mut String, text: &str) {
     }
 }
 
-/// Control characters, line and paragraph separators, and marks that turn the direction of text.
+/// Control characters, line and paragraph separators, and marks that change text direction.
 fn is_unsafe(c: char) -> bool {
     c.is_control()
         || matches!(c, '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
@@ -289,7 +291,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn escapes_what_forges_lines() {
+    fn escapes_characters_that_forge_lines() {
         let mut to = String::new();
         escape(&mut to, "a\n\"b\"\\\u{1b}[31m\u{9b}0m\u{2028}\u{202e}é");
         assert_eq!(to, r#"a\n\"b\"\\\u001b[31m\u009b0m\u2028\u202eé"#);

@@ -1,7 +1,8 @@
-//! Log lines on their way out: written by a thread of their own, so that nobody ever waits for whoever reads them.
+//! Writes log lines from a separate thread, so that the server never blocks on the log's reader.
 //!
-//! A pipe that nobody reads fills up, and then a write to it blocks for ever. Lines gather in a buffer here; what does
-//! not fit is lost and counted, and the count is the first thing written when there is room again.
+//! A pipe without a reader fills up, and then a write to it blocks forever. Lines wait in a buffer;
+//! lines that do not fit are dropped and counted, and the log reports the count once there is room
+//! again.
 
 use std::io::{self, Write};
 use std::os::fd::AsFd;
@@ -15,14 +16,15 @@ use tracing_subscriber::fmt::MakeWriter;
 use super::line::notice;
 use crate::config::LogFormat;
 
-/// Bytes of lines that wait: for a reader that pauses for a moment, some two thousand lines.
+/// Maximum bytes of waiting lines: about two thousand lines, enough for a brief pause of the
+/// reader.
 const WAITING_BYTES_MAX: usize = 512 << 10;
-/// A buffer that has grown beyond this is not kept.
+/// Maximum buffer capacity to keep after a write.
 const KEPT_BYTES_MAX: usize = 64 << 10;
-/// How long the end of the process waits for the lines to be read.
+/// How long the process waits for its last lines to be written.
 const FLUSH_MAX: Duration = Duration::from_secs(1);
 
-/// Lines lost since the process started. One number for the process, like its standard error.
+/// Lines lost since the process started. Global because the process has one standard error.
 static LOST: AtomicU64 = AtomicU64::new(0);
 
 /// Lines lost since the process started.
@@ -30,31 +32,31 @@ pub fn lost() -> u64 {
     LOST.load(Ordering::Relaxed)
 }
 
-/// Takes lines and never blocks. Clones share the buffer.
+/// Takes lines without blocking. Clones share the buffer.
 #[derive(Clone, Debug)]
 pub struct LogWriter(Arc<Shared>);
 
 #[derive(Debug, Default)]
 struct Shared {
     state: Mutex<State>,
-    /// Wakes the thread.
+    /// Wakes the writer thread.
     work: Condvar,
-    /// Wakes whoever waits for everything to be written.
+    /// Wakes callers of `flush`.
     idle: Condvar,
 }
 
 #[derive(Debug, Default)]
 struct State {
     waiting: Vec<u8>,
-    /// Lines that did not fit since the last write.
+    /// Lines dropped since the last write.
     lost: u64,
     writing: bool,
 }
 
 impl LogWriter {
-    /// Writes to standard error.
+    /// Starts a writer to standard error.
     pub fn stderr(format: LogFormat) -> io::Result<LogWriter> {
-        // Not through the standard library's handle: its lock would be held for as long as a write blocks.
+        // Not `std::io::Stderr`: its lock would be held for as long as a write blocks.
         let stderr = std::fs::File::from(io::stderr().as_fd().try_clone_to_owned()?);
         LogWriter::start(stderr, format)
     }
@@ -67,14 +69,15 @@ impl LogWriter {
             let mut lines = Vec::new();
             loop {
                 shared.take(&mut lines, format);
-                // Whoever has closed it does not want to read on.
+                // An error means that the reader has closed the pipe. There is no other place to
+                // report it.
                 let _ = to.write_all(&lines);
             }
         })?;
         Ok(writer)
     }
 
-    /// Waits until everything is written, for a second at most.
+    /// Waits up to a second until all lines are written.
     pub fn flush(&self) {
         let until = Instant::now() + FLUSH_MAX;
         let mut state = self.0.state.lock();
@@ -87,7 +90,7 @@ impl LogWriter {
 }
 
 impl Shared {
-    /// Waits for lines and takes them all.
+    /// Waits for lines and takes all of them.
     fn take(&self, lines: &mut Vec<u8>, format: LogFormat) {
         lines.clear();
         lines.shrink_to(KEPT_BYTES_MAX);
@@ -129,7 +132,7 @@ impl<'w> MakeWriter<'w> for LogWriter {
 }
 
 impl Write for &LogWriter {
-    /// A line comes in one piece.
+    /// Each call passes one complete line.
     fn write(&mut self, line: &[u8]) -> io::Result<usize> {
         self.0.push(line);
         Ok(line.len())
@@ -146,7 +149,7 @@ mod tests {
 
     use super::*;
 
-    /// Every write waits until the test takes it.
+    /// A writer that blocks each write until the test receives it.
     struct Slow(mpsc::SyncSender<Vec<u8>>);
 
     impl Write for Slow {
@@ -161,7 +164,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_waits_and_what_is_lost_is_counted() {
+    fn writes_never_block_and_lost_lines_are_counted() {
         let (read, reader) = mpsc::sync_channel(0);
         let writer = LogWriter::start(Slow(read), LogFormat::Json).unwrap();
         let line = [b'x'; 1 << 10];
@@ -171,7 +174,7 @@ mod tests {
         }
         let start = Instant::now();
         writer.flush();
-        assert!(start.elapsed() >= FLUSH_MAX, "nobody reads, and there is an end to waiting");
+        assert!(start.elapsed() >= FLUSH_MAX, "flush gives up without a reader");
         let (mut kept, mut told) = (0, 0);
         while kept + told < sent {
             let text = String::from_utf8(reader.recv_timeout(FLUSH_MAX * 10).unwrap()).unwrap();

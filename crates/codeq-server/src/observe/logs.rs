@@ -1,4 +1,4 @@
-//! Where log lines and spans go.
+//! Sets up log lines and spans.
 
 use std::time::Duration;
 
@@ -15,11 +15,11 @@ use super::log_writer::LogWriter;
 use super::{export, trace};
 use crate::config::Config;
 
-/// How long the end of the process waits for spans to be sent.
+/// How long the process waits for its last spans to be sent.
 const FLUSH_MAX: Duration = Duration::from_secs(5);
 
-/// Installs the process's subscriber: log lines to stderr and, if configured, spans to an OTLP collector.
-/// Once per process; the guard flushes both when it is dropped.
+/// Installs the process's subscriber: log lines to stderr and, if configured, spans to an OTLP
+/// collector. Call it once per process. The guard flushes both when dropped.
 pub fn init_logs(config: &Config) -> Result<LogGuard, String> {
     let writer = LogWriter::stderr(config.log_format)
         .map_err(|error| format!("log lines cannot be written to stderr: {error}"))?;
@@ -27,14 +27,14 @@ pub fn init_logs(config: &Config) -> Result<LogGuard, String> {
     guard.writer = Some(writer);
     tracing::subscriber::set_global_default(subscriber)
         .map_err(|_| "logs are set up already".to_owned())?;
-    // The standard hook writes to stderr itself, and would wait for whoever reads it.
+    // The default hook writes to stderr directly, and would block on its reader.
     std::panic::set_hook(Box::new(|panic| {
         tracing::error!(target: "codeq::panic", "{panic}");
     }));
     Ok(guard)
 }
 
-/// What [`init_logs`] installs, with lines going to `writer`.
+/// The subscriber of [`init_logs`], with lines going to `writer`.
 pub fn subscriber<W>(
     config: &Config,
     writer: W,
@@ -43,13 +43,13 @@ where
     W: for<'w> MakeWriter<'w> + Send + Sync + 'static,
 {
     let (level, handle) = reload::Layer::new(filter(&config.log_level)?);
-    // Lines do not show spans. Without a collector nobody wants them, and then making one costs nothing.
+    // Log lines do not show spans, so without a collector spans are disabled and cost nothing.
     let events = filter_fn(|meta: &Metadata<'_>| !is_trace(meta));
     let lines = tracing_subscriber::fmt::layer()
         .event_format(Line(config.log_format))
         .with_ansi(false)
         .with_writer(writer)
-        // It would be told on stderr, and that panics if stderr is what cannot be written to.
+        // These errors go to stderr, and that write panics if stderr is what failed.
         .log_internal_errors(false)
         .with_filter(level.and(events.with_max_level_hint(LevelFilter::TRACE)));
     let provider = export::provider(&config.tracing)?;
@@ -61,13 +61,14 @@ where
             .with_target(false)
             .with_tracked_inactivity(false)
     });
-    // The filter stays when the layer is missing: a layer without one would want every span.
+    // Keep the filter even without the layer: a missing layer without a filter would enable every
+    // span.
     let wanted = spans_if(spans.is_some());
     let subscriber = tracing_subscriber::registry().with(lines).with(spans.with_filter(wanted));
     Ok((subscriber, LogGuard { provider, writer: None, level: LogLevel(handle) }))
 }
 
-/// The spans of [`trace`], whatever the level of the log lines is; or nothing.
+/// Enables the spans of [`trace`], whatever the log level, or none.
 fn spans_if(on: bool) -> FilterFn<impl Fn(&Metadata<'_>) -> bool> {
     let level = if on { LevelFilter::INFO } else { LevelFilter::OFF };
     filter_fn(move |meta: &Metadata<'_>| on && is_trace(meta)).with_max_level_hint(level)
@@ -77,7 +78,7 @@ fn is_trace(meta: &Metadata<'_>) -> bool {
     meta.is_span() && meta.target() == trace::TARGET
 }
 
-/// Sends what is not sent yet when it is dropped, for a few seconds at most.
+/// Flushes log lines and spans when dropped, for a few seconds at most.
 #[derive(Debug)]
 pub struct LogGuard {
     provider: Option<SdkTracerProvider>,
@@ -86,18 +87,18 @@ pub struct LogGuard {
 }
 
 impl LogGuard {
-    /// What changes the level of the lines.
+    /// A handle to change the log level.
     pub fn level(&self) -> LogLevel {
         self.level.clone()
     }
 }
 
-/// Changes the level of log lines while the process runs.
+/// Changes the log level while the process runs.
 #[derive(Debug, Clone)]
 pub struct LogLevel(reload::Handle<EnvFilter, Registry>);
 
 impl LogLevel {
-    /// A level or a filter, as `logLevel` has it.
+    /// Sets a level or a filter, in the format of the `logLevel` setting.
     pub fn set(&self, level: &str) -> Result<(), String> {
         let filter = filter(level)?;
         self.0.reload(filter).map_err(|error| format!("the log level cannot be set: {error}"))
@@ -111,7 +112,7 @@ fn filter(level: &str) -> Result<EnvFilter, String> {
 impl Drop for LogGuard {
     fn drop(&mut self) {
         if let Some(provider) = &self.provider {
-            // What cannot be sent by now is lost; the exporter has said so.
+            // Spans that cannot be sent by now are lost. The exporter has logged it.
             let _ = provider.shutdown_with_timeout(FLUSH_MAX);
         }
         if let Some(writer) = &self.writer {

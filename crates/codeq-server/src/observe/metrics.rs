@@ -1,4 +1,4 @@
-//! Metrics: counted where things happen, written as OpenMetrics text when somebody asks.
+//! The server's metrics, rendered as OpenMetrics text.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -23,7 +23,7 @@ use super::token_refusals::TokenRefusals;
 use crate::auth::Reason;
 use crate::limits::budget::Budget;
 
-/// What all names begin with.
+/// The prefix of all metric names.
 const PREFIX: &str = "codeq";
 
 /// 0.5 ms to 60 s: from an enqueue to a claim that waits.
@@ -31,7 +31,7 @@ const REQUEST_SECONDS: [f64; 16] = [
     0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0,
     60.0,
 ];
-/// A fast disk syncs in 50 µs, one in trouble takes a second.
+/// A fast disk syncs in 50 µs; a failing one takes a second.
 const SYNC_SECONDS: [f64; 14] = [
     0.000_05, 0.000_1, 0.000_25, 0.000_5, 0.001, 0.002_5, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5,
     1.0,
@@ -80,7 +80,7 @@ struct BuildLabels {
     version: &'static str,
 }
 
-/// Every metric of a server.
+/// All metrics of a server.
 #[derive(Debug)]
 pub struct Metrics {
     registry: Registry,
@@ -99,12 +99,12 @@ pub struct Metrics {
     syncs: Histogram,
     checkpoints: Histogram,
     checkpoint_failures: Counter,
-    /// One scrape at a time: a second one would only slow the first.
+    /// Allows one scrape at a time: a second one would only slow the first.
     scrape: tokio::sync::Mutex<()>,
 }
 
 impl Metrics {
-    /// Fresh ones, all zero.
+    /// Creates all metrics, at zero.
     pub fn new() -> Arc<Metrics> {
         let mut metrics = Metrics {
             registry: Registry::with_prefix(PREFIX),
@@ -119,7 +119,7 @@ impl Metrics {
             stream_events: Family::default(),
             artifacts: Family::default(),
             artifact_bytes: Counter::default(),
-            // As many as a group can hold.
+            // Up to the maximum size of a commit group.
             batches: Histogram::new(exponential_buckets(1.0, 2.0, 13)),
             syncs: Histogram::new(SYNC_SECONDS),
             checkpoints: Histogram::new(CHECKPOINT_SECONDS),
@@ -133,36 +133,36 @@ impl Metrics {
     fn register(&mut self) {
         let to = &mut self.registry;
         let build = Info::new(BuildLabels { version: env!("CARGO_PKG_VERSION") });
-        to.register("build", "The version that runs", build);
+        to.register("build", "Version of the running server", build);
         to.register_collector(Box::new(Arc::clone(&self.commands)));
         to.register_collector(Box::new(Arc::clone(&self.refusals)));
         to.register("http_requests", "Requests answered", self.requests.clone());
-        let help = "From a request's head to its answer";
+        let help = "Time from a request's head to its response";
         let durations = self.durations.clone();
         to.register_with_unit("http_request_duration", help, Unit::Seconds, durations);
-        let help = "Tokens refused, by what was wrong with them";
+        let help = "Tokens refused, by reason";
         to.register("token_refusals", help, self.token_refusals.counts.clone());
-        let help = "Requests refused for their rate";
+        let help = "Requests refused by a rate limit";
         to.register("rate_limit_hits", help, self.rate_limits.clone());
-        to.register("grpc_streams_open", "Streams that are open", self.streams_open.clone());
-        let help = "Streams that have ended, by gRPC code";
+        to.register("grpc_streams_open", "Open streams", self.streams_open.clone());
+        let help = "Ended streams, by gRPC code";
         to.register("grpc_streams", help, self.streams_ended.clone());
-        let help = "Events that clients sent on streams that have ended";
+        let help = "Events received on streams that have ended";
         to.register("grpc_events", help, self.stream_events.clone());
-        let help = "Artifacts that were stored, could not be stored, or were removed";
+        let help = "Artifacts stored, failed or removed";
         to.register("artifacts", help, self.artifacts.clone());
-        let help = "Bytes of artifacts that were stored";
+        let help = "Bytes of stored artifacts";
         to.register_with_unit("artifact_stored", help, Unit::Bytes, self.artifact_bytes.clone());
-        to.register("commit_batch_commands", "Commands in one sync", self.batches.clone());
-        let help = "What a sync of the log takes";
+        to.register("commit_batch_commands", "Commands per log sync", self.batches.clone());
+        let help = "Duration of a log sync";
         to.register_with_unit("log_sync", help, Unit::Seconds, self.syncs.clone());
-        let help = "What a checkpoint takes";
+        let help = "Duration of a checkpoint";
         to.register_with_unit("checkpoint", help, Unit::Seconds, self.checkpoints.clone());
-        let help = "Checkpoints that could not be written";
+        let help = "Checkpoints that failed";
         to.register("checkpoint_failures", help, self.checkpoint_failures.clone());
     }
 
-    /// A request was answered. `operation` is the route's `operationId`.
+    /// Counts an answered request. `operation` is the route's `operationId`.
     pub fn answered(&self, operation: &'static str, method: &str, status: u16, took: Duration) {
         let labels = RequestLabels { operation, method: known_method(method), status };
         self.requests.get_or_create(&labels).inc();
@@ -170,34 +170,35 @@ impl Metrics {
         self.durations.get_or_create(&labels).observe(took.as_secs_f64());
     }
 
-    /// A tenant was refused something because it, or all together, had as much as they may.
+    /// Counts a refusal because a limit of the tenant or of the server was reached.
     pub fn refused(&self, tenant: &Arc<str>, what: Refused) {
         self.refusals.count(tenant, what);
     }
 
-    /// A token was refused. If that is to be logged, says how many of this reason were not before.
+    /// Counts a refused token. If it should be logged, returns how many with the same reason went
+    /// unlogged before it.
     pub fn token_refused(&self, reason: Reason) -> Option<u64> {
         self.token_refusals.count(reason, Instant::now())
     }
 
-    /// A request was refused for its rate.
+    /// Counts a request refused by a rate limit.
     pub fn rate_limited(&self, scope: &'static str, operation: &'static str) {
         self.rate_limits.get_or_create(&RateLimitLabels { scope, operation }).inc();
     }
 
-    /// A stream was opened.
+    /// Counts an opened stream.
     pub fn stream_opened(&self, service: &'static str) {
         self.streams_open.get_or_create(&ServiceLabels { service }).inc();
     }
 
-    /// A stream ended with this gRPC code, after so many events.
+    /// Counts a stream that ended with this gRPC code, and its events.
     pub fn stream_closed(&self, service: &'static str, code: i32, events: u64) {
         self.streams_open.get_or_create(&ServiceLabels { service }).dec();
         self.streams_ended.get_or_create(&StreamLabels { service, code }).inc();
         self.stream_events.get_or_create(&ServiceLabels { service }).inc_by(events);
     }
 
-    /// Counts a webhook of a queue (tenant and name), if the queue is known.
+    /// Counts a webhook for a queue, given as tenant and name if known.
     pub fn webhook(
         &self,
         kind: WebhookKind,
@@ -210,18 +211,18 @@ impl Metrics {
         }
     }
 
-    /// An artifact was `stored`, has `failed` to be, or was `removed`.
+    /// Counts an artifact outcome: `stored`, `failed` or `removed`.
     pub fn artifact(&self, outcome: &'static str) {
         self.artifacts.get_or_create(&OutcomeLabels { outcome }).inc();
     }
 
-    /// An artifact of so many bytes was stored.
+    /// Counts a stored artifact and its bytes.
     pub fn artifact_stored(&self, bytes: u64) {
         self.artifact("stored");
         self.artifact_bytes.inc_by(bytes);
     }
 
-    /// OpenMetrics text; [`Format`](super::Format) makes another one of it.
+    /// Renders all metrics as OpenMetrics text. [`Format`](super::Format) converts it.
     pub async fn render(&self, engine: &Engine, net: &NetStats, budget: &Budget) -> String {
         let _one = self.scrape.lock().await;
         let depths = Depths::gather(engine, &self.commands).await;
@@ -229,7 +230,8 @@ impl Metrics {
         depths.register(&mut now, engine.wall());
         scrape::register(&mut now, engine, net, budget);
         let mut text = String::new();
-        // Writing into a string does not fail; if a metric ever did, the rest is still worth reading.
+        // Writing to a `String` cannot fail. If a metric ever did, the others are still worth
+        // serving.
         let _ = encode_registry(&mut text, &self.registry)
             .and_then(|()| encode_registry(&mut text, &now))
             .and_then(|()| encode_eof(&mut text));
@@ -256,7 +258,8 @@ impl Observer for Metrics {
     }
 }
 
-/// A client may invent methods; a label value or a span attribute may not.
+/// Maps unknown methods to a fixed name, so that clients cannot invent label values or span
+/// attributes.
 pub(super) fn known_method(method: &str) -> &'static str {
     const KNOWN: [&str; 9] =
         ["GET", "POST", "PUT", "DELETE", "HEAD", "OPTIONS", "PATCH", "CONNECT", "TRACE"];

@@ -1,4 +1,4 @@
-//! Seeing it: metrics, traces, logs. Nothing here changes what the server does.
+//! Observability: metrics, traces and logs. Nothing here changes the server's behaviour.
 //!
 //! ```text
 //! engine ─ Observer ─> Metrics <─ http (answered, rate_limited)      render ─> text (format)

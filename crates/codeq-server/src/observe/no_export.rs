@@ -1,10 +1,10 @@
-//! In place of `export.rs` in a build without the feature `otlp`.
+//! Replaces `export.rs` in a build without the `otlp` feature.
 
 use opentelemetry_sdk::trace::SdkTracerProvider;
 
 use crate::config::TracingConfig;
 
-/// None, or what to do about a collector that is configured.
+/// Returns `None`, or an error with advice if a collector is configured.
 pub fn provider(config: &TracingConfig) -> Result<Option<SdkTracerProvider>, String> {
     match &config.otlp_endpoint {
         None => Ok(None),

@@ -1,29 +1,29 @@
-//! What the operating system says of this process. Where there is no `/proc`, nothing.
+//! Process statistics from `/proc`. Empty on systems without it.
 
 use std::fs;
 
-/// The kernel counts CPU time for `/proc` in hundredths of a second on every machine that codeQ runs on.
+/// The kernel reports CPU time in `/proc` in hundredths of a second on all supported machines.
 const TICKS_PER_SECOND: f64 = 100.0;
 
-/// Numbers of this process.
+/// Statistics of this process.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct Process {
-    /// Memory in use.
+    /// Resident memory.
     pub resident_bytes: Option<u64>,
-    /// CPU time used, in user and kernel mode.
+    /// CPU time in user and kernel mode.
     pub cpu_seconds: Option<f64>,
-    /// Files and sockets that are open.
+    /// Open files and sockets.
     pub open_fds: Option<u64>,
 }
 
 impl Process {
-    /// The numbers now.
+    /// Reads the current values.
     pub fn now() -> Process {
         let read = |path| fs::read_to_string(path).unwrap_or_default();
         Process {
             resident_bytes: resident(&read("/proc/self/status")),
             cpu_seconds: cpu(&read("/proc/self/stat")),
-            // One of them is the directory that is being read.
+            // One of the entries is the directory being read.
             open_fds: fs::read_dir("/proc/self/fd")
                 .ok()
                 .map(|fds| (fds.count() as u64).saturating_sub(1)),
@@ -31,14 +31,15 @@ impl Process {
     }
 }
 
-/// `status` gives kibibytes; `statm` gives pages, whose size is not known without asking the C library.
+/// Reads `status`, which reports kibibytes. `statm` reports pages, whose size only the C library
+/// knows.
 fn resident(status: &str) -> Option<u64> {
     let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"))?;
     let kibibytes: u64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
     kibibytes.checked_mul(1_024)
 }
 
-/// The process's own name stands in parentheses before the numbers and may hold anything.
+/// The process name before the numbers is in parentheses and may contain any character.
 fn cpu(stat: &str) -> Option<f64> {
     let (_, numbers) = stat.rsplit_once(')')?;
     let mut ticks = numbers.split_whitespace().skip(11).map(str::parse::<u64>);

@@ -1,8 +1,8 @@
-//! What was refused because a tenant, or all of them together, had as much as they may: counted by tenant.
+//! Counts refusals due to limits, by tenant.
 //!
-//! Tenants come from tokens, and anybody who may issue tokens can think up many of them, so the label values are
-//! bounded. A tenant that is refused takes the place of the one whose last refusal is longest ago; what that one
-//! had is added to the others.
+//! Tenants come from tokens, and an issuer can make up any number of them, so the label values are
+//! bounded. A newly refused tenant replaces the one whose last refusal is the oldest; the counts of
+//! that one move to [`OTHER`].
 
 use std::collections::HashMap;
 use std::fmt;
@@ -15,17 +15,17 @@ use prometheus_client::metrics::MetricType;
 
 use super::commands::OTHER;
 
-/// So many tenants have label values of their own; the others share [`OTHER`].
+/// Tenants with their own label value; the rest share [`OTHER`].
 pub const TENANTS_MAX: usize = 50;
 
-/// What can be refused.
+/// A limit that can cause a refusal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Refused {
-    /// One more event stream.
+    /// An event stream.
     EventStream,
-    /// One more claim that waits.
+    /// A claim that would wait.
     WaitingClaim,
-    /// A notification of a subscriber.
+    /// A notification to a subscriber.
     Notification,
     /// A task beyond the tenant's quota.
     Quota,
@@ -42,10 +42,10 @@ type Counts = [u64; REASONS.len()];
 
 #[derive(Debug, Default)]
 struct Table {
-    /// By tenant: when it was last refused something, and the counts.
+    /// By tenant: the sequence number of its last refusal, and the counts.
     tenants: HashMap<Arc<str>, (u64, Counts)>,
     other: Counts,
-    turn: u64,
+    sequence: u64,
 }
 
 /// Refusals by tenant.
@@ -53,11 +53,11 @@ struct Table {
 pub struct Refusals(Mutex<Table>);
 
 impl Refusals {
-    /// Counts one.
+    /// Counts one refusal.
     pub fn count(&self, tenant: &Arc<str>, what: Refused) {
         let mut table = self.0.lock();
-        table.turn += 1;
-        let turn = table.turn;
+        table.sequence += 1;
+        let sequence = table.sequence;
         if !table.tenants.contains_key(tenant) && table.tenants.len() >= TENANTS_MAX {
             let oldest = table.tenants.iter().min_by_key(|(_, (last, _))| *last);
             let oldest = oldest.map(|(tenant, _)| Arc::clone(tenant));
@@ -66,7 +66,7 @@ impl Refusals {
             }
         }
         let (last, counts) = table.tenants.entry(Arc::clone(tenant)).or_default();
-        *last = turn;
+        *last = sequence;
         if let Some(count) = counts.get_mut(what as usize) {
             *count += 1;
         }
@@ -78,7 +78,7 @@ impl Refusals {
         let mut all: Vec<_> = table.tenants.iter().map(of).collect();
         let mut other = table.other;
         drop(table);
-        // A tenant of this very name would be a second series of the same labels.
+        // A tenant with this exact name would produce a duplicate series.
         if let Some(at) = all.iter().position(|(tenant, _)| **tenant == *OTHER) {
             add(&mut other, all.swap_remove(at).1);
         }
@@ -98,7 +98,7 @@ impl Collector for Refusals {
         if all.iter().all(|(_, counts)| counts.iter().all(|count| *count == 0)) {
             return Ok(());
         }
-        let help = "Refused because a tenant, or all together, had as much as they may";
+        let help = "Refusals because a limit of the tenant or the server was reached";
         let kind = MetricType::Counter;
         let mut metric = encoder.encode_descriptor("refusals", help, None, kind)?;
         for (tenant, counts) in &all {
@@ -125,7 +125,7 @@ mod tests {
     }
 
     #[test]
-    fn the_tenants_are_bounded_and_give_their_place_back() {
+    fn tenants_are_bounded_and_replaced() {
         let refusals = Refusals::default();
         for number in 0..TENANTS_MAX + 10 {
             refusals.count(&format!("t{number}").into(), Refused::Quota);
@@ -140,6 +140,6 @@ mod tests {
             "whoever is refused stays"
         );
         assert_eq!((of("t0"), of("t59").is_some()), (None, true));
-        assert_eq!(of(OTHER), Some([0, 0, 0, 11]), "nothing is lost of the sum");
+        assert_eq!(of(OTHER), Some([0, 0, 0, 11]), "the sum stays the same");
     }
 }

@@ -1,4 +1,4 @@
-//! What is read at the moment of a scrape: the engine's numbers, queue depths, sockets, the process.
+//! Gathers values at scrape time: engine statistics, queue depths, sockets and process.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -22,10 +22,11 @@ use super::log_writer;
 use super::process::Process;
 use crate::limits::budget::{Budget, KINDS};
 
-/// No tenant more is looked at under one lock once so many queues were: the shard waits that long.
-const QUEUES_PER_LOOK: usize = 1_000;
+/// Queues read under one lock before the lock is released, since the shard waits meanwhile. The
+/// current tenant is always finished.
+const QUEUES_PER_LOCK: usize = 1_000;
 
-/// Adds what is true now of engine, sockets and process.
+/// Registers the current values of engine, sockets, memory budget and process.
 pub fn register(registry: &mut Registry, engine: &Engine, net: &NetStats, budget: &Budget) {
     of_engine(registry, engine);
     of_net(registry, net);
@@ -40,36 +41,40 @@ fn of_engine(registry: &mut Registry, engine: &Engine) {
     registry.register("log_syncs", "Syncs of the log", count(stats.syncs));
     let help = "Bytes of records appended to the log";
     registry.register_with_unit("log", help, Unit::Bytes, count(stats.log_bytes));
-    let help = "Bytes that the stores take on the disk";
+    let help = "Bytes of the stores on disk";
     registry.register_with_unit("store", help, Unit::Bytes, gauge(stats.store_bytes));
-    let help = "Bytes of all rows as of the last checkpoints";
+    let help = "Bytes of all rows at the last checkpoints";
     registry.register_with_unit("store_live", help, Unit::Bytes, gauge(stats.live_bytes));
-    let help = "Bytes of rows that were verified in the background";
+    let help = "Bytes of rows verified in the background";
     registry.register_with_unit("store_scrubbed", help, Unit::Bytes, count(stats.scrubbed_bytes));
-    let help = "Memory of rows that no checkpoint has written yet";
+    let help = "Memory of rows not yet written by a checkpoint";
     let memtable = gauge(stats.memtable_bytes as u64);
     registry.register_with_unit("memtable", help, Unit::Bytes, memtable);
     let queued = gauge(stats.queued as u64);
-    registry.register("engine_queued", "Requests that wait in all inboxes", queued);
+    registry.register("engine_queued", "Requests waiting in all inboxes", queued);
     let waiting = gauge(engine.parked_claims() as u64);
-    registry.register("claims_waiting", "Claims that wait for a task, in all shards", waiting);
+    registry.register("claims_waiting", "Claims waiting for a task, in all shards", waiting);
     let waiting = gauge(engine.result_waiters() as u64);
-    registry.register("result_waiters", "Clients that wait for a task to finish", waiting);
+    registry.register("result_waiters", "Clients waiting for a task to finish", waiting);
     let mut callbacks = CallbackCounts::default();
     for counts in (0..engine.shards()).filter_map(|shard| engine.peek(shard, State::callbacks)) {
         callbacks.pending += counts.pending;
         callbacks.failed += counts.failed;
     }
-    let help = "Result callbacks that are not delivered";
+    let help = "Result callbacks not delivered yet or failed";
     registry.register("webhook_outbox", help, OutboxDepth(callbacks));
 }
 
 fn of_net(registry: &mut Registry, net: &NetStats) {
     let open = ConstGauge::<u64>::new(net.open.load(Ordering::Relaxed) as u64);
-    registry.register("http_connections", "Connections that are open", open);
+    registry.register("http_connections", "Open connections", open);
     let counters = [
         ("http_connections_accepted", "Connections accepted", &net.accepted),
-        ("http_connections_refused", "Connections refused: too many", &net.refused),
+        (
+            "http_connections_refused",
+            "Connections refused because the limit was reached",
+            &net.refused,
+        ),
         ("http_handshake_failures", "TLS handshakes that failed", &net.handshake_failures),
     ];
     for (name, help, counter) in counters {
@@ -79,13 +84,13 @@ fn of_net(registry: &mut Registry, net: &NetStats) {
 
 fn of_budget(registry: &mut Registry, budget: &Budget) {
     let limit = ConstGauge::<u64>::new(budget.limit() as u64);
-    let help = "Bytes that may be held for clients at once";
+    let help = "Maximum bytes held for clients";
     registry.register_with_unit("held_limit", help, Unit::Bytes, limit);
     let held = KINDS.map(|(kind, name)| (name, budget.bytes(kind) as u64));
-    let help = "Bytes that are held for clients";
+    let help = "Bytes held for clients";
     registry.register_with_unit("held", help, Unit::Bytes, HeldBytes(held));
     let refused = KINDS.map(|(kind, name)| (name, budget.refused(kind)));
-    let help = "How often there was no room for more bytes";
+    let help = "Times the memory limit was reached";
     registry.register("held_refusals", help, HeldRefusals(refused));
 }
 
@@ -125,7 +130,7 @@ impl EncodeMetric for HeldRefusals {
 
 fn of_process(registry: &mut Registry, process: Process) {
     let lost = ConstCounter::new(log_writer::lost());
-    registry.register("log_lines_lost", "Log lines lost: nobody read them in time", lost);
+    registry.register("log_lines_lost", "Log lines lost because stderr was not read in time", lost);
     if let Some(bytes) = process.resident_bytes {
         let gauge = ConstGauge::<u64>::new(bytes);
         registry.register_with_unit("process_resident_memory", "Memory in use", Unit::Bytes, gauge);
@@ -136,7 +141,7 @@ fn of_process(registry: &mut Registry, process: Process) {
     }
     if let Some(fds) = process.open_fds {
         let gauge = ConstGauge::<u64>::new(fds);
-        registry.register("process_open_fds", "Files and sockets that are open", gauge);
+        registry.register("process_open_fds", "Open files and sockets", gauge);
     }
 }
 
@@ -156,14 +161,14 @@ impl EncodeMetric for OutboxDepth {
     }
 }
 
-/// Where the tasks of a command are, over all tenants.
+/// The tasks of a command by place, over all tenants.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 struct Depth {
     ready: u64,
     delayed: u64,
     in_progress: u64,
     dead: u64,
-    /// When the oldest task that is ready was made.
+    /// Creation time of the oldest ready task.
     oldest: Option<Millis>,
 }
 
@@ -186,7 +191,7 @@ impl Depth {
         self.oldest = self.oldest.into_iter().chain(more.oldest).min();
     }
 
-    /// By codeQ's names of the places.
+    /// The counts under codeQ's names for the places.
     fn by_queue(self) -> [(&'static str, u64); 4] {
         [
             ("ready", self.ready),
@@ -197,19 +202,20 @@ impl Depth {
     }
 }
 
-/// Queue depths by command. Bounded like the commands: what has no label value of its own is summed up.
+/// Queue depths by command. Commands without their own label value are summed up.
 #[derive(Debug, Default)]
 pub struct Depths {
     by_command: HashMap<Arc<str>, Depth>,
     other: Depth,
-    /// Commands with a label value that some queue has, with one of the tenants that have it.
+    /// Commands with a label value that are in some queue, each with one of its tenants.
     present: HashMap<Arc<str>, Arc<str>>,
-    /// By command, or for all others: the number of the oldest task that is ready in the shard that is looked at.
+    /// The number of the oldest ready task in the current shard, by command; `None` stands for the
+    /// other commands.
     fronts: HashMap<Option<Arc<str>>, u64>,
 }
 
 impl Depths {
-    /// Adds up the queues of all tenants and shards, a bounded number under one lock.
+    /// Sums up the queues of all tenants and shards, with a bounded number of queues per lock.
     pub async fn gather(engine: &Engine, commands: &Commands) -> Depths {
         let mut depths = Depths::default();
         depths.by_command.extend(commands.names().into_iter().map(|name| (name, Depth::default())));
@@ -218,21 +224,21 @@ impl Depths {
                 engine.peek(shard, |state| state.tenants().cloned().collect()).unwrap_or_default();
             let mut rest = tenants.as_slice();
             while !rest.is_empty() {
-                let looked = engine.peek(shard, |state| depths.look(state, rest));
-                rest = rest.get(looked.unwrap_or(rest.len())..).unwrap_or_default();
+                let read = engine.peek(shard, |state| depths.add_tenants(state, rest));
+                rest = rest.get(read.unwrap_or(rest.len())..).unwrap_or_default();
                 tokio::task::yield_now().await;
             }
-            depths.date(engine, shard).await;
+            depths.find_oldest(engine, shard).await;
         }
-        depths.settle(commands);
+        depths.align_labels(commands);
         depths
     }
 
-    /// Adds the queues of the first tenants. Returns of how many.
-    fn look(&mut self, state: &State, tenants: &[Arc<str>]) -> usize {
+    /// Adds the queues of the first `tenants`. Returns how many tenants it read.
+    fn add_tenants(&mut self, state: &State, tenants: &[Arc<str>]) -> usize {
         let mut seen = 0;
         for (at, tenant) in tenants.iter().enumerate() {
-            if seen >= QUEUES_PER_LOOK {
+            if seen >= QUEUES_PER_LOCK {
                 return at;
             }
             for (id, row) in state.queues_of(tenant) {
@@ -248,7 +254,7 @@ impl Depths {
             self.present.insert(Arc::clone(&row.name), Arc::clone(&row.tenant));
         }
         let depth = Depth::of(&row.counts);
-        // A queue without tasks does not spend a label value.
+        // A queue without tasks does not use up a label value.
         if depth == Depth::default() {
             return;
         }
@@ -274,8 +280,8 @@ impl Depths {
         }
     }
 
-    /// Finds out when the oldest tasks of a shard were made: one row for each label value.
-    async fn date(&mut self, engine: &Engine, shard: u16) {
+    /// Looks up when the oldest tasks of a shard were created: one row per label value.
+    async fn find_oldest(&mut self, engine: &Engine, shard: u16) {
         let fronts: Vec<_> = self.fronts.drain().collect();
         let made = engine.read(shard, |reader| {
             fronts.iter().map(|(_, seq)| reader.created_at(*seq)).collect::<Result<Vec<_>, _>>()
@@ -291,10 +297,10 @@ impl Depths {
         }
     }
 
-    /// The same commands must have a label value here and in the counters, which may have grown meanwhile.
-    fn settle(&mut self, commands: &Commands) {
-        // First room is made: a command that no queue has is gone.
-        for name in commands.give_back(&self.present.keys().cloned().collect()) {
+    /// Aligns the label values with the counters', which may have changed since.
+    fn align_labels(&mut self, commands: &Commands) {
+        // Make room first: drop commands that are in no queue.
+        for name in commands.release(&self.present.keys().cloned().collect()) {
             self.by_command.remove(&name);
         }
         for name in commands.admit(self.present.iter()) {
@@ -304,7 +310,7 @@ impl Depths {
         }
     }
 
-    /// Adds the gauges, as of `now` by the wall clock.
+    /// Registers the gauges, as of the wall-clock time `now`.
     pub fn register(self, registry: &mut Registry, now: Millis) {
         let mut depths: Vec<_> = self.by_command.into_iter().collect();
         if self.other != Depth::default() {
@@ -316,10 +322,10 @@ impl Depths {
             return;
         }
         let all = ByQueue(Arc::clone(&depths));
-        registry.register("queue_depth", "Tasks of a command, by where they are", all);
+        registry.register("queue_depth", "Tasks of a command, by place", all);
         let dead = Dead(Arc::clone(&depths));
         registry.register("dlq_depth", "Dead-lettered tasks of a command", dead);
-        let help = "Age of the oldest task of a command that could be claimed, or 0";
+        let help = "Age of the oldest ready task of a command, or 0";
         registry.register_with_unit("queue_oldest_ready", help, Unit::Seconds, Ages(depths, now));
     }
 }

@@ -1,5 +1,5 @@
-//! Tokens that were refused: each is counted, and so many of them are logged that whoever floods the server with bad
-//! ones does not flood its log.
+//! Counts refused tokens and limits how many are logged, so that a flood of bad tokens does not
+//! flood the log.
 
 use std::time::{Duration, Instant};
 
@@ -10,9 +10,10 @@ use prometheus_client::metrics::family::Family;
 
 use crate::auth::Reason;
 
-/// Lines of one reason at once: those of another one are not lost in a flood.
+/// Burst of log lines per reason. Separate per reason, so that a flood of one does not hide the
+/// others.
 const LINES_AT_ONCE: u32 = 10;
-/// After them, one for each of these.
+/// After the burst, one line per this interval.
 const LINE_PAUSE: Duration = Duration::from_secs(2);
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
@@ -27,17 +28,17 @@ pub struct TokenRefusals {
     lines: Mutex<[Lines; Reason::ALL.len()]>,
 }
 
-/// The lines of one reason.
+/// The log rate limit of one reason.
 #[derive(Debug, Clone, Copy, Default)]
 struct Lines {
-    /// When the bucket was full: it fills by one line a pause.
+    /// When the token bucket was full. It gains one line per [`LINE_PAUSE`].
     since: Option<Instant>,
     used: u32,
     unlogged: u64,
 }
 
 impl TokenRefusals {
-    /// Counts one. If it is to be logged, says how many before it were not.
+    /// Counts a refusal. If it should be logged, returns how many went unlogged before it.
     pub fn count(&self, reason: Reason, now: Instant) -> Option<u64> {
         self.counts.get_or_create(&ReasonLabels { reason: reason.name() }).inc();
         self.lines.lock().get_mut(reason as usize)?.take(now)
@@ -74,9 +75,9 @@ mod tests {
         };
         assert_eq!(flood(0, 1_000), [0; 10]);
         assert_eq!(flood(1, 1_000), [0; 0]);
-        assert_eq!(flood(2, 1_000), [1_990], "a line that says how many there were");
+        assert_eq!(flood(2, 1_000), [1_990], "the line reports the unlogged ones");
         assert_eq!(flood(8, 1_000), [999, 0, 0]);
-        // Another reason has lines of its own.
+        // Each reason has its own limit.
         assert_eq!(refusals.count(Reason::Expired, at(8)), Some(0));
         assert_eq!(flood(100, 20).len(), 10);
         assert_eq!(flood(100, 20).len(), 0);

@@ -1,7 +1,7 @@
-//! Traces: where a request or a task belongs in the story that its producer began.
+//! Trace context of requests and tasks, as W3C Trace Context.
 //!
-//! Spans are `tracing` spans; the collector hears of them if one is configured, and otherwise they cost
-//! next to nothing. Contexts are those of W3C Trace Context.
+//! Spans are `tracing` spans. They go to the collector if one is configured, and otherwise cost
+//! next to nothing.
 
 use std::str::FromStr;
 
@@ -14,16 +14,16 @@ use tracing_opentelemetry::OpenTelemetrySpanExt;
 
 use super::metrics::known_method;
 
-/// The target of all spans here: by it the subscriber knows them.
+/// The target of all spans here, which the subscriber filters on.
 pub(super) const TARGET: &str = "codeq::trace";
-/// Length of a `traceparent` of version 00.
+/// Length of a version 00 `traceparent`.
 const PARENT_BYTES: usize = 55;
-/// The flags that are known: sampled, and random (of level 2).
+/// The known flags: sampled, and random (level 2).
 const KNOWN_FLAGS: u8 = 0b11;
-/// Most members of a `tracestate`.
+/// Maximum members of a `tracestate`.
 const STATE_MEMBERS_MAX: usize = 32;
 
-/// A trace context that came from outside and is valid.
+/// A valid trace context from a client or a stored task.
 #[derive(Debug, Clone, PartialEq)]
 pub struct TraceContext {
     parent: String,
@@ -32,7 +32,7 @@ pub struct TraceContext {
 }
 
 impl TraceContext {
-    /// The context as a `traceparent` of version 00.
+    /// The context as a version 00 `traceparent`.
     pub fn traceparent(&self) -> &str {
         &self.parent
     }
@@ -47,7 +47,7 @@ impl TraceContext {
     }
 }
 
-/// Reads the two headers. A bad `traceparent` is no context; a bad `tracestate` is dropped.
+/// Parses the two headers. A bad `traceparent` means no context; a bad `tracestate` is dropped.
 pub fn parse(traceparent: Option<&str>, tracestate: Option<&str>) -> Option<TraceContext> {
     let text = traceparent?.trim_matches([' ', '\t']);
     let (trace, span, flags) = parse_parent(text)?;
@@ -65,7 +65,7 @@ pub fn parse(traceparent: Option<&str>, tracestate: Option<&str>) -> Option<Trac
     Some(TraceContext { parent, state, span })
 }
 
-/// `version-traceid-parentid-flags`; what later versions append is ignored.
+/// Parses `version-traceid-parentid-flags`. Ignores anything that later versions append.
 fn parse_parent(text: &str) -> Option<(u128, u64, u8)> {
     if text.len() > TRACE_PARENT_BYTES_MAX {
         return None;
@@ -81,13 +81,14 @@ fn parse_parent(text: &str) -> Option<(u128, u64, u8)> {
     Some((trace, u64::try_from(span).ok()?, u8::try_from(flags).ok()? & KNOWN_FLAGS))
 }
 
-/// Exactly so many lower-case digits.
+/// Parses exactly this many lowercase hex digits.
 fn hex(text: &str, digits: usize) -> Option<u128> {
     let good = text.len() == digits && text.bytes().all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f'));
     if good { u128::from_str_radix(text, 16).ok() } else { None }
 }
 
-/// The list without white space and empty members, if every member is valid and no key comes twice.
+/// Normalizes a list: without white space and empty members. `None` if a member is invalid or a key
+/// repeats.
 fn parse_state(text: &str) -> Option<(TraceState, String)> {
     if text.len() > TRACE_STATE_BYTES_MAX {
         return None;
@@ -109,7 +110,7 @@ fn parse_state(text: &str) -> Option<(TraceState, String)> {
     Some((TraceState::from_str(&list).ok()?, list))
 }
 
-/// `name`, or `tenant@vendor`.
+/// Either `name` or `tenant@vendor`.
 fn is_state_key(key: &str) -> bool {
     let part = |text: &str, max: usize, digit_first: bool| {
         let good = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit() || b"_-*/".contains(&b);
@@ -127,7 +128,7 @@ fn is_state_value(value: &str) -> bool {
     (1..=256).contains(&value.len()) && value.bytes().all(good) && !value.ends_with(' ')
 }
 
-/// The span of a request: a child of what the client sent, or a new trace.
+/// The span of a request: a child of the client's span, or the root of a new trace.
 pub fn request_span(operation: &'static str, method: &str, parent: Option<&TraceContext>) -> Span {
     let span = tracing::info_span!(
         target: TARGET,
@@ -142,18 +143,18 @@ pub fn request_span(operation: &'static str, method: &str, parent: Option<&Trace
         codeq.operation = operation,
     );
     if let Some(parent) = parent {
-        // Fails only if nobody listens.
+        // Fails only if no subscriber is installed.
         let _ = span.set_parent(parent.remote());
     }
     span
 }
 
-/// Notes in a request's span how it was answered. `route` is the template, not the path.
+/// Records the response in a request's span. `route` is the template, not the path.
 pub fn answered(span: &Span, method: &str, route: &str, status: u16) {
     if span.is_disabled() {
         return;
     }
-    // A span that was entered has started, and then a field no longer changes its name.
+    // A span that was entered has started, and a field can no longer change its name.
     span.context().span().update_name(format!("{} {route}", known_method(method)));
     span.record("http.route", route);
     span.record("http.response.status_code", i64::from(status));
@@ -162,10 +163,10 @@ pub fn answered(span: &Span, method: &str, route: &str, status: u16) {
     }
 }
 
-/// The span of what is done with a task: `enqueue`, `claim`, `heartbeat`, `submit`, `nack`, `abandon` or
-/// `callback`. With the context that is stored on the task (`traceparent`, and `tracestate` or an empty
-/// text) it goes on in the producer's trace and links to the request's span, in which this is called;
-/// without, it is a child of the request's span.
+/// The span of an operation on a task: `enqueue`, `claim`, `heartbeat`, `submit`, `nack`, `abandon`
+/// or `callback`. With the context stored on the task (`traceparent`, and `tracestate` or an empty
+/// string) it continues the producer's trace and links to the current span, which is the request's.
+/// Without one, it is a child of the request's span.
 pub fn task_span(
     operation: &'static str,
     command: &str,
@@ -192,14 +193,14 @@ pub fn task_span(
     }
     if let Some(stored) = stored.and_then(|(parent, state)| parse(Some(parent), Some(state))) {
         let request = Context::map_current(|context| context.span().span_context().clone());
-        // Fails only if nobody listens.
+        // Fails only if no subscriber is installed.
         let _ = span.set_parent(stored.remote());
         span.add_link(request);
     }
     span
 }
 
-/// The span's kind, and the class of the operation in the messaging conventions, if it has one.
+/// The span kind, and the operation type of the messaging conventions, if there is one.
 fn kind_of(operation: &str) -> (&'static str, Option<&'static str>) {
     match operation {
         "enqueue" => ("producer", Some("send")),
@@ -210,13 +211,13 @@ fn kind_of(operation: &str) -> (&'static str, Option<&'static str>) {
     }
 }
 
-/// Whether anybody collects traces.
+/// Whether traces are collected.
 pub fn is_on() -> bool {
     tracing::enabled!(target: TARGET, tracing::Level::INFO)
 }
 
-/// The context of the current span as `traceparent` and `tracestate`; none if nothing is traced. An enqueue
-/// without a context stores this one.
+/// The current span's context as `traceparent` and `tracestate`; `None` if tracing is off. An
+/// enqueue without its own context stores this one.
 pub fn current() -> Option<(String, Option<String>)> {
     Context::map_current(|context| {
         let span = context.span();
@@ -311,7 +312,7 @@ mod tests {
     }
 
     #[test]
-    fn without_a_collector_there_is_nothing() {
+    fn spans_are_disabled_without_a_collector() {
         let context = parse(Some(GOOD), None);
         assert!(request_span("listTasks", "GET", context.as_ref()).is_disabled());
         let span = task_span("claim", "resize", "id", "acme", Some((GOOD, "")));

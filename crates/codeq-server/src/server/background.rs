@@ -1,4 +1,4 @@
-//! What runs beside the requests: artifacts are cleared away, webhooks are called.
+//! Background tasks: artifact cleanup and webhooks.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -12,29 +12,29 @@ use tokio::task::JoinHandle;
 
 use super::StartError;
 use crate::app::App;
-use crate::artifacts::keeper::{self, Heard};
+use crate::artifacts::keeper::{self, RemovedTasks};
 use crate::config::Config;
 use crate::descriptors::Descriptors;
 use crate::webhooks;
 
-/// Starts it all, each in a task of its own that ends when `stop` turns true.
+/// Starts the background tasks. Each ends when `stop` turns true.
 pub(super) async fn start(
     app: &App,
     config: &Config,
     client: Client,
     callbacks_due: Arc<CallbacksDue>,
-    heard: Heard,
+    removed: RemovedTasks,
     stop: &watch::Receiver<bool>,
 ) -> Result<Vec<JoinHandle<()>>, StartError> {
     let (artifacts, engine) = (&app.service.artifacts, app.service.engine());
-    let keeper = keeper::run(Arc::clone(artifacts), Arc::clone(engine), heard, stop.clone());
+    let keeper = keeper::run(Arc::clone(artifacts), Arc::clone(engine), removed, stop.clone());
     let mut tasks = vec![tokio::spawn(keeper)];
     let webhooks = webhooks::start(app, config, client, callbacks_due, stop).await;
     tasks.extend(webhooks.map_err(OpenError::from)?);
     Ok(tasks)
 }
 
-/// The client of all calls. It never calls this server.
+/// The HTTP client for all webhooks. It refuses to call this server.
 pub(super) fn client(
     app: &App,
     config: &Config,

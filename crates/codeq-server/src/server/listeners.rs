@@ -1,4 +1,4 @@
-//! The ports: bound before the data is opened, served when everything is there.
+//! The listeners: bound before the data is opened, served once everything is ready.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -16,10 +16,10 @@ use crate::descriptors::METRICS_CONNECTIONS;
 use crate::grpc::Streams;
 use crate::http::{metrics_router, router};
 
-/// Connections that the system holds for us until they are accepted: a fleet of workers comes back at once.
+/// Accept backlog: after a restart, all workers reconnect at once.
 const BACKLOG: u32 = 4_096;
 
-/// Where a server listens.
+/// The bound addresses.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Addresses {
     pub(super) http: SocketAddr,
@@ -34,11 +34,11 @@ impl Addresses {
     }
 }
 
-/// Bound, and not served yet.
+/// Listeners that are bound but not served yet.
 pub(super) struct Listeners {
     http: TcpListener,
     producer: TcpListener,
-    /// None: producers and workers share a port.
+    /// `None` if producers and workers share a port.
     worker: Option<TcpListener>,
     metrics: Option<TcpListener>,
 }
@@ -64,7 +64,7 @@ impl Listeners {
         })
     }
 
-    /// Serves each in a task of its own until `stop` turns true.
+    /// Serves each listener in its own task until `stop` turns true.
     pub(super) fn serve(
         self,
         app: &Arc<App>,
@@ -92,7 +92,7 @@ impl Listeners {
     }
 }
 
-/// What clients of the public ports may take.
+/// Limits for clients of the public ports.
 pub(super) fn limits(config: &Config, max_connections: usize) -> NetLimits {
     NetLimits {
         max_connections,
@@ -112,8 +112,9 @@ fn bind(addr: SocketAddr) -> Result<TcpListener, StartError> {
     bound().map_err(|source| StartError::Listen { addr, source })
 }
 
-/// Whoever knows the development token may be a web page that leads a browser here under a name of its own. Other tokens
-/// are nothing that such a page has.
+/// Guards the well-known development token against DNS rebinding: a web page could send a browser
+/// here under the page's own host name. Other tokens are unknown to such a page, so any host is
+/// fine.
 fn hosts(config: &Config) -> Hosts {
     if !config.has_dev_token() {
         return Hosts::default();

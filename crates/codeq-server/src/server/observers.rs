@@ -1,4 +1,4 @@
-//! Who hears what the engine did.
+//! Passes engine events on to the parts of the server that need them.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -8,31 +8,31 @@ use codeq_engine::{EngineError, Observer};
 use codeq_webhooks::availability::WorkAvailable;
 use codeq_webhooks::results::CallbacksDue;
 
-use crate::artifacts::keeper::{Heard, Leavings};
+use crate::artifacts::keeper::{RemovalObserver, RemovedTasks};
 use crate::events::EventBus;
 use crate::observe::Metrics;
 
-/// Everybody who wants to know what the engine did.
+/// All receivers of engine events.
 pub(super) struct Observers {
     pub(super) events: Arc<EventBus>,
     metrics: Arc<Metrics>,
     pub(super) callbacks_due: Arc<CallbacksDue>,
-    leavings: Leavings,
+    removals: RemovalObserver,
     pub(super) work_available: Arc<WorkAvailable>,
 }
 
 impl Observers {
-    /// The other end is for whoever removes the artifacts of tasks that are gone.
-    pub(super) fn new(metrics: &Arc<Metrics>) -> (Observers, Heard) {
-        let (leavings, heard) = Leavings::new();
+    /// Also returns the receiving end for the task that removes artifacts of deleted tasks.
+    pub(super) fn new(metrics: &Arc<Metrics>) -> (Observers, RemovedTasks) {
+        let (removals, removed) = RemovalObserver::new();
         let observers = Observers {
             events: EventBus::new(codeq_engine::options::SHARDS_MAX),
             metrics: Arc::clone(metrics),
             callbacks_due: Arc::default(),
-            leavings,
+            removals,
             work_available: Arc::default(),
         };
-        (observers, heard)
+        (observers, removed)
     }
 }
 
@@ -41,7 +41,7 @@ impl Observer for Observers {
         self.metrics.committed(shard, effects);
         self.events.committed(shard, effects);
         self.callbacks_due.committed(shard, effects);
-        self.leavings.committed(shard, effects);
+        self.removals.committed(shard, effects);
         self.work_available.committed(shard, effects);
     }
 
@@ -57,9 +57,9 @@ impl Observer for Observers {
     fn short(&self, why: Option<&str>) {
         match why {
             Some(why) => {
-                tracing::warn!(target: "codeq::engine", why, "the log or a checkpoint waits")
+                tracing::warn!(target: "codeq::engine", why, "log or checkpoint is blocked, retrying")
             }
-            None => tracing::info!(target: "codeq::engine", "the log or a checkpoint goes on"),
+            None => tracing::info!(target: "codeq::engine", "log or checkpoint resumed"),
         }
     }
 

@@ -1,4 +1,4 @@
-//! The start: the parts in the order in which they need each other.
+//! Startup, in dependency order.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -37,15 +37,16 @@ impl Server {
         let auth = Authenticator::new(&config.auth_settings()).map_err(StartError::Config)?;
         let times = times(&config)?;
         let tls = certificate(&config)?;
-        // The addresses before the data: a second server by mistake touches nothing.
+        // Bind before opening the data, so that a second server started by mistake touches nothing.
         let listeners = Listeners::bind(&config)?;
         let addresses = listeners.addresses()?;
         let metrics = Metrics::new();
         let artifacts = artifacts(&config, addresses.http, &metrics)?;
         check_backup_target(&config)?;
-        let (observers, heard) = Observers::new(&metrics);
+        let (observers, removed) = Observers::new(&metrics);
         let observers = Arc::new(observers);
-        // Until the subscriptions are read, nobody knows that there are none.
+        // Listen until the subscriptions are read: before that, it is unknown whether there are
+        // any.
         let listening = observers.work_available.listen();
         let engine = open(&config, &observers).await?;
 
@@ -72,7 +73,8 @@ impl Server {
         let listeners = listeners.serve(&app, &streams, tls.as_ref(), &limits, grace, &stop);
         let client = background::client(&app, &config, addresses.all(), &descriptors, resolve);
         let callbacks = Arc::clone(&observers.callbacks_due);
-        let background = background::start(&app, &config, client, callbacks, heard, &stop).await?;
+        let background =
+            background::start(&app, &config, client, callbacks, removed, &stop).await?;
         drop(listening);
         let ready_after = start.elapsed();
         Ok(Server {
@@ -117,7 +119,7 @@ fn check_backup_target(config: &Config) -> Result<(), StartError> {
     backup::check_target(target).map_err(unusable)
 }
 
-/// Opens the data. Events go on where they were.
+/// Opens the data. Event numbering continues where it stopped.
 async fn open(config: &Config, observers: &Arc<Observers>) -> Result<Arc<Engine>, StartError> {
     let mut options = config.engine_options();
     options.observer = SharedObserver(Some(Arc::clone(observers) as _));

@@ -1,4 +1,4 @@
-//! The end: the parts stop in the order in which they need each other.
+//! Shutdown, in dependency order.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -6,13 +6,13 @@ use std::time::Instant;
 use super::Server;
 
 impl Server {
-    /// Drains and stops: not ready any more, no new claims, those that wait are answered, requests in flight
-    /// finish, a checkpoint is left.
+    /// Drains and stops: reports not ready, answers waiting claims, lets in-flight requests finish,
+    /// and writes a checkpoint.
     pub async fn stop(self) {
         self.stop_because("asked to").await;
     }
 
-    /// The same, with the reason for the log.
+    /// Stops like [`Server::stop`], with a reason for the log.
     pub async fn stop_because(self, why: &str) {
         let start = Instant::now();
         tracing::info!(target: "codeq::server", why, "draining");
@@ -30,15 +30,15 @@ impl Server {
         stopping.send_replace(true);
         for task in listeners.into_iter().chain(background) {
             if let Err(error) = task.await {
-                tracing::error!(target: "codeq::server", %error, "a task ended badly");
+                tracing::error!(target: "codeq::server", %error, "task failed");
             }
         }
         let engine = Arc::clone(app.service.engine());
         drop(app);
-        // Ends threads and writes a checkpoint: not a thing to do on a thread of the runtime.
+        // Joins threads and writes a checkpoint, which would block the runtime.
         let closed = tokio::task::spawn_blocking(move || engine.shutdown()).await;
         if let Err(error) = closed {
-            tracing::error!(target: "codeq::server", %error, "the engine did not close");
+            tracing::error!(target: "codeq::server", %error, "engine shutdown failed");
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Abandon: a worker gives a task back.
+//! Abandon: a worker returns a task to its queue.
 
 use codeq_core::command::{Abandon, Deed};
 use codeq_core::reply::Returned;
@@ -10,7 +10,7 @@ use super::permission::MayAbandon;
 use super::{Service, ServiceError, task_id};
 
 impl Service {
-    /// Gives a task back, spending an attempt unless `penalty` is false.
+    /// Returns a task to its queue. Counts as an attempt unless `penalty` is false.
     pub fn abandon(
         &self,
         caller: MayAbandon<'_>,
@@ -26,6 +26,7 @@ impl Service {
             penalty,
             fence: None,
         };
-        Ok(self.deed("abandon", &caller, id, lease.command(Deed::Abandon(abandon)), returned))
+        let command = lease.command(Deed::Abandon(abandon));
+        Ok(self.under_lease("abandon", &caller, id, command, returned))
     }
 }

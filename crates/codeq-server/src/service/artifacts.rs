@@ -1,4 +1,4 @@
-//! Artifacts: submits that bring content, and downloads.
+//! Artifacts: submits with content, and downloads.
 
 use std::sync::Arc;
 
@@ -17,11 +17,11 @@ use crate::artifacts::upload::{NewArtifact, Prepared, is_same};
 use crate::artifacts::{Artifacts, Download};
 use crate::auth::Principal;
 
-/// When to try again after the store has failed, in seconds.
+/// Retry hint after a storage failure, in seconds.
 const STORE_RETRY_SECONDS: u64 = 5;
 
 impl Service {
-    /// What the server stored for a task under that name.
+    /// Downloads the artifact stored under `name` for a task.
     pub async fn artifact(
         &self,
         caller: &Principal,
@@ -40,7 +40,7 @@ impl Service {
         }
     }
 
-    /// Ends a task whose result brings content. `submit` is without its artifacts.
+    /// Finishes a task whose result carries content. `submit` arrives without its artifacts.
     pub(super) async fn submit_with_content(
         &self,
         caller: &Principal,
@@ -62,7 +62,7 @@ impl Service {
         }
         let prepared = self.artifacts.prepare(submit.id, artifacts).await;
         if !running {
-            // It may be the submit that ended the task, sent again because its answer was lost.
+            // May be a retry of the submit that finished the task, sent because its answer was lost.
             let Ok(prepared) = prepared else { return Err(Rejection::NotInProgress.into()) };
             let submit = Submit { artifacts: prepared.artifacts, ..submit };
             return repeated_or(&self.engine, &submit, &lease, Rejection::NotInProgress).await;
@@ -74,13 +74,13 @@ impl Service {
         let (artifacts, engine) = (Arc::clone(&self.artifacts), Arc::clone(&self.engine));
         let work =
             async move { store(&artifacts, &engine, submit, lease, prepared, &at_once).await };
-        // To its end even if the client goes away: a half of it would leave objects that nobody knows.
+        // Runs to the end even if the client disconnects: stopping halfway would leave unreferenced objects.
         let done = tokio::spawn(work.instrument(span)).await;
         done.unwrap_or_else(|_| Err(ServiceError::unexpected()))
     }
 }
 
-/// Uploads, then submits. What was uploaded for nothing is removed.
+/// Uploads, then submits. Removes the uploaded objects if the submit is refused.
 async fn store(
     artifacts: &Artifacts,
     engine: &Engine,
@@ -95,11 +95,11 @@ async fn store(
         Ok(Reply::Submitted(record)) => Ok(*record),
         Ok(Reply::Rejected(rejection)) => {
             artifacts.discard(&prepared).await;
-            // Sent twice at the same time: the other one was first, and did the same.
+            // A concurrent duplicate won and stored the same result.
             repeated_or(engine, &submit, &lease, rejection).await
         }
         Ok(_) => Err(ServiceError::unexpected()),
-        // Whether the task ended is not known. If not, the sweep will find what was uploaded.
+        // The task may or may not have finished. If it did not, the sweep removes the uploads.
         Err(error @ (EngineError::Failed(_) | EngineError::Closed)) => Err(error.into()),
         Err(error) => {
             artifacts.discard(&prepared).await;
@@ -108,7 +108,7 @@ async fn store(
     }
 }
 
-/// The record of this very submit, if it was made before; else the refusal.
+/// Returns the task if this exact submit was already applied, else the refusal.
 async fn repeated_or(
     engine: &Engine,
     submit: &Submit,
@@ -127,7 +127,7 @@ async fn repeated_or(
     }
 }
 
-/// Artifacts that cannot be.
+/// The `ServiceError` for artifacts that fail validation.
 pub(crate) fn invalid(why: &str) -> ServiceError {
     let refused = ServiceError::new(Code::InvalidArtifacts, "invalid artifacts");
     refused.field("artifacts").detail(why)

@@ -1,6 +1,6 @@
-//! What a verb comes to once everything about it is checked: one call to the engine, and how its answer is read.
+//! A checked request: one engine call, plus the function that reads its answer.
 //!
-//! HTTP waits for the answer; a stream posts the call together with others and reads the answer from its mailbox.
+//! HTTP awaits the answer. A stream posts calls in batches and reads the answers from its mailbox.
 
 use std::sync::Arc;
 
@@ -17,52 +17,52 @@ use tracing::{Instrument, Span};
 use super::{Service, ServiceError};
 use crate::auth::Principal;
 
-/// A verb that may be done.
+/// A request that passed every check and is ready to send.
 pub struct Ask<T> {
     call: Call,
     asked: Asked<T>,
 }
 
-/// A verb whose answer is not there yet.
+/// A request in flight: knows how to read its answer.
 pub struct Asked<T> {
     read: Read<T>,
-    aside: Option<Box<Aside>>,
+    extras: Option<Box<Extras>>,
 }
 
 type Read<T> = fn(Answer) -> Result<T, ServiceError>;
 
-/// What few verbs need.
+/// Rarely needed fields, boxed to keep [`Asked`] small.
 #[derive(Default)]
-struct Aside {
-    /// What is wrong with the request in itself. The call is one that the rules refuse, if they find nothing else.
+struct Extras {
+    /// What is wrong with the request itself. The call is then one the engine rejects last, so other refusals win.
     flaw: Option<ServiceError>,
-    /// The time until the answer, in the trace of the task's producer.
+    /// Covers the time until the answer, in the trace of the task's producer.
     span: Option<Span>,
 }
 
 impl<T> Ask<T> {
     pub(super) fn new(call: Call, read: Read<T>) -> Ask<T> {
-        Ask { call, asked: Asked { read, aside: None } }
+        Ask { call, asked: Asked { read, extras: None } }
     }
 
     pub(super) fn flawed(mut self, flaw: Option<ServiceError>) -> Ask<T> {
         if flaw.is_some() {
-            self.asked.aside.get_or_insert_default().flaw = flaw;
+            self.asked.extras.get_or_insert_default().flaw = flaw;
         }
         self
     }
 
-    /// What to post, and what reads the answer.
+    /// Splits into the request to post and the reader of its answer.
     pub fn post(self, reply: ReplyTo) -> (Request, Asked<T>) {
         (Request::new(self.call, reply), self.asked)
     }
 }
 
 impl<T> Asked<T> {
-    /// Reads the answer.
+    /// Converts the engine's answer into the caller's result.
     pub fn read(&mut self, answer: Answer) -> Result<T, ServiceError> {
-        let aside = self.aside.take();
-        match (answer, aside.and_then(|aside| aside.flaw)) {
+        let extras = self.extras.take();
+        match (answer, extras.and_then(|extras| extras.flaw)) {
             (Ok(Reply::Rejected(Rejection::ErrorRequired)), Some(flaw)) => Err(flaw),
             (answer, _) => (self.read)(answer),
         }
@@ -70,10 +70,10 @@ impl<T> Asked<T> {
 }
 
 impl Service {
-    /// Makes the call of a verb and waits for its answer. Dropping the future gives back what nobody will hear of.
+    /// Sends the call and waits for its answer. Dropping the future returns any tasks it would have claimed.
     pub async fn answer<T>(&self, ask: Ask<T>) -> Result<T, ServiceError> {
         let Ask { call, mut asked } = ask;
-        let span = asked.aside.as_mut().and_then(|aside| aside.span.take());
+        let span = asked.extras.as_mut().and_then(|extras| extras.span.take());
         let answer = match span {
             None => self.engine.call(call).await,
             Some(span) => self.engine.call(call).instrument(span).await,
@@ -81,33 +81,33 @@ impl Service {
         asked.read(answer)
     }
 
-    /// Makes the calls of verbs without waiting for their answers.
+    /// Sends calls without waiting for their answers.
     pub fn post(&self, requests: &mut Vec<Request>) {
         self.engine.post(requests);
     }
 
-    /// Says that nobody reads a mailbox any more.
+    /// Tells the engine that a mailbox has lost its reader.
     pub fn gone(&self, mailbox: &Arc<dyn Mailbox>) {
         self.engine.gone(mailbox);
     }
 
-    /// Gives tasks back that their worker will not hear of.
+    /// Returns claimed tasks that can no longer reach their worker.
     pub fn give_back(&self, tasks: Vec<Task>) {
         self.engine.give_back(tasks);
     }
 
-    /// The moment on both clocks.
+    /// The engine's current time on both clocks.
     pub fn now(&self) -> Moment {
         self.engine.now()
     }
 
-    /// For what runs beside requests.
+    /// The engine itself, for background work.
     pub(crate) fn engine(&self) -> &Arc<Engine> {
         &self.engine
     }
 
-    /// What a worker does with a task under its lease.
-    pub(super) fn deed<T>(
+    /// Builds the request for a worker's operation on a task it holds.
+    pub(super) fn under_lease<T>(
         &self,
         operation: &'static str,
         caller: &Principal,
@@ -117,7 +117,7 @@ impl Service {
     ) -> Ask<T> {
         let mut ask = Ask::new(Call::Propose(command), read);
         if let Some(span) = self.span(operation, caller, id) {
-            ask.asked.aside.get_or_insert_default().span = Some(span);
+            ask.asked.extras.get_or_insert_default().span = Some(span);
         }
         ask
     }

@@ -5,7 +5,7 @@ use super::{Code, Service, ServiceError};
 use crate::backup::{BackupError, Made};
 
 impl Service {
-    /// Makes a backup where the configuration says, and verifies it.
+    /// Writes a backup to the configured target and verifies it.
     pub async fn backup(&self, _: MayOperate<'_>) -> Result<Made, ServiceError> {
         self.backups.make(&self.engine).await.map_err(|error| {
             let detail = error.to_string();

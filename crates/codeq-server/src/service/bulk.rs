@@ -1,4 +1,4 @@
-//! Bulk operations: many tasks in one call, in bounded parts with other tenants' commands in between.
+//! Bulk operations: many tasks per call, in bounded parts so other tenants' commands run in between.
 
 use codeq_core::command::{BulkFilter, BulkFrom, BulkPart, BulkWork, ReplayFrom};
 use codeq_core::limits::{BULK_LOOK_MAX, BULK_MAX, BULK_TAKE_MAX};
@@ -11,39 +11,39 @@ use super::scan::CALL_TIME;
 use super::{Service, ServiceError, cursor};
 use crate::auth::Principal;
 
-/// What an operator asks of a bulk operation, beside what it does.
+/// Options shared by all bulk operations.
 #[derive(Debug, Default)]
 pub struct BulkOptions {
-    /// Which tasks.
+    /// Selects the tasks.
     pub filter: BulkFilter,
-    /// At most so many.
+    /// Maximum number of tasks to touch.
     pub limit: Option<u32>,
-    /// Where the call before stopped.
+    /// Resumes where the previous call stopped.
     pub cursor: Option<String>,
-    /// Only says how many there are.
+    /// Counts matching tasks without touching them.
     pub dry_run: bool,
 }
 
 impl BulkOptions {
-    /// How many tasks one call touches: without a limit as many as is allowed.
+    /// Maximum number of tasks for this call; defaults to the most allowed.
     pub fn limit(&self) -> u32 {
         self.limit.unwrap_or(BULK_MAX).min(BULK_MAX)
     }
 }
 
-/// What a call did.
+/// The outcome of one bulk call.
 pub struct BulkOutcome {
     /// Tasks touched.
     pub done: u64,
-    /// For a dry run: tasks that would be touched.
+    /// Set for a dry run: tasks that would be touched.
     pub matched: Option<u64>,
-    /// Where to go on, if the call ended before everything was looked at and beginning anew would not do.
+    /// Cursor to continue from. Absent when the scan is complete, or when a fresh call would do as well.
     pub next: Option<String>,
 }
 
 impl Service {
-    /// Works until as many tasks are touched as the options allow, everything was looked at, or the time of a call
-    /// is over. A dry run counts: up to the limit if there is one, or else all.
+    /// Runs until it reaches the limit, the end of the data, or the call's time budget. A dry run
+    /// counts up to the limit, or everything if there is none.
     pub(super) async fn bulk(
         &self,
         caller: MayAdminister<'_>,
@@ -72,7 +72,7 @@ impl Service {
                 BulkWork::Replay { .. } if !options.dry_run => {
                     match self.replay_room(&caller, take) {
                         Ok(room) => room,
-                        // What is done is told; whoever goes on is told why nothing more is.
+                        // Report the work done so far; the follow-up call gets the error.
                         Err(_) if seen > 0 => {
                             stopped = Some(true);
                             break;
@@ -98,16 +98,16 @@ impl Service {
                 None => (shard, from) = (shard + 1, BulkFrom::default()),
             }
         }
-        // What is removed is not looked at again: whoever removes all can begin anew, unless there is so much that
-        // has to stay that the time of a call is over before it is passed.
-        let anew = !options.dry_run && removes_all(&work, &options.filter);
-        let next = stopped.filter(|out_of_time| *out_of_time || !anew);
+        // Removed tasks are not scanned again, so a fresh call can start over, unless so many tasks
+        // must stay that the call's time runs out before it gets past them.
+        let can_restart = !options.dry_run && removes_all(&work, &options.filter);
+        let next = stopped.filter(|out_of_time| *out_of_time || !can_restart);
         let next = next.map(|_| cursor::encode_from(shard, &from, &about));
         let (done, matched) = if options.dry_run { (0, Some(seen)) } else { (seen, None) };
         Ok(BulkOutcome { done, matched, next })
     }
 
-    /// One part in one shard. A dry run only reads: nothing of it is logged.
+    /// Runs one part in one shard. A dry run only reads, so it writes nothing to the log.
     async fn bulk_part(
         &self,
         caller: MayAdminister<'_>,
@@ -121,8 +121,8 @@ impl Service {
             let plan = look.await?;
             return Ok(BulkDone { done: plan.numbers.len() as u64, next: plan.next });
         }
-        // One part of a tenant at a time: a hundred calls at once must not fill the shard's inbox.
-        let _turn = self.scans.turn(&caller.tenant).await?;
+        // One part per tenant at a time: a hundred concurrent calls must not fill the shard's inbox.
+        let _permit = self.scans.turn(&caller.tenant).await?;
         match self.engine.call(Call::BulkPart { shard, part }).await? {
             Reply::BulkPart(done) => Ok(done),
             _ => Ok(BulkDone::default()),
@@ -130,7 +130,7 @@ impl Service {
     }
 }
 
-/// Whether the operation removes whatever it comes to; the lists of a cleanup end where its moment does.
+/// Whether the operation removes every task it visits. A cleanup qualifies because its lists end at its cutoff.
 fn removes_all(work: &BulkWork, filter: &BulkFilter) -> bool {
     match work {
         BulkWork::Replay { .. } => false,
@@ -143,7 +143,7 @@ fn removes_all(work: &BulkWork, filter: &BulkFilter) -> bool {
     }
 }
 
-/// What a cursor is bound to.
+/// The request parameters a cursor is bound to.
 fn about(caller: &Principal, work: &BulkWork, filter: &BulkFilter) -> Vec<Option<String>> {
     let (what, command) = match work {
         BulkWork::Cleanup { .. } => ("cleanup", None),

@@ -1,4 +1,4 @@
-//! Cancel: a producer takes its task back.
+//! Cancel: a producer withdraws its task.
 
 use codeq_core::command::{Cancel, Command};
 use codeq_core::reply::Reply;
@@ -7,16 +7,16 @@ use codeq_core::view::Task;
 use super::permission::MayProduce;
 use super::{Service, ServiceError, task_id};
 
-/// How far a cancellation came.
+/// The state of a cancellation.
 pub enum Cancelled {
-    /// Nobody ran the task: it is finished.
+    /// The task was not running, so it is finished.
     Done(Box<Task>),
-    /// Its worker will be told.
+    /// The task is running; its worker has been asked to stop.
     Requested(Box<Task>),
 }
 
 impl Service {
-    /// Finishes a task that nobody runs, or asks its worker to stop.
+    /// Finishes a task that is not running, or asks its worker to stop.
     pub async fn cancel(
         &self,
         caller: MayProduce<'_>,

@@ -16,29 +16,29 @@ use super::trace::span_of;
 use super::{Code, Service, ServiceError, seconds, trimmed};
 use crate::auth::{EventTypes, Principal};
 
-/// Longest wait of a request for a task, in seconds.
+/// Longest a claim request may wait for a task, in seconds.
 pub const CLAIM_WAIT_MAX: u64 = 30;
-/// A credit of a stream waits until there is a task. The engine wants an end: far enough.
+/// Wait for a stream credit, in seconds. Credits wait until a task arrives, but the engine needs a deadline.
 pub const CREDIT_WAIT: u64 = 366 * 86_400;
 
-/// What a worker asks for.
+/// A claim as a worker sends it.
 #[derive(Debug, Clone, Default)]
 pub struct ClaimRequest {
-    /// Commands; none means all that the token allows. Blanks around them do not count, nor do blank ones; but a list
-    /// of nothing else is a mistake, not a wish for everything.
+    /// Commands to claim; empty means all the token allows. Names are trimmed and blank ones
+    /// ignored, but a list of only blank names is an error rather than "all".
     pub commands: Vec<Arc<str>>,
-    /// Length of the lease in seconds; none and zero mean the default.
+    /// Lease length in seconds; absent or zero means the default.
     pub lease_seconds: Option<i64>,
-    /// How long to wait for a task in seconds.
+    /// Seconds to wait for a task.
     pub wait_seconds: u64,
-    /// At most so many tasks.
+    /// Maximum number of tasks to return.
     pub count: u32,
-    /// The instance that claims, below the token's subject.
+    /// Names the claiming instance under the token's subject.
     pub worker_id: Option<Box<str>>,
 }
 
 impl Service {
-    /// Leases tasks to the caller, waiting for the first one if there is none.
+    /// Leases tasks to the caller, waiting for the first if none is ready.
     pub fn claim(
         &self,
         caller: MayClaim<'_>,
@@ -58,7 +58,7 @@ impl Service {
         Ok(Ask::new(Call::Claim { claim, wait: seconds(request.wait_seconds) }, claimed))
     }
 
-    /// Whether a claim of so many tasks is allowed.
+    /// Checks the number of tasks a claim asks for.
     pub fn check_claim_count(&self, count: i64) -> Result<u32, ServiceError> {
         let max = self.defaults.load().claim_max;
         match u32::try_from(count) {
@@ -75,11 +75,11 @@ impl Service {
     }
 }
 
-/// The tasks that a claim got.
+/// Reads the claimed tasks from the answer.
 fn claimed(answer: Answer) -> Result<Vec<Task>, ServiceError> {
     match answer? {
         Reply::Claimed(tasks) => {
-            // What the claims of the tasks were: moments in their producers' traces.
+            // Record each claim as an instant in its producer's trace.
             tasks.iter().for_each(|task| drop(span_of("claim", task)));
             Ok(tasks)
         }

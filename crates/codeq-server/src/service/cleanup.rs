@@ -6,19 +6,19 @@ use super::bulk::{BulkOptions, BulkOutcome};
 use super::permission::MayAdminister;
 use super::{Service, ServiceError};
 
-/// What a cleanup did.
+/// The outcome of a cleanup.
 pub struct CleanedUp {
-    /// What was removed.
+    /// Tasks removed.
     pub outcome: BulkOutcome,
-    /// The moment before which the tasks had finished, or at which they had expired.
+    /// The cutoff: tasks that finished before it, or had expired by it, were removed.
     pub before: Millis,
-    /// How many could have gone.
+    /// The limit that applied to this call.
     pub limit: u32,
 }
 
 impl Service {
-    /// Removes finished tasks of the caller's tenant, a bounded number at a time: those that had finished before a
-    /// moment, or without one those whose retention has ended.
+    /// Removes finished tasks of the caller's tenant, a bounded number at a time: those that
+    /// finished before the cutoff, or without one, those past their retention.
     pub async fn cleanup(
         &self,
         caller: MayAdminister<'_>,

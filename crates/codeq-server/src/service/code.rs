@@ -1,4 +1,4 @@
-//! Every `code` of a refusal, with its class, what it means and what to do about it.
+//! Every error `code`, with its class, meaning and remedy.
 
 use codeq_core::reply::Rejection;
 use serde::{Serialize, Serializer};
@@ -8,14 +8,14 @@ use crate::observe::Refused;
 
 macro_rules! codes {
     ($($code:ident $text:literal $kind:ident, $meaning:literal, $remedy:literal;)*) => {
-        /// Why a request was refused, for programs.
+        /// Machine-readable reason for a refusal.
         #[derive(Debug, Clone, Copy, PartialEq, Eq)]
         pub enum Code {
             $(#[doc = $meaning] $code,)*
         }
 
         impl Code {
-            /// All codes, in the order of the documentation.
+            /// All codes, in documentation order.
             pub const ALL: &[Code] = &[$(Code::$code),*];
 
             /// The slug on the wire.
@@ -200,7 +200,7 @@ codes! {
 }
 
 impl Code {
-    /// How a refusal with this code is counted by tenant, if it is.
+    /// The per-tenant refusal counter for this code, if it has one.
     pub fn refused(self) -> Option<Refused> {
         match self {
             Code::TooManyStreams => Some(Refused::EventStream),

@@ -1,9 +1,10 @@
-//! Cursors: where the next page of a list begins, for this list and no other.
+//! Cursors: where the next page of a list begins, valid for that list only.
 //!
-//! A cursor names positions, nothing more. The checksum over tenant and query makes a mistake an error instead of
-//! nonsense: a cursor of another list, or one that was cut or altered on its way. It has no key, so whoever wants to can
-//! make a cursor that passes. That gains nothing: the tenant comes from the token, the filter from the request, the work
-//! of a call is bounded wherever it begins, and every position is one that the caller could have been sent to.
+//! A cursor holds positions and nothing else. A checksum over tenant and query rejects a cursor
+//! that belongs to another list or was truncated or altered. The checksum has no key, so clients
+//! can forge cursors. That gains them nothing: the tenant comes from the token, the filter from the
+//! request, each call's work is bounded wherever it begins, and every position is one the caller
+//! could have been given.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
@@ -16,13 +17,13 @@ use super::{Code, ServiceError};
 
 const CHECK: usize = 8;
 
-/// The cursor for positions in the shards.
+/// Encodes one position per shard.
 pub fn encode(positions: &[u64], query: &ListQuery) -> String {
     let bytes: Vec<u8> = positions.iter().flat_map(|at| at.to_be_bytes()).collect();
     seal(&bytes, &about(query))
 }
 
-/// The positions of a cursor that was made for this query.
+/// Decodes the positions of a cursor made for this query.
 pub fn decode(text: &str, query: &ListQuery, shards: u16) -> Result<Vec<u64>, ServiceError> {
     let want = usize::from(shards) * 8;
     let bytes = open(text, &about(query), want)?;
@@ -33,7 +34,7 @@ pub fn decode(text: &str, query: &ListQuery, shards: u16) -> Result<Vec<u64>, Se
     Ok(positions.iter().map(|at| u64::from_be_bytes(*at)).collect())
 }
 
-/// The cursor for a walk through the queues of one shard after the other.
+/// Encodes the place in a walk over the queues, one shard after another.
 pub fn encode_from(shard: u16, from: &BulkFrom, about: &[Option<String>]) -> String {
     let mut bytes = shard.to_be_bytes().to_vec();
     bytes.push(from.list);
@@ -42,7 +43,7 @@ pub fn encode_from(shard: u16, from: &BulkFrom, about: &[Option<String>]) -> Str
     seal(&bytes, about)
 }
 
-/// The shard and the place of a cursor that was made for this.
+/// Decodes the shard and place of a cursor made for these parameters.
 pub fn decode_from(text: &str, about: &[Option<String>]) -> Result<(u16, BulkFrom), ServiceError> {
     const FIXED: usize = 11;
     let bytes = open(text, about, FIXED + COMMAND_BYTES_MAX)?;
@@ -58,15 +59,15 @@ pub fn decode_from(text: &str, about: &[Option<String>]) -> Result<(u16, BulkFro
     decoded().ok_or_else(invalid)
 }
 
-/// A cursor that says `position` and is good for what it is about, and for nothing else.
+/// Appends a checksum that binds `position` to `about`.
 fn seal(position: &[u8], about: &[Option<String>]) -> String {
     let check = checksum(position, about);
     URL_SAFE_NO_PAD.encode([position, &check].concat())
 }
 
-/// The position, at most `max` bytes, of a cursor that was made for this.
+/// Verifies a cursor against `about` and returns its position, at most `max` bytes.
 fn open(text: &str, about: &[Option<String>], max: usize) -> Result<Vec<u8>, ServiceError> {
-    // Before decoding: a text of any length comes from outside.
+    // Check before decoding: clients can send text of any length.
     if text.len() > (max + CHECK) * 2 {
         return Err(invalid());
     }
@@ -78,7 +79,7 @@ fn open(text: &str, about: &[Option<String>], max: usize) -> Result<Vec<u8>, Ser
     Ok(position.to_vec())
 }
 
-/// What to say of a cursor that is not one of ours, or not for this call.
+/// The error for a cursor that is malformed or belongs to another call.
 fn invalid() -> ServiceError {
     ServiceError::new(Code::InvalidCursor, "invalid cursor")
 }

@@ -1,4 +1,4 @@
-//! Dead letters and other tasks that did not end well: give them a second life, or throw them away.
+//! Dead letters and other failed or cancelled tasks: replay them or remove them.
 
 use codeq_core::command::{BulkWork, Command, Replay, ReplayFrom, ReplayTarget};
 use codeq_core::names::check_command;
@@ -11,16 +11,16 @@ use super::permission::MayAdminister;
 use super::queues::Purged;
 use super::{Service, ServiceError, task_id};
 
-/// What a replay of some tasks came to.
+/// The outcome of a bulk replay.
 pub struct Replayed {
-    /// What was replayed.
+    /// Tasks replayed.
     pub outcome: BulkOutcome,
-    /// Tasks that are left in the list: the dead letters, or those that failed or were cancelled.
+    /// Tasks left in the list that was replayed: dead letters, failed or cancelled tasks.
     pub remaining: u64,
 }
 
 impl Service {
-    /// Returns one task to its queue that did not end well.
+    /// Returns one dead-lettered, failed or cancelled task to its queue.
     pub async fn replay(&self, caller: MayAdminister<'_>, id: &str) -> Result<Task, ServiceError> {
         let id = task_id(id, "not found")?;
         if self.limits_holdings()
@@ -40,7 +40,7 @@ impl Service {
         }
     }
 
-    /// Returns tasks of a queue to it that did not end well, a bounded number at a time, oldest first.
+    /// Returns dead-lettered, failed or cancelled tasks to their queue, a bounded number at a time, oldest first.
     pub async fn replay_queue(
         &self,
         caller: MayAdminister<'_>,

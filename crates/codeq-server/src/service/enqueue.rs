@@ -1,4 +1,4 @@
-//! Enqueue: a producer makes tasks.
+//! Enqueue: a producer creates tasks.
 
 use std::sync::Arc;
 
@@ -17,44 +17,44 @@ use super::trace::span_of;
 use super::{Code, Service, ServiceError, seconds, seed, trimmed};
 use crate::auth::Principal;
 
-/// What became of one task.
+/// The outcome of enqueueing one task.
 pub struct Made {
-    /// The task.
+    /// The new task, or the existing one with the same idempotency key.
     pub task: Box<Task>,
-    /// Its key was used before: this is the task that was made then.
+    /// True if the idempotency key was already used and `task` is the earlier task.
     pub repeated: bool,
 }
 
-/// A task as a client asks for it, whichever protocol it speaks. Empty texts count as none.
+/// A task as a client requests it, in any protocol. Empty strings count as absent.
 #[derive(Debug, Default)]
 pub struct Draft {
-    /// The kind of work. Blanks around it do not count.
+    /// The kind of work. Trimmed.
     pub command: Arc<str>,
     /// JSON text.
     pub payload: Bytes,
-    /// Beyond 0..=9 it counts as the nearest of these.
+    /// Values outside 0–9 are clamped.
     pub priority: i64,
-    /// Zero and less mean the default.
+    /// Zero or less means the default.
     pub max_attempts: i64,
-    /// Where the result is posted.
+    /// URL that receives the result.
     pub webhook: Option<Arc<str>>,
-    /// Makes the enqueue repeatable.
+    /// Makes the enqueue safe to repeat.
     pub idempotency_key: Option<Arc<str>>,
-    /// Not claimable before this moment.
+    /// Earliest time the task can be claimed.
     pub run_at: Option<Millis>,
-    /// Not claimable for this long.
+    /// Seconds before the task can be claimed.
     pub delay_seconds: Option<i64>,
-    /// W3C trace context.
+    /// W3C trace context, `traceparent`.
     pub trace_parent: Option<Arc<str>>,
-    /// W3C trace context.
+    /// W3C trace context, `tracestate`.
     pub trace_state: Option<Arc<str>>,
 }
 
 impl Draft {
-    /// The task, if everything about it that the core does not look at is right.
+    /// Validates everything the core does not check itself.
     pub fn check(self, service: &Service) -> Result<NewTask, ServiceError> {
         let command = trimmed(&self.command).unwrap_or_default();
-        // Here and not only in the core, so that a batch fails on the first of its items that is wrong.
+        // The core checks this too; checking here fails a batch on its first bad item.
         check_command(&command)?;
         let (destinations, max) = (&service.destinations, service.payload_max());
         if self.payload.len() > max {
@@ -92,18 +92,18 @@ impl Draft {
     }
 }
 
-/// What a message has asked for before its next part, which no tenant holds yet.
+/// Tasks and bytes requested earlier in the same message, not yet counted for the tenant.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Ahead {
     tasks: usize,
     bytes: usize,
 }
 
-/// What became of the tasks of a batch.
+/// One outcome per task of a batch.
 pub type MadeAll = Vec<Result<Made, ServiceError>>;
 
 impl Service {
-    /// Makes one task.
+    /// Creates one task.
     pub fn enqueue(
         &self,
         caller: MayProduce<'_>,
@@ -116,7 +116,7 @@ impl Service {
         }))
     }
 
-    /// Makes up to the configured number of tasks; each stands for itself unless the batch is atomic.
+    /// Creates up to the configured number of tasks. Each succeeds or fails on its own unless the batch is atomic.
     pub fn enqueue_batch(
         &self,
         caller: MayProduce<'_>,
@@ -129,7 +129,7 @@ impl Service {
         Ok(Ask::new(enqueue(&caller, tasks, atomic), enqueued))
     }
 
-    /// Whether a batch of this length is allowed.
+    /// Checks the length of a batch.
     pub fn check_batch(&self, len: usize) -> Result<(), ServiceError> {
         let max = self.defaults.load().batch_max;
         if len == 0 {
@@ -138,7 +138,7 @@ impl Service {
         if len > max { Err(ServiceError::batch_too_long(max)) } else { Ok(()) }
     }
 
-    /// Most tasks or results of one batch.
+    /// Maximum number of tasks or results per batch.
     pub fn batch_max(&self) -> usize {
         self.defaults.load().batch_max.max(1)
     }
@@ -150,8 +150,8 @@ impl Service {
             || limits.max_stored_bytes.is_some()
     }
 
-    /// Whether the tenant may hold so much more. Requests that run side by side may together go a little
-    /// beyond the limit: it protects the disk, it is not an account.
+    /// Checks the tenant's storage quota. Concurrent requests may together exceed it slightly: the
+    /// limit protects the disk and is not an exact account.
     fn check_quota(
         &self,
         caller: &Principal,
@@ -174,7 +174,7 @@ impl Service {
         Ok(())
     }
 
-    /// Whether the tenant may have so many more tasks that are not finished, and so many more bytes in them.
+    /// Checks the tenant's limits on unfinished tasks and their bytes.
     pub(super) fn check_pending(
         &self,
         caller: &Principal,
@@ -193,8 +193,8 @@ impl Service {
         Ok(held)
     }
 
-    /// How many of `wanted` tasks may come back to their queue: a replay gets past no limit. What finished tasks hold
-    /// is not looked at: a replay makes that less.
+    /// How many of `wanted` tasks may return to their queue within the tenant's limits. Ignores the
+    /// bytes of finished tasks, because a replay reduces those.
     pub(super) fn replay_room(&self, caller: &Principal, wanted: u32) -> Result<u32, ServiceError> {
         let defaults = self.defaults.load();
         let limits = &defaults.tenant;
@@ -240,6 +240,6 @@ fn made(outcome: Enqueued) -> Result<Made, ServiceError> {
 }
 
 fn quota(text: &'static str) -> ServiceError {
-    // Finished tasks make room: soon enough to ask again in a few seconds.
+    // Tasks finish all the time, so room may appear within seconds.
     ServiceError::new(Code::QuotaExceeded, text).scope("tenant").retry_after(5)
 }

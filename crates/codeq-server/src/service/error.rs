@@ -1,4 +1,4 @@
-//! Why a request was not served, in terms that every protocol can translate.
+//! Why a request failed, in terms every protocol can translate.
 
 use std::borrow::Cow;
 
@@ -7,128 +7,128 @@ use codeq_engine::EngineError;
 
 use super::Code;
 
-/// Why an id that looks like one finds no task.
+/// Detail for a well-formed id that matches no task.
 pub(crate) const NO_TASK: &str = "no task of the token's tenant has this id: it may be another tenant's, or was removed \
                                   when its retention ended";
 
-/// The class of a failure; HTTP and gRPC have a status for each.
+/// The class of a failure; maps to one HTTP and one gRPC status.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
-    /// The request makes no sense: 400.
+    /// The request is malformed: 400.
     Invalid,
-    /// Who is calling is not known: 401.
+    /// The caller is not authenticated: 401.
     Unauthenticated,
-    /// The caller may not do this: 403.
+    /// The caller lacks permission: 403.
     Forbidden,
-    /// There is no such thing for this caller: 404.
+    /// Not found, or not visible to this caller: 404.
     NotFound,
-    /// The thing cannot be called this way: 405.
+    /// The method does not apply to the resource: 405.
     MethodNotAllowed,
     /// The request did not arrive in time: 408.
     TimedOut,
-    /// The thing is not in a state that allows this: 409.
+    /// The resource's state does not allow this: 409.
     Conflict,
-    /// The request is larger than it may be: 413.
+    /// The request is too large: 413.
     TooLarge,
-    /// The request is encoded in a way that is not understood: 415.
+    /// The request's encoding is not supported: 415.
     Unsupported,
-    /// The request is well formed and still wrong: 422.
+    /// The request is well formed but invalid: 422.
     Unprocessable,
-    /// The tenant asks too often or holds too much: 429.
+    /// Rate limit or quota exceeded: 429.
     TooMany,
-    /// Not now: 503.
+    /// Temporarily unavailable: 503.
     Unavailable,
-    /// A mistake of ours: 500.
+    /// A bug or internal failure: 500.
     Internal,
 }
 
-/// Why a request was not served.
+/// A failed request, independent of protocol.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{error}")]
 pub struct ServiceError {
-    /// The short text that clients read.
+    /// Short message for clients.
     pub error: Cow<'static, str>,
-    /// The same for programs, with its class.
+    /// Machine-readable reason; implies the class.
     pub code: Code,
-    /// What is wrong with this very request, where that is more than the short text says.
+    /// What is wrong with this particular request, when the short message does not say.
     pub detail: Option<Box<str>>,
-    /// The field or parameter that is wrong, if one is.
+    /// The offending field or parameter.
     pub field: Option<Box<str>>,
-    /// When to try again, in seconds.
+    /// Seconds to wait before trying again.
     pub retry_after: Option<u64>,
-    /// Which limit was hit, or which scope the token lacks.
+    /// The limit that was hit, or the scope the token lacks.
     pub scope: Option<&'static str>,
 }
 
 impl ServiceError {
-    /// A failure with the code and the text.
+    /// Creates an error with a code and a short message.
     pub fn new(code: Code, error: impl Into<Cow<'static, str>>) -> ServiceError {
         let error = error.into();
         let (detail, field, retry_after, scope) = (None, None, None, None);
         ServiceError { error, code, detail, field, retry_after, scope }
     }
 
-    /// The body is not what it should be.
+    /// The request body is invalid.
     pub fn invalid_body() -> ServiceError {
         ServiceError::new(Code::InvalidBody, "invalid body")
     }
 
-    /// The caller may not do this.
+    /// The caller lacks permission.
     pub fn forbidden(error: impl Into<Cow<'static, str>>) -> ServiceError {
         ServiceError::new(Code::Forbidden, error)
     }
 
-    /// There is no such thing.
+    /// The resource does not exist or is not visible to the caller.
     pub fn not_found(error: &'static str) -> ServiceError {
         ServiceError::new(Code::NotFound, error)
     }
 
-    /// There is no such task.
+    /// No such task, with a detail that explains likely causes.
     pub(crate) fn no_task(error: &'static str) -> ServiceError {
         ServiceError::not_found(error).detail(NO_TASK)
     }
 
-    /// The batch is empty or too long.
+    /// The batch exceeds the maximum length.
     pub fn batch_too_long(max: usize) -> ServiceError {
         ServiceError::new(Code::InvalidBatch, format!("batch size exceeds maximum of {max}"))
     }
 
-    /// With more than the short text says.
+    /// Adds a detail.
     #[must_use]
     pub fn detail(self, detail: impl Into<Box<str>>) -> ServiceError {
         ServiceError { detail: Some(detail.into()), ..self }
     }
 
-    /// The tenant asks too often; in so many seconds it may again.
+    /// The tenant exceeded its rate limit and may retry after `seconds`.
     pub fn rate_limited(scope: &'static str, seconds: u64) -> ServiceError {
         let refused = ServiceError::new(Code::RateLimited, "rate limit exceeded");
         refused.scope(scope).retry_after(seconds.max(1))
     }
 
-    /// Worth trying again after so many seconds.
+    /// Adds a retry hint in seconds.
     #[must_use]
     pub fn retry_after(self, seconds: u64) -> ServiceError {
         ServiceError { retry_after: Some(seconds), ..self }
     }
 
-    /// With the field that is wrong.
+    /// Names the offending field.
     #[must_use]
     pub fn field(self, field: impl Into<Box<str>>) -> ServiceError {
         ServiceError { field: Some(field.into()), ..self }
     }
 
-    /// With the limit that was hit, or the scope that the token lacks.
+    /// Names the limit that was hit, or the missing scope.
     #[must_use]
     pub fn scope(self, scope: &'static str) -> ServiceError {
         ServiceError { scope: Some(scope), ..self }
     }
 
-    /// There is no room for this now, here or in the engine.
+    /// The server or the engine has no capacity right now.
     pub(crate) fn overloaded() -> ServiceError {
         EngineError::Overloaded.into()
     }
 
-    /// An answer that the engine does not give to this command: a mistake of ours.
+    /// The engine gave an answer this command never produces: a bug.
     pub(crate) fn unexpected() -> ServiceError {
         ServiceError::new(Code::Internal, "internal error")
     }
@@ -181,7 +181,7 @@ impl From<EngineError> for ServiceError {
             EngineError::NoDescriptors => unavailable(Code::Overloaded, 1),
             EngineError::Closed => unavailable(Code::ShuttingDown, 1),
             EngineError::Failed(reason) => {
-                // The reason names files and offsets: it is for the operator, not for the client.
+                // The reason names files and offsets: log it for the operator, hide it from clients.
                 tracing::error!(target: "codeq::engine", %reason, "the engine has stopped");
                 let text = "the server has stopped after a failure of its storage";
                 ServiceError::new(Code::Failed, text).retry_after(30)

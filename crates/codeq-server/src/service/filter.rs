@@ -1,25 +1,25 @@
-//! The `filter` of lists: terms separated by spaces, all of which must hold.
+//! The `filter` of lists: terms separated by spaces, all of which must match.
 //!
 //! ```text
 //! worker=w-1  created>2026-01-31T00:00:00Z  created<=2026-02-01T00:00:00Z  error~"connection refused"
 //! ```
 //!
-//! A value with spaces stands in double quotes; inside, `\` takes the next character as it is.
+//! Values with spaces go in double quotes, where `\` escapes the next character.
 
 use codeq_core::command::Millis;
 use codeq_core::read::ListQuery;
 
 use super::{Code, ServiceError};
 
-/// Longest filter in bytes.
+/// Longest filter, in bytes.
 pub const FILTER_BYTES_MAX: usize = 2_048;
 
-/// What a filter looks like, for whoever wrote one that does not.
+/// Syntax summary for error messages.
 const EXPECTED: &str = "expected terms separated by spaces: worker=NAME, created>MOMENT (also >=, <, <=; \
                         RFC 3339 such as 2026-01-31T08:00:00Z), error~TEXT; a value with spaces stands \
                         in double quotes";
 
-/// Adds the terms of a filter to a query.
+/// Parses a filter and adds its terms to a query.
 pub fn apply(filter: &str, query: &mut ListQuery) -> Result<(), ServiceError> {
     if filter.len() > FILTER_BYTES_MAX {
         return Err(invalid("is too long"));
@@ -98,7 +98,7 @@ fn value(text: &str) -> Result<(String, &str), ServiceError> {
     Err(invalid("has a quote that does not end"))
 }
 
-/// A moment in RFC 3339, in milliseconds since the epoch; moments before it count as zero.
+/// Parses an RFC 3339 timestamp into milliseconds since the epoch; earlier times become zero.
 pub fn moment(text: &str) -> Option<Millis> {
     const LONGEST: usize = 40;
     if text.len() > LONGEST || !is_rfc3339(text.as_bytes()) {
@@ -108,8 +108,8 @@ pub fn moment(text: &str) -> Option<Millis> {
     Some(u64::try_from(at.as_millisecond()).unwrap_or(0))
 }
 
-/// Whether a text has the form of RFC 3339. The parser also reads other forms of ISO 8601, and extensions,
-/// that nobody here means.
+/// Whether the text has RFC 3339 form. The parser also accepts other ISO 8601 forms and extensions,
+/// which this API does not.
 fn is_rfc3339(text: &[u8]) -> bool {
     const DATE_TIME: &[u8] = b"0000-00-00T00:00:00";
     let like = |text: &[u8], form: &[u8]| {

@@ -1,4 +1,4 @@
-//! Heartbeat: a worker keeps its lease.
+//! Heartbeat: a worker extends its lease.
 
 use codeq_core::command::{Deed, Heartbeat, Millis};
 use codeq_core::reply::Reply;
@@ -9,17 +9,17 @@ use super::lease::LeaseNamed;
 use super::permission::MayHeartbeat;
 use super::{Service, ServiceError, task_id};
 
-/// A lease that was extended.
+/// An extended lease.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Extended {
-    /// Its new end.
+    /// The new end of the lease.
     pub lease_until: Millis,
-    /// The producer wants the work to stop.
+    /// The producer asked to cancel the task; the worker should stop.
     pub cancel_requested: bool,
 }
 
 impl Service {
-    /// Sets the end of the caller's lease to now + `extend_seconds`.
+    /// Extends the caller's lease to now + `extend_seconds`.
     pub fn heartbeat(
         &self,
         caller: MayHeartbeat<'_>,
@@ -35,7 +35,7 @@ impl Service {
             extend: self.lease(extend_seconds, "extendSeconds")?,
         };
         let command = lease.command(Deed::Heartbeat(heartbeat));
-        Ok(self.deed("heartbeat", &caller, id, command, extended))
+        Ok(self.under_lease("heartbeat", &caller, id, command, extended))
     }
 }
 

@@ -1,4 +1,4 @@
-//! Which lease a worker acts under, beyond who it is.
+//! Identifies the lease a worker acts under.
 
 use std::sync::Arc;
 
@@ -9,34 +9,34 @@ use codeq_core::names::check_worker;
 use super::{Code, ServiceError};
 use crate::auth::{Principal, instance};
 
-/// What a worker says of its lease. Nothing means: whichever lease the token's subject has.
+/// How a worker identifies its lease. With no field set: any lease of the token's subject.
 #[derive(Debug, Clone, Default)]
 pub struct LeaseNamed {
-    /// The instance below the token's subject that claimed the task.
+    /// The instance, under the token's subject, that claimed the task.
     pub instance: Option<Arc<str>>,
-    /// The number of the claim.
+    /// The fence number the claim returned.
     pub fence: Option<u64>,
 }
 
 impl LeaseNamed {
-    /// The lease with this fence, or whichever.
+    /// Identifies a lease by its fence alone; `None` matches any lease.
     pub fn fence(fence: Option<u64>) -> LeaseNamed {
         LeaseNamed { instance: None, fence }
     }
 
-    /// The lease that a client means by `workerId` and `fence`. A `workerId` that cannot have claimed anything is
-    /// passed over: codeQ's clients send whatever they are configured with, and claim without one.
+    /// Identifies a lease by a client's `workerId` and `fence`. Ignores a `workerId` that could not
+    /// have claimed anything, because clients send whatever they are configured with even if they claim without one.
     pub fn new(caller: &Principal, worker_id: Option<&str>, fence: Option<u64>) -> LeaseNamed {
         let identity = worker_id.map(|name| identity(caller, name).ok());
         LeaseNamed { instance: identity.flatten().filter(|id| *id != caller.subject), fence }
     }
 
-    /// Who acts.
+    /// The holder to act as, given the token's subject.
     pub fn holder<'a>(&'a self, worker: &'a str) -> Holder<'a> {
         Holder { worker, instance: self.instance.as_deref(), fence: self.fence }
     }
 
-    /// The command that does this under the lease.
+    /// Wraps an operation into a command bound to this lease.
     pub fn command(self, deed: Deed) -> Command {
         let LeaseNamed { instance, fence } = self;
         if instance.is_none() && fence.is_none() {
@@ -46,8 +46,8 @@ impl LeaseNamed {
     }
 }
 
-/// Who claims: the token's subject, or an instance below it that the client names. The name may be the whole
-/// identity, `subject/instance`, as answers show it.
+/// The claiming identity: the token's subject plus the instance the client names. The name may also
+/// be the full `subject/instance`, as responses show it.
 pub fn identity(caller: &Principal, name: &str) -> Result<Arc<str>, ServiceError> {
     let subject = &caller.subject;
     let below = name.strip_prefix(&**subject).and_then(|rest| rest.strip_prefix('/'));

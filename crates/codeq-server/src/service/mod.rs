@@ -1,7 +1,7 @@
-//! What the server does for its clients, whatever protocol they speak: permission, limits, defaults; then
-//! one command to the engine, with its randomness drawn here.
+//! The application layer under every protocol: permission, limits and defaults, then one command to
+//! the engine, with its randomness drawn here.
 //!
-//! One file per verb. Nothing here knows of HTTP or gRPC.
+//! One file per operation. Nothing here depends on HTTP or gRPC.
 
 use std::sync::Arc;
 
@@ -51,32 +51,32 @@ pub mod topics;
 mod trace;
 pub mod webhooks;
 
-/// The service layer of one server.
+/// The application layer of one server.
 pub struct Service {
-    /// Order and durability.
+    /// Orders commands and makes them durable.
     engine: Arc<Engine>,
-    /// Transitions as they become durable.
+    /// Durable transitions, for event streams.
     pub events: Arc<EventBus>,
-    /// Where webhooks may go.
+    /// Decides which destinations webhooks may reach.
     pub destinations: Arc<Policy>,
-    /// What calls are signed with.
+    /// Signing secrets of webhooks.
     pub secrets: Arc<Secrets>,
-    /// Outputs of tasks that lie here.
+    /// Task outputs stored by this server.
     pub artifacts: Arc<Artifacts>,
-    /// Who is told that queues have work.
+    /// Workers subscribed to queue notifications.
     pub subscriptions: Arc<Subscriptions>,
-    /// Copies of the data.
+    /// Makes backups on request.
     pub(crate) backups: Backups,
-    /// Whose turn it is to look at many rows.
+    /// Limits concurrent scans over many rows.
     pub(crate) scans: scan::Scans,
     pub(crate) defaults: ArcSwap<Defaults>,
-    /// Largest payload and largest result. Buffers are sized by it at the start, so a reload does not change it.
+    /// Largest payload or result. Buffers are sized by it at startup, so a reload does not change it.
     payload_max: usize,
-    /// Turns true when the server begins to stop: whoever waits is answered.
+    /// Turns true when shutdown begins, so that waiting requests get an answer.
     pub(crate) draining: watch::Receiver<bool>,
 }
 
-/// What requests may leave out, and how much they may ask for.
+/// Defaults and upper bounds of request fields.
 #[derive(Debug, Clone)]
 pub(crate) struct Defaults {
     pub lease: Millis,
@@ -97,7 +97,7 @@ impl Defaults {
 }
 
 impl Service {
-    /// On a running engine.
+    /// Builds the service on a running engine.
     pub fn new(
         engine: Arc<Engine>,
         events: Arc<EventBus>,
@@ -125,7 +125,7 @@ impl Service {
         }
     }
 
-    /// Takes over what may change while the server runs.
+    /// Applies the settings that can change at runtime.
     pub(crate) fn reload(&self, config: &Config) {
         self.defaults.store(Arc::new(Defaults::new(config)));
         self.destinations.set(&config.webhooks.allowed_networks);
@@ -133,24 +133,24 @@ impl Service {
         self.backups.set_target(config.backup.target.clone());
     }
 
-    /// Whether the server is about to stop.
+    /// Whether shutdown has begun.
     pub fn is_draining(&self) -> bool {
         *self.draining.borrow()
     }
 
-    /// Returns when the server begins to stop.
+    /// Returns when shutdown begins.
     pub(crate) async fn drained(&self) {
         let mut draining = self.draining.clone();
-        // The sender lives as long as the server does.
+        // The sender outlives this wait.
         let _ = draining.wait_for(|stop| *stop).await;
     }
 
-    /// Largest payload and largest result.
+    /// Largest payload or result, in bytes.
     pub fn payload_max(&self) -> usize {
         self.payload_max
     }
 
-    /// The length of a lease that a client asks for in `field`: none, zero and less mean the default.
+    /// Resolves the lease length a client sent in `field`; absent, zero or negative means the default.
     pub(crate) fn lease(
         &self,
         wanted: Option<i64>,
@@ -171,12 +171,12 @@ impl Service {
     }
 }
 
-/// Seconds as milliseconds, without overflow.
+/// Converts seconds to milliseconds, saturating.
 pub(crate) fn seconds(n: u64) -> Millis {
     n.saturating_mul(1_000)
 }
 
-/// A command as it was meant: without the blanks around it, which is none if there is nothing else.
+/// The command without surrounding blanks; `None` if nothing remains.
 pub(crate) fn trimmed(command: &Arc<str>) -> Option<Arc<str>> {
     match command.trim() {
         "" => None,
@@ -185,12 +185,12 @@ pub(crate) fn trimmed(command: &Arc<str>) -> Option<Arc<str>> {
     }
 }
 
-/// Randomness for one command.
+/// Draws the randomness of one command.
 pub(crate) fn seed() -> u64 {
     rand::random()
 }
 
-/// The id in a path or body. One that is not an id names no task.
+/// Parses the id in a path or body. A malformed id is reported as "not found".
 pub(crate) fn task_id(text: &str, missing: &'static str) -> Result<TaskId, ServiceError> {
     text.parse().map_err(|_| {
         let detail = "this is not a task's id: send the 'id' that the answer to the enqueue has";

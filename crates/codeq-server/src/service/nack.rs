@@ -1,4 +1,4 @@
-//! Nack: a worker gives a task back as failed, to be tried again.
+//! Nack: a worker reports a failed attempt and returns the task for a retry.
 
 use std::sync::Arc;
 
@@ -12,7 +12,7 @@ use super::permission::MayNack;
 use super::{Service, ServiceError, seconds, seed, task_id};
 
 impl Service {
-    /// Gives a task back. `delay_seconds` is used as given, zero included; none means the backoff policy.
+    /// Returns a task for a retry. `delay_seconds` applies as given, even zero; `None` means the backoff policy.
     pub fn nack(
         &self,
         caller: MayNack<'_>,
@@ -30,11 +30,11 @@ impl Service {
             reason,
             seed: seed(),
         };
-        Ok(self.deed("nack", &caller, id, lease.command(Deed::Nack(nack)), returned))
+        Ok(self.under_lease("nack", &caller, id, lease.command(Deed::Nack(nack)), returned))
     }
 }
 
-/// Where a task went that was given back.
+/// Reads where a returned task went.
 pub(super) fn returned(answer: Answer) -> Result<Returned, ServiceError> {
     match answer? {
         Reply::Returned(returned) => Ok(returned),

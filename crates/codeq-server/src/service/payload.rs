@@ -1,23 +1,23 @@
-//! JSON that is kept as it came.
+//! Checks of JSON that is stored verbatim.
 
 use serde::de::IgnoredAny;
 
 use super::{Code, ServiceError};
 
-/// Deepest nesting of a body. The parser of raw values has no limit of its own.
+/// Deepest nesting of a body. The raw-value parser has no limit of its own.
 pub const DEPTH_MAX: usize = 100;
 
-/// Refuses a payload that is not JSON text. What is JSON is kept as it is.
+/// Rejects a payload that is not JSON. Valid payloads are stored verbatim.
 pub fn check_payload(payload: &[u8]) -> Result<(), ServiceError> {
     let invalid = || ServiceError::new(Code::InvalidBody, "invalid payload (must be JSON)");
     check_depth(payload)?;
-    // Its own step: the parser skips over strings without looking at their bytes.
+    // A separate step, because the parser skips over strings without validating their bytes.
     let text = std::str::from_utf8(payload).map_err(|_| invalid())?;
     serde_json::from_str::<IgnoredAny>(text).map_err(|_| invalid())?;
     Ok(())
 }
 
-/// Refuses a result that is not the text of a JSON object.
+/// Rejects a result that is not a JSON object.
 pub fn check_result(result: &[u8]) -> Result<(), ServiceError> {
     let object = result.trim_ascii_start().starts_with(b"{");
     if object && check_payload(result).is_ok() {
@@ -26,9 +26,9 @@ pub fn check_result(result: &[u8]) -> Result<(), ServiceError> {
     Err(ServiceError::new(Code::InvalidResult, "invalid result (must be an object)"))
 }
 
-/// Refuses nesting deeper than [`DEPTH_MAX`], in one pass over the bytes.
+/// Rejects nesting deeper than [`DEPTH_MAX`], in one pass over the bytes.
 pub fn check_depth(body: &[u8]) -> Result<(), ServiceError> {
-    // Few brackets cannot be deep, whatever they stand in; to count them is a matter of nanoseconds.
+    // Too few brackets to nest that deep, even counting those inside strings. Counting takes nanoseconds.
     if body.iter().filter(|byte| matches!(byte, b'[' | b'{')).count() <= DEPTH_MAX {
         return Ok(());
     }

@@ -1,7 +1,7 @@
 //! What a caller may do.
 //!
-//! Every method of the service that needs a right takes the proof that its caller has it. Only the checks here make
-//! one, so no protocol can forget them.
+//! Every service method that needs a permission takes a proof that the caller has it. Only the
+//! checks here create proofs, so no protocol can skip them.
 
 use std::ops::Deref;
 
@@ -15,7 +15,7 @@ macro_rules! rights {
         pub struct $right<'a>(&'a Principal);
 
         impl<'a> $right<'a> {
-            /// The proof, or what the caller lacks.
+            /// Returns the proof, or an error that names the missing permission.
             pub fn of(caller: &'a Principal) -> Result<$right<'a>, ServiceError> {
                 let check: fn(&Principal) -> Result<(), ServiceError> = $check;
                 check(caller).map(|()| $right(caller))
@@ -33,23 +33,23 @@ macro_rules! rights {
 }
 
 rights! {
-    /// Makes tasks and cancels them.
+    /// May create and cancel tasks.
     MayProduce(producer);
-    /// Claims tasks.
+    /// May claim tasks.
     MayClaim(|caller| scope(caller, Scope::Claim));
-    /// Extends leases.
+    /// May extend leases.
     MayHeartbeat(|caller| scope(caller, Scope::Heartbeat));
-    /// Gives tasks back.
+    /// May return tasks with abandon.
     MayAbandon(|caller| scope(caller, Scope::Abandon));
-    /// Gives tasks back as failed.
+    /// May return tasks with nack.
     MayNack(|caller| scope(caller, Scope::Nack));
-    /// Ends tasks.
+    /// May submit results.
     MaySubmit(|caller| scope(caller, Scope::Result));
-    /// Subscribes to queues.
+    /// May subscribe to queues.
     MaySubscribe(|caller| scope(caller, Scope::Subscribe));
-    /// Administers its tenant.
+    /// May administer its tenant.
     MayAdminister(admin);
-    /// Acts for all tenants.
+    /// May act across all tenants.
     MayOperate(operator);
 }
 
@@ -61,7 +61,7 @@ fn producer(caller: &Principal) -> Result<(), ServiceError> {
     Err(ServiceError::forbidden("producer required").detail(detail))
 }
 
-/// Refuses a worker whose token lacks the scope.
+/// Rejects a worker whose token lacks the scope.
 pub fn scope(caller: &Principal, scope: Scope) -> Result<(), ServiceError> {
     if caller.worker && caller.scopes.has(scope) {
         return Ok(());
@@ -119,7 +119,7 @@ mod tests {
         crate::http::call::nobody()
     }
 
-    /// Callers with one right each, and the names of the rights that they have.
+    /// Callers with one right each, and the names of the rights they hold.
     fn roles() -> Vec<(Principal, Vec<&'static str>)> {
         let worker =
             |scopes| Principal { worker: true, scopes, event_types: EventTypes::Any, ..nobody() };
@@ -130,7 +130,7 @@ mod tests {
             .collect();
         roles.push((nobody(), vec![]));
         roles.push((worker(Scopes::default()), vec![]));
-        // Scopes of a token that is no worker's grant nothing.
+        // Worker scopes on a non-worker token grant nothing.
         roles.push((Principal { scopes: Scopes::ALL, ..nobody() }, vec![]));
         roles.push((Principal { producer: true, ..nobody() }, vec!["produce"]));
         roles.push((Principal { admin: true, ..nobody() }, vec!["administer"]));
@@ -140,7 +140,7 @@ mod tests {
     }
 
     #[test]
-    fn every_right_is_of_those_who_have_it_and_nobody_else() {
+    fn each_right_belongs_only_to_its_holders() {
         for (caller, has) in roles() {
             for (right, check) in RIGHTS {
                 let checked = check(&caller);

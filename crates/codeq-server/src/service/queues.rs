@@ -1,4 +1,4 @@
-//! Queues, as an operator sees and steers them.
+//! Queue inspection and control for operators.
 
 use std::sync::Arc;
 
@@ -17,16 +17,16 @@ use super::{Service, ServiceError};
 use crate::auth::Principal;
 use crate::near::distance;
 
-/// What a purge did.
+/// The outcome of a purge.
 pub struct Purged {
-    /// What is gone from the place.
+    /// Tasks removed from the list.
     pub outcome: BulkOutcome,
-    /// Tasks that are left in it.
+    /// Tasks left in the list.
     pub remaining: u64,
 }
 
 impl Service {
-    /// The numbers of one queue; of one that does not exist, zeros.
+    /// Statistics of one queue; zeros if it does not exist.
     pub async fn queue(
         &self,
         caller: MayAdminister<'_>,
@@ -36,7 +36,7 @@ impl Service {
         Ok(self.engine.queue(&caller.tenant, command).await?)
     }
 
-    /// What to say of a queue that nothing is known of: which one may have been meant. Nothing of any other.
+    /// Explains an unknown queue, suggesting the nearest name. Reveals nothing about other tenants.
     pub async fn missing_queue(
         &self,
         caller: &Principal,
@@ -50,7 +50,7 @@ impl Service {
         let mut near: Option<((usize, usize), Arc<str>)> = None;
         for shard in 0..self.engine.shards() {
             let tenant = Arc::clone(&caller.tenant);
-            // The first slice of them: to guess is not worth more.
+            // Search only the first slice: a suggestion is not worth more.
             let slice =
                 self.scan(&caller.tenant, shard, move |reader| reader.queues(&tenant, None));
             let mut sums = QueueSums::default();
@@ -68,8 +68,7 @@ impl Service {
         Ok(Some(format!("no task of the queue '{command}' is kept here{meant}")))
     }
 
-    /// The numbers of all queues that the caller sees: its tenant's, or everybody's for an operator who asks
-    /// for them.
+    /// Statistics of every queue the caller sees: its tenant's, or all tenants' for an operator who requests that.
     pub async fn queues(
         &self,
         caller: MayAdminister<'_>,
@@ -89,7 +88,7 @@ impl Service {
         Ok(all)
     }
 
-    /// Stops or allows claims of a queue; enqueues go on.
+    /// Pauses or resumes claims of a queue; enqueues still work.
     pub async fn pause(
         &self,
         caller: MayAdminister<'_>,

@@ -1,8 +1,8 @@
-//! Looking at many rows for one tenant without holding up the others.
+//! Scans over many rows for one tenant without blocking the others.
 //!
-//! A scan goes in slices: each one holds the shard for well under a millisecond, runs on a thread of its own
-//! instead of the runtime's, and waits for its turn. A tenant has one slice under way at a time, however many
-//! calls it makes, and all tenants together have a few.
+//! A scan runs in slices. Each slice holds the shard for well under a millisecond and runs on a
+//! blocking thread instead of the async runtime. A tenant runs one slice at a time, however many
+//! calls it makes, and only a few slices run across all tenants.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -15,20 +15,20 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use super::{Service, ServiceError};
 
-/// How long one call looks for what it wants before it answers with what it has and a cursor.
+/// How long one call scans before it answers with what it found and a cursor.
 pub const CALL_TIME: Duration = Duration::from_millis(250);
-/// Slices under way at once. Each keeps a core busy.
+/// Concurrent slices. Each keeps a core busy.
 const SLICES_MAX: usize = 2;
 
-/// Whose turn it is.
+/// Limits concurrent slices, per tenant and overall.
 pub struct Scans {
     slices: Arc<Semaphore>,
-    /// Only tenants that have a call under way.
+    /// Holds only tenants with a call in progress.
     tenants: Mutex<HashMap<Arc<str>, Arc<Semaphore>>>,
 }
 
-/// The right to one slice.
-pub struct Turn {
+/// A permit for one slice.
+pub struct SlicePermit {
     _of_tenant: OwnedSemaphorePermit,
     _of_all: OwnedSemaphorePermit,
 }
@@ -41,11 +41,11 @@ impl Default for Scans {
 }
 
 impl Scans {
-    /// Waits for the tenant's turn.
-    pub async fn turn(&self, tenant: &Arc<str>) -> Result<Turn, ServiceError> {
+    /// Waits for a permit for the tenant.
+    pub async fn turn(&self, tenant: &Arc<str>) -> Result<SlicePermit, ServiceError> {
         let mine = {
             let mut tenants = self.tenants.lock();
-            // Those that nobody but this map holds are of tenants that have no call under way any more.
+            // A semaphore held by this map alone belongs to a tenant with no call in progress.
             if !tenants.contains_key(tenant) {
                 tenants.retain(|_, known| Arc::strong_count(known) > 1);
             }
@@ -56,24 +56,24 @@ impl Scans {
         let closed = |_| ServiceError::unexpected();
         let of_tenant = mine.acquire_owned().await.map_err(closed)?;
         let of_all = Arc::clone(&self.slices).acquire_owned().await.map_err(closed)?;
-        Ok(Turn { _of_tenant: of_tenant, _of_all: of_all })
+        Ok(SlicePermit { _of_tenant: of_tenant, _of_all: of_all })
     }
 }
 
 impl Service {
-    /// Looks at a slice of a shard's rows for a tenant, when it is its turn.
+    /// Scans a slice of a shard's rows for a tenant, once it has a permit.
     pub(super) async fn scan<T: Send + 'static>(
         &self,
         tenant: &Arc<str>,
         shard: u16,
         look: impl FnOnce(&ShardReader<'_>) -> Result<T, KvError> + Send + 'static,
     ) -> Result<T, ServiceError> {
-        let turn = self.scans.turn(tenant).await?;
+        let permit = self.scans.turn(tenant).await?;
         let engine = Arc::clone(&self.engine);
-        // The turn goes along: if the caller leaves, the next slice still waits until this one is over.
+        // Move the permit into the slice: if the caller disconnects, the next slice still waits for this one.
         let slice = tokio::task::spawn_blocking(move || {
             let seen = engine.look(shard, look);
-            drop(turn);
+            drop(permit);
             seen
         });
         let seen = slice.await.map_err(|_| ServiceError::unexpected())?;
@@ -91,15 +91,15 @@ mod tests {
         let (a, b): (Arc<str>, Arc<str>) = ("a".into(), "b".into());
         let first = scans.turn(&a).await.unwrap();
         let mut waiting: Vec<_> = (0..100).map(|_| Box::pin(scans.turn(&a))).collect();
-        for turn in &mut waiting {
-            assert!(futures_util::poll!(turn.as_mut()).is_pending());
+        for permit in &mut waiting {
+            assert!(futures_util::poll!(permit.as_mut()).is_pending());
         }
-        let other = scans.turn(&b).await.expect("another tenant does not stand in this line");
+        let other = scans.turn(&b).await.expect("another tenant does not wait");
         drop((first, other));
         assert!(futures_util::poll!(waiting[0].as_mut()).is_ready());
         drop(waiting);
         drop(scans.turn(&"c".into()).await.unwrap());
         drop(scans.turn(&"d".into()).await.unwrap());
-        assert_eq!(scans.tenants.lock().len(), 1, "nothing is kept of tenants that are gone");
+        assert_eq!(scans.tenants.lock().len(), 1, "idle tenants are dropped");
     }
 }

@@ -1,4 +1,4 @@
-//! Submit: a worker ends a task.
+//! Submit: a worker finishes a task.
 
 use std::sync::Arc;
 
@@ -20,26 +20,26 @@ use crate::artifacts::UPLOADS_AT_ONCE;
 use crate::artifacts::upload::{self, NewArtifact, Source};
 use crate::auth::Principal;
 
-/// How a worker says that a task ended.
+/// A submit as a worker sends it.
 #[derive(Debug, Clone, Default)]
 pub struct SubmitRequest {
     /// `COMPLETED` or `FAILED`.
     pub status: String,
-    /// A JSON object as text; none counts as `{}`.
+    /// A JSON object as text; absent means `{}`.
     pub result: Option<Bytes>,
     /// Required with `FAILED`.
     pub error: Option<Arc<str>>,
-    /// Outputs.
+    /// Task outputs, by URL or with content.
     pub artifacts: Vec<NewArtifact>,
-    /// The lease that it is sent under.
+    /// The lease the worker acts under.
     pub lease: LeaseNamed,
-    /// What is wrong with the request beyond its status; told only to the owner of the task.
+    /// What is wrong with the request apart from its status; revealed only to the task's owner.
     pub flaw: Option<ServiceError>,
 }
 
 impl Service {
-    /// Ends a task, once. The same submit again answers the same. Content that a result brings is not stored, but
-    /// refused: [`Service::submit_and_store`] takes it.
+    /// Finishes a task once; repeating the same submit gives the same answer. Refuses artifacts
+    /// with content: [`Service::submit_and_store`] takes those.
     pub fn submit(
         &self,
         caller: MaySubmit<'_>,
@@ -56,10 +56,10 @@ impl Service {
         };
         let submit = submit(&caller, id, outcome, artifacts);
         let command = request.lease.command(Deed::Submit(submit));
-        Ok(self.deed("submit", &caller, id, command, submitted).flawed(flaw))
+        Ok(self.under_lease("submit", &caller, id, command, submitted).flawed(flaw))
     }
 
-    /// Ends a task, once; content that its result brings is stored first.
+    /// Finishes a task once, after storing any content its result carries.
     pub async fn submit_and_store(
         &self,
         caller: MaySubmit<'_>,
@@ -69,7 +69,7 @@ impl Service {
         self.submit_one(caller, id, request, &uploads_at_once()).await
     }
 
-    /// Ends up to the configured number of tasks; each stands for itself. They share a commit.
+    /// Finishes up to the configured number of tasks in one commit. Each succeeds or fails on its own.
     pub async fn submit_batch(
         &self,
         caller: MaySubmit<'_>,
@@ -102,7 +102,7 @@ impl Service {
         self.answer(self.submit(caller, id, request)?).await
     }
 
-    /// What is wrong with the length of a result, if anything is.
+    /// The error for a result above the size limit, if it is.
     pub fn too_long(&self, result: &[u8]) -> Option<ServiceError> {
         let max = self.payload_max();
         (result.len() > max).then(|| Rejection::InvalidResult { max }.into())
@@ -118,18 +118,18 @@ fn submit(caller: &Principal, id: TaskId, outcome: Outcome, artifacts: Vec<Artif
     Submit { tenant, id, worker, outcome, artifacts }
 }
 
-/// An outcome that the rules refuse with [`Rejection::ErrorRequired`], and only after everything else. It stands for a
-/// request that is wrong in itself: what is wrong is told to nobody but the owner of the task.
+/// An outcome the engine rejects with [`Rejection::ErrorRequired`], and only after every other
+/// check. It stands in for a malformed request, so that only the task's owner learns what is wrong.
 fn wrong() -> Outcome {
     Outcome::Failed("".into())
 }
 
-/// Permits for the uploads of one request.
+/// Upload permits of one request.
 fn uploads_at_once() -> Arc<Semaphore> {
     Arc::new(Semaphore::new(UPLOADS_AT_ONCE))
 }
 
-/// Artifacts of a result that brings no content.
+/// Converts artifacts that carry no content.
 fn elsewhere(artifacts: Vec<NewArtifact>) -> Result<Vec<Artifact>, ServiceError> {
     let of = |NewArtifact { name, source }| match source {
         Source::Url(url) => Ok(Artifact { name, url }),

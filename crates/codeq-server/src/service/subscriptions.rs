@@ -1,4 +1,4 @@
-//! Worker subscriptions: who is told that a queue has work.
+//! Worker subscriptions: notify workers when a queue has work.
 
 use std::sync::Arc;
 
@@ -14,38 +14,38 @@ use super::permission::MaySubscribe;
 use super::{Code, Service, ServiceError, seconds};
 use crate::auth::{EventTypes, GROUP_BYTES_MAX, Principal};
 
-/// How long a subscription lives that does not say.
+/// Default lifetime of a subscription, in seconds.
 pub const TTL_SECONDS_DEFAULT: u32 = 300;
-/// The longest that one lives without being renewed.
+/// Longest lifetime without a renewal, in seconds.
 pub const TTL_SECONDS_MAX: u32 = 86_400;
-/// The pause between two notifications of a subscription that does not say.
+/// Default minimum interval between two notifications, in seconds.
 pub const INTERVAL_SECONDS_DEFAULT: u32 = 5;
-/// The longest such pause.
+/// Longest minimum interval, in seconds.
 pub const INTERVAL_SECONDS_MAX: u32 = 3_600;
 
 const KIND: RecordKind = RecordKind::Subscription;
-/// How often a renewal begins anew that met another one.
+/// How often to retry a renewal that conflicts with another.
 const TRIES: usize = 4;
 
-/// What a worker asks for. Empty texts count as absent.
+/// A subscription as a worker requests it. Empty strings count as absent.
 #[derive(Debug, Clone, Default)]
 pub struct SubscribeRequest {
-    /// Where notifications go.
+    /// URL that receives notifications.
     pub callback_url: String,
-    /// Of which commands; empty means all that the token allows.
+    /// Commands to watch; empty means all the token allows.
     pub event_types: Vec<Arc<str>>,
-    /// How long it lives without being renewed.
+    /// Lifetime without a renewal.
     pub ttl_seconds: Option<i64>,
     /// `fanout`, `group` or `hash`.
     pub delivery_mode: Option<String>,
-    /// The group.
+    /// Required by the mode `group`.
     pub group_id: Option<String>,
-    /// At least so long between two notifications.
+    /// Minimum interval between two notifications.
     pub min_interval_seconds: Option<i64>,
 }
 
 impl Service {
-    /// Subscribes the caller, or renews the same subscription.
+    /// Subscribes the caller, or renews an identical subscription.
     pub async fn subscribe(
         &self,
         caller: MaySubscribe<'_>,
@@ -63,7 +63,7 @@ impl Service {
         self.put_subscription(put).await
     }
 
-    /// Lets a subscription of the caller live on.
+    /// Extends the lifetime of one of the caller's subscriptions.
     pub async fn renew_subscription(
         &self,
         caller: MaySubscribe<'_>,
@@ -82,7 +82,7 @@ impl Service {
                 name: known.id,
                 value: record.value,
                 ttl: Some(seconds(ttl.unwrap_or(known.spec.ttl_seconds).into())),
-                // One that was removed meanwhile must not come back.
+                // A concurrent removal must win over the renewal.
                 expected: Some(known.revision),
             };
             match self.put_subscription(put).await {
@@ -93,7 +93,7 @@ impl Service {
         Err(not_found())
     }
 
-    /// The caller's subscriptions; those of the tenant for an admin.
+    /// Lists the caller's subscriptions; an admin sees the whole tenant's.
     pub async fn subscriptions(
         &self,
         caller: &Principal,
@@ -105,7 +105,7 @@ impl Service {
         Ok(found)
     }
 
-    /// A subscription of the caller's, or of the tenant's for an admin.
+    /// Returns one of the caller's subscriptions; an admin sees the whole tenant's.
     pub async fn subscription(
         &self,
         caller: &Principal,
@@ -114,7 +114,7 @@ impl Service {
         Ok(self.known_subscription(caller, id).await?.1)
     }
 
-    /// Removes a subscription of the caller's, or of the tenant's for an admin.
+    /// Removes one of the caller's subscriptions; an admin may remove any in the tenant.
     pub async fn unsubscribe(&self, caller: &Principal, id: &str) -> Result<(), ServiceError> {
         let (_, known) = self.known_subscription(caller, id).await?;
         let tenant = Arc::clone(&caller.tenant);
@@ -128,7 +128,7 @@ impl Service {
     }
 
     async fn put_subscription(&self, put: PutRecord) -> Result<Subscription, ServiceError> {
-        // Kept until the view has it, so that what is enqueued after the answer is heard.
+        // Held until the view includes the subscription, so that no task enqueued after the answer is missed.
         let _listening = self.subscriptions.work_available().listen();
         match self.propose(Command::PutRecord(put)).await? {
             Reply::Record(record) => {
@@ -212,7 +212,7 @@ fn ttl(wanted: Option<i64>) -> Result<Option<u32>, ServiceError> {
     ttl.map(Some).ok_or_else(|| invalid("ttlSeconds", "invalid 'ttlSeconds' (1 to 86400)"))
 }
 
-/// The commands to hear of; none means all.
+/// The commands to watch; `None` means all.
 fn event_types(
     caller: &Principal,
     wanted: Vec<Arc<str>>,
@@ -240,7 +240,7 @@ fn event_types(
     }
 }
 
-/// The mode, and the group that it needs. A token with a group is for that group.
+/// The delivery mode with its group, if it needs one. A token bound to a group allows only that group.
 fn mode(
     caller: &Principal,
     mode: Option<String>,

@@ -1,4 +1,4 @@
-//! Reading tasks: one, its result, its history, and lists.
+//! Reads of tasks: one task, its result, its history, and lists.
 
 use std::time::Duration;
 
@@ -14,33 +14,33 @@ use super::scan::CALL_TIME;
 use super::{Service, ServiceError, task_id};
 use crate::auth::Principal;
 
-/// Longest wait for a result, in seconds.
+/// Longest a result request may wait, in seconds.
 pub const RESULT_WAIT_MAX: u64 = 60;
-/// Tasks on a page of a list that does not say.
+/// Default page size of lists.
 pub const PAGE_DEFAULT: usize = 50;
 
-/// A page of a list.
+/// One page of a task list.
 pub struct TaskPage {
     /// The tasks, newest first.
     pub items: Vec<Task>,
-    /// Where the next page begins; none on the last one.
+    /// Cursor for the next page; `None` on the last one.
     pub next: Option<String>,
 }
 
 impl Service {
-    /// A task of the caller's tenant.
+    /// Returns a task of the caller's tenant.
     pub async fn task(&self, caller: &Principal, id: &str) -> Result<Task, ServiceError> {
         let task = self.engine.task(&caller.tenant, task_id(id, "not found")?).await?;
         task.ok_or_else(|| ServiceError::no_task("not found"))
     }
 
-    /// A task's transitions.
+    /// Returns a task's transitions.
     pub async fn history(&self, caller: &Principal, id: &str) -> Result<History, ServiceError> {
         let history = self.engine.history(&caller.tenant, task_id(id, "not found")?).await?;
         history.ok_or_else(|| ServiceError::no_task("not found"))
     }
 
-    /// A finished task with its result, waiting for it up to `wait_seconds`.
+    /// Returns a finished task with its result, waiting up to `wait_seconds` for it.
     pub async fn result(
         &self,
         caller: &Principal,
@@ -59,7 +59,7 @@ impl Service {
             ServiceError::not_found("result not found").detail(detail)
         };
         let wait = Duration::from_secs(wait_seconds.min(RESULT_WAIT_MAX));
-        // Most ask for what is there: they need not wait for it.
+        // Most results are ready on request and need no wait.
         if let Some(found) = look().await? {
             return Ok(found);
         }
@@ -67,7 +67,7 @@ impl Service {
             return Err(missing());
         }
         let mut finished = std::pin::pin!(self.engine.finished(&caller.tenant, id));
-        // In this order: a task that finishes between the look and the wait is not missed.
+        // Subscribe before looking, so that a task finishing in between is not missed.
         tokio::select! {
             biased;
             woken = &mut finished => woken?,
@@ -83,7 +83,7 @@ impl Service {
         look().await?.ok_or_else(missing)
     }
 
-    /// A page of the caller's tasks, newest first. A list of dead letters is for admins.
+    /// Lists the caller's tasks, newest first. Listing dead letters requires an admin.
     pub async fn list(
         &self,
         caller: &Principal,

@@ -7,23 +7,23 @@ use codeq_core::topic::{Policy, Topic, is_dns_label};
 use super::permission::MayAdminister;
 use super::{Service, ServiceError};
 
-/// A policy that was written.
+/// The outcome of writing a policy.
 pub struct TopicWritten {
-    /// The topic as it is now.
+    /// The topic after the write.
     pub topic: Topic,
-    /// Whether there was none before.
+    /// False if the write replaced an existing policy.
     pub created: bool,
 }
 
 impl Service {
-    /// Creates or changes a policy.
+    /// Creates or updates a policy.
     pub async fn put_topic(
         &self,
         caller: MayAdminister<'_>,
         name: &str,
         mut policy: Policy,
     ) -> Result<TopicWritten, ServiceError> {
-        // In whichever order they come, they are the same tiers.
+        // The order of tiers carries no meaning, so store one canonical order.
         policy.priority_tiers.sort_unstable();
         let (tenant, name) = (caller.tenant.clone(), name.into());
         match self.propose(Command::PutTopic(PutTopic { tenant, name, policy })).await? {
@@ -33,7 +33,7 @@ impl Service {
         }
     }
 
-    /// A policy.
+    /// Returns a policy.
     pub async fn topic(
         &self,
         caller: MayAdminister<'_>,
@@ -47,7 +47,7 @@ impl Service {
         topic.ok_or_else(|| ServiceError::not_found("topic not found"))
     }
 
-    /// Removes a policy; the queue and its tasks stay. One that is not there is as good as removed.
+    /// Removes a policy; the queue and its tasks stay. Removing a missing policy succeeds.
     pub async fn delete_topic(
         &self,
         caller: MayAdminister<'_>,

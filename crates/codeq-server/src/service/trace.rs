@@ -1,4 +1,4 @@
-//! Spans of what is done with tasks, in the producer's trace. Cost nothing unless traces are collected.
+//! Spans for task operations, in the producer's trace. Free unless tracing is enabled.
 
 use codeq_core::id::TaskId;
 use codeq_core::view::Task;
@@ -9,8 +9,8 @@ use crate::auth::Principal;
 use crate::observe::trace;
 
 impl Service {
-    /// The span of an operation on a task whose context is on the disk; none unless traces are collected. The operation
-    /// itself will say that there is no such task.
+    /// The span of an operation on a task whose trace context is in the store; `None` unless
+    /// tracing is enabled. A missing task is left for the operation to report.
     pub(super) fn span(
         &self,
         operation: &'static str,
@@ -24,7 +24,7 @@ impl Service {
     }
 }
 
-/// The span of an operation on a task that is at hand.
+/// The span of an operation on a task already in memory.
 pub(super) fn span_of(operation: &'static str, task: &Task) -> Span {
     if !trace::is_on() {
         return Span::none();

@@ -1,4 +1,4 @@
-//! Result callbacks that are not delivered, and the secrets that calls are signed with.
+//! Undelivered result callbacks, and the secrets that sign calls.
 
 use codeq_core::command::{BulkFrom, Callback, Command, DeleteRecord, Delivery, Millis, PutRecord};
 use codeq_core::limits::{BULK_MAX, LIST_MAX};
@@ -17,61 +17,60 @@ use super::scan::CALL_TIME;
 use super::tasks::PAGE_DEFAULT;
 use super::{Code, Kind, Service, ServiceError, cursor, seconds, task_id};
 
-/// How long the secret before stays live if nobody says: a day.
+/// Default time the previous secret stays valid, in seconds: one day.
 pub const OVERLAP_DEFAULT: u64 = 86_400;
-/// The longest: thirty days.
+/// Longest such time: thirty days.
 pub const OVERLAP_MAX: u64 = 2_592_000;
-/// Callbacks that are sent again at once.
+/// Callbacks to resend concurrently.
 const RESENDS_AT_ONCE: usize = 64;
 
-/// A page of callbacks.
+/// One page of undelivered callbacks.
 pub struct DeliveryPage {
-    /// By queue; of each queue those to be delivered before those given up, oldest task first.
+    /// Sorted by queue; within a queue, pending before failed, oldest task first.
     pub items: Vec<PendingCallback>,
-    /// Where the next page begins; none on the last one.
+    /// Cursor for the next page; `None` on the last one.
     pub next: Option<String>,
 }
 
-/// Callbacks that were sent again.
+/// The outcome of a bulk resend.
 pub struct Resent {
-    /// How many.
+    /// Number of callbacks scheduled again.
     pub resent: u64,
-    /// Where to go on; none when nothing is left.
+    /// Cursor to continue from; `None` when none are left.
     pub next: Option<String>,
 }
 
-/// Where a tenant's secrets come from.
+/// The origin of a tenant's secrets.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SecretSource {
-    /// Its admins made them.
+    /// Created by the tenant's admins.
     Api,
-    /// The configuration.
+    /// Set in the configuration.
     Setting,
-    /// There are none: calls are not signed.
+    /// No secrets: calls are not signed.
     None,
 }
 
-/// The secrets of a tenant, without the secrets.
+/// A tenant's secrets, without their values.
 pub struct SecretList {
-    /// Where they come from.
+    /// Origin of the secrets.
     pub source: SecretSource,
-    /// Those that are live, oldest first.
+    /// Valid secrets, oldest first.
     pub secrets: Vec<StoredSecret>,
 }
 
-/// A secret that was just made: the only time that it is shown.
+/// A newly created secret. Its value is shown only this once.
 pub struct NewSecret {
-    /// The secret.
+    /// The value to verify signatures with.
     pub secret: Secret,
-    /// When it was made.
+    /// Creation time.
     pub created_at: Millis,
-    /// When the one before ceases to be live, if there is one.
+    /// When the previous secret expires, if there is one.
     pub previous_until: Option<Millis>,
 }
 
 impl Service {
-    /// A page of the caller's callbacks that are not delivered: all, or those that are given up, or those
-    /// that are not.
+    /// Lists the caller's undelivered callbacks: all, only failed ones, or only pending ones.
     pub async fn deliveries(
         &self,
         caller: MayAdminister<'_>,
@@ -88,7 +87,7 @@ impl Service {
                 })?
             }
         };
-        // Bound to the tenant and to what is asked for. It names tasks and queues of the tenant only.
+        // Binds the cursor to the tenant and the filter. It names only the tenant's own tasks and queues.
         let about = [
             Some(caller.tenant.to_string()),
             Some("deliveries".to_owned()),
@@ -117,7 +116,7 @@ impl Service {
         Ok(DeliveryPage { items, next: None })
     }
 
-    /// Sends a task's callback again, with fresh attempts.
+    /// Resends a task's callback, with its attempts reset.
     pub async fn resend(&self, caller: MayAdminister<'_>, id: &str) -> Result<(), ServiceError> {
         let command = Command::Callback(Callback {
             tenant: caller.tenant.clone(),
@@ -134,7 +133,7 @@ impl Service {
         }
     }
 
-    /// Sends callbacks that are given up again, up to `limit`.
+    /// Resends failed callbacks, up to `limit`.
     pub async fn resend_failed(
         &self,
         caller: MayAdminister<'_>,
@@ -150,7 +149,7 @@ impl Service {
         while let Some(done) = resends.next().await {
             match done {
                 Ok(()) => resent += 1,
-                // It was delivered or removed meanwhile.
+                // Delivered or removed in the meantime.
                 Err(error) if error.code.kind() == Kind::NotFound => {}
                 Err(error) => return Err(error),
             }
@@ -158,7 +157,7 @@ impl Service {
         Ok(Resent { resent, next: page.next })
     }
 
-    /// The secrets of the caller's tenant, without the secrets.
+    /// Lists the secrets of the caller's tenant, without their values.
     pub async fn webhook_secrets(
         &self,
         caller: MayAdminister<'_>,
@@ -172,7 +171,7 @@ impl Service {
         Ok(SecretList { source, secrets: configured.iter().map(from_setting).collect() })
     }
 
-    /// Makes a new secret, or takes the one that is given. The one before stays live for a while.
+    /// Creates a secret, or stores the given one. The previous secret stays valid for the overlap.
     pub async fn rotate_webhook_secret(
         &self,
         caller: MayAdminister<'_>,
@@ -201,7 +200,7 @@ impl Service {
         let until = now.saturating_add(seconds(overlap));
         let mut secrets = before;
         let latest = match secrets.pop_if(|last| last.secret == secret.reveal()) {
-            // The same again, because the answer was lost: nothing is replaced.
+            // A retry after a lost answer: replace nothing.
             Some(same) => StoredSecret { created_at: same.created_at.or(Some(wall)), ..same },
             None => {
                 let secret = secret.reveal().to_owned();
@@ -212,7 +211,7 @@ impl Service {
             live.until = Some(live.until.map_or(until, |own| own.min(until)));
         }
         secrets.retain(|live| live.until.is_some_and(|until| until > now));
-        // Replaced over and over: the newest of them are what receivers can still have.
+        // After many rotations, keep only the newest secrets that receivers may still use.
         let surplus = (secrets.len() + 1).saturating_sub(LIVE_MAX);
         secrets.drain(..surplus);
         let previous_until = secrets.iter().filter_map(|live| live.until).max();
@@ -222,7 +221,7 @@ impl Service {
         Ok(NewSecret { secret, created_at, previous_until })
     }
 
-    /// Forgets the secrets that the tenant's admins made; those of the configuration count again.
+    /// Deletes the secrets created by the tenant's admins; those of the configuration apply again.
     pub async fn delete_webhook_secrets(
         &self,
         caller: MayAdminister<'_>,

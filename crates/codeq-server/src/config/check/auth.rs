@@ -1,4 +1,4 @@
-//! Whether the ways to authenticate are complete and safe.
+//! Checks that authentication settings are complete and safe.
 
 use std::collections::BTreeMap;
 
@@ -13,9 +13,9 @@ use crate::config::read::shown;
 use crate::hex::hex;
 use crate::near::nearest;
 
-/// Most validators of one role, each in its kind.
+/// Maximum number of issuers, and of fixed tokens, per role.
 const WAYS_MAX: usize = 1_000;
-/// Longest token in bytes.
+/// Longest token, in bytes.
 const TOKEN_BYTES_MAX: usize = 4_096;
 
 pub(super) fn check(auth: &AuthConfig, role: &str, problems: &mut Vec<Problem>) {
@@ -40,7 +40,7 @@ pub(super) fn check(auth: &AuthConfig, role: &str, problems: &mut Vec<Problem>) 
     }
 }
 
-/// Notes about fixed tokens of workers that are let in and then may do nothing.
+/// Warnings about fixed worker tokens that authenticate but permit nothing.
 pub(super) fn idle_workers(workers: &AuthConfig) -> Vec<String> {
     let mut notes = Vec::new();
     for (index, token) in workers.static_tokens.iter().enumerate() {
@@ -56,7 +56,7 @@ pub(super) fn idle_workers(workers: &AuthConfig) -> Vec<String> {
     notes
 }
 
-/// Whether this is the token.
+/// Whether the entry matches this plain token.
 pub(super) fn is_token(token: &StaticToken, plain: &str) -> bool {
     hash(token) == Some(digest(plain))
 }
@@ -66,7 +66,7 @@ fn check_jwt(jwt: &JwtConfig, path: &str, problems: &mut Vec<Problem>) {
         let text = "missing: the 'iss' that tokens carry";
         problems.push(Problem::of(format!("{path}.issuer"), text));
     } else if jwt.jwks_url.is_none() {
-        // Its discovery document is read; with jwksUrl it is only compared.
+        // The issuer's discovery document is fetched; with jwksUrl the issuer is only compared.
         check_url(&jwt.issuer, format!("{path}.issuer"), problems);
     }
     if jwt.audience.is_empty() {
@@ -79,7 +79,7 @@ fn check_jwt(jwt: &JwtConfig, path: &str, problems: &mut Vec<Problem>) {
     }
 }
 
-/// Keys that arrive in the clear could be anybody's.
+/// Rejects plain HTTP, over which an attacker could substitute the keys.
 fn check_url(text: &str, key: String, problems: &mut Vec<Problem>) {
     let url = Url::parse(text).ok();
     let good = url.is_some_and(|url| match url.scheme() {
@@ -156,7 +156,7 @@ fn is_sha256(hash: &str) -> bool {
     hash.len() == 64 && hash.bytes().all(|b| b.is_ascii_hexdigit())
 }
 
-/// The token's hash in lowercase hex.
+/// The token's hash in lower-case hex.
 fn hash(token: &StaticToken) -> Option<String> {
     let given = token.token_sha256.as_ref().map(|hash| hash.to_ascii_lowercase());
     given.or_else(|| token.token.as_deref().map(digest))

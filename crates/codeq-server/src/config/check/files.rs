@@ -1,4 +1,4 @@
-//! The files of TLS: both or none, and the key is for the server alone.
+//! Checks the TLS files: both or neither, and a private key only the server can read.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -7,7 +7,7 @@ use std::path::Path;
 use crate::config::model::TlsConfig;
 use crate::config::problem::Problem;
 
-/// Others may read.
+/// Mode bit: world-readable.
 const OTHERS_READ: u32 = 0o004;
 
 pub(super) fn check(tls: &TlsConfig, problems: &mut Vec<Problem>) {
@@ -33,7 +33,7 @@ fn missing(key: &str, other: &str) -> Problem {
     Problem::of(key, format!("missing, although {other} is there: TLS needs both"))
 }
 
-/// The file's mode; a file that cannot be one of these is a problem.
+/// The file's mode; reports a problem if it is missing or not a regular file.
 fn mode(key: &str, path: &Path, problems: &mut Vec<Problem>) -> Option<u32> {
     let text = match fs::metadata(path) {
         Ok(metadata) if metadata.is_file() => return Some(metadata.permissions().mode()),

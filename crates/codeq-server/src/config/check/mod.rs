@@ -1,4 +1,4 @@
-//! Whether the values make sense: each one, and all together.
+//! Checks values, individually and together.
 
 mod auth;
 mod files;
@@ -22,29 +22,29 @@ use super::model::{Config, Durability, RateLimit};
 use super::problem::Problem;
 use super::read::shown;
 
-/// Bounds of bodies in bytes.
+/// Bounds on request bodies, in bytes.
 const BODY_BYTES: RangeInclusive<u64> = 1 << 10..=64 << 20;
-/// Bounds of bodies that may hold artifacts.
+/// Bounds on bodies that may hold artifacts, in bytes.
 const BATCH_BODY_BYTES: RangeInclusive<u64> = 1 << 10..=1 << 30;
 const BUFFERED_BYTES: RangeInclusive<u64> = 1 << 20..=1 << 40;
-/// Bounds of an artifact.
+/// Bounds on the size of an artifact, in bytes.
 const ARTIFACT_BYTES: RangeInclusive<u64> = 1..=1 << 30;
-/// Bounds of time limits in seconds.
+/// Bounds on timeouts, in seconds.
 const TIMEOUT_SECONDS: RangeInclusive<u64> = 1..=3_600;
-/// Most connections.
+/// Maximum number of connections.
 const CONNECTIONS_MAX: u64 = 1_000_000;
-/// The words that are a log level by themselves.
+/// Words that are a log level on their own.
 const LEVELS: [&str; 6] = ["off", "error", "warn", "info", "debug", "trace"];
 
 impl Config {
-    /// All that is wrong with the values. Looks at the files that are named, changes nothing.
+    /// Lists every problem. Reads the files that are named; changes nothing.
     pub fn check(&self) -> Vec<Problem> {
         let mut problems = self.check_fields();
         self.check_relations(&mut problems);
         problems
     }
 
-    /// What an operator should hear at the start although it is allowed.
+    /// Startup warnings about settings that are valid but risky.
     pub fn notes(&self) -> Vec<String> {
         let mut notes = Vec::new();
         let mut note = |said: bool, text: &str| {
@@ -86,14 +86,14 @@ impl Config {
         notes
     }
 
-    /// Whether the token that everybody knows is accepted.
+    /// Whether the publicly known development token is accepted.
     pub(crate) fn has_dev_token(&self) -> bool {
         let mut tokens =
             self.producer_auth.static_tokens.iter().chain(&self.worker_auth.static_tokens);
         tokens.any(|token| auth::is_token(token, DEV_TOKEN))
     }
 
-    /// Each value by itself.
+    /// Checks each value on its own.
     pub(crate) fn check_fields(&self) -> Vec<Problem> {
         let mut problems = Vec::new();
         self.check_ranges(&mut problems);
@@ -129,7 +129,7 @@ impl Config {
         }
         let attempts = 1..=CALLBACK_ATTEMPTS_MAX.into();
         range("resultWebhookMaxAttempts", self.result_webhook_max_attempts.into(), attempts);
-        // A receiver that is down is not called without a pause.
+        // A receiver that is down must not be called without a pause.
         let base = self.result_webhook_base_backoff_seconds;
         range("resultWebhookBaseBackoffSeconds", base, 1..=delay);
         let max = self.result_webhook_max_backoff_seconds;
@@ -222,7 +222,7 @@ impl Config {
         }
     }
 
-    /// How the values go together.
+    /// Checks how the values fit together.
     fn check_relations(&self, problems: &mut Vec<Problem>) {
         let mut at_most = |key: &str, value: u64, other: &str, most: u64| {
             if value > most {
@@ -253,7 +253,7 @@ impl Config {
         }
     }
 
-    /// No two listeners on one port. The streams may share one: both are served on both.
+    /// Rejects two listeners on one port. The streams may share a port, because both ports serve both.
     fn check_collisions(&self, problems: &mut Vec<Problem>) {
         let (producer, worker) = self.stream_addrs();
         let (http, metrics) = (Some(self.http_addr), self.metrics.addr);
@@ -274,7 +274,7 @@ impl Config {
         }
     }
 
-    /// A listener that the network can reach.
+    /// A listener reachable from the network.
     fn exposed(&self) -> Option<(&'static str, SocketAddr)> {
         let (producer, worker) = self.stream_addrs();
         [("httpAddr", self.http_addr), ("producerAddr", producer), ("workerAddr", worker)]
@@ -282,7 +282,7 @@ impl Config {
             .find(|(_, addr)| !addr.ip().is_loopback())
     }
 
-    /// What a server that the network can reach must not do.
+    /// Rejects settings that are unsafe on a server reachable from the network.
     fn check_exposed(&self, key: &str, addr: SocketAddr, problems: &mut Vec<Problem>) {
         if !self.producer_auth.lets_in() && !self.worker_auth.lets_in() {
             let text = format!(
@@ -305,7 +305,7 @@ impl Config {
     }
 }
 
-/// Whether paths can be appended to a text.
+/// Whether the text is a URL to which paths can be appended.
 fn is_base(text: &str) -> bool {
     url::Url::parse(text).is_ok_and(|url| {
         let bare = url.query().is_none() && url.fragment().is_none() && url.password().is_none();
@@ -316,7 +316,7 @@ fn is_base(text: &str) -> bool {
     })
 }
 
-/// Whether a text names a place for artifacts, and nothing else such as a password.
+/// Whether the text is a store URL without extras such as a password.
 fn is_store(text: &str) -> bool {
     url::Url::parse(text).is_ok_and(|url| {
         let bare = url.query().is_none() && url.fragment().is_none() && url.password().is_none();
@@ -347,14 +347,13 @@ fn rate(key: &str, limit: Option<RateLimit>, problems: &mut Vec<Problem>) {
     }
 }
 
-/// Whether two listeners would want the same port.
+/// Whether two listeners would bind the same port.
 fn collide(one: SocketAddr, other: SocketAddr) -> bool {
     let any = one.ip().is_unspecified() || other.ip().is_unspecified();
     one.port() != 0 && one.port() == other.port() && (any || one.ip() == other.ip())
 }
 
-/// A lone word that is no level would be taken for the name of a module by the filter, and nothing else
-/// would be logged any more.
+/// Rejects a lone word that is not a level: the filter would take it for a module name and log nothing else.
 fn check_level(level: &str) -> Result<(), String> {
     let expected = "expected error, warn, info, debug, trace, off, or a filter such as \
                     info,codeq::net=debug";

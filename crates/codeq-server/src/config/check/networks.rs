@@ -1,4 +1,4 @@
-//! Networks that are opened to webhooks, and what an operator may not have thought of.
+//! Warns about sensitive networks opened to webhooks.
 
 use std::net::{Ipv4Addr, Ipv6Addr};
 
@@ -12,7 +12,7 @@ const MACHINE: &str = "what listens on this machine for itself only";
 const LINK: &str = "link-local addresses, where clouds hand out credentials";
 const CLOUD: &str = "an address where a cloud hands out credentials or settings";
 
-/// What should not be open to tenants.
+/// Networks that tenants should not reach.
 const INSIDE: [(IpNet, &str); 7] = [
     (v4([127, 0, 0, 0], 8), MACHINE),
     (v6([0, 0, 1], 128), MACHINE),
@@ -27,12 +27,12 @@ const fn v4([a, b, c, d]: [u8; 4], len: u8) -> IpNet {
     IpNet::V4(Ipv4Net::new_assert(Ipv4Addr::new(a, b, c, d), len))
 }
 
-/// The first two groups and the last.
+/// Builds a network from the first two groups and the last.
 const fn v6([a, b, last]: [u16; 3], len: u8) -> IpNet {
     IpNet::V6(Ipv6Net::new_assert(Ipv6Addr::new(a, b, 0, 0, 0, 0, 0, last), len))
 }
 
-/// What the opened networks open; nothing for a development server, which is there for that.
+/// Warnings about the networks the configuration opens; none for a development server, which opens them on purpose.
 pub(super) fn opened(config: &Config) -> Vec<String> {
     let mut tokens = config.producer_auth.static_tokens.iter();
     if tokens.any(|token| token.token.as_deref() == Some(DEV_TOKEN)) {

@@ -1,4 +1,4 @@
-//! Whether the secrets of webhooks are secrets, and one for each tenant.
+//! Checks that webhook secrets are strong and unique per tenant.
 
 use std::collections::BTreeSet;
 
@@ -8,13 +8,13 @@ use codeq_webhooks::signing::Secret;
 use crate::config::model::{Config, WebhookConfig};
 use crate::config::problem::Problem;
 
-/// Most tenants with a secret in the configuration.
+/// Maximum number of tenants with a secret in the configuration.
 const SECRETS_MAX: usize = 10_000;
 
-/// Notes about secrets of tenants that nobody belongs to: a slip means calls without a signature.
+/// Warnings about secrets for tenants without a token: a typo means unsigned calls.
 pub(super) fn unknown_tenants(config: &Config) -> Vec<String> {
     let auths = [&config.producer_auth, &config.worker_auth];
-    // Any tenant may come with a token of an issuer.
+    // With JWTs, any tenant name is possible.
     if auths.iter().any(|auth| !auth.jwt.is_empty()) {
         return Vec::new();
     }

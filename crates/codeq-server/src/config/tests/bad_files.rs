@@ -1,9 +1,9 @@
-//! What is said about files that are wrong, and where.
+//! Messages and positions for invalid files.
 
 use super::*;
 
 #[test]
-fn bad_files_are_told_with_place_and_remedy() {
+fn errors_name_the_position_and_the_remedy() {
     for (yaml, expected) in [
         (
             "maxAtempts: 3\n",
@@ -115,7 +115,7 @@ fn bad_files_are_told_with_place_and_remedy() {
 }
 
 #[test]
-fn text_that_is_no_yaml_is_told_with_its_place() {
+fn invalid_yaml_is_reported_with_its_position() {
     for (yaml, place) in [("shards: [1\n", "codeq.yaml:1:9: "), ("a: b: c\n", "codeq.yaml:1:5: ")] {
         let lines = Fixture::new(yaml).complaints(&[]);
         assert!(lines.len() == 1 && lines[0].starts_with(place), "{lines:?}");
@@ -123,7 +123,7 @@ fn text_that_is_no_yaml_is_told_with_its_place() {
 }
 
 #[test]
-fn all_problems_are_told_at_once() {
+fn all_problems_are_reported_at_once() {
     let yaml = "shards: 99\nmaxAtempts: 1\nhttp:\n  maxConnections: x\ndefaultLeaseSeconds: 0\n";
     let lines = Fixture::new(yaml).complaints(&[("CODEQ_TIMEZONE", "Mars/Olympus")]);
     assert_eq!(
@@ -140,7 +140,7 @@ fn all_problems_are_told_at_once() {
 }
 
 #[test]
-fn how_values_go_together_is_told_only_if_all_can_be_read() {
+fn relations_are_checked_only_if_all_values_are_readable() {
     let fixture = Fixture::new("backoffBaseSeconds: 1000\nbackoffMaxSeconds: x\n");
     let lines = fixture.complaints(&[]);
     assert_eq!(
@@ -156,7 +156,7 @@ fn how_values_go_together_is_told_only_if_all_can_be_read() {
 }
 
 #[test]
-fn what_grows_when_it_is_read_is_refused() {
+fn files_that_expand_are_refused() {
     let bomb = "a: &a [x, x]\nb: &b [*a, *a]\nc: &c [*b, *b]\n";
     let lines = Fixture::new(bomb).complaints(&[]);
     assert_eq!(lines.len(), 1);

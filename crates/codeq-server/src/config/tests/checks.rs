@@ -1,4 +1,4 @@
-//! Values that can be read and make no sense; and those that are told to the engine.
+//! Readable but invalid values, and values passed to the engine.
 
 use codeq_core::backoff::Growth;
 
@@ -8,7 +8,7 @@ use crate::config::{
     WebhookSecret,
 };
 
-/// What is wrong after a change to the defaults.
+/// The problems after a change to the defaults.
 fn problems(change: impl FnOnce(&mut Config)) -> Vec<String> {
     let mut config = Config::default();
     change(&mut config);
@@ -59,7 +59,7 @@ fn bounds_of_numbers() {
 }
 
 #[test]
-fn a_secret_for_nobody_is_noted() {
+fn a_secret_for_an_unknown_tenant_is_noted() {
     let secret = |tenant: &str| WebhookSecret { tenant: tenant.to_owned(), ..Default::default() };
     let mut config = Config::default();
     let token = StaticToken { tenant: "acme".to_owned(), ..StaticToken::default() };
@@ -290,7 +290,7 @@ fn issuers_are_reached_safely() {
           (http on this machine only)"]
     );
     assert!(jwt("", None)[0].starts_with("producerAuth.jwt[0].issuer: missing"));
-    // It is only compared where it is said where the keys are.
+    // The issuer is only compared when the location of its keys is given.
     for text in ["acme", "acme staff", "http://id.example", "urn:acme:login"] {
         assert_eq!(jwt(text, Some("https://id.example/keys")), [""; 0], "{text}");
         assert_eq!(jwt(text, None).len(), 1, "{text}");
@@ -298,7 +298,7 @@ fn issuers_are_reached_safely() {
 }
 
 #[test]
-fn a_server_that_the_network_reaches_knows_its_callers() {
+fn an_exposed_server_requires_authentication() {
     let error = from_env(&[("CODEQ_HTTP_ADDR", "0.0.0.0:8080")]).unwrap_err().to_string();
     assert_eq!(
         error,
@@ -320,7 +320,7 @@ fn a_server_that_the_network_reaches_knows_its_callers() {
 }
 
 #[test]
-fn who_is_let_in_and_may_do_nothing_is_noted() {
+fn workers_without_permissions_are_noted() {
     let mut config = Config::dev("dir".into(), ([127, 0, 0, 1], 0).into()).unwrap();
     config.allow_producer_as_worker = false;
     assert_eq!(config.notes(), Vec::<String>::new());
@@ -344,7 +344,7 @@ fn who_is_let_in_and_may_do_nothing_is_noted() {
 }
 
 #[test]
-fn networks_that_open_more_than_meant_are_noted() {
+fn sensitive_networks_are_noted() {
     let notes = |networks: &str| {
         let config = from_env(&[("CODEQ_WEBHOOKS_ALLOWED_NETWORKS", networks)]).unwrap().config;
         let notes = config.notes().into_iter();
@@ -397,7 +397,7 @@ fn a_development_server_is_for_this_machine() {
 }
 
 #[test]
-fn the_engine_is_told_what_was_chosen() {
+fn settings_reach_the_engine() {
     let config = Config {
         shards: Some(3),
         durability: Durability::Os,

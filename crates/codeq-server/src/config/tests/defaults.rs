@@ -1,4 +1,4 @@
-//! The commented file says the defaults, and all of them.
+//! The commented file matches the defaults and is complete.
 
 use std::collections::BTreeSet;
 
@@ -11,7 +11,7 @@ use crate::config::{
     StaticToken, TenantLimits, TlsConfig, TracingConfig,
 };
 
-/// A configuration in which nothing is left out.
+/// A configuration with every optional value set.
 fn full() -> Config {
     let auth = AuthConfig {
         jwt: vec![JwtConfig {
@@ -43,7 +43,7 @@ fn full() -> Config {
     }
 }
 
-/// The paths of all that is no object; with `into_lists` also those inside of lists.
+/// The paths of all leaf values; with `into_lists` also those inside lists.
 fn paths(value: &Value, prefix: &str, into_lists: bool, found: &mut BTreeSet<String>) {
     match value {
         Value::Object(fields) => {
@@ -71,7 +71,7 @@ fn the_table_has_every_field() {
 }
 
 #[test]
-fn the_commented_file_says_exactly_the_defaults() {
+fn the_commented_file_matches_the_defaults() {
     assert_eq!(from_yaml(DEFAULT_YAML).config, Config::default());
     assert_eq!(from_yaml("").config, Config::default());
     assert_eq!(load(None, variables(&[]), &Flags::default()).unwrap().config, Config::default());
@@ -93,7 +93,7 @@ fn the_commented_file_names_every_key() {
 }
 
 #[test]
-fn what_the_file_leaves_out_is_good_when_it_is_put_in() {
+fn commented_out_examples_are_valid() {
     let tls = |line: &str| line.contains("/etc/codeq/tls");
     let comment = |line: &str| {
         let key = line.trim_start().strip_prefix("# ")?.split_once(": ")?.0;

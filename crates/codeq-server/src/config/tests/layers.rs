@@ -1,4 +1,4 @@
-//! Who wins, and who is named.
+//! Precedence of the layers, and the reported sources.
 
 use std::collections::BTreeSet;
 
@@ -8,7 +8,7 @@ use super::*;
 use crate::config::keys::KEYS;
 use crate::config::{Config, Durability, LogFormat, RateLimit, Source};
 
-/// A value for every key that is good and not the default.
+/// A valid non-default value for every key.
 fn other_value(path: &str) -> Value {
     let static_token =
         json!([{ "tokenSha256": "0".repeat(64), "subject": "s", "tenant": "t", "scopes": [] }]);
@@ -47,7 +47,7 @@ fn other_value(path: &str) -> Value {
     }
 }
 
-/// Some keys are wrong without others; what is looked at here is who sets them.
+/// Some keys are invalid without others; these tests only look at which layer set them.
 fn lone(path: &str, value: &str) -> Config {
     let variable = KEYS.iter().find(|key| key.path == path).unwrap().variable();
     let mut config = Config::default();
@@ -78,7 +78,7 @@ fn every_key_has_a_variable_that_sets_it_and_nothing_else() {
         }
         assert_ne!(*place, value, "{}", key.path);
         *place = value;
-        // What the variable left out of an element has its default.
+        // Fields missing from a list element get their defaults.
         if let Some(token) = key.path.ends_with("Tokens").then(|| &mut place[0]) {
             token["token"] = Value::Null;
             token["eventTypes"] = json!([]);
@@ -260,7 +260,7 @@ fn a_flag_that_is_wrong_is_named() {
 }
 
 #[test]
-fn empty_variables_and_those_of_others_say_nothing() {
+fn empty_and_unrelated_variables_are_ignored() {
     let env = [
         ("CODEQ_SHARDS", ""),
         ("CODEQ_CONFIG", "/etc/codeq.yaml"),

@@ -1,4 +1,4 @@
-//! The configuration as an operator meets it: files, variables, flags, and what is said about them.
+//! Configuration from an operator's view: files, variables, flags and error messages.
 
 mod bad_files;
 mod checks;
@@ -15,7 +15,7 @@ use tempfile::TempDir;
 
 use super::{ConfigError, Flags, Loaded, load};
 
-/// A file `codeq.yaml` in a directory of its own.
+/// A file `codeq.yaml` in a temporary directory.
 struct Fixture {
     dir: TempDir,
 }
@@ -40,7 +40,7 @@ impl Fixture {
         load(Some(&self.path()), variables(env), flags)
     }
 
-    /// What is said about it, one line for each problem, without the directory.
+    /// The reported problems, one line each, without the directory.
     fn complaints(&self, env: &[(&str, &str)]) -> Vec<String> {
         let error = self.load(env, &Flags::default()).expect_err("is refused");
         self.lines(&error)

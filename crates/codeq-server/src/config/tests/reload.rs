@@ -1,4 +1,4 @@
-//! What a reload takes over, and what it names.
+//! Reloads: changes adopted, and changes that need a restart.
 
 use crate::config::keys::KEYS;
 use crate::config::reload::{Change, RELOADED};
@@ -21,7 +21,7 @@ fn every_reloaded_key_is_one() {
 }
 
 #[test]
-fn what_can_be_taken_over_is_and_the_rest_is_named() {
+fn reload_applies_changes_or_reports_that_they_need_a_restart() {
     let mut old = Config::default();
     old.producer_auth.static_tokens = vec![token("first-secret")];
     let mut new = old.clone();
@@ -47,17 +47,17 @@ fn what_can_be_taken_over_is_and_the_rest_is_named() {
     assert_eq!(changes.needs_restart, ["shards"]);
     assert!(!format!("{changes:?}").contains("secret-of-ours"), "{changes:?}");
     assert_eq!(merged, Config { shards: None, ..new.clone() });
-    // What needs a restart is named until there is one.
+    // Changes that need a restart are reported until it happens.
     let (_, again) = merged.reloaded(&new).unwrap();
     assert_eq!((again.changed.len(), again.needs_restart), (0, vec!["shards"]));
 }
 
 #[test]
-fn what_does_not_go_together_is_refused() {
+fn an_invalid_merge_is_refused() {
     let mut old = Config { http_addr: ([0, 0, 0, 0], 8080).into(), ..Config::default() };
     old.producer_auth.static_tokens = vec![token("secret")];
     let new = Config { http_addr: ([127, 0, 0, 1], 8080).into(), ..Config::default() };
-    // Fine by itself, but the server listens to the network until it is restarted.
+    // Valid on its own, but the server listens on the network until it restarts.
     let refused = old.reloaded(&new).unwrap_err().to_string();
     assert!(refused.contains("nobody could authenticate"), "{refused}");
     let mut dev = Config::default();

@@ -1,4 +1,4 @@
-//! Nothing that is shown has a secret in it.
+//! No secret appears in any output.
 
 use super::*;
 use crate::config::Config;
@@ -39,7 +39,7 @@ fn a_configuration_is_shown_without_secrets() {
 }
 
 #[test]
-fn problems_do_not_quote_what_may_be_a_secret() {
+fn problems_do_not_quote_possible_secrets() {
     for yaml in [
         "producerAuth: {staticTokens: sEcReT-marker}",
         "producerAuth: {staticTokens: [sEcReT-marker]}",
@@ -71,7 +71,7 @@ fn problems_do_not_quote_what_may_be_a_secret() {
 }
 
 #[test]
-fn tokens_in_a_file_that_everybody_reads_are_refused() {
+fn tokens_in_a_world_readable_file_are_refused() {
     let fixture = Fixture::new(YAML);
     fixture.chmod(0o644);
     let path = fixture.path();
@@ -96,7 +96,7 @@ fn tokens_in_a_file_that_everybody_reads_are_refused() {
 }
 
 #[test]
-fn what_is_shown_says_who_said_it_and_can_be_read_again() {
+fn shown_configuration_names_sources_and_loads_again() {
     let fixture = Fixture::new("shards: 2\nhttp:\n  maxConnections: 9\n");
     let flags = Flags { log_level: Some("warn".to_owned()), ..Flags::default() };
     let loaded = fixture.load(&[("CODEQ_TIMEZONE", "UTC")], &flags).unwrap();

@@ -1,4 +1,4 @@
-//! The operations of admins.
+//! Admin operations.
 
 use serde_json::json;
 
@@ -7,7 +7,7 @@ use super::operation::{JSON, Operation, reference};
 use super::tasks::paged;
 use crate::service::Code;
 
-/// What a bulk operation on a queue is refused for.
+/// Error codes of bulk operations on a queue.
 const BULK: [Code; 6] = [
     Code::InvalidCommand,
     Code::InvalidBefore,
@@ -17,7 +17,7 @@ const BULK: [Code; 6] = [
     Code::InvalidTenant,
 ];
 
-/// The documentation by operation id.
+/// The documentation of each operation, by operation id.
 pub fn operations() -> Vec<(&'static str, Operation)> {
     vec![
         ("listQueues", list_queues()),

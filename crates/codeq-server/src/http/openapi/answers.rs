@@ -1,11 +1,11 @@
-//! Schemas of what the server answers.
+//! Schemas of responses.
 
 use serde_json::{Value, json};
 
 use super::kinds::{count, ending, event, flag, list, moment, object, place, status, text, word};
 use super::operation::{reference, set};
 
-/// The schemas by name.
+/// The schemas, by name.
 pub fn schemas() -> Vec<(&'static str, Value)> {
     vec![
         ("Task", task()),
@@ -131,7 +131,7 @@ fn history() -> Value {
 
 const ITEM_PROBLEM: [&str; 3] = ["error", "code", "detail"];
 
-/// What is said of an item that was refused.
+/// The schema of a refused item's error.
 fn item_problem() -> Value {
     json!({
         "error": text("Why it was refused, in short."),
@@ -251,7 +251,7 @@ fn paused() -> Value {
     object("Whether claims are stopped.", &["command", "paused"], properties)
 }
 
-/// The fields that a dry run adds to the answer of a bulk operation.
+/// Adds the response fields of a dry run.
 fn with_dry_run(mut properties: Value) -> Value {
     set(&mut properties, "dryRun", flag("Only in the answer of a dry run: nothing was touched."));
     set(&mut properties, "matched", count("Only in the answer of a dry run: tasks that match."));

@@ -1,4 +1,4 @@
-//! What operations share: parameters, headers, problems, security, and the callback that the server sends.
+//! Components shared by operations: parameters, headers, errors, security and the result callback.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -10,7 +10,7 @@ use super::{answers, operator, requests, subscriptions, webhooks};
 use crate::http::problem::status;
 use crate::service::Code;
 
-/// Codes of every route that asks for a token.
+/// Error codes of every route that requires a token.
 pub const CALLER: [Code; 8] = [
     Code::MissingToken,
     Code::InvalidToken,
@@ -22,7 +22,7 @@ pub const CALLER: [Code; 8] = [
     Code::Failed,
 ];
 
-/// Answers that many operations have in common, by name.
+/// Error responses that many operations share, by name.
 const SHARED: &[(&str, &[Code])] = &[
     ("Unauthorized", &[Code::MissingToken, Code::InvalidToken]),
     ("Forbidden", &[Code::Forbidden]),
@@ -82,7 +82,7 @@ pub fn components() -> Value {
     })
 }
 
-/// The answers for these codes by status, those that are shared by reference.
+/// The error responses for these codes, by status. Shared ones are references.
 pub fn problems(codes: &[Code]) -> BTreeMap<String, Value> {
     let answers = by_status(codes).into_iter();
     answers.map(|(status, codes)| (status.to_string(), answer(status, &codes))).collect()
@@ -130,7 +130,7 @@ fn problem(status: u16, codes: &BTreeSet<&'static str>) -> Value {
     })
 }
 
-/// Adds the headers that tell how much is left of a rate.
+/// Adds the rate-limit headers.
 pub fn rate_headers(headers: &mut Value) {
     set(headers, "RateLimit", json!({ "$ref": "#/components/headers/RateLimit" }));
     set(headers, "RateLimit-Policy", json!({ "$ref": "#/components/headers/RateLimitPolicy" }));

@@ -1,4 +1,4 @@
-//! Kinds of values that schemas are made of, with their bounds taken from the rules themselves.
+//! Building blocks for schemas, with bounds taken from the validation rules.
 
 use codeq_core::history::Event;
 use codeq_core::limits::{COMMAND_BYTES_MAX, TOPIC_NAME_BYTES_MAX};
@@ -7,12 +7,12 @@ use serde_json::{Value, json};
 
 use crate::service::filter::FILTER_BYTES_MAX;
 
-/// No control characters, as `char::is_control` has them.
+/// No control characters, as defined by `char::is_control`.
 const NO_CONTROLS: &str = r"^[^\u0000-\u001f\u007f-\u009f]+$";
 /// A DNS label.
 const LABEL: &str = "^[a-z0-9]([-a-z0-9]*[a-z0-9])?$";
 
-/// The `filter` of lists: terms with spaces between them.
+/// The `filter` of lists: terms separated by spaces.
 pub fn filter() -> Value {
     let value = r#"("([^"\\]|\\.)*"|[^"\s]\S*)"#;
     let day =
@@ -24,7 +24,7 @@ pub fn filter() -> Value {
     json!({ "type": "string", "maxLength": FILTER_BYTES_MAX, "pattern": pattern })
 }
 
-/// The name of a command. Its length is counted in bytes, which schemas cannot say.
+/// A command name. Its limit is in bytes, which JSON Schema cannot express.
 pub fn command() -> Value {
     json!({
         "type": "string", "minLength": 1, "maxLength": COMMAND_BYTES_MAX, "pattern": NO_CONTROLS,
@@ -32,58 +32,58 @@ pub fn command() -> Value {
     })
 }
 
-/// The name of a topic.
+/// A topic name.
 pub fn label() -> Value {
     json!({ "type": "string", "minLength": 1, "maxLength": TOPIC_NAME_BYTES_MAX, "pattern": LABEL })
 }
 
-/// A moment.
+/// A timestamp.
 pub fn moment(description: &str) -> Value {
     json!({ "type": "string", "format": "date-time", "description": description })
 }
 
-/// A text.
+/// A string.
 pub fn text(description: &str) -> Value {
     json!({ "type": "string", "description": description })
 }
 
-/// A count.
+/// A non-negative integer.
 pub fn count(description: &str) -> Value {
     json!({ "type": "integer", "format": "int64", "minimum": 0, "description": description })
 }
 
-/// A yes or no.
+/// A boolean.
 pub fn flag(description: &str) -> Value {
     json!({ "type": "boolean", "description": description })
 }
 
-/// One of these words.
+/// An enum of these strings.
 pub fn word(words: &[&str], description: &str) -> Value {
     json!({ "type": "string", "enum": words, "description": description })
 }
 
-/// The status of a task.
+/// A task status.
 pub fn status(description: &str) -> Value {
     word(&Status::ALL.map(Status::as_str), description)
 }
 
-/// The status of a task that has ended.
+/// The status of a finished task.
 pub fn ending(description: &str) -> Value {
     word(&[Status::Completed, Status::Failed].map(Status::as_str), description)
 }
 
-/// Where a task is.
+/// The place of a task.
 pub fn place(description: &str) -> Value {
     let places = [Place::Pending, Place::Delayed, Place::InProgress, Place::Dead, Place::Completed];
     word(&places.map(Place::location), description)
 }
 
-/// What moved a task.
+/// The event that moved a task.
 pub fn event(description: &str) -> Value {
     word(&Event::ALL.map(Event::as_str), description)
 }
 
-/// A number of a request, which may be null.
+/// A number in a request; may be null.
 pub fn number_or_null(min: i64, max: i64, description: &str) -> Value {
     json!({
         "type": ["integer", "null"], "format": "int64", "minimum": min, "maximum": max,
@@ -91,28 +91,28 @@ pub fn number_or_null(min: i64, max: i64, description: &str) -> Value {
     })
 }
 
-/// A text of a request, which may be null; an empty one counts as absent.
+/// A string in a request; may be null. Empty counts as absent.
 pub fn text_or_null(max: usize, description: &str) -> Value {
     json!({ "type": ["string", "null"], "maxLength": max, "description": description })
 }
 
-/// A text of a request that must have a form, unless it is null or empty, which count as absent.
+/// A string in a request that must match `form`, unless it is null or empty, which count as absent.
 pub fn form_or_blank(form: Value, description: &str) -> Value {
     let blank = json!({ "type": ["string", "null"], "maxLength": 0 });
     json!({ "anyOf": [form, blank], "description": description })
 }
 
-/// A list of a schema.
+/// An array of a schema.
 pub fn list(of: Value, description: &str) -> Value {
     json!({ "type": "array", "items": of, "description": description })
 }
 
-/// A yes or no in the query.
+/// A boolean query parameter.
 pub fn query_flag() -> Value {
     json!({ "type": "string", "enum": ["true", "false", "1", "0"], "default": "false" })
 }
 
-/// An object whose fields are these, the named ones always there.
+/// An object with these properties, of which `required` are always present.
 pub fn object(description: &str, required: &[&str], properties: Value) -> Value {
     let mut schema =
         json!({ "type": "object", "description": description, "properties": properties });

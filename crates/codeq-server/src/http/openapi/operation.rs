@@ -1,4 +1,4 @@
-//! The parts of which the documentation of one operation is made.
+//! A builder for the documentation of one operation.
 
 use std::collections::BTreeMap;
 
@@ -6,29 +6,29 @@ use serde_json::{Map, Value, json};
 
 use crate::service::Code;
 
-/// The content type of bodies.
+/// Content type of bodies.
 pub const JSON: &str = "application/json";
 
-/// What is known of an operation besides its route.
+/// The documentation of an operation, without the facts its route has.
 pub struct Operation {
-    /// The noun that it belongs to.
+    /// The tag that groups it in the document.
     pub tag: &'static str,
-    /// One line.
+    /// A one-line summary.
     pub summary: &'static str,
-    /// The rest, in CommonMark.
+    /// The description, in CommonMark.
     pub description: &'static str,
-    /// Parameters besides those of the path.
+    /// Parameters, without those of the path.
     pub parameters: Vec<Value>,
-    /// The request body, if it has one.
+    /// The request body, if any.
     pub body: Option<Value>,
-    /// Good answers by status.
+    /// Successful responses, by status.
     pub answers: BTreeMap<u16, Value>,
-    /// Codes of problems besides those that all routes of its kind share.
+    /// Error codes, without those that all routes of its kind share.
     pub codes: Vec<Code>,
 }
 
 impl Operation {
-    /// An operation without parameters, body and answers.
+    /// An operation without parameters, body or responses.
     pub fn new(tag: &'static str, summary: &'static str, description: &'static str) -> Operation {
         Operation {
             tag,
@@ -41,7 +41,7 @@ impl Operation {
         }
     }
 
-    /// With a parameter of the query; an empty one counts as absent.
+    /// Adds a query parameter. Empty counts as absent.
     pub fn query(mut self, name: &str, description: &str, schema: Value) -> Operation {
         let mut parameter = parameter("query", name, description, schema);
         set(&mut parameter, "allowEmptyValue", json!(true));
@@ -49,7 +49,7 @@ impl Operation {
         self
     }
 
-    /// With a query parameter that must be there.
+    /// Adds a required query parameter.
     pub fn required_query(mut self, name: &str, description: &str, schema: Value) -> Operation {
         let mut parameter = parameter("query", name, description, schema);
         set(&mut parameter, "required", json!(true));
@@ -57,30 +57,30 @@ impl Operation {
         self
     }
 
-    /// With a header.
+    /// Adds a header.
     pub fn header(mut self, name: &str, description: &str, schema: Value) -> Operation {
         self.parameters.push(parameter("header", name, description, schema));
         self
     }
 
-    /// With a JSON body that must be there.
+    /// Adds a required JSON body.
     pub fn body(mut self, schema: &str, example: Value) -> Operation {
         self.body = Some(body(schema, example, true));
         self
     }
 
-    /// With a JSON body that may be left out, because all its fields may.
+    /// Adds an optional JSON body, for operations whose fields are all optional.
     pub fn optional_body(mut self, schema: &str, example: Value) -> Operation {
         self.body = Some(body(schema, example, false));
         self
     }
 
-    /// Answers JSON of a named schema.
+    /// Adds a JSON response with a named schema.
     pub fn answers(self, status: u16, description: &str, schema: &str) -> Operation {
         self.answers_as(status, description, JSON, reference(schema))
     }
 
-    /// Answers a body of a media type.
+    /// Adds a response with another media type.
     pub fn answers_as(
         mut self,
         status: u16,
@@ -95,7 +95,7 @@ impl Operation {
         self
     }
 
-    /// The same answer, in another media type for whoever asks for that.
+    /// Adds another media type to a response, for content negotiation.
     pub fn or_as(mut self, status: u16, media: &str, schema: Value) -> Operation {
         let answer = self.answers.get_mut(&status);
         if let Some(content) = answer.and_then(|answer| answer.get_mut("content")) {
@@ -104,14 +104,14 @@ impl Operation {
         self
     }
 
-    /// Answers without a body.
+    /// Adds a response without a body.
     pub fn answers_nothing(mut self, status: u16, description: &str) -> Operation {
         let answer = json!({ "description": description, "headers": headers() });
         self.answers.insert(status, answer);
         self
     }
 
-    /// With a header on the answer of a status.
+    /// Adds a header to the response with this status.
     pub fn with_header(mut self, status: u16, name: &str, component: &str) -> Operation {
         let header = json!({ "$ref": format!("#/components/headers/{component}") });
         let answer = self.answers.get_mut(&status);
@@ -121,7 +121,7 @@ impl Operation {
         self
     }
 
-    /// What a client may do next with the task that an answer holds.
+    /// Links a response to the operations a client can call next on its task.
     pub fn leads_to(mut self, status: u16, id_at: &str, operations: &[&str]) -> Operation {
         let link = |operation: &&str| {
             let parameters = json!({ "id": format!("$response.body#{id_at}") });
@@ -135,7 +135,7 @@ impl Operation {
         self
     }
 
-    /// Problems that it may answer.
+    /// Adds error codes.
     pub fn refuses(mut self, codes: &[Code]) -> Operation {
         self.codes.extend_from_slice(codes);
         self
@@ -147,7 +147,7 @@ pub fn reference(schema: &str) -> Value {
     json!({ "$ref": format!("#/components/schemas/{schema}") })
 }
 
-/// Headers of every answer.
+/// The headers of every response.
 pub fn headers() -> Value {
     json!({ "X-Request-Id": { "$ref": "#/components/headers/RequestId" } })
 }

@@ -1,4 +1,4 @@
-//! The operations of operators: they concern the server, and all tenants.
+//! Operator operations, which affect the server and all tenants.
 
 use serde_json::{Value, json};
 
@@ -6,12 +6,12 @@ use super::kinds::{count, list, object, text};
 use super::operation::Operation;
 use crate::service::Code;
 
-/// The documentation by operation id.
+/// The documentation of each operation, by operation id.
 pub fn operations() -> Vec<(&'static str, Operation)> {
     vec![("makeBackup", make_backup()), ("reloadConfig", reload_config())]
 }
 
-/// The schemas by name.
+/// The schemas, by name.
 pub fn schemas() -> Vec<(&'static str, Value)> {
     vec![("Backup", backup()), ("Reloaded", reloaded())]
 }

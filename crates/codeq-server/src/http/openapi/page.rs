@@ -1,6 +1,6 @@
-//! The document as a page: one file, no scripts, nothing fetched from elsewhere.
+//! The document as an HTML page: one file, without scripts or external resources.
 //!
-//! Every text goes through `Html::text` or `Html::prose`, which escape it.
+//! All text goes through `Html::text` or `Html::prose`, which escape it.
 
 use std::sync::LazyLock;
 
@@ -16,23 +16,23 @@ mod schema;
 
 static PAGE: LazyLock<String> = LazyLock::new(|| render(document()));
 
-/// The page.
+/// The HTML page.
 pub fn html() -> &'static str {
     &PAGE
 }
 
-/// HTML as it is written.
+/// The HTML written so far.
 #[derive(Default)]
 struct Html(String);
 
 impl Html {
-    /// Markup of ours.
+    /// Appends trusted markup.
     fn raw(&mut self, markup: &str) -> &mut Html {
         self.0.push_str(markup);
         self
     }
 
-    /// Text, escaped.
+    /// Appends escaped text.
     fn text(&mut self, text: &str) -> &mut Html {
         for c in text.chars() {
             match c {
@@ -47,7 +47,7 @@ impl Html {
         self
     }
 
-    /// Text, escaped, with what stands between backticks as code.
+    /// Appends escaped text, with backticks turned into code elements.
     fn prose(&mut self, text: &str) -> &mut Html {
         for (at, part) in text.split('`').enumerate() {
             if at % 2 == 1 {
@@ -59,13 +59,13 @@ impl Html {
         self
     }
 
-    /// An element with prose in it.
+    /// Appends an element that contains prose.
     fn element(&mut self, name: &str, text: &str) -> &mut Html {
         self.raw("<").raw(name).raw(">").prose(text).raw("</").raw(name).raw(">")
     }
 }
 
-/// An operation of the document with where it stands.
+/// An operation with its path and method.
 struct Entry<'a> {
     path: &'a str,
     verb: &'a str,
@@ -242,7 +242,7 @@ fn problems(page: &mut Html) {
     );
     let mut before = "";
     for code in Code::ALL {
-        // A code with two statuses has two rows, one after the other, and one anchor.
+        // A code with two statuses has two adjacent rows and one anchor.
         match code.text() == before {
             true => page.raw("<tr>"),
             false => page.raw("<tr id=\"").text(code.text()).raw("\">"),

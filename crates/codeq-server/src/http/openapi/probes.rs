@@ -1,4 +1,4 @@
-//! The operations that are about the server itself.
+//! Operations about the server itself.
 
 use serde_json::json;
 
@@ -9,7 +9,7 @@ use crate::service::Code;
 const PLAIN: &str = "text/plain";
 const OPEN_METRICS: &str = "application/openmetrics-text";
 
-/// The documentation by operation id.
+/// The documentation of each operation, by operation id.
 pub fn operations() -> Vec<(&'static str, Operation)> {
     vec![
         ("raftStatus", raft()),

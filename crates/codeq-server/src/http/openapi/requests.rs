@@ -1,6 +1,7 @@
-//! Schemas of what clients send. What is not in them is refused: the document closes them all.
+//! Schemas of requests. The document closes them all, because the server refuses unknown fields.
 //!
-//! Bounds that an operator can change are those of the default configuration, and say so.
+//! Bounds that an operator can configure are those of the default configuration, and their
+//! descriptions say so.
 
 use codeq_core::limits::{
     ARTIFACT_FIELD_BYTES_MAX, ARTIFACTS_MAX, BULK_MAX, CLAIM_COMMANDS_MAX, DELAY_MS_MAX,
@@ -19,7 +20,7 @@ const LEASE_SECONDS_MAX: i64 = (LEASE_MS_MAX / 1_000) as i64;
 const DELAY_SECONDS_MAX: i64 = (DELAY_MS_MAX / 1_000) as i64;
 const RETENTION_SECONDS_MAX: i64 = (RETENTION_MS_MAX / 1_000) as i64;
 
-/// The schemas by name.
+/// The schemas, by name.
 pub fn schemas() -> Vec<(&'static str, Value)> {
     vec![
         ("NewTask", new_task()),
@@ -41,7 +42,7 @@ pub fn schemas() -> Vec<(&'static str, Value)> {
 }
 
 fn new_task() -> Value {
-    // No `format`: names that are not ASCII are fine here, and a `uri` has none.
+    // No `format`: non-ASCII names are allowed here, and `uri` forbids them.
     let url = json!({
         "type": "string", "pattern": r"^https?://[^/?#\s]", "maxLength": WEBHOOK_BYTES_MAX,
     });
@@ -121,7 +122,7 @@ fn abandon() -> Value {
     object("How the task is given back.", &[], properties)
 }
 
-/// With what names the lease.
+/// Adds the fields that name the lease.
 fn under_lease(mut properties: Value) -> Value {
     let fence = json!({
         "type": ["integer", "null"], "format": "int64", "minimum": 0,
@@ -201,10 +202,10 @@ fn cursor() -> Value {
     })
 }
 
-/// What purge, replay and cleanup take; `date` says which date of a task counts.
+/// The fields of purge, replay and cleanup. `date` says which date of a task counts.
 fn filter(date: &str) -> Value {
     let moment = |text: String| json!({ "type": ["string", "null"], "format": "date-time", "description": text });
-    // The bound is one of bytes, and a character has four at most.
+    // The limit is in bytes, and a character has at most four.
     let part = |bytes: usize, text: &str| json!({ "type": ["string", "null"], "minLength": 1, "maxLength": bytes / 4, "description": text });
     json!({
         "limit": {

@@ -1,4 +1,4 @@
-//! Worker subscriptions and the notifications that they bring: operations, schemas, and the webhook.
+//! Worker subscriptions and their notifications: operations, schemas and the webhook.
 
 use codeq_core::limits::WEBHOOK_BYTES_MAX;
 use serde_json::{Value, json};
@@ -12,7 +12,7 @@ use crate::service::subscriptions::{INTERVAL_SECONDS_MAX, TTL_SECONDS_MAX};
 const MODES: &[&str] = &["fanout", "group", "hash"];
 const WRITE: &[Code] = &[Code::InvalidSubscription, Code::InvalidTenant, Code::RecordChanged];
 
-/// The documentation by operation id.
+/// The documentation of each operation, by operation id.
 pub fn operations() -> Vec<(&'static str, Operation)> {
     vec![
         ("subscribe", subscribe()),
@@ -23,7 +23,7 @@ pub fn operations() -> Vec<(&'static str, Operation)> {
     ]
 }
 
-/// The schemas by name.
+/// The schemas, by name.
 pub fn schemas() -> Vec<(&'static str, Value)> {
     vec![
         ("SubscribeRequest", request()),
@@ -181,7 +181,7 @@ fn notification() -> Value {
     object("What is posted to a subscription's `callbackUrl`.", &required, properties)
 }
 
-/// The notification, as its receiver sees it; `headers` are those of every webhook.
+/// The notification as its receiver sees it, with the `headers` of every webhook.
 pub fn webhook(headers: Value) -> Value {
     json!({
         "operationId": "taskAvailable",

@@ -1,4 +1,4 @@
-//! The operations of producers, and reading tasks.
+//! Producer operations, and operations that read tasks.
 
 use codeq_core::limits::LIST_MAX;
 use codeq_core::place::Status;
@@ -9,7 +9,7 @@ use super::operation::Operation;
 use crate::service::Code;
 use crate::service::tasks::PAGE_DEFAULT;
 
-/// What a new task can be refused for.
+/// Error codes of creating a task.
 const NEW_TASK: &[Code] = &[
     Code::InvalidCommand,
     Code::InvalidPayload,
@@ -23,7 +23,7 @@ const NEW_TASK: &[Code] = &[
     Code::QuotaExceeded,
 ];
 
-/// The documentation by operation id.
+/// The documentation of each operation, by operation id.
 pub fn operations() -> Vec<(&'static str, Operation)> {
     vec![
         ("enqueueTask", enqueue()),
@@ -38,7 +38,7 @@ pub fn operations() -> Vec<(&'static str, Operation)> {
     ]
 }
 
-/// The parameters of a page of tasks.
+/// Adds the parameters of a page of tasks.
 pub fn paged(operation: Operation) -> Operation {
     let limit =
         json!({ "type": "integer", "minimum": 1, "maximum": LIST_MAX, "default": PAGE_DEFAULT });

@@ -1,4 +1,4 @@
-//! Deliveries of result callbacks, and the secrets that calls are signed with.
+//! Result callback deliveries, and signing secrets.
 
 use codeq_core::limits::{BULK_MAX, LIST_MAX};
 use serde_json::{Value, json};
@@ -9,7 +9,7 @@ use crate::service::Code;
 use crate::service::tasks::PAGE_DEFAULT;
 use crate::service::webhooks::{OVERLAP_DEFAULT, OVERLAP_MAX};
 
-/// The documentation by operation id.
+/// The documentation of each operation, by operation id.
 pub fn operations() -> Vec<(&'static str, Operation)> {
     vec![
         ("listDeliveries", list_deliveries()),
@@ -21,7 +21,7 @@ pub fn operations() -> Vec<(&'static str, Operation)> {
     ]
 }
 
-/// The schemas by name.
+/// The schemas, by name.
 pub fn schemas() -> Vec<(&'static str, Value)> {
     vec![
         ("Delivery", delivery()),

@@ -1,13 +1,13 @@
-//! The operations of workers.
+//! Worker operations.
 
 use serde_json::json;
 
 use super::operation::Operation;
 use crate::service::Code;
 
-/// What becomes of a lease after a claim.
+/// The operations that can follow a claim.
 const NEXT: &[&str] = &["heartbeatTask", "submitResult", "nackTask", "abandonTask"];
-/// What any call about a leased task can be refused for.
+/// Error codes of every operation on a leased task.
 const LEASED: &[Code] = &[
     Code::NotFound,
     Code::LeaseLost,
@@ -16,7 +16,7 @@ const LEASED: &[Code] = &[
     Code::InvalidTenant,
     Code::InvalidWorker,
 ];
-/// What a claim can be refused for.
+/// Error codes of a claim.
 const CLAIM: &[Code] = &[
     Code::InvalidCommand,
     Code::InvalidLease,
@@ -26,7 +26,7 @@ const CLAIM: &[Code] = &[
     Code::InvalidWorker,
 ];
 
-/// The documentation by operation id.
+/// The documentation of each operation, by operation id.
 pub fn operations() -> Vec<(&'static str, Operation)> {
     vec![
         ("claimTask", claim()),
@@ -107,7 +107,7 @@ fn nack() -> Operation {
     .refuses(LEASED)
 }
 
-/// What a result can be refused for.
+/// Error codes of a result.
 const SUBMIT: &[Code] = &[
     Code::InvalidStatus,
     Code::ErrorRequired,

@@ -1,4 +1,4 @@
-//! Label values are bounded, and given back.
+//! Label values are bounded, and released.
 
 use super::*;
 
@@ -38,7 +38,7 @@ fn created(tenant: &str, command: &str) -> Effect {
 }
 
 #[test]
-fn webhooks_of_commands_without_end_share_a_label_value() {
+fn webhooks_beyond_the_limit_share_a_label_value() {
     let commands = Commands::default();
     let tenant: Arc<str> = "hostile".into();
     let (kind, outcome) = (WebhookKind::Result, WebhookOutcome::Failed);
@@ -52,15 +52,15 @@ fn webhooks_of_commands_without_end_share_a_label_value() {
         all.iter().flat_map(|(_, counts)| counts.webhooks.as_flattened()).sum()
     };
     assert_eq!(sum(), 1_001);
-    // They give their places back like those of tasks.
+    // Webhooks release their label values like tasks do.
     let none = HashSet::new();
-    assert_eq!(commands.give_back(&none).len(), 0, "something has just happened");
-    assert_eq!(commands.give_back(&none).len(), COMMANDS_PER_TENANT_MAX);
+    assert_eq!(commands.release(&none).len(), 0, "counted since the last call");
+    assert_eq!(commands.release(&none).len(), COMMANDS_PER_TENANT_MAX);
     assert_eq!((commands.names().len(), sum()), (0, 1_001));
 }
 
 #[test]
-fn commands_that_are_gone_give_their_label_values_back() {
+fn gone_commands_release_their_label_values() {
     let commands = Commands::default();
     let names = |from: usize| (from..from + 500).map(|n| format!("c{n:04}"));
     let effects: Vec<_> = names(0).map(|name| created("hostile", &name)).collect();
@@ -71,8 +71,8 @@ fn commands_that_are_gone_give_their_label_values_back() {
     let sum = || -> u64 {
         commands.snapshot().iter().map(|(_, counts)| counts.event(Event::Created)).sum()
     };
-    assert_eq!(commands.give_back(&present(&["mail"])).len(), 0, "something has just happened");
-    let mut gone = commands.give_back(&present(&["mail", "c0007"]));
+    assert_eq!(commands.release(&present(&["mail"])).len(), 0, "counted since the last call");
+    let mut gone = commands.release(&present(&["mail", "c0007"]));
     gone.sort();
     assert_eq!((gone.len(), &*gone[0], &*gone[99]), (COMMANDS_PER_TENANT_MAX, "c0000", "video"));
     assert_eq!((commands.names().len(), sum()), (2, 502), "the sum does not shrink");

@@ -1,10 +1,10 @@
-//! The example of a call.
+//! Example calls with curl.
 
 use serde_json::Value;
 
 use super::{Entry, string};
 
-/// A line for a shell, with the address and the token in variables.
+/// A shell command, with the address and the token in variables.
 pub(super) fn line(entry: &Entry<'_>) -> String {
     let path = fill(entry.path);
     let mut query = String::new();
@@ -27,14 +27,14 @@ pub(super) fn line(entry: &Entry<'_>) -> String {
         line.push_str(" \\\n  -H \"Authorization: Bearer $CODEQ_TOKEN\"");
     }
     if let Some(body) = entry.operation.pointer("/requestBody/content/application~1json/example") {
-        // A quote would end the shell's; inside JSON it can be written as an escape.
+        // A quote would end the shell string, so use a JSON escape.
         let body = body.to_string().replace('\'', "\\u0027");
         line.push_str(&format!(" \\\n  -H 'Content-Type: application/json' \\\n  -d '{body}'"));
     }
     line
 }
 
-/// The path with examples for what stands in braces.
+/// Fills the path parameters with examples.
 fn fill(path: &str) -> String {
     path.replace("{id}", "$TASK_ID")
         .replace("{command}", "GENERATE_MASTER")

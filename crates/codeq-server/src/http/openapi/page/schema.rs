@@ -4,13 +4,13 @@ use serde_json::Value;
 
 use super::{Html, fields, list, string};
 
-/// What a reference points to; anything else is itself.
+/// Follows a reference; returns any other value unchanged.
 pub(super) fn resolve<'a>(document: &'a Value, value: &'a Value) -> &'a Value {
     let target = value.get("$ref").and_then(Value::as_str).and_then(|at| at.strip_prefix('#'));
     target.and_then(|at| document.pointer(at)).unwrap_or(value)
 }
 
-/// The fields of a schema with their kinds; a line for a schema without fields.
+/// The fields of a schema with their types, or a line for a schema without fields.
 pub(super) fn table(page: &mut Html, document: &Value, schema: &Value) {
     for choice in list(schema, "oneOf") {
         table(page, document, choice);
@@ -50,7 +50,7 @@ fn rows(page: &mut Html, document: &Value, schema: &Value) {
     }
 }
 
-/// A schema in a few words.
+/// Describes a schema in a few words.
 pub(super) fn kind(schema: &Value) -> String {
     let name = schema_name(schema);
     if !name.is_empty() {
@@ -84,7 +84,7 @@ pub(super) fn kind(schema: &Value) -> String {
 
 fn bounds(schema: &Value) -> String {
     let number = |field: &str| schema.get(field).map(Value::to_string);
-    // The ends of a 64-bit number say nothing to a reader.
+    // The bounds of a 64-bit integer mean nothing to a reader.
     let shown = |field: &str| number(field).filter(|text| text.trim_start_matches('-').len() < 17);
     let (low, high, unit) = match (shown("minimum"), shown("maximum")) {
         (None, None) => (shown("minLength"), shown("maxLength"), " characters"),

@@ -1,7 +1,7 @@
-//! Is a connection at work, and if not, until when may it stay?
+//! Tracks whether a connection is busy and, if not, when to close it.
 //!
-//! Hyper's own head timer starts when the response before it ends, so it also cuts idle keep-alive
-//! connections; and it knows nothing of HTTP/2. Hence this one.
+//! Hyper's own head timer starts when the previous response ends, so it also closes idle keep-alive
+//! connections, and it does not cover HTTP/2.
 
 use std::future::{Future, poll_fn};
 use std::io;
@@ -17,28 +17,29 @@ use tokio::time::{Instant, Sleep, sleep_until};
 use crate::stall::STOPPING;
 use crate::{LONGEST, NetLimits};
 
-/// The state of one connection that its time limits depend on.
-pub(crate) struct Pulse {
+/// The connection state that its timeouts depend on.
+pub(crate) struct Activity {
     born: Instant,
     header_timeout: Duration,
     idle_timeout: Duration,
     h2: bool,
     in_flight: AtomicUsize,
-    /// Milliseconds from `born`: since when nothing has been in flight.
+    /// When the last in-flight request ended, in milliseconds since `born`.
     quiet_since: AtomicU64,
-    /// When the first byte of the next head arrived: milliseconds from `born` plus one, 0 if none did.
+    /// When the first byte of the next head arrived: milliseconds since `born` plus one, or 0 for
+    /// none.
     head_since: AtomicU64,
     served: AtomicBool,
     closing: AtomicBool,
-    /// The server stops.
+    /// The server is stopping.
     stopping: AtomicBool,
-    /// Tells the connection's task that its HTTP/2 streams, which are tasks of their own, are done.
+    /// Wakes the connection's task when its HTTP/2 streams, which run as separate tasks, are done.
     quiet: Notify,
 }
 
-impl Pulse {
+impl Activity {
     pub(crate) fn new(born: Instant, limits: &NetLimits, h2: bool) -> Arc<Self> {
-        let pulse = Self {
+        let activity = Self {
             born,
             header_timeout: limits.header_timeout,
             idle_timeout: limits.idle_timeout,
@@ -51,8 +52,8 @@ impl Pulse {
             stopping: AtomicBool::new(false),
             quiet: Notify::new(),
         };
-        pulse.quiet_since.store(pulse.now(), Ordering::Relaxed);
-        Arc::new(pulse)
+        activity.quiet_since.store(activity.now(), Ordering::Relaxed);
+        Arc::new(activity)
     }
 
     pub(crate) fn is_h2(&self) -> bool {
@@ -71,27 +72,28 @@ impl Pulse {
         self.in_flight.load(Ordering::Acquire) == 0
     }
 
-    /// Bytes have come from the client. The first of a head starts its clock; later ones do not.
+    /// Records bytes from the client. Only the first byte of a head starts its timeout.
     pub(crate) fn bytes_in(&self) {
         if !self.h2 && self.is_quiet() && self.head_since.load(Ordering::Relaxed) == 0 {
             self.head_since.store(self.now().saturating_add(1), Ordering::Relaxed);
         }
     }
 
-    /// The client takes the end of a response: it is not idle. Pings make this useless in HTTP/2.
+    /// A client that reads the end of a response is not idle. Ignored for HTTP/2, where pings also
+    /// write bytes.
     pub(crate) fn bytes_out(&self, outcome: &Poll<io::Result<usize>>) {
         if !self.h2 && outcome.is_ready() && self.is_quiet() {
             self.quiet_since.store(self.now(), Ordering::Relaxed);
         }
     }
 
-    /// The server has asked the client to go; from here it has `header_timeout` to do so.
+    /// Starts the close: the client has `header_timeout` from now to disconnect.
     pub(crate) fn begin_close(&self) {
         self.closing.store(true, Ordering::Relaxed);
         self.quiet_since.store(self.now(), Ordering::Relaxed);
     }
 
-    /// The same because the server stops: a client that does not even say that it has heard is not waited for.
+    /// Like [`Activity::begin_close`], for a server that is stopping: waits [`STOPPING`] at most.
     pub(crate) fn begin_stop(&self) {
         self.stopping.store(true, Ordering::Relaxed);
         self.begin_close();
@@ -101,7 +103,8 @@ impl Pulse {
         self.closing.load(Ordering::Relaxed)
     }
 
-    /// When the connection has to be closed, as things are.
+    /// When the connection must close, given its current state; `None` while a request is in
+    /// flight.
     fn deadline(&self) -> Option<Instant> {
         if !self.is_quiet() {
             return None;
@@ -124,9 +127,10 @@ impl Pulse {
         }
     }
 
-    /// Ends when the connection's time is over.
+    /// Completes when the connection times out.
     ///
-    /// To be polled after the connection, in the same task: what hyper has just done counts.
+    /// Poll this after the connection and in the same task, so that it sees the progress hyper just
+    /// made.
     pub(crate) async fn expired(&self) {
         let mut timer = Box::pin(sleep_until(self.born + self.header_timeout));
         loop {
@@ -138,7 +142,8 @@ impl Pulse {
         }
     }
 
-    /// A timer that is early is left alone and set anew when it fires: no work per request.
+    /// Leaves a timer that is set too early alone and resets it when it fires, to avoid work per
+    /// request.
     fn poll_expired(&self, mut timer: Pin<&mut Sleep>, cx: &mut Context<'_>) -> Poll<()> {
         loop {
             let Some(deadline) = self.deadline() else { return Poll::Pending };
@@ -153,24 +158,24 @@ impl Pulse {
     }
 }
 
-/// A request in flight: from its head to the end of its response's body.
-pub(crate) struct InFlight(Arc<Pulse>);
+/// A request in flight, from its head to the end of its response body.
+pub(crate) struct InFlight(Arc<Activity>);
 
 impl InFlight {
-    pub(crate) fn begin(pulse: &Arc<Pulse>) -> Self {
-        pulse.in_flight.fetch_add(1, Ordering::AcqRel);
-        pulse.served.store(true, Ordering::Relaxed);
-        pulse.head_since.store(0, Ordering::Relaxed);
-        Self(Arc::clone(pulse))
+    pub(crate) fn begin(activity: &Arc<Activity>) -> Self {
+        activity.in_flight.fetch_add(1, Ordering::AcqRel);
+        activity.served.store(true, Ordering::Relaxed);
+        activity.head_since.store(0, Ordering::Relaxed);
+        Self(Arc::clone(activity))
     }
 }
 
 impl Drop for InFlight {
     fn drop(&mut self) {
-        let pulse = &self.0;
-        pulse.quiet_since.store(pulse.now(), Ordering::Relaxed);
-        if pulse.in_flight.fetch_sub(1, Ordering::AcqRel) == 1 && pulse.h2 {
-            pulse.quiet.notify_one();
+        let activity = &self.0;
+        activity.quiet_since.store(activity.now(), Ordering::Relaxed);
+        if activity.in_flight.fetch_sub(1, Ordering::AcqRel) == 1 && activity.h2 {
+            activity.quiet.notify_one();
         }
     }
 }
