@@ -6,6 +6,7 @@ use serde::Deserialize;
 use serde::de::value::Error as Refused;
 use serde::de::{Deserializer, Error as _, Visitor};
 use serde_json::error::Category;
+use serde_path_to_error::Segment;
 
 use super::fields::unknown_field;
 use crate::service::ServiceError;
@@ -14,7 +15,10 @@ use crate::service::ServiceError;
 const REASON_BYTES_MAX: usize = 200;
 
 /// The error for a text that does not parse as `T`.
-pub fn explain<'de, T: Deserialize<'de>>(text: &str, error: &serde_json::Error) -> ServiceError {
+pub fn explain<'de, T: Deserialize<'de>>(
+    text: &'de str,
+    error: &serde_json::Error,
+) -> ServiceError {
     let place = format!(" at line {} column {}", error.line(), error.column());
     let said = error.to_string();
     // A type that always refuses unknown fields, whatever the server's setting.
@@ -25,8 +29,8 @@ pub fn explain<'de, T: Deserialize<'de>>(text: &str, error: &serde_json::Error) 
     // After a syntax error, the last field seen may be unrelated.
     let field = match error.classify() {
         Category::Data => {
-            let name = named(reason).or_else(|| field_at(text, error.line(), error.column()));
-            fields::<T>().iter().copied().find(|field| name == Some(*field))
+            let name = named(reason).map(str::to_owned).or_else(|| refused_field::<T>(text));
+            fields::<T>().iter().copied().find(|field| name.as_deref() == Some(*field))
         }
         _ => None,
     };
@@ -90,29 +94,15 @@ fn named(reason: &str) -> Option<&str> {
     rest.split('`').next()
 }
 
-/// The last field of the outermost object that starts before a position.
-fn field_at(text: &str, line: usize, column: usize) -> Option<&str> {
-    let lines = text.split_inclusive('\n').take(line.saturating_sub(1));
-    let end = lines.map(str::len).sum::<usize>() + column;
-    let (mut depth, mut opened, mut escaped) = (0_usize, None, false);
-    let (mut string, mut field) = (None, None);
-    for (at, byte) in text.bytes().enumerate().take(end) {
-        match (opened, byte) {
-            _ if escaped => escaped = false,
-            (Some(_), b'\\') => escaped = true,
-            (Some(start), b'"') => {
-                string = text.get(start + 1..at);
-                opened = None;
-            }
-            (Some(_), _) => {}
-            (None, b'"') => opened = Some(at),
-            (None, b'{' | b'[') => depth += 1,
-            (None, b'}' | b']') => depth = depth.saturating_sub(1),
-            (None, b':') if depth == 1 => field = string,
-            (None, _) => {}
-        }
+/// The field of the outermost object whose value was refused. Parses the text again, which only refused requests pay
+/// for.
+fn refused_field<'de, T: Deserialize<'de>>(text: &'de str) -> Option<String> {
+    let mut json = serde_json::Deserializer::from_str(text);
+    let error = serde_path_to_error::deserialize::<_, T>(&mut json).err()?;
+    match error.path().iter().next()? {
+        Segment::Map { key } => Some(key.clone()),
+        _ => None,
     }
-    field
 }
 
 /// The field names of a struct.
