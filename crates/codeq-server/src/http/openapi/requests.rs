@@ -209,8 +209,8 @@ fn filter(date: &str) -> Value {
     let part = |bytes: usize, text: &str| json!({ "type": ["string", "null"], "minLength": 1, "maxLength": bytes / 4, "description": text });
     json!({
         "limit": {
-            "type": ["integer", "null"], "minimum": 0,
-            "description": format!("Touch at most so many; 0, absent and more than {BULK_MAX} mean {BULK_MAX}."),
+            "type": ["integer", "null"], "minimum": 1,
+            "description": format!("At most this many tasks per call; absent and larger values mean {BULK_MAX}."),
         },
         "cursor": cursor(),
         "errorContains": part(ERROR_BYTES_MAX, "Only tasks whose last error contains this."),
