@@ -35,6 +35,7 @@ pub struct Args {
     /// Where to write the backup: an empty or missing directory.
     #[arg(required_unless_present = "url", conflicts_with = "url")]
     target: Option<PathBuf>,
+    #[allow(rustdoc::bare_urls, reason = "this is the text of --help")]
     /// URL of a running server to back up, such as https://codeq.example.com.
     #[arg(long, value_name = "URL")]
     url: Option<String>,

@@ -46,6 +46,7 @@ Examples:
   codeq config reload --url https://codeq.example.com --token-file operator.token
   kill -HUP $(pidof codeq)")]
 pub struct Reload {
+    #[allow(rustdoc::bare_urls, reason = "this is the text of --help")]
     /// URL of the server, such as https://codeq.example.com. Default: CODEQ_HTTP_URL, or
     /// http://127.0.0.1:8080.
     #[arg(long, value_name = "URL")]
