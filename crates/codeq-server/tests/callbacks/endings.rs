@@ -4,7 +4,7 @@ use codeq_proto::worker::Result as Outcome;
 use codeq_proto::worker::worker_event::Event as ToWorkers;
 use serde_json::{Value, json};
 
-use crate::callbacks::receiver::{Received, Receiver, server, server_with};
+use crate::callbacks::receiver::{Act, Received, Receiver, answer, server, server_with};
 use crate::grpc::client::Worker;
 use crate::http::harness::{ADMIN, Harness, PRODUCER, WORKER};
 
@@ -153,6 +153,26 @@ async fn a_task_that_is_replayed_and_ends_again_is_told_again_under_another_id()
     let second = receiver.next().await;
     assert_eq!((first.task(), second.task()), (id.clone(), id));
     assert_ne!(first.id(), second.id());
+}
+
+#[tokio::test]
+async fn a_task_that_is_replayed_and_ends_again_while_its_first_callback_hangs_is_told_again() {
+    let server = server().await;
+    let mut receiver = Receiver::start(|call, _| match call.json()["status"].as_str() {
+        Some("COMPLETED") => answer(200),
+        _ => Act::Hang,
+    })
+    .await;
+    let id = running(&server, &receiver, json!({"maxAttempts": 1})).await;
+    server.act(WORKER, &format!("tasks/{id}/nack")).await.expect(200);
+    let first = receiver.next().await;
+    server.act(ADMIN, &format!("tasks/{id}/replay")).await.expect(200);
+    server.claim(WORKER, "resize").await;
+    let done = json!({"status": "COMPLETED"});
+    server.post(WORKER, &format!("tasks/{id}/result"), done).await.expect(200);
+    let second = receiver.next().await;
+    assert_eq!((first.task(), second.task()), (id.clone(), id));
+    assert_eq!(second.json()["status"], "COMPLETED");
 }
 
 #[tokio::test]

@@ -3,7 +3,7 @@
 //! Memory is bounded. What does not fit stays in the engine's outbox; its position is remembered and read again once
 //! there is room.
 
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{BTreeMap, HashMap};
 
 use codeq_core::command::Millis;
 use tokio::time::Instant;
@@ -34,7 +34,9 @@ pub(crate) type Positions = BTreeMap<u16, Position>;
 #[derive(Debug)]
 pub(crate) struct Backlog {
     dispatcher: Dispatcher<Callback>,
-    in_flight: HashSet<Callback>,
+    /// Callbacks in flight. One that is found in the outbox meanwhile may be new, because its task was replayed and
+    /// finished again: it is added once the call is done.
+    in_flight: HashMap<Callback, Option<(Receiver, Millis)>>,
     /// Where callbacks start that did not fit, by the limit that they exceeded.
     overflow: HashMap<Full, Positions>,
     /// Where to read again.
@@ -55,7 +57,7 @@ impl Backlog {
         };
         Backlog {
             dispatcher: Dispatcher::new(limits),
-            in_flight: HashSet::new(),
+            in_flight: HashMap::new(),
             overflow: HashMap::new(),
             again: Positions::new(),
         }
@@ -63,7 +65,8 @@ impl Backlog {
 
     /// Adds a callback that is due, unless it is known already.
     pub fn add(&mut self, to: Receiver, callback: Callback, at: Millis) {
-        if self.in_flight.contains(&callback) {
+        if let Some(found) = self.in_flight.get_mut(&callback) {
+            *found = Some((to, at));
             return;
         }
         // Later callbacks must not overtake those that did not fit, or these might never be sent.
@@ -80,13 +83,16 @@ impl Backlog {
 
     pub fn next_call(&mut self) -> Option<Call<Callback>> {
         let call = self.dispatcher.next_call()?;
-        self.in_flight.insert(call.item);
+        self.in_flight.insert(call.item, None);
         Some(call)
     }
 
     pub fn done(&mut self, call: Call<Callback>, outcome: Outcome, now: Instant) {
-        self.in_flight.remove(&call.item);
+        let found = self.in_flight.remove(&call.item).flatten();
         self.dispatcher.done(call, outcome, now);
+        if let Some((to, at)) = found {
+            self.add(to, call.item, at);
+        }
         self.refill(call.to);
     }
 
@@ -151,16 +157,30 @@ mod tests {
     }
 
     #[test]
-    fn what_is_known_is_not_sent_twice_and_what_is_done_is_forgotten() {
+    fn what_waits_is_not_sent_twice_and_what_is_done_is_forgotten() {
         let mut backlog = Backlog::new(10, 10);
         add(&mut backlog, 1, 1, 5);
         add(&mut backlog, 1, 1, 5);
         let calls = all(&mut backlog);
-        add(&mut backlog, 1, 1, 5);
-        assert_eq!((seqs(&calls), all(&mut backlog).len()), (vec![5], 0));
+        assert_eq!(seqs(&calls), [5]);
         backlog.done(calls[0], Outcome::Failed, Instant::now());
+        assert_eq!(all(&mut backlog), []);
         add(&mut backlog, 1, 1, 5);
         assert_eq!(seqs(&all(&mut backlog)), [5]);
+    }
+
+    #[test]
+    fn what_is_found_while_its_call_is_in_flight_is_sent_afterwards() {
+        let mut backlog = Backlog::new(10, 10);
+        add(&mut backlog, 1, 1, 5);
+        let calls = all(&mut backlog);
+        add(&mut backlog, 1, 1, 5);
+        assert_eq!(all(&mut backlog), [], "one call at a time");
+        backlog.done(calls[0], Outcome::Failed, Instant::now());
+        let again = all(&mut backlog);
+        assert_eq!(seqs(&again), [5]);
+        backlog.done(again[0], Outcome::Skipped, Instant::now());
+        assert_eq!(all(&mut backlog), []);
     }
 
     #[test]

@@ -70,7 +70,7 @@ pub struct ResultCallbacks {
     backlog: Backlog,
     /// By shard, where to read next.
     cursors: Vec<Position>,
-    /// By shard, when the next callback is due that is not due yet.
+    /// By shard, due time of the earliest future callback.
     next_at: Vec<Option<Millis>>,
     calls: JoinSet<(Call<Callback>, Outcome)>,
 }

@@ -21,7 +21,7 @@ use crate::report::{WebhookKind, WebhookOutcome};
 
 const TRACEPARENT: HeaderName = HeaderName::from_static("traceparent");
 const TRACESTATE: HeaderName = HeaderName::from_static("tracestate");
-/// The pause before a record that the engine did not take is offered again: at first, and at most.
+/// Retry delay for recording an outcome: initial, maximum.
 const RECORD_PAUSE: Duration = Duration::from_millis(100);
 const RECORD_PAUSE_MAX: Duration = Duration::from_secs(5);
 /// A callback whose task and result are larger than this waits for one of [`LARGE_AT_ONCE`] permits: hundreds of calls
@@ -69,10 +69,11 @@ impl Sender {
         if delivered { Outcome::Delivered } else { Outcome::Failed }
     }
 
-    /// The callback of a task, if it still has to be delivered.
+    /// The callback of a task, if it still has to be delivered and is due. What is due later is found in the outbox then.
     async fn pending(&self, shard: u16, seq: u64) -> Option<PendingCallback> {
         let callback = self.engine().callback(shard, seq).await.ok().flatten()?;
-        callback.outbox.next_at.is_some().then_some(callback)
+        let now = self.engine().now().now;
+        callback.outbox.next_at.is_some_and(|at| at <= now).then_some(callback)
     }
 
     /// None if the call could not be tried, through no fault of the receiver: nothing is counted, and no attempt used.
