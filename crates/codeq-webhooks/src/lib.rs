@@ -15,6 +15,8 @@ pub mod client;
 mod connect;
 mod dispatcher;
 pub mod dns;
+#[cfg(test)]
+mod fixture;
 mod hex;
 mod lookups;
 mod outbound;

@@ -14,6 +14,14 @@ pub(super) fn subscriber(
     tenant: &str,
     change: impl FnOnce(&mut SubscriptionSpec),
 ) -> Arc<Subscriber> {
+    let record = record(tenant, change);
+    let view = Subscriptions::new(Arc::new(Policy::new(&[])), Arc::new(WorkAvailable::default()));
+    view.put(&record);
+    view.get(tenant, &record.name, 2).unwrap()
+}
+
+/// The record of such a subscription.
+pub(super) fn record(tenant: &str, change: impl FnOnce(&mut SubscriptionSpec)) -> Record {
     let mut spec = SubscriptionSpec {
         owner: "w".into(),
         callback_url: "http://h.test/".into(),
@@ -24,7 +32,7 @@ pub(super) fn subscriber(
         ttl_seconds: 300,
     };
     change(&mut spec);
-    let record = Record {
+    Record {
         tenant: tenant.into(),
         name: spec.id(tenant).into(),
         value: Bytes::from(serde_json::to_vec(&spec).unwrap()),
@@ -32,8 +40,5 @@ pub(super) fn subscriber(
         created_at: 1,
         updated_at: 1,
         expires_at: Some(u64::MAX),
-    };
-    let view = Subscriptions::new(Arc::new(Policy::new(&[])), Arc::new(WorkAvailable::default()));
-    view.put(&record);
-    view.get(tenant, &record.name, 2).unwrap()
+    }
 }

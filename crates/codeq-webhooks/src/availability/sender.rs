@@ -12,9 +12,9 @@ use serde::Serialize;
 
 use super::recipients::Notification;
 use super::subscriptions::Subscriptions;
-use crate::client::Answered;
+use crate::client::{Answered, SendError};
 use crate::dispatcher::Outcome;
-use crate::outbound::Outbound;
+use crate::outbound::{Outbound, PostError};
 use crate::policy::Destination;
 use crate::report::{WebhookKind, WebhookOutcome};
 
@@ -74,28 +74,34 @@ impl Sender {
             sent_at: (self.outbound.format_time)(self.engine().wall()),
             notification_id: &id,
         };
-        let accepted = self.post(notification, &subscriber.to, &id, &body).await;
-        let (outcome, counted) = if accepted {
-            (Outcome::Delivered, WebhookOutcome::Delivered)
-        } else {
-            (Outcome::Failed, WebhookOutcome::Failed)
+        let outcome = self.post(notification, &subscriber.to, &id, &body).await;
+        let counted = match outcome {
+            Outcome::Delivered => Some(WebhookOutcome::Delivered),
+            Outcome::Failed => Some(WebhookOutcome::Failed),
+            // It is tried again for as long as the subscription exists and the queue has work.
+            Outcome::Busy | Outcome::Skipped => None,
         };
-        self.count(counted, Some((tenant, command)));
+        if let Some(counted) = counted {
+            self.count(counted, Some((tenant, command)));
+        }
         outcome
     }
 
-    /// Whether the receiver accepted it.
     async fn post(
         &self,
         notification: &Notification,
         to: &Destination,
         id: &str,
         body: &Body<'_>,
-    ) -> bool {
-        let Ok(body) = serde_json::to_vec(body) else { return false };
+    ) -> Outcome {
+        let Ok(body) = serde_json::to_vec(body) else { return Outcome::Failed };
         let (tenant, headers) = (&notification.tenant, HeaderMap::new());
         let posted = self.outbound.post(tenant, to, id, headers, Bytes::from(body)).await;
-        let Ok(Answered { status, .. }) = posted else { return false };
+        let status = match posted {
+            Ok(Answered { status, .. }) => status,
+            Err(PostError::Send(SendError::Busy)) => return Outcome::Busy,
+            Err(_) => return Outcome::Failed,
+        };
         if !status.is_success() {
             let (to, code) = (to.authority(), status.as_u16());
             tracing::debug!(target: "codeq::webhooks", to, status = code, "a notification was not accepted");
@@ -103,7 +109,7 @@ impl Sender {
         if status == StatusCode::GONE {
             self.unsubscribe(notification).await;
         }
-        status.is_success()
+        if status.is_success() { Outcome::Delivered } else { Outcome::Failed }
     }
 
     /// The receiver said that it is gone for good.
@@ -122,5 +128,34 @@ impl Sender {
     /// Counts a notification about a queue: tenant and command.
     pub fn count(&self, outcome: WebhookOutcome, queue: Option<(&Arc<str>, &str)>) {
         self.outbound.report.count(WebhookKind::Availability, outcome, queue);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use codeq_core::command::{Enqueue, NewTask};
+
+    use super::super::fixture::record;
+    use super::super::work_available::WorkAvailable;
+    use super::*;
+    use crate::fixture::Fixture;
+
+    #[tokio::test]
+    async fn a_notification_that_could_not_be_tried_has_not_failed() {
+        let fixture = Fixture::open(1);
+        let (tenant, command): (Arc<str>, Arc<str>) = ("acme".into(), "resize".into());
+        let task =
+            NewTask { command: Arc::clone(&command), payload: "{}".into(), ..NewTask::default() };
+        let tenant_of_task = Arc::clone(&tenant);
+        let enqueue = Enqueue { tenant: tenant_of_task, tasks: vec![task], atomic: false, seed: 7 };
+        fixture.outbound.engine.propose(Command::Enqueue(enqueue)).await.unwrap();
+        let record = record(&tenant, |_| ());
+        let policy = Arc::clone(&fixture.outbound.policy);
+        let subscriptions = Subscriptions::new(policy, Arc::new(WorkAvailable::default()));
+        subscriptions.put(&record);
+        let sender = Sender::new(Arc::clone(&fixture.outbound), Arc::new(subscriptions), None);
+        let notification = Notification { tenant, id: record.name, command };
+        assert_eq!(sender.send(&notification).await, Outcome::Busy);
+        assert_eq!(*fixture.counted.0.lock(), []);
     }
 }
