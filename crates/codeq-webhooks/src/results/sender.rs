@@ -47,14 +47,19 @@ impl Sender {
 
     /// Delivers the callback of a task, if it still has to be delivered.
     pub async fn deliver(&self, shard: u16, seq: u64) -> Outcome {
-        let Some(mut callback) = self.pending(shard, seq).await else { return Outcome::Skipped };
+        let mut callback = match self.pending(shard, seq).await {
+            Ok(callback) => callback,
+            Err(outcome) => return outcome,
+        };
         let mut _large = None;
         if callback.task.bytes() + result_bytes(&callback) > LARGE_BYTES {
             // It must not stay in memory while it waits for a permit.
             drop(callback);
             _large = self.large.acquire().await.ok();
-            let Some(again) = self.pending(shard, seq).await else { return Outcome::Skipped };
-            callback = again;
+            callback = match self.pending(shard, seq).await {
+                Ok(callback) => callback,
+                Err(outcome) => return outcome,
+            };
         }
         let span = self.outbound.report.callback_span(&callback.task);
         let Some(delivery) = self.attempt(&callback).instrument(span.clone()).await else {
@@ -69,11 +74,17 @@ impl Sender {
         if delivered { Outcome::Delivered } else { Outcome::Failed }
     }
 
-    /// The callback of a task, if it still has to be delivered and is due. What is due later is found in the outbox then.
-    async fn pending(&self, shard: u16, seq: u64) -> Option<PendingCallback> {
-        let callback = self.engine().callback(shard, seq).await.ok().flatten()?;
+    /// The callback of a task. There is nothing to send if it is delivered, has failed for good, or is due later: then it
+    /// is found in the outbox again. If it cannot be read, the call has to be made later.
+    async fn pending(&self, shard: u16, seq: u64) -> Result<PendingCallback, Outcome> {
+        let found = self.engine().callback(shard, seq).await.map_err(|error| {
+            tracing::debug!(target: "codeq::webhooks", %error, "a callback could not be read");
+            Outcome::Busy
+        })?;
         let now = self.engine().now().now;
-        callback.outbox.next_at.is_some_and(|at| at <= now).then_some(callback)
+        let is_due =
+            |callback: &PendingCallback| callback.outbox.next_at.is_some_and(|at| at <= now);
+        found.filter(is_due).ok_or(Outcome::Skipped)
     }
 
     /// None if the call could not be tried, through no fault of the receiver: nothing is counted, and no attempt used.
@@ -186,5 +197,19 @@ fn failed(status: Option<StatusCode>, error: &str, retry_after: Option<Duration>
         status: status.map(|status| status.as_u16()),
         error: error.into(),
         retry_after: retry_after.map(|pause| pause.as_millis() as u64),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fixture::Fixture;
+
+    #[tokio::test]
+    async fn a_callback_that_cannot_be_read_is_tried_again() {
+        let fixture = Fixture::open(1);
+        let sender = Sender::new(Arc::clone(&fixture.outbound), 3);
+        assert_eq!(sender.deliver(0, 1).await, Outcome::Skipped, "there is none");
+        assert_eq!(sender.deliver(1, 1).await, Outcome::Busy, "there is no such shard");
     }
 }
