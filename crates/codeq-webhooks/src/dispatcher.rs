@@ -21,6 +21,10 @@ const REST_MAX: Duration = Duration::from_secs(1);
 /// How long a receiver rests after a call that could not be tried.
 const BUSY_REST: Duration = Duration::from_millis(100);
 
+/// What receivers share has room again once one part in so many is free. Of a tenant's callbacks that is as many as one
+/// receiver's queue holds. Less than half, because failing receivers that are remembered fill up to half of the memory.
+const SHARED_ROOM: usize = 16;
+
 /// A receiver: a host and port that one tenant calls. Both are the numbers that
 /// [`number_of`](codeq_core::callback::number_of) gives to names.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -176,17 +180,20 @@ impl<T: Clone + Eq + Hash> Dispatcher<T> {
         Ok(())
     }
 
-    /// Whether what this limit refused fits now. A receiver's queue is refilled only once three quarters of it are
-    /// empty, because callers read what did not fit from disk.
+    /// Whether it is worth offering again what this limit refused. Callers read that from disk, so there must be room for
+    /// many: three quarters of a receiver's queue. Of what receivers share it is only a part ([`SHARED_ROOM`]), because
+    /// those that hang empty it slowly, and the others must not wait for them.
     pub fn has_room(&self, limit: Full) -> bool {
         let limits = &self.limits;
+        let has_room = |used: usize, max: usize| used + (max / SHARED_ROOM).max(1) <= max;
         match limit {
             Full::All => {
-                self.waiting.len() < limits.waiting && self.receivers.len() < limits.receivers
+                has_room(self.waiting.len(), limits.waiting)
+                    && has_room(self.receivers.len(), limits.receivers)
             }
             Full::Tenant(id) => self.tenants.get(&id).is_none_or(|tenant| {
-                tenant.waiting < limits.waiting_per_tenant
-                    && tenant.receivers < limits.receivers_per_tenant
+                has_room(tenant.waiting, limits.waiting_per_tenant)
+                    && has_room(tenant.receivers, limits.receivers_per_tenant)
             }),
             Full::Receiver(to) => self
                 .receivers
@@ -340,6 +347,10 @@ impl<T: Clone + Eq + Hash> Dispatcher<T> {
             tenant.has_turn = true;
             self.turns.push_back(to.tenant);
         }
+    }
+
+    pub fn is_waiting(&self, item: &T) -> bool {
+        self.waiting.contains(item)
     }
 
     /// How many items wait.

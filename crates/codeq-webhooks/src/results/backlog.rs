@@ -69,12 +69,14 @@ impl Backlog {
             *found = Some((to, at));
             return;
         }
+        if self.dispatcher.is_waiting(&callback) {
+            return;
+        }
         // Later callbacks must not overtake those that did not fit, or these might never be sent.
-        let behind = Full::Receiver(to);
-        let added = if self.overflow.contains_key(&behind) {
-            Err(behind)
-        } else {
-            self.dispatcher.add(to, callback)
+        let mut limits = limits_of(to).into_iter();
+        let added = match limits.find(|limit| self.overflow.contains_key(limit)) {
+            Some(behind) => Err(behind),
+            None => self.dispatcher.add(to, callback),
         };
         if let Err(limit) = added {
             note(self.overflow.entry(limit).or_default(), callback.shard, (at, callback.seq));
@@ -114,7 +116,7 @@ impl Backlog {
 
     /// Schedules another read of what did not fit, as far as this receiver has made room for it.
     fn refill(&mut self, receiver: Receiver) {
-        for limit in [Full::Receiver(receiver), Full::Tenant(receiver.tenant), Full::All] {
+        for limit in limits_of(receiver) {
             if self.dispatcher.has_room(limit)
                 && let Some(positions) = self.overflow.remove(&limit)
             {
@@ -124,6 +126,11 @@ impl Backlog {
             }
         }
     }
+}
+
+/// The limits that callbacks to a receiver may exceed.
+fn limits_of(receiver: Receiver) -> [Full; 3] {
+    [Full::Receiver(receiver), Full::Tenant(receiver.tenant), Full::All]
 }
 
 /// Notes a position of a shard, unless an earlier one is noted.
@@ -154,6 +161,19 @@ mod tests {
 
     fn seqs(calls: &[Call<Callback>]) -> Vec<u64> {
         calls.iter().map(|call| call.item.seq).collect()
+    }
+
+    /// Makes calls until something has to be read again; returns how many.
+    fn until_again(backlog: &mut Backlog) -> (usize, Positions) {
+        for done in 1.. {
+            let call = backlog.next_call().expect("something waits");
+            backlog.done(call, Outcome::Delivered, Instant::now());
+            let again = backlog.take_again();
+            if !again.is_empty() {
+                return (done, again);
+            }
+        }
+        unreachable!()
     }
 
     #[test]
@@ -218,12 +238,12 @@ mod tests {
         let many = RECEIVERS_MAX as u64 + 10;
         let mut backlog = filled(1, 1, many, many);
         assert_eq!(backlog.dispatcher.receivers(), RECEIVERS_MAX);
-        let call = backlog.next_call().unwrap();
-        backlog.done(call, Outcome::Delivered, Instant::now());
+        let (done, again) = until_again(&mut backlog);
+        assert_eq!(done, RECEIVERS_MAX / 16);
         let first = RECEIVERS_MAX as u64;
-        assert_eq!(backlog.take_again(), Positions::from([(0, (first, first))]));
+        assert_eq!(again, Positions::from([(0, (first, first))]));
         add(&mut backlog, first, first, first);
-        assert_eq!(backlog.dispatcher.receivers(), RECEIVERS_MAX);
+        assert_eq!(backlog.dispatcher.receivers(), RECEIVERS_MAX - done + 1);
     }
 
     #[test]
@@ -238,7 +258,68 @@ mod tests {
         add(&mut backlog, 2, 99_999, 9_000);
         assert_eq!(seqs(&all(&mut backlog)), [9_000], "another tenant has room");
         backlog.done(calls[0], Outcome::Delivered, Instant::now());
+        let (done, again) = until_again(&mut backlog);
+        assert_eq!(done + 1, RECEIVERS_PER_TENANT_MAX / 16);
         let first = RECEIVERS_PER_TENANT_MAX as u64;
-        assert_eq!(backlog.take_again(), Positions::from([(0, (first, first))]));
+        assert_eq!(again, Positions::from([(0, (first, first))]));
+    }
+
+    #[test]
+    fn a_long_backlog_of_one_tenant_is_read_rarely_and_sent_once() {
+        let many = 2 * WAITING_PER_TENANT_MAX as u64;
+        let host = |seq| seq % 64;
+        let mut backlog = Backlog::new(1, 1);
+        (0..many).for_each(|seq| add(&mut backlog, 1, host(seq), seq));
+        assert_eq!(backlog.dispatcher.waiting(), WAITING_PER_TENANT_MAX);
+        let (mut sent, mut reads) = (vec![false; many as usize], 0);
+        while let Some(call) = backlog.next_call() {
+            let seq = call.item.seq;
+            assert!(!std::mem::replace(&mut sent[seq as usize], true), "{seq} is sent once");
+            backlog.done(call, Outcome::Delivered, Instant::now());
+            for (_, (first, _)) in backlog.take_again() {
+                reads += 1;
+                (first..many).for_each(|seq| add(&mut backlog, 1, host(seq), seq));
+            }
+        }
+        assert!(sent.iter().all(|sent| *sent));
+        assert_eq!(reads, 16);
+        assert!(backlog.dispatcher.is_empty() && backlog.overflow.is_empty());
+    }
+
+    #[test]
+    fn later_ones_of_a_tenant_do_not_overtake_those_that_did_not_fit() {
+        let mut backlog = Backlog::new(1, 1);
+        (0..=WAITING_PER_TENANT_MAX as u64).for_each(|seq| add(&mut backlog, 1, seq % 64, seq));
+        let call = backlog.next_call().unwrap();
+        backlog.done(call, Outcome::Delivered, Instant::now());
+        add(&mut backlog, 1, 99, 99_999);
+        assert_eq!(backlog.dispatcher.waiting(), WAITING_PER_TENANT_MAX - 1);
+    }
+
+    #[test]
+    fn failing_receivers_that_are_remembered_leave_room_for_what_did_not_fit() {
+        let many = 2 * RECEIVERS_PER_TENANT_MAX as u64;
+        let mut backlog = Backlog::new(8, 4);
+        (0..many).for_each(|seq| add(&mut backlog, 1, seq, seq));
+        let (mut sent, mut now) = (0, Instant::now());
+        loop {
+            for call in all(&mut backlog) {
+                sent += 1;
+                backlog.done(call, Outcome::Failed, now);
+            }
+            let again = backlog.take_again();
+            for (first, _) in again.values() {
+                (*first..many).for_each(|seq| add(&mut backlog, 1, seq, seq));
+            }
+            let Some(next) = backlog.next_wake() else {
+                if again.is_empty() && backlog.dispatcher.waiting() == 0 {
+                    break;
+                }
+                continue;
+            };
+            now = next;
+            backlog.wake(now);
+        }
+        assert_eq!(sent, many);
     }
 }
