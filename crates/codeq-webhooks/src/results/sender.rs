@@ -1,5 +1,6 @@
 //! One attempt to deliver a callback: read it, post it, record how it went.
 
+use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -8,6 +9,7 @@ use codeq_core::command::{Callback, Command, Delivery};
 use codeq_core::names::queue_name;
 use codeq_core::read::PendingCallback;
 use codeq_engine::{Engine, EngineError};
+use futures_util::FutureExt;
 use hyper::StatusCode;
 use hyper::header::{HeaderMap, HeaderName, HeaderValue};
 use tokio::sync::Semaphore;
@@ -62,7 +64,11 @@ impl Sender {
             };
         }
         let span = self.outbound.report.callback_span(&callback.task);
-        let Some(delivery) = self.attempt(&callback).instrument(span.clone()).await else {
+        // A panic counts as a failed attempt, so that it is not repeated for ever.
+        let attempt = AssertUnwindSafe(self.attempt(&callback)).catch_unwind();
+        let attempt = attempt.instrument(span.clone()).await;
+        let Some(delivery) = attempt.unwrap_or_else(|_| Some(failed(None, "internal error", None)))
+        else {
             return Outcome::Busy;
         };
         if delivery != Delivery::Delivered {
