@@ -138,8 +138,8 @@ impl Committer {
         if state.stop { Taken::Stop } else { Taken::Nothing }
     }
 
-    /// Waits for the clients that were just answered, which tend to come back together, for at most a fraction of a
-    /// sync. Syncing the first of them alone would make the others wait for two syncs.
+    /// Waits for the clients that were just answered, which tend to come back together: for at most one sync, or a third
+    /// of one if there are many. Syncing the first of them alone would make the others wait for two syncs.
     fn linger(&self, pipeline: &Pipeline) {
         if self.expected < 2 || self.durability == Durability::Os {
             return;
@@ -157,15 +157,17 @@ impl Committer {
     }
 
     fn commit(&mut self, pipeline: &Pipeline) -> Result<(), LogError> {
-        let mut bytes = 0;
+        let (mut bytes, mut frame_bytes) = (0, 0);
         // The groups of all shards go into one frame, unless that would be too long.
         let mut frame: Vec<(u16, &[u8])> = Vec::new();
         for (shard, group) in (0..).zip(&self.groups) {
-            if !frame.is_empty() && bytes + group.len() > self.group_bytes_max {
+            if !frame.is_empty() && frame_bytes + group.len() > self.group_bytes_max {
                 self.log.append(&frame)?;
                 frame.clear();
+                frame_bytes = 0;
             }
             frame.extend(group.records().map(|record| (shard, record)));
+            frame_bytes += group.len();
             bytes += group.len();
         }
         if !frame.is_empty() {

@@ -70,7 +70,7 @@ pub fn divide(command: Command, shards: u16) -> Divided {
     }
 }
 
-/// Checks that an atomic batch belongs to one shard.
+/// Whether a batch may be split; an atomic batch goes to one shard.
 fn is_divided(enqueue: &Enqueue) -> bool {
     !enqueue.atomic && enqueue.tasks.len() > 1
 }

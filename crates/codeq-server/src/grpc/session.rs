@@ -329,6 +329,9 @@ impl<P: Protocol> Open<P> {
             if let Poll::Ready(Some(ending)) = self.endings.poll_next_unpin(cx) {
                 // An ended token takes precedence over a drain because it also stops reading.
                 self.ending = Some(self.ending.filter(|had| had.is_token_end()).unwrap_or(ending));
+                if self.ending.is_some_and(Ending::is_token_end) {
+                    self.drop_credits();
+                }
                 continue;
             }
             if self.posted.len() > 0 {
@@ -346,6 +349,13 @@ impl<P: Protocol> Open<P> {
                 (None, Some(_)) => Poll::Pending,
             };
         }
+    }
+
+    /// Ends all waits for work: the client could not report on a task assigned from here on.
+    fn drop_credits(&mut self) {
+        self.held.clear();
+        self.posted_credits.clear();
+        self.credit_bytes = 0;
     }
 
     fn next_posted(&mut self, cx: &Context<'_>) -> Option<P::Out> {
@@ -412,10 +422,7 @@ impl<P: Protocol> Open<P> {
                 Poll::Ready(Some(Err(status))) => return Poll::Ready(Err(status)),
                 Poll::Ready(None) => {
                     self.events = None;
-                    // The client could not report on a task assigned from here on.
-                    self.held.clear();
-                    self.posted_credits.clear();
-                    self.credit_bytes = 0;
+                    self.drop_credits();
                     return Poll::Pending;
                 }
                 Poll::Pending => return Poll::Pending,

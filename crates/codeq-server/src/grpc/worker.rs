@@ -240,7 +240,7 @@ impl Worker {
     }
 
     fn result(&self, result: Outcome, slot: &mut Slot<'_>) -> Begun<Worker> {
-        let bytes = BASE + result.result_json.len();
+        let bytes = weight(&result);
         let (id, ask) = self.submit(result, || self.check_rate("submitResult"));
         match ask {
             Ok(ask) => Begun::Posted(Waiting::Result(id, slot.post(0, ask)), bytes),
@@ -255,7 +255,7 @@ impl Worker {
         if let Err(error) = MaySubmit::of(&self.caller) {
             return Begun::Answered(refusal(&error));
         }
-        let bytes = batch.results.iter().map(|result| BASE + result.result_json.len()).sum();
+        let bytes = batch.results.iter().map(weight).sum();
         let acks = Vec::with_capacity(batch.results.len());
         let results = batch.results.into_iter();
         let mut batch = Box::new(Batch { results, acks, posted: Vec::new(), missing: 0 });
@@ -392,6 +392,11 @@ fn delay(seconds: i32) -> Option<u64> {
 fn result_ack(task_id: String, error: Option<&ServiceError>) -> ResultAck {
     let (error_message, code) = error.map(ack_error).unwrap_or_default();
     ResultAck { task_id, ok: error.is_none(), error_message, code }
+}
+
+/// Bytes that a result counts for until its answer is there.
+fn weight(result: &Outcome) -> usize {
+    BASE + result.result_json.len() + result.error.len()
 }
 
 fn result_answer(task_id: String, error: Option<&ServiceError>) -> ServerEvent {

@@ -172,11 +172,13 @@ fn header_key(call: &Call) -> Result<Option<String>, ServiceError> {
     let Some(value) = call.headers.get("idempotency-key") else {
         return Ok(None);
     };
-    let text = value.to_str().ok().map(str::trim).filter(|text| !text.is_empty());
-    let Some(text) = text else {
-        let text = "invalid Idempotency-Key header";
-        return Err(ServiceError::new(Code::InvalidIdempotencyKey, text));
-    };
+    let text = value.to_str().ok().map(str::trim).unwrap_or_default();
     let quoted = text.strip_prefix('"').and_then(|rest| rest.strip_suffix('"'));
-    Ok(Some(quoted.unwrap_or(text).to_owned()))
+    match quoted.unwrap_or(text) {
+        "" => {
+            let text = "invalid Idempotency-Key header";
+            Err(ServiceError::new(Code::InvalidIdempotencyKey, text))
+        }
+        key => Ok(Some(key.to_owned())),
+    }
 }

@@ -26,7 +26,7 @@ pub struct Purged {
 }
 
 impl Service {
-    /// Statistics of one queue; zeros if it does not exist.
+    /// Statistics of one queue, or `None` if it does not exist.
     pub async fn queue(
         &self,
         caller: MayAdminister<'_>,
@@ -65,7 +65,7 @@ impl Service {
         }
         let command = cut(command, COMMAND_BYTES_MAX);
         let meant = near.map_or(String::new(), |(_, name)| format!("; did you mean '{name}'?"));
-        Ok(Some(format!("no task of the queue '{command}' is kept here{meant}")))
+        Ok(Some(format!("queue '{command}' has no tasks{meant}")))
     }
 
     /// Statistics of every queue the caller sees: its tenant's, or all tenants' for an operator who requests that.
@@ -98,7 +98,7 @@ impl Service {
         let (tenant, command) = (caller.tenant.clone(), Arc::from(command));
         match self.propose(Command::Pause(Pause { tenant, command, paused })).await? {
             Reply::Rejected(Rejection::NotFound) => {
-                let detail = "there is no such queue: nothing of it is kept, and it is not paused";
+                let detail = "there is no such queue: it has no tasks and is not paused";
                 Err(ServiceError::from(Rejection::NotFound).detail(detail))
             }
             Reply::Rejected(rejection) => Err(rejection.into()),

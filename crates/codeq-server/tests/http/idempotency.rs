@@ -65,6 +65,11 @@ async fn other_work_under_the_same_key_is_refused() {
     refused.refused(400, "Idempotency-Key and idempotencyKey disagree");
     let long = keyed(&h, "tasks", &"k".repeat(257), task(json!(1))).await.expect(400);
     assert_eq!(long.json()["code"], "invalid_idempotency_key");
+    // A batch would make the same keys of it every time.
+    let batch = json!({"tasks": [task(json!(1))]});
+    for (path, body) in [("tasks", task(json!(1))), ("tasks/batch", batch)] {
+        keyed(&h, path, "\"\"", body).await.refused(400, "invalid Idempotency-Key header");
+    }
     assert_eq!(count(&h).await, 1);
 }
 

@@ -77,12 +77,12 @@ fn typos() -> Vec<Typo> {
         },
         Typo {
             status: 200,
-            told: &["no task of the queue 'resise' is kept here", "did you mean 'resize'?"],
+            told: &["queue 'resise' has no tasks", "did you mean 'resize'?"],
             ..get("wrong queue", ADMIN, "admin/queues/resise")
         },
         Typo {
             status: 200,
-            told: &["no task of the queue 'resise' is kept here", "did you mean 'resize'?"],
+            told: &["queue 'resise' has no tasks", "did you mean 'resize'?"],
             ..post("wrong queue", ADMIN, "admin/dlq/resise/purge", json!({}))
         },
         Typo {
@@ -178,6 +178,6 @@ async fn a_queue_that_is_known_needs_no_hint() {
         assert_eq!(h.get(ADMIN, path).await.expect(200).header("x-codeq-hint"), None, "{path}");
     }
     let far = h.get(ADMIN, "admin/queues/m%C3%A4ils").await.expect(200);
-    let hint = r"no task of the queue 'm\u{e4}ils' is kept here";
+    let hint = r"queue 'm\u{e4}ils' has no tasks";
     assert_eq!(far.header("x-codeq-hint"), Some(hint));
 }

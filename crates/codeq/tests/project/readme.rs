@@ -48,7 +48,9 @@ fn the_first_task_of_the_readme_is_done() {
     let api = lines.find_map(|line| line.unwrap().trim().strip_prefix("API").map(str::to_owned));
     let api = api.unwrap();
     let readme = include_str!("../../../../README.md");
-    let script = readme.split("```sh\n").nth(1).and_then(|rest| rest.split("```").next()).unwrap();
+    // The first task, and the dead letters.
+    let blocks = readme.split("```sh\n").skip(1).take(2);
+    let script: String = blocks.filter_map(|rest| rest.split("```").next()).collect();
     assert!(script.contains("api=http://127.0.0.1:8080/v1/codeq"));
     let script = script.replace("http://127.0.0.1:8080/v1/codeq", api.trim());
     let done = Command::new("sh").args(["-e", "-c", &script]).output().unwrap();
@@ -60,6 +62,9 @@ fn the_first_task_of_the_readme_is_done() {
         "COMPLETED",
         "\"width\":640",
         "\"payload\":\"{\\\"image\\\":7}\"",
+        "\"status\":\"dlq\"",
+        "\"matched\":1",
+        "\"replayed\":1",
     ] {
         assert!(out.contains(part), "{part} is not in {out}");
     }
