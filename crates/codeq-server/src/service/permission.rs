@@ -91,15 +91,6 @@ mod tests {
     use super::*;
     use crate::auth::{EventTypes, Scopes};
 
-    const SCOPES: [Scope; 6] = [
-        Scope::Claim,
-        Scope::Heartbeat,
-        Scope::Abandon,
-        Scope::Nack,
-        Scope::Result,
-        Scope::Subscribe,
-    ];
-
     type Check = fn(&Principal) -> Result<(), ServiceError>;
 
     /// Every right, in the order of [`roles`].
@@ -123,7 +114,7 @@ mod tests {
     fn roles() -> Vec<(Principal, Vec<&'static str>)> {
         let worker =
             |scopes| Principal { worker: true, scopes, event_types: EventTypes::Any, ..nobody() };
-        let mut roles: Vec<_> = SCOPES
+        let mut roles: Vec<_> = Scope::ALL
             .into_iter()
             .zip(RIGHTS)
             .map(|(scope, (right, _))| (worker(Scopes::default().with(scope)), vec![right]))
