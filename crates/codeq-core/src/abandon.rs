@@ -13,25 +13,25 @@ impl<K: Kv> Step<'_, K> {
         command: &Abandon,
         holder: Holder<'_>,
     ) -> Result<Reply, KvError> {
-        let (was, owner) = match self.owned(&command.tenant, command.id, holder)? {
+        let (row, owner) = match self.owned(&command.tenant, command.id, holder)? {
             Ok(owned) => owned,
             Err(rejection) => return Ok(Reply::Rejected(rejection)),
         };
-        if command.fence.is_some_and(|fence| fence != was.fence) {
+        if command.fence.is_some_and(|fence| fence != row.fence) {
             return Ok(Reply::Rejected(Rejection::LeaseLost));
         }
         let seq = command.id.seq();
         if command.penalty {
             let cause = Cause::by(Event::Abandoned, &owner);
-            let returned = self.fail_attempt(seq, &was, None, Retry::After(0), cause)?;
+            let returned = self.fail_attempt(seq, row, None, Retry::After(0), cause)?;
             return Ok(Reply::Returned(returned));
         }
         let cause = Cause::by(Event::Released, &owner);
-        if was.cancel_requested {
-            self.finish_cancelled(seq, was.clone(), &was, cause)?;
+        if row.cancel_requested {
+            self.finish_cancelled(seq, row, cause)?;
             return Ok(Reply::Returned(Returned::Cancelled));
         }
-        self.requeue(seq, was.clone(), &was, 0, cause)?;
+        self.requeue(seq, row, 0, cause)?;
         Ok(Reply::Returned(Returned::Requeued { delay: 0 }))
     }
 }

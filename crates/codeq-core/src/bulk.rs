@@ -78,18 +78,18 @@ impl<K: Kv> Step<'_, K> {
         let plan = self.reader().bulk(command, self.now)?;
         let done = plan.numbers.len() as u64;
         for seq in plan.numbers {
-            let Some(was) = TaskRow::load(self.kv, keys::task(seq))? else {
+            let Some(row) = TaskRow::load(self.kv, keys::task(seq))? else {
                 continue;
             };
             match &command.work {
-                BulkWork::Cleanup { .. } | BulkWork::PurgeDead { .. } => self.remove(seq, &was)?,
+                BulkWork::Cleanup { .. } | BulkWork::PurgeDead { .. } => self.remove(seq, &row)?,
                 BulkWork::PurgeWaiting { .. } => {
                     let why = Some("purge".into());
                     let cause = Cause { event: Event::Cancelled, who: Some(&command.by), why };
-                    self.finish_cancelled(seq, was.clone(), &was, cause)?;
+                    self.finish_cancelled(seq, row, cause)?;
                 }
                 BulkWork::Replay { .. } => {
-                    self.revive(seq, &was, &command.by)?;
+                    self.revive(seq, row, &command.by)?;
                 }
             }
         }

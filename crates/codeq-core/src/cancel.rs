@@ -12,28 +12,27 @@ use crate::step::{Cause, Step};
 impl<K: Kv> Step<'_, K> {
     pub(crate) fn cancel(&mut self, command: &Cancel) -> Result<Reply, KvError> {
         let seq = command.id.seq();
-        let Some(mut was) = self.find(&command.tenant, command.id)? else {
+        let Some(mut row) = self.find(&command.tenant, command.id)? else {
             return Ok(Reply::Rejected(Rejection::NotFound));
         };
-        if was.lease.as_ref().is_some_and(|lease| lease.until < self.now) {
-            self.expire(seq, &was, self.now ^ command.id.salt())?;
+        if row.lease.as_ref().is_some_and(|lease| lease.until < self.now) {
+            self.expire(seq, row, self.now ^ command.id.salt())?;
             match TaskRow::load(self.kv, keys::task(seq))? {
-                Some(row) => was = row,
+                Some(expired) => row = expired,
                 None => return Ok(Reply::Rejected(Rejection::NotFound)),
             }
         }
-        match was.place {
+        match row.place {
             Place::Pending | Place::Delayed => {
                 let cause = Cause::by(Event::Cancelled, &command.by);
-                let row = self.finish_cancelled(seq, was.clone(), &was, cause)?;
+                let row = self.finish_cancelled(seq, row, cause)?;
                 Ok(Reply::Cancelled(Box::new(self.view(seq, &row)?)))
             }
             Place::InProgress => {
-                let mut row = was.clone();
                 if !row.cancel_requested {
                     row.cancel_requested = true;
                     let cause = Cause::by(Event::CancelRequested, &command.by);
-                    self.relocate(seq, &mut row, &was, cause)?;
+                    self.relocate(seq, &mut row, cause, |_| {})?;
                 }
                 Ok(Reply::CancelRequested(Box::new(self.view(seq, &row)?)))
             }

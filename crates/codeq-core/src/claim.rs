@@ -86,18 +86,18 @@ impl<K: Kv> Step<'_, K> {
     /// tasks are affected than one claim repairs: the sweep handles the rest.
     fn take_head(&mut self, queue: QueueId, command: &Claim) -> Result<Option<Task>, KvError> {
         let (_, (_, seq)) = self.queue(queue)?.next().ok_or_else(|| missing(queue, 0))?;
-        let was = TaskRow::load(self.kv, keys::task(seq))?.ok_or_else(|| missing(queue, seq))?;
-        if was.run_at > self.wall {
+        let mut row =
+            TaskRow::load(self.kv, keys::task(seq))?.ok_or_else(|| missing(queue, seq))?;
+        if row.run_at > self.wall {
             return Ok(None);
         }
-        let mut row = was.clone();
-        row.place = Place::InProgress;
         row.fence += 1;
-        row.lease = Some(Lease {
-            worker: Arc::clone(&command.worker),
-            until: self.now.saturating_add(command.lease),
-        });
-        self.relocate(seq, &mut row, &was, Cause::by(Event::Claimed, &command.worker))?;
+        let until = self.now.saturating_add(command.lease);
+        let lease = Lease { worker: Arc::clone(&command.worker), until };
+        self.relocate(seq, &mut row, Cause::by(Event::Claimed, &command.worker), |row| {
+            row.place = Place::InProgress;
+            row.lease = Some(lease);
+        })?;
         self.view(seq, &row).map(Some)
     }
 }

@@ -69,7 +69,7 @@ pub enum Command {
     /// Create or change a topic policy.
     PutTopic(PutTopic),
     /// A bounded part of a cleanup, purge or replay.
-    BulkPart(BulkPart),
+    BulkPart(Box<BulkPart>),
     /// A worker's action on its task, valid only under the lease it names.
     UnderLease(UnderLease),
     /// Create tasks whose idempotency keys compare payloads as JSON values, or whose payloads are large.

@@ -27,7 +27,6 @@ impl<K: Kv> Step<'_, K> {
         &mut self,
         seq: u64,
         mut row: TaskRow,
-        was: &TaskRow,
         place: Place,
         ending: Ending,
         cause: Cause<'_>,
@@ -38,18 +37,20 @@ impl<K: Kv> Step<'_, K> {
             None if place == Place::Dead => settings.dead_letter_retention,
             None => settings.retention,
         };
-        row.place = place;
-        row.lease = None;
-        row.visible_at = 0;
-        row.finish = Some(Finish {
+        let finish = Finish {
             at: self.wall,
             expires_at: self.now.saturating_add(retention),
             worker: ending.worker,
             result: ending.result,
             error: ending.error,
             artifacts: ending.artifacts,
-        });
-        self.relocate(seq, &mut row, was, cause)?;
+        };
+        self.relocate(seq, &mut row, cause, |row| {
+            row.place = place;
+            row.visible_at = 0;
+            row.lease = None;
+            row.finish = Some(finish);
+        })?;
         if row.has_webhook {
             self.add_callback(seq, &row)?;
         }
@@ -61,13 +62,12 @@ impl<K: Kv> Step<'_, K> {
         &mut self,
         seq: u64,
         row: TaskRow,
-        was: &TaskRow,
         cause: Cause<'_>,
     ) -> Result<(), KvError> {
         let error = row.error.clone().unwrap_or_else(|| Arc::from(MAX_ATTEMPTS));
         let row = TaskRow { error: Some(Arc::clone(&error)), ..row };
         let ending = Ending { error: Some(error), ..Ending::default() };
-        let row = self.finish(seq, row, was, Place::Dead, ending, cause)?;
+        let row = self.finish(seq, row, Place::Dead, ending, cause)?;
         let queue = &self.queue(row.queue)?.row;
         let topic = queue.topic.as_ref().and_then(|topic| topic.policy.dead_letter_topic.clone());
         let Some(command) = topic else { return Ok(()) };
@@ -93,13 +93,12 @@ impl<K: Kv> Step<'_, K> {
         &mut self,
         seq: u64,
         row: TaskRow,
-        was: &TaskRow,
         cause: Cause<'_>,
     ) -> Result<TaskRow, KvError> {
         let error: Arc<str> = Arc::from(CANCELLED);
         let row = TaskRow { error: Some(Arc::clone(&error)), ..row };
         let ending = Ending { error: Some(error), ..Ending::default() };
-        self.finish(seq, row, was, Place::Failed, ending, cause)
+        self.finish(seq, row, Place::Failed, ending, cause)
     }
 
     /// Removes a finished task with its result, idempotency key and callback.

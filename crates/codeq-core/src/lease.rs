@@ -72,7 +72,7 @@ impl<K: Kv> Step<'_, K> {
             return Ok(Err(Rejection::NotInProgress));
         };
         if lease.until < self.now {
-            self.expire(id.seq(), &row, self.now ^ id.salt())?;
+            self.expire(id.seq(), row, self.now ^ id.salt())?;
             return Ok(Err(Rejection::NotInProgress));
         }
         if !holder.is(&lease.worker) {
@@ -83,10 +83,10 @@ impl<K: Kv> Step<'_, K> {
     }
 
     /// Ends a lease that is over.
-    pub(crate) fn expire(&mut self, seq: u64, was: &TaskRow, seed: u64) -> Result<(), KvError> {
+    pub(crate) fn expire(&mut self, seq: u64, row: TaskRow, seed: u64) -> Result<(), KvError> {
         let error = Some(Arc::from(LEASE_EXPIRED));
         let cause = Cause::server(Event::LeaseExpired);
-        self.fail_attempt(seq, was, error, Retry::Backoff(seed), cause)?;
+        self.fail_attempt(seq, row, error, Retry::Backoff(seed), cause)?;
         Ok(())
     }
 
@@ -95,23 +95,21 @@ impl<K: Kv> Step<'_, K> {
     pub(crate) fn fail_attempt(
         &mut self,
         seq: u64,
-        was: &TaskRow,
+        mut row: TaskRow,
         error: Option<Arc<str>>,
         retry: Retry,
         cause: Cause<'_>,
     ) -> Result<Returned, KvError> {
-        let mut row = was.clone();
-        row.lease = None;
         row.attempts += 1;
         if let Some(error) = error.or_else(|| cause.why.clone()) {
             row.error = Some(shorten(error));
         }
         if row.cancel_requested {
-            self.finish_cancelled(seq, row, was, cause)?;
+            self.finish_cancelled(seq, row, cause)?;
             return Ok(Returned::Cancelled);
         }
         if row.attempts >= row.max_attempts {
-            self.dead_letter(seq, row, was, cause)?;
+            self.dead_letter(seq, row, cause)?;
             return Ok(Returned::Dead);
         }
         let backoff = self.state.meta.settings.backoff;
@@ -119,7 +117,7 @@ impl<K: Kv> Step<'_, K> {
             Retry::Backoff(seed) => backoff.pause(row.attempts, seed),
             Retry::After(delay) => delay.min(backoff.max),
         };
-        self.requeue(seq, row, was, delay, cause)?;
+        self.requeue(seq, row, delay, cause)?;
         Ok(Returned::Requeued { delay })
     }
 
@@ -128,15 +126,19 @@ impl<K: Kv> Step<'_, K> {
         &mut self,
         seq: u64,
         mut row: TaskRow,
-        was: &TaskRow,
         delay: Millis,
         cause: Cause<'_>,
     ) -> Result<TaskRow, KvError> {
-        row.lease = None;
-        row.finish = None;
-        row.visible_at = if delay == 0 { 0 } else { self.now.saturating_add(delay) };
-        row.place = if delay == 0 { self.first_place(&row) } else { Place::Delayed };
-        self.relocate(seq, &mut row, was, cause)?;
+        let (place, visible_at) = match delay {
+            0 => (self.first_place(&row), 0),
+            delay => (Place::Delayed, self.now.saturating_add(delay)),
+        };
+        self.relocate(seq, &mut row, cause, |row| {
+            row.place = place;
+            row.visible_at = visible_at;
+            row.lease = None;
+            row.finish = None;
+        })?;
         Ok(row)
     }
 }

@@ -9,7 +9,7 @@ use crate::step::{Cause, Step};
 
 impl<K: Kv> Step<'_, K> {
     pub(crate) fn nack(&mut self, command: &Nack, holder: Holder<'_>) -> Result<Reply, KvError> {
-        let (was, owner) = match self.owned(&command.tenant, command.id, holder)? {
+        let (row, owner) = match self.owned(&command.tenant, command.id, holder)? {
             Ok(owned) => owned,
             Err(rejection) => return Ok(Reply::Rejected(rejection)),
         };
@@ -19,7 +19,7 @@ impl<K: Kv> Step<'_, K> {
             None => Retry::Backoff(command.seed),
         };
         let cause = Cause { event: Event::Nacked, who: Some(&owner), why: reason.clone() };
-        let returned = self.fail_attempt(command.id.seq(), &was, reason, retry, cause)?;
+        let returned = self.fail_attempt(command.id.seq(), row, reason, retry, cause)?;
         Ok(Reply::Returned(returned))
     }
 }

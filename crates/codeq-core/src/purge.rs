@@ -29,15 +29,15 @@ impl<K: Kv> Step<'_, K> {
         let (numbers, last) = self.listed(queue, place, 0, limit, wanted)?;
         let done = numbers.len() as u64;
         for seq in numbers {
-            let Some(was) = TaskRow::load(self.kv, keys::task(seq))? else {
+            let Some(row) = TaskRow::load(self.kv, keys::task(seq))? else {
                 continue;
             };
             match command.target {
-                PurgeTarget::Dead => self.remove(seq, &was)?,
+                PurgeTarget::Dead => self.remove(seq, &row)?,
                 PurgeTarget::Waiting => {
                     let why = Some("purge".into());
                     let cause = Cause { event: Event::Cancelled, who: Some(&command.by), why };
-                    self.finish_cancelled(seq, was.clone(), &was, cause)?;
+                    self.finish_cancelled(seq, row, cause)?;
                 }
             }
         }

@@ -18,17 +18,17 @@ impl<K: Kv> Step<'_, K> {
         match &command.target {
             ReplayTarget::One(id) => {
                 let seq = id.seq();
-                let Some(was) = self.find(&command.tenant, *id)? else {
+                let Some(row) = self.find(&command.tenant, *id)? else {
                     return Ok(Reply::Rejected(Rejection::NotFound));
                 };
-                match was.place {
+                match row.place {
                     Place::Dead | Place::Failed => {}
                     Place::Completed => return Ok(Reply::Rejected(Rejection::Completed)),
                     Place::Pending | Place::Delayed | Place::InProgress => {
                         return Ok(Reply::Rejected(Rejection::NotFinished));
                     }
                 }
-                let row = self.revive(seq, &was, &command.by)?;
+                let row = self.revive(seq, row, &command.by)?;
                 Ok(Reply::Replayed(Box::new(self.view(seq, &row)?)))
             }
             ReplayTarget::Queue { command: name, error_contains, after, limit } => {
@@ -56,8 +56,8 @@ impl<K: Kv> Step<'_, K> {
         let mut done = 0;
         let (numbers, last) = self.listed(queue, Place::Dead, after, limit as usize, wanted)?;
         for seq in numbers {
-            if let Some(was) = TaskRow::load(self.kv, keys::task(seq))? {
-                self.revive(seq, &was, by)?;
+            if let Some(row) = TaskRow::load(self.kv, keys::task(seq))? {
+                self.revive(seq, row, by)?;
                 done += 1;
             }
         }
@@ -69,13 +69,14 @@ impl<K: Kv> Step<'_, K> {
     pub(crate) fn revive(
         &mut self,
         seq: u64,
-        was: &TaskRow,
+        mut row: TaskRow,
         by: &Arc<str>,
     ) -> Result<TaskRow, KvError> {
-        self.drop_callback(seq, was)?;
-        self.drop_artifacts(seq, was);
-        let row = TaskRow { attempts: 0, cancel_requested: false, ..was.clone() };
-        self.requeue(seq, row, was, 0, Cause::by(Event::Replayed, by))
+        self.drop_callback(seq, &row)?;
+        self.drop_artifacts(seq, &row);
+        row.attempts = 0;
+        row.cancel_requested = false;
+        self.requeue(seq, row, 0, Cause::by(Event::Replayed, by))
     }
 
     /// Numbers of at most `limit` matching tasks of one list, in order, and the number of the last task visited. For

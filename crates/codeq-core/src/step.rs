@@ -171,20 +171,22 @@ impl<K: Kv> Step<'_, K> {
         self.reindex_head(row.queue)
     }
 
-    /// Moves a task to the place its row names and saves the row. The caller has already set the fields of the new
-    /// place (lease, finish, visible time); `was` still has those of the old one.
+    /// Moves a task and saves its row. `change` sets place, lease, finish and visible time, which must be those of the
+    /// old place until then.
     pub fn relocate(
         &mut self,
         seq: u64,
         row: &mut TaskRow,
-        was: &TaskRow,
         cause: Cause<'_>,
+        change: impl FnOnce(&mut TaskRow),
     ) -> Result<(), KvError> {
-        self.leave(seq, was)?;
+        self.leave(seq, row)?;
+        let from = row.place;
+        change(row);
         row.updated_at = self.wall;
         self.enter(seq, row, false)?;
-        if was.place.index_code() != row.place.index_code() {
-            self.kv.delete(Table::Index, keys::index(row.queue, was.place, seq));
+        if from.index_code() != row.place.index_code() {
+            self.kv.delete(Table::Index, keys::index(row.queue, from, seq));
             let key = keys::index(row.queue, row.place, seq);
             // A task completes only once, and has only one first claim. It may fail several times, because it can be
             // replayed.
@@ -196,7 +198,7 @@ impl<K: Kv> Step<'_, K> {
                 self.kv.put(Table::Index, key, Bytes::new());
             }
         }
-        self.record_move(seq, row, Some(was.place), cause)?;
+        self.record_move(seq, row, Some(from), cause)?;
         self.save(seq, row);
         self.reindex_head(row.queue)
     }

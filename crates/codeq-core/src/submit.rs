@@ -32,21 +32,20 @@ impl<K: Kv> Step<'_, K> {
         {
             return Ok(Reply::Submitted(Box::new(record)));
         }
-        let (was, owner) = match self.owned_row(command.id, row, holder)? {
+        let (mut row, owner) = match self.owned_row(command.id, row, holder)? {
             Ok(owned) => owned,
             Err(rejection) => return Ok(Reply::Rejected(rejection)),
         };
         if let Err(rejection) = check(&command.outcome, &command.artifacts) {
             return Ok(Reply::Rejected(rejection));
         }
-        let mut row = was.clone();
         let place = place_of(&command.outcome);
         let ending = Ending { worker: Some(Arc::clone(&owner)), ..ending_of(command) };
         if let Some(error) = &ending.error {
             row.error = Some(Arc::clone(error));
         }
         let cause = Cause { event: Event::Submitted, who: Some(&owner), why: ending.error.clone() };
-        let row = self.finish(seq, row, &was, place, ending, cause)?;
+        let row = self.finish(seq, row, place, ending, cause)?;
         Ok(match ResultRecord::from_row(seq, &row) {
             Some(record) => Reply::Submitted(Box::new(record)),
             None => Reply::Rejected(Rejection::NotInProgress),

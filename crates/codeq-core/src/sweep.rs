@@ -35,10 +35,10 @@ impl<K: Kv> Step<'_, K> {
             && until < self.now
         {
             self.state.leases.remove(&(until, seq));
-            if let Some(was) = TaskRow::load(self.kv, keys::task(seq))?
-                && was.place == Place::InProgress
+            if let Some(row) = TaskRow::load(self.kv, keys::task(seq))?
+                && row.place == Place::InProgress
             {
-                self.expire(seq, &was, split_mix64(seed ^ seq))?;
+                self.expire(seq, row, split_mix64(seed ^ seq))?;
                 swept.expired += 1;
             }
         }
@@ -48,11 +48,10 @@ impl<K: Kv> Step<'_, K> {
             let due = self.state.timers.due(self.kv, kind, time, left as usize)?;
             for (key, _) in due {
                 let seq = keys::seq_of(key);
-                let Some(was) = TaskRow::load(self.kv, keys::task(seq))? else {
+                let Some(row) = TaskRow::load(self.kv, keys::task(seq))? else {
                     continue;
                 };
-                let row = was.clone();
-                self.requeue(seq, row, &was, 0, Cause::server(Event::Due))?;
+                self.requeue(seq, row, 0, Cause::server(Event::Due))?;
                 swept.promoted += 1;
             }
         }
@@ -64,12 +63,11 @@ impl<K: Kv> Step<'_, K> {
         let mut postponed = 0;
         let mut queues = BTreeSet::new();
         for seq in self.state.timers.early(self.kv, self.wall, limit as usize)? {
-            let Some(was) = TaskRow::load(self.kv, keys::task(seq))? else {
+            let Some(mut row) = TaskRow::load(self.kv, keys::task(seq))? else {
                 continue;
             };
-            let mut row = was.clone();
-            row.place = Place::Delayed;
-            self.relocate(seq, &mut row, &was, Cause::server(Event::Postponed))?;
+            let cause = Cause::server(Event::Postponed);
+            self.relocate(seq, &mut row, cause, |row| row.place = Place::Delayed)?;
             queues.insert(row.queue);
             postponed += 1;
         }

@@ -305,7 +305,7 @@ fn remove_all(engine: &Engine, runtime: &Runtime) -> anyhow::Result<()> {
                     look: BULK_LOOK_MAX,
                     by: "verify".into(),
                 };
-                let part = Call::BulkPart { shard, part };
+                let part = Call::BulkPart { shard, part: Box::new(part) };
                 next = match runtime.block_on(engine.call(part))? {
                     Reply::BulkPart(done) => done.next,
                     _ => None,

@@ -30,7 +30,7 @@ pub enum Call {
         /// The shard.
         shard: u16,
         /// The part.
-        part: BulkPart,
+        part: Box<BulkPart>,
     },
 }
 

@@ -363,7 +363,7 @@ impl Workload {
         }
         let (from, by) = (BulkFrom::default(), "operator".into());
         let look = BULK_LOOK_MIN;
-        Command::BulkPart(BulkPart { tenant, work, filter, from, take, look, by })
+        Command::BulkPart(Box::new(BulkPart { tenant, work, filter, from, take, look, by }))
     }
 
     fn topic(&mut self) -> Command {

@@ -26,7 +26,7 @@ fn part(h: &mut Harness, work: Work, from: BulkFrom, take: u32, look: u32) -> Bu
     let predicted = h.reader().bulk(&part, h.now).unwrap();
     let predicted = BulkDone { done: predicted.numbers.len() as u64, next: predicted.next };
     h.kv.reads.set(0);
-    match h.apply(Command::BulkPart(part)) {
+    match h.apply(Command::BulkPart(Box::new(part))) {
         Reply::BulkPart(done) => {
             assert_eq!(done, predicted, "a dry run says what the run does");
             done

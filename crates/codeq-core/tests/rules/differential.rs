@@ -458,7 +458,7 @@ impl Pair {
         };
         let from = BulkFrom { after, ..BulkFrom::default() };
         let (take, look, by) = ((b % 5) as u32, u32::MAX, text("admin"));
-        Command::BulkPart(BulkPart { tenant, work, filter, from, take, look, by })
+        Command::BulkPart(Box::new(BulkPart { tenant, work, filter, from, take, look, by }))
     }
 }
 

@@ -195,7 +195,7 @@ fn bulk_commands_are_read() {
 fn commands_with_filters_and_retention_of_dead_letters_are_read() {
     let part = |work, filter| {
         let (tenant, by, from) = (text("acme"), text("ops"), BulkFrom::default());
-        Command::BulkPart(BulkPart { tenant, work, filter, from, take: 3, look: 400, by })
+        Command::BulkPart(Box::new(BulkPart { tenant, work, filter, from, take: 3, look: 400, by }))
     };
     let command = || text("c");
     let filter = BulkFilter {

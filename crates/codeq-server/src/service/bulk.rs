@@ -123,7 +123,7 @@ impl Service {
         }
         // One part per tenant at a time: a hundred concurrent calls must not fill the shard's inbox.
         let _permit = self.scans.turn(&caller.tenant).await?;
-        match self.engine.call(Call::BulkPart { shard, part }).await? {
+        match self.engine.call(Call::BulkPart { shard, part: Box::new(part) }).await? {
             Reply::BulkPart(done) => Ok(done),
             _ => Ok(BulkDone::default()),
         }
