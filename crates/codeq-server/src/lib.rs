@@ -13,6 +13,7 @@ use codeq_auth as auth;
 
 pub mod app;
 pub mod artifacts;
+mod audit;
 pub mod backup;
 pub mod config;
 pub mod descriptors;

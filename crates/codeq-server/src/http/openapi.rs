@@ -20,6 +20,7 @@ pub mod page;
 mod admin;
 mod answers;
 mod components;
+mod insight;
 mod kinds;
 mod operator;
 mod probes;
@@ -49,6 +50,7 @@ pub fn operations() -> BTreeMap<&'static str, Operation> {
         workers::operations(),
         subscriptions::operations(),
         admin::operations(),
+        insight::operations(),
         operator::operations(),
         webhooks::operations(),
         probes::operations(),

@@ -11,7 +11,7 @@ use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::encoding::text::{encode_eof, encode_registry};
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
-use prometheus_client::metrics::gauge::Gauge;
+use prometheus_client::metrics::gauge::{ConstGauge, Gauge};
 use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
 use prometheus_client::metrics::info::Info;
 use prometheus_client::registry::{Registry, Unit};
@@ -223,12 +223,20 @@ impl Metrics {
     }
 
     /// Renders all metrics as OpenMetrics text. [`Format`](super::Format) converts it.
-    pub async fn render(&self, engine: &Engine, net: &NetStats, budget: &Budget) -> String {
+    pub async fn render(
+        &self,
+        engine: &Engine,
+        net: &NetStats,
+        budget: &Budget,
+        workers: u64,
+    ) -> String {
         let _one = self.scrape.lock().await;
         let depths = Depths::gather(engine, &self.commands).await;
         let mut now = Registry::with_prefix(PREFIX);
         depths.register(&mut now, engine.wall());
         scrape::register(&mut now, engine, net, budget);
+        let help = "Workers with an open stream or a claim within the last minute";
+        now.register("workers_active", help, ConstGauge::<u64>::new(workers));
         let mut text = String::new();
         // Writing to a `String` cannot fail. If a metric ever did, the others are still worth
         // serving.

@@ -19,3 +19,4 @@ mod reload;
 mod restart;
 mod tenancy;
 mod typos;
+mod why;

@@ -79,10 +79,12 @@ fn promised(operation: &str) -> Access {
         "nackTask" => Access::Worker(Scope::Nack),
         "submitResult" | "submitResults" => Access::Worker(Scope::Result),
         "subscribe" | "renewSubscription" => Access::Worker(Scope::Subscribe),
-        "getTask" | "getResult" | "getHistory" | "listTasks" | "streamEvents" | "raftStatus"
-        | "getArtifact" | "listSubscriptions" | "getSubscription" | "unsubscribe" => Access::Any,
+        "getTask" | "getResult" | "getHistory" | "explainTask" | "listTasks" | "streamEvents"
+        | "raftStatus" | "getArtifact" | "listSubscriptions" | "getSubscription"
+        | "unsubscribe" => Access::Any,
         "listQueues"
         | "getQueue"
+        | "explainQueue"
         | "pauseQueue"
         | "resumeQueue"
         | "purgeQueue"
@@ -125,14 +127,12 @@ enum Reach {
 
 fn reach(route: &Route) -> Reach {
     match route.operation {
-        "getTask" | "getResult" | "getHistory" | "heartbeatTask" | "abandonTask" | "nackTask"
-        | "submitResult" | "cancelTask" | "replayTask" | "resendDelivery" | "getArtifact" => {
-            Reach::Task
-        }
-        "getQueue" | "pauseQueue" | "resumeQueue" | "purgeQueue" | "listDeadLetters"
-        | "replayDeadLetters" | "purgeDeadLetters" | "putTopic" | "getTopic" | "deleteTopic" => {
-            Reach::Queue
-        }
+        "getTask" | "getResult" | "getHistory" | "explainTask" | "heartbeatTask"
+        | "abandonTask" | "nackTask" | "submitResult" | "cancelTask" | "replayTask"
+        | "resendDelivery" | "getArtifact" => Reach::Task,
+        "getQueue" | "explainQueue" | "pauseQueue" | "resumeQueue" | "purgeQueue"
+        | "listDeadLetters" | "replayDeadLetters" | "purgeDeadLetters" | "putTopic"
+        | "getTopic" | "deleteTopic" => Reach::Queue,
         "renewSubscription" | "getSubscription" | "unsubscribe" => Reach::Subscription,
         "enqueueTask"
         | "enqueueTasks"

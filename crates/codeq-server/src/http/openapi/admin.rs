@@ -30,6 +30,7 @@ pub fn operations() -> Vec<(&'static str, Operation)> {
         ("purgeDeadLetters", purge_dead_letters()),
         ("replayTask", replay_task()),
         ("cleanupTasks", cleanup()),
+        ("listTopics", list_topics()),
         ("putTopic", put_topic()),
         ("getTopic", get_topic()),
         ("deleteTopic", delete_topic()),
@@ -147,6 +148,11 @@ fn cleanup() -> Operation {
     .optional_body("CleanupRequest", example)
     .answers(200, "How many are gone.", "CleanedUp")
     .refuses(&[Code::InvalidBefore, Code::InvalidFilter, Code::InvalidCursor, Code::InvalidTenant])
+}
+
+fn list_topics() -> Operation {
+    Operation::new("topic", "List topics", "The queues that have a policy, by name.")
+        .answers(200, "The topics.", "TopicList")
 }
 
 fn put_topic() -> Operation {

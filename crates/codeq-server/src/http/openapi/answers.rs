@@ -29,6 +29,7 @@ pub fn schemas() -> Vec<(&'static str, Value)> {
         ("Replayed", replayed()),
         ("CleanedUp", cleaned_up()),
         ("Topic", topic()),
+        ("TopicList", topic_list()),
         ("TaskEvent", task_event()),
         ("RaftStatus", raft_status()),
         ("Index", index()),
@@ -282,6 +283,11 @@ fn cleaned_up() -> Value {
         "limit": count("How many could have gone."),
     });
     object("What a cleanup did.", &["before", "deleted", "limit"], with_dry_run(properties))
+}
+
+fn topic_list() -> Value {
+    let items = list(reference("Topic"), "The topics, by name.");
+    object("The topics of the tenant.", &["items"], json!({ "items": items }))
 }
 
 fn topic() -> Value {

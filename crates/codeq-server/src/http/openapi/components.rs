@@ -6,7 +6,7 @@ use serde_json::{Map, Value, json};
 
 use super::kinds::{command, label, text};
 use super::operation::{headers, reference, set};
-use super::{answers, operator, requests, subscriptions, webhooks};
+use super::{answers, insight, operator, requests, subscriptions, webhooks};
 use crate::http::problem::status;
 use crate::service::Code;
 
@@ -55,6 +55,7 @@ pub fn components() -> Value {
     let schemas: Map<String, Value> = requests::schemas()
         .into_iter()
         .chain(answers::schemas())
+        .chain(insight::schemas())
         .chain(operator::schemas())
         .chain(webhooks::schemas())
         .chain(subscriptions::schemas())
