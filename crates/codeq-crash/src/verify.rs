@@ -276,7 +276,7 @@ fn live(engine: &Engine, runtime: &Runtime) -> Result<u64, codeq_engine::EngineE
 fn remove_all(engine: &Engine, runtime: &Runtime) -> anyhow::Result<()> {
     for shard in 0..engine.shards() {
         loop {
-            let due = runtime.block_on(engine.callbacks_due(shard, (0, 0), 500))?;
+            let due = runtime.block_on(engine.callbacks_due(shard, Default::default(), 500))?;
             if due.is_empty() {
                 break;
             }

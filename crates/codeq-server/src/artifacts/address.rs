@@ -135,6 +135,8 @@ fn parse_digest(text: &str) -> Option<[u8; 32]> {
 
 #[cfg(test)]
 mod tests {
+    use codeq_core::keys::Seq;
+
     use super::*;
 
     fn stored() -> Stored {
@@ -144,13 +146,13 @@ mod tests {
 
     #[test]
     fn a_url_identifies_its_object() {
-        let id = TaskId::new(5, 9);
+        let id = TaskId::new(Seq(5), 9);
         for name in ["a", "a b", "..a", "\"q\"", "ü?#%/&=", "x".repeat(255).as_str()] {
             for public in ["http://127.0.0.1:8080", "https://example.com/queue"] {
                 let url = stored().url(public, id, name);
                 assert_eq!(Stored::parse(id, &url), Some(stored()), "{url}");
                 assert!(url.is_ascii() && url.len() < 2_048, "{url}");
-                assert_eq!(Stored::parse(TaskId::new(6, 9), &url), None, "of another task");
+                assert_eq!(Stored::parse(TaskId::new(Seq(6), 9), &url), None, "of another task");
             }
         }
         let key = stored().key(id);
@@ -160,7 +162,7 @@ mod tests {
 
     #[test]
     fn other_urls_and_keys_are_not_ours() {
-        let id = TaskId::new(5, 9);
+        let id = TaskId::new(Seq(5), 9);
         let good = stored().url("http://x", id, "n");
         for (from, to) in [
             ("abc-7", "ABC-7"),

@@ -70,7 +70,7 @@ impl<'a> TaskBody<'a> {
             last_known_location: task.place.location(),
             worker_id: task.worker.as_deref().map(shown),
             lease_until: task.lease_until.map(|at| times.text(at)),
-            fence: running.then_some(task.fence),
+            fence: running.then_some(task.fence.0),
             attempts: task.attempts,
             max_attempts: task.max_attempts,
             error: task.error.as_deref().filter(|text| !text.is_empty()),

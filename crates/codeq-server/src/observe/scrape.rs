@@ -7,6 +7,7 @@ use std::sync::atomic::Ordering;
 
 use codeq_core::callback::CallbackCounts;
 use codeq_core::command::Millis;
+use codeq_core::keys::Seq;
 use codeq_core::rows::{Counts, QueueRow};
 use codeq_core::state::State;
 use codeq_engine::Engine;
@@ -211,7 +212,7 @@ pub struct Depths {
     present: HashMap<Arc<str>, Arc<str>>,
     /// The number of the oldest ready task in the current shard, by command; `None` stands for the
     /// other commands.
-    fronts: HashMap<Option<Arc<str>>, u64>,
+    fronts: HashMap<Option<Arc<str>>, Seq>,
 }
 
 impl Depths {
@@ -249,7 +250,7 @@ impl Depths {
         tenants.len()
     }
 
-    fn add(&mut self, row: &QueueRow, front: Option<u64>) {
+    fn add(&mut self, row: &QueueRow, front: Option<Seq>) {
         if self.by_command.contains_key(&row.name) && !self.present.contains_key(&row.name) {
             self.present.insert(Arc::clone(&row.name), Arc::clone(&row.tenant));
         }

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use codeq_core::command::{Command, Deed, UnderLease};
+use codeq_core::command::{Command, Deed, Fence, UnderLease};
 use codeq_core::lease::Holder;
 use codeq_core::names::check_worker;
 
@@ -15,20 +15,23 @@ pub struct LeaseNamed {
     /// The instance, under the token's subject, that claimed the task.
     pub instance: Option<Arc<str>>,
     /// The fence number the claim returned.
-    pub fence: Option<u64>,
+    pub fence: Option<Fence>,
 }
 
 impl LeaseNamed {
     /// Identifies a lease by its fence alone; `None` matches any lease.
     pub fn fence(fence: Option<u64>) -> LeaseNamed {
-        LeaseNamed { instance: None, fence }
+        LeaseNamed { instance: None, fence: fence.map(Fence) }
     }
 
     /// Identifies a lease by a client's `workerId` and `fence`. Ignores a `workerId` that could not
     /// have claimed anything, because clients send whatever they are configured with even if they claim without one.
     pub fn new(caller: &Principal, worker_id: Option<&str>, fence: Option<u64>) -> LeaseNamed {
         let identity = worker_id.map(|name| identity(caller, name).ok());
-        LeaseNamed { instance: identity.flatten().filter(|id| *id != caller.subject), fence }
+        LeaseNamed {
+            instance: identity.flatten().filter(|id| *id != caller.subject),
+            fence: fence.map(Fence),
+        }
     }
 
     /// The holder to act as, given the token's subject.
