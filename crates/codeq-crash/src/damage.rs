@@ -116,7 +116,7 @@ impl Image {
                 engine.checkpoint()?;
             }
         }
-        let wanted = |first: u64| (first > 1) == purged;
+        let wanted = |first| (first > codeq_log::FrameIndex(1)) == purged;
         for _ in 0..100 {
             copy_dir(&live, &image)?;
             let log = codeq_log::verify(&codeq_disk::RealDisk, &layout::log_dir(&image))?;

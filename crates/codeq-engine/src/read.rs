@@ -18,6 +18,7 @@ use codeq_store::Store;
 
 use crate::engine::Engine;
 use crate::error::EngineError;
+use crate::group::Batch;
 
 /// Reads a shard's rows.
 pub type ShardReader<'a> = Reader<'a, Store>;
@@ -35,7 +36,7 @@ pub struct ListPage {
 #[derive(Debug)]
 pub struct Seen<T> {
     value: T,
-    batch: u64,
+    batch: Batch,
 }
 
 impl Engine {
