@@ -1,10 +1,10 @@
 //! Conversions between engine types and wire types.
 
+use codeq_auth::shown;
 use codeq_core::command::Millis;
 use codeq_core::view::Task;
 use codeq_proto::{Timestamp, worker};
 
-use crate::auth::shown;
 use crate::service::{Code, Kind, ServiceError};
 use crate::times::Times;
 

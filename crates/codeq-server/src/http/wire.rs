@@ -2,12 +2,12 @@
 
 use std::borrow::Cow;
 
+use codeq_auth::shown;
 use codeq_core::place::Place;
 use codeq_core::view::{ResultRecord, Task};
 use serde::Serialize;
 use serde_json::value::RawValue;
 
-use crate::auth::shown;
 use crate::times::Times;
 
 /// A task. Empty strings, zeros and absent values are left out.
