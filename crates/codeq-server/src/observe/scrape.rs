@@ -290,9 +290,11 @@ impl Depths {
     }
 }
 
+type Labels<const N: usize> = [(&'static str, Arc<str>); N];
+
 /// A metric whose rows have labels.
 #[derive(Debug)]
-struct Rows<V, const N: usize>(MetricType, Vec<([(&'static str, Arc<str>); N], V)>);
+struct Rows<V, const N: usize>(MetricType, Vec<(Labels<N>, V)>);
 
 impl<V, const N: usize> EncodeMetric for Rows<V, N>
 where
