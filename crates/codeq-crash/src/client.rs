@@ -3,7 +3,9 @@
 use std::io;
 use std::path::Path;
 
+use anyhow::Context;
 use codeq_core::command::{Claim, Command, Millis};
+use codeq_core::id::ShardId;
 use codeq_core::read::ListQuery;
 use codeq_core::reply::{Enqueued, Reply};
 use codeq_core::view::{ResultRecord, Task};
@@ -21,21 +23,6 @@ pub struct Client<'a> {
     runtime: Runtime,
 }
 
-/// Why a client stops.
-#[derive(Debug)]
-pub enum Stop {
-    /// The engine has failed or closed.
-    Engine(EngineError),
-    /// The ledger cannot be written, so the run proves nothing.
-    Ledger(io::Error),
-}
-
-impl From<io::Error> for Stop {
-    fn from(error: io::Error) -> Stop {
-        Stop::Ledger(error)
-    }
-}
-
 impl<'a> Client<'a> {
     /// Creates client number `number`, which writes to `dir`.
     pub fn new(engine: &'a Engine, dir: &Path, number: usize) -> io::Result<Client<'a>> {
@@ -43,7 +30,7 @@ impl<'a> Client<'a> {
     }
 
     /// Proposes a command. `None` if it was refused for lack of room.
-    pub fn ask(&mut self, command: &Command) -> Result<Option<Reply>, Stop> {
+    pub fn ask(&mut self, command: &Command) -> anyhow::Result<Option<Reply>> {
         self.ledger.asked(notes::op(command))?;
         let asked_at = self.engine.wall();
         let answer = self.engine.propose_blocking(command.clone());
@@ -51,7 +38,7 @@ impl<'a> Client<'a> {
     }
 
     /// Claims, waiting for a task.
-    pub fn claim(&mut self, claim: &Claim, wait: Millis) -> Result<Vec<Task>, Stop> {
+    pub fn claim(&mut self, claim: &Claim, wait: Millis) -> anyhow::Result<Vec<Task>> {
         let command = Command::Claim(claim.clone());
         self.ledger.asked(notes::op(&command))?;
         let asked_at = self.engine.wall();
@@ -63,13 +50,13 @@ impl<'a> Client<'a> {
     }
 
     /// Reads a page of the newest tasks: what a read shows must never be lost either.
-    pub fn look(&mut self, tenant: &str, limit: usize) -> Result<(), Stop> {
+    pub fn look(&mut self, tenant: &str, limit: usize) -> anyhow::Result<()> {
         let query = ListQuery { tenant: tenant.into(), limit, ..ListQuery::default() };
         let page = self.runtime.block_on(self.engine.list(&query, &[]));
-        let tasks = page.map_err(Stop::Engine)?.items;
+        let tasks = page?.items;
         // The list does not show results, so nothing is known about them.
         let tasks = tasks.iter().map(|task| listed(task, None)).collect();
-        Ok(self.ledger.read(tasks)?)
+        self.ledger.read(tasks).context("cannot write the ledger")
     }
 
     fn note(
@@ -77,7 +64,7 @@ impl<'a> Client<'a> {
         command: &Command,
         asked_at: Millis,
         answer: Result<Reply, EngineError>,
-    ) -> Result<Option<Reply>, Stop> {
+    ) -> anyhow::Result<Option<Reply>> {
         let refused = |code: String| Outcome::Refused { at: asked_at, code };
         let (outcome, result) = match answer {
             Ok(reply) => {
@@ -98,9 +85,9 @@ impl<'a> Client<'a> {
                 | EngineError::ConcernsEveryShard
                 | EngineError::TooFewConsumers { .. }),
             ) => (refused(error.to_string()), Ok(None)),
-            Err(error) => (Outcome::Unknown, Err(Stop::Engine(error))),
+            Err(error) => (Outcome::Unknown, Err(error).context("the engine stopped")),
         };
-        self.ledger.heard(outcome)?;
+        self.ledger.heard(outcome).context("cannot write the ledger")?;
         result
     }
 }
@@ -126,7 +113,7 @@ fn when_and_where(
     reply: &Reply,
     asked_at: Millis,
     shards: u16,
-) -> (Millis, u16) {
+) -> (Millis, ShardId) {
     let of = |task: &Task| (task.updated_at, task.id.shard(shards));
     let by_id = |id: codeq_core::id::TaskId| (asked_at, id.shard(shards));
     match (reply, command) {
@@ -136,8 +123,8 @@ fn when_and_where(
                 Enqueued::Created(task) => Some(of(task)),
                 _ => None,
             })
-            .unwrap_or((asked_at, 0)),
-        (Reply::Claimed(tasks), _) => tasks.first().map_or((asked_at, 0), of),
+            .unwrap_or((asked_at, ShardId(0))),
+        (Reply::Claimed(tasks), _) => tasks.first().map_or((asked_at, ShardId(0)), of),
         (Reply::Cancelled(task) | Reply::CancelRequested(task) | Reply::Replayed(task), _) => {
             of(task)
         }
@@ -147,6 +134,6 @@ fn when_and_where(
         }
         (_, Command::Nack(command)) => by_id(command.id),
         (_, Command::Abandon(command)) => by_id(command.id),
-        _ => (asked_at, 0),
+        _ => (asked_at, ShardId(0)),
     }
 }

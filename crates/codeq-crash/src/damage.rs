@@ -13,6 +13,7 @@ use anyhow::{Context, bail};
 use clap::Args;
 use codeq_core::command::{Claim, Selector};
 use codeq_core::effect::Effect;
+use codeq_core::id::ShardId;
 use codeq_core::reply::Reply;
 use codeq_engine::options::SCRUB_EVERY;
 use codeq_engine::{Engine, EngineError, Observer, Options, SharedObserver, layout};
@@ -60,8 +61,8 @@ pub struct Tally {
     pub silent: Vec<String>,
 }
 
-/// Runs the campaign and returns a summary.
-pub fn run(damage: &Damage) -> anyhow::Result<String> {
+/// Runs the campaign and prints a summary.
+pub fn run(damage: &Damage) -> anyhow::Result<()> {
     let (stores, manifests, seed) = (damage.stores, damage.manifests, damage.copies.seed);
     let running = stores / 8;
     let purged = Image::make(&damage.copies.root, true)?;
@@ -78,16 +79,15 @@ pub fn run(damage: &Damage) -> anyhow::Result<String> {
         [purged.running(running, seed + 3, false)?, purged.running(running, seed + 4, true)?];
     let manifests = purged.manifests(manifests, seed)?;
     let files = [purged.files(&complete)?, complete.files(&purged)?];
-    let text = format!(
+    println!(
         "damage: stores={stores:?} running={running:?} manifests={manifests:?} files={files:?} seed={seed}"
     );
-    println!("{text}");
     let all = stores.iter().chain(&running).chain([&manifests]).chain(&files);
     let silent: Vec<&String> = all.flat_map(|tally| &tally.silent).collect();
     if !silent.is_empty() {
         bail!("{} cases of damage went unnoticed: {silent:#?}", silent.len());
     }
-    Ok(text)
+    Ok(())
 }
 
 /// A directory as a crash leaves it, and what was acknowledged by then.
@@ -116,7 +116,7 @@ impl Image {
                 engine.checkpoint()?;
             }
         }
-        let wanted = |first: u64| (first > 1) == purged;
+        let wanted = |first| (first > codeq_log::FrameIndex(1)) == purged;
         for _ in 0..100 {
             copy_dir(&live, &image)?;
             let log = codeq_log::verify(&codeq_disk::RealDisk, &layout::log_dir(&image))?;
@@ -332,7 +332,7 @@ impl Image {
                 })?;
             }
         }
-        let dirs = (0..SHARDS).map(|shard| layout::shard_dir(Path::new(""), shard));
+        let dirs = ShardId::all(SHARDS).map(|shard| layout::shard_dir(Path::new(""), shard));
         for dir in dirs.chain([layout::log_dir(Path::new(""))]) {
             let name = dir.display();
             self.try_one(&mut tally, format!("{name} removed"), true, |copy| {
@@ -352,7 +352,7 @@ impl Image {
 
 /// A place in a store, and how to damage it.
 struct Spot {
-    shard: u16,
+    shard: ShardId,
     bit: u64,
     /// Zero the whole sector instead of flipping the bit.
     sector: bool,
@@ -360,7 +360,7 @@ struct Spot {
 
 impl Spot {
     fn pick(rng: &mut Rng, dir: &Path, number: u64) -> anyhow::Result<Spot> {
-        let shard = rng.below(u64::from(SHARDS)) as u16;
+        let shard = ShardId(rng.below(u64::from(SHARDS)) as u16);
         let len = fs::metadata(layout::store_path(dir, shard))?.len();
         Ok(Spot { shard, bit: rng.below(len * 8), sector: number.is_multiple_of(2) })
     }
@@ -387,7 +387,7 @@ impl fmt::Display for Spot {
 struct Passes(AtomicU64);
 
 impl Observer for Passes {
-    fn committed(&self, _: u16, _: &[Effect]) {}
+    fn committed(&self, _: ShardId, _: &[Effect]) {}
 
     fn scrubbed(&self, _: u64, _: Duration) {
         self.0.fetch_add(1, Ordering::Relaxed);

@@ -5,9 +5,10 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use codeq_core::codec::DecodeError;
+use codeq_core::id::ShardId;
 use codeq_core::kv::KvError;
 use codeq_disk::Shortage;
-use codeq_log::LogError;
+use codeq_log::{FrameIndex, LogError};
 use codeq_store::StoreError;
 use serde::{Deserialize, Serialize};
 
@@ -156,9 +157,9 @@ pub enum OpenError {
     #[error("log frame {index}, shard {shard}: {source}")]
     Record {
         /// Index of the frame.
-        index: u64,
+        index: FrameIndex,
         /// The shard.
-        shard: u16,
+        shard: ShardId,
         /// Why it does not decode.
         source: DecodeError,
     },

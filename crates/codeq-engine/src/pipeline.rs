@@ -1,15 +1,16 @@
 //! What the shards and the commit thread share: the open groups, and the state of the log.
 
+use codeq_core::id::ShardId;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use codeq_disk::Shortage;
-use codeq_log::{LogError, Prepared};
+use codeq_log::{FrameIndex, LogError, Prepared};
 use tokio::sync::{oneshot, watch};
 
 use crate::error::EngineError;
-use crate::group::Group;
+use crate::group::{Batch, Group};
 use crate::observer::SharedObserver;
 use crate::options::{GROUP_MAX, Options};
 use crate::request::Inbox;
@@ -41,7 +42,7 @@ pub struct Pipeline {
     /// Why the last attempt to make room failed: one of [`SHORTAGES`], or none.
     short: AtomicU8,
     /// Shards that refuse writes, and why.
-    refusing: Mutex<BTreeMap<u16, EngineError>>,
+    refusing: Mutex<BTreeMap<ShardId, EngineError>>,
     observer: SharedObserver,
     failed: AtomicBool,
     /// The same, for those that wait for it.
@@ -60,7 +61,7 @@ pub struct Pipeline {
 pub struct Lane {
     pub inbox: Arc<Inbox>,
     /// Number of the last durable batch.
-    pub durable: watch::Sender<u64>,
+    pub durable: watch::Sender<Batch>,
     pub waiters: ResultWaiters,
 }
 
@@ -69,8 +70,8 @@ pub struct State {
     /// Groups that were applied but not taken yet, by shard.
     pub open: Vec<Group>,
     /// The latest and the previous checkpoint position, by shard.
-    pub positions: Vec<[u64; 2]>,
-    pub barriers: Vec<oneshot::Sender<u64>>,
+    pub positions: Vec<[FrameIndex; 2]>,
+    pub barriers: Vec<oneshot::Sender<FrameIndex>>,
     pub prepared: Option<Result<Prepared, LogError>>,
     pub purge: bool,
     pub stop: bool,
@@ -92,7 +93,7 @@ impl State {
 impl Pipeline {
     pub fn new(
         lanes: Vec<Lane>,
-        positions: Vec<[u64; 2]>,
+        positions: Vec<[FrameIndex; 2]>,
         committer: Committer,
         options: &Options,
     ) -> Pipeline {
@@ -164,7 +165,7 @@ impl Pipeline {
     /// already full, the shard waits here. `alone` means that nothing else waits to be applied: then, if the log is
     /// idle and there is only one client, the calling thread commits the group itself, which saves that client a
     /// switch to another thread.
-    pub fn offer(&self, shard: u16, group: &mut Group, alone: bool) -> Result<(), EngineError> {
+    pub fn offer(&self, shard: ShardId, group: &mut Group, alone: bool) -> Result<(), EngineError> {
         let single = alone && group.answers() <= 1;
         let mut state = self.state.lock();
         loop {
@@ -255,7 +256,7 @@ impl Pipeline {
 
     /// Notes that a shard refuses writes, or accepts them again. Notifies the observer if that changes for the engine
     /// as a whole.
-    pub fn set_refusing(&self, shard: u16, why: Option<EngineError>) {
+    pub fn set_refusing(&self, shard: ShardId, why: Option<EngineError>) {
         let mut refusing = self.refusing.lock();
         let before = refusing.values().next().cloned();
         match why {
@@ -276,7 +277,7 @@ impl Pipeline {
     }
 
     /// Waits until everything offered so far is on disk; returns the index of the last frame.
-    pub fn barrier(&self) -> Result<u64, EngineError> {
+    pub fn barrier(&self) -> Result<FrameIndex, EngineError> {
         let (done, wait) = oneshot::channel();
         self.tell(|state| state.barriers.push(done))?;
         wait.blocking_recv().map_err(|_| self.error())
@@ -284,7 +285,7 @@ impl Pipeline {
 
     /// Notes that a shard's store is complete up to a frame. Purges older frames, except those since the previous
     /// checkpoint.
-    pub fn checkpointed(&self, shard: u16, position: u64) {
+    pub fn checkpointed(&self, shard: ShardId, position: FrameIndex) {
         // After a failure nothing is purged.
         let _ = self.tell(|state| {
             if let Some(positions) = state.positions.get_mut(usize::from(shard))
@@ -334,7 +335,7 @@ impl Pipeline {
         for lane in &self.lanes {
             lane.inbox.close(error);
             // Readers that wait for a batch which will never be durable check again, and see the failure.
-            lane.durable.send_replace(u64::MAX);
+            lane.durable.send_replace(Batch(u64::MAX));
             lane.waiters.close();
         }
         self.work.notify_all();

@@ -5,7 +5,8 @@ use std::time::Instant;
 
 use codeq_core::effect::{Effect, Move};
 use codeq_core::history::Event;
-use codeq_core::id::TaskId;
+use codeq_core::id::{ShardId, TaskId};
+use codeq_core::keys::Seq;
 use codeq_core::moment::Moment;
 use codeq_core::place::Place;
 use codeq_engine::Observer;
@@ -17,7 +18,7 @@ const EFFECTS: usize = 3_000;
 fn moved(queue: Arc<str>, event: Event, from: Option<Place>, to: Option<Place>) -> Effect {
     Effect::Moved(Move {
         number: 1,
-        id: TaskId::new(1, 2),
+        id: TaskId::new(Seq(1), 2),
         tenant: "acme".into(),
         queue,
         from,
@@ -51,7 +52,7 @@ fn main() {
         let effects = effects(queues, shared);
         let start = Instant::now();
         for _ in 0..ROUNDS {
-            metrics.committed(0, std::hint::black_box(&effects));
+            metrics.committed(ShardId(0), std::hint::black_box(&effects));
         }
         let nanos = start.elapsed().as_nanos() as f64 / f64::from(ROUNDS) / EFFECTS as f64;
         println!("{queues} queues, shared names {shared}: {nanos:.1} ns per effect");

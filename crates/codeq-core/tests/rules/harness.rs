@@ -5,10 +5,12 @@ use std::sync::Arc;
 use bytes::Bytes;
 use codeq_core::State;
 use codeq_core::codec::{begin_group, push_command, read_group};
+pub use codeq_core::command::Fence;
 use codeq_core::command::*;
 use codeq_core::digest::digest;
 use codeq_core::effect::Effect;
-use codeq_core::id::TaskId;
+use codeq_core::id::{ShardId, TaskId};
+pub use codeq_core::keys::Seq;
 use codeq_core::kv::Table;
 use codeq_core::moment::Moment;
 use codeq_core::read::{ListQuery, Page, PendingCallback, QueueStats, Reader, Standing};
@@ -81,7 +83,7 @@ impl Harness {
     pub fn new() -> Harness {
         let kv = Mem::default();
         Harness {
-            state: State::load(&kv, 0, 1).expect("an empty shard loads"),
+            state: State::load(&kv, ShardId(0), 1).expect("an empty shard loads"),
             kv,
             now: 1_000_000,
             ahead: 0,
@@ -153,7 +155,7 @@ impl Harness {
     /// Restarts: rebuilds the state from the rows.
     pub fn reload(&mut self) {
         self.state.write_back(&mut self.kv);
-        self.state = State::load(&self.kv, 0, 1).expect("loads");
+        self.state = State::load(&self.kv, ShardId(0), 1).expect("loads");
         structure::check(&self.kv, &self.state);
     }
 
@@ -165,7 +167,7 @@ impl Harness {
     pub fn finish(mut self) {
         structure::check(&self.kv, &self.state);
         let mut kv = Mem::default();
-        let mut replica = State::load(&kv, 0, 1).expect("loads");
+        let mut replica = State::load(&kv, ShardId(0), 1).expect("loads");
         for group in &self.log {
             let (at, commands) = read_group(group).expect("decodes");
             for command in commands {
@@ -176,7 +178,7 @@ impl Harness {
         let tenants: Vec<Arc<str>> = self.state.tenants().cloned().collect();
         self.state.write_back(&mut self.kv);
         let mut rows = self.kv.clone();
-        let mut restarted = State::load(&rows, 0, 1).expect("loads");
+        let mut restarted = State::load(&rows, ShardId(0), 1).expect("loads");
         for tenant in tenants {
             for _ in 0..3 {
                 let claim = Command::Claim(Claim {
@@ -401,7 +403,7 @@ impl Harness {
         &mut self,
         command: &str,
         part: Option<&str>,
-        after: u64,
+        after: Seq,
         limit: u32,
     ) -> Bulk {
         let target = ReplayTarget::Queue {
@@ -501,7 +503,7 @@ impl Harness {
     }
 
     pub fn callbacks_due(&self) -> Vec<TaskId> {
-        let due = self.reader().callbacks_due((0, 0), 1_000).expect("reads");
+        let due = self.reader().callbacks_due((0, Seq(0)), 1_000).expect("reads");
         let due = due.into_iter().filter(|due| due.at <= self.now);
         due.map(|due| self.reader().callback(due.seq).expect("reads").expect("kept").task.id)
             .collect()

@@ -3,11 +3,12 @@
 //! Shards add to their open group while the log syncs the previous one. After the sync, the answers are sent and the
 //! open groups are taken, so groups grow automatically under load.
 
+use codeq_core::id::ShardId;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use codeq_disk::Shortage;
-use codeq_log::{Log, LogError, Prepared};
+use codeq_log::{FrameIndex, Log, LogError, Prepared};
 use tokio::sync::oneshot;
 
 use super::Pipeline;
@@ -51,7 +52,7 @@ pub enum Round {
 /// Work taken from the shared state.
 enum Taken {
     Groups,
-    Barriers(Vec<oneshot::Sender<u64>>),
+    Barriers(Vec<oneshot::Sender<FrameIndex>>),
     Prepared(Result<Prepared, LogError>),
     Nothing,
     Stop,
@@ -206,7 +207,8 @@ impl Committer {
     fn release(&mut self, pipeline: &Pipeline) {
         self.expected = self.groups.iter().map(Group::callers).sum();
         self.released = Instant::now();
-        for ((shard, lane), group) in (0..).zip(&pipeline.lanes).zip(&mut self.groups) {
+        for ((shard, lane), group) in (0..).map(ShardId).zip(&pipeline.lanes).zip(&mut self.groups)
+        {
             if group.is_empty() {
                 continue;
             }
@@ -229,7 +231,7 @@ impl Committer {
         }
     }
 
-    fn pass(&mut self, barriers: Vec<oneshot::Sender<u64>>) -> Result<(), LogError> {
+    fn pass(&mut self, barriers: Vec<oneshot::Sender<FrameIndex>>) -> Result<(), LogError> {
         self.log.sync()?;
         for barrier in barriers {
             // If the receiver is gone, the shard has stopped.

@@ -12,12 +12,13 @@ use axum::http::request::Parts;
 use axum::http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, header};
 use axum::response::Response;
 use bytes::Bytes;
+use codeq_auth::{AuthError, Principal, Role, bearer_token, shown};
 use codeq_core::names::cut;
 use codeq_net::Peer;
 use futures_util::FutureExt;
 use tracing::Instrument;
 
-use super::call::{Call, nobody};
+use super::call::Call;
 use super::fields::unknown_parameter;
 use super::json;
 use super::problem::Problem;
@@ -25,7 +26,6 @@ use super::routes::{Access, BodyLimit, Route, Verb};
 use super::{answer, body};
 use crate::app::App;
 use crate::audit::{Action, Recording, shown_body};
-use crate::auth::{AuthError, Principal, Role, bearer_token, shown};
 use crate::config::UnknownFields;
 use crate::limits::budget::{HeldFor, Hold, Share};
 use crate::limits::{Allowance, LimitScope};
@@ -269,7 +269,7 @@ async fn admit(
     seen: &mut Seen,
 ) -> Result<Principal, Problem> {
     let role = match route.access {
-        Access::Open => return Ok(nobody()),
+        Access::Open => return Ok(Principal::default()),
         Access::Any | Access::Admin | Access::Operator => Role::Any,
         Access::Producer => Role::Producer,
         Access::Worker(_) => Role::Worker,

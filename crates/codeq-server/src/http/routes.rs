@@ -1,12 +1,13 @@
 //! The list of routes, with their access rules.
 
+use codeq_auth::Scope;
+
 use super::call::Handler;
 use super::{
     abandon, artifacts, audit, backup, cancel, claim, cleanup, dead_letters, docs, enqueue, events,
     heartbeat, nack, probes, queues, reload, submit, subscriptions, tasks, topics, webhooks, why,
     workers,
 };
-use crate::auth::Scope;
 
 /// One route.
 pub struct Route {

@@ -1,15 +1,18 @@
 //! Bulk operations: many tasks per call, in bounded parts so other tenants' commands run in between.
 
+use codeq_auth::Principal;
 use codeq_core::command::{BulkFilter, BulkFrom, BulkPart, BulkWork, ReplayFrom};
+use codeq_core::id::ShardId;
 use codeq_core::limits::{BULK_LOOK_MAX, BULK_MAX, BULK_TAKE_MAX};
+use codeq_core::names::check_command;
 use codeq_core::reply::{BulkDone, Reply};
+use codeq_core::rows::Counts;
 use codeq_engine::Call;
 use tokio::time::Instant;
 
 use super::permission::MayAdminister;
 use super::scan::CALL_TIME;
 use super::{Service, ServiceError, cursor};
-use crate::auth::Principal;
 
 /// Options shared by all bulk operations.
 #[derive(Debug, Default)]
@@ -41,6 +44,14 @@ pub struct BulkOutcome {
     pub next: Option<String>,
 }
 
+/// What bulk work on one queue did.
+pub struct QueueBulk {
+    /// Tasks taken off the list.
+    pub outcome: BulkOutcome,
+    /// Tasks left in it.
+    pub remaining: u64,
+}
+
 impl Service {
     /// Runs until it reaches the limit, the end of the data, or the call's time budget. A dry run
     /// counts up to the limit, or everything if there is none.
@@ -52,8 +63,7 @@ impl Service {
     ) -> Result<BulkOutcome, ServiceError> {
         let about = about(&caller, &work, &options.filter);
         let start = options.cursor.as_deref();
-        let start =
-            start.map_or(Ok((0, BulkFrom::default())), |text| cursor::decode_from(text, &about));
+        let start = start.map_or(Ok(Default::default()), |text| cursor::decode_from(text, &about));
         let (mut shard, mut from) = start?;
         let limit = match (options.dry_run, options.limit) {
             (true, None) => u64::MAX,
@@ -61,7 +71,7 @@ impl Service {
         };
         let began = Instant::now();
         let (mut seen, mut stopped) = (0, None);
-        while shard < self.engine.shards() {
+        while shard.0 < self.engine.shards() {
             let left = limit.saturating_sub(seen);
             if left == 0 || began.elapsed() >= CALL_TIME {
                 stopped = Some(left > 0);
@@ -95,7 +105,7 @@ impl Service {
             seen += did.done;
             match did.next {
                 Some(next) => from = next,
-                None => (shard, from) = (shard + 1, BulkFrom::default()),
+                None => (shard, from) = (shard.next(), BulkFrom::default()),
             }
         }
         // Removed tasks are not scanned again, so a fresh call can start over, unless so many tasks
@@ -107,11 +117,28 @@ impl Service {
         Ok(BulkOutcome { done, matched, next })
     }
 
+    /// Bulk work on one list of a queue; `left` counts what is still in it.
+    pub(super) async fn bulk_in_queue(
+        &self,
+        caller: MayAdminister<'_>,
+        command: &str,
+        work: BulkWork,
+        options: &BulkOptions,
+        left: impl FnOnce(&Counts) -> u64,
+    ) -> Result<QueueBulk, ServiceError> {
+        check_command(command)?;
+        let mut outcome = self.bulk(caller, work, options).await?;
+        let queue = self.engine.queue(&caller.tenant, command).await?;
+        let remaining = queue.map_or(0, |queue| left(&queue.counts));
+        outcome.next = outcome.next.filter(|_| remaining > 0);
+        Ok(QueueBulk { outcome, remaining })
+    }
+
     /// Runs one part in one shard. A dry run only reads, so it writes nothing to the log.
     async fn bulk_part(
         &self,
         caller: MayAdminister<'_>,
-        shard: u16,
+        shard: ShardId,
         part: BulkPart,
         dry_run: bool,
     ) -> Result<BulkDone, ServiceError> {

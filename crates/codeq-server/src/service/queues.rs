@@ -3,7 +3,9 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
+use codeq_auth::Principal;
 use codeq_core::command::{BulkWork, Command, DeleteRecord, Millis, Pause, PutRecord};
+use codeq_core::id::ShardId;
 use codeq_core::limits::COMMAND_BYTES_MAX;
 use codeq_core::names::{check_command, cut, queue_name};
 use codeq_core::place::Place;
@@ -13,19 +15,10 @@ use codeq_core::reply::{Rejection, Reply};
 use codeq_core::rows::Counts;
 use codeq_engine::read::QueueSums;
 
-use super::bulk::{BulkOptions, BulkOutcome};
+use super::bulk::{BulkOptions, QueueBulk};
 use super::permission::MayAdminister;
 use super::{Service, ServiceError};
-use crate::auth::Principal;
 use crate::near::distance;
-
-/// The outcome of a purge.
-pub struct Purged {
-    /// Tasks removed from the list.
-    pub outcome: BulkOutcome,
-    /// Tasks left in the list.
-    pub remaining: u64,
-}
 
 /// Who paused a queue, and when.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -59,7 +52,7 @@ impl Service {
             return Ok(None);
         }
         let mut near: Option<((usize, usize), Arc<str>)> = None;
-        for shard in 0..self.engine.shards() {
+        for shard in ShardId::all(self.engine.shards()) {
             let tenant = Arc::clone(&caller.tenant);
             // Search only the first slice: a suggestion is not worth more.
             let slice =
@@ -158,31 +151,15 @@ impl Service {
         caller: MayAdminister<'_>,
         command: &str,
         options: &BulkOptions,
-    ) -> Result<Purged, ServiceError> {
+    ) -> Result<QueueBulk, ServiceError> {
         let work = BulkWork::PurgeWaiting { command: command.into() };
         let waiting = |counts: &Counts| counts.of(Place::Pending);
-        self.purge_some(caller, command, work, options, waiting).await
-    }
-
-    pub(super) async fn purge_some(
-        &self,
-        caller: MayAdminister<'_>,
-        command: &str,
-        work: BulkWork,
-        options: &BulkOptions,
-        left: impl FnOnce(&Counts) -> u64,
-    ) -> Result<Purged, ServiceError> {
-        check_command(command)?;
-        let mut outcome = self.bulk(caller, work, options).await?;
-        let queue = self.engine.queue(&caller.tenant, command).await?;
-        let remaining = queue.map_or(0, |queue| left(&queue.counts));
-        outcome.next = outcome.next.filter(|_| remaining > 0);
-        Ok(Purged { outcome, remaining })
+        self.bulk_in_queue(caller, command, work, options, waiting).await
     }
 
     pub(super) async fn queues_of(&self, tenant: &Arc<str>) -> Result<Vec<QueueStats>, ServiceError> {
         let mut sums = QueueSums::default();
-        for shard in 0..self.engine.shards() {
+        for shard in ShardId::all(self.engine.shards()) {
             let mut after: Option<Arc<str>> = None;
             loop {
                 let whose = Arc::clone(tenant);
