@@ -16,7 +16,7 @@ struct Request {}
 #[derive(Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 #[schemars(rename = "Backup")]
-pub struct MadeBody {
+pub struct BackupBody {
     /// The backup's address. Pass it to `codeq restore`.
     location: String,
     /// The backup's size in bytes.
@@ -32,7 +32,7 @@ pub struct MadeBody {
 pub async fn make(call: Call) -> Answer {
     let Request {} = json::parse_or_default(&call.body)?;
     let made = call.service().backup(MayOperate::of(&call.caller)?).await?;
-    let body = MadeBody {
+    let body = BackupBody {
         location: made.location,
         bytes: made.backup.bytes,
         tasks: made.backup.tasks,

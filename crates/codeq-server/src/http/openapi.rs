@@ -7,13 +7,13 @@
 use std::collections::BTreeMap;
 use std::sync::LazyLock;
 
+use codeq_auth::{ADMIN, OPERATOR};
 use codeq_webhooks::availability::NotificationBody;
 use codeq_webhooks::results::CallbackBody;
 use serde_json::{Map, Value, json};
 
 use super::problem::ProblemBody;
 use super::routes::{Access, BodyLimit, ROUTES, Route, Verb};
-use crate::auth::{ADMIN, OPERATOR};
 use crate::service::Code;
 use operation::{Operation, set};
 use schemas::Schemas;

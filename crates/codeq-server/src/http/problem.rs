@@ -5,11 +5,11 @@ use std::borrow::Cow;
 
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::Response;
+use codeq_auth::AuthError;
 use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::answer::{self, PROBLEM};
-use crate::auth::AuthError;
 use crate::service::{Code, Kind, ServiceError};
 
 /// An error response.

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use axum::http::StatusCode;
+use codeq_auth::{GROUP_BYTES_MAX, shown};
 use codeq_core::limits::WEBHOOK_BYTES_MAX;
 use codeq_webhooks::availability::Subscription;
 use schemars::JsonSchema;
@@ -12,7 +13,6 @@ use super::call::{Answer, Call};
 use super::endpoint::no_content;
 use super::schema::URL;
 use super::{answer, json};
-use crate::auth::{GROUP_BYTES_MAX, shown};
 use crate::service::permission::MaySubscribe;
 use crate::service::subscriptions::{INTERVAL_SECONDS_MAX, SubscribeRequest, TTL_SECONDS_MAX};
 use crate::times::Timestamp;

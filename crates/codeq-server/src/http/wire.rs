@@ -2,6 +2,7 @@
 
 use std::borrow::Cow;
 
+use codeq_auth::shown;
 use codeq_core::limits::{ATTEMPTS_MAX, PRIORITY_MAX};
 use codeq_core::place::Place;
 use codeq_core::view::{ResultRecord, Task};
@@ -12,7 +13,6 @@ use serde_json::value::RawValue;
 use serde_json::{Map, Value};
 
 use super::schema::{endings, places, statuses};
-use crate::auth::shown;
 use crate::times::{Times, Timestamp};
 
 /// A task. Empty strings, zeros and absent values are left out.
@@ -105,7 +105,7 @@ impl<'a> TaskBody<'a> {
             last_known_location: task.place.location(),
             worker_id: task.worker.as_deref().map(shown),
             lease_until: task.lease_until.map(|at| times.timestamp(at)),
-            fence: running.then_some(task.fence),
+            fence: running.then_some(task.fence.0),
             attempts: task.attempts,
             max_attempts: task.max_attempts,
             error: task.error.as_deref().filter(|text| !text.is_empty()),

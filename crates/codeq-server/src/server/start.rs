@@ -85,7 +85,6 @@ impl Server {
             stopping,
             listeners,
             background,
-            tls,
             ready_after,
         })
     }

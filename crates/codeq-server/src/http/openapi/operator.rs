@@ -1,7 +1,7 @@
 //! Operator operations, which affect the server and all tenants.
 
 use super::operation::Operation;
-use crate::http::backup::MadeBody;
+use crate::http::backup::BackupBody;
 use crate::http::reload::Reloaded;
 use crate::service::Code;
 
@@ -19,7 +19,7 @@ fn make_backup() -> Operation {
          request. Only one backup runs at a time, and it continues if the client disconnects. Pass `location` to \
          `codeq restore`. The body must be empty or an empty object.",
     )
-    .answers::<MadeBody>(200, "The backup is complete and verified.")
+    .answers::<BackupBody>(200, "The backup is complete and verified.")
     .refuses(&[Code::BackupNotConfigured, Code::BackupRunning, Code::BackupFailed])
 }
 
