@@ -9,7 +9,7 @@ use bytes::Bytes;
 use crate::command::{Artifact, BulkFrom};
 use crate::history::History;
 use crate::id::TaskId;
-use crate::keys::{self, QueueId, Seq, TimerKind};
+use crate::keys::{self, Order, QueueId, Seq, TimerKind};
 use crate::kv::{Direction, Key, KvError, KvRead, Table};
 use crate::limits::{
     AHEAD_SCAN_MAX, CALLBACK_SCAN_MAX, LIST_BYTES_MAX, LIST_MAX, LIST_SLICE_MAX, QUEUES_SLICE_MAX,
@@ -111,7 +111,7 @@ pub struct LeasePage {
     /// The worker of each lease.
     pub workers: Vec<Arc<str>>,
     /// The queue and the task number after which to continue; `None` on the last page.
-    pub next: Option<(Arc<str>, u64)>,
+    pub next: Option<(Arc<str>, Seq)>,
 }
 
 /// A callback scheduled for delivery.
@@ -227,7 +227,10 @@ impl<K: KvRead + ?Sized> Reader<'_, K> {
         let pending = &queue.row.counts.pending;
         let above = usize::from(row.priority) + 1;
         let higher_priority = pending.iter().skip(above).sum();
-        let count = |from: u64, to: u64| {
+        let count = |from: Order, to: Order| {
+            if from > to {
+                return Ok(Some(0));
+            }
             let mut rows = Vec::new();
             let key = |order| keys::pending(row.queue, row.priority, order);
             let (table, forward) = (Table::Pending, Direction::Forward);
@@ -237,10 +240,10 @@ impl<K: KvRead + ?Sized> Reader<'_, K> {
         let (older, exact) = match queue.before(row.priority, row.order) {
             Ok(older) => (older, true),
             Err((window, reached)) => {
-                let last = row.order.saturating_sub(1);
-                match count(reached.saturating_add(1), last)? {
+                let last = Order(row.order.0.saturating_sub(1));
+                match count(reached.next(), last)? {
                     Some(between) => (window + between, true),
-                    None => match count(row.order.saturating_add(1), u64::MAX)? {
+                    None => match count(row.order.next(), Order::MAX)? {
                         Some(behind) => {
                             let all = pending.get(usize::from(row.priority)).copied();
                             (all.unwrap_or(0).saturating_sub(behind + 1), true)
@@ -258,14 +261,14 @@ impl<K: KvRead + ?Sized> Reader<'_, K> {
     pub fn leases(
         &self,
         tenant: &str,
-        from: Option<&(Arc<str>, u64)>,
+        from: Option<&(Arc<str>, Seq)>,
     ) -> Result<LeasePage, KvError> {
         let mut page = LeasePage::default();
         let mut look = LIST_SLICE_MAX;
         let start = from.map_or(Bound::Unbounded, |(queue, _)| Bound::Included(&**queue));
         let mut rows = Vec::new();
         for (name, id) in self.state.queues_from(tenant, start) {
-            let after = from.filter(|(queue, _)| queue == name).map_or(0, |(_, after)| *after);
+            let after = from.filter(|(queue, _)| queue == name).map_or(Seq(0), |(_, after)| *after);
             if look < 2 {
                 page.next = Some((Arc::clone(name), after));
                 break;
@@ -275,8 +278,8 @@ impl<K: KvRead + ?Sized> Reader<'_, K> {
             if self.state.queue_row(id).is_none_or(|row| row.counts.in_progress == 0) {
                 continue;
             }
-            let first = keys::index(id, Place::InProgress, after.saturating_add(1));
-            let last = keys::index(id, Place::InProgress, u64::MAX);
+            let first = keys::index(id, Place::InProgress, after.next());
+            let last = keys::index(id, Place::InProgress, Seq::MAX);
             let (table, forward) = (Table::Index, Direction::Forward);
             rows.clear();
             self.kv.scan(table, first, last, forward, look, &mut rows)?;

@@ -12,9 +12,12 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use parking_lot::Mutex;
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 use serde_json::{Map, Value};
+
+use crate::times::Timestamp;
 
 /// A file that has this many bytes is full.
 const FILE_BYTES_MAX: u64 = 4 << 20;
@@ -26,21 +29,22 @@ const BODY_BYTES_MAX: usize = 4 << 10;
 const MASK: &str = "***";
 
 /// What an admin did.
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
+#[schemars(inline)]
 pub struct Action {
-    /// RFC 3339.
-    pub at: String,
+    /// When the request came.
+    pub at: Timestamp,
     /// The tenant of the token.
     pub tenant_id: Arc<str>,
     /// The subject of the token.
     pub subject: String,
     /// The operation's id.
     pub operation: &'static str,
-    /// Parameters from path and query.
+    /// Parameters of path and query. Absent if there are none.
     #[serde(skip_serializing_if = "Map::is_empty")]
     pub parameters: Map<String, Value>,
-    /// The body, with secrets masked.
+    /// The body, with secrets masked. Absent if it is empty or longer than 4 KiB.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub body: Option<Value>,
     /// Where the request came from.
@@ -48,7 +52,7 @@ pub struct Action {
     pub remote_address: Option<IpAddr>,
     /// The id of the request.
     pub request_id: String,
-    /// The status of the response; absent if the client left before it.
+    /// The status of the response. Absent if the client left before it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub status: Option<u16>,
     /// The error code of a refusal.
@@ -56,8 +60,11 @@ pub struct Action {
     pub code: Option<&'static str>,
 }
 
-#[derive(Serialize)]
-struct Line<'a> {
+/// An entry of the audit log.
+#[derive(Serialize, JsonSchema)]
+#[schemars(rename = "AdminAction")]
+pub struct Line<'a> {
+    /// Grows with every entry.
     id: u64,
     #[serde(flatten)]
     action: &'a Action,
@@ -200,7 +207,8 @@ impl AuditLog {
         for entry in entries {
             let name = entry?.file_name();
             let number = name.to_str().and_then(|name| name.strip_prefix("audit-"));
-            let number = number.and_then(|name| name.strip_suffix(".jsonl")?.parse().ok());
+            let number: Option<u64> =
+                number.and_then(|name| name.strip_suffix(".jsonl")?.parse().ok());
             files.extend(number);
         }
         files.sort_unstable();
@@ -252,11 +260,13 @@ impl AuditLog {
 
 /// The complete lines of a file.
 fn lines(text: &str) -> impl Iterator<Item = (Found<'_>, &RawValue)> {
-    let line = |line: &'_ str| {
-        let line: &RawValue = serde_json::from_str(line).ok()?;
-        Some((serde_json::from_str(line.get()).ok()?, line))
-    };
-    text.split_inclusive('\n').filter(|line| line.ends_with('\n')).filter_map(move |text| line(text))
+    let complete = text.split_inclusive('\n').filter(|line| line.ends_with('\n'));
+    complete.filter_map(parse)
+}
+
+fn parse(line: &str) -> Option<(Found<'_>, &RawValue)> {
+    let raw: &RawValue = serde_json::from_str(line).ok()?;
+    Some((serde_json::from_str(raw.get()).ok()?, raw))
 }
 
 /// A request's body for the log: JSON that is not too long, with secrets masked.
@@ -336,7 +346,7 @@ mod tests {
 
     fn action(tenant: &str, text: &str) -> Action {
         Action {
-            at: "2026-01-31T00:00:00.000Z".to_owned(),
+            at: crate::times::Times::new("UTC").unwrap().timestamp(0),
             tenant_id: tenant.into(),
             subject: "admin".to_owned(),
             operation: "pauseQueue",
@@ -349,7 +359,12 @@ mod tests {
         }
     }
 
-    fn ids(log: &AuditLog, tenant: Option<&str>, after: Option<u64>, limit: usize) -> (Vec<u64>, u64) {
+    fn ids(
+        log: &AuditLog,
+        tenant: Option<&str>,
+        after: Option<u64>,
+        limit: usize,
+    ) -> (Vec<u64>, u64) {
         let page = log.read(tenant, after, limit).unwrap();
         let id = |line: &Box<RawValue>| {
             serde_json::from_str::<Value>(line.get()).unwrap()["id"].as_u64().unwrap()
@@ -403,13 +418,38 @@ mod tests {
         assert_eq!(ids(&log, None, None, 6).0.len(), 6, "from several files");
     }
 
+    #[tokio::test]
+    async fn an_action_is_recorded_even_if_its_client_leaves() {
+        let dir = tempfile::tempdir().unwrap();
+        let log = Arc::new(AuditLog::new(dir.path(), false));
+        let begun = || Recording::new(&log, Action { status: None, ..action("a", "x") });
+        begun().done(404, Some("not_found")).await;
+        drop(begun());
+        let read = || log.read(None, None, 9).unwrap().items;
+        while read().len() < 2 {
+            tokio::task::yield_now().await;
+        }
+        let items: Vec<Value> =
+            read().iter().map(|line| serde_json::from_str(line.get()).unwrap()).collect();
+        assert_eq!((&items[0]["status"], &items[0]["code"]), (&json!(404), &json!("not_found")));
+        assert_eq!((items[1].get("status"), items[1].get("code")), (None, None));
+    }
+
     #[test]
     fn secrets_are_masked_and_bodies_bounded() {
         let body = br#"{"secret":"whsec_1","overlapSeconds":5,"deep":[{"apiToken":"t"}],"x":null}"#;
         let shown = shown_body(body).unwrap();
-        let expected = json!({"secret": "***", "overlapSeconds": 5, "deep": [{"apiToken": "***"}], "x": null});
+        let expected =
+            json!({"secret": "***", "overlapSeconds": 5, "deep": [{"apiToken": "***"}], "x": null});
         assert_eq!(shown, expected);
-        for bad in [&b""[..], b" ", b"null", b"{", &[b' '; 9], format!("[{}]", "1,".repeat(4_096)).as_bytes()] {
+        for bad in [
+            &b""[..],
+            b" ",
+            b"null",
+            b"{",
+            &[b' '; 9],
+            format!("[{}]", "1,".repeat(4_096)).as_bytes(),
+        ] {
             assert_eq!(shown_body(bad), None);
         }
     }

@@ -26,7 +26,7 @@ pub enum Notice {
     Gone(ClientNumber),
     /// Make a checkpoint now, and report when everything acknowledged before is in the store.
     Checkpoint(oneshot::Sender<Result<(), EngineError>>),
-    /// Stop handing out tasks, because the server is about to stop.
+    /// Stop handing out tasks, because the server is shutting down.
     Drain,
     /// Finish what is there, then end the thread.
     Stop,

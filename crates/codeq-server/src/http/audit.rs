@@ -2,18 +2,25 @@
 
 use axum::http::StatusCode;
 use codeq_core::limits::LIST_BYTES_MAX;
+use schemars::JsonSchema;
 use serde::Serialize;
 use serde_json::value::RawValue;
 
 use super::answer;
 use super::call::{Answer, Call};
 use super::tasks::page_limit;
+use crate::audit::Line;
 use crate::service::permission::MayAdminister;
 
-#[derive(Serialize)]
+/// Entries of the audit log.
+#[derive(Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
-struct AuditBody {
+#[schemars(rename = "AuditPage")]
+pub struct AuditBody {
+    /// The entries, oldest first.
+    #[schemars(with = "Vec<Line<'static>>")]
     items: Vec<Box<RawValue>>,
+    /// Send as `after` to get newer entries.
     next_after: u64,
 }
 

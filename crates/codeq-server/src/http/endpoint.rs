@@ -183,7 +183,7 @@ fn recording(call: &Call, request_id: &str) -> Recording {
     let path = call.params.iter().flat_map(RawPathParams::iter);
     path.for_each(|(name, value)| add(name, value));
     let action = Action {
-        at: call.times().text(call.service().now().wall),
+        at: call.times().timestamp(call.service().now().wall),
         tenant_id: Arc::clone(&call.caller.tenant),
         subject: shown(&call.caller.subject).into_owned(),
         operation: call.route.operation,

@@ -3,95 +3,173 @@
 use std::borrow::Cow;
 
 use axum::http::StatusCode;
+use codeq_auth::shown;
 use codeq_core::command::Millis;
 use codeq_core::history::Entry;
+use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::answer;
 use super::call::{Answer, Call};
-use crate::auth::shown;
+use super::schema::{events, places, statuses};
 use crate::service::permission::MayAdminister;
 use crate::service::why::Reason;
+use crate::times::Timestamp;
 
-#[derive(Serialize)]
+/// Why a task is where it is.
+#[derive(Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
-struct TaskWhyBody<'a> {
+#[schemars(rename = "TaskWhy")]
+pub struct TaskWhyBody<'a> {
+    /// The task's id.
+    #[schemars(extend("format" = "uuid"))]
     task_id: String,
+    /// The task's command.
     command: &'a str,
+    /// The task's status.
+    #[schemars(extend("enum" = statuses()))]
     status: &'static str,
+    /// Where the task is.
+    #[schemars(extend("enum" = places()))]
     last_known_location: &'static str,
+    /// All reasons in one sentence.
     summary: String,
+    /// The reasons, the strongest first.
     reasons: Vec<ReasonBody<'a>>,
 }
 
-#[derive(Serialize)]
+/// Why a queue does or does not move.
+#[derive(Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
-struct QueueWhyBody<'a> {
+#[schemars(rename = "QueueWhy")]
+pub struct QueueWhyBody<'a> {
+    /// The queue's command.
     command: &'a str,
+    /// Claimable tasks.
     ready: u64,
+    /// Tasks that are not due yet.
     delayed: u64,
+    /// Leased tasks.
     in_progress: u64,
+    /// Dead letters.
     dlq: u64,
+    /// Whether claims are paused.
     paused: bool,
+    /// All reasons in one sentence.
     summary: String,
+    /// The reasons, the strongest first.
     reasons: Vec<ReasonBody<'a>>,
 }
 
-/// A reason. Which fields it has depends on its code.
-#[derive(Serialize, Default)]
+/// The codes of reasons.
+const CODES: [&str; 19] = [
+    "queue_paused",
+    "max_consumers_reached",
+    "delayed",
+    "waits_for_retry",
+    "tasks_ahead",
+    "next",
+    "no_worker",
+    "workers",
+    "leased",
+    "cancel_requested",
+    "completed",
+    "failed",
+    "cancelled",
+    "dead_lettered",
+    "ready_tasks",
+    "delayed_tasks",
+    "leased_tasks",
+    "dead_letters",
+    "empty",
+];
+
+/// A reason. Which of the other fields it has depends on `code`.
+#[derive(Serialize, JsonSchema, Default)]
 #[serde(rename_all = "camelCase")]
+#[schemars(rename = "Reason")]
 struct ReasonBody<'a> {
+    /// The kind of reason.
+    #[schemars(extend("enum" = CODES))]
     code: &'static str,
+    /// The reason in words.
     text: String,
+    /// When it happened.
     #[serde(skip_serializing_if = "Option::is_none")]
-    at: Option<String>,
+    at: Option<Timestamp>,
+    /// When the delay, the wait or the lease ends.
     #[serde(skip_serializing_if = "Option::is_none")]
-    until: Option<String>,
+    until: Option<Timestamp>,
+    /// When the queue was paused, the oldest task created, or the server started.
     #[serde(skip_serializing_if = "Option::is_none")]
-    since: Option<String>,
+    since: Option<Timestamp>,
+    /// Who did it.
     #[serde(skip_serializing_if = "Option::is_none")]
     by: Option<Cow<'a, str>>,
+    /// The last error.
     #[serde(skip_serializing_if = "Option::is_none")]
     error: Option<&'a str>,
+    /// Failed attempts.
     #[serde(skip_serializing_if = "Option::is_none")]
     attempts: Option<u32>,
+    /// The limit of attempts.
     #[serde(skip_serializing_if = "Option::is_none")]
     max_attempts: Option<u32>,
+    /// Tasks of the queue that are in progress.
     #[serde(skip_serializing_if = "Option::is_none")]
     in_progress: Option<u64>,
+    /// The limit of tasks in progress.
     #[serde(skip_serializing_if = "Option::is_none")]
     max_consumers: Option<u32>,
+    /// Tasks of a higher priority, which are claimed first.
     #[serde(skip_serializing_if = "Option::is_none")]
     higher_priority: Option<u64>,
+    /// Older tasks of the same priority, which are claimed first.
     #[serde(skip_serializing_if = "Option::is_none")]
     older: Option<u64>,
+    /// False if `older` is a lower bound.
     #[serde(skip_serializing_if = "Option::is_none")]
     exact: Option<bool>,
+    /// When a worker last asked for the queue, to the second.
     #[serde(skip_serializing_if = "Option::is_none")]
-    last_claim_at: Option<String>,
+    last_claim_at: Option<Timestamp>,
+    /// Workers whose streams could take a task of the queue now.
     #[serde(skip_serializing_if = "Option::is_none")]
     waiting_workers: Option<u64>,
+    /// The worker that holds the lease.
     #[serde(skip_serializing_if = "Option::is_none")]
     worker_id: Option<Cow<'a, str>>,
+    /// When the worker claimed the task or last extended its lease.
     #[serde(skip_serializing_if = "Option::is_none")]
-    heartbeat_at: Option<String>,
+    heartbeat_at: Option<Timestamp>,
+    /// How long ago that was.
     #[serde(skip_serializing_if = "Option::is_none")]
     heartbeat_age_seconds: Option<u64>,
+    /// Number of tasks.
     #[serde(skip_serializing_if = "Option::is_none")]
     count: Option<u64>,
+    /// The failed attempts that the history has, oldest first.
     #[serde(skip_serializing_if = "Option::is_none")]
     failures: Option<Vec<FailureBody<'a>>>,
+    /// Transitions that the history no longer has. Absent if 0.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 1))]
     dropped: Option<u32>,
 }
 
 /// A failed attempt.
-#[derive(Serialize)]
+#[derive(Serialize, JsonSchema)]
+#[schemars(inline)]
 struct FailureBody<'a> {
-    at: String,
+    /// When it ended.
+    at: Timestamp,
+    /// How it ended.
+    #[schemars(extend("enum" = events()))]
     event: &'static str,
+    /// The worker. Absent if the server ended the attempt.
     #[serde(skip_serializing_if = "Option::is_none")]
     who: Option<Cow<'a, str>>,
+    /// The reason, if one was given.
     #[serde(skip_serializing_if = "Option::is_none")]
     why: Option<&'a str>,
 }
@@ -148,6 +226,10 @@ impl Words<'_> {
         self.call.times().text(at)
     }
 
+    fn stamp(&self, at: Millis) -> Timestamp {
+        self.call.times().timestamp(at)
+    }
+
     /// A time to come, with how far away it is.
     fn until(&self, at: Millis) -> String {
         format!("{} (in {})", self.date(at), span(at.saturating_sub(self.now)))
@@ -164,7 +246,11 @@ impl Words<'_> {
             Reason::Paused(Some(paused)) => {
                 let (since, by) = (self.date(paused.at), shown(&paused.by));
                 let text = format!("{by} paused the queue at {since}");
-                ReasonBody { since: Some(since), by: Some(by), ..of("queue_paused", text) }
+                ReasonBody {
+                    since: Some(self.stamp(paused.at)),
+                    by: Some(by),
+                    ..of("queue_paused", text)
+                }
             }
             Reason::MaxConsumers { in_progress, max } => ReasonBody {
                 in_progress: Some(*in_progress),
@@ -178,7 +264,7 @@ impl Words<'_> {
                 )
             },
             Reason::Delayed { until } => ReasonBody {
-                until: Some(self.date(*until)),
+                until: Some(self.stamp(*until)),
                 ..of("delayed", format!("it is delayed until {}", self.until(*until)))
             },
             Reason::Retry { until, attempts, max_attempts, error } => {
@@ -188,7 +274,7 @@ impl Words<'_> {
                     "attempt {attempts} of {max_attempts} failed{why}; it waits for its retry until {when}"
                 );
                 ReasonBody {
-                    until: Some(self.date(*until)),
+                    until: Some(self.stamp(*until)),
                     attempts: Some(*attempts),
                     max_attempts: Some(*max_attempts),
                     error: error.as_deref(),
@@ -214,11 +300,11 @@ impl Words<'_> {
                     "no worker has asked for this queue since the server started, {} ago",
                     self.ago(*since)
                 );
-                ReasonBody { since: Some(self.date(*since)), ..of("no_worker", text) }
+                ReasonBody { since: Some(self.stamp(*since)), ..of("no_worker", text) }
             }
             Reason::NoWorker { last_claim: Some(at), .. } => {
                 let text = format!("no worker has asked for this queue for {}", self.ago(*at));
-                ReasonBody { last_claim_at: Some(self.date(*at)), ..of("no_worker", text) }
+                ReasonBody { last_claim_at: Some(self.stamp(*at)), ..of("no_worker", text) }
             }
             Reason::Workers { last_claim, waiting } => {
                 let last = last_claim
@@ -229,7 +315,7 @@ impl Words<'_> {
                 });
                 let text: Vec<String> = last.into_iter().chain(wait).collect();
                 ReasonBody {
-                    last_claim_at: last_claim.map(|at| self.date(at)),
+                    last_claim_at: last_claim.map(|at| self.stamp(at)),
                     waiting_workers: Some(*waiting),
                     ..of("workers", text.join(", "))
                 }
@@ -242,8 +328,8 @@ impl Words<'_> {
                 );
                 ReasonBody {
                     worker_id: Some(worker),
-                    until: Some(self.date(*until)),
-                    heartbeat_at: Some(self.date(*heartbeat)),
+                    until: Some(self.stamp(*until)),
+                    heartbeat_at: Some(self.stamp(*heartbeat)),
                     heartbeat_age_seconds: Some(self.now.saturating_sub(*heartbeat) / 1_000),
                     ..of("leased", text)
                 }
@@ -253,7 +339,7 @@ impl Words<'_> {
                 of("cancel_requested", text.to_owned())
             }
             Reason::Completed { at } => ReasonBody {
-                at: Some(self.date(*at)),
+                at: Some(self.stamp(*at)),
                 ..of("completed", format!("it completed at {}", self.date(*at)))
             },
             Reason::Failed { at, by, error } => {
@@ -261,7 +347,7 @@ impl Words<'_> {
                 let who = by.as_deref().unwrap_or("its worker");
                 let what = error.as_deref().unwrap_or("no error given");
                 ReasonBody {
-                    at: Some(self.date(*at)),
+                    at: Some(self.stamp(*at)),
                     error: error.as_deref(),
                     ..of("failed", format!("{who} failed it at {}: {what}", self.date(*at)))
                 }
@@ -271,7 +357,7 @@ impl Words<'_> {
                 let by = by.as_deref().map(shown);
                 let who = by.as_deref().map_or(String::new(), |by| format!(" by {by}"));
                 let text = format!("it was cancelled{who} at {}", self.date(*at));
-                ReasonBody { at: Some(self.date(*at)), ..of("cancelled", text) }.by(by)
+                ReasonBody { at: Some(self.stamp(*at)), ..of("cancelled", text) }.by(by)
             }
             Reason::Dead { at, attempts, max_attempts, failures, dropped } => {
                 let last = failures.last().map_or(String::new(), |last| {
@@ -283,7 +369,7 @@ impl Words<'_> {
                     "it was dead-lettered at {when} after {attempts} of {max_attempts} attempts{last}"
                 );
                 ReasonBody {
-                    at: Some(when),
+                    at: Some(self.stamp(*at)),
                     attempts: Some(*attempts),
                     max_attempts: Some(*max_attempts),
                     failures: Some(failures.iter().map(|entry| self.failure(entry)).collect()),
@@ -296,7 +382,7 @@ impl Words<'_> {
                     format!(", the oldest created {} ago", self.ago(at))
                 });
                 let text = format!("{} claimable{age}", are(*count, "task"));
-                let since = oldest.map(|at| self.date(at));
+                let since = oldest.map(|at| self.stamp(at));
                 ReasonBody { count: Some(*count), since, ..of("ready_tasks", text) }
             }
             Reason::DelayedTasks { count } => {
@@ -319,7 +405,7 @@ impl Words<'_> {
 
     fn failure<'a>(&self, entry: &'a Entry) -> FailureBody<'a> {
         FailureBody {
-            at: self.date(entry.at),
+            at: self.stamp(entry.at),
             event: entry.event.as_str(),
             who: entry.who.as_deref().map(shown),
             why: entry.why.as_deref(),

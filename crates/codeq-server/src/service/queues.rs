@@ -83,7 +83,7 @@ impl Service {
         }
         if !caller.operator {
             let refused = ServiceError::forbidden("operator scope required");
-            return Err(refused.detail("allTenants needs a token with the scope codeq:operator"));
+            return Err(refused.detail("allTenants requires a token with the scope codeq:operator"));
         }
         let mut all = Vec::new();
         for tenant in self.engine.tenants().await? {
@@ -103,7 +103,7 @@ impl Service {
         let (tenant, name) = (caller.tenant.clone(), Arc::from(command));
         match self.propose(Command::Pause(Pause { tenant, command: name, paused })).await? {
             Reply::Rejected(Rejection::NotFound) => {
-                let detail = "there is no such queue: it has no tasks and is not paused";
+                let detail = "the queue does not exist: it has no tasks and is not paused";
                 return Err(ServiceError::from(Rejection::NotFound).detail(detail));
             }
             Reply::Rejected(rejection) => return Err(rejection.into()),
@@ -157,7 +157,10 @@ impl Service {
         self.bulk_in_queue(caller, command, work, options, waiting).await
     }
 
-    pub(super) async fn queues_of(&self, tenant: &Arc<str>) -> Result<Vec<QueueStats>, ServiceError> {
+    pub(super) async fn queues_of(
+        &self,
+        tenant: &Arc<str>,
+    ) -> Result<Vec<QueueStats>, ServiceError> {
         let mut sums = QueueSums::default();
         for shard in ShardId::all(self.engine.shards()) {
             let mut after: Option<Arc<str>> = None;

@@ -14,7 +14,7 @@ use super::activity::ACTIVE;
 use super::permission::MayAdminister;
 use super::queues::PausedBy;
 use super::{Service, ServiceError, task_id};
-use crate::auth::Principal;
+use codeq_auth::Principal;
 
 /// Why a task is where it is.
 pub struct TaskWhy {

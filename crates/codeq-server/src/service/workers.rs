@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
+use codeq_core::id::ShardId;
 use tokio::time::Instant;
 
 use super::activity::WorkerSeen;
@@ -52,14 +53,18 @@ impl Service {
     }
 
     /// The number of leases of each worker of a tenant, and whether that is all.
-    async fn leases(&self, tenant: &Arc<str>) -> Result<(HashMap<Arc<str>, u64>, bool), ServiceError> {
+    async fn leases(
+        &self,
+        tenant: &Arc<str>,
+    ) -> Result<(HashMap<Arc<str>, u64>, bool), ServiceError> {
         let began = Instant::now();
         let mut held = HashMap::new();
-        for shard in 0..self.engine.shards() {
+        for shard in ShardId::all(self.engine.shards()) {
             let mut from = None;
             loop {
                 let whose = Arc::clone(tenant);
-                let look = self.scan(tenant, shard, move |reader| reader.leases(&whose, from.as_ref()));
+                let look =
+                    self.scan(tenant, shard, move |reader| reader.leases(&whose, from.as_ref()));
                 let page = look.await?;
                 page.workers.into_iter().for_each(|worker| *held.entry(worker).or_default() += 1);
                 from = page.next;

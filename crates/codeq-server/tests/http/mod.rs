@@ -5,6 +5,7 @@ mod raw;
 mod shape;
 
 mod artifacts;
+mod audit;
 mod contract;
 mod events;
 mod exactness;
@@ -20,3 +21,4 @@ mod restart;
 mod tenancy;
 mod typos;
 mod why;
+mod workers;
