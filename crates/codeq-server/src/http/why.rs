@@ -258,7 +258,7 @@ impl Words<'_> {
                 ..of(
                     "max_consumers_reached",
                     format!(
-                        "{} of the queue in progress, and its policy allows {max}",
+                        "{} in progress, and the policy of the queue allows {max}",
                         are(*in_progress, "task")
                     ),
                 )
