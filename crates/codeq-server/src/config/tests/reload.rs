@@ -14,9 +14,9 @@ fn token(token: &str) -> StaticToken {
 }
 
 #[test]
-fn every_reloaded_key_is_one() {
+fn every_reloaded_field_has_keys() {
     for path in RELOADED {
-        assert!(KEYS.iter().any(|key| key.path == path), "{path}");
+        assert!(KEYS.iter().any(|key| key.path.starts_with(path)), "{path}");
     }
 }
 
