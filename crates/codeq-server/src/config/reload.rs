@@ -9,7 +9,7 @@ use super::show::get;
 
 macro_rules! reloaded {
     ($($path:literal: $($field:ident).+,)*) => {
-        /// What a running server can adopt: a key, or what several begin with. All others need a restart.
+        /// What a running server can adopt: keys, or what keys begin with. All others need a restart.
         #[cfg(test)]
         pub(crate) const RELOADED: &[&str] = &[$($path),*];
 

@@ -83,7 +83,7 @@ impl Node {
     /// Replaces the value at a dotted path.
     pub(crate) fn set(&mut self, path: &str, value: Node) {
         if !matches!(self.kind, Kind::Map(_)) {
-            self.kind = Kind::Map(Vec::new());
+            *self = Node::empty();
         }
         let Kind::Map(entries) = &mut self.kind else { return };
         let (name, rest) = path.split_once('.').unwrap_or((path, ""));
