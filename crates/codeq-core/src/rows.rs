@@ -58,7 +58,7 @@ pub struct TaskRow {
     pub finish: Option<Finish>,
     /// It has a webhook.
     pub has_webhook: bool,
-    /// It was made with an idempotency key.
+    /// It was created with an idempotency key.
     pub has_key: bool,
     /// What happened to it.
     pub history: History,
@@ -357,7 +357,7 @@ impl Counts {
     }
 }
 
-/// Serialises bytes in one write. The default writes the same bytes one number at a time, which is slower.
+/// Serialises bytes in one write. Serde's default writes the same bytes one at a time, which is slower.
 pub(crate) fn as_bytes<S: Serializer>(
     bytes: &impl AsRef<[u8]>,
     serializer: S,
