@@ -39,7 +39,7 @@ pub struct Committer {
     pub retry_at: Option<Instant>,
 }
 
-/// Outcome of one round.
+/// Outcome of [`Committer::round`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Round {
     /// There may be more to do.
@@ -78,7 +78,7 @@ impl Committer {
         self.expected <= 1
     }
 
-    /// Does what there is to do.
+    /// Takes the next piece of work, if there is any, and does it.
     pub fn round(&mut self, pipeline: &Pipeline) -> Round {
         self.linger(pipeline);
         let done = match self.take(pipeline) {
@@ -100,7 +100,7 @@ impl Committer {
         }
     }
 
-    /// The end: syncs what so far only the operating system has.
+    /// Ends the commits: syncs what so far only the operating system has.
     pub fn close(&mut self, pipeline: &Pipeline) {
         self.background = None;
         if !pipeline.has_failed()
