@@ -123,7 +123,7 @@ pub struct Reader {
     backlog: VecDeque<(u16, Arc<Move>)>,
 }
 
-/// An item of a reader's stream.
+/// What a reader takes from the bus.
 #[derive(Debug, Clone)]
 pub enum Heard {
     /// A transition, and the position after it.
