@@ -1,7 +1,7 @@
 //! The IP addresses of a host that may be called.
 //!
-//! A host name is looked up for each call and every address that is found is checked. The client then dials one of these
-//! addresses and never the name, so a DNS answer that changes later has no effect.
+//! A host name is looked up for each call and every address that is found is checked. The client then dials one of
+//! these addresses and never the name, so a DNS answer that changes later has no effect.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 use std::sync::Arc;
@@ -84,8 +84,8 @@ fn alternating(addresses: Vec<SocketAddr>) -> Vec<SocketAddr> {
     order
 }
 
-/// Whether this machine has the address. A firewall may hide a service on a public address from the outside, but not from
-/// the machine itself.
+/// Whether this machine has the address. A firewall may hide a service on a public address from the outside, but not
+/// from the machine itself.
 fn is_this_machine(ip: IpAddr) -> bool {
     let any: IpAddr =
         if ip.is_ipv4() { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() };

@@ -147,8 +147,8 @@ fn servers(config: ResolverConfig, mut options: ResolverOpts) -> io::Result<Toki
     builder.with_options(options).build().map_err(io::Error::other)
 }
 
-/// A name with a dot is looked up as it is, not below this machine's search domains. A name without one can only be found
-/// there.
+/// A name with a dot is looked up as it is, not below this machine's search domains. A name without one can only be
+/// found there.
 fn absolute(host: &str) -> String {
     let dot = if host.contains('.') && !host.ends_with('.') { "." } else { "" };
     format!("{host}{dot}")

@@ -138,8 +138,8 @@ impl Committer {
         if state.stop { Taken::Stop } else { Taken::Nothing }
     }
 
-    /// Waits for the clients that were just answered, which tend to come back together: for at most one sync, or a third
-    /// of one if there are many. Syncing the first of them alone would make the others wait for two syncs.
+    /// Waits for the clients that were just answered, which tend to come back together: for at most one sync, or a
+    /// third of one if there are many. Syncing the first of them alone would make the others wait for two syncs.
     fn linger(&self, pipeline: &Pipeline) {
         if self.expected < 2 || self.durability == Durability::Os {
             return;

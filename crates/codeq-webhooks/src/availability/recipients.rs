@@ -210,8 +210,8 @@ impl Recipient {
     }
 }
 
-/// The heaviest subscription is chosen ("rendezvous hashing"): a subscription that comes or goes moves only the commands
-/// that it wins or has won.
+/// The heaviest subscription is chosen ("rendezvous hashing"): a subscription that comes or goes moves only the
+/// commands that it wins or has won.
 fn weight<'a>(subscriber: &'a Arc<Subscriber>, command: &str) -> (u64, &'a str) {
     let id = &*subscriber.subscription.id;
     let mixed = split_mix64(fnv1a64(id.as_bytes()) ^ split_mix64(fnv1a64(command.as_bytes())));
