@@ -266,7 +266,7 @@ pub struct Replay {
     pub by: Arc<str>,
 }
 
-/// The tasks that a purge empties out.
+/// Which tasks of a queue a purge takes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum PurgeTarget {
     /// Dead-lettered tasks: removed with their results.

@@ -83,7 +83,7 @@ impl<K: Kv> Step<'_, K> {
         Ok(Ok((row, owner)))
     }
 
-    /// Ends a lease that is over.
+    /// Ends a lease whose time is over, which counts as a failed attempt.
     pub(crate) fn expire(&mut self, seq: Seq, row: TaskRow, seed: u64) -> Result<(), KvError> {
         let error = Some(Arc::from(LEASE_EXPIRED));
         let cause = Cause::server(Event::LeaseExpired);
@@ -92,7 +92,7 @@ impl<K: Kv> Step<'_, K> {
     }
 
     /// Counts a failed attempt and moves the task on: back to its queue, to the dead letters, or, if cancellation was
-    /// requested meanwhile, to its end.
+    /// requested meanwhile, to its end as cancelled.
     pub(crate) fn fail_attempt(
         &mut self,
         seq: Seq,

@@ -131,7 +131,7 @@ impl Engine {
         self.pipeline.has_failed().then(|| self.pipeline.error())
     }
 
-    /// Damaged stores that the start rebuilt from the log, one sentence each, to show to the operator.
+    /// Damaged stores that were rebuilt from the log at startup, one sentence each, to show to the operator.
     pub fn rebuilt(&self) -> &[String] {
         &self.rebuilt
     }
@@ -200,7 +200,7 @@ impl Engine {
             scrub.stop();
         }
         self.shards.iter().for_each(|shard| shard.inbox.notify(Notice::Stop));
-        // The shards end first, in list order; the commit thread serves them to the end.
+        // The shards' threads are first in the list and end first; the commit thread serves them until then.
         let last = threads.len().saturating_sub(3);
         for thread in threads.drain(..last) {
             let _ = thread.join();
@@ -265,8 +265,8 @@ fn start(
         let parked = Arc::clone(shard.parked());
         handles.push(ShardHandle { inbox, data, durable: watched, parked });
     }
-    // The two refer to each other: the background passes segments to the pipeline, the pipeline passes jobs to the
-    // background.
+    // The background threads and the pipeline refer to each other: one passes segments to the pipeline, the other
+    // passes jobs to the threads.
     let told = Arc::new(OnceLock::<Weak<Pipeline>>::new());
     let prepared = {
         let told = Arc::clone(&told);
@@ -324,7 +324,7 @@ fn start(
     })
 }
 
-/// A number that differs from start to start: the operating system provides the hasher's keys.
+/// A number that differs at every start, from the hasher's keys, which the operating system provides.
 pub(crate) fn entropy() -> u64 {
     use std::hash::{BuildHasher, RandomState};
     RandomState::new().hash_one(std::process::id())
@@ -338,7 +338,7 @@ mod tests {
     fn a_directory_is_free_at_once_though_somebody_else_holds_the_file() {
         let dir = tempfile::tempdir().unwrap();
         let held = lock(dir.path()).unwrap();
-        // What a starting child process has for a moment.
+        // The copy that a child process has until it execs.
         let _copy = held.0.try_clone().unwrap();
         assert!(matches!(lock(dir.path()), Err(OpenError::InUse(_))));
         drop(held);

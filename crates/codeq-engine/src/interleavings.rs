@@ -1,5 +1,5 @@
-//! Threads around the inbox and the pipeline, run in many orders: `make interleavings`. Whoever waits for a wake-up that
-//! was lost waits for ever, and the scheduler says so. A failure prints the schedule that repeats it.
+//! Runs the threads around the inbox and the pipeline in many orders (`make interleavings`). A thread whose wake-up was
+//! lost waits for ever, which the scheduler reports. A failure prints the schedule that reproduces it.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
@@ -23,7 +23,7 @@ use crate::pipeline::{Committer, Lane, Pipeline};
 use crate::request::{Inbox, Notice, ReplyTo, Request};
 use crate::result_waiters::ResultWaiters;
 
-/// Orders to try, half of them with few changes of threads, which find rare ones sooner.
+/// Runs a test in many orders. In half of them, the scheduler switches threads rarely, which finds rare bugs sooner.
 fn check(test: impl Fn() + Send + Sync + 'static) {
     let orders = std::env::var("CODEQ_INTERLEAVINGS").ok().and_then(|orders| orders.parse().ok());
     let orders = orders.unwrap_or(400) / 2;
@@ -33,7 +33,7 @@ fn check(test: impl Fn() + Send + Sync + 'static) {
     Runner::new(PctScheduler::new_from_seed(1, 3, orders), Config::default()).run(move || again());
 }
 
-/// A command that says which one it is.
+/// A command that carries its sender and its number.
 fn command(of: u64, number: u64) -> Command {
     Command::Sweep(Sweep { limit: of as u32, seed: number })
 }
@@ -163,7 +163,7 @@ fn whatever_is_offered_is_logged_and_answered() {
                         let (reply, answer) = oneshot::channel();
                         group.answer(ReplyTo::One(reply), Ok(Reply::Done));
                         answers.lock().unwrap().push(answer);
-                        // Alone at times: then the shard's own thread may commit.
+                        // Every other group is offered as `alone`, so that the shard's own thread may commit it.
                         pipeline.offer(ShardId(shard), &mut group, number % 2 == 1).unwrap();
                     }
                 })

@@ -39,13 +39,13 @@ pub struct Pipeline {
     room: AtomicU64,
     /// Bytes reserved for commands that are not in the log yet.
     reserved: AtomicU64,
-    /// Why the last attempt to make room failed: one of [`SHORTAGES`], or none.
+    /// Why the last attempt to make room failed, if it did: an index into [`SHORTAGES`].
     short: AtomicU8,
     /// Shards that refuse writes, and why.
     refusing: Mutex<BTreeMap<ShardId, EngineError>>,
     observer: SharedObserver,
     failed: AtomicBool,
-    /// The same, for those that wait for it.
+    /// The same as `failed`, for those that wait for a failure.
     pub failure: watch::Sender<bool>,
     /// Bytes appended to the log since it was opened.
     pub appended: AtomicU64,
@@ -57,7 +57,7 @@ pub struct Pipeline {
     group_bytes_max: usize,
 }
 
-/// The commit side of one shard.
+/// The parts of a shard that the commit thread uses.
 pub struct Lane {
     pub inbox: Arc<Inbox>,
     /// Number of the last durable batch.

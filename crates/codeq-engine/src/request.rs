@@ -66,7 +66,7 @@ impl FirstReply {
         Arc::as_ptr(&self.0).addr()
     }
 
-    /// Shares a reply again that a shard had taken but has no answer for.
+    /// Shares a reply again, because the shard that had taken it has no answer for it.
     pub fn put_back(self, reply: ReplyTo) -> ReplyTo {
         *self.0.to.lock() = Some(reply);
         ReplyTo::First(self)
@@ -131,7 +131,7 @@ impl ReplyTo {
         }
     }
 
-    /// Takes the reply for this shard alone. `None` if another shard already has it.
+    /// Takes the reply for this shard alone. `None` if another shard has already taken it.
     pub fn take(self) -> Option<ReplyTo> {
         match self {
             ReplyTo::First(first) => first.0.to.lock().take(),
@@ -216,7 +216,7 @@ impl Request {
         let _ = self.reply.send(Err(error));
     }
 
-    /// A command of the engine itself.
+    /// A command that the engine proposes itself: nobody awaits its answer.
     pub fn detached(command: Command) -> Request {
         Request::with(command, ReplyTo::Nobody, 0)
     }
@@ -229,7 +229,7 @@ impl Request {
 
 /// Bytes of a command, and of a task in it, besides their texts.
 const BASE: usize = 256;
-/// Most bytes of a fingerprint.
+/// Maximum bytes of an encoded fingerprint.
 const FINGERPRINT: usize = 19;
 
 fn text(text: &Option<Arc<str>>) -> usize {
@@ -342,6 +342,6 @@ pub struct ParkedClaim {
     pub reply: ReplyTo,
     /// When it times out and is answered without tasks.
     pub deadline: Millis,
-    /// Most bytes that it takes in the log.
+    /// Maximum bytes that it takes in the log.
     pub bytes: usize,
 }

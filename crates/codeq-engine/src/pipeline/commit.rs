@@ -40,7 +40,7 @@ pub struct Committer {
     pub retry_at: Option<Instant>,
 }
 
-/// Outcome of one round.
+/// Outcome of [`Committer::round`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Round {
     /// There may be more to do.
@@ -79,7 +79,7 @@ impl Committer {
         self.expected <= 1
     }
 
-    /// Does what there is to do.
+    /// Takes the next piece of work, if there is any, and does it.
     pub fn round(&mut self, pipeline: &Pipeline) -> Round {
         self.linger(pipeline);
         let done = match self.take(pipeline) {
@@ -101,7 +101,7 @@ impl Committer {
         }
     }
 
-    /// The end: syncs what so far only the operating system has.
+    /// Ends the commits: syncs what so far only the operating system has.
     pub fn close(&mut self, pipeline: &Pipeline) {
         self.background = None;
         if !pipeline.has_failed()
@@ -139,8 +139,8 @@ impl Committer {
         if state.stop { Taken::Stop } else { Taken::Nothing }
     }
 
-    /// Waits for the clients that were just answered, which tend to come back together: for at most one sync, or a third
-    /// of one if there are many. Syncing the first of them alone would make the others wait for two syncs.
+    /// Waits for the clients that were just answered, which tend to come back together: for at most one sync, or a
+    /// third of one if there are many. Syncing the first of them alone would make the others wait for two syncs.
     fn linger(&self, pipeline: &Pipeline) {
         if self.expected < 2 || self.durability == Durability::Os {
             return;

@@ -26,13 +26,13 @@ pub enum Notice {
     Gone(ClientNumber),
     /// Make a checkpoint now, and report when everything acknowledged before is in the store.
     Checkpoint(oneshot::Sender<Result<(), EngineError>>),
-    /// Stop handing out tasks, because the server is about to stop.
+    /// Answer waiting claims and let no new ones wait, because the server is about to stop.
     Drain,
     /// Finish what is there, then end the thread.
     Stop,
 }
 
-/// How long a shard polls for clients that are likely to come back.
+/// How long a shard polls for requests of clients that are likely to come back.
 const LOOK_OUT: Duration =
     if cfg!(feature = "shuttle") { Duration::ZERO } else { Duration::from_micros(80) };
 
@@ -60,7 +60,7 @@ struct Queue {
     closed: Option<EngineError>,
 }
 
-/// Requests that alternate with those of the other line.
+/// One of the two lines, whose requests alternate with those of the other.
 #[derive(Default)]
 struct Line {
     /// The requests, with their arrival numbers.
@@ -229,8 +229,8 @@ impl Inbox {
     /// Notes that the log has started or finished a sync. During a sync, requests accumulate before they wake the
     /// shard, which saves it most of its wake-ups; whatever has accumulated is applied when the sync ends.
     ///
-    /// `few` means that a few clients are about to be answered: the shard is woken to poll for their next requests
-    /// while they are woken themselves.
+    /// `few` means that a few clients are about to be answered. The shard is then woken at the same time as they are,
+    /// to poll for their next requests.
     pub fn set_patient(&self, patient: bool, few: bool) {
         let mut queue = self.queue.lock();
         queue.patient = patient;
@@ -293,8 +293,8 @@ impl Inbox {
         queue.expectant = requests.len() == 1 && queue.is_empty();
     }
 
-    /// Polls for clients, which come back a moment after their answer. That saves a wake-up, which on an idle machine
-    /// takes as long as a third of a sync.
+    /// Polls briefly for requests of clients that were just answered, which often come back a moment later. That saves
+    /// a wake-up, which on an idle machine takes as long as a third of a sync.
     fn look_out(&self) -> MutexGuard<'_, Queue> {
         let start = Instant::now();
         loop {
@@ -315,7 +315,7 @@ impl Inbox {
         let enqueues = std::mem::take(&mut queue.enqueues);
         let others = std::mem::take(&mut queue.others);
         let notices = std::mem::take(&mut queue.notices);
-        // A shard still has to receive a stop notice, or whoever waits for its end waits for ever.
+        // A shard must still receive a stop notice. Otherwise the thread that joins it waits for ever.
         if notices.iter().any(|notice| matches!(notice, Notice::Stop)) {
             queue.notices.push_back(Notice::Stop);
         }
@@ -441,7 +441,7 @@ mod tests {
         for _ in 0..300 {
             inbox.push(heartbeat());
         }
-        // Larger than what any heartbeat leaves.
+        // Too large for the bytes that a batch has left after a heartbeat.
         inbox.push_all(&mut vec![enqueue(1 << 20), enqueue(1 << 20)]);
         for _ in 0..4 {
             for _ in 0..256 {

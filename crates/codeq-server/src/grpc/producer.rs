@@ -200,7 +200,7 @@ impl Producer {
 
     fn new_task(&mut self, create: CreateTask) -> Result<NewTask, ServiceError> {
         let payload = match create.payload {
-            // codeQ's clients send an empty payload for a task that needs none.
+            // The original codeQ's clients send an empty payload for a task that needs none.
             payload if payload.is_empty() => Bytes::from_static(b"null"),
             payload => payload,
         };

@@ -51,10 +51,10 @@ pub struct Draft {
 }
 
 impl Draft {
-    /// Validates everything the core does not check itself.
+    /// Converts the draft to a task for the core, checking what the core does not check.
     pub fn into_task(self, service: &Service) -> Result<NewTask, ServiceError> {
         let command = trimmed(&self.command).unwrap_or_default();
-        // The core checks this too; checking here fails a batch on its first bad item.
+        // The core checks this too. Checking it here reports a bad item before the engine is called.
         check_command(&command)?;
         let (destinations, max) = (&service.destinations, service.payload_max());
         if self.payload.len() > max {

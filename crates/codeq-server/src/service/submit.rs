@@ -102,7 +102,7 @@ impl Service {
         self.answer(self.submit(caller, id, request)?).await
     }
 
-    /// The error for a result above the size limit, if it is.
+    /// The error for a result above the size limit; `None` if it is within the limit.
     pub fn too_long(&self, result: &[u8]) -> Option<ServiceError> {
         let max = self.payload_max();
         (result.len() > max).then(|| Rejection::InvalidResult { max }.into())
