@@ -93,7 +93,7 @@ pub enum Refused {
     PortNotAllowed,
     /// Its IP address may not be called.
     #[error(
-        "the address is not public, and the operator has not opened it (webhooks.allowedNetworks)"
+        "the address is not public, and the operator has not allowed it (webhooks.allowedNetworks)"
     )]
     AddressNotAllowed,
 }

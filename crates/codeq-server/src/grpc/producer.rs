@@ -86,7 +86,9 @@ impl Protocol for Producer {
         match event.event {
             Some(Event::Create(create)) => self.create(create, slot),
             Some(Event::CreateBatch(batch)) => self.create_batch(batch, slot),
-            Some(Event::Hello(_)) => mistake("Hello comes first, and once"),
+            Some(Event::Hello(_)) => {
+                mistake("Hello must be the first event and cannot be repeated")
+            }
             None => mistake("unknown event"),
         }
     }

@@ -120,7 +120,9 @@ impl Protocol for Worker {
             Some(Event::Heartbeat(heartbeat)) => self.heartbeat(heartbeat, slot),
             Some(Event::Nack(nack)) => self.nack(nack, slot),
             Some(Event::Abandon(abandon)) => self.abandon(abandon, slot),
-            Some(Event::Hello(_)) => mistake("Hello comes first, and once"),
+            Some(Event::Hello(_)) => {
+                mistake("Hello must be the first event and cannot be repeated")
+            }
             // `credit` handles every Ready.
             Some(Event::Ready(_)) | None => mistake("unknown event"),
         }

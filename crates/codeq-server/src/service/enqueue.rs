@@ -167,7 +167,7 @@ impl Service {
         let held = self.check_pending(caller, tasks, bytes)?;
         let with_rows = bytes.saturating_add(tasks * TASK_ROWS_BYTES as usize);
         if over(self.defaults.load().tenant.max_stored_bytes, held.stored_bytes, with_rows) {
-            let text = "the tenant's tasks hold as many bytes as they may, finished ones included";
+            let text = "the tenant has reached its limit of bytes in all its tasks, including finished ones";
             return Err(quota(text));
         }
         *ahead = Ahead { tasks, bytes };
@@ -185,10 +185,10 @@ impl Service {
         let limits = &defaults.tenant;
         let held = self.engine.held(&caller.tenant);
         if over(limits.max_pending_tasks, held.tasks, tasks) {
-            return Err(quota("the tenant holds as many unfinished tasks as it may"));
+            return Err(quota("the tenant has reached its limit of unfinished tasks"));
         }
         if over(limits.max_pending_bytes, held.bytes, bytes) {
-            return Err(quota("the tenant's unfinished tasks hold as many bytes as they may"));
+            return Err(quota("the tenant has reached its limit of bytes in unfinished tasks"));
         }
         Ok(held)
     }

@@ -72,7 +72,7 @@ impl Service {
         }
         if !caller.operator {
             let refused = ServiceError::forbidden("operator scope required");
-            return Err(refused.detail("allTenants needs a token with the scope codeq:operator"));
+            return Err(refused.detail("allTenants requires a token with the scope codeq:operator"));
         }
         let mut all = Vec::new();
         for tenant in self.engine.tenants().await? {
@@ -91,7 +91,7 @@ impl Service {
         let (tenant, command) = (caller.tenant.clone(), Arc::from(command));
         match self.propose(Command::Pause(Pause { tenant, command, paused })).await? {
             Reply::Rejected(Rejection::NotFound) => {
-                let detail = "there is no such queue: it has no tasks and is not paused";
+                let detail = "the queue does not exist: it has no tasks and is not paused";
                 Err(ServiceError::from(Rejection::NotFound).detail(detail))
             }
             Reply::Rejected(rejection) => Err(rejection.into()),

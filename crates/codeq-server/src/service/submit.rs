@@ -133,7 +133,7 @@ fn uploads_at_once() -> Arc<Semaphore> {
 fn elsewhere(artifacts: Vec<NewArtifact>) -> Result<Vec<Artifact>, ServiceError> {
     let of = |NewArtifact { name, source }| match source {
         Source::Url(url) => Ok(Artifact { name, url }),
-        Source::Content { .. } => Err(invalid("content can be sent over HTTP only")),
+        Source::Content { .. } => Err(invalid("artifact content can only be sent over HTTP")),
     };
     artifacts.into_iter().map(of).collect()
 }

@@ -14,6 +14,7 @@ mod subscriptions;
 mod work_available;
 
 pub use notifier::{CALLS_MAX, Notifier};
+pub use sender::NotificationBody;
 pub use subscriptions::{Mode, Subscription, SubscriptionSpec, Subscriptions};
 pub use work_available::{Listening, WorkAvailable};
 
