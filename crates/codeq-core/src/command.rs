@@ -20,7 +20,7 @@ mod bulk;
 mod under_lease;
 
 pub use bulk::{BulkFilter, BulkFrom, BulkPart, BulkPartV1, BulkWork, BulkWorkV1, ReplayFrom};
-pub use under_lease::{Deed, Fence, Holder, UnderLease};
+pub use under_lease::{Fence, Holder, LeaseAction, UnderLease};
 
 pub use crate::moment::Millis;
 

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use crate::command::{Deed, UnderLease};
+use crate::command::{LeaseAction, UnderLease};
 use crate::history::Event;
 use crate::id::TaskId;
 use crate::keys::Seq;
@@ -36,11 +36,11 @@ impl<K: Kv> Step<'_, K> {
     /// Applies a worker's action under the lease it names.
     pub(crate) fn under_lease(&mut self, command: &UnderLease) -> Result<Reply, KvError> {
         let holder = Holder::of(command);
-        match &*command.deed {
-            Deed::Heartbeat(deed) => self.heartbeat(deed, holder),
-            Deed::Submit(deed) => self.submit(deed, holder),
-            Deed::Nack(deed) => self.nack(deed, holder),
-            Deed::Abandon(deed) => self.abandon(deed, holder),
+        match &*command.action {
+            LeaseAction::Heartbeat(action) => self.heartbeat(action, holder),
+            LeaseAction::Submit(action) => self.submit(action, holder),
+            LeaseAction::Nack(action) => self.nack(action, holder),
+            LeaseAction::Abandon(action) => self.abandon(action, holder),
         }
     }
 

@@ -21,7 +21,7 @@ use crate::error::{EngineError, OpenError};
 use crate::group::Batch;
 use crate::layout;
 use crate::options::Options;
-use crate::pipeline::{Committer, Lane, Pipeline};
+use crate::pipeline::{Committer, Pipeline, ShardOutput};
 use crate::recover::Node;
 use crate::request::{Inbox, Inboxes, Notice};
 use crate::result_waiters::ResultWaiters;
@@ -168,7 +168,7 @@ impl Engine {
 
     /// Number of clients that wait for a task to finish.
     pub fn result_waiters(&self) -> usize {
-        self.pipeline.lanes.iter().map(|lane| lane.waiters.len()).sum()
+        self.pipeline.outputs.iter().map(|output| output.waiters.len()).sum()
     }
 
     /// Checkpoints every store, so that it contains everything acknowledged so far.
@@ -253,12 +253,16 @@ fn start(
     lock: DirLock,
 ) -> std::io::Result<Engine> {
     let Node { log, shards, rebuilt, verified, .. } = node;
-    let (mut lanes, mut handles, mut positions) = (Vec::new(), Vec::new(), Vec::new());
+    let (mut outputs, mut handles, mut positions) = (Vec::new(), Vec::new(), Vec::new());
     for shard in &shards {
         let (durable, watched) = watch::channel(Batch(0));
         let inbox = Arc::new(Inbox::default());
-        let lane_inbox = Arc::clone(&inbox);
-        lanes.push(Lane { inbox: lane_inbox, durable, waiters: ResultWaiters::default() });
+        let output_inbox = Arc::clone(&inbox);
+        outputs.push(ShardOutput {
+            inbox: output_inbox,
+            durable,
+            waiters: ResultWaiters::default(),
+        });
         let data = Arc::clone(shard.data());
         // After a restart the previous checkpoint is unknown, so nothing is purged because of it.
         positions.push([FrameIndex(data.read().store.position()), FrameIndex(0)]);
@@ -282,8 +286,8 @@ fn start(
     };
     let (background, background_threads) =
         Background::start(prepared, options.observer.clone(), note_time)?;
-    let committer = Committer::new(log, lanes.len(), &options, background.clone());
-    let pipeline = Arc::new(Pipeline::new(lanes, positions, committer, &options));
+    let committer = Committer::new(log, outputs.len(), &options, background.clone());
+    let pipeline = Arc::new(Pipeline::new(outputs, positions, committer, &options));
     told.get_or_init(|| Arc::downgrade(&pipeline));
     let mut threads = Vec::new();
     for (shard, handle) in shards.into_iter().zip(&handles) {

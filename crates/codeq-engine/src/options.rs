@@ -12,10 +12,10 @@ pub const INBOX_MAX: usize = 16_384;
 /// much must not crowd out.
 pub const ENQUEUES_MAX: usize = INBOX_MAX / 4 * 3;
 /// This many requests wake a shard even while the log is busy.
-pub const PATIENCE_MAX: usize = 64;
+pub const WAKE_DURING_SYNC_AT: usize = 64;
 /// The same for requests that arrive together. They justify a wake-up sooner, because no more follow until some of them
 /// are answered.
-pub const PATIENCE_POSTED_MAX: usize = 16;
+pub const WAKE_DURING_SYNC_POSTED_AT: usize = 16;
 /// Maximum bytes of commands waiting in a shard's inbox.
 pub const INBOX_BYTES_MAX: usize = 64 << 20;
 /// Maximum bytes of enqueues among them.

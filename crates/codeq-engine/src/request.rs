@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use codeq_core::codec;
 use codeq_core::command::{
-    Artifact, BulkWork, Claim, Command, Deed, Delivery, Enqueue, EnqueueByValue, Millis, Nack,
-    NewTask, Outcome, ReplayTarget, Selector, Submit, UnderLease,
+    Artifact, BulkWork, Claim, Command, Delivery, Enqueue, EnqueueByValue, LeaseAction, Millis,
+    Nack, NewTask, Outcome, ReplayTarget, Selector, Submit, UnderLease,
 };
 use codeq_core::id::ShardId;
 use parking_lot::Mutex;
@@ -278,14 +278,16 @@ fn bytes(command: &Command) -> usize {
         Command::Nack(nack) => nack_bytes(nack),
         Command::Heartbeat(heartbeat) => heartbeat.tenant.len() + heartbeat.worker.len(),
         Command::Abandon(abandon) => abandon.tenant.len() + abandon.worker.len(),
-        Command::UnderLease(UnderLease { instance, deed, .. }) => {
-            let deed = match &**deed {
-                Deed::Submit(submit) => submit_bytes(submit),
-                Deed::Nack(nack) => nack_bytes(nack),
-                Deed::Heartbeat(heartbeat) => heartbeat.tenant.len() + heartbeat.worker.len(),
-                Deed::Abandon(abandon) => abandon.tenant.len() + abandon.worker.len(),
+        Command::UnderLease(UnderLease { instance, action, .. }) => {
+            let action = match &**action {
+                LeaseAction::Submit(submit) => submit_bytes(submit),
+                LeaseAction::Nack(nack) => nack_bytes(nack),
+                LeaseAction::Heartbeat(heartbeat) => {
+                    heartbeat.tenant.len() + heartbeat.worker.len()
+                }
+                LeaseAction::Abandon(abandon) => abandon.tenant.len() + abandon.worker.len(),
             };
-            text(instance) + deed
+            text(instance) + action
         }
         Command::Cancel(cancel) => cancel.tenant.len() + cancel.by.len(),
         Command::Replay(replay) => {

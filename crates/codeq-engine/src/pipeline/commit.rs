@@ -188,12 +188,12 @@ impl Committer {
 
     fn sync(&mut self, pipeline: &Pipeline) -> Result<(), LogError> {
         let start = Instant::now();
-        for lane in &pipeline.lanes {
-            lane.inbox.set_patient(true, false);
+        for output in &pipeline.outputs {
+            output.inbox.set_syncing(true, false);
         }
         let synced = self.log.sync();
-        for (lane, group) in pipeline.lanes.iter().zip(&self.groups) {
-            lane.inbox.set_patient(false, (2..=FEW_CLIENTS).contains(&group.callers()));
+        for (output, group) in pipeline.outputs.iter().zip(&self.groups) {
+            output.inbox.set_syncing(false, (2..=FEW_CLIENTS).contains(&group.callers()));
         }
         let took = start.elapsed();
         self.sync_time = (self.sync_time * 7 + took) / 8;
@@ -207,26 +207,27 @@ impl Committer {
     fn release(&mut self, pipeline: &Pipeline) {
         self.expected = self.groups.iter().map(Group::callers).sum();
         self.released = Instant::now();
-        for ((shard, lane), group) in (0..).map(ShardId).zip(&pipeline.lanes).zip(&mut self.groups)
+        for ((shard, output), group) in
+            (0..).map(ShardId).zip(&pipeline.outputs).zip(&mut self.groups)
         {
             if group.is_empty() {
                 continue;
             }
             // A group of claims that only timed out has the number of an older batch, and after a failure the number
             // is the maximum: it must never go down.
-            lane.durable.send_if_modified(|reached| {
+            output.durable.send_if_modified(|reached| {
                 let higher = group.batch > *reached;
                 *reached = (*reached).max(group.batch);
                 higher
             });
             let unheard = group.release();
-            lane.waiters.committed(&group.effects);
+            output.waiters.committed(&group.effects);
             if let Some(observer) = &self.observer.0 {
                 observer.committed(shard, &group.effects);
             }
             group.clear();
             if !unheard.is_empty() {
-                lane.inbox.push_owed(unheard.into_iter());
+                output.inbox.push_unbounded(unheard.into_iter());
             }
         }
     }

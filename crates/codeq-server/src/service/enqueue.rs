@@ -107,9 +107,9 @@ impl Service {
     pub fn enqueue(
         &self,
         caller: MayProduce<'_>,
-        task: NewTask,
+        draft: Draft,
     ) -> Result<Ask<EnqueuedTask>, ServiceError> {
-        let tasks = vec![task];
+        let tasks = vec![draft.into_task(self)?];
         self.check_quota(&caller, &tasks, &mut Ahead::default())?;
         Ok(Ask::new(enqueue(&caller, tasks, false), |answer| {
             enqueued(answer)?.pop().ok_or_else(ServiceError::unexpected)?
