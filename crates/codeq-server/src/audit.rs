@@ -21,7 +21,7 @@ use crate::times::Timestamp;
 
 /// A file that has this many bytes is full.
 const FILE_BYTES_MAX: u64 = 4 << 20;
-/// Most files.
+/// Maximum number of files.
 const FILES_MAX: usize = 8;
 /// A body with more bytes is left out.
 const BODY_BYTES_MAX: usize = 4 << 10;

@@ -14,11 +14,11 @@ use codeq_core::id::fnv1a64;
 use codeq_core::names::{cut, queue_name};
 use parking_lot::Mutex;
 
-/// Most workers of one tenant. The one that has not asked for the longest time is forgotten first.
+/// Maximum number of workers of one tenant. The one that has not asked for the longest time is forgotten first.
 pub const WORKERS_PER_TENANT_MAX: usize = 2_048;
-/// Most workers of all tenants.
+/// Maximum number of workers of all tenants.
 const WORKERS_MAX: usize = 16_384;
-/// Most queues of one tenant whose last claim is known, and of all tenants.
+/// Maximum number of queues of one tenant whose last claim is known, and of all tenants.
 const QUEUES_PER_TENANT_MAX: usize = 10_240;
 const QUEUES_MAX: usize = 65_536;
 /// Queue names kept of a worker's last claim.

@@ -54,7 +54,7 @@ impl Service {
         let mut near: Option<((usize, usize), Arc<str>)> = None;
         for shard in ShardId::all(self.engine.shards()) {
             let tenant = Arc::clone(&caller.tenant);
-            // Search only the first slice: a suggestion is not worth more.
+            // Search only the first slice: a suggestion is not worth reading more.
             let slice =
                 self.scan(&caller.tenant, shard, move |reader| reader.queues(&tenant, None));
             let mut sums = QueueSums::default();
