@@ -4,11 +4,10 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Deserializer, Serialize};
 
-use crate::codec;
+use crate::codec::{self, as_bytes};
 use crate::limits::{HISTORY_MAX, HISTORY_REASON_BYTES_MAX, WORKER_BYTES_MAX};
 use crate::moment::Millis;
 use crate::place::Place;
-use crate::rows::as_bytes;
 
 /// What caused a transition. The order is part of the on-disk format: add at the end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -158,7 +157,7 @@ impl History {
     }
 }
 
-/// Reads the entries in one piece, with room for one more. The default reads the same bytes one number at a time.
+/// Reads the entries in one piece, with room for one more. Serde's default reads the same bytes one at a time.
 fn from_bytes<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<u8>, D::Error> {
     const ROOM: usize = 48;
     let stored = <&[u8]>::deserialize(deserializer)?;

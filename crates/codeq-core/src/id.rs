@@ -1,7 +1,7 @@
 //! Task ids: a UUID (version 8) that carries the task's number and 62 random bits.
 //!
-//! The number turns every lookup into one by a growing key, so no map from id to place is needed. The random bits make
-//! an id unguessable and let the creating shard choose an id that hashes to itself.
+//! The number is the key of the task's rows, so no index from ids to rows is needed. The random bits make an id
+//! unguessable and let the creating shard choose an id that hashes to itself.
 
 use std::fmt;
 use std::str::FromStr;
@@ -16,8 +16,8 @@ const SALT_MASK: u64 = (1 << 62) - 1;
 
 /// A task's id, as clients see it.
 ///
-/// It is two words in memory and one number on disk: a 128-bit number would align everything that has an id to 16 bytes,
-/// for which the allocator is slower.
+/// It is two words in memory and one number on disk: a `u128` would align every struct that has an id to 16 bytes, and
+/// the allocator is slower for those.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(from = "u128", into = "u128")]
 pub struct TaskId {
@@ -34,6 +34,29 @@ impl From<u128> for TaskId {
 impl From<TaskId> for u128 {
     fn from(id: TaskId) -> u128 {
         (u128::from(id.high) << 64) | u128::from(id.low)
+    }
+}
+
+number! {
+    /// The number of a shard, from 0 on.
+    ShardId(u16)
+}
+
+impl ShardId {
+    /// The numbers of so many shards.
+    pub fn all(shards: u16) -> impl Iterator<Item = ShardId> {
+        (0..shards).map(ShardId)
+    }
+
+    /// The shard of a hash.
+    pub fn of(hash: u64, shards: u16) -> ShardId {
+        ShardId((hash % u64::from(shards.max(1))) as u16)
+    }
+}
+
+impl From<ShardId> for usize {
+    fn from(shard: ShardId) -> usize {
+        usize::from(shard.0)
     }
 }
 
@@ -62,17 +85,17 @@ impl TaskId {
     }
 
     /// The shard that holds this task: FNV-1a 64 of the id's text, modulo the number of shards.
-    pub fn shard(self, shards: u16) -> u16 {
+    pub fn shard(self, shards: u16) -> ShardId {
         if shards <= 1 {
-            return 0;
+            return ShardId(0);
         }
         let mut text = [0; 36];
         self.write_text(&mut text);
-        (fnv1a64(&text) % u64::from(shards)) as u16
+        ShardId::of(fnv1a64(&text), shards)
     }
 
     /// Mints the id of task number `seq` that hashes to `shard`, drawing salts from `seed`.
-    pub fn mint(seq: Seq, seed: u64, shard: u16, shards: u16) -> TaskId {
+    pub fn mint(seq: Seq, seed: u64, shard: ShardId, shards: u16) -> TaskId {
         let mut draw = seed ^ seq.0;
         loop {
             draw = split_mix64(draw);
@@ -204,7 +227,7 @@ mod tests {
     #[test]
     fn the_minter_hits_every_shard() {
         for shards in [1, 2, 3, 7, 16] {
-            for shard in 0..shards {
+            for shard in ShardId::all(shards) {
                 assert_eq!(TaskId::mint(Seq(77), 5, shard, shards).shard(shards), shard);
             }
         }

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use codeq_core::codec::DecodeError;
+use codeq_core::id::ShardId;
 use codeq_core::kv::KvError;
 use codeq_disk::Shortage;
 use codeq_log::{FrameIndex, LogError};
@@ -77,7 +78,7 @@ pub enum OpenError {
         /// How it was recognised.
         reason: String,
     },
-    /// Files of different directories, or files missing.
+    /// Files are missing, or belong to another directory.
     #[error("{} does not fit together: {reason}", dir.display())]
     Mixed {
         /// The directory.
@@ -97,7 +98,7 @@ pub enum OpenError {
         /// The interrupted operation.
         work: Work,
     },
-    /// A backup or restore overwrites nothing.
+    /// The target of a backup or restore is not empty.
     #[error("{} is not empty: it holds '{name}'; choose an empty directory", dir.display())]
     NotEmpty {
         /// The directory.
@@ -119,7 +120,7 @@ pub enum OpenError {
         /// The newest version that this one can read.
         supported: u32,
     },
-    /// Ids depend on the number of shards.
+    /// The directory has a different number of shards. It cannot change, because task ids depend on it.
     #[error(
         "{} has {found} shard(s) but {wanted} were asked for: the number of shards is fixed when a \
          directory is made; leave it out, or use another directory",
@@ -158,7 +159,7 @@ pub enum OpenError {
         /// Index of the frame.
         index: FrameIndex,
         /// The shard.
-        shard: u16,
+        shard: ShardId,
         /// Why it does not decode.
         source: DecodeError,
     },

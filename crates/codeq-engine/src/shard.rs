@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use codeq_core::command::{Command, Millis, Sweep};
 use codeq_core::effect::Effect;
-use codeq_core::id::split_mix64;
+use codeq_core::id::{ShardId, split_mix64};
 use codeq_core::keys::QueueId;
 use codeq_core::kv::KvError;
 use codeq_core::limits::SWEEP_MAX;
@@ -28,7 +28,7 @@ use crate::request::{ClientNumber, ParkedClaim, Request};
 
 /// What readers share with the shard's thread.
 pub struct ShardData {
-    /// The rules' state.
+    /// The state of the rules.
     pub state: State,
     /// Its rows.
     pub store: Store,
@@ -39,12 +39,12 @@ pub struct ShardData {
 /// One shard.
 pub struct Shard {
     /// Its number.
-    pub number: u16,
+    pub number: ShardId,
     data: Arc<RwLock<ShardData>>,
     parked: Parked,
     /// Bytes of the log that may still be spent on waiting claims, until set again.
     spare: usize,
-    /// Queues with tasks for waiting claims, for which there were not enough bytes.
+    /// Queues that have both tasks and waiting claims, which were not served because `spare` was used up.
     unserved: BTreeSet<QueueId>,
     /// The commands applied since the last group was taken.
     pub group: Group,
@@ -55,7 +55,7 @@ pub struct Shard {
 
 impl Shard {
     /// Starts from a recovered state.
-    pub fn new(number: u16, state: State, store: Store) -> Shard {
+    pub fn new(number: ShardId, state: State, store: Store) -> Shard {
         let data = Arc::new(RwLock::new(ShardData { state, store, batch: Batch(0) }));
         Shard {
             number,
@@ -99,7 +99,7 @@ impl Shard {
         })
     }
 
-    /// Changes rows at one moment.
+    /// Changes rows at one moment, under one lock, as one batch.
     fn batch(
         &mut self,
         at: Moment,
@@ -158,7 +158,7 @@ impl Shard {
         &self.parked_count
     }
 
-    /// Answers the waiting claims, and from now on those that would wait.
+    /// Answers the waiting claims, and from now on also answers claims at once that would otherwise wait.
     pub fn drain(&mut self) {
         self.draining = true;
         for parked in self.parked.take_all() {

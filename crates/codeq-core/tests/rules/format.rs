@@ -11,7 +11,7 @@ use codeq_core::State;
 use codeq_core::backoff::{Backoff, Growth};
 use codeq_core::codec::{GROUP_HEADER_BYTES, begin_group, push_command, read_group};
 use codeq_core::command::*;
-use codeq_core::id::TaskId;
+use codeq_core::id::{ShardId, TaskId};
 use codeq_core::keys;
 use codeq_core::kv::{Key, Kv, Table};
 use codeq_core::moment::Moment;
@@ -258,8 +258,8 @@ fn commands_under_a_named_lease_are_read() {
     let (tenant, worker, id) = (text("acme"), text("w1"), TaskId::new(Seq(77), 123_456));
     let (t, w) = (|| tenant.clone(), || worker.clone());
     let deeds = [
-        Deed::Heartbeat(Heartbeat { tenant: t(), id, worker: w(), extend: 30_000 }),
-        Deed::Submit(Submit {
+        LeaseAction::Heartbeat(Heartbeat { tenant: t(), id, worker: w(), extend: 30_000 }),
+        LeaseAction::Submit(Submit {
             tenant: t(),
             id,
             worker: w(),
@@ -270,12 +270,19 @@ fn commands_under_a_named_lease_are_read() {
             },
             artifacts: Vec::new(),
         }),
-        Deed::Nack(Nack { tenant: t(), id, worker: w(), delay: None, reason: None, seed: 1 }),
-        Deed::Abandon(Abandon { tenant: t(), id, worker: w(), penalty: true, fence: None }),
+        LeaseAction::Nack(Nack {
+            tenant: t(),
+            id,
+            worker: w(),
+            delay: None,
+            reason: None,
+            seed: 1,
+        }),
+        LeaseAction::Abandon(Abandon { tenant: t(), id, worker: w(), penalty: true, fence: None }),
     ];
-    let of = |(n, deed)| {
+    let of = |(n, action)| {
         let (fence, instance) = (Some(Fence(n)), Some(text("w1/a")));
-        Command::UnderLease(UnderLease { fence, instance, deed: Box::new(deed) })
+        Command::UnderLease(UnderLease { fence, instance, action: Box::new(action) })
     };
     let commands: Vec<Command> = (7..).zip(deeds).map(of).collect();
     let mut bytes = Vec::new();
@@ -379,7 +386,7 @@ fn rows_are_written_as_before() {
 #[test]
 fn rows_of_version_2_are_read() {
     let mut kv = kv_of("rows-v2");
-    let mut state = State::load(&kv, 0, 1).unwrap();
+    let mut state = State::load(&kv, ShardId(0), 1).unwrap();
     state.upgrade(&mut kv).unwrap();
     assert_eq!(state.settings(), &Settings::of_empty_shard());
     let fresh = small_shard().kv;
@@ -398,7 +405,7 @@ fn rows_of_version_2_are_read() {
 #[test]
 fn rows_of_version_1_are_read_and_brought_up_to_date() {
     let mut kv = kv_of("rows-v1");
-    let mut state = State::load(&kv, 0, 1).unwrap();
+    let mut state = State::load(&kv, ShardId(0), 1).unwrap();
     state.upgrade(&mut kv).unwrap();
     state.write_back(&mut kv);
     let new = small_shard().kv;

@@ -33,7 +33,7 @@ use crate::service::ServiceError;
 const IN_FLIGHT_MAX: usize = 1_024;
 /// Maximum bytes of unanswered events.
 const IN_FLIGHT_BYTES_MAX: usize = 8 << 20;
-/// A stream's bytes are charged in steps, so that most events do not touch the budget.
+/// A stream's bytes are charged in steps, so that most events do not change the budget.
 pub(super) const STEP: usize = 32 << 10;
 /// Memory charged per stream, without its events.
 const STREAM_BYTES: usize = 16 << 10;

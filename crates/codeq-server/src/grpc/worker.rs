@@ -382,8 +382,8 @@ fn lease(fence: u64) -> LeaseRef {
     LeaseRef::fence((fence > 0).then_some(fence))
 }
 
-/// Converts a delay as codeQ does: -1 means no delay; zero or any other negative value means the
-/// backoff policy.
+/// Converts a delay as the original codeQ does: -1 means no delay; zero or any other negative value means the backoff
+/// policy.
 fn delay(seconds: i32) -> Option<u64> {
     match seconds {
         -1 => Some(0),

@@ -29,7 +29,7 @@ const STEP: usize = 16 << 10;
 /// unwritten rest is not charged.
 const PLACE_FROM: usize = 1 << 20;
 
-/// A body and its charge, which is released when the last slice of the body is dropped.
+/// A body and its charge against the memory budget, which is released when the last slice of the body is dropped.
 struct Counted {
     bytes: Bytes,
     _hold: Hold,
@@ -154,7 +154,7 @@ mod tests {
     ) -> Result<Bytes, Problem> {
         let hold = budget.tenant(&tenant.into()).nothing(HeldFor::Requests);
         let edge = Edge::new(&Config::default());
-        // In pieces, as over a network.
+        // Send the body in pieces, as over a network.
         let pieces: Vec<Result<Bytes, std::io::Error>> =
             (0..sent.div_ceil(STEP)).map(|_| Ok(Bytes::from(vec![7; STEP]))).collect();
         let body = Body::from_stream(futures_util::stream::iter(pieces));

@@ -43,7 +43,7 @@ pub struct CleanedUp {
 
 pub async fn cleanup(call: Call) -> Answer {
     let mut request: BulkRequest = json::parse_or_default(&call.body)?;
-    // codeQ's clients send an empty string for no date. Here that is safe: cleanup then takes only
+    // The original codeQ's clients send an empty string for no date. That is safe here: cleanup then removes only
     // expired tasks.
     request.before = request.before.filter(|text| !text.is_empty());
     if request.before.is_none() {

@@ -3,7 +3,6 @@
 use axum::http::{HeaderValue, StatusCode};
 use axum::response::Response;
 use bytes::Bytes;
-use codeq_core::command::NewTask;
 use codeq_core::limits::{
     COMMAND_BYTES_MAX, DELAY_MS_MAX, IDEMPOTENCY_KEY_BYTES_MAX, WEBHOOK_BYTES_MAX,
 };
@@ -87,18 +86,18 @@ enum Item<'a> {
 
 pub async fn one(call: Call) -> Answer {
     let request: TaskRequest<'_> = json::parse(&call.body)?;
-    let mut task = new_task(&call, request)?;
+    let mut draft = draft(&call, request)?;
     if let Some(key) = header_key(&call)? {
-        match &task.idempotency_key {
-            Some(other) if **other != *key => {
+        match draft.idempotency_key.as_deref().filter(|key| !key.is_empty()) {
+            Some(other) if *other != *key => {
                 let text = "Idempotency-Key and idempotencyKey are different";
                 return Err(ServiceError::new(Code::InvalidIdempotencyKey, text).into());
             }
-            _ => task.idempotency_key = Some(key.into()),
+            _ => draft.idempotency_key = Some(key.into()),
         }
     }
     let (service, caller) = (call.service(), MayProduce::of(&call.caller)?);
-    let made = service.answer(service.enqueue(caller, task)?).await?;
+    let made = service.answer(service.enqueue(caller, draft)?).await?;
     let mut response = answer::json(StatusCode::ACCEPTED, &call.task(&made.task));
     mark_repeated(&mut response, made.repeated);
     Ok(response)
@@ -114,7 +113,8 @@ pub async fn batch(call: Call) -> Answer {
     let mut outcomes = Vec::with_capacity(request.tasks.len());
     for (index, text) in request.tasks.iter().enumerate() {
         let parsed = json::parse_item(text.get(), call.body.unknown);
-        match parsed.and_then(|request| new_task(&call, request)) {
+        let task = parsed.and_then(|request| draft(&call, request)?.into_task(call.service()));
+        match task {
             Ok(mut task) => {
                 // A key for the whole batch provides one for each task without its own.
                 if let (None, Some(key)) = (&task.idempotency_key, &key) {
@@ -159,7 +159,7 @@ fn mark_repeated(response: &mut Response, repeated: bool) {
     }
 }
 
-fn new_task(call: &Call, request: TaskRequest<'_>) -> Result<NewTask, ServiceError> {
+fn draft(call: &Call, request: TaskRequest<'_>) -> Result<Draft, ServiceError> {
     let payload = match request.payload.map(RawValue::get) {
         None | Some("null") => {
             let detail = "payload is missing or null";
@@ -176,7 +176,7 @@ fn new_task(call: &Call, request: TaskRequest<'_>) -> Result<NewTask, ServiceErr
         })?),
     };
     let (parent, state) = creation_context(call);
-    let draft = Draft {
+    Ok(Draft {
         command: request.command.into(),
         payload,
         priority: request.priority.unwrap_or(0),
@@ -187,8 +187,7 @@ fn new_task(call: &Call, request: TaskRequest<'_>) -> Result<NewTask, ServiceErr
         delay_seconds: request.delay_seconds,
         trace_parent: parent.map(Into::into),
         trace_state: state.map(Into::into),
-    };
-    draft.into_task(call.service())
+    })
 }
 
 /// The trace stored on the task: the client's, or else the one of this request.

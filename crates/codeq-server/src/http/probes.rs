@@ -94,7 +94,7 @@ pub async fn metrics(call: Call) -> Answer {
     metrics_alone(call).await
 }
 
-/// The metrics on their separate port, where every caller may read them.
+/// Serves the metrics on their separate port, where every caller may read them.
 pub async fn metrics_alone(call: Call) -> Answer {
     let text =
         call.app.metrics.render(call.service().engine(), &call.app.net, &call.app.budget).await;

@@ -166,7 +166,7 @@ pub async fn purge(call: Call) -> Answer {
     Ok(answer::json(StatusCode::OK, &Purged::from(done)))
 }
 
-/// codeQ's flat map, with an entry for each list that is not empty.
+/// The original codeQ's flat map, with an entry for each list that is not empty.
 fn flat(queues: &[QueueStats]) -> QueueMap {
     let mut map = BTreeMap::new();
     for queue in queues {

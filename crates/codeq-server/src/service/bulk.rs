@@ -2,6 +2,7 @@
 
 use codeq_auth::Principal;
 use codeq_core::command::{BulkFilter, BulkFrom, BulkPart, BulkWork, ReplayFrom};
+use codeq_core::id::ShardId;
 use codeq_core::limits::{BULK_LOOK_MAX, BULK_MAX, BULK_TAKE_MAX};
 use codeq_core::names::check_command;
 use codeq_core::reply::{BulkDone, Reply};
@@ -18,11 +19,11 @@ use super::{Service, ServiceError, cursor};
 pub struct BulkOptions {
     /// Selects the tasks.
     pub filter: BulkFilter,
-    /// Maximum number of tasks to touch.
+    /// Maximum number of tasks to change.
     pub limit: Option<u32>,
     /// Resumes where the previous call stopped.
     pub cursor: Option<String>,
-    /// Counts matching tasks without touching them.
+    /// Counts matching tasks without changing them.
     pub dry_run: bool,
 }
 
@@ -35,9 +36,9 @@ impl BulkOptions {
 
 /// The outcome of one bulk call.
 pub struct BulkOutcome {
-    /// Tasks touched.
+    /// Tasks changed.
     pub done: u64,
-    /// Set for a dry run: tasks that would be touched.
+    /// Set for a dry run: tasks that would be changed.
     pub matched: Option<u64>,
     /// Cursor to continue from. Absent when the scan is complete, or when a fresh call would do as well.
     pub next: Option<String>,
@@ -47,7 +48,7 @@ pub struct BulkOutcome {
 pub struct QueueBulk {
     /// Tasks taken off the list.
     pub outcome: BulkOutcome,
-    /// Tasks left in it.
+    /// Tasks left in the list.
     pub remaining: u64,
 }
 
@@ -62,8 +63,7 @@ impl Service {
     ) -> Result<BulkOutcome, ServiceError> {
         let about = about(&caller, &work, &options.filter);
         let start = options.cursor.as_deref();
-        let start =
-            start.map_or(Ok((0, BulkFrom::default())), |text| cursor::decode_from(text, &about));
+        let start = start.map_or(Ok(Default::default()), |text| cursor::decode_from(text, &about));
         let (mut shard, mut from) = start?;
         let limit = match (options.dry_run, options.limit) {
             (true, None) => u64::MAX,
@@ -71,7 +71,7 @@ impl Service {
         };
         let began = Instant::now();
         let (mut seen, mut stopped) = (0, None);
-        while shard < self.engine.shards() {
+        while shard.0 < self.engine.shards() {
             let left = limit.saturating_sub(seen);
             if left == 0 || began.elapsed() >= CALL_TIME {
                 stopped = Some(left > 0);
@@ -105,7 +105,7 @@ impl Service {
             seen += did.done;
             match did.next {
                 Some(next) => from = next,
-                None => (shard, from) = (shard + 1, BulkFrom::default()),
+                None => (shard, from) = (shard.next(), BulkFrom::default()),
             }
         }
         // Removed tasks are not scanned again, so a fresh call can start over, unless so many tasks
@@ -117,7 +117,7 @@ impl Service {
         Ok(BulkOutcome { done, matched, next })
     }
 
-    /// Bulk work on one list of a queue; `left` counts what is still in it.
+    /// Runs a bulk operation on one list of a queue; `left` counts what is still in the list.
     pub(super) async fn bulk_in_queue(
         &self,
         caller: MayAdminister<'_>,
@@ -138,7 +138,7 @@ impl Service {
     async fn bulk_part(
         &self,
         caller: MayAdminister<'_>,
-        shard: u16,
+        shard: ShardId,
         part: BulkPart,
         dry_run: bool,
     ) -> Result<BulkDone, ServiceError> {

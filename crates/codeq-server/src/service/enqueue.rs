@@ -51,10 +51,10 @@ pub struct Draft {
 }
 
 impl Draft {
-    /// Validates everything the core does not check itself.
+    /// Converts the draft to a task for the core, checking what the core does not check.
     pub fn into_task(self, service: &Service) -> Result<NewTask, ServiceError> {
         let command = trimmed(&self.command).unwrap_or_default();
-        // The core checks this too; checking here fails a batch on its first bad item.
+        // The core checks this too. Checking it here reports a bad item before the engine is called.
         check_command(&command)?;
         let (destinations, max) = (&service.destinations, service.payload_max());
         if self.payload.len() > max {
@@ -107,9 +107,9 @@ impl Service {
     pub fn enqueue(
         &self,
         caller: MayProduce<'_>,
-        task: NewTask,
+        draft: Draft,
     ) -> Result<Ask<EnqueuedTask>, ServiceError> {
-        let tasks = vec![task];
+        let tasks = vec![draft.into_task(self)?];
         self.check_quota(&caller, &tasks, &mut Ahead::default())?;
         Ok(Ask::new(enqueue(&caller, tasks, false), |answer| {
             enqueued(answer)?.pop().ok_or_else(ServiceError::unexpected)?

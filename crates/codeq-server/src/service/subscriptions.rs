@@ -128,7 +128,8 @@ impl Service {
     }
 
     async fn put_subscription(&self, put: PutRecord) -> Result<Subscription, ServiceError> {
-        // Held until the view includes the subscription, so that no task enqueued after the answer is missed.
+        // Listen until `self.subscriptions` includes the subscription, so that no task enqueued after the answer is
+        // missed.
         let _listening = self.subscriptions.work_available().listen();
         match self.propose(Command::PutRecord(put)).await? {
             Reply::Record(record) => {

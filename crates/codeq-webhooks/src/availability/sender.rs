@@ -124,7 +124,7 @@ impl Sender {
         if status.is_success() { Outcome::Delivered } else { Outcome::Failed }
     }
 
-    /// The receiver said that it is gone for good.
+    /// Removes the subscription, because its receiver said that it is gone for good.
     async fn unsubscribe(&self, notification: &Notification) {
         let delete = Command::DeleteRecord(DeleteRecord {
             tenant: Arc::clone(&notification.tenant),

@@ -1,22 +1,23 @@
-//! What the engine's threads do when a queue gets work: leave a note, and wake the notifier.
+//! Records, on the engine's threads, which queues get work, and wakes the notifier.
 //!
-//! While there are no subscriptions this costs one atomic read. Notes are sets: a queue that gets work a thousand times
-//! before the notifier looks is noted once.
+//! While there are no subscriptions this costs one atomic read. Changes are kept in sets: a queue that gets work a
+//! thousand times before the notifier looks is recorded once.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use codeq_core::effect::Effect;
+use codeq_core::id::ShardId;
 use codeq_core::keys::QueueId;
 use codeq_core::record::RecordKind;
 use codeq_engine::Observer;
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 
-/// Queues noted at once; more are counted and dropped.
+/// Maximum number of queues recorded between two looks of the notifier; more are counted and dropped.
 const READY_MAX: usize = 65_536;
-/// Changed subscriptions noted at once; beyond that all are read again.
+/// Maximum number of changed subscriptions recorded; beyond that, all are read again.
 const CHANGED_MAX: usize = 8_192;
 
 /// Collects queues that get work, and subscriptions that change.
@@ -27,14 +28,14 @@ pub struct WorkAvailable {
     wake: Notify,
 }
 
-/// What has happened since the last look.
+/// What has changed since the notifier last looked.
 #[derive(Debug, Default)]
 pub(super) struct Changes {
     /// Queues that had nothing to claim and now have something, by shard.
-    pub ready: BTreeSet<(u16, QueueId)>,
+    pub ready: BTreeSet<(ShardId, QueueId)>,
     /// Subscriptions that changed: tenant and id.
     pub changed: BTreeSet<(Arc<str>, Arc<str>)>,
-    /// Too many changed to note each: all must be read again.
+    /// Too many subscriptions changed to record each: all must be read again.
     pub all_changed: bool,
     /// How many queues were dropped for lack of room.
     pub missed: u64,
@@ -82,7 +83,7 @@ impl Changes {
         }
     }
 
-    fn add(&mut self, shard: u16, effect: &Effect) {
+    fn add(&mut self, shard: ShardId, effect: &Effect) {
         match effect {
             Effect::Ready { queue } if self.ready.len() < READY_MAX => {
                 self.ready.insert((shard, *queue));
@@ -97,7 +98,7 @@ impl Changes {
 }
 
 impl Observer for WorkAvailable {
-    fn committed(&self, shard: u16, effects: &[Effect]) {
+    fn committed(&self, shard: ShardId, effects: &[Effect]) {
         if self.listeners.load(Ordering::Acquire) == 0 {
             return;
         }
@@ -108,7 +109,7 @@ impl Observer for WorkAvailable {
             )
         };
         let mut effects = effects.iter().filter(matters).peekable();
-        // Most commits have nothing to note, and then the lock is not taken.
+        // Most commits have nothing to record and do not take the lock.
         if effects.peek().is_none() {
             return;
         }
@@ -128,20 +129,20 @@ mod tests {
     #[test]
     fn nothing_is_noted_without_a_listener() {
         let work = Arc::new(WorkAvailable::default());
-        work.committed(0, &[Effect::Ready { queue: 1 }]);
+        work.committed(ShardId(0), &[Effect::Ready { queue: 1 }]);
         assert!(work.take().ready.is_empty());
         let listening = work.listen();
         let again = work.listen();
         drop(listening);
         for _ in 0..3 {
             work.committed(
-                2,
+                ShardId(2),
                 &[Effect::Ready { queue: 1 }, Effect::CallbackDue { seq: Seq(1), at: 0 }],
             );
         }
-        assert_eq!(work.take().ready, BTreeSet::from([(2, 1)]));
+        assert_eq!(work.take().ready, BTreeSet::from([(ShardId(2), 1)]));
         drop(again);
-        work.committed(0, &[Effect::Ready { queue: 1 }]);
+        work.committed(ShardId(0), &[Effect::Ready { queue: 1 }]);
         assert!(work.take().ready.is_empty());
     }
 
@@ -149,7 +150,7 @@ mod tests {
     fn changes_are_bounded() {
         let mut changes = Changes::default();
         for queue in 0..70_000 {
-            changes.add(0, &Effect::Ready { queue });
+            changes.add(ShardId(0), &Effect::Ready { queue });
         }
         assert_eq!((changes.ready.len(), changes.missed), (READY_MAX, 70_000 - READY_MAX as u64));
         for number in 0..=CHANGED_MAX {

@@ -6,23 +6,24 @@
 use std::collections::{BTreeMap, HashMap};
 
 use codeq_core::command::Millis;
+use codeq_core::id::ShardId;
 use codeq_core::keys::Seq;
 use tokio::time::Instant;
 
 use crate::dispatcher::{Call, Dispatcher, Full, Limits, Outcome, Receiver};
 
-/// Callbacks in memory: of one receiver, of one tenant, of all.
+/// Maximum number of callbacks in memory: of one receiver, of one tenant, of all.
 const WAITING_PER_RECEIVER_MAX: usize = 1_024;
 const WAITING_PER_TENANT_MAX: usize = 16_384;
 const WAITING_MAX: usize = 65_536;
-/// Receivers in memory: of one tenant, of all.
+/// Maximum number of receivers in memory: of one tenant, of all.
 const RECEIVERS_PER_TENANT_MAX: usize = 1_024;
 const RECEIVERS_MAX: usize = 4_096;
 
 /// A callback: its shard, and the sequence number of its task.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) struct Callback {
-    pub shard: u16,
+    pub shard: ShardId,
     pub seq: Seq,
 }
 
@@ -30,7 +31,7 @@ pub(crate) struct Callback {
 pub(crate) type Position = (Millis, Seq);
 
 /// By shard, the first position to read.
-pub(crate) type Positions = BTreeMap<u16, Position>;
+pub(crate) type Positions = BTreeMap<ShardId, Position>;
 
 #[derive(Debug)]
 pub(crate) struct Backlog {
@@ -38,9 +39,9 @@ pub(crate) struct Backlog {
     /// Callbacks in flight. One that is found in the outbox meanwhile may be new, because its task was replayed and
     /// finished again: it is added once the call is done.
     in_flight: HashMap<Callback, Option<(Receiver, Millis)>>,
-    /// Where callbacks start that did not fit, by the limit that they exceeded.
+    /// The positions of the first callbacks that did not fit, by the limit that they exceeded.
     overflow: HashMap<Full, Positions>,
-    /// Where to read again.
+    /// The positions to read again, because there is room now.
     again: Positions,
 }
 
@@ -73,7 +74,7 @@ impl Backlog {
         if self.dispatcher.is_waiting(&callback) {
             return;
         }
-        // Later callbacks must not overtake those that did not fit, or these might never be sent.
+        // Later callbacks must not overtake those that did not fit, which might then never be sent.
         let mut limits = limits_of(to).into_iter();
         let added = match limits.find(|limit| self.overflow.contains_key(limit)) {
             Some(behind) => Err(behind),
@@ -134,8 +135,8 @@ fn limits_of(receiver: Receiver) -> [Full; 3] {
     [Full::Receiver(receiver), Full::Tenant(receiver.tenant), Full::All]
 }
 
-/// Notes a position of a shard, unless an earlier one is noted.
-pub(crate) fn note(positions: &mut Positions, shard: u16, position: Position) {
+/// Records a position of a shard, unless an earlier one is recorded.
+pub(crate) fn note(positions: &mut Positions, shard: ShardId, position: Position) {
     positions.entry(shard).and_modify(|first| *first = position.min(*first)).or_insert(position);
 }
 
@@ -144,7 +145,7 @@ mod tests {
     use super::*;
 
     fn add(backlog: &mut Backlog, tenant: u64, host: u64, seq: u64) {
-        backlog.add(Receiver { tenant, host }, Callback { shard: 0, seq: Seq(seq) }, seq);
+        backlog.add(Receiver { tenant, host }, Callback { shard: ShardId(0), seq: Seq(seq) }, seq);
     }
 
     /// Each receiver belongs to a tenant of its own.
@@ -216,7 +217,7 @@ mod tests {
             sent.push(call.item.seq.0);
             backlog.done(call, Outcome::Delivered, Instant::now());
             for (shard, (at, _)) in backlog.take_again() {
-                assert_eq!((shard, at), (0, max), "the first that did not fit");
+                assert_eq!((shard, at), (ShardId(0), max), "the first that did not fit");
                 (at..many).for_each(|seq| add(&mut backlog, 0, 0, seq));
             }
         }
@@ -242,7 +243,7 @@ mod tests {
         let (done, again) = until_again(&mut backlog);
         assert_eq!(done, RECEIVERS_MAX / 16);
         let first = RECEIVERS_MAX as u64;
-        assert_eq!(again, Positions::from([(0, (first, Seq(first)))]));
+        assert_eq!(again, Positions::from([(ShardId(0), (first, Seq(first)))]));
         add(&mut backlog, first, first, first);
         assert_eq!(backlog.dispatcher.receivers(), RECEIVERS_MAX - done + 1);
     }
@@ -262,7 +263,7 @@ mod tests {
         let (done, again) = until_again(&mut backlog);
         assert_eq!(done + 1, RECEIVERS_PER_TENANT_MAX / 16);
         let first = RECEIVERS_PER_TENANT_MAX as u64;
-        assert_eq!(again, Positions::from([(0, (first, Seq(first)))]));
+        assert_eq!(again, Positions::from([(ShardId(0), (first, Seq(first)))]));
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! Reads the outbox and starts the calls.
 //!
-//! The engine's commit thread says at which position new callbacks are; one task reads what is due
+//! The engine's commit thread reports the position of new callbacks; one task reads what is due
 //! ([`ResultCallbacks::run`]), the [`Backlog`] decides who is called next, and every call runs in a task of its own.
 
 use std::sync::Arc;
@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use codeq_core::command::Millis;
 use codeq_core::effect::Effect;
+use codeq_core::id::ShardId;
 use codeq_engine::{EngineError, Observer};
 use parking_lot::Mutex;
 use tokio::sync::{Notify, watch};
@@ -36,8 +37,8 @@ pub struct CallLimits {
 }
 
 impl CallLimits {
-    /// Calls to one host, and to one IP address. Since a tenant gets half of all calls, a host gets a quarter at most:
-    /// no host can use up what its tenant has.
+    /// Maximum number of calls to one host, and to one IP address. Since a tenant gets half of all calls, a host gets a
+    /// quarter at most, so that no host can use up its tenant's calls.
     pub fn per_host(self) -> usize {
         self.max_per_host.min((self.max_concurrent / 4).max(1))
     }
@@ -51,7 +52,7 @@ pub struct CallbacksDue {
 }
 
 impl Observer for CallbacksDue {
-    fn committed(&self, shard: u16, effects: &[Effect]) {
+    fn committed(&self, shard: ShardId, effects: &[Effect]) {
         let positions = effects.iter().filter_map(|effect| match effect {
             Effect::CallbackDue { seq, at } => Some((*at, *seq)),
             _ => None,
@@ -76,7 +77,7 @@ pub struct ResultCallbacks {
 }
 
 impl ResultCallbacks {
-    /// `attempts_max` is the number of attempts after which the engine gives a callback up.
+    /// `attempts_max` is the number of attempts after which the engine gives up on a callback.
     pub fn new(
         outbound: Arc<Outbound>,
         due: Arc<CallbacksDue>,
@@ -148,7 +149,7 @@ impl ResultCallbacks {
                 *next = Some(0);
             }
         }
-        for shard in 0..self.sender.engine().shards() {
+        for shard in ShardId::all(self.sender.engine().shards()) {
             let now = self.sender.engine().now().now;
             let next = self.next_at.get(usize::from(shard)).copied().flatten();
             if next.is_some_and(|at| at <= now) {
@@ -158,7 +159,7 @@ impl ResultCallbacks {
         Ok(())
     }
 
-    async fn read_shard(&mut self, shard: u16, now: Millis) -> Result<(), EngineError> {
+    async fn read_shard(&mut self, shard: ShardId, now: Millis) -> Result<(), EngineError> {
         let at = usize::from(shard);
         let Some(mut cursor) = self.cursors.get(at).copied() else { return Ok(()) };
         let mut future = None;
