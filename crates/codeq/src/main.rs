@@ -20,6 +20,7 @@ mod bench;
 mod config;
 mod dev;
 mod fsck;
+mod probe;
 mod restore;
 mod serve;
 mod sim;
@@ -69,6 +70,8 @@ enum Command {
     Backup(backup::Args),
     /// Create a data directory from a backup.
     Restore(restore::Args),
+    /// Ask a running server whether it is ready.
+    Probe(probe::Args),
     /// Run the simulator: seeded clients, crashes and disk faults, with every invariant checked.
     Sim(sim::Args),
 }
@@ -78,6 +81,7 @@ fn main() -> ExitCode {
         Command::Dev(args) => dev::run(&args),
         Command::Backup(args) => backup::run(&args),
         Command::Restore(args) => restore::run(&args),
+        Command::Probe(args) => probe::run(&args),
         Command::Serve(args) => return serve::run(&args),
         Command::Config(config) => return config.run(),
         // These have their own exit codes.

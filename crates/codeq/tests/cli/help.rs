@@ -11,6 +11,7 @@ fn every_command_has_help_with_an_example() {
         ("fsck", "Exit code: 0 no problems, 1 problems found, 2"),
         ("backup", "must not be in use"),
         ("restore", "The backup is verified"),
+        ("probe", "Exits with 0 if the server answers that it is ready"),
         ("sim", "codeq sim --seed 42"),
         ("bench", "codeq bench --http-url "),
         ("bench", "Exit code: 0 success, 1 "),

@@ -3,6 +3,7 @@
 mod backup;
 mod config;
 mod fsck;
-mod harness;
+pub mod harness;
 mod help;
+mod probe;
 mod sim;
