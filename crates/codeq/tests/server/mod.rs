@@ -12,7 +12,7 @@ mod kill;
 mod ledger;
 mod load;
 mod logs;
-mod node;
+pub mod node;
 pub mod random;
 mod reload;
 mod start;
