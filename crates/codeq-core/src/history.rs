@@ -3,11 +3,12 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize};
 
 use crate::limits::{HISTORY_MAX, HISTORY_REASON_BYTES_MAX, WORKER_BYTES_MAX};
 use crate::moment::Millis;
 use crate::place::Place;
+use crate::rows::as_bytes;
 
 /// What caused a transition. The order is part of the on-disk format: add at the end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -96,7 +97,8 @@ pub struct Entry {
 /// The transitions of one task, oldest first, kept encoded so that appending one does not decode the others.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct History {
-    entries: Bytes,
+    #[serde(serialize_with = "as_bytes", deserialize_with = "from_bytes")]
+    entries: Vec<u8>,
     len: u16,
     dropped: u32,
 }
@@ -114,7 +116,7 @@ impl History {
             if entries.len() > 1 {
                 entries.remove(1);
             }
-            self.entries = Bytes::new();
+            self.entries.clear();
             self.len = 0;
             self.dropped = self.dropped.saturating_add(1);
             entries.iter().for_each(|old| self.append(old));
@@ -123,11 +125,9 @@ impl History {
     }
 
     fn append(&mut self, entry: &Entry) {
-        let mut buffer = Vec::with_capacity(self.entries.len() + 48);
-        buffer.extend_from_slice(&self.entries);
-        // Encoding these types into memory cannot fail; if it did, the entry would be left out.
-        if let Ok(done) = postcard::to_extend(entry, buffer) {
-            self.entries = Bytes::from(done);
+        // Encoding these types into memory cannot fail.
+        if let Ok(entries) = postcard::to_extend(entry, std::mem::take(&mut self.entries)) {
+            self.entries = entries;
             self.len = self.len.saturating_add(1);
         }
     }
@@ -159,6 +159,11 @@ impl History {
     pub fn dropped(&self) -> u32 {
         self.dropped
     }
+}
+
+/// Reads the entries in one piece. The default reads the same bytes one number at a time, which is slower.
+fn from_bytes<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<u8>, D::Error> {
+    Bytes::deserialize(deserializer).map(Vec::from)
 }
 
 fn shorten(text: Arc<str>, max: usize) -> Arc<str> {

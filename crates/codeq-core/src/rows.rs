@@ -357,9 +357,12 @@ impl Counts {
     }
 }
 
-/// Serialises a slice in one write. The default writes the same bytes one number at a time, which is slower.
-fn as_bytes<S: Serializer>(bytes: &&[u8], serializer: S) -> Result<S::Ok, S::Error> {
-    serializer.serialize_bytes(bytes)
+/// Serialises bytes in one write. The default writes the same bytes one number at a time, which is slower.
+pub(crate) fn as_bytes<S: Serializer>(
+    bytes: &impl AsRef<[u8]>,
+    serializer: S,
+) -> Result<S::Ok, S::Error> {
+    serializer.serialize_bytes(bytes.as_ref())
 }
 
 macro_rules! plain_row {

@@ -183,7 +183,7 @@ fn a_call_that_was_sent_does_the_same_and_so_is_its_answer() {
         };
         let parts = (0..=shards).map(|shard| {
             let part = part.clone();
-            twins.ask(Call::BulkPart { shard, part })
+            twins.ask(Call::BulkPart { shard, part: Box::new(part) })
         });
         let mut done: Vec<_> = parts.collect();
         assert_eq!(done.pop(), Some(Err(EngineError::Closed)), "there is no such shard");
