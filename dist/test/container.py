@@ -1,15 +1,15 @@
-"""Runs the container image as `docker run --read-only` would, kills it with tasks inside, and runs it again."""
+"""Loads the container image, runs it with a read-only root, kills it with tasks inside, and runs it again."""
 
 import gzip
 import hashlib
 import json
 import os
 import pathlib
-import shutil
+import re
 import signal
 import sys
 
-from harness import ROOT, Client, Process, isolated, one, run, say, scratch, skip, unpack, until
+from harness import ROOT, Client, isolated, need, one, run, say, scratch, unpack, until
 
 DATA = "/var/lib/codeq"
 
@@ -25,9 +25,7 @@ class Image:
         self.config = self.blob(manifest["config"])["config"]
         (layer,) = listed["Layers"]
         assert self.blob(manifest["config"])["rootfs"]["diff_ids"] == ["sha256:" + pathlib.Path(layer).name]
-        self.rootfs = work / "rootfs"
-        self.rootfs.mkdir()
-        run("tar", "-xpf", self.layout / layer, "-C", self.rootfs)
+        (work / "layer").symlink_to(self.layout / layer)
         for blob in (self.layout / "blobs/sha256").iterdir():
             assert hashlib.sha256(blob.read_bytes()).hexdigest() == blob.name, f"{blob} has another digest"
 
@@ -36,67 +34,35 @@ class Image:
         assert len(data) == descriptor["size"]
         return json.loads(data)
 
-    def command(self):
-        return self.config["Entrypoint"] + self.config["Cmd"]
-
     def user(self):
         return tuple(int(part) for part in self.config["User"].split(":"))
 
 
-def crun(image, data, work):
-    """An OCI runtime, with the settings that docker gives a container with --read-only and --cap-drop=ALL."""
-    uid, gid = image.user()
-    mounts = [
-        {"destination": "/proc", "type": "proc", "source": "proc", "options": ["nosuid", "noexec", "nodev"]},
-        {"destination": "/dev", "type": "tmpfs", "source": "tmpfs", "options": ["nosuid", "mode=755", "size=64k"]},
-        {"destination": DATA, "type": "bind", "source": str(data), "options": ["rbind", "rw"]},
-    ]
-    bundle = work / "bundle"
-    bundle.mkdir(exist_ok=True)
-    (bundle / "config.json").write_text(json.dumps({
-        "ociVersion": "1.0.2", "hostname": "codeq",
-        "root": {"path": str(image.rootfs), "readonly": True},
-        "process": {"terminal": False, "user": {"uid": uid, "gid": gid}, "args": image.command(),
-                    "env": image.config["Env"], "cwd": image.config["WorkingDir"], "noNewPrivileges": True,
-                    "capabilities": {kind: [] for kind in ("bounding", "effective", "permitted")}},
-        "mounts": mounts,
-        "linux": {"namespaces": [{"type": kind} for kind in ("pid", "mount", "ipc", "uts")]},
-    }))
-    name = f"codeq-dist-{os.getpid()}"
-    program = shutil.which("crun") or shutil.which("runc")
-    base = [program, *(["--cgroup-manager=disabled"] if program.endswith("crun") else []), f"--root={work / 'state'}"]
-    return [*base, "run", "--bundle", bundle, name], lambda *args: [*base, "exec", name, *args]
+class Podman:
+    """A container engine with its own storage."""
 
+    def __init__(self, image, work):
+        self.base = ["podman", f"--root={work / 'storage'}", f"--runroot={work / 'run'}", "--storage-driver=vfs",
+                     "--cgroup-manager=cgroupfs", "--events-backend=file"]
+        said = self("load", "--input", image.archive)
+        assert "Loaded image" in said, said
+        self.image = said.split()[-1]
 
-def bubblewrap(image, data, _):
-    """Namespaces without an OCI runtime; the user is changed before, because bubblewrap may map only one."""
-    uid, gid = image.user()
-    base = ["setpriv", f"--reuid={uid}", f"--regid={gid}", "--clear-groups", "--bounding-set=-all", "bwrap",
-            "--unshare-user", "--unshare-pid", "--unshare-ipc", "--unshare-uts", "--ro-bind", image.rootfs, "/",
-            "--proc", "/proc", "--dev", "/dev", "--bind", data, DATA, "--chdir", DATA, "--die-with-parent"]
-    return [*base, *image.command()], lambda *args: [*base, *args]
+    def __call__(self, *args, check=True):
+        return run(*self.base, *args, check=check).stdout.strip()
 
+    def start(self, name):
+        # The limits are what a container gets; podman's own are more than some machines allow.
+        self("run", "--detach", "--name", name, "--read-only", "--cap-drop=ALL", "--security-opt=no-new-privileges",
+             "--ulimit=nofile=4096:4096", "--ulimit=nproc=4096:4096", "--publish=8080:8080",
+             f"--volume=codeq-data:{DATA}", self.image)
+        until("a server that is ready", lambda: Client().ready() or self.ended(name))
+        token = re.search(r"^  Token +(\S+)", self("logs", name), re.MULTILINE).group(1)
+        return Client(producer=token, worker=token), int(self("inspect", "--format={{.State.Pid}}", name))
 
-def runtime():
-    if shutil.which("crun") or shutil.which("runc"):
-        return crun
-    if shutil.which("bwrap"):
-        return bubblewrap
-    skip("not installed: crun, runc or bubblewrap")
-
-
-def server_pid(process, command):
-    """The server, which is a child of the runtime."""
-    for entry in pathlib.Path("/proc").glob("[0-9]*/stat"):
-        try:
-            fields = entry.read_text().rpartition(")")[2].split()
-            line = (entry.parent / "cmdline").read_text().split("\0")[:-1]
-        except OSError:
-            continue
-        # Fields after the name: state, parent, process group, session.
-        if int(fields[3]) == process.child.pid and line == command:
-            return int(entry.parent.name)
-    return None
+    def ended(self, name):
+        state = self("inspect", "--format={{.State.Status}}", name)
+        assert state == "running", f"{name} is {state}: {self('logs', name)}"
 
 
 def check_isolation(pid, image):
@@ -109,25 +75,17 @@ def check_isolation(pid, image):
     assert "ro" in root[5].split(","), root
 
 
-def check_tools(image, work):
-    """The archive is read by tools that are not ours."""
+def check_archive(image, work):
+    """The archive is read by a tool that knows the formats."""
     plain = work / "image.tar"
     plain.write_bytes(gzip.decompress(image.archive.read_bytes()))
-    if shutil.which("skopeo"):
-        for transport in ("docker-archive", "oci-archive"):
-            said = json.loads(run("skopeo", "inspect", f"{transport}:{plain}").stdout)
-            assert said["Os"] == "linux" and len(said["Layers"]) == 1, said
-        say("skopeo reads it as a docker archive and as an OCI archive")
-    if shutil.which("podman"):
-        storage = [f"--root={work / 'storage'}", f"--runroot={work / 'run'}", "--storage-driver=vfs"]
-        said = run("podman", *storage, "load", "--input", image.archive).stdout
-        assert "Loaded image" in said, said
-        say("podman loads it")
-    if not (shutil.which("skopeo") or shutil.which("podman")):
-        say("neither skopeo nor podman is installed: the archive is not read by another tool")
+    for transport in ("docker-archive", "oci-archive"):
+        said = json.loads(run("skopeo", "inspect", f"{transport}:{plain}").stdout)
+        assert said["Os"] == "linux" and len(said["Layers"]) == 1, said
+    say("skopeo reads it as a docker archive and as an OCI archive")
 
 
-def check_deterministic(image, packages, work):
+def check_deterministic(packages, work):
     """The tarball has the files that the image was made of."""
     tree = one(unpack(one(packages, "codeq-*-linux-*[0-9].tar.gz"), work / "tree"), "*")
     digests = set()
@@ -143,45 +101,37 @@ def check_deterministic(image, packages, work):
 
 def main(packages):
     isolated()
+    need("podman", "skopeo")
     with scratch() as work:
         image = Image(one(packages, "codeq-*-image.tar.gz"), work)
-        size = sum(path.stat().st_size for path in image.rootfs.rglob("*") if path.is_file() and not path.is_symlink())
+        size = (work / "layer").stat().st_size
         say(f"{image.digest}: {size / 1e6:.0f} MB unpacked, {image.archive.stat().st_size / 1e6:.0f} MB to load")
-        check_tools(image, work)
-        # A new volume takes owner and mode from the image.
-        data = work / "volume"
-        shutil.copytree(image.rootfs / DATA.strip("/"), data)
-        os.chown(data, *image.user())
-        make = runtime()
-        start, execute = make(image, data, work)
-        log = work / "log"
+        check_archive(image, work)
+        podman = Podman(image, work)
 
-        with Process(log, *start) as process:
-            process.until_ready(Client())
-            token = process.token()
-            client = Client(producer=token, worker=token)
-            pid = until("the server's process", lambda: server_pid(process, image.command()))
-            check_isolation(pid, image)
-            say(f"{make.__name__}: runs as {image.config['User']} without capabilities, on a read-only root")
-            done, waiting = client.enqueue("done"), client.enqueue("waits")
-            client.complete(client.claim("done"))
-            if "Healthcheck" in image.config:
-                run(*execute(*image.config["Healthcheck"]["Test"][1:]))
-                say("its health check succeeds")
-            else:
-                say("this image has no health check: the binary has no `probe` command")
-            os.kill(pid, signal.SIGKILL)
-            process.child.wait(timeout=60)
-        with Process(log, *make(image, data, work)[0]) as process:
-            process.until_ready(Client())
-            token = process.token()
-            client = Client(producer=token, worker=token)
-            assert client.status(done) == "COMPLETED" and client.status(waiting) == "PENDING"
-            pid = until("the server's process", lambda: server_pid(process, image.command()))
-            os.kill(pid, signal.SIGTERM)
-            assert process.child.wait(timeout=60) == 0, process.text()
-        say("killed with kill -9 and started again: the tasks are there; SIGTERM ends it with code 0")
-        check_deterministic(image, packages, work)
+        client, pid = podman.start("first")
+        check_isolation(pid, image)
+        say(f"runs as {image.config['User']} without capabilities, on a read-only root")
+        done, waiting = client.enqueue("done"), client.enqueue("waits")
+        client.complete(client.claim("done"))
+        if "Healthcheck" in image.config:
+            podman("healthcheck", "run", "first")
+            say("its health check succeeds")
+        else:
+            say("no health check: the binary of this image has no `probe` command")
+        os.kill(pid, signal.SIGKILL)
+        podman("wait", "first")
+
+        client, _ = podman.start("second")
+        assert client.status(done) == "COMPLETED" and client.status(waiting) == "PENDING"
+        say("kill -9, then a new container on the same volume: the tasks are there")
+        podman("stop", "second")
+        assert podman("inspect", "--format={{.State.ExitCode}}", "second") == "0", podman("logs", "second")
+        said = podman("run", "--rm", "--ulimit=nofile=4096:4096", "--ulimit=nproc=4096:4096", podman.image, "serve",
+                      "--http-addr", "0.0.0.0:8080", check=False)
+        assert "producerAuth" in said, said
+        say("stops with code 0; `serve` on the network without tokens is refused")
+        check_deterministic(packages, work)
 
 
 if __name__ == "__main__":

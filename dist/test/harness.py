@@ -18,6 +18,7 @@ import urllib.request
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
 CACHE = pathlib.Path(os.environ.get("CODEQ_DIST_CACHE", pathlib.Path.home() / ".cache/codeq-dist"))
+START = time.monotonic()
 PATIENCE = 60
 PRODUCER, WORKER = "producer-token-of-the-test", "worker-token-of-the-test"
 AUTH = f"""
@@ -35,7 +36,7 @@ workerAuth:
 
 
 def say(text):
-    print(f"  {text}", flush=True)
+    print(f"  {time.monotonic() - START:4.0f} s  {text}", flush=True)
 
 
 def skip(why):
@@ -53,6 +54,8 @@ def isolated():
     """Runs this program again with mounts and a network of its own, so that any port is free and nothing stays."""
     if os.environ.get("CODEQ_DIST_ISOLATED"):
         run("ip", "link", "set", "lo", "up")
+        # Container runtimes refuse a machine with both versions of control groups. One is enough for a test.
+        run("umount", "/sys/fs/cgroup/unified", check=False)
         return
     if os.geteuid() != 0:
         skip("needs root, to mount and to change the user")
