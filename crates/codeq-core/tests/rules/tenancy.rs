@@ -87,7 +87,15 @@ fn a_made_up_position_shows_and_touches_nothing_of_others() {
             let part = |work| {
                 let (tenant, by) = (text("x"), text("op"));
                 let (from, filter) = (from.clone(), BulkFilter::default());
-                Command::BulkPart(Box::new(BulkPart { tenant, work, filter, from, take: 9, look: 99, by }))
+                Command::BulkPart(Box::new(BulkPart {
+                    tenant,
+                    work,
+                    filter,
+                    from,
+                    take: 9,
+                    look: 99,
+                    by,
+                }))
             };
             for work in [
                 BulkWork::Cleanup { expired: false },

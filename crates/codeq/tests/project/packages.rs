@@ -50,7 +50,10 @@ fn alerts_dashboard_and_scaler_use_metrics_that_the_server_has() {
     ] {
         let used = metrics_in(&read(file));
         let unknown: Vec<_> = used.iter().filter(|metric| !is_known(metric, &sources)).collect();
-        assert!(unknown.is_empty(), "{file} uses metrics that the server does not have: {unknown:?}");
+        assert!(
+            unknown.is_empty(),
+            "{file} uses metrics that the server does not have: {unknown:?}"
+        );
     }
     assert!(metrics_in(&read("dist/compose/alerts.yml")).len() > 5);
 }
@@ -73,21 +76,15 @@ fn the_dashboard_and_its_copies_are_what_they_should_be() {
 }
 
 #[test]
-fn the_packaged_configuration_is_valid() {
-    for file in ["dist/debian/codeq.yaml", "dist/compose/codeq.yaml"] {
-        let path = root().join(file);
-        // The package installs the file with mode 0640; a checkout is world-readable.
-        let dir = tempfile::tempdir().unwrap();
-        let copy = dir.path().join("codeq.yaml");
-        std::fs::copy(&path, &copy).unwrap();
-        std::fs::set_permissions(&copy, std::os::unix::fs::PermissionsExt::from_mode(0o640)).unwrap();
-        let check = codeq(&["config", "check", "--config", copy.to_str().unwrap()]);
-        assert_eq!(check.code, 0, "{file}: {}{}", check.out, check.err);
-    }
+fn the_packaged_configuration_is_valid_local_and_without_tokens() {
+    let file = root().join("dist/debian/codeq.yaml");
+    let check = codeq(&["config", "check", "--config", file.to_str().unwrap()]);
+    assert_eq!(check.code, 0, "{}{}", check.out, check.err);
     let packaged = read("dist/debian/codeq.yaml");
-    assert!(packaged.contains("httpAddr: 127.0.0.1:8080"), "the package listens beyond this machine");
-    let token = packaged.lines().any(|line| !line.trim().starts_with('#') && line.contains("token"));
-    assert!(!token, "the package has a default token");
+    assert!(packaged.contains("\nhttpAddr: 127.0.0.1:8080\n"), "it listens beyond this machine");
+    let has_token =
+        packaged.lines().any(|line| !line.trim().starts_with('#') && line.contains("token"));
+    assert!(!has_token, "it has a default token");
 }
 
 #[test]
