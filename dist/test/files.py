@@ -47,10 +47,9 @@ def main(packages):
             assert (tree / "share/doc/codeq" / file).stat().st_size, file
         run(binary, "config", "check", "--config", tree / "share/doc/codeq/examples/codeq.default.yaml")
         say(f"{version}: checksums, documents and symbols fit")
-        extras = {"man/man1": "man pages", "bash-completion": "completion for bash", "zsh": "for zsh", "fish": "for fish"}
-        for path, what in extras.items():
+        for path in ("man/man1", "bash-completion", "zsh", "fish"):
             if not (tree / "share" / path).exists():
-                say(f"without {what}: the binary does not write them")
+                say(f"without share/{path}: the binary does not write it")
         completion = tree / "share/bash-completion/completions/codeq"
         if completion.exists():
             run("bash", "-n", completion)
