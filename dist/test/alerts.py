@@ -18,7 +18,7 @@ import urllib.parse
 import urllib.request
 
 import yaml
-from harness import ROOT, Client, Process, isolated, need, run, say, scratch, until
+from harness import ROOT, Client, Process, isolated, need, run, say, scratch, until, validators
 
 COMPOSE = ROOT / "dist/compose"
 TOKEN = "token-of-the-alert-test-0123456789"
@@ -223,12 +223,15 @@ def check_dashboard():
 
 
 def main(binary):
+    # Before the network is gone.
+    validate = validators() / "check-jsonschema"
     isolated()
+    run(validate, "--builtin-schema", "vendor.compose-spec", COMPOSE / "compose.yaml")
     need("prometheus", "promtool", "strace", "mkfs.ext4", "mount")
     for command in (["check", "rules", "alerts.yml"], ["test", "rules", "alerts.test.yml"],
                     ["check", "config", "--syntax-only", "prometheus.yml"]):
         run("promtool", *command, cwd=COMPOSE)
-    say("promtool accepts the rules, their cases and the configuration")
+    say("the compose file is valid; promtool accepts the rules, their cases and the configuration")
     alerts = Alerts()
     with scratch() as work, contextlib.ExitStack() as stack:
         disk = work / "disk"

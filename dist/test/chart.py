@@ -8,12 +8,11 @@ import sys
 import zipfile
 
 import yaml
-from harness import CACHE, ROOT, need, run, say, scratch, skip
+from harness import CACHE, ROOT, need, run, say, scratch, skip, validators
 
 CHART = ROOT / "dist/helm/codeq"
 HELM = "helm.sh/helm/v3/cmd/helm@v3.22.0"
 KUBERNETES = "1.29.0"
-VALIDATOR = "kubernetes-validate==1.37.0"
 # Where Go's module proxy has the operators' schemas: module, version, file.
 OPERATORS = [
     ("github.com/kedacore/keda/v2", "v2.21.0", "config/crd/bases/keda.sh_scaledobjects.yaml"),
@@ -34,15 +33,6 @@ def helm():
     if built.returncode:
         skip(f"helm cannot be built: {built.stdout[-300:]}")
     return str(CACHE / "bin/helm")
-
-
-def validator():
-    """A Python with the schemas of Kubernetes."""
-    python = CACHE / "venv/bin/python"
-    if run(python, "-c", "import kubernetes_validate", check=False).returncode if python.exists() else True:
-        run(sys.executable, "-m", "venv", "--clear", CACHE / "venv")
-        run(python, "-m", "pip", "install", "-q", "--disable-pip-version-check", VALIDATOR)
-    return python
 
 
 def operator_schemas():
@@ -139,7 +129,7 @@ def check_settings(binary, stateful, by_kind, work):
 
 
 def main(binary):
-    program, python, schemas = helm(), validator(), operator_schemas()
+    program, python, schemas = helm(), validators() / "python", operator_schemas()
     refused = render(program, None)
     assert refused.returncode and "needs tokens" in refused.stdout, refused.stdout
     with scratch() as work:

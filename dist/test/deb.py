@@ -126,13 +126,15 @@ def upgrade(machine, packages, work):
 
 
 def main(packages):
+    # Before the network is gone.
+    debian = clean_root()
     isolated()
     need("systemd-nspawn", "nsenter", "ss")
     client = Client()
     with scratch() as work:
         root = work / "root"
         root.mkdir()
-        run("tar", "-xf", clean_root(), "-C", root, "--exclude=./dev/*")
+        run("tar", "-xf", debian, "-C", root, "--exclude=./dev/*")
         config, data = root / "etc/codeq/codeq.yaml", root / "var/lib/codeq"
         with Machine(root, work / "console") as machine:
             install(machine, one(packages, "codeq_*.deb"))

@@ -80,6 +80,16 @@ def one(directory, pattern):
     return found[0]
 
 
+def validators():
+    """A directory with a Python that has the schemas of Kubernetes, and check-jsonschema, which has those of compose."""
+    programs = CACHE / "venv/bin"
+    if not (programs / "check-jsonschema").exists():
+        run(sys.executable, "-m", "venv", "--clear", CACHE / "venv")
+        run(programs / "python", "-m", "pip", "install", "-q", "--disable-pip-version-check",
+            "kubernetes-validate==1.37.0", "check-jsonschema==0.39.0")
+    return programs
+
+
 @contextlib.contextmanager
 def scratch():
     path = pathlib.Path(tempfile.mkdtemp(prefix="codeq-dist-"))
