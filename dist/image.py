@@ -144,12 +144,14 @@ def archive(layer, settings, name, version, epoch):
     def at(data):
         return "blobs/sha256/" + hashlib.sha256(data).hexdigest()
 
-    oci = "application/vnd.oci.image"
-    listed = json.dumps({"schemaVersion": 2, "mediaType": f"{oci}.manifest.v1+json",
-                         "config": descriptor(settings, f"{oci}.config.v1+json"),
-                         "layers": [descriptor(layer, f"{oci}.layer.v1.tar")]}, sort_keys=True).encode()
-    index = {"schemaVersion": 2, "mediaType": f"{oci}.index.v1+json", "manifests": [
-        {**descriptor(listed, f"{oci}.manifest.v1+json"),
+    # Docker's types inside OCI's layout: OCI's own have no health check, and podman would drop it.
+    types = "application/vnd.docker"
+    manifest_type = f"{types}.distribution.manifest.v2+json"
+    listed = json.dumps({"schemaVersion": 2, "mediaType": manifest_type,
+                         "config": descriptor(settings, f"{types}.container.image.v1+json"),
+                         "layers": [descriptor(layer, f"{types}.image.rootfs.diff.tar")]}, sort_keys=True).encode()
+    index = {"schemaVersion": 2, "mediaType": "application/vnd.oci.image.index.v1+json", "manifests": [
+        {**descriptor(listed, manifest_type),
          "annotations": {"org.opencontainers.image.ref.name": version, "io.containerd.image.name": f"{name}:{version}"}}]}
     docker = [{"Config": at(settings), "RepoTags": [f"{name}:{version}"], "Layers": [at(layer)]}]
     out = Layer(epoch)
