@@ -196,7 +196,7 @@ def disk_alerts(alerts, client, server, disk):
     filler.unlink()
     alerts.clear("CodeqDiskAlmostFull")
 
-    fill(filler, 0)
+    fill(filler, 1 << 20)
 
     def write():
         client.call("POST", "/v1/codeq/tasks", {"command": "large", "payload": "x" * 900_000})
