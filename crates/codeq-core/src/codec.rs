@@ -7,6 +7,7 @@
 //! opened by tests for ever.
 
 use bytes::Bytes;
+use postcard::ser_flavors::Flavor;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
@@ -32,11 +33,38 @@ pub enum DecodeError {
     Malformed(&'static str),
 }
 
+/// Collects encoded bytes. Postcard's own collector takes any `Extend`, and pays for that with every byte.
+struct Collector<'a>(&'a mut Vec<u8>);
+
+impl Flavor for Collector<'_> {
+    type Output = ();
+
+    fn try_push(&mut self, byte: u8) -> postcard::Result<()> {
+        self.0.push(byte);
+        Ok(())
+    }
+
+    fn try_extend(&mut self, bytes: &[u8]) -> postcard::Result<()> {
+        self.0.extend_from_slice(bytes);
+        Ok(())
+    }
+
+    fn finalize(self) -> postcard::Result<()> {
+        Ok(())
+    }
+}
+
+/// Encodes a value at the end of a buffer.
+pub(crate) fn append<T: Serialize + ?Sized>(value: &T, buffer: &mut Vec<u8>) {
+    // Encoding our types into memory cannot fail. If it did, a reader would reject what is there.
+    let _ = postcard::serialize_with_flavor(value, Collector(buffer));
+}
+
 pub(crate) fn encode_row<T: Serialize>(row: &T, version: u8, capacity: usize) -> Bytes {
     let mut buffer = Vec::with_capacity(capacity);
     buffer.push(version);
-    // Encoding our types into memory cannot fail. If it did, an empty row would be rejected on read.
-    Bytes::from(postcard::to_extend(row, buffer).unwrap_or_default())
+    append(row, &mut buffer);
+    Bytes::from(buffer)
 }
 
 pub(crate) fn decode<T: DeserializeOwned>(body: &[u8]) -> Result<T, DecodeError> {
@@ -91,9 +119,7 @@ pub fn begin_group(at: Moment, buffer: &mut Vec<u8>) {
 pub fn push_command(command: &Command, buffer: &mut Vec<u8>) {
     let start = buffer.len();
     buffer.extend_from_slice(&[0; 4]);
-    // Encoding our types into memory cannot fail; a lost command would show up as an empty slot.
-    let taken = std::mem::take(buffer);
-    *buffer = postcard::to_extend(command, taken).unwrap_or_default();
+    append(command, buffer);
     let length = (buffer.len() - start - 4) as u32;
     if let Some(slot) = buffer.get_mut(start..start + 4) {
         slot.copy_from_slice(&length.to_le_bytes());

@@ -102,7 +102,8 @@ impl<K: Kv> Step<'_, K> {
                 let print = print_of(task, value);
                 let conflict = match self.known(&command.tenant, key, task, print)? {
                     Known::OtherWork => true,
-                    Known::Yes(_) => false,
+                    // A repeat creates nothing, so it needs no queue.
+                    Known::Yes(_) => continue,
                     Known::No => *keys_here.entry(key).or_insert(print) != print,
                 };
                 if conflict {

@@ -2,9 +2,9 @@
 
 use std::sync::Arc;
 
-use bytes::Bytes;
 use serde::{Deserialize, Deserializer, Serialize};
 
+use crate::codec;
 use crate::limits::{HISTORY_MAX, HISTORY_REASON_BYTES_MAX, WORKER_BYTES_MAX};
 use crate::moment::Millis;
 use crate::place::Place;
@@ -125,11 +125,8 @@ impl History {
     }
 
     fn append(&mut self, entry: &Entry) {
-        // Encoding these types into memory cannot fail.
-        if let Ok(entries) = postcard::to_extend(entry, std::mem::take(&mut self.entries)) {
-            self.entries = entries;
-            self.len = self.len.saturating_add(1);
-        }
+        codec::append(entry, &mut self.entries);
+        self.len = self.len.saturating_add(1);
     }
 
     /// The transitions, oldest first.
@@ -161,9 +158,13 @@ impl History {
     }
 }
 
-/// Reads the entries in one piece. The default reads the same bytes one number at a time, which is slower.
+/// Reads the entries in one piece, with room for one more. The default reads the same bytes one number at a time.
 fn from_bytes<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<u8>, D::Error> {
-    Bytes::deserialize(deserializer).map(Vec::from)
+    const ROOM: usize = 48;
+    let stored = <&[u8]>::deserialize(deserializer)?;
+    let mut entries = Vec::with_capacity(stored.len() + ROOM);
+    entries.extend_from_slice(stored);
+    Ok(entries)
 }
 
 fn shorten(text: Arc<str>, max: usize) -> Arc<str> {

@@ -78,7 +78,7 @@ impl<K: Kv> Step<'_, K> {
         if !row.has_key {
             return Ok(());
         }
-        let Some(bytes) = self.kv.get(Table::Body, keys::task(seq))? else {
+        let Some(bytes) = self.kv.borrow(Table::Body, keys::task(seq))? else {
             return Ok(());
         };
         let body = BodyRow::decode(seq, &bytes)?;

@@ -4,6 +4,8 @@
 //! B-tree on disk is up to the store. Keys are 16-byte numbers, so that no tenant or command name can collide with
 //! another one's rows.
 
+use std::borrow::Cow;
+
 use bytes::Bytes;
 
 /// A row's key. [`crate::keys`] is the only place that builds one.
@@ -80,8 +82,13 @@ pub enum KvError {
 
 /// Read access to the tables.
 pub trait KvRead {
+    /// The row at `key`, borrowed if it is in memory.
+    fn borrow(&self, table: Table, key: Key) -> Result<Option<Cow<'_, Bytes>>, KvError>;
+
     /// The row at `key`.
-    fn get(&self, table: Table, key: Key) -> Result<Option<Bytes>, KvError>;
+    fn get(&self, table: Table, key: Key) -> Result<Option<Bytes>, KvError> {
+        Ok(self.borrow(table, key)?.map(Cow::into_owned))
+    }
 
     /// Appends at most `limit` rows with `from <= key <= to` to `out`, in the given direction.
     fn scan(

@@ -33,6 +33,8 @@ pub(crate) struct Queue {
     /// The queue's entry in the tenant's set of heads.
     pub head: Option<Head>,
     levels: [PriorityLevel; PRIORITIES],
+    /// Number of tasks behind the windows of all priorities.
+    tails: u64,
     /// Totals of the tenant over all its queues.
     pub held: Arc<Held>,
 }
@@ -52,10 +54,11 @@ impl Queue {
     /// Starts with empty windows: every pending task is in a tail.
     pub fn new(row: QueueRow, held: Arc<Held>) -> Queue {
         let mut levels: [PriorityLevel; PRIORITIES] = Default::default();
+        let tails = row.counts.ready();
         for (level, count) in levels.iter_mut().zip(row.counts.pending) {
             level.tail = count;
         }
-        Queue { row, dirty: false, head: None, levels, held }
+        Queue { row, dirty: false, head: None, levels, tails, held }
     }
 
     /// Adds a task at the back of its priority. Returns whether it entered the window.
@@ -67,6 +70,7 @@ impl Queue {
             level.reached = waiting.0;
         } else {
             level.tail += 1;
+            self.tails += 1;
         }
         fits
     }
@@ -81,6 +85,7 @@ impl Queue {
             }
             Err(_) => {
                 level.tail = level.tail.saturating_sub(1);
+                self.tails = self.tails.saturating_sub(1);
                 false
             }
         }
@@ -93,6 +98,9 @@ impl Queue {
         kv: &K,
         window_max: usize,
     ) -> Result<usize, KvError> {
+        if self.tails == 0 {
+            return Ok(0);
+        }
         let mut filled = 0;
         for (priority, level) in (0..=PRIORITY_MAX).zip(&mut self.levels) {
             if level.tail == 0 || !level.window.is_empty() {
@@ -114,6 +122,7 @@ impl Queue {
             level.tail = level.tail.saturating_sub(rows.len() as u64);
             filled += rows.len();
         }
+        self.tails = self.tails.saturating_sub(filled as u64);
         Ok(filled)
     }
 
@@ -124,7 +133,9 @@ impl Queue {
         if self.row.paused || full {
             return None;
         }
-        (0..=PRIORITY_MAX).zip(&self.levels).rev().find_map(|(priority, level)| {
+        // The counters are next to each other in memory; the windows are not.
+        let counted = self.row.counts.pending.iter().zip(&self.levels).zip(0..=PRIORITY_MAX);
+        counted.rev().filter(|((count, _), _)| **count > 0).find_map(|((_, level), priority)| {
             let waiting = *level.window.front()?;
             let head = Head { inverse_priority: PRIORITY_MAX - priority, order: waiting.0 };
             Some((head, waiting))

@@ -387,7 +387,7 @@ macro_rules! loaded_row {
         impl $row {
             /// Reads the row at `key`.
             pub fn load<K: KvRead + ?Sized>(kv: &K, key: Key) -> Result<Option<Self>, KvError> {
-                kv.get($table, key)?.map(|bytes| Self::decode(key, &bytes)).transpose()
+                kv.borrow($table, key)?.map(|bytes| Self::decode(key, &bytes)).transpose()
             }
         }
     };

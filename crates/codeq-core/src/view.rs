@@ -93,7 +93,7 @@ impl Task {
         queue: &QueueRow,
         at: Moment,
     ) -> Result<Task, KvError> {
-        let bytes = kv.get(Table::Body, keys::task(seq))?.ok_or_else(|| KvError::Corrupt {
+        let bytes = kv.borrow(Table::Body, keys::task(seq))?.ok_or_else(|| KvError::Corrupt {
             table: Table::Body,
             key: keys::task(seq),
             reason: "task without body".to_owned(),

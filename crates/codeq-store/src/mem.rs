@@ -1,5 +1,6 @@
 //! A store in memory: the reference for [`crate::Store`], and the base of tests of the rules.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 
 use bytes::Bytes;
@@ -21,8 +22,8 @@ impl MemStore {
 }
 
 impl KvRead for MemStore {
-    fn get(&self, table: Table, key: Key) -> Result<Option<Bytes>, KvError> {
-        Ok(self.tables.get(table).get(&key).cloned())
+    fn borrow(&self, table: Table, key: Key) -> Result<Option<Cow<'_, Bytes>>, KvError> {
+        Ok(self.tables.get(table).get(&key).map(Cow::Borrowed))
     }
 
     fn scan(

@@ -1,5 +1,6 @@
 //! The store of one shard: two memtables over a file.
 
+use std::borrow::Cow;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -185,14 +186,14 @@ impl Store {
 }
 
 impl KvRead for Store {
-    fn get(&self, table: Table, key: Key) -> Result<Option<Bytes>, KvError> {
+    fn borrow(&self, table: Table, key: Key) -> Result<Option<Cow<'_, Bytes>>, KvError> {
         let in_memory = self
             .active
             .get(table, key)
             .or_else(|| self.frozen_rows().and_then(|rows| rows.get(table, key)));
         match in_memory {
-            Some(slot) => Ok(slot.value().cloned()),
-            None => self.state.view.get(table, key),
+            Some(slot) => Ok(slot.value().map(Cow::Borrowed)),
+            None => Ok(self.state.view.get(table, key)?.map(Cow::Owned)),
         }
     }
 

@@ -1,6 +1,6 @@
 use bytes::Bytes;
 use codeq_core::State;
-use codeq_core::command::NewTask;
+use codeq_core::command::{NewTask, PurgeTarget};
 use codeq_core::effect::Effect;
 use codeq_core::keys::META;
 use codeq_core::kv::{Kv, Table};
@@ -174,6 +174,8 @@ fn an_atomic_batch_is_all_or_nothing() {
 fn queues_of_a_tenant_are_bounded() {
     let mut h = Harness::new();
     h.every = 100_000;
+    let first = h.dead(keyed("gone", "k"));
+    h.purge_as(T, "gone", PurgeTarget::Dead, 1);
     for chunk in 0..QUEUES_PER_TENANT_MAX / BATCH_MAX {
         let names = (0..BATCH_MAX).map(|i| task(&format!("q{}", chunk * BATCH_MAX + i)));
         let names = names.collect();
@@ -184,6 +186,9 @@ fn queues_of_a_tenant_are_bounded() {
     let reply = h.enqueue_all(T, vec![task("q1"), task("one-more")], true);
     let reason = Box::new(Rejection::TooManyQueues { max });
     assert_eq!(reply, refused(Rejection::InBatch { index: 1, reason }));
+    let reply = h.enqueue_all(T, vec![keyed("gone", "k"), task("q1")], true);
+    let Reply::Enqueued(items) = reply else { panic!("a repeat needs no queue: {reply:?}") };
+    assert!(matches!(&items[0], Enqueued::Repeated(task) if task.id == first.id));
     h.add(task("q7"));
     h.add_for("another tenant", task("one-more"));
 }

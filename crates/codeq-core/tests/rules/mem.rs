@@ -1,5 +1,6 @@
 //! Tables in memory that check the contract of the `Kv` traits.
 
+use std::borrow::Cow;
 use std::cell::Cell;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -31,12 +32,12 @@ impl Mem {
 }
 
 impl KvRead for Mem {
-    fn get(&self, table: Table, key: Key) -> Result<Option<Bytes>, KvError> {
+    fn borrow(&self, table: Table, key: Key) -> Result<Option<Cow<'_, Bytes>>, KvError> {
         if table == Table::Task {
             self.reads.set(self.reads.get() + 1);
         }
         let rows = self.tables.get(&table);
-        Ok(rows.and_then(|rows| rows.get(&key)).cloned())
+        Ok(rows.and_then(|rows| rows.get(&key)).map(Cow::Borrowed))
     }
 
     fn scan(

@@ -2,6 +2,8 @@
 //! never checkpoints, and for stores that checkpoint between any two writes, with the checkpoint pending, done, or
 //! done and followed by a reopen.
 
+use std::borrow::Cow;
+
 use bytes::Bytes;
 use codeq_core::kv::{Direction, Key, Kv, KvError, KvRead, Table};
 use codeq_store::{FlushJob, MemStore, Store};
@@ -61,8 +63,8 @@ impl Interrupted {
 }
 
 impl KvRead for Interrupted {
-    fn get(&self, table: Table, key: Key) -> Result<Option<Bytes>, KvError> {
-        self.store().get(table, key)
+    fn borrow(&self, table: Table, key: Key) -> Result<Option<Cow<'_, Bytes>>, KvError> {
+        self.store().borrow(table, key)
     }
 
     fn scan(
