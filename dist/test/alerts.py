@@ -222,6 +222,21 @@ def check_dashboard():
     say(f"the dashboard's {len(queries)} queries have answers")
 
 
+def check_numbers(client):
+    """Prometheus shows the same numbers as the API."""
+    for command in ("large", "slow", "expires"):
+        status, queue = client.call("GET", f"/v1/codeq/admin/queues/{command}")
+        assert status == 200, queue
+        depth = {"ready": queue["ready"], "delayed": queue["delayed"], "in_progress": queue["inProgress"], "dlq": queue["dlq"]}
+
+        def same():
+            found = ask("query", query=f'codeq_queue_depth{{command="{command}"}}')["result"]
+            return {entry["metric"]["queue"]: int(entry["value"][1]) for entry in found} == depth
+        until(f"{command} has {depth}", same)
+        assert sum(depth.values()) > 0, depth
+    say("Prometheus and the API agree on the depth of queues")
+
+
 def main(binary):
     # Before the network is gone.
     validate = validators() / "check-jsonschema"
@@ -249,6 +264,7 @@ def main(binary):
         clients_alerts(alerts, client)
         disk_alerts(alerts, client, server, disk)
         check_dashboard()
+        check_numbers(client)
         assert not alerts.missing, f"not seen: {alerts.missing}"
         os.kill(server.child.pid, signal.SIGTERM)
         assert server.child.wait(timeout=60) == 0, server.text()
