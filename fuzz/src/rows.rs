@@ -2,7 +2,7 @@
 
 use codeq_core::State;
 use codeq_core::command::{Claim, Command, Enqueue, NewTask, Outcome, PutRecord, Selector, Submit};
-use codeq_core::keys;
+use codeq_core::keys::{self, Seq};
 use codeq_core::kv::{Key, Table, for_each};
 use codeq_core::moment::Moment;
 use codeq_core::record::RecordKind;
@@ -13,7 +13,7 @@ use codeq_store::MemStore;
 /// The first byte says which table. What can be read is written so that it reads the same.
 pub fn run(data: &[u8]) {
     let Some((table, row)) = data.split_first() else { return };
-    let key = keys::task(7);
+    let key = keys::task(Seq(7));
     macro_rules! read {
         ($row:ty, $key:expr) => {
             if let Ok(row) = <$row>::decode($key, row) {
@@ -24,7 +24,7 @@ pub fn run(data: &[u8]) {
         };
     }
     match Table::ALL.get(usize::from(*table) % Table::ALL.len()) {
-        Some(Table::Body) => read!(BodyRow<'_>, 7),
+        Some(Table::Body) => read!(BodyRow<'_>, Seq(7)),
         Some(Table::Task) => read!(TaskRow, key),
         Some(Table::Idempotency) => read!(IdempotencyRow, key),
         Some(Table::Queue) => read!(QueueRow, key),

@@ -19,63 +19,50 @@ pub const SKEW_SECONDS: u64 = 60;
 const DATE_MAX: u64 = 253_402_300_799;
 
 /// The claims this server uses. A duplicate claim does not parse.
-#[derive(Deserialize)]
-#[serde(rename_all = "camelCase")]
+#[derive(Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
 pub(crate) struct Claims {
-    #[serde(default, deserialize_with = "present")]
-    iss: Option<Value>,
-    #[serde(default, deserialize_with = "present")]
-    aud: Option<Value>,
-    #[serde(default, deserialize_with = "present")]
-    exp: Option<Value>,
-    #[serde(default, deserialize_with = "present")]
-    nbf: Option<Value>,
-    #[serde(default, deserialize_with = "present")]
-    iat: Option<Value>,
-    #[serde(default, deserialize_with = "present")]
-    sub: Option<Value>,
-    #[serde(default, deserialize_with = "present", rename = "client_id")]
-    client_id: Option<Value>,
-    #[serde(default, deserialize_with = "present")]
-    azp: Option<Value>,
-    #[serde(default, deserialize_with = "present")]
-    tid: Option<Value>,
-    #[serde(default, deserialize_with = "present")]
-    tenant_id: Option<Value>,
-    #[serde(default, deserialize_with = "present", rename = "tenant_id")]
-    tenant_id_snake: Option<Value>,
-    #[serde(default, deserialize_with = "present")]
-    organization_id: Option<Value>,
-    #[serde(default, deserialize_with = "present", rename = "organization_id")]
-    organization_id_snake: Option<Value>,
-    #[serde(default, deserialize_with = "present")]
-    event_types: Option<Value>,
-    #[serde(default, deserialize_with = "present")]
-    scope: Option<Value>,
-    #[serde(default, deserialize_with = "present")]
-    role: Option<Value>,
-    #[serde(default, deserialize_with = "present")]
-    worker_group: Option<Value>,
+    iss: Present<Value>,
+    aud: Present<Value>,
+    exp: Present<Value>,
+    nbf: Present<Value>,
+    iat: Present<Value>,
+    sub: Present<Value>,
+    #[serde(rename = "client_id")]
+    client_id: Present<Value>,
+    azp: Present<Value>,
+    tid: Present<Value>,
+    tenant_id: Present<Value>,
+    #[serde(rename = "tenant_id")]
+    tenant_id_snake: Present<Value>,
+    organization_id: Present<Value>,
+    #[serde(rename = "organization_id")]
+    organization_id_snake: Present<Value>,
+    event_types: Present<Value>,
+    scope: Present<Value>,
+    role: Present<Value>,
+    worker_group: Present<Value>,
 }
 
-/// A field that is present, whatever its value: without this, serde reads `null` as absent.
-pub(crate) fn present<'de, D, T>(deserializer: D) -> Result<Option<T>, D::Error>
-where
-    D: Deserializer<'de>,
-    T: Deserialize<'de>,
-{
-    T::deserialize(deserializer).map(Some)
+/// A field that may be absent. Serde would read `null` as absent, too; here it is a value.
+#[derive(Default)]
+pub(crate) struct Present<T>(pub Option<T>);
+
+impl<'de, T: Deserialize<'de>> Deserialize<'de> for Present<T> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        T::deserialize(deserializer).map(|value| Present(Some(value)))
+    }
 }
 
 impl Claims {
     /// Whether this issuer issued the token.
     pub fn is_of(&self, issuer: &str) -> bool {
-        self.iss.as_ref().and_then(Value::as_str) == Some(issuer)
+        self.iss.0.as_ref().and_then(Value::as_str) == Some(issuer)
     }
 
     /// Whether the token is for this audience and valid at `now`, in Unix seconds.
     pub fn check(&self, audience: &str, now: u64) -> Result<(), Refusal> {
-        let aud = self.aud.as_ref().ok_or_else(|| wrong("aud is missing"))?;
+        let aud = self.aud.0.as_ref().ok_or_else(|| wrong("aud is missing"))?;
         if !names_audience(aud, audience) {
             return Err(Refusal::new(Reason::Audience, "aud is another"));
         }
@@ -84,12 +71,12 @@ impl Claims {
             return Err(Refusal::new(Reason::Expired, "exp is past"));
         }
         let latest = now.saturating_add(SKEW_SECONDS);
-        if let Some(nbf) = &self.nbf
+        if let Some(nbf) = &self.nbf.0
             && date(nbf).ok_or_else(|| wrong("nbf is not a date"))? > latest
         {
             return Err(Refusal::new(Reason::NotYetValid, "nbf is in the future"));
         }
-        if let Some(iat) = &self.iat
+        if let Some(iat) = &self.iat.0
             && date(iat).ok_or_else(|| wrong("iat is not a date"))? > latest
         {
             return Err(Refusal::new(Reason::NotYetValid, "iat is in the future"));
@@ -106,7 +93,7 @@ impl Claims {
         check_tenant(tenant).map_err(|_| wrong("tenant is empty, too long or not printable"))?;
         let event_types = match kind {
             Kind::Worker => self.event_types().map_err(wrong)?,
-            Kind::Producer | Kind::ProducerAsWorker => EventTypes::Only(Vec::new()),
+            Kind::Producer | Kind::ProducerAsWorker => EventTypes::default(),
         };
         let grants = self.grants().map_err(wrong)?;
         Ok(Principal {
@@ -117,14 +104,15 @@ impl Claims {
     }
 
     fn expires_at(&self) -> Result<u64, &'static str> {
-        date(self.exp.as_ref().ok_or("exp is missing")?).ok_or("exp is not a date")
+        date(self.exp.0.as_ref().ok_or("exp is missing")?).ok_or("exp is not a date")
     }
 
     /// `sub`, or for a producer without one, which many providers issue to services, the client id
     /// or the tenant. A worker needs its own `sub`, because it holds leases.
     fn subject<'a>(&'a self, kind: Kind, tenant: Option<&'a str>) -> Result<&'a str, &'static str> {
-        let client = self.client_id.as_ref().or(self.azp.as_ref()).filter(|_| kind != Kind::Worker);
-        let subject = match (&self.sub, client) {
+        let client =
+            self.client_id.0.as_ref().or(self.azp.0.as_ref()).filter(|_| kind != Kind::Worker);
+        let subject = match (&self.sub.0, client) {
             (Some(sub), _) => sub.as_str().ok_or("sub is not a string")?,
             (None, Some(client)) => client.as_str().ok_or("the client id is not a string")?,
             (None, None) => tenant.filter(|_| kind != Kind::Worker).ok_or("sub is missing")?,
@@ -139,11 +127,11 @@ impl Claims {
         let mut tenant: Option<&str> = None;
         let mut disagree = false;
         for claim in [
-            &self.tid,
-            &self.tenant_id,
-            &self.tenant_id_snake,
-            &self.organization_id,
-            &self.organization_id_snake,
+            &self.tid.0,
+            &self.tenant_id.0,
+            &self.tenant_id_snake.0,
+            &self.organization_id.0,
+            &self.organization_id_snake.0,
         ]
         .into_iter()
         .flatten()
@@ -159,8 +147,8 @@ impl Claims {
 
     fn event_types(&self) -> Result<EventTypes, &'static str> {
         const WRONG: &str = "eventTypes is not a list of strings";
-        match &self.event_types {
-            None => Ok(EventTypes::Only(Vec::new())),
+        match &self.event_types.0 {
+            None => Ok(EventTypes::default()),
             Some(Value::String(name)) => event_types(std::iter::once(name.as_str())),
             Some(Value::Array(names)) => event_types(strings(names).ok_or(WRONG)?.into_iter()),
             Some(_) => Err(WRONG),
@@ -169,7 +157,7 @@ impl Claims {
 
     fn grants(&self) -> Result<Grants, &'static str> {
         const WRONG: &str = "scope is not a string or a list of strings";
-        let names: Vec<&str> = match &self.scope {
+        let names: Vec<&str> = match &self.scope.0 {
             None => Vec::new(),
             Some(Value::String(text)) => text.split(' ').collect(),
             Some(Value::Array(names)) => strings(names).ok_or(WRONG)?,
@@ -180,13 +168,13 @@ impl Claims {
             // Ignore scopes of other services.
             let _ours = grants.add(name);
         }
-        let role = self.role.as_ref().and_then(Value::as_str);
+        let role = self.role.0.as_ref().and_then(Value::as_str);
         grants.admin |= role.is_some_and(|role| role.eq_ignore_ascii_case("ADMIN"));
         Ok(grants)
     }
 
     fn worker_group(&self) -> Result<Option<Arc<str>>, &'static str> {
-        let Some(claim) = &self.worker_group else { return Ok(None) };
+        let Some(claim) = &self.worker_group.0 else { return Ok(None) };
         let group = claim.as_str().ok_or("workerGroup is not a string")?;
         check_worker(group).map_err(|_| "workerGroup is empty, too long or not printable")?;
         Ok(Some(Arc::from(group)))

@@ -72,7 +72,7 @@ pub(crate) fn principal(
     event_types: EventTypes,
 ) -> Principal {
     let (scopes, event_types) = match kind {
-        Kind::Producer => (Scopes::default(), EventTypes::Only(Vec::new())),
+        Kind::Producer => (Scopes::default(), EventTypes::default()),
         Kind::ProducerAsWorker => (Scopes::ALL, EventTypes::Any),
         Kind::Worker => (grants.scopes, event_types),
     };
@@ -85,8 +85,7 @@ pub(crate) fn principal(
         event_types,
         admin: grants.admin,
         operator: grants.operator,
-        worker_group: None,
-        expires_at: None,
+        ..Principal::default()
     }
 }
 
@@ -141,6 +140,6 @@ mod tests {
         assert!(event_types([""].into_iter()).is_err());
         assert_eq!(event_types(["a", "*"].into_iter()), Ok(EventTypes::Any));
         assert_eq!(event_types(["a*"].into_iter()), Ok(EventTypes::Only(vec!["a*".into()])));
-        assert_eq!(event_types(std::iter::empty()), Ok(EventTypes::Only(Vec::new())));
+        assert_eq!(event_types(std::iter::empty()), Ok(EventTypes::default()));
     }
 }

@@ -12,7 +12,7 @@ use jsonwebtoken::Algorithm;
 use serde::Deserialize;
 use serde::de::{DeserializeOwned, IgnoredAny};
 
-use crate::claims::{Claims, present};
+use crate::claims::{Claims, Present};
 use crate::grants::Kind;
 use crate::jwk::{KID_BYTES_MAX, Key, accepted_algorithm};
 use crate::key_cache::KeyCache;
@@ -31,14 +31,14 @@ pub(crate) struct Jwt<'a> {
 #[derive(Deserialize)]
 struct Header {
     alg: String,
-    #[serde(default, deserialize_with = "present")]
-    kid: Option<String>,
-    #[serde(default, deserialize_with = "present")]
-    typ: Option<String>,
-    #[serde(default, deserialize_with = "present")]
-    crit: Option<IgnoredAny>,
-    #[serde(default, deserialize_with = "present")]
-    b64: Option<IgnoredAny>,
+    #[serde(default)]
+    kid: Present<String>,
+    #[serde(default)]
+    typ: Present<String>,
+    #[serde(default)]
+    crit: Present<IgnoredAny>,
+    #[serde(default)]
+    b64: Present<IgnoredAny>,
 }
 
 impl<'a> Jwt<'a> {
@@ -59,18 +59,18 @@ impl<'a> Jwt<'a> {
         signature: &'a str,
     ) -> Result<Jwt<'a>, &'static str> {
         let header: Header = decode(header).ok_or("jwt header does not parse")?;
-        if header.crit.is_some() || header.b64.is_some() {
+        if header.crit.0.is_some() || header.b64.0.is_some() {
             return Err("jwt header has extensions that are not understood");
         }
         let algorithm = accepted_algorithm(&header.alg).ok_or("jwt algorithm is not accepted")?;
-        if !header.typ.as_deref().is_none_or(is_accepted_type) {
+        if !header.typ.0.as_deref().is_none_or(is_accepted_type) {
             return Err("jwt is of another type");
         }
-        if header.kid.as_ref().is_some_and(|kid| kid.len() > KID_BYTES_MAX) {
+        if header.kid.0.as_ref().is_some_and(|kid| kid.len() > KID_BYTES_MAX) {
             return Err("kid is too long");
         }
         let claims = decode(claims).ok_or("jwt claims do not parse")?;
-        Ok(Jwt { algorithm, kid: header.kid, claims, message, signature })
+        Ok(Jwt { algorithm, kid: header.kid.0, claims, message, signature })
     }
 }
 

@@ -16,8 +16,8 @@ pub enum Role {
     Any,
 }
 
-/// An authenticated caller.
-#[derive(Debug, Clone, PartialEq)]
+/// An authenticated caller. The default one, on routes open to everybody, has no rights.
+#[derive(Debug, Clone, Default, PartialEq)]
 pub struct Principal {
     /// The tenant whose data the caller sees.
     pub tenant: Arc<str>,
@@ -116,6 +116,12 @@ pub enum EventTypes {
     Any,
     /// Only these commands, ignoring ASCII case.
     Only(Vec<Arc<str>>),
+}
+
+impl Default for EventTypes {
+    fn default() -> EventTypes {
+        EventTypes::Only(Vec::new())
+    }
 }
 
 impl EventTypes {

@@ -84,20 +84,11 @@ fn configured_principal(token: &StaticToken, kind: Kind) -> Result<Principal, St
 }
 
 fn unhex(text: &str) -> Option<TokenDigest> {
-    let (pairs, rest) = text.as_bytes().as_chunks::<2>();
-    if !rest.is_empty() {
-        return None;
-    }
-    let mut digest = TokenDigest::default();
-    if pairs.len() != digest.len() {
-        return None;
-    }
-    for (byte, [high, low]) in digest.iter_mut().zip(pairs) {
-        let high = char::from(*high).to_digit(16)?;
-        let low = char::from(*low).to_digit(16)?;
-        *byte = u8::try_from(high << 4 | low).ok()?;
-    }
-    Some(digest)
+    // `from_str_radix` would take a sign.
+    let digits = text.bytes().all(|byte| byte.is_ascii_hexdigit());
+    let byte = |at: usize| u8::from_str_radix(text.get(at..at + 2)?, 16).ok();
+    let bytes: Vec<u8> = (0..text.len()).step_by(2).map(byte).collect::<Option<_>>()?;
+    bytes.try_into().ok().filter(|_| digits)
 }
 
 #[cfg(test)]

@@ -1,14 +1,15 @@
 //! The gRPC channels below the streams.
 
-use futures_util::Stream;
 use tokio::sync::mpsc;
-use tonic::transport::{Certificate, ClientTlsConfig, Endpoint};
+use tonic::codegen::tokio_stream::wrappers::ReceiverStream;
+use tonic::transport::{Certificate, Channel, ClientTlsConfig, Endpoint};
+use tonic::{Response, Status, Streaming};
 
 use crate::error::Error;
 use crate::options::{self, Options};
 
 /// Messages buffered for the connection; each stream has its own, more relevant limit.
-pub(crate) const OUTBOUND: usize = 64;
+const OUTBOUND: usize = 64;
 
 /// Prepares an address for connecting.
 pub(crate) fn endpoint(address: &str, options: &Options) -> Result<Endpoint, Error> {
@@ -39,11 +40,44 @@ pub(crate) fn endpoint(address: &str, options: &Options) -> Result<Endpoint, Err
     both.or_else(|_| plain.tls_config(own)).map_err(config)
 }
 
-/// Turns a channel into the outgoing half of a stream; dropping the sender half-closes the stream.
-pub(crate) fn outbound<T: Send + 'static>(
-    receiver: mpsc::Receiver<T>,
-) -> impl Stream<Item = T> + Send + 'static {
-    futures_util::stream::unfold(receiver, |mut receiver| async move {
-        receiver.recv().await.map(|message| (message, receiver))
-    })
+/// A stream on which the hello has been acknowledged. Dropping `out` half-closes it.
+pub(crate) struct Link<Out, In> {
+    pub(crate) out: mpsc::Sender<Out>,
+    pub(crate) inbound: Streaming<In>,
+}
+
+/// Opens a stream and says hello. `answered` reads the server's first message: `None` is no answer to a hello.
+pub(crate) async fn open<Out, In, Opening>(
+    endpoint: &Endpoint,
+    options: &Options,
+    hello: Out,
+    stream: impl FnOnce(Channel, ReceiverStream<Out>) -> Opening,
+    answered: fn(In) -> Option<Result<(), Error>>,
+) -> Result<Link<Out, In>, Error>
+where
+    Opening: Future<Output = Result<Response<Streaming<In>>, Status>>,
+{
+    let of_status = |status: Status| Error::of_status(&status);
+    let unavailable = |text: &str| Err(Error::Unavailable(text.to_owned()));
+    let greeting = async {
+        let channel = endpoint.connect().await.map_err(|error| Error::unavailable(&error))?;
+        let (out, receiver) = mpsc::channel(OUTBOUND);
+        out.send(hello).await.map_err(|_| Error::Closed)?;
+        let opened = stream(channel, ReceiverStream::new(receiver)).await;
+        let mut inbound = opened.map_err(of_status)?.into_inner();
+        match inbound.message().await.map_err(of_status)?.and_then(answered) {
+            Some(answer) => answer.map(|()| Link { out, inbound }),
+            None => unavailable("the server ended the stream before answering the hello"),
+        }
+    };
+    let greeted = tokio::time::timeout(options.connect_timeout, greeting).await;
+    greeted.unwrap_or_else(|_| unavailable("the server did not answer the hello in time"))
+}
+
+/// Why a stream is over.
+pub(crate) fn stream_error<In>(last: Result<Option<In>, Status>) -> Error {
+    match last {
+        Err(status) => Error::of_status(&status),
+        Ok(_) => Error::Unavailable("the stream ended".to_owned()),
+    }
 }

@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use crate::command::{BulkFilter, BulkFrom, BulkPart, BulkWork, ReplayFrom};
 use crate::history::Event;
-use crate::keys::{self, QueueId};
+use crate::keys::{self, QueueId, Seq};
 use crate::kv::{Direction, Kv, KvError, KvRead, Table};
 use crate::limits::{BULK_LOOK_MAX, BULK_LOOK_MIN, BULK_TAKE_MAX};
 use crate::moment::Millis;
@@ -54,9 +54,9 @@ impl Budget {
 /// Result of searching one list.
 pub(crate) struct Found {
     /// Numbers of the matching tasks, in order. Not their rows: a hundred results may not fit in memory.
-    pub numbers: Vec<u64>,
+    pub numbers: Vec<Seq>,
     /// Number of the last task visited.
-    pub last: u64,
+    pub last: Seq,
     /// Nothing more in the list matches.
     pub ended: bool,
 }
@@ -65,7 +65,7 @@ pub(crate) struct Found {
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct BulkPlan {
     /// Numbers of the tasks.
-    pub numbers: Vec<u64>,
+    pub numbers: Vec<Seq>,
     /// Where the next part starts; `None` once there is nothing left to look at.
     pub next: Option<BulkFrom>,
 }
@@ -139,13 +139,13 @@ impl<K: KvRead + ?Sized> Reader<'_, K> {
                 |list: u8, after| Some(BulkFrom { queue: Some(Arc::clone(name)), list, after });
             let first = if resumed { from.list } else { 0 };
             if budget.is_spent() {
-                plan.next = at(first, if resumed { from.after } else { 0 });
+                plan.next = at(first, if resumed { from.after } else { Seq(0) });
                 return Ok(plan);
             }
             // An empty queue costs a look too: there may be ten thousand of them.
             budget.look -= 1;
             for (list, place) in (0..).zip(FINISHED).skip(usize::from(first)) {
-                let after = if resumed && list == from.list { from.after } else { 0 };
+                let after = if resumed && list == from.list { from.after } else { Seq(0) };
                 let counts = self.state.queue_row(*id).map(|row| row.counts);
                 if counts.is_none_or(|counts| counts.of(place) == 0) {
                     continue;
@@ -161,7 +161,7 @@ impl<K: KvRead + ?Sized> Reader<'_, K> {
         }
         if let (true, Some((name, _))) = (queues.len() == most, queues.last()) {
             let list = FINISHED.len() as u8;
-            plan.next = Some(BulkFrom { queue: Some(Arc::clone(name)), list, after: 0 });
+            plan.next = Some(BulkFrom { queue: Some(Arc::clone(name)), list, after: Seq(0) });
         }
         Ok(plan)
     }
@@ -171,7 +171,7 @@ impl<K: KvRead + ?Sized> Reader<'_, K> {
         &self,
         part: &BulkPart,
         now: Millis,
-        seq: u64,
+        seq: Seq,
         row: &TaskRow,
     ) -> Result<Verdict, KvError> {
         let finish = row.finish.as_ref();
@@ -210,7 +210,7 @@ impl<K: KvRead + ?Sized> Reader<'_, K> {
     }
 
     /// Whether the task's callback still has to be delivered; such a task must not be removed.
-    pub(crate) fn awaits_callback(&self, seq: u64, row: &TaskRow) -> Result<bool, KvError> {
+    pub(crate) fn awaits_callback(&self, seq: Seq, row: &TaskRow) -> Result<bool, KvError> {
         if !row.has_webhook {
             return Ok(false);
         }
@@ -223,9 +223,9 @@ impl<K: KvRead + ?Sized> Reader<'_, K> {
         &self,
         queue: QueueId,
         place: Place,
-        after: u64,
+        after: Seq,
         budget: &mut Budget,
-        wanted: impl Fn(u64, &TaskRow) -> Result<Verdict, KvError>,
+        wanted: impl Fn(Seq, &TaskRow) -> Result<Verdict, KvError>,
     ) -> Result<Found, KvError> {
         const PAGE: usize = 256;
         let mut found = Found { numbers: Vec::new(), last: after, ended: false };
@@ -233,8 +233,8 @@ impl<K: KvRead + ?Sized> Reader<'_, K> {
         while !budget.is_spent() {
             page.clear();
             let limit = PAGE.min(budget.look);
-            let from = keys::index(queue, place, found.last.saturating_add(1));
-            let to = keys::index(queue, place, u64::MAX);
+            let from = keys::index(queue, place, found.last.next());
+            let to = keys::index(queue, place, Seq::MAX);
             self.kv.scan(Table::Index, from, to, Direction::Forward, limit, &mut page)?;
             for (key, _) in &page {
                 let seq = keys::seq_of(*key);

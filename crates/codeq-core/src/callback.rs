@@ -6,7 +6,7 @@ use url::Url;
 
 use crate::command::{Callback, Delivery};
 use crate::effect::Effect;
-use crate::keys::{self, QueueId, TimerKind};
+use crate::keys::{self, QueueId, Seq, TimerKind};
 use crate::kv::{Kv, KvError, Table};
 use crate::lease::shorten;
 use crate::limits::CALLBACK_RETRY_AFTER_MS_MAX;
@@ -62,7 +62,7 @@ impl<K: Kv> Step<'_, K> {
     }
 
     /// Adds the callback of a task that has just finished.
-    pub(crate) fn add_callback(&mut self, seq: u64, row: &TaskRow) -> Result<(), KvError> {
+    pub(crate) fn add_callback(&mut self, seq: Seq, row: &TaskRow) -> Result<(), KvError> {
         let outbox = OutboxRow {
             id: row.id(seq),
             attempts: 0,
@@ -74,7 +74,7 @@ impl<K: Kv> Step<'_, K> {
     }
 
     /// Drops the callback of a task that was replayed or removed.
-    pub(crate) fn drop_callback(&mut self, seq: u64, row: &TaskRow) -> Result<(), KvError> {
+    pub(crate) fn drop_callback(&mut self, seq: Seq, row: &TaskRow) -> Result<(), KvError> {
         if !row.has_webhook {
             return Ok(());
         }
@@ -87,7 +87,7 @@ impl<K: Kv> Step<'_, K> {
     /// The only place that changes a callback: row, timer, counters and effect change together.
     fn set_callback(
         &mut self,
-        seq: u64,
+        seq: Seq,
         queue: QueueId,
         was: Option<&OutboxRow>,
         row: Option<OutboxRow>,
@@ -122,7 +122,7 @@ impl<K: Kv> Step<'_, K> {
 
     /// Packs the receiver and the tenant of a callback as hashes. They are stored with the timer, so that the sender
     /// can skip receivers that are down and share its time between tenants without reading the tasks.
-    fn callback_target(&self, seq: u64, queue: QueueId) -> Result<Bytes, KvError> {
+    fn callback_target(&self, seq: Seq, queue: QueueId) -> Result<Bytes, KvError> {
         let body = self.kv.get(Table::Body, keys::task(seq))?.unwrap_or_default();
         let receiver = BodyRow::decode(seq, &body)?.webhook.map_or(0, receiver_of);
         let tenant = number_of(&self.queue(queue)?.row.tenant);

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use crate::command::{Claim, Selector};
 use crate::history::Event;
 use crate::id::split_mix64;
-use crate::keys::{self, QueueId};
+use crate::keys::{self, Order, QueueId};
 use crate::kv::{Kv, KvError, Table};
 use crate::limits::{
     CLAIM_BYTES_MAX, CLAIM_COMMANDS_MAX, CLAIM_MAX, CLAIM_REPAIR_MAX, LEASE_MS_MAX, LEASE_MS_MIN,
@@ -26,7 +26,7 @@ impl<K: Kv> Step<'_, K> {
             return Ok(Reply::Rejected(rejection));
         }
         // A task that is due can be claimed now, even if the sweep has not reached it yet.
-        let seed = split_mix64(self.now ^ self.state.meta.next_seq);
+        let seed = split_mix64(self.now ^ self.state.meta.next_seq.0);
         self.make_due(CLAIM_REPAIR_MAX, seed)?;
         let mut tasks = Vec::new();
         let mut bytes = 0;
@@ -85,13 +85,14 @@ impl<K: Kv> Step<'_, K> {
     /// Leases the first task of a queue. Returns `None` if the wall clock was set back before the task's date and more
     /// tasks are affected than one claim repairs: the sweep handles the rest.
     fn take_head(&mut self, queue: QueueId, command: &Claim) -> Result<Option<Task>, KvError> {
-        let (_, (_, seq)) = self.queue(queue)?.next().ok_or_else(|| missing(queue, 0))?;
+        let (_, (order, seq)) =
+            self.queue(queue)?.next().ok_or_else(|| missing(queue, Order(0)))?;
         let mut row =
-            TaskRow::load(self.kv, keys::task(seq))?.ok_or_else(|| missing(queue, seq))?;
+            TaskRow::load(self.kv, keys::task(seq))?.ok_or_else(|| missing(queue, order))?;
         if row.run_at > self.wall {
             return Ok(None);
         }
-        row.fence += 1;
+        row.fence = row.fence.next();
         let until = self.now.saturating_add(command.lease);
         let lease = Lease { worker: Arc::clone(&command.worker), until };
         self.relocate(seq, &mut row, Cause::by(Event::Claimed, &command.worker), |row| {
@@ -120,10 +121,10 @@ fn check(command: &Claim) -> Result<(), Rejection> {
     Ok(())
 }
 
-fn missing(queue: QueueId, seq: u64) -> KvError {
+fn missing(queue: QueueId, order: Order) -> KvError {
     KvError::Corrupt {
         table: Table::Pending,
-        key: keys::pending(queue, 0, seq),
+        key: keys::pending(queue, 0, order),
         reason: "a pending row refers to a task that does not exist".to_owned(),
     }
 }

@@ -2,7 +2,7 @@
 
 use crate::bulk::Verdict;
 use crate::command::Cleanup;
-use crate::keys::{self, QueueId};
+use crate::keys::{self, QueueId, Seq};
 use crate::kv::{Kv, KvError};
 use crate::limits::BULK_MAX;
 use crate::moment::Millis;
@@ -16,7 +16,7 @@ impl<K: Kv> Step<'_, K> {
         let queues: Vec<QueueId> =
             self.state.queues_of(&command.tenant).map(|(id, _)| id).collect();
         let limit = command.limit.min(BULK_MAX) as usize;
-        let (mut done, mut last) = (0, 0);
+        let (mut done, mut last) = (0, Seq(0));
         for queue in queues {
             for place in [Place::Completed, Place::Failed, Place::Dead] {
                 let left = limit - done;
@@ -24,7 +24,7 @@ impl<K: Kv> Step<'_, K> {
                     break;
                 }
                 let old = |seq, row: &TaskRow| self.is_old(seq, row, command.before);
-                let (numbers, seen) = self.listed(queue, place, 0, left, old)?;
+                let (numbers, seen) = self.listed(queue, place, Seq(0), left, old)?;
                 last = last.max(seen);
                 done += numbers.len();
                 for seq in numbers {
@@ -39,7 +39,7 @@ impl<K: Kv> Step<'_, K> {
 
     /// Lists are in creation order, and a task cannot finish before it is created, so the first young task ends the
     /// scan.
-    fn is_old(&self, seq: u64, row: &TaskRow, before: Millis) -> Result<Verdict, KvError> {
+    fn is_old(&self, seq: Seq, row: &TaskRow, before: Millis) -> Result<Verdict, KvError> {
         if row.created_at >= before {
             return Ok(Verdict::Stop);
         }
@@ -48,7 +48,7 @@ impl<K: Kv> Step<'_, K> {
     }
 
     /// Whether the task's callback still has to be delivered; such a task must not be removed.
-    pub(crate) fn awaits_callback(&self, seq: u64, row: &TaskRow) -> Result<bool, KvError> {
+    pub(crate) fn awaits_callback(&self, seq: Seq, row: &TaskRow) -> Result<bool, KvError> {
         self.reader().awaits_callback(seq, row)
     }
 }

@@ -11,6 +11,7 @@ use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 
 use crate::id::TaskId;
+use crate::keys::Seq;
 use crate::record::{Hidden, RecordKind};
 use crate::settings::{Settings, SettingsV1};
 use crate::topic::{Policy, PolicyV1};
@@ -19,7 +20,7 @@ mod bulk;
 mod under_lease;
 
 pub use bulk::{BulkFilter, BulkFrom, BulkPart, BulkPartV1, BulkWork, BulkWorkV1, ReplayFrom};
-pub use under_lease::{Deed, Holder, UnderLease};
+pub use under_lease::{Deed, Fence, Holder, UnderLease};
 
 pub use crate::moment::Millis;
 
@@ -222,7 +223,7 @@ pub struct Abandon {
     /// Whether this counts as a failed attempt. A worker that shuts down cleanly says no.
     pub penalty: bool,
     /// Applies only if this is still the fence of the lease; `None` accepts the worker's current lease.
-    pub fence: Option<u64>,
+    pub fence: Option<Fence>,
 }
 
 /// Cancels a task.
@@ -248,7 +249,7 @@ pub enum ReplayTarget {
         /// Only tasks whose last error contains this.
         error_contains: Option<Arc<str>>,
         /// Only tasks with a higher number: where the previous call stopped.
-        after: u64,
+        after: Seq,
         /// Upper bound on the number of tasks.
         limit: u32,
     },

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use crate::command::Artifact;
 use crate::history::Event;
 use crate::id::TaskId;
-use crate::keys::QueueId;
+use crate::keys::{QueueId, Seq};
 use crate::moment::{Millis, Moment};
 use crate::place::Place;
 use crate::record::RecordKind;
@@ -27,7 +27,7 @@ pub enum Effect {
     /// A result callback has to be delivered.
     CallbackDue {
         /// Number of the finished task.
-        seq: u64,
+        seq: Seq,
         /// When it is due, by engine time.
         at: Millis,
     },

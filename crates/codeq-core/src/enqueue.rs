@@ -5,11 +5,11 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
-use crate::command::{Enqueue, NewTask};
+use crate::command::{Enqueue, Fence, NewTask};
 use crate::history::{Event, History};
 use crate::id::TaskId;
 use crate::idempotency::{Fingerprint, Known, key_hash};
-use crate::keys::{self, QueueId};
+use crate::keys::{self, Order, QueueId};
 use crate::kv::{Kv, KvError, Table};
 use crate::limits::{
     ATTEMPTS_MAX, BATCH_MAX, DELAY_MS_MAX, ENQUEUE_PAYLOAD_BYTES_MAX, IDEMPOTENCY_KEY_BYTES_MAX,
@@ -149,8 +149,8 @@ impl<K: Kv> Step<'_, K> {
                 let wanted = task.max_attempts.filter(|n| *n > 0).unwrap_or(default);
                 wanted.min(ceiling.unwrap_or(ATTEMPTS_MAX))
             },
-            fence: 0,
-            order: 0,
+            fence: Fence(0),
+            order: Order(0),
             size: task.payload.len() as u32,
             created_at: self.wall,
             updated_at: self.wall,

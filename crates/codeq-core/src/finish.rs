@@ -6,6 +6,7 @@ use bytes::Bytes;
 
 use crate::command::{Artifact, NewTask};
 use crate::effect::Effect;
+use crate::keys::Seq;
 use crate::kv::{Kv, KvError};
 use crate::lease::{CANCELLED, MAX_ATTEMPTS};
 use crate::place::Place;
@@ -25,7 +26,7 @@ impl<K: Kv> Step<'_, K> {
     /// Moves a task to a terminal place.
     pub(crate) fn finish(
         &mut self,
-        seq: u64,
+        seq: Seq,
         mut row: TaskRow,
         place: Place,
         ending: Ending,
@@ -60,7 +61,7 @@ impl<K: Kv> Step<'_, K> {
     /// Dead-letters a task that used up its attempts, and enqueues a copy elsewhere if the queue's policy says so.
     pub(crate) fn dead_letter(
         &mut self,
-        seq: u64,
+        seq: Seq,
         row: TaskRow,
         cause: Cause<'_>,
     ) -> Result<(), KvError> {
@@ -91,7 +92,7 @@ impl<K: Kv> Step<'_, K> {
     /// Finishes a task that its producer cancelled.
     pub(crate) fn finish_cancelled(
         &mut self,
-        seq: u64,
+        seq: Seq,
         row: TaskRow,
         cause: Cause<'_>,
     ) -> Result<TaskRow, KvError> {
@@ -102,7 +103,7 @@ impl<K: Kv> Step<'_, K> {
     }
 
     /// Removes a finished task with its result, idempotency key and callback.
-    pub(crate) fn remove(&mut self, seq: u64, row: &TaskRow) -> Result<(), KvError> {
+    pub(crate) fn remove(&mut self, seq: Seq, row: &TaskRow) -> Result<(), KvError> {
         self.release_key(seq, row)?;
         self.drop_callback(seq, row)?;
         self.drop_artifacts(seq, row);
@@ -110,7 +111,7 @@ impl<K: Kv> Step<'_, K> {
     }
 
     /// Reports that the artifacts of the task's result are no longer needed.
-    pub(crate) fn drop_artifacts(&mut self, seq: u64, row: &TaskRow) {
+    pub(crate) fn drop_artifacts(&mut self, seq: Seq, row: &TaskRow) {
         if let Some(finish) = row.finish.as_ref().filter(|finish| !finish.artifacts.is_empty()) {
             let artifacts = finish.artifacts.clone();
             self.effects.push(Effect::ArtifactsGone { id: row.id(seq), artifacts });

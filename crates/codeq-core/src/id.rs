@@ -8,6 +8,8 @@ use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
+use crate::keys::Seq;
+
 /// How many bits of an id hold the task number.
 pub const SEQ_BITS: u32 = 60;
 const SALT_MASK: u64 = (1 << 62) - 1;
@@ -42,16 +44,16 @@ pub struct InvalidTaskId;
 
 impl TaskId {
     /// The id of task number `seq` with the random bits `salt`, of which 62 are used.
-    pub fn new(seq: u64, salt: u64) -> TaskId {
-        let seq = seq & ((1 << SEQ_BITS) - 1);
+    pub fn new(seq: Seq, salt: u64) -> TaskId {
+        let seq = seq.0 & ((1 << SEQ_BITS) - 1);
         let high = ((seq >> 12) << 16) | 0x8000 | (seq & 0xfff);
         let low = (0b10 << 62) | (salt & SALT_MASK);
         TaskId { high, low }
     }
 
     /// The task's number in its shard.
-    pub fn seq(self) -> u64 {
-        ((self.high >> 16) << 12) | (self.high & 0xfff)
+    pub fn seq(self) -> Seq {
+        Seq(((self.high >> 16) << 12) | (self.high & 0xfff))
     }
 
     /// The random bits.
@@ -70,8 +72,8 @@ impl TaskId {
     }
 
     /// Mints the id of task number `seq` that hashes to `shard`, drawing salts from `seed`.
-    pub fn mint(seq: u64, seed: u64, shard: u16, shards: u16) -> TaskId {
-        let mut draw = seed ^ seq;
+    pub fn mint(seq: Seq, seed: u64, shard: u16, shards: u16) -> TaskId {
+        let mut draw = seed ^ seq.0;
         loop {
             draw = split_mix64(draw);
             let id = TaskId::new(seq, draw);
@@ -163,7 +165,7 @@ mod tests {
 
     #[test]
     fn carries_its_number_and_salt() {
-        for seq in [0, 1, 4095, 4096, u64::from(u32::MAX), (1 << SEQ_BITS) - 1] {
+        for seq in [0, 1, 4095, 4096, u64::from(u32::MAX), (1 << SEQ_BITS) - 1].map(Seq) {
             let id = TaskId::new(seq, 0x1234_5678_9abc_def0);
             assert_eq!(id.seq(), seq);
             assert_eq!(id.salt(), 0x1234_5678_9abc_def0 & SALT_MASK);
@@ -173,7 +175,7 @@ mod tests {
 
     #[test]
     fn is_a_version_8_uuid() {
-        let text = TaskId::new(0xabc_def0_1234, 42).to_string();
+        let text = TaskId::new(Seq(0xabc_def0_1234), 42).to_string();
         assert_eq!(text.as_bytes()[14], b'8');
         assert!(matches!(text.as_bytes()[19], b'8' | b'9' | b'a' | b'b'));
     }
@@ -195,15 +197,15 @@ mod tests {
 
     #[test]
     fn ids_sort_by_number() {
-        assert!(TaskId::new(1, u64::MAX) < TaskId::new(2, 0));
-        assert!(TaskId::new(4095, u64::MAX) < TaskId::new(4096, 0));
+        assert!(TaskId::new(Seq(1), u64::MAX) < TaskId::new(Seq(2), 0));
+        assert!(TaskId::new(Seq(4095), u64::MAX) < TaskId::new(Seq(4096), 0));
     }
 
     #[test]
     fn the_minter_hits_every_shard() {
         for shards in [1, 2, 3, 7, 16] {
             for shard in 0..shards {
-                assert_eq!(TaskId::mint(77, 5, shard, shards).shard(shards), shard);
+                assert_eq!(TaskId::mint(Seq(77), 5, shard, shards).shard(shards), shard);
             }
         }
     }

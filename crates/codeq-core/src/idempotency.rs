@@ -3,9 +3,9 @@
 use bytes::Bytes;
 use sha2::{Digest, Sha256};
 
-use crate::command::{Command, EnqueueByValue, NewTask};
+use crate::command::{Command, EnqueueByValue, Fence, NewTask};
 use crate::json_value;
-use crate::keys::{self, TimerKind};
+use crate::keys::{self, Seq, TimerKind};
 use crate::kv::{Key, Kv, KvError, Table};
 use crate::limits::{ENQUEUE_PAYLOAD_BYTES_MAX, IDEMPOTENCY_MS_MIN};
 use crate::names::queue_name;
@@ -74,7 +74,7 @@ impl<K: Kv> Step<'_, K> {
     }
 
     /// Releases the key of a task that is being removed; a key younger than a day stays until then.
-    pub(crate) fn release_key(&mut self, seq: u64, row: &TaskRow) -> Result<(), KvError> {
+    pub(crate) fn release_key(&mut self, seq: Seq, row: &TaskRow) -> Result<(), KvError> {
         if !row.has_key {
             return Ok(());
         }
@@ -114,7 +114,7 @@ fn gone(row: &IdempotencyRow, tenant: &str, task: &NewTask) -> Task {
         place: row.gone.unwrap_or(Place::Completed),
         worker: None,
         lease_until: None,
-        fence: 0,
+        fence: Fence(0),
         attempts: 0,
         max_attempts: 0,
         error: None,

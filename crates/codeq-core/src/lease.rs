@@ -5,6 +5,7 @@ use std::sync::Arc;
 use crate::command::{Deed, UnderLease};
 use crate::history::Event;
 use crate::id::TaskId;
+use crate::keys::Seq;
 use crate::kv::{Kv, KvError};
 use crate::limits::ERROR_BYTES_MAX;
 use crate::moment::Millis;
@@ -83,7 +84,7 @@ impl<K: Kv> Step<'_, K> {
     }
 
     /// Ends a lease that is over.
-    pub(crate) fn expire(&mut self, seq: u64, row: TaskRow, seed: u64) -> Result<(), KvError> {
+    pub(crate) fn expire(&mut self, seq: Seq, row: TaskRow, seed: u64) -> Result<(), KvError> {
         let error = Some(Arc::from(LEASE_EXPIRED));
         let cause = Cause::server(Event::LeaseExpired);
         self.fail_attempt(seq, row, error, Retry::Backoff(seed), cause)?;
@@ -94,7 +95,7 @@ impl<K: Kv> Step<'_, K> {
     /// requested meanwhile, to its end.
     pub(crate) fn fail_attempt(
         &mut self,
-        seq: u64,
+        seq: Seq,
         mut row: TaskRow,
         error: Option<Arc<str>>,
         retry: Retry,
@@ -124,7 +125,7 @@ impl<K: Kv> Step<'_, K> {
     /// Returns a task to its queue, claimable after `delay` and not before its `runAt`.
     pub(crate) fn requeue(
         &mut self,
-        seq: u64,
+        seq: Seq,
         mut row: TaskRow,
         delay: Millis,
         cause: Cause<'_>,

@@ -8,6 +8,9 @@
 //! There is one file per command, named after its verb. They share `step` (how a task changes place), `lease` (who may
 //! act on it) and `finish` (how it ends).
 
+#[macro_use]
+mod number;
+
 pub mod backoff;
 pub mod codec;
 pub mod command;

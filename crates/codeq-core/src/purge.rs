@@ -3,7 +3,7 @@
 use crate::bulk::Verdict;
 use crate::command::{Purge, PurgeTarget};
 use crate::history::Event;
-use crate::keys;
+use crate::keys::{self, Seq};
 use crate::kv::{Kv, KvError};
 use crate::limits::BULK_MAX;
 use crate::place::Place;
@@ -14,7 +14,7 @@ use crate::step::{Cause, Step};
 impl<K: Kv> Step<'_, K> {
     pub(crate) fn purge(&mut self, command: &Purge) -> Result<Reply, KvError> {
         let Some(queue) = self.state.queue_id(&command.tenant, &command.command) else {
-            return Ok(Reply::Bulk(Bulk { done: 0, remaining: 0, last: 0 }));
+            return Ok(Reply::Bulk(Bulk { done: 0, remaining: 0, last: Seq(0) }));
         };
         let limit = command.limit.min(BULK_MAX) as usize;
         let place = match command.target {
@@ -26,7 +26,7 @@ impl<K: Kv> Step<'_, K> {
             let kept = place == Place::Dead && self.awaits_callback(seq, row)?;
             Ok(Verdict::take_if(!kept))
         };
-        let (numbers, last) = self.listed(queue, place, 0, limit, wanted)?;
+        let (numbers, last) = self.listed(queue, place, Seq(0), limit, wanted)?;
         let done = numbers.len() as u64;
         for seq in numbers {
             let Some(row) = TaskRow::load(self.kv, keys::task(seq))? else {

@@ -7,7 +7,7 @@ use bytes::Bytes;
 
 use crate::command::{DeleteRecord, PutRecord};
 use crate::effect::Effect;
-use crate::keys::{self, TimerKind};
+use crate::keys::{self, Seq, TimerKind};
 use crate::kv::{Kv, KvError, Table};
 use crate::limits::{
     RECORD_TTL_MS_MAX, RECORD_VALUE_BYTES_MAX, RECORDS_PER_KIND_MAX, RECORDS_PER_SHARD_MAX,
@@ -29,7 +29,7 @@ impl State {
         kind: RecordKind,
         name: &str,
         now: Millis,
-    ) -> Option<u64> {
+    ) -> Option<Seq> {
         let slot = self.records.get(kind, tenant, name)?;
         (!slot.is_over(now)).then_some(slot.seq)
     }
@@ -40,7 +40,7 @@ impl State {
         &self,
         tenant: &Arc<str>,
         kind: RecordKind,
-    ) -> impl Iterator<Item = (u64, Option<Millis>)> {
+    ) -> impl Iterator<Item = (Seq, Option<Millis>)> {
         let slots = self.records.of(kind, tenant).into_iter().flat_map(BTreeMap::values);
         slots.map(|slot| (slot.seq, slot.expires_at))
     }
@@ -48,7 +48,7 @@ impl State {
     /// Kind, tenant, name, number and expiry of every record, in this order.
     pub fn records(
         &self,
-    ) -> impl Iterator<Item = (RecordKind, &Arc<str>, &Arc<str>, u64, Option<Millis>)> {
+    ) -> impl Iterator<Item = (RecordKind, &Arc<str>, &Arc<str>, Seq, Option<Millis>)> {
         self.records.by_owner.iter().flat_map(|((kind, tenant), names)| {
             names.iter().map(move |(name, slot)| (*kind, tenant, name, slot.seq, slot.expires_at))
         })

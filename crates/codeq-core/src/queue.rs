@@ -8,13 +8,13 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use crate::held::Held;
-use crate::keys::{self, QueueId};
+use crate::keys::{self, Order, QueueId, Seq};
 use crate::kv::{Direction, KvError, KvRead, Table};
 use crate::limits::{PRIORITIES, PRIORITY_MAX};
 use crate::rows::QueueRow;
 
 /// A pending task: its order number and its task number.
-pub(crate) type Waiting = (u64, u64);
+pub(crate) type Waiting = (Order, Seq);
 
 /// The head of a queue; heads sort in claim order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -22,7 +22,7 @@ pub(crate) struct Head {
     /// 9 minus the priority.
     pub inverse_priority: u8,
     /// The order number within the priority.
-    pub order: u64,
+    pub order: Order,
 }
 
 #[derive(Debug)]
@@ -47,7 +47,7 @@ struct PriorityLevel {
     tail: u64,
     /// The highest order number that was ever in the window; the tail starts after it. A scan from the beginning would
     /// visit every task claimed since the last checkpoint.
-    reached: u64,
+    reached: Order,
 }
 
 impl Queue {
@@ -76,7 +76,7 @@ impl Queue {
     }
 
     /// Removes a task from the window or the tail. Returns whether it was in the window.
-    pub fn remove(&mut self, priority: u8, order: u64) -> bool {
+    pub fn remove(&mut self, priority: u8, order: Order) -> bool {
         let level = self.level(priority);
         match level.window.binary_search_by_key(&order, |waiting| waiting.0) {
             Ok(at) => {
@@ -107,15 +107,15 @@ impl Queue {
                 continue;
             }
             let mut rows = Vec::new();
-            let from = keys::pending(id, priority, level.reached.saturating_add(1));
-            let to = keys::pending(id, priority, u64::MAX);
+            let from = keys::pending(id, priority, level.reached.next());
+            let to = keys::pending(id, priority, Order::MAX);
             kv.scan(Table::Pending, from, to, Direction::Forward, window_max, &mut rows)?;
             if rows.is_empty() {
                 let reason = format!("{} pending tasks are counted but have no row", level.tail);
                 return Err(KvError::Corrupt { table: Table::Pending, key: from, reason });
             }
             for (key, value) in &rows {
-                let waiting = waiting_of(*key, value);
+                let waiting = keys::waiting_of(*key, value);
                 level.window.push_back(waiting);
                 level.reached = waiting.0;
             }
@@ -143,7 +143,7 @@ impl Queue {
     }
 
     /// The number of the first task of each priority that has one.
-    pub fn fronts(&self) -> impl Iterator<Item = u64> {
+    pub fn fronts(&self) -> impl Iterator<Item = Seq> {
         self.levels.iter().filter_map(|level| level.window.front().map(|waiting| waiting.1))
     }
 
@@ -151,12 +151,4 @@ impl Queue {
     fn level(&mut self, priority: u8) -> &mut PriorityLevel {
         &mut self.levels[usize::from(priority).min(PRIORITIES - 1)]
     }
-}
-
-/// Order and task number of a pending row. A task that was never requeued uses its number as its order, and its row is
-/// empty.
-pub(crate) fn waiting_of(key: u128, value: &[u8]) -> Waiting {
-    let (_, _, order) = keys::pending_parts(key);
-    let seq = value.try_into().map_or(order, u64::from_le_bytes);
-    (order, seq)
 }

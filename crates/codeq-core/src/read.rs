@@ -9,7 +9,7 @@ use bytes::Bytes;
 use crate::command::{Artifact, BulkFrom};
 use crate::history::History;
 use crate::id::TaskId;
-use crate::keys::{self, QueueId, TimerKind};
+use crate::keys::{self, QueueId, Seq, TimerKind};
 use crate::kv::{Direction, Key, KvError, KvRead, Table};
 use crate::limits::{
     CALLBACK_SCAN_MAX, LIST_BYTES_MAX, LIST_MAX, LIST_SLICE_MAX, QUEUES_SLICE_MAX,
@@ -43,7 +43,7 @@ pub struct ListQuery {
     /// Only tasks whose last error contains this.
     pub error_contains: Option<Arc<str>>,
     /// Only tasks with a smaller number: where the previous page ended.
-    pub below: Option<u64>,
+    pub below: Option<Seq>,
     /// Upper bound on the number of tasks.
     pub limit: usize,
     /// Upper bound on bytes, if smaller than [`LIST_BYTES_MAX`]. A page always has room for one task.
@@ -57,7 +57,7 @@ pub struct Page {
     pub items: Vec<Task>,
     /// Pass as `below` to continue; `None` on the last page. A page may be short or even empty without being the last:
     /// one read covers at most [`LIST_SLICE_MAX`] rows and a bounded number of bytes.
-    pub next: Option<u64>,
+    pub next: Option<Seq>,
     /// Number of rows read.
     pub looked: usize,
     /// The page ended because the next task would have exceeded the byte limit.
@@ -87,7 +87,7 @@ pub struct DueCallback {
     /// When it is due, by engine time.
     pub at: Millis,
     /// Number of its task.
-    pub seq: u64,
+    pub seq: Seq,
     /// Hash of the receiver's host and port.
     pub receiver: u64,
     /// Hash of the tenant's name.
@@ -142,7 +142,7 @@ impl<K: KvRead + ?Sized> Reader<'_, K> {
     }
 
     /// When the task with this number was created.
-    pub fn created_at(&self, seq: u64) -> Result<Option<Millis>, KvError> {
+    pub fn created_at(&self, seq: Seq) -> Result<Option<Millis>, KvError> {
         Ok(TaskRow::load(self.kv, keys::task(seq))?.map(|row| row.created_at))
     }
 
@@ -203,7 +203,7 @@ impl<K: KvRead + ?Sized> Reader<'_, K> {
         let mut bytes = 0;
         while let Some((seq, at)) = heap.pop() {
             if page.items.len() == limit || page.looked == LIST_SLICE_MAX {
-                page.next = Some(seq.saturating_add(1));
+                page.next = Some(seq.next());
                 break;
             }
             page.looked += 1;
@@ -226,7 +226,7 @@ impl<K: KvRead + ?Sized> Reader<'_, K> {
                 let task = Task::from_rows(self.kv, seq, &row, queue, self.state.moment())?;
                 bytes += task.bytes();
                 if bytes > bytes_max && !page.items.is_empty() {
-                    page.next = Some(seq.saturating_add(1));
+                    page.next = Some(seq.next());
                     page.full = true;
                     break;
                 }
@@ -240,12 +240,12 @@ impl<K: KvRead + ?Sized> Reader<'_, K> {
     /// tasks.
     pub fn callbacks_due(
         &self,
-        (at, seq): (Millis, u64),
+        (at, seq): (Millis, Seq),
         limit: usize,
     ) -> Result<Vec<DueCallback>, KvError> {
         let mut rows = Vec::new();
         let from = keys::timer(TimerKind::Callback, at, seq);
-        let to = keys::timer(TimerKind::Callback, Millis::MAX, u64::MAX);
+        let to = keys::timer(TimerKind::Callback, Millis::MAX, Seq::MAX);
         self.kv.scan(Table::Timer, from, to, Direction::Forward, limit.min(LIST_MAX), &mut rows)?;
         let due = rows.iter().map(|(key, value)| {
             let (_, at, seq) = keys::timer_parts(*key);
@@ -276,7 +276,7 @@ impl<K: KvRead + ?Sized> Reader<'_, K> {
                 failed.is_none_or(|wanted| wanted == *of_failed) && !(resumed && *list < from.list)
             });
             for (list, of_failed) in lists {
-                let mut after = if resumed && list == from.list { from.after } else { 0 };
+                let mut after = if resumed && list == from.list { from.after } else { Seq(0) };
                 loop {
                     if look == 0 || page.items.len() == limit {
                         page.next = Some(BulkFrom { queue: Some(Arc::clone(name)), list, after });
@@ -286,8 +286,8 @@ impl<K: KvRead + ?Sized> Reader<'_, K> {
                     look -= 1;
                     let wanted = (limit - page.items.len()).min(look);
                     rows.clear();
-                    let first = keys::callback(id, of_failed, after.saturating_add(1));
-                    let last = keys::callback(id, of_failed, u64::MAX);
+                    let first = keys::callback(id, of_failed, after.next());
+                    let last = keys::callback(id, of_failed, Seq::MAX);
                     let (table, forward) = (Table::Index, Direction::Forward);
                     self.kv.scan(table, first, last, forward, wanted, &mut rows)?;
                     look -= rows.len();
@@ -338,11 +338,11 @@ impl<K: KvRead + ?Sized> Reader<'_, K> {
         &self,
         kind: RecordKind,
         now: Millis,
-        after: u64,
+        after: Seq,
         limit: usize,
-    ) -> Result<(Vec<Record>, Option<u64>), KvError> {
+    ) -> Result<(Vec<Record>, Option<Seq>), KvError> {
         let mut rows = Vec::new();
-        let from = keys::record(after.saturating_add(1));
+        let from = keys::record(after.next());
         let limit = limit.clamp(1, LIST_MAX);
         self.kv.scan(Table::Record, from, Key::MAX, Direction::Forward, limit, &mut rows)?;
         let next = rows.last().filter(|_| rows.len() == limit);
@@ -358,7 +358,7 @@ impl<K: KvRead + ?Sized> Reader<'_, K> {
     }
 
     /// The callback of a task, with everything needed to deliver it.
-    pub fn callback(&self, seq: u64) -> Result<Option<PendingCallback>, KvError> {
+    pub fn callback(&self, seq: Seq) -> Result<Option<PendingCallback>, KvError> {
         let key = keys::task(seq);
         let (Some(outbox), Some(row)) =
             (OutboxRow::load(self.kv, key)?, TaskRow::load(self.kv, key)?)
@@ -414,7 +414,7 @@ impl<K: KvRead + ?Sized> Reader<'_, K> {
             (false, Some(status)) => status.lists(),
             (false, None) => &ALL,
         };
-        let mut below = query.below.unwrap_or(u64::MAX);
+        let mut below = query.below.unwrap_or(Seq::MAX);
         if let Some(before) = query.created_before {
             below = below.min(self.first_created_at(before)?);
         }
@@ -434,21 +434,21 @@ impl<K: KvRead + ?Sized> Reader<'_, K> {
     }
 
     /// The smallest number of a task created at `moment` or later, or one past the last number.
-    fn first_created_at(&self, moment: Millis) -> Result<u64, KvError> {
-        let (mut low, mut high) = (0, self.state.meta.next_seq);
+    fn first_created_at(&self, moment: Millis) -> Result<Seq, KvError> {
+        let (mut low, mut high) = (0, self.state.meta.next_seq.0);
         while low < high {
             let middle = low + (high - low) / 2;
             let mut rows = Vec::new();
-            let (from, to) = (keys::task(middle), keys::task(high.saturating_sub(1)));
+            let (from, to) = (keys::task(Seq(middle)), keys::task(Seq(high.saturating_sub(1))));
             self.kv.scan(Table::Task, from, to, Direction::Forward, 1, &mut rows)?;
             match rows.first() {
                 Some((key, value)) if TaskRow::decode(*key, value)?.created_at < moment => {
-                    low = keys::seq_of(*key).saturating_add(1);
+                    low = keys::seq_of(*key).next().0;
                 }
                 _ => high = middle,
             }
         }
-        Ok(low)
+        Ok(Seq(low))
     }
 }
 
@@ -472,26 +472,26 @@ fn matches(query: &ListQuery, row: &TaskRow) -> bool {
 struct Stream {
     queue: QueueId,
     place: Place,
-    below: u64,
+    below: Seq,
     buffer: Vec<(Key, Bytes)>,
     at: usize,
 }
 
 impl Stream {
-    fn new(queue: QueueId, place: Place, below: u64) -> Stream {
+    fn new(queue: QueueId, place: Place, below: Seq) -> Stream {
         Stream { queue, place, below, buffer: Vec::new(), at: 0 }
     }
 
-    fn next<K: KvRead + ?Sized>(&mut self, kv: &K) -> Result<Option<u64>, KvError> {
+    fn next<K: KvRead + ?Sized>(&mut self, kv: &K) -> Result<Option<Seq>, KvError> {
         const CHUNK: usize = 32;
         if self.at == self.buffer.len() {
-            let Some(highest) = self.below.checked_sub(1) else {
+            let Some(highest) = self.below.0.checked_sub(1) else {
                 return Ok(None);
             };
             self.buffer.clear();
             self.at = 0;
-            let from = keys::index(self.queue, self.place, 0);
-            let to = keys::index(self.queue, self.place, highest);
+            let from = keys::index(self.queue, self.place, Seq(0));
+            let to = keys::index(self.queue, self.place, Seq(highest));
             kv.scan(Table::Index, from, to, Direction::Reverse, CHUNK, &mut self.buffer)?;
         }
         let Some((key, _)) = self.buffer.get(self.at) else {

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use crate::keys;
+use crate::keys::{self, Seq};
 use crate::kv::{Key, KvError, KvRead, Table, for_each};
 use crate::moment::Millis;
 use crate::record::RecordKind;
@@ -12,7 +12,7 @@ use crate::rows::RecordRow;
 /// Locates a record: its number and expiry. The rest is in its row.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Slot {
-    pub seq: u64,
+    pub seq: Seq,
     pub expires_at: Option<Millis>,
 }
 

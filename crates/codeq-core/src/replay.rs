@@ -5,7 +5,7 @@ use std::sync::Arc;
 use crate::bulk::{Budget, Verdict};
 use crate::command::{Replay, ReplayTarget};
 use crate::history::Event;
-use crate::keys::{self, QueueId};
+use crate::keys::{self, QueueId, Seq};
 use crate::kv::{Kv, KvError};
 use crate::limits::{BULK_MAX, BULK_SCAN_MAX};
 use crate::place::Place;
@@ -48,9 +48,9 @@ impl<K: Kv> Step<'_, K> {
     fn revive_some(
         &mut self,
         queue: QueueId,
-        after: u64,
+        after: Seq,
         limit: u32,
-        wanted: impl Fn(u64, &TaskRow) -> Result<Verdict, KvError>,
+        wanted: impl Fn(Seq, &TaskRow) -> Result<Verdict, KvError>,
         by: &Arc<str>,
     ) -> Result<Reply, KvError> {
         let mut done = 0;
@@ -68,7 +68,7 @@ impl<K: Kv> Step<'_, K> {
     /// Returns a finished task to its queue without its result and callback. Its history stays.
     pub(crate) fn revive(
         &mut self,
-        seq: u64,
+        seq: Seq,
         mut row: TaskRow,
         by: &Arc<str>,
     ) -> Result<TaskRow, KvError> {
@@ -85,10 +85,10 @@ impl<K: Kv> Step<'_, K> {
         &self,
         queue: QueueId,
         place: Place,
-        after: u64,
+        after: Seq,
         limit: usize,
-        wanted: impl Fn(u64, &TaskRow) -> Result<Verdict, KvError>,
-    ) -> Result<(Vec<u64>, u64), KvError> {
+        wanted: impl Fn(Seq, &TaskRow) -> Result<Verdict, KvError>,
+    ) -> Result<(Vec<Seq>, Seq), KvError> {
         let mut budget = Budget { take: limit, look: BULK_SCAN_MAX };
         let found = self.reader().search(queue, place, after, &mut budget, wanted)?;
         Ok((found.numbers, found.last))

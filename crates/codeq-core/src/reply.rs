@@ -4,6 +4,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::command::BulkFrom;
+use crate::keys::Seq;
 use crate::moment::Millis;
 use crate::record::Record;
 use crate::topic::Topic;
@@ -89,7 +90,7 @@ pub struct Bulk {
     /// Tasks left in the place that was worked on.
     pub remaining: u64,
     /// Number of the last task visited; pass it on to continue.
-    pub last: u64,
+    pub last: Seq,
 }
 
 /// Outcome of one part of a bulk operation.

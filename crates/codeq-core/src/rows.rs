@@ -9,10 +9,10 @@ use bytes::Bytes;
 use serde::{Deserialize, Serialize, Serializer};
 
 use crate::codec::{VERSION, decode, decode_grown, decode_row, encode_row, strip_version};
-use crate::command::Artifact;
+use crate::command::{Artifact, Fence};
 use crate::history::History;
 use crate::id::TaskId;
-use crate::keys::{self, QueueId};
+use crate::keys::{self, Order, QueueId, Seq};
 use crate::kv::{Key, KvError, KvRead, Table};
 use crate::limits::{PRIORITIES, TASK_ROWS_BYTES};
 use crate::moment::{Millis, Moment};
@@ -37,9 +37,9 @@ pub struct TaskRow {
     /// Upper bound on `attempts`.
     pub max_attempts: u32,
     /// Grows with every claim.
-    pub fence: u64,
+    pub fence: Fence,
     /// Order number in the queue, while pending.
-    pub order: u64,
+    pub order: Order,
     /// Payload size in bytes.
     pub size: u32,
     /// Wall-clock time of its creation.
@@ -282,7 +282,7 @@ impl fmt::Debug for RecordRow {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct MetaRow {
     /// The next task number or order number.
-    pub next_seq: u64,
+    pub next_seq: Seq,
     /// The next queue number.
     pub next_queue: QueueId,
     /// Engine time of the last group.
@@ -298,7 +298,7 @@ pub struct MetaRow {
 /// The shard's counters and settings, as versions 1 and 2 encoded them.
 #[derive(Deserialize)]
 struct MetaRowV2 {
-    next_seq: u64,
+    next_seq: Seq,
     next_queue: QueueId,
     now: Millis,
     settings: SettingsV1,
@@ -478,7 +478,7 @@ impl TaskRow {
     }
 
     /// The task's id, given its number.
-    pub fn id(&self, seq: u64) -> TaskId {
+    pub fn id(&self, seq: Seq) -> TaskId {
         TaskId::new(seq, self.salt)
     }
 }
@@ -520,7 +520,7 @@ impl<'a> BodyRow<'a> {
     }
 
     /// Decodes the row of task number `seq`.
-    pub fn decode(seq: u64, bytes: &'a [u8]) -> Result<BodyRow<'a>, KvError> {
+    pub fn decode(seq: Seq, bytes: &'a [u8]) -> Result<BodyRow<'a>, KvError> {
         strip_version(bytes)
             .map_err(|error| error.to_string())
             .and_then(|body| postcard::from_bytes(body).map_err(|_| "does not decode".to_owned()))

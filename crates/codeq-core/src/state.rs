@@ -10,7 +10,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 
 use crate::held::{Held, Holdings};
-use crate::keys::{self, QueueId, TimerKind};
+use crate::keys::{self, QueueId, Seq, TimerKind};
 use crate::kv::{Key, Kv, KvError, KvRead, Table, for_each};
 use crate::moment::{Millis, Moment};
 use crate::names::queue_name;
@@ -75,7 +75,7 @@ pub struct State {
     pub(crate) tenants: BTreeMap<Arc<str>, Tenant>,
     pub(crate) queues: BTreeMap<QueueId, Queue>,
     /// Running leases by their end. Everything else about them is in the rows.
-    pub(crate) leases: BTreeSet<(Millis, u64)>,
+    pub(crate) leases: BTreeSet<(Millis, Seq)>,
     pub(crate) timers: Timers,
     /// Number of callbacks kept.
     pub(crate) callbacks: CallbackCounts,
@@ -92,7 +92,7 @@ impl State {
     /// Builds the state from the rows; empty tables give an empty shard.
     pub fn load<K: KvRead + ?Sized>(kv: &K, shard: u16, shards: u16) -> Result<State, KvError> {
         let meta = MetaRow::load(kv, keys::META)?.unwrap_or_else(|| MetaRow {
-            next_seq: 1,
+            next_seq: Seq(1),
             next_queue: 1,
             now: 0,
             settings: Settings::of_empty_shard(),
@@ -131,8 +131,8 @@ impl State {
         row: QueueRow,
         dirty: bool,
     ) -> Result<(), KvError> {
-        let from = keys::index(id, Place::InProgress, 0);
-        let to = keys::index(id, Place::InProgress, u64::MAX);
+        let from = keys::index(id, Place::InProgress, Seq(0));
+        let to = keys::index(id, Place::InProgress, Seq::MAX);
         for_each(kv, Table::Index, from, to, |key, _| {
             let seq = keys::seq_of(key);
             let task = TaskRow::load(kv, keys::task(seq))?;
@@ -251,7 +251,7 @@ impl State {
     }
 
     /// The number of the oldest task among the first tasks of each priority.
-    pub fn oldest_front(&self, id: QueueId) -> Option<u64> {
+    pub fn oldest_front(&self, id: QueueId) -> Option<Seq> {
         self.queues.get(&id).and_then(|queue| queue.fronts().min())
     }
 
@@ -322,7 +322,7 @@ impl State {
 fn finished_bytes<K: KvRead + ?Sized>(kv: &K, id: QueueId) -> Result<u64, KvError> {
     let mut sum = 0;
     for place in [Place::Completed, Place::Failed, Place::Dead] {
-        let (from, to) = (keys::index(id, place, 0), keys::index(id, place, u64::MAX));
+        let (from, to) = (keys::index(id, place, Seq(0)), keys::index(id, place, Seq::MAX));
         for_each(kv, Table::Index, from, to, |key, _| {
             let row = TaskRow::load(kv, keys::task(keys::seq_of(key)))?;
             sum += row.map_or(0, |row| row.stored_bytes());

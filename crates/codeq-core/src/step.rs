@@ -8,10 +8,11 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
+use crate::command::Fence;
 use crate::effect::{Effect, Move};
 use crate::history::{Entry, Event};
 use crate::id::TaskId;
-use crate::keys::{self, QueueId, TimerKind};
+use crate::keys::{self, Order, QueueId, Seq, TimerKind};
 use crate::kv::{Kv, KvError, Table};
 use crate::limits::QUEUES_PER_TENANT_MAX;
 use crate::moment::{Millis, Moment};
@@ -56,9 +57,9 @@ impl<'a> Cause<'a> {
 
 impl<K: Kv> Step<'_, K> {
     /// The next number, for a task or for its order.
-    pub fn take_seq(&mut self) -> u64 {
+    pub fn take_seq(&mut self) -> Seq {
         let seq = self.state.meta.next_seq;
-        self.state.meta.next_seq += 1;
+        self.state.meta.next_seq = seq.next();
         seq
     }
 
@@ -158,7 +159,7 @@ impl<K: Kv> Step<'_, K> {
     /// Stores a new task in its first place.
     pub fn settle(
         &mut self,
-        seq: u64,
+        seq: Seq,
         row: &mut TaskRow,
         place: Place,
         cause: Cause<'_>,
@@ -175,7 +176,7 @@ impl<K: Kv> Step<'_, K> {
     /// old place until then.
     pub fn relocate(
         &mut self,
-        seq: u64,
+        seq: Seq,
         row: &mut TaskRow,
         cause: Cause<'_>,
         change: impl FnOnce(&mut TaskRow),
@@ -190,8 +191,8 @@ impl<K: Kv> Step<'_, K> {
             let key = keys::index(row.queue, row.place, seq);
             // A task completes only once, and has only one first claim. It may fail several times, because it can be
             // replayed.
-            let first =
-                row.place == Place::Completed || (row.place == Place::InProgress && row.fence == 1);
+            let first = row.place == Place::Completed
+                || (row.place == Place::InProgress && row.fence == Fence(1));
             if first {
                 self.kv.insert(Table::Index, key, Bytes::new());
             } else {
@@ -204,13 +205,13 @@ impl<K: Kv> Step<'_, K> {
     }
 
     /// Saves a row whose place did not change.
-    pub fn save(&mut self, seq: u64, row: &TaskRow) {
+    pub fn save(&mut self, seq: Seq, row: &TaskRow) {
         self.changed = true;
         self.kv.put(Table::Task, keys::task(seq), row.encode());
     }
 
     /// Takes a task out of its place: order, timer, lease and counters, but not its list.
-    fn leave(&mut self, seq: u64, row: &TaskRow) -> Result<(), KvError> {
+    fn leave(&mut self, seq: Seq, row: &TaskRow) -> Result<(), KvError> {
         match row.place {
             Place::Pending => {
                 let key = keys::pending(row.queue, row.priority, row.order);
@@ -252,15 +253,15 @@ impl<K: Kv> Step<'_, K> {
     }
 
     /// Puts a task into the place its row names: order, timer, lease and counters, but not its list.
-    fn enter(&mut self, seq: u64, row: &mut TaskRow, new: bool) -> Result<(), KvError> {
+    fn enter(&mut self, seq: Seq, row: &mut TaskRow, new: bool) -> Result<(), KvError> {
         match row.place {
             Place::Pending => {
                 // Back of the queue: a new order number, which for a new task is its own number.
-                row.order = if new { seq } else { self.take_seq() };
+                row.order = Order::from(if new { seq } else { self.take_seq() });
                 let key = keys::pending(row.queue, row.priority, row.order);
-                let value = match row.order == seq {
+                let value = match row.order == Order::from(seq) {
                     true => Bytes::new(),
-                    false => Bytes::copy_from_slice(&seq.to_le_bytes()),
+                    false => Bytes::copy_from_slice(&seq.0.to_le_bytes()),
                 };
                 self.kv.insert(Table::Pending, key, value);
                 if row.run_at != 0 {
@@ -299,7 +300,7 @@ impl<K: Kv> Step<'_, K> {
     }
 
     /// Removes a finished task from its place, its list and the tables.
-    pub fn evict(&mut self, seq: u64, row: &TaskRow) -> Result<(), KvError> {
+    pub fn evict(&mut self, seq: Seq, row: &TaskRow) -> Result<(), KvError> {
         self.leave(seq, row)?;
         self.kv.delete(Table::Index, keys::index(row.queue, row.place, seq));
         self.kv.delete(Table::Task, keys::task(seq));
@@ -312,7 +313,7 @@ impl<K: Kv> Step<'_, K> {
     /// Records a transition in the task's history and reports it to the engine.
     fn record_move(
         &mut self,
-        seq: u64,
+        seq: Seq,
         row: &mut TaskRow,
         from: Option<Place>,
         cause: Cause<'_>,
@@ -329,7 +330,7 @@ impl<K: Kv> Step<'_, K> {
 
     fn emit_move(
         &mut self,
-        seq: u64,
+        seq: Seq,
         row: &TaskRow,
         from: Option<Place>,
         to: Option<Place>,
@@ -378,7 +379,7 @@ impl<K: Kv> Step<'_, K> {
     }
 
     /// The task as clients see it.
-    pub fn view(&self, seq: u64, row: &TaskRow) -> Result<Task, KvError> {
+    pub fn view(&self, seq: Seq, row: &TaskRow) -> Result<Task, KvError> {
         Task::from_rows(self.kv, seq, row, &self.queue(row.queue)?.row, self.moment())
     }
 

@@ -9,7 +9,7 @@ use crate::command::Sweep;
 use crate::effect::Effect;
 use crate::history::Event;
 use crate::id::split_mix64;
-use crate::keys::{self, TimerKind};
+use crate::keys::{self, Seq, TimerKind};
 use crate::kv::{Kv, KvError, Table};
 use crate::limits::{CALLBACK_RETENTION_STEP_MS, SWEEP_MAX};
 use crate::place::Place;
@@ -38,7 +38,7 @@ impl<K: Kv> Step<'_, K> {
             if let Some(row) = TaskRow::load(self.kv, keys::task(seq))?
                 && row.place == Place::InProgress
             {
-                self.expire(seq, row, split_mix64(seed ^ seq))?;
+                self.expire(seq, row, split_mix64(seed ^ seq.0))?;
                 swept.expired += 1;
             }
         }
@@ -109,7 +109,7 @@ impl<K: Kv> Step<'_, K> {
     }
 
     /// Postpones the removal of a task whose callback is still to be delivered, because the delivery reads its rows.
-    fn keep_longer(&mut self, seq: u64, mut row: TaskRow) -> Result<(), KvError> {
+    fn keep_longer(&mut self, seq: Seq, mut row: TaskRow) -> Result<(), KvError> {
         if let Some(finish) = &mut row.finish {
             let timers = &mut self.state.timers;
             timers.disarm(self.kv, TimerKind::Retention, finish.expires_at, seq)?;

@@ -2,7 +2,7 @@
 
 use bytes::Bytes;
 
-use crate::keys::{self, TimerKind};
+use crate::keys::{self, Seq, TimerKind};
 use crate::kv::{Direction, Key, Kv, KvError, KvRead, Table};
 use crate::moment::Millis;
 
@@ -29,7 +29,7 @@ impl Timers {
     pub fn load<K: KvRead + ?Sized>(kv: &K) -> Result<Timers, KvError> {
         let mut timers = Timers::default();
         for kind in TimerKind::ALL {
-            timers.cursor(kind).low = keys::timer(kind, 0, 0);
+            timers.cursor(kind).low = keys::timer(kind, 0, Seq(0));
             timers.peek(kv, kind)?;
         }
         let (from, to) = passed_after(0);
@@ -44,7 +44,7 @@ impl Timers {
         kv: &mut K,
         kind: TimerKind,
         deadline: Millis,
-        seq: u64,
+        seq: Seq,
         value: Bytes,
     ) {
         let key = keys::timer(kind, deadline, seq);
@@ -59,7 +59,7 @@ impl Timers {
         kv: &mut K,
         kind: TimerKind,
         deadline: Millis,
-        seq: u64,
+        seq: Seq,
     ) -> Result<(), KvError> {
         let key = keys::timer(kind, deadline, seq);
         kv.delete(Table::Timer, key);
@@ -89,7 +89,7 @@ impl Timers {
             return Ok(rows);
         }
         let from = self.cursor(kind).low;
-        let to = keys::timer(kind, now, u64::MAX);
+        let to = keys::timer(kind, now, Seq::MAX);
         kv.scan(Table::Timer, from, to, Direction::Forward, limit, &mut rows)?;
         if let Some((last, _)) = rows.last() {
             self.cursor(kind).low = last.saturating_add(1);
@@ -99,13 +99,13 @@ impl Timers {
     }
 
     /// Notes that a pending task had to wait for this date.
-    pub fn arm_passed<K: Kv>(&mut self, kv: &mut K, date: Millis, seq: u64) {
+    pub fn arm_passed<K: Kv>(&mut self, kv: &mut K, date: Millis, seq: Seq) {
         kv.put(Table::Timer, keys::timer(TimerKind::RunAtPassed, date, seq), Bytes::new());
         self.passed_until = self.passed_until.max(date);
     }
 
     /// Removes that note, because the task is no longer pending.
-    pub fn disarm_passed<K: Kv>(&mut self, kv: &mut K, date: Millis, seq: u64) {
+    pub fn disarm_passed<K: Kv>(&mut self, kv: &mut K, date: Millis, seq: Seq) {
         kv.delete(Table::Timer, keys::timer(TimerKind::RunAtPassed, date, seq));
     }
 
@@ -121,7 +121,7 @@ impl Timers {
         kv: &K,
         wall: Millis,
         limit: usize,
-    ) -> Result<Vec<u64>, KvError> {
+    ) -> Result<Vec<Seq>, KvError> {
         let mut rows = Vec::new();
         if !self.may_be_early(wall) || limit == 0 {
             return Ok(Vec::new());
@@ -136,7 +136,7 @@ impl Timers {
 
     fn peek<K: KvRead + ?Sized>(&mut self, kv: &K, kind: TimerKind) -> Result<(), KvError> {
         let cursor = self.cursor(kind);
-        let end = keys::timer(kind, Millis::MAX, u64::MAX);
+        let end = keys::timer(kind, Millis::MAX, Seq::MAX);
         let mut rows = Vec::new();
         kv.scan(Table::Timer, cursor.low, end, Direction::Forward, 1, &mut rows)?;
         cursor.first = rows.first().map(|(key, _)| *key);
@@ -153,5 +153,5 @@ impl Timers {
 /// The key range of dates after `wall` that an earlier reading of the clock had passed.
 fn passed_after(wall: Millis) -> (Key, Key) {
     let kind = TimerKind::RunAtPassed;
-    (keys::timer(kind, wall, u64::MAX), keys::timer(kind, Millis::MAX, u64::MAX))
+    (keys::timer(kind, wall, Seq::MAX), keys::timer(kind, Millis::MAX, Seq::MAX))
 }

@@ -5,9 +5,9 @@ use std::sync::Arc;
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 
-use crate::command::Artifact;
+use crate::command::{Artifact, Fence};
 use crate::id::TaskId;
-use crate::keys;
+use crate::keys::{self, Seq};
 use crate::kv::{KvError, KvRead, Table};
 use crate::moment::{Millis, Moment};
 use crate::place::{Place, Status};
@@ -41,7 +41,7 @@ pub struct Task {
     /// The end of its lease.
     pub lease_until: Option<Millis>,
     /// The number of its latest claim.
-    pub fence: u64,
+    pub fence: Fence,
     /// Failed attempts.
     pub attempts: u32,
     /// Upper bound on `attempts`.
@@ -88,7 +88,7 @@ impl Task {
     /// Builds a task from its rows. `at` converts its deadlines to dates.
     pub fn from_rows<K: KvRead + ?Sized>(
         kv: &K,
-        seq: u64,
+        seq: Seq,
         row: &TaskRow,
         queue: &QueueRow,
         at: Moment,
@@ -104,7 +104,7 @@ impl Task {
     }
 
     pub(crate) fn from_parts(
-        seq: u64,
+        seq: Seq,
         row: &TaskRow,
         queue: &QueueRow,
         body: &BodyRow<'_>,
@@ -147,7 +147,7 @@ impl Task {
 
 impl ResultRecord {
     /// The result of a finished task; `None` while it is not finished.
-    pub fn from_row(seq: u64, row: &TaskRow) -> Option<ResultRecord> {
+    pub fn from_row(seq: Seq, row: &TaskRow) -> Option<ResultRecord> {
         let finish = row.finish.as_ref()?;
         Some(ResultRecord {
             id: row.id(seq),

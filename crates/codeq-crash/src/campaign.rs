@@ -1,7 +1,6 @@
 //! What the kill loop and the power-cut loop share: child processes, cycles, totals.
 
 use std::fs::{self, File};
-use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
@@ -10,6 +9,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
 use codeq_sim::rng::Rng;
+use serde::Serialize;
 
 use crate::setup::Setup;
 use crate::verify::{Report, Verify};
@@ -74,14 +74,8 @@ impl Campaign {
         let setup = Setup { start_only, ..self.setup.clone() };
         let log = setup.ledger_dir.join("driver.log");
         let out = File::options().create(true).append(true).open(&log)?;
-        let child = Command::new(own_program()?)
-            .arg("driver")
-            .args(setup.to_args())
-            .stdin(Stdio::null())
-            .stdout(Stdio::null())
-            .stderr(out)
-            .spawn()
-            .context("start the driver")?;
+        let mut driver = child("driver", &setup)?;
+        let child = driver.stdout(Stdio::null()).stderr(out).spawn().context("start the driver")?;
         Ok(Driver { child, log })
     }
 
@@ -110,13 +104,9 @@ impl Campaign {
         let cycle = self.setup.cycle;
         let drain = cycle.is_multiple_of(DRAIN_EVERY) || cycle == self.last_cycle;
         let verify = Verify { setup: self.setup.clone(), cut, drain, clean: self.rng.chance(20) };
-        let mut command = Command::new(own_program()?);
-        command.arg("verify").args(verify.setup.to_args());
-        command.args(cut.map(|cut| format!("--cut={cut}")));
-        command.args(drain.then_some("--drain"));
-        command.args(verify.clean.then_some("--clean"));
+        let mut command = child("verify", &verify)?;
         let (out, err) = (self.setup.ledger_dir.join("out"), self.setup.ledger_dir.join("err"));
-        command.stdin(Stdio::null()).stdout(File::create(&out)?).stderr(File::create(&err)?);
+        command.stdout(File::create(&out)?).stderr(File::create(&err)?);
         let ended = wait(&mut command.spawn().context("start verify")?, VERIFY_LIMIT)?;
         let report: Report = match serde_json::from_str(&fs::read_to_string(&out)?) {
             Ok(report) if ended => report,
@@ -222,18 +212,16 @@ fn wait(child: &mut Child, limit: Duration) -> anyhow::Result<bool> {
 }
 
 fn tail(path: &Path) -> String {
-    let mut text = String::new();
-    if let Ok(mut file) = File::open(path) {
-        // Best effort: whatever can be read helps.
-        let _ = file.read_to_string(&mut text);
-    }
-    let lines: Vec<&str> = text.lines().rev().take(5).collect();
-    lines.into_iter().rev().collect::<Vec<_>>().join("\n")
+    let text = fs::read_to_string(path).unwrap_or_default();
+    let lines: Vec<&str> = text.lines().collect();
+    lines.get(lines.len().saturating_sub(5)..).unwrap_or_default().join("\n")
 }
 
-/// The program to run as a child. Tests set it, because they are a different program.
-fn own_program() -> anyhow::Result<PathBuf> {
-    Ok(std::env::current_exe()?)
+/// This program as a child that does one part of the work.
+fn child(part: &str, setup: &impl Serialize) -> anyhow::Result<Command> {
+    let mut command = Command::new(std::env::current_exe()?);
+    command.arg(part).arg(serde_json::to_string(setup)?).stdin(Stdio::null());
+    Ok(command)
 }
 
 /// A flag that Ctrl-C and SIGTERM set, so that guards still clean up.

@@ -3,6 +3,7 @@
 use std::io;
 use std::path::Path;
 
+use anyhow::Context;
 use codeq_core::command::{Claim, Command, Millis};
 use codeq_core::read::ListQuery;
 use codeq_core::reply::{Enqueued, Reply};
@@ -21,21 +22,6 @@ pub struct Client<'a> {
     runtime: Runtime,
 }
 
-/// Why a client stops.
-#[derive(Debug)]
-pub enum Stop {
-    /// The engine has failed or closed.
-    Engine(EngineError),
-    /// The ledger cannot be written, so the run proves nothing.
-    Ledger(io::Error),
-}
-
-impl From<io::Error> for Stop {
-    fn from(error: io::Error) -> Stop {
-        Stop::Ledger(error)
-    }
-}
-
 impl<'a> Client<'a> {
     /// Creates client number `number`, which writes to `dir`.
     pub fn new(engine: &'a Engine, dir: &Path, number: usize) -> io::Result<Client<'a>> {
@@ -43,7 +29,7 @@ impl<'a> Client<'a> {
     }
 
     /// Proposes a command. `None` if it was refused for lack of room.
-    pub fn ask(&mut self, command: &Command) -> Result<Option<Reply>, Stop> {
+    pub fn ask(&mut self, command: &Command) -> anyhow::Result<Option<Reply>> {
         self.ledger.asked(notes::op(command))?;
         let asked_at = self.engine.wall();
         let answer = self.engine.propose_blocking(command.clone());
@@ -51,7 +37,7 @@ impl<'a> Client<'a> {
     }
 
     /// Claims, waiting for a task.
-    pub fn claim(&mut self, claim: &Claim, wait: Millis) -> Result<Vec<Task>, Stop> {
+    pub fn claim(&mut self, claim: &Claim, wait: Millis) -> anyhow::Result<Vec<Task>> {
         let command = Command::Claim(claim.clone());
         self.ledger.asked(notes::op(&command))?;
         let asked_at = self.engine.wall();
@@ -63,13 +49,13 @@ impl<'a> Client<'a> {
     }
 
     /// Reads a page of the newest tasks: what a read shows must never be lost either.
-    pub fn look(&mut self, tenant: &str, limit: usize) -> Result<(), Stop> {
+    pub fn look(&mut self, tenant: &str, limit: usize) -> anyhow::Result<()> {
         let query = ListQuery { tenant: tenant.into(), limit, ..ListQuery::default() };
         let page = self.runtime.block_on(self.engine.list(&query, &[]));
-        let tasks = page.map_err(Stop::Engine)?.items;
+        let tasks = page?.items;
         // The list does not show results, so nothing is known about them.
         let tasks = tasks.iter().map(|task| listed(task, None)).collect();
-        Ok(self.ledger.read(tasks)?)
+        self.ledger.read(tasks).context("cannot write the ledger")
     }
 
     fn note(
@@ -77,7 +63,7 @@ impl<'a> Client<'a> {
         command: &Command,
         asked_at: Millis,
         answer: Result<Reply, EngineError>,
-    ) -> Result<Option<Reply>, Stop> {
+    ) -> anyhow::Result<Option<Reply>> {
         let refused = |code: String| Outcome::Refused { at: asked_at, code };
         let (outcome, result) = match answer {
             Ok(reply) => {
@@ -98,9 +84,9 @@ impl<'a> Client<'a> {
                 | EngineError::ConcernsEveryShard
                 | EngineError::TooFewConsumers { .. }),
             ) => (refused(error.to_string()), Ok(None)),
-            Err(error) => (Outcome::Unknown, Err(Stop::Engine(error))),
+            Err(error) => (Outcome::Unknown, Err(error).context("the engine stopped")),
         };
-        self.ledger.heard(outcome)?;
+        self.ledger.heard(outcome).context("cannot write the ledger")?;
         result
     }
 }

@@ -60,8 +60,8 @@ pub struct Tally {
     pub silent: Vec<String>,
 }
 
-/// Runs the campaign and returns a summary.
-pub fn run(damage: &Damage) -> anyhow::Result<String> {
+/// Runs the campaign and prints a summary.
+pub fn run(damage: &Damage) -> anyhow::Result<()> {
     let (stores, manifests, seed) = (damage.stores, damage.manifests, damage.copies.seed);
     let running = stores / 8;
     let purged = Image::make(&damage.copies.root, true)?;
@@ -78,16 +78,15 @@ pub fn run(damage: &Damage) -> anyhow::Result<String> {
         [purged.running(running, seed + 3, false)?, purged.running(running, seed + 4, true)?];
     let manifests = purged.manifests(manifests, seed)?;
     let files = [purged.files(&complete)?, complete.files(&purged)?];
-    let text = format!(
+    println!(
         "damage: stores={stores:?} running={running:?} manifests={manifests:?} files={files:?} seed={seed}"
     );
-    println!("{text}");
     let all = stores.iter().chain(&running).chain([&manifests]).chain(&files);
     let silent: Vec<&String> = all.flat_map(|tally| &tally.silent).collect();
     if !silent.is_empty() {
         bail!("{} cases of damage went unnoticed: {silent:#?}", silent.len());
     }
-    Ok(text)
+    Ok(())
 }
 
 /// A directory as a crash leaves it, and what was acknowledged by then.
@@ -116,7 +115,7 @@ impl Image {
                 engine.checkpoint()?;
             }
         }
-        let wanted = |first: u64| (first > 1) == purged;
+        let wanted = |first| (first > codeq_log::FrameIndex(1)) == purged;
         for _ in 0..100 {
             copy_dir(&live, &image)?;
             let log = codeq_log::verify(&codeq_disk::RealDisk, &layout::log_dir(&image))?;

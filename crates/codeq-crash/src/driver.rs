@@ -15,7 +15,7 @@ use codeq_engine::Engine;
 use codeq_sim::rng::Rng;
 use parking_lot::Mutex;
 
-use crate::client::{Client, Stop};
+use crate::client::Client;
 use crate::setup::{COMMANDS, LEASE_MS, Setup, TENANTS, WEBHOOK, command, payload};
 
 /// Clients that create tasks.
@@ -50,7 +50,7 @@ pub fn run(setup: &Setup) -> anyhow::Result<()> {
         let clients: Vec<_> = (0..PRODUCERS + WORKERS)
             .map(|number| {
                 let (engine, shared, dir) = (&engine, &shared, &dir);
-                scope.spawn(move || -> Result<(), Stop> {
+                scope.spawn(move || -> anyhow::Result<()> {
                     let rng = Rng::new(setup.seed ^ number as u64);
                     let mut client = Client::new(engine, dir, number)?;
                     if number < PRODUCERS {
@@ -65,7 +65,7 @@ pub fn run(setup: &Setup) -> anyhow::Result<()> {
         let ended = clients.into_iter().map(|client| client.join());
         for ended in ended {
             if let Ok(Err(stop)) = ended {
-                bail!("driver: {stop:?}");
+                bail!("driver: {stop:#}");
             }
         }
         bail!("driver: the clients ended")
@@ -77,7 +77,7 @@ fn produce(
     shared: &Shared<'_>,
     number: usize,
     mut rng: Rng,
-) -> Result<(), Stop> {
+) -> anyhow::Result<()> {
     // What recovery brought back is read, and must therefore stay, before anything new is durable.
     for tenant in TENANTS {
         client.look(tenant, 100)?;
@@ -158,7 +158,7 @@ fn key_name(cycle: u64, number: u64) -> String {
     format!("key-{cycle}-{number}")
 }
 
-fn work(client: &mut Client<'_>, number: usize, mut rng: Rng) -> Result<(), Stop> {
+fn work(client: &mut Client<'_>, number: usize, mut rng: Rng) -> anyhow::Result<()> {
     let worker: Arc<str> = Arc::from(format!("worker-{number}"));
     loop {
         let tenant: Arc<str> = rng.pick(&TENANTS).copied().unwrap_or_default().into();
@@ -183,7 +183,7 @@ fn work(client: &mut Client<'_>, number: usize, mut rng: Rng) -> Result<(), Stop
 }
 
 /// What a worker does with a task; sometimes nothing, so that the lease expires.
-fn act(client: &mut Client<'_>, claim: &Claim, task: &Task, rng: &mut Rng) -> Result<(), Stop> {
+fn act(client: &mut Client<'_>, claim: &Claim, task: &Task, rng: &mut Rng) -> anyhow::Result<()> {
     let (tenant, worker, id) = (claim.tenant.clone(), claim.worker.clone(), task.id);
     if rng.chance(15) {
         let extend = rng.between(LEASE_MS.0, LEASE_MS.1);

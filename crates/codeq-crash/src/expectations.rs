@@ -7,7 +7,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use codeq_core::command::Millis;
+use codeq_core::command::{Fence, Millis};
 use codeq_core::id::TaskId;
 use codeq_sim::ledger::{Answer, Back, Digest, Line, Listed, Made, Op, Outcome, Ref, Seen, Wanted};
 use serde::{Deserialize, Serialize};
@@ -31,7 +31,7 @@ pub enum Ending {
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Lease {
     /// Its fence.
-    pub fence: u64,
+    pub fence: Fence,
     /// Its end.
     pub until: Millis,
     /// Its owner.
@@ -52,13 +52,13 @@ pub struct Known {
     /// Whether it has a webhook, if known.
     pub webhook: Option<bool>,
     /// Lower bound on its fence.
-    pub fence: u64,
+    pub fence: Fence,
     /// Lower bound on its attempts.
     pub attempts: u32,
     /// The last lease that a worker knows of.
     pub lease: Option<Lease>,
     /// The highest fence under which it was, or may have been, returned or finished.
-    pub let_go: u64,
+    pub let_go: Fence,
     /// How it has ended.
     pub ending: Option<Ending>,
     /// Cancellation was requested from its worker.
@@ -91,7 +91,7 @@ pub struct Expectations {
 }
 
 /// The claims that one client holds: fence and attempts as it knows them.
-type Held = BTreeMap<TaskId, (u64, u32)>;
+type Held = BTreeMap<TaskId, (Fence, u32)>;
 
 impl Expectations {
     /// Adds what the clients of a cycle know.
@@ -159,7 +159,7 @@ impl Expectations {
         match (&line.op, answer) {
             (Op::Claim { .. }, Some(Answer::Claimed(tasks))) => {
                 for seen in tasks {
-                    held.insert(seen.id, (seen.fence.unwrap_or(0), seen.attempts));
+                    held.insert(seen.id, (seen.fence.unwrap_or_default(), seen.attempts));
                 }
             }
             (Op::Heartbeat(task), _) => self.add_heartbeat(task, answer, held),
@@ -235,7 +235,7 @@ impl Expectations {
             self.wrong.push(text);
         }
         let known = self.known(seen);
-        let fence = seen.fence.unwrap_or(0);
+        let fence = seen.fence.unwrap_or_default();
         if known.lease.as_ref().is_none_or(|lease| lease.fence <= fence)
             && let Some(until) = seen.lease_until
         {
@@ -306,16 +306,16 @@ impl Expectations {
             payload: seen.payload,
             max_attempts: seen.max_attempts,
             webhook: None,
-            fence: 0,
+            fence: Fence(0),
             attempts: 0,
             lease: None,
-            let_go: 0,
+            let_go: Fence(0),
             ending: None,
             stop_wanted: false,
             cancel_tried: false,
             tried: Vec::new(),
         });
-        known.fence = known.fence.max(seen.fence.unwrap_or(0));
+        known.fence = known.fence.max(seen.fence.unwrap_or_default());
         known.attempts = known.attempts.max(seen.attempts);
         known
     }
@@ -336,12 +336,12 @@ impl Expectations {
         known.webhook = Some(webhook);
         known.stop_wanted = stop_wanted;
         known.ending = ending;
-        known.let_go = 0;
+        known.let_go = Fence(0);
         known.cancel_tried = false;
         known.tried.clear();
         known.lease = match (&seen.worker, seen.lease_until) {
             (Some(worker), Some(until)) => {
-                Some(Lease { fence: seen.fence.unwrap_or(0), until, worker: worker.clone() })
+                Some(Lease { fence: seen.fence.unwrap_or_default(), until, worker: worker.clone() })
             }
             _ => None,
         };

@@ -33,25 +33,27 @@ impl Faults {
     fn step(&self) -> io::Result<()> {
         let number = self.done.fetch_add(1, Ordering::SeqCst) + 1;
         if number == self.fail_at.load(Ordering::SeqCst) {
-            self.tripped.store(true, Ordering::SeqCst);
-            return Err(io::Error::from_raw_os_error(self.errno.load(Ordering::SeqCst) as i32));
+            return self.trip(self.errno.load(Ordering::SeqCst) as i32);
         }
         Ok(())
+    }
+
+    fn trip(&self, errno: i32) -> io::Result<()> {
+        self.tripped.store(true, Ordering::SeqCst);
+        Err(io::Error::from_raw_os_error(errno))
     }
 
     fn sync(&self) -> io::Result<()> {
         self.step()?;
         if self.fail_syncs.load(Ordering::SeqCst) {
-            self.tripped.store(true, Ordering::SeqCst);
-            return Err(io::Error::from_raw_os_error(EIO));
+            return self.trip(EIO);
         }
         Ok(())
     }
 
     fn grow(&self) -> io::Result<()> {
         if self.full.load(Ordering::SeqCst) {
-            self.tripped.store(true, Ordering::SeqCst);
-            return Err(io::Error::from_raw_os_error(ENOSPC));
+            return self.trip(ENOSPC);
         }
         Ok(())
     }

@@ -37,9 +37,7 @@ pub fn run(full: &Full) -> anyhow::Result<String> {
     let fill = || fill(&ballast);
     let free = || Ok(fs::remove_file(&ballast)?);
     let data = mount.path().join("data");
-    let text = scenario(Arc::new(RealDisk), &data, fill, free)?;
-    println!("{text}");
-    Ok(text)
+    scenario(Arc::new(RealDisk), &data, fill, free)
 }
 
 /// Runs on a disk that only pretends to be full.
@@ -71,10 +69,7 @@ fn scenario(
         let before = client.acked.len();
         until_full(&engine, &mut client).with_context(|| format!("round {round}"))?;
         rounds.push(client.acked.len() - before);
-        let lost = client.missing(&engine).context("read on a full disk")?;
-        if !lost.is_empty() {
-            bail!("round {round}, on the full disk: {}", lost.join("; "));
-        }
+        client.check(&engine).with_context(|| format!("round {round}, on the full disk"))?;
         free()?;
         let limit = Instant::now() + BACK_WITHIN;
         while let Err(error) = client.enqueue(&engine) {
@@ -91,10 +86,7 @@ fn scenario(
     }
     drop(engine);
     let engine = Engine::open(data, options())?;
-    let lost = client.missing(&engine)?;
-    if !lost.is_empty() {
-        bail!("after the restart: {}", lost.join("; "));
-    }
+    client.check(&engine).context("after the restart")?;
     let acked = client.acked.len();
     Ok(format!("full: acked={acked} taken_while_full={rounds:?} lost=0"))
 }

@@ -31,48 +31,25 @@ pub struct Kill {
     pub durability: Durable,
 }
 
-/// Runs the campaign and returns a summary.
-pub fn run(kill: &Kill) -> anyhow::Result<String> {
+/// Runs the campaign and prints a summary.
+pub fn run(kill: &Kill) -> anyhow::Result<()> {
     let data = tempfile::tempdir_in(&kill.data_root).context("make the data directory")?;
     let ledger = tempfile::tempdir_in(&kill.ledger_root).context("make the ledger's directory")?;
-    let setup = new_setup(&data.path().join("data"), ledger.path(), kill.durability);
+    let (data_dir, ledger_dir) = (data.path().join("data"), ledger.path().to_owned());
+    let setup = Setup { data_dir, ledger_dir, durability: kill.durability, ..Setup::default() };
     let mut campaign = Campaign::new(setup, kill.seed, kill.cycles, stop_flag()?);
     let outcome = cycles(&mut campaign, kill);
     println!("{}", campaign.summary("kill", kill.seed));
-    match outcome {
-        Ok(()) => Ok(campaign.summary("kill", kill.seed)),
-        Err(error) => {
-            let (data, ledger) = (data.keep(), ledger.keep());
-            Err(error.context(format!(
-                "replay: codeq-crash kill --cycles {} --seed {} --max-ms {}; kept: {} {}",
-                kill.cycles,
-                kill.seed,
-                kill.max_ms,
-                data.display(),
-                ledger.display()
-            )))
-        }
-    }
-}
-
-/// A setup with the sizes still to be drawn.
-pub fn new_setup(
-    data_dir: &std::path::Path,
-    ledger_dir: &std::path::Path,
-    durability: Durable,
-) -> Setup {
-    Setup {
-        data_dir: data_dir.to_owned(),
-        ledger_dir: ledger_dir.to_owned(),
-        cycle: 0,
-        seed: 0,
-        shards: None,
-        memtable_bytes: 0,
-        segment_bytes: 0,
-        checkpoint_log_bytes: 0,
-        durability,
-        start_only: false,
-    }
+    outcome.with_context(|| {
+        format!(
+            "replay: codeq-crash kill --cycles {} --seed {} --max-ms {}; kept: {} {}",
+            kill.cycles,
+            kill.seed,
+            kill.max_ms,
+            data.keep().display(),
+            ledger.keep().display()
+        )
+    })
 }
 
 fn cycles(campaign: &mut Campaign, kill: &Kill) -> anyhow::Result<()> {

@@ -13,6 +13,7 @@ use codeq_crash::setup::Setup;
 use codeq_crash::sweep::Sweep;
 use codeq_crash::verify::Verify;
 use codeq_crash::{damage, driver, fault, full, kill, power, sweep, verify};
+use serde::de::DeserializeOwned;
 
 /// Crash tests of codeQ's engine.
 #[derive(Parser)]
@@ -25,9 +26,17 @@ struct Cli {
 #[derive(Subcommand)]
 enum Task {
     /// Run an engine and its clients until the process is killed.
-    Driver(Setup),
+    #[command(hide = true)]
+    Driver {
+        #[arg(value_parser = json::<Setup>)]
+        setup: Setup,
+    },
     /// Compare a directory with the ledger.
-    Verify(Verify),
+    #[command(hide = true)]
+    Verify {
+        #[arg(value_parser = json::<Verify>)]
+        verify: Verify,
+    },
     /// Kill -9 at random moments.
     Kill(Kill),
     /// Cut the power of a loop-mounted filesystem at random moments.
@@ -56,10 +65,14 @@ fn main() -> ExitCode {
     }
 }
 
+fn json<T: DeserializeOwned>(text: &str) -> serde_json::Result<T> {
+    serde_json::from_str(text)
+}
+
 fn run(task: Task) -> anyhow::Result<ExitCode> {
     match task {
-        Task::Driver(setup) => driver::run(&setup)?,
-        Task::Verify(what) => {
+        Task::Driver { setup } => driver::run(&setup)?,
+        Task::Verify { verify: what } => {
             let (report, engine) = verify::run(&what)?;
             println!("{}", serde_json::to_string(&report)?);
             if what.clean {
@@ -69,24 +82,12 @@ fn run(task: Task) -> anyhow::Result<ExitCode> {
                 std::process::exit(i32::from(!report.violations.is_empty()));
             }
         }
-        Task::Kill(what) => {
-            kill::run(&what)?;
-        }
-        Task::Power(what) => {
-            power::run(&what)?;
-        }
-        Task::Sweep(what) => {
-            sweep::run(&what)?;
-        }
-        Task::Damage(what) => {
-            damage::run(&what)?;
-        }
-        Task::Fault(what) => {
-            fault::run(&what)?;
-        }
-        Task::Full(what) => {
-            full::run(&what)?;
-        }
+        Task::Kill(what) => kill::run(&what)?,
+        Task::Power(what) => power::run(&what)?,
+        Task::Sweep(what) => sweep::run(&what)?,
+        Task::Damage(what) => damage::run(&what)?,
+        Task::Fault(what) => fault::run(&what)?,
+        Task::Full(what) => println!("{}", full::run(&what)?),
     }
     Ok(ExitCode::SUCCESS)
 }

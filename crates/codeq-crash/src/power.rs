@@ -9,9 +9,8 @@ use anyhow::Context;
 use clap::Args;
 
 use crate::campaign::{Campaign, Driver, stop_flag};
-use crate::kill::new_setup;
 use crate::mount::LoopMount;
-use crate::setup::Durable;
+use crate::setup::{Durable, Setup};
 use crate::sys::monotonic_ns;
 
 /// Exit code of a campaign that could not run because loop mounts are not possible.
@@ -43,19 +42,17 @@ pub struct Power {
     pub durability: Durable,
 }
 
-/// Runs the campaign and returns a summary.
-pub fn run(power: &Power) -> anyhow::Result<String> {
+/// Runs the campaign and prints a summary.
+pub fn run(power: &Power) -> anyhow::Result<()> {
     let ledger = tempfile::tempdir_in(&power.ledger_root).context("make the ledger's directory")?;
     let mut mount = LoopMount::create(&power.image_root, power.image_mib << 20)?;
-    let setup = new_setup(&mount.path().join("data"), ledger.path(), power.durability);
+    let (data_dir, ledger_dir) = (mount.path().join("data"), ledger.path().to_owned());
+    let setup = Setup { data_dir, ledger_dir, durability: power.durability, ..Setup::default() };
     let mut campaign = Campaign::new(setup, power.seed, power.cycles, stop_flag()?);
     let outcome = cycles(&mut campaign, power, &mut mount);
     println!("{}", campaign.summary("power", power.seed));
-    outcome.map(|()| campaign.summary("power", power.seed)).with_context(|| {
-        let durability = match power.durability {
-            Durable::Fsync => "fsync",
-            Durable::Os => "os",
-        };
+    outcome.with_context(|| {
+        let durability = format!("{:?}", power.durability).to_lowercase();
         format!(
             "replay: codeq-crash power --cycles {} --seed {} --max-ms {} --durability {durability}",
             power.cycles, power.seed, power.max_ms

@@ -4,11 +4,12 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use clap::{Args, ValueEnum};
+use clap::ValueEnum;
 use codeq_core::backoff::{Backoff, Growth};
 use codeq_core::settings::Settings;
 use codeq_engine::{Durability, Options};
 use codeq_sim::rng::{Rng, text_hash};
+use serde::{Deserialize, Serialize};
 
 /// Tenants of every run.
 pub const TENANTS: [&str; 2] = ["red", "blue"];
@@ -20,46 +21,37 @@ pub const WEBHOOK: &str = "https://receiver.example/hook";
 pub const LEASE_MS: (u64, u64) = (1_000, 2_000);
 
 /// When the engine acknowledges.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
 pub enum Durable {
     /// After the sync.
+    #[default]
     Fsync,
     /// After the write: a power cut loses acknowledged work, and the harness must notice.
     Os,
 }
 
-/// The engine of one run, as options of a child process.
-#[derive(Debug, Clone, Args)]
+/// The engine of one run, passed to a child process.
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub struct Setup {
     /// The data directory.
-    #[arg(long)]
     pub data_dir: PathBuf,
     /// The ledger's directory, on another file system.
-    #[arg(long)]
     pub ledger_dir: PathBuf,
     /// The cycle's number: names the clients' files and their tasks.
-    #[arg(long, default_value_t = 0)]
     pub cycle: u64,
     /// Seed for the clients.
-    #[arg(long, default_value_t = 1)]
     pub seed: u64,
     /// Number of shards of a new directory.
-    #[arg(long)]
     pub shards: Option<u16>,
     /// Memory of a shard's rows that triggers a checkpoint.
-    #[arg(long, default_value_t = 1 << 20)]
     pub memtable_bytes: usize,
     /// Length of a log segment.
-    #[arg(long, default_value_t = 1 << 20)]
     pub segment_bytes: u64,
     /// Growth of the log that triggers a checkpoint.
-    #[arg(long, default_value_t = 4 << 20)]
     pub checkpoint_log_bytes: u64,
     /// When an operation is acknowledged.
-    #[arg(long, value_enum, default_value = "fsync")]
     pub durability: Durable,
     /// Open the engine and do nothing, for a crash during the start.
-    #[arg(long)]
     pub start_only: bool,
 }
 
@@ -71,29 +63,6 @@ impl Setup {
         self.segment_bytes = size(256 << 10, 16 << 20);
         self.checkpoint_log_bytes = size(256 << 10, 16 << 20);
         self.seed = rng.draw();
-    }
-
-    /// The setup as command-line arguments.
-    pub fn to_args(&self) -> Vec<String> {
-        let mut args = Vec::new();
-        let mut add = |name: &str, value: String| args.extend([format!("--{name}"), value]);
-        add("data-dir", self.data_dir.display().to_string());
-        add("ledger-dir", self.ledger_dir.display().to_string());
-        add("cycle", self.cycle.to_string());
-        add("seed", self.seed.to_string());
-        if let Some(shards) = self.shards {
-            add("shards", shards.to_string());
-        }
-        add("memtable-bytes", self.memtable_bytes.to_string());
-        add("segment-bytes", self.segment_bytes.to_string());
-        add("checkpoint-log-bytes", self.checkpoint_log_bytes.to_string());
-        let durability = match self.durability {
-            Durable::Fsync => "fsync",
-            Durable::Os => "os",
-        };
-        add("durability", durability.to_owned());
-        args.extend(self.start_only.then(|| "--start-only".to_owned()));
-        args
     }
 
     /// The engine's options.

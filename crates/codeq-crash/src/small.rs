@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use anyhow::Context;
+use anyhow::{Context, ensure};
 use bytes::Bytes;
 use clap::Args;
 use codeq_core::command::{Claim, Command, Enqueue, NewTask, Outcome, Selector, Submit};
@@ -16,7 +16,7 @@ use codeq_sim::notes;
 use tokio::runtime::Runtime;
 
 use crate::client::runtime;
-use crate::judge::{check_structure, list_all};
+use crate::judge::{Shown, check_structure, list_all};
 use crate::setup::{TENANTS, WEBHOOK, payload, settings};
 
 /// What is known of each task: its payload, and its result once it has one.
@@ -52,16 +52,14 @@ impl SmallClient {
     pub fn enqueue(&mut self, engine: &Engine) -> Result<TaskId, EngineError> {
         self.made += 1;
         let command = new_task(self.made);
-        match engine.propose_blocking(command)? {
-            Reply::Enqueued(made) => match made.first() {
-                Some(Enqueued::Created(task)) => {
-                    self.acked.insert(task.id, (digest(&task.payload), None));
-                    Ok(task.id)
-                }
-                other => Err(unexpected(&format!("{other:?}"))),
-            },
-            other => Err(unexpected(&format!("{other:?}"))),
+        let reply = engine.propose_blocking(command)?;
+        if let Reply::Enqueued(made) = &reply
+            && let Some(Enqueued::Created(task)) = made.first()
+        {
+            self.acked.insert(task.id, (digest(&task.payload), None));
+            return Ok(task.id);
         }
+        Err(unexpected(&format!("{reply:?}")))
     }
 
     /// Claims a task and finishes it.
@@ -96,22 +94,31 @@ impl SmallClient {
 
     /// Everything that the engine shows.
     pub fn contents(&self, engine: &Engine) -> Result<Contents, EngineError> {
-        let shown = list_all(engine, &self.runtime)?;
-        let contents = shown.iter().map(|one| {
-            let result = one.result.as_ref().map(notes::record_digest);
-            (one.task.id, (digest(&one.task.payload), result))
-        });
-        Ok(contents.collect())
+        Ok(contents(&list_all(engine, &self.runtime)?))
     }
 
     /// Acknowledged tasks that are missing or changed, and whatever the checkers find.
     pub fn missing(&self, engine: &Engine) -> Result<Vec<String>, EngineError> {
-        let shown = self.contents(engine)?;
-        let mut found = missing(&self.acked, &shown);
-        let all = list_all(engine, &self.runtime)?;
-        found.extend(check_structure(engine, &self.runtime, &all)?);
+        let shown = list_all(engine, &self.runtime)?;
+        let mut found = missing(&self.acked, &contents(&shown));
+        found.extend(check_structure(engine, &self.runtime, &shown)?);
         Ok(found)
     }
+
+    /// Fails if anything is missing.
+    pub fn check(&self, engine: &Engine) -> anyhow::Result<()> {
+        let lost = self.missing(engine)?;
+        ensure!(lost.is_empty(), "lost: {}", lost.join("; "));
+        Ok(())
+    }
+}
+
+fn contents(shown: &[Shown]) -> Contents {
+    let contents = shown.iter().map(|one| {
+        let result = one.result.as_ref().map(notes::record_digest);
+        (one.task.id, (digest(&one.task.payload), result))
+    });
+    contents.collect()
 }
 
 /// Acknowledged tasks that are missing or changed. A task without a known result may have one by now.

@@ -71,12 +71,11 @@ fn look(dir: &Path) -> anyhow::Result<Opened> {
 }
 
 /// Runs all sweeps and returns a summary.
-pub fn run(sweep: &Sweep) -> anyhow::Result<String> {
+pub fn run(sweep: &Sweep) -> anyhow::Result<()> {
     let image = Image::make(&sweep.copies.root)?;
     let cuts = truncations(&image)?;
     let log = log_flips(&image, sweep.flips, sweep.copies.seed)?;
-    let text = format!("sweep: cuts={cuts} log={log:?} seed={}", sweep.copies.seed);
-    println!("{text}");
+    println!("sweep: cuts={cuts} log={log:?} seed={}", sweep.copies.seed);
     if !log.silent.is_empty() {
         bail!(
             "damage went unnoticed; replay: codeq-crash sweep --flips {} --seed {}",
@@ -84,7 +83,7 @@ pub fn run(sweep: &Sweep) -> anyhow::Result<String> {
             sweep.copies.seed
         );
     }
-    Ok(text)
+    Ok(())
 }
 
 impl Image {

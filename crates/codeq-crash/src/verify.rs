@@ -11,7 +11,6 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
 use bytes::Bytes;
-use clap::Args;
 use codeq_core::command::{
     BulkFilter, BulkFrom, BulkPart, BulkWork, Callback, Claim, Command, Delivery, Enqueue, Millis,
     NewTask, Outcome, Selector, Submit,
@@ -26,7 +25,7 @@ use codeq_sim::rng::Rng;
 use serde::{Deserialize, Serialize};
 use tokio::runtime::Runtime;
 
-use crate::client::{Client, Stop, runtime};
+use crate::client::{Client, runtime};
 use crate::expectations::Expectations;
 use crate::held_clock::HeldClock;
 use crate::judge::{check_structure, judge, list_all};
@@ -41,19 +40,15 @@ const DRAIN_LIMIT: Duration = Duration::from_secs(120);
 const DRAINERS: usize = 16;
 
 /// Settings of a verification.
-#[derive(Debug, Clone, Args)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Verify {
     /// The engine to open.
-    #[command(flatten)]
     pub setup: Setup,
     /// When the power was cut: answers at this time or later count as unknown.
-    #[arg(long)]
     pub cut: Option<u64>,
     /// Finish, recount and remove all tasks.
-    #[arg(long)]
     pub drain: bool,
     /// Shut the engine down at the end.
-    #[arg(long)]
     pub clean: bool,
 }
 
@@ -138,7 +133,7 @@ fn write_again(
     let mut client = Client::new(engine, &dir, 0)?;
     let mut rng = Rng::new(setup.seed).fork("keys");
     let probe = format!("probe-{}", setup.cycle);
-    ask(&mut client, &enqueue(TENANTS[0], &probe, None, rng.draw()))?;
+    client.ask(&enqueue(TENANTS[0], &probe, None, rng.draw()))?;
     report.first_write_ms = start.elapsed().as_millis() as u64;
     let usual: Vec<_> = expected
         .keys
@@ -153,7 +148,7 @@ fn write_again(
             break;
         };
         // If a key returns a different task than before, reading the ledger shows it.
-        ask(&mut client, &enqueue(tenant, key, Some(key), rng.draw()))?;
+        client.ask(&enqueue(tenant, key, Some(key), rng.draw()))?;
     }
     Ok(())
 }
@@ -170,17 +165,6 @@ fn enqueue(tenant: &str, label: &str, key: Option<&str>, seed: u64) -> Command {
         atomic: true,
         seed,
     })
-}
-
-fn ask(client: &mut Client<'_>, command: &Command) -> anyhow::Result<Option<Reply>> {
-    client.ask(command).map_err(stopped)
-}
-
-fn stopped(stop: Stop) -> anyhow::Error {
-    match stop {
-        Stop::Engine(error) => anyhow::anyhow!("the engine stopped: {error}"),
-        Stop::Ledger(error) => anyhow::anyhow!("cannot write the ledger: {error}"),
-    }
 }
 
 /// Finishes every task, checks that all of them have ended, and removes them.
@@ -202,7 +186,7 @@ fn drain(
             })
             .collect();
         clients.into_iter().try_for_each(|client| match client.join() {
-            Ok(result) => result.map_err(stopped),
+            Ok(result) => result,
             Err(_) => bail!("a draining client panicked"),
         })
     })?;
@@ -231,7 +215,7 @@ fn finish_all(
     number: usize,
     done: &AtomicBool,
     limit: Instant,
-) -> Result<(), Stop> {
+) -> anyhow::Result<()> {
     let mut client = Client::new(engine, dir, number)?;
     let runtime = runtime()?;
     let worker: Arc<str> = Arc::from(format!("drainer-{number}"));
@@ -245,7 +229,7 @@ fn finish_all(
             count: 32,
         };
         let tasks = client.claim(&claim, 50)?;
-        if tasks.is_empty() && number == 0 && live(engine, &runtime).map_err(Stop::Engine)? == 0 {
+        if tasks.is_empty() && number == 0 && live(engine, &runtime)? == 0 {
             done.store(true, Ordering::Relaxed);
         }
         for task in tasks {
@@ -276,7 +260,7 @@ fn live(engine: &Engine, runtime: &Runtime) -> Result<u64, codeq_engine::EngineE
 fn remove_all(engine: &Engine, runtime: &Runtime) -> anyhow::Result<()> {
     for shard in 0..engine.shards() {
         loop {
-            let due = runtime.block_on(engine.callbacks_due(shard, (0, 0), 500))?;
+            let due = runtime.block_on(engine.callbacks_due(shard, Default::default(), 500))?;
             if due.is_empty() {
                 break;
             }

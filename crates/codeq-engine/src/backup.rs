@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use codeq_core::kv::Table;
 use codeq_disk::{Disk, RealDisk, SharedDisk};
-use codeq_log::{Log, NewLog};
+use codeq_log::{FrameIndex, Log, NewLog};
 use codeq_store::{SnapshotJob, Store};
 
 use crate::engine::{Engine, entropy, lock};
@@ -62,7 +62,7 @@ fn copy_stores(
     disk: &SharedDisk,
     dir: &Path,
     jobs: Vec<(u16, SnapshotJob)>,
-) -> Result<u64, OpenError> {
+) -> Result<FrameIndex, OpenError> {
     let last = jobs.iter().map(|(_, job)| job.position()).max().unwrap_or(0);
     for (number, job) in jobs {
         let dir = layout::shard_dir(dir, number);
@@ -70,7 +70,7 @@ fn copy_stores(
         job.run_at(last)?;
         disk.sync_dir(&dir).map_err(OpenError::io("sync", &dir))?;
     }
-    Ok(last)
+    Ok(FrameIndex(last))
 }
 
 /// Verifies every page and row of the stores, and counts the tasks.
@@ -179,10 +179,10 @@ fn complete(
     disk: &SharedDisk,
     dir: &Path,
     manifest: Manifest,
-    last: u64,
+    last: FrameIndex,
     segment_bytes: u64,
 ) -> Result<(), OpenError> {
-    let new = NewLog { first_index: last.saturating_add(1), log_id: manifest.log_id };
+    let new = NewLog { first_index: last.next(), log_id: manifest.log_id };
     let options = codeq_log::Options { segment_bytes };
     drop(Log::create(disk.clone(), &layout::log_dir(dir), options, new)?);
     disk.sync_dir(dir).map_err(OpenError::io("sync", dir))?;

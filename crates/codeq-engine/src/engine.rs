@@ -10,6 +10,7 @@ use codeq_core::command::{Command, Millis};
 use codeq_core::id::split_mix64;
 use codeq_core::moment::Moment;
 use codeq_disk::{RealDisk, SharedDisk};
+use codeq_log::FrameIndex;
 use parking_lot::{Mutex, RwLock};
 use tokio::sync::{oneshot, watch};
 
@@ -17,6 +18,7 @@ use crate::background::Background;
 use crate::clock::{Clock, EngineClock, SystemClock};
 use crate::clock_file::ClockFile;
 use crate::error::{EngineError, OpenError};
+use crate::group::Batch;
 use crate::layout;
 use crate::options::Options;
 use crate::pipeline::{Committer, Lane, Pipeline};
@@ -49,7 +51,7 @@ pub struct Engine {
 pub(crate) struct ShardHandle {
     pub inbox: Arc<Inbox>,
     pub data: Arc<RwLock<ShardData>>,
-    pub durable: watch::Receiver<u64>,
+    pub durable: watch::Receiver<Batch>,
     pub parked: Arc<AtomicUsize>,
 }
 
@@ -253,13 +255,13 @@ fn start(
     let Node { log, shards, rebuilt, verified, .. } = node;
     let (mut lanes, mut handles, mut positions) = (Vec::new(), Vec::new(), Vec::new());
     for shard in &shards {
-        let (durable, watched) = watch::channel(0);
+        let (durable, watched) = watch::channel(Batch(0));
         let inbox = Arc::new(Inbox::default());
         let lane_inbox = Arc::clone(&inbox);
         lanes.push(Lane { inbox: lane_inbox, durable, waiters: ResultWaiters::default() });
         let data = Arc::clone(shard.data());
         // After a restart the previous checkpoint is unknown, so nothing is purged because of it.
-        positions.push([data.read().store.position(), 0]);
+        positions.push([FrameIndex(data.read().store.position()), FrameIndex(0)]);
         let parked = Arc::clone(shard.parked());
         handles.push(ShardHandle { inbox, data, durable: watched, parked });
     }

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use codeq_core::codec::DecodeError;
 use codeq_core::kv::KvError;
 use codeq_disk::Shortage;
-use codeq_log::LogError;
+use codeq_log::{FrameIndex, LogError};
 use codeq_store::StoreError;
 use serde::{Deserialize, Serialize};
 
@@ -156,7 +156,7 @@ pub enum OpenError {
     #[error("log frame {index}, shard {shard}: {source}")]
     Record {
         /// Index of the frame.
-        index: u64,
+        index: FrameIndex,
         /// The shard.
         shard: u16,
         /// Why it does not decode.

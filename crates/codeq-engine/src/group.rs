@@ -17,6 +17,10 @@ use crate::request::{ReplyTo, Request};
 /// Most mailboxes remembered for one wake-up each: few, because every answer searches them.
 const TOUCHED_MAX: usize = 16;
 
+/// The number of a shard's batch, counted since the start; see `Shard`.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Batch(pub u64);
+
 /// Commands that share one sync, with the answers that wait for it.
 #[derive(Default)]
 pub struct Group {
@@ -28,8 +32,8 @@ pub struct Group {
     callers: usize,
     /// Effects to report once the group is durable.
     pub effects: Vec<Effect>,
-    /// Number of the last batch in the group; see `Shard`.
-    pub batch: u64,
+    /// The last batch in the group.
+    pub batch: Batch,
     /// Number of commands that changed something.
     pub commands: usize,
     /// Bytes of the log reserved for the group.

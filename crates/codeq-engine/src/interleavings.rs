@@ -9,14 +9,14 @@ use codeq_core::command::{Command, Sweep};
 use codeq_core::moment::Moment;
 use codeq_core::reply::Reply;
 use codeq_disk::RealDisk;
-use codeq_log::{Log, LogError, NewLog};
+use codeq_log::{FrameIndex, Log, LogError, NewLog};
 use shuttle::scheduler::{PctScheduler, RandomScheduler};
 use shuttle::{Config, Runner, thread};
 use tokio::sync::{oneshot, watch};
 
 use crate::background::Background;
 use crate::error::EngineError;
-use crate::group::Group;
+use crate::group::{Batch, Group};
 use crate::options::{Durability, Options};
 use crate::pipeline::{Committer, Lane, Pipeline};
 use crate::request::{Inbox, Notice, ReplyTo, Request};
@@ -133,15 +133,15 @@ fn whatever_is_offered_is_logged_and_answered() {
         let dir = tempfile::tempdir().unwrap();
         let options = Options { durability: Durability::Os, ..Options::default() };
         let path = dir.path().join("log");
-        let new = NewLog { first_index: 1, log_id: 7 };
+        let new = NewLog { first_index: FrameIndex(1), log_id: 7 };
         let log = Log::create(Arc::new(RealDisk), &path, LOG, new).unwrap();
         let lane = |_| Lane {
             inbox: Arc::new(Inbox::default()),
-            durable: watch::Sender::new(0),
+            durable: watch::Sender::new(Batch(0)),
             waiters: ResultWaiters::default(),
         };
         let lanes: Vec<Lane> = (0..SHARDS).map(lane).collect();
-        let positions = vec![[0, 0]; lanes.len()];
+        let positions = vec![[FrameIndex(0); 2]; lanes.len()];
         let committer = Committer::new(log, lanes.len(), &options, Background::idle());
         let pipeline = Arc::new(Pipeline::new(lanes, positions, committer, &options));
         let committing = {
@@ -158,7 +158,7 @@ fn whatever_is_offered_is_logged_and_answered() {
                         group.begin(Moment::agreed(number));
                         group.push(&command(u64::from(shard), number));
                         group.end();
-                        group.batch = number;
+                        group.batch = Batch(number);
                         let (reply, answer) = oneshot::channel();
                         group.answer(ReplyTo::One(reply), Ok(Reply::Done));
                         answers.lock().unwrap().push(answer);
@@ -174,11 +174,11 @@ fn whatever_is_offered_is_logged_and_answered() {
         for answer in answers.lock().unwrap().iter_mut() {
             assert!(answer.try_recv().is_ok(), "an answer");
         }
-        assert!(pipeline.lanes.iter().all(|lane| *lane.durable.borrow() == GROUPS));
+        assert!(pipeline.lanes.iter().all(|lane| *lane.durable.borrow() == Batch(GROUPS)));
         drop(pipeline);
         let log = Log::open(Arc::new(RealDisk), &path, LOG).unwrap();
         let mut logged: BTreeMap<u16, Vec<u64>> = BTreeMap::new();
-        let replayed = log.replay(1, |_, shard, bytes| {
+        let replayed = log.replay(FrameIndex(1), |_, shard, bytes| {
             let (_, commands) = read_group(bytes).unwrap();
             let commands: Vec<Request> = commands.into_iter().map(Request::detached).collect();
             let numbers = numbers(&commands).into_iter().map(|(_, number)| number);

@@ -5,11 +5,11 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use codeq_disk::Shortage;
-use codeq_log::{LogError, Prepared};
+use codeq_log::{FrameIndex, LogError, Prepared};
 use tokio::sync::{oneshot, watch};
 
 use crate::error::EngineError;
-use crate::group::Group;
+use crate::group::{Batch, Group};
 use crate::observer::SharedObserver;
 use crate::options::{GROUP_MAX, Options};
 use crate::request::Inbox;
@@ -60,7 +60,7 @@ pub struct Pipeline {
 pub struct Lane {
     pub inbox: Arc<Inbox>,
     /// Number of the last durable batch.
-    pub durable: watch::Sender<u64>,
+    pub durable: watch::Sender<Batch>,
     pub waiters: ResultWaiters,
 }
 
@@ -69,8 +69,8 @@ pub struct State {
     /// Groups that were applied but not taken yet, by shard.
     pub open: Vec<Group>,
     /// The latest and the previous checkpoint position, by shard.
-    pub positions: Vec<[u64; 2]>,
-    pub barriers: Vec<oneshot::Sender<u64>>,
+    pub positions: Vec<[FrameIndex; 2]>,
+    pub barriers: Vec<oneshot::Sender<FrameIndex>>,
     pub prepared: Option<Result<Prepared, LogError>>,
     pub purge: bool,
     pub stop: bool,
@@ -92,7 +92,7 @@ impl State {
 impl Pipeline {
     pub fn new(
         lanes: Vec<Lane>,
-        positions: Vec<[u64; 2]>,
+        positions: Vec<[FrameIndex; 2]>,
         committer: Committer,
         options: &Options,
     ) -> Pipeline {
@@ -276,7 +276,7 @@ impl Pipeline {
     }
 
     /// Waits until everything offered so far is on disk; returns the index of the last frame.
-    pub fn barrier(&self) -> Result<u64, EngineError> {
+    pub fn barrier(&self) -> Result<FrameIndex, EngineError> {
         let (done, wait) = oneshot::channel();
         self.tell(|state| state.barriers.push(done))?;
         wait.blocking_recv().map_err(|_| self.error())
@@ -284,7 +284,7 @@ impl Pipeline {
 
     /// Notes that a shard's store is complete up to a frame. Purges older frames, except those since the previous
     /// checkpoint.
-    pub fn checkpointed(&self, shard: u16, position: u64) {
+    pub fn checkpointed(&self, shard: u16, position: FrameIndex) {
         // After a failure nothing is purged.
         let _ = self.tell(|state| {
             if let Some(positions) = state.positions.get_mut(usize::from(shard))
@@ -334,7 +334,7 @@ impl Pipeline {
         for lane in &self.lanes {
             lane.inbox.close(error);
             // Readers that wait for a batch which will never be durable check again, and see the failure.
-            lane.durable.send_replace(u64::MAX);
+            lane.durable.send_replace(Batch(u64::MAX));
             lane.waiters.close();
         }
         self.work.notify_all();

@@ -8,6 +8,7 @@ use codeq_core::command::Millis;
 use codeq_core::held::Holdings;
 use codeq_core::history::History;
 use codeq_core::id::TaskId;
+use codeq_core::keys::Seq;
 use codeq_core::kv::KvError;
 use codeq_core::limits::{LIST_BYTES_MAX, LIST_MAX, LIST_SCAN_MAX, QUEUES_SLICE_MAX};
 use codeq_core::read::{DueCallback, ListQuery, Page, PendingCallback, QueueStats, Reader};
@@ -17,6 +18,7 @@ use codeq_store::Store;
 
 use crate::engine::Engine;
 use crate::error::EngineError;
+use crate::group::Batch;
 
 /// Reads a shard's rows.
 pub type ShardReader<'a> = Reader<'a, Store>;
@@ -27,14 +29,14 @@ pub struct ListPage {
     /// The tasks, newest first.
     pub items: Vec<Task>,
     /// Where each shard continues; empty on the last page.
-    pub next: Vec<u64>,
+    pub next: Vec<Seq>,
 }
 
 /// Something read from a shard that may not be durable yet.
 #[derive(Debug)]
 pub struct Seen<T> {
     value: T,
-    batch: u64,
+    batch: Batch,
 }
 
 impl Engine {
@@ -72,7 +74,7 @@ impl Engine {
     }
 
     /// A page of a list. `below` is the `next` of the previous page, or empty.
-    pub async fn list(&self, query: &ListQuery, below: &[u64]) -> Result<ListPage, EngineError> {
+    pub async fn list(&self, query: &ListQuery, below: &[Seq]) -> Result<ListPage, EngineError> {
         let mut listing = Listing::new(query.clone(), below, self.shards());
         while let Some((shard, query)) = listing.next_slice() {
             listing.add(shard, self.read(shard, |reader| reader.list(&query)).await?);
@@ -148,7 +150,7 @@ impl Engine {
     pub async fn callbacks_due(
         &self,
         shard: u16,
-        from: (Millis, u64),
+        from: (Millis, Seq),
         limit: usize,
     ) -> Result<Vec<DueCallback>, EngineError> {
         self.read(shard, |reader| reader.callbacks_due(from, limit)).await
@@ -158,7 +160,7 @@ impl Engine {
     pub async fn callback(
         &self,
         shard: u16,
-        seq: u64,
+        seq: Seq,
     ) -> Result<Option<PendingCallback>, EngineError> {
         self.read(shard, |reader| reader.callback(seq)).await
     }
@@ -273,7 +275,7 @@ impl QueueSums {
 pub struct Listing {
     query: ListQuery,
     /// Where each shard began.
-    start: Vec<u64>,
+    start: Vec<Seq>,
     /// What each shard has so far.
     pages: Vec<Page>,
     /// Shards that are not finished, the next one first.
@@ -282,14 +284,14 @@ pub struct Listing {
 
 impl Listing {
     /// Starts where the previous page ended; `below` is its `next`, or empty.
-    pub fn new(query: ListQuery, below: &[u64], shards: u16) -> Listing {
-        let first = query.below.unwrap_or(u64::MAX);
+    pub fn new(query: ListQuery, below: &[Seq], shards: u16) -> Listing {
+        let first = query.below.unwrap_or(Seq::MAX);
         let start = |shard| below.get(usize::from(shard)).copied().unwrap_or(first);
-        let start: Vec<u64> = (0..shards).map(start).collect();
+        let start: Vec<Seq> = (0..shards).map(start).collect();
         // A shard that was finished by the previous page starts at zero.
-        let next = |at: &u64| Some(*at).filter(|at| *at > 0);
+        let next = |at: &Seq| Some(*at).filter(|at| at.0 > 0);
         let pages = start.iter().map(|at| Page { next: next(at), ..Page::default() }).collect();
-        let turns = (0..).zip(&start).filter(|(_, at)| **at > 0).map(|(shard, _)| shard).collect();
+        let turns = (0..).zip(&start).filter(|(_, at)| at.0 > 0).map(|(shard, _)| shard).collect();
         Listing { query, start, pages, turns }
     }
 
@@ -333,7 +335,7 @@ impl Listing {
         let mut left: Vec<Vec<Task>> = Vec::new();
         for (shard, page) in self.pages.into_iter().enumerate() {
             if let Some(slot) = next.get_mut(shard) {
-                *slot = page.next.unwrap_or(0);
+                *slot = page.next.unwrap_or_default();
                 more |= page.next.is_some();
             }
             left.push(page.items.into_iter().rev().collect());
@@ -349,14 +351,14 @@ impl Listing {
             }
             let Some(task) = tasks.pop() else { break };
             items.push(task);
-            if tasks.is_empty() && unread > 0 {
+            if tasks.is_empty() && unread.0 > 0 {
                 break;
             }
         }
         for (slot, tasks) in next.iter_mut().zip(&left) {
             if let Some(task) = tasks.last() {
                 more = true;
-                *slot = task.id.seq().saturating_add(1);
+                *slot = task.id.seq().next();
             }
         }
         ListPage { items, next: if more { next } else { Vec::new() } }

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use codeq_core::keys::Seq;
 use codeq_core::limits::LIST_MAX;
 use codeq_core::record::{Record, RecordKind};
 
@@ -13,7 +14,7 @@ use crate::route::record_shard;
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct RecordCursor {
     shard: u16,
-    after: u64,
+    after: Seq,
 }
 
 /// A page of records.
@@ -65,7 +66,7 @@ impl Engine {
             Some(after) => Some(RecordCursor { shard, after }),
             None => Some(shard + 1)
                 .filter(|shard| *shard < self.shards())
-                .map(|shard| RecordCursor { shard, after: 0 }),
+                .map(|shard| RecordCursor { shard, after: Seq(0) }),
         };
         Ok(RecordPage { records, next })
     }

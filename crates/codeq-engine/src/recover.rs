@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use codeq_core::codec::read_group;
 use codeq_core::state::State;
 use codeq_disk::{Disk, SharedDisk};
-use codeq_log::{Log, LogError, NewLog};
+use codeq_log::{FrameIndex, Log, LogError, NewLog};
 use codeq_store::{Store, StoreError};
 
 use crate::error::{OpenError, Work};
@@ -57,7 +57,7 @@ impl Node {
             let place = Place { disk, dir, shard, manifest, options };
             let shard = match place.open(verify) {
                 // Nothing was ever purged: the rows can be rebuilt from the log alone.
-                Err(error) if is_damage(&error) && log.first_index() == 1 => {
+                Err(error) if is_damage(&error) && log.first_index() == FrameIndex(1) => {
                     rebuilt.push(place.set_aside(&error)?);
                     place.create()?
                 }
@@ -193,7 +193,7 @@ fn create(
     for shard in 0..shards {
         drop(Place { disk, dir, shard, manifest, options }.create()?);
     }
-    let new = NewLog { first_index: 1, log_id };
+    let new = NewLog { first_index: FrameIndex(1), log_id };
     drop(Log::create(disk.clone(), &layout::log_dir(dir), options.log(), new)?);
     disk.sync_dir(dir).map_err(OpenError::io("sync", dir))?;
     manifest.save(&**disk, dir)?;
@@ -202,27 +202,28 @@ fn create(
 
 /// Applies what the log has beyond each shard's checkpoint.
 fn replay(log: &Log, shards: &mut [(State, Store)], options: &Options) -> Result<(), OpenError> {
-    let Some(from) = shards.iter().map(|(_, store)| store.position()).min() else {
+    let position = |store: &Store| FrameIndex(store.position());
+    let Some(from) = shards.iter().map(|(_, store)| position(store)).min() else {
         return Ok(());
     };
     for (_, store) in shards.iter() {
-        if store.position() > log.last_index() {
-            let (from, last) = (store.position(), log.last_index());
+        let (from, last) = (position(store), log.last_index());
+        if from > last {
             return Err(LogError::BeyondEnd { from, last }.into());
         }
     }
     let mut effects = Vec::new();
-    let mut reached = 0;
-    log.replay(from.saturating_add(1), |index, number, bytes| {
+    let mut reached = FrameIndex(0);
+    log.replay(from.next(), |index, number, bytes| {
         if index != reached {
             reached = index;
-            checkpoint_full(shards, index.saturating_sub(1), options)?;
+            checkpoint_full(shards, index.previous(), options)?;
         }
         let Some((state, store)) = shards.get_mut(usize::from(number)) else {
             let reason = format!("its log names shard {number}, which it does not have");
             return Err(OpenError::Foreign { dir: Default::default(), reason });
         };
-        if index <= store.position() {
+        if index <= position(store) {
             return Ok(());
         }
         let (at, commands) = read_group(bytes).map_err(|source| OpenError::Record {
@@ -244,7 +245,7 @@ fn replay(log: &Log, shards: &mut [(State, Store)], options: &Options) -> Result
 /// Writes memtables that a long replay has filled. `done` is the last frame applied completely.
 fn checkpoint_full(
     shards: &mut [(State, Store)],
-    done: u64,
+    done: FrameIndex,
     options: &Options,
 ) -> Result<(), OpenError> {
     for (state, store) in shards {
@@ -252,7 +253,7 @@ fn checkpoint_full(
             continue;
         }
         state.write_back(store);
-        if let Some(job) = store.freeze(done) {
+        if let Some(job) = store.freeze(done.0) {
             match store.flushed(&mut job.run()) {
                 // A full disk is no reason not to start: reads work, and writes will later.
                 Ok(()) => {}

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use codeq_core::effect::{Effect, Move};
+use codeq_core::keys::Seq;
 use parking_lot::Mutex;
 use tokio::sync::oneshot;
 
@@ -34,7 +35,7 @@ struct Waits {
 }
 
 /// The task's number and the wait's number.
-type WaitKey = (u64, u64);
+type WaitKey = (Seq, u64);
 
 /// A waiting client. Dropping it ends the wait.
 pub struct ResultWait<'a> {
@@ -61,7 +62,7 @@ impl Drop for ResultWait<'_> {
 
 impl ResultWaiters {
     /// Starts to wait for task number `seq` of a tenant.
-    pub fn wait(&self, tenant: &Arc<str>, seq: u64) -> Result<ResultWait<'_>, EngineError> {
+    pub fn wait(&self, tenant: &Arc<str>, seq: Seq) -> Result<ResultWait<'_>, EngineError> {
         let (wake, woken) = oneshot::channel();
         let mut waits = self.waits.lock();
         let key = (seq, waits.next);
@@ -109,7 +110,7 @@ impl ResultWaiters {
 }
 
 impl Waits {
-    fn wake(&mut self, seq: u64) {
+    fn wake(&mut self, seq: Seq) {
         loop {
             let first = self.by_task.range((seq, 0)..=(seq, u64::MAX)).next();
             let Some(key) = first.map(|(key, _)| *key) else { return };
@@ -152,7 +153,7 @@ mod tests {
         waiters.len() == 0 && waits.by_task.is_empty() && waits.tenants.is_empty()
     }
 
-    fn moved(seq: u64, to: Place) -> Effect {
+    fn moved(seq: Seq, to: Place) -> Effect {
         Effect::Moved(Move {
             number: 1,
             id: TaskId::new(seq, 7),
@@ -170,15 +171,15 @@ mod tests {
     #[test]
     fn who_goes_is_forgotten_and_who_stays_is_woken() {
         let waiters = ResultWaiters::default();
-        let wait = |tenant: &str, seq| waiters.wait(&tenant.into(), seq).unwrap();
+        let wait = |tenant: &str, seq| waiters.wait(&tenant.into(), Seq(seq)).unwrap();
         let mut waits: Vec<_> = (0..1_000).map(|at| wait(["a", "b"][at % 2], 5)).collect();
         let (other, next) = (wait("a", 4), wait("a", 6));
         assert_eq!(waiters.len(), 1_002);
         waits.truncate(10);
         assert_eq!(waiters.len(), 12, "those who hung up are gone");
-        waiters.committed(&[moved(5, Place::Delayed), moved(7, Place::Completed)]);
+        waiters.committed(&[moved(Seq(5), Place::Delayed), moved(Seq(7), Place::Completed)]);
         assert_eq!(waiters.len(), 12);
-        waiters.committed(&[moved(5, Place::Completed)]);
+        waiters.committed(&[moved(Seq(5), Place::Completed)]);
         assert_eq!(waiters.len(), 2);
         assert!(waits.into_iter().all(is_woken));
         assert!(!is_woken(other) && !is_woken(next));
@@ -189,21 +190,22 @@ mod tests {
     fn no_tenant_has_more_than_half() {
         let waiters = ResultWaiters::default();
         let (a, b): (Arc<str>, Arc<str>) = ("a".into(), "b".into());
-        let waits: Vec<_> =
-            (0..PARKED_PER_TENANT_MAX as u64).map(|seq| waiters.wait(&a, seq).unwrap()).collect();
-        assert_eq!(waiters.wait(&a, 0).err(), Some(EngineError::TooManyWaiting));
-        assert!(waiters.wait(&b, 0).is_ok());
+        let waits =
+            (0..PARKED_PER_TENANT_MAX as u64).map(|seq| waiters.wait(&a, Seq(seq)).unwrap());
+        let waits: Vec<_> = waits.collect();
+        assert_eq!(waiters.wait(&a, Seq(0)).err(), Some(EngineError::TooManyWaiting));
+        assert!(waiters.wait(&b, Seq(0)).is_ok());
         drop(waits);
-        assert!(waiters.wait(&a, 0).is_ok());
+        assert!(waiters.wait(&a, Seq(0)).is_ok());
         assert!(is_empty(&waiters));
     }
 
     #[test]
     fn the_end_of_the_engine_wakes_whoever_waits_and_whoever_comes() {
         let waiters = ResultWaiters::default();
-        let wait = waiters.wait(&"a".into(), 1).unwrap();
+        let wait = waiters.wait(&"a".into(), Seq(1)).unwrap();
         waiters.close();
-        assert!(is_woken(wait) && is_woken(waiters.wait(&"a".into(), 1).unwrap()));
+        assert!(is_woken(wait) && is_woken(waiters.wait(&"a".into(), Seq(1)).unwrap()));
         assert!(is_empty(&waiters));
     }
 }

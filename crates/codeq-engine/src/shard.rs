@@ -16,11 +16,12 @@ use codeq_core::limits::SWEEP_MAX;
 use codeq_core::moment::Moment;
 use codeq_core::reply::Reply;
 use codeq_core::state::State;
+use codeq_log::FrameIndex;
 use codeq_store::{FlushJob, Flushed, Store, StoreError};
 use parking_lot::RwLock;
 
 use crate::error::EngineError;
-use crate::group::Group;
+use crate::group::{Batch, Group};
 use crate::options::{PARKED_MAX, PARKED_PER_TENANT_MAX};
 use crate::parked::Parked;
 use crate::request::{ClientNumber, ParkedClaim, Request};
@@ -32,7 +33,7 @@ pub struct ShardData {
     /// Its rows.
     pub store: Store,
     /// Number of the last batch that changed something. What a reader sees is durable once this batch is.
-    pub batch: u64,
+    pub batch: Batch,
 }
 
 /// One shard.
@@ -55,7 +56,7 @@ pub struct Shard {
 impl Shard {
     /// Starts from a recovered state.
     pub fn new(number: u16, state: State, store: Store) -> Shard {
-        let data = Arc::new(RwLock::new(ShardData { state, store, batch: 0 }));
+        let data = Arc::new(RwLock::new(ShardData { state, store, batch: Batch(0) }));
         Shard {
             number,
             data,
@@ -113,7 +114,7 @@ impl Shard {
         // A batch that changed nothing, such as a claim that now waits, does not count: readers must not wait for it,
         // because nothing would make it durable.
         if self.group.commands > before {
-            data.batch += 1;
+            data.batch.0 += 1;
             self.group.batch = data.batch;
         }
         self.count_parked();
@@ -177,14 +178,14 @@ impl Shard {
 
     /// Starts a checkpoint at `position`, the last log frame with records of this shard. Everything applied must be
     /// durable.
-    pub fn freeze(&mut self, position: u64) -> Option<FlushJob> {
+    pub fn freeze(&mut self, position: FrameIndex) -> Option<FlushJob> {
         let mut data = self.data.write();
         let ShardData { state, store, .. } = &mut *data;
         if store.frozen_bytes() > 0 {
             return store.retry_flush();
         }
         state.write_back(store);
-        store.freeze(position)
+        store.freeze(position.0)
     }
 
     /// Takes back a finished checkpoint job.

@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use codeq_core::id::split_mix64;
 use codeq_core::kv::KvError;
 use codeq_disk::Shortage;
+use codeq_log::FrameIndex;
 use codeq_store::Flushed;
 use tokio::sync::oneshot;
 
@@ -48,7 +49,7 @@ pub struct Checkpoint {
     /// A job is in progress.
     pub running: bool,
     /// The last frame that the running job covers.
-    pub position: u64,
+    pub position: FrameIndex,
     /// Bytes appended to the log when the last checkpoint began.
     pub log_bytes: u64,
     /// When to retry after a full disk or a lack of file descriptors.
@@ -297,7 +298,7 @@ impl ShardThread {
         match outcome {
             Ok(()) => {
                 self.set_short(None, None);
-                let position = self.shard.data().read().store.position();
+                let position = FrameIndex(self.shard.data().read().store.position());
                 self.pipeline.checkpointed(self.shard.number, position);
                 self.settle(Ok(()));
                 self.maintain();

@@ -58,8 +58,8 @@ impl FrameHeader {
             crc: u32_at(bytes, 0)?,
             payload: u32_at(bytes, 4)?,
             tag: u64_at(bytes, 8)?,
-            index: u64_at(bytes, 16)?,
-            synced: u64_at(bytes, 24)?,
+            index: FrameIndex(u64_at(bytes, 16)?),
+            synced: FrameIndex(u64_at(bytes, 24)?),
             prev: u32_at(bytes, 32)?,
             records: u32_at(bytes, 36)?,
         })
@@ -95,8 +95,8 @@ pub(crate) fn encode(
     buf.extend_from_slice(&[0; CRC_BYTES]);
     buf.extend_from_slice(&((len - FRAME_HEADER_BYTES) as u32).to_le_bytes());
     buf.extend_from_slice(&tag.to_le_bytes());
-    buf.extend_from_slice(&link.next.to_le_bytes());
-    buf.extend_from_slice(&synced.to_le_bytes());
+    buf.extend_from_slice(&link.next.0.to_le_bytes());
+    buf.extend_from_slice(&synced.0.to_le_bytes());
     buf.extend_from_slice(&link.prev.to_le_bytes());
     buf.extend_from_slice(&(records.len() as u32).to_le_bytes());
     for (shard, bytes) in records {

@@ -22,13 +22,13 @@
 //! # let tmp = tempfile::tempdir()?;
 //! # let dir = tmp.path().join("log");
 //! # let log_id = 4;
-//! use codeq_log::{Log, LogError, NewLog, Options};
+//! use codeq_log::{FrameIndex, Log, LogError, NewLog, Options};
 //!
 //! let disk = std::sync::Arc::new(codeq_disk::RealDisk);
 //! let options = Options { segment_bytes: 1024 * 1024 };
 //! let mut log = match Log::open(disk.clone(), &dir, options) {
 //!     Err(LogError::NotFound { .. }) => {
-//!         Log::create(disk, &dir, options, NewLog { first_index: 1, log_id })?
+//!         Log::create(disk, &dir, options, NewLog { first_index: FrameIndex(1), log_id })?
 //!     }
 //!     other => other?,
 //! };
@@ -62,6 +62,8 @@ mod segment;
 mod verify;
 mod watermark;
 
+use std::fmt;
+
 pub use error::LogError;
 pub use frame::{FRAME_HEADER_BYTES, RECORD_HEADER_BYTES, frame_len};
 pub use log::Log;
@@ -71,7 +73,28 @@ pub use segment::SEGMENT_HEADER_BYTES;
 pub use verify::{LogReport, SegmentReport, log_id, verify};
 
 /// Index of a frame: 1, 2, 3… over the life of the log.
-pub type FrameIndex = u64;
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct FrameIndex(pub u64);
+
+impl FrameIndex {
+    /// The index of the following frame.
+    #[must_use]
+    pub fn next(self) -> FrameIndex {
+        FrameIndex(self.0.saturating_add(1))
+    }
+
+    /// The index of the frame before; 0 if this is the first one.
+    #[must_use]
+    pub fn previous(self) -> FrameIndex {
+        FrameIndex(self.0.saturating_sub(1))
+    }
+}
+
+impl fmt::Display for FrameIndex {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(&self.0, f)
+    }
+}
 
 /// The longest frame, including its header. Bounds a reader's memory and the time of one write; the engine's groups are
 /// far smaller.

@@ -74,7 +74,7 @@ impl Log {
 
     /// The newest frame in the log, synced or not.
     pub fn last_index(&self) -> FrameIndex {
-        self.link.next.saturating_sub(1)
+        self.link.next.previous()
     }
 
     /// The newest frame that is durable.
@@ -132,7 +132,7 @@ impl Log {
         }
         let index = self.link.next;
         self.end += len;
-        self.link = Link { next: index.saturating_add(1), prev: crc };
+        self.link = Link { next: index.next(), prev: crc };
         Ok(index)
     }
 
@@ -169,7 +169,7 @@ impl Log {
             let path = &live.segment.path;
             let tag = segment::tag(self.log_id, live.segment.epoch);
             let mut frames = Frames::new(&live.segment, tag, None);
-            for index in live.first..end {
+            for index in (live.first.0..end.0).map(FrameIndex) {
                 let at = frames.offset();
                 let corrupt = |what: &str| {
                     let what = format!("{what} in frame {index}");
@@ -201,7 +201,7 @@ impl Log {
     /// segment always stays, and so does a segment whose successor holds nothing durable yet: a crash must not cost
     /// the log its beginning.
     pub fn purge(&mut self, up_to: FrameIndex) {
-        let end = up_to.saturating_add(1).min(self.synced);
+        let end = up_to.next().min(self.synced);
         let count = self.segments.iter().skip(1).take_while(|next| next.first <= end).count();
         self.retired.extend(self.segments.drain(..count).map(|live| live.segment.epoch));
     }

@@ -45,12 +45,12 @@ impl Log {
         clear(&*disk, dir)?;
 
         // The watermark comes last: a log exists once it has one.
-        let first_index = new.first_index.max(1);
+        let first_index = new.first_index.max(FrameIndex(1));
         let start = Some(Link { next: first_index, prev: 0 });
         let header = SegmentHeader { log_id: new.log_id, epoch: 1, start };
         Segment::make(&*disk, dir, header, options.segment_bytes, None)?;
         disk.sync_dir(dir).map_err(LogError::io("sync", dir))?;
-        Watermark::create(&*disk, dir, new.log_id, first_index - 1)?;
+        Watermark::create(&*disk, dir, new.log_id, first_index.previous())?;
         Log::open(disk, dir, options)
     }
 
@@ -63,7 +63,7 @@ impl Log {
         let found = recover::recover(&*disk, dir)?;
         make_durable(&*disk, dir, &found)?;
         let mut watermark = Watermark::open(&*disk, dir, found.mark)?;
-        let last = found.link.next.saturating_sub(1);
+        let last = found.link.next.previous();
         watermark.write(last)?;
 
         let (mut segments, mut prepared, mut retired) = (Vec::new(), VecDeque::new(), Vec::new());
@@ -138,9 +138,7 @@ fn make_durable(disk: &dyn Disk, dir: &Path, found: &Recovery) -> Result<(), Log
         cut().map_err(LogError::io("cut", &torn.segment.path))?;
     }
     match found.segments.get(found.current) {
-        Some(current) if found.link.next.saturating_sub(1) > found.synced => {
-            rewrite_tail(current, found)
-        }
+        Some(current) if found.link.next.previous() > found.synced => rewrite_tail(current, found),
         _ => Ok(()),
     }
 }

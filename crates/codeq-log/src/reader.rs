@@ -6,9 +6,9 @@ use std::io;
 
 use codeq_disk::DiskFile;
 
-use crate::MAX_FRAME_BYTES;
 use crate::frame::{self, FRAME_HEADER_BYTES, FrameHeader, Link, TAG_OFFSET};
 use crate::segment::{SEGMENT_HEADER_BYTES, Segment};
+use crate::{FrameIndex, MAX_FRAME_BYTES};
 
 /// Files are read in chunks of this length.
 const CHUNK: u64 = 1024 * 1024;
@@ -88,7 +88,7 @@ impl<'a> Frames<'a> {
             return Ok(None);
         }
         self.offset += header.frame_len();
-        self.link = Some(Link { next: header.index.saturating_add(1), prev: header.crc });
+        self.link = Some(Link { next: header.index.next(), prev: header.crc });
         Ok(Some((header, frame)))
     }
 
@@ -109,7 +109,7 @@ pub(crate) struct Strays {
     /// Where the last one ends; 0 if there are none.
     pub(crate) end: u64,
     /// The highest frame that any of them knows to be synced.
-    pub(crate) synced: u64,
+    pub(crate) synced: FrameIndex,
 }
 
 /// Searches a segment at every byte from `from` on for intact frames with the tag.

@@ -71,7 +71,8 @@ pub(crate) fn recover(disk: &dyn Disk, dir: &Path) -> Result<Recovery, LogError>
         }
     };
 
-    let mut walk = Walk { log_id: mark.log_id, link: None, known: mark.index, stray_synced: 0 };
+    let mut walk =
+        Walk { log_id: mark.log_id, link: None, known: mark.index, stray_synced: FrameIndex(0) };
     let mut segments = Vec::with_capacity(epochs.len());
     for epoch in epochs {
         let (segment, header) = Segment::open(disk, dir, epoch)?;
@@ -203,7 +204,7 @@ impl Walk {
             );
             return Err(corrupt(&file, ending.end, &what));
         }
-        let last = link.next.saturating_sub(1);
+        let last = link.next.previous();
         if last < mark.index {
             return Err(LogError::ShorterThanAcknowledged { file, last, acknowledged: mark.index });
         }

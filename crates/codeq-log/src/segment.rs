@@ -76,14 +76,14 @@ pub(crate) struct SegmentHeader {
 
 impl SegmentHeader {
     fn encode(&self) -> Vec<u8> {
-        let start = self.start.unwrap_or(Link { next: 0, prev: 0 });
+        let start = self.start.unwrap_or(Link { next: FrameIndex(0), prev: 0 });
         let mut bytes = Vec::with_capacity(HEADER);
         bytes.extend_from_slice(&MAGIC);
         bytes.extend_from_slice(&FORMAT_VERSION.to_le_bytes());
         bytes.extend_from_slice(&0_u32.to_le_bytes());
         bytes.extend_from_slice(&self.log_id.to_le_bytes());
         bytes.extend_from_slice(&self.epoch.to_le_bytes());
-        bytes.extend_from_slice(&start.next.to_le_bytes());
+        bytes.extend_from_slice(&start.next.0.to_le_bytes());
         bytes.extend_from_slice(&start.prev.to_le_bytes());
         bytes.resize(CRC_OFFSET, 0);
         bytes.extend_from_slice(&crc32c::crc32c(&bytes).to_le_bytes());
@@ -97,8 +97,8 @@ impl SegmentHeader {
             let (covered, _) = bytes.split_at_checked(CRC_OFFSET)?;
             let whole = covered.starts_with(&MAGIC)
                 && crc32c::crc32c(covered) == u32_at(bytes, CRC_OFFSET)?;
-            let next: FrameIndex = u64_at(bytes, 32)?;
-            let start = (next > 0).then_some(Link { next, prev: u32_at(bytes, 40)? });
+            let next = FrameIndex(u64_at(bytes, 32)?);
+            let start = (next.0 > 0).then_some(Link { next, prev: u32_at(bytes, 40)? });
             let header = Self { log_id: u64_at(bytes, 16)?, epoch: u64_at(bytes, 24)?, start };
             whole.then_some((u32_at(bytes, 8)?, header))
         };

@@ -49,7 +49,7 @@ pub fn log_id(disk: &dyn Disk, dir: &Path) -> Result<Option<u64>, LogError> {
 /// If the log is being written at the same time, this may report a torn tail where there is none.
 pub fn verify(disk: &dyn Disk, dir: &Path) -> Result<LogReport, LogError> {
     let found = recover::recover(disk, dir)?;
-    let last_index = found.link.next.saturating_sub(1);
+    let last_index = found.link.next.previous();
     let torn_bytes = found.torn().map(|torn| torn.torn_end - torn.end).sum();
     let segments: Vec<_> = found
         .segments

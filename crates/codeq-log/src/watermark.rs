@@ -125,7 +125,7 @@ fn encode(log_id: u64, index: FrameIndex) -> [u8; SLOT] {
         .into_iter()
         .chain(FORMAT_VERSION.to_le_bytes())
         .chain(log_id.to_le_bytes())
-        .chain(index.to_le_bytes());
+        .chain(index.0.to_le_bytes());
     for (slot, byte) in bytes.iter_mut().zip(fields) {
         *slot = byte;
     }
@@ -145,7 +145,7 @@ fn decode(bytes: &[u8; SLOT], file: &Path) -> Result<Option<(u64, FrameIndex)>, 
     };
     match fields() {
         None => Ok(None),
-        Some((FORMAT_VERSION, log_id, index)) => Ok(Some((log_id, index))),
+        Some((FORMAT_VERSION, log_id, index)) => Ok(Some((log_id, FrameIndex(index)))),
         Some((found, ..)) => {
             Err(LogError::NewerFormat { file: file.to_owned(), found, supported: FORMAT_VERSION })
         }

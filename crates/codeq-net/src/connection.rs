@@ -15,11 +15,13 @@ use tokio::net::TcpStream;
 use tokio::sync::watch;
 use tokio::time::{Instant, timeout, timeout_at};
 use tokio_rustls::TlsAcceptor;
+use tokio_util::either::Either;
 
 use crate::activity::Activity;
+use crate::framing::Framing;
 use crate::service::Tracked;
 use crate::slot::Slot;
-use crate::socket::{Socket, Transport};
+use crate::socket::{Socket, Transport, poll_discard};
 use crate::stall::WriteTimeout;
 use crate::stream::StreamExecutor;
 use crate::wire::{LINGER, LINGER_BYTES, Wire};
@@ -82,9 +84,9 @@ async fn open(stream: TcpStream, shared: &Shared, stats: &NetStats) -> Option<Op
     stream.set_nodelay(true).ok()?;
     let socket = Socket::new(stream, shared.write_timeout.clone());
     let mut transport = match &shared.tls {
-        None => Transport::Plain(socket),
+        None => Either::Left(socket),
         Some(acceptor) => match timeout_at(deadline, acceptor.accept(socket)).await {
-            Ok(Ok(stream)) => Transport::Tls(Box::new(stream)),
+            Ok(Ok(stream)) => Either::Right(Box::new(stream)),
             _ => {
                 stats.handshake_failures.fetch_add(1, Ordering::Relaxed);
                 return None;
@@ -100,8 +102,8 @@ async fn open(stream: TcpStream, shared: &Shared, stats: &NetStats) -> Option<Op
 /// The protocol that ALPN negotiated: true for HTTP/2, `None` if there was no ALPN.
 fn agreed(transport: &Transport) -> Option<bool> {
     match transport {
-        Transport::Plain(_) => None,
-        Transport::Tls(stream) => Some(stream.get_ref().1.alpn_protocol()? == b"h2"),
+        Either::Left(_) => None,
+        Either::Right(stream) => Some(stream.get_ref().1.alpn_protocol()? == b"h2"),
     }
 }
 
@@ -111,14 +113,15 @@ impl Opened {
         let (app, hosts) = (shared.app.clone(), shared.limits.hosts.clone());
         let service = Tracked { app, peer, activity: Arc::clone(&activity), hosts };
         let stop = shared.stop.clone();
+        let wire = |framing| Wire::new(self.transport, self.prefix, framing, Arc::clone(&activity));
         // Boxed so that an HTTP/1 connection does not carry the size of an HTTP/2 one, or vice
         // versa.
         if self.h2 {
-            let io = TokioIo::new(Wire::h2(self.transport, self.prefix, Arc::clone(&activity)));
+            let io = TokioIo::new(wire(None));
             let mut conn = Box::new(shared.h2.serve_connection(io, service));
             drive(Pin::new(conn.as_mut()), &activity, stop).await;
         } else {
-            let io = TokioIo::new(Wire::h1(self.transport, self.prefix, Arc::clone(&activity)));
+            let io = TokioIo::new(wire(Some(Framing::default())));
             let mut conn = Box::new(shared.h1.serve_connection(io, service));
             if drive(Pin::new(conn.as_mut()), &activity, stop).await == End::Protocol {
                 let wire = conn.into_parts().io.into_inner();
@@ -184,7 +187,7 @@ async fn linger(mut wire: Wire) {
         // After an error, hyper leaves the socket's write side open.
         let _ = wire.transport.shutdown().await;
         let mut left = LINGER_BYTES;
-        poll_fn(|cx| wire.transport.poll_discard(cx, &mut left)).await;
+        poll_fn(|cx| poll_discard(&mut wire.transport, cx, &mut left)).await;
     };
     let _ = timeout(LINGER, rest).await;
 }

@@ -190,14 +190,8 @@ fn chunk_size(line: &[u8]) -> Result<u64, Refusal> {
 
 /// Parses digits only: no sign, no spaces, not empty.
 fn digits(text: &[u8], radix: u32) -> Result<u64, Refusal> {
-    if text.is_empty() {
-        return Err(Refusal);
-    }
-    text.iter().try_fold(0_u64, |number, byte| {
-        let digit = char::from(*byte).to_digit(radix).ok_or(Refusal)?;
-        let number = number.checked_mul(u64::from(radix)).ok_or(Refusal)?;
-        number.checked_add(u64::from(digit)).ok_or(Refusal)
-    })
+    let text = std::str::from_utf8(text).ok().filter(|text| !text.starts_with('+'));
+    u64::from_str_radix(text.ok_or(Refusal)?, radix).map_err(|_| Refusal)
 }
 
 /// Corrupts a line but keeps its LF if possible: hyper looks for the end of the head before it

@@ -45,13 +45,8 @@ impl Hosts {
         if self.0.is_none() && (target.is_none() || first.is_none()) {
             return None;
         }
-        let first = match first.filter(|first| !first.is_empty()).map(HeaderValue::as_bytes) {
-            Some(first) => match Authority::try_from(first) {
-                Ok(first) => Some(first),
-                Err(_) => return Some(AMBIGUOUS),
-            },
-            None => None,
-        };
+        let first = first.map(HeaderValue::as_bytes).filter(|first| !first.is_empty());
+        let Ok(first) = first.map(Authority::try_from).transpose() else { return Some(AMBIGUOUS) };
         if let (Some(target), Some(first)) = (target, &first)
             && target != first
         {

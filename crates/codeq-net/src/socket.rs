@@ -8,6 +8,7 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 use tokio::time::Instant;
 use tokio_rustls::server::TlsStream;
+use tokio_util::either::Either;
 
 use crate::stall::{Stall, WriteTimeout};
 
@@ -83,90 +84,31 @@ impl AsyncWrite for Socket {
     }
 }
 
-/// A connection in clear text or under TLS.
-pub(crate) enum Transport {
-    Plain(Socket),
-    Tls(Box<TlsStream<Socket>>),
-}
+/// A connection in clear text, or under TLS.
+pub(crate) type Transport = Either<Socket, Box<TlsStream<Socket>>>;
 
-impl Transport {
-    /// Discards incoming bytes until the client closes or `left` bytes have been read.
-    ///
-    /// Reads below TLS on purpose: discarded bytes need no decryption.
-    pub(crate) fn poll_discard(&mut self, cx: &mut Context<'_>, left: &mut usize) -> Poll<()> {
-        let socket = match self {
-            Self::Plain(socket) => socket,
-            Self::Tls(stream) => stream.get_mut().0,
-        };
-        let mut space = [0; 1024];
-        while *left > 0 {
-            let mut buf = ReadBuf::new(&mut space);
-            match Pin::new(&mut socket.stream).poll_read(cx, &mut buf) {
-                Poll::Pending => return Poll::Pending,
-                Poll::Ready(Ok(())) if !buf.filled().is_empty() => {
-                    *left = left.saturating_sub(buf.filled().len());
-                }
-                Poll::Ready(_) => return Poll::Ready(()),
+/// Discards incoming bytes until the client closes or `left` bytes have been read.
+///
+/// Reads below TLS on purpose: discarded bytes need no decryption.
+pub(crate) fn poll_discard(
+    transport: &mut Transport,
+    cx: &mut Context<'_>,
+    left: &mut usize,
+) -> Poll<()> {
+    let socket = match transport {
+        Either::Left(socket) => socket,
+        Either::Right(stream) => stream.get_mut().0,
+    };
+    let mut space = [0; 1024];
+    while *left > 0 {
+        let mut buf = ReadBuf::new(&mut space);
+        match Pin::new(&mut socket.stream).poll_read(cx, &mut buf) {
+            Poll::Pending => return Poll::Pending,
+            Poll::Ready(Ok(())) if !buf.filled().is_empty() => {
+                *left = left.saturating_sub(buf.filled().len());
             }
-        }
-        Poll::Ready(())
-    }
-}
-
-impl AsyncRead for Transport {
-    fn poll_read(
-        self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        buf: &mut ReadBuf<'_>,
-    ) -> Poll<io::Result<()>> {
-        match self.get_mut() {
-            Self::Plain(socket) => Pin::new(socket).poll_read(cx, buf),
-            Self::Tls(stream) => Pin::new(stream).poll_read(cx, buf),
+            Poll::Ready(_) => return Poll::Ready(()),
         }
     }
-}
-
-impl AsyncWrite for Transport {
-    fn poll_write(
-        self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        buf: &[u8],
-    ) -> Poll<io::Result<usize>> {
-        match self.get_mut() {
-            Self::Plain(socket) => Pin::new(socket).poll_write(cx, buf),
-            Self::Tls(stream) => Pin::new(stream).poll_write(cx, buf),
-        }
-    }
-
-    fn poll_write_vectored(
-        self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        bufs: &[IoSlice<'_>],
-    ) -> Poll<io::Result<usize>> {
-        match self.get_mut() {
-            Self::Plain(socket) => Pin::new(socket).poll_write_vectored(cx, bufs),
-            Self::Tls(stream) => Pin::new(stream).poll_write_vectored(cx, bufs),
-        }
-    }
-
-    fn is_write_vectored(&self) -> bool {
-        match self {
-            Self::Plain(socket) => socket.is_write_vectored(),
-            Self::Tls(stream) => stream.is_write_vectored(),
-        }
-    }
-
-    fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        match self.get_mut() {
-            Self::Plain(socket) => Pin::new(socket).poll_flush(cx),
-            Self::Tls(stream) => Pin::new(stream).poll_flush(cx),
-        }
-    }
-
-    fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        match self.get_mut() {
-            Self::Plain(socket) => Pin::new(socket).poll_shutdown(cx),
-            Self::Tls(stream) => Pin::new(stream).poll_shutdown(cx),
-        }
-    }
+    Poll::Ready(())
 }

@@ -12,7 +12,7 @@ use tokio::time::{Sleep, sleep};
 
 use crate::activity::Activity;
 use crate::framing::Framing;
-use crate::socket::Transport;
+use crate::socket::{Transport, poll_discard};
 
 /// How long, and for how many bytes, to keep reading after the last response. Closing a socket with
 /// unread bytes makes the kernel send a reset, which can destroy a response in transit, such as a
@@ -40,19 +40,14 @@ struct Linger {
 }
 
 impl Wire {
-    pub(crate) fn h1(transport: Transport, prefix: Bytes, activity: Arc<Activity>) -> Self {
-        Self {
-            transport,
-            prefix,
-            framing: Some(Framing::default()),
-            activity,
-            ended: false,
-            linger: None,
-        }
-    }
-
-    pub(crate) fn h2(transport: Transport, prefix: Bytes, activity: Arc<Activity>) -> Self {
-        Self { transport, prefix, framing: None, activity, ended: false, linger: None }
+    /// `framing` is `None` for HTTP/2.
+    pub(crate) fn new(
+        transport: Transport,
+        prefix: Bytes,
+        framing: Option<Framing>,
+        activity: Arc<Activity>,
+    ) -> Self {
+        Self { transport, prefix, framing, activity, ended: false, linger: None }
     }
 
     /// Reads the prefix and then any bytes that have arrived, so hyper usually gets a head in one
@@ -140,6 +135,6 @@ impl AsyncWrite for Wire {
         if linger.end.as_mut().poll(cx).is_ready() {
             return Poll::Ready(Ok(()));
         }
-        this.transport.poll_discard(cx, &mut linger.bytes).map(Ok)
+        poll_discard(&mut this.transport, cx, &mut linger.bytes).map(Ok)
     }
 }

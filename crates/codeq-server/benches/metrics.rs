@@ -6,6 +6,7 @@ use std::time::Instant;
 use codeq_core::effect::{Effect, Move};
 use codeq_core::history::Event;
 use codeq_core::id::TaskId;
+use codeq_core::keys::Seq;
 use codeq_core::moment::Moment;
 use codeq_core::place::Place;
 use codeq_engine::Observer;
@@ -17,7 +18,7 @@ const EFFECTS: usize = 3_000;
 fn moved(queue: Arc<str>, event: Event, from: Option<Place>, to: Option<Place>) -> Effect {
     Effect::Moved(Move {
         number: 1,
-        id: TaskId::new(1, 2),
+        id: TaskId::new(Seq(1), 2),
         tenant: "acme".into(),
         queue,
         from,

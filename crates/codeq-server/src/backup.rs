@@ -20,7 +20,7 @@ use sha2::{Digest, Sha256};
 use tokio::runtime::Handle;
 use tokio::sync::{Mutex, oneshot};
 
-use crate::artifacts::store::Store;
+use crate::artifacts::store::{Store, generic};
 use crate::config::Config;
 
 /// Its presence marks a backup as complete.
@@ -41,7 +41,7 @@ pub struct Backups {
 
 /// A completed backup and its location.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Made {
+pub struct FinishedBackup {
     /// Directory or URL, as `codeq restore` takes it.
     pub location: String,
     /// Content summary.
@@ -105,7 +105,7 @@ impl Backups {
     }
 
     /// Makes a backup under a new name. Continues if the caller disconnects; the log records the outcome.
-    pub async fn make(&self, engine: &Arc<Engine>) -> Result<Made, BackupError> {
+    pub async fn make(&self, engine: &Arc<Engine>) -> Result<FinishedBackup, BackupError> {
         let url = self.target.read().clone().ok_or(BackupError::NotConfigured)?;
         let running = Arc::clone(&self.running).try_lock_owned();
         let running = running.map_err(|_| BackupError::Running)?;
@@ -120,7 +120,7 @@ impl Backups {
             let outcome = make(&url, &engine, &staging, &runtime);
             let outcome = outcome.map(|(location, backup)| {
                 let took = start.elapsed();
-                Made { location, backup, took }
+                FinishedBackup { location, backup, took }
             });
             drop((engine, running));
             log(&outcome);
@@ -137,9 +137,9 @@ impl Backups {
     }
 }
 
-fn log(outcome: &Result<Made, String>) {
+fn log(outcome: &Result<FinishedBackup, String>) {
     match outcome {
-        Ok(Made { location, backup, took }) => tracing::info!(
+        Ok(FinishedBackup { location, backup, took }) => tracing::info!(
             target: "codeq::backup",
             location,
             bytes = backup.bytes,
@@ -241,20 +241,8 @@ async fn copy(store: &Store, path: &Path, key: &Key) -> Result<(), String> {
     let text = |error: object_store::Error| error.to_string();
     let mut file = File::open(path).map_err(|error| error.to_string())?;
     let mut digest = Sha256::new();
-    let mut part = read_part(&mut file, &mut digest)?;
-    if part.len() < PART_BYTES {
-        store.put(key, part).await.map_err(text)?;
-    } else {
-        let mut writing = store.put_parts(key).await.map_err(text)?;
-        while !part.is_empty() {
-            if let Err(error) = writing.put_part(part.into()).await {
-                let _ = writing.abort().await;
-                return Err(error.to_string());
-            }
-            part = read_part(&mut file, &mut digest)?;
-        }
-        writing.complete().await.map_err(text)?;
-    }
+    let next = || read_part(&mut file, &mut digest).map_err(generic);
+    store.put(key, PART_BYTES, next).await.map_err(text)?;
     let Some((_, mut body)) = store.get(key).await.map_err(text)? else {
         return Err("the object is missing after the upload".to_owned());
     };
@@ -269,10 +257,9 @@ async fn copy(store: &Store, path: &Path, key: &Key) -> Result<(), String> {
 }
 
 /// Reads the next part of a file; empty at the end. Blocks on the disk, so call it on the backup thread only.
-fn read_part(file: &mut File, digest: &mut Sha256) -> Result<Bytes, String> {
+fn read_part(file: &mut File, digest: &mut Sha256) -> std::io::Result<Bytes> {
     let mut part = Vec::with_capacity(PART_BYTES);
-    let read = file.by_ref().take(PART_BYTES as u64).read_to_end(&mut part);
-    read.map_err(|error| error.to_string())?;
+    file.by_ref().take(PART_BYTES as u64).read_to_end(&mut part)?;
     digest.update(&part);
     Ok(part.into())
 }

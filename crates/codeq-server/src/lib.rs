@@ -9,8 +9,6 @@
 //! Every protocol calls `service`. Wire types stay in `http` and `grpc`; engine types stay in
 //! `service`. There is no global state, so several servers can run in one process.
 
-use codeq_auth as auth;
-
 pub mod app;
 pub mod artifacts;
 pub mod backup;

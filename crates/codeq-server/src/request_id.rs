@@ -2,8 +2,6 @@
 
 use axum::http::{HeaderMap, HeaderName};
 
-use crate::hex::hex;
-
 /// Header that carries the id, in requests and responses.
 pub const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 
@@ -16,6 +14,6 @@ pub fn request_id(headers: &HeaderMap) -> String {
     };
     match theirs.filter(sane) {
         Some(id) => id.to_owned(),
-        None => hex(&rand::random::<[u8; 16]>()),
+        None => format!("{:032x}", rand::random::<u128>()),
     }
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use codeq_engine::OpenError;
-use codeq_net::{TlsError, TlsFiles};
+use codeq_net::TlsError;
 use codeq_webhooks::dns::{DnsResolver, Resolve};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
@@ -34,7 +34,6 @@ pub struct Server {
     listeners: Vec<JoinHandle<()>>,
     /// Webhooks and artifact cleanup.
     background: Vec<JoinHandle<()>>,
-    tls: Option<TlsFiles>,
     ready_after: Duration,
 }
 
@@ -108,16 +107,6 @@ impl Server {
     /// How long the start took.
     pub fn ready_after(&self) -> Duration {
         self.ready_after
-    }
-
-    /// Reloads the certificate and its key now instead of when the files change. A bad pair is
-    /// logged, and the current one stays in use.
-    pub async fn reload_certificate(&self) -> Result<(), TlsError> {
-        let Some(tls) = self.tls.clone() else { return Ok(()) };
-        let done = tokio::task::spawn_blocking(move || tls.reload()).await.unwrap_or(Ok(()));
-        done.inspect_err(|error| {
-            tracing::warn!(target: "codeq::server", %error, "cannot reload the certificate, keeping the old one");
-        })
     }
 
     /// Reloads the configuration and the certificate. Returns, and logs, which changes are in force

@@ -5,7 +5,7 @@
 //! ([`Ledger::parse`]). An operation that was never answered is [`Outcome::Unknown`]: it may have happened at any time
 //! since it was requested, or never.
 
-use codeq_core::command::Millis;
+use codeq_core::command::{Fence, Millis};
 use codeq_core::id::TaskId;
 use serde::{Deserialize, Serialize};
 
@@ -244,7 +244,7 @@ pub struct Seen {
     /// The end of its lease.
     pub lease_until: Option<Millis>,
     /// Number of its latest claim; `None` if the interface does not show it.
-    pub fence: Option<u64>,
+    pub fence: Option<Fence>,
     /// Failed attempts.
     pub attempts: u32,
     /// Upper bound on `attempts`.
@@ -364,6 +364,8 @@ mod id_text {
 
 #[cfg(test)]
 mod tests {
+    use codeq_core::keys::Seq;
+
     use super::*;
 
     #[test]
@@ -372,7 +374,7 @@ mod tests {
             invoked: 1,
             done: 2,
             op: Op::Submit(
-                Ref { tenant: "t".into(), worker: "w".into(), id: TaskId::new(7, 9) },
+                Ref { tenant: "t".into(), worker: "w".into(), id: TaskId::new(Seq(7), 9) },
                 digest(b"{}"),
             ),
             outcome: Outcome::Refused { at: 5, code: "not-owner".into() },

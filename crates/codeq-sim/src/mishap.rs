@@ -137,7 +137,7 @@ impl Run {
             self.report.violations.push(Violation::new(8, text));
         }
         let last = server.node.log.last_index();
-        self.trace(last);
+        self.trace(last.0);
         match self.model.recovered(last) {
             Ok(None) => self.check_rows("after a restart"),
             Ok(Some(violation)) => {

@@ -8,6 +8,7 @@ use std::collections::BTreeMap;
 use codeq_core::State;
 use codeq_core::codec::read_group;
 use codeq_core::kv::KvError;
+use codeq_log::FrameIndex;
 use codeq_store::MemStore;
 
 use codeq_engine::shard::Shard;
@@ -21,9 +22,9 @@ pub type Frame = Vec<(u16, Vec<u8>)>;
 pub struct Model {
     shards: Vec<(State, MemStore)>,
     /// The last frame that was applied.
-    applied: u64,
+    applied: FrameIndex,
     /// Frames given to the log that are not certain to survive yet.
-    pending: BTreeMap<u64, Frame>,
+    pending: BTreeMap<FrameIndex, Frame>,
 }
 
 impl Model {
@@ -35,20 +36,20 @@ impl Model {
         };
         Ok(Model {
             shards: (0..shards).map(empty).collect::<Result<_, _>>()?,
-            applied: 0,
+            applied: FrameIndex(0),
             pending: BTreeMap::new(),
         })
     }
 
     /// Notes a frame that is about to be given to the log.
-    pub fn offered(&mut self, index: u64, frame: Frame) {
+    pub fn offered(&mut self, index: FrameIndex, frame: Frame) {
         self.pending.insert(index, frame);
     }
 
     /// Notes that answers up to this frame were sent: it must never be lost.
-    pub fn certain(&mut self, index: u64) -> Result<(), KvError> {
+    pub fn certain(&mut self, index: FrameIndex) -> Result<(), KvError> {
         while self.applied < index {
-            self.applied += 1;
+            self.applied = self.applied.next();
             for (shard, bytes) in self.pending.remove(&self.applied).unwrap_or_default() {
                 let Some((state, store)) = self.shards.get_mut(usize::from(shard)) else {
                     continue;
@@ -64,7 +65,7 @@ impl Model {
     }
 
     /// Notes the last frame that a restart found: everything up to it is certain, the rest is lost.
-    pub fn recovered(&mut self, last: u64) -> Result<Option<Violation>, KvError> {
+    pub fn recovered(&mut self, last: FrameIndex) -> Result<Option<Violation>, KvError> {
         let offered = self.pending.keys().next_back().copied().unwrap_or(self.applied);
         if last < self.applied {
             let text = format!(
@@ -83,7 +84,7 @@ impl Model {
     }
 
     /// The last certain frame.
-    pub fn applied(&self) -> u64 {
+    pub fn applied(&self) -> FrameIndex {
         self.applied
     }
 

@@ -13,7 +13,7 @@ use codeq_core::command::{
     Selector, Submit, UnderLease,
 };
 use codeq_core::id::TaskId;
-use codeq_core::keys::{self, QueueId};
+use codeq_core::keys::{self, Order, QueueId};
 use codeq_core::kv::for_each;
 use codeq_core::kv::{Direction, Key, KvError, KvRead, Table};
 use codeq_core::moment::Moment;
@@ -408,13 +408,12 @@ fn end_leases(state: &State, store: &Store, now: Millis) -> Result<Vec<Request>,
 
 /// The first tasks of a queue.
 fn heads(store: &Store, queue: QueueId, count: usize) -> Result<Vec<TaskId>, KvError> {
-    let (from, to) = (keys::pending(queue, 9, 0), keys::pending(queue, 0, u64::MAX));
+    let (from, to) = (keys::pending(queue, 9, Order(0)), keys::pending(queue, 0, Order::MAX));
     let mut rows = Vec::new();
     store.scan(Table::Pending, from, to, Direction::Forward, count, &mut rows)?;
     let mut ids = Vec::new();
     for (key, value) in rows {
-        let (_, _, order) = keys::pending_parts(key);
-        let seq = value[..].try_into().map_or(order, u64::from_le_bytes);
+        let (_, seq) = keys::waiting_of(key, &value);
         if let Some(row) = TaskRow::load(store, keys::task(seq))? {
             ids.push(row.id(seq));
         }

@@ -15,6 +15,7 @@ use codeq_engine::group::Group;
 use codeq_engine::recover::Node;
 use codeq_engine::request::Request;
 use codeq_engine::{Durability, EngineError, OpenError, Options};
+use codeq_log::FrameIndex;
 use codeq_store::FlushJob;
 use parking_lot::Mutex;
 
@@ -114,7 +115,7 @@ pub struct Server {
     written: Vec<Group>,
     is_written: bool,
     /// Checkpoint positions: the latest and the previous one.
-    positions: Vec<[u64; 2]>,
+    positions: Vec<[FrameIndex; 2]>,
     jobs: Vec<Option<FlushJob>>,
     /// A checkpoint found the disk full and has to be retried.
     retry: Vec<bool>,
@@ -137,7 +138,7 @@ impl Server {
         let clock_file = ClockFile::new(&disk, dir, &node.manifest);
         let clock = saboteur.clock(clock, &clock_file, last.unwrap_or(0));
         let positions = node.shards.iter().map(|shard| {
-            let position = shard.data().read().store.position();
+            let position = FrameIndex(shard.data().read().store.position());
             [position, position]
         });
         Ok(Server {
@@ -246,7 +247,7 @@ impl Server {
         }
         if !records.is_empty() {
             let copy = records.iter().map(|(shard, bytes)| (*shard, bytes.to_vec()));
-            model.offered(self.node.log.last_index() + 1, copy.collect());
+            model.offered(self.node.log.last_index().next(), copy.collect());
             self.node.log.append(&records).map_err(stop)?;
         }
         if self.options.durability == Durability::Os || early {
@@ -342,7 +343,7 @@ impl Server {
         }
         self.retry.iter_mut().skip(number).take(1).for_each(|retry| *retry = false);
         let mut data = shard.data().write();
-        let position = data.store.position();
+        let position = FrameIndex(data.store.position());
         if let Some(slot) = self.positions.get_mut(number)
             && slot[0] != position
         {

@@ -9,6 +9,7 @@ use std::sync::Arc;
 
 use codeq_core::command::{Command, Millis};
 use codeq_core::id::split_mix64;
+use codeq_core::keys::Seq;
 use codeq_core::moment::Moment;
 use codeq_core::reply::{Enqueued, Reply, Returned};
 use codeq_core::view::Task;
@@ -481,7 +482,7 @@ impl Run {
             let Some(shard) = server.node.shards.get(number) else { continue };
             let data = shard.data().read();
             let reader = codeq_core::read::Reader { state: &data.state, kv: &data.store };
-            let due = reader.callbacks_due((0, 0), 4).unwrap_or_default();
+            let due = reader.callbacks_due((0, Seq(0)), 4).unwrap_or_default();
             for due in due.into_iter().filter(|due| due.at <= now) {
                 let Ok(Some(due)) = reader.callback(due.seq) else { continue };
                 let callback = (Arc::clone(&due.task.tenant), due.task.id);

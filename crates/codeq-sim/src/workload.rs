@@ -9,8 +9,8 @@ use std::sync::Arc;
 use bytes::Bytes;
 use codeq_core::command::{
     Abandon, BulkFilter, BulkFrom, BulkPart, BulkWork, Callback, Cancel, Claim, Command, Deed,
-    DeleteRecord, DeleteTopic, Delivery, Enqueue, Heartbeat, Millis, Nack, NewTask, Outcome, Pause,
-    PutRecord, PutTopic, Replay, ReplayFrom, ReplayTarget, Selector, Submit, UnderLease,
+    DeleteRecord, DeleteTopic, Delivery, Enqueue, Fence, Heartbeat, Millis, Nack, NewTask, Outcome,
+    Pause, PutRecord, PutTopic, Replay, ReplayFrom, ReplayTarget, Selector, Submit, UnderLease,
 };
 use codeq_core::id::TaskId;
 use codeq_core::limits::{BULK_LOOK_MIN, LEASE_MS_MAX, LEASE_MS_MIN};
@@ -44,7 +44,7 @@ pub struct Held {
     /// Its end, as far as the worker knows.
     pub until: Millis,
     /// Number of the claim.
-    pub fence: u64,
+    pub fence: Fence,
 }
 
 /// The clients of one run.
@@ -150,7 +150,7 @@ impl Workload {
                 let reason = self.rng.chance(50).then(|| Arc::from("boom"));
                 let seed = self.rng.draw();
                 let nack = Nack { tenant, id, worker, delay, reason, seed };
-                if id.seq().is_multiple_of(2) {
+                if id.seq().0.is_multiple_of(2) {
                     return Some(Command::Nack(nack));
                 }
                 let deed = Box::new(Deed::Nack(nack));
@@ -307,8 +307,8 @@ impl Workload {
     fn submit(&mut self) -> Option<Command> {
         let Held { tenant, worker, id, .. } = self.lease(true)?;
         let outcome = match self.rng.below(10) {
-            0 if id.seq().is_multiple_of(2) => Outcome::Both {
-                completed: id.seq().is_multiple_of(4),
+            0 if id.seq().0.is_multiple_of(2) => Outcome::Both {
+                completed: id.seq().0.is_multiple_of(4),
                 result: Bytes::from_static(b"{\"half\":true}"),
                 error: "the rest".into(),
             },

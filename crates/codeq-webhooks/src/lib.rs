@@ -17,7 +17,6 @@ mod dispatcher;
 pub mod dns;
 #[cfg(test)]
 mod fixture;
-mod hex;
 mod lookups;
 mod outbound;
 mod per_address;

@@ -77,6 +77,8 @@ mod tests {
     use tokio::task::JoinSet;
     use tokio::time::Instant;
 
+    use codeq_core::keys::Seq;
+
     use super::*;
     use crate::dispatcher::Receiver;
     use crate::results::{Backlog, Callback};
@@ -85,7 +87,11 @@ mod tests {
     async fn a_call_that_panics_gives_its_slot_back_and_is_made_again() {
         let mut backlog = Backlog::new(1, 1);
         for seq in 0..100 {
-            backlog.add(Receiver { tenant: seq, host: seq }, Callback { shard: 0, seq }, 1);
+            backlog.add(
+                Receiver { tenant: seq, host: seq },
+                Callback { shard: 0, seq: Seq(seq) },
+                1,
+            );
         }
         let mut calls = JoinSet::new();
         for _ in 0..100 {

@@ -14,8 +14,6 @@ use hyper::HeaderMap;
 use hyper::header::{HeaderName, HeaderValue};
 use sha2::Sha256;
 
-use crate::hex::hex;
-
 /// How secrets of Standard Webhooks start.
 const PREFIX: &str = "whsec_";
 /// Bytes of an encoded secret.
@@ -93,7 +91,8 @@ pub fn headers(secrets: &[Secret], id: &str, at: u64, body: &[u8]) -> HeaderMap 
     set(CODEQ_TIMESTAMP, &moment);
     if let Some(oldest) = secrets.first() {
         let ours = sign(oldest.text.as_bytes(), &[moment.as_bytes(), b".", body]);
-        set(CODEQ_SIGNATURE, &hex(&ours));
+        let hex: String = ours.iter().map(|byte| format!("{byte:02x}")).collect();
+        set(CODEQ_SIGNATURE, &hex);
         let parts: [&[u8]; 5] = [id.as_bytes(), b".", moment.as_bytes(), b".", body];
         let standard = secrets.iter().map(|secret| {
             let signature = sign(&secret.key, &parts);

@@ -46,7 +46,7 @@ pub struct Args {
 /// The server's response.
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
-struct Made {
+struct FinishedBackup {
     location: String,
     bytes: u64,
     tasks: u64,
@@ -76,9 +76,9 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
 
 fn ask(url: &str, access: &Access) -> anyhow::Result<()> {
     let answer = access.post(url, "admin/backup")?;
-    let made: Made = serde_json::from_str(&answer)
+    let made: FinishedBackup = serde_json::from_str(&answer)
         .with_context(|| format!("{url} made a backup, but its response cannot be parsed"))?;
-    let Made { location, bytes, tasks, shards, took_ms } = made;
+    let FinishedBackup { location, bytes, tasks, shards, took_ms } = made;
     let contents = contents(tasks, bytes);
     println!("backed up {url} to {location}: {shards} shard(s), {contents}, {took_ms} ms");
     Ok(())

@@ -42,15 +42,8 @@ impl HttpClient {
 
     /// A page of a queue's dead letters. Only `filter`, `limit` and `cursor` of the search apply.
     pub async fn dead_letters(&self, command: &str, search: &Search) -> Result<TaskPage, Error> {
-        let limit = search.limit.map(|limit| limit.to_string());
-        self.request(Method::GET, &["admin", "dlq", command])?
-            .query(&[
-                ("filter", search.filter.as_deref()),
-                ("limit", limit.as_deref()),
-                ("cursor", search.cursor.as_deref()),
-            ])
-            .json()
-            .await
+        let search = Search { command: None, status: None, ..search.clone() };
+        self.search(&["admin", "dlq", command], &search).await
     }
 
     /// Returns dead-lettered, failed or cancelled tasks to their queue.

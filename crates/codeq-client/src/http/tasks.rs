@@ -69,8 +69,12 @@ impl HttpClient {
 
     /// A page of tasks that match the search.
     pub async fn tasks(&self, search: &Search) -> Result<TaskPage, Error> {
+        self.search(&["tasks"], search).await
+    }
+
+    pub(super) async fn search(&self, path: &[&str], search: &Search) -> Result<TaskPage, Error> {
         let limit = search.limit.map(|limit| limit.to_string());
-        self.request(Method::GET, &["tasks"])?
+        self.request(Method::GET, path)?
             .query(&[
                 ("command", search.command.as_deref()),
                 ("status", search.status.map(|status| status.as_str())),

@@ -12,7 +12,6 @@ use codeq_proto::producer::producer_event::Event;
 use codeq_proto::producer::{CreateAck, CreateTask, ProducerEvent, ServerEvent, server_event};
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::{Instant, MissedTickBehavior};
-use tonic::Status;
 use tonic::transport::Endpoint;
 
 use super::Enqueued;
@@ -20,6 +19,7 @@ use super::link::{self, Link};
 use crate::backoff::Backoff;
 use crate::error::{Error, is_transient};
 use crate::options::Options;
+use crate::transport::stream_error;
 
 /// How often to look for creates to resend and for callers that have left.
 const TICK: Duration = Duration::from_millis(250);
@@ -101,7 +101,7 @@ impl Driver {
                             permit.send(event);
                         }
                     }
-                    Err(_) => return End::Broken(stream_error(Ok(None))),
+                    Err(_) => return End::Broken(stream_error::<ServerEvent>(Ok(None))),
                 },
                 message = inbound.message() => match message {
                     Ok(Some(event)) => {
@@ -224,12 +224,5 @@ impl Driver {
             let refused = Error::Refused { code: code.to_owned(), message: message.to_owned() };
             let _ = pending.job.reply.send(Err(refused));
         }
-    }
-}
-
-fn stream_error(message: Result<Option<ServerEvent>, Status>) -> Error {
-    match message {
-        Err(status) => Error::of_status(&status),
-        Ok(_) => Error::Unavailable("the stream ended".to_owned()),
     }
 }

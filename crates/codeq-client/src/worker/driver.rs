@@ -13,7 +13,7 @@ use codeq_proto::worker::{Ready, ServerError, ServerEvent, Task as WireTask, Wor
 use tokio::sync::watch;
 use tokio::task::{JoinError, JoinSet};
 use tokio::time::{Instant, MissedTickBehavior};
-use tonic::{Status, Streaming};
+use tonic::Streaming;
 
 use super::Setup;
 use super::leased::{Ack, LeasedTasks, Settled};
@@ -22,6 +22,7 @@ use super::outcome::{Outcome, Report};
 use super::task::{CancelReason, Signal, TaskInfo};
 use crate::backoff::Backoff;
 use crate::error::Error;
+use crate::transport::stream_error;
 
 /// Time limit for the last reports after the grace period, and for the server to end a half-closed stream.
 const LAST_REPORTS: Duration = Duration::from_secs(5);
@@ -207,7 +208,7 @@ impl Driver {
                             permit.send(event);
                         }
                     }
-                    Err(_) => return End::Broken(stream_error(Ok(None))),
+                    Err(_) => return End::Broken(stream_error::<ServerEvent>(Ok(None))),
                 },
                 message = inbound.message() => match message {
                     Ok(Some(event)) => {
@@ -319,11 +320,13 @@ impl Driver {
         let now = Instant::now();
         match self.leased.settle(&ack, now) {
             Settled::No => self.outbox.extend(self.leased.due(&ack.task_id, now)),
-            Settled::Accepted(report) => self.setup.stats.accepted(&report),
+            Settled::Accepted(report) => {
+                self.setup.stats.send_modify(|stats| stats.accept(&report));
+            }
             Settled::Lost => {
                 let (task, code) = (&ack.task_id, &ack.code);
                 tracing::warn!(%task, %code, "lost the lease of a task");
-                self.setup.stats.lost();
+                self.setup.stats.send_modify(|stats| stats.lost += 1);
             }
         }
     }
@@ -333,12 +336,5 @@ async fn requested(shutdown: &mut watch::Receiver<bool>) {
     if shutdown.wait_for(|shutdown| *shutdown).await.is_err() {
         // The handle is gone, so no shutdown can be requested.
         std::future::pending().await
-    }
-}
-
-fn stream_error(message: Result<Option<ServerEvent>, Status>) -> Error {
-    match message {
-        Err(status) => Error::of_status(&status),
-        Ok(_) => Error::Unavailable("the stream ended".to_owned()),
     }
 }

@@ -16,7 +16,6 @@ mod task;
 
 use std::fmt;
 use std::future::Future;
-use std::sync::Arc;
 use std::time::Duration;
 
 use serde::de::DeserializeOwned;
@@ -31,7 +30,6 @@ use crate::transport;
 use driver::Driver;
 use handler::Handlers;
 pub use outcome::{HandlerError, Outcome};
-use stats::Counters;
 pub use stats::WorkerStats;
 pub use task::{CancelReason, Cancellation, Task, TaskInfo};
 
@@ -51,7 +49,7 @@ struct Setup {
     grace: Duration,
     /// The same over all streams, because leases belong to it.
     worker_id: String,
-    stats: Arc<Counters>,
+    stats: watch::Sender<WorkerStats>,
 }
 
 impl Setup {
@@ -197,9 +195,8 @@ impl WorkerBuilder {
             return Err(Error::Config(format!("lease is {lease:?}, expected 1 s to 12 h")));
         }
         let endpoint = transport::endpoint(&options.worker_url, &options)?;
-        let stats = Arc::new(Counters::default());
-        let handle =
-            WorkerHandle { shutdown: watch::Sender::new(false), stats: Arc::clone(&stats) };
+        let stats = watch::Sender::default();
+        let handle = WorkerHandle { shutdown: watch::Sender::new(false), stats: stats.subscribe() };
         let worker_id = format!("sdk-{:032x}", rand::random::<u128>());
         let setup = Setup {
             options,
@@ -220,7 +217,7 @@ impl WorkerBuilder {
 #[derive(Debug, Clone)]
 pub struct WorkerHandle {
     shutdown: watch::Sender<bool>,
-    stats: Arc<Counters>,
+    stats: watch::Receiver<WorkerStats>,
 }
 
 impl WorkerHandle {
@@ -232,6 +229,6 @@ impl WorkerHandle {
 
     /// The worker's statistics so far.
     pub fn stats(&self) -> WorkerStats {
-        self.stats.read()
+        *self.stats.borrow()
     }
 }

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 
 use super::Millis;
+use crate::keys::Seq;
 
 /// The bulk operation, and the list of tasks it works on.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -65,7 +66,7 @@ pub struct BulkFrom {
     /// For a cleanup: which of the queue's lists of finished tasks.
     pub list: u8,
     /// Only tasks of the list with a higher number.
-    pub after: u64,
+    pub after: Seq,
 }
 
 /// A bounded part of a bulk operation. Its predecessors are only replayed from older logs: [`BulkPartV1`], and before

@@ -11,7 +11,7 @@ use crate::id::TaskId;
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct UnderLease {
     /// Applies only to the claim with this fence; `None` accepts the worker's current lease.
-    pub fence: Option<u64>,
+    pub fence: Option<Fence>,
     /// The worker's instance. It must match if the lease was given to an instance; a lease claimed without one belongs
     /// to the worker as a whole.
     pub instance: Option<Arc<str>>,
@@ -75,6 +75,11 @@ impl From<Deed> for Command {
     }
 }
 
+number! {
+    /// The number of a task's claim; 0 if it was never claimed.
+    Fence
+}
+
 /// Identifies who acts on a task.
 #[derive(Debug, Clone, Copy)]
 pub struct Holder<'a> {
@@ -83,7 +88,7 @@ pub struct Holder<'a> {
     /// Its instance, if it names one.
     pub instance: Option<&'a str>,
     /// The fence of the claim it acts under, if it names one.
-    pub fence: Option<u64>,
+    pub fence: Option<Fence>,
 }
 
 impl<'a> Holder<'a> {
@@ -104,7 +109,7 @@ impl<'a> Holder<'a> {
     }
 
     /// Whether the holder names no fence, or the task's latest one.
-    pub fn is_current(&self, fence: u64) -> bool {
+    pub fn is_current(&self, fence: Fence) -> bool {
         self.fence.is_none_or(|named| named == fence)
     }
 }

@@ -65,7 +65,7 @@ fn a_fence_names_the_lease_that_is_given_back() {
     let first = h.running(task("a"));
     h.abandon(first.id, false);
     let second = h.claim("a").unwrap();
-    assert_eq!((second.id, second.fence), (first.id, first.fence + 1));
+    assert_eq!((second.id, second.fence), (first.id, first.fence.next()));
     let late = |fence| {
         let (tenant, worker) = (second.tenant.clone(), second.worker.clone().unwrap());
         let fence = Some(fence);

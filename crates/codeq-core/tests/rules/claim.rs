@@ -7,7 +7,7 @@ use codeq_core::view::Task;
 
 use crate::harness::*;
 
-fn ids(tasks: &[Task]) -> Vec<u64> {
+fn ids(tasks: &[Task]) -> Vec<Seq> {
     tasks.iter().map(|task| task.id.seq()).collect()
 }
 
@@ -21,7 +21,7 @@ fn a_claimed_task_is_leased() {
     assert_eq!((taken.place, taken.place.status()), (Place::InProgress, Status::InProgress));
     assert_eq!(taken.worker.as_deref(), Some(W));
     assert_eq!(taken.lease_until, Some(h.now + LEASE));
-    assert_eq!((taken.fence, taken.attempts, taken.updated_at), (1, 0, h.now));
+    assert_eq!((taken.fence, taken.attempts, taken.updated_at), (Fence(1), 0, h.now));
     assert_eq!(h.claim("a"), None, "at most one lease");
     h.finish();
 }
@@ -100,7 +100,7 @@ fn count_is_a_bound() {
 fn fences_grow_with_every_claim() {
     let mut h = Harness::new();
     let made = h.add(tries("a", 10));
-    for fence in 1..5 {
+    for fence in (1..5).map(Fence) {
         assert_eq!(h.claim("a").map(|t| t.fence), Some(fence));
         h.abandon(made.id, true);
         h.reload();

@@ -87,7 +87,7 @@ impl Pair {
         let mut pair = Pair {
             h: Harness::new(),
             model: Model::default(),
-            ids: vec![TaskId::new(1, 1)],
+            ids: vec![TaskId::new(Seq(1), 1)],
             log: Vec::new(),
             seen: BTreeSet::new(),
         };
@@ -147,12 +147,12 @@ impl Pair {
         let mut got = actual;
         if let (Command::Cleanup(_), Reply::Bulk(bulk)) = (&command, &mut got) {
             // Where a cleanup stopped is internal.
-            *bulk = Bulk { last: 0, ..*bulk };
+            *bulk = Bulk { last: Seq(0), ..*bulk };
         }
         if let (Command::Purge(_), Reply::Bulk(a), Reply::Bulk(b)) =
             (&command, &mut got, &mut wanted)
         {
-            (a.last, b.last) = (0, 0);
+            (a.last, b.last) = (Seq(0), Seq(0));
         }
         if let Reply::BulkPart(bulk) = &mut got {
             bulk.next = None;
@@ -270,8 +270,8 @@ impl Pair {
             other => return other,
         };
         let of = self.model.tasks.iter().find(|known| known.task.id == deed.id());
-        let fence = of.map_or(1, |known| known.task.fence);
-        let fence = [None, Some(fence), Some(fence), Some(fence + 1)][act.b / 4 % 4];
+        let fence = of.map_or(Fence(1), |known| known.task.fence);
+        let fence = [None, Some(fence), Some(fence), Some(fence.next())][act.b / 4 % 4];
         let instance = [None, Some(text(WORKERS[act.b % 3]))][act.b / 16 % 2].clone();
         Command::UnderLease(UnderLease { fence, instance, deed: Box::new(deed) })
     }
@@ -364,7 +364,7 @@ impl Pair {
                     _ => ReplayTarget::Queue {
                         command: name,
                         error_contains: some(a / 2, text("slow")),
-                        after: if b.is_multiple_of(4) { id.seq() } else { 0 },
+                        after: if b.is_multiple_of(4) { id.seq() } else { Seq(0) },
                         limit: (b % 5) as u32,
                     },
                 },
@@ -453,8 +453,8 @@ impl Pair {
         };
         let filter = if pick.is_multiple_of(2) { filtered } else { BulkFilter::default() };
         let after = match work {
-            BulkWork::Cleanup { .. } => 0,
-            _ => [0, 0, 0, id.seq()][pick / 54 % 4],
+            BulkWork::Cleanup { .. } => Seq(0),
+            _ => [Seq(0), Seq(0), Seq(0), id.seq()][pick / 54 % 4],
         };
         let from = BulkFrom { after, ..BulkFrom::default() };
         let (take, look, by) = ((b % 5) as u32, u32::MAX, text("admin"));
@@ -565,14 +565,14 @@ fn the_rules_do_what_the_model_does_with_exponential_backoff() {
 fn in_parts(command: Command) -> Command {
     let (tenant, work, after, take, by) = match command {
         Command::Cleanup(Cleanup { tenant, before, limit }) => {
-            (tenant, BulkWorkV1::Cleanup { before }, 0, limit, text("admin"))
+            (tenant, BulkWorkV1::Cleanup { before }, Seq(0), limit, text("admin"))
         }
         Command::Purge(Purge { tenant, command, target, limit, by }) => {
             let work = match target {
                 PurgeTarget::Dead => BulkWorkV1::PurgeDead { command },
                 PurgeTarget::Waiting => BulkWorkV1::PurgeWaiting { command },
             };
-            (tenant, work, 0, limit, by)
+            (tenant, work, Seq(0), limit, by)
         }
         Command::Replay(Replay {
             tenant,

@@ -49,7 +49,7 @@ fn old_settings() -> SettingsV1 {
 
 fn every_command() -> Vec<Command> {
     let (tenant, worker, by, id) =
-        (text("acme"), text("w1"), text("ops"), TaskId::new(77, 123_456));
+        (text("acme"), text("w1"), text("ops"), TaskId::new(Seq(77), 123_456));
     let task = NewTask {
         command: text("Résumé"),
         payload: Bytes::from_static(br#"{"n":9007199254740993}"#),
@@ -100,13 +100,19 @@ fn every_command() -> Vec<Command> {
             reason: Some(text("later")),
             seed: 1,
         }),
-        Command::Abandon(Abandon { tenant: t(), id, worker: w(), penalty: true, fence: Some(2) }),
+        Command::Abandon(Abandon {
+            tenant: t(),
+            id,
+            worker: w(),
+            penalty: true,
+            fence: Some(Fence(2)),
+        }),
         Command::Cancel(Cancel { tenant: t(), id, by: by.clone() }),
         replay(ReplayTarget::One(id)),
         replay(ReplayTarget::Queue {
             command: text("c"),
             error_contains: Some(text("e")),
-            after: 4,
+            after: Seq(4),
             limit: 5,
         }),
         purge(PurgeTarget::Dead),
@@ -176,7 +182,7 @@ fn bulk_commands_are_read() {
     let commands = vec![
         part(
             BulkWorkV1::Cleanup { before: 8 },
-            BulkFrom { queue: Some(command.clone()), list: 2, after: 9 },
+            BulkFrom { queue: Some(command.clone()), list: 2, after: Seq(9) },
         ),
         part(BulkWorkV1::PurgeDead { command: command.clone() }, BulkFrom::default()),
         part(BulkWorkV1::PurgeWaiting { command: command.clone() }, BulkFrom::default()),
@@ -249,7 +255,7 @@ fn an_old_log_gives_the_old_outcome() {
 
 #[test]
 fn commands_under_a_named_lease_are_read() {
-    let (tenant, worker, id) = (text("acme"), text("w1"), TaskId::new(77, 123_456));
+    let (tenant, worker, id) = (text("acme"), text("w1"), TaskId::new(Seq(77), 123_456));
     let (t, w) = (|| tenant.clone(), || worker.clone());
     let deeds = [
         Deed::Heartbeat(Heartbeat { tenant: t(), id, worker: w(), extend: 30_000 }),
@@ -268,7 +274,7 @@ fn commands_under_a_named_lease_are_read() {
         Deed::Abandon(Abandon { tenant: t(), id, worker: w(), penalty: true, fence: None }),
     ];
     let of = |(n, deed)| {
-        let (fence, instance) = (Some(n), Some(text("w1/a")));
+        let (fence, instance) = (Some(Fence(n)), Some(text("w1/a")));
         Command::UnderLease(UnderLease { fence, instance, deed: Box::new(deed) })
     };
     let commands: Vec<Command> = (7..).zip(deeds).map(of).collect();
@@ -293,7 +299,7 @@ fn commands_and_keys_that_compare_values_are_read() {
     assert_eq!(read_group(&group), Ok((AT, commands)));
     assert_eq!(group, bytes, "and are still written the same way");
     for (name, by_value) in [("idempotency-row-v1", false), ("idempotency-row-v2", true)] {
-        let (id, created_at) = (TaskId::new(77, 123_456), AT.wall);
+        let (id, created_at) = (TaskId::new(Seq(77), 123_456), AT.wall);
         let gone = Some(codeq_core::place::Place::Completed);
         let row = IdempotencyRow { id, created_at, fingerprint: u128::MAX / 3, gone, by_value };
         let stored = stored(name, &row.encode());

@@ -5,10 +5,12 @@ use std::sync::Arc;
 use bytes::Bytes;
 use codeq_core::State;
 use codeq_core::codec::{begin_group, push_command, read_group};
+pub use codeq_core::command::Fence;
 use codeq_core::command::*;
 use codeq_core::digest::digest;
 use codeq_core::effect::Effect;
 use codeq_core::id::TaskId;
+pub use codeq_core::keys::Seq;
 use codeq_core::kv::Table;
 use codeq_core::moment::Moment;
 use codeq_core::read::{ListQuery, Page, PendingCallback, QueueStats, Reader};
@@ -401,7 +403,7 @@ impl Harness {
         &mut self,
         command: &str,
         part: Option<&str>,
-        after: u64,
+        after: Seq,
         limit: u32,
     ) -> Bulk {
         let target = ReplayTarget::Queue {
@@ -501,7 +503,7 @@ impl Harness {
     }
 
     pub fn callbacks_due(&self) -> Vec<TaskId> {
-        let due = self.reader().callbacks_due((0, 0), 1_000).expect("reads");
+        let due = self.reader().callbacks_due((0, Seq(0)), 1_000).expect("reads");
         let due = due.into_iter().filter(|due| due.at <= self.now);
         due.map(|due| self.reader().callback(due.seq).expect("reads").expect("kept").task.id)
             .collect()

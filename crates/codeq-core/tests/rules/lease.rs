@@ -25,7 +25,7 @@ fn deeds(id: TaskId) -> [Deed; 4] {
     ]
 }
 
-fn under(deed: Deed, fence: Option<u64>, instance: Option<&str>) -> Command {
+fn under(deed: Deed, fence: Option<Fence>, instance: Option<&str>) -> Command {
     let (instance, deed) = (instance.map(text), Box::new(deed));
     Command::UnderLease(UnderLease { fence, instance, deed })
 }
@@ -39,14 +39,14 @@ fn an_earlier_claim_of_the_same_worker_is_lost() {
         h.sweep(10);
         h.pass(HOUR);
         let again = h.claim("a").expect("the same task");
-        assert_eq!((again.id, run.fence, again.fence), (run.id, 1, 2));
+        assert_eq!((again.id, run.fence, again.fence), (run.id, Fence(1), Fence(2)));
         let deed = || deeds(run.id)[at].clone();
-        for stale in [1, 3, 0] {
+        for stale in [1, 3, 0].map(Fence) {
             let reply = h.apply(under(deed(), Some(stale), None));
             assert_eq!(reply, refused(Rejection::LeaseLost), "{:?}", deed());
         }
         assert_eq!(h.get(run.id).place, Place::InProgress);
-        let reply = h.apply(under(deed(), Some(2), None));
+        let reply = h.apply(under(deed(), Some(Fence(2)), None));
         assert!(!matches!(reply, Reply::Rejected(_)), "{reply:?}");
         h.finish();
     }
@@ -56,20 +56,23 @@ fn an_earlier_claim_of_the_same_worker_is_lost() {
 fn checks_in_order() {
     let mut h = Harness::new();
     let run = h.running(task("a"));
-    for deed in deeds(TaskId::new(999, 1)) {
-        assert_eq!(h.apply(under(deed, Some(1), None)), refused(Rejection::NotFound));
+    for deed in deeds(TaskId::new(Seq(999), 1)) {
+        assert_eq!(h.apply(under(deed, Some(Fence(1)), None)), refused(Rejection::NotFound));
     }
     h.pass(LEASE + 1);
     h.sweep(10);
     for deed in deeds(run.id) {
         // The claim is the latest one, but its lease is over.
-        assert_eq!(h.apply(under(deed, Some(1), None)), refused(Rejection::NotInProgress));
+        assert_eq!(h.apply(under(deed, Some(Fence(1)), None)), refused(Rejection::NotInProgress));
     }
     h.pass(HOUR);
     h.claim_as(T, "other", Selector::Any, 1);
     for deed in deeds(run.id) {
-        assert_eq!(h.apply(under(deed.clone(), Some(1), None)), refused(Rejection::LeaseLost));
-        assert_eq!(h.apply(under(deed, Some(2), None)), refused(Rejection::NotOwner));
+        assert_eq!(
+            h.apply(under(deed.clone(), Some(Fence(1)), None)),
+            refused(Rejection::LeaseLost)
+        );
+        assert_eq!(h.apply(under(deed, Some(Fence(2)), None)), refused(Rejection::NotOwner));
     }
     h.finish();
 }
@@ -88,7 +91,7 @@ fn an_instance_counts_only_against_a_lease_that_has_one() {
         let Reply::Claimed(tasks) = h.claim_as(T, "worker/a", from, 1) else { panic!() };
         let deed = || deeds(tasks[0].id)[at].clone();
         for other in [None, Some("worker/b")] {
-            assert_eq!(h.apply(under(deed(), Some(1), other)), refused(Rejection::NotOwner));
+            assert_eq!(h.apply(under(deed(), Some(Fence(1)), other)), refused(Rejection::NotOwner));
         }
         assert_eq!(h.apply(deed().into()), refused(Rejection::NotOwner));
         let reply = h.apply(under(deed(), None, Some("worker/a")));
@@ -103,16 +106,16 @@ fn a_repeated_submit_is_known_by_its_claim_and_instance() {
     h.add(task("b"));
     let Reply::Claimed(tasks) = h.claim_as(T, "worker/a", Selector::Any, 1) else { panic!() };
     let submit = || deeds(tasks[0].id)[1].clone();
-    let first = h.apply(under(submit(), Some(1), Some("worker/a")));
+    let first = h.apply(under(submit(), Some(Fence(1)), Some("worker/a")));
     assert!(matches!(first, Reply::Submitted(_)), "{first:?}");
-    for fence in [None, Some(1)] {
+    for fence in [None, Some(Fence(1))] {
         assert_eq!(h.apply(under(submit(), fence, Some("worker/a"))), first);
         for other in [None, Some("worker/b")] {
             let reply = h.apply(under(submit(), fence, other));
             assert_eq!(reply, refused(Rejection::NotInProgress));
         }
     }
-    let stale = h.apply(under(submit(), Some(2), Some("worker/a")));
+    let stale = h.apply(under(submit(), Some(Fence(2)), Some("worker/a")));
     assert_eq!(stale, refused(Rejection::LeaseLost));
     h.finish();
 }

@@ -10,6 +10,7 @@ use bytes::Bytes;
 use codeq_core::backoff::Growth;
 use codeq_core::command::*;
 use codeq_core::id::TaskId;
+use codeq_core::keys::Seq;
 use codeq_core::moment::Moment;
 use codeq_core::place::Place;
 use codeq_core::reply::{Bulk, BulkDone, Enqueued, Rejection, Reply, Returned, Swept};
@@ -250,7 +251,7 @@ impl Model {
                     at += 1;
                     done += 1;
                 }
-                Reply::Bulk(Bulk { done, remaining: 0, last: 0 })
+                Reply::Bulk(Bulk { done, remaining: 0, last: Seq(0) })
             }
             Command::Sweep(c) => Reply::Swept(self.sweep(c.limit)),
             Command::Callback(c) => self.callback(c),
@@ -398,7 +399,7 @@ fn blank(tenant: &Arc<str>, id: TaskId, made_at: Millis) -> Task {
         place: Place::Pending,
         worker: None,
         lease_until: None,
-        fence: 0,
+        fence: Fence(0),
         attempts: 0,
         max_attempts: 0,
         error: None,

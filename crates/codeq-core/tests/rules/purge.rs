@@ -64,7 +64,7 @@ fn another_tenants_queue_is_not_there() {
     let waiting = h.add(task("a"));
     for target in [PurgeTarget::Dead, PurgeTarget::Waiting] {
         let bulk = h.purge_as("x", "a", target, 10);
-        assert_eq!((bulk.done, bulk.remaining, bulk.last), (0, 0, 0));
+        assert_eq!((bulk.done, bulk.remaining, bulk.last), (0, 0, Seq(0)));
     }
     assert_eq!(h.get(dead.id).place, Place::Dead);
     assert_eq!(h.get(waiting.id).place, Place::Pending);

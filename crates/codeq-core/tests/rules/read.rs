@@ -127,7 +127,7 @@ fn pages_neither_skip_nor_repeat() {
     let wanted: Vec<_> = h.list(all()).items.iter().map(|t| t.id).collect();
     assert_eq!(wanted.len(), 50);
     for limit in [1, 3, 7, 49, 50] {
-        let (mut got, mut below) = (Vec::new(), Some(wanted[0].seq() + 1));
+        let (mut got, mut below) = (Vec::new(), Some(wanted[0].seq().next()));
         while below.is_some() {
             let page = h.list(ListQuery { limit, below, ..all() });
             assert!(page.items.len() <= limit);

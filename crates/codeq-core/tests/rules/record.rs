@@ -268,7 +268,7 @@ fn all_records_are_read_page_by_page() {
         apply(&mut h, PutRecord { tenant, kind, ..put(&format!("r{number}")) });
     }
     let mut seen = Vec::new();
-    let mut after = Some(0);
+    let mut after = Some(Seq(0));
     while let Some(from) = after {
         let (records, next) = h.reader().all_records(KIND, h.now, from, 2).unwrap();
         seen.extend(records.into_iter().map(|record| record.name.to_string()));

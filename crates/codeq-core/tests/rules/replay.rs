@@ -19,7 +19,11 @@ fn one_comes_back_with_fresh_attempts() {
     assert_eq!(h.result(dead.id), None, "its result is gone");
     assert_eq!(h.callbacks().len(), 0, "and so is its callback");
     let order: Vec<_> = h.claims(&["a"], 9).into_iter().map(|t| (t.id, t.fence)).collect();
-    assert_eq!(order, [(waiting.id, 1), (dead.id, 2)], "at the back, with a higher fence");
+    assert_eq!(
+        order,
+        [(waiting.id, Fence(1)), (dead.id, Fence(2))],
+        "at the back, with a higher fence"
+    );
     let history = h.reader().history(T, dead.id).unwrap().unwrap().entries();
     let replayed = history.iter().find(|e| e.event == Event::Replayed).expect("recorded");
     assert_eq!(replayed.who.as_deref(), Some("admin"));
@@ -64,7 +68,7 @@ fn whatever_did_not_end_well_comes_back() {
         assert!(now.stored_bytes < held.stored_bytes, "its result no longer counts");
         assert_eq!(h.replay(id), refused(Rejection::NotFinished));
         let claimed = h.claim("a").expect("it can be claimed");
-        assert_eq!((claimed.id, claimed.fence), (id, fence + 1));
+        assert_eq!((claimed.id, claimed.fence), (id, fence.next()));
         h.submit(id, Outcome::Failed(text("again")));
         assert_eq!(h.result(id).and_then(|record| record.error).as_deref(), Some("again"));
         let history = h.reader().history(T, id).unwrap().unwrap().entries();
@@ -129,10 +133,10 @@ fn only_what_has_ended_in_the_own_tenant() {
     let run = h.running(task("b"));
     assert_eq!(h.replay(run.id), refused(Rejection::NotFinished));
     let target =
-        ReplayTarget::Queue { command: text("a"), error_contains: None, after: 0, limit: 10 };
-    let none = Bulk { done: 0, remaining: 0, last: 0 };
+        ReplayTarget::Queue { command: text("a"), error_contains: None, after: Seq(0), limit: 10 };
+    let none = Bulk { done: 0, remaining: 0, last: Seq(0) };
     assert_eq!(h.replay_as("x", target), Reply::Bulk(none));
-    assert_eq!(h.replay_queue("unknown", None, 3, 10), Bulk { last: 3, ..none });
+    assert_eq!(h.replay_queue("unknown", None, Seq(3), 10), Bulk { last: Seq(3), ..none });
     assert_eq!(h.get(dead.id).place, Place::Dead);
 }
 
@@ -140,7 +144,7 @@ fn only_what_has_ended_in_the_own_tenant() {
 fn a_queue_a_bounded_number_at_a_time() {
     let mut h = Harness::new();
     let dead: Vec<_> = (0..7).map(|_| h.dead(task("a"))).collect();
-    let mut after = 0;
+    let mut after = Seq(0);
     for (done, remaining, last) in [(3, 4, 2), (3, 1, 5), (1, 0, 6), (0, 0, 6)] {
         let bulk = h.replay_queue("A", None, after, 3);
         assert_eq!((bulk.done, bulk.remaining), (done, remaining));
@@ -161,15 +165,15 @@ fn by_filter_and_from_a_place() {
         h.nack(run.id, None, Some(error));
         dead.push(run.id);
     }
-    let bulk = h.replay_queue("a", Some("timeout"), 0, 2);
+    let bulk = h.replay_queue("a", Some("timeout"), Seq(0), 2);
     assert_eq!((bulk.done, bulk.remaining, bulk.last), (2, 3, dead[2].seq()));
     let bulk = h.replay_queue("a", Some("timeout"), bulk.last, 2);
     assert_eq!((bulk.done, bulk.remaining, bulk.last), (1, 2, dead[4].seq()));
     let bulk = h.replay_queue("a", None, dead[1].seq(), 10);
     assert_eq!((bulk.done, bulk.remaining), (1, 1));
     assert_eq!(h.get(dead[1]).place, Place::Dead);
-    assert_eq!(h.replay_queue("a", None, u64::MAX, 10).done, 0);
-    assert_eq!(h.replay_queue("a", None, 0, 0).done, 0);
+    assert_eq!(h.replay_queue("a", None, Seq::MAX, 10).done, 0);
+    assert_eq!(h.replay_queue("a", None, Seq(0), 0).done, 0);
     h.finish();
 }
 
@@ -180,7 +184,7 @@ fn no_call_does_more_than_its_bound() {
     for _ in 0..BULK_MAX + 1 {
         h.dead(task("a"));
     }
-    let bulk = h.replay_queue("a", None, 0, u32::MAX);
+    let bulk = h.replay_queue("a", None, Seq(0), u32::MAX);
     assert_eq!((bulk.done, bulk.remaining), (u64::from(BULK_MAX), 1));
     h.finish();
 }

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use codeq_core::callback::CallbackCounts;
 use codeq_core::digest::digest;
 use codeq_core::held::Holdings;
-use codeq_core::keys::{self, QueueId, TimerKind};
+use codeq_core::keys::{self, QueueId, Seq, TimerKind};
 use codeq_core::kv::{Key, Kv, KvRead, Table};
 use codeq_core::moment::Moment;
 use codeq_core::place::Place;
@@ -17,12 +17,12 @@ use crate::mem::Mem;
 /// What the tables should hold, given the task rows.
 #[derive(Default)]
 struct Expected {
-    pending: BTreeMap<Key, u64>,
+    pending: BTreeMap<Key, Seq>,
     index: BTreeSet<Key>,
     timers: BTreeSet<Key>,
     leases: Vec<u64>,
     counts: BTreeMap<QueueId, Counts>,
-    with_key: BTreeSet<u64>,
+    with_key: BTreeSet<Seq>,
 }
 
 pub fn check(kv: &Mem, state: &State) {
@@ -33,12 +33,12 @@ pub fn check(kv: &Mem, state: &State) {
     }
     let body: BTreeSet<Key> = kv.keys(Table::Body);
     assert_eq!(body, kv.keys(Table::Task), "a body for every task, and no other");
-    let pending: BTreeMap<Key, u64> = kv
+    let pending: BTreeMap<Key, Seq> = kv
         .rows(Table::Pending)
         .map(|(key, value)| {
             let order = keys::pending_parts(key).2;
-            let seq = value[..].try_into().map_or(order, u64::from_le_bytes);
-            (key, seq)
+            let seq = value[..].try_into().map_or(order.0, u64::from_le_bytes);
+            (key, Seq(seq))
         })
         .collect();
     assert_eq!(pending, expected.pending, "pending rows");
@@ -68,7 +68,7 @@ pub fn check(kv: &Mem, state: &State) {
     check_reload(kv, state);
 }
 
-fn check_task(kv: &Mem, state: &State, seq: u64, row: &TaskRow, expected: &mut Expected) {
+fn check_task(kv: &Mem, state: &State, seq: Seq, row: &TaskRow, expected: &mut Expected) {
     let bytes = kv.get(Table::Body, keys::task(seq)).expect("reads");
     let bytes = bytes.expect("a task has a body");
     let body = BodyRow::decode(seq, &bytes).expect("body row");

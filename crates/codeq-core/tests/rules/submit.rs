@@ -210,7 +210,9 @@ fn a_stale_worker_cannot_finish_a_task_that_moved_on() {
     h.sweep(10);
     h.pass(HOUR);
     let again = h.claim_as(T, "other", codeq_core::command::Selector::Any, 1);
-    assert!(matches!(again, Reply::Claimed(tasks) if tasks[0].id == run.id && tasks[0].fence == 2));
+    assert!(
+        matches!(again, Reply::Claimed(tasks) if tasks[0].id == run.id && tasks[0].fence == Fence(2))
+    );
     assert_eq!(h.submit(run.id, completed(b"{}")), refused(Rejection::NotOwner));
     h.finish();
 }

@@ -79,7 +79,7 @@ fn a_made_up_position_shows_and_touches_nothing_of_others() {
     h.add_for("x", task("theirs"));
     let before = h.digest();
     let lists = [0, 1, 2, 3, u8::MAX];
-    for (list, after) in lists.iter().flat_map(|list| [0, 1, u64::MAX].map(|at| (*list, at))) {
+    for (list, after) in lists.iter().flat_map(|list| [0, 1, u64::MAX].map(|at| (*list, Seq(at)))) {
         for queue in [None, Some(""), Some("mine"), Some("theirs"), Some("\u{10ffff}")] {
             let from = BulkFrom { queue: queue.map(text), list, after };
             let page = h.reader().callbacks("x", None, &from, 10).unwrap();

@@ -7,7 +7,7 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use codeq_disk::Shortage;
-use codeq_log::{Log, LogError, Prepared};
+use codeq_log::{FrameIndex, Log, LogError, Prepared};
 use tokio::sync::oneshot;
 
 use super::Pipeline;
@@ -51,7 +51,7 @@ pub enum Round {
 /// Work taken from the shared state.
 enum Taken {
     Groups,
-    Barriers(Vec<oneshot::Sender<u64>>),
+    Barriers(Vec<oneshot::Sender<FrameIndex>>),
     Prepared(Result<Prepared, LogError>),
     Nothing,
     Stop,
@@ -229,7 +229,7 @@ impl Committer {
         }
     }
 
-    fn pass(&mut self, barriers: Vec<oneshot::Sender<u64>>) -> Result<(), LogError> {
+    fn pass(&mut self, barriers: Vec<oneshot::Sender<FrameIndex>>) -> Result<(), LogError> {
         self.log.sync()?;
         for barrier in barriers {
             // If the receiver is gone, the shard has stopped.

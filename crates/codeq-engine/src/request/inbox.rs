@@ -355,6 +355,7 @@ pub fn after(wait: Option<Duration>) -> Option<Instant> {
 mod tests {
     use codeq_core::command::{Enqueue, Heartbeat, NewTask, Sweep};
     use codeq_core::id::TaskId;
+    use codeq_core::keys::Seq;
 
     use super::*;
     use crate::request::ReplyTo;
@@ -367,7 +368,7 @@ mod tests {
 
     fn heartbeat() -> Request {
         let (tenant, worker) = ("a".into(), "w".into());
-        let heartbeat = Heartbeat { tenant, id: TaskId::new(1, 1), worker, extend: 1 };
+        let heartbeat = Heartbeat { tenant, id: TaskId::new(Seq(1), 1), worker, extend: 1 };
         Request::detached(Command::Heartbeat(heartbeat))
     }
 

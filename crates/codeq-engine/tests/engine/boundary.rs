@@ -11,6 +11,7 @@ use codeq_core::command::{
     Replay, ReplayTarget, Submit,
 };
 use codeq_core::id::TaskId;
+use codeq_core::keys::Seq;
 use codeq_core::record::RecordKind;
 use codeq_core::reply::{Rejection, Reply};
 use codeq_core::topic::Policy;
@@ -107,7 +108,7 @@ fn a_call_that_was_sent_does_the_same_and_so_is_its_answer() {
         let id = claimed(twins.ask(waiting).unwrap())[0].id;
         let beat = |id| Heartbeat { tenant: tenant(), id, worker: worker(), extend: 5_000 };
         assert!(matches!(twins.propose(Command::Heartbeat(beat(id))), Ok(Reply::Extended { .. })));
-        let nowhere = TaskId::new(1, 1);
+        let nowhere = TaskId::new(Seq(1), 1);
         assert_eq!(
             twins.propose(Command::Heartbeat(beat(nowhere))),
             Ok(Reply::Rejected(Rejection::NotFound))

@@ -186,7 +186,7 @@ fn a_damaged_store_is_refused_if_the_log_has_not_everything() {
         if made % 50 == 0 {
             engine.checkpoint().unwrap();
         }
-        first().is_ok_and(|first| first > 1)
+        first().is_ok_and(|first| first.0 > 1)
     });
     drop(engine);
     let store = layout::store_path(dir, 0);

@@ -1,8 +1,8 @@
 //! What a log does when nothing goes wrong.
 
 use codeq_log::{
-    FRAME_HEADER_BYTES, Log, LogError, MAX_SPARE_SEGMENTS, NewLog, Options, PREPARED_SEGMENTS,
-    RECORD_HEADER_BYTES, SEGMENT_HEADER_BYTES, verify,
+    FRAME_HEADER_BYTES, FrameIndex, Log, LogError, MAX_SPARE_SEGMENTS, NewLog, Options,
+    PREPARED_SEGMENTS, RECORD_HEADER_BYTES, SEGMENT_HEADER_BYTES, verify,
 };
 
 use crate::disk::MemDisk;
@@ -13,13 +13,13 @@ fn records_come_back_in_order_after_a_reopen() {
     let tmp = tempfile::tempdir().unwrap();
     let dir = tmp.path().join("log");
     let mut log = Log::create(real(), &dir, SMALL, NEW).unwrap();
-    assert_eq!((log.first_index(), log.last_index(), log.synced_index()), (1, 0, 0));
-    assert_eq!(log.append(&[(1, b"a"), (2, b""), (1, b"bc")]).unwrap(), 1);
-    assert_eq!(log.append(&[]).unwrap(), 2);
-    assert_eq!(log.append(&[(65535, b"d")]).unwrap(), 3);
-    assert_eq!(log.synced_index(), 0);
+    assert_eq!((log.first_index().0, log.last_index().0, log.synced_index().0), (1, 0, 0));
+    assert_eq!(log.append(&[(1, b"a"), (2, b""), (1, b"bc")]).unwrap(), FrameIndex(1));
+    assert_eq!(log.append(&[]).unwrap(), FrameIndex(2));
+    assert_eq!(log.append(&[(65535, b"d")]).unwrap(), FrameIndex(3));
+    assert_eq!(log.synced_index().0, 0);
     log.sync().unwrap();
-    assert_eq!(log.synced_index(), 3);
+    assert_eq!(log.synced_index().0, 3);
     drop(log);
 
     let log = Log::open(real(), &dir, SMALL).unwrap();
@@ -47,7 +47,7 @@ fn many_frames_rotate_through_segments_on_a_real_disk() {
     assert_fed(&log, 90);
     drop(log);
     let report = verify(&*real(), tmp.path()).unwrap();
-    assert_eq!((report.first_index, report.last_index, report.watermark), (1, 90, 90));
+    assert_eq!((report.first_index.0, report.last_index.0, report.watermark.0), (1, 90, 90));
     assert_eq!(report.torn_bytes, 0);
     let unused = report.segments.iter().filter(|s| s.first_index.is_none()).count();
     assert_eq!(unused, PREPARED_SEGMENTS);
@@ -60,9 +60,9 @@ fn purged_segments_are_recycled_and_their_old_frames_stay_gone() {
     let mut most_files = 0;
     for n in 1..=400 {
         feed(&mut log, n..=n);
-        log.purge(n.saturating_sub(10));
+        log.purge(FrameIndex(n.saturating_sub(10)));
         prepare(&mut log);
-        assert!(log.first_index() <= n.saturating_sub(10) + 1);
+        assert!(log.first_index().0 <= n.saturating_sub(10) + 1);
         most_files = most_files.max(disk.image().len());
         if n % 7 == 0 {
             drop(log);
@@ -70,7 +70,7 @@ fn purged_segments_are_recycled_and_their_old_frames_stay_gone() {
             assert_fed(&log, n);
         }
     }
-    assert!(log.first_index() > 370, "{}", log.first_index());
+    assert!(log.first_index().0 > 370, "{}", log.first_index().0);
     // 10 frames take at most 3 segments; then there are the watermark and the files kept ready.
     assert!(most_files <= 3 + 1 + PREPARED_SEGMENTS + MAX_SPARE_SEGMENTS, "{most_files}");
 }
@@ -80,7 +80,7 @@ fn a_great_purge_gives_the_space_back() {
     let disk = MemDisk::default();
     let mut log = Log::create(shared(&disk), &dir(), SMALL, NEW).unwrap();
     feed(&mut log, 1..=300);
-    log.purge(300);
+    log.purge(FrameIndex(300));
     prepare(&mut log);
     assert!(names(&disk, &dir(), ".spare") <= MAX_SPARE_SEGMENTS);
     assert_eq!(names(&disk, &dir(), ".seg"), 1 + PREPARED_SEGMENTS);
@@ -93,25 +93,25 @@ fn purge_keeps_what_is_needed() {
     let disk = MemDisk::default();
     let mut log = Log::create(shared(&disk), &dir(), SMALL, NEW).unwrap();
     feed(&mut log, 1..=40);
-    log.purge(0);
-    assert_eq!(log.first_index(), 1);
-    log.purge(20);
-    let first = log.first_index();
+    log.purge(FrameIndex(0));
+    assert_eq!(log.first_index().0, 1);
+    log.purge(FrameIndex(20));
+    let first = log.first_index().0;
     assert!(first > 1 && first <= 21, "{first}");
     assert!(matches!(
-        log.replay(first - 1, |_, _, _| Ok::<_, LogError>(())),
+        log.replay(FrameIndex(first - 1), |_, _, _| Ok::<_, LogError>(())),
         Err(LogError::Purged { .. })
     ));
     // Not yet removed from the directory: part of the log again, and harmless.
     let again = open(&disk.image()).unwrap();
-    assert_eq!(again.first_index(), 1);
+    assert_eq!(again.first_index().0, 1);
     assert_fed(&again, 40);
     prepare(&mut log);
     let again = open(&disk.image()).unwrap();
-    assert_eq!(again.first_index(), first);
+    assert_eq!(again.first_index().0, first);
     assert_fed(&again, 40);
-    log.purge(u64::MAX);
-    assert!(log.first_index() <= 40);
+    log.purge(FrameIndex(u64::MAX));
+    assert!(log.first_index().0 <= 40);
     assert_fed(&log, 40);
 }
 
@@ -123,27 +123,27 @@ fn purge_waits_until_the_next_segment_is_durable() {
     let big = vec![(0, vec![7; 700])];
     append(&mut log, &big).unwrap();
     append(&mut log, &big).unwrap();
-    assert_eq!(log.synced_index(), 1, "a rotation syncs");
-    log.purge(2);
-    assert_eq!(log.first_index(), 1);
+    assert_eq!(log.synced_index().0, 1, "a rotation syncs");
+    log.purge(FrameIndex(2));
+    assert_eq!(log.first_index().0, 1);
     log.sync().unwrap();
-    log.purge(2);
-    assert_eq!(log.first_index(), 2);
+    log.purge(FrameIndex(2));
+    assert_eq!(log.first_index().0, 2);
 }
 
 #[test]
 fn a_log_can_start_anywhere() {
     let disk = MemDisk::default();
-    let new = NewLog { first_index: 1000, ..NEW };
+    let new = NewLog { first_index: FrameIndex(1000), ..NEW };
     let mut log = Log::create(shared(&disk), &dir(), SMALL, new).unwrap();
-    assert_eq!((log.first_index(), log.last_index()), (1000, 999));
+    assert_eq!((log.first_index().0, log.last_index().0), (1000, 999));
     let log2 = open(&disk.image()).unwrap();
-    assert_eq!((log2.first_index(), log2.last_index()), (1000, 999));
+    assert_eq!((log2.first_index().0, log2.last_index().0), (1000, 999));
     feed(&mut log, 1000..=1030);
     assert_fed(&open(&disk.image()).unwrap(), 1030);
     assert!(matches!(
-        log.replay(1032, |_, _, _| Ok::<_, LogError>(())),
-        Err(LogError::BeyondEnd { from: 1032, last: 1030 })
+        log.replay(FrameIndex(1032), |_, _, _| Ok::<_, LogError>(())),
+        Err(LogError::BeyondEnd { from: FrameIndex(1032), last: FrameIndex(1030) })
     ));
 }
 
@@ -174,10 +174,10 @@ fn the_longest_frame_fits_and_a_longer_one_is_refused() {
     assert_eq!(log.room(), 0);
     assert!(matches!(log.append(&[]), Err(LogError::NoSegment { needed: 40 })));
     prepare(&mut log);
-    assert_eq!(log.append(&[(0, &longest)]).unwrap(), 2);
-    assert_eq!(log.synced_index(), 1);
+    assert_eq!(log.append(&[(0, &longest)]).unwrap(), FrameIndex(2));
+    assert_eq!(log.synced_index().0, 1);
     log.sync().unwrap();
-    assert_eq!(open(&disk.image()).unwrap().last_index(), 2);
+    assert_eq!(open(&disk.image()).unwrap().last_index().0, 2);
 }
 
 #[test]
@@ -190,7 +190,7 @@ fn segments_may_change_their_length_between_runs() {
         let mut log = Log::open(shared(&disk), &dir(), Options { segment_bytes }).unwrap();
         let last = 20 + 40 * step as u64;
         feed(&mut log, last + 1..=last + 40);
-        log.purge(last);
+        log.purge(FrameIndex(last));
         prepare(&mut log);
         assert_fed(&log, last + 40);
     }
@@ -236,7 +236,7 @@ fn room_is_never_promised_in_vain() {
         }
         log.purge(log.synced_index());
     }
-    assert!(log.last_index() > 300);
+    assert!(log.last_index().0 > 300);
 }
 
 #[test]
@@ -249,7 +249,7 @@ fn one_job_at_a_time_and_a_lost_one_is_made_good() {
     assert!(log.next_job().is_none());
     drop(prepared);
     feed(&mut log, 1..=40);
-    log.purge(40);
+    log.purge(FrameIndex(40));
     prepare(&mut log);
     assert!(log.next_job().is_none());
     assert_eq!(names(&disk, &dir(), ".seg"), 1 + PREPARED_SEGMENTS);
@@ -276,7 +276,7 @@ fn segments_are_prepared_on_another_thread_while_the_log_is_written() {
         }
         append(&mut log, &frame(n)).unwrap();
         log.sync().unwrap();
-        log.purge(n.saturating_sub(20));
+        log.purge(FrameIndex(n.saturating_sub(20)));
     }
     drop(job.map(|job| job.join()));
     drop(log);

@@ -1,6 +1,6 @@
 //! Failures and crashes at every single operation.
 
-use codeq_log::{Log, LogError};
+use codeq_log::{FrameIndex, Log, LogError};
 
 use crate::disk::{Fuse, MemDisk, OPS, Op, Rng};
 use crate::support::*;
@@ -30,11 +30,11 @@ fn try_live(disk: &MemDisk, acknowledged: &mut u64) -> Result<(), LogError> {
             log.sync()?;
             *acknowledged = n;
             if n % 10 == 0 {
-                log.purge(n - 8);
+                log.purge(FrameIndex(n - 8));
             }
         }
         log.sync()?;
-        *acknowledged = log.last_index();
+        *acknowledged = log.last_index().0;
         log = Log::open(shared(disk), &dir(), SMALL)?;
     }
     Ok(())
@@ -49,9 +49,9 @@ fn assert_survives(disk: &MemDisk, acknowledged: u64, what: &str) {
         }
         Err(error) => panic!("{what}: {error}"),
     };
-    let last = log.last_index();
+    let last = log.last_index().0;
     assert!(last >= acknowledged, "{what}: {last} of {acknowledged}");
-    assert!(log.first_index() <= acknowledged.saturating_sub(7).max(1), "{what}");
+    assert!(log.first_index().0 <= acknowledged.saturating_sub(7).max(1), "{what}");
     assert_fed(&log, last);
     feed(&mut log, last + 1..=last + 15);
     drop(log);
@@ -125,7 +125,7 @@ fn after_a_failed_write_or_sync_nothing_more_is_written() {
         assert!(log.next_job().is_none());
         assert_eq!(log.room(), 0);
         assert_eq!(disk.image(), image);
-        assert!(open(&image).unwrap().last_index() >= 5);
+        assert!(open(&image).unwrap().last_index().0 >= 5);
     }
     let disk = MemDisk::default();
     let mut log = Log::create(shared(&disk), &dir(), SMALL, NEW).unwrap();

@@ -1,6 +1,6 @@
 //! Bytes that change behind the log's back: it opens completely, or is refused and unchanged.
 
-use codeq_log::{Log, LogError, SEGMENT_HEADER_BYTES};
+use codeq_log::{FrameIndex, Log, LogError, SEGMENT_HEADER_BYTES};
 
 use crate::disk::{Image, MemDisk};
 use crate::support::*;
@@ -9,7 +9,7 @@ use crate::support::*;
 fn assert_whole_or_refused(image: &Image, count: u64, what: &str) -> bool {
     match open_or_untouched(image) {
         Ok(log) => {
-            assert_eq!(log.last_index(), count, "{what}");
+            assert_eq!(log.last_index().0, count, "{what}");
             assert_fed(&log, count);
             true
         }
@@ -46,9 +46,9 @@ fn nor_after_a_purge() {
     prepare(&mut log);
     append(&mut log, &big).unwrap();
     log.sync().unwrap();
-    log.purge(10);
+    log.purge(FrameIndex(10));
     prepare(&mut log);
-    assert_eq!((log.first_index(), log.last_index()), (11, 12));
+    assert_eq!((log.first_index().0, log.last_index().0), (11, 12));
     drop(log);
     let image = disk.image();
     for path in segments(&image) {
@@ -56,7 +56,7 @@ fn nor_after_a_purge() {
             let mut image = image.clone();
             image.get_mut(&path).unwrap()[bit / 8] ^= 1 << (bit % 8);
             if let Ok(log) = open_or_untouched(&image) {
-                assert_eq!((log.first_index(), log.last_index()), (11, 12), "bit {bit}");
+                assert_eq!((log.first_index().0, log.last_index().0), (11, 12), "bit {bit}");
             }
         }
     }
@@ -173,7 +173,7 @@ fn a_wiped_segment_is_refused() {
     let disk = MemDisk::default();
     let mut log = Log::create(shared(&disk), &dir(), SMALL, NEW).unwrap();
     feed(&mut log, 1..=40);
-    log.purge(15);
+    log.purge(FrameIndex(15));
     prepare(&mut log);
     drop(log);
     let image = disk.image();
@@ -202,13 +202,16 @@ fn a_missing_segment_is_refused() {
     without_last.remove(&used[used.len() - 1]);
     assert!(matches!(
         open_or_untouched(&without_last),
-        Err(LogError::ShorterThanAcknowledged { acknowledged: 40, .. })
+        Err(LogError::ShorterThanAcknowledged { acknowledged: FrameIndex(40), .. })
     ));
     // The oldest one may have been purged; a reader that still needs it gets an error.
     let mut without_first = image.clone();
     without_first.remove(&used[0]);
     let log = open(&without_first).unwrap();
-    assert!(matches!(log.replay(1, |_, _, _| Ok::<_, LogError>(())), Err(LogError::Purged { .. })));
+    assert!(matches!(
+        log.replay(FrameIndex(1), |_, _, _| Ok::<_, LogError>(())),
+        Err(LogError::Purged { .. })
+    ));
     let mut without_any = image;
     without_any.retain(|path, _| path.extension().is_none_or(|e| e != "seg"));
     assert!(matches!(open_or_untouched(&without_any), Err(LogError::Corrupt { .. })));
@@ -271,7 +274,7 @@ fn a_damaged_header_matters_in_a_used_segment_only() {
                 assert!(!used.contains(&path));
                 assert_fed(&log, 20);
                 feed(&mut log, 21..=60);
-                log.purge(40);
+                log.purge(FrameIndex(40));
                 prepare(&mut log);
                 assert_fed(&log, 60);
             }

@@ -5,7 +5,7 @@
 
 use std::path::{Path, PathBuf};
 
-use codeq_log::{Log, Options, verify};
+use codeq_log::{FrameIndex, Log, Options, verify};
 
 use crate::support::*;
 
@@ -18,7 +18,7 @@ fn fixture() -> PathBuf {
 fn write_fixture(dir: &Path) {
     let mut log = Log::create(real(), dir, OPTIONS, NEW).unwrap();
     feed(&mut log, 1..=30);
-    log.purge(15);
+    log.purge(FrameIndex(15));
     prepare(&mut log);
     feed(&mut log, 31..=40);
     // An unsynced end, with a torn last frame.
@@ -43,10 +43,10 @@ fn fixture_of_version_1_opens() {
         std::fs::copy(entry.path(), tmp.path().join(entry.file_name())).unwrap();
     }
     let report = verify(&*real(), tmp.path()).unwrap();
-    assert_eq!((report.last_index, report.watermark, report.log_id), (41, 40, NEW.log_id));
+    assert_eq!((report.last_index.0, report.watermark.0, report.log_id), (41, 40, NEW.log_id));
     assert!(report.torn_bytes > 0);
     let mut log = Log::open(real(), tmp.path(), OPTIONS).unwrap();
-    assert!(log.first_index() > 1 && log.first_index() <= 16);
+    assert!(log.first_index().0 > 1 && log.first_index().0 <= 16);
     assert_fed(&log, 41);
     feed(&mut log, 42..=80);
     assert_fed(&log, 80);

@@ -1,7 +1,7 @@
 //! A full disk: refused before anything changes, usable again once there is space.
 
 use codeq_disk::Shortage;
-use codeq_log::{Log, LogError};
+use codeq_log::{FrameIndex, Log, LogError};
 
 use crate::disk::MemDisk;
 use crate::support::*;
@@ -37,7 +37,7 @@ fn a_full_disk_leaves_the_log_usable_and_its_room_right() {
     assert_fed(&open(&disk.image()).unwrap(), next - 1);
 
     // A purge alone makes room, without new space.
-    log.purge(next - 1);
+    log.purge(FrameIndex(next - 1));
     let job = log.next_job().unwrap();
     log.provide(job.run().unwrap());
     assert!(log.room() >= len(&frame(next)));

@@ -1,6 +1,6 @@
 //! Random histories of a log, compared with a list.
 
-use codeq_log::{Log, LogError};
+use codeq_log::{FrameIndex, Log, LogError};
 use proptest::prelude::*;
 
 use crate::disk::{Fuse, MemDisk, Rng};
@@ -59,7 +59,7 @@ impl Model {
                     Ok(index) => {
                         self.frames.push(frame);
                         assert_eq!(index, self.frames.len() as u64);
-                        self.synced = self.log.synced_index();
+                        self.synced = self.log.synced_index().0;
                     }
                     Err(LogError::NoSegment { .. }) => assert!(room < len(&frame)),
                     Err(error) => return Err(error),
@@ -76,7 +76,7 @@ impl Model {
             }
             Step::Purge(part) => {
                 let up_to = self.synced * u64::from(*part) / 255;
-                self.log.purge(up_to);
+                self.log.purge(FrameIndex(up_to));
                 self.purged = self.purged.max(up_to);
             }
             Step::Reopen => self.reopen(self.disk.clone()),
@@ -90,7 +90,7 @@ impl Model {
     fn reopen(&mut self, disk: MemDisk) {
         self.log = Log::open(shared(&disk), &dir(), SMALL).unwrap();
         self.disk = disk;
-        let (first, last) = (self.log.first_index(), self.log.last_index());
+        let (first, last) = (self.log.first_index().0, self.log.last_index().0);
         assert!(last >= self.synced, "{last} of {}", self.synced);
         assert!(first <= self.purged + 1, "{first} but purged {}", self.purged);
         let read = read(&self.log, first);

@@ -4,12 +4,12 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use codeq_disk::{Disk, RealDisk, SharedDisk};
-use codeq_log::{Log, LogError, NewLog, Options, frame_len};
+use codeq_log::{FrameIndex, Log, LogError, NewLog, Options, frame_len};
 
 use crate::disk::{Image, MemDisk};
 
 pub const SMALL: Options = Options { segment_bytes: 1024 };
-pub const NEW: NewLog = NewLog { first_index: 1, log_id: 0x1dea_f00d_5eed_c0de };
+pub const NEW: NewLog = NewLog { first_index: FrameIndex(1), log_id: 0x1dea_f00d_5eed_c0de };
 
 /// The records of one frame.
 pub type Frame = Vec<(u16, Vec<u8>)>;
@@ -38,7 +38,7 @@ pub fn borrow(frame: &Frame) -> Vec<(u16, &[u8])> {
 }
 
 pub fn append(log: &mut Log, frame: &Frame) -> Result<u64, LogError> {
-    log.append(&borrow(frame))
+    log.append(&borrow(frame)).map(|index| index.0)
 }
 
 pub fn len(frame: &Frame) -> u64 {
@@ -67,8 +67,8 @@ pub fn feed(log: &mut Log, numbers: std::ops::RangeInclusive<u64>) {
 /// All frames from `from` on, as records by frame.
 pub fn read(log: &Log, from: u64) -> Vec<Frame> {
     let mut frames: Vec<Frame> = Vec::new();
-    log.replay(from, |index, shard, bytes| {
-        frames.resize((index - from + 1) as usize, Vec::new());
+    log.replay(FrameIndex(from), |index, shard, bytes| {
+        frames.resize((index.0 - from + 1) as usize, Vec::new());
         frames.last_mut().unwrap().push((shard, bytes.to_vec()));
         Ok::<_, LogError>(())
     })
@@ -78,8 +78,8 @@ pub fn read(log: &Log, from: u64) -> Vec<Frame> {
 
 /// Checks that the log holds exactly the frames that [`feed`] wrote up to `last`.
 pub fn assert_fed(log: &Log, last: u64) {
-    assert_eq!(log.last_index(), last);
-    let first = log.first_index();
+    assert_eq!(log.last_index().0, last);
+    let first = log.first_index().0;
     assert_eq!(read(log, first), (first..=last).map(frame).collect::<Vec<_>>());
 }
 

@@ -1,6 +1,6 @@
 //! The watermark: what it protects, and what it survives.
 
-use codeq_log::{Log, LogError, verify};
+use codeq_log::{FrameIndex, Log, LogError, verify};
 
 use crate::disk::{Image, MemDisk};
 use crate::support::*;
@@ -14,7 +14,7 @@ fn without_last_frames(image: &Image, count: usize) -> Image {
     let mut image = image.clone();
     let report = verify(&MemDisk::from_image(&image), &dir()).unwrap();
     let last = report.segments.iter().rfind(|s| s.first_index.is_some()).unwrap();
-    let frames = (report.last_index + 1 - last.first_index.unwrap()) as usize;
+    let frames = (report.last_index.0 + 1 - last.first_index.unwrap().0) as usize;
     let bytes = image.get_mut(&last.file).unwrap();
     let (at, _) = frame_offsets(bytes, frames)[frames - count];
     bytes[at..].fill(0xff);
@@ -25,7 +25,14 @@ fn without_last_frames(image: &Image, count: usize) -> Image {
 fn a_log_shorter_than_acknowledged_is_refused_with_the_numbers() {
     let image = without_last_frames(&fed_image(14), 1);
     let Err(error) = open_or_untouched(&image) else { panic!("opened") };
-    assert!(matches!(error, LogError::ShorterThanAcknowledged { last: 13, acknowledged: 14, .. }));
+    assert!(matches!(
+        error,
+        LogError::ShorterThanAcknowledged {
+            last: FrameIndex(13),
+            acknowledged: FrameIndex(14),
+            ..
+        }
+    ));
     let message = error.to_string();
     for part in ["frame 13", "frame 14", ".seg", "restore", "nothing was changed"] {
         assert!(message.contains(part), "{message}");
@@ -40,9 +47,9 @@ fn one_damaged_slot_is_made_good_by_the_other() {
             let mut image = image.clone();
             mark(&mut image)[slot + byte] ^= 0x10;
             let disk = MemDisk::from_image(&image);
-            assert!(verify(&disk, &dir()).unwrap().watermark >= 13);
+            assert!(verify(&disk, &dir()).unwrap().watermark.0 >= 13);
             assert_fed(&Log::open(shared(&disk), &dir(), SMALL).unwrap(), 14);
-            assert_eq!(verify(&disk, &dir()).unwrap().watermark, 14);
+            assert_eq!(verify(&disk, &dir()).unwrap().watermark.0, 14);
             // Both slots are valid again, or the next sync would be the second fault.
             assert_fed(&open(&disk.image()).unwrap(), 14);
         }
@@ -53,7 +60,11 @@ fn one_damaged_slot_is_made_good_by_the_other() {
     mark(&mut image)[newest] ^= 1;
     assert!(matches!(
         open_or_untouched(&image),
-        Err(LogError::ShorterThanAcknowledged { last: 12, acknowledged: 13, .. })
+        Err(LogError::ShorterThanAcknowledged {
+            last: FrameIndex(12),
+            acknowledged: FrameIndex(13),
+            ..
+        })
     ));
 }
 

@@ -6,10 +6,10 @@
 
 use codeq_core::id::TaskId;
 use object_store::path::Path;
+use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 use url::Url;
 
 use super::DEFAULT_TYPE;
-use crate::hex::hex;
 
 /// Path prefix of downloads.
 pub(super) const ROUTE: &str = "/v1/codeq/artifacts/";
@@ -25,8 +25,8 @@ pub struct Stored {
     pub index: usize,
     /// Media type to serve the object with.
     pub content_type: String,
-    /// SHA-256 of the bytes.
-    pub digest: [u8; 32],
+    /// SHA-256 of the bytes, in lower-case hex.
+    pub digest: String,
 }
 
 impl Stored {
@@ -41,7 +41,7 @@ impl Stored {
         let query = url::form_urlencoded::Serializer::new(String::new())
             .append_pair("v", &format!("{upload:032x}-{index}"))
             .append_pair("type", content_type)
-            .append_pair("sha256", &hex(digest))
+            .append_pair("sha256", digest)
             .finish();
         format!("{public}{ROUTE}{id}/{}?{query}", escaped(name))
     }
@@ -66,7 +66,7 @@ impl Stored {
             upload: parse_hex(upload)?,
             index: parse_index(index)?,
             content_type: content_type.map_or_else(|| DEFAULT_TYPE.to_owned(), Into::into),
-            digest: parse_digest(&find("sha256")?)?,
+            digest: find("sha256").filter(|text| is_hex(text, 64))?.into_owned(),
         })
     }
 }
@@ -74,16 +74,8 @@ impl Stored {
 /// Percent-encodes text for a path segment or a file name in a header. Not `url::Url`, which treats
 /// dots as directories.
 pub fn escaped(text: &str) -> String {
-    let mut escaped = String::with_capacity(text.len());
-    for byte in text.bytes() {
-        match byte {
-            b'A'..=b'Z' | b'a'..=b'z' | b'0'..=b'9' | b'-' | b'_' | b'.' | b'~' => {
-                escaped.push(char::from(byte));
-            }
-            _ => escaped.push_str(&format!("%{byte:02X}")),
-        }
-    }
-    escaped
+    const RESERVED: AsciiSet = NON_ALPHANUMERIC.remove(b'-').remove(b'_').remove(b'.').remove(b'~');
+    utf8_percent_encode(text, &RESERVED).to_string()
 }
 
 /// The key of an object.
@@ -114,43 +106,37 @@ pub fn is_content_type(text: &str) -> bool {
 }
 
 fn parse_hex(text: &str) -> Option<u128> {
-    let fine = |byte: u8| matches!(byte, b'0'..=b'9' | b'a'..=b'f');
-    let right = text.len() == 32 && text.bytes().all(fine);
-    right.then(|| u128::from_str_radix(text, 16).ok())?
+    if is_hex(text, 32) { u128::from_str_radix(text, 16).ok() } else { None }
 }
 
-/// Parses a canonical number: no sign, no leading zeros.
+fn is_hex(text: &str, digits: usize) -> bool {
+    text.len() == digits && text.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'))
+}
+
 fn parse_index(text: &str) -> Option<usize> {
     text.parse().ok().filter(|index: &usize| index.to_string() == text)
 }
 
-fn parse_digest(text: &str) -> Option<[u8; 32]> {
-    let (high, low) = text.split_at_checked(32)?;
-    let mut digest = [0; 32];
-    let (first, second) = digest.split_at_mut(16);
-    first.copy_from_slice(&parse_hex(high)?.to_be_bytes());
-    second.copy_from_slice(&parse_hex(low)?.to_be_bytes());
-    Some(digest)
-}
-
 #[cfg(test)]
 mod tests {
+    use codeq_core::keys::Seq;
+
     use super::*;
 
     fn stored() -> Stored {
         let content_type = "text/plain; charset=\"utf-8\"".to_owned();
-        Stored { upload: 0xabc, index: 7, content_type, digest: [0x5a; 32] }
+        Stored { upload: 0xabc, index: 7, content_type, digest: "5a".repeat(32) }
     }
 
     #[test]
     fn a_url_identifies_its_object() {
-        let id = TaskId::new(5, 9);
+        let id = TaskId::new(Seq(5), 9);
         for name in ["a", "a b", "..a", "\"q\"", "ü?#%/&=", "x".repeat(255).as_str()] {
             for public in ["http://127.0.0.1:8080", "https://example.com/queue"] {
                 let url = stored().url(public, id, name);
                 assert_eq!(Stored::parse(id, &url), Some(stored()), "{url}");
                 assert!(url.is_ascii() && url.len() < 2_048, "{url}");
-                assert_eq!(Stored::parse(TaskId::new(6, 9), &url), None, "of another task");
+                assert_eq!(Stored::parse(TaskId::new(Seq(6), 9), &url), None, "of another task");
             }
         }
         let key = stored().key(id);
@@ -160,7 +146,7 @@ mod tests {
 
     #[test]
     fn other_urls_and_keys_are_not_ours() {
-        let id = TaskId::new(5, 9);
+        let id = TaskId::new(Seq(5), 9);
         let good = stored().url("http://x", id, "n");
         for (from, to) in [
             ("abc-7", "ABC-7"),

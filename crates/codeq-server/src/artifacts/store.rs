@@ -13,7 +13,8 @@ use object_store::local::LocalFileSystem;
 use object_store::path::Path;
 use object_store::prefix::PrefixStore;
 use object_store::{
-    GetResultPayload, MultipartUpload, ObjectMeta, ObjectStore, ObjectStoreExt, PutPayload, Result,
+    GetResultPayload, MultipartUpload as _, ObjectMeta, ObjectStore, ObjectStoreExt, PutPayload,
+    Result,
 };
 use parking_lot::Mutex;
 use url::Url;
@@ -78,14 +79,33 @@ impl Store {
         }
     }
 
-    /// Writes an object that fits in memory.
-    pub async fn put(&self, key: &Path, bytes: Bytes) -> Result<()> {
-        self.writable().await?.put(key, PutPayload::from_bytes(bytes)).await.map(|_| ())
-    }
-
-    /// Starts a multipart write. The object appears only once complete.
-    pub async fn put_parts(&self, key: &Path) -> Result<Box<dyn MultipartUpload>> {
-        self.writable().await?.put_multipart(key).await
+    /// Writes an object in parts: `next` returns the next one, and an empty one at the end. An object smaller than one
+    /// part is written at once; any other appears only once complete.
+    pub async fn put(
+        &self,
+        key: &Path,
+        part_bytes: usize,
+        mut next: impl FnMut() -> Result<Bytes>,
+    ) -> Result<()> {
+        let store = self.writable().await?;
+        let mut part = next()?;
+        if part.len() < part_bytes {
+            return store.put(key, PutPayload::from_bytes(part)).await.map(|_| ());
+        }
+        let mut writing = store.put_multipart(key).await?;
+        let written = async {
+            while !part.is_empty() {
+                writing.put_part(part.into()).await?;
+                part = next()?;
+            }
+            writing.complete().await.map(|_| ())
+        };
+        let written = written.await;
+        if written.is_err() {
+            // A cloud charges for uploaded parts until the upload is aborted.
+            let _ = writing.abort().await;
+        }
+        written
     }
 
     /// Opens an object: its length and its bytes. `None` if it does not exist.
@@ -216,6 +236,8 @@ fn missing(dir: &std::path::Path) -> object_store::Error {
     generic(format!("{} is gone", dir.display()))
 }
 
-fn generic(source: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> object_store::Error {
+pub(crate) fn generic(
+    source: impl Into<Box<dyn std::error::Error + Send + Sync>>,
+) -> object_store::Error {
     object_store::Error::Generic { store: "artifacts", source: source.into() }
 }

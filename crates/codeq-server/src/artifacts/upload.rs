@@ -16,7 +16,9 @@ use tokio::time::Instant;
 
 use super::address::{Stored, is_content_type};
 use super::content::Content;
+use super::store::generic;
 use super::{Artifacts, DEFAULT_TYPE, StoreFailed, UPLOAD_MAX, failed};
+use crate::hex::hex;
 
 /// Longest name of a stored artifact, in bytes.
 pub const NAME_BYTES_MAX: usize = 255;
@@ -96,9 +98,9 @@ fn is_name(name: &str) -> bool {
 /// Whether a stored artifact equals the one sent: same URL, or same bytes and type.
 pub fn is_same(id: TaskId, stored: &Artifact, sent: &Artifact) -> bool {
     let both = || Some((Stored::parse(id, &stored.url)?, Stored::parse(id, &sent.url)?));
-    let content = |it: &Stored| (it.index, it.content_type.clone(), it.digest);
+    let content = |it: Stored| (it.index, it.content_type, it.digest);
     stored.name == sent.name
-        && (stored.url == sent.url || both().is_some_and(|(a, b)| content(&a) == content(&b)))
+        && (stored.url == sent.url || both().is_some_and(|(a, b)| content(a) == content(b)))
 }
 
 impl Artifacts {
@@ -136,7 +138,7 @@ impl Artifacts {
     }
 
     /// Decodes content for its length and digest.
-    fn measure(&self, content: &Content) -> Result<(u64, [u8; 32]), String> {
+    fn measure(&self, content: &Content) -> Result<(u64, String), String> {
         let (mut reader, mut piece) = (content.reader(), Vec::new());
         let (mut length, mut digest) = (0, Sha256::new());
         while reader.read(&mut piece).map_err(|_| "contentBase64 is not base64".to_owned())? {
@@ -147,7 +149,7 @@ impl Artifacts {
             digest.update(&piece);
             piece.clear();
         }
-        Ok((length, digest.finalize().into()))
+        Ok((length, hex(&digest.finalize())))
     }
 
     /// Writes all content, with as many concurrent writes as there are permits. If one fails, removes all.
@@ -160,8 +162,14 @@ impl Artifacts {
         let writing = prepared.uploads.iter().map(|upload| async {
             // The semaphore is never closed.
             let _permit = at_once.acquire().await;
-            let written = self.write(upload, &stop, deadline).await;
-            if let Err(error) = written {
+            let mut parts = Parts::of(upload);
+            let next = || {
+                if stop.load(Ordering::Relaxed) || Instant::now() > deadline {
+                    return Err(generic("another artifact failed, or all took too long"));
+                }
+                parts.next()
+            };
+            if let Err(error) = self.store.put(&upload.key, PART_BYTES, next).await {
                 stop.store(true, Ordering::Relaxed);
                 self.metrics.artifact("failed");
                 return Err(failed("cannot store an artifact", prepared.id, &error));
@@ -186,38 +194,6 @@ impl Artifacts {
         // `remove` logs failures.
         let _ = self.remove(prepared.id, keys).await;
     }
-
-    async fn write(
-        &self,
-        upload: &Upload,
-        stop: &AtomicBool,
-        deadline: Instant,
-    ) -> object_store::Result<()> {
-        let stopped = || stop.load(Ordering::Relaxed) || Instant::now() > deadline;
-        if stopped() {
-            return Err(given_up("another artifact failed, or all took too long"));
-        }
-        let mut parts = Parts::of(upload);
-        if upload.length <= PART_BYTES as u64 {
-            return self.store.put(&upload.key, parts.next()?.unwrap_or_default()).await;
-        }
-        let mut writing = self.store.put_parts(&upload.key).await?;
-        let written = async {
-            while let Some(part) = parts.next()? {
-                writing.put_part(part.into()).await?;
-                if stopped() {
-                    return Err(given_up("another artifact failed, or all took too long"));
-                }
-            }
-            writing.complete().await.map(|_| ())
-        };
-        let written = written.await;
-        if written.is_err() {
-            // A cloud charges for uploaded parts until the upload is aborted.
-            let _ = writing.abort().await;
-        }
-        written
-    }
 }
 
 /// Content split into parts.
@@ -231,19 +207,15 @@ impl Parts {
         Parts { reader: upload.content.reader(), left: upload.length }
     }
 
-    fn next(&mut self) -> object_store::Result<Option<Bytes>> {
+    fn next(&mut self) -> object_store::Result<Bytes> {
         let mut part = Vec::with_capacity(self.left.min(PART_BYTES as u64) as usize);
         while part.len() < PART_BYTES {
             // `prepare` already validated the content.
-            if !self.reader.read(&mut part).map_err(|_| given_up("not base64"))? {
+            if !self.reader.read(&mut part).map_err(|_| generic("not base64"))? {
                 break;
             }
         }
         self.left = self.left.saturating_sub(part.len() as u64);
-        Ok((!part.is_empty()).then(|| part.into()))
+        Ok(part.into())
     }
-}
-
-fn given_up(why: &'static str) -> object_store::Error {
-    object_store::Error::Generic { store: "artifacts", source: why.into() }
 }

@@ -367,13 +367,14 @@ mod tests {
     use super::*;
     use codeq_core::history::Event;
     use codeq_core::id::TaskId;
+    use codeq_core::keys::Seq;
     use codeq_core::moment::Moment;
     use codeq_core::place::Place;
 
     fn moved(tenant: &str, number: u64) -> Effect {
         Effect::Moved(Move {
             number,
-            id: TaskId::new(number, 1),
+            id: TaskId::new(Seq(number), 1),
             tenant: tenant.into(),
             queue: "c".into(),
             from: None,

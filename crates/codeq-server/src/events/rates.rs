@@ -144,12 +144,13 @@ fn kind_of(moved: &Move) -> Option<usize> {
 mod tests {
     use super::*;
     use codeq_core::id::TaskId;
+    use codeq_core::keys::Seq;
     use codeq_core::moment::Moment;
 
     fn moved(queue: &str, at: Millis, event: Event, to: Place) -> Effect {
         Effect::Moved(Move {
             number: 1,
-            id: TaskId::new(1, 1),
+            id: TaskId::new(Seq(1), 1),
             tenant: "t".into(),
             queue: queue.into(),
             from: None,

@@ -1,10 +1,10 @@
 //! Conversions between engine types and wire types.
 
+use codeq_auth::shown;
 use codeq_core::command::Millis;
 use codeq_core::view::Task;
 use codeq_proto::{Timestamp, worker};
 
-use crate::auth::shown;
 use crate::service::{Code, Kind, ServiceError};
 use crate::times::Times;
 
@@ -30,7 +30,7 @@ pub(super) fn task(task: Task, times: &Times) -> worker::Task {
         tenant_id: task.tenant.as_ref().to_owned(),
         created_at: Some(timestamp(task.created_at)),
         updated_at: Some(timestamp(task.updated_at)),
-        fence: task.fence,
+        fence: task.fence.0,
         trace_parent: text(task.trace_parent),
         trace_state: text(task.trace_state),
         cancel_requested: task.cancel_requested,

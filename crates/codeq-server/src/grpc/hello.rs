@@ -5,6 +5,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use axum::http::HeaderMap;
+use codeq_auth::{AuthError, Principal, Refusal, Role, bearer_token};
 use codeq_proto::Message;
 use futures_util::future::BoxFuture;
 use tonic::Status;
@@ -12,7 +13,6 @@ use tonic::Status;
 use super::Call;
 use super::events::Events;
 use crate::app::App;
-use crate::auth::{AuthError, Principal, Refusal, Role, bearer_token};
 
 /// Time limit for the Hello.
 const HELLO_TIMEOUT: Duration = Duration::from_secs(10);

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use axum::http::HeaderMap;
 use bytes::Bytes;
+use codeq_auth::{Principal, Role};
 use codeq_core::command::NewTask;
 use codeq_engine::Answer as EngineAnswer;
 use codeq_proto::producer::producer_event::Event;
@@ -20,11 +21,10 @@ use super::mail::Slot;
 use super::session::{After, Begun, Credit, Opened, Protocol, check_rate};
 use super::{Call, convert};
 use crate::app::App;
-use crate::auth::{Principal, Role};
 use crate::limits::LimitScope;
 use crate::observe::trace::{self, TraceContext};
 use crate::service::ask::Asked;
-use crate::service::enqueue::{Ahead, Draft, Made, MadeAll};
+use crate::service::enqueue::{Ahead, Draft, EnqueuedTask, EnqueuedTasks};
 use crate::service::payload::check_payload;
 use crate::service::permission::MayProduce;
 use crate::service::{Kind, ServiceError};
@@ -117,10 +117,10 @@ impl Protocol for Producer {
 /// A create event that was posted to the engine.
 pub(super) enum Created {
     /// A single task, with its sequence number.
-    One(u64, Asked<Made>),
+    One(u64, Asked<EnqueuedTask>),
     /// A batch: the acks known so far, the posted parts with the places of their tasks, and the
     /// number of parts without an answer.
-    Batch { acks: Vec<CreateAck>, parts: Vec<(Places, Asked<MadeAll>)>, missing: usize },
+    Batch { acks: Vec<CreateAck>, parts: Vec<(Places, Asked<EnqueuedTasks>)>, missing: usize },
 }
 
 /// The positions of a part's tasks in the batch.
@@ -221,7 +221,7 @@ impl Producer {
             trace_parent,
             trace_state,
         };
-        draft.check(&self.app.service)
+        draft.into_task(&self.app.service)
     }
 
     fn trace_of(&self, parent: &str, state: &str) -> (Option<Arc<str>>, Option<Arc<str>>) {
@@ -247,7 +247,7 @@ fn text(text: String) -> Option<Arc<str>> {
 }
 
 /// Writes the outcome of a part into the acks of its tasks.
-fn fill(acks: &mut [CreateAck], places: Places, made: Result<MadeAll, ServiceError>) {
+fn fill(acks: &mut [CreateAck], places: Places, made: Result<EnqueuedTasks, ServiceError>) {
     let mut made = made.map(Vec::into_iter);
     for place in places {
         let made = match &mut made {
@@ -260,7 +260,7 @@ fn fill(acks: &mut [CreateAck], places: Places, made: Result<MadeAll, ServiceErr
     }
 }
 
-fn acknowledge(seq: u64, made: Result<Made, ServiceError>) -> ServerEvent {
+fn acknowledge(seq: u64, made: Result<EnqueuedTask, ServiceError>) -> ServerEvent {
     answer(Answer::CreateAck(ack(seq, made)))
 }
 
@@ -268,7 +268,7 @@ fn acknowledge_all(acks: Vec<CreateAck>) -> ServerEvent {
     answer(Answer::CreateAckBatch(CreateAckBatch { acks }))
 }
 
-fn ack(seq: u64, made: Result<Made, ServiceError>) -> CreateAck {
+fn ack(seq: u64, made: Result<EnqueuedTask, ServiceError>) -> CreateAck {
     match made {
         Ok(made) => CreateAck {
             seq,

@@ -10,6 +10,7 @@ use std::sync::atomic::Ordering;
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
+use codeq_auth::{Principal, SKEW_SECONDS, shown};
 use codeq_engine::Answer;
 use codeq_engine::request::Request;
 use codeq_net::H2_STREAM_WINDOW;
@@ -24,7 +25,6 @@ use super::events::Events;
 use super::hello::Withdrawn;
 use super::mail::{Posted, Slot};
 use crate::app::App;
-use crate::auth::{Principal, SKEW_SECONDS, shown};
 use crate::limits::LimitScope;
 use crate::limits::budget::{Connection, HeldFor, Hold, Share};
 use crate::service::ServiceError;

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use axum::http::HeaderMap;
+use codeq_auth::{Principal, Role, shown};
 use codeq_core::reply::Returned;
 use codeq_core::view::{ResultRecord, Task};
 use codeq_engine::Answer as EngineAnswer;
@@ -22,12 +23,11 @@ use super::mail::Slot;
 use super::session::{After, Begun, Credit, Opened, Protocol, check_rate};
 use super::{Call, convert};
 use crate::app::App;
-use crate::auth::{Principal, Role, shown};
 use crate::limits::LimitScope;
 use crate::service::ask::{Ask, Asked};
 use crate::service::claim::{CREDIT_WAIT, ClaimRequest};
 use crate::service::heartbeat::Extended;
-use crate::service::lease::{LeaseNamed, identity};
+use crate::service::lease::{LeaseRef, identity};
 use crate::service::payload::check_result;
 use crate::service::permission::{MayAbandon, MayClaim, MayHeartbeat, MayNack, MaySubmit};
 use crate::service::submit::SubmitRequest;
@@ -376,8 +376,8 @@ fn submit_request(service: &Service, result: Outcome) -> (String, SubmitRequest)
 }
 
 /// The lease a message names. Fences start at 1.
-fn lease(fence: u64) -> LeaseNamed {
-    LeaseNamed::fence((fence > 0).then_some(fence))
+fn lease(fence: u64) -> LeaseRef {
+    LeaseRef::fence((fence > 0).then_some(fence))
 }
 
 /// Converts a delay as codeQ does: -1 means no delay; zero or any other negative value means the

@@ -13,7 +13,7 @@ struct Request {}
 
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
-struct MadeBody {
+struct BackupBody {
     location: String,
     bytes: u64,
     tasks: u64,
@@ -24,7 +24,7 @@ struct MadeBody {
 pub async fn make(call: Call) -> Answer {
     let Request {} = json::parse_or_default(&call.body)?;
     let made = call.service().backup(MayOperate::of(&call.caller)?).await?;
-    let body = MadeBody {
+    let body = BackupBody {
         location: made.location,
         bytes: made.backup.bytes,
         tasks: made.backup.tasks,

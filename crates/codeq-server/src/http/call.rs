@@ -7,6 +7,7 @@ use std::time::Duration;
 use axum::extract::RawPathParams;
 use axum::http::HeaderMap;
 use axum::response::Response;
+use codeq_auth::Principal;
 use futures_util::future::BoxFuture;
 
 use super::json::Body;
@@ -14,7 +15,6 @@ use super::problem::Problem;
 use super::routes::Route;
 use super::wire::{ResultBody, TaskBody};
 use crate::app::App;
-use crate::auth::{EventTypes, Principal, Scopes};
 use crate::limits::budget::{HeldFor, Hold, Share};
 use crate::observe::trace::TraceContext;
 use crate::service::{Code, Service, ServiceError};
@@ -126,21 +126,5 @@ impl Call {
     /// A header's value; `None` if absent or not text.
     pub fn header(&self, name: &str) -> Option<&str> {
         self.headers.get(name).and_then(|value| value.to_str().ok())
-    }
-}
-
-/// The caller on open routes, without any permission.
-pub fn nobody() -> Principal {
-    Principal {
-        tenant: "".into(),
-        subject: "".into(),
-        producer: false,
-        worker: false,
-        scopes: Scopes::default(),
-        event_types: EventTypes::Only(Vec::new()),
-        admin: false,
-        operator: false,
-        worker_group: None,
-        expires_at: None,
     }
 }

@@ -12,18 +12,18 @@ use axum::http::request::Parts;
 use axum::http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, header};
 use axum::response::Response;
 use bytes::Bytes;
+use codeq_auth::{AuthError, Principal, Role, bearer_token};
 use codeq_net::Peer;
 use futures_util::FutureExt;
 use tracing::Instrument;
 
-use super::call::{Call, nobody};
+use super::call::Call;
 use super::fields::unknown_parameter;
 use super::json;
 use super::problem::Problem;
 use super::routes::{Access, BodyLimit, Route, Verb};
 use super::{answer, body};
 use crate::app::App;
-use crate::auth::{AuthError, Principal, Role, bearer_token};
 use crate::config::UnknownFields;
 use crate::limits::budget::{HeldFor, Hold, Share};
 use crate::limits::{Allowance, LimitScope};
@@ -224,7 +224,7 @@ async fn admit(
     seen: &mut Seen,
 ) -> Result<Principal, Problem> {
     let role = match route.access {
-        Access::Open => return Ok(nobody()),
+        Access::Open => return Ok(Principal::default()),
         Access::Any | Access::Admin | Access::Operator => Role::Any,
         Access::Producer => Role::Producer,
         Access::Worker(_) => Role::Worker,

@@ -12,7 +12,7 @@ use super::problem::ItemProblem;
 use super::wire::TaskBody;
 use super::{answer, json};
 use crate::observe::trace;
-use crate::service::enqueue::{Ahead, Draft, Made};
+use crate::service::enqueue::{Ahead, Draft, EnqueuedTask};
 use crate::service::filter::moment;
 use crate::service::permission::MayProduce;
 use crate::service::{Code, ServiceError};
@@ -46,7 +46,7 @@ struct BatchAnswer<'a> {
 #[derive(Serialize)]
 #[serde(untagged)]
 enum Item<'a> {
-    Made { task: Box<TaskBody<'a>> },
+    Enqueued { task: Box<TaskBody<'a>> },
     Refused(ItemProblem<'a>),
 }
 
@@ -104,13 +104,13 @@ pub async fn batch(call: Call) -> Answer {
         service.answer(ask).await?
     };
     let mut made = made.into_iter();
-    let outcomes: Vec<Result<Made, ServiceError>> = outcomes
+    let outcomes: Vec<Result<EnqueuedTask, ServiceError>> = outcomes
         .into_iter()
         .filter_map(|refused| refused.map(Err).or_else(|| made.next()))
         .collect();
     let repeated = outcomes.iter().all(|outcome| matches!(outcome, Ok(made) if made.repeated));
     let results = outcomes.iter().map(|outcome| match outcome {
-        Ok(made) => Item::Made { task: Box::new(call.task(&made.task)) },
+        Ok(made) => Item::Enqueued { task: Box::new(call.task(&made.task)) },
         Err(error) => Item::Refused(error.into()),
     });
     let mut response = answer::json(StatusCode::OK, &BatchAnswer { results: results.collect() });
@@ -153,7 +153,7 @@ fn new_task(call: &Call, request: TaskRequest<'_>) -> Result<NewTask, ServiceErr
         trace_parent: parent.map(Into::into),
         trace_state: state.map(Into::into),
     };
-    draft.check(call.service())
+    draft.into_task(call.service())
 }
 
 /// The trace stored on the task: the client's, or else the one of this request.

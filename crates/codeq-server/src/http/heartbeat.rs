@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 
 use super::call::{Answer, Call};
 use super::{answer, json};
-use crate::service::lease::LeaseNamed;
+use crate::service::lease::LeaseRef;
 use crate::service::permission::MayHeartbeat;
 
 #[derive(Deserialize, Default)]
@@ -26,7 +26,7 @@ struct Extended {
 
 pub async fn heartbeat(call: Call) -> Answer {
     let request: Request = json::parse_or_default(&call.body)?;
-    let lease = LeaseNamed::new(&call.caller, request.worker_id.as_deref(), request.fence);
+    let lease = LeaseRef::new(&call.caller, request.worker_id.as_deref(), request.fence);
     let (service, caller) = (call.service(), MayHeartbeat::of(&call.caller)?);
     let ask = service.heartbeat(caller, call.path("id"), request.extend_seconds, lease)?;
     let done = service.answer(ask).await?;

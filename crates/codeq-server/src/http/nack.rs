@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use super::call::{Answer, Call};
 use super::{answer, json};
-use crate::service::lease::LeaseNamed;
+use crate::service::lease::LeaseRef;
 use crate::service::permission::MayNack;
 
 #[derive(Deserialize, Default)]
@@ -31,7 +31,7 @@ pub async fn nack(call: Call) -> Answer {
     let request: Request = json::parse_or_default(&call.body)?;
     // A negative delay counts as absent.
     let delay = request.delay_seconds.and_then(|delay| u64::try_from(delay).ok());
-    let lease = LeaseNamed::new(&call.caller, request.worker_id.as_deref(), request.fence);
+    let lease = LeaseRef::new(&call.caller, request.worker_id.as_deref(), request.fence);
     let (service, caller) = (call.service(), MayNack::of(&call.caller)?);
     let ask = service.nack(caller, call.path("id"), delay, request.reason, lease)?;
     let done = service.answer(ask).await?;

@@ -7,10 +7,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::LazyLock;
 
+use codeq_auth::{ADMIN, OPERATOR};
 use serde_json::{Map, Value, json};
 
 use super::routes::{Access, BodyLimit, ROUTES, Route, Verb};
-use crate::auth::{ADMIN, OPERATOR};
 use crate::service::Code;
 use operation::{Operation, set};
 

@@ -5,10 +5,10 @@ use std::borrow::Cow;
 
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::Response;
+use codeq_auth::AuthError;
 use serde::Serialize;
 
 use super::answer::{self, PROBLEM};
-use crate::auth::AuthError;
 use crate::service::{Code, Kind, ServiceError};
 
 /// An error response.

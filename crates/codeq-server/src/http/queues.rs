@@ -11,8 +11,9 @@ use super::bulk::{BulkRequest, DryRun};
 use super::call::{Answer, Call};
 use super::{answer, json};
 use crate::events::rates::Rate;
+use crate::service::bulk::QueueBulk;
 use crate::service::permission::MayAdminister;
-use crate::service::{self, Code, ServiceError};
+use crate::service::{Code, ServiceError};
 
 #[derive(Serialize, Default)]
 #[serde(rename_all = "camelCase")]
@@ -57,9 +58,9 @@ pub struct Purged {
     next_cursor: Option<String>,
 }
 
-impl From<service::queues::Purged> for Purged {
-    fn from(done: service::queues::Purged) -> Purged {
-        let service::queues::Purged { outcome, remaining } = done;
+impl From<QueueBulk> for Purged {
+    fn from(done: QueueBulk) -> Purged {
+        let QueueBulk { outcome, remaining } = done;
         let dry_run = DryRun::of(&outcome);
         Purged { purged: outcome.done, remaining, dry_run, next_cursor: outcome.next }
     }

@@ -1,11 +1,12 @@
 //! The list of routes, with their access rules.
 
+use codeq_auth::Scope;
+
 use super::call::Handler;
 use super::{
     abandon, artifacts, backup, cancel, claim, cleanup, dead_letters, docs, enqueue, events,
     heartbeat, nack, probes, queues, reload, submit, subscriptions, tasks, topics, webhooks,
 };
-use crate::auth::Scope;
 
 /// One route.
 pub struct Route {

@@ -18,7 +18,7 @@ use crate::artifacts::content::Content;
 use crate::artifacts::upload::{NewArtifact, Source};
 use crate::config::UnknownFields;
 use crate::service::artifacts::invalid;
-use crate::service::lease::LeaseNamed;
+use crate::service::lease::LeaseRef;
 use crate::service::permission::MaySubmit;
 use crate::service::submit::SubmitRequest;
 use crate::service::{Code, ServiceError};
@@ -168,7 +168,7 @@ fn submit_request(call: &Call, request: Request<'_>) -> SubmitRequest {
         result: result.map(Bytes::copy_from_slice),
         error: request.error,
         artifacts,
-        lease: LeaseNamed::new(&call.caller, request.worker_id.as_deref(), request.fence),
+        lease: LeaseRef::new(&call.caller, request.worker_id.as_deref(), request.fence),
         flaw,
     }
 }

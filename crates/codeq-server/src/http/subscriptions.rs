@@ -3,13 +3,13 @@
 use std::sync::Arc;
 
 use axum::http::StatusCode;
+use codeq_auth::shown;
 use codeq_webhooks::availability::Subscription;
 use serde::{Deserialize, Serialize};
 
 use super::call::{Answer, Call};
 use super::endpoint::no_content;
 use super::{answer, json};
-use crate::auth::shown;
 use crate::service::permission::MaySubscribe;
 use crate::service::subscriptions::SubscribeRequest;
 

@@ -3,6 +3,7 @@
 use std::borrow::Cow;
 
 use axum::http::StatusCode;
+use codeq_auth::shown;
 use codeq_core::history::Entry;
 use codeq_core::limits::{LIST_BYTES_MAX, LIST_MAX};
 use codeq_core::place::Status;
@@ -12,7 +13,6 @@ use serde::Serialize;
 use super::answer;
 use super::call::{Answer, Call};
 use super::wire::{ResultBody, TaskBody, is_zero};
-use crate::auth::shown;
 use crate::service::tasks::{PAGE_DEFAULT, TaskPage};
 use crate::service::{Code, ServiceError, filter};
 

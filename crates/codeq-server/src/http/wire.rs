@@ -2,12 +2,12 @@
 
 use std::borrow::Cow;
 
+use codeq_auth::shown;
 use codeq_core::place::Place;
 use codeq_core::view::{ResultRecord, Task};
 use serde::Serialize;
 use serde_json::value::RawValue;
 
-use crate::auth::shown;
 use crate::times::Times;
 
 /// A task. Empty strings, zeros and absent values are left out.
@@ -70,7 +70,7 @@ impl<'a> TaskBody<'a> {
             last_known_location: task.place.location(),
             worker_id: task.worker.as_deref().map(shown),
             lease_until: task.lease_until.map(|at| times.text(at)),
-            fence: running.then_some(task.fence),
+            fence: running.then_some(task.fence.0),
             attempts: task.attempts,
             max_attempts: task.max_attempts,
             error: task.error.as_deref().filter(|text| !text.is_empty()),

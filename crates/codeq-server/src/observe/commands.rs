@@ -272,129 +272,87 @@ impl Commands {
 }
 
 impl Collector for Commands {
-    fn encode(&self, encoder: DescriptorEncoder<'_>) -> fmt::Result {
-        Page { encoder, commands: self.snapshot() }.write()
-    }
-}
-
-/// The text of one scrape.
-struct Page<'a> {
-    encoder: DescriptorEncoder<'a>,
-    commands: Vec<(Arc<str>, Counts)>,
-}
-
-impl Page<'_> {
-    fn write(mut self) -> fmt::Result {
-        self.of_event("task_created", "Tasks made.", Event::Created)?;
-        self.of_event("task_claimed", "Tasks leased to a worker.", Event::Claimed)?;
-        self.of_event("lease_expired", "Leases that ended without a word.", Event::LeaseExpired)?;
-        self.completed()?;
-        self.transitions()?;
-        self.latency()?;
-        self.webhooks()
-    }
-
-    fn of_event(&mut self, name: &str, help: &str, event: Event) -> fmt::Result {
-        if self.commands.is_empty() {
-            return Ok(());
+    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
+        let commands = &self.snapshot();
+        let to = &mut encoder;
+        for (name, help, event) in [
+            ("task_created", "Tasks made.", Event::Created),
+            ("task_claimed", "Tasks leased to a worker.", Event::Claimed),
+            ("lease_expired", "Leases that ended without a word.", Event::LeaseExpired),
+        ] {
+            let rows = commands.iter();
+            let rows = rows.map(|(name, counts)| ([("command", &**name)], counts.event(event)));
+            counter(to, name, help, rows)?;
         }
-        let mut metric = self.encoder.encode_descriptor(name, help, None, MetricType::Counter)?;
-        for (command, counts) in &self.commands {
-            metric
-                .encode_family(&[("command", &**command)])?
-                .encode_counter::<NoLabelSet, _, u64>(&counts.event(event), None)?;
-        }
-        Ok(())
-    }
-
-    fn completed(&mut self) -> fmt::Result {
-        if self.commands.is_empty() {
-            return Ok(());
-        }
-        let help = "Finished tasks, by status; dead letters are FAILED.";
-        let kind = MetricType::Counter;
-        let mut metric = self.encoder.encode_descriptor("task_completed", help, None, kind)?;
-        for (command, counts) in &self.commands {
-            for (status, ends) in ENDS.into_iter().zip(&counts.ends) {
-                metric
-                    .encode_family(&[("command", &**command), ("status", status.as_str())])?
-                    .encode_counter::<NoLabelSet, _, u64>(&ends.count(), None)?;
-            }
-        }
-        Ok(())
-    }
-
-    /// Skips zeros: twelve events per command would be many useless lines.
-    fn transitions(&mut self) -> fmt::Result {
-        if self.commands.iter().all(|(_, counts)| counts.events.iter().all(|count| *count == 0)) {
-            return Ok(());
-        }
-        let help = "Task transitions, by event.";
-        let kind = MetricType::Counter;
-        let mut metric = self.encoder.encode_descriptor("task_transitions", help, None, kind)?;
-        for (command, counts) in &self.commands {
-            for (event, count) in Event::ALL.into_iter().zip(counts.events) {
-                if count > 0 {
-                    metric
-                        .encode_family(&[("command", &**command), ("event", event.as_str())])?
-                        .encode_counter::<NoLabelSet, _, u64>(&count, None)?;
-                }
-            }
-        }
-        Ok(())
-    }
-
-    /// Skips statuses without tasks.
-    fn latency(&mut self) -> fmt::Result {
-        let ends = self.commands.iter().flat_map(|(command, counts)| {
-            ENDS.into_iter()
-                .zip(&counts.ends)
-                .map(move |(status, ends)| (command, status.as_str(), ends))
+        let rows = commands.iter().flat_map(|(command, counts)| {
+            let ends = ENDS.iter().zip(&counts.ends);
+            ends.map(move |(end, ends)| {
+                ([("command", &**command), ("status", end.as_str())], ends.count())
+            })
         });
-        let ends: Vec<_> = ends.filter(|(_, _, ends)| ends.count() > 0).collect();
-        if ends.is_empty() {
-            return Ok(());
-        }
-        let (help, unit) = ("From the making of a task to its end.", Unit::Seconds);
-        let name = "task_processing_latency";
-        let kind = MetricType::Histogram;
-        let mut metric = self.encoder.encode_descriptor(name, help, Some(&unit), kind)?;
-        for (command, status, ends) in ends {
-            let bounds = LATENCY_MS.iter().map(|ms| *ms as f64 / 1_000.0).chain([f64::INFINITY]);
-            let buckets: Vec<(f64, u64)> = bounds.zip(ends.latency).collect();
-            let sum = ends.latency_ms as f64 / 1_000.0;
-            metric
-                .encode_family(&[("command", &**command), ("status", status)])?
-                .encode_histogram::<NoLabelSet>(sum, ends.count(), &buckets, None)?;
-        }
-        Ok(())
+        let help = "Finished tasks, by status; dead letters are FAILED.";
+        counter(to, "task_completed", help, rows)?;
+        let rows = commands.iter().flat_map(|(command, counts)| {
+            let events = Event::ALL.iter().zip(counts.events);
+            events.map(move |(event, count)| {
+                ([("command", &**command), ("event", event.as_str())], count)
+            })
+        });
+        // Without zeros: twelve events per command would be many useless lines.
+        let rows = rows.filter(|(_, count)| *count > 0);
+        counter(to, "task_transitions", "Task transitions, by event.", rows)?;
+        latency(to, commands)?;
+        let rows = commands.iter().flat_map(|(command, counts)| {
+            WEBHOOKS.iter().zip(counts.webhooks).flat_map(move |((_, kind), outcomes)| {
+                DELIVERIES.iter().zip(outcomes).map(move |((_, outcome), count)| {
+                    ([("kind", *kind), ("outcome", *outcome), ("command", &**command)], count)
+                })
+            })
+        });
+        let rows = rows.filter(|(_, count)| *count > 0);
+        counter(to, "webhook_deliveries", "Deliveries of webhooks.", rows)
     }
+}
 
-    /// Skips zeros.
-    fn webhooks(&mut self) -> fmt::Result {
-        let happened = |counts: &Counts| counts.webhooks.as_flattened().iter().any(|n| *n > 0);
-        if !self.commands.iter().any(|(_, counts)| happened(counts)) {
-            return Ok(());
-        }
-        let (name, help) = ("webhook_deliveries", "Deliveries of webhooks.");
-        let counter = MetricType::Counter;
-        let mut metric = self.encoder.encode_descriptor(name, help, None, counter)?;
-        for (command, counts) in &self.commands {
-            for ((_, kind), outcomes) in WEBHOOKS.iter().zip(counts.webhooks) {
-                let counts = DELIVERIES.iter().zip(outcomes).filter(|(_, count)| *count > 0);
-                for ((_, outcome), count) in counts {
-                    metric
-                        .encode_family(&[
-                            ("kind", *kind),
-                            ("outcome", outcome),
-                            ("command", &**command),
-                        ])?
-                        .encode_counter::<NoLabelSet, _, u64>(&count, None)?;
-                }
-            }
-        }
-        Ok(())
+/// Writes a counter; without rows, not even its description.
+pub(super) fn counter<'a, const N: usize>(
+    encoder: &mut DescriptorEncoder<'_>,
+    name: &str,
+    help: &str,
+    rows: impl Iterator<Item = ([(&'static str, &'a str); N], u64)>,
+) -> fmt::Result {
+    let mut rows = rows.peekable();
+    if rows.peek().is_none() {
+        return Ok(());
     }
+    let mut metric = encoder.encode_descriptor(name, help, None, MetricType::Counter)?;
+    for (labels, count) in rows {
+        metric.encode_family(&labels)?.encode_counter::<NoLabelSet, _, u64>(&count, None)?;
+    }
+    Ok(())
+}
+
+/// Skips statuses without tasks.
+fn latency(encoder: &mut DescriptorEncoder<'_>, commands: &[(Arc<str>, Counts)]) -> fmt::Result {
+    let ends = commands.iter().flat_map(|(command, counts)| {
+        ENDS.iter().zip(&counts.ends).map(move |(end, ends)| (command, end.as_str(), ends))
+    });
+    let ends: Vec<_> = ends.filter(|(_, _, ends)| ends.count() > 0).collect();
+    if ends.is_empty() {
+        return Ok(());
+    }
+    let (help, unit) = ("From the making of a task to its end.", Unit::Seconds);
+    let name = "task_processing_latency";
+    let mut metric = encoder.encode_descriptor(name, help, Some(&unit), MetricType::Histogram)?;
+    for (command, status, ends) in ends {
+        let bounds = LATENCY_MS.iter().map(|ms| *ms as f64 / 1_000.0).chain([f64::INFINITY]);
+        let buckets: Vec<(f64, u64)> = bounds.zip(ends.latency).collect();
+        let sum = ends.latency_ms as f64 / 1_000.0;
+        metric
+            .encode_family(&[("command", &**command), ("status", status)])?
+            .encode_histogram::<NoLabelSet>(sum, ends.count(), &buckets, None)?;
+    }
+    Ok(())
 }
 
 #[cfg(test)]

@@ -40,27 +40,16 @@ where
         mut writer: Writer<'_>,
         event: &Event<'_>,
     ) -> fmt::Result {
-        let (at, meta) = (jiff::Timestamp::now(), event.metadata());
-        let (level, target) = (meta.level(), meta.target());
+        let (level, target) = (event.metadata().level(), event.metadata().target());
         if self.0 == LogFormat::Short && target == REQUESTS && *level == Level::INFO {
             let mut request = RequestLine::default();
             event.record(&mut request);
-            return writeln!(writer, "{} {request}", at.strftime(CLOCK));
+            return writeln!(writer, "{} {request}", jiff::Timestamp::now().strftime(CLOCK));
         }
         let mut fields = Fields::new(self.0);
         event.record(&mut fields);
         fields.trace();
-        let Fields { message, rest, .. } = fields;
-        match self.0 {
-            LogFormat::Json => writeln!(
-                writer,
-                r#"{{"timestamp":"{at:.6}","level":"{level}","target":"{target}","message":"{message}"{rest}}}"#
-            ),
-            LogFormat::Text => writeln!(writer, "{at:.6} {level:>5} {target}: {message}{rest}"),
-            LogFormat::Short => {
-                writeln!(writer, "{} {level} {target}: {message}{rest}", at.strftime(CLOCK))
-            }
-        }
+        write_line(&mut writer, self.0, level, target, &fields.message, &fields.rest)
     }
 }
 
@@ -83,15 +72,29 @@ pub fn line(format: LogFormat, level: &str, target: &str, message: &str) -> Stri
 }
 
 fn whole(format: LogFormat, level: &str, target: &str, message: &str, rest: &str) -> String {
+    let mut text = String::new();
+    // Writing to a string cannot fail.
+    let _ = write_line(&mut text, format, level, target, message, rest);
+    text
+}
+
+fn write_line(
+    to: &mut impl Write,
+    format: LogFormat,
+    level: impl fmt::Display,
+    target: &str,
+    message: &str,
+    rest: &str,
+) -> fmt::Result {
     let at = jiff::Timestamp::now();
     match format {
-        LogFormat::Json => format!(
-            "{{\"timestamp\":\"{at:.6}\",\"level\":\"{level}\",\"target\":\"{target}\",\
-             \"message\":\"{message}\"{rest}}}\n"
+        LogFormat::Json => writeln!(
+            to,
+            r#"{{"timestamp":"{at:.6}","level":"{level}","target":"{target}","message":"{message}"{rest}}}"#
         ),
-        LogFormat::Text => format!("{at:.6} {level:>5} {target}: {message}{rest}\n"),
+        LogFormat::Text => writeln!(to, "{at:.6} {level:>5} {target}: {message}{rest}"),
         LogFormat::Short => {
-            format!("{} {level} {target}: {message}{rest}\n", at.strftime(CLOCK))
+            writeln!(to, "{} {level} {target}: {message}{rest}", at.strftime(CLOCK))
         }
     }
 }

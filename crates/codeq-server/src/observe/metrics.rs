@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
+use codeq_auth::Reason;
 use codeq_core::effect::Effect;
 use codeq_engine::{Engine, Observer};
 use codeq_net::NetStats;
@@ -22,7 +23,6 @@ use super::disk::Disk;
 use super::refusals::{Refusals, Refused};
 use super::scrape::{self, Depths};
 use super::token_refusals::TokenRefusals;
-use crate::auth::Reason;
 use crate::limits::budget::Budget;
 
 /// The prefix of all metric names.
@@ -42,6 +42,9 @@ const SYNC_SECONDS: [f64; 14] = [
 const CHECKPOINT_SECONDS: [f64; 11] =
     [0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0];
 
+/// Labels that are all text.
+type Labels<const N: usize = 1> = [(&'static str, &'static str); N];
+
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct RequestLabels {
     operation: &'static str,
@@ -56,30 +59,9 @@ struct DurationLabels {
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct RateLimitLabels {
-    scope: &'static str,
-    operation: &'static str,
-}
-
-#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct ServiceLabels {
-    service: &'static str,
-}
-
-#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct StreamLabels {
     service: &'static str,
     code: i32,
-}
-
-#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct OutcomeLabels {
-    outcome: &'static str,
-}
-
-#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct BuildLabels {
-    version: &'static str,
 }
 
 /// All metrics of a server.
@@ -91,11 +73,11 @@ pub struct Metrics {
     token_refusals: TokenRefusals,
     requests: Family<RequestLabels, Counter>,
     durations: Family<DurationLabels, Histogram, fn() -> Histogram>,
-    rate_limits: Family<RateLimitLabels, Counter>,
-    streams_open: Family<ServiceLabels, Gauge>,
+    rate_limits: Family<Labels<2>, Counter>,
+    streams_open: Family<Labels, Gauge>,
     streams_ended: Family<StreamLabels, Counter>,
-    stream_events: Family<ServiceLabels, Counter>,
-    artifacts: Family<OutcomeLabels, Counter>,
+    stream_events: Family<Labels, Counter>,
+    artifacts: Family<Labels, Counter>,
     artifact_bytes: Counter,
     batches: Histogram,
     syncs: Histogram,
@@ -137,7 +119,7 @@ impl Metrics {
 
     fn register(&mut self) {
         let to = &mut self.registry;
-        let build = Info::new(BuildLabels { version: env!("CARGO_PKG_VERSION") });
+        let build = Info::new([("version", env!("CARGO_PKG_VERSION"))]);
         to.register("build", "Version of the running server", build);
         to.register_collector(Box::new(Arc::clone(&self.commands)));
         to.register_collector(Box::new(Arc::clone(&self.refusals)));
@@ -193,19 +175,19 @@ impl Metrics {
 
     /// Counts a request refused by a rate limit.
     pub fn rate_limited(&self, scope: &'static str, operation: &'static str) {
-        self.rate_limits.get_or_create(&RateLimitLabels { scope, operation }).inc();
+        self.rate_limits.get_or_create(&[("scope", scope), ("operation", operation)]).inc();
     }
 
     /// Counts an opened stream.
     pub fn stream_opened(&self, service: &'static str) {
-        self.streams_open.get_or_create(&ServiceLabels { service }).inc();
+        self.streams_open.get_or_create(&[("service", service)]).inc();
     }
 
     /// Counts a stream that ended with this gRPC code, and its events.
     pub fn stream_closed(&self, service: &'static str, code: i32, events: u64) {
-        self.streams_open.get_or_create(&ServiceLabels { service }).dec();
+        self.streams_open.get_or_create(&[("service", service)]).dec();
         self.streams_ended.get_or_create(&StreamLabels { service, code }).inc();
-        self.stream_events.get_or_create(&ServiceLabels { service }).inc_by(events);
+        self.stream_events.get_or_create(&[("service", service)]).inc_by(events);
     }
 
     /// Counts a webhook for a queue, given as tenant and name if known.
@@ -223,7 +205,7 @@ impl Metrics {
 
     /// Counts an artifact outcome: `stored`, `failed` or `removed`.
     pub fn artifact(&self, outcome: &'static str) {
-        self.artifacts.get_or_create(&OutcomeLabels { outcome }).inc();
+        self.artifacts.get_or_create(&[("outcome", outcome)]).inc();
     }
 
     /// Counts a stored artifact and its bytes.

@@ -10,10 +10,9 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 use prometheus_client::collector::Collector;
-use prometheus_client::encoding::{DescriptorEncoder, NoLabelSet};
-use prometheus_client::metrics::MetricType;
+use prometheus_client::encoding::DescriptorEncoder;
 
-use super::commands::OTHER;
+use super::commands::{OTHER, counter};
 
 /// Tenants with their own label value; the rest share [`OTHER`].
 pub const TENANTS_MAX: usize = 50;
@@ -95,21 +94,14 @@ fn add(to: &mut Counts, from: Counts) {
 impl Collector for Refusals {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
         let all = self.snapshot();
-        if all.iter().all(|(_, counts)| counts.iter().all(|count| *count == 0)) {
-            return Ok(());
-        }
+        let rows = all.iter().flat_map(|(tenant, counts)| {
+            let reasons = REASONS.iter().zip(*counts);
+            reasons.map(move |((_, reason), count)| {
+                ([("tenant", &**tenant), ("what", *reason)], count)
+            })
+        });
         let help = "Refusals because a limit of the tenant or the server was reached";
-        let kind = MetricType::Counter;
-        let mut metric = encoder.encode_descriptor("refusals", help, None, kind)?;
-        for (tenant, counts) in &all {
-            for ((_, reason), count) in REASONS.iter().zip(counts).filter(|(_, count)| **count > 0)
-            {
-                metric
-                    .encode_family(&[("tenant", &**tenant), ("what", reason)])?
-                    .encode_counter::<NoLabelSet, _, u64>(count, None)?;
-            }
-        }
-        Ok(())
+        counter(&mut encoder, "refusals", help, rows.filter(|(_, count)| *count > 0))
     }
 }
 

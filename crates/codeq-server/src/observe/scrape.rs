@@ -5,13 +5,15 @@ use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use codeq_core::callback::CallbackCounts;
 use codeq_core::command::Millis;
+use codeq_core::keys::Seq;
 use codeq_core::rows::{Counts, QueueRow};
 use codeq_core::state::State;
 use codeq_engine::Engine;
 use codeq_net::NetStats;
-use prometheus_client::encoding::{EncodeMetric, MetricEncoder, NoLabelSet};
+use prometheus_client::encoding::{
+    EncodeCounterValue, EncodeGaugeValue, EncodeMetric, MetricEncoder, NoLabelSet,
+};
 use prometheus_client::metrics::MetricType;
 use prometheus_client::metrics::counter::ConstCounter;
 use prometheus_client::metrics::gauge::ConstGauge;
@@ -60,13 +62,15 @@ fn of_engine(registry: &mut Registry, engine: &Engine) {
     registry.register("claims_waiting", "Claims waiting for a task, in all shards", waiting);
     let waiting = gauge(engine.result_waiters() as u64);
     registry.register("result_waiters", "Clients waiting for a task to finish", waiting);
-    let mut callbacks = CallbackCounts::default();
+    let (mut pending, mut failed) = (0, 0);
     for counts in (0..engine.shards()).filter_map(|shard| engine.peek(shard, State::callbacks)) {
-        callbacks.pending += counts.pending;
-        callbacks.failed += counts.failed;
+        pending += counts.pending;
+        failed += counts.failed;
     }
+    let rows = [("pending", pending), ("failed", failed)];
+    let rows = rows.map(|(state, count)| ([("state", state.into())], count));
     let help = "Result callbacks not delivered yet or failed";
-    registry.register("webhook_outbox", help, OutboxDepth(callbacks));
+    registry.register("webhook_outbox", help, Rows(MetricType::Gauge, rows.into()));
 }
 
 /// Registers size and free space of the data directory's filesystem.
@@ -99,46 +103,13 @@ fn of_budget(registry: &mut Registry, budget: &Budget) {
     let limit = ConstGauge::<u64>::new(budget.limit() as u64);
     let help = "Maximum bytes held for clients";
     registry.register_with_unit("held_limit", help, Unit::Bytes, limit);
-    let held = KINDS.map(|(kind, name)| (name, budget.bytes(kind) as u64));
+    let held = KINDS.map(|(kind, name)| ([("kind", name.into())], budget.bytes(kind) as u64));
     let help = "Bytes held for clients";
-    registry.register_with_unit("held", help, Unit::Bytes, HeldBytes(held));
-    let refused = KINDS.map(|(kind, name)| (name, budget.refused(kind)));
+    let held = Rows(MetricType::Gauge, held.into());
+    registry.register_with_unit("held", help, Unit::Bytes, held);
+    let refused = KINDS.map(|(kind, name)| ([("kind", name.into())], budget.refused(kind)));
     let help = "Times the memory limit was reached";
-    registry.register("held_refusals", help, HeldRefusals(refused));
-}
-
-#[derive(Debug)]
-struct HeldBytes([(&'static str, u64); KINDS.len()]);
-
-impl EncodeMetric for HeldBytes {
-    fn encode(&self, mut encoder: MetricEncoder<'_>) -> fmt::Result {
-        for (kind, bytes) in self.0 {
-            encoder.encode_family(&[("kind", kind)])?.encode_gauge(&bytes)?;
-        }
-        Ok(())
-    }
-
-    fn metric_type(&self) -> MetricType {
-        MetricType::Gauge
-    }
-}
-
-#[derive(Debug)]
-struct HeldRefusals([(&'static str, u64); KINDS.len()]);
-
-impl EncodeMetric for HeldRefusals {
-    fn encode(&self, mut encoder: MetricEncoder<'_>) -> fmt::Result {
-        for (kind, count) in self.0 {
-            let labels = [("kind", kind)];
-            let mut family = encoder.encode_family(&labels)?;
-            family.encode_counter::<NoLabelSet, _, u64>(&count, None)?;
-        }
-        Ok(())
-    }
-
-    fn metric_type(&self) -> MetricType {
-        MetricType::Counter
-    }
+    registry.register("held_refusals", help, Rows(MetricType::Counter, refused.into()));
 }
 
 fn of_process(registry: &mut Registry, process: Process) {
@@ -155,22 +126,6 @@ fn of_process(registry: &mut Registry, process: Process) {
     if let Some(fds) = process.open_fds {
         let gauge = ConstGauge::<u64>::new(fds);
         registry.register("process_open_fds", "Open files and sockets", gauge);
-    }
-}
-
-#[derive(Debug)]
-struct OutboxDepth(CallbackCounts);
-
-impl EncodeMetric for OutboxDepth {
-    fn encode(&self, mut encoder: MetricEncoder<'_>) -> fmt::Result {
-        for (state, count) in [("pending", self.0.pending), ("failed", self.0.failed)] {
-            encoder.encode_family(&[("state", state)])?.encode_gauge(&count)?;
-        }
-        Ok(())
-    }
-
-    fn metric_type(&self) -> MetricType {
-        MetricType::Gauge
     }
 }
 
@@ -203,16 +158,6 @@ impl Depth {
         self.dead += more.dead;
         self.oldest = self.oldest.into_iter().chain(more.oldest).min();
     }
-
-    /// The counts under codeQ's names for the places.
-    fn by_queue(self) -> [(&'static str, u64); 4] {
-        [
-            ("ready", self.ready),
-            ("delayed", self.delayed),
-            ("in_progress", self.in_progress),
-            ("dlq", self.dead),
-        ]
-    }
 }
 
 /// Queue depths by command. Commands without their own label value are summed up.
@@ -224,7 +169,7 @@ pub struct Depths {
     present: HashMap<Arc<str>, Arc<str>>,
     /// The number of the oldest ready task in the current shard, by command; `None` stands for the
     /// other commands.
-    fronts: HashMap<Option<Arc<str>>, u64>,
+    fronts: HashMap<Option<Arc<str>>, Seq>,
 }
 
 impl Depths {
@@ -262,7 +207,7 @@ impl Depths {
         tenants.len()
     }
 
-    fn add(&mut self, row: &QueueRow, front: Option<u64>) {
+    fn add(&mut self, row: &QueueRow, front: Option<Seq>) {
         if self.by_command.contains_key(&row.name) && !self.present.contains_key(&row.name) {
             self.present.insert(Arc::clone(&row.name), Arc::clone(&row.tenant));
         }
@@ -330,70 +275,53 @@ impl Depths {
             depths.push((OTHER.into(), self.other));
         }
         depths.sort_by(|(one, _), (two, _)| one.cmp(two));
-        let depths: Arc<[_]> = depths.into();
         if depths.is_empty() {
             return;
         }
-        let all = ByQueue(Arc::clone(&depths));
-        registry.register("queue_depth", "Tasks of a command, by place", all);
-        let dead = Dead(Arc::clone(&depths));
+        let places = depths.iter().flat_map(|(command, depth)| {
+            let Depth { ready, delayed, in_progress, dead, .. } = *depth;
+            let places = [("ready", ready), ("delayed", delayed), ("in_progress", in_progress)];
+            places.into_iter().chain([("dlq", dead)]).map(move |(place, count)| {
+                ([("command", Arc::clone(command)), ("queue", place.into())], count)
+            })
+        });
+        let places = Rows(MetricType::Gauge, places.collect());
+        registry.register("queue_depth", "Tasks of a command, by place", places);
+        let labels = |command: &Arc<str>| [("command", Arc::clone(command))];
+        let dead = depths.iter().map(|(command, depth)| (labels(command), depth.dead));
+        let dead = Rows(MetricType::Gauge, dead.collect());
         registry.register("dlq_depth", "Dead-lettered tasks of a command", dead);
+        let ages = depths.iter().map(|(command, depth)| {
+            let age = depth.oldest.map_or(0, |oldest| now.saturating_sub(oldest));
+            (labels(command), age as f64 / 1_000.0)
+        });
+        let ages = Rows(MetricType::Gauge, ages.collect());
         let help = "Age of the oldest ready task of a command, or 0";
-        registry.register_with_unit("queue_oldest_ready", help, Unit::Seconds, Ages(depths, now));
+        registry.register_with_unit("queue_oldest_ready", help, Unit::Seconds, ages);
     }
 }
 
-type Sorted = Arc<[(Arc<str>, Depth)]>;
-
+/// A metric whose rows have labels.
 #[derive(Debug)]
-struct Ages(Sorted, Millis);
+struct Rows<V, const N: usize>(MetricType, Vec<([(&'static str, Arc<str>); N], V)>);
 
-impl EncodeMetric for Ages {
+impl<V, const N: usize> EncodeMetric for Rows<V, N>
+where
+    V: EncodeGaugeValue + EncodeCounterValue,
+{
     fn encode(&self, mut encoder: MetricEncoder<'_>) -> fmt::Result {
-        for (command, depth) in self.0.iter() {
-            let age = depth.oldest.map_or(0, |oldest| self.1.saturating_sub(oldest));
-            let seconds = age as f64 / 1_000.0;
-            encoder.encode_family(&[("command", &**command)])?.encode_gauge(&seconds)?;
-        }
-        Ok(())
-    }
-
-    fn metric_type(&self) -> MetricType {
-        MetricType::Gauge
-    }
-}
-
-#[derive(Debug)]
-struct ByQueue(Sorted);
-
-impl EncodeMetric for ByQueue {
-    fn encode(&self, mut encoder: MetricEncoder<'_>) -> fmt::Result {
-        for (command, depth) in self.0.iter() {
-            for (queue, count) in depth.by_queue() {
-                let labels = [("command", &**command), ("queue", queue)];
-                encoder.encode_family(&labels)?.encode_gauge(&count)?;
+        for (labels, value) in &self.1 {
+            let labels = labels.each_ref().map(|(name, text)| (*name, &**text));
+            let mut row = encoder.encode_family(&labels)?;
+            match self.0 {
+                MetricType::Counter => row.encode_counter::<NoLabelSet, _, u64>(value, None)?,
+                _ => row.encode_gauge(value)?,
             }
         }
         Ok(())
     }
 
     fn metric_type(&self) -> MetricType {
-        MetricType::Gauge
-    }
-}
-
-#[derive(Debug)]
-struct Dead(Sorted);
-
-impl EncodeMetric for Dead {
-    fn encode(&self, mut encoder: MetricEncoder<'_>) -> fmt::Result {
-        for (command, depth) in self.0.iter() {
-            encoder.encode_family(&[("command", &**command)])?.encode_gauge(&depth.dead)?;
-        }
-        Ok(())
-    }
-
-    fn metric_type(&self) -> MetricType {
-        MetricType::Gauge
+        self.0
     }
 }

@@ -3,12 +3,10 @@
 
 use std::time::{Duration, Instant};
 
+use codeq_auth::Reason;
 use parking_lot::Mutex;
-use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
-
-use crate::auth::Reason;
 
 /// Burst of log lines per reason. Separate per reason, so that a flood of one does not hide the
 /// others.
@@ -16,15 +14,10 @@ const LINES_AT_ONCE: u32 = 10;
 /// After the burst, one line per this interval.
 const LINE_PAUSE: Duration = Duration::from_secs(2);
 
-#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
-pub(super) struct ReasonLabels {
-    reason: &'static str,
-}
-
 /// Refused tokens by reason.
 #[derive(Debug, Default)]
 pub struct TokenRefusals {
-    pub(super) counts: Family<ReasonLabels, Counter>,
+    pub(super) counts: Family<[(&'static str, &'static str); 1], Counter>,
     lines: Mutex<[Lines; Reason::ALL.len()]>,
 }
 
@@ -40,7 +33,7 @@ struct Lines {
 impl TokenRefusals {
     /// Counts a refusal. If it should be logged, returns how many went unlogged before it.
     pub fn count(&self, reason: Reason, now: Instant) -> Option<u64> {
-        self.counts.get_or_create(&ReasonLabels { reason: reason.name() }).inc();
+        self.counts.get_or_create(&[("reason", reason.name())]).inc();
         self.lines.lock().get_mut(reason as usize)?.take(now)
     }
 }
@@ -81,7 +74,7 @@ mod tests {
         assert_eq!(refusals.count(Reason::Expired, at(8)), Some(0));
         assert_eq!(flood(100, 20).len(), 10);
         assert_eq!(flood(100, 20).len(), 0);
-        let labels = ReasonLabels { reason: "signature" };
+        let labels = [("reason", "signature")];
         assert_eq!(refusals.counts.get_or_create(&labels).get(), 4_040);
     }
 }

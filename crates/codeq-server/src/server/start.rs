@@ -86,7 +86,6 @@ impl Server {
             stopping,
             listeners,
             background,
-            tls,
             ready_after,
         })
     }

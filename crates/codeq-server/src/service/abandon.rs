@@ -4,7 +4,7 @@ use codeq_core::command::{Abandon, Deed};
 use codeq_core::reply::Returned;
 
 use super::ask::Ask;
-use super::lease::LeaseNamed;
+use super::lease::LeaseRef;
 use super::nack::returned;
 use super::permission::MayAbandon;
 use super::{Service, ServiceError, task_id};
@@ -16,7 +16,7 @@ impl Service {
         caller: MayAbandon<'_>,
         id: &str,
         penalty: bool,
-        lease: LeaseNamed,
+        lease: LeaseRef,
     ) -> Result<Ask<Returned>, ServiceError> {
         let id = task_id(id, "not-found")?;
         let abandon = Abandon {

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use codeq_auth::Principal;
 use codeq_core::command::{Deed, Submit};
 use codeq_core::place::Place;
 use codeq_core::reply::{Rejection, Reply};
@@ -11,11 +12,10 @@ use codeq_engine::{Engine, EngineError};
 use tokio::sync::Semaphore;
 use tracing::{Instrument, Span};
 
-use super::lease::LeaseNamed;
+use super::lease::LeaseRef;
 use super::{Code, Service, ServiceError, task_id};
 use crate::artifacts::upload::{NewArtifact, Prepared, is_same};
 use crate::artifacts::{Artifacts, Download};
-use crate::auth::Principal;
 
 /// Retry hint after a storage failure, in seconds.
 const STORE_RETRY_SECONDS: u64 = 5;
@@ -45,7 +45,7 @@ impl Service {
         &self,
         caller: &Principal,
         submit: Submit,
-        lease: LeaseNamed,
+        lease: LeaseRef,
         artifacts: Vec<NewArtifact>,
         at_once: Arc<Semaphore>,
     ) -> Result<ResultRecord, ServiceError> {
@@ -85,7 +85,7 @@ async fn store(
     artifacts: &Artifacts,
     engine: &Engine,
     submit: Submit,
-    lease: LeaseNamed,
+    lease: LeaseRef,
     prepared: Prepared,
     at_once: &Semaphore,
 ) -> Result<ResultRecord, ServiceError> {
@@ -112,7 +112,7 @@ async fn store(
 async fn repeated_or(
     engine: &Engine,
     submit: &Submit,
-    lease: &LeaseNamed,
+    lease: &LeaseRef,
     rejection: Rejection,
 ) -> Result<ResultRecord, ServiceError> {
     let shard = submit.id.shard(engine.shards());

@@ -4,6 +4,7 @@
 
 use std::sync::Arc;
 
+use codeq_auth::Principal;
 use codeq_core::command::Command;
 use codeq_core::id::TaskId;
 use codeq_core::moment::Moment;
@@ -15,7 +16,6 @@ use codeq_engine::{Answer, Call, Engine};
 use tracing::{Instrument, Span};
 
 use super::{Service, ServiceError};
-use crate::auth::Principal;
 
 /// A request that passed every check and is ready to send.
 pub struct Ask<T> {

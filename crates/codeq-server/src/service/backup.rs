@@ -2,11 +2,11 @@
 
 use super::permission::MayOperate;
 use super::{Code, Service, ServiceError};
-use crate::backup::{BackupError, Made};
+use crate::backup::{BackupError, FinishedBackup};
 
 impl Service {
     /// Writes a backup to the configured target and verifies it.
-    pub async fn backup(&self, _: MayOperate<'_>) -> Result<Made, ServiceError> {
+    pub async fn backup(&self, _: MayOperate<'_>) -> Result<FinishedBackup, ServiceError> {
         self.backups.make(&self.engine).await.map_err(|error| {
             let detail = error.to_string();
             let refused = match error {

@@ -1,15 +1,17 @@
 //! Bulk operations: many tasks per call, in bounded parts so other tenants' commands run in between.
 
+use codeq_auth::Principal;
 use codeq_core::command::{BulkFilter, BulkFrom, BulkPart, BulkWork, ReplayFrom};
 use codeq_core::limits::{BULK_LOOK_MAX, BULK_MAX, BULK_TAKE_MAX};
+use codeq_core::names::check_command;
 use codeq_core::reply::{BulkDone, Reply};
+use codeq_core::rows::Counts;
 use codeq_engine::Call;
 use tokio::time::Instant;
 
 use super::permission::MayAdminister;
 use super::scan::CALL_TIME;
 use super::{Service, ServiceError, cursor};
-use crate::auth::Principal;
 
 /// Options shared by all bulk operations.
 #[derive(Debug, Default)]
@@ -39,6 +41,14 @@ pub struct BulkOutcome {
     pub matched: Option<u64>,
     /// Cursor to continue from. Absent when the scan is complete, or when a fresh call would do as well.
     pub next: Option<String>,
+}
+
+/// What bulk work on one queue did.
+pub struct QueueBulk {
+    /// Tasks taken off the list.
+    pub outcome: BulkOutcome,
+    /// Tasks left in it.
+    pub remaining: u64,
 }
 
 impl Service {
@@ -105,6 +115,23 @@ impl Service {
         let next = next.map(|_| cursor::encode_from(shard, &from, &about));
         let (done, matched) = if options.dry_run { (0, Some(seen)) } else { (seen, None) };
         Ok(BulkOutcome { done, matched, next })
+    }
+
+    /// Bulk work on one list of a queue; `left` counts what is still in it.
+    pub(super) async fn bulk_in_queue(
+        &self,
+        caller: MayAdminister<'_>,
+        command: &str,
+        work: BulkWork,
+        options: &BulkOptions,
+        left: impl FnOnce(&Counts) -> u64,
+    ) -> Result<QueueBulk, ServiceError> {
+        check_command(command)?;
+        let mut outcome = self.bulk(caller, work, options).await?;
+        let queue = self.engine.queue(&caller.tenant, command).await?;
+        let remaining = queue.map_or(0, |queue| left(&queue.counts));
+        outcome.next = outcome.next.filter(|_| remaining > 0);
+        Ok(QueueBulk { outcome, remaining })
     }
 
     /// Runs one part in one shard. A dry run only reads, so it writes nothing to the log.

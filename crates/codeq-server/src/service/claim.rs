@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use codeq_auth::{EventTypes, Principal};
 use codeq_core::command::{Claim, Selector};
 use codeq_core::limits::COMMAND_BYTES_MAX;
 use codeq_core::names::cut;
@@ -14,7 +15,6 @@ use super::lease::identity;
 use super::permission::MayClaim;
 use super::trace::span_of;
 use super::{Code, Service, ServiceError, seconds, trimmed};
-use crate::auth::{EventTypes, Principal};
 
 /// Longest a claim request may wait for a task, in seconds.
 pub const CLAIM_WAIT_MAX: u64 = 30;

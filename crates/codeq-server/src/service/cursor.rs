@@ -9,6 +9,7 @@
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use codeq_core::command::BulkFrom;
+use codeq_core::keys::Seq;
 use codeq_core::limits::COMMAND_BYTES_MAX;
 use codeq_core::read::ListQuery;
 use sha2::{Digest, Sha256};
@@ -18,27 +19,27 @@ use super::{Code, ServiceError};
 const CHECK: usize = 8;
 
 /// Encodes one position per shard.
-pub fn encode(positions: &[u64], query: &ListQuery) -> String {
-    let bytes: Vec<u8> = positions.iter().flat_map(|at| at.to_be_bytes()).collect();
+pub fn encode(positions: &[Seq], query: &ListQuery) -> String {
+    let bytes: Vec<u8> = positions.iter().flat_map(|at| at.0.to_be_bytes()).collect();
     seal(&bytes, &about(query))
 }
 
 /// Decodes the positions of a cursor made for this query.
-pub fn decode(text: &str, query: &ListQuery, shards: u16) -> Result<Vec<u64>, ServiceError> {
+pub fn decode(text: &str, query: &ListQuery, shards: u16) -> Result<Vec<Seq>, ServiceError> {
     let want = usize::from(shards) * 8;
     let bytes = open(text, &about(query), want)?;
     let (positions, rest) = bytes.as_chunks::<8>();
     if bytes.len() != want || !rest.is_empty() {
         return Err(invalid());
     }
-    Ok(positions.iter().map(|at| u64::from_be_bytes(*at)).collect())
+    Ok(positions.iter().map(|at| Seq(u64::from_be_bytes(*at))).collect())
 }
 
 /// Encodes the place in a walk over the queues, one shard after another.
 pub fn encode_from(shard: u16, from: &BulkFrom, about: &[Option<String>]) -> String {
     let mut bytes = shard.to_be_bytes().to_vec();
     bytes.push(from.list);
-    bytes.extend_from_slice(&from.after.to_be_bytes());
+    bytes.extend_from_slice(&from.after.0.to_be_bytes());
     bytes.extend_from_slice(from.queue.as_deref().unwrap_or_default().as_bytes());
     seal(&bytes, about)
 }
@@ -53,7 +54,7 @@ pub fn decode_from(text: &str, about: &[Option<String>]) -> Result<(u16, BulkFro
         let (after, name) = rest.split_first_chunk::<8>()?;
         let name = std::str::from_utf8(name).ok()?;
         let queue = (!name.is_empty()).then(|| name.into());
-        let from = BulkFrom { queue, list: *list, after: u64::from_be_bytes(*after) };
+        let from = BulkFrom { queue, list: *list, after: Seq(u64::from_be_bytes(*after)) };
         Some((u16::from_be_bytes(*shard), from))
     };
     decoded().ok_or_else(invalid)
@@ -127,8 +128,8 @@ mod tests {
             ..ListQuery::default()
         };
         let mine = query("a", Some("c"));
-        let text = encode(&[7, u64::MAX], &mine);
-        assert_eq!(decode(&text, &mine, 2), Ok(vec![7, u64::MAX]));
+        let text = encode(&[Seq(7), Seq::MAX], &mine);
+        assert_eq!(decode(&text, &mine, 2), Ok(vec![Seq(7), Seq::MAX]));
         assert!(decode(&text, &mine, 1).is_err());
         for other in [query("b", Some("c")), query("a", None), query("ac", Some(""))] {
             assert!(decode(&text, &other, 2).is_err());

@@ -1,23 +1,14 @@
 //! Dead letters and other failed or cancelled tasks: replay them or remove them.
 
 use codeq_core::command::{BulkWork, Command, Replay, ReplayFrom, ReplayTarget};
-use codeq_core::names::check_command;
 use codeq_core::place::Place;
 use codeq_core::reply::{Rejection, Reply};
+use codeq_core::rows::Counts;
 use codeq_core::view::Task;
 
-use super::bulk::{BulkOptions, BulkOutcome};
+use super::bulk::{BulkOptions, QueueBulk};
 use super::permission::MayAdminister;
-use super::queues::Purged;
 use super::{Service, ServiceError, task_id};
-
-/// The outcome of a bulk replay.
-pub struct Replayed {
-    /// Tasks replayed.
-    pub outcome: BulkOutcome,
-    /// Tasks left in the list that was replayed: dead letters, failed or cancelled tasks.
-    pub remaining: u64,
-}
 
 impl Service {
     /// Returns one dead-lettered, failed or cancelled task to its queue.
@@ -47,17 +38,13 @@ impl Service {
         command: &str,
         from: ReplayFrom,
         options: &BulkOptions,
-    ) -> Result<Replayed, ServiceError> {
-        check_command(command)?;
+    ) -> Result<QueueBulk, ServiceError> {
         let work = BulkWork::Replay { command: command.into(), from };
-        let mut outcome = self.bulk(caller, work, options).await?;
-        let queue = self.engine.queue(&caller.tenant, command).await?;
-        let remaining = queue.map_or(0, |queue| match from {
-            ReplayFrom::DeadLetters => queue.counts.dead,
-            ReplayFrom::Failed | ReplayFrom::Cancelled => queue.counts.failed,
-        });
-        outcome.next = outcome.next.filter(|_| remaining > 0);
-        Ok(Replayed { outcome, remaining })
+        let left = |counts: &Counts| match from {
+            ReplayFrom::DeadLetters => counts.dead,
+            ReplayFrom::Failed | ReplayFrom::Cancelled => counts.failed,
+        };
+        self.bulk_in_queue(caller, command, work, options, left).await
     }
 
     /// Removes dead letters of a queue, a bounded number at a time.
@@ -66,8 +53,8 @@ impl Service {
         caller: MayAdminister<'_>,
         command: &str,
         options: &BulkOptions,
-    ) -> Result<Purged, ServiceError> {
+    ) -> Result<QueueBulk, ServiceError> {
         let work = BulkWork::PurgeDead { command: command.into() };
-        self.purge_some(caller, command, work, options, |counts| counts.dead).await
+        self.bulk_in_queue(caller, command, work, options, |counts| counts.dead).await
     }
 }

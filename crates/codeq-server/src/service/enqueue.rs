@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
+use codeq_auth::Principal;
 use codeq_core::command::{Command, Enqueue, Millis, NewTask};
 use codeq_core::held::Holdings;
 use codeq_core::limits::{PAYLOAD_BYTES_MAX, TASK_ROWS_BYTES};
@@ -15,10 +16,9 @@ use super::ask::Ask;
 use super::permission::MayProduce;
 use super::trace::span_of;
 use super::{Code, Service, ServiceError, seconds, seed, trimmed};
-use crate::auth::Principal;
 
 /// The outcome of enqueueing one task.
-pub struct Made {
+pub struct EnqueuedTask {
     /// The new task, or the existing one with the same idempotency key.
     pub task: Box<Task>,
     /// True if the idempotency key was already used and `task` is the earlier task.
@@ -52,7 +52,7 @@ pub struct Draft {
 
 impl Draft {
     /// Validates everything the core does not check itself.
-    pub fn check(self, service: &Service) -> Result<NewTask, ServiceError> {
+    pub fn into_task(self, service: &Service) -> Result<NewTask, ServiceError> {
         let command = trimmed(&self.command).unwrap_or_default();
         // The core checks this too; checking here fails a batch on its first bad item.
         check_command(&command)?;
@@ -100,7 +100,7 @@ pub struct Ahead {
 }
 
 /// One outcome per task of a batch.
-pub type MadeAll = Vec<Result<Made, ServiceError>>;
+pub type EnqueuedTasks = Vec<Result<EnqueuedTask, ServiceError>>;
 
 impl Service {
     /// Creates one task.
@@ -108,7 +108,7 @@ impl Service {
         &self,
         caller: MayProduce<'_>,
         task: NewTask,
-    ) -> Result<Ask<Made>, ServiceError> {
+    ) -> Result<Ask<EnqueuedTask>, ServiceError> {
         let tasks = vec![task];
         self.check_quota(&caller, &tasks, &mut Ahead::default())?;
         Ok(Ask::new(enqueue(&caller, tasks, false), |answer| {
@@ -123,7 +123,7 @@ impl Service {
         tasks: Vec<NewTask>,
         atomic: bool,
         ahead: &mut Ahead,
-    ) -> Result<Ask<MadeAll>, ServiceError> {
+    ) -> Result<Ask<EnqueuedTasks>, ServiceError> {
         self.check_batch(tasks.len())?;
         self.check_quota(&caller, &tasks, ahead)?;
         Ok(Ask::new(enqueue(&caller, tasks, atomic), enqueued))
@@ -220,7 +220,7 @@ fn enqueue(caller: &Principal, tasks: Vec<NewTask>, atomic: bool) -> Call {
     Call::Propose(Command::Enqueue(Enqueue { tenant, tasks, atomic, seed: seed() }))
 }
 
-fn enqueued(answer: Answer) -> Result<MadeAll, ServiceError> {
+fn enqueued(answer: Answer) -> Result<EnqueuedTasks, ServiceError> {
     match answer? {
         Reply::Enqueued(outcomes) => Ok(outcomes.into_iter().map(made).collect()),
         Reply::Rejected(rejection) => Err(rejection.into()),
@@ -228,13 +228,13 @@ fn enqueued(answer: Answer) -> Result<MadeAll, ServiceError> {
     }
 }
 
-fn made(outcome: Enqueued) -> Result<Made, ServiceError> {
+fn made(outcome: Enqueued) -> Result<EnqueuedTask, ServiceError> {
     match outcome {
         Enqueued::Created(task) => {
             drop(span_of("enqueue", &task));
-            Ok(Made { task, repeated: false })
+            Ok(EnqueuedTask { task, repeated: false })
         }
-        Enqueued::Repeated(task) => Ok(Made { task, repeated: true }),
+        Enqueued::Repeated(task) => Ok(EnqueuedTask { task, repeated: true }),
         Enqueued::Rejected(rejection) => Err(rejection.into()),
     }
 }

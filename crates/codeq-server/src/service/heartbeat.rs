@@ -5,7 +5,7 @@ use codeq_core::reply::Reply;
 use codeq_engine::Answer;
 
 use super::ask::Ask;
-use super::lease::LeaseNamed;
+use super::lease::LeaseRef;
 use super::permission::MayHeartbeat;
 use super::{Service, ServiceError, task_id};
 
@@ -25,7 +25,7 @@ impl Service {
         caller: MayHeartbeat<'_>,
         id: &str,
         extend_seconds: Option<i64>,
-        lease: LeaseNamed,
+        lease: LeaseRef,
     ) -> Result<Ask<Extended>, ServiceError> {
         let id = task_id(id, "not-found")?;
         let heartbeat = Heartbeat {

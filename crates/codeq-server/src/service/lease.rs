@@ -2,33 +2,36 @@
 
 use std::sync::Arc;
 
-use codeq_core::command::{Command, Deed, UnderLease};
+use codeq_auth::{Principal, instance};
+use codeq_core::command::{Command, Deed, Fence, UnderLease};
 use codeq_core::lease::Holder;
 use codeq_core::names::check_worker;
 
 use super::{Code, ServiceError};
-use crate::auth::{Principal, instance};
 
 /// How a worker identifies its lease. With no field set: any lease of the token's subject.
 #[derive(Debug, Clone, Default)]
-pub struct LeaseNamed {
+pub struct LeaseRef {
     /// The instance, under the token's subject, that claimed the task.
     pub instance: Option<Arc<str>>,
     /// The fence number the claim returned.
-    pub fence: Option<u64>,
+    pub fence: Option<Fence>,
 }
 
-impl LeaseNamed {
+impl LeaseRef {
     /// Identifies a lease by its fence alone; `None` matches any lease.
-    pub fn fence(fence: Option<u64>) -> LeaseNamed {
-        LeaseNamed { instance: None, fence }
+    pub fn fence(fence: Option<u64>) -> LeaseRef {
+        LeaseRef { instance: None, fence: fence.map(Fence) }
     }
 
     /// Identifies a lease by a client's `workerId` and `fence`. Ignores a `workerId` that could not
     /// have claimed anything, because clients send whatever they are configured with even if they claim without one.
-    pub fn new(caller: &Principal, worker_id: Option<&str>, fence: Option<u64>) -> LeaseNamed {
+    pub fn new(caller: &Principal, worker_id: Option<&str>, fence: Option<u64>) -> LeaseRef {
         let identity = worker_id.map(|name| identity(caller, name).ok());
-        LeaseNamed { instance: identity.flatten().filter(|id| *id != caller.subject), fence }
+        LeaseRef {
+            instance: identity.flatten().filter(|id| *id != caller.subject),
+            fence: fence.map(Fence),
+        }
     }
 
     /// The holder to act as, given the token's subject.
@@ -38,7 +41,7 @@ impl LeaseNamed {
 
     /// Wraps an operation into a command bound to this lease.
     pub fn command(self, deed: Deed) -> Command {
-        let LeaseNamed { instance, fence } = self;
+        let LeaseRef { instance, fence } = self;
         if instance.is_none() && fence.is_none() {
             return deed.into();
         }

@@ -7,7 +7,7 @@ use codeq_core::reply::{Reply, Returned};
 use codeq_engine::Answer;
 
 use super::ask::Ask;
-use super::lease::LeaseNamed;
+use super::lease::LeaseRef;
 use super::permission::MayNack;
 use super::{Service, ServiceError, seconds, seed, task_id};
 
@@ -19,7 +19,7 @@ impl Service {
         id: &str,
         delay_seconds: Option<u64>,
         reason: Option<Arc<str>>,
-        lease: LeaseNamed,
+        lease: LeaseRef,
     ) -> Result<Ask<Returned>, ServiceError> {
         let id = task_id(id, "not-found")?;
         let nack = Nack {

@@ -5,8 +5,9 @@
 
 use std::ops::Deref;
 
+use codeq_auth::{ADMIN, OPERATOR, Principal, Scope};
+
 use super::ServiceError;
-use crate::auth::{ADMIN, OPERATOR, Principal, Scope};
 
 macro_rules! rights {
     ($($(#[$doc:meta])* $right:ident($check:expr);)*) => {$(
@@ -89,7 +90,7 @@ fn operator(caller: &Principal) -> Result<(), ServiceError> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::auth::{EventTypes, Scopes};
+    use codeq_auth::{EventTypes, Scopes};
 
     type Check = fn(&Principal) -> Result<(), ServiceError>;
 
@@ -106,26 +107,26 @@ mod tests {
         ("operate", |caller| MayOperate::of(caller).map(drop)),
     ];
 
-    fn nobody() -> Principal {
-        crate::http::call::nobody()
-    }
-
     /// Callers with one right each, and the names of the rights they hold.
     fn roles() -> Vec<(Principal, Vec<&'static str>)> {
-        let worker =
-            |scopes| Principal { worker: true, scopes, event_types: EventTypes::Any, ..nobody() };
+        let worker = |scopes| Principal {
+            worker: true,
+            scopes,
+            event_types: EventTypes::Any,
+            ..Principal::default()
+        };
         let mut roles: Vec<_> = Scope::ALL
             .into_iter()
             .zip(RIGHTS)
             .map(|(scope, (right, _))| (worker(Scopes::default().with(scope)), vec![right]))
             .collect();
-        roles.push((nobody(), vec![]));
+        roles.push((Principal::default(), vec![]));
         roles.push((worker(Scopes::default()), vec![]));
         // Worker scopes on a non-worker token grant nothing.
-        roles.push((Principal { scopes: Scopes::ALL, ..nobody() }, vec![]));
-        roles.push((Principal { producer: true, ..nobody() }, vec!["produce"]));
-        roles.push((Principal { admin: true, ..nobody() }, vec!["administer"]));
-        let operator = Principal { admin: true, operator: true, ..nobody() };
+        roles.push((Principal { scopes: Scopes::ALL, ..Principal::default() }, vec![]));
+        roles.push((Principal { producer: true, ..Principal::default() }, vec!["produce"]));
+        roles.push((Principal { admin: true, ..Principal::default() }, vec!["administer"]));
+        let operator = Principal { admin: true, operator: true, ..Principal::default() };
         roles.push((operator, vec!["administer", "operate"]));
         roles
     }

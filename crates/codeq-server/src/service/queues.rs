@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use codeq_auth::Principal;
 use codeq_core::command::{BulkWork, Command, Pause};
 use codeq_core::limits::COMMAND_BYTES_MAX;
 use codeq_core::names::{check_command, cut};
@@ -11,19 +12,10 @@ use codeq_core::reply::{Rejection, Reply};
 use codeq_core::rows::Counts;
 use codeq_engine::read::QueueSums;
 
-use super::bulk::{BulkOptions, BulkOutcome};
+use super::bulk::{BulkOptions, QueueBulk};
 use super::permission::MayAdminister;
 use super::{Service, ServiceError};
-use crate::auth::Principal;
 use crate::near::distance;
-
-/// The outcome of a purge.
-pub struct Purged {
-    /// Tasks removed from the list.
-    pub outcome: BulkOutcome,
-    /// Tasks left in the list.
-    pub remaining: u64,
-}
 
 impl Service {
     /// Statistics of one queue, or `None` if it does not exist.
@@ -112,26 +104,10 @@ impl Service {
         caller: MayAdminister<'_>,
         command: &str,
         options: &BulkOptions,
-    ) -> Result<Purged, ServiceError> {
+    ) -> Result<QueueBulk, ServiceError> {
         let work = BulkWork::PurgeWaiting { command: command.into() };
         let waiting = |counts: &Counts| counts.of(Place::Pending);
-        self.purge_some(caller, command, work, options, waiting).await
-    }
-
-    pub(super) async fn purge_some(
-        &self,
-        caller: MayAdminister<'_>,
-        command: &str,
-        work: BulkWork,
-        options: &BulkOptions,
-        left: impl FnOnce(&Counts) -> u64,
-    ) -> Result<Purged, ServiceError> {
-        check_command(command)?;
-        let mut outcome = self.bulk(caller, work, options).await?;
-        let queue = self.engine.queue(&caller.tenant, command).await?;
-        let remaining = queue.map_or(0, |queue| left(&queue.counts));
-        outcome.next = outcome.next.filter(|_| remaining > 0);
-        Ok(Purged { outcome, remaining })
+        self.bulk_in_queue(caller, command, work, options, waiting).await
     }
 
     async fn queues_of(&self, tenant: &Arc<str>) -> Result<Vec<QueueStats>, ServiceError> {

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
+use codeq_auth::Principal;
 use codeq_core::command::{Artifact, Deed, Outcome, Submit};
 use codeq_core::id::TaskId;
 use codeq_core::place::Status;
@@ -13,12 +14,11 @@ use tokio::sync::Semaphore;
 
 use super::artifacts::invalid;
 use super::ask::Ask;
-use super::lease::LeaseNamed;
+use super::lease::LeaseRef;
 use super::permission::MaySubmit;
 use super::{Code, Service, ServiceError, task_id};
 use crate::artifacts::UPLOADS_AT_ONCE;
 use crate::artifacts::upload::{self, NewArtifact, Source};
-use crate::auth::Principal;
 
 /// A submit as a worker sends it.
 #[derive(Debug, Clone, Default)]
@@ -32,7 +32,7 @@ pub struct SubmitRequest {
     /// Task outputs, by URL or with content.
     pub artifacts: Vec<NewArtifact>,
     /// The lease the worker acts under.
-    pub lease: LeaseNamed,
+    pub lease: LeaseRef,
     /// What is wrong with the request apart from its status; revealed only to the task's owner.
     pub flaw: Option<ServiceError>,
 }

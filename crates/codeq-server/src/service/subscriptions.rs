@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
+use codeq_auth::{EventTypes, GROUP_BYTES_MAX, Principal};
 use codeq_core::command::{Command, DeleteRecord, PutRecord};
 use codeq_core::limits::{COMMAND_BYTES_MAX, RECORD_VALUE_BYTES_MAX};
 use codeq_core::names::{check_command, cut};
@@ -12,7 +13,6 @@ use codeq_webhooks::availability::{Mode, Subscription, SubscriptionSpec};
 
 use super::permission::MaySubscribe;
 use super::{Code, Service, ServiceError, seconds};
-use crate::auth::{EventTypes, GROUP_BYTES_MAX, Principal};
 
 /// Default lifetime of a subscription, in seconds.
 pub const TTL_SECONDS_DEFAULT: u32 = 300;

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use codeq_auth::Principal;
 use codeq_core::history::History;
 use codeq_core::read::ListQuery;
 use codeq_core::view::{ResultRecord, Task};
@@ -12,7 +13,6 @@ use super::cursor;
 use super::permission::MayAdminister;
 use super::scan::CALL_TIME;
 use super::{Service, ServiceError, task_id};
-use crate::auth::Principal;
 
 /// Longest a result request may wait, in seconds.
 pub const RESULT_WAIT_MAX: u64 = 60;

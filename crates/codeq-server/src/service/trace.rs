@@ -1,11 +1,11 @@
 //! Spans for task operations, in the producer's trace. Free unless tracing is enabled.
 
+use codeq_auth::Principal;
 use codeq_core::id::TaskId;
 use codeq_core::view::Task;
 use tracing::Span;
 
 use super::Service;
-use crate::auth::Principal;
 use crate::observe::trace;
 
 impl Service {

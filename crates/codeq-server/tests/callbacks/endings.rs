@@ -139,11 +139,9 @@ async fn cancels_and_purges_are_told() {
     assert_eq!(told(&receiver.next().await), expected(&id));
 }
 
-#[tokio::test]
-async fn a_task_that_is_replayed_and_ends_again_is_told_again_under_another_id() {
-    let server = server().await;
-    let mut receiver = Receiver::willing().await;
-    let id = running(&server, &receiver, json!({"maxAttempts": 1})).await;
+/// The callbacks of a task that is dead-lettered, replayed and completed.
+async fn ended_twice(server: &Harness, receiver: &mut Receiver) -> (Received, Received) {
+    let id = running(server, receiver, json!({"maxAttempts": 1})).await;
     server.act(WORKER, &format!("tasks/{id}/nack")).await.expect(200);
     let first = receiver.next().await;
     server.act(ADMIN, &format!("tasks/{id}/replay")).await.expect(200);
@@ -152,6 +150,14 @@ async fn a_task_that_is_replayed_and_ends_again_is_told_again_under_another_id()
     server.post(WORKER, &format!("tasks/{id}/result"), done).await.expect(200);
     let second = receiver.next().await;
     assert_eq!((first.task(), second.task()), (id.clone(), id));
+    (first, second)
+}
+
+#[tokio::test]
+async fn a_task_that_is_replayed_and_ends_again_is_told_again_under_another_id() {
+    let server = server().await;
+    let mut receiver = Receiver::willing().await;
+    let (first, second) = ended_twice(&server, &mut receiver).await;
     assert_ne!(first.id(), second.id());
 }
 
@@ -163,15 +169,7 @@ async fn a_task_that_is_replayed_and_ends_again_while_its_first_callback_hangs_i
         _ => Act::Hang,
     })
     .await;
-    let id = running(&server, &receiver, json!({"maxAttempts": 1})).await;
-    server.act(WORKER, &format!("tasks/{id}/nack")).await.expect(200);
-    let first = receiver.next().await;
-    server.act(ADMIN, &format!("tasks/{id}/replay")).await.expect(200);
-    server.claim(WORKER, "resize").await;
-    let done = json!({"status": "COMPLETED"});
-    server.post(WORKER, &format!("tasks/{id}/result"), done).await.expect(200);
-    let second = receiver.next().await;
-    assert_eq!((first.task(), second.task()), (id.clone(), id));
+    let (_, second) = ended_twice(&server, &mut receiver).await;
     assert_eq!(second.json()["status"], "COMPLETED");
 }
 

@@ -8,6 +8,7 @@ use codeq_auth::Reason;
 use codeq_core::command::{Cancel, Command, Nack, NewTask, Replay, ReplayTarget};
 use codeq_core::effect::Effect;
 use codeq_core::history::Event;
+use codeq_core::keys::Seq;
 use codeq_core::place::Place;
 use codeq_core::reply::Reply;
 use codeq_engine::Observer;
@@ -145,7 +146,7 @@ async fn moves_are_counted_by_what_they_are() {
             moved(&queue, Event::LeaseExpired, running, Some(Place::Dead)),
             moved(&queue, Event::CancelRequested, running, running),
             moved(&twin, Event::Removed, Some(Place::Dead), None),
-            Effect::CallbackDue { seq: 1, at: 0 },
+            Effect::CallbackDue { seq: Seq(1), at: 0 },
         ],
     );
     metrics.recovered(0, &[moved(&queue, Event::Created, None, pending)]);

@@ -7,6 +7,7 @@ use codeq_core::command::{Claim, Command, Enqueue, NewTask, Outcome, Selector, S
 use codeq_core::effect::{Effect, Move};
 use codeq_core::history::Event;
 use codeq_core::id::TaskId;
+use codeq_core::keys::Seq;
 use codeq_core::moment::Moment;
 use codeq_core::place::Place;
 use codeq_core::reply::{Enqueued, Reply};
@@ -75,7 +76,7 @@ pub async fn complete(engine: &Engine, id: TaskId) {
 pub fn moved(queue: &Arc<str>, event: Event, from: Option<Place>, to: Option<Place>) -> Effect {
     Effect::Moved(Move {
         number: 1,
-        id: TaskId::new(1, 2),
+        id: TaskId::new(Seq(1), 2),
         tenant: TENANT.into(),
         queue: Arc::clone(queue),
         from,

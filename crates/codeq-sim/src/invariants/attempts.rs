@@ -104,7 +104,7 @@ fn wrong_step(
     second: &Claimed,
 ) -> Option<String> {
     let (low, high) = (first.seen.fence?, second.seen.fence?);
-    if high != low + 1 {
+    if high != low.next() {
         return None; // An unanswered claim came in between.
     }
     let between = || history.ops.iter().filter(|op| op.may_fall_in(first.invoked, second.done));

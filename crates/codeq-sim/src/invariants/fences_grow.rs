@@ -1,5 +1,6 @@
 //! Invariant 13: fences grow.
 
+use codeq_core::command::Fence;
 use codeq_core::history::Event;
 use codeq_core::place::Place;
 
@@ -8,12 +9,12 @@ use super::{Histories, Rows, Violation};
 /// Rows: a task in progress has been claimed, and a task was claimed at least as often as its history shows.
 pub fn check(rows: &Rows, found: &mut Vec<Violation>) {
     for (seq, row) in &rows.tasks {
-        let claims =
-            row.history.entries().iter().filter(|entry| entry.event == Event::Claimed).count()
-                as u64;
+        let entries = row.history.entries();
+        let claims = entries.iter().filter(|entry| entry.event == Event::Claimed).count();
+        let claims = Fence(claims as u64);
         let exact = row.history.dropped() == 0;
         let wrong = if exact { claims != row.fence } else { claims > row.fence };
-        if wrong || (row.place == Place::InProgress && row.fence == 0) {
+        if wrong || (row.place == Place::InProgress && row.fence == Fence(0)) {
             let text = format!(
                 "{} has fence {} and {claims} claims in its history",
                 rows.name(*seq),

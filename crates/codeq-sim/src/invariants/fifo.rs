@@ -2,6 +2,8 @@
 
 use std::collections::BTreeMap;
 
+use codeq_core::command::Fence;
+use codeq_core::keys::Order;
 use codeq_core::names::queue_name;
 
 use super::{Claimed, Histories, Rows, TaskHistory, Verb, Violation};
@@ -17,7 +19,7 @@ pub fn check(rows: &Rows, found: &mut Vec<Violation>) {
         if let Some(other) = orders.insert(order, *seq) {
             say(format!("{} and task number {other} have the same position", rows.name(*seq)));
         }
-        if order < *seq {
+        if order < Order::from(*seq) {
             say(format!("{} is ordered before its own number", rows.name(*seq)));
         }
     }
@@ -135,11 +137,11 @@ fn overtaken(
 fn taken_unseen(histories: &Histories, wait: &Wait<'_>, seen: &Seen, done: u64) -> bool {
     let fence = |claim: &&Claimed| claim.seen.fence;
     let before = wait.history.claims.iter().filter(|claim| claim.done <= wait.from.1);
-    let known = before.filter_map(|claim| fence(&claim)).max().unwrap_or(0);
+    let known = before.filter_map(|claim| fence(&claim)).max().unwrap_or_default();
     let next = match wait.claim {
         Some((invoked, _)) => {
             let mut after = wait.history.claims.iter().filter(|claim| claim.invoked == invoked);
-            after.find_map(|claim| fence(&claim)).map(|fence| fence.saturating_sub(1))
+            after.find_map(|claim| fence(&claim)).map(|fence| Fence(fence.0.saturating_sub(1)))
         }
         None => histories.listed.get(&seen.id).and_then(|listed| listed.task.fence),
     };

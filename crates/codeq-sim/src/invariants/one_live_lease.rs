@@ -55,7 +55,7 @@ pub fn check_history(histories: &Histories, found: &mut Vec<Violation>) {
 /// Two claims whose leases overlap although nobody returned the task in between.
 fn overlap(history: &TaskHistory, first: &Claimed, second: &Claimed) -> Option<String> {
     if let (Some(low), Some(high)) = (first.seen.fence, second.seen.fence)
-        && high > low + 1
+        && high > low.next()
     {
         return None; // An unanswered claim held it in between, and may have extended its lease.
     }

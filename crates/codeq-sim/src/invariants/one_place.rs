@@ -3,7 +3,7 @@
 //! Rows and lists match one to one: every task has a body, a queue, one entry in one list, and exactly the order entry,
 //! timer or lease that its place requires; nothing refers to a task that does not exist.
 
-use codeq_core::keys::{self, TimerKind};
+use codeq_core::keys::{self, Order, Seq, TimerKind};
 use codeq_core::place::Place;
 use codeq_core::rows::TaskRow;
 
@@ -21,7 +21,7 @@ pub fn check(rows: &Rows, found: &mut Vec<Violation>) {
         if !rows.queues.contains_key(&row.queue) {
             say(format!("{name} is in queue {}, which does not exist", row.queue));
         }
-        if *seq >= rows.next_seq || row.order >= rows.next_seq {
+        if *seq >= rows.next_seq || row.order >= Order::from(rows.next_seq) {
             say(format!("{name} has a number that was not assigned yet"));
         }
         if !rows.index.contains(&keys::index(row.queue, row.place, *seq)) {
@@ -91,7 +91,7 @@ struct Expected {
     timers: Vec<(TimerKind, u128)>,
 }
 
-fn expected(seq: u64, row: &TaskRow) -> Expected {
+fn expected(seq: Seq, row: &TaskRow) -> Expected {
     let pending =
         (row.place == Place::Pending).then(|| keys::pending(row.queue, row.priority, row.order));
     let mut timers = Vec::new();

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use codeq_core::keys::TimerKind;
+use codeq_core::keys::{Seq, TimerKind};
 use codeq_core::limits::IDEMPOTENCY_MS_MIN;
 use codeq_core::names::queue_name;
 
@@ -21,7 +21,7 @@ pub fn check(rows: &Rows, found: &mut Vec<Violation>) {
             say(format!("{} disagrees with its body about its key", rows.name(*seq)));
         }
     }
-    let ending: BTreeSet<(u64, u128)> = rows
+    let ending: BTreeSet<(Seq, u128)> = rows
         .timers_of(TimerKind::Idempotency)
         .filter_map(|(_, _, seq, value)| Some((seq, hash_of(value)?)))
         .collect();

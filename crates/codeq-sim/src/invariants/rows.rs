@@ -8,7 +8,7 @@ use codeq_core::State;
 use codeq_core::callback::CallbackCounts;
 use codeq_core::command::Millis;
 use codeq_core::held::Holdings;
-use codeq_core::keys::{self, QueueId};
+use codeq_core::keys::{self, QueueId, Seq};
 use codeq_core::kv::for_each;
 use codeq_core::kv::{Key, KvError, KvRead, Table};
 use codeq_core::record::RecordKind;
@@ -20,11 +20,11 @@ pub type RecordName = (RecordKind, Arc<str>, Arc<str>);
 /// The rows of one shard, and its state in memory.
 pub struct Rows {
     /// The mutable parts of the tasks.
-    pub tasks: BTreeMap<u64, TaskRow>,
+    pub tasks: BTreeMap<Seq, TaskRow>,
     /// What the producers sent, as far as checkers need it.
-    pub bodies: BTreeMap<u64, Body>,
+    pub bodies: BTreeMap<Seq, Body>,
     /// The order of the pending tasks: key and task number.
-    pub pending: BTreeMap<Key, u64>,
+    pub pending: BTreeMap<Key, Seq>,
     /// The lists.
     pub index: BTreeSet<Key>,
     /// The deadlines, with their values.
@@ -32,11 +32,11 @@ pub struct Rows {
     /// The idempotency keys by their hash.
     pub idempotency: BTreeMap<Key, IdempotencyRow>,
     /// The callbacks that are kept.
-    pub outbox: BTreeMap<u64, OutboxRow>,
+    pub outbox: BTreeMap<Seq, OutboxRow>,
     /// The records.
-    pub records: BTreeMap<u64, RecordRow>,
+    pub records: BTreeMap<Seq, RecordRow>,
     /// The records in memory: number and expiry.
-    pub known_records: BTreeMap<RecordName, (u64, Option<Millis>)>,
+    pub known_records: BTreeMap<RecordName, (Seq, Option<Millis>)>,
     /// Number of records counted in memory.
     pub record_count: usize,
     /// The queues in memory.
@@ -56,7 +56,7 @@ pub struct Rows {
     /// Number of callbacks, according to memory.
     pub callbacks: CallbackCounts,
     /// The next task number.
-    pub next_seq: u64,
+    pub next_seq: Seq,
     /// The shard's clock.
     pub now: Millis,
 }
@@ -117,9 +117,7 @@ impl Rows {
             Ok(())
         })?;
         each(kv, Table::Pending, |key, value| {
-            let (_, _, order) = keys::pending_parts(key);
-            let seq = value.try_into().map_or(order, u64::from_le_bytes);
-            rows.pending.insert(key, seq);
+            rows.pending.insert(key, keys::waiting_of(key, value).1);
             Ok(())
         })?;
         each(kv, Table::Index, |key, _| {
@@ -150,7 +148,7 @@ impl Rows {
     }
 
     /// A task's id and number, for messages.
-    pub fn name(&self, seq: u64) -> String {
+    pub fn name(&self, seq: Seq) -> String {
         match self.tasks.get(&seq) {
             Some(row) => format!("task {} (number {seq})", row.id(seq)),
             None => format!("task number {seq}, which does not exist,"),
@@ -161,7 +159,7 @@ impl Rows {
     pub fn timers_of(
         &self,
         kind: keys::TimerKind,
-    ) -> impl Iterator<Item = (Key, Millis, u64, &Bytes)> {
+    ) -> impl Iterator<Item = (Key, Millis, Seq, &Bytes)> {
         self.timers.iter().filter_map(move |(key, value)| {
             let (code, deadline, seq) = keys::timer_parts(*key);
             (code == kind as u8).then_some((*key, deadline, seq, value))

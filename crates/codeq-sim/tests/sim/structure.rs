@@ -170,7 +170,7 @@ fn every_wrong_field_is_noticed() {
         }),
         ("priority", |row| row.priority = (row.priority + 1) % 10),
         ("attempts", |row| row.attempts = row.max_attempts + 1),
-        ("fence", |row| row.fence += 1),
+        ("fence", |row| row.fence.0 += 1),
         ("size", |row| row.size += 1),
         ("visible_at", |row| row.visible_at += 1),
         ("run_at", |row| row.run_at += u64::from(row.run_at > 0)),

@@ -16,7 +16,6 @@ use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
 use super::work_available::{Listening, WorkAvailable};
-use crate::hex::hex;
 use crate::policy::{Destination, Policy};
 
 /// Which of several subscriptions get a notification.
@@ -103,7 +102,7 @@ impl SubscriptionSpec {
             }
         }
         let digest = hasher.finalize();
-        hex(digest.first_chunk::<16>().map_or(&[][..], |half| half))
+        digest.iter().take(16).map(|byte| format!("{byte:02x}")).collect()
     }
 
     /// How the worker spells this command, if it is interested in it.

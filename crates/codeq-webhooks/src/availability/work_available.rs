@@ -121,6 +121,8 @@ impl Observer for WorkAvailable {
 
 #[cfg(test)]
 mod tests {
+    use codeq_core::keys::Seq;
+
     use super::*;
 
     #[test]
@@ -132,7 +134,10 @@ mod tests {
         let again = work.listen();
         drop(listening);
         for _ in 0..3 {
-            work.committed(2, &[Effect::Ready { queue: 1 }, Effect::CallbackDue { seq: 1, at: 0 }]);
+            work.committed(
+                2,
+                &[Effect::Ready { queue: 1 }, Effect::CallbackDue { seq: Seq(1), at: 0 }],
+            );
         }
         assert_eq!(work.take().ready, BTreeSet::from([(2, 1)]));
         drop(again);

@@ -6,6 +6,7 @@
 use std::collections::{BTreeMap, HashMap};
 
 use codeq_core::command::Millis;
+use codeq_core::keys::Seq;
 use tokio::time::Instant;
 
 use crate::dispatcher::{Call, Dispatcher, Full, Limits, Outcome, Receiver};
@@ -22,11 +23,11 @@ const RECEIVERS_MAX: usize = 4_096;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) struct Callback {
     pub shard: u16,
-    pub seq: u64,
+    pub seq: Seq,
 }
 
 /// A place in the outbox of a shard: when a callback is due, and the sequence number of its task.
-pub(crate) type Position = (Millis, u64);
+pub(crate) type Position = (Millis, Seq);
 
 /// By shard, the first position to read.
 pub(crate) type Positions = BTreeMap<u16, Position>;
@@ -143,7 +144,7 @@ mod tests {
     use super::*;
 
     fn add(backlog: &mut Backlog, tenant: u64, host: u64, seq: u64) {
-        backlog.add(Receiver { tenant, host }, Callback { shard: 0, seq }, seq);
+        backlog.add(Receiver { tenant, host }, Callback { shard: 0, seq: Seq(seq) }, seq);
     }
 
     /// Each receiver belongs to a tenant of its own.
@@ -160,7 +161,7 @@ mod tests {
     }
 
     fn seqs(calls: &[Call<Callback>]) -> Vec<u64> {
-        calls.iter().map(|call| call.item.seq).collect()
+        calls.iter().map(|call| call.item.seq.0).collect()
     }
 
     /// Makes calls until something has to be read again; returns how many.
@@ -212,7 +213,7 @@ mod tests {
         assert_eq!(backlog.take_again(), Positions::new());
         let mut sent = Vec::new();
         while let Some(call) = backlog.next_call() {
-            sent.push(call.item.seq);
+            sent.push(call.item.seq.0);
             backlog.done(call, Outcome::Delivered, Instant::now());
             for (shard, (at, _)) in backlog.take_again() {
                 assert_eq!((shard, at), (0, max), "the first that did not fit");
@@ -241,7 +242,7 @@ mod tests {
         let (done, again) = until_again(&mut backlog);
         assert_eq!(done, RECEIVERS_MAX / 16);
         let first = RECEIVERS_MAX as u64;
-        assert_eq!(again, Positions::from([(0, (first, first))]));
+        assert_eq!(again, Positions::from([(0, (first, Seq(first)))]));
         add(&mut backlog, first, first, first);
         assert_eq!(backlog.dispatcher.receivers(), RECEIVERS_MAX - done + 1);
     }
@@ -261,7 +262,7 @@ mod tests {
         let (done, again) = until_again(&mut backlog);
         assert_eq!(done + 1, RECEIVERS_PER_TENANT_MAX / 16);
         let first = RECEIVERS_PER_TENANT_MAX as u64;
-        assert_eq!(again, Positions::from([(0, (first, first))]));
+        assert_eq!(again, Positions::from([(0, (first, Seq(first)))]));
     }
 
     #[test]
@@ -273,7 +274,7 @@ mod tests {
         assert_eq!(backlog.dispatcher.waiting(), WAITING_PER_TENANT_MAX);
         let (mut sent, mut reads) = (vec![false; many as usize], 0);
         while let Some(call) = backlog.next_call() {
-            let seq = call.item.seq;
+            let seq = call.item.seq.0;
             assert!(!std::mem::replace(&mut sent[seq as usize], true), "{seq} is sent once");
             backlog.done(call, Outcome::Delivered, Instant::now());
             for (_, (first, _)) in backlog.take_again() {

@@ -88,7 +88,7 @@ impl ResultCallbacks {
             sender: Arc::new(Sender::new(outbound, attempts_max)),
             due,
             backlog: Backlog::new(limits.max_concurrent, limits.per_host()),
-            cursors: vec![(0, 0); shards],
+            cursors: vec![Position::default(); shards],
             next_at: vec![Some(0); shards],
             calls: JoinSet::new(),
         }
@@ -172,7 +172,7 @@ impl ResultCallbacks {
                 }
                 let to = Receiver { tenant: found.tenant, host: found.receiver };
                 self.backlog.add(to, Callback { shard, seq: found.seq }, found.at);
-                cursor = (found.at, found.seq.saturating_add(1));
+                cursor = (found.at, found.seq.next());
             }
             if let Some(slot) = self.cursors.get_mut(at) {
                 *slot = cursor;

@@ -28,7 +28,7 @@ pub struct Measured {
     pub elapsed: Duration,
     /// Latency of single operations in microseconds.
     pub operations: Histogram<u64>,
-    /// Latency of full cycles in microseconds; in an open loop from the moment the cycle was due.
+    /// Latency of full cycles in microseconds.
     pub full: Histogram<u64>,
 }
 
@@ -103,7 +103,7 @@ impl Load {
         }
     }
 
-    async fn cycle(&self, seed: u64, due: Instant, latencies: &Latencies) -> anyhow::Result<()> {
+    async fn cycle(&self, seed: u64, latencies: &Latencies) -> anyhow::Result<()> {
         let start = Instant::now();
         self.enqueue(1, seed).await?;
         let enqueued = Instant::now();
@@ -114,7 +114,7 @@ impl Load {
         for took in [enqueued - start, claimed - enqueued, claimed.elapsed()] {
             latencies.operations.saturating_record(took.as_micros() as u64);
         }
-        latencies.full.saturating_record(due.elapsed().as_micros() as u64);
+        latencies.full.saturating_record(start.elapsed().as_micros() as u64);
         latencies.cycles += 1;
         Ok(())
     }
@@ -127,7 +127,7 @@ impl Load {
     ) -> anyhow::Result<()> {
         while Instant::now() < until {
             seed = split_mix64(seed);
-            self.cycle(seed, Instant::now(), &latencies).await?;
+            self.cycle(seed, &latencies).await?;
         }
         Ok(())
     }
@@ -145,44 +145,14 @@ impl Load {
             for task in tasks {
                 task.await??;
             }
-            finish(latencies, start)
-        })
-    }
-
-    /// An open loop: `rate` cycles per second start, whether or not earlier ones are done, and latency
-    /// counts from the moment at which a cycle should have begun.
-    pub fn open(&self, rate: u64, time: Duration) -> anyhow::Result<Measured> {
-        runtime()?.block_on(async {
-            let start = Instant::now();
-            let latencies: Latencies = Arc::new(Mutex::new(Measured::new()?));
-            let total = (time.as_secs_f64() * rate as f64) as u64;
-            let mut tasks = tokio::task::JoinSet::new();
-            for n in 0..total {
-                let due = start + Duration::from_secs_f64(n as f64 / rate as f64);
-                if due > Instant::now() {
-                    tokio::time::sleep_until(due.into()).await;
-                }
-                let (load, latencies) = (self.clone(), Arc::clone(&latencies));
-                tasks.spawn(async move { load.cycle(split_mix64(n), due, &latencies).await });
-                while let Some(done) = tasks.try_join_next() {
-                    done??;
-                }
-            }
-            while let Some(done) = tasks.join_next().await {
-                done??;
-            }
-            finish(latencies, start)
+            let measured = Arc::into_inner(latencies).context("a client is still running")?;
+            Ok(Measured { elapsed: start.elapsed(), ..measured.into_inner() })
         })
     }
 }
 
 /// Records of a run's clients. One thread runs them all, so the lock is never contended.
 type Latencies = Arc<Mutex<Measured>>;
-
-fn finish(latencies: Latencies, start: Instant) -> anyhow::Result<Measured> {
-    let measured = Arc::into_inner(latencies).context("a client is still running")?;
-    Ok(Measured { elapsed: start.elapsed(), ..measured.into_inner() })
-}
 
 impl Measured {
     fn new() -> anyhow::Result<Measured> {

@@ -1,29 +1,10 @@
-//! What a process has used: CPU time, memory, bytes written.
+//! What a process has used: CPU time and memory.
 
+use std::fmt::Display;
 use std::time::Duration;
 
-/// A reading of this process's counters.
-#[derive(Debug, Clone, Copy, Default)]
-pub struct Usage {
-    /// CPU time of all threads, user and system.
-    pub cpu: Duration,
-    /// Bytes handed to the disk, as the kernel counts them.
-    pub written: u64,
-}
-
-impl Usage {
-    /// Reads the counters now.
-    pub fn now() -> Usage {
-        let cpu = cpu_of("self");
-        let io = std::fs::read_to_string("/proc/self/io").unwrap_or_default();
-        let line = io.lines().find_map(|line| line.strip_prefix("write_bytes: "));
-        let written = line.and_then(|text| text.trim().parse().ok()).unwrap_or(0);
-        Usage { cpu, written }
-    }
-}
-
 /// CPU time of all threads of a process, user and system. `self` is this one.
-pub fn cpu_of(pid: &str) -> Duration {
+pub fn cpu_of(pid: impl Display) -> Duration {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
     // After the command's closing bracket: field 14 and 15 of the line are user and system ticks.
     let rest = stat.rsplit_once(')').map_or("", |(_, rest)| rest);
@@ -39,7 +20,7 @@ pub fn rss() -> u64 {
 }
 
 /// Resident memory of a process in bytes.
-pub fn rss_of(pid: &str) -> u64 {
+pub fn rss_of(pid: impl Display) -> u64 {
     status_kib(pid, "VmRSS:") * 1_024
 }
 
@@ -48,7 +29,7 @@ pub fn peak_rss() -> u64 {
     status_kib("self", "VmHWM:") * 1_024
 }
 
-fn status_kib(pid: &str, name: &str) -> u64 {
+fn status_kib(pid: impl Display, name: &str) -> u64 {
     let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
     let line = status.lines().find_map(|line| line.strip_prefix(name));
     line.and_then(|rest| rest.split_whitespace().next()?.parse().ok()).unwrap_or(0)

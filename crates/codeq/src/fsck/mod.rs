@@ -18,7 +18,7 @@ use codeq_disk::SharedDisk;
 use codeq_engine::layout::{self, Manifest};
 use codeq_engine::recover::Node;
 use codeq_engine::{OpenError, Options, incomplete};
-use codeq_log::{LogError, LogReport};
+use codeq_log::{FrameIndex, LogError, LogReport};
 use codeq_sim::invariants::check_all;
 use codeq_store::{CheckReport, StoreError};
 
@@ -210,12 +210,12 @@ fn check_store(
 
 /// The log must continue where the store ends.
 fn check_position(log: &LogReport, store: &CheckReport, shard: u16, report: &mut Report) {
-    let (position, first, last) = (store.position, log.first_index, log.last_index);
+    let (position, first, last) = (FrameIndex(store.position), log.first_index, log.last_index);
     let part = format!("shard {shard}");
     if position > last {
         let text = format!("its store is at frame {position}, but the log ends at frame {last}");
         report.problem(&part, text);
-    } else if position.saturating_add(1) < first {
+    } else if position.next() < first {
         let text = format!("its store is at frame {position}, but the log starts at frame {first}");
         report.problem(&part, text);
     }
@@ -237,7 +237,7 @@ fn check_rows(disk: &SharedDisk, dir: &Path, report: &mut Report) -> anyhow::Res
             Ok(violations) if violations.is_empty() => {
                 let tasks: u64 = data.state.queues().map(|(_, row)| row.counts.total()).sum();
                 let queues = data.state.queues().count();
-                let frames = node.log.last_index().saturating_sub(data.store.position());
+                let frames = node.log.last_index().0.saturating_sub(data.store.position());
                 let text = format!(
                     "{tasks} task(s) in {queues} queue(s), after {frames} frame(s) of the log"
                 );

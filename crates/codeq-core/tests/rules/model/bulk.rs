@@ -150,7 +150,7 @@ impl Model {
 
     pub(super) fn purge(&mut self, c: &Purge) -> Reply {
         let queue = c.command.to_ascii_lowercase();
-        let (mut done, mut last, mut at) = (0, 0, 0);
+        let (mut done, mut last, mut at) = (0, Seq(0), 0);
         while at < self.tasks.len() && done < u64::from(c.limit) {
             let known = &self.tasks[at];
             let seq = known.task.id.seq();

@@ -39,7 +39,7 @@ impl Model {
             known.task.worker = Some(c.worker.clone());
             known.claimed_by = Some(c.worker.clone());
             known.lease_ends = Some(self.now + c.lease);
-            known.task.fence += 1;
+            known.task.fence = known.task.fence.next();
             known.task.updated_at = self.wall;
             taken.push(known.shown(actual.next().map(|task| task.id), moment));
         }

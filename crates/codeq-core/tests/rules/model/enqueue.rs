@@ -88,7 +88,7 @@ impl Model {
         let default = policy.max_attempts.unwrap_or(self.settings.max_attempts);
         let ceiling = policy.max_attempts.unwrap_or(1_000);
         self.order += 1;
-        let mut task = blank(tenant, TaskId::new(0, 0), self.wall);
+        let mut task = blank(tenant, TaskId::new(Seq(0), 0), self.wall);
         task.command = new.command.clone();
         task.payload = new.payload.clone();
         task.priority = priority;

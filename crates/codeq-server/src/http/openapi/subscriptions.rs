@@ -1,11 +1,11 @@
 //! Worker subscriptions and their notifications: operations, schemas and the webhook.
 
+use codeq_auth::GROUP_BYTES_MAX;
 use codeq_core::limits::WEBHOOK_BYTES_MAX;
 use serde_json::{Value, json};
 
 use super::kinds::{count, list, moment, number_or_null, object, text, text_or_null, word};
 use super::operation::{Operation, reference, set};
-use crate::auth::GROUP_BYTES_MAX;
 use crate::service::Code;
 use crate::service::subscriptions::{INTERVAL_SECONDS_MAX, TTL_SECONDS_MAX};
 

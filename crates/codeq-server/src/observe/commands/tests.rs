@@ -25,7 +25,7 @@ fn a_bound_belongs_to_its_bucket() {
 fn created(tenant: &str, command: &str) -> Effect {
     Effect::Moved(Move {
         number: 1,
-        id: codeq_core::id::TaskId::new(1, 1),
+        id: codeq_core::id::TaskId::new(codeq_core::keys::Seq(1), 1),
         tenant: tenant.into(),
         queue: command.into(),
         from: None,

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use codeq_core::id::TaskId;
+use codeq_core::keys::Seq;
 use codeq_server::artifacts::sweep::Swept;
 use serde_json::json;
 
@@ -35,7 +36,7 @@ async fn a_sweep_finds_what_nobody_names() {
     let (id, running) = (h.running("c").await, h.running("c").await);
     let url = finish(&h, &id, json!([content("n", b"1")])).await.remove(0);
     let dir = h.dir().join("artifacts");
-    let gone = TaskId::new(77, 88).to_string();
+    let gone = TaskId::new(Seq(77), 88).to_string();
     let upload = format!("{:032x}", 5);
     let orphans = [
         format!("{gone}/{upload}/0"),

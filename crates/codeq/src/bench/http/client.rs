@@ -2,8 +2,9 @@
 //! request is a fraction of the server's, which shares the machine with it.
 
 use std::net::SocketAddr;
+use std::time::{Duration, Instant};
 
-use anyhow::{Context, bail};
+use anyhow::{Context, bail, ensure};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
@@ -11,7 +12,6 @@ use tokio::net::TcpStream;
 pub struct Client {
     addr: SocketAddr,
     stream: TcpStream,
-    gone: bool,
     head: String,
     request: Vec<u8>,
     buffer: Vec<u8>,
@@ -34,7 +34,7 @@ impl Client {
     async fn with(addr: SocketAddr, head: String) -> anyhow::Result<Client> {
         let stream = TcpStream::connect(addr).await.context("cannot connect")?;
         stream.set_nodelay(true)?;
-        Ok(Client { addr, stream, gone: false, head, request: Vec::new(), buffer: Vec::new() })
+        Ok(Client { addr, stream, head, request: Vec::new(), buffer: Vec::new() })
     }
 
     /// Connects to the same server once more.
@@ -42,16 +42,29 @@ impl Client {
         Client::with(self.addr, self.head.clone()).await
     }
 
-    /// Leaves without waiting for an answer; the connection is gone when the client is dropped. With a reset, because
-    /// thousands of connections that are closed in an orderly way would keep their ports for a minute.
-    pub fn hang_up(&mut self) -> anyhow::Result<()> {
-        self.gone = true;
+    /// Leaves without waiting for an answer. With a reset, because thousands of connections that are closed in an
+    /// orderly way would keep their ports for a minute.
+    pub fn hang_up(self) -> anyhow::Result<()> {
         Ok(self.stream.set_zero_linger()?)
     }
 
-    /// Whether it has hung up.
-    pub fn is_gone(&self) -> bool {
-        self.gone
+    /// Asks the server until one of its gauges is as wanted.
+    pub async fn wait_for_gauge(
+        &mut self,
+        name: &str,
+        wanted: impl Fn(f64) -> bool,
+    ) -> anyhow::Result<()> {
+        let deadline = Instant::now() + Duration::from_secs(20);
+        loop {
+            let answer = self.get("/metrics").await?;
+            let text = String::from_utf8_lossy(answer.expect(200)?);
+            let value = text.lines().find_map(|line| line.strip_prefix(name)?.trim().parse().ok());
+            if value.is_some_and(&wanted) {
+                return Ok(());
+            }
+            ensure!(Instant::now() < deadline, "{name}is still {value:?}");
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
     }
 
     /// Posts a JSON body and waits for the answer.

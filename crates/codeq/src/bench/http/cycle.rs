@@ -5,7 +5,7 @@ use std::rc::Rc;
 use std::time::Instant;
 
 use super::client::{Client, task_ids};
-use super::{Load, Row, all_latencies, histogram};
+use super::{Clients, Load, Row, histogram};
 
 const ENQUEUE: usize = 100;
 const CLAIM: usize = 10;
@@ -18,14 +18,13 @@ const AHEAD: u64 = 4_000;
 pub async fn run(load: &Load<'_>) -> anyhow::Result<Row> {
     let batch: Rc<str> = load.tasks("bench", ENQUEUE).into();
     let (made, done) = (Rc::new(Cell::new(0_u64)), Rc::new(Cell::new(0_u64)));
-    let tasks = tokio::task::LocalSet::new();
-    let mut running = Vec::new();
+    let mut clients = Clients::default();
     let (start, cpu) = (Instant::now(), load.target.cpu());
     let end = start + load.time;
     for _ in 0..PRODUCERS {
         let mut client = Client::connect(load.target.addr, load.token).await?;
         let (batch, made, done) = (Rc::clone(&batch), Rc::clone(&made), Rc::clone(&done));
-        running.push(tasks.spawn_local(async move {
+        clients.spawn(async move {
             while Instant::now() < end {
                 if made.get() > done.get() + AHEAD {
                     tokio::time::sleep(std::time::Duration::from_millis(1)).await;
@@ -34,13 +33,13 @@ pub async fn run(load: &Load<'_>) -> anyhow::Result<Row> {
                 client.post("/v1/codeq/tasks/batch", batch.as_bytes()).await?.expect(200)?;
                 made.set(made.get() + ENQUEUE as u64);
             }
-            anyhow::Ok(histogram()?)
-        }));
+            histogram()
+        });
     }
     for _ in 0..WORKERS {
         let mut client = Client::connect(load.target.addr, load.token).await?;
         let done = Rc::clone(&done);
-        running.push(tasks.spawn_local(async move {
+        clients.spawn(async move {
             let mut latencies = histogram()?;
             while Instant::now() < end {
                 let sent = Instant::now();
@@ -52,10 +51,10 @@ pub async fn run(load: &Load<'_>) -> anyhow::Result<Row> {
                 latencies.record(sent.elapsed().as_micros() as u64)?;
                 done.set(done.get() + ids.len() as u64);
             }
-            anyhow::Ok(latencies)
-        }));
+            Ok(latencies)
+        });
     }
-    let latencies = all_latencies(&tasks, running).await?;
+    let latencies = clients.latencies().await?;
     let mut row = load.row("cycle", done.get(), start.elapsed(), &latencies, cpu);
     row.note = format!("latency of {SUBMIT} tasks, claimed by {CLAIM} and submitted at once");
     Ok(row)

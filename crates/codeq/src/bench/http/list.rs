@@ -3,7 +3,7 @@
 use std::time::Instant;
 
 use super::client::Client;
-use super::{Load, Row, histogram};
+use super::{Clients, Load, Row, histogram};
 
 const BATCH: usize = 100;
 const PRODUCERS: usize = 8;
@@ -42,25 +42,17 @@ pub async fn run(load: &Load<'_>) -> anyhow::Result<Vec<Row>> {
 }
 
 async fn fill(load: &Load<'_>) -> anyhow::Result<()> {
-    let tasks = tokio::task::LocalSet::new();
     let each = load.args.tasks / PRODUCERS / BATCH;
-    let mut running = Vec::new();
+    let mut clients = Clients::default();
     for producer in 0..PRODUCERS {
         let batch = load.tasks(&format!("bench-{producer}"), BATCH);
         let mut client = Client::connect(load.target.addr, load.token).await?;
-        running.push(tasks.spawn_local(async move {
+        clients.spawn(async move {
             for _ in 0..each {
                 client.post("/v1/codeq/tasks/batch", batch.as_bytes()).await?.expect(200)?;
             }
-            anyhow::Ok(())
-        }));
+            histogram()
+        });
     }
-    tasks
-        .run_until(async {
-            for task in running {
-                task.await??;
-            }
-            Ok(())
-        })
-        .await
+    clients.latencies().await.map(drop)
 }

@@ -15,6 +15,7 @@ use std::time::Duration;
 use clap::ValueEnum;
 use hdrhistogram::Histogram;
 use serde::Serialize;
+use tokio::task::{JoinHandle, LocalSet};
 
 use super::process;
 use target::Target;
@@ -176,21 +177,34 @@ pub(crate) fn histogram() -> anyhow::Result<Histogram<u64>> {
     Ok(Histogram::new(3)?)
 }
 
-/// Runs clients to their end, and puts their latencies together.
-pub(crate) async fn all_latencies(
-    tasks: &tokio::task::LocalSet,
-    running: Vec<tokio::task::JoinHandle<anyhow::Result<Histogram<u64>>>>,
-) -> anyhow::Result<Histogram<u64>> {
-    let mut latencies = histogram()?;
-    tasks
-        .run_until(async {
-            for task in running {
-                latencies.add(task.await??)?;
+/// Clients that run side by side on this thread.
+#[derive(Default)]
+pub(crate) struct Clients {
+    tasks: LocalSet,
+    running: Vec<JoinHandle<anyhow::Result<Histogram<u64>>>>,
+}
+
+impl Clients {
+    /// Adds a client. It runs as soon as the latencies are asked for.
+    pub(crate) fn spawn(
+        &mut self,
+        client: impl Future<Output = anyhow::Result<Histogram<u64>>> + 'static,
+    ) {
+        self.running.push(self.tasks.spawn_local(client));
+    }
+
+    /// Runs all clients to their end, and merges their latencies.
+    pub(crate) async fn latencies(self) -> anyhow::Result<Histogram<u64>> {
+        let mut latencies = histogram()?;
+        let all = async {
+            for client in self.running {
+                latencies.add(client.await??)?;
             }
             anyhow::Ok(())
-        })
-        .await?;
-    Ok(latencies)
+        };
+        self.tasks.run_until(all).await?;
+        Ok(latencies)
+    }
 }
 
 impl Load<'_> {

@@ -31,7 +31,8 @@ pub async fn run(load: &Load<'_>) -> anyhow::Result<Row> {
         clients.push(client);
         // Faster than they are accepted, the system would drop some and try them again seconds later.
         if at % CHUNK == 0 || at == load.args.polls {
-            wait_until_waiting(&mut producer, at).await?;
+            let all = |waiting| waiting >= at as f64;
+            producer.wait_for_gauge("codeq_claims_waiting ", all).await?;
         }
     }
     let waiting = load.target.rss();
@@ -78,20 +79,4 @@ pub async fn run(load: &Load<'_>) -> anyhow::Result<Row> {
     let each = each.map_or(0, |bytes| bytes / load.args.polls.max(1) as u64 / 1_024);
     row.note = format!("{} claims wait, {each} KiB each; one woke per task", load.args.polls);
     Ok(row)
-}
-
-/// Asks the server until all claims wait in it.
-async fn wait_until_waiting(client: &mut Client, polls: usize) -> anyhow::Result<()> {
-    let deadline = Instant::now() + Duration::from_secs(20);
-    loop {
-        let answer = client.get("/metrics").await?;
-        let text = String::from_utf8_lossy(answer.expect(200)?).into_owned();
-        let line = text.lines().find_map(|line| line.strip_prefix("codeq_claims_waiting "));
-        let waiting: f64 = line.and_then(|text| text.trim().parse().ok()).unwrap_or(0.0);
-        if waiting >= polls as f64 {
-            return Ok(());
-        }
-        anyhow::ensure!(Instant::now() < deadline, "only {waiting} of {polls} claims wait");
-        tokio::time::sleep(Duration::from_millis(20)).await;
-    }
 }

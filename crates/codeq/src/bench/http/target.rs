@@ -8,6 +8,8 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
 
+use super::super::process;
+
 /// A server to be measured.
 pub struct Target {
     /// Where it serves.
@@ -57,19 +59,12 @@ impl Target {
 
     /// Memory of the server in bytes.
     pub fn rss(&self) -> Option<u64> {
-        let status = std::fs::read_to_string(format!("/proc/{}/status", self.pid?)).ok()?;
-        let line = status.lines().find(|line| line.starts_with("VmRSS:"))?;
-        line.split_whitespace().nth(1)?.parse::<u64>().ok().map(|kib| kib * 1_024)
+        self.pid.map(process::rss_of)
     }
 
-    /// Processor time that the server has used.
+    /// CPU time that the server has used.
     pub fn cpu(&self) -> Option<Duration> {
-        let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.pid?)).ok()?;
-        let (_, fields) = stat.rsplit_once(')')?;
-        let mut ticks =
-            fields.split_whitespace().skip(11).map_while(|field| field.parse::<u64>().ok());
-        let both = ticks.next()? + ticks.next()?;
-        Some(Duration::from_millis(both * 10))
+        self.pid.map(process::cpu_of)
     }
 }
 

@@ -7,7 +7,7 @@ use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 use super::client::{Client, task_ids};
-use super::{Load, Row, all_latencies, cycle, histogram};
+use super::{Clients, Load, Row, cycle, histogram};
 
 /// Clients at once.
 const CLIENTS: usize = 64;
@@ -38,30 +38,29 @@ pub async fn run(load: &Load<'_>, control: Option<&Load<'_>>) -> anyhow::Result<
         body: load.tasks("bench-waits-open", 1),
     });
     let left = Rc::new(Cell::new(load.args.waits));
-    let tasks = tokio::task::LocalSet::new();
-    let mut running = Vec::new();
+    let mut clients = Clients::default();
     let (start, cpu) = (Instant::now(), load.target.cpu());
     for _ in 0..CLIENTS {
         let (addr, token) = (load.target.addr, load.token.to_owned());
         let (asked, left) = (Rc::clone(&asked), Rc::clone(&left));
-        running.push(tasks.spawn_local(async move {
+        clients.spawn(async move {
             let mut latencies = histogram()?;
             let mut client = Client::connect(addr, &token).await?;
             while let Some(number) = left.get().checked_sub(1) {
                 left.set(number);
                 let sent = Instant::now();
-                client = ask(client, &asked, number).await?;
-                if client.is_gone() {
-                    client = Client::connect(addr, &token).await?;
-                }
+                client = match ask(client, &asked, number).await? {
+                    Some(client) => client,
+                    None => Client::connect(addr, &token).await?,
+                };
                 latencies.record(sent.elapsed().as_micros() as u64)?;
             }
-            anyhow::Ok(latencies)
-        }));
+            Ok(latencies)
+        });
     }
-    let latencies = all_latencies(&tasks, running).await?;
+    let latencies = clients.latencies().await?;
     let mut waits = load.row("waits", latencies.len(), start.elapsed(), &latencies, cpu);
-    nobody_waits(&mut client).await?;
+    client.wait_for_gauge(GAUGE, |waiting| waiting == 0.0).await?;
     waits.note = format!("reads and waits of {CLIENTS} clients, half of which hang up; {GAUGE}0");
     let mut after = Row { what: "cycles after", ..cycle::run(load).await? };
     let Some(control) = control else {
@@ -73,8 +72,8 @@ pub async fn run(load: &Load<'_>, control: Option<&Load<'_>>) -> anyhow::Result<
     Ok(vec![before, waits, without, after])
 }
 
-/// One of the ways to ask for a result. A client that hangs up leaves a connection that is gone.
-async fn ask(mut client: Client, asked: &Asked, number: usize) -> anyhow::Result<Client> {
+/// One of the ways to ask for a result. Returns the client unless it hung up.
+async fn ask(mut client: Client, asked: &Asked, number: usize) -> anyhow::Result<Option<Client>> {
     let path = |ids: &[String], wait: &str| {
         let id = ids.get(number / 4 % ids.len().max(1)).map_or("", String::as_str);
         format!("/v1/codeq/tasks/{id}/result{wait}")
@@ -92,7 +91,7 @@ async fn ask(mut client: Client, asked: &Asked, number: usize) -> anyhow::Result
         1 => drop(client.get(&path(&asked.unfinished, "")).await?.expect(404)?),
         2 => {
             client.ask(&path(&asked.finished, "?waitSeconds=60")).await?;
-            client.hang_up()?;
+            return client.hang_up().map(|()| None);
         }
         _ => {
             client.ask(&path(&asked.unfinished, "?waitSeconds=60")).await?;
@@ -100,10 +99,10 @@ async fn ask(mut client: Client, asked: &Asked, number: usize) -> anyhow::Result
                 // Long enough for most to be in the middle of their wait.
                 tokio::time::sleep(Duration::from_millis(2)).await;
             }
-            client.hang_up()?;
+            return client.hang_up().map(|()| None);
         }
     }
-    Ok(client)
+    Ok(Some(client))
 }
 
 async fn made(client: &mut Client, body: &str) -> anyhow::Result<Vec<String>> {
@@ -117,20 +116,4 @@ async fn finished(load: &Load<'_>, client: &mut Client) -> anyhow::Result<Vec<St
         client.post(&format!("/v1/codeq/tasks/{id}/cancel"), b"{}").await?.expect(200)?;
     }
     Ok(ids)
-}
-
-/// Asks the server until it says that nobody waits for a result.
-async fn nobody_waits(client: &mut Client) -> anyhow::Result<()> {
-    let deadline = Instant::now() + Duration::from_secs(20);
-    loop {
-        let answer = client.get("/metrics").await?;
-        let text = String::from_utf8_lossy(answer.expect(200)?).into_owned();
-        let waiting = text.lines().find_map(|line| line.strip_prefix(GAUGE)).map(str::trim);
-        if waiting == Some("0") {
-            return Ok(());
-        }
-        let waiting = waiting.unwrap_or("nothing");
-        anyhow::ensure!(Instant::now() < deadline, "{GAUGE}is {waiting} though everybody left");
-        tokio::time::sleep(Duration::from_millis(20)).await;
-    }
 }

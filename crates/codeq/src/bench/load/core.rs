@@ -157,7 +157,7 @@ impl Core {
     pub fn created(&mut self, number: u64, id: &str) {
         self.tracker.created(number, super::ids::key(id), self.now());
         if let Some(ledger) = &mut self.ledger {
-            ledger.created(id);
+            ledger.line("C", id);
         }
     }
 
@@ -176,7 +176,7 @@ impl Core {
     pub fn completed(&mut self, number: u64, id: &str) {
         self.tracker.completed(number, self.now());
         if let Some(ledger) = &mut self.ledger {
-            ledger.completed(id);
+            ledger.line("D", id);
         }
     }
 

@@ -21,17 +21,8 @@ impl Ledger {
         Ok(Ledger { file: BufWriter::with_capacity(1 << 20, file), failed: None })
     }
 
-    /// A create was acknowledged.
-    pub fn created(&mut self, id: &str) {
-        self.line("C", id);
-    }
-
-    /// A completion was acknowledged.
-    pub fn completed(&mut self, id: &str) {
-        self.line("D", id);
-    }
-
-    fn line(&mut self, what: &str, id: &str) {
+    /// Adds a line.
+    pub fn line(&mut self, what: &str, id: &str) {
         if let Err(error) = writeln!(self.file, "{what} {id}") {
             self.failed.get_or_insert(error);
         }

@@ -7,7 +7,6 @@ mod core;
 mod http;
 mod ids;
 mod ledger;
-mod outbox;
 mod payload;
 mod plan;
 mod report;
@@ -16,6 +15,7 @@ mod schedule;
 mod streams;
 mod tracker;
 
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -24,7 +24,7 @@ use serde::Serialize;
 use super::process;
 use ledger::Ledger;
 use plan::Plan;
-use report::{Row, Summary};
+use report::{Row, Spread, summary, summary_text};
 
 /// The exit code when the server disappears during a run.
 const AWAY: u8 = 3;
@@ -145,27 +145,13 @@ fn seconds(text: &str) -> Result<f64, String> {
 #[derive(Serialize)]
 struct Document<'a> {
     mode: &'static str,
-    settings: Settings,
-    summary: Summary,
+    /// The options, after defaults and corrections.
+    settings: Plan,
+    summary: BTreeMap<&'static str, Option<Spread>>,
     verified: bool,
     server_went_away: bool,
     runs: &'a [Row],
     machine: String,
-}
-
-/// The options of the run, after defaults and corrections.
-#[derive(Serialize)]
-struct Settings {
-    producers: usize,
-    in_flight: usize,
-    workers: usize,
-    slots: usize,
-    ahead: u64,
-    create_batch: usize,
-    ready_batch: usize,
-    result_batch: usize,
-    payload: usize,
-    rate: Option<u64>,
 }
 
 /// Runs and prints; the exit code says how it went.
@@ -206,18 +192,17 @@ fn one(args: &Args, ledger: &mut Option<Ledger>) -> anyhow::Result<Row> {
 }
 
 fn print(args: &Args, rows: &[Row]) {
-    let summary = Summary::of(rows);
     if !args.json {
         if rows.len() > 1 {
-            print!("{}", summary.text(rows.len()));
+            print!("{}", summary_text(rows));
         }
         println!("{}", process::machine());
         return;
     }
     let document = Document {
         mode: if args.http_url.is_some() { "http" } else { "grpc" },
-        settings: Settings::new(&Plan::new(args)),
-        summary,
+        settings: Plan::new(args),
+        summary: summary(rows),
         verified: rows.iter().all(|row| row.verified),
         server_went_away: rows.iter().any(|row| row.server_went_away),
         runs: rows,
@@ -225,21 +210,4 @@ fn print(args: &Args, rows: &[Row]) {
     };
     // Serialising a plain struct cannot fail.
     println!("{}", serde_json::to_string_pretty(&document).unwrap_or_default());
-}
-
-impl Settings {
-    fn new(plan: &Plan) -> Settings {
-        Settings {
-            producers: plan.producers,
-            in_flight: plan.in_flight,
-            workers: plan.workers,
-            slots: plan.slots,
-            ahead: plan.ahead,
-            create_batch: plan.create_batch,
-            ready_batch: plan.ready_batch,
-            result_batch: plan.result_batch,
-            payload: plan.payload,
-            rate: plan.rate,
-        }
-    }
 }

@@ -1,13 +1,13 @@
 //! Payloads of an exact size that name their task: `{"n":123,"pad":"xxx"}`.
 
+use std::fmt::Write;
+
 use bytes::{Bytes, BytesMut};
 
 /// The smallest payload: it has room for the largest task number of a run.
 pub const LEAST: usize = 40;
 /// Payloads are cut from blocks, so most of them cost no allocation.
 const BLOCK: usize = 256 << 10;
-const HEAD: &[u8] = b"{\"n\":";
-const PAD: &[u8] = b",\"pad\":\"";
 const TAIL: &[u8] = b"\"}";
 
 /// Makes payloads of one size.
@@ -29,9 +29,8 @@ impl Payloads {
         if self.block.capacity() < self.size {
             self.block = BytesMut::with_capacity(BLOCK.max(self.size));
         }
-        self.block.extend_from_slice(HEAD);
-        push_number(&mut self.block, number);
-        self.block.extend_from_slice(PAD);
+        // Writing to a buffer that grows cannot fail.
+        let _ = write!(self.block, "{{\"n\":{number},\"pad\":\"");
         let room = self.size.saturating_sub(self.block.len() + TAIL.len());
         self.block.extend_from_slice(self.fill.get(..room).unwrap_or_default());
         self.block.extend_from_slice(TAIL);
@@ -39,25 +38,10 @@ impl Payloads {
     }
 }
 
-fn push_number(into: &mut BytesMut, number: u64) {
-    let mut divisor = 1_u64;
-    while number / divisor >= 10 {
-        divisor = divisor.saturating_mul(10);
-    }
-    while divisor > 0 {
-        into.extend_from_slice(&[b'0' + (number / divisor % 10) as u8]);
-        divisor /= 10;
-    }
-}
-
 /// The task that a payload belongs to: the first number in the text, whether the server kept, reformatted or quoted it.
 pub fn number(payload: &[u8]) -> Option<u64> {
-    let mut digits = payload.iter().skip_while(|byte| !byte.is_ascii_digit()).peekable();
-    digits.peek()?;
-    let digits = digits.take_while(|byte| byte.is_ascii_digit());
-    digits
-        .map(|byte| u64::from(byte - b'0'))
-        .try_fold(0_u64, |number, digit| number.checked_mul(10)?.checked_add(digit))
+    let digits = payload.split(|byte| !byte.is_ascii_digit()).find(|digits| !digits.is_empty());
+    std::str::from_utf8(digits?).ok()?.parse().ok()
 }
 
 #[cfg(test)]

@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use serde::Serialize;
+
 use super::Args;
 
 /// Creates in flight in an open loop: never the limit for a server that keeps up.
@@ -10,7 +12,7 @@ const OPEN_IN_FLIGHT: usize = 10_000;
 const OPEN_AHEAD: u64 = 200_000;
 
 /// The plan of a run.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Serialize)]
 pub struct Plan {
     /// Streams or connections that create tasks.
     pub producers: usize,
@@ -31,18 +33,24 @@ pub struct Plan {
     /// Payload size in bytes.
     pub payload: usize,
     /// The webhook of every task; empty for none.
+    #[serde(skip)]
     pub webhook: String,
     /// Time before the measurement.
+    #[serde(skip)]
     pub warm_up: Duration,
     /// Time measured.
+    #[serde(skip)]
     pub time: Duration,
     /// Time after the last create for tasks in flight.
+    #[serde(skip)]
     pub drain: Duration,
     /// Arrivals per second in an open loop.
     pub rate: Option<u64>,
     /// The queue of this run.
+    #[serde(skip)]
     pub command: String,
     /// Print a line per second.
+    #[serde(skip)]
     pub progress: bool,
 }
 

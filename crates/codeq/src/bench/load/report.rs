@@ -10,7 +10,7 @@ use serde::Serialize;
 use super::core::{Core, Failure};
 use super::tracker::{Counts, Faults};
 
-/// Resources used in the measured window.
+/// Work done and resources used, since the start of a run or in the measured window.
 pub struct Spent {
     pub time: Duration,
     pub cycles: u64,
@@ -204,56 +204,36 @@ impl Spread {
     }
 }
 
-/// The figures of all runs.
-#[derive(Debug, Serialize)]
-pub struct Summary {
-    pub cycles_per_second: Option<Spread>,
-    pub creates_per_second: Option<Spread>,
-    pub completed_p50_ms: Option<Spread>,
-    pub completed_p99_ms: Option<Spread>,
-    pub assigned_p50_ms: Option<Spread>,
-    pub assigned_p99_ms: Option<Spread>,
-    pub client_cpu_us_per_cycle: Option<Spread>,
-    pub server_cpu_us_per_cycle: Option<Spread>,
-    pub server_rss_mib: Option<Spread>,
+type Figure = fn(&Row) -> Option<f64>;
+
+/// What a summary of several runs shows: names in JSON and in text.
+const FIGURES: [(&str, &str, Figure); 9] = [
+    ("cycles_per_second", "cycles/s", |row| Some(row.cycles_per_second)),
+    ("creates_per_second", "creates/s", |row| Some(row.creates_per_second)),
+    ("completed_p50_ms", "create to done p50, ms", |row| Some(row.completed_ms.p50)),
+    ("completed_p99_ms", "create to done p99, ms", |row| Some(row.completed_ms.p99)),
+    ("assigned_p50_ms", "create to assigned p50, ms", |row| Some(row.assigned_ms.p50)),
+    ("assigned_p99_ms", "create to assigned p99, ms", |row| Some(row.assigned_ms.p99)),
+    ("client_cpu_us_per_cycle", "client CPU a cycle, us", |row| Some(row.client_cpu_us_per_cycle)),
+    ("server_cpu_us_per_cycle", "server CPU a cycle, us", |row| row.server_cpu_us_per_cycle),
+    ("server_rss_mib", "server memory, MiB", |row| row.server_rss_mib),
+];
+
+/// The figures of all runs, for JSON.
+pub fn summary(rows: &[Row]) -> BTreeMap<&'static str, Option<Spread>> {
+    FIGURES.iter().map(|(name, _, figure)| (*name, Spread::of(rows, figure))).collect()
 }
 
-impl Summary {
-    pub fn of(rows: &[Row]) -> Summary {
-        Summary {
-            cycles_per_second: Spread::of(rows, |row| Some(row.cycles_per_second)),
-            creates_per_second: Spread::of(rows, |row| Some(row.creates_per_second)),
-            completed_p50_ms: Spread::of(rows, |row| Some(row.completed_ms.p50)),
-            completed_p99_ms: Spread::of(rows, |row| Some(row.completed_ms.p99)),
-            assigned_p50_ms: Spread::of(rows, |row| Some(row.assigned_ms.p50)),
-            assigned_p99_ms: Spread::of(rows, |row| Some(row.assigned_ms.p99)),
-            client_cpu_us_per_cycle: Spread::of(rows, |row| Some(row.client_cpu_us_per_cycle)),
-            server_cpu_us_per_cycle: Spread::of(rows, |row| row.server_cpu_us_per_cycle),
-            server_rss_mib: Spread::of(rows, |row| row.server_rss_mib),
+/// The figures of all runs, as text.
+pub fn summary_text(rows: &[Row]) -> String {
+    let mut text = format!("median of {} runs (min to max)\n", rows.len());
+    for (_, name, figure) in FIGURES {
+        if let Some(Spread { median, min, max }) = Spread::of(rows, figure) {
+            // Writing to a string cannot fail.
+            let _ = writeln!(text, "  {name:<27}{median:>10.2} ({min:.2} to {max:.2})");
         }
     }
-
-    /// As text.
-    pub fn text(&self, runs: usize) -> String {
-        let mut text = format!("median of {runs} runs (min to max)\n");
-        for (name, spread) in [
-            ("cycles/s", self.cycles_per_second),
-            ("creates/s", self.creates_per_second),
-            ("create to done p50, ms", self.completed_p50_ms),
-            ("create to done p99, ms", self.completed_p99_ms),
-            ("create to assigned p50, ms", self.assigned_p50_ms),
-            ("create to assigned p99, ms", self.assigned_p99_ms),
-            ("client CPU a cycle, us", self.client_cpu_us_per_cycle),
-            ("server CPU a cycle, us", self.server_cpu_us_per_cycle),
-            ("server memory, MiB", self.server_rss_mib),
-        ] {
-            if let Some(Spread { median, min, max }) = spread {
-                // Writing to a string cannot fail.
-                let _ = writeln!(text, "  {name:<27}{median:>10.2} ({min:.2} to {max:.2})");
-            }
-        }
-        text
-    }
+    text
 }
 
 #[cfg(test)]

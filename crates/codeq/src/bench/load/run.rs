@@ -11,19 +11,10 @@ use super::http;
 use super::ledger::Ledger;
 use super::report::{Row, Spent};
 use super::streams::{Addresses, Streams};
-use super::tracker::Counts;
 use super::{Args, plan::Plan};
 
 /// Time for streams to end after the last response.
 const FAREWELL: Duration = Duration::from_secs(2);
-
-/// A snapshot of resources used and work done.
-struct Mark {
-    at: Duration,
-    counts: Counts,
-    client: Duration,
-    server: Option<Duration>,
-}
 
 /// One run on the current thread. Fails only before the first task; later failures are in the row.
 pub async fn run(args: &Args, ledger: &mut Option<Ledger>) -> anyhow::Result<Row> {
@@ -44,7 +35,7 @@ pub async fn run(args: &Args, ledger: &mut Option<Ledger>) -> anyhow::Result<Row
     }
     let mut row = measure(args, &core).await;
     if let Some((streams, running)) = streams {
-        streams.borrow().close();
+        streams.borrow_mut().close();
         let ends = async {
             for session in running {
                 // A session that failed has already reported it.
@@ -64,7 +55,7 @@ pub async fn run(args: &Args, ledger: &mut Option<Ledger>) -> anyhow::Result<Row
 
 async fn measure(args: &Args, core: &Rc<RefCell<Core>>) -> Row {
     let window = core.borrow().plan.window();
-    let mark = || Mark::now(args, &core.borrow());
+    let mark = || spent(args, &core.borrow());
     // A run that fails early is measured from its start.
     let mut from = mark();
     wait(core, Duration::from_nanos(window.start)).await;
@@ -73,7 +64,6 @@ async fn measure(args: &Args, core: &Rc<RefCell<Core>>) -> Row {
     }
     wait(core, Duration::from_nanos(window.end)).await;
     let to = mark();
-    let rss = args.server_pid.map(|pid| process::rss_of(&pid.to_string()));
     core.borrow_mut().stop();
     let until = core.borrow().elapsed() + core.borrow().plan.drain;
     while !core.borrow().is_done() && core.borrow().elapsed() < until {
@@ -83,14 +73,13 @@ async fn measure(args: &Args, core: &Rc<RefCell<Core>>) -> Row {
         pause(core, until).await;
     }
     let core = core.borrow();
-    let time = to.at.saturating_sub(from.at);
     let spent = Spent {
-        time,
-        cycles: to.counts.completed - from.counts.completed,
-        creates: to.counts.created - from.counts.created,
+        time: to.time.saturating_sub(from.time),
+        cycles: to.cycles - from.cycles,
+        creates: to.creates - from.creates,
         client: to.client.saturating_sub(from.client),
         server: to.server.zip(from.server).map(|(to, from)| to.saturating_sub(from)),
-        server_rss: rss,
+        server_rss: to.server_rss,
     };
     Row::new(&core, &spent)
 }
@@ -129,13 +118,15 @@ async fn pause(core: &Rc<RefCell<Core>>, until: Duration) {
     let _ = tokio::time::timeout(until.saturating_sub(now), event.notified()).await;
 }
 
-impl Mark {
-    fn now(args: &Args, core: &Core) -> Mark {
-        Mark {
-            at: core.elapsed(),
-            counts: core.tracker.counts(),
-            client: process::Usage::now().cpu,
-            server: args.server_pid.map(|pid| process::cpu_of(&pid.to_string())),
-        }
+/// Work done and resources used since the start.
+fn spent(args: &Args, core: &Core) -> Spent {
+    let counts = core.tracker.counts();
+    Spent {
+        time: core.elapsed(),
+        cycles: counts.completed,
+        creates: counts.created,
+        client: process::cpu_of("self"),
+        server: args.server_pid.map(process::cpu_of),
+        server_rss: args.server_pid.map(process::rss_of),
     }
 }

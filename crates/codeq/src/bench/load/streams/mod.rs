@@ -1,17 +1,17 @@
 //! The stream driver. One thread, no task per message: messages are handled where they are decoded, and replies go into the
-//! outbox of their stream.
+//! channel of their stream.
 
 mod producer;
 mod worker;
 
 use std::cell::RefCell;
-use std::future::{Future, poll_fn};
+use std::future::poll_fn;
 use std::pin::Pin;
 use std::rc::Rc;
-use std::task::{Context, Poll};
+use std::task::Poll;
 use std::time::Duration;
 
-use anyhow::Context as _;
+use anyhow::Context;
 use tokio::task::JoinHandle;
 use tonic::Streaming;
 use tonic::codegen::tokio_stream::Stream;
@@ -70,16 +70,14 @@ impl Streams {
         let streams = Rc::new(RefCell::new(Streams { producers, workers, turn: 0 }));
         let mut running = Vec::new();
         for (at, incoming) in acks.into_iter().enumerate() {
-            let handle = |streams: &mut Streams, core: &mut Core, at: usize, event| {
+            running.push(receive(core, &streams, incoming, move |streams, core, event| {
                 streams.producers.get_mut(at).map_or(Ok(()), |it| it.handle(core, event))
-            };
-            running.push(spawn(core, &streams, incoming, at, handle));
+            }));
         }
         for (at, incoming) in tasks.into_iter().enumerate() {
-            let handle = |streams: &mut Streams, core: &mut Core, at: usize, event| {
+            running.push(receive(core, &streams, incoming, move |streams, core, event| {
                 streams.workers.get_mut(at).map_or(Ok(()), |it| it.handle(core, event))
-            };
-            running.push(spawn(core, &streams, incoming, at, handle));
+            }));
         }
         let batches = plan.ready_batch.max(plan.result_batch) > 1;
         if plan.rate.is_some() || batches {
@@ -101,64 +99,40 @@ impl Streams {
     }
 
     /// Ends the streams after the queued messages.
-    pub fn close(&self) {
-        self.producers.iter().for_each(Producer::close);
-        self.workers.iter().for_each(Worker::close);
+    pub fn close(&mut self) {
+        self.producers.clear();
+        self.workers.clear();
     }
 }
 
 /// Handles the messages of a stream until it ends.
-fn spawn<T: 'static>(
+fn receive<T: 'static>(
     core: &Shared<Core>,
     streams: &Shared<Streams>,
-    incoming: Streaming<T>,
-    at: usize,
-    handle: fn(&mut Streams, &mut Core, usize, T) -> Result<(), Failure>,
-) -> JoinHandle<()> {
-    tokio::task::spawn_local(receive(Rc::clone(core), Rc::clone(streams), incoming, at, handle))
-}
-
-fn receive<T>(
-    core: Shared<Core>,
-    streams: Shared<Streams>,
     mut incoming: Streaming<T>,
-    at: usize,
-    handle: fn(&mut Streams, &mut Core, usize, T) -> Result<(), Failure>,
-) -> impl Future<Output = ()> {
-    poll_fn(move |context| {
+    handle: impl Fn(&mut Streams, &mut Core, T) -> Result<(), Failure> + Unpin + 'static,
+) -> JoinHandle<()> {
+    let (core, streams) = (Rc::clone(core), Rc::clone(streams));
+    tokio::task::spawn_local(poll_fn(move |context| {
         let (core, streams) = (&mut *core.borrow_mut(), &mut *streams.borrow_mut());
-        let ended = loop {
-            match next(&mut incoming, context) {
-                Poll::Ready(Ok(Some(event))) => {
-                    if let Err(failure) = handle(streams, core, at, event) {
-                        core.fail(failure);
-                        break true;
-                    }
-                }
-                Poll::Ready(Ok(None)) => {
-                    core.fail(Failure::Away("it ended a stream".to_owned()));
-                    break true;
-                }
-                Poll::Ready(Err(why)) => {
-                    core.fail(Failure::Away(why));
-                    break true;
-                }
-                Poll::Pending => break false,
+        let failure = loop {
+            let handled = match Pin::new(&mut incoming).poll_next(context) {
+                Poll::Ready(Some(Ok(event))) => handle(streams, core, event),
+                Poll::Ready(Some(Err(status))) => Err(Failure::Away(describe(&status))),
+                Poll::Ready(None) => Err(Failure::Away("it ended a stream".to_owned())),
+                Poll::Pending => break None,
+            };
+            if let Err(failure) = handled {
+                break Some(failure);
             }
         };
+        let ended = failure.is_some();
+        failure.into_iter().for_each(|failure| core.fail(failure));
         // Once per batch of received messages.
         streams.fill(core);
         core.settle();
         if ended { Poll::Ready(()) } else { Poll::Pending }
-    })
-}
-
-fn next<T>(
-    incoming: &mut Streaming<T>,
-    context: &mut Context<'_>,
-) -> Poll<Result<Option<T>, String>> {
-    let next = Pin::new(incoming).poll_next(context);
-    next.map(|event| event.transpose().map_err(|status| describe(&status)))
+    }))
 }
 
 async fn tick(core: Shared<Core>, streams: Shared<Streams>) {

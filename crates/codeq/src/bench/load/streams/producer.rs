@@ -6,15 +6,16 @@ use codeq_proto::producer::server_event::Event as Heard;
 use codeq_proto::producer::{
     CreateAck, CreateTask, CreateTaskBatch, Hello, ProducerEvent, ServerEvent,
 };
+use tokio::sync::mpsc::{UnboundedSender, unbounded_channel};
 use tonic::Streaming;
+use tonic::codegen::tokio_stream::wrappers::UnboundedReceiverStream;
 
 use super::super::core::{Core, Failure};
-use super::super::outbox::Outbox;
 use super::{MESSAGE, connect, describe, greeting};
 
 /// A stream that creates tasks.
 pub struct Producer {
-    outbox: Outbox<ProducerEvent>,
+    out: UnboundedSender<ProducerEvent>,
     /// Creates without a response.
     in_flight: usize,
 }
@@ -26,12 +27,12 @@ impl Producer {
         token: &str,
     ) -> anyhow::Result<(Producer, Streaming<ServerEvent>)> {
         let channel = connect(address, "producer").await?;
-        let outbox = Outbox::new();
-        let producer = Producer { outbox, in_flight: 0 };
+        let (out, outgoing) = unbounded_channel();
+        let producer = Producer { out, in_flight: 0 };
         producer.say(Say::Hello(Hello { token: token.to_owned() }));
         let client = ProducerStreamClient::new(channel);
         let mut client = client.max_decoding_message_size(MESSAGE);
-        let answer = client.stream(producer.outbox.clone()).await;
+        let answer = client.stream(UnboundedReceiverStream::new(outgoing)).await;
         let answer = answer.map_err(|status| {
             anyhow::anyhow!("the producer stream was refused: {}", describe(&status))
         });
@@ -43,7 +44,8 @@ impl Producer {
     }
 
     fn say(&self, event: Say) {
-        self.outbox.push(ProducerEvent { event: Some(event) });
+        // A stream that is gone reports it by its answers.
+        let _ = self.out.send(ProducerEvent { event: Some(event) });
     }
 
     /// Creates the tasks allowed now; returns whether there were any.
@@ -95,11 +97,6 @@ impl Producer {
         } else {
             core.refused(ack.seq, &ack.error_message);
         }
-    }
-
-    /// Ends the stream after the queued messages.
-    pub fn close(&self) {
-        self.outbox.close();
     }
 }
 

@@ -1,5 +1,7 @@
 //! A worker stream: completes every task as soon as it arrives, and renews its credit with the result.
 
+use std::collections::HashMap;
+
 use bytes::Bytes;
 use codeq_proto::worker::server_event::Event as Heard;
 use codeq_proto::worker::worker_event::Event as Say;
@@ -7,11 +9,12 @@ use codeq_proto::worker::worker_stream_client::WorkerStreamClient;
 use codeq_proto::worker::{
     Hello, Ready, Result as Outcome, ResultAck, ResultBatch, ServerEvent, Task, WorkerEvent,
 };
+use tokio::sync::mpsc::{UnboundedSender, unbounded_channel};
 use tonic::Streaming;
+use tonic::codegen::tokio_stream::wrappers::UnboundedReceiverStream;
 
 use super::super::core::{Core, Failure};
-use super::super::ids::{Numbers, key};
-use super::super::outbox::Outbox;
+use super::super::ids::key;
 use super::super::payload;
 use super::super::plan::Plan;
 use super::{MESSAGE, connect, describe, greeting};
@@ -20,13 +23,13 @@ const RESULT: &[u8] = b"{\"ok\":true}";
 
 /// A worker stream.
 pub struct Worker {
-    outbox: Outbox<WorkerEvent>,
+    out: UnboundedSender<WorkerEvent>,
     /// Results waiting for a full batch.
     results: Vec<Outcome>,
     /// Credits to give.
     credits: usize,
     /// Tasks whose results were sent, by id.
-    submitted: Numbers,
+    submitted: HashMap<u64, u64>,
     ready: Ready,
     ready_batch: usize,
     result_batch: usize,
@@ -42,11 +45,12 @@ impl Worker {
     ) -> anyhow::Result<(Worker, Streaming<ServerEvent>)> {
         let channel = connect(address, "worker").await?;
         let commands = vec![plan.command.clone()];
+        let (out, outgoing) = unbounded_channel();
         let mut worker = Worker {
-            outbox: Outbox::new(),
+            out,
             results: Vec::new(),
             credits: plan.slots,
-            submitted: Numbers::default(),
+            submitted: HashMap::new(),
             ready: Ready { commands, lease_seconds: 0, count: plan.ready_batch as i32 },
             ready_batch: plan.ready_batch,
             result_batch: plan.result_batch,
@@ -55,7 +59,7 @@ impl Worker {
         worker.say(Say::Hello(Hello { token: token.to_owned(), worker_id }));
         let client = WorkerStreamClient::new(channel);
         let mut client = client.max_decoding_message_size(MESSAGE);
-        let answer = client.stream(worker.outbox.clone()).await;
+        let answer = client.stream(UnboundedReceiverStream::new(outgoing)).await;
         let answer = answer.map_err(|status| {
             anyhow::anyhow!("the worker stream was refused: {}", describe(&status))
         });
@@ -70,7 +74,8 @@ impl Worker {
     }
 
     fn say(&self, event: Say) {
-        self.outbox.push(WorkerEvent { event: Some(event) });
+        // A stream that is gone reports it by its answers.
+        let _ = self.out.send(WorkerEvent { event: Some(event) });
     }
 
     fn give(&mut self) {
@@ -151,10 +156,5 @@ impl Worker {
             Some(_) => core.error(format!("result refused: {}", ack.error_message)),
             None => core.error("an acknowledgement of a result that was not sent".to_owned()),
         }
-    }
-
-    /// Ends the stream after the queued messages.
-    pub fn close(&self) {
-        self.outbox.close();
     }
 }

@@ -1,5 +1,0 @@
-//! Bytes as lowercase hex.
-
-pub(crate) fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
-}
