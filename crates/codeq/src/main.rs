@@ -20,6 +20,7 @@ mod bench;
 mod config;
 mod dev;
 mod fsck;
+mod man;
 mod probe;
 mod restore;
 mod serve;
@@ -72,6 +73,9 @@ enum Command {
     Restore(restore::Args),
     /// Ask a running server whether it is ready.
     Probe(probe::Args),
+    /// Write the manual pages to a directory.
+    #[command(hide = true)]
+    Man(man::Args),
     /// Run the simulator: seeded clients, crashes and disk faults, with every invariant checked.
     Sim(sim::Args),
 }
@@ -82,6 +86,7 @@ fn main() -> ExitCode {
         Command::Backup(args) => backup::run(&args),
         Command::Restore(args) => restore::run(&args),
         Command::Probe(args) => probe::run(&args),
+        Command::Man(args) => man::run(&args, <Cli as clap::CommandFactory>::command()),
         Command::Serve(args) => return serve::run(&args),
         Command::Config(config) => return config.run(),
         // These have their own exit codes.

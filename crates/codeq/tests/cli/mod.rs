@@ -5,5 +5,5 @@ mod config;
 mod fsck;
 pub mod harness;
 mod help;
-mod probe;
+mod packages;
 mod sim;
