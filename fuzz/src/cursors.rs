@@ -1,6 +1,7 @@
 //! Cursors of lists and of bulk calls.
 
 use codeq_core::command::BulkFrom;
+use codeq_core::id::ShardId;
 use codeq_core::keys::Seq;
 use codeq_core::read::ListQuery;
 use codeq_server::service::cursor::{decode, decode_from, encode, encode_from};
@@ -18,7 +19,10 @@ pub fn run(data: &[u8]) {
         if text.len() < 100 {
             let queue = (!text.is_empty()).then(|| text.into());
             let from = BulkFrom { queue, list: 3, after: Seq(data.len() as u64) };
-            assert_eq!(decode_from(&encode_from(7, &from, &about), &about), Ok((7, from)));
+            assert_eq!(
+                decode_from(&encode_from(ShardId(7), &from, &about), &about),
+                Ok((ShardId(7), from))
+            );
         }
     }
 }
@@ -28,7 +32,7 @@ pub fn seeds() -> Vec<Vec<u8>> {
     let from = BulkFrom { queue: Some("resize".into()), list: 1, after: Seq(99) };
     let cursors = [
         encode(&[Seq(7), Seq::MAX], &query),
-        encode_from(3, &from, &[Some("acme".to_owned()), None]),
+        encode_from(ShardId(3), &from, &[Some("acme".to_owned()), None]),
     ];
     cursors.map(String::into_bytes).to_vec()
 }

@@ -2,6 +2,7 @@
 
 use codeq_core::State;
 use codeq_core::command::{Claim, Command, Enqueue, NewTask, Outcome, PutRecord, Selector, Submit};
+use codeq_core::id::ShardId;
 use codeq_core::keys::{self, Seq};
 use codeq_core::kv::{Key, Table, for_each};
 use codeq_core::moment::Moment;
@@ -39,7 +40,7 @@ pub fn run(data: &[u8]) {
 /// The rows of a shard in which tasks were made, claimed and completed.
 pub fn seeds() -> Vec<Vec<u8>> {
     let mut store = MemStore::new();
-    let mut state = State::load(&store, 0, 1).expect("an empty shard");
+    let mut state = State::load(&store, ShardId(0), 1).expect("an empty shard");
     let mut now = 1_000;
     let mut apply = |command| {
         now += 1;

@@ -1,5 +1,7 @@
 //! Hides secrets in logs and dumps.
 
+use std::fmt;
+
 use serde::{Serialize, Serializer};
 use url::Url;
 
@@ -32,6 +34,11 @@ pub fn secret<S: Serializer>(secret: &Option<String>, serializer: S) -> Result<S
 /// Serialises a URL without its credentials.
 pub fn url<S: Serializer>(url: &Option<String>, serializer: S) -> Result<S::Ok, S::Error> {
     url.as_deref().map(mask_url).serialize(serializer)
+}
+
+/// Formats a value as it is serialised, so that its secrets are masked in one place only.
+pub fn debug<T: Serialize>(value: &T, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+    f.write_str(&serde_json::to_string(value).map_err(|_| fmt::Error)?)
 }
 
 #[cfg(test)]

@@ -6,7 +6,7 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-use crate::mask::{self, MASK, mask_url};
+use crate::mask;
 
 /// Longest name of a worker group, in bytes.
 pub const GROUP_BYTES_MAX: usize = 128;
@@ -54,11 +54,7 @@ pub struct JwtConfig {
 
 impl fmt::Debug for JwtConfig {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("JwtConfig")
-            .field("issuer", &self.issuer)
-            .field("audience", &self.audience)
-            .field("jwks_url", &self.jwks_url.as_deref().map(mask_url))
-            .finish()
+        mask::debug(self, f)
     }
 }
 
@@ -85,14 +81,6 @@ pub struct StaticToken {
 
 impl fmt::Debug for StaticToken {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("StaticToken")
-            .field("token", &self.token.as_ref().map(|_| MASK))
-            .field("token_sha256", &self.token_sha256)
-            .field("subject", &self.subject)
-            .field("tenant", &self.tenant)
-            .field("scopes", &self.scopes)
-            .field("event_types", &self.event_types)
-            .field("worker_group", &self.worker_group)
-            .finish()
+        mask::debug(self, f)
     }
 }

@@ -4,11 +4,10 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Deserializer, Serialize};
 
-use crate::codec;
+use crate::codec::{self, as_bytes};
 use crate::limits::{HISTORY_MAX, HISTORY_REASON_BYTES_MAX, WORKER_BYTES_MAX};
 use crate::moment::Millis;
 use crate::place::Place;
-use crate::rows::as_bytes;
 
 /// What caused a transition. The order is part of the on-disk format: add at the end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]

@@ -37,6 +37,29 @@ impl From<TaskId> for u128 {
     }
 }
 
+number! {
+    /// The number of a shard, from 0 on.
+    ShardId(u16)
+}
+
+impl ShardId {
+    /// The numbers of so many shards.
+    pub fn all(shards: u16) -> impl Iterator<Item = ShardId> {
+        (0..shards).map(ShardId)
+    }
+
+    /// The shard of a hash.
+    pub fn of(hash: u64, shards: u16) -> ShardId {
+        ShardId((hash % u64::from(shards.max(1))) as u16)
+    }
+}
+
+impl From<ShardId> for usize {
+    fn from(shard: ShardId) -> usize {
+        usize::from(shard.0)
+    }
+}
+
 /// The text is not a task id.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("not a task id")]
@@ -62,17 +85,17 @@ impl TaskId {
     }
 
     /// The shard that holds this task: FNV-1a 64 of the id's text, modulo the number of shards.
-    pub fn shard(self, shards: u16) -> u16 {
+    pub fn shard(self, shards: u16) -> ShardId {
         if shards <= 1 {
-            return 0;
+            return ShardId(0);
         }
         let mut text = [0; 36];
         self.write_text(&mut text);
-        (fnv1a64(&text) % u64::from(shards)) as u16
+        ShardId::of(fnv1a64(&text), shards)
     }
 
     /// Mints the id of task number `seq` that hashes to `shard`, drawing salts from `seed`.
-    pub fn mint(seq: Seq, seed: u64, shard: u16, shards: u16) -> TaskId {
+    pub fn mint(seq: Seq, seed: u64, shard: ShardId, shards: u16) -> TaskId {
         let mut draw = seed ^ seq.0;
         loop {
             draw = split_mix64(draw);
@@ -204,7 +227,7 @@ mod tests {
     #[test]
     fn the_minter_hits_every_shard() {
         for shards in [1, 2, 3, 7, 16] {
-            for shard in 0..shards {
+            for shard in ShardId::all(shards) {
                 assert_eq!(TaskId::mint(Seq(77), 5, shard, shards).shard(shards), shard);
             }
         }

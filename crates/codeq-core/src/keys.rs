@@ -12,12 +12,12 @@ pub type QueueId = u32;
 
 number! {
     /// The number of a task or a record in its shard.
-    Seq
+    Seq(u64)
 }
 
 number! {
     /// The position of a pending task among those of its priority.
-    Order
+    Order(u64)
 }
 
 // Both come from one counter: a new task's order is its own number, a requeued task's is the next one.

@@ -1,16 +1,16 @@
 //! Types for numbers that could be mistaken for one another. They are encoded as plain integers.
 
 macro_rules! number {
-    ($(#[$doc:meta])* $name:ident) => {
+    ($(#[$doc:meta])* $name:ident($number:ident)) => {
         $(#[$doc])*
         #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
         #[derive(serde::Serialize, serde::Deserialize)]
         #[serde(transparent)]
-        pub struct $name(pub u64);
+        pub struct $name(pub $number);
 
         impl $name {
             /// The highest number.
-            pub const MAX: $name = $name(u64::MAX);
+            pub const MAX: $name = $name($number::MAX);
 
             /// The following number.
             #[must_use]

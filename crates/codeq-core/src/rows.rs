@@ -6,9 +6,11 @@ use std::fmt;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use serde::{Deserialize, Serialize, Serializer};
+use serde::{Deserialize, Serialize};
 
-use crate::codec::{VERSION, decode, decode_grown, decode_row, encode_row, strip_version};
+use crate::codec::{
+    VERSION, as_bytes, decode, decode_grown, decode_row, encode_row, strip_version,
+};
 use crate::command::{Artifact, Fence};
 use crate::history::History;
 use crate::id::TaskId;
@@ -355,14 +357,6 @@ impl Counts {
             Place::Dead => &mut self.dead,
         }
     }
-}
-
-/// Serialises bytes in one write. The default writes the same bytes one number at a time, which is slower.
-pub(crate) fn as_bytes<S: Serializer>(
-    bytes: &impl AsRef<[u8]>,
-    serializer: S,
-) -> Result<S::Ok, S::Error> {
-    serializer.serialize_bytes(bytes.as_ref())
 }
 
 macro_rules! plain_row {

@@ -10,6 +10,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 
 use crate::held::{Held, Holdings};
+use crate::id::ShardId;
 use crate::keys::{self, QueueId, Seq, TimerKind};
 use crate::kv::{Key, Kv, KvError, KvRead, Table, for_each};
 use crate::moment::{Millis, Moment};
@@ -69,7 +70,7 @@ pub(crate) struct Tenant {
 /// The state of one shard.
 #[derive(Debug)]
 pub struct State {
-    pub(crate) shard: u16,
+    pub(crate) shard: ShardId,
     pub(crate) shards: u16,
     pub(crate) meta: MetaRow,
     pub(crate) tenants: BTreeMap<Arc<str>, Tenant>,
@@ -90,7 +91,7 @@ pub struct State {
 
 impl State {
     /// Builds the state from the rows; empty tables give an empty shard.
-    pub fn load<K: KvRead + ?Sized>(kv: &K, shard: u16, shards: u16) -> Result<State, KvError> {
+    pub fn load<K: KvRead + ?Sized>(kv: &K, shard: ShardId, shards: u16) -> Result<State, KvError> {
         let meta = MetaRow::load(kv, keys::META)?.unwrap_or_else(|| MetaRow {
             next_seq: Seq(1),
             next_queue: 1,

@@ -5,6 +5,7 @@ use std::path::Path;
 
 use anyhow::Context;
 use codeq_core::command::{Claim, Command, Millis};
+use codeq_core::id::ShardId;
 use codeq_core::read::ListQuery;
 use codeq_core::reply::{Enqueued, Reply};
 use codeq_core::view::{ResultRecord, Task};
@@ -112,7 +113,7 @@ fn when_and_where(
     reply: &Reply,
     asked_at: Millis,
     shards: u16,
-) -> (Millis, u16) {
+) -> (Millis, ShardId) {
     let of = |task: &Task| (task.updated_at, task.id.shard(shards));
     let by_id = |id: codeq_core::id::TaskId| (asked_at, id.shard(shards));
     match (reply, command) {
@@ -122,8 +123,8 @@ fn when_and_where(
                 Enqueued::Created(task) => Some(of(task)),
                 _ => None,
             })
-            .unwrap_or((asked_at, 0)),
-        (Reply::Claimed(tasks), _) => tasks.first().map_or((asked_at, 0), of),
+            .unwrap_or((asked_at, ShardId(0))),
+        (Reply::Claimed(tasks), _) => tasks.first().map_or((asked_at, ShardId(0)), of),
         (Reply::Cancelled(task) | Reply::CancelRequested(task) | Reply::Replayed(task), _) => {
             of(task)
         }
@@ -133,6 +134,6 @@ fn when_and_where(
         }
         (_, Command::Nack(command)) => by_id(command.id),
         (_, Command::Abandon(command)) => by_id(command.id),
-        _ => (asked_at, 0),
+        _ => (asked_at, ShardId(0)),
     }
 }

@@ -13,6 +13,7 @@ use anyhow::{Context, bail};
 use clap::Args;
 use codeq_core::command::{Claim, Selector};
 use codeq_core::effect::Effect;
+use codeq_core::id::ShardId;
 use codeq_core::reply::Reply;
 use codeq_engine::options::SCRUB_EVERY;
 use codeq_engine::{Engine, EngineError, Observer, Options, SharedObserver, layout};
@@ -331,7 +332,7 @@ impl Image {
                 })?;
             }
         }
-        let dirs = (0..SHARDS).map(|shard| layout::shard_dir(Path::new(""), shard));
+        let dirs = ShardId::all(SHARDS).map(|shard| layout::shard_dir(Path::new(""), shard));
         for dir in dirs.chain([layout::log_dir(Path::new(""))]) {
             let name = dir.display();
             self.try_one(&mut tally, format!("{name} removed"), true, |copy| {
@@ -351,7 +352,7 @@ impl Image {
 
 /// A place in a store, and how to damage it.
 struct Spot {
-    shard: u16,
+    shard: ShardId,
     bit: u64,
     /// Zero the whole sector instead of flipping the bit.
     sector: bool,
@@ -359,7 +360,7 @@ struct Spot {
 
 impl Spot {
     fn pick(rng: &mut Rng, dir: &Path, number: u64) -> anyhow::Result<Spot> {
-        let shard = rng.below(u64::from(SHARDS)) as u16;
+        let shard = ShardId(rng.below(u64::from(SHARDS)) as u16);
         let len = fs::metadata(layout::store_path(dir, shard))?.len();
         Ok(Spot { shard, bit: rng.below(len * 8), sector: number.is_multiple_of(2) })
     }
@@ -386,7 +387,7 @@ impl fmt::Display for Spot {
 struct Passes(AtomicU64);
 
 impl Observer for Passes {
-    fn committed(&self, _: u16, _: &[Effect]) {}
+    fn committed(&self, _: ShardId, _: &[Effect]) {}
 
     fn scrubbed(&self, _: u64, _: Duration) {
         self.0.fetch_add(1, Ordering::Relaxed);

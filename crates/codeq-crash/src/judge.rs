@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use codeq_core::command::Millis;
+use codeq_core::id::ShardId;
 use codeq_core::place::Place;
 use codeq_core::read::ListQuery;
 use codeq_core::view::{ResultRecord, Task};
@@ -168,7 +169,7 @@ pub fn check_structure(
     shown: &[Shown],
 ) -> Result<Vec<String>, EngineError> {
     let mut found = Vec::new();
-    for shard in 0..engine.shards() {
+    for shard in ShardId::all(engine.shards()) {
         let violations = runtime.block_on(engine.read(shard, |r| check_all(r.state, r.kv)))?;
         found.extend(violations.iter().map(|violation| format!("shard {shard}: {violation}")));
     }

@@ -15,6 +15,7 @@ use codeq_core::command::{
     BulkFilter, BulkFrom, BulkPart, BulkWork, Callback, Claim, Command, Delivery, Enqueue, Millis,
     NewTask, Outcome, Selector, Submit,
 };
+use codeq_core::id::ShardId;
 use codeq_core::limits::{BULK_LOOK_MAX, BULK_TAKE_MAX};
 use codeq_core::reply::Reply;
 use codeq_disk::RealDisk;
@@ -110,7 +111,7 @@ pub fn run(verify: &Verify) -> anyhow::Result<(Report, Engine)> {
 fn settled(engine: &Engine, runtime: &Runtime) -> anyhow::Result<Millis> {
     let limit = Instant::now() + Duration::from_secs(60);
     let now = engine.now();
-    for shard in 0..engine.shards() {
+    for shard in ShardId::all(engine.shards()) {
         while runtime.block_on(engine.read(shard, |reader| Ok(reader.state.is_due(now))))? {
             if Instant::now() > limit {
                 bail!("shard {shard} does not finish what is due; it is {now:?}");
@@ -258,7 +259,7 @@ fn live(engine: &Engine, runtime: &Runtime) -> Result<u64, codeq_engine::EngineE
 
 /// Delivers the callbacks and removes all finished tasks.
 fn remove_all(engine: &Engine, runtime: &Runtime) -> anyhow::Result<()> {
-    for shard in 0..engine.shards() {
+    for shard in ShardId::all(engine.shards()) {
         loop {
             let due = runtime.block_on(engine.callbacks_due(shard, Default::default(), 500))?;
             if due.is_empty() {
@@ -277,7 +278,7 @@ fn remove_all(engine: &Engine, runtime: &Runtime) -> anyhow::Result<()> {
         }
     }
     for tenant in TENANTS {
-        for shard in 0..engine.shards() {
+        for shard in ShardId::all(engine.shards()) {
             let mut next = Some(BulkFrom::default());
             while let Some(from) = next {
                 let part = BulkPart {

@@ -7,6 +7,7 @@
 use std::path::Path;
 use std::sync::Arc;
 
+use codeq_core::id::ShardId;
 use codeq_core::kv::Table;
 use codeq_disk::{Disk, RealDisk, SharedDisk};
 use codeq_log::{FrameIndex, Log, NewLog};
@@ -41,7 +42,7 @@ impl Engine {
         incomplete::begin(&*self.disk, target, Work::Backup)?;
         let manifest = Manifest::new(self.shards(), entropy());
         // Start all of them first, so that the shards are copied as of about the same moment.
-        let jobs: Vec<_> = (0..)
+        let jobs: Vec<_> = ShardId::all(self.shards())
             .zip(&self.shards)
             .map(|(number, shard)| {
                 let (path, owner) = (layout::store_path(target, number), manifest.owner(number));
@@ -61,7 +62,7 @@ impl Engine {
 fn copy_stores(
     disk: &SharedDisk,
     dir: &Path,
-    jobs: Vec<(u16, SnapshotJob)>,
+    jobs: Vec<(ShardId, SnapshotJob)>,
 ) -> Result<FrameIndex, OpenError> {
     let last = jobs.iter().map(|(_, job)| job.position()).max().unwrap_or(0);
     for (number, job) in jobs {
@@ -76,7 +77,7 @@ fn copy_stores(
 /// Verifies every page and row of the stores, and counts the tasks.
 fn verify(disk: &SharedDisk, dir: &Path, manifest: Manifest) -> Result<Backup, OpenError> {
     let mut backup = Backup { shards: manifest.shards, tasks: 0, bytes: SEGMENT_BYTES };
-    for number in 0..manifest.shards {
+    for number in ShardId::all(manifest.shards) {
         let path = layout::store_path(dir, number);
         let report = codeq_store::check(disk, &path)?;
         let tasks = report.rows.iter().find(|(table, _)| *table == Table::Task);
@@ -135,13 +136,13 @@ fn copy(
     found.check_shards(&**disk, backup)?;
     found.check_log(&**disk, backup)?;
     let log = codeq_log::verify(&**disk, &layout::log_dir(backup))?;
-    for number in 0..found.shards {
+    for number in ShardId::all(found.shards) {
         codeq_store::check(disk, &layout::store_path(backup, number))?;
     }
     let manifest = Manifest::new(found.shards, log_id);
     incomplete::begin(&**disk, dir, Work::Restore)?;
     let mut jobs = Vec::new();
-    for number in 0..manifest.shards {
+    for number in ShardId::all(manifest.shards) {
         let from = layout::store_path(backup, number);
         let options =
             codeq_store::Options { owner: Some(found.owner(number)), ..Default::default() };

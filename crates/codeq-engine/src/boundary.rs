@@ -8,6 +8,7 @@
 //! [`Engine::post`]: crate::Engine::post
 
 use codeq_core::command::{BulkPart, Claim, Command, Millis};
+use codeq_core::id::ShardId;
 use codeq_core::reply::Reply;
 use serde::{Deserialize, Serialize};
 
@@ -28,7 +29,7 @@ pub enum Call {
     /// A part of a bulk operation in one shard; such an operation visits the shards one after the other.
     BulkPart {
         /// The shard.
-        shard: u16,
+        shard: ShardId,
         /// The part.
         part: Box<BulkPart>,
     },

@@ -7,6 +7,7 @@ use std::sync::atomic::Ordering;
 use std::task::{Context, Poll};
 
 use codeq_core::command::{Claim, Command, Millis};
+use codeq_core::id::ShardId;
 use codeq_core::reply::Reply;
 use codeq_core::view::Task;
 use tokio::sync::oneshot;
@@ -109,8 +110,8 @@ impl Engine {
     /// Splits a call among the shards that it concerns; `put` receives the part of each shard.
     fn dispatch(&self, request: Request, mut put: impl FnMut(usize, Request) -> Option<()>) {
         let shards = self.shards();
-        let mut put = |shard: u16, part: Request| match self.check_size(&part) {
-            Ok(()) if shard < shards => {
+        let mut put = |shard: ShardId, part: Request| match self.check_size(&part) {
+            Ok(()) if shard.0 < shards => {
                 put(usize::from(shard), part);
             }
             Ok(()) => part.refuse(EngineError::Closed),
@@ -120,11 +121,14 @@ impl Engine {
             return put(shard, request);
         }
         if shards == 1 {
-            return put(0, request);
+            return put(ShardId(0), request);
         }
         if matches!(request.command, Command::Claim(_)) {
             let start = self.turn.fetch_add(1, Ordering::Relaxed) % u64::from(shards);
-            return put(start as u16, Round::begin(request, start as usize, &self.inboxes));
+            return put(
+                ShardId(start as u16),
+                Round::begin(request, start as usize, &self.inboxes),
+            );
         }
         let Request { command, reply, .. } = request;
         match divide(command, shards) {

@@ -296,7 +296,7 @@ fn start(
             clock: Arc::clone(&clock),
             options: options.clone(),
             checkpoint: Checkpoint::default(),
-            seed: split_mix64(seed ^ u64::from(number)),
+            seed: split_mix64(seed ^ u64::from(number.0)),
             stopping: false,
             refusing: false,
         };

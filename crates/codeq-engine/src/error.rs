@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use codeq_core::codec::DecodeError;
+use codeq_core::id::ShardId;
 use codeq_core::kv::KvError;
 use codeq_disk::Shortage;
 use codeq_log::{FrameIndex, LogError};
@@ -158,7 +159,7 @@ pub enum OpenError {
         /// Index of the frame.
         index: FrameIndex,
         /// The shard.
-        shard: u16,
+        shard: ShardId,
         /// Why it does not decode.
         source: DecodeError,
     },

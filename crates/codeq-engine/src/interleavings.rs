@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex};
 
 use codeq_core::codec::read_group;
 use codeq_core::command::{Command, Sweep};
+use codeq_core::id::ShardId;
 use codeq_core::moment::Moment;
 use codeq_core::reply::Reply;
 use codeq_disk::RealDisk;
@@ -163,7 +164,7 @@ fn whatever_is_offered_is_logged_and_answered() {
                         group.answer(ReplyTo::One(reply), Ok(Reply::Done));
                         answers.lock().unwrap().push(answer);
                         // Alone at times: then the shard's own thread may commit.
-                        pipeline.offer(shard, &mut group, number % 2 == 1).unwrap();
+                        pipeline.offer(ShardId(shard), &mut group, number % 2 == 1).unwrap();
                     }
                 })
             })

@@ -13,6 +13,7 @@
 //! names its shard, the number of shards and the log that its rows come from; the log's files name the log's id. All
 //! of that is checked against the manifest.
 
+use codeq_core::id::ShardId;
 use std::io;
 use std::path::{Path, PathBuf};
 
@@ -32,12 +33,12 @@ pub fn log_dir(dir: &Path) -> PathBuf {
 }
 
 /// A shard's directory.
-pub fn shard_dir(dir: &Path, shard: u16) -> PathBuf {
+pub fn shard_dir(dir: &Path, shard: ShardId) -> PathBuf {
     dir.join(format!("shard-{shard:03}"))
 }
 
 /// A shard's store.
-pub fn store_path(dir: &Path, shard: u16) -> PathBuf {
+pub fn store_path(dir: &Path, shard: ShardId) -> PathBuf {
     shard_dir(dir, shard).join("store")
 }
 
@@ -78,8 +79,8 @@ impl Manifest {
     }
 
     /// The owner that the store of a shard must name.
-    pub fn owner(&self, shard: u16) -> Owner {
-        Owner { shard, shards: self.shards, log_id: self.log_id }
+    pub fn owner(&self, shard: ShardId) -> Owner {
+        Owner { shard: shard.0, shards: self.shards, log_id: self.log_id }
     }
 
     /// Reads the manifest; `None` if there is none.

@@ -5,17 +5,18 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use codeq_core::effect::Effect;
+use codeq_core::id::ShardId;
 
 use crate::error::EngineError;
 
 /// Notified on the engine's own threads: methods must be quick and must not block.
 pub trait Observer: Send + Sync + 'static {
     /// Effects of commands that are now durable, in order.
-    fn committed(&self, shard: u16, effects: &[Effect]);
+    fn committed(&self, shard: ShardId, effects: &[Effect]);
 
     /// The same, seen again while reading the log at the start: it happened in an earlier run. Covers only what came
     /// after the last checkpoint.
-    fn recovered(&self, shard: u16, effects: &[Effect]) {
+    fn recovered(&self, shard: ShardId, effects: &[Effect]) {
         let _ = (shard, effects);
     }
 

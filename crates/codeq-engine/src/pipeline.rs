@@ -1,5 +1,6 @@
 //! What the shards and the commit thread share: the open groups, and the state of the log.
 
+use codeq_core::id::ShardId;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -41,7 +42,7 @@ pub struct Pipeline {
     /// Why the last attempt to make room failed: one of [`SHORTAGES`], or none.
     short: AtomicU8,
     /// Shards that refuse writes, and why.
-    refusing: Mutex<BTreeMap<u16, EngineError>>,
+    refusing: Mutex<BTreeMap<ShardId, EngineError>>,
     observer: SharedObserver,
     failed: AtomicBool,
     /// The same, for those that wait for it.
@@ -164,7 +165,7 @@ impl Pipeline {
     /// already full, the shard waits here. `alone` means that nothing else waits to be applied: then, if the log is
     /// idle and there is only one client, the calling thread commits the group itself, which saves that client a
     /// switch to another thread.
-    pub fn offer(&self, shard: u16, group: &mut Group, alone: bool) -> Result<(), EngineError> {
+    pub fn offer(&self, shard: ShardId, group: &mut Group, alone: bool) -> Result<(), EngineError> {
         let single = alone && group.answers() <= 1;
         let mut state = self.state.lock();
         loop {
@@ -255,7 +256,7 @@ impl Pipeline {
 
     /// Notes that a shard refuses writes, or accepts them again. Notifies the observer if that changes for the engine
     /// as a whole.
-    pub fn set_refusing(&self, shard: u16, why: Option<EngineError>) {
+    pub fn set_refusing(&self, shard: ShardId, why: Option<EngineError>) {
         let mut refusing = self.refusing.lock();
         let before = refusing.values().next().cloned();
         match why {
@@ -284,7 +285,7 @@ impl Pipeline {
 
     /// Notes that a shard's store is complete up to a frame. Purges older frames, except those since the previous
     /// checkpoint.
-    pub fn checkpointed(&self, shard: u16, position: FrameIndex) {
+    pub fn checkpointed(&self, shard: ShardId, position: FrameIndex) {
         // After a failure nothing is purged.
         let _ = self.tell(|state| {
             if let Some(positions) = state.positions.get_mut(usize::from(shard))

@@ -7,7 +7,7 @@ use std::time::Duration;
 use codeq_core::command::Millis;
 use codeq_core::held::Holdings;
 use codeq_core::history::History;
-use codeq_core::id::TaskId;
+use codeq_core::id::{ShardId, TaskId};
 use codeq_core::keys::Seq;
 use codeq_core::kv::KvError;
 use codeq_core::limits::{LIST_BYTES_MAX, LIST_MAX, LIST_SCAN_MAX, QUEUES_SLICE_MAX};
@@ -89,7 +89,7 @@ impl Engine {
         command: &str,
     ) -> Result<Option<QueueStats>, EngineError> {
         let mut sum: Option<QueueStats> = None;
-        for shard in 0..self.shards() {
+        for shard in ShardId::all(self.shards()) {
             if let Some(stats) = self.read(shard, |reader| reader.queue(tenant, command)).await? {
                 match &mut sum {
                     Some(sum) => add(sum, &stats),
@@ -103,7 +103,7 @@ impl Engine {
     /// Statistics of all queues of a tenant, summed over the shards and ordered by name.
     pub async fn queues(&self, tenant: &str) -> Result<Vec<QueueStats>, EngineError> {
         let mut sums = QueueSums::default();
-        for shard in 0..self.shards() {
+        for shard in ShardId::all(self.shards()) {
             let mut after = None;
             loop {
                 let look = self.read(shard, |reader| reader.queues(tenant, after.as_deref()));
@@ -119,14 +119,14 @@ impl Engine {
     /// Number of tasks that could be claimed from a queue now, over all shards, durable or not: a hint.
     pub fn claimable(&self, tenant: &str, command: &str) -> u64 {
         let count = |state: &State| state.queue_id(tenant, command).map(|id| state.claimable(id));
-        (0..self.shards()).filter_map(|shard| self.peek(shard, count)?).sum()
+        ShardId::all(self.shards()).filter_map(|shard| self.peek(shard, count)?).sum()
     }
 
     /// What a tenant holds, over all shards, durable or not: for limits.
     pub fn held(&self, tenant: &str) -> Holdings {
         let mut sum = Holdings::default();
-        for held in
-            (0..self.shards()).filter_map(|shard| self.peek(shard, |state| state.held(tenant)))
+        for held in ShardId::all(self.shards())
+            .filter_map(|shard| self.peek(shard, |state| state.held(tenant)))
         {
             sum.tasks += held.tasks;
             sum.bytes += held.bytes;
@@ -138,7 +138,7 @@ impl Engine {
     /// The tenants that have queues, sorted.
     pub async fn tenants(&self) -> Result<Vec<Arc<str>>, EngineError> {
         let mut tenants = std::collections::BTreeSet::new();
-        for shard in 0..self.shards() {
+        for shard in ShardId::all(self.shards()) {
             let names = |reader: &ShardReader<'_>| Ok(reader.state.tenants().cloned().collect());
             let names: Vec<Arc<str>> = self.read(shard, names).await?;
             tenants.extend(names);
@@ -149,7 +149,7 @@ impl Engine {
     /// At most `limit` pending callbacks of a shard in order of due time, starting at a time and a task number.
     pub async fn callbacks_due(
         &self,
-        shard: u16,
+        shard: ShardId,
         from: (Millis, Seq),
         limit: usize,
     ) -> Result<Vec<DueCallback>, EngineError> {
@@ -159,7 +159,7 @@ impl Engine {
     /// The callback of a task, with everything needed to deliver it.
     pub async fn callback(
         &self,
-        shard: u16,
+        shard: ShardId,
         seq: Seq,
     ) -> Result<Option<PendingCallback>, EngineError> {
         self.read(shard, |reader| reader.callback(seq)).await
@@ -168,7 +168,7 @@ impl Engine {
     /// Reads from one shard as of the latest applied command, and waits until that is durable.
     pub async fn read<T>(
         &self,
-        shard: u16,
+        shard: ShardId,
         look: impl FnOnce(&ShardReader<'_>) -> Result<T, KvError>,
     ) -> Result<T, EngineError> {
         let seen = self.look(shard, look)?;
@@ -179,7 +179,7 @@ impl Engine {
     /// to anybody. The shard waits meanwhile, so be quick.
     pub fn look<T>(
         &self,
-        shard: u16,
+        shard: ShardId,
         look: impl FnOnce(&ShardReader<'_>) -> Result<T, KvError>,
     ) -> Result<Seen<T>, EngineError> {
         let handle = self.shards.get(usize::from(shard)).ok_or(EngineError::Closed)?;
@@ -191,7 +191,7 @@ impl Engine {
     }
 
     /// Waits until what was read from a shard is durable.
-    pub async fn shown<T>(&self, shard: u16, seen: Seen<T>) -> Result<T, EngineError> {
+    pub async fn shown<T>(&self, shard: ShardId, seen: Seen<T>) -> Result<T, EngineError> {
         let handle = self.shards.get(usize::from(shard)).ok_or(EngineError::Closed)?;
         let mut durable = handle.durable.clone();
         if *durable.borrow() < seen.batch {
@@ -206,7 +206,7 @@ impl Engine {
 
     /// Reads a shard's state as of the latest applied command, durable or not, for gauges. The shard waits meanwhile,
     /// so be quick. `None` if there is no such shard.
-    pub fn peek<T>(&self, shard: u16, look: impl FnOnce(&State) -> T) -> Option<T> {
+    pub fn peek<T>(&self, shard: ShardId, look: impl FnOnce(&State) -> T) -> Option<T> {
         let handle = self.shards.get(usize::from(shard))?;
         Some(look(&handle.data.read().state))
     }
@@ -279,24 +279,28 @@ pub struct Listing {
     /// What each shard has so far.
     pages: Vec<Page>,
     /// Shards that are not finished, the next one first.
-    turns: VecDeque<u16>,
+    turns: VecDeque<ShardId>,
 }
 
 impl Listing {
     /// Starts where the previous page ended; `below` is its `next`, or empty.
     pub fn new(query: ListQuery, below: &[Seq], shards: u16) -> Listing {
         let first = query.below.unwrap_or(Seq::MAX);
-        let start = |shard| below.get(usize::from(shard)).copied().unwrap_or(first);
-        let start: Vec<Seq> = (0..shards).map(start).collect();
+        let start = |shard: ShardId| below.get(usize::from(shard)).copied().unwrap_or(first);
+        let start: Vec<Seq> = ShardId::all(shards).map(start).collect();
         // A shard that was finished by the previous page starts at zero.
         let next = |at: &Seq| Some(*at).filter(|at| at.0 > 0);
         let pages = start.iter().map(|at| Page { next: next(at), ..Page::default() }).collect();
-        let turns = (0..).zip(&start).filter(|(_, at)| at.0 > 0).map(|(shard, _)| shard).collect();
+        let turns = ShardId::all(shards)
+            .zip(&start)
+            .filter(|(_, at)| at.0 > 0)
+            .map(|(shard, _)| shard)
+            .collect();
         Listing { query, start, pages, turns }
     }
 
     /// The next slice to read: a shard and a query.
-    pub fn next_slice(&mut self) -> Option<(u16, ListQuery)> {
+    pub fn next_slice(&mut self) -> Option<(ShardId, ListQuery)> {
         let shard = self.turns.pop_front()?;
         let page = self.pages.get(usize::from(shard))?;
         let limit = self.query.limit.saturating_sub(page.items.len());
@@ -310,7 +314,7 @@ impl Listing {
     }
 
     /// Adds the requested slice.
-    pub fn add(&mut self, shard: u16, slice: Page) {
+    pub fn add(&mut self, shard: ShardId, slice: Page) {
         let Some(page) = self.pages.get_mut(usize::from(shard)) else {
             return;
         };

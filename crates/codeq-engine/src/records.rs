@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use codeq_core::id::ShardId;
 use codeq_core::keys::Seq;
 use codeq_core::limits::LIST_MAX;
 use codeq_core::record::{Record, RecordKind};
@@ -13,7 +14,7 @@ use crate::route::record_shard;
 /// Where a walk over all records continues.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct RecordCursor {
-    shard: u16,
+    shard: ShardId,
     after: Seq,
 }
 
@@ -64,8 +65,8 @@ impl Engine {
         let (records, next) = page.await?;
         let next = match next {
             Some(after) => Some(RecordCursor { shard, after }),
-            None => Some(shard + 1)
-                .filter(|shard| *shard < self.shards())
+            None => Some(shard.next())
+                .filter(|shard| shard.0 < self.shards())
                 .map(|shard| RecordCursor { shard, after: Seq(0) }),
         };
         Ok(RecordPage { records, next })

@@ -4,6 +4,7 @@ use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
 use codeq_core::codec::read_group;
+use codeq_core::id::ShardId;
 use codeq_core::state::State;
 use codeq_disk::{Disk, SharedDisk};
 use codeq_log::{FrameIndex, Log, LogError, NewLog};
@@ -53,7 +54,7 @@ impl Node {
         let verify = store_bytes(&**disk, dir, manifest)? <= options.verify_bytes_max;
         let mut loaded = Vec::new();
         let mut rebuilt = Vec::new();
-        for shard in 0..manifest.shards {
+        for shard in ShardId::all(manifest.shards) {
             let place = Place { disk, dir, shard, manifest, options };
             let shard = match place.open(verify) {
                 // Nothing was ever purged: the rows can be rebuilt from the log alone.
@@ -70,7 +71,7 @@ impl Node {
             manifest.save(&**disk, dir)?;
         }
         incomplete::end(&**disk, dir)?;
-        let shards = (0..).zip(loaded);
+        let shards = ShardId::all(manifest.shards).zip(loaded);
         let shards = shards.map(|(number, (state, store))| Shard::new(number, state, store));
         Ok(Node { log, shards: shards.collect(), manifest, rebuilt, verified: verify })
     }
@@ -79,7 +80,7 @@ impl Node {
 /// Total size of the stores in bytes.
 fn store_bytes(disk: &dyn Disk, dir: &Path, manifest: Manifest) -> Result<u64, OpenError> {
     let mut bytes = 0_u64;
-    for shard in 0..manifest.shards {
+    for shard in ShardId::all(manifest.shards) {
         let path = layout::store_path(dir, shard);
         // Opening reports a missing store.
         if disk.exists(&path).map_err(OpenError::io("look for", &path))? {
@@ -103,7 +104,7 @@ fn is_damage(error: &OpenError) -> bool {
 struct Place<'a> {
     disk: &'a SharedDisk,
     dir: &'a Path,
-    shard: u16,
+    shard: ShardId,
     manifest: Manifest,
     options: &'a Options,
 }
@@ -190,7 +191,7 @@ fn create(
         Some(refusal) => return Err(refusal),
     }
     let manifest = Manifest::new(shards, log_id);
-    for shard in 0..shards {
+    for shard in ShardId::all(shards) {
         drop(Place { disk, dir, shard, manifest, options }.create()?);
     }
     let new = NewLog { first_index: FrameIndex(1), log_id };
@@ -215,6 +216,7 @@ fn replay(log: &Log, shards: &mut [(State, Store)], options: &Options) -> Result
     let mut effects = Vec::new();
     let mut reached = FrameIndex(0);
     log.replay(from.next(), |index, number, bytes| {
+        let number = ShardId(number);
         if index != reached {
             reached = index;
             checkpoint_full(shards, index.previous(), options)?;

@@ -7,6 +7,7 @@ use codeq_core::command::{
     Artifact, BulkWork, Claim, Command, Deed, Delivery, Enqueue, EnqueueByValue, Millis, Nack,
     NewTask, Outcome, ReplayTarget, Selector, Submit, UnderLease,
 };
+use codeq_core::id::ShardId;
 use parking_lot::Mutex;
 use tokio::sync::oneshot;
 
@@ -185,7 +186,7 @@ pub struct Request {
     /// How long a claim that finds nothing waits for a task.
     pub wait: Millis,
     /// The shard, if the caller chose one.
-    pub(crate) shard: Option<u16>,
+    pub(crate) shard: Option<ShardId>,
     bytes: usize,
 }
 

@@ -5,7 +5,7 @@
 //! anywhere. All records of a tenant are in the shard that its name hashes to.
 
 use codeq_core::command::{Command, Enqueue, EnqueueByValue, NewTask, ReplayTarget};
-use codeq_core::id::fnv1a64;
+use codeq_core::id::{ShardId, fnv1a64};
 
 use crate::error::EngineError;
 
@@ -13,7 +13,7 @@ use crate::error::EngineError;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Route {
     /// To one shard.
-    One(u16),
+    One(ShardId),
     /// To every shard, one after the other.
     All,
 }
@@ -21,7 +21,7 @@ pub enum Route {
 /// The shard of a command, or all of them.
 pub fn route(command: &Command, shards: u16) -> Result<Route, EngineError> {
     if shards <= 1 {
-        return Ok(Route::One(0));
+        return Ok(Route::One(ShardId(0)));
     }
     Ok(match command {
         Command::Enqueue(enqueue) | Command::EnqueueByValue(EnqueueByValue { enqueue, .. }) => {
@@ -56,21 +56,21 @@ pub fn route(command: &Command, shards: u16) -> Result<Route, EngineError> {
 }
 
 /// The shard of a new task: that of its key, or else a random one.
-pub fn task_shard(tenant: &str, task: &NewTask, seed: u64, shards: u16) -> u16 {
+pub fn task_shard(tenant: &str, task: &NewTask, seed: u64, shards: u16) -> ShardId {
     let hash = task.idempotency_key.as_ref().map_or(seed, |key| hash(tenant, key));
-    (hash % u64::from(shards.max(1))) as u16
+    ShardId::of(hash, shards)
 }
 
 /// The shard of a tenant's records. Part of the on-disk format: a data directory keeps its number of shards.
-pub fn record_shard(tenant: &str, shards: u16) -> u16 {
-    (fnv1a64(tenant.as_bytes()) % u64::from(shards.max(1))) as u16
+pub fn record_shard(tenant: &str, shards: u16) -> ShardId {
+    ShardId::of(fnv1a64(tenant.as_bytes()), shards)
 }
 
 /// The single shard of an enqueue: that of its keys, if it has any.
-fn enqueue_shard(enqueue: &Enqueue, shards: u16) -> Result<u16, EngineError> {
+fn enqueue_shard(enqueue: &Enqueue, shards: u16) -> Result<ShardId, EngineError> {
     let mut keyed = enqueue.tasks.iter().filter(|task| task.idempotency_key.is_some());
     let shard_of = |task| task_shard(&enqueue.tenant, task, enqueue.seed, shards);
-    let first = keyed.next().or(enqueue.tasks.first()).map_or(0, shard_of);
+    let first = keyed.next().or(enqueue.tasks.first()).map_or(ShardId(0), shard_of);
     if keyed.all(|task| shard_of(task) == first) {
         Ok(first)
     } else {

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use codeq_core::command::{Command, Millis, Sweep};
 use codeq_core::effect::Effect;
-use codeq_core::id::split_mix64;
+use codeq_core::id::{ShardId, split_mix64};
 use codeq_core::keys::QueueId;
 use codeq_core::kv::KvError;
 use codeq_core::limits::SWEEP_MAX;
@@ -39,7 +39,7 @@ pub struct ShardData {
 /// One shard.
 pub struct Shard {
     /// Its number.
-    pub number: u16,
+    pub number: ShardId,
     data: Arc<RwLock<ShardData>>,
     parked: Parked,
     /// Bytes of the log that may still be spent on waiting claims, until set again.
@@ -55,7 +55,7 @@ pub struct Shard {
 
 impl Shard {
     /// Starts from a recovered state.
-    pub fn new(number: u16, state: State, store: Store) -> Shard {
+    pub fn new(number: ShardId, state: State, store: Store) -> Shard {
         let data = Arc::new(RwLock::new(ShardData { state, store, batch: Batch(0) }));
         Shard {
             number,

@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use codeq_core::effect::{Effect, Move};
 use codeq_core::history::Event;
-use codeq_core::id::TaskId;
+use codeq_core::id::{ShardId, TaskId};
 use codeq_core::keys::Seq;
 use codeq_core::moment::Moment;
 use codeq_core::place::Place;
@@ -52,7 +52,7 @@ fn main() {
         let effects = effects(queues, shared);
         let start = Instant::now();
         for _ in 0..ROUNDS {
-            metrics.committed(0, std::hint::black_box(&effects));
+            metrics.committed(ShardId(0), std::hint::black_box(&effects));
         }
         let nanos = start.elapsed().as_nanos() as f64 / f64::from(ROUNDS) / EFFECTS as f64;
         println!("{queues} queues, shared names {shared}: {nanos:.1} ns per effect");

@@ -6,7 +6,7 @@
 //! since it was requested, or never.
 
 use codeq_core::command::{Fence, Millis};
-use codeq_core::id::TaskId;
+use codeq_core::id::{ShardId, TaskId};
 use serde::{Deserialize, Serialize};
 
 use crate::rng::mix;
@@ -167,7 +167,7 @@ pub enum Outcome {
         /// The server's clock at that moment.
         at: Millis,
         /// The shard that did it.
-        shard: u16,
+        shard: ShardId,
         /// The server's answer.
         answer: Answer,
     },
@@ -305,7 +305,7 @@ impl Line {
     }
 
     /// When, where and with what answer the server did it, if it did.
-    pub fn acked(&self) -> Option<(Millis, u16, &Answer)> {
+    pub fn acked(&self) -> Option<(Millis, ShardId, &Answer)> {
         match &self.outcome {
             Outcome::Acked { at, shard, answer } => Some((*at, *shard, answer)),
             _ => None,

@@ -7,6 +7,7 @@ use std::collections::BTreeMap;
 
 use codeq_core::State;
 use codeq_core::codec::read_group;
+use codeq_core::id::ShardId;
 use codeq_core::kv::KvError;
 use codeq_log::FrameIndex;
 use codeq_store::MemStore;
@@ -35,7 +36,7 @@ impl Model {
             Ok((State::load(&store, shard, shards)?, store))
         };
         Ok(Model {
-            shards: (0..shards).map(empty).collect::<Result<_, _>>()?,
+            shards: ShardId::all(shards).map(empty).collect::<Result<_, _>>()?,
             applied: FrameIndex(0),
             pending: BTreeMap::new(),
         })

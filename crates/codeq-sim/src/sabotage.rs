@@ -12,7 +12,7 @@ use codeq_core::command::{
     Abandon, Claim, Cleanup, Command, Deed, Enqueue, EnqueueByValue, Millis, Nack, Outcome,
     Selector, Submit, UnderLease,
 };
-use codeq_core::id::TaskId;
+use codeq_core::id::{ShardId, TaskId};
 use codeq_core::keys::{self, Order, QueueId};
 use codeq_core::kv::for_each;
 use codeq_core::kv::{Direction, Key, KvError, KvRead, Table};
@@ -117,7 +117,7 @@ pub struct Saboteur {
     without_fences: bool,
     keys: BTreeSet<(Arc<str>, Arc<str>)>,
     /// The second halves of submits, by shard.
-    halves: Vec<(u16, Submit)>,
+    halves: Vec<(ShardId, Submit)>,
     raised: BTreeSet<Arc<str>>,
 }
 

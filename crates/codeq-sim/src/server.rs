@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use codeq_core::command::Millis;
+use codeq_core::id::ShardId;
 use codeq_core::moment::Moment;
 use codeq_engine::clock::{Clock, EngineClock};
 use codeq_engine::clock_file::ClockFile;
@@ -164,7 +165,7 @@ impl Server {
     }
 
     /// Adds an arriving request.
-    pub fn push(&mut self, shard: u16, request: Request) {
+    pub fn push(&mut self, shard: ShardId, request: Request) {
         if let Some(inbox) = self.inbox.get_mut(usize::from(shard)) {
             inbox.push(request);
         }

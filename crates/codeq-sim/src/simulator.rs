@@ -8,7 +8,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use codeq_core::command::{Command, Millis};
-use codeq_core::id::split_mix64;
+use codeq_core::id::{ShardId, split_mix64};
 use codeq_core::keys::Seq;
 use codeq_core::moment::Moment;
 use codeq_core::reply::{Enqueued, Reply, Returned};
@@ -110,7 +110,7 @@ pub fn run(seed: u64, options: &Options) -> Report {
 struct InFlight {
     invoked: u64,
     command: Command,
-    shard: u16,
+    shard: ShardId,
     /// When it was applied.
     at: Option<Moment>,
     answer: oneshot::Receiver<Answer>,
@@ -290,16 +290,16 @@ impl Run {
             Ok(Route::One(shard)) => self.send(shard, ask),
             Ok(Route::All) if is_claim && ask.wait > 0 && shards > 1 => self.send_to_first(&ask),
             Ok(Route::All) if is_claim => {
-                let shard = self.rng.below(u64::from(shards)) as u16;
+                let shard = ShardId(self.rng.below(u64::from(shards)) as u16);
                 self.send(shard, ask);
             }
-            Ok(Route::All) => (0..shards).for_each(|shard| self.send(shard, ask.clone())),
+            Ok(Route::All) => ShardId::all(shards).for_each(|shard| self.send(shard, ask.clone())),
             // Refused before it reached a shard.
             Err(_) => {}
         }
     }
 
-    fn send(&mut self, shard: u16, ask: Ask) {
+    fn send(&mut self, shard: ShardId, ask: Ask) {
         let (sender, answer) = oneshot::channel();
         let request = Request::with(ask.command.clone(), ReplyTo::One(sender), ask.wait);
         self.track(shard, ask.command, answer);
@@ -314,17 +314,17 @@ impl Run {
         let first = FirstReply::new(ReplyTo::One(sender), Inboxes::default());
         // One shard's answer arrives; the others may lease a task briefly and return it.
         let (_, unheard) = oneshot::channel();
-        self.track(u16::MAX, ask.command.clone(), unheard);
-        self.track(u16::MAX, ask.command.clone(), answer);
+        self.track(ShardId(u16::MAX), ask.command.clone(), unheard);
+        self.track(ShardId(u16::MAX), ask.command.clone(), answer);
         if let Some(server) = &mut self.server {
-            for shard in 0..self.plan.shards {
+            for shard in ShardId::all(self.plan.shards) {
                 let reply = ReplyTo::First(first.clone());
                 server.push(shard, Request::with(ask.command.clone(), reply, ask.wait));
             }
         }
     }
 
-    fn track(&mut self, shard: u16, command: Command, answer: oneshot::Receiver<Answer>) {
+    fn track(&mut self, shard: ShardId, command: Command, answer: oneshot::Receiver<Answer>) {
         self.tick += 1;
         self.report.ops += 1;
         let invoked = self.tick;
@@ -533,7 +533,7 @@ impl ShardRuns {
     }
 
     /// The latest run of a shard at which its wall clock showed this.
-    fn at(&self, shard: u16, wall: Millis) -> Option<Moment> {
+    fn at(&self, shard: ShardId, wall: Millis) -> Option<Moment> {
         let of = |run: &&(usize, Moment)| run.0 == usize::from(shard) && run.1.wall == wall;
         self.0.iter().rev().find(of).map(|(_, at)| *at)
     }

@@ -77,6 +77,7 @@ mod tests {
     use tokio::task::JoinSet;
     use tokio::time::Instant;
 
+    use codeq_core::id::ShardId;
     use codeq_core::keys::Seq;
 
     use super::*;
@@ -89,7 +90,7 @@ mod tests {
         for seq in 0..100 {
             backlog.add(
                 Receiver { tenant: seq, host: seq },
-                Callback { shard: 0, seq: Seq(seq) },
+                Callback { shard: ShardId(0), seq: Seq(seq) },
                 1,
             );
         }

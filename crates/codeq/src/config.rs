@@ -8,7 +8,7 @@ use std::process::ExitCode;
 use anyhow::Context;
 use clap::{Args, Subcommand, ValueEnum};
 use codeq_server::config::{
-    DEFAULT_YAML, Durability, FILE_VARIABLE, Flags, Loaded, LogFormat, load, log_format,
+    DEFAULT_YAML, Durability, FILE_VARIABLE, Flags, Loaded, LogFormat, choice, load, log_format,
 };
 use serde::Deserialize;
 
@@ -107,13 +107,13 @@ pub struct Layers {
     #[arg(long, value_name = "N")]
     shards: Option<u16>,
     /// When a write is acknowledged: fsync (on disk) or os (handed to the operating system).
-    #[arg(long, value_name = "WHEN")]
+    #[arg(long, value_name = "WHEN", value_parser = choice::<Durability>)]
     durability: Option<Durability>,
     /// A level or a filter, such as info,codeq::net=debug.
     #[arg(long, value_name = "LEVEL")]
     log_level: Option<String>,
     /// Log format: json, text or short.
-    #[arg(long, value_name = "FORMAT")]
+    #[arg(long, value_name = "FORMAT", value_parser = choice::<LogFormat>)]
     log_format: Option<LogFormat>,
     /// Address and port for metrics.
     #[arg(long, value_name = "ADDR", value_parser = address)]

@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 
 use anyhow::Context;
-use codeq_server::config::{DEV_TOKEN, Durability, LogFormat, random_token};
+use codeq_server::config::{DEV_TOKEN, Durability, LogFormat, choice, random_token};
 use codeq_server::{Config, Server};
 
 use crate::config::address;
@@ -39,13 +39,13 @@ pub struct Args {
     #[arg(long, value_name = "N")]
     shards: Option<u16>,
     /// When a write is acknowledged: fsync (on disk) or os (handed to the operating system).
-    #[arg(long, value_name = "WHEN", default_value = "fsync")]
+    #[arg(long, value_name = "WHEN", default_value = "fsync", value_parser = choice::<Durability>)]
     durability: Durability,
     /// A level or a filter, such as info,codeq::net=debug.
     #[arg(long, value_name = "LEVEL", default_value = "warn,codeq::http=info,codeq::grpc=info")]
     log_level: String,
     /// Log format: json, text or short.
-    #[arg(long, value_name = "FORMAT", default_value = "short")]
+    #[arg(long, value_name = "FORMAT", default_value = "short", value_parser = choice::<LogFormat>)]
     log_format: LogFormat,
 }
 

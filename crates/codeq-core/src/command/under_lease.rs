@@ -77,7 +77,7 @@ impl From<Deed> for Command {
 
 number! {
     /// The number of a task's claim; 0 if it was never claimed.
-    Fence
+    Fence(u64)
 }
 
 /// Identifies who acts on a task.

@@ -3,6 +3,7 @@ use codeq_core::backoff::{Backoff, Growth};
 use codeq_core::codec::{begin_group, push_command, read_group};
 use codeq_core::command::*;
 use codeq_core::digest::digest;
+use codeq_core::id::ShardId;
 use codeq_core::moment::Moment;
 use codeq_core::settings::Settings;
 use proptest::prelude::*;
@@ -16,7 +17,7 @@ use crate::mem::Mem;
 fn two_shards_that_read_the_same_log_are_equal() {
     let run = |log: &[(Moment, Command)], through_bytes: bool| {
         let mut kv = Mem::default();
-        let mut state = State::load(&kv, 0, 1).expect("loads");
+        let mut state = State::load(&kv, ShardId(0), 1).expect("loads");
         let mut seen = Vec::new();
         for (at, command) in log {
             let mut command = command.clone();

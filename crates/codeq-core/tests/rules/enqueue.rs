@@ -2,6 +2,7 @@ use bytes::Bytes;
 use codeq_core::State;
 use codeq_core::command::{NewTask, PurgeTarget};
 use codeq_core::effect::Effect;
+use codeq_core::id::ShardId;
 use codeq_core::keys::META;
 use codeq_core::kv::{Kv, Table};
 use codeq_core::limits::*;
@@ -229,7 +230,7 @@ fn queue_numbers_come_round() {
     h.state.write_back(&mut h.kv);
     let last = MetaRow { next_queue: u32::MAX, ..h.state.meta().clone() };
     h.kv.put(Table::Meta, META, last.encode());
-    h.state = State::load(&h.kv, 0, 1).expect("loads");
+    h.state = State::load(&h.kv, ShardId(0), 1).expect("loads");
     for name in ["b", "c", "d"] {
         h.add(task(name));
     }

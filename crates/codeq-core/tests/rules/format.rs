@@ -11,7 +11,7 @@ use codeq_core::State;
 use codeq_core::backoff::{Backoff, Growth};
 use codeq_core::codec::{GROUP_HEADER_BYTES, begin_group, push_command, read_group};
 use codeq_core::command::*;
-use codeq_core::id::TaskId;
+use codeq_core::id::{ShardId, TaskId};
 use codeq_core::keys;
 use codeq_core::kv::{Key, Kv, Table};
 use codeq_core::moment::Moment;
@@ -379,7 +379,7 @@ fn rows_are_written_as_before() {
 #[test]
 fn rows_of_version_2_are_read() {
     let mut kv = kv_of("rows-v2");
-    let mut state = State::load(&kv, 0, 1).unwrap();
+    let mut state = State::load(&kv, ShardId(0), 1).unwrap();
     state.upgrade(&mut kv).unwrap();
     assert_eq!(state.settings(), &Settings::of_empty_shard());
     let fresh = small_shard().kv;
@@ -398,7 +398,7 @@ fn rows_of_version_2_are_read() {
 #[test]
 fn rows_of_version_1_are_read_and_brought_up_to_date() {
     let mut kv = kv_of("rows-v1");
-    let mut state = State::load(&kv, 0, 1).unwrap();
+    let mut state = State::load(&kv, ShardId(0), 1).unwrap();
     state.upgrade(&mut kv).unwrap();
     state.write_back(&mut kv);
     let new = small_shard().kv;

@@ -9,7 +9,7 @@ pub use codeq_core::command::Fence;
 use codeq_core::command::*;
 use codeq_core::digest::digest;
 use codeq_core::effect::Effect;
-use codeq_core::id::TaskId;
+use codeq_core::id::{ShardId, TaskId};
 pub use codeq_core::keys::Seq;
 use codeq_core::kv::Table;
 use codeq_core::moment::Moment;
@@ -83,7 +83,7 @@ impl Harness {
     pub fn new() -> Harness {
         let kv = Mem::default();
         Harness {
-            state: State::load(&kv, 0, 1).expect("an empty shard loads"),
+            state: State::load(&kv, ShardId(0), 1).expect("an empty shard loads"),
             kv,
             now: 1_000_000,
             ahead: 0,
@@ -155,7 +155,7 @@ impl Harness {
     /// Restarts: rebuilds the state from the rows.
     pub fn reload(&mut self) {
         self.state.write_back(&mut self.kv);
-        self.state = State::load(&self.kv, 0, 1).expect("loads");
+        self.state = State::load(&self.kv, ShardId(0), 1).expect("loads");
         structure::check(&self.kv, &self.state);
     }
 
@@ -167,7 +167,7 @@ impl Harness {
     pub fn finish(mut self) {
         structure::check(&self.kv, &self.state);
         let mut kv = Mem::default();
-        let mut replica = State::load(&kv, 0, 1).expect("loads");
+        let mut replica = State::load(&kv, ShardId(0), 1).expect("loads");
         for group in &self.log {
             let (at, commands) = read_group(group).expect("decodes");
             for command in commands {
@@ -178,7 +178,7 @@ impl Harness {
         let tenants: Vec<Arc<str>> = self.state.tenants().cloned().collect();
         self.state.write_back(&mut self.kv);
         let mut rows = self.kv.clone();
-        let mut restarted = State::load(&rows, 0, 1).expect("loads");
+        let mut restarted = State::load(&rows, ShardId(0), 1).expect("loads");
         for tenant in tenants {
             for _ in 0..3 {
                 let claim = Command::Claim(Claim {

@@ -1,4 +1,5 @@
 use codeq_core::State;
+use codeq_core::id::ShardId;
 use codeq_core::keys;
 use codeq_core::kv::{Kv, KvError, KvRead, Table};
 use codeq_core::limits::WINDOW_MAX;
@@ -57,13 +58,16 @@ fn damage_is_an_error_not_a_guess() {
     let mut h = fresh();
     let pending = h.kv.keys(Table::Pending);
     pending.iter().for_each(|key| h.kv.delete(Table::Pending, *key));
-    let error = State::load(&h.kv, 0, 1).expect_err("damaged");
+    let error = State::load(&h.kv, ShardId(0), 1).expect_err("damaged");
     assert!(matches!(error, KvError::Corrupt { table: Table::Pending, .. }));
     // A lease without a task.
     let mut h = fresh();
     let leased = keys::task(h.list_running());
     h.kv.delete(Table::Task, leased);
-    assert!(matches!(State::load(&h.kv, 0, 1), Err(KvError::Corrupt { table: Table::Index, .. })));
+    assert!(matches!(
+        State::load(&h.kv, ShardId(0), 1),
+        Err(KvError::Corrupt { table: Table::Index, .. })
+    ));
     // A row that does not decode.
     for table in [Table::Queue, Table::Meta, Table::Task] {
         let mut h = fresh();
@@ -71,14 +75,17 @@ fn damage_is_an_error_not_a_guess() {
             let row = h.kv.get(table, key).expect("reads").expect("there");
             h.kv.put(table, key, row.slice(..row.len() - 1));
         }
-        assert!(matches!(State::load(&h.kv, 0, 1), Err(KvError::Corrupt { .. })), "{table:?}");
+        assert!(
+            matches!(State::load(&h.kv, ShardId(0), 1), Err(KvError::Corrupt { .. })),
+            "{table:?}"
+        );
     }
     // A row of a later version.
     let mut h = fresh();
     for key in h.kv.keys(Table::Queue) {
         h.kv.put(Table::Queue, key, bytes::Bytes::from_static(&[9, 9]));
     }
-    let error = State::load(&h.kv, 0, 1).expect_err("another version");
+    let error = State::load(&h.kv, ShardId(0), 1).expect_err("another version");
     assert!(error.to_string().contains("version 9"), "{error}");
 }
 

@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use codeq_core::callback::CallbackCounts;
 use codeq_core::digest::digest;
 use codeq_core::held::Holdings;
+use codeq_core::id::ShardId;
 use codeq_core::keys::{self, QueueId, Seq, TimerKind};
 use codeq_core::kv::{Key, Kv, KvRead, Table};
 use codeq_core::moment::Moment;
@@ -221,7 +222,7 @@ fn check_reload(kv: &Mem, state: &State) {
     let live: BTreeSet<Key> = state.queues().map(|(id, _)| keys::queue(id)).collect();
     assert_eq!(rows.keys(Table::Queue), live, "a forgotten queue has a row");
     rows.put(Table::Meta, keys::META, state.meta().encode());
-    let loaded = State::load(&rows, 0, 1).expect("loads");
+    let loaded = State::load(&rows, ShardId(0), 1).expect("loads");
     assert_eq!(digest(&loaded, &rows).expect("digest"), digest(state, kv).expect("digest"));
     assert_eq!(loaded.leases(), state.leases());
     assert_eq!(loaded.next_deadline(), state.next_deadline());

@@ -3,6 +3,7 @@
 //! Shards add to their open group while the log syncs the previous one. After the sync, the answers are sent and the
 //! open groups are taken, so groups grow automatically under load.
 
+use codeq_core::id::ShardId;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
@@ -206,7 +207,8 @@ impl Committer {
     fn release(&mut self, pipeline: &Pipeline) {
         self.expected = self.groups.iter().map(Group::callers).sum();
         self.released = Instant::now();
-        for ((shard, lane), group) in (0..).zip(&pipeline.lanes).zip(&mut self.groups) {
+        for ((shard, lane), group) in (0..).map(ShardId).zip(&pipeline.lanes).zip(&mut self.groups)
+        {
             if group.is_empty() {
                 continue;
             }

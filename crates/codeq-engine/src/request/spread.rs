@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use codeq_core::command::{Claim, Command, Enqueue, EnqueueByValue, Millis};
+use codeq_core::id::ShardId;
 use codeq_core::limits::BATCH_MAX;
 use codeq_core::reply::{Rejection, Reply};
 use parking_lot::Mutex;
@@ -28,7 +29,7 @@ pub enum Divided {
     /// It concerns one shard, or none.
     Whole(Command),
     /// The part of each shard.
-    Parts(Vec<(u16, Command)>, Merge),
+    Parts(Vec<(ShardId, Command)>, Merge),
     /// It is impossible or not allowed.
     Refused(Answer),
 }
@@ -54,17 +55,20 @@ pub fn divide(command: Command, shards: u16) -> Divided {
             if (1..each).contains(&max_consumers) {
                 return Divided::Refused(Err(EngineError::TooFewConsumers { shards }));
             }
-            let share = |shard: u16| {
+            let share = |shard: ShardId| {
                 let mut share = put.clone();
-                let extra = u32::from(u32::from(shard) < max_consumers % each);
+                let extra = u32::from(u32::from(shard.0) < max_consumers % each);
                 share.policy.max_consumers = max_consumers / each + extra;
                 (shard, Command::PutTopic(share))
             };
-            Divided::Parts((0..shards).map(share).collect(), Merge::Topic { max_consumers })
+            Divided::Parts(
+                ShardId::all(shards).map(share).collect(),
+                Merge::Topic { max_consumers },
+            )
         }
         Command::Pause(_) | Command::DeleteTopic(_) | Command::Configure(_) => {
             let same = |shard| (shard, command.clone());
-            Divided::Parts((0..shards).map(same).collect(), Merge::Same)
+            Divided::Parts(ShardId::all(shards).map(same).collect(), Merge::Same)
         }
         other => Divided::Whole(other),
     }
@@ -78,7 +82,7 @@ fn is_divided(enqueue: &Enqueue) -> bool {
 /// Splits tasks by their keys.
 fn divide_tasks(enqueue: Enqueue, fingerprints: &[u128], shards: u16) -> Divided {
     let Enqueue { tenant, tasks, seed, .. } = enqueue;
-    let mut parts: BTreeMap<u16, (Vec<usize>, Vec<_>, Vec<_>)> = BTreeMap::new();
+    let mut parts: BTreeMap<ShardId, (Vec<usize>, Vec<_>, Vec<_>)> = BTreeMap::new();
     for (at, task) in tasks.into_iter().enumerate() {
         let shard = task_shard(&tenant, &task, seed, shards);
         let (places, tasks, prints) = parts.entry(shard).or_default();

@@ -10,7 +10,7 @@ use codeq_core::command::{
     DeleteTopic, Enqueue, Heartbeat, Millis, Nack, NewTask, Outcome, Pause, PutRecord, PutTopic,
     Replay, ReplayTarget, Submit,
 };
-use codeq_core::id::TaskId;
+use codeq_core::id::{ShardId, TaskId};
 use codeq_core::keys::Seq;
 use codeq_core::record::RecordKind;
 use codeq_core::reply::{Rejection, Reply};
@@ -182,7 +182,7 @@ fn a_call_that_was_sent_does_the_same_and_so_is_its_answer() {
             look: 1_000,
             by: by(),
         };
-        let parts = (0..=shards).map(|shard| {
+        let parts = (0..=shards).map(ShardId).map(|shard| {
             let part = part.clone();
             twins.ask(Call::BulkPart { shard, part: Box::new(part) })
         });

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use codeq_core::effect::Effect;
+use codeq_core::id::ShardId;
 use codeq_disk::RealDisk;
 use codeq_engine::{Engine, Observer, OpenError, Options, SharedObserver, layout};
 
@@ -122,7 +123,7 @@ fn stores_and_logs_in_the_wrong_place_are_refused() {
     let (dir, other) = (tmp.path().join("data"), tmp.path().join("other"));
     filled(&dir);
     filled(&other);
-    let store = |shard| layout::store_path(&dir, shard);
+    let store = |shard| layout::store_path(&dir, ShardId(shard));
     let held = tmp.path().join("held");
     let swap = |a: &Path, b: &Path| {
         std::fs::rename(a, &held).unwrap();
@@ -135,9 +136,9 @@ fn stores_and_logs_in_the_wrong_place_are_refused() {
     swap(&store(0), &store(1));
     not_here(Engine::open(&dir, small()).err().unwrap());
     swap(&store(0), &store(1));
-    swap(&store(2), &layout::store_path(&other, 2));
+    swap(&store(2), &layout::store_path(&other, ShardId(2)));
     not_here(Engine::open(&dir, small()).err().unwrap());
-    swap(&store(2), &layout::store_path(&other, 2));
+    swap(&store(2), &layout::store_path(&other, ShardId(2)));
     swap(&layout::log_dir(&dir), &layout::log_dir(&other));
     refused(&dir, "its log has the id");
     swap(&layout::log_dir(&dir), &layout::log_dir(&other));
@@ -154,7 +155,7 @@ fn a_damaged_store_is_made_again_if_the_log_has_everything() {
     let engine = open(dir);
     (0..TASKS).for_each(|n| drop(put(&engine, "q", &format!("\"find {n}\""))));
     drop(engine);
-    let store = layout::store_path(dir, 0);
+    let store = layout::store_path(dir, ShardId(0));
     for (round, lost) in [false, true].into_iter().enumerate() {
         if lost {
             std::fs::remove_file(&store).unwrap();
@@ -189,7 +190,7 @@ fn a_damaged_store_is_refused_if_the_log_has_not_everything() {
         first().is_ok_and(|first| first.0 > 1)
     });
     drop(engine);
-    let store = layout::store_path(dir, 0);
+    let store = layout::store_path(dir, ShardId(0));
     let good = std::fs::read(&store).unwrap();
     flip(&store, payload(&store));
     let error = Engine::open(dir, small()).err().unwrap().to_string();
@@ -218,7 +219,7 @@ fn a_damaged_store_is_refused_if_the_log_has_not_everything() {
 struct Told(parking_lot::Mutex<Vec<u64>>);
 
 impl Observer for Told {
-    fn committed(&self, _: u16, _: &[Effect]) {}
+    fn committed(&self, _: ShardId, _: &[Effect]) {}
 
     fn scrubbed(&self, bytes: u64, _: Duration) {
         self.0.lock().push(bytes);
@@ -248,7 +249,7 @@ fn damage_that_nobody_reads_is_found_while_the_engine_runs() {
     let live = engine.stats().live_bytes;
     assert!(told.0.lock().iter().all(|bytes| *bytes == live && live > 20_000));
     assert!(engine.stats().scrubbed_bytes >= 2 * live);
-    let store = layout::store_path(dir, 0);
+    let store = layout::store_path(dir, ShardId(0));
     let file = std::fs::File::options().write(true).open(&store).unwrap();
     file.write_all_at(b"\"lost", payload(&store) as u64).unwrap();
     eventually("the engine stops", || engine.failure().is_some());
@@ -263,7 +264,7 @@ fn an_older_directory_is_brought_up_to_date() {
     let tmp = tempfile::tempdir().unwrap();
     let dir = tmp.path();
     filled(dir);
-    for shard in 0..3 {
+    for shard in ShardId::all(3) {
         let store = layout::store_path(dir, shard);
         std::fs::write(&store, without_sums(&std::fs::read(&store).unwrap())).unwrap();
     }
@@ -273,7 +274,7 @@ fn an_older_directory_is_brought_up_to_date() {
         let store = std::fs::read(layout::store_path(dir, shard)).unwrap();
         store.starts_with(b"cQs")
     };
-    eventually("every store has its sums", || (0..3).all(is_new));
+    eventually("every store has its sums", || ShardId::all(3).all(is_new));
     drop(engine);
     assert_eq!(ready(&open(dir)), TASKS);
 }

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 use std::sync::{Arc, Mutex};
 
 use codeq_core::effect::Effect;
-use codeq_core::id::TaskId;
+use codeq_core::id::{ShardId, TaskId};
 use codeq_disk::{Disk, DiskFile, RealDisk};
 use codeq_engine::clock::SystemClock;
 use codeq_engine::{Engine, EngineError, Observer, Options, SharedObserver};
@@ -38,7 +38,7 @@ impl Faults {
 struct Heard(Mutex<Vec<String>>);
 
 impl Observer for Heard {
-    fn committed(&self, _shard: u16, _effects: &[Effect]) {}
+    fn committed(&self, _shard: ShardId, _effects: &[Effect]) {}
 
     fn short(&self, why: Option<&str>) {
         self.0.lock().unwrap().push(if why.is_some() { "short" } else { "enough" }.to_owned());

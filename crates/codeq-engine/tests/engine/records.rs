@@ -6,6 +6,7 @@ use std::sync::{Arc, mpsc};
 use bytes::Bytes;
 use codeq_core::command::{Command, DeleteRecord, PutRecord};
 use codeq_core::effect::Effect;
+use codeq_core::id::ShardId;
 use codeq_core::record::{Record, RecordKind};
 use codeq_core::reply::{Rejection, Reply};
 use codeq_engine::records::RecordCursor;
@@ -47,8 +48,8 @@ fn a_tenants_records_lie_in_one_shard_and_survive() {
     let dir = tempfile::tempdir().unwrap();
     let engine = three(dir.path());
     let tenants: Vec<Arc<str>> = (0..12).map(|n| Arc::from(format!("tenant-{n}"))).collect();
-    let used: BTreeSet<u16> = tenants.iter().map(|tenant| record_shard(tenant, 3)).collect();
-    assert_eq!(used, BTreeSet::from([0, 1, 2]));
+    let used: BTreeSet<ShardId> = tenants.iter().map(|tenant| record_shard(tenant, 3)).collect();
+    assert_eq!(used, ShardId::all(3).collect());
     for tenant in &tenants {
         for name in ["a", "b"] {
             let reply = block(engine.propose(Command::PutRecord(put(tenant, name)))).unwrap();
@@ -81,7 +82,7 @@ fn a_tenants_records_lie_in_one_shard_and_survive() {
 struct Told(mpsc::SyncSender<Arc<str>>);
 
 impl Observer for Told {
-    fn committed(&self, _shard: u16, effects: &[Effect]) {
+    fn committed(&self, _shard: ShardId, effects: &[Effect]) {
         for effect in effects {
             if let Effect::RecordChanged { name, .. } = effect {
                 self.0.send(Arc::clone(name)).unwrap();
@@ -102,5 +103,5 @@ fn the_end_of_a_record_is_told_without_being_asked_for() {
     assert_eq!(&*told.recv_timeout(wait).unwrap(), "short", "the put");
     assert_eq!(&*told.recv_timeout(wait).unwrap(), "short", "the end");
     assert_eq!(block(engine.record(&"t".into(), KIND, "short")).unwrap(), None);
-    assert_eq!(engine.peek(0, |state| state.record_count()), Some(0));
+    assert_eq!(engine.peek(ShardId(0), |state| state.record_count()), Some(0));
 }

@@ -1,12 +1,13 @@
 //! What was acknowledged is there after a restart, however the engine ended.
 
 use codeq_core::digest::digest;
+use codeq_core::id::ShardId;
 use codeq_engine::{Engine, OpenError, Options};
 
 use crate::harness::{TENANT, block, open, put, small, submit, take};
 
 fn state_digest(engine: &Engine) -> [u8; 32] {
-    block(engine.read(0, |reader| digest(reader.state, reader.kv))).unwrap()
+    block(engine.read(ShardId(0), |reader| digest(reader.state, reader.kv))).unwrap()
 }
 
 #[test]

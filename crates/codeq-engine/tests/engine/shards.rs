@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use codeq_core::command::{Cleanup, Command, Enqueue, Pause, Purge, PurgeTarget, PutTopic};
+use codeq_core::id::ShardId;
 use codeq_core::limits::LIST_BYTES_MAX;
 use codeq_core::read::ListQuery;
 use codeq_core::reply::Reply;
@@ -19,7 +20,7 @@ fn open(dir: &std::path::Path) -> Engine {
     Engine::open(dir, Options { shards: Some(3), ..small() }).unwrap()
 }
 
-fn fill(engine: &Engine, count: u64) -> BTreeSet<u16> {
+fn fill(engine: &Engine, count: u64) -> BTreeSet<ShardId> {
     let mut used = BTreeSet::new();
     for seed in 0..count {
         let reply = engine.propose_blocking(enqueue(vec![new_task("q", &seed.to_string())], seed));
@@ -32,7 +33,7 @@ fn fill(engine: &Engine, count: u64) -> BTreeSet<u16> {
 fn tasks_are_spread_found_listed_and_claimed_over_all_shards() {
     let dir = tempfile::tempdir().unwrap();
     let engine = open(dir.path());
-    assert_eq!(fill(&engine, 60), BTreeSet::from([0, 1, 2]));
+    assert_eq!(fill(&engine, 60), ShardId::all(3).collect());
     let query = ListQuery { tenant: TENANT.into(), limit: 7, ..ListQuery::default() };
     let (mut seen, mut below) = (Vec::new(), Vec::new());
     loop {
@@ -128,7 +129,7 @@ fn a_key_names_one_task_whatever_the_seed() {
     let tasks: Vec<_> = (0..16).map(|n| keyed(&format!("{n}"))).collect();
     let batch = |tasks| Enqueue { tenant: TENANT.into(), tasks, atomic: false, seed: 1 };
     let first = created(block(engine.propose(Command::Enqueue(batch(tasks.clone())))).unwrap());
-    let used: BTreeSet<u16> = first.iter().map(|task| task.id.shard(3)).collect();
+    let used: BTreeSet<ShardId> = first.iter().map(|task| task.id.shard(3)).collect();
     assert_eq!(used.len(), 3);
     let again = created(block(engine.propose(Command::Enqueue(batch(tasks)))).unwrap());
     assert!(first.iter().map(|task| task.id).eq(again.iter().map(|task| task.id)), "in order");

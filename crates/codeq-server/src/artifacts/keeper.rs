@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use codeq_core::command::Artifact;
 use codeq_core::effect::Effect;
-use codeq_core::id::TaskId;
+use codeq_core::id::{ShardId, TaskId};
 use codeq_engine::{Engine, Observer};
 use tokio::sync::{mpsc, watch};
 
@@ -42,7 +42,7 @@ impl RemovalObserver {
 }
 
 impl Observer for RemovalObserver {
-    fn committed(&self, _shard: u16, effects: &[Effect]) {
+    fn committed(&self, _shard: ShardId, effects: &[Effect]) {
         for effect in effects {
             let Effect::ArtifactsGone { id, artifacts } = effect else { continue };
             // Parse later: clients can put any URL in a record, and commits wait for this function.

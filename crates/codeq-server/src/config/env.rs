@@ -1,9 +1,7 @@
 //! The environment layer.
 
 use super::keys::KEYS;
-use super::model::Config;
-use super::problem::{PROBLEMS_MAX, Problem, Source, Sources};
-use super::read::{Origin, Reader, shown};
+use super::problem::{PROBLEMS_MAX, Problem, Source, shown};
 use super::tree::{Node, parse};
 use crate::near::nearest;
 
@@ -22,12 +20,11 @@ const OTHERS: [&str; 7] = [
     "CODEQ_CA_FILE",
 ];
 
-/// Applies the variables. Empty ones are ignored.
+/// Puts the variables into the tree. Empty ones are ignored.
 pub(crate) fn apply(
-    config: &mut Config,
+    tree: &mut Node,
     env: impl Iterator<Item = (String, String)>,
     problems: &mut Vec<Problem>,
-    sources: &mut Sources,
 ) {
     let mut variables: Vec<_> = env.filter(|(name, _)| name.starts_with("CODEQ_")).collect();
     variables.sort();
@@ -35,35 +32,36 @@ pub(crate) fn apply(
         if value.is_empty() || OTHERS.contains(&name.as_str()) {
             continue;
         }
-        let Some(key) = KEYS.iter().find(|key| key.variable() == name) else {
-            if !is_service_link(&name) && problems.len() < PROBLEMS_MAX {
-                problems.push(unknown(&name));
-            }
-            continue;
+        let node = match KEYS.iter().find(|key| key.variable() == name) {
+            Some(key) if !key.list => Ok((key, Node::raw(value, Source::Env(name)))),
+            Some(key) => match parse(&value, &Source::Env(name)) {
+                Ok(node) => Ok((key, node)),
+                Err(problem) => Err(Problem { key: key.path.clone(), ..problem }),
+            },
+            None if is_service_link(&name) => continue,
+            None => Err(unknown(&name)),
         };
-        let mut reader = Reader { origin: Origin::Env(name), problems, sources };
-        if !key.list {
-            key.set(config, &Node::raw(&value), &mut reader);
-            continue;
-        }
-        match parse(&value) {
-            Ok(node) => key.set(config, &node, &mut reader),
-            Err(malformed) => reader.malformed(key.path, malformed),
+        match node {
+            Ok((key, node)) => tree.set(&key.path, node),
+            Err(problem) if problems.len() < PROBLEMS_MAX => problems.push(problem),
+            Err(_) => {}
         }
     }
 }
 
 fn unknown(name: &str) -> Problem {
     let names: Vec<String> = KEYS.iter().map(|key| key.variable()).collect();
-    let short = |name: &'static str, full: &str| full.strip_prefix(name).map(str::to_owned);
-    let shorts: Vec<String> = names.iter().filter_map(|full| short("CODEQ_", full)).collect();
-    let pairs = shorts.iter().zip(&names).map(|(short, full)| (short.as_str(), full.as_str()));
-    let near = nearest(name.strip_prefix("CODEQ_").unwrap_or(name), pairs);
+    let pairs = names.iter().map(|full| (without_prefix(full), full.as_str()));
+    let near = nearest(without_prefix(name), pairs);
     let text = match near {
         Some(near) => format!("unknown variable, did you mean {near}?"),
         None => "unknown variable; `codeq config default` shows every key".to_owned(),
     };
     Problem { key: String::new(), text, source: Source::Env(shown(name)) }
+}
+
+fn without_prefix(name: &str) -> &str {
+    name.strip_prefix("CODEQ_").unwrap_or(name)
 }
 
 /// Whether Kubernetes set this variable for a service whose name begins with `codeq`. It does so in

@@ -6,11 +6,10 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::sync::Arc;
 
-use super::keys;
 use super::model::Config;
-use super::problem::{ConfigError, Problem, Sources};
-use super::read::{Origin, Reader};
-use super::tree::{Place, parse};
+use super::problem::{ConfigError, PROBLEMS_MAX, Problem, Source};
+use super::read::read;
+use super::tree::{Node, parse};
 
 /// Largest file, in bytes.
 pub const FILE_BYTES_MAX: u64 = 1 << 20;
@@ -18,28 +17,27 @@ pub const FILE_BYTES_MAX: u64 = 1 << 20;
 /// Mode bit: world-readable.
 const OTHERS_READ: u32 = 0o004;
 
-/// Applies the file.
-pub(crate) fn apply(
-    config: &mut Config,
-    path: &Path,
-    problems: &mut Vec<Problem>,
-    sources: &mut Sources,
-) -> Result<(), ConfigError> {
+/// Parses the file. Reads it on its own too: a variable that replaces a wrong value does not hide the mistake.
+pub(crate) fn tree(path: &Path, problems: &mut Vec<Problem>) -> Result<Node, ConfigError> {
     let (text, mode) =
-        read(path).map_err(|error| ConfigError::File { file: path.to_owned(), error })?;
-    let mut reader = Reader { origin: Origin::File(Arc::from(path)), problems, sources };
-    match parse(&text) {
-        Ok(node) => keys::apply(config, &node, "", &mut reader),
-        Err(malformed) => reader.malformed("", malformed),
-    }
+        contents(path).map_err(|error| ConfigError::File { file: path.to_owned(), error })?;
+    let source = Source::File { file: Arc::from(path), line: 1, column: 1 };
+    let tree = parse(&text, &source).unwrap_or_else(|problem| {
+        problems.push(problem);
+        Node::empty()
+    });
+    let config = read(&tree, problems);
     if mode & OTHERS_READ != 0 {
-        refuse_readable_tokens(config, &mut reader, path);
+        let found = readable_secrets(&config, path);
+        let found = found.map(|text| Problem { key: String::new(), text, source: source.clone() });
+        let room = PROBLEMS_MAX.saturating_sub(problems.len());
+        problems.extend(found.take(room));
     }
-    Ok(())
+    Ok(tree)
 }
 
 /// The file's text, and its mode when it was read.
-fn read(path: &Path) -> io::Result<(String, u32)> {
+fn contents(path: &Path) -> io::Result<(String, u32)> {
     let file = File::open(path)?;
     let metadata = file.metadata()?;
     if metadata.is_dir() {
@@ -55,22 +53,17 @@ fn read(path: &Path) -> io::Result<(String, u32)> {
     Ok((text, metadata.permissions().mode()))
 }
 
-/// Rejects plain tokens in a world-readable file.
-fn refuse_readable_tokens(config: &Config, reader: &mut Reader<'_>, path: &Path) {
-    let auth = [&config.producer_auth, &config.worker_auth];
-    if auth.iter().flat_map(|auth| &auth.static_tokens).any(|token| token.token.is_some()) {
-        let text = format!(
-            "everybody on this machine can read the tokens in this file: chmod 600 {}, or give \
-             tokenSha256 instead of token",
-            path.display()
-        );
-        reader.note("", text, Place { line: 1, column: 1 });
-    }
-    if !config.webhooks.secrets.is_empty() {
-        let text = format!(
-            "everybody on this machine can read webhooks.secrets in this file: chmod 600 {}",
-            path.display()
-        );
-        reader.note("", text, Place { line: 1, column: 1 });
-    }
+/// What is wrong if everybody can read the file.
+fn readable_secrets(config: &Config, path: &Path) -> impl Iterator<Item = String> {
+    let mut auth = [&config.producer_auth, &config.worker_auth].into_iter();
+    let tokens = auth.any(|auth| auth.static_tokens.iter().any(|token| token.token.is_some()));
+    let secrets = !config.webhooks.secrets.is_empty();
+    let path = path.display().to_string();
+    let found = [
+        (tokens, "the tokens", ", or give tokenSha256 instead of token"),
+        (secrets, "webhooks.secrets", ""),
+    ];
+    found.into_iter().filter(|(found, ..)| *found).map(move |(_, what, instead)| {
+        format!("everybody on this machine can read {what} in this file: chmod 600 {path}{instead}")
+    })
 }

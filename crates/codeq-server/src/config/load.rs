@@ -5,6 +5,8 @@ use std::path::{Path, PathBuf};
 use super::flags::Flags;
 use super::model::{Config, LogFormat};
 use super::problem::{ConfigError, PROBLEMS_MAX, Problem, Sources};
+use super::read::read;
+use super::tree::{Kind, Node};
 use super::{env, file};
 
 /// A checked configuration and the source of each value.
@@ -27,14 +29,9 @@ pub fn load(
     env: impl Iterator<Item = (String, String)>,
     flags: &Flags,
 ) -> Result<Loaded, ConfigError> {
-    let mut config = Config::default();
-    let mut sources = Sources::default();
     let mut problems = Vec::new();
-    if let Some(path) = path {
-        file::apply(&mut config, path, &mut problems, &mut sources)?;
-    }
-    env::apply(&mut config, env, &mut problems, &mut sources);
-    flags.apply(&mut config, &mut sources);
+    let tree = path.map(|path| file::tree(path, &mut problems)).transpose()?;
+    let (config, sources) = merge(tree, env, flags, &mut problems);
     add_checks(&config, &sources, &mut problems);
     if problems.is_empty() {
         Ok(Loaded { config, sources, file: path.map(Path::to_owned) })
@@ -49,14 +46,30 @@ pub fn log_format(
     env: impl Iterator<Item = (String, String)>,
     flags: &Flags,
 ) -> LogFormat {
-    let (mut config, mut sources, mut problems) = Default::default();
-    if let Some(path) = path {
-        // `load` reports the same problems.
-        let _ = file::apply(&mut config, path, &mut problems, &mut sources);
-    }
-    env::apply(&mut config, env, &mut problems, &mut sources);
+    // `load` reports the same problems.
+    let tree = path.and_then(|path| file::tree(path, &mut Vec::new()).ok());
+    merge(tree, env, flags, &mut Vec::new()).0.log_format
+}
+
+/// The values of all layers, unchecked.
+pub(crate) fn merge(
+    file: Option<Node>,
+    env: impl Iterator<Item = (String, String)>,
+    flags: &Flags,
+    problems: &mut Vec<Problem>,
+) -> (Config, Sources) {
+    let mut tree = file.unwrap_or_else(Node::empty);
+    env::apply(&mut tree, env, problems);
+    let mut config = read(&tree, problems);
+    let mut sources = Sources::default();
+    tree.walk("", &mut |path, node| {
+        // Sections have no source of their own; the elements of lists do.
+        if !node.refused.get() && (path.ends_with(']') || !matches!(node.kind, Kind::Map(_))) {
+            sources.set(path, node.source.clone());
+        }
+    });
     flags.apply(&mut config, &mut sources);
-    config.log_format
+    (config, sources)
 }
 
 /// Adds the problems the checks find. Checks how values relate only if all were readable: a default

@@ -2,18 +2,21 @@
 //!
 //! Secrets are masked wherever a configuration is shown: in `Debug` and when serialised. The serialised form is
 //! therefore for people: a server that loads it would lack the secrets.
+//!
+//! serde reads these types from the layers (`read`) and tells which keys there are (`keys`).
 
 use std::collections::HashMap;
 use std::fmt;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 
 use codeq_auth::AuthConfig;
-use codeq_auth::mask::{self, MASK, mask_url};
+use codeq_auth::mask;
 use codeq_webhooks::results::CallLimits;
 use codeq_webhooks::signing::Secret;
 use ipnet::IpNet;
-use serde::{Deserialize, Serialize};
+use serde::de::{Error, Unexpected, Visitor};
+use serde::{Deserialize, Deserializer, Serialize};
 
 /// The whole configuration.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -145,6 +148,7 @@ pub enum BackoffPolicy {
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct WebhookConfig {
     /// Non-public networks that webhooks may reach.
+    #[serde(deserialize_with = "networks")]
     pub allowed_networks: Vec<IpNet>,
     /// Signing secrets by tenant. Secrets created by a tenant's admins take precedence.
     pub secrets: Vec<WebhookSecret>,
@@ -170,11 +174,7 @@ pub struct WebhookSecret {
 
 impl fmt::Debug for WebhookSecret {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("WebhookSecret")
-            .field("tenant", &self.tenant)
-            .field("secret", &self.secret.as_ref().map(|_| MASK))
-            .field("previous", &self.previous.as_ref().map(|_| MASK))
-            .finish()
+        mask::debug(self, f)
     }
 }
 
@@ -191,21 +191,47 @@ pub struct TokenConfig {
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct RateLimits {
     /// Producer routes, and reads.
+    #[serde(deserialize_with = "rate_limit")]
     pub producer: Option<RateLimit>,
     /// Worker routes.
+    #[serde(deserialize_with = "rate_limit")]
     pub worker: Option<RateLimit>,
     /// Admin routes.
+    #[serde(deserialize_with = "rate_limit")]
     pub admin: Option<RateLimit>,
 }
 
 /// A token bucket.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase", deny_unknown_fields)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
 pub struct RateLimit {
     /// Refill rate of the bucket.
     pub requests_per_minute: u32,
     /// Capacity of the bucket.
     pub burst: u32,
+}
+
+/// Reads a limit. Without its parts it is off. A part that is null switches it off too, so that a variable can take
+/// back a limit of the file. The checks reject the zero in place of a missing part.
+fn rate_limit<'de, D: Deserializer<'de>>(reader: D) -> Result<Option<RateLimit>, D::Error> {
+    #[derive(Default, Deserialize)]
+    #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
+    struct Parts {
+        #[serde(deserialize_with = "given")]
+        requests_per_minute: Option<Option<u32>>,
+        #[serde(deserialize_with = "given")]
+        burst: Option<Option<u32>>,
+    }
+    fn given<'de, D: Deserializer<'de>>(reader: D) -> Result<Option<Option<u32>>, D::Error> {
+        Option::deserialize(reader).map(Some)
+    }
+    let Parts { requests_per_minute, burst } =
+        Option::<Parts>::deserialize(reader)?.unwrap_or_default();
+    if requests_per_minute.is_none() && burst.is_none() {
+        return Ok(None);
+    }
+    let both = requests_per_minute.unwrap_or(Some(0)).zip(burst.unwrap_or(Some(0)));
+    Ok(both.map(|(requests_per_minute, burst)| RateLimit { requests_per_minute, burst }))
 }
 
 /// Retention of tasks that did not complete.
@@ -248,10 +274,7 @@ pub struct ArtifactsConfig {
 
 impl fmt::Debug for ArtifactsConfig {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("ArtifactsConfig")
-            .field("url", &self.url.as_deref().map(mask_url))
-            .field("max_bytes", &self.max_bytes)
-            .finish()
+        mask::debug(self, f)
     }
 }
 
@@ -267,9 +290,7 @@ pub struct BackupConfig {
 
 impl fmt::Debug for BackupConfig {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("BackupConfig")
-            .field("target", &self.target.as_deref().map(mask_url))
-            .finish()
+        mask::debug(self, f)
     }
 }
 
@@ -348,12 +369,38 @@ pub struct TracingConfig {
 
 impl fmt::Debug for TracingConfig {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("TracingConfig")
-            .field("otlp_endpoint", &self.otlp_endpoint.as_deref().map(mask_url))
-            .field("sample_ratio", &self.sample_ratio)
-            .field("service_name", &self.service_name)
-            .finish()
+        mask::debug(self, f)
     }
+}
+
+/// Reads networks and single addresses, which the type does not take. Rejects host bits beyond the prefix as a likely
+/// typo.
+fn networks<'de, D: Deserializer<'de>>(reader: D) -> Result<Vec<IpNet>, D::Error> {
+    struct Network(IpNet);
+
+    impl<'de> Deserialize<'de> for Network {
+        fn deserialize<D: Deserializer<'de>>(reader: D) -> Result<Network, D::Error> {
+            reader.deserialize_str(NetworkVisitor)
+        }
+    }
+
+    struct NetworkVisitor;
+
+    impl Visitor<'_> for NetworkVisitor {
+        type Value = Network;
+
+        fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            f.write_str("a network or an address, such as 10.0.0.0/8, 192.168.1.7 or fd00::/8")
+        }
+
+        fn visit_str<E: Error>(self, text: &str) -> Result<Network, E> {
+            let net = text.parse::<IpAddr>().map(IpNet::from).or_else(|_| text.parse());
+            let net = net.ok().filter(|net: &IpNet| net.trunc() == *net);
+            net.map(Network).ok_or_else(|| E::invalid_value(Unexpected::Str(text), &self))
+        }
+    }
+
+    Ok(Vec::<Network>::deserialize(reader)?.into_iter().map(|network| network.0).collect())
 }
 
 impl Default for Config {

@@ -5,8 +5,12 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use serde::de;
+
 /// Maximum number of problems to report.
 pub(crate) const PROBLEMS_MAX: usize = 50;
+/// Maximum number of characters to quote from a value.
+const QUOTE_MAX: usize = 40;
 
 /// The layer a value came from.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -59,16 +63,9 @@ impl Sources {
         }
     }
 
-    /// Records a layer's value and drops what earlier layers said about its parts.
-    pub(crate) fn replace(&mut self, path: &str, source: Source) {
-        let inside = |key: &str| key.strip_prefix(path).is_some_and(|rest| rest.starts_with('['));
-        self.0.retain(|key, _| !inside(key));
+    /// Records the source of a value, or of a part of one.
+    pub(crate) fn set(&mut self, path: &str, source: Source) {
         self.0.insert(path.to_owned(), source);
-    }
-
-    /// Records the source of part of a value.
-    pub(crate) fn add(&mut self, path: String, source: Source) {
-        self.0.insert(path, source);
     }
 }
 
@@ -105,6 +102,31 @@ impl fmt::Display for Problem {
         }
         f.write_str(&self.text)
     }
+}
+
+impl std::error::Error for Problem {}
+
+/// A problem made by serde says only what was expected. The reader adds what was found, and where.
+impl de::Error for Problem {
+    fn custom<T: fmt::Display>(expected: T) -> Problem {
+        Problem::of("", expected.to_string())
+    }
+
+    fn unknown_variant(_: &str, choices: &'static [&'static str]) -> Problem {
+        Problem::custom(match choices {
+            [first @ .., last] if !first.is_empty() => format!("{} or {last}", first.join(", ")),
+            _ => choices.concat(),
+        })
+    }
+}
+
+/// Quotes text for a message: truncated, without terminal control characters.
+pub(crate) fn shown(text: &str) -> String {
+    let mut shown: String = text.chars().take(QUOTE_MAX).flat_map(char::escape_debug).collect();
+    if text.chars().nth(QUOTE_MAX).is_some() {
+        shown.push('…');
+    }
+    shown
 }
 
 /// Why a configuration could not be loaded.

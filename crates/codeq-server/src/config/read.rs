@@ -1,128 +1,190 @@
-//! Converts nodes into values and records every mismatch.
+//! Lets serde read the model from a tree.
+//!
+//! serde stops at the first error. To report all of them, the reader marks a wrong value as refused,
+//! which makes it count as absent, and starts again.
 
 use std::collections::BTreeMap;
-use std::net::{IpAddr, SocketAddr};
-use std::path::{Path, PathBuf};
-use std::sync::Arc;
 
-use codeq_auth::{JwtConfig, StaticToken};
-use ipnet::IpNet;
+use serde::de::value::{MapDeserializer, SeqDeserializer};
+use serde::de::{Expected, IntoDeserializer, Visitor};
+use serde::{Deserialize, Deserializer, forward_to_deserialize_any};
 
-use super::model::{BackoffPolicy, Durability, LogFormat, UnknownFields, WebhookSecret};
-use super::problem::{PROBLEMS_MAX, Problem, Source, Sources};
-use super::tree::{Kind, Malformed, Name, Node, Place, Style};
-use crate::near::nearest;
+use super::keys::unknown_key;
+use super::model::Config;
+use super::problem::{PROBLEMS_MAX, Problem, shown};
+use super::tree::{Kind, Name, Node, Style, join};
 
-/// Maximum number of characters to quote from a value.
-const QUOTE_MAX: usize = 40;
-
-/// The origin of nodes.
-pub(crate) enum Origin {
-    /// The configuration file.
-    File(Arc<Path>),
-    /// One environment variable.
-    Env(String),
-}
-
-impl Origin {
-    pub(crate) fn source(&self, at: Place) -> Source {
-        match self {
-            Origin::File(file) => {
-                Source::File { file: Arc::clone(file), line: at.line, column: at.column }
-            }
-            Origin::Env(name) => Source::Env(name.clone()),
+/// Reads a configuration and adds the problems. Wrong values get their defaults.
+pub(crate) fn read(tree: &Node, problems: &mut Vec<Problem>) -> Config {
+    while problems.len() < PROBLEMS_MAX {
+        match Config::deserialize(Reader { node: tree, path: String::new() }) {
+            Ok(config) => return config,
+            Err(problem) => problems.push(problem),
         }
     }
+    Config::default()
 }
 
-/// Reads nodes of one origin; records sources and problems.
-pub(crate) struct Reader<'a> {
-    pub(crate) origin: Origin,
-    pub(crate) problems: &'a mut Vec<Problem>,
-    pub(crate) sources: &'a mut Sources,
+struct Reader<'de> {
+    node: &'de Node,
+    path: String,
 }
 
-impl Reader<'_> {
-    /// Whether the maximum number of problems is reached.
-    pub(crate) fn is_full(&self) -> bool {
-        self.problems.len() >= PROBLEMS_MAX
+impl<'de> Reader<'de> {
+    /// Refuses the value.
+    fn wrong(&self, expected: &str) -> Problem {
+        self.node.refused.set(true);
+        let text = format!("found {}, expected {expected}", found(&self.path, self.node));
+        Problem { key: self.path.clone(), text, source: self.node.source.clone() }
     }
 
-    /// Records a problem, unless the maximum is reached.
-    pub(crate) fn note(&mut self, key: &str, text: String, at: Place) {
-        if !self.is_full() {
-            let source = self.origin.source(at);
-            self.problems.push(Problem { key: key.to_owned(), text, source });
+    /// The text of an unquoted scalar.
+    fn plain(&self) -> Option<&'de str> {
+        match &self.node.kind {
+            Kind::Scalar { text, style: Style::Plain | Style::Raw } => Some(text),
+            _ => None,
         }
     }
 
-    /// Records text that is not valid YAML.
-    pub(crate) fn malformed(&mut self, key: &str, malformed: Malformed) {
-        let Malformed { at, text } = malformed;
-        let text = match self.origin {
-            Origin::File(_) => text,
-            Origin::Env(_) => format!("line {}, column {}: {text}", at.line, at.column),
-        };
-        self.note(key, text, at);
+    /// The text of a scalar; empty if it is none.
+    fn text(&self) -> &'de str {
+        if let Kind::Scalar { text, .. } = &self.node.kind { text } else { "" }
     }
 
-    /// Records a value of the wrong kind.
-    pub(crate) fn wrong<T>(&mut self, path: &str, node: &Node, expected: &str) -> Option<T> {
-        self.note(path, format!("found {}, expected {expected}", found(path, node)), node.at);
-        None
+    fn whole(&self, max: u64, expected: &str) -> Result<u64, Problem> {
+        let number = self.plain().and_then(integer).filter(|number| *number <= max);
+        number.ok_or_else(|| self.wrong(expected))
     }
 
-    /// Records a duplicate key.
-    pub(crate) fn twice(&mut self, name: &Name, first: Place) {
-        let text = format!("key '{}' is already on line {}", shown(&name.text), first.line);
-        self.note("", text, name.at);
-    }
-
-    /// Calls `each` for every entry of a mapping that allows only these keys.
-    fn fields(
-        &mut self,
-        node: &Node,
-        path: &str,
+    /// An entry of this mapping, which allows only these keys.
+    fn entry(
+        &self,
+        (name, node): &'de (Name, Node),
         known: &[&str],
-        mut each: impl FnMut(&mut Self, &str, &Node, &str),
-    ) -> Option<()> {
-        let Kind::Map(entries) = &node.kind else {
-            return self.wrong(path, node, &format!("a mapping with {}", known.join(", ")));
+        lines: &mut BTreeMap<&'de str, usize>,
+    ) -> Result<(&'de str, Reader<'de>), Problem> {
+        let (key, text) = if let Some(first) = lines.insert(&name.text, name.line) {
+            (String::new(), format!("key '{}' is already on line {first}", shown(&name.text)))
+        } else if !known.contains(&name.text.as_str()) {
+            (self.path.clone(), unknown_key(&name.text, &self.path, known))
+        } else {
+            return Ok((&name.text, Reader { node, path: join(&self.path, &name.text) }));
         };
-        let mut places = BTreeMap::new();
-        for (name, value) in entries {
-            if let Some(first) = places.insert(name.text.as_str(), name.at) {
-                self.twice(name, first);
-            } else if known.contains(&name.text.as_str()) {
-                let path = format!("{path}.{}", name.text);
-                let source = self.origin.source(value.at);
-                self.sources.add(path.clone(), source);
-                each(self, &name.text, value, &path);
-            } else {
-                let near = nearest(&name.text, known.iter().map(|known| (*known, *known)));
-                self.note(path, unknown_key(&name.text, near), name.at);
-            }
+        node.refused.set(true);
+        Err(Problem { key, text, source: name.source.clone() })
+    }
+}
+
+impl<'de> Deserializer<'de> for Reader<'de> {
+    type Error = Problem;
+
+    fn deserialize_any<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Problem> {
+        Err(self.wrong(&(&visitor as &dyn Expected).to_string()))
+    }
+
+    fn deserialize_bool<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Problem> {
+        match self.plain().filter(|text| is_bool(text)) {
+            Some(text) => visitor.visit_bool(text.eq_ignore_ascii_case("true")),
+            None => Err(self.wrong("true or false")),
         }
-        Some(())
+    }
+
+    fn deserialize_u16<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Problem> {
+        visitor.visit_u64(self.whole(u16::MAX.into(), "a whole number from 0 to 65535")?)
+    }
+
+    fn deserialize_u32<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Problem> {
+        visitor.visit_u64(self.whole(u32::MAX.into(), "a whole number from 0 to 4294967295")?)
+    }
+
+    fn deserialize_u64<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Problem> {
+        visitor.visit_u64(self.whole(u64::MAX, "a whole number, 0 or more")?)
+    }
+
+    fn deserialize_f64<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Problem> {
+        let number =
+            self.plain().and_then(|text| text.parse().ok()).filter(|n: &f64| n.is_finite());
+        visitor.visit_f64(number.ok_or_else(|| self.wrong("a number"))?)
+    }
+
+    fn deserialize_string<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Problem> {
+        match &self.node.kind {
+            Kind::Scalar { text, style: Style::Plain } if is_bool(text) || is_number(text) => {
+                Err(self.wrong("a text: put it into quotes"))
+            }
+            Kind::Scalar { text, .. } if !self.node.is_null() => visitor.visit_str(text),
+            _ => Err(self.wrong("a text")),
+        }
+    }
+
+    /// Reads an address or a network.
+    fn deserialize_str<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Problem> {
+        let expected = match (&visitor as &dyn Expected).to_string() {
+            // The type comes from the standard library, and its words from serde.
+            words if words == "socket address" => {
+                "an address and a port, such as 127.0.0.1:8080, 0.0.0.0:8080 or [::1]:8080".into()
+            }
+            words => words,
+        };
+        visitor.visit_str(self.text()).map_err(|_: Problem| self.wrong(&expected))
+    }
+
+    fn deserialize_enum<V: Visitor<'de>>(
+        self,
+        _: &'static str,
+        _: &'static [&'static str],
+        visitor: V,
+    ) -> Result<V::Value, Problem> {
+        let choice = visitor.visit_enum(self.text().into_deserializer());
+        choice.map_err(|problem: Problem| self.wrong(&problem.text))
+    }
+
+    fn deserialize_option<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Problem> {
+        if self.node.is_null() { visitor.visit_none() } else { visitor.visit_some(self) }
+    }
+
+    fn deserialize_seq<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Problem> {
+        let nodes = match &self.node.kind {
+            Kind::List(nodes) => nodes.as_slice(),
+            _ if self.node.is_null() => &[],
+            _ => return Err(self.wrong("a list")),
+        };
+        let nodes = nodes.iter().enumerate().filter(|(_, node)| !node.refused.get());
+        let element = |(index, node)| Reader { node, path: format!("{}[{index}]", self.path) };
+        visitor.visit_seq(SeqDeserializer::new(nodes.map(element)))
+    }
+
+    fn deserialize_struct<V: Visitor<'de>>(
+        self,
+        _: &'static str,
+        known: &'static [&'static str],
+        visitor: V,
+    ) -> Result<V::Value, Problem> {
+        let entries = match &self.node.kind {
+            _ if self.node.refused.get() || self.node.is_null() => &[],
+            Kind::Map(entries) => entries.as_slice(),
+            _ => return Err(self.wrong(&format!("a mapping with {}", known.join(", ")))),
+        };
+        let mut lines = BTreeMap::new();
+        let entries = entries.iter().filter(|(_, node)| !node.refused.get());
+        let entries = entries.map(|entry| self.entry(entry, known, &mut lines));
+        let entries = entries.collect::<Result<Vec<_>, Problem>>()?;
+        visitor.visit_map(MapDeserializer::new(entries.into_iter()))
+    }
+
+    // No type of the model asks for these.
+    forward_to_deserialize_any! {
+        i8 i16 i32 i64 i128 u8 u128 f32 char bytes byte_buf unit unit_struct newtype_struct tuple
+        tuple_struct map identifier ignored_any
     }
 }
 
-/// The message for an unknown key.
-pub(crate) fn unknown_key(name: &str, near: Option<&str>) -> String {
-    let name = shown(name);
-    match near {
-        Some(near) => format!("unknown key '{name}', did you mean '{near}'?"),
-        None => format!("unknown key '{name}'"),
-    }
-}
+impl<'de> IntoDeserializer<'de, Problem> for Reader<'de> {
+    type Deserializer = Reader<'de>;
 
-/// Quotes text for a message: truncated, without terminal control characters.
-pub(crate) fn shown(text: &str) -> String {
-    let mut shown: String = text.chars().take(QUOTE_MAX).flat_map(char::escape_debug).collect();
-    if text.chars().nth(QUOTE_MAX).is_some() {
-        shown.push('…');
+    fn into_deserializer(self) -> Reader<'de> {
+        self
     }
-    shown
 }
 
 /// Describes the value found, without its content if it may be a secret.
@@ -162,223 +224,4 @@ fn integer(text: &str) -> Option<u64> {
         return u64::from_str_radix(digits, 8).ok();
     }
     text.parse().ok()
-}
-
-/// A type that can be read from a node.
-pub(crate) trait Value: Sized {
-    /// Reads the value, or records why it cannot.
-    fn read(node: &Node, path: &str, reader: &mut Reader<'_>) -> Option<Self>;
-}
-
-/// Reads a value into its field; on failure the field keeps its value.
-pub(crate) fn take<T: Value>(field: &mut T, node: &Node, path: &str, reader: &mut Reader<'_>) {
-    if let Some(value) = T::read(node, path, reader) {
-        *field = value;
-    }
-}
-
-/// The text of an unquoted scalar.
-fn plain(node: &Node) -> Option<&str> {
-    match &node.kind {
-        Kind::Scalar { text, style: Style::Plain | Style::Raw } => Some(text),
-        _ => None,
-    }
-}
-
-macro_rules! whole_numbers {
-    ($($type:ty: $expected:expr,)*) => {$(
-        impl Value for $type {
-            fn read(node: &Node, path: &str, reader: &mut Reader<'_>) -> Option<$type> {
-                let number = plain(node).and_then(integer).and_then(|n| <$type>::try_from(n).ok());
-                number.or_else(|| reader.wrong(path, node, $expected))
-            }
-        }
-    )*};
-}
-
-whole_numbers! {
-    u16: "a whole number from 0 to 65535",
-    u32: "a whole number from 0 to 4294967295",
-    u64: "a whole number, 0 or more",
-    usize: "a whole number, 0 or more",
-}
-
-impl Value for f64 {
-    fn read(node: &Node, path: &str, reader: &mut Reader<'_>) -> Option<f64> {
-        let number = plain(node).and_then(|text| text.parse().ok()).filter(|n: &f64| n.is_finite());
-        number.or_else(|| reader.wrong(path, node, "a number"))
-    }
-}
-
-impl Value for bool {
-    fn read(node: &Node, path: &str, reader: &mut Reader<'_>) -> Option<bool> {
-        match plain(node) {
-            Some("true" | "True" | "TRUE") => Some(true),
-            Some("false" | "False" | "FALSE") => Some(false),
-            _ => reader.wrong(path, node, "true or false"),
-        }
-    }
-}
-
-impl Value for String {
-    fn read(node: &Node, path: &str, reader: &mut Reader<'_>) -> Option<String> {
-        match &node.kind {
-            Kind::Scalar { text, style: Style::Plain } if is_bool(text) || is_number(text) => {
-                reader.wrong(path, node, "a text: put it into quotes")
-            }
-            Kind::Scalar { text, .. } if !node.is_null() => Some(text.clone()),
-            _ => reader.wrong(path, node, "a text"),
-        }
-    }
-}
-
-impl Value for PathBuf {
-    fn read(node: &Node, path: &str, reader: &mut Reader<'_>) -> Option<PathBuf> {
-        String::read(node, path, reader).map(PathBuf::from)
-    }
-}
-
-impl Value for SocketAddr {
-    fn read(node: &Node, path: &str, reader: &mut Reader<'_>) -> Option<SocketAddr> {
-        let address = match &node.kind {
-            Kind::Scalar { text, .. } => text.parse().ok(),
-            _ => None,
-        };
-        let expected = "an address and a port, such as 127.0.0.1:8080, 0.0.0.0:8080 or [::1]:8080";
-        address.or_else(|| reader.wrong(path, node, expected))
-    }
-}
-
-impl Value for IpNet {
-    fn read(node: &Node, path: &str, reader: &mut Reader<'_>) -> Option<IpNet> {
-        let net = match &node.kind {
-            Kind::Scalar { text, .. } => network(text),
-            _ => None,
-        };
-        let expected = "a network or an address, such as 10.0.0.0/8, 192.168.1.7 or fd00::/8";
-        net.or_else(|| reader.wrong(path, node, expected))
-    }
-}
-
-/// Parses a network or a single address. Rejects host bits beyond the prefix as a likely typo.
-fn network(text: &str) -> Option<IpNet> {
-    let address = text.parse::<IpAddr>().map(IpNet::from);
-    address.or_else(|_| text.parse()).ok().filter(|net: &IpNet| net.trunc() == *net)
-}
-
-macro_rules! choices {
-    ($($type:ty { $($name:literal => $choice:ident,)* } $expected:literal)*) => {$(
-        impl std::str::FromStr for $type {
-            type Err = &'static str;
-
-            fn from_str(text: &str) -> Result<$type, &'static str> {
-                match text {
-                    $($name => Ok(<$type>::$choice),)*
-                    _ => Err(concat!("expected ", $expected)),
-                }
-            }
-        }
-
-        impl Value for $type {
-            fn read(node: &Node, path: &str, reader: &mut Reader<'_>) -> Option<$type> {
-                let choice = match &node.kind {
-                    Kind::Scalar { text, .. } => text.parse().ok(),
-                    _ => None,
-                };
-                choice.or_else(|| reader.wrong(path, node, $expected))
-            }
-        }
-    )*};
-}
-
-choices! {
-    Durability {
-        "fsync" => Fsync,
-        "os" => Os,
-    } "fsync or os"
-    UnknownFields {
-        "refuse" => Refuse,
-        "ignore" => Ignore,
-    } "refuse or ignore"
-    LogFormat {
-        "json" => Json,
-        "text" => Text,
-        "short" => Short,
-    } "json, text or short"
-    BackoffPolicy {
-        "fixed" => Fixed,
-        "linear" => Linear,
-        "exponential" => Exponential,
-        "exp_equal_jitter" => ExpEqualJitter,
-        "exp_full_jitter" => ExpFullJitter,
-    } "fixed, linear, exponential, exp_equal_jitter or exp_full_jitter"
-}
-
-impl<T: Value> Value for Option<T> {
-    fn read(node: &Node, path: &str, reader: &mut Reader<'_>) -> Option<Option<T>> {
-        if node.is_null() { Some(None) } else { T::read(node, path, reader).map(Some) }
-    }
-}
-
-impl<T: Value> Value for Vec<T> {
-    fn read(node: &Node, path: &str, reader: &mut Reader<'_>) -> Option<Vec<T>> {
-        if node.is_null() {
-            return Some(Vec::new());
-        }
-        let Kind::List(nodes) = &node.kind else {
-            return reader.wrong(path, node, "a list");
-        };
-        let mut values = Vec::with_capacity(nodes.len());
-        for (index, node) in nodes.iter().enumerate() {
-            let path = format!("{path}[{index}]");
-            let source = reader.origin.source(node.at);
-            reader.sources.add(path.clone(), source);
-            values.extend(T::read(node, &path, reader));
-        }
-        Some(values)
-    }
-}
-
-impl Value for JwtConfig {
-    fn read(node: &Node, path: &str, reader: &mut Reader<'_>) -> Option<JwtConfig> {
-        let mut jwt = JwtConfig::default();
-        let known = ["issuer", "audience", "jwksUrl"];
-        reader.fields(node, path, &known, |reader, name, node, path| match name {
-            "issuer" => take(&mut jwt.issuer, node, path, reader),
-            "audience" => take(&mut jwt.audience, node, path, reader),
-            _ => take(&mut jwt.jwks_url, node, path, reader),
-        })?;
-        Some(jwt)
-    }
-}
-
-impl Value for WebhookSecret {
-    fn read(node: &Node, path: &str, reader: &mut Reader<'_>) -> Option<WebhookSecret> {
-        let mut secret = WebhookSecret::default();
-        let known = ["tenant", "secret", "previous"];
-        reader.fields(node, path, &known, |reader, name, node, path| match name {
-            "tenant" => take(&mut secret.tenant, node, path, reader),
-            "secret" => take(&mut secret.secret, node, path, reader),
-            _ => take(&mut secret.previous, node, path, reader),
-        })?;
-        Some(secret)
-    }
-}
-
-impl Value for StaticToken {
-    fn read(node: &Node, path: &str, reader: &mut Reader<'_>) -> Option<StaticToken> {
-        let mut token = StaticToken::default();
-        let known =
-            ["token", "tokenSha256", "subject", "tenant", "scopes", "eventTypes", "workerGroup"];
-        reader.fields(node, path, &known, |reader, name, node, path| match name {
-            "token" => take(&mut token.token, node, path, reader),
-            "tokenSha256" => take(&mut token.token_sha256, node, path, reader),
-            "subject" => take(&mut token.subject, node, path, reader),
-            "tenant" => take(&mut token.tenant, node, path, reader),
-            "scopes" => take(&mut token.scopes, node, path, reader),
-            "workerGroup" => take(&mut token.worker_group, node, path, reader),
-            _ => take(&mut token.event_types, node, path, reader),
-        })?;
-        Some(token)
-    }
 }

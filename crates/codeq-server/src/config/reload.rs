@@ -2,35 +2,47 @@
 
 use serde_json::Value;
 
-use super::keys::{KEYS, Key};
+use super::keys::KEYS;
 use super::model::Config;
 use super::problem::{ConfigError, Problem};
 use super::show::get;
 
-/// Keys a running server can adopt. All others need a restart.
-pub(crate) const RELOADED: [&str; 21] = [
-    "logLevel",
-    "defaultLeaseSeconds",
-    "maxBatchSize",
-    "maxClaimBatchSize",
-    "webhooks.allowedNetworks",
-    "webhooks.secrets",
-    "producerAuth.jwt",
-    "producerAuth.staticTokens",
-    "workerAuth.jwt",
-    "workerAuth.staticTokens",
-    "allowProducerAsWorker",
-    "rateLimit.producer.requestsPerMinute",
-    "rateLimit.producer.burst",
-    "rateLimit.worker.requestsPerMinute",
-    "rateLimit.worker.burst",
-    "rateLimit.admin.requestsPerMinute",
-    "rateLimit.admin.burst",
-    "tenantLimits.maxPendingTasks",
-    "tenantLimits.maxPendingBytes",
-    "tenantLimits.maxStoredBytes",
-    "backup.target",
-];
+macro_rules! reloaded {
+    ($($path:literal: $($field:ident).+,)*) => {
+        /// What a running server can adopt: keys, or what keys begin with. All others need a restart.
+        #[cfg(test)]
+        pub(crate) const RELOADED: &[&str] = &[$($path),*];
+
+        /// Takes over what a running server can adopt, and lists what was different.
+        fn adopt(config: &mut Config, new: &Config) -> Vec<&'static str> {
+            let mut adopted = Vec::new();
+            $(if config.$($field).+ != new.$($field).+ {
+                config.$($field).+.clone_from(&new.$($field).+);
+                adopted.push($path);
+            })*
+            adopted
+        }
+    };
+}
+
+reloaded! {
+    "logLevel": log_level,
+    "defaultLeaseSeconds": default_lease_seconds,
+    "maxBatchSize": max_batch_size,
+    "maxClaimBatchSize": max_claim_batch_size,
+    "webhooks.allowedNetworks": webhooks.allowed_networks,
+    "webhooks.secrets": webhooks.secrets,
+    "producerAuth.jwt": producer_auth.jwt,
+    "producerAuth.staticTokens": producer_auth.static_tokens,
+    "workerAuth.jwt": worker_auth.jwt,
+    "workerAuth.staticTokens": worker_auth.static_tokens,
+    "allowProducerAsWorker": allow_producer_as_worker,
+    "rateLimit.producer": rate_limit.producer,
+    "rateLimit.worker": rate_limit.worker,
+    "rateLimit.admin": rate_limit.admin,
+    "tenantLimits": tenant_limits,
+    "backup.target": backup.target,
+}
 
 /// The outcome of a reload.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -63,15 +75,22 @@ impl Config {
     /// Merges the adoptable values of `new` into this configuration and lists the changes. Fails if
     /// the merged configuration is invalid.
     pub fn reloaded(&self, new: &Config) -> Result<(Config, Changes), ConfigError> {
+        let (from, to) = (values(self), values(new));
         let mut merged = self.clone();
         let mut changes = Changes::default();
-        let different: Vec<&Key> = KEYS.iter().filter(|key| !key.same(self, new)).collect();
-        for key in different {
-            if RELOADED.contains(&key.path) {
-                key.copy(&mut merged, new);
-                changes.changed.push(change(key.path, self, new));
-            } else {
-                changes.needs_restart.push(key.path);
+        let adopted = adopt(&mut merged, new);
+        let endpoint = |config: &Config| config.tracing.otlp_endpoint.clone();
+        for key in KEYS.iter().map(|key| key.path.as_str()) {
+            let different = get(&from, key) != get(&to, key)
+                // Its credentials are masked.
+                || (key == "tracing.otlpEndpoint" && endpoint(self) != endpoint(new));
+            match adopted.iter().find(|path| key.starts_with(**path)) {
+                // A secret that changed looks the same.
+                Some(path) if different || *path == key => {
+                    changes.changed.push(change(key, &from, &to));
+                }
+                None if different => changes.needs_restart.push(key),
+                _ => {}
             }
         }
         let mut problems = merged.check();
@@ -88,16 +107,26 @@ impl Config {
     }
 }
 
-fn change(key: &'static str, from: &Config, to: &Config) -> Change {
-    let (from, mut to) = (shown(from, key), shown(to, key));
+/// The configuration as JSON, which cannot hold a path that is not UTF-8.
+fn values(config: &Config) -> Value {
+    let mut config = config.clone();
+    let files = config.tls.cert_file.iter_mut().chain(&mut config.tls.key_file);
+    for path in files.chain([&mut config.data_dir]) {
+        *path = path.to_string_lossy().into_owned().into();
+    }
+    serde_json::to_value(config).unwrap_or_default()
+}
+
+fn change(key: &'static str, from: &Value, to: &Value) -> Change {
+    let (from, mut to) = (shown(get(from, key)), shown(get(to, key)));
     if from == to {
         to.push_str(", changed");
     }
     Change { key, from, to }
 }
 
-fn shown(config: &Config, key: &str) -> String {
-    match get(&serde_json::to_value(config).unwrap_or_default(), key) {
+fn shown(value: Value) -> String {
+    match value {
         Value::Null => "none".to_owned(),
         Value::String(text) => text,
         Value::Array(list) if list.len() == 1 => "1 entry".to_owned(),

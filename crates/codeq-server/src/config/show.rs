@@ -13,15 +13,15 @@ impl Loaded {
         let config = serde_json::to_value(&self.config)?;
         let mut yaml = String::new();
         let mut open: Vec<&str> = Vec::new();
-        for key in KEYS {
+        for key in KEYS.iter() {
             let mut sections: Vec<&str> = key.path.split('.').collect();
-            let name = sections.pop().unwrap_or(key.path);
+            let name = sections.pop().unwrap_or(&key.path);
             let common = open.iter().zip(&sections).take_while(|(a, b)| a == b).count();
             for (depth, section) in sections.iter().enumerate().skip(common) {
                 line(&mut yaml, depth, &format!("{section}:"));
             }
             let value =
-                format!("{name}: {}  # {}", get(&config, key.path), self.sources.of(key.path));
+                format!("{name}: {}  # {}", get(&config, &key.path), self.sources.of(&key.path));
             line(&mut yaml, sections.len(), &value);
             open = sections;
         }
@@ -33,7 +33,7 @@ impl Loaded {
     pub fn to_json(&self) -> Result<Value, serde_json::Error> {
         let source = |path: &str| Value::String(self.sources.of(path).to_string());
         let sources: Map<String, Value> =
-            KEYS.iter().map(|key| (key.path.to_owned(), source(key.path))).collect();
+            KEYS.iter().map(|key| (key.path.clone(), source(&key.path))).collect();
         Ok(json!({ "config": serde_json::to_value(&self.config)?, "sources": sources }))
     }
 }

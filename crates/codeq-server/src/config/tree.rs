@@ -1,28 +1,28 @@
-//! Parses YAML into a tree whose nodes know their position.
+//! Parses YAML into a tree whose nodes know their source.
 //!
 //! Supports only what a configuration needs: one document of mappings with text keys, lists and
 //! scalars. Rejects anchors, aliases, merge keys and tags, so that a file means exactly what it
 //! shows and cannot expand when read.
 
+use std::cell::Cell;
+use std::sync::Arc;
+
 use granit_parser::{Event, Marker, Parser, ScalarStyle, Span, StrInput};
+
+use super::problem::{Problem, Source};
 
 /// Maximum nesting depth.
 const DEPTH_MAX: usize = 16;
 /// Maximum number of nodes.
 const NODES_MAX: usize = 50_000;
 
-/// A position in a text, counted from 1.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Place {
-    pub(crate) line: u32,
-    pub(crate) column: u32,
-}
-
-/// A value and its position.
+/// A value and its source.
 #[derive(Debug)]
 pub(crate) struct Node {
-    pub(crate) at: Place,
+    pub(crate) source: Source,
     pub(crate) kind: Kind,
+    /// Set once a problem is reported: from then on the node counts as absent.
+    pub(crate) refused: Cell<bool>,
 }
 
 #[derive(Debug)]
@@ -46,25 +46,28 @@ pub(crate) enum Style {
     Raw,
 }
 
-/// A key and its position.
+/// A key and its source.
 #[derive(Debug)]
 pub(crate) struct Name {
     pub(crate) text: String,
-    pub(crate) at: Place,
-}
-
-/// Why a text could not be parsed.
-#[derive(Debug, PartialEq, Eq)]
-pub(crate) struct Malformed {
-    pub(crate) at: Place,
-    pub(crate) text: String,
+    pub(crate) source: Source,
+    /// Line, from 1, in the file or the variable.
+    pub(crate) line: usize,
 }
 
 impl Node {
+    fn new(source: Source, kind: Kind) -> Node {
+        Node { source, kind, refused: Cell::new(false) }
+    }
+
+    /// An empty mapping.
+    pub(crate) fn empty() -> Node {
+        Node::new(Source::Default, Kind::Map(Vec::new()))
+    }
+
     /// A value that does not come from YAML.
-    pub(crate) fn raw(text: &str) -> Node {
-        let kind = Kind::Scalar { text: text.to_owned(), style: Style::Raw };
-        Node { at: Place { line: 1, column: 1 }, kind }
+    pub(crate) fn raw(text: String, source: Source) -> Node {
+        Node::new(source, Kind::Scalar { text, style: Style::Raw })
     }
 
     /// Whether the value is absent.
@@ -76,13 +79,53 @@ impl Node {
             }
         }
     }
+
+    /// Replaces the value at a dotted path.
+    pub(crate) fn set(&mut self, path: &str, value: Node) {
+        if !matches!(self.kind, Kind::Map(_)) {
+            *self = Node::empty();
+        }
+        let Kind::Map(entries) = &mut self.kind else { return };
+        let (name, rest) = path.split_once('.').unwrap_or((path, ""));
+        let known = entries.iter().position(|(key, node)| key.text == name && !node.refused.get());
+        let at = known.unwrap_or(entries.len());
+        if known.is_none() {
+            let name = Name { text: name.to_owned(), source: value.source.clone(), line: 1 };
+            entries.push((name, Node::empty()));
+        }
+        match entries.get_mut(at) {
+            Some((_, node)) if rest.is_empty() => *node = value,
+            Some((_, node)) => node.set(rest, value),
+            None => {}
+        }
+    }
+
+    /// Visits every node with its path.
+    pub(crate) fn walk(&self, path: &str, visit: &mut impl FnMut(&str, &Node)) {
+        visit(path, self);
+        match &self.kind {
+            Kind::Scalar { .. } => {}
+            Kind::Map(entries) => {
+                entries.iter().for_each(|(name, node)| node.walk(&join(path, &name.text), visit));
+            }
+            Kind::List(nodes) => {
+                let nodes = nodes.iter().enumerate();
+                nodes.for_each(|(index, node)| node.walk(&format!("{path}[{index}]"), visit));
+            }
+        }
+    }
 }
 
-/// Parses a text. An empty text is an empty mapping.
-pub(crate) fn parse(text: &str) -> Result<Node, Malformed> {
+/// The path of an entry of a mapping.
+pub(crate) fn join(path: &str, name: &str) -> String {
+    if path.is_empty() { name.to_owned() } else { format!("{path}.{name}") }
+}
+
+/// Parses a text from this source. An empty text is an empty mapping.
+pub(crate) fn parse(text: &str, source: &Source) -> Result<Node, Problem> {
     let options = granit_parser::options! { emit_comments: false };
     let events = Parser::new_from_str_with_options(text, options);
-    let mut builder = Builder { events, nodes: 0 };
+    let mut builder = Builder { events, source, nodes: 0 };
     let mut root = None;
     loop {
         let (event, at) = builder.next()?;
@@ -90,42 +133,41 @@ pub(crate) fn parse(text: &str) -> Result<Node, Malformed> {
             Event::StreamStart | Event::DocumentStart(..) | Event::DocumentEnd => {}
             Event::StreamEnd => break,
             _ if root.is_some() => {
-                return Err(malformed(at, "a second document begins here; one is allowed"));
+                return Err(builder.malformed(at, "a second document begins here; one is allowed"));
             }
             event => root = Some(builder.node(event, at, 0)?),
         }
     }
-    let nothing = Node { at: Place { line: 1, column: 1 }, kind: Kind::Map(Vec::new()) };
-    Ok(root.filter(|root| !root.is_null()).unwrap_or(nothing))
+    Ok(root.filter(|root| !root.is_null()).unwrap_or_else(Node::empty))
 }
 
 struct Builder<'a> {
     events: Parser<'a, StrInput<'a>>,
+    source: &'a Source,
     nodes: usize,
 }
 
 impl<'a> Builder<'a> {
-    fn next(&mut self) -> Result<(Event<'a>, Place), Malformed> {
+    fn next(&mut self) -> Result<(Event<'a>, Marker), Problem> {
         match self.events.next_event() {
-            Some(Ok((event, Span { start, .. }))) => Ok((event, place(&start))),
-            Some(Err(error)) => Err(malformed(place(error.marker()), &error.info())),
-            None => Ok((Event::StreamEnd, Place { line: 1, column: 1 })),
+            Some(Ok((event, Span { start, .. }))) => Ok((event, start)),
+            Some(Err(error)) => Err(self.malformed(*error.marker(), &error.info())),
+            None => Ok((Event::StreamEnd, Marker::default())),
         }
     }
 
-    fn node(&mut self, event: Event<'a>, at: Place, depth: usize) -> Result<Node, Malformed> {
+    fn node(&mut self, event: Event<'a>, at: Marker, depth: usize) -> Result<Node, Problem> {
         self.nodes += 1;
         if depth > DEPTH_MAX || self.nodes > NODES_MAX {
-            return Err(malformed(at, "too deep or too large for a configuration"));
+            return Err(self.malformed(at, "too deep or too large for a configuration"));
         }
         if event.is_alias() || event.anchor_id().is_some() {
-            return Err(malformed(
-                at,
-                "anchors and aliases are not supported; write the value out",
-            ));
+            return Err(
+                self.malformed(at, "anchors and aliases are not supported; write the value out")
+            );
         }
         if event.tag().is_some() {
-            return Err(malformed(at, "tags are not supported; write the value without it"));
+            return Err(self.malformed(at, "tags are not supported; write the value without it"));
         }
         let kind = match event {
             Event::Scalar(text, style, ..) => {
@@ -134,12 +176,12 @@ impl<'a> Builder<'a> {
             }
             Event::SequenceStart(..) => self.list(depth)?,
             Event::MappingStart(..) => self.map(depth)?,
-            _ => return Err(malformed(at, "a value is missing here")),
+            _ => return Err(self.malformed(at, "a value is missing here")),
         };
-        Ok(Node { at, kind })
+        Ok(Node::new(self.source(at), kind))
     }
 
-    fn list(&mut self, depth: usize) -> Result<Kind, Malformed> {
+    fn list(&mut self, depth: usize) -> Result<Kind, Problem> {
         let mut elements = Vec::new();
         loop {
             match self.next()? {
@@ -149,7 +191,7 @@ impl<'a> Builder<'a> {
         }
     }
 
-    fn map(&mut self, depth: usize) -> Result<Kind, Malformed> {
+    fn map(&mut self, depth: usize) -> Result<Kind, Problem> {
         let mut entries = Vec::new();
         loop {
             let (event, at) = self.next()?;
@@ -157,22 +199,32 @@ impl<'a> Builder<'a> {
                 return Ok(Kind::Map(entries));
             }
             let name = match self.node(event, at, depth + 1)?.kind {
-                Kind::Scalar { text, .. } => Name { text, at },
+                Kind::Scalar { text, .. } => {
+                    Name { text, source: self.source(at), line: at.line() }
+                }
                 Kind::Map(_) | Kind::List(_) => {
-                    return Err(malformed(at, "a key must be a text"));
+                    return Err(self.malformed(at, "a key must be a text"));
                 }
             };
             let (event, at) = self.next()?;
             entries.push((name, self.node(event, at, depth + 1)?));
         }
     }
-}
 
-fn place(marker: &Marker) -> Place {
-    let number = |number: usize| u32::try_from(number).unwrap_or(u32::MAX);
-    Place { line: number(marker.line()), column: number(marker.col().saturating_add(1)) }
-}
+    fn source(&self, at: Marker) -> Source {
+        let number = |number: usize| u32::try_from(number).unwrap_or(u32::MAX);
+        let (line, column) = (number(at.line()), number(at.col().saturating_add(1)));
+        match self.source {
+            Source::File { file, .. } => Source::File { file: Arc::clone(file), line, column },
+            other => other.clone(),
+        }
+    }
 
-fn malformed(at: Place, text: &str) -> Malformed {
-    Malformed { at, text: text.to_owned() }
+    fn malformed(&self, at: Marker, text: &str) -> Problem {
+        let text = match self.source {
+            Source::File { .. } => text.to_owned(),
+            _ => format!("line {}, column {}: {text}", at.line(), at.col().saturating_add(1)),
+        };
+        Problem { key: String::new(), text, source: self.source(at) }
+    }
 }

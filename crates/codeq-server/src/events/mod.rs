@@ -14,6 +14,7 @@ use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Weak};
 
 use codeq_core::effect::{Effect, Move};
+use codeq_core::id::ShardId;
 use codeq_engine::Observer;
 use parking_lot::Mutex;
 use tokio::sync::Notify;
@@ -120,7 +121,7 @@ pub struct Reader {
     /// After the last transition scanned.
     scanned: Position,
     /// Scanned transitions not yet taken.
-    backlog: VecDeque<(u16, Arc<Move>)>,
+    backlog: VecDeque<(ShardId, Arc<Move>)>,
 }
 
 /// An item of a reader's stream.
@@ -150,7 +151,7 @@ impl EventBus {
     }
 
     /// Sets the number of a shard's next transition, unless the bus has already seen later ones.
-    pub fn resume(&self, shard: u16, next: u64) {
+    pub fn resume(&self, shard: ShardId, next: u64) {
         if let Some(kept) = self.state.lock().shards.get_mut(usize::from(shard)) {
             kept.next = kept.next.max(next);
         }
@@ -197,7 +198,7 @@ impl EventBus {
         Some((reader, missed))
     }
 
-    fn push(&self, shard: u16, moves: impl Iterator<Item = Move>) {
+    fn push(&self, shard: ShardId, moves: impl Iterator<Item = Move>) {
         let mut state = self.state.lock();
         let State { shards, live, woken, .. } = &mut *state;
         let Some(kept) = shards.get_mut(usize::from(shard)) else {
@@ -247,12 +248,12 @@ fn moves(effects: &[Effect]) -> impl Iterator<Item = Move> {
 }
 
 impl Observer for EventBus {
-    fn committed(&self, shard: u16, effects: &[Effect]) {
+    fn committed(&self, shard: ShardId, effects: &[Effect]) {
         self.rates.count(effects);
         self.push(shard, moves(effects));
     }
 
-    fn recovered(&self, shard: u16, effects: &[Effect]) {
+    fn recovered(&self, shard: ShardId, effects: &[Effect]) {
         self.push(shard, moves(effects));
     }
 }
@@ -311,7 +312,7 @@ impl Reader {
             };
             shards.map(part).collect()
         };
-        for ((shard, part), at) in (0..).zip(parts).zip(&mut self.scanned) {
+        for ((shard, part), at) in (0..).map(ShardId).zip(parts).zip(&mut self.scanned) {
             match part {
                 None => continue,
                 Some(Part::Rest(rest)) => {
@@ -409,15 +410,15 @@ mod tests {
     #[tokio::test]
     async fn reads_only_its_tenant_and_resumes_where_it_stopped() {
         let bus = EventBus::new(1);
-        bus.committed(0, &[moved("a", 1), moved("b", 2), moved("a", 3)]);
+        bus.committed(ShardId(0), &[moved("a", 1), moved("b", 2), moved("a", 3)]);
         let tenant: Arc<str> = "a".into();
         let (mut reader, missed) = bus.listen(&tenant, None).unwrap();
         assert!(!missed);
-        bus.committed(0, &[moved("b", 4), moved("a", 5)]);
+        bus.committed(ShardId(0), &[moved("b", 4), moved("a", 5)]);
         assert_eq!(numbers(&mut reader, 1).await, [5]);
         let (mut again, missed) = bus.listen(&tenant, Some(vec![2])).unwrap();
         assert!(!missed);
-        bus.committed(0, &[moved("a", 6)]);
+        bus.committed(ShardId(0), &[moved("a", 6)]);
         assert_eq!(numbers(&mut again, 3).await, [3, 5, 6]);
         assert_eq!(again.position(), &vec![7]);
     }
@@ -426,7 +427,7 @@ mod tests {
     async fn reports_missed_transitions() {
         let bus = EventBus::new(1);
         let effects: Vec<_> = (10..10 + KEPT as u64 + 5).map(|n| moved("a", n)).collect();
-        bus.recovered(0, &effects);
+        bus.recovered(ShardId(0), &effects);
         let tenant: Arc<str> = "a".into();
         assert!(bus.listen(&tenant, Some(vec![3])).unwrap().1);
         assert!(bus.listen(&tenant, Some(vec![1, 2])).unwrap().1, "of other shards");
@@ -438,11 +439,11 @@ mod tests {
     async fn a_slow_reader_misses_nothing_that_is_kept() {
         let bus = EventBus::new(1);
         let tenant: Arc<str> = "a".into();
-        bus.committed(0, &[moved("a", 1)]);
+        bus.committed(ShardId(0), &[moved("a", 1)]);
         let (mut reader, _) = bus.listen(&tenant, None).unwrap();
         let last = 2 + SEGMENT as u64 * 9;
         let effects: Vec<_> = (2..last).map(|n| moved("a", n)).collect();
-        bus.committed(0, &effects);
+        bus.committed(ShardId(0), &effects);
         let got = numbers(&mut reader, effects.len()).await;
         assert_eq!(got, (2..last).collect::<Vec<_>>());
     }
@@ -451,7 +452,7 @@ mod tests {
     async fn a_catch_up_takes_one_segment_at_a_time() {
         let bus = EventBus::new(1);
         let effects: Vec<_> = (0..KEPT as u64).map(|n| moved("a", n)).collect();
-        bus.committed(0, &effects);
+        bus.committed(ShardId(0), &effects);
         let tenant: Arc<str> = "a".into();
         let (mut reader, _) = bus.listen(&tenant, Some(vec![0])).unwrap();
         assert!(reader.backlog.is_empty(), "nothing is copied while the bus is locked");
@@ -459,7 +460,7 @@ mod tests {
             assert_eq!(numbers(&mut reader, 1).await, [number]);
             assert!(reader.backlog.len() < SEGMENT);
         }
-        bus.committed(0, &[moved("a", KEPT as u64)]);
+        bus.committed(ShardId(0), &[moved("a", KEPT as u64)]);
         assert_eq!(numbers(&mut reader, 1).await, [KEPT as u64]);
     }
 
@@ -469,11 +470,11 @@ mod tests {
         let tenant: Arc<str> = "a".into();
         let (mut reader, _) = bus.listen(&tenant, Some(vec![0, 0])).unwrap();
         let effects: Vec<_> = (0..2 * KEPT as u64).map(|n| moved("b", n)).collect();
-        bus.committed(1, &effects);
+        bus.committed(ShardId(1), &effects);
         let Heard::Missed(position) = next(&mut reader).await else { panic!("not told") };
         assert_eq!(position[0], 0);
         assert!((KEPT as u64..=(KEPT + SEGMENT) as u64).contains(&position[1]), "{position:?}");
-        bus.committed(0, &[moved("a", 0)]);
+        bus.committed(ShardId(0), &[moved("a", 0)]);
         assert_eq!(numbers(&mut reader, 1).await, [0]);
     }
 
@@ -504,7 +505,7 @@ mod tests {
             let hear = futures_util::future::join_all(hear);
             let tell = async {
                 tokio::task::yield_now().await;
-                bus.committed(0, &[moved("b", 2 * number), moved("a", 2 * number + 1)]);
+                bus.committed(ShardId(0), &[moved("b", 2 * number), moved("a", 2 * number + 1)]);
             };
             let (heard, ()) = tokio::join!(hear, tell);
             assert!(heard.iter().all(|got| *got == [2 * number + 1]), "{heard:?}");
@@ -513,7 +514,7 @@ mod tests {
         // Listening again after the last reader left: a new waker task runs.
         tokio::task::yield_now().await;
         let (mut again, _) = bus.listen(&tenant, None).unwrap();
-        bus.committed(0, &[moved("a", 99)]);
+        bus.committed(ShardId(0), &[moved("a", 99)]);
         assert_eq!(numbers(&mut again, 1).await, [99]);
     }
 }

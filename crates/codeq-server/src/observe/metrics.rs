@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 
 use codeq_auth::Reason;
 use codeq_core::effect::Effect;
+use codeq_core::id::ShardId;
 use codeq_engine::{Engine, Observer};
 use codeq_net::NetStats;
 use codeq_webhooks::{WebhookKind, WebhookOutcome};
@@ -235,7 +236,7 @@ impl Metrics {
 }
 
 impl Observer for Metrics {
-    fn committed(&self, _shard: u16, effects: &[Effect]) {
+    fn committed(&self, _shard: ShardId, effects: &[Effect]) {
         self.commands.count(effects);
     }
 

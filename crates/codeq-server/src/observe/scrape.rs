@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use codeq_core::command::Millis;
+use codeq_core::id::ShardId;
 use codeq_core::keys::Seq;
 use codeq_core::rows::{Counts, QueueRow};
 use codeq_core::state::State;
@@ -63,7 +64,8 @@ fn of_engine(registry: &mut Registry, engine: &Engine) {
     let waiting = gauge(engine.result_waiters() as u64);
     registry.register("result_waiters", "Clients waiting for a task to finish", waiting);
     let (mut pending, mut failed) = (0, 0);
-    for counts in (0..engine.shards()).filter_map(|shard| engine.peek(shard, State::callbacks)) {
+    let shards = ShardId::all(engine.shards());
+    for counts in shards.filter_map(|shard| engine.peek(shard, State::callbacks)) {
         pending += counts.pending;
         failed += counts.failed;
     }
@@ -177,7 +179,7 @@ impl Depths {
     pub async fn gather(engine: &Engine, commands: &Commands) -> Depths {
         let mut depths = Depths::default();
         depths.by_command.extend(commands.names().into_iter().map(|name| (name, Depth::default())));
-        for shard in 0..engine.shards() {
+        for shard in ShardId::all(engine.shards()) {
             let tenants: Vec<Arc<str>> =
                 engine.peek(shard, |state| state.tenants().cloned().collect()).unwrap_or_default();
             let mut rest = tenants.as_slice();
@@ -239,7 +241,7 @@ impl Depths {
     }
 
     /// Looks up when the oldest tasks of a shard were created: one row per label value.
-    async fn find_oldest(&mut self, engine: &Engine, shard: u16) {
+    async fn find_oldest(&mut self, engine: &Engine, shard: ShardId) {
         let fronts: Vec<_> = self.fronts.drain().collect();
         let made = engine.read(shard, |reader| {
             fronts.iter().map(|(_, seq)| reader.created_at(*seq)).collect::<Result<Vec<_>, _>>()
@@ -301,9 +303,11 @@ impl Depths {
     }
 }
 
+type Labels<const N: usize> = [(&'static str, Arc<str>); N];
+
 /// A metric whose rows have labels.
 #[derive(Debug)]
-struct Rows<V, const N: usize>(MetricType, Vec<([(&'static str, Arc<str>); N], V)>);
+struct Rows<V, const N: usize>(MetricType, Vec<(Labels<N>, V)>);
 
 impl<V, const N: usize> EncodeMetric for Rows<V, N>
 where

@@ -48,6 +48,10 @@ impl TraceContext {
 }
 
 /// Parses the two headers. A bad `traceparent` means no context; a bad `tracestate` is dropped.
+///
+/// Parsed here because OpenTelemetry's propagator accepts headers that the specification forbids: ids of
+/// any length, signs, a trailing dash, repeated keys. What is accepted is stored with the task and sent to
+/// webhooks. It also drops the random flag. A test compares the two.
 pub fn parse(traceparent: Option<&str>, tracestate: Option<&str>) -> Option<TraceContext> {
     let text = traceparent?.trim_matches([' ', '\t']);
     let (trace, span, flags) = parse_parent(text)?;
@@ -279,6 +283,37 @@ mod tests {
             assert_eq!(parent(bad), None, "{bad:?}");
         }
         assert_eq!(parse(None, Some("a=b")), None);
+    }
+
+    #[test]
+    fn the_propagator_of_opentelemetry_accepts_more() {
+        use opentelemetry::propagation::TextMapPropagator;
+        let extract = |parent: &str, state: &str| {
+            let header = |name: &str, text: &str| (name.to_owned(), text.to_owned());
+            let headers = [header("traceparent", parent), header("tracestate", state)];
+            let headers = std::collections::HashMap::from(headers);
+            let propagator = opentelemetry_sdk::propagation::TraceContextPropagator::new();
+            let context = propagator.extract_with_context(&Context::new(), &headers);
+            context.span().span_context().clone()
+        };
+        for bad in [
+            "00-1-1-1",
+            &format!("{GOOD}-"),
+            &GOOD.replacen("00", "0", 1),
+            &GOOD.replacen("00", "+0", 1),
+            &GOOD.replace("4bf9", "+bf9"),
+            &GOOD.replace("-01", "-+1"),
+            &GOOD.replacen("00", "CC", 1),
+        ] {
+            assert!(extract(bad, "").is_valid() && parent(bad).is_none(), "{bad:?}");
+        }
+        for bad in ["a=1,a=2", "a==b", &format!("a=b,{}", " ".repeat(600))] {
+            assert!(!extract(GOOD, bad).trace_state().header().is_empty(), "{bad:?}");
+            assert_eq!(parse(Some(GOOD), Some(bad)).unwrap().tracestate(), None, "{bad:?}");
+        }
+        let random = GOOD.replace("-01", "-03");
+        assert_eq!(extract(&random, "").trace_flags(), TraceFlags::SAMPLED);
+        assert_eq!(parent(&random).as_deref(), Some(&*random));
     }
 
     #[test]

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use codeq_core::effect::Effect;
+use codeq_core::id::ShardId;
 use codeq_engine::{EngineError, Observer};
 use codeq_webhooks::availability::WorkAvailable;
 use codeq_webhooks::results::CallbacksDue;
@@ -37,7 +38,7 @@ impl Observers {
 }
 
 impl Observer for Observers {
-    fn committed(&self, shard: u16, effects: &[Effect]) {
+    fn committed(&self, shard: ShardId, effects: &[Effect]) {
         self.metrics.committed(shard, effects);
         self.events.committed(shard, effects);
         self.callbacks_due.committed(shard, effects);
@@ -45,7 +46,7 @@ impl Observer for Observers {
         self.work_available.committed(shard, effects);
     }
 
-    fn recovered(&self, shard: u16, effects: &[Effect]) {
+    fn recovered(&self, shard: ShardId, effects: &[Effect]) {
         self.metrics.recovered(shard, effects);
         self.events.recovered(shard, effects);
     }

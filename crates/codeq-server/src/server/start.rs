@@ -1,5 +1,6 @@
 //! Startup, in dependency order.
 
+use codeq_core::id::ShardId;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -129,7 +130,7 @@ async fn open(config: &Config, observers: &Arc<Observers>) -> Result<Arc<Engine>
     for rebuilt in engine.rebuilt() {
         tracing::warn!(target: "codeq::server", "{rebuilt}");
     }
-    for shard in 0..engine.shards() {
+    for shard in ShardId::all(engine.shards()) {
         let next = engine.read(shard, |reader| Ok(reader.state.meta().moves)).await;
         observers.events.resume(shard, next.map_err(OpenError::from)?);
     }

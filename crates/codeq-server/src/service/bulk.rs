@@ -2,6 +2,7 @@
 
 use codeq_auth::Principal;
 use codeq_core::command::{BulkFilter, BulkFrom, BulkPart, BulkWork, ReplayFrom};
+use codeq_core::id::ShardId;
 use codeq_core::limits::{BULK_LOOK_MAX, BULK_MAX, BULK_TAKE_MAX};
 use codeq_core::names::check_command;
 use codeq_core::reply::{BulkDone, Reply};
@@ -62,8 +63,7 @@ impl Service {
     ) -> Result<BulkOutcome, ServiceError> {
         let about = about(&caller, &work, &options.filter);
         let start = options.cursor.as_deref();
-        let start =
-            start.map_or(Ok((0, BulkFrom::default())), |text| cursor::decode_from(text, &about));
+        let start = start.map_or(Ok(Default::default()), |text| cursor::decode_from(text, &about));
         let (mut shard, mut from) = start?;
         let limit = match (options.dry_run, options.limit) {
             (true, None) => u64::MAX,
@@ -71,7 +71,7 @@ impl Service {
         };
         let began = Instant::now();
         let (mut seen, mut stopped) = (0, None);
-        while shard < self.engine.shards() {
+        while shard.0 < self.engine.shards() {
             let left = limit.saturating_sub(seen);
             if left == 0 || began.elapsed() >= CALL_TIME {
                 stopped = Some(left > 0);
@@ -105,7 +105,7 @@ impl Service {
             seen += did.done;
             match did.next {
                 Some(next) => from = next,
-                None => (shard, from) = (shard + 1, BulkFrom::default()),
+                None => (shard, from) = (shard.next(), BulkFrom::default()),
             }
         }
         // Removed tasks are not scanned again, so a fresh call can start over, unless so many tasks
@@ -138,7 +138,7 @@ impl Service {
     async fn bulk_part(
         &self,
         caller: MayAdminister<'_>,
-        shard: u16,
+        shard: ShardId,
         part: BulkPart,
         dry_run: bool,
     ) -> Result<BulkDone, ServiceError> {

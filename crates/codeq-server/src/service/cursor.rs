@@ -9,6 +9,7 @@
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use codeq_core::command::BulkFrom;
+use codeq_core::id::ShardId;
 use codeq_core::keys::Seq;
 use codeq_core::limits::COMMAND_BYTES_MAX;
 use codeq_core::read::ListQuery;
@@ -36,8 +37,8 @@ pub fn decode(text: &str, query: &ListQuery, shards: u16) -> Result<Vec<Seq>, Se
 }
 
 /// Encodes the place in a walk over the queues, one shard after another.
-pub fn encode_from(shard: u16, from: &BulkFrom, about: &[Option<String>]) -> String {
-    let mut bytes = shard.to_be_bytes().to_vec();
+pub fn encode_from(shard: ShardId, from: &BulkFrom, about: &[Option<String>]) -> String {
+    let mut bytes = shard.0.to_be_bytes().to_vec();
     bytes.push(from.list);
     bytes.extend_from_slice(&from.after.0.to_be_bytes());
     bytes.extend_from_slice(from.queue.as_deref().unwrap_or_default().as_bytes());
@@ -45,7 +46,10 @@ pub fn encode_from(shard: u16, from: &BulkFrom, about: &[Option<String>]) -> Str
 }
 
 /// Decodes the shard and place of a cursor made for these parameters.
-pub fn decode_from(text: &str, about: &[Option<String>]) -> Result<(u16, BulkFrom), ServiceError> {
+pub fn decode_from(
+    text: &str,
+    about: &[Option<String>],
+) -> Result<(ShardId, BulkFrom), ServiceError> {
     const FIXED: usize = 11;
     let bytes = open(text, about, FIXED + COMMAND_BYTES_MAX)?;
     let decoded = || {
@@ -55,7 +59,7 @@ pub fn decode_from(text: &str, about: &[Option<String>]) -> Result<(u16, BulkFro
         let name = std::str::from_utf8(name).ok()?;
         let queue = (!name.is_empty()).then(|| name.into());
         let from = BulkFrom { queue, list: *list, after: Seq(u64::from_be_bytes(*after)) };
-        Some((u16::from_be_bytes(*shard), from))
+        Some((ShardId(u16::from_be_bytes(*shard)), from))
     };
     decoded().ok_or_else(invalid)
 }

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use codeq_auth::Principal;
 use codeq_core::command::{BulkWork, Command, Pause};
+use codeq_core::id::ShardId;
 use codeq_core::limits::COMMAND_BYTES_MAX;
 use codeq_core::names::{check_command, cut};
 use codeq_core::place::Place;
@@ -40,7 +41,7 @@ impl Service {
             return Ok(None);
         }
         let mut near: Option<((usize, usize), Arc<str>)> = None;
-        for shard in 0..self.engine.shards() {
+        for shard in ShardId::all(self.engine.shards()) {
             let tenant = Arc::clone(&caller.tenant);
             // Search only the first slice: a suggestion is not worth more.
             let slice =
@@ -112,7 +113,7 @@ impl Service {
 
     async fn queues_of(&self, tenant: &Arc<str>) -> Result<Vec<QueueStats>, ServiceError> {
         let mut sums = QueueSums::default();
-        for shard in 0..self.engine.shards() {
+        for shard in ShardId::all(self.engine.shards()) {
             let mut after: Option<Arc<str>> = None;
             loop {
                 let whose = Arc::clone(tenant);

@@ -8,6 +8,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use codeq_core::id::ShardId;
 use codeq_core::kv::KvError;
 use codeq_engine::read::ShardReader;
 use parking_lot::Mutex;
@@ -65,7 +66,7 @@ impl Service {
     pub(super) async fn scan<T: Send + 'static>(
         &self,
         tenant: &Arc<str>,
-        shard: u16,
+        shard: ShardId,
         look: impl FnOnce(&ShardReader<'_>) -> Result<T, KvError> + Send + 'static,
     ) -> Result<T, ServiceError> {
         let permit = self.scans.turn(tenant).await?;

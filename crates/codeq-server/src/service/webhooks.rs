@@ -93,12 +93,11 @@ impl Service {
             Some("deliveries".to_owned()),
             failed.map(|failed| failed.to_string()),
         ];
-        let start =
-            cursor.map_or(Ok((0, BulkFrom::default())), |text| cursor::decode_from(text, &about));
+        let start = cursor.map_or(Ok(Default::default()), |text| cursor::decode_from(text, &about));
         let (mut shard, mut from) = start?;
         let began = Instant::now();
         let mut items = Vec::new();
-        while shard < self.engine.shards() {
+        while shard.0 < self.engine.shards() {
             if items.len() >= limit || began.elapsed() >= CALL_TIME {
                 let next = cursor::encode_from(shard, &from, &about);
                 return Ok(DeliveryPage { items, next: Some(next) });
@@ -110,7 +109,7 @@ impl Service {
             items.extend(page.items);
             match page.next {
                 Some(next) => from = next,
-                None => (shard, from) = (shard + 1, BulkFrom::default()),
+                None => (shard, from) = (shard.next(), BulkFrom::default()),
             }
         }
         Ok(DeliveryPage { items, next: None })

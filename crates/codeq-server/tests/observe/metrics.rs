@@ -8,6 +8,7 @@ use codeq_auth::Reason;
 use codeq_core::command::{Cancel, Command, Nack, NewTask, Replay, ReplayTarget};
 use codeq_core::effect::Effect;
 use codeq_core::history::Event;
+use codeq_core::id::ShardId;
 use codeq_core::keys::Seq;
 use codeq_core::place::Place;
 use codeq_core::reply::Reply;
@@ -138,7 +139,7 @@ async fn moves_are_counted_by_what_they_are() {
     let twin: Arc<str> = "q".into();
     let (pending, running) = (Some(Place::Pending), Some(Place::InProgress));
     metrics.committed(
-        0,
+        ShardId(0),
         &[
             moved(&queue, Event::Created, None, pending),
             Effect::Ready { queue: 1 },
@@ -149,7 +150,7 @@ async fn moves_are_counted_by_what_they_are() {
             Effect::CallbackDue { seq: Seq(1), at: 0 },
         ],
     );
-    metrics.recovered(0, &[moved(&queue, Event::Created, None, pending)]);
+    metrics.recovered(ShardId(0), &[moved(&queue, Event::Created, None, pending)]);
     let read = scrape(&metrics, &engine).await;
     assert_eq!(read.get("codeq_task_created_total{command=\"q\"}"), 1.0);
     assert_eq!(read.get("codeq_task_claimed_total{command=\"q\"}"), 1.0);
@@ -197,7 +198,7 @@ async fn everything_else_is_there_and_the_text_is_valid() {
     let metrics = Metrics::new();
     let engine = open(dir.path(), &metrics, 1).await;
     let quoted: Arc<str> = "a\"b\\c".into();
-    metrics.committed(0, &[moved(&quoted, Event::Created, None, Some(Place::Pending))]);
+    metrics.committed(ShardId(0), &[moved(&quoted, Event::Created, None, Some(Place::Pending))]);
     metrics.answered("createTask", "POST", 202, Duration::from_millis(3));
     metrics.answered("createTask", "POST", 202, Duration::from_millis(3));
     metrics.answered("createTask", "BREW", 405, Duration::from_micros(10));

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use codeq_core::command::Fence;
+use codeq_core::id::ShardId;
 use codeq_core::keys::Order;
 use codeq_core::names::queue_name;
 
@@ -56,7 +57,7 @@ struct Wait<'a> {
 /// claimed after the other; and no task of a lower priority is claimed while one of a higher priority is certainly
 /// pending.
 pub fn check_history(histories: &Histories, found: &mut Vec<Violation>) {
-    let mut queues: BTreeMap<(String, String, u16), Vec<Wait<'_>>> = BTreeMap::new();
+    let mut queues: BTreeMap<(String, String, ShardId), Vec<Wait<'_>>> = BTreeMap::new();
     for (id, history) in &histories.tasks {
         let Some(seen) = history.seen() else { continue };
         // A task that has, or may have, a `runAt` loses its position when the wall clock is set back.

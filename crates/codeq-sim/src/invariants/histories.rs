@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use codeq_core::command::Millis;
-use codeq_core::id::TaskId;
+use codeq_core::id::{ShardId, TaskId};
 use codeq_core::names::queue_name;
 
 use crate::ledger::{
@@ -117,7 +117,7 @@ pub struct Claimed {
     /// The server's clock.
     pub at: Millis,
     /// The shard.
-    pub shard: u16,
+    pub shard: ShardId,
     /// The tenant of the client.
     pub tenant: String,
     /// The worker that claimed.
@@ -136,7 +136,7 @@ pub struct Created {
     /// The server's clock.
     pub at: Millis,
     /// The shard.
-    pub shard: u16,
+    pub shard: ShardId,
     /// The tenant of the client.
     pub tenant: String,
     /// The requested task.

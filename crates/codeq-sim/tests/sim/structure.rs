@@ -6,6 +6,7 @@ use codeq_core::command::{
     Abandon, Claim, Command, Enqueue, Heartbeat, Millis, NewTask, Outcome, PutRecord, Selector,
     Submit,
 };
+use codeq_core::id::ShardId;
 use codeq_core::keys;
 use codeq_core::kv::for_each;
 use codeq_core::kv::{Key, Kv, Table};
@@ -56,7 +57,7 @@ impl Shard {
 /// A shard with a task in every place, with and without a key, a webhook and a history.
 fn shard() -> Shard {
     let store = MemStore::new();
-    let state = State::load(&store, 0, 1).unwrap();
+    let state = State::load(&store, ShardId(0), 1).unwrap();
     let mut shard = Shard { state, store, now: 1_000 };
     let hook = || Some("https://example.com".into());
     for (key, max_attempts) in [("done", 5), ("dead", 1), ("back", 5), ("running", 5)] {

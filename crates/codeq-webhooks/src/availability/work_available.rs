@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use codeq_core::effect::Effect;
+use codeq_core::id::ShardId;
 use codeq_core::keys::QueueId;
 use codeq_core::record::RecordKind;
 use codeq_engine::Observer;
@@ -31,7 +32,7 @@ pub struct WorkAvailable {
 #[derive(Debug, Default)]
 pub(super) struct Changes {
     /// Queues that had nothing to claim and now have something, by shard.
-    pub ready: BTreeSet<(u16, QueueId)>,
+    pub ready: BTreeSet<(ShardId, QueueId)>,
     /// Subscriptions that changed: tenant and id.
     pub changed: BTreeSet<(Arc<str>, Arc<str>)>,
     /// Too many changed to note each: all must be read again.
@@ -82,7 +83,7 @@ impl Changes {
         }
     }
 
-    fn add(&mut self, shard: u16, effect: &Effect) {
+    fn add(&mut self, shard: ShardId, effect: &Effect) {
         match effect {
             Effect::Ready { queue } if self.ready.len() < READY_MAX => {
                 self.ready.insert((shard, *queue));
@@ -97,7 +98,7 @@ impl Changes {
 }
 
 impl Observer for WorkAvailable {
-    fn committed(&self, shard: u16, effects: &[Effect]) {
+    fn committed(&self, shard: ShardId, effects: &[Effect]) {
         if self.listeners.load(Ordering::Acquire) == 0 {
             return;
         }
@@ -128,20 +129,20 @@ mod tests {
     #[test]
     fn nothing_is_noted_without_a_listener() {
         let work = Arc::new(WorkAvailable::default());
-        work.committed(0, &[Effect::Ready { queue: 1 }]);
+        work.committed(ShardId(0), &[Effect::Ready { queue: 1 }]);
         assert!(work.take().ready.is_empty());
         let listening = work.listen();
         let again = work.listen();
         drop(listening);
         for _ in 0..3 {
             work.committed(
-                2,
+                ShardId(2),
                 &[Effect::Ready { queue: 1 }, Effect::CallbackDue { seq: Seq(1), at: 0 }],
             );
         }
-        assert_eq!(work.take().ready, BTreeSet::from([(2, 1)]));
+        assert_eq!(work.take().ready, BTreeSet::from([(ShardId(2), 1)]));
         drop(again);
-        work.committed(0, &[Effect::Ready { queue: 1 }]);
+        work.committed(ShardId(0), &[Effect::Ready { queue: 1 }]);
         assert!(work.take().ready.is_empty());
     }
 
@@ -149,7 +150,7 @@ mod tests {
     fn changes_are_bounded() {
         let mut changes = Changes::default();
         for queue in 0..70_000 {
-            changes.add(0, &Effect::Ready { queue });
+            changes.add(ShardId(0), &Effect::Ready { queue });
         }
         assert_eq!((changes.ready.len(), changes.missed), (READY_MAX, 70_000 - READY_MAX as u64));
         for number in 0..=CHANGED_MAX {

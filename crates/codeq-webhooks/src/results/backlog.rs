@@ -6,6 +6,7 @@
 use std::collections::{BTreeMap, HashMap};
 
 use codeq_core::command::Millis;
+use codeq_core::id::ShardId;
 use codeq_core::keys::Seq;
 use tokio::time::Instant;
 
@@ -22,7 +23,7 @@ const RECEIVERS_MAX: usize = 4_096;
 /// A callback: its shard, and the sequence number of its task.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) struct Callback {
-    pub shard: u16,
+    pub shard: ShardId,
     pub seq: Seq,
 }
 
@@ -30,7 +31,7 @@ pub(crate) struct Callback {
 pub(crate) type Position = (Millis, Seq);
 
 /// By shard, the first position to read.
-pub(crate) type Positions = BTreeMap<u16, Position>;
+pub(crate) type Positions = BTreeMap<ShardId, Position>;
 
 #[derive(Debug)]
 pub(crate) struct Backlog {
@@ -135,7 +136,7 @@ fn limits_of(receiver: Receiver) -> [Full; 3] {
 }
 
 /// Notes a position of a shard, unless an earlier one is noted.
-pub(crate) fn note(positions: &mut Positions, shard: u16, position: Position) {
+pub(crate) fn note(positions: &mut Positions, shard: ShardId, position: Position) {
     positions.entry(shard).and_modify(|first| *first = position.min(*first)).or_insert(position);
 }
 
@@ -144,7 +145,7 @@ mod tests {
     use super::*;
 
     fn add(backlog: &mut Backlog, tenant: u64, host: u64, seq: u64) {
-        backlog.add(Receiver { tenant, host }, Callback { shard: 0, seq: Seq(seq) }, seq);
+        backlog.add(Receiver { tenant, host }, Callback { shard: ShardId(0), seq: Seq(seq) }, seq);
     }
 
     /// Each receiver belongs to a tenant of its own.
@@ -216,7 +217,7 @@ mod tests {
             sent.push(call.item.seq.0);
             backlog.done(call, Outcome::Delivered, Instant::now());
             for (shard, (at, _)) in backlog.take_again() {
-                assert_eq!((shard, at), (0, max), "the first that did not fit");
+                assert_eq!((shard, at), (ShardId(0), max), "the first that did not fit");
                 (at..many).for_each(|seq| add(&mut backlog, 0, 0, seq));
             }
         }
@@ -242,7 +243,7 @@ mod tests {
         let (done, again) = until_again(&mut backlog);
         assert_eq!(done, RECEIVERS_MAX / 16);
         let first = RECEIVERS_MAX as u64;
-        assert_eq!(again, Positions::from([(0, (first, Seq(first)))]));
+        assert_eq!(again, Positions::from([(ShardId(0), (first, Seq(first)))]));
         add(&mut backlog, first, first, first);
         assert_eq!(backlog.dispatcher.receivers(), RECEIVERS_MAX - done + 1);
     }
@@ -262,7 +263,7 @@ mod tests {
         let (done, again) = until_again(&mut backlog);
         assert_eq!(done + 1, RECEIVERS_PER_TENANT_MAX / 16);
         let first = RECEIVERS_PER_TENANT_MAX as u64;
-        assert_eq!(again, Positions::from([(0, (first, Seq(first)))]));
+        assert_eq!(again, Positions::from([(ShardId(0), (first, Seq(first)))]));
     }
 
     #[test]

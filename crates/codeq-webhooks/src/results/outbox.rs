@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use codeq_core::command::Millis;
 use codeq_core::effect::Effect;
+use codeq_core::id::ShardId;
 use codeq_engine::{EngineError, Observer};
 use parking_lot::Mutex;
 use tokio::sync::{Notify, watch};
@@ -51,7 +52,7 @@ pub struct CallbacksDue {
 }
 
 impl Observer for CallbacksDue {
-    fn committed(&self, shard: u16, effects: &[Effect]) {
+    fn committed(&self, shard: ShardId, effects: &[Effect]) {
         let positions = effects.iter().filter_map(|effect| match effect {
             Effect::CallbackDue { seq, at } => Some((*at, *seq)),
             _ => None,
@@ -148,7 +149,7 @@ impl ResultCallbacks {
                 *next = Some(0);
             }
         }
-        for shard in 0..self.sender.engine().shards() {
+        for shard in ShardId::all(self.sender.engine().shards()) {
             let now = self.sender.engine().now().now;
             let next = self.next_at.get(usize::from(shard)).copied().flatten();
             if next.is_some_and(|at| at <= now) {
@@ -158,7 +159,7 @@ impl ResultCallbacks {
         Ok(())
     }
 
-    async fn read_shard(&mut self, shard: u16, now: Millis) -> Result<(), EngineError> {
+    async fn read_shard(&mut self, shard: ShardId, now: Millis) -> Result<(), EngineError> {
         let at = usize::from(shard);
         let Some(mut cursor) = self.cursors.get(at).copied() else { return Ok(()) };
         let mut future = None;

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use codeq_core::command::{Callback, Command, Delivery};
+use codeq_core::id::ShardId;
 use codeq_core::keys::Seq;
 use codeq_core::names::queue_name;
 use codeq_core::read::PendingCallback;
@@ -49,7 +50,7 @@ impl Sender {
     }
 
     /// Delivers the callback of a task, if it still has to be delivered.
-    pub async fn deliver(&self, shard: u16, seq: Seq) -> Outcome {
+    pub async fn deliver(&self, shard: ShardId, seq: Seq) -> Outcome {
         let mut callback = match self.pending(shard, seq).await {
             Ok(callback) => callback,
             Err(outcome) => return outcome,
@@ -83,7 +84,7 @@ impl Sender {
 
     /// The callback of a task. There is nothing to send if it is delivered, has failed for good, or is due later: then it
     /// is found in the outbox again. If it cannot be read, the call has to be made later.
-    async fn pending(&self, shard: u16, seq: Seq) -> Result<PendingCallback, Outcome> {
+    async fn pending(&self, shard: ShardId, seq: Seq) -> Result<PendingCallback, Outcome> {
         let found = self.engine().callback(shard, seq).await.map_err(|error| {
             tracing::debug!(target: "codeq::webhooks", %error, "a callback could not be read");
             Outcome::Busy
@@ -216,7 +217,11 @@ mod tests {
     async fn a_callback_that_cannot_be_read_is_tried_again() {
         let fixture = Fixture::open(1);
         let sender = Sender::new(Arc::clone(&fixture.outbound), 3);
-        assert_eq!(sender.deliver(0, Seq(1)).await, Outcome::Skipped, "there is none");
-        assert_eq!(sender.deliver(1, Seq(1)).await, Outcome::Busy, "there is no such shard");
+        assert_eq!(sender.deliver(ShardId(0), Seq(1)).await, Outcome::Skipped, "there is none");
+        assert_eq!(
+            sender.deliver(ShardId(1), Seq(1)).await,
+            Outcome::Busy,
+            "there is no such shard"
+        );
     }
 }

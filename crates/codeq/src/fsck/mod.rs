@@ -6,6 +6,7 @@
 mod report;
 mod scratch;
 
+use codeq_core::id::ShardId;
 use std::fs::{File, TryLockError};
 use std::io;
 use std::path::{Path, PathBuf};
@@ -72,7 +73,7 @@ fn check(args: &Args, report: &mut Report) -> anyhow::Result<()> {
         report.problem("shards", error);
     }
     let log = check_log(&disk, dir, manifest, report)?;
-    for shard in 0..manifest.shards {
+    for shard in ShardId::all(manifest.shards) {
         let store = check_store(&disk, dir, manifest, shard, report)?;
         if let (Some(log), Some(store)) = (&log, &store) {
             check_position(log, store, shard, report);
@@ -175,7 +176,7 @@ fn check_store(
     disk: &SharedDisk,
     dir: &Path,
     manifest: Manifest,
-    shard: u16,
+    shard: ShardId,
     report: &mut Report,
 ) -> anyhow::Result<Option<CheckReport>> {
     let part = format!("shard {shard}");
@@ -209,7 +210,7 @@ fn check_store(
 }
 
 /// The log must continue where the store ends.
-fn check_position(log: &LogReport, store: &CheckReport, shard: u16, report: &mut Report) {
+fn check_position(log: &LogReport, store: &CheckReport, shard: ShardId, report: &mut Report) {
     let (position, first, last) = (FrameIndex(store.position), log.first_index, log.last_index);
     let part = format!("shard {shard}");
     if position > last {

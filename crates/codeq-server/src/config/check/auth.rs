@@ -8,8 +8,7 @@ use codeq_core::names::{check_command, check_tenant, check_worker};
 use sha2::{Digest, Sha256};
 use url::{Host, Url};
 
-use crate::config::problem::Problem;
-use crate::config::read::shown;
+use crate::config::problem::{Problem, shown};
 use crate::hex::hex;
 use crate::near::nearest;
 

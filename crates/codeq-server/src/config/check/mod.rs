@@ -19,8 +19,7 @@ use tracing_subscriber::EnvFilter;
 
 use super::dev::DEV_TOKEN;
 use super::model::{Config, Durability, RateLimit};
-use super::problem::Problem;
-use super::read::shown;
+use super::problem::{Problem, shown};
 
 /// Bounds on request bodies, in bytes.
 const BODY_BYTES: RangeInclusive<u64> = 1 << 10..=64 << 20;

@@ -140,6 +140,21 @@ fn all_problems_are_reported_at_once() {
 }
 
 #[test]
+fn a_variable_does_not_hide_a_mistake_in_the_file() {
+    for (yaml, expected) in [
+        ("shards: x\n", "codeq.yaml:1:9: shards: found 'x'"),
+        ("http: 5\n", "codeq.yaml:1:7: http: found 5"),
+        ("- shards\n", "codeq.yaml:1:1: found a list"),
+    ] {
+        let env = [("CODEQ_SHARDS", "65"), ("CODEQ_HTTP_MAX_CONNECTIONS", "0")];
+        let lines = Fixture::new(yaml).complaints(&env);
+        assert!(lines.len() == 3 && lines[0].starts_with(expected), "{lines:?}");
+        assert!(lines[1].starts_with("CODEQ_SHARDS: shards: found 65"), "{lines:?}");
+        assert!(lines[2].starts_with("CODEQ_HTTP_MAX_CONNECTIONS: http."), "{lines:?}");
+    }
+}
+
+#[test]
 fn relations_are_checked_only_if_all_values_are_readable() {
     let fixture = Fixture::new("backoffBaseSeconds: 1000\nbackoffMaxSeconds: x\n");
     let lines = fixture.complaints(&[]);

@@ -65,7 +65,7 @@ fn paths(value: &Value, prefix: &str, into_lists: bool, found: &mut BTreeSet<Str
 fn the_table_has_every_field() {
     let mut fields = BTreeSet::new();
     paths(&serde_json::to_value(full()).unwrap(), "", false, &mut fields);
-    let keys: BTreeSet<String> = KEYS.iter().map(|key| key.path.to_owned()).collect();
+    let keys: BTreeSet<String> = KEYS.iter().map(|key| key.path.clone()).collect();
     assert_eq!(keys, fields);
     assert_eq!(keys.len(), KEYS.len());
 }

@@ -50,10 +50,9 @@ fn other_value(path: &str) -> Value {
 /// Some keys are invalid without others; these tests only look at which layer set them.
 fn lone(path: &str, value: &str) -> Config {
     let variable = KEYS.iter().find(|key| key.path == path).unwrap().variable();
-    let mut config = Config::default();
-    let (mut problems, mut sources) = (Vec::new(), Default::default());
+    let mut problems = Vec::new();
     let env = variables(&[(&variable, value)]).collect::<Vec<_>>().into_iter();
-    crate::config::env::apply(&mut config, env, &mut problems, &mut sources);
+    let (config, sources) = crate::config::load::merge(None, env, &Flags::default(), &mut problems);
     assert_eq!(problems, [], "{variable}");
     assert_eq!(sources.of(path), Source::Env(variable));
     config
@@ -65,9 +64,9 @@ fn text(value: &Value) -> String {
 
 #[test]
 fn every_key_has_a_variable_that_sets_it_and_nothing_else() {
-    for key in KEYS {
-        let value = other_value(key.path);
-        let config = serde_json::to_value(lone(key.path, &text(&value))).unwrap();
+    for key in KEYS.iter() {
+        let value = other_value(&key.path);
+        let config = serde_json::to_value(lone(&key.path, &text(&value))).unwrap();
         let mut expected = serde_json::to_value(Config::default()).unwrap();
         let mut place = &mut expected;
         for name in key.path.split('.') {
