@@ -1,4 +1,4 @@
-//! Tries the validators in turn.
+//! Authenticates tokens by trying the configured validators in turn.
 
 use std::collections::HashMap;
 use std::sync::Arc;

@@ -19,7 +19,7 @@ use crate::jwk::KeySet;
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(5);
 /// Largest response.
 const BODY_BYTES_MAX: usize = 256 << 10;
-/// How long keys stay fresh unless the provider says.
+/// How long keys stay fresh if the provider does not say.
 const LIFETIME_DEFAULT: Duration = Duration::from_secs(300);
 /// Lower bound on `max-age`.
 const LIFETIME_MIN: Duration = Duration::from_secs(60);

@@ -28,7 +28,7 @@ const RSA_EXPONENT_MAX: u64 = (1 << 33) - 1;
 const RSA_ALGORITHMS: &[Algorithm] =
     &[Algorithm::RS256, Algorithm::RS384, Algorithm::RS512, Algorithm::PS256];
 
-/// Looks up an algorithm that tokens may use: never `none`, and no shared secrets.
+/// Looks up an algorithm that tokens may use: never `none`, and none that uses a shared secret.
 pub(crate) fn accepted_algorithm(name: &str) -> Option<Algorithm> {
     Some(match name {
         "RS256" => Algorithm::RS256,

@@ -1,4 +1,4 @@
-//! Numbers as the streams' messages have them.
+//! Converts durations to the whole seconds of the streams' messages.
 
 use std::time::Duration;
 

@@ -35,7 +35,7 @@ pub(crate) fn endpoint(address: &str, options: &Options) -> Result<Endpoint, Err
         return plain.tls_config(ClientTlsConfig::new().with_native_roots()).map_err(config);
     };
     let own = ClientTlsConfig::new().ca_certificate(Certificate::from_pem(pem));
-    // A container without system certificates is fine if it was given one.
+    // In a container without system certificates, the given one is enough.
     let both = plain.clone().tls_config(own.clone().with_native_roots());
     both.or_else(|_| plain.tls_config(own)).map_err(config)
 }
@@ -46,7 +46,8 @@ pub(crate) struct Link<Out, In> {
     pub(crate) inbound: Streaming<In>,
 }
 
-/// Opens a stream and says hello. `answered` reads the server's first message: `None` is no answer to a hello.
+/// Opens a stream and says hello. `answered` reads the server's first message, and returns `None` if that does not
+/// answer a hello.
 pub(crate) async fn open<Out, In, Opening>(
     endpoint: &Endpoint,
     options: &Options,

@@ -1,4 +1,4 @@
-//! One match that reaches every command.
+//! Dispatches each command to the file that implements it.
 
 use crate::command::{Command, Holder};
 use crate::effect::Effect;

@@ -1,8 +1,8 @@
 //! Bulk operations in bounded parts: cleanup, purge and replay of many tasks.
 //!
 //! Each part looks at a bounded number of rows across all queues of the call, so it never stalls its shard. The caller
-//! continues where the previous part stopped, and other tenants' commands run in between. [`Reader::bulk`] previews
-//! what a part would touch without touching it.
+//! continues where the previous part stopped, and other tenants' commands run in between. [`Reader::bulk`] finds the
+//! tasks of a part without changing them, which is also how a dry run counts.
 
 use std::ops::Bound;
 use std::sync::Arc;
@@ -23,7 +23,7 @@ use crate::step::{Cause, Step};
 /// What a bulk operation does with a task it visits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Verdict {
-    /// Touch it.
+    /// Apply the operation to it.
     Take,
     /// Leave it.
     Skip,
@@ -39,7 +39,7 @@ impl Verdict {
 
 /// How much work a search may still do.
 pub(crate) struct Budget {
-    /// Tasks it may still touch.
+    /// Tasks it may still select.
     pub take: usize,
     /// Rows it may still look at.
     pub look: usize,
@@ -53,7 +53,8 @@ impl Budget {
 
 /// Result of searching one list.
 pub(crate) struct Found {
-    /// Numbers of the matching tasks, in order. Not their rows: a hundred results may not fit in memory.
+    /// Numbers of the matching tasks, in order. Only the numbers, because the rows of a hundred tasks with results may
+    /// not fit in memory.
     pub numbers: Vec<Seq>,
     /// Number of the last task visited.
     pub last: Seq,
@@ -61,7 +62,7 @@ pub(crate) struct Found {
     pub ended: bool,
 }
 
-/// The tasks that one part of a bulk operation touches.
+/// The tasks that one part of a bulk operation changes.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct BulkPlan {
     /// Numbers of the tasks.
@@ -98,7 +99,7 @@ impl<K: Kv> Step<'_, K> {
 }
 
 impl<K: KvRead + ?Sized> Reader<'_, K> {
-    /// The tasks that a part of a bulk operation would touch at `now`, by engine time.
+    /// The tasks that a part of a bulk operation would change at `now`, by engine time.
     pub fn bulk(&self, part: &BulkPart, now: Millis) -> Result<BulkPlan, KvError> {
         let mut budget = Budget {
             take: part.take.min(BULK_TAKE_MAX) as usize,
@@ -142,7 +143,7 @@ impl<K: KvRead + ?Sized> Reader<'_, K> {
                 plan.next = at(first, if resumed { from.after } else { Seq(0) });
                 return Ok(plan);
             }
-            // An empty queue costs a look too: there may be ten thousand of them.
+            // Empty queues count against the budget too: there may be ten thousand of them.
             budget.look -= 1;
             for (list, place) in (0..).zip(FINISHED).skip(usize::from(first)) {
                 let after = if resumed && list == from.list { from.after } else { Seq(0) };
@@ -218,7 +219,7 @@ impl<K: KvRead + ?Sized> Reader<'_, K> {
         Ok(outbox.is_some_and(|outbox| outbox.next_at.is_some()))
     }
 
-    /// The matching tasks of one list, ordered by number, as far as the budget goes. Reads a page at a time.
+    /// The matching tasks of one list, ordered by number, until the budget is spent. Reads a page at a time.
     pub(crate) fn search(
         &self,
         queue: QueueId,

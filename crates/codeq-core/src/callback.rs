@@ -132,7 +132,7 @@ impl<K: Kv> Step<'_, K> {
 }
 
 /// A hash of the URL's host and port, however the URL is spelled. It only affects scheduling: rows written by older
-/// versions may hold a different hash for the same receiver and are delivered all the same.
+/// versions may hold a different hash for the same receiver and are still delivered.
 pub fn receiver_of(url: &str) -> u64 {
     let host_and_port = Url::parse(url).ok().and_then(|url| {
         let host = url.host_str()?.trim_end_matches('.');
@@ -141,7 +141,7 @@ pub fn receiver_of(url: &str) -> u64 {
     number_of(host_and_port.as_deref().unwrap_or(url))
 }
 
-/// The number of a tenant, or of a host and port.
+/// A hash of a tenant's name, or of a host and port.
 pub fn number_of(text: &str) -> u64 {
     let digest: [u8; 32] = Sha256::digest(text).into();
     digest.first_chunk().map_or(0, |bytes| u64::from_le_bytes(*bytes))

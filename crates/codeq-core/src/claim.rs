@@ -47,7 +47,8 @@ impl<K: Kv> Step<'_, K> {
                     && bytes < CLAIM_BYTES_MAX
                     && let Some(Reverse((head, queue))) = heads.pop()
                 {
-                    // If a command was named twice, its second head is stale by now.
+                    // A claim may name a command twice, so the heap holds its head twice. The second one is stale by
+                    // now.
                     if self.head_of(queue) == Some(head) {
                         let Some(task) = self.take_head(queue, command)? else { break };
                         bytes += task.payload.len();

@@ -2,9 +2,8 @@
 //!
 //! Changing a format: postcard is not self-describing, so never change a released struct or enum in place, except to
 //! add enum variants at the end. To add a field, raise the version of that row kind and append the field as a number:
-//! rows of the previous version decode with the new fields set to 0, and `rows` interprets that. Any other change
-//! keeps the old struct as `…V1` and converts on read. Fixtures of the log and the store written by version 1 are
-//! opened by tests for ever.
+//! rows of the previous version decode with the new fields set to 0, and `rows` interprets that. Any other change keeps
+//! the old struct as `…V1` and converts on read. Tests open a log and a store written by version 1, and always will.
 
 use bytes::Bytes;
 use postcard::ser_flavors::Flavor;
@@ -33,7 +32,7 @@ pub enum DecodeError {
     Malformed(&'static str),
 }
 
-/// Collects encoded bytes. Postcard's own collector takes any `Extend`, and pays for that with every byte.
+/// Collects encoded bytes. Postcard's own collector accepts any `Extend` and is slower for every byte.
 struct Collector<'a>(&'a mut Vec<u8>);
 
 impl Flavor for Collector<'_> {
@@ -56,7 +55,7 @@ impl Flavor for Collector<'_> {
 
 /// Encodes a value at the end of a buffer.
 pub(crate) fn append<T: Serialize + ?Sized>(value: &T, buffer: &mut Vec<u8>) {
-    // Encoding our types into memory cannot fail. If it did, a reader would reject what is there.
+    // Encoding our types into memory cannot fail. If it did, readers would reject the incomplete bytes.
     let _ = postcard::serialize_with_flavor(value, Collector(buffer));
 }
 

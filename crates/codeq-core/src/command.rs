@@ -20,7 +20,7 @@ mod bulk;
 mod under_lease;
 
 pub use bulk::{BulkFilter, BulkFrom, BulkPart, BulkPartV1, BulkWork, BulkWorkV1, ReplayFrom};
-pub use under_lease::{Deed, Fence, Holder, UnderLease};
+pub use under_lease::{Fence, Holder, LeaseAction, UnderLease};
 
 pub use crate::moment::Millis;
 
@@ -266,7 +266,7 @@ pub struct Replay {
     pub by: Arc<str>,
 }
 
-/// The tasks that a purge empties out.
+/// Which tasks of a queue a purge takes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum PurgeTarget {
     /// Dead-lettered tasks: removed with their results.

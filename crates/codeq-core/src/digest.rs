@@ -18,7 +18,7 @@ pub fn digest<K: KvRead + ?Sized>(state: &State, kv: &K) -> Result<[u8; 32], KvE
     };
     for table in Table::ALL {
         match table {
-            // Between checkpoints these are newer in memory than in the tables.
+            // Between checkpoints, the queue rows and the meta row are newer in memory than in the tables.
             Table::Queue => {
                 state.queues().for_each(|(id, row)| feed(table, keys::queue(id), &row.encode()))
             }

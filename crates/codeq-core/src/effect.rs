@@ -13,7 +13,7 @@ use crate::moment::{Millis, Moment};
 use crate::place::Place;
 use crate::record::RecordKind;
 
-/// Something happened that code outside the rules may be waiting for.
+/// Something that code outside the rules may have to react to.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Effect {
     /// A queue that had no claimable task now has one. Sent once: a waiter that finds more tasks than it takes wakes
@@ -52,7 +52,7 @@ pub enum Effect {
 /// A task's transition from one place to another.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Move {
-    /// Numbers the shard's transitions for ever: a transition keeps its number across restarts.
+    /// The number of this transition in its shard. It is never reused and survives restarts.
     pub number: u64,
     /// The task.
     pub id: TaskId,

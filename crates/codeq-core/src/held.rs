@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use crate::rows::{Counts, TaskRow};
 
 /// The totals of one tenant, shared by its queues. Only the shard's thread changes them, and readers hold the shard's
-/// lock: they are atomic because they are shared, not because of races.
+/// lock. They are atomic only so that they can be changed behind an `Arc`: there are no races.
 #[derive(Debug, Default)]
 pub(crate) struct Held {
     tasks: AtomicU64,
@@ -34,7 +34,7 @@ impl Held {
         grow(&self.stored, row.stored_bytes());
     }
 
-    /// Uncounts a task that leaves a place.
+    /// Subtracts a task that leaves a place.
     pub fn remove(&self, row: &TaskRow) {
         if !row.place.is_terminal() {
             shrink(&self.tasks, 1);
@@ -43,7 +43,7 @@ impl Held {
         shrink(&self.stored, row.stored_bytes());
     }
 
-    /// Counts a loaded queue.
+    /// Adds the counters of a queue that was just loaded.
     pub fn add_all(&self, counts: &Counts) {
         grow(&self.tasks, counts.live());
         grow(&self.bytes, counts.live_bytes);

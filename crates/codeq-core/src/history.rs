@@ -157,7 +157,7 @@ impl History {
     }
 }
 
-/// Reads the entries in one piece, with room for one more. The default reads the same bytes one number at a time.
+/// Reads the entries in one piece, with room for one more. Serde's default reads the same bytes one at a time.
 fn from_bytes<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<u8>, D::Error> {
     const ROOM: usize = 48;
     let stored = <&[u8]>::deserialize(deserializer)?;

@@ -1,7 +1,7 @@
 //! Task ids: a UUID (version 8) that carries the task's number and 62 random bits.
 //!
-//! The number turns every lookup into one by a growing key, so no map from id to place is needed. The random bits make
-//! an id unguessable and let the creating shard choose an id that hashes to itself.
+//! The number is the key of the task's rows, so no index from ids to rows is needed. The random bits make an id
+//! unguessable and let the creating shard choose an id that hashes to itself.
 
 use std::fmt;
 use std::str::FromStr;
@@ -16,8 +16,8 @@ const SALT_MASK: u64 = (1 << 62) - 1;
 
 /// A task's id, as clients see it.
 ///
-/// It is two words in memory and one number on disk: a 128-bit number would align everything that has an id to 16 bytes,
-/// for which the allocator is slower.
+/// It is two words in memory and one number on disk: a `u128` would align every struct that has an id to 16 bytes, and
+/// the allocator is slower for those.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(from = "u128", into = "u128")]
 pub struct TaskId {

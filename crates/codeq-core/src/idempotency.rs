@@ -14,7 +14,7 @@ use crate::rows::{BodyRow, IdempotencyRow, TaskRow};
 use crate::step::Step;
 use crate::view::Task;
 
-/// What identifies two enqueues as the same work.
+/// Identifies the work of a task: two enqueues with the same key must have equal fingerprints.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Fingerprint {
     /// Same command and same payload bytes, as [`Enqueue`](crate::command::Enqueue) compares them.
@@ -56,7 +56,7 @@ impl<K: Kv> Step<'_, K> {
             true => Fingerprint::Value(row.fingerprint),
             false => Fingerprint::Bytes(row.fingerprint),
         };
-        // A key stored by an older version only knows the bytes.
+        // A key stored by an older version has only a fingerprint of the payload's bytes.
         let sent = match (stored, print) {
             (Fingerprint::Bytes(_), Fingerprint::Value(_)) => Fingerprint::of_bytes(task),
             (Fingerprint::Value(_), Fingerprint::Bytes(_)) => Fingerprint::of_value(task),
@@ -99,7 +99,7 @@ impl<K: Kv> Step<'_, K> {
     }
 }
 
-/// Stands in for a task that its key outlived: only its identity and how it ended are known.
+/// Stands in for a task that was removed before its key: only its identity and how it ended are known.
 fn gone(row: &IdempotencyRow, tenant: &str, task: &NewTask) -> Task {
     Task {
         id: row.id,
@@ -151,7 +151,7 @@ fn hash(parts: [&[u8]; 2]) -> u128 {
 
 impl Command {
     /// The newest form of the command, which new proposals use. Logged commands of older forms keep their old rules.
-    /// Hashes the payloads of tasks with a key, so call it on the caller's thread.
+    /// Hashes the payloads of tasks with a key, so call it on the client's thread and not on the shard's.
     pub fn current(self) -> Command {
         match self {
             Command::Enqueue(enqueue) if enqueue.tasks.iter().any(needs_value) => {

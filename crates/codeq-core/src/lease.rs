@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use crate::command::{Deed, UnderLease};
+use crate::command::{LeaseAction, UnderLease};
 use crate::history::Event;
 use crate::id::TaskId;
 use crate::keys::Seq;
@@ -36,11 +36,11 @@ impl<K: Kv> Step<'_, K> {
     /// Applies a worker's action under the lease it names.
     pub(crate) fn under_lease(&mut self, command: &UnderLease) -> Result<Reply, KvError> {
         let holder = Holder::of(command);
-        match &*command.deed {
-            Deed::Heartbeat(deed) => self.heartbeat(deed, holder),
-            Deed::Submit(deed) => self.submit(deed, holder),
-            Deed::Nack(deed) => self.nack(deed, holder),
-            Deed::Abandon(deed) => self.abandon(deed, holder),
+        match &*command.action {
+            LeaseAction::Heartbeat(action) => self.heartbeat(action, holder),
+            LeaseAction::Submit(action) => self.submit(action, holder),
+            LeaseAction::Nack(action) => self.nack(action, holder),
+            LeaseAction::Abandon(action) => self.abandon(action, holder),
         }
     }
 
@@ -83,7 +83,7 @@ impl<K: Kv> Step<'_, K> {
         Ok(Ok((row, owner)))
     }
 
-    /// Ends a lease that is over.
+    /// Ends a lease whose time is over, which counts as a failed attempt.
     pub(crate) fn expire(&mut self, seq: Seq, row: TaskRow, seed: u64) -> Result<(), KvError> {
         let error = Some(Arc::from(LEASE_EXPIRED));
         let cause = Cause::server(Event::LeaseExpired);
@@ -92,7 +92,7 @@ impl<K: Kv> Step<'_, K> {
     }
 
     /// Counts a failed attempt and moves the task on: back to its queue, to the dead letters, or, if cancellation was
-    /// requested meanwhile, to its end.
+    /// requested meanwhile, to its end as cancelled.
     pub(crate) fn fail_attempt(
         &mut self,
         seq: Seq,

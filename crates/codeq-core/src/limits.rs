@@ -24,7 +24,7 @@ pub const ENQUEUE_PAYLOAD_BYTES_MAX: usize = 1 << 20;
 pub const RESULT_BYTES_MAX: usize = 16 << 20;
 /// Longest error or reason that is kept; a longer one is cut at a character boundary.
 pub const ERROR_BYTES_MAX: usize = 4_096;
-/// Most artifacts of one result.
+/// Maximum number of artifacts of one result.
 pub const ARTIFACTS_MAX: usize = 64;
 /// Longest name or URL of an artifact in bytes.
 pub const ARTIFACT_FIELD_BYTES_MAX: usize = 2_048;
@@ -39,7 +39,7 @@ pub const PRIORITIES: usize = PRIORITY_MAX as usize + 1;
 
 /// Attempts of a task that does not set a number.
 pub const ATTEMPTS_DEFAULT: u32 = 5;
-/// Most attempts of a task.
+/// Maximum number of attempts of a task.
 pub const ATTEMPTS_MAX: u32 = 1_000;
 
 /// Shortest lease in milliseconds.
@@ -53,34 +53,34 @@ pub const RETENTION_MS_MAX: u64 = 2_147_483_647_000;
 /// Minimum lifetime of an idempotency key, counted from the creation of its task.
 pub const IDEMPOTENCY_MS_MIN: u64 = 86_400_000;
 
-/// Most tasks in one enqueue.
+/// Maximum number of tasks in one enqueue.
 pub const BATCH_MAX: usize = 1_000;
-/// Most tasks that one claim returns.
+/// Maximum number of tasks that one claim returns.
 pub const CLAIM_MAX: usize = 1_000;
 /// A claim takes no further task once its tasks carry this many payload bytes. With the last task included, a reply
 /// stays below 4 MiB, the default limit of gRPC clients.
 pub const CLAIM_BYTES_MAX: usize = 2 << 20;
-/// Most command names in one claim.
+/// Maximum number of command names in one claim.
 pub const CLAIM_COMMANDS_MAX: usize = 1_000;
-/// Most queues of one tenant in one shard.
+/// Maximum number of queues of one tenant in one shard.
 pub const QUEUES_PER_TENANT_MAX: usize = 10_000;
 
-/// Most tasks that one sweep moves: about a millisecond of work, so that a sweep never stalls a claim.
+/// Maximum number of tasks that one sweep moves: about a millisecond of work, so that a sweep never stalls a claim.
 pub const SWEEP_MAX: u32 = 512;
-/// Most due tasks that a claim handles before it looks at the queue.
+/// Maximum number of due tasks that a claim handles before it looks at the queue.
 pub const CLAIM_REPAIR_MAX: u32 = 16;
-/// Most tasks that one call to replay, purge or clean up touches.
+/// Maximum number of tasks that one call to replay, purge or clean up changes.
 pub const BULK_MAX: u32 = 1_000;
-/// Most tasks that one part of a bulk operation touches: about as much time as a sweep.
+/// Maximum number of tasks that one part of a bulk operation changes: about as much time as a sweep.
 pub const BULK_TAKE_MAX: u32 = 128;
-/// Most rows that one part of a bulk operation looks at, over all queues.
+/// Maximum number of rows that one part of a bulk operation looks at, over all queues.
 pub const BULK_LOOK_MAX: u32 = 512;
 /// Lower bound on the rows a part may look at: with fewer it might make no progress.
 pub const BULK_LOOK_MIN: u32 = 16;
-/// Rows of one list that a bulk command of an older log looks at.
+/// Maximum number of rows of one list that a bulk command of an older log looks at.
 pub const BULK_SCAN_MAX: usize = 10_240;
 
-/// Transitions kept in a task's history; beyond that, older ones except the first are dropped.
+/// Maximum number of transitions kept in a task's history; beyond that, older ones except the first are dropped.
 pub const HISTORY_MAX: u16 = 64;
 /// Longest reason kept in the history, in bytes.
 pub const HISTORY_REASON_BYTES_MAX: usize = 256;
@@ -96,7 +96,7 @@ pub const WINDOW_TOTAL: usize = 1 << 20;
 pub const CALLBACK_ATTEMPTS_MAX: u32 = 100;
 /// Longest delay that a callback's receiver may ask for: a day. The task is kept meanwhile.
 pub const CALLBACK_RETRY_AFTER_MS_MAX: u64 = 86_400_000;
-/// Most callbacks, and lists of them, read in one access to the shard.
+/// Maximum number of callbacks, and of lists of callbacks, read in one access to the shard.
 pub const CALLBACK_SCAN_MAX: usize = 256;
 /// How long retention is postponed at a time for a callback that is still to be delivered.
 pub const CALLBACK_RETENTION_STEP_MS: u64 = 60_000;
@@ -107,28 +107,28 @@ pub const RECORD_NAME_BYTES_MAX: usize = 128;
 pub const RECORD_VALUE_BYTES_MAX: usize = 8 << 10;
 /// Longest lifetime of a record that expires: a year.
 pub const RECORD_TTL_MS_MAX: u64 = 366 * 86_400_000;
-/// Most records of one kind per tenant.
+/// Maximum number of records of one kind per tenant.
 pub const RECORDS_PER_KIND_MAX: usize = 1_000;
-/// Most records per shard.
+/// Maximum number of records per shard.
 pub const RECORDS_PER_SHARD_MAX: usize = 100_000;
 
-/// Topic policy: most priority tiers.
+/// Topic policy: maximum number of priority tiers.
 pub const TOPIC_TIERS_MAX: usize = 10;
 /// Topic policy: largest tier number.
 pub const TOPIC_TIER_MAX: u8 = 10;
-/// Topic policy: most attempts.
+/// Topic policy: maximum number of attempts.
 pub const TOPIC_ATTEMPTS_MAX: u32 = 100;
-/// Topic policy: most consumers.
+/// Topic policy: maximum number of consumers.
 pub const TOPIC_CONSUMERS_MAX: u32 = 10_000;
 /// Topic names and references: longest DNS label.
 pub const TOPIC_NAME_BYTES_MAX: usize = 63;
-/// Most tasks on one page of a list.
+/// Maximum number of tasks on one page of a list.
 pub const LIST_MAX: usize = 1_000;
 /// A page of a list ends before the task that would push it beyond this many bytes, but has at least one task.
 pub const LIST_BYTES_MAX: usize = 4 << 20;
-/// Most rows read for a list in one access to the shard: well under a millisecond.
+/// Maximum number of rows read for a list in one access to the shard: well under a millisecond.
 pub const LIST_SLICE_MAX: usize = 256;
-/// Most rows of a shard that one page reads, a slice at a time, to find tasks that match its filter.
+/// Maximum number of rows of a shard that one page reads, a slice at a time, to find tasks that match its filter.
 pub const LIST_SCAN_MAX: usize = 10_000;
-/// Most queues whose statistics are read in one access to the shard.
+/// Maximum number of queues whose statistics are read in one access to the shard.
 pub const QUEUES_SLICE_MAX: usize = 256;

@@ -17,7 +17,7 @@ pub struct Moment {
 }
 
 impl Moment {
-    /// A moment at which both clocks show the same.
+    /// A moment at which both clocks show the same time.
     pub fn agreed(now: Millis) -> Moment {
         Moment { now, wall: now }
     }

@@ -1,4 +1,4 @@
-//! Purge before [`crate::command::BulkPartV1`] existed: only replayed from old logs.
+//! The `Purge` command, which [`crate::command::BulkPartV1`] replaced: only replayed from old logs.
 
 use crate::bulk::Verdict;
 use crate::command::{Purge, PurgeTarget};

@@ -188,7 +188,7 @@ impl<K: KvRead + ?Sized> Reader<'_, K> {
         queues.filter_map(|(_, id)| self.stats(id).transpose()).collect()
     }
 
-    /// One slice of a list: read with a bounded number of rows.
+    /// One slice of a list, from a bounded number of rows.
     pub fn list(&self, query: &ListQuery) -> Result<Page, KvError> {
         let limit = query.limit.clamp(1, LIST_MAX);
         let mut streams = self.streams(query)?;
@@ -282,7 +282,7 @@ impl<K: KvRead + ?Sized> Reader<'_, K> {
                         page.next = Some(BulkFrom { queue: Some(Arc::clone(name)), list, after });
                         return Ok(page);
                     }
-                    // An empty list costs a look too: there may be ten thousand of them.
+                    // Empty lists count against the bound too: there may be ten thousand of them.
                     look -= 1;
                     let wanted = (limit - page.items.len()).min(look);
                     rows.clear();

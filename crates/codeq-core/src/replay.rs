@@ -79,8 +79,8 @@ impl<K: Kv> Step<'_, K> {
         self.requeue(seq, row, 0, Cause::by(Event::Replayed, by))
     }
 
-    /// Numbers of at most `limit` matching tasks of one list, in order, and the number of the last task visited. For
-    /// commands from before [`crate::command::BulkPartV1`], in older logs.
+    /// Numbers of at most `limit` matching tasks of one list, in order, and the number of the last task visited. Only
+    /// used to replay commands of older logs, which [`crate::command::BulkPartV1`] replaced.
     pub(crate) fn listed(
         &self,
         queue: QueueId,

@@ -85,7 +85,7 @@ pub enum Returned {
 /// Outcome of a bulk command of an older log.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Bulk {
-    /// Tasks touched.
+    /// Tasks changed.
     pub done: u64,
     /// Tasks left in the place that was worked on.
     pub remaining: u64,
@@ -96,7 +96,7 @@ pub struct Bulk {
 /// Outcome of one part of a bulk operation.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct BulkDone {
-    /// Tasks touched.
+    /// Tasks changed.
     pub done: u64,
     /// Where the next part starts; `None` once there is nothing left to look at.
     pub next: Option<BulkFrom>,

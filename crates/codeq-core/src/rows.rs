@@ -60,7 +60,7 @@ pub struct TaskRow {
     pub finish: Option<Finish>,
     /// It has a webhook.
     pub has_webhook: bool,
-    /// It was made with an idempotency key.
+    /// It was created with an idempotency key.
     pub has_key: bool,
     /// What happened to it.
     pub history: History,

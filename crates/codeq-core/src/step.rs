@@ -1,7 +1,7 @@
 //! One command being applied, and the operations that all commands share.
 //!
 //! A task changes place only in [`Step::relocate`], which keeps order, lists, timers, leases and counters consistent
-//! with the row. Commands decide *what* happens; this file keeps track of *where* tasks are.
+//! with the row. Commands decide *what* happens; this file records *where* tasks are.
 
 use std::borrow::Cow;
 use std::sync::Arc;

@@ -98,18 +98,18 @@ impl Timers {
         Ok(rows)
     }
 
-    /// Notes that a pending task had to wait for this date.
+    /// Records the `runAt` of a pending task, which has passed.
     pub fn arm_passed<K: Kv>(&mut self, kv: &mut K, date: Millis, seq: Seq) {
         kv.put(Table::Timer, keys::timer(TimerKind::RunAtPassed, date, seq), Bytes::new());
         self.passed_until = self.passed_until.max(date);
     }
 
-    /// Removes that note, because the task is no longer pending.
+    /// Removes that record, because the task is no longer pending.
     pub fn disarm_passed<K: Kv>(&mut self, kv: &mut K, date: Millis, seq: Seq) {
         kv.delete(Table::Timer, keys::timer(TimerKind::RunAtPassed, date, seq));
     }
 
-    /// Whether pending tasks may have a date after `wall`, which takes a clock that was set back.
+    /// Whether pending tasks may have a `runAt` after `wall`, which happens only if the clock was set back.
     pub fn may_be_early(&self, wall: Millis) -> bool {
         self.passed_until > wall
     }
@@ -150,7 +150,7 @@ impl Timers {
     }
 }
 
-/// The key range of dates after `wall` that an earlier reading of the clock had passed.
+/// The key range of `RunAtPassed` timers whose date is after `wall`.
 fn passed_after(wall: Millis) -> (Key, Key) {
     let kind = TimerKind::RunAtPassed;
     (keys::timer(kind, wall, Seq::MAX), keys::timer(kind, Millis::MAX, Seq::MAX))

@@ -25,8 +25,8 @@ enum StoreWork {
 }
 
 impl Background {
-    /// Starts the threads; `prepared` gets the segments that were asked for. Segments have their own
-    /// thread, so that a long checkpoint cannot keep the log waiting.
+    /// Starts the threads; `prepared` receives each requested segment. Segments have their own thread, so that a long
+    /// checkpoint cannot keep the log waiting.
     pub fn start(
         prepared: impl Fn(Result<Prepared, LogError>) + Send + 'static,
         observer: SharedObserver,
@@ -68,7 +68,7 @@ impl Background {
         Ok((Background { prepare, store }, [segments, checkpoints]))
     }
 
-    /// Does nothing with the work that it is given.
+    /// A handle without threads: whatever is sent to it is dropped.
     #[cfg(all(test, feature = "shuttle"))]
     pub fn idle() -> Background {
         Background { prepare: mpsc::channel().0, store: mpsc::channel().0 }

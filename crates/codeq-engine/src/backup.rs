@@ -18,8 +18,8 @@ use crate::error::{OpenError, Work};
 use crate::incomplete;
 use crate::layout::{self, Manifest};
 
-/// The log of a backup is empty: a segment of the usual 64 MiB would only be zeros to copy and pay for. Later
-/// segments get the length that the engine is configured with.
+/// The log of a backup is empty: a segment of the usual 64 MiB would only add zeros to copy and pay for. Later segments
+/// get the length that the engine is configured with.
 const SEGMENT_BYTES: u64 = 64 << 10;
 
 /// Summary of a backup.
@@ -41,7 +41,7 @@ impl Engine {
         empty_target(&*self.disk, target)?;
         incomplete::begin(&*self.disk, target, Work::Backup)?;
         let manifest = Manifest::new(self.shards(), entropy());
-        // Start all of them first, so that the shards are copied as of about the same moment.
+        // Start all jobs first, so that the shards are copied as of about the same moment.
         let jobs: Vec<_> = ShardId::all(self.shards())
             .zip(&self.shards)
             .map(|(number, shard)| {

@@ -1,8 +1,8 @@
 //! The two clocks: engine time, which only counts elapsed time, and the wall clock, which may be set at any moment.
 //!
-//! All durations end by engine time. In a new directory it starts at the wall clock, and never looks at it again:
-//! starting with a wrong clock ends no lease and no delay early. After a restart it advances by the time that has
-//! certainly passed, which the machine knows unless it was rebooted; see `clock_file`.
+//! All durations end by engine time. In a new directory, engine time starts at the wall clock's reading and never
+//! consults the wall clock again, so starting with a wrong clock ends no lease or delay early. After a restart, it
+//! advances by the time that has certainly passed, which the machine knows unless it was rebooted; see `clock_file`.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
@@ -100,7 +100,7 @@ pub struct Reading {
 
 /// The two clocks are read one after the other: a difference up to this is not a step of the wall clock.
 const READ_MICROS: i64 = 100;
-/// Smaller changes of the difference are ignored, because displayed deadlines would flicker.
+/// Smaller changes in the difference between the clocks are ignored. Otherwise displayed deadlines would flicker.
 const STEP_MIN_MS: i64 = 2;
 
 /// The clocks of all shards.
@@ -241,7 +241,7 @@ mod tests {
         }
     }
 
-    /// The clocks' milliseconds do not start together, but a deadline must show the same date whenever one looks.
+    /// The clocks' milliseconds do not start together, but a deadline must always be shown as the same date.
     #[test]
     fn dates_of_deadlines_do_not_flicker() {
         struct Fine(AtomicI64);

@@ -9,9 +9,9 @@
 //! crc: …
 //! ```
 //!
-//! It is written at the start, every minute and at the end, in place and without a sync. If it is lost, torn, stale
-//! or from another directory, deadlines are late by the time it does not account for, but never early. That is also
-//! why nothing here fails.
+//! It is written at startup, every minute and at shutdown, in place and without a sync. If it is lost, torn, stale or
+//! from another directory, deadlines are late by the time it does not account for, but never early. That is also why
+//! nothing here fails.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;

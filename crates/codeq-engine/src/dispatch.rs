@@ -92,7 +92,7 @@ impl Engine {
     pub fn give_back(&self, tasks: Vec<Task>) {
         for task in tasks {
             if let Some(shard) = self.shards.get(usize::from(task.id.shard(self.shards()))) {
-                shard.inbox.push_owed(give_back(task).into_iter());
+                shard.inbox.push_unbounded(give_back(task).into_iter());
             }
         }
     }

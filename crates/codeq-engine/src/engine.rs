@@ -21,7 +21,7 @@ use crate::error::{EngineError, OpenError};
 use crate::group::Batch;
 use crate::layout;
 use crate::options::Options;
-use crate::pipeline::{Committer, Lane, Pipeline};
+use crate::pipeline::{Committer, Pipeline, ShardOutput};
 use crate::recover::Node;
 use crate::request::{Inbox, Inboxes, Notice};
 use crate::result_waiters::ResultWaiters;
@@ -131,7 +131,7 @@ impl Engine {
         self.pipeline.has_failed().then(|| self.pipeline.error())
     }
 
-    /// Damaged stores that the start rebuilt from the log, one sentence each, to show to the operator.
+    /// Damaged stores that were rebuilt from the log at startup, one sentence each, to show to the operator.
     pub fn rebuilt(&self) -> &[String] {
         &self.rebuilt
     }
@@ -168,7 +168,7 @@ impl Engine {
 
     /// Number of clients that wait for a task to finish.
     pub fn result_waiters(&self) -> usize {
-        self.pipeline.lanes.iter().map(|lane| lane.waiters.len()).sum()
+        self.pipeline.outputs.iter().map(|output| output.waiters.len()).sum()
     }
 
     /// Checkpoints every store, so that it contains everything acknowledged so far.
@@ -200,7 +200,7 @@ impl Engine {
             scrub.stop();
         }
         self.shards.iter().for_each(|shard| shard.inbox.notify(Notice::Stop));
-        // The shards end first, in list order; the commit thread serves them to the end.
+        // The shards' threads are first in the list and end first; the commit thread serves them until then.
         let last = threads.len().saturating_sub(3);
         for thread in threads.drain(..last) {
             let _ = thread.join();
@@ -253,20 +253,24 @@ fn start(
     lock: DirLock,
 ) -> std::io::Result<Engine> {
     let Node { log, shards, rebuilt, verified, .. } = node;
-    let (mut lanes, mut handles, mut positions) = (Vec::new(), Vec::new(), Vec::new());
+    let (mut outputs, mut handles, mut positions) = (Vec::new(), Vec::new(), Vec::new());
     for shard in &shards {
         let (durable, watched) = watch::channel(Batch(0));
         let inbox = Arc::new(Inbox::default());
-        let lane_inbox = Arc::clone(&inbox);
-        lanes.push(Lane { inbox: lane_inbox, durable, waiters: ResultWaiters::default() });
+        let output_inbox = Arc::clone(&inbox);
+        outputs.push(ShardOutput {
+            inbox: output_inbox,
+            durable,
+            waiters: ResultWaiters::default(),
+        });
         let data = Arc::clone(shard.data());
         // After a restart the previous checkpoint is unknown, so nothing is purged because of it.
         positions.push([FrameIndex(data.read().store.position()), FrameIndex(0)]);
         let parked = Arc::clone(shard.parked());
         handles.push(ShardHandle { inbox, data, durable: watched, parked });
     }
-    // The two refer to each other: the background passes segments to the pipeline, the pipeline passes jobs to the
-    // background.
+    // The background threads and the pipeline refer to each other: one passes segments to the pipeline, the other
+    // passes jobs to the threads.
     let told = Arc::new(OnceLock::<Weak<Pipeline>>::new());
     let prepared = {
         let told = Arc::clone(&told);
@@ -282,8 +286,8 @@ fn start(
     };
     let (background, background_threads) =
         Background::start(prepared, options.observer.clone(), note_time)?;
-    let committer = Committer::new(log, lanes.len(), &options, background.clone());
-    let pipeline = Arc::new(Pipeline::new(lanes, positions, committer, &options));
+    let committer = Committer::new(log, outputs.len(), &options, background.clone());
+    let pipeline = Arc::new(Pipeline::new(outputs, positions, committer, &options));
     told.get_or_init(|| Arc::downgrade(&pipeline));
     let mut threads = Vec::new();
     for (shard, handle) in shards.into_iter().zip(&handles) {
@@ -324,7 +328,7 @@ fn start(
     })
 }
 
-/// A number that differs from start to start: the operating system provides the hasher's keys.
+/// A number that differs at every start, from the hasher's keys, which the operating system provides.
 pub(crate) fn entropy() -> u64 {
     use std::hash::{BuildHasher, RandomState};
     RandomState::new().hash_one(std::process::id())
@@ -338,7 +342,7 @@ mod tests {
     fn a_directory_is_free_at_once_though_somebody_else_holds_the_file() {
         let dir = tempfile::tempdir().unwrap();
         let held = lock(dir.path()).unwrap();
-        // What a starting child process has for a moment.
+        // The copy that a child process has until it execs.
         let _copy = held.0.try_clone().unwrap();
         assert!(matches!(lock(dir.path()), Err(OpenError::InUse(_))));
         drop(held);

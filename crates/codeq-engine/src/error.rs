@@ -19,10 +19,10 @@ pub enum EngineError {
     #[error("overloaded: the engine's queue is full")]
     Overloaded,
     /// The limit of waiting clients is reached, in total or for this tenant. Nothing was done.
-    #[error("too many clients wait: try again later, or without waiting")]
+    #[error("too many clients are waiting: retry later, or without waiting")]
     TooManyWaiting,
     /// The command is larger than the log accepts at once. Nothing was done.
-    #[error("the command takes {bytes} bytes, at most {max} are possible: send less at a time")]
+    #[error("the command has {bytes} bytes, but at most {max} are possible: send smaller requests")]
     TooLarge {
         /// Its size in bytes.
         bytes: usize,
@@ -33,7 +33,7 @@ pub enum EngineError {
     #[error("the disk is full: writes are refused until there is space")]
     DiskFull,
     /// Too many files are open. Nothing was done. Reads continue; writes resume once some are closed.
-    #[error("no file descriptor is left: writes are refused until there are some")]
+    #[error("no file descriptors are left: writes are refused until some are free")]
     NoDescriptors,
     /// The engine stopped after a failed write or read. Whether the operation happened is unknown.
     #[error("the engine has stopped: {0}")]
@@ -42,7 +42,7 @@ pub enum EngineError {
     #[error("the engine is shut down")]
     Closed,
     /// The idempotency keys of an atomic batch belong to different shards.
-    #[error("an atomic batch must lie in one shard: its idempotency keys do not")]
+    #[error("the idempotency keys of an atomic batch belong to different shards")]
     AtomicSpansShards,
     /// A command that goes through the shards in parts was proposed as a whole. Nothing was done.
     #[error("the command concerns every shard: make a bulk operation of parts")]
@@ -78,7 +78,7 @@ pub enum OpenError {
         /// How it was recognised.
         reason: String,
     },
-    /// Files of different directories, or files missing.
+    /// Files are missing, or belong to another directory.
     #[error("{} does not fit together: {reason}", dir.display())]
     Mixed {
         /// The directory.
@@ -98,7 +98,7 @@ pub enum OpenError {
         /// The interrupted operation.
         work: Work,
     },
-    /// A backup or restore overwrites nothing.
+    /// The target of a backup or restore is not empty.
     #[error("{} is not empty: it holds '{name}'; choose an empty directory", dir.display())]
     NotEmpty {
         /// The directory.
@@ -120,7 +120,7 @@ pub enum OpenError {
         /// The newest version that this one can read.
         supported: u32,
     },
-    /// Ids depend on the number of shards.
+    /// The directory has a different number of shards. It cannot change, because task ids depend on it.
     #[error(
         "{} has {found} shard(s) but {wanted} were asked for: the number of shards is fixed when a \
          directory is made; leave it out, or use another directory",

@@ -14,7 +14,8 @@ use crate::boundary::{Answer, Mailbox};
 use crate::error::EngineError;
 use crate::request::{ReplyTo, Request};
 
-/// Most mailboxes remembered for one wake-up each: few, because every answer searches them.
+/// Maximum number of mailboxes remembered so that each is woken only once. Small, because every answer searches the
+/// list.
 const TOUCHED_MAX: usize = 16;
 
 /// The number of a shard's batch, counted since the start; see `Shard`.
@@ -28,7 +29,7 @@ pub struct Group {
     bytes: Vec<u8>,
     records: Vec<Range<usize>>,
     answers: Vec<(ReplyTo, Answer)>,
-    /// Number of answers whose clients wait for nothing else.
+    /// Number of answers whose clients wait for nothing else; see [`Group::callers`].
     callers: usize,
     /// Effects to report once the group is durable.
     pub effects: Vec<Effect>,
@@ -118,7 +119,7 @@ impl Group {
         self.records.iter().filter_map(|range| self.bytes.get(range.clone()))
     }
 
-    /// Sends the answers, because the group is durable. Returns requests to propose next: they return tasks that were
+    /// Sends the answers, because the group is durable. Returns the requests to propose next, which give back the tasks
     /// leased to clients that have left meanwhile.
     pub fn release(&mut self) -> Vec<Request> {
         let mut unheard = Vec::new();
@@ -169,7 +170,7 @@ impl Group {
     }
 }
 
-/// Returns a task to its queue that was leased to a client that is gone.
+/// The request that returns a task to its queue, because the client that it was leased to is gone.
 pub(crate) fn give_back(task: Task) -> Option<Request> {
     // With its fence: the same worker may lose this lease and claim the task again before this is applied.
     let (worker, fence) = (task.worker?, Some(task.fence));

@@ -1,7 +1,7 @@
 //! The mark of a directory that is being created: by a first start, a backup or a restore.
 //!
-//! It is made durable before anything else, and removed once the MANIFEST is there, which comes last. So a directory
-//! without MANIFEST is one of these:
+//! The mark is made durable before anything else, and removed once the MANIFEST, which comes last, is there. So a
+//! directory without MANIFEST is one of these:
 //!
 //! | mark | what it is | what a start does |
 //! |---|---|---|

@@ -1,5 +1,5 @@
-//! Threads around the inbox and the pipeline, run in many orders: `make interleavings`. Whoever waits for a wake-up that
-//! was lost waits for ever, and the scheduler says so. A failure prints the schedule that repeats it.
+//! Runs the threads around the inbox and the pipeline in many orders (`make interleavings`). A thread whose wake-up was
+//! lost waits for ever, which the scheduler reports. A failure prints the schedule that reproduces it.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
@@ -19,11 +19,11 @@ use crate::background::Background;
 use crate::error::EngineError;
 use crate::group::{Batch, Group};
 use crate::options::{Durability, Options};
-use crate::pipeline::{Committer, Lane, Pipeline};
+use crate::pipeline::{Committer, Pipeline, ShardOutput};
 use crate::request::{Inbox, Notice, ReplyTo, Request};
 use crate::result_waiters::ResultWaiters;
 
-/// Orders to try, half of them with few changes of threads, which find rare ones sooner.
+/// Runs a test in many orders. In half of them, the scheduler switches threads rarely, which finds rare bugs sooner.
 fn check(test: impl Fn() + Send + Sync + 'static) {
     let orders = std::env::var("CODEQ_INTERLEAVINGS").ok().and_then(|orders| orders.parse().ok());
     let orders = orders.unwrap_or(400) / 2;
@@ -33,7 +33,7 @@ fn check(test: impl Fn() + Send + Sync + 'static) {
     Runner::new(PctScheduler::new_from_seed(1, 3, orders), Config::default()).run(move || again());
 }
 
-/// A command that says which one it is.
+/// A command that carries its sender and its number.
 fn command(of: u64, number: u64) -> Command {
     Command::Sweep(Sweep { limit: of as u32, seed: number })
 }
@@ -65,8 +65,8 @@ fn every_request_is_taken_once_and_in_its_order() {
             let inbox = Arc::clone(&inbox);
             thread::spawn(move || {
                 for few in [false, true] {
-                    inbox.set_patient(true, false);
-                    inbox.set_patient(false, few);
+                    inbox.set_syncing(true, false);
+                    inbox.set_syncing(false, few);
                 }
             })
         };
@@ -136,15 +136,15 @@ fn whatever_is_offered_is_logged_and_answered() {
         let path = dir.path().join("log");
         let new = NewLog { first_index: FrameIndex(1), log_id: 7 };
         let log = Log::create(Arc::new(RealDisk), &path, LOG, new).unwrap();
-        let lane = |_| Lane {
+        let output = |_| ShardOutput {
             inbox: Arc::new(Inbox::default()),
             durable: watch::Sender::new(Batch(0)),
             waiters: ResultWaiters::default(),
         };
-        let lanes: Vec<Lane> = (0..SHARDS).map(lane).collect();
-        let positions = vec![[FrameIndex(0); 2]; lanes.len()];
-        let committer = Committer::new(log, lanes.len(), &options, Background::idle());
-        let pipeline = Arc::new(Pipeline::new(lanes, positions, committer, &options));
+        let outputs: Vec<ShardOutput> = (0..SHARDS).map(output).collect();
+        let positions = vec![[FrameIndex(0); 2]; outputs.len()];
+        let committer = Committer::new(log, outputs.len(), &options, Background::idle());
+        let pipeline = Arc::new(Pipeline::new(outputs, positions, committer, &options));
         let committing = {
             let pipeline = Arc::clone(&pipeline);
             thread::spawn(move || pipeline.run())
@@ -163,7 +163,7 @@ fn whatever_is_offered_is_logged_and_answered() {
                         let (reply, answer) = oneshot::channel();
                         group.answer(ReplyTo::One(reply), Ok(Reply::Done));
                         answers.lock().unwrap().push(answer);
-                        // Alone at times: then the shard's own thread may commit.
+                        // Every other group is offered as `alone`, so that the shard's own thread may commit it.
                         pipeline.offer(ShardId(shard), &mut group, number % 2 == 1).unwrap();
                     }
                 })
@@ -175,7 +175,7 @@ fn whatever_is_offered_is_logged_and_answered() {
         for answer in answers.lock().unwrap().iter_mut() {
             assert!(answer.try_recv().is_ok(), "an answer");
         }
-        assert!(pipeline.lanes.iter().all(|lane| *lane.durable.borrow() == Batch(GROUPS)));
+        assert!(pipeline.outputs.iter().all(|output| *output.durable.borrow() == Batch(GROUPS)));
         drop(pipeline);
         let log = Log::open(Arc::new(RealDisk), &path, LOG).unwrap();
         let mut logged: BTreeMap<u16, Vec<u64>> = BTreeMap::new();

@@ -14,8 +14,8 @@ pub trait Observer: Send + Sync + 'static {
     /// Effects of commands that are now durable, in order.
     fn committed(&self, shard: ShardId, effects: &[Effect]);
 
-    /// The same, seen again while reading the log at the start: it happened in an earlier run. Covers only what came
-    /// after the last checkpoint.
+    /// Effects of commands that an earlier run committed, replayed from the log at startup. Covers only what came after
+    /// the last checkpoint.
     fn recovered(&self, shard: ShardId, effects: &[Effect]) {
         let _ = (shard, effects);
     }
@@ -25,8 +25,8 @@ pub trait Observer: Send + Sync + 'static {
         let _ = (took, commands);
     }
 
-    /// The log or a checkpoint is short of a resource and will retry; `None` once it is not. Writes may still succeed
-    /// from what was reserved before.
+    /// The log or a checkpoint is short of a resource and will retry; `None` once the shortage is over. Meanwhile,
+    /// writes may still succeed with what was reserved before.
     fn short(&self, why: Option<&str>) {
         let _ = why;
     }
@@ -41,7 +41,7 @@ pub trait Observer: Send + Sync + 'static {
         let _ = (took, done);
     }
 
-    /// All rows of the stores were verified while the engine runs.
+    /// A scrub has verified all rows of the stores.
     fn scrubbed(&self, bytes: u64, took: Duration) {
         let _ = (bytes, took);
     }

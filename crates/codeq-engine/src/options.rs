@@ -6,33 +6,33 @@ use codeq_core::settings::Settings;
 
 use crate::observer::SharedObserver;
 
-/// Most commands waiting in a shard's inbox; any more are answered *overloaded*.
+/// Maximum number of commands waiting in a shard's inbox; any more are answered *overloaded*.
 pub const INBOX_MAX: usize = 16_384;
-/// Most enqueues among them. The rest is for claims, heartbeats and results, which producers that send too much must
-/// not keep out.
+/// Maximum number of enqueues among them. The rest is for claims, heartbeats and results, which producers that send too
+/// much must not crowd out.
 pub const ENQUEUES_MAX: usize = INBOX_MAX / 4 * 3;
 /// This many requests wake a shard even while the log is busy.
-pub const PATIENCE_MAX: usize = 64;
-/// The same for requests that arrive together: they justify a wake-up sooner, because no more will follow until some of
-/// them are answered.
-pub const PATIENCE_POSTED_MAX: usize = 16;
-/// Most bytes of commands waiting in a shard's inbox.
+pub const WAKE_DURING_SYNC_AT: usize = 64;
+/// The same for requests that arrive together. They justify a wake-up sooner, because no more follow until some of them
+/// are answered.
+pub const WAKE_DURING_SYNC_POSTED_AT: usize = 16;
+/// Maximum bytes of commands waiting in a shard's inbox.
 pub const INBOX_BYTES_MAX: usize = 64 << 20;
-/// Most bytes of enqueues among them.
+/// Maximum bytes of enqueues among them.
 pub const ENQUEUES_BYTES_MAX: usize = INBOX_BYTES_MAX / 4 * 3;
-/// Most bytes of commands applied under one lock, except for a single larger command.
+/// Maximum bytes of commands applied under one lock, except for a single larger command.
 pub const BATCH_BYTES_MAX: usize = 1 << 20;
-/// Most commands applied under one lock: readers wait for less than a millisecond.
+/// Maximum number of commands applied under one lock, so that readers wait for less than a millisecond.
 pub const BATCH_MAX: usize = 256;
 /// Nothing is added to a group of this size before the log has taken it.
 pub const GROUP_BYTES_MAX: usize = 1 << 20;
-/// Most commands in a group.
+/// Maximum number of commands in a group.
 pub const GROUP_MAX: usize = 4_096;
-/// Most claims that wait in a shard for a task, and most clients that wait there for a result.
+/// Maximum number of claims that wait in a shard for a task, and of clients that wait there for a result.
 pub const PARKED_MAX: usize = 100_000;
-/// Most of one tenant among them: no tenant may have more than half.
+/// Maximum for one tenant: half of them.
 pub const PARKED_PER_TENANT_MAX: usize = PARKED_MAX / 2;
-/// Most shards.
+/// Maximum number of shards.
 pub const SHARDS_MAX: u16 = 64;
 /// How long the engine waits before it retries on a full disk.
 pub const FULL_DISK_RETRY: Duration = Duration::from_secs(1);
@@ -50,7 +50,7 @@ pub const VERIFY_BYTES_MAX: u64 = 64 << 20;
 /// How often the stores of a running engine are verified. For stores larger than [`VERIFY_BYTES_MAX`], the first time
 /// is right after the start.
 pub const SCRUB_EVERY: Duration = Duration::from_secs(24 * 3600);
-/// How fast that happens: a sixth of a core, ten gibibytes in eleven minutes.
+/// Speed of that verification: it takes a sixth of a core, and eleven minutes for ten gibibytes.
 pub const SCRUB_BYTES_PER_SECOND: u64 = 16 << 20;
 
 /// When an operation is acknowledged.
@@ -93,8 +93,9 @@ impl Options {
         codeq_log::Options { segment_bytes: self.segment_bytes }
     }
 
-    /// The largest command in bytes: half of the largest frame, or all of it but 8 MiB. An applied command then
-    /// always fits into the log, whatever else is in its group, which has at most [`GROUP_BYTES_MAX`] more.
+    /// The largest command in bytes: half of the largest frame, or the whole frame except for 8 MiB, whichever is more.
+    /// So an applied command always fits into the log, along with the rest of its group, which has at most
+    /// [`GROUP_BYTES_MAX`].
     pub fn command_bytes_max(&self) -> usize {
         let frame = self.log().max_frame_bytes();
         (frame / 2).max(frame.saturating_sub(8 << 20)) as usize

@@ -39,13 +39,13 @@ pub struct Pipeline {
     room: AtomicU64,
     /// Bytes reserved for commands that are not in the log yet.
     reserved: AtomicU64,
-    /// Why the last attempt to make room failed: one of [`SHORTAGES`], or none.
+    /// Why the last attempt to make room failed, if it did: an index into [`SHORTAGES`].
     short: AtomicU8,
     /// Shards that refuse writes, and why.
     refusing: Mutex<BTreeMap<ShardId, EngineError>>,
     observer: SharedObserver,
     failed: AtomicBool,
-    /// The same, for those that wait for it.
+    /// The same as `failed`, for those that wait for a failure.
     pub failure: watch::Sender<bool>,
     /// Bytes appended to the log since it was opened.
     pub appended: AtomicU64,
@@ -53,12 +53,12 @@ pub struct Pipeline {
     pub syncs: AtomicU64,
     /// Bytes of rows verified since the start.
     pub scrubbed: AtomicU64,
-    pub lanes: Vec<Lane>,
+    pub outputs: Vec<ShardOutput>,
     group_bytes_max: usize,
 }
 
-/// The commit side of one shard.
-pub struct Lane {
+/// The parts of a shard that the commit thread uses.
+pub struct ShardOutput {
     pub inbox: Arc<Inbox>,
     /// Number of the last durable batch.
     pub durable: watch::Sender<Batch>,
@@ -92,13 +92,13 @@ impl State {
 
 impl Pipeline {
     pub fn new(
-        lanes: Vec<Lane>,
+        outputs: Vec<ShardOutput>,
         positions: Vec<[FrameIndex; 2]>,
         committer: Committer,
         options: &Options,
     ) -> Pipeline {
         let state = State {
-            open: lanes.iter().map(|_| Group::default()).collect(),
+            open: outputs.iter().map(|_| Group::default()).collect(),
             positions,
             barriers: Vec::new(),
             prepared: None,
@@ -122,7 +122,7 @@ impl Pipeline {
             appended: AtomicU64::new(0),
             syncs: AtomicU64::new(0),
             scrubbed: AtomicU64::new(0),
-            lanes,
+            outputs,
             group_bytes_max: options.group_bytes_max(),
         }
     }
@@ -136,7 +136,7 @@ impl Pipeline {
             let mut committer = self.committer.lock();
             if committer.round(self) == Round::Stop {
                 committer.close(self);
-                self.lanes.iter().for_each(|lane| lane.waiters.close());
+                self.outputs.iter().for_each(|output| output.waiters.close());
                 return;
             }
             retry_at = committer.retry_at;
@@ -332,11 +332,11 @@ impl Pipeline {
         }
         state.barriers.clear();
         drop(state);
-        for lane in &self.lanes {
-            lane.inbox.close(error);
+        for output in &self.outputs {
+            output.inbox.close(error);
             // Readers that wait for a batch which will never be durable check again, and see the failure.
-            lane.durable.send_replace(Batch(u64::MAX));
-            lane.waiters.close();
+            output.durable.send_replace(Batch(u64::MAX));
+            output.waiters.close();
         }
         self.work.notify_all();
         self.taken.notify_all();

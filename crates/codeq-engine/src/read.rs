@@ -63,8 +63,8 @@ impl Engine {
     /// that you do not miss it if it finishes in between. Dropping the future ends the wait.
     pub async fn finished(&self, tenant: &Arc<str>, id: TaskId) -> Result<(), EngineError> {
         let shard = usize::from(id.shard(self.shards()));
-        let lane = self.pipeline.lanes.get(shard).ok_or(EngineError::Closed)?;
-        lane.waiters.wait(tenant, id.seq())?.woken().await;
+        let output = self.pipeline.outputs.get(shard).ok_or(EngineError::Closed)?;
+        output.waiters.wait(tenant, id.seq())?.woken().await;
         Ok(())
     }
 

@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use codeq_core::codec;
 use codeq_core::command::{
-    Artifact, BulkWork, Claim, Command, Deed, Delivery, Enqueue, EnqueueByValue, Millis, Nack,
-    NewTask, Outcome, ReplayTarget, Selector, Submit, UnderLease,
+    Artifact, BulkWork, Claim, Command, Delivery, Enqueue, EnqueueByValue, LeaseAction, Millis,
+    Nack, NewTask, Outcome, ReplayTarget, Selector, Submit, UnderLease,
 };
 use codeq_core::id::ShardId;
 use parking_lot::Mutex;
@@ -66,7 +66,7 @@ impl FirstReply {
         Arc::as_ptr(&self.0).addr()
     }
 
-    /// Shares a reply again that a shard had taken but has no answer for.
+    /// Shares a reply again, because the shard that had taken it has no answer for it.
     pub fn put_back(self, reply: ReplyTo) -> ReplyTo {
         *self.0.to.lock() = Some(reply);
         ReplyTo::First(self)
@@ -131,7 +131,7 @@ impl ReplyTo {
         }
     }
 
-    /// Takes the reply for this shard alone. `None` if another shard already has it.
+    /// Takes the reply for this shard alone. `None` if another shard has already taken it.
     pub fn take(self) -> Option<ReplyTo> {
         match self {
             ReplyTo::First(first) => first.0.to.lock().take(),
@@ -216,7 +216,7 @@ impl Request {
         let _ = self.reply.send(Err(error));
     }
 
-    /// A command of the engine itself.
+    /// A command that the engine proposes itself: nobody awaits its answer.
     pub fn detached(command: Command) -> Request {
         Request::with(command, ReplyTo::Nobody, 0)
     }
@@ -229,7 +229,7 @@ impl Request {
 
 /// Bytes of a command, and of a task in it, besides their texts.
 const BASE: usize = 256;
-/// Most bytes of a fingerprint.
+/// Maximum bytes of an encoded fingerprint.
 const FINGERPRINT: usize = 19;
 
 fn text(text: &Option<Arc<str>>) -> usize {
@@ -278,14 +278,16 @@ fn bytes(command: &Command) -> usize {
         Command::Nack(nack) => nack_bytes(nack),
         Command::Heartbeat(heartbeat) => heartbeat.tenant.len() + heartbeat.worker.len(),
         Command::Abandon(abandon) => abandon.tenant.len() + abandon.worker.len(),
-        Command::UnderLease(UnderLease { instance, deed, .. }) => {
-            let deed = match &**deed {
-                Deed::Submit(submit) => submit_bytes(submit),
-                Deed::Nack(nack) => nack_bytes(nack),
-                Deed::Heartbeat(heartbeat) => heartbeat.tenant.len() + heartbeat.worker.len(),
-                Deed::Abandon(abandon) => abandon.tenant.len() + abandon.worker.len(),
+        Command::UnderLease(UnderLease { instance, action, .. }) => {
+            let action = match &**action {
+                LeaseAction::Submit(submit) => submit_bytes(submit),
+                LeaseAction::Nack(nack) => nack_bytes(nack),
+                LeaseAction::Heartbeat(heartbeat) => {
+                    heartbeat.tenant.len() + heartbeat.worker.len()
+                }
+                LeaseAction::Abandon(abandon) => abandon.tenant.len() + abandon.worker.len(),
             };
-            text(instance) + deed
+            text(instance) + action
         }
         Command::Cancel(cancel) => cancel.tenant.len() + cancel.by.len(),
         Command::Replay(replay) => {
@@ -342,6 +344,6 @@ pub struct ParkedClaim {
     pub reply: ReplyTo,
     /// When it times out and is answered without tasks.
     pub deadline: Millis,
-    /// Most bytes that it takes in the log.
+    /// Maximum bytes that it takes in the log.
     pub bytes: usize,
 }

@@ -31,7 +31,7 @@ pub fn route(command: &Command, shards: u16) -> Result<Route, EngineError> {
         Command::Submit(command) => Route::One(command.id.shard(shards)),
         Command::Nack(command) => Route::One(command.id.shard(shards)),
         Command::Abandon(command) => Route::One(command.id.shard(shards)),
-        Command::UnderLease(command) => Route::One(command.deed.id().shard(shards)),
+        Command::UnderLease(command) => Route::One(command.action.id().shard(shards)),
         Command::Cancel(command) => Route::One(command.id.shard(shards)),
         Command::Callback(command) => Route::One(command.id.shard(shards)),
         Command::PutRecord(command) => Route::One(record_shard(&command.tenant, shards)),

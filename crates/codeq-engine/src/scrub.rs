@@ -1,5 +1,5 @@
-//! Slowly verifies the stores while the engine runs, to find damage in rows that nothing reads while there is still a
-//! good backup, and not when the rows are needed.
+//! Slowly verifies the stores while the engine runs. Damage in rows that nothing reads is then found while there is
+//! still a good backup, not when the rows are needed.
 
 use std::sync::Arc;
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
@@ -45,7 +45,7 @@ impl Scrub {
                         }
                     }
                     Ok(None) => return,
-                    // The same as for any other read of a damaged row.
+                    // Stop the engine, as after any other read of a damaged row.
                     Err(error) => return pipeline.fail(&error),
                 }
                 wait = every;
@@ -57,7 +57,7 @@ impl Scrub {
     /// Stops the thread.
     pub(crate) fn stop(self) {
         drop(self.stop);
-        // If it panicked, still stop the others.
+        // If it panicked, still stop the other threads.
         let _ = self.thread.join();
     }
 }

@@ -28,7 +28,7 @@ use crate::request::{ClientNumber, ParkedClaim, Request};
 
 /// What readers share with the shard's thread.
 pub struct ShardData {
-    /// The rules' state.
+    /// The state of the rules.
     pub state: State,
     /// Its rows.
     pub store: Store,
@@ -44,7 +44,7 @@ pub struct Shard {
     parked: Parked,
     /// Bytes of the log that may still be spent on waiting claims, until set again.
     spare: usize,
-    /// Queues with tasks for waiting claims, for which there were not enough bytes.
+    /// Queues that have both tasks and waiting claims, which were not served because `spare` was used up.
     unserved: BTreeSet<QueueId>,
     /// The commands applied since the last group was taken.
     pub group: Group,
@@ -99,7 +99,7 @@ impl Shard {
         })
     }
 
-    /// Changes rows at one moment.
+    /// Changes rows at one moment, under one lock, as one batch.
     fn batch(
         &mut self,
         at: Moment,
@@ -158,7 +158,7 @@ impl Shard {
         &self.parked_count
     }
 
-    /// Answers the waiting claims, and from now on those that would wait.
+    /// Answers the waiting claims, and from now on also answers claims at once that would otherwise wait.
     pub fn drain(&mut self) {
         self.draining = true;
         for parked in self.parked.take_all() {

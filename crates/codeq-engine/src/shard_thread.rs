@@ -19,11 +19,11 @@ use crate::pipeline::Pipeline;
 use crate::request::{Inbox, Notice, Request, after};
 use crate::shard::Shard;
 
-/// Bytes of the log reserved with every batch for waiting claims that it serves: as many as the batch itself takes,
-/// within these limits.
+/// Bytes of the log reserved with every batch for waiting claims that it serves: as many as the batch itself takes, up
+/// to the first number, plus the second.
 const RESERVE_PARKED: usize = 65_536;
 const RESERVE_PARKED_MIN: usize = 2_048;
-/// The same for claims that did not fit into that; none is larger than this.
+/// The same for claims that did not fit into that reserve; no claim is larger than this.
 const RESERVE_UNSERVED: usize = 262_144;
 /// Bytes of the log reserved with every batch for what the shard adds on its own.
 const RESERVE_SLACK: usize = 2_048;
@@ -54,7 +54,7 @@ pub struct Checkpoint {
     pub log_bytes: u64,
     /// When to retry after a full disk or a lack of file descriptors.
     pub retry_at: Option<Instant>,
-    /// Which of the two it was.
+    /// Which of these two resources was short.
     pub short: Option<Shortage>,
     /// Callers that wait for a checkpoint that has not started yet.
     pub wanted: Vec<oneshot::Sender<Result<(), EngineError>>>,
@@ -143,7 +143,7 @@ impl ShardThread {
         if requests.is_empty() && !due {
             return Ok(());
         }
-        // More than what was requested: waiting claims may be served with the tasks, and are logged too.
+        // Reserve more than the requests take: they may bring tasks to waiting claims, and those claims are logged too.
         let asked: usize = requests.iter().map(Request::bytes).sum();
         let spare = if self.shard.has_unserved() {
             RESERVE_UNSERVED.min(self.options.command_bytes_max().saturating_sub(asked))

@@ -36,7 +36,7 @@ mod scheduled {
         }
     }
 
-    /// Empty only while its owner waits.
+    /// `None` only while its owner waits on a condition variable.
     pub struct MutexGuard<'a, T>(Option<sync::MutexGuard<'a, T>>);
 
     #[allow(clippy::expect_used, reason = "whoever waits does not use the guard")]
@@ -58,7 +58,7 @@ mod scheduled {
     #[derive(Default)]
     pub struct Condvar(sync::Condvar);
 
-    /// Whether a wait ended because its time was over.
+    /// Whether a wait timed out.
     pub struct TimedOut;
 
     impl TimedOut {
@@ -86,7 +86,7 @@ mod scheduled {
             }
         }
 
-        /// No time passes under the scheduler: it is over as soon as others have had their turn.
+        /// No time passes under the scheduler: the wait times out as soon as other threads have had their turn.
         pub fn wait_until<T>(&self, guard: &mut MutexGuard<'_, T>, _: Instant) -> TimedOut {
             if let Some(held) = guard.0.take() {
                 let (held, _) = self

@@ -97,8 +97,8 @@ impl Log {
         }
         let current = self.current_room();
         let each = self.options.segment_bytes.saturating_sub(SEGMENT_HEADER_BYTES);
-        // Each segment that is left for the next one may waste almost a whole frame at its end. The last one is filled
-        // from its start, so it counts in full whatever came before.
+        // Moving on to the next segment may waste almost a whole frame at the end of the previous one. The last segment
+        // is filled from its start, so it counts in full whatever came before.
         let ready = self.prepared.len() as u64;
         let wasted = ready.saturating_mul(self.options.max_frame_bytes());
         let all = each.saturating_mul(ready).saturating_add(current).saturating_sub(wasted);
@@ -278,7 +278,7 @@ impl Log {
         }
     }
 
-    /// Keeps the first reason.
+    /// Poisons the log, keeping the first reason.
     fn poison(&self, error: &LogError) {
         self.poisoned.get_or_init(|| error.to_string());
     }

@@ -66,8 +66,8 @@ impl PrepareJob {
 
     /// Takes a segment out of the log.
     ///
-    /// Durably, before the next one: the log must never have a gap. And before its file is overwritten: a segment must
-    /// never be seen with a wrong header.
+    /// This is durable before the next segment is retired, because the log must never have a gap, and before the file
+    /// is overwritten, because a segment must never be seen with a wrong header.
     fn retire(&self, epoch: u64) -> Result<(), LogError> {
         let path = segment::path(&self.dir, epoch, Kind::Segment);
         // An earlier job may have got this far.
@@ -112,7 +112,7 @@ impl PrepareJob {
         self.disk.sync_dir(&self.dir).map_err(|error| match Shortage::of(&error) {
             // If the directory could not even be opened, no sync was attempted, so it can be repeated.
             Some(Shortage::Descriptors) => LogError::io("open", &self.dir)(error),
-            // A full disk is no excuse here: the sync itself failed.
+            // Not retried even if the disk is full: the sync itself failed.
             _ => LogError::SyncDir { dir: self.dir.clone(), source: error },
         })
     }

@@ -15,7 +15,7 @@ use crate::segment::{self, Kind, SEGMENT_HEADER_BYTES, Segment, SegmentHeader};
 use crate::watermark::{self, Mark};
 use crate::{FrameIndex, LogError};
 
-/// The part a segment plays in the log.
+/// What a segment is used for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Role {
     /// Holds frames from `first` on, or is the only segment of an empty log.

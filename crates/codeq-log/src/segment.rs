@@ -70,7 +70,7 @@ pub(crate) struct SegmentHeader {
     /// Grows with every use of a segment file.
     pub(crate) epoch: u64,
     /// Where the chain starts; only set in the segment that the log was created with. Later segments are prepared
-    /// before this is known, and their first frame says it.
+    /// before this is known; their first frame carries it instead.
     pub(crate) start: Option<Link>,
 }
 

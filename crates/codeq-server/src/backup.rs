@@ -60,7 +60,7 @@ pub enum BackupError {
     )]
     NotConfigured,
     /// Another backup is in progress.
-    #[error("a backup is being made already: wait until it is done")]
+    #[error("a backup is already running: wait until it is complete")]
     Running,
     /// The backup failed; partial data is removed as far as possible.
     #[error("{0}")]

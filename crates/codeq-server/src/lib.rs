@@ -6,8 +6,9 @@
 //!                                             codeq-auth (token -> principal)    └─> codeq-engine
 //! ```
 //!
-//! Every protocol calls `service`. Wire types stay in `http` and `grpc`; engine types stay in
-//! `service`. There is no global state, so several servers can run in one process.
+//! Every protocol calls `service`. Wire types stay in `http` and `grpc`. The engine stays behind `service`, except that
+//! a stream in `grpc` posts requests to it and receives the answers itself. There is no global state, so several
+//! servers can run in one process.
 
 pub mod app;
 pub mod artifacts;

@@ -2,6 +2,13 @@
 
 use codeq_core::command::Millis;
 use jiff::tz::TimeZone;
+use schemars::JsonSchema;
+use serde::Serialize;
+
+/// A date and time in RFC 3339.
+#[derive(Debug, Serialize, JsonSchema)]
+#[schemars(inline, extend("format" = "date-time"))]
+pub struct Timestamp(String);
 
 /// Formats timestamps in the configured time zone.
 #[derive(Debug, Clone)]
@@ -14,6 +21,11 @@ impl Times {
             return Some(Times(TimeZone::UTC));
         }
         TimeZone::get(zone).ok().map(Times)
+    }
+
+    /// Formats a timestamp for a response.
+    pub fn timestamp(&self, at: Millis) -> Timestamp {
+        Timestamp(self.text(at))
     }
 
     /// Formats a timestamp as RFC 3339 with milliseconds.

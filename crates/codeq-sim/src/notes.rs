@@ -62,7 +62,7 @@ pub fn op(command: &Command) -> Op {
         }
         Command::Nack(c) => Op::Nack(task(&c.tenant, &c.worker, c.id)),
         Command::Abandon(c) => Op::Abandon(task(&c.tenant, &c.worker, c.id), c.penalty),
-        Command::UnderLease(c) => op(&Command::from((*c.deed).clone())),
+        Command::UnderLease(c) => op(&Command::from((*c.action).clone())),
         Command::Cancel(c) => Op::Cancel(task(&c.tenant, &c.by, c.id)),
         Command::Replay(c) => match &c.target {
             ReplayTarget::One(id) => Op::ReplayOne(task(&c.tenant, &c.by, *id)),

@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use codeq_core::State;
 use codeq_core::command::{
-    Abandon, Claim, Cleanup, Command, Deed, Enqueue, EnqueueByValue, Millis, Nack, Outcome,
+    Abandon, Claim, Cleanup, Command, Enqueue, EnqueueByValue, LeaseAction, Millis, Nack, Outcome,
     Selector, Submit, UnderLease,
 };
 use codeq_core::id::{ShardId, TaskId};
@@ -351,11 +351,11 @@ fn worker_of(command: &mut Command) -> Option<(TaskId, &mut Arc<str>)> {
         Command::Submit(c) => Some((c.id, &mut c.worker)),
         Command::Nack(c) => Some((c.id, &mut c.worker)),
         Command::Abandon(c) => Some((c.id, &mut c.worker)),
-        Command::UnderLease(UnderLease { deed, .. }) => match &mut **deed {
-            Deed::Heartbeat(c) => Some((c.id, &mut c.worker)),
-            Deed::Submit(c) => Some((c.id, &mut c.worker)),
-            Deed::Nack(c) => Some((c.id, &mut c.worker)),
-            Deed::Abandon(c) => Some((c.id, &mut c.worker)),
+        Command::UnderLease(UnderLease { action, .. }) => match &mut **action {
+            LeaseAction::Heartbeat(c) => Some((c.id, &mut c.worker)),
+            LeaseAction::Submit(c) => Some((c.id, &mut c.worker)),
+            LeaseAction::Nack(c) => Some((c.id, &mut c.worker)),
+            LeaseAction::Abandon(c) => Some((c.id, &mut c.worker)),
         },
         _ => None,
     }

@@ -418,7 +418,7 @@ impl Run {
                 workload.died(&nack.tenant, nack.id);
             }
             (Command::UnderLease(command), reply) => {
-                self.learn(&Command::from((*command.deed).clone()), reply);
+                self.learn(&Command::from((*command.action).clone()), reply);
             }
             (Command::Abandon(abandon), Reply::Returned(Returned::Dead)) => {
                 workload.died(&abandon.tenant, abandon.id);

@@ -8,9 +8,10 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use codeq_core::command::{
-    Abandon, BulkFilter, BulkFrom, BulkPart, BulkWork, Callback, Cancel, Claim, Command, Deed,
-    DeleteRecord, DeleteTopic, Delivery, Enqueue, Fence, Heartbeat, Millis, Nack, NewTask, Outcome,
-    Pause, PutRecord, PutTopic, Replay, ReplayFrom, ReplayTarget, Selector, Submit, UnderLease,
+    Abandon, BulkFilter, BulkFrom, BulkPart, BulkWork, Callback, Cancel, Claim, Command,
+    DeleteRecord, DeleteTopic, Delivery, Enqueue, Fence, Heartbeat, LeaseAction, Millis, Nack,
+    NewTask, Outcome, Pause, PutRecord, PutTopic, Replay, ReplayFrom, ReplayTarget, Selector,
+    Submit, UnderLease,
 };
 use codeq_core::id::TaskId;
 use codeq_core::limits::{BULK_LOOK_MIN, LEASE_MS_MAX, LEASE_MS_MIN};
@@ -153,8 +154,8 @@ impl Workload {
                 if id.seq().0.is_multiple_of(2) {
                     return Some(Command::Nack(nack));
                 }
-                let deed = Box::new(Deed::Nack(nack));
-                Command::UnderLease(UnderLease { fence: Some(fence), instance: None, deed })
+                let action = Box::new(LeaseAction::Nack(nack));
+                Command::UnderLease(UnderLease { fence: Some(fence), instance: None, action })
             }
             Act::Abandon => {
                 let Held { tenant, worker, id, .. } = self.lease(true)?;

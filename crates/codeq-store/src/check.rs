@@ -14,7 +14,7 @@ use crate::{Options, Owner};
 pub struct CheckReport {
     /// Log index up to which the file is complete.
     pub position: u64,
-    /// Whose rows they are; `None` in a file of an older release.
+    /// The owner of the rows; `None` in a file of an older release.
     pub owner: Option<Owner>,
     /// Number of rows per table.
     pub rows: Vec<(Table, u64)>,

@@ -51,7 +51,7 @@ pub(crate) struct Checkpoint {
     pub(crate) position: u64,
     /// Bytes of all rows including keys: the size of a perfectly packed file.
     pub(crate) live_bytes: u64,
-    /// Whose rows they are; `None` in a file of an older release.
+    /// The owner of the rows; `None` in a file of an older release.
     pub(crate) owner: Option<Owner>,
 }
 

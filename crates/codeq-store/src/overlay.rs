@@ -1,7 +1,7 @@
 //! Keeps writes in memory instead of writing them to a file.
 //!
-//! If its disk has failed, or it is only being checked, a store must not change its file any more. But the B-tree
-//! library keeps writing, when it rolls back or closes. Those writes end up here.
+//! A store must not change its file once a write has failed, or while the file is only being checked. But the B-tree
+//! library still writes when it rolls back or closes, and those writes end up here.
 
 use std::collections::BTreeMap;
 use std::io;

@@ -120,8 +120,8 @@ impl<'txn> Writer<'txn> {
                 rows.next();
             }
             cursor.close()?;
-            // Blocked at once means that the key itself exists. The caller broke its promise, but its row is still
-            // the newer one.
+            // If the cursor is blocked at once, the key itself exists. The caller broke its promise that the key is
+            // new, but its row is still the newer one.
             if let Some((key, value)) = blocked
                 && key == first
             {

@@ -1,7 +1,7 @@
 //! The IP addresses of a host that may be called.
 //!
-//! A host name is looked up for each call and every address that is found is checked. The client then dials one of these
-//! addresses and never the name, so a DNS answer that changes later has no effect.
+//! A host name is looked up for each call and every address that is found is checked. The client then dials one of
+//! these addresses and never the name, so a DNS answer that changes later has no effect.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 use std::sync::Arc;
@@ -12,7 +12,7 @@ use crate::connect::DialError;
 use crate::lookups::{LookupError, Lookups};
 use crate::policy::{Destination, Policy};
 
-/// Addresses of one host that are tried.
+/// Maximum number of addresses of one host that are tried.
 const DIALS_MAX: usize = 4;
 
 /// Addresses for documentation: no machine has them.
@@ -29,8 +29,8 @@ pub(crate) struct AllowedAddresses {
 }
 
 impl AllowedAddresses {
-    /// The addresses of a destination to try, in order. If one of its addresses is not allowed then none is: a name that
-    /// leads into the private network is refused even if it also leads elsewhere.
+    /// The addresses of a destination to try, in order. If one of its addresses is not allowed, none is: a name that
+    /// resolves to a private address is refused even if it also has public ones.
     pub async fn find(
         &self,
         tenant: &Arc<str>,
@@ -84,14 +84,14 @@ fn alternating(addresses: Vec<SocketAddr>) -> Vec<SocketAddr> {
     order
 }
 
-/// Whether this machine has the address. A firewall may hide a service on a public address from the outside, but not from
-/// the machine itself.
+/// Whether this machine has the address. A firewall may hide a service on a public address from the outside, but not
+/// from the machine itself.
 fn is_this_machine(ip: IpAddr) -> bool {
     let any: IpAddr =
         if ip.is_ipv4() { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() };
     let nobodys: IpAddr = if ip.is_ipv4() { V4_OF_NOBODY.into() } else { V6_OF_NOBODY.into() };
     // None of this sends anything, and the port does not matter. A machine can bind its own addresses. Some systems are
-    // configured to bind any address; there the address that they would send from decides.
+    // configured to bind any address; for those, compare with the address that they would send from.
     let binds = |ip: IpAddr| UdpSocket::bind((ip, 0)).is_ok();
     let from = || {
         let socket = UdpSocket::bind((any, 0))?;

@@ -1,8 +1,9 @@
 //! The HTTP client that posts webhooks.
 //!
 //! It trusts neither the receiver nor the tenant who chose it: addresses are checked on every call, redirects are not
-//! followed, no proxy is taken from the environment, nothing is decompressed, and an answer is bounded in time and size.
-//! Error messages do not differ by what is at the other end, so that nobody learns from them which ports are open.
+//! followed, no proxy is taken from the environment, nothing is decompressed, and an answer is bounded in time and
+//! size. Error messages do not depend on what is at the other end, so that nobody learns from them which ports are
+//! open.
 
 use std::error::Error;
 use std::net::SocketAddr;
@@ -34,17 +35,17 @@ const USER_AGENT: HeaderValue =
 const TIME_LIMIT: Duration = Duration::from_secs(10);
 const HEAD_BYTES_MAX: usize = 16 << 10;
 const HEADERS_MAX: usize = 100;
-/// The body of an answer gets this part of the time: one tenth.
+/// Divisor of the call's time: one tenth is for reading the body of the answer.
 const BODY_SHARE: u32 = 10;
 /// How much of a body is read, so that the connection can be reused. The body itself is ignored.
 const BODY_BYTES_MAX: usize = 64 << 10;
-/// All that a receiver may send for one request: head, body, and another head's worth for framing.
+/// Maximum bytes that a receiver may send for one request: head, body, and another head's worth for framing.
 const ANSWER_BYTES_MAX: usize = BODY_BYTES_MAX + 2 * HEAD_BYTES_MAX;
 /// How long an idle connection is kept.
 const IDLE: Duration = Duration::from_secs(30);
-/// Idle connections that are kept to one host.
+/// Maximum number of idle connections kept to one host.
 const IDLE_PER_HOST_MAX: usize = 4;
-/// Idle connections that are kept to all hosts.
+/// Maximum number of idle connections kept to all hosts.
 pub const KEPT_MAX: usize = 512;
 /// Headers that the HTTP library sets.
 const CONNECTION_HEADERS: [HeaderName; 7] = [
@@ -74,15 +75,15 @@ pub struct Options {
     /// Where this server listens. These are never called, unless the operator has opened the address; nor are other
     /// addresses of this machine, as far as the machine knows them as its own.
     pub own: Vec<SocketAddr>,
-    /// Which certificates are trusted; none means those that the platform trusts.
+    /// Which certificates are trusted; `None` means those that the platform trusts.
     pub roots: Option<RootCertStore>,
     /// Time for the whole call.
     pub time: Duration,
-    /// Open connections.
+    /// Maximum number of open connections.
     pub connections: usize,
-    /// Calls in flight to one IP address and port, whatever host names led there.
+    /// Maximum number of calls in flight to one IP address and port, whatever host names led there.
     pub per_address: usize,
-    /// DNS lookups at once.
+    /// Maximum number of concurrent DNS lookups.
     pub lookups: usize,
 }
 

@@ -73,7 +73,8 @@ pub(crate) struct Dial {
 }
 
 tokio::task_local! {
-    /// For the call that runs in this task, because the pool gives its connector nothing but the URI.
+    /// What the call that runs in this task may dial. A task-local, because the pool passes nothing but the URI to its
+    /// connector.
     pub(crate) static DIAL: Dial;
 }
 
@@ -119,7 +120,7 @@ impl Inner {
         let host = host.trim_start_matches('[').trim_end_matches(']');
         let open = Open::new(&self.open, self.open_max).ok_or(DialError::Busy)?;
         let stream = dial(&to.addresses, to.until).await?;
-        // Requests are written whole, so there is nothing to wait for.
+        // Requests are written whole, so Nagle's algorithm would only delay them.
         stream.set_nodelay(true)?;
         let stream: Box<dyn Stream> = if is_tls {
             let name = ServerName::try_from(host.trim_end_matches('.').to_owned());
@@ -150,7 +151,7 @@ async fn dial(addresses: &[SocketAddr], until: Instant) -> Result<TcpStream, Dia
 
 /// Trusts the given roots, or else those of the platform. A failure is not cached: certificates may be installed later.
 async fn connector(roots: Option<RootCertStore>) -> io::Result<TlsConnector> {
-    // Reads files.
+    // Reading files blocks.
     let config = tokio::task::spawn_blocking(move || tls_config(roots)).await;
     let config = config.map_err(io::Error::other)?.map_err(io::Error::other)?;
     Ok(TlsConnector::from(Arc::new(config)))
@@ -239,7 +240,7 @@ impl AsyncWrite for Conn {
 struct Open(Arc<AtomicUsize>);
 
 impl Open {
-    /// None if `most` are open already.
+    /// `None` if `most` are open already.
     fn new(count: &Arc<AtomicUsize>, most: usize) -> Option<Open> {
         let one_more = |open| (open < most).then_some(open + 1);
         count.fetch_update(Ordering::Relaxed, Ordering::Relaxed, one_more).ok()?;

@@ -21,12 +21,13 @@ const REST_MAX: Duration = Duration::from_secs(1);
 /// How long a receiver rests after a call that could not be tried.
 const BUSY_REST: Duration = Duration::from_millis(100);
 
-/// What receivers share has room again once one part in so many is free. Of a tenant's callbacks that is as many as one
-/// receiver's queue holds. Less than half, because failing receivers that are remembered fill up to half of the memory.
+/// A limit that receivers share has room again once one sixteenth of it is free. For a tenant's callbacks, that is as
+/// many as one receiver's queue holds. It must be less than half, because failing receivers that are remembered may
+/// fill half of the memory.
 const SHARED_ROOM: usize = 16;
 
-/// A receiver: a host and port that one tenant calls. Both are the numbers that
-/// [`number_of`](codeq_core::callback::number_of) gives to names.
+/// A receiver: a host and port that one tenant calls. Both fields are hashes, see
+/// [`number_of`](codeq_core::callback::number_of).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct Receiver {
     pub tenant: u64,
@@ -35,20 +36,20 @@ pub(crate) struct Receiver {
 
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Limits {
-    /// Calls in flight.
+    /// Maximum number of calls in flight.
     pub calls: usize,
     pub calls_per_tenant: usize,
     pub calls_per_host: usize,
-    /// Items that wait.
+    /// Maximum number of waiting items.
     pub waiting: usize,
     pub waiting_per_tenant: usize,
     pub waiting_per_receiver: usize,
-    /// Receivers in memory.
+    /// Maximum number of receivers in memory.
     pub receivers: usize,
     pub receivers_per_tenant: usize,
 }
 
-/// The limit that leaves no room for an item.
+/// Which limit left no room for an item.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) enum Full {
     All,
@@ -86,7 +87,7 @@ pub(crate) struct Dispatcher<T> {
     receivers: HashMap<Receiver, State<T>>,
     /// Tenants with a callable receiver, next one first.
     turns: VecDeque<u64>,
-    /// Items that wait: each waits once.
+    /// Waiting items, each of which waits only once.
     waiting: HashSet<T>,
     /// Calls in flight to each host, by any tenant.
     hosts: HashMap<u64, usize>,
@@ -180,9 +181,9 @@ impl<T: Clone + Eq + Hash> Dispatcher<T> {
         Ok(())
     }
 
-    /// Whether it is worth offering again what this limit refused. Callers read that from disk, so there must be room for
-    /// many: three quarters of a receiver's queue. Of what receivers share it is only a part ([`SHARED_ROOM`]), because
-    /// those that hang empty it slowly, and the others must not wait for them.
+    /// Whether to offer again the items that this limit refused. Callers read them from disk, so there must be room for
+    /// many: three quarters of a receiver's queue. For a limit that receivers share, a small part is enough
+    /// ([`SHARED_ROOM`]): receivers that hang free it slowly, and the others must not wait for them.
     pub fn has_room(&self, limit: Full) -> bool {
         let limits = &self.limits;
         let has_room = |used: usize, max: usize| used + (max / SHARED_ROOM).max(1) <= max;
@@ -255,7 +256,7 @@ impl<T: Clone + Eq + Hash> Dispatcher<T> {
         None
     }
 
-    /// A call ended.
+    /// Records how a call ended. The receiver can be called again at once, or after a rest.
     pub fn done(&mut self, call: Call<T>, outcome: Outcome, now: Instant) {
         let Call { to, item, failing } = call;
         self.running = self.running.saturating_sub(1);
@@ -312,7 +313,7 @@ impl<T: Clone + Eq + Hash> Dispatcher<T> {
         self.resting.peek().map(|Reverse((at, _))| *at)
     }
 
-    /// A call or a rest of this receiver is over.
+    /// Frees the slot of a call or a rest of this receiver that is over.
     fn free(&mut self, to: Receiver) {
         let Limits { receivers, receivers_per_tenant, .. } = self.limits;
         let crowded = self.receivers.len() > receivers / 2;
@@ -321,7 +322,7 @@ impl<T: Clone + Eq + Hash> Dispatcher<T> {
         let idle = receiver.waiting.is_empty() && receiver.busy == 0;
         if let Some(tenant) = self.tenants.get_mut(&to.tenant) {
             let crowded = crowded || tenant.receivers > receivers_per_tenant / 2;
-            // One that was failing is remembered, as long as there is room.
+            // A failing receiver is remembered as long as there is room.
             if idle && (receiver.failures == 0 || crowded) {
                 self.receivers.remove(&to);
                 tenant.receivers = tenant.receivers.saturating_sub(1);

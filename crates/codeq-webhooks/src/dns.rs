@@ -18,11 +18,11 @@ use parking_lot::Mutex;
 /// How long a name server may take to answer, and how often it is asked again.
 const TIME_MAX: Duration = Duration::from_millis(1_500);
 const RETRIES: usize = 1;
-/// Answers that are cached, and for how long at most. Their addresses are checked again on every use.
+/// Maximum number of cached answers, and how long each is kept at most. The addresses are checked again on every use.
 const ANSWERS_MAX: u64 = 1_024;
 const KEPT_MAX: Duration = Duration::from_secs(300);
 const FAILURE_KEPT_MAX: Duration = Duration::from_secs(5);
-/// Requests in flight to one name server over one connection.
+/// Maximum number of requests in flight to one name server over one connection.
 const REQUESTS_MAX: usize = 256;
 /// How long the system's configuration is cached. It changes when a machine moves between networks.
 const SYSTEM_AGE_MAX: Duration = Duration::from_secs(30);
@@ -57,7 +57,7 @@ impl DnsResolver {
     ///
     /// # Errors
     ///
-    /// When the resolver cannot be set up.
+    /// If the resolver cannot be set up.
     pub fn of(server: SocketAddr) -> io::Result<DnsResolver> {
         let mut config = NameServerConfig::udp(server.ip());
         config.connections.iter_mut().for_each(|connection| connection.port = server.port());
@@ -88,7 +88,7 @@ impl Source {
         {
             return Ok(loaded);
         }
-        // Reads files.
+        // Reading files blocks.
         let loaded = tokio::task::spawn_blocking(Loaded::system).await.map_err(io::Error::other)?;
         let loaded = Arc::new(loaded?);
         if let Source::System(kept) = &*self {
@@ -135,7 +135,7 @@ impl Loaded {
 fn servers(config: ResolverConfig, mut options: ResolverOpts) -> io::Result<TokioResolver> {
     options.timeout = TIME_MAX;
     options.attempts = RETRIES;
-    // All of them, because all are checked.
+    // Both families, because every address is checked.
     options.ip_strategy = LookupIpStrategy::Ipv4AndIpv6;
     options.num_concurrent_reqs = 1;
     options.max_active_requests = REQUESTS_MAX;
@@ -147,8 +147,8 @@ fn servers(config: ResolverConfig, mut options: ResolverOpts) -> io::Result<Toki
     builder.with_options(options).build().map_err(io::Error::other)
 }
 
-/// A name with a dot is looked up as it is, not below this machine's search domains. A name without one can only be found
-/// there.
+/// A name with a dot is looked up as it is, not below this machine's search domains. A name without one can only be
+/// found there.
 fn absolute(host: &str) -> String {
     let dot = if host.contains('.') && !host.ends_with('.') { "." } else { "" };
     format!("{host}{dot}")

@@ -1,13 +1,13 @@
-//! What codeQ calls by itself: webhooks, at URLs that tenants choose.
+//! Webhooks: HTTP calls from codeQ to URLs that tenants choose.
 //!
 //! ```text
 //! engine ── Observer ──> results/       a task finished  ─┐                ┌─> outbound ─> signing, secrets
 //!                   └──> availability/  a queue has work ─┴─ dispatcher ───┴─> client ─> policy, addresses, dns
 //! ```
 //!
-//! A tenant must not reach through codeQ what it could not reach from outside: [`client`] dials nothing that
-//! [`policy`] does not allow. This crate knows the engine, and nothing of the server: no
-//! routes, configuration, permissions or metrics. It reports through [`Report`].
+//! A tenant must not reach anything through codeQ that it could not reach from outside: [`client`] dials nothing that
+//! [`policy`] does not allow. This crate knows the engine but not the server: no routes, configuration, permissions or
+//! metrics. It reports through [`Report`].
 
 mod addresses;
 pub mod availability;

@@ -1,7 +1,7 @@
 //! Limits DNS lookups: one at a time for each name, and never all slots for one tenant.
 //!
-//! Tenants choose host names, and so name servers that may never answer. A lookup that hangs uses a slot of its own
-//! tenant's share. A call that gets no slot waits a moment, and then is tried again later; that is not a failure.
+//! Tenants choose host names, and with them name servers that may never answer. A lookup that hangs uses up a slot of
+//! its own tenant's share. A call that gets no slot within a moment is tried again later; that is not a failure.
 
 use std::collections::HashMap;
 use std::io;
@@ -45,9 +45,9 @@ struct Inner {
 
 #[derive(Default)]
 struct State {
-    /// By host name, where the result will be.
+    /// Running lookups by host name, each with the channel for its result.
     running: HashMap<Arc<str>, watch::Receiver<Option<Found>>>,
-    /// By tenant, how many of these it started.
+    /// Number of running lookups that each tenant started.
     tenants: HashMap<Arc<str>, usize>,
 }
 
@@ -183,7 +183,7 @@ mod tests {
         let found = lookups.find(&"good".into(), "name.test", soon()).await;
         assert_eq!(found.unwrap().as_ref(), [HERE]);
         assert_eq!(Instant::now(), started, "nobody had to wait for a lookup to end");
-        // Theirs have no slot, or fail; all of it within bounds.
+        // The lookups of silent names get no slot or time out, all within the limits.
         let (mut busy, mut failed) = (0, 0);
         while let Some(done) = waiting.join_next().await {
             match done.unwrap() {

@@ -17,23 +17,23 @@ use crate::signing;
 
 const JSON: HeaderValue = HeaderValue::from_static("application/json");
 
-/// What sending needs.
+/// Everything that sending a webhook needs.
 pub struct Outbound {
-    /// Where tasks, callbacks and subscriptions are.
+    /// Holds the tasks, callbacks and subscriptions.
     pub engine: Arc<Engine>,
-    /// Posts.
+    /// Sends the requests.
     pub client: Client,
     /// Which addresses may be called.
     pub policy: Arc<Policy>,
     /// What calls are signed with.
     pub secrets: Arc<Secrets>,
-    /// Counts and traces.
+    /// Counts and traces the calls.
     pub report: Arc<dyn Report>,
-    /// Writes moments in bodies.
+    /// Formats the timestamps in bodies.
     pub format_time: FormatTime,
 }
 
-/// Why nobody answered.
+/// Why a post got no answer.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum PostError {
     #[error(transparent)]
@@ -43,7 +43,7 @@ pub(crate) enum PostError {
 }
 
 impl Outbound {
-    /// Signs a JSON body with the tenant's secrets and posts it. `more` goes along as it is.
+    /// Signs a JSON body with the tenant's secrets and posts it. `more` are additional headers, sent unchanged.
     pub(crate) async fn post(
         &self,
         tenant: &Arc<str>,
@@ -60,8 +60,8 @@ impl Outbound {
     }
 }
 
-/// Returns a call together with its outcome. A call that panics is made again: nothing recorded how it ended, so nobody
-/// else would.
+/// Runs a call and returns it together with its outcome. A call that panics is made again, because nothing has recorded
+/// how it ended.
 pub(crate) async fn run<T>(
     call: Call<T>,
     sending: impl Future<Output = Outcome>,

@@ -79,7 +79,7 @@ pub enum Refused {
     /// It is too long.
     #[error("longer than {WEBHOOK_BYTES_MAX} bytes")]
     TooLong,
-    /// It is for another protocol than HTTP.
+    /// Its scheme is neither http nor https.
     #[error("not http or https")]
     Scheme,
     /// It contains a user or a password, which would be stored and shown.
@@ -93,7 +93,7 @@ pub enum Refused {
     PortNotAllowed,
     /// Its IP address may not be called.
     #[error(
-        "the address is not public, and the operator has not opened it (webhooks.allowedNetworks)"
+        "the address is not public, and the operator has not allowed it (webhooks.allowedNetworks)"
     )]
     AddressNotAllowed,
 }
@@ -164,7 +164,7 @@ impl Policy {
 }
 
 impl Destination {
-    /// Without a fragment.
+    /// The URL, without its fragment.
     pub fn url(&self) -> &Url {
         &self.url
     }
@@ -178,7 +178,7 @@ impl Destination {
         self.url.host_str().unwrap_or("")
     }
 
-    /// The port, also if the URL leaves it out.
+    /// The port, even if the URL leaves it out.
     pub fn port(&self) -> u16 {
         self.url.port_or_known_default().unwrap_or(0)
     }

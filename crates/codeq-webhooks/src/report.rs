@@ -6,7 +6,7 @@ use codeq_core::command::Millis;
 use codeq_core::view::Task;
 use tracing::Span;
 
-/// Why the server calls somebody.
+/// What a webhook reports.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum WebhookKind {
     /// A task finished.
@@ -37,5 +37,5 @@ pub trait Report: Send + Sync {
     fn callback_span(&self, task: &Task) -> Span;
 }
 
-/// Writes a moment as clients read it, in the configured time zone.
+/// Formats a time as clients see it, in the configured time zone.
 pub type FormatTime = Arc<dyn Fn(Millis) -> String + Send + Sync>;

@@ -1,4 +1,5 @@
-//! Which secrets a tenant's webhooks are signed with: those that its admins made, otherwise those of the configuration.
+//! Which secrets a tenant's webhooks are signed with: those that its admins created, otherwise those of the
+//! configuration.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -29,7 +30,7 @@ pub struct StoredSecrets {
     pub secrets: Vec<StoredSecret>,
 }
 
-/// One of them.
+/// One stored secret.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct StoredSecret {

@@ -271,13 +271,13 @@ pub struct BulkOptions {
     /// Only tasks that this worker claimed last.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub worker: Option<String>,
-    /// Touch at most this many, up to 1,000.
+    /// Change at most this many tasks, up to 1,000.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub limit: Option<u32>,
     /// `next_cursor` of the previous call.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cursor: Option<String>,
-    /// Touch nothing; `matched` in the response says how many match.
+    /// Change nothing; `matched` in the response says how many tasks match.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub dry_run: bool,
 }
@@ -319,7 +319,7 @@ pub struct Replay {
 pub struct Purged {
     /// Number of tasks purged.
     pub purged: u64,
-    /// Number of tasks left: call again.
+    /// Number of tasks left. Call again to purge them.
     pub remaining: u64,
     /// In a dry run, the number of tasks that match.
     pub matched: Option<u64>,

@@ -27,7 +27,7 @@ const TICK: Duration = Duration::from_millis(250);
 /// A create and its waiting caller.
 pub(super) struct Job {
     pub(super) create: CreateTask,
-    /// The key is random: if the server has seen it before, we have sent it twice.
+    /// The key is random: if the server has seen it before, this client has sent the create twice.
     pub(super) random_key: bool,
     pub(super) reply: oneshot::Sender<Result<Enqueued, Error>>,
 }
@@ -148,7 +148,7 @@ impl Driver {
                 batch.acks.into_iter().for_each(|ack| self.acknowledge(ack));
             }
             Some(server_event::Event::Error(error)) => {
-                // It names no create, so it concerns the stream.
+                // The error names no create, so it concerns the stream.
                 return Err(Error::of_stream(error.code, error.message));
             }
             Some(server_event::Event::HelloAck(_)) | None => {}
@@ -204,7 +204,7 @@ impl Driver {
         }
     }
 
-    /// Awaits something while accepting creates, so that their callers learn about it if the server refuses us.
+    /// Awaits something while accepting creates, so that their callers are told if the server refuses this client.
     /// `None` if no producer is left.
     async fn meanwhile<F: Future>(&mut self, outside: F) -> Option<F::Output> {
         tokio::pin!(outside);

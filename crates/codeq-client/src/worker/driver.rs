@@ -247,8 +247,8 @@ impl Driver {
         if self.is_finished() { End::Finished } else { End::Swapped }
     }
 
-    /// Sends as many credits as handlers could start. If as many reports are unacknowledged as there are handlers,
-    /// they hold back credits.
+    /// Sends a credit for each handler that could start. Unacknowledged reports hold back credits once there are as
+    /// many of them as handlers.
     fn give_credits(&mut self) {
         let Setup { concurrency, lease_seconds, .. } = self.setup;
         while self.drain.is_none()

@@ -50,9 +50,9 @@ pub enum ReplayFrom {
 pub struct BulkFilter {
     /// The last error contains this.
     pub error_contains: Option<Arc<str>>,
-    /// The task's date is earlier: when it finished or, for a pending or delayed task, when it was created.
+    /// The task finished before this time or, if it is pending or delayed, was created before it.
     pub before: Option<Millis>,
-    /// The task's date is this or later.
+    /// The task finished, or was created, at this time or later.
     pub after: Option<Millis>,
     /// This worker made the latest claim.
     pub worker: Option<Arc<str>>,
@@ -82,7 +82,7 @@ pub struct BulkPart {
     pub filter: BulkFilter,
     /// Where the previous part stopped.
     pub from: BulkFrom,
-    /// Upper bound on the tasks touched.
+    /// Upper bound on the tasks changed.
     pub take: u32,
     /// Upper bound on the rows looked at.
     pub look: u32,

@@ -16,12 +16,12 @@ pub struct UnderLease {
     /// to the worker as a whole.
     pub instance: Option<Arc<str>>,
     /// The action itself.
-    pub deed: Box<Deed>,
+    pub action: Box<LeaseAction>,
 }
 
 /// What a worker can do with a task it holds.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub enum Deed {
+pub enum LeaseAction {
     /// Extend the lease.
     Heartbeat(Heartbeat),
     /// Finish the task.
@@ -32,45 +32,45 @@ pub enum Deed {
     Abandon(Abandon),
 }
 
-impl Deed {
+impl LeaseAction {
     /// The task's id.
     pub fn id(&self) -> TaskId {
         match self {
-            Deed::Heartbeat(deed) => deed.id,
-            Deed::Submit(deed) => deed.id,
-            Deed::Nack(deed) => deed.id,
-            Deed::Abandon(deed) => deed.id,
+            LeaseAction::Heartbeat(action) => action.id,
+            LeaseAction::Submit(action) => action.id,
+            LeaseAction::Nack(action) => action.id,
+            LeaseAction::Abandon(action) => action.id,
         }
     }
 
     /// The tenant that owns the task.
     pub fn tenant(&self) -> &Arc<str> {
         match self {
-            Deed::Heartbeat(deed) => &deed.tenant,
-            Deed::Submit(deed) => &deed.tenant,
-            Deed::Nack(deed) => &deed.tenant,
-            Deed::Abandon(deed) => &deed.tenant,
+            LeaseAction::Heartbeat(action) => &action.tenant,
+            LeaseAction::Submit(action) => &action.tenant,
+            LeaseAction::Nack(action) => &action.tenant,
+            LeaseAction::Abandon(action) => &action.tenant,
         }
     }
 
     /// The worker that acts.
     pub fn worker(&self) -> &Arc<str> {
         match self {
-            Deed::Heartbeat(deed) => &deed.worker,
-            Deed::Submit(deed) => &deed.worker,
-            Deed::Nack(deed) => &deed.worker,
-            Deed::Abandon(deed) => &deed.worker,
+            LeaseAction::Heartbeat(action) => &action.worker,
+            LeaseAction::Submit(action) => &action.worker,
+            LeaseAction::Nack(action) => &action.worker,
+            LeaseAction::Abandon(action) => &action.worker,
         }
     }
 }
 
-impl From<Deed> for Command {
-    fn from(deed: Deed) -> Command {
-        match deed {
-            Deed::Heartbeat(deed) => Command::Heartbeat(deed),
-            Deed::Submit(deed) => Command::Submit(deed),
-            Deed::Nack(deed) => Command::Nack(deed),
-            Deed::Abandon(deed) => Command::Abandon(deed),
+impl From<LeaseAction> for Command {
+    fn from(action: LeaseAction) -> Command {
+        match action {
+            LeaseAction::Heartbeat(action) => Command::Heartbeat(action),
+            LeaseAction::Submit(action) => Command::Submit(action),
+            LeaseAction::Nack(action) => Command::Nack(action),
+            LeaseAction::Abandon(action) => Command::Abandon(action),
         }
     }
 }
@@ -99,7 +99,7 @@ impl<'a> Holder<'a> {
 
     /// The holder that a command names.
     pub fn of(command: &'a UnderLease) -> Holder<'a> {
-        let (worker, instance) = (command.deed.worker(), command.instance.as_deref());
+        let (worker, instance) = (command.action.worker(), command.instance.as_deref());
         Holder { worker, instance, fence: command.fence }
     }
 

@@ -262,18 +262,18 @@ impl Pair {
 
     /// The same from a worker that names its lease: the right one, the previous one, or through an instance.
     fn under_lease(&self, command: Command, act: &Act) -> Command {
-        let deed = match command {
-            Command::Heartbeat(c) => Deed::Heartbeat(c),
-            Command::Submit(c) => Deed::Submit(c),
-            Command::Nack(c) => Deed::Nack(c),
-            Command::Abandon(c) => Deed::Abandon(c),
+        let action = match command {
+            Command::Heartbeat(c) => LeaseAction::Heartbeat(c),
+            Command::Submit(c) => LeaseAction::Submit(c),
+            Command::Nack(c) => LeaseAction::Nack(c),
+            Command::Abandon(c) => LeaseAction::Abandon(c),
             other => return other,
         };
-        let of = self.model.tasks.iter().find(|known| known.task.id == deed.id());
+        let of = self.model.tasks.iter().find(|known| known.task.id == action.id());
         let fence = of.map_or(Fence(1), |known| known.task.fence);
         let fence = [None, Some(fence), Some(fence), Some(fence.next())][act.b / 4 % 4];
         let instance = [None, Some(text(WORKERS[act.b % 3]))][act.b / 16 % 2].clone();
-        Command::UnderLease(UnderLease { fence, instance, deed: Box::new(deed) })
+        Command::UnderLease(UnderLease { fence, instance, action: Box::new(action) })
     }
 
     fn command(&self, act: &Act) -> Command {

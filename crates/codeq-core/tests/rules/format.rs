@@ -258,8 +258,8 @@ fn commands_under_a_named_lease_are_read() {
     let (tenant, worker, id) = (text("acme"), text("w1"), TaskId::new(Seq(77), 123_456));
     let (t, w) = (|| tenant.clone(), || worker.clone());
     let deeds = [
-        Deed::Heartbeat(Heartbeat { tenant: t(), id, worker: w(), extend: 30_000 }),
-        Deed::Submit(Submit {
+        LeaseAction::Heartbeat(Heartbeat { tenant: t(), id, worker: w(), extend: 30_000 }),
+        LeaseAction::Submit(Submit {
             tenant: t(),
             id,
             worker: w(),
@@ -270,12 +270,19 @@ fn commands_under_a_named_lease_are_read() {
             },
             artifacts: Vec::new(),
         }),
-        Deed::Nack(Nack { tenant: t(), id, worker: w(), delay: None, reason: None, seed: 1 }),
-        Deed::Abandon(Abandon { tenant: t(), id, worker: w(), penalty: true, fence: None }),
+        LeaseAction::Nack(Nack {
+            tenant: t(),
+            id,
+            worker: w(),
+            delay: None,
+            reason: None,
+            seed: 1,
+        }),
+        LeaseAction::Abandon(Abandon { tenant: t(), id, worker: w(), penalty: true, fence: None }),
     ];
-    let of = |(n, deed)| {
+    let of = |(n, action)| {
         let (fence, instance) = (Some(Fence(n)), Some(text("w1/a")));
-        Command::UnderLease(UnderLease { fence, instance, deed: Box::new(deed) })
+        Command::UnderLease(UnderLease { fence, instance, action: Box::new(action) })
     };
     let commands: Vec<Command> = (7..).zip(deeds).map(of).collect();
     let mut bytes = Vec::new();

@@ -9,25 +9,32 @@ use codeq_core::reply::{Rejection, Reply};
 use crate::harness::*;
 
 /// One of each, by the harness's worker.
-fn deeds(id: TaskId) -> [Deed; 4] {
+fn deeds(id: TaskId) -> [LeaseAction; 4] {
     let (t, w) = (|| text(T), || text(W));
     [
-        Deed::Heartbeat(Heartbeat { tenant: t(), id, worker: w(), extend: LEASE }),
-        Deed::Submit(Submit {
+        LeaseAction::Heartbeat(Heartbeat { tenant: t(), id, worker: w(), extend: LEASE }),
+        LeaseAction::Submit(Submit {
             tenant: t(),
             id,
             worker: w(),
             outcome: Outcome::Completed(Bytes::from_static(b"{}")),
             artifacts: Vec::new(),
         }),
-        Deed::Nack(Nack { tenant: t(), id, worker: w(), delay: Some(0), reason: None, seed: 1 }),
-        Deed::Abandon(Abandon { tenant: t(), id, worker: w(), penalty: true, fence: None }),
+        LeaseAction::Nack(Nack {
+            tenant: t(),
+            id,
+            worker: w(),
+            delay: Some(0),
+            reason: None,
+            seed: 1,
+        }),
+        LeaseAction::Abandon(Abandon { tenant: t(), id, worker: w(), penalty: true, fence: None }),
     ]
 }
 
-fn under(deed: Deed, fence: Option<Fence>, instance: Option<&str>) -> Command {
-    let (instance, deed) = (instance.map(text), Box::new(deed));
-    Command::UnderLease(UnderLease { fence, instance, deed })
+fn under(action: LeaseAction, fence: Option<Fence>, instance: Option<&str>) -> Command {
+    let (instance, action) = (instance.map(text), Box::new(action));
+    Command::UnderLease(UnderLease { fence, instance, action })
 }
 
 #[test]
@@ -40,13 +47,13 @@ fn an_earlier_claim_of_the_same_worker_is_lost() {
         h.pass(HOUR);
         let again = h.claim("a").expect("the same task");
         assert_eq!((again.id, run.fence, again.fence), (run.id, Fence(1), Fence(2)));
-        let deed = || deeds(run.id)[at].clone();
+        let action = || deeds(run.id)[at].clone();
         for stale in [1, 3, 0].map(Fence) {
-            let reply = h.apply(under(deed(), Some(stale), None));
-            assert_eq!(reply, refused(Rejection::LeaseLost), "{:?}", deed());
+            let reply = h.apply(under(action(), Some(stale), None));
+            assert_eq!(reply, refused(Rejection::LeaseLost), "{:?}", action());
         }
         assert_eq!(h.get(run.id).place, Place::InProgress);
-        let reply = h.apply(under(deed(), Some(Fence(2)), None));
+        let reply = h.apply(under(action(), Some(Fence(2)), None));
         assert!(!matches!(reply, Reply::Rejected(_)), "{reply:?}");
         h.finish();
     }
@@ -56,23 +63,23 @@ fn an_earlier_claim_of_the_same_worker_is_lost() {
 fn checks_in_order() {
     let mut h = Harness::new();
     let run = h.running(task("a"));
-    for deed in deeds(TaskId::new(Seq(999), 1)) {
-        assert_eq!(h.apply(under(deed, Some(Fence(1)), None)), refused(Rejection::NotFound));
+    for action in deeds(TaskId::new(Seq(999), 1)) {
+        assert_eq!(h.apply(under(action, Some(Fence(1)), None)), refused(Rejection::NotFound));
     }
     h.pass(LEASE + 1);
     h.sweep(10);
-    for deed in deeds(run.id) {
+    for action in deeds(run.id) {
         // The claim is the latest one, but its lease is over.
-        assert_eq!(h.apply(under(deed, Some(Fence(1)), None)), refused(Rejection::NotInProgress));
+        assert_eq!(h.apply(under(action, Some(Fence(1)), None)), refused(Rejection::NotInProgress));
     }
     h.pass(HOUR);
     h.claim_as(T, "other", Selector::Any, 1);
-    for deed in deeds(run.id) {
+    for action in deeds(run.id) {
         assert_eq!(
-            h.apply(under(deed.clone(), Some(Fence(1)), None)),
+            h.apply(under(action.clone(), Some(Fence(1)), None)),
             refused(Rejection::LeaseLost)
         );
-        assert_eq!(h.apply(under(deed, Some(Fence(2)), None)), refused(Rejection::NotOwner));
+        assert_eq!(h.apply(under(action, Some(Fence(2)), None)), refused(Rejection::NotOwner));
     }
     h.finish();
 }
@@ -89,12 +96,15 @@ fn an_instance_counts_only_against_a_lease_that_has_one() {
         h.add(task("b"));
         let from = Selector::Commands(vec![text("b")]);
         let Reply::Claimed(tasks) = h.claim_as(T, "worker/a", from, 1) else { panic!() };
-        let deed = || deeds(tasks[0].id)[at].clone();
+        let action = || deeds(tasks[0].id)[at].clone();
         for other in [None, Some("worker/b")] {
-            assert_eq!(h.apply(under(deed(), Some(Fence(1)), other)), refused(Rejection::NotOwner));
+            assert_eq!(
+                h.apply(under(action(), Some(Fence(1)), other)),
+                refused(Rejection::NotOwner)
+            );
         }
-        assert_eq!(h.apply(deed().into()), refused(Rejection::NotOwner));
-        let reply = h.apply(under(deed(), None, Some("worker/a")));
+        assert_eq!(h.apply(action().into()), refused(Rejection::NotOwner));
+        let reply = h.apply(under(action(), None, Some("worker/a")));
         assert!(!matches!(reply, Reply::Rejected(_)), "{reply:?}");
         h.finish();
     }

@@ -117,7 +117,7 @@ impl Model {
             Command::EnqueueByValue(c) => self.enqueue(&c.enqueue, actual),
             Command::Claim(c) => self.claim(c, actual),
             Command::UnderLease(c) => {
-                let Some(found) = self.find(c.deed.tenant(), c.deed.id()) else {
+                let Some(found) = self.find(c.action.tenant(), c.action.id()) else {
                     return Reply::Rejected(Rejection::NotFound);
                 };
                 let known = &self.tasks[found];
@@ -126,17 +126,17 @@ impl Model {
                 }
                 // An instance that holds the lease, or held it at the end, counts as the worker.
                 let has = known.task.worker.as_ref().or(known.ended_by.as_ref());
-                let mut deed = (*c.deed).clone();
+                let mut action = (*c.action).clone();
                 if c.instance.is_some() && has == c.instance.as_ref() {
-                    let worker = match &mut deed {
-                        Deed::Heartbeat(deed) => &mut deed.worker,
-                        Deed::Submit(deed) => &mut deed.worker,
-                        Deed::Nack(deed) => &mut deed.worker,
-                        Deed::Abandon(deed) => &mut deed.worker,
+                    let worker = match &mut action {
+                        LeaseAction::Heartbeat(action) => &mut action.worker,
+                        LeaseAction::Submit(action) => &mut action.worker,
+                        LeaseAction::Nack(action) => &mut action.worker,
+                        LeaseAction::Abandon(action) => &mut action.worker,
                     };
                     *worker = c.instance.clone().expect("was compared");
                 }
-                self.apply(at, &Command::from(deed), actual)
+                self.apply(at, &Command::from(action), actual)
             }
             Command::Heartbeat(c) => match self.owned(&c.tenant, c.id, &c.worker) {
                 Err(why) => Reply::Rejected(why),

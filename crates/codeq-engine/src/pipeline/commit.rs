@@ -40,7 +40,7 @@ pub struct Committer {
     pub retry_at: Option<Instant>,
 }
 
-/// Outcome of one round.
+/// Outcome of [`Committer::round`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Round {
     /// There may be more to do.
@@ -79,7 +79,7 @@ impl Committer {
         self.expected <= 1
     }
 
-    /// Does what there is to do.
+    /// Takes the next piece of work, if there is any, and does it.
     pub fn round(&mut self, pipeline: &Pipeline) -> Round {
         self.linger(pipeline);
         let done = match self.take(pipeline) {
@@ -101,7 +101,7 @@ impl Committer {
         }
     }
 
-    /// The end: syncs what so far only the operating system has.
+    /// Ends the commits: syncs what so far only the operating system has.
     pub fn close(&mut self, pipeline: &Pipeline) {
         self.background = None;
         if !pipeline.has_failed()
@@ -139,8 +139,8 @@ impl Committer {
         if state.stop { Taken::Stop } else { Taken::Nothing }
     }
 
-    /// Waits for the clients that were just answered, which tend to come back together: for at most one sync, or a third
-    /// of one if there are many. Syncing the first of them alone would make the others wait for two syncs.
+    /// Waits for the clients that were just answered, which tend to come back together: for at most one sync, or a
+    /// third of one if there are many. Syncing the first of them alone would make the others wait for two syncs.
     fn linger(&self, pipeline: &Pipeline) {
         if self.expected < 2 || self.durability == Durability::Os {
             return;
@@ -188,12 +188,12 @@ impl Committer {
 
     fn sync(&mut self, pipeline: &Pipeline) -> Result<(), LogError> {
         let start = Instant::now();
-        for lane in &pipeline.lanes {
-            lane.inbox.set_patient(true, false);
+        for output in &pipeline.outputs {
+            output.inbox.set_syncing(true, false);
         }
         let synced = self.log.sync();
-        for (lane, group) in pipeline.lanes.iter().zip(&self.groups) {
-            lane.inbox.set_patient(false, (2..=FEW_CLIENTS).contains(&group.callers()));
+        for (output, group) in pipeline.outputs.iter().zip(&self.groups) {
+            output.inbox.set_syncing(false, (2..=FEW_CLIENTS).contains(&group.callers()));
         }
         let took = start.elapsed();
         self.sync_time = (self.sync_time * 7 + took) / 8;
@@ -207,26 +207,27 @@ impl Committer {
     fn release(&mut self, pipeline: &Pipeline) {
         self.expected = self.groups.iter().map(Group::callers).sum();
         self.released = Instant::now();
-        for ((shard, lane), group) in (0..).map(ShardId).zip(&pipeline.lanes).zip(&mut self.groups)
+        for ((shard, output), group) in
+            (0..).map(ShardId).zip(&pipeline.outputs).zip(&mut self.groups)
         {
             if group.is_empty() {
                 continue;
             }
             // A group of claims that only timed out has the number of an older batch, and after a failure the number
             // is the maximum: it must never go down.
-            lane.durable.send_if_modified(|reached| {
+            output.durable.send_if_modified(|reached| {
                 let higher = group.batch > *reached;
                 *reached = (*reached).max(group.batch);
                 higher
             });
             let unheard = group.release();
-            lane.waiters.committed(&group.effects);
+            output.waiters.committed(&group.effects);
             if let Some(observer) = &self.observer.0 {
                 observer.committed(shard, &group.effects);
             }
             group.clear();
             if !unheard.is_empty() {
-                lane.inbox.push_owed(unheard.into_iter());
+                output.inbox.push_unbounded(unheard.into_iter());
             }
         }
     }

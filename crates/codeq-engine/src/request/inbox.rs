@@ -12,7 +12,8 @@ use codeq_store::Flushed;
 use super::{ClientNumber, Request};
 use crate::error::EngineError;
 use crate::options::{
-    ENQUEUES_BYTES_MAX, ENQUEUES_MAX, INBOX_BYTES_MAX, INBOX_MAX, PATIENCE_MAX, PATIENCE_POSTED_MAX,
+    ENQUEUES_BYTES_MAX, ENQUEUES_MAX, INBOX_BYTES_MAX, INBOX_MAX, WAKE_DURING_SYNC_AT,
+    WAKE_DURING_SYNC_POSTED_AT,
 };
 use crate::sync::{Condvar, Mutex, MutexGuard};
 use codeq_core::command::Command;
@@ -26,13 +27,13 @@ pub enum Notice {
     Gone(ClientNumber),
     /// Make a checkpoint now, and report when everything acknowledged before is in the store.
     Checkpoint(oneshot::Sender<Result<(), EngineError>>),
-    /// Stop handing out tasks, because the server is about to stop.
+    /// Answer waiting claims and let no new ones wait, because the server is about to stop.
     Drain,
     /// Finish what is there, then end the thread.
     Stop,
 }
 
-/// How long a shard polls for clients that are likely to come back.
+/// How long a shard polls for requests of clients that are likely to come back.
 const LOOK_OUT: Duration =
     if cfg!(feature = "shuttle") { Duration::ZERO } else { Duration::from_micros(80) };
 
@@ -54,13 +55,13 @@ struct Queue {
     notices: VecDeque<Notice>,
     waiting: bool,
     /// The log is syncing, so applying a single request right away gains nothing.
-    patient: bool,
+    syncing: bool,
     /// A few clients are being answered and are likely to come back at once.
-    expectant: bool,
+    poll_first: bool,
     closed: Option<EngineError>,
 }
 
-/// Requests that alternate with those of the other line.
+/// One of the two lines, whose requests alternate with those of the other.
 #[derive(Default)]
 struct Line {
     /// The requests, with their arrival numbers.
@@ -175,7 +176,7 @@ impl Inbox {
     /// Adds a request, or answers it with the reason for refusing it.
     pub fn push(&self, request: Request) {
         match self.room_for(1, usize::from(is_enqueue(&request))) {
-            Ok(room) => self.add(room, std::iter::once(request), PATIENCE_MAX),
+            Ok(room) => self.add(room, std::iter::once(request), WAKE_DURING_SYNC_AT),
             Err(error) => request.refuse(error),
         }
     }
@@ -184,17 +185,17 @@ impl Inbox {
     pub fn push_all(&self, requests: &mut Vec<Request>) {
         let enqueues = requests.iter().filter(|request| is_enqueue(request)).count();
         match self.room_for(requests.len(), enqueues) {
-            Ok(room) => self.add(room, requests.drain(..), PATIENCE_POSTED_MAX),
+            Ok(room) => self.add(room, requests.drain(..), WAKE_DURING_SYNC_POSTED_AT),
             Err(error) => requests.drain(..).for_each(|request| request.refuse(error.clone())),
         }
     }
 
     /// Adds requests on behalf of clients that have left, however full the inbox is: there are never more of them
     /// than tasks that were handed out.
-    pub fn push_owed(&self, requests: impl Iterator<Item = Request>) {
+    pub fn push_unbounded(&self, requests: impl Iterator<Item = Request>) {
         let queue = self.queue.lock();
         if queue.closed.is_none() {
-            self.add(queue, requests, PATIENCE_MAX);
+            self.add(queue, requests, WAKE_DURING_SYNC_AT);
         }
     }
 
@@ -218,24 +219,24 @@ impl Inbox {
         &self,
         mut queue: MutexGuard<'_, Queue>,
         requests: impl Iterator<Item = Request>,
-        patience: usize,
+        wake_at: usize,
     ) {
         requests.for_each(|request| queue.push(request));
-        if !queue.patient || queue.len() >= patience {
+        if !queue.syncing || queue.len() >= wake_at {
             self.wake(queue);
         }
     }
 
-    /// Notes that the log has started or finished a sync. During a sync, requests accumulate before they wake the
+    /// Records that the log has started or finished a sync. During a sync, requests accumulate before they wake the
     /// shard, which saves it most of its wake-ups; whatever has accumulated is applied when the sync ends.
     ///
-    /// `few` means that a few clients are about to be answered: the shard is woken to poll for their next requests
-    /// while they are woken themselves.
-    pub fn set_patient(&self, patient: bool, few: bool) {
+    /// `few` means that a few clients are about to be answered. The shard is then woken at the same time as they are,
+    /// to poll for their next requests.
+    pub fn set_syncing(&self, syncing: bool, few: bool) {
         let mut queue = self.queue.lock();
-        queue.patient = patient;
-        queue.expectant |= few;
-        if !patient && (few || !queue.is_empty()) {
+        queue.syncing = syncing;
+        queue.poll_first |= few;
+        if !syncing && (few || !queue.is_empty()) {
             self.wake(queue);
         }
     }
@@ -270,7 +271,7 @@ impl Inbox {
             if queue.closed.is_some() {
                 return;
             }
-            if std::mem::take(&mut queue.expectant) {
+            if std::mem::take(&mut queue.poll_first) {
                 drop(queue);
                 queue = self.look_out();
                 continue;
@@ -290,11 +291,11 @@ impl Inbox {
         }
         notices.extend(queue.notices.drain(..));
         queue.take(max, max_bytes, requests);
-        queue.expectant = requests.len() == 1 && queue.is_empty();
+        queue.poll_first = requests.len() == 1 && queue.is_empty();
     }
 
-    /// Polls for clients, which come back a moment after their answer. That saves a wake-up, which on an idle machine
-    /// takes as long as a third of a sync.
+    /// Polls briefly for requests of clients that were just answered, which often come back a moment later. That saves
+    /// a wake-up, which on an idle machine takes as long as a third of a sync.
     fn look_out(&self) -> MutexGuard<'_, Queue> {
         let start = Instant::now();
         loop {
@@ -315,7 +316,7 @@ impl Inbox {
         let enqueues = std::mem::take(&mut queue.enqueues);
         let others = std::mem::take(&mut queue.others);
         let notices = std::mem::take(&mut queue.notices);
-        // A shard still has to receive a stop notice, or whoever waits for its end waits for ever.
+        // A shard must still receive a stop notice. Otherwise the thread that joins it waits for ever.
         if notices.iter().any(|notice| matches!(notice, Notice::Stop)) {
             queue.notices.push_back(Notice::Stop);
         }
@@ -410,7 +411,7 @@ mod tests {
         inbox.push_all(&mut vec![request(), Request::with(sweep, ReplyTo::One(sender), 0)]);
         assert_eq!(answer.try_recv().unwrap(), Err(EngineError::Overloaded));
         assert_eq!(inbox.len(), INBOX_MAX);
-        inbox.push_owed([request(), request()].into_iter());
+        inbox.push_unbounded([request(), request()].into_iter());
         assert_eq!(inbox.len(), INBOX_MAX + 2);
     }
 
@@ -441,7 +442,7 @@ mod tests {
         for _ in 0..300 {
             inbox.push(heartbeat());
         }
-        // Larger than what any heartbeat leaves.
+        // Too large for the bytes that a batch has left after a heartbeat.
         inbox.push_all(&mut vec![enqueue(1 << 20), enqueue(1 << 20)]);
         for _ in 0..4 {
             for _ in 0..256 {

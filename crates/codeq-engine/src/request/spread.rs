@@ -18,7 +18,7 @@ use crate::route::task_shard;
 pub enum Merge {
     /// The first answer that is not a refusal, or else the refusal.
     Same,
-    /// The same, with the total number of consumers restored.
+    /// Same as `Same`, with the total number of consumers restored.
     Topic { max_consumers: u32 },
     /// Each part has the outcomes of the tasks at these positions of the batch.
     Enqueued { places: Vec<Vec<usize>> },
@@ -26,11 +26,11 @@ pub enum Merge {
 
 /// How a command is handled by several shards.
 pub enum Divided {
-    /// It concerns one shard, or none.
+    /// It is not split; `route` picks its shard.
     Whole(Command),
     /// The part of each shard.
     Parts(Vec<(ShardId, Command)>, Merge),
-    /// It is impossible or not allowed.
+    /// It cannot be split among the shards, or is not allowed.
     Refused(Answer),
 }
 
@@ -135,7 +135,7 @@ fn in_order(replies: Vec<Reply>, places: &[Vec<usize>]) -> Answer {
     outcomes.into_iter().collect::<Option<_>>().map(Reply::Enqueued).ok_or(EngineError::Closed)
 }
 
-/// The answers of several shards to one call that have arrived so far.
+/// Collects the answers of several shards to one call.
 pub struct Join {
     merge: Merge,
     posted: bool,
@@ -212,7 +212,8 @@ impl Round {
         &self.to
     }
 
-    /// Processes the answer of a shard. Returns it, with where it goes, if it is the answer to the claim.
+    /// Processes the answer of a shard. If that answers the claim, returns it and where it goes; otherwise tries the
+    /// next shard, or waits in all of them.
     pub fn answered(mut self: Box<Round>, answer: Answer) -> Option<(ReplyTo, Answer)> {
         let empty = matches!(&answer, Ok(Reply::Claimed(tasks)) if tasks.is_empty());
         if !empty || self.to.is_closed() {

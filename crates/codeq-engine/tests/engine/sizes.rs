@@ -4,7 +4,7 @@
 //! field is covered without a change here.
 
 use codeq_core::codec;
-use codeq_core::command::{Claim, Command, Deed, EnqueueByValue, Selector, UnderLease};
+use codeq_core::command::{Claim, Command, EnqueueByValue, LeaseAction, Selector, UnderLease};
 use codeq_engine::request::Request;
 use serde::de::value::Error;
 use serde::de::{
@@ -251,8 +251,8 @@ fn parts(command: &Command) -> usize {
         }
         Command::Claim(Claim { from: Selector::Commands(names), .. }) => names.len(),
         Command::Submit(submit) => submit.artifacts.len(),
-        Command::UnderLease(UnderLease { deed, .. }) => match &**deed {
-            Deed::Submit(submit) => submit.artifacts.len(),
+        Command::UnderLease(UnderLease { action, .. }) => match &**action {
+            LeaseAction::Submit(submit) => submit.artifacts.len(),
             _ => 0,
         },
         _ => 0,

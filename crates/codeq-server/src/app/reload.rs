@@ -122,7 +122,7 @@ fn log(done: &Result<Changes, ConfigError>) {
         }
         Err(error) => {
             let why = error.to_string();
-            tracing::error!(target: "codeq::config", why, "the configuration stays as it was");
+            tracing::error!(target: "codeq::config", why, "the configuration was not changed");
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Task outputs stored by the server.
+//! Artifacts: outputs of tasks that the server stores.
 //!
 //! An artifact sent with a URL is stored elsewhere and needs no work here. One sent with content is
 //! written to an object store before the result is submitted ([`upload`]). The result holds its

@@ -121,7 +121,7 @@ fn sweep_unfinished(dir: &FilePath, older_than: Duration) -> u64 {
     removed
 }
 
-/// Skips directories that are not empty or young enough to be about to get a file.
+/// Removes a directory if it is empty, unless it is so young that it may be about to get a file.
 fn remove_empty(dir: &FilePath, older_than: Duration) {
     if old(dir, older_than) {
         let _ = std::fs::remove_dir(dir);

@@ -68,12 +68,15 @@ struct Upload {
 /// Checks the names and types of a result's artifacts. The error says what is wrong.
 pub fn check(artifacts: &[NewArtifact]) -> Result<(), String> {
     if artifacts.len() > ARTIFACTS_MAX {
-        return Err(format!("{} artifacts, {ARTIFACTS_MAX} at most", artifacts.len()));
+        return Err(format!(
+            "{} artifacts, but at most {ARTIFACTS_MAX} are allowed",
+            artifacts.len()
+        ));
     }
     let mut names = HashSet::new();
     for (index, NewArtifact { name, source }) in artifacts.iter().enumerate() {
         if !names.insert(name) {
-            return Err(format!("artifact {index}: another one has the same name"));
+            return Err(format!("artifact {index}: another artifact has the same name"));
         }
         let Source::Content { content_type, .. } = source else { continue };
         if !is_name(name) {

@@ -124,7 +124,7 @@ pub struct Reader {
     backlog: VecDeque<(ShardId, Arc<Move>)>,
 }
 
-/// An item of a reader's stream.
+/// What a reader takes from the bus.
 #[derive(Debug, Clone)]
 pub enum Heard {
     /// A transition, and the position after it.

@@ -56,7 +56,7 @@ impl<In: codeq_proto::Message + Default> Events<In> {
     /// Reads from a client that has not identified itself yet.
     pub(super) fn new(body: Body, strangers: &Share) -> Result<Events<In>, Status> {
         let hold = strangers.hold(HeldFor::Streams, HELLO_BYTES_MAX);
-        let full = || Status::unavailable("too many streams wait for their Hello");
+        let full = || Status::unavailable("too many streams have not sent their Hello yet");
         Ok(Events {
             body,
             buf: BytesMut::new(),
@@ -80,8 +80,7 @@ impl<In: codeq_proto::Message + Default> Events<In> {
         max: usize,
     ) -> Result<(), Status> {
         let full = || {
-            let text =
-                "the server holds too much for this tenant or this connection: try again later";
+            let text = "the server is holding too many bytes for this tenant or connection: try again later";
             Status::resource_exhausted(text)
         };
         let hold = share.hold(HeldFor::Streams, HELLO_BYTES_MAX).ok_or_else(full)?;
@@ -107,7 +106,7 @@ impl<In: codeq_proto::Message + Default> Events<In> {
         }
         self.ended = true;
         self.buf = BytesMut::new();
-        let text = "the server had no room for the rest of a message: send less at a time";
+        let text = "the server has no memory for the rest of a message: send smaller messages";
         Err(Status::resource_exhausted(text))
     }
 
@@ -130,7 +129,7 @@ impl<In: codeq_proto::Message + Default> Events<In> {
                     None
                 } else {
                     self.buf.clear();
-                    Some(Err(Status::internal("the stream ended inside of a message")))
+                    Some(Err(Status::internal("the stream ended in the middle of a message")))
                 });
             }
             match self.has_room(cx) {
@@ -160,7 +159,7 @@ impl<In: codeq_proto::Message + Default> Events<In> {
                     std::task::ready!(self.poll_late(cx));
                     self.ended = true;
                     self.buf.clear();
-                    let late = "the rest of a message did not come in time";
+                    let late = "the rest of a message did not arrive in time";
                     return Poll::Ready(Some(Err(Status::deadline_exceeded(late))));
                 }
             }
@@ -175,7 +174,9 @@ impl<In: codeq_proto::Message + Default> Events<In> {
         let (compressed, length) = (*compressed, u32::from_be_bytes(*length) as usize);
         if compressed != 0 {
             self.ended = true;
-            return Err(Status::internal("a message is compressed, which was not agreed on"));
+            return Err(Status::internal(
+                "a message is compressed, but no compression was negotiated",
+            ));
         }
         if length > self.max {
             self.ended = true;

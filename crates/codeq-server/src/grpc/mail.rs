@@ -20,7 +20,7 @@ use crate::service::ask::{Ask, Asked};
 /// Maximum bytes of tasks not yet sent to a stream's client. Tasks beyond this return to their
 /// queue.
 const UNSENT_BYTES_MAX: usize = 16 << 20;
-/// These bytes are charged in steps, so that most deliveries do not touch the budget.
+/// Unsent bytes are charged in steps, so that most deliveries do not change the budget.
 const STEP: usize = 16 << 10;
 /// Low bits of a request number: the index of the part within its event.
 const INDEX_BITS: u32 = 32;
@@ -61,7 +61,7 @@ impl Mailbox for Mail {
             if fits {
                 state.hold.refused();
             }
-            // An empty claim lets the worker's credit start over.
+            // Answered as an empty claim, which makes the stream post the worker's credit again.
             state.answers.push_back((number, Ok(Reply::Claimed(Vec::new()))));
             return Err(answer);
         }

@@ -76,7 +76,7 @@ impl Streams {
         self.router.clone()
     }
 
-    /// Reports to health checks that the server is about to stop.
+    /// Reports to health checks that the server is shutting down.
     pub async fn stop(&self) {
         for service in SERVICES {
             self.health.set_service_status(service, tonic_health::ServingStatus::NotServing).await;

@@ -86,7 +86,9 @@ impl Protocol for Producer {
         match event.event {
             Some(Event::Create(create)) => self.create(create, slot),
             Some(Event::CreateBatch(batch)) => self.create_batch(batch, slot),
-            Some(Event::Hello(_)) => mistake("Hello comes first, and once"),
+            Some(Event::Hello(_)) => {
+                mistake("Hello must be the first event and cannot be repeated")
+            }
             None => mistake("unknown event"),
         }
     }
@@ -135,9 +137,9 @@ struct Batch {
 impl Producer {
     fn create(&mut self, create: CreateTask, slot: &mut Slot<'_>) -> Begun<Producer> {
         let (seq, bytes) = (create.seq, weight(&create));
-        let task = self.check_rate().and_then(|()| self.new_task(create));
+        let draft = self.check_rate().and_then(|()| self.draft(create));
         let service = &self.app.service;
-        match task.and_then(|task| service.enqueue(MayProduce::of(&self.caller)?, task)) {
+        match draft.and_then(|draft| service.enqueue(MayProduce::of(&self.caller)?, draft)) {
             Ok(ask) => Begun::Posted(Created::One(seq, slot.post(0, ask)), bytes),
             Err(error) => Begun::Answered(acknowledge(seq, Err(error))),
         }
@@ -178,7 +180,10 @@ impl Producer {
             let (mut places, mut tasks) = (Vec::with_capacity(size), Vec::with_capacity(size));
             for create in creates.by_ref().take(size) {
                 let seq = create.seq;
-                match allowed.clone().and_then(|()| self.new_task(create)) {
+                match allowed
+                    .clone()
+                    .and_then(|()| self.draft(create)?.into_task(&self.app.service))
+                {
                     Ok(task) => {
                         places.push(acks.len());
                         tasks.push(task);
@@ -198,9 +203,9 @@ impl Producer {
         check_rate(&self.app, &self.caller, LimitScope::Producer, "createTask")
     }
 
-    fn new_task(&mut self, create: CreateTask) -> Result<NewTask, ServiceError> {
+    fn draft(&mut self, create: CreateTask) -> Result<Draft, ServiceError> {
         let payload = match create.payload {
-            // codeQ's clients send an empty payload for a task that needs none.
+            // The original codeQ's clients send an empty payload for a task that needs none.
             payload if payload.is_empty() => Bytes::from_static(b"null"),
             payload => payload,
         };
@@ -209,7 +214,7 @@ impl Producer {
             self.command = create.command.into();
         }
         let (trace_parent, trace_state) = self.trace_of(&create.trace_parent, &create.trace_state);
-        let draft = Draft {
+        Ok(Draft {
             command: Arc::clone(&self.command),
             payload,
             priority: i64::from(create.priority),
@@ -220,8 +225,7 @@ impl Producer {
             delay_seconds: Some(i64::from(create.delay_seconds)).filter(|delay| *delay != 0),
             trace_parent,
             trace_state,
-        };
-        draft.into_task(&self.app.service)
+        })
     }
 
     fn trace_of(&self, parent: &str, state: &str) -> (Option<Arc<str>>, Option<Arc<str>>) {

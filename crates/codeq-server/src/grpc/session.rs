@@ -33,7 +33,7 @@ use crate::service::ServiceError;
 const IN_FLIGHT_MAX: usize = 1_024;
 /// Maximum bytes of unanswered events.
 const IN_FLIGHT_BYTES_MAX: usize = 8 << 20;
-/// A stream's bytes are charged in steps, so that most events do not touch the budget.
+/// A stream's bytes are charged in steps, so that most events do not change the budget.
 pub(super) const STEP: usize = 32 << 10;
 /// Memory charged per stream, without its events.
 const STREAM_BYTES: usize = 16 << 10;
@@ -342,7 +342,7 @@ impl<P: Protocol> Open<P> {
                     Poll::Ready(Err(Status::unauthenticated("token expired")))
                 }
                 (Some(Ending::Withdrawn), _) => {
-                    Poll::Ready(Err(Status::unauthenticated("token withdrawn")))
+                    Poll::Ready(Err(Status::unauthenticated("token revoked")))
                 }
                 (Some(Ending::Drain), _) => Poll::Ready(Err(stopped())),
                 (None, None) => Poll::Ready(Err(Status::new(Code::Ok, ""))),
@@ -473,12 +473,12 @@ impl<P: Protocol> Open<P> {
     /// Accepts a new credit. An error ends the stream.
     fn take_credit(&mut self, credit: (P::Posted, usize)) -> Result<Option<P::Out>, Status> {
         if self.held.len() + self.posted_credits.len() >= CREDITS_MAX {
-            let text = format!("more than {CREDITS_MAX} Readys wait");
+            let text = format!("more than {CREDITS_MAX} Ready events are waiting");
             return Err(Status::resource_exhausted(text));
         }
         self.credit_bytes += credit.1;
         if self.credit_bytes > CREDIT_BYTES_MAX {
-            let text = format!("Readys that wait take more than {CREDIT_BYTES_MAX} bytes");
+            let text = format!("waiting Ready events take more than {CREDIT_BYTES_MAX} bytes");
             return Err(Status::resource_exhausted(text));
         }
         if !self.held.is_empty() || self.posted_credits.len() >= CREDITS_OUT_MAX {
@@ -547,7 +547,7 @@ impl Drop for Tally {
 
 /// The status of streams ended by a server stop.
 fn stopped() -> Status {
-    Status::unavailable("the server is about to stop")
+    Status::unavailable("the server is shutting down")
 }
 
 /// Applies the tenant's rate limit: the same buckets as over HTTP, one token per event.

@@ -120,7 +120,9 @@ impl Protocol for Worker {
             Some(Event::Heartbeat(heartbeat)) => self.heartbeat(heartbeat, slot),
             Some(Event::Nack(nack)) => self.nack(nack, slot),
             Some(Event::Abandon(abandon)) => self.abandon(abandon, slot),
-            Some(Event::Hello(_)) => mistake("Hello comes first, and once"),
+            Some(Event::Hello(_)) => {
+                mistake("Hello must be the first event and cannot be repeated")
+            }
             // `credit` handles every Ready.
             Some(Event::Ready(_)) | None => mistake("unknown event"),
         }
@@ -380,8 +382,8 @@ fn lease(fence: u64) -> LeaseRef {
     LeaseRef::fence((fence > 0).then_some(fence))
 }
 
-/// Converts a delay as codeQ does: -1 means no delay; zero or any other negative value means the
-/// backoff policy.
+/// Converts a delay as the original codeQ does: -1 means no delay; zero or any other negative value means the backoff
+/// policy.
 fn delay(seconds: i32) -> Option<u64> {
     match seconds {
         -1 => Some(0),

@@ -1,29 +1,37 @@
 //! `POST /tasks/{id}/abandon`.
 
 use axum::http::StatusCode;
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::call::{Answer, Call};
-use super::nack::place;
+use super::nack::{place, returned};
 use super::{answer, json};
 use crate::service::lease::LeaseRef;
 use crate::service::permission::MayAbandon;
 
-#[derive(Deserialize, Default)]
+/// How to return a task to its queue.
+#[derive(Deserialize, Default, JsonSchema)]
 #[serde(rename_all = "camelCase")]
-struct Request {
+pub struct AbandonRequest {
+    /// Whether this counts as a failed attempt. Default true.
     penalty: Option<bool>,
+    /// The claim's `fence`. If the task has been claimed again since, the response is 409 `lease_lost`.
     fence: Option<u64>,
+    /// The claim's `workerId`. Not checked if the claim had none.
     worker_id: Option<Box<str>>,
 }
 
-#[derive(Serialize)]
-struct Abandoned {
+/// Where an abandoned task went.
+#[derive(Serialize, JsonSchema)]
+pub struct Abandoned {
+    /// Where the task went: back to its queue, to the dead letters, or nowhere because it was cancelled.
+    #[schemars(extend("enum" = returned()))]
     status: &'static str,
 }
 
 pub async fn abandon(call: Call) -> Answer {
-    let request: Request = json::parse_or_default(&call.body)?;
+    let request: AbandonRequest = json::parse_or_default(&call.body)?;
     let penalty = request.penalty.unwrap_or(true);
     let lease = LeaseRef::new(&call.caller, request.worker_id.as_deref(), request.fence);
     let (service, caller) = (call.service(), MayAbandon::of(&call.caller)?);

@@ -47,7 +47,7 @@ pub fn status_only(status: StatusCode) -> Response {
     response
 }
 
-/// A response body whose bytes stay charged until they are sent.
+/// A response body whose bytes are charged to the memory budget until they are sent.
 pub struct Counted {
     /// The wrapped body.
     pub body: Body,

@@ -1,6 +1,7 @@
 //! `POST /admin/backup`.
 
 use axum::http::StatusCode;
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::call::{Answer, Call};
@@ -11,13 +12,20 @@ use crate::service::permission::MayOperate;
 #[derive(Deserialize, Default)]
 struct Request {}
 
-#[derive(Serialize)]
+/// A backup.
+#[derive(Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
-struct BackupBody {
+#[schemars(rename = "Backup")]
+pub struct BackupBody {
+    /// The backup's address. Pass it to `codeq restore`.
     location: String,
+    /// The backup's size in bytes.
     bytes: u64,
+    /// How many tasks it contains, including finished ones.
     tasks: u64,
+    /// How many shards it contains.
     shards: u16,
+    /// How long it took, in milliseconds.
     took_ms: u64,
 }
 

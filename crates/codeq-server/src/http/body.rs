@@ -29,7 +29,7 @@ const STEP: usize = 16 << 10;
 /// unwritten rest is not charged.
 const PLACE_FROM: usize = 1 << 20;
 
-/// A body and its charge, which is released when the last slice of the body is dropped.
+/// A body and its charge against the memory budget, which is released when the last slice of the body is dropped.
 struct Counted {
     bytes: Bytes,
     _hold: Hold,
@@ -73,7 +73,7 @@ pub async fn read(
             Ok(Some(Err(error))) if error.is::<LengthLimitError>() => return Err(too_large(max)),
             Ok(Some(Err(_))) => {
                 let invalid = ServiceError::invalid_body();
-                return Err(invalid.detail("the body did not arrive whole").into());
+                return Err(invalid.detail("the body ended early").into());
             }
             Ok(None) => break,
             Err(_) => return Err(too_slow()),
@@ -113,7 +113,7 @@ pub async fn none(edge: &Edge, body: Body) -> Result<(), Problem> {
     if body.is_end_stream() {
         return Ok(());
     }
-    let refused = || ServiceError::invalid_body().detail("this route takes no body");
+    let refused = || ServiceError::invalid_body().detail("this route accepts no body");
     let whole = Limited::new(body, NO_FIELDS_BYTES).collect();
     let whole = timeout_at(Instant::now() + edge.body_timeout, whole).await;
     let bytes = whole.ok().and_then(Result::ok).ok_or_else(refused)?.to_bytes();
@@ -123,12 +123,12 @@ pub async fn none(edge: &Edge, body: Body) -> Result<(), Problem> {
 }
 
 fn too_slow() -> Problem {
-    let error = ServiceError::new(Code::BodyTimeout, "the body took too long");
+    let error = ServiceError::new(Code::BodyTimeout, "the body did not arrive in time");
     Problem { error, close: true }
 }
 
 fn too_large(max: usize) -> Problem {
-    let detail = format!("the body is larger than {max} bytes, the limit of this route");
+    let detail = format!("the body is larger than {max} bytes, which is this route's limit");
     ServiceError::new(Code::BodyTooLarge, "body too large").detail(detail).into()
 }
 
@@ -154,7 +154,7 @@ mod tests {
     ) -> Result<Bytes, Problem> {
         let hold = budget.tenant(&tenant.into()).nothing(HeldFor::Requests);
         let edge = Edge::new(&Config::default());
-        // In pieces, as over a network.
+        // Send the body in pieces, as over a network.
         let pieces: Vec<Result<Bytes, std::io::Error>> =
             (0..sent.div_ceil(STEP)).map(|_| Ok(Bytes::from(vec![7; STEP]))).collect();
         let body = Body::from_stream(futures_util::stream::iter(pieces));

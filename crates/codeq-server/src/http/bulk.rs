@@ -2,30 +2,48 @@
 
 use codeq_core::command::{BulkFilter, Millis};
 use codeq_core::limits::{BULK_MAX, ERROR_BYTES_MAX, WORKER_BYTES_MAX};
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::service::bulk::{BulkOptions, BulkOutcome};
 use crate::service::filter::moment;
 use crate::service::{Code, ServiceError};
 
-/// The body of a purge or a cleanup.
-#[derive(Deserialize, Default)]
+/// The body of a purge or a cleanup. The schema of each says which date of a task counts.
+// Limits of strings are in bytes, and a character has at most four.
+#[derive(Deserialize, Default, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct BulkRequest {
+    /// At most this many tasks per call. Absent or larger: 1,000.
+    #[schemars(range(min = 1))]
     pub limit: Option<u64>,
+    /// `nextCursor` of the previous response, to continue there.
+    #[schemars(length(min = 1))]
     pub cursor: Option<String>,
+    /// Only tasks whose last error contains this text.
+    #[schemars(length(min = 1, max = ERROR_BYTES_MAX / 4))]
     pub error_contains: Option<String>,
+    /// Only tasks dated before this time.
+    #[schemars(extend("format" = "date-time"))]
     pub before: Option<String>,
+    /// Only tasks dated at this time or later. Must be earlier than `before`.
+    #[schemars(extend("format" = "date-time"))]
     pub after: Option<String>,
+    /// Only tasks that this worker claimed last.
+    #[schemars(length(min = 1, max = WORKER_BYTES_MAX / 4))]
     pub worker: Option<String>,
+    /// Change nothing and return the number of matching tasks in `matched`: up to `limit` if it is set, otherwise as
+    /// many as one call can count.
     pub dry_run: Option<bool>,
 }
 
 /// Response fields of a dry run.
-#[derive(Serialize)]
+#[derive(Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct DryRun {
+    /// Present and true in a dry run: nothing was changed.
     dry_run: bool,
+    /// Present in a dry run: the number of matching tasks.
     matched: u64,
 }
 
@@ -36,7 +54,7 @@ impl DryRun {
     }
 }
 
-const A_DATE: &str = "write it like 2026-01-31T08:00:00Z";
+const A_DATE: &str = "use a format such as 2026-01-31T08:00:00Z";
 
 impl BulkRequest {
     /// Checks the fields and converts them. Refuses an empty string instead of ignoring it: an
@@ -58,7 +76,7 @@ impl BulkRequest {
         if self.limit == Some(0) {
             let error = ServiceError::new(Code::InvalidLimit, "invalid 'limit'").field("limit");
             return Err(
-                error.detail("a limit of 0 touches nothing: leave it out for the default of 1000")
+                error.detail("a limit of 0 matches nothing: omit it for the default of 1000")
             );
         }
         let limit = self.limit.map(|limit| limit.min(BULK_MAX.into()) as u32);
@@ -80,7 +98,7 @@ fn part(
         None => Ok(None),
         Some(text) if (1..=max).contains(&text.len()) => Ok(Some(text.into())),
         Some(_) => {
-            let text = format!("invalid '{field}' (1 to {max} bytes; leave it out to match any)");
+            let text = format!("invalid '{field}' (1 to {max} bytes; omit it to match any)");
             Err(ServiceError::new(Code::InvalidFilter, text).field(field))
         }
     }
@@ -89,8 +107,7 @@ fn part(
 fn check_dates(after: Option<Millis>, before: Option<Millis>) -> Result<(), ServiceError> {
     match (after, before) {
         (Some(after), Some(before)) if after >= before => {
-            let text =
-                "invalid filter: 'after' must be earlier than 'before', or nothing can match";
+            let text = "invalid filter: 'after' must be earlier than 'before'";
             Err(ServiceError::new(Code::InvalidFilter, text).field("after").detail(A_DATE))
         }
         _ => Ok(()),

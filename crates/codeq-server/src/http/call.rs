@@ -18,7 +18,7 @@ use crate::app::App;
 use crate::limits::budget::{HeldFor, Hold, Share};
 use crate::observe::trace::TraceContext;
 use crate::service::{Code, Service, ServiceError};
-use crate::times::Times;
+use crate::times::{Times, Timestamp};
 use codeq_core::command::Millis;
 use codeq_core::view::{ResultRecord, Task};
 
@@ -63,8 +63,8 @@ impl Call {
     }
 
     /// Formats an engine-time deadline as a date, by the current wall clock.
-    pub fn date_of(&self, deadline: Millis) -> String {
-        self.times().text(self.service().now().date_of(deadline))
+    pub fn date_of(&self, deadline: Millis) -> Timestamp {
+        self.times().timestamp(self.service().now().date_of(deadline))
     }
 
     /// Charges memory for building a response. Waits briefly if there is no room.

@@ -3,33 +3,56 @@
 use std::sync::Arc;
 
 use axum::http::StatusCode;
+use codeq_core::limits::{CLAIM_COMMANDS_MAX, LEASE_MS_MAX, WORKER_BYTES_MAX};
 use codeq_core::view::Task;
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::call::{Answer, Call};
 use super::endpoint::no_content;
 use super::fields::unknown_field;
+use super::schema::{command, without};
 use super::wire::TaskBody;
 use super::{answer, json};
-use crate::config::UnknownFields;
+use crate::config::{Config, UnknownFields};
 use crate::limits::budget::HeldFor;
 use crate::service::ServiceError;
 use crate::service::claim::{CLAIM_WAIT_MAX, ClaimRequest};
 use crate::service::permission::MayClaim;
 
-#[derive(Deserialize, Default)]
+/// Which tasks to claim, and for how long.
+#[derive(Deserialize, Default, JsonSchema)]
 #[serde(rename_all = "camelCase")]
-struct Request {
+#[schemars(rename = "ClaimBatchRequest")]
+pub struct Request {
+    /// Claim only tasks with these commands. Empty or absent: all commands that the token allows.
+    #[schemars(length(max = CLAIM_COMMANDS_MAX), extend("items" = command()))]
     commands: Option<Vec<Arc<str>>>,
+    /// The length of the lease. 0 or less: the default.
+    #[schemars(range(max = LEASE_MS_MAX / 1_000))]
     lease_seconds: Option<i64>,
+    /// How long to wait if there is no task; clamped to 0–30.
     wait_seconds: Option<i64>,
-    /// In a batch only.
+    /// The maximum number of tasks. At most 10, unless the server is configured otherwise (up to 1,000).
+    #[schemars(required, range(min = 1, max = Config::default().max_claim_batch_size))]
     count: Option<i64>,
+    /// Identifies this process among those that share the token: the lease then belongs to `subject/workerId`, which
+    /// is limited to 253 bytes.
+    #[schemars(length(max = WORKER_BYTES_MAX))]
     worker_id: Option<Box<str>>,
 }
 
-#[derive(Serialize)]
-struct Claimed<'a> {
+/// Which task to claim, and for how long.
+#[derive(JsonSchema)]
+#[schemars(rename = "ClaimRequest", with = "Request", transform = without("count"))]
+pub enum OneRequest {}
+
+/// Claimed tasks.
+#[derive(Serialize, JsonSchema)]
+#[schemars(rename = "ClaimedTasks")]
+pub struct Claimed<'a> {
+    /// At least one task.
+    #[schemars(length(min = 1))]
     tasks: Vec<TaskBody<'a>>,
 }
 
@@ -64,7 +87,7 @@ pub async fn one(call: Call) -> Answer {
     let request: Request = json::parse_or_default(&call.body)?;
     if request.count.is_some() && call.body.unknown == UnknownFields::Refuse {
         let detail =
-            "unknown field 'count': several tasks at once are POST /v1/codeq/tasks/claim/batch";
+            "unknown field 'count': to claim several tasks, use POST /v1/codeq/tasks/claim/batch";
         return Err(unknown_field("count", &[]).detail(detail).into());
     }
     let tasks = claim(&call, &request.claim(1)).await?;

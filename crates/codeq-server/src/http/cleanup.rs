@@ -1,28 +1,49 @@
 //! `POST /admin/tasks/cleanup`.
 
 use axum::http::StatusCode;
+use schemars::{JsonSchema, Schema};
 use serde::Serialize;
 
 use super::bulk::{BulkRequest, DryRun};
 use super::call::{Answer, Call};
+use super::schema::or_blank;
 use super::{answer, json};
 use crate::service::permission::MayAdminister;
+use crate::times::Timestamp;
 
-#[derive(Serialize)]
+/// Which finished tasks to remove. A task's date is when it finished. Without `before`, only tasks whose retention has
+/// ended.
+#[derive(JsonSchema)]
+#[schemars(with = "BulkRequest", transform = blank_before)]
+pub enum CleanupRequest {}
+
+fn blank_before(schema: &mut Schema) {
+    let before = schema.pointer_mut("/properties/before");
+    if let Some(before) = before.and_then(|before| before.try_into().ok()) {
+        or_blank(before);
+    }
+}
+
+/// The outcome of a cleanup.
+#[derive(Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
-struct CleanedUp {
-    before: String,
+pub struct CleanedUp {
+    /// Tasks that finished or expired before this time were considered.
+    before: Timestamp,
+    /// Tasks that were removed.
     deleted: u64,
+    /// The maximum number of tasks per call.
     limit: u32,
     #[serde(flatten, skip_serializing_if = "Option::is_none")]
     dry_run: Option<DryRun>,
+    /// Send as `cursor` to continue. Absent once every task has been visited.
     #[serde(skip_serializing_if = "Option::is_none")]
     next_cursor: Option<String>,
 }
 
 pub async fn cleanup(call: Call) -> Answer {
     let mut request: BulkRequest = json::parse_or_default(&call.body)?;
-    // codeQ's clients send an empty string for no date. Here that is safe: cleanup then takes only
+    // The original codeQ's clients send an empty string for no date. That is safe here: cleanup then removes only
     // expired tasks.
     request.before = request.before.filter(|text| !text.is_empty());
     if request.before.is_none() {
@@ -31,7 +52,7 @@ pub async fn cleanup(call: Call) -> Answer {
     let caller = MayAdminister::of(&call.caller)?;
     let done = call.service().cleanup(caller, &request.options()?).await?;
     let body = CleanedUp {
-        before: call.times().text(done.before),
+        before: call.times().timestamp(done.before),
         deleted: done.outcome.done,
         limit: done.limit,
         dry_run: DryRun::of(&done.outcome),

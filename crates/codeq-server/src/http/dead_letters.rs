@@ -4,7 +4,9 @@ use axum::http::StatusCode;
 use codeq_core::command::ReplayFrom;
 use codeq_core::names::check_command;
 use codeq_core::read::ListQuery;
+use schemars::{JsonSchema, Schema};
 use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
 
 use super::bulk::{BulkRequest, DryRun};
 use super::call::{Answer, Call};
@@ -14,10 +16,12 @@ use super::{answer, json};
 use crate::service::permission::MayAdminister;
 use crate::service::{Code, ServiceError};
 
-/// Like [`BulkRequest`], plus the source of the tasks.
-#[derive(Deserialize, Default)]
+/// Which tasks to replay. A task's date is when it ended.
+// Like `BulkRequest`, plus the source of the tasks.
+#[derive(Deserialize, Default, JsonSchema)]
 #[serde(rename_all = "camelCase")]
-struct ReplayRequest {
+#[schemars(with = "BulkRequest", transform = add_from)]
+pub struct ReplayRequest {
     from: Option<String>,
     limit: Option<u64>,
     cursor: Option<String>,
@@ -28,13 +32,33 @@ struct ReplayRequest {
     dry_run: Option<bool>,
 }
 
-#[derive(Serialize)]
+fn add_from(schema: &mut Schema) {
+    let about = "Which tasks to replay: dead letters (the default), tasks that a worker reported as `FAILED`, or \
+                 cancelled tasks.";
+    let from = json!({
+        "type": ["string", "null"], "enum": ["deadLetters", "failed", "cancelled", null], "description": about,
+    });
+    if let Some(properties) = schema.get_mut("properties").and_then(Value::as_object_mut) {
+        properties.insert("from".to_owned(), from);
+    }
+}
+
+/// Which dead letters to remove. A task's date is when it became a dead letter.
+#[derive(JsonSchema)]
+#[schemars(with = "BulkRequest")]
+pub enum PurgeDeadLettersRequest {}
+
+/// The outcome of a replay.
+#[derive(Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
-struct Replayed {
+pub struct Replayed {
+    /// Tasks that were returned to their queue.
     replayed: u64,
+    /// Dead letters left in the queue. With `from`, failed and cancelled tasks together.
     remaining: u64,
     #[serde(flatten, skip_serializing_if = "Option::is_none")]
     dry_run: Option<DryRun>,
+    /// Send as `cursor` to continue. Absent once every task has been visited.
     #[serde(skip_serializing_if = "Option::is_none")]
     next_cursor: Option<String>,
 }

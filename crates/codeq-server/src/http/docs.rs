@@ -2,6 +2,7 @@
 
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::Response;
+use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::call::{Answer, Call};
@@ -15,13 +16,18 @@ const CONTENT: HeaderValue = HeaderValue::from_static(
 );
 const HTML: HeaderValue = HeaderValue::from_static("text/html; charset=utf-8");
 
-/// Links to the other documents.
-#[derive(Serialize)]
-struct Index {
+/// Links to the documentation.
+#[derive(Serialize, JsonSchema)]
+pub struct Index {
+    /// `codeQ`.
     name: &'static str,
+    /// The server's version.
     version: &'static str,
+    /// The base path of the API.
     api: &'static str,
+    /// The documentation as a page.
     docs: &'static str,
+    /// The documentation in OpenAPI 3.1.
     openapi: &'static str,
 }
 

@@ -3,67 +3,101 @@
 use axum::http::{HeaderValue, StatusCode};
 use axum::response::Response;
 use bytes::Bytes;
-use codeq_core::command::NewTask;
+use codeq_core::limits::{
+    COMMAND_BYTES_MAX, DELAY_MS_MAX, IDEMPOTENCY_KEY_BYTES_MAX, WEBHOOK_BYTES_MAX,
+};
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
 use serde_json::value::RawValue;
 
 use super::call::{Answer, Call};
 use super::problem::ItemProblem;
+use super::schema::{NO_CONTROLS, URL, or_blank};
 use super::wire::TaskBody;
 use super::{answer, json};
+use crate::config::Config;
 use crate::observe::trace;
 use crate::service::enqueue::{Ahead, Draft, EnqueuedTask};
 use crate::service::filter::moment;
 use crate::service::permission::MayProduce;
 use crate::service::{Code, ServiceError};
 
-#[derive(Deserialize)]
+/// A task to create.
+#[derive(Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
-struct TaskRequest<'a> {
+#[schemars(rename = "NewTask")]
+pub struct TaskRequest<'a> {
+    /// 1 to 128 bytes of UTF-8 without control characters.
     #[serde(default)]
+    #[schemars(!default, length(min = 1, max = COMMAND_BYTES_MAX), regex(pattern = NO_CONTROLS))]
     command: String,
+    /// Any JSON except null, up to 1 MiB unless the server is configured otherwise (up to 16 MiB). Stored byte for
+    /// byte; responses contain it as a string.
     #[serde(borrow)]
+    #[schemars(required, with = "Value", extend("not" = { "type": "null" }))]
     payload: Option<&'a RawValue>,
+    /// 0–9, higher first; values outside are clamped. Default 0.
     priority: Option<i64>,
+    /// Failed attempts before the task becomes a dead letter. 0 or less: the default; more than 1,000 counts as 1,000.
     max_attempts: Option<i64>,
+    /// Where codeQ posts the result: an http or https URL, on a public address unless the operator allows others.
+    #[schemars(length(max = WEBHOOK_BYTES_MAX), regex(pattern = URL), transform = or_blank)]
     webhook: Option<String>,
+    /// A repeated request with the same key returns the task that the first request created, if command and payload
+    /// are the same. Payloads are compared as JSON values. At most 256 bytes.
+    #[schemars(length(max = IDEMPOTENCY_KEY_BYTES_MAX))]
     idempotency_key: Option<String>,
+    /// Do not start before this time, at most ten years from now. Takes precedence over `delaySeconds`.
+    #[schemars(extend("format" = "date-time"), transform = or_blank)]
     run_at: Option<String>,
+    /// Do not start within this many seconds.
+    #[schemars(range(min = 0, max = DELAY_MS_MAX / 1_000))]
     delay_seconds: Option<i64>,
 }
 
-#[derive(Deserialize)]
-struct BatchRequest<'a> {
+/// Several tasks to create. Each is independent of the others.
+#[derive(Deserialize, JsonSchema)]
+#[schemars(rename = "NewTasks")]
+pub struct BatchRequest<'a> {
+    /// At most 100, unless the server is configured otherwise (up to 1,000).
     #[serde(borrow)]
+    #[schemars(with = "Vec<TaskRequest>", length(min = 1, max = Config::default().max_batch_size))]
     tasks: Vec<&'a RawValue>,
 }
 
-#[derive(Serialize)]
-struct BatchAnswer<'a> {
+/// The outcome for each task.
+#[derive(Serialize, JsonSchema)]
+#[schemars(rename = "EnqueueBatch")]
+pub struct BatchAnswer<'a> {
+    /// In the order of the request.
     results: Vec<Item<'a>>,
 }
 
-#[derive(Serialize)]
+#[derive(Serialize, JsonSchema)]
 #[serde(untagged)]
+#[schemars(inline)]
 enum Item<'a> {
+    /// The task was created, now or by an earlier request with the same idempotency key.
     Enqueued { task: Box<TaskBody<'a>> },
+    /// The task was refused.
     Refused(ItemProblem<'a>),
 }
 
 pub async fn one(call: Call) -> Answer {
     let request: TaskRequest<'_> = json::parse(&call.body)?;
-    let mut task = new_task(&call, request)?;
+    let mut draft = draft(&call, request)?;
     if let Some(key) = header_key(&call)? {
-        match &task.idempotency_key {
-            Some(other) if **other != *key => {
-                let text = "Idempotency-Key and idempotencyKey disagree";
+        match draft.idempotency_key.as_deref().filter(|key| !key.is_empty()) {
+            Some(other) if *other != *key => {
+                let text = "Idempotency-Key and idempotencyKey are different";
                 return Err(ServiceError::new(Code::InvalidIdempotencyKey, text).into());
             }
-            _ => task.idempotency_key = Some(key.into()),
+            _ => draft.idempotency_key = Some(key.into()),
         }
     }
     let (service, caller) = (call.service(), MayProduce::of(&call.caller)?);
-    let made = service.answer(service.enqueue(caller, task)?).await?;
+    let made = service.answer(service.enqueue(caller, draft)?).await?;
     let mut response = answer::json(StatusCode::ACCEPTED, &call.task(&made.task));
     mark_repeated(&mut response, made.repeated);
     Ok(response)
@@ -79,7 +113,8 @@ pub async fn batch(call: Call) -> Answer {
     let mut outcomes = Vec::with_capacity(request.tasks.len());
     for (index, text) in request.tasks.iter().enumerate() {
         let parsed = json::parse_item(text.get(), call.body.unknown);
-        match parsed.and_then(|request| new_task(&call, request)) {
+        let task = parsed.and_then(|request| draft(&call, request)?.into_task(call.service()));
+        match task {
             Ok(mut task) => {
                 // A key for the whole batch provides one for each task without its own.
                 if let (None, Some(key)) = (&task.idempotency_key, &key) {
@@ -124,7 +159,7 @@ fn mark_repeated(response: &mut Response, repeated: bool) {
     }
 }
 
-fn new_task(call: &Call, request: TaskRequest<'_>) -> Result<NewTask, ServiceError> {
+fn draft(call: &Call, request: TaskRequest<'_>) -> Result<Draft, ServiceError> {
     let payload = match request.payload.map(RawValue::get) {
         None | Some("null") => {
             let detail = "payload is missing or null";
@@ -135,13 +170,13 @@ fn new_task(call: &Call, request: TaskRequest<'_>) -> Result<NewTask, ServiceErr
     let run_at = match request.run_at.as_deref().filter(|text| !text.is_empty()) {
         None => None,
         Some(text) => Some(moment(text).ok_or_else(|| {
-            let detail = "write it like 2026-01-31T08:00:00Z";
+            let detail = "use a format such as 2026-01-31T08:00:00Z";
             let refused = ServiceError::new(Code::InvalidRunAt, "invalid 'runAt' (use RFC3339)");
             refused.field("runAt").detail(detail)
         })?),
     };
     let (parent, state) = creation_context(call);
-    let draft = Draft {
+    Ok(Draft {
         command: request.command.into(),
         payload,
         priority: request.priority.unwrap_or(0),
@@ -152,8 +187,7 @@ fn new_task(call: &Call, request: TaskRequest<'_>) -> Result<NewTask, ServiceErr
         delay_seconds: request.delay_seconds,
         trace_parent: parent.map(Into::into),
         trace_state: state.map(Into::into),
-    };
-    draft.into_task(call.service())
+    })
 }
 
 /// The trace stored on the task: the client's, or else the one of this request.

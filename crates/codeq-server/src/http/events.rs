@@ -10,15 +10,17 @@ use bytes::Bytes;
 use codeq_auth::{AuthError, Role, SKEW_SECONDS, bearer_token};
 use codeq_core::effect::Move;
 use futures_util::future::BoxFuture;
+use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::answer;
 use super::call::{Answer, Call};
+use super::schema::{events, places, statuses};
 use crate::app::App;
 use crate::events::{Heard, Position, Reader};
 use crate::limits::budget::{HeldFor, Hold};
 use crate::service::{Code, ServiceError};
-use crate::times::Times;
+use crate::times::{Times, Timestamp};
 
 /// Interval of the comments that keep proxies from closing a quiet stream.
 const KEEP_ALIVE: Duration = Duration::from_secs(15);
@@ -29,20 +31,35 @@ const STREAM_BYTES: usize = 64 << 10;
 /// Transitions per write: about 16 KiB, and a fraction of a millisecond of work.
 const AT_ONCE: usize = 64;
 
-#[derive(Serialize)]
+/// The `data` of a `task` event in the stream.
+#[derive(Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
-struct EventBody<'a> {
+#[schemars(rename = "TaskEvent")]
+pub struct EventBody<'a> {
+    /// The task's id.
+    #[schemars(extend("format" = "uuid"))]
     task_id: String,
+    /// The task's queue.
     command: &'a str,
+    /// What happened.
+    #[schemars(extend("enum" = events()))]
     event: &'static str,
+    /// Where the task was. Absent if it was just created.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(extend("enum" = places()))]
     from: Option<&'static str>,
+    /// Where the task went. Absent if it was removed.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(extend("enum" = places()))]
     to: Option<&'static str>,
+    /// The task's status after the transition. Absent if it was removed.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(extend("enum" = statuses()))]
     status: Option<&'static str>,
+    /// Failed attempts so far.
     attempts: u32,
-    at: String,
+    /// When it happened.
+    at: Timestamp,
 }
 
 struct Stream {
@@ -155,7 +172,7 @@ fn event(moved: &Move, position: &Position, times: &Times) -> String {
         to: moved.to.map(|place| place.location()),
         status: moved.to.map(|place| place.status().as_str()),
         attempts: moved.attempts,
-        at: times.text(moved.at.wall),
+        at: times.timestamp(moved.at.wall),
     };
     // The JSON is a single line, so no value can start a new SSE field.
     let data = serde_json::to_string(&body).unwrap_or_default();
@@ -163,7 +180,7 @@ fn event(moved: &Move, position: &Position, times: &Times) -> String {
 }
 
 fn missed_event(position: &Position) -> String {
-    let text = "transitions before this one are no longer kept: list the tasks anew";
+    let text = "transitions before this one are no longer stored: list the tasks again";
     format!("id: {}\nevent: missed\ndata: {{\"detail\":\"{text}\"}}\n\n", id_text(position))
 }
 

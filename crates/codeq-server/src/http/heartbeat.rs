@@ -1,38 +1,52 @@
 //! `POST /tasks/{id}/heartbeat`.
 
 use axum::http::StatusCode;
+use codeq_core::limits::LEASE_MS_MAX;
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::call::{Answer, Call};
 use super::{answer, json};
 use crate::service::lease::LeaseRef;
 use crate::service::permission::MayHeartbeat;
+use crate::times::Timestamp;
 
-#[derive(Deserialize, Default)]
+/// How long to extend a lease.
+#[derive(Deserialize, Default, JsonSchema)]
 #[serde(rename_all = "camelCase")]
-struct Request {
+pub struct HeartbeatRequest {
+    /// The lease ends this many seconds from now. 0 or less: the default.
+    #[schemars(range(max = LEASE_MS_MAX / 1_000))]
     extend_seconds: Option<i64>,
+    /// The claim's `fence`. If the task has been claimed again since, the response is 409 `lease_lost`.
     fence: Option<u64>,
+    /// The claim's `workerId`. Not checked if the claim had none.
     worker_id: Option<Box<str>>,
 }
 
-#[derive(Serialize)]
+/// An extended lease.
+#[derive(Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
-struct Extended {
+#[schemars(rename = "Lease")]
+pub struct Extended {
+    /// Always true.
+    #[schemars(extend("const" = true))]
     ok: bool,
-    lease_until: String,
+    /// When the lease now ends.
+    lease_until: Timestamp,
+    /// The producer asked to cancel the task: stop working on it.
     cancel_requested: bool,
 }
 
 pub async fn heartbeat(call: Call) -> Answer {
-    let request: Request = json::parse_or_default(&call.body)?;
+    let request: HeartbeatRequest = json::parse_or_default(&call.body)?;
     let lease = LeaseRef::new(&call.caller, request.worker_id.as_deref(), request.fence);
     let (service, caller) = (call.service(), MayHeartbeat::of(&call.caller)?);
     let ask = service.heartbeat(caller, call.path("id"), request.extend_seconds, lease)?;
     let done = service.answer(ask).await?;
     let body = Extended {
         ok: true,
-        lease_until: call.times().text(done.lease_until),
+        lease_until: call.times().timestamp(done.lease_until),
         cancel_requested: done.cancel_requested,
     };
     Ok(answer::json(StatusCode::OK, &body))

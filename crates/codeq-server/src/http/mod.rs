@@ -42,6 +42,7 @@ mod parse_error;
 mod probes;
 mod queues;
 mod reload;
+mod schema;
 mod submit;
 mod subscriptions;
 mod tasks;

@@ -4,26 +4,28 @@
 //! by operation id. A test fails if the operations of the two differ, or if `docs/openapi.json` is
 //! out of date.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::sync::LazyLock;
 
 use codeq_auth::{ADMIN, OPERATOR};
+use codeq_webhooks::availability::NotificationBody;
+use codeq_webhooks::results::CallbackBody;
 use serde_json::{Map, Value, json};
 
+use super::problem::ProblemBody;
 use super::routes::{Access, BodyLimit, ROUTES, Route, Verb};
 use crate::service::Code;
 use operation::{Operation, set};
+use schemas::Schemas;
 
 pub mod operation;
 pub mod page;
 
 mod admin;
-mod answers;
 mod components;
-mod kinds;
 mod operator;
 mod probes;
-mod requests;
+mod schemas;
 mod subscriptions;
 mod tasks;
 mod webhooks;
@@ -58,6 +60,11 @@ pub fn operations() -> BTreeMap<&'static str, Operation> {
 
 fn build() -> Value {
     let mut documented = operations();
+    let mut schemas = Schemas::new();
+    schemas.response::<ProblemBody>();
+    schemas.response::<CallbackBody>();
+    schemas.response::<NotificationBody>();
+    documented.values().flat_map(|about| &about.schemas).for_each(|add| add(&mut schemas));
     let mut paths = Map::new();
     for route in ROUTES {
         let path =
@@ -66,8 +73,6 @@ fn build() -> Value {
         let about = about.unwrap_or_else(|| Operation::new("server", route.operation, ""));
         set(path, verb(route.verb), operation(route, about));
     }
-    let mut components = components::components();
-    close_requests(&Value::Object(paths.clone()), &mut components);
     json!({
         "openapi": "3.1.1",
         "info": info(),
@@ -77,53 +82,10 @@ fn build() -> Value {
         "paths": paths,
         "webhooks": {
             "taskFinished": { "post": components::result_callback() },
-            "taskAvailable": { "post": subscriptions::webhook(components::webhook_headers()) },
+            "taskAvailable": { "post": components::notification() },
         },
-        "components": components,
+        "components": components::components(schemas.finish()),
     })
-}
-
-/// Closes all request schemas, because the server refuses unknown fields.
-fn close_requests(paths: &Value, components: &mut Value) {
-    let mut names = Vec::new();
-    references(paths, "requestBody", &mut names);
-    let mut closed = BTreeSet::new();
-    while let Some(name) = names.pop() {
-        let Some(schema) = components.pointer_mut(&format!("/schemas/{name}")) else { continue };
-        if closed.insert(name) {
-            close(schema);
-            references(schema, "", &mut names);
-        }
-    }
-}
-
-/// Collects the names of referenced schemas. If `inside` is not empty, only those within members of
-/// that name.
-fn references(value: &Value, inside: &str, names: &mut Vec<String>) {
-    match value {
-        Value::Object(map) => {
-            for (member, value) in map {
-                if let ("$ref", "", Some(at)) = (member.as_str(), inside, value.as_str()) {
-                    names.extend(at.strip_prefix("#/components/schemas/").map(str::to_owned));
-                }
-                references(value, if member == inside { "" } else { inside }, names);
-            }
-        }
-        Value::Array(list) => list.iter().for_each(|value| references(value, inside, names)),
-        _ => {}
-    }
-}
-
-/// Closes every object in a schema that lists its members.
-fn close(schema: &mut Value) {
-    if schema["type"] == "object" && schema.get("properties").is_some() {
-        set(schema, "additionalProperties", json!(false));
-    }
-    match schema {
-        Value::Object(map) => map.values_mut().for_each(close),
-        Value::Array(list) => list.iter_mut().for_each(close),
-        _ => {}
-    }
 }
 
 fn info() -> Value {
@@ -131,15 +93,15 @@ fn info() -> Value {
         "title": "codeQ",
         "version": env!("CARGO_PKG_VERSION"),
         "summary": "A durable task queue for many tenants.",
-        "description": "JSON in and out. A field or query parameter that a route does not know is refused (`unknown_field`), \
-            unless the server is set to `http.unknownFields: ignore`; `null` counts as absent, and where every field is \
-            optional the body may be empty or `null`. \
-            A route without fields takes an empty body, `null` or `{}`. A path may end with a slash. Where no task of a \
-            queue is kept that a request names, the header `X-CodeQ-Hint` of the answer says which one may have been meant. \
-            Numbers must be written as integers where integers are asked for. \
-            Moments are RFC 3339. The tenant and the identity of a worker come from the token, never from \
-            the request. Errors are problems (RFC 9457) with a stable `code`; a method that a path does not \
-            have is answered 405 (`method_not_allowed`), an unknown path 404 (`no_such_route`).",
+        "description": "JSON in and out. The server refuses fields and query parameters that a route does not know \
+            (`unknown_field`), unless it is configured with `http.unknownFields: ignore`. `null` counts as absent. Where \
+            every field is optional, the body may be empty or `null`. A route without fields accepts an empty body, \
+            `null` or `{}`. A path may end with a slash. If a request names a queue that has no stored tasks, the \
+            response header `X-CodeQ-Hint` names the most similar queue that has some. Integers must be written \
+            without a fraction or an exponent. Dates and times are in RFC 3339. The tenant and the worker's identity \
+            come from the token, never from the request. Errors are problem documents (RFC 9457) with a stable `code`. \
+            An unknown path gets 404 (`no_such_route`), and a method that a path does not support gets 405 \
+            (`method_not_allowed`).",
         "license": { "name": "Apache-2.0", "identifier": "Apache-2.0" },
     })
 }
@@ -147,12 +109,12 @@ fn info() -> Value {
 fn tags() -> Value {
     json!([
         { "name": "task", "description": "Enqueue, claim, finish and find tasks." },
-        { "name": "queue", "description": "Look at queues and steer them." },
-        { "name": "dlq", "description": "Dead letters: tasks whose attempts are spent." },
-        { "name": "topic", "description": "Policies of queues." },
-        { "name": "webhook", "description": "What the server posts: deliveries and secrets." },
-        { "name": "subscription", "description": "Workers that are told when there is work." },
-        { "name": "event", "description": "Transitions of tasks as they happen." },
+        { "name": "queue", "description": "Inspect, pause and purge queues." },
+        { "name": "dlq", "description": "Dead letters: tasks that have used all their attempts." },
+        { "name": "topic", "description": "Queue policies." },
+        { "name": "webhook", "description": "Result callbacks: deliveries and signing secrets." },
+        { "name": "subscription", "description": "Notifications to workers when there is work." },
+        { "name": "event", "description": "Task transitions as they happen." },
         { "name": "server", "description": "The server itself." },
     ])
 }
@@ -185,7 +147,7 @@ fn operation(route: &Route, about: Operation) -> Value {
     codes.extend(shared_codes(route, about.body.is_some()));
     answers.extend(components::problems(&codes));
     // Sent before the request is parsed, so without a body or request id.
-    let head = "The line and the headers of the request are larger than 24 KiB. No body.";
+    let head = "The request line and headers are larger than 24 KiB. The response has no body.";
     answers.insert("431".to_owned(), json!({ "description": head }));
     let mut document = json!({
         "tags": [about.tag],

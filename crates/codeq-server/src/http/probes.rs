@@ -1,6 +1,7 @@
 //! Probes, metrics and node status.
 
 use axum::http::{HeaderValue, StatusCode, header};
+use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::answer;
@@ -10,12 +11,41 @@ use crate::service::{Code, ServiceError};
 
 const TEXT: HeaderValue = HeaderValue::from_static("text/plain; charset=utf-8");
 
-#[derive(Serialize)]
+/// The state of this node in a cluster.
+#[derive(Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
-struct RaftStatus {
+pub struct RaftStatus {
+    /// Whether this node is part of a cluster.
     enabled: bool,
+    /// The number of replicated shards.
     num_groups: u16,
+    /// One item per replicated shard. Empty on a single node.
+    #[schemars(with = "Vec<RaftGroup>")]
     groups: [(); 0],
+}
+
+/// A replicated shard.
+#[derive(JsonSchema)]
+#[schemars(inline, rename_all = "camelCase")]
+#[expect(dead_code, reason = "a single node has no groups")]
+struct RaftGroup {
+    /// The shard's number.
+    shard_idx: u64,
+    /// Whether this node is the leader.
+    is_leader: bool,
+    /// This node's id.
+    self_id: String,
+    /// This node's address.
+    self_addr: String,
+    /// The leader's id.
+    leader_id: String,
+    /// The leader's address.
+    leader_addr: String,
+    /// The leader's HTTP address.
+    #[schemars(rename = "leaderHTTPAddr")]
+    leader_http_addr: String,
+    /// Whether a leader is known.
+    has_leader: bool,
 }
 
 pub async fn live(_call: Call) -> Answer {
@@ -30,7 +60,7 @@ pub async fn ready(call: Call) -> Answer {
     let refusing = engine.refusing().filter(|_| !stopped).map(|why| why.to_string());
     let draining = call.service().is_draining();
     let checks = [
-        ("store", stopped.then(|| "stopped after a failure, which the log names".to_owned())),
+        ("store", stopped.then(|| "stopped after a failure; see the server's log".to_owned())),
         ("writes", refusing),
         ("serving", draining.then(|| "draining".to_owned())),
     ];
@@ -64,7 +94,7 @@ pub async fn metrics(call: Call) -> Answer {
     metrics_alone(call).await
 }
 
-/// The metrics on their separate port, where every caller may read them.
+/// Serves the metrics on their separate port, where every caller may read them.
 pub async fn metrics_alone(call: Call) -> Answer {
     let text =
         call.app.metrics.render(call.service().engine(), &call.app.net, &call.app.budget).await;

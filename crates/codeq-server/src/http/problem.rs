@@ -6,6 +6,7 @@ use std::borrow::Cow;
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::Response;
 use codeq_auth::AuthError;
+use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::answer::{self, PROBLEM};
@@ -21,32 +22,54 @@ pub struct Problem {
     pub close: bool,
 }
 
-#[derive(Serialize)]
+/// Why a request failed (RFC 9457).
+#[derive(Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
-struct Body<'a> {
+#[schemars(rename = "Problem")]
+pub struct ProblemBody<'a> {
+    /// `/docs#<code>`.
+    #[schemars(extend("format" = "uri-reference"))]
     r#type: String,
+    /// The name of the HTTP status.
     title: &'a str,
+    /// The HTTP status.
+    #[schemars(range(min = 400, max = 599))]
     status: u16,
+    /// What is wrong with this request.
     detail: &'a str,
+    /// A short message.
     error: &'a str,
+    /// A stable, machine-readable code.
+    #[schemars(with = "String")]
     code: Code,
+    /// The request's id, as in the `X-Request-Id` header.
     request_id: &'a str,
+    /// The invalid field or parameter, if there is one.
     #[serde(skip_serializing_if = "Option::is_none")]
     field: Option<&'a str>,
+    /// With 429, the limit that was exceeded. With 403, the scope that the token lacks.
     #[serde(skip_serializing_if = "Option::is_none")]
     scope: Option<&'a str>,
+    /// With 429, the operation id of the route.
     #[serde(skip_serializing_if = "Option::is_none")]
     operation: Option<&'a str>,
+    /// With 429 and 503, seconds to wait before retrying.
     #[serde(skip_serializing_if = "Option::is_none")]
     retry_after_seconds: Option<u64>,
 }
 
 /// The error of one item in a batch.
-#[derive(Serialize)]
+#[derive(Serialize, JsonSchema)]
+#[schemars(inline)]
 pub struct ItemProblem<'a> {
+    /// A short message.
     error: &'a str,
+    /// A stable, machine-readable code.
+    #[schemars(with = "String")]
     code: Code,
+    /// What is wrong with this item.
     detail: &'a str,
+    /// The invalid field, if there is one.
     #[serde(skip_serializing_if = "Option::is_none")]
     field: Option<&'a str>,
 }
@@ -72,11 +95,11 @@ impl Problem {
         let detail = match error.code {
             // The same text for every bad token. Only the log has the exact reason.
             Code::InvalidToken => Cow::Owned(format!(
-                "{why}: use one that this server's configuration accepts; its log says more under this requestId"
+                "{why}: use a token that this server's configuration accepts; the server's log has the reason under this requestId"
             )),
             _ => Cow::Borrowed(why),
         };
-        let body = Body {
+        let body = ProblemBody {
             r#type: format!("/docs#{}", error.code.text()),
             title: status.canonical_reason().unwrap_or("Error"),
             status: status.as_u16(),
@@ -162,8 +185,8 @@ impl From<AuthError> for Problem {
             }
             AuthError::Forbidden(_) => {
                 let detail = format!(
-                    "{text}: producers' tokens are those of producerAuth, workers' those of workerAuth \
-                     (allowProducerAsWorker lets producers act as workers)"
+                    "{text}: producerAuth configures producer tokens, workerAuth configures worker tokens, and \
+                     allowProducerAsWorker lets producers act as workers"
                 );
                 ServiceError::new(Code::Forbidden, text).detail(detail).into()
             }

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use axum::http::StatusCode;
 use codeq_core::moment::Moment;
 use codeq_core::read::QueueStats;
+use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::bulk::{BulkRequest, DryRun};
@@ -15,45 +16,85 @@ use crate::service::bulk::QueueBulk;
 use crate::service::permission::MayAdminister;
 use crate::service::{Code, ServiceError};
 
-#[derive(Serialize, Default)]
+/// The state of a queue.
+#[derive(Serialize, Default, JsonSchema)]
 #[serde(rename_all = "camelCase")]
-struct QueueBody<'a> {
+#[schemars(rename = "Queue")]
+pub struct QueueBody<'a> {
+    /// The queue's command.
     command: &'a str,
+    /// Claimable tasks.
     ready: u64,
+    /// Tasks that are not due yet.
     delayed: u64,
+    /// Leased tasks.
     in_progress: u64,
+    /// Dead letters.
     dlq: u64,
+    /// Whether claims are paused.
     paused: bool,
 }
 
-#[derive(Serialize)]
+/// A queue.
+#[derive(Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
-struct QueueItem<'a> {
+pub struct QueueItem<'a> {
+    /// The queue's tenant.
     tenant_id: &'a str,
     #[serde(flatten)]
     counts: QueueBody<'a>,
+    /// Completed tasks that are still stored.
     completed: u64,
+    /// Failed tasks that are still stored.
     failed: u64,
+    /// Payload bytes of unfinished tasks.
     bytes: u64,
+    /// Age of the oldest claimable task; 0 if there is none.
+    #[schemars(range(min = 0))]
     oldest_ready_seconds: f64,
+    /// Tasks enqueued per second, over the last minute.
+    #[schemars(range(min = 0))]
     enqueued_per_second: f64,
+    /// Tasks claimed per second, over the last minute.
+    #[schemars(range(min = 0))]
     claimed_per_second: f64,
+    /// Tasks finished per second, over the last minute.
+    #[schemars(range(min = 0))]
     finished_per_second: f64,
 }
 
-#[derive(Serialize)]
-struct QueueList<'a> {
+/// The tenant's queues.
+#[derive(Serialize, JsonSchema)]
+pub struct QueueList<'a> {
+    /// One item per queue.
     items: Vec<QueueItem<'a>>,
 }
 
-/// The response to a purge.
-#[derive(Serialize)]
+/// One entry `codeq:q:<command>:<tenant>:<list>` for every list that is not empty, where the list is `pending:<0-9>`,
+/// `inprog`, `delayed` or `dlq`.
+#[derive(Serialize, JsonSchema)]
+#[schemars(extend("propertyNames" = { "pattern": "^codeq:q:" }))]
+pub struct QueueMap(
+    #[schemars(extend("additionalProperties" = { "type": "integer", "minimum": 1 }))]
+    BTreeMap<String, u64>,
+);
+
+/// Which waiting tasks to cancel. A task's date is when it was created.
+#[derive(JsonSchema)]
+#[schemars(with = "BulkRequest")]
+pub enum PurgeRequest {}
+
+/// The outcome of a purge.
+#[derive(Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Purged {
+    /// Tasks that were removed from the queue or the dead letters.
     purged: u64,
+    /// Tasks that are still there. If not 0, call again.
     remaining: u64,
     #[serde(flatten, skip_serializing_if = "Option::is_none")]
     dry_run: Option<DryRun>,
+    /// Send as `cursor` to continue. Absent once every task has been visited.
     #[serde(skip_serializing_if = "Option::is_none")]
     next_cursor: Option<String>,
 }
@@ -66,9 +107,12 @@ impl From<QueueBulk> for Purged {
     }
 }
 
-#[derive(Serialize)]
-struct Paused<'a> {
+/// Whether claims of a queue are paused.
+#[derive(Serialize, JsonSchema)]
+pub struct Paused<'a> {
+    /// The queue's command.
     command: &'a str,
+    /// Whether claims are paused.
     paused: bool,
 }
 
@@ -122,8 +166,8 @@ pub async fn purge(call: Call) -> Answer {
     Ok(answer::json(StatusCode::OK, &Purged::from(done)))
 }
 
-/// codeQ's flat map, with an entry for each list that is not empty.
-fn flat(queues: &[QueueStats]) -> BTreeMap<String, u64> {
+/// The original codeQ's flat map, with an entry for each list that is not empty.
+fn flat(queues: &[QueueStats]) -> QueueMap {
     let mut map = BTreeMap::new();
     for queue in queues {
         let prefix = format!("codeq:q:{}:{}", queue.name, queue.tenant);
@@ -135,7 +179,7 @@ fn flat(queues: &[QueueStats]) -> BTreeMap<String, u64> {
         let others = others.map(|(name, n)| (format!("{prefix}:{name}"), n));
         map.extend(pending.chain(others).filter(|(_, n)| *n > 0));
     }
-    map
+    QueueMap(map)
 }
 
 fn body<'a>(command: &'a str, queue: &QueueStats) -> QueueBody<'a> {

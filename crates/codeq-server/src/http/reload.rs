@@ -1,6 +1,7 @@
 //! `POST /admin/config/reload`.
 
 use axum::http::StatusCode;
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::call::{Answer, Call};
@@ -11,24 +12,32 @@ use crate::service::{Code, ServiceError};
 #[derive(Deserialize, Default)]
 struct Request {}
 
-#[derive(Serialize)]
+/// The outcome of a reload.
+#[derive(Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
-struct Reloaded {
+pub struct Reloaded {
+    /// Settings that have changed and are now in effect.
     changed: Vec<ChangeBody>,
+    /// Settings that have changed and take effect after a restart.
     needs_restart: Vec<&'static str>,
 }
 
-#[derive(Serialize)]
+/// A setting that has changed.
+#[derive(Serialize, JsonSchema)]
+#[schemars(inline)]
 struct ChangeBody {
+    /// The setting's key.
     key: &'static str,
+    /// The previous value. Secrets are masked; lists are shown as their length.
     from: String,
+    /// The new value.
     to: String,
 }
 
 pub async fn reload(call: Call) -> Answer {
     let Request {} = json::parse_or_default(&call.body)?;
     let changes = call.app.reload_for(MayOperate::of(&call.caller)?).await.map_err(|error| {
-        let text = "the configuration stays as it was";
+        let text = "the configuration was not changed";
         let refused = ServiceError::new(Code::InvalidConfiguration, text);
         refused.detail(error.to_string())
     })?;

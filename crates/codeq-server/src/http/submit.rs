@@ -4,74 +4,122 @@ use std::sync::Arc;
 
 use axum::http::StatusCode;
 use bytes::Bytes;
+use codeq_core::limits::{ARTIFACT_FIELD_BYTES_MAX, ARTIFACTS_MAX};
 use codeq_core::view::ResultRecord;
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
+use serde_json::{Map, Value};
 
 use super::call::{Answer, Call};
 use super::fields::unknown_field;
 use super::json::Body;
 use super::problem::ItemProblem;
+use super::schema::{endings, without};
 use super::wire::ResultBody;
 use super::{answer, json};
 use crate::artifacts::content::Content;
 use crate::artifacts::upload::{NewArtifact, Source};
-use crate::config::UnknownFields;
+use crate::config::{Config, UnknownFields};
 use crate::service::artifacts::invalid;
 use crate::service::lease::LeaseRef;
 use crate::service::permission::MaySubmit;
 use crate::service::submit::SubmitRequest;
 use crate::service::{Code, ServiceError};
 
-#[derive(Deserialize)]
+/// How a task ended.
+#[derive(Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
-struct Request<'a> {
-    /// In a batch only: otherwise the path has it.
+#[schemars(
+    rename = "SubmissionItem",
+    extend("if" = { "properties": { "status": { "const": "FAILED" } } }),
+    extend("then" = { "required": ["error"], "properties": { "error": { "type": "string", "pattern": r"\S" } } }),
+)]
+pub struct Request<'a> {
+    /// The task's id.
+    #[schemars(required)]
     task_id: Option<String>,
+    /// How the task ended. `FAILED` is final: to retry the task, nack it instead.
+    #[schemars(required, extend("enum" = endings()))]
     status: Option<String>,
+    /// A JSON object up to 1 MiB, unless the server is configured otherwise (up to 16 MiB). Stored byte for byte. With
+    /// `COMPLETED`, absent means `{}`.
     #[serde(borrow)]
+    #[schemars(with = "Option<Map<String, Value>>")]
     result: Option<&'a RawValue>,
+    /// Required with `FAILED`, allowed with `COMPLETED`; cut at 4,096 bytes.
     error: Option<Arc<str>>,
+    /// The task's outputs, with unique names.
     #[serde(borrow)]
+    #[schemars(with = "Option<Vec<ArtifactRequest>>", length(max = ARTIFACTS_MAX))]
     artifacts: Option<Vec<&'a RawValue>>,
+    /// The claim's `fence`. If the task has been claimed again since, the response is 409 `lease_lost`.
     fence: Option<u64>,
+    /// The claim's `workerId`. Not checked if the claim had none.
     worker_id: Option<Box<str>>,
 }
 
-#[derive(Deserialize, Default)]
+/// How the task in the path ended.
+#[derive(JsonSchema)]
+#[schemars(rename = "Submission", with = "Request", transform = without("taskId"))]
+pub enum OneRequest {}
+
+/// An output: a URL, or content for the server to store.
+#[derive(Deserialize, Default, JsonSchema)]
 #[serde(rename_all = "camelCase")]
+#[schemars(inline, extend("oneOf" = [{ "required": ["url"] }, { "required": ["contentBase64"] }]))]
 struct ArtifactRequest<'a> {
+    /// The artifact's name. With `contentBase64`: at most 255 bytes, no control characters and no slashes.
+    #[schemars(required, length(min = 1, max = ARTIFACT_FIELD_BYTES_MAX))]
     name: Option<Arc<str>>,
+    /// Where the artifact is stored.
+    #[schemars(extend("type" = "string"), length(min = 1, max = ARTIFACT_FIELD_BYTES_MAX))]
     url: Option<Arc<str>>,
-    /// Kept as raw JSON, because it may be large and need not be copied.
+    /// The content, up to 64 MiB unless the server is configured otherwise.
+    // Kept as raw JSON, because it may be large and need not be copied.
     #[serde(borrow)]
+    #[schemars(with = "Option<String>", extend("type" = "string", "contentEncoding" = "base64"))]
     content_base64: Option<&'a RawValue>,
+    /// The `Content-Type` of the download. Default `application/octet-stream`.
+    #[schemars(length(max = 255))]
     content_type: Option<Box<str>>,
 }
 
-#[derive(Deserialize)]
-struct BatchRequest<'a> {
+/// Several results. Each is independent of the others.
+#[derive(Deserialize, JsonSchema)]
+#[schemars(rename = "Submissions")]
+pub struct BatchRequest<'a> {
+    /// At most 100, unless the server is configured otherwise (up to 1,000).
     #[serde(borrow)]
+    #[schemars(with = "Vec<Request>", length(min = 1, max = Config::default().max_batch_size))]
     results: Vec<&'a RawValue>,
 }
 
-#[derive(Serialize)]
-struct BatchAnswer<'a> {
+/// The outcome for each result.
+#[derive(Serialize, JsonSchema)]
+#[schemars(rename = "SubmitBatch")]
+pub struct BatchAnswer<'a> {
+    /// In the order of the request.
     results: Vec<Item<'a>>,
 }
 
-#[derive(Serialize)]
+/// The stored result, or an error.
+#[derive(Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
+#[schemars(inline)]
 struct Item<'a> {
+    /// The task's id as sent; empty if the item has none.
     task_id: &'a str,
     #[serde(flatten)]
     outcome: Outcome<'a>,
 }
 
-#[derive(Serialize)]
+#[derive(Serialize, JsonSchema)]
 #[serde(untagged)]
 enum Outcome<'a> {
+    /// The result was stored.
     Stored { result: ResultBody<'a> },
+    /// The result was refused.
     Refused(ItemProblem<'a>),
 }
 
@@ -80,7 +128,7 @@ pub async fn one(call: Call) -> Answer {
     if request.task_id.is_some() && call.body.unknown == UnknownFields::Refuse {
         let refused = unknown_field("taskId", &[]);
         return Err(refused
-            .detail("unknown field 'taskId': the task is the one in the path")
+            .detail("unknown field 'taskId': the path already names the task")
             .into());
     }
     let caller = MaySubmit::of(&call.caller)?;

@@ -3,58 +3,99 @@
 use std::sync::Arc;
 
 use axum::http::StatusCode;
-use codeq_auth::shown;
+use codeq_auth::{GROUP_BYTES_MAX, shown};
+use codeq_core::limits::WEBHOOK_BYTES_MAX;
 use codeq_webhooks::availability::Subscription;
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::call::{Answer, Call};
 use super::endpoint::no_content;
+use super::schema::URL;
 use super::{answer, json};
 use crate::service::permission::MaySubscribe;
-use crate::service::subscriptions::SubscribeRequest;
+use crate::service::subscriptions::{INTERVAL_SECONDS_MAX, SubscribeRequest, TTL_SECONDS_MAX};
+use crate::times::Timestamp;
 
-#[derive(Deserialize)]
+/// What to notify a worker of, and where.
+#[derive(Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
-struct Request {
+#[schemars(rename = "SubscribeRequest")]
+pub struct Request {
+    /// Where codeQ posts notifications: an http or https URL.
+    #[schemars(length(max = WEBHOOK_BYTES_MAX), regex(pattern = URL))]
     callback_url: String,
+    /// Notify of these commands. Empty or absent: all commands that the token allows.
     event_types: Option<Vec<Arc<str>>>,
+    /// Seconds until the subscription ends, unless it is renewed. Default 300.
+    #[schemars(range(min = 1, max = TTL_SECONDS_MAX))]
     ttl_seconds: Option<i64>,
+    /// `fanout` notifies every subscription. `group` notifies the members of a group in turn. `hash` notifies one of
+    /// all `hash` subscriptions, chosen by the command. Default: `group` if the token has a group, otherwise `fanout`.
+    #[schemars(extend("enum" = ["fanout", "group", "hash", "", null]))]
     delivery_mode: Option<String>,
+    /// The group. Required in group mode.
+    #[schemars(length(max = GROUP_BYTES_MAX))]
     group_id: Option<String>,
+    /// Minimum seconds between two notifications. Default 5.
+    #[schemars(range(min = 0, max = INTERVAL_SECONDS_MAX))]
     min_interval_seconds: Option<i64>,
 }
 
-#[derive(Deserialize, Default)]
+/// How long to renew a subscription.
+#[derive(Deserialize, Default, JsonSchema)]
 #[serde(rename_all = "camelCase")]
-struct Renewal {
+#[schemars(rename = "RenewSubscriptionRequest")]
+pub struct Renewal {
+    /// Seconds from now until the subscription ends. Absent: as when it was created.
+    #[schemars(range(min = 1, max = TTL_SECONDS_MAX))]
     ttl_seconds: Option<i64>,
 }
 
-#[derive(Serialize)]
+/// A subscription that was created or renewed.
+#[derive(Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
-struct Subscribed<'a> {
+pub struct Subscribed<'a> {
+    /// The subscription's id.
     subscription_id: &'a str,
-    expires_at: String,
+    /// When the subscription ends, unless it is renewed.
+    expires_at: Timestamp,
 }
 
-#[derive(Serialize)]
+/// A subscription.
+#[derive(Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
-struct Body<'a> {
+#[schemars(rename = "Subscription")]
+pub struct Body<'a> {
+    /// The subscription's id.
     subscription_id: &'a str,
+    /// The owner: the subject of the token that created the subscription.
     worker_id: String,
+    /// Where codeQ posts notifications.
     callback_url: &'a str,
+    /// The commands; `*` means all.
     event_types: Vec<&'a str>,
+    /// Which of several matching subscriptions are notified.
+    #[schemars(extend("enum" = ["fanout", "group", "hash"]))]
     delivery_mode: &'static str,
+    /// The group, in group mode.
     #[serde(skip_serializing_if = "Option::is_none")]
     group_id: Option<&'a str>,
+    /// Minimum seconds between two notifications.
     min_interval_seconds: u32,
+    /// Seconds until the subscription ends if it is not renewed.
     ttl_seconds: u32,
-    created_at: String,
-    expires_at: String,
+    /// When the subscription was created.
+    created_at: Timestamp,
+    /// When the subscription ends, unless it is renewed.
+    expires_at: Timestamp,
 }
 
-#[derive(Serialize)]
-struct List<'a> {
+/// Subscriptions.
+#[derive(Serialize, JsonSchema)]
+#[schemars(rename = "SubscriptionList")]
+pub struct List<'a> {
+    /// The subscriptions, oldest first.
     items: Vec<Body<'a>>,
 }
 
@@ -115,7 +156,7 @@ fn body<'a>(call: &Call, subscription: &'a Subscription) -> Body<'a> {
         group_id: spec.group.as_deref(),
         min_interval_seconds: spec.min_interval_seconds,
         ttl_seconds: spec.ttl_seconds,
-        created_at: call.times().text(subscription.created_at),
+        created_at: call.times().timestamp(subscription.created_at),
         expires_at: call.date_of(subscription.expires_at),
     }
 }

@@ -8,48 +8,76 @@ use codeq_core::history::Entry;
 use codeq_core::limits::{LIST_BYTES_MAX, LIST_MAX};
 use codeq_core::place::Status;
 use codeq_core::read::ListQuery;
+use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::answer;
 use super::call::{Answer, Call};
+use super::schema::{events, places, statuses};
 use super::wire::{ResultBody, TaskBody, is_zero};
 use crate::service::tasks::{PAGE_DEFAULT, TaskPage};
 use crate::service::{Code, ServiceError, filter};
+use crate::times::Timestamp;
 
-#[derive(Serialize)]
-struct Finished<'a> {
+/// A finished task and its result.
+#[derive(Serialize, JsonSchema)]
+#[schemars(rename = "FinishedTask")]
+pub struct Finished<'a> {
     task: TaskBody<'a>,
     result: ResultBody<'a>,
 }
 
-#[derive(Serialize)]
+/// A page of tasks.
+#[derive(Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
-struct Page<'a> {
+#[schemars(rename = "TaskPage")]
+pub struct Page<'a> {
+    /// The tasks, newest first.
     items: Vec<TaskBody<'a>>,
+    /// Send as `cursor` to get the next page. Absent on the last page.
     #[serde(skip_serializing_if = "Option::is_none")]
     next_cursor: Option<&'a str>,
 }
 
-#[derive(Serialize)]
+/// A task's transitions.
+#[derive(Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
-struct HistoryBody<'a> {
+#[schemars(rename = "History")]
+pub struct HistoryBody<'a> {
+    /// The task's id.
     task_id: &'a str,
+    /// The transitions, oldest first.
     items: Vec<EntryBody<'a>>,
+    /// How many transitions after the first were dropped to make room for newer ones. Absent if 0.
     #[serde(skip_serializing_if = "is_zero")]
+    #[schemars(range(min = 1))]
     dropped: u32,
 }
 
-#[derive(Serialize)]
+/// A transition.
+#[derive(Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
+#[schemars(inline)]
 struct EntryBody<'a> {
-    at: String,
+    /// When it happened.
+    at: Timestamp,
+    /// What happened.
+    #[schemars(extend("enum" = events()))]
     event: &'static str,
+    /// Where the task was. Absent in the first transition and after dropped ones.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(extend("enum" = places()))]
     from: Option<&'static str>,
+    /// Where the task went.
+    #[schemars(extend("enum" = places()))]
     to: &'static str,
+    /// The task's status after the transition.
+    #[schemars(extend("enum" = statuses()))]
     status: &'static str,
+    /// Who caused the transition. Absent if it was the server.
     #[serde(skip_serializing_if = "Option::is_none")]
     who: Option<Cow<'a, str>>,
+    /// The reason, if one was given.
     #[serde(skip_serializing_if = "Option::is_none")]
     why: Option<&'a str>,
 }
@@ -60,7 +88,7 @@ pub async fn get(call: Call) -> Answer {
 }
 
 pub async fn result(call: Call) -> Answer {
-    // An invalid or negative number counts as no wait: codeQ's clients rely on it.
+    // An invalid or negative number counts as no wait: the original codeQ's clients rely on it.
     let wait = call.param("waitSeconds").and_then(|text| text.parse().ok()).unwrap_or(0);
     let (task, record) = call.service().result(&call.caller, call.path("id"), wait).await?;
     let body = Finished { task: call.task(&task), result: call.result(&record) };
@@ -87,7 +115,7 @@ pub async fn history(call: Call) -> Answer {
 
 fn entry_body<'a>(call: &Call, entry: &'a Entry, from: Option<&'static str>) -> EntryBody<'a> {
     EntryBody {
-        at: call.times().text(entry.at),
+        at: call.times().timestamp(entry.at),
         event: entry.event.as_str(),
         from,
         to: entry.to.location(),

@@ -1,53 +1,93 @@
 //! `/admin/topics/{name}`.
 
 use axum::http::StatusCode;
+use codeq_core::limits::{
+    RETENTION_MS_MAX, TOPIC_ATTEMPTS_MAX, TOPIC_CONSUMERS_MAX, TOPIC_NAME_BYTES_MAX,
+    TOPIC_TIER_MAX, TOPIC_TIERS_MAX,
+};
 use codeq_core::topic::{Policy, Topic};
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::call::{Answer, Call};
 use super::endpoint::no_content;
+use super::schema::LABEL;
 use super::{answer, json};
 use crate::service::permission::MayAdminister;
 use crate::service::{Code, ServiceError};
+use crate::times::Timestamp;
 
-/// Fields are checked one by one, so that the error can name the field. Unknown fields are refused
-/// whatever the server's setting.
-#[derive(Deserialize)]
+/// A queue's policy.
+// Fields are checked one by one, so that the error can name the field. Unknown fields are refused
+// whatever the server's setting.
+#[derive(Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
-struct PolicyRequest {
+pub struct TopicPolicyRequest {
+    /// A task's priority is lowered to the nearest tier not above it, or raised to the lowest tier.
+    #[schemars(length(min = 1, max = TOPIC_TIERS_MAX), inner(range(min = 0, max = TOPIC_TIER_MAX)))]
+    #[schemars(extend("uniqueItems" = true))]
     priority_tiers: Option<Vec<i64>>,
+    /// Default and maximum of `maxAttempts` for new tasks.
+    #[schemars(range(min = 1, max = TOPIC_ATTEMPTS_MAX))]
     max_attempts: Option<i64>,
+    /// Dead letters are also enqueued under this command, which must differ from the topic's name.
+    #[schemars(length(min = 1, max = TOPIC_NAME_BYTES_MAX), regex(pattern = LABEL))]
     dead_letter_topic_ref: Option<String>,
+    /// How long finished tasks are kept, dead letters included unless `deadLetterRetentionSeconds` is set. 0: the
+    /// server's setting.
+    #[schemars(range(min = 0, max = RETENTION_MS_MAX / 1_000))]
     retention_seconds: Option<i64>,
+    /// How long dead letters are kept. 0: `retentionSeconds` if it is set, otherwise the server's setting.
+    #[schemars(range(min = 0, max = RETENTION_MS_MAX / 1_000))]
     dead_letter_retention_seconds: Option<i64>,
+    /// The maximum number of tasks in progress at once. 0: no limit.
+    #[schemars(range(min = 0, max = TOPIC_CONSUMERS_MAX))]
     max_consumers: Option<i64>,
 }
 
-#[derive(Serialize)]
+#[derive(Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
+#[schemars(inline)]
 struct PolicyBody<'a> {
+    /// Absent if all priorities are allowed.
     #[serde(skip_serializing_if = "<[u8]>::is_empty")]
+    #[schemars(inner(range(min = 0, max = TOPIC_TIER_MAX)))]
     priority_tiers: &'a [u8],
+    /// Default and maximum of `maxAttempts` for new tasks. Absent if not set.
     #[serde(skip_serializing_if = "Option::is_none")]
     max_attempts: Option<u32>,
+    /// Dead letters are also enqueued under this command.
     #[serde(skip_serializing_if = "Option::is_none")]
     dead_letter_topic_ref: Option<&'a str>,
+    /// How long finished tasks are kept. 0: the server's setting.
     retention_seconds: u64,
+    /// How long dead letters are kept. Absent if not set.
     #[serde(skip_serializing_if = "is_zero")]
     dead_letter_retention_seconds: u64,
+    /// The maximum number of tasks in progress at once. 0: no limit.
     max_consumers: u32,
 }
 
-#[derive(Serialize)]
+/// A topic and its policy.
+#[derive(Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
-struct TopicBody<'a> {
+#[schemars(rename = "Topic")]
+pub struct TopicBody<'a> {
+    /// `<tenant>.<name>`.
     topic_id: String,
+    /// The topic's tenant.
     tenant_id: &'a str,
+    /// The topic's name, which is the command of its queue.
     topic_name: &'a str,
+    /// The policy.
     policy: PolicyBody<'a>,
+    /// Increases by one with every change.
+    #[schemars(range(min = 1))]
     version: u64,
-    created_at: String,
-    updated_at: String,
+    /// When the policy was created.
+    created_at: Timestamp,
+    /// When the policy last changed.
+    updated_at: Timestamp,
 }
 
 pub async fn put(call: Call) -> Answer {
@@ -73,7 +113,7 @@ pub async fn delete(call: Call) -> Answer {
     Ok(no_content())
 }
 
-fn policy(request: PolicyRequest) -> Result<Policy, ServiceError> {
+fn policy(request: TopicPolicyRequest) -> Result<Policy, ServiceError> {
     let tiers = request.priority_tiers;
     if tiers.as_ref().is_some_and(Vec::is_empty) {
         return Err(bad("priorityTiers"));
@@ -123,7 +163,7 @@ fn body<'a>(call: &'a Call, topic: &'a Topic) -> TopicBody<'a> {
             max_consumers: topic.policy.max_consumers,
         },
         version: topic.version,
-        created_at: call.times().text(topic.created_at),
-        updated_at: call.times().text(topic.updated_at),
+        created_at: call.times().timestamp(topic.created_at),
+        updated_at: call.times().timestamp(topic.updated_at),
     }
 }

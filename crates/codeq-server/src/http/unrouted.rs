@@ -45,7 +45,7 @@ pub fn wrong_method(method: &str, route: &str, path: &str) -> Problem {
     let verbs = ROUTES.iter().filter(|other| other.path == route).map(|other| other.verb.name());
     let verbs = verbs.collect::<Vec<_>>().join(" or ");
     let shown = cut(method, PATH_BYTES_MAX);
-    let mut detail = format!("{route} does not take {shown}: use {verbs}");
+    let mut detail = format!("{route} does not support {shown}: use {verbs}");
     // A segment meant as the name of another route may have matched a path parameter.
     if let Some(near) = with_method(method, path) {
         detail.push_str(&format!("; or did you mean {} {}?", near.verb.name(), near.path));

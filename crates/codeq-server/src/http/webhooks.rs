@@ -1,96 +1,155 @@
 //! `/admin/webhooks`: pending deliveries, and signing secrets.
 
 use axum::http::StatusCode;
+use codeq_core::limits::BULK_MAX;
 use codeq_core::read::PendingCallback;
 use codeq_webhooks::results::message_id;
 use codeq_webhooks::secrets::StoredSecret;
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::call::{Answer, Call};
 use super::endpoint::no_content;
+use super::schema::endings;
 use super::wire::is_zero;
 use super::{answer, json};
 use crate::service::permission::MayAdminister;
-use crate::service::webhooks::SecretSource;
+use crate::service::webhooks::{OVERLAP_MAX, SecretSource};
 use crate::service::{Code, ServiceError};
+use crate::times::Timestamp;
 
-#[derive(Serialize)]
+/// A page of deliveries.
+#[derive(Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
-struct Page<'a> {
+#[schemars(rename = "DeliveryPage")]
+pub struct Page<'a> {
+    /// The deliveries.
     items: Vec<DeliveryBody<'a>>,
+    /// Send as `cursor` to get the next page. Absent on the last page.
     #[serde(skip_serializing_if = "Option::is_none")]
     next_cursor: Option<&'a str>,
 }
 
-#[derive(Serialize)]
+/// A result callback that has not been delivered.
+#[derive(Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
+#[schemars(rename = "Delivery")]
 struct DeliveryBody<'a> {
+    /// The task's id.
+    #[schemars(extend("format" = "uuid"))]
     id: String,
+    /// The `webhook-id` header of every attempt.
     webhook_id: String,
+    /// Where codeQ posts the result.
     url: &'a str,
+    /// The task's command.
     event_type: &'a str,
+    /// How the task ended.
+    #[schemars(extend("enum" = endings()))]
     task_status: &'static str,
+    /// `pending` if codeQ will try again, `failed` if it gave up.
+    #[schemars(extend("enum" = ["pending", "failed"]))]
     status: &'static str,
+    /// Attempts so far. Absent if 0.
     #[serde(skip_serializing_if = "is_zero")]
     attempts: u32,
+    /// When codeQ will try again.
     #[serde(skip_serializing_if = "Option::is_none")]
-    next_attempt_at: Option<String>,
+    next_attempt_at: Option<Timestamp>,
+    /// The HTTP status of the receiver's last response.
     #[serde(skip_serializing_if = "Option::is_none")]
     last_status: Option<u16>,
+    /// Why the last attempt failed.
     #[serde(skip_serializing_if = "Option::is_none")]
     last_error: Option<&'a str>,
-    completed_at: String,
+    /// When the task ended.
+    completed_at: Timestamp,
 }
 
-#[derive(Serialize)]
-struct ResentOne<'a> {
+/// A delivery that will be sent again.
+#[derive(Serialize, JsonSchema)]
+#[schemars(rename = "DeliveryResent")]
+pub struct ResentOne<'a> {
+    /// The task's id.
+    #[schemars(extend("format" = "uuid"))]
     id: &'a str,
+    /// The delivery's new status.
+    #[schemars(extend("enum" = ["pending"]))]
     status: &'static str,
 }
 
-#[derive(Deserialize, Default)]
-struct ResendRequest {
+/// Which failed deliveries to send again.
+#[derive(Deserialize, Default, JsonSchema)]
+pub struct ResendRequest {
+    /// At most this many deliveries. 0 or absent: 1,000.
+    #[schemars(range(max = BULK_MAX))]
     limit: Option<u32>,
+    /// `nextCursor` of the previous response, to continue there.
+    #[schemars(length(min = 1))]
     cursor: Option<String>,
 }
 
-#[derive(Serialize)]
+/// How many deliveries will be sent again.
+#[derive(Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
-struct ResentBody<'a> {
+#[schemars(rename = "DeliveriesResent")]
+pub struct ResentBody<'a> {
+    /// Deliveries that will be sent again.
     resent: u64,
+    /// Send as `cursor` to continue. Absent once every failed delivery has been visited.
     #[serde(skip_serializing_if = "Option::is_none")]
     next_cursor: Option<&'a str>,
 }
 
-#[derive(Serialize)]
-struct SecretsBody {
+/// The secrets that sign webhook calls.
+#[derive(Serialize, JsonSchema)]
+#[schemars(rename = "WebhookSecrets")]
+pub struct SecretsBody {
+    /// Where the secrets come from. `none`: calls are not signed.
+    #[schemars(extend("enum" = ["api", "setting", "none"]))]
     source: &'static str,
+    /// The active secrets, oldest first.
     secrets: Vec<SecretBody>,
 }
 
-#[derive(Serialize)]
+/// A secret's dates. The secret itself is never shown.
+#[derive(Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
+#[schemars(inline)]
 struct SecretBody {
+    /// When the secret was created. Absent if it is in the configuration.
     #[serde(skip_serializing_if = "Option::is_none")]
-    created_at: Option<String>,
+    created_at: Option<Timestamp>,
+    /// When the server stops signing with the secret. Absent for the newest secret.
     #[serde(skip_serializing_if = "Option::is_none")]
-    expires_at: Option<String>,
+    expires_at: Option<Timestamp>,
 }
 
-#[derive(Deserialize, Default)]
+/// The new secret.
+#[derive(Deserialize, Default, JsonSchema)]
 #[serde(rename_all = "camelCase")]
-struct RotateRequest {
+#[schemars(rename = "RotateSecretRequest")]
+pub struct RotateRequest {
+    /// Your own secret: `whsec_` and the base64 of 24 to 64 bytes, or 16 to 128 visible ASCII characters. Default: a
+    /// random secret.
     secret: Option<String>,
+    /// How long calls are also signed with the previous secret. Default: one day.
+    #[schemars(range(max = OVERLAP_MAX))]
     overlap_seconds: Option<u64>,
 }
 
-#[derive(Serialize)]
+/// A new secret.
+#[derive(Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
-struct RotatedBody<'a> {
+#[schemars(rename = "NewWebhookSecret")]
+pub struct RotatedBody<'a> {
+    /// The secret. It is not shown again.
     secret: &'a str,
-    created_at: String,
+    /// When the secret was created.
+    created_at: Timestamp,
+    /// When the server stops signing with the previous secret. Absent if there is none.
     #[serde(skip_serializing_if = "Option::is_none")]
-    previous_expires_at: Option<String>,
+    previous_expires_at: Option<Timestamp>,
 }
 
 pub async fn deliveries(call: Call) -> Answer {
@@ -143,7 +202,7 @@ pub async fn rotate(call: Call) -> Answer {
     let made = call.service().rotate_webhook_secret(caller, given, overlap).await?;
     let body = RotatedBody {
         secret: made.secret.reveal(),
-        created_at: call.times().text(made.created_at),
+        created_at: call.times().timestamp(made.created_at),
         previous_expires_at: made.previous_until.map(|at| call.date_of(at)),
     };
     Ok(answer::json(StatusCode::OK, &body))
@@ -167,13 +226,13 @@ fn delivery<'a>(call: &Call, item: &'a PendingCallback) -> DeliveryBody<'a> {
         next_attempt_at: outbox.next_at.map(|at| call.date_of(at)),
         last_status: outbox.last_status,
         last_error: outbox.last_error.as_deref(),
-        completed_at: call.times().text(item.result.completed_at),
+        completed_at: call.times().timestamp(item.result.completed_at),
     }
 }
 
 fn secret_body(call: &Call, secret: &StoredSecret) -> SecretBody {
     SecretBody {
-        created_at: secret.created_at.map(|at| call.times().text(at)),
+        created_at: secret.created_at.map(|at| call.times().timestamp(at)),
         expires_at: secret.until.map(|at| call.date_of(at)),
     }
 }

@@ -1,5 +1,5 @@
-//! Accounts for the bytes held for clients: requests being read, answers not yet sent, waits for
-//! work. Slows or refuses anything beyond a bound before it takes memory.
+//! Accounts for the bytes held for clients: requests being read, answers not yet sent, waits for work. Anything beyond
+//! a bound is slowed down or refused before it takes memory.
 //!
 //! ```text
 //! process ─┬─ tenant: half of the process's bytes at most ─┬─ connection: three quarters of that ─┬─ a request, an
@@ -86,7 +86,7 @@ impl Owner {
         Arc::new(Owner { totals: Arc::clone(totals), limit, bytes: AtomicUsize::new(0) })
     }
 
-    /// One connection's part: a quarter stays for other connections, and the rest still fits one
+    /// The limit of one connection: a quarter of the share stays for other connections, and the rest still fits one
     /// body of the largest size.
     fn connection_limit(&self) -> usize {
         self.limit / 4 * 3
@@ -198,7 +198,7 @@ impl Share {
         Hold { share: self.clone(), kind, bytes: 0, of_producer: false }
     }
 
-    /// Adds bytes even without room. Returns whether there was room, including a producer's reserve.
+    /// Adds bytes even without room. Returns whether there was room; a producer must also leave its reserve free.
     fn add(&self, kind: HeldFor, bytes: usize, of_producer: bool) -> bool {
         let Owner { totals, limit, bytes: mine } = &*self.owner;
         let add = |count: &AtomicUsize| count.fetch_add(bytes, Relaxed).saturating_add(bytes);
@@ -233,7 +233,7 @@ impl Share {
 }
 
 impl Hold {
-    /// Marks the bytes as a producer's, so that the hold grows only while the reserve is free.
+    /// Marks the bytes as a producer's, so that the hold grows only as far as it leaves the reserve free.
     pub fn of_producer(mut self, of_producer: bool) -> Hold {
         self.of_producer = of_producer;
         self

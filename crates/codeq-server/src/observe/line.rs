@@ -53,8 +53,7 @@ where
     }
 }
 
-/// The line that reports lost lines. Formatted without an event, which would join the lines that
-/// wait.
+/// The line that reports lost lines. Formatted without an event, because an event would itself be queued.
 pub fn notice(format: LogFormat, lost: u64) -> String {
     const MESSAGE: &str = "log lines were lost: they came faster than they were read";
     let rest = match format {

@@ -257,7 +257,7 @@ impl Depths {
         }
     }
 
-    /// Aligns the label values with the counters', which may have changed since.
+    /// Aligns the label values with those of the counters, which may have changed since.
     fn align_labels(&mut self, commands: &Commands) {
         // Make room first: drop commands that are in no queue.
         for name in commands.release(&self.present.keys().cloned().collect()) {

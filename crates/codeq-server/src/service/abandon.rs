@@ -1,6 +1,6 @@
 //! Abandon: a worker returns a task to its queue.
 
-use codeq_core::command::{Abandon, Deed};
+use codeq_core::command::{Abandon, LeaseAction};
 use codeq_core::reply::Returned;
 
 use super::ask::Ask;
@@ -26,7 +26,7 @@ impl Service {
             penalty,
             fence: None,
         };
-        let command = lease.command(Deed::Abandon(abandon));
+        let command = lease.command(LeaseAction::Abandon(abandon));
         Ok(self.under_lease("abandon", &caller, id, command, returned))
     }
 }

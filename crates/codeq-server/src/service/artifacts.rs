@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use codeq_auth::Principal;
-use codeq_core::command::{Deed, Submit};
+use codeq_core::command::{LeaseAction, Submit};
 use codeq_core::place::Place;
 use codeq_core::reply::{Rejection, Reply};
 use codeq_core::submit::check;
@@ -91,7 +91,7 @@ async fn store(
 ) -> Result<ResultRecord, ServiceError> {
     let uploaded = artifacts.upload(&prepared, at_once).await;
     uploaded.map_err(|_| unavailable(Code::ArtifactUploadFailed, "artifact upload failed"))?;
-    match engine.propose(lease.clone().command(Deed::Submit(submit.clone()))).await {
+    match engine.propose(lease.clone().command(LeaseAction::Submit(submit.clone()))).await {
         Ok(Reply::Submitted(record)) => Ok(*record),
         Ok(Reply::Rejected(rejection)) => {
             artifacts.discard(&prepared).await;

@@ -17,7 +17,7 @@ use tracing::{Instrument, Span};
 
 use super::{Service, ServiceError};
 
-/// A request that passed every check and is ready to send.
+/// A request that is ready to send to the engine. It passed every check, or carries the flaw that was found.
 pub struct Ask<T> {
     call: Call,
     asked: Asked<T>,
@@ -34,7 +34,8 @@ type Read<T> = fn(Answer) -> Result<T, ServiceError>;
 /// Rarely needed fields, boxed to keep [`Asked`] small.
 #[derive(Default)]
 struct Extras {
-    /// What is wrong with the request itself. The call is then one the engine rejects last, so other refusals win.
+    /// What is wrong with the request itself. The call is then one that the engine rejects only after all its other
+    /// checks, so that any other refusal takes precedence.
     flaw: Option<ServiceError>,
     /// Covers the time until the answer, in the trace of the task's producer.
     span: Option<Span>,

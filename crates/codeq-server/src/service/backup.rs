@@ -18,7 +18,7 @@ impl Service {
                     ServiceError::new(Code::BackupRunning, "a backup is running")
                 }
                 BackupError::Failed(_) => {
-                    let text = "the backup was not made";
+                    let text = "the backup failed";
                     ServiceError::new(Code::BackupFailed, text)
                 }
             };

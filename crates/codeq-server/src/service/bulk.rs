@@ -19,11 +19,11 @@ use super::{Service, ServiceError, cursor};
 pub struct BulkOptions {
     /// Selects the tasks.
     pub filter: BulkFilter,
-    /// Maximum number of tasks to touch.
+    /// Maximum number of tasks to change.
     pub limit: Option<u32>,
     /// Resumes where the previous call stopped.
     pub cursor: Option<String>,
-    /// Counts matching tasks without touching them.
+    /// Counts matching tasks without changing them.
     pub dry_run: bool,
 }
 
@@ -36,9 +36,9 @@ impl BulkOptions {
 
 /// The outcome of one bulk call.
 pub struct BulkOutcome {
-    /// Tasks touched.
+    /// Tasks changed.
     pub done: u64,
-    /// Set for a dry run: tasks that would be touched.
+    /// Set for a dry run: tasks that would be changed.
     pub matched: Option<u64>,
     /// Cursor to continue from. Absent when the scan is complete, or when a fresh call would do as well.
     pub next: Option<String>,
@@ -48,7 +48,7 @@ pub struct BulkOutcome {
 pub struct QueueBulk {
     /// Tasks taken off the list.
     pub outcome: BulkOutcome,
-    /// Tasks left in it.
+    /// Tasks left in the list.
     pub remaining: u64,
 }
 
@@ -117,7 +117,7 @@ impl Service {
         Ok(BulkOutcome { done, matched, next })
     }
 
-    /// Bulk work on one list of a queue; `left` counts what is still in it.
+    /// Runs a bulk operation on one list of a queue; `left` counts what is still in the list.
     pub(super) async fn bulk_in_queue(
         &self,
         caller: MayAdminister<'_>,

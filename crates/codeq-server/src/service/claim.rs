@@ -98,18 +98,18 @@ fn selector(caller: &Principal, named: &[Arc<str>]) -> Result<Selector, ServiceE
     let wanted: Vec<Arc<str>> = named.iter().filter_map(trimmed).collect();
     if wanted.is_empty() && !named.is_empty() {
         let detail =
-            "commands has blank names only; without any it means all that the token allows";
+            "commands contains only blank names; omit it to claim all that the token allows";
         return Err(ServiceError::from(Rejection::InvalidCommand).field("commands").detail(detail));
     }
     if let Some(command) = wanted.iter().find(|command| !caller.event_types.allows(command)) {
         let command = cut(command, COMMAND_BYTES_MAX);
-        return Err(refused(format!("the eventTypes of the token do not name '{command}'")));
+        return Err(refused(format!("the token's eventTypes do not include '{command}'")));
     }
     match (&caller.event_types, wanted.is_empty()) {
         (_, false) => Ok(Selector::Commands(wanted)),
         (EventTypes::Any, true) => Ok(Selector::Any),
         (EventTypes::Only(allowed), true) if allowed.is_empty() => {
-            Err(refused("the token has no eventTypes: it may claim nothing".to_owned()))
+            Err(refused("the token has no eventTypes, so it cannot claim anything".to_owned()))
         }
         (EventTypes::Only(allowed), true) => Ok(Selector::Commands(allowed.clone())),
     }

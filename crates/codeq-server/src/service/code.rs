@@ -44,159 +44,159 @@ macro_rules! codes {
 codes! {
     MissingToken "missing_token" Unauthenticated, "The request has no `Authorization: Bearer` header.",
         "Send a token.";
-    InvalidToken "invalid_token" Unauthenticated, "No validator accepts the token: it is malformed, has ended, or is signed by somebody else.",
-        "Get a new token. A producer's token is not good for the routes of workers, nor the other way round.";
-    Forbidden "forbidden" Forbidden, "The token is good, but may not do this: a scope, an event type or the admin role is missing, or its tenant claims disagree.",
-        "Use a token with what `detail` names.";
-    IdentityUnavailable "identity_unavailable" Unavailable, "The issuer's keys cannot be fetched, and none are known from before.",
-        "Try again after `Retry-After` seconds. If it lasts, the operator must look at the identity provider.";
-    RateLimited "rate_limited" TooMany, "The tenant asks more often than it may.",
-        "Wait `retryAfterSeconds`, then go on at the rate that `RateLimit-Policy` names.";
-    QuotaExceeded "quota_exceeded" TooMany, "The tenant holds as many unfinished tasks, or as many bytes of them or of all its tasks, as it may.",
-        "Wait until tasks are finished or removed, or ask the operator for more room.";
+    InvalidToken "invalid_token" Unauthenticated, "No validator accepts the token: it is malformed, expired, or signed by an unknown key.",
+        "Get a new token. Worker routes do not accept producer tokens, and producer routes do not accept worker tokens.";
+    Forbidden "forbidden" Forbidden, "The token is valid but does not permit this: it lacks a scope, an event type or the admin role, or its tenant claims contradict each other.",
+        "Use a token that has what `detail` names.";
+    IdentityUnavailable "identity_unavailable" Unavailable, "The issuer's keys cannot be fetched, and none are cached.",
+        "Retry after `Retry-After` seconds. If the problem persists, the operator must check the identity provider.";
+    RateLimited "rate_limited" TooMany, "The tenant has exceeded its rate limit.",
+        "Wait `retryAfterSeconds`, then stay below the rate in `RateLimit-Policy`.";
+    QuotaExceeded "quota_exceeded" TooMany, "The tenant has reached its limit of unfinished tasks, of their bytes, or of the bytes of all its tasks.",
+        "Wait until tasks are finished or removed, or ask the operator for a higher limit.";
 
-    NoSuchRoute "no_such_route" NotFound, "There is nothing at this path.",
+    NoSuchRoute "no_such_route" NotFound, "No route has this path.",
         "Check the path against this page.";
-    MethodNotAllowed "method_not_allowed" MethodNotAllowed, "The path exists, but not with this method.",
-        "Use a method of the `Allow` header.";
-    InvalidPath "invalid_path" Invalid, "The path is not UTF-8 once its percent signs are decoded.",
-        "Encode names as UTF-8, then as percent signs.";
-    InvalidParameter "invalid_parameter" Invalid, "A parameter of the query is not what it should be; `field` names it.",
-        "Correct it.";
-    BodyTooLarge "body_too_large" TooLarge, "The body is larger than this route takes; `detail` names the limit.",
-        "Send less at a time.";
+    MethodNotAllowed "method_not_allowed" MethodNotAllowed, "The path does not support this method.",
+        "Use one of the methods in the `Allow` header.";
+    InvalidPath "invalid_path" Invalid, "The path is not valid UTF-8 after percent-decoding.",
+        "Percent-encode the UTF-8 bytes of names.";
+    InvalidParameter "invalid_parameter" Invalid, "A query parameter is invalid; `field` names it.",
+        "Correct the parameter.";
+    BodyTooLarge "body_too_large" TooLarge, "The body is larger than this route accepts; `detail` names the limit.",
+        "Send smaller requests.";
     BodyTimeout "body_timeout" TimedOut, "The body did not arrive in time.",
-        "Send it again on a new connection.";
+        "Send the request again on a new connection.";
     UnsupportedEncoding "unsupported_encoding" Unsupported, "The body has a `Content-Encoding`.",
-        "Send it as it is.";
-    InvalidBody "invalid_body" Invalid, "The body is not the JSON that this route takes: malformed, a field missing or of another type.",
-        "`detail` says what and where. Compare the body with the schema of the request.";
-    UnknownField "unknown_field" Invalid, "The body has a field, or the query a parameter, that this route does not know. Nothing was done.",
-        "`field` names it, `detail` the one that was probably meant. Correct the name, or leave it out.";
+        "Send the body without an encoding.";
+    InvalidBody "invalid_body" Invalid, "The body is not valid JSON, or a field is missing or has the wrong type.",
+        "Correct the body: `detail` says what is wrong and where.";
+    UnknownField "unknown_field" Invalid, "The body has a field, or the query has a parameter, that this route does not know. Nothing was changed.",
+        "Correct or remove the field or parameter. `field` names it, and `detail` suggests a similar name.";
     TooDeep "too_deep" Invalid, "The JSON is nested deeper than 100 levels.",
-        "Flatten it, or send it as a string.";
+        "Flatten the JSON, or send the nested part as a string.";
 
-    NotFound "not_found" NotFound, "There is no such task, result, artifact, queue, topic or subscription in the tenant of the token, or it is somebody else's.",
+    NotFound "not_found" NotFound, "The token's tenant has no such task, result, artifact, queue, topic or subscription, or the caller may not see it.",
         "Check the id and the tenant. Finished tasks are removed when their retention ends.";
-    NotInProgress "not_in_progress" Conflict, "The task is not leased, or the lease has ended.",
-        "Drop the work: the task was finished, given back, or is somebody else's by now.";
-    NotOwner "not_owner" Forbidden, "Another worker has the lease.",
-        "Drop the work: the task was handed on after the lease ended.";
+    NotInProgress "not_in_progress" Conflict, "The task is not leased, or its lease has ended.",
+        "Stop working on the task: it is finished, or back in its queue.";
+    NotOwner "not_owner" Forbidden, "Another worker holds the lease.",
+        "Stop working on the task: another worker claimed it after the lease ended.";
     LeaseLost "lease_lost" Conflict, "The task has been claimed again since the claim with this `fence`.",
-        "Drop the work: whoever claimed the task later does it.";
-    Finished "finished" Conflict, "The task is finished already.",
-        "Read its result instead.";
-    Completed "completed" Conflict, "The task ended well, so it cannot be replayed.",
+        "Stop working on the task: the later claim has it now.";
+    Finished "finished" Conflict, "The task is already finished.",
+        "Get the task's result instead.";
+    Completed "completed" Conflict, "The task is completed, so it cannot be replayed.",
         "Enqueue a new task to do the work again.";
-    NotFinished "not_finished" Conflict, "The task has not ended, so it cannot be replayed.",
-        "Look where it is with `GET /v1/codeq/tasks/{id}`; cancel it first to start over.";
-    NoCallback "no_callback" NotFound, "No callback is kept for this task.",
+    NotFinished "not_finished" Conflict, "The task is not finished, so it cannot be replayed.",
+        "Check its status with `GET /v1/codeq/tasks/{id}`. To start over, cancel it first.";
+    NoCallback "no_callback" NotFound, "The task has no stored callback.",
         "Check that the task has a `webhook` and is finished.";
 
-    InvalidCommand "invalid_command" Invalid, "A command is not 1 to 128 bytes of UTF-8 without control characters.",
-        "Correct the name.";
-    InvalidPayload "invalid_payload" TooLarge, "The payload is larger than the server takes: 1 MiB, unless it is configured otherwise.",
-        "Store it elsewhere and send its address.";
-    InvalidWebhook "invalid_webhook" Invalid, "The webhook is not an http or https URL of at most 2,048 bytes, or leads where webhooks may not go.",
-        "Correct the URL; `detail` says what is wrong. It must not have a user or password, and its address must be public unless the operator has opened it.";
-    InvalidSecret "invalid_secret" Invalid, "The secret is too short, too long or not well formed.",
-        "Send `whsec_` and base64 of 24 to 64 bytes, 16 to 128 visible letters, or none: the server makes one.";
+    InvalidCommand "invalid_command" Invalid, "A command is empty, longer than 128 bytes, or has control characters.",
+        "Correct the command.";
+    InvalidPayload "invalid_payload" TooLarge, "The payload is larger than the server accepts: 1 MiB unless configured otherwise.",
+        "Store the data elsewhere and send its URL.";
+    InvalidWebhook "invalid_webhook" Invalid, "The webhook is not an http or https URL of at most 2,048 bytes, or its address is not allowed.",
+        "Correct the URL; `detail` says what is wrong. It must not contain a user or password, and its address must be public unless the operator allows it.";
+    InvalidSecret "invalid_secret" Invalid, "The secret is too short, too long or malformed.",
+        "Send `whsec_` and the base64 of 24 to 64 bytes, or 16 to 128 visible ASCII characters. Without a secret, the server creates one.";
     InvalidOverlap "invalid_overlap" Invalid, "`overlapSeconds` is more than thirty days.",
         "Send 0 to 2592000.";
-    InvalidRunAt "invalid_run_at" Invalid, "`runAt` is not a moment in RFC 3339.",
-        "Write it like `2026-01-31T08:00:00Z`.";
+    InvalidRunAt "invalid_run_at" Invalid, "`runAt` is not a date and time in RFC 3339.",
+        "Use a format such as `2026-01-31T08:00:00Z`.";
     InvalidDelay "invalid_delay" Invalid, "The delay of a new task is negative, or ends more than ten years from now.",
-        "Send 0 or more seconds, or a nearer moment.";
-    InvalidIdempotencyKey "invalid_idempotency_key" Invalid, "The idempotency key is longer than 256 bytes, is not visible text, or header and body disagree.",
+        "Send a delay of 0 or more seconds, or an earlier time.";
+    InvalidIdempotencyKey "invalid_idempotency_key" Invalid, "The idempotency key is longer than 256 bytes or not visible ASCII, or the header and the body have different keys.",
         "Send one key, in the header or in the body.";
-    IdempotencyConflict "idempotency_conflict" Unprocessable, "The idempotency key was used before for another command or payload. Payloads are compared as JSON values: the order of members, whitespace and the way numbers are written do not matter, and numbers are compared exactly.",
+    IdempotencyConflict "idempotency_conflict" Unprocessable, "The idempotency key was used before with a different command or payload. Payloads are compared as JSON values: the order of members, whitespace and the notation of numbers do not matter, and numbers are compared exactly.",
         "Use a new key for new work.";
-    AtomicSpansShards "atomic_spans_shards" Invalid, "An atomic batch has idempotency keys that live in different shards.",
-        "Send it without keys, or not atomic.";
+    AtomicSpansShards "atomic_spans_shards" Invalid, "An atomic batch has idempotency keys that belong to different shards.",
+        "Send the batch without keys, or without `atomic`.";
     InvalidBatch "invalid_batch" Invalid, "The batch has more items than allowed.",
-        "Split it.";
-    TooManyQueues "too_many_queues" Invalid, "The tenant has as many queues as it may.",
-        "Reuse commands; a queue without tasks, policy or pause goes away by itself.";
-    TooLarge "too_large" TooLarge, "The request as a whole takes more than the log stores at once.",
-        "Send fewer items at a time.";
+        "Split the batch.";
+    TooManyQueues "too_many_queues" Invalid, "The tenant has reached its limit of queues.",
+        "Reuse commands. A queue without tasks, policy or pause disappears by itself.";
+    TooLarge "too_large" TooLarge, "The request is larger than one log record can be.",
+        "Send fewer items per request.";
 
     InvalidLease "invalid_lease" Invalid, "The lease is longer than 43,200 seconds.",
-        "Choose a length in this range; 0 and less mean the default. Heartbeats make it longer.";
-    InvalidCount "invalid_count" Invalid, "More tasks were asked for than one claim gives.",
-        "Ask for fewer at a time.";
+        "Choose a shorter lease and extend it with heartbeats. 0 or less means the default.";
+    InvalidCount "invalid_count" Invalid, "`count` is missing, less than 1, or more than one claim can return.",
+        "Send a `count` in the range that `detail` names.";
     TooManyCommands "too_many_commands" Invalid, "A claim names more than 1,000 commands.",
-        "Name fewer; none means all that the token allows.";
-    TooManyWaiting "too_many_waiting" Unavailable, "As many claims wait for a task as the server keeps, or half as many of this tenant.",
-        "Try again after `Retry-After` seconds, or wait with fewer claims.";
+        "Name fewer commands. Without `commands`, a claim covers all that the token allows.";
+    TooManyWaiting "too_many_waiting" Unavailable, "Too many claims are waiting for a task, in total or for this tenant, which may have half of them.",
+        "Retry after `Retry-After` seconds, or use fewer waiting claims.";
     InvalidStatus "invalid_status" Invalid, "The status of a result is neither `COMPLETED` nor `FAILED`.",
-        "Send one of the two.";
+        "Send `COMPLETED` or `FAILED`.";
     ErrorRequired "error_required" Invalid, "A result with status `FAILED` has no error, or a blank one.",
-        "Say in `error` what went wrong.";
+        "Describe the failure in `error`.";
     InvalidResult "invalid_result" Invalid, "The result is not a JSON object.",
-        "Wrap it in an object.";
-    ResultTooLarge "invalid_result" TooLarge, "The result is larger than the server takes: 1 MiB, unless it is configured otherwise.",
+        "Wrap the result in an object.";
+    ResultTooLarge "invalid_result" TooLarge, "The result is larger than the server accepts: 1 MiB unless configured otherwise.",
         "Store large outputs elsewhere and list them as artifacts.";
-    InvalidArtifacts "invalid_artifacts" Invalid, "An artifact has no name, or not exactly one of URL and content; a name, URL, type or content is not fit or too large; two have the same name; or there are more than 64. `detail` says which.",
+    InvalidArtifacts "invalid_artifacts" Invalid, "An artifact has no name, or not exactly one of URL and content; a name, URL, type or content is invalid or too large; two artifacts have the same name; or there are more than 64. `detail` says which.",
         "Correct the list.";
-    ArtifactUploadFailed "artifact_upload_failed" Unavailable, "An artifact could not be stored. None of them is, and the task is still the worker's.",
-        "Submit again after `Retry-After` seconds, and extend the lease meanwhile.";
-    ArtifactUnavailable "artifact_unavailable" Unavailable, "The store of artifacts does not answer.",
-        "Try again after `Retry-After` seconds.";
+    ArtifactUploadFailed "artifact_upload_failed" Unavailable, "An artifact could not be stored, so none was. The worker still holds the task.",
+        "Submit again after `Retry-After` seconds. Extend the lease in the meantime.";
+    ArtifactUnavailable "artifact_unavailable" Unavailable, "The artifact store is not responding.",
+        "Retry after `Retry-After` seconds.";
 
-    InvalidLimit "invalid_limit" Invalid, "`limit` is not in its range.",
+    InvalidLimit "invalid_limit" Invalid, "`limit` is out of range.",
         "Send 1 to 1,000.";
-    InvalidCursor "invalid_cursor" Invalid, "The cursor was made for another list, or was changed.",
-        "Pass `nextCursor` on as it is, with the same parameters; or begin anew without a cursor.";
-    InvalidFilter "invalid_filter" Invalid, "The filter has a term that is not understood or can never hold; `detail` or `field` says which.",
-        "Write terms like `worker=w-1 created>2026-01-31T00:00:00Z error~\"connection refused\"`.";
-    InvalidBefore "invalid_before" Invalid, "`before` is not a moment in RFC 3339.",
-        "Write it like `2026-01-31T08:00:00Z`.";
-    InvalidEventId "invalid_event_id" Invalid, "`Last-Event-ID` is not one that this stream sent.",
-        "Send the id of the last event as it came, or none.";
-    TooManyStreams "too_many_streams" Unavailable, "As many event streams are open as the server keeps, or half as many of this tenant.",
-        "Try again after `Retry-After` seconds, or share one stream.";
-    InvalidTopicName "invalid_topic_name" Unprocessable, "The name of the topic is not a DNS label of at most 63 characters.",
-        "Use lower-case letters, digits and inner hyphens.";
-    InvalidTopicPolicy "invalid_topic_policy" Unprocessable, "A value of the policy is out of its range; `field` names it.",
+    InvalidCursor "invalid_cursor" Invalid, "The cursor belongs to a different list or was modified.",
+        "Send `nextCursor` unchanged and with the same parameters, or start again without a cursor.";
+    InvalidFilter "invalid_filter" Invalid, "The filter has a term that is invalid or can never match; `detail` or `field` says which.",
+        "Use terms such as `worker=w-1 created>2026-01-31T00:00:00Z error~\"connection refused\"`.";
+    InvalidBefore "invalid_before" Invalid, "`before` is not a date and time in RFC 3339.",
+        "Use a format such as `2026-01-31T08:00:00Z`.";
+    InvalidEventId "invalid_event_id" Invalid, "`Last-Event-ID` is not an id from this stream.",
+        "Send the id of the last event unchanged, or omit the header.";
+    TooManyStreams "too_many_streams" Unavailable, "Too many event streams are open, in total or for this tenant, which may have half of them.",
+        "Retry after `Retry-After` seconds, or share one stream.";
+    InvalidTopicName "invalid_topic_name" Unprocessable, "The topic's name is not a DNS label of at most 63 characters.",
+        "Use lowercase letters, digits and hyphens. A hyphen cannot be the first or last character.";
+    InvalidTopicPolicy "invalid_topic_policy" Unprocessable, "A value of the policy is out of range; `field` names it.",
         "Correct the field.";
 
-    InvalidCallbackUrl "invalid_callback_url" Invalid, "`callbackUrl` is not an address that the server may post to; `detail` says why.",
-        "Give an http or https URL of a public address, or ask the operator to open the network.";
-    InvalidSubscription "invalid_subscription" Invalid, "A value of the subscription is out of its range or missing; `field` names it.",
+    InvalidCallbackUrl "invalid_callback_url" Invalid, "The server may not post to `callbackUrl`; `detail` says why.",
+        "Use an http or https URL with a public address, or ask the operator to allow the network.";
+    InvalidSubscription "invalid_subscription" Invalid, "A value of the subscription is out of range or missing; `field` names it.",
         "Correct the field.";
-    InvalidRecord "invalid_record" Invalid, "What is to be kept has a name or a value that is too long.",
-        "Shorten it.";
-    TooManyRecords "too_many_records" Conflict, "The tenant has as many of these as it may; `detail` names the limit.",
-        "Remove some, or let them end.";
-    RecordChanged "record_changed" Conflict, "Somebody else has changed it meanwhile.",
-        "Read it again and repeat.";
+    InvalidRecord "invalid_record" Invalid, "The name or value of a subscription or secret is too long.",
+        "Shorten the value.";
+    TooManyRecords "too_many_records" Conflict, "The tenant has reached its limit of subscriptions or secrets; `detail` names the limit.",
+        "Remove some, or wait until they expire.";
+    RecordChanged "record_changed" Conflict, "Another request changed the subscription or secret at the same time.",
+        "Read it again, then retry.";
 
-    InvalidTenant "invalid_tenant" Invalid, "The tenant of the token is empty, too long, or has control characters.",
+    InvalidTenant "invalid_tenant" Invalid, "The token's tenant is empty, too long, or has control characters.",
         "Correct the token's claims.";
-    InvalidWorker "invalid_worker" Invalid, "The subject of the token, or `workerId` with the subject before it, is too long or has control characters.",
+    InvalidWorker "invalid_worker" Invalid, "The token's subject, or `subject/workerId`, is too long or has control characters.",
         "Shorten `workerId`, or correct the token's claims.";
-    InvalidSetting "invalid_setting" Invalid, "A setting of the server is out of its range.",
-        "Clients do not meet this: the operator must correct the configuration.";
+    InvalidSetting "invalid_setting" Invalid, "A setting of the server is out of range.",
+        "The operator must correct the configuration.";
 
-    BackupNotConfigured "backup_not_configured" Conflict, "The server has no place for backups.",
-        "Set `backup.target` in its configuration and reload it.";
-    BackupRunning "backup_running" Conflict, "Another backup is being made.",
-        "Wait until it is done: there is one at a time.";
-    BackupFailed "backup_failed" Unavailable, "The backup was not made; `detail` and the server's log say why. Nothing of it is left that could be taken for a backup.",
-        "Mend the cause, such as a full disk or a bucket that refuses, and try again.";
-    InvalidConfiguration "invalid_configuration" Unprocessable, "The configuration that was read again is not one to work with; `detail` says what is wrong, and where. Nothing was changed.",
-        "Correct the file, look it over with `codeq config check`, and reload again.";
+    BackupNotConfigured "backup_not_configured" Conflict, "The server has no backup target.",
+        "Set `backup.target` in the configuration and reload it.";
+    BackupRunning "backup_running" Conflict, "Another backup is running.",
+        "Wait until it is complete. Only one backup runs at a time.";
+    BackupFailed "backup_failed" Unavailable, "The backup failed; `detail` and the server's log say why. No incomplete backup is left behind.",
+        "Fix the cause, such as a full disk or a missing bucket permission, and retry.";
+    InvalidConfiguration "invalid_configuration" Unprocessable, "The new configuration is invalid; `detail` says what is wrong and where. Nothing was changed.",
+        "Correct the file, check it with `codeq config check`, and reload again.";
 
-    Overloaded "overloaded" Unavailable, "More work is waiting than the server holds. Nothing was done.",
-        "Try again after `Retry-After` seconds, with growing pauses.";
-    DiskFull "disk_full" Unavailable, "The disk has no room: writes are refused, reads go on. Nothing was done.",
-        "Try again later; the operator must make room.";
-    ShuttingDown "shutting_down" Unavailable, "The server is about to stop. Nothing was done.",
-        "Try again: another one, or the same one soon, will answer.";
-    Failed "failed" Unavailable, "The storage failed and the server has stopped working on it. Whether the request took place is not known.",
-        "Try again with the same idempotency key; the operator must look at the log.";
-    Internal "internal" Internal, "A mistake of the server's.",
-        "Report it with the `requestId`.";
+    Overloaded "overloaded" Unavailable, "The server has too much work waiting. Nothing was changed.",
+        "Retry after `Retry-After` seconds, with exponential backoff.";
+    DiskFull "disk_full" Unavailable, "The disk is full: the server refuses writes and still serves reads. Nothing was changed.",
+        "Retry later. The operator must free disk space.";
+    ShuttingDown "shutting_down" Unavailable, "The server is shutting down. Nothing was changed.",
+        "Retry: another server, or this one after its restart, will handle the request.";
+    Failed "failed" Unavailable, "The server's storage has failed. The request may or may not have been carried out.",
+        "Retry with the same idempotency key. The operator must check the log.";
+    Internal "internal" Internal, "A bug in the server.",
+        "Report the `requestId`.";
 }
 
 impl Code {

@@ -51,10 +51,10 @@ pub struct Draft {
 }
 
 impl Draft {
-    /// Validates everything the core does not check itself.
+    /// Converts the draft to a task for the core, checking what the core does not check.
     pub fn into_task(self, service: &Service) -> Result<NewTask, ServiceError> {
         let command = trimmed(&self.command).unwrap_or_default();
-        // The core checks this too; checking here fails a batch on its first bad item.
+        // The core checks this too. Checking it here reports a bad item before the engine is called.
         check_command(&command)?;
         let (destinations, max) = (&service.destinations, service.payload_max());
         if self.payload.len() > max {
@@ -107,9 +107,9 @@ impl Service {
     pub fn enqueue(
         &self,
         caller: MayProduce<'_>,
-        task: NewTask,
+        draft: Draft,
     ) -> Result<Ask<EnqueuedTask>, ServiceError> {
-        let tasks = vec![task];
+        let tasks = vec![draft.into_task(self)?];
         self.check_quota(&caller, &tasks, &mut Ahead::default())?;
         Ok(Ask::new(enqueue(&caller, tasks, false), |answer| {
             enqueued(answer)?.pop().ok_or_else(ServiceError::unexpected)?
@@ -167,7 +167,7 @@ impl Service {
         let held = self.check_pending(caller, tasks, bytes)?;
         let with_rows = bytes.saturating_add(tasks * TASK_ROWS_BYTES as usize);
         if over(self.defaults.load().tenant.max_stored_bytes, held.stored_bytes, with_rows) {
-            let text = "the tenant's tasks hold as many bytes as they may, finished ones included";
+            let text = "the tenant has reached its limit of bytes in all its tasks, including finished ones";
             return Err(quota(text));
         }
         *ahead = Ahead { tasks, bytes };
@@ -185,10 +185,10 @@ impl Service {
         let limits = &defaults.tenant;
         let held = self.engine.held(&caller.tenant);
         if over(limits.max_pending_tasks, held.tasks, tasks) {
-            return Err(quota("the tenant holds as many unfinished tasks as it may"));
+            return Err(quota("the tenant has reached its limit of unfinished tasks"));
         }
         if over(limits.max_pending_bytes, held.bytes, bytes) {
-            return Err(quota("the tenant's unfinished tasks hold as many bytes as they may"));
+            return Err(quota("the tenant has reached its limit of bytes in unfinished tasks"));
         }
         Ok(held)
     }

@@ -8,8 +8,8 @@ use codeq_engine::EngineError;
 use super::Code;
 
 /// Detail for a well-formed id that matches no task.
-pub(crate) const NO_TASK: &str = "no task of the token's tenant has this id: it may be another tenant's, or was removed \
-                                  when its retention ended";
+pub(crate) const NO_TASK: &str = "the token's tenant has no task with this id: the task may belong to another tenant, or it was \
+                                  removed when its retention ended";
 
 /// The class of a failure; maps to one HTTP and one gRPC status.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -140,30 +140,30 @@ impl From<Rejection> for ServiceError {
         match rejection {
             Rejection::InvalidTopic { field } => error.field(field),
             Rejection::InvalidTopicName => {
-                let detail = "a topic's name has 1 to 63 lower-case letters, digits and inner hyphens";
+                let detail = "a topic's name has 1 to 63 lowercase letters, digits and hyphens, with no hyphen at either end";
                 error.field("name").detail(detail)
             }
             Rejection::InvalidCommand => {
-                error.field("command").detail("a command has 1 to 128 bytes and no control characters")
+                error.field("command").detail("a command must have 1 to 128 bytes and no control characters")
             }
             Rejection::InvalidDelay { max } => error.detail(format!(
-                "a task waits at most {} seconds: delaySeconds is in seconds, runAt is a moment",
+                "a task can be delayed by at most {} seconds; delaySeconds is in seconds, runAt is a date",
                 max / 1_000
             )),
             Rejection::NotFound => error.detail(NO_TASK),
             Rejection::NotInProgress => error.detail(
-                "nobody holds a lease on the task: it is finished, or went back to its queue when its lease ended",
+                "the task has no lease: it is finished, or returned to its queue when its lease ended",
             ),
             Rejection::NotOwner => error.detail(
-                "the lease is another worker's: the caller's has ended, the token has another subject, or the task was \
-                 claimed with another workerId",
+                "another worker holds the lease: the caller's lease has ended, the token has a different subject, or the \
+                 task was claimed with a different workerId",
             ),
             Rejection::LeaseLost => error.detail(
-                "the fence is not that of the latest claim: the task was claimed again, or never with this fence; \
+                "the fence does not match the latest claim: the task was claimed again, or never with this fence; \
                  stop working on it",
             ),
             Rejection::ErrorRequired => {
-                error.field("error").detail("say in 'error' why the task failed: it is missing or blank")
+                error.field("error").detail("'error' is missing or blank: describe why the task failed")
             }
             _ => error,
         }
@@ -183,7 +183,7 @@ impl From<EngineError> for ServiceError {
             EngineError::Failed(reason) => {
                 // The reason names files and offsets: log it for the operator, hide it from clients.
                 tracing::error!(target: "codeq::engine", %reason, "the engine has stopped");
-                let text = "the server has stopped after a failure of its storage";
+                let text = "the server has stopped because its storage failed";
                 ServiceError::new(Code::Failed, text).retry_after(30)
             }
             EngineError::TooLarge { .. } => ServiceError::new(Code::TooLarge, error.to_string()),

@@ -59,7 +59,7 @@ impl Term<'_> {
             ("error", "~") => query.error_contains = Some(self.value.into()),
             ("created", operator) => {
                 let at = moment(&self.value)
-                    .ok_or_else(|| invalid("has a 'created' that is not RFC 3339"))?;
+                    .ok_or_else(|| invalid("has a 'created' date that is not RFC 3339"))?;
                 let from = |at: Millis| query.created_from.map_or(at, |known| known.max(at));
                 let before = |at: Millis| query.created_before.map_or(at, |known| known.min(at));
                 match operator {
@@ -67,10 +67,14 @@ impl Term<'_> {
                     ">=" => query.created_from = Some(from(at)),
                     "<" => query.created_before = Some(before(at)),
                     "<=" => query.created_before = Some(before(at.saturating_add(1))),
-                    _ => return Err(invalid("compares 'created' with <, <=, > or >= only")),
+                    _ => return Err(invalid("needs <, <=, > or >= after 'created'")),
                 }
             }
-            _ => return Err(invalid("knows worker=…, created>…, created<…, error~… only")),
+            _ => {
+                return Err(invalid(
+                    "has an unknown term (use worker=…, created>…, created<… or error~…)",
+                ));
+            }
         }
         Ok(())
     }
@@ -95,7 +99,7 @@ fn value(text: &str) -> Result<(String, &str), ServiceError> {
             c => value.push(c),
         }
     }
-    Err(invalid("has a quote that does not end"))
+    Err(invalid("has an unclosed quote"))
 }
 
 /// Parses an RFC 3339 timestamp into milliseconds since the epoch; earlier times become zero.

@@ -1,6 +1,6 @@
 //! Heartbeat: a worker extends its lease.
 
-use codeq_core::command::{Deed, Heartbeat, Millis};
+use codeq_core::command::{Heartbeat, LeaseAction, Millis};
 use codeq_core::reply::Reply;
 use codeq_engine::Answer;
 
@@ -34,7 +34,7 @@ impl Service {
             worker: caller.subject.clone(),
             extend: self.lease(extend_seconds, "extendSeconds")?,
         };
-        let command = lease.command(Deed::Heartbeat(heartbeat));
+        let command = lease.command(LeaseAction::Heartbeat(heartbeat));
         Ok(self.under_lease("heartbeat", &caller, id, command, extended))
     }
 }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use codeq_auth::{Principal, instance};
-use codeq_core::command::{Command, Deed, Fence, UnderLease};
+use codeq_core::command::{Command, Fence, LeaseAction, UnderLease};
 use codeq_core::lease::Holder;
 use codeq_core::names::check_worker;
 
@@ -40,12 +40,12 @@ impl LeaseRef {
     }
 
     /// Wraps an operation into a command bound to this lease.
-    pub fn command(self, deed: Deed) -> Command {
+    pub fn command(self, action: LeaseAction) -> Command {
         let LeaseRef { instance, fence } = self;
         if instance.is_none() && fence.is_none() {
-            return deed.into();
+            return action.into();
         }
-        Command::UnderLease(UnderLease { fence, instance, deed: Box::new(deed) })
+        Command::UnderLease(UnderLease { fence, instance, action: Box::new(action) })
     }
 }
 

@@ -162,7 +162,7 @@ impl Service {
             wanted @ 1..=MAX => Ok(seconds(wanted)),
             wanted => {
                 let detail = format!(
-                    "{field} is in seconds, 1 to {MAX} (12 hours), and not {wanted}; heartbeats make a lease longer"
+                    "{field} is {wanted}, but must be 1 to {MAX} seconds (12 hours); use heartbeats to extend a lease"
                 );
                 let refused = ServiceError::new(Code::InvalidLease, "invalid lease (1 to 43200 s)");
                 Err(refused.field(field).detail(detail))
@@ -193,7 +193,7 @@ pub(crate) fn seed() -> u64 {
 /// Parses the id in a path or body. A malformed id is reported as "not found".
 pub(crate) fn task_id(text: &str, missing: &'static str) -> Result<TaskId, ServiceError> {
     text.parse().map_err(|_| {
-        let detail = "this is not a task's id: send the 'id' that the answer to the enqueue has";
+        let detail = "this is not a task id: send the 'id' from the response to the enqueue";
         ServiceError::not_found(missing).detail(detail)
     })
 }

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use codeq_core::command::{Deed, Nack};
+use codeq_core::command::{LeaseAction, Nack};
 use codeq_core::reply::{Reply, Returned};
 use codeq_engine::Answer;
 
@@ -30,7 +30,7 @@ impl Service {
             reason,
             seed: seed(),
         };
-        Ok(self.under_lease("nack", &caller, id, lease.command(Deed::Nack(nack)), returned))
+        Ok(self.under_lease("nack", &caller, id, lease.command(LeaseAction::Nack(nack)), returned))
     }
 }
 

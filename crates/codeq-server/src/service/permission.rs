@@ -58,7 +58,7 @@ fn producer(caller: &Principal) -> Result<(), ServiceError> {
     if caller.producer {
         return Ok(());
     }
-    let detail = "the token is a worker's: tasks are made and cancelled with a producer's token";
+    let detail = "this is a worker token: creating and cancelling tasks requires a producer token";
     Err(ServiceError::forbidden("producer required").detail(detail))
 }
 
@@ -83,7 +83,7 @@ fn operator(caller: &Principal) -> Result<(), ServiceError> {
     if caller.operator {
         return Ok(());
     }
-    let detail = "the token needs the scope codeq:operator: this concerns all tenants";
+    let detail = "the token needs the scope codeq:operator, because this affects all tenants";
     Err(ServiceError::forbidden("operator required").detail(detail).scope(OPERATOR))
 }
 

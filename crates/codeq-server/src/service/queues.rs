@@ -43,7 +43,7 @@ impl Service {
         let mut near: Option<((usize, usize), Arc<str>)> = None;
         for shard in ShardId::all(self.engine.shards()) {
             let tenant = Arc::clone(&caller.tenant);
-            // Search only the first slice: a suggestion is not worth more.
+            // Search only the first slice: a suggestion is not worth reading more.
             let slice =
                 self.scan(&caller.tenant, shard, move |reader| reader.queues(&tenant, None));
             let mut sums = QueueSums::default();
@@ -72,7 +72,7 @@ impl Service {
         }
         if !caller.operator {
             let refused = ServiceError::forbidden("operator scope required");
-            return Err(refused.detail("allTenants needs a token with the scope codeq:operator"));
+            return Err(refused.detail("allTenants requires a token with the scope codeq:operator"));
         }
         let mut all = Vec::new();
         for tenant in self.engine.tenants().await? {
@@ -91,7 +91,7 @@ impl Service {
         let (tenant, command) = (caller.tenant.clone(), Arc::from(command));
         match self.propose(Command::Pause(Pause { tenant, command, paused })).await? {
             Reply::Rejected(Rejection::NotFound) => {
-                let detail = "there is no such queue: it has no tasks and is not paused";
+                let detail = "the queue does not exist: it has no tasks and is not paused";
                 Err(ServiceError::from(Rejection::NotFound).detail(detail))
             }
             Reply::Rejected(rejection) => Err(rejection.into()),

@@ -1,4 +1,4 @@
-//! Scans over many rows for one tenant without blocking the others.
+//! Reads many rows for one tenant without blocking the other tenants.
 //!
 //! A scan runs in slices. Each slice holds the shard for well under a millisecond and runs on a
 //! blocking thread instead of the async runtime. A tenant runs one slice at a time, however many

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use codeq_auth::Principal;
-use codeq_core::command::{Artifact, Deed, Outcome, Submit};
+use codeq_core::command::{Artifact, LeaseAction, Outcome, Submit};
 use codeq_core::id::TaskId;
 use codeq_core::place::Status;
 use codeq_core::reply::{Rejection, Reply};
@@ -55,7 +55,7 @@ impl Service {
             Err(flaw) => (wrong(), Vec::new(), Some(flaw)),
         };
         let submit = submit(&caller, id, outcome, artifacts);
-        let command = request.lease.command(Deed::Submit(submit));
+        let command = request.lease.command(LeaseAction::Submit(submit));
         Ok(self.under_lease("submit", &caller, id, command, submitted).flawed(flaw))
     }
 
@@ -102,7 +102,7 @@ impl Service {
         self.answer(self.submit(caller, id, request)?).await
     }
 
-    /// The error for a result above the size limit, if it is.
+    /// The error for a result above the size limit; `None` if it is within the limit.
     pub fn too_long(&self, result: &[u8]) -> Option<ServiceError> {
         let max = self.payload_max();
         (result.len() > max).then(|| Rejection::InvalidResult { max }.into())
@@ -133,7 +133,7 @@ fn uploads_at_once() -> Arc<Semaphore> {
 fn elsewhere(artifacts: Vec<NewArtifact>) -> Result<Vec<Artifact>, ServiceError> {
     let of = |NewArtifact { name, source }| match source {
         Source::Url(url) => Ok(Artifact { name, url }),
-        Source::Content { .. } => Err(invalid("content can be sent over HTTP only")),
+        Source::Content { .. } => Err(invalid("artifact content can only be sent over HTTP")),
     };
     artifacts.into_iter().map(of).collect()
 }

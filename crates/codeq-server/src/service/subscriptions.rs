@@ -128,7 +128,8 @@ impl Service {
     }
 
     async fn put_subscription(&self, put: PutRecord) -> Result<Subscription, ServiceError> {
-        // Held until the view includes the subscription, so that no task enqueued after the answer is missed.
+        // Listen until `self.subscriptions` includes the subscription, so that no task enqueued after the answer is
+        // missed.
         let _listening = self.subscriptions.work_available().listen();
         match self.propose(Command::PutRecord(put)).await? {
             Reply::Record(record) => {
@@ -136,7 +137,7 @@ impl Service {
                 Subscription::read(&record).ok_or_else(ServiceError::unexpected)
             }
             Reply::Rejected(Rejection::TooManyRecords { max }) => {
-                let detail = format!("a tenant has at most {max} subscriptions");
+                let detail = format!("a tenant can have at most {max} subscriptions");
                 let error = Rejection::TooManyRecords { max };
                 Err(ServiceError::from(error).detail(detail))
             }
@@ -222,7 +223,7 @@ fn event_types(
     };
     if let Some(command) = wanted.iter().find(|command| !caller.event_types.allows(command)) {
         let command = cut(command, COMMAND_BYTES_MAX);
-        return Err(refused(format!("the eventTypes of the token do not name '{command}'")));
+        return Err(refused(format!("the token's eventTypes do not include '{command}'")));
     }
     if wanted.iter().any(|command| &**command == "*") {
         return Ok(None);
@@ -233,9 +234,9 @@ fn event_types(
     match (&caller.event_types, wanted.is_empty()) {
         (_, false) => Ok(Some(wanted)),
         (EventTypes::Any, true) => Ok(None),
-        (EventTypes::Only(allowed), true) if allowed.is_empty() => {
-            Err(refused("the token has no eventTypes: there is nothing to hear of".to_owned()))
-        }
+        (EventTypes::Only(allowed), true) if allowed.is_empty() => Err(refused(
+            "the token has no eventTypes, so there is nothing to subscribe to".to_owned(),
+        )),
         (EventTypes::Only(allowed), true) => Ok(Some(allowed.clone())),
     }
 }

@@ -55,7 +55,8 @@ impl Service {
             }
         };
         let missing = || {
-            let detail = "the task is not finished: ?waitSeconds= waits for it, up to 60 seconds";
+            let detail =
+                "the task is not finished: use ?waitSeconds= to wait for it, up to 60 seconds";
             ServiceError::not_found("result not found").detail(detail)
         };
         let wait = Duration::from_secs(wait_seconds.min(RESULT_WAIT_MAX));

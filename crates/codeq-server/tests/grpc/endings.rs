@@ -24,7 +24,7 @@ use crate::grpc::acks::{ack, heartbeat, result};
 use crate::grpc::client::{PATIENCE, Producer, Worker, channel, endpoint, new_task};
 use crate::http::harness::{ADMIN, Harness, PRODUCER, WORKER, WORKER_2};
 
-const STOPPED: (Code, &str) = (Code::Unavailable, "the server is about to stop");
+const STOPPED: (Code, &str) = (Code::Unavailable, "the server is shutting down");
 
 #[tokio::test]
 async fn after_the_clients_last_word_all_is_answered_and_the_end_is_good() {
@@ -349,7 +349,7 @@ async fn a_withdrawn_token_ends_its_streams_and_no_others() {
     let mut config = server.config().clone();
     config.worker_auth.static_tokens.retain(|known| known.token.as_deref() != Some(WORKER));
     server.server().reload_to(&config).await.unwrap();
-    assert_eq!(gone.ended().await, (Code::Unauthenticated, "token withdrawn".to_owned()));
+    assert_eq!(gone.ended().await, (Code::Unauthenticated, "token revoked".to_owned()));
     let mut again = crate::grpc::client::worker(server.worker_addr()).await;
     again.hello(WORKER, "").await;
     assert_eq!(again.ended().await.0, Code::Unauthenticated);

@@ -164,7 +164,7 @@ async fn a_second_hello_and_an_event_without_content_change_nothing() {
     let mut stream = Producer::open(server.producer_addr(), PRODUCER).await;
     stream.hello(PRODUCER_B).await;
     stream.send(producer::ProducerEvent { event: None }).await;
-    for want in ["Hello comes first, and once", "unknown event"] {
+    for want in ["Hello must be the first event and cannot be repeated", "unknown event"] {
         let FromProducers::Error(error) = stream.event().await else { panic!("no error") };
         assert_eq!((&*error.code, &*error.message), ("InvalidArgument", want));
     }
@@ -175,7 +175,7 @@ async fn a_second_hello_and_an_event_without_content_change_nothing() {
     let mut stream = Worker::open(server.worker_addr(), WORKER).await;
     stream.hello("b-worker", "other").await;
     stream.send(worker::WorkerEvent { event: None }).await;
-    for want in ["Hello comes first, and once", "unknown event"] {
+    for want in ["Hello must be the first event and cannot be repeated", "unknown event"] {
         let error = stream.error().await;
         assert_eq!((&*error.code, &*error.message), ("InvalidArgument", want));
     }

@@ -62,7 +62,7 @@ async fn other_work_under_the_same_key_is_refused() {
         assert_eq!(body["code"], "idempotency_conflict");
     }
     let refused = keyed(&h, "tasks", "k", task_with_key(json!({"a": 1}), "other")).await;
-    refused.refused(400, "Idempotency-Key and idempotencyKey disagree");
+    refused.refused(400, "Idempotency-Key and idempotencyKey are different");
     let long = keyed(&h, "tasks", &"k".repeat(257), task(json!(1))).await.expect(400);
     assert_eq!(long.json()["code"], "invalid_idempotency_key");
     // A batch would make the same keys of it every time.

@@ -50,12 +50,12 @@ fn typos() -> Vec<Typo> {
         },
         Typo {
             status: 405,
-            told: &["does not take POST: use GET", "did you mean POST /v1/codeq/tasks/claim?"],
+            told: &["does not support POST: use GET", "did you mean POST /v1/codeq/tasks/claim?"],
             ..post("wrong route", WORKER, "tasks/claims", json!({}))
         },
         Typo {
             status: 405,
-            told: &["/v1/codeq/tasks/claim does not take GET", "use POST"],
+            told: &["/v1/codeq/tasks/claim does not support GET", "use POST"],
             ..get("wrong method", WORKER, "tasks/claim")
         },
         Typo {
@@ -65,7 +65,7 @@ fn typos() -> Vec<Typo> {
         Typo {
             status: 401,
             told: &[
-                "the token is not valid: use one that this server's configuration accepts",
+                "the token is not valid: use a token that this server's configuration accepts",
                 "log",
             ],
             ..get("wrong token", "a-nobody", "tasks")
@@ -91,7 +91,7 @@ fn typos() -> Vec<Typo> {
             ..get("wrong queue", PRODUCER, "tasks?command=rezise")
         },
         Typo {
-            told: &["leaseSeconds is in seconds, 1 to 43200 (12 hours), and not 300000"],
+            told: &["leaseSeconds is 300000, but must be 1 to 43200 seconds (12 hours)"],
             ..post("wrong unit", WORKER, "tasks/claim", json!({"leaseSeconds": 300_000}))
         },
         Typo {
@@ -129,19 +129,19 @@ fn typos() -> Vec<Typo> {
         Typo {
             status: 404,
             told: &[
-                "no task of the token's tenant has this id",
+                "the token's tenant has no task with this id",
                 "removed when its retention ended",
             ],
             ..get("stale id", PRODUCER, "tasks/UNKNOWN")
         },
         Typo {
             status: 404,
-            told: &["this is not a task's id", "the answer to the enqueue"],
+            told: &["this is not a task id", "the response to the enqueue"],
             ..get("stale id", PRODUCER, "tasks/task-1")
         },
         Typo {
             status: 409,
-            told: &["nobody holds a lease on the task"],
+            told: &["the task has no lease"],
             ..post("stale lease", WORKER, "tasks/DONE/nack", json!({}))
         },
     ]

@@ -1,7 +1,7 @@
 //! The task that sends availability notifications.
 //!
-//! The engine's threads only leave a note in [`WorkAvailable`](super::WorkAvailable) and go on. This task finds out who
-//! wants to know, and sends.
+//! The engine's threads only record the queue in [`WorkAvailable`](super::WorkAvailable). This task finds the
+//! interested subscribers and notifies them.
 
 use std::sync::Arc;
 
@@ -19,7 +19,7 @@ use crate::dispatcher::{Call, Dispatcher, Limits, Outcome, Receiver};
 use crate::outbound::{Outbound, run};
 use crate::report::WebhookOutcome;
 
-/// Notifications in flight at once.
+/// Maximum number of notifications in flight.
 pub const CALLS_MAX: usize = 64;
 
 pub(crate) const LIMITS: Limits = Limits {
@@ -87,7 +87,7 @@ impl Notifier {
         self.calls.shutdown().await;
     }
 
-    /// After a start: the run before may not have announced all queues that have work.
+    /// Adds all queues that have work, at startup: the previous run may not have announced all of them.
     async fn add_all_queues(&mut self) {
         for tenant in self.sender.subscriptions.tenants() {
             let queues = self.sender.engine().queues(&tenant).await.unwrap_or_default();
@@ -127,7 +127,7 @@ impl Notifier {
         }
     }
 
-    /// A queue has work.
+    /// Adds a queue that has work.
     fn add_queue(&mut self, tenant: Arc<str>, command: Arc<str>) {
         if self.sender.subscriptions.has_any(&tenant)
             && !self.ready.add(Arc::clone(&tenant), Arc::clone(&command))
@@ -190,7 +190,7 @@ impl Notifier {
         self.dispatcher.done(call, outcome, Instant::now());
     }
 
-    /// There was no room for a notification.
+    /// Counts a notification that was dropped for lack of room.
     fn count_dropped(&self, tenant: &Arc<str>, command: &str) {
         self.sender.count(WebhookOutcome::Dropped, Some((tenant, command)));
     }

@@ -9,12 +9,12 @@ use tokio::time::Instant;
 
 use crate::dispatcher::{Dispatcher, Limits, Outcome, Receiver};
 
-/// Queues that wait; more are dropped.
+/// Maximum number of waiting queues; more are dropped.
 const WAITING_MAX: usize = 65_536;
-/// Queues of one tenant that wait: no tenant gets more than half.
+/// Maximum number of waiting queues of one tenant: half of all.
 const WAITING_PER_TENANT_MAX: usize = WAITING_MAX / 2;
 
-/// Each tenant is a receiver that takes one queue at a time.
+/// The dispatcher sees each tenant as a receiver that takes one queue at a time.
 const LIMITS: Limits = Limits {
     calls: 1,
     calls_per_tenant: 1,

@@ -1,7 +1,7 @@
 //! Chooses which subscribers are notified of a queue now, and which later.
 //!
-//! A subscription is not notified more often than its minimum interval; what comes sooner is deferred. Pure: callers
-//! pass the time in.
+//! A subscription is not notified more often than its minimum interval allows; notifications that come sooner are
+//! deferred. Pure: callers pass the time in.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::sync::Arc;
@@ -12,7 +12,7 @@ use tokio::time::Instant;
 
 use super::subscriptions::{Mode, Subscriber, Subscription};
 
-/// Commands deferred for one subscription; more are dropped.
+/// Maximum number of commands deferred for one subscription; more are dropped.
 const DEFERRED_MAX: usize = 256;
 
 /// What each subscription was notified of, and what is deferred.
@@ -37,7 +37,7 @@ struct Recipient {
     deferred: VecDeque<Arc<str>>,
 }
 
-/// Says to a subscription that a queue has work.
+/// Tells a subscription that a queue has work.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(super) struct Notification {
     pub tenant: Arc<str>,
@@ -47,8 +47,8 @@ pub(super) struct Notification {
 }
 
 impl Recipients {
-    /// A queue has work: returns who of the interested subscribers is notified now. For the others it is deferred, as
-    /// far as their mode asks for it.
+    /// Chooses which of the interested subscribers are notified now that a queue has work. For the others, the
+    /// notification is deferred if their mode calls for it.
     pub fn choose(
         &mut self,
         now: Instant,
@@ -107,12 +107,12 @@ impl Recipients {
         due
     }
 
-    /// A notification was not sent after all: the next one may follow at once.
+    /// Records that a notification was not sent after all, so that the next one may follow at once.
     pub fn not_sent(&mut self, id: &Arc<str>, now: Instant) {
         self.change(id, |recipient| recipient.free_at = recipient.free_at.min(now));
     }
 
-    /// Forgets all subscriptions but those that `keep` returns true for.
+    /// Forgets all subscriptions except those for which `keep` returns true.
     pub fn retain(&mut self, keep: impl Fn(&str, &str) -> bool) {
         let gone = self.by_id.iter().filter(|(id, recipient)| !keep(&recipient.tenant, id));
         let gone: Vec<Arc<str>> = gone.map(|(id, _)| Arc::clone(id)).collect();
@@ -210,8 +210,8 @@ impl Recipient {
     }
 }
 
-/// The heaviest subscription is chosen ("rendezvous hashing"): a subscription that comes or goes moves only the commands
-/// that it wins or has won.
+/// The heaviest subscription is chosen ("rendezvous hashing"): a subscription that comes or goes moves only the
+/// commands that it wins or has won.
 fn weight<'a>(subscriber: &'a Arc<Subscriber>, command: &str) -> (u64, &'a str) {
     let id = &*subscriber.subscription.id;
     let mixed = split_mix64(fnv1a64(id.as_bytes()) ^ split_mix64(fnv1a64(command.as_bytes())));

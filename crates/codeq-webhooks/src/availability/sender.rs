@@ -8,6 +8,7 @@ use codeq_core::record::RecordKind;
 use codeq_engine::Engine;
 use hyper::StatusCode;
 use hyper::header::HeaderMap;
+use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::recipients::Notification;
@@ -28,16 +29,27 @@ pub(super) struct Sender {
     claim_url: Option<String>,
 }
 
-#[derive(Serialize)]
+/// The body of the POST to a subscription's `callbackUrl`.
+#[derive(Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
-struct Body<'a> {
+#[schemars(rename = "AvailabilityNotification")]
+pub struct NotificationBody<'a> {
+    /// The command whose queue has work, spelled as in the subscription.
     event_type: &'a str,
+    /// Always true.
+    #[schemars(extend("const" = true))]
     available: bool,
+    /// How many tasks could be claimed when this was sent.
     queue_depth: u64,
+    /// The path of the claim route, `/v1/codeq/tasks/claim`.
     claim_url: &'a str,
+    /// The full URL of the claim route. Absent if the server has no `publicUrl`.
     #[serde(skip_serializing_if = "Option::is_none")]
     claim_url_absolute: Option<&'a str>,
+    /// When this was sent.
+    #[schemars(extend("format" = "date-time"))]
     sent_at: String,
+    /// A unique id, equal to the `webhook-id` header.
     notification_id: &'a str,
 }
 
@@ -65,7 +77,7 @@ impl Sender {
             _ => return Outcome::Skipped,
         };
         let id = format!("{:032x}", rand::random::<u128>());
-        let body = Body {
+        let body = NotificationBody {
             event_type,
             available: true,
             queue_depth,
@@ -92,7 +104,7 @@ impl Sender {
         notification: &Notification,
         to: &Destination,
         id: &str,
-        body: &Body<'_>,
+        body: &NotificationBody<'_>,
     ) -> Outcome {
         let Ok(body) = serde_json::to_vec(body) else { return Outcome::Failed };
         let (tenant, headers) = (&notification.tenant, HeaderMap::new());
@@ -112,7 +124,7 @@ impl Sender {
         if status.is_success() { Outcome::Delivered } else { Outcome::Failed }
     }
 
-    /// The receiver said that it is gone for good.
+    /// Removes the subscription, because its receiver said that it is gone for good.
     async fn unsubscribe(&self, notification: &Notification) {
         let delete = Command::DeleteRecord(DeleteRecord {
             tenant: Arc::clone(&notification.tenant),

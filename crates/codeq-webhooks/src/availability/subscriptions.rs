@@ -77,8 +77,8 @@ impl fmt::Debug for SubscriptionSpec {
 }
 
 impl SubscriptionSpec {
-    /// The id of the subscription. It is the same whenever a worker asks for the same, so that a worker that subscribes
-    /// again after a restart has one subscription and not two.
+    /// The id of the subscription. Equal requests of a worker have equal ids, so a worker that subscribes again after a
+    /// restart renews its subscription instead of adding another.
     pub fn id(&self, tenant: &str) -> String {
         let mut hasher = Sha256::new();
         let mut feed = |text: &str| {
@@ -135,7 +135,7 @@ pub struct Subscription {
 }
 
 impl Subscription {
-    /// Reads a record. If it is not a subscription, logs that and returns none.
+    /// Reads a record. If it is not a subscription, logs that and returns `None`.
     pub fn read(record: &Record) -> Option<Subscription> {
         let spec = match serde_json::from_slice(&record.value) {
             Ok(spec) => spec,
@@ -160,7 +160,7 @@ impl Subscription {
 pub(crate) struct Subscriber {
     pub subscription: Subscription,
     pub to: Destination,
-    /// The engine's threads take notes as long as there is a subscriber.
+    /// While there is a subscriber, the engine's threads record queues that get work.
     _listening: Listening,
 }
 
@@ -179,12 +179,12 @@ impl Subscriptions {
         Subscriptions { by_tenant: RwLock::default(), policy, work_available }
     }
 
-    /// Where the engine's threads note queues that have work.
+    /// Where the engine's threads record queues that get work.
     pub fn work_available(&self) -> &Arc<WorkAvailable> {
         &self.work_available
     }
 
-    /// Reads all of them from the engine.
+    /// Reads all subscriptions from the engine.
     pub async fn load(&self, engine: &Engine) -> Result<(), EngineError> {
         let mut found = ByTenant::default();
         let mut next = Some(RecordCursor::default());
@@ -201,7 +201,7 @@ impl Subscriptions {
         Ok(())
     }
 
-    /// Reads one of them from the engine. False if it is gone.
+    /// Reads one subscription from the engine again. False if it is gone.
     pub(super) async fn refresh(
         &self,
         engine: &Engine,
@@ -216,7 +216,8 @@ impl Subscriptions {
         Ok(set)
     }
 
-    /// Takes in a record that was written just now. It is read again later, in case it has changed meanwhile.
+    /// Adds the subscription of a record that was just written. The record is read again later, in case it has changed
+    /// meanwhile.
     pub fn put(&self, record: &Record) {
         self.set(record);
         self.work_available.subscription_changed(&record.tenant, &record.name);

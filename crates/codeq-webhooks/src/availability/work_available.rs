@@ -1,7 +1,7 @@
-//! What the engine's threads do when a queue gets work: leave a note, and wake the notifier.
+//! Records, on the engine's threads, which queues get work, and wakes the notifier.
 //!
-//! While there are no subscriptions this costs one atomic read. Notes are sets: a queue that gets work a thousand times
-//! before the notifier looks is noted once.
+//! While there are no subscriptions this costs one atomic read. Changes are kept in sets: a queue that gets work a
+//! thousand times before the notifier looks is recorded once.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -15,9 +15,9 @@ use codeq_engine::Observer;
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 
-/// Queues noted at once; more are counted and dropped.
+/// Maximum number of queues recorded between two looks of the notifier; more are counted and dropped.
 const READY_MAX: usize = 65_536;
-/// Changed subscriptions noted at once; beyond that all are read again.
+/// Maximum number of changed subscriptions recorded; beyond that, all are read again.
 const CHANGED_MAX: usize = 8_192;
 
 /// Collects queues that get work, and subscriptions that change.
@@ -28,14 +28,14 @@ pub struct WorkAvailable {
     wake: Notify,
 }
 
-/// What has happened since the last look.
+/// What has changed since the notifier last looked.
 #[derive(Debug, Default)]
 pub(super) struct Changes {
     /// Queues that had nothing to claim and now have something, by shard.
     pub ready: BTreeSet<(ShardId, QueueId)>,
     /// Subscriptions that changed: tenant and id.
     pub changed: BTreeSet<(Arc<str>, Arc<str>)>,
-    /// Too many changed to note each: all must be read again.
+    /// Too many subscriptions changed to record each: all must be read again.
     pub all_changed: bool,
     /// How many queues were dropped for lack of room.
     pub missed: u64,
@@ -109,7 +109,7 @@ impl Observer for WorkAvailable {
             )
         };
         let mut effects = effects.iter().filter(matters).peekable();
-        // Most commits have nothing to note, and then the lock is not taken.
+        // Most commits have nothing to record and do not take the lock.
         if effects.peek().is_none() {
             return;
         }

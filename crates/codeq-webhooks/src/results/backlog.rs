@@ -12,11 +12,11 @@ use tokio::time::Instant;
 
 use crate::dispatcher::{Call, Dispatcher, Full, Limits, Outcome, Receiver};
 
-/// Callbacks in memory: of one receiver, of one tenant, of all.
+/// Maximum number of callbacks in memory: of one receiver, of one tenant, of all.
 const WAITING_PER_RECEIVER_MAX: usize = 1_024;
 const WAITING_PER_TENANT_MAX: usize = 16_384;
 const WAITING_MAX: usize = 65_536;
-/// Receivers in memory: of one tenant, of all.
+/// Maximum number of receivers in memory: of one tenant, of all.
 const RECEIVERS_PER_TENANT_MAX: usize = 1_024;
 const RECEIVERS_MAX: usize = 4_096;
 
@@ -39,9 +39,9 @@ pub(crate) struct Backlog {
     /// Callbacks in flight. One that is found in the outbox meanwhile may be new, because its task was replayed and
     /// finished again: it is added once the call is done.
     in_flight: HashMap<Callback, Option<(Receiver, Millis)>>,
-    /// Where callbacks start that did not fit, by the limit that they exceeded.
+    /// The positions of the first callbacks that did not fit, by the limit that they exceeded.
     overflow: HashMap<Full, Positions>,
-    /// Where to read again.
+    /// The positions to read again, because there is room now.
     again: Positions,
 }
 
@@ -74,7 +74,7 @@ impl Backlog {
         if self.dispatcher.is_waiting(&callback) {
             return;
         }
-        // Later callbacks must not overtake those that did not fit, or these might never be sent.
+        // Later callbacks must not overtake those that did not fit, which might then never be sent.
         let mut limits = limits_of(to).into_iter();
         let added = match limits.find(|limit| self.overflow.contains_key(limit)) {
             Some(behind) => Err(behind),
@@ -135,7 +135,7 @@ fn limits_of(receiver: Receiver) -> [Full; 3] {
     [Full::Receiver(receiver), Full::Tenant(receiver.tenant), Full::All]
 }
 
-/// Notes a position of a shard, unless an earlier one is noted.
+/// Records a position of a shard, unless an earlier one is recorded.
 pub(crate) fn note(positions: &mut Positions, shard: ShardId, position: Position) {
     positions.entry(shard).and_modify(|first| *first = position.min(*first)).or_insert(position);
 }

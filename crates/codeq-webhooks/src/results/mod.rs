@@ -9,6 +9,7 @@ mod body;
 mod outbox;
 mod sender;
 
+pub use body::{ArtifactBody, CallbackBody};
 pub use outbox::{CallLimits, CallbacksDue, ResultCallbacks};
 pub use sender::message_id;
 

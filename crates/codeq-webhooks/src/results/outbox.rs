@@ -1,6 +1,6 @@
 //! Reads the outbox and starts the calls.
 //!
-//! The engine's commit thread says at which position new callbacks are; one task reads what is due
+//! The engine's commit thread reports the position of new callbacks; one task reads what is due
 //! ([`ResultCallbacks::run`]), the [`Backlog`] decides who is called next, and every call runs in a task of its own.
 
 use std::sync::Arc;
@@ -37,8 +37,8 @@ pub struct CallLimits {
 }
 
 impl CallLimits {
-    /// Calls to one host, and to one IP address. Since a tenant gets half of all calls, a host gets a quarter at most:
-    /// no host can use up what its tenant has.
+    /// Maximum number of calls to one host, and to one IP address. Since a tenant gets half of all calls, a host gets a
+    /// quarter at most, so that no host can use up its tenant's calls.
     pub fn per_host(self) -> usize {
         self.max_per_host.min((self.max_concurrent / 4).max(1))
     }
@@ -77,7 +77,7 @@ pub struct ResultCallbacks {
 }
 
 impl ResultCallbacks {
-    /// `attempts_max` is the number of attempts after which the engine gives a callback up.
+    /// `attempts_max` is the number of attempts after which the engine gives up on a callback.
     pub fn new(
         outbound: Arc<Outbound>,
         due: Arc<CallbacksDue>,

@@ -31,7 +31,8 @@ const RECORD_PAUSE_MAX: Duration = Duration::from_secs(5);
 /// A callback whose task and result are larger than this waits for one of [`LARGE_AT_ONCE`] permits: hundreds of calls
 /// run at once, and each holds the result twice.
 const LARGE_BYTES: usize = 2 << 20;
-/// Large callbacks at once. More than go to one host by default, so that one host that hangs does not delay the others.
+/// Maximum number of large callbacks at once. By default that is more than go to one host, so that one host that hangs
+/// does not delay the others.
 const LARGE_AT_ONCE: usize = 24;
 
 pub(super) struct Sender {
@@ -82,8 +83,8 @@ impl Sender {
         if delivered { Outcome::Delivered } else { Outcome::Failed }
     }
 
-    /// The callback of a task. There is nothing to send if it is delivered, has failed for good, or is due later: then it
-    /// is found in the outbox again. If it cannot be read, the call has to be made later.
+    /// The callback of a task. There is nothing to send if it was delivered, has failed for good, or is due later, when
+    /// the outbox returns it again. If it cannot be read, the call has to be made later.
     async fn pending(&self, shard: ShardId, seq: Seq) -> Result<PendingCallback, Outcome> {
         let found = self.engine().callback(shard, seq).await.map_err(|error| {
             tracing::debug!(target: "codeq::webhooks", %error, "a callback could not be read");
@@ -95,7 +96,8 @@ impl Sender {
         found.filter(is_due).ok_or(Outcome::Skipped)
     }
 
-    /// None if the call could not be tried, through no fault of the receiver: nothing is counted, and no attempt used.
+    /// `None` if the call could not be tried, through no fault of the receiver: then nothing is counted and no attempt
+    /// is used up.
     async fn attempt(&self, callback: &PendingCallback) -> Option<Delivery> {
         let url = callback.task.webhook.as_deref().unwrap_or_default();
         let to = match self.outbound.policy.read(url) {
@@ -146,8 +148,8 @@ impl Sender {
         );
     }
 
-    /// Records in the engine how the delivery ended. While the engine takes no writes this waits and so keeps the slot,
-    /// because otherwise the receiver would be called over and over.
+    /// Records in the engine how the delivery ended. While the engine accepts no writes, this waits and so keeps the
+    /// call's slot. Otherwise the receiver would be called over and over.
     async fn record(&self, callback: &PendingCallback, delivery: Delivery) {
         let command = Command::Callback(Callback {
             tenant: Arc::clone(&callback.task.tenant),

@@ -123,7 +123,8 @@ fn a_broken_file_changes_nothing_and_says_why() {
     let broken = yaml(&data, &["second-token"], "logLevle: warn\nmaxBatchSize: many\n");
     write(&served.file, &broken);
     served.process.signal("HUP");
-    let line: Value = serde_json::from_str(&served.line("stays as it was")).unwrap();
+    let line: Value =
+        serde_json::from_str(&served.line("the configuration was not changed")).unwrap();
     let why = line["why"].as_str().unwrap();
     assert!(why.contains("codeq.yaml:3:1: unknown key 'logLevle', did you mean"), "{why}");
     assert!(why.contains("codeq.yaml:4:15: maxBatchSize: "), "{why}");

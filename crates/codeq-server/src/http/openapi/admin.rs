@@ -2,9 +2,13 @@
 
 use serde_json::json;
 
-use super::kinds::query_flag;
-use super::operation::{JSON, Operation, reference};
+use super::operation::{JSON, Operation, query_flag, reference};
 use super::tasks::paged;
+use crate::http::cleanup::{CleanedUp, CleanupRequest};
+use crate::http::dead_letters::{PurgeDeadLettersRequest, ReplayRequest, Replayed};
+use crate::http::queues::{Paused, PurgeRequest, Purged, QueueBody, QueueList, QueueMap};
+use crate::http::topics::{TopicBody, TopicPolicyRequest};
+use crate::http::wire::TaskBody;
 use crate::service::Code;
 
 /// Error codes of bulk operations on a queue.
@@ -38,26 +42,27 @@ pub fn operations() -> Vec<(&'static str, Operation)> {
 
 fn list_queues() -> Operation {
     let format = json!({ "type": "string", "enum": ["list"] });
-    let either = json!({ "oneOf": [reference("QueueMap"), reference("QueueList")] });
+    let either = json!({ "oneOf": [reference::<QueueMap>(), reference::<QueueList>()] });
     Operation::new(
         "queue",
         "List queues",
-        "Without `format` a flat map of the lists that are not empty; with `format=list` one item for each \
-         queue.",
+        "Without `format`, a flat map of the lists that are not empty. With `format=list`, one item per queue.",
     )
-    .query("format", "How the answer looks.", format)
-    .query("allTenants", "Queues of all tenants; needs the scope `codeq:operator`.", query_flag())
+    .query("format", "The shape of the response.", format)
+    .query("allTenants", "Queues of all tenants. Requires the scope `codeq:operator`.", query_flag())
     .answers_as(200, "The queues.", JSON, either)
+    .sends::<QueueMap>()
+    .sends::<QueueList>()
     .refuses(&[Code::InvalidParameter])
 }
 
 fn get_queue() -> Operation {
     Operation::new(
         "queue",
-        "Read a queue",
-        "A queue that does not exist has zeros and is not paused.",
+        "Get a queue",
+        "If the queue does not exist, all counts are 0 and `paused` is false.",
     )
-    .answers(200, "Its numbers.", "Queue")
+    .answers::<QueueBody>(200, "The state of the queue.")
     .refuses(&[Code::InvalidCommand])
 }
 
@@ -65,15 +70,15 @@ fn pause() -> Operation {
     Operation::new(
         "queue",
         "Pause a queue",
-        "Claims find nothing in it; enqueues go on. A queue may be paused before its first task.",
+        "Claims skip a paused queue; enqueues still work. A queue can be paused before its first task.",
     )
-    .answers(200, "It is paused.", "Paused")
+    .answers::<Paused>(200, "The queue is paused.")
     .refuses(&[Code::InvalidCommand, Code::TooManyQueues, Code::InvalidTenant])
 }
 
 fn resume() -> Operation {
-    Operation::new("queue", "Resume a queue", "Claims find its tasks again.")
-        .answers(200, "It is not paused any more.", "Paused")
+    Operation::new("queue", "Resume a queue", "Claims no longer skip the queue.")
+        .answers::<Paused>(200, "The queue is no longer paused.")
         .refuses(&[Code::InvalidCommand, Code::NotFound, Code::InvalidTenant])
 }
 
@@ -81,32 +86,31 @@ fn purge_queue() -> Operation {
     Operation::new(
         "queue",
         "Purge a queue",
-        "Cancels waiting and delayed tasks that match, up to `limit` in one call. A call works for a \
-         quarter of a second at most. Repeat while some remain, with `cursor` if `nextCursor` was answered. \
-         Ask with `dryRun` first.",
+        "Cancels matching tasks that are waiting or delayed, up to `limit` per call. A call works for at most a \
+         quarter of a second. Repeat while `remaining` is not 0, with `cursor` if the response has `nextCursor`. \
+         Use `dryRun` first.",
     )
-    .optional_body("PurgeRequest", json!({ "before": "2026-01-31T00:00:00Z", "dryRun": true }))
-    .answers(200, "How many are gone.", "Purged")
+    .optional_body::<PurgeRequest>(json!({ "before": "2026-01-31T00:00:00Z", "dryRun": true }))
+    .answers::<Purged>(200, "How many tasks were cancelled.")
     .refuses(&BULK)
 }
 
 fn list_dead_letters() -> Operation {
-    let operation =
-        Operation::new("dlq", "List dead letters", "Tasks whose attempts are spent, newest first.");
-    paged(operation).refuses(&[Code::InvalidCommand])
+    let about = "Tasks that have used all their attempts, newest first.";
+    paged(Operation::new("dlq", "List dead letters", about)).refuses(&[Code::InvalidCommand])
 }
 
 fn replay_dead_letters() -> Operation {
     Operation::new(
         "dlq",
         "Replay dead letters",
-        "Returns dead letters that match to their queue with no attempts spent, oldest first, up to `limit` in \
-         one call; with `from` failed or cancelled tasks. Their results are removed, their histories stay. A call \
-         works for a quarter of a second at most, and stops at the tenant's limits. Repeat while some remain, with \
-         `cursor` if `nextCursor` was answered. Ask with `dryRun` first.",
+        "Returns matching dead letters, or with `from` failed or cancelled tasks, to their queue and resets their \
+         attempts, oldest first, up to `limit` per call. Their results are removed and their histories kept. A call \
+         works for at most a quarter of a second and stops at the tenant's limits. Repeat while `remaining` is not 0, \
+         with `cursor` if the response has `nextCursor`. Use `dryRun` first.",
     )
-    .optional_body("ReplayRequest", json!({ "errorContains": "timeout", "dryRun": true }))
-    .answers(200, "How many are back.", "Replayed")
+    .optional_body::<ReplayRequest>(json!({ "errorContains": "timeout", "dryRun": true }))
+    .answers::<Replayed>(200, "How many tasks were replayed.")
     .refuses(&BULK)
     .refuses(&[Code::QuotaExceeded])
 }
@@ -115,23 +119,22 @@ fn purge_dead_letters() -> Operation {
     Operation::new(
         "dlq",
         "Purge dead letters",
-        "Removes dead letters that match for good, up to `limit` in one call. A call works for a \
-         quarter of a second at most. Repeat while some remain, with `cursor` if `nextCursor` was answered. \
-         Ask with `dryRun` first.",
+        "Permanently removes matching dead letters, up to `limit` per call. A call works for at most a quarter of a \
+         second. Repeat while `remaining` is not 0, with `cursor` if the response has `nextCursor`. Use `dryRun` first.",
     )
-    .optional_body("PurgeDeadLettersRequest", json!({ "errorContains": "timeout", "dryRun": true }))
-    .answers(200, "How many are gone.", "Purged")
+    .optional_body::<PurgeDeadLettersRequest>(json!({ "errorContains": "timeout", "dryRun": true }))
+    .answers::<Purged>(200, "How many dead letters were removed.")
     .refuses(&BULK)
 }
 
 fn replay_task() -> Operation {
     Operation::new(
         "dlq",
-        "Replay one task",
-        "Returns a dead-lettered, failed or cancelled task to its queue with no attempts spent. Its result is \
-         removed, its history stays.",
+        "Replay a task",
+        "Returns a dead-lettered, failed or cancelled task to its queue and resets its attempts. Its result is \
+         removed and its history kept.",
     )
-    .answers(200, "The task, pending again.", "Task")
+    .answers::<TaskBody>(200, "The task, pending again.")
     .refuses(&[Code::NotFound, Code::Completed, Code::NotFinished, Code::QuotaExceeded])
 }
 
@@ -140,12 +143,12 @@ fn cleanup() -> Operation {
     Operation::new(
         "task",
         "Remove finished tasks",
-        "Removes tasks of the tenant, dead letters included, that finished before a moment, or without one those \
-         whose retention has ended; up to `limit` in one call. A call works for a quarter of a second at most. \
-         Repeat with `cursor` as long as `nextCursor` is answered. Ask with `dryRun` first.",
+        "Removes matching finished tasks of the tenant, including dead letters, up to `limit` per call. Without \
+         `before`, only tasks whose retention has ended. A call works for at most a quarter of a second. Repeat with \
+         `cursor` as long as the response has `nextCursor`. Use `dryRun` first.",
     )
-    .optional_body("CleanupRequest", example)
-    .answers(200, "How many are gone.", "CleanedUp")
+    .optional_body::<CleanupRequest>(example)
+    .answers::<CleanedUp>(200, "How many tasks were removed.")
     .refuses(&[Code::InvalidBefore, Code::InvalidFilter, Code::InvalidCursor, Code::InvalidTenant])
 }
 
@@ -154,19 +157,19 @@ fn put_topic() -> Operation {
         json!({ "maxAttempts": 3, "maxConsumers": 20, "deadLetterTopicRef": "failed-mails" });
     Operation::new(
         "topic",
-        "Write a topic's policy",
-        "The policy holds for the queue of that name. The same policy again changes nothing; another one \
-         grows the version by one.",
+        "Create or replace a topic's policy",
+        "The policy applies to the queue of the same name. The same policy again changes nothing; a different one \
+         increases the version by one.",
     )
-    .body("TopicPolicyRequest", example)
-    .answers(200, "It was changed, or was like this already.", "Topic")
-    .answers(201, "It was created.", "Topic")
+    .body::<TopicPolicyRequest>(example)
+    .answers::<TopicBody>(200, "The policy was changed, or was the same already.")
+    .answers::<TopicBody>(201, "The policy was created.")
     .refuses(&[Code::InvalidTopicName, Code::InvalidTopicPolicy, Code::TooManyQueues, Code::InvalidTenant])
 }
 
 fn get_topic() -> Operation {
-    Operation::new("topic", "Read a topic's policy", "The policy and its version.")
-        .answers(200, "The topic.", "Topic")
+    Operation::new("topic", "Get a topic's policy", "The policy and its version.")
+        .answers::<TopicBody>(200, "The topic.")
         .refuses(&[Code::InvalidTopicName, Code::NotFound])
 }
 
@@ -175,9 +178,9 @@ fn delete_topic() -> Operation {
     Operation::new(
         "topic",
         "Remove a topic's policy",
-        "The queue and its tasks stay; the server's defaults hold again.",
+        "The queue and its tasks stay. The server's defaults apply again.",
     )
-    .required_query("deletionPolicy", "Says that this is meant.", policy)
-    .answers_nothing(204, "It is gone.")
+    .required_query("deletionPolicy", "Confirms the removal.", policy)
+    .answers_nothing(204, "The policy was removed.")
     .refuses(&[Code::InvalidParameter, Code::InvalidTopicName, Code::InvalidTenant])
 }

@@ -2,12 +2,13 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use codeq_webhooks::availability::NotificationBody;
+use codeq_webhooks::results::CallbackBody;
 use serde_json::{Map, Value, json};
 
-use super::kinds::{command, label, text};
-use super::operation::{headers, reference, set};
-use super::{answers, operator, requests, subscriptions, webhooks};
-use crate::http::problem::status;
+use super::operation::{headers, reference, set, text};
+use crate::http::problem::{ProblemBody, status};
+use crate::http::schema::{command, label};
 use crate::service::Code;
 
 /// Error codes of every route that requires a token.
@@ -51,15 +52,7 @@ const SHARED: &[(&str, &[Code])] = &[
 ];
 
 /// The `components` of the document.
-pub fn components() -> Value {
-    let schemas: Map<String, Value> = requests::schemas()
-        .into_iter()
-        .chain(answers::schemas())
-        .chain(operator::schemas())
-        .chain(webhooks::schemas())
-        .chain(subscriptions::schemas())
-        .map(|(name, schema)| (name.to_owned(), schema))
-        .collect();
+pub fn components(schemas: Map<String, Value>) -> Value {
     let shared = SHARED.iter().flat_map(|(name, codes)| {
         let by_status = by_status(codes).into_iter();
         by_status.map(|(status, codes)| ((*name).to_owned(), problem(status, &codes)))
@@ -72,11 +65,11 @@ pub fn components() -> Value {
         "securitySchemes": {
             "producer": {
                 "type": "http", "scheme": "bearer",
-                "description": "A token that a validator of producers accepts. The role `codeq:admin` is that scope, or the claim `role` with the value `ADMIN`.",
+                "description": "A token accepted by a producer validator. The admin role is the scope `codeq:admin`, or the claim `role` with the value `ADMIN`.",
             },
             "worker": {
                 "type": "http", "scheme": "bearer",
-                "description": "A token that a validator of workers accepts. Its claims `eventTypes` and `scope` say what it may claim and call.",
+                "description": "A token accepted by a worker validator. Its claims `eventTypes` and `scope` determine what it may claim and call.",
             },
         },
     })
@@ -120,7 +113,7 @@ fn problem(status: u16, codes: &BTreeSet<&'static str>) -> Value {
         rate_headers(&mut headers);
     }
     let named: Vec<String> = codes.iter().map(|code| format!("`{code}`")).collect();
-    let mut schema = reference("Problem");
+    let mut schema = reference::<ProblemBody>();
     let narrowed = json!({ "status": { "const": status }, "code": { "enum": codes } });
     set(&mut schema, "properties", narrowed);
     json!({
@@ -141,15 +134,15 @@ fn parameters() -> Value {
     let path = |name: &str, description: &str, schema: Value| json!({ "name": name, "in": "path", "required": true, "description": description, "schema": schema });
     let id = json!({ "type": "string", "minLength": 1, "examples": ["01890f3e-7b4c-7cc0-98c4-dc0c0c07398f"] });
     json!({
-        "TaskId": path("id", "The task. A text that is no id names no task.", id),
-        "Command": path("command", "The queue: a command in any ASCII case.", command()),
-        "ArtifactName": path("artifact", "The name of the artifact.", json!({ "type": "string", "minLength": 1 })),
-        "SubscriptionId": path("subscription", "The subscription.", json!({ "type": "string", "minLength": 1 })),
-        "TopicName": path("name", "The topic: a DNS label.", label()),
+        "TaskId": path("id", "The task's id. A malformed id matches no task.", id),
+        "Command": path("command", "The queue's command. ASCII case does not matter.", command()),
+        "ArtifactName": path("artifact", "The artifact's name.", json!({ "type": "string", "minLength": 1 })),
+        "SubscriptionId": path("subscription", "The subscription's id.", json!({ "type": "string", "minLength": 1 })),
+        "TopicName": path("name", "The topic's name: a DNS label.", label()),
         "RequestId": header("X-Request-Id",
-            "Echoed if it is 1 to 128 visible ASCII characters; otherwise a new one is made."),
-        "TraceParent": header("traceparent", "W3C trace context; kept with the task on enqueue."),
-        "TraceState": header("tracestate", "W3C trace state; kept with the task on enqueue."),
+            "Echoed if it has 1 to 128 visible ASCII characters; otherwise the server creates one."),
+        "TraceParent": header("traceparent", "W3C trace context; stored with the task on enqueue."),
+        "TraceState": header("tracestate", "W3C trace state; stored with the task on enqueue."),
     })
 }
 
@@ -159,18 +152,18 @@ fn response_headers() -> Value {
     let yes = json!({ "type": "string", "const": "true" });
     json!({
         "RequestId": header("The request's id.", true, json!({ "type": "string", "minLength": 1, "maxLength": 128 })),
-        "WwwAuthenticate": header("How to authenticate, and what is wrong with the token (RFC 6750).", true, text("")),
-        "InsufficientScope": header("The scope that the token lacks (RFC 6750), if that is what it lacks.", false, text("")),
-        "Allow": header("Methods of this path.", true, text("")),
-        "RetryAfter": header("Seconds until it is worth trying again.", true, seconds),
-        "RateLimit": header("What is left: `\"producer\";r=9;t=30`. With a limit only.", false, text("")),
-        "RateLimitPolicy": header("The limit: `\"producer\";q=600;w=60`. With a limit only.", false, text("")),
-        "IdempotentReplayed": header("The key was used before: nothing was made now.", false, yes),
+        "WwwAuthenticate": header("How to authenticate, and what is wrong with the token (RFC 6750).", true, text()),
+        "InsufficientScope": header("The scope that the token lacks (RFC 6750), if a scope is missing.", false, text()),
+        "Allow": header("The methods that this path supports.", true, text()),
+        "RetryAfter": header("Seconds to wait before retrying.", true, seconds),
+        "RateLimit": header("The requests that are left: `\"producer\";r=9;t=30`. Present only if a rate limit applies.", false, text()),
+        "RateLimitPolicy": header("The rate limit: `\"producer\";q=600;w=60`. Present only if one applies.", false, text()),
+        "IdempotentReplayed": header("The idempotency key was used before: this request created nothing.", false, yes),
     })
 }
 
 /// The headers of every webhook.
-pub fn webhook_headers() -> Value {
+fn webhook_headers() -> Value {
     let header = |name: &str, description: &str| {
         json!({
             "name": name, "in": "header", "required": true, "description": description,
@@ -178,10 +171,10 @@ pub fn webhook_headers() -> Value {
         })
     };
     json!([
-        header("X-CodeQ-Timestamp", "Unix seconds."),
+        header("X-CodeQ-Timestamp", "Unix time in seconds."),
         header("X-CodeQ-Signature", "Lower-case hex HMAC-SHA256 of `timestamp + \".\" + body`."),
-        header("webhook-id", "Stable over retries (Standard Webhooks)."),
-        header("webhook-timestamp", "Unix seconds (Standard Webhooks)."),
+        header("webhook-id", "The same for every attempt (Standard Webhooks)."),
+        header("webhook-timestamp", "Unix time in seconds (Standard Webhooks)."),
         header("webhook-signature", "`v1,<base64>` (Standard Webhooks)."),
     ])
 }
@@ -192,15 +185,37 @@ pub fn result_callback() -> Value {
         "operationId": "taskFinished",
         "tags": ["task"],
         "summary": "A task with a `webhook` is finished",
-        "description": "Sent for every way in which a task ends, at least once, with retries. Redirects are \
-            not followed, 10 seconds are allowed for the answer, and `Retry-After` is honoured.",
+        "description": "Sent when a task with a `webhook` finishes, however it ends, at least once and with \
+            retries. Redirects are not followed. The receiver has 10 seconds to respond; `Retry-After` is honoured.",
         "parameters": webhook_headers(),
         "requestBody": {
             "required": true,
-            "content": { "application/json": { "schema": reference("ResultCallback") } },
+            "content": { "application/json": { "schema": reference::<CallbackBody>() } },
         },
         "responses": {
-            "2XX": { "description": "Received. Anything else is tried again." },
+            "2XX": { "description": "Received. codeQ retries after any other response." },
+        },
+    })
+}
+
+/// The availability notification, as its receiver sees it.
+pub fn notification() -> Value {
+    json!({
+        "operationId": "taskAvailable",
+        "tags": ["subscription"],
+        "summary": "A queue has work",
+        "description": "Sent to subscriptions when a queue that had nothing to claim gets work: by an enqueue, by a \
+            delayed task that becomes due, or by a task that returns to the queue. Notifications are advisory and \
+            sent once: they assign nothing, and failed ones are not retried. Redirects are not followed. The \
+            receiver has 10 seconds to respond.",
+        "parameters": webhook_headers(),
+        "requestBody": {
+            "required": true,
+            "content": { "application/json": { "schema": reference::<NotificationBody>() } },
+        },
+        "responses": {
+            "2XX": { "description": "Received." },
+            "410": { "description": "codeQ removes the subscription." },
         },
     })
 }

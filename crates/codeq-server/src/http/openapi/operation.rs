@@ -2,8 +2,10 @@
 
 use std::collections::BTreeMap;
 
+use schemars::JsonSchema;
 use serde_json::{Map, Value, json};
 
+use super::schemas::Schemas;
 use crate::service::Code;
 
 /// Content type of bodies.
@@ -21,6 +23,8 @@ pub struct Operation {
     pub parameters: Vec<Value>,
     /// The request body, if any.
     pub body: Option<Value>,
+    /// Add the schemas of requests and responses.
+    pub schemas: Vec<fn(&mut Schemas)>,
     /// Successful responses, by status.
     pub answers: BTreeMap<u16, Value>,
     /// Error codes, without those that all routes of its kind share.
@@ -36,6 +40,7 @@ impl Operation {
             description,
             parameters: Vec::new(),
             body: None,
+            schemas: Vec::new(),
             answers: BTreeMap::new(),
             codes: Vec::new(),
         }
@@ -64,20 +69,31 @@ impl Operation {
     }
 
     /// Adds a required JSON body.
-    pub fn body(mut self, schema: &str, example: Value) -> Operation {
-        self.body = Some(body(schema, example, true));
-        self
+    pub fn body<T: JsonSchema>(self, example: Value) -> Operation {
+        self.takes::<T>(example, true)
     }
 
     /// Adds an optional JSON body, for operations whose fields are all optional.
-    pub fn optional_body(mut self, schema: &str, example: Value) -> Operation {
-        self.body = Some(body(schema, example, false));
+    pub fn optional_body<T: JsonSchema>(self, example: Value) -> Operation {
+        self.takes::<T>(example, false)
+    }
+
+    fn takes<T: JsonSchema>(mut self, example: Value, required: bool) -> Operation {
+        let content = json!({ JSON: { "schema": reference::<T>(), "example": example } });
+        self.body = Some(json!({ "required": required, "content": content }));
+        self.schemas.push(Schemas::request::<T>);
         self
     }
 
-    /// Adds a JSON response with a named schema.
-    pub fn answers(self, status: u16, description: &str, schema: &str) -> Operation {
-        self.answers_as(status, description, JSON, reference(schema))
+    /// Adds a JSON response.
+    pub fn answers<T: JsonSchema>(self, status: u16, description: &str) -> Operation {
+        self.answers_as(status, description, JSON, reference::<T>()).sends::<T>()
+    }
+
+    /// Adds the schema of something that a response contains.
+    pub fn sends<T: JsonSchema>(mut self) -> Operation {
+        self.schemas.push(Schemas::response::<T>);
+        self
     }
 
     /// Adds a response with another media type.
@@ -142,9 +158,9 @@ impl Operation {
     }
 }
 
-/// A reference to a named schema.
-pub fn reference(schema: &str) -> Value {
-    json!({ "$ref": format!("#/components/schemas/{schema}") })
+/// A reference to a schema.
+pub fn reference<T: JsonSchema>() -> Value {
+    json!({ "$ref": format!("#/components/schemas/{}", T::schema_name()) })
 }
 
 /// The headers of every response.
@@ -163,7 +179,12 @@ fn parameter(place: &str, name: &str, description: &str, schema: Value) -> Value
     json!({ "name": name, "in": place, "description": description, "schema": schema })
 }
 
-fn body(schema: &str, example: Value, required: bool) -> Value {
-    let content = json!({ JSON: { "schema": reference(schema), "example": example } });
-    json!({ "required": required, "content": content })
+/// A string parameter.
+pub fn text() -> Value {
+    json!({ "type": "string" })
+}
+
+/// A boolean query parameter.
+pub fn query_flag() -> Value {
+    json!({ "type": "string", "enum": ["true", "false", "1", "0"], "default": "false" })
 }

@@ -123,7 +123,7 @@ fn contents(page: &mut Html, tags: &[Value], entries: &[Entry<'_>]) {
     }
     page.raw("<h4>more</h4><ul>");
     link(page, "taskFinished", "Result callback");
-    link(page, "problems", "Problems by code");
+    link(page, "problems", "Error codes");
     page.raw("</ul></nav>");
 }
 
@@ -192,7 +192,7 @@ fn parameters(page: &mut Html, parameters: &[&Value]) {
 }
 
 fn answers(page: &mut Html, document: &Value, operation: &Value) {
-    page.raw("<h4>Answers</h4><div class=\"wide\"><table>");
+    page.raw("<h4>Responses</h4><div class=\"wide\"><table>");
     for (status, answer) in fields(operation, "responses") {
         let answer = resolve(document, answer);
         let class = if status.starts_with('2') { "good" } else { "bad" };
@@ -235,8 +235,11 @@ fn callback(page: &mut Html, document: &Value) {
 }
 
 fn problems(page: &mut Html) {
-    page.raw("<section id=\"problems\"><h2>problems</h2>");
-    page.element("p", "The `type` of a problem points here. Programs look at `code`.");
+    page.raw("<section id=\"problems\"><h2>error codes</h2>");
+    page.element(
+        "p",
+        "The `type` of a problem document links to this table. Programs should use its `code`.",
+    );
     page.raw(
         "<div class=\"wide\"><table><tr><th>Code</th><th>Meaning</th><th>What to do</th></tr>",
     );

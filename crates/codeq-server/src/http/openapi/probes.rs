@@ -2,8 +2,9 @@
 
 use serde_json::json;
 
-use super::kinds::text;
-use super::operation::{JSON, Operation};
+use super::operation::{JSON, Operation, text};
+use crate::http::docs::Index;
+use crate::http::probes::RaftStatus;
 use crate::service::Code;
 
 const PLAIN: &str = "text/plain";
@@ -15,8 +16,8 @@ pub fn operations() -> Vec<(&'static str, Operation)> {
         ("raftStatus", raft()),
         ("index", index()),
         ("livez", live()),
-        ("readyz", ready("Whether the server is ready")),
-        ("healthz", ready("The same as `/readyz`")),
+        ("readyz", ready("Check whether the server is ready")),
+        ("healthz", ready("Same as `/readyz`")),
         ("metrics", metrics()),
         ("openapi", openapi()),
         ("docs", docs()),
@@ -24,53 +25,47 @@ pub fn operations() -> Vec<(&'static str, Operation)> {
 }
 
 fn raft() -> Operation {
-    Operation::new("server", "Read the cluster's state", "A single node has no groups.").answers(
-        200,
-        "Where this node stands.",
-        "RaftStatus",
-    )
+    Operation::new("server", "Get the cluster's state", "A single node has no groups.")
+        .answers::<RaftStatus>(200, "The node's state.")
 }
 
 fn index() -> Operation {
-    Operation::new("server", "Find the documentation", "For whoever comes without a path.").answers(
-        200,
-        "Where to go from here.",
-        "Index",
-    )
+    let about = "Links to the API and its documentation.";
+    Operation::new("server", "Find the documentation", about).answers::<Index>(200, "The links.")
 }
 
 fn live() -> Operation {
-    Operation::new("server", "Whether the server runs", "For a liveness probe.")
-        .query("verbose", "Changes nothing.", json!({ "type": "string" }))
-        .answers_as(200, "It does.", PLAIN, text("`ok`."))
+    Operation::new("server", "Check whether the server is running", "For a liveness probe.")
+        .query("verbose", "Ignored.", text())
+        .answers_as(200, "The server is running: `ok`.", PLAIN, text())
 }
 
 fn ready(summary: &'static str) -> Operation {
     Operation::new(
         "server",
         summary,
-        "Ready means: the store is open and works, writes are taken, and the server is not about to stop.",
+        "The server is ready if its store is open and working, it accepts writes, and it is not shutting down.",
     )
-    .query("verbose", "If present, one line for each check.", json!({ "type": "string" }))
-    .answers_as(200, "It is.", PLAIN, text("`ok`."))
-    .answers_as(503, "It is not, or not any more.", PLAIN, text("`not ready`."))
+    .query("verbose", "If present, the response has one line per check.", text())
+    .answers_as(200, "The server is ready: `ok`.", PLAIN, text())
+    .answers_as(503, "The server is not ready: `not ready`.", PLAIN, text())
     .with_header(503, "Retry-After", "RetryAfter")
 }
 
 fn metrics() -> Operation {
     Operation::new(
         "server",
-        "Read the metrics",
-        "Prometheus text 0.0.4, or OpenMetrics 1.0 if `Accept` asks for it. On this port for clients on the same machine only, unless `metrics.public` is \
-         set; for others there is nothing here.",
+        "Get the metrics",
+        "Prometheus text 0.0.4, or OpenMetrics 1.0 if `Accept` asks for it. On this port, only clients on the same \
+         machine can get them, unless `metrics.public` is set; others get 404.",
     )
-    .answers_as(200, "The metrics.", PLAIN, text("Prometheus text."))
-    .or_as(200, OPEN_METRICS, text("OpenMetrics text."))
+    .answers_as(200, "The metrics.", PLAIN, text())
+    .or_as(200, OPEN_METRICS, text())
     .refuses(&[Code::NoSuchRoute])
 }
 
 fn openapi() -> Operation {
-    Operation::new("server", "Read this document", "OpenAPI 3.1.").answers_as(
+    Operation::new("server", "Get this document", "OpenAPI 3.1.").answers_as(
         200,
         "The document.",
         JSON,
@@ -83,6 +78,6 @@ fn docs() -> Operation {
         200,
         "The page.",
         "text/html",
-        text("HTML."),
+        text(),
     )
 }

@@ -1,12 +1,16 @@
 //! Producer operations, and operations that read tasks.
 
 use codeq_core::limits::LIST_MAX;
-use codeq_core::place::Status;
 use serde_json::{Value, json};
 
-use super::kinds::{filter, query_flag, text};
-use super::operation::Operation;
+use super::operation::{Operation, query_flag, text};
+use crate::http::enqueue::{BatchAnswer, BatchRequest, TaskRequest};
+use crate::http::events::EventBody;
+use crate::http::schema::statuses;
+use crate::http::tasks::{Finished, HistoryBody, Page};
+use crate::http::wire::TaskBody;
 use crate::service::Code;
+use crate::service::filter::FILTER_BYTES_MAX;
 use crate::service::tasks::PAGE_DEFAULT;
 
 /// Error codes of creating a task.
@@ -42,18 +46,17 @@ pub fn operations() -> Vec<(&'static str, Operation)> {
 pub fn paged(operation: Operation) -> Operation {
     let limit =
         json!({ "type": "integer", "minimum": 1, "maximum": LIST_MAX, "default": PAGE_DEFAULT });
-    let about = "Terms separated by spaces, all of which must hold: `worker=w-1`, \
-                 `created>2026-01-31T00:00:00Z` (also `>=`, `<`, `<=`), `error~refused` (contains). \
-                 A value with spaces stands in double quotes.";
+    let about = "Terms separated by spaces: `worker=w-1`, `created>2026-01-31T00:00:00Z` (also `>=`, `<`, `<=`), \
+                 `error~refused` (contains). Tasks must match all terms. Put values with spaces in double quotes.";
     operation
         .query("filter", about, filter())
-        .query("limit", "Tasks on the page. It ends before it has more than 4 MiB of them.", limit)
         .query(
-            "cursor",
-            "`nextCursor` of the page before, with the same other parameters.",
-            cursor(),
+            "limit",
+            "The maximum number of tasks on the page. A page has at most 4 MiB of tasks.",
+            limit,
         )
-        .answers(200, "A page. Without `nextCursor` it is the last one.", "TaskPage")
+        .query("cursor", "`nextCursor` of the previous page. Keep the other parameters.", text())
+        .answers::<Page>(200, "A page of tasks. The last page has no `nextCursor`.")
         .refuses(&[
             Code::InvalidParameter,
             Code::InvalidFilter,
@@ -62,8 +65,16 @@ pub fn paged(operation: Operation) -> Operation {
         ])
 }
 
-fn cursor() -> Value {
-    json!({ "type": "string" })
+/// The `filter` of lists: terms separated by spaces.
+fn filter() -> Value {
+    let value = r#"("([^"\\]|\\.)*"|[^"\s]\S*)"#;
+    let day =
+        "[0-9]{4}-((0[1-9]|1[0-2])-(0[1-9]|[12][0-9])|(0[13-9]|1[0-2])-30|(0[13578]|1[02])-31)";
+    let time = r"([01][0-9]|2[0-3]):[0-5][0-9]:[0-5][0-9](\.[0-9]{1,9})?";
+    let zone = "(Z|[+-]([01][0-9]|2[0-3]):[0-5][0-9])";
+    let term = format!("((worker=|error~){value}|created[<>]=?{day}T{time}{zone})");
+    let pattern = format!(r"^ *({term}( +{term})*)? *$");
+    json!({ "type": "string", "maxLength": FILTER_BYTES_MAX, "pattern": pattern })
 }
 
 fn idempotency_key() -> Value {
@@ -80,12 +91,12 @@ fn enqueue() -> Operation {
     Operation::new(
         "task",
         "Enqueue a task",
-        "Durable once it is answered. With an idempotency key, in the header or in the body, a repeat \
-         answers the task that was made first, with `Idempotent-Replayed: true`.",
+        "The task is durable when the response arrives. With an idempotency key, in the header or in the body, a \
+         repeated request returns the task that the first one created, with `Idempotent-Replayed: true`.",
     )
     .header("Idempotency-Key", "The same as `idempotencyKey` in the body.", idempotency_key())
-    .body("NewTask", example)
-    .answers(202, "The task, made now or, for a repeated key, before.", "Task")
+    .body::<TaskRequest>(example)
+    .answers::<TaskBody>(202, "The task, created now or by the first request with this key.")
     .with_header(202, "Idempotent-Replayed", "IdempotentReplayed")
     .leads_to(202, "/id", &["getTask", "getResult", "getHistory", "cancelTask"])
     .refuses(NEW_TASK)
@@ -99,35 +110,34 @@ fn enqueue_batch() -> Operation {
     Operation::new(
         "task",
         "Enqueue several tasks",
-        "Each task stands for itself: what is wrong with one is answered in its place. With `atomic=true` \
-         all are made or none, and the refusal names the first bad item. An `Idempotency-Key` header \
-         gives each task without a key of its own the key `<header>/<index>`.",
+        "Each task is independent: a refused one has its error in its place in the response. With `atomic=true`, \
+         either all tasks are created or none, and the error names the first invalid task. With an \
+         `Idempotency-Key` header, each task without its own key gets the key `<header>/<index>`.",
     )
-    .query("atomic", "All or nothing.", query_flag())
+    .query("atomic", "Create all tasks or none.", query_flag())
     .header("Idempotency-Key", "A key for the whole batch.", idempotency_key())
-    .body("NewTasks", example)
-    .answers(200, "What became of each task, in order.", "EnqueueBatch")
+    .body::<BatchRequest>(example)
+    .answers::<BatchAnswer>(200, "The outcome for each task, in order.")
     .with_header(200, "Idempotent-Replayed", "IdempotentReplayed")
     .refuses(NEW_TASK)
     .refuses(&[Code::InvalidParameter, Code::InvalidBatch, Code::AtomicSpansShards])
 }
 
 fn list() -> Operation {
-    let statuses = Status::ALL.map(Status::as_str);
     let operation = Operation::new(
         "task",
         "List and search tasks",
-        "Tasks of the tenant, newest first, in pages that stay right while tasks come and go. An empty \
-         parameter counts as absent. A page may have fewer tasks than its limit and still have a next one.",
+        "The tenant's tasks, newest first. Paging neither skips nor repeats tasks while others come and go. Empty \
+         parameters count as absent. A page may contain fewer tasks than `limit` without being the last one.",
     )
-    .query("command", "Only this queue.", text(""))
-    .query("status", "Only this status.", json!({ "type": "string", "enum": statuses }));
+    .query("command", "Only tasks of this queue.", text())
+    .query("status", "Only tasks with this status.", json!({ "type": "string", "enum": statuses() }));
     paged(operation)
 }
 
 fn get() -> Operation {
-    Operation::new("task", "Read a task", "A task of another tenant is not found.")
-        .answers(200, "The task.", "Task")
+    Operation::new("task", "Get a task", "Tasks of other tenants are not found.")
+        .answers::<TaskBody>(200, "The task.")
         .refuses(&[Code::NotFound])
 }
 
@@ -135,21 +145,22 @@ fn result() -> Operation {
     let wait = json!({ "type": "integer", "minimum": 0, "maximum": u64::MAX, "default": 0 });
     Operation::new(
         "task",
-        "Read a result, or wait for it",
-        "With `waitSeconds` the answer comes as soon as the task is finished, or when the time is over.",
+        "Get a result, or wait for it",
+        "With `waitSeconds`, the response arrives when the task finishes or the time is up.",
     )
-    .query("waitSeconds", "Wait so long for the result; more than 60 counts as 60.", wait)
-    .answers(200, "The task and its result.", "FinishedTask")
+    .query("waitSeconds", "How long to wait for the result; more than 60 counts as 60.", wait)
+    .answers::<Finished>(200, "The task and its result.")
     .refuses(&[Code::InvalidParameter, Code::NotFound])
 }
 
 fn history() -> Operation {
     Operation::new(
         "task",
-        "Read a task's history",
-        "Every transition: when, from where to where, who and why. The first and the newest are kept.",
+        "Get a task's history",
+        "Every transition of the task, with its time, cause and reason. If there are too many, the first and the \
+         newest are kept.",
     )
-    .answers(200, "The transitions, oldest first.", "History")
+    .answers::<HistoryBody>(200, "The transitions, oldest first.")
     .refuses(&[Code::NotFound])
 }
 
@@ -157,14 +168,14 @@ fn artifact() -> Operation {
     Operation::new(
         "task",
         "Download an artifact",
-        "What the server stored for a task, with the content type that its worker gave, always as an \
-         attachment. Artifacts that came with a URL are not here. They are removed with their task. \
-         The parameters that its URL has are not looked at.",
+        "An artifact that the server stores, with the content type that the worker sent, always as an attachment. \
+         Artifacts that were submitted as a URL are not available here. Artifacts are removed together with their \
+         task. The server ignores the query parameters.",
     )
-    .query("v", "Part of the URL that the result has.", text(""))
-    .query("type", "Part of the URL that the result has.", text(""))
-    .query("sha256", "Part of the URL that the result has.", text(""))
-    .answers_as(200, "The bytes.", "*/*", json!({}))
+    .query("v", "Part of the URL in the result.", text())
+    .query("type", "Part of the URL in the result.", text())
+    .query("sha256", "Part of the URL in the result.", text())
+    .answers_as(200, "The content of the artifact.", "*/*", json!({}))
     .refuses(&[Code::NotFound, Code::ArtifactUnavailable])
 }
 
@@ -172,27 +183,27 @@ fn cancel() -> Operation {
     Operation::new(
         "task",
         "Cancel a task",
-        "A task that nobody runs is finished at once, as `FAILED` with the error `CANCELLED`. One in \
-         progress is marked: its worker learns of it with the next heartbeat (`cancelRequested`).",
+        "A task that is not in progress finishes at once, as `FAILED` with the error `CANCELLED`. A task in progress \
+         is marked: its worker sees `cancelRequested` in the response to its next heartbeat.",
     )
-    .answers(200, "The task is finished.", "Task")
-    .answers(202, "The worker will be told.", "Task")
+    .answers::<TaskBody>(200, "The task is finished.")
+    .answers::<TaskBody>(202, "The task is in progress. Its worker is asked to stop.")
     .refuses(&[Code::NotFound, Code::Finished])
 }
 
 fn events() -> Operation {
-    let mut schema = text("Server-sent events.");
-    super::operation::set(&mut schema, "contentMediaType", json!("text/event-stream"));
+    let schema = json!({ "type": "string", "contentMediaType": "text/event-stream" });
     let id = json!({ "type": "string", "pattern": "^[0-9]+(-[0-9]+)*$" });
     Operation::new(
         "event",
-        "Stream transitions of tasks",
-        "Server-sent events. Each event `task` has as `data` one `TaskEvent` in JSON. An event `missed` \
-         says that transitions were lost to this stream: list the tasks anew. `Last-Event-ID` resumes \
-         after that event. A comment comes at least every 15 seconds. The stream ends with its token.",
+        "Stream task transitions",
+        "Server-sent events. The `data` of each `task` event is a `TaskEvent` in JSON. A `missed` event means that \
+         the stream has skipped transitions: list the tasks again. `Last-Event-ID` resumes after that event. The \
+         server sends a comment at least every 15 seconds. The stream ends when its token expires or is revoked.",
     )
-    .query("command", "Only this queue.", text(""))
-    .header("Last-Event-ID", "Go on after this event.", id)
-    .answers_as(200, "The stream.", "text/event-stream", schema)
+    .query("command", "Only tasks of this queue.", text())
+    .header("Last-Event-ID", "Resume after this event.", id)
+    .answers_as(200, "Server-sent events.", "text/event-stream", schema)
+    .sends::<EventBody>()
     .refuses(&[Code::InvalidEventId, Code::TooManyStreams])
 }

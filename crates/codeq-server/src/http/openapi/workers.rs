@@ -3,6 +3,8 @@
 use serde_json::json;
 
 use super::operation::Operation;
+use crate::http::wire::{ResultBody, TaskBody};
+use crate::http::{abandon, claim, heartbeat, nack, submit};
 use crate::service::Code;
 
 /// The operations that can follow a claim.
@@ -46,13 +48,13 @@ fn claim() -> Operation {
     Operation::new(
         "task",
         "Claim a task",
-        "Leases the task of highest priority, then the oldest, to the subject of the token. If there is \
-         none it waits up to `waitSeconds` and wakes with the first that comes. The answer has the `fence` of \
-         the lease: send it with everything about the task.",
+        "Leases the task with the highest priority, oldest first, to the token's subject. If there is none, \
+         waits up to `waitSeconds` for one. The response contains the `fence` of the lease: send it with every \
+         later request about the task.",
     )
-    .optional_body("ClaimRequest", example)
-    .answers(200, "The task, leased.", "Task")
-    .answers_nothing(204, "There is none.")
+    .optional_body::<claim::OneRequest>(example)
+    .answers::<TaskBody>(200, "The task, now leased.")
+    .answers_nothing(204, "No task is available.")
     .leads_to(200, "/id", NEXT)
     .refuses(CLAIM)
 }
@@ -62,11 +64,11 @@ fn claim_batch() -> Operation {
     Operation::new(
         "task",
         "Claim several tasks",
-        "As many as there are, up to `count`. It waits for the first only.",
+        "Leases as many tasks as are available, up to `count`. Waits for the first one only.",
     )
-    .body("ClaimBatchRequest", example)
-    .answers(200, "The tasks, leased.", "ClaimedTasks")
-    .answers_nothing(204, "There are none.")
+    .body::<claim::Request>(example)
+    .answers::<claim::Claimed>(200, "The tasks, now leased.")
+    .answers_nothing(204, "No task is available.")
     .leads_to(200, "/tasks/0/id", NEXT)
     .refuses(CLAIM)
     .refuses(&[Code::InvalidCount])
@@ -76,10 +78,10 @@ fn heartbeat() -> Operation {
     Operation::new(
         "task",
         "Extend a lease",
-        "Sets the end of the lease to now + `extendSeconds`. A lease that has ended is not extended.",
+        "The lease then ends `extendSeconds` from now. An expired lease cannot be extended.",
     )
-    .optional_body("HeartbeatRequest", json!({ "extendSeconds": 60, "fence": 1 }))
-    .answers(200, "The new end, and whether to stop.", "Lease")
+    .optional_body::<heartbeat::HeartbeatRequest>(json!({ "extendSeconds": 60, "fence": 1 }))
+    .answers::<heartbeat::Extended>(200, "The new end of the lease, and whether to stop working.")
     .refuses(LEASED)
     .refuses(&[Code::InvalidLease])
 }
@@ -87,23 +89,24 @@ fn heartbeat() -> Operation {
 fn abandon() -> Operation {
     Operation::new(
         "task",
-        "Give a task back",
-        "It returns to its queue at once, and an attempt is spent unless `penalty` is false. With its \
-         last attempt it becomes a dead letter.",
+        "Return a task to its queue",
+        "The task can be claimed again at once. This counts as a failed attempt unless `penalty` is false. \
+         After its last attempt, the task becomes a dead letter.",
     )
-    .optional_body("AbandonRequest", json!({ "penalty": false }))
-    .answers(200, "Where it went.", "Abandoned")
+    .optional_body::<abandon::AbandonRequest>(json!({ "penalty": false }))
+    .answers::<abandon::Abandoned>(200, "Where the task went.")
     .refuses(LEASED)
 }
 
 fn nack() -> Operation {
+    let example = json!({ "delaySeconds": 30, "reason": "upstream unavailable" });
     Operation::new(
         "task",
-        "Report a failed execution",
-        "The task is tried again after a pause; with its last attempt it becomes a dead letter.",
+        "Report a failed attempt",
+        "The task is retried after a delay. After its last attempt, it becomes a dead letter.",
     )
-    .optional_body("NackRequest", json!({ "delaySeconds": 30, "reason": "upstream unavailable" }))
-    .answers(200, "Where it went, and after which pause it comes back.", "Nacked")
+    .optional_body::<nack::NackRequest>(example)
+    .answers::<nack::Nacked>(200, "Where the task went, and the delay before the next attempt.")
     .refuses(LEASED)
 }
 
@@ -121,12 +124,13 @@ fn submit() -> Operation {
     Operation::new(
         "task",
         "Finish a task",
-        "Checked in this order: the task exists (404), it has not been claimed again since the `fence` (409), \
-         it is in progress (409), the caller has the lease (403), the result is right (400). Artifacts that come with their content are stored then, all or \
-         none. The same submit again answers the stored record.",
+        "The server checks in this order: the task exists (404), it has not been claimed again since the claim \
+         with this `fence` (409), it is in progress (409), the caller holds the lease (403), the result is valid \
+         (400). Then it stores the artifacts that were sent with their content, all or none. The same request \
+         again returns the stored result.",
     )
-    .body("Submission", example)
-    .answers(200, "The result as stored.", "ResultRecord")
+    .body::<submit::OneRequest>(example)
+    .answers::<ResultBody>(200, "The stored result.")
     .leads_to(200, "/taskId", &["getResult", "getHistory"])
     .refuses(LEASED)
     .refuses(SUBMIT)
@@ -141,9 +145,9 @@ fn submit_batch() -> Operation {
     Operation::new(
         "task",
         "Finish several tasks",
-        "Each result stands for itself: what is wrong with one is answered in its place.",
+        "Each result is independent: a refused one has its error in its place in the response.",
     )
-    .body("Submissions", example)
-    .answers(200, "What became of each result, in order.", "SubmitBatch")
+    .body::<submit::BatchRequest>(example)
+    .answers::<submit::BatchAnswer>(200, "The outcome for each result, in order.")
     .refuses(&[Code::InvalidBatch])
 }

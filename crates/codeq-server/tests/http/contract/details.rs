@@ -93,7 +93,7 @@ async fn who_is_refused_learns_what_is_missing() {
     assert!(operator["detail"].as_str().unwrap().contains("codeq:operator"), "{operator}");
     let claim = (RESTRICTED, "tasks/claim", r#"{"commands":["a","mails"]}"#);
     let (detail, field) = told(&h, claim, 403, "event type not allowed").await;
-    assert_eq!(detail, "the eventTypes of the token do not name 'mails'");
+    assert_eq!(detail, "the token's eventTypes do not include 'mails'");
     assert_eq!(field, "commands");
     let long = format!(r#"{{"commands":["{}"]}}"#, "x".repeat(5_000));
     let (detail, _) =
@@ -108,7 +108,7 @@ async fn a_worker_without_event_types_is_told_so() {
     })
     .await;
     let (detail, _) = told(&h, (WORKER, "tasks/claim", ""), 403, "event type not allowed").await;
-    assert_eq!(detail, "the token has no eventTypes: it may claim nothing");
+    assert_eq!(detail, "the token has no eventTypes, so it cannot claim anything");
 }
 
 #[tokio::test]
@@ -123,11 +123,14 @@ async fn values_and_limits_are_named() {
     );
     let large = format!(r#"{{"command":"c","payload":"{}"}}"#, "x".repeat(2_000));
     let (detail, _) = told(&h, (PRODUCER, "tasks", &large), 413, "body too large").await;
-    assert_eq!(detail, "the body is larger than 2000 bytes, the limit of this route");
+    assert_eq!(detail, "the body is larger than 2000 bytes, which is this route's limit");
     let filter = h.get(PRODUCER, "tasks?filter=created%3Eyesterday").await;
-    let filter = filter.refused(400, "invalid filter: it has a 'created' that is not RFC 3339");
+    let filter =
+        filter.refused(400, "invalid filter: it has a 'created' date that is not RFC 3339");
     let detail = filter["detail"].as_str().unwrap();
-    for part in ["it has a 'created' that is not RFC 3339", "worker=NAME", "2026-01-31T08:00:00Z"] {
+    for part in
+        ["it has a 'created' date that is not RFC 3339", "worker=NAME", "2026-01-31T08:00:00Z"]
+    {
         assert!(detail.contains(part), "{detail}");
     }
 }

@@ -87,7 +87,7 @@ async fn where_webhooks_may_go() {
     })
     .await;
     const NOT_OPENED: &str =
-        "the address is not public, and the operator has not opened it (webhooks.allowedNetworks)";
+        "the address is not public, and the operator has not allowed it (webhooks.allowedNetworks)";
     let body = |url: &str| json!({"command": "c", "payload": 1, "webhook": url});
     for url in ["http://10.1.2.3:81/", "http://[::ffff:10.1.2.3]/", "https://example.com/hook"] {
         let made = h.post(PRODUCER, "tasks", body(url)).await.expect(202).json();

@@ -167,7 +167,7 @@ async fn a_typo_destroys_nothing() {
     refused(&nack, "error", "reason");
     let done = json!({"status": "COMPLETED", "taskId": running});
     let done = post(WORKER, &format!("tasks/{running}/result"), done).await;
-    refused(&done, "taskId", "the task is the one in the path");
+    refused(&done, "taskId", "the path already names the task");
     refused(&h.get(PRODUCER, "tasks?comand=x").await, "comand", "did you mean 'command'?");
     refused(&h.delete(ADMIN, "admin/topics/x?deletionpolicy=Delete").await, "deletionpolicy", "");
     let atomic = post(PRODUCER, "tasks/batch?Atomic=true", json!({"tasks": []})).await;

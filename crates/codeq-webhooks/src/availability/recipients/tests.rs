@@ -97,7 +97,7 @@ async fn a_group_prefers_a_member_that_need_not_wait() {
     let first = ids(&recipients.choose(now, &c("a"), &all));
     let second = ids(&recipients.choose(now, &c("a"), &all));
     assert_ne!(first, second);
-    // All have to wait: it is deferred once, for the one that waits least.
+    // All members have to wait: the notification is deferred once, for the one with the shortest wait.
     for _ in 0..3 {
         assert!(recipients.choose(now + SECOND, &c("a"), &all).is_empty());
     }

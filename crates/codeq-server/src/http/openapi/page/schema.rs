@@ -24,9 +24,6 @@ pub(super) fn table(page: &mut Html, document: &Value, schema: &Value) {
     page.raw("<details><summary><code>")
         .text(summary)
         .raw("</code></summary><div class=\"wide\"><table>");
-    for inherited in list(schema, "allOf") {
-        rows(page, document, resolve(document, inherited));
-    }
     rows(page, document, schema);
     page.raw("</table></div></details>");
 }
@@ -74,8 +71,10 @@ pub(super) fn kind(schema: &Value) -> String {
     if !words.is_empty() {
         text = words.join(" | ");
     }
-    if let Some(format) =
-        schema.get("format").and_then(Value::as_str).filter(|name| *name != "int64")
+    if let Some(format) = schema
+        .get("format")
+        .and_then(Value::as_str)
+        .filter(|name| !matches!(*name, "int64" | "double"))
     {
         text = format!("{text} ({format})");
     }
