@@ -27,6 +27,8 @@ mod dlq;
 mod doctor;
 mod fsck;
 mod http;
+mod man;
+mod probe;
 mod profile;
 mod queue;
 mod restore;
@@ -139,6 +141,11 @@ enum Tool {
     Backup(backup::Args),
     /// Create a data directory from a backup.
     Restore(restore::Args),
+    /// Ask a running server whether it is ready.
+    Probe(probe::Args),
+    /// Write the manual pages to a directory.
+    #[command(hide = true)]
+    Man(man::Args),
     /// Run the simulator: seeded clients, crashes and disk faults, with every invariant checked.
     Sim(sim::Args),
     /// Print a script that completes commands in your shell.
@@ -201,6 +208,8 @@ impl Tool {
         match self {
             Tool::Backup(args) => backup::run(&args)?,
             Tool::Restore(args) => restore::run(&args)?,
+            Tool::Probe(args) => probe::run(&args)?,
+            Tool::Man(args) => man::run(&args, command_line())?,
             // These have their own exit codes.
             Tool::Bench(args) => return bench::run(&args),
             Tool::Config(config) => return Ok(config.run()),
