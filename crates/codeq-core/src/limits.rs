@@ -130,5 +130,7 @@ pub const LIST_BYTES_MAX: usize = 4 << 20;
 pub const LIST_SLICE_MAX: usize = 256;
 /// Maximum number of rows of a shard that one page reads, a slice at a time, to find tasks that match its filter.
 pub const LIST_SCAN_MAX: usize = 10_000;
+/// Maximum number of rows read on either side of a task behind the window, to count the tasks that precede it.
+pub const AHEAD_SCAN_MAX: usize = 512;
 /// Maximum number of queues whose statistics are read in one access to the shard.
 pub const QUEUES_SLICE_MAX: usize = 256;

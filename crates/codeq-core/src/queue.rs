@@ -142,6 +142,14 @@ impl Queue {
         })
     }
 
+    /// The pending tasks of its priority that precede the task with this order number, if the window covers it.
+    /// Otherwise the error has the tasks in the window and the last order number that the window has covered.
+    pub fn before(&self, priority: u8, order: Order) -> Result<u64, (u64, Order)> {
+        let level = self.levels.get(usize::from(priority)).ok_or((0, Order(0)))?;
+        let found = level.window.binary_search_by_key(&order, |waiting| waiting.0);
+        found.map(|at| at as u64).map_err(|_| (level.window.len() as u64, level.reached))
+    }
+
     /// The number of the first task of each priority that has one.
     pub fn fronts(&self) -> impl Iterator<Item = Seq> {
         self.levels.iter().filter_map(|level| level.window.front().map(|waiting| waiting.1))

@@ -9,10 +9,10 @@ use bytes::Bytes;
 use crate::command::{Artifact, BulkFrom};
 use crate::history::History;
 use crate::id::TaskId;
-use crate::keys::{self, QueueId, Seq, TimerKind};
+use crate::keys::{self, Order, QueueId, Seq, TimerKind};
 use crate::kv::{Direction, Key, KvError, KvRead, Table};
 use crate::limits::{
-    CALLBACK_SCAN_MAX, LIST_BYTES_MAX, LIST_MAX, LIST_SLICE_MAX, QUEUES_SLICE_MAX,
+    AHEAD_SCAN_MAX, CALLBACK_SCAN_MAX, LIST_BYTES_MAX, LIST_MAX, LIST_SLICE_MAX, QUEUES_SLICE_MAX,
 };
 use crate::moment::Millis;
 use crate::names::is_worker;
@@ -79,6 +79,39 @@ pub struct QueueStats {
     pub topic: Option<Topic>,
     /// Creation time of the oldest task among the first tasks of each priority.
     pub oldest_ready_at: Option<Millis>,
+}
+
+/// A task with what decides when it is claimed, all as of one moment.
+#[derive(Debug, Clone)]
+pub struct Standing {
+    /// The task, without its payload.
+    pub task: Task,
+    /// Its transitions.
+    pub history: History,
+    /// Its queue, in the task's shard.
+    pub queue: QueueStats,
+    /// The tasks that are claimed before it; `None` unless it is pending.
+    pub ahead: Option<Ahead>,
+}
+
+/// The tasks of a queue, in one shard, that are claimed before a pending task.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Ahead {
+    /// Tasks of a higher priority.
+    pub higher_priority: u64,
+    /// Tasks of the same priority that entered the queue before it.
+    pub older: u64,
+    /// False if `older` is only a lower bound, because counting stopped after [`AHEAD_SCAN_MAX`] rows.
+    pub exact: bool,
+}
+
+/// The holders of some of a tenant's leases.
+#[derive(Debug, Clone, Default)]
+pub struct LeasePage {
+    /// The worker of each lease.
+    pub workers: Vec<Arc<str>>,
+    /// The queue and the task number after which to continue; `None` on the last page.
+    pub next: Option<(Arc<str>, Seq)>,
 }
 
 /// A callback scheduled for delivery.
@@ -170,6 +203,99 @@ impl<K: KvRead + ?Sized> Reader<'_, K> {
     /// A task's history, if the tenant owns the task.
     pub fn history(&self, tenant: &str, id: TaskId) -> Result<Option<History>, KvError> {
         Ok(self.find(tenant, id)?.map(|(row, _)| row.history))
+    }
+
+    /// A task and what decides when it is claimed, if the tenant owns it.
+    pub fn standing(&self, tenant: &str, id: TaskId) -> Result<Option<Standing>, KvError> {
+        let Some((row, queue)) = self.find(tenant, id)? else {
+            return Ok(None);
+        };
+        let mut task = Task::from_rows(self.kv, id.seq(), &row, queue, self.state.moment())?;
+        task.payload = Bytes::new();
+        let Some(queue) = self.stats(row.queue)? else {
+            return Ok(None);
+        };
+        let ahead = if row.place == Place::Pending { self.ahead(&row)? } else { None };
+        Ok(Some(Standing { task, history: row.history, queue, ahead }))
+    }
+
+    /// Counts the tasks before a pending one: exactly if it is among the first or the last of its priority.
+    fn ahead(&self, row: &TaskRow) -> Result<Option<Ahead>, KvError> {
+        let Some(queue) = self.state.queues.get(&row.queue) else {
+            return Ok(None);
+        };
+        let pending = &queue.row.counts.pending;
+        let above = usize::from(row.priority) + 1;
+        let higher_priority = pending.iter().skip(above).sum();
+        let count = |from: Order, to: Order| {
+            if from > to {
+                return Ok(Some(0));
+            }
+            let mut rows = Vec::new();
+            let key = |order| keys::pending(row.queue, row.priority, order);
+            let (table, forward) = (Table::Pending, Direction::Forward);
+            self.kv.scan(table, key(from), key(to), forward, AHEAD_SCAN_MAX, &mut rows)?;
+            Ok::<_, KvError>(Some(rows.len()).filter(|n| *n < AHEAD_SCAN_MAX).map(|n| n as u64))
+        };
+        let (older, exact) = match queue.before(row.priority, row.order) {
+            Ok(older) => (older, true),
+            Err((window, reached)) => {
+                let last = Order(row.order.0.saturating_sub(1));
+                match count(reached.next(), last)? {
+                    Some(between) => (window + between, true),
+                    None => match count(row.order.next(), Order::MAX)? {
+                        Some(behind) => {
+                            let all = pending.get(usize::from(row.priority)).copied();
+                            (all.unwrap_or(0).saturating_sub(behind + 1), true)
+                        }
+                        None => (window + AHEAD_SCAN_MAX as u64, false),
+                    },
+                }
+            }
+        };
+        Ok(Some(Ahead { higher_priority, older, exact }))
+    }
+
+    /// The holders of a tenant's leases after a queue and a task number. Reads at most [`LIST_SLICE_MAX`] tasks and
+    /// queues, so a page may be short or empty without being the last.
+    pub fn leases(
+        &self,
+        tenant: &str,
+        from: Option<&(Arc<str>, Seq)>,
+    ) -> Result<LeasePage, KvError> {
+        let mut page = LeasePage::default();
+        let mut look = LIST_SLICE_MAX;
+        let start = from.map_or(Bound::Unbounded, |(queue, _)| Bound::Included(&**queue));
+        let mut rows = Vec::new();
+        for (name, id) in self.state.queues_from(tenant, start) {
+            let after = from.filter(|(queue, _)| queue == name).map_or(Seq(0), |(_, after)| *after);
+            if look < 2 {
+                page.next = Some((Arc::clone(name), after));
+                break;
+            }
+            // An idle queue costs a look too: there may be ten thousand of them.
+            look -= 1;
+            if self.state.queue_row(id).is_none_or(|row| row.counts.in_progress == 0) {
+                continue;
+            }
+            let first = keys::index(id, Place::InProgress, after.next());
+            let last = keys::index(id, Place::InProgress, Seq::MAX);
+            let (table, forward) = (Table::Index, Direction::Forward);
+            rows.clear();
+            self.kv.scan(table, first, last, forward, look, &mut rows)?;
+            for (key, _) in &rows {
+                let row = TaskRow::load(self.kv, keys::task(keys::seq_of(*key)))?;
+                page.workers.extend(row.and_then(|row| row.lease).map(|lease| lease.worker));
+            }
+            if rows.len() == look
+                && let Some((key, _)) = rows.last()
+            {
+                page.next = Some((Arc::clone(name), keys::seq_of(*key)));
+                break;
+            }
+            look -= rows.len();
+        }
+        Ok(page)
     }
 
     /// Statistics of one queue.

@@ -18,6 +18,8 @@ pub enum RecordKind {
     Subscription,
     /// The secret that signs the tenant's webhooks.
     WebhookSecret,
+    /// Who paused a queue: the record's name is the queue's, its value the subject of the token.
+    QueuePause,
 }
 
 /// A record as stored now.

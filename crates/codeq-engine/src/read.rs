@@ -11,7 +11,9 @@ use codeq_core::id::{ShardId, TaskId};
 use codeq_core::keys::Seq;
 use codeq_core::kv::KvError;
 use codeq_core::limits::{LIST_BYTES_MAX, LIST_MAX, LIST_SCAN_MAX, QUEUES_SLICE_MAX};
-use codeq_core::read::{DueCallback, ListQuery, Page, PendingCallback, QueueStats, Reader};
+use codeq_core::read::{
+    DueCallback, ListQuery, Page, PendingCallback, QueueStats, Reader, Standing,
+};
 use codeq_core::state::State;
 use codeq_core::view::{ResultRecord, Task};
 use codeq_store::Store;
@@ -71,6 +73,15 @@ impl Engine {
     /// A task's history, if the tenant owns the task.
     pub async fn history(&self, tenant: &str, id: TaskId) -> Result<Option<History>, EngineError> {
         self.read(id.shard(self.shards()), |reader| reader.history(tenant, id)).await
+    }
+
+    /// A task and what decides when it is claimed, if the tenant owns it.
+    pub async fn standing(
+        &self,
+        tenant: &str,
+        id: TaskId,
+    ) -> Result<Option<Standing>, EngineError> {
+        self.read(id.shard(self.shards()), |reader| reader.standing(tenant, id)).await
     }
 
     /// A page of a list. `below` is the `next` of the previous page, or empty.

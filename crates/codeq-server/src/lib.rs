@@ -12,6 +12,7 @@
 
 pub mod app;
 pub mod artifacts;
+mod audit;
 pub mod backup;
 pub mod config;
 pub mod descriptors;

@@ -13,7 +13,7 @@ use codeq_core::id::{ShardId, TaskId};
 pub use codeq_core::keys::Seq;
 use codeq_core::kv::Table;
 use codeq_core::moment::Moment;
-use codeq_core::read::{ListQuery, Page, PendingCallback, QueueStats, Reader};
+use codeq_core::read::{ListQuery, Page, PendingCallback, QueueStats, Reader, Standing};
 use codeq_core::reply::{Bulk, Enqueued, Rejection, Reply, Returned, Swept};
 use codeq_core::settings::Settings;
 use codeq_core::topic::{Policy, Topic};
@@ -511,6 +511,10 @@ impl Harness {
 
     pub fn stats(&self, command: &str) -> Option<QueueStats> {
         self.reader().queue(T, command).expect("reads")
+    }
+
+    pub fn standing(&self, id: TaskId) -> Standing {
+        self.reader().standing(T, id).expect("reads").expect("the task is there")
     }
 
     pub fn list(&self, query: ListQuery) -> Page {

@@ -1,10 +1,11 @@
 use codeq_core::command::NewTask;
 use codeq_core::id::TaskId;
 use codeq_core::limits::{
-    ENQUEUE_PAYLOAD_BYTES_MAX, LIST_BYTES_MAX, LIST_SLICE_MAX, QUEUES_SLICE_MAX,
+    AHEAD_SCAN_MAX, ENQUEUE_PAYLOAD_BYTES_MAX, LIST_BYTES_MAX, LIST_SLICE_MAX, QUEUES_SLICE_MAX,
+    WINDOW_MAX,
 };
 use codeq_core::place::{Place, Status};
-use codeq_core::read::{ListQuery, Page};
+use codeq_core::read::{Ahead, ListQuery, Page};
 use codeq_core::view::Task;
 
 use crate::harness::*;
@@ -224,4 +225,65 @@ fn numbers_of_a_queue() {
     h.add_for("x", task("c"));
     let names: Vec<_> = h.reader().queues(T, None).unwrap().into_iter().map(|s| s.name).collect();
     assert_eq!(names, [text("a"), text("b")]);
+}
+
+#[test]
+fn the_tasks_before_a_pending_one_are_counted() {
+    let mut h = Harness::new();
+    h.every = 1_000;
+    let long = WINDOW_MAX + 2 * AHEAD_SCAN_MAX + 3;
+    let made: Vec<Task> = (0..long).map(|_| h.add(task("a"))).collect();
+    h.add(urgent("a", 9));
+    h.add(urgent("a", 3));
+    h.add(urgent("b", 9));
+    let exact = |older: usize| Ahead { higher_priority: 2, older: older as u64, exact: true };
+    let ahead = |h: &Harness, at: usize| h.standing(made[at].id).ahead.unwrap();
+    for at in [0, 1, WINDOW_MAX - 1, WINDOW_MAX, WINDOW_MAX + AHEAD_SCAN_MAX - 1, long - 1] {
+        assert_eq!(ahead(&h, at), exact(at));
+    }
+    let last = long - AHEAD_SCAN_MAX;
+    assert_eq!(ahead(&h, last), exact(last), "counted from the end");
+    let least = (WINDOW_MAX + AHEAD_SCAN_MAX) as u64;
+    let between = Ahead { higher_priority: 2, older: least, exact: false };
+    assert_eq!(ahead(&h, last - 1), between, "too far from both ends");
+    h.cancel(made[3].id);
+    h.cancel(made[WINDOW_MAX + 1].id);
+    assert_eq!(ahead(&h, WINDOW_MAX + 3), exact(WINDOW_MAX + 1));
+    h.reload();
+    assert_eq!(ahead(&h, 2), exact(2), "after a restart");
+    assert_eq!(ahead(&h, long - 1), exact(long - 3));
+    h.claims(&["a"], 12);
+    let now = Ahead { higher_priority: 0, older: long as u64 - 13, exact: true };
+    assert_eq!(ahead(&h, long - 1), now);
+    let running = h.standing(made[0].id);
+    assert_eq!((running.task.place, running.ahead), (Place::InProgress, None));
+    assert_eq!(running.queue.counts.in_progress, 12);
+}
+
+#[test]
+fn leases_are_read_in_slices() {
+    let mut h = Harness::new();
+    h.every = 1_000;
+    for n in 0..LIST_SLICE_MAX + 50 {
+        let name = if n % 2 == 0 { "even" } else { "odd" };
+        h.running(task(name));
+    }
+    for n in 0..LIST_SLICE_MAX {
+        h.add(task(&format!("idle-{n}")));
+    }
+    h.add_for("other", task("even"));
+    h.claim_any("other").unwrap();
+    let (mut from, mut all, mut slices) = (None, Vec::new(), 0);
+    loop {
+        let page = h.reader().leases(T, from.as_ref()).unwrap();
+        assert!(page.workers.len() <= LIST_SLICE_MAX);
+        slices += 1;
+        all.extend(page.workers);
+        from = page.next;
+        if from.is_none() {
+            break;
+        }
+    }
+    assert_eq!((all.len(), slices), (LIST_SLICE_MAX + 50, 3));
+    assert!(all.iter().all(|worker| **worker == *W));
 }

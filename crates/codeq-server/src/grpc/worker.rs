@@ -1,7 +1,7 @@
 //! The worker stream, `/workerpb.WorkerStream/Stream`.
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use axum::http::HeaderMap;
 use codeq_auth::{Principal, Role, shown};
@@ -24,6 +24,7 @@ use super::session::{After, Begun, Credit, Opened, Protocol, check_rate};
 use super::{Call, convert};
 use crate::app::App;
 use crate::limits::LimitScope;
+use crate::service::activity::{RESOLUTION, StreamSeen};
 use crate::service::ask::{Ask, Asked};
 use crate::service::claim::{CREDIT_WAIT, ClaimRequest};
 use crate::service::heartbeat::Extended;
@@ -60,7 +61,8 @@ pub(super) async fn open(
     caller.subject = identity(&caller, &worker_id).map_err(invalid)?;
     let worker_id = shown(&caller.subject).into_owned();
     let ack = HelloAck { worker_id, tenant_id: caller.tenant.to_string() };
-    let protocol = Worker { app, caller, last: Arc::default() };
+    let seen = app.service.activity.stream(&caller.tenant, &caller.subject);
+    let protocol = Worker { app, caller, last: Arc::default(), recorded: None, seen };
     Ok(Opened { protocol, events, ack: answer(Answer::HelloAck(ack)), withdrawn })
 }
 
@@ -70,6 +72,9 @@ pub(super) struct Worker {
     caller: Principal,
     /// The request of the last Ready.
     last: Arc<ClaimRequest>,
+    /// The claim that operators see, and since when.
+    recorded: Option<(Instant, Arc<ClaimRequest>)>,
+    seen: StreamSeen,
 }
 
 impl Protocol for Worker {
@@ -91,6 +96,7 @@ impl Protocol for Worker {
         let had = Arc::clone(&self.last);
         let request = self.request(ready);
         let bytes = credit_bytes(&request, Arc::ptr_eq(&had, &request));
+        self.seen.ready(request.count);
         Ok((Waiting::Credit { request, drawn: false, asked: None }, bytes))
     }
 
@@ -98,11 +104,15 @@ impl Protocol for Worker {
         let Waiting::Credit { request, drawn, .. } = credit else {
             return Credit::Posted(credit);
         };
+        let record = self.is_to_record(&request);
         let service = &self.app.service;
-        let ask = MayClaim::of(&self.caller).and_then(|caller| service.claim(caller, &request));
-        let ask = match ask {
+        let caller = MayClaim::of(&self.caller);
+        let ask = match caller.and_then(|caller| service.claim(caller, &request, record)) {
             Ok(ask) => ask,
-            Err(error) => return Credit::Refused(refusal(&error)),
+            Err(error) => {
+                self.seen.served(request.count);
+                return Credit::Refused(refusal(&error));
+            }
         };
         // The rate limit delays a credit and never refuses it.
         if !drawn && let Err(limited) = self.check_rate("claimTask") {
@@ -137,9 +147,13 @@ impl Protocol for Worker {
     ) -> After<ServerEvent> {
         After::Answer(match event {
             Waiting::Credit { request, asked, .. } => {
-                return asked.as_mut().map_or(After::Nothing, |asked| {
+                let after = asked.as_mut().map_or(After::Nothing, |asked| {
                     self.claimed(request.count <= 1, asked.read(answer))
                 });
+                if !matches!(after, After::Again(_)) {
+                    self.seen.served(request.count);
+                }
+                return after;
             }
             Waiting::Result(id, asked) => {
                 result_answer(std::mem::take(id), asked.read(answer).err().as_ref())
@@ -223,6 +237,18 @@ impl Worker {
             });
         }
         Arc::clone(&self.last)
+    }
+
+    /// Whether operators should see a claim: if it is a new one, or repeated after a while.
+    fn is_to_record(&mut self, request: &Arc<ClaimRequest>) -> bool {
+        let now = Instant::now();
+        let seen = self.recorded.as_ref().is_some_and(|(at, last)| {
+            Arc::ptr_eq(last, request) && now.duration_since(*at) < RESOLUTION
+        });
+        if !seen {
+            self.recorded = Some((now, Arc::clone(request)));
+        }
+        !seen
     }
 
     /// Handles the answer to a credit. Posts it again if the engine could not keep it waiting.

@@ -74,7 +74,7 @@ impl Request {
 /// would not get them soon.
 async fn claim(call: &Call, request: &ClaimRequest) -> Result<Vec<Task>, ServiceError> {
     let service = call.service();
-    let tasks = service.answer(service.claim(MayClaim::of(&call.caller)?, request)?).await?;
+    let tasks = service.answer(service.claim(MayClaim::of(&call.caller)?, request, true)?).await?;
     let bytes = tasks.iter().map(Task::bytes).sum();
     if call.share.hold(HeldFor::Answers, bytes).is_none() {
         service.give_back(tasks);

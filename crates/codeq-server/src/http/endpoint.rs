@@ -12,7 +12,8 @@ use axum::http::request::Parts;
 use axum::http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, header};
 use axum::response::Response;
 use bytes::Bytes;
-use codeq_auth::{AuthError, Principal, Role, bearer_token};
+use codeq_auth::{AuthError, Principal, Role, bearer_token, shown};
+use codeq_core::names::cut;
 use codeq_net::Peer;
 use futures_util::FutureExt;
 use tracing::Instrument;
@@ -24,6 +25,7 @@ use super::problem::Problem;
 use super::routes::{Access, BodyLimit, Route, Verb};
 use super::{answer, body};
 use crate::app::App;
+use crate::audit::{Action, Recording, shown_body};
 use crate::config::UnknownFields;
 use crate::limits::budget::{HeldFor, Hold, Share};
 use crate::limits::{Allowance, LimitScope};
@@ -56,6 +58,8 @@ struct Seen {
     quiet: bool,
     share: Option<Share>,
     allowance: Option<(LimitScope, Allowance)>,
+    /// The entry in the audit log, for an action of an admin.
+    recording: Option<Recording>,
 }
 
 impl Seen {
@@ -74,6 +78,7 @@ impl Seen {
             quiet: false,
             share: None,
             allowance: None,
+            recording: None,
         }
     }
 }
@@ -91,6 +96,9 @@ pub async fn run(app: Arc<App>, route: &'static Route, request: Request) -> Resp
     });
     let answer = answer.and_then(|response| counted(route, &seen, response));
     let response = finish(&app, &mut seen, answer);
+    if let Some(recording) = seen.recording.take() {
+        recording.done(response.status().as_u16(), seen.code.map(Code::text)).await;
+    }
     trace::answered(&span, seen.method.as_str(), seen.path, response.status().as_u16());
     response
 }
@@ -144,12 +152,49 @@ async fn serve(
         trace,
         share,
     };
+    if is_audited(route) {
+        seen.recording = Some(recording(&call, &seen.request_id));
+    }
     let hint = queue_hint(&call).await;
     let mut answer = (route.handler)(call).await?;
     if let Some(hint) = hint {
         answer.headers_mut().insert(HINT, hint);
     }
     Ok(answer)
+}
+
+/// Whether calls are recorded in the audit log: those with which admins change something.
+fn is_audited(route: &Route) -> bool {
+    matches!(route.access, Access::Admin | Access::Operator) && route.verb != Verb::Get
+}
+
+/// Begins an entry in the audit log.
+fn recording(call: &Call, request_id: &str) -> Recording {
+    const VALUE_BYTES_MAX: usize = 256;
+    let mut parameters = serde_json::Map::new();
+    let mut add = |name: &str, value: &str| {
+        parameters.insert(name.to_owned(), cut(value, VALUE_BYTES_MAX).into());
+    };
+    for (name, value) in url::form_urlencoded::parse(call.query.as_bytes()) {
+        if call.route.query.contains(&&*name) {
+            add(&name, &value);
+        }
+    }
+    let path = call.params.iter().flat_map(RawPathParams::iter);
+    path.for_each(|(name, value)| add(name, value));
+    let action = Action {
+        at: call.times().timestamp(call.service().now().wall),
+        tenant_id: Arc::clone(&call.caller.tenant),
+        subject: shown(&call.caller.subject).into_owned(),
+        operation: call.route.operation,
+        parameters,
+        body: shown_body(&call.body.bytes),
+        remote_address: call.peer,
+        request_id: request_id.to_owned(),
+        status: None,
+        code: None,
+    };
+    Recording::new(&call.service().audit, action)
 }
 
 /// A hint header for an unknown queue, whose name may be a typo. Not an error, because a queue can

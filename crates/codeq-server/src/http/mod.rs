@@ -27,6 +27,7 @@ pub mod wire;
 
 mod abandon;
 mod artifacts;
+mod audit;
 mod backup;
 mod bulk;
 mod cancel;
@@ -49,6 +50,8 @@ mod tasks;
 mod topics;
 mod unrouted;
 mod webhooks;
+mod why;
+mod workers;
 
 use routes::{ROUTES, Route, Verb};
 

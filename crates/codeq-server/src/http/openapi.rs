@@ -23,6 +23,7 @@ pub mod page;
 
 mod admin;
 mod components;
+mod insight;
 mod operator;
 mod probes;
 mod schemas;
@@ -51,6 +52,7 @@ pub fn operations() -> BTreeMap<&'static str, Operation> {
         workers::operations(),
         subscriptions::operations(),
         admin::operations(),
+        insight::operations(),
         operator::operations(),
         webhooks::operations(),
         probes::operations(),

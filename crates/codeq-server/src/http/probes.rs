@@ -96,8 +96,9 @@ pub async fn metrics(call: Call) -> Answer {
 
 /// Serves the metrics on their separate port, where every caller may read them.
 pub async fn metrics_alone(call: Call) -> Answer {
-    let text =
-        call.app.metrics.render(call.service().engine(), &call.app.net, &call.app.budget).await;
+    let (app, service) = (&call.app, call.service());
+    let workers = service.activity.active(service.now().now);
+    let text = app.metrics.render(service.engine(), &app.net, &app.budget, workers).await;
     let accept = call.headers.get_all(header::ACCEPT).iter();
     let format = Format::accepted(accept.filter_map(|value| value.to_str().ok()));
     let media = HeaderValue::from_static(format.content_type());

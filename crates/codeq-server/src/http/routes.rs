@@ -4,8 +4,9 @@ use codeq_auth::Scope;
 
 use super::call::Handler;
 use super::{
-    abandon, artifacts, backup, cancel, claim, cleanup, dead_letters, docs, enqueue, events,
-    heartbeat, nack, probes, queues, reload, submit, subscriptions, tasks, topics, webhooks,
+    abandon, artifacts, audit, backup, cancel, claim, cleanup, dead_letters, docs, enqueue, events,
+    heartbeat, nack, probes, queues, reload, submit, subscriptions, tasks, topics, webhooks, why,
+    workers,
 };
 
 /// One route.
@@ -104,6 +105,7 @@ pub static ROUTES: &[Route] = routes! {
     Get "/v1/codeq/tasks/{id}" "getTask" Access::Any, None, tasks::get;
     Get "/v1/codeq/tasks/{id}/result" "getResult" Access::Any, None, tasks::result, "waitSeconds";
     Get "/v1/codeq/tasks/{id}/history" "getHistory" Access::Any, None, tasks::history;
+    Get "/v1/codeq/tasks/{id}/why" "explainTask" Access::Any, None, why::task;
     Post "/v1/codeq/tasks/{id}/heartbeat" "heartbeatTask" Access::Worker(Scope::Heartbeat), Small, heartbeat::heartbeat;
     Post "/v1/codeq/tasks/{id}/abandon" "abandonTask" Access::Worker(Scope::Abandon), Small, abandon::abandon;
     Post "/v1/codeq/tasks/{id}/nack" "nackTask" Access::Worker(Scope::Nack), Small, nack::nack;
@@ -120,6 +122,7 @@ pub static ROUTES: &[Route] = routes! {
     Get "/v1/codeq/raft/status" "raftStatus" Access::Any, None, probes::raft;
     Get "/v1/codeq/admin/queues" "listQueues" Access::Admin, None, queues::list, "format", "allTenants";
     Get "/v1/codeq/admin/queues/{command}" "getQueue" Access::Admin, None, queues::get;
+    Get "/v1/codeq/admin/queues/{command}/why" "explainQueue" Access::Admin, None, why::queue;
     Post "/v1/codeq/admin/queues/{command}/pause" "pauseQueue" Access::Admin, None, queues::pause;
     Post "/v1/codeq/admin/queues/{command}/resume" "resumeQueue" Access::Admin, None, queues::resume;
     Post "/v1/codeq/admin/queues/{command}/purge" "purgeQueue" Access::Admin, Small, queues::purge;
@@ -127,6 +130,7 @@ pub static ROUTES: &[Route] = routes! {
     Post "/v1/codeq/admin/dlq/{command}/replay" "replayDeadLetters" Access::Admin, Small, dead_letters::replay;
     Post "/v1/codeq/admin/dlq/{command}/purge" "purgeDeadLetters" Access::Admin, Small, dead_letters::purge;
     Post "/v1/codeq/admin/tasks/cleanup" "cleanupTasks" Access::Admin, Small, cleanup::cleanup;
+    Get "/v1/codeq/admin/topics" "listTopics" Access::Admin, None, topics::list;
     Put "/v1/codeq/admin/topics/{name}" "putTopic" Access::Admin, Small, topics::put;
     Get "/v1/codeq/admin/topics/{name}" "getTopic" Access::Admin, None, topics::get;
     Delete "/v1/codeq/admin/topics/{name}" "deleteTopic" Access::Admin, None, topics::delete, "deletionPolicy";
@@ -136,6 +140,8 @@ pub static ROUTES: &[Route] = routes! {
     Get "/v1/codeq/admin/webhooks/secrets" "listWebhookSecrets" Access::Admin, None, webhooks::secrets;
     Post "/v1/codeq/admin/webhooks/secrets/rotate" "rotateWebhookSecret" Access::Admin, Small, webhooks::rotate;
     Delete "/v1/codeq/admin/webhooks/secrets" "deleteWebhookSecrets" Access::Admin, None, webhooks::delete_secrets;
+    Get "/v1/codeq/admin/workers" "listWorkers" Access::Admin, None, workers::list, "limit";
+    Get "/v1/codeq/admin/audit" "listActions" Access::Admin, None, audit::list, "limit", "after", "allTenants";
     Post "/v1/codeq/admin/backup" "makeBackup" Access::Operator, Small, backup::make;
     Post "/v1/codeq/admin/config/reload" "reloadConfig" Access::Operator, Small, reload::reload;
     Get "/" "index" Access::Open, None, docs::index;

@@ -1,4 +1,4 @@
-//! `/admin/topics/{name}`.
+//! `/admin/topics`.
 
 use axum::http::StatusCode;
 use codeq_core::limits::{
@@ -90,17 +90,30 @@ pub struct TopicBody<'a> {
     updated_at: Timestamp,
 }
 
+/// The tenant's topics.
+#[derive(Serialize, JsonSchema)]
+pub struct TopicList<'a> {
+    /// The topics, by name.
+    items: Vec<TopicBody<'a>>,
+}
+
+pub async fn list(call: Call) -> Answer {
+    let topics = call.service().topics(MayAdminister::of(&call.caller)?).await?;
+    let items = topics.iter().map(|(name, topic)| body(&call, name, topic)).collect();
+    Ok(answer::json(StatusCode::OK, &TopicList { items }))
+}
+
 pub async fn put(call: Call) -> Answer {
     let policy = policy(json::parse(&call.body)?)?;
     let caller = MayAdminister::of(&call.caller)?;
     let done = call.service().put_topic(caller, call.path("name"), policy).await?;
     let status = if done.created { StatusCode::CREATED } else { StatusCode::OK };
-    Ok(answer::json(status, &body(&call, &done.topic)))
+    Ok(answer::json(status, &body(&call, call.path("name"), &done.topic)))
 }
 
 pub async fn get(call: Call) -> Answer {
     let topic = call.service().topic(MayAdminister::of(&call.caller)?, call.path("name")).await?;
-    Ok(answer::json(StatusCode::OK, &body(&call, &topic)))
+    Ok(answer::json(StatusCode::OK, &body(&call, call.path("name"), &topic)))
 }
 
 pub async fn delete(call: Call) -> Answer {
@@ -149,11 +162,11 @@ fn bad(field: &'static str) -> ServiceError {
     ServiceError::new(Code::InvalidTopicPolicy, text).field(field)
 }
 
-fn body<'a>(call: &'a Call, topic: &'a Topic) -> TopicBody<'a> {
+fn body<'a>(call: &'a Call, name: &'a str, topic: &'a Topic) -> TopicBody<'a> {
     TopicBody {
-        topic_id: format!("{}.{}", call.caller.tenant, call.path("name")),
+        topic_id: format!("{}.{name}", call.caller.tenant),
         tenant_id: &call.caller.tenant,
-        topic_name: call.path("name"),
+        topic_name: name,
         policy: PolicyBody {
             priority_tiers: &topic.policy.priority_tiers,
             max_attempts: topic.policy.max_attempts,

@@ -14,7 +14,7 @@ use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::encoding::text::{encode_eof, encode_registry};
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
-use prometheus_client::metrics::gauge::Gauge;
+use prometheus_client::metrics::gauge::{ConstGauge, Gauge};
 use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
 use prometheus_client::metrics::info::Info;
 use prometheus_client::registry::{Registry, Unit};
@@ -216,7 +216,13 @@ impl Metrics {
     }
 
     /// Renders all metrics as OpenMetrics text. [`Format`](super::Format) converts it.
-    pub async fn render(&self, engine: &Engine, net: &NetStats, budget: &Budget) -> String {
+    pub async fn render(
+        &self,
+        engine: &Engine,
+        net: &NetStats,
+        budget: &Budget,
+        workers: u64,
+    ) -> String {
         let _one = self.scrape.lock().await;
         let depths = Depths::gather(engine, &self.commands).await;
         let mut now = Registry::with_prefix(PREFIX);
@@ -225,6 +231,8 @@ impl Metrics {
         if let Some(disk) = self.data_dir.get().and_then(|dir| Disk::of(dir)) {
             scrape::of_disk(&mut now, disk);
         }
+        let help = "Workers with an open stream or a claim within the last minute";
+        now.register("workers_active", help, ConstGauge::<u64>::new(workers));
         let mut text = String::new();
         // Writing to a `String` cannot fail. If a metric ever did, the others are still worth
         // serving.

@@ -38,24 +38,42 @@ pub struct ClaimRequest {
 }
 
 impl Service {
-    /// Leases tasks to the caller, waiting for the first if none is ready.
+    /// Leases tasks to the caller, waiting for the first if none is ready. `record` lets operators see the claim; a
+    /// stream that repeats one records it now and then only.
     pub fn claim(
         &self,
         caller: MayClaim<'_>,
         request: &ClaimRequest,
+        record: bool,
     ) -> Result<Ask<Vec<Task>>, ServiceError> {
         let worker = match &request.worker_id {
             Some(name) => identity(&caller, name)?,
             None => caller.subject.clone(),
         };
+        let from = selector(&caller, &request.commands)
+            .inspect_err(|refused| self.worker_failed(&caller, Some(&worker), &refused.error))?;
         let claim = Claim {
             tenant: caller.tenant.clone(),
             worker,
             lease: self.lease(request.lease_seconds, "leaseSeconds")?,
             count: request.count,
-            from: selector(&caller, &request.commands)?,
+            from,
         };
+        if record {
+            self.activity.claimed(&claim, self.now().now);
+        }
         Ok(Ask::new(Call::Claim { claim, wait: seconds(request.wait_seconds) }, claimed))
+    }
+
+    /// Lets operators see a failure that a worker reported, or the refusal of its claim.
+    pub(super) fn worker_failed(
+        &self,
+        caller: &Principal,
+        instance: Option<&Arc<str>>,
+        error: &str,
+    ) {
+        let worker = instance.unwrap_or(&caller.subject);
+        self.activity.failed(&caller.tenant, worker, error, self.now().now);
     }
 
     /// Checks the number of tasks a claim asks for.

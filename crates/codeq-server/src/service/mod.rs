@@ -16,16 +16,21 @@ use codeq_webhooks::secrets::Secrets;
 use tokio::sync::watch;
 
 use crate::artifacts::Artifacts;
+use crate::audit::AuditLog;
 use crate::backup::Backups;
-use crate::config::{Config, TenantLimits};
+use crate::config::{Config, Durability, TenantLimits};
 use crate::events::EventBus;
+
+use activity::Activity;
 
 pub use code::Code;
 pub use error::{Kind, ServiceError};
 
 pub mod abandon;
+pub mod activity;
 pub mod artifacts;
 pub mod ask;
+pub mod audit;
 pub mod backup;
 pub mod bulk;
 pub mod cancel;
@@ -50,6 +55,8 @@ pub mod tasks;
 pub mod topics;
 mod trace;
 pub mod webhooks;
+pub mod why;
+pub mod workers;
 
 /// The application layer of one server.
 pub struct Service {
@@ -65,6 +72,10 @@ pub struct Service {
     pub artifacts: Arc<Artifacts>,
     /// Workers subscribed to queue notifications.
     pub subscriptions: Arc<Subscriptions>,
+    /// What admins did.
+    pub(crate) audit: Arc<AuditLog>,
+    /// Which workers asked for which queues lately.
+    pub(crate) activity: Activity,
     /// Makes backups on request.
     pub(crate) backups: Backups,
     /// Limits concurrent scans over many rows.
@@ -110,6 +121,8 @@ impl Service {
         let secrets = Arc::new(Secrets::new(Arc::clone(&engine)));
         secrets.set_configured(config.webhooks.signing_secrets());
         let subscriptions = Arc::new(Subscriptions::new(Arc::clone(&destinations), work_available));
+        let sync = config.durability == Durability::Fsync;
+        let activity = Activity::new(engine.now().now);
         Service {
             engine,
             events,
@@ -117,6 +130,8 @@ impl Service {
             secrets,
             subscriptions,
             artifacts,
+            audit: Arc::new(AuditLog::new(&config.data_dir, sync)),
+            activity,
             backups: Backups::new(config),
             scans: scan::Scans::default(),
             defaults: ArcSwap::from_pointee(Defaults::new(config)),

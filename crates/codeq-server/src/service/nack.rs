@@ -22,6 +22,9 @@ impl Service {
         lease: LeaseRef,
     ) -> Result<Ask<Returned>, ServiceError> {
         let id = task_id(id, "not-found")?;
+        if let Some(reason) = &reason {
+            self.worker_failed(&caller, lease.instance.as_ref(), reason);
+        }
         let nack = Nack {
             tenant: caller.tenant.clone(),
             id,

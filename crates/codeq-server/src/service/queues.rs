@@ -2,13 +2,15 @@
 
 use std::sync::Arc;
 
+use bytes::Bytes;
 use codeq_auth::Principal;
-use codeq_core::command::{BulkWork, Command, Pause};
+use codeq_core::command::{BulkWork, Command, DeleteRecord, Millis, Pause, PutRecord};
 use codeq_core::id::ShardId;
 use codeq_core::limits::COMMAND_BYTES_MAX;
-use codeq_core::names::{check_command, cut};
+use codeq_core::names::{check_command, cut, queue_name};
 use codeq_core::place::Place;
 use codeq_core::read::QueueStats;
+use codeq_core::record::RecordKind;
 use codeq_core::reply::{Rejection, Reply};
 use codeq_core::rows::Counts;
 use codeq_engine::read::QueueSums;
@@ -17,6 +19,15 @@ use super::bulk::{BulkOptions, QueueBulk};
 use super::permission::MayAdminister;
 use super::{Service, ServiceError};
 use crate::near::distance;
+
+/// Who paused a queue, and when.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PausedBy {
+    /// The subject of the admin's token.
+    pub by: String,
+    /// Wall-clock time.
+    pub at: Millis,
+}
 
 impl Service {
     /// Statistics of one queue, or `None` if it does not exist.
@@ -88,15 +99,50 @@ impl Service {
         command: &str,
         paused: bool,
     ) -> Result<(), ServiceError> {
-        let (tenant, command) = (caller.tenant.clone(), Arc::from(command));
-        match self.propose(Command::Pause(Pause { tenant, command, paused })).await? {
+        let before = self.engine.queue(&caller.tenant, command).await?;
+        let (tenant, name) = (caller.tenant.clone(), Arc::from(command));
+        match self.propose(Command::Pause(Pause { tenant, command: name, paused })).await? {
             Reply::Rejected(Rejection::NotFound) => {
                 let detail = "the queue does not exist: it has no tasks and is not paused";
-                Err(ServiceError::from(Rejection::NotFound).detail(detail))
+                return Err(ServiceError::from(Rejection::NotFound).detail(detail));
             }
-            Reply::Rejected(rejection) => Err(rejection.into()),
-            _ => Ok(()),
+            Reply::Rejected(rejection) => return Err(rejection.into()),
+            _ => {}
         }
+        if before.is_some_and(|queue| queue.paused) != paused {
+            self.record_pause(caller, command, paused).await;
+        }
+        Ok(())
+    }
+
+    /// Stores who paused a queue, or removes that. A failure changes nothing about the pause: `why` then lacks the name.
+    async fn record_pause(&self, caller: MayAdminister<'_>, command: &str, paused: bool) {
+        let (tenant, kind) = (caller.tenant.clone(), RecordKind::QueuePause);
+        let name = Arc::from(&*queue_name(command));
+        let command = if paused {
+            let value = Bytes::copy_from_slice(caller.subject.as_bytes());
+            let (ttl, expected) = (None, None);
+            Command::PutRecord(PutRecord { tenant, kind, name, value, ttl, expected })
+        } else {
+            Command::DeleteRecord(DeleteRecord { tenant, kind, name, expected: None })
+        };
+        let stored = self.propose(command).await;
+        if !matches!(stored, Ok(Reply::Record(_) | Reply::Done | Reply::Rejected(_))) {
+            tracing::warn!(target: "codeq::server", "could not store who paused a queue");
+        }
+    }
+
+    /// Who paused a queue and when, if that is known.
+    pub(super) async fn pause_of(
+        &self,
+        tenant: &Arc<str>,
+        queue: &str,
+    ) -> Result<Option<PausedBy>, ServiceError> {
+        let record = self.engine.record(tenant, RecordKind::QueuePause, queue).await?;
+        Ok(record.map(|record| PausedBy {
+            by: String::from_utf8_lossy(&record.value).into_owned(),
+            at: record.updated_at,
+        }))
     }
 
     /// Cancels waiting tasks of a queue, a bounded number at a time.
@@ -111,7 +157,10 @@ impl Service {
         self.bulk_in_queue(caller, command, work, options, waiting).await
     }
 
-    async fn queues_of(&self, tenant: &Arc<str>) -> Result<Vec<QueueStats>, ServiceError> {
+    pub(super) async fn queues_of(
+        &self,
+        tenant: &Arc<str>,
+    ) -> Result<Vec<QueueStats>, ServiceError> {
         let mut sums = QueueSums::default();
         for shard in ShardId::all(self.engine.shards()) {
             let mut after: Option<Arc<str>> = None;

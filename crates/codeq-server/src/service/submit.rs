@@ -47,6 +47,11 @@ impl Service {
         request: SubmitRequest,
     ) -> Result<Ask<ResultRecord>, ServiceError> {
         let id = task_id(id, "task not found")?;
+        if request.status == Status::Failed.as_str()
+            && let Some(error) = &request.error
+        {
+            self.worker_failed(&caller, request.lease.instance.as_ref(), error);
+        }
         let (outcome, artifacts, flaw) = match outcome(&request) {
             Ok(outcome) => match elsewhere(request.artifacts) {
                 Ok(artifacts) => (outcome, artifacts, None),

@@ -1,5 +1,7 @@
 //! Topic policies.
 
+use std::sync::Arc;
+
 use codeq_core::command::{Command, DeleteTopic, PutTopic};
 use codeq_core::reply::{Rejection, Reply};
 use codeq_core::topic::{Policy, Topic, is_dns_label};
@@ -31,6 +33,15 @@ impl Service {
             Reply::Rejected(rejection) => Err(rejection.into()),
             _ => Err(ServiceError::unexpected()),
         }
+    }
+
+    /// The tenant's topics by name: the queues that have a policy.
+    pub async fn topics(
+        &self,
+        caller: MayAdminister<'_>,
+    ) -> Result<Vec<(Arc<str>, Topic)>, ServiceError> {
+        let queues = self.queues_of(&caller.tenant).await?;
+        Ok(queues.into_iter().filter_map(|queue| Some((queue.name, queue.topic?))).collect())
     }
 
     /// Returns a policy.

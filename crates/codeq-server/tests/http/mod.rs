@@ -5,6 +5,7 @@ mod raw;
 mod shape;
 
 mod artifacts;
+mod audit;
 mod contract;
 mod events;
 mod exactness;
@@ -19,3 +20,5 @@ mod reload;
 mod restart;
 mod tenancy;
 mod typos;
+mod why;
+mod workers;

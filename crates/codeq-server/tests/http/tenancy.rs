@@ -79,10 +79,12 @@ fn promised(operation: &str) -> Access {
         "nackTask" => Access::Worker(Scope::Nack),
         "submitResult" | "submitResults" => Access::Worker(Scope::Result),
         "subscribe" | "renewSubscription" => Access::Worker(Scope::Subscribe),
-        "getTask" | "getResult" | "getHistory" | "listTasks" | "streamEvents" | "raftStatus"
-        | "getArtifact" | "listSubscriptions" | "getSubscription" | "unsubscribe" => Access::Any,
+        "getTask" | "getResult" | "getHistory" | "explainTask" | "listTasks" | "streamEvents"
+        | "raftStatus" | "getArtifact" | "listSubscriptions" | "getSubscription"
+        | "unsubscribe" => Access::Any,
         "listQueues"
         | "getQueue"
+        | "explainQueue"
         | "pauseQueue"
         | "resumeQueue"
         | "purgeQueue"
@@ -91,6 +93,9 @@ fn promised(operation: &str) -> Access {
         | "purgeDeadLetters"
         | "replayTask"
         | "cleanupTasks"
+        | "listTopics"
+        | "listWorkers"
+        | "listActions"
         | "putTopic"
         | "getTopic"
         | "deleteTopic"
@@ -125,14 +130,12 @@ enum Reach {
 
 fn reach(route: &Route) -> Reach {
     match route.operation {
-        "getTask" | "getResult" | "getHistory" | "heartbeatTask" | "abandonTask" | "nackTask"
-        | "submitResult" | "cancelTask" | "replayTask" | "resendDelivery" | "getArtifact" => {
-            Reach::Task
-        }
-        "getQueue" | "pauseQueue" | "resumeQueue" | "purgeQueue" | "listDeadLetters"
-        | "replayDeadLetters" | "purgeDeadLetters" | "putTopic" | "getTopic" | "deleteTopic" => {
-            Reach::Queue
-        }
+        "getTask" | "getResult" | "getHistory" | "explainTask" | "heartbeatTask"
+        | "abandonTask" | "nackTask" | "submitResult" | "cancelTask" | "replayTask"
+        | "resendDelivery" | "getArtifact" => Reach::Task,
+        "getQueue" | "explainQueue" | "pauseQueue" | "resumeQueue" | "purgeQueue"
+        | "listDeadLetters" | "replayDeadLetters" | "purgeDeadLetters" | "putTopic"
+        | "getTopic" | "deleteTopic" => Reach::Queue,
         "renewSubscription" | "getSubscription" | "unsubscribe" => Reach::Subscription,
         "enqueueTask"
         | "enqueueTasks"
@@ -141,6 +144,9 @@ fn reach(route: &Route) -> Reach {
         | "claimTasks"
         | "submitResults"
         | "listQueues"
+        | "listTopics"
+        | "listWorkers"
+        | "listActions"
         | "cleanupTasks"
         | "subscribe"
         | "listSubscriptions"

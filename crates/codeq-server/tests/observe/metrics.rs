@@ -216,7 +216,7 @@ async fn everything_else_is_there_and_the_text_is_valid() {
     net.open.store(3, Ordering::Relaxed);
     net.accepted.store(5, Ordering::Relaxed);
     net.refused.store(2, Ordering::Relaxed);
-    let text = metrics.render(&engine, &net, &Budget::new(1)).await;
+    let text = metrics.render(&engine, &net, &Budget::new(1), 0).await;
     let read = Exposition::parse(&text);
     let plain = Exposition::parse_prometheus(&Format::Prometheus.of(text));
     assert_eq!(plain.series, read.series, "the other format says the same");

@@ -7,7 +7,7 @@ use super::tasks::paged;
 use crate::http::cleanup::{CleanedUp, CleanupRequest};
 use crate::http::dead_letters::{PurgeDeadLettersRequest, ReplayRequest, Replayed};
 use crate::http::queues::{Paused, PurgeRequest, Purged, QueueBody, QueueList, QueueMap};
-use crate::http::topics::{TopicBody, TopicPolicyRequest};
+use crate::http::topics::{TopicBody, TopicList, TopicPolicyRequest};
 use crate::http::wire::TaskBody;
 use crate::service::Code;
 
@@ -34,6 +34,7 @@ pub fn operations() -> Vec<(&'static str, Operation)> {
         ("purgeDeadLetters", purge_dead_letters()),
         ("replayTask", replay_task()),
         ("cleanupTasks", cleanup()),
+        ("listTopics", list_topics()),
         ("putTopic", put_topic()),
         ("getTopic", get_topic()),
         ("deleteTopic", delete_topic()),
@@ -150,6 +151,11 @@ fn cleanup() -> Operation {
     .optional_body::<CleanupRequest>(example)
     .answers::<CleanedUp>(200, "How many tasks were removed.")
     .refuses(&[Code::InvalidBefore, Code::InvalidFilter, Code::InvalidCursor, Code::InvalidTenant])
+}
+
+fn list_topics() -> Operation {
+    Operation::new("topic", "List topics", "The queues that have a policy, by name.")
+        .answers::<TopicList>(200, "The topics.")
 }
 
 fn put_topic() -> Operation {

@@ -1,0 +1,451 @@
+//! `GET /tasks/{id}/why` and `GET /admin/queues/{command}/why`: reasons in words and as fields.
+
+use std::borrow::Cow;
+
+use axum::http::StatusCode;
+use codeq_auth::shown;
+use codeq_core::command::Millis;
+use codeq_core::history::Entry;
+use schemars::JsonSchema;
+use serde::Serialize;
+
+use super::answer;
+use super::call::{Answer, Call};
+use super::schema::{events, places, statuses};
+use crate::service::permission::MayAdminister;
+use crate::service::why::Reason;
+use crate::times::Timestamp;
+
+/// Why a task is where it is.
+#[derive(Serialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+#[schemars(rename = "TaskWhy")]
+pub struct TaskWhyBody<'a> {
+    /// The task's id.
+    #[schemars(extend("format" = "uuid"))]
+    task_id: String,
+    /// The task's command.
+    command: &'a str,
+    /// The task's status.
+    #[schemars(extend("enum" = statuses()))]
+    status: &'static str,
+    /// Where the task is.
+    #[schemars(extend("enum" = places()))]
+    last_known_location: &'static str,
+    /// All reasons in one sentence.
+    summary: String,
+    /// The reasons, the strongest first.
+    reasons: Vec<ReasonBody<'a>>,
+}
+
+/// Why a queue does or does not move.
+#[derive(Serialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+#[schemars(rename = "QueueWhy")]
+pub struct QueueWhyBody<'a> {
+    /// The queue's command.
+    command: &'a str,
+    /// Claimable tasks.
+    ready: u64,
+    /// Tasks that are not due yet.
+    delayed: u64,
+    /// Leased tasks.
+    in_progress: u64,
+    /// Dead letters.
+    dlq: u64,
+    /// Whether claims are paused.
+    paused: bool,
+    /// All reasons in one sentence.
+    summary: String,
+    /// The reasons, the strongest first.
+    reasons: Vec<ReasonBody<'a>>,
+}
+
+/// The codes of reasons.
+const CODES: [&str; 19] = [
+    "queue_paused",
+    "max_consumers_reached",
+    "delayed",
+    "waits_for_retry",
+    "tasks_ahead",
+    "next",
+    "no_worker",
+    "workers",
+    "leased",
+    "cancel_requested",
+    "completed",
+    "failed",
+    "cancelled",
+    "dead_lettered",
+    "ready_tasks",
+    "delayed_tasks",
+    "leased_tasks",
+    "dead_letters",
+    "empty",
+];
+
+/// A reason. Which of the other fields it has depends on `code`.
+#[derive(Serialize, JsonSchema, Default)]
+#[serde(rename_all = "camelCase")]
+#[schemars(rename = "Reason")]
+struct ReasonBody<'a> {
+    /// The kind of reason.
+    #[schemars(extend("enum" = CODES))]
+    code: &'static str,
+    /// The reason in words.
+    text: String,
+    /// When it happened.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    at: Option<Timestamp>,
+    /// When the delay, the wait or the lease ends.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    until: Option<Timestamp>,
+    /// When the queue was paused, the oldest task created, or the server started.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    since: Option<Timestamp>,
+    /// Who did it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    by: Option<Cow<'a, str>>,
+    /// The last error.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    error: Option<&'a str>,
+    /// Failed attempts.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    attempts: Option<u32>,
+    /// The limit of attempts.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    max_attempts: Option<u32>,
+    /// Tasks of the queue that are in progress.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    in_progress: Option<u64>,
+    /// The limit of tasks in progress.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    max_consumers: Option<u32>,
+    /// Tasks of a higher priority, which are claimed first.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    higher_priority: Option<u64>,
+    /// Older tasks of the same priority, which are claimed first.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    older: Option<u64>,
+    /// False if `older` is a lower bound.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    exact: Option<bool>,
+    /// When a worker last asked for the queue, to the second.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    last_claim_at: Option<Timestamp>,
+    /// Workers whose streams could take a task of the queue now.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    waiting_workers: Option<u64>,
+    /// The worker that holds the lease.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    worker_id: Option<Cow<'a, str>>,
+    /// When the worker claimed the task or last extended its lease.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    heartbeat_at: Option<Timestamp>,
+    /// How long ago that was.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    heartbeat_age_seconds: Option<u64>,
+    /// Number of tasks.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    count: Option<u64>,
+    /// The failed attempts that the history has, oldest first.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    failures: Option<Vec<FailureBody<'a>>>,
+    /// Transitions that the history no longer has. Absent if 0.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 1))]
+    dropped: Option<u32>,
+}
+
+/// A failed attempt.
+#[derive(Serialize, JsonSchema)]
+#[schemars(inline)]
+struct FailureBody<'a> {
+    /// When it ended.
+    at: Timestamp,
+    /// How it ended.
+    #[schemars(extend("enum" = events()))]
+    event: &'static str,
+    /// The worker. Absent if the server ended the attempt.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    who: Option<Cow<'a, str>>,
+    /// The reason, if one was given.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    why: Option<&'a str>,
+}
+
+pub async fn task(call: Call) -> Answer {
+    let why = call.service().explain_task(&call.caller, call.path("id")).await?;
+    let reasons = bodies(&call, &why.reasons);
+    let status = why.task.place.status().as_str();
+    let body = TaskWhyBody {
+        task_id: why.task.id.to_string(),
+        command: &why.task.command,
+        status,
+        last_known_location: why.task.place.location(),
+        summary: format!("{status}: {}", summary(&reasons)),
+        reasons,
+    };
+    Ok(answer::json(StatusCode::OK, &body))
+}
+
+pub async fn queue(call: Call) -> Answer {
+    let (caller, command) = (MayAdminister::of(&call.caller)?, call.path("command"));
+    let why = call.service().explain_queue(caller, command).await?;
+    let reasons = bodies(&call, &why.reasons);
+    let body = QueueWhyBody {
+        command,
+        ready: why.counts.ready(),
+        delayed: why.counts.delayed,
+        in_progress: why.counts.in_progress,
+        dlq: why.counts.dead,
+        paused: why.paused,
+        summary: summary(&reasons),
+        reasons,
+    };
+    Ok(answer::json(StatusCode::OK, &body))
+}
+
+fn bodies<'a>(call: &Call, reasons: &'a [Reason]) -> Vec<ReasonBody<'a>> {
+    let words = Words { call, now: call.service().now().wall };
+    reasons.iter().map(|reason| words.body(reason)).collect()
+}
+
+fn summary(reasons: &[ReasonBody<'_>]) -> String {
+    let texts: Vec<&str> = reasons.iter().map(|reason| reason.text.as_str()).collect();
+    texts.join("; ")
+}
+
+struct Words<'c> {
+    call: &'c Call,
+    now: Millis,
+}
+
+impl Words<'_> {
+    fn date(&self, at: Millis) -> String {
+        self.call.times().text(at)
+    }
+
+    fn stamp(&self, at: Millis) -> Timestamp {
+        self.call.times().timestamp(at)
+    }
+
+    /// A time to come, with how far away it is.
+    fn until(&self, at: Millis) -> String {
+        format!("{} (in {})", self.date(at), span(at.saturating_sub(self.now)))
+    }
+
+    fn ago(&self, at: Millis) -> String {
+        span(self.now.saturating_sub(at))
+    }
+
+    fn body<'a>(&self, reason: &'a Reason) -> ReasonBody<'a> {
+        let of = |code, text| ReasonBody { code, text, ..ReasonBody::default() };
+        match reason {
+            Reason::Paused(None) => of("queue_paused", "the queue is paused".to_owned()),
+            Reason::Paused(Some(paused)) => {
+                let (since, by) = (self.date(paused.at), shown(&paused.by));
+                let text = format!("{by} paused the queue at {since}");
+                ReasonBody {
+                    since: Some(self.stamp(paused.at)),
+                    by: Some(by),
+                    ..of("queue_paused", text)
+                }
+            }
+            Reason::MaxConsumers { in_progress, max } => ReasonBody {
+                in_progress: Some(*in_progress),
+                max_consumers: Some(*max),
+                ..of(
+                    "max_consumers_reached",
+                    format!(
+                        "{} in progress, and the policy of the queue allows {max}",
+                        are(*in_progress, "task")
+                    ),
+                )
+            },
+            Reason::Delayed { until } => ReasonBody {
+                until: Some(self.stamp(*until)),
+                ..of("delayed", format!("it is delayed until {}", self.until(*until)))
+            },
+            Reason::Retry { until, attempts, max_attempts, error } => {
+                let why = error.as_deref().map_or(String::new(), |error| format!(" ({error})"));
+                let when = self.until(*until);
+                let text = format!(
+                    "attempt {attempts} of {max_attempts} failed{why}; it waits for its retry until {when}"
+                );
+                ReasonBody {
+                    until: Some(self.stamp(*until)),
+                    attempts: Some(*attempts),
+                    max_attempts: Some(*max_attempts),
+                    error: error.as_deref(),
+                    ..of("waits_for_retry", text)
+                }
+            }
+            Reason::Ahead { higher_priority, older, exact } => {
+                let at_least = if *exact { "" } else { "at least " };
+                let text = format!(
+                    "{at_least}{} claimed before it: {higher_priority} of higher priority, {older} older",
+                    are(higher_priority + older, "task")
+                );
+                ReasonBody {
+                    higher_priority: Some(*higher_priority),
+                    older: Some(*older),
+                    exact: Some(*exact),
+                    ..of("tasks_ahead", text)
+                }
+            }
+            Reason::Next => of("next", "it is the next task of its queue to be claimed".to_owned()),
+            Reason::NoWorker { last_claim: None, since } => {
+                let text = format!(
+                    "no worker has asked for this queue since the server started, {} ago",
+                    self.ago(*since)
+                );
+                ReasonBody { since: Some(self.stamp(*since)), ..of("no_worker", text) }
+            }
+            Reason::NoWorker { last_claim: Some(at), .. } => {
+                let text = format!("no worker has asked for this queue for {}", self.ago(*at));
+                ReasonBody { last_claim_at: Some(self.stamp(*at)), ..of("no_worker", text) }
+            }
+            Reason::Workers { last_claim, waiting } => {
+                let last = last_claim
+                    .map(|at| format!("a worker asked for this queue {} ago", self.ago(at)));
+                let wait = (*waiting > 0).then(|| match waiting {
+                    1 => "1 worker waits for its tasks".to_owned(),
+                    n => format!("{n} workers wait for its tasks"),
+                });
+                let text: Vec<String> = last.into_iter().chain(wait).collect();
+                ReasonBody {
+                    last_claim_at: last_claim.map(|at| self.stamp(at)),
+                    waiting_workers: Some(*waiting),
+                    ..of("workers", text.join(", "))
+                }
+            }
+            Reason::Leased { worker, until, heartbeat } => {
+                let (worker, heard) = (shown(worker), self.ago(*heartbeat));
+                let when = self.until(*until);
+                let text = format!(
+                    "{worker} holds its lease until {when} and was last heard of {heard} ago"
+                );
+                ReasonBody {
+                    worker_id: Some(worker),
+                    until: Some(self.stamp(*until)),
+                    heartbeat_at: Some(self.stamp(*heartbeat)),
+                    heartbeat_age_seconds: Some(self.now.saturating_sub(*heartbeat) / 1_000),
+                    ..of("leased", text)
+                }
+            }
+            Reason::CancelRequested => {
+                let text = "its cancellation is requested, and its worker has not stopped yet";
+                of("cancel_requested", text.to_owned())
+            }
+            Reason::Completed { at } => ReasonBody {
+                at: Some(self.stamp(*at)),
+                ..of("completed", format!("it completed at {}", self.date(*at)))
+            },
+            Reason::Failed { at, by, error } => {
+                let by = by.as_deref().map(shown);
+                let who = by.as_deref().unwrap_or("its worker");
+                let what = error.as_deref().unwrap_or("no error given");
+                ReasonBody {
+                    at: Some(self.stamp(*at)),
+                    error: error.as_deref(),
+                    ..of("failed", format!("{who} failed it at {}: {what}", self.date(*at)))
+                }
+                .by(by)
+            }
+            Reason::Cancelled { at, by } => {
+                let by = by.as_deref().map(shown);
+                let who = by.as_deref().map_or(String::new(), |by| format!(" by {by}"));
+                let text = format!("it was cancelled{who} at {}", self.date(*at));
+                ReasonBody { at: Some(self.stamp(*at)), ..of("cancelled", text) }.by(by)
+            }
+            Reason::Dead { at, attempts, max_attempts, failures, dropped } => {
+                let last = failures.last().map_or(String::new(), |last| {
+                    let why = last.why.as_deref().unwrap_or("no reason given");
+                    format!(", the last one {}: {why}", last.event.as_str())
+                });
+                let when = self.date(*at);
+                let text = format!(
+                    "it was dead-lettered at {when} after {attempts} of {max_attempts} attempts{last}"
+                );
+                ReasonBody {
+                    at: Some(self.stamp(*at)),
+                    attempts: Some(*attempts),
+                    max_attempts: Some(*max_attempts),
+                    failures: Some(failures.iter().map(|entry| self.failure(entry)).collect()),
+                    dropped: Some(*dropped).filter(|dropped| *dropped > 0),
+                    ..of("dead_lettered", text)
+                }
+            }
+            Reason::ReadyTasks { count, oldest } => {
+                let age = oldest.map_or(String::new(), |at| {
+                    format!(", the oldest created {} ago", self.ago(at))
+                });
+                let text = format!("{} claimable{age}", are(*count, "task"));
+                let since = oldest.map(|at| self.stamp(at));
+                ReasonBody { count: Some(*count), since, ..of("ready_tasks", text) }
+            }
+            Reason::DelayedTasks { count } => {
+                let text = format!("{} delayed", are(*count, "task"));
+                ReasonBody { count: Some(*count), ..of("delayed_tasks", text) }
+            }
+            Reason::LeasedTasks { count } => {
+                let text = format!("{} in progress", are(*count, "task"));
+                ReasonBody { count: Some(*count), ..of("leased_tasks", text) }
+            }
+            Reason::DeadLetters { count } => {
+                let text = format!("{} dead-lettered", are(*count, "task"));
+                ReasonBody { count: Some(*count), ..of("dead_letters", text) }
+            }
+            Reason::Empty => {
+                of("empty", "the queue has no task to claim or in progress".to_owned())
+            }
+        }
+    }
+
+    fn failure<'a>(&self, entry: &'a Entry) -> FailureBody<'a> {
+        FailureBody {
+            at: self.stamp(entry.at),
+            event: entry.event.as_str(),
+            who: entry.who.as_deref().map(shown),
+            why: entry.why.as_deref(),
+        }
+    }
+}
+
+impl<'a> ReasonBody<'a> {
+    fn by(self, by: Option<Cow<'a, str>>) -> ReasonBody<'a> {
+        ReasonBody { by, ..self }
+    }
+}
+
+/// "1 task is", "3 tasks are".
+fn are(count: u64, noun: &str) -> String {
+    if count == 1 { format!("1 {noun} is") } else { format!("{count} {noun}s are") }
+}
+
+/// A length of time in at most two units.
+fn span(ms: Millis) -> String {
+    let seconds = ms / 1_000;
+    let (days, hours) = (seconds / 86_400, seconds / 3_600 % 24);
+    let (minutes, rest) = (seconds / 60 % 60, seconds % 60);
+    match (days, hours, minutes) {
+        (0, 0, 0) => format!("{rest} s"),
+        (0, 0, _) => format!("{minutes} m {rest} s"),
+        (0, ..) => format!("{hours} h {minutes} m"),
+        _ => format!("{days} d {hours} h"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn spans_have_two_units() {
+        let texts = [0, 59_999, 61_000, 7_260_000, 90_000_000].map(span);
+        assert_eq!(texts, ["0 s", "59 s", "1 m 1 s", "2 h 1 m", "1 d 1 h"]);
+        assert_eq!(are(1, "task"), "1 task is");
+        assert_eq!(are(0, "task"), "0 tasks are");
+    }
+}

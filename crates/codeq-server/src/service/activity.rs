@@ -1,0 +1,422 @@
+//! Which workers asked for which queues lately. Only people look at it: it is in memory, bounded, and nothing depends
+//! on it.
+//!
+//! A worker that repeats its claim is recorded once a second. Streams check that by themselves, so most of their claims
+//! do not come here. The locks are divided by name, and no claim allocates unless it names something new.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+
+use codeq_core::command::{Claim, Millis, Selector};
+use codeq_core::id::fnv1a64;
+use codeq_core::names::{cut, queue_name};
+use parking_lot::Mutex;
+
+/// Maximum number of workers of one tenant. The one that has not asked for the longest time is forgotten first.
+pub const WORKERS_PER_TENANT_MAX: usize = 2_048;
+/// Maximum number of workers of all tenants.
+const WORKERS_MAX: usize = 16_384;
+/// Maximum number of queues of one tenant whose last claim is known, and of all tenants.
+const QUEUES_PER_TENANT_MAX: usize = 10_240;
+const QUEUES_MAX: usize = 65_536;
+/// Queue names kept of a worker's last claim.
+const QUEUES_SHOWN: usize = 16;
+/// Bytes kept of a worker's last error.
+const ERROR_BYTES_MAX: usize = 256;
+/// Repeated claims are recorded this often.
+pub const RESOLUTION: Duration = Duration::from_secs(1);
+/// A worker counts as active for this long after a claim. A claim waits for 30 seconds at most, and then comes again.
+pub const ACTIVE: Millis = 60_000;
+/// A worker without stream is listed for this long after its last claim.
+const LISTED: Millis = 3_600_000;
+const SHARDS: usize = 16;
+
+/// The name under which claims of all queues are recorded. No queue has it.
+const ANY: &str = "";
+
+/// Recent claims of all tenants.
+pub struct Activity {
+    shards: [Mutex<Shard>; SHARDS],
+    since: Millis,
+}
+
+#[derive(Default)]
+struct Shard {
+    workers: PerTenant<Worker>,
+    /// When each queue was last asked for.
+    queues: PerTenant<Millis>,
+}
+
+#[derive(Default)]
+struct Worker {
+    last_claim: Option<Millis>,
+    asked: Asked,
+    last_error: Option<(Millis, Box<str>)>,
+    streams: Arc<Streams>,
+}
+
+/// The queues that a worker's last claim named.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Asked {
+    /// The first of them; empty means all queues.
+    pub queues: Vec<Arc<str>>,
+    /// How many there were.
+    pub count: usize,
+}
+
+/// The open streams of a worker.
+#[derive(Default)]
+struct Streams {
+    open: AtomicU32,
+    slots: AtomicU32,
+}
+
+/// A worker as it was seen.
+#[derive(Debug, Clone)]
+pub struct WorkerSeen {
+    /// Its identity: the token's subject, and the instance if it names one.
+    pub id: Arc<str>,
+    /// When it last asked for tasks, by engine time.
+    pub last_claim: Option<Millis>,
+    /// What it last asked for.
+    pub asked: Asked,
+    /// Its open streams.
+    pub streams: u32,
+    /// Tasks that its streams could take now.
+    pub slots: u32,
+    /// The last failure it reported or refusal it got, and when, by engine time.
+    pub last_error: Option<(Millis, Box<str>)>,
+}
+
+/// Counts one open stream, and the tasks that it could take, as long as it exists.
+pub struct StreamSeen {
+    streams: Arc<Streams>,
+    slots: u32,
+}
+
+impl StreamSeen {
+    /// The worker can take this many tasks more.
+    pub fn ready(&mut self, slots: u32) {
+        self.slots = self.slots.saturating_add(slots);
+        self.streams.slots.fetch_add(slots, Ordering::Relaxed);
+    }
+
+    /// It was sent tasks for this many slots, or no longer waits for them.
+    pub fn served(&mut self, slots: u32) {
+        let slots = slots.min(self.slots);
+        self.slots -= slots;
+        self.streams.slots.fetch_sub(slots, Ordering::Relaxed);
+    }
+}
+
+impl Drop for StreamSeen {
+    fn drop(&mut self) {
+        self.streams.slots.fetch_sub(self.slots, Ordering::Relaxed);
+        self.streams.open.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+impl Worker {
+    /// Whether the claim is the same as the last one. Unknown for long ones, of which only the first names are kept.
+    fn repeats(&self, from: &Selector) -> bool {
+        match from {
+            Selector::Any => self.asked.count == 0,
+            Selector::Commands(commands) => {
+                commands.len() <= QUEUES_SHOWN
+                    && commands.len() == self.asked.count
+                    && commands.iter().zip(&self.asked.queues).all(|(new, old)| new == old)
+            }
+        }
+    }
+
+    fn ask(&mut self, from: &Selector) {
+        self.asked.queues.clear();
+        self.asked.count = 0;
+        if let Selector::Commands(commands) = from {
+            self.asked.queues.extend(commands.iter().take(QUEUES_SHOWN).map(Arc::clone));
+            self.asked.count = commands.len();
+        }
+    }
+
+    /// Its age for eviction; `None` while it has a stream.
+    fn age(&self) -> Option<Millis> {
+        let streams = self.streams.open.load(Ordering::Relaxed);
+        let error = self.last_error.as_ref().map(|(at, _)| *at);
+        (streams == 0).then(|| self.last_claim.into_iter().chain(error).max().unwrap_or(0))
+    }
+}
+
+impl Activity {
+    /// No claims since `now`, by engine time.
+    pub fn new(now: Millis) -> Activity {
+        Activity { shards: Default::default(), since: now }
+    }
+
+    /// When recording began, by engine time.
+    pub fn since(&self) -> Millis {
+        self.since
+    }
+
+    /// Records a claim.
+    pub fn claimed(&self, claim: &Claim, now: Millis) {
+        let Claim { tenant, worker, from, .. } = claim;
+        if !self.record(tenant, worker, from, now) {
+            return;
+        }
+        match from {
+            Selector::Any => self.asked_for(tenant, ANY, now),
+            Selector::Commands(commands) => {
+                commands.iter().for_each(|name| self.asked_for(tenant, &queue_name(name), now));
+            }
+        }
+    }
+
+    /// Records the claim of a worker; false if that was done within the last second.
+    fn record(&self, tenant: &Arc<str>, id: &Arc<str>, from: &Selector, now: Millis) -> bool {
+        let mut shard = self.shard(tenant, id).lock();
+        let Some(worker) = shard.worker(tenant, id) else {
+            return true;
+        };
+        let recent = |at| now.saturating_sub(at) < RESOLUTION.as_millis() as Millis;
+        let repeated = worker.repeats(from);
+        if repeated && worker.last_claim.is_some_and(recent) {
+            return false;
+        }
+        worker.last_claim = Some(now);
+        if !repeated {
+            worker.ask(from);
+        }
+        true
+    }
+
+    fn asked_for(&self, tenant: &Arc<str>, queue: &str, now: Millis) {
+        let mut shard = self.shard(tenant, queue).lock();
+        let (mine, all) = (QUEUES_PER_TENANT_MAX / SHARDS, QUEUES_MAX / SHARDS);
+        if let Some(at) = shard.queues.entry(tenant, queue, mine, all, |at| Some(*at)) {
+            *at = now;
+        }
+    }
+
+    /// Records a failure that a worker reported, or the refusal of its claim.
+    pub fn failed(&self, tenant: &Arc<str>, id: &str, error: &str, now: Millis) {
+        let mut shard = self.shard(tenant, id).lock();
+        if let Some(worker) = shard.worker(tenant, id) {
+            worker.last_error = Some((now, cut(error, ERROR_BYTES_MAX).into()));
+        }
+    }
+
+    /// Counts a stream of a worker until the result is dropped.
+    pub fn stream(&self, tenant: &Arc<str>, id: &str) -> StreamSeen {
+        let mut shard = self.shard(tenant, id).lock();
+        let streams = shard.worker(tenant, id).map(|worker| Arc::clone(&worker.streams));
+        // Without room for another worker, the stream is counted nowhere.
+        let streams = streams.unwrap_or_default();
+        streams.open.fetch_add(1, Ordering::Relaxed);
+        StreamSeen { streams, slots: 0 }
+    }
+
+    /// When a worker last asked for a queue, by engine time; `None` if that is not known.
+    pub fn last_claim(&self, tenant: &str, queue: &str) -> Option<Millis> {
+        let at = |name: &str| self.shard(tenant, name).lock().queues.get(tenant, name).copied();
+        at(queue).into_iter().chain(at(ANY)).max()
+    }
+
+    /// The tenant's workers with a stream, or a claim or an error within the last hour; the latest claim first.
+    pub fn workers(&self, tenant: &str, now: Millis) -> Vec<WorkerSeen> {
+        let mut all = Vec::new();
+        for shard in &self.shards {
+            let shard = shard.lock();
+            for (id, worker) in shard.workers.tenants.get(tenant).into_iter().flatten() {
+                if worker.age().is_some_and(|at| now.saturating_sub(at) > LISTED) {
+                    continue;
+                }
+                all.push(WorkerSeen {
+                    id: Arc::clone(id),
+                    last_claim: worker.last_claim,
+                    asked: worker.asked.clone(),
+                    streams: worker.streams.open.load(Ordering::Relaxed),
+                    slots: worker.streams.slots.load(Ordering::Relaxed),
+                    last_error: worker.last_error.clone(),
+                });
+            }
+        }
+        all.sort_by(|a, b| b.last_claim.cmp(&a.last_claim).then_with(|| a.id.cmp(&b.id)));
+        all
+    }
+
+    /// The workers of all tenants that have a stream or asked for tasks within the last minute.
+    pub fn active(&self, now: Millis) -> u64 {
+        let active = |worker: &&Worker| {
+            let claimed = worker.last_claim.is_some_and(|at| now.saturating_sub(at) <= ACTIVE);
+            claimed || worker.streams.open.load(Ordering::Relaxed) > 0
+        };
+        let count = |shard: &Mutex<Shard>| {
+            let shard = shard.lock();
+            shard.workers.tenants.values().flat_map(HashMap::values).filter(active).count()
+        };
+        self.shards.iter().map(count).sum::<usize>() as u64
+    }
+
+    #[allow(clippy::indexing_slicing, reason = "the index is below the number of shards")]
+    fn shard(&self, tenant: &str, name: &str) -> &Mutex<Shard> {
+        let hash = fnv1a64(tenant.as_bytes()) ^ fnv1a64(name.as_bytes()).rotate_left(32);
+        &self.shards[(hash.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32) as usize % SHARDS]
+    }
+}
+
+impl WorkerSeen {
+    /// A worker that is known only because it holds tasks.
+    pub fn unseen(id: Arc<str>) -> WorkerSeen {
+        let asked = Asked::default();
+        WorkerSeen { id, last_claim: None, asked, streams: 0, slots: 0, last_error: None }
+    }
+
+    /// Whether it could take a task of this queue now.
+    pub fn waits_for(&self, queue: &str) -> bool {
+        let named = |name: &Arc<str>| *queue_name(name) == *queue;
+        self.slots > 0 && (self.asked.count == 0 || self.asked.queues.iter().any(named))
+    }
+}
+
+impl Shard {
+    fn worker(&mut self, tenant: &Arc<str>, id: &str) -> Option<&mut Worker> {
+        let (mine, all) = (WORKERS_PER_TENANT_MAX / SHARDS, WORKERS_MAX / SHARDS);
+        self.workers.entry(tenant, id, mine, all, Worker::age)
+    }
+}
+
+/// Values by tenant and name, bounded for each tenant and in total.
+struct PerTenant<V> {
+    tenants: HashMap<Arc<str>, HashMap<Arc<str>, V>>,
+    len: usize,
+}
+
+impl<V> Default for PerTenant<V> {
+    fn default() -> PerTenant<V> {
+        PerTenant { tenants: HashMap::new(), len: 0 }
+    }
+}
+
+impl<V: Default> PerTenant<V> {
+    fn get(&self, tenant: &str, name: &str) -> Option<&V> {
+        self.tenants.get(tenant)?.get(name)
+    }
+
+    /// The value, made if it is new. Evicts the oldest value if there is no room, the tenant's own first. A value
+    /// without an age is kept; `None` if all are.
+    fn entry(
+        &mut self,
+        tenant: &Arc<str>,
+        name: &str,
+        tenant_max: usize,
+        max: usize,
+        age: impl Fn(&V) -> Option<Millis>,
+    ) -> Option<&mut V> {
+        if self.get(tenant, name).is_none() {
+            let ours = self.tenants.get(tenant).map_or(0, HashMap::len);
+            let full = ours >= tenant_max;
+            if (full && !self.evict(Some(tenant), &age))
+                || (self.len >= max && !self.evict(None, &age))
+            {
+                return None;
+            }
+            self.tenants.entry(Arc::clone(tenant)).or_default().insert(name.into(), V::default());
+            self.len += 1;
+        }
+        self.tenants.get_mut(tenant)?.get_mut(name)
+    }
+
+    /// Removes the oldest value, of one tenant or of all; false if there is none that may go.
+    fn evict(&mut self, of: Option<&Arc<str>>, age: &impl Fn(&V) -> Option<Millis>) -> bool {
+        let tenants = self.tenants.iter().filter(|(tenant, _)| of.is_none_or(|of| of == *tenant));
+        let values =
+            tenants.flat_map(|(tenant, names)| names.iter().map(move |(n, v)| (tenant, n, v)));
+        let ages = values.filter_map(|(tenant, name, value)| Some((age(value)?, tenant, name)));
+        let Some((_, tenant, name)) = ages.min_by_key(|(age, _, _)| *age) else {
+            return false;
+        };
+        let (tenant, name) = (Arc::clone(tenant), Arc::clone(name));
+        if let Some(names) = self.tenants.get_mut(&tenant) {
+            names.remove(&name);
+            self.len -= 1;
+            if names.is_empty() {
+                self.tenants.remove(&tenant);
+            }
+        }
+        true
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn claim(tenant: &str, worker: &str, commands: &[&str]) -> Claim {
+        let names = commands.iter().map(|name| Arc::from(*name)).collect();
+        let from = if commands.is_empty() { Selector::Any } else { Selector::Commands(names) };
+        Claim { tenant: tenant.into(), worker: worker.into(), lease: 1, count: 1, from }
+    }
+
+    #[test]
+    fn claims_are_recorded_by_worker_and_by_queue() {
+        let activity = Activity::new(5);
+        activity.claimed(&claim("t", "w", &["Mail", "b"]), 1_000);
+        activity.claimed(&claim("t", "w", &["c"]), 1_001);
+        assert_eq!(activity.last_claim("t", "mail"), Some(1_000));
+        assert_eq!(activity.last_claim("t", "c"), Some(1_001));
+        assert_eq!(activity.last_claim("t", "d"), None);
+        assert_eq!(activity.last_claim("u", "c"), None);
+        activity.claimed(&claim("t", "w", &["c"]), 1_900);
+        assert_eq!(activity.last_claim("t", "c"), Some(1_001), "once a second is enough");
+        activity.claimed(&claim("t", "w", &["c"]), 2_001);
+        assert_eq!(activity.last_claim("t", "c"), Some(2_001));
+        activity.claimed(&claim("t", "v", &[]), 3_000);
+        assert_eq!(activity.last_claim("t", "d"), Some(3_000), "a claim of all queues");
+        activity.failed(&"t".into(), "w", &"é".repeat(1_000), 3_001);
+        let [v, w] = &activity.workers("t", 3_001)[..] else { panic!("two workers") };
+        assert_eq!((&*v.id, v.last_claim, v.asked.count), ("v", Some(3_000), 0));
+        assert_eq!((&*w.id, w.last_claim, &*w.asked.queues), ("w", Some(2_001), &["c".into()][..]));
+        assert!(w.last_error.as_ref().is_some_and(|(at, text)| *at == 3_001 && text.len() <= 256));
+        assert!(activity.workers("u", 3_001).is_empty());
+        assert_eq!((activity.active(3_001), activity.active(62_500)), (2, 1));
+        assert!(activity.workers("t", 3_700_000).is_empty());
+    }
+
+    #[test]
+    fn streams_are_counted_while_they_are_open() {
+        let (activity, tenant) = (Activity::new(0), Arc::from("t"));
+        let mut stream = activity.stream(&tenant, "w");
+        stream.ready(3);
+        stream.served(1);
+        stream.served(9);
+        stream.ready(4);
+        let only = |now| activity.workers("t", now).into_iter().next();
+        let seen = only(9_000_000).expect("open streams are always listed");
+        assert_eq!((seen.streams, seen.slots), (1, 4));
+        assert!(seen.waits_for("anything") && activity.active(9_000_000) == 1);
+        drop(stream);
+        assert!(only(9_000_000).is_none());
+        let seen = only(1).expect("it was seen just now");
+        assert_eq!((seen.streams, seen.slots), (0, 0));
+    }
+
+    #[test]
+    fn memory_is_bounded_and_the_oldest_is_forgotten() {
+        let (activity, tenant) = (Activity::new(0), Arc::from("t"));
+        let _stream = activity.stream(&tenant, "open");
+        activity.claimed(&claim("u", "other", &["a"]), 0);
+        for n in 0..2 * WORKERS_PER_TENANT_MAX {
+            let names = [&*n.to_string()];
+            activity.claimed(&claim("t", &format!("w{n}"), &names), 1 + n as Millis);
+        }
+        let workers = activity.workers("t", 1);
+        assert!(
+            workers.len() <= WORKERS_PER_TENANT_MAX && workers.len() > WORKERS_PER_TENANT_MAX / 2
+        );
+        assert!(workers.iter().any(|worker| &*worker.id == "open"));
+        assert_eq!(&*workers[0].id, format!("w{}", 2 * WORKERS_PER_TENANT_MAX - 1));
+        assert_eq!(activity.workers("u", 1).len(), 1, "a tenant evicts its own workers");
+    }
+}

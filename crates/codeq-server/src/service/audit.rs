@@ -1,0 +1,35 @@
+//! The audit log, for admins.
+
+use std::sync::Arc;
+
+use super::permission::{MayAdminister, MayOperate};
+use super::{Service, ServiceError};
+use crate::audit::AuditPage;
+
+impl Service {
+    /// Actions of the tenant's admins, or of all tenants' for an operator who requests that: the first `limit` after a
+    /// number, or else the newest.
+    pub async fn audit(
+        &self,
+        caller: MayAdminister<'_>,
+        all_tenants: bool,
+        after: Option<u64>,
+        limit: usize,
+    ) -> Result<AuditPage, ServiceError> {
+        if all_tenants {
+            MayOperate::of(&caller)?;
+        }
+        let tenant = (!all_tenants).then(|| Arc::clone(&caller.tenant));
+        let (log, permit) = (Arc::clone(&self.audit), self.scans.turn(&caller.tenant).await?);
+        let read = tokio::task::spawn_blocking(move || {
+            let page = log.read(tenant.as_deref(), after, limit);
+            drop(permit);
+            page
+        });
+        let page = read.await.map_err(|_| ServiceError::unexpected())?;
+        page.map_err(|error| {
+            tracing::error!(target: "codeq::audit", %error, "the audit log cannot be read");
+            ServiceError::unexpected()
+        })
+    }
+}
