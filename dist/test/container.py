@@ -1,5 +1,6 @@
 """Loads the container image, runs it with a read-only root, kills it with tasks inside, and runs it again."""
 
+import contextlib
 import gzip
 import hashlib
 import json
@@ -47,6 +48,13 @@ class Podman:
         said = self("load", "--input", image.archive)
         assert "Loaded image" in said, said
         self.image = said.split()[-1]
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        # Containers outlive the program that started them.
+        self("rm", "--force", "--all")
 
     def __call__(self, *args, check=True):
         return run(*self.base, *args, check=check).stdout.strip()
@@ -102,12 +110,12 @@ def check_deterministic(packages, work):
 def main(packages):
     isolated()
     need("podman", "skopeo")
-    with scratch() as work:
+    with scratch() as work, contextlib.ExitStack() as stack:
         image = Image(one(packages, "codeq-*-image.tar.gz"), work)
         size = (work / "layer").stat().st_size
         say(f"{image.digest}: {size / 1e6:.0f} MB unpacked, {image.archive.stat().st_size / 1e6:.0f} MB to load")
         check_archive(image, work)
-        podman = Podman(image, work)
+        podman = stack.enter_context(Podman(image, work))
 
         client, pid = podman.start("first")
         check_isolation(pid, image)
