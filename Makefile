@@ -14,7 +14,7 @@ CALLBACK_KILLS ?= 50
 DAMAGES ?= 4000
 MANIFESTS ?= 400
 
-# Attack tests: the binary to attack (built if empty), a binary to compare it with, and the attacks to run.
+# Attack tests and packages: the binary to use (built if empty), a binary to compare it with, and the attacks to run.
 BINARY ?=
 BASELINE ?=
 ATTACKS ?=
@@ -22,6 +22,10 @@ ATTACKS ?=
 # The binary that is installed and benchmarked.
 DIST := --profile dist --features cloud,otlp --locked --bin codeq
 DIST_BINARY := target/dist/codeq
+
+# Where `make dist` writes the packages, and the tests that `make dist-test` runs (all if empty).
+PACKAGES ?= target/packages
+DIST_TESTS ?=
 
 # Seconds per fuzz target, and the targets.
 FUZZ_SECONDS ?= 60
@@ -37,12 +41,21 @@ VENV := target/venv
 INTERLEAVINGS := $(CARGO) test --locked -p codeq-engine --features shuttle --lib interleavings
 COMPAT := $(VENV)/bin/python -B tests/compat/run.py --binary target/debug/codeq
 
-.PHONY: all test interleavings compat verify bench campaign attack fuzz advisories clean prepare
+.PHONY: all dist dist-test test interleavings compat verify bench campaign attack fuzz advisories clean prepare
 
 # The binary to install, with its symbols in a separate file: target/dist/codeq and codeq.debug.
 all:
 	$(CARGO) build $(DIST)
 	scripts/split-symbols $(DIST_BINARY)
+
+# Packages of the same binary, or of BINARY: tarball, symbols, .deb, container image, SBOM, licences, checksums.
+dist:
+	$(if $(BINARY),,$(CARGO) build $(DIST))
+	dist/build $(or $(BINARY),$(DIST_BINARY)) $(PACKAGES)
+
+# Installs and runs those packages: a clean Debian root, a container, Prometheus, Helm. Needs root and Debian or Ubuntu.
+dist-test:
+	dist/test/run $(PACKAGES) $(DIST_TESTS)
 
 # Every test in the workspace (unit, property, conformance, simulator, crash, command line, examples), then the original
 # codeQ's clients against the binary those tests built.

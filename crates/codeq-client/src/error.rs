@@ -29,14 +29,16 @@ pub enum Error {
         message: String,
     },
     /// The HTTP API returned an error.
-    #[error("refused with {status}: {message} ({code})")]
+    #[error("refused with {status}: {detail} ({code})")]
     Api {
         /// The HTTP status.
         status: u16,
         /// A stable code; empty if the response did not come from codeQ.
         code: String,
-        /// A short explanation for people.
+        /// A short text, the same for every error with this code.
         message: String,
+        /// What exactly is wrong, for people.
+        detail: String,
         /// How long to wait before retrying, if the server said so.
         retry_after: Option<Duration>,
     },

@@ -4,7 +4,8 @@
 //!   breaks, the producer reconnects and resends unacknowledged tasks without creating duplicates.
 //! - A [`Worker`] claims tasks over another stream, extends their leases while handlers run, and reports their
 //!   outcomes until the server acknowledges them, reconnecting as often as needed.
-//! - An [`HttpClient`] covers the rest of the API: results, history, search, dead letters, queues, topics.
+//! - An [`HttpClient`] covers the rest of the API: results, history, search, dead letters, queues, topics,
+//!   events.
 //! - [`webhook`] verifies calls from the server to your endpoints.
 //!
 //! Tasks run at least once. A handler that loses its lease is notified through the task's [`Cancellation`] as soon as
@@ -72,6 +73,7 @@ mod worker;
 pub use error::Error;
 pub use http::HttpClient;
 pub use http::artifacts::{Download, NewArtifact, Submission};
+pub use http::events::{Event, Events, TaskEvent};
 pub use http::subscriptions::{DeliveryMode, NewSubscription, Subscribed, Subscription};
 pub use http::types::{
     Artifact, BulkOptions, CleanedUp, History, Purged, Queue, QueueStats, Replay, ReplayFrom,

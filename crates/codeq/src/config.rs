@@ -25,10 +25,13 @@ Examples:
   codeq config reload --url http://127.0.0.1:8080 --token-file operator.token")]
 pub enum Config {
     /// Print a commented file with every key and its default.
+    #[command(after_help = "Example:\n  codeq config default > codeq.yaml")]
     Default,
     /// Check the configuration; exit code 1 if anything is wrong.
+    #[command(after_help = "Example:\n  codeq config check --config codeq.yaml")]
     Check(Layers),
     /// Print every setting in force and where it comes from. Secrets are masked.
+    #[command(after_help = "Example:\n  codeq config show --config codeq.yaml -o json")]
     Show(Show),
     /// Make a running server reread its configuration; print what changed and what needs a restart.
     Reload(Reload),

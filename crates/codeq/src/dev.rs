@@ -1,6 +1,6 @@
 //! `codeq dev`: a development server in one command.
 
-use std::io::Write;
+use std::io::{IsTerminal, Write};
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
@@ -8,6 +8,7 @@ use anyhow::Context;
 use codeq_server::config::{DEV_TOKEN, Durability, LogFormat, choice, random_token};
 use codeq_server::{Config, Server};
 
+use crate::cli::{Profile, Profiles};
 use crate::config::address;
 use crate::serve::run_server;
 
@@ -15,6 +16,9 @@ use crate::serve::run_server;
 #[command(after_help = "\
 When it listens beyond loopback, as in a container, the server uses a random token instead of dev-token and
 prints it. The token changes at every start.
+
+On a terminal, or with --profile, the server's URL and token are saved as a profile, which is selected: the
+other commands then use this server.
 
 Examples:
   codeq dev --ephemeral --http-addr 127.0.0.1:8090
@@ -47,6 +51,9 @@ pub struct Args {
     /// Log format: json, text or short.
     #[arg(long, value_name = "FORMAT", default_value = "short", value_parser = choice::<LogFormat>)]
     log_format: LogFormat,
+    /// Name of the profile to save and select. Default: dev, if stdout is a terminal.
+    #[arg(long, value_name = "NAME")]
+    profile: Option<String>,
 }
 
 pub fn run(args: &Args) -> anyhow::Result<()> {
@@ -75,7 +82,18 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     let public = config.clone();
     run_server(config, None, |server| {
         let url = public.public_url(server.http_addr());
-        let text = welcome(server, &url, &token, &data, kept, durability);
+        let mut text = welcome(server, &url, &token, &data, kept, durability);
+        if let Some(profile) = args.profile_name() {
+            match save(profile, &url, &token, server.worker_addr()) {
+                Ok(()) => text = text.replacen(
+                    "\n  Data ",
+                    &format!("\n  Profile  {profile}   (selected: `codeq task list` asks this server)\n  Data "),
+                    1,
+                ),
+                // Not worth stopping for.
+                Err(failure) => eprintln!("{failure}"),
+            }
+        }
         // Keep serving if nobody reads the output any more.
         let _ = writeln!(std::io::stdout(), "{text}");
     })?;
@@ -83,6 +101,34 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
         if kept { format!("the data is in {data}") } else { "the data is deleted".to_owned() };
     let _ = writeln!(std::io::stdout(), "\ncodeq has stopped; {rest}. Goodbye.");
     Ok(())
+}
+
+impl Args {
+    /// Programs and tests that start a server do not change what a person has selected.
+    fn profile_name(&self) -> Option<&str> {
+        let watched = std::io::stdout().is_terminal();
+        self.profile.as_deref().or(if watched { Some("dev") } else { None })
+    }
+}
+
+/// Saves and selects a profile for this server.
+fn save(name: &str, url: &str, token: &str, worker: SocketAddr) -> crate::cli::Done {
+    let mut profiles = Profiles::load()?;
+    let ip = if worker.ip().is_unspecified() { "localhost".to_owned() } else { host(worker) };
+    let worker_url = Some(format!("http://{ip}:{}", worker.port()));
+    let profile =
+        Profile { url: url.to_owned(), token: token.to_owned(), worker_url, ca_file: None };
+    profiles.profiles.insert(name.to_owned(), profile);
+    profiles.current = Some(name.to_owned());
+    profiles.save()
+}
+
+/// The address as a URL has it.
+fn host(addr: SocketAddr) -> String {
+    match addr {
+        SocketAddr::V4(addr) => addr.ip().to_string(),
+        SocketAddr::V6(addr) => format!("[{}]", addr.ip()),
+    }
 }
 
 fn welcome(

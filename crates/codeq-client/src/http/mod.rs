@@ -1,10 +1,11 @@
 //! The HTTP API.
 //!
-//! `tasks`, `artifacts`, `subscriptions`, `webhooks` and `admin` have the routes, `types` the responses. Nothing is
+//! `tasks`, `artifacts`, `subscriptions`, `webhooks`, `events` and `admin` have the routes, `types` the responses. Nothing is
 //! retried automatically: the caller decides, see [`Error::is_transient`].
 
 mod admin;
 pub(crate) mod artifacts;
+pub(crate) mod events;
 pub(crate) mod subscriptions;
 mod tasks;
 pub(crate) mod types;
@@ -59,6 +60,7 @@ impl fmt::Debug for HttpClient {
 #[serde(rename_all = "camelCase", default)]
 struct Problem {
     error: String,
+    detail: String,
     code: String,
     retry_after_seconds: Option<u64>,
 }
@@ -69,6 +71,7 @@ pub(crate) struct Request<'a> {
     method: Method,
     url: Url,
     body: Option<Result<Vec<u8>, Error>>,
+    last_event_id: Option<String>,
     timeout: Duration,
 }
 
@@ -102,7 +105,27 @@ impl HttpClient {
                 "a name in the path is empty or consists of dots".to_owned(),
             ));
         }
-        Ok(Request { client: self, method, url, body: None, timeout: RESPONSE_TIMEOUT })
+        let (body, last_event_id) = (None, None);
+        Ok(Request { client: self, method, url, body, last_event_id, timeout: RESPONSE_TIMEOUT })
+    }
+
+    /// Calls a GET route that has no method of its own. `path` is relative to `/v1/codeq`, one segment per item;
+    /// parameters without a value are left out.
+    pub async fn get<T: DeserializeOwned>(
+        &self,
+        path: &[&str],
+        query: &[(&str, Option<&str>)],
+    ) -> Result<T, Error> {
+        self.request(Method::GET, path)?.query(query).json().await
+    }
+
+    /// Calls a POST route that has no method of its own. `path` is relative to `/v1/codeq`, one segment per item.
+    pub async fn post<T: DeserializeOwned>(
+        &self,
+        path: &[&str],
+        body: &impl serde::Serialize,
+    ) -> Result<T, Error> {
+        self.request(Method::POST, path)?.body(body).json().await
     }
 }
 
@@ -117,6 +140,12 @@ impl Request<'_> {
     /// Sets the JSON body.
     pub(crate) fn body(mut self, body: &impl serde::Serialize) -> Self {
         self.body = Some(serde_json::to_vec(body).map_err(Error::Encode));
+        self
+    }
+
+    /// Continues an event stream after this event.
+    pub(crate) fn last_event_id(mut self, id: Option<&str>) -> Self {
+        self.last_event_id = id.map(str::to_owned);
         self
     }
 
@@ -150,6 +179,9 @@ impl Request<'_> {
         if let Some(body) = self.body {
             builder = builder.header("content-type", "application/json").body(body?);
         }
+        if let Some(id) = self.last_event_id {
+            builder = builder.header("last-event-id", id);
+        }
         let sent = tokio::time::timeout(self.timeout, builder.send()).await;
         let response = sent.map_err(|_| Error::Timeout)?.map_err(failed)?;
         let status = response.status();
@@ -162,8 +194,13 @@ impl Request<'_> {
             true => status.canonical_reason().unwrap_or("unknown status").to_owned(),
             false => problem.error,
         };
+        let detail = match problem.detail.is_empty() {
+            true => message.clone(),
+            false => problem.detail,
+        };
         let retry_after = problem.retry_after_seconds.or(retry_after).map(Duration::from_secs);
-        Err(Error::Api { status: status.as_u16(), code: problem.code, message, retry_after })
+        let (status, code) = (status.as_u16(), problem.code);
+        Err(Error::Api { status, code, message, detail, retry_after })
     }
 }
 

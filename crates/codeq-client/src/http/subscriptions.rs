@@ -43,7 +43,7 @@ pub struct NewSubscription {
 }
 
 /// A created or renewed subscription.
-#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 #[non_exhaustive]
 pub struct Subscribed {
@@ -54,7 +54,7 @@ pub struct Subscribed {
 }
 
 /// A subscription as the server has it.
-#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 #[non_exhaustive]
 pub struct Subscription {
@@ -69,6 +69,7 @@ pub struct Subscription {
     /// Which of several subscriptions is notified.
     pub delivery_mode: DeliveryMode,
     /// The group's name, in group mode.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub group_id: Option<String>,
     /// Minimum time between two notifications.
     pub min_interval_seconds: u32,

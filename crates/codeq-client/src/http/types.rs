@@ -1,4 +1,5 @@
-//! Types of the HTTP API. Times are RFC 3339 texts, as the server writes them.
+//! Types of the HTTP API. Times are RFC 3339 texts, as the server writes them. Responses serialise to the server's
+//! JSON, without absent values.
 
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
@@ -32,7 +33,7 @@ impl Status {
 }
 
 /// A task as the server has it.
-#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 #[non_exhaustive]
 pub struct TaskRecord {
@@ -46,18 +47,20 @@ pub struct TaskRecord {
     #[serde(default)]
     pub priority: u8,
     /// URL that receives the result; empty if there is none.
-    #[serde(default)]
+    #[serde(default, skip_serializing_if = "String::is_empty")]
     pub webhook: String,
     /// Its current status.
     pub status: Status,
     /// `PENDING_LIST`, `DELAYED_ZSET`, `INPROG_SET`, `DLQ_SET` or `NONE`.
     pub last_known_location: String,
     /// The worker that holds the lease; empty if there is none.
-    #[serde(default)]
+    #[serde(default, skip_serializing_if = "String::is_empty")]
     pub worker_id: String,
     /// When the lease ends.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub lease_until: Option<String>,
     /// Number of the claim that holds the lease; absent if it is not leased.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub fence: Option<u64>,
     /// Failed attempts so far.
     #[serde(default)]
@@ -66,26 +69,28 @@ pub struct TaskRecord {
     #[serde(default)]
     pub max_attempts: u32,
     /// Error of the last failed attempt; empty if there was none.
-    #[serde(default)]
+    #[serde(default, skip_serializing_if = "String::is_empty")]
     pub error: String,
     /// The tenant that owns the task.
     pub tenant_id: String,
     /// W3C `traceparent` of the enqueue; empty if there was none.
-    #[serde(default)]
+    #[serde(default, skip_serializing_if = "String::is_empty")]
     pub trace_parent: String,
     /// W3C `tracestate` of the enqueue; empty if there was none.
-    #[serde(default)]
+    #[serde(default, skip_serializing_if = "String::is_empty")]
     pub trace_state: String,
     /// Cancellation was requested: its worker should stop.
-    #[serde(default)]
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub cancel_requested: bool,
     /// The dead-lettered task that this one is a copy of.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub origin_task_id: Option<String>,
     /// When it was created.
     pub created_at: String,
     /// When it last changed.
     pub updated_at: String,
     /// When a delayed task becomes claimable.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub visible_at: Option<String>,
 }
 
@@ -97,7 +102,7 @@ impl TaskRecord {
 }
 
 /// A named output of a task.
-#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Artifact {
     /// Unique within the result.
     pub name: String,
@@ -106,7 +111,7 @@ pub struct Artifact {
 }
 
 /// The result of a finished task.
-#[derive(Debug, Clone, Deserialize)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 #[non_exhaustive]
 pub struct TaskResult {
@@ -115,12 +120,13 @@ pub struct TaskResult {
     /// [`Status::Completed`] or [`Status::Failed`].
     pub status: Status,
     /// The worker's result as it was sent; see [`TaskResult::json`]. A failed task may have one, too.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub result: Option<Box<RawValue>>,
     /// Why it failed. A completed task may have one as well, if its worker sent both.
-    #[serde(default)]
+    #[serde(default, skip_serializing_if = "String::is_empty")]
     pub error: String,
     /// Named outputs; read those that the server stores with [`HttpClient::artifact`](crate::HttpClient::artifact).
-    #[serde(default)]
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub artifacts: Vec<Artifact>,
     /// When the task finished.
     pub completed_at: String,
@@ -169,7 +175,7 @@ pub struct Search {
 }
 
 /// A task's history.
-#[derive(Debug, Clone, Deserialize)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 #[non_exhaustive]
 pub struct History {
@@ -183,7 +189,7 @@ pub struct History {
 }
 
 /// A transition of a task.
-#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct Transition {
     /// When it happened.
@@ -193,19 +199,22 @@ pub struct Transition {
     /// `postponed`.
     pub event: String,
     /// The previous location.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub from: Option<String>,
     /// The new location.
     pub to: String,
     /// The status after the transition.
     pub status: Status,
     /// Who caused it; absent for the server itself.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub who: Option<String>,
     /// The reason, if one was given.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub why: Option<String>,
 }
 
 /// Statistics of a queue.
-#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 #[non_exhaustive]
 pub struct QueueStats {
@@ -222,7 +231,7 @@ pub struct QueueStats {
 }
 
 /// A queue in the list of queues.
-#[derive(Debug, Clone, PartialEq, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 #[non_exhaustive]
 pub struct Queue {
@@ -313,7 +322,7 @@ pub struct Replay {
 }
 
 /// Outcome of a purge.
-#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 #[non_exhaustive]
 pub struct Purged {
@@ -322,13 +331,15 @@ pub struct Purged {
     /// Number of tasks left. Call again to purge them.
     pub remaining: u64,
     /// In a dry run, the number of tasks that match.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub matched: Option<u64>,
     /// Where to continue; absent once everything was looked at.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub next_cursor: Option<String>,
 }
 
 /// Outcome of a replay.
-#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 #[non_exhaustive]
 pub struct Replayed {
@@ -337,8 +348,10 @@ pub struct Replayed {
     /// Dead letters left in the queue. For any other [`ReplayFrom`], failed and cancelled tasks together.
     pub remaining: u64,
     /// In a dry run, the number of tasks that match.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub matched: Option<u64>,
     /// Where to continue; absent once everything was looked at.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub next_cursor: Option<String>,
 }
 
@@ -371,7 +384,7 @@ fn is_zero(seconds: &u64) -> bool {
 }
 
 /// A topic: a queue with a policy.
-#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 #[non_exhaustive]
 pub struct Topic {
@@ -392,7 +405,7 @@ pub struct Topic {
 }
 
 /// Outcome of a cleanup.
-#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 #[non_exhaustive]
 pub struct CleanedUp {
@@ -403,7 +416,9 @@ pub struct CleanedUp {
     /// Upper limit of the call.
     pub limit: u64,
     /// In a dry run, the number of tasks that match.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub matched: Option<u64>,
     /// Where to continue; absent once everything was looked at.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub next_cursor: Option<String>,
 }

@@ -18,7 +18,7 @@ pub enum DeliveryStatus {
 }
 
 /// A result callback that has not been delivered.
-#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 #[non_exhaustive]
 pub struct Delivery {
@@ -38,11 +38,13 @@ pub struct Delivery {
     #[serde(default)]
     pub attempts: u32,
     /// When the next attempt is due.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub next_attempt_at: Option<String>,
     /// The receiver's last HTTP status.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub last_status: Option<u16>,
     /// Error of the last attempt; empty if there was none.
-    #[serde(default)]
+    #[serde(default, skip_serializing_if = "String::is_empty")]
     pub last_error: String,
     /// When the task finished.
     pub completed_at: String,
@@ -60,13 +62,14 @@ pub struct DeliveryPage {
 }
 
 /// Outcome of a resend.
-#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 #[non_exhaustive]
 pub struct Resent {
     /// Number of deliveries that will be sent again.
     pub resent: u64,
     /// Where to continue; `None` once everything was looked at.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub next_cursor: Option<String>,
 }
 

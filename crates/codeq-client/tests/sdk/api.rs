@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use codeq_client::testing::TestServer;
 use codeq_client::{
-    BulkOptions, DeliveryMode, Error, HttpClient, NewArtifact, NewSubscription, NewTask, Options,
-    Outcome, Producer, Replay, ReplayFrom, Search, Status, Submission, Task, TopicPolicy,
+    BulkOptions, DeliveryMode, Error, Event, HttpClient, NewArtifact, NewSubscription, NewTask,
+    Options, Outcome, Producer, Replay, ReplayFrom, Search, Status, Submission, Task, TopicPolicy,
 };
 use codeq_server::config::RateLimit;
 use serde_json::json;
@@ -53,6 +53,45 @@ async fn tasks_are_read_listed_and_cancelled() {
     assert_eq!((last.event.as_str(), last.status), ("cancelled", Status::Failed));
     let twice = http.cancel(&ids[1]).await.unwrap_err();
     assert!(matches!(twice, Error::Api { status: 409, .. }), "{twice}");
+    server.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn events_are_read_and_continued() {
+    let (server, producer, http) = all().await;
+    let mut events = http.events(Some("mail"), None).await.unwrap();
+    enqueue(&producer, "other", &1).await;
+    let first = enqueue(&producer, "mail", &1).await;
+    let Some(Event::Task(event)) = events.next().await.unwrap() else { panic!("no event") };
+    assert_eq!((&event.task_id, event.event.as_str()), (&first, "created"));
+    let after = events.last_id().unwrap().to_owned();
+    drop(events);
+    http.cancel(&first).await.unwrap();
+    let mut events = http.events(Some("mail"), Some(&after)).await.unwrap();
+    let Some(Event::Task(event)) = events.next().await.unwrap() else { panic!("no event") };
+    assert_eq!((event.event.as_str(), event.status), ("cancelled", Some(Status::Failed)));
+    let refused = http.events(None, Some("x")).await.unwrap_err();
+    assert_eq!(refused.code(), Some("invalid_event_id"));
+    server.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn other_routes_are_called_and_errors_explain_themselves() {
+    let (server, _, http) = all().await;
+    let new = json!({"command": "mail", "payload": {"n": 1}});
+    let made: serde_json::Value = http.post(&["tasks"], &new).await.unwrap();
+    let id = made["id"].as_str().unwrap();
+    let page: serde_json::Value =
+        http.get(&["tasks"], &[("command", Some("mail")), ("status", None)]).await.unwrap();
+    assert_eq!(page["items"][0]["id"], id);
+    // What was read can be written again.
+    let task = serde_json::to_value(http.task(id).await.unwrap()).unwrap();
+    assert_eq!((&task["id"], &task["payload"]), (&made["id"], &made["payload"]));
+    let typo = json!({"command": "mail", "payload": 1, "prioriti": 1});
+    let refused = http.post::<serde_json::Value>(&["tasks"], &typo).await.unwrap_err();
+    let Error::Api { code, detail, .. } = refused else { panic!("{refused}") };
+    assert_eq!(code, "unknown_field");
+    assert!(detail.contains("priority"), "{detail}");
     server.end().await;
 }
 

@@ -9,7 +9,7 @@ use crate::near::nearest;
 pub const FILE_VARIABLE: &str = "CODEQ_CONFIG";
 
 /// Variables with this prefix that are not server settings.
-const OTHERS: [&str; 7] = [
+const OTHERS: [&str; 8] = [
     FILE_VARIABLE,
     "CODEQ_WRITE_FIXTURE",
     // For clients, which may share the server's environment.
@@ -18,6 +18,7 @@ const OTHERS: [&str; 7] = [
     "CODEQ_PRODUCER_URL",
     "CODEQ_WORKER_URL",
     "CODEQ_CA_FILE",
+    "CODEQ_PROFILE",
 ];
 
 /// Puts the variables into the tree. Empty ones are ignored.

@@ -62,8 +62,11 @@ pub fn without(field: &'static str) -> impl FnMut(&mut Schema) {
         if let Some(properties) = schema.get_mut("properties").and_then(Value::as_object_mut) {
             properties.remove(field);
         }
-        if let Some(required) = schema.get_mut("required").and_then(Value::as_array_mut) {
+        if let Some(Value::Array(mut required)) = schema.remove("required") {
             required.retain(|name| name != field);
+            if !required.is_empty() {
+                schema.insert("required".to_owned(), required.into());
+            }
         }
     }
 }

@@ -1,6 +1,7 @@
 //! The server's metrics, rendered as OpenMetrics text.
 
-use std::sync::Arc;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use codeq_auth::Reason;
@@ -19,6 +20,7 @@ use prometheus_client::metrics::info::Info;
 use prometheus_client::registry::{Registry, Unit};
 
 use super::commands::Commands;
+use super::disk::Disk;
 use super::refusals::{Refusals, Refused};
 use super::scrape::{self, Depths};
 use super::token_refusals::TokenRefusals;
@@ -82,6 +84,8 @@ pub struct Metrics {
     syncs: Histogram,
     checkpoints: Histogram,
     checkpoint_failures: Counter,
+    /// The directory whose filesystem is measured.
+    data_dir: OnceLock<PathBuf>,
     /// Allows one scrape at a time: a second one would only slow the first.
     scrape: tokio::sync::Mutex<()>,
 }
@@ -107,6 +111,7 @@ impl Metrics {
             syncs: Histogram::new(SYNC_SECONDS),
             checkpoints: Histogram::new(CHECKPOINT_SECONDS),
             checkpoint_failures: Counter::default(),
+            data_dir: OnceLock::new(),
             scrape: tokio::sync::Mutex::default(),
         };
         metrics.register();
@@ -143,6 +148,11 @@ impl Metrics {
         to.register_with_unit("checkpoint", help, Unit::Seconds, self.checkpoints.clone());
         let help = "Checkpoints that failed";
         to.register("checkpoint_failures", help, self.checkpoint_failures.clone());
+    }
+
+    /// Adds the size and free space of the filesystem that holds this directory.
+    pub fn measure_disk(&self, data_dir: &Path) {
+        let _ = self.data_dir.set(data_dir.to_owned());
     }
 
     /// Counts an answered request. `operation` is the route's `operationId`.
@@ -218,6 +228,9 @@ impl Metrics {
         let mut now = Registry::with_prefix(PREFIX);
         depths.register(&mut now, engine.wall());
         scrape::register(&mut now, engine, net, budget);
+        if let Some(disk) = self.data_dir.get().and_then(|dir| Disk::of(dir)) {
+            scrape::of_disk(&mut now, disk);
+        }
         let help = "Workers with an open stream or a claim within the last minute";
         now.register("workers_active", help, ConstGauge::<u64>::new(workers));
         let mut text = String::new();

@@ -15,6 +15,7 @@ pub use refusals::Refused;
 pub mod trace;
 
 mod commands;
+mod disk;
 #[cfg_attr(not(feature = "otlp"), path = "no_export.rs")]
 mod export;
 mod format;

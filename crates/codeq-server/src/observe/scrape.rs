@@ -21,6 +21,7 @@ use prometheus_client::metrics::gauge::ConstGauge;
 use prometheus_client::registry::{Registry, Unit};
 
 use super::commands::{COMMANDS_MAX, Commands, OTHER};
+use super::disk::Disk;
 use super::log_writer;
 use super::process::Process;
 use crate::limits::budget::{Budget, KINDS};
@@ -53,6 +54,9 @@ fn of_engine(registry: &mut Registry, engine: &Engine) {
     let help = "Memory of rows not yet written by a checkpoint";
     let memtable = gauge(stats.memtable_bytes as u64);
     registry.register_with_unit("memtable", help, Unit::Bytes, memtable);
+    let help = "1 while writes are refused, as on a full disk, otherwise 0";
+    let refused = gauge(engine.refusing().is_some().into());
+    registry.register("writes_refused", help, refused);
     let queued = gauge(stats.queued as u64);
     registry.register("engine_queued", "Requests waiting in all inboxes", queued);
     let waiting = gauge(engine.parked_claims() as u64);
@@ -69,6 +73,15 @@ fn of_engine(registry: &mut Registry, engine: &Engine) {
     let rows = rows.map(|(state, count)| ([("state", state.into())], count));
     let help = "Result callbacks not delivered yet or failed";
     registry.register("webhook_outbox", help, Rows(MetricType::Gauge, rows.into()));
+}
+
+/// Registers size and free space of the data directory's filesystem.
+pub fn of_disk(registry: &mut Registry, disk: Disk) {
+    let gauge = ConstGauge::<u64>::new;
+    let help = "Size of the filesystem that holds the data directory";
+    registry.register_with_unit("disk_size", help, Unit::Bytes, gauge(disk.size_bytes));
+    let help = "Free space on the filesystem that holds the data directory";
+    registry.register_with_unit("disk_free", help, Unit::Bytes, gauge(disk.free_bytes));
 }
 
 fn of_net(registry: &mut Registry, net: &NetStats) {

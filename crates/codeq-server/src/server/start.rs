@@ -42,6 +42,7 @@ impl Server {
         let listeners = Listeners::bind(&config)?;
         let addresses = listeners.addresses()?;
         let metrics = Metrics::new();
+        metrics.measure_disk(&config.data_dir);
         let artifacts = artifacts(&config, addresses.http, &metrics)?;
         check_backup_target(&config)?;
         let (observers, removed) = Observers::new(&metrics);

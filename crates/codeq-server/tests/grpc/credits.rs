@@ -248,7 +248,10 @@ async fn more_credits_than_anyone_can_mean_end_the_stream() {
     worker.settle().await;
     worker.ready("c", 1).await;
     let (code, text) = worker.ended().await;
-    assert_eq!((code, &*text), (tonic::Code::ResourceExhausted, "more than 10000 Readys wait"));
+    assert_eq!(
+        (code, &*text),
+        (tonic::Code::ResourceExhausted, "more than 10000 Ready events are waiting")
+    );
 }
 
 #[tokio::test]

@@ -79,6 +79,7 @@ async fn a_task_through_every_turn_is_counted_exactly() {
     }
     // Two of the three ends came at least as late as the lease that ran out.
     assert!(end.get(&latency("sum", "FAILED")) + end.get(&latency("sum", "COMPLETED")) >= 2.0);
+    assert_eq!(during.get("codeq_writes_refused"), 0.0);
     assert!(end.get("codeq_log_syncs_total") > 0.0);
     assert!(end.get("codeq_log_bytes_total") > 0.0);
     assert!(end.get("codeq_log_sync_seconds_count") > 0.0);

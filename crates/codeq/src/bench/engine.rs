@@ -15,7 +15,7 @@ use super::process::{cpu_of, machine, rss};
 
 #[derive(Parser)]
 #[command(
-    after_help = "Example: codeq bench engine --in-flight 1,64,256 --seconds 2 --dir /var/lib/codeq"
+    after_help = "Example:\n  codeq bench engine --in-flight 1,64,256 --seconds 2 --dir /var/lib/codeq"
 )]
 pub struct Args {
     /// Cycles in flight; one row per value.

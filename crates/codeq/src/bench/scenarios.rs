@@ -20,7 +20,7 @@ const MIB: f64 = 1_048_576.0;
 
 #[derive(Parser)]
 #[command(
-    after_help = "Example: codeq bench scenarios backlog --backlog 1000000 --dir /var/lib/codeq"
+    after_help = "Example:\n  codeq bench scenarios backlog --backlog 1000000 --dir /var/lib/codeq"
 )]
 pub struct Args {
     /// Scenarios to run; all by default.

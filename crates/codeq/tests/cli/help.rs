@@ -1,30 +1,48 @@
 //! Help that helps: every command says what it does and shows an example.
 
+use std::collections::VecDeque;
+use std::path::Path;
+
 use crate::cli::harness::codeq;
+
+/// The help of every command. `CODEQ_WRITE_FIXTURE=1` writes it anew.
+const SNAPSHOT: &str = "tests/cli/help.txt";
+
+/// The commands below one, as its help lists them.
+fn below(help: &str) -> impl Iterator<Item = &str> {
+    let section = help.split_once("\nCommands:\n").map_or("", |(_, rest)| rest);
+    let section = section.split("\n\n").next().unwrap_or_default();
+    let names = section.lines().filter_map(|line| line.strip_prefix("  ")?.split(' ').next());
+    names.filter(|name| !name.is_empty() && *name != "help")
+}
 
 #[test]
 fn every_command_has_help_with_an_example() {
-    let top = codeq(&["--help"]);
-    assert_eq!(top.code, 0);
-    for (command, part) in [
-        ("fsck", "The directory is not changed"),
-        ("fsck", "Exit code: 0 no problems, 1 problems found, 2"),
-        ("backup", "must not be in use"),
-        ("restore", "The backup is verified"),
-        ("sim", "codeq sim --seed 42"),
-        ("bench", "codeq bench --http-url "),
-        ("bench", "Exit code: 0 success, 1 "),
-    ] {
-        assert!(
-            top.out.contains(&format!("  {command} ")),
-            "{command} is not listed:\n{}",
-            top.out
-        );
-        let help = codeq(&[command, "--help"]);
-        assert_eq!(help.code, 0);
-        assert!(help.out.contains(part), "{part:?} is not in the help of {command}:\n{}", help.out);
-        assert!(help.out.contains(&format!("\n  codeq {command} ")), "no example:\n{}", help.out);
+    let mut all = String::new();
+    let mut open = VecDeque::from([Vec::<String>::new()]);
+    while let Some(path) = open.pop_front() {
+        let mut args: Vec<&str> = path.iter().map(String::as_str).collect();
+        args.push("--help");
+        let help = codeq(&args);
+        let name = ["codeq"].into_iter().chain(path.iter().map(String::as_str)).collect::<Vec<_>>();
+        let name = name.join(" ");
+        assert_eq!(help.code, 0, "{name}");
+        let nouns: Vec<&str> = below(&help.out).collect();
+        let shows =
+            |line: &str| line.starts_with("  ") && format!("{line} ").contains(&format!("{name} "));
+        let example = help.out.lines().any(shows);
+        assert!(example || !nouns.is_empty(), "no example:\n{}", help.out);
+        let next = nouns.iter().map(|noun| [path.clone(), vec![(*noun).to_owned()]].concat());
+        open.extend(next);
+        all.push_str(&format!("$ {name} --help\n{}\n", help.out));
     }
+    let file = Path::new(env!("CARGO_MANIFEST_DIR")).join(SNAPSHOT);
+    if std::env::var_os("CODEQ_WRITE_FIXTURE").is_some() {
+        std::fs::write(&file, &all).unwrap();
+    }
+    let kept = std::fs::read_to_string(&file).unwrap_or_default();
+    let differs = kept.lines().zip(all.lines()).find(|(kept, now)| kept != now);
+    assert!(kept == all, "{SNAPSHOT} differs, write it anew: {differs:?}");
 }
 
 #[test]

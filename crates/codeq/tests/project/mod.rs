@@ -3,4 +3,5 @@
 mod arrows;
 mod dependencies;
 mod fuzz;
+mod packages;
 mod readme;

@@ -74,7 +74,7 @@ async fn artifacts_that_cannot_be() {
         (plain("contentBase64", json!("QUFB\nQUFB")), "not base64"),
         (plain("contentBase64", json!("AAé=")), "not base64"),
         (json!([content("n", &bytes(1_001))]), "larger than 1000 bytes"),
-        (json!(vec![content("n", b""); 65]), "64 at most"),
+        (json!(vec![content("n", b""); 65]), "at most 64"),
     ];
     for (artifacts, why) in bad {
         let refused = submit(&h, WORKER, &id, completed(artifacts.clone())).await;

@@ -30,6 +30,7 @@ pub(crate) struct Load<'a> {
 }
 
 #[derive(clap::Args, Debug)]
+#[command(after_help = "Example:\n  codeq bench http enqueue cycle")]
 pub struct Args {
     /// What to measure
     #[arg(value_enum, default_values_t = [What::Start, What::Enqueue, What::Cycle, What::Polls])]

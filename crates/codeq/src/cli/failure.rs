@@ -1,0 +1,206 @@
+//! Errors: what happened, what to try, and the exit code.
+
+use std::fmt;
+use std::process::ExitCode;
+
+use codeq_client::Error;
+use codeq_server::service::Code;
+
+/// The exit codes of the client commands. 0 is success.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Exit {
+    Error = 1,
+    Usage = 2,
+    NotFound = 3,
+    Conflict = 4,
+    Timeout = 5,
+    /// Not authenticated, or not allowed.
+    Denied = 6,
+}
+
+impl From<Exit> for ExitCode {
+    fn from(exit: Exit) -> ExitCode {
+        ExitCode::from(exit as u8)
+    }
+}
+
+/// Why a command ended without success.
+#[derive(Debug)]
+pub struct Failure {
+    pub exit: Exit,
+    what: String,
+    hint: String,
+}
+
+pub type Done<T = ()> = Result<T, Failure>;
+
+impl Failure {
+    pub fn new(exit: Exit, what: impl Into<String>, hint: impl Into<String>) -> Failure {
+        Failure { exit, what: what.into(), hint: hint.into() }
+    }
+
+    pub fn error(what: impl Into<String>, hint: impl Into<String>) -> Failure {
+        Failure::new(Exit::Error, what, hint)
+    }
+
+    pub fn usage(what: impl Into<String>, hint: impl Into<String>) -> Failure {
+        Failure::new(Exit::Usage, what, hint)
+    }
+
+    /// Names what the command was about.
+    #[must_use]
+    pub fn about(mut self, subject: &str) -> Failure {
+        self.what = format!("{subject}: {}", self.what);
+        self
+    }
+
+    /// The message without the hint.
+    pub fn what(&self) -> &str {
+        &self.what
+    }
+
+    pub fn hint(&self) -> &str {
+        &self.hint
+    }
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Failure { what, hint, .. } = self;
+        write!(f, "codeq: {what}\nhint: {hint}")
+    }
+}
+
+impl From<Error> for Failure {
+    fn from(error: Error) -> Failure {
+        match error {
+            Error::Api { status, code, detail, retry_after, .. } => {
+                let hint = match retry_after {
+                    Some(after) => format!("try again in {} s", after.as_secs().max(1)),
+                    None => hint(&code).unwrap_or_else(|| unknown_hint(status)),
+                };
+                let reason = if code.is_empty() { format!("HTTP status {status}") } else { code };
+                Failure::new(exit(status, &reason), format!("{detail} ({reason})"), hint)
+            }
+            Error::Refused { code, message } => {
+                let hint = hint(&code).unwrap_or_else(|| "run `codeq doctor`".to_owned());
+                let status = match code.as_str() {
+                    "unauthenticated" => 401,
+                    "forbidden" => 403,
+                    _ => 400,
+                };
+                Failure::new(exit(status, &code), format!("{message} ({code})"), hint)
+            }
+            Error::Timeout => Failure::new(
+                Exit::Timeout,
+                "no response within the time limit",
+                "try again; `codeq doctor` checks the connection",
+            ),
+            Error::Unavailable(_) | Error::Closed => Failure::error(
+                error.to_string(),
+                "start a server with `codeq dev`, or choose another one with --url or --profile; \
+                 `codeq doctor` checks the connection",
+            ),
+            Error::Config(_) => Failure::new(
+                Exit::Usage,
+                error.to_string(),
+                "check --url and the other options; `codeq profile list` shows the profiles",
+            ),
+            Error::Decode(_) => Failure::error(
+                error.to_string(),
+                "check that --url is a codeQ server of this version: `codeq version --server`",
+            ),
+            other => Failure::error(other.to_string(), "run `codeq doctor`"),
+        }
+    }
+}
+
+/// Adds what a call was about to its error.
+pub trait About<T> {
+    fn about(self, subject: &str) -> Done<T>;
+}
+
+impl<T> About<T> for Result<T, Error> {
+    fn about(self, subject: &str) -> Done<T> {
+        self.map_err(|error| match error {
+            // These concern the connection, whatever the call was about.
+            Error::Unavailable(_) | Error::Closed | Error::Config(_) => error.into(),
+            Error::Api { status: 401, .. } => error.into(),
+            other => Failure::from(other).about(subject),
+        })
+    }
+}
+
+fn exit(status: u16, code: &str) -> Exit {
+    match (status, code) {
+        (401 | 403, _) => Exit::Denied,
+        (404, _) => Exit::NotFound,
+        (409, _) | (_, "idempotency_conflict") => Exit::Conflict,
+        (408 | 504, _) => Exit::Timeout,
+        _ => Exit::Error,
+    }
+}
+
+/// What to try, by the code of the error.
+fn hint(code: &str) -> Option<String> {
+    let ours = match code {
+        "missing_token" | "invalid_token" | "unauthenticated" => {
+            "pass a token with --token-file, CODEQ_TOKEN or a profile (`codeq profile add`); \
+             `codeq token inspect` shows what a JWT contains"
+        }
+        "forbidden" => "use a token that has the scope, event type or role named above",
+        "not_found" => {
+            "check the name and the tenant of the token; finished tasks are removed when their \
+             retention ends"
+        }
+        "no_such_route" => "check that --url is a codeQ server of this version",
+        code => {
+            let known = Code::ALL.iter().find(|known| known.text() == code)?;
+            return Some(known.remedy().trim_end_matches('.').to_owned());
+        }
+    };
+    Some(ours.to_owned())
+}
+
+fn unknown_hint(status: u16) -> String {
+    match status {
+        300..=399 => "use the URL that the server redirects to",
+        _ => "check that --url is a codeQ server: `codeq doctor`",
+    }
+    .to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn api(status: u16, code: &str) -> Failure {
+        let (code, message) = (code.to_owned(), "no".to_owned());
+        let detail = "no, because".to_owned();
+        Error::Api { status, code, message, detail, retry_after: None }.into()
+    }
+
+    #[test]
+    fn every_error_has_an_exit_code_and_a_hint() {
+        for (status, code, exit) in [
+            (400, "invalid_body", Exit::Error),
+            (401, "missing_token", Exit::Denied),
+            (403, "forbidden", Exit::Denied),
+            (404, "not_found", Exit::NotFound),
+            (409, "finished", Exit::Conflict),
+            (422, "idempotency_conflict", Exit::Conflict),
+            (503, "overloaded", Exit::Error),
+            (302, "", Exit::Error),
+        ] {
+            let failure = api(status, code);
+            assert_eq!(failure.exit, exit, "{status} {code}");
+            assert!(failure.hint.len() > 5 && !failure.hint.ends_with('.'), "{failure}");
+        }
+        assert_eq!(Failure::from(Error::Timeout).exit, Exit::Timeout);
+        assert_eq!(
+            api(404, "not_found").about("task x").to_string().lines().next(),
+            Some("codeq: task x: no, because (not_found)")
+        );
+    }
+}

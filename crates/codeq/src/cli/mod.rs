@@ -1,0 +1,69 @@
+//! What the client commands share: where the server is, how results are printed, and how errors end.
+//!
+//! Data goes to stdout, everything else to stderr.
+
+mod confirm;
+mod connection;
+mod failure;
+mod output;
+mod profiles;
+mod text;
+mod yaml;
+
+use std::process::ExitCode;
+
+use clap::Subcommand;
+
+pub use confirm::Confirm;
+pub use connection::{Connection, Session};
+pub use failure::{About, Done, Exit, Failure};
+pub use output::{Output, Show, cell, printable};
+pub use profiles::{Profile, Profiles};
+pub use text::{age, duration, input, moment, seconds, span};
+
+/// A noun of the command line: its verbs, and the options that all of them take.
+#[derive(clap::Args)]
+pub struct Noun<V: Subcommand> {
+    #[command(subcommand)]
+    pub verb: V,
+    #[command(flatten)]
+    pub connection: Connection,
+}
+
+impl<V: Subcommand> Noun<V> {
+    /// Connects and runs the verb.
+    pub fn run(self, top: &Connection, verb: impl AsyncFnOnce(V, Session) -> Done) -> ExitCode {
+        let Noun { verb: which, connection } = self;
+        run(&connection.over(top), async |session| verb(which, session).await)
+    }
+}
+
+/// Runs a command that talks to a server.
+pub fn run(connection: &Connection, command: impl AsyncFnOnce(Session) -> Done) -> ExitCode {
+    ended(connect(connection, command))
+}
+
+fn connect(connection: &Connection, command: impl AsyncFnOnce(Session) -> Done) -> Done {
+    let session = connection.session()?;
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    let runtime = runtime.map_err(|error| {
+        Failure::error(format!("cannot start: {error}"), "check the limits of this process")
+    })?;
+    runtime.block_on(command(session))
+}
+
+/// The exit code, after printing what went wrong.
+pub fn ended(done: Done) -> ExitCode {
+    match done {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(failure) => {
+            talk(&failure.to_string());
+            failure.exit.into()
+        }
+    }
+}
+
+/// Prints a line to stderr. Nobody is reading if it is closed.
+pub fn talk(text: &str) {
+    let _ = std::io::Write::write_all(&mut std::io::stderr(), format!("{text}\n").as_bytes());
+}

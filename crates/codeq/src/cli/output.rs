@@ -1,0 +1,256 @@
+//! Printing: tables for people, JSON and YAML for programs, names for pipes.
+
+use std::io::{self, IsTerminal, Write};
+
+use clap::ValueEnum;
+use serde::Serialize;
+
+use super::failure::{Done, Failure};
+use super::yaml::to_yaml;
+
+/// Space between columns.
+const GAP: usize = 2;
+/// No cell of a table is longer.
+const CELL_MAX: usize = 120;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Format {
+    Table,
+    Json,
+    // One document per line.
+    Jsonl,
+    Yaml,
+    // Ids or names only, one per line.
+    Name,
+}
+
+/// Something to print.
+pub trait Show: Serialize {
+    /// Column titles.
+    const COLUMNS: &'static [&'static str];
+    /// One value per column.
+    fn cells(&self) -> Vec<String>;
+    /// What `-o name` prints.
+    fn name(&self) -> String;
+    /// Everything worth knowing about one item, line by line. Empty values are left out.
+    fn details(&self) -> Vec<(&'static str, String)> {
+        Self::COLUMNS.iter().copied().zip(self.cells()).collect()
+    }
+}
+
+/// Prints to stdout.
+#[derive(Clone, Copy)]
+pub struct Output {
+    format: Format,
+    /// Width and emphasis of the terminal, if stdout is one.
+    width: Option<usize>,
+    bold: bool,
+}
+
+/// A list being printed, page by page.
+pub struct List {
+    out: Output,
+    widths: Vec<usize>,
+    printed: u64,
+}
+
+impl Output {
+    pub fn new(format: Option<Format>) -> Output {
+        let terminal = io::stdout().is_terminal();
+        let default = if terminal { Format::Table } else { Format::Json };
+        let plain = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
+        let size = terminal.then(|| rustix::termios::tcgetwinsize(io::stdout()).ok()).flatten();
+        let width = size.map(|size| usize::from(size.ws_col)).filter(|width| *width > 0);
+        Output { format: format.unwrap_or(default), width, bold: terminal && !plain }
+    }
+
+    /// Prints one item.
+    pub fn item<T: Show>(&self, item: &T) -> Done {
+        let text = match self.format {
+            Format::Table => details(&item.details()),
+            Format::Json => pretty(item)? + "\n",
+            Format::Jsonl => compact(item)? + "\n",
+            Format::Yaml => to_yaml(item).map_err(unprintable)?,
+            Format::Name => item.name() + "\n",
+        };
+        emit(&text)
+    }
+
+    /// Begins a list.
+    pub fn list(&self) -> List {
+        List { out: *self, widths: Vec::new(), printed: 0 }
+    }
+
+    /// Begins a list whose items come one by one, without an end: JSON has one document per line.
+    pub fn streamed(&self) -> List {
+        let format = match self.format {
+            Format::Json => Format::Jsonl,
+            other => other,
+        };
+        Output { format, ..*self }.list()
+    }
+
+    /// Prints a whole list.
+    pub fn items<T: Show>(&self, items: &[T]) -> Done {
+        let mut list = self.list();
+        list.page(items)?;
+        list.end()
+    }
+}
+
+impl List {
+    /// Prints some items. The first page decides how wide the columns of a table are.
+    pub fn page<T: Show>(&mut self, items: &[T]) -> Done {
+        if items.is_empty() {
+            return Ok(());
+        }
+        let mut text = String::new();
+        if self.out.format == Format::Table {
+            let rows: Vec<Vec<String>> = items.iter().map(|item| clean(item.cells())).collect();
+            if self.printed == 0 {
+                self.widths = widths(T::COLUMNS, &rows);
+                let titles: Vec<_> = T::COLUMNS.iter().map(|title| (*title).to_owned()).collect();
+                let header = row(&titles, &self.widths, self.out.width);
+                let bold = self.out.bold;
+                text += &if bold { format!("\x1b[1m{header}\x1b[0m\n") } else { header + "\n" };
+            }
+            for cells in &rows {
+                text += &row(cells, &self.widths, self.out.width);
+                text.push('\n');
+            }
+        } else {
+            for (at, item) in items.iter().enumerate() {
+                text += &match self.out.format {
+                    Format::Name => item.name() + "\n",
+                    Format::Jsonl => compact(item)? + "\n",
+                    Format::Yaml => to_yaml(&[item]).map_err(unprintable)?,
+                    Format::Json | Format::Table => {
+                        let begin = if self.printed == 0 && at == 0 { "[\n" } else { ",\n" };
+                        let lines = pretty(item)?;
+                        begin.to_owned() + "  " + &lines.replace('\n', "\n  ")
+                    }
+                };
+            }
+        }
+        self.printed += items.len() as u64;
+        emit(&text)
+    }
+
+    pub fn printed(&self) -> u64 {
+        self.printed
+    }
+
+    /// Ends the list.
+    pub fn end(&self) -> Done {
+        match (self.out.format, self.printed) {
+            (Format::Json, 0) => emit("[]\n"),
+            (Format::Yaml, 0) => emit("[]\n"),
+            (Format::Json, _) => emit("\n]\n"),
+            _ => Ok(()),
+        }
+    }
+}
+
+/// A value for a cell; empty if there is none.
+pub fn cell(value: Option<impl ToString>) -> String {
+    value.map(|value| value.to_string()).unwrap_or_default()
+}
+
+/// Text from elsewhere, without characters that would control the terminal.
+pub fn printable(text: &str) -> String {
+    text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect()
+}
+
+/// Prints to stdout. A reader that has seen enough (`codeq task list --all | head`) ends the command.
+fn emit(text: &str) -> Done {
+    let mut stdout = io::stdout().lock();
+    match stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush()) {
+        Ok(()) => Ok(()),
+        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => std::process::exit(0),
+        Err(error) => {
+            Err(Failure::error(format!("cannot write to stdout: {error}"), "check where it goes"))
+        }
+    }
+}
+
+fn pretty(item: &impl Serialize) -> Done<String> {
+    serde_json::to_string_pretty(item).map_err(unprintable)
+}
+
+fn compact(item: &impl Serialize) -> Done<String> {
+    serde_json::to_string(item).map_err(unprintable)
+}
+
+fn unprintable(error: serde_json::Error) -> Failure {
+    Failure::error(format!("cannot print: {error}"), "try another format: -o table")
+}
+
+/// An empty cell is a dash, so that columns can be counted.
+fn clean(cells: Vec<String>) -> Vec<String> {
+    let clean = |text: String| match text.is_empty() {
+        true => "-".to_owned(),
+        false => cut(&printable(&text), CELL_MAX),
+    };
+    cells.into_iter().map(clean).collect()
+}
+
+fn cut(text: &str, max: usize) -> String {
+    if text.chars().count() <= max {
+        return text.to_owned();
+    }
+    text.chars().take(max.saturating_sub(1)).chain(['…']).collect()
+}
+
+fn widths(titles: &[&str], rows: &[Vec<String>]) -> Vec<usize> {
+    let longest = |at: usize| {
+        let cells = rows.iter().filter_map(|row| row.get(at)).map(|cell| cell.chars().count());
+        cells.max().unwrap_or_default()
+    };
+    titles.iter().enumerate().map(|(at, title)| title.len().max(longest(at))).collect()
+}
+
+/// A line of a table, cut at the width of the terminal.
+fn row(cells: &[String], widths: &[usize], width: Option<usize>) -> String {
+    let mut line = String::new();
+    for (at, (cell, width)) in cells.iter().zip(widths).enumerate() {
+        let last = at + 1 == cells.len();
+        let pad = if last { 0 } else { (width + GAP).saturating_sub(cell.chars().count()) };
+        line += cell;
+        line.extend(std::iter::repeat_n(' ', pad));
+    }
+    match width {
+        Some(width) => cut(line.trim_end(), width),
+        None => line.trim_end().to_owned(),
+    }
+}
+
+fn details(lines: &[(&'static str, String)]) -> String {
+    let shown: Vec<_> = lines.iter().filter(|(_, value)| !value.is_empty()).collect();
+    let width = shown.iter().map(|(title, _)| title.len()).max().unwrap_or_default();
+    let line = |(title, value): &&(&str, String)| format!("{title:width$}  {}\n", printable(value));
+    shown.iter().map(line).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_table_is_aligned_and_cut_at_the_terminal() {
+        let rows = vec![
+            clean(vec!["a".to_owned(), String::new(), "x\x1b[2J\ny".to_owned()]),
+            clean(vec!["größer".to_owned(), "2".to_owned(), "z".repeat(200)]),
+        ];
+        let widths = widths(&["ID", "N", "ERROR"], &rows);
+        assert_eq!(widths, [6, 1, 120]);
+        assert_eq!(row(&rows[0], &widths, None), "a       -  x [2J y");
+        let line = row(&rows[1], &widths, Some(20));
+        assert_eq!((line.chars().count(), line.ends_with("z…")), (20, true));
+    }
+
+    #[test]
+    fn details_leave_out_what_is_empty() {
+        let lines = [("Id", "1".to_owned()), ("Error", String::new()), ("Status", "x".to_owned())];
+        assert_eq!(details(&lines), "Id      1\nStatus  x\n");
+    }
+}

@@ -1,0 +1,42 @@
+//! GET requests beside the API: probes, metrics, the API's description. They need no token.
+
+use std::time::Duration;
+
+use crate::cli::{Done, Failure, Session};
+
+/// Longest response that is read.
+const BODY_MAX: usize = 64 << 20;
+const TIMEOUT: Duration = Duration::from_secs(10);
+
+/// The status and the text at a path relative to the server's URL.
+pub async fn get(session: &Session, path: &str) -> Done<(u16, String)> {
+    let url = format!("{}/{path}", session.url.trim_end_matches('/'));
+    let mut builder =
+        reqwest::Client::builder().redirect(reqwest::redirect::Policy::none()).timeout(TIMEOUT);
+    if let Some(pem) = &session.ca_pem {
+        let certificates = reqwest::Certificate::from_pem_bundle(pem).map_err(|error| {
+            Failure::usage(format!("the certificates are not PEM: {error}"), "check --ca-file")
+        })?;
+        builder = builder.tls_certs_merge(certificates);
+    }
+    let read = async {
+        let mut response = builder.build()?.get(url).send().await?;
+        let mut body = Vec::new();
+        while let Some(chunk) = response.chunk().await? {
+            body.extend_from_slice(&chunk);
+            if body.len() > BODY_MAX {
+                break;
+            }
+        }
+        Ok((response.status().as_u16(), String::from_utf8_lossy(&body).into_owned()))
+    };
+    read.await.map_err(|error: reqwest::Error| {
+        let mut text = format!("cannot reach {}", session.url);
+        let mut cause = std::error::Error::source(&error);
+        while let Some(inner) = cause {
+            text = format!("{text}: {inner}");
+            cause = inner.source();
+        }
+        Failure::error(text, "start a server with `codeq dev`, or check --url and the network")
+    })
+}

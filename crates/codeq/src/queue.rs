@@ -1,0 +1,312 @@
+//! `codeq queue`: depths and rates, pause and resume, purge, policies.
+
+use std::process::ExitCode;
+use std::time::Duration;
+
+use clap::Subcommand;
+use codeq_client::{Queue, Topic, TopicPolicy};
+use serde::Serialize;
+
+use crate::bulk::{self, Slice, Which};
+use crate::cli::{
+    About, Confirm, Connection, Done, Exit, Failure, Noun, Session, Show, cell, duration, seconds,
+    span, talk,
+};
+
+#[derive(Subcommand)]
+pub enum Verb {
+    /// List the queues with their depths and rates.
+    #[command(after_help = "\
+Examples:
+  codeq queue list
+  codeq queue list -o name")]
+    List,
+    /// Show a queue.
+    #[command(
+        visible_alias = "inspect",
+        after_help = "\
+Examples:
+  codeq queue get resize
+  codeq queue inspect resize -o json"
+    )]
+    Get {
+        /// Name of the queue.
+        queue: String,
+    },
+    /// Pause claims from queues. Enqueues continue.
+    #[command(after_help = "Example:\n  codeq queue pause resize")]
+    Pause {
+        /// Names of the queues.
+        #[arg(required = true, value_name = "QUEUE")]
+        queues: Vec<String>,
+    },
+    /// Resume claims from queues.
+    #[command(after_help = "Example:\n  codeq queue resume resize")]
+    Resume {
+        /// Names of the queues.
+        #[arg(required = true, value_name = "QUEUE")]
+        queues: Vec<String>,
+    },
+    /// Cancel the waiting and delayed tasks of a queue.
+    #[command(after_help = "\
+Running tasks continue. Asks for the queue's name unless --yes is given.
+
+Examples:
+  codeq queue purge resize --dry-run
+  codeq queue purge resize --before 7d --yes")]
+    Purge {
+        /// Name of the queue.
+        queue: String,
+        #[command(flatten)]
+        which: Which,
+        #[command(flatten)]
+        confirm: Confirm,
+    },
+    /// Show, change or delete the policy of a queue.
+    #[command(after_help = "\
+Without options, prints the policy. Options that are not given keep their values.
+
+Examples:
+  codeq queue policy resize
+  codeq queue policy resize --max-attempts 3 --max-consumers 20 --retention 7d
+  codeq queue policy resize --delete --yes")]
+    Policy(Policy),
+}
+
+#[derive(clap::Args)]
+pub struct Policy {
+    /// Name of the queue.
+    queue: String,
+    /// Default and upper limit for the attempts of new tasks, 1 to 100.
+    #[arg(long, value_name = "N")]
+    max_attempts: Option<u32>,
+    /// Upper limit of tasks in progress at once; 0 means no limit.
+    #[arg(long, value_name = "N")]
+    max_consumers: Option<u64>,
+    /// How long finished tasks are kept; 0s means the server's setting.
+    #[arg(long, value_name = "DURATION", value_parser = duration)]
+    retention: Option<Duration>,
+    /// How long dead letters are kept; 0s means the retention.
+    #[arg(long, value_name = "DURATION", value_parser = duration)]
+    dead_letter_retention: Option<Duration>,
+    /// Dead letters are also enqueued in this queue.
+    #[arg(long, value_name = "QUEUE")]
+    dead_letter_queue: Option<String>,
+    /// Allowed priorities, separated by commas.
+    #[arg(long, value_name = "N,…", value_delimiter = ',')]
+    priority_tiers: Option<Vec<u8>>,
+    /// Delete the policy. The queue's tasks stay.
+    #[arg(long, conflicts_with_all = [
+        "max_attempts", "max_consumers", "retention", "dead_letter_retention", "dead_letter_queue",
+        "priority_tiers",
+    ])]
+    delete: bool,
+    #[command(flatten)]
+    confirm: Confirm,
+}
+
+#[derive(Serialize)]
+struct Paused<'a> {
+    command: &'a str,
+    paused: bool,
+}
+
+impl Show for Paused<'_> {
+    const COLUMNS: &'static [&'static str] = &["QUEUE", "PAUSED"];
+
+    fn cells(&self) -> Vec<String> {
+        vec![self.command.to_owned(), self.paused.to_string()]
+    }
+
+    fn name(&self) -> String {
+        self.command.to_owned()
+    }
+}
+
+impl Show for Queue {
+    const COLUMNS: &'static [&'static str] =
+        &["QUEUE", "READY", "DELAYED", "RUNNING", "DEAD", "OLDEST", "IN/S", "OUT/S", "PAUSED"];
+
+    fn cells(&self) -> Vec<String> {
+        let stats = &self.stats;
+        vec![
+            stats.command.clone(),
+            stats.ready.to_string(),
+            stats.delayed.to_string(),
+            stats.in_progress.to_string(),
+            stats.dlq.to_string(),
+            oldest(self),
+            format!("{:.1}", self.enqueued_per_second),
+            format!("{:.1}", self.finished_per_second),
+            if self.paused { "yes" } else { "" }.to_owned(),
+        ]
+    }
+
+    fn name(&self) -> String {
+        self.stats.command.clone()
+    }
+
+    fn details(&self) -> Vec<(&'static str, String)> {
+        let stats = &self.stats;
+        vec![
+            ("Queue", stats.command.clone()),
+            ("Tenant", self.tenant_id.clone()),
+            ("Ready", stats.ready.to_string()),
+            ("Delayed", stats.delayed.to_string()),
+            ("Running", stats.in_progress.to_string()),
+            ("Dead letters", stats.dlq.to_string()),
+            ("Completed", self.completed.to_string()),
+            ("Failed", self.failed.to_string()),
+            ("Oldest ready", oldest(self)),
+            ("Enqueued/s", format!("{:.1}", self.enqueued_per_second)),
+            ("Claimed/s", format!("{:.1}", self.claimed_per_second)),
+            ("Finished/s", format!("{:.1}", self.finished_per_second)),
+            ("Payload bytes", self.bytes.to_string()),
+            ("Paused", if self.paused { "yes" } else { "no" }.to_owned()),
+        ]
+    }
+}
+
+/// Age of the oldest claimable task; empty if there is none.
+pub fn oldest(queue: &Queue) -> String {
+    let age = Duration::try_from_secs_f64(queue.oldest_ready_seconds).unwrap_or_default();
+    if queue.stats.ready == 0 { String::new() } else { span(age) }
+}
+
+impl Show for Topic {
+    const COLUMNS: &'static [&'static str] = &["QUEUE", "VERSION", "POLICY"];
+
+    fn cells(&self) -> Vec<String> {
+        let policy = serde_json::to_string(&self.policy).unwrap_or_default();
+        vec![self.topic_name.clone(), self.version.to_string(), policy]
+    }
+
+    fn name(&self) -> String {
+        self.topic_name.clone()
+    }
+
+    fn details(&self) -> Vec<(&'static str, String)> {
+        let policy = &self.policy;
+        let or_default = |seconds: u64| match seconds {
+            0 => "server's setting".to_owned(),
+            seconds => span(Duration::from_secs(seconds)),
+        };
+        let tiers = policy.priority_tiers.iter().flatten().map(u8::to_string);
+        let consumers = match policy.max_consumers {
+            0 => "no limit".to_owned(),
+            limit => limit.to_string(),
+        };
+        vec![
+            ("Queue", self.topic_name.clone()),
+            ("Version", self.version.to_string()),
+            ("Max attempts", cell(policy.max_attempts)),
+            ("Max consumers", consumers),
+            ("Retention", or_default(policy.retention_seconds)),
+            ("Dead letters kept", or_default(policy.dead_letter_retention_seconds)),
+            ("Dead-letter queue", cell(policy.dead_letter_topic_ref.as_ref())),
+            ("Priority tiers", tiers.collect::<Vec<_>>().join(", ")),
+            ("Updated", self.updated_at.clone()),
+        ]
+    }
+}
+
+pub fn run(noun: Noun<Verb>, top: &Connection) -> ExitCode {
+    noun.run(top, async |verb, session| match verb {
+        Verb::List => {
+            let queues = session.http.queues().await.about("the list of queues")?;
+            if queues.is_empty() {
+                talk("no queues: a queue appears with its first task");
+            }
+            session.out.items(&queues)
+        }
+        Verb::Get { queue } => session.out.item(&find(&session, &queue).await?),
+        Verb::Pause { queues } => pause(&session, &queues, true).await,
+        Verb::Resume { queues } => pause(&session, &queues, false).await,
+        Verb::Purge { queue, which, confirm } => {
+            confirm
+                .ask(&format!("cancel the waiting and delayed tasks of queue {queue}"), &queue)?;
+            bulk::run(&session.out, &which, confirm.dry_run, (&queue, "purged"), async |options| {
+                let done = session.http.purge_queue(&queue, &options).await?;
+                let (matched, remaining) = (done.matched, done.remaining);
+                Ok(Slice { done: done.purged, matched, remaining, next_cursor: done.next_cursor })
+            })
+            .await
+        }
+        Verb::Policy(policy) => policy.run(&session).await,
+    })
+}
+
+/// The queue with its rates. Names ignore ASCII case.
+async fn find(session: &Session, name: &str) -> Done<Queue> {
+    let queues = session.http.queues().await.about(&format!("queue {name}"))?;
+    let found = queues.into_iter().find(|queue| queue.stats.command.eq_ignore_ascii_case(name));
+    found.ok_or_else(|| {
+        let hint = "list the queues: codeq queue list; a queue appears with its first task";
+        Failure::new(Exit::NotFound, format!("there is no queue '{name}'"), hint)
+    })
+}
+
+async fn pause(session: &Session, queues: &[String], paused: bool) -> Done {
+    let mut list = session.out.list();
+    for queue in queues {
+        let done = match paused {
+            true => session.http.pause_queue(queue).await,
+            false => session.http.resume_queue(queue).await,
+        };
+        done.about(&format!("queue {queue}"))?;
+        list.page(&[Paused { command: queue, paused }])?;
+    }
+    list.end()
+}
+
+impl Policy {
+    async fn run(self, session: &Session) -> Done {
+        let subject = format!("policy of queue {}", self.queue);
+        if self.delete {
+            self.confirm.ask(&format!("delete the {subject}"), &self.queue)?;
+            let topic = session.http.topic(&self.queue).await.about(&subject)?;
+            if !self.confirm.dry_run {
+                session.http.delete_topic(&self.queue).await.about(&subject)?;
+                talk(&format!("the {subject} is deleted"));
+            }
+            return session.out.item(&topic);
+        }
+        let current = match session.http.topic(&self.queue).await {
+            Err(error) if error.code() == Some("not_found") => None,
+            other => Some(other.about(&subject)?),
+        };
+        let mut policy = current.as_ref().map_or_else(TopicPolicy::default, |it| it.policy.clone());
+        let before = policy.clone();
+        self.apply(&mut policy);
+        match current {
+            Some(topic) if policy == before => session.out.item(&topic),
+            None if policy == before => {
+                let hint = format!("set one: codeq queue policy {} --max-attempts 3", self.queue);
+                let what = format!("queue {} has no policy", self.queue);
+                Err(Failure::new(Exit::NotFound, what, hint))
+            }
+            _ if self.confirm.dry_run => {
+                talk(&format!("the {subject} would change"));
+                Ok(())
+            }
+            _ => {
+                let topic = session.http.put_topic(&self.queue, &policy).await.about(&subject)?;
+                session.out.item(&topic)
+            }
+        }
+    }
+
+    fn apply(&self, policy: &mut TopicPolicy) {
+        let set = |to: &mut u64, given: Option<u64>| *to = given.unwrap_or(*to);
+        set(&mut policy.max_consumers, self.max_consumers);
+        set(&mut policy.retention_seconds, self.retention.map(seconds));
+        set(&mut policy.dead_letter_retention_seconds, self.dead_letter_retention.map(seconds));
+        policy.max_attempts = self.max_attempts.or(policy.max_attempts);
+        if let Some(queue) = &self.dead_letter_queue {
+            policy.dead_letter_topic_ref = Some(queue.clone());
+        }
+        if let Some(tiers) = &self.priority_tiers {
+            policy.priority_tiers = Some(tiers.clone());
+        }
+    }
+}

@@ -1,0 +1,284 @@
+//! One run of the program for one task.
+//!
+//! Each run uses blocking threads for its pipes: a handful of programs at once needs no more.
+
+use std::ffi::OsString;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::path::Path;
+use std::process::{Child, ChildStderr, ChildStdout, Command, ExitStatus, Stdio};
+use std::sync::{Arc, mpsc};
+use std::time::{Duration, Instant};
+
+use codeq_client::{Outcome, Task, TaskInfo};
+use parking_lot::Mutex;
+use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process_group, waitid};
+use serde_json::value::{RawValue, to_raw_value};
+
+use crate::cli::{Done, Failure, printable, span, talk};
+
+/// The program asks for a retry (EX_TEMPFAIL).
+const RETRY: i32 = 75;
+/// Largest result that any server accepts. The SDK refuses what this server does not.
+const RESULT_MAX: usize = 16 << 20;
+/// Longest line that is kept as a reason.
+const LINE_MAX: usize = 4_096;
+/// How long a program may take to end after SIGTERM.
+const PATIENCE: Duration = Duration::from_secs(5);
+/// How long the output is awaited after the program has ended: something else may hold the pipe.
+const REST: Duration = Duration::from_secs(2);
+
+/// The program to run.
+pub struct Program {
+    arguments: Vec<OsString>,
+    quiet: bool,
+}
+
+/// A running program's process group. Killed when dropped.
+#[derive(Default)]
+struct Group(Mutex<Option<Pid>>);
+
+/// How a run ended.
+struct Finished {
+    status: ExitStatus,
+    stdout: Vec<u8>,
+    last_line: String,
+}
+
+impl Program {
+    /// Checks that the program can be run, so that a typo does not use up the attempts of all tasks.
+    pub fn find(arguments: Vec<OsString>, quiet: bool) -> Done<Program> {
+        let name = arguments.first().cloned().unwrap_or_default();
+        let runs = |path: &Path| {
+            use std::os::unix::fs::PermissionsExt;
+            let meta = path.metadata();
+            meta.is_ok_and(|meta| meta.is_file() && meta.permissions().mode() & 0o111 != 0)
+        };
+        let path = std::env::var_os("PATH").unwrap_or_default();
+        let found = match Path::new(&name).components().count() {
+            1 if !name.to_string_lossy().contains('/') => {
+                std::env::split_paths(&path).any(|dir| runs(&dir.join(&name)))
+            }
+            _ => runs(Path::new(&name)),
+        };
+        if found {
+            return Ok(Program { arguments, quiet });
+        }
+        let what = format!("cannot run {}: not an executable file", name.display());
+        Err(Failure::usage(what, "check the path, or make it executable: chmod +x"))
+    }
+
+    /// Runs the program for a task.
+    pub async fn run(&self, task: Task<Box<RawValue>>) -> Outcome {
+        let begin = Instant::now();
+        let Task { payload, info, .. } = task;
+        let outcome = match self.finish(payload, &info).await {
+            Ok(finished) => finished.outcome(),
+            Err(error) => Outcome::nack(format!("cannot run the program: {error}")),
+        };
+        if !self.quiet {
+            let took = span(begin.elapsed());
+            let said = match &outcome {
+                Outcome::Nack { reason, .. } => {
+                    format!("nacked after {took}: {}", printable(reason))
+                }
+                _ => format!("completed after {took}"),
+            };
+            talk(&format!("{} {}: {said}", info.id, info.command));
+        }
+        outcome
+    }
+
+    /// Starts the program and waits for its end. Stops it if the task is cancelled or its lease is lost.
+    async fn finish(&self, payload: Box<RawValue>, info: &TaskInfo) -> std::io::Result<Finished> {
+        let (program, arguments) =
+            self.arguments.split_first().ok_or(std::io::ErrorKind::NotFound)?;
+        let mut command = Command::new(program);
+        command
+            .args(arguments)
+            .env("CODEQ_TASK_ID", &info.id)
+            .env("CODEQ_QUEUE", &info.command)
+            .env("CODEQ_ATTEMPT", info.attempts.saturating_add(1).to_string())
+            .env("CODEQ_MAX_ATTEMPTS", info.max_attempts.to_string())
+            .env("CODEQ_PRIORITY", info.priority.to_string())
+            .env("CODEQ_FENCE", info.fence.to_string())
+            .env("CODEQ_TENANT", &info.tenant_id)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            // A Ctrl-C in the terminal is for this process, which lets the program finish.
+            .process_group(0);
+        if !info.trace_parent.is_empty() {
+            command.env("TRACEPARENT", &info.trace_parent);
+        }
+        let child = command.spawn()?;
+        let group = Arc::new(Group(Mutex::new(Some(Pid::from_child(&child)))));
+        let guard = Stop(Arc::clone(&group));
+        let mut running = tokio::task::spawn_blocking(move || complete(child, &payload, &group));
+        tokio::select! {
+            done = &mut running => return done?,
+            _ = info.cancellation.cancelled() => guard.0.signal(Signal::TERM),
+        }
+        if let Ok(done) = tokio::time::timeout(PATIENCE, &mut running).await {
+            return done?;
+        }
+        guard.0.signal(Signal::KILL);
+        running.await?
+    }
+}
+
+/// Kills the process group when a run is dropped.
+struct Stop(Arc<Group>);
+
+impl Drop for Stop {
+    fn drop(&mut self) {
+        self.0.signal(Signal::KILL);
+    }
+}
+
+impl Group {
+    /// Signals the group unless the program has ended: its number may belong to another process by then.
+    fn signal(&self, signal: Signal) {
+        if let Some(pid) = *self.0.lock() {
+            // It may have ended at this moment.
+            let _ = kill_process_group(pid, signal);
+        }
+    }
+}
+
+/// Feeds the program, reads its output, and waits for its end.
+fn complete(mut child: Child, payload: &RawValue, group: &Group) -> std::io::Result<Finished> {
+    let input = child.stdin.take();
+    let bytes = payload.get().as_bytes().to_vec();
+    // A program that does not read its payload closes the pipe, which is fine.
+    std::thread::spawn(move || input.map(|mut input| input.write_all(&bytes)));
+    let stdout = background(child.stdout.take(), read_result);
+    let stderr = background(child.stderr.take(), forward);
+    // Waits without reaping: until then, the number of the process is not reused.
+    let pid = Pid::from_child(&child);
+    let ended = WaitIdOptions::EXITED | WaitIdOptions::NOWAIT;
+    while let Err(error) = waitid(WaitId::Pid(pid), ended) {
+        if error != rustix::io::Errno::INTR {
+            break;
+        }
+    }
+    group.signal(Signal::KILL);
+    *group.0.lock() = None;
+    let status = child.wait()?;
+    let deadline = Instant::now() + REST;
+    let rest = || deadline.saturating_duration_since(Instant::now());
+    let stdout = stdout.recv_timeout(rest()).unwrap_or_default();
+    let last_line = stderr.recv_timeout(rest()).unwrap_or_default();
+    Ok(Finished { status, stdout, last_line })
+}
+
+/// Reads a pipe to its end on a thread of its own.
+fn background<P: Send + 'static, T: Send + 'static>(
+    pipe: Option<P>,
+    read: impl FnOnce(P) -> T + Send + 'static,
+) -> mpsc::Receiver<T> {
+    let (sender, receiver) = mpsc::channel();
+    std::thread::spawn(move || pipe.map(|pipe| sender.send(read(pipe))));
+    receiver
+}
+
+fn read_result(mut pipe: ChildStdout) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    let _ = pipe.by_ref().take(RESULT_MAX as u64 + 1).read_to_end(&mut bytes);
+    // The program would block on a full pipe.
+    let _ = std::io::copy(&mut pipe, &mut std::io::sink());
+    bytes
+}
+
+/// Copies the program's stderr to ours and returns its last line that is not empty.
+fn forward(pipe: ChildStderr) -> String {
+    let mut reader = BufReader::new(pipe);
+    let (mut last, mut line) = (String::new(), Vec::new());
+    loop {
+        line.clear();
+        match reader.by_ref().take(LINE_MAX as u64).read_until(b'\n', &mut line) {
+            Ok(0) | Err(_) => return last,
+            Ok(_) => {
+                let _ = std::io::stderr().write_all(&line);
+                let text = String::from_utf8_lossy(&line);
+                if !text.trim().is_empty() {
+                    last = text.trim().to_owned();
+                }
+            }
+        }
+    }
+}
+
+impl Finished {
+    fn outcome(self) -> Outcome {
+        let Finished { status, stdout, last_line } = self;
+        match (status.code(), last_line.is_empty()) {
+            (Some(0), _) => completed(&stdout),
+            (Some(RETRY), false) => Outcome::nack(last_line),
+            (Some(code), true) => Outcome::nack(format!("exit code {code}")),
+            (Some(code), false) => Outcome::nack(format!("exit code {code}: {last_line}")),
+            (None, _) => {
+                let signal = status.signal().unwrap_or_default();
+                let rest =
+                    if last_line.is_empty() { String::new() } else { format!(": {last_line}") };
+                Outcome::nack(format!("killed by signal {signal}{rest}"))
+            }
+        }
+    }
+}
+
+/// The result: a JSON object as it is, anything else as `{"output": …}`.
+fn completed(stdout: &[u8]) -> Outcome {
+    let text = String::from_utf8_lossy(stdout);
+    let text = text.trim();
+    if text.is_empty() {
+        return Outcome::done();
+    }
+    let json: Option<Box<RawValue>> = serde_json::from_str(text).ok();
+    let result = match json {
+        Some(object) if text.starts_with('{') => Ok(object),
+        Some(value) => to_raw_value(&serde_json::json!({ "output": value })),
+        None => to_raw_value(&serde_json::json!({ "output": text })),
+    };
+    match result {
+        Ok(result) => Outcome::Complete(result),
+        Err(error) => Outcome::nack(format!("the result cannot be encoded: {error}")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn json(stdout: &str) -> String {
+        match completed(stdout.as_bytes()) {
+            Outcome::Complete(json) => json.get().to_owned(),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn a_result_is_an_object() {
+        assert_eq!(json("{\"a\": 1.50}\n"), "{\"a\": 1.50}");
+        assert_eq!(json("[1, 2]"), "{\"output\":[1,2]}");
+        assert_eq!(json("done\nand dusted\n"), "{\"output\":\"done\\nand dusted\"}");
+        assert_eq!(json("{not json}"), "{\"output\":\"{not json}\"}");
+        assert_eq!(json(" \n"), "null");
+    }
+
+    #[test]
+    fn every_other_end_nacks() {
+        let reason = |raw: i32, last_line: &str| {
+            let (status, last_line) = (ExitStatus::from_raw(raw), last_line.to_owned());
+            match (Finished { status, stdout: Vec::new(), last_line }).outcome() {
+                Outcome::Nack { reason, .. } => reason,
+                other => panic!("{other:?}"),
+            }
+        };
+        assert_eq!(reason(75 << 8, "busy"), "busy");
+        assert_eq!(reason(75 << 8, ""), "exit code 75");
+        assert_eq!(reason(3 << 8, "broken"), "exit code 3: broken");
+        assert_eq!(reason(9, ""), "killed by signal 9");
+        assert_eq!(reason(9, "last words"), "killed by signal 9: last words");
+    }
+}

@@ -1,0 +1,37 @@
+//! `codeq dlq`.
+
+use serde_json::json;
+
+use crate::cli::client::{Shop, fails};
+
+#[test]
+fn dead_letters_are_found_grouped_replayed_and_purged() {
+    let shop = Shop::open();
+    assert_eq!(shop.json(&["dlq", "list", "resize"]), json!([]));
+    let first = shop.dead("resize", "timeout after 30 s");
+    let second = shop.dead("resize", "timeout after 5 s");
+    let third = shop.dead("resize", "no such image");
+    let listed = shop.run(&["dlq", "list", "resize", "-o", "name"]).out;
+    assert_eq!(listed.lines().collect::<Vec<_>>(), [&third, &second, &first]);
+    let some = shop.run(&["dlq", "list", "resize", "--error", "no such image", "-o", "name"]).out;
+    assert_eq!(some.trim(), third);
+    let groups = shop.json(&["dlq", "groups", "resize"]);
+    assert_eq!(
+        (&groups[0]["count"], &groups[0]["error"]),
+        (&json!(2), &json!("timeout after N s"))
+    );
+    assert_eq!((&groups[0]["latest"], &groups[1]["latest"]), (&json!(second), &json!(third)));
+
+    let dry = shop.json(&["dlq", "replay", "resize", "--error", "timeout", "--dry-run"]);
+    assert_eq!((&dry["matched"], &dry["count"]), (&json!(2), &json!(0)));
+    let replayed = shop.json(&["dlq", "replay", "resize", "--error", "timeout"]);
+    assert_eq!((&replayed["count"], &replayed["remaining"]), (&json!(2), &json!(1)));
+    assert_eq!(shop.json(&["task", "get", &first])["status"], "PENDING");
+
+    fails(&shop.run(&["dlq", "purge", "resize"]), 2, "--yes");
+    assert_eq!(shop.json(&["dlq", "purge", "resize", "--before", "1h", "--yes"])["count"], 0);
+    assert_eq!(shop.json(&["dlq", "purge", "resize", "--yes"])["count"], 1);
+    fails(&shop.run(&["task", "get", &third]), 3, &third);
+    fails(&shop.run(&["dlq", "list", "resize", "--created-after", "never"]), 2, "2h");
+    fails(&shop.run(&["dlq", "list", "resize", "--token", "wrong", "-o", "name"]), 6, "token");
+}
