@@ -366,10 +366,10 @@ mod tests {
         limit: usize,
     ) -> (Vec<u64>, u64) {
         let page = log.read(tenant, after, limit).unwrap();
-        let id = |line: &Box<RawValue>| {
+        let id = |line: &RawValue| {
             serde_json::from_str::<Value>(line.get()).unwrap()["id"].as_u64().unwrap()
         };
-        (page.items.iter().map(id).collect(), page.next_after)
+        (page.items.iter().map(|line| id(line)).collect(), page.next_after)
     }
 
     #[test]
