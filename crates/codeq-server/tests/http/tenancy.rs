@@ -319,6 +319,12 @@ async fn no_route_reaches_into_another_tenant() {
             let text = reply.text();
             let context = format!("{}: {} {text}", route.operation, reply.status);
             assert!(!text.contains(SECRET) && reply.status < 500, "{context}");
+            if route.operation == "listActions" {
+                // The requests of tenant B are its own, whatever they name.
+                let items = reply.json()["items"].as_array().unwrap().clone();
+                assert!(items.iter().all(|item| item["tenantId"] == "b"), "{context}");
+                continue;
+            }
             assert!(!text.contains(r#""tenantId":"a""#), "{context}");
             if matches!(reach(route), Reach::Task | Reach::Subscription) {
                 let unknown = call(&h, route, token, UNKNOWN_ID).await;
