@@ -167,7 +167,6 @@ fn a_task_says_why_it_waits() {
     let queue = shop.run(&["queue", "why", "resize", "-o", "name"]).out;
     assert!(queue.lines().any(|code| code == "queue_paused"), "{queue}");
     fails(&shop.run(&["task", "why", "0d2c0a8f-0000-8000-8000-000000000001"]), 3, "not_found");
-    fails(&shop.run(&["queue", "why", "nothing"]), 3, "nothing");
 }
 
 #[test]
