@@ -40,6 +40,7 @@ mod token;
 mod top;
 mod version;
 mod webhook;
+mod why;
 mod worker;
 
 use std::process::ExitCode;

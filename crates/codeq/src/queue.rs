@@ -33,6 +33,12 @@ Examples:
         /// Name of the queue.
         queue: String,
     },
+    /// Explain why a queue does or does not move.
+    #[command(after_help = "Example:\n  codeq queue why resize")]
+    Why {
+        /// Name of the queue.
+        queue: String,
+    },
     /// Pause claims from queues. Enqueues continue.
     #[command(after_help = "Example:\n  codeq queue pause resize")]
     Pause {
@@ -220,6 +226,7 @@ pub fn run(noun: Noun<Verb>, top: &Connection) -> ExitCode {
             session.out.items(&queues)
         }
         Verb::Get { queue } => session.out.item(&find(&session, &queue).await?),
+        Verb::Why { queue } => crate::why::queue(&session, &queue).await,
         Verb::Pause { queues } => pause(&session, &queues, true).await,
         Verb::Resume { queues } => pause(&session, &queues, false).await,
         Verb::Purge { queue, which, confirm } => {

@@ -94,6 +94,12 @@ Examples:
         #[arg(required = true, value_name = "ID")]
         ids: Vec<String>,
     },
+    /// Explain why a task is where it is: what it waits for, who has it, or how it ended.
+    #[command(after_help = "Example:\n  codeq task why 0d2c0a8f-0000-7000-8000-000000000001")]
+    Why {
+        /// The task's id.
+        id: String,
+    },
     /// Print every transition of a task: when, what, who and why.
     #[command(after_help = "Example:\n  codeq task history 0d2c0a8f-0000-7000-8000-000000000001")]
     History {
@@ -172,6 +178,7 @@ pub fn run(noun: Noun<Verb>, top: &Connection) -> ExitCode {
         Verb::Result { id, raw } => result(&session, &id, raw).await,
         Verb::Cancel { ids } => cancel(&session, &ids).await,
         Verb::Replay { ids } => replay(&session, &ids).await,
+        Verb::Why { id } => crate::why::task(&session, &id).await,
         Verb::History { id } => {
             let history = session.http.history(&id).await.about(&format!("task {id}"))?;
             if history.dropped > 0 {

@@ -1,5 +1,6 @@
 //! `codeq worker`: programs as workers.
 
+mod list;
 mod program;
 
 use std::ffi::OsString;
@@ -23,6 +24,17 @@ pub enum Verb {
     /// Run a program for every task of some queues.
     #[command(visible_alias = "start", after_help = HELP)]
     Run(Run),
+    /// List the workers that asked for tasks within the last hour.
+    #[command(after_help = "\
+HELD counts the leases of a worker, FREE the tasks that its streams could take now.
+
+Example:
+  codeq worker list")]
+    List {
+        /// How many workers to list.
+        #[arg(long, value_name = "N", default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..=1_000))]
+        limit: u32,
+    },
 }
 
 const HELP: &str = "\
@@ -75,6 +87,7 @@ pub struct Run {
 pub fn run(noun: Noun<Verb>, top: &Connection) -> ExitCode {
     noun.run(top, async |verb, session| match verb {
         Verb::Run(args) => args.run(session).await,
+        Verb::List { limit } => list::run(&session, limit).await,
     })
 }
 

@@ -154,3 +154,31 @@ fn waiting_and_watching_end_with_the_task() {
     assert_eq!(failed.code, 1);
     assert!(failed.err.contains("no such mailbox"), "{}", failed.err);
 }
+
+#[test]
+fn a_task_says_why_it_waits() {
+    let shop = Shop::open();
+    let id = shop.enqueue("resize", &[]);
+    let first = shop.json(&["task", "why", &id]);
+    assert!(first["reasons"].to_string().contains("no_worker"), "{first}");
+    shop.run(&["queue", "pause", "resize"]);
+    let table = shop.run(&["task", "why", &id, "-o", "table"]).out;
+    assert!(table.contains("Because") && table.contains("paused"), "{table}");
+    let queue = shop.run(&["queue", "why", "resize", "-o", "name"]).out;
+    assert!(queue.lines().any(|code| code == "queue_paused"), "{queue}");
+    fails(&shop.run(&["task", "why", "0d2c0a8f-0000-8000-8000-000000000001"]), 3, "not_found");
+}
+
+#[test]
+fn workers_are_listed() {
+    let shop = Shop::open();
+    let none = shop.run(&["worker", "list"]);
+    assert!(none.out.trim() == "[]" && none.err.contains("no worker has asked"), "{}", none.err);
+    shop.enqueue("resize", &[]);
+    shop.claim("resize");
+    let seen = shop.json(&["worker", "list"]);
+    assert_eq!((&seen[0]["tasksHeld"], &seen[0]["queues"][0]), (&json!(1), &json!("resize")));
+    let table = shop.run(&["worker", "list", "-o", "table"]).out;
+    assert!(table.starts_with("WORKER") && table.contains("resize"), "{table}");
+    fails(&shop.run(&["worker", "list", "--limit", "0"]), 2, "1..=1000");
+}
