@@ -386,7 +386,7 @@ mod tests {
         log.append(&action("a", "3")).unwrap();
         assert_eq!(ids(&log, Some("a"), None, 9), (vec![1, 3, 5, 7], 7));
         assert_eq!(ids(&log, Some("a"), None, 2), (vec![5, 7], 7));
-        assert_eq!(ids(&log, Some("a"), Some(1), 2), (vec![3, 5], 6));
+        assert_eq!(ids(&log, Some("a"), Some(1), 2), (vec![3, 5], 5));
         assert_eq!(ids(&log, Some("a"), Some(6), 2), (vec![7], 7));
         assert_eq!(ids(&log, None, Some(4), 9), (vec![5, 6, 7], 7));
         assert_eq!(ids(&log, Some("c"), Some(0), 9), (vec![], 7));
