@@ -19,7 +19,7 @@ const WORKER_PORT: u16 = 9091;
 #[command(next_help_heading = "Connection and output")]
 pub struct Connection {
     #[allow(rustdoc::bare_urls, reason = "this is the text of --help")]
-    /// URL of the server. Default: the profile's, CODEQ_HTTP_URL, or http://127.0.0.1:8080.
+    /// URL of the server. Default: that of --profile, CODEQ_HTTP_URL, the selected profile's, or http://127.0.0.1:8080.
     #[arg(long, global = true, value_name = "URL")]
     url: Option<String>,
     /// The token. Prefer a file or a profile: every user of this machine can see the process list.

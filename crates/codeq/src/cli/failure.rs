@@ -31,13 +31,15 @@ pub struct Failure {
     pub exit: Exit,
     what: String,
     hint: String,
+    /// The server could not be reached.
+    unreachable: bool,
 }
 
 pub type Done<T = ()> = Result<T, Failure>;
 
 impl Failure {
     pub fn new(exit: Exit, what: impl Into<String>, hint: impl Into<String>) -> Failure {
-        Failure { exit, what: what.into(), hint: hint.into() }
+        Failure { exit, what: what.into(), hint: hint.into(), unreachable: false }
     }
 
     pub fn error(what: impl Into<String>, hint: impl Into<String>) -> Failure {
@@ -46,6 +48,12 @@ impl Failure {
 
     pub fn usage(what: impl Into<String>, hint: impl Into<String>) -> Failure {
         Failure::new(Exit::Usage, what, hint)
+    }
+
+    /// Names the server, if that is what could not be reached.
+    #[must_use]
+    pub fn at(self, url: &str) -> Failure {
+        if self.unreachable { self.about(url) } else { self }
     }
 
     /// Names what the command was about.
@@ -97,11 +105,14 @@ impl From<Error> for Failure {
                 "no response within the time limit",
                 "try again; `codeq doctor` checks the connection",
             ),
-            Error::Unavailable(_) | Error::Closed => Failure::error(
-                error.to_string(),
-                "start a server with `codeq dev`, or choose another one with --url or --profile; \
-                 `codeq doctor` checks the connection",
-            ),
+            Error::Unavailable(_) | Error::Closed => Failure {
+                unreachable: true,
+                ..Failure::error(
+                    error.to_string(),
+                    "start a server with `codeq dev`, or choose another one with --url or \
+                     --profile; `codeq doctor` checks the connection",
+                )
+            },
             Error::Config(_) => Failure::new(
                 Exit::Usage,
                 error.to_string(),

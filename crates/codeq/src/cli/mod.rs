@@ -49,7 +49,8 @@ fn connect(connection: &Connection, command: impl AsyncFnOnce(Session) -> Done) 
     let runtime = runtime.map_err(|error| {
         Failure::error(format!("cannot start: {error}"), "check the limits of this process")
     })?;
-    runtime.block_on(command(session))
+    let url = session.url.clone();
+    runtime.block_on(command(session)).map_err(|failure| failure.at(&url))
 }
 
 /// The exit code, after printing what went wrong.

@@ -108,7 +108,7 @@ impl List {
         if self.out.format == Format::Table {
             let rows: Vec<Vec<String>> = items.iter().map(|item| clean(item.cells())).collect();
             if self.printed == 0 {
-                self.widths = widths(T::COLUMNS, &rows);
+                self.widths = widths(T::COLUMNS, &rows, self.out.width);
                 let titles: Vec<_> = T::COLUMNS.iter().map(|title| (*title).to_owned()).collect();
                 let header = row(&titles, &self.widths, self.out.width);
                 let bold = self.out.bold;
@@ -201,12 +201,23 @@ fn cut(text: &str, max: usize) -> String {
     text.chars().take(max.saturating_sub(1)).chain(['…']).collect()
 }
 
-fn widths(titles: &[&str], rows: &[Vec<String>]) -> Vec<usize> {
+/// As wide as their longest cell. If that is too much for the terminal, the widest columns are narrowed, so that a long
+/// name does not push the others out.
+fn widths(titles: &[&str], rows: &[Vec<String>], terminal: Option<usize>) -> Vec<usize> {
+    const NARROW: usize = 12;
     let longest = |at: usize| {
         let cells = rows.iter().filter_map(|row| row.get(at)).map(|cell| cell.chars().count());
         cells.max().unwrap_or_default()
     };
-    titles.iter().enumerate().map(|(at, title)| title.len().max(longest(at))).collect()
+    let title = |(at, title): (usize, &&str)| title.len().max(longest(at));
+    let mut widths: Vec<usize> = titles.iter().enumerate().map(title).collect();
+    let room = terminal.unwrap_or(usize::MAX).saturating_sub(GAP * titles.len().saturating_sub(1));
+    while widths.iter().sum::<usize>() > room
+        && let Some(widest) = widths.iter_mut().max().filter(|widest| **widest > NARROW)
+    {
+        *widest -= 1;
+    }
+    widths
 }
 
 /// A line of a table, cut at the width of the terminal.
@@ -214,8 +225,9 @@ fn row(cells: &[String], widths: &[usize], width: Option<usize>) -> String {
     let mut line = String::new();
     for (at, (cell, width)) in cells.iter().zip(widths).enumerate() {
         let last = at + 1 == cells.len();
+        let cell = cut(cell, *width);
         let pad = if last { 0 } else { (width + GAP).saturating_sub(cell.chars().count()) };
-        line += cell;
+        line += &cell;
         line.extend(std::iter::repeat_n(' ', pad));
     }
     match width {
@@ -241,11 +253,16 @@ mod tests {
             clean(vec!["a".to_owned(), String::new(), "x\x1b[2J\ny".to_owned()]),
             clean(vec!["größer".to_owned(), "2".to_owned(), "z".repeat(200)]),
         ];
-        let widths = widths(&["ID", "N", "ERROR"], &rows);
-        assert_eq!(widths, [6, 1, 120]);
-        assert_eq!(row(&rows[0], &widths, None), "a       -  x [2J y");
-        let line = row(&rows[1], &widths, Some(20));
+        let wide = widths(&["ID", "N", "ERROR"], &rows, None);
+        assert_eq!(wide, [6, 1, 120]);
+        assert_eq!(row(&rows[0], &wide, None), "a       -  x [2J y");
+        let line = row(&rows[1], &wide, Some(20));
         assert_eq!((line.chars().count(), line.ends_with("z…")), (20, true));
+        // A long name leaves room for the numbers behind it.
+        let rows = vec![clean(vec!["n".repeat(90), "17".to_owned(), "3".to_owned()])];
+        let narrow = widths(&["QUEUE", "READY", "DEAD"], &rows, Some(40));
+        let line = row(&rows[0], &narrow, Some(40));
+        assert!(line.contains("n…  17     3") && line.chars().count() <= 40, "{line}");
     }
 
     #[test]
