@@ -44,7 +44,8 @@ pub struct Action {
     /// Parameters of path and query. Absent if there are none.
     #[serde(skip_serializing_if = "Map::is_empty")]
     pub parameters: Map<String, Value>,
-    /// The body, with secrets masked. Absent if it is empty or longer than 4 KiB.
+    /// The body, with secrets masked. Absent if it is empty or longer than 4 KiB, and if the request was refused: then
+    /// a secret may be anywhere in it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub body: Option<Value>,
     /// Where the request came from.
@@ -313,6 +314,9 @@ impl Recording {
     pub async fn done(mut self, status: u16, code: Option<&'static str>) {
         if let Some(mut action) = self.action.take() {
             (action.status, action.code) = (Some(status), code);
+            if status >= 400 {
+                action.body = None;
+            }
             let log = Arc::clone(&self.log);
             // If the task cannot run, the runtime is shutting down.
             let _ = tokio::task::spawn_blocking(move || write(&log, &action)).await;
@@ -322,9 +326,10 @@ impl Recording {
 
 impl Drop for Recording {
     fn drop(&mut self) {
-        if let (Some(action), Ok(runtime)) =
+        if let (Some(mut action), Ok(runtime)) =
             (self.action.take(), tokio::runtime::Handle::try_current())
         {
+            action.body = None;
             let log = Arc::clone(&self.log);
             runtime.spawn_blocking(move || write(&log, &action));
         }

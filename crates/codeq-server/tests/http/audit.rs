@@ -81,3 +81,15 @@ async fn what_admins_do_is_recorded() {
     assert_eq!(operations(&newer), ["resumeQueue"]);
     assert_eq!(newer["items"][0]["id"].as_u64(), Some(last + 1));
 }
+
+#[tokio::test]
+async fn a_refused_request_leaves_no_secret() {
+    let h = Harness::start().await;
+    let secret = "whsec_MDEyMzQ1Njc4OTAxMjM0NTY3ODkwMTIzNDU2Nzg5MDE=";
+    for body in [json!({"secert": secret}), json!([secret]), json!(secret)] {
+        h.post(ADMIN, "admin/webhooks/secrets/rotate", body).await.expect(400);
+    }
+    let page = audit(&h, ADMIN, "").await;
+    assert_eq!(operations(&page), ["rotateWebhookSecret"; 3]);
+    assert!(!page.to_string().contains("whsec"), "{page}");
+}

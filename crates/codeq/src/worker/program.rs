@@ -152,7 +152,9 @@ fn complete(mut child: Child, payload: &RawValue, group: &Group) -> std::io::Res
     let bytes = payload.get().as_bytes().to_vec();
     // A program that does not read its payload closes the pipe, which is fine.
     std::thread::spawn(move || input.map(|mut input| input.write_all(&bytes)));
-    let stdout = background(child.stdout.take(), read_result);
+    let result = Arc::new(Mutex::new(Vec::new()));
+    let read = Arc::clone(&result);
+    let stdout = background(child.stdout.take(), move |pipe| read_result(pipe, &read));
     let stderr = background(child.stderr.take(), forward);
     // Waits without reaping: until then, the number of the process is not reused.
     let pid = Pid::from_child(&child);
@@ -167,7 +169,9 @@ fn complete(mut child: Child, payload: &RawValue, group: &Group) -> std::io::Res
     let status = child.wait()?;
     let deadline = Instant::now() + REST;
     let rest = || deadline.saturating_duration_since(Instant::now());
-    let stdout = stdout.recv_timeout(rest()).unwrap_or_default();
+    // A process that the program left behind may hold the pipe open. What the program wrote has been read by then.
+    let _ = stdout.recv_timeout(rest());
+    let stdout = std::mem::take(&mut *result.lock());
     let last_line = stderr.recv_timeout(rest()).unwrap_or_default();
     Ok(Finished { status, stdout, last_line })
 }
@@ -182,12 +186,14 @@ fn background<P: Send + 'static, T: Send + 'static>(
     receiver
 }
 
-fn read_result(mut pipe: ChildStdout) -> Vec<u8> {
-    let mut bytes = Vec::new();
-    let _ = pipe.by_ref().take(RESULT_MAX as u64 + 1).read_to_end(&mut bytes);
-    // The program would block on a full pipe.
-    let _ = std::io::copy(&mut pipe, &mut std::io::sink());
-    bytes
+/// Reads the result, and goes on reading beyond its limit: the program would block on a full pipe.
+fn read_result(mut pipe: ChildStdout, result: &Mutex<Vec<u8>>) {
+    let mut chunk = vec![0; 65_536];
+    while let Ok(read @ 1..) = pipe.read(&mut chunk) {
+        let mut result = result.lock();
+        let room = (RESULT_MAX + 1).saturating_sub(result.len());
+        result.extend(chunk.iter().take(read.min(room)));
+    }
 }
 
 /// Copies the program's stderr to ours and returns its last line that is not empty.

@@ -159,3 +159,14 @@ fn what_cannot_work_is_refused_at_once() {
     let start = shop.run(&["worker", "start", "--events", "a,b", "--token", "wrong", "--", "true"]);
     fails(&start, 6, "working on a, b");
 }
+
+#[test]
+fn a_process_left_behind_does_not_swallow_the_result() {
+    let shop = Shop::open();
+    let id = shop.enqueue("resize", &[]);
+    let script = r#"echo '{"answer":42}'; setsid sleep 8 & exit 0"#;
+    let mut working = Working::start(&shop, &["resize"], &[], script);
+    working.line("completed");
+    let result = shop.json(&["task", "wait", &id]);
+    assert_eq!(result["result"], json!({ "answer": 42 }));
+}
