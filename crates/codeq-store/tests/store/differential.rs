@@ -90,7 +90,8 @@ impl Twins {
                 self.model.put(table, key, value(&text));
             }
             Step::Insert(table) => {
-                let key = (self.inserted.len() as u64).reverse_bits().into();
+                // Not 0, which a put may have used: an inserted key is one that was never in the table.
+                let key = (self.inserted.len() as u64 + 1).reverse_bits().into();
                 self.inserted.push(key);
                 self.store.insert(table, key, value("inserted"));
                 self.model.insert(table, key, value("inserted"));
