@@ -33,7 +33,7 @@ pub struct Call {
     pub app: Arc<App>,
     /// The matched route.
     pub route: &'static Route,
-    /// The authenticated caller; [`nobody`] on open routes.
+    /// The authenticated caller; an empty principal on open routes.
     pub caller: Principal,
     /// The decoded path parameters.
     pub params: Option<RawPathParams>,
