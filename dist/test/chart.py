@@ -1,14 +1,13 @@
 """Renders the Helm chart with helm, and checks the result against the schemas of Kubernetes and of the operators."""
 
 import json
-import os
 import pathlib
 import shutil
 import sys
 import zipfile
 
 import yaml
-from harness import CACHE, ROOT, need, run, say, scratch, skip, validators
+from harness import CACHE, ROOT, go_tool, run, say, scratch, validators
 
 CHART = ROOT / "dist/helm/codeq"
 HELM = "helm.sh/helm/v3/cmd/helm@v3.22.0"
@@ -19,20 +18,6 @@ OPERATORS = [
     *[("github.com/prometheus-operator/prometheus-operator", "v0.85.0",
        f"example/prometheus-operator-crd/monitoring.coreos.com_{kind}.yaml") for kind in ("servicemonitors", "prometheusrules")],
 ]
-
-
-def helm():
-    """An installed helm, or one built from its sources: Debian has no package."""
-    found = shutil.which("helm") or shutil.which("helm", path=CACHE / "bin")
-    if found:
-        return found
-    need("go")
-    say("building helm")
-    built = run("go", "install", HELM, check=False, cwd="/",
-                env={**os.environ, "GOBIN": str(CACHE / "bin"), "CGO_ENABLED": "0", "GOFLAGS": "-mod=mod"})
-    if built.returncode:
-        skip(f"helm cannot be built: {built.stdout[-300:]}")
-    return str(CACHE / "bin/helm")
 
 
 def operator_schemas():
@@ -129,7 +114,7 @@ def check_settings(binary, stateful, by_kind, work):
 
 
 def main(binary):
-    program, python, schemas = helm(), validators() / "python", operator_schemas()
+    program, python, schemas = go_tool("helm", HELM), validators() / "python", operator_schemas()
     refused = render(program, None)
     assert refused.returncode and "needs tokens" in refused.stdout, refused.stdout
     with scratch() as work:

@@ -198,3 +198,17 @@ class Process:
     def token(self):
         """The token that a development server printed last."""
         return re.findall(r"^  Token +(\S+)", self.text(), re.MULTILINE)[-1]
+
+
+def go_tool(name, package):
+    """An installed tool, or one built from its sources: Debian has no package of it."""
+    found = shutil.which(name) or shutil.which(name, path=CACHE / "bin")
+    if found:
+        return found
+    need("go")
+    say(f"building {name}")
+    built = run("go", "install", package, check=False, cwd="/",
+                env={**os.environ, "GOBIN": str(CACHE / "bin"), "CGO_ENABLED": "0", "GOFLAGS": "-mod=mod"})
+    if built.returncode:
+        skip(f"{name} cannot be built: {built.stdout[-300:]}")
+    return str(CACHE / "bin" / name)

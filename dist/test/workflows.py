@@ -1,25 +1,10 @@
 """Checks the GitHub workflows with actionlint, and that each `make` target in them exists."""
 
-import os
 import re
-import shutil
 
-from harness import CACHE, ROOT, need, run, say, skip
+from harness import ROOT, go_tool, run, say
 
 ACTIONLINT = "github.com/rhysd/actionlint/cmd/actionlint@v1.7.12"
-
-
-def actionlint():
-    found = shutil.which("actionlint") or shutil.which("actionlint", path=CACHE / "bin")
-    if found:
-        return found
-    need("go")
-    say("building actionlint")
-    built = run("go", "install", ACTIONLINT, check=False, cwd="/",
-                env={**os.environ, "GOBIN": str(CACHE / "bin"), "CGO_ENABLED": "0", "GOFLAGS": "-mod=mod"})
-    if built.returncode:
-        skip(f"actionlint cannot be built: {built.stdout[-300:]}")
-    return str(CACHE / "bin/actionlint")
 
 
 def main():
@@ -28,7 +13,7 @@ def main():
     for workflow in workflows:
         used = set(re.findall(r"\bmake ([a-z-]+)$", workflow.read_text(), re.MULTILINE))
         assert used and used <= targets, f"{workflow.name} uses {used - targets}"
-    run(actionlint(), "-no-color", *workflows, cwd=ROOT)
+    run(go_tool("actionlint", ACTIONLINT), "-no-color", *workflows, cwd=ROOT)
     say(f"actionlint accepts {', '.join(workflow.stem for workflow in workflows)}")
 
 
