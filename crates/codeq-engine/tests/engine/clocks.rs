@@ -1,4 +1,4 @@
-//! What happens when the wall clock is set or the machine restarts: the table of `docs/operations.md`, checked row by
+//! What happens when the wall clock is set or the machine restarts: the table of `docs/reliability.md`, checked row by
 //! row on a real engine with a fake clock.
 
 use std::sync::Arc;
@@ -276,7 +276,7 @@ fn the_table_of_the_manual_holds() {
 
 #[test]
 fn the_manual_has_the_same_rows() {
-    let manual = include_str!("../../../../docs/operations.md");
+    let manual = include_str!("../../../../docs/reliability.md");
     let section = manual.split("\n## Clocks\n").nth(1).unwrap().split("\n## ").next().unwrap();
     let rows = section.lines().filter_map(|line| line.strip_prefix("| "));
     let names: Vec<&str> = rows.skip(1).filter_map(|row| row.split(" | ").next()).collect();
