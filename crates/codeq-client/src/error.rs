@@ -41,6 +41,8 @@ pub enum Error {
         detail: String,
         /// How long to wait before retrying, if the server said so.
         retry_after: Option<Duration>,
+        /// The id of the request, by which the server's logs know it.
+        request_id: Option<String>,
     },
     /// A value could not be serialised to JSON.
     #[error("cannot encode: {0}")]

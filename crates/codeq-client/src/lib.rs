@@ -76,13 +76,14 @@ pub use http::artifacts::{Download, NewArtifact, Submission};
 pub use http::events::{Event, Events, TaskEvent};
 pub use http::subscriptions::{DeliveryMode, NewSubscription, Subscribed, Subscription};
 pub use http::types::{
-    Artifact, BulkOptions, CleanedUp, History, Purged, Queue, QueueStats, Replay, ReplayFrom,
-    Replayed, Search, Status, TaskPage, TaskRecord, TaskResult, Topic, TopicPolicy, Transition,
+    Artifact, Backup, BulkOptions, ChangedSetting, CleanedUp, History, Purged, Queue, QueueStats,
+    Reloaded, Replay, ReplayFrom, Replayed, Search, Status, TaskPage, TaskRecord, TaskResult,
+    Topic, TopicPolicy, Transition,
 };
 pub use http::webhooks::{Delivery, DeliveryPage, DeliveryStatus, NewSecret, Resent};
 pub use options::Options;
 pub use producer::{Enqueued, NewTask, Producer};
 pub use worker::{
-    CancelReason, Cancellation, HandlerError, Outcome, Task, TaskInfo, Worker, WorkerBuilder,
-    WorkerHandle, WorkerStats,
+    Acknowledged, CancelReason, Cancellation, HandlerError, Outcome, Task, TaskInfo, Worker,
+    WorkerBuilder, WorkerHandle, WorkerStats,
 };

@@ -21,7 +21,7 @@ pub mod grpc;
 mod hex;
 pub mod http;
 pub mod limits;
-mod near;
+pub mod near;
 pub mod observe;
 mod request_id;
 pub mod server;

@@ -5,7 +5,7 @@ const NAME_MAX: usize = 64;
 
 /// The most likely candidate. Ignores case, `_` and `-`, tolerates an error in every third letter,
 /// and accepts a truncated name.
-pub(crate) fn nearest<'a>(
+pub fn nearest<'a>(
     name: &str,
     candidates: impl Iterator<Item = (&'a str, &'a str)>,
 ) -> Option<&'a str> {

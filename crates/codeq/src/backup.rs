@@ -1,22 +1,26 @@
 //! `codeq backup`: asks a running server for a backup, or copies a data directory that is not in use.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
 use std::sync::Arc;
+use std::time::Instant;
 
-use anyhow::Context;
-use clap::Parser;
+use codeq_client::Backup;
 use codeq_disk::SharedDisk;
 use codeq_engine::layout::Manifest;
 use codeq_engine::{Engine, OpenError, Options, incomplete};
-use serde::Deserialize;
+use serde::Serialize;
 
-use crate::admin::Access;
+use crate::cli::{
+    About, Connection, Done, Exit, Failure, Show, bytes_below, ended, run as connected, span, talk,
+    waiting, watched,
+};
 use crate::fsck::{ScratchDisk, open_in_memory, share};
 
-#[derive(Parser)]
+#[derive(clap::Args)]
 #[command(after_help = "\
-With --url, a running server makes the backup and keeps serving. It writes the backup under a new name below
-its backup.target, a directory on its machine or a bucket, and verifies it. The token needs the scope
+Without directories, a running server makes the backup and keeps serving. It writes the backup under a new name
+below its backup.target, a directory on its machine or a bucket, and verifies it. The token needs the scope
 codeq:operator.
 
 With two directories, the first one must not be in use. It is opened as a server would open it: recovery
@@ -25,28 +29,24 @@ runs, and leases, delays and retention that have ended since take effect.
 Either way, the backup contains everything acknowledged before it started.
 
 Examples:
+  codeq backup --profile prod
   codeq backup --url https://codeq.example.com --token-file operator.token
   codeq backup /var/lib/codeq /backup/2026-01-31
   codeq fsck /backup/2026-01-31")]
 pub struct Args {
-    /// Data directory.
-    #[arg(required_unless_present = "url", conflicts_with = "url")]
+    /// Data directory that is not in use. Default: the running server makes the backup.
+    #[arg(requires = "target")]
     dir: Option<PathBuf>,
     /// Where to write the backup: an empty or missing directory.
-    #[arg(required_unless_present = "url", conflicts_with = "url")]
     target: Option<PathBuf>,
-    #[allow(rustdoc::bare_urls, reason = "this is the text of --help")]
-    /// URL of a running server to back up, such as https://codeq.example.com.
-    #[arg(long, value_name = "URL")]
-    url: Option<String>,
     #[command(flatten)]
-    access: Access,
+    connection: Connection,
 }
 
-/// The server's response.
-#[derive(Deserialize)]
+/// A finished backup.
+#[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
-struct FinishedBackup {
+struct Made {
     location: String,
     bytes: u64,
     tasks: u64,
@@ -54,42 +54,77 @@ struct FinishedBackup {
     took_ms: u64,
 }
 
-pub fn run(args: &Args) -> anyhow::Result<()> {
-    if let Some(url) = &args.url {
-        return ask(url, &args.access);
+impl Show for Made {
+    const COLUMNS: &'static [&'static str] = &["LOCATION", "SHARDS", "TASKS", "BYTES", "TOOK"];
+
+    fn cells(&self) -> Vec<String> {
+        vec![
+            self.location.clone(),
+            self.shards.to_string(),
+            self.tasks.to_string(),
+            self.bytes.to_string(),
+            span(std::time::Duration::from_millis(self.took_ms)),
+        ]
     }
-    // clap guarantees either both or a URL.
-    let (Some(dir), Some(target)) = (&args.dir, &args.target) else {
-        anyhow::bail!("expected a data directory and a target, or --url");
+
+    fn name(&self) -> String {
+        self.location.clone()
+    }
+}
+
+pub fn run(args: Args, top: &Connection) -> ExitCode {
+    let connection = args.connection.over(top);
+    let (Some(dir), Some(target)) = (args.dir, args.target) else {
+        return connected(&connection, async |session| {
+            let made = waiting("the server makes the backup", session.http.backup()).await;
+            let Backup { location, bytes, tasks, shards, took_ms, .. } = made.about("backup")?;
+            session.out.item(&Made { location, bytes, tasks, shards, took_ms })
+        });
     };
-    let options = existing(dir)?;
-    let engine = Engine::open(dir, options)?;
+    ended(match connection.names_server() {
+        true => Err(Failure::usage(
+            "a data directory is copied without a server",
+            "name either two directories, or a server",
+        )),
+        false => copy(&dir, &target).and_then(|made| connection.output().item(&made)),
+    })
+}
+
+/// Copies a data directory that is not in use.
+fn copy(dir: &Path, target: &Path) -> Done<Made> {
+    let began = Instant::now();
+    let engine = Engine::open(dir, existing(dir)?)?;
     for rebuilt in engine.rebuilt() {
-        eprintln!("codeq backup: {rebuilt}");
+        talk(&rebuilt.to_string());
     }
-    let made = engine.backup(target)?;
+    let (total, to) = (bytes_below(dir) >> 20, target.to_owned());
+    let measure = move || Some((bytes_below(&to) >> 20, Some(total)));
+    let made = watched("MiB copied", measure, || engine.backup(target)).map_err(|error| {
+        let hint = "choose another target, or check its disk; the data directory is as it was";
+        Failure::error(error.to_string(), hint)
+    })?;
     engine.shutdown();
-    let (shards, contents) = (made.shards, contents(made.tasks, made.bytes));
-    println!("backed up {} to {}: {shards} shard(s), {contents}", dir.display(), target.display());
-    Ok(())
+    let took_ms = u64::try_from(began.elapsed().as_millis()).unwrap_or(u64::MAX);
+    let location = target.display().to_string();
+    Ok(Made { location, bytes: made.bytes, tasks: made.tasks, shards: made.shards, took_ms })
 }
 
-fn ask(url: &str, access: &Access) -> anyhow::Result<()> {
-    let answer = access.post(url, "admin/backup")?;
-    let made: FinishedBackup = serde_json::from_str(&answer)
-        .with_context(|| format!("{url} made a backup, but its response cannot be parsed"))?;
-    let FinishedBackup { location, bytes, tasks, shards, took_ms } = made;
-    let contents = contents(tasks, bytes);
-    println!("backed up {url} to {location}: {shards} shard(s), {contents}, {took_ms} ms");
-    Ok(())
-}
-
-fn contents(tasks: u64, bytes: u64) -> String {
-    format!("{tasks} task(s), {bytes} bytes, verified")
+impl From<OpenError> for Failure {
+    fn from(error: OpenError) -> Failure {
+        let (exit, hint) = match &error {
+            OpenError::InUse(_) => {
+                (Exit::Conflict, "back up a running server instead: codeq backup --url URL")
+            }
+            OpenError::Foreign { dir, .. } if !dir.exists() => (Exit::NotFound, "check the path"),
+            OpenError::Foreign { .. } => (Exit::Error, "check the path"),
+            _ => (Exit::Error, "see what is wrong with it: codeq fsck DIR"),
+        };
+        Failure::new(exit, error.to_string(), hint)
+    }
 }
 
 /// Options with the directory's own settings: opening it with others would change them.
-fn existing(dir: &std::path::Path) -> Result<Options, OpenError> {
+fn existing(dir: &Path) -> Result<Options, OpenError> {
     let disk: SharedDisk = Arc::new(ScratchDisk::default());
     let _lock = share(dir)?;
     if Manifest::load(&*disk, dir)?.is_none() {

@@ -1,11 +1,9 @@
 //! What purge and replay share: which tasks, and the work in slices.
 
-use std::io::IsTerminal;
-
-use codeq_client::{BulkOptions, Error};
+use codeq_client::{BulkOptions, Error, Purged};
 use serde::Serialize;
 
-use crate::cli::{About, Done, Output, Show, moment};
+use crate::cli::{About, Confirm, Done, Output, Progress, Show, moment};
 
 /// Which tasks: all conditions that are given must hold.
 #[derive(clap::Args, Clone)]
@@ -43,7 +41,7 @@ pub struct Slice {
 #[serde(rename_all = "camelCase")]
 pub struct Total {
     queue: String,
-    /// `purged`, `replayed` or so.
+    /// Such as `purged` or `replayed`.
     #[serde(skip)]
     verb: &'static str,
     #[serde(rename = "count")]
@@ -51,8 +49,33 @@ pub struct Total {
     /// In a dry run, how many tasks match.
     #[serde(skip_serializing_if = "Option::is_none")]
     matched: Option<u64>,
-    remaining: u64,
+    pub remaining: u64,
     dry_run: bool,
+}
+
+impl Total {
+    pub fn new(queue: &str, verb: &'static str, dry_run: bool) -> Total {
+        let (queue, matched) = (queue.to_owned(), dry_run.then_some(0));
+        Total { queue, verb, done: 0, matched, remaining: 0, dry_run }
+    }
+
+    /// How many tasks are done or, in a dry run, would be.
+    pub fn so_far(&self) -> u64 {
+        self.matched.unwrap_or(self.done)
+    }
+
+    pub fn add(&mut self, tasks: u64) {
+        match &mut self.matched {
+            Some(matched) => *matched += tasks,
+            None => self.done += tasks,
+        }
+    }
+}
+
+impl Which {
+    pub fn limit(&self) -> u64 {
+        self.limit.unwrap_or(u64::MAX)
+    }
 }
 
 impl Show for Total {
@@ -63,12 +86,42 @@ impl Show for Total {
             true => format!("would be {}", self.verb),
             false => self.verb.to_owned(),
         };
-        let tasks = self.matched.filter(|_| self.dry_run).unwrap_or(self.done);
-        vec![self.queue.clone(), action, tasks.to_string(), self.remaining.to_string()]
+        let (tasks, remaining) = (self.so_far().to_string(), self.remaining.to_string());
+        vec![self.queue.clone(), action, tasks, remaining]
     }
 
     fn name(&self) -> String {
         self.queue.clone()
+    }
+}
+
+/// The options of a command that purges.
+#[derive(clap::Args)]
+pub struct Purge {
+    /// Name of the queue.
+    pub queue: String,
+    #[command(flatten)]
+    which: Which,
+    #[command(flatten)]
+    confirm: Confirm,
+}
+
+impl Purge {
+    /// Asks for confirmation, then purges slice by slice.
+    pub async fn run(
+        &self,
+        out: &Output,
+        what: &str,
+        mut purge: impl AsyncFnMut(BulkOptions) -> Result<Purged, Error>,
+    ) -> Done {
+        let Purge { queue, which, confirm } = self;
+        confirm.ask(what, queue)?;
+        run(out, which, confirm.dry_run, (queue, "purged"), async |options| {
+            let Purged { purged: done, matched, remaining, next_cursor, .. } =
+                purge(options).await?;
+            Ok(Slice { done, matched, remaining, next_cursor })
+        })
+        .await
     }
 }
 
@@ -80,36 +133,25 @@ pub async fn run(
     (queue, verb): (&str, &'static str),
     mut slice: impl AsyncFnMut(BulkOptions) -> Result<Slice, Error>,
 ) -> Done {
-    let Which { error, before, after, worker, limit } = which.clone();
+    let Which { error, before, after, worker, .. } = which.clone();
     let options =
         BulkOptions { error_contains: error, before, after, worker, ..BulkOptions::default() };
     let mut options = BulkOptions { dry_run, ..options };
-    let limit = limit.unwrap_or(u64::MAX);
-    let queue = queue.to_owned();
-    let matched = dry_run.then_some(0);
-    let mut total = Total { queue, verb, done: 0, matched, remaining: 0, dry_run };
+    let limit = which.limit();
+    let mut total = Total::new(queue, verb, dry_run);
+    let mut progress = Progress::new(verb);
     loop {
-        let so_far = total.matched.unwrap_or(total.done);
-        options.limit = u32::try_from(limit.saturating_sub(so_far).min(SLICE)).ok();
-        let done = slice(options.clone()).await.about(&format!("queue {}", total.queue))?;
-        total.done += done.done;
-        total.matched = total.matched.map(|so_far| so_far + done.matched.unwrap_or_default());
+        options.limit = u32::try_from(limit.saturating_sub(total.so_far()).min(SLICE)).ok();
+        let done = slice(options.clone()).await.about(&format!("queue {queue}"))?;
+        total.add(if dry_run { done.matched.unwrap_or_default() } else { done.done });
         total.remaining = done.remaining;
         options.cursor = done.next_cursor;
-        let so_far = total.matched.unwrap_or(total.done);
-        if options.cursor.is_none() || so_far >= limit {
+        if options.cursor.is_none() || total.so_far() >= limit {
             break;
         }
-        progress(&format!("{so_far} {verb}, {} remaining", total.remaining));
+        let left = total.remaining.min(limit.saturating_sub(total.so_far()));
+        progress.at(total.so_far(), Some(total.so_far().saturating_add(left)));
     }
-    progress("");
+    drop(progress);
     out.item(&total)
-}
-
-/// Replaces the line of progress, if a person is watching.
-fn progress(text: &str) {
-    if std::io::stderr().is_terminal() {
-        let line = format!("\r\x1b[K{text}");
-        let _ = std::io::Write::write_all(&mut std::io::stderr(), line.as_bytes());
-    }
 }

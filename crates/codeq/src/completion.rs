@@ -10,7 +10,7 @@ use clap::{Arg, Command};
 use crate::cli::{Connection, Profiles};
 
 /// The shell must not hang when the server does not answer.
-const PATIENCE: Duration = Duration::from_millis(500);
+const ANSWER_TIMEOUT: Duration = Duration::from_millis(500);
 
 #[derive(clap::Args)]
 #[command(after_help = "\
@@ -77,10 +77,19 @@ fn complete(top: &Command, words: &[String]) -> Vec<String> {
     let Some((begun, before)) = words.split_last() else { return Vec::new() };
     // The first word is the program.
     let before = before.get(1..).unwrap_or_default();
+    // Bash makes `--queue=re` three words.
+    let (begun, before) = match (begun.as_str(), before.split_last()) {
+        ("=", _) => ("", before),
+        (begun, Some((equals, before))) if equals == "=" => (begun, before),
+        (begun, _) => (begun, before),
+    };
     let mut command = top;
     let mut value_of: Option<&Arg> = None;
     for word in before {
         let takes_word = value_of.take().is_some();
+        if word == "=" {
+            continue;
+        }
         if let Some(option) = word.strip_prefix('-') {
             value_of = option_named(command, option).filter(|arg| arg.get_action().takes_values());
         } else if !takes_word && let Some(verb) = command.find_subcommand(word) {
@@ -88,15 +97,21 @@ fn complete(top: &Command, words: &[String]) -> Vec<String> {
         }
     }
     let found = match value_of {
-        Some(option) => values(option),
+        Some(option) => values(option, before),
         None if begun.starts_with('-') => options(command),
         None => {
             let verbs = command.get_subcommands().filter(|verb| !verb.is_hide_set());
             let verbs = verbs.map(|verb| verb.get_name().to_owned());
-            verbs.chain(command.get_positionals().take(1).flat_map(values)).collect()
+            let first = command.get_positionals().take(1);
+            verbs.chain(first.flat_map(|arg| values(arg, before))).collect()
         }
     };
-    found.into_iter().filter(|name| name.starts_with(begun.as_str())).collect()
+    found.into_iter().filter(|name| name.starts_with(begun) && is_plain(name)).collect()
+}
+
+/// Whether the shell takes the name as it is. Names come from a server.
+fn is_plain(name: &str) -> bool {
+    name.chars().all(|c| c.is_alphanumeric() || matches!(c, '-' | '_' | '.' | ':' | '/' | '@'))
 }
 
 /// The option of a word such as `-url` (of `--url`) or `o` (of `-o`). None if it carries its value: `--url=…`.
@@ -113,10 +128,10 @@ fn options(command: &Command) -> Vec<String> {
 }
 
 /// The values of an option or positional argument, as far as they are known.
-fn values(arg: &Arg) -> Vec<String> {
+fn values(arg: &Arg, before: &[String]) -> Vec<String> {
     let name = arg.get_value_names().and_then(|names| names.first());
     match name.map(|name| name.as_str()) {
-        Some("QUEUE") => queues(),
+        Some("QUEUE" | "QUEUE,…") => queues(before),
         Some("PROFILE") => {
             let known = Profiles::load().map(|profiles| profiles.profiles).unwrap_or_default();
             known.into_keys().collect()
@@ -128,14 +143,37 @@ fn values(arg: &Arg) -> Vec<String> {
     }
 }
 
-/// The queues of the selected server. None if it does not answer at once.
-fn queues() -> Vec<String> {
-    let Ok(session) = Connection::default().session() else { return Vec::new() };
+/// The queues of the server that the words select. None if it does not answer at once.
+fn queues(before: &[String]) -> Vec<String> {
+    let Ok(session) = connection(before).session() else { return Vec::new() };
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let Ok(runtime) = runtime else { return Vec::new() };
-    let asked = async { tokio::time::timeout(PATIENCE, session.http.queues()).await };
+    let asked = async { tokio::time::timeout(ANSWER_TIMEOUT, session.http.queues()).await };
     match runtime.block_on(asked) {
         Ok(Ok(queues)) => queues.into_iter().map(|queue| queue.stats.command).collect(),
         _ => Vec::new(),
     }
+}
+
+/// The options of a connection among the words.
+fn connection(words: &[String]) -> Connection {
+    #[derive(clap::Parser)]
+    #[command(ignore_errors = true)]
+    struct Only {
+        #[command(flatten)]
+        connection: Connection,
+    }
+    let words = words.iter().map(String::as_str).filter(|word| *word != "=");
+    let mut given = vec!["codeq"];
+    let mut takes_value = false;
+    for word in words {
+        let option = word.split('=').next().unwrap_or_default();
+        let known =
+            ["--url", "--token", "--token-file", "--ca-file", "--profile"].contains(&option);
+        if known || takes_value {
+            given.push(word);
+        }
+        takes_value = known && !word.contains('=');
+    }
+    <Only as clap::Parser>::try_parse_from(given).map(|only| only.connection).unwrap_or_default()
 }

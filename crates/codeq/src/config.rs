@@ -5,14 +5,13 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use anyhow::Context;
 use clap::{Args, Subcommand, ValueEnum};
+use codeq_client::Reloaded;
 use codeq_server::config::{
     DEFAULT_YAML, Durability, FILE_VARIABLE, Flags, Loaded, LogFormat, choice, load, log_format,
 };
-use serde::Deserialize;
 
-use crate::admin::Access;
+use crate::cli::{About, Connection, Failure, ended, run as connected, talk};
 
 #[derive(Subcommand)]
 #[command(after_help = "\
@@ -43,34 +42,15 @@ The server rereads its configuration file and its TLS certificate, as it does on
 keep their values from startup. Changed tokens, issuers, secrets, rate limits, tenant limits, webhook
 networks, backup target and log level apply at once. If anything is wrong, nothing changes.
 
-Exit code: 0 reloaded, 1 refused or unreachable.
+The token needs the scope codeq:operator.
 
 Examples:
+  codeq config reload --profile prod
   codeq config reload --url https://codeq.example.com --token-file operator.token
   kill -HUP $(pidof codeq)")]
 pub struct Reload {
-    #[allow(rustdoc::bare_urls, reason = "this is the text of --help")]
-    /// URL of the server, such as https://codeq.example.com. Default: CODEQ_HTTP_URL, or
-    /// http://127.0.0.1:8080.
-    #[arg(long, value_name = "URL")]
-    url: Option<String>,
     #[command(flatten)]
-    access: Access,
-}
-
-/// The server's response.
-#[derive(Deserialize)]
-#[serde(rename_all = "camelCase")]
-struct Reloaded {
-    changed: Vec<Changed>,
-    needs_restart: Vec<String>,
-}
-
-#[derive(Deserialize)]
-struct Changed {
-    key: String,
-    from: String,
-    to: String,
+    connection: Connection,
 }
 
 #[derive(Args)]
@@ -177,10 +157,12 @@ fn environment() -> impl Iterator<Item = (String, String)> {
 }
 
 impl Config {
-    pub fn run(&self) -> ExitCode {
+    pub fn run(self, top: &Connection) -> ExitCode {
         match self {
+            Config::Reload(reload) => reload.run(top),
+            _ if top.is_given() => ended(Err(Failure::misplaced())),
             Config::Default => print(DEFAULT_YAML),
-            Config::Check(layers) => match loaded(layers) {
+            Config::Check(layers) => match loaded(&layers) {
                 Ok(loaded) => print(&summary(&loaded)),
                 Err(code) => code,
             },
@@ -188,48 +170,53 @@ impl Config {
                 Ok(loaded) => print_shown(&loaded, show.output),
                 Err(code) => code,
             },
-            Config::Reload(reload) => match reload.run() {
-                Ok(text) => print(&text),
-                Err(error) => {
-                    eprintln!("codeq: {error:#}");
-                    ExitCode::FAILURE
-                }
-            },
         }
     }
 }
 
 impl Reload {
-    fn run(&self) -> anyhow::Result<String> {
-        let named = std::env::var("CODEQ_HTTP_URL").ok().filter(|url| !url.is_empty());
-        let url = self.url.clone().or(named);
-        let url = url.unwrap_or_else(|| "http://127.0.0.1:8080".to_owned());
-        let answer = self.access.post(&url, "admin/config/reload")?;
-        let Reloaded { changed, needs_restart } = serde_json::from_str(&answer)
-            .with_context(|| format!("{url} reloaded, but its response cannot be parsed"))?;
-        let mut text = String::new();
-        for Changed { key, from, to } in &changed {
-            text.push_str(&format!("changed: {key}: {from} -> {to}\n"));
-        }
-        for key in &needs_restart {
-            text.push_str(&format!("needs a restart: {key}\n"));
-        }
-        if text.is_empty() {
-            text.push_str("nothing changed\n");
-        }
-        Ok(text)
+    fn run(self, top: &Connection) -> ExitCode {
+        connected(&self.connection.over(top), async |session| {
+            let reloaded = session.http.reload_config().await.about("configuration")?;
+            if reloaded.changed.is_empty() && reloaded.needs_restart.is_empty() {
+                talk("nothing changed");
+            }
+            session.out.item(&reloaded)
+        })
+    }
+}
+
+impl crate::cli::Show for Reloaded {
+    const COLUMNS: &'static [&'static str] = &["CHANGED", "NEEDS RESTART"];
+
+    fn cells(&self) -> Vec<String> {
+        vec![self.name(), self.needs_restart.join(", ")]
+    }
+
+    fn name(&self) -> String {
+        let keys: Vec<&str> = self.changed.iter().map(|changed| changed.key.as_str()).collect();
+        keys.join(", ")
+    }
+
+    fn details(&self) -> Vec<(&'static str, String)> {
+        let changed = self.changed.iter();
+        let changed =
+            changed.map(|it| ("Changed", format!("{}: {} -> {}", it.key, it.from, it.to)));
+        let restart = self.needs_restart.iter().map(|key| ("Needs a restart", key.clone()));
+        changed.chain(restart).collect()
     }
 }
 
 /// Loads the configuration, or prints what is wrong with it.
 fn loaded(layers: &Layers) -> Result<Loaded, ExitCode> {
     layers.load().map_err(|error| {
-        eprintln!("{error}");
-        let count = error.problems().len();
-        if count > 0 {
-            eprintln!("codeq: {count} problem(s) in the configuration");
-        }
-        ExitCode::FAILURE
+        talk(&error.to_string());
+        let what = match error.problems().len() {
+            0 => "the configuration cannot be read".to_owned(),
+            count => format!("{count} problem(s) in the configuration"),
+        };
+        let hint = "`codeq config default` prints every setting with its meaning and default";
+        ended(Err(Failure::error(what, hint)))
     })
 }
 

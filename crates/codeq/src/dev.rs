@@ -113,14 +113,15 @@ impl Args {
 
 /// Saves and selects a profile for this server.
 fn save(name: &str, url: &str, token: &str, worker: SocketAddr) -> crate::cli::Done {
-    let mut profiles = Profiles::load()?;
     let ip = if worker.ip().is_unspecified() { "localhost".to_owned() } else { host(worker) };
     let worker_url = Some(format!("http://{ip}:{}", worker.port()));
     let profile =
         Profile { url: url.to_owned(), token: token.to_owned(), worker_url, ca_file: None };
-    profiles.profiles.insert(name.to_owned(), profile);
-    profiles.current = Some(name.to_owned());
-    profiles.save()
+    Profiles::edit(|profiles| {
+        profiles.profiles.insert(name.to_owned(), profile);
+        profiles.current = Some(name.to_owned());
+        Ok(())
+    })
 }
 
 /// The address as a URL has it.

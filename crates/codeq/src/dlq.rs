@@ -3,16 +3,19 @@
 use std::collections::BTreeMap;
 use std::process::ExitCode;
 
+use aws_lc_rs::digest::{SHA256, digest};
 use clap::{Subcommand, ValueEnum};
-use codeq_client::{Replay, ReplayFrom, Search, TaskRecord};
+use codeq_client::{Error, Replay, ReplayFrom, Search, TaskRecord};
 use serde::Serialize;
 
-use crate::bulk::{self, Slice, Which};
-use crate::cli::{About, Confirm, Connection, Done, Noun, Session, Show, age, moment, talk};
-use crate::task::filter;
+use crate::bulk::{self, Purge, Slice, Total, Which};
+use crate::cli::{
+    About, Connection, Done, Exit, Failure, Noun, Progress, Session, Show, age, talk,
+};
+use crate::search::Matching;
 
-/// Dead letters per request. The server's limit.
-const PAGE: u64 = 1_000;
+/// Dead letters that are grouped unless asked otherwise.
+const GROUPED: u64 = 10_000;
 /// Different errors that are counted apart.
 const GROUPS_MAX: usize = 1_000;
 
@@ -26,16 +29,24 @@ Examples:
     List(List),
     /// Count the dead letters of a queue by error.
     #[command(after_help = "\
-Errors that differ only in numbers are counted together.
+Errors that differ only in numbers are one group; ERROR is that of its newest dead letter. `codeq dlq list` and
+`codeq dlq replay` take a GROUP.
 
-Example:
-  codeq dlq groups resize")]
-    Groups(List),
+Examples:
+  codeq dlq groups resize
+  codeq dlq replay resize --group 5f3a91c2 --dry-run")]
+    Groups {
+        /// Name of the queue.
+        queue: String,
+        #[command(flatten)]
+        matching: Matching,
+    },
     /// Return dead letters to their queue, with a fresh set of attempts.
     #[command(after_help = "\
 Examples:
   codeq dlq replay resize --error timeout --dry-run
   codeq dlq replay resize --error timeout
+  codeq dlq replay resize --group 5f3a91c2
   codeq dlq replay resize --from failed --after 1h")]
     Replay {
         /// Name of the queue.
@@ -43,6 +54,9 @@ Examples:
         /// Which tasks.
         #[arg(long, value_enum, default_value_t = From::Dead)]
         from: From,
+        /// Only dead letters of this group, as `codeq dlq groups` prints it.
+        #[arg(long, value_name = "GROUP", conflicts_with_all = ["from", "error", "before", "after", "worker"])]
+        group: Option<String>,
         #[command(flatten)]
         which: Which,
         /// Change nothing; say how many would be replayed.
@@ -56,35 +70,18 @@ Asks for the queue's name unless --yes is given.
 Examples:
   codeq dlq purge resize --before 30d --dry-run
   codeq dlq purge resize --before 30d --yes")]
-    Purge {
-        /// Name of the queue.
-        queue: String,
-        #[command(flatten)]
-        which: Which,
-        #[command(flatten)]
-        confirm: Confirm,
-    },
+    Purge(Purge),
 }
 
 #[derive(clap::Args)]
 pub struct List {
     /// Name of the queue.
     queue: String,
-    /// Only dead letters whose error contains this text.
-    #[arg(long, value_name = "TEXT")]
-    error: Option<String>,
-    /// Only dead letters that this worker claimed last.
-    #[arg(long, value_name = "NAME")]
-    worker: Option<String>,
-    /// Only tasks created after this time, or at most this long ago.
-    #[arg(long, value_name = "TIME|AGE", value_parser = moment)]
-    created_after: Option<String>,
-    /// How many dead letters to look at. Default: 50 for list, 10,000 for groups.
-    #[arg(long, value_name = "N")]
-    limit: Option<u64>,
-    /// Look at all of them.
-    #[arg(long, conflicts_with = "limit")]
-    all: bool,
+    /// Only dead letters of this group, as `codeq dlq groups` prints it.
+    #[arg(long, value_name = "GROUP")]
+    group: Option<String>,
+    #[command(flatten)]
+    matching: Matching,
 }
 
 #[derive(Clone, Copy, ValueEnum)]
@@ -98,33 +95,39 @@ pub enum From {
 }
 
 #[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
 struct Group {
+    /// What `--group` takes.
+    group: String,
     count: u64,
+    /// The error of the newest dead letter.
     error: String,
-    /// The newest dead letter of the group.
+    /// The newest dead letter.
     latest: String,
-    #[serde(rename = "latestAt")]
     latest_at: String,
 }
 
 impl Show for Group {
-    const COLUMNS: &'static [&'static str] = &["COUNT", "LATEST", "ERROR", "ID"];
+    const COLUMNS: &'static [&'static str] = &["COUNT", "LATEST", "GROUP", "ERROR"];
 
     fn cells(&self) -> Vec<String> {
         let count = self.count.to_string();
-        vec![count, age(&self.latest_at), self.error.clone(), self.latest.clone()]
+        vec![count, age(&self.latest_at), self.group.clone(), self.error.clone()]
     }
 
     fn name(&self) -> String {
-        self.error.clone()
+        self.group.clone()
     }
 }
 
 pub fn run(noun: Noun<Verb>, top: &Connection) -> ExitCode {
     noun.run(top, async |verb, session| match verb {
         Verb::List(args) => list(&session, &args).await,
-        Verb::Groups(args) => groups(&session, &args).await,
-        Verb::Replay { queue, from, which, dry_run } => {
+        Verb::Groups { queue, matching } => groups(&session, &queue, &matching).await,
+        Verb::Replay { queue, group: Some(group), which, dry_run, .. } => {
+            replay_group(&session, &queue, &group, &which, dry_run).await
+        }
+        Verb::Replay { queue, from, which, dry_run, .. } => {
             let from = match from {
                 From::Dead => ReplayFrom::DeadLetters,
                 From::Failed => ReplayFrom::Failed,
@@ -138,91 +141,130 @@ pub fn run(noun: Noun<Verb>, top: &Connection) -> ExitCode {
             })
             .await
         }
-        Verb::Purge { queue, which, confirm } => {
-            confirm.ask(&format!("delete dead letters of queue {queue} for good"), &queue)?;
-            bulk::run(&session.out, &which, confirm.dry_run, (&queue, "purged"), async |options| {
-                let done = session.http.purge_dead_letters(&queue, &options).await?;
-                let (matched, remaining) = (done.matched, done.remaining);
-                Ok(Slice { done: done.purged, matched, remaining, next_cursor: done.next_cursor })
-            })
-            .await
+        Verb::Purge(purge) => {
+            let what = format!("delete dead letters of queue {} for good", purge.queue);
+            purge
+                .run(&session.out, &what, async |options| {
+                    session.http.purge_dead_letters(&purge.queue, &options).await
+                })
+                .await
         }
     })
 }
 
-impl List {
-    /// Calls `each` with every page. True if there are more than the limit allows.
-    async fn pages(
-        &self,
-        session: &Session,
-        default: u64,
-        mut each: impl FnMut(Vec<TaskRecord>) -> Done,
-    ) -> Done<bool> {
-        let filter = filter(&[
-            ("worker=", self.worker.clone()),
-            ("error~", self.error.clone()),
-            ("created>=", self.created_after.clone()),
-        ]);
-        let mut search = Search { filter, ..Search::default() };
-        let mut left = if self.all { u64::MAX } else { self.limit.unwrap_or(default) };
-        while left > 0 {
-            search.limit = u32::try_from(left.min(PAGE)).ok();
-            let subject = format!("dead letters of queue {}", self.queue);
-            let page = session.http.dead_letters(&self.queue, &search).await.about(&subject)?;
-            left = left.saturating_sub(page.items.len() as u64);
-            each(page.items)?;
-            search.cursor = page.next_cursor;
-            if search.cursor.is_none() {
-                return Ok(false);
-            }
-        }
-        Ok(search.cursor.is_some())
-    }
+/// Calls `each` with every page of dead letters. True if there are more than the limit allows.
+async fn pages(
+    session: &Session,
+    queue: &str,
+    (matching, default_limit): (&Matching, u64),
+    each: impl FnMut(Vec<TaskRecord>) -> Done,
+) -> Done<bool> {
+    let subject = format!("dead letters of queue {queue}");
+    let fetch = async |search: &Search| session.http.dead_letters(queue, search).await;
+    matching.pages(default_limit, &subject, Search::default(), fetch, each).await
 }
 
 async fn list(session: &Session, args: &List) -> Done {
+    let List { queue, group, matching } = args;
     let mut list = session.out.list();
-    let more = args.pages(session, 50, |items| list.page(&items)).await?;
+    let of_group = |task: &TaskRecord| group.as_ref().is_none_or(|id| *id == group_id(&task.error));
+    // A group is found among as many as are counted.
+    let limit = if group.is_some() { GROUPED } else { 50 };
+    let each = |mut items: Vec<TaskRecord>| {
+        items.retain(of_group);
+        list.page(&items)
+    };
+    let more = pages(session, queue, (matching, limit), each).await?;
     list.end()?;
     match list.printed() {
-        0 => talk(&format!("queue {} has no dead letters that match", args.queue)),
+        0 => talk(&format!("queue {queue} has no dead letters that match")),
         n if more => talk(&format!("{n} dead letters listed, there are more: --all lists them")),
         _ => {}
     }
     Ok(())
 }
 
-async fn groups(session: &Session, args: &List) -> Done {
+async fn groups(session: &Session, queue: &str, matching: &Matching) -> Done {
     let mut groups: BTreeMap<String, Group> = BTreeMap::new();
     let mut seen = 0;
-    let more = args
-        .pages(session, 10_000, |items| {
-            seen += items.len();
-            for task in items {
-                let mut kind = kind(&task.error);
-                if groups.len() >= GROUPS_MAX && !groups.contains_key(&kind) {
-                    kind = "(other errors)".to_owned();
-                }
-                let group = groups.entry(kind).or_insert_with_key(|kind| Group {
-                    count: 0,
-                    error: kind.clone(),
-                    latest: task.id,
-                    latest_at: task.updated_at,
-                });
-                group.count += 1;
+    let each = |items: Vec<TaskRecord>| {
+        seen += items.len();
+        for task in items {
+            let mut id = group_id(&task.error);
+            let mut error = task.error;
+            if groups.len() >= GROUPS_MAX && !groups.contains_key(&id) {
+                (id, error) = (String::new(), "(other errors)".to_owned());
             }
-            Ok(())
-        })
-        .await?;
+            let group = groups.entry(id).or_insert_with_key(|id| Group {
+                group: id.clone(),
+                count: 0,
+                error,
+                latest: task.id,
+                latest_at: task.updated_at,
+            });
+            group.count += 1;
+        }
+        Ok(())
+    };
+    let more = pages(session, queue, (matching, GROUPED), each).await?;
     let mut groups: Vec<Group> = groups.into_values().collect();
     groups.sort_by(|a, b| b.count.cmp(&a.count).then_with(|| a.error.cmp(&b.error)));
     session.out.items(&groups)?;
     match seen {
-        0 => talk(&format!("queue {} has no dead letters that match", args.queue)),
+        0 => talk(&format!("queue {queue} has no dead letters that match")),
         seen if more => talk(&format!("only the newest {seen} were counted: --all counts all")),
         _ => {}
     }
     Ok(())
+}
+
+/// Replays the dead letters of a group one by one: the server's filters do not know groups.
+async fn replay_group(
+    session: &Session,
+    queue: &str,
+    group: &str,
+    which: &Which,
+    dry_run: bool,
+) -> Done {
+    let mut search = Search { limit: Some(1_000), ..Search::default() };
+    let mut total = Total::new(queue, "replayed", dry_run);
+    let mut progress = Progress::new("replayed");
+    loop {
+        let subject = format!("dead letters of queue {queue}");
+        let page = session.http.dead_letters(queue, &search).await.about(&subject)?;
+        for task in page.items.iter().filter(|task| group_id(&task.error) == group) {
+            if total.so_far() >= which.limit() {
+                total.remaining += 1;
+                continue;
+            }
+            if !dry_run {
+                match session.http.replay_task(&task.id).await {
+                    // Somebody else was faster.
+                    Err(Error::Api { status: 404 | 409, .. }) => continue,
+                    replayed => replayed.about(&format!("task {}", task.id))?,
+                };
+            }
+            total.add(1);
+            progress.at(total.so_far(), None);
+        }
+        search.cursor = page.next_cursor;
+        if search.cursor.is_none() {
+            break;
+        }
+    }
+    drop(progress);
+    if total.so_far() == 0 {
+        let hint = format!("see the groups: codeq dlq groups {queue}");
+        let what = format!("queue {queue} has no dead letters of group {group}");
+        return Err(Failure::new(Exit::NotFound, what, hint));
+    }
+    session.out.item(&total)
+}
+
+/// A short name for all errors that differ only in numbers.
+fn group_id(error: &str) -> String {
+    let digest = digest(&SHA256, kind(error).as_bytes());
+    digest.as_ref().iter().take(4).map(|byte| format!("{byte:02x}")).collect()
 }
 
 /// The error without what differs from task to task: every number becomes `N`.
@@ -247,5 +289,7 @@ mod tests {
         assert_eq!(kind("timeout after 30 s"), "timeout after N s");
         assert_eq!(kind("timeout after 5 s"), kind("timeout after 30 s"));
         assert_eq!(kind(""), "");
+        assert_eq!(group_id("timeout after 5 s"), group_id("timeout after 30 s"));
+        assert_ne!(group_id("timeout after 5 s"), group_id("timeout after 5 m"));
     }
 }

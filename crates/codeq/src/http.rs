@@ -5,7 +5,7 @@ use std::time::Duration;
 use crate::cli::{Done, Failure, Session};
 
 /// Longest response that is read.
-const BODY_MAX: usize = 64 << 20;
+const BODY_MAX: usize = 16 << 20;
 const TIMEOUT: Duration = Duration::from_secs(10);
 
 /// The status and the text at a path relative to the server's URL.
@@ -25,18 +25,29 @@ pub async fn get(session: &Session, path: &str) -> Done<(u16, String)> {
         while let Some(chunk) = response.chunk().await? {
             body.extend_from_slice(&chunk);
             if body.len() > BODY_MAX {
-                break;
+                return Ok(None);
             }
         }
-        Ok((response.status().as_u16(), String::from_utf8_lossy(&body).into_owned()))
+        let text = String::from_utf8_lossy(&body).into_owned();
+        Ok(Some((response.status().as_u16(), text)))
     };
-    read.await.map_err(|error: reqwest::Error| {
-        let mut text = format!("cannot reach {}", session.url);
-        let mut cause = std::error::Error::source(&error);
-        while let Some(inner) = cause {
-            text = format!("{text}: {inner}");
-            cause = inner.source();
-        }
+    let read = read.await.map_err(|error: reqwest::Error| {
+        let text = format!("cannot reach {}: {}", session.url, causes(&error.without_url()));
         Failure::error(text, "start a server with `codeq dev`, or check --url and the network")
+    })?;
+    read.ok_or_else(|| {
+        let what = format!("{} answers with more than {BODY_MAX} bytes", session.url);
+        Failure::error(what, "check that --url is a codeQ server")
     })
+}
+
+/// Why a request failed. The outermost error only says that it did.
+pub fn causes(error: &reqwest::Error) -> String {
+    let mut texts = Vec::new();
+    let mut cause = std::error::Error::source(error);
+    while let Some(inner) = cause {
+        texts.push(inner.to_string());
+        cause = inner.source();
+    }
+    if texts.is_empty() { error.to_string() } else { texts.join(": ") }
 }

@@ -14,7 +14,6 @@ macro_rules! println {
     };
 }
 
-mod admin;
 mod backup;
 mod bench;
 mod bulk;
@@ -32,6 +31,7 @@ mod probe;
 mod profile;
 mod queue;
 mod restore;
+mod search;
 mod serve;
 mod sim;
 mod subscription;
@@ -71,7 +71,7 @@ Examples:
   codeq bench --seconds 5
   codeq bench engine --seconds 1 --in-flight 1,64
   codeq fsck /var/lib/codeq
-  codeq backup --url http://127.0.0.1:8080 --token-file operator.token
+  codeq backup --profile prod
   codeq backup /var/lib/codeq /backup/2026-01-31
   codeq sim --seeds 1..101
 
@@ -147,6 +147,9 @@ enum Tool {
     /// Write the manual pages to a directory.
     #[command(hide = true)]
     Man(man::Args),
+    /// Run the program of a worker that must not outlive it.
+    #[command(hide = true)]
+    Supervise(worker::supervise::Args),
     /// Run the simulator: seeded clients, crashes and disk faults, with every invariant checked.
     Sim(sim::Args),
     /// Print a script that completes commands in your shell.
@@ -166,20 +169,17 @@ fn main() -> ExitCode {
     };
     let done = match command {
         Command::Client(client) => return client.run(&top),
+        Command::Tool(tool) => tool.run(&top),
         _ if top.is_given() => {
-            return ended(Err(Failure::usage(
-                "this command takes no --url, --token, --profile or --output before its name",
-                "put them behind the command's name, if its --help lists them",
-            )));
+            return ended(Err(Failure::misplaced()));
         }
         Command::Server(Server::Serve(args)) => return serve::run(&args),
         Command::Server(Server::Dev(args)) => dev::run(&args).map(|()| ExitCode::SUCCESS),
-        Command::Tool(tool) => tool.run(),
     };
     match done {
         Ok(code) => code,
         Err(error) => {
-            say_last(format!("codeq: {error:#}\n"));
+            say_last(cli::printable_lines(&format!("codeq: {error:#}\n")));
             ExitCode::FAILURE
         }
     }
@@ -205,20 +205,24 @@ impl Client {
 }
 
 impl Tool {
-    fn run(self) -> anyhow::Result<ExitCode> {
-        match self {
-            Tool::Backup(args) => backup::run(&args)?,
-            Tool::Restore(args) => restore::run(&args)?,
-            Tool::Probe(args) => probe::run(&args)?,
-            Tool::Man(args) => man::run(&args, command_line())?,
-            // These have their own exit codes.
-            Tool::Bench(args) => return bench::run(&args),
-            Tool::Config(config) => return Ok(config.run()),
-            Tool::Fsck(args) => return Ok(fsck::run(&args)),
-            Tool::Sim(args) => return Ok(sim::run(&args)),
-            Tool::Completion(args) => return Ok(completion::run(&args, command_line())),
-        }
-        Ok(ExitCode::SUCCESS)
+    fn run(self, top: &Connection) -> anyhow::Result<ExitCode> {
+        Ok(match self {
+            // These may talk to a server.
+            Tool::Backup(args) => backup::run(args, top),
+            Tool::Config(config) => config.run(top),
+            _ if top.is_given() => ended(Err(Failure::misplaced())),
+            Tool::Bench(args) => bench::run(&args)?,
+            Tool::Fsck(args) => fsck::run(&args),
+            Tool::Restore(args) => restore::run(&args),
+            Tool::Probe(args) => probe::run(&args),
+            Tool::Man(args) => {
+                man::run(&args, command_line())?;
+                ExitCode::SUCCESS
+            }
+            Tool::Supervise(args) => worker::supervise::run(&args),
+            Tool::Sim(args) => sim::run(&args),
+            Tool::Completion(args) => completion::run(&args, command_line()),
+        })
     }
 }
 

@@ -81,24 +81,24 @@ pub fn run(noun: Noun<Verb>, top: &Connection) -> ExitCode {
 fn add(connection: &Connection, name: String, worker_url: Option<String>, select: bool) -> Done {
     let mut profile = connection.as_profile()?;
     profile.worker_url = worker_url;
-    let mut profiles = Profiles::load()?;
-    let select = select || profiles.profiles.is_empty();
-    let selected = if select { " and selected" } else { "" };
-    let said = format!("profile {name} added{selected}");
-    if select {
-        profiles.current = Some(name.clone());
-    }
-    profiles.profiles.insert(name, profile);
-    profiles.save()?;
-    talk(&said);
+    let selected = Profiles::edit(|profiles| {
+        let select = select || profiles.profiles.is_empty();
+        if select {
+            profiles.current = Some(name.clone());
+        }
+        profiles.profiles.insert(name.clone(), profile);
+        Ok(if select { " and selected" } else { "" })
+    })?;
+    talk(&format!("profile {name} added{selected}"));
     Ok(())
 }
 
 fn select(name: &str) -> Done {
-    let mut profiles = Profiles::load()?;
-    let url = profiles.get(name)?.url.clone();
-    profiles.current = Some(name.to_owned());
-    profiles.save()?;
+    let url = Profiles::edit(|profiles| {
+        let url = profiles.get(name)?.url.clone();
+        profiles.current = Some(name.to_owned());
+        Ok(url)
+    })?;
     talk(&format!("profile {name} selected: {url}"));
     Ok(())
 }
@@ -118,13 +118,12 @@ fn list(connection: &Connection) -> Done {
 }
 
 fn remove(name: &str) -> Done {
-    let mut profiles = Profiles::load()?;
-    profiles.get(name)?;
-    profiles.profiles.remove(name);
-    if profiles.current.as_deref() == Some(name) {
-        profiles.current = None;
-    }
-    profiles.save()?;
+    Profiles::edit(|profiles| {
+        profiles.get(name)?;
+        profiles.profiles.remove(name);
+        profiles.current.take_if(|current| current == name);
+        Ok(())
+    })?;
     talk(&format!("profile {name} removed"));
     Ok(())
 }

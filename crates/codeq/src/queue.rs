@@ -5,9 +5,10 @@ use std::time::Duration;
 
 use clap::Subcommand;
 use codeq_client::{Queue, Topic, TopicPolicy};
+use codeq_server::near::nearest;
 use serde::Serialize;
 
-use crate::bulk::{self, Slice, Which};
+use crate::bulk::Purge;
 use crate::cli::{
     About, Confirm, Connection, Done, Exit, Failure, Noun, Session, Show, cell, duration, seconds,
     span, talk,
@@ -40,11 +41,20 @@ Examples:
         queue: String,
     },
     /// Pause claims from queues. Enqueues continue.
-    #[command(after_help = "Example:\n  codeq queue pause resize")]
+    #[command(after_help = "\
+A queue that the server does not know is most likely a typo, so nothing is paused: exit code 3. --create pauses it
+before its first task.
+
+Examples:
+  codeq queue pause resize
+  codeq queue pause resize-v2 --create")]
     Pause {
         /// Names of the queues.
         #[arg(required = true, value_name = "QUEUE")]
         queues: Vec<String>,
+        /// Also pause queues that have no tasks yet.
+        #[arg(long)]
+        create: bool,
     },
     /// Resume claims from queues.
     #[command(after_help = "Example:\n  codeq queue resume resize")]
@@ -60,14 +70,7 @@ Running tasks continue. Asks for the queue's name unless --yes is given.
 Examples:
   codeq queue purge resize --dry-run
   codeq queue purge resize --before 7d --yes")]
-    Purge {
-        /// Name of the queue.
-        queue: String,
-        #[command(flatten)]
-        which: Which,
-        #[command(flatten)]
-        confirm: Confirm,
-    },
+    Purge(Purge),
     /// Show, change or delete the policy of a queue.
     #[command(after_help = "\
 Without options, prints the policy. Options that are not given keep their values.
@@ -84,10 +87,10 @@ pub struct Policy {
     /// Name of the queue.
     queue: String,
     /// Default and upper limit for the attempts of new tasks, 1 to 100.
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=100))]
     max_attempts: Option<u32>,
-    /// Upper limit of tasks in progress at once; 0 means no limit.
-    #[arg(long, value_name = "N")]
+    /// Upper limit of tasks in progress at once, up to 10,000; 0 means no limit.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(0..=10_000))]
     max_consumers: Option<u64>,
     /// How long finished tasks are kept; 0s means the server's setting.
     #[arg(long, value_name = "DURATION", value_parser = duration)]
@@ -98,8 +101,8 @@ pub struct Policy {
     /// Dead letters are also enqueued in this queue.
     #[arg(long, value_name = "QUEUE")]
     dead_letter_queue: Option<String>,
-    /// Allowed priorities, separated by commas.
-    #[arg(long, value_name = "N,…", value_delimiter = ',')]
+    /// Allowed priorities, 0 to 10, separated by commas.
+    #[arg(long, value_name = "N,…", value_delimiter = ',', value_parser = clap::value_parser!(u8).range(0..=10))]
     priority_tiers: Option<Vec<u8>>,
     /// Delete the policy. The queue's tasks stay.
     #[arg(long, conflicts_with_all = [
@@ -227,41 +230,69 @@ pub fn run(noun: Noun<Verb>, top: &Connection) -> ExitCode {
         }
         Verb::Get { queue } => session.out.item(&find(&session, &queue).await?),
         Verb::Why { queue } => crate::why::queue(&session, &queue).await,
-        Verb::Pause { queues } => pause(&session, &queues, true).await,
-        Verb::Resume { queues } => pause(&session, &queues, false).await,
-        Verb::Purge { queue, which, confirm } => {
-            confirm
-                .ask(&format!("cancel the waiting and delayed tasks of queue {queue}"), &queue)?;
-            bulk::run(&session.out, &which, confirm.dry_run, (&queue, "purged"), async |options| {
-                let done = session.http.purge_queue(&queue, &options).await?;
-                let (matched, remaining) = (done.matched, done.remaining);
-                Ok(Slice { done: done.purged, matched, remaining, next_cursor: done.next_cursor })
-            })
-            .await
+        Verb::Pause { queues, create } => pause(&session, &queues, create).await,
+        Verb::Resume { queues } => resume(&session, &queues).await,
+        Verb::Purge(purge) => {
+            let what = format!("cancel the waiting and delayed tasks of queue {}", purge.queue);
+            purge
+                .run(&session.out, &what, async |options| {
+                    session.http.purge_queue(&purge.queue, &options).await
+                })
+                .await
         }
         Verb::Policy(policy) => policy.run(&session).await,
     })
 }
 
-/// The queue with its rates. Names ignore ASCII case.
+/// The queue with its rates.
 async fn find(session: &Session, name: &str) -> Done<Queue> {
-    let queues = session.http.queues().await.about(&format!("queue {name}"))?;
-    let found = queues.into_iter().find(|queue| queue.stats.command.eq_ignore_ascii_case(name));
-    found.ok_or_else(|| {
-        let hint = "list the queues: codeq queue list; a queue appears with its first task";
-        Failure::new(Exit::NotFound, format!("there is no queue '{name}'"), hint)
-    })
+    let mut queues = session.http.queues().await.about(&format!("queue {name}"))?;
+    match queues.iter().position(|queue| is_named(queue, name)) {
+        Some(at) => Ok(queues.swap_remove(at)),
+        None => Err(unknown(&queues, name)),
+    }
 }
 
-async fn pause(session: &Session, queues: &[String], paused: bool) -> Done {
+/// Names ignore ASCII case.
+fn is_named(queue: &Queue, name: &str) -> bool {
+    queue.stats.command.eq_ignore_ascii_case(name)
+}
+
+/// There is no such queue; perhaps another one was meant.
+fn unknown(queues: &[Queue], name: &str) -> Failure {
+    let names = queues.iter().map(|queue| queue.stats.command.as_str());
+    let hint = match nearest(name, names.map(|name| (name, name))) {
+        Some(near) => format!("did you mean '{near}'? `codeq queue list` lists the queues"),
+        None => "list the queues: codeq queue list; a queue appears with its first task".to_owned(),
+    };
+    Failure::new(Exit::NotFound, format!("there is no queue '{name}'"), hint)
+}
+
+async fn pause(session: &Session, queues: &[String], create: bool) -> Done {
+    if !create {
+        // All or none: a typo in the second name does not pause the first.
+        let known = session.http.queues().await.about("the list of queues")?;
+        let is_unknown = |name: &&String| !known.iter().any(|queue| is_named(queue, name));
+        if let Some(name) = queues.iter().find(is_unknown) {
+            let failure = unknown(&known, name);
+            let hint = format!("{}; --create pauses it before its first task", failure.hint());
+            return Err(Failure::new(Exit::NotFound, failure.what(), hint));
+        }
+    }
     let mut list = session.out.list();
     for queue in queues {
-        let done = match paused {
-            true => session.http.pause_queue(queue).await,
-            false => session.http.resume_queue(queue).await,
-        };
-        done.about(&format!("queue {queue}"))?;
-        list.page(&[Paused { command: queue, paused }])?;
+        session.http.pause_queue(queue).await.about(&format!("queue {queue}"))?;
+        list.page(&[Paused { command: queue, paused: true }])?;
+    }
+    list.end()
+}
+
+async fn resume(session: &Session, queues: &[String]) -> Done {
+    let mut list = session.out.list();
+    for queue in queues {
+        find(session, queue).await?;
+        session.http.resume_queue(queue).await.about(&format!("queue {queue}"))?;
+        list.page(&[Paused { command: queue, paused: false }])?;
     }
     list.end()
 }

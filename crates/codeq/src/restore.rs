@@ -1,13 +1,14 @@
 //! `codeq restore`: creates a data directory from a backup.
 
 use std::path::{Path, PathBuf};
+use std::process::ExitCode;
 
-use anyhow::Context;
-use clap::Parser;
 use codeq_engine::Options;
 use tempfile::TempDir;
 
-#[derive(Parser)]
+use crate::cli::{Done, Exit, Failure, bytes_below, ended, talk, watched};
+
+#[derive(clap::Args)]
 #[command(after_help = "\
 The backup is verified as it is copied, and does not change. The new directory is independent of it.
 
@@ -24,32 +25,49 @@ pub struct Args {
     dir: PathBuf,
 }
 
-pub fn run(args: &Args) -> anyhow::Result<()> {
+pub fn run(args: &Args) -> ExitCode {
     let Args { backup, dir } = args;
-    if backup.contains("://") {
-        let downloaded = download(backup, dir)?;
-        restore(downloaded.path(), dir)?;
-    } else {
-        restore(Path::new(backup), dir)?;
-    }
-    println!("restored {} from {backup}", dir.display());
-    Ok(())
+    let restored = match backup.contains("://") {
+        true => download(backup, dir).and_then(|downloaded| restore(downloaded.path(), dir)),
+        false => restore(Path::new(backup), dir),
+    };
+    ended(restored.map(|()| talk(&format!("restored {} from {backup}", dir.display()))))
 }
 
 /// Downloads a backup next to the new directory. The copy is deleted on drop.
-fn download(url: &str, dir: &Path) -> anyhow::Result<TempDir> {
+fn download(url: &str, dir: &Path) -> Done<TempDir> {
+    let hint = "check the URL, the credentials in the environment, and the room on the disk";
+    let failed = |what: String| Failure::error(what, hint);
     let parent = dir.parent().filter(|parent| !parent.as_os_str().is_empty());
     let parent = parent.unwrap_or(Path::new("."));
     std::fs::create_dir_all(parent)
-        .with_context(|| format!("cannot create {}", parent.display()))?;
-    let to = tempfile::tempdir_in(parent)
-        .with_context(|| format!("cannot create a directory in {}", parent.display()))?;
-    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
-    let got = runtime.block_on(codeq_server::backup::download(url, to.path()));
-    got.map_err(anyhow::Error::msg)?;
+        .map_err(|error| failed(format!("cannot create {}: {error}", parent.display())))?;
+    let to = tempfile::tempdir_in(parent).map_err(|error| {
+        failed(format!("cannot create a directory in {}: {error}", parent.display()))
+    })?;
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();
+    let runtime = runtime.map_err(|error| failed(format!("cannot start: {error}")))?;
+    let into = to.path().to_owned();
+    let measure = move || Some((bytes_below(&into) >> 20, None));
+    let got = watched("MiB downloaded", measure, || {
+        runtime.block_on(codeq_server::backup::download(url, to.path()))
+    });
+    got.map_err(failed)?;
     Ok(to)
 }
 
-fn restore(backup: &Path, dir: &Path) -> anyhow::Result<()> {
-    Ok(codeq_engine::backup::restore(backup, dir, Options::default().segment_bytes)?)
+fn restore(backup: &Path, dir: &Path) -> Done {
+    if !backup.exists() {
+        let what = format!("{} does not exist", backup.display());
+        return Err(Failure::new(Exit::NotFound, what, "check the path of the backup"));
+    }
+    let (total, to) = (bytes_below(backup) >> 20, dir.to_owned());
+    let measure = move || Some((bytes_below(&to) >> 20, Some(total)));
+    let segment_bytes = Options::default().segment_bytes;
+    watched("MiB restored", measure, || codeq_engine::backup::restore(backup, dir, segment_bytes))
+        .map_err(|error| {
+            let hint =
+                "name a complete backup and an empty or missing directory; neither was changed";
+            Failure::error(error.to_string(), hint)
+        })
 }

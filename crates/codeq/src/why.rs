@@ -30,8 +30,11 @@ impl Show for Explanation {
     }
 
     fn name(&self) -> String {
-        let codes: Vec<&str> = self.reasons.iter().map(|reason| reason.code.as_str()).collect();
-        codes.join("\n")
+        self.names().join(" ")
+    }
+
+    fn names(&self) -> Vec<String> {
+        self.reasons.iter().map(|reason| reason.code.clone()).collect()
     }
 
     fn details(&self) -> Vec<(&'static str, String)> {

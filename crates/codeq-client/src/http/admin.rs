@@ -1,13 +1,19 @@
-//! Queues, dead letters, topics and cleanup. Needs an admin token.
+//! Queues, dead letters, topics and cleanup, which need an admin's token. Backups and the configuration, which need an
+//! operator's.
+
+use std::time::Duration;
 
 use reqwest::Method;
 
 use super::HttpClient;
 use super::types::{
-    BulkOptions, CleanedUp, Purged, Queue, QueueList, QueueStats, Replay, Replayed, Search,
-    TaskPage, TaskRecord, Topic, TopicPolicy,
+    Backup, BulkOptions, CleanedUp, Purged, Queue, QueueList, QueueStats, Reloaded, Replay,
+    Replayed, Search, TaskPage, TaskRecord, Topic, TopicPolicy,
 };
 use crate::error::Error;
+
+/// A backup of a large server takes long, and says nothing before it is complete.
+const BACKUP_TIMEOUT: Duration = Duration::from_secs(86_400);
 
 impl HttpClient {
     /// All queues of the tenant.
@@ -91,5 +97,16 @@ impl HttpClient {
     pub async fn cleanup(&self, which: &BulkOptions) -> Result<CleanedUp, Error> {
         let path = ["admin", "tasks", "cleanup"];
         self.request(Method::POST, &path)?.body(which).json().await
+    }
+
+    /// Makes a backup at the server's configured target. Returns when it is complete and verified.
+    pub async fn backup(&self) -> Result<Backup, Error> {
+        let request = self.request(Method::POST, &["admin", "backup"])?;
+        request.waits(BACKUP_TIMEOUT).json().await
+    }
+
+    /// Makes the server reread its configuration.
+    pub async fn reload_config(&self) -> Result<Reloaded, Error> {
+        self.request(Method::POST, &["admin", "config", "reload"])?.json().await
     }
 }

@@ -22,8 +22,10 @@ use url::Url;
 use crate::error::Error;
 use crate::options::{self, Options};
 
-/// Longest response that is read. A page of a thousand tasks with large payloads may be long.
-const RESPONSE_MAX: usize = 1 << 30;
+/// Longest response that is read. The server's longest is a task of 16 MiB, escaped, with a result of as much.
+const RESPONSE_MAX: usize = 64 << 20;
+/// Longest error that is read. The server's have a few hundred bytes.
+const PROBLEM_MAX: usize = 64 << 10;
 /// Time limit for a response, in addition to the time the server was asked to wait.
 const RESPONSE_TIMEOUT: Duration = Duration::from_secs(30);
 
@@ -63,6 +65,7 @@ struct Problem {
     detail: String,
     code: String,
     retry_after_seconds: Option<u64>,
+    request_id: Option<String>,
 }
 
 /// A request being built.
@@ -165,7 +168,7 @@ impl Request<'_> {
     pub(crate) async fn send(self) -> Result<(StatusCode, Vec<u8>), Error> {
         let timeout = self.timeout;
         let response = self.answer(Some(timeout)).await?;
-        Ok((response.status(), read(response).await?))
+        Ok((response.status(), read(response, RESPONSE_MAX).await?))
     }
 
     /// Sends the request and returns the head of a successful response. `timeout` covers the whole response; without
@@ -188,8 +191,10 @@ impl Request<'_> {
         if status.is_success() {
             return Ok(response);
         }
-        let retry_after = retry_after(&response);
-        let problem: Problem = serde_json::from_slice(&read(response).await?).unwrap_or_default();
+        let (retry_after, request_id) = (retry_after(&response), request_id(&response));
+        // The status alone says enough if the rest is too long, cut off, or not from codeQ.
+        let body = read(response, PROBLEM_MAX).await.unwrap_or_default();
+        let problem: Problem = serde_json::from_slice(&body).unwrap_or_default();
         let message = match problem.error.is_empty() {
             true => status.canonical_reason().unwrap_or("unknown status").to_owned(),
             false => problem.error,
@@ -199,8 +204,9 @@ impl Request<'_> {
             false => problem.detail,
         };
         let retry_after = problem.retry_after_seconds.or(retry_after).map(Duration::from_secs);
+        let request_id = problem.request_id.or(request_id);
         let (status, code) = (status.as_u16(), problem.code);
-        Err(Error::Api { status, code, message, detail, retry_after })
+        Err(Error::Api { status, code, message, detail, retry_after, request_id })
     }
 }
 
@@ -208,11 +214,16 @@ fn retry_after(response: &Response) -> Option<u64> {
     response.headers().get("retry-after")?.to_str().ok()?.parse().ok()
 }
 
-async fn read(mut response: Response) -> Result<Vec<u8>, Error> {
+fn request_id(response: &Response) -> Option<String> {
+    Some(response.headers().get("x-request-id")?.to_str().ok()?.to_owned())
+}
+
+async fn read(mut response: Response, max: usize) -> Result<Vec<u8>, Error> {
     let mut body = Vec::new();
     while let Some(chunk) = response.chunk().await.map_err(failed)? {
-        if body.len().saturating_add(chunk.len()) > RESPONSE_MAX {
-            return Err(Error::Unavailable("the response is too long".to_owned()));
+        if body.len().saturating_add(chunk.len()) > max {
+            let text = format!("the response has more than {max} bytes");
+            return Err(Error::Unavailable(text));
         }
         body.extend_from_slice(&chunk);
     }

@@ -338,6 +338,46 @@ pub struct Purged {
     pub next_cursor: Option<String>,
 }
 
+/// A finished backup.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+#[non_exhaustive]
+pub struct Backup {
+    /// Where it is: a URL that `codeq restore` takes.
+    pub location: String,
+    /// Size in bytes.
+    pub bytes: u64,
+    /// Number of tasks in it.
+    pub tasks: u64,
+    /// Number of shards.
+    pub shards: u16,
+    /// How long it took, in milliseconds.
+    pub took_ms: u64,
+}
+
+/// Outcome of rereading the configuration.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+#[non_exhaustive]
+pub struct Reloaded {
+    /// Settings that changed.
+    pub changed: Vec<ChangedSetting>,
+    /// Settings whose change needs a restart.
+    pub needs_restart: Vec<String>,
+}
+
+/// A setting that changed. Secrets are masked.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct ChangedSetting {
+    /// Its name.
+    pub key: String,
+    /// The value before.
+    pub from: String,
+    /// The value now.
+    pub to: String,
+}
+
 /// Outcome of a replay.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]

@@ -16,6 +16,7 @@ use tokio::time::{Instant, MissedTickBehavior};
 use tonic::Streaming;
 
 use super::Setup;
+use super::acknowledged::Acknowledged;
 use super::leased::{Ack, LeasedTasks, Settled};
 use super::link::{self, Link};
 use super::outcome::{Outcome, Report};
@@ -111,7 +112,8 @@ impl Driver {
                 End::Refused(error) => return Err(error),
                 End::Swapped => {}
                 End::Broken(error) => {
-                    tracing::warn!(%error, "the worker has no stream; reconnecting");
+                    let server = self.setup.endpoint.uri();
+                    tracing::warn!(%server, %error, "the worker has no stream; reconnecting");
                     let pause = tokio::time::sleep(self.backoff.pause());
                     if self.meanwhile(pause).await.is_none() {
                         break;
@@ -322,11 +324,17 @@ impl Driver {
             Settled::No => self.outbox.extend(self.leased.due(&ack.task_id, now)),
             Settled::Accepted(report) => {
                 self.setup.stats.send_modify(|stats| stats.accept(&report));
+                if let Some(call) = &self.setup.on_acknowledged {
+                    call(&ack.task_id, &Acknowledged::new(report, ack.dead_letter));
+                }
             }
             Settled::Lost => {
-                let (task, code) = (&ack.task_id, &ack.code);
-                tracing::warn!(%task, %code, "lost the lease of a task");
                 self.setup.stats.send_modify(|stats| stats.lost += 1);
+                let Ack { task_id: task, code, .. } = ack;
+                match &self.setup.on_acknowledged {
+                    Some(call) => call(&task, &Acknowledged::Lost { code }),
+                    None => tracing::warn!(%task, %code, "lost the lease of a task"),
+                }
             }
         }
     }

@@ -51,6 +51,8 @@ pub(super) struct Ack {
     pub(super) code: String,
     pub(super) message: String,
     pub(super) cancel_requested: bool,
+    /// After a nack: the task is now a dead letter.
+    pub(super) dead_letter: bool,
 }
 
 /// What an acknowledgement means for the task.
@@ -253,6 +255,7 @@ mod tests {
             code: code.to_owned(),
             message: "no".to_owned(),
             cancel_requested: false,
+            dead_letter: false,
         }
     }
 

@@ -6,6 +6,7 @@
 //! ```
 
 mod ack;
+mod acknowledged;
 mod driver;
 mod handler;
 mod leased;
@@ -16,6 +17,7 @@ mod task;
 
 use std::fmt;
 use std::future::Future;
+use std::sync::Arc;
 use std::time::Duration;
 
 use serde::de::DeserializeOwned;
@@ -27,6 +29,8 @@ use crate::options::Options;
 use crate::seconds::whole_seconds;
 use crate::transport;
 
+pub use acknowledged::Acknowledged;
+use acknowledged::OnAcknowledged;
 use driver::Driver;
 use handler::Handlers;
 pub use outcome::{HandlerError, Outcome};
@@ -50,6 +54,7 @@ struct Setup {
     /// The same over all streams, because leases belong to it.
     worker_id: String,
     stats: watch::Sender<WorkerStats>,
+    on_acknowledged: Option<OnAcknowledged>,
 }
 
 impl Setup {
@@ -103,6 +108,7 @@ impl Worker {
             concurrency: 10,
             lease: Duration::from_secs(60),
             grace: Duration::from_secs(30),
+            on_acknowledged: None,
         }
     }
 
@@ -130,6 +136,7 @@ pub struct WorkerBuilder {
     concurrency: usize,
     lease: Duration,
     grace: Duration,
+    on_acknowledged: Option<OnAcknowledged>,
 }
 
 impl fmt::Debug for WorkerBuilder {
@@ -177,9 +184,21 @@ impl WorkerBuilder {
         self
     }
 
+    /// Calls a function with a task's id once the server has acknowledged what became of it, which may differ from what
+    /// the handler returned: a result can be refused, and a lease lost. Without such a function, lost leases are logged.
+    /// The function must not block.
+    #[must_use]
+    pub fn on_acknowledged(
+        mut self,
+        call: impl Fn(&str, &Acknowledged) + Send + Sync + 'static,
+    ) -> WorkerBuilder {
+        self.on_acknowledged = Some(Arc::new(call));
+        self
+    }
+
     /// Checks the settings. The worker connects when it runs.
     pub fn build(self) -> Result<Worker, Error> {
-        let WorkerBuilder { options, handlers, concurrency, lease, grace } = self;
+        let WorkerBuilder { options, handlers, concurrency, lease, grace, on_acknowledged } = self;
         let commands = handlers.commands();
         if commands.is_empty() {
             return Err(Error::Config(
@@ -208,6 +227,7 @@ impl WorkerBuilder {
             grace,
             worker_id,
             stats,
+            on_acknowledged,
         };
         Ok(Worker { setup, handle })
     }

@@ -7,7 +7,7 @@
 
 pub use commands::{COMMANDS_MAX, OTHER};
 pub use format::Format;
-pub use line::line;
+pub use line::{is_unsafe, line};
 pub use logs::{LogGuard, LogLevel, init_logs, subscriber};
 pub use metrics::Metrics;
 pub use refusals::Refused;

@@ -83,6 +83,11 @@ impl Connection {
         url.is_some() || token.is_some() || files || profile.is_some() || output.is_some()
     }
 
+    /// Whether an option chooses the server or the token.
+    pub fn names_server(&self) -> bool {
+        Connection { output: None, ..self.clone() }.is_given()
+    }
+
     /// How to print.
     pub fn output(&self) -> Output {
         Output::new(self.output)

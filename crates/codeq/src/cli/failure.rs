@@ -6,6 +6,8 @@ use std::process::ExitCode;
 use codeq_client::Error;
 use codeq_server::service::Code;
 
+use super::escape::{printable, printable_lines};
+
 /// The exit codes of the client commands. 0 is success.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
@@ -50,10 +52,18 @@ impl Failure {
         Failure::new(Exit::Usage, what, hint)
     }
 
+    /// Options of a connection before a command that does not take them there.
+    pub fn misplaced() -> Failure {
+        Failure::usage(
+            "this command takes no --url, --token, --profile or --output before its name",
+            "put them behind the command's name, if its --help lists them",
+        )
+    }
+
     /// Names the server, if that is what could not be reached.
     #[must_use]
     pub fn at(self, url: &str) -> Failure {
-        if self.unreachable { self.about(url) } else { self }
+        if self.unreachable { Failure { unreachable: false, ..self.about(url) } } else { self }
     }
 
     /// Names what the command was about.
@@ -75,7 +85,9 @@ impl Failure {
 
 impl fmt::Display for Failure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Failure { what, hint, .. } = self;
+        // Both may quote the server, which must not be able to add a hint of its own: its lines are indented.
+        let what = printable_lines(self.what.trim_end()).replace('\n', "\n       ");
+        let hint = printable(&self.hint);
         write!(f, "codeq: {what}\nhint: {hint}")
     }
 }
@@ -83,13 +95,15 @@ impl fmt::Display for Failure {
 impl From<Error> for Failure {
     fn from(error: Error) -> Failure {
         match error {
-            Error::Api { status, code, detail, retry_after, .. } => {
+            Error::Api { status, code, detail, retry_after, request_id, .. } => {
                 let hint = match retry_after {
                     Some(after) => format!("try again in {} s", after.as_secs().max(1)),
                     None => hint(&code).unwrap_or_else(|| unknown_hint(status)),
                 };
                 let reason = if code.is_empty() { format!("HTTP status {status}") } else { code };
-                Failure::new(exit(status, &reason), format!("{detail} ({reason})"), hint)
+                let request = request_id.map_or(String::new(), |id| format!(", request {id}"));
+                let what = format!("{detail} ({reason}{request})");
+                Failure::new(exit(status, &reason), what, hint)
             }
             Error::Refused { code, message } => {
                 let hint = hint(&code).unwrap_or_else(|| "run `codeq doctor`".to_owned());
@@ -189,7 +203,8 @@ mod tests {
     fn api(status: u16, code: &str) -> Failure {
         let (code, message) = (code.to_owned(), "no".to_owned());
         let detail = "no, because".to_owned();
-        Error::Api { status, code, message, detail, retry_after: None }.into()
+        let request_id = Some("r-1".to_owned());
+        Error::Api { status, code, message, detail, retry_after: None, request_id }.into()
     }
 
     #[test]
@@ -211,7 +226,7 @@ mod tests {
         assert_eq!(Failure::from(Error::Timeout).exit, Exit::Timeout);
         assert_eq!(
             api(404, "not_found").about("task x").to_string().lines().next(),
-            Some("codeq: task x: no, because (not_found)")
+            Some("codeq: task x: no, because (not_found, request r-1)")
         );
     }
 }

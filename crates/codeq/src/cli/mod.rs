@@ -4,9 +4,11 @@
 
 mod confirm;
 mod connection;
+mod escape;
 mod failure;
 mod output;
 mod profiles;
+mod progress;
 mod text;
 mod yaml;
 
@@ -16,9 +18,11 @@ use clap::Subcommand;
 
 pub use confirm::Confirm;
 pub use connection::{Connection, Session};
+pub use escape::{printable, printable_lines};
 pub use failure::{About, Done, Exit, Failure};
-pub use output::{Output, Show, cell, printable};
+pub use output::{Output, Show, cell};
 pub use profiles::{Profile, Profiles};
+pub use progress::{Progress, bytes_below, waiting, watched};
 pub use text::{age, duration, input, moment, seconds, span};
 
 /// A noun of the command line: its verbs, and the options that all of them take.
@@ -64,7 +68,8 @@ pub fn ended(done: Done) -> ExitCode {
     }
 }
 
-/// Prints a line to stderr. Nobody is reading if it is closed.
+/// Prints text to stderr, and nothing that controls the terminal. Nobody is reading if it is closed.
 pub fn talk(text: &str) {
-    let _ = std::io::Write::write_all(&mut std::io::stderr(), format!("{text}\n").as_bytes());
+    let text = printable_lines(text) + "\n";
+    let _ = std::io::Write::write_all(&mut std::io::stderr(), text.as_bytes());
 }

@@ -5,6 +5,7 @@ use std::io::{self, IsTerminal, Write};
 use clap::ValueEnum;
 use serde::Serialize;
 
+use super::escape::{printable, printable_lines};
 use super::failure::{Done, Failure};
 use super::yaml::to_yaml;
 
@@ -32,6 +33,10 @@ pub trait Show: Serialize {
     fn cells(&self) -> Vec<String>;
     /// What `-o name` prints.
     fn name(&self) -> String;
+    /// The same, for an item that has several names.
+    fn names(&self) -> Vec<String> {
+        vec![self.name()]
+    }
     /// Everything worth knowing about one item, line by line. Empty values are left out.
     fn details(&self) -> Vec<(&'static str, String)> {
         Self::COLUMNS.iter().copied().zip(self.cells()).collect()
@@ -70,8 +75,8 @@ impl Output {
             Format::Table => details(&item.details()),
             Format::Json => pretty(item)? + "\n",
             Format::Jsonl => compact(item)? + "\n",
-            Format::Yaml => to_yaml(item).map_err(unprintable)?,
-            Format::Name => item.name() + "\n",
+            Format::Yaml => yaml(item)?,
+            Format::Name => names(item),
         };
         emit(&text)
     }
@@ -121,9 +126,9 @@ impl List {
         } else {
             for (at, item) in items.iter().enumerate() {
                 text += &match self.out.format {
-                    Format::Name => item.name() + "\n",
+                    Format::Name => names(item),
                     Format::Jsonl => compact(item)? + "\n",
-                    Format::Yaml => to_yaml(&[item]).map_err(unprintable)?,
+                    Format::Yaml => yaml(&[item])?,
                     Format::Json | Format::Table => {
                         let begin = if self.printed == 0 && at == 0 { "[\n" } else { ",\n" };
                         let lines = pretty(item)?;
@@ -156,11 +161,6 @@ pub fn cell(value: Option<impl ToString>) -> String {
     value.map(|value| value.to_string()).unwrap_or_default()
 }
 
-/// Text from elsewhere, without characters that would control the terminal.
-pub fn printable(text: &str) -> String {
-    text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect()
-}
-
 /// Prints to stdout. A reader that has seen enough (`codeq task list --all | head`) ends the command.
 fn emit(text: &str) -> Done {
     let mut stdout = io::stdout().lock();
@@ -174,11 +174,20 @@ fn emit(text: &str) -> Done {
 }
 
 fn pretty(item: &impl Serialize) -> Done<String> {
-    serde_json::to_string_pretty(item).map_err(unprintable)
+    // Escapes that JSON does not need, but a terminal does. They mean the same.
+    serde_json::to_string_pretty(item).map_err(unprintable).map(|text| printable_lines(&text))
 }
 
 fn compact(item: &impl Serialize) -> Done<String> {
-    serde_json::to_string(item).map_err(unprintable)
+    serde_json::to_string(item).map_err(unprintable).map(|text| printable_lines(&text))
+}
+
+fn names(item: &impl Show) -> String {
+    item.names().iter().map(|name| printable(name) + "\n").collect()
+}
+
+fn yaml(item: &impl Serialize) -> Done<String> {
+    to_yaml(item).map_err(unprintable).map(|text| printable_lines(&text))
 }
 
 fn unprintable(error: serde_json::Error) -> Failure {
@@ -255,7 +264,7 @@ mod tests {
         ];
         let wide = widths(&["ID", "N", "ERROR"], &rows, None);
         assert_eq!(wide, [6, 1, 120]);
-        assert_eq!(row(&rows[0], &wide, None), "a       -  x [2J y");
+        assert_eq!(row(&rows[0], &wide, None), r"a       -  x\u001b[2J\ny");
         let line = row(&rows[1], &wide, Some(20));
         assert_eq!((line.chars().count(), line.ends_with("z…")), (20, true));
         // A long name leaves room for the numbers behind it.

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::io::Write;
 use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
@@ -62,20 +62,26 @@ impl Profiles {
         })
     }
 
-    /// Replaces the file. Only its owner can read it, also while it is written.
-    pub fn save(&self) -> Done {
+    /// Changes the file. Commands that run at once change it one after the other.
+    pub fn edit<T>(change: impl FnOnce(&mut Profiles) -> Done<T>) -> Done<T> {
         let path = Profiles::path().ok_or_else(|| {
             Failure::error("there is no place for profiles", "set HOME or XDG_CONFIG_HOME")
         })?;
-        self.write(&path).map_err(|error| {
+        let dir = path.parent().unwrap_or(&path);
+        let failed = |error: std::io::Error| {
             let what = format!("cannot write {}: {error}", path.display());
             Failure::error(what, "check who owns the directory, or set XDG_CONFIG_HOME")
-        })
+        };
+        // The directory, not the file: that is replaced. The lock ends with this function.
+        let _lock = locked(dir).map_err(failed)?;
+        let mut profiles = Profiles::load()?;
+        let changed = change(&mut profiles)?;
+        profiles.write(&path, dir).map_err(failed)?;
+        Ok(changed)
     }
 
-    fn write(&self, path: &std::path::Path) -> std::io::Result<()> {
-        let dir = path.parent().unwrap_or(path);
-        fs::DirBuilder::new().recursive(true).mode(0o700).create(dir)?;
+    /// Replaces the file. Only its owner can read it, also while it is written.
+    fn write(&self, path: &Path, dir: &Path) -> std::io::Result<()> {
         let mut file = tempfile::NamedTempFile::new_in(dir)?;
         file.as_file().set_permissions(fs::Permissions::from_mode(0o600))?;
         let text = serde_json::to_string_pretty(self)?;
@@ -98,4 +104,12 @@ impl Profiles {
     pub fn current(&self) -> Option<&Profile> {
         self.profiles.get(self.current.as_ref()?)
     }
+}
+
+/// Creates the directory if necessary, and locks it.
+fn locked(dir: &Path) -> std::io::Result<fs::File> {
+    fs::DirBuilder::new().recursive(true).mode(0o700).create(dir)?;
+    let dir = fs::File::open(dir)?;
+    dir.lock()?;
+    Ok(dir)
 }

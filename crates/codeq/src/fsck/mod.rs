@@ -23,6 +23,7 @@ use codeq_log::{FrameIndex, LogError, LogReport};
 use codeq_sim::invariants::check_all;
 use codeq_store::{CheckReport, StoreError};
 
+use crate::cli::{Failure, talk, watched};
 use report::Report;
 pub use scratch::ScratchDisk;
 
@@ -53,7 +54,8 @@ pub fn run(args: &Args) -> ExitCode {
     match check(args, &mut report) {
         Ok(()) => report.finish(),
         Err(error) => {
-            eprintln!("codeq fsck: {error:#}");
+            let hint = "name a data directory that no server uses, or a backup";
+            talk(&Failure::error(format!("{error:#}"), hint).to_string());
             ExitCode::from(NOT_CHECKED)
         }
     }
@@ -140,7 +142,11 @@ fn check_log(
     manifest: Manifest,
     report: &mut Report,
 ) -> anyhow::Result<Option<LogReport>> {
-    let log = match codeq_log::verify(&**disk, &layout::log_dir(dir)) {
+    let log = match watched(
+        "checking the log",
+        || None,
+        || codeq_log::verify(&**disk, &layout::log_dir(dir)),
+    ) {
         Ok(log) => log,
         Err(error @ LogError::NewerFormat { .. }) => return Err(error.into()),
         Err(LogError::Io { action, file, source }) if is_refusal(&source) => {
@@ -180,7 +186,8 @@ fn check_store(
     report: &mut Report,
 ) -> anyhow::Result<Option<CheckReport>> {
     let part = format!("shard {shard}");
-    match codeq_store::check(disk, &layout::store_path(dir, shard)) {
+    let what = format!("checking {part}");
+    match watched(&what, || None, || codeq_store::check(disk, &layout::store_path(dir, shard))) {
         Ok(store) => {
             let wanted = manifest.owner(shard);
             match store.owner {
@@ -224,7 +231,7 @@ fn check_position(log: &LogReport, store: &CheckReport, shard: ShardId, report: 
 
 /// Opens the directory in memory, as a server would, and checks the rows against the invariants.
 fn check_rows(disk: &SharedDisk, dir: &Path, report: &mut Report) -> anyhow::Result<()> {
-    let node = match open_in_memory(disk, dir) {
+    let node = match watched("opening in memory", || None, || open_in_memory(disk, dir)) {
         Ok(node) => node,
         Err(error) => {
             report.problem("opening", error);
@@ -234,7 +241,8 @@ fn check_rows(disk: &SharedDisk, dir: &Path, report: &mut Report) -> anyhow::Res
     for shard in &node.shards {
         let data = shard.data().read();
         let part = format!("shard {}", shard.number);
-        match check_all(&data.state, &data.store) {
+        let what = format!("checking the rows of {part}");
+        match watched(&what, || None, || check_all(&data.state, &data.store)) {
             Ok(violations) if violations.is_empty() => {
                 let tasks: u64 = data.state.queues().map(|(_, row)| row.counts.total()).sum();
                 let queues = data.state.queues().count();

@@ -30,7 +30,7 @@ pub struct Args {
     #[arg(long, short, value_name = "JSON", default_value = "{}")]
     payload: String,
     /// 0 to 9; higher is claimed first.
-    #[arg(long, value_name = "N", default_value_t = 0, value_parser = clap::value_parser!(u8).range(0..))]
+    #[arg(long, value_name = "N", default_value_t = 0, value_parser = clap::value_parser!(u8).range(0..=9))]
     priority: u8,
     /// Not before this much time has passed.
     #[arg(long, value_name = "DURATION", value_parser = duration, conflicts_with = "run_at")]
@@ -38,8 +38,8 @@ pub struct Args {
     /// Not before this time, such as 2026-01-31T08:00:00Z.
     #[arg(long, value_name = "TIME")]
     run_at: Option<String>,
-    /// Attempts before the task becomes a dead letter. Default: the queue's or the server's setting.
-    #[arg(long, value_name = "N")]
+    /// Attempts before the task becomes a dead letter, 1 to 1000. Default: the queue's or the server's setting.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1_000))]
     max_attempts: Option<u32>,
     /// Enqueueing again with the same key returns the existing task.
     #[arg(long, value_name = "KEY")]
@@ -94,9 +94,26 @@ pub async fn run(args: &Args, session: &Session) -> Done {
     };
     let task: TaskRecord =
         session.http.post(&["tasks"], &task).await.about(&format!("queue {queue}"))?;
+    note_policy(args, &task);
     if !args.wait {
         return session.out.item(&task);
     }
     talk(&format!("task {} enqueued", task.id));
     super::wait(session, &task.id, args.timeout).await
+}
+
+/// Says what the queue's policy has made of the options.
+fn note_policy(args: &Args, task: &TaskRecord) {
+    if args.idempotency_key.is_some() {
+        // The task may be an earlier one.
+        return;
+    }
+    let changed = |option: &str, from: i64, to: i64| {
+        if from != to {
+            talk(&format!("the queue's policy changed {option} {from} to {to}"));
+        }
+    };
+    changed("--priority", args.priority.into(), task.priority.into());
+    let attempts = args.max_attempts.map_or(task.max_attempts.into(), i64::from);
+    changed("--max-attempts", attempts, task.max_attempts.into());
 }

@@ -4,19 +4,16 @@ mod enqueue;
 mod show;
 mod watch;
 
+use std::io::IsTerminal;
 use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::{Subcommand, ValueEnum};
-use codeq_client::{Search, Status, TaskResult};
+use codeq_client::{Search, Status, TaskRecord, TaskResult};
 use serde::Serialize;
 
-use crate::cli::{
-    About, Connection, Done, Exit, Failure, Noun, Session, Show, duration, moment, talk,
-};
-
-/// Tasks per request. The server's limit.
-const PAGE: u64 = 1_000;
+use crate::cli::{About, Connection, Done, Exit, Failure, Noun, Session, Show, duration, talk};
+use crate::search::Matching;
 
 #[derive(Subcommand)]
 pub enum Verb {
@@ -116,24 +113,8 @@ pub struct List {
     /// Only tasks with this status.
     #[arg(long, value_enum, ignore_case = true)]
     status: Option<State>,
-    /// Only tasks whose error contains this text.
-    #[arg(long, value_name = "TEXT")]
-    error: Option<String>,
-    /// Only tasks that this worker claimed last.
-    #[arg(long, value_name = "NAME")]
-    worker: Option<String>,
-    /// Only tasks created after this time, or at most this long ago.
-    #[arg(long, value_name = "TIME|AGE", value_parser = moment)]
-    created_after: Option<String>,
-    /// Only tasks created before this time, or at least this long ago.
-    #[arg(long, value_name = "TIME|AGE", value_parser = moment)]
-    created_before: Option<String>,
-    /// How many tasks to list.
-    #[arg(long, value_name = "N", default_value_t = 50)]
-    limit: u64,
-    /// List all tasks that match.
-    #[arg(long, conflicts_with = "limit")]
-    all: bool,
+    #[command(flatten)]
+    matching: Matching,
 }
 
 #[derive(Clone, Copy, ValueEnum)]
@@ -200,28 +181,11 @@ impl List {
             State::Completed => Status::Completed,
             State::Failed => Status::Failed,
         });
-        let filter = filter(&[
-            ("worker=", self.worker),
-            ("error~", self.error),
-            ("created>=", self.created_after),
-            ("created<", self.created_before),
-        ]);
-        let mut search = Search { command: self.queue, status, filter, ..Search::default() };
-        let limit = if self.all { u64::MAX } else { self.limit };
+        let search = Search { command: self.queue, status, ..Search::default() };
         let mut list = session.out.list();
-        let more = loop {
-            let left = limit.saturating_sub(list.printed());
-            if left == 0 {
-                break search.cursor.is_some();
-            }
-            search.limit = u32::try_from(left.min(PAGE)).ok();
-            let page = session.http.tasks(&search).await.about("the list of tasks")?;
-            list.page(&page.items)?;
-            search.cursor = page.next_cursor;
-            if search.cursor.is_none() {
-                break false;
-            }
-        };
+        let fetch = async |search: &Search| session.http.tasks(search).await;
+        let each = |items: Vec<TaskRecord>| list.page(&items);
+        let more = self.matching.pages(50, "the list of tasks", search, fetch, each).await?;
         list.end()?;
         match list.printed() {
             0 => talk("no tasks match"),
@@ -232,14 +196,6 @@ impl List {
         }
         Ok(())
     }
-}
-
-/// The terms that have a value, in the syntax of the server. None if there are none.
-pub fn filter(terms: &[(&str, Option<String>)]) -> Option<String> {
-    let quoted = |text: &str| text.replace('\\', "\\\\").replace('"', "\\\"");
-    let given = terms.iter().filter_map(|(term, value)| Some((term, value.as_ref()?)));
-    let terms = given.map(|(term, value)| format!("{term}\"{}\"", quoted(value)));
-    Some(terms.collect::<Vec<_>>().join(" ")).filter(|filter| !filter.is_empty())
 }
 
 /// Waits for the result and prints it. A failed task is an error.
@@ -264,7 +220,11 @@ async fn result(session: &Session, id: &str, raw: bool) -> Done {
         Failure::new(Exit::NotFound, format!("task {id} has no result yet"), hint)
     })?;
     if raw {
-        println!("{}", result.result.as_deref().map_or("null", |json| json.get()));
+        let json = result.result.as_deref().map_or("null", |json| json.get());
+        match std::io::stdout().is_terminal() {
+            true => println!("{}", crate::cli::printable_lines(json)),
+            false => println!("{json}"),
+        }
     } else {
         session.out.item(&result)?;
     }

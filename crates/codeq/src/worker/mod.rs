@@ -2,6 +2,7 @@
 
 mod list;
 mod program;
+pub mod supervise;
 
 use std::ffi::OsString;
 use std::process::ExitCode;
@@ -41,10 +42,12 @@ const HELP: &str = "\
 The program gets the payload on stdin. What it prints on stdout becomes the result: a JSON object as it is,
 anything else as {\"output\": …}. Its stderr goes to this command's stderr. Exit code 0 completes the task.
 Any other exit code nacks it, so that it is retried and in the end dead-lettered; the reason is the last line on
-stderr, alone for exit code 75 (EX_TEMPFAIL) and after the exit code otherwise.
+stderr, alone for exit code 75 (EX_TEMPFAIL) and after the exit code otherwise. What is printed about a task
+is what the server has acknowledged.
 
 The lease is extended while the program runs. If the task is cancelled or its lease is lost, the program gets
-SIGTERM, and SIGKILL 5 s later. Processes that it leaves behind in its process group are killed.
+SIGTERM, and SIGKILL 5 s later. Processes that it leaves behind in its process group are killed, and so are
+they and the program if this command itself is killed.
 
 Variables: CODEQ_TASK_ID, CODEQ_QUEUE, CODEQ_ATTEMPT (1 for the first), CODEQ_MAX_ATTEMPTS, CODEQ_PRIORITY,
 CODEQ_FENCE, CODEQ_TENANT, and TRACEPARENT if the producer sent one.
@@ -93,7 +96,7 @@ pub fn run(noun: Noun<Verb>, top: &Connection) -> ExitCode {
 
 impl Run {
     async fn run(self, session: Session) -> Done {
-        let program = Arc::new(Program::find(self.program, self.quiet)?);
+        let program = Arc::new(Program::find(self.program)?);
         let worker_url = self.worker_url.unwrap_or(session.worker_url);
         let mut builder = Worker::builder(session.options.worker_url(&worker_url))
             .concurrency(self.concurrency.into())
@@ -107,13 +110,17 @@ impl Run {
                 async move { Ok(program.run(task).await) }
             });
         }
+        if !self.quiet {
+            builder =
+                builder.on_acknowledged(move |id, what| talk(&program.acknowledged(id, what)));
+        }
         let worker = builder.build()?;
         // Lost connections and leases are logged.
         let mut logs = Config::default();
         (logs.log_level, logs.log_format) = ("warn".to_owned(), LogFormat::Short);
         let _logs = codeq_server::observe::init_logs(&logs);
         talk(&format!("working on {} at {worker_url}; Ctrl-C stops", queues.join(", ")));
-        until_stopped(worker).await
+        until_stopped(worker).await.map_err(|failure| failure.about(&worker_url))
     }
 }
 

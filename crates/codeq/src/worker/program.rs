@@ -2,20 +2,22 @@
 //!
 //! Each run uses blocking threads for its pipes: a handful of programs at once needs no more.
 
+use std::collections::HashMap;
 use std::ffi::OsString;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::Path;
-use std::process::{Child, ChildStderr, ChildStdout, Command, ExitStatus, Stdio};
+use std::process::{Child, ChildStderr, ChildStdout, ExitStatus, Stdio};
 use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant};
 
-use codeq_client::{Outcome, Task, TaskInfo};
+use codeq_client::{Acknowledged, Outcome, Task, TaskInfo};
 use parking_lot::Mutex;
 use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process_group, waitid};
 use serde_json::value::{RawValue, to_raw_value};
 
-use crate::cli::{Done, Failure, printable, span, talk};
+use super::supervise;
+use crate::cli::{Done, Failure, printable, span};
 
 /// The program asks for a retry (EX_TEMPFAIL).
 const RETRY: i32 = 75;
@@ -24,14 +26,23 @@ const RESULT_MAX: usize = 16 << 20;
 /// Longest line that is kept as a reason.
 const LINE_MAX: usize = 4_096;
 /// How long a program may take to end after SIGTERM.
-const PATIENCE: Duration = Duration::from_secs(5);
+const TERMINATION_GRACE: Duration = Duration::from_secs(5);
 /// How long the output is awaited after the program has ended: something else may hold the pipe.
-const REST: Duration = Duration::from_secs(2);
+const OUTPUT_GRACE: Duration = Duration::from_secs(2);
 
 /// The program to run.
 pub struct Program {
     arguments: Vec<OsString>,
-    quiet: bool,
+    /// The tasks that the worker holds, by id.
+    held: Mutex<HashMap<String, Held>>,
+}
+
+/// A task from its start to the server's acknowledgement.
+struct Held {
+    queue: String,
+    began: Instant,
+    /// How long the program ran, once it has ended.
+    took: Option<Duration>,
 }
 
 /// A running program's process group. Killed when dropped.
@@ -47,7 +58,7 @@ struct Finished {
 
 impl Program {
     /// Checks that the program can be run, so that a typo does not use up the attempts of all tasks.
-    pub fn find(arguments: Vec<OsString>, quiet: bool) -> Done<Program> {
+    pub fn find(arguments: Vec<OsString>) -> Done<Program> {
         let name = arguments.first().cloned().unwrap_or_default();
         let runs = |path: &Path| {
             use std::os::unix::fs::PermissionsExt;
@@ -62,7 +73,7 @@ impl Program {
             _ => runs(Path::new(&name)),
         };
         if found {
-            return Ok(Program { arguments, quiet });
+            return Ok(Program { arguments, held: Mutex::default() });
         }
         let what = format!("cannot run {}: not an executable file", name.display());
         Err(Failure::usage(what, "check the path, or make it executable: chmod +x"))
@@ -70,32 +81,47 @@ impl Program {
 
     /// Runs the program for a task.
     pub async fn run(&self, task: Task<Box<RawValue>>) -> Outcome {
-        let begin = Instant::now();
         let Task { payload, info, .. } = task;
+        let held = Held { queue: info.command.clone(), began: Instant::now(), took: None };
+        self.held.lock().insert(info.id.clone(), held);
         let outcome = match self.finish(payload, &info).await {
             Ok(finished) => finished.outcome(),
             Err(error) => Outcome::nack(format!("cannot run the program: {error}")),
         };
-        if !self.quiet {
-            let took = span(begin.elapsed());
-            let said = match &outcome {
-                Outcome::Nack { reason, .. } => {
-                    format!("nacked after {took}: {}", printable(reason))
-                }
-                _ => format!("completed after {took}"),
-            };
-            talk(&format!("{} {}: {said}", info.id, info.command));
+        // Gone if the lease was lost meanwhile.
+        if let Some(held) = self.held.lock().get_mut(&info.id) {
+            held.took = Some(held.began.elapsed());
         }
         outcome
     }
 
+    /// The line about a task whose outcome the server has acknowledged.
+    pub fn acknowledged(&self, id: &str, what: &Acknowledged) -> String {
+        let held = self.held.lock().remove(id);
+        let queue = held.as_ref().map_or("", |held| held.queue.as_str());
+        let took = held.as_ref().map(|held| held.took.unwrap_or_else(|| held.began.elapsed()));
+        let took = span(took.unwrap_or_default());
+        let what = match what {
+            Acknowledged::Completed => format!("completed in {took}"),
+            Acknowledged::Failed { error } => format!("failed after {took}: {}", printable(error)),
+            Acknowledged::Nacked { reason, dead_letter } => {
+                let next = if *dead_letter { "now a dead letter" } else { "will be retried" };
+                format!("nacked after {took}, {next}: {}", printable(reason))
+            }
+            Acknowledged::Abandoned => format!("returned to its queue after {took}"),
+            Acknowledged::Lost { code } => format!(
+                "lease lost after {took}, so this outcome does not count ({})",
+                printable(code)
+            ),
+            _ => format!("ended after {took}"),
+        };
+        format!("{id} {queue}: {what}")
+    }
+
     /// Starts the program and waits for its end. Stops it if the task is cancelled or its lease is lost.
     async fn finish(&self, payload: Box<RawValue>, info: &TaskInfo) -> std::io::Result<Finished> {
-        let (program, arguments) =
-            self.arguments.split_first().ok_or(std::io::ErrorKind::NotFound)?;
-        let mut command = Command::new(program);
+        let mut command = supervise::command(&self.arguments);
         command
-            .args(arguments)
             .env("CODEQ_TASK_ID", &info.id)
             .env("CODEQ_QUEUE", &info.command)
             .env("CODEQ_ATTEMPT", info.attempts.saturating_add(1).to_string())
@@ -119,7 +145,7 @@ impl Program {
             done = &mut running => return done?,
             _ = info.cancellation.cancelled() => guard.0.signal(Signal::TERM),
         }
-        if let Ok(done) = tokio::time::timeout(PATIENCE, &mut running).await {
+        if let Ok(done) = tokio::time::timeout(TERMINATION_GRACE, &mut running).await {
             return done?;
         }
         guard.0.signal(Signal::KILL);
@@ -167,7 +193,7 @@ fn complete(mut child: Child, payload: &RawValue, group: &Group) -> std::io::Res
     group.signal(Signal::KILL);
     *group.0.lock() = None;
     let status = child.wait()?;
-    let deadline = Instant::now() + REST;
+    let deadline = Instant::now() + OUTPUT_GRACE;
     let rest = || deadline.saturating_duration_since(Instant::now());
     // A process that the program left behind may hold the pipe open. What the program wrote has been read by then.
     let _ = stdout.recv_timeout(rest());

@@ -2,6 +2,7 @@
 
 use codeq_engine::{Engine, Options};
 
+use crate::cli::client::fails;
 use crate::cli::harness::{RETENTION, codeq, contents, crashed, filled, options, put, ready, text};
 
 #[test]
@@ -11,7 +12,9 @@ fn a_backup_restores_to_the_same_tasks() {
     filled(&at("data"), 2);
     let made = codeq(&["backup", text(&at("data")), text(&at("backup"))]);
     assert_eq!(made.code, 0, "{}", made.err);
-    assert!(made.out.contains("2 shard(s)"), "{}", made.out);
+    let found: serde_json::Value = serde_json::from_str(&made.out).unwrap();
+    assert_eq!((&found["shards"], &found["tasks"]), (&2.into(), &60.into()), "{found}");
+    assert_eq!(found["location"], text(&at("backup")));
     let restored = codeq(&["restore", text(&at("backup")), text(&at("restored"))]);
     assert_eq!(restored.code, 0, "{}", restored.err);
     for name in ["data", "backup", "restored"] {
@@ -90,32 +93,26 @@ fn what_cannot_be_done_is_said_and_left_alone() {
     let before = contents(&at("taken"));
 
     let missing = codeq(&["backup", text(&at("missing")), text(&at("backup"))]);
-    assert!(
-        missing.code == 1 && missing.err.contains("not a codeQ data directory"),
-        "{}",
-        missing.err
-    );
+    fails(&missing, 3, "not a codeQ data directory");
     assert!(!at("missing").exists() && !at("backup").exists());
     for args in [["backup", "data", "taken"], ["restore", "data", "taken"]] {
         let said = codeq(&[args[0], text(&at(args[1])), text(&at(args[2]))]);
-        let expected = format!(
-            "codeq: {} is not empty: it holds 'file'; choose an empty directory\n",
-            at("taken").display()
-        );
-        assert_eq!((said.code, said.err), (1, expected));
+        fails(&said, 1, &format!("{} is not empty: it holds 'file'", at("taken").display()));
     }
     assert_eq!(contents(&at("taken")), before);
 
     let engine = Engine::open(&at("data"), options()).unwrap();
     let used = codeq(&["backup", text(&at("data")), text(&at("backup"))]);
-    assert!(used.code == 1 && used.err.contains("in use"), "{}", used.err);
+    fails(&used, 4, "in use");
     drop(engine);
     let backup = codeq(&["backup", text(&at("data")), text(&at("backup"))]);
     assert_eq!(backup.code, 0, "{}", backup.err);
     let kept = contents(&at("data"));
     let over = codeq(&["restore", text(&at("backup")), text(&at("data"))]);
-    assert!(over.code == 1 && over.err.contains("is not empty: it holds '"), "{}", over.err);
+    fails(&over, 1, "is not empty: it holds '");
     assert_eq!(contents(&at("data")), kept);
     let none = codeq(&["restore", text(&at("taken")), text(&at("new"))]);
-    assert!(none.code == 1 && none.err.contains("not a complete backup"), "{}", none.err);
+    fails(&none, 1, "not a complete backup");
+    let nowhere = codeq(&["restore", text(&at("nowhere")), text(&at("new"))]);
+    fails(&nowhere, 3, "does not exist");
 }

@@ -1,6 +1,6 @@
 //! `codeq dlq`.
 
-use serde_json::json;
+use serde_json::{Value, json};
 
 use crate::cli::client::{Shop, fails};
 
@@ -18,15 +18,33 @@ fn dead_letters_are_found_grouped_replayed_and_purged() {
     let groups = shop.json(&["dlq", "groups", "resize"]);
     assert_eq!(
         (&groups[0]["count"], &groups[0]["error"]),
-        (&json!(2), &json!("timeout after N s"))
+        (&json!(2), &json!("timeout after 5 s"))
     );
     assert_eq!((&groups[0]["latest"], &groups[1]["latest"]), (&json!(second), &json!(third)));
+
+    // A group can be listed and replayed.
+    let group = groups[0]["group"].as_str().unwrap();
+    let of_group = shop.run(&["dlq", "list", "resize", "--group", group, "-o", "name"]).out;
+    assert_eq!(of_group.lines().collect::<Vec<_>>(), [&second, &first]);
+    let replay =
+        |more: &[&str]| shop.run(&[&["dlq", "replay", "resize", "--group", group], more].concat());
+    let dry: Value = serde_json::from_str(&replay(&["--dry-run"]).out).unwrap();
+    assert_eq!((&dry["matched"], &dry["count"]), (&json!(2), &json!(0)));
+    let one: Value = serde_json::from_str(&replay(&["--limit", "1"]).out).unwrap();
+    assert_eq!((&one["count"], &one["remaining"]), (&json!(1), &json!(1)));
+    assert_eq!(shop.json(&["task", "get", &second])["status"], "PENDING");
+    assert_eq!(shop.json(&["task", "get", &first])["status"], "FAILED");
+    shop.json(&["task", "cancel", &second]);
+    fails(&replay(&["--error", "x"]), 2, "--group");
+    fails(&shop.run(&["dlq", "replay", "resize", "--group", "nothing"]), 3, "group nothing");
+    let fourth = shop.dead("resize", "timeout after 7 s");
 
     let dry = shop.json(&["dlq", "replay", "resize", "--error", "timeout", "--dry-run"]);
     assert_eq!((&dry["matched"], &dry["count"]), (&json!(2), &json!(0)));
     let replayed = shop.json(&["dlq", "replay", "resize", "--error", "timeout"]);
     assert_eq!((&replayed["count"], &replayed["remaining"]), (&json!(2), &json!(1)));
     assert_eq!(shop.json(&["task", "get", &first])["status"], "PENDING");
+    assert_eq!(shop.json(&["task", "get", &fourth])["status"], "PENDING");
 
     fails(&shop.run(&["dlq", "purge", "resize"]), 2, "--yes");
     assert_eq!(shop.json(&["dlq", "purge", "resize", "--before", "1h", "--yes"])["count"], 0);

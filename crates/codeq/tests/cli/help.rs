@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::path::Path;
 
-use crate::cli::harness::codeq;
+use crate::cli::harness::{Said, codeq};
 
 /// The help of every command. `CODEQ_WRITE_FIXTURE=1` writes it anew.
 const SNAPSHOT: &str = "tests/cli/help.txt";
@@ -16,24 +16,30 @@ fn below(help: &str) -> impl Iterator<Item = &str> {
     names.filter(|name| !name.is_empty() && *name != "help")
 }
 
+/// Every command and its help, nouns before their verbs.
+pub fn every_command() -> Vec<(Vec<String>, Said)> {
+    let mut all = Vec::new();
+    let mut open = VecDeque::from([Vec::<String>::new()]);
+    while let Some(path) = open.pop_front() {
+        let args: Vec<&str> = path.iter().map(String::as_str).chain(["--help"]).collect();
+        let help = codeq(&args);
+        open.extend(below(&help.out).map(|noun| [path.clone(), vec![noun.to_owned()]].concat()));
+        all.push((path, help));
+    }
+    all
+}
+
 #[test]
 fn every_command_has_help_with_an_example() {
     let mut all = String::new();
-    let mut open = VecDeque::from([Vec::<String>::new()]);
-    while let Some(path) = open.pop_front() {
-        let mut args: Vec<&str> = path.iter().map(String::as_str).collect();
-        args.push("--help");
-        let help = codeq(&args);
+    for (path, help) in every_command() {
         let name = ["codeq"].into_iter().chain(path.iter().map(String::as_str)).collect::<Vec<_>>();
         let name = name.join(" ");
         assert_eq!(help.code, 0, "{name}");
-        let nouns: Vec<&str> = below(&help.out).collect();
         let shows =
             |line: &str| line.starts_with("  ") && format!("{line} ").contains(&format!("{name} "));
         let example = help.out.lines().any(shows);
-        assert!(example || !nouns.is_empty(), "no example:\n{}", help.out);
-        let next = nouns.iter().map(|noun| [path.clone(), vec![(*noun).to_owned()]].concat());
-        open.extend(next);
+        assert!(example || below(&help.out).next().is_some(), "no example:\n{}", help.out);
         all.push_str(&format!("$ {name} --help\n{}\n", help.out));
     }
     let file = Path::new(env!("CARGO_MANIFEST_DIR")).join(SNAPSHOT);

@@ -1,17 +1,21 @@
 //! The command line, as a person meets it: the real binary, its words and its exit codes.
 
 mod backup;
-mod client;
+pub mod client;
 mod config;
 mod dlq;
+mod every;
 mod fsck;
 pub mod harness;
-mod help;
+pub mod help;
+mod hostile;
 mod packages;
 mod profile;
 mod queue;
 mod sim;
 mod task;
+mod terminal;
 mod tools;
+mod top;
 mod webhook;
 mod worker;

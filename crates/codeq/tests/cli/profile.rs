@@ -72,3 +72,21 @@ fn a_development_server_saves_its_profile_when_asked() {
     assert_eq!(doctor.code, 0, "{}{}", doctor.out, doctor.err);
     assert_eq!(doctor.out.lines().filter(|line| line.contains("  yes  ")).count(), 5);
 }
+
+#[test]
+fn profiles_that_are_added_at_once_are_all_kept() {
+    let home = tempfile::tempdir().unwrap();
+    let names: Vec<String> = (0..12).map(|number| format!("p{number:02}")).collect();
+    let add = |name: &String| {
+        let args = ["profile", "add", name, "--url", "http://127.0.0.1:9"];
+        alone(home.path(), &args).stderr(std::process::Stdio::null()).spawn().unwrap()
+    };
+    let running: Vec<_> = names.iter().map(add).collect();
+    for mut child in running {
+        assert!(child.wait().unwrap().success());
+    }
+    let listed = said(&mut alone(home.path(), &["profile", "list", "-o", "name"]), "").out;
+    assert_eq!(listed.lines().collect::<Vec<_>>(), names);
+    let dir = home.path().join("config/codeq");
+    assert_eq!(std::fs::read_dir(dir).unwrap().count(), 1, "nothing is left behind");
+}

@@ -1,10 +1,9 @@
 //! `codeq queue`.
 
-use std::process::Command;
-
 use serde_json::json;
 
 use crate::cli::client::{Shop, fails};
+use crate::cli::terminal::on_terminal;
 
 #[test]
 fn queues_are_listed_paused_and_resumed() {
@@ -19,6 +18,17 @@ fn queues_are_listed_paused_and_resumed() {
     assert_eq!(counts, [&json!(1), &json!(1), &json!(0), &json!(false)]);
     assert_eq!(shop.json(&["queue", "inspect", "resize"])["ready"], 1);
     fails(&shop.run(&["queue", "get", "nothing"]), 3, "there is no queue 'nothing'");
+    fails(&shop.run(&["queue", "why", "resize", "--token", "wrong"]), 6, "invalid_token");
+    // A typo pauses nothing, and creates nothing.
+    let typo = shop.run(&["queue", "pause", "mail", "reszie", "-o", "name"]);
+    fails(&typo, 3, "there is no queue 'reszie'");
+    assert!(typo.err.contains("did you mean 'resize'?") && typo.err.contains("--create"));
+    fails(&shop.run(&["queue", "resume", "reszie", "-o", "name"]), 3, "did you mean 'resize'?");
+    assert_eq!(shop.run(&["queue", "list", "-o", "name"]).out, "mail\nresize\n");
+    assert_eq!(shop.json(&["queue", "get", "mail"])["paused"], false);
+    let early = shop.json(&["queue", "pause", "upload", "--create"]);
+    assert_eq!(early, json!([{ "command": "upload", "paused": true }]));
+    assert_eq!(shop.json(&["queue", "resume", "upload"])[0]["paused"], false);
 
     let paused = shop.json(&["queue", "pause", "resize", "mail"]);
     assert_eq!(paused[1], json!({ "command": "mail", "paused": true }));
@@ -46,39 +56,22 @@ fn a_purge_is_confirmed() {
     assert_eq!(ready(), 3);
 
     // A person who types something else, and one who types the name.
-    let wrong = typed(&shop, &["queue", "purge", "resize"], "mail");
-    assert!(wrong.0 == 1 && wrong.1.contains("nothing was changed"), "{wrong:?}");
+    let typed = |name: &str| {
+        let steps = [("confirm: ", format!("{name}\n"))];
+        let steps = steps.each_ref().map(|(text, typed)| (*text, typed.as_str()));
+        on_terminal(&shop, &["queue", "purge", "resize"], (80, 24), &steps)
+    };
+    let wrong = typed("mail");
+    assert!(wrong.code == 1 && wrong.text.contains("nothing was changed"), "{wrong:?}");
     assert_eq!(ready(), 3);
     let limited = shop.json(&["queue", "purge", "resize", "--yes", "--limit", "1"]);
     assert_eq!((&limited["count"], &limited["remaining"]), (&json!(1), &json!(2)));
-    let right = typed(&shop, &["queue", "purge", "resize"], "resize");
-    assert_eq!(right.0, 0, "{right:?}");
+    let right = typed("resize");
+    assert_eq!(right.code, 0, "{right:?}");
     // On a terminal, a table.
-    assert!(right.1.contains("Type resize to confirm") && right.1.contains("purged"), "{right:?}");
+    let text = &right.text;
+    assert!(text.contains("Type resize to confirm") && text.contains("purged"), "{right:?}");
     assert_eq!(ready(), 0);
-}
-
-/// Runs a command on a terminal and types a line: the exit code and all that is seen.
-fn typed(shop: &Shop, args: &[&str], line: &str) -> (i32, String) {
-    const SCRIPT: &str = "import os, pty, sys\n\
-        pid, terminal = pty.fork()\n\
-        if pid == 0: os.execv(sys.argv[2], sys.argv[2:])\n\
-        seen = b''\n\
-        while b'confirm: ' not in seen: seen += os.read(terminal, 1000)\n\
-        os.write(terminal, sys.argv[1].encode() + b'\\n')\n\
-        while True:\n\
-        \x20   try: part = os.read(terminal, 1000)\n\
-        \x20   except OSError: break\n\
-        \x20   if not part: break\n\
-        \x20   seen += part\n\
-        os.write(1, seen)\n\
-        sys.exit(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))\n";
-    let codeq = shop.command(args);
-    let mut python = Command::new("python3");
-    python.args(["-c", SCRIPT, line]).arg(codeq.get_program()).args(codeq.get_args());
-    python.envs(codeq.get_envs().filter_map(|(name, value)| Some((name, value?))));
-    let output = python.output().unwrap();
-    (output.status.code().unwrap(), String::from_utf8_lossy(&output.stdout).into_owned())
 }
 
 #[test]
@@ -95,7 +88,14 @@ fn a_policy_is_set_shown_and_deleted() {
     assert_eq!(shop.json(&["queue", "policy", "resize"]), changed);
     let shown = shop.run(&["queue", "policy", "resize", "-o", "table"]).out;
     assert!(shown.contains("Retention          7d00h"), "{shown}");
-    fails(&shop.run(&["queue", "policy", "resize", "--max-attempts", "0"]), 1, "maxAttempts");
+    for (option, value) in
+        [("--max-attempts", "0"), ("--max-consumers", "10001"), ("--priority-tiers", "1,11")]
+    {
+        fails(&shop.run(&["queue", "policy", "resize", option, value]), 2, option);
+    }
+    // The policy changes a task, and that is said.
+    let enqueued = shop.run(&["task", "enqueue", "resize", "--max-attempts", "9"]);
+    assert!(enqueued.err.contains("changed --max-attempts 9 to 3"), "{}", enqueued.err);
     fails(&shop.run(&["queue", "policy", "resize", "--delete"]), 2, "not a terminal");
     assert_eq!(shop.run(&["queue", "policy", "resize", "--delete", "--yes"]).code, 0);
     fails(&shop.run(&["queue", "policy", "resize"]), 3, "has no policy");

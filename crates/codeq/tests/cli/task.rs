@@ -101,6 +101,10 @@ fn every_error_has_its_exit_code_and_says_what_to_try() {
     fails(&shop.run(&["task", "enqueue", "mail", "--payload", "{image: 7}"]), 2, "not JSON");
     fails(&shop.run(&["task", "enqueue", "mail", "--payload", "@/nowhere"]), 2, "/nowhere");
     fails(&shop.run(&["task", "enqueue", "mail", "--delay", "soon"]), 2, "10s, 5m or 2h");
+    // The server would change these silently.
+    fails(&shop.run(&["task", "enqueue", "mail", "--max-attempts", "0"]), 2, "1..=1000");
+    fails(&shop.run(&["task", "enqueue", "mail", "--priority", "12"]), 2, "0..=9");
+    fails(&shop.run(&["task", "list", "--limit", "0"]), 2, "--limit");
     fails(&shop.run(&["task", "enqueue"]), 2, "<QUEUE>");
     fails(&shop.run(&["task", "enqueue", "mail", "--run-at", "noon"]), 1, "invalid_run_at");
     fails(&shop.run(&["task", "histry", &id]), 2, "history");

@@ -68,6 +68,8 @@ fn the_exit_code_decides_and_stdout_is_the_result() {
             '"json"') echo "{\"id\": \"$CODEQ_TASK_ID\", \"queue\": \"$CODEQ_QUEUE\", \"attempt\": $CODEQ_ATTEMPT}" ;;
             '"text"') echo hello ;;
             '"nothing"') ;;
+            '"killed"') kill -9 $$ ;;
+            '"deep"') printf '{"a":'; printf '[%.0s' $(seq 2000); printf ']%.0s' $(seq 2000); echo '}' ;;
             '"busy"') echo first >&2; echo "try later" >&2; exit 75 ;;
             *) echo "cannot read $payload" >&2; exit 3 ;;
         esac"#;
@@ -80,6 +82,8 @@ fn the_exit_code_decides_and_stdout_is_the_result() {
         enqueue("crop", "\"nothing\""),
         enqueue("crop", "\"busy\""),
         enqueue("crop", "[1]"),
+        enqueue("crop", "\"killed\""),
+        enqueue("crop", "\"deep\""),
     ];
     let mut working = Working::start(&shop, &["resize", "crop"], &["--concurrency", "2"], script);
     for id in &ids {
@@ -92,9 +96,15 @@ fn the_exit_code_decides_and_stdout_is_the_result() {
     let error = |id: &str| shop.json(&["task", "get", id])["error"].clone();
     assert_eq!(error(&ids[3]), "try later");
     assert_eq!(error(&ids[4]), "exit code 3: cannot read [1]");
+    assert_eq!(error(&ids[5]), "killed by signal 9");
+    // What is said is what the server did, which refuses such a result.
+    let refused = error(&ids[6]);
+    assert!(refused.as_str().unwrap().starts_with("the server refused the result"), "{refused}");
+    let said = working.line(&format!("{} crop: ", ids[6]));
+    assert!(said.contains("nacked") && said.contains("now a dead letter: the server"), "{said}");
     working.signal("TERM");
     let said = working.line("stopped:");
-    assert!(said.contains("3 completed, 2 nacked"), "{said}");
+    assert!(said.contains("3 completed, 4 nacked"), "{said}");
     assert_eq!(working.end().0, Some(0));
 }
 
@@ -144,6 +154,40 @@ fn a_cancelled_task_stops_its_program() {
     assert_eq!(waited.code, 1, "{}", waited.err);
     assert!(waited.err.contains("CANCELLED"), "{}", waited.err);
     drop(working);
+}
+
+#[test]
+fn a_killed_worker_takes_its_program_along() {
+    let shop = Shop::open();
+    let started = fifo(&shop.home.path().join("started"));
+    // A child of the program holds the pipe as well.
+    let script = format!("exec 3> {started}; echo here >&3; sleep 1000; sleep 1000");
+    shop.enqueue("slow", &[]);
+    let working = Working::start(&shop, &["slow"], &[], &script);
+    let mut pipe = BufReader::new(File::open(&started).unwrap());
+    let mut line = String::new();
+    pipe.read_line(&mut line).unwrap();
+    assert_eq!(line, "here\n");
+    working.signal("KILL");
+    // Ends when nobody holds the other end any more.
+    assert_eq!(pipe.read_to_end(&mut Vec::new()).unwrap(), 0);
+    assert_eq!(working.end().0, None);
+    // A supervisor whose worker is gone runs nothing.
+    let late = shop.run(&["supervise", "--worker", "1", "--", "echo", "here"]);
+    assert_eq!((late.code, late.out.as_str()), (127, ""), "{}", late.err);
+}
+
+#[test]
+fn a_wrong_port_is_named() {
+    let shop = Shop::open();
+    // Nobody listens, or something else does.
+    for (url, why) in [("http://127.0.0.1:9", "refused"), (shop.url().as_str(), "404")] {
+        let args = ["worker", "run", "resize", "--worker-url", url, "--", "true"];
+        let mut child = shop.command(&args).spawn().unwrap();
+        let stderr = BufReader::new(child.stderr.take().unwrap());
+        let line = Working { child, stderr }.line("reconnecting");
+        assert!(line.contains(url) && line.contains(why), "{line}");
+    }
 }
 
 #[test]

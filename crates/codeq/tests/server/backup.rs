@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 use parking_lot::Mutex;
 use serde_json::{Value, json};
 
+use crate::cli::client::{alone, fails, said};
 use crate::server::artifacts::{BUCKET, S3, address};
 use crate::server::http::Client;
 use crate::server::node::{Process, codeq};
@@ -75,7 +76,8 @@ fn backup(addr: SocketAddr) -> (bool, String) {
 
 /// The place that the command names.
 fn place(said: &str) -> String {
-    said.split(" to ").nth(1).unwrap().split(": ").next().unwrap().to_owned()
+    let made: Value = serde_json::from_str(said).unwrap();
+    made["location"].as_str().unwrap().to_owned()
 }
 
 fn assert_all(addr: SocketAddr, ids: &[String]) {
@@ -116,7 +118,8 @@ fn a_backup_under_load_holds_everything_acknowledged_before_it() {
         stop.store(true, Ordering::SeqCst);
         (before, said)
     });
-    assert!(said.contains("2 shard(s), ") && said.contains(" bytes, verified, "), "{said}");
+    let found: Value = serde_json::from_str(&said).unwrap();
+    assert!(found["shards"] == 2 && found["bytes"].as_u64() > Some(0), "{said}");
     let made = place(&said);
     assert!(Path::new(&made).starts_with(at("backups")), "{said}");
     for dir in [made.as_str(), at("restored").to_str().unwrap()] {
@@ -145,14 +148,22 @@ fn who_may_ask_and_what_is_missing_is_said() {
     let named = Client::with_token(addr, OPERATOR).post(route, r#"{"target":"/etc"}"#).unwrap();
     assert_eq!(named.status, 400, "a request does not choose the place: {named:?}");
     let url = format!("http://{addr}");
-    let (made, said) = run(&["backup", "--url", &url], &[("CODEQ_TOKEN", ADMIN)]);
-    assert!(!made && said.contains("403") && said.contains("codeq:operator"), "{said}");
-    let (made, said) = run(&["backup", "--url", &url], &[]);
-    assert!(!made && said.contains("--token-file"), "{said}");
+    let ask = |args: &[&str], token: &str| {
+        let mut command = alone(base.path(), &[&["backup"], args].concat());
+        said(command.env("CODEQ_TOKEN", token), "")
+    };
+    fails(&ask(&["--url", &url], ADMIN), 6, "codeq:operator");
+    fails(&ask(&["--url", &url], ""), 6, "missing_token");
+    fails(&ask(&["--url", "http://127.0.0.1:9"], OPERATOR), 1, "unavailable");
+    fails(&ask(&["--url", &url, "data", "target"], OPERATOR), 2, "without a server");
     let file = base.path().join("token");
     std::fs::write(&file, format!("{OPERATOR}\n")).unwrap();
-    let (made, said) = run(&["backup", "--url", &url, "--token-file", file.to_str().unwrap()], &[]);
-    assert!(!made && said.contains("backup_not_configured"), "{said}");
+    let file = file.to_str().unwrap();
+    fails(&ask(&["--url", &url, "--token-file", file], ""), 4, "backup_not_configured");
+    // A profile knows the server and the token.
+    let add = ["profile", "add", "prod", "--url", &url, "--token-file", file];
+    assert_eq!(said(&mut alone(base.path(), &add), "").code, 0);
+    fails(&ask(&["--profile", "prod"], ""), 4, "backup_not_configured");
 }
 
 /// Whenever the server is killed, what is there is a whole backup, or half of one that nobody takes for a whole.
@@ -211,7 +222,7 @@ async fn to_a_bucket_and_back() {
     let answer = Client::with_token(addr, OPERATOR).post("/tasks", body).unwrap();
     let id = answer.json::<Task>().id;
     let (made, said) = backup(addr);
-    assert!(made && said.contains("1 task(s)"), "{said}");
+    assert!(made && said.contains("\"tasks\": 1"), "{said}");
     process.kill();
     let place = place(&said);
     assert!(place.starts_with(&target), "{said}");

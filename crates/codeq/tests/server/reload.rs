@@ -77,7 +77,8 @@ impl Served {
 
     /// `codeq config reload`: exit code and what it said.
     fn reload(&self, token: &str) -> (Option<i32>, String) {
-        let mut command = codeq(&["config", "reload", "--url", &format!("http://{}", self.addr)]);
+        let mut command = codeq(&["config", "reload", "-o", "table", "--url"]);
+        command.arg(format!("http://{}", self.addr));
         let output = command.env("CODEQ_TOKEN", token).output().unwrap();
         let text = String::from_utf8([output.stdout, output.stderr].concat()).unwrap();
         (output.status.code(), text)
@@ -102,16 +103,16 @@ fn a_signal_and_a_command_reload_and_say_what_changed() {
         "logLevel: warn\nshards: 3\nrateLimit: {producer: {requestsPerMinute: 60, burst: 1}}\n";
     write(&served.file, &yaml(&data, &["second-token"], more));
     let (code, said) = served.reload(OPERATOR);
-    let expected = "changed: logLevel: info -> warn\n\
-                    changed: rateLimit.producer.requestsPerMinute: none -> 60\n\
-                    changed: rateLimit.producer.burst: none -> 1\n\
-                    needs a restart: shards\n";
+    let expected = "Changed          logLevel: info -> warn\n\
+                    Changed          rateLimit.producer.requestsPerMinute: none -> 60\n\
+                    Changed          rateLimit.producer.burst: none -> 1\n\
+                    Needs a restart  shards\n";
     assert_eq!((code, said.as_str()), (Some(0), expected));
     assert_eq!((served.enqueue("second-token"), served.enqueue("second-token")), (202, 429));
     let (code, said) = served.reload(OPERATOR);
-    assert_eq!((code, said.as_str()), (Some(0), "needs a restart: shards\n"));
+    assert_eq!((code, said.as_str()), (Some(0), "Needs a restart  shards\n"));
     let (code, said) = served.reload("second-token");
-    assert_eq!(code, Some(1));
+    assert_eq!(code, Some(6));
     assert!(said.contains("codeq:operator"), "{said}");
 }
 

@@ -1,0 +1,74 @@
+//! What `codeq top` reads from the server's metrics.
+
+use std::time::Duration;
+
+use crate::cli::span;
+
+/// Sums over all labels.
+#[derive(Debug, Default, Clone, Copy, PartialEq)]
+pub struct Server {
+    worker_streams: f64,
+    claims_waiting: f64,
+    sync_seconds: f64,
+    syncs: f64,
+}
+
+impl Server {
+    pub fn parse(metrics: &str) -> Server {
+        let mut server = Server::default();
+        for line in metrics.lines().filter(|line| !line.starts_with('#')) {
+            let Some((name, value)) = line.rsplit_once(' ') else { continue };
+            let value: f64 = value.parse().unwrap_or_default();
+            match name.split('{').next().unwrap_or_default() {
+                "codeq_grpc_streams_open" if name.contains("worker") => {
+                    server.worker_streams += value;
+                }
+                "codeq_claims_waiting" => server.claims_waiting += value,
+                "codeq_log_sync_seconds_sum" => server.sync_seconds += value,
+                "codeq_log_sync_seconds_count" => server.syncs += value,
+                _ => {}
+            }
+        }
+        server
+    }
+
+    /// Streams and claims, and the mean latency of commits since the view before, or since the start.
+    pub fn line(self, before: Option<Server>) -> String {
+        let since = before.filter(|before| before.syncs < self.syncs).unwrap_or_default();
+        let syncs = self.syncs - since.syncs;
+        let mean = (self.sync_seconds - since.sync_seconds) / syncs;
+        let latency = Duration::try_from_secs_f64(mean).ok().map(|mean| match mean.as_millis() {
+            0 => format!("{} µs", mean.as_micros()),
+            1..=9 => format!("{:.1} ms", mean.as_secs_f64() * 1_000.0),
+            _ => span(mean),
+        });
+        let latency = latency.unwrap_or("-".to_owned());
+        format!(
+            "{} worker stream(s), {} claim(s) waiting, commit latency {latency}",
+            self.worker_streams, self.claims_waiting
+        )
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_metrics_are_summed_and_compared() {
+        let first = "# HELP codeq_x\ncodeq_grpc_streams_open{service=\"worker\"} 2\n\
+                     codeq_grpc_streams_open{service=\"producer\"} 9\ncodeq_claims_waiting 3\n\
+                     codeq_log_sync_seconds_sum 1.5\ncodeq_log_sync_seconds_count 100\n";
+        let server = Server::parse(first);
+        let line = server.line(None);
+        assert_eq!(line, "2 worker stream(s), 3 claim(s) waiting, commit latency 15ms");
+        let later = Server { sync_seconds: 1.502, syncs: 101.0, ..server };
+        assert!(
+            later.line(Some(server)).ends_with("commit latency 2.0 ms"),
+            "{}",
+            later.line(None)
+        );
+        let quiet = Server::default().line(None);
+        assert!(quiet.ends_with("commit latency -"), "{quiet}");
+    }
+}

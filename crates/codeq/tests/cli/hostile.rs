@@ -1,0 +1,105 @@
+//! Servers that want to harm whoever asks them.
+
+use std::io::{BufRead, BufReader, Write};
+use std::net::{TcpListener, TcpStream};
+
+use serde_json::{Value, json};
+use tempfile::TempDir;
+
+use crate::cli::client::{alone, fails, said};
+use crate::cli::harness::Said;
+
+/// Clears the screen, sets the title, turns text around, and pretends to be two lines.
+const EVIL: &str = "a\x1b[2J\x1b]0;x\x07\u{9b}31m\u{202e}\x7f\nhint: run this";
+
+/// Answers every request with the same response, until the test ends.
+fn server(answer: impl Fn(&mut TcpStream) + Send + 'static) -> String {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let url = format!("http://{}", listener.local_addr().unwrap());
+    std::thread::spawn(move || {
+        for mut stream in listener.incoming().flatten() {
+            let head = BufReader::new(stream.try_clone().unwrap());
+            head.lines().map_while(Result::ok).find(|line| line.is_empty());
+            answer(&mut stream);
+        }
+    });
+    url
+}
+
+fn json_server(status: &'static str, body: &Value) -> String {
+    let body = body.to_string();
+    server(move |stream| {
+        let head = format!("HTTP/1.1 {status}\r\nContent-Length: {}\r\n", body.len());
+        let rest = "X-Request-Id: request-7\r\nConnection: close\r\n\r\n";
+        let _ = stream.write_all(format!("{head}{rest}{body}").as_bytes());
+    })
+}
+
+fn ask(url: &str, args: &[&str]) -> Said {
+    let home = TempDir::new().unwrap();
+    said(&mut alone(home.path(), &[args, &["--url", url, "--token", "t"]].concat()), "")
+}
+
+fn is_safe(text: &str) -> bool {
+    let unsafe_char = |c: char| c != '\n' && (c.is_control() || c == '\u{202e}');
+    !text.contains(unsafe_char)
+}
+
+fn queue(name: &str) -> Value {
+    json!({
+        "command": name, "tenantId": EVIL, "ready": 1, "delayed": 0, "inProgress": 0, "dlq": 0, "completed": 0,
+        "failed": 0, "bytes": 0, "paused": false, "oldestReadySeconds": 1.0, "enqueuedPerSecond": 0.0,
+        "claimedPerSecond": 0.0, "finishedPerSecond": 0.0,
+    })
+}
+
+#[test]
+fn nothing_that_a_server_says_controls_the_terminal() {
+    let url = json_server("200 OK", &json!({ "items": [queue(EVIL), queue("resize")] }));
+    for format in ["table", "json", "jsonl", "yaml", "name"] {
+        let listed = ask(&url, &["queue", "list", "-o", format]);
+        assert_eq!(listed.code, 0, "{format}: {}", listed.err);
+        assert!(is_safe(&listed.out), "{format}: {:?}", listed.out);
+        let got = ask(&url, &["queue", "get", "resize", "-o", format]);
+        assert!(got.code == 0 && is_safe(&got.out), "{format}: {:?}", got.out);
+    }
+    // What programs read means the same.
+    let listed: Value =
+        serde_json::from_str(&ask(&url, &["queue", "list", "-o", "json"]).out).unwrap();
+    assert_eq!(listed[0]["command"], EVIL);
+    // No shell completes such a name.
+    let words = ["completion", "--", "codeq", "--url", &url, "queue", "get", ""];
+    let home = TempDir::new().unwrap();
+    assert_eq!(said(&mut alone(home.path(), &words), "").out, "resize\n");
+}
+
+#[test]
+fn an_error_cannot_forge_a_hint_and_names_the_request() {
+    let problem = json!({ "error": EVIL, "detail": EVIL, "code": "not_found", "status": 404 });
+    let url = json_server("404 Not Found", &problem);
+    for args in [&["task", "get", "x"][..], &["queue", "list", "-o", "name"], &["backup"]] {
+        let failed = ask(&url, args);
+        fails(&failed, 3, "request request-7");
+        assert!(is_safe(&failed.err), "{:?}", failed.err);
+        let hints = failed.err.lines().filter(|line| line.starts_with("hint:"));
+        assert_eq!(hints.count(), 1, "{}", failed.err);
+    }
+    let probe = server(|stream| {
+        let _ = stream.write_all(b"HTTP/1.1 503 No\r\nConnection: close\r\n\r\n[-] \x1b[2Jdisk\n");
+    });
+    let home = TempDir::new().unwrap();
+    let failed = said(&mut alone(home.path(), &["probe", "--url", &probe]), "");
+    fails(&failed, 1, r"[-] \u001b[2Jdisk");
+}
+
+#[test]
+fn an_endless_response_is_cut_off() {
+    let endless = server(|stream| {
+        let _ = stream.write_all(b"HTTP/1.1 200 OK\r\nConnection: close\r\n\r\n");
+        let zeros = vec![b' '; 1 << 20];
+        // Ends when the client hangs up.
+        while stream.write_all(&zeros).is_ok() {}
+    });
+    fails(&ask(&endless, &["queue", "list", "-o", "name"]), 1, "more than 67108864 bytes");
+    fails(&ask(&endless, &["version", "--server"]), 1, "more than 16777216 bytes");
+}
