@@ -35,13 +35,20 @@ FUZZ ?= commands configuration cursors filters framing log rows tokens
 DENY_VERSION := 0.20.2
 DENY := $(shell command -v cargo-deny || echo target/tools/bin/cargo-deny)
 
+# mdBook builds the site. Installed like cargo-deny.
+MDBOOK_VERSION := 0.5.2
+MDBOOK := target/tools/bin/mdbook
+
+# The compiler for the TypeScript on the pages. Without npm, those programs are not run, and the tests say so.
+TYPESCRIPT := typescript@5.9.3
+
 # Python packages for the gRPC client and the S3 server in the tests, and the virtualenv they go into.
 REQUIREMENTS := crates/codeq-server/tests/grpc/python/requirements.txt crates/codeq/tests/server/requirements.txt
 VENV := target/venv
 INTERLEAVINGS := $(CARGO) test --locked -p codeq-engine --features shuttle --lib interleavings
 COMPAT := $(VENV)/bin/python -B tests/compat/run.py --binary target/debug/codeq
 
-.PHONY: all dist dist-test test interleavings compat verify bench campaign attack fuzz advisories clean prepare
+.PHONY: all dist dist-test test interleavings compat verify docs bench campaign attack fuzz advisories clean prepare
 
 # The binary to install, with its symbols in a separate file: target/dist/codeq and codeq.debug.
 all:
@@ -73,7 +80,8 @@ compat: prepare
 	$(CARGO) build --locked --profile test -p codeq
 	$(COMPAT)
 
-# What the tests need besides Rust: a C compiler for the allocator and the cryptography, curl for the README's commands,
+# What the tests need besides Rust: a C compiler for the allocator and the cryptography, curl and jq for the commands of the
+# documentation (with Go and npm, if they are there, for its programs),
 # Python with gRPC (an independent stream client) and an S3 server, and tools to create and mount an ext4 image for power
 # cuts. Missing packages are installed if possible; power-cut tests that cannot run say so. Go is optional, because the
 # one in Debian 12 is too old for gRPC; tests/compat reports when it skips the Go tests.
@@ -82,6 +90,7 @@ prepare:
 	@PATH="$$PATH:/usr/sbin:/sbin"; missing=; \
 	command -v cc >/dev/null || missing="$$missing gcc libc6-dev"; \
 	command -v curl >/dev/null || missing="$$missing curl"; \
+	command -v jq >/dev/null || missing="$$missing jq"; \
 	python3 -c 'import ensurepip, venv' 2>/dev/null || missing="$$missing python3 python3-venv"; \
 	command -v mkfs.ext4 >/dev/null || missing="$$missing e2fsprogs"; \
 	command -v mount >/dev/null || missing="$$missing mount"; \
@@ -102,6 +111,9 @@ prepare:
 	} || echo "could not create $(VENV): the tests with a Python client and an S3 server will fail" >&2
 	@! command -v go >/dev/null || (cd tests/compat/go && GOTOOLCHAIN=local go mod download) \
 		|| echo "could not download the modules of tests/compat/go" >&2
+	@! command -v npm >/dev/null || [ -x target/node/node_modules/.bin/tsc ] \
+		|| npm install --silent --no-audit --no-fund --prefix target/node $(TYPESCRIPT) </dev/null \
+		|| echo "could not install $(TYPESCRIPT): the TypeScript on the pages will not be run" >&2
 
 # Formatting, lints, documentation, and the build without optional features. Read-only. Licences, sources and unused
 # dependencies are checked by a test (crates/codeq/tests/project/dependencies.rs). The test profile is used so that
@@ -112,6 +124,14 @@ verify:
 	$(CARGO) clippy --profile test -p codeq --locked -- -D warnings
 	.ci/clippy-bans
 	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --profile test --workspace --no-deps --document-private-items --locked
+
+# The documentation as a site: target/book/index.html.
+docs: $(MDBOOK)
+	scripts/book target/book-src
+	$(MDBOOK) build
+
+$(MDBOOK):
+	$(CARGO) install --locked --debug --root target/tools mdbook@$(MDBOOK_VERSION) --no-default-features --features search
 
 # Random inputs for whatever reads bytes from outside. Needs a nightly toolchain and cargo-fuzz (`cargo install cargo-fuzz`).
 # A short run over the same functions with fixed seeds is part of `make test`.

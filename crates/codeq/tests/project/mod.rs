@@ -2,6 +2,7 @@
 
 mod arrows;
 mod dependencies;
+mod docs;
 mod fuzz;
 mod packages;
 mod readme;
