@@ -215,8 +215,8 @@ fn replay(log: &Log, shards: &mut [(State, Store)], options: &Options) -> Result
     }
     let mut effects = Vec::new();
     let mut reached = FrameIndex(0);
-    log.replay(from.next(), |index, number, bytes| {
-        let number = ShardId(number);
+    log.replay(from.next(), |frame, number, bytes| {
+        let (index, number) = (frame.index, ShardId(number));
         if index != reached {
             reached = index;
             checkpoint_full(shards, index.previous(), options)?;

@@ -140,6 +140,12 @@ pub enum LogError {
         /// The oldest frame in the log.
         first: FrameIndex,
     },
+    /// The segment of a frame that was read by its position is no longer part of the log.
+    #[error("frame {index} was purged from the log")]
+    Gone {
+        /// The frame requested.
+        index: FrameIndex,
+    },
     /// The requested frames are beyond the next one: the caller has seen more frames than the log holds.
     #[error("frame {from} was requested, but the log ends at frame {last}")]
     BeyondEnd {

@@ -36,14 +36,18 @@
 //! while let Some(job) = log.next_job() {
 //!     log.provide(job.run()?);
 //! }
-//! let index = log.append(&[(0, b"one"), (3, b"two")])?;
+//! let position = log.append(&[(0, b"one"), (3, b"two")])?;
 //! log.sync()?;
 //! // Only now may clients be answered.
 //!
-//! log.replay(index, |_, shard, record| {
+//! log.replay(position.index, |_, shard, record| {
 //!     println!("shard {shard}: {} bytes", record.len());
 //!     Ok::<_, LogError>(())
 //! })?;
+//!
+//! // A single frame, on any thread.
+//! let mut reader = log.reader();
+//! assert_eq!(reader.read(position)?.records().count(), 2);
 //! # Ok(())
 //! # }
 //! ```
@@ -54,6 +58,7 @@ mod bytes;
 mod error;
 mod frame;
 mod log;
+mod lookup;
 mod open;
 mod prepare;
 mod reader;
@@ -67,6 +72,7 @@ use std::fmt;
 pub use error::LogError;
 pub use frame::{FRAME_HEADER_BYTES, RECORD_HEADER_BYTES, frame_len};
 pub use log::Log;
+pub use lookup::{Frame, LogReader, Position};
 pub use open::NewLog;
 pub use prepare::{PrepareJob, Prepared};
 pub use segment::SEGMENT_HEADER_BYTES;

@@ -1,6 +1,6 @@
 //! An open log: append, sync, replay, purge.
 //!
-//! One thread owns it. This file decides the order of operations on disk: a segment is synced before the next one is
+//! One thread owns it; others read through [`Log::reader`]. This file decides the order of operations on disk: a segment is synced before the next one is
 //! started, and the watermark follows the sync.
 
 use std::collections::VecDeque;
@@ -11,6 +11,7 @@ use std::sync::{Arc, OnceLock, Weak};
 use codeq_disk::SharedDisk;
 
 use crate::frame::{self, FRAME_HEADER_BYTES, Link, Records};
+use crate::lookup::{LogReader, Position};
 use crate::reader::Frames;
 use crate::segment::{self, SEGMENT_HEADER_BYTES, Segment, SegmentHeader};
 use crate::watermark::Watermark;
@@ -106,11 +107,11 @@ impl Log {
         all.max(current).max(last)
     }
 
-    /// Writes one frame; the next [`Log::sync`] makes it durable.
+    /// Writes one frame; the next [`Log::sync`] makes it durable. Returns where it is.
     ///
     /// Starts the next prepared segment if the frame does not fit into the current one. Errors other than
     /// [`LogError::NoSegment`] and [`LogError::FrameTooLarge`] poison the log.
-    pub fn append(&mut self, records: &[(u16, &[u8])]) -> Result<FrameIndex, LogError> {
+    pub fn append(&mut self, records: &[(u16, &[u8])]) -> Result<Position, LogError> {
         self.check_poison()?;
         let len = frame::frame_len(records);
         let max = self.options.max_frame_bytes();
@@ -123,9 +124,10 @@ impl Log {
         let Some(live) = self.segments.last() else {
             return Err(LogError::NoSegment { needed: len });
         };
-        let tag = segment::tag(self.log_id, live.segment.epoch);
+        let (epoch, offset) = (live.segment.epoch, self.end);
+        let tag = segment::tag(self.log_id, epoch);
         let crc = frame::encode(&mut self.buf, tag, self.link, self.synced, records);
-        if let Err(error) = live.segment.file.write_all_at(&self.buf, self.end) {
+        if let Err(error) = live.segment.file.write_all_at(&self.buf, offset) {
             let error = LogError::io("write", &live.segment.path)(error);
             self.poison(&error);
             return Err(error);
@@ -133,7 +135,7 @@ impl Log {
         let index = self.link.next;
         self.end += len;
         self.link = Link { next: index.next(), prev: crc };
-        Ok(index)
+        Ok(Position { index, epoch, offset, len: len as u32, crc })
     }
 
     /// Makes everything appended so far durable. Does nothing if it already is.
@@ -148,14 +150,19 @@ impl Log {
         result.inspect_err(|error| self.poison(error))
     }
 
-    /// Calls `each` with every record from frame `from` on, in order.
+    /// A reader of single frames, for any thread. It stays usable while the log is written and purged.
+    pub fn reader(&self) -> LogReader {
+        LogReader::new(self.disk.clone(), self.dir.clone(), self.log_id)
+    }
+
+    /// Calls `each` with every record from frame `from` on, in order, and where its frame is.
     ///
     /// Returns an error if `from` is before the first frame or more than one past the last, because records would be
     /// missing. One past the last frame is fine and yields none.
     pub fn replay<E: From<LogError>>(
         &self,
         from: FrameIndex,
-        mut each: impl FnMut(FrameIndex, u16, &[u8]) -> Result<(), E>,
+        mut each: impl FnMut(Position, u16, &[u8]) -> Result<(), E>,
     ) -> Result<(), E> {
         let (first, last) = (self.first_index(), self.last_index());
         if from < first {
@@ -183,9 +190,11 @@ impl Log {
                 if index < from {
                     continue;
                 }
+                let (epoch, len) = (live.segment.epoch, frame.len() as u32);
+                let position = Position { index, epoch, offset: at, len, crc: header.crc };
                 let mut records = Records::new(&header, frame);
                 while let Some((shard, bytes)) = records.next() {
-                    each(index, shard, bytes)?;
+                    each(position, shard, bytes)?;
                 }
                 if !records.is_complete() {
                     return Err(corrupt("records that do not fill the frame"));

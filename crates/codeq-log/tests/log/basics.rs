@@ -14,9 +14,9 @@ fn records_come_back_in_order_after_a_reopen() {
     let dir = tmp.path().join("log");
     let mut log = Log::create(real(), &dir, SMALL, NEW).unwrap();
     assert_eq!((log.first_index().0, log.last_index().0, log.synced_index().0), (1, 0, 0));
-    assert_eq!(log.append(&[(1, b"a"), (2, b""), (1, b"bc")]).unwrap(), FrameIndex(1));
-    assert_eq!(log.append(&[]).unwrap(), FrameIndex(2));
-    assert_eq!(log.append(&[(65535, b"d")]).unwrap(), FrameIndex(3));
+    assert_eq!(log.append(&[(1, b"a"), (2, b""), (1, b"bc")]).unwrap().index, FrameIndex(1));
+    assert_eq!(log.append(&[]).unwrap().index, FrameIndex(2));
+    assert_eq!(log.append(&[(65535, b"d")]).unwrap().index, FrameIndex(3));
     assert_eq!(log.synced_index().0, 0);
     log.sync().unwrap();
     assert_eq!(log.synced_index().0, 3);
@@ -174,7 +174,7 @@ fn the_longest_frame_fits_and_a_longer_one_is_refused() {
     assert_eq!(log.room(), 0);
     assert!(matches!(log.append(&[]), Err(LogError::NoSegment { needed: 40 })));
     prepare(&mut log);
-    assert_eq!(log.append(&[(0, &longest)]).unwrap(), FrameIndex(2));
+    assert_eq!(log.append(&[(0, &longest)]).unwrap().index, FrameIndex(2));
     assert_eq!(log.synced_index().0, 1);
     log.sync().unwrap();
     assert_eq!(open(&disk.image()).unwrap().last_index().0, 2);

@@ -9,6 +9,7 @@ mod damage;
 mod disk;
 mod fixture;
 mod full;
+mod lookup;
 mod model;
 mod support;
 mod tail;

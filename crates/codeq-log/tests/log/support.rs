@@ -38,7 +38,7 @@ pub fn borrow(frame: &Frame) -> Vec<(u16, &[u8])> {
 }
 
 pub fn append(log: &mut Log, frame: &Frame) -> Result<u64, LogError> {
-    log.append(&borrow(frame)).map(|index| index.0)
+    log.append(&borrow(frame)).map(|position| position.index.0)
 }
 
 pub fn len(frame: &Frame) -> u64 {
@@ -67,8 +67,8 @@ pub fn feed(log: &mut Log, numbers: std::ops::RangeInclusive<u64>) {
 /// All frames from `from` on, as records by frame.
 pub fn read(log: &Log, from: u64) -> Vec<Frame> {
     let mut frames: Vec<Frame> = Vec::new();
-    log.replay(FrameIndex(from), |index, shard, bytes| {
-        frames.resize((index.0 - from + 1) as usize, Vec::new());
+    log.replay(FrameIndex(from), |position, shard, bytes| {
+        frames.resize((position.index.0 - from + 1) as usize, Vec::new());
         frames.last_mut().unwrap().push((shard, bytes.to_vec()));
         Ok::<_, LogError>(())
     })
