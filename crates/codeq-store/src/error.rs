@@ -54,6 +54,16 @@ pub enum StoreError {
         /// How it was recognised.
         what: String,
     },
+    /// A chunk of exported rows was refused. The import is over and has left nothing; the sender starts again.
+    #[error("rows for store {path} were refused at chunk {chunk}: {reason}")]
+    Import {
+        /// The store that was to be built.
+        path: PathBuf,
+        /// Number of the chunk.
+        chunk: u32,
+        /// What is wrong with it.
+        reason: String,
+    },
     /// A newer release wrote the file.
     #[error(
         "store {path} has format version {found}, this release reads up to {supported}: \

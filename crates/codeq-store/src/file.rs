@@ -1,8 +1,8 @@
 //! One redb file: creating it, opening it, and the state of its last checkpoint.
 //!
 //! Only this module and [`crate::write`] use the library's types. A file holds one table per [`Table`], and a small
-//! table of numbers: the format version, the log index up to which the rows are complete, the live bytes, and the
-//! owner.
+//! table of numbers: the format version, the log index up to which the rows are complete, the live bytes, the owner, and
+//! the write digest if one is kept.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
@@ -51,6 +51,8 @@ pub(crate) struct Checkpoint {
     pub(crate) position: u64,
     /// Bytes of all rows including keys: the size of a perfectly packed file.
     pub(crate) live_bytes: u64,
+    /// The write digest of the rows; 0 if none is kept.
+    pub(crate) digest: u64,
     /// The owner of the rows; `None` in a file of an older release.
     pub(crate) owner: Option<Owner>,
 }
@@ -62,6 +64,11 @@ impl Checkpoint {
         numbers.insert("format", FORMAT)?;
         numbers.insert("position", self.position)?;
         numbers.insert("live_bytes", self.live_bytes)?;
+        if self.digest != 0 {
+            // With its position: a release that knows nothing of digests leaves an old one behind.
+            numbers.insert("digest", self.digest)?;
+            numbers.insert("digest_position", self.position)?;
+        }
         if let Some(Owner { shard, shards, log_id }) = self.owner {
             numbers.insert("shard", u64::from(shard))?;
             numbers.insert("shards", u64::from(shards))?;
@@ -203,7 +210,8 @@ impl StoreFile {
             let numbers = self.db()?.begin_read()?.open_table(NUMBERS)?;
             let read = |name| Ok::<_, redb::Error>(numbers.get(name)?.map(|number| number.value()));
             let owner = [read("shard")?, read("shards")?, read("log_id")?];
-            Ok(([read("format")?, read("position")?, read("live_bytes")?], owner))
+            let digest = read("digest")?.zip(read("digest_position")?);
+            Ok(([read("format")?, read("position")?, read("live_bytes")?], owner, digest))
         })?;
         let owner = match numbers.1 {
             [Some(shard), Some(shards), Some(log_id)] => u16::try_from(shard)
@@ -217,7 +225,9 @@ impl StoreFile {
                 Err(StoreError::TooNew { path: self.path.clone(), found, supported: FORMAT })
             }
             [Some(1..=FORMAT), Some(position), Some(live_bytes)] => {
-                Ok(Checkpoint { position, live_bytes, owner })
+                let digest = numbers.2.filter(|(_, at)| *at == position);
+                let digest = digest.map_or(0, |(digest, _)| digest);
+                Ok(Checkpoint { position, live_bytes, digest, owner })
             }
             _ => Err(StoreError::corrupt(&self.path, "no checkpoint in the file")),
         }
@@ -355,14 +365,19 @@ pub(crate) struct Row<'a> {
 }
 
 impl Row<'_> {
-    /// The row's value.
-    pub(crate) fn value(&self) -> Result<Bytes, KvError> {
-        decode(self.table, self.key, self.stored()).map(Bytes::copy_from_slice)
+    /// The row's value, checked and not copied.
+    pub(crate) fn checked(&self) -> Result<&[u8], KvError> {
+        decode(self.table, self.key, self.stored())
     }
 
-    /// Checks the row without copying it.
+    /// The row's value.
+    pub(crate) fn value(&self) -> Result<Bytes, KvError> {
+        self.checked().map(Bytes::copy_from_slice)
+    }
+
+    /// Checks the row.
     pub(crate) fn verify(&self) -> Result<(), KvError> {
-        decode(self.table, self.key, self.stored()).map(drop)
+        self.checked().map(drop)
     }
 
     /// The row as stored in the file.
@@ -414,8 +429,8 @@ fn guarded_read<T>(path: &Path, work: impl FnOnce() -> Result<T, KvError>) -> Re
     })
 }
 
-/// The temporary name under which a file is built.
-pub(crate) fn temporary_name(path: &Path) -> PathBuf {
+/// The temporary name under which the file of a store is built.
+pub fn temporary_name(path: &Path) -> PathBuf {
     let mut name = path.as_os_str().to_owned();
     name.push(".tmp");
     PathBuf::from(name)

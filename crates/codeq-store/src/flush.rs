@@ -19,6 +19,7 @@ use crate::write::Writer;
 pub(crate) struct Frozen {
     pub(crate) rows: Arc<Memtable>,
     pub(crate) position: u64,
+    pub(crate) digest: u64,
 }
 
 /// The kind of job.
@@ -132,7 +133,8 @@ impl FlushJob {
             let mut writer = Writer::new(transaction);
             writer.apply(&frozen.rows, None, || file.paged.is_detached())?;
             let live_bytes = writer.live_bytes(before.live_bytes);
-            let checkpoint = Checkpoint { position: frozen.position, live_bytes, ..before };
+            let (position, digest) = (frozen.position, frozen.digest);
+            let checkpoint = Checkpoint { position, live_bytes, digest, ..before };
             checkpoint.save(transaction)?;
             Ok(checkpoint)
         })?;

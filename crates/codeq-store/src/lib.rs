@@ -5,14 +5,17 @@
 //! knows nothing about tasks, the log's format or time, and exposes no type of the library underneath.
 //!
 //! Reading order: [`Store`], then `memtable` and `scan` (what reads see), `flush` and `write` (a checkpoint), `file`,
-//! `backend` and `blocks` (the library and its disk), `rewrite` (space and backups).
+//! `backend` and `blocks` (the library and its disk), `rewrite` (space and backups), `export` and `import` (rows that move
+//! to another node).
 
 mod backend;
 mod blocks;
 mod check;
 mod error;
+mod export;
 mod file;
 mod flush;
+mod import;
 mod mem;
 mod memtable;
 mod overlay;
@@ -26,7 +29,10 @@ mod write;
 
 pub use check::{CheckReport, check};
 pub use error::StoreError;
+pub use export::{CHUNK_BYTES, Export};
+pub use file::temporary_name as unfinished_path;
 pub use flush::{FlushJob, Flushed};
+pub use import::{Import, Imported};
 pub use mem::MemStore;
 pub use rewrite::SnapshotJob;
 pub use scrub::{ScrubJob, ScrubPlace, Scrubbed};

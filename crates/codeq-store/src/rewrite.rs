@@ -109,6 +109,12 @@ impl Rewrite {
         Ok(())
     }
 
+    /// Adds rows that come from elsewhere. Not to be mixed with [`Rewrite::step`].
+    pub(crate) fn add(&mut self, rows: &Memtable) -> Result<(), StoreError> {
+        self.next = None;
+        self.apply(rows)
+    }
+
     /// Makes the copy durable under its temporary name. `checkpoint` is the one stored in the file at `from`.
     pub(crate) fn finish(
         mut self,

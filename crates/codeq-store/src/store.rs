@@ -9,6 +9,7 @@ use codeq_core::kv::{Direction, Key, Kv, KvError, KvRead, Table};
 use codeq_disk::SharedDisk;
 
 use crate::error::StoreError;
+use crate::export::Export;
 use crate::file::remove_leftover;
 use crate::flush::{FileState, FlushJob, Flushed, Frozen, Work};
 use crate::memtable::Memtable;
@@ -75,6 +76,11 @@ impl Store {
         self.state.checkpoint.position
     }
 
+    /// The write digest of the rows in the file; 0 if none is kept.
+    pub fn digest(&self) -> u64 {
+        self.state.checkpoint.digest
+    }
+
     /// Approximate memory of the rows written since the last [`Store::freeze`].
     pub fn active_bytes(&self) -> usize {
         self.active.bytes()
@@ -100,11 +106,16 @@ impl Store {
     ///
     /// `None` while another job is in progress, or while a failed checkpoint has not been retried.
     pub fn freeze(&mut self, position: u64) -> Option<FlushJob> {
+        self.freeze_with(position, 0)
+    }
+
+    /// Same as [`Store::freeze`], and keeps the write digest of the rows with them. 0 keeps none.
+    pub fn freeze_with(&mut self, position: u64, digest: u64) -> Option<FlushJob> {
         if self.busy || self.frozen.is_some() {
             return None;
         }
         let rows = Arc::new(std::mem::take(&mut self.active));
-        self.frozen = Some(Frozen { rows, position });
+        self.frozen = Some(Frozen { rows, position, digest });
         self.retry_flush()
     }
 
@@ -172,6 +183,12 @@ impl Store {
             path: path.to_owned(),
             options: self.options.clone(),
         }
+    }
+
+    /// The rows of the last checkpoint in chunks, for an [`crate::Import`] elsewhere. Rows that are only in memory are
+    /// not exported.
+    pub fn export(&self) -> Export {
+        Export::new(Arc::clone(&self.state.view), self.state.checkpoint)
     }
 
     /// A job that verifies some rows of the last checkpoint, starting at `place`. Rows that are only in memory are not

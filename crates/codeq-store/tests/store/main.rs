@@ -13,6 +13,7 @@ mod opening;
 mod owner;
 mod sim_disk;
 mod space;
+mod transfer;
 
 use std::path::Path;
 
@@ -31,6 +32,8 @@ fn stores_and_jobs_cross_threads() {
     sent::<codeq_store::FlushJob>();
     sent::<codeq_store::Flushed>();
     sent::<codeq_store::SnapshotJob>();
+    sent::<codeq_store::Export>();
+    sent::<codeq_store::Import>();
 }
 
 /// The store's name on a simulated disk.
