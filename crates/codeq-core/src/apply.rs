@@ -17,8 +17,31 @@ impl State {
         command: &Command,
         effects: &mut Vec<Effect>,
     ) -> Result<Applied, KvError> {
+        self.run(kv, at, command, effects, false)
+    }
+
+    /// Same as [`State::apply`], for a command whose answer nobody waits for: one of the log, or another node's. The
+    /// rows, the state and the effects are the same. Returns whether anything changed.
+    pub fn apply_quietly<K: Kv>(
+        &mut self,
+        kv: &mut K,
+        at: Moment,
+        command: &Command,
+        effects: &mut Vec<Effect>,
+    ) -> Result<bool, KvError> {
+        self.run(kv, at, command, effects, true).map(|applied| applied.changed)
+    }
+
+    fn run<K: Kv>(
+        &mut self,
+        kv: &mut K,
+        at: Moment,
+        command: &Command,
+        effects: &mut Vec<Effect>,
+        quiet: bool,
+    ) -> Result<Applied, KvError> {
         let (now, wall) = (self.meta.now.max(at.now), at.wall);
-        let mut step = Step { state: self, kv, now, wall, effects, changed: false };
+        let mut step = Step { state: self, kv, now, wall, effects, changed: false, quiet };
         let reply = match command {
             Command::ConfigureV1(settings) => step.configure(&settings.clone().into()),
             Command::Configure(settings) => step.configure(settings),

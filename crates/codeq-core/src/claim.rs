@@ -28,37 +28,31 @@ impl<K: Kv> Step<'_, K> {
         // A task that is due can be claimed now, even if the sweep has not reached it yet.
         let seed = split_mix64(self.now ^ self.state.meta.next_seq.0);
         self.make_due(CLAIM_REPAIR_MAX, seed)?;
-        let mut tasks = Vec::new();
-        let mut bytes = 0;
+        let mut taken = Taken::default();
         match &command.from {
             Selector::Any => {
-                while tasks.len() < command.count as usize
-                    && bytes < CLAIM_BYTES_MAX
+                while taken.has_room(command)
                     && let Some(queue) = self.first_of_tenant(&command.tenant)
-                    && let Some(task) = self.take_head(queue, command)?
-                {
-                    bytes += task.payload.len();
-                    tasks.push(task);
-                }
+                    && self.take_head(queue, command, &mut taken)?
+                {}
             }
             Selector::Commands(commands) => {
                 let mut heads = self.heads_named(&command.tenant, commands);
-                while tasks.len() < command.count as usize
-                    && bytes < CLAIM_BYTES_MAX
+                while taken.has_room(command)
                     && let Some(Reverse((head, queue))) = heads.pop()
                 {
                     // A claim may name a command twice, so the heap holds its head twice. The second one is stale by
                     // now.
                     if self.head_of(queue) == Some(head) {
-                        let Some(task) = self.take_head(queue, command)? else { break };
-                        bytes += task.payload.len();
-                        tasks.push(task);
+                        if !self.take_head(queue, command, &mut taken)? {
+                            break;
+                        }
                         heads.extend(self.head_of(queue).map(|head| Reverse((head, queue))));
                     }
                 }
             }
         }
-        Ok(Reply::Claimed(tasks))
+        Ok(Reply::Claimed(taken.tasks))
     }
 
     /// The queues' heads, ordered by priority and then by age. A heap, because at the limits of names and tasks per
@@ -83,15 +77,20 @@ impl<K: Kv> Step<'_, K> {
         self.state.tenants.get(tenant)?.heads.first().map(|(_, id)| *id)
     }
 
-    /// Leases the first task of a queue. Returns `None` if the wall clock was set back before the task's date and more
+    /// Leases the first task of a queue. Returns `false` if the wall clock was set back before the task's date and more
     /// tasks are affected than one claim repairs: the sweep handles the rest.
-    fn take_head(&mut self, queue: QueueId, command: &Claim) -> Result<Option<Task>, KvError> {
+    fn take_head(
+        &mut self,
+        queue: QueueId,
+        command: &Claim,
+        taken: &mut Taken,
+    ) -> Result<bool, KvError> {
         let (_, (order, seq)) =
             self.queue(queue)?.next().ok_or_else(|| missing(queue, Order(0)))?;
         let mut row =
             TaskRow::load(self.kv, keys::task(seq))?.ok_or_else(|| missing(queue, order))?;
         if row.run_at > self.wall {
-            return Ok(None);
+            return Ok(false);
         }
         row.fence = row.fence.next();
         let until = self.now.saturating_add(command.lease);
@@ -100,7 +99,28 @@ impl<K: Kv> Step<'_, K> {
             row.place = Place::InProgress;
             row.lease = Some(lease);
         })?;
-        self.view(seq, &row).map(Some)
+        taken.count += 1;
+        taken.bytes += row.size as usize;
+        if !self.quiet {
+            taken.tasks.push(self.view(seq, &row)?);
+        }
+        Ok(true)
+    }
+}
+
+/// The tasks that a claim has leased so far.
+#[derive(Default)]
+struct Taken {
+    count: usize,
+    /// Bytes of their payloads.
+    bytes: usize,
+    /// The tasks themselves, unless nobody reads the reply.
+    tasks: Vec<Task>,
+}
+
+impl Taken {
+    fn has_room(&self, command: &Claim) -> bool {
+        self.count < command.count as usize && self.bytes < CLAIM_BYTES_MAX
     }
 }
 

@@ -135,7 +135,13 @@ pub fn push_command(command: &Command, buffer: &mut Vec<u8>) {
 
 /// Decodes a group: its moment, and its commands in order.
 pub fn read_group(bytes: &[u8]) -> Result<(Moment, Vec<Command>), DecodeError> {
-    let (at, mut rest) = match bytes.split_first() {
+    let (at, commands) = open_group(bytes)?;
+    Ok((at, commands.collect::<Result<_, _>>()?))
+}
+
+/// Decodes the moment of a group. Its commands follow one by one, so that a large group need not be in memory twice.
+pub fn open_group(bytes: &[u8]) -> Result<(Moment, Commands<'_>), DecodeError> {
+    let (at, rest) = match bytes.split_first() {
         Some((&GROUP_VERSION, body)) => {
             let (now, body) = read_millis(body)?;
             let (wall, body) = read_millis(body)?;
@@ -147,8 +153,17 @@ pub fn read_group(bytes: &[u8]) -> Result<(Moment, Vec<Command>), DecodeError> {
             (Moment::agreed(now), body)
         }
     };
-    let mut commands = Vec::new();
-    while !rest.is_empty() {
+    Ok((at, Commands { rest }))
+}
+
+/// The commands of a group; ends after the first one that does not decode.
+pub struct Commands<'a> {
+    rest: &'a [u8],
+}
+
+impl Commands<'_> {
+    fn decode(&mut self) -> Result<Command, DecodeError> {
+        let rest = std::mem::take(&mut self.rest);
         let (length, tail) = rest
             .split_first_chunk::<4>()
             .ok_or(DecodeError::Malformed("command without length"))?;
@@ -157,10 +172,17 @@ pub fn read_group(bytes: &[u8]) -> Result<(Moment, Vec<Command>), DecodeError> {
             .ok_or(DecodeError::Malformed("command cut short"))?;
         let command = postcard::from_bytes(command)
             .map_err(|_| DecodeError::Malformed("command does not decode"))?;
-        commands.push(command);
-        rest = tail;
+        self.rest = tail;
+        Ok(command)
     }
-    Ok((at, commands))
+}
+
+impl Iterator for Commands<'_> {
+    type Item = Result<Command, DecodeError>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        (!self.rest.is_empty()).then(|| self.decode())
+    }
 }
 
 fn read_millis(bytes: &[u8]) -> Result<(Millis, &[u8]), DecodeError> {

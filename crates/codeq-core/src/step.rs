@@ -36,6 +36,8 @@ pub(crate) struct Step<'a, K: Kv> {
     pub effects: &'a mut Vec<Effect>,
     /// Whether something durable changed.
     pub changed: bool,
+    /// Whether nobody reads the reply, so that claims need not load what they hand out.
+    pub quiet: bool,
 }
 
 /// What caused a transition, for the history.

@@ -18,6 +18,7 @@ mod cleanup;
 mod clocks;
 mod determinism;
 mod differential;
+mod digest;
 mod enqueue;
 mod format;
 mod harness;
