@@ -3,7 +3,6 @@
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
-use codeq_core::codec::read_group;
 use codeq_core::id::ShardId;
 use codeq_core::state::State;
 use codeq_disk::{Disk, SharedDisk};
@@ -52,11 +51,11 @@ impl Node {
         manifest.check_log(&**disk, dir)?;
         let log = Log::open(disk.clone(), &layout::log_dir(dir), options.log())?;
         let verify = store_bytes(&**disk, dir, manifest)? <= options.verify_bytes_max;
-        let mut loaded = Vec::new();
+        let mut shards = Vec::new();
         let mut rebuilt = Vec::new();
         for shard in ShardId::all(manifest.shards) {
             let place = Place { disk, dir, shard, manifest, options };
-            let shard = match place.open(verify) {
+            let (state, store) = match place.open(verify) {
                 // Nothing was ever purged: the rows can be rebuilt from the log alone.
                 Err(error) if is_damage(&error) && log.first_index() == FrameIndex(1) => {
                     rebuilt.push(place.set_aside(&error)?);
@@ -64,16 +63,14 @@ impl Node {
                 }
                 opened => opened?,
             };
-            loaded.push(shard);
+            shards.push(Shard::new(shard, state, store));
         }
-        replay(&log, &mut loaded, options)?;
+        replay(&log, &mut shards, options)?;
         if manifest.format < FORMAT {
             manifest.save(&**disk, dir)?;
         }
         incomplete::end(&**disk, dir)?;
-        let shards = ShardId::all(manifest.shards).zip(loaded);
-        let shards = shards.map(|(number, (state, store))| Shard::new(number, state, store));
-        Ok(Node { log, shards: shards.collect(), manifest, rebuilt, verified: verify })
+        Ok(Node { log, shards, manifest, rebuilt, verified: verify })
     }
 }
 
@@ -202,43 +199,29 @@ fn create(
 }
 
 /// Applies what the log has beyond each shard's checkpoint.
-fn replay(log: &Log, shards: &mut [(State, Store)], options: &Options) -> Result<(), OpenError> {
-    let position = |store: &Store| FrameIndex(store.position());
-    let Some(from) = shards.iter().map(|(_, store)| position(store)).min() else {
+fn replay(log: &Log, shards: &mut [Shard], options: &Options) -> Result<(), OpenError> {
+    let position = |shard: &Shard| FrameIndex(shard.data().read().store.position());
+    let Some(from) = shards.iter().map(position).min() else {
         return Ok(());
     };
-    for (_, store) in shards.iter() {
-        let (from, last) = (position(store), log.last_index());
-        if from > last {
-            return Err(LogError::BeyondEnd { from, last }.into());
-        }
+    let last = log.last_index();
+    if let Some(from) = shards.iter().map(position).find(|from| *from > last) {
+        return Err(LogError::BeyondEnd { from, last }.into());
     }
-    let mut effects = Vec::new();
     let mut reached = FrameIndex(0);
-    log.replay(from.next(), |frame, number, bytes| {
+    log.replay(from.next(), |frame, number, record| {
         let (index, number) = (frame.index, ShardId(number));
         if index != reached {
             reached = index;
             checkpoint_full(shards, index.previous(), options)?;
         }
-        let Some((state, store)) = shards.get_mut(usize::from(number)) else {
+        let Some(shard) = shards.get_mut(usize::from(number)) else {
             let reason = format!("its log names shard {number}, which it does not have");
             return Err(OpenError::Foreign { dir: Default::default(), reason });
         };
-        if index <= position(store) {
-            return Ok(());
-        }
-        let (at, commands) = read_group(bytes).map_err(|source| OpenError::Record {
-            index,
-            shard: number,
-            source,
-        })?;
-        effects.clear();
-        for command in &commands {
-            state.apply(store, at, command, &mut effects)?;
-        }
+        let effects = shard.replay(index, record)?;
         if let Some(observer) = &options.observer.0 {
-            observer.recovered(number, &effects);
+            observer.recovered(number, effects);
         }
         Ok(())
     })
@@ -246,17 +229,19 @@ fn replay(log: &Log, shards: &mut [(State, Store)], options: &Options) -> Result
 
 /// Writes memtables that a long replay has filled. `done` is the last frame applied completely.
 fn checkpoint_full(
-    shards: &mut [(State, Store)],
+    shards: &mut [Shard],
     done: FrameIndex,
     options: &Options,
 ) -> Result<(), OpenError> {
-    for (state, store) in shards {
-        if store.active_bytes() < options.memtable_bytes.saturating_mul(2) {
-            continue;
-        }
-        state.write_back(store);
-        if let Some(job) = store.freeze(done.0) {
-            match store.flushed(&mut job.run()) {
+    let is_full = |shard: &Shard| {
+        let store = &shard.data().read().store;
+        // A checkpoint that failed is not repeated here: the next one would most likely fail too.
+        store.active_bytes() >= options.memtable_bytes.saturating_mul(2)
+            && store.frozen_bytes() == 0
+    };
+    for shard in shards.iter_mut().filter(|shard| is_full(shard)) {
+        if let Some(job) = shard.freeze(done) {
+            match shard.flushed(&mut job.run()) {
                 // A full disk is no reason not to start: reads work, and writes will later.
                 Ok(()) => {}
                 Err(error) if error.is_retryable() => {}

@@ -7,7 +7,9 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+use codeq_core::codec::open_group;
 use codeq_core::command::{Command, Millis, Sweep};
+use codeq_core::digest::WriteDigest;
 use codeq_core::effect::Effect;
 use codeq_core::id::{ShardId, split_mix64};
 use codeq_core::keys::QueueId;
@@ -15,12 +17,12 @@ use codeq_core::kv::KvError;
 use codeq_core::limits::SWEEP_MAX;
 use codeq_core::moment::Moment;
 use codeq_core::reply::Reply;
-use codeq_core::state::State;
+use codeq_core::state::{Applied, State};
 use codeq_log::FrameIndex;
 use codeq_store::{FlushJob, Flushed, Store, StoreError};
 use parking_lot::RwLock;
 
-use crate::error::EngineError;
+use crate::error::{EngineError, OpenError};
 use crate::group::{Batch, Group};
 use crate::options::{PARKED_MAX, PARKED_PER_TENANT_MAX};
 use crate::parked::Parked;
@@ -49,6 +51,10 @@ pub struct Shard {
     /// The commands applied since the last group was taken.
     pub group: Group,
     effects: Vec<Effect>,
+    /// Effects of the record replayed last.
+    replayed: Vec<Effect>,
+    /// The digest of all rows written so far, if one is kept.
+    digest: Option<WriteDigest>,
     draining: bool,
     parked_count: Arc<AtomicUsize>,
 }
@@ -65,6 +71,8 @@ impl Shard {
             unserved: BTreeSet::new(),
             group: Group::default(),
             effects: Vec::new(),
+            replayed: Vec::new(),
+            digest: None,
             draining: false,
             parked_count: Arc::default(),
         }
@@ -73,6 +81,43 @@ impl Shard {
     /// What readers share with the shard's thread.
     pub fn data(&self) -> &Arc<RwLock<ShardData>> {
         &self.data
+    }
+
+    /// Keeps a digest of the rows that the rules write from now on, to be compared with other copies of the shard. It
+    /// continues from the last checkpoint, so nothing may have been applied since.
+    pub fn keep_digest(&mut self) {
+        self.digest = Some(WriteDigest(self.data.read().store.digest()));
+    }
+
+    /// The digest, if one is kept.
+    pub fn digest(&self) -> Option<WriteDigest> {
+        self.digest
+    }
+
+    /// Applies a record of the log that is already committed, without answers and without waiting claims. Returns the
+    /// effects. A record that the last checkpoint includes does nothing.
+    ///
+    /// After an error the shard must not be used any more.
+    pub fn replay(&mut self, index: FrameIndex, record: &[u8]) -> Result<&[Effect], OpenError> {
+        self.replayed.clear();
+        let mut data = self.data.write();
+        let ShardData { state, store, .. } = &mut *data;
+        if index.0 <= store.position() {
+            return Ok(&[]);
+        }
+        let malformed = |source| OpenError::Record { index, shard: self.number, source };
+        let (at, commands) = open_group(record).map_err(malformed)?;
+        for command in commands {
+            let command = command.map_err(malformed)?;
+            let effects = &mut self.replayed;
+            match &mut self.digest {
+                Some(digest) => {
+                    state.apply_quietly(&mut digest.over(store), at, &command, effects)?
+                }
+                None => state.apply_quietly(store, at, &command, effects)?,
+            };
+        }
+        Ok(&self.replayed)
     }
 
     /// Sets how many bytes of the log may be spent on waiting claims. The size of a request is known before it is
@@ -185,7 +230,7 @@ impl Shard {
             return store.retry_flush();
         }
         state.write_back(store);
-        store.freeze(position.0)
+        store.freeze_with(position.0, self.digest.unwrap_or_default().0)
     }
 
     /// Takes back a finished checkpoint job.
@@ -202,7 +247,7 @@ impl Shard {
         let bytes = request.bytes();
         let Request { command, reply, wait, .. } = request;
         let mut effects = std::mem::take(&mut self.effects);
-        let applied = data.state.apply(&mut data.store, at, &command, &mut effects)?;
+        let applied = self.run(data, at, &command, &mut effects)?;
         if applied.changed {
             self.group.push(&command);
         }
@@ -217,6 +262,22 @@ impl Shard {
         self.group.effects.append(&mut effects);
         self.effects = effects;
         Ok(())
+    }
+
+    /// Applies a command to the rows.
+    fn run(
+        &mut self,
+        data: &mut ShardData,
+        at: Moment,
+        command: &Command,
+        effects: &mut Vec<Effect>,
+    ) -> Result<Applied, KvError> {
+        match &mut self.digest {
+            Some(digest) => {
+                data.state.apply(&mut digest.over(&mut data.store), at, command, effects)
+            }
+            None => data.state.apply(&mut data.store, at, command, effects),
+        }
     }
 
     fn park(&mut self, claim: ParkedClaim) {
@@ -300,7 +361,7 @@ impl Shard {
             let shared = reply.shared();
             let Some(reply) = reply.take() else { continue };
             let command = Command::Claim(claim);
-            let applied = data.state.apply(&mut data.store, moment, &command, effects)?;
+            let applied = self.run(data, moment, &command, effects)?;
             if applied.changed {
                 self.spare = self.spare.saturating_sub(bytes);
                 self.group.push(&command);

@@ -16,6 +16,7 @@ mod directory;
 mod faults;
 mod harness;
 mod records;
+mod replay;
 mod restart;
 mod shards;
 mod sizes;

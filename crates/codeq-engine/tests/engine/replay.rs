@@ -1,0 +1,122 @@
+//! Committed records replayed on a shard, as recovery and replicas do.
+
+use std::sync::Arc;
+
+use codeq_core::command::{Claim, Command, Enqueue, NewTask, Selector};
+use codeq_core::digest::{WriteDigest, digest};
+use codeq_core::id::ShardId;
+use codeq_core::moment::Moment;
+use codeq_disk::{RealDisk, SharedDisk};
+use codeq_engine::recover::Node;
+use codeq_engine::request::Request;
+use codeq_engine::shard::Shard;
+use codeq_engine::{OpenError, Options};
+use codeq_log::FrameIndex;
+
+fn open(dir: &std::path::Path) -> Node {
+    let disk: SharedDisk = Arc::new(RealDisk);
+    let options = Options { segment_bytes: 64 << 10, ..Options::default() };
+    Node::open(&disk, dir, &options, 7).unwrap()
+}
+
+fn enqueue(seed: u64) -> Command {
+    let task = NewTask { command: "work".into(), payload: "{}".into(), ..NewTask::default() };
+    Command::Enqueue(Enqueue { tenant: "t".into(), tasks: vec![task; 3], atomic: false, seed })
+}
+
+fn claim() -> Command {
+    let (tenant, worker) = ("t".into(), "w".into());
+    Command::Claim(Claim { tenant, worker, from: Selector::Any, lease: 30_000, count: 2 })
+}
+
+/// Applies commands as a single node does, and returns what it would log for each.
+fn lead(shard: &mut Shard) -> Vec<Vec<u8>> {
+    let mut log = Vec::new();
+    for round in 1..=8 {
+        let commands = [enqueue(round), claim()].map(Request::detached);
+        shard.apply(Moment { now: round * 10, wall: round * 7 }, commands).unwrap();
+        let records = shard.group.records().map(<[u8]>::to_vec);
+        log.push(records.collect::<Vec<_>>().concat());
+        shard.group.clear();
+    }
+    log
+}
+
+fn rows(shard: &Shard) -> [u8; 32] {
+    let data = shard.data().read();
+    digest(&data.state, &data.store).unwrap()
+}
+
+fn checkpoint(shard: &mut Shard, position: u64) {
+    let job = shard.freeze(FrameIndex(position)).unwrap();
+    shard.flushed(&mut job.run()).unwrap();
+}
+
+#[test]
+fn a_copy_that_replays_the_records_is_equal() {
+    let dirs = [tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap()];
+    let mut leader = open(dirs[0].path()).shards.remove(0);
+    leader.keep_digest();
+    let log = lead(&mut leader);
+    let mut copy = open(dirs[1].path()).shards.remove(0);
+    copy.keep_digest();
+    for (index, record) in (1..).zip(&log) {
+        assert!(!copy.replay(FrameIndex(index), record).unwrap().is_empty());
+        // A copy checkpoints when it likes, and starts again from there.
+        if index == 3 || index == 6 {
+            checkpoint(&mut copy, index);
+            let at = copy.digest();
+            drop(copy);
+            copy = reopened(dirs[1].path());
+            copy.keep_digest();
+            assert_eq!(copy.digest(), at);
+            // What the checkpoint includes does nothing.
+            for (index, record) in (1..=index).zip(&log) {
+                assert!(copy.replay(FrameIndex(index), record).unwrap().is_empty());
+            }
+        }
+    }
+    assert_eq!(rows(&copy), rows(&leader));
+    assert_eq!(copy.digest(), leader.digest());
+    assert_ne!(copy.digest(), Some(WriteDigest::default()));
+    // Nothing is left behind that the next command of its own would report.
+    assert!(copy.group.is_empty());
+    assert_eq!(copy.data().read().batch.0, 0, "readers wait for nothing");
+    copy.apply(Moment { now: 100, wall: 100 }, [Request::detached(claim())]).unwrap();
+    leader.apply(Moment { now: 100, wall: 100 }, [Request::detached(claim())]).unwrap();
+    assert_eq!(copy.group.effects, leader.group.effects);
+}
+
+/// The shard of a directory whose log has no records, whatever its store says.
+fn reopened(dir: &std::path::Path) -> Shard {
+    let disk: SharedDisk = Arc::new(RealDisk);
+    let path = codeq_engine::layout::store_path(dir, ShardId(0));
+    let store = codeq_store::Store::open(disk, &path, Default::default()).unwrap();
+    let state = codeq_core::state::State::load(&store, ShardId(0), 1).unwrap();
+    Shard::new(ShardId(0), state, store)
+}
+
+#[test]
+fn a_copy_that_misses_a_record_has_another_digest() {
+    let dirs = [tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap()];
+    let mut leader = open(dirs[0].path()).shards.remove(0);
+    leader.keep_digest();
+    let log = lead(&mut leader);
+    let mut copy = open(dirs[1].path()).shards.remove(0);
+    copy.keep_digest();
+    for (index, record) in (1..).zip(&log).filter(|(index, _)| *index != 4) {
+        copy.replay(FrameIndex(index), record).unwrap();
+    }
+    assert_ne!(copy.digest(), leader.digest());
+}
+
+#[test]
+fn a_record_that_does_not_decode_is_named() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut shard = open(dir.path()).shards.remove(0);
+    let record = lead(&mut shard).remove(0);
+    let mut copy = open(tempfile::tempdir().unwrap().path()).shards.remove(0);
+    let error = copy.replay(FrameIndex(9), &record[..record.len() - 1]).unwrap_err();
+    assert!(matches!(error, OpenError::Record { index: FrameIndex(9), .. }), "{error}");
+    assert!(error.to_string().starts_with("log frame 9, shard 0: "), "{error}");
+}
