@@ -5,8 +5,10 @@
 //! LOCK              held by the process that has the directory open
 //! CLOCK             a reading of engine time (text); may be missing
 //! INCOMPLETE        only while the directory is being created, see `incomplete`
+//! INSTALL           only while the rows of another node replace those of this one, see `install`
 //! log/              the log of all shards
 //! shard-000/store   the rows of a shard, as of its last checkpoint
+//! shard-000/store.incoming   rows of another node, only before and while they are installed
 //! ```
 //!
 //! The manifest is written last: a directory without one contains nothing that was ever acknowledged. Every store
@@ -40,6 +42,11 @@ pub fn shard_dir(dir: &Path, shard: ShardId) -> PathBuf {
 /// A shard's store.
 pub fn store_path(dir: &Path, shard: ShardId) -> PathBuf {
     shard_dir(dir, shard).join("store")
+}
+
+/// The rows that are to replace a shard's store.
+pub fn incoming_path(dir: &Path, shard: ShardId) -> PathBuf {
+    shard_dir(dir, shard).join("store.incoming")
 }
 
 /// The file that the owning process locks.
@@ -165,7 +172,7 @@ impl Manifest {
         }
     }
 
-    fn mixed(&self, dir: &Path, reason: &str) -> OpenError {
+    pub(crate) fn mixed(&self, dir: &Path, reason: &str) -> OpenError {
         let reason = format!(
             "{reason}; nothing was changed: put the right files back, or restore it from a backup"
         );
@@ -196,7 +203,7 @@ pub(crate) fn replace(
 }
 
 pub(crate) fn read(disk: &dyn Disk, path: &Path) -> io::Result<String> {
-    const LONGEST: u64 = 4_096;
+    const LONGEST: u64 = 65_536;
     let file = disk.open(path)?;
     let mut bytes = vec![0; file.len()?.min(LONGEST) as usize];
     file.read_exact_at(&mut bytes, 0)?;

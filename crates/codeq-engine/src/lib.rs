@@ -16,6 +16,7 @@ pub mod clock_file;
 pub mod error;
 pub mod group;
 pub mod incomplete;
+pub mod install;
 pub mod layout;
 pub mod observer;
 pub mod options;

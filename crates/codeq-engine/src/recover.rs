@@ -11,6 +11,7 @@ use codeq_store::{Store, StoreError};
 
 use crate::error::{OpenError, Work};
 use crate::incomplete;
+use crate::install;
 use crate::layout::{self, FORMAT, Manifest};
 use crate::options::{Options, SHARDS_MAX};
 use crate::shard::Shard;
@@ -49,6 +50,7 @@ impl Node {
         }
         manifest.check_shards(&**disk, dir)?;
         manifest.check_log(&**disk, dir)?;
+        install::refuse(&**disk, dir, manifest)?;
         let log = Log::open(disk.clone(), &layout::log_dir(dir), options.log())?;
         let verify = store_bytes(&**disk, dir, manifest)? <= options.verify_bytes_max;
         let mut shards = Vec::new();

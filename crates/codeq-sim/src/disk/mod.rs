@@ -53,6 +53,8 @@ pub struct Faults {
     pub fail_sync: Option<(Class, u64)>,
     /// The power fails at the n-th sync of anything: it and everything after it fails.
     pub cut_at_sync: Option<u64>,
+    /// The power fails at the n-th change of anything: creations, writes, renames, removals and syncs count.
+    pub cut_at_change: Option<u64>,
     /// Limit on the bytes of all files; new pages beyond it are refused.
     pub capacity: Option<u64>,
     /// What a sync costs in virtual milliseconds.
@@ -71,6 +73,7 @@ struct Inner {
     writes: BTreeMap<Class, u64>,
     syncs: BTreeMap<Class, u64>,
     all_syncs: u64,
+    all_changes: u64,
     /// After a power cut, nothing works until the crash is over.
     dead: bool,
     /// Handles from before a crash are invalid.
@@ -103,6 +106,7 @@ impl SimDisk {
         inner.writes.clear();
         inner.syncs.clear();
         inner.all_syncs = 0;
+        inner.all_changes = 0;
     }
 
     /// From now on, syncs of this class report success but do nothing. Only for planted bugs.
@@ -183,8 +187,17 @@ impl Inner {
         Ok(())
     }
 
-    fn before_sync(&mut self) -> io::Result<()> {
+    fn before_change(&mut self) -> io::Result<()> {
         self.alive()?;
+        self.all_changes += 1;
+        if self.faults.cut_at_change == Some(self.all_changes) {
+            self.dead = true;
+        }
+        self.alive()
+    }
+
+    fn before_sync(&mut self) -> io::Result<()> {
+        self.before_change()?;
         self.total_syncs += 1;
         self.all_syncs += 1;
         self.cost += self.faults.sync_cost;
@@ -215,7 +228,7 @@ impl Disk for SimDisk {
 
     fn create(&self, path: &Path) -> io::Result<Box<dyn DiskFile>> {
         let mut inner = self.0.lock();
-        inner.alive()?;
+        inner.before_change()?;
         let file = inner.next_file;
         inner.names.create(path, file)?;
         inner.next_file += 1;
@@ -244,13 +257,13 @@ impl Disk for SimDisk {
 
     fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
         let mut inner = self.0.lock();
-        inner.alive()?;
+        inner.before_change()?;
         inner.names.rename(from, to)
     }
 
     fn remove(&self, path: &Path) -> io::Result<()> {
         let mut inner = self.0.lock();
-        inner.alive()?;
+        inner.before_change()?;
         inner.names.remove(path)
     }
 
@@ -304,6 +317,7 @@ impl DiskFile for Handle {
 
     fn write_all_at(&self, data: &[u8], offset: u64) -> io::Result<()> {
         self.with(|inner, contents| {
+            inner.before_change()?;
             let nth = count(&mut inner.writes, self.class);
             if inner.faults.fail_write == Some(nth) {
                 return Err(io::Error::other("simulated write error"));
@@ -335,7 +349,8 @@ impl DiskFile for Handle {
     }
 
     fn set_len(&self, len: u64) -> io::Result<()> {
-        self.with(|_, contents| {
+        self.with(|inner, contents| {
+            inner.before_change()?;
             contents.set_len(len);
             Ok(())
         })

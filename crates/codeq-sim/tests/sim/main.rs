@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, clippy::panic, reason = "helpers of tests")]
 
 mod directories;
+mod install;
 mod sabotage;
 mod seeds;
 mod structure;
