@@ -203,7 +203,8 @@ fn clean(cells: Vec<String>) -> Vec<String> {
     cells.into_iter().map(clean).collect()
 }
 
-fn cut(text: &str, max: usize) -> String {
+/// The text, with an ellipsis where it is cut.
+pub fn cut(text: &str, max: usize) -> String {
     if text.chars().count() <= max {
         return text.to_owned();
     }
@@ -211,9 +212,10 @@ fn cut(text: &str, max: usize) -> String {
 }
 
 /// As wide as their longest cell. If that is too much for the terminal, the widest columns are narrowed, so that a long
-/// name does not push the others out.
+/// name does not push the others out. Ids stay whole: half of one is of no use.
 fn widths(titles: &[&str], rows: &[Vec<String>], terminal: Option<usize>) -> Vec<usize> {
-    const NARROW: usize = 12;
+    const NARROW: usize = 8;
+    const IDS: [&str; 2] = ["ID", "TASK"];
     let longest = |at: usize| {
         let cells = rows.iter().filter_map(|row| row.get(at)).map(|cell| cell.chars().count());
         cells.max().unwrap_or_default()
@@ -222,7 +224,11 @@ fn widths(titles: &[&str], rows: &[Vec<String>], terminal: Option<usize>) -> Vec
     let mut widths: Vec<usize> = titles.iter().enumerate().map(title).collect();
     let room = terminal.unwrap_or(usize::MAX).saturating_sub(GAP * titles.len().saturating_sub(1));
     while widths.iter().sum::<usize>() > room
-        && let Some(widest) = widths.iter_mut().max().filter(|widest| **widest > NARROW)
+        && let Some((widest, _)) = widths
+            .iter_mut()
+            .zip(titles)
+            .filter(|(width, title)| **width > NARROW && !IDS.contains(title))
+            .max_by_key(|(width, _)| **width)
     {
         *widest -= 1;
     }
@@ -272,6 +278,8 @@ mod tests {
         let narrow = widths(&["QUEUE", "READY", "DEAD"], &rows, Some(40));
         let line = row(&rows[0], &narrow, Some(40));
         assert!(line.contains("n…  17     3") && line.chars().count() <= 40, "{line}");
+        let rows = vec![clean(vec!["i".repeat(36), "n".repeat(30), "e".repeat(30)])];
+        assert_eq!(widths(&["ID", "QUEUE", "ERROR"], &rows, Some(60)), [36, 10, 10]);
     }
 
     #[test]

@@ -6,7 +6,7 @@ use crate::cli::{Show, age, cell};
 
 impl Show for TaskRecord {
     const COLUMNS: &'static [&'static str] =
-        &["ID", "QUEUE", "STATE", "AGE", "TRIES", "PRIO", "ERROR", "WORKER"];
+        &["ID", "QUEUE", "STATE", "AGE", "TRIES", "ERROR", "PRIO", "WORKER"];
 
     fn cells(&self) -> Vec<String> {
         vec![
@@ -15,8 +15,8 @@ impl Show for TaskRecord {
             state(self).to_owned(),
             age(&self.created_at),
             format!("{}/{}", self.attempts, self.max_attempts),
-            self.priority.to_string(),
             self.error.clone(),
+            self.priority.to_string(),
             self.worker_id.clone(),
         ]
     }

@@ -44,7 +44,7 @@ impl Server {
         });
         let latency = latency.unwrap_or("-".to_owned());
         format!(
-            "{} worker stream(s), {} claim(s) waiting, commit latency {latency}",
+            "streams {}, waiting claims {}, commit latency {latency}",
             self.worker_streams, self.claims_waiting
         )
     }
@@ -61,7 +61,7 @@ mod tests {
                      codeq_log_sync_seconds_sum 1.5\ncodeq_log_sync_seconds_count 100\n";
         let server = Server::parse(first);
         let line = server.line(None);
-        assert_eq!(line, "2 worker stream(s), 3 claim(s) waiting, commit latency 15ms");
+        assert_eq!(line, "streams 2, waiting claims 3, commit latency 15ms");
         let later = Server { sync_seconds: 1.502, syncs: 101.0, ..server };
         assert!(
             later.line(Some(server)).ends_with("commit latency 2.0 ms"),

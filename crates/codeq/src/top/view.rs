@@ -6,13 +6,13 @@ use codeq_client::Queue;
 
 use super::Snapshot;
 use super::screen::Key;
-use crate::cli::{cell, printable};
+use crate::cli::{cell, cut, printable};
 use crate::queue::oldest;
 
 /// Width of a column of numbers, with the space before it.
-const COLUMN: usize = 9;
+const COLUMN: usize = 8;
 /// Names have at least, and at most, this width.
-const NAME_MIN: usize = 16;
+const NAME_MIN: usize = 24;
 const NAME_MAX: usize = 48;
 /// A bar narrower than this shows nothing.
 const BAR_MIN: usize = 12;
@@ -38,7 +38,7 @@ const COLUMNS: [Column; 11] = [
         alarming: true,
         ..column("DEAD", |it| it.stats.dlq.to_string(), |it| it.stats.dlq as f64)
     },
-    column("OLDEST", oldest, |it| if it.stats.ready == 0 { -1.0 } else { it.oldest_ready_seconds }),
+    column("OLDEST", age, |it| if it.stats.ready == 0 { -1.0 } else { it.oldest_ready_seconds }),
     column("IN/S", |it| rate(it.enqueued_per_second), |it| it.enqueued_per_second),
     column("OUT/S", |it| rate(it.finished_per_second), |it| it.finished_per_second),
     column("CLAIM/S", |it| rate(it.claimed_per_second), |it| it.claimed_per_second),
@@ -147,7 +147,7 @@ fn summary(snapshot: &Snapshot) -> Vec<Line> {
     let count = |of: fn(&Queue) -> u64| queues.iter().map(of).sum::<u64>();
     let longest =
         queues.iter().max_by(|a, b| a.oldest_ready_seconds.total_cmp(&b.oldest_ready_seconds));
-    let age = longest.map(oldest).filter(|age| !age.is_empty()).unwrap_or("-".to_owned());
+    let age = longest.map_or("-".to_owned(), age);
     let dead = count(|queue| queue.stats.dlq);
     let mut tasks = Line::plain(&format!(
         "tasks    {} ready, {} delayed, {} running, ",
@@ -169,7 +169,7 @@ fn summary(snapshot: &Snapshot) -> Vec<Line> {
         Line::plain(&format!("codeq top - {} - {} queue(s)", printable(url), queues.len())),
         tasks,
         Line::plain(&rates),
-        Line::plain(&format!("server   {workers} worker(s){}", cell(metrics))),
+        Line::plain(&format!("server   workers {workers}{}", cell(metrics))),
         Line::default(),
     ]
 }
@@ -205,7 +205,7 @@ impl Layout {
                 (true, false) => "▾",
                 (true, true) => "▴",
             };
-            text += &format!("{:>COLUMN$}", format!("{}{mark}", column.title));
+            text += &format!("{:>COLUMN$}", format!("{mark}{}", column.title));
         }
         if self.bar > 0 {
             text += &format!("  {:<1$}", "WAITING", self.bar);
@@ -214,7 +214,7 @@ impl Layout {
     }
 
     fn queue(&self, queue: &Queue) -> Line {
-        let name: String = title(queue).chars().take(self.name).collect();
+        let name = cut(&title(queue), self.name);
         let mut line = Line(vec![(format!("{name:<0$}", self.name), Style::Plain)]);
         for column in self.columns {
             let alarm = column.alarming && (column.value)(queue) > 0.0;
@@ -237,6 +237,11 @@ fn waiting(queue: &Queue) -> u64 {
 fn title(queue: &Queue) -> String {
     let mark = if queue.paused { "(paused) " } else { "" };
     format!("{mark}{}", printable(&queue.stats.command))
+}
+
+/// Age of the oldest claimable task.
+fn age(queue: &Queue) -> String {
+    Some(oldest(queue)).filter(|age| !age.is_empty()).unwrap_or("-".to_owned())
 }
 
 fn rate(per_second: f64) -> String {
@@ -314,7 +319,7 @@ mod tests {
         assert!(narrow.lines().nth(6).unwrap().starts_with("queue-29"), "{narrow}");
         let wide = view.text(&snapshot, (200, 50), false);
         let full = wide.lines().nth(6).unwrap();
-        let expected = "queue-29               29        0        0        1    1m01s      1.5      0.5      2.5        7        0    2.0 K  ▇";
+        let expected = "queue-29                      29       0       0       1   1m01s     1.5     0.5     2.5       7       0   2.0 K  ▇";
         assert!(full.starts_with(expected) && full.chars().count() > 150, "{full}");
         assert!(!wide.contains("more below"), "{wide}");
 
@@ -325,9 +330,9 @@ mod tests {
         view.press(Key::Left, 24);
         view.press(Key::Up, 24);
         let sorted = view.text(&snapshot, (200, 24), true);
-        assert!(sorted.contains("SIZE▾"), "{sorted}");
+        assert!(sorted.contains("▾SIZE"), "{sorted}");
         assert!(sorted.contains("13 more above, 1 more below"), "{sorted}");
-        assert!(sorted.contains("\x1b[1;31m        1\x1b[0m"), "{sorted}");
+        assert!(sorted.contains("\x1b[1;31m       1\x1b[0m"), "{sorted}");
     }
 
     #[test]

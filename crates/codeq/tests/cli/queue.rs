@@ -74,6 +74,24 @@ fn a_purge_is_confirmed() {
     assert_eq!(ready(), 0);
 }
 
+/// More than the server purges at once.
+#[test]
+fn a_purge_goes_on_until_nothing_is_left() {
+    let shop = Shop::open();
+    let tasks = vec![json!({ "command": "resize", "payload": 1 }); 100];
+    for _ in 0..12 {
+        shop.post("/tasks/batch", &json!({ "tasks": tasks }).to_string());
+    }
+    let purge = |more: &[&str]| shop.json(&[&["queue", "purge", "resize", "--yes"], more].concat());
+    assert_eq!(purge(&["--dry-run"])["matched"], 1_200);
+    let some = purge(&["--limit", "50"]);
+    assert_eq!((&some["count"], &some["remaining"]), (&json!(50), &json!(1_150)));
+    // None of them has an error: nothing is purged, and that ends.
+    assert_eq!(purge(&["--error", "x"])["count"], 0);
+    let rest = purge(&[]);
+    assert_eq!((&rest["count"], &rest["remaining"]), (&json!(1_150), &json!(0)));
+}
+
 #[test]
 fn a_policy_is_set_shown_and_deleted() {
     let shop = Shop::open();

@@ -145,7 +145,7 @@ fn the_demo_makes_what_top_shows() {
         total("dlq")
     );
     assert!(top.contains(&line), "'{line}' is not in:\n{top}");
-    assert!(top.contains("worker stream(s)") && top.contains("commit latency "), "{top}");
+    assert!(top.contains("waiting claims ") && top.contains("commit latency "), "{top}");
     assert!(!top.contains('\x1b'), "{top}");
     fails(&shop.run(&["top"]), 2, "not a terminal");
     fails(&shop.run(&["demo", "--token", "wrong"]), 6, "token");

@@ -31,7 +31,11 @@ fn the_numbers_are_those_of_the_api() {
     }
     let sums = "tasks    2 ready, 1 delayed, 1 running, 1 dead; oldest ";
     assert!(top.out.contains(sums), "{}", top.out);
-    assert!(top.out.contains("server   1 worker(s), 0 worker stream(s), "), "{}", top.out);
+    assert!(
+        top.out.contains("server   workers 1, streams 0, waiting claims 0, commit latency "),
+        "{}",
+        top.out
+    );
     fails(&shop.run(&["top", "--once", "--token", "wrong"]), 6, "invalid_token");
     fails(&shop.run(&["top", "--once", "--url", "http://127.0.0.1:9"]), 1, "127.0.0.1:9");
 }
@@ -42,7 +46,7 @@ fn keys_work_and_the_terminal_is_restored() {
     shop.enqueue("resize", &[]);
     let (enter, leave) = ("\x1b[?1049h", "\x1b[?1049l");
     // The queue, then the column that is sorted by, and then nothing.
-    let steps = [("resize", "\x1b[C"), ("READY▾", "r"), ("READY▴", "q")];
+    let steps = [("resize", "\x1b[C"), ("▾READY", "r"), ("▴READY", "q")];
     let seen = on_terminal(&shop, &["top"], (80, 24), &steps);
     assert_eq!((seen.code, seen.restored), (0, true), "{seen:?}");
     assert!(seen.text.starts_with(enter) && seen.text.trim_end().ends_with(leave), "{seen:?}");
