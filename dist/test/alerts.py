@@ -255,11 +255,19 @@ def main(binary):
         run("mkfs.ext4", "-q", "-m", "0", work / "image")
         run("mount", "-o", "loop", work / "image", disk)
         stack.enter_context(start_prometheus(work))
-        alerts.fire("CodeqDown")
+        alerts.fire("CodeqDown", "CodeqNoLeader")
         client = Client(producer=TOKEN, worker=TOKEN)
-        server = stack.enter_context(Process(work / "log", binary, "serve", env=environment(disk / "data")))
-        server.until_ready(client)
-        alerts.clear("CodeqDown")
+
+        def start():
+            server = stack.enter_context(Process(work / "log", binary, "serve", env=environment(disk / "data")))
+            server.until_ready(client)
+            alerts.clear("CodeqDown", "CodeqNoLeader")
+            return server
+        killed = start()
+        os.kill(killed.child.pid, signal.SIGKILL)
+        killed.child.wait()
+        alerts.fire("CodeqDown", "CodeqNoLeader")
+        server = start()
         tasks_alerts(alerts, client)
         clients_alerts(alerts, client)
         disk_alerts(alerts, client, server, disk)

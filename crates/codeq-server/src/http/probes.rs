@@ -98,7 +98,8 @@ pub async fn metrics(call: Call) -> Answer {
 pub async fn metrics_alone(call: Call) -> Answer {
     let (app, service) = (&call.app, call.service());
     let workers = service.activity.active(service.now().now);
-    let text = app.metrics.render(service.engine(), &app.net, &app.budget, workers).await;
+    let leads = service.leads();
+    let text = app.metrics.render(service.engine(), &app.net, &app.budget, workers, leads).await;
     let accept = call.headers.get_all(header::ACCEPT).iter();
     let format = Format::accepted(accept.filter_map(|value| value.to_str().ok()));
     let media = HeaderValue::from_static(format.content_type());

@@ -222,6 +222,7 @@ impl Metrics {
         net: &NetStats,
         budget: &Budget,
         workers: u64,
+        leads: bool,
     ) -> String {
         let _one = self.scrape.lock().await;
         let depths = Depths::gather(engine, &self.commands).await;
@@ -233,6 +234,8 @@ impl Metrics {
         }
         let help = "Workers with an open stream or a claim within the last minute";
         now.register("workers_active", help, ConstGauge::<u64>::new(workers));
+        let help = "1 while this node takes writes, 0 once it stops or its storage has failed";
+        now.register("leader", help, ConstGauge::<u64>::new(leads.into()));
         let mut text = String::new();
         // Writing to a `String` cannot fail. If a metric ever did, the others are still worth
         // serving.

@@ -153,6 +153,11 @@ impl Service {
         *self.draining.borrow()
     }
 
+    /// Whether this node takes writes. A single node always leads, until it stops or its storage fails.
+    pub fn leads(&self) -> bool {
+        !self.is_draining() && self.engine.failure().is_none()
+    }
+
     /// Returns when shutdown begins.
     pub(crate) async fn drained(&self) {
         let mut draining = self.draining.clone();

@@ -79,7 +79,7 @@ async fn a_task_through_every_turn_is_counted_exactly() {
     }
     // Two of the three ends came at least as late as the lease that ran out.
     assert!(end.get(&latency("sum", "FAILED")) + end.get(&latency("sum", "COMPLETED")) >= 2.0);
-    assert_eq!(during.get("codeq_writes_refused"), 0.0);
+    assert_eq!((during.get("codeq_writes_refused"), during.get("codeq_leader")), (0.0, 1.0));
     assert!(end.get("codeq_log_syncs_total") > 0.0);
     assert!(end.get("codeq_log_bytes_total") > 0.0);
     assert!(end.get("codeq_log_sync_seconds_count") > 0.0);
@@ -216,7 +216,7 @@ async fn everything_else_is_there_and_the_text_is_valid() {
     net.open.store(3, Ordering::Relaxed);
     net.accepted.store(5, Ordering::Relaxed);
     net.refused.store(2, Ordering::Relaxed);
-    let text = metrics.render(&engine, &net, &Budget::new(1), 0).await;
+    let text = metrics.render(&engine, &net, &Budget::new(1), 0, false).await;
     let read = Exposition::parse(&text);
     let plain = Exposition::parse_prometheus(&Format::Prometheus.of(text));
     assert_eq!(plain.series, read.series, "the other format says the same");
@@ -243,6 +243,7 @@ async fn everything_else_is_there_and_the_text_is_valid() {
         ("codeq_http_connections", 3.0),
         ("codeq_http_connections_accepted_total", 5.0),
         ("codeq_http_connections_refused_total", 2.0),
+        ("codeq_leader", 0.0),
         ("codeq_engine_queued", 0.0),
         ("codeq_claims_waiting", 0.0),
         ("codeq_result_waiters", 0.0),

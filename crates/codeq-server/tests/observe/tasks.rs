@@ -33,7 +33,8 @@ pub async fn open(dir: &Path, metrics: &Arc<Metrics>, shards: u16) -> Engine {
 }
 
 pub async fn scrape(metrics: &Metrics, engine: &Engine) -> Exposition {
-    Exposition::parse(&metrics.render(engine, &NetStats::default(), &Budget::new(1), 0).await)
+    let (net, budget) = (NetStats::default(), Budget::new(1));
+    Exposition::parse(&metrics.render(engine, &net, &budget, 0, true).await)
 }
 
 pub fn new_task(command: &str) -> NewTask {
