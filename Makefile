@@ -25,6 +25,8 @@ DIST_BINARY := target/dist/codeq
 
 # Where `make dist` writes the packages, and the tests that `make dist-test` runs (all if empty).
 PACKAGES ?= target/packages
+# Who answers for the Debian package: a placeholder. Set it to your name and address before you publish packages.
+MAINTAINER ?= The codeQ authors <codeq@example.org>
 DIST_TESTS ?=
 
 # Seconds per fuzz target, and the targets.
@@ -56,6 +58,7 @@ all:
 	scripts/split-symbols $(DIST_BINARY)
 
 # Packages of the same binary, or of BINARY: tarball, symbols, .deb, container image, SBOM, licences, checksums.
+dist: export CODEQ_MAINTAINER = $(MAINTAINER)
 dist:
 	$(if $(BINARY),,$(CARGO) build $(DIST))
 	dist/build $(or $(BINARY),$(DIST_BINARY)) $(PACKAGES)

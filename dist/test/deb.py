@@ -114,7 +114,8 @@ def upgrade(machine, packages, work):
     tree = one(unpack(one(packages, "codeq-*-linux-*[0-9].tar.gz"), work / "tree"), "*")
     arch = machine("dpkg", "--print-architecture").stdout.strip()
     run(ROOT / "dist/debian/build", tree, arch, work,
-        env={**os.environ, "CODEQ_VERSION": NEXT, "SOURCE_DATE_EPOCH": "1767225600"})
+        env={**os.environ, "CODEQ_VERSION": NEXT, "CODEQ_MAINTAINER": "Nobody <nobody@example.org>",
+             "SOURCE_DATE_EPOCH": "1767225600"})
     package = one(work, "codeq_*.deb")
     before = machine.main_pid()
     said = machine.install(package)
