@@ -32,7 +32,9 @@ impl<K: Kv> Step<'_, K> {
                 if !row.cancel_requested {
                     row.cancel_requested = true;
                     let cause = Cause::by(Event::CancelRequested, &command.by);
-                    self.relocate(seq, &mut row, cause, |_| {})?;
+                    // `updated_at` stays: of a running task, it says when its worker was last heard of.
+                    self.record_move(seq, &mut row, Some(Place::InProgress), cause)?;
+                    self.save(seq, &row);
                 }
                 Ok(Reply::CancelRequested(Box::new(self.view(seq, &row)?)))
             }

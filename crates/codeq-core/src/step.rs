@@ -313,7 +313,7 @@ impl<K: Kv> Step<'_, K> {
     }
 
     /// Records a transition in the task's history and reports it to the engine.
-    fn record_move(
+    pub fn record_move(
         &mut self,
         seq: Seq,
         row: &mut TaskRow,

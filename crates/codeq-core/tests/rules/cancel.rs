@@ -26,8 +26,10 @@ fn a_waiting_task_ends_at_once() {
 fn a_running_task_is_asked_once() {
     let mut h = Harness::new();
     let run = h.running(task("a"));
+    h.pass(1);
     let Reply::CancelRequested(task) = h.cancel(run.id) else { panic!("not requested") };
     assert!(task.cancel_requested && task.place == Place::InProgress);
+    assert_eq!(task.updated_at, run.updated_at, "its worker was not heard of");
     h.pass(1);
     let before = h.digest();
     assert!(matches!(h.cancel(run.id), Reply::CancelRequested(_)));

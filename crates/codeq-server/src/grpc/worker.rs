@@ -104,7 +104,7 @@ impl Protocol for Worker {
         let Waiting::Credit { request, drawn, .. } = credit else {
             return Credit::Posted(credit);
         };
-        let record = self.is_to_record(&request);
+        let record = self.is_to_record(&request).then_some(request.count);
         let service = &self.app.service;
         let caller = MayClaim::of(&self.caller);
         let ask = match caller.and_then(|caller| service.claim(caller, &request, record)) {

@@ -7,7 +7,7 @@ use std::time::Duration;
 use axum::extract::RawPathParams;
 use axum::http::HeaderMap;
 use axum::response::Response;
-use codeq_auth::Principal;
+use codeq_auth::{AuthError, Principal, Reason, Refusal, bearer_token};
 use futures_util::future::BoxFuture;
 
 use super::json::Body;
@@ -73,6 +73,34 @@ impl Call {
         const ROOM_TIMEOUT: Duration = Duration::from_secs(1);
         let hold = self.share.hold_within(HeldFor::Answers, bytes, ROOM_TIMEOUT).await;
         hold.ok_or_else(ServiceError::overloaded)
+    }
+
+    /// Returns when a reload withdraws the caller's token.
+    pub fn withdrawn(&self) -> BoxFuture<'static, ()> {
+        let (app, caller, role) =
+            (Arc::clone(&self.app), self.caller.clone(), self.route.access.role());
+        match (bearer_token(&self.headers).map(str::to_owned), role) {
+            (Ok(token), Some(role)) => {
+                Box::pin(async move { app.auth.withdrawn(&token, role, &caller).await })
+            }
+            // Nobody has identified themselves.
+            _ => Box::pin(std::future::pending()),
+        }
+    }
+
+    /// Waits on the caller's behalf, unless its token is withdrawn first.
+    pub async fn wait<T>(
+        &self,
+        work: impl Future<Output = Result<T, ServiceError>>,
+    ) -> Result<T, Problem> {
+        tokio::select! {
+            biased;
+            () = self.withdrawn() => {
+                let refusal = Refusal::new(Reason::Unknown, "the token was withdrawn during the call");
+                Err(AuthError::from(refusal).into())
+            }
+            done = work => Ok(done?),
+        }
     }
 
     /// A task as clients see it.

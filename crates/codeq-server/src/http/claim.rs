@@ -11,6 +11,7 @@ use serde::{Deserialize, Serialize};
 use super::call::{Answer, Call};
 use super::endpoint::no_content;
 use super::fields::unknown_field;
+use super::problem::Problem;
 use super::schema::{command, without};
 use super::wire::TaskBody;
 use super::{answer, json};
@@ -72,13 +73,15 @@ impl Request {
 
 /// Claims tasks. Returns them to their queue if the response does not fit in memory: the worker
 /// would not get them soon.
-async fn claim(call: &Call, request: &ClaimRequest) -> Result<Vec<Task>, ServiceError> {
+async fn claim(call: &Call, request: &ClaimRequest) -> Result<Vec<Task>, Problem> {
     let service = call.service();
-    let tasks = service.answer(service.claim(MayClaim::of(&call.caller)?, request, true)?).await?;
+    let ask = service.claim(MayClaim::of(&call.caller)?, request, Some(0))?;
+    let claimed = service.answer(ask);
+    let tasks = if request.wait_seconds == 0 { claimed.await? } else { call.wait(claimed).await? };
     let bytes = tasks.iter().map(Task::bytes).sum();
     if call.share.hold(HeldFor::Answers, bytes).is_none() {
         service.give_back(tasks);
-        return Err(ServiceError::overloaded());
+        return Err(ServiceError::overloaded().into());
     }
     Ok(tasks)
 }

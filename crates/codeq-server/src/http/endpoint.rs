@@ -12,8 +12,7 @@ use axum::http::request::Parts;
 use axum::http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, header};
 use axum::response::Response;
 use bytes::Bytes;
-use codeq_auth::{AuthError, Principal, Role, bearer_token, shown};
-use codeq_core::names::cut;
+use codeq_auth::{AuthError, Principal, bearer_token, shown};
 use codeq_net::Peer;
 use futures_util::FutureExt;
 use tracing::Instrument;
@@ -25,7 +24,7 @@ use super::problem::Problem;
 use super::routes::{Access, BodyLimit, Route, Verb};
 use super::{answer, body};
 use crate::app::App;
-use crate::audit::{Action, Recording, shown_body};
+use crate::audit::{Action, Recording};
 use crate::config::UnknownFields;
 use crate::limits::budget::{HeldFor, Hold, Share};
 use crate::limits::{Allowance, LimitScope};
@@ -118,6 +117,9 @@ async fn serve(
 ) -> Result<Response, Problem> {
     let (mut parts, body) = request.into_parts();
     let caller = admit(app, route, &parts.headers, seen).await?;
+    if is_audited(route, &caller) {
+        seen.recording = Some(recording(app, route, &caller, &parts, seen));
+    }
     let unknown = app.edge.unknown_fields;
     if unknown == UnknownFields::Refuse {
         check_query(route, parts.uri.query().unwrap_or_default())?;
@@ -127,6 +129,9 @@ async fn serve(
     let peer = peer.map(|peer| peer.addr.ip());
     seen.share = Some(share.clone()).filter(|_| route.access != Access::Open);
     let params = path_params(route, &mut parts).await?;
+    if let (Some(recording), Some(params)) = (&mut seen.recording, &params) {
+        params.iter().for_each(|(name, value)| recording.parameter(name, value));
+    }
     let max = match route.body {
         BodyLimit::Batch => app.edge.batch_body_max,
         BodyLimit::Small | BodyLimit::None => app.edge.body_max,
@@ -140,6 +145,9 @@ async fn serve(
         }
         _ => body::read(&app.edge, &parts, body, max, hold).await?,
     };
+    if let Some(recording) = &mut seen.recording {
+        recording.body(&bytes);
+    }
     let call = Call {
         app: Arc::clone(app),
         route,
@@ -152,9 +160,6 @@ async fn serve(
         trace,
         share,
     };
-    if is_audited(route) {
-        seen.recording = Some(recording(&call, &seen.request_id));
-    }
     let hint = queue_hint(&call).await;
     let mut answer = (route.handler)(call).await?;
     if let Some(hint) = hint {
@@ -163,38 +168,45 @@ async fn serve(
     Ok(answer)
 }
 
-/// Whether calls are recorded in the audit log: those with which admins change something.
-fn is_audited(route: &Route) -> bool {
-    matches!(route.access, Access::Admin | Access::Operator) && route.verb != Verb::Get
+/// Whether the call is recorded in the audit log: if an admin may change something with it. Routes for every token let
+/// admins change what belongs to others.
+fn is_audited(route: &Route, caller: &Principal) -> bool {
+    let as_admin = match route.access {
+        Access::Admin | Access::Operator => true,
+        Access::Any => caller.admin,
+        Access::Open | Access::Producer | Access::Worker(_) => false,
+    };
+    as_admin && route.verb != Verb::Get
 }
 
-/// Begins an entry in the audit log.
-fn recording(call: &Call, request_id: &str) -> Recording {
-    const VALUE_BYTES_MAX: usize = 256;
-    let mut parameters = serde_json::Map::new();
-    let mut add = |name: &str, value: &str| {
-        parameters.insert(name.to_owned(), cut(value, VALUE_BYTES_MAX).into());
-    };
-    for (name, value) in url::form_urlencoded::parse(call.query.as_bytes()) {
-        if call.route.query.contains(&&*name) {
-            add(&name, &value);
-        }
-    }
-    let path = call.params.iter().flat_map(RawPathParams::iter);
-    path.for_each(|(name, value)| add(name, value));
+/// Begins an entry in the audit log. Path parameters and body follow once they are read.
+fn recording(
+    app: &App,
+    route: &Route,
+    caller: &Principal,
+    parts: &Parts,
+    seen: &Seen,
+) -> Recording {
     let action = Action {
-        at: call.times().timestamp(call.service().now().wall),
-        tenant_id: Arc::clone(&call.caller.tenant),
-        subject: shown(&call.caller.subject).into_owned(),
-        operation: call.route.operation,
-        parameters,
-        body: shown_body(&call.body.bytes),
-        remote_address: call.peer,
-        request_id: request_id.to_owned(),
+        at: app.times.timestamp(app.service.now().wall),
+        tenant_id: Arc::clone(&caller.tenant),
+        subject: shown(&caller.subject).into_owned(),
+        operation: route.operation,
+        parameters: serde_json::Map::new(),
+        body: None,
+        remote_address: seen.peer.map(|peer| peer.ip()),
+        request_id: seen.request_id.clone(),
         status: None,
         code: None,
     };
-    Recording::new(&call.service().audit, action)
+    let mut recording = Recording::new(&app.service.audit, action);
+    let query = parts.uri.query().unwrap_or_default();
+    for (name, value) in url::form_urlencoded::parse(query.as_bytes()) {
+        if route.query.contains(&&*name) {
+            recording.parameter(&name, &value);
+        }
+    }
+    recording
 }
 
 /// A hint header for an unknown queue, whose name may be a typo. Not an error, because a queue can
@@ -268,11 +280,8 @@ async fn admit(
     headers: &HeaderMap,
     seen: &mut Seen,
 ) -> Result<Principal, Problem> {
-    let role = match route.access {
-        Access::Open => return Ok(Principal::default()),
-        Access::Any | Access::Admin | Access::Operator => Role::Any,
-        Access::Producer => Role::Producer,
-        Access::Worker(_) => Role::Worker,
+    let Some(role) = route.access.role() else {
+        return Ok(Principal::default());
     };
     let caller = match bearer_token(headers) {
         Ok(token) => app.auth.authenticate(token, role).await,

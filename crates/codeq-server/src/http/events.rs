@@ -7,7 +7,7 @@ use std::time::Duration;
 use axum::body::Body;
 use axum::http::{HeaderValue, StatusCode};
 use bytes::Bytes;
-use codeq_auth::{AuthError, Role, SKEW_SECONDS, bearer_token};
+use codeq_auth::SKEW_SECONDS;
 use codeq_core::effect::Move;
 use futures_util::future::BoxFuture;
 use schemars::JsonSchema;
@@ -92,7 +92,7 @@ pub async fn stream(call: Call) -> Answer {
     let first = if missed { missed_event(reader.position()) } else { String::new() };
     let stream = Stream {
         ends: token_end(&call),
-        withdrawn: withdrawn(&call)?,
+        withdrawn: call.withdrawn(),
         command: call.param("command").map(|text| text.to_ascii_lowercase()),
         app: Arc::clone(&call.app),
         tenant: Arc::clone(&call.caller.tenant),
@@ -144,13 +144,6 @@ impl Stream {
             }
         }
     }
-}
-
-/// Completes when the token is revoked.
-fn withdrawn(call: &Call) -> Result<BoxFuture<'static, ()>, AuthError> {
-    let (app, caller) = (Arc::clone(&call.app), call.caller.clone());
-    let token = bearer_token(&call.headers)?.to_owned();
-    Ok(Box::pin(async move { app.auth.withdrawn(&token, Role::Any, &caller).await }))
 }
 
 /// When the stream must end because its token expires.

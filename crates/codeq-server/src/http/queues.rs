@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use axum::http::StatusCode;
 use codeq_core::moment::Moment;
 use codeq_core::read::QueueStats;
+use codeq_core::rows::Counts;
 use schemars::JsonSchema;
 use serde::Serialize;
 
@@ -33,6 +34,19 @@ pub struct QueueBody<'a> {
     dlq: u64,
     /// Whether claims are paused.
     paused: bool,
+}
+
+impl<'a> QueueBody<'a> {
+    pub fn new(command: &'a str, counts: &Counts, paused: bool) -> QueueBody<'a> {
+        QueueBody {
+            command,
+            ready: counts.ready(),
+            delayed: counts.delayed,
+            in_progress: counts.in_progress,
+            dlq: counts.dead,
+            paused,
+        }
+    }
 }
 
 /// A queue.
@@ -139,7 +153,7 @@ pub async fn get(call: Call) -> Answer {
     let queue =
         call.service().queue(MayAdminister::of(&call.caller)?, call.path("command")).await?;
     let body = match &queue {
-        Some(queue) => body(call.path("command"), queue),
+        Some(queue) => QueueBody::new(call.path("command"), &queue.counts, queue.paused),
         None => QueueBody { command: call.path("command"), ..QueueBody::default() },
     };
     Ok(answer::json(StatusCode::OK, &body))
@@ -182,22 +196,11 @@ fn flat(queues: &[QueueStats]) -> QueueMap {
     QueueMap(map)
 }
 
-fn body<'a>(command: &'a str, queue: &QueueStats) -> QueueBody<'a> {
-    QueueBody {
-        command,
-        ready: queue.counts.ready(),
-        delayed: queue.counts.delayed,
-        in_progress: queue.counts.in_progress,
-        dlq: queue.counts.dead,
-        paused: queue.paused,
-    }
-}
-
 fn item(queue: &QueueStats, now: u64, rate: Rate) -> QueueItem<'_> {
     let age = queue.oldest_ready_at.map_or(0, |at| now.saturating_sub(at));
     QueueItem {
         tenant_id: &queue.tenant,
-        counts: body(&queue.name, queue),
+        counts: QueueBody::new(&queue.name, &queue.counts, queue.paused),
         completed: queue.counts.completed,
         failed: queue.counts.failed,
         bytes: queue.counts.live_bytes,

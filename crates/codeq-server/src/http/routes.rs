@@ -1,6 +1,6 @@
 //! The list of routes, with their access rules.
 
-use codeq_auth::Scope;
+use codeq_auth::{Role, Scope};
 
 use super::call::Handler;
 use super::{
@@ -67,6 +67,18 @@ pub enum Access {
     Admin,
     /// Operators, for operations that affect all tenants.
     Operator,
+}
+
+impl Access {
+    /// The kind of token that the route accepts; `None` if it needs none.
+    pub fn role(self) -> Option<Role> {
+        match self {
+            Access::Open => None,
+            Access::Any | Access::Admin | Access::Operator => Some(Role::Any),
+            Access::Producer => Some(Role::Producer),
+            Access::Worker(_) => Some(Role::Worker),
+        }
+    }
 }
 
 /// Maximum size of a request body.

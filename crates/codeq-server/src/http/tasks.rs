@@ -90,7 +90,8 @@ pub async fn get(call: Call) -> Answer {
 pub async fn result(call: Call) -> Answer {
     // An invalid or negative number counts as no wait: the original codeQ's clients rely on it.
     let wait = call.param("waitSeconds").and_then(|text| text.parse().ok()).unwrap_or(0);
-    let (task, record) = call.service().result(&call.caller, call.path("id"), wait).await?;
+    let found = call.service().result(&call.caller, call.path("id"), wait);
+    let (task, record) = if wait == 0 { found.await? } else { call.wait(found).await? };
     let body = Finished { task: call.task(&task), result: call.result(&record) };
     Ok(answer::json(StatusCode::OK, &body))
 }

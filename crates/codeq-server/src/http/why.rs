@@ -11,6 +11,7 @@ use serde::Serialize;
 
 use super::answer;
 use super::call::{Answer, Call};
+use super::queues::QueueBody;
 use super::schema::{events, places, statuses};
 use crate::service::permission::MayAdminister;
 use crate::service::why::Reason;
@@ -43,18 +44,8 @@ pub struct TaskWhyBody<'a> {
 #[serde(rename_all = "camelCase")]
 #[schemars(rename = "QueueWhy")]
 pub struct QueueWhyBody<'a> {
-    /// The queue's command.
-    command: &'a str,
-    /// Claimable tasks.
-    ready: u64,
-    /// Tasks that are not due yet.
-    delayed: u64,
-    /// Leased tasks.
-    in_progress: u64,
-    /// Dead letters.
-    dlq: u64,
-    /// Whether claims are paused.
-    paused: bool,
+    #[serde(flatten)]
+    queue: QueueBody<'a>,
     /// All reasons in one sentence.
     summary: String,
     /// The reasons, the strongest first.
@@ -62,7 +53,7 @@ pub struct QueueWhyBody<'a> {
 }
 
 /// The codes of reasons.
-const CODES: [&str; 19] = [
+const CODES: [&str; 20] = [
     "queue_paused",
     "max_consumers_reached",
     "delayed",
@@ -71,6 +62,7 @@ const CODES: [&str; 19] = [
     "next",
     "no_worker",
     "workers",
+    "workers_unknown",
     "leased",
     "cancel_requested",
     "completed",
@@ -133,7 +125,8 @@ struct ReasonBody<'a> {
     /// When a worker last asked for the queue, to the second.
     #[serde(skip_serializing_if = "Option::is_none")]
     last_claim_at: Option<Timestamp>,
-    /// Workers whose streams could take a task of the queue now.
+    /// Workers whose streams could take a task of the queue now. With `workers_unknown`, workers whose streams may wait
+    /// for the queue.
     #[serde(skip_serializing_if = "Option::is_none")]
     waiting_workers: Option<u64>,
     /// The worker that holds the lease.
@@ -194,12 +187,7 @@ pub async fn queue(call: Call) -> Answer {
     let why = call.service().explain_queue(caller, command).await?;
     let reasons = bodies(&call, &why.reasons);
     let body = QueueWhyBody {
-        command,
-        ready: why.counts.ready(),
-        delayed: why.counts.delayed,
-        in_progress: why.counts.in_progress,
-        dlq: why.counts.dead,
-        paused: why.paused,
+        queue: QueueBody::new(command, &why.counts, why.paused),
         summary: summary(&reasons),
         reasons,
     };
@@ -318,6 +306,20 @@ impl Words<'_> {
                     last_claim_at: last_claim.map(|at| self.stamp(at)),
                     waiting_workers: Some(*waiting),
                     ..of("workers", text.join(", "))
+                }
+            }
+            Reason::MaybeWorkers { last_claim, waiting } => {
+                let who = match waiting {
+                    1 => "1 worker waits".to_owned(),
+                    n => format!("{n} workers wait"),
+                };
+                let text = format!(
+                    "{who} on streams for more queues than are remembered, maybe for this one"
+                );
+                ReasonBody {
+                    last_claim_at: last_claim.map(|at| self.stamp(at)),
+                    waiting_workers: Some(*waiting),
+                    ..of("workers_unknown", text)
                 }
             }
             Reason::Leased { worker, until, heartbeat } => {

@@ -6,7 +6,7 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::Duration;
 
 use codeq_core::command::{Claim, Millis, Selector};
@@ -64,6 +64,32 @@ pub struct Asked {
     pub queues: Vec<Arc<str>>,
     /// How many there were.
     pub count: usize,
+    /// Tells lists apart whose first names are the same.
+    hash: u64,
+}
+
+impl Asked {
+    fn is(&self, from: &Selector) -> bool {
+        (self.count, self.hash) == (named(from).len(), hash(from))
+    }
+
+    fn new(from: &Selector) -> Asked {
+        let names = named(from);
+        let queues = names.iter().take(QUEUES_SHOWN).map(Arc::clone).collect();
+        Asked { queues, count: names.len(), hash: hash(from) }
+    }
+}
+
+fn named(from: &Selector) -> &[Arc<str>] {
+    match from {
+        Selector::Any => &[],
+        Selector::Commands(names) => names,
+    }
+}
+
+fn hash(from: &Selector) -> u64 {
+    let add = |hash: u64, name: &Arc<str>| hash.rotate_left(5) ^ fnv1a64(name.as_bytes());
+    named(from).iter().fold(0, add)
 }
 
 /// The open streams of a worker.
@@ -71,6 +97,16 @@ pub struct Asked {
 struct Streams {
     open: AtomicU32,
     slots: AtomicU32,
+    /// Not all slots wait for what the last claim named.
+    mixed: AtomicBool,
+}
+
+impl Streams {
+    fn remove(&self, slots: u32) {
+        if self.slots.fetch_sub(slots, Ordering::Relaxed) == slots {
+            self.mixed.store(false, Ordering::Relaxed);
+        }
+    }
 }
 
 /// A worker as it was seen.
@@ -86,6 +122,8 @@ pub struct WorkerSeen {
     pub streams: u32,
     /// Tasks that its streams could take now.
     pub slots: u32,
+    /// Whether some of the slots wait for other queues than `asked`.
+    pub mixed: bool,
     /// The last failure it reported or refusal it got, and when, by engine time.
     pub last_error: Option<(Millis, Box<str>)>,
 }
@@ -107,39 +145,18 @@ impl StreamSeen {
     pub fn served(&mut self, slots: u32) {
         let slots = slots.min(self.slots);
         self.slots -= slots;
-        self.streams.slots.fetch_sub(slots, Ordering::Relaxed);
+        self.streams.remove(slots);
     }
 }
 
 impl Drop for StreamSeen {
     fn drop(&mut self) {
-        self.streams.slots.fetch_sub(self.slots, Ordering::Relaxed);
+        self.streams.remove(self.slots);
         self.streams.open.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
 impl Worker {
-    /// Whether the claim is the same as the last one. Unknown for long ones, of which only the first names are kept.
-    fn repeats(&self, from: &Selector) -> bool {
-        match from {
-            Selector::Any => self.asked.count == 0,
-            Selector::Commands(commands) => {
-                commands.len() <= QUEUES_SHOWN
-                    && commands.len() == self.asked.count
-                    && commands.iter().zip(&self.asked.queues).all(|(new, old)| new == old)
-            }
-        }
-    }
-
-    fn ask(&mut self, from: &Selector) {
-        self.asked.queues.clear();
-        self.asked.count = 0;
-        if let Selector::Commands(commands) = from {
-            self.asked.queues.extend(commands.iter().take(QUEUES_SHOWN).map(Arc::clone));
-            self.asked.count = commands.len();
-        }
-    }
-
     /// Its age for eviction; `None` while it has a stream.
     fn age(&self) -> Option<Millis> {
         let streams = self.streams.open.load(Ordering::Relaxed);
@@ -159,10 +176,10 @@ impl Activity {
         self.since
     }
 
-    /// Records a claim.
-    pub fn claimed(&self, claim: &Claim, now: Millis) {
+    /// Records a claim that waits in this many slots of a stream.
+    pub fn claimed(&self, claim: &Claim, slots: u32, now: Millis) {
         let Claim { tenant, worker, from, .. } = claim;
-        if !self.record(tenant, worker, from, now) {
+        if !self.record(tenant, worker, from, slots, now) {
             return;
         }
         match from {
@@ -174,19 +191,29 @@ impl Activity {
     }
 
     /// Records the claim of a worker; false if that was done within the last second.
-    fn record(&self, tenant: &Arc<str>, id: &Arc<str>, from: &Selector, now: Millis) -> bool {
+    fn record(
+        &self,
+        tenant: &Arc<str>,
+        id: &Arc<str>,
+        from: &Selector,
+        slots: u32,
+        now: Millis,
+    ) -> bool {
         let mut shard = self.shard(tenant, id).lock();
         let Some(worker) = shard.worker(tenant, id) else {
             return true;
         };
         let recent = |at| now.saturating_sub(at) < RESOLUTION.as_millis() as Millis;
-        let repeated = worker.repeats(from);
+        let repeated = worker.last_claim.is_some() && worker.asked.is(from);
         if repeated && worker.last_claim.is_some_and(recent) {
             return false;
         }
         worker.last_claim = Some(now);
         if !repeated {
-            worker.ask(from);
+            worker.asked = Asked::new(from);
+            // The other slots wait for something else.
+            let mixed = worker.streams.slots.load(Ordering::Relaxed) > slots;
+            worker.streams.mixed.fetch_or(mixed, Ordering::Relaxed);
         }
         true
     }
@@ -238,6 +265,7 @@ impl Activity {
                     asked: worker.asked.clone(),
                     streams: worker.streams.open.load(Ordering::Relaxed),
                     slots: worker.streams.slots.load(Ordering::Relaxed),
+                    mixed: worker.streams.mixed.load(Ordering::Relaxed),
                     last_error: worker.last_error.clone(),
                 });
             }
@@ -270,13 +298,27 @@ impl WorkerSeen {
     /// A worker that is known only because it holds tasks.
     pub fn unseen(id: Arc<str>) -> WorkerSeen {
         let asked = Asked::default();
-        WorkerSeen { id, last_claim: None, asked, streams: 0, slots: 0, last_error: None }
+        WorkerSeen {
+            id,
+            last_claim: None,
+            asked,
+            streams: 0,
+            slots: 0,
+            mixed: false,
+            last_error: None,
+        }
     }
 
-    /// Whether it could take a task of this queue now.
-    pub fn waits_for(&self, queue: &str) -> bool {
+    /// Whether it could take a task of this queue now; `None` if too little is remembered of what it waits for.
+    pub fn waits_for(&self, queue: &str) -> Option<bool> {
+        let Asked { queues, count, .. } = &self.asked;
         let named = |name: &Arc<str>| *queue_name(name) == *queue;
-        self.slots > 0 && (self.asked.count == 0 || self.asked.queues.iter().any(named))
+        match self.slots {
+            0 => Some(false),
+            _ if self.mixed => None,
+            _ if *count == 0 || queues.iter().any(named) => Some(true),
+            _ => (*count == queues.len()).then_some(false),
+        }
     }
 }
 
@@ -362,17 +404,17 @@ mod tests {
     #[test]
     fn claims_are_recorded_by_worker_and_by_queue() {
         let activity = Activity::new(5);
-        activity.claimed(&claim("t", "w", &["Mail", "b"]), 1_000);
-        activity.claimed(&claim("t", "w", &["c"]), 1_001);
+        activity.claimed(&claim("t", "w", &["Mail", "b"]), 0, 1_000);
+        activity.claimed(&claim("t", "w", &["c"]), 0, 1_001);
         assert_eq!(activity.last_claim("t", "mail"), Some(1_000));
         assert_eq!(activity.last_claim("t", "c"), Some(1_001));
         assert_eq!(activity.last_claim("t", "d"), None);
         assert_eq!(activity.last_claim("u", "c"), None);
-        activity.claimed(&claim("t", "w", &["c"]), 1_900);
+        activity.claimed(&claim("t", "w", &["c"]), 0, 1_900);
         assert_eq!(activity.last_claim("t", "c"), Some(1_001), "once a second is enough");
-        activity.claimed(&claim("t", "w", &["c"]), 2_001);
+        activity.claimed(&claim("t", "w", &["c"]), 0, 2_001);
         assert_eq!(activity.last_claim("t", "c"), Some(2_001));
-        activity.claimed(&claim("t", "v", &[]), 3_000);
+        activity.claimed(&claim("t", "v", &[]), 0, 3_000);
         assert_eq!(activity.last_claim("t", "d"), Some(3_000), "a claim of all queues");
         activity.failed(&"t".into(), "w", &"é".repeat(1_000), 3_001);
         let [v, w] = &activity.workers("t", 3_001)[..] else { panic!("two workers") };
@@ -395,7 +437,7 @@ mod tests {
         let only = |now| activity.workers("t", now).into_iter().next();
         let seen = only(9_000_000).expect("open streams are always listed");
         assert_eq!((seen.streams, seen.slots), (1, 4));
-        assert!(seen.waits_for("anything") && activity.active(9_000_000) == 1);
+        assert_eq!((seen.waits_for("anything"), activity.active(9_000_000)), (Some(true), 1));
         drop(stream);
         assert!(only(9_000_000).is_none());
         let seen = only(1).expect("it was seen just now");
@@ -403,13 +445,47 @@ mod tests {
     }
 
     #[test]
+    fn what_a_stream_waits_for_is_known_or_said_to_be_unknown() {
+        let (activity, tenant) = (Activity::new(0), Arc::from("t"));
+        let mut stream = activity.stream(&tenant, "w");
+        let waits = |queue: &str| activity.workers("t", 1)[0].waits_for(queue);
+        let names: Vec<String> = (0..=QUEUES_SHOWN).map(|n| format!("Q{n}")).collect();
+        let names: Vec<&str> = names.iter().map(String::as_str).collect();
+        let (all_but_one, last) = (&names[..QUEUES_SHOWN], format!("q{QUEUES_SHOWN}"));
+        stream.ready(1);
+        activity.claimed(&claim("t", "w", all_but_one), 1, 0);
+        assert_eq!((waits("q0"), waits(&last)), (Some(true), Some(false)));
+        stream.served(1);
+        assert_eq!(waits("q0"), Some(false), "it has a task");
+        stream.ready(1);
+        activity.claimed(&claim("t", "w", &names), 1, 0);
+        assert_eq!((waits("q0"), waits(&last), waits("x")), (Some(true), None, None));
+        let mut second = activity.stream(&tenant, "w");
+        second.ready(1);
+        activity.claimed(&claim("t", "w", &names), 1, 0);
+        assert_eq!((waits("q0"), waits(&last)), (Some(true), None), "both wait for the same");
+        second.served(1);
+        second.ready(1);
+        activity.claimed(&claim("t", "w", &["x"]), 1, 0);
+        assert_eq!((waits("q0"), waits("x")), (None, None), "one slot waits for each");
+        drop(second);
+        assert_eq!(waits("q0"), None);
+        stream.served(1);
+        stream.ready(1);
+        activity.claimed(&claim("t", "w", &["x"]), 1, 0);
+        assert_eq!((waits("q0"), waits("x")), (Some(false), Some(true)));
+        activity.claimed(&claim("t", "w", &["y"]), 0, 0);
+        assert_eq!((waits("x"), waits("y")), (None, None), "a request without a stream");
+    }
+
+    #[test]
     fn memory_is_bounded_and_the_oldest_is_forgotten() {
         let (activity, tenant) = (Activity::new(0), Arc::from("t"));
         let _stream = activity.stream(&tenant, "open");
-        activity.claimed(&claim("u", "other", &["a"]), 0);
+        activity.claimed(&claim("u", "other", &["a"]), 0, 0);
         for n in 0..2 * WORKERS_PER_TENANT_MAX {
             let names = [&*n.to_string()];
-            activity.claimed(&claim("t", &format!("w{n}"), &names), 1 + n as Millis);
+            activity.claimed(&claim("t", &format!("w{n}"), &names), 0, 1 + n as Millis);
         }
         let workers = activity.workers("t", 1);
         assert!(

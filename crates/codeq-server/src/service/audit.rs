@@ -20,13 +20,9 @@ impl Service {
             MayOperate::of(&caller)?;
         }
         let tenant = (!all_tenants).then(|| Arc::clone(&caller.tenant));
-        let (log, permit) = (Arc::clone(&self.audit), self.scans.turn(&caller.tenant).await?);
-        let read = tokio::task::spawn_blocking(move || {
-            let page = log.read(tenant.as_deref(), after, limit);
-            drop(permit);
-            page
-        });
-        let page = read.await.map_err(|_| ServiceError::unexpected())?;
+        let log = Arc::clone(&self.audit);
+        let read = move || log.read(tenant.as_deref(), after, limit);
+        let page = self.scans.run_blocking(&caller.tenant, read).await?;
         page.map_err(|error| {
             tracing::error!(target: "codeq::audit", %error, "the audit log cannot be read");
             ServiceError::unexpected()

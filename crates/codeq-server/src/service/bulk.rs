@@ -1,5 +1,7 @@
 //! Bulk operations: many tasks per call, in bounded parts so other tenants' commands run in between.
 
+use std::sync::Arc;
+
 use codeq_auth::Principal;
 use codeq_core::command::{BulkFilter, BulkFrom, BulkPart, BulkWork, ReplayFrom};
 use codeq_core::id::ShardId;
@@ -149,8 +151,10 @@ impl Service {
             return Ok(BulkDone { done: plan.numbers.len() as u64, next: plan.next });
         }
         // One part per tenant at a time: a hundred concurrent calls must not fill the shard's inbox.
-        let _permit = self.scans.turn(&caller.tenant).await?;
-        match self.engine.call(Call::BulkPart { shard, part: Box::new(part) }).await? {
+        let (engine, call) =
+            (Arc::clone(&self.engine), Call::BulkPart { shard, part: Box::new(part) });
+        let part = self.scans.run(&caller.tenant, async move { engine.call(call).await });
+        match part.await?? {
             Reply::BulkPart(done) => Ok(done),
             _ => Ok(BulkDone::default()),
         }

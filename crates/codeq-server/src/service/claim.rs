@@ -38,13 +38,13 @@ pub struct ClaimRequest {
 }
 
 impl Service {
-    /// Leases tasks to the caller, waiting for the first if none is ready. `record` lets operators see the claim; a
-    /// stream that repeats one records it now and then only.
+    /// Leases tasks to the caller, waiting for the first if none is ready. `record` lets operators see the claim, with
+    /// the slots of a stream that it fills; a stream that repeats one records it now and then only.
     pub fn claim(
         &self,
         caller: MayClaim<'_>,
         request: &ClaimRequest,
-        record: bool,
+        record: Option<u32>,
     ) -> Result<Ask<Vec<Task>>, ServiceError> {
         let worker = match &request.worker_id {
             Some(name) => identity(&caller, name)?,
@@ -59,8 +59,8 @@ impl Service {
             count: request.count,
             from,
         };
-        if record {
-            self.activity.claimed(&claim, self.now().now);
+        if let Some(slots) = record {
+            self.activity.claimed(&claim, slots, self.now().now);
         }
         Ok(Ask::new(Call::Claim { claim, wait: seconds(request.wait_seconds) }, claimed))
     }

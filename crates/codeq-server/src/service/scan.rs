@@ -59,6 +59,37 @@ impl Scans {
         let of_all = Arc::clone(&self.slices).acquire_owned().await.map_err(closed)?;
         Ok(SlicePermit { _of_tenant: of_tenant, _of_all: of_all })
     }
+
+    /// Does work for the tenant once it has a permit, and keeps the permit until the work is done: if the caller
+    /// disconnects, the next slice still waits for this one.
+    pub async fn run<T: Send + 'static>(
+        &self,
+        tenant: &Arc<str>,
+        work: impl Future<Output = T> + Send + 'static,
+    ) -> Result<T, ServiceError> {
+        let permit = self.turn(tenant).await?;
+        let running = tokio::spawn(async move {
+            let done = work.await;
+            drop(permit);
+            done
+        });
+        running.await.map_err(|_| ServiceError::unexpected())
+    }
+
+    /// Same as [`Scans::run`], for work that blocks.
+    pub async fn run_blocking<T: Send + 'static>(
+        &self,
+        tenant: &Arc<str>,
+        work: impl FnOnce() -> T + Send + 'static,
+    ) -> Result<T, ServiceError> {
+        let permit = self.turn(tenant).await?;
+        let running = tokio::task::spawn_blocking(move || {
+            let done = work();
+            drop(permit);
+            done
+        });
+        running.await.map_err(|_| ServiceError::unexpected())
+    }
 }
 
 impl Service {
@@ -69,15 +100,8 @@ impl Service {
         shard: ShardId,
         look: impl FnOnce(&ShardReader<'_>) -> Result<T, KvError> + Send + 'static,
     ) -> Result<T, ServiceError> {
-        let permit = self.scans.turn(tenant).await?;
         let engine = Arc::clone(&self.engine);
-        // Move the permit into the slice: if the caller disconnects, the next slice still waits for this one.
-        let slice = tokio::task::spawn_blocking(move || {
-            let seen = engine.look(shard, look);
-            drop(permit);
-            seen
-        });
-        let seen = slice.await.map_err(|_| ServiceError::unexpected())?;
+        let seen = self.scans.run_blocking(tenant, move || engine.look(shard, look)).await?;
         Ok(self.engine.shown(shard, seen?).await?)
     }
 }
@@ -102,5 +126,19 @@ mod tests {
         drop(scans.turn(&"c".into()).await.unwrap());
         drop(scans.turn(&"d".into()).await.unwrap());
         assert_eq!(scans.tenants.lock().len(), 1, "idle tenants are dropped");
+    }
+
+    #[tokio::test]
+    async fn a_slice_outlives_its_caller() {
+        let (scans, tenant) = (Scans::default(), "a".into());
+        let (end, ended) = tokio::sync::oneshot::channel::<()>();
+        let mut caller = Box::pin(scans.run(&tenant, async move { drop(ended.await) }));
+        assert!(futures_util::poll!(caller.as_mut()).is_pending());
+        drop(caller);
+        let mut next = Box::pin(scans.turn(&tenant));
+        tokio::task::yield_now().await;
+        assert!(futures_util::poll!(next.as_mut()).is_pending(), "the slice goes on");
+        end.send(()).unwrap();
+        next.await.unwrap();
     }
 }

@@ -4,13 +4,14 @@ use std::sync::Arc;
 
 use codeq_core::command::Millis;
 use codeq_core::history::{Entry, Event, History};
+use codeq_core::moment::Moment;
 use codeq_core::names::{check_command, queue_name};
 use codeq_core::place::Place;
 use codeq_core::read::{QueueStats, Standing};
 use codeq_core::rows::Counts;
 use codeq_core::view::Task;
 
-use super::activity::ACTIVE;
+use super::activity::{ACTIVE, Activity};
 use super::permission::MayAdminister;
 use super::queues::PausedBy;
 use super::{Service, ServiceError, task_id};
@@ -54,6 +55,8 @@ pub enum Reason {
     NoWorker { last_claim: Option<Millis>, since: Millis },
     /// Workers ask for the queue, and this many wait for its tasks on streams.
     Workers { last_claim: Option<Millis>, waiting: u64 },
+    /// This many workers wait on streams for more queues than the server remembers, and nothing else is known.
+    MaybeWorkers { last_claim: Option<Millis>, waiting: u64 },
     /// A worker holds the task's lease.
     Leased { worker: Arc<str>, until: Millis, heartbeat: Millis },
     /// The task's worker was asked to stop.
@@ -151,17 +154,24 @@ impl Service {
         Ok(reasons)
     }
 
-    /// Whether workers ask for a queue.
     fn claims(&self, tenant: &str, queue: &str) -> Reason {
-        let now = self.now();
-        let last = self.activity.last_claim(tenant, queue);
-        let workers = self.activity.workers(tenant, now.now);
-        let waiting = workers.iter().filter(|worker| worker.waits_for(queue)).count() as u64;
-        let last_claim = last.map(|at| now.date_of(at));
-        if waiting > 0 || last.is_some_and(|at| now.now.saturating_sub(at) <= ACTIVE) {
-            return Reason::Workers { last_claim, waiting };
-        }
-        Reason::NoWorker { last_claim, since: now.date_of(self.activity.since()) }
+        claims(&self.activity, tenant, queue, self.now())
+    }
+}
+
+/// Whether workers ask for a queue.
+fn claims(activity: &Activity, tenant: &str, queue: &str, now: Moment) -> Reason {
+    let last = activity.last_claim(tenant, queue);
+    let workers = activity.workers(tenant, now.now);
+    let count = |waits: Option<bool>| {
+        workers.iter().filter(|worker| worker.waits_for(queue) == waits).count() as u64
+    };
+    let last_claim = last.map(|at| now.date_of(at));
+    let active = last.is_some_and(|at| now.now.saturating_sub(at) <= ACTIVE);
+    match (count(Some(true)), count(None)) {
+        (0, 0) if !active => Reason::NoWorker { last_claim, since: now.date_of(activity.since()) },
+        (0, waiting) if !active => Reason::MaybeWorkers { last_claim, waiting },
+        (waiting, _) => Reason::Workers { last_claim, waiting },
     }
 }
 
@@ -191,10 +201,17 @@ fn of_place(task: &Task, history: &History) -> Vec<Reason> {
             lease.into_iter().chain(cancel).collect()
         }
         Place::Completed => vec![Reason::Completed { at }],
-        Place::Failed if last.is_some_and(|entry| entry.event == Event::Cancelled) => {
-            vec![Reason::Cancelled { at, by: by() }]
+        Place::Failed if last.is_some_and(|entry| entry.event == Event::Submitted) => {
+            vec![Reason::Failed { at, by: by(), error }]
         }
-        Place::Failed => vec![Reason::Failed { at, by: by(), error }],
+        // Without a result, the task was cancelled: at once, or by a request that its worker or the end of its lease
+        // fulfilled.
+        Place::Failed => {
+            let asked = entries.iter().rev().find(|entry| entry.event == Event::CancelRequested);
+            let is_end = |entry: &&Entry| entry.event == Event::Cancelled;
+            let by = last.filter(is_end).or(asked).and_then(|entry| entry.who.clone());
+            vec![Reason::Cancelled { at, by }]
+        }
         Place::Dead => {
             // A replay gives the task new attempts.
             let replayed = entries.iter().rposition(|entry| entry.event == Event::Replayed);
@@ -209,4 +226,31 @@ fn of_place(task: &Task, history: &History) -> Vec<Reason> {
 /// Whether an attempt ended without a result.
 fn is_failure(entry: &Entry) -> bool {
     matches!(entry.event, Event::Nacked | Event::Abandoned | Event::LeaseExpired)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use codeq_core::command::{Claim, Selector};
+
+    #[test]
+    fn a_stream_with_many_queues_may_wait_for_any_of_them() {
+        let (activity, tenant) = (Activity::new(0), Arc::from("t"));
+        let mut stream = activity.stream(&tenant, "w");
+        stream.ready(1);
+        let names = (0..20).map(|n| Arc::from(format!("q{n:02}"))).collect();
+        let from = Selector::Commands(names);
+        let claim = Claim { tenant, worker: "w".into(), lease: 1, count: 1, from };
+        activity.claimed(&claim, 1, 0);
+        let told = |queue: &str, now| claims(&activity, "t", queue, Moment { now, wall: now });
+        let last_claim = Some(0);
+        assert_eq!(told("q19", ACTIVE), Reason::Workers { last_claim, waiting: 0 });
+        let later = ACTIVE + 1;
+        assert_eq!(told("q00", later), Reason::Workers { last_claim, waiting: 1 });
+        assert_eq!(told("q19", later), Reason::MaybeWorkers { last_claim, waiting: 1 });
+        let never = Reason::MaybeWorkers { last_claim: None, waiting: 1 };
+        assert_eq!(told("x", later), never);
+        stream.served(1);
+        assert_eq!(told("q19", later), Reason::NoWorker { last_claim, since: 0 });
+    }
 }

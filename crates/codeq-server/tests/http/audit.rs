@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use crate::http::harness::{ADMIN, ADMIN_B, Harness, OPERATOR, PRODUCER, WORKER};
+use crate::http::harness::{ADMIN, ADMIN_B, Harness, OPERATOR, PRODUCER, WORKER, WORKER_2};
 
 async fn audit(h: &Harness, token: &str, query: &str) -> Value {
     h.get(token, &format!("admin/audit{query}")).await.expect(200).json()
@@ -92,4 +92,45 @@ async fn a_refused_request_leaves_no_secret() {
     let page = audit(&h, ADMIN, "").await;
     assert_eq!(operations(&page), ["rotateWebhookSecret"; 3]);
     assert!(!page.to_string().contains("whsec"), "{page}");
+}
+
+#[tokio::test]
+async fn refused_calls_and_other_owners_subscriptions_are_recorded_too() {
+    let h = Harness::start().await;
+    h.delete(ADMIN, "admin/topics/mail?deletionPolicy=Delete&deletoinPolicy=x").await.expect(400);
+    h.act(ADMIN, "admin/queues/%FF/pause").await.expect(400);
+    h.post(ADMIN, "admin/queues/mail/pause", json!({"until": "never"})).await.expect(400);
+    let large = json!({"maxAttempts": 3, "x": "x".repeat(2 << 20)});
+    h.put(ADMIN, "admin/topics/mail", large).await.expect(413);
+    let wish = json!({"callbackUrl": "https://worker.example.com/wake"});
+    let mut ids = Vec::new();
+    for token in [WORKER, WORKER_2] {
+        let made = h.post(token, "workers/subscriptions", wish.clone()).await.expect(200).json();
+        ids.push(made["subscriptionId"].as_str().unwrap().to_owned());
+    }
+    h.get(ADMIN, &format!("workers/subscriptions/{}", ids[0])).await.expect(200);
+    h.delete(WORKER_2, &format!("workers/subscriptions/{}", ids[1])).await.expect(204);
+    h.delete(ADMIN, &format!("workers/subscriptions/{}", ids[0])).await.expect(204);
+    h.delete(ADMIN, &format!("workers/subscriptions/{}", ids[0])).await.expect(404);
+
+    let page = audit(&h, ADMIN, "").await;
+    let items = page["items"].as_array().unwrap();
+    let seen: Vec<_> = items
+        .iter()
+        .map(|item| (item["operation"].as_str().unwrap(), item["status"].as_u64().unwrap()))
+        .collect();
+    let expected = [
+        ("deleteTopic", 400),
+        ("pauseQueue", 400),
+        ("pauseQueue", 400),
+        ("putTopic", 413),
+        ("unsubscribe", 204),
+        ("unsubscribe", 404),
+    ];
+    assert_eq!(seen, expected);
+    assert_eq!(items[0]["parameters"], json!({"deletionPolicy": "Delete"}));
+    assert_eq!(items[0]["code"], "unknown_field");
+    assert_eq!(items[2]["parameters"], json!({"command": "mail"}));
+    assert_eq!(items[4]["parameters"], json!({"subscription": ids[0]}));
+    assert_eq!(items[4]["subject"], "admin");
 }

@@ -132,6 +132,12 @@ async fn a_key_for_a_batch_is_one_for_each_of_its_tasks() {
     assert_eq!(mixed.json()["results"][0], ids[0]);
     assert_eq!(mixed.json()["results"][2]["error"], CONFLICT);
     assert_eq!(count(&h).await, 3);
+    // The key of an item is an ordinary key: the item can be sent again by itself, and nothing else can take its name.
+    let alone = h.post(PRODUCER, "tasks", task_with_key(json!(2), "k/2")).await.expect(202);
+    assert_eq!(alone.header("idempotent-replayed"), Some("true"));
+    assert_eq!(ids[2]["task"]["id"], *alone.id());
+    h.post(PRODUCER, "tasks", task_with_key(json!(9), "k/2")).await.refused(422, CONFLICT);
+    assert_eq!(count(&h).await, 3);
 }
 
 #[tokio::test]

@@ -8,7 +8,9 @@ use futures_util::StreamExt;
 use reqwest::Method;
 use serde_json::json;
 
-use crate::http::harness::{ADMIN, Harness, OPERATOR, PRODUCER, PRODUCER_B, WORKER};
+use crate::http::harness::{
+    ADMIN, Harness, OPERATOR, PRODUCER, PRODUCER_B, WORKER, WORKER_2, send,
+};
 
 /// The server's configuration without the fixed token.
 fn without(h: &Harness, token: &str) -> Config {
@@ -30,7 +32,7 @@ async fn a_removed_token_is_refused_at_once_and_its_event_streams_end() {
     let mut gone = open(PRODUCER).await;
     let mut stays = open(PRODUCER_B).await;
     assert!(gone.next().await.is_some() && stays.next().await.is_some());
-    // A request under way is not cut.
+    // A request under way with another token is not cut.
     let poll = h.request(Method::POST, WORKER, "tasks/claim");
     let poll = poll.body(json!({"commands": ["c"], "waitSeconds": 20}).to_string());
     let poll = tokio::spawn(poll.send());
@@ -53,6 +55,28 @@ async fn a_removed_token_is_refused_at_once_and_its_event_streams_end() {
     // Back again.
     h.server().reload_to(h.config()).await.unwrap();
     h.post(PRODUCER, "tasks", task).await.expect(202);
+}
+
+#[tokio::test]
+async fn whoever_waits_with_a_removed_token_gets_nothing_more() {
+    let h = Harness::start().await;
+    let id = h.running("slow").await;
+    let claim = h.request(Method::POST, WORKER, "tasks/claim");
+    let claim = claim.body(json!({"commands": ["c"], "waitSeconds": 30}).to_string());
+    let result = h.request(Method::GET, WORKER, &format!("tasks/{id}/result?waitSeconds=60"));
+    let (claim, result) = (tokio::spawn(send(claim)), tokio::spawn(send(result)));
+    let mut metrics = String::new();
+    let waiting = ["\ncodeq_claims_waiting 1\n", "\ncodeq_result_waiters 1\n"];
+    while !waiting.iter().all(|line| metrics.contains(line)) {
+        metrics = h.get("", "/metrics").await.text();
+    }
+    h.server().reload_to(&without(&h, WORKER)).await.unwrap();
+    let task = h.task("c").await;
+    for waited in [claim, result] {
+        waited.await.unwrap().refused(401, "invalid token");
+    }
+    let other = h.post(WORKER_2, "tasks/claim", json!({"commands": ["c"]})).await.expect(200);
+    assert_eq!(other.id(), task, "the task is still there");
 }
 
 #[tokio::test]

@@ -68,7 +68,32 @@ async fn a_pending_task_waits_for_others_and_for_workers() {
     assert!(leased["until"].is_string() && leased["heartbeatAt"].is_string(), "{leased}");
     assert!(leased["heartbeatAgeSeconds"].as_u64().unwrap() < 60, "{leased}");
     h.act(PRODUCER, &format!("tasks/{first}/cancel")).await.expect(202);
-    assert_eq!(codes(&why(&h, &first).await), ["leased", "cancel_requested"]);
+    let told = why(&h, &first).await;
+    assert_eq!(codes(&told), ["leased", "cancel_requested"]);
+    let heard = &reason(&told, "leased")["heartbeatAt"];
+    assert_eq!(*heard, leased["heartbeatAt"], "a cancel is no word of the worker");
+}
+
+#[tokio::test]
+async fn a_cancel_that_its_worker_carries_out_is_a_cancel() {
+    let h = Harness::start().await;
+    let acts = [("nack", json!({"reason": "stopped"})), ("abandon", json!({"penalty": false}))];
+    for (act, body) in acts {
+        let id = h.running("mail").await;
+        h.act(PRODUCER, &format!("tasks/{id}/cancel")).await.expect(202);
+        let ended = h.post(WORKER, &format!("tasks/{id}/{act}"), body).await.expect(200).json();
+        assert_eq!(ended["status"], "cancelled");
+        let task = h.get(PRODUCER, &format!("tasks/{id}")).await.expect(200).json();
+        assert_eq!((&task["status"], &task["error"]), (&json!("FAILED"), &json!("CANCELLED")));
+        let told = why(&h, &id).await;
+        assert_eq!(codes(&told), ["cancelled"], "{act}");
+        assert_eq!(reason(&told, "cancelled")["by"], "producer", "{act}");
+    }
+    let id = h.running("mail").await;
+    h.act(PRODUCER, &format!("tasks/{id}/cancel")).await.expect(202);
+    let result = json!({"status": "FAILED", "error": "CANCELLED"});
+    h.post(WORKER, &format!("tasks/{id}/result"), result).await.expect(200);
+    assert_eq!(codes(&why(&h, &id).await), ["failed"], "the worker says how it ended");
 }
 
 #[tokio::test]
@@ -167,6 +192,9 @@ async fn a_worker_that_waits_on_a_stream_is_seen() {
     let ready =
         |command: &str| Ready { commands: vec![command.into()], lease_seconds: 30, count: 1 };
     worker.say(ToWorkers::Ready(ready("mail"))).await;
+    while queue_why(&h, "mail").await["reasons"][1]["waitingWorkers"] != 1 {
+        tokio::task::yield_now().await;
+    }
     worker.say(ToWorkers::Ready(ready("other"))).await;
     let id = h.task("other").await;
     worker.event().await;
@@ -176,7 +204,7 @@ async fn a_worker_that_waits_on_a_stream_is_seen() {
     assert_eq!(codes(&told), ["queue_paused", "empty", "workers"]);
     assert!(reason(&told, "workers")["lastClaimAt"].is_string());
     let told = queue_why(&h, "other").await;
-    assert_eq!(reason(&told, "workers")["waitingWorkers"], 1);
+    assert_eq!(reason(&told, "workers")["waitingWorkers"], 0, "its slot is for mail");
 }
 
 #[tokio::test]

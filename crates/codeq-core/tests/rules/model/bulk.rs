@@ -8,7 +8,7 @@ impl Model {
             return Reply::Rejected(Rejection::NotFound);
         };
         self.end_lease_if_over(at);
-        let (now, moment) = (self.wall, self.moment());
+        let moment = self.moment();
         let task = &mut self.tasks[at].task;
         match task.place {
             Place::Pending | Place::Delayed => {
@@ -16,9 +16,7 @@ impl Model {
                 Reply::Cancelled(Box::new(self.tasks[at].as_of(moment)))
             }
             Place::InProgress => {
-                if !task.cancel_requested {
-                    (task.cancel_requested, task.updated_at) = (true, now);
-                }
+                task.cancel_requested = true;
                 Reply::CancelRequested(Box::new(self.tasks[at].as_of(moment)))
             }
             _ => Reply::Rejected(Rejection::Finished),

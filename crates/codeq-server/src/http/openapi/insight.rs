@@ -60,8 +60,9 @@ fn list_actions() -> Operation {
     Operation::new(
         "server",
         "Read the audit log",
-        "What the tenant's admins did, oldest first: every call of an admin's or operator's route that changes something. \
-         Without `after`, the newest entries. The newest 32 MiB of all tenants' entries are kept.",
+        "What the tenant's admins did, oldest first: every call of an admin's or operator's route that is not a GET, \
+         whatever its outcome, and their removals of subscriptions. Without `after`, the newest entries. About 32 MiB \
+         of entries are kept, of which each tenant has a fair share.",
     )
     .query("limit", "The maximum number of entries.", limit())
     .query("after", "Only entries with a larger `id`: `nextAfter` of the response before.", after)
