@@ -48,6 +48,7 @@ pub fn seeds() -> Vec<Vec<u8>> {
         include_bytes!("../../crates/codeq-core/tests/fixtures/bulk-commands-v2"),
         include_bytes!("../../crates/codeq-core/tests/fixtures/lease-commands-v1"),
         include_bytes!("../../crates/codeq-core/tests/fixtures/record-commands-v1"),
+        include_bytes!("../../crates/codeq-core/tests/fixtures/max-run-commands-v1"),
     ];
     each.chain([written(at, &commands)]).chain(stored.map(<[u8]>::to_vec)).collect()
 }

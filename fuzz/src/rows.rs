@@ -54,6 +54,7 @@ pub fn seeds() -> Vec<Vec<u8>> {
             payload: "{}".into(),
             idempotency_key: Some(key.into()),
             webhook: Some("https://example.com".into()),
+            max_run: Some(60_000),
             ..NewTask::default()
         };
         let tasks = vec![task];

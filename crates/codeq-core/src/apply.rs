@@ -45,10 +45,10 @@ impl State {
         let reply = match command {
             Command::ConfigureV1(settings) => step.configure(&settings.clone().into()),
             Command::Configure(settings) => step.configure(settings),
+            Command::EnqueueV1(command) => step.enqueue(&command.clone().into(), None)?,
+            Command::EnqueueByValueV1(command) => step.enqueue_by_value(&command.clone().into())?,
             Command::Enqueue(command) => step.enqueue(command, None)?,
-            Command::EnqueueByValue(command) => {
-                step.enqueue(&command.enqueue, Some(&command.fingerprints))?
-            }
+            Command::EnqueueByValue(command) => step.enqueue_by_value(command)?,
             Command::Claim(command) => step.claim(command)?,
             Command::Heartbeat(command) => {
                 step.heartbeat(command, Holder::plain(&command.worker))?
@@ -61,6 +61,7 @@ impl State {
             Command::Purge(command) => step.purge(command)?,
             Command::Pause(command) => step.pause(command)?,
             Command::PutTopicV1(command) => step.put_topic(&command.clone().into())?,
+            Command::PutTopicV2(command) => step.put_topic(&command.clone().into())?,
             Command::PutTopic(command) => step.put_topic(command)?,
             Command::DeleteTopic(command) => step.delete_topic(command)?,
             Command::Cleanup(command) => step.cleanup(command)?,
@@ -71,6 +72,7 @@ impl State {
             Command::BulkPartV1(command) => step.bulk_part(&command.clone().into())?,
             Command::BulkPart(command) => step.bulk_part(command)?,
             Command::UnderLease(command) => step.under_lease(command)?,
+            Command::Reschedule(command) => step.reschedule(command)?,
         };
         let changed = step.changed;
         if changed {

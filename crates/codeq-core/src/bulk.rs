@@ -1,4 +1,4 @@
-//! Bulk operations in bounded parts: cleanup, purge and replay of many tasks.
+//! Bulk operations in bounded parts: cleanup, purge, replay and cancellation of many tasks.
 //!
 //! Each part looks at a bounded number of rows across all queues of the call, so it never stalls its shard. The caller
 //! continues where the previous part stopped, and other tenants' commands run in between. [`Reader::bulk`] finds the
@@ -92,6 +92,7 @@ impl<K: Kv> Step<'_, K> {
                 BulkWork::Replay { .. } => {
                     self.revive(seq, row, &command.by)?;
                 }
+                BulkWork::Cancel { .. } => self.cancel_one(seq, row, &command.by)?,
             }
         }
         Ok(Reply::BulkPart(BulkDone { done, next: plan.next }))
@@ -111,6 +112,9 @@ impl<K: KvRead + ?Sized> Reader<'_, K> {
             | BulkWork::Replay { command, from: ReplayFrom::DeadLetters } => (command, Place::Dead),
             BulkWork::Replay { command, .. } => (command, Place::Failed),
             BulkWork::PurgeWaiting { command } => (command, Place::Pending),
+            BulkWork::Cancel { command, running } => {
+                return self.cancel_part(part, command, *running, now, &mut budget);
+            }
         };
         let Some(queue) = self.state.queue_id(&part.tenant, name) else {
             return Ok(BulkPlan::default());
@@ -119,6 +123,32 @@ impl<K: KvRead + ?Sized> Reader<'_, K> {
         let found = self.search(queue, place, part.from.after, &mut budget, wanted)?;
         let next = BulkFrom { after: found.last, ..BulkFrom::default() };
         Ok(BulkPlan { numbers: found.numbers, next: (!found.ended).then_some(next) })
+    }
+
+    /// Visits the pending and delayed tasks of a queue; once all are done, the next part visits the running ones. A part
+    /// visits only one list, so that the caller can tell tasks that ended from those that were asked to.
+    fn cancel_part(
+        &self,
+        part: &BulkPart,
+        command: &str,
+        running: bool,
+        now: Millis,
+        budget: &mut Budget,
+    ) -> Result<BulkPlan, KvError> {
+        let BulkFrom { list, after, .. } = part.from;
+        let queue = self.state.queue_id(&part.tenant, command).filter(|_| list == 0 || running);
+        let Some(queue) = queue else {
+            return Ok(BulkPlan::default());
+        };
+        let place = if list == 0 { Place::Pending } else { Place::InProgress };
+        let wanted = |seq, row: &TaskRow| self.wanted(part, now, seq, row);
+        let found = self.search(queue, place, after, budget, wanted)?;
+        let next = match found.ended {
+            false => Some(BulkFrom { queue: None, list, after: found.last }),
+            true if list == 0 && running => Some(BulkFrom { queue: None, list: 1, after: Seq(0) }),
+            true => None,
+        };
+        Ok(BulkPlan { numbers: found.numbers, next })
     }
 
     /// Visits the finished tasks of the tenant's queues, ordered by queue name.
@@ -189,13 +219,14 @@ impl<K: KvRead + ?Sized> Reader<'_, K> {
             }
             BulkWork::PurgeDead { .. } => true,
             BulkWork::PurgeWaiting { .. } => false,
+            // A worker is asked only once.
+            BulkWork::Cancel { .. } if row.cancel_requested => return Ok(Verdict::Skip),
+            BulkWork::Cancel { .. } => false,
             BulkWork::Replay { from, .. } => {
-                // A failed task's result names its worker; a cancelled task's result names none.
-                let by_worker = finish.is_some_and(|finish| finish.worker.is_some());
                 let other = match from {
                     ReplayFrom::DeadLetters => false,
-                    ReplayFrom::Failed => !by_worker,
-                    ReplayFrom::Cancelled => by_worker,
+                    ReplayFrom::Failed => row.is_cancelled(),
+                    ReplayFrom::Cancelled => !row.is_cancelled(),
                 };
                 if other {
                     return Ok(Verdict::Skip);

@@ -12,6 +12,7 @@ use crate::kv::{Kv, KvError, Table};
 use crate::limits::{
     CLAIM_BYTES_MAX, CLAIM_COMMANDS_MAX, CLAIM_MAX, CLAIM_REPAIR_MAX, LEASE_MS_MAX, LEASE_MS_MIN,
 };
+use crate::moment::Millis;
 use crate::names::{check_command, check_tenant, check_worker};
 use crate::place::Place;
 use crate::queue::Head;
@@ -93,7 +94,12 @@ impl<K: Kv> Step<'_, K> {
             return Ok(false);
         }
         row.fence = row.fence.next();
-        let until = self.now.saturating_add(command.lease);
+        row.run_limit = self.run_limit(&row)?;
+        row.run_until = match row.run_limit {
+            0 => 0,
+            limit => self.now.saturating_add(limit),
+        };
+        let until = row.latest_end(self.now.saturating_add(command.lease));
         let lease = Lease { worker: Arc::clone(&command.worker), until };
         self.relocate(seq, &mut row, Cause::by(Event::Claimed, &command.worker), |row| {
             row.place = Place::InProgress;
@@ -105,6 +111,14 @@ impl<K: Kv> Step<'_, K> {
             taken.tasks.push(self.view(seq, &row)?);
         }
         Ok(true)
+    }
+
+    /// How long an attempt of the task may run: its own limit or, if it has none, its queue's. 0 means no limit.
+    fn run_limit(&self, row: &TaskRow) -> Result<Millis, KvError> {
+        if row.max_run > 0 {
+            return Ok(row.max_run);
+        }
+        Ok(self.queue(row.queue)?.row.topic.as_ref().map_or(0, |topic| topic.policy.max_run))
     }
 }
 

@@ -97,20 +97,26 @@ pub(crate) fn decode_row<T: DeserializeOwned>(
     row.map_err(|error| KvError::Corrupt { table, key, reason: error.to_string() })
 }
 
-/// Reads a row of version 2, or one of version 1, in which the last `added` fields are missing and read as 0.
+/// Reads a row whose later versions only appended numbers: `added` says how many in version 2, in version 3, and so on.
+/// Those that the row's version lacks read as 0.
 pub(crate) fn decode_grown<T: DeserializeOwned>(
     table: Table,
     key: Key,
     bytes: &[u8],
-    added: usize,
+    added: &[usize],
 ) -> Result<T, KvError> {
     let row = match bytes.split_first() {
-        Some((2, body)) => decode(body),
-        _ => strip_version(bytes).and_then(|body| {
-            let mut body = body.to_vec();
-            body.resize(body.len() + added, 0);
-            decode(&body)
-        }),
+        Some((version, body)) => match usize::from(*version).checked_sub(1).map(|n| added.get(n..))
+        {
+            Some(Some([])) => decode(body),
+            Some(Some(missing)) => {
+                let mut body = body.to_vec();
+                body.resize(body.len() + missing.iter().sum::<usize>(), 0);
+                decode(&body)
+            }
+            _ => Err(DecodeError::Version(*version)),
+        },
+        None => Err(DecodeError::Malformed("empty")),
     };
     row.map_err(|error| KvError::Corrupt { table, key, reason: error.to_string() })
 }

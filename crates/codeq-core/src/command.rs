@@ -14,12 +14,14 @@ use crate::id::TaskId;
 use crate::keys::Seq;
 use crate::record::{Hidden, RecordKind};
 use crate::settings::{Settings, SettingsV1};
-use crate::topic::{Policy, PolicyV1};
+use crate::topic::{Policy, PolicyV1, PolicyV2};
 
 mod bulk;
+mod enqueue_v1;
 mod under_lease;
 
 pub use bulk::{BulkFilter, BulkFrom, BulkPart, BulkPartV1, BulkWork, BulkWorkV1, ReplayFrom};
+pub use enqueue_v1::{EnqueueByValueV1, EnqueueV1, NewTaskV1};
 pub use under_lease::{Fence, Holder, LeaseAction, UnderLease};
 
 pub use crate::moment::Millis;
@@ -29,8 +31,8 @@ pub use crate::moment::Millis;
 pub enum Command {
     /// Replace the shard's settings. Superseded by [`Command::Configure`]; only in older logs.
     ConfigureV1(SettingsV1),
-    /// Create tasks.
-    Enqueue(Enqueue),
+    /// Create tasks. Superseded by [`Command::Enqueue`]; only in older logs.
+    EnqueueV1(EnqueueV1),
     /// Lease tasks to a worker.
     Claim(Claim),
     /// Extend a lease.
@@ -67,14 +69,22 @@ pub enum Command {
     BulkPartV1(BulkPartV1),
     /// Replace the shard's settings.
     Configure(Settings),
-    /// Create or change a topic policy.
-    PutTopic(PutTopic),
-    /// A bounded part of a cleanup, purge or replay.
+    /// Create or change a topic policy. Superseded by [`Command::PutTopic`]; only in older logs.
+    PutTopicV2(PutTopicV2),
+    /// A bounded part of a cleanup, purge, replay or cancellation of many tasks.
     BulkPart(Box<BulkPart>),
     /// A worker's action on its task, valid only under the lease it names.
     UnderLease(UnderLease),
+    /// Create tasks by value. Superseded by [`Command::EnqueueByValue`]; only in older logs.
+    EnqueueByValueV1(EnqueueByValueV1),
+    /// Create tasks.
+    Enqueue(Enqueue),
     /// Create tasks whose idempotency keys compare payloads as JSON values, or whose payloads are large.
     EnqueueByValue(EnqueueByValue),
+    /// Create or change a topic policy.
+    PutTopic(PutTopic),
+    /// Change the priority or the delay of a task that is not running.
+    Reschedule(Reschedule),
 }
 
 /// Creates one or more tasks of one tenant.
@@ -113,6 +123,8 @@ pub struct NewTask {
     pub trace_parent: Option<Arc<str>>,
     /// W3C `tracestate` header.
     pub trace_state: Option<Arc<str>>,
+    /// Longest time that an attempt may run, from its claim; `None` or 0 means the policy's.
+    pub max_run: Option<Millis>,
 }
 
 /// The tenant's queues that a claim takes from.
@@ -237,6 +249,30 @@ pub struct Cancel {
     pub by: Arc<str>,
 }
 
+/// Changes the priority of a pending or delayed task, when it becomes claimable, or both.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Reschedule {
+    /// The tenant that owns the task.
+    pub tenant: Arc<str>,
+    /// The task's id.
+    pub id: TaskId,
+    /// The new priority, clamped to 0..=9; `None` keeps it.
+    pub priority: Option<i32>,
+    /// The new time, which replaces delay and `runAt`; `None` keeps them.
+    pub when: Option<RunWhen>,
+    /// Who asked, for the history.
+    pub by: Arc<str>,
+}
+
+/// When a rescheduled task becomes claimable.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum RunWhen {
+    /// After this long; 0 means now.
+    After(Millis),
+    /// At this wall-clock time; a time in the past means now.
+    At(Millis),
+}
+
 /// Which tasks a replay returns.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub enum ReplayTarget {
@@ -325,6 +361,23 @@ pub struct PutTopicV1 {
 
 impl From<PutTopicV1> for PutTopic {
     fn from(put: PutTopicV1) -> PutTopic {
+        PutTopic { tenant: put.tenant, name: put.name, policy: put.policy.into() }
+    }
+}
+
+/// Creates or changes the policy of a queue, as version 2 encoded it.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct PutTopicV2 {
+    /// The tenant that owns the queue.
+    pub tenant: Arc<str>,
+    /// The queue's name, a DNS label.
+    pub name: Arc<str>,
+    /// The policy to set.
+    pub policy: PolicyV2,
+}
+
+impl From<PutTopicV2> for PutTopic {
+    fn from(put: PutTopicV2) -> PutTopic {
         PutTopic { tenant: put.tenant, name: put.name, policy: put.policy.into() }
     }
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
-use crate::command::{Enqueue, Fence, NewTask};
+use crate::command::{Enqueue, EnqueueByValue, Fence, NewTask};
 use crate::history::{Event, History};
 use crate::id::TaskId;
 use crate::idempotency::{Fingerprint, Known, key_hash};
@@ -13,8 +13,8 @@ use crate::keys::{self, Order, QueueId};
 use crate::kv::{Kv, KvError, Table};
 use crate::limits::{
     ATTEMPTS_MAX, BATCH_MAX, DELAY_MS_MAX, ENQUEUE_PAYLOAD_BYTES_MAX, IDEMPOTENCY_KEY_BYTES_MAX,
-    PAYLOAD_BYTES_MAX, PRIORITY_MAX, TRACE_PARENT_BYTES_MAX, TRACE_STATE_BYTES_MAX,
-    WEBHOOK_BYTES_MAX,
+    MAX_RUN_MS_MAX, MAX_RUN_MS_MIN, PAYLOAD_BYTES_MAX, PRIORITY_MAX, TRACE_PARENT_BYTES_MAX,
+    TRACE_STATE_BYTES_MAX, WEBHOOK_BYTES_MAX,
 };
 use crate::moment::Millis;
 use crate::names::{check_command, check_tenant};
@@ -22,6 +22,7 @@ use crate::place::Place;
 use crate::reply::{Enqueued, Rejection, Reply};
 use crate::rows::{BodyRow, IdempotencyRow, TaskRow};
 use crate::step::{Cause, Step};
+use crate::topic::is_max_run;
 use crate::view::Task;
 
 impl<K: Kv> Step<'_, K> {
@@ -48,6 +49,11 @@ impl<K: Kv> Step<'_, K> {
             outcomes.push(self.enqueue_one(command, task, value)?);
         }
         Ok(Reply::Enqueued(outcomes))
+    }
+
+    /// Same as [`Step::enqueue`], by value.
+    pub(crate) fn enqueue_by_value(&mut self, command: &EnqueueByValue) -> Result<Reply, KvError> {
+        self.enqueue(&command.enqueue, Some(&command.fingerprints))
     }
 
     fn enqueue_one(
@@ -164,6 +170,9 @@ impl<K: Kv> Step<'_, K> {
             history: History::default(),
             run_at: task.run_at.unwrap_or(0),
             made_at: self.now,
+            max_run: task.max_run.unwrap_or(0),
+            run_limit: 0,
+            run_until: 0,
         };
         let body = BodyRow {
             command: &task.command,
@@ -207,6 +216,9 @@ fn check(task: &NewTask, wall: Millis, by_value: bool) -> Result<(), Rejection> 
     let wait = task.run_at.map(|date| date.saturating_sub(wall)).or(task.delay);
     if wait.is_some_and(|wait| wait > DELAY_MS_MAX) {
         return Err(Rejection::InvalidDelay { max: DELAY_MS_MAX });
+    }
+    if task.max_run.is_some_and(|max_run| max_run > 0 && !is_max_run(max_run)) {
+        return Err(Rejection::InvalidMaxRun { min: MAX_RUN_MS_MIN, max: MAX_RUN_MS_MAX });
     }
     Ok(())
 }

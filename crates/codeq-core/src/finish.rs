@@ -49,7 +49,7 @@ impl<K: Kv> Step<'_, K> {
         self.relocate(seq, &mut row, cause, |row| {
             row.place = place;
             row.visible_at = 0;
-            row.lease = None;
+            row.end_attempt();
             row.finish = Some(finish);
         })?;
         if row.has_webhook {

@@ -22,7 +22,7 @@ impl<K: Kv> Step<'_, K> {
             return Ok(Reply::Rejected(rejection));
         }
         let seq = command.id.seq();
-        let until = self.now.saturating_add(command.extend);
+        let until = row.latest_end(self.now.saturating_add(command.extend));
         if let Some(lease) = &mut row.lease {
             self.state.leases.remove(&(lease.until, seq));
             self.state.leases.insert((until, seq));

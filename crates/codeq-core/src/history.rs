@@ -38,11 +38,15 @@ pub enum Event {
     Removed,
     /// The wall clock was set back to before the task's `runAt`.
     Postponed,
+    /// Its priority or delay was changed.
+    Rescheduled,
+    /// It ran for its maximum run time.
+    TimedOut,
 }
 
 impl Event {
     /// Every event, in the order of the variants.
-    pub const ALL: [Event; 13] = [
+    pub const ALL: [Event; 15] = [
         Event::Created,
         Event::Claimed,
         Event::Submitted,
@@ -56,6 +60,8 @@ impl Event {
         Event::Replayed,
         Event::Removed,
         Event::Postponed,
+        Event::Rescheduled,
+        Event::TimedOut,
     ];
 
     /// The text used in wire formats.
@@ -74,6 +80,8 @@ impl Event {
             Event::Replayed => "replayed",
             Event::Removed => "removed",
             Event::Postponed => "postponed",
+            Event::Rescheduled => "rescheduled",
+            Event::TimedOut => "timed_out",
         }
     }
 }

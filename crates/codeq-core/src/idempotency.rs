@@ -122,6 +122,8 @@ fn gone(row: &IdempotencyRow, tenant: &str, task: &NewTask) -> Task {
         created_at: row.created_at,
         updated_at: row.created_at,
         visible_at: None,
+        max_run: None,
+        run_until: None,
     }
 }
 

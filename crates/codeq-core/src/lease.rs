@@ -5,7 +5,7 @@ use std::sync::Arc;
 use crate::command::{LeaseAction, UnderLease};
 use crate::history::Event;
 use crate::id::TaskId;
-use crate::keys::Seq;
+use crate::keys::{self, Seq};
 use crate::kv::{Kv, KvError};
 use crate::limits::ERROR_BYTES_MAX;
 use crate::moment::Millis;
@@ -19,6 +19,8 @@ pub use crate::command::Holder;
 
 /// Error of a task whose lease ended.
 pub(crate) const LEASE_EXPIRED: &str = "LEASE_EXPIRED";
+/// Error of a task that ran for its maximum run time.
+pub(crate) const TIMED_OUT: &str = "TIMED_OUT";
 /// Error of a task that used up its attempts without a reported reason.
 pub(crate) const MAX_ATTEMPTS: &str = "MAX_ATTEMPTS";
 /// Error of a cancelled task.
@@ -83,11 +85,30 @@ impl<K: Kv> Step<'_, K> {
         Ok(Ok((row, owner)))
     }
 
+    /// The task with this id, if the tenant owns it. A lease that is over is expired first.
+    pub(crate) fn find_unexpired(
+        &mut self,
+        tenant: &str,
+        id: TaskId,
+    ) -> Result<Option<TaskRow>, KvError> {
+        match self.find(tenant, id)? {
+            Some(row) if row.lease.as_ref().is_some_and(|lease| lease.until < self.now) => {
+                self.expire(id.seq(), row, self.now ^ id.salt())?;
+                TaskRow::load(self.kv, keys::task(id.seq()))
+            }
+            found => Ok(found),
+        }
+    }
+
     /// Ends a lease whose time is over, which counts as a failed attempt.
     pub(crate) fn expire(&mut self, seq: Seq, row: TaskRow, seed: u64) -> Result<(), KvError> {
-        let error = Some(Arc::from(LEASE_EXPIRED));
-        let cause = Cause::server(Event::LeaseExpired);
-        self.fail_attempt(seq, row, error, Retry::Backoff(seed), cause)?;
+        let (error, cause) = if row.runs_until_limit() {
+            let why = Some(Arc::from(format!("ran for {}", seconds(row.run_limit))));
+            (TIMED_OUT, Cause { event: Event::TimedOut, who: None, why })
+        } else {
+            (LEASE_EXPIRED, Cause::server(Event::LeaseExpired))
+        };
+        self.fail_attempt(seq, row, Some(Arc::from(error)), Retry::Backoff(seed), cause)?;
         Ok(())
     }
 
@@ -137,10 +158,18 @@ impl<K: Kv> Step<'_, K> {
         self.relocate(seq, &mut row, cause, |row| {
             row.place = place;
             row.visible_at = visible_at;
-            row.lease = None;
+            row.end_attempt();
             row.finish = None;
         })?;
         Ok(row)
+    }
+}
+
+/// A length of time as text, such as `90s` or `1.5s`.
+fn seconds(length: Millis) -> String {
+    match (length / 1_000, length % 1_000) {
+        (whole, 0) => format!("{whole}s"),
+        (whole, rest) => format!("{}s", format!("{whole}.{rest:03}").trim_end_matches('0')),
     }
 }
 

@@ -58,6 +58,7 @@ mod put_topic;
 mod queue;
 mod records;
 mod replay;
+mod reschedule;
 mod step;
 mod sweep;
 mod timers;

@@ -46,6 +46,10 @@ pub const ATTEMPTS_MAX: u32 = 1_000;
 pub const LEASE_MS_MIN: u64 = 1_000;
 /// Longest lease in milliseconds: twelve hours.
 pub const LEASE_MS_MAX: u64 = 43_200_000;
+/// Shortest maximum run time of a task in milliseconds.
+pub const MAX_RUN_MS_MIN: u64 = 1_000;
+/// Longest maximum run time of a task in milliseconds: 30 days.
+pub const MAX_RUN_MS_MAX: u64 = 30 * 86_400_000;
 /// How far in the future a task may be scheduled, in milliseconds: ten years.
 pub const DELAY_MS_MAX: u64 = 10 * 366 * 86_400_000;
 /// Longest retention in milliseconds (`2^31 - 1` seconds).

@@ -32,6 +32,62 @@ pub enum Status {
     Failed,
 }
 
+/// The state of a task, in more detail than its status: what the counters of a queue tell apart.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum TaskState {
+    /// Waiting to be claimed.
+    Ready,
+    /// Waiting for its delay or `runAt` to pass.
+    Delayed,
+    /// Leased to a worker.
+    Running,
+    /// Finished successfully.
+    Completed,
+    /// Failed by a worker.
+    Failed,
+    /// Cancelled.
+    Cancelled,
+    /// Its attempts are used up.
+    Dead,
+}
+
+impl TaskState {
+    /// Every state.
+    pub const ALL: [TaskState; 7] = [
+        TaskState::Ready,
+        TaskState::Delayed,
+        TaskState::Running,
+        TaskState::Completed,
+        TaskState::Failed,
+        TaskState::Cancelled,
+        TaskState::Dead,
+    ];
+
+    /// The text used in wire formats.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            TaskState::Ready => "ready",
+            TaskState::Delayed => "delayed",
+            TaskState::Running => "running",
+            TaskState::Completed => "completed",
+            TaskState::Failed => "failed",
+            TaskState::Cancelled => "cancelled",
+            TaskState::Dead => "dead",
+        }
+    }
+
+    /// The list that holds tasks of this state, perhaps among others.
+    pub fn list(self) -> Place {
+        match self {
+            TaskState::Ready | TaskState::Delayed => Place::Pending,
+            TaskState::Running => Place::InProgress,
+            TaskState::Completed => Place::Completed,
+            TaskState::Failed | TaskState::Cancelled => Place::Failed,
+            TaskState::Dead => Place::Dead,
+        }
+    }
+}
+
 impl Place {
     /// Every place, in declaration order.
     pub const ALL: [Place; 6] = [

@@ -148,4 +148,15 @@ pub enum Rejection {
     /// The record's revision is not the expected one.
     #[error("record has changed")]
     RecordChanged,
+    /// A worker is running the task.
+    #[error("task is in progress")]
+    InProgress,
+    /// The maximum run time is too short or too long.
+    #[error("invalid maximum run time")]
+    InvalidMaxRun {
+        /// Lower bound in milliseconds.
+        min: Millis,
+        /// Upper bound in milliseconds.
+        max: Millis,
+    },
 }

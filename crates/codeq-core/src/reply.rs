@@ -55,6 +55,8 @@ pub enum Reply {
     Swept(Swept),
     /// The command was refused and changed nothing.
     Rejected(Rejection),
+    /// The task after a change of its priority or delay.
+    Rescheduled(Box<Task>),
 }
 
 /// Result for one task of an enqueue.

@@ -18,10 +18,10 @@ use crate::keys::{self, Order, QueueId, Seq};
 use crate::kv::{Key, KvError, KvRead, Table};
 use crate::limits::{PRIORITIES, TASK_ROWS_BYTES};
 use crate::moment::{Millis, Moment};
-use crate::place::Place;
+use crate::place::{Place, TaskState};
 use crate::record::{Hidden, Record, RecordKind};
 use crate::settings::{Settings, SettingsV1};
-use crate::topic::{Topic, TopicV1};
+use crate::topic::{Topic, TopicV1, TopicV2};
 
 /// The mutable part of a task.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -68,6 +68,13 @@ pub struct TaskRow {
     pub run_at: Millis,
     /// When it was created, by engine time. Since version 2.
     pub made_at: Millis,
+    /// Longest time that an attempt may run; 0 means its queue's policy decides. Since version 3.
+    pub max_run: Millis,
+    /// The limit of the running attempt: the task's own or, at the claim, its queue's. 0 if it has none. Since version 3.
+    pub run_limit: Millis,
+    /// When the running attempt reaches `run_limit`, by engine time; its lease never ends later. 0 if it has none.
+    /// Since version 3.
+    pub run_until: Millis,
 }
 
 /// Who runs a task, and until when.
@@ -142,7 +149,7 @@ pub struct Counts {
     pub in_progress: u64,
     /// Succeeded and not yet removed.
     pub completed: u64,
-    /// Failed or cancelled, and not yet removed.
+    /// Failed by a worker and not yet removed.
     pub failed: u64,
     /// Dead-lettered and not yet removed.
     pub dead: u64,
@@ -150,6 +157,38 @@ pub struct Counts {
     pub live_bytes: u64,
     /// Bytes of all tasks, including finished ones: see [`TaskRow::stored_bytes`].
     pub stored_bytes: u64,
+    /// Cancelled and not yet removed. Since version 4; before, `failed` included them.
+    pub cancelled: u64,
+}
+
+/// A queue's counters, as versions 2 and 3 encoded them: `failed` includes cancelled tasks.
+#[derive(Deserialize)]
+struct CountsV3 {
+    pending: [u64; PRIORITIES],
+    delayed: u64,
+    in_progress: u64,
+    completed: u64,
+    failed: u64,
+    dead: u64,
+    live_bytes: u64,
+    stored_bytes: u64,
+}
+
+impl From<CountsV3> for Counts {
+    fn from(old: CountsV3) -> Counts {
+        Counts {
+            pending: old.pending,
+            delayed: old.delayed,
+            in_progress: old.in_progress,
+            completed: old.completed,
+            failed: old.failed,
+            dead: old.dead,
+            live_bytes: old.live_bytes,
+            stored_bytes: old.stored_bytes,
+            // `State::load` moves the cancelled tasks here from `failed`.
+            cancelled: 0,
+        }
+    }
 }
 
 /// A queue, as version 1 encoded it.
@@ -169,13 +208,30 @@ struct QueueRowV2 {
     name: Arc<str>,
     paused: bool,
     topic: Option<TopicV1>,
-    counts: Counts,
+    counts: CountsV3,
+}
+
+/// A queue, as version 3 encoded it.
+#[derive(Deserialize)]
+struct QueueRowV3 {
+    tenant: Arc<str>,
+    name: Arc<str>,
+    paused: bool,
+    topic: Option<TopicV2>,
+    counts: CountsV3,
+}
+
+impl From<QueueRowV3> for QueueRow {
+    fn from(row: QueueRowV3) -> QueueRow {
+        let QueueRowV3 { tenant, name, paused, topic, counts } = row;
+        QueueRow { tenant, name, paused, topic: topic.map(Topic::from), counts: counts.into() }
+    }
 }
 
 impl From<QueueRowV2> for QueueRow {
     fn from(row: QueueRowV2) -> QueueRow {
         let QueueRowV2 { tenant, name, paused, topic, counts } = row;
-        QueueRow { tenant, name, paused, topic: topic.map(Topic::from), counts }
+        QueueRow { tenant, name, paused, topic: topic.map(Topic::from), counts: counts.into() }
     }
 }
 
@@ -205,6 +261,7 @@ impl From<QueueRowV1> for QueueRow {
             dead,
             live_bytes,
             stored_bytes: 0,
+            cancelled: 0,
         };
         // `State::load` adds the bytes of finished tasks.
         counts.stored_bytes = counts.live_bytes + counts.live() * TASK_ROWS_BYTES;
@@ -328,7 +385,7 @@ impl Counts {
 
     /// All tasks.
     pub fn total(&self) -> u64 {
-        self.live() + self.completed + self.failed + self.dead
+        self.live() + self.completed + self.failed + self.cancelled + self.dead
     }
 
     /// Number of tasks in the list of a place; pending and delayed tasks share a list.
@@ -337,24 +394,25 @@ impl Counts {
             Place::Pending | Place::Delayed => self.ready() + self.delayed,
             Place::InProgress => self.in_progress,
             Place::Completed => self.completed,
-            Place::Failed => self.failed,
+            Place::Failed => self.failed + self.cancelled,
             Place::Dead => self.dead,
         }
     }
 
-    /// The counter of a place.
+    /// The counter that a task belongs to.
     #[allow(clippy::indexing_slicing, reason = "the index is clamped to the array")]
-    pub fn slot(&mut self, place: Place, priority: u8) -> &mut u64 {
-        match place {
-            Place::Pending => {
-                let index = usize::from(priority).min(PRIORITIES - 1);
+    pub fn slot(&mut self, row: &TaskRow) -> &mut u64 {
+        match row.state() {
+            TaskState::Ready => {
+                let index = usize::from(row.priority).min(PRIORITIES - 1);
                 &mut self.pending[index]
             }
-            Place::Delayed => &mut self.delayed,
-            Place::InProgress => &mut self.in_progress,
-            Place::Completed => &mut self.completed,
-            Place::Failed => &mut self.failed,
-            Place::Dead => &mut self.dead,
+            TaskState::Delayed => &mut self.delayed,
+            TaskState::Running => &mut self.in_progress,
+            TaskState::Completed => &mut self.completed,
+            TaskState::Failed => &mut self.failed,
+            TaskState::Cancelled => &mut self.cancelled,
+            TaskState::Dead => &mut self.dead,
         }
     }
 }
@@ -417,17 +475,19 @@ impl IdempotencyRow {
 }
 
 impl QueueRow {
-    const VERSION: u8 = 3;
+    const VERSION: u8 = 4;
 
     /// Encodes the row.
     pub fn encode(&self) -> Bytes {
         encode_row(self, Self::VERSION, 128)
     }
 
-    /// Decodes the row at `key`. Version 1 does not count the bytes of finished tasks.
+    /// Decodes the row at `key`. Version 1 does not count the bytes of finished tasks, and versions before 4 count
+    /// cancelled tasks as failed.
     pub fn decode(key: Key, bytes: &[u8]) -> Result<QueueRow, KvError> {
         let decoded = match bytes.split_first() {
             Some((&QueueRow::VERSION, body)) => decode(body),
+            Some((3, body)) => decode::<QueueRowV3>(body).map(QueueRow::from),
             Some((2, body)) => decode::<QueueRowV2>(body).map(QueueRow::from),
             _ => strip_version(bytes).and_then(decode::<QueueRowV1>).map(QueueRow::from),
         };
@@ -442,17 +502,26 @@ impl QueueRow {
     pub(crate) fn is_old(bytes: &[u8]) -> bool {
         bytes.first() == Some(&VERSION)
     }
+
+    /// Whether the bytes are of a version before 4, which counts cancelled tasks as failed.
+    pub(crate) fn mixes_cancelled(bytes: &[u8]) -> bool {
+        bytes.first().is_some_and(|version| *version < 4)
+    }
 }
 
 impl TaskRow {
+    const VERSION: u8 = 3;
+    /// Fields that versions 2 and 3 added.
+    const ADDED: [usize; 2] = [2, 3];
+
     /// Encodes the row.
     pub fn encode(&self) -> Bytes {
-        encode_row(self, 2, 200)
+        encode_row(self, Self::VERSION, 200)
     }
 
     /// Decodes the row at `key`.
     pub fn decode(key: Key, bytes: &[u8]) -> Result<TaskRow, KvError> {
-        let mut row: TaskRow = decode_grown(Table::Task, key, bytes, 2)?;
+        let mut row: TaskRow = decode_grown(Table::Task, key, bytes, &Self::ADDED)?;
         if row.made_at == 0 {
             // Version 1 had a single clock.
             row.made_at = row.created_at;
@@ -469,6 +538,43 @@ impl TaskRow {
                 + finish.artifacts.iter().map(artifact).sum::<usize>()
         });
         TASK_ROWS_BYTES + u64::from(self.size) + finish as u64
+    }
+
+    /// The task's state.
+    pub fn state(&self) -> TaskState {
+        match self.place {
+            Place::Pending => TaskState::Ready,
+            Place::Delayed => TaskState::Delayed,
+            Place::InProgress => TaskState::Running,
+            Place::Completed => TaskState::Completed,
+            Place::Failed if self.is_cancelled() => TaskState::Cancelled,
+            Place::Failed => TaskState::Failed,
+            Place::Dead => TaskState::Dead,
+        }
+    }
+
+    /// Whether the task ended as cancelled. A failed task's result names its worker; a cancelled task's names none.
+    pub fn is_cancelled(&self) -> bool {
+        let by_worker = self.finish.as_ref().is_some_and(|finish| finish.worker.is_some());
+        self.place == Place::Failed && !by_worker
+    }
+
+    /// Ends the running attempt: its lease, and its maximum run time.
+    pub(crate) fn end_attempt(&mut self) {
+        self.lease = None;
+        self.run_limit = 0;
+        self.run_until = 0;
+    }
+
+    /// The end of a lease that should last until `until`: the attempt's maximum run time may end it earlier.
+    pub(crate) fn latest_end(&self, until: Millis) -> Millis {
+        if self.run_until > 0 { until.min(self.run_until) } else { until }
+    }
+
+    /// Whether the lease lasts until the attempt's maximum run time, and not less.
+    pub(crate) fn runs_until_limit(&self) -> bool {
+        let until = self.lease.as_ref().map_or(0, |lease| lease.until);
+        self.run_until > 0 && until >= self.run_until
     }
 
     /// The task's id, given its number.
@@ -492,7 +598,7 @@ impl MetaRow {
                 Some((&MetaRow::VERSION, body)) => decode(body).map_err(|error| {
                     KvError::Corrupt { table: Table::Meta, key, reason: error.to_string() }
                 })?,
-                _ => decode_grown::<MetaRowV2>(Table::Meta, key, bytes, 1)?.into(),
+                _ => decode_grown::<MetaRowV2>(Table::Meta, key, bytes, &[1])?.into(),
             };
         if row.wall == 0 {
             row.wall = row.now;

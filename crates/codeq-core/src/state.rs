@@ -83,7 +83,7 @@ pub struct State {
     pub(crate) records: Records,
     /// Queues whose row in the store is stale.
     pub(crate) dirty: Vec<QueueId>,
-    /// Queues whose row has an older version and whose callbacks are not indexed yet.
+    /// Queues whose row has version 1 and whose callbacks are not indexed yet.
     outdated: BTreeSet<QueueId>,
     /// Number of entries in the windows of all queues.
     pub(crate) windowed: usize,
@@ -116,11 +116,16 @@ impl State {
         };
         for_each(kv, Table::Queue, 0, Key::MAX, |key, value| {
             let (id, mut row) = (key as QueueId, QueueRow::decode(key, value)?);
-            let old = QueueRow::is_old(value);
-            if old {
+            if QueueRow::is_old(value) {
                 row.counts.stored_bytes += finished_bytes(kv, id)?;
+                state.outdated.insert(id);
             }
-            state.load_queue(kv, id, row, old)
+            let recounted = QueueRow::mixes_cancelled(value);
+            if recounted && row.counts.failed > 0 {
+                row.counts.cancelled = cancelled(kv, id)?;
+                row.counts.failed = row.counts.failed.saturating_sub(row.counts.cancelled);
+            }
+            state.load_queue(kv, id, row, recounted)
         })?;
         Ok(state)
     }
@@ -153,7 +158,6 @@ impl State {
         if dirty {
             queue.dirty = true;
             self.dirty.push(id);
-            self.outdated.insert(id);
         }
         self.windowed += queue.refill(id, kv, window_max(self.windowed))?;
         queue.head = queue.next().map(|(head, _)| head);
@@ -330,6 +334,19 @@ fn finished_bytes<K: KvRead + ?Sized>(kv: &K, id: QueueId) -> Result<u64, KvErro
             Ok(())
         })?;
     }
+    Ok(sum)
+}
+
+/// Number of a queue's cancelled tasks. Only needed for rows before version 4, which count them as failed: once, at
+/// the first start of a newer version.
+fn cancelled<K: KvRead + ?Sized>(kv: &K, id: QueueId) -> Result<u64, KvError> {
+    let mut sum = 0;
+    let list = |seq| keys::index(id, Place::Failed, seq);
+    for_each(kv, Table::Index, list(Seq(0)), list(Seq::MAX), |key, _| {
+        let row = TaskRow::load(kv, keys::task(keys::seq_of(key)))?;
+        sum += u64::from(row.is_some_and(|row| row.is_cancelled()));
+        Ok(())
+    })?;
     Ok(sum)
 }
 

@@ -243,7 +243,7 @@ impl<K: Kv> Step<'_, K> {
             }
         }
         let queue = self.queue_mut(row.queue)?;
-        let slot = queue.row.counts.slot(row.place, row.priority);
+        let slot = queue.row.counts.slot(row);
         *slot = slot.saturating_sub(1);
         let counts = &mut queue.row.counts;
         counts.stored_bytes = counts.stored_bytes.saturating_sub(row.stored_bytes());
@@ -292,7 +292,7 @@ impl<K: Kv> Step<'_, K> {
             }
         }
         let queue = self.queue_mut(row.queue)?;
-        *queue.row.counts.slot(row.place, row.priority) += 1;
+        *queue.row.counts.slot(row) += 1;
         queue.row.counts.stored_bytes += row.stored_bytes();
         if !row.place.is_terminal() {
             queue.row.counts.live_bytes += u64::from(row.size);

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 
 use crate::limits::{
-    PRIORITY_MAX, RETENTION_MS_MAX, TOPIC_ATTEMPTS_MAX, TOPIC_CONSUMERS_MAX, TOPIC_NAME_BYTES_MAX,
-    TOPIC_TIER_MAX, TOPIC_TIERS_MAX,
+    MAX_RUN_MS_MAX, MAX_RUN_MS_MIN, PRIORITY_MAX, RETENTION_MS_MAX, TOPIC_ATTEMPTS_MAX,
+    TOPIC_CONSUMERS_MAX, TOPIC_NAME_BYTES_MAX, TOPIC_TIER_MAX, TOPIC_TIERS_MAX,
 };
 use crate::moment::Millis;
 use crate::place::Place;
@@ -29,6 +29,34 @@ pub struct Policy {
     /// Retention of dead-lettered tasks in milliseconds; 0 means the policy's `retention` or, without one, the shard's
     /// default.
     pub dead_letter_retention: Millis,
+    /// Longest time that an attempt of a task without its own `max_run` may run, in milliseconds; 0 means no limit.
+    pub max_run: Millis,
+}
+
+/// Settings of one queue, as version 2 encoded them.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[allow(missing_docs, reason = "the fields are those of `Policy`")]
+pub struct PolicyV2 {
+    pub priority_tiers: Vec<u8>,
+    pub max_attempts: Option<u32>,
+    pub dead_letter_topic: Option<Arc<str>>,
+    pub retention: Millis,
+    pub max_consumers: u32,
+    pub dead_letter_retention: Millis,
+}
+
+impl From<PolicyV2> for Policy {
+    fn from(old: PolicyV2) -> Policy {
+        Policy {
+            priority_tiers: old.priority_tiers,
+            max_attempts: old.max_attempts,
+            dead_letter_topic: old.dead_letter_topic,
+            retention: old.retention,
+            max_consumers: old.max_consumers,
+            dead_letter_retention: old.dead_letter_retention,
+            max_run: 0,
+        }
+    }
 }
 
 /// Settings of one queue, as version 1 encoded them.
@@ -51,6 +79,7 @@ impl From<PolicyV1> for Policy {
             retention: old.retention,
             max_consumers: old.max_consumers,
             dead_letter_retention: 0,
+            max_run: 0,
         }
     }
 }
@@ -75,6 +104,22 @@ pub(crate) struct TopicV1 {
     version: u64,
     created_at: Millis,
     updated_at: Millis,
+}
+
+/// A queue's policy and its version, as queue rows of version 3 encoded them.
+#[derive(Deserialize)]
+pub(crate) struct TopicV2 {
+    policy: PolicyV2,
+    version: u64,
+    created_at: Millis,
+    updated_at: Millis,
+}
+
+impl From<TopicV2> for Topic {
+    fn from(old: TopicV2) -> Topic {
+        let TopicV2 { policy, version, created_at, updated_at } = old;
+        Topic { policy: policy.into(), version, created_at, updated_at }
+    }
 }
 
 impl From<TopicV1> for Topic {
@@ -120,6 +165,8 @@ impl Policy {
             "deadLetterRetentionSeconds"
         } else if self.max_consumers > TOPIC_CONSUMERS_MAX {
             "maxConsumers"
+        } else if self.max_run > 0 && !is_max_run(self.max_run) {
+            "maxRunSeconds"
         } else {
             return Ok(());
         };
@@ -132,6 +179,11 @@ impl Policy {
         let lowest = self.priority_tiers.iter().copied().min();
         not_above.or(lowest).unwrap_or(wanted).min(PRIORITY_MAX)
     }
+}
+
+/// Whether a maximum run time is within the limits.
+pub(crate) fn is_max_run(max_run: Millis) -> bool {
+    (MAX_RUN_MS_MIN..=MAX_RUN_MS_MAX).contains(&max_run)
 }
 
 /// Whether a text is a lowercase DNS label.
@@ -172,7 +224,10 @@ mod tests {
         let to = |text: &str| Policy { dead_letter_topic: Some(text.into()), ..base.clone() };
         assert_eq!(field(to("a")), "deadLetterTopicRef");
         assert_eq!(field(to("A-b")), "deadLetterTopicRef");
-        assert_eq!(field(Policy { max_consumers: 10_001, ..base }), "maxConsumers");
+        assert_eq!(field(Policy { max_consumers: 10_001, ..base.clone() }), "maxConsumers");
+        for max_run in [1, MAX_RUN_MS_MIN - 1, MAX_RUN_MS_MAX + 1] {
+            assert_eq!(field(Policy { max_run, ..base.clone() }), "maxRunSeconds");
+        }
     }
 
     #[test]

@@ -56,6 +56,10 @@ pub struct Task {
     pub updated_at: Millis,
     /// When it becomes claimable, while delayed.
     pub visible_at: Option<Millis>,
+    /// Longest time that an attempt may run, if the task sets one.
+    pub max_run: Option<Millis>,
+    /// When the running attempt reaches its maximum run time.
+    pub run_until: Option<Millis>,
 }
 
 /// The result of a finished task.
@@ -141,6 +145,8 @@ impl Task {
                 // After its delay, a task may still have to wait for its `runAt`.
                 delayed => at.date_of(delayed).max(row.run_at),
             }),
+            max_run: Some(row.max_run).filter(|max_run| *max_run > 0),
+            run_until: (row.run_until > 0).then(|| at.date_of(row.run_until)),
         }
     }
 }

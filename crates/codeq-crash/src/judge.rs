@@ -182,7 +182,7 @@ pub fn check_structure(
                 waiting + counts.delayed,
                 counts.in_progress,
                 counts.completed,
-                counts.failed,
+                counts.failed + counts.cancelled,
                 counts.dead,
             ]) {
                 *sum += part;

@@ -244,6 +244,7 @@ fn add(sum: &mut QueueStats, stats: &QueueStats) {
     to.in_progress += from.in_progress;
     to.completed += from.completed;
     to.failed += from.failed;
+    to.cancelled += from.cancelled;
     to.dead += from.dead;
     to.live_bytes += from.live_bytes;
     to.stored_bytes += from.stored_bytes;

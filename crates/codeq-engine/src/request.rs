@@ -290,6 +290,7 @@ fn bytes(command: &Command) -> usize {
             text(instance) + action
         }
         Command::Cancel(cancel) => cancel.tenant.len() + cancel.by.len(),
+        Command::Reschedule(reschedule) => reschedule.tenant.len() + reschedule.by.len(),
         Command::Replay(replay) => {
             let target = match &replay.target {
                 ReplayTarget::One(_) => 0,
@@ -321,13 +322,19 @@ fn bytes(command: &Command) -> usize {
                 BulkWork::Cleanup { .. } => 0,
                 BulkWork::PurgeDead { command }
                 | BulkWork::PurgeWaiting { command }
-                | BulkWork::Replay { command, .. } => command.len(),
+                | BulkWork::Replay { command, .. }
+                | BulkWork::Cancel { command, .. } => command.len(),
             };
             let filter = text(&part.filter.error_contains) + text(&part.filter.worker);
             part.tenant.len() + part.by.len() + text(&part.from.queue) + work + filter
         }
         // Only in logs of older versions: these are never proposed, so the cost does not matter.
-        Command::ConfigureV1(_) | Command::PutTopicV1(_) | Command::BulkPartV1(_) => {
+        Command::ConfigureV1(_)
+        | Command::EnqueueV1(_)
+        | Command::EnqueueByValueV1(_)
+        | Command::PutTopicV1(_)
+        | Command::PutTopicV2(_)
+        | Command::BulkPartV1(_) => {
             let mut logged = Vec::new();
             codec::push_command(command, &mut logged);
             logged.len()

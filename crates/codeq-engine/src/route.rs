@@ -33,6 +33,7 @@ pub fn route(command: &Command, shards: u16) -> Result<Route, EngineError> {
         Command::Abandon(command) => Route::One(command.id.shard(shards)),
         Command::UnderLease(command) => Route::One(command.action.id().shard(shards)),
         Command::Cancel(command) => Route::One(command.id.shard(shards)),
+        Command::Reschedule(command) => Route::One(command.id.shard(shards)),
         Command::Callback(command) => Route::One(command.id.shard(shards)),
         Command::PutRecord(command) => Route::One(record_shard(&command.tenant, shards)),
         Command::DeleteRecord(command) => Route::One(record_shard(&command.tenant, shards)),
@@ -40,7 +41,11 @@ pub fn route(command: &Command, shards: u16) -> Result<Route, EngineError> {
             ReplayTarget::One(id) => Route::One(id.shard(shards)),
             ReplayTarget::Queue { .. } => Route::All,
         },
+        // Of these, the old forms are only in logs: the shard that logged them replays them.
         Command::ConfigureV1(_)
+        | Command::EnqueueV1(_)
+        | Command::EnqueueByValueV1(_)
+        | Command::PutTopicV2(_)
         | Command::Configure(_)
         | Command::Claim(_)
         | Command::Purge(_)

@@ -70,6 +70,8 @@ pub enum Op {
     Callback(Ref, Delivered),
     /// Something that no history checker looks at.
     Other(String),
+    /// Change the priority of a waiting task, or when it becomes claimable; `None` keeps that.
+    Reschedule(Ref, Option<NotBefore>),
 }
 
 /// Refers to a task in an operation.
@@ -106,6 +108,8 @@ pub struct Wanted {
     pub webhook: bool,
     /// The requested limit of attempts.
     pub max_attempts: Option<u32>,
+    /// The requested maximum run time.
+    pub max_run: Option<Millis>,
     /// The requested start time or delay.
     pub not_before: Option<NotBefore>,
 }
@@ -251,6 +255,8 @@ pub struct Seen {
     pub max_attempts: u32,
     /// When it becomes claimable.
     pub visible_at: Option<Millis>,
+    /// When the running attempt reaches its maximum run time.
+    pub run_until: Option<Millis>,
     /// Wall-clock time of its last change.
     pub updated_at: Millis,
 }

@@ -1,7 +1,7 @@
 //! Converts commands and replies to ledger lines.
 
 use codeq_core::command::{
-    BulkWork, Command, Delivery, Outcome as Ending, PurgeTarget, ReplayTarget,
+    BulkWork, Command, Delivery, Outcome as Ending, PurgeTarget, ReplayTarget, RunWhen,
 };
 use codeq_core::id::TaskId;
 use codeq_core::names::queue_name;
@@ -37,6 +37,7 @@ pub fn op(command: &Command) -> Op {
                     key: task.idempotency_key.as_deref().map(str::to_owned),
                     webhook: task.webhook.is_some(),
                     max_attempts: task.max_attempts,
+                    max_run: task.max_run.filter(|limit| *limit > 0),
                     not_before: match (task.run_at, task.delay) {
                         (Some(at), _) => Some(NotBefore::At(at)),
                         (None, Some(delay)) => Some(NotBefore::After(delay)),
@@ -64,6 +65,13 @@ pub fn op(command: &Command) -> Op {
         Command::Abandon(c) => Op::Abandon(task(&c.tenant, &c.worker, c.id), c.penalty),
         Command::UnderLease(c) => op(&Command::from((*c.action).clone())),
         Command::Cancel(c) => Op::Cancel(task(&c.tenant, &c.by, c.id)),
+        Command::Reschedule(c) => {
+            let when = c.when.map(|when| match when {
+                RunWhen::After(delay) => NotBefore::After(delay),
+                RunWhen::At(date) => NotBefore::At(date),
+            });
+            Op::Reschedule(task(&c.tenant, &c.by, c.id), when)
+        }
         Command::Replay(c) => match &c.target {
             ReplayTarget::One(id) => Op::ReplayOne(task(&c.tenant, &c.by, *id)),
             ReplayTarget::Queue { command, .. } => Op::ReplayQueue(queue(&c.tenant, command)),
@@ -76,7 +84,9 @@ pub fn op(command: &Command) -> Op {
         Command::BulkPart(c) => match &c.work {
             BulkWork::Cleanup { .. } => Op::Cleanup { tenant: c.tenant.to_string() },
             BulkWork::PurgeDead { command } => Op::PurgeDead(queue(&c.tenant, command)),
-            BulkWork::PurgeWaiting { command } => Op::PurgeWaiting(queue(&c.tenant, command)),
+            BulkWork::PurgeWaiting { command } | BulkWork::Cancel { command, .. } => {
+                Op::PurgeWaiting(queue(&c.tenant, command))
+            }
             BulkWork::Replay { command, .. } => Op::ReplayQueue(queue(&c.tenant, command)),
         },
         Command::Callback(c) => {
@@ -87,11 +97,14 @@ pub fn op(command: &Command) -> Op {
             };
             Op::Callback(task(&c.tenant, "sender", c.id), how)
         }
-        Command::BulkPartV1(_) => Op::Other("only in older logs".to_owned()),
-        Command::Pause(_) => Op::Other("pause".to_owned()),
-        Command::PutTopicV1(_) | Command::PutTopic(_) | Command::DeleteTopic(_) => {
-            Op::Other("topic".to_owned())
+        Command::EnqueueV1(_) | Command::EnqueueByValueV1(_) | Command::BulkPartV1(_) => {
+            Op::Other("only in older logs".to_owned())
         }
+        Command::Pause(_) => Op::Other("pause".to_owned()),
+        Command::PutTopicV1(_)
+        | Command::PutTopicV2(_)
+        | Command::PutTopic(_)
+        | Command::DeleteTopic(_) => Op::Other("topic".to_owned()),
         Command::PutRecord(_) | Command::DeleteRecord(_) => Op::Other("record".to_owned()),
         Command::ConfigureV1(_) | Command::Configure(_) => Op::Other("configure".to_owned()),
         Command::Sweep(_) => Op::Other("sweep".to_owned()),
@@ -118,9 +131,10 @@ pub fn answer(reply: &Reply) -> Result<Answer, String> {
             Returned::Dead => Back::Dead,
             Returned::Cancelled => Back::Cancelled,
         }),
-        Reply::Cancelled(task) | Reply::CancelRequested(task) | Reply::Replayed(task) => {
-            Answer::Task(seen(task))
-        }
+        Reply::Cancelled(task)
+        | Reply::CancelRequested(task)
+        | Reply::Replayed(task)
+        | Reply::Rescheduled(task) => Answer::Task(seen(task)),
         Reply::Rejected(why) => return Err(why.to_string()),
         Reply::Done
         | Reply::Bulk(_)
@@ -146,6 +160,7 @@ pub fn seen(task: &Task) -> Seen {
         attempts: task.attempts,
         max_attempts: task.max_attempts,
         visible_at: task.visible_at,
+        run_until: task.run_until,
         updated_at: task.updated_at,
     }
 }

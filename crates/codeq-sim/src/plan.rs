@@ -41,6 +41,8 @@ pub enum Act {
     Abandon,
     /// Cancel a task.
     Cancel,
+    /// Change a task's priority or delay.
+    Reschedule,
     /// Replay dead letters.
     Replay,
     /// Purge a queue or its dead letters.
@@ -62,7 +64,7 @@ pub enum Act {
 }
 
 /// Every act with its default weight.
-const USUAL: [(Act, u64); 22] = [
+const USUAL: [(Act, u64); 23] = [
     (Act::Enqueue, 30),
     (Act::EnqueueBatch, 8),
     (Act::EnqueueLater, 8),
@@ -76,6 +78,7 @@ const USUAL: [(Act, u64); 22] = [
     (Act::Nack, 10),
     (Act::Abandon, 8),
     (Act::Cancel, 4),
+    (Act::Reschedule, 4),
     (Act::Replay, 4),
     (Act::Purge, 1),
     (Act::Pause, 2),

@@ -64,11 +64,15 @@ pub enum Sabotage {
     EngineTimeFollowsWall,
     /// `runAt` is converted to a delay when the task is created, and later changes of the wall clock are ignored.
     DateAsDelay,
+    /// The maximum run time of a task is not stored.
+    LimitForgotten,
+    /// A heartbeat is acknowledged beyond the maximum run time.
+    HeartbeatBeyondLimit,
 }
 
 impl Sabotage {
     /// All of them.
-    pub const ALL: [Sabotage; 17] = [
+    pub const ALL: [Sabotage; 19] = [
         Sabotage::AckBeforeSync,
         Sabotage::LyingSync,
         Sabotage::CheckpointBeforeSync,
@@ -86,6 +90,8 @@ impl Sabotage {
         Sabotage::EarlyRetention,
         Sabotage::EngineTimeFollowsWall,
         Sabotage::DateAsDelay,
+        Sabotage::LimitForgotten,
+        Sabotage::HeartbeatBeyondLimit,
     ];
 }
 
@@ -106,6 +112,7 @@ impl Sabotage {
                 &[8]
             }
             Sabotage::EarlyRetention => &[9],
+            Sabotage::LimitForgotten | Sabotage::HeartbeatBeyondLimit => &[16],
         }
     }
 }
@@ -291,16 +298,29 @@ impl Saboteur {
             ) => {
                 enqueue.tasks.iter_mut().for_each(|task| task.webhook = None);
             }
-            (Sabotage::HeartbeatNotKept, Command::Heartbeat(beat)) => {
-                let live = row(store, beat.id)?.is_some_and(|row| {
-                    row.lease.is_some_and(|lease| lease.until >= now && lease.worker == beat.worker)
+            (
+                Sabotage::HeartbeatNotKept | Sabotage::HeartbeatBeyondLimit,
+                Command::Heartbeat(beat),
+            ) => {
+                let row = row(store, beat.id)?;
+                let live = row.as_ref().is_some_and(|row| {
+                    let lease = row.lease.as_ref();
+                    lease.is_some_and(|lease| lease.until >= now && lease.worker == beat.worker)
                 });
-                if live {
+                let limit = row.map_or(0, |row| row.run_until);
+                let beyond = limit > 0 && now + beat.extend > limit;
+                if live && beyond == (bug == Sabotage::HeartbeatBeyondLimit) {
                     let lease_until = wall + beat.extend;
                     let reply = Reply::Extended { lease_until, cancel_requested: false };
                     shard.group.answer(request.reply, Ok(reply));
                     return Ok(());
                 }
+            }
+            (
+                Sabotage::LimitForgotten,
+                Command::Enqueue(enqueue) | Command::EnqueueByValue(EnqueueByValue { enqueue, .. }),
+            ) => {
+                enqueue.tasks.iter_mut().for_each(|task| task.max_run = None);
             }
             (
                 Sabotage::DelayInSeconds,

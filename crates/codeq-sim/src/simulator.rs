@@ -546,6 +546,7 @@ fn count_in_engine_time(reply: &mut Reply, at: Moment) {
     let convert = |task: &mut Task| {
         task.lease_until.iter_mut().for_each(back);
         task.visible_at.iter_mut().for_each(back);
+        task.run_until.iter_mut().for_each(back);
     };
     match reply {
         Reply::Enqueued(made) => made.iter_mut().for_each(|one| {
@@ -555,9 +556,10 @@ fn count_in_engine_time(reply: &mut Reply, at: Moment) {
         }),
         Reply::Claimed(tasks) => tasks.iter_mut().for_each(convert),
         Reply::Extended { lease_until, .. } => back(lease_until),
-        Reply::Cancelled(task) | Reply::CancelRequested(task) | Reply::Replayed(task) => {
-            convert(task)
-        }
+        Reply::Cancelled(task)
+        | Reply::CancelRequested(task)
+        | Reply::Replayed(task)
+        | Reply::Rescheduled(task) => convert(task),
         _ => {}
     }
 }

@@ -10,11 +10,11 @@ use bytes::Bytes;
 use codeq_core::command::{
     Abandon, BulkFilter, BulkFrom, BulkPart, BulkWork, Callback, Cancel, Claim, Command,
     DeleteRecord, DeleteTopic, Delivery, Enqueue, Fence, Heartbeat, LeaseAction, Millis, Nack,
-    NewTask, Outcome, Pause, PutRecord, PutTopic, Replay, ReplayFrom, ReplayTarget, Selector,
-    Submit, UnderLease,
+    NewTask, Outcome, Pause, PutRecord, PutTopic, Replay, ReplayFrom, ReplayTarget, Reschedule,
+    RunWhen, Selector, Submit, UnderLease,
 };
 use codeq_core::id::TaskId;
-use codeq_core::limits::{BULK_LOOK_MIN, LEASE_MS_MAX, LEASE_MS_MIN};
+use codeq_core::limits::{BULK_LOOK_MIN, LEASE_MS_MAX, LEASE_MS_MIN, MAX_RUN_MS_MIN};
 use codeq_core::record::RecordKind;
 use codeq_core::topic::Policy;
 
@@ -166,13 +166,14 @@ impl Workload {
                 let (tenant, id) = self.known_task()?;
                 Command::Cancel(Cancel { tenant, id, by: "producer".into() })
             }
+            Act::Reschedule => self.reschedule(wall)?,
             Act::Replay => self.replay(wall)?,
             Act::Purge => {
-                let dead = self.rng.chance(50);
                 let (tenant, command) = (self.tenant(), self.kind());
-                let work = match dead {
-                    true => BulkWork::PurgeDead { command },
-                    false => BulkWork::PurgeWaiting { command },
+                let work = match self.rng.below(6) {
+                    0..=2 => BulkWork::PurgeDead { command },
+                    3..=4 => BulkWork::PurgeWaiting { command },
+                    _ => BulkWork::Cancel { command, running: self.rng.chance(70) },
                 };
                 let take = self.rng.between(1, 10) as u32;
                 self.bulk(tenant, work, wall, take)
@@ -225,6 +226,7 @@ impl Workload {
                 .rng
                 .chance(self.plan.webhooks)
                 .then(|| Arc::from("https://example.com/done")),
+            max_run: self.rng.chance(25).then(|| self.rng.between(MAX_RUN_MS_MIN, 60_000)),
             ..NewTask::default()
         }
     }
@@ -330,6 +332,20 @@ impl Workload {
         self.known.get(at).cloned()
     }
 
+    fn reschedule(&mut self, wall: Millis) -> Option<Command> {
+        let (tenant, id) = self.known_task()?;
+        let far = self.rng.between(1, 20_000);
+        let when = match self.rng.below(4) {
+            0 => None,
+            1 => Some(RunWhen::After(0)),
+            2 => Some(RunWhen::After(far)),
+            _ => Some(RunWhen::At(wall + far)),
+        };
+        let priority = self.rng.chance(50).then(|| self.rng.between(0, 9) as i32);
+        let by = "operator".into();
+        Some(Command::Reschedule(Reschedule { tenant, id, priority, when, by }))
+    }
+
     fn replay(&mut self, wall: Millis) -> Option<Command> {
         let by: Arc<str> = "operator".into();
         if self.rng.chance(70) {
@@ -379,6 +395,7 @@ impl Workload {
             retention: if self.rng.chance(30) { 5_000 } else { 0 },
             max_consumers: if self.rng.chance(30) { self.rng.between(1, 3) as u32 } else { 0 },
             dead_letter_retention: if self.rng.chance(30) { 9_000 } else { 0 },
+            max_run: if self.rng.chance(30) { self.rng.between(MAX_RUN_MS_MIN, 30_000) } else { 0 },
         };
         Command::PutTopic(PutTopic { tenant, name, policy })
     }

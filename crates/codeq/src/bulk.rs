@@ -1,4 +1,4 @@
-//! What purge and replay share: which tasks, and the work in slices.
+//! What purge, replay and cancel share: which tasks, and the work in slices.
 
 use codeq_client::{BulkOptions, Error, Purged};
 use serde::Serialize;
@@ -6,7 +6,7 @@ use serde::Serialize;
 use crate::cli::{About, Confirm, Done, Output, Progress, Show, moment};
 
 /// Which tasks: all conditions that are given must hold.
-#[derive(clap::Args, Clone)]
+#[derive(clap::Args, Clone, Default, PartialEq)]
 pub struct Which {
     /// Only tasks whose error contains this text.
     #[arg(long, value_name = "TEXT")]

@@ -128,18 +128,7 @@ pub fn run(noun: Noun<Verb>, top: &Connection) -> ExitCode {
             replay_group(&session, &queue, &group, &which, dry_run).await
         }
         Verb::Replay { queue, from, which, dry_run, .. } => {
-            let from = match from {
-                From::Dead => ReplayFrom::DeadLetters,
-                From::Failed => ReplayFrom::Failed,
-                From::Cancelled => ReplayFrom::Cancelled,
-            };
-            bulk::run(&session.out, &which, dry_run, (&queue, "replayed"), async |options| {
-                let replay = Replay { from, options };
-                let done = session.http.replay_dead_letters(&queue, &replay).await?;
-                let (matched, remaining) = (done.matched, done.remaining);
-                Ok(Slice { done: done.replayed, matched, remaining, next_cursor: done.next_cursor })
-            })
-            .await
+            replay(&session, &queue, from, &which, dry_run).await
         }
         Verb::Purge(purge) => {
             let what = format!("delete dead letters of queue {} for good", purge.queue);
@@ -162,6 +151,28 @@ async fn pages(
     let subject = format!("dead letters of queue {queue}");
     let fetch = async |search: &Search| session.http.dead_letters(queue, search).await;
     matching.pages(default_limit, &subject, Search::default(), fetch, each).await
+}
+
+/// Returns tasks of a queue that match to it.
+pub async fn replay(
+    session: &Session,
+    queue: &str,
+    from: From,
+    which: &Which,
+    dry_run: bool,
+) -> Done {
+    let from = match from {
+        From::Dead => ReplayFrom::DeadLetters,
+        From::Failed => ReplayFrom::Failed,
+        From::Cancelled => ReplayFrom::Cancelled,
+    };
+    bulk::run(&session.out, which, dry_run, (queue, "replayed"), async |options| {
+        let replay = Replay { from, options };
+        let done = session.http.replay_dead_letters(queue, &replay).await?;
+        let (matched, remaining) = (done.matched, done.remaining);
+        Ok(Slice { done: done.replayed, matched, remaining, next_cursor: done.next_cursor })
+    })
+    .await
 }
 
 async fn list(session: &Session, args: &List) -> Done {

@@ -92,6 +92,9 @@ pub struct Policy {
     /// Upper limit of tasks in progress at once, up to 10,000; 0 means no limit.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(0..=10_000))]
     max_consumers: Option<u64>,
+    /// How long an attempt may run if its task does not say; 0s means no limit.
+    #[arg(long, value_name = "DURATION", value_parser = duration)]
+    max_run: Option<Duration>,
     /// How long finished tasks are kept; 0s means the server's setting.
     #[arg(long, value_name = "DURATION", value_parser = duration)]
     retention: Option<Duration>,
@@ -106,8 +109,8 @@ pub struct Policy {
     priority_tiers: Option<Vec<u8>>,
     /// Delete the policy. The queue's tasks stay.
     #[arg(long, conflicts_with_all = [
-        "max_attempts", "max_consumers", "retention", "dead_letter_retention", "dead_letter_queue",
-        "priority_tiers",
+        "max_attempts", "max_consumers", "max_run", "retention", "dead_letter_retention",
+        "dead_letter_queue", "priority_tiers",
     ])]
     delete: bool,
     #[command(flatten)]
@@ -133,8 +136,21 @@ impl Show for Paused<'_> {
 }
 
 impl Show for Queue {
-    const COLUMNS: &'static [&'static str] =
-        &["QUEUE", "READY", "DELAYED", "RUNNING", "DEAD", "OLDEST", "IN/S", "OUT/S", "PAUSED"];
+    const COLUMNS: &'static [&'static str] = &[
+        "QUEUE",
+        "READY",
+        "DELAYED",
+        "RUNNING",
+        "DEAD",
+        "OLDEST",
+        "IN/S",
+        "OUT/S",
+        "PAUSED",
+        // A narrow terminal leaves these out.
+        "FAILED",
+        "CANCELLED",
+        "COMPLETED",
+    ];
 
     fn cells(&self) -> Vec<String> {
         let stats = &self.stats;
@@ -148,6 +164,9 @@ impl Show for Queue {
             format!("{:.1}", self.enqueued_per_second),
             format!("{:.1}", self.finished_per_second),
             if self.paused { "yes" } else { "" }.to_owned(),
+            stats.failed.to_string(),
+            stats.cancelled.to_string(),
+            stats.completed.to_string(),
         ]
     }
 
@@ -163,9 +182,10 @@ impl Show for Queue {
             ("Ready", stats.ready.to_string()),
             ("Delayed", stats.delayed.to_string()),
             ("Running", stats.in_progress.to_string()),
-            ("Dead letters", stats.dlq.to_string()),
-            ("Completed", self.completed.to_string()),
-            ("Failed", self.failed.to_string()),
+            ("Completed", stats.completed.to_string()),
+            ("Failed", stats.failed.to_string()),
+            ("Cancelled", stats.cancelled.to_string()),
+            ("Dead", stats.dlq.to_string()),
             ("Oldest ready", oldest(self)),
             ("Enqueued/s", format!("{:.1}", self.enqueued_per_second)),
             ("Claimed/s", format!("{:.1}", self.claimed_per_second)),
@@ -205,11 +225,16 @@ impl Show for Topic {
             0 => "no limit".to_owned(),
             limit => limit.to_string(),
         };
+        let max_run = match policy.max_run_seconds {
+            0 => "no limit".to_owned(),
+            seconds => span(Duration::from_secs(seconds)),
+        };
         vec![
             ("Queue", self.topic_name.clone()),
             ("Version", self.version.to_string()),
             ("Max attempts", cell(policy.max_attempts)),
             ("Max consumers", consumers),
+            ("Max run time", max_run),
             ("Retention", or_default(policy.retention_seconds)),
             ("Dead letters kept", or_default(policy.dead_letter_retention_seconds)),
             ("Dead-letter queue", cell(policy.dead_letter_topic_ref.as_ref())),
@@ -337,6 +362,7 @@ impl Policy {
     fn apply(&self, policy: &mut TopicPolicy) {
         let set = |to: &mut u64, given: Option<u64>| *to = given.unwrap_or(*to);
         set(&mut policy.max_consumers, self.max_consumers);
+        set(&mut policy.max_run_seconds, self.max_run.map(seconds));
         set(&mut policy.retention_seconds, self.retention.map(seconds));
         set(&mut policy.dead_letter_retention_seconds, self.dead_letter_retention.map(seconds));
         policy.max_attempts = self.max_attempts.or(policy.max_attempts);

@@ -7,8 +7,8 @@ use reqwest::Method;
 
 use super::HttpClient;
 use super::types::{
-    Backup, BulkOptions, CleanedUp, Purged, Queue, QueueList, QueueStats, Reloaded, Replay,
-    Replayed, Search, TaskPage, TaskRecord, Topic, TopicPolicy,
+    Backup, BulkOptions, CancelTasks, CancelledTasks, CleanedUp, Purged, Queue, QueueList,
+    QueueStats, Reloaded, Replay, Replayed, Search, TaskPage, TaskRecord, Topic, TopicPolicy,
 };
 use crate::error::Error;
 
@@ -46,9 +46,19 @@ impl HttpClient {
         self.request(Method::POST, &path)?.body(which).json().await
     }
 
+    /// Cancels tasks of a queue: pending and delayed ones at once, and running ones by asking their workers to stop.
+    pub async fn cancel_tasks(
+        &self,
+        command: &str,
+        which: &CancelTasks,
+    ) -> Result<CancelledTasks, Error> {
+        let path = ["admin", "queues", command, "cancel"];
+        self.request(Method::POST, &path)?.body(which).json().await
+    }
+
     /// A page of a queue's dead letters. Only `filter`, `limit` and `cursor` of the search apply.
     pub async fn dead_letters(&self, command: &str, search: &Search) -> Result<TaskPage, Error> {
-        let search = Search { command: None, status: None, ..search.clone() };
+        let search = Search { command: None, status: None, state: None, ..search.clone() };
         self.search(&["admin", "dlq", command], &search).await
     }
 

@@ -1,4 +1,4 @@
-//! Tasks: read, wait, cancel.
+//! Tasks: read, wait, change, cancel.
 
 use std::time::Duration;
 
@@ -6,7 +6,7 @@ use reqwest::{Method, StatusCode};
 use tokio::time::Instant;
 
 use super::HttpClient;
-use super::types::{FinishedTask, History, Search, TaskPage, TaskRecord, TaskResult};
+use super::types::{FinishedTask, History, Search, TaskChanges, TaskPage, TaskRecord, TaskResult};
 use crate::backoff::Backoff;
 use crate::error::Error;
 
@@ -78,12 +78,18 @@ impl HttpClient {
             .query(&[
                 ("command", search.command.as_deref()),
                 ("status", search.status.map(|status| status.as_str())),
+                ("state", search.state.map(|state| state.as_str())),
                 ("filter", search.filter.as_deref()),
                 ("limit", limit.as_deref()),
                 ("cursor", search.cursor.as_deref()),
             ])
             .json()
             .await
+    }
+
+    /// Changes the priority of a task that is not running, or when it becomes claimable.
+    pub async fn change(&self, id: &str, changes: &TaskChanges) -> Result<TaskRecord, Error> {
+        self.request(Method::PATCH, &["tasks", id])?.body(changes).json().await
     }
 
     /// Cancels a task. True if it is finished now; false if it is running and its worker was asked to stop.

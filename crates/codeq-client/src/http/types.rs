@@ -32,6 +32,40 @@ impl Status {
     }
 }
 
+/// State of a task, in more detail than its [`Status`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum TaskState {
+    /// Waiting to be claimed.
+    Ready,
+    /// Waiting for a delay or `runAt`.
+    Delayed,
+    /// Leased to a worker.
+    Running,
+    /// Succeeded.
+    Completed,
+    /// Failed by a worker.
+    Failed,
+    /// Cancelled.
+    Cancelled,
+    /// Dead-lettered.
+    Dead,
+}
+
+impl TaskState {
+    /// Its name, such as `ready`.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            TaskState::Ready => "ready",
+            TaskState::Delayed => "delayed",
+            TaskState::Running => "running",
+            TaskState::Completed => "completed",
+            TaskState::Failed => "failed",
+            TaskState::Cancelled => "cancelled",
+            TaskState::Dead => "dead",
+        }
+    }
+}
+
 /// A task as the server has it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
@@ -59,6 +93,9 @@ pub struct TaskRecord {
     /// When the lease ends.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub lease_until: Option<String>,
+    /// When the running attempt reaches its maximum run time; absent without a limit.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub run_until: Option<String>,
     /// Number of the claim that holds the lease; absent if it is not leased.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub fence: Option<u64>,
@@ -68,6 +105,9 @@ pub struct TaskRecord {
     /// Attempts before the task is dead-lettered.
     #[serde(default)]
     pub max_attempts: u32,
+    /// Seconds that an attempt may run; absent if the task does not say.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub max_run_seconds: Option<u64>,
     /// Error of the last failed attempt; empty if there was none.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub error: String,
@@ -166,6 +206,8 @@ pub struct Search {
     pub command: Option<String>,
     /// Only tasks with this status. Not for dead letters.
     pub status: Option<Status>,
+    /// Only tasks in this state. Not for dead letters.
+    pub state: Option<TaskState>,
     /// Conditions that must all hold, such as `worker=w-1`, `created>2026-01-31T00:00:00Z` or `error~refused`.
     pub filter: Option<String>,
     /// Tasks per page, 1 to 1,000.
@@ -195,8 +237,8 @@ pub struct Transition {
     /// When it happened.
     pub at: String,
     /// What happened: `created`, `claimed`, `submitted`, `nacked`, `abandoned`, `released`,
-    /// `lease_expired`, `due`, `cancel_requested`, `cancelled`, `replayed`, `removed` or
-    /// `postponed`.
+    /// `lease_expired`, `due`, `cancel_requested`, `cancelled`, `replayed`, `removed`, `postponed`,
+    /// `rescheduled` or `timed_out`.
     pub event: String,
     /// The previous location.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -228,6 +270,15 @@ pub struct QueueStats {
     pub in_progress: u64,
     /// Dead letters.
     pub dlq: u64,
+    /// Completed tasks that are still kept.
+    #[serde(default)]
+    pub completed: u64,
+    /// Tasks that a worker failed for good and that are still kept.
+    #[serde(default)]
+    pub failed: u64,
+    /// Cancelled tasks that are still kept.
+    #[serde(default)]
+    pub cancelled: u64,
 }
 
 /// A queue in the list of queues.
@@ -240,10 +291,6 @@ pub struct Queue {
     pub stats: QueueStats,
     /// The tenant that owns the queue.
     pub tenant_id: String,
-    /// Completed tasks that are still kept.
-    pub completed: u64,
-    /// Failed tasks that are still kept.
-    pub failed: u64,
     /// Payload bytes of unfinished tasks.
     pub bytes: u64,
     /// Claims are paused.
@@ -385,7 +432,7 @@ pub struct ChangedSetting {
 pub struct Replayed {
     /// Number of tasks returned to their queue.
     pub replayed: u64,
-    /// Dead letters left in the queue. For any other [`ReplayFrom`], failed and cancelled tasks together.
+    /// Dead letters left in the queue. For any other [`ReplayFrom`], failed or cancelled tasks.
     pub remaining: u64,
     /// In a dry run, the number of tasks that match.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -393,6 +440,52 @@ pub struct Replayed {
     /// Where to continue; absent once everything was looked at.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub next_cursor: Option<String>,
+}
+
+/// Selects the tasks of a queue to cancel. By default all pending and delayed tasks, up to a thousand per call.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct CancelTasks {
+    /// Also ask the workers of running tasks to stop.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub include_running: bool,
+    /// Further conditions.
+    #[serde(flatten)]
+    pub options: BulkOptions,
+}
+
+/// Outcome of cancelling tasks of a queue.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+#[non_exhaustive]
+pub struct CancelledTasks {
+    /// Pending and delayed tasks that were cancelled.
+    pub cancelled: u64,
+    /// Running tasks whose workers were asked to stop.
+    pub cancel_requested: u64,
+    /// Pending and delayed tasks left and, if they were included, running ones.
+    pub remaining: u64,
+    /// In a dry run, the number of tasks that match.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub matched: Option<u64>,
+    /// Where to continue; absent once everything was looked at.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub next_cursor: Option<String>,
+}
+
+/// What to change about a waiting task. Fields that are not set stay as they are.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct TaskChanges {
+    /// 0 to 9, higher first.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub priority: Option<i64>,
+    /// Seconds until it is claimable, from now; 0 means now. Replaces an earlier delay or time.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub delay_seconds: Option<u64>,
+    /// When it becomes claimable (RFC 3339). Takes precedence over `delay_seconds`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub run_at: Option<String>,
 }
 
 /// Per-queue settings.
@@ -416,6 +509,9 @@ pub struct TopicPolicy {
     pub dead_letter_retention_seconds: u64,
     /// Upper limit of tasks in progress at once; 0 means no limit.
     pub max_consumers: u64,
+    /// Seconds that an attempt may run if its task does not say; 0 means no limit.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub max_run_seconds: u64,
 }
 
 // An older server refuses fields that it does not know.

@@ -109,6 +109,14 @@ impl NewTask {
         self
     }
 
+    /// How long an attempt may run, in whole seconds, rounded up. Then the server takes the task away from its worker,
+    /// and the attempt has failed with `TIMED_OUT`. Defaults to the queue's limit; zero means the same.
+    #[must_use]
+    pub fn max_run(mut self, limit: Duration) -> NewTask {
+        self.create.max_run_seconds = whole_seconds(limit);
+        self
+    }
+
     /// The W3C trace context (`traceparent`, `tracestate`) that the task continues.
     #[must_use]
     pub fn trace(mut self, parent: impl Into<String>, state: impl Into<String>) -> NewTask {

@@ -20,7 +20,7 @@ use super::acknowledged::Acknowledged;
 use super::leased::{Ack, LeasedTasks, Settled};
 use super::link::{self, Link};
 use super::outcome::{Outcome, Report};
-use super::task::{CancelReason, Signal, TaskInfo};
+use super::task::{CancelReason, Signal, TaskInfo, run_limit};
 use crate::backoff::Backoff;
 use crate::error::Error;
 use crate::transport::stream_error;
@@ -305,7 +305,7 @@ impl Driver {
                 signal.fire(CancelReason::Requested);
             }
             let info = TaskInfo::new(&task, cancellation);
-            self.leased.take(&task.id, task.fence, signal, now);
+            self.leased.take(&task.id, task.fence, run_limit(&task), signal, now);
             if self.drain.is_some() {
                 let report = Report::Abandon { no_penalty: true };
                 self.leased.finish(&task.id, task.fence, report, now);

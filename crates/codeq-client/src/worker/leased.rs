@@ -40,6 +40,8 @@ struct Entry {
     stale: u32,
     /// When to send the next message.
     due: Instant,
+    /// When the attempt reaches its maximum run time.
+    run_until: Option<Instant>,
     backoff: Backoff,
     signal: Signal,
 }
@@ -90,18 +92,28 @@ impl LeasedTasks {
     }
 
     /// Adds an assigned task. If an earlier claim of it is still held, that claim's lease is lost.
-    pub(super) fn take(&mut self, task_id: &str, fence: u64, signal: Signal, now: Instant) {
+    /// `limit` is how long it may run.
+    pub(super) fn take(
+        &mut self,
+        task_id: &str,
+        fence: u64,
+        limit: Option<Duration>,
+        signal: Signal,
+        now: Instant,
+    ) {
         let mut stale = 0;
         if let Some(earlier) = self.entries.remove(task_id) {
             earlier.signal.fire(CancelReason::LeaseLost);
             stale = earlier.stale + u32::from(earlier.in_flight != InFlight::Nothing);
         }
+        let run_until = limit.and_then(|limit| now.checked_add(limit));
         let entry = Entry {
             fence,
             phase: Phase::Running,
             in_flight: InFlight::Nothing,
             stale,
-            due: now + self.lease / 3,
+            due: next_heartbeat(run_until, now, self.lease / 3),
+            run_until,
             backoff: Backoff::default(),
             signal,
         };
@@ -169,7 +181,8 @@ impl LeasedTasks {
             // The handler may have finished by now; then its report is already due.
             InFlight::Heartbeat => {
                 if entry.phase == Phase::Running {
-                    entry.due = now + if ack.ok { interval } else { interval / 4 };
+                    let interval = if ack.ok { interval } else { interval / 4 };
+                    entry.due = next_heartbeat(entry.run_until, now, interval);
                 }
                 Settled::No
             }
@@ -230,6 +243,17 @@ impl Entry {
     }
 }
 
+/// When to send the next heartbeat: after the interval, and at the end of the maximum run time, because only its answer
+/// tells that the task is lost. From then on often, in case the server's clock is behind.
+fn next_heartbeat(run_until: Option<Instant>, now: Instant, interval: Duration) -> Instant {
+    const AFTER_LIMIT: Duration = Duration::from_millis(200);
+    match run_until {
+        Some(end) if end > now => end.min(now + interval),
+        Some(_) => now + interval.min(AFTER_LIMIT),
+        None => now + interval,
+    }
+}
+
 fn is_lost(ack: &Ack) -> bool {
     let lost = ["not_found", "not_in_progress", "not_owner", "lease_lost"];
     !ack.ok && lost.contains(&ack.code.as_str())
@@ -262,7 +286,7 @@ mod tests {
     fn leased_with(task_id: &str, now: Instant) -> (LeasedTasks, Cancellation) {
         let mut leased = LeasedTasks::new(LEASE);
         let (signal, cancellation) = Signal::new();
-        leased.take(task_id, 1, signal, now);
+        leased.take(task_id, 1, None, signal, now);
         (leased, cancellation)
     }
 
@@ -291,6 +315,23 @@ mod tests {
         assert_eq!(kind(leased.due("t", third)), "nothing", "one in flight is enough");
         assert_eq!(leased.settle(&ack("t", ""), third), Settled::No);
         assert_eq!(kind(leased.due("t", third + Duration::from_secs(10))), "heartbeat");
+    }
+
+    #[test]
+    fn a_heartbeat_is_due_when_the_task_may_run_no_longer() {
+        let now = Instant::now();
+        let mut leased = LeasedTasks::new(LEASE);
+        let (signal, _cancellation) = Signal::new();
+        leased.take("t", 1, Some(Duration::from_secs(13)), signal, now);
+        let at = |millis| now + Duration::from_millis(millis);
+        assert_eq!(kind(leased.due("t", at(10_000))), "heartbeat", "after a third of the lease");
+        leased.settle(&ack("t", ""), at(10_000));
+        assert_eq!(kind(leased.due("t", at(12_999))), "nothing");
+        assert_eq!(kind(leased.due("t", at(13_000))), "heartbeat");
+        // The server's clock is a little behind.
+        leased.settle(&ack("t", ""), at(13_000));
+        assert_eq!(kind(leased.due("t", at(13_200))), "heartbeat");
+        assert_eq!(leased.settle(&ack("t", "not_in_progress"), at(13_200)), Settled::Lost);
     }
 
     #[test]
@@ -324,7 +365,7 @@ mod tests {
         let now = Instant::now();
         let (mut leased, _) = leased_with("done", now);
         let (signal, _cancellation) = Signal::new();
-        leased.take("running", 1, signal, now);
+        leased.take("running", 1, None, signal, now);
         leased.finish("done", 1, complete(), now);
         assert_eq!(kind(leased.due("done", now)), "result");
         leased.reconnected(now);
@@ -352,7 +393,7 @@ mod tests {
         let (mut leased, first) = leased_with("t", now);
         assert_eq!(kind(leased.due("t", now + Duration::from_secs(10))), "heartbeat");
         let (signal, second) = Signal::new();
-        leased.take("t", 2, signal, now);
+        leased.take("t", 2, None, signal, now);
         assert_eq!(first.reason(), Some(CancelReason::LeaseLost));
         assert_eq!(leased.settle(&ack("t", "not_owner"), now), Settled::No);
         assert_eq!(second.reason(), None);

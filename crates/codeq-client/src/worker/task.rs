@@ -3,7 +3,7 @@
 use std::ops::Deref;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use codeq_proto::worker as wire;
+use codeq_proto::{Timestamp, worker as wire};
 use tokio::sync::watch;
 
 /// A task with its typed payload. Dereferences to [`TaskInfo`], which has everything else.
@@ -50,17 +50,15 @@ pub struct TaskInfo {
     pub trace_state: String,
     /// When it was created.
     pub created_at: SystemTime,
+    /// When the server takes the task away, however many heartbeats it gets, by the server's clock; `None` without a
+    /// limit.
+    pub run_until: Option<SystemTime>,
     /// Signals when the work should stop.
     pub cancellation: Cancellation,
 }
 
 impl TaskInfo {
     pub(super) fn new(task: &wire::Task, cancellation: Cancellation) -> TaskInfo {
-        let created = task.created_at.unwrap_or_default();
-        let since = Duration::new(
-            u64::try_from(created.seconds).unwrap_or_default(),
-            u32::try_from(created.nanos).unwrap_or_default().min(999_999_999),
-        );
         TaskInfo {
             id: task.id.clone(),
             command: task.command.clone(),
@@ -72,10 +70,25 @@ impl TaskInfo {
             worker_id: task.worker_id.clone(),
             trace_parent: task.trace_parent.clone(),
             trace_state: task.trace_state.clone(),
-            created_at: UNIX_EPOCH.checked_add(since).unwrap_or(UNIX_EPOCH),
+            created_at: moment(task.created_at.unwrap_or_default()),
+            run_until: task.run_until.map(moment),
             cancellation,
         }
     }
+}
+
+/// How long the attempt may run, from its claim; both dates are by the server's clock.
+pub(super) fn run_limit(task: &wire::Task) -> Option<Duration> {
+    let claimed = moment(task.updated_at?);
+    Some(moment(task.run_until?).duration_since(claimed).unwrap_or_default())
+}
+
+fn moment(at: Timestamp) -> SystemTime {
+    let since = Duration::new(
+        u64::try_from(at.seconds).unwrap_or_default(),
+        u32::try_from(at.nanos).unwrap_or_default().min(999_999_999),
+    );
+    UNIX_EPOCH.checked_add(since).unwrap_or(UNIX_EPOCH)
 }
 
 /// Why the work should stop.

@@ -4,8 +4,9 @@ use std::time::Duration;
 
 use codeq_client::testing::TestServer;
 use codeq_client::{
-    BulkOptions, DeliveryMode, Error, Event, HttpClient, NewArtifact, NewSubscription, NewTask,
-    Options, Outcome, Producer, Replay, ReplayFrom, Search, Status, Submission, Task, TopicPolicy,
+    BulkOptions, CancelTasks, DeliveryMode, Error, Event, HttpClient, NewArtifact, NewSubscription,
+    NewTask, Options, Outcome, Producer, Replay, ReplayFrom, Search, Status, Submission, Task,
+    TaskChanges, TopicPolicy,
 };
 use codeq_server::config::RateLimit;
 use serde_json::json;
@@ -201,6 +202,7 @@ async fn topics_are_written_read_and_removed() {
         retention_seconds: 60,
         dead_letter_retention_seconds: 600,
         max_consumers: 3,
+        max_run_seconds: 90,
     };
     let topic = http.put_topic("mail", &policy).await.unwrap();
     assert_eq!((topic.topic_name.as_str(), topic.version), ("mail", 1));
@@ -215,6 +217,38 @@ async fn topics_are_written_read_and_removed() {
     let bad = TopicPolicy { max_attempts: Some(1_000), ..TopicPolicy::default() };
     let refused = http.put_topic("mail", &bad).await.unwrap_err();
     assert!(matches!(refused, Error::Api { status: 422, .. }), "{refused}");
+    server.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn waiting_tasks_are_changed_and_cancelled_together() {
+    let (server, producer, http) = all().await;
+    let new = NewTask::new("mail", &1).unwrap().delay(Duration::from_secs(600));
+    let id = producer.enqueue(new).await.unwrap().task_id;
+    let changes = TaskChanges { priority: Some(7), ..TaskChanges::default() };
+    let task = http.change(&id, &changes).await.unwrap();
+    assert_eq!((task.priority, task.last_known_location.as_str()), (7, "DELAYED_ZSET"));
+    let changes = TaskChanges { delay_seconds: Some(0), ..TaskChanges::default() };
+    assert_eq!(http.change(&id, &changes).await.unwrap().last_known_location, "PENDING_LIST");
+    let refused = http.change(&id, &TaskChanges::default()).await.unwrap_err();
+    assert_eq!(refused.code(), Some("invalid_body"));
+    let minute = Duration::from_secs(60);
+    assert_eq!(http.claim(&["mail"], minute, minute).await.unwrap().unwrap().id, id);
+    let refused = http.change(&id, &changes).await.unwrap_err();
+    assert_eq!(refused.code(), Some("in_progress"));
+    enqueue(&producer, "mail", &2).await;
+    let done = http.cancel_tasks("mail", &CancelTasks::default()).await.unwrap();
+    assert_eq!((done.cancelled, done.cancel_requested, done.remaining), (1, 0, 0));
+    let options = BulkOptions { dry_run: true, ..BulkOptions::default() };
+    let all = CancelTasks { include_running: true, options };
+    assert_eq!(http.cancel_tasks("mail", &all).await.unwrap().matched, Some(1));
+    let all = CancelTasks { include_running: true, ..CancelTasks::default() };
+    let done = http.cancel_tasks("mail", &all).await.unwrap();
+    assert_eq!((done.cancelled, done.cancel_requested), (0, 1));
+    assert!(http.task(&id).await.unwrap().cancel_requested);
+    let stats = http.queue("mail").await.unwrap();
+    assert_eq!((stats.cancelled, stats.failed, stats.completed), (1, 0, 0));
+    assert_eq!(http.queues().await.unwrap()[0].stats, stats);
     server.end().await;
 }
 

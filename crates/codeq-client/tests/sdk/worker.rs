@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use codeq_client::testing::TestServer;
 use codeq_client::{
@@ -373,4 +373,29 @@ fn a_worker_that_makes_no_sense_is_not_built() {
     for builder in bad {
         assert!(matches!(builder.build(), Err(Error::Config(_))));
     }
+}
+
+/// The default lease is five minutes: the worker learns of its loss at the limit, and not at its next heartbeat.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_handler_is_told_when_its_task_has_run_for_too_long() {
+    let server = server().await;
+    let producer = server.producer().await.unwrap();
+    let (sender, mut told) = mpsc::unbounded_channel();
+    let worker = Running::start(server.worker().handle("stuck", move |task: Task<Value>| {
+        let sender = sender.clone();
+        async move {
+            let reason = task.cancellation.cancelled().await;
+            sender.send((task.run_until, reason)).unwrap();
+            Ok(Outcome::done())
+        }
+    }));
+    let task = NewTask::new("stuck", &1).unwrap().max_attempts(1).max_run(Duration::from_secs(1));
+    let id = producer.enqueue(task).await.unwrap().task_id;
+    let (run_until, reason) = soon(told.recv()).await.unwrap();
+    assert_eq!(reason, CancelReason::LeaseLost);
+    assert!(run_until.is_some_and(|end| end <= SystemTime::now()), "{run_until:?}");
+    assert_eq!(failure(&producer, &id).await, "TIMED_OUT");
+    let stats = worker.stop().await;
+    assert_eq!((stats.lost, stats.completed), (1, 0));
+    server.end().await;
 }

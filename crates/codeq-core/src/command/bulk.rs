@@ -32,6 +32,13 @@ pub enum BulkWork {
         /// Which unsuccessful tasks to replay.
         from: ReplayFrom,
     },
+    /// Cancels tasks of a queue: pending and delayed ones end at once, and workers of running ones are asked to stop.
+    Cancel {
+        /// The queue's command.
+        command: Arc<str>,
+        /// Also running tasks, after the others: those claimed in the meantime are then found among them.
+        running: bool,
+    },
 }
 
 /// Which unsuccessful tasks to replay.
@@ -50,7 +57,7 @@ pub enum ReplayFrom {
 pub struct BulkFilter {
     /// The last error contains this.
     pub error_contains: Option<Arc<str>>,
-    /// The task finished before this time or, if it is pending or delayed, was created before it.
+    /// The task finished before this time or, if it is not finished, was created before it.
     pub before: Option<Millis>,
     /// The task finished, or was created, at this time or later.
     pub after: Option<Millis>,
@@ -63,7 +70,8 @@ pub struct BulkFilter {
 pub struct BulkFrom {
     /// For a cleanup: the queue; `None` means the first one.
     pub queue: Option<Arc<str>>,
-    /// For a cleanup: which of the queue's lists of finished tasks.
+    /// For a cleanup: which of the queue's lists of finished tasks. For a cancellation: 1 once it visits the running
+    /// tasks.
     pub list: u8,
     /// Only tasks of the list with a higher number.
     pub after: Seq,

@@ -10,7 +10,7 @@ use crate::kv::{Direction, Key, KvError, KvRead, Table};
 use crate::limits::{LIST_BYTES_MAX, LIST_MAX, LIST_SLICE_MAX};
 use crate::moment::Millis;
 use crate::names::is_worker;
-use crate::place::{Place, Status};
+use crate::place::{Place, Status, TaskState};
 use crate::read::Reader;
 use crate::rows::TaskRow;
 use crate::view::Task;
@@ -24,6 +24,8 @@ pub struct ListQuery {
     pub command: Option<Arc<str>>,
     /// Only tasks of this status.
     pub status: Option<Status>,
+    /// Only tasks in this state.
+    pub state: Option<TaskState>,
     /// Only dead letters.
     pub dead_only: bool,
     /// Only tasks that this worker runs or finished.
@@ -109,10 +111,12 @@ impl<K: KvRead + ?Sized> Reader<'_, K> {
     fn streams(&self, query: &ListQuery) -> Result<Vec<Stream>, KvError> {
         const ALL: [Place; 5] =
             [Place::Pending, Place::InProgress, Place::Completed, Place::Failed, Place::Dead];
-        let places: &[Place] = match (query.dead_only, query.status) {
-            (true, _) => &[Place::Dead],
-            (false, Some(status)) => status.lists(),
-            (false, None) => &ALL,
+        let list = query.state.map(|state| [state.list()]);
+        let places: &[Place] = match (query.dead_only, &list, query.status) {
+            (true, ..) => &[Place::Dead],
+            (false, Some(list), _) => list,
+            (false, None, Some(status)) => status.lists(),
+            (false, None, None) => &ALL,
         };
         let mut below = query.below.unwrap_or(Seq::MAX);
         if let Some(before) = query.created_before {
@@ -158,6 +162,8 @@ fn matches(query: &ListQuery, row: &TaskRow) -> bool {
         lease.or(row.finish.as_ref().and_then(|finish| finish.worker.as_ref()))
     };
     query.created_before.is_none_or(|before| row.created_at < before)
+        && query.state.is_none_or(|state| row.state() == state)
+        && query.status.is_none_or(|status| row.place.status() == status)
         && query
             .worker
             .as_deref()

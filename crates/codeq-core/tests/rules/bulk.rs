@@ -220,3 +220,28 @@ fn failed_and_cancelled_tasks_are_replayed_apart() {
     assert_eq!(waiting(&h), 4);
     h.finish();
 }
+
+#[test]
+fn a_cancellation_ends_waiting_tasks_and_asks_the_workers_of_running_ones() {
+    let mut h = Harness::new();
+    let waiting = [h.add(task("a")).id, h.add(late("a", HOUR)).id];
+    let running: Vec<TaskId> = (0..3).map(|_| h.running(urgent("a", 9)).id).collect();
+    let other = h.add(task("b")).id;
+    let cancel = |running| all(BulkWork::Cancel { command: text("a"), running });
+    assert_eq!(part(&mut h, cancel(false), BulkFrom::default(), 9, 99).done, 2);
+    for id in waiting {
+        assert_eq!((h.get(id).place, h.result(id).is_some()), (Place::Failed, true));
+    }
+    assert!(running.iter().all(|id| !h.get(*id).cancel_requested));
+    let sizes: Vec<u64> = parts(&mut h, &cancel(true), 2, 99).iter().map(|part| part.0).collect();
+    assert_eq!(sizes, [0, 2, 1], "the waiting ones first");
+    assert!(running.iter().all(|id| h.get(*id).cancel_requested));
+    assert_eq!(parts(&mut h, &cancel(true), 9, 99).iter().map(|part| part.0).sum::<u64>(), 0);
+    h.abandon(running[0], false);
+    h.pass(LEASE + 1);
+    h.sweep(10);
+    let counts = h.stats("a").unwrap().counts;
+    assert_eq!((counts.cancelled, counts.failed, counts.total()), (5, 0, 5));
+    assert_eq!(h.get(other).place, Place::Pending);
+    h.finish();
+}

@@ -18,7 +18,7 @@ use proptest::prelude::*;
 use proptest::test_runner::{Config, RngAlgorithm, TestRng, TestRunner};
 
 use crate::harness::*;
-use crate::model::Model;
+use crate::model::{Known, Model};
 
 const TENANTS: [&str; 2] = ["a", "ab"];
 const COMMANDS: [&str; 3] = ["x", "y", "z"];
@@ -41,7 +41,7 @@ pub struct Act {
 }
 
 pub fn acts(length: usize) -> impl Strategy<Value = Vec<Act>> {
-    let act = (0..STEPS.len(), 0..114u8, any::<u16>(), any::<u16>(), any::<u16>(), 0..20u8);
+    let act = (0..STEPS.len(), 0..122u8, any::<u16>(), any::<u16>(), any::<u16>(), 0..20u8);
     let act = (act, 0..60usize).prop_map(|((time, verb, pick, a, b, reload), jump)| Act {
         time,
         verb,
@@ -60,6 +60,7 @@ fn name(why: &Rejection) -> &'static str {
         Rejection::Completed => "completed",
         Rejection::Finished => "finished",
         Rejection::IdempotencyConflict => "idempotency_conflict",
+        Rejection::InProgress => "in_progress",
         Rejection::InBatch { reason, .. } => name(reason),
         Rejection::LeaseLost => "lease_lost",
         Rejection::NoCallback => "no_callback",
@@ -169,6 +170,8 @@ impl Pair {
             BulkWork::Cleanup { expired: false } => "cleaned up",
             BulkWork::PurgeDead { .. } => "dead purged",
             BulkWork::PurgeWaiting { .. } => "waiting purged",
+            BulkWork::Cancel { .. } if part.from.list == 0 => "waiting cancelled",
+            BulkWork::Cancel { .. } => "running cancelled",
             BulkWork::Replay { from: ReplayFrom::DeadLetters, .. } => "dead replayed",
             BulkWork::Replay { from: ReplayFrom::Failed, .. } => "failed replayed",
             BulkWork::Replay { from: ReplayFrom::Cancelled, .. } => "cancelled replayed",
@@ -210,6 +213,7 @@ impl Pair {
             Reply::Cancelled(_) => "cancelled",
             Reply::CancelRequested(_) => "cancel requested",
             Reply::Replayed(_) => "replayed",
+            Reply::Rescheduled(_) => "rescheduled",
             Reply::Topic { .. } => "topic",
             Reply::Record(_) => "record",
             Reply::BulkPart(_) => "bulk part",
@@ -227,7 +231,9 @@ impl Pair {
                 .into_iter()
                 .map(|q| {
                     let c = q.counts;
-                    let counts = [c.ready(), c.delayed, c.in_progress, c.dead];
+                    let live = [c.ready(), c.delayed, c.in_progress];
+                    let ended = [c.dead, c.completed, c.failed, c.cancelled];
+                    let counts = [&live[..], &ended[..]].concat();
                     (q.name.to_string(), counts, q.paused)
                 })
                 .collect();
@@ -251,6 +257,9 @@ impl Pair {
                 self.ids.push(known.task.id);
             }
         }
+        let timed_out = |known: &Known| known.task.error.as_deref() == Some("TIMED_OUT");
+        let seen = self.model.tasks.iter().any(timed_out);
+        self.seen.extend(seen.then_some("timed out"));
         assert!(posts.next().is_none(), "a callback too many");
         for (tenant, kind) in
             TENANTS.into_iter().flat_map(|tenant| KINDS.map(|kind| (tenant, kind)))
@@ -291,7 +300,7 @@ impl Pair {
         let ended: Vec<TaskId> =
             self.model.tasks.iter().filter(|k| k.end.is_some()).map(|k| k.task.id).collect();
         let id = match verb {
-            77..=80 | 106.. if !ended.is_empty() && b % 4 > 0 => ended[pick % ended.len()],
+            77..=80 | 106..=113 if !ended.is_empty() && b % 4 > 0 => ended[pick % ended.len()],
             45..=76 if !running.is_empty() && b % 4 > 0 => running[pick % running.len()],
             _ => newest,
         };
@@ -388,6 +397,7 @@ impl Pair {
                     retention: [0, 0, 5_000][a / 7 % 3],
                     max_consumers: [0, 0, 1, 2][a / 11 % 4],
                     dead_letter_retention: [0, 0, 9_000][a / 13 % 3],
+                    max_run: [0, 0, 1_000, 7_000][a / 17 % 4],
                 },
             }),
             88 => Command::DeleteTopic(DeleteTopic { tenant, name }),
@@ -426,6 +436,20 @@ impl Pair {
                 ttl: [None, Some(1), Some(5_000), Some(HOUR)][b / 2 % 4],
                 expected: some(a / 2, (b / 8 % 3) as u64),
             }),
+            114.. => Command::Reschedule(Reschedule {
+                tenant,
+                id,
+                priority: (a % 4 > 0).then_some([-1, 0, 5, 99][b % 4]),
+                when: match a / 4 % 5 {
+                    0 => Some(RunWhen::After(0)),
+                    1 => Some(RunWhen::After([1, 700, HOUR][b / 4 % 3])),
+                    2 => Some(RunWhen::At(
+                        self.h.wall().saturating_add_signed([-1, 700, HOUR as i64][b / 4 % 3]),
+                    )),
+                    _ => None,
+                },
+                by: text("admin"),
+            }),
             _ => {
                 let its = of.filter(|_| right).map(|known| known.task.command.clone());
                 self.bulk(act, tenant, its.unwrap_or(name), id)
@@ -436,13 +460,14 @@ impl Pair {
     /// An operator's bulk operation: every kind of work with every kind of filter.
     fn bulk(&self, act: &Act, tenant: Arc<str>, command: Arc<str>, id: TaskId) -> Command {
         let Act { a, b, pick, .. } = *act;
-        let work = match a % 8 {
+        let work = match a % 12 {
             0 => BulkWork::Cleanup { expired: a / 8 % 2 == 0 },
             1 => BulkWork::PurgeDead { command },
             2 => BulkWork::PurgeWaiting { command },
             3 => BulkWork::Replay { command, from: ReplayFrom::DeadLetters },
             4..=6 => BulkWork::Replay { command, from: ReplayFrom::Failed },
-            _ => BulkWork::Replay { command, from: ReplayFrom::Cancelled },
+            7 => BulkWork::Replay { command, from: ReplayFrom::Cancelled },
+            _ => BulkWork::Cancel { command, running: a % 12 > 8 },
         };
         let ago = |n: usize| self.h.wall().saturating_sub([0, 1, 1_000, HOUR][n % 4]);
         let filtered = BulkFilter {
@@ -456,7 +481,11 @@ impl Pair {
             BulkWork::Cleanup { .. } => Seq(0),
             _ => [Seq(0), Seq(0), Seq(0), id.seq()][pick / 54 % 4],
         };
-        let from = BulkFrom { after, ..BulkFrom::default() };
+        let list = match work {
+            BulkWork::Cancel { running: true, .. } => u8::from(b / 5 % 4 > 0),
+            _ => 0,
+        };
+        let from = BulkFrom { queue: None, list, after };
         let (take, look, by) = ((b % 5) as u32, u32::MAX, text("admin"));
         Command::BulkPart(Box::new(BulkPart { tenant, work, filter, from, take, look, by }))
     }
@@ -478,6 +507,7 @@ fn new_task(a: usize, b: usize, wall: Millis) -> NewTask {
         delay: some(a / 11).then_some([0, 1, 700, HOUR][b % 4]),
         run_at: some(a / 13)
             .then_some(wall.saturating_add_signed([-1, 1, 700, HOUR as i64][a % 4])),
+        max_run: some(a / 17).then_some([0, 1_000, 5_000, 6_000][b % 4]),
         ..NewTask::default()
     }
 }
@@ -522,6 +552,7 @@ fn compare_with_model(growth: Growth, seed: u8) {
         "failed replayed",
         "finished",
         "idempotency_conflict",
+        "in_progress",
         "lease_lost",
         "no_callback",
         "none",
@@ -538,9 +569,13 @@ fn compare_with_model(growth: Growth, seed: u8) {
         "repeated",
         "replayed",
         "requeued",
+        "rescheduled",
+        "running cancelled",
         "stopped",
         "submitted",
+        "timed out",
         "topic",
+        "waiting cancelled",
         "waiting purged",
     ];
     assert_eq!(seen.into_inner(), BTreeSet::from(wanted));

@@ -12,13 +12,14 @@ use codeq_core::backoff::{Backoff, Growth};
 use codeq_core::codec::{GROUP_HEADER_BYTES, begin_group, push_command, read_group};
 use codeq_core::command::*;
 use codeq_core::id::{ShardId, TaskId};
+use codeq_core::idempotency::fingerprint_by_value;
 use codeq_core::keys;
 use codeq_core::kv::{Key, Kv, Table};
 use codeq_core::moment::Moment;
 use codeq_core::record::RecordKind;
 use codeq_core::rows::{IdempotencyRow, MetaRow, QueueRow, RecordRow, TaskRow};
 use codeq_core::settings::{Settings, SettingsV1};
-use codeq_core::topic::{Policy, PolicyV1};
+use codeq_core::topic::{Policy, PolicyV1, PolicyV2};
 
 use crate::harness::*;
 use crate::mem::Mem;
@@ -50,7 +51,7 @@ fn old_settings() -> SettingsV1 {
 fn every_command() -> Vec<Command> {
     let (tenant, worker, by, id) =
         (text("acme"), text("w1"), text("ops"), TaskId::new(Seq(77), 123_456));
-    let task = NewTask {
+    let task = NewTaskV1 {
         command: text("Résumé"),
         payload: Bytes::from_static(br#"{"n":9007199254740993}"#),
         priority: -3,
@@ -86,7 +87,12 @@ fn every_command() -> Vec<Command> {
         |from| Command::Claim(Claim { tenant: t(), worker: w(), from, lease: 1_000, count: 3 });
     vec![
         Command::ConfigureV1(settings),
-        Command::Enqueue(Enqueue { tenant: t(), tasks: vec![task], atomic: true, seed: u64::MAX }),
+        Command::EnqueueV1(EnqueueV1 {
+            tenant: t(),
+            tasks: vec![task],
+            atomic: true,
+            seed: u64::MAX,
+        }),
         claim(Selector::Any),
         claim(Selector::Commands(vec![text("a"), text("b")])),
         Command::Heartbeat(Heartbeat { tenant: t(), id, worker: w(), extend: 30_000 }),
@@ -211,10 +217,10 @@ fn commands_with_filters_and_retention_of_dead_letters_are_read() {
         worker: Some(text("w1")),
     };
     let replay = |from| part(BulkWork::Replay { command: command(), from }, BulkFilter::default());
-    let policy = Policy { retention: 5, dead_letter_retention: 6, ..Policy::default() };
+    let policy = PolicyV2 { retention: 5, dead_letter_retention: 6, ..PolicyV2::default() };
     let commands = vec![
         Command::Configure(Settings { dead_letter_retention: 9, ..Settings::default() }),
-        Command::PutTopic(PutTopic { tenant: text("acme"), name: command(), policy }),
+        Command::PutTopicV2(PutTopicV2 { tenant: text("acme"), name: command(), policy }),
         part(BulkWork::Cleanup { expired: true }, filter),
         part(BulkWork::PurgeDead { command: command() }, BulkFilter::default()),
         part(BulkWork::PurgeWaiting { command: command() }, BulkFilter::default()),
@@ -226,6 +232,34 @@ fn commands_with_filters_and_retention_of_dead_letters_are_read() {
     begin_group(AT, &mut bytes);
     commands.iter().for_each(|command| push_command(command, &mut bytes));
     let stored = stored("bulk-commands-v2", &bytes);
+    assert_eq!(read_group(&stored), Ok((AT, commands)));
+    assert_eq!(stored, bytes, "and are still written the same way");
+}
+
+#[test]
+fn commands_that_reschedule_and_cancel_are_read() {
+    let (tenant, by, id) = (text("acme"), text("ops"), TaskId::new(Seq(77), 123_456));
+    let reschedule = |priority, when| {
+        let (tenant, by) = (tenant.clone(), by.clone());
+        Command::Reschedule(Reschedule { tenant, id, priority, when, by })
+    };
+    let cancel = |running| {
+        let work = BulkWork::Cancel { command: text("c"), running };
+        let (tenant, by, filter) = (tenant.clone(), by.clone(), BulkFilter::default());
+        let from = BulkFrom { queue: None, list: 1, after: Seq(9) };
+        Command::BulkPart(Box::new(BulkPart { tenant, work, filter, from, take: 3, look: 400, by }))
+    };
+    let commands = vec![
+        reschedule(Some(-1), None),
+        reschedule(None, Some(RunWhen::After(5))),
+        reschedule(Some(9), Some(RunWhen::At(1_700_000_000_000))),
+        cancel(false),
+        cancel(true),
+    ];
+    let mut bytes = Vec::new();
+    begin_group(AT, &mut bytes);
+    commands.iter().for_each(|command| push_command(command, &mut bytes));
+    let stored = stored("operator-commands-v1", &bytes);
     assert_eq!(read_group(&stored), Ok((AT, commands)));
     assert_eq!(stored, bytes, "and are still written the same way");
 }
@@ -295,10 +329,15 @@ fn commands_under_a_named_lease_are_read() {
 
 #[test]
 fn commands_and_keys_that_compare_values_are_read() {
-    let mut task = keyed("c", "k");
-    task.payload = Bytes::from_static(b"{\"n\":1}");
-    let enqueue = Enqueue { tenant: text("acme"), tasks: vec![task], atomic: true, seed: 5 };
-    let commands = vec![Command::Enqueue(enqueue).current()];
+    let task = NewTaskV1 {
+        command: text("c"),
+        payload: Bytes::from_static(b"{\"n\":1}"),
+        idempotency_key: Some(text("k")),
+        ..NewTaskV1::default()
+    };
+    let fingerprints = vec![fingerprint_by_value(&task.command, &task.payload)];
+    let enqueue = EnqueueV1 { tenant: text("acme"), tasks: vec![task], atomic: true, seed: 5 };
+    let commands = vec![Command::EnqueueByValueV1(EnqueueByValueV1 { enqueue, fingerprints })];
     let mut bytes = Vec::new();
     begin_group(AT, &mut bytes);
     commands.iter().for_each(|command| push_command(command, &mut bytes));
@@ -312,6 +351,61 @@ fn commands_and_keys_that_compare_values_are_read() {
         let stored = stored(name, &row.encode());
         assert_eq!(IdempotencyRow::decode(1, &stored).unwrap(), row);
         assert_eq!(stored, row.encode(), "and is still written the same way");
+    }
+}
+
+/// What the maximum run time added.
+#[test]
+fn commands_and_rows_with_a_maximum_run_time_are_read() {
+    let limited = NewTask { max_run: Some(60_000), ..keyed("c", "k") };
+    let enqueue = |task| Enqueue { tenant: text("acme"), tasks: vec![task], atomic: true, seed: 5 };
+    let policy = Policy { retention: 5, max_run: 9_000, ..Policy::default() };
+    let commands = vec![
+        Command::Enqueue(enqueue(task("c"))),
+        Command::Enqueue(enqueue(limited)).current(),
+        Command::PutTopic(PutTopic { tenant: text("acme"), name: text("c"), policy }),
+    ];
+    let mut bytes = Vec::new();
+    begin_group(AT, &mut bytes);
+    commands.iter().for_each(|command| push_command(command, &mut bytes));
+    let group = stored("max-run-commands-v1", &bytes);
+    assert_eq!(read_group(&group), Ok((AT, commands)));
+    assert_eq!(group, bytes, "and are still written the same way");
+    let mut h = Harness::new();
+    let run = h.running(NewTask { max_run: Some(60_000), ..task("a") });
+    let row = TaskRow::load(&h.kv, keys::task(run.id.seq())).unwrap().unwrap();
+    assert_eq!((row.max_run, row.run_limit, row.run_until), (60_000, 60_000, h.now + 60_000));
+    let stored = stored("task-row-v3", &row.encode());
+    assert_eq!(TaskRow::decode(1, &stored).unwrap(), row);
+    assert_eq!(stored, row.encode(), "and is still written the same way");
+    let newer = [&[4], &stored[1..]].concat();
+    let refused = TaskRow::decode(1, &newer).unwrap_err().to_string();
+    assert!(refused.contains("version 4"), "{refused}");
+}
+
+/// Enqueues of older logs give the tasks that they always gave.
+#[test]
+fn an_old_enqueue_creates_the_same_task() {
+    let old = NewTaskV1 {
+        command: text("a"),
+        payload: Bytes::from_static(b"{}"),
+        idempotency_key: Some(text("k")),
+        max_attempts: Some(2),
+        ..NewTaskV1::default()
+    };
+    let enqueue = EnqueueV1 { tenant: text(T), tasks: vec![old], atomic: false, seed: 5 };
+    let fingerprints = vec![fingerprint_by_value("a", b"{}")];
+    let by_value = EnqueueByValueV1 { enqueue: enqueue.clone(), fingerprints };
+    let new = Enqueue::from(enqueue.clone());
+    let pairs = [
+        (Command::EnqueueV1(enqueue), Command::Enqueue(new.clone())),
+        (Command::EnqueueByValueV1(by_value), Command::Enqueue(new).current()),
+    ];
+    for (old, new) in pairs {
+        let (mut first, mut second) = (Harness::new(), Harness::new());
+        assert_eq!(first.apply(old), second.apply(new));
+        assert_eq!(first.digest(), second.digest());
+        first.finish();
     }
 }
 
@@ -379,7 +473,66 @@ fn kv_of(name: &str) -> Mem {
 fn rows_are_written_as_before() {
     // The same history produces the same rows; a changed row format shows here first.
     let bytes = all_rows(&small_shard().kv);
-    assert_eq!(stored("rows-v3", &bytes), bytes);
+    assert_eq!(stored("rows-v4", &bytes), bytes);
+}
+
+/// Versions before 4 counted cancelled tasks as failed.
+#[test]
+fn cancelled_tasks_of_version_3_are_counted() {
+    let mut h = Harness::new();
+    for _ in 0..2 {
+        let cancelled = h.add(task("a")).id;
+        h.cancel(cancelled);
+    }
+    let failed = h.running(task("a")).id;
+    h.submit(failed, Outcome::Failed(text("no")));
+    h.state.write_back(&mut h.kv);
+    let counts = h.stats("a").unwrap().counts;
+    assert_eq!((counts.failed, counts.cancelled, counts.total()), (1, 2, 3));
+    let rows: Vec<_> = h.kv.rows(Table::Queue).map(|(key, row)| (key, row.clone())).collect();
+    for (key, row) in rows {
+        let mut old = QueueRow::decode(key, &row).unwrap();
+        old.counts.failed += std::mem::take(&mut old.counts.cancelled);
+        // The counter of cancelled tasks is the last field, and 0 takes one byte.
+        let mut bytes = old.encode().to_vec();
+        bytes[0] = 3;
+        assert_eq!(bytes.pop(), Some(0));
+        h.kv.put(Table::Queue, key, bytes.into());
+    }
+    let mut state = State::load(&h.kv, ShardId(0), 1).unwrap();
+    let counted = |state: &State| state.queues_of(T).map(|(_, row)| row.counts).next();
+    assert_eq!(counted(&state), Some(counts));
+    state.write_back(&mut h.kv);
+    let state = State::load(&h.kv, ShardId(0), 1).unwrap();
+    assert_eq!(counted(&state), Some(counts), "and stored that way");
+}
+
+/// Version 3 had no maximum run time, neither in task rows nor in the policies of queue rows.
+#[test]
+fn rows_of_version_3_are_read() {
+    let mut kv = kv_of("rows-v3");
+    let mut state = State::load(&kv, ShardId(0), 1).unwrap();
+    state.upgrade(&mut kv).unwrap();
+    let fresh = small_shard().kv;
+    for table in Table::ALL {
+        let (old, new): (Vec<_>, Vec<_>) = (kv.rows(table).collect(), fresh.rows(table).collect());
+        assert_eq!(old.len(), new.len(), "{table:?}");
+        for ((key, old), (same, new)) in old.into_iter().zip(new) {
+            assert_eq!(key, same);
+            match table {
+                Table::Task => {
+                    let row = TaskRow::decode(key, old).unwrap();
+                    assert_eq!(row, TaskRow::decode(key, new).unwrap());
+                    assert_eq!((row.max_run, row.run_limit, row.run_until), (0, 0, 0));
+                }
+                Table::Queue => assert_eq!(
+                    QueueRow::decode(key, old).unwrap(),
+                    QueueRow::decode(key, new).unwrap()
+                ),
+                _ => assert_eq!(old, new, "{table:?}"),
+            }
+        }
+    }
 }
 
 /// Version 2 had no retention of dead letters, neither in the shard's own row nor in queue rows.

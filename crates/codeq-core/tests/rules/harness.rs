@@ -391,6 +391,25 @@ impl Harness {
         self.cancel_as(T, id)
     }
 
+    pub fn reschedule_as(
+        &mut self,
+        tenant: &str,
+        id: TaskId,
+        priority: Option<i32>,
+        when: Option<RunWhen>,
+    ) -> Reply {
+        let (tenant, by) = (text(tenant), text("admin"));
+        self.apply(Command::Reschedule(Reschedule { tenant, id, priority, when, by }))
+    }
+
+    /// Changes a waiting task, and returns it.
+    pub fn reschedule(&mut self, id: TaskId, priority: Option<i32>, when: Option<RunWhen>) -> Task {
+        match self.reschedule_as(T, id, priority, when) {
+            Reply::Rescheduled(task) => *task,
+            other => panic!("{other:?}"),
+        }
+    }
+
     pub fn replay_as(&mut self, tenant: &str, target: ReplayTarget) -> Reply {
         self.apply(Command::Replay(Replay { tenant: text(tenant), target, by: text("admin") }))
     }

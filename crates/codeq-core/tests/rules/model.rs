@@ -44,6 +44,8 @@ pub struct Known {
     made_at: Millis,
     lease_ends: Option<Millis>,
     delay_ends: Option<Millis>,
+    /// When the running attempt has run for as long as it may.
+    run_ends: Option<Millis>,
     /// Not claimable before this wall-clock time.
     run_at: Option<Millis>,
     /// Whether a reply has shown the id yet.
@@ -112,6 +114,8 @@ impl Model {
                 self.settings = settings.clone();
                 Reply::Done
             }
+            Command::EnqueueV1(c) => self.enqueue(&c.clone().into(), actual),
+            Command::EnqueueByValueV1(c) => self.enqueue(&c.enqueue.clone().into(), actual),
             Command::Enqueue(c) => self.enqueue(c, actual),
             // `json_value` and its tests cover equal values; here payloads have one spelling.
             Command::EnqueueByValue(c) => self.enqueue(&c.enqueue, actual),
@@ -143,10 +147,12 @@ impl Model {
                 Ok(at) => {
                     let until = self.now + c.extend;
                     let known = &mut self.tasks[at];
+                    let until = known.run_ends.map_or(until, |limit| limit.min(until));
                     known.lease_ends = Some(until);
                     known.task.updated_at = self.wall;
                     let cancel_requested = known.task.cancel_requested;
-                    Reply::Extended { lease_until: self.wall + c.extend, cancel_requested }
+                    let lease_until = self.wall + (until - self.now);
+                    Reply::Extended { lease_until, cancel_requested }
                 }
             },
             Command::Submit(c) => self.submit(c),
@@ -167,6 +173,7 @@ impl Model {
                 }
             },
             Command::Cancel(c) => self.cancel(c),
+            Command::Reschedule(c) => self.reschedule(c),
             Command::Replay(c) => self.replay(c),
             Command::Purge(c) => self.purge(c),
             Command::Pause(c) => {
@@ -178,6 +185,7 @@ impl Model {
                 Reply::Done
             }
             Command::PutTopicV1(c) => self.apply(at, &Command::PutTopic(c.clone().into()), actual),
+            Command::PutTopicV2(c) => self.apply(at, &Command::PutTopic(c.clone().into()), actual),
             Command::PutTopic(c) => {
                 let now = self.wall;
                 let rule = self.rule(&c.tenant, &c.name);
@@ -278,8 +286,8 @@ impl Model {
         theirs.map(|known| known.shown(actual.next().map(|t| t.id), at)).collect()
     }
 
-    /// A tenant's queues in name order: ready, delayed, in progress, dead, paused.
-    pub fn queues(&self, tenant: &str) -> Vec<(String, [u64; 4], bool)> {
+    /// A tenant's queues in name order: ready, delayed, in progress, dead, completed, failed, cancelled; and paused.
+    pub fn queues(&self, tenant: &str) -> Vec<(String, Vec<u64>, bool)> {
         let ruled = self.rules.iter().filter(|r| r.paused || r.topic.is_some());
         let ruled = ruled.filter(|r| *r.tenant == *tenant).map(|r| r.queue.clone());
         let used = self.tasks.iter().filter(|k| *k.task.tenant == *tenant);
@@ -287,8 +295,23 @@ impl Model {
         names.sort();
         names.dedup();
         let numbers = |name: String| {
-            let places = [Place::Pending, Place::Delayed, Place::InProgress, Place::Dead];
-            let counts = places.map(|place| self.count(tenant, &name, place));
+            let count = |place| self.count(tenant, &name, place);
+            let failed = self.tasks.iter().filter(|known| {
+                *known.task.tenant == *tenant
+                    && known.queue == name
+                    && known.task.place == Place::Failed
+                    && known.ended_by.is_some()
+            });
+            let failed = failed.count() as u64;
+            let counts = vec![
+                count(Place::Pending),
+                count(Place::Delayed),
+                count(Place::InProgress),
+                count(Place::Dead),
+                count(Place::Completed),
+                failed,
+                count(Place::Failed) - failed,
+            ];
             let paused = self.ruled(tenant, &name).is_some_and(|rule| rule.paused);
             (name, counts, paused)
         };
@@ -365,6 +388,7 @@ impl Known {
         let date = |deadline: Millis| deadline + at.wall - at.now;
         let mut task = self.task.clone();
         task.lease_until = self.lease_ends.map(date);
+        task.run_until = self.run_ends.map(date);
         if task.place == Place::Delayed {
             task.visible_at = self.delay_ends.map(date).max(self.run_at);
         }
@@ -407,5 +431,7 @@ fn blank(tenant: &Arc<str>, id: TaskId, made_at: Millis) -> Task {
         created_at: made_at,
         updated_at: made_at,
         visible_at: None,
+        max_run: None,
+        run_until: None,
     }
 }

@@ -1,10 +1,10 @@
-use codeq_core::command::NewTask;
+use codeq_core::command::{NewTask, Outcome};
 use codeq_core::id::TaskId;
 use codeq_core::limits::{
     AHEAD_SCAN_MAX, ENQUEUE_PAYLOAD_BYTES_MAX, LIST_BYTES_MAX, LIST_SLICE_MAX, QUEUES_SLICE_MAX,
     WINDOW_MAX,
 };
-use codeq_core::place::{Place, Status};
+use codeq_core::place::{Place, Status, TaskState};
 use codeq_core::read::{Ahead, ListQuery, Page};
 use codeq_core::view::Task;
 
@@ -286,4 +286,28 @@ fn leases_are_read_in_slices() {
     }
     assert_eq!((all.len(), slices), (LIST_SLICE_MAX + 50, 3));
     assert!(all.iter().all(|worker| **worker == *W));
+}
+
+#[test]
+fn every_task_is_listed_in_exactly_one_state() {
+    let mut h = Harness::new();
+    let failed = h.running(task("a")).id;
+    h.submit(failed, Outcome::Failed(text("no")));
+    let cancelled = h.add(task("a")).id;
+    h.cancel(cancelled);
+    let (completed, dead) = (h.done(task("a")).id, h.dead(task("a")).id);
+    let running = h.running(task("a")).id;
+    let (ready, delayed) = (h.add(task("a")).id, h.add(late("a", HOUR)).id);
+    let ids = [ready, delayed, running, completed, failed, cancelled, dead];
+    let list = |state, status| {
+        let query = ListQuery { tenant: text(T), state, status, limit: 9, ..ListQuery::default() };
+        h.list(query).items.into_iter().map(|task| task.id).collect::<Vec<_>>()
+    };
+    for (state, id) in TaskState::ALL.into_iter().zip(ids) {
+        assert_eq!(list(Some(state), None), [id], "{}", state.as_str());
+    }
+    assert_eq!(list(None, Some(Status::Failed)).len(), 3);
+    assert_eq!(list(Some(TaskState::Dead), Some(Status::Failed)), [dead]);
+    assert_eq!(list(Some(TaskState::Dead), Some(Status::Completed)), []);
+    h.finish();
 }

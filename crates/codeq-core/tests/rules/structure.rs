@@ -80,6 +80,8 @@ fn check_task(kv: &Mem, state: &State, seq: Seq, row: &TaskRow, expected: &mut E
     assert_eq!(body.webhook.is_some(), row.has_webhook);
     assert_eq!(row.lease.is_some(), row.place == Place::InProgress);
     assert_eq!(row.finish.is_some(), row.place.is_terminal());
+    assert_eq!(row.run_until > 0, row.run_limit > 0);
+    assert!(row.run_until == 0 || row.lease.as_ref().is_some_and(|l| l.until <= row.run_until));
     assert!(row.visible_at == 0 || row.place == Place::Delayed, "a delay outside `Delayed`");
     assert!(row.place != Place::Delayed || row.visible_at + row.run_at > 0, "nothing to wait for");
     assert!(row.place != Place::Dead || row.attempts >= row.max_attempts);
@@ -96,7 +98,7 @@ fn check_task(kv: &Mem, state: &State, seq: Seq, row: &TaskRow, expected: &mut E
     }
     expected.index.insert(keys::index(row.queue, row.place, seq));
     let counts = expected.counts.entry(row.queue).or_default();
-    *counts.slot(row.place, row.priority) += 1;
+    *counts.slot(row) += 1;
     counts.stored_bytes += row.stored_bytes();
     if !row.place.is_terminal() {
         counts.live_bytes += u64::from(row.size);

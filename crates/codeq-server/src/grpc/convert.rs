@@ -34,6 +34,7 @@ pub(super) fn task(task: Task, times: &Times) -> worker::Task {
         trace_parent: text(task.trace_parent),
         trace_state: text(task.trace_state),
         cancel_requested: task.cancel_requested,
+        run_until: task.run_until.map(timestamp),
     }
 }
 

@@ -223,6 +223,7 @@ impl Producer {
             idempotency_key: text(create.idempotency_key),
             run_at: create.run_at.map(convert::moment).transpose()?,
             delay_seconds: Some(i64::from(create.delay_seconds)).filter(|delay| *delay != 0),
+            max_run_seconds: i64::from(create.max_run_seconds),
             trace_parent,
             trace_state,
         })

@@ -54,7 +54,7 @@ pub enum PurgeDeadLettersRequest {}
 pub struct Replayed {
     /// Tasks that were returned to their queue.
     replayed: u64,
-    /// Dead letters left in the queue. With `from`, failed and cancelled tasks together.
+    /// Dead letters left in the queue. With `from`, failed or cancelled tasks.
     remaining: u64,
     #[serde(flatten, skip_serializing_if = "Option::is_none")]
     dry_run: Option<DryRun>,

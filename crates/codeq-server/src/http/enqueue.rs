@@ -3,8 +3,9 @@
 use axum::http::{HeaderValue, StatusCode};
 use axum::response::Response;
 use bytes::Bytes;
+use codeq_core::command::Millis;
 use codeq_core::limits::{
-    COMMAND_BYTES_MAX, DELAY_MS_MAX, IDEMPOTENCY_KEY_BYTES_MAX, WEBHOOK_BYTES_MAX,
+    COMMAND_BYTES_MAX, DELAY_MS_MAX, IDEMPOTENCY_KEY_BYTES_MAX, MAX_RUN_MS_MAX, WEBHOOK_BYTES_MAX,
 };
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -54,6 +55,10 @@ pub struct TaskRequest<'a> {
     /// Do not start within this many seconds.
     #[schemars(range(min = 0, max = DELAY_MS_MAX / 1_000))]
     delay_seconds: Option<i64>,
+    /// How long an attempt may run, from its claim. Then its lease ends for good, whatever its heartbeats, and the
+    /// attempt has failed with `TIMED_OUT`. 0: the limit of the queue's policy, or none.
+    #[schemars(range(min = 0, max = MAX_RUN_MS_MAX / 1_000))]
+    max_run_seconds: Option<i64>,
 }
 
 /// Several tasks to create. Each is independent of the others.
@@ -167,14 +172,7 @@ fn draft(call: &Call, request: TaskRequest<'_>) -> Result<Draft, ServiceError> {
         }
         Some(text) => Bytes::copy_from_slice(text.as_bytes()),
     };
-    let run_at = match request.run_at.as_deref().filter(|text| !text.is_empty()) {
-        None => None,
-        Some(text) => Some(moment(text).ok_or_else(|| {
-            let detail = "use a format such as 2026-01-31T08:00:00Z";
-            let refused = ServiceError::new(Code::InvalidRunAt, "invalid 'runAt' (use RFC3339)");
-            refused.field("runAt").detail(detail)
-        })?),
-    };
+    let run_at = run_at(request.run_at.as_deref())?;
     let (parent, state) = creation_context(call);
     Ok(Draft {
         command: request.command.into(),
@@ -185,8 +183,21 @@ fn draft(call: &Call, request: TaskRequest<'_>) -> Result<Draft, ServiceError> {
         idempotency_key: request.idempotency_key.map(Into::into),
         run_at,
         delay_seconds: request.delay_seconds,
+        max_run_seconds: request.max_run_seconds.unwrap_or(0),
         trace_parent: parent.map(Into::into),
         trace_state: state.map(Into::into),
+    })
+}
+
+/// The time in `runAt`. Empty counts as absent.
+pub fn run_at(text: Option<&str>) -> Result<Option<Millis>, ServiceError> {
+    let Some(text) = text.filter(|text| !text.is_empty()) else {
+        return Ok(None);
+    };
+    moment(text).map(Some).ok_or_else(|| {
+        let detail = "use a format such as 2026-01-31T08:00:00Z";
+        let refused = ServiceError::new(Code::InvalidRunAt, "invalid 'runAt' (use RFC3339)");
+        refused.field("runAt").detail(detail)
     })
 }
 

@@ -43,6 +43,7 @@ mod parse_error;
 mod probes;
 mod queues;
 mod reload;
+mod reschedule;
 mod schema;
 mod submit;
 mod subscriptions;
@@ -109,5 +110,6 @@ fn filter(route: &Route) -> MethodFilter {
         Verb::Post => MethodFilter::POST,
         Verb::Put => MethodFilter::PUT,
         Verb::Delete => MethodFilter::DELETE,
+        Verb::Patch => MethodFilter::PATCH,
     }
 }

@@ -204,6 +204,7 @@ fn verb(verb: Verb) -> &'static str {
         Verb::Post => "post",
         Verb::Put => "put",
         Verb::Delete => "delete",
+        Verb::Patch => "patch",
     }
 }
 

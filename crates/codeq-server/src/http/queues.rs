@@ -6,8 +6,9 @@ use axum::http::StatusCode;
 use codeq_core::moment::Moment;
 use codeq_core::read::QueueStats;
 use codeq_core::rows::Counts;
-use schemars::JsonSchema;
-use serde::Serialize;
+use schemars::{JsonSchema, Schema};
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
 
 use super::bulk::{BulkRequest, DryRun};
 use super::call::{Answer, Call};
@@ -32,6 +33,12 @@ pub struct QueueBody<'a> {
     in_progress: u64,
     /// Dead letters.
     dlq: u64,
+    /// Completed tasks that are still stored.
+    completed: u64,
+    /// Tasks that a worker failed for good, still stored. Cancelled tasks and dead letters are counted apart.
+    failed: u64,
+    /// Cancelled tasks that are still stored.
+    cancelled: u64,
     /// Whether claims are paused.
     paused: bool,
 }
@@ -44,6 +51,9 @@ impl<'a> QueueBody<'a> {
             delayed: counts.delayed,
             in_progress: counts.in_progress,
             dlq: counts.dead,
+            completed: counts.completed,
+            failed: counts.failed,
+            cancelled: counts.cancelled,
             paused,
         }
     }
@@ -57,10 +67,6 @@ pub struct QueueItem<'a> {
     tenant_id: &'a str,
     #[serde(flatten)]
     counts: QueueBody<'a>,
-    /// Completed tasks that are still stored.
-    completed: u64,
-    /// Failed tasks that are still stored.
-    failed: u64,
     /// Payload bytes of unfinished tasks.
     bytes: u64,
     /// Age of the oldest claimable task; 0 if there is none.
@@ -119,6 +125,55 @@ impl From<QueueBulk> for Purged {
         let dry_run = DryRun::of(&outcome);
         Purged { purged: outcome.done, remaining, dry_run, next_cursor: outcome.next }
     }
+}
+
+/// Which tasks to cancel. A task's date is when it was created.
+// Like `BulkRequest`, plus whether running tasks count.
+#[derive(Deserialize, Default, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+#[schemars(with = "BulkRequest", transform = add_include_running)]
+pub struct CancelRequest {
+    include_running: Option<bool>,
+    limit: Option<u64>,
+    cursor: Option<String>,
+    error_contains: Option<String>,
+    before: Option<String>,
+    after: Option<String>,
+    worker: Option<String>,
+    dry_run: Option<bool>,
+}
+
+fn add_include_running(schema: &mut Schema) {
+    let about = "Also ask the workers of running tasks to stop.";
+    let field = json!({ "type": ["boolean", "null"], "description": about });
+    if let Some(properties) = schema.get_mut("properties").and_then(Value::as_object_mut) {
+        properties.insert("includeRunning".to_owned(), field);
+    }
+}
+
+impl CancelRequest {
+    fn rest(self) -> BulkRequest {
+        let CancelRequest { limit, cursor, error_contains, before, after, worker, dry_run, .. } =
+            self;
+        BulkRequest { limit, cursor, error_contains, before, after, worker, dry_run }
+    }
+}
+
+/// The outcome of cancelling tasks of a queue.
+#[derive(Serialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct Cancelled {
+    /// Waiting tasks that were cancelled.
+    cancelled: u64,
+    /// Running tasks whose workers were asked to stop.
+    cancel_requested: u64,
+    /// Waiting tasks that are still there. With `includeRunning`, also running ones, whether asked to stop or not.
+    remaining: u64,
+    #[serde(flatten, skip_serializing_if = "Option::is_none")]
+    dry_run: Option<DryRun>,
+    /// Send as `cursor` to continue. Absent once every task has been visited.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    next_cursor: Option<String>,
 }
 
 /// Whether claims of a queue are paused.
@@ -180,6 +235,22 @@ pub async fn purge(call: Call) -> Answer {
     Ok(answer::json(StatusCode::OK, &Purged::from(done)))
 }
 
+pub async fn cancel(call: Call) -> Answer {
+    let request: CancelRequest = json::parse_or_default(&call.body)?;
+    let running = request.include_running.unwrap_or(false);
+    let (caller, options) = (MayAdminister::of(&call.caller)?, request.rest().options()?);
+    let done = call.service().cancel_queue(caller, call.path("command"), running, &options).await?;
+    let QueueBulk { outcome, remaining } = done;
+    let body = Cancelled {
+        cancelled: outcome.done - outcome.requested,
+        cancel_requested: outcome.requested,
+        remaining,
+        dry_run: DryRun::of(&outcome),
+        next_cursor: outcome.next,
+    };
+    Ok(answer::json(StatusCode::OK, &body))
+}
+
 /// The original codeQ's flat map, with an entry for each list that is not empty.
 fn flat(queues: &[QueueStats]) -> QueueMap {
     let mut map = BTreeMap::new();
@@ -201,8 +272,6 @@ fn item(queue: &QueueStats, now: u64, rate: Rate) -> QueueItem<'_> {
     QueueItem {
         tenant_id: &queue.tenant,
         counts: QueueBody::new(&queue.name, &queue.counts, queue.paused),
-        completed: queue.counts.completed,
-        failed: queue.counts.failed,
         bytes: queue.counts.live_bytes,
         oldest_ready_seconds: age as f64 / 1_000.0,
         enqueued_per_second: rate.enqueued,

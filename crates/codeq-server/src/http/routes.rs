@@ -5,8 +5,8 @@ use codeq_auth::{Role, Scope};
 use super::call::Handler;
 use super::{
     abandon, artifacts, audit, backup, cancel, claim, cleanup, dead_letters, docs, enqueue, events,
-    heartbeat, nack, probes, queues, reload, submit, subscriptions, tasks, topics, webhooks, why,
-    workers,
+    heartbeat, nack, probes, queues, reload, reschedule, submit, subscriptions, tasks, topics,
+    webhooks, why, workers,
 };
 
 /// One route.
@@ -38,6 +38,8 @@ pub enum Verb {
     Put,
     /// Deletes.
     Delete,
+    /// Changes some fields.
+    Patch,
 }
 
 impl Verb {
@@ -48,6 +50,7 @@ impl Verb {
             Verb::Post => "POST",
             Verb::Put => "PUT",
             Verb::Delete => "DELETE",
+            Verb::Patch => "PATCH",
         }
     }
 }
@@ -110,7 +113,7 @@ macro_rules! routes {
 pub static ROUTES: &[Route] = routes! {
     Post "/v1/codeq/tasks" "enqueueTask" Access::Producer, Small, enqueue::one;
     Post "/v1/codeq/tasks/batch" "enqueueTasks" Access::Producer, Batch, enqueue::batch, "atomic";
-    Get "/v1/codeq/tasks" "listTasks" Access::Any, None, tasks::list, "command", "status", "filter", "limit", "cursor";
+    Get "/v1/codeq/tasks" "listTasks" Access::Any, None, tasks::list, "command", "status", "state", "filter", "limit", "cursor";
     Post "/v1/codeq/tasks/claim" "claimTask" Access::Worker(Scope::Claim), Small, claim::one;
     Post "/v1/codeq/tasks/claim/batch" "claimTasks" Access::Worker(Scope::Claim), Small, claim::batch;
     Post "/v1/codeq/tasks/batch/results" "submitResults" Access::Worker(Scope::Result), Batch, submit::batch;
@@ -122,6 +125,7 @@ pub static ROUTES: &[Route] = routes! {
     Post "/v1/codeq/tasks/{id}/abandon" "abandonTask" Access::Worker(Scope::Abandon), Small, abandon::abandon;
     Post "/v1/codeq/tasks/{id}/nack" "nackTask" Access::Worker(Scope::Nack), Small, nack::nack;
     Post "/v1/codeq/tasks/{id}/result" "submitResult" Access::Worker(Scope::Result), Batch, submit::one;
+    Patch "/v1/codeq/tasks/{id}" "changeTask" Access::Producer, Small, reschedule::change;
     Post "/v1/codeq/tasks/{id}/cancel" "cancelTask" Access::Producer, None, cancel::cancel;
     Post "/v1/codeq/tasks/{id}/replay" "replayTask" Access::Admin, None, dead_letters::replay_one;
     Get "/v1/codeq/artifacts/{id}/{artifact}" "getArtifact" Access::Any, None, artifacts::download, "v", "type", "sha256";
@@ -138,6 +142,7 @@ pub static ROUTES: &[Route] = routes! {
     Post "/v1/codeq/admin/queues/{command}/pause" "pauseQueue" Access::Admin, None, queues::pause;
     Post "/v1/codeq/admin/queues/{command}/resume" "resumeQueue" Access::Admin, None, queues::resume;
     Post "/v1/codeq/admin/queues/{command}/purge" "purgeQueue" Access::Admin, Small, queues::purge;
+    Post "/v1/codeq/admin/queues/{command}/cancel" "cancelTasks" Access::Admin, Small, queues::cancel;
     Get "/v1/codeq/admin/dlq/{command}" "listDeadLetters" Access::Admin, None, dead_letters::list, "filter", "limit", "cursor";
     Post "/v1/codeq/admin/dlq/{command}/replay" "replayDeadLetters" Access::Admin, Small, dead_letters::replay;
     Post "/v1/codeq/admin/dlq/{command}/purge" "purgeDeadLetters" Access::Admin, Small, dead_letters::purge;

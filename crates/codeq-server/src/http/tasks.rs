@@ -6,7 +6,7 @@ use axum::http::StatusCode;
 use codeq_auth::shown;
 use codeq_core::history::Entry;
 use codeq_core::limits::{LIST_BYTES_MAX, LIST_MAX};
-use codeq_core::place::Status;
+use codeq_core::place::{Status, TaskState};
 use codeq_core::read::ListQuery;
 use schemars::JsonSchema;
 use serde::Serialize;
@@ -139,6 +139,15 @@ pub async fn list(call: Call) -> Answer {
         };
         let known = |status: &Status| status.as_str().eq_ignore_ascii_case(&text);
         query.status = Some(Status::ALL.into_iter().find(known).ok_or_else(unknown)?);
+    }
+    if let Some(text) = call.param("state") {
+        let unknown = || {
+            let states = TaskState::ALL.map(TaskState::as_str).join(", ");
+            let text = format!("invalid 'state' ({states})");
+            ServiceError::new(Code::InvalidParameter, text).field("state")
+        };
+        let known = |state: &TaskState| state.as_str().eq_ignore_ascii_case(&text);
+        query.state = Some(TaskState::ALL.into_iter().find(known).ok_or_else(unknown)?);
     }
     page(call, query).await
 }

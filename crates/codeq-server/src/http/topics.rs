@@ -2,8 +2,8 @@
 
 use axum::http::StatusCode;
 use codeq_core::limits::{
-    RETENTION_MS_MAX, TOPIC_ATTEMPTS_MAX, TOPIC_CONSUMERS_MAX, TOPIC_NAME_BYTES_MAX,
-    TOPIC_TIER_MAX, TOPIC_TIERS_MAX,
+    MAX_RUN_MS_MAX, RETENTION_MS_MAX, TOPIC_ATTEMPTS_MAX, TOPIC_CONSUMERS_MAX,
+    TOPIC_NAME_BYTES_MAX, TOPIC_TIER_MAX, TOPIC_TIERS_MAX,
 };
 use codeq_core::topic::{Policy, Topic};
 use schemars::JsonSchema;
@@ -43,6 +43,9 @@ pub struct TopicPolicyRequest {
     /// The maximum number of tasks in progress at once. 0: no limit.
     #[schemars(range(min = 0, max = TOPIC_CONSUMERS_MAX))]
     max_consumers: Option<i64>,
+    /// How long an attempt may run if its task sets no `maxRunSeconds` of its own, decided at the claim. 0: no limit.
+    #[schemars(range(min = 0, max = MAX_RUN_MS_MAX / 1_000))]
+    max_run_seconds: Option<i64>,
 }
 
 #[derive(Serialize, JsonSchema)]
@@ -66,6 +69,9 @@ struct PolicyBody<'a> {
     dead_letter_retention_seconds: u64,
     /// The maximum number of tasks in progress at once. 0: no limit.
     max_consumers: u32,
+    /// How long an attempt may run if its task does not say. Absent if not set.
+    #[serde(skip_serializing_if = "is_zero")]
+    max_run_seconds: u64,
 }
 
 /// A topic and its policy.
@@ -142,6 +148,7 @@ fn policy(request: TopicPolicyRequest) -> Result<Policy, ServiceError> {
             request.dead_letter_retention_seconds,
             "deadLetterRetentionSeconds",
         )?,
+        max_run: millis(request.max_run_seconds, "maxRunSeconds")?,
     })
 }
 
@@ -174,6 +181,7 @@ fn body<'a>(call: &'a Call, name: &'a str, topic: &'a Topic) -> TopicBody<'a> {
             retention_seconds: topic.policy.retention / 1_000,
             dead_letter_retention_seconds: topic.policy.dead_letter_retention / 1_000,
             max_consumers: topic.policy.max_consumers,
+            max_run_seconds: topic.policy.max_run / 1_000,
         },
         version: topic.version,
         created_at: call.times().timestamp(topic.created_at),

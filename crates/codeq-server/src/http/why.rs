@@ -92,6 +92,9 @@ struct ReasonBody<'a> {
     /// When the delay, the wait or the lease ends.
     #[serde(skip_serializing_if = "Option::is_none")]
     until: Option<Timestamp>,
+    /// When the attempt reaches its maximum run time. Absent without a limit.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    run_until: Option<Timestamp>,
     /// When the queue was paused, the oldest task created, or the server started.
     #[serde(skip_serializing_if = "Option::is_none")]
     since: Option<Timestamp>,
@@ -255,8 +258,12 @@ impl Words<'_> {
                 until: Some(self.stamp(*until)),
                 ..of("delayed", format!("it is delayed until {}", self.until(*until)))
             },
-            Reason::Retry { until, attempts, max_attempts, error } => {
-                let why = error.as_deref().map_or(String::new(), |error| format!(" ({error})"));
+            Reason::Retry { until, attempts, max_attempts, error, timed_out } => {
+                let texts = [error.as_deref(), timed_out.as_deref()];
+                let why = match texts.into_iter().flatten().collect::<Vec<_>>() {
+                    none if none.is_empty() => String::new(),
+                    some => format!(" ({})", some.join(": ")),
+                };
                 let when = self.until(*until);
                 let text = format!(
                     "attempt {attempts} of {max_attempts} failed{why}; it waits for its retry until {when}"
@@ -322,15 +329,19 @@ impl Words<'_> {
                     ..of("workers_unknown", text)
                 }
             }
-            Reason::Leased { worker, until, heartbeat } => {
+            Reason::Leased { worker, until, heartbeat, run_until } => {
                 let (worker, heard) = (shown(worker), self.ago(*heartbeat));
                 let when = self.until(*until);
+                let limit = run_until.map_or(String::new(), |at| {
+                    format!("; it may run until {} at most", self.until(at))
+                });
                 let text = format!(
-                    "{worker} holds its lease until {when} and was last heard of {heard} ago"
+                    "{worker} holds its lease until {when} and was last heard of {heard} ago{limit}"
                 );
                 ReasonBody {
                     worker_id: Some(worker),
                     until: Some(self.stamp(*until)),
+                    run_until: run_until.map(|at| self.stamp(at)),
                     heartbeat_at: Some(self.stamp(*heartbeat)),
                     heartbeat_age_seconds: Some(self.now.saturating_sub(*heartbeat) / 1_000),
                     ..of("leased", text)

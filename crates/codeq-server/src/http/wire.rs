@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 
 use codeq_auth::shown;
-use codeq_core::limits::{ATTEMPTS_MAX, PRIORITY_MAX};
+use codeq_core::limits::{ATTEMPTS_MAX, MAX_RUN_MS_MAX, PRIORITY_MAX};
 use codeq_core::place::Place;
 use codeq_core::view::{ResultRecord, Task};
 use codeq_webhooks::results::ArtifactBody;
@@ -52,6 +52,9 @@ pub struct TaskBody<'a> {
     /// When the lease ends.
     #[serde(skip_serializing_if = "Option::is_none")]
     lease_until: Option<Timestamp>,
+    /// When the running attempt has reached its maximum run time: its lease never ends later. Absent without a limit.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    run_until: Option<Timestamp>,
     /// A number that increases with every claim of this task. Present while the task is leased.
     #[serde(skip_serializing_if = "Option::is_none")]
     fence: Option<u64>,
@@ -63,6 +66,10 @@ pub struct TaskBody<'a> {
     #[serde(skip_serializing_if = "is_zero")]
     #[schemars(range(min = 1, max = ATTEMPTS_MAX))]
     max_attempts: u32,
+    /// How long an attempt may run. Absent if the task does not say.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 1, max = MAX_RUN_MS_MAX / 1_000))]
+    max_run_seconds: Option<u64>,
     /// The last error; kept across retries.
     #[serde(skip_serializing_if = "Option::is_none")]
     error: Option<&'a str>,
@@ -105,9 +112,11 @@ impl<'a> TaskBody<'a> {
             last_known_location: task.place.location(),
             worker_id: task.worker.as_deref().map(shown),
             lease_until: task.lease_until.map(|at| times.timestamp(at)),
+            run_until: task.run_until.map(|at| times.timestamp(at)),
             fence: running.then_some(task.fence.0),
             attempts: task.attempts,
             max_attempts: task.max_attempts,
+            max_run_seconds: task.max_run.map(|limit| limit / 1_000),
             error: task.error.as_deref().filter(|text| !text.is_empty()),
             tenant_id: &task.tenant,
             created_at: times.timestamp(task.created_at),

@@ -279,6 +279,7 @@ impl Collector for Commands {
             ("task_created", "Tasks made.", Event::Created),
             ("task_claimed", "Tasks leased to a worker.", Event::Claimed),
             ("lease_expired", "Leases that ended without a word.", Event::LeaseExpired),
+            ("task_timed_out", "Attempts that reached their maximum run time.", Event::TimedOut),
         ] {
             let rows = commands.iter();
             let rows = rows.map(|(name, counts)| ([("command", &**name)], counts.event(event)));

@@ -138,6 +138,9 @@ struct Depth {
     delayed: u64,
     in_progress: u64,
     dead: u64,
+    completed: u64,
+    failed: u64,
+    cancelled: u64,
     /// Creation time of the oldest ready task.
     oldest: Option<Millis>,
 }
@@ -149,6 +152,9 @@ impl Depth {
             delayed: counts.delayed,
             in_progress: counts.in_progress,
             dead: counts.dead,
+            completed: counts.completed,
+            failed: counts.failed,
+            cancelled: counts.cancelled,
             oldest: None,
         }
     }
@@ -158,6 +164,9 @@ impl Depth {
         self.delayed += more.delayed;
         self.in_progress += more.in_progress;
         self.dead += more.dead;
+        self.completed += more.completed;
+        self.failed += more.failed;
+        self.cancelled += more.cancelled;
         self.oldest = self.oldest.into_iter().chain(more.oldest).min();
     }
 }
@@ -289,6 +298,16 @@ impl Depths {
         });
         let places = Rows(MetricType::Gauge, places.collect());
         registry.register("queue_depth", "Tasks of a command, by place", places);
+        let finished = depths.iter().flat_map(|(command, depth)| {
+            let Depth { completed, failed, cancelled, dead, .. } = *depth;
+            let states = [("completed", completed), ("failed", failed), ("cancelled", cancelled)];
+            states.into_iter().chain([("dead", dead)]).map(move |(state, count)| {
+                ([("command", Arc::clone(command)), ("state", state.into())], count)
+            })
+        });
+        let finished = Rows(MetricType::Gauge, finished.collect());
+        let help = "Finished tasks of a command that are still stored, by how they ended";
+        registry.register("queue_finished", help, finished);
         let labels = |command: &Arc<str>| [("command", Arc::clone(command))];
         let dead = depths.iter().map(|(command, depth)| (labels(command), depth.dead));
         let dead = Rows(MetricType::Gauge, dead.collect());

@@ -40,6 +40,8 @@ impl BulkOptions {
 pub struct BulkOutcome {
     /// Tasks changed.
     pub done: u64,
+    /// Of these, running tasks whose workers were asked to stop.
+    pub requested: u64,
     /// Set for a dry run: tasks that would be changed.
     pub matched: Option<u64>,
     /// Cursor to continue from. Absent when the scan is complete, or when a fresh call would do as well.
@@ -72,7 +74,7 @@ impl Service {
             _ => u64::from(options.limit()),
         };
         let began = Instant::now();
-        let (mut seen, mut stopped) = (0, None);
+        let (mut seen, mut requested, mut stopped) = (0, 0, None);
         while shard.0 < self.engine.shards() {
             let left = limit.saturating_sub(seen);
             if left == 0 || began.elapsed() >= CALL_TIME {
@@ -94,6 +96,7 @@ impl Service {
                 }
                 _ => take,
             };
+            let asks = matches!(work, BulkWork::Cancel { .. }) && from.list > 0;
             let part = BulkPart {
                 tenant: caller.tenant.clone(),
                 work: work.clone(),
@@ -105,6 +108,7 @@ impl Service {
             };
             let did = self.bulk_part(caller, shard, part, options.dry_run).await?;
             seen += did.done;
+            requested += if asks { did.done } else { 0 };
             match did.next {
                 Some(next) => from = next,
                 None => (shard, from) = (shard.next(), BulkFrom::default()),
@@ -115,8 +119,10 @@ impl Service {
         let can_restart = !options.dry_run && removes_all(&work, &options.filter);
         let next = stopped.filter(|out_of_time| *out_of_time || !can_restart);
         let next = next.map(|_| cursor::encode_from(shard, &from, &about));
-        let (done, matched) = if options.dry_run { (0, Some(seen)) } else { (seen, None) };
-        Ok(BulkOutcome { done, matched, next })
+        if options.dry_run {
+            return Ok(BulkOutcome { done: 0, requested: 0, matched: Some(seen), next });
+        }
+        Ok(BulkOutcome { done: seen, requested, matched: None, next })
     }
 
     /// Runs a bulk operation on one list of a queue; `left` counts what is still in the list.
@@ -168,7 +174,9 @@ fn removes_all(work: &BulkWork, filter: &BulkFilter) -> bool {
         BulkWork::Cleanup { .. } => {
             *filter == BulkFilter { before: filter.before, ..BulkFilter::default() }
         }
-        BulkWork::PurgeDead { .. } | BulkWork::PurgeWaiting { .. } => {
+        // Running tasks that were asked to stop stay in their list.
+        BulkWork::Cancel { running: true, .. } => false,
+        BulkWork::PurgeDead { .. } | BulkWork::PurgeWaiting { .. } | BulkWork::Cancel { .. } => {
             *filter == BulkFilter::default()
         }
     }
@@ -180,6 +188,8 @@ fn about(caller: &Principal, work: &BulkWork, filter: &BulkFilter) -> Vec<Option
         BulkWork::Cleanup { .. } => ("cleanup", None),
         BulkWork::PurgeDead { command } => ("purge dead", Some(command)),
         BulkWork::PurgeWaiting { command } => ("purge waiting", Some(command)),
+        BulkWork::Cancel { command, running: false } => ("cancel waiting", Some(command)),
+        BulkWork::Cancel { command, running: true } => ("cancel", Some(command)),
         BulkWork::Replay { command, from } => match from {
             ReplayFrom::DeadLetters => ("replay", Some(command)),
             ReplayFrom::Failed => ("replay failed", Some(command)),

@@ -86,6 +86,8 @@ codes! {
         "Stop working on the task: the later claim has it now.";
     Finished "finished" Conflict, "The task is already finished.",
         "Get the task's result instead.";
+    InProgress "in_progress" Conflict, "A worker is running the task, so it cannot be changed.",
+        "Wait until the attempt ends, or cancel the task.";
     Completed "completed" Conflict, "The task is completed, so it cannot be replayed.",
         "Enqueue a new task to do the work again.";
     NotFinished "not_finished" Conflict, "The task is not finished, so it cannot be replayed.",
@@ -105,8 +107,10 @@ codes! {
         "Send 0 to 2592000.";
     InvalidRunAt "invalid_run_at" Invalid, "`runAt` is not a date and time in RFC 3339.",
         "Use a format such as `2026-01-31T08:00:00Z`.";
-    InvalidDelay "invalid_delay" Invalid, "The delay of a new task is negative, or ends more than ten years from now.",
+    InvalidDelay "invalid_delay" Invalid, "The delay is negative, or ends more than ten years from now.",
         "Send a delay of 0 or more seconds, or an earlier time.";
+    InvalidMaxRun "invalid_max_run" Invalid, "`maxRunSeconds` of a new task is negative, or more than 30 days.",
+        "Send 1 to 2592000 seconds; 0 means the limit of the queue's policy, or none.";
     InvalidIdempotencyKey "invalid_idempotency_key" Invalid, "The idempotency key is longer than 256 bytes or not visible ASCII, or the header and the body have different keys.",
         "Send one key, in the header or in the body.";
     IdempotencyConflict "idempotency_conflict" Unprocessable, "The idempotency key was used before with a different command or payload. Payloads are compared as JSON values: the order of members, whitespace and the notation of numbers do not matter, and numbers are compared exactly.",
@@ -231,6 +235,7 @@ impl From<&Rejection> for Code {
             Rejection::InvalidWebhook => Code::InvalidWebhook,
             Rejection::InvalidIdempotencyKey { .. } => Code::InvalidIdempotencyKey,
             Rejection::InvalidDelay { .. } => Code::InvalidDelay,
+            Rejection::InvalidMaxRun { .. } => Code::InvalidMaxRun,
             Rejection::InvalidLease { .. } => Code::InvalidLease,
             Rejection::InvalidCount { .. } => Code::InvalidCount,
             Rejection::InvalidSetting { .. } => Code::InvalidSetting,
@@ -251,6 +256,7 @@ impl From<&Rejection> for Code {
             Rejection::InvalidRecord { .. } => Code::InvalidRecord,
             Rejection::TooManyRecords { .. } => Code::TooManyRecords,
             Rejection::RecordChanged => Code::RecordChanged,
+            Rejection::InProgress => Code::InProgress,
         }
     }
 }

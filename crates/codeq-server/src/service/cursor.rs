@@ -95,6 +95,7 @@ fn about(query: &ListQuery) -> Vec<Option<String>> {
         Some(query.tenant.to_string()),
         query.command.as_ref().map(|text| text.to_ascii_lowercase()),
         query.status.map(|status| format!("{status:?}")),
+        query.state.map(|state| state.as_str().to_owned()),
         Some(query.dead_only.to_string()),
         query.worker.as_ref().map(|text| text.to_string()),
         number(query.created_from),

@@ -42,7 +42,8 @@ impl Service {
         let work = BulkWork::Replay { command: command.into(), from };
         let left = |counts: &Counts| match from {
             ReplayFrom::DeadLetters => counts.dead,
-            ReplayFrom::Failed | ReplayFrom::Cancelled => counts.failed,
+            ReplayFrom::Failed => counts.failed,
+            ReplayFrom::Cancelled => counts.cancelled,
         };
         self.bulk_in_queue(caller, command, work, options, left).await
     }

@@ -6,7 +6,7 @@ use bytes::Bytes;
 use codeq_auth::Principal;
 use codeq_core::command::{Command, Enqueue, Millis, NewTask};
 use codeq_core::held::Holdings;
-use codeq_core::limits::{PAYLOAD_BYTES_MAX, TASK_ROWS_BYTES};
+use codeq_core::limits::{MAX_RUN_MS_MAX, MAX_RUN_MS_MIN, PAYLOAD_BYTES_MAX, TASK_ROWS_BYTES};
 use codeq_core::names::check_command;
 use codeq_core::reply::{Enqueued, Rejection, Reply};
 use codeq_core::view::Task;
@@ -44,6 +44,8 @@ pub struct Draft {
     pub run_at: Option<Millis>,
     /// Seconds before the task can be claimed.
     pub delay_seconds: Option<i64>,
+    /// Seconds that an attempt may run; 0 means the policy's limit, or none.
+    pub max_run_seconds: i64,
     /// W3C trace context, `traceparent`.
     pub trace_parent: Option<Arc<str>>,
     /// W3C trace context, `tracestate`.
@@ -77,6 +79,9 @@ impl Draft {
             n if n <= 0 => None,
             n => Some(u32::try_from(n).unwrap_or(u32::MAX)),
         };
+        let max_run = u64::try_from(self.max_run_seconds)
+            .map(seconds)
+            .map_err(|_| Rejection::InvalidMaxRun { min: MAX_RUN_MS_MIN, max: MAX_RUN_MS_MAX })?;
         Ok(NewTask {
             command,
             payload: self.payload,
@@ -88,6 +93,7 @@ impl Draft {
             delay,
             trace_parent: self.trace_parent,
             trace_state: self.trace_state,
+            max_run: Some(max_run).filter(|max_run| *max_run > 0),
         })
     }
 }

@@ -150,6 +150,11 @@ impl From<Rejection> for ServiceError {
                 "a task can be delayed by at most {} seconds; delaySeconds is in seconds, runAt is a date",
                 max / 1_000
             )),
+            Rejection::InvalidMaxRun { min, max } => error.field("maxRunSeconds").detail(format!(
+                "maxRunSeconds is {} to {}; 0 means the limit of the queue's policy, or none",
+                min / 1_000,
+                max / 1_000
+            )),
             Rejection::NotFound => error.detail(NO_TASK),
             Rejection::NotInProgress => error.detail(
                 "the task has no lease: it is finished, or returned to its queue when its lease ended",

@@ -48,6 +48,7 @@ pub mod nack;
 pub mod payload;
 pub mod permission;
 pub mod queues;
+pub mod reschedule;
 pub mod scan;
 pub mod submit;
 pub mod subscriptions;

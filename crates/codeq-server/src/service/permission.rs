@@ -34,7 +34,7 @@ macro_rules! rights {
 }
 
 rights! {
-    /// May create and cancel tasks.
+    /// May create, change and cancel tasks.
     MayProduce(producer);
     /// May claim tasks.
     MayClaim(|caller| scope(caller, Scope::Claim));
@@ -58,7 +58,8 @@ fn producer(caller: &Principal) -> Result<(), ServiceError> {
     if caller.producer {
         return Ok(());
     }
-    let detail = "this is a worker token: creating and cancelling tasks requires a producer token";
+    let detail =
+        "this is a worker token: creating, changing and cancelling tasks requires a producer token";
     Err(ServiceError::forbidden("producer required").detail(detail))
 }
 

@@ -157,6 +157,22 @@ impl Service {
         self.bulk_in_queue(caller, command, work, options, waiting).await
     }
 
+    /// Cancels waiting tasks of a queue, a bounded number at a time. With `running`, also asks the workers of running
+    /// tasks to stop, after the waiting ones.
+    pub async fn cancel_queue(
+        &self,
+        caller: MayAdminister<'_>,
+        command: &str,
+        running: bool,
+        options: &BulkOptions,
+    ) -> Result<QueueBulk, ServiceError> {
+        let work = BulkWork::Cancel { command: command.into(), running };
+        let left = |counts: &Counts| {
+            counts.of(Place::Pending) + if running { counts.in_progress } else { 0 }
+        };
+        self.bulk_in_queue(caller, command, work, options, left).await
+    }
+
     pub(super) async fn queues_of(
         &self,
         tenant: &Arc<str>,

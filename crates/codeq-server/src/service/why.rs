@@ -46,7 +46,13 @@ pub enum Reason {
     /// The task is delayed.
     Delayed { until: Millis },
     /// The last attempt of the task failed, and the next one waits.
-    Retry { until: Millis, attempts: u32, max_attempts: u32, error: Option<Arc<str>> },
+    Retry {
+        until: Millis,
+        attempts: u32,
+        max_attempts: u32,
+        error: Option<Arc<str>>,
+        timed_out: Option<Arc<str>>,
+    },
     /// Other tasks of the queue are claimed before the task.
     Ahead { higher_priority: u64, older: u64, exact: bool },
     /// No other task is claimed before the task.
@@ -58,7 +64,7 @@ pub enum Reason {
     /// This many workers wait on streams for more queues than the server remembers, and nothing else is known.
     MaybeWorkers { last_claim: Option<Millis>, waiting: u64 },
     /// A worker holds the task's lease.
-    Leased { worker: Arc<str>, until: Millis, heartbeat: Millis },
+    Leased { worker: Arc<str>, until: Millis, heartbeat: Millis, run_until: Option<Millis> },
     /// The task's worker was asked to stop.
     CancelRequested,
     /// The task is completed.
@@ -180,14 +186,18 @@ fn of_place(task: &Task, history: &History) -> Vec<Reason> {
     let entries = history.entries();
     let last = entries.last();
     let at = last.map_or(task.updated_at, |entry| entry.at);
+    let settled = entries.iter().rfind(|entry| entry.event != Event::Rescheduled);
     let by = || last.and_then(|entry| entry.who.clone());
     let error = task.error.clone().filter(|text| !text.is_empty());
     let (attempts, max_attempts) = (task.attempts, task.max_attempts);
     let until = task.visible_at.unwrap_or(task.updated_at);
     match task.place {
         Place::Pending => Vec::new(),
-        Place::Delayed if last.is_some_and(is_failure) => {
-            vec![Reason::Retry { until, attempts, max_attempts, error }]
+        // A failed task that was rescheduled still waits for its retry.
+        Place::Delayed if settled.is_some_and(is_failure) => {
+            let timed_out = settled.filter(|entry| entry.event == Event::TimedOut);
+            let timed_out = timed_out.and_then(|entry| entry.why.clone());
+            vec![Reason::Retry { until, attempts, max_attempts, error, timed_out }]
         }
         Place::Delayed => vec![Reason::Delayed { until }],
         Place::InProgress => {
@@ -196,6 +206,7 @@ fn of_place(task: &Task, history: &History) -> Vec<Reason> {
                 worker,
                 until,
                 heartbeat: task.updated_at,
+                run_until: task.run_until,
             });
             let cancel = task.cancel_requested.then_some(Reason::CancelRequested);
             lease.into_iter().chain(cancel).collect()
@@ -225,7 +236,8 @@ fn of_place(task: &Task, history: &History) -> Vec<Reason> {
 
 /// Whether an attempt ended without a result.
 fn is_failure(entry: &Entry) -> bool {
-    matches!(entry.event, Event::Nacked | Event::Abandoned | Event::LeaseExpired)
+    use Event::{Abandoned, LeaseExpired, Nacked, TimedOut};
+    matches!(entry.event, Nacked | Abandoned | LeaseExpired | TimedOut)
 }
 
 #[cfg(test)]

@@ -66,7 +66,7 @@ async fn a_waiting_claim_wakes_on_enqueue() {
 #[tokio::test]
 async fn a_waiting_claim_wakes_on_whatever_makes_a_task_claimable() {
     let h = Harness::start().await;
-    // A nack, an abandon, a replay, a resumed queue, the end of a delay.
+    // A nack, an abandon, a replay, a resumed queue, a task that is to run now, the end of a delay.
     let id = h.running("c").await;
     for (verb, body) in [("nack", json!({"delaySeconds": 0})), ("abandon", json!({}))] {
         let waiting = begin(claim(&h, "c", 30));
@@ -85,6 +85,13 @@ async fn a_waiting_claim_wakes_on_whatever_makes_a_task_claimable() {
     until(&h, CLAIMS, |n| n == 1).await;
     h.act(ADMIN, "admin/queues/p/resume").await.expect(200);
     assert_eq!(waiting.await.unwrap().0.expect(200).id(), paused);
+    let soon = json!({"command": "n", "payload": 1, "delaySeconds": 600});
+    let soon = h.enqueue(PRODUCER, soon).await;
+    let waiting = begin(claim(&h, "n", 30));
+    until(&h, CLAIMS, |n| n == 1).await;
+    let now = json!({"delaySeconds": 0}).to_string();
+    send(h.request(Method::PATCH, PRODUCER, &format!("tasks/{soon}")).body(now)).await.expect(200);
+    assert_eq!(waiting.await.unwrap().0.expect(200).id(), soon);
     let delayed = json!({"command": "w", "payload": 1, "delaySeconds": 1});
     let start = Instant::now();
     let delayed = h.enqueue(PRODUCER, delayed).await;

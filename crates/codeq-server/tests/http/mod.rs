@@ -14,6 +14,7 @@ mod idempotency;
 mod leases;
 mod lifecycle;
 mod long_poll;
+mod max_run;
 mod memory;
 mod openapi;
 mod reload;

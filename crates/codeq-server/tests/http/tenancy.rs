@@ -72,7 +72,7 @@ fn refusal(access: Access, caller: Caller) -> u16 {
 /// Who may call an operation, by the contract.
 fn promised(operation: &str) -> Access {
     match operation {
-        "enqueueTask" | "enqueueTasks" | "cancelTask" => Access::Producer,
+        "enqueueTask" | "enqueueTasks" | "changeTask" | "cancelTask" => Access::Producer,
         "claimTask" | "claimTasks" => Access::Worker(Scope::Claim),
         "heartbeatTask" => Access::Worker(Scope::Heartbeat),
         "abandonTask" => Access::Worker(Scope::Abandon),
@@ -88,6 +88,7 @@ fn promised(operation: &str) -> Access {
         | "pauseQueue"
         | "resumeQueue"
         | "purgeQueue"
+        | "cancelTasks"
         | "listDeadLetters"
         | "replayDeadLetters"
         | "purgeDeadLetters"
@@ -131,11 +132,11 @@ enum Reach {
 fn reach(route: &Route) -> Reach {
     match route.operation {
         "getTask" | "getResult" | "getHistory" | "explainTask" | "heartbeatTask"
-        | "abandonTask" | "nackTask" | "submitResult" | "cancelTask" | "replayTask"
-        | "resendDelivery" | "getArtifact" => Reach::Task,
+        | "abandonTask" | "nackTask" | "submitResult" | "changeTask" | "cancelTask"
+        | "replayTask" | "resendDelivery" | "getArtifact" => Reach::Task,
         "getQueue" | "explainQueue" | "pauseQueue" | "resumeQueue" | "purgeQueue"
-        | "listDeadLetters" | "replayDeadLetters" | "purgeDeadLetters" | "putTopic"
-        | "getTopic" | "deleteTopic" => Reach::Queue,
+        | "cancelTasks" | "listDeadLetters" | "replayDeadLetters" | "purgeDeadLetters"
+        | "putTopic" | "getTopic" | "deleteTopic" => Reach::Queue,
         "renewSubscription" | "getSubscription" | "unsubscribe" => Reach::Subscription,
         "enqueueTask"
         | "enqueueTasks"
@@ -170,6 +171,7 @@ fn method(route: &Route) -> Method {
         Verb::Post => Method::POST,
         Verb::Put => Method::PUT,
         Verb::Delete => Method::DELETE,
+        Verb::Patch => Method::PATCH,
     }
 }
 
@@ -179,6 +181,7 @@ fn body(route: &Route, id: &str) -> Value {
         "enqueueTask" => json!({"command": "shared", "payload": 1, "tenantId": "a"}),
         "enqueueTasks" => json!({"tasks": [{"command": "shared", "payload": 1, "tenantId": "a"}]}),
         "claimTasks" => json!({"count": 10, "tenantId": "a"}),
+        "changeTask" => json!({"priority": 1, "tenantId": "a"}),
         "submitResult" => json!({"status": "COMPLETED", "tenantId": "a"}),
         "submitResults" => json!({"results": [{"taskId": id, "status": "COMPLETED"}]}),
         "cleanupTasks" => json!({"before": crate::http::harness::LATER, "tenantId": "a"}),

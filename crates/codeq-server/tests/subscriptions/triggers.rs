@@ -3,9 +3,10 @@
 use std::collections::BTreeSet;
 use std::time::Instant;
 
+use reqwest::Method;
 use serde_json::json;
 
-use crate::http::harness::{ADMIN, PRODUCER, WORKER};
+use crate::http::harness::{ADMIN, PRODUCER, WORKER, send};
 use crate::subscriptions::receiver::{Receiver, drain, server, subscribe};
 
 #[tokio::test]
@@ -64,6 +65,21 @@ async fn a_delayed_task_that_comes_due() {
     receiver.expect("marker").await;
     receiver.expect("late").await;
     assert!(start.elapsed().as_millis() >= 1_000, "{:?}", start.elapsed());
+}
+
+#[tokio::test]
+async fn a_delayed_task_that_is_to_run_now() {
+    let h = server(|_| ()).await;
+    let mut receiver = Receiver::start().await;
+    subscribe(&h, &receiver.url(""), json!({})).await;
+    let late = json!({"command": "late", "payload": 1, "delaySeconds": 600});
+    let id = h.enqueue(PRODUCER, late).await;
+    h.task("marker").await;
+    receiver.expect("marker").await;
+    let now = json!({"delaySeconds": 0}).to_string();
+    let request = h.request(Method::PATCH, PRODUCER, &format!("tasks/{id}")).body(now);
+    send(request).await.expect(200);
+    receiver.expect("late").await;
 }
 
 #[tokio::test]

@@ -13,7 +13,7 @@ pub fn check(rows: &Rows, found: &mut Vec<Violation>) {
         rows.queues.keys().map(|id| (*id, Counts::default())).collect();
     for row in rows.tasks.values() {
         let counts = recount.entry(row.queue).or_default();
-        *counts.slot(row.place, row.priority) += 1;
+        *counts.slot(row) += 1;
         counts.stored_bytes += row.stored_bytes();
         if !row.place.is_terminal() {
             counts.live_bytes += u64::from(row.size);

@@ -65,6 +65,10 @@ pub fn check_history(histories: &Histories, found: &mut Vec<Violation>) {
         if matches!(created.wanted.not_before, Some(NotBefore::At(_))) {
             continue;
         }
+        // A rescheduled task has another priority or position.
+        if history.rescheduled_between(0, u64::MAX) {
+            continue;
+        }
         let shard = created.shard;
         let queue = (seen.tenant.clone(), queue_name(&seen.command).into_owned(), shard);
         let waits = queues.entry(queue).or_default();

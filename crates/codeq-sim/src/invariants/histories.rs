@@ -7,8 +7,8 @@ use codeq_core::id::{ShardId, TaskId};
 use codeq_core::names::queue_name;
 
 use crate::ledger::{
-    Answer, Back, Delivered, Digest, Final, Ledger, Line, Listed, Made, Op, Outcome, Queue, Ref,
-    Seen, Wanted,
+    Answer, Back, Delivered, Digest, Final, Ledger, Line, Listed, Made, NotBefore, Op, Outcome,
+    Queue, Ref, Seen, Wanted,
 };
 
 /// What happened to every task, as far as clients know.
@@ -88,6 +88,8 @@ pub enum Verb {
     PurgeWaiting,
     /// Reported the delivery of its callback.
     Callback(Delivered),
+    /// Changed its priority, or when it becomes claimable.
+    Reschedule(Option<NotBefore>),
 }
 
 /// An operation on a task, successful or not.
@@ -211,6 +213,7 @@ impl Histories {
             Op::Nack(task) => self.add_op(line, task, Verb::Nack),
             Op::Abandon(task, penalty) => self.add_op(line, task, Verb::Abandon(*penalty)),
             Op::Cancel(task) => self.add_op(line, task, Verb::Cancel),
+            Op::Reschedule(task, when) => self.add_op(line, task, Verb::Reschedule(*when)),
             Op::ReplayOne(task) => self.add_op(line, task, Verb::Replay),
             Op::Callback(task, how) => self.add_op(line, task, Verb::Callback(*how)),
             Op::ReplayQueue(queue) => self.add_bulk(line, queue, Verb::Replay),
@@ -343,6 +346,12 @@ impl TaskHistory {
         let mut claims: Vec<&Claimed> = self.claims.iter().collect();
         claims.sort_by_key(|claim| (claim.seen.fence, claim.done));
         claims
+    }
+
+    /// Whether the task may have been rescheduled between the ticks.
+    pub fn rescheduled_between(&self, since: u64, until: u64) -> bool {
+        let mut ops = self.ops.iter().filter(|op| matches!(op.verb, Verb::Reschedule(_)));
+        ops.any(|op| op.may_fall_in(since, until))
     }
 
     /// The task as first shown, from whatever shows it.

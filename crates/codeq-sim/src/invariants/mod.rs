@@ -19,6 +19,7 @@ pub mod callbacks;
 pub mod counters;
 pub mod fences_grow;
 pub mod fifo;
+pub mod max_run;
 pub mod never_early;
 pub mod no_task_lost;
 pub mod one_live_lease;
@@ -36,7 +37,7 @@ pub use rows::Rows;
 /// A broken invariant.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Violation {
-    /// Number of the invariant in the contract; 15 is the server's own.
+    /// Number of the invariant in the contract.
     pub invariant: u8,
     /// What was observed.
     pub text: String,
@@ -74,6 +75,7 @@ pub fn check_all<K: KvRead + ?Sized>(state: &State, kv: &K) -> Result<Vec<Violat
         counters::check,
         fences_grow::check,
         records::check,
+        max_run::check,
     ] {
         check(&rows, &mut found);
     }
@@ -96,6 +98,7 @@ pub fn check_history(ledger: &Ledger) -> Vec<Violation> {
         tenants_apart::check_history,
         callbacks::check_history,
         fences_grow::check_history,
+        max_run::check_history,
     ] {
         check(&histories, &mut found);
     }

@@ -65,6 +65,7 @@ fn shard() -> Shard {
             idempotency_key: Some(key.into()),
             webhook: hook(),
             max_attempts: Some(max_attempts),
+            max_run: Some(70_000),
             ..NewTask::default()
         });
     }
@@ -165,7 +166,7 @@ fn every_additional_row_is_noticed() {
 #[test]
 fn every_wrong_field_is_noticed() {
     type Change = fn(&mut TaskRow);
-    let changes: [(&str, Change); 11] = [
+    let changes: [(&str, Change); 14] = [
         ("place", |row| {
             row.place = if row.place == Place::Failed { Place::Dead } else { Place::Failed }
         }),
@@ -179,6 +180,9 @@ fn every_wrong_field_is_noticed() {
         ("finish", |row| row.finish = None),
         ("has_webhook", |row| row.has_webhook = !row.has_webhook),
         ("has_key", |row| row.has_key = !row.has_key),
+        ("max_run", |row| row.max_run += u64::from(row.run_limit > 0)),
+        ("run_limit", |row| row.run_limit += 1),
+        ("run_until", |row| row.run_until = if row.run_until > 0 { 1 } else { 0 }),
     ];
     let shard = shard();
     for (name, change) in changes {

@@ -5,7 +5,7 @@ use std::io::{BufRead, IsTerminal, Write};
 use super::failure::{Done, Failure};
 
 /// The options of a command that destroys.
-#[derive(clap::Args, Clone, Copy)]
+#[derive(clap::Args, Clone, Copy, Default, PartialEq)]
 pub struct Confirm {
     /// Change nothing; say how much would be.
     #[arg(long)]

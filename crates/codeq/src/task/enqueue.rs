@@ -14,7 +14,7 @@ belongs to another task, 5 not finished in time.
 
 Examples:
   codeq task enqueue resize --payload '{\"image\": 7}'
-  codeq task enqueue resize --payload @image.json --priority 9 --delay 5m
+  codeq task enqueue resize --payload @image.json --priority 9 --delay 5m --max-run 10m
   echo '{\"image\": 7}' | codeq task enqueue resize --payload - --wait
   codeq task create --event resize --payload '{\"image\": 7}'";
 
@@ -41,6 +41,9 @@ pub struct Args {
     /// Attempts before the task becomes a dead letter, 1 to 1000. Default: the queue's or the server's setting.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1_000))]
     max_attempts: Option<u32>,
+    /// How long an attempt may run before it has failed. Default: the queue's limit, or none.
+    #[arg(long, value_name = "DURATION", value_parser = duration)]
+    max_run: Option<Duration>,
     /// Enqueueing again with the same key returns the existing task.
     #[arg(long, value_name = "KEY")]
     idempotency_key: Option<String>,
@@ -68,6 +71,8 @@ struct NewTask<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     max_attempts: Option<u32>,
     #[serde(skip_serializing_if = "Option::is_none")]
+    max_run_seconds: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
     idempotency_key: Option<&'a str>,
     #[serde(skip_serializing_if = "Option::is_none")]
     webhook: Option<&'a str>,
@@ -89,6 +94,7 @@ pub async fn run(args: &Args, session: &Session) -> Done {
         delay_seconds: args.delay.map(seconds),
         run_at: args.run_at.as_deref(),
         max_attempts: args.max_attempts,
+        max_run_seconds: args.max_run.map(seconds),
         idempotency_key: args.idempotency_key.as_deref(),
         webhook: args.webhook.as_deref(),
     };

@@ -1,5 +1,6 @@
 //! `codeq task`: enqueue tasks and follow them.
 
+mod change;
 mod enqueue;
 mod show;
 mod watch;
@@ -9,10 +10,14 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::{Subcommand, ValueEnum};
-use codeq_client::{Search, Status, TaskRecord, TaskResult};
+use codeq_client::{CancelTasks, Search, Status, TaskRecord, TaskResult, TaskState};
 use serde::Serialize;
 
-use crate::cli::{About, Connection, Done, Exit, Failure, Noun, Session, Show, duration, talk};
+use crate::bulk::{self, Slice, Which};
+use crate::cli::{
+    About, Confirm, Connection, Done, Exit, Failure, Noun, Session, Show, duration, talk,
+};
+use crate::dlq;
 use crate::search::Matching;
 
 #[derive(Subcommand)]
@@ -32,7 +37,7 @@ Examples:
     /// List tasks, newest first.
     #[command(after_help = "\
 Examples:
-  codeq task list --queue resize --status failed
+  codeq task list --queue resize --state failed
   codeq task list --error 'connection refused' --created-after 2h
   codeq task list --queue resize --all -o name")]
     List(List),
@@ -77,20 +82,40 @@ Examples:
         #[arg(long)]
         raw: bool,
     },
-    /// Cancel tasks. A running task ends when its worker stops.
-    #[command(after_help = "Example:\n  codeq task cancel 0d2c0a8f-0000-7000-8000-000000000001")]
-    Cancel {
+    /// Make waiting tasks claimable now, whatever they wait for.
+    #[command(after_help = "\
+For delayed tasks and for those that wait for a retry. Exit code: 3 no such task, 4 the task is running or
+finished.
+
+Example:
+  codeq task run-now 0d2c0a8f-0000-7000-8000-000000000001")]
+    RunNow {
         /// The tasks' ids.
         #[arg(required = true, value_name = "ID")]
         ids: Vec<String>,
     },
-    /// Return dead-lettered, failed or cancelled tasks to their queue.
-    #[command(after_help = "Example:\n  codeq task replay 0d2c0a8f-0000-7000-8000-000000000001")]
-    Replay {
-        /// The tasks' ids.
-        #[arg(required = true, value_name = "ID")]
-        ids: Vec<String>,
-    },
+    /// Change the priority or the delay of waiting tasks.
+    #[command(after_help = change::HELP)]
+    Update(change::Args),
+    /// Cancel tasks, by id or all that match. A running task ends when its worker stops.
+    #[command(after_help = "\
+With --queue, cancels the waiting and delayed tasks of the queue that match, and asks for the queue's name unless
+--yes is given. An interrupted command can be repeated: it continues with what is left.
+
+Examples:
+  codeq task cancel 0d2c0a8f-0000-7000-8000-000000000001
+  codeq task cancel --queue resize --error timeout --dry-run
+  codeq task cancel --queue resize --before 7d --include-running --yes")]
+    Cancel(Cancel),
+    /// Return dead-lettered, failed or cancelled tasks to their queue, by id or all that match.
+    #[command(after_help = "\
+With --queue, replays the queue's dead letters that match or, with --from, its failed or cancelled tasks.
+
+Examples:
+  codeq task replay 0d2c0a8f-0000-7000-8000-000000000001
+  codeq task replay --queue resize --from cancelled --dry-run
+  codeq task replay --queue resize --error timeout")]
+    Replay(Replay),
     /// Explain why a task is where it is: what it waits for, who has it, or how it ended.
     #[command(after_help = "Example:\n  codeq task why 0d2c0a8f-0000-7000-8000-000000000001")]
     Why {
@@ -106,42 +131,83 @@ Examples:
 }
 
 #[derive(clap::Args)]
+pub struct Cancel {
+    /// The tasks' ids.
+    #[arg(value_name = "ID", required_unless_present = "queue", conflicts_with = "queue")]
+    ids: Vec<String>,
+    /// Cancel tasks of this queue.
+    #[arg(long, value_name = "QUEUE")]
+    queue: Option<String>,
+    /// Also ask the workers of running tasks to stop.
+    #[arg(long)]
+    include_running: bool,
+    #[command(flatten)]
+    which: Which,
+    #[command(flatten)]
+    confirm: Confirm,
+}
+
+#[derive(clap::Args)]
+pub struct Replay {
+    /// The tasks' ids.
+    #[arg(value_name = "ID", required_unless_present = "queue", conflicts_with = "queue")]
+    ids: Vec<String>,
+    /// Replay tasks of this queue.
+    #[arg(long, value_name = "QUEUE")]
+    queue: Option<String>,
+    /// Which tasks of the queue.
+    #[arg(long, value_enum, default_value_t = dlq::From::Dead, conflicts_with = "ids")]
+    from: dlq::From,
+    #[command(flatten)]
+    which: Which,
+    /// Change nothing; say how many would be replayed.
+    #[arg(long)]
+    dry_run: bool,
+}
+
+#[derive(clap::Args)]
 pub struct List {
     /// Only tasks of this queue.
     #[arg(long, value_name = "QUEUE")]
     queue: Option<String>,
-    /// Only tasks with this status.
-    #[arg(long, value_enum, ignore_case = true)]
-    status: Option<State>,
+    /// Only tasks in this state.
+    #[arg(long, alias = "status", value_enum, ignore_case = true)]
+    state: Option<State>,
     #[command(flatten)]
     matching: Matching,
 }
 
 #[derive(Clone, Copy, ValueEnum)]
 enum State {
-    Pending,
-    #[value(alias = "in_progress", alias = "running")]
-    InProgress,
+    Ready,
+    Delayed,
+    #[value(alias = "in-progress", alias = "in_progress")]
+    Running,
     Completed,
     Failed,
+    Cancelled,
+    Dead,
+    // Ready or delayed: the status of the API.
+    #[value(hide = true)]
+    Pending,
 }
 
 #[derive(Serialize)]
-struct Cancelled<'a> {
-    id: &'a str,
+struct Cancelled {
+    id: String,
     /// `cancelled`, or `requested` if its worker was asked to stop.
     state: &'static str,
 }
 
-impl Show for Cancelled<'_> {
+impl Show for Cancelled {
     const COLUMNS: &'static [&'static str] = &["ID", "STATE"];
 
     fn cells(&self) -> Vec<String> {
-        vec![self.id.to_owned(), self.state.to_owned()]
+        vec![self.id.clone(), self.state.to_owned()]
     }
 
     fn name(&self) -> String {
-        self.id.to_owned()
+        self.id.clone()
     }
 }
 
@@ -157,8 +223,10 @@ pub fn run(noun: Noun<Verb>, top: &Connection) -> ExitCode {
         Verb::Watch { queue, .. } => watch::all(&session, queue.as_deref()).await,
         Verb::Wait { id, timeout } => wait(&session, &id, timeout).await,
         Verb::Result { id, raw } => result(&session, &id, raw).await,
-        Verb::Cancel { ids } => cancel(&session, &ids).await,
-        Verb::Replay { ids } => replay(&session, &ids).await,
+        Verb::RunNow { ids } => change::run_now(&session, &ids).await,
+        Verb::Update(args) => change::update(&session, args).await,
+        Verb::Cancel(args) => args.run(&session).await,
+        Verb::Replay(args) => args.run(&session).await,
         Verb::Why { id } => crate::why::task(&session, &id).await,
         Verb::History { id } => {
             let history = session.http.history(&id).await.about(&format!("task {id}"))?;
@@ -175,13 +243,18 @@ pub fn run(noun: Noun<Verb>, top: &Connection) -> ExitCode {
 
 impl List {
     async fn run(self, session: &Session) -> Done {
-        let status = self.status.map(|state| match state {
-            State::Pending => Status::Pending,
-            State::InProgress => Status::InProgress,
-            State::Completed => Status::Completed,
-            State::Failed => Status::Failed,
+        let state = self.state.and_then(|state| match state {
+            State::Ready => Some(TaskState::Ready),
+            State::Delayed => Some(TaskState::Delayed),
+            State::Running => Some(TaskState::Running),
+            State::Completed => Some(TaskState::Completed),
+            State::Failed => Some(TaskState::Failed),
+            State::Cancelled => Some(TaskState::Cancelled),
+            State::Dead => Some(TaskState::Dead),
+            State::Pending => None,
         });
-        let search = Search { command: self.queue, status, ..Search::default() };
+        let status = matches!(self.state, Some(State::Pending)).then_some(Status::Pending);
+        let search = Search { command: self.queue, status, state, ..Search::default() };
         let mut list = session.out.list();
         let fetch = async |search: &Search| session.http.tasks(search).await;
         let each = |items: Vec<TaskRecord>| list.page(&items);
@@ -240,28 +313,67 @@ fn succeeded(result: &TaskResult) -> Done {
     Err(Failure::error(what, format!("see its attempts: codeq task history {id}")))
 }
 
-async fn cancel(session: &Session, ids: &[String]) -> Done {
-    let mut list = session.out.list();
-    let mut failed = None;
-    for id in ids {
-        match session.http.cancel(id).await.about(&format!("task {id}")) {
-            Ok(done) => {
-                let state = if done { "cancelled" } else { "requested" };
-                list.page(&[Cancelled { id, state }])?;
+impl Cancel {
+    async fn run(self, session: &Session) -> Done {
+        let Cancel { ids, queue, include_running, which, confirm } = self;
+        let Some(queue) = queue else {
+            if include_running || which != Which::default() || confirm != Confirm::default() {
+                return Err(without_queue());
             }
-            Err(failure) => report(&mut failed, failure),
-        }
+            return each(session, &ids, async |id| {
+                let done = session.http.cancel(id).await.about(&format!("task {id}"))?;
+                let state = if done { "cancelled" } else { "requested" };
+                Ok(Cancelled { id: id.to_owned(), state })
+            })
+            .await;
+        };
+        let kinds =
+            if include_running { "waiting, delayed and running" } else { "waiting and delayed" };
+        confirm.ask(&format!("cancel {kinds} tasks of queue {queue}"), &queue)?;
+        bulk::run(&session.out, &which, confirm.dry_run, (&queue, "cancelled"), async |options| {
+            let cancel = CancelTasks { include_running, options };
+            let done = session.http.cancel_tasks(&queue, &cancel).await?;
+            let (matched, remaining) = (done.matched, done.remaining);
+            let all = done.cancelled + done.cancel_requested;
+            Ok(Slice { done: all, matched, remaining, next_cursor: done.next_cursor })
+        })
+        .await
     }
-    list.end()?;
-    failed.map_or(Ok(()), Err)
 }
 
-async fn replay(session: &Session, ids: &[String]) -> Done {
+impl Replay {
+    async fn run(self, session: &Session) -> Done {
+        let Replay { ids, queue, from, which, dry_run } = self;
+        match queue {
+            Some(queue) => dlq::replay(session, &queue, from, &which, dry_run).await,
+            None if dry_run || which != Which::default() => Err(without_queue()),
+            None => {
+                each(session, &ids, async |id| {
+                    session.http.replay_task(id).await.about(&format!("task {id}"))
+                })
+                .await
+            }
+        }
+    }
+}
+
+/// The options of a queue are checked here: clap ignores `requires` if what is required conflicts with the ids.
+fn without_queue() -> Failure {
+    let hint = "name the queue with --queue, or give the ids alone";
+    Failure::usage("options and filters need --queue: tasks given by id take none", hint)
+}
+
+/// Does something to every task, prints the outcomes, and goes on after an error. The last error decides the exit code.
+async fn each<T: Show>(
+    session: &Session,
+    ids: &[String],
+    mut act: impl AsyncFnMut(&str) -> Done<T>,
+) -> Done {
     let mut list = session.out.list();
     let mut failed = None;
     for id in ids {
-        match session.http.replay_task(id).await.about(&format!("task {id}")) {
-            Ok(task) => list.page(&[task])?,
+        match act(id).await {
+            Ok(done) => list.page(&[done])?,
             Err(failure) => report(&mut failed, failure),
         }
     }

@@ -1,8 +1,10 @@
 //! How tasks, results and transitions are printed.
 
+use std::time::Duration;
+
 use codeq_client::{Status, TaskEvent, TaskRecord, TaskResult, Transition};
 
-use crate::cli::{Show, age, cell};
+use crate::cli::{Show, age, cell, span};
 
 impl Show for TaskRecord {
     const COLUMNS: &'static [&'static str] =
@@ -36,6 +38,8 @@ impl Show for TaskRecord {
             ("Attempts", format!("{} of {} failed", self.attempts, self.max_attempts)),
             ("Worker", self.worker_id.clone()),
             ("Lease until", cell(self.lease_until.as_ref())),
+            ("Max run time", cell(self.max_run_seconds.map(Duration::from_secs).map(span))),
+            ("Run until", cell(self.run_until.as_ref())),
             ("Visible at", cell(self.visible_at.as_ref())),
             ("Cancel", cancel.to_owned()),
             ("Error", self.error.clone()),
@@ -48,35 +52,41 @@ impl Show for TaskRecord {
     }
 }
 
-/// The state in one word: the status, more precisely.
 fn state(task: &TaskRecord) -> &'static str {
-    match (task.status, task.last_known_location.as_str()) {
+    word(task.status, &task.last_known_location, task.error == "CANCELLED")
+}
+
+/// The state in one word: the same words as the columns of `codeq queue list`.
+fn word(status: Status, location: &str, cancelled: bool) -> &'static str {
+    match (status, location) {
         (Status::Pending, "DELAYED_ZSET") => "DELAYED",
-        (Status::Pending, _) => "PENDING",
-        (Status::InProgress, _) => "IN_PROGRESS",
+        (Status::Pending, _) => "READY",
+        (Status::InProgress, _) => "RUNNING",
         (Status::Completed, _) => "COMPLETED",
         (Status::Failed, "DLQ_SET") => "DEAD",
-        (Status::Failed, _) if task.error == "CANCELLED" => "CANCELLED",
+        (Status::Failed, _) if cancelled => "CANCELLED",
         (Status::Failed, _) => "FAILED",
     }
 }
 
-pub fn word(status: Status) -> &'static str {
-    match status {
-        Status::Pending => "PENDING",
-        Status::InProgress => "IN_PROGRESS",
-        Status::Completed => "COMPLETED",
-        Status::Failed => "FAILED",
-    }
+/// The state after a transition. Only a submitted result ends a task as failed; anything else that ends one without
+/// success, and not as a dead letter, is a cancellation.
+fn word_after(event: &str, status: Status, to: &str) -> &'static str {
+    word(status, to, event != "submitted")
+}
+
+/// How a task ended. A result does not say whether a failed task is a dead letter.
+fn outcome(result: &TaskResult) -> &'static str {
+    word(result.status, "NONE", result.error == "CANCELLED")
 }
 
 impl Show for TaskResult {
-    const COLUMNS: &'static [&'static str] = &["ID", "STATUS", "COMPLETED", "RESULT", "ERROR"];
+    const COLUMNS: &'static [&'static str] = &["ID", "STATE", "FINISHED", "RESULT", "ERROR"];
 
     fn cells(&self) -> Vec<String> {
         vec![
             self.task_id.clone(),
-            word(self.status).to_owned(),
+            outcome(self).to_owned(),
             self.completed_at.clone(),
             cell(self.result.as_deref().map(|json| json.get())),
             self.error.clone(),
@@ -91,7 +101,7 @@ impl Show for TaskResult {
         let artifacts: Vec<&str> = self.artifacts.iter().map(|item| item.name.as_str()).collect();
         vec![
             ("Id", self.task_id.clone()),
-            ("Status", word(self.status).to_owned()),
+            ("State", outcome(self).to_owned()),
             ("Finished", self.completed_at.clone()),
             ("Error", self.error.clone()),
             ("Artifacts", artifacts.join(", ")),
@@ -101,11 +111,12 @@ impl Show for TaskResult {
 }
 
 impl Show for Transition {
-    const COLUMNS: &'static [&'static str] = &["AT", "EVENT", "STATUS", "WHO", "WHY"];
+    const COLUMNS: &'static [&'static str] = &["AT", "EVENT", "STATE", "WHO", "WHY"];
 
     fn cells(&self) -> Vec<String> {
         let (who, why) = (cell(self.who.as_ref()), cell(self.why.as_ref()));
-        vec![self.at.clone(), self.event.clone(), word(self.status).to_owned(), who, why]
+        let state = word_after(&self.event, self.status, &self.to);
+        vec![self.at.clone(), self.event.clone(), state.to_owned(), who, why]
     }
 
     fn name(&self) -> String {
@@ -114,7 +125,7 @@ impl Show for Transition {
 }
 
 impl Show for TaskEvent {
-    const COLUMNS: &'static [&'static str] = &["AT", "ID", "QUEUE", "EVENT", "STATUS", "ATTEMPTS"];
+    const COLUMNS: &'static [&'static str] = &["AT", "ID", "QUEUE", "EVENT", "STATE", "ATTEMPTS"];
 
     fn cells(&self) -> Vec<String> {
         vec![
@@ -122,7 +133,9 @@ impl Show for TaskEvent {
             self.task_id.clone(),
             self.command.clone(),
             self.event.clone(),
-            cell(self.status.map(word)),
+            cell(self.status.map(|status| {
+                word_after(&self.event, status, self.to.as_deref().unwrap_or_default())
+            })),
             self.attempts.to_string(),
         ]
     }

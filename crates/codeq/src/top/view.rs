@@ -42,8 +42,8 @@ const COLUMNS: [Column; 11] = [
     column("IN/S", |it| rate(it.enqueued_per_second), |it| it.enqueued_per_second),
     column("OUT/S", |it| rate(it.finished_per_second), |it| it.finished_per_second),
     column("CLAIM/S", |it| rate(it.claimed_per_second), |it| it.claimed_per_second),
-    column("DONE", |it| it.completed.to_string(), |it| it.completed as f64),
-    column("FAILED", |it| it.failed.to_string(), |it| it.failed as f64),
+    column("DONE", |it| it.stats.completed.to_string(), |it| it.stats.completed as f64),
+    column("FAILED", |it| it.stats.failed.to_string(), |it| it.stats.failed as f64),
     column("SIZE", |it| bytes(it.bytes), |it| it.bytes as f64),
 ];
 

@@ -9,15 +9,19 @@ use crate::cli::help::every_command;
 const ID: &str = "00000000-0000-7000-8000-000000000000";
 
 /// Every command that asks a server, with arguments that are good enough to ask it.
-const ASKING: [&[&str]; 36] = [
+const ASKING: [&[&str]; 40] = [
     &["task", "enqueue", "mail"],
     &["task", "get", ID],
     &["task", "list"],
     &["task", "watch", ID],
     &["task", "wait", ID],
     &["task", "result", ID],
+    &["task", "run-now", ID],
+    &["task", "update", ID, "--priority", "1"],
     &["task", "cancel", ID],
+    &["task", "cancel", "--queue", "mail", "--yes"],
     &["task", "replay", ID],
+    &["task", "replay", "--queue", "mail"],
     &["task", "why", ID],
     &["task", "history", ID],
     &["queue", "list"],

@@ -1,6 +1,7 @@
 //! The command line, as a person meets it: the real binary, its words and its exit codes.
 
 mod backup;
+mod change;
 pub mod client;
 mod config;
 mod dlq;

@@ -33,7 +33,11 @@ fn queues_are_listed_paused_and_resumed() {
     let paused = shop.json(&["queue", "pause", "resize", "mail"]);
     assert_eq!(paused[1], json!({ "command": "mail", "paused": true }));
     let table = shop.run(&["queue", "list", "-o", "table"]).out;
-    assert_eq!(table.lines().filter(|line| line.ends_with("yes")).count(), 2, "{table}");
+    assert_eq!(table.lines().filter(|line| line.contains(" yes ")).count(), 2, "{table}");
+    assert!(
+        table.starts_with("QUEUE ") && table.contains("FAILED  CANCELLED  COMPLETED"),
+        "{table}"
+    );
     shop.json(&["queue", "resume", "resize", "mail"]);
     assert_eq!(shop.json(&["queue", "get", "mail"])["paused"], false);
     let denied = shop.run(&["queue", "list", "--token", "wrong", "-o", "name"]);
@@ -101,7 +105,9 @@ fn a_policy_is_set_shown_and_deleted() {
     assert_eq!(policy["policy"]["maxAttempts"], 3);
     assert_eq!(policy["policy"]["retentionSeconds"], 604_800);
     // What is not named stays.
-    let changed = shop.json(&["queue", "policy", "resize", "--max-consumers", "20"]);
+    let changed =
+        shop.json(&["queue", "policy", "resize", "--max-consumers", "20", "--max-run", "10m"]);
+    assert_eq!(changed["policy"]["maxRunSeconds"], 600);
     assert_eq!((&changed["version"], &changed["policy"]["maxAttempts"]), (&json!(2), &json!(3)));
     assert_eq!(shop.json(&["queue", "policy", "resize"]), changed);
     let shown = shop.run(&["queue", "policy", "resize", "-o", "table"]).out;

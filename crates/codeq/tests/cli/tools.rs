@@ -110,7 +110,7 @@ fn shells_complete_queues_and_profiles() {
     assert_eq!(complete(&["profile", "use", ""]), "prod\n");
     assert_eq!(complete(&["task", "list", "--profile", "p"]), "prod\n");
     assert_eq!(complete(&["task", "can"]), "cancel\n");
-    assert_eq!(complete(&["task", "list", "--sta"]), "--status\n");
+    assert_eq!(complete(&["task", "list", "--sta"]), "--state\n");
     assert_eq!(complete(&["task", "list", "-o", "j"]), "json\njsonl\n");
     assert_eq!(complete(&["compl"]), "completion\n");
     // In a real shell.

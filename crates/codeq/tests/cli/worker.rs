@@ -191,6 +191,27 @@ fn a_wrong_port_is_named() {
 }
 
 #[test]
+fn a_task_that_runs_for_too_long_stops_its_program() {
+    let shop = Shop::open();
+    let (started, ended) =
+        (fifo(&shop.home.path().join("started")), fifo(&shop.home.path().join("ended")));
+    let script = format!(
+        "trap 'echo TERM > {ended}; exit 1' TERM; echo here > {started}; sleep 1000 & wait"
+    );
+    let id = shop.enqueue("slow", &["--max-run", "1s", "--max-attempts", "1"]);
+    // With the default lease: its heartbeats would be due much later.
+    let working = Working::start(&shop, &["slow"], &[], &script);
+    File::open(&started).unwrap().read_to_end(&mut Vec::new()).unwrap();
+    let mut signal = String::new();
+    File::open(&ended).unwrap().read_to_string(&mut signal).unwrap();
+    assert_eq!(signal, "TERM\n");
+    let waited = shop.run(&["task", "wait", &id]);
+    assert_eq!(waited.code, 1, "{}", waited.err);
+    assert!(waited.err.contains("TIMED_OUT"), "{}", waited.err);
+    drop(working);
+}
+
+#[test]
 fn what_cannot_work_is_refused_at_once() {
     let shop = Shop::open();
     let run = |more: &[&str]| shop.run(&[&["worker", "run"], more].concat());

@@ -1,4 +1,4 @@
-//! Operations on tasks regardless of who works on them: cancel, replay, purge, cleanup.
+//! Operations on tasks regardless of who works on them: cancel, reschedule, replay, purge, cleanup.
 
 use super::*;
 
@@ -21,6 +21,51 @@ impl Model {
             }
             _ => Reply::Rejected(Rejection::Finished),
         }
+    }
+
+    pub(super) fn reschedule(&mut self, c: &Reschedule) -> Reply {
+        let Some(at) = self.find(&c.tenant, c.id) else {
+            return Reply::Rejected(Rejection::NotFound);
+        };
+        self.end_lease_if_over(at);
+        let (moment, place) = (self.moment(), self.tasks[at].task.place);
+        match place {
+            Place::Pending | Place::Delayed => {}
+            Place::InProgress => return Reply::Rejected(Rejection::InProgress),
+            _ => return Reply::Rejected(Rejection::Finished),
+        }
+        let mut new = self.tasks[at].clone();
+        if let Some(wanted) = c.priority {
+            let policy = self.policy(&c.tenant, &new.queue);
+            new.task.priority = enqueue::tier(&policy, wanted);
+        }
+        match c.when {
+            None => {}
+            Some(RunWhen::After(delay)) => {
+                (new.delay_ends, new.run_at) = ((delay > 0).then(|| self.now + delay), None);
+            }
+            Some(RunWhen::At(date)) => (new.delay_ends, new.run_at) = (None, Some(date)),
+        }
+        let early = new.run_at.is_some_and(|date| date > self.wall);
+        let waits = match c.when {
+            None => place == Place::Delayed,
+            Some(_) => new.delay_ends.is_some() || early,
+        };
+        new.task.place = if waits { Place::Delayed } else { Place::Pending };
+        let old = &self.tasks[at];
+        let stays = match (place, new.task.place) {
+            (Place::Pending, Place::Pending) => true,
+            (Place::Delayed, Place::Delayed) => {
+                (old.delay_ends, old.run_at) == (new.delay_ends, new.run_at)
+            }
+            _ => false,
+        };
+        if !stays || old.task.priority != new.task.priority {
+            self.order += 1;
+            (new.order, new.task.updated_at) = (self.order, self.wall);
+            self.tasks[at] = new;
+        }
+        Reply::Rescheduled(Box::new(self.tasks[at].as_of(moment)))
     }
 
     pub(super) fn replay(&mut self, c: &Replay) -> Reply {
@@ -87,6 +132,12 @@ impl Model {
                 BulkWork::PurgeWaiting { command } => {
                     here(command) && matches!(place, Place::Pending | Place::Delayed)
                 }
+                BulkWork::Cancel { command, .. } if c.from.list == 0 => {
+                    here(command) && matches!(place, Place::Pending | Place::Delayed)
+                }
+                BulkWork::Cancel { command, .. } => {
+                    here(command) && place == Place::InProgress && !known.task.cancel_requested
+                }
                 BulkWork::Replay { command, from } => {
                     here(command)
                         && match from {
@@ -142,6 +193,15 @@ impl Model {
                 chosen.into_iter().for_each(|at| self.end_cancelled(at));
             }
             BulkWork::Replay { .. } => chosen.into_iter().for_each(|at| self.revive(at)),
+            BulkWork::Cancel { .. } => chosen.into_iter().for_each(|at| {
+                let task = &mut self.tasks[at].task;
+                match task.place {
+                    Place::InProgress => {
+                        task.cancel_requested = true;
+                    }
+                    _ => self.end_cancelled(at),
+                }
+            }),
         }
         Reply::BulkPart(BulkDone { done, next: None })
     }

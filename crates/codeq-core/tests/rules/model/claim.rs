@@ -34,11 +34,15 @@ impl Model {
                     (known.task.priority, std::cmp::Reverse(known.order))
                 });
             let Some(at) = best else { break };
+            let theirs = self.policy(&c.tenant, &self.tasks[at].queue).max_run;
             let known = &mut self.tasks[at];
+            let limit = known.task.max_run.or(Some(theirs).filter(|limit| *limit > 0));
+            known.run_ends = limit.map(|limit| self.now + limit);
             known.task.place = Place::InProgress;
             known.task.worker = Some(c.worker.clone());
             known.claimed_by = Some(c.worker.clone());
-            known.lease_ends = Some(self.now + c.lease);
+            let lease = limit.map_or(c.lease, |limit| limit.min(c.lease));
+            known.lease_ends = Some(self.now + lease);
             known.task.fence = known.task.fence.next();
             known.task.updated_at = self.wall;
             taken.push(known.shown(actual.next().map(|task| task.id), moment));
@@ -66,7 +70,10 @@ impl Model {
     pub(super) fn end_lease_if_over(&mut self, at: usize) -> bool {
         let over = self.tasks[at].lease_ends.is_some_and(|until| self.now > until);
         if over {
-            self.fail(at, Some("LEASE_EXPIRED".into()), None);
+            // A lease that ended before the limit did so for want of a heartbeat, however late that is noticed.
+            let at_limit = self.tasks[at].run_ends == self.tasks[at].lease_ends;
+            let error = if at_limit { "TIMED_OUT" } else { "LEASE_EXPIRED" };
+            self.fail(at, Some(error.into()), None);
         }
         over
     }

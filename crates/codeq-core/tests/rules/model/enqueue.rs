@@ -2,6 +2,15 @@
 
 use super::*;
 
+/// The priority that a task gets: the nearest tier that is not above the wanted one, or else the lowest tier.
+pub(super) fn tier(policy: &Policy, wanted: i32) -> u8 {
+    let wanted = wanted.clamp(0, 9) as u8;
+    let mut tiers = policy.priority_tiers.clone();
+    tiers.sort_unstable();
+    let not_above = tiers.iter().rev().find(|tier| **tier <= wanted);
+    not_above.or(tiers.first()).map_or(wanted, |tier| (*tier).min(9))
+}
+
 impl Model {
     pub(super) fn enqueue(&mut self, c: &Enqueue, actual: &Reply) -> Reply {
         let conflict = |model: &Model, at: usize| {
@@ -78,13 +87,7 @@ impl Model {
     ) -> usize {
         let queue = new.command.to_ascii_lowercase();
         let policy = self.policy(tenant, &queue);
-        let mut priority = new.priority.clamp(0, 9) as u8;
-        if !policy.priority_tiers.is_empty() {
-            let mut tiers = policy.priority_tiers.clone();
-            tiers.sort_unstable();
-            let not_above = tiers.iter().rev().find(|tier| **tier <= priority);
-            priority = (*not_above.unwrap_or(&tiers[0])).min(9);
-        }
+        let priority = tier(&policy, new.priority);
         let default = policy.max_attempts.unwrap_or(self.settings.max_attempts);
         let ceiling = policy.max_attempts.unwrap_or(1_000);
         self.order += 1;
@@ -94,6 +97,7 @@ impl Model {
         task.priority = priority;
         task.webhook = new.webhook.clone();
         task.origin = origin;
+        task.max_run = new.max_run.filter(|limit| *limit > 0);
         task.max_attempts = new.max_attempts.unwrap_or(default).min(ceiling);
         let delay = new.delay.filter(|delay| *delay > 0 && new.run_at.is_none());
         let early = new.run_at.is_some_and(|date| date > self.wall);
@@ -103,6 +107,7 @@ impl Model {
             made_at: self.now,
             lease_ends: None,
             delay_ends: delay.map(|delay| self.now + delay),
+            run_ends: None,
             run_at: new.run_at,
             named: false,
             queue,

@@ -88,7 +88,7 @@ impl Model {
         known.end = None;
         known.ended_by = None;
         known.post = None;
-        known.lease_ends = None;
+        (known.lease_ends, known.run_ends) = (None, None);
         known.delay_ends = (delay > 0).then_some(self.now + delay);
         let early = known.run_at.is_some_and(|date| date > self.wall);
         let task = &mut known.task;
@@ -112,7 +112,7 @@ impl Model {
             _ => self.settings.retention,
         };
         let known = &mut self.tasks[at];
-        (known.lease_ends, known.delay_ends) = (None, None);
+        (known.lease_ends, known.delay_ends, known.run_ends) = (None, None, None);
         let task = &mut known.task;
         task.worker = None;
         task.place = place;

@@ -6,7 +6,9 @@ use super::operation::{JSON, Operation, query_flag, reference};
 use super::tasks::paged;
 use crate::http::cleanup::{CleanedUp, CleanupRequest};
 use crate::http::dead_letters::{PurgeDeadLettersRequest, ReplayRequest, Replayed};
-use crate::http::queues::{Paused, PurgeRequest, Purged, QueueBody, QueueList, QueueMap};
+use crate::http::queues::{
+    CancelRequest, Cancelled, Paused, PurgeRequest, Purged, QueueBody, QueueList, QueueMap,
+};
 use crate::http::topics::{TopicBody, TopicList, TopicPolicyRequest};
 use crate::http::wire::TaskBody;
 use crate::service::Code;
@@ -29,6 +31,7 @@ pub fn operations() -> Vec<(&'static str, Operation)> {
         ("pauseQueue", pause()),
         ("resumeQueue", resume()),
         ("purgeQueue", purge_queue()),
+        ("cancelTasks", cancel_tasks()),
         ("listDeadLetters", list_dead_letters()),
         ("replayDeadLetters", replay_dead_letters()),
         ("purgeDeadLetters", purge_dead_letters()),
@@ -93,6 +96,20 @@ fn purge_queue() -> Operation {
     )
     .optional_body::<PurgeRequest>(json!({ "before": "2026-01-31T00:00:00Z", "dryRun": true }))
     .answers::<Purged>(200, "How many tasks were cancelled.")
+    .refuses(&BULK)
+}
+
+fn cancel_tasks() -> Operation {
+    Operation::new(
+        "queue",
+        "Cancel tasks of a queue",
+        "Cancels matching tasks that are waiting or delayed, up to `limit` per call: they finish at once, as `FAILED` \
+         with the error `CANCELLED`. With `includeRunning`, it then asks the workers of matching running tasks to stop. \
+         A call works for at most a quarter of a second. Repeat with `cursor` as long as the response has \
+         `nextCursor`. Use `dryRun` first.",
+    )
+    .optional_body::<CancelRequest>(json!({ "errorContains": "timeout", "dryRun": true }))
+    .answers::<Cancelled>(200, "How many tasks were cancelled or asked to stop.")
     .refuses(&BULK)
 }
 

@@ -102,7 +102,7 @@ fn render(document: &Value) -> String {
 fn entries(document: &Value) -> Vec<Entry<'_>> {
     let mut entries = Vec::new();
     for (path, item) in fields(document, "paths") {
-        for verb in ["get", "post", "put", "delete"] {
+        for verb in ["get", "post", "put", "patch", "delete"] {
             let Some(operation) = item.get(verb) else { continue };
             let parameters = list(item, "parameters").iter().chain(list(operation, "parameters"));
             let parameters = parameters.map(|parameter| resolve(document, parameter)).collect();

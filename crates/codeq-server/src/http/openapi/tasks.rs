@@ -1,11 +1,13 @@
 //! Producer operations, and operations that read tasks.
 
 use codeq_core::limits::LIST_MAX;
+use codeq_core::place::TaskState;
 use serde_json::{Value, json};
 
 use super::operation::{Operation, query_flag, text};
 use crate::http::enqueue::{BatchAnswer, BatchRequest, TaskRequest};
 use crate::http::events::EventBody;
+use crate::http::reschedule::ChangeRequest;
 use crate::http::schema::statuses;
 use crate::http::tasks::{Finished, HistoryBody, Page};
 use crate::http::wire::TaskBody;
@@ -20,6 +22,7 @@ const NEW_TASK: &[Code] = &[
     Code::InvalidWebhook,
     Code::InvalidRunAt,
     Code::InvalidDelay,
+    Code::InvalidMaxRun,
     Code::InvalidIdempotencyKey,
     Code::InvalidTenant,
     Code::TooManyQueues,
@@ -37,6 +40,7 @@ pub fn operations() -> Vec<(&'static str, Operation)> {
         ("getResult", result()),
         ("getHistory", history()),
         ("getArtifact", artifact()),
+        ("changeTask", change()),
         ("cancelTask", cancel()),
         ("streamEvents", events()),
     ]
@@ -131,7 +135,12 @@ fn list() -> Operation {
          parameters count as absent. A page may contain fewer tasks than `limit` without being the last one.",
     )
     .query("command", "Only tasks of this queue.", text())
-    .query("status", "Only tasks with this status.", json!({ "type": "string", "enum": statuses() }));
+    .query("status", "Only tasks with this status.", json!({ "type": "string", "enum": statuses() }))
+    .query(
+        "state",
+        "Only tasks in this state, which tells failed, cancelled and dead-lettered tasks apart.",
+        json!({ "type": "string", "enum": TaskState::ALL.map(TaskState::as_str) }),
+    );
     paged(operation)
 }
 
@@ -177,6 +186,26 @@ fn artifact() -> Operation {
     .query("sha256", "Part of the URL in the result.", text())
     .answers_as(200, "The content of the artifact.", "*/*", json!({}))
     .refuses(&[Code::NotFound, Code::ArtifactUnavailable])
+}
+
+fn change() -> Operation {
+    Operation::new(
+        "task",
+        "Change a waiting task",
+        "Changes the priority of a task that is not in progress, or when it becomes claimable: `delaySeconds` 0 makes it \
+         claimable now, whether it is delayed or waits for its retry. A new time replaces the old delay and `runAt`. \
+         A claimable task whose priority changes, or that becomes claimable, goes to the back of its priority. \
+         Repeating a call is harmless: what is as requested stays as it is.",
+    )
+    .body::<ChangeRequest>(json!({ "priority": 9, "delaySeconds": 0 }))
+    .answers::<TaskBody>(200, "The task.")
+    .refuses(&[
+        Code::InvalidDelay,
+        Code::InvalidRunAt,
+        Code::NotFound,
+        Code::InProgress,
+        Code::Finished,
+    ])
 }
 
 fn cancel() -> Operation {

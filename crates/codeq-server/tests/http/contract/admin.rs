@@ -29,7 +29,7 @@ async fn queues_as_a_flat_map_as_a_list_and_one_by_one() {
     let list = h.get(ADMIN, "admin/queues?format=list").await.expect(200).json();
     let item = json!({
         "tenantId": "a", "command": "c", "ready": 2, "delayed": 1, "inProgress": 1, "dlq": 1,
-        "completed": 0, "failed": 0, "bytes": "<number>", "paused": false,
+        "completed": 0, "failed": 0, "cancelled": 0, "bytes": "<number>", "paused": false,
         "oldestReadySeconds": "<number>", "enqueuedPerSecond": "<number>",
         "claimedPerSecond": "<number>", "finishedPerSecond": "<number>",
     });
@@ -37,7 +37,7 @@ async fn queues_as_a_flat_map_as_a_list_and_one_by_one() {
     let counts = |command: &str, [ready, delayed, running, dlq]: [u64; 4]| {
         json!({
             "command": command, "ready": ready, "delayed": delayed, "inProgress": running, "dlq": dlq,
-            "paused": false,
+            "completed": 0, "failed": 0, "cancelled": 0, "paused": false,
         })
     };
     let one = counts("C", [2, 1, 1, 1]);
@@ -83,7 +83,8 @@ async fn cleanup_removes_what_is_finished_and_nothing_else() {
     }
     let left = h.get(ADMIN, "admin/queues/c").await.expect(200).json();
     let live = json!({
-        "command": "c", "ready": 2, "delayed": 1, "inProgress": 1, "dlq": 0, "paused": false,
+        "command": "c", "ready": 2, "delayed": 1, "inProgress": 1, "dlq": 0,
+        "completed": 0, "failed": 0, "cancelled": 0, "paused": false,
     });
     assert_eq!(left, live);
     let bare = h.act(ADMIN, "admin/tasks/cleanup").await.expect(200).json();

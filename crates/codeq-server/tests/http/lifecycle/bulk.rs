@@ -6,10 +6,11 @@ use crate::http::harness::{ADMIN, Harness, LATER, PRODUCER, UNKNOWN_ID, WORKER, 
 
 const EARLIER: &str = "2001-01-01T00:00:00Z";
 /// Every route with the answer's name for what it touches, and what it is about.
-const ROUTES: [(&str, &str); 4] = [
+const ROUTES: [(&str, &str); 5] = [
     ("admin/dlq/c/purge", "purged"),
     ("admin/dlq/c/replay", "replayed"),
     ("admin/queues/c/purge", "purged"),
+    ("admin/queues/c/cancel", "cancelled"),
     ("admin/tasks/cleanup", "deleted"),
 ];
 
@@ -103,7 +104,9 @@ async fn what_matches_is_touched_and_nothing_else() {
         assert_eq!(done[name], 1, "{path} {done}");
         assert!(done.get("matched").is_none() && done.get("dryRun").is_none(), "{path} {done}");
         let touched = match (path, name) {
-            ("admin/queues/c/purge", _) => [json!("FAILED"), json!("FAILED")],
+            ("admin/queues/c/purge" | "admin/queues/c/cancel", _) => {
+                [json!("FAILED"), json!("FAILED")]
+            }
             (_, "replayed") => [json!("PENDING"), json!("PENDING")],
             _ => [json!(404), json!("PENDING")],
         };
@@ -196,12 +199,89 @@ async fn failed_and_cancelled_tasks_are_replayed_when_asked_for() {
         let reply = h.post(ADMIN, "admin/dlq/c/replay", body).await.expect(200).json();
         (reply["replayed"].clone(), reply["remaining"].clone())
     };
-    assert_eq!(replay(json!({"from": "failed", "errorContains": "x"})).await, (json!(0), json!(2)));
-    assert_eq!(replay(json!({"from": "failed"})).await, (json!(1), json!(1)));
+    assert_eq!(replay(json!({"from": "failed", "errorContains": "x"})).await, (json!(0), json!(1)));
+    assert_eq!(replay(json!({"from": "failed"})).await, (json!(1), json!(0)));
     let [p, f] = ["PENDING", "FAILED"].map(Value::from);
     let end = json!("COMPLETED");
     assert_eq!(statuses(&h, &ids).await, [f.clone(), p.clone(), f.clone(), end.clone()]);
     assert_eq!(replay(json!({})).await, (json!(1), json!(0)), "dead letters by default");
     assert_eq!(replay(json!({"from": "cancelled"})).await, (json!(1), json!(0)));
     assert_eq!(statuses(&h, &ids).await, [p.clone(), p.clone(), p, end]);
+}
+
+#[tokio::test]
+async fn waiting_tasks_are_cancelled_and_the_workers_of_running_ones_are_asked() {
+    let h = Harness::start().await;
+    let running = [h.running("c").await, h.running("c").await];
+    let waiting = [h.task("c").await, h.task("c").await, h.task("c").await];
+    let other = h.task("d").await;
+    let cancel = async |body| h.post(ADMIN, "admin/queues/c/cancel", body).await.expect(200).json();
+    let first = cancel(json!({"limit": 1})).await;
+    assert_eq!(first, json!({"cancelled": 1, "cancelRequested": 0, "remaining": 2}));
+    let dry = cancel(json!({"includeRunning": true, "dryRun": true})).await;
+    assert_eq!((&dry["matched"], &dry["cancelled"]), (&json!(4), &json!(0)));
+    // Part by part: two waiting tasks and a running one, then the other.
+    let part = cancel(json!({"includeRunning": true, "limit": 3})).await;
+    assert_eq!((&part["cancelled"], &part["cancelRequested"]), (&json!(2), &json!(1)));
+    let cursor = part["nextCursor"].clone();
+    let rest = cancel(json!({"includeRunning": true, "cursor": cursor})).await;
+    assert_eq!(rest, json!({"cancelled": 0, "cancelRequested": 1, "remaining": 2}));
+    let again = cancel(json!({"includeRunning": true})).await;
+    assert_eq!(again, json!({"cancelled": 0, "cancelRequested": 0, "remaining": 2}), "once");
+    for id in &running {
+        let beat = h.act(WORKER, &format!("tasks/{id}/heartbeat")).await.expect(200).json();
+        assert_eq!(beat["cancelRequested"], true);
+        h.act(WORKER, &format!("tasks/{id}/nack")).await.expect(200);
+        let why = h.get(PRODUCER, &format!("tasks/{id}/why")).await.expect(200).json();
+        assert_eq!(
+            (&why["reasons"][0]["code"], &why["reasons"][0]["by"]),
+            (&json!("cancelled"), &json!("admin"))
+        );
+    }
+    let ids = [&running[..], &waiting[..]].concat();
+    assert_eq!(statuses(&h, &ids).await, vec![json!("FAILED"); 5]);
+    assert_eq!(statuses(&h, &[other]).await, [json!("PENDING")]);
+    let none = h.post(ADMIN, "admin/queues/none/cancel", json!({})).await.expect(200).json();
+    assert_eq!(none, json!({"cancelled": 0, "cancelRequested": 0, "remaining": 0}));
+    let wrong = json!({"includeRunning": true, "cursor": part["nextCursor"], "worker": "w"});
+    let refused = h.post(ADMIN, "admin/queues/c/cancel", wrong).await.expect(400).json();
+    assert_eq!(refused["code"], "invalid_cursor");
+}
+
+#[tokio::test]
+async fn finished_tasks_are_counted_by_how_they_ended() {
+    let mut h = Harness::start().await;
+    let ids = [
+        h.completed("c").await,
+        h.completed("c").await,
+        h.completed("c").await,
+        failed(&h, "c", "no").await,
+        cancelled(&h, "c").await,
+        cancelled(&h, "c").await,
+        h.dead("c", "x").await,
+    ];
+    for round in 0..2 {
+        let one = h.get(ADMIN, "admin/queues/c").await.expect(200).json();
+        let list = h.get(ADMIN, "admin/queues?format=list").await.expect(200).json();
+        for queue in [&one, &list["items"][0]] {
+            let counts = ["completed", "failed", "cancelled", "dlq"].map(|name| &queue[name]);
+            assert_eq!(counts, [&json!(3), &json!(1), &json!(2), &json!(1)], "{round}");
+        }
+        h = h.restart().await;
+    }
+    let metrics = h.get("", "/metrics").await.expect(200).text();
+    for (state, count) in [("completed", 3), ("failed", 1), ("cancelled", 2), ("dead", 1)] {
+        let line = format!("codeq_queue_finished{{command=\"c\",state=\"{state}\"}} {count}");
+        assert!(metrics.contains(&line), "{line}\n{metrics}");
+    }
+    // Whatever takes them away, the counters follow.
+    h.act(ADMIN, &format!("tasks/{}/replay", ids[4])).await.expect(200);
+    h.post(ADMIN, "admin/dlq/c/replay", json!({"from": "failed"})).await.expect(200);
+    h.post(ADMIN, "admin/dlq/c/purge", json!({})).await.expect(200);
+    let one = h.get(ADMIN, "admin/queues/c").await.expect(200).json();
+    let names = ["ready", "completed", "failed", "cancelled", "dlq"];
+    assert_eq!(names.map(|name| &one[name]), [2, 3, 0, 1, 0].map(|n| json!(n)).each_ref());
+    h.post(ADMIN, "admin/tasks/cleanup", json!({"before": LATER})).await.expect(200);
+    let one = h.get(ADMIN, "admin/queues/c").await.expect(200).json();
+    assert_eq!(names.map(|name| &one[name]), [2, 0, 0, 0, 0].map(|n| json!(n)).each_ref());
 }

@@ -2,6 +2,7 @@
 
 mod bulk;
 mod cancel;
+mod change;
 mod dead_letters;
 mod lists;
 mod queues;

@@ -62,9 +62,10 @@ fn kind(schema: &Value) -> String {
             let kinds: Vec<String> = choices.iter().map(kind).collect();
             let mut unique: Vec<&str> = Vec::new();
             for kind in kinds.iter().filter(|kind| !["", "null"].contains(&kind.as_str())) {
-                if !unique.contains(&kind.as_str())
-                    && !(kind == "string" && unique.contains(&"time"))
-                {
+                // An empty string stands for no time.
+                let known = unique.contains(&kind.as_str());
+                let empty = kind == "string" && unique.contains(&"time");
+                if !known && !empty {
                     unique.push(kind);
                 }
             }

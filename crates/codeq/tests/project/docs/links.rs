@@ -37,18 +37,20 @@ fn problem(
     };
     let found = root().join(&path);
     let on_site = site.contains(&page.path);
+    let heading_exists = || {
+        let target = all.get(path.as_str());
+        !path.ends_with(".md") || target.is_some_and(|page| page.anchors().contains(anchor))
+    };
     let problem = if !found.exists() && !all.contains_key(path.as_str()) {
         "no such file"
     } else if on_site && found.is_dir() {
         "a directory: it has no page on the site"
     } else if on_site && path.ends_with(".md") && !site.contains(&path) {
         "not on the site: docs/SUMMARY.md does not list it"
-    } else if anchor.is_empty() || !path.ends_with(".md") {
-        return None;
-    } else if all.get(path.as_str()).is_some_and(|page| page.anchors().contains(anchor)) {
-        return None;
-    } else {
+    } else if !anchor.is_empty() && !heading_exists() {
         "no such heading"
+    } else {
+        return None;
     };
     Some(format!("{}: {link}: {problem}", page.path))
 }
