@@ -1,0 +1,3 @@
+//! codeQ replicated: openraft over codeQ's own log, rules and stores.
+//!
+//! Only this crate knows openraft.
