@@ -1,3 +1,12 @@
 //! codeQ replicated: openraft over codeQ's own log, rules and stores.
 //!
-//! Only this crate knows openraft.
+//! Every replica, the leader too, applies what is committed and nothing else. A leader gathers requests into one entry
+//! for all shards, openraft replicates it, and [`codeq_engine::replica::Replica`] applies it on every node; on the node
+//! that proposed it, it also answers the requests. Only this crate knows openraft.
+//!
+//! Nothing here opens a socket or starts a thread: messages go through a [`transport::Transport`], tasks and timers
+//! through [`runtime`], files through [`codeq_disk::Disk`]. So the simulator runs whole clusters in one thread.
+
+pub mod runtime;
+pub mod transport;
+pub mod types;
