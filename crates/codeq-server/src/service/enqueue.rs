@@ -12,8 +12,8 @@ use codeq_core::usage::Usage;
 use codeq_core::view::Task;
 use codeq_engine::{Answer, Call};
 
-use super::ask::Ask;
 use super::permission::MayProduce;
+use super::prepared_call::PreparedCall;
 use super::trace::span_of;
 use super::{Code, Service, ServiceError, seconds, seed, trimmed};
 
@@ -114,10 +114,10 @@ impl Service {
         &self,
         caller: MayProduce<'_>,
         draft: Draft,
-    ) -> Result<Ask<EnqueuedTask>, ServiceError> {
+    ) -> Result<PreparedCall<EnqueuedTask>, ServiceError> {
         let tasks = vec![draft.into_task(self)?];
         self.check_quota(&caller, &tasks, &mut Ahead::default())?;
-        Ok(Ask::new(enqueue(&caller, tasks, false), |answer| {
+        Ok(PreparedCall::new(enqueue(&caller, tasks, false), |answer| {
             enqueued(answer)?.pop().ok_or_else(ServiceError::unexpected)?
         }))
     }
@@ -129,10 +129,10 @@ impl Service {
         tasks: Vec<NewTask>,
         atomic: bool,
         ahead: &mut Ahead,
-    ) -> Result<Ask<EnqueuedTasks>, ServiceError> {
+    ) -> Result<PreparedCall<EnqueuedTasks>, ServiceError> {
         self.check_batch(tasks.len())?;
         self.check_quota(&caller, &tasks, ahead)?;
-        Ok(Ask::new(enqueue(&caller, tasks, atomic), enqueued))
+        Ok(PreparedCall::new(enqueue(&caller, tasks, atomic), enqueued))
     }
 
     /// Checks the length of a batch.
