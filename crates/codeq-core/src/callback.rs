@@ -125,7 +125,7 @@ impl<K: Kv> Step<'_, K> {
     fn callback_target(&self, seq: Seq, queue: QueueId) -> Result<Bytes, KvError> {
         let body = self.kv.get(Table::Body, keys::task(seq))?.unwrap_or_default();
         let receiver = BodyRow::decode(seq, &body)?.webhook.map_or(0, receiver_of);
-        let tenant = number_of(&self.queue(queue)?.row.tenant);
+        let tenant = name_hash(&self.queue(queue)?.row.tenant);
         let both = (u128::from(tenant) << 64) | u128::from(receiver);
         Ok(Bytes::copy_from_slice(&both.to_le_bytes()))
     }
@@ -138,11 +138,11 @@ pub fn receiver_of(url: &str) -> u64 {
         let host = url.host_str()?.trim_end_matches('.');
         Some(format!("{host}:{}", url.port_or_known_default()?))
     });
-    number_of(host_and_port.as_deref().unwrap_or(url))
+    name_hash(host_and_port.as_deref().unwrap_or(url))
 }
 
 /// A hash of a tenant's name, or of a host and port.
-pub fn number_of(text: &str) -> u64 {
+pub fn name_hash(text: &str) -> u64 {
     let digest: [u8; 32] = Sha256::digest(text).into();
     digest.first_chunk().map_or(0, |bytes| u64::from_le_bytes(*bytes))
 }

@@ -11,7 +11,6 @@
 #[macro_use]
 mod number;
 
-pub mod backoff;
 pub mod codec;
 pub mod command;
 pub mod digest;
@@ -33,6 +32,7 @@ pub mod rows;
 pub mod settings;
 pub mod state;
 pub mod submit;
+pub mod task_backoff;
 pub mod topic;
 pub mod view;
 
@@ -47,7 +47,6 @@ mod configure;
 mod enqueue;
 mod finish;
 mod heartbeat;
-pub mod held;
 pub mod idempotency;
 pub mod lease;
 mod nack;
@@ -62,5 +61,6 @@ mod reschedule;
 mod step;
 mod sweep;
 mod timers;
+pub mod usage;
 
 pub use state::State;

@@ -7,11 +7,11 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use crate::held::Held;
 use crate::keys::{self, Order, QueueId, Seq};
 use crate::kv::{Direction, KvError, KvRead, Table};
 use crate::limits::{PRIORITIES, PRIORITY_MAX};
 use crate::rows::QueueRow;
+use crate::usage::UsageCounters;
 
 /// A pending task: its order number and its task number.
 pub(crate) type Waiting = (Order, Seq);
@@ -36,7 +36,7 @@ pub(crate) struct Queue {
     /// Number of tasks behind the windows of all priorities.
     tails: u64,
     /// Totals of the tenant over all its queues.
-    pub held: Arc<Held>,
+    pub usage: Arc<UsageCounters>,
 }
 
 #[derive(Debug, Default)]
@@ -52,13 +52,13 @@ struct PriorityLevel {
 
 impl Queue {
     /// Starts with empty windows: every pending task is in a tail.
-    pub fn new(row: QueueRow, held: Arc<Held>) -> Queue {
+    pub fn new(row: QueueRow, usage: Arc<UsageCounters>) -> Queue {
         let mut levels: [PriorityLevel; PRIORITIES] = Default::default();
         let tails = row.counts.ready();
         for (level, count) in levels.iter_mut().zip(row.counts.pending) {
             level.tail = count;
         }
-        Queue { row, dirty: false, head: None, levels, tails, held }
+        Queue { row, dirty: false, head: None, levels, tails, usage }
     }
 
     /// Adds a task at the back of its priority. Returns whether it entered the window.

@@ -1,6 +1,6 @@
 //! The durable rows. Every field here is on disk; state that exists only in memory is in `queue` and `state`.
 //!
-//! The order of fields is the format; `codec` explains how to change it.
+//! The order of fields is the format; `codec` explains how to change it. Rows of older versions are in `old_versions`.
 
 use std::fmt;
 use std::sync::Arc;
@@ -20,8 +20,12 @@ use crate::limits::{PRIORITIES, TASK_ROWS_BYTES};
 use crate::moment::{Millis, Moment};
 use crate::place::{Place, TaskState};
 use crate::record::{Hidden, Record, RecordKind};
-use crate::settings::{Settings, SettingsV1};
-use crate::topic::{Topic, TopicV1, TopicV2};
+use crate::settings::Settings;
+use crate::topic::Topic;
+
+mod old_versions;
+
+use old_versions::{MetaRowV2, QueueRowV1, QueueRowV2, QueueRowV3};
 
 /// The mutable part of a task.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -161,114 +165,6 @@ pub struct Counts {
     pub cancelled: u64,
 }
 
-/// A queue's counters, as versions 2 and 3 encoded them: `failed` includes cancelled tasks.
-#[derive(Deserialize)]
-struct CountsV3 {
-    pending: [u64; PRIORITIES],
-    delayed: u64,
-    in_progress: u64,
-    completed: u64,
-    failed: u64,
-    dead: u64,
-    live_bytes: u64,
-    stored_bytes: u64,
-}
-
-impl From<CountsV3> for Counts {
-    fn from(old: CountsV3) -> Counts {
-        Counts {
-            pending: old.pending,
-            delayed: old.delayed,
-            in_progress: old.in_progress,
-            completed: old.completed,
-            failed: old.failed,
-            dead: old.dead,
-            live_bytes: old.live_bytes,
-            stored_bytes: old.stored_bytes,
-            // `State::load` moves the cancelled tasks here from `failed`.
-            cancelled: 0,
-        }
-    }
-}
-
-/// A queue, as version 1 encoded it.
-#[derive(Deserialize)]
-struct QueueRowV1 {
-    tenant: Arc<str>,
-    name: Arc<str>,
-    paused: bool,
-    topic: Option<TopicV1>,
-    counts: CountsV1,
-}
-
-/// A queue, as version 2 encoded it.
-#[derive(Deserialize)]
-struct QueueRowV2 {
-    tenant: Arc<str>,
-    name: Arc<str>,
-    paused: bool,
-    topic: Option<TopicV1>,
-    counts: CountsV3,
-}
-
-/// A queue, as version 3 encoded it.
-#[derive(Deserialize)]
-struct QueueRowV3 {
-    tenant: Arc<str>,
-    name: Arc<str>,
-    paused: bool,
-    topic: Option<TopicV2>,
-    counts: CountsV3,
-}
-
-impl From<QueueRowV3> for QueueRow {
-    fn from(row: QueueRowV3) -> QueueRow {
-        let QueueRowV3 { tenant, name, paused, topic, counts } = row;
-        QueueRow { tenant, name, paused, topic: topic.map(Topic::from), counts: counts.into() }
-    }
-}
-
-impl From<QueueRowV2> for QueueRow {
-    fn from(row: QueueRowV2) -> QueueRow {
-        let QueueRowV2 { tenant, name, paused, topic, counts } = row;
-        QueueRow { tenant, name, paused, topic: topic.map(Topic::from), counts: counts.into() }
-    }
-}
-
-/// A queue's counters, as version 1 encoded them: without the bytes of finished tasks.
-#[derive(Deserialize)]
-struct CountsV1 {
-    pending: [u64; PRIORITIES],
-    delayed: u64,
-    in_progress: u64,
-    completed: u64,
-    failed: u64,
-    dead: u64,
-    live_bytes: u64,
-}
-
-impl From<QueueRowV1> for QueueRow {
-    fn from(row: QueueRowV1) -> QueueRow {
-        let QueueRowV1 { tenant, name, paused, topic, counts } = row;
-        let CountsV1 { pending, delayed, in_progress, completed, failed, dead, live_bytes } =
-            counts;
-        let mut counts = Counts {
-            pending,
-            delayed,
-            in_progress,
-            completed,
-            failed,
-            dead,
-            live_bytes,
-            stored_bytes: 0,
-            cancelled: 0,
-        };
-        // `State::load` adds the bytes of finished tasks.
-        counts.stored_bytes = counts.live_bytes + counts.live() * TASK_ROWS_BYTES;
-        QueueRow { tenant, name, paused, topic: topic.map(Topic::from), counts }
-    }
-}
-
 /// The task created with an idempotency key.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct IdempotencyRow {
@@ -352,24 +248,6 @@ pub struct MetaRow {
     pub moves: u64,
     /// Wall time of the last group. Since version 2.
     pub wall: Millis,
-}
-
-/// The shard's counters and settings, as versions 1 and 2 encoded them.
-#[derive(Deserialize)]
-struct MetaRowV2 {
-    next_seq: Seq,
-    next_queue: QueueId,
-    now: Millis,
-    settings: SettingsV1,
-    moves: u64,
-    wall: Millis,
-}
-
-impl From<MetaRowV2> for MetaRow {
-    fn from(row: MetaRowV2) -> MetaRow {
-        let MetaRowV2 { next_seq, next_queue, now, settings, moves, wall } = row;
-        MetaRow { next_seq, next_queue, now, settings: settings.into(), moves, wall }
-    }
 }
 
 impl Counts {

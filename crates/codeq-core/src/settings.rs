@@ -5,12 +5,12 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::backoff::Backoff;
 use crate::limits::{
     ATTEMPTS_DEFAULT, ATTEMPTS_MAX, CALLBACK_ATTEMPTS_MAX, DELAY_MS_MAX, RETENTION_MS_MAX,
 };
 use crate::moment::Millis;
 use crate::rejection::Rejection;
+use crate::task_backoff::Backoff;
 
 const DAY: Millis = 86_400_000;
 

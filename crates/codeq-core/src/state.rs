@@ -9,7 +9,6 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
-use crate::held::{Held, Holdings};
 use crate::id::ShardId;
 use crate::keys::{self, QueueId, Seq, TimerKind};
 use crate::kv::{Key, Kv, KvError, KvRead, Table, for_each};
@@ -22,6 +21,7 @@ use crate::reply::Reply;
 use crate::rows::{MetaRow, OutboxRow, QueueRow, TaskRow};
 use crate::settings::Settings;
 use crate::timers::Timers;
+use crate::usage::{Usage, UsageCounters};
 
 /// Outcome of applying a command.
 #[derive(Debug)]
@@ -64,7 +64,7 @@ pub(crate) struct Tenant {
     /// Heads of the queues that can be claimed from, in claim order.
     pub heads: BTreeSet<(Head, QueueId)>,
     /// Totals over the tenant's queues.
-    pub held: Arc<Held>,
+    pub usage: Arc<UsageCounters>,
 }
 
 /// The state of one shard.
@@ -153,8 +153,8 @@ impl State {
         })?;
         let tenant = self.tenants.entry(Arc::clone(&row.tenant)).or_default();
         tenant.queues.insert(Arc::clone(&row.name), id);
-        tenant.held.add_all(&row.counts);
-        let mut queue = Queue::new(row, Arc::clone(&tenant.held));
+        tenant.usage.add_all(&row.counts);
+        let mut queue = Queue::new(row, Arc::clone(&tenant.usage));
         if dirty {
             queue.dirty = true;
             self.dirty.push(id);
@@ -279,8 +279,8 @@ impl State {
     }
 
     /// Totals over a tenant's queues.
-    pub fn held(&self, tenant: &str) -> Holdings {
-        self.tenants.get(tenant).map_or_else(Holdings::default, |tenant| tenant.held.holdings())
+    pub fn usage(&self, tenant: &str) -> Usage {
+        self.tenants.get(tenant).map_or_else(Usage::default, |tenant| tenant.usage.current())
     }
 
     /// A tenant's queues, ordered by name.

@@ -130,7 +130,7 @@ impl<K: Kv> Step<'_, K> {
         };
         let tenant = self.state.tenants.entry(Arc::clone(tenant)).or_default();
         tenant.queues.insert(name, id);
-        let mut queue = Queue::new(row, Arc::clone(&tenant.held));
+        let mut queue = Queue::new(row, Arc::clone(&tenant.usage));
         queue.dirty = true;
         self.state.queues.insert(id, queue);
         self.state.dirty.push(id);
@@ -250,7 +250,7 @@ impl<K: Kv> Step<'_, K> {
         if !row.place.is_terminal() {
             counts.live_bytes = counts.live_bytes.saturating_sub(u64::from(row.size));
         }
-        queue.held.remove(row);
+        queue.usage.remove(row);
         Ok(())
     }
 
@@ -297,7 +297,7 @@ impl<K: Kv> Step<'_, K> {
         if !row.place.is_terminal() {
             queue.row.counts.live_bytes += u64::from(row.size);
         }
-        queue.held.add(row);
+        queue.usage.add(row);
         Ok(())
     }
 

@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use clap::ValueEnum;
-use codeq_core::backoff::{Backoff, Growth};
 use codeq_core::settings::Settings;
+use codeq_core::task_backoff::{Backoff, Growth};
 use codeq_engine::{Durability, Options};
 use codeq_sim::rng::{Rng, text_hash};
 use serde::{Deserialize, Serialize};

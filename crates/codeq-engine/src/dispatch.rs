@@ -17,8 +17,8 @@ use crate::engine::Engine;
 use crate::error::EngineError;
 use crate::group::give_back;
 use crate::request::{
-    ClientNumber, Divided, FirstReply, Join, Notice, ReplyTo, Request, Round, divide,
-    mailbox_client,
+    ClaimAcrossShards, ClientNumber, CombinedReply, FirstReply, Notice, ReplyTo, Request, Split,
+    mailbox_client, split,
 };
 use crate::route::{Route, route};
 
@@ -124,26 +124,26 @@ impl Engine {
             return put(ShardId(0), request);
         }
         if matches!(request.command, Command::Claim(_)) {
-            let start = self.turn.fetch_add(1, Ordering::Relaxed) % u64::from(shards);
+            let start = self.next_claim_shard.fetch_add(1, Ordering::Relaxed) % u64::from(shards);
             return put(
                 ShardId(start as u16),
-                Round::begin(request, start as usize, &self.inboxes),
+                ClaimAcrossShards::begin(request, start as usize, &self.inboxes),
             );
         }
         let Request { command, reply, .. } = request;
-        match divide(command, shards) {
-            Divided::Parts(parts, merge) => {
-                let join = Join::new(reply, parts.len(), merge);
+        match split(command, shards) {
+            Split::Parts(parts, merge) => {
+                let combined = CombinedReply::new(reply, parts.len(), merge);
                 for (index, (shard, command)) in parts.into_iter().enumerate() {
-                    let reply = ReplyTo::Part(Arc::clone(&join), index);
+                    let reply = ReplyTo::Part(Arc::clone(&combined), index);
                     put(shard, Request::with(command, reply, 0));
                 }
             }
             // A client that is gone does not need to know.
-            Divided::Refused(answer) => {
+            Split::Refused(answer) => {
                 let _ = reply.send(answer);
             }
-            Divided::Whole(command) => {
+            Split::Whole(command) => {
                 let route = route(&command, shards);
                 let request = Request::with(command, reply, 0);
                 match route {

@@ -39,7 +39,7 @@ pub struct Engine {
     pub(crate) clock: Arc<EngineClock>,
     clock_file: ClockFile,
     /// The shard at which the next claim over several shards starts.
-    pub(crate) turn: AtomicU64,
+    pub(crate) next_claim_shard: AtomicU64,
     threads: Mutex<Vec<JoinHandle<()>>>,
     scrub: Mutex<Option<Scrub>>,
     rebuilt: Vec<String>,
@@ -52,7 +52,7 @@ pub(crate) struct ShardHandle {
     pub inbox: Arc<Inbox>,
     pub data: Arc<RwLock<ShardData>>,
     pub durable: watch::Receiver<Batch>,
-    pub parked: Arc<AtomicUsize>,
+    pub waiting_claims: Arc<AtomicUsize>,
 }
 
 /// Statistics of the engine.
@@ -162,8 +162,8 @@ impl Engine {
     }
 
     /// Number of waiting claims in all shards; a claim that waits in three shards counts three times.
-    pub fn parked_claims(&self) -> usize {
-        self.shards.iter().map(|shard| shard.parked.load(Ordering::Acquire)).sum()
+    pub fn waiting_claims(&self) -> usize {
+        self.shards.iter().map(|shard| shard.waiting_claims.load(Ordering::Acquire)).sum()
     }
 
     /// Number of clients that wait for a task to finish.
@@ -266,8 +266,8 @@ fn start(
         let data = Arc::clone(shard.data());
         // After a restart the previous checkpoint is unknown, so nothing is purged because of it.
         positions.push([FrameIndex(data.read().store.position()), FrameIndex(0)]);
-        let parked = Arc::clone(shard.parked());
-        handles.push(ShardHandle { inbox, data, durable: watched, parked });
+        let waiting_claims = Arc::clone(shard.waiting());
+        handles.push(ShardHandle { inbox, data, durable: watched, waiting_claims });
     }
     // The background threads and the pipeline refer to each other: one passes segments to the pipeline, the other
     // passes jobs to the threads.
@@ -320,7 +320,7 @@ fn start(
         options,
         clock,
         clock_file,
-        turn: AtomicU64::new(seed),
+        next_claim_shard: AtomicU64::new(seed),
         threads: Mutex::new(threads),
         scrub: Mutex::new(Some(scrub)),
         rebuilt,

@@ -32,12 +32,12 @@ mod dispatch;
 mod engine;
 #[cfg(all(test, feature = "shuttle"))]
 mod interleavings;
-mod parked;
 mod pipeline;
 mod result_waiters;
 mod scrub;
 mod shard_thread;
 mod sync;
+mod waiting_claims;
 
 pub use boundary::{Answer, Call, Mailbox};
 pub use engine::{Engine, EngineStats};

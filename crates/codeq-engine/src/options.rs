@@ -29,9 +29,9 @@ pub const GROUP_BYTES_MAX: usize = 1 << 20;
 /// Maximum number of commands in a group.
 pub const GROUP_MAX: usize = 4_096;
 /// Maximum number of claims that wait in a shard for a task, and of clients that wait there for a result.
-pub const PARKED_MAX: usize = 100_000;
+pub const WAITERS_MAX: usize = 100_000;
 /// Maximum for one tenant: half of them.
-pub const PARKED_PER_TENANT_MAX: usize = PARKED_MAX / 2;
+pub const WAITERS_PER_TENANT_MAX: usize = WAITERS_MAX / 2;
 /// Maximum number of shards.
 pub const SHARDS_MAX: u16 = 64;
 /// How long the engine waits before it retries on a full disk.
@@ -39,7 +39,7 @@ pub const FULL_DISK_RETRY: Duration = Duration::from_secs(1);
 
 /// A shard that waits for a deadline reads the clocks again after this: the wall clock may have been set, or the
 /// machine may have slept, which the wait does not notice.
-pub const CLOCK_LOOK: Duration = Duration::from_secs(1);
+pub const CLOCK_REREAD_AFTER: Duration = Duration::from_secs(1);
 
 /// Stores are verified completely at the start if together they have at most this many bytes. Damage is then found by
 /// the start, which may be able to repair it, rather than by a later read. 100 MiB took 0.9 s on two busy cores.

@@ -5,7 +5,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use codeq_core::command::Millis;
-use codeq_core::held::Holdings;
 use codeq_core::history::History;
 use codeq_core::id::{ShardId, TaskId};
 use codeq_core::keys::Seq;
@@ -15,6 +14,7 @@ use codeq_core::read::{
     DueCallback, ListQuery, Page, PendingCallback, QueueStats, Reader, Standing,
 };
 use codeq_core::state::State;
+use codeq_core::usage::Usage;
 use codeq_core::view::{ResultRecord, Task};
 use codeq_store::Store;
 
@@ -133,15 +133,15 @@ impl Engine {
         ShardId::all(self.shards()).filter_map(|shard| self.peek(shard, count)?).sum()
     }
 
-    /// What a tenant holds, over all shards, durable or not: for limits.
-    pub fn held(&self, tenant: &str) -> Holdings {
-        let mut sum = Holdings::default();
-        for held in ShardId::all(self.shards())
-            .filter_map(|shard| self.peek(shard, |state| state.held(tenant)))
+    /// What a tenant uses of its quotas, over all shards, durable or not.
+    pub fn usage(&self, tenant: &str) -> Usage {
+        let mut sum = Usage::default();
+        for usage in ShardId::all(self.shards())
+            .filter_map(|shard| self.peek(shard, |state| state.usage(tenant)))
         {
-            sum.tasks += held.tasks;
-            sum.bytes += held.bytes;
-            sum.stored_bytes += held.stored_bytes;
+            sum.tasks += usage.tasks;
+            sum.bytes += usage.bytes;
+            sum.stored_bytes += usage.stored_bytes;
         }
         sum
     }

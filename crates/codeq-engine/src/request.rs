@@ -15,10 +15,10 @@ use crate::boundary::{Answer, Call, Mailbox};
 use crate::error::EngineError;
 
 mod inbox;
-mod spread;
+mod split;
 
 pub(crate) use inbox::{Inbox, Notice, after};
-pub(crate) use spread::{Divided, Join, Round, divide};
+pub(crate) use split::{ClaimAcrossShards, CombinedReply, Split, split};
 
 /// Where an answer goes.
 pub enum ReplyTo {
@@ -29,9 +29,9 @@ pub enum ReplyTo {
     /// To the caller, from the first shard that has an answer.
     First(FirstReply),
     /// To a claim that tries one shard after the other.
-    Round(Box<Round>),
+    NextShard(Box<ClaimAcrossShards>),
     /// Combined with the answers of other shards to the same call.
-    Part(Arc<Join>, usize),
+    Part(Arc<CombinedReply>, usize),
     /// To nobody.
     Nobody,
 }
@@ -96,8 +96,8 @@ impl ReplyTo {
             ReplyTo::One(sender) => sender.is_closed(),
             ReplyTo::Mailbox(mailbox, _) => mailbox.is_closed(),
             ReplyTo::First(first) => first.0.to.lock().as_ref().is_none_or(ReplyTo::is_closed),
-            ReplyTo::Round(round) => round.to().is_closed(),
-            ReplyTo::Part(join, _) => join.is_closed(),
+            ReplyTo::NextShard(claim) => claim.to().is_closed(),
+            ReplyTo::Part(combined, _) => combined.is_closed(),
             ReplyTo::Nobody => false,
         }
     }
@@ -107,8 +107,8 @@ impl ReplyTo {
         match self {
             ReplyTo::Mailbox(..) => true,
             ReplyTo::First(first) => first.0.mailbox.is_some(),
-            ReplyTo::Round(round) => round.to().is_posted(),
-            ReplyTo::Part(join, _) => join.is_posted(),
+            ReplyTo::NextShard(claim) => claim.to().is_posted(),
+            ReplyTo::Part(combined, _) => combined.is_posted(),
             ReplyTo::One(_) | ReplyTo::Nobody => false,
         }
     }
@@ -152,8 +152,8 @@ impl ReplyTo {
                     None => return Some((ReplyTo::First(first), answer)),
                 }
             }
-            ReplyTo::Round(round) => round.answered(answer)?,
-            ReplyTo::Part(join, part) => join.answered(part, answer)?,
+            ReplyTo::NextShard(claim) => claim.answered(answer)?,
+            ReplyTo::Part(combined, part) => combined.answered(part, answer)?,
             to => return Some((to, answer)),
         };
         to.settle(answer)
@@ -170,7 +170,7 @@ impl ReplyTo {
             }
             Some((ReplyTo::Nobody, _)) | None => Ok(()),
             // Another shard has answered.
-            Some((ReplyTo::First(_) | ReplyTo::Round(_) | ReplyTo::Part(..), answer)) => {
+            Some((ReplyTo::First(_) | ReplyTo::NextShard(_) | ReplyTo::Part(..), answer)) => {
                 Err(answer)
             }
         }
@@ -344,7 +344,7 @@ fn bytes(command: &Command) -> usize {
 }
 
 /// A claim that waits in a shard for a task.
-pub struct ParkedClaim {
+pub struct WaitingClaim {
     /// The claim.
     pub claim: Claim,
     /// Where its answer goes.

@@ -13,7 +13,7 @@ use parking_lot::Mutex;
 use tokio::sync::oneshot;
 
 use crate::error::EngineError;
-use crate::options::{PARKED_MAX, PARKED_PER_TENANT_MAX};
+use crate::options::{WAITERS_MAX, WAITERS_PER_TENANT_MAX};
 
 /// Clients that wait for results in one shard.
 #[derive(Default)]
@@ -70,7 +70,7 @@ impl ResultWaiters {
         // If the engine has stopped, `wake` is dropped here, which is the wake-up.
         if !waits.closed {
             let of_tenant = waits.tenants.get(tenant).copied().unwrap_or(0);
-            if waits.by_task.len() >= PARKED_MAX || of_tenant >= PARKED_PER_TENANT_MAX {
+            if waits.by_task.len() >= WAITERS_MAX || of_tenant >= WAITERS_PER_TENANT_MAX {
                 return Err(EngineError::TooManyWaiting);
             }
             *waits.tenants.entry(Arc::clone(tenant)).or_default() += 1;
@@ -191,7 +191,7 @@ mod tests {
         let waiters = ResultWaiters::default();
         let (a, b): (Arc<str>, Arc<str>) = ("a".into(), "b".into());
         let waits =
-            (0..PARKED_PER_TENANT_MAX as u64).map(|seq| waiters.wait(&a, Seq(seq)).unwrap());
+            (0..WAITERS_PER_TENANT_MAX as u64).map(|seq| waiters.wait(&a, Seq(seq)).unwrap());
         let waits: Vec<_> = waits.collect();
         assert_eq!(waiters.wait(&a, Seq(0)).err(), Some(EngineError::TooManyWaiting));
         assert!(waiters.wait(&b, Seq(0)).is_ok());

@@ -24,9 +24,9 @@ use parking_lot::RwLock;
 
 use crate::error::{EngineError, OpenError};
 use crate::group::{Batch, Group};
-use crate::options::{PARKED_MAX, PARKED_PER_TENANT_MAX};
-use crate::parked::Parked;
-use crate::request::{ClientNumber, ParkedClaim, Request};
+use crate::options::{WAITERS_MAX, WAITERS_PER_TENANT_MAX};
+use crate::request::{ClientNumber, Request, WaitingClaim};
+use crate::waiting_claims::WaitingClaims;
 
 /// What readers share with the shard's thread.
 pub struct ShardData {
@@ -43,7 +43,7 @@ pub struct Shard {
     /// Its number.
     pub number: ShardId,
     data: Arc<RwLock<ShardData>>,
-    parked: Parked,
+    waiting_claims: WaitingClaims,
     /// Bytes of the log that may still be spent on waiting claims, until set again.
     spare: usize,
     /// Queues that have both tasks and waiting claims, which were not served because `spare` was used up.
@@ -56,7 +56,7 @@ pub struct Shard {
     /// The digest of all rows written so far, if one is kept.
     digest: Option<WriteDigest>,
     draining: bool,
-    parked_count: Arc<AtomicUsize>,
+    waiting_count: Arc<AtomicUsize>,
 }
 
 impl Shard {
@@ -66,7 +66,7 @@ impl Shard {
         Shard {
             number,
             data,
-            parked: Parked::default(),
+            waiting_claims: WaitingClaims::default(),
             spare: usize::MAX,
             unserved: BTreeSet::new(),
             group: Group::default(),
@@ -74,7 +74,7 @@ impl Shard {
             replayed: Vec::new(),
             digest: None,
             draining: false,
-            parked_count: Arc::default(),
+            waiting_count: Arc::default(),
         }
     }
 
@@ -162,20 +162,20 @@ impl Shard {
             data.batch.0 += 1;
             self.group.batch = data.batch;
         }
-        self.count_parked();
+        self.count_waiting();
         Ok(())
     }
 
-    fn count_parked(&self) {
-        self.parked_count.store(self.parked.len(), Ordering::Release);
+    fn count_waiting(&self) {
+        self.waiting_count.store(self.waiting_claims.len(), Ordering::Release);
     }
 
     /// Does what is due. The work is bounded: repeat it as long as something is due.
     pub fn sweep(&mut self, at: Moment, seed: u64) -> Result<(), KvError> {
-        while let Some(parked) = self.parked.take_due(at.now) {
-            self.group.answer(parked.reply, Ok(Reply::Claimed(Vec::new())));
+        while let Some(waiting) = self.waiting_claims.take_due(at.now) {
+            self.group.answer(waiting.reply, Ok(Reply::Claimed(Vec::new())));
         }
-        self.count_parked();
+        self.count_waiting();
         if self.has_unserved() {
             self.batch(at, |shard, data| shard.serve_unserved(data, at))?;
         }
@@ -192,32 +192,33 @@ impl Shard {
         if self.has_unserved() || data.state.is_due(at) {
             return Some(0);
         }
-        let deadlines = data.state.next_deadline().into_iter().chain(self.parked.next_deadline());
+        let deadlines =
+            data.state.next_deadline().into_iter().chain(self.waiting_claims.next_deadline());
         let left = deadlines.map(|deadline| deadline.saturating_sub(at.now));
         let date = data.state.next_run_at().map(|date| date.saturating_sub(at.wall));
         left.chain(date).min()
     }
 
     /// Number of waiting claims.
-    pub fn parked(&self) -> &Arc<AtomicUsize> {
-        &self.parked_count
+    pub fn waiting(&self) -> &Arc<AtomicUsize> {
+        &self.waiting_count
     }
 
     /// Answers the waiting claims, and from now on also answers claims at once that would otherwise wait.
     pub fn drain(&mut self) {
         self.draining = true;
-        for parked in self.parked.take_all() {
-            self.group.answer(parked.reply, Ok(Reply::Claimed(Vec::new())));
+        for waiting in self.waiting_claims.take_all() {
+            self.group.answer(waiting.reply, Ok(Reply::Claimed(Vec::new())));
         }
-        self.count_parked();
+        self.count_waiting();
     }
 
     /// Answers all waiting claims that the engine has stopped.
     pub fn fail(&mut self, error: &EngineError) {
         self.group.fail(error);
-        for parked in self.parked.take_all() {
+        for waiting in self.waiting_claims.take_all() {
             // A client that is gone does not need to know.
-            let _ = parked.reply.send(Err(error.clone()));
+            let _ = waiting.reply.send(Err(error.clone()));
         }
     }
 
@@ -254,11 +255,11 @@ impl Shard {
         match (applied.reply, command) {
             (Reply::Claimed(tasks), Command::Claim(claim)) if tasks.is_empty() && wait > 0 => {
                 let deadline = at.now.saturating_add(wait);
-                self.park(ParkedClaim { claim, reply, deadline, bytes });
+                self.let_wait(WaitingClaim { claim, reply, deadline, bytes });
             }
             (reply_value, _) => self.group.answer(reply, Ok(reply_value)),
         }
-        self.serve_parked(data, at, &mut effects)?;
+        self.serve_waiting(data, at, &mut effects)?;
         self.group.effects.append(&mut effects);
         self.effects = effects;
         Ok(())
@@ -280,7 +281,7 @@ impl Shard {
         }
     }
 
-    fn park(&mut self, claim: ParkedClaim) {
+    fn let_wait(&mut self, claim: WaitingClaim) {
         if claim.reply.is_closed() {
             // The client left while its claim was on the way, and no further notice of that will come.
             return;
@@ -290,29 +291,30 @@ impl Shard {
         } else if self.has_no_room(&claim.claim.tenant) {
             self.group.answer(claim.reply, Err(EngineError::TooManyWaiting));
         } else {
-            self.parked.park(claim);
+            self.waiting_claims.add(claim);
         }
     }
 
     /// Drops the claims of a client that is gone.
     pub fn forget(&mut self, client: ClientNumber) {
-        self.parked.forget(client);
-        self.count_parked();
+        self.waiting_claims.forget(client);
+        self.count_waiting();
     }
 
     fn has_no_room(&self, tenant: &str) -> bool {
-        self.parked.len() >= PARKED_MAX || self.parked.of(tenant) >= PARKED_PER_TENANT_MAX
+        self.waiting_claims.len() >= WAITERS_MAX
+            || self.waiting_claims.of(tenant) >= WAITERS_PER_TENANT_MAX
     }
 
     /// Serves waiting claims from queues that became claimable, in the same group: the worker receives the task once
     /// the task and its lease are durable, after one sync.
-    fn serve_parked(
+    fn serve_waiting(
         &mut self,
         data: &mut ShardData,
         moment: Moment,
         effects: &mut Vec<Effect>,
     ) -> Result<(), KvError> {
-        if self.parked.is_empty() {
+        if self.waiting_claims.is_empty() {
             return Ok(());
         }
         let mut at = 0;
@@ -331,7 +333,7 @@ impl Shard {
         for queue in std::mem::take(&mut self.unserved) {
             self.serve_queue(data, at, queue, &mut effects)?;
         }
-        self.serve_parked(data, at, &mut effects)?;
+        self.serve_waiting(data, at, &mut effects)?;
         self.group.effects.append(&mut effects);
         self.effects = effects;
         Ok(())
@@ -349,15 +351,15 @@ impl Shard {
                 break;
             };
             let (tenant, name) = (Arc::clone(&row.tenant), Arc::clone(&row.name));
-            let Some((id, parked)) = self.parked.take(&tenant, &name) else {
+            let Some((id, waiting)) = self.waiting_claims.take(&tenant, &name) else {
                 break;
             };
-            if parked.bytes > self.spare {
-                self.parked.put(id, parked);
+            if waiting.bytes > self.spare {
+                self.waiting_claims.put(id, waiting);
                 self.unserved.insert(queue);
                 break;
             }
-            let ParkedClaim { claim, reply, deadline, bytes } = parked;
+            let WaitingClaim { claim, reply, deadline, bytes } = waiting;
             let shared = reply.shared();
             let Some(reply) = reply.take() else { continue };
             let command = Command::Claim(claim);
@@ -372,7 +374,7 @@ impl Shard {
                         Some(first) => first.put_back(reply),
                         None => reply,
                     };
-                    self.parked.put(id, ParkedClaim { claim, reply, deadline, bytes });
+                    self.waiting_claims.put(id, WaitingClaim { claim, reply, deadline, bytes });
                     break;
                 }
                 (answer, _) => {

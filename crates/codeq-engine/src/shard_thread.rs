@@ -14,15 +14,15 @@ use tokio::sync::oneshot;
 use crate::background::Background;
 use crate::clock::EngineClock;
 use crate::error::EngineError;
-use crate::options::{BATCH_BYTES_MAX, BATCH_MAX, CLOCK_LOOK, FULL_DISK_RETRY, Options};
+use crate::options::{BATCH_BYTES_MAX, BATCH_MAX, CLOCK_REREAD_AFTER, FULL_DISK_RETRY, Options};
 use crate::pipeline::Pipeline;
 use crate::request::{Inbox, Notice, Request, after};
 use crate::shard::Shard;
 
 /// Bytes of the log reserved with every batch for waiting claims that it serves: as many as the batch itself takes, up
 /// to the first number, plus the second.
-const RESERVE_PARKED: usize = 65_536;
-const RESERVE_PARKED_MIN: usize = 2_048;
+const RESERVE_WAITING: usize = 65_536;
+const RESERVE_WAITING_MIN: usize = 2_048;
 /// The same for claims that did not fit into that reserve; no claim is larger than this.
 const RESERVE_UNSERVED: usize = 262_144;
 /// Bytes of the log reserved with every batch for what the shard adds on its own.
@@ -148,9 +148,9 @@ impl ShardThread {
         let spare = if self.shard.has_unserved() {
             RESERVE_UNSERVED.min(self.options.command_bytes_max().saturating_sub(asked))
         } else if due {
-            RESERVE_PARKED
+            RESERVE_WAITING
         } else {
-            asked.min(RESERVE_PARKED) + RESERVE_PARKED_MIN
+            asked.min(RESERVE_WAITING) + RESERVE_WAITING_MIN
         };
         let bytes = (asked + spare + RESERVE_SLACK) as u64;
         if self.memory_is_full() || !self.pipeline.reserve(bytes) {
@@ -217,7 +217,7 @@ impl ShardThread {
         // The end of a checkpoint is a notice, which wakes the shard anyway.
         let waits = self.is_full() || self.holds_back();
         let wait = self.shard.wait(self.clock.moment()).filter(|_| !waits);
-        let due = after(wait.map(|wait| Duration::from_millis(wait).min(CLOCK_LOOK)));
+        let due = after(wait.map(|wait| Duration::from_millis(wait).min(CLOCK_REREAD_AFTER)));
         let full = after(self.is_full().then_some(FULL_DISK_RETRY));
         due.into_iter().chain(retry).chain(full).min()
     }

@@ -14,7 +14,7 @@ use std::time::Duration;
 use tokio::sync::Notify;
 use tokio::time::{Instant, Sleep, sleep_until};
 
-use crate::stall::STOPPING;
+use crate::write_timeout::STOPPING;
 use crate::{LONGEST, NetLimits};
 
 /// The connection state that its timeouts depend on.

@@ -22,9 +22,9 @@ use crate::framing::Framing;
 use crate::service::Tracked;
 use crate::slot::Slot;
 use crate::socket::{Socket, Transport, poll_discard};
-use crate::stall::WriteTimeout;
 use crate::stream::StreamExecutor;
 use crate::wire::{LINGER, LINGER_BYTES, Wire};
+use crate::write_timeout::WriteTimeout;
 use crate::{NetLimits, NetStats, Peer, TlsFiles, protocol};
 
 /// State shared by all connections of a listener.

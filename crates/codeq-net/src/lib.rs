@@ -3,9 +3,9 @@
 //!
 //! ```text
 //! accept ─> connection: TLS handshake ─> h1 or h2 ─> hyper ─> router
-//!              socket   write stalls                    activity  requests in flight, idle time
+//!              socket   blocked writes                  activity  requests in flight, idle time
 //!              wire     strict h1 framing               stream    h2 responses the client does not read
-//!              stall    write timeout, shorter once the server stops
+//!              write_timeout   for both, shorter once the server stops
 //! ```
 //!
 //! Every wait on a client has a limit, with one deliberate exception: a request in flight may wait
@@ -33,10 +33,10 @@ mod protocol;
 mod service;
 mod slot;
 mod socket;
-mod stall;
 mod stream;
 mod tls;
 mod wire;
+mod write_timeout;
 
 /// Limits of a listener.
 #[derive(Debug, Clone)]

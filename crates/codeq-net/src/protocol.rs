@@ -9,8 +9,8 @@ use hyper_util::rt::TokioTimer;
 use tokio::io::AsyncReadExt;
 
 use crate::socket::Transport;
-use crate::stall::WriteTimeout;
 use crate::stream::StreamExecutor;
+use crate::write_timeout::WriteTimeout;
 
 /// The first bytes of every HTTP/2 connection.
 const PREFACE: &[u8; 24] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";

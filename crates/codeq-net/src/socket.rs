@@ -10,19 +10,19 @@ use tokio::time::Instant;
 use tokio_rustls::server::TlsStream;
 use tokio_util::either::Either;
 
-use crate::stall::{Stall, WriteTimeout};
+use crate::write_timeout::{WriteTimeout, WriteTimer};
 
 /// A TCP stream whose writes fail after too long without progress.
 pub(crate) struct Socket {
     stream: TcpStream,
     write_timeout: WriteTimeout,
     /// Set while a write is blocked: when it blocked, and its timeout.
-    stall: Option<(Instant, Stall)>,
+    timer: Option<(Instant, WriteTimer)>,
 }
 
 impl Socket {
     pub(crate) fn new(stream: TcpStream, write_timeout: WriteTimeout) -> Self {
-        Self { stream, write_timeout, stall: None }
+        Self { stream, write_timeout, timer: None }
     }
 
     /// Returns the outcome of a write, or a timeout error if the write has been blocked too long.
@@ -32,13 +32,14 @@ impl Socket {
         outcome: Poll<io::Result<T>>,
     ) -> Poll<io::Result<T>> {
         if outcome.is_ready() {
-            self.stall = None;
+            self.timer = None;
             return outcome;
         }
         let write_timeout = &self.write_timeout;
-        let stall = self.stall.get_or_insert_with(|| (Instant::now(), Stall::new(write_timeout)));
-        let (since, stall) = stall;
-        stall.poll(*since, cx).map(|()| Err(io::ErrorKind::TimedOut.into()))
+        let timer =
+            self.timer.get_or_insert_with(|| (Instant::now(), WriteTimer::new(write_timeout)));
+        let (since, timer) = timer;
+        timer.poll(*since, cx).map(|()| Err(io::ErrorKind::TimedOut.into()))
     }
 }
 

@@ -12,7 +12,7 @@ use std::task::{Context, Poll};
 use hyper::rt::Executor;
 use tokio::time::Instant;
 
-use crate::stall::{Stall, WriteTimeout};
+use crate::write_timeout::{WriteTimeout, WriteTimer};
 
 tokio::task_local! {
     static STATE: Cell<State>;
@@ -60,27 +60,27 @@ where
 
 async fn run_stream<F: Future>(future: F, write_timeout: WriteTimeout) {
     let mut future = pin!(future);
-    let mut stall = None;
+    let mut timer = None;
     poll_fn(|cx| {
         if future.as_mut().poll(cx).is_ready() {
             return Poll::Ready(());
         }
-        poll_stall(&mut stall, &write_timeout, cx)
+        poll_timer(&mut timer, &write_timeout, cx)
     })
     .await;
 }
 
-fn poll_stall(
-    stall: &mut Option<Stall>,
+fn poll_timer(
+    timer: &mut Option<WriteTimer>,
     write_timeout: &WriteTimeout,
     cx: &mut Context<'_>,
 ) -> Poll<()> {
     let State::Client(since) = STATE.with(Cell::get) else {
-        *stall = None;
+        *timer = None;
         return Poll::Pending;
     };
-    let stall = stall.get_or_insert_with(|| Stall::new(write_timeout));
-    stall.poll(since, cx).map(|()| {
+    let timer = timer.get_or_insert_with(|| WriteTimer::new(write_timeout));
+    timer.poll(since, cx).map(|()| {
         tracing::debug!(target: "codeq::net", "client does not read its stream, resetting it");
     })
 }

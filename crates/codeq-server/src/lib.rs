@@ -21,11 +21,11 @@ pub mod grpc;
 mod hex;
 pub mod http;
 pub mod limits;
-pub mod near;
 pub mod observe;
 mod request_id;
 pub mod server;
 pub mod service;
+pub mod suggest;
 pub mod times;
 mod webhooks;
 

@@ -5,9 +5,9 @@
 
 use std::sync::Arc;
 
-use codeq_core::backoff::{Backoff, Growth};
 use codeq_core::command::Millis;
 use codeq_core::settings::Settings;
+use codeq_core::task_backoff::{Backoff, Growth};
 use codeq_engine::Durability;
 
 use crate::rng::Rng;

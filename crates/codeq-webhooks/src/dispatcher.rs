@@ -27,7 +27,7 @@ const BUSY_REST: Duration = Duration::from_millis(100);
 const SHARED_ROOM: usize = 16;
 
 /// A receiver: a host and port that one tenant calls. Both fields are hashes, see
-/// [`number_of`](codeq_core::callback::number_of).
+/// [`name_hash`](codeq_core::callback::name_hash).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct Receiver {
     pub tenant: u64,

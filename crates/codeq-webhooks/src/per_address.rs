@@ -17,7 +17,7 @@ pub(crate) struct PerAddress {
 }
 
 /// A call in flight. It counts at every address that it may reach, until this is dropped.
-pub(crate) struct Held {
+pub(crate) struct CallInFlight {
     counts: Arc<Mutex<HashMap<Key, usize>>>,
     keys: Vec<Key>,
 }
@@ -35,7 +35,7 @@ impl PerAddress {
         &self,
         tenant: &Arc<str>,
         addresses: Vec<SocketAddr>,
-    ) -> Option<(Held, Vec<SocketAddr>)> {
+    ) -> Option<(CallInFlight, Vec<SocketAddr>)> {
         let mut counts = self.counts.lock();
         let share = self.most - self.most / 4;
         let has_room = |address: &SocketAddr| {
@@ -51,11 +51,11 @@ impl PerAddress {
         for key in &keys {
             *counts.entry(key.clone()).or_default() += 1;
         }
-        Some((Held { counts: Arc::clone(&self.counts), keys }, open))
+        Some((CallInFlight { counts: Arc::clone(&self.counts), keys }, open))
     }
 }
 
-impl Drop for Held {
+impl Drop for CallInFlight {
     fn drop(&mut self) {
         let mut counts = self.counts.lock();
         for key in &self.keys {
@@ -81,16 +81,16 @@ mod tests {
     fn an_address_has_its_slots_and_no_tenant_all_of_them() {
         let calls = PerAddress::new(8);
         let (a, b): (Arc<str>, Arc<str>) = ("a".into(), "b".into());
-        let take = |tenant, port| calls.take(tenant, vec![address(port)]).map(|(held, _)| held);
-        let of_a: Vec<Held> = std::iter::from_fn(|| take(&a, 1)).collect();
-        let of_b: Vec<Held> = std::iter::from_fn(|| take(&b, 1)).collect();
+        let take = |tenant, port| calls.take(tenant, vec![address(port)]).map(|(call, _)| call);
+        let of_a: Vec<CallInFlight> = std::iter::from_fn(|| take(&a, 1)).collect();
+        let of_b: Vec<CallInFlight> = std::iter::from_fn(|| take(&b, 1)).collect();
         assert_eq!((of_a.len(), of_b.len()), (6, 2));
         // A full address is left out.
-        let (_held, open) = calls.take(&a, vec![address(1), address(2)]).unwrap();
+        let (_call, open) = calls.take(&a, vec![address(1), address(2)]).unwrap();
         assert_eq!(open, [address(2)]);
         drop(of_a);
         assert!(take(&b, 1).is_some());
-        drop((of_b, _held));
+        drop((of_b, _call));
         assert!(calls.counts.lock().is_empty());
     }
 
@@ -98,9 +98,9 @@ mod tests {
     fn one_slot_is_a_slot() {
         let calls = PerAddress::new(1);
         let tenant: Arc<str> = "a".into();
-        let held = calls.take(&tenant, vec![address(1)]).unwrap();
+        let call = calls.take(&tenant, vec![address(1)]).unwrap();
         assert!(calls.take(&tenant, vec![address(1)]).is_none());
-        drop(held);
+        drop(call);
         assert!(calls.take(&tenant, vec![address(1)]).is_some());
     }
 }

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use clap::Subcommand;
 use codeq_client::{Queue, Topic, TopicPolicy};
-use codeq_server::near::nearest;
+use codeq_server::suggest::nearest;
 use serde::Serialize;
 
 use crate::bulk::Purge;

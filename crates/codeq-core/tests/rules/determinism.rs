@@ -1,12 +1,12 @@
 use bytes::Bytes;
 use codeq_core::State;
-use codeq_core::backoff::{Backoff, Growth};
 use codeq_core::codec::{begin_group, push_command, read_group};
 use codeq_core::command::*;
 use codeq_core::digest::{WriteDigest, digest};
 use codeq_core::id::ShardId;
 use codeq_core::moment::Moment;
 use codeq_core::settings::Settings;
+use codeq_core::task_backoff::{Backoff, Growth};
 use proptest::prelude::*;
 
 use crate::differential::{Pair, acts, runner};

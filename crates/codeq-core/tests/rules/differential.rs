@@ -5,7 +5,6 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use codeq_core::backoff::{Backoff, Growth};
 use codeq_core::command::*;
 use codeq_core::id::TaskId;
 use codeq_core::moment::Moment;
@@ -13,6 +12,7 @@ use codeq_core::read::ListQuery;
 use codeq_core::record::RecordKind;
 use codeq_core::reply::{Bulk, BulkDone, Enqueued, Rejection, Reply, Returned};
 use codeq_core::settings::Settings;
+use codeq_core::task_backoff::{Backoff, Growth};
 use codeq_core::topic::Policy;
 use proptest::prelude::*;
 use proptest::test_runner::{Config, RngAlgorithm, TestRng, TestRunner};

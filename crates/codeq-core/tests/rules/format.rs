@@ -8,7 +8,6 @@ use std::path::Path;
 
 use bytes::Bytes;
 use codeq_core::State;
-use codeq_core::backoff::{Backoff, Growth};
 use codeq_core::codec::{GROUP_HEADER_BYTES, begin_group, push_command, read_group};
 use codeq_core::command::*;
 use codeq_core::id::{ShardId, TaskId};
@@ -19,6 +18,7 @@ use codeq_core::moment::Moment;
 use codeq_core::record::RecordKind;
 use codeq_core::rows::{IdempotencyRow, MetaRow, QueueRow, RecordRow, TaskRow};
 use codeq_core::settings::{Settings, SettingsV1};
+use codeq_core::task_backoff::{Backoff, Growth};
 use codeq_core::topic::{Policy, PolicyV1, PolicyV2};
 
 use crate::harness::*;

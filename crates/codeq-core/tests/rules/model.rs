@@ -7,7 +7,6 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
-use codeq_core::backoff::Growth;
 use codeq_core::command::*;
 use codeq_core::id::TaskId;
 use codeq_core::keys::Seq;
@@ -15,6 +14,7 @@ use codeq_core::moment::Moment;
 use codeq_core::place::Place;
 use codeq_core::reply::{Bulk, BulkDone, Enqueued, Rejection, Reply, Returned, Swept};
 use codeq_core::settings::Settings;
+use codeq_core::task_backoff::Growth;
 use codeq_core::topic::{Policy, Topic};
 use codeq_core::view::{ResultRecord, Task};
 

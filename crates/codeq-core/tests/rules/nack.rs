@@ -1,7 +1,7 @@
-use codeq_core::backoff::{Backoff, Growth};
 use codeq_core::place::{Place, Status};
 use codeq_core::reply::{Rejection, Reply, Returned};
 use codeq_core::settings::Settings;
+use codeq_core::task_backoff::{Backoff, Growth};
 
 use crate::harness::*;
 

@@ -56,16 +56,16 @@ fn whatever_did_not_end_well_comes_back() {
     for id in [failed_one(&mut h), unwanted(&mut h), stopped(&mut h)] {
         let fence = h.get(id).fence;
         assert_eq!(h.get(id).place, Place::Failed);
-        let held = h.state.held(T);
+        let before = h.state.usage(T);
         let Reply::Replayed(task) = h.replay(id) else { panic!("not replayed") };
         assert_eq!((task.place, task.attempts), (Place::Pending, 0));
         assert!(!task.cancel_requested && h.result(id).is_none());
-        let now = h.state.held(T);
+        let now = h.state.usage(T);
         assert_eq!(
             (now.tasks, now.bytes),
-            (held.tasks + 1, held.bytes + task.payload.len() as u64)
+            (before.tasks + 1, before.bytes + task.payload.len() as u64)
         );
-        assert!(now.stored_bytes < held.stored_bytes, "its result no longer counts");
+        assert!(now.stored_bytes < before.stored_bytes, "its result no longer counts");
         assert_eq!(h.replay(id), refused(Rejection::NotFinished));
         let claimed = h.claim("a").expect("it can be claimed");
         assert_eq!((claimed.id, claimed.fence), (id, fence.next()));

@@ -4,7 +4,6 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use codeq_core::callback::CallbackCounts;
 use codeq_core::digest::digest;
-use codeq_core::held::Holdings;
 use codeq_core::id::ShardId;
 use codeq_core::keys::{self, QueueId, Seq, TimerKind};
 use codeq_core::kv::{Key, Kv, KvRead, Table};
@@ -12,6 +11,7 @@ use codeq_core::moment::Moment;
 use codeq_core::place::Place;
 use codeq_core::rows::{BodyRow, Counts, IdempotencyRow, OutboxRow, RecordRow, TaskRow};
 use codeq_core::state::State;
+use codeq_core::usage::Usage;
 
 use crate::mem::Mem;
 
@@ -51,12 +51,12 @@ pub fn check(kv: &Mem, state: &State) {
     assert_eq!(kv.keys(Table::Timer), expected.timers, "timers");
     for tenant in state.tenants() {
         let counts = || state.queues_of(tenant).map(|(_, row)| row.counts);
-        let sum = Holdings {
+        let sum = Usage {
             tasks: counts().map(|counts| counts.live()).sum(),
             bytes: counts().map(|counts| counts.live_bytes).sum(),
             stored_bytes: counts().map(|counts| counts.stored_bytes).sum(),
         };
-        assert_eq!(state.held(tenant), sum, "what {tenant} holds");
+        assert_eq!(state.usage(tenant), sum, "what {tenant} holds");
     }
     for (id, row) in state.queues() {
         let counts = expected.counts.remove(&id).unwrap_or_default();

@@ -34,7 +34,7 @@ pub enum Notice {
 }
 
 /// How long a shard polls for requests of clients that are likely to come back.
-const LOOK_OUT: Duration =
+const POLL_TIME: Duration =
     if cfg!(feature = "shuttle") { Duration::ZERO } else { Duration::from_micros(80) };
 
 /// A shard's inbox.
@@ -273,7 +273,7 @@ impl Inbox {
             }
             if std::mem::take(&mut queue.poll_first) {
                 drop(queue);
-                queue = self.look_out();
+                queue = self.poll_briefly();
                 continue;
             }
             queue.waiting = true;
@@ -296,12 +296,12 @@ impl Inbox {
 
     /// Polls briefly for requests of clients that were just answered, which often come back a moment later. That saves
     /// a wake-up, which on an idle machine takes as long as a third of a sync.
-    fn look_out(&self) -> MutexGuard<'_, Queue> {
+    fn poll_briefly(&self) -> MutexGuard<'_, Queue> {
         let start = Instant::now();
         loop {
             let queue = self.queue.lock();
             let arrived = !queue.is_empty() || !queue.notices.is_empty();
-            if arrived || start.elapsed() >= LOOK_OUT {
+            if arrived || start.elapsed() >= POLL_TIME {
                 return queue;
             }
             drop(queue);

@@ -230,7 +230,7 @@ fn waiting() -> Call {
 }
 
 #[test]
-fn what_is_posted_is_divided_and_joined() {
+fn posted_calls_are_split_and_their_answers_combined() {
     for shards in [1, 3] {
         let dir = tempfile::tempdir().unwrap();
         let engine = open(dir.path(), shards);
@@ -239,14 +239,14 @@ fn what_is_posted_is_divided_and_joined() {
         let now = || Call::Propose(Command::Claim(claim("q", 1)));
         post(&engine, &mail, vec![(1, now()), (2, waiting()), (3, waiting())]);
         eventually("two wait", || {
-            engine.parked_claims() == 2 * each && mail.answers.lock().len() == 1
+            engine.waiting_claims() == 2 * each && mail.answers.lock().len() == 1
         });
         let (number, nothing) = mail.answers.lock().remove(0);
         assert_eq!((number, claimed(nothing.unwrap()).len()), (1, 0));
         // Twelve tasks in all shards: two for those who wait, which then wait nowhere.
         post(&engine, &mail, vec![(4, several())]);
         eventually("all are answered", || mail.answers.lock().len() == 3);
-        eventually("nobody waits", || engine.parked_claims() == 0);
+        eventually("nobody waits", || engine.waiting_claims() == 0);
         let mut answers = std::mem::take(&mut *mail.answers.lock());
         answers.sort_by_key(|(number, _)| *number);
         assert!(mail.woken.load(Ordering::Acquire) > 0);
@@ -276,11 +276,11 @@ fn a_mailbox_that_nobody_reads_takes_no_task_from_others() {
         let each = usize::from(shards);
         post(&engine, &gone, (0..50).map(|number| (number, waiting())).collect());
         post(&engine, &stays, vec![(1, waiting())]);
-        eventually("they wait", || engine.parked_claims() == 51 * each);
+        eventually("they wait", || engine.waiting_claims() == 51 * each);
         gone.closed.store(true, Ordering::Release);
         let mailbox: Arc<dyn Mailbox> = gone.clone();
         engine.gone(&mailbox);
-        eventually("one waits", || engine.parked_claims() == each);
+        eventually("one waits", || engine.waiting_claims() == each);
         engine.call_blocking(batch(vec![new_task("q", "1")], false)).unwrap();
         eventually("it has the task", || stays.answers.lock().len() == 1);
         assert!(gone.answers.lock().is_empty());

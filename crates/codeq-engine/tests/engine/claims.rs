@@ -6,14 +6,14 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use codeq_core::command::{Claim, Command, Selector};
 use codeq_core::view::Task;
 use codeq_engine::boundary::Mailbox;
-use codeq_engine::options::PARKED_PER_TENANT_MAX;
+use codeq_engine::options::WAITERS_PER_TENANT_MAX;
 use codeq_engine::request::{ReplyTo, Request};
 use codeq_engine::{Answer, Engine, EngineError, Options};
 use tokio::sync::oneshot;
 
 use crate::harness::{
-    TENANT, block, claim, created, enqueue, eventually, eventually_async, new_task, open, parked,
-    put, small, take,
+    TENANT, block, claim, created, enqueue, eventually, eventually_async, new_task, open, put,
+    small, take, waiting_claim,
 };
 
 #[test]
@@ -23,10 +23,10 @@ fn a_task_wakes_exactly_one_of_many_waiting_claims_the_longest_waiting_first() {
     block(async {
         let mut waiting = Vec::new();
         for n in 0..100 {
-            waiting.push(parked(&engine, claim("q", 1), 60_000));
+            waiting.push(waiting_claim(&engine, claim("q", 1), 60_000));
             // Each one is in line before the next comes.
             let engine = &engine;
-            while engine.parked_claims() <= n {
+            while engine.waiting_claims() <= n {
                 tokio::task::yield_now().await;
             }
         }
@@ -37,7 +37,7 @@ fn a_task_wakes_exactly_one_of_many_waiting_claims_the_longest_waiting_first() {
             assert_eq!(tasks.len(), 1);
             assert_eq!(tasks[0].payload, n.to_string());
         }
-        assert_eq!(engine.parked_claims(), 97);
+        assert_eq!(engine.waiting_claims(), 97);
         engine.drain();
         for claim in waiting {
             assert!(claim.await.unwrap().is_empty());
@@ -51,9 +51,9 @@ fn a_claim_for_any_queue_and_one_for_a_queue_that_does_not_exist_yet_are_woken()
     let engine = Arc::new(open(dir.path()));
     block(async {
         let any = Claim { from: Selector::Any, ..claim("", 1) };
-        let any = parked(&engine, any, 60_000);
-        let named = parked(&engine, claim("Later", 1), 60_000);
-        eventually_async("both wait", || engine.parked_claims() == 2).await;
+        let any = waiting_claim(&engine, any, 60_000);
+        let named = waiting_claim(&engine, claim("Later", 1), 60_000);
+        eventually_async("both wait", || engine.waiting_claims() == 2).await;
         engine.propose(enqueue(vec![new_task("x", "1")], 1)).await.unwrap();
         assert_eq!(any.await.unwrap().len(), 1);
         engine.propose(enqueue(vec![new_task("LATER", "2")], 2)).await.unwrap();
@@ -68,7 +68,7 @@ fn a_wait_ends_and_a_delayed_task_wakes() {
     block(async {
         let nothing = engine.claim(claim("q", 1), 30).await.unwrap();
         assert!(crate::harness::claimed(nothing).is_empty());
-        let waiting = parked(&engine, claim("q", 1), 60_000);
+        let waiting = waiting_claim(&engine, claim("q", 1), 60_000);
         let mut task = new_task("q", "1");
         task.delay = Some(50);
         let made = crate::harness::created(engine.propose(enqueue(vec![task], 1)).await.unwrap());
@@ -84,8 +84,8 @@ fn a_task_claimed_for_a_client_that_has_gone_comes_back_without_penalty() {
     let dir = tempfile::tempdir().unwrap();
     let engine = Arc::new(open(dir.path()));
     block(async {
-        let gone = parked(&engine, claim("q", 1), 60_000);
-        eventually_async("it waits", || engine.parked_claims() == 1).await;
+        let gone = waiting_claim(&engine, claim("q", 1), 60_000);
+        eventually_async("it waits", || engine.waiting_claims() == 1).await;
         gone.abort();
         assert!(gone.await.unwrap_err().is_cancelled());
         engine.propose(enqueue(vec![new_task("q", "1")], 1)).await.unwrap();
@@ -119,15 +119,15 @@ fn a_claim_of_a_client_that_has_gone_waits_no_more() {
         let engine = Arc::new(Engine::open(dir.path(), options).unwrap());
         let each = usize::from(shards);
         block(async {
-            let stays = parked(&engine, claim("q", 1), 60_000);
-            eventually_async("it waits", || engine.parked_claims() == each).await;
-            let gone = parked(&engine, claim("q", 1), 60_000);
-            eventually_async("both wait", || engine.parked_claims() == 2 * each).await;
+            let stays = waiting_claim(&engine, claim("q", 1), 60_000);
+            eventually_async("it waits", || engine.waiting_claims() == each).await;
+            let gone = waiting_claim(&engine, claim("q", 1), 60_000);
+            eventually_async("both wait", || engine.waiting_claims() == 2 * each).await;
             gone.abort();
-            eventually_async("one has gone", || engine.parked_claims() == each).await;
+            eventually_async("one has gone", || engine.waiting_claims() == each).await;
             engine.propose(enqueue(vec![new_task("q", "1")], 1)).await.unwrap();
             assert_eq!(stays.await.unwrap().len(), 1);
-            eventually_async("it waits nowhere", || engine.parked_claims() == 0).await;
+            eventually_async("it waits nowhere", || engine.waiting_claims() == 0).await;
         });
     }
 }
@@ -144,14 +144,14 @@ fn claims_of_a_mailbox_that_nobody_reads_wait_no_more() {
             engine.post(&mut vec![Request::with(claim, reply, 600_000)]);
         }
     }
-    eventually("they wait", || engine.parked_claims() == 200);
+    eventually("they wait", || engine.waiting_claims() == 200);
     let mailbox: Arc<dyn Mailbox> = mails[0].clone();
     engine.gone(&mailbox);
     engine.checkpoint().unwrap();
-    assert_eq!(engine.parked_claims(), 200, "somebody reads it");
+    assert_eq!(engine.waiting_claims(), 200, "somebody reads it");
     mails[0].0.store(true, Ordering::Release);
     engine.gone(&mailbox);
-    eventually("half of them wait", || engine.parked_claims() == 100);
+    eventually("half of them wait", || engine.waiting_claims() == 100);
 }
 
 #[test]
@@ -164,14 +164,15 @@ fn claims_of_a_thousand_queues_that_wake_together_do_not_stop_the_engine() {
     commands.push("q".into());
     let claim = Claim { from: Selector::Commands(commands), ..claim("", 1) };
     block(async {
-        let waiting: Vec<_> = (0..64).map(|_| parked(&engine, claim.clone(), 60_000)).collect();
-        eventually_async("they wait", || engine.parked_claims() == 64).await;
+        let waiting: Vec<_> =
+            (0..64).map(|_| waiting_claim(&engine, claim.clone(), 60_000)).collect();
+        eventually_async("they wait", || engine.waiting_claims() == 64).await;
         let tasks = (0..64).map(|at| new_task("q", &at.to_string())).collect();
         engine.propose(enqueue(tasks, 1)).await.unwrap();
         for claim in waiting {
             assert_eq!(claim.await.unwrap().len(), 1);
         }
-        assert_eq!((engine.parked_claims(), engine.failure()), (0, None));
+        assert_eq!((engine.waiting_claims(), engine.failure()), (0, None));
     });
 }
 
@@ -241,8 +242,8 @@ fn claims_without_a_task_keep_no_reader_waiting() {
             assert!(crate::harness::claimed(reply).is_empty());
             tokio::time::timeout(limit, engine.queues(TENANT)).await.unwrap().unwrap();
         }
-        let waiting = parked(&engine, claim("empty", 1), 60_000);
-        eventually_async("it waits", || engine.parked_claims() == 1).await;
+        let waiting = waiting_claim(&engine, claim("empty", 1), 60_000);
+        eventually_async("it waits", || engine.waiting_claims() == 1).await;
         tokio::time::timeout(limit, engine.queues(TENANT)).await.unwrap().unwrap();
         engine.drain();
         assert!(waiting.await.unwrap().is_empty());
@@ -255,7 +256,7 @@ fn no_tenant_has_more_than_half_of_the_claims_that_wait() {
     let engine = Arc::new(open(dir.path()));
     block(async {
         let mut answers = Vec::new();
-        while answers.len() < PARKED_PER_TENANT_MAX {
+        while answers.len() < WAITERS_PER_TENANT_MAX {
             // As many as the inbox accepts.
             let mut requests: Vec<Request> = (0..10_000)
                 .map(|_| {
@@ -267,14 +268,14 @@ fn no_tenant_has_more_than_half_of_the_claims_that_wait() {
                 .collect();
             engine.post(&mut requests);
             let wanted = answers.len();
-            eventually_async("they wait", || engine.parked_claims() == wanted).await;
+            eventually_async("they wait", || engine.waiting_claims() == wanted).await;
         }
         let refused = engine.claim(claim("q", 1), 600_000).await;
         assert_eq!(refused, Err(EngineError::TooManyWaiting));
         let other = Claim { tenant: "other".into(), ..claim("q", 1) };
-        let other = parked(&engine, other, 600_000);
-        let all = PARKED_PER_TENANT_MAX + 1;
-        eventually_async("another tenant waits", || engine.parked_claims() == all).await;
+        let other = waiting_claim(&engine, other, 600_000);
+        let all = WAITERS_PER_TENANT_MAX + 1;
+        eventually_async("another tenant waits", || engine.waiting_claims() == all).await;
         engine.drain();
         assert!(other.await.unwrap().is_empty());
     });

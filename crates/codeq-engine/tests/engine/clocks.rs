@@ -291,7 +291,7 @@ fn a_waiting_claim_is_served_soon_after_the_wall_clock_is_set() {
     let served = block(async {
         let waiting = engine.claim(claim("dated", 1), HOUR);
         let set = async {
-            while engine.parked_claims() == 0 {
+            while engine.waiting_claims() == 0 {
                 tokio::task::yield_now().await;
             }
             machine.set(TEN);

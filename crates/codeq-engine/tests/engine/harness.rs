@@ -104,7 +104,7 @@ pub async fn eventually_async(what: &str, mut holds: impl FnMut() -> bool) {
     }
 }
 
-pub fn parked(
+pub fn waiting_claim(
     engine: &Arc<Engine>,
     claim: Claim,
     wait: Millis,

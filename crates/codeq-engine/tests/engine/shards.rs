@@ -13,7 +13,7 @@ use codeq_core::view::Task;
 use codeq_engine::{Engine, EngineError, Options};
 
 use crate::harness::{
-    TENANT, block, claim, created, enqueue, eventually_async, new_task, parked, small, take,
+    TENANT, block, claim, created, enqueue, eventually_async, new_task, small, take, waiting_claim,
 };
 
 fn open(dir: &std::path::Path) -> Engine {
@@ -95,8 +95,8 @@ fn a_waiting_claim_is_served_by_whichever_shard_gets_the_task() {
     let engine = Arc::new(open(dir.path()));
     block(async {
         for seed in 0..6 {
-            let waiting = parked(&engine, claim("q", 1), 60_000);
-            eventually_async("it waits everywhere", || engine.parked_claims() >= 3).await;
+            let waiting = waiting_claim(&engine, claim("q", 1), 60_000);
+            eventually_async("it waits everywhere", || engine.waiting_claims() >= 3).await;
             engine.propose(enqueue(vec![new_task("q", "1")], seed)).await.unwrap();
             assert_eq!(waiting.await.unwrap().len(), 1);
         }

@@ -3,12 +3,12 @@
 //! An artifact sent with a URL is stored elsewhere and needs no work here. One sent with content is
 //! written to an object store before the result is submitted ([`upload`]). The result holds its
 //! name and download URL, from which [`address`] derives the object. When a task is removed, the
-//! engine reports it and its objects are removed too ([`keeper`]); a periodic [`sweep`] finds
+//! engine reports it and its objects are removed too ([`removal`]); a periodic [`sweep`] finds
 //! objects that were missed or left by a crash. Artifact names never reach the store.
 
 pub mod address;
 pub mod content;
-pub mod keeper;
+pub mod removal;
 pub mod store;
 pub mod sweep;
 pub mod upload;

@@ -13,7 +13,7 @@ use object_store::path::Path;
 
 use super::Artifacts;
 use super::address::parse_key;
-use super::keeper::stored;
+use super::removal::stored;
 
 /// Objects visited before a pause.
 const PAGE: u64 = 1_000;

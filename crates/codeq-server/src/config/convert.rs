@@ -1,7 +1,7 @@
 //! Converts the configuration into the types of other crates.
 
-use codeq_core::backoff::{Backoff, Growth};
 use codeq_core::settings::Settings;
+use codeq_core::task_backoff::{Backoff, Growth};
 
 use super::model::{BackoffPolicy, Config, Durability};
 

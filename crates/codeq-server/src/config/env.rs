@@ -3,7 +3,7 @@
 use super::keys::KEYS;
 use super::problem::{PROBLEMS_MAX, Problem, Source, shown};
 use super::tree::{Node, parse};
-use crate::near::nearest;
+use crate::suggest::nearest;
 
 /// Names the configuration file. The program reads it, not this module.
 pub const FILE_VARIABLE: &str = "CODEQ_CONFIG";

@@ -5,7 +5,7 @@ use std::sync::LazyLock;
 use super::model::{Config, RateLimit, RateLimits};
 use super::problem::{Source, shown};
 use super::tree::{Kind, join, parse};
-use crate::near::nearest;
+use crate::suggest::nearest;
 
 /// A configuration key.
 pub(crate) struct Key {

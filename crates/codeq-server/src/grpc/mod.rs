@@ -30,7 +30,7 @@ use crate::request_id::{REQUEST_ID, request_id};
 mod convert;
 mod events;
 mod hello;
-mod mail;
+mod mailbox;
 mod producer;
 mod session;
 mod worker;

@@ -17,16 +17,16 @@ use tonic::Status;
 
 use super::events::Events;
 use super::hello;
-use super::mail::Slot;
+use super::mailbox::Slot;
 use super::session::{After, Begun, Credit, Opened, Protocol, check_rate};
 use super::{Call, convert};
 use crate::app::App;
 use crate::limits::LimitScope;
 use crate::observe::trace::{self, TraceContext};
-use crate::service::ask::Asked;
 use crate::service::enqueue::{Ahead, Draft, EnqueuedTask, EnqueuedTasks};
 use crate::service::payload::check_payload;
 use crate::service::permission::MayProduce;
+use crate::service::prepared_call::AnswerReader;
 use crate::service::{Kind, ServiceError};
 
 /// Opens a stream: waits for the Hello and authenticates the producer.
@@ -101,10 +101,10 @@ impl Protocol for Producer {
         _: &mut Slot<'_>,
     ) -> After<ServerEvent> {
         match event {
-            Created::One(seq, asked) => After::Answer(acknowledge(*seq, asked.read(answer))),
+            Created::One(seq, reader) => After::Answer(acknowledge(*seq, reader.read(answer))),
             Created::Batch { acks, parts, missing } => {
-                if let Some((places, asked)) = parts.get_mut(index) {
-                    fill(acks, std::mem::take(places), asked.read(answer));
+                if let Some((places, reader)) = parts.get_mut(index) {
+                    fill(acks, std::mem::take(places), reader.read(answer));
                 }
                 *missing -= 1;
                 if *missing > 0 {
@@ -119,10 +119,14 @@ impl Protocol for Producer {
 /// A create event that was posted to the engine.
 pub(super) enum Created {
     /// A single task, with its sequence number.
-    One(u64, Asked<EnqueuedTask>),
+    One(u64, AnswerReader<EnqueuedTask>),
     /// A batch: the acks known so far, the posted parts with the places of their tasks, and the
     /// number of parts without an answer.
-    Batch { acks: Vec<CreateAck>, parts: Vec<(Places, Asked<EnqueuedTasks>)>, missing: usize },
+    Batch {
+        acks: Vec<CreateAck>,
+        parts: Vec<(Places, AnswerReader<EnqueuedTasks>)>,
+        missing: usize,
+    },
 }
 
 /// The positions of a part's tasks in the batch.
@@ -140,7 +144,7 @@ impl Producer {
         let draft = self.check_rate().and_then(|()| self.draft(create));
         let service = &self.app.service;
         match draft.and_then(|draft| service.enqueue(MayProduce::of(&self.caller)?, draft)) {
-            Ok(ask) => Begun::Posted(Created::One(seq, slot.post(0, ask)), bytes),
+            Ok(prepared) => Begun::Posted(Created::One(seq, slot.post(0, prepared)), bytes),
             Err(error) => Begun::Answered(acknowledge(seq, Err(error))),
         }
     }
@@ -155,7 +159,7 @@ impl Producer {
             let caller = MayProduce::of(&self.caller);
             match caller.and_then(|caller| service.enqueue_batch(caller, tasks, false, &mut ahead))
             {
-                Ok(ask) => posted.push((places, slot.post(posted.len(), ask))),
+                Ok(prepared) => posted.push((places, slot.post(posted.len(), prepared))),
                 Err(error) => fill(&mut acks, places, Err(error)),
             }
         }

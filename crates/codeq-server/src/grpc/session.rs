@@ -23,7 +23,7 @@ use tonic::{Code, Status};
 use super::Call;
 use super::events::Events;
 use super::hello::Withdrawn;
-use super::mail::{Posted, Slot};
+use super::mailbox::{Posted, Slot};
 use crate::app::App;
 use crate::limits::LimitScope;
 use crate::limits::budget::{Connection, HeldFor, Hold, Share};

@@ -19,18 +19,18 @@ use tonic::Status;
 
 use super::events::Events;
 use super::hello;
-use super::mail::Slot;
+use super::mailbox::Slot;
 use super::session::{After, Begun, Credit, Opened, Protocol, check_rate};
 use super::{Call, convert};
 use crate::app::App;
 use crate::limits::LimitScope;
 use crate::service::activity::{RESOLUTION, StreamSeen};
-use crate::service::ask::{Ask, Asked};
 use crate::service::claim::{CREDIT_WAIT, ClaimRequest};
 use crate::service::heartbeat::Extended;
 use crate::service::lease::{LeaseRef, identity};
 use crate::service::payload::check_result;
 use crate::service::permission::{MayAbandon, MayClaim, MayHeartbeat, MayNack, MaySubmit};
+use crate::service::prepared_call::{AnswerReader, PreparedCall};
 use crate::service::submit::SubmitRequest;
 use crate::service::{Code, Kind, Service, ServiceError};
 
@@ -97,7 +97,7 @@ impl Protocol for Worker {
         let request = self.request(ready);
         let bytes = credit_bytes(&request, Arc::ptr_eq(&had, &request));
         self.seen.ready(request.count);
-        Ok((Waiting::Credit { request, drawn: false, asked: None }, bytes))
+        Ok((Waiting::Credit { request, drawn: false, reader: None }, bytes))
     }
 
     fn post_credit(&mut self, credit: Waiting, slot: &mut Slot<'_>) -> Credit<Worker> {
@@ -107,8 +107,8 @@ impl Protocol for Worker {
         let record = self.is_to_record(&request).then_some(request.count);
         let service = &self.app.service;
         let caller = MayClaim::of(&self.caller);
-        let ask = match caller.and_then(|caller| service.claim(caller, &request, record)) {
-            Ok(ask) => ask,
+        let prepared = match caller.and_then(|caller| service.claim(caller, &request, record)) {
+            Ok(prepared) => prepared,
             Err(error) => {
                 self.seen.served(request.count);
                 return Credit::Refused(refusal(&error));
@@ -117,10 +117,10 @@ impl Protocol for Worker {
         // The rate limit delays a credit and never refuses it.
         if !drawn && let Err(limited) = self.check_rate("claimTask") {
             let pause = Duration::from_secs(limited.retry_after.unwrap_or(1));
-            return Credit::Again(Waiting::Credit { request, drawn, asked: None }, pause);
+            return Credit::Again(Waiting::Credit { request, drawn, reader: None }, pause);
         }
-        let asked = Some(slot.post(0, ask));
-        Credit::Posted(Waiting::Credit { request, drawn: true, asked })
+        let reader = Some(slot.post(0, prepared));
+        Credit::Posted(Waiting::Credit { request, drawn: true, reader })
     }
 
     fn begin(&mut self, event: WorkerEvent, slot: &mut Slot<'_>) -> Begun<Worker> {
@@ -146,23 +146,23 @@ impl Protocol for Worker {
         slot: &mut Slot<'_>,
     ) -> After<ServerEvent> {
         After::Answer(match event {
-            Waiting::Credit { request, asked, .. } => {
-                let after = asked.as_mut().map_or(After::Nothing, |asked| {
-                    self.claimed(request.count <= 1, asked.read(answer))
+            Waiting::Credit { request, reader, .. } => {
+                let after = reader.as_mut().map_or(After::Nothing, |reader| {
+                    self.claimed(request.count <= 1, reader.read(answer))
                 });
                 if !matches!(after, After::Again(_)) {
                     self.seen.served(request.count);
                 }
                 return after;
             }
-            Waiting::Result(id, asked) => {
-                result_answer(std::mem::take(id), asked.read(answer).err().as_ref())
+            Waiting::Result(id, reader) => {
+                result_answer(std::mem::take(id), reader.read(answer).err().as_ref())
             }
-            Waiting::Heartbeat(id, asked) => {
-                heartbeat_answer(&self.app, std::mem::take(id), asked.read(answer))
+            Waiting::Heartbeat(id, reader) => {
+                heartbeat_answer(&self.app, std::mem::take(id), reader.read(answer))
             }
-            Waiting::Nack(id, asked) => nack_answer(std::mem::take(id), asked.read(answer)),
-            Waiting::Abandon(id, asked) => abandon_answer(std::mem::take(id), asked.read(answer)),
+            Waiting::Nack(id, reader) => nack_answer(std::mem::take(id), reader.read(answer)),
+            Waiting::Abandon(id, reader) => abandon_answer(std::mem::take(id), reader.read(answer)),
             Waiting::Batch(batch) => {
                 batch.answered(index, answer);
                 if batch.missing > 0 || self.post_results(batch, slot) {
@@ -180,13 +180,13 @@ pub(super) enum Waiting {
     Credit {
         request: Arc<ClaimRequest>,
         drawn: bool,
-        asked: Option<Asked<Vec<Task>>>,
+        reader: Option<AnswerReader<Vec<Task>>>,
     },
-    Result(String, Asked<ResultRecord>),
+    Result(String, AnswerReader<ResultRecord>),
     Batch(Box<Batch>),
-    Heartbeat(String, Asked<Extended>),
-    Nack(String, Asked<Returned>),
-    Abandon(String, Asked<Returned>),
+    Heartbeat(String, AnswerReader<Extended>),
+    Nack(String, AnswerReader<Returned>),
+    Abandon(String, AnswerReader<Returned>),
 }
 
 /// A batch of results, posted one part at a time. A part is no longer than an HTTP batch.
@@ -196,7 +196,7 @@ pub(super) struct Batch {
     /// Acks of all results posted or refused so far.
     acks: Vec<ResultAck>,
     /// The current part: the position of each ack, and the reader for its answer.
-    posted: Vec<(usize, Asked<ResultRecord>)>,
+    posted: Vec<(usize, AnswerReader<ResultRecord>)>,
     /// Results of the current part without an answer.
     missing: usize,
 }
@@ -204,9 +204,9 @@ pub(super) struct Batch {
 impl Batch {
     fn answered(&mut self, index: usize, answer: EngineAnswer) {
         self.missing = self.missing.saturating_sub(1);
-        if let Some((place, asked)) = self.posted.get_mut(index)
+        if let Some((place, reader)) = self.posted.get_mut(index)
             && let Some(ack) = self.acks.get_mut(*place)
-            && let Err(error) = asked.read(answer)
+            && let Err(error) = reader.read(answer)
         {
             *ack = result_ack(std::mem::take(&mut ack.task_id), Some(&error));
         }
@@ -269,9 +269,9 @@ impl Worker {
 
     fn result(&self, result: Outcome, slot: &mut Slot<'_>) -> Begun<Worker> {
         let bytes = weight(&result);
-        let (id, ask) = self.submit(result, || self.check_rate("submitResult"));
-        match ask {
-            Ok(ask) => Begun::Posted(Waiting::Result(id, slot.post(0, ask)), bytes),
+        let (id, prepared) = self.submit(result, || self.check_rate("submitResult"));
+        match prepared {
+            Ok(prepared) => Begun::Posted(Waiting::Result(id, slot.post(0, prepared)), bytes),
             Err(error) => Begun::Answered(result_answer(id, Some(&error))),
         }
     }
@@ -302,11 +302,11 @@ impl Worker {
             batch.posted.reserve(batch.results.len().min(max));
             let allowed = self.check_rate("submitResults");
             for result in batch.results.by_ref().take(max) {
-                let (id, ask) = self.submit(result, || allowed.clone());
-                let refused = match ask {
-                    Ok(ask) => {
-                        let asked = slot.post(batch.posted.len(), ask);
-                        batch.posted.push((batch.acks.len(), asked));
+                let (id, prepared) = self.submit(result, || allowed.clone());
+                let refused = match prepared {
+                    Ok(prepared) => {
+                        let reader = slot.post(batch.posted.len(), prepared);
+                        batch.posted.push((batch.acks.len(), reader));
                         None
                     }
                     Err(error) => Some(error),
@@ -323,23 +323,25 @@ impl Worker {
         &self,
         result: Outcome,
         allowed: impl FnOnce() -> Result<(), ServiceError>,
-    ) -> (String, Result<Ask<ResultRecord>, ServiceError>) {
+    ) -> (String, Result<PreparedCall<ResultRecord>, ServiceError>) {
         let service = &self.app.service;
         let (id, request) = submit_request(service, result);
-        let ask =
+        let prepared =
             allowed().and_then(|()| service.submit(MaySubmit::of(&self.caller)?, &id, request));
-        (id, ask)
+        (id, prepared)
     }
 
     fn heartbeat(&self, heartbeat: Heartbeat, slot: &mut Slot<'_>) -> Begun<Worker> {
         let Heartbeat { task_id, extend_seconds, fence } = heartbeat;
         let extend = Some(i64::from(extend_seconds));
-        let ask = self.check_rate("heartbeat").and_then(|()| {
+        let prepared = self.check_rate("heartbeat").and_then(|()| {
             let caller = MayHeartbeat::of(&self.caller)?;
             self.app.service.heartbeat(caller, &task_id, extend, lease(fence))
         });
-        match ask {
-            Ok(ask) => Begun::Posted(Waiting::Heartbeat(task_id, slot.post(0, ask)), BASE),
+        match prepared {
+            Ok(prepared) => {
+                Begun::Posted(Waiting::Heartbeat(task_id, slot.post(0, prepared)), BASE)
+            }
             Err(error) => Begun::Answered(heartbeat_answer(&self.app, task_id, Err(error))),
         }
     }
@@ -348,24 +350,24 @@ impl Worker {
         let Nack { task_id, delay_seconds, reason, fence } = nack;
         let bytes = BASE + reason.len();
         let reason = (!reason.is_empty()).then(|| reason.into());
-        let ask = self.check_rate("nack").and_then(|()| {
+        let prepared = self.check_rate("nack").and_then(|()| {
             let caller = MayNack::of(&self.caller)?;
             self.app.service.nack(caller, &task_id, delay(delay_seconds), reason, lease(fence))
         });
-        match ask {
-            Ok(ask) => Begun::Posted(Waiting::Nack(task_id, slot.post(0, ask)), bytes),
+        match prepared {
+            Ok(prepared) => Begun::Posted(Waiting::Nack(task_id, slot.post(0, prepared)), bytes),
             Err(error) => Begun::Answered(nack_answer(task_id, Err(error))),
         }
     }
 
     fn abandon(&self, abandon: Abandon, slot: &mut Slot<'_>) -> Begun<Worker> {
         let Abandon { task_id, no_penalty, fence } = abandon;
-        let ask = self.check_rate("abandon").and_then(|()| {
+        let prepared = self.check_rate("abandon").and_then(|()| {
             let caller = MayAbandon::of(&self.caller)?;
             self.app.service.abandon(caller, &task_id, !no_penalty, lease(fence))
         });
-        match ask {
-            Ok(ask) => Begun::Posted(Waiting::Abandon(task_id, slot.post(0, ask)), BASE),
+        match prepared {
+            Ok(prepared) => Begun::Posted(Waiting::Abandon(task_id, slot.post(0, prepared)), BASE),
             Err(error) => Begun::Answered(abandon_answer(task_id, Err(error))),
         }
     }

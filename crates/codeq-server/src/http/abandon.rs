@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use super::call::{Answer, Call};
 use super::nack::{place, returned};
-use super::{answer, json};
+use super::{json, response};
 use crate::service::lease::LeaseRef;
 use crate::service::permission::MayAbandon;
 
@@ -35,6 +35,6 @@ pub async fn abandon(call: Call) -> Answer {
     let penalty = request.penalty.unwrap_or(true);
     let lease = LeaseRef::new(&call.caller, request.worker_id.as_deref(), request.fence);
     let (service, caller) = (call.service(), MayAbandon::of(&call.caller)?);
-    let done = service.answer(service.abandon(caller, call.path("id"), penalty, lease)?).await?;
-    Ok(answer::json(StatusCode::OK, &Abandoned { status: place(done) }))
+    let done = service.call(service.abandon(caller, call.path("id"), penalty, lease)?).await?;
+    Ok(response::json(StatusCode::OK, &Abandoned { status: place(done) }))
 }

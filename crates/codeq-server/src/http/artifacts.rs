@@ -3,8 +3,8 @@
 use axum::body::Body;
 use axum::http::{HeaderName, HeaderValue, StatusCode, header};
 
-use super::answer;
 use super::call::{Answer, Call};
+use super::response;
 use crate::artifacts::DEFAULT_TYPE;
 use crate::artifacts::address::escaped;
 
@@ -18,7 +18,7 @@ pub async fn download(call: Call) -> Answer {
     let media = HeaderValue::from_str(&download.content_type)
         .unwrap_or(HeaderValue::from_static(DEFAULT_TYPE));
     let body = Body::from_stream(download.body);
-    let mut response = answer::bytes_as(StatusCode::OK, body, media);
+    let mut response = response::bytes_as(StatusCode::OK, body, media);
     let headers = response.headers_mut();
     headers.insert(header::CONTENT_LENGTH, HeaderValue::from(download.length));
     headers.insert(CONTENT_SECURITY_POLICY, POLICY);

@@ -6,8 +6,8 @@ use schemars::JsonSchema;
 use serde::Serialize;
 use serde_json::value::RawValue;
 
-use super::answer;
 use super::call::{Answer, Call};
+use super::response;
 use super::tasks::page_limit;
 use crate::audit::Line;
 use crate::service::permission::MayAdminister;
@@ -31,5 +31,5 @@ pub async fn list(call: Call) -> Answer {
     let caller = MayAdminister::of(&call.caller)?;
     let page = call.service().audit(caller, all_tenants, after, limit).await?;
     let body = AuditBody { items: page.items, next_after: page.next_after };
-    Ok(answer::json(StatusCode::OK, &body))
+    Ok(response::json(StatusCode::OK, &body))
 }

@@ -5,7 +5,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::call::{Answer, Call};
-use super::{answer, json};
+use super::{json, response};
 use crate::service::permission::MayOperate;
 
 /// Has no fields: the operator configures the backup target, not the request.
@@ -39,5 +39,5 @@ pub async fn make(call: Call) -> Answer {
         shards: made.backup.shards,
         took_ms: u64::try_from(made.took.as_millis()).unwrap_or(u64::MAX),
     };
-    Ok(answer::json(StatusCode::OK, &body))
+    Ok(response::json(StatusCode::OK, &body))
 }

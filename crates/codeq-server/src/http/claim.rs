@@ -14,7 +14,7 @@ use super::fields::unknown_field;
 use super::problem::Problem;
 use super::schema::{command, without};
 use super::wire::TaskBody;
-use super::{answer, json};
+use super::{json, response};
 use crate::config::{Config, UnknownFields};
 use crate::limits::budget::HeldFor;
 use crate::service::ServiceError;
@@ -75,8 +75,8 @@ impl Request {
 /// would not get them soon.
 async fn claim(call: &Call, request: &ClaimRequest) -> Result<Vec<Task>, Problem> {
     let service = call.service();
-    let ask = service.claim(MayClaim::of(&call.caller)?, request, Some(0))?;
-    let claimed = service.answer(ask);
+    let prepared = service.claim(MayClaim::of(&call.caller)?, request, Some(0))?;
+    let claimed = service.call(prepared);
     let tasks = if request.wait_seconds == 0 { claimed.await? } else { call.wait(claimed).await? };
     let bytes = tasks.iter().map(Task::bytes).sum();
     if call.share.hold(HeldFor::Answers, bytes).is_none() {
@@ -95,7 +95,7 @@ pub async fn one(call: Call) -> Answer {
     }
     let tasks = claim(&call, &request.claim(1)).await?;
     Ok(match tasks.first() {
-        Some(task) => answer::json(StatusCode::OK, &call.task(task)),
+        Some(task) => response::json(StatusCode::OK, &call.task(task)),
         None => no_content(),
     })
 }
@@ -108,5 +108,5 @@ pub async fn batch(call: Call) -> Answer {
         return Ok(no_content());
     }
     let tasks = tasks.iter().map(|task| call.task(task)).collect();
-    Ok(answer::json(StatusCode::OK, &Claimed { tasks }))
+    Ok(response::json(StatusCode::OK, &Claimed { tasks }))
 }

@@ -7,7 +7,7 @@ use serde::Serialize;
 use super::bulk::{BulkRequest, DryRun};
 use super::call::{Answer, Call};
 use super::schema::or_blank;
-use super::{answer, json};
+use super::{json, response};
 use crate::service::permission::MayAdminister;
 use crate::times::Timestamp;
 
@@ -58,5 +58,5 @@ pub async fn cleanup(call: Call) -> Answer {
         dry_run: DryRun::of(&done.outcome),
         next_cursor: done.outcome.next,
     };
-    Ok(answer::json(StatusCode::OK, &body))
+    Ok(response::json(StatusCode::OK, &body))
 }

@@ -12,7 +12,7 @@ use super::bulk::{BulkRequest, DryRun};
 use super::call::{Answer, Call};
 use super::queues::Purged;
 use super::tasks::{page, page_limit};
-use super::{answer, json};
+use super::{json, response};
 use crate::service::permission::MayAdminister;
 use crate::service::{Code, ServiceError};
 
@@ -96,7 +96,7 @@ pub async fn list(call: Call) -> Answer {
 
 pub async fn replay_one(call: Call) -> Answer {
     let task = call.service().replay(MayAdminister::of(&call.caller)?, call.path("id")).await?;
-    Ok(answer::json(StatusCode::OK, &call.task(&task)))
+    Ok(response::json(StatusCode::OK, &call.task(&task)))
 }
 
 pub async fn replay(call: Call) -> Answer {
@@ -111,7 +111,7 @@ pub async fn replay(call: Call) -> Answer {
         dry_run: DryRun::of(&done.outcome),
         next_cursor: done.outcome.next,
     };
-    Ok(answer::json(StatusCode::OK, &body))
+    Ok(response::json(StatusCode::OK, &body))
 }
 
 pub async fn purge(call: Call) -> Answer {
@@ -119,5 +119,5 @@ pub async fn purge(call: Call) -> Answer {
     let options = request.options()?;
     let caller = MayAdminister::of(&call.caller)?;
     let done = call.service().purge_dead_letters(caller, call.path("command"), &options).await?;
-    Ok(answer::json(StatusCode::OK, &Purged::from(done)))
+    Ok(response::json(StatusCode::OK, &Purged::from(done)))
 }

@@ -6,7 +6,7 @@ use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::call::{Answer, Call};
-use super::{answer, openapi};
+use super::{openapi, response};
 
 /// The documentation changes only with the server version, so clients may cache it.
 const KEEP: HeaderValue = HeaderValue::from_static("public, max-age=300");
@@ -39,15 +39,15 @@ pub async fn index(_call: Call) -> Answer {
         docs: "/docs",
         openapi: "/openapi.json",
     };
-    Ok(kept(answer::json(StatusCode::OK, &index)))
+    Ok(kept(response::json(StatusCode::OK, &index)))
 }
 
 pub async fn openapi(_call: Call) -> Answer {
-    Ok(kept(answer::bytes_as(StatusCode::OK, openapi::text(), answer::JSON)))
+    Ok(kept(response::bytes_as(StatusCode::OK, openapi::text(), response::JSON)))
 }
 
 pub async fn page(_call: Call) -> Answer {
-    let mut response = kept(answer::bytes_as(StatusCode::OK, openapi::page::html(), HTML));
+    let mut response = kept(response::bytes_as(StatusCode::OK, openapi::page::html(), HTML));
     response.headers_mut().insert(header::CONTENT_SECURITY_POLICY, CONTENT);
     Ok(response)
 }

@@ -22,7 +22,7 @@ use super::fields::unknown_parameter;
 use super::json;
 use super::problem::Problem;
 use super::routes::{Access, BodyLimit, Route, Verb};
-use super::{answer, body};
+use super::{body, response};
 use crate::app::App;
 use crate::audit::{Action, Recording};
 use crate::config::UnknownFields;
@@ -270,7 +270,7 @@ fn counted(route: &Route, seen: &Seen, response: Response) -> Result<Response, P
         Verb::Get => share.hold(HeldFor::Answers, bytes).ok_or_else(ServiceError::overloaded)?,
         _ => share.hold_anyway(HeldFor::Answers, bytes),
     };
-    Ok(response.map(|body| Body::new(answer::Counted { body, hold })))
+    Ok(response.map(|body| Body::new(response::Counted { body, hold })))
 }
 
 /// Authenticates and authorizes the caller, and applies the rate limit.
@@ -420,5 +420,5 @@ fn trace_context(headers: &HeaderMap) -> Option<TraceContext> {
 
 /// A 204 response.
 pub fn no_content() -> Response {
-    answer::status_only(StatusCode::NO_CONTENT)
+    response::status_only(StatusCode::NO_CONTENT)
 }

@@ -16,7 +16,7 @@ use super::call::{Answer, Call};
 use super::problem::ItemProblem;
 use super::schema::{NO_CONTROLS, URL, or_blank};
 use super::wire::TaskBody;
-use super::{answer, json};
+use super::{json, response};
 use crate::config::Config;
 use crate::observe::trace;
 use crate::service::enqueue::{Ahead, Draft, EnqueuedTask};
@@ -102,8 +102,8 @@ pub async fn one(call: Call) -> Answer {
         }
     }
     let (service, caller) = (call.service(), MayProduce::of(&call.caller)?);
-    let made = service.answer(service.enqueue(caller, draft)?).await?;
-    let mut response = answer::json(StatusCode::ACCEPTED, &call.task(&made.task));
+    let made = service.call(service.enqueue(caller, draft)?).await?;
+    let mut response = response::json(StatusCode::ACCEPTED, &call.task(&made.task));
     mark_repeated(&mut response, made.repeated);
     Ok(response)
 }
@@ -140,8 +140,8 @@ pub async fn batch(call: Call) -> Answer {
         Vec::new()
     } else {
         let (service, caller) = (call.service(), MayProduce::of(&call.caller)?);
-        let ask = service.enqueue_batch(caller, tasks, atomic, &mut Ahead::default())?;
-        service.answer(ask).await?
+        let prepared = service.enqueue_batch(caller, tasks, atomic, &mut Ahead::default())?;
+        service.call(prepared).await?
     };
     let mut made = made.into_iter();
     let outcomes: Vec<Result<EnqueuedTask, ServiceError>> = outcomes
@@ -153,7 +153,7 @@ pub async fn batch(call: Call) -> Answer {
         Ok(made) => Item::Enqueued { task: Box::new(call.task(&made.task)) },
         Err(error) => Item::Refused(error.into()),
     });
-    let mut response = answer::json(StatusCode::OK, &BatchAnswer { results: results.collect() });
+    let mut response = response::json(StatusCode::OK, &BatchAnswer { results: results.collect() });
     mark_repeated(&mut response, repeated);
     Ok(response)
 }

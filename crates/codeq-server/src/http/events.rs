@@ -13,8 +13,8 @@ use futures_util::future::BoxFuture;
 use schemars::JsonSchema;
 use serde::Serialize;
 
-use super::answer;
 use super::call::{Answer, Call};
+use super::response;
 use super::schema::{events, places, statuses};
 use crate::app::App;
 use crate::events::{Heard, Position, Reader};
@@ -106,7 +106,7 @@ pub async fn stream(call: Call) -> Answer {
         Some((Ok::<_, std::convert::Infallible>(Bytes::from(text)), stream))
     });
     let media = HeaderValue::from_static("text/event-stream");
-    let mut response = answer::bytes_as(StatusCode::OK, Body::from_stream(body), media);
+    let mut response = response::bytes_as(StatusCode::OK, Body::from_stream(body), media);
     response.headers_mut().insert("x-accel-buffering", HeaderValue::from_static("no"));
     Ok(response)
 }

@@ -12,8 +12,8 @@ use codeq_core::names::cut;
 use serde::Deserialize;
 use serde::de::{DeserializeSeed, Deserializer, Error, IntoDeserializer, MapAccess, Visitor};
 
-use crate::near::nearest;
 use crate::service::{Code, ServiceError};
+use crate::suggest::nearest;
 
 /// Maximum bytes of an unknown name that an error message repeats.
 const NAME_BYTES_MAX: usize = 64;

@@ -6,7 +6,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::call::{Answer, Call};
-use super::{answer, json};
+use super::{json, response};
 use crate::service::lease::LeaseRef;
 use crate::service::permission::MayHeartbeat;
 use crate::times::Timestamp;
@@ -42,12 +42,12 @@ pub async fn heartbeat(call: Call) -> Answer {
     let request: HeartbeatRequest = json::parse_or_default(&call.body)?;
     let lease = LeaseRef::new(&call.caller, request.worker_id.as_deref(), request.fence);
     let (service, caller) = (call.service(), MayHeartbeat::of(&call.caller)?);
-    let ask = service.heartbeat(caller, call.path("id"), request.extend_seconds, lease)?;
-    let done = service.answer(ask).await?;
+    let prepared = service.heartbeat(caller, call.path("id"), request.extend_seconds, lease)?;
+    let done = service.call(prepared).await?;
     let body = Extended {
         ok: true,
         lease_until: call.times().timestamp(done.lease_until),
         cancel_requested: done.cancel_requested,
     };
-    Ok(answer::json(StatusCode::OK, &body))
+    Ok(response::json(StatusCode::OK, &body))
 }

@@ -14,7 +14,6 @@ use tower::ServiceExt;
 
 use crate::app::App;
 
-pub mod answer;
 pub mod body;
 pub mod call;
 pub mod endpoint;
@@ -22,6 +21,7 @@ pub mod fields;
 pub mod json;
 pub mod openapi;
 pub mod problem;
+pub mod response;
 pub mod routes;
 pub mod wire;
 

@@ -8,7 +8,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::call::{Answer, Call};
-use super::{answer, json};
+use super::{json, response};
 use crate::service::lease::LeaseRef;
 use crate::service::permission::MayNack;
 
@@ -44,13 +44,13 @@ pub async fn nack(call: Call) -> Answer {
     let delay = request.delay_seconds.and_then(|delay| u64::try_from(delay).ok());
     let lease = LeaseRef::new(&call.caller, request.worker_id.as_deref(), request.fence);
     let (service, caller) = (call.service(), MayNack::of(&call.caller)?);
-    let ask = service.nack(caller, call.path("id"), delay, request.reason, lease)?;
-    let done = service.answer(ask).await?;
+    let prepared = service.nack(caller, call.path("id"), delay, request.reason, lease)?;
+    let done = service.call(prepared).await?;
     let delay_seconds = match done {
         Returned::Requeued { delay } => delay.div_ceil(1_000),
         Returned::Dead | Returned::Cancelled => 0,
     };
-    Ok(answer::json(StatusCode::OK, &Nacked { status: place(done), delay_seconds }))
+    Ok(response::json(StatusCode::OK, &Nacked { status: place(done), delay_seconds }))
 }
 
 /// The names of the places a returned task can go to.

@@ -4,8 +4,8 @@ use axum::http::{HeaderValue, StatusCode, header};
 use schemars::JsonSchema;
 use serde::Serialize;
 
-use super::answer;
 use super::call::{Answer, Call};
+use super::response;
 use crate::observe::Format;
 use crate::service::{Code, ServiceError};
 
@@ -49,7 +49,7 @@ struct RaftGroup {
 }
 
 pub async fn live(_call: Call) -> Answer {
-    Ok(answer::bytes_as(StatusCode::OK, "ok\n", TEXT))
+    Ok(response::bytes_as(StatusCode::OK, "ok\n", TEXT))
 }
 
 pub async fn ready(call: Call) -> Answer {
@@ -78,7 +78,7 @@ pub async fn ready(call: Call) -> Answer {
         }
     }
     text.push_str(if ready { "ok\n" } else { "not ready\n" });
-    let mut response = answer::bytes_as(status, text, TEXT);
+    let mut response = response::bytes_as(status, text, TEXT);
     if !ready {
         response.headers_mut().insert(axum::http::header::RETRY_AFTER, HeaderValue::from(1));
     }
@@ -103,7 +103,7 @@ pub async fn metrics_alone(call: Call) -> Answer {
     let accept = call.headers.get_all(header::ACCEPT).iter();
     let format = Format::accepted(accept.filter_map(|value| value.to_str().ok()));
     let media = HeaderValue::from_static(format.content_type());
-    let mut response = answer::bytes_as(StatusCode::OK, format.of(text), media);
+    let mut response = response::bytes_as(StatusCode::OK, format.of(text), media);
     response.headers_mut().insert(header::VARY, HeaderValue::from_static("accept"));
     Ok(response)
 }
@@ -111,5 +111,5 @@ pub async fn metrics_alone(call: Call) -> Answer {
 /// Always a single node: there are no Raft groups.
 pub async fn raft(_call: Call) -> Answer {
     let body = RaftStatus { enabled: false, num_groups: 0, groups: [] };
-    Ok(answer::json(StatusCode::OK, &body))
+    Ok(response::json(StatusCode::OK, &body))
 }

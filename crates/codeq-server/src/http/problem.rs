@@ -9,7 +9,7 @@ use codeq_auth::AuthError;
 use schemars::JsonSchema;
 use serde::Serialize;
 
-use super::answer::{self, PROBLEM};
+use super::response::{self, PROBLEM};
 use crate::service::{Code, Kind, ServiceError};
 
 /// An error response.
@@ -112,7 +112,7 @@ impl Problem {
             operation: limited.then_some(operation),
             retry_after_seconds: error.retry_after,
         };
-        let mut response = answer::json_as(status, &body, PROBLEM);
+        let mut response = response::json_as(status, &body, PROBLEM);
         let headers = response.headers_mut();
         if let Some(seconds) = error.retry_after {
             headers.insert(header::RETRY_AFTER, HeaderValue::from(seconds));

@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 
 use super::bulk::{BulkRequest, DryRun};
 use super::call::{Answer, Call};
-use super::{answer, json};
+use super::{json, response};
 use crate::events::rates::Rate;
 use crate::service::bulk::QueueBulk;
 use crate::service::permission::MayAdminister;
@@ -189,13 +189,13 @@ pub async fn list(call: Call) -> Answer {
     let all_tenants = call.flag("allTenants")?;
     let queues = call.service().queues(MayAdminister::of(&call.caller)?, all_tenants).await?;
     match call.param("format").as_deref() {
-        None => Ok(answer::json(StatusCode::OK, &flat(&queues))),
+        None => Ok(response::json(StatusCode::OK, &flat(&queues))),
         Some("list") => {
             let Moment { now, wall } = call.service().now();
             let rates = &call.service().events.rates;
             let rate = |queue: &QueueStats| rates.of(&queue.tenant, &queue.name, now);
             let items = queues.iter().map(|queue| item(queue, wall, rate(queue))).collect();
-            Ok(answer::json(StatusCode::OK, &QueueList { items }))
+            Ok(response::json(StatusCode::OK, &QueueList { items }))
         }
         Some(_) => {
             let text = "invalid 'format' (list, or absent)";
@@ -211,7 +211,7 @@ pub async fn get(call: Call) -> Answer {
         Some(queue) => QueueBody::new(call.path("command"), &queue.counts, queue.paused),
         None => QueueBody { command: call.path("command"), ..QueueBody::default() },
     };
-    Ok(answer::json(StatusCode::OK, &body))
+    Ok(response::json(StatusCode::OK, &body))
 }
 
 pub async fn pause(call: Call) -> Answer {
@@ -225,14 +225,14 @@ pub async fn resume(call: Call) -> Answer {
 async fn set_paused(call: Call, paused: bool) -> Answer {
     let caller = MayAdminister::of(&call.caller)?;
     call.service().pause(caller, call.path("command"), paused).await?;
-    Ok(answer::json(StatusCode::OK, &Paused { command: call.path("command"), paused }))
+    Ok(response::json(StatusCode::OK, &Paused { command: call.path("command"), paused }))
 }
 
 pub async fn purge(call: Call) -> Answer {
     let request: BulkRequest = json::parse_or_default(&call.body)?;
     let (caller, options) = (MayAdminister::of(&call.caller)?, request.options()?);
     let done = call.service().purge(caller, call.path("command"), &options).await?;
-    Ok(answer::json(StatusCode::OK, &Purged::from(done)))
+    Ok(response::json(StatusCode::OK, &Purged::from(done)))
 }
 
 pub async fn cancel(call: Call) -> Answer {
@@ -248,7 +248,7 @@ pub async fn cancel(call: Call) -> Answer {
         dry_run: DryRun::of(&outcome),
         next_cursor: outcome.next,
     };
-    Ok(answer::json(StatusCode::OK, &body))
+    Ok(response::json(StatusCode::OK, &body))
 }
 
 /// The original codeQ's flat map, with an entry for each list that is not empty.

@@ -5,7 +5,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::call::{Answer, Call};
-use super::{answer, json};
+use super::{json, response};
 use crate::service::permission::MayOperate;
 use crate::service::{Code, ServiceError};
 
@@ -48,5 +48,5 @@ pub async fn reload(call: Call) -> Answer {
             .collect(),
         needs_restart: changes.needs_restart,
     };
-    Ok(answer::json(StatusCode::OK, &body))
+    Ok(response::json(StatusCode::OK, &body))
 }

@@ -8,7 +8,7 @@ use serde::Deserialize;
 use super::call::{Answer, Call};
 use super::enqueue::run_at;
 use super::schema::or_blank;
-use super::{answer, json};
+use super::{json, response};
 use crate::service::permission::MayProduce;
 use crate::service::reschedule::Changes;
 
@@ -37,5 +37,5 @@ pub async fn change(call: Call) -> Answer {
     };
     let caller = MayProduce::of(&call.caller)?;
     let task = call.service().reschedule(caller, call.path("id"), changes).await?;
-    Ok(answer::json(StatusCode::OK, &call.task(&task)))
+    Ok(response::json(StatusCode::OK, &call.task(&task)))
 }

@@ -17,7 +17,7 @@ use super::json::Body;
 use super::problem::ItemProblem;
 use super::schema::{endings, without};
 use super::wire::ResultBody;
-use super::{answer, json};
+use super::{json, response};
 use crate::artifacts::content::Content;
 use crate::artifacts::upload::{NewArtifact, Source};
 use crate::config::{Config, UnknownFields};
@@ -134,7 +134,7 @@ pub async fn one(call: Call) -> Answer {
     let caller = MaySubmit::of(&call.caller)?;
     let request = submit_request(&call, request);
     let record = call.service().submit_and_store(caller, call.path("id"), request).await?;
-    Ok(answer::json(StatusCode::OK, &call.result(&record)))
+    Ok(response::json(StatusCode::OK, &call.result(&record)))
 }
 
 pub async fn batch(call: Call) -> Answer {
@@ -172,7 +172,7 @@ pub async fn batch(call: Call) -> Answer {
         };
         Item { task_id, outcome }
     });
-    Ok(answer::json(StatusCode::OK, &BatchAnswer { results: results.collect() }))
+    Ok(response::json(StatusCode::OK, &BatchAnswer { results: results.collect() }))
 }
 
 /// Parses one result of a batch.

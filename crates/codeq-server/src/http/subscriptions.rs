@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 use super::call::{Answer, Call};
 use super::endpoint::no_content;
 use super::schema::URL;
-use super::{answer, json};
+use super::{json, response};
 use crate::service::permission::MaySubscribe;
 use crate::service::subscriptions::{INTERVAL_SECONDS_MAX, SubscribeRequest, TTL_SECONDS_MAX};
 use crate::times::Timestamp;
@@ -125,12 +125,12 @@ pub async fn heartbeat(call: Call) -> Answer {
 pub async fn list(call: Call) -> Answer {
     let found = call.service().subscriptions(&call.caller).await?;
     let items = found.iter().map(|one| body(&call, one)).collect();
-    Ok(answer::json(StatusCode::OK, &List { items }))
+    Ok(response::json(StatusCode::OK, &List { items }))
 }
 
 pub async fn get(call: Call) -> Answer {
     let found = call.service().subscription(&call.caller, call.path("subscription")).await?;
-    Ok(answer::json(StatusCode::OK, &body(&call, &found)))
+    Ok(response::json(StatusCode::OK, &body(&call, &found)))
 }
 
 pub async fn delete(call: Call) -> Answer {
@@ -141,7 +141,7 @@ pub async fn delete(call: Call) -> Answer {
 fn subscribed(call: &Call, subscription: &Subscription) -> axum::response::Response {
     let expires_at = call.date_of(subscription.expires_at);
     let body = Subscribed { subscription_id: &subscription.id, expires_at };
-    answer::json(StatusCode::OK, &body)
+    response::json(StatusCode::OK, &body)
 }
 
 fn body<'a>(call: &Call, subscription: &'a Subscription) -> Body<'a> {

@@ -11,8 +11,8 @@ use codeq_core::read::ListQuery;
 use schemars::JsonSchema;
 use serde::Serialize;
 
-use super::answer;
 use super::call::{Answer, Call};
+use super::response;
 use super::schema::{events, places, statuses};
 use super::wire::{ResultBody, TaskBody, is_zero};
 use crate::service::tasks::{PAGE_DEFAULT, TaskPage};
@@ -84,7 +84,7 @@ struct EntryBody<'a> {
 
 pub async fn get(call: Call) -> Answer {
     let task = call.service().task(&call.caller, call.path("id")).await?;
-    Ok(answer::json(StatusCode::OK, &call.task(&task)))
+    Ok(response::json(StatusCode::OK, &call.task(&task)))
 }
 
 pub async fn result(call: Call) -> Answer {
@@ -93,7 +93,7 @@ pub async fn result(call: Call) -> Answer {
     let found = call.service().result(&call.caller, call.path("id"), wait);
     let (task, record) = if wait == 0 { found.await? } else { call.wait(found).await? };
     let body = Finished { task: call.task(&task), result: call.result(&record) };
-    Ok(answer::json(StatusCode::OK, &body))
+    Ok(response::json(StatusCode::OK, &body))
 }
 
 pub async fn history(call: Call) -> Answer {
@@ -111,7 +111,7 @@ pub async fn history(call: Call) -> Answer {
         items: items.collect(),
         dropped: history.dropped(),
     };
-    Ok(answer::json(StatusCode::OK, &body))
+    Ok(response::json(StatusCode::OK, &body))
 }
 
 fn entry_body<'a>(call: &Call, entry: &'a Entry, from: Option<&'static str>) -> EntryBody<'a> {
@@ -164,7 +164,7 @@ pub async fn page(call: Call, mut query: ListQuery) -> Answer {
     let TaskPage { items, next } =
         call.service().list(&call.caller, query, cursor.as_deref()).await?;
     let items = items.iter().map(|task| call.task(task)).collect();
-    Ok(answer::json(StatusCode::OK, &Page { items, next_cursor: next.as_deref() }))
+    Ok(response::json(StatusCode::OK, &Page { items, next_cursor: next.as_deref() }))
 }
 
 /// The page size from the request.

@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 use super::call::{Answer, Call};
 use super::endpoint::no_content;
 use super::schema::LABEL;
-use super::{answer, json};
+use super::{json, response};
 use crate::service::permission::MayAdminister;
 use crate::service::{Code, ServiceError};
 use crate::times::Timestamp;
@@ -106,7 +106,7 @@ pub struct TopicList<'a> {
 pub async fn list(call: Call) -> Answer {
     let topics = call.service().topics(MayAdminister::of(&call.caller)?).await?;
     let items = topics.iter().map(|(name, topic)| body(&call, name, topic)).collect();
-    Ok(answer::json(StatusCode::OK, &TopicList { items }))
+    Ok(response::json(StatusCode::OK, &TopicList { items }))
 }
 
 pub async fn put(call: Call) -> Answer {
@@ -114,12 +114,12 @@ pub async fn put(call: Call) -> Answer {
     let caller = MayAdminister::of(&call.caller)?;
     let done = call.service().put_topic(caller, call.path("name"), policy).await?;
     let status = if done.created { StatusCode::CREATED } else { StatusCode::OK };
-    Ok(answer::json(status, &body(&call, call.path("name"), &done.topic)))
+    Ok(response::json(status, &body(&call, call.path("name"), &done.topic)))
 }
 
 pub async fn get(call: Call) -> Answer {
     let topic = call.service().topic(MayAdminister::of(&call.caller)?, call.path("name")).await?;
-    Ok(answer::json(StatusCode::OK, &body(&call, call.path("name"), &topic)))
+    Ok(response::json(StatusCode::OK, &body(&call, call.path("name"), &topic)))
 }
 
 pub async fn delete(call: Call) -> Answer {

@@ -5,8 +5,8 @@ use codeq_core::names::cut;
 
 use super::problem::Problem;
 use super::routes::{ROUTES, Route};
-use crate::near::distance;
 use crate::service::{Code, ServiceError};
+use crate::suggest::distance;
 
 /// The base path of the API.
 const BASE: &str = "/v1/codeq";

@@ -12,7 +12,7 @@ use super::call::{Answer, Call};
 use super::endpoint::no_content;
 use super::schema::endings;
 use super::wire::is_zero;
-use super::{answer, json};
+use super::{json, response};
 use crate::service::permission::MayAdminister;
 use crate::service::webhooks::{OVERLAP_MAX, SecretSource};
 use crate::service::{Code, ServiceError};
@@ -166,13 +166,13 @@ pub async fn deliveries(call: Call) -> Answer {
     let caller = MayAdminister::of(&call.caller)?;
     let page = call.service().deliveries(caller, failed, limit, cursor.as_deref()).await?;
     let items = page.items.iter().map(|item| delivery(&call, item)).collect();
-    Ok(answer::json(StatusCode::OK, &Page { items, next_cursor: page.next.as_deref() }))
+    Ok(response::json(StatusCode::OK, &Page { items, next_cursor: page.next.as_deref() }))
 }
 
 pub async fn resend(call: Call) -> Answer {
     call.service().resend(MayAdminister::of(&call.caller)?, call.path("id")).await?;
     let body = ResentOne { id: call.path("id"), status: "pending" };
-    Ok(answer::json(StatusCode::ACCEPTED, &body))
+    Ok(response::json(StatusCode::ACCEPTED, &body))
 }
 
 pub async fn resend_failed(call: Call) -> Answer {
@@ -181,7 +181,7 @@ pub async fn resend_failed(call: Call) -> Answer {
     let caller = MayAdminister::of(&call.caller)?;
     let done = call.service().resend_failed(caller, request.limit, cursor).await?;
     let body = ResentBody { resent: done.resent, next_cursor: done.next.as_deref() };
-    Ok(answer::json(StatusCode::OK, &body))
+    Ok(response::json(StatusCode::OK, &body))
 }
 
 pub async fn secrets(call: Call) -> Answer {
@@ -192,7 +192,7 @@ pub async fn secrets(call: Call) -> Answer {
         SecretSource::None => "none",
     };
     let secrets = list.secrets.iter().map(|secret| secret_body(&call, secret)).collect();
-    Ok(answer::json(StatusCode::OK, &SecretsBody { source, secrets }))
+    Ok(response::json(StatusCode::OK, &SecretsBody { source, secrets }))
 }
 
 pub async fn rotate(call: Call) -> Answer {
@@ -205,7 +205,7 @@ pub async fn rotate(call: Call) -> Answer {
         created_at: call.times().timestamp(made.created_at),
         previous_expires_at: made.previous_until.map(|at| call.date_of(at)),
     };
-    Ok(answer::json(StatusCode::OK, &body))
+    Ok(response::json(StatusCode::OK, &body))
 }
 
 pub async fn delete_secrets(call: Call) -> Answer {

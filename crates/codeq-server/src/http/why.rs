@@ -9,9 +9,9 @@ use codeq_core::history::Entry;
 use schemars::JsonSchema;
 use serde::Serialize;
 
-use super::answer;
 use super::call::{Answer, Call};
 use super::queues::QueueBody;
+use super::response;
 use super::schema::{events, places, statuses};
 use crate::service::permission::MayAdminister;
 use crate::service::why::Reason;
@@ -182,7 +182,7 @@ pub async fn task(call: Call) -> Answer {
         summary: format!("{status}: {}", summary(&reasons)),
         reasons,
     };
-    Ok(answer::json(StatusCode::OK, &body))
+    Ok(response::json(StatusCode::OK, &body))
 }
 
 pub async fn queue(call: Call) -> Answer {
@@ -194,7 +194,7 @@ pub async fn queue(call: Call) -> Answer {
         summary: summary(&reasons),
         reasons,
     };
-    Ok(answer::json(StatusCode::OK, &body))
+    Ok(response::json(StatusCode::OK, &body))
 }
 
 fn bodies<'a>(call: &Call, reasons: &'a [Reason]) -> Vec<ReasonBody<'a>> {

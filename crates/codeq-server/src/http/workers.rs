@@ -7,8 +7,8 @@ use codeq_auth::shown;
 use schemars::JsonSchema;
 use serde::Serialize;
 
-use super::answer;
 use super::call::{Answer, Call};
+use super::response;
 use super::tasks::page_limit;
 use crate::service::permission::MayAdminister;
 use crate::service::workers::WorkerView;
@@ -62,7 +62,7 @@ pub async fn list(call: Call) -> Answer {
     let found = call.service().workers(MayAdminister::of(&call.caller)?, limit).await?;
     let items = found.items.iter().map(|worker| body(&call, worker)).collect();
     let list = WorkerList { items, total: found.total, tasks_held_exact: found.exact };
-    Ok(answer::json(StatusCode::OK, &list))
+    Ok(response::json(StatusCode::OK, &list))
 }
 
 fn body<'a>(call: &Call, worker: &'a WorkerView) -> WorkerBody<'a> {

@@ -59,7 +59,7 @@ fn of_engine(registry: &mut Registry, engine: &Engine) {
     registry.register("writes_refused", help, refused);
     let queued = gauge(stats.queued as u64);
     registry.register("engine_queued", "Requests waiting in all inboxes", queued);
-    let waiting = gauge(engine.parked_claims() as u64);
+    let waiting = gauge(engine.waiting_claims() as u64);
     registry.register("claims_waiting", "Claims waiting for a task, in all shards", waiting);
     let waiting = gauge(engine.result_waiters() as u64);
     registry.register("result_waiters", "Clients waiting for a task to finish", waiting);

@@ -12,7 +12,7 @@ use tokio::task::JoinHandle;
 
 use super::StartError;
 use crate::app::App;
-use crate::artifacts::keeper::{self, RemovedTasks};
+use crate::artifacts::removal::{self, RemovedTasks};
 use crate::config::Config;
 use crate::descriptors::Descriptors;
 use crate::webhooks;
@@ -27,8 +27,8 @@ pub(super) async fn start(
     stop: &watch::Receiver<bool>,
 ) -> Result<Vec<JoinHandle<()>>, StartError> {
     let (artifacts, engine) = (&app.service.artifacts, app.service.engine());
-    let keeper = keeper::run(Arc::clone(artifacts), Arc::clone(engine), removed, stop.clone());
-    let mut tasks = vec![tokio::spawn(keeper)];
+    let removal = removal::run(Arc::clone(artifacts), Arc::clone(engine), removed, stop.clone());
+    let mut tasks = vec![tokio::spawn(removal)];
     let webhooks = webhooks::start(app, config, client, callbacks_due, stop).await;
     tasks.extend(webhooks.map_err(OpenError::from)?);
     Ok(tasks)

@@ -9,7 +9,7 @@ use codeq_engine::{EngineError, Observer};
 use codeq_webhooks::availability::WorkAvailable;
 use codeq_webhooks::results::CallbacksDue;
 
-use crate::artifacts::keeper::{RemovalObserver, RemovedTasks};
+use crate::artifacts::removal::{RemovalObserver, RemovedTasks};
 use crate::events::EventBus;
 use crate::observe::Metrics;
 

@@ -3,10 +3,10 @@
 use codeq_core::command::{Abandon, LeaseAction};
 use codeq_core::reply::Returned;
 
-use super::ask::Ask;
 use super::lease::LeaseRef;
 use super::nack::returned;
 use super::permission::MayAbandon;
+use super::prepared_call::PreparedCall;
 use super::{Service, ServiceError, task_id};
 
 impl Service {
@@ -17,7 +17,7 @@ impl Service {
         id: &str,
         penalty: bool,
         lease: LeaseRef,
-    ) -> Result<Ask<Returned>, ServiceError> {
+    ) -> Result<PreparedCall<Returned>, ServiceError> {
         let id = task_id(id, "not-found")?;
         let abandon = Abandon {
             tenant: caller.tenant.clone(),

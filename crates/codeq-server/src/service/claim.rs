@@ -10,9 +10,9 @@ use codeq_core::reply::{Rejection, Reply};
 use codeq_core::view::Task;
 use codeq_engine::{Answer, Call};
 
-use super::ask::Ask;
 use super::lease::identity;
 use super::permission::MayClaim;
+use super::prepared_call::PreparedCall;
 use super::trace::span_of;
 use super::{Code, Service, ServiceError, seconds, trimmed};
 
@@ -45,7 +45,7 @@ impl Service {
         caller: MayClaim<'_>,
         request: &ClaimRequest,
         record: Option<u32>,
-    ) -> Result<Ask<Vec<Task>>, ServiceError> {
+    ) -> Result<PreparedCall<Vec<Task>>, ServiceError> {
         let worker = match &request.worker_id {
             Some(name) => identity(&caller, name)?,
             None => caller.subject.clone(),
@@ -62,7 +62,7 @@ impl Service {
         if let Some(slots) = record {
             self.activity.claimed(&claim, slots, self.now().now);
         }
-        Ok(Ask::new(Call::Claim { claim, wait: seconds(request.wait_seconds) }, claimed))
+        Ok(PreparedCall::new(Call::Claim { claim, wait: seconds(request.wait_seconds) }, claimed))
     }
 
     /// Lets operators see a failure that a worker reported, or the refusal of its claim.

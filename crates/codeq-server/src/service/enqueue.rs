@@ -5,15 +5,15 @@ use std::sync::Arc;
 use bytes::Bytes;
 use codeq_auth::Principal;
 use codeq_core::command::{Command, Enqueue, Millis, NewTask};
-use codeq_core::held::Holdings;
 use codeq_core::limits::{MAX_RUN_MS_MAX, MAX_RUN_MS_MIN, PAYLOAD_BYTES_MAX, TASK_ROWS_BYTES};
 use codeq_core::names::check_command;
 use codeq_core::reply::{Enqueued, Rejection, Reply};
+use codeq_core::usage::Usage;
 use codeq_core::view::Task;
 use codeq_engine::{Answer, Call};
 
-use super::ask::Ask;
 use super::permission::MayProduce;
+use super::prepared_call::PreparedCall;
 use super::trace::span_of;
 use super::{Code, Service, ServiceError, seconds, seed, trimmed};
 
@@ -114,10 +114,10 @@ impl Service {
         &self,
         caller: MayProduce<'_>,
         draft: Draft,
-    ) -> Result<Ask<EnqueuedTask>, ServiceError> {
+    ) -> Result<PreparedCall<EnqueuedTask>, ServiceError> {
         let tasks = vec![draft.into_task(self)?];
         self.check_quota(&caller, &tasks, &mut Ahead::default())?;
-        Ok(Ask::new(enqueue(&caller, tasks, false), |answer| {
+        Ok(PreparedCall::new(enqueue(&caller, tasks, false), |answer| {
             enqueued(answer)?.pop().ok_or_else(ServiceError::unexpected)?
         }))
     }
@@ -129,10 +129,10 @@ impl Service {
         tasks: Vec<NewTask>,
         atomic: bool,
         ahead: &mut Ahead,
-    ) -> Result<Ask<EnqueuedTasks>, ServiceError> {
+    ) -> Result<PreparedCall<EnqueuedTasks>, ServiceError> {
         self.check_batch(tasks.len())?;
         self.check_quota(&caller, &tasks, ahead)?;
-        Ok(Ask::new(enqueue(&caller, tasks, atomic), enqueued))
+        Ok(PreparedCall::new(enqueue(&caller, tasks, atomic), enqueued))
     }
 
     /// Checks the length of a batch.
@@ -170,9 +170,9 @@ impl Service {
         let bytes: usize = new.iter().map(|task| task.payload.len()).sum();
         let tasks = ahead.tasks.saturating_add(new.len());
         let bytes = ahead.bytes.saturating_add(bytes);
-        let held = self.check_pending(caller, tasks, bytes)?;
+        let used = self.check_pending(caller, tasks, bytes)?;
         let with_rows = bytes.saturating_add(tasks * TASK_ROWS_BYTES as usize);
-        if over(self.defaults.load().tenant.max_stored_bytes, held.stored_bytes, with_rows) {
+        if over(self.defaults.load().tenant.max_stored_bytes, used.stored_bytes, with_rows) {
             let text = "the tenant has reached its limit of bytes in all its tasks, including finished ones";
             return Err(quota(text));
         }
@@ -186,17 +186,17 @@ impl Service {
         caller: &Principal,
         tasks: usize,
         bytes: usize,
-    ) -> Result<Holdings, ServiceError> {
+    ) -> Result<Usage, ServiceError> {
         let defaults = self.defaults.load();
         let limits = &defaults.tenant;
-        let held = self.engine.held(&caller.tenant);
-        if over(limits.max_pending_tasks, held.tasks, tasks) {
+        let used = self.engine.usage(&caller.tenant);
+        if over(limits.max_pending_tasks, used.tasks, tasks) {
             return Err(quota("the tenant has reached its limit of unfinished tasks"));
         }
-        if over(limits.max_pending_bytes, held.bytes, bytes) {
+        if over(limits.max_pending_bytes, used.bytes, bytes) {
             return Err(quota("the tenant has reached its limit of bytes in unfinished tasks"));
         }
-        Ok(held)
+        Ok(used)
     }
 
     /// How many of `wanted` tasks may return to their queue within the tenant's limits. Ignores the
@@ -207,18 +207,18 @@ impl Service {
         if limits.max_pending_tasks.is_none() && limits.max_pending_bytes.is_none() {
             return Ok(wanted);
         }
-        let held = self.check_pending(caller, 1, 1)?;
-        let room = |max: Option<u64>, held: u64, each: u64| {
-            max.map_or(u64::MAX, |max| max.saturating_sub(held) / each).max(1)
+        let used = self.check_pending(caller, 1, 1)?;
+        let room = |max: Option<u64>, used: u64, each: u64| {
+            max.map_or(u64::MAX, |max| max.saturating_sub(used) / each).max(1)
         };
-        let tasks = room(limits.max_pending_tasks, held.tasks, 1);
-        let bytes = room(limits.max_pending_bytes, held.bytes, PAYLOAD_BYTES_MAX as u64);
+        let tasks = room(limits.max_pending_tasks, used.tasks, 1);
+        let bytes = room(limits.max_pending_bytes, used.bytes, PAYLOAD_BYTES_MAX as u64);
         Ok(tasks.min(bytes).min(wanted.into()) as u32)
     }
 }
 
-fn over(max: Option<u64>, held: u64, more: usize) -> bool {
-    max.is_some_and(|max| held.saturating_add(more as u64) > max)
+fn over(max: Option<u64>, used: u64, more: usize) -> bool {
+    max.is_some_and(|max| used.saturating_add(more as u64) > max)
 }
 
 fn enqueue(caller: &Principal, tasks: Vec<NewTask>, atomic: bool) -> Call {

@@ -4,9 +4,9 @@ use codeq_core::command::{Heartbeat, LeaseAction, Millis};
 use codeq_core::reply::Reply;
 use codeq_engine::Answer;
 
-use super::ask::Ask;
 use super::lease::LeaseRef;
 use super::permission::MayHeartbeat;
+use super::prepared_call::PreparedCall;
 use super::{Service, ServiceError, task_id};
 
 /// An extended lease.
@@ -26,7 +26,7 @@ impl Service {
         id: &str,
         extend_seconds: Option<i64>,
         lease: LeaseRef,
-    ) -> Result<Ask<Extended>, ServiceError> {
+    ) -> Result<PreparedCall<Extended>, ServiceError> {
         let id = task_id(id, "not-found")?;
         let heartbeat = Heartbeat {
             tenant: caller.tenant.clone(),

@@ -6,9 +6,9 @@ use codeq_core::command::{LeaseAction, Nack};
 use codeq_core::reply::{Reply, Returned};
 use codeq_engine::Answer;
 
-use super::ask::Ask;
 use super::lease::LeaseRef;
 use super::permission::MayNack;
+use super::prepared_call::PreparedCall;
 use super::{Service, ServiceError, seconds, seed, task_id};
 
 impl Service {
@@ -20,7 +20,7 @@ impl Service {
         delay_seconds: Option<u64>,
         reason: Option<Arc<str>>,
         lease: LeaseRef,
-    ) -> Result<Ask<Returned>, ServiceError> {
+    ) -> Result<PreparedCall<Returned>, ServiceError> {
         let id = task_id(id, "not-found")?;
         if let Some(reason) = &reason {
             self.worker_failed(&caller, lease.instance.as_ref(), reason);

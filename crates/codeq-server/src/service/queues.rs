@@ -18,7 +18,7 @@ use codeq_engine::read::QueueSums;
 use super::bulk::{BulkOptions, QueueBulk};
 use super::permission::MayAdminister;
 use super::{Service, ServiceError};
-use crate::near::distance;
+use crate::suggest::distance;
 
 /// Who paused a queue, and when.
 #[derive(Debug, Clone, PartialEq, Eq)]

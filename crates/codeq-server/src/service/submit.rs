@@ -13,9 +13,9 @@ use codeq_engine::Answer;
 use tokio::sync::Semaphore;
 
 use super::artifacts::invalid;
-use super::ask::Ask;
 use super::lease::LeaseRef;
 use super::permission::MaySubmit;
+use super::prepared_call::PreparedCall;
 use super::{Code, Service, ServiceError, task_id};
 use crate::artifacts::UPLOADS_AT_ONCE;
 use crate::artifacts::upload::{self, NewArtifact, Source};
@@ -45,7 +45,7 @@ impl Service {
         caller: MaySubmit<'_>,
         id: &str,
         request: SubmitRequest,
-    ) -> Result<Ask<ResultRecord>, ServiceError> {
+    ) -> Result<PreparedCall<ResultRecord>, ServiceError> {
         let id = task_id(id, "task not found")?;
         if request.status == Status::Failed.as_str()
             && let Some(error) = &request.error
@@ -104,7 +104,7 @@ impl Service {
             let at_once = Arc::clone(at_once);
             return self.submit_with_content(&caller, submit, lease, artifacts, at_once).await;
         }
-        self.answer(self.submit(caller, id, request)?).await
+        self.call(self.submit(caller, id, request)?).await
     }
 
     /// The error for a result above the size limit; `None` if it is within the limit.

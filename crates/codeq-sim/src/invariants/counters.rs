@@ -2,8 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use codeq_core::held::Holdings;
 use codeq_core::rows::Counts;
+use codeq_core::usage::Usage;
 
 use super::{Rows, Violation};
 
@@ -31,15 +31,15 @@ pub fn check(rows: &Rows, found: &mut Vec<Violation>) {
             found.push(Violation::new(12, text));
         }
     }
-    for (tenant, held) in &rows.held {
+    for (tenant, usage) in &rows.usage {
         let queues = rows.queues.values().filter(|queue| queue.tenant == *tenant);
-        let sum = queues.fold(Holdings::default(), |sum, queue| Holdings {
+        let sum = queues.fold(Usage::default(), |sum, queue| Usage {
             tasks: sum.tasks + queue.counts.live(),
             bytes: sum.bytes + queue.counts.live_bytes,
             stored_bytes: sum.stored_bytes + queue.counts.stored_bytes,
         });
-        if sum != *held {
-            let text = format!("tenant {tenant} holds {held:?}, but its queues add up to {sum:?}");
+        if sum != *usage {
+            let text = format!("tenant {tenant} uses {usage:?}, but its queues add up to {sum:?}");
             found.push(Violation::new(12, text));
         }
     }

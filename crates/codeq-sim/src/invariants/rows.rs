@@ -7,12 +7,12 @@ use bytes::Bytes;
 use codeq_core::State;
 use codeq_core::callback::CallbackCounts;
 use codeq_core::command::Millis;
-use codeq_core::held::Holdings;
 use codeq_core::keys::{self, QueueId, Seq};
 use codeq_core::kv::for_each;
 use codeq_core::kv::{Key, KvError, KvRead, Table};
 use codeq_core::record::RecordKind;
 use codeq_core::rows::{BodyRow, IdempotencyRow, OutboxRow, QueueRow, RecordRow, TaskRow};
+use codeq_core::usage::Usage;
 
 /// What identifies a record: kind, tenant and name.
 pub type RecordName = (RecordKind, Arc<str>, Arc<str>);
@@ -42,7 +42,7 @@ pub struct Rows {
     /// The queues in memory.
     pub queues: BTreeMap<QueueId, QueueRow>,
     /// What tenants hold, according to memory.
-    pub held: BTreeMap<Arc<str>, Holdings>,
+    pub usage: BTreeMap<Arc<str>, Usage>,
     /// The queues from which a claim would be served, according to memory.
     pub claimable: BTreeSet<QueueId>,
     /// Number of leases in memory.
@@ -89,7 +89,7 @@ impl Rows {
             known_records: BTreeMap::new(),
             record_count: state.record_count(),
             queues: state.queues().map(|(id, row)| (id, row.clone())).collect(),
-            held: state.tenants().map(|name| (Arc::clone(name), state.held(name))).collect(),
+            usage: state.tenants().map(|name| (Arc::clone(name), state.usage(name))).collect(),
             claimable: BTreeSet::new(),
             leases: state.leases(),
             next_deadline: state.next_deadline(),

@@ -5,7 +5,7 @@
 
 use std::sync::Arc;
 
-use codeq_core::callback::number_of;
+use codeq_core::callback::name_hash;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep_until};
@@ -167,8 +167,8 @@ impl Notifier {
     fn enqueue(&mut self, subscriber: &Subscriber, command: Arc<str>) {
         let Subscription { id, tenant, .. } = &subscriber.subscription;
         let (id, tenant) = (Arc::clone(id), Arc::clone(tenant));
-        let host = number_of(subscriber.to.authority());
-        let to = Receiver { tenant: number_of(&tenant), host };
+        let host = name_hash(subscriber.to.authority());
+        let to = Receiver { tenant: name_hash(&tenant), host };
         let notification = Notification { tenant, id, command };
         if self.dispatcher.add(to, notification.clone()).is_err() {
             self.recipients.not_sent(&notification.id, Instant::now());

@@ -4,7 +4,7 @@
 
 use std::sync::Arc;
 
-use codeq_core::callback::number_of;
+use codeq_core::callback::name_hash;
 use tokio::time::Instant;
 
 use crate::dispatcher::{Dispatcher, Limits, Outcome, Receiver};
@@ -42,7 +42,7 @@ impl ReadyQueues {
 
     /// Adds a queue, unless it is waiting already. False if there is no room.
     pub fn add(&mut self, tenant: Arc<str>, command: Arc<str>) -> bool {
-        let to = Receiver { tenant: number_of(&tenant), host: 0 };
+        let to = Receiver { tenant: name_hash(&tenant), host: 0 };
         self.0.add(to, (tenant, command)).is_ok()
     }
 

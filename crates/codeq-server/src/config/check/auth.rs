@@ -10,7 +10,7 @@ use url::{Host, Url};
 
 use crate::config::problem::{Problem, shown};
 use crate::hex::hex;
-use crate::near::nearest;
+use crate::suggest::nearest;
 
 /// Maximum number of issuers, and of fixed tokens, per role.
 const WAYS_MAX: usize = 1_000;

@@ -1,6 +1,6 @@
 //! Readable but invalid values, and values passed to the engine.
 
-use codeq_core::backoff::Growth;
+use codeq_core::task_backoff::Growth;
 
 use super::*;
 use crate::config::{

@@ -1,4 +1,4 @@
-//! What a tenant holds in a shard: totals over its queues, maintained so that checking a quota needs no summing.
+//! What a tenant uses of its quotas in a shard: totals over its queues, maintained so that checking a quota needs no summing.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -7,7 +7,7 @@ use crate::rows::{Counts, TaskRow};
 /// The totals of one tenant, shared by its queues. Only the shard's thread changes them, and readers hold the shard's
 /// lock. They are atomic only so that they can be changed behind an `Arc`: there are no races.
 #[derive(Debug, Default)]
-pub(crate) struct Held {
+pub(crate) struct UsageCounters {
     tasks: AtomicU64,
     bytes: AtomicU64,
     stored: AtomicU64,
@@ -15,7 +15,7 @@ pub(crate) struct Held {
 
 /// A tenant's totals at one moment.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Holdings {
+pub struct Usage {
     /// Tasks that are not finished.
     pub tasks: u64,
     /// Their payload bytes.
@@ -24,7 +24,7 @@ pub struct Holdings {
     pub stored_bytes: u64,
 }
 
-impl Held {
+impl UsageCounters {
     /// Counts a task that enters a place.
     pub fn add(&self, row: &TaskRow) {
         if !row.place.is_terminal() {
@@ -51,8 +51,8 @@ impl Held {
     }
 
     /// The current totals.
-    pub fn holdings(&self) -> Holdings {
-        Holdings {
+    pub fn current(&self) -> Usage {
+        Usage {
             tasks: self.tasks.load(Ordering::Relaxed),
             bytes: self.bytes.load(Ordering::Relaxed),
             stored_bytes: self.stored.load(Ordering::Relaxed),

@@ -26,8 +26,8 @@ impl WriteTimeout {
     }
 }
 
-/// A client that is not reading at the moment. Created on demand: most clients never stall.
-pub(crate) struct Stall {
+/// Measures how long a client has not read. Created on demand: most clients always read.
+pub(crate) struct WriteTimer {
     usual: Duration,
     timer: Pin<Box<Sleep>>,
     /// Completes when the server stops; `None` afterwards.
@@ -35,10 +35,10 @@ pub(crate) struct Stall {
     stopped_at: Option<Instant>,
 }
 
-impl Stall {
-    pub(crate) fn new(write_timeout: &WriteTimeout) -> Stall {
+impl WriteTimer {
+    pub(crate) fn new(write_timeout: &WriteTimeout) -> WriteTimer {
         let mut stop = write_timeout.stop.clone();
-        Stall {
+        WriteTimer {
             usual: write_timeout.usual,
             timer: Box::pin(sleep_until(Instant::now() + write_timeout.usual)),
             // A dropped sender counts as a stop.

@@ -6,28 +6,28 @@ use std::sync::Arc;
 use codeq_core::command::{Millis, Selector};
 use codeq_core::names::queue_name;
 
-use crate::request::{ClientNumber, ParkedClaim};
+use crate::request::{ClientNumber, WaitingClaim};
 
 /// Number of a waiting claim; smaller numbers have waited longer.
-pub type ParkId = u64;
+pub type ClaimNumber = u64;
 
 /// The waiting claims of a shard.
 #[derive(Default)]
-pub struct Parked {
-    next: ParkId,
-    claims: BTreeMap<ParkId, ParkedClaim>,
+pub struct WaitingClaims {
+    next: ClaimNumber,
+    claims: BTreeMap<ClaimNumber, WaitingClaim>,
     /// Claims by queue, longest wait first. A claim for several commands is listed several times.
-    by_queue: BTreeMap<(Arc<str>, Arc<str>), VecDeque<ParkId>>,
+    by_queue: BTreeMap<(Arc<str>, Arc<str>), VecDeque<ClaimNumber>>,
     /// Claims for any queue of a tenant.
-    by_tenant: BTreeMap<Arc<str>, VecDeque<ParkId>>,
-    deadlines: BTreeSet<(Millis, ParkId)>,
+    by_tenant: BTreeMap<Arc<str>, VecDeque<ClaimNumber>>,
+    deadlines: BTreeSet<(Millis, ClaimNumber)>,
     /// Claims by client, to find those of a client that leaves.
-    by_client: BTreeSet<(ClientNumber, ParkId)>,
+    by_client: BTreeSet<(ClientNumber, ClaimNumber)>,
     /// Number of waiting claims per tenant.
     tenants: BTreeMap<Arc<str>, usize>,
 }
 
-impl Parked {
+impl WaitingClaims {
     /// Number of waiting claims.
     pub fn len(&self) -> usize {
         self.claims.len()
@@ -44,16 +44,16 @@ impl Parked {
     }
 
     /// Adds a claim at the end of its lists.
-    pub fn park(&mut self, claim: ParkedClaim) {
+    pub fn add(&mut self, claim: WaitingClaim) {
         let id = self.next;
         self.next += 1;
         self.put(id, claim);
     }
 
     /// Returns a claim that was taken but not served. It keeps its position.
-    pub fn put(&mut self, id: ParkId, parked: ParkedClaim) {
-        let tenant = Arc::clone(&parked.claim.tenant);
-        match &parked.claim.from {
+    pub fn put(&mut self, id: ClaimNumber, waiting: WaitingClaim) {
+        let tenant = Arc::clone(&waiting.claim.tenant);
+        match &waiting.claim.from {
             Selector::Any => enter(self.by_tenant.entry(tenant).or_default(), id),
             Selector::Commands(commands) => {
                 for command in commands {
@@ -62,28 +62,32 @@ impl Parked {
                 }
             }
         }
-        self.deadlines.insert((parked.deadline, id));
-        self.by_client.extend(parked.reply.clients().map(|client| (client, id)));
-        *self.tenants.entry(Arc::clone(&parked.claim.tenant)).or_default() += 1;
-        self.claims.insert(id, parked);
+        self.deadlines.insert((waiting.deadline, id));
+        self.by_client.extend(waiting.reply.clients().map(|client| (client, id)));
+        *self.tenants.entry(Arc::clone(&waiting.claim.tenant)).or_default() += 1;
+        self.claims.insert(id, waiting);
     }
 
     /// Takes the claim that has waited longest for this queue and whose client is still there.
-    pub fn take(&mut self, tenant: &Arc<str>, queue: &Arc<str>) -> Option<(ParkId, ParkedClaim)> {
+    pub fn take(
+        &mut self,
+        tenant: &Arc<str>,
+        queue: &Arc<str>,
+    ) -> Option<(ClaimNumber, WaitingClaim)> {
         loop {
             let key = (Arc::clone(tenant), Arc::clone(queue));
             let named = self.by_queue.get(&key).and_then(|line| line.front().copied());
             let any = self.by_tenant.get(tenant).and_then(|line| line.front().copied());
             let id = named.into_iter().chain(any).min()?;
-            let parked = self.remove(id)?;
-            if !parked.reply.is_closed() {
-                return Some((id, parked));
+            let waiting = self.remove(id)?;
+            if !waiting.reply.is_closed() {
+                return Some((id, waiting));
             }
         }
     }
 
     /// Takes a claim whose wait has timed out.
-    pub fn take_due(&mut self, now: Millis) -> Option<ParkedClaim> {
+    pub fn take_due(&mut self, now: Millis) -> Option<WaitingClaim> {
         let (deadline, id) = self.deadlines.first().copied()?;
         if deadline <= now { self.remove(id) } else { None }
     }
@@ -94,7 +98,7 @@ impl Parked {
     }
 
     /// Takes all claims, at shutdown.
-    pub fn take_all(&mut self) -> Vec<ParkedClaim> {
+    pub fn take_all(&mut self) -> Vec<WaitingClaim> {
         let all = std::mem::take(self);
         self.next = all.next;
         all.claims.into_values().collect()
@@ -103,10 +107,10 @@ impl Parked {
     /// Drops the claims of a client that is gone.
     pub fn forget(&mut self, client: ClientNumber) {
         loop {
-            let mut of_client = self.by_client.range((client, 0)..=(client, ParkId::MAX));
+            let mut of_client = self.by_client.range((client, 0)..=(client, ClaimNumber::MAX));
             let Some(id) = of_client.next().map(|(_, id)| *id) else { return };
             // The number may already belong to a new client.
-            if self.claims.get(&id).is_some_and(|parked| !parked.reply.is_closed()) {
+            if self.claims.get(&id).is_some_and(|waiting| !waiting.reply.is_closed()) {
                 return;
             }
             if self.remove(id).is_none() {
@@ -115,20 +119,20 @@ impl Parked {
         }
     }
 
-    fn remove(&mut self, id: ParkId) -> Option<ParkedClaim> {
-        let parked = self.claims.remove(&id)?;
-        self.deadlines.remove(&(parked.deadline, id));
-        for client in parked.reply.clients() {
+    fn remove(&mut self, id: ClaimNumber) -> Option<WaitingClaim> {
+        let waiting = self.claims.remove(&id)?;
+        self.deadlines.remove(&(waiting.deadline, id));
+        for client in waiting.reply.clients() {
             self.by_client.remove(&(client, id));
         }
-        let tenant = &parked.claim.tenant;
+        let tenant = &waiting.claim.tenant;
         if let Some(count) = self.tenants.get_mut(tenant) {
             *count -= 1;
             if *count == 0 {
                 self.tenants.remove(tenant);
             }
         }
-        match &parked.claim.from {
+        match &waiting.claim.from {
             Selector::Any => {
                 if let Some(line) = self.by_tenant.get_mut(tenant) {
                     leave(line, id);
@@ -149,18 +153,18 @@ impl Parked {
                 }
             }
         }
-        Some(parked)
+        Some(waiting)
     }
 }
 
 /// Keeps the list sorted by number, so that a claim that is put back returns to its position.
-fn enter(line: &mut VecDeque<ParkId>, id: ParkId) {
+fn enter(line: &mut VecDeque<ClaimNumber>, id: ClaimNumber) {
     if let Err(at) = line.binary_search(&id) {
         line.insert(at, id);
     }
 }
 
-fn leave(line: &mut VecDeque<ParkId>, id: ParkId) {
+fn leave(line: &mut VecDeque<ClaimNumber>, id: ClaimNumber) {
     if let Ok(at) = line.binary_search(&id) {
         line.remove(at);
     }

@@ -30,11 +30,11 @@ pub struct Removed {
 #[derive(Debug)]
 pub struct RemovalObserver(mpsc::Sender<Removed>);
 
-/// The keeper's end of the removal queue.
+/// Removed tasks whose artifacts are to be removed, for [`run`].
 pub type RemovedTasks = mpsc::Receiver<Removed>;
 
 impl RemovalObserver {
-    /// Creates the observer for the engine and the receiver for the keeper.
+    /// Creates the observer for the engine and the receiver for [`run`].
     pub fn new() -> (RemovalObserver, RemovedTasks) {
         let (sender, receiver) = mpsc::channel(WAITING_MAX);
         (RemovalObserver(sender), receiver)

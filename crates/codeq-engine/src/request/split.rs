@@ -25,7 +25,7 @@ pub enum Merge {
 }
 
 /// How a command is handled by several shards.
-pub enum Divided {
+pub enum Split {
     /// It is not split; `route` picks its shard.
     Whole(Command),
     /// The part of each shard.
@@ -35,25 +35,25 @@ pub enum Divided {
 }
 
 /// Splits a command among shards.
-pub fn divide(command: Command, shards: u16) -> Divided {
+pub fn split(command: Command, shards: u16) -> Split {
     match command {
         Command::Enqueue(Enqueue { tasks, .. })
         | Command::EnqueueByValue(EnqueueByValue { enqueue: Enqueue { tasks, .. }, .. })
             if tasks.len() > BATCH_MAX =>
         {
-            Divided::Refused(Ok(Reply::Rejected(Rejection::InvalidBatch { max: BATCH_MAX })))
+            Split::Refused(Ok(Reply::Rejected(Rejection::InvalidBatch { max: BATCH_MAX })))
         }
-        Command::Enqueue(enqueue) if is_divided(&enqueue) => divide_tasks(enqueue, &[], shards),
+        Command::Enqueue(enqueue) if can_split(&enqueue) => split_tasks(enqueue, &[], shards),
         Command::EnqueueByValue(EnqueueByValue { enqueue, fingerprints })
-            if is_divided(&enqueue) =>
+            if can_split(&enqueue) =>
         {
-            divide_tasks(enqueue, &fingerprints, shards)
+            split_tasks(enqueue, &fingerprints, shards)
         }
         Command::PutTopic(put) => {
             let max_consumers = put.policy.max_consumers;
             let each = u32::from(shards);
             if (1..each).contains(&max_consumers) {
-                return Divided::Refused(Err(EngineError::TooFewConsumers { shards }));
+                return Split::Refused(Err(EngineError::TooFewConsumers { shards }));
             }
             let share = |shard: ShardId| {
                 let mut share = put.clone();
@@ -61,26 +61,23 @@ pub fn divide(command: Command, shards: u16) -> Divided {
                 share.policy.max_consumers = max_consumers / each + extra;
                 (shard, Command::PutTopic(share))
             };
-            Divided::Parts(
-                ShardId::all(shards).map(share).collect(),
-                Merge::Topic { max_consumers },
-            )
+            Split::Parts(ShardId::all(shards).map(share).collect(), Merge::Topic { max_consumers })
         }
         Command::Pause(_) | Command::DeleteTopic(_) | Command::Configure(_) => {
             let same = |shard| (shard, command.clone());
-            Divided::Parts(ShardId::all(shards).map(same).collect(), Merge::Same)
+            Split::Parts(ShardId::all(shards).map(same).collect(), Merge::Same)
         }
-        other => Divided::Whole(other),
+        other => Split::Whole(other),
     }
 }
 
 /// Whether a batch may be split; an atomic batch goes to one shard.
-fn is_divided(enqueue: &Enqueue) -> bool {
+fn can_split(enqueue: &Enqueue) -> bool {
     !enqueue.atomic && enqueue.tasks.len() > 1
 }
 
 /// Splits tasks by their keys.
-fn divide_tasks(enqueue: Enqueue, fingerprints: &[u128], shards: u16) -> Divided {
+fn split_tasks(enqueue: Enqueue, fingerprints: &[u128], shards: u16) -> Split {
     let Enqueue { tenant, tasks, seed, .. } = enqueue;
     let mut parts: BTreeMap<ShardId, (Vec<usize>, Vec<_>, Vec<_>)> = BTreeMap::new();
     for (at, task) in tasks.into_iter().enumerate() {
@@ -101,7 +98,7 @@ fn divide_tasks(enqueue: Enqueue, fingerprints: &[u128], shards: u16) -> Divided
         commands.push((shard, command));
         all_places.push(places);
     }
-    Divided::Parts(commands, Merge::Enqueued { places: all_places })
+    Split::Parts(commands, Merge::Enqueued { places: all_places })
 }
 
 impl Merge {
@@ -136,7 +133,7 @@ fn in_order(replies: Vec<Reply>, places: &[Vec<usize>]) -> Answer {
 }
 
 /// Collects the answers of several shards to one call.
-pub struct Join {
+pub struct CombinedReply {
     merge: Merge,
     posted: bool,
     parts: Mutex<Parts>,
@@ -148,11 +145,11 @@ struct Parts {
     missing: usize,
 }
 
-impl Join {
-    pub fn new(to: ReplyTo, parts: usize, merge: Merge) -> Arc<Join> {
+impl CombinedReply {
+    pub fn new(to: ReplyTo, parts: usize, merge: Merge) -> Arc<CombinedReply> {
         let (posted, answers) = (to.is_posted(), (0..parts).map(|_| None).collect());
         let parts = Parts { to: Some(to), answers, missing: parts };
-        Arc::new(Join { merge, posted, parts: Mutex::new(parts) })
+        Arc::new(CombinedReply { merge, posted, parts: Mutex::new(parts) })
     }
 
     pub fn is_posted(&self) -> bool {
@@ -178,7 +175,7 @@ impl Join {
 }
 
 /// A claim that tries one shard after the other, and waits in all of them if none has a task.
-pub struct Round {
+pub struct ClaimAcrossShards {
     claim: Claim,
     wait: Millis,
     inboxes: Inboxes,
@@ -189,7 +186,7 @@ pub struct Round {
     to: ReplyTo,
 }
 
-impl Round {
+impl ClaimAcrossShards {
     /// The request for `start`, the first shard to try.
     pub fn begin(request: Request, start: usize, inboxes: &Inboxes) -> Request {
         let Request { command, reply, wait, .. } = request;
@@ -203,8 +200,8 @@ impl Round {
             to => to,
         };
         let (claim, left) = (claim.clone(), inboxes.len() - 1);
-        let round = Round { claim, wait, inboxes, next: start + 1, left, to };
-        Request::with(command, ReplyTo::Round(Box::new(round)), 0)
+        let across = ClaimAcrossShards { claim, wait, inboxes, next: start + 1, left, to };
+        Request::with(command, ReplyTo::NextShard(Box::new(across)), 0)
     }
 
     /// Where the final answer goes.
@@ -214,7 +211,7 @@ impl Round {
 
     /// Processes the answer of a shard. If that answers the claim, returns it and where it goes; otherwise tries the
     /// next shard, or waits in all of them.
-    pub fn answered(mut self: Box<Round>, answer: Answer) -> Option<(ReplyTo, Answer)> {
+    pub fn answered(mut self: Box<ClaimAcrossShards>, answer: Answer) -> Option<(ReplyTo, Answer)> {
         let empty = matches!(&answer, Ok(Reply::Claimed(tasks)) if tasks.is_empty());
         if !empty || self.to.is_closed() {
             return Some((self.to, answer));
@@ -225,7 +222,7 @@ impl Round {
             self.next = at + 1;
             let inbox = self.inboxes.get(at).map(Arc::clone);
             let command = Command::Claim(self.claim.clone());
-            inbox?.push(Request::with(command, ReplyTo::Round(self), 0));
+            inbox?.push(Request::with(command, ReplyTo::NextShard(self), 0));
             return None;
         }
         let (1.., ReplyTo::First(first)) = (self.wait, &self.to) else {

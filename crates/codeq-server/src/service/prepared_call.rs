@@ -18,20 +18,20 @@ use tracing::{Instrument, Span};
 use super::{Service, ServiceError};
 
 /// A request that is ready to send to the engine. It passed every check, or carries the flaw that was found.
-pub struct Ask<T> {
+pub struct PreparedCall<T> {
     call: Call,
-    asked: Asked<T>,
+    reader: AnswerReader<T>,
 }
 
 /// A request in flight: knows how to read its answer.
-pub struct Asked<T> {
+pub struct AnswerReader<T> {
     read: Read<T>,
     extras: Option<Box<Extras>>,
 }
 
 type Read<T> = fn(Answer) -> Result<T, ServiceError>;
 
-/// Rarely needed fields, boxed to keep [`Asked`] small.
+/// Rarely needed fields, boxed to keep [`AnswerReader`] small.
 #[derive(Default)]
 struct Extras {
     /// What is wrong with the request itself. The call is then one that the engine rejects only after all its other
@@ -41,25 +41,25 @@ struct Extras {
     span: Option<Span>,
 }
 
-impl<T> Ask<T> {
-    pub(super) fn new(call: Call, read: Read<T>) -> Ask<T> {
-        Ask { call, asked: Asked { read, extras: None } }
+impl<T> PreparedCall<T> {
+    pub(super) fn new(call: Call, read: Read<T>) -> PreparedCall<T> {
+        PreparedCall { call, reader: AnswerReader { read, extras: None } }
     }
 
-    pub(super) fn flawed(mut self, flaw: Option<ServiceError>) -> Ask<T> {
+    pub(super) fn flawed(mut self, flaw: Option<ServiceError>) -> PreparedCall<T> {
         if flaw.is_some() {
-            self.asked.extras.get_or_insert_default().flaw = flaw;
+            self.reader.extras.get_or_insert_default().flaw = flaw;
         }
         self
     }
 
     /// Splits into the request to post and the reader of its answer.
-    pub fn post(self, reply: ReplyTo) -> (Request, Asked<T>) {
-        (Request::new(self.call, reply), self.asked)
+    pub fn post(self, reply: ReplyTo) -> (Request, AnswerReader<T>) {
+        (Request::new(self.call, reply), self.reader)
     }
 }
 
-impl<T> Asked<T> {
+impl<T> AnswerReader<T> {
     /// Converts the engine's answer into the caller's result.
     pub fn read(&mut self, answer: Answer) -> Result<T, ServiceError> {
         let extras = self.extras.take();
@@ -72,14 +72,14 @@ impl<T> Asked<T> {
 
 impl Service {
     /// Sends the call and waits for its answer. Dropping the future returns any tasks it would have claimed.
-    pub async fn answer<T>(&self, ask: Ask<T>) -> Result<T, ServiceError> {
-        let Ask { call, mut asked } = ask;
-        let span = asked.extras.as_mut().and_then(|extras| extras.span.take());
+    pub async fn call<T>(&self, prepared: PreparedCall<T>) -> Result<T, ServiceError> {
+        let PreparedCall { call, mut reader } = prepared;
+        let span = reader.extras.as_mut().and_then(|extras| extras.span.take());
         let answer = match span {
             None => self.engine.call(call).await,
             Some(span) => self.engine.call(call).instrument(span).await,
         };
-        asked.read(answer)
+        reader.read(answer)
     }
 
     /// Sends calls without waiting for their answers.
@@ -115,12 +115,12 @@ impl Service {
         id: TaskId,
         command: Command,
         read: Read<T>,
-    ) -> Ask<T> {
-        let mut ask = Ask::new(Call::Propose(command), read);
+    ) -> PreparedCall<T> {
+        let mut prepared = PreparedCall::new(Call::Propose(command), read);
         if let Some(span) = self.span(operation, caller, id) {
-            ask.asked.extras.get_or_insert_default().span = Some(span);
+            prepared.reader.extras.get_or_insert_default().span = Some(span);
         }
-        ask
+        prepared
     }
 
     pub(super) async fn propose(&self, command: Command) -> Answer {

@@ -15,7 +15,7 @@ use slab::Slab;
 
 use crate::app::App;
 use crate::limits::budget::{HeldFor, Hold, Share};
-use crate::service::ask::{Ask, Asked};
+use crate::service::prepared_call::{AnswerReader, PreparedCall};
 
 /// Maximum bytes of tasks not yet sent to a stream's client. Tasks beyond this return to their
 /// queue.
@@ -26,7 +26,7 @@ const STEP: usize = 16 << 10;
 const INDEX_BITS: u32 = 32;
 
 /// The mailbox for engine answers.
-struct Mail {
+struct StreamMailbox {
     state: Mutex<State>,
     waker: AtomicWaker,
 }
@@ -40,7 +40,7 @@ struct State {
     closed: bool,
 }
 
-impl Mailbox for Mail {
+impl Mailbox for StreamMailbox {
     fn deliver(&self, number: u64, answer: Answer) -> Result<(), Answer> {
         let mut state = self.state.lock();
         if state.closed {
@@ -82,7 +82,7 @@ impl Mailbox for Mail {
 /// Events posted to the engine whose answers are not written yet.
 pub(super) struct Posted<T> {
     app: Arc<App>,
-    mail: Arc<Mail>,
+    mailbox: Arc<StreamMailbox>,
     share: Share,
     arrived: VecDeque<(u64, Answer)>,
     /// Bytes of the tasks in `arrived`, and of those already taken from it.
@@ -92,7 +92,7 @@ pub(super) struct Posted<T> {
 
 /// Collects the engine requests of one event, and routes their answers back to it.
 pub(super) struct Slot<'a> {
-    mail: &'a Arc<Mail>,
+    mailbox: &'a Arc<StreamMailbox>,
     key: usize,
     /// Requests posted together once all available input has been read.
     out: &'a mut Vec<Request>,
@@ -100,12 +100,12 @@ pub(super) struct Slot<'a> {
 
 impl Slot<'_> {
     /// Posts one part of the event. Returns the reader for its answer.
-    pub(super) fn post<T>(&mut self, index: usize, ask: Ask<T>) -> Asked<T> {
+    pub(super) fn post<T>(&mut self, index: usize, prepared: PreparedCall<T>) -> AnswerReader<T> {
         let number = (self.key as u64) << INDEX_BITS | index as u64;
-        let reply = ReplyTo::Mailbox(Arc::clone(self.mail) as Arc<dyn Mailbox>, number);
-        let (request, asked) = ask.post(reply);
+        let reply = ReplyTo::Mailbox(Arc::clone(self.mailbox) as Arc<dyn Mailbox>, number);
+        let (request, reader) = prepared.post(reply);
         self.out.push(request);
-        asked
+        reader
     }
 }
 
@@ -114,9 +114,10 @@ impl<T> Posted<T> {
     pub(super) fn new(app: Arc<App>, share: &Share) -> Posted<T> {
         let hold = share.nothing(HeldFor::Answers);
         let state = State { answers: VecDeque::new(), unsent: 0, hold, closed: false };
-        let mail = Arc::new(Mail { state: Mutex::new(state), waker: AtomicWaker::new() });
+        let mailbox =
+            Arc::new(StreamMailbox { state: Mutex::new(state), waker: AtomicWaker::new() });
         let (arrived, events) = (VecDeque::new(), Slab::new());
-        Posted { app, mail, share: share.clone(), arrived, arrived_bytes: 0, events }
+        Posted { app, mailbox, share: share.clone(), arrived, arrived_bytes: 0, events }
     }
 
     /// Drops all events, as if the stream had closed.
@@ -131,7 +132,7 @@ impl<T> Posted<T> {
 
     /// A slot for the next event passed to [`Posted::put`].
     pub(super) fn slot<'a>(&'a self, out: &'a mut Vec<Request>) -> Slot<'a> {
-        Slot { mail: &self.mail, key: self.events.vacant_key(), out }
+        Slot { mailbox: &self.mailbox, key: self.events.vacant_key(), out }
     }
 
     /// Stores the event of the last slot.
@@ -143,8 +144,8 @@ impl<T> Posted<T> {
     /// be woken by the next answer. Call it only after sending the previous answer.
     pub(super) fn next(&mut self, cx: &Context<'_>) -> Option<(usize, usize, Answer)> {
         if self.arrived.is_empty() {
-            self.mail.waker.register(cx.waker());
-            let mut state = self.mail.state.lock();
+            self.mailbox.waker.register(cx.waker());
+            let mut state = self.mailbox.state.lock();
             let State { answers, unsent, hold, .. } = &mut *state;
             std::mem::swap(&mut self.arrived, answers);
             *unsent -= std::mem::take(&mut self.arrived_bytes);
@@ -164,7 +165,7 @@ impl<T> Posted<T> {
         key: usize,
         out: &'a mut Vec<Request>,
     ) -> Option<(&'a mut T, Slot<'a>)> {
-        Some((self.events.get_mut(key)?, Slot { mail: &self.mail, key, out }))
+        Some((self.events.get_mut(key)?, Slot { mailbox: &self.mailbox, key, out }))
     }
 
     /// Removes an answered event.
@@ -175,13 +176,13 @@ impl<T> Posted<T> {
 
 impl<T> Drop for Posted<T> {
     fn drop(&mut self) {
-        let mut state = self.mail.state.lock();
+        let mut state = self.mailbox.state.lock();
         state.closed = true;
         state.hold.shrink_to(0);
         let late = std::mem::take(&mut state.answers);
         drop(state);
         if !self.events.is_empty() {
-            let mailbox: Arc<dyn Mailbox> = self.mail.clone();
+            let mailbox: Arc<dyn Mailbox> = self.mailbox.clone();
             self.app.service.gone(&mailbox);
         }
         for (_, answer) in self.arrived.drain(..).chain(late) {
