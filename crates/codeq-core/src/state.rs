@@ -265,6 +265,11 @@ impl State {
         self.queues.get(&id).is_some_and(|queue| queue.head.is_some())
     }
 
+    /// Whether a claim of any of the tenant's queues would find a task.
+    pub fn has_claimable(&self, tenant: &str) -> bool {
+        self.tenants.get(tenant).is_some_and(|tenant| !tenant.heads.is_empty())
+    }
+
     /// Number of tasks that could be claimed from the queue now.
     pub fn claimable(&self, id: QueueId) -> u64 {
         let Some(queue) = self.queues.get(&id).filter(|queue| queue.head.is_some()) else {

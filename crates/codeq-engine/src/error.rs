@@ -53,6 +53,12 @@ pub enum EngineError {
         /// The number of shards.
         shards: u16,
     },
+    /// This node of the cluster does not lead, or does not know a leader. Nothing was done.
+    #[error("the cluster has no leader at the moment: retry later")]
+    NoLeader,
+    /// The node lost its leadership while the operation was on its way. Whether it happened is unknown.
+    #[error("the leader changed meanwhile: whether the operation happened is unknown")]
+    Unknown,
 }
 
 impl From<Shortage> for EngineError {

@@ -73,6 +73,12 @@ impl Group {
         self.answers.push((to, answer));
     }
 
+    /// Takes the answers, to be sent by somebody else.
+    pub fn take_answers(&mut self) -> Vec<(ReplyTo, Answer)> {
+        self.callers = 0;
+        std::mem::take(&mut self.answers)
+    }
+
     /// Moves a later group of the same shard into this one.
     pub fn absorb(&mut self, later: &mut Group) {
         let shift = self.bytes.len();

@@ -23,6 +23,7 @@ pub mod options;
 pub mod read;
 pub mod records;
 pub mod recover;
+pub mod replica;
 pub mod request;
 pub mod route;
 pub mod shard;

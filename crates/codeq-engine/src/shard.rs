@@ -25,8 +25,10 @@ use parking_lot::RwLock;
 use crate::error::{EngineError, OpenError};
 use crate::group::{Batch, Group};
 use crate::options::{WAITERS_MAX, WAITERS_PER_TENANT_MAX};
-use crate::request::{ClientNumber, Request, WaitingClaim};
+use crate::request::{ClientNumber, ReplyTo, Request, WaitingClaim};
 use crate::waiting_claims::WaitingClaims;
+
+mod replicated;
 
 /// What readers share with the shard's thread.
 pub struct ShardData {
@@ -46,7 +48,8 @@ pub struct Shard {
     waiting_claims: WaitingClaims,
     /// Bytes of the log that may still be spent on waiting claims, until set again.
     spare: usize,
-    /// Queues that have both tasks and waiting claims, which were not served because `spare` was used up.
+    /// Queues that have both tasks and waiting claims, which were not served because `spare` was used up. In a cluster:
+    /// queues that may have both.
     unserved: BTreeSet<QueueId>,
     /// The commands applied since the last group was taken.
     pub group: Group,

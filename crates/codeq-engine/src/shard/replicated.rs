@@ -1,0 +1,149 @@
+//! A shard of a cluster: it applies only what the cluster has committed.
+//!
+//! A shard of a single node applies a request, logs it and answers. Here the order is: gather requests, have the
+//! cluster commit them, apply them and answer. Waiting claims are therefore not served while a request is applied,
+//! because that would be a command that no other replica has: the queues that became claimable are noted, and the claims
+//! are proposed with the next entry.
+
+use codeq_core::command::{Claim, Command, Selector};
+
+use super::*;
+
+impl Shard {
+    /// Applies requests that the cluster has committed with entry `index`. The answers are in the group afterwards.
+    pub fn apply_committed(
+        &mut self,
+        index: FrameIndex,
+        at: Moment,
+        requests: impl IntoIterator<Item = Request>,
+    ) -> Result<(), KvError> {
+        let data = Arc::clone(&self.data);
+        let mut data = data.write();
+        debug_assert!(index.0 > data.store.position());
+        for request in requests {
+            self.apply_committed_one(&mut data, at, request)?;
+        }
+        data.batch.0 += 1;
+        self.group.batch = data.batch;
+        self.count_waiting();
+        Ok(())
+    }
+
+    fn apply_committed_one(
+        &mut self,
+        data: &mut ShardData,
+        at: Moment,
+        request: Request,
+    ) -> Result<(), KvError> {
+        let bytes = request.bytes();
+        let Request { command, reply, wait, .. } = request;
+        let mut effects = std::mem::take(&mut self.effects);
+        let applied = self.run(data, at, &command, &mut effects)?;
+        match (applied.reply, command) {
+            (Reply::Claimed(tasks), Command::Claim(claim)) if tasks.is_empty() && wait > 0 => {
+                let deadline = at.now.saturating_add(wait);
+                self.let_wait(WaitingClaim { claim, reply, deadline, bytes });
+            }
+            (answer, _) => {
+                if let Reply::Claimed(tasks) = &answer {
+                    // Such a queue sends no further sign that it has tasks.
+                    let queues = tasks.iter().map(|task| (&task.tenant, &task.command));
+                    let ids = queues.filter_map(|(tenant, name)| data.state.queue_id(tenant, name));
+                    self.unserved.extend(ids);
+                }
+                self.group.answer(reply, Ok(answer));
+            }
+        }
+        self.note_ready(&effects);
+        self.group.effects.append(&mut effects);
+        self.effects = effects;
+        Ok(())
+    }
+
+    /// Remembers the queues that now have tasks.
+    pub(crate) fn note_ready(&mut self, effects: &[Effect]) {
+        let ready = effects.iter().filter_map(|effect| match effect {
+            Effect::Ready { queue } => Some(*queue),
+            _ => None,
+        });
+        self.unserved.extend(ready);
+    }
+
+    /// Takes waiting claims that can probably be served now, to be proposed: as many as there are tasks.
+    pub fn take_servable(&mut self, at: Moment) -> Vec<Request> {
+        let mut servable = Vec::new();
+        let data = Arc::clone(&self.data);
+        let data = data.read();
+        while let Some(queue) = self.unserved.pop_first() {
+            let Some(row) = data.state.queue_row(queue) else { continue };
+            let (tenant, name) = (Arc::clone(&row.tenant), Arc::clone(&row.name));
+            for _ in 0..data.state.claimable(queue) {
+                let Some((_, waiting)) = self.waiting_claims.take(&tenant, &name) else { break };
+                let WaitingClaim { claim, reply, deadline, .. } = waiting;
+                // The claim may wait in other shards too. Whoever takes it may put it back.
+                let shared = reply.shared();
+                let Some(reply) = reply.take() else { continue };
+                let reply = match shared {
+                    Some(first) => first.put_back(reply),
+                    None => reply,
+                };
+                let wait = deadline.saturating_sub(at.now);
+                servable.push(Request::with(Command::Claim(claim), reply, wait));
+            }
+        }
+        self.count_waiting();
+        servable
+    }
+
+    /// Whether a claim might find a task in what is committed. If not, it can wait without being proposed.
+    pub fn might_find(&self, at: Moment, claim: &Claim) -> bool {
+        let data = self.data.read();
+        let state = &data.state;
+        let claimable =
+            |name: &str| state.queue_id(&claim.tenant, name).is_some_and(|id| state.is_claimable(id));
+        // What is due may become claimable: the claim itself ends leases that have expired.
+        state.is_due(at)
+            || match &claim.from {
+                Selector::Any => state.has_claimable(&claim.tenant),
+                Selector::Commands(names) => {
+                    names.iter().any(|name| claimable(&codeq_core::names::queue_name(name)))
+                }
+            }
+    }
+
+    /// Lets a claim wait for a task, although it was not proposed.
+    pub fn wait_for_task(&mut self, at: Moment, request: Request) {
+        let bytes = request.bytes();
+        let Request { command, reply, wait, .. } = request;
+        if let Command::Claim(claim) = command {
+            let deadline = at.now.saturating_add(wait);
+            self.let_wait(WaitingClaim { claim, reply, deadline, bytes });
+            self.count_waiting();
+        }
+    }
+
+    /// Takes the claims whose wait is over.
+    pub fn take_expired(&mut self, at: Moment) -> Vec<ReplyTo> {
+        let mut expired = Vec::new();
+        while let Some(waiting) = self.waiting_claims.take_due(at.now) {
+            expired.push(waiting.reply);
+        }
+        self.count_waiting();
+        expired
+    }
+
+    /// Answers all waiting claims with an error, because this node no longer leads.
+    pub fn refuse_waiting(&mut self, error: &EngineError) {
+        self.unserved.clear();
+        for waiting in self.waiting_claims.take_all() {
+            // A client that is gone does not need to know.
+            let _ = waiting.reply.send(Err(error.clone()));
+        }
+        self.count_waiting();
+    }
+
+    /// Whether the rules have something to do by themselves.
+    pub fn is_due(&self, at: Moment) -> bool {
+        self.data.read().state.is_due(at)
+    }
+}
