@@ -7,6 +7,18 @@
 //! Nothing here opens a socket or starts a thread: messages go through a [`transport::Transport`], tasks and timers
 //! through [`runtime`], files through [`codeq_disk::Disk`]. So the simulator runs whole clusters in one thread.
 
+pub mod fault;
+pub mod frame;
+pub mod log_store;
+pub mod node;
 pub mod runtime;
+pub mod snapshot;
 pub mod transport;
 pub mod types;
+
+mod core;
+mod gates;
+mod leader;
+mod machine;
+mod network;
+mod time;
