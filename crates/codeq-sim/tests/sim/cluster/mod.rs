@@ -1,0 +1,5 @@
+//! Simulated clusters, and the parts that simulate them.
+
+mod bus;
+mod executor;
+mod openraft;
