@@ -248,13 +248,7 @@ impl Replica {
                     it.sweeping = false;
                     it.shard.apply_committed(index, *at, requests)?;
                 }
-                _ => {
-                    let effects = it.shard.replay(index, record)?;
-                    it.shard.group.effects.extend_from_slice(effects);
-                    let effects = std::mem::take(&mut it.shard.group.effects);
-                    it.shard.note_ready(&effects);
-                    it.shard.group.effects = effects;
-                }
+                _ => it.shard.replay_committed(index, record)?,
             }
             let unheard = it.shard.group.release();
             it.arrived.extend(unheard);

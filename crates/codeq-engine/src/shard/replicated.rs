@@ -62,8 +62,18 @@ impl Shard {
         Ok(())
     }
 
+    /// Applies a record that another node proposed. The effects are in the group afterwards.
+    pub fn replay_committed(&mut self, index: FrameIndex, record: &[u8]) -> Result<(), OpenError> {
+        self.replay(index, record)?;
+        let mut effects = std::mem::take(&mut self.replayed);
+        self.note_ready(&effects);
+        self.group.effects.append(&mut effects);
+        self.replayed = effects;
+        Ok(())
+    }
+
     /// Remembers the queues that now have tasks.
-    pub(crate) fn note_ready(&mut self, effects: &[Effect]) {
+    fn note_ready(&mut self, effects: &[Effect]) {
         if self.waiting_claims.is_empty() {
             return;
         }
