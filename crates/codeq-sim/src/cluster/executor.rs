@@ -73,7 +73,12 @@ struct NodeClock {
     booted: Duration,
     up: bool,
     stalled_until: Duration,
+    /// How long the last step took besides computing, such as for a disk.
+    cost: Option<Cost>,
 }
+
+/// Says how long a step took besides computing.
+pub type Cost = Arc<dyn Fn() -> Duration + Send + Sync>;
 
 struct WakeTask {
     id: u64,
@@ -118,8 +123,16 @@ impl Executor {
     pub fn boot(&self, node: NodeId, drift: i64) {
         let mut state = self.0.state.lock();
         let booted = state.now;
-        let clock = NodeClock { drift, booted, up: true, stalled_until: Duration::ZERO };
-        state.nodes.insert(node, clock);
+        let cost = state.nodes.remove(&node).and_then(|clock| clock.cost);
+        let stalled_until = Duration::ZERO;
+        state.nodes.insert(node, NodeClock { drift, booted, up: true, stalled_until, cost });
+    }
+
+    /// Asks after every step of a node's tasks how long it took besides computing; the node stands still meanwhile.
+    pub fn set_cost(&self, node: NodeId, cost: Cost) {
+        if let Some(clock) = self.0.state.lock().nodes.get_mut(&node) {
+            clock.cost = Some(cost);
+        }
     }
 
     /// Lets a node that crashed have tasks again. Its machine was running all the time.
@@ -205,6 +218,12 @@ impl Executor {
         std::mem::take(&mut self.0.state.lock().panics)
     }
 
+    /// Lets time pass in which nothing happens, as if all machines had been suspended.
+    pub fn leap(&self, duration: Duration) {
+        let mut state = self.0.state.lock();
+        state.now = state.now.saturating_add(duration);
+    }
+
     /// Runs for some time.
     pub fn run_for(&self, duration: Duration) {
         let end = self.time().saturating_add(duration);
@@ -259,6 +278,7 @@ impl Executor {
         };
         let mut context = Context::from_waker(&waker);
         let polled = catch_unwind(AssertUnwindSafe(|| task.as_mut().poll(&mut context)));
+        self.charge(owner);
         let mut state = self.0.state.lock();
         match polled {
             Ok(Poll::Pending) => {
@@ -276,6 +296,15 @@ impl Executor {
         drop((task, slot));
         self.0.state.lock().current = None;
         true
+    }
+
+    /// Lets a node stand still for as long as its last step took.
+    fn charge(&self, owner: Owner) {
+        let Some(node) = owner else { return };
+        let cost = self.0.state.lock().nodes.get(&node).and_then(|clock| clock.cost.clone());
+        if let Some(took) = cost.map(|cost| cost()).filter(|took| !took.is_zero()) {
+            self.stall(node, took);
+        }
     }
 
     /// Moves the time to the next timer, but not beyond `end`.
