@@ -40,7 +40,8 @@ impl Run {
         for (name, weight, play) in EPISODES {
             if draw < weight {
                 self.count(name);
-                self.world.network.set_weather(self.light_weather());
+                let weather = self.light_weather();
+                self.world.network.set_weather(weather);
                 return play(self);
             }
             draw -= weight;

@@ -8,7 +8,8 @@ use std::time::Duration;
 use codeq_core::command::Millis;
 use codeq_engine::clock::Clock;
 use codeq_raft::fault::Fault;
-use codeq_raft::node::{Node, Setup, StartError, Timing, create_first, create_joining};
+use codeq_raft::log_store::{NewNode, Start};
+use codeq_raft::node::{Node, Setup, StartError, Timing, create};
 use codeq_raft::types::{Member, NodeId};
 use parking_lot::Mutex;
 
@@ -125,10 +126,12 @@ impl Machine {
         let World { executor, options, seed, .. } = world;
         let disk = SimDisk::new(mix(&[*seed, id]));
         let (shared, dir) = (disk.shared(), Path::new(DIR));
-        match first {
-            true => create_first(&shared, dir, options, *seed, id, &member(id))?,
-            false => create_joining(&shared, dir, options, *seed, id)?,
-        }
+        let start = match first {
+            true => Start::Cluster { member: member(id), position: 0 },
+            false => Start::Joining,
+        };
+        let new = NewNode { cluster_id: *seed, node_id: id, log_id: mix(&[*seed, id, 1]), start };
+        create(&shared, dir, options, new)?;
         executor.boot(id, drift);
         let seen = AtomicU64::new(disk.syncs());
         let costs = disk.clone();
@@ -185,7 +188,6 @@ impl Machine {
         world.executor.restart(self.id);
         *self.process.lock() = Process::Starting;
         let setup = Setup {
-            id: self.id,
             disk: self.disk.shared(),
             dir: DIR.into(),
             options: world.options.clone(),

@@ -3,3 +3,5 @@
 mod bus;
 mod executor;
 mod openraft;
+mod sabotage;
+mod seeds;
