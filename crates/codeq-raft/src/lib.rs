@@ -7,6 +7,11 @@
 //! Nothing here opens a socket or starts a thread: messages go through a [`transport::Transport`], tasks and timers
 //! through [`runtime`], files through [`codeq_disk::Disk`]. So the simulator runs whole clusters in one thread.
 
+pub mod frame;
+mod journal;
+pub mod log_store;
 pub mod runtime;
+pub mod snapshot;
+pub mod state_file;
 pub mod transport;
 pub mod types;
