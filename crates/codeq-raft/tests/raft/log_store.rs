@@ -1,0 +1,1 @@
+//! openraft's own suite for log stores.
