@@ -191,7 +191,9 @@ pub fn decode_entry(bytes: &Bytes) -> Result<Entry, FrameError> {
 /// Encodes a membership and the entry that it comes from.
 pub fn encode_membership(membership: &StoredMembership) -> Result<Vec<u8>, FrameError> {
     let mut bytes = Vec::new();
-    put_option(&mut bytes, membership.log_id().as_ref(), |bytes, log_id| put_log_id(bytes, *log_id));
+    put_option(&mut bytes, membership.log_id().as_ref(), |bytes, log_id| {
+        put_log_id(bytes, *log_id)
+    });
     put_membership(&mut bytes, membership.membership())?;
     Ok(bytes)
 }
@@ -203,6 +205,29 @@ pub fn decode_membership(bytes: &[u8]) -> Result<StoredMembership, FrameError> {
     let membership = input.membership()?;
     input.end()?;
     Ok(StoredMembership::new(log_id, membership))
+}
+
+/// Encodes what an installation has to remember: the entry that the rows end at, and the members as of then.
+pub fn encode_note(
+    at: Option<LogId>,
+    membership: &StoredMembership,
+) -> Result<Vec<u8>, FrameError> {
+    let mut bytes = vec![FORMAT];
+    put_option(&mut bytes, at, put_log_id);
+    bytes.extend_from_slice(&encode_membership(membership)?);
+    Ok(bytes)
+}
+
+/// Decodes what [`encode_note`] wrote.
+pub fn decode_note(bytes: &[u8]) -> Result<(Option<LogId>, StoredMembership), FrameError> {
+    let mut input = Input(bytes);
+    match input.u8()? {
+        FORMAT => {}
+        0 => return Err(FrameError::Invalid("version 0")),
+        found => return Err(FrameError::Newer { found }),
+    }
+    let at = input.option(Input::log_id)?;
+    Ok((at, decode_membership(input.0)?))
 }
 
 pub(crate) fn put_log_id(bytes: &mut Vec<u8>, log_id: LogId) {
@@ -254,10 +279,11 @@ fn payload_bytes(payload: &EntryPayload<crate::types::Types>) -> usize {
 }
 
 fn count(what: &'static str, found: usize, max: usize) -> Result<u16, FrameError> {
-    u16::try_from(found)
-        .ok()
-        .filter(|_| found <= max)
-        .ok_or(FrameError::TooMany { what, found, max })
+    u16::try_from(found).ok().filter(|_| found <= max).ok_or(FrameError::TooMany {
+        what,
+        found,
+        max,
+    })
 }
 
 fn put_proposal(bytes: &mut Vec<u8>, proposal: &Proposal) -> Result<(), FrameError> {

@@ -7,6 +7,7 @@
 //! Nothing here opens a socket or starts a thread: messages go through a [`transport::Transport`], tasks and timers
 //! through [`runtime`], files through [`codeq_disk::Disk`]. So the simulator runs whole clusters in one thread.
 
+pub mod fault;
 pub mod frame;
 mod journal;
 pub mod log_store;

@@ -21,7 +21,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use codeq_disk::{Shortage, SharedDisk};
+use codeq_disk::{SharedDisk, Shortage};
 use codeq_engine::layout;
 use codeq_log::{
     FRAME_HEADER_BYTES, FrameIndex, Log, LogError, LogReader, NewLog, Options, PrepareJob,
@@ -33,6 +33,7 @@ use openraft::{AnyError, Membership, OptionalSend, RaftLogReader, StorageIOError
 use parking_lot::Mutex;
 use tokio::sync::watch;
 
+use crate::fault::Fault;
 use crate::frame::{self, FrameError, Kind};
 use crate::journal::{Contradiction, Found, Journal, Place};
 use crate::state_file::{State, StateError, StateFile};
@@ -134,6 +135,8 @@ struct Shared {
     installed: watch::Sender<()>,
     node_id: NodeId,
     cluster_id: u64,
+    /// A bug to plant.
+    fault: Option<Fault>,
 }
 
 /// openraft's log and vote. Clones are the same store.
@@ -173,12 +176,12 @@ impl LogStore {
     /// If the directory has a log already, then that of a single node whose stores have reached its end: the journal
     /// begins behind it.
     pub fn create(
-        disk: SharedDisk,
+        disk: &SharedDisk,
         dir: &Path,
         options: Options,
         new: NewNode,
     ) -> Result<LogStore, LogStoreError> {
-        if StateFile::exists(&*disk, dir)? {
+        if StateFile::exists(&**disk, dir)? {
             return Err(LogStoreError::AlreadyExists(dir.to_owned()));
         }
         let log_dir = layout::log_dir(dir);
@@ -221,26 +224,28 @@ impl LogStore {
             state.purged = Some(start);
             state.membership = StoredMembership::new(Some(start), members);
         }
-        let state = StateFile::create(&*disk, dir, state)?;
-        LogStore::recover(log, state, options)
+        let state = StateFile::create(&**disk, dir, state)?;
+        LogStore::recover(log, state, options, None)
     }
 
-    /// Opens the log store of a directory. Reads the whole journal.
+    /// Opens the log store of a directory. Reads the whole journal. `fault` is a bug to plant.
     pub fn open(
-        disk: SharedDisk,
+        disk: &SharedDisk,
         dir: &Path,
         options: Options,
+        fault: Option<Fault>,
     ) -> Result<LogStore, LogStoreError> {
-        let state = StateFile::open(&*disk, dir)?
+        let state = StateFile::open(&**disk, dir)?
             .ok_or_else(|| LogStoreError::NotFound(dir.to_owned()))?;
-        let log = Log::open(disk, &layout::log_dir(dir), options)?;
-        LogStore::recover(log, state, options)
+        let log = Log::open(disk.clone(), &layout::log_dir(dir), options)?;
+        LogStore::recover(log, state, options, fault)
     }
 
     fn recover(
         log: Log,
         mut state: StateFile,
         options: Options,
+        fault: Option<Fault>,
     ) -> Result<LogStore, LogStoreError> {
         let State { cluster_id, node_id, log_id, first_frame, purged, .. } = *state.state();
         let mixed = |what: String| Err(LogStoreError::Mixed(what));
@@ -286,7 +291,7 @@ impl LogStore {
         let files = Mutex::new(Files { log, state, frame_bytes, not_installed: None });
         let (installed, _) = watch::channel(());
         let journal = Mutex::new(journal);
-        let shared = Shared { files, journal, installed, node_id, cluster_id };
+        let shared = Shared { files, journal, installed, node_id, cluster_id, fault };
         Ok(LogStore { shared: Arc::new(shared), reader })
     }
 
@@ -301,7 +306,7 @@ impl LogStore {
     }
 
     /// The last entry, or what is purged if there is none.
-    pub fn last(&self) -> Option<LogId> {
+    pub fn last_log_id(&self) -> Option<LogId> {
         self.shared.journal.lock().last()
     }
 
@@ -417,9 +422,9 @@ impl LogStore {
         self.shared.journal.lock().index_keeping(bytes)
     }
 
-    /// How many bytes of frames can be appended for certain before a segment has to be prepared.
-    pub fn room(&self) -> u64 {
-        self.shared.files.lock().log.room()
+    /// Whether entries of this many bytes can be appended for certain before a segment has to be prepared.
+    pub fn has_room(&self, bytes: u64) -> bool {
+        self.shared.files.lock().log.room() >= bytes
     }
 
     /// The next job for the log's directory, if there is one and none is in progress; see [`Log::next_job`]. Run it on a
@@ -457,15 +462,12 @@ impl LogStore {
             records.extend(log_id.map(|log_id| frame::encode_mark(kind, log_id)));
         }
         let marks = records.len();
-        let mut len = FRAME_HEADER_BYTES;
-        let mut add = |record: &[u8]| {
-            len += RECORD_HEADER_BYTES + record.len() as u64;
-            len
-        };
-        records.iter().for_each(|mark| drop(add(mark)));
+        let with_header = |record: &Vec<u8>| RECORD_HEADER_BYTES + record.len() as u64;
+        let mut len = FRAME_HEADER_BYTES + records.iter().map(with_header).sum::<u64>();
         for entry in entries {
             let record = frame::encode_entry(entry)?;
-            if add(&record) > files.frame_bytes && records.len() > marks {
+            len += with_header(&record);
+            if len > files.frame_bytes && records.len() > marks {
                 break;
             }
             records.push(record);
@@ -537,10 +539,7 @@ const READ_TRIES: u32 = 100;
 
 impl Files {
     /// Writes a frame; `None` if another thread has to prepare a segment first.
-    fn write(
-        &mut self,
-        records: &[Vec<u8>],
-    ) -> Result<Option<codeq_log::Position>, LogStoreError> {
+    fn write(&mut self, records: &[Vec<u8>]) -> Result<Option<codeq_log::Position>, LogStoreError> {
         let records: Vec<(u16, &[u8])> =
             records.iter().map(|record| (JOURNAL, record.as_slice())).collect();
         loop {
@@ -644,6 +643,7 @@ impl RaftLogStorage<Types> for LogStore {
         let mut vote = self.shared.files.lock().state.state().vote;
         if let Some(vote) = &mut vote
             && vote.leader_id.node_id == self.shared.node_id
+            && self.shared.fault != Some(Fault::KeepCommittedVote)
         {
             vote.committed = false;
         }
@@ -694,8 +694,15 @@ impl RaftLogStorage<Types> for LogStore {
     }
 
     async fn purge(&mut self, log_id: LogId) -> Result<(), StorageError> {
-        let _files = self.shared.files.lock();
-        self.shared.journal.lock().purge(log_id);
+        let held = {
+            let _files = self.shared.files.lock();
+            let mut journal = self.shared.journal.lock();
+            journal.purge(log_id);
+            journal.held()
+        };
+        if held.is_some() && self.shared.fault == Some(Fault::PurgeBeforeInstall) {
+            return self.installed(log_id).map_err(storage(StorageIOError::write_logs));
+        }
         Ok(())
     }
 }
