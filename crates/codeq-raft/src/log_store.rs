@@ -462,15 +462,12 @@ impl LogStore {
             records.extend(log_id.map(|log_id| frame::encode_mark(kind, log_id)));
         }
         let marks = records.len();
-        let mut len = FRAME_HEADER_BYTES;
-        let mut add = |record: &[u8]| {
-            len += RECORD_HEADER_BYTES + record.len() as u64;
-            len
-        };
-        records.iter().for_each(|mark| drop(add(mark)));
+        let with_header = |record: &Vec<u8>| RECORD_HEADER_BYTES + record.len() as u64;
+        let mut len = FRAME_HEADER_BYTES + records.iter().map(with_header).sum::<u64>();
         for entry in entries {
             let record = frame::encode_entry(entry)?;
-            if add(&record) > files.frame_bytes && records.len() > marks {
+            len += with_header(&record);
+            if len > files.frame_bytes && records.len() > marks {
                 break;
             }
             records.push(record);
@@ -697,11 +694,13 @@ impl RaftLogStorage<Types> for LogStore {
     }
 
     async fn purge(&mut self, log_id: LogId) -> Result<(), StorageError> {
-        {
+        let held = {
             let _files = self.shared.files.lock();
-            self.shared.journal.lock().purge(log_id);
-        }
-        if self.shared.fault == Some(Fault::PurgeBeforeInstall) {
+            let mut journal = self.shared.journal.lock();
+            journal.purge(log_id);
+            journal.held()
+        };
+        if held.is_some() && self.shared.fault == Some(Fault::PurgeBeforeInstall) {
             return self.installed(log_id).map_err(storage(StorageIOError::write_logs));
         }
         Ok(())

@@ -2,4 +2,7 @@
 
 #![allow(clippy::unwrap_used, clippy::panic, clippy::indexing_slicing, reason = "helpers of tests")]
 
+mod frame;
 mod log_store;
+mod state_file;
+mod suite;
