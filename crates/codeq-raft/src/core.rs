@@ -19,7 +19,7 @@ use tokio::sync::{Notify, watch};
 
 use crate::fault::Fault;
 use crate::frame;
-use crate::log_store::LogStore;
+use crate::log_store::{LogStore, LogStoreError};
 use crate::types::{LogId, Member, NodeId, StoredMembership};
 
 /// Why a member's directory cannot be opened.
@@ -28,24 +28,31 @@ pub enum StartError {
     /// The directory or one of its stores.
     #[error(transparent)]
     Open(#[from] OpenError),
-    /// The log ends before what a store includes: entries that were acknowledged are missing.
-    #[error(
-        "the log of {} ends at entry {last}, but shard {shard} has rows of entry {position}: the end of the log was \
-         lost; remove this node from the cluster and let it join again with an empty directory", dir.display()
-    )]
-    LogTooShort {
-        /// The directory.
-        dir: PathBuf,
-        /// The shard that knows more.
-        shard: ShardId,
-        /// What it knows.
-        position: u64,
-        /// The last entry of the log.
-        last: u64,
-    },
+    /// The log, the vote or the members.
+    #[error(transparent)]
+    Log(#[from] LogStoreError),
     /// openraft could not start.
     #[error("cannot start replication: {0}")]
     Raft(String),
+}
+
+/// Why a checkpoint failed.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum CheckpointError {
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    #[error(transparent)]
+    Log(#[from] LogStoreError),
+}
+
+impl CheckpointError {
+    /// Whether a later checkpoint may succeed: nothing was lost.
+    pub fn is_retryable(&self) -> bool {
+        match self {
+            CheckpointError::Store(error) => error.is_retryable(),
+            CheckpointError::Log(error) => error.shortage().is_some(),
+        }
+    }
 }
 
 /// What the parts of a node share.
@@ -88,7 +95,6 @@ pub(crate) struct Checkpoint {
 impl Core {
     /// Opens a member's directory: finishes an interrupted installation, then opens log and stores.
     pub fn open(
-        id: NodeId,
         incarnation: u64,
         (disk, dir): (SharedDisk, &Path),
         options: Options,
@@ -101,12 +107,12 @@ impl Core {
         let log = LogStore::open(&disk, dir, options.log(), fault)?;
         install::finish(&*disk, dir, manifest, |note| settle(&log, dir, note))?;
         let shards = recover::open_shards(&disk, dir, &options, manifest)?;
-        let (replica, applied) = start(&log, dir, shards, fault)?;
+        let (replica, applied) = start(&log, shards, fault)?;
         let membership = log.membership();
         let checkpoint = Checkpoint { at: applied, membership: membership.clone() };
         let rows = Rows { replica, applied, membership, checkpoint, previous: 0, snapshots: 0 };
         Ok(Arc::new(Core {
-            id,
+            id: log.node_id(),
             incarnation,
             disk,
             dir: dir.to_owned(),
@@ -133,7 +139,7 @@ impl Core {
     }
 
     /// Checkpoints all shards at the same entry, then lets go of the log that nobody needs.
-    pub fn checkpoint(&self) -> Result<(), StoreError> {
+    pub fn checkpoint(&self) -> Result<(), CheckpointError> {
         let mut guard = self.rows.lock();
         let rows = &mut *guard;
         let Some(applied) = rows.applied else { return Ok(()) };
@@ -156,8 +162,19 @@ impl Core {
         rows.checkpoint = Checkpoint { at: Some(applied), membership: rows.membership.clone() };
         let previous = rows.previous;
         drop(guard);
-        self.log.release(previous);
-        Ok(())
+        Ok(self.log.release(previous)?)
+    }
+
+    /// Whether entries of this many bytes fit into the log, after preparing a segment if need be.
+    pub fn has_room(&self, bytes: u64) -> bool {
+        while !self.log.has_room(bytes) {
+            match self.log.next_job().map(|job| job.run()) {
+                Some(Ok(prepared)) => self.log.provide(prepared),
+                // The log retries when it is asked the next time.
+                Some(Err(_)) | None => return false,
+            }
+        }
+        true
     }
 
     /// What a snapshot of the current checkpoints is called.
@@ -171,6 +188,7 @@ impl Core {
     /// Makes rows that have arrived those of this node.
     pub fn install(&self, meta: &SnapshotMeta<NodeId, Member>) -> Result<(), StartError> {
         let note = frame::encode_note(meta.last_log_id, &meta.last_membership);
+        let note = note.map_err(LogStoreError::from)?;
         // Nobody may use the stores meanwhile.
         let mut rows = self.rows.lock();
         install::commit(&*self.disk, &self.dir, self.manifest, &note)?;
@@ -205,20 +223,19 @@ fn settle(log: &LogStore, dir: &Path, note: &[u8]) -> Result<(), StartError> {
 /// Where the rows of the shards stand: at the lowest of their checkpoints. A shard skips entries that it has already.
 fn start(
     log: &LogStore,
-    dir: &Path,
     shards: Vec<Shard>,
     fault: Option<Fault>,
 ) -> Result<(Replica, Option<LogId>), StartError> {
-    let position = |shard: &Shard| shard.data().read().store.position();
-    let last = log.last_log_id().map_or(0, |last| last.index);
-    if let Some(shard) = shards.iter().find(|shard| position(shard) > last)
-        && fault != Some(Fault::AcceptLostTail)
-    {
-        let (dir, shard, position) = (dir.to_owned(), shard.number, position(shard));
-        return Err(StartError::LogTooShort { dir, shard, position, last });
+    let positions: Vec<u64> =
+        shards.iter().map(|shard| shard.data().read().store.position()).collect();
+    // A log that ends before what a store includes has lost entries that were acknowledged.
+    for position in &positions {
+        let reached = log.reached(*position);
+        if fault != Some(Fault::AcceptLostTail) {
+            reached?;
+        }
     }
-    let lowest = shards.iter().map(position).min().unwrap_or(0);
-    // Position 0 means that nothing was applied: entry 0 never has commands.
-    let applied = if lowest == 0 { None } else { log.log_id(lowest) };
-    Ok((Replica::new(shards, lowest), applied))
+    let lowest = positions.into_iter().min().unwrap_or(0);
+    let applied = log.reached(lowest).unwrap_or_default();
+    Ok((Replica::new(shards, applied.map_or(0, |id| id.index)), applied))
 }

@@ -52,8 +52,15 @@ impl Gates {
 
     /// The other nodes to ping.
     pub fn others(&self) -> Vec<NodeId> {
-        let mut others: Vec<NodeId> =
-            self.state.lock().voters.iter().flatten().copied().filter(|id| *id != self.id).collect();
+        let mut others: Vec<NodeId> = self
+            .state
+            .lock()
+            .voters
+            .iter()
+            .flatten()
+            .copied()
+            .filter(|id| *id != self.id)
+            .collect();
         others.sort_unstable();
         others.dedup();
         others
@@ -111,8 +118,9 @@ impl Gates {
     fn is_majority(&self, state: &State, counts: impl Fn(&Pong) -> bool) -> bool {
         let votes = |id: &NodeId| *id == self.id || state.pongs.get(id).is_some_and(&counts);
         !state.voters.is_empty()
-            && state.voters.iter().all(|voters| {
-                voters.iter().filter(|id| votes(id)).count() > voters.len() / 2
-            })
+            && state
+                .voters
+                .iter()
+                .all(|voters| voters.iter().filter(|id| votes(id)).count() > voters.len() / 2)
     }
 }

@@ -6,8 +6,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use codeq_engine::{Answer, EngineError};
 use codeq_engine::request::ReplyTo;
+use codeq_engine::{Answer, EngineError};
 use openraft::{Raft, RaftMetrics, ServerState};
 
 use crate::fault::Fault;
@@ -104,9 +104,7 @@ impl Shared {
         }
         let others = self.gates.others();
         let limit = self.timing.lease();
-        let ask = |id: NodeId| {
-            runtime::spawn(self.transport.send(id, Request::Time, limit))
-        };
+        let ask = |id: NodeId| runtime::spawn(self.transport.send(id, Request::Time, limit));
         let asked: Vec<_> = others.iter().map(|id| (*id, ask(*id))).collect();
         let mut answered = vec![self.core.id];
         for (id, asked) in asked {

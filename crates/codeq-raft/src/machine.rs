@@ -82,9 +82,7 @@ impl Machine {
 impl RaftStateMachine<Types> for Machine {
     type SnapshotBuilder = Machine;
 
-    async fn applied_state(
-        &mut self,
-    ) -> Result<(Option<LogId>, StoredMembership), StorageError> {
+    async fn applied_state(&mut self) -> Result<(Option<LogId>, StoredMembership), StorageError> {
         let rows = self.0.rows.lock();
         Ok((rows.applied, rows.membership.clone()))
     }

@@ -11,7 +11,7 @@ use codeq_engine::replica::Replica;
 use codeq_engine::request::Request as EngineRequest;
 use codeq_engine::{Options, install};
 use openraft::raft::AppendEntriesResponse;
-use openraft::{Config, Raft, RaftMetrics, Snapshot, SnapshotPolicy};
+use openraft::{Config, EntryPayload, Raft, RaftMetrics, Snapshot, SnapshotPolicy};
 use parking_lot::{MappedMutexGuard, Mutex, MutexGuard};
 
 pub use crate::core::StartError;
@@ -20,13 +20,14 @@ use crate::core::Core;
 use crate::fault::Fault;
 use crate::gates::Gates;
 use crate::leader;
+use crate::log_store::{LogStore, NewNode};
 use crate::machine::Machine;
 use crate::network::Network;
 use crate::runtime;
 use crate::snapshot::{Receiving, Rows, SnapshotRows};
 use crate::time::Time;
 use crate::transport::{Request, Response, Transport};
-use crate::types::{LogId, Member, NodeId, Types, Vote};
+use crate::types::{Entry, LogId, Member, NodeId, Types, Vote};
 
 /// How patient nodes are with each other.
 #[derive(Debug, Clone, Copy)]
@@ -76,8 +77,6 @@ impl Timing {
 
 /// What a node starts with.
 pub struct Setup {
-    /// Its number in the cluster.
-    pub id: NodeId,
     /// The disk that has its directory.
     pub disk: SharedDisk,
     /// Its directory.
@@ -120,34 +119,15 @@ pub struct Node {
     raft: Raft<Types>,
 }
 
-/// Creates the directory of a cluster's first node, which is its only member at first.
-pub fn create_first(
+/// Creates the directory of a node, which makes a new cluster or joins one.
+pub fn create(
     disk: &SharedDisk,
     dir: &Path,
     options: &Options,
-    log_id: u64,
-    id: NodeId,
-    member: &Member,
+    new: NewNode,
 ) -> Result<(), StartError> {
-    codeq_engine::recover::create_member(disk, dir, options, log_id, |manifest| {
-        let log = options.log();
-        crate::log_store::LogStore::create_first(disk, dir, log, manifest.log_id, id, member)
-            .map_err(StartError::from)
-    })?;
-    Ok(())
-}
-
-/// Creates the directory of a node that is to join a cluster.
-pub fn create_joining(
-    disk: &SharedDisk,
-    dir: &Path,
-    options: &Options,
-    log_id: u64,
-    id: NodeId,
-) -> Result<(), StartError> {
-    codeq_engine::recover::create_member(disk, dir, options, log_id, |manifest| {
-        crate::log_store::LogStore::create_joining(disk, dir, options.log(), manifest.log_id, id)
-            .map_err(StartError::from)
+    codeq_engine::recover::create_member(disk, dir, options, new.log_id, |_| {
+        LogStore::create(disk, dir, options.log(), new).map(drop).map_err(StartError::from)
     })?;
     Ok(())
 }
@@ -155,8 +135,9 @@ pub fn create_joining(
 impl Node {
     /// Starts a node from its directory.
     pub async fn start(setup: Setup) -> Result<Node, StartError> {
-        let Setup { id, disk, dir, options, clock, transport, incarnation, timing, fault } = setup;
-        let core = Core::open(id, incarnation, (disk, &dir), options, fault)?;
+        let Setup { disk, dir, options, clock, transport, incarnation, timing, fault } = setup;
+        let core = Core::open(incarnation, (disk, &dir), options, fault)?;
+        let id = core.id;
         let shared = Arc::new(Shared {
             gates: Gates::new(id, timing.lease()),
             time: Time::new(clock),
@@ -219,9 +200,9 @@ impl Node {
         let shared = &self.shared;
         match request {
             Request::Append { rpc, moment } => {
-                let bytes: usize = rpc.entries.iter().map(crate::frame::entry_bytes).sum();
+                let bytes: usize = rpc.entries.iter().map(bytes_of).sum();
                 // Openraft stops for good when its log cannot be written: a full disk is noticed before.
-                if bytes > 0 && !shared.core.log.has_room(bytes as u64) {
+                if bytes > 0 && !shared.core.has_room(bytes as u64) {
                     return Response::Failed("the disk is full".to_owned());
                 }
                 let response = match self.raft.append_entries(rpc).await {
@@ -307,6 +288,21 @@ impl Shared {
         let (receiving, ..) = current.ok_or("there is no such transfer")?;
         receiving.add(shard, chunk).map_err(|error| error.to_string())?;
         Ok(Response::Received)
+    }
+}
+
+/// About how many bytes an entry takes in the log, never fewer.
+fn bytes_of(entry: &Entry) -> usize {
+    const BASE: usize = 512;
+    match &entry.payload {
+        EntryPayload::Blank => BASE,
+        EntryPayload::Normal(proposal) => {
+            let records = proposal.records.iter().map(|(_, record)| record.len() + BASE);
+            BASE + records.sum::<usize>()
+        }
+        EntryPayload::Membership(membership) => {
+            BASE + membership.nodes().map(|(_, member)| member.address.len() + BASE).sum::<usize>()
+        }
     }
 }
 

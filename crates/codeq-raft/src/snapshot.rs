@@ -4,7 +4,6 @@ use std::fmt;
 
 use bytes::Bytes;
 use codeq_core::id::ShardId;
-use codeq_engine::install;
 use codeq_store::{Export, Import, StoreError};
 
 /// What openraft calls the data of a snapshot: handles on rows, never the rows themselves.
@@ -59,6 +58,3 @@ impl Receiving {
         self.imports.into_iter().try_for_each(|import| import.finish().map(drop))
     }
 }
-
-/// The most that is kept in `INSTALL` of a position and the members.
-pub(crate) const NOTE_BYTES_MAX: usize = install::NOTE_BYTES_MAX;

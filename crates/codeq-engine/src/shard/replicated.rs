@@ -109,8 +109,9 @@ impl Shard {
     pub fn might_find(&self, at: Moment, claim: &Claim) -> bool {
         let data = self.data.read();
         let state = &data.state;
-        let claimable =
-            |name: &str| state.queue_id(&claim.tenant, name).is_some_and(|id| state.is_claimable(id));
+        let claimable = |name: &str| {
+            state.queue_id(&claim.tenant, name).is_some_and(|id| state.is_claimable(id))
+        };
         // What is due may become claimable: the claim itself ends leases that have expired.
         state.is_due(at)
             || match &claim.from {

@@ -5,6 +5,9 @@
 mod cluster;
 mod directories;
 mod install;
+mod raft_log;
 mod sabotage;
 mod seeds;
 mod structure;
+#[path = "../../../codeq-raft/tests/raft/suite.rs"]
+mod suite;

@@ -1,0 +1,8 @@
+//! The replicated log, its files, and what openraft expects of them.
+
+#![allow(clippy::unwrap_used, clippy::panic, clippy::indexing_slicing, reason = "helpers of tests")]
+
+mod frame;
+mod log_store;
+mod state_file;
+mod suite;
