@@ -53,6 +53,8 @@ struct Answered {
     done: u64,
     command: Command,
     process: ProcessId,
+    /// There was something to claim all the time.
+    claimable: bool,
     reply: Reply,
 }
 
@@ -194,7 +196,7 @@ impl Clients {
     pub fn collect(&mut self, committed: &mut Committed, found: &mut Vec<Violation>) {
         for mut request in std::mem::take(&mut self.in_flight) {
             match request.answer.try_recv() {
-                Ok(Ok(reply)) => self.answered(request, reply, found),
+                Ok(Ok(reply)) => self.answered(request, reply),
                 Ok(Err(
                     error @ (EngineError::NoLeader
                     | EngineError::DiskFull
@@ -213,46 +215,46 @@ impl Clients {
                 Err(TryRecvError::Empty) => self.in_flight.push(request),
             }
         }
-        self.confirm(committed);
+        self.confirm(committed, found);
     }
 
-    fn answered(&mut self, request: InFlight, reply: Reply, found: &mut Vec<Violation>) {
+    fn answered(&mut self, request: InFlight, reply: Reply) {
         let InFlight { invoked, command, process, claimable, .. } = request;
-        if claimable && matches!(&reply, Reply::Claimed(tasks) if tasks.is_empty()) {
-            let text = format!(
-                "node {} said that there is nothing to claim, but all the time there was: {command:?}",
-                process.0
-            );
-            found.push(Violation::new(ANSWERS, text));
-        }
         learn(&mut self.workload, &command, &reply);
         self.tick += 1;
         let done = self.tick;
-        self.answered.push(Answered { invoked, done, command, process, reply });
+        self.answered.push(Answered { invoked, done, command, process, claimable, reply });
     }
 
     /// Moves answers that the reference confirms to the ledger.
-    fn confirm(&mut self, committed: &mut Committed) {
-        for answered in std::mem::take(&mut self.answered) {
-            let Answered { invoked, done, command, process, mut reply } = answered;
-            let (at, shard) = match committed.take(process, &command, &reply) {
+    fn confirm(&mut self, committed: &mut Committed, found: &mut Vec<Violation>) {
+        for mut answered in std::mem::take(&mut self.answered) {
+            let (process, command) = (answered.process, &answered.command);
+            let (at, shard) = match committed.take(process, command, &answered.reply) {
                 Ok(outcome) => (outcome.at, outcome.shard),
-                // That there is nothing to claim need not be logged.
-                Err(_) if matches!(&reply, Reply::Claimed(tasks) if tasks.is_empty()) => {
+                // That there is nothing to claim need not be logged, but has to be true.
+                Err(_) if is_empty(&answered.reply) => {
+                    if answered.claimable {
+                        let text = format!(
+                            "node {} said that there is nothing to claim, but all the time there was: {command:?}",
+                            process.0
+                        );
+                        found.push(Violation::new(ANSWERS, text));
+                    }
                     (committed.latest, ShardId(0))
                 }
                 Err(_) => {
-                    self.answered.push(Answered { invoked, done, command, process, reply });
+                    self.answered.push(answered);
                     continue;
                 }
             };
-            count_in_engine_time(&mut reply, at);
+            count_in_engine_time(&mut answered.reply, at);
             let at = at.now;
-            let outcome = match notes::answer(&reply) {
+            let outcome = match notes::answer(&answered.reply) {
                 Ok(answer) => Outcome::Acked { at, shard, answer },
                 Err(code) => Outcome::Refused { at, code },
             };
-            self.record(invoked, Some(done), &command, outcome);
+            self.record(answered.invoked, Some(answered.done), &answered.command, outcome);
         }
     }
 
@@ -273,7 +275,8 @@ impl Clients {
 
     /// Reports answers that the reference does not confirm although it has everything that was committed.
     pub fn unconfirmed(&mut self, committed: &mut Committed) -> Vec<Violation> {
-        self.confirm(committed);
+        let mut found = Vec::new();
+        self.confirm(committed, &mut found);
         let report = |answered: &Answered| {
             let Answered { command, process, reply, .. } = answered;
             let known = committed.take(*process, command, reply).err().unwrap_or_default();
@@ -285,7 +288,8 @@ impl Clients {
             Violation::new(ANSWERS, text)
         };
         let answered = std::mem::take(&mut self.answered);
-        answered.iter().map(report).collect()
+        found.extend(answered.iter().map(report));
+        found
     }
 
     /// Checks everything that the clients were told, and what is left at the end.
@@ -316,4 +320,9 @@ impl Clients {
             }
         }
     }
+}
+
+/// Whether an answer says that there is nothing to claim.
+fn is_empty(reply: &Reply) -> bool {
+    matches!(reply, Reply::Claimed(tasks) if tasks.is_empty())
 }

@@ -385,7 +385,7 @@ impl Run {
         let mut found = Vec::new();
         for (id, node) in self.nodes() {
             let Some(machine) = self.machines.get(&id) else { continue };
-            self.rules.look(machine, &node, &self.committed, &mut found);
+            self.rules.look(machine, &node, &self.committed, false, &mut found);
         }
         if let Some(leader) = self.leader()
             && let Some(node) = self.node(leader)
@@ -601,8 +601,15 @@ impl Run {
         if !self.agree() && !self.is_over() {
             return self.stuck("the nodes do not agree thirty seconds after a repair");
         }
+        let mut found = Vec::new();
         for (id, node) in self.nodes() {
             self.check_rows(id, &node);
+            if let Some(machine) = self.machines.get(&id) {
+                self.rules.look(machine, &node, &self.committed, true, &mut found);
+            }
+        }
+        for violation in found {
+            self.violation(violation.invariant, violation.text);
         }
     }
 

@@ -15,8 +15,9 @@ fn the_same_seed_is_the_same_run_of_a_cluster() {
 
 #[test]
 fn clusters_pass() {
-    let campaign =
-        Campaign { first: 1, seeds: SEEDS, options: Options::default(), stop_at_failure: false };
+    let number = |name: &str, or: u64| std::env::var(name).map_or(or, |text| text.parse().unwrap());
+    let (first, seeds) = (number("CLUSTER_FIRST", 1), number("CLUSTER_SEEDS", SEEDS));
+    let campaign = Campaign { first, seeds, options: Options::default(), stop_at_failure: false };
     let summary = run_campaign(&campaign, |_, _| {});
     for failure in &summary.failures {
         for violation in &failure.violations {
