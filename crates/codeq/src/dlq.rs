@@ -59,7 +59,7 @@ Examples:
         group: Option<String>,
         #[command(flatten)]
         which: Which,
-        /// Change nothing; say how many would be replayed.
+        /// Change nothing; print how many tasks would be replayed.
         #[arg(long)]
         dry_run: bool,
     },

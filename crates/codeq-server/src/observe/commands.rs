@@ -278,7 +278,7 @@ impl Collector for Commands {
         for (name, help, event) in [
             ("task_created", "Tasks made.", Event::Created),
             ("task_claimed", "Tasks leased to a worker.", Event::Claimed),
-            ("lease_expired", "Leases that ended without a word.", Event::LeaseExpired),
+            ("lease_expired", "Leases that expired.", Event::LeaseExpired),
             ("task_timed_out", "Attempts that reached their maximum run time.", Event::TimedOut),
         ] {
             let rows = commands.iter();
@@ -342,7 +342,7 @@ fn latency(encoder: &mut DescriptorEncoder<'_>, commands: &[(Arc<str>, Counts)])
     if ends.is_empty() {
         return Ok(());
     }
-    let (help, unit) = ("From the making of a task to its end.", Unit::Seconds);
+    let (help, unit) = ("Time from the creation of a task to its end.", Unit::Seconds);
     let name = "task_processing_latency";
     let mut metric = encoder.encode_descriptor(name, help, Some(&unit), MetricType::Histogram)?;
     for (command, status, ends) in ends {

@@ -56,7 +56,7 @@ impl Failure {
     pub fn misplaced() -> Failure {
         Failure::usage(
             "this command takes no --url, --token, --profile or --output before its name",
-            "put them behind the command's name, if its --help lists them",
+            "put them after the command's name, if its --help lists them",
         )
     }
 

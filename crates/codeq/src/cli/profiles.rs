@@ -65,7 +65,7 @@ impl Profiles {
     /// Changes the file. Commands that run at once change it one after the other.
     pub fn edit<T>(change: impl FnOnce(&mut Profiles) -> Done<T>) -> Done<T> {
         let path = Profiles::path().ok_or_else(|| {
-            Failure::error("there is no place for profiles", "set HOME or XDG_CONFIG_HOME")
+            Failure::error("no directory for profiles is known", "set HOME or XDG_CONFIG_HOME")
         })?;
         let dir = path.parent().unwrap_or(&path);
         let failed = |error: std::io::Error| {

@@ -160,7 +160,7 @@ pub struct Replay {
     from: dlq::From,
     #[command(flatten)]
     which: Which,
-    /// Change nothing; say how many would be replayed.
+    /// Change nothing; print how many tasks would be replayed.
     #[arg(long)]
     dry_run: bool,
 }
