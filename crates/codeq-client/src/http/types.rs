@@ -105,7 +105,7 @@ pub struct TaskRecord {
     /// Attempts before the task is dead-lettered.
     #[serde(default)]
     pub max_attempts: u32,
-    /// Seconds that an attempt may run; absent if the task does not say.
+    /// Seconds that an attempt may run; absent if the task sets no limit.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub max_run_seconds: Option<u64>,
     /// Error of the last failed attempt; empty if there was none.
@@ -509,7 +509,7 @@ pub struct TopicPolicy {
     pub dead_letter_retention_seconds: u64,
     /// Upper limit of tasks in progress at once; 0 means no limit.
     pub max_consumers: u64,
-    /// Seconds that an attempt may run if its task does not say; 0 means no limit.
+    /// Seconds that an attempt may run if its task sets no limit; 0 means no limit.
     #[serde(skip_serializing_if = "is_zero")]
     pub max_run_seconds: u64,
 }

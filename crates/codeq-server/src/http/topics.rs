@@ -69,7 +69,7 @@ struct PolicyBody<'a> {
     dead_letter_retention_seconds: u64,
     /// The maximum number of tasks in progress at once. 0: no limit.
     max_consumers: u32,
-    /// How long an attempt may run if its task does not say. Absent if not set.
+    /// How long an attempt may run if its task sets no limit. Absent if not set.
     #[serde(skip_serializing_if = "is_zero")]
     max_run_seconds: u64,
 }

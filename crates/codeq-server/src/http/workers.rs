@@ -14,7 +14,7 @@ use crate::service::permission::MayAdminister;
 use crate::service::workers::WorkerView;
 use crate::times::Timestamp;
 
-/// Workers seen lately.
+/// Workers that were active recently.
 #[derive(Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct WorkerList<'a> {

@@ -7,7 +7,7 @@ use super::failure::{Done, Failure};
 /// The options of a destructive command.
 #[derive(clap::Args, Clone, Copy, Default, PartialEq)]
 pub struct Confirm {
-    /// Change nothing; print what would be changed.
+    /// Change nothing; say what would change.
     #[arg(long)]
     pub dry_run: bool,
     /// Do not ask for confirmation.
