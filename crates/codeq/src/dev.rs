@@ -8,7 +8,7 @@ use anyhow::Context;
 use codeq_server::config::{DEV_TOKEN, Durability, LogFormat, choice, random_token};
 use codeq_server::{Config, Server};
 
-use crate::cli::{Profile, Profiles};
+use crate::cli::{Profile, Profiles, profile_name};
 use crate::config::address;
 use crate::serve::run_server;
 
@@ -52,7 +52,7 @@ pub struct Args {
     #[arg(long, value_name = "FORMAT", default_value = "short", value_parser = choice::<LogFormat>)]
     log_format: LogFormat,
     /// Name of the profile to save and select. Default: dev, if stdout is a terminal.
-    #[arg(long, value_name = "NAME")]
+    #[arg(long, value_name = "NAME", value_parser = profile_name)]
     profile: Option<String>,
 }
 

@@ -70,13 +70,7 @@ Examples:
   codeq dlq purge resize --before 30d --dry-run
   codeq dlq purge resize --before 30d --yes
   codeq dlq purge resize --group 5f3a91c2 --dry-run")]
-    Purge {
-        #[command(flatten)]
-        purge: Purge,
-        /// Only dead letters of this group, as `codeq dlq groups` prints it.
-        #[arg(long, value_name = "GROUP", conflicts_with_all = ["error", "before", "after", "worker"])]
-        group: Option<String>,
-    },
+    Purge(PurgeDead),
 }
 
 #[derive(clap::Args)]
@@ -88,6 +82,15 @@ pub struct List {
     group: Option<String>,
     #[command(flatten)]
     matching: Matching,
+}
+
+#[derive(clap::Args)]
+pub struct PurgeDead {
+    #[command(flatten)]
+    purge: Purge,
+    /// Only dead letters of this group, as `codeq dlq groups` prints it.
+    #[arg(long, value_name = "GROUP", conflicts_with_all = ["error", "before", "after", "worker"])]
+    group: Option<String>,
 }
 
 #[derive(Clone, Copy, ValueEnum)]
@@ -136,8 +139,10 @@ pub fn run(noun: Noun<Verb>, top: &Connection) -> ExitCode {
         Verb::Replay { queue, from, which, dry_run, .. } => {
             replay(&session, &queue, from, &which, dry_run).await
         }
-        Verb::Purge { purge, group: Some(group) } => group::purge(&session, &purge, &group).await,
-        Verb::Purge { purge, .. } => {
+        Verb::Purge(PurgeDead { purge, group: Some(group) }) => {
+            group::purge(&session, &purge, &group).await
+        }
+        Verb::Purge(PurgeDead { purge, .. }) => {
             let what = format!("delete dead letters of queue {} for good", purge.queue);
             purge
                 .run(&session.out, &what, async |options| {
