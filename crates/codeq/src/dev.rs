@@ -1,12 +1,12 @@
 //! `codeq dev`: a development server in one command.
 
-use std::io::{IsTerminal, Write};
+use std::io::{ErrorKind, IsTerminal, Write};
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
 use anyhow::Context;
 use codeq_server::config::{DEV_TOKEN, Durability, LogFormat, choice, random_token};
-use codeq_server::{Config, Server};
+use codeq_server::{Config, Server, StartError};
 
 use crate::cli::{Profile, Profiles, profile_name};
 use crate::config::address;
@@ -108,6 +108,17 @@ impl Args {
     fn profile_name(&self) -> Option<&str> {
         let watched = std::io::stdout().is_terminal();
         self.profile.as_deref().or(if watched { Some("dev") } else { None })
+    }
+}
+
+/// What to try if the server did not start.
+pub fn hint(error: &anyhow::Error) -> Option<&'static str> {
+    match error.downcast_ref::<StartError>()? {
+        StartError::Listen { source, .. } if source.kind() == ErrorKind::AddrInUse => Some(
+            "another server uses the port: stop it, such as an installed one with `systemctl stop codeq`, or take \
+             free ports with `codeq dev --http-addr 127.0.0.1:0`",
+        ),
+        _ => None,
     }
 }
 
