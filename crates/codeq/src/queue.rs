@@ -352,8 +352,16 @@ impl Policy {
                 talk(&format!("the {subject} would change"));
                 Ok(())
             }
-            _ => {
+            current => {
                 let topic = session.http.put_topic(&self.queue, &policy).await.about(&subject)?;
+                // The server replaces the whole policy, with what somebody else changed meanwhile.
+                let expected = current.map_or(0, |topic| topic.version) + 1;
+                if topic.version > expected {
+                    talk(&format!(
+                        "the {subject} was changed by somebody else at the same time, and this change replaced theirs: \
+                         check it"
+                    ));
+                }
                 session.out.item(&topic)
             }
         }

@@ -130,7 +130,7 @@ impl From<Error> for Failure {
             Error::Config(_) => Failure::new(
                 Exit::Usage,
                 error.to_string(),
-                "check --url and the other options; `codeq profile list` shows the profiles",
+                "check the names, --url and the other options; `codeq profile list` shows the profiles",
             ),
             Error::Decode(_) => Failure::error(
                 error.to_string(),

@@ -106,6 +106,15 @@ impl Profiles {
     }
 }
 
+/// Parses a profile's name: one that a shell takes as it is.
+pub fn profile_name(text: &str) -> Result<String, String> {
+    let is_plain = |c: char| c.is_alphanumeric() || matches!(c, '-' | '_' | '.');
+    match !text.is_empty() && !text.starts_with('-') && text.chars().all(is_plain) {
+        true => Ok(text.to_owned()),
+        false => Err("expected letters, digits, '-', '_' and '.'".to_owned()),
+    }
+}
+
 /// Creates the directory if necessary, and locks it.
 fn locked(dir: &Path) -> std::io::Result<fs::File> {
     fs::DirBuilder::new().recursive(true).mode(0o700).create(dir)?;
