@@ -91,7 +91,8 @@ def filesystem(binary, doc, epoch):
     layer.directory("/var")
     layer.directory("/var/lib")
     layer.directory(DATA, 0o700, USER)
-    for path in sorted(path for path in doc.rglob("*") if path.is_file()):
+    # Nobody reads pages in an image without a shell.
+    for path in sorted(path for path in doc.rglob("*") if path.is_file() and doc / "docs" not in path.parents):
         layer.file(f"/usr/share/doc/codeq/{path.relative_to(doc)}", path.read_bytes())
     for package, status in packages([*shared, "/usr/sbin/update-ca-certificates"]).items():
         layer.file(f"/var/lib/dpkg/status.d/{package}", status.encode())

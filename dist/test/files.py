@@ -45,6 +45,13 @@ def main(packages):
         for file in ("README.md", "CHANGELOG.md", "LICENSE", "THIRD-PARTY-LICENSES.txt", "examples/codeq.service",
                      "examples/codeq.yaml", "examples/codeq.default.yaml", "examples/prometheus/alerts.yml"):
             assert (tree / "share/doc/codeq" / file).stat().st_size, file
+        # README's commands work next to it: the pages and the example workers are there.
+        readme = (tree / "share/doc/codeq/README.md").read_text()
+        pages = set(re.findall(r"\]\((docs/[^)#]+)", readme)) | {"docs/examples/worker.py"}
+        missing = [page for page in pages if not (tree / "share/doc/codeq" / page).is_file()]
+        assert not missing, missing
+        shell_worker = run(tree / "share/doc/codeq/docs/examples/resize.sh", check=False)
+        assert shell_worker.returncode == 75 and "no such image" in shell_worker.stdout, shell_worker
         run(binary, "config", "check", "--config", tree / "share/doc/codeq/examples/codeq.default.yaml")
         say(f"{version}: checksums, documents and symbols fit")
         for path in ("man/man1", "bash-completion", "zsh", "fish"):

@@ -106,12 +106,12 @@ def silent_names(run):
     run.closing += [names.close, receiver.server.shutdown]
 
 
-@attack("g", "callbacks to 400 names whose DNS never answers", prepare=silent_names, seconds=24, server={"make": dns_server},
+@attack("g", "callbacks to 400 host names that never resolve", prepare=silent_names, seconds=24, server={"make": dns_server},
         settings={"webhooks": {"allowedNetworks": ["127.0.0.1/32"]}, "resultWebhookMaxAttempts": 2,
                   "resultWebhookBaseBackoffSeconds": 1})
 def silent_dns(run):
-    """400 tasks of A end whose webhooks have names that are never resolved. One task of B ends every 400 ms with a
-    webhook whose name is answered at once. Each of B's callbacks must come, and soon."""
+    """400 tasks of A end whose webhooks have host names that never resolve. Every 400 ms, a task of B ends whose webhook
+    resolves at once. Each of B's callbacks must arrive, and soon."""
     receiver, ended = run.kept["receiver"], {}
     attacker, client = wire.Client(run.server, "a"), wire.Client(run.server, "b")
     task = '{"command":"called","payload":{},"webhook":"http://n%d.a.attack.test/"}'
@@ -132,12 +132,12 @@ def silent_dns(run):
     delays = sorted(receiver.came[task] - at for task, at in ended.items() if task in receiver.came)
     status, page = client.ask("GET", "/admin/webhooks/deliveries?status=failed&limit=100")
     given_up = len(json.loads(page).get("items", [])) if status == 200 else f"status {status}"
-    run.fact("questions that were not answered", run.kept["names"].silent)
+    run.fact("unanswered DNS queries", run.kept["names"].silent)
     run.fact("B's callbacks delivered", f"{len(delays)} of {len(ended)}")
-    run.fact("B's callbacks given up", given_up)
-    run.fact("B's callback delay ms, median", round(delays[len(delays) // 2] * 1000) if delays else None)
-    run.fact("B's callback delay ms, longest", round(delays[-1] * 1000) if delays else None)
-    run.check("every callback of B comes within 2 s", len(delays) == len(ended) and delays and delays[-1] < 2,
+    run.fact("B's callbacks that failed for good", given_up)
+    run.fact("B's callback delay, median, ms", round(delays[len(delays) // 2] * 1000) if delays else None)
+    run.fact("B's callback delay, longest, ms", round(delays[-1] * 1000) if delays else None)
+    run.check("B's callbacks arrive within 2 s", len(delays) == len(ended) and delays and delays[-1] < 2,
               f"{len(delays)} of {len(ended)}")
 
 
@@ -149,11 +149,11 @@ def names_answered(run):
     run.closing.append(names.close)
 
 
-@attack("n", "callbacks to one address under 100 names", prepare=names_answered, victim=False, seconds=5,
+@attack("n", "callbacks to one address through 100 host names", prepare=names_answered, victim=False, seconds=5,
         server={"make": dns_server}, settings={"webhooks": {"allowedNetworks": ["127.0.0.1/32"]}})
 def many_names(run):
-    """100 tasks of A end whose webhooks have 100 names of one address, where calls are accepted and not answered. No more
-    than `webhooks.maxPerHost` (16) calls may be there at once, whatever the address is called."""
+    """100 tasks of A end whose webhooks have 100 host names for one address, which accepts calls and does not answer. At
+    most `webhooks.maxPerHost` (16) calls may run at once, under whatever name."""
     listening = socket.create_server(("127.0.0.1", 0), backlog=512)
     listening.settimeout(0.2)
     client = wire.Client(run.server, "a")
@@ -169,17 +169,17 @@ def many_names(run):
             pass
     for call in (listening, *calls):
         call.close()
-    run.check("at most 16 calls at once", 0 < len(calls) <= 16, len(calls))
+    run.check("at most 16 concurrent calls", 0 < len(calls) <= 16, len(calls))
 
 
 # --- j4: notifications ---
 
 
-@attack("j4", "notifications of 300 queues to receivers that never answer",
+@attack("j4", "A has notifications from 300 queues sent to receivers that never answer",
         settings={"webhooks": {"allowedNetworks": ["127.0.0.1/32"]}})
 def notifications(run):
-    """40 subscriptions of A lead to eight receivers that accept and never answer, and 300 of its queues get work. B's
-    worker must be told of its queue at once."""
+    """40 subscriptions of A go to eight receivers that accept calls and never answer, and 300 of its queues get work. B's
+    worker must still be notified at once."""
     silent = [socket.create_server(("127.0.0.1", 0), backlog=512) for _ in range(8)]
     receiver = Receiver()
     run.closing += [receiver.server.shutdown, *(listening.close for listening in silent)]
@@ -202,9 +202,9 @@ def notifications(run):
         while run.on() and "b-told" not in receiver.came:
             time.sleep(0.02)
         took = receiver.came.get("b-told", float("inf")) - start
-        run.check("B's worker is told within 2 s", took < 2, f"after {took * 1000:.0f} ms")
+        run.check("B's worker is notified within 2 s", took < 2, f"after {took * 1000:.0f} ms")
     except OSError as error:
-        run.check("B's worker is told within 2 s", False, repr(error))
+        run.check("B's worker is notified within 2 s", False, repr(error))
 
 
 # --- h: file descriptors ---
@@ -217,8 +217,8 @@ PAUSE = 0.04
 @attack("h", "1,300 idle sockets at 1,024 file descriptors, while the log grows by 200 MB", seconds=22,
         server={"nofile": 1024})
 def idle_sockets(run):
-    """A stranger keeps 1,300 connections open that say nothing; the server may have 1,024 files. B, connected before,
-    writes 200 MB, so that new log segments are needed. B's writes must go on, and `/readyz` must tell the truth."""
+    """A stranger keeps 1,300 idle connections open; the server may have 1,024 files. B, connected before,
+    writes 200 MB, so that new log segments are needed. B's writes must continue, and `/readyz` must say whether they do."""
     port = run.server.http
     writer = wire.Client(run.server, "b")
     probe = wire.Client(run.server, "b")
@@ -261,9 +261,9 @@ def idle_sockets(run):
             time.sleep(PAUSE)
     except OSError as error:
         failed[type(error).__name__] = 1
-    run.fact("idle sockets held", len(idle))
+    run.fact("idle sockets open", len(idle))
     run.fact("MB written by B", written // 2)
-    run.check("B's writes go on", written and not failed, f"{written} taken, refused: {failed or 'none'}")
+    run.check("B's writes continue", written and not failed, f"{written} accepted, refused: {failed or 'none'}")
     # One that is about to end gets the time to.
     run.hold(0.5)
     if run.server.alive():
@@ -272,7 +272,7 @@ def idle_sockets(run):
             ready = probe.ask("GET", "/readyz", base="")[0]
         except OSError as error:
             ready = type(error).__name__
-        run.check("/readyz tells the truth", ready == (503 if failing else 200),
+        run.check("/readyz is correct", ready == (503 if failing else 200),
                   f"{ready} while writes {'fail' if failing else 'work'}")
     done.set()
     keeper.join(5)
@@ -283,9 +283,9 @@ def idle_sockets(run):
 # --- i: the log's pipe ---
 
 
-@attack("i", "the log goes to a pipe that nobody reads", seconds=12, server={"log_to_pipe": True})
+@attack("i", "the server logs to a pipe that nobody reads", seconds=12, server={"log_to_pipe": True})
 def unread_log(run):
-    """The server's log is a pipe that is read no longer once the attack begins, at the default level. 3,000 requests must
+    """The server logs to a pipe, at the default level, and nobody reads the pipe once the attack begins. 3,000 requests must
     be answered, and SIGTERM must end the server."""
     run.server.stop_reading_log()
     client = wire.Client(run.server, "a", timeout=2)
@@ -297,10 +297,11 @@ def unread_log(run):
     except OSError:
         pass
     run.hold(2)
-    run.check("3,000 requests are answered", answered == 3000, answered)
+    run.check("3,000 requests get a response", answered == 3000, answered)
     run.end_measurement()
     took = run.server.terminate()
-    run.check("SIGTERM ends it", took is not None, "still there after 10 s" if took is None else f"after {took:.1f} s")
+    seen = "still running after 10 s" if took is None else f"after {took:.1f} s"
+    run.check("SIGTERM stops the server", took is not None, seen)
 
 
 # --- l: Host ---
@@ -318,17 +319,17 @@ def answer_to(port, head):
         connection.close()
 
 
-@attack("l", "no Host, two Hosts, a stranger's Host in dev", victim=False, seconds=10)
+@attack("l", "requests without Host, with two Hosts, and with a foreign Host to `codeq dev`", victim=False, seconds=10)
 def hosts(run):
     """HTTP/1.1 requests without Host and with two of them must be 400. `codeq dev`, whose token everybody knows, must not
-    answer to the Host of another name (DNS rebinding), and must to its own."""
+    accept a foreign Host (DNS rebinding), and must accept its own."""
     port = run.server.http
     for text, head in [
-        ("no Host", b"GET /livez HTTP/1.1\r\n\r\n"),
-        ("two Hosts", b"GET /livez HTTP/1.1\r\nHost: a.example\r\nHost: b.example\r\n\r\n"),
+        ("a request without Host", b"GET /livez HTTP/1.1\r\n\r\n"),
+        ("a request with two Hosts", b"GET /livez HTTP/1.1\r\nHost: a.example\r\nHost: b.example\r\n\r\n"),
     ]:
         seen = answer_to(port, head)
-        run.check(f"{text} is 400", seen == 400, seen)
+        run.check(f"{text} gets 400", seen == 400, seen)
     dev, producer, worker = free_ports(3)
     command = [run.kept["binary"], "dev", "--ephemeral", "--http-addr", f"127.0.0.1:{dev}",
                "--producer-addr", f"127.0.0.1:{producer}", "--worker-addr", f"127.0.0.1:{worker}"]
@@ -343,10 +344,10 @@ def hosts(run):
                 break
             except OSError:
                 seen = "not started"
-        run.check("dev answers to its own Host", seen == 200, seen)
+        run.check("`codeq dev` accepts its own Host", seen == 200, seen)
         strange = own.replace(b"Host: 127.0.0.1:%d" % dev, b"Host: evil.example")
         seen = answer_to(dev, strange)
-        run.check("dev refuses a stranger's Host", isinstance(seen, int) and 400 <= seen < 500, seen)
+        run.check("`codeq dev` refuses a foreign Host", isinstance(seen, int) and 400 <= seen < 500, seen)
     finally:
         server.terminate()
         try:

@@ -43,7 +43,7 @@ def honest(run):
             pass
 
     in_threads(4, work)
-    run.fact("cycles", cycles[0])
+    run.fact("A's cycles", cycles[0])
 
 
 def finished_tasks(run):
@@ -59,7 +59,7 @@ def finished_tasks(run):
     client.close()
 
 
-@attack("d", "cleanup over 100 queues, repeated", prepare=finished_tasks)
+@attack("d", "repeated cleanups over 100 queues", prepare=finished_tasks)
 def cleanups(run):
     """Two connections repeat a cleanup that looks at 200,000 finished tasks of 100 queues and removes none, and follow the
     cursor if there is one. A call must
@@ -82,8 +82,8 @@ def cleanups(run):
             pass
 
     in_threads(2, work)
-    run.fact("calls", calls[0])
-    run.fact("longest call ms", round(longest[0] * 1000))
+    run.fact("cleanup calls", calls[0])
+    run.fact("longest call, ms", round(longest[0] * 1000))
 
 
 def many_tasks(run):
@@ -93,7 +93,7 @@ def many_tasks(run):
     client.close()
 
 
-@attack("e", "filters that match nothing over 200,000 tasks", prepare=many_tasks)
+@attack("e", "filtered lists of 200,000 tasks that match none", prepare=many_tasks)
 def filters(run):
     """Eight connections list with filters that match none of 200,000 tasks and follow the cursors. Lists must not hold
     the shard or the threads that answer others."""
@@ -116,7 +116,7 @@ def filters(run):
             pass
 
     in_threads(8, work)
-    run.fact("pages", pages[0])
+    run.fact("list pages", pages[0])
 
 
 def many_transitions(run):
@@ -146,7 +146,7 @@ def catch_up(run):
         run.hold(2)
         for connection in sockets:
             connection.close()
-    run.fact("opens", opened)
+    run.fact("event streams opened", opened)
 
 
 def first_line(connection, timeout):
@@ -175,7 +175,7 @@ def said(seen, took):
     return f"{seen} after {took * 1000:.0f} ms"
 
 
-@attack("j1", "1,100 event readers of A")
+@attack("j1", "A opens 1,100 event streams")
 def readers(run):
     """A opens 1,100 event streams and keeps them. B must still get one."""
     head = wire.request(run.server, "a", "GET", "/events")
@@ -200,16 +200,16 @@ def readers(run):
             connection.close()
 
     seen, took = attempt(listen)
-    run.check("B gets an event reader", seen == 200, said(seen, took))
+    run.check("B can open an event stream", seen == 200, said(seen, took))
     run.hold(2)
     for connection in sockets:
         connection.close()
 
 
-@attack("j2", "100,000 claims of A that wait", seconds=12)
+@attack("j2", "A waits with 100,000 claims", seconds=12)
 def parked_claims(run):
-    """A opens 420 worker streams with 256 Readys each for a command without tasks. A waiting claim of B must still
-    wait, and get the task that comes."""
+    """A opens 420 worker streams with 256 Readys each for a command without tasks. A claim of B must still be
+    able to wait, and get the next task."""
     credits = wire.ready(wire.field(1, b"never")) * 256
     made = []
     try:
@@ -239,16 +239,16 @@ def parked_claims(run):
     seen, _ = found["claim"]
     status = seen[0] if isinstance(seen, tuple) else seen
     after = time.monotonic() - start
-    run.check("B's waiting claim gets its task", status == 200, said(status, after))
+    run.check("B's waiting claim gets a task", status == 200, said(status, after))
     run.hold(1)
     for connection in made:
         connection.close()
 
 
-@attack("j3", "16 bodies of 16 MiB that A does not finish", seconds=12)
+@attack("j3", "A starts 16 request bodies of 16 MiB and does not finish them", seconds=12)
 def large_bodies(run):
     """A begins 16 batches of 16 MiB, sends a little over 1 MiB of each, and then a byte a second. B's batch of 1.5 MB
-    must still be taken."""
+    must still be accepted."""
     sockets = []
     head = wire.request(run.server, "a", "POST", "/tasks/batch", f"Content-Length: {16 << 20}\r\n")
     for _ in range(16):
@@ -273,17 +273,18 @@ def large_bodies(run):
     task = '{"command":"b-large","payload":"%s"}' % ("x" * 500_000)
     client = wire.Client(run.server, "b", timeout=8)
     seen, took = attempt(lambda: client.ask("POST", "/tasks/batch", '{"tasks":[%s]}' % ",".join([task] * 3))[0])
-    run.check("B's batch of 1.5 MB is taken", seen == 200, said(seen, took))
+    run.check("B's batch of 1.5 MB is accepted", seen == 200, said(seen, took))
     run.hold(2)
     for connection in sockets:
         connection.close()
 
 
-@attack("k", "quota of 5 MB, enqueue and cancel", seconds=20, settings={"tenantLimits": {"maxPendingBytes": 5_000_000}},
+@attack("k", "A enqueues and cancels tasks under a quota of 5 MB", seconds=20,
+        settings={"tenantLimits": {"maxPendingBytes": 5_000_000}},
         optional={"tenantLimits": {"maxStoredBytes": 5_000_000}})
 def quota(run):
     """With limits of 5 MB in `tenantLimits`, A enqueues tasks of 500 kB and cancels them at once for 20 seconds.
-    What finished tasks hold must count."""
+    Finished tasks must count too."""
     body = b'{"command":"big","payload":"' + b"x" * 500_000 + b'"}'
     taken, refused = [0], [0]
     before = run.server.data_bytes()
@@ -303,13 +304,13 @@ def quota(run):
             pass
 
     in_threads(2, work)
-    run.fact("MB of payloads taken", round(taken[0] / 2))
-    run.fact("refused", refused[0])
+    run.fact("MB of payloads accepted", round(taken[0] / 2))
+    run.fact("enqueues refused", refused[0])
     run.fact("MB in the data directory", (run.server.data_bytes() - before) // 1_000_000)
-    run.check("payloads of A stay near its quota", taken[0] * 0.5 <= 20, f"{taken[0] * 0.5:.0f} MB taken")
+    run.check("A's payloads stay near its quota", taken[0] * 0.5 <= 20, f"{taken[0] * 0.5:.0f} MB accepted")
 
 
-@attack("m", "300 commands of A that come and go", victim=False)
+@attack("m", "A uses 300 commands and removes their tasks", victim=False)
 def labels(run):
     """A makes 300 commands, more than have labels in the metrics, and removes their tasks. After that a new command of B
     must get a label of its own."""
@@ -330,7 +331,7 @@ def labels(run):
         other.must("POST", "/tasks", {"command": "b-fresh", "payload": {}})
         seen = 'command="b-fresh"' in scrape(run)
         time.sleep(0 if seen else 0.5)
-    run.check("B's new command has a label", seen, f"after {time.monotonic() - start:.1f} s" if seen else "never")
+    run.check("B's new command gets a metric label", seen, f"after {time.monotonic() - start:.1f} s" if seen else "never")
 
 
 def scrape(run):

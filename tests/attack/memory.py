@@ -34,16 +34,16 @@ def announced(run):
     sent in all; after three seconds, 14 more connections do the same. Nothing may be reserved for what is announced."""
     made, sent = announce(run, 2)
     run.hold(3)
-    run.fact("sent kB, 512 streams", sent // 1000)
-    run.fact("peak MiB, 512 streams", run.server.peak_mib())
+    run.fact("kB sent, 512 streams", sent // 1000)
+    run.fact("server's peak, MiB, 512 streams", run.server.peak_mib())
     more, sent = announce(run, 14)
-    run.fact("sent kB, 4,096 streams", sent // 1000)
+    run.fact("kB sent, 4,096 streams", sent // 1000)
     run.hold()
     for connection in made + more:
         connection.close()
 
 
-@attack("b", "Readys with the longest command lists on one worker stream after another", seconds=10)
+@attack("b", "worker streams, one after another, with Readys that list thousands of commands", seconds=10)
 def held_readys(run):
     """A worker's stream holds 300 Readys for a command without tasks, then sends Readys of almost 4 MiB with 4,000
     commands. When a stream ends or is not read on, the next one does the same: up to 32 of them, and 1.5 GB. What waits
@@ -64,8 +64,8 @@ def held_readys(run):
         while going and run.on() and sent < 1_500_000_000:
             going = connection.send(stream, large, patience=max(0.1, min(1, run.left())))
             sent += len(large) if going else 0
-    run.fact("streams", len(made))
-    run.fact("MB of Readys taken", sent // 1_000_000)
+    run.fact("worker streams", len(made))
+    run.fact("MB of Readys accepted", sent // 1_000_000)
     run.hold()
     for connection in made:
         connection.close()

@@ -49,7 +49,7 @@ def faults(result):
     times = ratio(result)
     if times and times > P99_TIMES_MAX and not result["died"]:
         found.append(f"B's p99 is {times:.1f} times that of B alone")
-    return found + [f"not so: {check['what']} ({check['seen']})" for check in result["checks"] if not check["good"]]
+    return found + [f"check failed: {check['what']} ({check['seen']})" for check in result["checks"] if not check["good"]]
 
 
 def one_line(result):
@@ -79,7 +79,7 @@ def times_alone(run):
 
 def latencies(figures):
     lines = [
-        "| | Attack | B alone, ms | B under attack, ms | p99, times alone | B's requests | Server's peak, MiB |",
+        "| | Attack | B alone, ms | B under attack, ms | p99: under attack / alone | B's requests | Server's peak, MiB |",
         "|---|---|---|---|---|---|---|",
     ]
     for key, row in figures["attacks"].items():
@@ -100,7 +100,7 @@ def latencies(figures):
 def findings(figures):
     """Checks and what was counted, by attack."""
     names = [name for name in ("before", "after") if any(name in row["runs"] for row in figures["attacks"].values())]
-    lines = [f"| | What | {' | '.join(names)} |", f"|---|---|{'---|' * len(names)}"]
+    lines = [f"| | Check or figure | {' | '.join(names)} |", f"|---|---|{'---|' * len(names)}"]
     for key, row in figures["attacks"].items():
         seen = {}
         for name, run in row["runs"].items():

@@ -20,22 +20,25 @@ use crate::static_tokens::{StaticTokens, TokenDigest, digest};
 
 /// A server's current validators; replaced on reload.
 pub struct Authenticator {
-    ways: ArcSwap<Ways>,
+    validators: ArcSwap<ValidatorSet>,
     /// Notified on every replacement.
     replaced: watch::Sender<()>,
 }
 
 /// The validators for one set of settings.
-pub struct Ways {
+pub struct ValidatorSet {
     producers: Validators,
     workers: Validators,
     producers_may_work: bool,
     caches: HashMap<Source, Arc<KeyCache>>,
 }
 
-impl Ways {
+impl ValidatorSet {
     /// Fetches nothing yet; reuses key caches from `known`.
-    fn new(settings: &Settings, known: HashMap<Source, Arc<KeyCache>>) -> Result<Ways, String> {
+    fn new(
+        settings: &Settings,
+        known: HashMap<Source, Arc<KeyCache>>,
+    ) -> Result<ValidatorSet, String> {
         let mut caches = Caches { known, ..Caches::default() };
         let producers_may_work = settings.producers_may_work;
         let kind = if producers_may_work { Kind::ProducerAsWorker } else { Kind::Producer };
@@ -43,7 +46,7 @@ impl Ways {
             .map_err(|why| format!("producerAuth: {why}"))?;
         let workers = Validators::new(&settings.workers, Kind::Worker, &mut caches)
             .map_err(|why| format!("workerAuth: {why}"))?;
-        Ok(Ways { producers, workers, producers_may_work, caches: caches.by_source })
+        Ok(ValidatorSet { producers, workers, producers_may_work, caches: caches.by_source })
     }
 
     /// The caller behind a fixed token, if the role accepts it.
@@ -61,18 +64,18 @@ impl Ways {
 impl Authenticator {
     /// Builds the validators without fetching keys. The error names what is wrong with the settings.
     pub fn new(settings: &Settings) -> Result<Authenticator, String> {
-        let ways = ArcSwap::from_pointee(Ways::new(settings, HashMap::new())?);
-        Ok(Authenticator { ways, replaced: watch::Sender::new(()) })
+        let validators = ArcSwap::from_pointee(ValidatorSet::new(settings, HashMap::new())?);
+        Ok(Authenticator { validators, replaced: watch::Sender::new(()) })
     }
 
     /// Builds validators for new settings, reusing the keys already loaded.
-    pub fn prepare(&self, settings: &Settings) -> Result<Ways, String> {
-        Ways::new(settings, self.ways.load().caches.clone())
+    pub fn prepare(&self, settings: &Settings) -> Result<ValidatorSet, String> {
+        ValidatorSet::new(settings, self.validators.load().caches.clone())
     }
 
     /// Switches to new validators. Pending [`Authenticator::withdrawn`] calls check their tokens again.
-    pub fn replace(&self, ways: Ways) {
-        self.ways.store(Arc::new(ways));
+    pub fn replace(&self, validators: ValidatorSet) {
+        self.validators.store(Arc::new(validators));
         self.replaced.send_replace(());
     }
 
@@ -81,10 +84,10 @@ impl Authenticator {
     pub async fn withdrawn(&self, token: &str, role: Role, caller: &Principal) {
         let mut replaced = self.replaced.subscribe();
         let digest = digest(token);
-        if Jwt::parse(token).is_ok() && self.ways.load().fixed(&digest, role).is_none() {
+        if Jwt::parse(token).is_ok() && self.validators.load().fixed(&digest, role).is_none() {
             return std::future::pending().await;
         }
-        while self.ways.load().fixed(&digest, role) == Some(caller) {
+        while self.validators.load().fixed(&digest, role) == Some(caller) {
             // The sender lives as long as `self`.
             let _ = replaced.changed().await;
         }
@@ -94,7 +97,7 @@ impl Authenticator {
     /// provider that does not answer is logged and tried again on demand.
     pub async fn warm(&self) {
         let mut loads = tokio::task::JoinSet::new();
-        for cache in self.ways.load().caches.values() {
+        for cache in self.validators.load().caches.values() {
             let cache = Arc::clone(cache);
             loads.spawn(async move { cache.warm().await });
         }
@@ -104,7 +107,7 @@ impl Authenticator {
     /// Waits until no fetch is in progress.
     #[cfg(test)]
     pub(crate) async fn settled(&self) {
-        for cache in self.ways.load_full().caches.values() {
+        for cache in self.validators.load_full().caches.values() {
             cache.settled().await;
         }
     }
@@ -125,11 +128,11 @@ impl Authenticator {
     ) -> Result<Principal, AuthError> {
         check_token(token).map_err(|why| Refusal::new(Reason::Malformed, why))?;
         let presented = Presented { digest: digest(token), jwt: Jwt::parse(token), now };
-        let ways = self.ways.load_full();
-        let (producers, workers) = (&ways.producers, &ways.workers);
+        let validators = self.validators.load_full();
+        let (producers, workers) = (&validators.producers, &validators.workers);
         let (first, second, other) = match role {
             Role::Producer => (producers, None, Some((workers, "token is not a producer's"))),
-            Role::Worker if ways.producers_may_work => (workers, Some(producers), None),
+            Role::Worker if validators.producers_may_work => (workers, Some(producers), None),
             Role::Worker => (workers, None, Some((producers, "token is not a worker's"))),
             Role::Any => (producers, Some(workers), None),
         };
@@ -175,7 +178,7 @@ impl Validators {
         Ok(Validators { kind, tokens, jwts })
     }
 
-    /// Checks static tokens first, as they are cheapest, then every validator for the token's
+    /// Checks fixed tokens first, as they are cheapest, then every validator for the token's
     /// issuer. The first one that accepts the token, or recognises but forbids it, decides.
     async fn check(&self, presented: &Presented<'_>) -> Result<Principal, AuthError> {
         if let Some(principal) = self.tokens.find(&presented.digest) {

@@ -4,7 +4,7 @@
 //! tokens) tried in turn. This crate knows nothing of routes, configuration files, the service or
 //! the engine, and does not decide which call needs which permission.
 
-pub use authenticator::{Authenticator, Ways};
+pub use authenticator::{Authenticator, ValidatorSet};
 pub use bearer::{TOKEN_BYTES_MAX, bearer_token};
 pub use claims::SKEW_SECONDS;
 pub use principal::{ADMIN, EventTypes, OPERATOR, Principal, Role, Scope, Scopes, instance, shown};

@@ -82,7 +82,7 @@ impl Refusal {
 
     /// The message for the client. The same for every token without a verified signature, so
     /// guessing reveals nothing.
-    pub fn told(&self) -> &'static str {
+    pub fn client_message(&self) -> &'static str {
         match self.reason {
             _ if !self.verified => "the token is not valid",
             Reason::Audience => "the token is for another audience",
@@ -147,10 +147,10 @@ mod tests {
     #[test]
     fn unverified_tokens_all_get_the_same_message() {
         for reason in Reason::ALL {
-            assert_eq!(Refusal::new(reason, "x").told(), "the token is not valid");
+            assert_eq!(Refusal::new(reason, "x").client_message(), "the token is not valid");
         }
-        let told = |reason| Refusal::new(reason, "sub is missing").verified().told();
-        assert_eq!(told(Reason::Expired), "the token has expired");
-        assert_eq!(told(Reason::Claims), "sub is missing");
+        let message = |reason| Refusal::new(reason, "sub is missing").verified().client_message();
+        assert_eq!(message(Reason::Expired), "the token has expired");
+        assert_eq!(message(Reason::Claims), "sub is missing");
     }
 }

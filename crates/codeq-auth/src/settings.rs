@@ -34,7 +34,7 @@ pub struct AuthConfig {
 
 impl AuthConfig {
     /// Whether any token can be accepted.
-    pub fn lets_in(&self) -> bool {
+    pub fn accepts_tokens(&self) -> bool {
         !self.jwt.is_empty() || !self.static_tokens.is_empty()
     }
 }

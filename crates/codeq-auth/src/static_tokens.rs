@@ -30,7 +30,7 @@ impl StaticTokens {
     pub fn new(tokens: &[StaticToken], kind: Kind) -> Result<StaticTokens, String> {
         let mut entries: Vec<(TokenDigest, Principal)> = Vec::with_capacity(tokens.len());
         for token in tokens {
-            let named = |why: &str| format!("static token of subject {:?}: {why}", token.subject);
+            let named = |why: &str| format!("fixed token of subject {:?}: {why}", token.subject);
             let digest = configured_digest(token).map_err(named)?;
             if entries.iter().any(|(other, _)| *other == digest) {
                 return Err(named("another entry has the same token"));

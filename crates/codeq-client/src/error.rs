@@ -74,6 +74,14 @@ impl Error {
         }
     }
 
+    /// How long the server asked to wait before a retry.
+    pub(crate) fn retry_after(&self) -> Option<Duration> {
+        match self {
+            Error::Api { retry_after, .. } => *retry_after,
+            _ => None,
+        }
+    }
+
     pub(crate) fn unavailable(cause: &dyn std::error::Error) -> Error {
         Error::Unavailable(chain(cause))
     }

@@ -76,9 +76,10 @@ pub use http::artifacts::{Download, NewArtifact, Submission};
 pub use http::events::{Event, Events, TaskEvent};
 pub use http::subscriptions::{DeliveryMode, NewSubscription, Subscribed, Subscription};
 pub use http::types::{
-    Artifact, Backup, BulkOptions, CancelTasks, CancelledTasks, ChangedSetting, CleanedUp, History,
-    Purged, Queue, QueueStats, Reloaded, Replay, ReplayFrom, Replayed, Search, Status, TaskChanges,
-    TaskPage, TaskRecord, TaskResult, TaskState, Topic, TopicPolicy, Transition,
+    Artifact, Backup, BulkOptions, BulkRest, CancelTasks, CancelledTasks, ChangedSetting,
+    CleanedUp, History, Purged, Queue, QueueStats, Reloaded, Replay, ReplayFrom, Replayed, Search,
+    Status, TaskChanges, TaskPage, TaskRecord, TaskResult, TaskState, Topic, TopicPolicy,
+    Transition,
 };
 pub use http::webhooks::{Delivery, DeliveryPage, DeliveryStatus, NewSecret, Resent};
 pub use options::Options;

@@ -1,6 +1,8 @@
-//! Converts durations to the whole seconds of the streams' messages.
+//! Converts durations: to the whole seconds of the streams' messages, and to deadlines.
 
 use std::time::Duration;
+
+use tokio::time::Instant;
 
 /// Rounded up, so that nothing happens earlier than requested.
 pub(crate) fn whole_seconds(duration: Duration) -> i32 {
@@ -9,4 +11,22 @@ pub(crate) fn whole_seconds(duration: Duration) -> i32 {
 
 pub(crate) fn saturated(value: u64) -> i32 {
     i32::try_from(value).unwrap_or(i32::MAX)
+}
+
+/// Longest time until a deadline: an `Instant` cannot hold every sum.
+const DEADLINE_MAX: Duration = Duration::from_secs(100 * 365 * 86_400);
+
+/// The moment when so much time has passed, or a century.
+pub(crate) fn from_now(after: Duration) -> Instant {
+    Instant::now() + after.min(DEADLINE_MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_deadline_without_end_is_far_away() {
+        assert!(from_now(Duration::MAX) > Instant::now() + Duration::from_secs(86_400));
+    }
 }

@@ -12,7 +12,7 @@
 //! ) -> Result<String, Box<dyn std::error::Error>> {
 //!     verifier.verify(header, body, SystemTime::now())?;
 //!     let callback: ResultCallback = serde_json::from_slice(body)?;
-//!     // Deliveries may repeat: deduplicate by the task's id before acting on one.
+//!     // Deliveries may repeat: deduplicate by the `webhook-id` header before acting on one.
 //!     Ok(callback.task_id)
 //! }
 //! ```
@@ -64,7 +64,7 @@ pub struct BadSecret;
 #[serde(rename_all = "camelCase")]
 #[non_exhaustive]
 pub struct ResultCallback {
-    /// The task's id. Deliveries may repeat: deduplicate by this.
+    /// The task's id. Deliveries may repeat: deduplicate by the `webhook-id` header.
     pub task_id: String,
     /// The task's command.
     pub event_type: String,

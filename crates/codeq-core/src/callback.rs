@@ -36,7 +36,7 @@ impl<K: Kv> Step<'_, K> {
             Delivery::Failed { status, error, retry_after } => {
                 let attempts = was.attempts.saturating_add(1);
                 let asked = retry_after.unwrap_or(0).min(CALLBACK_RETRY_AFTER_MS_MAX);
-                let pause = pause(settings, attempts).max(asked);
+                let pause = retry_delay(settings, attempts).max(asked);
                 let again = attempts < settings.callback_attempts;
                 Some(OutboxRow {
                     id: was.id,
@@ -147,7 +147,7 @@ pub fn name_hash(text: &str) -> u64 {
     digest.first_chunk().map_or(0, |bytes| u64::from_le_bytes(*bytes))
 }
 
-fn pause(settings: &Settings, attempts: u32) -> Millis {
+fn retry_delay(settings: &Settings, attempts: u32) -> Millis {
     let doublings = attempts.saturating_sub(1).min(32);
     settings.callback_base.saturating_mul(1 << doublings).min(settings.callback_max)
 }

@@ -66,7 +66,7 @@ impl<K: Kv> Step<'_, K> {
             return Ok(Enqueued::Rejected(rejection));
         }
         if let Some(key) = &task.idempotency_key {
-            match self.known(&command.tenant, key, task, print_of(task, value))? {
+            match self.known(&command.tenant, key, task, fingerprint_of(task, value))? {
                 Known::No => {}
                 Known::Yes(task) => return Ok(Enqueued::Repeated(task)),
                 Known::OtherWork => return Ok(Enqueued::Rejected(Rejection::IdempotencyConflict)),
@@ -78,7 +78,7 @@ impl<K: Kv> Step<'_, K> {
         };
         let created = self.create(queue, task, None, command.seed)?;
         if let Some(key) = &task.idempotency_key {
-            let (fingerprint, by_value) = match print_of(task, value) {
+            let (fingerprint, by_value) = match fingerprint_of(task, value) {
                 Fingerprint::Bytes(print) => (print, false),
                 Fingerprint::Value(print) => (print, true),
             };
@@ -105,7 +105,7 @@ impl<K: Kv> Step<'_, K> {
                 return Ok(refused(rejection));
             }
             if let Some(key) = &task.idempotency_key {
-                let print = print_of(task, value);
+                let print = fingerprint_of(task, value);
                 let conflict = match self.known(&command.tenant, key, task, print)? {
                     Known::OtherWork => true,
                     // A repeat creates nothing, so it needs no queue.
@@ -192,7 +192,7 @@ impl<K: Kv> Step<'_, K> {
 }
 
 /// The identity of the task's work, by value if the command says so.
-fn print_of(task: &NewTask, value: Option<u128>) -> Fingerprint {
+fn fingerprint_of(task: &NewTask, value: Option<u128>) -> Fingerprint {
     value.map_or_else(|| Fingerprint::of_bytes(task), Fingerprint::Value)
 }
 

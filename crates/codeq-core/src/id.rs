@@ -43,7 +43,7 @@ number! {
 }
 
 impl ShardId {
-    /// The numbers of so many shards.
+    /// The number of every shard, if there are `shards` of them.
     pub fn all(shards: u16) -> impl Iterator<Item = ShardId> {
         (0..shards).map(ShardId)
     }

@@ -1,4 +1,4 @@
-//! The checks that every worker command starts with, and what happens when an attempt fails.
+//! Leases: who may act on a task, how a lease ends, and what happens to a task whose attempt failed.
 
 use std::sync::Arc;
 

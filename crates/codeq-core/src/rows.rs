@@ -377,7 +377,7 @@ impl QueueRow {
     }
 
     /// Whether the bytes are of version 1, which does not count the bytes of finished tasks.
-    pub(crate) fn is_old(bytes: &[u8]) -> bool {
+    pub(crate) fn lacks_finished_bytes(bytes: &[u8]) -> bool {
         bytes.first() == Some(&VERSION)
     }
 

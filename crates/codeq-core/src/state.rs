@@ -116,7 +116,7 @@ impl State {
         };
         for_each(kv, Table::Queue, 0, Key::MAX, |key, value| {
             let (id, mut row) = (key as QueueId, QueueRow::decode(key, value)?);
-            if QueueRow::is_old(value) {
+            if QueueRow::lacks_finished_bytes(value) {
                 row.counts.stored_bytes += finished_bytes(kv, id)?;
                 state.outdated.insert(id);
             }

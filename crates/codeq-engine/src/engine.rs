@@ -271,11 +271,11 @@ fn start(
     }
     // The background threads and the pipeline refer to each other: one passes segments to the pipeline, the other
     // passes jobs to the threads.
-    let told = Arc::new(OnceLock::<Weak<Pipeline>>::new());
+    let weak_pipeline = Arc::new(OnceLock::<Weak<Pipeline>>::new());
     let prepared = {
-        let told = Arc::clone(&told);
+        let weak_pipeline = Arc::clone(&weak_pipeline);
         move |prepared| {
-            if let Some(pipeline) = told.get().and_then(Weak::upgrade) {
+            if let Some(pipeline) = weak_pipeline.get().and_then(Weak::upgrade) {
                 pipeline.prepared(prepared);
             }
         }
@@ -288,7 +288,7 @@ fn start(
         Background::start(prepared, options.observer.clone(), note_time)?;
     let committer = Committer::new(log, outputs.len(), &options, background.clone());
     let pipeline = Arc::new(Pipeline::new(outputs, positions, committer, &options));
-    told.get_or_init(|| Arc::downgrade(&pipeline));
+    weak_pipeline.get_or_init(|| Arc::downgrade(&pipeline));
     let mut threads = Vec::new();
     for (shard, handle) in shards.into_iter().zip(&handles) {
         let number = shard.number;

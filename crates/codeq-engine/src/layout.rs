@@ -179,9 +179,9 @@ impl Manifest {
     pub fn check_log(&self, disk: &dyn Disk, dir: &Path) -> Result<(), OpenError> {
         match codeq_log::log_id(disk, &log_dir(dir))? {
             Some(found) if found != self.log_id => {
-                let told = self.log_id;
+                let expected = self.log_id;
                 let text =
-                    format!("its log has the id {found:016x}, the manifest says {told:016x}");
+                    format!("its log has the id {found:016x}, the manifest says {expected:016x}");
                 Err(self.mixed(dir, &text))
             }
             _ => Ok(()),

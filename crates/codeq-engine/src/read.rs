@@ -291,7 +291,7 @@ pub struct Listing {
     /// What each shard has so far.
     pages: Vec<Page>,
     /// Shards that are not finished, the next one first.
-    turns: VecDeque<ShardId>,
+    unfinished: VecDeque<ShardId>,
 }
 
 impl Listing {
@@ -303,17 +303,17 @@ impl Listing {
         // A shard that was finished by the previous page starts at zero.
         let next = |at: &Seq| Some(*at).filter(|at| at.0 > 0);
         let pages = start.iter().map(|at| Page { next: next(at), ..Page::default() }).collect();
-        let turns = ShardId::all(shards)
+        let unfinished = ShardId::all(shards)
             .zip(&start)
             .filter(|(_, at)| at.0 > 0)
             .map(|(shard, _)| shard)
             .collect();
-        Listing { query, start, pages, turns }
+        Listing { query, start, pages, unfinished }
     }
 
     /// The next slice to read: a shard and a query.
     pub fn next_slice(&mut self) -> Option<(ShardId, ListQuery)> {
-        let shard = self.turns.pop_front()?;
+        let shard = self.unfinished.pop_front()?;
         let page = self.pages.get(usize::from(shard))?;
         let limit = self.query.limit.saturating_sub(page.items.len());
         let bytes = Some(self.share().saturating_sub(bytes_of(&page.items)));
@@ -337,7 +337,7 @@ impl Listing {
         let wanted = self.query.limit.clamp(1, LIST_MAX);
         let done = page.full || page.items.len() >= wanted || page.looked >= LIST_SCAN_MAX;
         if page.next.is_some() && !done {
-            self.turns.push_back(shard);
+            self.unfinished.push_back(shard);
         }
     }
 

@@ -181,7 +181,7 @@ impl Place<'_> {
         let path = self.path();
         let exists = |path: &Path| self.disk.exists(path).map_err(OpenError::io("look for", path));
         if !exists(&path)? {
-            return Ok(format!("{damage}; its rows were made again from the log"));
+            return Ok(format!("{damage}; its rows were rebuilt from the log"));
         }
         for number in 1..=ASIDE_MAX {
             let aside = path.with_extension(format!("damaged-{number}"));
@@ -193,11 +193,11 @@ impl Place<'_> {
             moved.map_err(OpenError::io("move", &path))?;
             let aside = aside.display();
             return Ok(format!(
-                "{damage}; its rows were made again from the log, and it is now {aside}"
+                "{damage}; its rows were rebuilt from the log, and it is now {aside}"
             ));
         }
         let reason = format!(
-            "{damage}; {ASIDE_MAX} damaged ones lie beside it: the disk is not to be trusted"
+            "{damage}; {ASIDE_MAX} damaged stores are already kept next to it: check the disk, then delete them"
         );
         Err(OpenError::Foreign { dir: self.dir.to_owned(), reason })
     }
@@ -229,7 +229,7 @@ fn create_stores(
 ) -> Result<Manifest, OpenError> {
     let shards = options.shards.unwrap_or(1);
     if !(1..=SHARDS_MAX).contains(&shards) {
-        let reason = format!("{shards} shards asked for, 1 to {SHARDS_MAX} are possible");
+        let reason = format!("{shards} shards were requested, but 1 to {SHARDS_MAX} are possible");
         return Err(OpenError::Foreign { dir: dir.to_owned(), reason });
     }
     match incomplete::refusal(&**disk, dir)? {

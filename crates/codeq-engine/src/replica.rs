@@ -335,7 +335,7 @@ impl Replica {
         }
     }
 
-    /// This node no longer leads: whether its proposals will be committed is unknown, and everything else has to be
+    /// A3: this node no longer leads. Whether its proposals will be committed is unknown, and everything else has to be
     /// asked elsewhere.
     pub fn step_down(&mut self) {
         for proposed in std::mem::take(&mut self.proposed) {

@@ -50,7 +50,7 @@ impl WaitingClaims {
         self.put(id, claim);
     }
 
-    /// Returns a claim that was taken but not served. It keeps its position.
+    /// Puts back a claim that was taken but not served. It keeps its position.
     pub fn put(&mut self, id: ClaimNumber, waiting: WaitingClaim) {
         let tenant = Arc::clone(&waiting.claim.tenant);
         match &waiting.claim.from {

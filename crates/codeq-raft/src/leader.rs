@@ -6,9 +6,11 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use codeq_engine::options::GROUP_BYTES_MAX;
 use codeq_engine::request::ReplyTo;
 use codeq_engine::{Answer, EngineError};
 use openraft::{Raft, RaftMetrics, ServerState};
+use tokio::sync::mpsc;
 
 use crate::fault::Fault;
 use crate::node::Shared;
@@ -19,8 +21,8 @@ use crate::types::{Digests, Member, NodeId, Origin, Proposal, Types};
 /// Entries in flight. One more keeps the disks busy while the answers of the one before travel; many would only make
 /// the entries small.
 const IN_FLIGHT_MAX: usize = 4;
-/// A loop that waits for nothing in particular looks again after this.
-const LOOK_AGAIN: Duration = Duration::from_millis(20);
+/// Room for one entry: the largest group, and as much again for what surrounds its commands.
+const ENTRY_ROOM: u64 = 2 * GROUP_BYTES_MAX as u64;
 
 /// A term in which this node leads.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -53,17 +55,17 @@ pub(crate) async fn run(node: Arc<Shared>, raft: Raft<Types>) {
         {
             *ready = node.learn_time().await;
         }
-        let wait = match leadership {
+        // The gates change with time alone.
+        let mut wait = node.timing.heartbeat;
+        match leadership {
             Some(Leadership { term, ready: true }) if node.gates.may_lead() => {
-                node.propose(&raft, term).await
+                wait = wait.min(node.propose(&raft, term).await);
             }
             // Not ready yet: requests wait.
-            Some(Leadership { ready: false, .. }) => LOOK_AGAIN,
-            _ => {
-                node.core.rows.lock().replica.refuse(&EngineError::NoLeader);
-                LOOK_AGAIN
-            }
-        };
+            Some(Leadership { ready: false, .. }) if node.gates.may_lead() => {}
+            // A leader that is cut off does not learn that it is deposed.
+            _ => node.core.rows.lock().replica.step_down(),
+        }
         tokio::select! {
             biased;
             changed = watched.changed() => if changed.is_err() {
@@ -84,7 +86,7 @@ fn term_as_leader(metrics: &RaftMetrics<NodeId, Member>, id: NodeId) -> Option<u
 }
 
 impl Shared {
-    /// Whether the first entry of this node's term is applied, and so is everything before it.
+    /// A1: whether the first entry of this node's term is applied, and so is everything before it.
     fn has_applied_own(&self, term: u64) -> bool {
         let applied = self.core.rows.lock().applied;
         let own = |leader: &openraft::CommittedLeaderId<NodeId>| {
@@ -102,20 +104,24 @@ impl Shared {
             self.time.lead(&[], &mut walls, last);
             return true;
         }
-        let others = self.gates.others();
-        let limit = self.timing.lease();
-        let ask = |id: NodeId| runtime::spawn(self.transport.send(id, Request::Time, limit));
-        let asked: Vec<_> = others.iter().map(|id| (*id, ask(*id))).collect();
         let mut answered = vec![self.core.id];
-        for (id, asked) in asked {
-            if let Ok(Ok(Response::Time { noted, wall })) = asked.await {
-                notes.extend(noted);
-                walls.push(wall);
-                answered.push(id);
-            }
+        let (answers, mut received) = mpsc::unbounded_channel();
+        for id in self.gates.others() {
+            let (sent, answers) =
+                (self.transport.send(id, Request::Time, self.timing.lease()), answers.clone());
+            runtime::spawn(async move {
+                if let Ok(Response::Time { noted, wall }) = sent.await {
+                    // Enough others have answered if nobody listens any more.
+                    let _ = answers.send((id, noted, wall));
+                }
+            });
         }
-        if !self.gates.is_quorum(&answered) {
-            return false;
+        drop(answers);
+        while !self.gates.is_quorum(&answered) {
+            let Some((id, noted, wall)) = received.recv().await else { return false };
+            notes.extend(noted);
+            walls.push(wall);
+            answered.push(id);
         }
         if self.core.has(Fault::HighestEstimate) {
             notes.sort_by_key(|note| std::cmp::Reverse(note.moment + note.elapsed));
@@ -128,12 +134,16 @@ impl Shared {
     /// Proposes what has gathered. Returns how long until there may be more.
     async fn propose(self: &Arc<Shared>, raft: &Raft<Types>, term: u64) -> Duration {
         loop {
-            let Some(at) = self.time.moment() else { return LOOK_AGAIN };
+            let Some(at) = self.time.moment() else { return Duration::MAX };
+            if !self.core.has_room(ENTRY_ROOM) {
+                self.core.rows.lock().replica.refuse(&EngineError::DiskFull);
+                return Duration::MAX;
+            }
             let (gathered, unconfirmed, digests, wait) = {
                 let replica = &mut self.core.rows.lock().replica;
                 if replica.in_flight() >= IN_FLIGHT_MAX {
                     // The end of one of them wakes this loop.
-                    return LOOK_AGAIN;
+                    return Duration::MAX;
                 }
                 let gathered = replica.gather(at, runtime::random());
                 let digests =
@@ -144,8 +154,7 @@ impl Shared {
                 self.confirm(raft, unconfirmed);
             }
             let Some(gathered) = gathered else {
-                let wait = wait.map_or(LOOK_AGAIN, Duration::from_millis);
-                return wait.clamp(Duration::from_millis(1), LOOK_AGAIN);
+                return wait.map_or(Duration::MAX, |wait| Duration::from_millis(wait.max(1)));
             };
             let number = gathered.number;
             let (node, incarnation) = (self.core.id, self.core.incarnation);
@@ -156,7 +165,7 @@ impl Shared {
             };
             let Ok(written) = raft.client_write_ff(proposal).await else {
                 self.core.rows.lock().replica.lost(number);
-                return LOOK_AGAIN;
+                return Duration::MAX;
             };
             let node = Arc::clone(self);
             runtime::spawn(async move {
@@ -169,7 +178,7 @@ impl Shared {
         }
     }
 
-    /// Sends answers that were not logged, once it is certain that this node still led when they were found.
+    /// A4: sends answers that were not logged, once it is certain that this node still led when they were found.
     fn confirm(self: &Arc<Shared>, raft: &Raft<Types>, answers: Vec<(ReplyTo, Answer)>) {
         let (raft, unchecked) = (raft.clone(), self.core.has(Fault::AnswerWithoutReadIndex));
         runtime::spawn(async move {

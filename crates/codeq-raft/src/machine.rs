@@ -34,6 +34,7 @@ impl Machine {
                 rows.replica.skip(id.index);
             }
             EntryPayload::Normal(proposal) => {
+                // A5.
                 if let Some(digests) = &proposal.digests {
                     let compared = rows.replica.compare(digests.index, &digests.by_shard);
                     compared.map_err(|error| failed(&error))?;
@@ -53,7 +54,7 @@ impl Machine {
     ) -> Result<(), OpenError> {
         let (core, origin) = (&self.0, proposal.origin);
         let own = (origin.node, origin.incarnation) == (core.id, core.incarnation);
-        // Openraft may write what was proposed in one term in a later one, when other entries have come in between.
+        // A2. Openraft may write what was proposed in one term in a later one, when other entries have come in between.
         let (term, node) = (id.leader_id.term, id.leader_id.node_id);
         if (term, node) != (origin.term, origin.node) && !core.has(Fault::NoFence) {
             if own {

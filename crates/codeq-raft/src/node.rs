@@ -30,6 +30,10 @@ use crate::time::Time;
 use crate::transport::{Request, Response, Transport};
 use crate::types::{Entry, LogId, Member, NodeId, Types, Vote};
 
+/// Bytes of applied entries that stay in the log, for nodes that were away for a while: sending them is quicker than
+/// sending all rows.
+const LOG_KEEP_BYTES: u64 = 256 << 20;
+
 /// How patient nodes are with each other.
 #[derive(Debug, Clone, Copy)]
 pub struct Timing {
@@ -196,14 +200,8 @@ impl Node {
 
     /// Checkpoints the rows and lets go of the log before the previous checkpoint. A node that needs what is gone gets
     /// the rows instead.
-    pub async fn compact(&self) -> Result<(), StartError> {
-        let failed = |error: openraft::error::Fatal<NodeId>| StartError::Raft(error.to_string());
-        self.raft.trigger().snapshot().await.map_err(failed)?;
-        let previous = self.shared.core.rows.lock().previous;
-        if previous > 0 {
-            self.raft.trigger().purge_log(previous).await.map_err(failed)?;
-        }
-        Ok(())
+    pub async fn compact(&self) {
+        self.shared.compact(&self.raft, u64::MAX).await;
     }
 
     /// Answers a message of another node.
@@ -271,6 +269,15 @@ impl Shared {
         self.gates.set_voters(joint.iter().map(|set| set.iter().copied().collect()).collect());
     }
 
+    /// Checkpoints the rows and lets go of the log up to `index`, but not of what comes after the previous checkpoint.
+    async fn compact(&self, raft: &Raft<Types>, index: u64) {
+        let upto = self.core.rows.lock().previous.min(index);
+        // Both fail only if openraft has stopped.
+        if raft.trigger().snapshot().await.is_ok() && upto > 0 {
+            let _ = raft.trigger().purge_log(upto).await;
+        }
+    }
+
     fn begin_receiving(
         &self,
         vote: Vote,
@@ -329,6 +336,9 @@ async fn ping(node: Arc<Shared>, raft: Raft<Types>) {
                     node.gates.pong(id, leader_heard);
                 }
             });
+        }
+        if let Some(index) = node.core.log.index_keeping(LOG_KEEP_BYTES) {
+            node.compact(&raft, index).await;
         }
         let may = node.gates.may_campaign() || node.core.has(Fault::AlwaysCampaign);
         raft.runtime_config().elect(may);

@@ -7,12 +7,15 @@ use codeq_core::id::ShardId;
 use codeq_store::{Export, Import, StoreError};
 
 /// What openraft calls the data of a snapshot: handles on rows, never the rows themselves.
+#[derive(Default)]
 pub struct SnapshotRows(pub(crate) Rows);
 
+#[derive(Default)]
 pub(crate) enum Rows {
     /// To be read from this node's stores.
     Outgoing(Vec<Export>),
     /// Complete and durable beside this node's stores.
+    #[default]
     Incoming,
 }
 

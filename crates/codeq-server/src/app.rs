@@ -36,14 +36,14 @@ pub struct App {
     /// Formats timestamps.
     pub times: Times,
     /// Limits and options for requests.
-    pub edge: Edge,
+    pub request_options: RequestOptions,
     /// Reloads the configuration.
     pub reloader: Reloader,
 }
 
 /// Limits and options for requests, the same for every route and stream.
 #[derive(Debug, Clone)]
-pub struct Edge {
+pub struct RequestOptions {
     /// Maximum bytes of a request body.
     pub body_max: usize,
     /// Maximum bytes of a batch request body.
@@ -62,10 +62,10 @@ pub struct Edge {
     pub end_streams_at_expiry: bool,
 }
 
-impl Edge {
+impl RequestOptions {
     /// Takes the limits from the configuration.
-    pub fn new(config: &Config) -> Edge {
-        Edge {
+    pub fn new(config: &Config) -> RequestOptions {
+        RequestOptions {
             body_max: config.body_max(),
             batch_body_max: config.batch_body_max(),
             message_max: config.message_max(),

@@ -26,7 +26,7 @@ const MASK: &str = "***";
 #[serde(rename_all = "camelCase")]
 #[schemars(inline)]
 pub struct Action {
-    /// When the request came.
+    /// When the request arrived.
     pub at: Timestamp,
     /// The tenant of the token.
     pub tenant_id: Arc<str>,
@@ -37,8 +37,8 @@ pub struct Action {
     /// Parameters of path and query. Absent if there are none.
     #[serde(skip_serializing_if = "Map::is_empty")]
     pub parameters: Map<String, Value>,
-    /// The body, with secrets masked. Absent if it is empty or longer than 4 KiB, and if the request was refused: then
-    /// a secret may be anywhere in it.
+    /// The body, with secrets masked. Absent if it is empty or longer than 4 KiB, and if the request was refused,
+    /// because a secret could then be anywhere in it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub body: Option<Value>,
     /// Where the request came from.
@@ -46,7 +46,7 @@ pub struct Action {
     pub remote_address: Option<IpAddr>,
     /// The id of the request.
     pub request_id: String,
-    /// The status of the response. Absent if the client left before it.
+    /// The status of the response. Absent if the client disconnected before it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub status: Option<u16>,
     /// The error code of a refusal.

@@ -79,7 +79,7 @@ impl Target {
         if parsed.scheme() != "file" {
             return Ok(Target::Bucket(Store::at(url, true)?));
         }
-        let dir = parsed.to_file_path().map_err(|()| "not a directory of this machine")?;
+        let dir = parsed.to_file_path().map_err(|()| "not a directory on this machine")?;
         Ok(Target::Directory(dir))
     }
 }

@@ -20,7 +20,7 @@ use crate::ledger::{Final, Listed, Seen};
 use crate::notes;
 use crate::server::{Server, Stopped};
 use crate::simulator::Run;
-use crate::workload::Ask;
+use crate::workload::ClientCall;
 
 /// Most rounds to finish the remaining tasks.
 const ROUNDS_MAX: usize = 400;
@@ -88,8 +88,8 @@ impl Run {
                 server.run_job(number)?;
             }
         }
-        for ask in self.resume() {
-            self.invoke(ask);
+        for call in self.resume() {
+            self.invoke(call);
         }
         self.run_all_shards()?;
         for _ in 0..ROUNDS_MAX {
@@ -108,7 +108,7 @@ impl Run {
                         count: 100,
                     };
                     for _ in 0..self.plan.shards {
-                        self.invoke(Ask { command: Command::Claim(claim.clone()), wait: 0 });
+                        self.invoke(ClientCall { command: Command::Claim(claim.clone()), wait: 0 });
                     }
                 }
             }
@@ -121,7 +121,7 @@ impl Run {
                     outcome: Outcome::Completed(Bytes::from_static(b"{\"end\":true}")),
                     artifacts: Vec::new(),
                 };
-                self.invoke(Ask { command: Command::Submit(submit), wait: 0 });
+                self.invoke(ClientCall { command: Command::Submit(submit), wait: 0 });
             }
             self.run_all_shards()?;
             self.wait_for_deadline();
@@ -146,24 +146,24 @@ impl Run {
     }
 
     /// Requests that lift everything that keeps tasks from being claimed.
-    fn resume(&self) -> Vec<Ask> {
-        let mut asks = Vec::new();
+    fn resume(&self) -> Vec<ClientCall> {
+        let mut calls = Vec::new();
         let shards = self.server.iter().flat_map(|server| &server.node.shards);
         for shard in shards {
             let data = shard.data().read();
             for (_, row) in data.state.queues() {
                 let (tenant, name) = (Arc::clone(&row.tenant), Arc::clone(&row.name));
-                let mut ask = |command| asks.push(Ask { command, wait: 0 });
+                let mut call = |command| calls.push(ClientCall { command, wait: 0 });
                 if row.topic.is_some() {
                     let (tenant, name) = (Arc::clone(&tenant), Arc::clone(&name));
-                    ask(Command::DeleteTopic(DeleteTopic { tenant, name }));
+                    call(Command::DeleteTopic(DeleteTopic { tenant, name }));
                 }
                 if row.paused {
-                    ask(Command::Pause(Pause { tenant, command: name, paused: false }));
+                    call(Command::Pause(Pause { tenant, command: name, paused: false }));
                 }
             }
         }
-        asks
+        calls
     }
 
     /// Tenants with unfinished tasks, and whether some of these can be claimed.

@@ -61,7 +61,7 @@ impl SimClock {
         self.0.lock().ahead = ahead;
     }
 
-    /// ShardRuns the machine off for a while and boots it again.
+    /// Turns the machine off for a while and boots it again.
     pub fn reboot(&self, off: Millis) {
         let mut now = self.0.lock();
         now.real += off;

@@ -27,7 +27,7 @@ use crate::plan::Plan;
 use crate::rng::{Rng, mix, text_hash};
 use crate::sabotage::{Sabotage, Saboteur};
 use crate::server::{Server, SimClock, Stopped, stop};
-use crate::workload::{Ask, Held, Workload};
+use crate::workload::{ClientCall, Held, Workload};
 
 /// Options of a run. Everything else follows from the seed.
 #[derive(Debug, Clone, Default)]
@@ -188,15 +188,15 @@ impl Run {
             engine,
             plan,
         };
-        run.invoke(Ask { command: Command::Configure(run.plan.settings.clone()), wait: 0 });
+        run.invoke(ClientCall { command: Command::Configure(run.plan.settings.clone()), wait: 0 });
         Ok(run)
     }
 
     /// Creates long queues at the start, if the plan has them.
     fn preload(&mut self) {
         for _ in 0..self.plan.preload {
-            let ask = self.workload.hundred();
-            self.invoke(ask);
+            let call = self.workload.hundred();
+            self.invoke(call);
             if let Err(Stopped(text)) = self.run_all_shards() {
                 let text = format!("the server stopped without a fault: {text}");
                 self.report.violations.push(Violation::new(1, text));
@@ -209,8 +209,8 @@ impl Run {
         let requests = self.rng.between(0, self.plan.burst);
         for _ in 0..requests {
             let wall = self.server.as_ref().map_or(0, |server| server.now().wall);
-            let ask = self.workload.next(wall);
-            self.invoke(ask);
+            let call = self.workload.next(wall);
+            self.invoke(call);
         }
         let outcome = self.serve();
         self.collect();
@@ -274,52 +274,52 @@ impl Run {
     }
 
     /// Sends a request.
-    pub(crate) fn invoke(&mut self, ask: Ask) {
+    pub(crate) fn invoke(&mut self, call: ClientCall) {
         let shards = self.plan.shards;
-        if let Command::Configure(settings) = &ask.command {
+        if let Command::Configure(settings) = &call.command {
             let shorter = settings.retention.min(settings.dead_letter_retention);
             self.retention = self.retention.min(shorter);
         }
-        if let Command::PutTopic(put) = &ask.command {
+        if let Command::PutTopic(put) = &call.command {
             let own = [put.policy.retention, put.policy.dead_letter_retention];
             let shorter = own.into_iter().filter(|ms| *ms > 0).min();
             self.retention = shorter.map_or(self.retention, |own| self.retention.min(own));
         }
-        let is_claim = matches!(ask.command, Command::Claim(_));
-        match route(&ask.command, shards) {
-            Ok(Route::One(shard)) => self.send(shard, ask),
-            Ok(Route::All) if is_claim && ask.wait > 0 && shards > 1 => self.send_to_first(&ask),
+        let is_claim = matches!(call.command, Command::Claim(_));
+        match route(&call.command, shards) {
+            Ok(Route::One(shard)) => self.send(shard, call),
+            Ok(Route::All) if is_claim && call.wait > 0 && shards > 1 => self.send_to_first(&call),
             Ok(Route::All) if is_claim => {
                 let shard = ShardId(self.rng.below(u64::from(shards)) as u16);
-                self.send(shard, ask);
+                self.send(shard, call);
             }
-            Ok(Route::All) => ShardId::all(shards).for_each(|shard| self.send(shard, ask.clone())),
+            Ok(Route::All) => ShardId::all(shards).for_each(|shard| self.send(shard, call.clone())),
             // Refused before it reached a shard.
             Err(_) => {}
         }
     }
 
-    fn send(&mut self, shard: ShardId, ask: Ask) {
+    fn send(&mut self, shard: ShardId, call: ClientCall) {
         let (sender, answer) = oneshot::channel();
-        let request = Request::with(ask.command.clone(), ReplyTo::One(sender), ask.wait);
-        self.track(shard, ask.command, answer);
+        let request = Request::with(call.command.clone(), ReplyTo::One(sender), call.wait);
+        self.track(shard, call.command, answer);
         if let Some(server) = &mut self.server {
             server.push(shard, request);
         }
     }
 
     /// Sends a claim that waits in every shard and is answered by one.
-    fn send_to_first(&mut self, ask: &Ask) {
+    fn send_to_first(&mut self, call: &ClientCall) {
         let (sender, answer) = oneshot::channel();
         let first = FirstReply::new(ReplyTo::One(sender), Inboxes::default());
         // One shard's answer arrives; the others may lease a task briefly and return it.
         let (_, unheard) = oneshot::channel();
-        self.track(ShardId(u16::MAX), ask.command.clone(), unheard);
-        self.track(ShardId(u16::MAX), ask.command.clone(), answer);
+        self.track(ShardId(u16::MAX), call.command.clone(), unheard);
+        self.track(ShardId(u16::MAX), call.command.clone(), answer);
         if let Some(server) = &mut self.server {
             for shard in ShardId::all(self.plan.shards) {
                 let reply = ReplyTo::First(first.clone());
-                server.push(shard, Request::with(ask.command.clone(), reply, ask.wait));
+                server.push(shard, Request::with(call.command.clone(), reply, call.wait));
             }
         }
     }

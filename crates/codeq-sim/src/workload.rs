@@ -26,7 +26,7 @@ const MEMORY: usize = 64;
 
 /// A request, and how long a claim waits if it finds nothing.
 #[derive(Debug, Clone)]
-pub struct Ask {
+pub struct ClientCall {
     /// The command.
     pub command: Command,
     /// How long a claim waits.
@@ -81,7 +81,7 @@ impl Workload {
     }
 
     /// The next request of some client, when the server's wall clock shows `wall`.
-    pub fn next(&mut self, wall: Millis) -> Ask {
+    pub fn next(&mut self, wall: Millis) -> ClientCall {
         let total = self.plan.weights.iter().map(|(_, weight)| weight).sum();
         let mut draw = self.rng.below(total);
         let act = self.plan.weights.iter().find(|(_, weight)| {
@@ -96,11 +96,11 @@ impl Workload {
         };
         // If there is nothing to act on, enqueue instead.
         let command = self.command(act, wall).unwrap_or_else(|| self.enqueue(1));
-        Ask { command, wait }
+        ClientCall { command, wait }
     }
 
     /// A hundred tasks for one queue and one priority.
-    pub fn hundred(&mut self) -> Ask {
+    pub fn hundred(&mut self) -> ClientCall {
         let tenant = self.tenant();
         let command = self.plan.commands.first().cloned();
         let task = |workload: &mut Workload| {
@@ -114,7 +114,7 @@ impl Workload {
         let tasks = (0..100).map(|_| task(self)).collect();
         let seed = self.rng.draw();
         let enqueue = Enqueue { tenant: Arc::clone(&tenant), tasks, atomic: false, seed };
-        Ask { command: Command::Enqueue(enqueue), wait: 0 }
+        ClientCall { command: Command::Enqueue(enqueue), wait: 0 }
     }
 
     /// One task that nothing keeps from being accepted.

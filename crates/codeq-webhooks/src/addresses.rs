@@ -16,8 +16,8 @@ use crate::policy::{Destination, Policy};
 const DIALS_MAX: usize = 4;
 
 /// Addresses for documentation: no machine has them.
-const V4_OF_NOBODY: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 1);
-const V6_OF_NOBODY: Ipv6Addr = Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 1);
+const UNUSED_V4: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 1);
+const UNUSED_V6: Ipv6Addr = Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 1);
 
 /// Finds the addresses that a call may go to.
 #[derive(Clone)]
@@ -89,7 +89,7 @@ fn alternating(addresses: Vec<SocketAddr>) -> Vec<SocketAddr> {
 fn is_this_machine(ip: IpAddr) -> bool {
     let any: IpAddr =
         if ip.is_ipv4() { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() };
-    let nobodys: IpAddr = if ip.is_ipv4() { V4_OF_NOBODY.into() } else { V6_OF_NOBODY.into() };
+    let nobodys: IpAddr = if ip.is_ipv4() { UNUSED_V4.into() } else { UNUSED_V6.into() };
     // None of this sends anything, and the port does not matter. A machine can bind its own addresses. Some systems are
     // configured to bind any address; for those, compare with the address that they would send from.
     let binds = |ip: IpAddr| UdpSocket::bind((ip, 0)).is_ok();

@@ -1,8 +1,8 @@
 //! Decides which call is made next.
 //!
 //! Tenants take turns, and so do the receivers of one tenant. Calls in flight are limited in total, per tenant and per
-//! host, so a receiver that hangs delays only its own tenant's calls to it. A receiver that keeps failing rests after
-//! each call, a little longer every time, and failing receivers together get at most half of the calls.
+//! host, so a receiver that hangs delays only its own tenant's calls to it. A receiver that keeps failing is paused
+//! after each call, a little longer every time, and failing receivers together get at most half of the calls.
 //!
 //! Pure: callers pass the time in, and make the calls.
 
@@ -15,11 +15,11 @@ use tokio::time::Instant;
 
 /// A receiver is failing after this many failures in a row.
 const FAILING_AFTER: u32 = 3;
-/// How long a failing receiver rests after a call: at first, and at most.
-const REST_MIN: Duration = Duration::from_millis(50);
-const REST_MAX: Duration = Duration::from_secs(1);
-/// How long a receiver rests after a call that could not be tried.
-const BUSY_REST: Duration = Duration::from_millis(100);
+/// How long a failing receiver is paused after a call: at first, and at most.
+const PAUSE_MIN: Duration = Duration::from_millis(50);
+const PAUSE_MAX: Duration = Duration::from_secs(1);
+/// How long a receiver is paused after a call that could not be tried.
+const BUSY_PAUSE: Duration = Duration::from_millis(100);
 
 /// A limit that receivers share has room again once one sixteenth of it is free. For a tenant's callbacks, that is as
 /// many as one receiver's queue holds. It must be less than half, because failing receivers that are remembered may
@@ -86,12 +86,12 @@ pub(crate) struct Dispatcher<T> {
     tenants: HashMap<u64, Tenant>,
     receivers: HashMap<Receiver, State<T>>,
     /// Tenants with a callable receiver, next one first.
-    turns: VecDeque<u64>,
+    ready: VecDeque<u64>,
     /// Waiting items, each of which waits only once.
     waiting: HashSet<T>,
     /// Calls in flight to each host, by any tenant.
     hosts: HashMap<u64, usize>,
-    resting: BinaryHeap<Reverse<(Instant, Receiver)>>,
+    paused: BinaryHeap<Reverse<(Instant, Receiver)>>,
     running: usize,
     running_failing: usize,
 }
@@ -99,9 +99,9 @@ pub(crate) struct Dispatcher<T> {
 #[derive(Debug, Default)]
 struct Tenant {
     /// Hosts of its callable receivers, next one first.
-    turns: VecDeque<u64>,
-    /// Whether the tenant is in the dispatcher's turns.
-    has_turn: bool,
+    ready: VecDeque<u64>,
+    /// Whether the tenant is in the dispatcher's list.
+    is_ready: bool,
     waiting: usize,
     receivers: usize,
     running: usize,
@@ -111,17 +111,17 @@ struct Tenant {
 #[derive(Debug)]
 struct State<T> {
     waiting: VecDeque<T>,
-    /// Calls in flight, and rests.
+    /// Calls in flight, and pauses.
     busy: usize,
     /// Failures in a row.
     failures: u32,
-    /// Whether the receiver is in its tenant's turns.
-    has_turn: bool,
+    /// Whether the receiver is in its tenant's list.
+    is_ready: bool,
 }
 
 impl<T> Default for State<T> {
     fn default() -> State<T> {
-        State { waiting: VecDeque::new(), busy: 0, failures: 0, has_turn: false }
+        State { waiting: VecDeque::new(), busy: 0, failures: 0, is_ready: false }
     }
 }
 
@@ -130,9 +130,9 @@ impl<T> State<T> {
         self.failures >= FAILING_AFTER
     }
 
-    fn rest(&self) -> Duration {
+    fn pause(&self) -> Duration {
         let doublings = self.failures.saturating_sub(FAILING_AFTER).min(16);
-        REST_MIN.saturating_mul(1 << doublings).min(REST_MAX)
+        PAUSE_MIN.saturating_mul(1 << doublings).min(PAUSE_MAX)
     }
 }
 
@@ -142,10 +142,10 @@ impl<T: Clone + Eq + Hash> Dispatcher<T> {
             limits,
             tenants: HashMap::new(),
             receivers: HashMap::new(),
-            turns: VecDeque::new(),
+            ready: VecDeque::new(),
             waiting: HashSet::new(),
             hosts: HashMap::new(),
-            resting: BinaryHeap::new(),
+            paused: BinaryHeap::new(),
             running: 0,
             running_failing: 0,
         }
@@ -177,7 +177,7 @@ impl<T: Clone + Eq + Hash> Dispatcher<T> {
         tenant.waiting += 1;
         receiver.waiting.push_back(item.clone());
         self.waiting.insert(item);
-        self.give_turn(to);
+        self.mark_ready(to);
         Ok(())
     }
 
@@ -208,13 +208,13 @@ impl<T: Clone + Eq + Hash> Dispatcher<T> {
         if self.running >= self.limits.calls {
             return None;
         }
-        for _ in 0..self.turns.len() {
-            let id = self.turns.pop_front()?;
+        for _ in 0..self.ready.len() {
+            let id = self.ready.pop_front()?;
             let call = self.next_of(id);
             if let Some(tenant) = self.tenants.get_mut(&id) {
-                tenant.has_turn = !tenant.turns.is_empty();
-                if tenant.has_turn {
-                    self.turns.push_back(id);
+                tenant.is_ready = !tenant.ready.is_empty();
+                if tenant.is_ready {
+                    self.ready.push_back(id);
                 }
             }
             if call.is_some() {
@@ -231,17 +231,17 @@ impl<T: Clone + Eq + Hash> Dispatcher<T> {
         if tenant.running >= calls_per_tenant {
             return None;
         }
-        for _ in 0..tenant.turns.len() {
-            let host = tenant.turns.pop_front()?;
+        for _ in 0..tenant.ready.len() {
+            let host = tenant.ready.pop_front()?;
             let to = Receiver { tenant: id, host };
             let Some(receiver) = self.receivers.get_mut(&to) else { continue };
             let failing = receiver.is_failing();
             let host_is_full = self.hosts.get(&host).is_some_and(|calls| *calls >= calls_per_host);
             if host_is_full || (failing && self.running_failing >= (calls / 2).max(1)) {
-                tenant.turns.push_back(host);
+                tenant.ready.push_back(host);
                 continue;
             }
-            receiver.has_turn = false;
+            receiver.is_ready = false;
             let Some(item) = receiver.waiting.pop_front() else { continue };
             self.waiting.remove(&item);
             receiver.busy += 1;
@@ -250,13 +250,13 @@ impl<T: Clone + Eq + Hash> Dispatcher<T> {
             self.running += 1;
             self.running_failing += usize::from(failing);
             *self.hosts.entry(host).or_default() += 1;
-            self.give_turn(to);
+            self.mark_ready(to);
             return Some(Call { to, item, failing });
         }
         None
     }
 
-    /// Records how a call ended. The receiver can be called again at once, or after a rest.
+    /// Records how a call ended. The receiver can be called again at once, or after a pause.
     pub fn done(&mut self, call: Call<T>, outcome: Outcome, now: Instant) {
         let Call { to, item, failing } = call;
         self.running = self.running.saturating_sub(1);
@@ -270,7 +270,7 @@ impl<T: Clone + Eq + Hash> Dispatcher<T> {
         let tenant = self.tenants.entry(to.tenant).or_default();
         tenant.running = tenant.running.saturating_sub(1);
         let Some(receiver) = self.receivers.get_mut(&to) else { return };
-        let rest = match outcome {
+        let pause = match outcome {
             Outcome::Skipped => None,
             Outcome::Delivered => {
                 receiver.failures = 0;
@@ -278,7 +278,7 @@ impl<T: Clone + Eq + Hash> Dispatcher<T> {
             }
             Outcome::Failed => {
                 receiver.failures = receiver.failures.saturating_add(1);
-                receiver.is_failing().then(|| receiver.rest())
+                receiver.is_failing().then(|| receiver.pause())
             }
             Outcome::Busy => {
                 // Unless it was queued again meanwhile.
@@ -286,34 +286,34 @@ impl<T: Clone + Eq + Hash> Dispatcher<T> {
                     tenant.waiting += 1;
                     receiver.waiting.push_front(item);
                 }
-                Some(BUSY_REST)
+                Some(BUSY_PAUSE)
             }
         };
-        match rest {
-            Some(rest) => self.resting.push(Reverse((now + rest, to))),
+        match pause {
+            Some(pause) => self.paused.push(Reverse((now + pause, to))),
             None => self.free(to),
         }
     }
 
-    /// Ends the rests that are over, and returns their receivers.
+    /// Ends the pauses that are over, and returns their receivers.
     pub fn wake(&mut self, now: Instant) -> Vec<Receiver> {
         let mut woken = Vec::new();
-        while let Some(Reverse((at, to))) = self.resting.peek().copied()
+        while let Some(Reverse((at, to))) = self.paused.peek().copied()
             && at <= now
         {
-            self.resting.pop();
+            self.paused.pop();
             self.free(to);
             woken.push(to);
         }
         woken
     }
 
-    /// When the next rest is over.
+    /// When the next pause is over.
     pub fn next_wake(&self) -> Option<Instant> {
-        self.resting.peek().map(|Reverse((at, _))| *at)
+        self.paused.peek().map(|Reverse((at, _))| *at)
     }
 
-    /// Frees the slot of a call or a rest of this receiver that is over.
+    /// Frees the slot of a call or a pause of this receiver that is over.
     fn free(&mut self, to: Receiver) {
         let Limits { receivers, receivers_per_tenant, .. } = self.limits;
         let crowded = self.receivers.len() > receivers / 2;
@@ -331,22 +331,22 @@ impl<T: Clone + Eq + Hash> Dispatcher<T> {
                 self.tenants.remove(&to.tenant);
             }
         }
-        self.give_turn(to);
+        self.mark_ready(to);
     }
 
     /// Puts a receiver in line for a call, if it has something to send and may be called.
-    fn give_turn(&mut self, to: Receiver) {
+    fn mark_ready(&mut self, to: Receiver) {
         let Some(receiver) = self.receivers.get_mut(&to) else { return };
         let may_call = receiver.busy < self.limits.calls_per_host;
-        if receiver.has_turn || receiver.waiting.is_empty() || !may_call {
+        if receiver.is_ready || receiver.waiting.is_empty() || !may_call {
             return;
         }
-        receiver.has_turn = true;
+        receiver.is_ready = true;
         let tenant = self.tenants.entry(to.tenant).or_default();
-        tenant.turns.push_back(to.host);
-        if !tenant.has_turn {
-            tenant.has_turn = true;
-            self.turns.push_back(to.tenant);
+        tenant.ready.push_back(to.host);
+        if !tenant.is_ready {
+            tenant.is_ready = true;
+            self.ready.push_back(to.tenant);
         }
     }
 

@@ -1,6 +1,6 @@
 //! What purge, replay and cancel share: which tasks, and the work in slices.
 
-use codeq_client::{BulkOptions, Error, Purged};
+use codeq_client::{BulkOptions, BulkRest, Error, Purged};
 use serde::Serialize;
 
 use crate::cli::{About, Confirm, Done, Output, Progress, Show, moment};
@@ -26,14 +26,13 @@ pub struct Which {
 }
 
 /// Tasks per request. The server's limit.
-const SLICE: u64 = 1_000;
+pub const SLICE: u64 = 1_000;
 
 /// The outcome of one request.
 pub struct Slice {
     pub done: u64,
-    pub matched: Option<u64>,
     pub remaining: u64,
-    pub next_cursor: Option<String>,
+    pub rest: BulkRest,
 }
 
 /// The outcome of all requests.
@@ -101,9 +100,9 @@ pub struct Purge {
     /// Name of the queue.
     pub queue: String,
     #[command(flatten)]
-    which: Which,
+    pub which: Which,
     #[command(flatten)]
-    confirm: Confirm,
+    pub confirm: Confirm,
 }
 
 impl Purge {
@@ -117,9 +116,8 @@ impl Purge {
         let Purge { queue, which, confirm } = self;
         confirm.ask(what, queue)?;
         run(out, which, confirm.dry_run, (queue, "purged"), async |options| {
-            let Purged { purged: done, matched, remaining, next_cursor, .. } =
-                purge(options).await?;
-            Ok(Slice { done, matched, remaining, next_cursor })
+            let Purged { purged: done, remaining, rest, .. } = purge(options).await?;
+            Ok(Slice { done, remaining, rest })
         })
         .await
     }
@@ -143,9 +141,9 @@ pub async fn run(
     loop {
         options.limit = u32::try_from(limit.saturating_sub(total.so_far()).min(SLICE)).ok();
         let done = slice(options.clone()).await.about(&format!("queue {queue}"))?;
-        total.add(if dry_run { done.matched.unwrap_or_default() } else { done.done });
+        total.add(if dry_run { done.rest.matched.unwrap_or_default() } else { done.done });
         total.remaining = done.remaining;
-        options.cursor = done.next_cursor;
+        options.cursor = done.rest.next_cursor;
         // Without a cursor, everything was looked at, or a fresh call finds the rest.
         let rest = !dry_run && done.done > 0 && done.remaining > 0;
         if (options.cursor.is_none() && !rest) || total.so_far() >= limit {

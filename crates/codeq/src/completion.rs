@@ -14,7 +14,7 @@ const ANSWER_TIMEOUT: Duration = Duration::from_millis(500);
 
 #[derive(clap::Args)]
 #[command(after_help = "\
-The script asks codeq itself, so it stays right after an upgrade. It also completes the queues of the selected
+The script asks codeq itself, so it stays correct after an upgrade. It also completes the queues of the selected
 server, and profiles.
 
 Examples:

@@ -226,14 +226,14 @@ fn summary(loaded: &Loaded) -> String {
         loaded.file.as_deref().map_or("no file".to_owned(), |it: &Path| it.display().to_string());
     let scheme = if config.tls.cert_file.is_some() { "https" } else { "http" };
     let mut text = format!("ok: {file}\n");
-    let ways = |auth: &codeq_server::config::AuthConfig| {
-        format!("{} issuer(s), {} static token(s)", auth.jwt.len(), auth.static_tokens.len())
+    let methods = |auth: &codeq_server::config::AuthConfig| {
+        format!("{} issuer(s), {} fixed token(s)", auth.jwt.len(), auth.static_tokens.len())
     };
     let lines = [
         ("listens on", format!("{scheme}://{}", config.http_addr)),
         ("data in", config.data_dir.display().to_string()),
-        ("producers", ways(&config.producer_auth)),
-        ("workers", ways(&config.worker_auth)),
+        ("producers", methods(&config.producer_auth)),
+        ("workers", methods(&config.worker_auth)),
     ];
     for (name, value) in lines {
         text.push_str(&format!("{name:>11}: {value}\n"));
@@ -313,7 +313,7 @@ mod tests {
         assert_eq!(
             text,
             "ok: no file\n listens on: http://127.0.0.1:8080\n    data in: codeq-data\n  producers: 0 \
-             issuer(s), 0 static token(s)\n    workers: 0 issuer(s), 0 static token(s)\nnote: \
+             issuer(s), 0 fixed token(s)\n    workers: 0 issuer(s), 0 fixed token(s)\nnote: \
              durability is 'os': a power cut loses writes that were acknowledged\nnote: producerAuth has no jwt and no \
              staticTokens: nobody can enqueue\nnote: workerAuth has no jwt and no staticTokens: nobody \
              can claim\n"

@@ -1,14 +1,14 @@
 //! `codeq dev`: a development server in one command.
 
-use std::io::{IsTerminal, Write};
+use std::io::{ErrorKind, IsTerminal, Write};
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
 use anyhow::Context;
 use codeq_server::config::{DEV_TOKEN, Durability, LogFormat, choice, random_token};
-use codeq_server::{Config, Server};
+use codeq_server::{Config, Server, StartError};
 
-use crate::cli::{Profile, Profiles};
+use crate::cli::{Profile, Profiles, profile_name};
 use crate::config::address;
 use crate::serve::run_server;
 
@@ -52,7 +52,7 @@ pub struct Args {
     #[arg(long, value_name = "FORMAT", default_value = "short", value_parser = choice::<LogFormat>)]
     log_format: LogFormat,
     /// Name of the profile to save and select. Default: dev, if stdout is a terminal.
-    #[arg(long, value_name = "NAME")]
+    #[arg(long, value_name = "NAME", value_parser = profile_name)]
     profile: Option<String>,
 }
 
@@ -108,6 +108,17 @@ impl Args {
     fn profile_name(&self) -> Option<&str> {
         let watched = std::io::stdout().is_terminal();
         self.profile.as_deref().or(if watched { Some("dev") } else { None })
+    }
+}
+
+/// What to try if the server did not start.
+pub fn hint(error: &anyhow::Error) -> Option<&'static str> {
+    match error.downcast_ref::<StartError>()? {
+        StartError::Listen { source, .. } if source.kind() == ErrorKind::AddrInUse => Some(
+            "another server uses the port: stop it, such as an installed one with `systemctl stop codeq`, or take \
+             free ports with `codeq dev --http-addr 127.0.0.1:0`",
+        ),
+        _ => None,
     }
 }
 

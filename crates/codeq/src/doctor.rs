@@ -86,7 +86,7 @@ async fn examine(session: &Session) -> Done {
 
 fn profiles() -> Check {
     let Some(path) = Profiles::path() else {
-        return bad("profiles", "there is no place for them", "set HOME or XDG_CONFIG_HOME");
+        return bad("profiles", "no directory for them is known", "set HOME or XDG_CONFIG_HOME");
     };
     let shown = path.display();
     match (Profiles::load(), path.metadata()) {

@@ -179,7 +179,8 @@ fn main() -> ExitCode {
     match done {
         Ok(code) => code,
         Err(error) => {
-            say_last(cli::printable_lines(&format!("codeq: {error:#}\n")));
+            let hint = dev::hint(&error).map_or(String::new(), |hint| format!("hint: {hint}\n"));
+            say_last(cli::printable_lines(&format!("codeq: {error:#}\n{hint}")));
             ExitCode::FAILURE
         }
     }

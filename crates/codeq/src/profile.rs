@@ -5,7 +5,7 @@ use std::process::ExitCode;
 use clap::Subcommand;
 use serde::Serialize;
 
-use crate::cli::{Connection, Done, Noun, Profile, Profiles, Show, ended, talk};
+use crate::cli::{Connection, Done, Noun, Profile, Profiles, Show, ended, profile_name, talk};
 
 #[derive(Subcommand)]
 pub enum Verb {
@@ -19,6 +19,7 @@ Examples:
   codeq profile add dev --url http://127.0.0.1:8080 --token dev-token --use")]
     Add {
         /// Name of the profile.
+        #[arg(value_parser = profile_name)]
         name: String,
         /// Address of the worker stream, if it is not port 9091 of the URL's host.
         #[arg(long, value_name = "URL")]

@@ -92,7 +92,7 @@ pub struct Policy {
     /// Upper limit of tasks in progress at once, up to 10,000; 0 means no limit.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(0..=10_000))]
     max_consumers: Option<u64>,
-    /// How long an attempt may run if its task does not say; 0s means no limit.
+    /// How long an attempt may run if its task sets no limit; 0s means no limit.
     #[arg(long, value_name = "DURATION", value_parser = duration)]
     max_run: Option<Duration>,
     /// How long finished tasks are kept; 0s means the server's setting.
@@ -352,8 +352,16 @@ impl Policy {
                 talk(&format!("the {subject} would change"));
                 Ok(())
             }
-            _ => {
+            current => {
                 let topic = session.http.put_topic(&self.queue, &policy).await.about(&subject)?;
+                // The server replaces the whole policy, with what somebody else changed meanwhile.
+                let expected = current.map_or(0, |topic| topic.version) + 1;
+                if topic.version > expected {
+                    talk(&format!(
+                        "the {subject} was changed by somebody else at the same time, and this change replaced theirs: \
+                         check it"
+                    ));
+                }
                 session.out.item(&topic)
             }
         }

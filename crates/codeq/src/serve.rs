@@ -32,9 +32,9 @@ pub fn run(args: &Args) -> ExitCode {
         Ok(loaded) => loaded.config,
         Err(error) => {
             let format = args.layers.log_format();
-            let told = error.to_string();
-            let told = told.lines().map(|told| line(format, "ERROR", "codeq::config", told));
-            say_last(told.collect());
+            let text = error.to_string();
+            let lines = text.lines().map(|text| line(format, "ERROR", "codeq::config", text));
+            say_last(lines.collect());
             return ExitCode::FAILURE;
         }
     };

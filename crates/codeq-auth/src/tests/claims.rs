@@ -7,16 +7,16 @@ use super::{AUDIENCE, ISSUER, NOW, World, assert_invalid, changed, claims, jwt_c
 use crate::settings::Settings;
 use crate::{AuthError, Authenticator, EventTypes, Principal, Role, Scope, Scopes};
 
-struct Desk {
+struct Fixture {
     signer: Signer,
     world: World,
 }
 
-impl Desk {
-    async fn new() -> Desk {
+impl Fixture {
+    async fn new() -> Fixture {
         let signer = Signer::new("ec");
         let world = World::new(&[&signer]).await;
-        Desk { signer, world }
+        Fixture { signer, world }
     }
 
     async fn ask(&self, name: &str, value: Option<Value>) -> Result<Principal, AuthError> {
@@ -30,7 +30,7 @@ impl Desk {
 
 #[tokio::test]
 async fn dates_issuer_and_audience() {
-    let desk = Desk::new().await;
+    let fixture = Fixture::new().await;
     let good: Vec<(&str, &str, Option<Value>)> = vec![
         ("exp 59 s ago", "exp", Some(json!(NOW - 59))),
         ("exp float", "exp", Some(json!(NOW as f64 + 0.5))),
@@ -42,7 +42,7 @@ async fn dates_issuer_and_audience() {
         ("aud list", "aud", Some(json!(["other", AUDIENCE]))),
     ];
     for (case, name, value) in good {
-        let answer = desk.ask(name, value).await;
+        let answer = fixture.ask(name, value).await;
         assert!(answer.is_ok(), "{case}: {answer:?}");
     }
     let bad: Vec<(&str, &str, Option<Value>)> = vec![
@@ -82,14 +82,14 @@ async fn dates_issuer_and_audience() {
         ("aud object", "aud", Some(json!({ "codeq": true }))),
     ];
     for (case, name, value) in bad {
-        assert_invalid(&desk.ask(name, value).await, case);
+        assert_invalid(&fixture.ask(name, value).await, case);
     }
 }
 
 #[tokio::test]
 async fn the_whole_principal() {
-    let desk = Desk::new().await;
-    let principal = desk.ask("x", None).await.expect("is accepted");
+    let fixture = Fixture::new().await;
+    let principal = fixture.ask("x", None).await.expect("is accepted");
     let want = Principal {
         tenant: "acme".into(),
         subject: "worker-1".into(),
@@ -107,10 +107,10 @@ async fn the_whole_principal() {
 
 #[tokio::test]
 async fn the_tenant_is_the_first_of_five_claims() {
-    let desk = Desk::new().await;
+    let fixture = Fixture::new().await;
     let names = ["tid", "tenantId", "tenant_id", "organizationId", "organization_id"];
     let nobody = changed(claims(), "tid", None);
-    let ask = async |claims: &Value| desk.world.ask(&desk.signer.token(claims)).await;
+    let ask = async |claims: &Value| fixture.world.ask(&fixture.signer.token(claims)).await;
     for first in names {
         let one = changed(nobody.clone(), first, Some(json!("t1")));
         assert_eq!(&*ask(&one).await.expect("is accepted").tenant, "t1", "{first}");
@@ -139,19 +139,19 @@ async fn the_tenant_is_the_first_of_five_claims() {
     }
     assert_eq!(&*ask(&nobody).await.expect("is accepted").tenant, "worker-1");
     for odd in ["a/pending", "_", "..", "a b", "ünï", &"x".repeat(256)] {
-        assert_eq!(&*desk.with("tid", json!(odd)).await.tenant, odd);
+        assert_eq!(&*fixture.with("tid", json!(odd)).await.tenant, odd);
     }
 }
 
 #[tokio::test]
 async fn the_subject_is_a_name() {
-    let desk = Desk::new().await;
-    assert_invalid(&desk.ask("sub", None).await, "missing");
+    let fixture = Fixture::new().await;
+    assert_invalid(&fixture.ask("sub", None).await, "missing");
     let long = "x".repeat(257);
     for wrong in [json!(""), json!(null), json!(1), json!(["a"]), json!("a\u{7f}"), json!(long)] {
-        assert_invalid(&desk.ask("sub", Some(wrong.clone())).await, &wrong.to_string());
+        assert_invalid(&fixture.ask("sub", Some(wrong.clone())).await, &wrong.to_string());
     }
-    assert_eq!(&*desk.with("sub", json!("auth0|5f")).await.subject, "auth0|5f");
+    assert_eq!(&*fixture.with("sub", json!("auth0|5f")).await.subject, "auth0|5f");
 }
 
 #[tokio::test]
@@ -194,14 +194,14 @@ async fn a_producer_needs_no_subject() {
 
 #[tokio::test]
 async fn scopes_are_a_text_or_a_list() {
-    let desk = Desk::new().await;
+    let fixture = Fixture::new().await;
     let two = Scopes::default().with(Scope::Claim).with(Scope::Result);
     for scope in [
         json!("codeq:claim codeq:result"),
         json!(" openid  codeq:result codeq:claim "),
         json!(["codeq:claim", "codeq:result", "email"]),
     ] {
-        assert_eq!(desk.with("scope", scope.clone()).await.scopes, two, "{scope}");
+        assert_eq!(fixture.with("scope", scope.clone()).await.scopes, two, "{scope}");
     }
     for scope in [
         json!(""),
@@ -212,20 +212,20 @@ async fn scopes_are_a_text_or_a_list() {
         json!(["codeq:claim codeq:result"]),
         json!("codeq:adminx xcodeq:admin codeq:operator:"),
     ] {
-        let principal = desk.with("scope", scope.clone()).await;
+        let principal = fixture.with("scope", scope.clone()).await;
         assert_eq!(principal.scopes, Scopes::default(), "{scope}");
         assert!(!principal.admin && !principal.operator, "{scope}");
     }
     for wrong in [json!(1), json!(null), json!([1]), json!({ "codeq:admin": true })] {
-        assert_invalid(&desk.ask("scope", Some(wrong.clone())).await, &wrong.to_string());
+        assert_invalid(&fixture.ask("scope", Some(wrong.clone())).await, &wrong.to_string());
     }
-    assert_eq!(desk.ask("scope", None).await.expect("is accepted").scopes, Scopes::default());
-    assert!(!desk.with("scopes", json!("codeq:nack")).await.scopes.has(Scope::Nack));
+    assert_eq!(fixture.ask("scope", None).await.expect("is accepted").scopes, Scopes::default());
+    assert!(!fixture.with("scopes", json!("codeq:nack")).await.scopes.has(Scope::Nack));
 }
 
 #[tokio::test]
 async fn admins_and_operators() {
-    let desk = Desk::new().await;
+    let fixture = Fixture::new().await;
     for (name, value, admin, operator) in [
         ("scope", json!("codeq:admin"), true, false),
         ("scope", json!(["codeq:operator"]), true, true),
@@ -240,14 +240,14 @@ async fn admins_and_operators() {
         ("roles", json!("ADMIN"), false, false),
         ("admin", json!(true), false, false),
     ] {
-        let principal = desk.with(name, value.clone()).await;
+        let principal = fixture.with(name, value.clone()).await;
         assert_eq!((principal.admin, principal.operator), (admin, operator), "{name} {value}");
     }
 }
 
 #[tokio::test]
 async fn event_types_and_groups() {
-    let desk = Desk::new().await;
+    let fixture = Fixture::new().await;
     let only = |names: &[&str]| EventTypes::Only(names.iter().map(|name| (*name).into()).collect());
     for (value, want) in [
         (json!(["a", "B"]), only(&["a", "B"])),
@@ -257,9 +257,9 @@ async fn event_types_and_groups() {
         (json!("*"), EventTypes::Any),
         (json!(["a", "*"]), EventTypes::Any),
     ] {
-        assert_eq!(desk.with("eventTypes", value.clone()).await.event_types, want, "{value}");
+        assert_eq!(fixture.with("eventTypes", value.clone()).await.event_types, want, "{value}");
     }
-    let none = desk.ask("eventTypes", None).await.expect("is accepted");
+    let none = fixture.ask("eventTypes", None).await.expect("is accepted");
     assert!(!none.event_types.allows("build"));
     let many: Vec<String> = (0..1_001).map(|n| n.to_string()).collect();
     for wrong in [
@@ -271,11 +271,11 @@ async fn event_types_and_groups() {
         json!(["x".repeat(129)]),
         json!(many),
     ] {
-        assert_invalid(&desk.ask("eventTypes", Some(wrong.clone())).await, &wrong.to_string());
+        assert_invalid(&fixture.ask("eventTypes", Some(wrong.clone())).await, &wrong.to_string());
     }
-    let group = desk.with("workerGroup", json!("gpu")).await.worker_group;
+    let group = fixture.with("workerGroup", json!("gpu")).await.worker_group;
     assert_eq!(group.as_deref(), Some("gpu"));
     for wrong in [json!(""), json!(1), json!(null), json!(["gpu"]), json!("x".repeat(257))] {
-        assert_invalid(&desk.ask("workerGroup", Some(wrong.clone())).await, &wrong.to_string());
+        assert_invalid(&fixture.ask("workerGroup", Some(wrong.clone())).await, &wrong.to_string());
     }
 }

@@ -11,7 +11,7 @@ use crate::{AuthError, Authenticator, Principal, Reason, Role};
 /// The reason, and the message for the client.
 fn why(answer: Result<Principal, AuthError>) -> (Reason, &'static str) {
     let refusal = answer.expect_err("is refused").refusal().expect("has a reason");
-    (refusal.reason, refusal.told())
+    (refusal.reason, refusal.client_message())
 }
 
 const GUESS: &str = "the token is not valid";
@@ -31,12 +31,12 @@ async fn claim_errors_are_revealed_only_for_verified_tokens() {
         ("sub", None, Reason::Claims, "sub is missing"),
         ("scope", Some(json!(1)), Reason::Claims, "scope is not a string or a list of strings"),
     ];
-    for (name, value, reason, told) in rows {
+    for (name, value, reason, message) in rows {
         let claims = changed(claims(), name, value);
-        assert_eq!(why(world.ask(&signer.token(&claims)).await), (reason, told), "{name}");
+        assert_eq!(why(world.ask(&signer.token(&claims)).await), (reason, message), "{name}");
         // A forger learns nothing from the response, whatever the log says.
-        let (_, told) = why(world.ask(&attacker.token(&claims)).await);
-        assert_eq!(told, GUESS, "{name}");
+        let (_, message) = why(world.ask(&attacker.token(&claims)).await);
+        assert_eq!(message, GUESS, "{name}");
     }
     assert_eq!(world.provider.requests(), 1, "nothing is fetched for them");
 }
@@ -94,8 +94,8 @@ async fn the_most_specific_refusal_wins() {
     assert!(ask(&for_both).await.is_ok());
     let late = changed(for_both, "exp", Some(json!(NOW - 100)));
     assert_eq!(why(ask(&late).await), (Reason::Expired, "the token has expired"));
-    let told = "the token is for another audience";
-    assert_eq!(why(ask(&claims).await), (Reason::Audience, told));
+    let message = "the token is for another audience";
+    assert_eq!(why(ask(&claims).await), (Reason::Audience, message));
     let odd = auth.authenticate_at("fixe", Role::Any, NOW).await;
     assert_eq!(why(odd), (Reason::Unknown, GUESS));
 }

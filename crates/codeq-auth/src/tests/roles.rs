@@ -207,7 +207,7 @@ fn mistakes_in_the_configuration_are_named() {
     let mut config = Settings::default();
     config.workers.static_tokens.push(StaticToken { token: None, ..fixed("w") });
     let refused = Authenticator::new(&config).err().expect("is refused");
-    assert!(refused.starts_with("workerAuth: static token of subject \"w-subject\""), "{refused}");
+    assert!(refused.starts_with("workerAuth: fixed token of subject \"w-subject\""), "{refused}");
 }
 
 #[test]

@@ -104,9 +104,7 @@ impl HttpClient {
             .extend(["v1", "codeq"])
             .extend(path);
         if path.iter().any(|segment| matches!(*segment, "" | "." | "..")) {
-            return Err(Error::Config(
-                "a name in the path is empty or consists of dots".to_owned(),
-            ));
+            return Err(Error::Config("a name or id is empty or consists of dots".to_owned()));
         }
         let (body, last_event_id) = (None, None);
         Ok(Request { client: self, method, url, body, last_event_id, timeout: RESPONSE_TIMEOUT })

@@ -9,6 +9,7 @@ use super::HttpClient;
 use super::types::{FinishedTask, History, Search, TaskChanges, TaskPage, TaskRecord, TaskResult};
 use crate::backoff::Backoff;
 use crate::error::Error;
+use crate::seconds::from_now;
 
 /// Longest wait per request.
 const WAIT_MAX: Duration = Duration::from_secs(30);
@@ -39,12 +40,28 @@ impl HttpClient {
 
     /// Waits for the result, or returns [`Error::Timeout`] after `timeout`. Retries while the server is unavailable.
     pub async fn wait_result(&self, id: &str, timeout: Duration) -> Result<TaskResult, Error> {
-        let deadline = Instant::now() + timeout;
-        let waiting = tokio::time::timeout_at(deadline, self.ask_for_result(id, deadline)).await;
-        waiting.unwrap_or(Err(Error::Timeout))
+        self.wait_result_noting(id, timeout, |_| ()).await
     }
 
-    async fn ask_for_result(&self, id: &str, deadline: Instant) -> Result<TaskResult, Error> {
+    /// Same as [`HttpClient::wait_result`], and calls `note` before every retry: with the error of the request, or with
+    /// `None` if the server answered that there is no result yet.
+    pub async fn wait_result_noting(
+        &self,
+        id: &str,
+        timeout: Duration,
+        note: impl FnMut(Option<&Error>),
+    ) -> Result<TaskResult, Error> {
+        let deadline = from_now(timeout);
+        let asking = self.ask_for_result(id, deadline, note);
+        tokio::time::timeout_at(deadline, asking).await.unwrap_or(Err(Error::Timeout))
+    }
+
+    async fn ask_for_result(
+        &self,
+        id: &str,
+        deadline: Instant,
+        mut note: impl FnMut(Option<&Error>),
+    ) -> Result<TaskResult, Error> {
         let mut backoff = Backoff::default();
         loop {
             let left = deadline.saturating_duration_since(Instant::now()).min(WAIT_MAX);
@@ -53,9 +70,14 @@ impl HttpClient {
             let pause = match self.result(id, wait).await {
                 Ok(Some(result)) => return Ok(result),
                 // The server's wait is over, or it is shutting down and answered early.
-                Ok(None) => backoff.pause(),
-                Err(Error::Api { retry_after: Some(after), status: 429 | 503, .. }) => after,
-                Err(error) if error.is_transient() => backoff.pause(),
+                Ok(None) => {
+                    note(None);
+                    backoff.pause()
+                }
+                Err(error) if error.is_transient() => {
+                    note(Some(&error));
+                    error.retry_after().unwrap_or_else(|| backoff.pause())
+                }
                 Err(error) => return Err(error),
             };
             tokio::time::sleep(pause).await;

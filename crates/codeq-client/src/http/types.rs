@@ -105,7 +105,7 @@ pub struct TaskRecord {
     /// Attempts before the task is dead-lettered.
     #[serde(default)]
     pub max_attempts: u32,
-    /// Seconds that an attempt may run; absent if the task does not say.
+    /// Seconds that an attempt may run; absent if the task sets no limit.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub max_run_seconds: Option<u64>,
     /// Error of the last failed attempt; empty if there was none.
@@ -338,6 +338,19 @@ pub struct BulkOptions {
     pub dry_run: bool,
 }
 
+/// What every bulk call says besides its count.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+#[non_exhaustive]
+pub struct BulkRest {
+    /// In a dry run, the number of tasks that match.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub matched: Option<u64>,
+    /// Where to continue; absent once everything was looked at.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub next_cursor: Option<String>,
+}
+
 /// Which unsuccessful tasks of a queue to replay.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
@@ -377,12 +390,9 @@ pub struct Purged {
     pub purged: u64,
     /// Number of tasks left. Call again to purge them.
     pub remaining: u64,
-    /// In a dry run, the number of tasks that match.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub matched: Option<u64>,
-    /// Where to continue; absent once everything was looked at.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub next_cursor: Option<String>,
+    /// What every bulk call says.
+    #[serde(flatten)]
+    pub rest: BulkRest,
 }
 
 /// A finished backup.
@@ -434,12 +444,9 @@ pub struct Replayed {
     pub replayed: u64,
     /// Dead letters left in the queue. For any other [`ReplayFrom`], failed or cancelled tasks.
     pub remaining: u64,
-    /// In a dry run, the number of tasks that match.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub matched: Option<u64>,
-    /// Where to continue; absent once everything was looked at.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub next_cursor: Option<String>,
+    /// What every bulk call says.
+    #[serde(flatten)]
+    pub rest: BulkRest,
 }
 
 /// Selects the tasks of a queue to cancel. By default all pending and delayed tasks, up to a thousand per call.
@@ -465,12 +472,9 @@ pub struct CancelledTasks {
     pub cancel_requested: u64,
     /// Pending and delayed tasks left and, if they were included, running ones.
     pub remaining: u64,
-    /// In a dry run, the number of tasks that match.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub matched: Option<u64>,
-    /// Where to continue; absent once everything was looked at.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub next_cursor: Option<String>,
+    /// What every bulk call says.
+    #[serde(flatten)]
+    pub rest: BulkRest,
 }
 
 /// What to change about a waiting task. Fields that are not set stay as they are.
@@ -509,7 +513,7 @@ pub struct TopicPolicy {
     pub dead_letter_retention_seconds: u64,
     /// Upper limit of tasks in progress at once; 0 means no limit.
     pub max_consumers: u64,
-    /// Seconds that an attempt may run if its task does not say; 0 means no limit.
+    /// Seconds that an attempt may run if its task sets no limit; 0 means no limit.
     #[serde(skip_serializing_if = "is_zero")]
     pub max_run_seconds: u64,
 }
@@ -551,10 +555,7 @@ pub struct CleanedUp {
     pub deleted: u64,
     /// Upper limit of the call.
     pub limit: u64,
-    /// In a dry run, the number of tasks that match.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub matched: Option<u64>,
-    /// Where to continue; absent once everything was looked at.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub next_cursor: Option<String>,
+    /// What every bulk call says.
+    #[serde(flatten)]
+    pub rest: BulkRest,
 }

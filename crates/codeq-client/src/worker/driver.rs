@@ -23,6 +23,7 @@ use super::outcome::{Outcome, Report};
 use super::task::{CancelReason, Signal, TaskInfo, run_limit};
 use crate::backoff::Backoff;
 use crate::error::Error;
+use crate::seconds::from_now;
 use crate::transport::stream_error;
 
 /// Time limit for the last reports after the grace period, and for the server to end a half-closed stream.
@@ -171,7 +172,7 @@ impl Driver {
     }
 
     fn begin_drain(&mut self) {
-        let grace_ends = Instant::now() + self.setup.grace;
+        let grace_ends = from_now(self.setup.grace);
         self.drain.get_or_insert(Drain { grace_ends, released: false });
     }
 

@@ -165,7 +165,7 @@ fn a_damaged_store_is_made_again_if_the_log_has_everything() {
         let engine = open(dir);
         assert_eq!(ready(&engine), TASKS);
         let [told] = engine.rebuilt() else { panic!("{:?}", engine.rebuilt()) };
-        assert!(told.contains("made again from the log"), "{told}");
+        assert!(told.contains("rebuilt from the log"), "{told}");
         assert_eq!(told.contains("store.damaged-1"), round == 0, "{told}");
         drop(engine);
         assert!(dir.join("shard-000/store.damaged-1").exists());
@@ -216,9 +216,9 @@ fn a_damaged_store_is_refused_if_the_log_has_not_everything() {
 
 /// Records the notifications about verified rows.
 #[derive(Default)]
-struct Told(parking_lot::Mutex<Vec<u64>>);
+struct Reported(parking_lot::Mutex<Vec<u64>>);
 
-impl Observer for Told {
+impl Observer for Reported {
     fn committed(&self, _: ShardId, _: &[Effect]) {}
 
     fn scrubbed(&self, bytes: u64, _: Duration) {
@@ -235,7 +235,7 @@ fn damage_that_nobody_reads_is_found_while_the_engine_runs() {
     let payload_of = |n| format!("\"find {n} {}\"", "x".repeat(300));
     (0..TASKS).for_each(|n| drop(put(&engine, "q", &payload_of(n))));
     drop(engine);
-    let told = Arc::new(Told::default());
+    let told = Arc::new(Reported::default());
     let options = Options {
         verify_bytes_max: 0,
         scrub_every: Duration::from_millis(10),

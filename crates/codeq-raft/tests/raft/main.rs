@@ -4,5 +4,6 @@
 
 mod frame;
 mod log_store;
+mod single;
 mod state_file;
 mod suite;

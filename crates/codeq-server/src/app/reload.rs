@@ -2,7 +2,7 @@
 //!
 //! A reload is all or nothing: a configuration that cannot be read, or that conflicts with settings
 //! only a restart can change, changes nothing. Requests and streams continue, except streams whose
-//! static token was removed.
+//! fixed token was removed.
 
 use std::sync::Arc;
 
@@ -80,7 +80,7 @@ impl App {
             return Err(problem(text.to_owned()));
         }
         // Do the fallible steps first, so that a failure changes nothing.
-        let ways = self.auth.prepare(&merged.auth_settings()).map_err(problem)?;
+        let validators = self.auth.prepare(&merged.auth_settings()).map_err(problem)?;
         if let Some(Err(why)) = merged.backup.target.as_deref().map(backup::check_target) {
             return Err(problem(format!("backup.target cannot be used: {why}")));
         }
@@ -90,7 +90,7 @@ impl App {
             level.set(&merged.log_level).map_err(problem)?;
         }
         if ["producerAuth", "workerAuth", "allowProducer"].iter().any(|key| changes.concern(key)) {
-            self.auth.replace(ways);
+            self.auth.replace(validators);
         }
         if changes.concern("rateLimit") {
             self.limiter.set(&merged.rate_limit);
@@ -102,7 +102,7 @@ impl App {
 }
 
 fn has_tokens(config: &Config) -> bool {
-    config.producer_auth.lets_in() || config.worker_auth.lets_in()
+    config.producer_auth.accepts_tokens() || config.worker_auth.accepts_tokens()
 }
 
 fn problem(text: String) -> ConfigError {

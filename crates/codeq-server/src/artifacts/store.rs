@@ -23,7 +23,7 @@ use crate::config::{Config, Durability};
 
 /// Chunk size for reading files.
 const READ_BYTES: usize = 256 << 10;
-const UNKNOWN_SCHEME: &str = "not a scheme for artifacts: file, s3, gs or az";
+const UNKNOWN_SCHEME: &str = "unknown scheme: use file, s3, gs or az";
 
 /// An object store for artifacts and backups.
 #[derive(Debug)]
@@ -59,7 +59,7 @@ impl Store {
     pub fn at(url: &str, fsync: bool) -> std::result::Result<Store, String> {
         let url = Url::parse(url).map_err(|error| error.to_string())?;
         if url.scheme() == "file" {
-            let dir = url.to_file_path().map_err(|()| "not a directory of this machine")?;
+            let dir = url.to_file_path().map_err(|()| "not a directory on this machine")?;
             return Ok(Store::local(dir, fsync));
         }
         let bucket = cloud(&url).map_err(|error| error.to_string())?;
@@ -209,7 +209,9 @@ fn cloud(url: &Url) -> Result<Arc<dyn ObjectStore>> {
 #[cfg(not(feature = "cloud"))]
 fn cloud(url: &Url) -> Result<Arc<dyn ObjectStore>> {
     Err(generic(match url.scheme() {
-        "s3" | "gs" | "az" => "this build has no buckets: build codeq with `--features cloud`",
+        "s3" | "gs" | "az" => {
+            "this build does not support buckets: build codeq with `--features cloud`"
+        }
         _ => UNKNOWN_SCHEME,
     }))
 }

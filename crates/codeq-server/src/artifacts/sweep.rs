@@ -44,7 +44,7 @@ pub async fn sweep(
         let modified = u64::try_from(object.last_modified.timestamp()).unwrap_or_default();
         if let Some((id, upload, index)) = parse_key(&object.location)
             && is_older(UNIX_EPOCH + Duration::from_secs(modified), older_than)
-            && !page.names(engine, id, (upload, index)).await?
+            && !page.references(engine, id, (upload, index)).await?
         {
             page.left_over.push((id, object.location));
         }
@@ -70,7 +70,7 @@ struct Page {
 
 impl Page {
     /// Whether the task's record references this object.
-    async fn names(
+    async fn references(
         &mut self,
         engine: &Engine,
         id: TaskId,

@@ -37,10 +37,10 @@ pub(crate) static KEYS: LazyLock<Vec<Key>> = LazyLock::new(|| {
 /// Keys of codeQ's original configuration that have another name or no meaning here.
 const MOVED: &[(&str, &str)] = &[
     ("port", "it is part of 'httpAddr', such as 0.0.0.0:8080"),
-    ("redisAddr", "data lies in 'dataDir'; there is no database beside it"),
-    ("redisPassword", "data lies in 'dataDir'; there is no database beside it"),
-    ("persistenceProvider", "data lies in 'dataDir'; there is no database beside it"),
-    ("persistenceConfig", "data lies in 'dataDir'; there is no database beside it"),
+    ("redisAddr", "data is in 'dataDir'; there is no separate database"),
+    ("redisPassword", "data is in 'dataDir'; there is no separate database"),
+    ("persistenceProvider", "data is in 'dataDir'; there is no separate database"),
+    ("persistenceConfig", "data is in 'dataDir'; there is no separate database"),
     ("identityIssuer", "see 'producerAuth.jwt'"),
     ("identityAudience", "see 'producerAuth.jwt'"),
     ("identityJwksUrl", "see 'producerAuth.jwt'"),

@@ -96,7 +96,7 @@ impl Config {
         let mut problems = merged.check();
         // At startup the listeners chose the hosts they answer to by this token.
         if merged.has_dev_token() != self.has_dev_token() {
-            let text = "the development token comes and goes with a restart only";
+            let text = "adding or removing the development token needs a restart";
             problems.push(Problem::of("", text));
         }
         if problems.is_empty() {

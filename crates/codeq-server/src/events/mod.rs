@@ -41,7 +41,7 @@ pub struct EventBus {
 #[derive(Default)]
 struct State {
     /// Indexed by shard.
-    shards: Vec<Kept>,
+    shards: Vec<ShardTransitions>,
     /// Only tenants with readers.
     live: HashMap<Arc<str>, Listeners>,
     /// Readers across all tenants.
@@ -61,7 +61,7 @@ struct Listeners {
 
 /// The transitions of one shard, in order.
 #[derive(Default)]
-struct Kept {
+struct ShardTransitions {
     full: VecDeque<Segment>,
     /// The segment being filled.
     open: Vec<Arc<Move>>,
@@ -71,7 +71,7 @@ struct Kept {
 
 type Segment = Arc<[Arc<Move>]>;
 
-impl Kept {
+impl ShardTransitions {
     fn push(&mut self, moved: Arc<Move>) {
         self.next = moved.number + 1;
         self.open.push(moved);
@@ -126,7 +126,7 @@ pub struct Reader {
 
 /// What a reader takes from the bus.
 #[derive(Debug, Clone)]
-pub enum Heard {
+pub enum BusItem {
     /// A transition, and the position after it.
     Move(Arc<Move>, Position),
     /// Some transitions are no longer kept: the reader should list its tasks again.
@@ -146,7 +146,7 @@ impl EventBus {
     /// Creates a bus for `shards` shards.
     pub fn new(shards: u16) -> Arc<EventBus> {
         let bus = EventBus::default();
-        bus.state.lock().shards.resize_with(usize::from(shards), Kept::default);
+        bus.state.lock().shards.resize_with(usize::from(shards), ShardTransitions::default);
         Arc::new(bus)
     }
 
@@ -283,15 +283,15 @@ impl Reader {
     }
 
     /// Returns the tenant's next transition, scanning at most one segment of each shard.
-    pub fn take(&mut self) -> Option<Heard> {
+    pub fn take(&mut self) -> Option<BusItem> {
         if self.backlog.is_empty() && self.scan() == Scanned::Missed {
-            return Some(Heard::Missed(self.position.clone()));
+            return Some(BusItem::Missed(self.position.clone()));
         }
         let (shard, moved) = self.backlog.pop_front()?;
         if let Some(at) = self.position.get_mut(usize::from(shard)) {
             *at = moved.number + 1;
         }
-        Some(Heard::Move(moved, self.position.clone()))
+        Some(BusItem::Move(moved, self.position.clone()))
     }
 
     /// Scans the next segment of every shard for the tenant's transitions.
@@ -303,7 +303,7 @@ impl Reader {
                 return Scanned::Missed;
             }
             let shards = state.shards.iter().zip(&mut self.scanned);
-            let part = |(kept, at): (&Kept, &mut u64)| {
+            let part = |(kept, at): (&ShardTransitions, &mut u64)| {
                 let part = (*at < kept.next).then(|| kept.segment(*at, &self.tenant));
                 if let Some(Part::Rest(_)) = part {
                     *at = kept.next;
@@ -387,7 +387,7 @@ mod tests {
         })
     }
 
-    async fn next(reader: &mut Reader) -> Heard {
+    async fn next(reader: &mut Reader) -> BusItem {
         loop {
             reader.wait().await;
             if let Some(heard) = reader.take() {
@@ -400,7 +400,7 @@ mod tests {
         let mut got = Vec::new();
         while got.len() < count {
             match next(reader).await {
-                Heard::Move(moved, _) => got.push(moved.number),
+                BusItem::Move(moved, _) => got.push(moved.number),
                 other => panic!("{other:?}"),
             }
         }
@@ -471,7 +471,7 @@ mod tests {
         let (mut reader, _) = bus.listen(&tenant, Some(vec![0, 0])).unwrap();
         let effects: Vec<_> = (0..2 * KEPT as u64).map(|n| moved("b", n)).collect();
         bus.committed(ShardId(1), &effects);
-        let Heard::Missed(position) = next(&mut reader).await else { panic!("not told") };
+        let BusItem::Missed(position) = next(&mut reader).await else { panic!("not missed") };
         assert_eq!(position[0], 0);
         assert!((KEPT as u64..=(KEPT + SEGMENT) as u64).contains(&position[1]), "{position:?}");
         bus.committed(ShardId(0), &[moved("a", 0)]);

@@ -11,7 +11,7 @@ use futures_util::future::BoxFuture;
 use tonic::Status;
 
 use super::Call;
-use super::events::Events;
+use super::messages::Messages;
 use crate::app::App;
 
 /// Time limit for the Hello.
@@ -22,7 +22,7 @@ const HELLO_TIMEOUT_CROWDED: Duration = Duration::from_secs(2);
 /// Waits for the first event, which must be a Hello. `hello` extracts it.
 pub(super) async fn first<In: Message + Default, Hello>(
     app: &App,
-    events: &mut Events<In>,
+    events: &mut Messages<In>,
     hello: impl FnOnce(In) -> Option<Hello>,
 ) -> Result<Hello, Status> {
     let crowded = app.budget.strangers().is_crowded();
@@ -93,7 +93,7 @@ fn status(error: &AuthError) -> Status {
         AuthError::Missing => Status::unauthenticated("missing token"),
         AuthError::Unavailable => Status::unavailable(format!("auth failed: {error}")),
         AuthError::Invalid(refusal) => {
-            Status::unauthenticated(format!("auth failed: {}", refusal.told()))
+            Status::unauthenticated(format!("auth failed: {}", refusal.client_message()))
         }
         AuthError::Forbidden(_) => Status::unauthenticated(format!("auth failed: {error}")),
     }

@@ -1,7 +1,7 @@
 //! gRPC: producer and worker streams, on the same service layer as HTTP.
 //!
 //! ```text
-//! events: messages ─> session (Hello, flow control, drain) ─> producer | worker: event -> service -> answer
+//! messages ─> session (Hello, flow control, drain) ─> producer | worker: event -> service -> answer
 //! ```
 //!
 //! A stream is a single task. It reads events, starts the requested operations, and writes the
@@ -28,18 +28,18 @@ use crate::app::App;
 use crate::request_id::{REQUEST_ID, request_id};
 
 mod convert;
-mod events;
 mod hello;
 mod mailbox;
+mod messages;
 mod producer;
 mod session;
 mod worker;
 
-use events::Events;
+use messages::Messages;
 use session::{Opened, Protocol, Session};
 
 /// Maximum request size for the health and reflection services, which need no token.
-const ASIDE_BYTES_MAX: usize = 4 << 10;
+const SIDE_REQUEST_BYTES_MAX: usize = 4 << 10;
 
 /// The gRPC services: both streams, health and, for development, reflection.
 pub struct Streams {
@@ -102,7 +102,7 @@ where
         return Status::unimplemented("compressed messages are not supported").into_http();
     }
     let connection = parts.extensions.get::<Peer>().map(|peer| Arc::clone(&peer.held));
-    let events = match Events::new(body, &app.budget.strangers()) {
+    let events = match Messages::new(body, &app.budget.strangers()) {
         Ok(events) => events,
         Err(status) => return status.into_http(),
     };
@@ -125,7 +125,7 @@ where
 }
 
 /// Opens a stream: waits for the Hello and authenticates the client.
-type Open<In, F> = fn(Arc<App>, Arc<Call>, HeaderMap, Events<In>) -> F;
+type Open<In, F> = fn(Arc<App>, Arc<Call>, HeaderMap, Messages<In>) -> F;
 
 /// The parts of the HTTP request that a stream keeps.
 struct Call {
@@ -139,7 +139,7 @@ struct Call {
 fn health() -> (HealthReporter, HealthServer<HealthService>) {
     let reporter = HealthReporter::new();
     let service = HealthService::from_health_reporter(reporter.clone());
-    (reporter, HealthServer::new(service).max_decoding_message_size(ASIDE_BYTES_MAX))
+    (reporter, HealthServer::new(service).max_decoding_message_size(SIDE_REQUEST_BYTES_MAX))
 }
 
 /// Adds reflection, for tools such as grpcurl.
@@ -153,11 +153,11 @@ fn with_reflection(router: Router) -> Router {
         (Ok(v1), Ok(v1alpha)) => router
             .route_service(
                 "/grpc.reflection.v1.ServerReflection/{method}",
-                v1.max_decoding_message_size(ASIDE_BYTES_MAX),
+                v1.max_decoding_message_size(SIDE_REQUEST_BYTES_MAX),
             )
             .route_service(
                 "/grpc.reflection.v1alpha.ServerReflection/{method}",
-                v1alpha.max_decoding_message_size(ASIDE_BYTES_MAX),
+                v1alpha.max_decoding_message_size(SIDE_REQUEST_BYTES_MAX),
             ),
         (Err(error), _) | (_, Err(error)) => {
             tracing::error!(target: "codeq::grpc", %error, "cannot serve reflection");

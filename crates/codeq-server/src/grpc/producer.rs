@@ -15,9 +15,9 @@ use codeq_proto::producer::{
 };
 use tonic::Status;
 
-use super::events::Events;
 use super::hello;
 use super::mailbox::Slot;
+use super::messages::Messages;
 use super::session::{After, Begun, Credit, Opened, Protocol, check_rate};
 use super::{Call, convert};
 use crate::app::App;
@@ -34,7 +34,7 @@ pub(super) async fn open(
     app: Arc<App>,
     call: Arc<Call>,
     metadata: HeaderMap,
-    mut events: Events<ProducerEvent>,
+    mut events: Messages<ProducerEvent>,
 ) -> Result<Opened<Producer>, Status> {
     let hello = hello::first(&app, &mut events, |event: ProducerEvent| match event.event {
         Some(Event::Hello(hello)) => Some(hello),

@@ -21,9 +21,9 @@ use tokio::time::{Sleep, sleep};
 use tonic::{Code, Status};
 
 use super::Call;
-use super::events::Events;
 use super::hello::Withdrawn;
 use super::mailbox::{Posted, Slot};
+use super::messages::Messages;
 use crate::app::App;
 use crate::limits::LimitScope;
 use crate::limits::budget::{Connection, HeldFor, Hold, Share};
@@ -118,7 +118,7 @@ pub(super) trait Protocol: Send + Unpin + Sized + 'static {
 /// A stream whose client is authenticated.
 pub(super) struct Opened<P: Protocol> {
     pub(super) protocol: P,
-    pub(super) events: Events<P::In>,
+    pub(super) events: Messages<P::In>,
     /// The answer to the Hello.
     pub(super) ack: P::Out,
     pub(super) withdrawn: Withdrawn,
@@ -142,15 +142,15 @@ struct Open<P: Protocol> {
     app: Arc<App>,
     protocol: P,
     /// `None` once the client has closed its side.
-    events: Option<Events<P::In>>,
+    events: Option<Messages<P::In>>,
     /// Requests to post to the engine.
     out: Vec<Request>,
     posted: Posted<(P::Posted, usize)>,
     posted_credits: Posted<(P::Posted, usize)>,
     /// Credits not posted to the engine yet.
-    held: VecDeque<(P::Posted, usize)>,
+    unposted_credits: VecDeque<(P::Posted, usize)>,
     /// Runs during a pause, in which no credit is posted.
-    rest: Option<Pin<Box<Sleep>>>,
+    pause: Option<Pin<Box<Sleep>>>,
     /// Futures that end the stream: server stop, token revoked and, if configured, token expired.
     endings: FuturesUnordered<BoxFuture<'static, Ending>>,
     ending: Option<Ending>,
@@ -239,7 +239,7 @@ impl<P: Protocol> Stream for Session<P> {
                     this.tally.caller = Some((caller.tenant.clone(), caller.subject.clone()));
                     let app = Arc::clone(&this.tally.app);
                     let share = app.budget.tenant(&caller.tenant).on(this.connection.as_ref());
-                    let max = app.edge.message_max;
+                    let max = app.request_options.message_max;
                     if let Err(status) = events.admit(&share, P::OF_PRODUCERS, max) {
                         return this.close(status);
                     }
@@ -263,8 +263,8 @@ impl<P: Protocol> Stream for Session<P> {
 }
 
 impl<P: Protocol> Open<P> {
-    fn new(app: Arc<App>, protocol: P, events: Events<P::In>, share: &Share) -> Open<P> {
-        let ends_at_expiry = app.edge.end_streams_at_expiry;
+    fn new(app: Arc<App>, protocol: P, events: Messages<P::In>, share: &Share) -> Open<P> {
+        let ends_at_expiry = app.request_options.end_streams_at_expiry;
         let endings: FuturesUnordered<BoxFuture<'static, Ending>> = FuturesUnordered::new();
         let drained = Arc::clone(&app);
         endings.push(Box::pin(async move {
@@ -286,8 +286,8 @@ impl<P: Protocol> Open<P> {
             out: Vec::new(),
             posted: Posted::new(Arc::clone(&app), share),
             posted_credits: Posted::new(Arc::clone(&app), share),
-            held: VecDeque::new(),
-            rest: None,
+            unposted_credits: VecDeque::new(),
+            pause: None,
             app,
             endings,
             ending: None,
@@ -320,10 +320,10 @@ impl<P: Protocol> Open<P> {
                 // An answer led to another request: post it.
                 continue;
             }
-            if let Some(rest) = &mut self.rest
-                && rest.as_mut().poll(cx).is_ready()
+            if let Some(pause) = &mut self.pause
+                && pause.as_mut().poll(cx).is_ready()
             {
-                self.rest = None;
+                self.pause = None;
                 continue;
             }
             if let Poll::Ready(Some(ending)) = self.endings.poll_next_unpin(cx) {
@@ -353,7 +353,7 @@ impl<P: Protocol> Open<P> {
 
     /// Ends all waits for work: the client could not report on a task assigned from here on.
     fn drop_credits(&mut self) {
-        self.held.clear();
+        self.unposted_credits.clear();
         self.posted_credits.clear();
         self.credit_bytes = 0;
     }
@@ -410,7 +410,7 @@ impl<P: Protocol> Open<P> {
                 Ok(false) => return Poll::Pending,
                 Err(status) => return Poll::Ready(Err(status)),
             }
-            if let Some(credit) = self.next_held() {
+            if let Some(credit) = self.next_unposted() {
                 if let Some(refusal) = self.post(credit) {
                     return Poll::Ready(Ok(refusal));
                 }
@@ -465,14 +465,14 @@ impl<P: Protocol> Open<P> {
     }
 
     /// The next credit to post, unless the stream is in a pause or at its limit.
-    fn next_held(&mut self) -> Option<(P::Posted, usize)> {
-        let now = self.rest.is_none() && self.posted_credits.len() < CREDITS_OUT_MAX;
-        if now { self.held.pop_front() } else { None }
+    fn next_unposted(&mut self) -> Option<(P::Posted, usize)> {
+        let now = self.pause.is_none() && self.posted_credits.len() < CREDITS_OUT_MAX;
+        if now { self.unposted_credits.pop_front() } else { None }
     }
 
     /// Accepts a new credit. An error ends the stream.
     fn take_credit(&mut self, credit: (P::Posted, usize)) -> Result<Option<P::Out>, Status> {
-        if self.held.len() + self.posted_credits.len() >= CREDITS_MAX {
+        if self.unposted_credits.len() + self.posted_credits.len() >= CREDITS_MAX {
             let text = format!("more than {CREDITS_MAX} Ready events are waiting");
             return Err(Status::resource_exhausted(text));
         }
@@ -481,8 +481,8 @@ impl<P: Protocol> Open<P> {
             let text = format!("waiting Ready events take more than {CREDIT_BYTES_MAX} bytes");
             return Err(Status::resource_exhausted(text));
         }
-        if !self.held.is_empty() || self.posted_credits.len() >= CREDITS_OUT_MAX {
-            self.held.push_back(credit);
+        if !self.unposted_credits.is_empty() || self.posted_credits.len() >= CREDITS_OUT_MAX {
+            self.unposted_credits.push_back(credit);
             return Ok(None);
         }
         Ok(self.post(credit))
@@ -504,8 +504,8 @@ impl<P: Protocol> Open<P> {
 
     /// Puts a credit back at the front of the queue, to be posted after a pause.
     fn again(&mut self, credit: (P::Posted, usize), pause: Duration) {
-        self.held.push_front(credit);
-        self.rest = Some(Box::pin(sleep(pause)));
+        self.unposted_credits.push_front(credit);
+        self.pause = Some(Box::pin(sleep(pause)));
     }
 
     /// Starts the operation of an event. Returns the answer if it is immediate.

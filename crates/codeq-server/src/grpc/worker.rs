@@ -17,9 +17,9 @@ use codeq_proto::worker::{
 };
 use tonic::Status;
 
-use super::events::Events;
 use super::hello;
 use super::mailbox::Slot;
+use super::messages::Messages;
 use super::session::{After, Begun, Credit, Opened, Protocol, check_rate};
 use super::{Call, convert};
 use crate::app::App;
@@ -37,9 +37,9 @@ use crate::service::{Code, Kind, Service, ServiceError};
 /// Maximum tasks in a TaskBatch. Keeps the message under the 4 MiB that clients accept.
 const TASKS_MAX: i32 = 256;
 /// Pause before retrying a credit that the engine could not accept.
-const RETRY: Duration = Duration::from_secs(1);
+const ENGINE_RETRY: Duration = Duration::from_secs(1);
 /// Pause before retrying a credit whose tasks did not fit in memory.
-const SHORT: Duration = Duration::from_millis(100);
+const MEMORY_RETRY: Duration = Duration::from_millis(100);
 /// Memory charged per event, without its content.
 const BASE: usize = 256;
 
@@ -48,7 +48,7 @@ pub(super) async fn open(
     app: Arc<App>,
     call: Arc<Call>,
     metadata: HeaderMap,
-    mut events: Events<WorkerEvent>,
+    mut events: Messages<WorkerEvent>,
 ) -> Result<Opened<Worker>, Status> {
     let hello = hello::first(&app, &mut events, |event: WorkerEvent| match event.event {
         Some(Event::Hello(hello)) => Some(hello),
@@ -256,12 +256,12 @@ impl Worker {
         match tasks {
             Ok(tasks) if !tasks.is_empty() => After::Answer(assignment(&self.app, tasks, single)),
             _ if self.app.service.is_draining() => After::Nothing,
-            Ok(_) => After::Again(SHORT),
+            Ok(_) => After::Again(MEMORY_RETRY),
             Err(error) if error.code.kind() == Kind::Unavailable => {
                 if let Some(what) = error.code.refused() {
                     self.app.metrics.refused(&self.caller.tenant, what);
                 }
-                After::Again(RETRY)
+                After::Again(ENGINE_RETRY)
             }
             Err(error) => After::Answer(refusal(&error)),
         }

@@ -11,7 +11,7 @@ use tokio::time::{Instant, timeout_at};
 
 use super::json::{self, NoFields};
 use super::problem::Problem;
-use crate::app::Edge;
+use crate::app::RequestOptions;
 use crate::config::UnknownFields;
 use crate::limits::budget::Hold;
 use crate::service::{Code, ServiceError};
@@ -44,7 +44,7 @@ impl AsRef<[u8]> for Counted {
 /// Reads a request body of at most `max` bytes. Charges `hold` for the bytes received, not for the
 /// announced length. Returns the hold with a small body; keep it until the request ends.
 pub async fn read(
-    edge: &Edge,
+    options: &RequestOptions,
     parts: &Parts,
     body: Body,
     max: usize,
@@ -60,7 +60,7 @@ pub async fn read(
         let said = "content encoding not supported";
         return Err(ServiceError::new(Code::UnsupportedEncoding, said).into());
     }
-    let end = Instant::now() + edge.body_timeout;
+    let end = Instant::now() + options.body_timeout;
     let mut body = Limited::new(body, max);
     // The initial charge covers the request head.
     let head = hold.bytes();
@@ -109,13 +109,13 @@ pub async fn read(
 }
 
 /// Checks that the body on a route without fields is empty, `null` or `{}`.
-pub async fn none(edge: &Edge, body: Body) -> Result<(), Problem> {
+pub async fn none(options: &RequestOptions, body: Body) -> Result<(), Problem> {
     if body.is_end_stream() {
         return Ok(());
     }
     let refused = || ServiceError::invalid_body().detail("this route accepts no body");
     let whole = Limited::new(body, NO_FIELDS_BYTES).collect();
-    let whole = timeout_at(Instant::now() + edge.body_timeout, whole).await;
+    let whole = timeout_at(Instant::now() + options.body_timeout, whole).await;
     let bytes = whole.ok().and_then(Result::ok).ok_or_else(refused)?.to_bytes();
     let body = json::Body { bytes, unknown: UnknownFields::Refuse };
     json::parse_or_default::<NoFields>(&body)?;
@@ -153,12 +153,12 @@ mod tests {
         sent: usize,
     ) -> Result<Bytes, Problem> {
         let hold = budget.tenant(&tenant.into()).nothing(HeldFor::Requests);
-        let edge = Edge::new(&Config::default());
+        let options = RequestOptions::new(&Config::default());
         // Send the body in pieces, as over a network.
         let pieces: Vec<Result<Bytes, std::io::Error>> =
             (0..sent.div_ceil(STEP)).map(|_| Ok(Bytes::from(vec![7; STEP]))).collect();
         let body = Body::from_stream(futures_util::stream::iter(pieces));
-        read(&edge, &parts(said), body, LARGEST, hold).await.map(|(bytes, _)| bytes)
+        read(&options, &parts(said), body, LARGEST, hold).await.map(|(bytes, _)| bytes)
     }
 
     #[tokio::test(start_paused = true)]

@@ -67,7 +67,7 @@ impl Seen {
             request_id: request_id(request.headers()),
             method: request.method().clone(),
             path,
-            shown: app.edge.shows_paths.then(|| request.uri().path().to_owned()),
+            shown: app.request_options.shows_paths.then(|| request.uri().path().to_owned()),
             operation,
             start: Instant::now(),
             tenant: None,
@@ -120,7 +120,7 @@ async fn serve(
     if is_audited(route, &caller) {
         seen.recording = Some(recording(app, route, &caller, &parts, seen));
     }
-    let unknown = app.edge.unknown_fields;
+    let unknown = app.request_options.unknown_fields;
     if unknown == UnknownFields::Refuse {
         check_query(route, parts.uri.query().unwrap_or_default())?;
     }
@@ -133,17 +133,17 @@ async fn serve(
         params.iter().for_each(|(name, value)| recording.parameter(name, value));
     }
     let max = match route.body {
-        BodyLimit::Batch => app.edge.batch_body_max,
-        BodyLimit::Small | BodyLimit::None => app.edge.body_max,
+        BodyLimit::Batch => app.request_options.batch_body_max,
+        BodyLimit::Small | BodyLimit::None => app.request_options.body_max,
     };
     let (bytes, _hold) = match route.body {
         BodyLimit::None => {
             if unknown == UnknownFields::Refuse {
-                body::none(&app.edge, body).await?;
+                body::none(&app.request_options, body).await?;
             }
             (Bytes::new(), Some(hold))
         }
-        _ => body::read(&app.edge, &parts, body, max, hold).await?,
+        _ => body::read(&app.request_options, &parts, body, max, hold).await?,
     };
     if let Some(recording) = &mut seen.recording {
         recording.body(&bytes);

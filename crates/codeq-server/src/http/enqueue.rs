@@ -55,8 +55,8 @@ pub struct TaskRequest<'a> {
     /// Do not start within this many seconds.
     #[schemars(range(min = 0, max = DELAY_MS_MAX / 1_000))]
     delay_seconds: Option<i64>,
-    /// How long an attempt may run, from its claim. Then its lease ends for good, whatever its heartbeats, and the
-    /// attempt has failed with `TIMED_OUT`. 0: the limit of the queue's policy, or none.
+    /// How long an attempt may run, counted from its claim. After that, heartbeats no longer extend its lease, and the
+    /// attempt fails with `TIMED_OUT`. 0: the limit of the queue's policy, or none.
     #[schemars(range(min = 0, max = MAX_RUN_MS_MAX / 1_000))]
     max_run_seconds: Option<i64>,
 }

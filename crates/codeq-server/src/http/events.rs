@@ -17,7 +17,7 @@ use super::call::{Answer, Call};
 use super::response;
 use super::schema::{events, places, statuses};
 use crate::app::App;
-use crate::events::{Heard, Position, Reader};
+use crate::events::{BusItem, Position, Reader};
 use crate::limits::budget::{HeldFor, Hold};
 use crate::service::{Code, ServiceError};
 use crate::times::{Times, Timestamp};
@@ -126,13 +126,13 @@ impl Stream {
             }
             // Hundreds of streams can catch up at the same time, so only one per tenant runs at
             // once.
-            let _turn = self.app.service.scans.turn(&self.tenant).await.ok()?;
+            let _permit = self.app.service.scans.permit(&self.tenant).await.ok()?;
             let mut text = String::new();
             for _ in 0..AT_ONCE {
                 match self.reader.take() {
                     None => break,
-                    Some(Heard::Missed(position)) => text.push_str(&missed_event(&position)),
-                    Some(Heard::Move(moved, position)) => {
+                    Some(BusItem::Missed(position)) => text.push_str(&missed_event(&position)),
+                    Some(BusItem::Move(moved, position)) => {
                         if self.command.as_ref().is_none_or(|name| **name == *moved.queue) {
                             text.push_str(&event(&moved, &position, &self.app.times));
                         }

@@ -20,7 +20,7 @@ const NAME_BYTES_MAX: usize = 64;
 
 /// Why a text could not be parsed.
 #[derive(Debug)]
-pub enum Unread {
+pub enum ReadError {
     /// It has a field that the struct does not have.
     Unknown {
         /// The unknown field.
@@ -33,12 +33,12 @@ pub enum Unread {
 }
 
 /// Parses a struct, and refuses unknown fields.
-pub fn read<'de, T: Deserialize<'de>>(text: &'de str) -> Result<T, Unread> {
+pub fn read<'de, T: Deserialize<'de>>(text: &'de str) -> Result<T, ReadError> {
     let mut unknown = None;
     let mut json = serde_json::Deserializer::from_str(text);
     let value = T::deserialize(Known { inner: &mut json, unknown: &mut unknown });
     let read = value.and_then(|value| json.end().map(|()| value));
-    read.map_err(|error| unknown.unwrap_or(Unread::Json(error)))
+    read.map_err(|error| unknown.unwrap_or(ReadError::Json(error)))
 }
 
 /// The error for an unknown field in a body.
@@ -66,7 +66,7 @@ fn unknown(what: &'static str, name: &str, known: &[&'static str]) -> ServiceErr
 /// Deserializes a struct and records the first unknown field.
 struct Known<'u, D> {
     inner: D,
-    unknown: &'u mut Option<Unread>,
+    unknown: &'u mut Option<ReadError>,
 }
 
 impl<'de, D: Deserializer<'de>> Deserializer<'de> for Known<'_, D> {
@@ -95,7 +95,7 @@ impl<'de, D: Deserializer<'de>> Deserializer<'de> for Known<'_, D> {
 struct KnownVisitor<'u, V> {
     visitor: V,
     fields: &'static [&'static str],
-    unknown: &'u mut Option<Unread>,
+    unknown: &'u mut Option<ReadError>,
 }
 
 impl<'de, V: Visitor<'de>> Visitor<'de> for KnownVisitor<'_, V> {
@@ -113,7 +113,7 @@ impl<'de, V: Visitor<'de>> Visitor<'de> for KnownVisitor<'_, V> {
 struct KnownFields<'u, A> {
     map: A,
     fields: &'static [&'static str],
-    unknown: &'u mut Option<Unread>,
+    unknown: &'u mut Option<ReadError>,
 }
 
 impl<'de, A: MapAccess<'de>> MapAccess<'de> for KnownFields<'_, A> {
@@ -127,7 +127,8 @@ impl<'de, A: MapAccess<'de>> MapAccess<'de> for KnownFields<'_, A> {
             return Ok(None);
         };
         if !self.fields.contains(&&*name) {
-            *self.unknown = Some(Unread::Unknown { name: name.into_owned(), known: self.fields });
+            *self.unknown =
+                Some(ReadError::Unknown { name: name.into_owned(), known: self.fields });
             return Err(A::Error::custom("unknown field"));
         }
         seed.deserialize(name.into_deserializer()).map(Some)
@@ -155,7 +156,7 @@ mod tests {
 
     fn said(text: &str) -> (String, String) {
         match read::<Body>(text) {
-            Err(Unread::Unknown { name, known }) => {
+            Err(ReadError::Unknown { name, known }) => {
                 let error = unknown_field(&name, known);
                 assert_eq!((error.code, &*error.error), (Code::UnknownField, "unknown field"));
                 (error.field.unwrap().into(), error.detail.unwrap().into())
@@ -169,7 +170,7 @@ mod tests {
         let text = r#"{"limit":3,"\u0065rrorContains":null}"#;
         assert_eq!(read::<Body>(text).unwrap(), Body { limit: Some(3), error_contains: None });
         for bad in ["{", "[]", "{}}", r#"{"limit":1,"limit":2}"#, r#"{"limit":"3"}"#, "{1:2}"] {
-            assert!(matches!(read::<Body>(bad), Err(Unread::Json(_))), "{bad}");
+            assert!(matches!(read::<Body>(bad), Err(ReadError::Json(_))), "{bad}");
         }
     }
 

@@ -4,7 +4,7 @@ use bytes::Bytes;
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 
-use super::fields::{self, Unread, unknown_field};
+use super::fields::{self, ReadError, unknown_field};
 use super::parse_error::explain;
 use crate::config::UnknownFields;
 use crate::service::ServiceError;
@@ -52,11 +52,11 @@ pub fn parse_object<'a, T: Deserialize<'a>>(
     }
     let read = match unknown {
         UnknownFields::Refuse => fields::read(text),
-        UnknownFields::Ignore => serde_json::from_str(text).map_err(Unread::Json),
+        UnknownFields::Ignore => serde_json::from_str(text).map_err(ReadError::Json),
     };
     read.map_err(|unread| match unread {
-        Unread::Unknown { name, known } => unknown_field(&name, known),
-        Unread::Json(error) => explain::<T>(text, &error),
+        ReadError::Unknown { name, known } => unknown_field(&name, known),
+        ReadError::Json(error) => explain::<T>(text, &error),
     })
 }
 

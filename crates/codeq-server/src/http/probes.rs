@@ -87,7 +87,7 @@ pub async fn ready(call: Call) -> Answer {
 
 pub async fn metrics(call: Call) -> Answer {
     let near = call.peer.is_some_and(|peer| peer.to_canonical().is_loopback());
-    if !near && !call.app.edge.metrics_public {
+    if !near && !call.app.request_options.metrics_public {
         // Answer as if the route did not exist, so that outsiders cannot detect it.
         return Err(ServiceError::new(Code::NoSuchRoute, "not found").into());
     }

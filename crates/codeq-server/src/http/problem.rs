@@ -181,7 +181,7 @@ impl From<AuthError> for Problem {
             }
             AuthError::Invalid(refusal) => {
                 let error = ServiceError::new(Code::InvalidToken, text);
-                error.detail(refusal.told()).into()
+                error.detail(refusal.client_message()).into()
             }
             AuthError::Forbidden(_) => {
                 let detail = format!(

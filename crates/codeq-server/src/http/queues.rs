@@ -35,7 +35,8 @@ pub struct QueueBody<'a> {
     dlq: u64,
     /// Completed tasks that are still stored.
     completed: u64,
-    /// Tasks that a worker failed for good, still stored. Cancelled tasks and dead letters are counted apart.
+    /// Tasks for which a worker submitted `FAILED`, still stored. Cancelled tasks and dead letters are counted
+    /// separately.
     failed: u64,
     /// Cancelled tasks that are still stored.
     cancelled: u64,

@@ -31,7 +31,8 @@ pub struct Request {
     #[schemars(range(min = 1, max = TTL_SECONDS_MAX))]
     ttl_seconds: Option<i64>,
     /// `fanout` notifies every subscription. `group` notifies the members of a group in turn. `hash` notifies one of
-    /// all `hash` subscriptions, chosen by the command. Default: `group` if the token has a group, otherwise `fanout`.
+    /// all `hash` subscriptions, chosen by the command. Default: `group` if the request or the token names a group,
+    /// otherwise `fanout`.
     #[schemars(extend("enum" = ["fanout", "group", "hash", "", null]))]
     delivery_mode: Option<String>,
     /// The group. Required in group mode.

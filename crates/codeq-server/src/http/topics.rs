@@ -5,6 +5,7 @@ use codeq_core::limits::{
     MAX_RUN_MS_MAX, RETENTION_MS_MAX, TOPIC_ATTEMPTS_MAX, TOPIC_CONSUMERS_MAX,
     TOPIC_NAME_BYTES_MAX, TOPIC_TIER_MAX, TOPIC_TIERS_MAX,
 };
+use codeq_core::reply::Rejection;
 use codeq_core::topic::{Policy, Topic};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -69,7 +70,7 @@ struct PolicyBody<'a> {
     dead_letter_retention_seconds: u64,
     /// The maximum number of tasks in progress at once. 0: no limit.
     max_consumers: u32,
-    /// How long an attempt may run if its task does not say. Absent if not set.
+    /// How long an attempt may run if its task sets no limit. Absent if not set.
     #[serde(skip_serializing_if = "is_zero")]
     max_run_seconds: u64,
 }
@@ -165,8 +166,7 @@ fn is_zero(number: &u64) -> bool {
 }
 
 fn bad(field: &'static str) -> ServiceError {
-    let text = format!("invalid topic policy: {field}");
-    ServiceError::new(Code::InvalidTopicPolicy, text).field(field)
+    Rejection::InvalidTopic { field: field.into() }.into()
 }
 
 fn body<'a>(call: &'a Call, name: &'a str, topic: &'a Topic) -> TopicBody<'a> {

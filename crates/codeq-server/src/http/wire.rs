@@ -52,7 +52,7 @@ pub struct TaskBody<'a> {
     /// When the lease ends.
     #[serde(skip_serializing_if = "Option::is_none")]
     lease_until: Option<Timestamp>,
-    /// When the running attempt has reached its maximum run time: its lease never ends later. Absent without a limit.
+    /// When the running attempt reaches its maximum run time. Its lease never ends later. Absent without a limit.
     #[serde(skip_serializing_if = "Option::is_none")]
     run_until: Option<Timestamp>,
     /// A number that increases with every claim of this task. Present while the task is leased.
@@ -66,7 +66,7 @@ pub struct TaskBody<'a> {
     #[serde(skip_serializing_if = "is_zero")]
     #[schemars(range(min = 1, max = ATTEMPTS_MAX))]
     max_attempts: u32,
-    /// How long an attempt may run. Absent if the task does not say.
+    /// How long an attempt may run. Absent if the task sets no limit.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = MAX_RUN_MS_MAX / 1_000))]
     max_run_seconds: Option<u64>,

@@ -14,7 +14,7 @@ use crate::service::permission::MayAdminister;
 use crate::service::workers::WorkerView;
 use crate::times::Timestamp;
 
-/// Workers seen lately.
+/// Workers that were active recently.
 #[derive(Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct WorkerList<'a> {
@@ -67,14 +67,14 @@ pub async fn list(call: Call) -> Answer {
 
 fn body<'a>(call: &Call, worker: &'a WorkerView) -> WorkerBody<'a> {
     let WorkerView { seen, held } = worker;
-    let more = seen.asked.count.saturating_sub(seen.asked.queues.len());
+    let more = seen.named.count.saturating_sub(seen.named.queues.len());
     let (last_error_at, last_error) =
         seen.last_error.as_ref().map(|(at, text)| (*at, &**text)).unzip();
     WorkerBody {
         worker_id: shown(&seen.id),
-        queues: seen.asked.queues.iter().map(|name| &**name).collect(),
+        queues: seen.named.queues.iter().map(|name| &**name).collect(),
         more_queues: (more > 0).then_some(more),
-        all_queues: seen.last_claim.is_some() && seen.asked.count == 0,
+        all_queues: seen.last_claim.is_some() && seen.named.count == 0,
         streams: seen.streams,
         slots: seen.slots,
         tasks_held: *held,

@@ -276,9 +276,9 @@ impl Collector for Commands {
         let commands = &self.snapshot();
         let to = &mut encoder;
         for (name, help, event) in [
-            ("task_created", "Tasks made.", Event::Created),
+            ("task_created", "Tasks created.", Event::Created),
             ("task_claimed", "Tasks leased to a worker.", Event::Claimed),
-            ("lease_expired", "Leases that ended without a word.", Event::LeaseExpired),
+            ("lease_expired", "Leases that expired.", Event::LeaseExpired),
             ("task_timed_out", "Attempts that reached their maximum run time.", Event::TimedOut),
         ] {
             let rows = commands.iter();
@@ -311,7 +311,7 @@ impl Collector for Commands {
             })
         });
         let rows = rows.filter(|(_, count)| *count > 0);
-        counter(to, "webhook_deliveries", "Deliveries of webhooks.", rows)
+        counter(to, "webhook_deliveries", "Webhook calls, by kind and outcome.", rows)
     }
 }
 
@@ -342,7 +342,7 @@ fn latency(encoder: &mut DescriptorEncoder<'_>, commands: &[(Arc<str>, Counts)])
     if ends.is_empty() {
         return Ok(());
     }
-    let (help, unit) = ("From the making of a task to its end.", Unit::Seconds);
+    let (help, unit) = ("Time from a task's creation to its end.", Unit::Seconds);
     let name = "task_processing_latency";
     let mut metric = encoder.encode_descriptor(name, help, Some(&unit), MetricType::Histogram)?;
     for (command, status, ends) in ends {

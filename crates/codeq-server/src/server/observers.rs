@@ -67,7 +67,7 @@ impl Observer for Observers {
     fn refusing(&self, why: Option<&EngineError>) {
         match why {
             Some(why) => tracing::error!(target: "codeq::engine", %why, "writes are refused"),
-            None => tracing::warn!(target: "codeq::engine", "writes are taken again"),
+            None => tracing::warn!(target: "codeq::engine", "writes are accepted again"),
         }
     }
 

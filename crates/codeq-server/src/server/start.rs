@@ -14,7 +14,7 @@ use tokio::sync::watch;
 use super::listeners::{Listeners, limits};
 use super::observers::Observers;
 use super::{Server, StartError, background};
-use crate::app::{App, Edge, Reloader, Reloading, budget};
+use crate::app::{App, Reloader, Reloading, RequestOptions, budget};
 use crate::artifacts::Artifacts;
 use crate::backup;
 use crate::config::Config;
@@ -64,7 +64,7 @@ impl Server {
             metrics,
             net: Arc::new(NetStats::default()),
             times,
-            edge: Edge::new(&config),
+            request_options: RequestOptions::new(&config),
             reloader: Reloader::new(reloading, tls.clone(), config.clone()),
         });
 

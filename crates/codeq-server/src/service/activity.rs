@@ -52,14 +52,14 @@ struct Shard {
 #[derive(Default)]
 struct Worker {
     last_claim: Option<Millis>,
-    asked: Asked,
+    named: NamedQueues,
     last_error: Option<(Millis, Box<str>)>,
     streams: Arc<Streams>,
 }
 
 /// The queues that a worker's last claim named.
 #[derive(Debug, Clone, Default, PartialEq)]
-pub struct Asked {
+pub struct NamedQueues {
     /// The first of them; empty means all queues.
     pub queues: Vec<Arc<str>>,
     /// How many there were.
@@ -68,15 +68,15 @@ pub struct Asked {
     hash: u64,
 }
 
-impl Asked {
+impl NamedQueues {
     fn is(&self, from: &Selector) -> bool {
         (self.count, self.hash) == (named(from).len(), hash(from))
     }
 
-    fn new(from: &Selector) -> Asked {
+    fn new(from: &Selector) -> NamedQueues {
         let names = named(from);
         let queues = names.iter().take(QUEUES_SHOWN).map(Arc::clone).collect();
-        Asked { queues, count: names.len(), hash: hash(from) }
+        NamedQueues { queues, count: names.len(), hash: hash(from) }
     }
 }
 
@@ -116,13 +116,13 @@ pub struct WorkerSeen {
     pub id: Arc<str>,
     /// When it last asked for tasks, by engine time.
     pub last_claim: Option<Millis>,
-    /// What it last asked for.
-    pub asked: Asked,
+    /// The queues that its last claim named.
+    pub named: NamedQueues,
     /// Its open streams.
     pub streams: u32,
     /// Tasks that its streams could take now.
     pub slots: u32,
-    /// Whether some of the slots wait for other queues than `asked`.
+    /// Whether some of the slots wait for other queues than `named`.
     pub mixed: bool,
     /// The last failure it reported or refusal it got, and when, by engine time.
     pub last_error: Option<(Millis, Box<str>)>,
@@ -183,9 +183,9 @@ impl Activity {
             return;
         }
         match from {
-            Selector::Any => self.asked_for(tenant, ANY, now),
+            Selector::Any => self.record_queue(tenant, ANY, now),
             Selector::Commands(commands) => {
-                commands.iter().for_each(|name| self.asked_for(tenant, &queue_name(name), now));
+                commands.iter().for_each(|name| self.record_queue(tenant, &queue_name(name), now));
             }
         }
     }
@@ -204,13 +204,13 @@ impl Activity {
             return true;
         };
         let recent = |at| now.saturating_sub(at) < RESOLUTION.as_millis() as Millis;
-        let repeated = worker.last_claim.is_some() && worker.asked.is(from);
+        let repeated = worker.last_claim.is_some() && worker.named.is(from);
         if repeated && worker.last_claim.is_some_and(recent) {
             return false;
         }
         worker.last_claim = Some(now);
         if !repeated {
-            worker.asked = Asked::new(from);
+            worker.named = NamedQueues::new(from);
             // The other slots wait for something else.
             let mixed = worker.streams.slots.load(Ordering::Relaxed) > slots;
             worker.streams.mixed.fetch_or(mixed, Ordering::Relaxed);
@@ -218,7 +218,7 @@ impl Activity {
         true
     }
 
-    fn asked_for(&self, tenant: &Arc<str>, queue: &str, now: Millis) {
+    fn record_queue(&self, tenant: &Arc<str>, queue: &str, now: Millis) {
         let mut shard = self.shard(tenant, queue).lock();
         let (mine, all) = (QUEUES_PER_TENANT_MAX / SHARDS, QUEUES_MAX / SHARDS);
         if let Some(at) = shard.queues.entry(tenant, queue, mine, all, |at| Some(*at)) {
@@ -262,7 +262,7 @@ impl Activity {
                 all.push(WorkerSeen {
                     id: Arc::clone(id),
                     last_claim: worker.last_claim,
-                    asked: worker.asked.clone(),
+                    named: worker.named.clone(),
                     streams: worker.streams.open.load(Ordering::Relaxed),
                     slots: worker.streams.slots.load(Ordering::Relaxed),
                     mixed: worker.streams.mixed.load(Ordering::Relaxed),
@@ -297,11 +297,11 @@ impl Activity {
 impl WorkerSeen {
     /// A worker that is known only because it holds tasks.
     pub fn unseen(id: Arc<str>) -> WorkerSeen {
-        let asked = Asked::default();
+        let named = NamedQueues::default();
         WorkerSeen {
             id,
             last_claim: None,
-            asked,
+            named,
             streams: 0,
             slots: 0,
             mixed: false,
@@ -311,7 +311,7 @@ impl WorkerSeen {
 
     /// Whether it could take a task of this queue now; `None` if too little is remembered of what it waits for.
     pub fn waits_for(&self, queue: &str) -> Option<bool> {
-        let Asked { queues, count, .. } = &self.asked;
+        let NamedQueues { queues, count, .. } = &self.named;
         let named = |name: &Arc<str>| *queue_name(name) == *queue;
         match self.slots {
             0 => Some(false),
@@ -418,8 +418,8 @@ mod tests {
         assert_eq!(activity.last_claim("t", "d"), Some(3_000), "a claim of all queues");
         activity.failed(&"t".into(), "w", &"é".repeat(1_000), 3_001);
         let [v, w] = &activity.workers("t", 3_001)[..] else { panic!("two workers") };
-        assert_eq!((&*v.id, v.last_claim, v.asked.count), ("v", Some(3_000), 0));
-        assert_eq!((&*w.id, w.last_claim, &*w.asked.queues), ("w", Some(2_001), &["c".into()][..]));
+        assert_eq!((&*v.id, v.last_claim, v.named.count), ("v", Some(3_000), 0));
+        assert_eq!((&*w.id, w.last_claim, &*w.named.queues), ("w", Some(2_001), &["c".into()][..]));
         assert!(w.last_error.as_ref().is_some_and(|(at, text)| *at == 3_001 && text.len() <= 256));
         assert!(activity.workers("u", 3_001).is_empty());
         assert_eq!((activity.active(3_001), activity.active(62_500)), (2, 1));

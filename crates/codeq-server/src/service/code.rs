@@ -56,7 +56,7 @@ codes! {
         "Wait until tasks are finished or removed, or ask the operator for a higher limit.";
 
     NoSuchRoute "no_such_route" NotFound, "No route has this path.",
-        "Check the path against this page.";
+        "Check the path against the HTTP reference.";
     MethodNotAllowed "method_not_allowed" MethodNotAllowed, "The path does not support this method.",
         "Use one of the methods in the `Allow` header.";
     InvalidPath "invalid_path" Invalid, "The path is not valid UTF-8 after percent-decoding.",

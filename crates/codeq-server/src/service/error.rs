@@ -2,6 +2,10 @@
 
 use std::borrow::Cow;
 
+use codeq_core::limits::{
+    MAX_RUN_MS_MAX, RETENTION_MS_MAX, TOPIC_ATTEMPTS_MAX, TOPIC_CONSUMERS_MAX, TOPIC_TIER_MAX,
+    TOPIC_TIERS_MAX,
+};
 use codeq_core::reply::Rejection;
 use codeq_engine::EngineError;
 
@@ -138,7 +142,10 @@ impl From<Rejection> for ServiceError {
     fn from(rejection: Rejection) -> ServiceError {
         let error = ServiceError::new(Code::from(&rejection), rejection.to_string());
         match rejection {
-            Rejection::InvalidTopic { field } => error.field(field),
+            Rejection::InvalidTopic { field } => match policy_rule(&field) {
+                Some(rule) => error.detail(format!("{field} is {rule}")).field(field),
+                None => error.field(field),
+            },
             Rejection::InvalidTopicName => {
                 let detail = "a topic's name has 1 to 63 lowercase letters, digits and hyphens, with no hyphen at either end";
                 error.field("name").detail(detail)
@@ -173,6 +180,24 @@ impl From<Rejection> for ServiceError {
             _ => error,
         }
     }
+}
+
+/// What a field of a topic's policy may be.
+fn policy_rule(field: &str) -> Option<String> {
+    let seconds = |max: u64| format!("0 to {} seconds", max / 1_000);
+    Some(match field {
+        "priorityTiers" => {
+            format!("1 to {TOPIC_TIERS_MAX} different numbers from 0 to {TOPIC_TIER_MAX}")
+        }
+        "maxAttempts" => format!("1 to {TOPIC_ATTEMPTS_MAX}"),
+        "deadLetterTopicRef" => "the name of another queue: 1 to 63 lowercase letters, digits and \
+                                 hyphens, with no hyphen at either end"
+            .to_owned(),
+        "retentionSeconds" | "deadLetterRetentionSeconds" => seconds(RETENTION_MS_MAX),
+        "maxConsumers" => format!("0 to {TOPIC_CONSUMERS_MAX}"),
+        "maxRunSeconds" => seconds(MAX_RUN_MS_MAX),
+        _ => return None,
+    })
 }
 
 impl From<EngineError> for ServiceError {

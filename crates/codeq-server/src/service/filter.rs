@@ -8,6 +8,8 @@
 
 use codeq_core::command::Millis;
 use codeq_core::read::ListQuery;
+use jiff::fmt::temporal::Pieces;
+use jiff::tz::TimeZone;
 
 use super::{Code, ServiceError};
 
@@ -108,8 +110,15 @@ pub fn moment(text: &str) -> Option<Millis> {
     if text.len() > LONGEST || !is_rfc3339(text.as_bytes()) {
         return None;
     }
-    let at: jiff::Timestamp = text.parse().ok()?;
+    let at = text.parse().ok().or_else(|| last_days(text))?;
     Some(u64::try_from(at.as_millisecond()).unwrap_or(0))
+}
+
+/// The latest timestamp, for the dates after it that RFC 3339 has: 9999-12-31 is many people's "never".
+fn last_days(text: &str) -> Option<jiff::Timestamp> {
+    let pieces = Pieces::parse(text).ok()?;
+    let late = pieces.date() >= jiff::Timestamp::MAX.to_zoned(TimeZone::UTC).date();
+    late.then_some(jiff::Timestamp::MAX)
 }
 
 /// Whether the text has RFC 3339 form. The parser also accepts other ISO 8601 forms and extensions,
@@ -175,6 +184,8 @@ mod tests {
             ("1970-01-01t00:00:01.5z", 1_500),
             ("1970-01-01 01:00:01+01:00", 1_000),
             ("1969-12-31T23:59:59Z", 0),
+            ("9999-12-31T23:59:59Z", 253_402_207_200_999),
+            ("9999-12-30T23:59:59.999-01:00", 253_402_207_200_999),
         ] {
             assert_eq!(moment(text), Some(at), "{text}");
         }
@@ -192,6 +203,8 @@ mod tests {
             "1970-01-01T00:00:01Zé",
             "+001970-01-01T00:00:01Z",
             "1970-02-30T00:00:01Z",
+            "9999-12-32T00:00:00Z",
+            "9999-12-31T24:00:01Z",
         ] {
             assert_eq!(moment(text), None, "{text}");
         }

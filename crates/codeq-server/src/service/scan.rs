@@ -43,7 +43,7 @@ impl Default for Scans {
 
 impl Scans {
     /// Waits for a permit for the tenant.
-    pub async fn turn(&self, tenant: &Arc<str>) -> Result<SlicePermit, ServiceError> {
+    pub async fn permit(&self, tenant: &Arc<str>) -> Result<SlicePermit, ServiceError> {
         let mine = {
             let mut tenants = self.tenants.lock();
             // A semaphore held by this map alone belongs to a tenant with no call in progress.
@@ -67,7 +67,7 @@ impl Scans {
         tenant: &Arc<str>,
         work: impl Future<Output = T> + Send + 'static,
     ) -> Result<T, ServiceError> {
-        let permit = self.turn(tenant).await?;
+        let permit = self.permit(tenant).await?;
         let running = tokio::spawn(async move {
             let done = work.await;
             drop(permit);
@@ -82,7 +82,7 @@ impl Scans {
         tenant: &Arc<str>,
         work: impl FnOnce() -> T + Send + 'static,
     ) -> Result<T, ServiceError> {
-        let permit = self.turn(tenant).await?;
+        let permit = self.permit(tenant).await?;
         let running = tokio::task::spawn_blocking(move || {
             let done = work();
             drop(permit);
@@ -114,17 +114,17 @@ mod tests {
     async fn one_slice_of_a_tenant_at_a_time() {
         let scans = Scans::default();
         let (a, b): (Arc<str>, Arc<str>) = ("a".into(), "b".into());
-        let first = scans.turn(&a).await.unwrap();
-        let mut waiting: Vec<_> = (0..100).map(|_| Box::pin(scans.turn(&a))).collect();
+        let first = scans.permit(&a).await.unwrap();
+        let mut waiting: Vec<_> = (0..100).map(|_| Box::pin(scans.permit(&a))).collect();
         for permit in &mut waiting {
             assert!(futures_util::poll!(permit.as_mut()).is_pending());
         }
-        let other = scans.turn(&b).await.expect("another tenant does not wait");
+        let other = scans.permit(&b).await.expect("another tenant does not wait");
         drop((first, other));
         assert!(futures_util::poll!(waiting[0].as_mut()).is_ready());
         drop(waiting);
-        drop(scans.turn(&"c".into()).await.unwrap());
-        drop(scans.turn(&"d".into()).await.unwrap());
+        drop(scans.permit(&"c".into()).await.unwrap());
+        drop(scans.permit(&"d".into()).await.unwrap());
         assert_eq!(scans.tenants.lock().len(), 1, "idle tenants are dropped");
     }
 
@@ -135,7 +135,7 @@ mod tests {
         let mut caller = Box::pin(scans.run(&tenant, async move { drop(ended.await) }));
         assert!(futures_util::poll!(caller.as_mut()).is_pending());
         drop(caller);
-        let mut next = Box::pin(scans.turn(&tenant));
+        let mut next = Box::pin(scans.permit(&tenant));
         tokio::task::yield_now().await;
         assert!(futures_util::poll!(next.as_mut()).is_pending(), "the slice goes on");
         end.send(()).unwrap();

@@ -53,11 +53,11 @@ impl Service {
             self.worker_failed(&caller, request.lease.instance.as_ref(), error);
         }
         let (outcome, artifacts, flaw) = match outcome(&request) {
-            Ok(outcome) => match elsewhere(request.artifacts) {
+            Ok(outcome) => match without_content(request.artifacts) {
                 Ok(artifacts) => (outcome, artifacts, None),
-                Err(flaw) => (wrong(), Vec::new(), Some(flaw)),
+                Err(flaw) => (rejected_last(), Vec::new(), Some(flaw)),
             },
-            Err(flaw) => (wrong(), Vec::new(), Some(flaw)),
+            Err(flaw) => (rejected_last(), Vec::new(), Some(flaw)),
         };
         let submit = submit(&caller, id, outcome, artifacts);
         let command = request.lease.command(LeaseAction::Submit(submit));
@@ -125,7 +125,7 @@ fn submit(caller: &Principal, id: TaskId, outcome: Outcome, artifacts: Vec<Artif
 
 /// An outcome the engine rejects with [`Rejection::ErrorRequired`], and only after every other
 /// check. It stands in for a malformed request, so that only the task's owner learns what is wrong.
-fn wrong() -> Outcome {
+fn rejected_last() -> Outcome {
     Outcome::Failed("".into())
 }
 
@@ -135,7 +135,7 @@ fn uploads_at_once() -> Arc<Semaphore> {
 }
 
 /// Converts artifacts that carry no content.
-fn elsewhere(artifacts: Vec<NewArtifact>) -> Result<Vec<Artifact>, ServiceError> {
+fn without_content(artifacts: Vec<NewArtifact>) -> Result<Vec<Artifact>, ServiceError> {
     let of = |NewArtifact { name, source }| match source {
         Source::Url(url) => Ok(Artifact { name, url }),
         Source::Content { .. } => Err(invalid("artifact content can only be sent over HTTP")),

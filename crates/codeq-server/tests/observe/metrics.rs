@@ -193,6 +193,34 @@ async fn names_without_end_do_not_make_series_without_end() {
 }
 
 #[tokio::test]
+async fn queues_with_finished_tasks_only_keep_to_the_same_limit() {
+    let dir = tempfile::tempdir().unwrap();
+    let metrics = Metrics::new();
+    let engine = open(dir.path(), &metrics, 2).await;
+    let tenants = ["acme", "globex", "initech"];
+    for tenant in tenants {
+        let tasks = (0..COMMANDS_MAX).map(|n| new_task(&format!("{tenant}-{n}"))).collect();
+        for id in put(&engine, tenant, tasks).await {
+            let cancel = Cancel { tenant: tenant.into(), id, by: "p".into() };
+            engine.propose(Command::Cancel(cancel)).await.unwrap();
+        }
+    }
+    let all = (tenants.len() * COMMANDS_MAX) as f64;
+    let states = 4;
+    let check = |read: &Exposition| {
+        assert_eq!(read.count("codeq_queue_finished"), (COMMANDS_MAX + 1) * states);
+        assert_eq!(read.sum("codeq_queue_finished"), all);
+        assert_eq!(read.sum("codeq_queue_depth"), 0.0);
+    };
+    check(&scrape(&metrics, &engine).await);
+    // A restart knows the queues alone.
+    drop(engine);
+    let metrics = Metrics::new();
+    let engine = open(dir.path(), &metrics, 2).await;
+    check(&scrape(&metrics, &engine).await);
+}
+
+#[tokio::test]
 async fn everything_else_is_there_and_the_text_is_valid() {
     let dir = tempfile::tempdir().unwrap();
     let metrics = Metrics::new();

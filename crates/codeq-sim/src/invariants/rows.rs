@@ -41,7 +41,7 @@ pub struct Rows {
     pub record_count: usize,
     /// The queues in memory.
     pub queues: BTreeMap<QueueId, QueueRow>,
-    /// What tenants hold, according to memory.
+    /// What tenants use, according to memory.
     pub usage: BTreeMap<Arc<str>, Usage>,
     /// The queues from which a claim would be served, according to memory.
     pub claimable: BTreeSet<QueueId>,

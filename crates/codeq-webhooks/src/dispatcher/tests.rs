@@ -14,7 +14,7 @@ impl<T> Dispatcher<T> {
         self.waiting.is_empty()
             && self.receivers.is_empty()
             && self.tenants.is_empty()
-            && self.turns.is_empty()
+            && self.ready.is_empty()
             && self.hosts.is_empty()
             && self.running == 0
     }
@@ -106,7 +106,7 @@ fn a_receiver_that_is_down_is_called_rarely_until_it_is_up() {
     let calls = all(&mut dispatcher);
     assert_eq!(calls.len(), 8, "after one success, all is as before");
     calls.iter().for_each(|call| dispatcher.done(*call, Outcome::Failed, later));
-    assert_eq!(all(&mut dispatcher).len(), 8 - 6, "it rests from the third failure on");
+    assert_eq!(all(&mut dispatcher).len(), 8 - 6, "it is paused from the third failure on");
 }
 
 #[test]
@@ -136,7 +136,7 @@ fn what_could_not_be_tried_is_tried_again_before_the_others() {
         assert_eq!(call.item, 0);
         dispatcher.done(call, Outcome::Busy, now);
         dispatcher.add(to(0, 0), 0).unwrap();
-        assert_eq!(dispatcher.next_call(), None, "the receiver rests");
+        assert_eq!(dispatcher.next_call(), None, "the receiver is paused");
         dispatcher.wake(dispatcher.next_wake().unwrap());
     }
     let mut sent = Vec::new();

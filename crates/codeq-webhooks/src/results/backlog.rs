@@ -100,7 +100,7 @@ impl Backlog {
         self.refill(call.to);
     }
 
-    /// Ends the rests that are over.
+    /// Ends the pauses that are over.
     pub fn wake(&mut self, now: Instant) {
         for receiver in self.dispatcher.wake(now) {
             self.refill(receiver);

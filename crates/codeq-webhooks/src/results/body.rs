@@ -14,7 +14,7 @@ use crate::report::FormatTime;
 #[serde(rename_all = "camelCase")]
 #[schemars(rename = "ResultCallback")]
 pub struct CallbackBody<'a> {
-    /// The task's id. A callback may be delivered more than once: use this id to deduplicate.
+    /// The task's id. A callback may be delivered more than once: deduplicate by the `webhook-id` header.
     #[schemars(extend("format" = "uuid"))]
     task_id: String,
     /// The task's command.

@@ -190,13 +190,13 @@ impl ResultCallbacks {
         Ok(())
     }
 
-    /// How long until a callback is due or a rest is over.
+    /// How long until a callback is due or a pause is over.
     fn until_next(&self) -> Duration {
         const LONGEST: Duration = Duration::from_secs(60);
         let due = self.next_at.iter().flatten().min();
         let due = due.map(|at| self.sender.engine().until(*at));
-        let rested =
+        let paused =
             self.backlog.next_wake().map(|at| at.saturating_duration_since(Instant::now()));
-        due.into_iter().chain(rested).min().unwrap_or(LONGEST).min(LONGEST)
+        due.into_iter().chain(paused).min().unwrap_or(LONGEST).min(LONGEST)
     }
 }

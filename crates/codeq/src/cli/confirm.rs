@@ -1,13 +1,13 @@
-//! Confirmation of what destroys.
+//! Confirmation of destructive commands.
 
 use std::io::{BufRead, IsTerminal, Write};
 
 use super::failure::{Done, Failure};
 
-/// The options of a command that destroys.
+/// The options of a destructive command.
 #[derive(clap::Args, Clone, Copy, Default, PartialEq)]
 pub struct Confirm {
-    /// Change nothing; say how much would be.
+    /// Change nothing; say what would change.
     #[arg(long)]
     pub dry_run: bool,
     /// Do not ask for confirmation.

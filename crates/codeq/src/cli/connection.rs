@@ -1,4 +1,4 @@
-//! Which server to talk to, as whom, and how to print.
+//! Which server to talk to, with which token, and how to print.
 
 use std::path::PathBuf;
 

@@ -56,7 +56,7 @@ impl Failure {
     pub fn misplaced() -> Failure {
         Failure::usage(
             "this command takes no --url, --token, --profile or --output before its name",
-            "put them behind the command's name, if its --help lists them",
+            "put them after the command's name, if its --help lists them",
         )
     }
 
@@ -130,7 +130,7 @@ impl From<Error> for Failure {
             Error::Config(_) => Failure::new(
                 Exit::Usage,
                 error.to_string(),
-                "check --url and the other options; `codeq profile list` shows the profiles",
+                "check the names, --url and the other options; `codeq profile list` shows the profiles",
             ),
             Error::Decode(_) => Failure::error(
                 error.to_string(),

@@ -21,7 +21,7 @@ pub use connection::{Connection, Session};
 pub use escape::{printable, printable_lines};
 pub use failure::{About, Done, Exit, Failure};
 pub use output::{Output, Show, cell, cut};
-pub use profiles::{Profile, Profiles};
+pub use profiles::{Profile, Profiles, profile_name};
 pub use progress::{Progress, bytes_below, waiting, watched};
 pub use text::{age, duration, input, moment, seconds, span};
 

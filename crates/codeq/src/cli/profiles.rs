@@ -65,7 +65,7 @@ impl Profiles {
     /// Changes the file. Commands that run at once change it one after the other.
     pub fn edit<T>(change: impl FnOnce(&mut Profiles) -> Done<T>) -> Done<T> {
         let path = Profiles::path().ok_or_else(|| {
-            Failure::error("there is no place for profiles", "set HOME or XDG_CONFIG_HOME")
+            Failure::error("no directory for profiles is known", "set HOME or XDG_CONFIG_HOME")
         })?;
         let dir = path.parent().unwrap_or(&path);
         let failed = |error: std::io::Error| {
@@ -103,6 +103,15 @@ impl Profiles {
 
     pub fn current(&self) -> Option<&Profile> {
         self.profiles.get(self.current.as_ref()?)
+    }
+}
+
+/// Parses a profile's name: one that a shell takes as it is.
+pub fn profile_name(text: &str) -> Result<String, String> {
+    let is_plain = |c: char| c.is_alphanumeric() || matches!(c, '-' | '_' | '.');
+    match !text.is_empty() && !text.starts_with('-') && text.chars().all(is_plain) {
+        true => Ok(text.to_owned()),
+        false => Err("expected letters, digits, '-', '_' and '.'".to_owned()),
     }
 }
 

@@ -10,33 +10,43 @@ use super::failure::{Done, Failure};
 /// Largest input that is read from a file or stdin: more than any server accepts.
 const INPUT_MAX: u64 = 64 << 20;
 
+/// Longest duration that is accepted: a moment so far away can still be computed.
+const DURATION_MAX: Duration = Duration::from_secs(36_500 * 86_400);
+
 /// Parses a duration such as `500ms`, `10s`, `5m`, `2h`, `1d` or `1h30m`. A number alone is seconds.
 pub fn duration(text: &str) -> Result<Duration, String> {
-    let wrong = || "expected a duration such as 10s, 5m or 2h".to_owned();
+    let duration = any_duration(text).ok_or("expected a duration such as 10s, 5m or 2h")?;
+    match duration > DURATION_MAX {
+        true => Err("expected a duration of at most 36500d (100 years)".to_owned()),
+        false => Ok(duration),
+    }
+}
+
+fn any_duration(text: &str) -> Option<Duration> {
     if let Ok(seconds) = text.parse() {
-        return Ok(Duration::from_secs(seconds));
+        return Some(Duration::from_secs(seconds));
     }
     let mut total = Duration::ZERO;
     let mut rest = text;
     while !rest.is_empty() {
-        let digits = rest.find(|c: char| !c.is_ascii_digit()).ok_or_else(wrong)?;
+        let digits = rest.find(|c: char| !c.is_ascii_digit())?;
         let (number, after) = rest.split_at(digits);
         let letters = after.find(|c: char| c.is_ascii_digit()).unwrap_or(after.len());
         let (unit, after) = after.split_at(letters);
-        let number: u64 = number.parse().map_err(|_| wrong())?;
+        let number: u64 = number.parse().ok()?;
         let millis = match unit {
             "ms" => 1,
             "s" => 1_000,
             "m" => 60_000,
             "h" => 3_600_000,
             "d" => 86_400_000,
-            _ => return Err(wrong()),
+            _ => return None,
         };
-        let part = number.checked_mul(millis).map(Duration::from_millis);
-        total = part.and_then(|part| total.checked_add(part)).ok_or_else(wrong)?;
+        let part = number.checked_mul(millis).map(Duration::from_millis)?;
+        total = total.checked_add(part)?;
         rest = after;
     }
-    if text.is_empty() { Err(wrong()) } else { Ok(total) }
+    (!text.is_empty()).then_some(total)
 }
 
 /// Whole seconds, rounded up, so that nothing happens earlier than asked for.
@@ -122,6 +132,10 @@ mod tests {
         }
         for text in ["", "s", "10x", "1.5h", "-1s", "10s5", "99999999999999999999s"] {
             assert!(duration(text).is_err(), "{text}");
+        }
+        assert!(duration("36500d").is_ok());
+        for text in ["36500d1ms", "18446744073709551615"] {
+            assert!(duration(text).unwrap_err().contains("36500d"), "{text}");
         }
         assert_eq!([seconds(Duration::from_millis(1)), seconds(Duration::from_secs(2))], [1, 2]);
     }

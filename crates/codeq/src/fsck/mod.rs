@@ -164,8 +164,8 @@ fn check_log(
     let (segments, synced) = (log.segments.len(), log.watermark);
     report.fine("log", format!("{frames}, synced up to {synced}, {segments} segment(s)"));
     if log.log_id != manifest.log_id {
-        let (found, told) = (log.log_id, manifest.log_id);
-        let text = format!("its id is {found:016x}, but the manifest says {told:016x}");
+        let (found, expected) = (log.log_id, manifest.log_id);
+        let text = format!("its id is {found:016x}, but the manifest says {expected:016x}");
         report.problem("log", text);
     }
     if log.torn_bytes > 0 {

@@ -41,7 +41,7 @@ pub struct Args {
     /// Attempts before the task becomes a dead letter, 1 to 1000. Default: the queue's or the server's setting.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1_000))]
     max_attempts: Option<u32>,
-    /// How long an attempt may run before it has failed. Default: the queue's limit, or none.
+    /// How long an attempt may run before it fails. Default: the queue's limit, or none.
     #[arg(long, value_name = "DURATION", value_parser = duration)]
     max_run: Option<Duration>,
     /// Enqueueing again with the same key returns the existing task.

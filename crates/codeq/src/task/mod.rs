@@ -10,7 +10,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::{Subcommand, ValueEnum};
-use codeq_client::{CancelTasks, Search, Status, TaskRecord, TaskResult, TaskState};
+use codeq_client::{CancelTasks, Error, Search, Status, TaskRecord, TaskResult, TaskState};
 use serde::Serialize;
 
 use crate::bulk::{self, Slice, Which};
@@ -57,7 +57,8 @@ Examples:
     },
     /// Wait until a task is finished, and print its result.
     #[command(after_help = "\
-Exit code: 0 completed, 1 failed, 3 no such task, 5 not finished in time.
+Keeps trying while the server cannot be reached. Exit code: 0 completed, 1 failed, 3 no such task, 5 not finished in
+time, or no answer.
 
 Example:
   codeq task wait 0d2c0a8f-0000-7000-8000-000000000001 --timeout 5m")]
@@ -160,7 +161,7 @@ pub struct Replay {
     from: dlq::From,
     #[command(flatten)]
     which: Which,
-    /// Change nothing; say how many would be replayed.
+    /// Change nothing; print how many tasks would be replayed.
     #[arg(long)]
     dry_run: bool,
 }
@@ -273,9 +274,26 @@ impl List {
 
 /// Waits for the result and prints it. A failed task is an error.
 async fn wait(session: &Session, id: &str, timeout: Duration) -> Done {
-    let result = session.http.wait_result(id, timeout).await;
+    // The server is silent: since its last answer, requests failed.
+    let mut silent = false;
+    let note = |error: Option<&Error>| {
+        match error {
+            Some(error) if !silent => {
+                talk(&format!("{}: {error}; trying again until --timeout", session.url));
+            }
+            None if silent => talk(&format!("{}: reached again", session.url)),
+            _ => {}
+        }
+        silent = error.is_some();
+    };
+    let result = session.http.wait_result_noting(id, timeout, note).await;
     let result = result.map_err(|error| match error {
-        codeq_client::Error::Timeout => Failure::new(
+        Error::Timeout if silent => Failure::new(
+            Exit::Timeout,
+            format!("{}: no answer within {}", session.url, crate::cli::span(timeout)),
+            format!("`codeq doctor` checks the connection; then wait again: codeq task wait {id}"),
+        ),
+        Error::Timeout => Failure::new(
             Exit::Timeout,
             format!("task {id} is not finished after {}", crate::cli::span(timeout)),
             format!("wait longer with --timeout, or see where it is: codeq task get {id}"),
@@ -333,9 +351,8 @@ impl Cancel {
         bulk::run(&session.out, &which, confirm.dry_run, (&queue, "cancelled"), async |options| {
             let cancel = CancelTasks { include_running, options };
             let done = session.http.cancel_tasks(&queue, &cancel).await?;
-            let (matched, remaining) = (done.matched, done.remaining);
             let all = done.cancelled + done.cancel_requested;
-            Ok(Slice { done: all, matched, remaining, next_cursor: done.next_cursor })
+            Ok(Slice { done: all, remaining: done.remaining, rest: done.rest })
         })
         .await
     }

@@ -41,13 +41,13 @@ Example:
 const HELP: &str = "\
 The program gets the payload on stdin. What it prints on stdout becomes the result: a JSON object as it is,
 anything else as {\"output\": …}. Its stderr goes to this command's stderr. Exit code 0 completes the task.
-Any other exit code nacks it, so that it is retried and in the end dead-lettered; the reason is the last line on
-stderr, alone for exit code 75 (EX_TEMPFAIL) and after the exit code otherwise. What is printed about a task
-is what the server has acknowledged.
+Any other exit code nacks it: the task is retried and, after its last attempt, becomes a dead letter. The reason
+is the last line on stderr, preceded by the exit code unless that is 75 (EX_TEMPFAIL). The outcome of a task is
+printed once the server has acknowledged it.
 
 The lease is extended while the program runs. If the task is cancelled or its lease is lost, the program gets
-SIGTERM, and SIGKILL 5 s later. Processes that it leaves behind in its process group are killed, and so are
-they and the program if this command itself is killed.
+SIGTERM, and SIGKILL 5 s later. Processes that the program leaves behind in its process group are killed. If this
+command itself is killed, the program and its process group are killed too.
 
 Variables: CODEQ_TASK_ID, CODEQ_QUEUE, CODEQ_ATTEMPT (1 for the first), CODEQ_MAX_ATTEMPTS, CODEQ_PRIORITY,
 CODEQ_FENCE, CODEQ_TENANT, and TRACEPARENT if the producer sent one.

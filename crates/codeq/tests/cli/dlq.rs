@@ -53,3 +53,25 @@ fn dead_letters_are_found_grouped_replayed_and_purged() {
     fails(&shop.run(&["dlq", "list", "resize", "--created-after", "never"]), 2, "2h");
     fails(&shop.run(&["dlq", "list", "resize", "--token", "wrong", "-o", "name"]), 6, "token");
 }
+
+#[test]
+fn a_group_of_dead_letters_is_purged_and_nothing_else() {
+    let shop = Shop::open();
+    let reasons = ["timeout after 30 s", "timeout", "timeout after 5 s", "no timeout after 5 s"];
+    let ids = reasons.map(|reason| shop.dead("resize", reason));
+    let group = shop.json(&["dlq", "groups", "resize"])[0]["group"].as_str().unwrap().to_owned();
+    let purge = |more: &[&str]| {
+        shop.run(&[&["dlq", "purge", "resize", "--group", group.as_str()], more].concat())
+    };
+    fails(&purge(&[]), 2, "--yes");
+    fails(&purge(&["--error", "x", "--yes"]), 2, "--group");
+    let dry: Value = serde_json::from_str(&purge(&["--dry-run"]).out).unwrap();
+    assert_eq!((&dry["matched"], &dry["count"]), (&json!(2), &json!(0)));
+    let one: Value = serde_json::from_str(&purge(&["--limit", "1", "--yes"]).out).unwrap();
+    assert_eq!((&one["count"], &one["remaining"]), (&json!(1), &json!(1)));
+    let rest: Value = serde_json::from_str(&purge(&["--yes"]).out).unwrap();
+    assert_eq!((&rest["count"], &rest["remaining"]), (&json!(1), &json!(0)));
+    let left = shop.run(&["dlq", "list", "resize", "-o", "name"]).out;
+    assert_eq!(left.lines().collect::<Vec<_>>(), [&ids[3], &ids[1]]);
+    fails(&purge(&["--yes"]), 3, &group);
+}

@@ -2,6 +2,7 @@
 
 use std::io::{BufRead, BufReader, Write};
 use std::net::{TcpListener, TcpStream};
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use serde_json::{Value, json};
 use tempfile::TempDir;
@@ -90,6 +91,24 @@ fn an_error_cannot_forge_a_hint_and_names_the_request() {
     let home = TempDir::new().unwrap();
     let failed = said(&mut alone(home.path(), &["probe", "--url", &probe]), "");
     fails(&failed, 1, r"[-] \u001b[2Jdisk");
+}
+
+#[test]
+fn a_policy_that_somebody_else_changed_meanwhile_is_noticed() {
+    for (step, noticed) in [(1, false), (2, true)] {
+        let version = AtomicU64::new(1);
+        let url = server(move |stream| {
+            let topic = json!({
+                "topicId": "t.q", "tenantId": "t", "topicName": "q", "policy": {}, "createdAt": "", "updatedAt": "",
+                "version": version.fetch_add(step, Ordering::Relaxed),
+            });
+            let topic = topic.to_string();
+            let head = format!("HTTP/1.1 200 OK\r\nContent-Length: {}\r\n", topic.len());
+            let _ = stream.write_all(format!("{head}Connection: close\r\n\r\n{topic}").as_bytes());
+        });
+        let set = ask(&url, &["queue", "policy", "q", "--max-attempts", "3"]);
+        assert_eq!((set.code, set.err.contains("somebody else")), (0, noticed), "{}", set.err);
+    }
 }
 
 #[test]

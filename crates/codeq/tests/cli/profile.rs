@@ -15,6 +15,9 @@ fn profiles_choose_the_server_and_keep_their_tokens() {
     assert_eq!(run(&["profile", "list"]).out, "[]\n");
     fails(&run(&["profile", "use", "shop"]), 3, "there is no profile 'shop'");
     fails(&run(&["profile", "add", "shop"]), 2, "needs a URL");
+    for name in ["", "../shop", "a b", "a\nb"] {
+        fails(&run(&["profile", "add", name, "--url", &url]), 2, "expected letters");
+    }
     fails(&run(&["profile", "add", "shop", "--url", "ftp://x"]), 2, "http://");
     let added = run(&["profile", "add", "shop", "--url", &url, "--token", "dev-token"]);
     assert_eq!((added.code, added.err.as_str()), (0, "profile shop added and selected\n"));

@@ -186,3 +186,25 @@ fn workers_are_listed() {
     assert!(table.starts_with("WORKER") && table.contains("resize"), "{table}");
     fails(&shop.run(&["worker", "list", "--limit", "0"]), 2, "1..=1000");
 }
+
+#[test]
+fn a_wait_says_that_there_is_no_server_and_ends_in_time() {
+    let home = tempfile::tempdir().unwrap();
+    let id = "00000000-0000-7000-8000-000000000000";
+    let nobody = "http://127.0.0.1:9";
+    let wait = ["task", "wait", id, "--url", nobody, "--timeout", "300ms"];
+    let started = std::time::Instant::now();
+    let said = said(&mut alone(home.path(), &wait), "");
+    assert!(started.elapsed() < std::time::Duration::from_secs(30));
+    fails(&said, 5, &format!("{nobody}: no answer within 300ms"));
+    let tried = said.err.lines().filter(|line| line.contains("trying again")).count();
+    assert_eq!(tried, 1, "{}", said.err);
+}
+
+#[test]
+fn a_duration_without_end_is_refused() {
+    let home = tempfile::tempdir().unwrap();
+    let id = "00000000-0000-7000-8000-000000000000";
+    let wait = ["task", "wait", id, "--timeout", "18446744073709551615"];
+    fails(&said(&mut alone(home.path(), &wait), ""), 2, "36500d");
+}

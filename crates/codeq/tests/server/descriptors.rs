@@ -102,7 +102,7 @@ fn a_server_that_refuses_writes_is_not_ready() {
     node.terminate();
     assert_eq!(node.ended().code(), Some(0));
     let log = std::fs::read_to_string(dir.with_extension("log")).unwrap();
-    for once in ["engine: writes are refused", "engine: writes are taken again"] {
+    for once in ["engine: writes are refused", "engine: writes are accepted again"] {
         assert_eq!(log.matches(once).count(), 1, "{once}: {log}");
     }
 }

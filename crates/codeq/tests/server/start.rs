@@ -93,6 +93,7 @@ fn a_port_that_is_taken_is_named_and_nothing_is_made() {
     let (code, text) = refused(&args);
     assert_eq!(code, 1, "{text}");
     assert!(text.contains(&format!("cannot listen on {addr}")), "{text}");
+    assert!(text.trim_end().lines().last().unwrap().starts_with("hint: "), "{text}");
     assert!(!dir.exists());
 }
 

@@ -13,14 +13,14 @@ use crate::hex::hex;
 use crate::suggest::nearest;
 
 /// Maximum number of issuers, and of fixed tokens, per role.
-const WAYS_MAX: usize = 1_000;
+const METHODS_MAX: usize = 1_000;
 /// Longest token, in bytes.
 const TOKEN_BYTES_MAX: usize = 4_096;
 
 pub(super) fn check(auth: &AuthConfig, role: &str, problems: &mut Vec<Problem>) {
     for (name, count) in [("jwt", auth.jwt.len()), ("staticTokens", auth.static_tokens.len())] {
-        if count > WAYS_MAX {
-            let text = format!("found {count}, expected at most {WAYS_MAX}");
+        if count > METHODS_MAX {
+            let text = format!("found {count}, expected at most {METHODS_MAX}");
             problems.push(Problem::of(format!("{role}.{name}"), text));
             return;
         }
@@ -70,7 +70,7 @@ fn check_jwt(jwt: &JwtConfig, path: &str, problems: &mut Vec<Problem>) {
     }
     if jwt.audience.is_empty() {
         let text = "missing: the 'aud' that tokens carry; without it a token for another service \
-                    would be let in";
+                    would be accepted";
         problems.push(Problem::of(format!("{path}.audience"), text));
     }
     if let Some(url) = &jwt.jwks_url {

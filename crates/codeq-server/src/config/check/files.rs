@@ -30,7 +30,7 @@ pub(super) fn check(tls: &TlsConfig, problems: &mut Vec<Problem>) {
 }
 
 fn missing(key: &str, other: &str) -> Problem {
-    Problem::of(key, format!("missing, although {other} is there: TLS needs both"))
+    Problem::of(key, format!("missing, but {other} is set: TLS needs both"))
 }
 
 /// The file's mode; reports a problem if it is missing or not a regular file.

@@ -71,12 +71,12 @@ impl Config {
         );
         note(self.metrics.public, "metrics.public is on: /metrics answers everybody");
         note(
-            !self.producer_auth.lets_in(),
+            !self.producer_auth.accepts_tokens(),
             "producerAuth has no jwt and no staticTokens: nobody can enqueue",
         );
-        let producers_work = self.allow_producer_as_worker && self.producer_auth.lets_in();
+        let producers_work = self.allow_producer_as_worker && self.producer_auth.accepts_tokens();
         note(
-            !self.worker_auth.lets_in() && !producers_work,
+            !self.worker_auth.accepts_tokens() && !producers_work,
             "workerAuth has no jwt and no staticTokens: nobody can claim",
         );
         notes.extend(networks::opened(self));
@@ -283,7 +283,7 @@ impl Config {
 
     /// Rejects settings that are unsafe on a server reachable from the network.
     fn check_exposed(&self, key: &str, addr: SocketAddr, problems: &mut Vec<Problem>) {
-        if !self.producer_auth.lets_in() && !self.worker_auth.lets_in() {
+        if !self.producer_auth.accepts_tokens() && !self.worker_auth.accepts_tokens() {
             let text = format!(
                 "{addr} is open to the network, but nobody could authenticate: set producerAuth and \
                  workerAuth, or listen on 127.0.0.1"

@@ -8,9 +8,9 @@ use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 use crate::config::dev::DEV_TOKEN;
 use crate::config::model::Config;
 
-const MACHINE: &str = "what listens on this machine for itself only";
-const LINK: &str = "link-local addresses, where clouds hand out credentials";
-const CLOUD: &str = "an address where a cloud hands out credentials or settings";
+const MACHINE: &str = "services that listen on this machine only";
+const LINK: &str = "link-local addresses, where clouds serve credentials";
+const CLOUD: &str = "an address where a cloud serves credentials or settings";
 
 /// Networks that tenants should not reach.
 const INSIDE: [(IpNet, &str); 7] = [
@@ -49,7 +49,9 @@ pub(super) fn opened(config: &Config) -> Vec<String> {
         said.dedup();
         if !said.is_empty() {
             let what = said.join("; ");
-            notes.push(format!("webhooks.allowedNetworks has {net}: it opens to tenants {what}"));
+            notes.push(format!(
+                "webhooks.allowedNetworks has {net}, which lets tenants reach {what}"
+            ));
         }
     }
     notes

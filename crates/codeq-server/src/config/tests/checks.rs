@@ -208,11 +208,11 @@ fn tls_needs_both_files_and_a_key_of_its_own() {
     assert_eq!(set(Some(&path), Some(&path)), [""; 0]);
     assert_eq!(
         set(Some(&path), None),
-        ["tls.keyFile: missing, although tls.certFile is there: TLS needs both"]
+        ["tls.keyFile: missing, but tls.certFile is set: TLS needs both"]
     );
     assert_eq!(
         set(None, Some(&path)),
-        ["tls.certFile: missing, although tls.keyFile is there: TLS needs both"]
+        ["tls.certFile: missing, but tls.keyFile is set: TLS needs both"]
     );
     let gone = files.dir.path().join("gone");
     let expected =
@@ -354,15 +354,15 @@ fn sensitive_networks_are_noted() {
         assert_eq!(notes(harmless), [""; 0], "{harmless}");
     }
     let cases = [
-        ("[127.0.0.1]", "has 127.0.0.1/32: ", "this machine"),
-        ("['::1']", "has ::1/128: ", "this machine"),
-        ("['::ffff:127.0.0.0/104']", "/104: ", "this machine"),
-        ("[169.254.169.254]", "has 169.254.169.254/32: ", "link-local"),
-        ("['fe80::/64']", "has fe80::/64: ", "link-local"),
-        ("[100.64.0.0/10]", "has 100.64.0.0/10: ", "a cloud hands out"),
-        ("[168.63.129.16]", "has 168.63.129.16/32: ", "a cloud hands out"),
-        ("['fc00::/7']", "has fc00::/7: ", "a cloud hands out"),
-        ("[10.0.0.0/8, 0.0.0.0/0]", "has 0.0.0.0/0: ", "this machine for itself only; link-local"),
+        ("[127.0.0.1]", "has 127.0.0.1/32, ", "this machine"),
+        ("['::1']", "has ::1/128, ", "this machine"),
+        ("['::ffff:127.0.0.0/104']", "/104, ", "this machine"),
+        ("[169.254.169.254]", "has 169.254.169.254/32, ", "link-local"),
+        ("['fe80::/64']", "has fe80::/64, ", "link-local"),
+        ("[100.64.0.0/10]", "has 100.64.0.0/10, ", "a cloud serves"),
+        ("[168.63.129.16]", "has 168.63.129.16/32, ", "a cloud serves"),
+        ("['fc00::/7']", "has fc00::/7, ", "a cloud serves"),
+        ("[10.0.0.0/8, 0.0.0.0/0]", "has 0.0.0.0/0, ", "on this machine only; link-local"),
     ];
     for (networks, which, what) in cases {
         let said = notes(networks);

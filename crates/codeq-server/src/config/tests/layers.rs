@@ -241,7 +241,7 @@ fn variables_that_are_wrong_are_named() {
             "CODEQ_WORKER_AUTH_JWT",
             "[{issuer: 'https://i.example'}]",
             "CODEQ_WORKER_AUTH_JWT: workerAuth.jwt[0].audience: missing: the 'aud' that tokens \
-             carry; without it a token for another service would be let in",
+             carry; without it a token for another service would be accepted",
         ),
     ] {
         assert_eq!(from_env(&[(name, value)]).unwrap_err().to_string(), expected);

@@ -24,8 +24,8 @@ fn explain_task() -> Operation {
     Operation::new(
         "task",
         "Explain a task",
-        "Why the task is where it is: what it waits for, which tasks are claimed before it, whether workers ask for its \
-         queue, who holds its lease, or how its attempts failed. With several shards, the tasks before it and the \
+        "Why the task is where it is: what it waits for, which tasks are claimed before it, whether workers ask for tasks \
+         of its queue, who holds its lease, or how its attempts failed. With several shards, the tasks before it and the \
          limit of consumers are those of its shard.",
     )
     .answers::<TaskWhyBody>(200, "The reasons, the strongest first.")
@@ -65,7 +65,7 @@ fn list_actions() -> Operation {
          of entries are kept, of which each tenant has a fair share.",
     )
     .query("limit", "The maximum number of entries.", limit())
-    .query("after", "Only entries with a larger `id`: `nextAfter` of the response before.", after)
+    .query("after", "Only entries with a larger `id`: `nextAfter` of the previous response.", after)
     .query("allTenants", "Entries of all tenants. Requires the scope `codeq:operator`.", query_flag())
     .answers::<AuditBody>(200, "The entries.")
     .refuses(&[Code::InvalidParameter, Code::InvalidLimit])

@@ -195,7 +195,7 @@ fn change() -> Operation {
         "Changes the priority of a task that is not in progress, or when it becomes claimable: `delaySeconds` 0 makes it \
          claimable now, whether it is delayed or waits for its retry. A new time replaces the old delay and `runAt`. \
          A claimable task whose priority changes, or that becomes claimable, goes to the back of its priority. \
-         Repeating a call is harmless: what is as requested stays as it is.",
+         Repeating a call is harmless: values that are as requested do not change.",
     )
     .body::<ChangeRequest>(json!({ "priority": 9, "delaySeconds": 0 }))
     .answers::<TaskBody>(200, "The task.")

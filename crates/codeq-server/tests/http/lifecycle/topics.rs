@@ -74,6 +74,8 @@ async fn values_have_bounds_and_the_answer_names_the_field() {
         let reply = h.put(ADMIN, "admin/topics/t", json!({field: value})).await;
         let body = reply.refused(422, &format!("invalid topic policy: {field}"));
         assert_eq!(body["field"], field);
+        let detail = body["detail"].as_str().unwrap();
+        assert!(detail.starts_with(&format!("{field} is ")), "{detail}");
     }
     h.get(ADMIN, "admin/topics/t").await.expect(404);
     let good = [

@@ -17,7 +17,7 @@ pub struct Client {
     buffer: Vec<u8>,
 }
 
-/// An answer; its body lies in the client's buffer.
+/// An answer. Its body is in the client's buffer.
 pub struct Answer<'a> {
     /// The status.
     pub status: u16,
@@ -42,13 +42,13 @@ impl Client {
         Client::with(self.addr, self.head.clone()).await
     }
 
-    /// Leaves without waiting for an answer. With a reset, because thousands of connections that are closed in an
-    /// orderly way would keep their ports for a minute.
+    /// Closes the connection without waiting for an answer, by a reset: thousands of connections that are closed in the
+    /// usual way would occupy their ports for another minute.
     pub fn hang_up(self) -> anyhow::Result<()> {
         Ok(self.stream.set_zero_linger()?)
     }
 
-    /// Asks the server until one of its gauges is as wanted.
+    /// Reads a gauge of the server until it has a wanted value.
     pub async fn wait_for_gauge(
         &mut self,
         name: &str,
@@ -73,7 +73,7 @@ impl Client {
         self.answer().await
     }
 
-    /// Posts a JSON body; the answer is to be asked for later.
+    /// Posts a JSON body. [`Client::answer`] then waits for the answer.
     pub async fn send(&mut self, path: &str, body: &[u8]) -> anyhow::Result<()> {
         let head =
             format!("POST {path} HTTP/1.1\r\n{}content-length: {}\r\n\r\n", self.head, body.len());
@@ -89,13 +89,13 @@ impl Client {
         self.answer().await
     }
 
-    /// Gets a path; the answer is to be asked for later.
+    /// Sends a GET request. [`Client::answer`] then waits for the answer.
     pub async fn ask(&mut self, path: &str) -> anyhow::Result<()> {
         let head = format!("GET {path} HTTP/1.1\r\n{}\r\n", self.head);
         self.stream.write_all(head.as_bytes()).await.context("cannot send")
     }
 
-    /// Waits for the answer to what was sent.
+    /// Waits for the answer to the last request.
     pub async fn answer(&mut self) -> anyhow::Result<Answer<'_>> {
         self.buffer.clear();
         let end = loop {
@@ -124,7 +124,7 @@ impl Client {
         Ok(Answer { status, body: self.buffer.get(end..end + length).unwrap_or_default() })
     }
 
-    /// Reads a body that comes in pieces, and leaves it alone in the buffer. Other servers send such ones.
+    /// Reads a chunked body, which some servers send, and leaves its bytes in the buffer without the framing.
     async fn chunks(&mut self, mut at: usize) -> anyhow::Result<()> {
         let mut body = Vec::new();
         loop {
@@ -173,7 +173,7 @@ impl Answer<'_> {
     }
 }
 
-/// The ids of the tasks in an answer: it is ours, so that `{"id":"` begins a task and nothing else.
+/// The ids of the tasks in an answer. Payloads are ours, so `{"id":"` only ever begins a task.
 pub fn task_ids(body: &[u8]) -> Vec<String> {
     const MARK: &[u8] = b"{\"id\":\"";
     const ID: usize = 36;

@@ -1,4 +1,4 @@
-//! `codeq bench http`: a server over HTTP, on the machine at hand.
+//! `codeq bench http`: a server over HTTP, on this machine.
 
 pub(super) mod client;
 mod cycle;
@@ -186,7 +186,7 @@ pub(crate) struct Clients {
 }
 
 impl Clients {
-    /// Adds a client. It runs as soon as the latencies are asked for.
+    /// Adds a client. It starts with [`Clients::latencies`].
     pub(crate) fn spawn(
         &mut self,
         client: impl Future<Output = anyhow::Result<Histogram<u64>>> + 'static,

@@ -1,4 +1,4 @@
-//! Claims that wait: what each costs, and how fast one of them wakes when a task comes.
+//! Waiting claims: what each costs, and how fast one is answered when a task arrives.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -7,11 +7,11 @@ use std::time::{Duration, Instant};
 use super::client::{Client, task_ids};
 use super::{Load, Row, histogram};
 
-/// Longer than the run: what is measured is waking, not giving up. The server takes it as its longest.
+/// Waits as long as the server allows, so that claims are answered by tasks and do not time out.
 const CLAIM: &[u8] = br#"{"commands":["bench-polls"],"waitSeconds":30,"leaseSeconds":600}"#;
-/// Connections that come at once.
+/// Connections opened at once.
 const CHUNK: usize = 500;
-/// Tasks a second while the claims wait.
+/// Tasks per second while the claims wait.
 const RATE: u64 = 200;
 
 struct Woken {
@@ -29,7 +29,7 @@ pub async fn run(load: &Load<'_>) -> anyhow::Result<Row> {
         let mut client = Client::connect(load.target.addr, load.token).await?;
         client.send("/v1/codeq/tasks/claim", CLAIM).await?;
         clients.push(client);
-        // Faster than they are accepted, the system would drop some and try them again seconds later.
+        // Let the server accept these first: of too many, the system would drop some and retry seconds later.
         if at % CHUNK == 0 || at == load.args.polls {
             let all = |waiting| waiting >= at as f64;
             producer.wait_for_gauge("codeq_claims_waiting ", all).await?;
@@ -61,7 +61,7 @@ pub async fn run(load: &Load<'_>) -> anyhow::Result<Row> {
                 let ids = task_ids(answer.expect(202)?);
                 sent.extend(ids.into_iter().map(|id| (id, at)));
             }
-            // Answers that are on their way.
+            // For answers in flight.
             tokio::time::sleep(Duration::from_millis(500)).await;
             anyhow::Ok(())
         })

@@ -1,4 +1,4 @@
-//! The server that is measured: one that runs, or a child of this process on a fresh directory.
+//! The server that is measured: one that is running already, or a child process on a fresh directory.
 
 use std::io::{BufRead, BufReader, Read};
 use std::net::SocketAddr;
@@ -19,7 +19,7 @@ pub struct Target {
     /// From the start of the process to the line that says it is ready.
     pub ready: Duration,
     child: Option<Child>,
-    /// Kept open, so that the server can go on with its greeting.
+    /// Kept open, so that the server can print the rest of its greeting.
     _greeting: Option<BufReader<ChildStdout>>,
 }
 
@@ -34,7 +34,7 @@ impl Target {
         let start = Instant::now();
         let exe = std::env::current_exe().context("which binary is this?")?;
         let mut child = Command::new(exe)
-            // A line for each request is for people.
+            // Not a line per request.
             .args(["dev", "--log-level", "warn", "--http-addr", "127.0.0.1:0"])
             .args(["--durability", durability, "--data-dir"])
             .arg(dir)
@@ -71,7 +71,7 @@ impl Target {
 impl Drop for Target {
     fn drop(&mut self) {
         if let Some(child) = &mut self.child {
-            // Its directory goes too: there is nothing to be kept.
+            // Its directory is removed too, so a clean shutdown is not needed.
             let _ = child.kill();
             let _ = child.wait();
         }

@@ -9,20 +9,20 @@ use std::time::{Duration, Instant};
 use super::client::{Client, task_ids};
 use super::{Clients, Load, Row, cycle, histogram};
 
-/// Clients at once.
+/// Concurrent clients.
 const CLIENTS: usize = 64;
-/// Tasks that are asked for, finished and unfinished.
+/// Tasks whose results are requested: as many finished as unfinished ones.
 const TASKS: usize = 100;
-/// Waits of a client before one that it wakes itself, by cancelling its task.
+/// One in this many waits is ended by the client itself, which cancels the task.
 const CANCEL_EVERY: usize = 50;
 const BATCH: &str = "/v1/codeq/tasks/batch";
 const GAUGE: &str = "codeq_result_waiters ";
 
-/// The tasks that results are asked for.
-struct Asked {
+/// The tasks whose results are requested.
+struct Tasks {
     finished: Vec<String>,
     unfinished: Vec<String>,
-    /// One more of the unfinished kind.
+    /// The body that creates another unfinished task.
     body: String,
 }
 
@@ -32,7 +32,7 @@ pub async fn run(load: &Load<'_>, control: Option<&Load<'_>>) -> anyhow::Result<
         cycle::run(control).await?;
     }
     let mut client = Client::connect(load.target.addr, load.token).await?;
-    let asked = Rc::new(Asked {
+    let tasks = Rc::new(Tasks {
         finished: finished(load, &mut client).await?,
         unfinished: made(&mut client, &load.tasks("bench-waits-open", TASKS)).await?,
         body: load.tasks("bench-waits-open", 1),
@@ -42,14 +42,14 @@ pub async fn run(load: &Load<'_>, control: Option<&Load<'_>>) -> anyhow::Result<
     let (start, cpu) = (Instant::now(), load.target.cpu());
     for _ in 0..CLIENTS {
         let (addr, token) = (load.target.addr, load.token.to_owned());
-        let (asked, left) = (Rc::clone(&asked), Rc::clone(&left));
+        let (tasks, left) = (Rc::clone(&tasks), Rc::clone(&left));
         clients.spawn(async move {
             let mut latencies = histogram()?;
             let mut client = Client::connect(addr, &token).await?;
             while let Some(number) = left.get().checked_sub(1) {
                 left.set(number);
                 let sent = Instant::now();
-                client = match ask(client, &asked, number).await? {
+                client = match ask(client, &tasks, number).await? {
                     Some(client) => client,
                     None => Client::connect(addr, &token).await?,
                 };
@@ -72,29 +72,29 @@ pub async fn run(load: &Load<'_>, control: Option<&Load<'_>>) -> anyhow::Result<
     Ok(vec![before, waits, without, after])
 }
 
-/// One of the ways to ask for a result. Returns the client unless it hung up.
-async fn ask(mut client: Client, asked: &Asked, number: usize) -> anyhow::Result<Option<Client>> {
+/// Requests a result in one of four ways. Returns the client unless it hung up.
+async fn ask(mut client: Client, tasks: &Tasks, number: usize) -> anyhow::Result<Option<Client>> {
     let path = |ids: &[String], wait: &str| {
         let id = ids.get(number / 4 % ids.len().max(1)).map_or("", String::as_str);
         format!("/v1/codeq/tasks/{id}/result{wait}")
     };
     match number % 4 {
-        0 => drop(client.get(&path(&asked.finished, "?waitSeconds=60")).await?.expect(200)?),
+        0 => drop(client.get(&path(&tasks.finished, "?waitSeconds=60")).await?.expect(200)?),
         1 if number % CANCEL_EVERY == 1 => {
-            // Answered by the end of its task.
-            let id = made(&mut client, &asked.body).await?.pop().unwrap_or_default();
+            // This wait is answered when the task ends.
+            let id = made(&mut client, &tasks.body).await?.pop().unwrap_or_default();
             let mut waiting = client.again().await?;
             waiting.ask(&format!("/v1/codeq/tasks/{id}/result?waitSeconds=60")).await?;
             client.post(&format!("/v1/codeq/tasks/{id}/cancel"), b"{}").await?.expect(200)?;
             waiting.answer().await?.expect(200)?;
         }
-        1 => drop(client.get(&path(&asked.unfinished, "")).await?.expect(404)?),
+        1 => drop(client.get(&path(&tasks.unfinished, "")).await?.expect(404)?),
         2 => {
-            client.ask(&path(&asked.finished, "?waitSeconds=60")).await?;
+            client.ask(&path(&tasks.finished, "?waitSeconds=60")).await?;
             return client.hang_up().map(|()| None);
         }
         _ => {
-            client.ask(&path(&asked.unfinished, "?waitSeconds=60")).await?;
+            client.ask(&path(&tasks.unfinished, "?waitSeconds=60")).await?;
             if number % 8 == 3 {
                 // Long enough for most to be in the middle of their wait.
                 tokio::time::sleep(Duration::from_millis(2)).await;
@@ -109,7 +109,7 @@ async fn made(client: &mut Client, body: &str) -> anyhow::Result<Vec<String>> {
     Ok(task_ids(client.post(BATCH, body.as_bytes()).await?.expect(200)?))
 }
 
-/// Tasks that are made and cancelled.
+/// Creates tasks and cancels them, which finishes them.
 async fn finished(load: &Load<'_>, client: &mut Client) -> anyhow::Result<Vec<String>> {
     let ids = made(client, &load.tasks("bench-waits-done", TASKS)).await?;
     for id in &ids {

@@ -113,12 +113,13 @@ producerAuth: { staticTokens: [{ token: producer, subject: p, tenant: t, scopes:
 allowProducerAsWorker: true
 rateLimit: { admin: { requestsPerMinute: 1, burst: 1 } }
 tenantLimits: { maxPendingTasks: 1 }
+webhooks: { allowedNetworks: [127.0.0.1] }
 END
 chmod 600 codeq.yaml
 codeq serve --config codeq.yaml --log-level off &
 until codeq probe --url http://127.0.0.1:8090; do sleep 0.1; done
 api=http://127.0.0.1:8090/v1/codeq; auth='Authorization: Bearer producer'
-enqueue() { curl -sS $api/tasks -H "$auth" -d '{"command":"c","payload":{}}'; }
+enqueue() { curl -sS $api/tasks -H "$auth" -d '{"command":"c","payload":{},"webhook":"http://127.0.0.1:8090/livez"}'; }
 curl -s $api/tasks -H 'Authorization: Bearer wrong' || true
 curl -s $api/admin/queues -H "$auth"
 curl -s $api/admin/queues -H "$auth" || true
@@ -130,6 +131,7 @@ id=$(enqueue | grep -o '"id":"[^"]*' | cut -d'"' -f4)
 codeq worker run c --url http://127.0.0.1:8090 --worker-url http://127.0.0.1:8092 --token producer -- true & worker=$!
 curl -s "$api/tasks/$id/result?waitSeconds=30" -H "$auth"
 kill $worker; wait $worker || true
+until curl -s http://127.0.0.1:8090/metrics | grep -q codeq_webhook_deliveries; do sleep 0.1; done
 echo; echo METRICS
 curl -s http://127.0.0.1:8090/metrics
 "#;

@@ -35,7 +35,7 @@ const PREFIX: usize = 5;
 const FRAME: usize = 16 << 10;
 
 /// The messages of one stream.
-pub(super) struct Events<In> {
+pub(super) struct Messages<In> {
     body: Body,
     /// Bytes of a message that is still incomplete.
     buf: BytesMut,
@@ -52,12 +52,12 @@ pub(super) struct Events<In> {
     messages: PhantomData<fn() -> In>,
 }
 
-impl<In: codeq_proto::Message + Default> Events<In> {
+impl<In: codeq_proto::Message + Default> Messages<In> {
     /// Reads from a client that has not identified itself yet.
-    pub(super) fn new(body: Body, strangers: &Share) -> Result<Events<In>, Status> {
+    pub(super) fn new(body: Body, strangers: &Share) -> Result<Messages<In>, Status> {
         let hold = strangers.hold(HeldFor::Streams, HELLO_BYTES_MAX);
         let full = || Status::unavailable("too many streams have not sent their Hello yet");
-        Ok(Events {
+        Ok(Messages {
             body,
             buf: BytesMut::new(),
             max: HELLO_BYTES_MAX,
@@ -247,7 +247,7 @@ mod tests {
     struct Client {
         /// `None` once the client is done sending.
         send: Option<UnboundedSender<Bytes>>,
-        events: Events<ProducerEvent>,
+        events: Messages<ProducerEvent>,
     }
 
     fn stranger(budget: &Budget) -> Client {
@@ -255,7 +255,7 @@ mod tests {
         let pieces = unfold(receive, |mut receive: UnboundedReceiver<Bytes>| async move {
             Some((Ok::<_, std::io::Error>(receive.recv().await?), receive))
         });
-        let events = Events::new(Body::from_stream(pieces), &budget.strangers()).unwrap();
+        let events = Messages::new(Body::from_stream(pieces), &budget.strangers()).unwrap();
         Client { send: Some(send), events }
     }
 
@@ -428,9 +428,9 @@ mod tests {
     async fn streams_without_a_hello_are_bounded() {
         let budget = Budget::new(1 << 20);
         let clients: Vec<_> = (0..8).map(|_| stranger(&budget)).collect();
-        let one_more = Events::<ProducerEvent>::new(Body::empty(), &budget.strangers());
+        let one_more = Messages::<ProducerEvent>::new(Body::empty(), &budget.strangers());
         assert_eq!(one_more.err().map(|status| status.code()), Some(Code::Unavailable));
         drop(clients);
-        assert!(Events::<ProducerEvent>::new(Body::empty(), &budget.strangers()).is_ok());
+        assert!(Messages::<ProducerEvent>::new(Body::empty(), &budget.strangers()).is_ok());
     }
 }

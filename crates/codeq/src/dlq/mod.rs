@@ -1,17 +1,16 @@
 //! `codeq dlq`: dead letters, by queue.
 
+mod group;
+
 use std::collections::BTreeMap;
 use std::process::ExitCode;
 
-use aws_lc_rs::digest::{SHA256, digest};
 use clap::{Subcommand, ValueEnum};
-use codeq_client::{Error, Replay, ReplayFrom, Search, TaskRecord};
+use codeq_client::{Replay, ReplayFrom, Search, TaskRecord};
 use serde::Serialize;
 
-use crate::bulk::{self, Purge, Slice, Total, Which};
-use crate::cli::{
-    About, Connection, Done, Exit, Failure, Noun, Progress, Session, Show, age, talk,
-};
+use crate::bulk::{self, Purge, Slice, Which};
+use crate::cli::{Connection, Done, Noun, Session, Show, age, talk};
 use crate::search::Matching;
 
 /// Dead letters that are grouped unless asked otherwise.
@@ -29,8 +28,8 @@ Examples:
     List(List),
     /// Count the dead letters of a queue by error.
     #[command(after_help = "\
-Errors that differ only in numbers are one group; ERROR is that of its newest dead letter. `codeq dlq list` and
-`codeq dlq replay` take a GROUP.
+Errors that differ only in numbers are one group; ERROR is that of its newest dead letter. `codeq dlq list`,
+`codeq dlq replay` and `codeq dlq purge` take a GROUP.
 
 Examples:
   codeq dlq groups resize
@@ -59,7 +58,7 @@ Examples:
         group: Option<String>,
         #[command(flatten)]
         which: Which,
-        /// Change nothing; say how many would be replayed.
+        /// Change nothing; print how many tasks would be replayed.
         #[arg(long)]
         dry_run: bool,
     },
@@ -69,8 +68,9 @@ Asks for the queue's name unless --yes is given.
 
 Examples:
   codeq dlq purge resize --before 30d --dry-run
-  codeq dlq purge resize --before 30d --yes")]
-    Purge(Purge),
+  codeq dlq purge resize --before 30d --yes
+  codeq dlq purge resize --group 5f3a91c2 --dry-run")]
+    Purge(PurgeDead),
 }
 
 #[derive(clap::Args)]
@@ -82,6 +82,15 @@ pub struct List {
     group: Option<String>,
     #[command(flatten)]
     matching: Matching,
+}
+
+#[derive(clap::Args)]
+pub struct PurgeDead {
+    #[command(flatten)]
+    purge: Purge,
+    /// Only dead letters of this group, as `codeq dlq groups` prints it.
+    #[arg(long, value_name = "GROUP", conflicts_with_all = ["error", "before", "after", "worker"])]
+    group: Option<String>,
 }
 
 #[derive(Clone, Copy, ValueEnum)]
@@ -125,12 +134,15 @@ pub fn run(noun: Noun<Verb>, top: &Connection) -> ExitCode {
         Verb::List(args) => list(&session, &args).await,
         Verb::Groups { queue, matching } => groups(&session, &queue, &matching).await,
         Verb::Replay { queue, group: Some(group), which, dry_run, .. } => {
-            replay_group(&session, &queue, &group, &which, dry_run).await
+            group::replay(&session, &queue, &group, &which, dry_run).await
         }
         Verb::Replay { queue, from, which, dry_run, .. } => {
             replay(&session, &queue, from, &which, dry_run).await
         }
-        Verb::Purge(purge) => {
+        Verb::Purge(PurgeDead { purge, group: Some(group) }) => {
+            group::purge(&session, &purge, &group).await
+        }
+        Verb::Purge(PurgeDead { purge, .. }) => {
             let what = format!("delete dead letters of queue {} for good", purge.queue);
             purge
                 .run(&session.out, &what, async |options| {
@@ -169,8 +181,7 @@ pub async fn replay(
     bulk::run(&session.out, which, dry_run, (queue, "replayed"), async |options| {
         let replay = Replay { from, options };
         let done = session.http.replay_dead_letters(queue, &replay).await?;
-        let (matched, remaining) = (done.matched, done.remaining);
-        Ok(Slice { done: done.replayed, matched, remaining, next_cursor: done.next_cursor })
+        Ok(Slice { done: done.replayed, remaining: done.remaining, rest: done.rest })
     })
     .await
 }
@@ -178,7 +189,8 @@ pub async fn replay(
 async fn list(session: &Session, args: &List) -> Done {
     let List { queue, group, matching } = args;
     let mut list = session.out.list();
-    let of_group = |task: &TaskRecord| group.as_ref().is_none_or(|id| *id == group_id(&task.error));
+    let of_group =
+        |task: &TaskRecord| group.as_ref().is_none_or(|id| *id == group::id(&task.error));
     // A group is found among as many as are counted.
     let limit = if group.is_some() { GROUPED } else { 50 };
     let each = |mut items: Vec<TaskRecord>| {
@@ -201,7 +213,7 @@ async fn groups(session: &Session, queue: &str, matching: &Matching) -> Done {
     let each = |items: Vec<TaskRecord>| {
         seen += items.len();
         for task in items {
-            let mut id = group_id(&task.error);
+            let mut id = group::id(&task.error);
             let mut error = task.error;
             if groups.len() >= GROUPS_MAX && !groups.contains_key(&id) {
                 (id, error) = (String::new(), "(other errors)".to_owned());
@@ -227,80 +239,4 @@ async fn groups(session: &Session, queue: &str, matching: &Matching) -> Done {
         _ => {}
     }
     Ok(())
-}
-
-/// Replays the dead letters of a group one by one: the server's filters do not know groups.
-async fn replay_group(
-    session: &Session,
-    queue: &str,
-    group: &str,
-    which: &Which,
-    dry_run: bool,
-) -> Done {
-    let mut search = Search { limit: Some(1_000), ..Search::default() };
-    let mut total = Total::new(queue, "replayed", dry_run);
-    let mut progress = Progress::new("replayed");
-    loop {
-        let subject = format!("dead letters of queue {queue}");
-        let page = session.http.dead_letters(queue, &search).await.about(&subject)?;
-        for task in page.items.iter().filter(|task| group_id(&task.error) == group) {
-            if total.so_far() >= which.limit() {
-                total.remaining += 1;
-                continue;
-            }
-            if !dry_run {
-                match session.http.replay_task(&task.id).await {
-                    // Somebody else was faster.
-                    Err(Error::Api { status: 404 | 409, .. }) => continue,
-                    replayed => replayed.about(&format!("task {}", task.id))?,
-                };
-            }
-            total.add(1);
-            progress.at(total.so_far(), None);
-        }
-        search.cursor = page.next_cursor;
-        if search.cursor.is_none() {
-            break;
-        }
-    }
-    drop(progress);
-    if total.so_far() == 0 {
-        let hint = format!("see the groups: codeq dlq groups {queue}");
-        let what = format!("queue {queue} has no dead letters of group {group}");
-        return Err(Failure::new(Exit::NotFound, what, hint));
-    }
-    session.out.item(&total)
-}
-
-/// A short name for all errors that differ only in numbers.
-fn group_id(error: &str) -> String {
-    let digest = digest(&SHA256, kind(error).as_bytes());
-    digest.as_ref().iter().take(4).map(|byte| format!("{byte:02x}")).collect()
-}
-
-/// The error without what differs from task to task: every number becomes `N`.
-fn kind(error: &str) -> String {
-    let mut kind = String::new();
-    for c in error.chars() {
-        match c.is_ascii_digit() {
-            true if kind.ends_with('N') => {}
-            true => kind.push('N'),
-            false => kind.push(c),
-        }
-    }
-    kind
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn numbers_do_not_split_a_group() {
-        assert_eq!(kind("timeout after 30 s"), "timeout after N s");
-        assert_eq!(kind("timeout after 5 s"), kind("timeout after 30 s"));
-        assert_eq!(kind(""), "");
-        assert_eq!(group_id("timeout after 5 s"), group_id("timeout after 30 s"));
-        assert_ne!(group_id("timeout after 5 s"), group_id("timeout after 5 m"));
-    }
 }
