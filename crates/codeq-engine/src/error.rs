@@ -175,7 +175,8 @@ pub enum OpenError {
 }
 
 impl OpenError {
-    pub(crate) fn io(
+    /// For `map_err`: a system call failed.
+    pub fn io(
         action: &'static str,
         path: &std::path::Path,
     ) -> impl FnOnce(std::io::Error) -> OpenError {

@@ -7,6 +7,7 @@
 //! INCOMPLETE        only while the directory is being created, see `incomplete`
 //! INSTALL           only while the rows of another node replace those of this one, see `install`
 //! log/              the log of all shards
+//! raft/             only in a member of a cluster: its vote and the other members
 //! shard-000/store   the rows of a shard, as of its last checkpoint
 //! shard-000/store.incoming   rows of another node, only before and while they are installed
 //! ```
@@ -57,6 +58,21 @@ pub fn lock_path(dir: &Path) -> PathBuf {
 /// The reading of engine time.
 pub fn clock_path(dir: &Path) -> PathBuf {
     dir.join("CLOCK")
+}
+
+/// What only a member of a cluster has: its vote and its members.
+pub fn raft_dir(dir: &Path) -> PathBuf {
+    dir.join("raft")
+}
+
+/// Refuses the directory of a member of a cluster: its log cannot be replayed without the other members.
+pub(crate) fn refuse_member(disk: &dyn Disk, dir: &Path) -> Result<(), OpenError> {
+    let raft = raft_dir(dir);
+    if !disk.exists(&raft).map_err(OpenError::io("look for", &raft))? {
+        return Ok(());
+    }
+    let reason = "it belongs to a member of a cluster and cannot run alone".to_owned();
+    Err(OpenError::Foreign { dir: dir.to_owned(), reason })
 }
 
 fn manifest_path(dir: &Path) -> PathBuf {

@@ -89,7 +89,8 @@ pub struct Options {
 }
 
 impl Options {
-    pub(crate) fn log(&self) -> codeq_log::Options {
+    /// Settings of the log.
+    pub fn log(&self) -> codeq_log::Options {
         codeq_log::Options { segment_bytes: self.segment_bytes }
     }
 

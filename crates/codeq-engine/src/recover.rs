@@ -48,6 +48,7 @@ impl Node {
             let (dir, found) = (dir.to_owned(), manifest.shards);
             return Err(OpenError::Shards { dir, found, wanted });
         }
+        layout::refuse_member(&**disk, dir)?;
         manifest.check_shards(&**disk, dir)?;
         manifest.check_log(&**disk, dir)?;
         install::refuse(&**disk, dir, manifest)?;
@@ -74,6 +75,41 @@ impl Node {
         incomplete::end(&**disk, dir)?;
         Ok(Node { log, shards, manifest, rebuilt, verified: verify })
     }
+}
+
+/// The shards of a member of a cluster, as of their last checkpoints. The caller applies what the cluster has committed
+/// since.
+pub fn open_shards(
+    disk: &SharedDisk,
+    dir: &Path,
+    options: &Options,
+    manifest: Manifest,
+) -> Result<Vec<Shard>, OpenError> {
+    manifest.check_shards(&**disk, dir)?;
+    manifest.check_log(&**disk, dir)?;
+    let verify = store_bytes(&**disk, dir, manifest)? <= options.verify_bytes_max;
+    let open = |shard| {
+        let (state, store) = Place { disk, dir, shard, manifest, options }.open(verify)?;
+        Ok(Shard::new(shard, state, store))
+    };
+    ShardId::all(manifest.shards).map(open).collect()
+}
+
+/// Creates the directory of a member of a cluster; `make_log` creates its log. Like the directory of a single node, it
+/// counts only once it is complete.
+pub fn create_member<E: From<OpenError>>(
+    disk: &SharedDisk,
+    dir: &Path,
+    options: &Options,
+    log_id: u64,
+    make_log: impl FnOnce(Manifest) -> Result<(), E>,
+) -> Result<Manifest, E> {
+    let manifest = create_stores(disk, dir, options, log_id)?;
+    make_log(manifest)?;
+    disk.sync_dir(dir).map_err(OpenError::io("sync", dir))?;
+    manifest.save(&**disk, dir)?;
+    incomplete::end(&**disk, dir)?;
+    Ok(manifest)
 }
 
 /// Total size of the stores in bytes.
@@ -176,6 +212,21 @@ fn create(
     options: &Options,
     log_id: u64,
 ) -> Result<Manifest, OpenError> {
+    let manifest = create_stores(disk, dir, options, log_id)?;
+    let new = NewLog { first_index: FrameIndex(1), log_id };
+    drop(Log::create(disk.clone(), &layout::log_dir(dir), options.log(), new)?);
+    disk.sync_dir(dir).map_err(OpenError::io("sync", dir))?;
+    manifest.save(&**disk, dir)?;
+    Ok(manifest)
+}
+
+/// Creates the stores of a new directory, marked as incomplete.
+fn create_stores(
+    disk: &SharedDisk,
+    dir: &Path,
+    options: &Options,
+    log_id: u64,
+) -> Result<Manifest, OpenError> {
     let shards = options.shards.unwrap_or(1);
     if !(1..=SHARDS_MAX).contains(&shards) {
         let reason = format!("{shards} shards asked for, 1 to {SHARDS_MAX} are possible");
@@ -193,10 +244,6 @@ fn create(
     for shard in ShardId::all(shards) {
         drop(Place { disk, dir, shard, manifest, options }.create()?);
     }
-    let new = NewLog { first_index: FrameIndex(1), log_id };
-    drop(Log::create(disk.clone(), &layout::log_dir(dir), options.log(), new)?);
-    disk.sync_dir(dir).map_err(OpenError::io("sync", dir))?;
-    manifest.save(&**disk, dir)?;
     Ok(manifest)
 }
 

@@ -21,7 +21,7 @@ use codeq_log::FrameIndex;
 
 use crate::boundary::Answer;
 use crate::error::{EngineError, OpenError};
-use crate::options::{GROUP_BYTES_MAX, GROUP_MAX};
+use crate::options::{GROUP_BYTES_MAX, GROUP_MAX, INBOX_MAX};
 use crate::request::{ReplyTo, Request};
 use crate::shard::Shard;
 
@@ -127,8 +127,9 @@ impl Replica {
         self.each().map(|shard| shard.data().read().state.now()).max().unwrap_or(0)
     }
 
-    /// Replaces the shards by others, whose rows have arrived from another node. Nobody may wait for an answer.
+    /// Replaces the shards by others, whose rows have arrived from another node.
     pub fn replace(&mut self, shards: Vec<Shard>, applied: u64) {
+        self.step_down();
         let number = self.next;
         *self = Replica { next: number, ..Replica::new(shards, applied) };
     }
@@ -136,9 +137,15 @@ impl Replica {
     /// Adds a request to be gathered.
     pub fn push(&mut self, shard: ShardId, request: Request) {
         match self.shards.get_mut(usize::from(shard)) {
+            Some(it) if it.arrived.len() >= INBOX_MAX => request.refuse(EngineError::Overloaded),
             Some(it) => it.arrived.push_back(request),
             None => request.refuse(EngineError::Closed),
         }
+    }
+
+    /// The number of the oldest proposal in flight.
+    pub fn first_in_flight(&self) -> Option<u64> {
+        self.proposed.front().map(|first| first.number)
     }
 
     /// Number of proposals in flight.
@@ -241,13 +248,7 @@ impl Replica {
                     it.sweeping = false;
                     it.shard.apply_committed(index, *at, requests)?;
                 }
-                _ => {
-                    let effects = it.shard.replay(index, record)?;
-                    it.shard.group.effects.extend_from_slice(effects);
-                    let effects = std::mem::take(&mut it.shard.group.effects);
-                    it.shard.note_ready(&effects);
-                    it.shard.group.effects = effects;
-                }
+                _ => it.shard.replay_committed(index, record)?,
             }
             let unheard = it.shard.group.release();
             it.arrived.extend(unheard);
@@ -273,9 +274,14 @@ impl Replica {
         self.digests.push_back((self.applied, digests));
     }
 
-    /// The write digests of all shards as of the last entry applied.
+    /// The write digests of all shards as of the last entry applied. 0 for a shard whose checkpoint includes later
+    /// entries, which is possible for a while after a crash.
     pub fn current_digests(&self) -> Vec<u64> {
-        self.each().map(|shard| shard.digest().unwrap_or_default().0).collect()
+        let digest = |shard: &Shard| {
+            let ahead = shard.data().read().store.position() > self.applied;
+            shard.digest().filter(|_| !ahead).unwrap_or_default().0
+        };
+        self.each().map(digest).collect()
     }
 
     /// Compares the digests of an earlier entry with those of a leader. What is no longer known is not compared.
@@ -284,7 +290,8 @@ impl Replica {
             return Ok(());
         };
         let own = self.digests.get(at).map_or(&[][..], |(_, digests)| digests);
-        match own.iter().zip(leader).position(|(own, leader)| own != leader) {
+        let differ = |(own, leader): (&u64, &u64)| *own != 0 && *leader != 0 && own != leader;
+        match own.iter().zip(leader).position(differ) {
             None => Ok(()),
             Some(shard) => Err(Diverged { shard: ShardId(shard as u16), index }),
         }
@@ -312,10 +319,19 @@ impl Replica {
 
     /// The cluster did not take a proposal: nothing of it was done, nor will be.
     pub fn not_taken(&mut self, number: u64) {
+        self.end_proposal(number, &EngineError::NoLeader);
+    }
+
+    /// A proposal was handed over, but it is not known whether it will be committed.
+    pub fn lost(&mut self, number: u64) {
+        self.end_proposal(number, &EngineError::Unknown);
+    }
+
+    fn end_proposal(&mut self, number: u64, error: &EngineError) {
         if let Ok(at) = self.proposed.binary_search_by_key(&number, |it| it.number)
             && let Some(proposed) = self.proposed.remove(at)
         {
-            self.give_up(proposed, &EngineError::NoLeader);
+            self.give_up(proposed, error);
         }
     }
 
@@ -326,6 +342,14 @@ impl Replica {
             self.give_up(proposed, &EngineError::Unknown);
         }
         self.refuse(&EngineError::NoLeader);
+    }
+
+    /// This node stops: nothing will be applied any more.
+    pub fn stop(&mut self, error: &EngineError) {
+        for proposed in std::mem::take(&mut self.proposed) {
+            self.give_up(proposed, &EngineError::Unknown);
+        }
+        self.refuse(error);
     }
 
     /// Answers everything that waits and was not proposed.

@@ -9,10 +9,18 @@
 
 pub mod fault;
 pub mod frame;
-mod journal;
 pub mod log_store;
+pub mod node;
 pub mod runtime;
 pub mod snapshot;
 pub mod state_file;
 pub mod transport;
 pub mod types;
+
+mod core;
+mod gates;
+mod journal;
+mod leader;
+mod machine;
+mod network;
+mod time;

@@ -1,5 +1,70 @@
-//! The rows of all shards, on their way to another node.
+//! The rows of all shards on their way from one node to another.
 
-/// The rows of all shards as of an entry.
-#[derive(Debug, Default)]
-pub struct SnapshotRows;
+use std::fmt;
+
+use bytes::Bytes;
+use codeq_core::id::ShardId;
+use codeq_engine::install;
+use codeq_store::{Export, Import, StoreError};
+
+/// What openraft calls the data of a snapshot: handles on rows, never the rows themselves.
+pub struct SnapshotRows(pub(crate) Rows);
+
+pub(crate) enum Rows {
+    /// To be read from this node's stores.
+    Outgoing(Vec<Export>),
+    /// Complete and durable beside this node's stores.
+    Incoming,
+}
+
+impl Default for SnapshotRows {
+    fn default() -> Self {
+        SnapshotRows(Rows::Incoming)
+    }
+}
+
+impl fmt::Debug for SnapshotRows {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self.0 {
+            Rows::Outgoing(_) => "SnapshotRows(outgoing)",
+            Rows::Incoming => "SnapshotRows(incoming)",
+        })
+    }
+}
+
+impl SnapshotRows {
+    /// The next chunk to send, and its shard; `None` after the last one.
+    pub(crate) fn next_chunk(&mut self) -> Result<Option<(ShardId, Bytes)>, StoreError> {
+        let Rows::Outgoing(exports) = &mut self.0 else { return Ok(None) };
+        for (shard, export) in (0..).map(ShardId).zip(exports) {
+            if let Some(chunk) = export.next_chunk()? {
+                return Ok(Some((shard, chunk.into())));
+            }
+        }
+        Ok(None)
+    }
+}
+
+/// Rows that are arriving.
+pub(crate) struct Receiving {
+    pub number: u64,
+    pub imports: Vec<Import>,
+}
+
+impl Receiving {
+    /// Adds a chunk.
+    pub fn add(&mut self, shard: ShardId, chunk: &[u8]) -> Result<(), StoreError> {
+        match self.imports.get_mut(usize::from(shard)) {
+            Some(import) => import.add(chunk),
+            None => Ok(()),
+        }
+    }
+
+    /// Verifies the rows and makes them durable beside the stores.
+    pub fn finish(self) -> Result<(), StoreError> {
+        self.imports.into_iter().try_for_each(|import| import.finish().map(drop))
+    }
+}
+
+/// The most that is kept in `INSTALL` of a position and the members.
+pub(crate) const NOTE_BYTES_MAX: usize = install::NOTE_BYTES_MAX;

@@ -45,7 +45,9 @@ impl Shard {
                 self.let_wait(WaitingClaim { claim, reply, deadline, bytes });
             }
             (answer, _) => {
-                if let Reply::Claimed(tasks) = &answer {
+                if let Reply::Claimed(tasks) = &answer
+                    && !self.waiting_claims.is_empty()
+                {
                     // Such a queue sends no further sign that it has tasks.
                     let queues = tasks.iter().map(|task| (&task.tenant, &task.command));
                     let ids = queues.filter_map(|(tenant, name)| data.state.queue_id(tenant, name));
@@ -60,8 +62,21 @@ impl Shard {
         Ok(())
     }
 
+    /// Applies a record that another node proposed. The effects are in the group afterwards.
+    pub fn replay_committed(&mut self, index: FrameIndex, record: &[u8]) -> Result<(), OpenError> {
+        self.replay(index, record)?;
+        let mut effects = std::mem::take(&mut self.replayed);
+        self.note_ready(&effects);
+        self.group.effects.append(&mut effects);
+        self.replayed = effects;
+        Ok(())
+    }
+
     /// Remembers the queues that now have tasks.
-    pub(crate) fn note_ready(&mut self, effects: &[Effect]) {
+    fn note_ready(&mut self, effects: &[Effect]) {
+        if self.waiting_claims.is_empty() {
+            return;
+        }
         let ready = effects.iter().filter_map(|effect| match effect {
             Effect::Ready { queue } => Some(*queue),
             _ => None,
@@ -79,14 +94,9 @@ impl Shard {
             let (tenant, name) = (Arc::clone(&row.tenant), Arc::clone(&row.name));
             for _ in 0..data.state.claimable(queue) {
                 let Some((_, waiting)) = self.waiting_claims.take(&tenant, &name) else { break };
+                // A claim that waits in other shards too may be served by several of them: the client gets the first
+                // answer, and the other tasks go back.
                 let WaitingClaim { claim, reply, deadline, .. } = waiting;
-                // The claim may wait in other shards too. Whoever takes it may put it back.
-                let shared = reply.shared();
-                let Some(reply) = reply.take() else { continue };
-                let reply = match shared {
-                    Some(first) => first.put_back(reply),
-                    None => reply,
-                };
                 let wait = deadline.saturating_sub(at.now);
                 servable.push(Request::with(Command::Claim(claim), reply, wait));
             }

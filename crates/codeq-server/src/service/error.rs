@@ -184,7 +184,9 @@ impl From<EngineError> for ServiceError {
             EngineError::TooManyWaiting => unavailable(Code::TooManyWaiting, 1),
             EngineError::DiskFull => unavailable(Code::DiskFull, 30),
             EngineError::NoDescriptors => unavailable(Code::Overloaded, 1),
-            EngineError::Closed => unavailable(Code::ShuttingDown, 1),
+            // A server does not run as a member of a cluster yet; for a client these mean the same.
+            EngineError::Closed | EngineError::NoLeader => unavailable(Code::ShuttingDown, 1),
+            EngineError::Unknown => unavailable(Code::Failed, 1),
             EngineError::Failed(reason) => {
                 // The reason names files and offsets: log it for the operator, hide it from clients.
                 tracing::error!(target: "codeq::engine", %reason, "the engine has stopped");

@@ -41,6 +41,14 @@ fn first() -> NewNode {
     new(Start::Cluster { member: Member { address: "one:1".into() }, position: BEGIN })
 }
 
+/// A disk with an empty directory.
+fn disk(seed: u64) -> SimDisk {
+    let disk = SimDisk::new(seed);
+    disk.create_dir_all(dir()).unwrap();
+    disk.sync_dir(Path::new("/")).unwrap();
+    disk
+}
+
 fn open(disk: &SimDisk) -> Result<LogStore, LogStoreError> {
     LogStore::open(&disk.shared(), dir(), OPTIONS, None)
 }
@@ -386,9 +394,7 @@ fn a_crash_at_any_moment_costs_nothing_acknowledged() {
         moment += 1;
         let mut done = false;
         for kind in 0..3 {
-            let disk = SimDisk::new(moment * 10 + kind);
-            disk.create_dir_all(dir()).unwrap();
-            disk.sync_dir(Path::new("/")).unwrap();
+            let disk = disk(moment * 10 + kind);
             disk.plan(Faults { cut_at_change: Some(moment), ..Faults::default() });
             let created = Node::create(&disk);
             let mut failed = created.is_err();
@@ -428,7 +434,7 @@ fn a_crash_at_any_moment_costs_nothing_acknowledged() {
         }
         assert!(moment < 5_000, "it never finishes");
     }
-    assert!(moment > 200, "{moment} moments, {crashes} crashes");
+    assert!(moment > 150, "{moment} moments, {crashes} crashes");
 }
 
 /// A step that openraft could take now.
@@ -473,21 +479,13 @@ fn it_agrees_with_a_list_over_any_history() {
             draws += 1;
             split_mix64(draws) % below
         };
-        let disk = SimDisk::new(seed);
+        let disk = disk(seed);
         let mut node = Node::create(&disk).unwrap();
         let mut term = 2;
         for number in 0..200 {
             let step = random_step(&node, &mut draw, &mut term);
             if matches!(step, Step::Reopen) {
                 crash(&disk, draw(3));
-            }
-            // What is purged and not committed in this life may be committed in the next.
-            if matches!(step, Step::Reopen) {
-                node.step(&step).unwrap_or_else(|error| panic!("{seed}, {number}: {error}"));
-                let (first, last) = (node.seen.purged.index, node.seen.last());
-                node.committed.retain(|id| id.index <= last.index);
-                let _ = first;
-                continue;
             }
             let what = format!("seed {seed}, step {number}: {step:?}");
             node.step(&step).unwrap_or_else(|error| panic!("{what}: {error}"));
@@ -501,7 +499,7 @@ fn it_agrees_with_a_list_over_any_history() {
 
 #[test]
 fn damage_to_the_journal_is_refused_or_harmless() {
-    let disk = SimDisk::new(1);
+    let disk = disk(1);
     let mut node = Node::create(&disk).unwrap();
     for step in [Step::Append(2, 5), Step::Commit(7), Step::Append(2, 2), Step::Jobs] {
         node.step(&step).unwrap();

@@ -15,7 +15,11 @@ const MAY_KNOW: &[(&str, &[&str])] = &[
     ("codeq-log", &["codeq-disk"]),
     ("codeq-store", &["codeq-core", "codeq-disk"]),
     ("codeq-engine", &["codeq-core", "codeq-disk", "codeq-log", "codeq-store"]),
-    ("codeq-sim", &["codeq-core", "codeq-disk", "codeq-engine", "codeq-log", "codeq-store"]),
+    ("codeq-raft", &["codeq-core", "codeq-disk", "codeq-engine", "codeq-log", "codeq-store"]),
+    (
+        "codeq-sim",
+        &["codeq-core", "codeq-disk", "codeq-engine", "codeq-log", "codeq-raft", "codeq-store"],
+    ),
     (
         "codeq-crash",
         &["codeq-core", "codeq-disk", "codeq-engine", "codeq-log", "codeq-sim", "codeq-store"],

@@ -1,0 +1,156 @@
+//! openraft's state machine: committed entries go to the rows.
+
+use std::sync::Arc;
+
+use codeq_engine::OpenError;
+use openraft::storage::{RaftSnapshotBuilder, RaftStateMachine};
+use openraft::{AnyError, EntryPayload, Snapshot, SnapshotMeta, StorageIOError};
+
+use crate::core::Core;
+use crate::fault::Fault;
+use crate::snapshot::{Rows, SnapshotRows};
+use crate::types::{Entry, LogId, Member, NodeId, Proposal, StorageError, StoredMembership, Types};
+
+/// The state machine of a node.
+#[derive(Clone)]
+pub(crate) struct Machine(pub Arc<Core>);
+
+impl Machine {
+    fn apply_entry(&self, entry: Entry) -> Result<(), StorageError> {
+        let (id, core) = (entry.log_id, &self.0);
+        let failed = |error: &dyn std::error::Error| {
+            StorageError::from(StorageIOError::apply(id, AnyError::error(error)))
+        };
+        let mut rows = core.rows.lock();
+        match entry.payload {
+            EntryPayload::Blank => rows.replica.skip(id.index),
+            EntryPayload::Membership(membership) => {
+                let stored = StoredMembership::new(Some(id), membership);
+                // Durable before any checkpoint includes this entry: a start with the old members could elect alone.
+                if !core.has(Fault::ForgetMembership) {
+                    core.log.save_membership(&stored).map_err(|error| failed(&error))?;
+                }
+                rows.membership = stored;
+                rows.replica.skip(id.index);
+            }
+            EntryPayload::Normal(proposal) => {
+                if let Some(digests) = &proposal.digests {
+                    let compared = rows.replica.compare(digests.index, &digests.by_shard);
+                    compared.map_err(|error| failed(&error))?;
+                }
+                self.apply_proposal(&mut rows, id, &proposal).map_err(|error| failed(&error))?;
+            }
+        }
+        rows.applied = Some(id);
+        Ok(())
+    }
+
+    fn apply_proposal(
+        &self,
+        rows: &mut crate::core::Rows,
+        id: LogId,
+        proposal: &Proposal,
+    ) -> Result<(), OpenError> {
+        let (core, origin) = (&self.0, proposal.origin);
+        let own = (origin.node, origin.incarnation) == (core.id, core.incarnation);
+        // Openraft may write what was proposed in one term in a later one, when other entries have come in between.
+        let (term, node) = (id.leader_id.term, id.leader_id.node_id);
+        if (term, node) != (origin.term, origin.node) && !core.has(Fault::NoFence) {
+            if own {
+                rows.replica.not_taken(origin.number);
+            }
+            rows.replica.skip(id.index);
+            return Ok(());
+        }
+        let mut number = own.then_some(origin.number);
+        if core.has(Fault::AnswerByPosition) {
+            number = rows.replica.first_in_flight();
+        }
+        let mut records = proposal.records.as_slice();
+        if core.has(Fault::SkipCommand) && !own && id.index % 61 == 0 {
+            records = records.get(1..).unwrap_or_default();
+        }
+        let observer = core.options.observer.0.as_ref();
+        rows.replica.apply(id.index, number, records, |shard, effects| {
+            if let Some(observer) = observer {
+                observer.committed(shard, effects);
+            }
+        })
+    }
+}
+
+impl RaftStateMachine<Types> for Machine {
+    type SnapshotBuilder = Machine;
+
+    async fn applied_state(&mut self) -> Result<(Option<LogId>, StoredMembership), StorageError> {
+        let rows = self.0.rows.lock();
+        Ok((rows.applied, rows.membership.clone()))
+    }
+
+    async fn apply<I>(&mut self, entries: I) -> Result<Vec<()>, StorageError>
+    where
+        I: IntoIterator<Item = Entry> + Send,
+        I::IntoIter: Send,
+    {
+        let mut replies = Vec::new();
+        for entry in entries {
+            let id = entry.log_id;
+            self.apply_entry(entry)?;
+            replies.push(());
+            self.0.applied.send_replace(Some(id));
+        }
+        self.0.wake.notify_one();
+        if self.0.wants_checkpoint() {
+            match self.0.checkpoint() {
+                Ok(()) => {}
+                // The log has everything; a later checkpoint may succeed.
+                Err(error) if error.is_retryable() => {}
+                Err(error) => {
+                    return Err(StorageIOError::write_state_machine(AnyError::new(&error)).into());
+                }
+            }
+        }
+        Ok(replies)
+    }
+
+    async fn get_snapshot_builder(&mut self) -> Machine {
+        self.clone()
+    }
+
+    async fn begin_receiving_snapshot(&mut self) -> Result<Box<SnapshotRows>, StorageError> {
+        Ok(Box::new(SnapshotRows(Rows::Incoming)))
+    }
+
+    async fn install_snapshot(
+        &mut self,
+        meta: &SnapshotMeta<NodeId, Member>,
+        _: Box<SnapshotRows>,
+    ) -> Result<(), StorageError> {
+        self.0.install(meta).map_err(|error| {
+            StorageIOError::write_snapshot(Some(meta.signature()), AnyError::new(&error)).into()
+        })
+    }
+
+    async fn get_current_snapshot(&mut self) -> Result<Option<Snapshot<Types>>, StorageError> {
+        let mut rows = self.0.rows.lock();
+        if rows.checkpoint.at.is_none() {
+            return Ok(None);
+        }
+        Ok(Some(snapshot(&mut rows)))
+    }
+}
+
+fn snapshot(rows: &mut crate::core::Rows) -> Snapshot<Types> {
+    let meta = Core::snapshot_meta(rows);
+    let exports = rows.replica.each().map(|shard| shard.data().read().store.export()).collect();
+    Snapshot { meta, snapshot: Box::new(SnapshotRows(Rows::Outgoing(exports))) }
+}
+
+impl RaftSnapshotBuilder<Types> for Machine {
+    async fn build_snapshot(&mut self) -> Result<Snapshot<Types>, StorageError> {
+        let checkpointed = self.0.checkpoint();
+        checkpointed
+            .map_err(|error| StorageIOError::write_snapshot(None, AnyError::new(&error)))?;
+        Ok(snapshot(&mut self.0.rows.lock()))
+    }
+}

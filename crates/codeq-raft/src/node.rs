@@ -1,0 +1,336 @@
+//! A node of a cluster.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use codeq_core::id::ShardId;
+use codeq_disk::SharedDisk;
+use codeq_engine::clock::Clock;
+use codeq_engine::replica::Replica;
+use codeq_engine::request::Request as EngineRequest;
+use codeq_engine::{Options, install};
+use openraft::raft::AppendEntriesResponse;
+use openraft::{Config, Raft, RaftMetrics, Snapshot, SnapshotPolicy};
+use parking_lot::{MappedMutexGuard, Mutex, MutexGuard};
+
+pub use crate::core::StartError;
+
+use crate::core::Core;
+use crate::fault::Fault;
+use crate::gates::Gates;
+use crate::leader;
+use crate::log_store::{LogStore, NewNode, Start};
+use crate::machine::Machine;
+use crate::network::Network;
+use crate::runtime;
+use crate::snapshot::{Receiving, Rows, SnapshotRows};
+use crate::time::Time;
+use crate::transport::{Request, Response, Transport};
+use crate::types::{LogId, Member, NodeId, Types, Vote};
+
+/// How patient nodes are with each other.
+#[derive(Debug, Clone, Copy)]
+pub struct Timing {
+    /// How often a leader shows that it is there.
+    pub heartbeat: Duration,
+    /// A follower stands for election after a random time in this range, after the lease of the last leader.
+    pub election: (Duration, Duration),
+    /// How long the rows of another node may take to arrive and be installed.
+    pub snapshot: Duration,
+}
+
+impl Default for Timing {
+    fn default() -> Timing {
+        Timing {
+            heartbeat: Duration::from_millis(150),
+            election: (Duration::from_millis(400), Duration::from_millis(800)),
+            snapshot: Duration::from_secs(60),
+        }
+    }
+}
+
+impl Timing {
+    /// How long a leader counts as alive after it was last heard of.
+    pub(crate) fn lease(&self) -> Duration {
+        self.election.1
+    }
+
+    fn config(&self) -> Config {
+        let millis = |duration: Duration| duration.as_millis() as u64;
+        Config {
+            cluster_name: "codeq".to_owned(),
+            heartbeat_interval: millis(self.heartbeat),
+            election_timeout_min: millis(self.election.0),
+            election_timeout_max: millis(self.election.1),
+            install_snapshot_timeout: millis(self.snapshot),
+            snapshot_policy: SnapshotPolicy::Never,
+            max_in_snapshot_log_to_keep: u64::MAX,
+            // A node sends a snapshot only if its log no longer has what the other needs.
+            replication_lag_threshold: u64::MAX,
+            // The gates decide who may stand for election.
+            enable_elect: false,
+            ..Config::default()
+        }
+    }
+}
+
+/// What a node starts with.
+pub struct Setup {
+    /// Its number in the cluster.
+    pub id: NodeId,
+    /// The disk that has its directory.
+    pub disk: SharedDisk,
+    /// Its directory.
+    pub dir: PathBuf,
+    /// Settings of its rows and its log.
+    pub options: Options,
+    /// Its clocks.
+    pub clock: Arc<dyn Clock>,
+    /// How it reaches the other nodes.
+    pub transport: Arc<dyn Transport>,
+    /// A random number, different at every start.
+    pub incarnation: u64,
+    /// How patient it is.
+    pub timing: Timing,
+    /// A bug to plant.
+    pub fault: Option<Fault>,
+}
+
+/// What the tasks of a node share.
+pub(crate) struct Shared {
+    pub core: Arc<Core>,
+    pub gates: Gates,
+    pub time: Time,
+    pub transport: Arc<dyn Transport>,
+    pub timing: Timing,
+    /// Rows that are arriving from a leader; one transfer at a time.
+    receiving: Mutex<Transfers>,
+}
+
+#[derive(Default)]
+struct Transfers {
+    next: u64,
+    current: Option<(Receiving, Vote, openraft::SnapshotMeta<NodeId, Member>)>,
+}
+
+/// A node of a cluster. Dropping it does not stop it: use [`Node::shutdown`].
+#[derive(Clone)]
+pub struct Node {
+    shared: Arc<Shared>,
+    raft: Raft<Types>,
+}
+
+/// Creates the directory of a cluster's first node, which is its only member at first.
+pub fn create_first(
+    disk: &SharedDisk,
+    dir: &Path,
+    options: &Options,
+    log_id: u64,
+    id: NodeId,
+    member: &Member,
+) -> Result<(), StartError> {
+    codeq_engine::recover::create_member(disk, dir, options, log_id, |manifest| {
+        let log = options.log();
+        let start = Start::Cluster { member: member.clone(), position: 0 };
+        let new = NewNode { cluster_id: 0, node_id: id, log_id: manifest.log_id, start };
+        LogStore::create(disk, dir, log, new).map(drop).map_err(StartError::from)
+    })?;
+    Ok(())
+}
+
+/// Creates the directory of a node that is to join a cluster.
+pub fn create_joining(
+    disk: &SharedDisk,
+    dir: &Path,
+    options: &Options,
+    log_id: u64,
+    id: NodeId,
+) -> Result<(), StartError> {
+    codeq_engine::recover::create_member(disk, dir, options, log_id, |manifest| {
+        let (log_id, start) = (manifest.log_id, Start::Joining);
+        let new = NewNode { cluster_id: 0, node_id: id, log_id, start };
+        LogStore::create(disk, dir, options.log(), new).map(drop).map_err(StartError::from)
+    })?;
+    Ok(())
+}
+
+impl Node {
+    /// Starts a node from its directory.
+    pub async fn start(setup: Setup) -> Result<Node, StartError> {
+        let Setup { id, disk, dir, options, clock, transport, incarnation, timing, fault } = setup;
+        let core = Core::open(id, incarnation, (disk, &dir), options, fault)?;
+        let shared = Arc::new(Shared {
+            gates: Gates::new(id, timing.lease()),
+            time: Time::new(clock),
+            transport,
+            timing,
+            receiving: Mutex::default(),
+            core,
+        });
+        let config = timing.config().validate();
+        let config = config.map_err(|error| StartError::Raft(error.to_string()))?;
+        let network = Network(Arc::clone(&shared));
+        let (log, machine) = (shared.core.log.clone(), Machine(Arc::clone(&shared.core)));
+        let raft = Raft::new(id, Arc::new(config), network, log, machine).await;
+        let raft = raft.map_err(|error| StartError::Raft(error.to_string()))?;
+        runtime::spawn(leader::run(Arc::clone(&shared), raft.clone()));
+        runtime::spawn(ping(Arc::clone(&shared), raft.clone()));
+        Ok(Node { shared, raft })
+    }
+
+    /// openraft's handle: metrics, members, triggers.
+    pub fn raft(&self) -> &Raft<Types> {
+        &self.raft
+    }
+
+    /// The rows of this node.
+    pub fn replica(&self) -> MappedMutexGuard<'_, Replica> {
+        MutexGuard::map(self.shared.core.rows.lock(), |rows| &mut rows.replica)
+    }
+
+    /// The last entry applied.
+    pub fn applied(&self) -> Option<LogId> {
+        self.shared.core.rows.lock().applied
+    }
+
+    /// Hands over a request. Its answer says if this node does not lead.
+    pub fn submit(&self, shard: ShardId, request: EngineRequest) {
+        self.shared.core.rows.lock().replica.push(shard, request);
+        self.shared.core.wake.notify_one();
+    }
+
+    /// Whether this node leads, has applied what its log held, and knows the time.
+    pub fn is_ready(&self) -> bool {
+        self.shared.time.moment().is_some() && self.shared.gates.may_lead()
+    }
+
+    /// Checkpoints the rows and lets go of the log before the previous checkpoint. A node that needs what is gone gets
+    /// the rows instead.
+    pub async fn compact(&self) -> Result<(), StartError> {
+        let failed = |error: openraft::error::Fatal<NodeId>| StartError::Raft(error.to_string());
+        self.raft.trigger().snapshot().await.map_err(failed)?;
+        let previous = self.shared.core.rows.lock().previous;
+        if previous > 0 {
+            self.raft.trigger().purge_log(previous).await.map_err(failed)?;
+        }
+        Ok(())
+    }
+
+    /// Answers a message of another node.
+    pub async fn receive(&self, request: Request) -> Response {
+        let shared = &self.shared;
+        match request {
+            Request::Append { rpc, moment } => {
+                let bytes: usize = rpc.entries.iter().map(crate::frame::entry_bytes).sum();
+                // Openraft stops for good when its log cannot be written: a full disk is noticed before.
+                if bytes > 0 && !shared.core.log.has_room(bytes as u64) {
+                    return Response::Failed("the disk is full".to_owned());
+                }
+                let response = match self.raft.append_entries(rpc).await {
+                    Ok(response) => response,
+                    Err(error) => return Response::Failed(error.to_string()),
+                };
+                if !matches!(response, AppendEntriesResponse::HigherVote(_)) {
+                    shared.gates.heard_leader();
+                    if let Some(moment) = moment {
+                        shared.time.note(moment);
+                    }
+                }
+                Response::Append(response)
+            }
+            Request::Vote(rpc) => match self.raft.vote(rpc).await {
+                Ok(response) => Response::Vote(response),
+                Err(error) => Response::Failed(error.to_string()),
+            },
+            Request::Ping => Response::Pong { leader_heard: shared.gates.leader_heard() },
+            Request::Time => {
+                Response::Time { noted: shared.time.noted(), wall: shared.time.wall() }
+            }
+            Request::SnapshotBegin { vote, meta } => {
+                shared.begin_receiving(vote, meta).unwrap_or_else(Response::Failed)
+            }
+            Request::SnapshotChunk { transfer, shard, chunk } => {
+                shared.receive_chunk(transfer, shard, &chunk).unwrap_or_else(Response::Failed)
+            }
+            Request::SnapshotEnd { transfer } => {
+                self.install(transfer).await.unwrap_or_else(Response::Failed)
+            }
+        }
+    }
+
+    async fn install(&self, transfer: u64) -> Result<Response, String> {
+        let current = self.shared.receiving.lock().current.take_if(|it| it.0.number == transfer);
+        let (receiving, vote, meta) = current.ok_or("there is no such transfer")?;
+        receiving.finish().map_err(|error| error.to_string())?;
+        let snapshot = Snapshot { meta, snapshot: Box::new(SnapshotRows(Rows::Incoming)) };
+        let installed = self.raft.install_full_snapshot(vote, snapshot).await;
+        installed.map(Response::Installed).map_err(|error| error.to_string())
+    }
+
+    /// Stops the node. What it has acknowledged is durable already.
+    pub async fn shutdown(&self) {
+        // It fails only if openraft has stopped already.
+        let _ = self.raft.shutdown().await;
+    }
+}
+
+impl Shared {
+    /// Takes note of who may vote.
+    pub(crate) fn note_members(&self, metrics: &RaftMetrics<NodeId, Member>) {
+        let joint = metrics.membership_config.membership().get_joint_config();
+        self.gates.set_voters(joint.iter().map(|set| set.iter().copied().collect()).collect());
+    }
+
+    fn begin_receiving(
+        &self,
+        vote: Vote,
+        meta: openraft::SnapshotMeta<NodeId, Member>,
+    ) -> Result<Response, String> {
+        let mut transfers = self.receiving.lock();
+        // A leader that begins again has given up the transfer before.
+        transfers.current = None;
+        let core = &self.core;
+        let begun = install::begin(&core.disk, &core.dir, core.manifest, &core.options.store);
+        let imports = begun.map_err(|error| error.to_string())?;
+        transfers.next += 1;
+        let number = transfers.next;
+        transfers.current = Some((Receiving { number, imports }, vote, meta));
+        Ok(Response::Transfer(number))
+    }
+
+    fn receive_chunk(
+        &self,
+        transfer: u64,
+        shard: ShardId,
+        chunk: &[u8],
+    ) -> Result<Response, String> {
+        let mut transfers = self.receiving.lock();
+        let current = transfers.current.as_mut().filter(|it| it.0.number == transfer);
+        let (receiving, ..) = current.ok_or("there is no such transfer")?;
+        receiving.add(shard, chunk).map_err(|error| error.to_string())?;
+        Ok(Response::Received)
+    }
+}
+
+/// Asks the other voters again and again whether they are there, and opens or closes the gates.
+async fn ping(node: Arc<Shared>, raft: Raft<Types>) {
+    let limit = node.timing.lease();
+    loop {
+        for id in node.gates.others() {
+            let node = Arc::clone(&node);
+            runtime::spawn(async move {
+                let sent = node.transport.send(id, Request::Ping, limit).await;
+                if let Ok(Response::Pong { leader_heard }) = sent {
+                    node.gates.pong(id, leader_heard);
+                }
+            });
+        }
+        let may = node.gates.may_campaign() || node.core.has(Fault::AlwaysCampaign);
+        raft.runtime_config().elect(may);
+        if raft.metrics().borrow().running_state.is_err() {
+            return;
+        }
+        runtime::sleep(node.timing.heartbeat).await;
+    }
+}
