@@ -165,8 +165,10 @@ impl Core {
         Ok(self.log.release(previous)?)
     }
 
-    /// Whether entries of this many bytes fit into the log, after preparing a segment if need be.
+    /// Whether entries of this many bytes fit into the log, after preparing a segment if need be. The log prepares one
+    /// segment in advance, and further ones while it writes, so more than a frame is not asked for.
     pub fn has_room(&self, bytes: u64) -> bool {
+        let bytes = bytes.min(self.options.log().max_frame_bytes());
         while !self.log.has_room(bytes) {
             match self.log.next_job().map(|job| job.run()) {
                 Some(Ok(prepared)) => self.log.provide(prepared),

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use codeq_core::id::ShardId;
+use codeq_core::moment::Moment;
 use codeq_disk::SharedDisk;
 use codeq_engine::clock::Clock;
 use codeq_engine::replica::Replica;
@@ -174,6 +175,16 @@ impl Node {
     /// The last entry applied.
     pub fn applied(&self) -> Option<LogId> {
         self.shared.core.rows.lock().applied
+    }
+
+    /// The log of this node.
+    pub fn log(&self) -> &LogStore {
+        &self.shared.core.log
+    }
+
+    /// The moment with which this node stamps entries; `None` if it is not a leader that is ready.
+    pub fn moment(&self) -> Option<Moment> {
+        self.shared.time.moment()
     }
 
     /// Hands over a request. Its answer says if this node does not lead.

@@ -12,6 +12,7 @@ use codeq_core::read::Reader;
 use codeq_core::rows::OutboxRow;
 use codeq_core::view::{ResultRecord, Task};
 use codeq_core::{keys, rows::TaskRow};
+use codeq_engine::shard::Shard;
 
 use crate::disk::Faults;
 use crate::invariants::Violation;
@@ -72,32 +73,7 @@ impl Run {
         };
         end.at = server.now().now;
         for shard in &server.node.shards {
-            let data = shard.data().read();
-            let mut rows = Vec::new();
-            codeq_core::kv::for_each(
-                &data.store,
-                codeq_core::kv::Table::Task,
-                0,
-                u128::MAX,
-                |key, value| {
-                    rows.push((keys::seq_of(key), TaskRow::decode(key, value)?));
-                    Ok(())
-                },
-            )?;
-            for (seq, row) in rows {
-                let Some(queue) = data.state.queue_row(row.queue) else {
-                    continue; // Reported by the check of the rows.
-                };
-                let task = Task::from_rows(&data.store, seq, &row, queue, Moment::agreed(end.at))?;
-                let callback = OutboxRow::load(&data.store, keys::task(seq))?.is_some();
-                let result = ResultRecord::from_row(seq, &row);
-                end.tasks.push(Listed {
-                    task: Seen { fence: fence.then_some(task.fence), ..notes::seen(&task) },
-                    dead: row.place == Place::Dead,
-                    result: result.map(|record| notes::record_digest(&record)),
-                    callback,
-                });
-            }
+            list(shard, fence, &mut end)?;
         }
         Ok(end)
     }
@@ -208,4 +184,35 @@ impl Run {
         left.dedup();
         left
     }
+}
+
+/// Lists everything that a shard holds.
+pub(crate) fn list(shard: &Shard, fence: bool, end: &mut Final) -> Result<(), KvError> {
+    let data = shard.data().read();
+    let mut rows = Vec::new();
+    codeq_core::kv::for_each(
+        &data.store,
+        codeq_core::kv::Table::Task,
+        0,
+        u128::MAX,
+        |key, value| {
+            rows.push((keys::seq_of(key), TaskRow::decode(key, value)?));
+            Ok(())
+        },
+    )?;
+    for (seq, row) in rows {
+        let Some(queue) = data.state.queue_row(row.queue) else {
+            continue; // Reported by the check of the rows.
+        };
+        let task = Task::from_rows(&data.store, seq, &row, queue, Moment::agreed(end.at))?;
+        let callback = OutboxRow::load(&data.store, keys::task(seq))?.is_some();
+        let result = ResultRecord::from_row(seq, &row);
+        end.tasks.push(Listed {
+            task: Seen { fence: fence.then_some(task.fence), ..notes::seen(&task) },
+            dead: row.place == Place::Dead,
+            result: result.map(|record| notes::record_digest(&record)),
+            callback,
+        });
+    }
+    Ok(())
 }

@@ -12,6 +12,7 @@
 //! step by step), `model` (the reference), `plan` and `workload` (what a seed stands for).
 
 pub mod campaign;
+pub mod cluster;
 pub mod disk;
 pub mod invariants;
 pub mod ledger;

@@ -368,7 +368,7 @@ impl Run {
             Ok(answer) => Outcome::Acked { at, shard, answer },
             Err(code) => Outcome::Refused { at, code },
         };
-        self.learn(&request.command, &reply);
+        learn(&mut self.workload, &request.command, &reply);
         self.record(&request, outcome);
     }
 
@@ -387,53 +387,6 @@ impl Run {
         };
         self.report.trace = mix(&[self.report.trace, text_hash(&line.to_text())]);
         self.ledger.lines.push(line);
-    }
-
-    /// Updates what the clients know.
-    fn learn(&mut self, command: &Command, reply: &Reply) {
-        let workload = &mut self.workload;
-        match (command, reply) {
-            (Command::Enqueue(enqueue), Reply::Enqueued(made)) => {
-                for one in made {
-                    if let Enqueued::Created(task) | Enqueued::Repeated(task) = one {
-                        workload.created(&enqueue.tenant, task.id);
-                    }
-                }
-            }
-            (Command::Claim(claim), Reply::Claimed(tasks)) => {
-                for task in tasks {
-                    workload.claimed(Held {
-                        tenant: Arc::clone(&claim.tenant),
-                        worker: Arc::clone(&claim.worker),
-                        id: task.id,
-                        until: task.lease_until.unwrap_or(0),
-                        fence: task.fence,
-                    });
-                }
-            }
-            (Command::Heartbeat(beat), Reply::Extended { lease_until, .. }) => {
-                workload.extended(beat.id, *lease_until);
-            }
-            (Command::Nack(nack), Reply::Returned(Returned::Dead)) => {
-                workload.died(&nack.tenant, nack.id);
-            }
-            (Command::UnderLease(command), reply) => {
-                self.learn(&Command::from((*command.action).clone()), reply);
-            }
-            (Command::Abandon(abandon), Reply::Returned(Returned::Dead)) => {
-                workload.died(&abandon.tenant, abandon.id);
-            }
-            (Command::Submit(submit), Reply::Submitted(record)) if record.error.is_some() => {
-                workload.died(&submit.tenant, submit.id);
-            }
-            (Command::Cancel(cancel), Reply::Cancelled(_)) => {
-                workload.died(&cancel.tenant, cancel.id);
-            }
-            (Command::Heartbeat(beat), Reply::Rejected(_)) if &*beat.worker != "intruder" => {
-                workload.refused(beat.id);
-            }
-            _ => {}
-        }
     }
 
     /// Marks every request in flight as never answered.
@@ -505,6 +458,52 @@ impl Run {
     }
 }
 
+/// Updates what the clients know.
+pub(crate) fn learn(workload: &mut Workload, command: &Command, reply: &Reply) {
+    match (command, reply) {
+        (Command::Enqueue(enqueue), Reply::Enqueued(made)) => {
+            for one in made {
+                if let Enqueued::Created(task) | Enqueued::Repeated(task) = one {
+                    workload.created(&enqueue.tenant, task.id);
+                }
+            }
+        }
+        (Command::Claim(claim), Reply::Claimed(tasks)) => {
+            for task in tasks {
+                workload.claimed(Held {
+                    tenant: Arc::clone(&claim.tenant),
+                    worker: Arc::clone(&claim.worker),
+                    id: task.id,
+                    until: task.lease_until.unwrap_or(0),
+                    fence: task.fence,
+                });
+            }
+        }
+        (Command::Heartbeat(beat), Reply::Extended { lease_until, .. }) => {
+            workload.extended(beat.id, *lease_until);
+        }
+        (Command::Nack(nack), Reply::Returned(Returned::Dead)) => {
+            workload.died(&nack.tenant, nack.id);
+        }
+        (Command::UnderLease(command), reply) => {
+            learn(workload, &Command::from((*command.action).clone()), reply);
+        }
+        (Command::Abandon(abandon), Reply::Returned(Returned::Dead)) => {
+            workload.died(&abandon.tenant, abandon.id);
+        }
+        (Command::Submit(submit), Reply::Submitted(record)) if record.error.is_some() => {
+            workload.died(&submit.tenant, submit.id);
+        }
+        (Command::Cancel(cancel), Reply::Cancelled(_)) => {
+            workload.died(&cancel.tenant, cancel.id);
+        }
+        (Command::Heartbeat(beat), Reply::Rejected(_)) if &*beat.worker != "intruder" => {
+            workload.refused(beat.id);
+        }
+        _ => {}
+    }
+}
+
 /// Notes that requests which had arrived at a shard were applied at this moment.
 pub(crate) fn mark_all(run: &mut Run, number: usize, at: Moment) {
     mark(&mut run.in_flight, &mut run.shard_runs, number, at);
@@ -541,7 +540,7 @@ impl ShardRuns {
 
 /// Converts the dates of deadlines in an answer to engine time. Clients see dates, but the checkers count in engine
 /// time, which nobody sets.
-fn count_in_engine_time(reply: &mut Reply, at: Moment) {
+pub(crate) fn count_in_engine_time(reply: &mut Reply, at: Moment) {
     let back = |date: &mut Millis| *date = Moment { now: at.wall, wall: at.now }.date_of(*date);
     let convert = |task: &mut Task| {
         task.lease_until.iter_mut().for_each(back);

@@ -117,6 +117,11 @@ impl Workload {
         ClientCall { command: Command::Enqueue(enqueue), wait: 0 }
     }
 
+    /// One task that nothing keeps from being accepted.
+    pub fn simple(&mut self) -> Ask {
+        Ask { command: self.enqueue(1), wait: 0 }
+    }
+
     fn command(&mut self, act: Act, wall: Millis) -> Option<Command> {
         Some(match act {
             Act::Enqueue => self.enqueue(1),

@@ -1,5 +1,6 @@
 //! `codeq sim`: the simulator, from the command line.
 
+use std::fmt;
 use std::io::{IsTerminal, Write};
 use std::ops::Range;
 use std::process::ExitCode;
@@ -7,6 +8,8 @@ use std::time::{Duration, Instant};
 
 use clap::Parser;
 use codeq_sim::{Campaign, Options, Report, Summary, run_campaign};
+
+mod cluster;
 
 #[derive(Parser)]
 #[command(after_help = "\
@@ -17,7 +20,8 @@ Exit code: 0 no violations, 1 a run found a violation (its seed is printed), 2 w
 
 Examples:
   codeq sim --seed 42
-  codeq sim --seeds 1..501 --hours 100")]
+  codeq sim --seeds 1..501 --hours 100
+  codeq sim --cluster --nodes 3 --seeds 1..101")]
 pub struct Args {
     /// Run only this seed.
     #[arg(long, conflicts_with_all = ["seeds", "hours"])]
@@ -40,6 +44,15 @@ pub struct Args {
     /// Print everything that the clients of a failing run know.
     #[arg(long)]
     ledger: bool,
+    /// Simulate clusters: elections, partitions, snapshots and changes of members.
+    #[arg(long, conflicts_with_all = ["hours", "steps", "without_fences"])]
+    cluster: bool,
+    /// Number of nodes, 3 or 5, instead of the number that the seed chooses.
+    #[arg(long, requires = "cluster", value_parser = nodes)]
+    nodes: Option<u64>,
+    /// Plant a bug in every node, or all bugs in turn, and print which check notices it after how many seeds.
+    #[arg(long, requires = "cluster", value_name = "NAME|all")]
+    sabotage: Option<String>,
 }
 
 /// Seeds to run between checks of the simulated hours.
@@ -51,6 +64,9 @@ pub fn run(args: &Args) -> ExitCode {
     let started = Instant::now();
     let seeds = args.seed.map_or(args.seeds.clone(), |seed| seed..seed.saturating_add(1));
     let mut progress = Progress { shown: started, terminal: std::io::stderr().is_terminal() };
+    if args.cluster {
+        return cluster::run(args, seeds, &mut progress);
+    }
     let mut total = campaign(args, seeds.clone(), &mut progress);
     let mut next = seeds.end;
     let hours = args.hours.unwrap_or(0);
@@ -76,7 +92,12 @@ fn campaign(args: &Args, seeds: Range<u64>, progress: &mut Progress) -> Summary 
         options,
         stop_at_failure: !args.keep_going,
     };
-    run_campaign(&campaign, |report, summary| progress.show(report, summary))
+    run_campaign(&campaign, |report, sum| {
+        progress.show(format_args!(
+            "seed {}: {} operations, {} crashes",
+            report.seed, sum.ops, sum.crashes
+        ));
+    })
 }
 
 fn print(args: &Args, total: &Summary, took: Duration) -> ExitCode {
@@ -137,14 +158,14 @@ struct Progress {
 }
 
 impl Progress {
-    fn show(&mut self, report: &Report, sum: &Summary) {
+    fn show(&mut self, text: fmt::Arguments<'_>) {
         let every = if self.terminal { Duration::from_millis(200) } else { PROGRESS };
         if self.shown.elapsed() < every {
             return;
         }
         self.shown = Instant::now();
         let (lead, end) = if self.terminal { ("\r\x1b[K", "") } else { ("", "\n") };
-        eprint!("{lead}seed {}: {} operations, {} crashes{end}", report.seed, sum.ops, sum.crashes);
+        eprint!("{lead}{text}{end}");
         // Nobody is reading if stderr is closed.
         let _ = std::io::stderr().flush();
     }
@@ -153,6 +174,14 @@ impl Progress {
         if self.terminal {
             eprint!("\r\x1b[K");
         }
+    }
+}
+
+fn nodes(text: &str) -> Result<u64, String> {
+    match text {
+        "3" => Ok(3),
+        "5" => Ok(5),
+        _ => Err("expected 3 or 5".to_owned()),
     }
 }
 

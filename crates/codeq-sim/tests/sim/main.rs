@@ -2,6 +2,7 @@
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "helpers of tests")]
 
+mod cluster;
 mod directories;
 mod install;
 mod raft_log;

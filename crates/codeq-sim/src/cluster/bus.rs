@@ -1,0 +1,303 @@
+//! The network: messages are late, lost, doubled and overtaken, and links are cut in one direction or both.
+//!
+//! A message that was sent arrives even if its sender no longer waits for the answer.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use codeq_raft::runtime;
+use codeq_raft::transport::{self, Sending, Transport, Unreachable};
+use codeq_raft::types::NodeId;
+use parking_lot::Mutex;
+use tokio::sync::oneshot;
+
+use super::executor::Executor;
+use crate::rng::Rng;
+
+/// How messages fare on all links. Probabilities are in tenths of a percent.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Weather {
+    /// The shortest time a message takes, in microseconds.
+    pub fastest: u64,
+    /// The longest time it usually takes, in microseconds.
+    pub slowest: u64,
+    /// How often a message takes much longer.
+    pub straggler: u64,
+    /// The longest time it takes then, in microseconds.
+    pub straggler_slowest: u64,
+    /// How often a request or an answer is lost.
+    pub loss: u64,
+    /// How often a request arrives twice.
+    pub double: u64,
+}
+
+impl Weather {
+    /// A good network.
+    pub const FAIR: Weather = Weather {
+        fastest: 50,
+        slowest: 500,
+        straggler: 0,
+        straggler_slowest: 0,
+        loss: 0,
+        double: 0,
+    };
+
+    /// The weather of a seed.
+    pub fn draw(rng: &mut Rng) -> Weather {
+        let pick = |rng: &mut Rng, items: &[u64]| rng.pick(items).copied().unwrap_or(0);
+        Weather {
+            fastest: pick(rng, &[20, 100, 1_000]),
+            slowest: pick(rng, &[500, 2_000, 15_000]),
+            straggler: pick(rng, &[0, 1, 20]),
+            straggler_slowest: pick(rng, &[20_000, 200_000, 2_000_000]),
+            loss: pick(rng, &[0, 0, 1, 10, 50]),
+            double: pick(rng, &[0, 0, 10, 50]),
+        }
+    }
+}
+
+/// The answer that a node is preparing.
+pub type Answering<A> = Pin<Box<dyn Future<Output = A> + Send>>;
+/// Receives the messages of a node, with their senders.
+pub type Receiver<Q, A> = Arc<dyn Fn(NodeId, Q) -> Answering<A> + Send + Sync>;
+
+/// How many messages there were.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Traffic {
+    /// Requests sent.
+    pub sent: u64,
+    /// Requests that arrived, doubles included.
+    pub arrived: u64,
+    /// Answers that arrived.
+    pub answered: u64,
+}
+
+struct State<Q, A> {
+    rng: Rng,
+    weather: Weather,
+    cut: BTreeSet<(NodeId, NodeId)>,
+    /// Additional microseconds, by link.
+    slow: BTreeMap<(NodeId, NodeId), u64>,
+    receivers: BTreeMap<NodeId, Receiver<Q, A>>,
+    traffic: Traffic,
+}
+
+/// The network. Clones are the same one.
+pub struct Bus<Q, A> {
+    executor: Executor,
+    state: Arc<Mutex<State<Q, A>>>,
+}
+
+impl<Q, A> Clone for Bus<Q, A> {
+    fn clone(&self) -> Bus<Q, A> {
+        Bus { executor: self.executor.clone(), state: Arc::clone(&self.state) }
+    }
+}
+
+/// What happens to a message.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Fate {
+    Arrives(Duration),
+    /// The sender learns of it after this time, if at all.
+    Lost(Option<Duration>),
+}
+
+impl<Q: Clone + Send + 'static, A: Send + 'static> Bus<Q, A> {
+    /// A network without nodes.
+    pub fn new(executor: &Executor, seed: u64, weather: Weather) -> Bus<Q, A> {
+        let state = State {
+            rng: Rng::new(seed).fork("bus"),
+            weather,
+            cut: BTreeSet::new(),
+            slow: BTreeMap::new(),
+            receivers: BTreeMap::new(),
+            traffic: Traffic::default(),
+        };
+        Bus { executor: executor.clone(), state: Arc::new(Mutex::new(state)) }
+    }
+
+    /// Connects a node that has started.
+    pub fn attach(&self, node: NodeId, receiver: Receiver<Q, A>) {
+        self.state.lock().receivers.insert(node, receiver);
+    }
+
+    /// Disconnects a node that has stopped.
+    pub fn detach(&self, node: NodeId) {
+        let gone = self.state.lock().receivers.remove(&node);
+        drop(gone);
+    }
+
+    /// Changes how messages fare.
+    pub fn set_weather(&self, weather: Weather) {
+        self.state.lock().weather = weather;
+    }
+
+    /// Cuts a link in one direction.
+    pub fn cut(&self, from: NodeId, to: NodeId) {
+        self.state.lock().cut.insert((from, to));
+    }
+
+    /// Makes a link slower in one direction.
+    pub fn slow_down(&self, from: NodeId, to: NodeId, micros: u64) {
+        self.state.lock().slow.insert((from, to), micros);
+    }
+
+    /// Cuts all links between two groups of nodes.
+    pub fn part(&self, some: &[NodeId], others: &[NodeId]) {
+        let mut state = self.state.lock();
+        for one in some {
+            for other in others.iter().filter(|other| *other != one) {
+                state.cut.insert((*one, *other));
+                state.cut.insert((*other, *one));
+            }
+        }
+    }
+
+    /// Repairs all links.
+    pub fn heal(&self) {
+        let mut state = self.state.lock();
+        state.cut.clear();
+        state.slow.clear();
+    }
+
+    /// Whether messages from one node reach another.
+    pub fn reaches(&self, from: NodeId, to: NodeId) -> bool {
+        let state = self.state.lock();
+        state.receivers.contains_key(&to) && !state.cut.contains(&(from, to))
+    }
+
+    /// How many messages there were.
+    pub fn traffic(&self) -> Traffic {
+        self.state.lock().traffic
+    }
+
+    /// Sends a request and waits for its answer, for at most `limit`. The request leaves at once, even if the future is
+    /// never polled.
+    pub fn send(
+        &self,
+        from: NodeId,
+        to: NodeId,
+        request: Q,
+        limit: Duration,
+    ) -> Pin<Box<dyn Future<Output = Result<A, Unreachable>> + Send>> {
+        let (answer, heard) = oneshot::channel();
+        let double = {
+            let mut state = self.state.lock();
+            state.traffic.sent += 1;
+            let double = state.weather.double;
+            state.rng.below(1_000) < double
+        };
+        if double {
+            self.carry(from, to, request.clone(), None);
+        }
+        self.carry(from, to, request, Some(answer));
+        let waiting = runtime::timeout(limit, heard);
+        Box::pin(async move {
+            match waiting.await {
+                Ok(Ok(answer)) => answer,
+                Ok(Err(_)) | Err(_) => Err(Unreachable),
+            }
+        })
+    }
+
+    /// Carries a request there and its answer back.
+    fn carry(
+        &self,
+        from: NodeId,
+        to: NodeId,
+        request: Q,
+        heard: Option<oneshot::Sender<Result<A, Unreachable>>>,
+    ) {
+        let bus = self.clone();
+        self.executor.spawn_on(None, async move {
+            let outcome = bus.exchange(from, to, request).await;
+            match (outcome, heard) {
+                // A sender that no longer waits does not need to know.
+                (Ok(answer), Some(heard)) => drop(heard.send(Ok(answer))),
+                (Err(Some(after)), Some(heard)) => {
+                    runtime::sleep(after).await;
+                    let _ = heard.send(Err(Unreachable));
+                }
+                (Err(None), Some(mut heard)) => heard.closed().await,
+                (_, None) => {}
+            }
+        });
+    }
+
+    /// The error says after how long the sender notices, if it does before its time is up.
+    async fn exchange(&self, from: NodeId, to: NodeId, request: Q) -> Result<A, Option<Duration>> {
+        self.travel(from, to).await?;
+        let receiver = {
+            let mut state = self.state.lock();
+            state.traffic.arrived += 1;
+            state.receivers.get(&to).cloned()
+        };
+        let receiver = receiver.ok_or(Some(Duration::from_micros(100)))?;
+        let (done, answer) = oneshot::channel();
+        self.executor.spawn_on(Some(to), async move {
+            let _ = done.send(receiver(from, request).await);
+        });
+        // If the node crashes, its end of the connection is closed.
+        let answer = answer.await.map_err(|_| Some(Duration::from_millis(1)))?;
+        self.travel(to, from).await?;
+        self.state.lock().traffic.answered += 1;
+        Ok(answer)
+    }
+
+    async fn travel(&self, from: NodeId, to: NodeId) -> Result<(), Option<Duration>> {
+        let fate = self.state.lock().fate(from, to);
+        match fate {
+            Fate::Lost(noticed) => return Err(noticed),
+            Fate::Arrives(delay) => runtime::sleep(delay).await,
+        }
+        // What is on its way when the link is cut is lost as well.
+        match self.state.lock().cut.contains(&(from, to)) {
+            true => Err(None),
+            false => Ok(()),
+        }
+    }
+}
+
+impl<Q, A> State<Q, A> {
+    fn fate(&mut self, from: NodeId, to: NodeId) -> Fate {
+        let weather = self.weather;
+        let rng = &mut self.rng;
+        if self.cut.contains(&(from, to)) || rng.below(1_000) < weather.loss {
+            // Refused by a firewall, or swallowed.
+            let noticed = rng.chance(30).then(|| Duration::from_micros(rng.between(100, 5_000)));
+            return Fate::Lost(noticed);
+        }
+        let mut micros = rng.between(weather.fastest, weather.slowest.max(weather.fastest));
+        if rng.below(1_000) < weather.straggler {
+            micros += rng.below(weather.straggler_slowest);
+        }
+        if let Some(slow) = self.slow.get(&(from, to)) {
+            micros += rng.between(slow / 2, *slow);
+        }
+        Fate::Arrives(Duration::from_micros(micros))
+    }
+}
+
+/// The network between nodes.
+pub type Network = Bus<transport::Request, transport::Response>;
+
+impl Network {
+    /// A node's access to the network.
+    pub fn transport(&self, from: NodeId) -> Arc<dyn Transport> {
+        Arc::new(Access { bus: self.clone(), from })
+    }
+}
+
+struct Access {
+    bus: Network,
+    from: NodeId,
+}
+
+impl Transport for Access {
+    fn send(&self, to: NodeId, request: transport::Request, limit: Duration) -> Sending {
+        self.bus.send(self.from, to, request, limit)
+    }
+}

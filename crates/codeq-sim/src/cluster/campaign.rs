@@ -1,0 +1,79 @@
+//! Runs many seeds of clusters, one after the other.
+
+use std::collections::BTreeMap;
+
+use super::run::{Options, Report, run};
+
+/// Which seeds to run, and how.
+#[derive(Debug, Clone)]
+pub struct Campaign {
+    /// The first seed.
+    pub first: u64,
+    /// How many seeds.
+    pub seeds: u64,
+    /// Options of every run.
+    pub options: Options,
+    /// Stop at the first run with a violation.
+    pub stop_at_failure: bool,
+}
+
+/// Totals of a campaign.
+#[derive(Debug, Clone, Default)]
+pub struct Summary {
+    /// Runs.
+    pub runs: u64,
+    /// Runs in which the leader never changed, which prove nothing.
+    pub idle: u64,
+    /// Requests.
+    pub ops: u64,
+    /// Acknowledged requests.
+    pub acked: u64,
+    /// Requests without a known outcome.
+    pub unknown: u64,
+    /// Leaders that were elected.
+    pub elections: u64,
+    /// Entries that were committed.
+    pub entries: u64,
+    /// Snapshots that nodes installed.
+    pub snapshots: u64,
+    /// What went wrong, by its name.
+    pub faults: BTreeMap<&'static str, u64>,
+    /// Simulated milliseconds.
+    pub simulated: u64,
+    /// The runs with violations.
+    pub failures: Vec<Report>,
+}
+
+impl Summary {
+    fn add(&mut self, report: &Report) {
+        self.runs += 1;
+        self.idle += u64::from(!report.counts_as_run());
+        self.ops += report.counts.ops;
+        self.acked += report.counts.acked;
+        self.unknown += report.counts.unknown;
+        self.elections += report.elections;
+        self.entries += report.entries;
+        self.snapshots += report.snapshots;
+        for (fault, count) in &report.faults {
+            *self.faults.entry(fault).or_default() += count;
+        }
+        self.simulated += report.simulated;
+        if !report.violations.is_empty() {
+            self.failures.push(report.clone());
+        }
+    }
+}
+
+/// Runs the seeds. Calls `progress` after every run, with the totals so far.
+pub fn run_campaign(campaign: &Campaign, mut progress: impl FnMut(&Report, &Summary)) -> Summary {
+    let mut summary = Summary::default();
+    for seed in campaign.first..campaign.first.saturating_add(campaign.seeds) {
+        let report = run(seed, &campaign.options);
+        summary.add(&report);
+        progress(&report, &summary);
+        if campaign.stop_at_failure && !summary.failures.is_empty() {
+            break;
+        }
+    }
+    summary
+}

@@ -1,0 +1,406 @@
+//! What goes wrong. Each episode names its expectation; the calm after it is the run's.
+
+use std::time::Duration;
+
+use codeq_raft::types::NodeId;
+
+use super::bus::Weather;
+use super::rules::{PROGRESS, STABLE};
+use super::run::{PROGRESS_WITHIN, Run};
+use crate::disk::{Class, Faults};
+
+const SECOND: Duration = Duration::from_secs(1);
+const HOUR_MS: i64 = 3_600_000;
+
+type Episode = (&'static str, u64, fn(&mut Run));
+
+/// The episodes, with how often they come.
+const EPISODES: [Episode; 14] = [
+    ("storm", 4, Run::storm),
+    ("leader killed", 3, Run::kill_leader),
+    ("leader restarted at once", 2, Run::restart_leader),
+    ("leader isolated", 3, Run::isolate_leader),
+    ("one-way cut", 2, Run::cut_one_way),
+    ("bridge", 2, Run::bridge),
+    ("follower returns", 2, Run::follower_returns),
+    ("snapshot", 4, Run::catch_up_by_snapshot),
+    ("all down", 2, Run::all_down),
+    ("node replaced", 2, Run::replace_node),
+    ("clock set", 2, Run::set_clocks),
+    ("stale clock", 1, Run::stale_clock),
+    ("suspended", 2, Run::suspend),
+    ("disk trouble", 3, Run::disk_trouble),
+];
+
+impl Run {
+    /// Something goes wrong.
+    pub(super) fn episode(&mut self) {
+        let total = EPISODES.iter().map(|(_, weight, _)| weight).sum();
+        let mut draw = self.rng.below(total);
+        for (name, weight, play) in EPISODES {
+            if draw < weight {
+                self.count(name);
+                let weather = self.light_weather();
+                self.world.network.set_weather(weather);
+                return play(self);
+            }
+            draw -= weight;
+        }
+    }
+
+    /// Messages take their time, but none is lost.
+    fn light_weather(&mut self) -> Weather {
+        Weather { loss: 0, straggler: 0, ..Weather::draw(&mut self.rng) }
+    }
+
+    fn between(&mut self, low: u64, high: u64) -> Duration {
+        Duration::from_millis(self.rng.between(low, high))
+    }
+
+    fn followers(&self) -> Vec<NodeId> {
+        let leader = self.leader();
+        self.desired.iter().copied().filter(|id| Some(*id) != leader).collect()
+    }
+
+    fn any_node(&mut self) -> Option<NodeId> {
+        let ids: Vec<NodeId> = self.machines.keys().copied().collect();
+        self.rng.pick(&ids).copied()
+    }
+
+    fn everybody(&self) -> Vec<NodeId> {
+        self.machines.keys().copied().collect()
+    }
+
+    /// While a majority is connected, it has to work.
+    fn expect_progress(&mut self, what: &str) {
+        if !self.await_acknowledgement(PROGRESS_WITHIN) {
+            self.violation(PROGRESS, format!("{what}: nothing was acknowledged within ten seconds"));
+        }
+    }
+
+    /// Several faults at once, in bad weather.
+    fn storm(&mut self) {
+        let weather = Weather::draw(&mut self.rng);
+        self.world.network.set_weather(weather);
+        for _ in 0..self.rng.between(3, 10) {
+            let Some(id) = self.any_node() else { return };
+            match self.rng.below(8) {
+                0 => self.crash(id, false),
+                1 => self.crash(id, true),
+                2 => {
+                    let Some(other) = self.any_node() else { return };
+                    self.world.network.cut(id, other);
+                }
+                3 => {
+                    let all = self.everybody();
+                    self.world.network.part(&[id], &all);
+                }
+                4 => self.world.network.heal(),
+                5 => {
+                    let stall = self.between(100, 3_000);
+                    self.world.executor.stall(id, stall);
+                }
+                6 => self.compact(id),
+                _ => {
+                    let Some(other) = self.any_node() else { return };
+                    let slow = self.rng.between(1_000, 400_000);
+                    self.world.network.slow_down(id, other, slow);
+                }
+            }
+            let time = self.between(50, 2_000);
+            self.pass(time);
+        }
+    }
+
+    /// The leader is killed with requests in flight and stays away for a while.
+    pub(super) fn kill_leader(&mut self) {
+        self.pass(SECOND);
+        let Some(leader) = self.leader() else { return };
+        let power_cut = self.rng.chance(50);
+        self.supervised = false;
+        self.crash(leader, power_cut);
+        self.expect_progress("the leader was killed");
+        let away = self.between(0, 3_000);
+        self.pass(away);
+    }
+
+    /// The leader is back before anybody else stands for election.
+    fn restart_leader(&mut self) {
+        for _ in 0..self.rng.between(1, 3) {
+            self.pass(SECOND);
+            let Some(leader) = self.leader() else { return };
+            let power_cut = self.rng.chance(50);
+            self.crash(leader, power_cut);
+            let again = self.between(0, 2_000);
+            self.pass(again);
+        }
+    }
+
+    /// The leader is cut off with entries in flight; the others elect another.
+    fn isolate_leader(&mut self) {
+        self.pass(SECOND);
+        let Some(leader) = self.leader() else { return };
+        let all = self.everybody();
+        let mut apart = vec![leader];
+        if self.desired.len() == 5 && self.rng.chance(50) {
+            let followers = self.followers();
+            apart.extend(self.rng.pick(&followers));
+        }
+        let rest: Vec<NodeId> = all.into_iter().filter(|id| !apart.contains(id)).collect();
+        self.world.network.part(&apart, &rest);
+        self.pass(SECOND * 2);
+        self.expect_progress("the leader was cut off");
+        let longer = self.between(0, 3_000);
+        self.pass(longer);
+    }
+
+    /// The leader no longer hears the others, or they no longer hear it.
+    fn cut_one_way(&mut self) {
+        self.pass(SECOND);
+        let Some(leader) = self.leader() else { return };
+        let deaf = self.rng.chance(60);
+        for other in self.followers() {
+            match deaf {
+                true => self.world.network.cut(other, leader),
+                false => self.world.network.cut(leader, other),
+            }
+        }
+        self.pass(SECOND * 2);
+        self.expect_progress("the leader was cut off in one direction");
+    }
+
+    /// Two nodes do not reach each other, but both reach a third.
+    fn bridge(&mut self) {
+        let ids: Vec<NodeId> = self.desired.iter().copied().collect();
+        let (Some(one), Some(other)) = (self.rng.pick(&ids).copied(), self.rng.pick(&ids).copied())
+        else {
+            return;
+        };
+        self.world.network.part(&[one], &[other]);
+        let first = self.between(2_000, 6_000);
+        self.pass(first);
+        self.expect_progress("two nodes do not reach each other");
+        let longer = self.between(0, 3_000);
+        self.pass(longer);
+    }
+
+    /// A follower that was cut off returns: the leader stays.
+    fn follower_returns(&mut self) {
+        self.world.network.set_weather(Weather::FAIR);
+        let Some(leader) = self.leader() else { return };
+        let before = self.rules.highest();
+        let followers = self.followers();
+        let Some(follower) = self.rng.pick(&followers).copied() else { return };
+        let all = self.everybody();
+        self.world.network.part(&[follower], &all);
+        let away = self.between(2_000, 15_000);
+        self.pass(away);
+        self.world.network.heal();
+        self.pass(SECOND * 3);
+        if (self.leader(), self.rules.highest()) != (Some(leader), before) && !self.is_over() {
+            let now = self.rules.highest();
+            let text = format!(
+                "node {leader} led with vote {before:?}; after node {follower} came back the highest vote is {now:?}"
+            );
+            self.violation(STABLE, text);
+        }
+    }
+
+    /// Checkpoints a node and lets go of its log.
+    fn compact(&mut self, id: NodeId) {
+        if let Some(node) = self.node(id) {
+            self.world.executor.spawn_on(Some(id), async move { drop(node.compact().await) });
+        }
+    }
+
+    /// A follower misses so much that it gets the rows, perhaps with a crash on the way.
+    fn catch_up_by_snapshot(&mut self) {
+        let followers = self.followers();
+        let Some(follower) = self.rng.pick(&followers).copied() else { return };
+        let all = self.everybody();
+        self.world.network.part(&[follower], &all);
+        let burst = std::mem::replace(&mut self.burst, 8);
+        for _ in 0..self.rng.between(2, 4) {
+            self.pass(SECOND);
+            for id in self.everybody().into_iter().filter(|id| *id != follower) {
+                self.compact(id);
+            }
+        }
+        let applied = |run: &Run| run.node(follower).and_then(|node| node.applied());
+        let before = applied(self).map_or(0, |id| id.index);
+        self.world.network.heal();
+        match self.rng.below(4) {
+            0 => {
+                let nth = self.rng.between(1, 60);
+                if let Some(machine) = self.machines.get_mut(&follower) {
+                    machine.plan(Faults { cut_at_change: Some(nth), ..Faults::default() });
+                }
+            }
+            1 => {
+                let soon = self.between(1, 300);
+                self.pass(soon);
+                self.crash(follower, true);
+            }
+            _ => {}
+        }
+        self.pass(SECOND * 3);
+        self.burst = burst;
+        let purged = self.node(follower).and_then(|node| {
+            let metrics = node.raft().metrics().borrow().clone();
+            metrics.snapshot.map(|id| id.index)
+        });
+        if purged.is_some_and(|index| index > before) {
+            self.report.snapshots += 1;
+        }
+    }
+
+    /// All machines lose their power at about the same time.
+    fn all_down(&mut self) {
+        self.pass(SECOND);
+        self.supervised = false;
+        for id in self.everybody() {
+            let power_cut = self.rng.chance(70);
+            self.crash(id, power_cut);
+            let step = self.between(0, 20);
+            self.pass(step);
+        }
+        let off = self.between(0, 5_000);
+        self.pass(off);
+        for id in self.everybody() {
+            if let Some(machine) = self.machines.get_mut(&id) {
+                machine.start(&self.world);
+            }
+            let step = self.between(0, 1_000);
+            self.pass(step);
+        }
+        self.supervised = true;
+    }
+
+    /// A machine is lost with its disk: it is removed, and a new one joins.
+    fn replace_node(&mut self) {
+        self.pass(SECOND);
+        let Some(lost) = self.any_node() else { return };
+        self.crash(lost, true);
+        self.machines.remove(&lost);
+        self.desired.remove(&lost);
+        if let Some(new) = self.add_machine(false) {
+            self.desired.insert(new);
+        }
+        let time = self.between(500, 5_000);
+        self.pass(time);
+        if self.rng.chance(30)
+            && let Some(leader) = self.leader()
+        {
+            self.crash(leader, false);
+            self.pass(SECOND * 2);
+        }
+    }
+
+    /// The wall clocks of a minority are set wrong, and the leader changes.
+    fn set_clocks(&mut self) {
+        let minority = (self.desired.len() - 1) / 2;
+        let mut ids = self.everybody();
+        for _ in 0..minority {
+            let at = self.rng.below(ids.len() as u64) as usize;
+            let id = ids.swap_remove(at);
+            let ahead = match self.rng.below(4) {
+                0 => HOUR_MS,
+                1 => -HOUR_MS,
+                2 => 10 * HOUR_MS,
+                _ => self.rng.between(0, 2 * HOUR_MS as u64) as i64 - HOUR_MS,
+            };
+            if let Some(machine) = self.machines.get(&id) {
+                machine.clock.set(ahead);
+            }
+        }
+        self.pass(SECOND);
+        for _ in 0..self.rng.between(1, 3) {
+            if let Some(leader) = self.leader() {
+                let power_cut = self.rng.chance(50);
+                self.crash(leader, power_cut);
+            }
+            if self.rng.chance(20) {
+                self.all_down();
+            }
+            let time = self.between(1_000, 4_000);
+            self.pass(time);
+        }
+    }
+
+    /// A follower is cut off for long, and then helps to elect the next leader: its old note of the time has drifted.
+    fn stale_clock(&mut self) {
+        let followers = self.followers();
+        let Some(follower) = self.rng.pick(&followers).copied() else { return };
+        let all = self.everybody();
+        self.world.network.part(&[follower], &all);
+        let burst = std::mem::replace(&mut self.burst, 0);
+        let away = self.between(60_000, 200_000);
+        self.pass_idly(away);
+        self.burst = burst;
+        let Some(leader) = self.leader() else { return };
+        self.supervised = false;
+        self.crash(leader, false);
+        self.world.network.heal();
+        self.expect_progress("the leader was killed while a node was away");
+        self.supervised = true;
+    }
+
+    /// Lets much time pass with few looks.
+    fn pass_idly(&mut self, duration: Duration) {
+        let mut left = duration;
+        while left > SECOND && !self.is_over() {
+            self.world.executor.run_for(SECOND);
+            self.pass(Duration::from_micros(10));
+            left -= SECOND;
+        }
+    }
+
+    /// Processes stand still: one, or all of them for hours.
+    fn suspend(&mut self) {
+        self.pass(SECOND);
+        if self.rng.chance(40) {
+            let long = self.between(1_000, 7_200_000);
+            self.world.executor.leap(long);
+            self.pass(SECOND * 2);
+            return;
+        }
+        for _ in 0..self.rng.between(1, 3) {
+            let id = match self.rng.chance(60) {
+                true => self.leader(),
+                false => self.any_node(),
+            };
+            let Some(id) = id else { return };
+            let stall = self.between(100, 15_000);
+            self.world.executor.stall(id, stall);
+            let time = self.between(500, 5_000);
+            self.pass(time);
+        }
+    }
+
+    /// A disk fails, fills up, is slow, or loses its power in the middle of something.
+    fn disk_trouble(&mut self) {
+        let id = match self.rng.chance(50) {
+            true => self.leader(),
+            false => self.any_node(),
+        };
+        let Some(id) = id else { return };
+        let class = if self.rng.chance(60) { Class::Log } else { Class::Store };
+        let nth = self.rng.between(1, 30);
+        let used = self.machines.get(&id).map_or(0, |machine| machine.disk.used());
+        let faults = match self.rng.below(6) {
+            0 => Faults { fail_write: Some((class, nth)), ..Faults::default() },
+            1 => Faults { fail_sync: Some((class, nth)), ..Faults::default() },
+            2 => Faults { cut_at_sync: Some(nth), ..Faults::default() },
+            3 => Faults { cut_at_change: Some(nth), ..Faults::default() },
+            4 => Faults { sync_cost: self.rng.between(1, 300), ..Faults::default() },
+            _ => Faults { capacity: Some(used + self.rng.below(256 << 10)), ..Faults::default() },
+        };
+        if let Some(machine) = self.machines.get_mut(&id) {
+            machine.plan(faults);
+        }
+        let time = self.between(1_000, 6_000);
+        self.pass(time);
+        self.compact(id);
+        self.pass(SECOND);
+    }
+}
